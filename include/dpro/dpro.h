@@ -1,0 +1,12 @@
+/* dpro.h: the whole public interface. */
+#ifndef DPRO_DPRO_H
+#define DPRO_DPRO_H
+
+#include <dpro/error.h>
+#include <dpro/graph.h>
+#include <dpro/log.h>
+#include <dpro/replay.h>
+#include <dpro/report.h>
+#include <dpro/trace.h>
+
+#endif

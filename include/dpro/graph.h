@@ -1,0 +1,152 @@
+/* graph.h: the global data-flow graph (paper, section 3.1): all ranks' ops of one training
+ * iteration, joined by communication, with edges that cross into the next iteration marked as such.
+ *
+ * Ops are numbered by rank, then in trace order. Times are int64 nanoseconds. */
+#ifndef DPRO_GRAPH_H
+#define DPRO_GRAPH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <dpro/error.h>
+#include <dpro/log.h>
+#include <dpro/trace.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct dpro_graph; /* owns its memory; keeps nothing of the trace it was built from */
+
+typedef uint32_t dpro_op_id;
+typedef uint32_t dpro_device_id;
+
+#define DPRO_NO_OP     UINT32_MAX
+#define DPRO_NO_DEVICE UINT32_MAX /* runs nowhere: starts when ready, holds nothing up */
+
+enum dpro_op_kind {
+    DPRO_OP_FW,     /* forward computation */
+    DPRO_OP_BW,     /* backward computation */
+    DPRO_OP_UPDATE, /* optimizer */
+    DPRO_OP_INPUT,  /* data loading, host-to-device input copies */
+    DPRO_OP_SEND,   /* point-to-point */
+    DPRO_OP_RECV,
+    DPRO_OP_PUSH, /* parameter server */
+    DPRO_OP_PULL,
+    DPRO_OP_REDUCE,     /* adding up received parts */
+    DPRO_OP_COPY,       /* memory moved on one rank, also in and out of buckets */
+    DPRO_OP_COLLECTIVE, /* the transfer of a collective on one rank; its waiting is derived in the
+                           replay */
+    DPRO_OP_LAUNCH,     /* a CPU call that starts or awaits device work */
+    DPRO_OP_IN,         /* a gradient tensor is ready to be communicated (virtual, no duration) */
+    DPRO_OP_OUT,        /* a gradient tensor has been communicated (virtual, no duration) */
+    DPRO_OP_BARRIER,    /* an iteration's boundary, a collective's arrival and meeting point (no
+                           duration) */
+    DPRO_N_OP_KINDS,
+};
+
+enum dpro_device_kind {
+    DPRO_DEVICE_CPU_THREAD,
+    DPRO_DEVICE_GPU_STREAM,
+    DPRO_DEVICE_COMM_THREAD, /* a CPU thread that only runs communication (gloo) */
+    DPRO_DEVICE_LINK_TX,
+    DPRO_DEVICE_LINK_RX,
+};
+
+/* "FW", "BW", ..., static storage; NULL for a value that is no kind. */
+DPRO_API const char *dpro_op_kind_name(enum dpro_op_kind kind);
+
+struct dpro_graph_options {
+    int64_t first_step,
+        last_step;   /* iterations to use, both included, in the job's own numbers; 0, 0: all */
+    int single_rank; /* 1: one rank's local DFG, peers ignored (Daydream) */
+    struct dpro_sink sink;
+};
+
+/* Builds the graph; *graph is the caller's. Fails with DPRO_EEMPTY when the trace holds no op to
+ * replay. */
+DPRO_API int dpro_graph_build(const struct dpro_trace *trace,
+                              const struct dpro_graph_options *options, struct dpro_graph **graph,
+                              struct dpro_error *err);
+DPRO_API void dpro_graph_destroy(struct dpro_graph *graph); /* NULL is fine */
+
+/* One op, copied out; the strings are borrowed from the graph. */
+struct dpro_op {
+    dpro_op_id id;
+    enum dpro_op_kind kind;
+    int rank;
+    dpro_device_id device; /* DPRO_NO_DEVICE: virtual */
+    const char *name;
+    int64_t dur_ns;        /* mean over the measured iterations */
+    int64_t gap_ns;        /* mean time between being ready and starting that no edge explains */
+    int64_t seen_start_ns; /* in the measured iteration that the graph shows, on the common axis,
+                              from the graph's zero */
+    int64_t seen_dur_ns;   /* as measured there, waiting included */
+    uint64_t size_bytes;   /* communicated or copied; 0: unknown */
+    uint64_t transaction;  /* equal for ops that are one communication; 0: none */
+    const char *tensor;    /* tensor or bucket; "" when none */
+};
+
+struct dpro_device {
+    enum dpro_device_kind kind;
+    int rank;
+    const char *name; /* borrowed */
+};
+
+DPRO_API uint32_t dpro_graph_n_ops(const struct dpro_graph *graph);
+DPRO_API uint32_t
+dpro_graph_n_edges(const struct dpro_graph *graph); /* within the iteration and into the next */
+DPRO_API uint32_t dpro_graph_n_devices(const struct dpro_graph *graph);
+DPRO_API uint32_t dpro_graph_n_ranks(const struct dpro_graph *graph);
+DPRO_API struct dpro_op dpro_graph_op(const struct dpro_graph *graph, dpro_op_id op);
+DPRO_API struct dpro_device dpro_graph_device(const struct dpro_graph *graph,
+                                              dpro_device_id device);
+/* Successors of `op` in the same iteration (`next` = 0) or in the following one (1); borrowed, *n
+ * of them. */
+DPRO_API const dpro_op_id *dpro_graph_successors(const struct dpro_graph *graph, dpro_op_id op,
+                                                 int next, uint32_t *n);
+
+/* What was measured: the distance between consecutive iteration boundaries, mean over ranks, one
+ * value an iteration; for a trace of one iteration the span from the first to the last op over all
+ * ranks. Borrowed. */
+DPRO_API const int64_t *dpro_graph_measured_ns(const struct dpro_graph *graph,
+                                               uint32_t *n_iterations);
+
+/* The clocks' constant offsets as estimated from the ends of collectives: add offset_ns to a rank's
+ * local time. */
+struct dpro_clock {
+    int rank;
+    int64_t offset_ns;
+    int64_t uncertainty_ns; /* half the middle 50 % of the ends' differences; -1: could not be tied
+                               to the reference */
+};
+DPRO_API const char *
+dpro_graph_clock_method(const struct dpro_graph *graph); /* "collective-ends", "none" */
+DPRO_API struct dpro_clock dpro_graph_clock(const struct dpro_graph *graph, uint32_t rank_index);
+
+DPRO_API size_t dpro_graph_n_warnings(const struct dpro_graph *graph);
+DPRO_API const char *dpro_graph_warning(const struct dpro_graph *graph,
+                                        size_t index); /* borrowed, one line */
+
+/* Making a graph by hand: generated graphs, tests, other readers. Add devices and ranks first, then
+ * ops rank by rank, then edges, then finish. All ids are given out in order from 0. Functions
+ * return the id, or a negative DPRO_E*. */
+struct dpro_graph_builder;
+DPRO_API struct dpro_graph_builder *dpro_graph_builder_create(struct dpro_error *err);
+DPRO_API void dpro_graph_builder_destroy(struct dpro_graph_builder *builder);
+DPRO_API int64_t dpro_graph_add_device(struct dpro_graph_builder *builder,
+                                       enum dpro_device_kind kind, int rank, const char *name);
+/* Only kind, rank, device, name, dur_ns, gap_ns, seen_*, size_bytes, transaction and tensor are
+ * read from *op. */
+DPRO_API int64_t dpro_graph_add_op(struct dpro_graph_builder *builder, const struct dpro_op *op);
+DPRO_API int dpro_graph_add_edge(struct dpro_graph_builder *builder, dpro_op_id from, dpro_op_id to,
+                                 int next);
+/* Checks (ids, no cycle within an iteration) and hands the graph over; the builder stays to be
+ * destroyed. */
+DPRO_API int dpro_graph_finish(struct dpro_graph_builder *builder, struct dpro_graph **graph,
+                               struct dpro_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

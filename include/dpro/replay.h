@@ -1,0 +1,112 @@
+/* replay.h: predicting iteration time from the graph (paper, section 3.3).
+ *
+ * Meaning, the same for every engine: an op is ready when its last predecessor has ended; a device
+ * runs one op at a time; of all waiting ops, the one with the smallest (max(ready, device's clock),
+ * ready, op id) runs next, where a later iteration's copy of an op has the larger id; it starts at
+ * max(ready, clock) + gap and ends dur later, and the device's clock becomes that end. Ops without
+ * a device start at ready + gap. */
+#ifndef DPRO_REPLAY_H
+#define DPRO_REPLAY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <dpro/graph.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum dpro_engine {
+    DPRO_ENGINE_EVENT, /* event-driven: decides the order on each device */
+    DPRO_ENGINE_FIXED, /* order first decided by the event-driven engine, then one pass an
+                          iteration; much faster when many durations are tried; exact while the
+                          order holds */
+};
+
+struct dpro_replay_options {
+    enum dpro_engine engine;
+    uint32_t samples; /* N > 0: also draw N iterations, each rank's measured iterations at random,
+                         for p50/p95 */
+    uint64_t seed;    /* of those draws */
+    const char *const *delays; /* "KIND=RATIO", "OP=+MS", either with "@RANK" before the "=" */
+    size_t n_delays;
+    uint32_t skip_sample; /* leave-out: 1 + the measured iteration that must not be learnt from; 0:
+                             use all */
+    struct dpro_sink sink;
+};
+
+struct dpro_rank_time { /* one rank's iteration, mean over the replayed iterations; all but
+                           communication_ns add up to iteration_ns */
+    int rank;
+    int64_t iteration_ns;
+    int64_t forward_ns, backward_ns, update_ns,
+        input_ns;                     /* computing (on a GPU where the rank has one, else CPU) */
+    int64_t exposed_communication_ns; /* transferring while nothing is computed */
+    int64_t wait_for_peers_ns; /* in a collective, before its last rank arrived, nothing computed */
+    int64_t idle_ns;
+    int64_t communication_ns; /* all transfer time, hidden or not */
+    int waited_most_for;      /* the rank that arrived last in most of that waiting; -1: none */
+};
+
+struct dpro_critical_op {
+    dpro_op_id op;
+    int64_t start_ns; /* from the replayed iteration's start */
+    int64_t dur_ns;   /* time on the path, the gap before the op left out */
+    int64_t gap_ns;   /* the gap before it, on the path */
+};
+
+struct dpro_replay; /* a result; owns its memory */
+
+/* Replays; *replay is the caller's. Fails with DPRO_EUSAGE when a delay names nothing in the graph.
+ */
+DPRO_API int dpro_replay_run(const struct dpro_graph *graph,
+                             const struct dpro_replay_options *options, struct dpro_replay **replay,
+                             struct dpro_error *err);
+DPRO_API void dpro_replay_destroy(struct dpro_replay *replay);
+
+DPRO_API int64_t
+dpro_replay_iteration_ns(const struct dpro_replay *replay); /* mean, steady state */
+DPRO_API int64_t dpro_replay_percentile_ns(const struct dpro_replay *replay,
+                                           double fraction); /* 0.5: median */
+DPRO_API const int64_t *dpro_replay_iterations_ns(const struct dpro_replay *replay,
+                                                  uint32_t *n); /* each replayed one */
+DPRO_API struct dpro_rank_time dpro_replay_rank(const struct dpro_replay *replay,
+                                                uint32_t rank_index);
+/* Start and end of an op in the iteration that is shown (the one replayed from the graph's shown
+ * sample), from that iteration's start; an op may start before 0 or end after the iteration when
+ * iterations lap over. */
+DPRO_API int64_t dpro_replay_start_ns(const struct dpro_replay *replay, dpro_op_id op);
+DPRO_API int64_t dpro_replay_end_ns(const struct dpro_replay *replay, dpro_op_id op);
+/* The critical path of the shown iteration over all ranks, first op first; borrowed. Durations and
+ * gaps add up to dpro_replay_critical_ns. */
+DPRO_API const struct dpro_critical_op *dpro_replay_critical(const struct dpro_replay *replay,
+                                                             uint32_t *n);
+DPRO_API int64_t dpro_replay_critical_ns(const struct dpro_replay *replay);
+
+/* Self-validation: each measured iteration is predicted from the others. */
+struct dpro_validation {
+    const char *method;                           /* "leave-one-out", or "none": one iteration */
+    uint32_t n;                                   /* predictions made */
+    double mean_abs_error_pct, max_abs_error_pct; /* of the iterations left out, one by one */
+    double measured_std_pct; /* the measured iterations' own spread, for scale */
+    double mean_error_pct;   /* signed: bias */
+};
+DPRO_API int dpro_replay_validate(const struct dpro_graph *graph,
+                                  const struct dpro_replay_options *options,
+                                  struct dpro_validation *validation, struct dpro_error *err);
+
+/* The Daydream baseline: local DFG of the lowest rank, one op a bucket, size / bandwidth, peers
+ * never waited for. */
+struct dpro_daydream {
+    int64_t iteration_ns;
+    double bandwidth_bytes_per_s; /* used */
+    int bandwidth_was_given;      /* 0: taken from the fastest transfer of the trace */
+};
+DPRO_API int dpro_replay_daydream(const struct dpro_graph *graph, double bandwidth_bytes_per_s,
+                                  struct dpro_daydream *daydream, struct dpro_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,38 @@
+/* report.h: results as text, JSON, a Perfetto timeline and a self-contained HTML page. */
+#ifndef DPRO_REPORT_H
+#define DPRO_REPORT_H
+
+#include <stdio.h>
+
+#include <dpro/graph.h>
+#include <dpro/replay.h>
+#include <dpro/trace.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a replay report is made of; everything is borrowed. */
+struct dpro_report {
+    const struct dpro_trace *trace;
+    const struct dpro_graph *graph;
+    const struct dpro_replay *replay;
+    const struct dpro_validation *validation;
+    const struct dpro_daydream *daydream; /* NULL: the trace has no communication */
+    int what_if; /* 1: delays were applied, so predicted and measured are not to be compared */
+};
+
+/* All write the whole report or fail with DPRO_EIO; files are written beside their place and
+ * renamed, so that a full disk or a broken run never leaves half a file. */
+DPRO_API int dpro_report_text(const struct dpro_report *report, FILE *out, struct dpro_error *err);
+DPRO_API int dpro_report_json(const struct dpro_report *report, FILE *out,
+                              struct dpro_error *err); /* dpro.replay/1 */
+/* Writes timeline.json.gz, report.html and replay.json into `folder`, which is made when missing.
+ */
+DPRO_API int dpro_report_folder(const struct dpro_report *report, const char *folder,
+                                struct dpro_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

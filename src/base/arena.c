@@ -1,0 +1,79 @@
+/* base/arena.c: blocks that double up to a megabyte; big requests get a block of their own. */
+#include "base/arena.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_BLOCK = 4096, LAST_BLOCK = 1 << 20 };
+
+struct arena_block {
+    struct arena_block *next;
+    size_t used, size;
+    _Alignas(16) unsigned char data[];
+};
+
+void *arena_alloc(struct arena *arena, size_t size)
+{
+    if (size > SIZE_MAX / 2)
+        return NULL;
+    size = (size + 15) & ~(size_t)15;
+    struct arena_block *block = arena->head;
+    if (!block || block->size - block->used < size) {
+        size_t block_size = block ? block->size * 2 : FIRST_BLOCK;
+        if (block_size > LAST_BLOCK)
+            block_size = LAST_BLOCK;
+        if (block_size < size)
+            block_size = size;
+        struct arena_block *fresh = malloc(sizeof *fresh + block_size);
+        if (!fresh)
+            return NULL;
+        fresh->used = 0;
+        fresh->size = block_size;
+        if (block && size > LAST_BLOCK / 2) { /* keep filling the current block */
+            fresh->next = block->next;
+            block->next = fresh;
+        } else {
+            fresh->next = block;
+            arena->head = fresh;
+        }
+        block = fresh;
+    }
+    void *at = block->data + block->used;
+    block->used += size;
+    arena->used_bytes += size;
+    return at;
+}
+
+void *arena_array(struct arena *arena, size_t count, size_t size)
+{
+    size_t total;
+    if (__builtin_mul_overflow(count, size, &total))
+        return NULL;
+    void *at = arena_alloc(arena, total);
+    if (at)
+        memset(at, 0, total);
+    return at;
+}
+
+char *arena_copy_string(struct arena *arena, const char *text, size_t len)
+{
+    if (len == SIZE_MAX)
+        return NULL;
+    char *copy = arena_alloc(arena, len + 1);
+    if (copy) {
+        if (len)
+            memcpy(copy, text, len);
+        copy[len] = '\0';
+    }
+    return copy;
+}
+
+void arena_fini(struct arena *arena)
+{
+    for (struct arena_block *block = arena->head, *next; block; block = next) {
+        next = block->next;
+        free(block);
+    }
+    *arena = (struct arena){0};
+}

@@ -1,0 +1,20 @@
+/* base/arena.h: memory with one lifetime. Parts are freed together, never one by one. */
+#ifndef BASE_ARENA_H
+#define BASE_ARENA_H
+
+#include <stddef.h>
+
+struct arena {
+    struct arena_block *head; /* newest block */
+    size_t used_bytes;        /* handed out so far */
+};
+
+/* A zeroed struct arena is an empty one. All of these return NULL when memory runs out or count *
+ * size overflows. */
+void *arena_alloc(struct arena *arena, size_t size); /* 16-byte aligned, not cleared */
+void *arena_array(struct arena *arena, size_t count, size_t size); /* cleared */
+char *arena_copy_string(struct arena *arena, const char *text,
+                        size_t len); /* NUL-terminated copy */
+void arena_fini(struct arena *arena);
+
+#endif

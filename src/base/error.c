@@ -1,0 +1,52 @@
+/* base/error.c: one printable line per error, whatever bytes came in. */
+#include "base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/utf8.h"
+
+static void set_text(struct dpro_error *err, const char *text)
+{
+    size_t n = utf8_escape(err->text, sizeof err->text, text, strlen(text));
+    (void)n;
+}
+
+int dpro_error_set(struct dpro_error *err, int code, const char *format, ...)
+{
+    if (!err)
+        return code;
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    err->code = code;
+    set_text(err, text);
+    return code;
+}
+
+int dpro_error_prefix(struct dpro_error *err, const char *format, ...)
+{
+    if (!err)
+        return DPRO_EFORMAT;
+    char prefix[512], text[1100];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(prefix, sizeof prefix, format, args);
+    va_end(args);
+    snprintf(text, sizeof text, "%s: %s", prefix, err->text);
+    set_text(err, text);
+    return err->code;
+}
+
+int dpro_error_nomem(struct dpro_error *err)
+{
+    return dpro_error_set(err, DPRO_ENOMEM, "out of memory; try fewer files or --steps A:B");
+}
+
+const char *dpro_version(void)
+{
+    return DPRO_VERSION;
+}

@@ -1,0 +1,69 @@
+/* base/map.c: linear probing, at most half full. */
+#include "base/map.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+static struct map_slot *find(const struct map *map, uint64_t key)
+{
+    size_t mask = map->n_slots - 1, slot = map_mix(key) & mask;
+    while (map->slots[slot].key && map->slots[slot].key != key)
+        slot = (slot + 1) & mask;
+    return &map->slots[slot];
+}
+
+static int resize(struct map *map, size_t n_slots)
+{
+    struct map bigger = {calloc(n_slots, sizeof *bigger.slots), map->n, n_slots};
+    if (!bigger.slots)
+        return -1;
+    for (size_t i = 0; i < map->n_slots; i++)
+        if (map->slots[i].key)
+            *find(&bigger, map->slots[i].key) = map->slots[i];
+    free(map->slots);
+    *map = bigger;
+    return 0;
+}
+
+int map_reserve(struct map *map, size_t n)
+{
+    size_t n_slots = map->n_slots ? map->n_slots : 16;
+    while (n_slots / 2 < n) {
+        if (n_slots > SIZE_MAX / 4)
+            return -1;
+        n_slots *= 2;
+    }
+    return n_slots == map->n_slots ? 0 : resize(map, n_slots);
+}
+
+int map_set(struct map *map, uint64_t key, uint64_t value)
+{
+    assert(key != 0);
+    if (map_reserve(map, map->n + 1) < 0)
+        return -1;
+    struct map_slot *slot = find(map, key);
+    if (!slot->key) {
+        slot->key = key;
+        map->n++;
+    }
+    slot->value = value;
+    return 0;
+}
+
+bool map_get(const struct map *map, uint64_t key, uint64_t *value)
+{
+    if (map->n_slots == 0 || key == 0)
+        return false;
+    const struct map_slot *slot = find(map, key);
+    if (!slot->key)
+        return false;
+    if (value)
+        *value = slot->value;
+    return true;
+}
+
+void map_fini(struct map *map)
+{
+    free(map->slots);
+    *map = (struct map){0};
+}

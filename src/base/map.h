@@ -1,0 +1,34 @@
+/* base/map.h: hash map from a non-zero 64-bit key to a 64-bit value. */
+#ifndef BASE_MAP_H
+#define BASE_MAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct map_slot {
+    uint64_t key, value;
+};
+
+struct map {
+    struct map_slot *slots;
+    size_t n, n_slots;
+};
+
+/* A zeroed struct map is an empty one. Key 0 is not allowed. */
+int map_set(struct map *map, uint64_t key, uint64_t value); /* 0, or -1 when memory runs out */
+bool map_get(const struct map *map, uint64_t key, uint64_t *value); /* value may be NULL */
+int map_reserve(struct map *map, size_t n);
+void map_fini(struct map *map);
+
+static inline uint64_t map_mix(uint64_t x)
+{
+    x ^= x >> 32;
+    x *= 0xd6e8feb86659fd93u;
+    x ^= x >> 32;
+    x *= 0xd6e8feb86659fd93u;
+    x ^= x >> 32;
+    return x;
+}
+
+#endif

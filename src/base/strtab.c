@@ -1,0 +1,110 @@
+/* base/strtab.c: open addressing over interned strings, hashed eight bytes at a time. */
+#include "base/strtab.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "base/map.h"
+
+static uint32_t hash_text(const char *text, size_t len)
+{
+    uint64_t h = 0x9e3779b97f4a7c15u ^ len;
+    while (len >= 8) {
+        uint64_t word;
+        memcpy(&word, text, 8);
+        h = (h ^ word) * 0xd6e8feb86659fd93u;
+        h ^= h >> 32;
+        text += 8;
+        len -= 8;
+    }
+    if (len) {
+        uint64_t word = 0;
+        memcpy(&word, text, len);
+        h = (h ^ word) * 0xd6e8feb86659fd93u;
+    }
+    return (uint32_t)(map_mix(h) >> 16);
+}
+
+static uint32_t find_slot(const struct strtab *table, const char *text, size_t len, uint32_t hash)
+{
+    uint32_t mask = table->n_slots - 1, slot = hash & mask;
+    while (table->slots[slot]) {
+        const struct strtab_entry *entry = &table->entries[table->slots[slot] - 1];
+        if (entry->hash == hash && entry->len == len && memcmp(entry->text, text, len) == 0)
+            break;
+        slot = (slot + 1) & mask;
+    }
+    return slot;
+}
+
+static int grow_slots(struct strtab *table)
+{
+    uint32_t n_slots = table->n_slots ? table->n_slots * 2 : 256;
+    if (n_slots == 0)
+        return -1;
+    uint32_t *slots = calloc(n_slots, sizeof *slots);
+    if (!slots)
+        return -1;
+    for (uint32_t id = 0; id < table->n; id++) {
+        uint32_t slot = table->entries[id].hash & (n_slots - 1);
+        while (slots[slot])
+            slot = (slot + 1) & (n_slots - 1);
+        slots[slot] = id + 1;
+    }
+    free(table->slots);
+    table->slots = slots;
+    table->n_slots = n_slots;
+    return 0;
+}
+
+static uint32_t add_hashed(struct strtab *table, const char *text, size_t len, uint32_t hash)
+{
+    if (len >= UINT32_MAX || (table->n + 1) * 2ull > table->n_slots) {
+        if (len >= UINT32_MAX || grow_slots(table) < 0)
+            return STRTAB_FULL;
+    }
+    uint32_t slot = find_slot(table, text, len, hash);
+    if (table->slots[slot])
+        return table->slots[slot] - 1;
+    if (table->n == table->cap) {
+        void *entries = table->entries;
+        size_t cap = table->cap;
+        if (array_grow(&entries, &cap, table->n, 1, sizeof *table->entries) < 0 ||
+            cap >= UINT32_MAX)
+            return STRTAB_FULL;
+        table->entries = entries;
+        table->cap = (uint32_t)cap;
+    }
+    char *copy = arena_copy_string(&table->arena, text, len);
+    if (!copy)
+        return STRTAB_FULL;
+    table->entries[table->n] = (struct strtab_entry){copy, (uint32_t)len, hash};
+    table->slots[slot] = ++table->n;
+    return table->n - 1;
+}
+
+uint32_t strtab_add(struct strtab *table, const char *text, size_t len)
+{
+    if (table->n == 0 && add_hashed(table, "", 0, hash_text("", 0)) == STRTAB_FULL)
+        return STRTAB_FULL;
+    return len == 0 ? 0 : add_hashed(table, text, len, hash_text(text, len));
+}
+
+uint32_t strtab_find(const struct strtab *table, const char *text, size_t len)
+{
+    if (len == 0)
+        return 0;
+    if (table->n_slots == 0)
+        return STRTAB_FULL;
+    uint32_t slot = find_slot(table, text, len, hash_text(text, len));
+    return table->slots[slot] ? table->slots[slot] - 1 : STRTAB_FULL;
+}
+
+void strtab_fini(struct strtab *table)
+{
+    arena_fini(&table->arena);
+    free(table->entries);
+    free(table->slots);
+    *table = (struct strtab){0};
+}

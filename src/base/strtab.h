@@ -1,0 +1,41 @@
+/* base/strtab.h: strings interned once and carried as 32-bit ids. Id 0 is always the empty string.
+ */
+#ifndef BASE_STRTAB_H
+#define BASE_STRTAB_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+
+#define STRTAB_FULL UINT32_MAX /* returned when memory runs out */
+
+struct strtab_entry {
+    const char *text; /* NUL-terminated; may hold any bytes, also NUL */
+    uint32_t len;
+    uint32_t hash;
+};
+
+struct strtab {
+    struct arena arena;
+    struct strtab_entry *entries;
+    uint32_t *slots; /* open addressing; entry id + 1, 0 = free */
+    uint32_t n, cap, n_slots;
+};
+
+/* A zeroed struct strtab is an empty table. */
+uint32_t strtab_add(struct strtab *table, const char *text, size_t len); /* id, or STRTAB_FULL */
+uint32_t strtab_find(const struct strtab *table, const char *text,
+                     size_t len); /* id, or STRTAB_FULL when absent */
+void strtab_fini(struct strtab *table);
+
+static inline const char *strtab_get(const struct strtab *table, uint32_t id)
+{
+    return id < table->n ? table->entries[id].text : "";
+}
+static inline uint32_t strtab_len(const struct strtab *table, uint32_t id)
+{
+    return id < table->n ? table->entries[id].len : 0;
+}
+
+#endif

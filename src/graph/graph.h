@@ -1,0 +1,100 @@
+/* graph/graph.h: the graph in memory. Parallel arrays by op id, since replay reads two fields of
+ * every op and none of the other ten; edges in compressed rows. Everything lives in one arena. */
+#ifndef GRAPH_GRAPH_H
+#define GRAPH_GRAPH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <dpro/graph.h>
+
+#include "base/arena.h"
+#include "base/array.h"
+#include "base/strtab.h"
+
+enum graph_op_flag {
+    GRAPH_OP_BOUNDARY = 1, /* ends its rank's iteration; exactly one a rank, kind BARRIER */
+    GRAPH_OP_GPU = 2,      /* device work, on a stream */
+    GRAPH_OP_ARRIVAL = 4,  /* a rank reaches a collective; what follows until the transfer starts is
+                              waiting for peers */
+};
+
+struct graph_rank {
+    int rank;
+    uint32_t first_op, n_ops;
+    uint32_t boundary; /* its GRAPH_OP_BOUNDARY op; NO op: DPRO_NO_OP */
+    int64_t offset_ns; /* where its iteration starts in a graph of one iteration, from the graph's
+                          zero */
+    struct dpro_clock clock;
+};
+
+struct graph_device {
+    uint8_t kind; /* enum dpro_device_kind */
+    int rank;
+    uint32_t name;
+};
+
+/* A communication over several ranks: per member an arrival op and a transfer op; all arrivals
+ * precede `meet`, which precedes all transfers. */
+struct graph_collective {
+    uint32_t name;                    /* string id: "all_reduce", "all_to_all", "send", ... */
+    uint32_t group;                   /* string id */
+    uint64_t size_bytes;              /* a member's contribution; 0: unknown */
+    uint32_t meet;                    /* op; DPRO_NO_OP for a single member */
+    uint32_t first_member, n_members; /* into members */
+    uint32_t n_expected;     /* group size; more than n_members: ranks are missing from the trace */
+    int64_t missing_wait_ns; /* mean part of the transfers' durations that is assumed to be waiting
+                                for missing ranks */
+};
+struct graph_member {
+    uint32_t arrival, transfer; /* ops */
+};
+
+/* A gradient tensor and the bucket it travels in. */
+struct graph_tensor {
+    uint32_t name;
+    uint64_t size_bytes;
+    uint32_t rank;       /* index into ranks */
+    uint32_t in, out;    /* ops; DPRO_NO_OP when absent */
+    uint32_t collective; /* index; UINT32_MAX: not communicated */
+};
+
+struct dpro_graph {
+    struct arena arena;
+    struct strtab names;
+
+    uint32_t n_ops, n_devices, n_ranks;
+    /* hot, by op id */
+    int64_t *dur_ns, *gap_ns;
+    uint32_t *device;
+    uint32_t *row, *succ;           /* same iteration: succ[row[op] .. row[op + 1]) */
+    uint32_t *next_row, *next_succ; /* into the next iteration; NULL when there are none */
+    /* cold, by op id */
+    uint8_t *kind, *flags;
+    uint32_t *rank; /* index into ranks */
+    uint32_t *name, *tensor;
+    uint64_t *size_bytes, *transaction;
+    int64_t *seen_start_ns, *seen_dur_ns;
+    /* samples: value of op in measured iteration s at [s * n_ops + op]; NULL when there is only the
+     * mean */
+    int64_t *sample_dur_ns, *sample_gap_ns;
+    uint32_t n_samples;
+
+    struct graph_device *devices;
+    struct graph_rank *ranks;
+    struct graph_collective *collectives;
+    struct graph_member *members;
+    struct graph_tensor *tensors;
+    uint32_t n_collectives, n_members, n_tensors;
+
+    int64_t *measured_ns;   /* one value a sample */
+    int64_t *sample_number; /* the job's own number of each sampled iteration */
+    uint32_t shown_sample;  /* the sample that seen_* come from */
+    bool single_iteration;  /* one iteration only: predict its makespan, not a period */
+    const char *clock_method;
+    ARRAY(char *) warnings; /* text in the arena */
+};
+
+#define GRAPH_NO_EDGES ((uint32_t *)0)
+
+#endif

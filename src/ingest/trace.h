@@ -1,0 +1,163 @@
+/* ingest/trace.h: what every reader fills and the graph stage takes: spans per rank, in time order
+ * per track.
+ *
+ * A reader fills one struct trace_part per file, with its own string table, so that files are read
+ * in parallel; load.c joins the parts of a rank into one struct trace_rank whose ids all point into
+ * the trace's string table. */
+#ifndef INGEST_TRACE_H
+#define INGEST_TRACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <dpro/trace.h>
+
+#include "base/arena.h"
+#include "base/array.h"
+#include "base/strtab.h"
+
+#define NO_ID UINT32_MAX /* an index or id that is not there */
+
+enum span_kind {
+    SPAN_CPU_OP,     /* Operator, cpu_op: framework ops on a CPU thread */
+    SPAN_ANNOTATION, /* user_annotation: ProfilerStep#N, Optimizer.step#..., nccl:all_reduce,
+                        gloo:all_reduce, ... */
+    SPAN_RUNTIME,    /* cuda_runtime, hip_runtime, cuda_driver, Runtime: a CPU call into the GPU's
+                        runtime or driver */
+    SPAN_KERNEL,     /* kernel, Kernel */
+    SPAN_MEMCPY,     /* gpu_memcpy, Memcpy */
+    SPAN_MEMSET,     /* gpu_memset, Memset */
+    SPAN_GPU_ANNOTATION, /* gpu_user_annotation: shadows of CPU annotations on a stream; never work
+                          */
+    SPAN_SYNC,           /* cuda_sync: what a synchronize or stream wait waited for */
+    SPAN_PYTHON,         /* python_function */
+    SPAN_OTHER,          /* overhead, Trace, ...; kept out of the graph */
+};
+
+/* One interval on one track, 64 bytes. */
+struct trace_span {
+    int64_t start_ns;     /* in the rank's clock */
+    int64_t dur_ns;       /* >= 0 */
+    uint64_t correlation; /* joins a runtime call with its device work; 0: none */
+    uint32_t name;        /* string id */
+    uint32_t track;       /* index into the rank's tracks */
+    uint32_t external;    /* "External id"; 0: none. Meaning differs by file, see
+                             trace_window.external_is_op */
+    uint32_t record_fn;   /* "Record function id" (an ET node's rf_id); 0: none */
+    int32_t sequence;     /* autograd "Sequence number"; -1: none */
+    uint32_t fwd_thread;  /* "Fwd thread id" (only > 0 on a backward op); 0: none */
+    uint32_t detail;      /* index into the rank's details; NO_ID: none */
+    uint8_t kind;         /* enum span_kind */
+    uint8_t depth;   /* nesting on its track, 0 = outermost, saturates at 255 (set by load.c) */
+    uint16_t window; /* index into the rank's windows */
+    uint32_t
+        parent; /* index of the enclosing span on its track, NO_ID at depth 0 (set by load.c) */
+    uint32_t reserved;
+};
+
+enum sync_kind { SYNC_NONE, SYNC_EVENT, SYNC_STREAM_WAIT_EVENT, SYNC_STREAM, SYNC_DEVICE };
+
+/* What only some spans have: sizes, communication metadata, what a sync waited for. */
+struct trace_detail {
+    uint64_t bytes;     /* memcpy, memset: bytes moved; 0: unknown */
+    uint64_t numel;     /* elements of the first tensor input ("Input Dims"); for a list of tensors,
+                           their sum;     communication: "In msg nelems". 0: unknown. Only kept for
+                           communication ops and DDP's     bucket copies */
+    uint64_t out_numel; /* "Out msg nelems"; 0: unknown */
+    uint32_t dtype; /* string id of the element type ("float", "Float", "c10::Half"), 0: unknown */
+    uint32_t collective;       /* string id of "Collective name" */
+    uint32_t process_group;    /* string id of "Process Group Name" */
+    uint32_t group_ranks;      /* string id of "Process Group Ranks" as written, "[0, 1]" */
+    int32_t group_size;        /* "Group size"; 0: unknown */
+    int32_t peer;              /* "Src Rank" or "Dst Rank" of a point-to-point op; -1: none */
+    int64_t comm_sequence;     /* "Seq" of the collective in its group; -1: unknown */
+    int32_t sync;              /* enum sync_kind */
+    int64_t wait_stream;       /* cuda_sync: wait_on_stream; -1: none */
+    uint64_t wait_correlation; /* cuda_sync: wait_on_cuda_event_record_corr_id; 0: none */
+};
+
+/* A thread or a stream. */
+struct trace_track {
+    bool gpu;
+    uint64_t pid;  /* CPU: process id; GPU: device number */
+    int64_t id;    /* CPU: thread id; GPU: stream number */
+    uint32_t name; /* string id: the thread's or stream's name as the file gives it, may be "" */
+    uint32_t first, n; /* its spans are spans[first .. first + n), sorted by start, longer first
+                          (set by load.c) */
+};
+
+/* fwdbwd: forward op -> backward op, by span index. */
+struct trace_link {
+    uint32_t from, to;
+};
+
+/* One file's recording of a rank. */
+struct trace_window {
+    uint32_t file;            /* index into the trace's files */
+    int64_t start_ns, end_ns; /* first start, last end */
+    bool has_execution_trace; /* an ET refers to this window's record function ids: structure yes,
+                                 times no */
+    bool external_is_op; /* a device span's "External id" is that of the launching CPU op (not its
+                            correlation) */
+};
+
+/* A process group as distributedInfo's pg_config lists it. */
+struct trace_group {
+    uint32_t name; /* string id */
+    uint32_t description;
+    uint32_t n_ranks;
+    int32_t *ranks; /* may be empty: then all ranks */
+};
+
+/* ET: a tensor as a node's input or output lists it. */
+struct et_tensor {
+    uint64_t id, storage, offset, numel;
+    uint32_t item_bytes;
+    uint32_t device; /* string id, "cuda:0", "cpu" */
+};
+
+struct et_node {
+    uint32_t name;      /* string id */
+    uint32_t record_fn; /* rf_id, 0: none */
+    uint64_t id, parent;
+    uint32_t first_input, n_inputs; /* into rank->et_tensors, tensors only, lists flattened */
+    uint32_t first_output, n_outputs;
+    uint32_t span; /* the Kineto span it is, NO_ID when none was found (set by load.c) */
+    int32_t sequence;
+    uint32_t text_inputs; /* record_param_comms: string id of the raw JSON text of its inputs'
+                             values; 0: none */
+};
+
+struct trace_rank {
+    int rank;
+    int world_size;   /* 0: the file does not say */
+    uint64_t pid;     /* process id of the CPU side, 0: unknown */
+    uint32_t host;    /* string id of host_name; 0: unknown */
+    uint32_t backend; /* string id of distributedInfo.backend */
+    struct trace_track *tracks;
+    struct trace_window *windows; /* ascending in time */
+    struct trace_span *spans;     /* by track, then start */
+    struct trace_detail *details;
+    struct trace_link *links; /* fwdbwd */
+    struct trace_group *groups;
+    struct et_node *et_nodes; /* in file order */
+    struct et_tensor *et_tensors;
+    uint32_t n_tracks, n_windows, n_spans, n_details, n_links, n_groups, n_et_nodes, n_et_tensors;
+};
+
+struct dpro_trace {
+    struct arena arena;
+    struct strtab names;
+    struct trace_rank *ranks; /* ascending */
+    uint32_t n_ranks;
+    struct dpro_file_info *files;
+    uint32_t n_files;
+    int world_size;
+    ARRAY(char *) warnings; /* in the arena */
+};
+
+/* Adds a line to the trace's warnings and to the sink. */
+void trace_warn(struct dpro_trace *trace, const struct dpro_sink *sink, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

@@ -69,12 +69,15 @@ struct dpro_graph {
     uint32_t *device;
     uint32_t *row, *succ;           /* same iteration: succ[row[op] .. row[op + 1]) */
     uint32_t *next_row, *next_succ; /* into the next iteration; NULL when there are none */
-    /* cold, by op id */
+    /* cold, by op id; those marked (*) are NULL when no op has a value, and so is gap_ns */
     uint8_t *kind, *flags;
-    uint32_t *rank; /* index into ranks */
-    uint32_t *name, *tensor;
-    uint64_t *size_bytes, *transaction;
-    int64_t *seen_start_ns, *seen_dur_ns;
+    uint8_t *phase; /* what the op's time counts as in a rank's breakdown: DPRO_OP_FW, BW, UPDATE,
+                       INPUT or COLLECTIVE; DPRO_OP_BARRIER: nothing */
+    uint16_t *rank; /* index into ranks */
+    uint32_t *name;
+    uint32_t *tensor;                     /* (*) string id */
+    uint64_t *size_bytes, *transaction;   /* (*) */
+    int64_t *seen_start_ns, *seen_dur_ns; /* (*) */
     /* samples: value of op in measured iteration s at [s * n_ops + op]; NULL when there is only the
      * mean */
     int64_t *sample_dur_ns, *sample_gap_ns;
@@ -94,7 +97,5 @@ struct dpro_graph {
     const char *clock_method;
     ARRAY(char *) warnings; /* text in the arena */
 };
-
-#define GRAPH_NO_EDGES ((uint32_t *)0)
 
 #endif

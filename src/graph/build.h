@@ -1,0 +1,153 @@
+/* graph/build.h: the steps from a trace to the global data-flow graph.
+ *
+ * Each rank is built alone and in parallel (steps, items, match, local), then the ranks are joined
+ * (join) and everything is written into one struct dpro_graph (assemble).
+ *
+ * An *item* is one stretch of one track in the trace in which one and the same span is innermost.
+ * An *op* of a rank is an item of the iteration that the graph shows (the template), together with
+ * the items of the other measured iterations that are the same work; these are its samples. */
+#ifndef GRAPH_BUILD_H
+#define GRAPH_BUILD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <dpro/graph.h>
+
+#include "base/array.h"
+#include "graph/graph.h"
+#include "ingest/trace.h"
+
+#define ABSENT INT64_MIN /* a time that was not measured */
+
+/* One iteration of one rank in one window. Bounds are on the rank's clock. */
+struct step {
+    int64_t start_ns, end_ns;
+    int64_t number; /* the job's own number, or its position */
+    uint16_t window;
+    bool timed;   /* its times may be learnt from (no execution trace was being recorded) */
+    bool follows; /* the step before it in the array is the iteration before it in the job */
+};
+
+/* Which part of its span an item is. */
+enum { SEGMENT_TAIL = UINT32_MAX }; /* what remains of a blocking call once its work is done */
+
+struct item {
+    int64_t start_ns, end_ns;
+    uint32_t span;
+    uint32_t segment; /* 0, 1, ...: between the span's children; or SEGMENT_TAIL */
+    uint32_t launch;  /* device work: the item of the call that launched it; a call: its first
+                         device work; NO_ID: none */
+    uint32_t next;    /* device work: the next one of the same call; NO_ID: last */
+};
+
+/* A sequence of items that are matched with each other between iterations: a CPU thread, a stream,
+ * or all communication threads of a rank together (which of them takes a collective is chance). */
+struct lane {
+    uint8_t kind;    /* enum dpro_device_kind */
+    uint32_t track;  /* NO_ID: several */
+    uint32_t *first; /* items of step s are [first[s], first[s + 1]) */
+};
+
+struct local_op {
+    uint32_t item;   /* in the template; NO_ID for virtual ops */
+    uint32_t name;   /* string id in the trace */
+    uint32_t lane;   /* NO_ID: none */
+    uint32_t device; /* index into the rank's devices; NO_ID: virtual */
+    uint8_t kind, phase, flags;
+    uint64_t size_bytes;
+    uint32_t collective; /* index into the rank's collectives; NO_ID: none */
+    uint32_t tensor;     /* string id in the trace; 0: none */
+};
+
+struct local_edge {
+    uint32_t from, to;
+    bool next; /* from the iteration before */
+    bool soft; /* read off the timeline; given up where it would close a cycle */
+};
+
+/* A rank's part in a collective. */
+struct local_collective {
+    uint32_t arrival, transfer; /* local ops */
+    const char *kind;           /* "all_reduce", ...; static */
+    uint32_t group;             /* string id, 0: not recorded */
+    uint32_t group_ranks;       /* string id, "[0, 1]", 0: not recorded */
+    int32_t group_size;         /* 0: not recorded */
+    int32_t peer;               /* point-to-point: the other rank; -1: not, or not recorded */
+    int64_t sequence;           /* -1: not recorded */
+    uint64_t numel, size_bytes; /* 0: not recorded */
+    uint32_t launch_span;       /* the framework's op that asked for it; NO_ID: unknown */
+};
+
+struct local_tensor {
+    uint32_t name; /* string id, 0: none */
+    uint64_t size_bytes;
+    uint32_t in, out;    /* local ops */
+    uint32_t collective; /* index into the rank's collectives */
+};
+
+enum step_source { STEPS_NONE, STEPS_MARKED, STEPS_OPTIMIZER, STEPS_PERIOD };
+
+struct rank_build {
+    const struct trace_rank *trace;
+    const struct strtab *names; /* the trace's */
+    const uint32_t *classes;    /* enum name_class of each string id */
+    enum step_source step_source;
+    ARRAY(struct step) steps;
+    ARRAY(struct item) items;
+    struct lane *lanes;
+    uint32_t n_lanes;
+    uint32_t main_track;
+    uint32_t template_step; /* index into steps */
+    uint32_t *sample_step;  /* steps that every rank measured, in the job's order; from build.c */
+    uint32_t n_samples;
+    ARRAY(struct local_op) ops;
+    ARRAY(struct local_edge) edges;
+    ARRAY(struct graph_device) devices;
+    ARRAY(struct local_collective) collectives;
+    ARRAY(struct local_tensor) tensors;
+    uint32_t boundary;          /* local op */
+    uint32_t n_timed;           /* ops that have times; virtual ones come after them */
+    uint32_t *match;            /* item of op o in step s at [s * n_timed + o], NO_ID: absent */
+    int64_t *start_ns, *end_ns; /* [s * n_timed + o]; ABSENT */
+    uint8_t *phases;            /* per span, see phase.c */
+    int64_t offset_ns;          /* added to the rank's clock gives the common axis */
+};
+
+/* steps.c: finds the iterations. Steps come out ascending in time. */
+int build_steps(struct rank_build *rank, struct dpro_error *err);
+
+/* items.c: cuts the tracks into items, lane by lane and step by step, and joins calls with the
+ * device work they launch. Needs steps. */
+int build_items(struct rank_build *rank, struct dpro_error *err);
+
+/* phase.c: what each CPU span is part of: DPRO_OP_FW, BW, UPDATE, INPUT, by annotations, autograd
+ * and position. */
+int build_phases(struct rank_build *rank, struct dpro_error *err);
+
+/* ops.c: a hash of the step's items, equal for iterations that ran the same; then, once the
+ * template is chosen, the ops and where each was found in every step. */
+uint64_t build_step_hash(const struct rank_build *rank, uint32_t step);
+int build_ops(struct rank_build *rank, struct dpro_error *err);
+
+/* Fills what is unknown in *c from a span and those around it: kind, sizes, group, peer. */
+void build_learn_collective(const struct rank_build *rank, uint32_t span,
+                            struct local_collective *c);
+
+/* match.c: aligns sequence b with sequence a: to[i] = index in b of a's item i, or NO_ID. The
+ * longest common subsequence where the sequences differ by little, else by name and count. */
+int match_sequences(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b, uint32_t *to);
+
+/* local.c: edges within a rank, kept only where every measured iteration agrees. */
+int build_local_edges(struct rank_build *rank, struct dpro_error *err);
+
+/* tensors.c: gradients, their buckets, In and Out ops. */
+int build_tensors(struct rank_build *rank, struct dpro_error *err);
+
+/* The item's span, and its name. */
+static inline const struct trace_span *item_span(const struct rank_build *rank, uint32_t item)
+{
+    return &rank->trace->spans[rank->items.at[item].span];
+}
+
+#endif

@@ -1,0 +1,266 @@
+/* graph/gpu.c: how CPU calls and streams wait for each other.
+ *
+ * One walk over the calls in time order keeps, for each stream, the work launched last. A
+ * cudaStreamWaitEvent makes the stream that is launched to next wait for what other streams had
+ * been given; Kineto names the streams only in its cuda_sync events, so without these every other
+ * stream is a candidate, and what the timeline contradicts is dropped. Synchronize calls and
+ * blocking copies end when their work has: their own time is only what is left after it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "graph/build.h"
+#include "graph/local.h"
+#include "graph/names.h"
+
+struct work {
+    uint32_t op; /* NO_ID: none */
+    bool next;   /* of the iteration before */
+};
+
+/* What a thread's latest stream wait saw, per waiting stream. */
+struct wait {
+    struct work *sources; /* by stream; borrowed */
+    int64_t only_stream;  /* the stream waited for, where recorded; -1: any */
+};
+
+struct walker {
+    struct rank_build *rank;
+    const uint32_t *op_of_item;
+    uint32_t n_devices;
+    struct work *last;      /* by device */
+    struct wait *waits;     /* [lane * n_devices + waiting device] */
+    struct map sync_detail; /* correlation + 1 -> span of kind SPAN_SYNC + 1 */
+    struct map records;     /* correlation + 1 of an event record -> its snapshot */
+    ARRAY(struct work *) snapshots;
+    ARRAY(uint32_t) awaited; /* pairs: sync op, device op it waits for; next in the low bit */
+};
+
+static struct work *take_snapshot(struct walker *w)
+{
+    struct work *copy = malloc((w->n_devices + 1) * sizeof *copy);
+    if (!copy)
+        return NULL;
+    memcpy(copy, w->last, w->n_devices * sizeof *copy);
+    if (array_push(&w->snapshots, copy) < 0) {
+        free(copy);
+        return NULL;
+    }
+    return copy;
+}
+
+static int64_t stream_of(const struct walker *w, uint32_t device)
+{
+    return w->rank->trace->tracks[w->rank->devices.at[device].name].id;
+}
+
+static const struct trace_span *recorded_sync(const struct walker *w, const struct trace_span *call)
+{
+    uint64_t index;
+    if (!call->correlation || !map_get(&w->sync_detail, call->correlation + 1, &index))
+        return NULL;
+    return &w->rank->trace->spans[index - 1];
+}
+
+static int on_stream_wait(struct walker *w, const struct local_op *op,
+                          const struct trace_span *call)
+{
+    const struct trace_span *sync = recorded_sync(w, call);
+    const struct trace_detail *detail =
+        sync && sync->detail != NO_ID ? &w->rank->trace->details[sync->detail] : NULL;
+    struct work *seen = NULL;
+    uint64_t snapshot;
+    if (detail && detail->wait_correlation &&
+        map_get(&w->records, detail->wait_correlation + 1, &snapshot))
+        seen = w->snapshots.at[snapshot];
+    if (!seen)
+        seen = take_snapshot(w);
+    if (!seen)
+        return -1;
+    int64_t waiting = detail ? w->rank->trace->tracks[sync->track].id : -1;
+    for (uint32_t d = 0; d < w->n_devices; d++) {
+        if (detail && waiting >= 0 && stream_of(w, d) != waiting)
+            continue;
+        w->waits[(size_t)op->lane * w->n_devices + d] =
+            (struct wait){seen, detail ? detail->wait_stream : -1};
+    }
+    return 0;
+}
+
+static int resolve_wait(struct walker *w, uint32_t lane, uint32_t device, uint32_t op)
+{
+    struct wait *wait = &w->waits[(size_t)lane * w->n_devices + device];
+    if (!wait->sources)
+        return 0;
+    for (uint32_t d = 0; d < w->n_devices; d++) {
+        struct work source = wait->sources[d];
+        if (d == device || source.op == NO_ID ||
+            (wait->only_stream >= 0 && stream_of(w, d) != wait->only_stream))
+            continue;
+        if (local_add_if_holds(w->rank, source.op, op, source.next) < 0)
+            return -1;
+    }
+    wait->sources = NULL;
+    return 0;
+}
+
+static int on_launch(struct walker *w, uint32_t o, const struct local_op *op)
+{
+    struct rank_build *rank = w->rank;
+    for (uint32_t item = rank->items.at[op->item].launch; item != NO_ID;
+         item = rank->items.at[item].next) {
+        uint32_t work = w->op_of_item[item];
+        if (work == NO_ID)
+            continue;
+        uint32_t device = rank->ops.at[work].device;
+        if (local_add_edge(rank, o, work, false, false) < 0 ||
+            resolve_wait(w, op->lane, device, work) < 0)
+            return -1;
+        w->last[device] = (struct work){local_end_op(rank, work), false};
+    }
+    return 0;
+}
+
+static int await(struct walker *w, uint32_t op, struct work work)
+{
+    if (local_add_edge(w->rank, work.op, op, work.next, true) < 0 ||
+        array_push(&w->awaited, op) < 0)
+        return -1;
+    return array_push(&w->awaited, work.op << 1 | work.next);
+}
+
+/* The latest work that had been launched and was over when the call returned; for a device-wide
+ * call each stream's. */
+static int on_sync(struct walker *w, uint32_t o, const struct trace_span *call, bool all)
+{
+    const struct trace_span *sync = recorded_sync(w, call);
+    const struct rank_build *rank = w->rank;
+    struct work best = {.op = NO_ID};
+    int64_t best_end = INT64_MIN;
+    for (uint32_t d = 0; d < w->n_devices; d++) {
+        struct work work = w->last[d];
+        if (work.op == NO_ID || work.op >= UINT32_MAX / 2 ||
+            !local_holds(rank, work.op, o, work.next, true))
+            continue;
+        if (sync && sync->detail != NO_ID &&
+            rank->trace->details[sync->detail].sync == SYNC_STREAM &&
+            stream_of(w, d) != rank->trace->tracks[sync->track].id)
+            continue;
+        int64_t end = local_pred_end(rank, rank->template_step, work.op, work.next);
+        if (all) {
+            if (await(w, o, work) < 0)
+                return -1;
+        } else if (end > best_end) {
+            best_end = end;
+            best = work;
+        }
+    }
+    return best.op != NO_ID ? await(w, o, best) : 0;
+}
+
+/* The rest of a copying call, after its work has started: it blocks if it never returned before the
+ * work was over. */
+static int on_copy_tail(struct walker *w, uint32_t o, const struct local_op *op)
+{
+    uint32_t head = op->item - 1;
+    for (uint32_t item = w->rank->items.at[head].launch; item != NO_ID;
+         item = w->rank->items.at[item].next) {
+        uint32_t work = w->op_of_item[item];
+        if (work != NO_ID && work < UINT32_MAX / 2 && local_holds(w->rank, work, o, false, true) &&
+            await(w, o, (struct work){work, false}) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int walk(struct walker *w)
+{
+    struct rank_build *rank = w->rank;
+    for (uint32_t o = 0; o < rank->ops.n; o++) {
+        const struct local_op op = rank->ops.at[o];
+        if (op.lane == NO_ID || rank->lanes[op.lane].kind != DPRO_DEVICE_CPU_THREAD)
+            continue;
+        const struct item *item = &rank->items.at[op.item];
+        const struct trace_span *span = &rank->trace->spans[item->span];
+        uint32_t class = rank->classes[span->name];
+        int status = 0;
+        uint64_t there;
+        if (item->segment == SEGMENT_TAIL)
+            status = on_copy_tail(w, o, &op);
+        else if (item->launch != NO_ID)
+            status = on_launch(w, o, &op);
+        else if (class & NAME_STREAM_WAIT)
+            status = on_stream_wait(w, &op, span);
+        else if (class & (NAME_STREAM_SYNC | NAME_DEVICE_SYNC))
+            status = on_sync(w, o, span, class & NAME_DEVICE_SYNC);
+        else if ((class & NAME_EVENT_RECORD) && w->sync_detail.n > 0 && span->correlation &&
+                 !map_get(&w->records, span->correlation + 1, &there))
+            status = take_snapshot(w)
+                         ? map_set(&w->records, span->correlation + 1, w->snapshots.n - 1)
+                         : -1;
+        if (status < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* A call that waited is only what came after its work was over. */
+static void cut_waiting(struct walker *w)
+{
+    struct rank_build *rank = w->rank;
+    for (size_t i = 0; i + 1 < w->awaited.n; i += 2) {
+        uint32_t op = w->awaited.at[i], work = w->awaited.at[i + 1] >> 1;
+        for (uint32_t s = 0; s < rank->steps.n; s++) {
+            int64_t *start = &rank->start_ns[(size_t)s * rank->n_timed + op];
+            int64_t end = rank->end_ns[(size_t)s * rank->n_timed + op];
+            int64_t over = local_pred_end(rank, s, work, w->awaited.at[i + 1] & 1);
+            if (*start == ABSENT || over == ABSENT || over <= *start)
+                continue;
+            *start = over < end ? over : end;
+        }
+    }
+}
+
+static int prepare(struct walker *w)
+{
+    struct rank_build *rank = w->rank;
+    w->n_devices = (uint32_t)rank->devices.n;
+    w->last = malloc((w->n_devices + 1) * sizeof *w->last);
+    w->waits = calloc((size_t)(rank->n_lanes + 1) * (w->n_devices + 1), sizeof *w->waits);
+    if (!w->last || !w->waits)
+        return -1;
+    for (uint32_t d = 0; d < w->n_devices; d++)
+        w->last[d] = (struct work){NO_ID, false};
+    for (uint32_t o = 0; o < rank->ops.n; o++)
+        if (rank->ops.at[o].flags & GRAPH_OP_GPU)
+            w->last[rank->ops.at[o].device] = (struct work){local_end_op(rank, o), true};
+    if (!rank->steps.at[rank->template_step].follows)
+        for (uint32_t d = 0; d < w->n_devices; d++)
+            w->last[d].op = NO_ID;
+    for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
+        const struct trace_span *span = &rank->trace->spans[i];
+        if (span->kind == SPAN_SYNC && span->correlation &&
+            map_set(&w->sync_detail, span->correlation + 1, i + 1) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int local_add_gpu_edges(struct rank_build *rank, const uint32_t *op_of_item)
+{
+    struct walker w = {.rank = rank, .op_of_item = op_of_item};
+    int status = prepare(&w);
+    if (status == 0)
+        status = walk(&w);
+    if (status == 0)
+        cut_waiting(&w);
+    free(w.last);
+    free(w.waits);
+    map_fini(&w.sync_detail);
+    map_fini(&w.records);
+    for (size_t i = 0; i < w.snapshots.n; i++)
+        free(w.snapshots.at[i]);
+    array_fini(&w.snapshots);
+    array_fini(&w.awaited);
+    return status;
+}

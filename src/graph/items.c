@@ -1,0 +1,411 @@
+/* graph/items.c: cuts tracks into items.
+ *
+ * Spans on a CPU thread nest. What counts for replay is which span is innermost at each moment, so
+ * a span with children becomes the stretches between them, numbered, and a leaf becomes one item.
+ * Even empty stretches are kept here: clocks of one microsecond make them come and go, and
+ * sequences must match between iterations. Ranges that a user or the profiler drew around ops are
+ * no work and are looked through. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/map.h"
+#include "graph/build.h"
+#include "graph/names.h"
+
+enum { MAX_OPEN = 512 }; /* deeper nesting counts as part of the innermost open span */
+
+struct open_span {
+    uint32_t span;
+    uint32_t segment;
+    int64_t cursor, end;
+};
+
+struct cutter {
+    struct rank_build *rank;
+    struct lane *lane;
+    uint32_t step;        /* the step that the next item falls into, or the one after it */
+    struct map device_of; /* window and correlation -> first device span + 1 */
+    uint32_t *launch_of;  /* device span -> launching item */
+    struct open_span open[MAX_OPEN];
+    uint32_t n_open;
+};
+
+static uint64_t correlation_key(const struct trace_span *span)
+{
+    return (span->correlation << 8 ^ span->window) + 1;
+}
+
+static bool is_device_work(const struct trace_span *span)
+{
+    return span->kind == SPAN_KERNEL || span->kind == SPAN_MEMCPY || span->kind == SPAN_MEMSET;
+}
+
+/* Moves on to the step that holds `time`; NO_ID when none does. Times come in ascending order. */
+static uint32_t find_step(struct cutter *cutter, int64_t time)
+{
+    const struct rank_build *rank = cutter->rank;
+    while (cutter->step < rank->steps.n && rank->steps.at[cutter->step].end_ns <= time) {
+        cutter->step++;
+        cutter->lane->first[cutter->step] = (uint32_t)rank->items.n;
+    }
+    if (cutter->step < rank->steps.n && rank->steps.at[cutter->step].start_ns <= time)
+        return cutter->step;
+    return NO_ID;
+}
+
+/* Appends an item if it lies in a step; *item is its id or NO_ID. */
+static int emit(struct cutter *cutter, uint32_t span, uint32_t segment, int64_t start, int64_t end,
+                uint32_t *item)
+{
+    *item = NO_ID;
+    if (find_step(cutter, start) == NO_ID)
+        return 0;
+    struct item fresh = {.start_ns = start,
+                         .end_ns = end,
+                         .span = span,
+                         .segment = segment,
+                         .launch = NO_ID,
+                         .next = NO_ID};
+    *item = (uint32_t)cutter->rank->items.n;
+    return array_push(&cutter->rank->items, fresh);
+}
+
+/* A span without children. A call that copies is cut where its device work starts: the head
+ * launches, the tail waits if the copy blocks. */
+static int emit_leaf(struct cutter *cutter, const struct open_span *open)
+{
+    const struct trace_span *span = &cutter->rank->trace->spans[open->span];
+    uint64_t device = 0;
+    uint32_t item;
+    if (span->kind == SPAN_RUNTIME && span->correlation &&
+        map_get(&cutter->device_of, correlation_key(span), &device)) {
+        int64_t split = cutter->rank->trace->spans[device - 1].start_ns;
+        bool copies = cutter->rank->classes[span->name] & NAME_COPY_CALL;
+        if (split < open->cursor)
+            split = open->cursor;
+        if (split > open->end || !copies)
+            split = open->end;
+        if (emit(cutter, open->span, 0, open->cursor, split, &item) < 0)
+            return -1;
+        cutter->launch_of[device - 1] = item;
+        if (copies && item != NO_ID)
+            return emit(cutter, open->span, SEGMENT_TAIL, split, open->end, &item);
+        return 0;
+    }
+    return emit(cutter, open->span, 0, open->cursor, open->end, &item);
+}
+
+static int close_top(struct cutter *cutter, int64_t at)
+{
+    struct open_span *top = &cutter->open[--cutter->n_open];
+    uint32_t item;
+    if (at < top->end)
+        top->end = at; /* a sibling begins before it is over: cut */
+    if (top->end < top->cursor)
+        top->end = top->cursor;
+    int status = top->segment == 0
+                     ? emit_leaf(cutter, top)
+                     : emit(cutter, top->span, top->segment, top->cursor, top->end, &item);
+    if (cutter->n_open > 0 && cutter->open[cutter->n_open - 1].cursor < top->end)
+        cutter->open[cutter->n_open - 1].cursor = top->end;
+    return status;
+}
+
+static int open_one(struct cutter *cutter, uint32_t index, int64_t *floor)
+{
+    const struct trace_span *span = &cutter->rank->trace->spans[index];
+    int64_t start = span->start_ns < *floor ? *floor : span->start_ns;
+    int64_t end = span->start_ns + span->dur_ns;
+    if (end < start)
+        end = start;
+    while (cutter->n_open > 0) {
+        const struct open_span *top = &cutter->open[cutter->n_open - 1];
+        bool inside = start < top->end && end <= top->end;
+        if (inside || (start == top->end && end == start && span->parent == top->span))
+            break;
+        int64_t top_end = top->end < start ? top->end : start;
+        if (close_top(cutter, top_end) < 0)
+            return -1;
+    }
+    if (cutter->n_open == MAX_OPEN)
+        return 0;
+    if (cutter->n_open > 0) {
+        struct open_span *top = &cutter->open[cutter->n_open - 1];
+        uint32_t item;
+        if (start < top->cursor)
+            start = top->cursor;
+        if (end < start)
+            end = start;
+        if (emit(cutter, top->span, top->segment, top->cursor, start, &item) < 0)
+            return -1;
+        top->segment++;
+        top->cursor = start;
+    }
+    *floor = start;
+    cutter->open[cutter->n_open++] =
+        (struct open_span){.span = index, .segment = 0, .cursor = start, .end = end};
+    return 0;
+}
+
+static bool is_work(const struct rank_build *rank, const struct trace_span *span, bool comm_track)
+{
+    uint32_t class = rank->classes[span->name];
+    if (class & (NAME_STEP | NAME_OPTIMIZER_STEP | NAME_ZERO_GRAD))
+        return false;
+    switch (span->kind) {
+    case SPAN_CPU_OP:
+    case SPAN_RUNTIME:
+        return true;
+    case SPAN_ANNOTATION:
+        return (class & NAME_LOADER) || (comm_track && (class & NAME_COMM_RUN));
+    default:
+        return false;
+    }
+}
+
+/* First items of the steps after the last item. */
+static void finish_lane(struct cutter *cutter)
+{
+    while (cutter->step < cutter->rank->steps.n)
+        cutter->lane->first[++cutter->step] = (uint32_t)cutter->rank->items.n;
+}
+
+static int start_lane(struct cutter *cutter, uint8_t kind, uint32_t track)
+{
+    struct rank_build *rank = cutter->rank;
+    struct lane *lane = &rank->lanes[rank->n_lanes];
+    *lane = (struct lane){.kind = kind, .track = track};
+    lane->first = calloc(rank->steps.n + 1, sizeof *lane->first);
+    if (!lane->first)
+        return -1;
+    rank->n_lanes++;
+    lane->first[0] = (uint32_t)rank->items.n;
+    cutter->lane = lane;
+    cutter->step = 0;
+    cutter->n_open = 0;
+    return 0;
+}
+
+static int cut_cpu_track(struct cutter *cutter, uint32_t track_index)
+{
+    struct rank_build *rank = cutter->rank;
+    const struct trace_track *track = &rank->trace->tracks[track_index];
+    int64_t floor = INT64_MIN;
+    if (start_lane(cutter, DPRO_DEVICE_CPU_THREAD, track_index) < 0)
+        return -1;
+    for (uint32_t i = track->first; i < track->first + track->n; i++)
+        if (is_work(rank, &rank->trace->spans[i], false) && open_one(cutter, i, &floor) < 0)
+            return -1;
+    while (cutter->n_open > 0)
+        if (close_top(cutter, INT64_MAX) < 0)
+            return -1;
+    finish_lane(cutter);
+    return 0;
+}
+
+/* What a CPU track is for: a thread that only polls (event queries of a watchdog) takes no part. */
+enum track_use { TRACK_IDLE, TRACK_OPS, TRACK_COMM };
+
+static enum track_use use_of(const struct cutter *cutter, uint32_t track_index)
+{
+    const struct rank_build *rank = cutter->rank;
+    const struct trace_track *track = &rank->trace->tracks[track_index];
+    bool comm = false;
+    for (uint32_t i = track->first; i < track->first + track->n; i++) {
+        const struct trace_span *span = &rank->trace->spans[i];
+        if (span->kind == SPAN_CPU_OP)
+            return TRACK_OPS;
+        if (span->kind == SPAN_RUNTIME && span->correlation &&
+            map_get(&cutter->device_of, correlation_key(span), NULL))
+            return TRACK_OPS;
+        comm |= span->kind == SPAN_ANNOTATION && (rank->classes[span->name] & NAME_COMM_RUN);
+    }
+    return comm ? TRACK_COMM : TRACK_IDLE;
+}
+
+static int compare_starts(const void *a, const void *b)
+{
+    const struct item *x = a, *y = b;
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    return x->span < y->span ? -1 : x->span > y->span;
+}
+
+/* All communication threads in one lane, in order of start. */
+static int cut_comm_tracks(struct cutter *cutter, const enum track_use *uses)
+{
+    struct rank_build *rank = cutter->rank;
+    ARRAY(struct item) found = {0};
+    int status = 0;
+    for (uint32_t t = 0; t < rank->trace->n_tracks && status == 0; t++) {
+        const struct trace_track *track = &rank->trace->tracks[t];
+        if (track->gpu || uses[t] != TRACK_COMM)
+            continue;
+        for (uint32_t i = track->first; i < track->first + track->n && status == 0; i++) {
+            const struct trace_span *span = &rank->trace->spans[i];
+            if (!is_work(rank, span, true))
+                continue;
+            struct item item = {span->start_ns, span->start_ns + span->dur_ns, i, 0, NO_ID, NO_ID};
+            status = array_push(&found, item);
+        }
+    }
+    if (status == 0 && found.n > 0) {
+        qsort(found.at, found.n, sizeof *found.at, compare_starts);
+        status = start_lane(cutter, DPRO_DEVICE_COMM_THREAD, NO_ID);
+        uint32_t item;
+        for (size_t i = 0; i < found.n && status == 0; i++)
+            status =
+                emit(cutter, found.at[i].span, 0, found.at[i].start_ns, found.at[i].end_ns, &item);
+        if (status == 0)
+            finish_lane(cutter);
+    }
+    array_fini(&found);
+    return status;
+}
+
+/* The step of each device span: that of the call which launched it, wherever it ran; without a
+ * call, by its own start. NO_ID: none. */
+static uint32_t device_step(const struct cutter *cutter, const uint32_t *step_of_item,
+                            const struct trace_span *span, uint32_t *launch)
+{
+    const struct rank_build *rank = cutter->rank;
+    uint64_t first;
+    *launch = NO_ID;
+    if (span->correlation && map_get(&cutter->device_of, correlation_key(span), &first)) {
+        *launch = cutter->launch_of[first - 1];
+        if (*launch != NO_ID)
+            return step_of_item[*launch];
+        /* its call was made outside of the measured iterations, or was not recorded */
+    }
+    size_t low = 0, high = rank->steps.n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (rank->steps.at[mid].end_ns <= span->start_ns)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    bool in = low < rank->steps.n && rank->steps.at[low].start_ns <= span->start_ns;
+    return in ? (uint32_t)low : NO_ID;
+}
+
+static int cut_stream(struct cutter *cutter, uint32_t track_index, const uint32_t *step_of_item)
+{
+    struct rank_build *rank = cutter->rank;
+    const struct trace_track *track = &rank->trace->tracks[track_index];
+    uint32_t n_steps = (uint32_t)rank->steps.n, launch;
+    uint32_t *fill = calloc(n_steps + 1, sizeof *fill);
+    if (!fill || start_lane(cutter, DPRO_DEVICE_GPU_STREAM, track_index) < 0) {
+        free(fill);
+        return -1;
+    }
+    uint32_t *first = cutter->lane->first, total = 0;
+    for (uint32_t i = track->first; i < track->first + track->n; i++) {
+        const struct trace_span *span = &rank->trace->spans[i];
+        if (!is_device_work(span))
+            continue;
+        uint32_t step = device_step(cutter, step_of_item, span, &launch);
+        if (step != NO_ID)
+            fill[step]++;
+    }
+    for (uint32_t s = 0; s <= n_steps; s++) {
+        uint32_t count = s < n_steps ? fill[s] : 0;
+        first[s] = fill[s] = (uint32_t)rank->items.n + total;
+        total += count;
+    }
+    if (array_reserve(&rank->items, total) < 0) {
+        free(fill);
+        return -1;
+    }
+    for (uint32_t i = track->first; i < track->first + track->n; i++) {
+        const struct trace_span *span = &rank->trace->spans[i];
+        if (!is_device_work(span))
+            continue;
+        uint32_t step = device_step(cutter, step_of_item, span, &launch);
+        if (step == NO_ID)
+            continue;
+        rank->items.at[fill[step]++] =
+            (struct item){span->start_ns, span->start_ns + span->dur_ns, i, 0, launch, NO_ID};
+    }
+    rank->items.n += total;
+    free(fill);
+    return 0;
+}
+
+/* Chains the device work of each call in order of item id: stream by stream, then by start. */
+static void chain_launches(struct rank_build *rank, uint32_t first_device)
+{
+    for (uint32_t i = (uint32_t)rank->items.n; i-- > first_device;) {
+        struct item *item = &rank->items.at[i];
+        if (item->launch == NO_ID)
+            continue;
+        struct item *call = &rank->items.at[item->launch];
+        item->next = call->launch;
+        call->launch = i;
+    }
+}
+
+static int cut_all(struct cutter *cutter, enum track_use *uses)
+{
+    struct rank_build *rank = cutter->rank;
+    const struct trace_rank *trace = rank->trace;
+    for (uint32_t i = 0; i < trace->n_spans; i++) {
+        const struct trace_span *span = &trace->spans[i];
+        uint64_t there;
+        if (!is_device_work(span))
+            continue;
+        cutter->launch_of[i] = NO_ID;
+        if (span->correlation && !map_get(&cutter->device_of, correlation_key(span), &there) &&
+            map_set(&cutter->device_of, correlation_key(span), i + 1) < 0)
+            return -1;
+    }
+    for (uint32_t t = 0; t < trace->n_tracks; t++) {
+        if (trace->tracks[t].gpu)
+            continue;
+        uses[t] = use_of(cutter, t);
+        if (uses[t] == TRACK_OPS && cut_cpu_track(cutter, t) < 0)
+            return -1;
+    }
+    if (cut_comm_tracks(cutter, uses) < 0)
+        return -1;
+
+    uint32_t first_device = (uint32_t)rank->items.n;
+    uint32_t *step_of_item = malloc((first_device + 1) * sizeof *step_of_item);
+    if (!step_of_item)
+        return -1;
+    for (uint32_t l = 0; l < rank->n_lanes; l++)
+        for (uint32_t s = 0; s < rank->steps.n; s++)
+            for (uint32_t i = rank->lanes[l].first[s]; i < rank->lanes[l].first[s + 1]; i++)
+                step_of_item[i] = s;
+    int status = 0;
+    for (uint32_t t = 0; t < trace->n_tracks && status == 0; t++)
+        if (trace->tracks[t].gpu)
+            status = cut_stream(cutter, t, step_of_item);
+    free(step_of_item);
+    if (status == 0)
+        chain_launches(rank, first_device);
+    return status;
+}
+
+int build_items(struct rank_build *rank, struct dpro_error *err)
+{
+    const struct trace_rank *trace = rank->trace;
+    struct cutter *cutter = calloc(1, sizeof *cutter);
+    enum track_use *uses = calloc(trace->n_tracks + 1, sizeof *uses);
+    int status = -1;
+    rank->lanes = calloc(trace->n_tracks + 1, sizeof *rank->lanes);
+    if (cutter) {
+        cutter->rank = rank;
+        cutter->launch_of = malloc((trace->n_spans + 1) * sizeof *cutter->launch_of);
+    }
+    if (cutter && uses && rank->lanes && cutter->launch_of)
+        status = cut_all(cutter, uses);
+    if (cutter) {
+        free(cutter->launch_of);
+        map_fini(&cutter->device_of);
+    }
+    free(cutter);
+    free(uses);
+    return status < 0 ? dpro_error_nomem(err) : 0;
+}

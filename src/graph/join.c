@@ -1,0 +1,332 @@
+/* graph/join.c: matching collectives over ranks, and clocks from their ends.
+ *
+ * All ranks of a process group issue its collectives in the same order, so the k-th of a group on
+ * one rank is the k-th on every other. All members of a collective leave it together (within
+ * microseconds on one node, milliseconds over TCP): the median difference of their ends estimates
+ * the clocks'. */
+#include "graph/join.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/map.h"
+
+struct entry {
+    uint64_t group, order; /* what members have in common */
+    uint32_t rank, collective;
+};
+
+static uint64_t hash_text(const char *text)
+{
+    uint64_t hash = 0x9e3779b97f4a7c15u;
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
+    return map_mix(hash) | 1;
+}
+
+static bool point_to_point(const struct local_collective *c)
+{
+    return c->peer >= 0 && (strcmp(c->kind, "send") == 0 || strcmp(c->kind, "recv") == 0);
+}
+
+/* What the group is called on every rank. Unrecorded: streams and thread pools stand for groups, in
+ * order of first use, since a process group has a stream of its own. */
+static uint64_t group_key(const struct rank_build *rank, const struct local_collective *c,
+                          uint32_t *unnamed_devices, uint32_t *n_unnamed)
+{
+    if (point_to_point(c)) {
+        bool sends = strcmp(c->kind, "send") == 0;
+        uint64_t from = (uint64_t)(sends ? rank->trace->rank : c->peer);
+        uint64_t to = (uint64_t)(sends ? c->peer : rank->trace->rank);
+        return map_mix((from << 32 | to) + 0x5e4d) | 1;
+    }
+    if (c->group != 0 || c->group_ranks != 0)
+        return map_mix(hash_text(strtab_get(rank->names, c->group)) +
+                       hash_text(strtab_get(rank->names, c->group_ranks))) |
+               1;
+    const struct local_op *op = &rank->ops.at[c->transfer];
+    uint32_t device = op->flags & GRAPH_OP_GPU ? op->device : NO_ID;
+    uint32_t i = 0;
+    while (i < *n_unnamed && unnamed_devices[i] != device)
+        i++;
+    if (i == *n_unnamed)
+        unnamed_devices[(*n_unnamed)++] = device;
+    return map_mix(i + 1) | 1;
+}
+
+static int collect_rank(struct join *join, uint32_t r, struct entry *entries, size_t *n)
+{
+    struct rank_build *rank = &join->ranks[r];
+    struct map counts = {0};
+    uint32_t n_unnamed = 0;
+    uint32_t *unnamed = malloc((rank->devices.n + 2) * sizeof *unnamed);
+    int status = unnamed ? 0 : -1;
+    bool sequences = true;
+    for (size_t c = 0; c < rank->collectives.n; c++)
+        sequences &= rank->collectives.at[c].sequence >= 0;
+    for (uint32_t c = 0; c < rank->collectives.n && status == 0; c++) {
+        const struct local_collective *coll = &rank->collectives.at[c];
+        uint64_t group = group_key(rank, coll, unnamed, &n_unnamed), order = 0;
+        map_get(&counts, group, &order);
+        status = map_set(&counts, group, order + 1);
+        if (sequences && !point_to_point(coll))
+            order = (uint64_t)coll->sequence | (uint64_t)1 << 63;
+        entries[(*n)++] = (struct entry){group, order, r, c};
+    }
+    free(unnamed);
+    map_fini(&counts);
+    return status;
+}
+
+static int compare_entries(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+    if (x->group != y->group)
+        return x->group < y->group ? -1 : 1;
+    if (x->order != y->order)
+        return x->order < y->order ? -1 : 1;
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    return x->collective < y->collective ? -1 : x->collective > y->collective;
+}
+
+static const struct local_collective *coll_of(const struct join *join, const struct entry *e)
+{
+    return &join->ranks[e->rank].collectives.at[e->collective];
+}
+
+static bool agree(const struct local_collective *a, const struct local_collective *b)
+{
+    if (point_to_point(a) && point_to_point(b))
+        return a->numel == b->numel || !a->numel || !b->numel;
+    if (strcmp(a->kind, b->kind) != 0)
+        return false;
+    /* members of these may contribute different amounts */
+    bool uneven = strcmp(a->kind, "all_to_all") == 0 || strcmp(a->kind, "send_recv") == 0 ||
+                  strcmp(a->kind, "all_gather") == 0 || strcmp(a->kind, "gather") == 0;
+    return uneven || a->numel == b->numel || !a->numel || !b->numel;
+}
+
+static int add_joined(struct join *join, const struct entry *entries, size_t n)
+{
+    const struct local_collective *coll = coll_of(join, entries);
+    struct joined joined = {.first_member = (uint32_t)join->members.n,
+                            .n_members = (uint32_t)n,
+                            .rank = entries->rank,
+                            .collective = entries->collective};
+    if (point_to_point(coll))
+        joined.n_expected = 2;
+    else if (coll->group_size > 0)
+        joined.n_expected = (uint32_t)coll->group_size;
+    else
+        joined.n_expected = (uint32_t)join->world_size;
+    if (joined.n_expected < n)
+        joined.n_expected = (uint32_t)n;
+    for (size_t i = 0; i < n; i++) {
+        struct member member = {entries[i].rank, entries[i].collective};
+        if (array_push(&join->members, member) < 0)
+            return -1;
+    }
+    return array_push(&join->joined, joined);
+}
+
+/* The entries of one group. Joined only if all agree and no rank appears twice at one place. */
+static int join_group(struct join *join, const struct entry *entries, size_t n)
+{
+    bool fits = true;
+    for (size_t i = 1; i < n; i++) {
+        if (entries[i].order != entries[i - 1].order)
+            continue;
+        if (entries[i].rank == entries[i - 1].rank ||
+            !agree(coll_of(join, &entries[i - 1]), coll_of(join, &entries[i]))) {
+            if (join->n_mismatched == 0 && fits) {
+                join->first_mismatch_rank = entries[i].rank;
+                join->first_mismatch = entries[i].collective;
+            }
+            fits = false;
+        }
+    }
+    if (!fits)
+        join->n_mismatched += (uint32_t)n;
+    for (size_t i = 0, next; i < n; i = next) {
+        next = i + 1;
+        while (fits && next < n && entries[next].order == entries[i].order)
+            next++;
+        if (add_joined(join, entries + i, next - i) < 0)
+            return -1;
+        if (!fits) /* nobody's waiting is known: keep what was measured */
+            join->joined.at[join->joined.n - 1].n_expected = 1;
+    }
+    return 0;
+}
+
+int join_match(struct join *join, struct dpro_error *err)
+{
+    size_t total = 0, n = 0;
+    for (uint32_t r = 0; r < join->n_ranks; r++)
+        total += join->ranks[r].collectives.n;
+    struct entry *entries = malloc((total + 1) * sizeof *entries);
+    int status = entries ? 0 : -1;
+    for (uint32_t r = 0; r < join->n_ranks && status == 0; r++)
+        status = collect_rank(join, r, entries, &n);
+    if (status == 0 && n > 0)
+        qsort(entries, n, sizeof *entries, compare_entries);
+    for (size_t i = 0, next; i < n && status == 0; i = next) {
+        next = i + 1;
+        while (next < n && entries[next].group == entries[i].group)
+            next++;
+        status = join_group(join, entries + i, next - i);
+    }
+    free(entries);
+    return status < 0 ? dpro_error_nomem(err) : 0;
+}
+
+/* ---- clocks ---- */
+
+static int64_t end_of(const struct rank_build *rank, uint32_t sample, uint32_t collective)
+{
+    uint32_t transfer = rank->collectives.at[collective].transfer;
+    return rank->end_ns[(size_t)rank->sample_step[sample] * rank->n_timed + transfer];
+}
+
+static int compare_i64(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Members of these need not leave together. */
+static bool ends_together(const struct local_collective *c)
+{
+    return strcmp(c->kind, "broadcast") != 0 && strcmp(c->kind, "reduce") != 0 &&
+           strcmp(c->kind, "send") != 0 && strcmp(c->kind, "recv") != 0 &&
+           strcmp(c->kind, "gather") != 0 && strcmp(c->kind, "scatter") != 0;
+}
+
+typedef ARRAY(int64_t) i64_array;
+
+/* Differences to `r`'s ends of the ends of members whose clock is known. */
+static int collect_ends(const struct join *join, uint32_t r, i64_array *differences)
+{
+    for (size_t j = 0; j < join->joined.n; j++) {
+        const struct joined *joined = &join->joined.at[j];
+        const struct member *members = &join->members.at[joined->first_member];
+        uint32_t own = NO_ID, known = NO_ID;
+        for (uint32_t m = 0; m < joined->n_members; m++) {
+            if (members[m].rank == r)
+                own = m;
+            else if (known == NO_ID && join->clocks[members[m].rank].uncertainty_ns >= 0)
+                known = m;
+        }
+        if (own == NO_ID || known == NO_ID ||
+            !ends_together(&join->ranks[r].collectives.at[members[own].collective]))
+            continue;
+        for (uint32_t s = 0; s < join->ranks[r].n_samples; s++) {
+            int64_t mine = end_of(&join->ranks[r], s, members[own].collective);
+            uint32_t other = members[known].rank;
+            int64_t theirs = end_of(&join->ranks[other], s, members[known].collective);
+            int64_t difference;
+            if (mine == ABSENT || theirs == ABSENT ||
+                __builtin_sub_overflow(theirs, mine, &difference) ||
+                __builtin_add_overflow(difference, join->clocks[other].offset_ns, &difference))
+                continue;
+            if (array_push(differences, difference) < 0)
+                return -1;
+        }
+    }
+    return 0;
+}
+
+int join_clocks(struct join *join, struct dpro_error *err)
+{
+    i64_array differences = {0};
+    join->clock_method = "none";
+    for (uint32_t r = 0; r < join->n_ranks; r++)
+        join->clocks[r] = (struct dpro_clock){join->ranks[r].trace->rank, 0, r == 0 ? 0 : -1};
+    /* again as long as it ties one more rank: groups may hang together only through others */
+    for (bool more = join->n_ranks > 1; more;) {
+        more = false;
+        for (uint32_t r = 1; r < join->n_ranks; r++) {
+            if (join->clocks[r].uncertainty_ns >= 0)
+                continue;
+            differences.n = 0;
+            if (collect_ends(join, r, &differences) < 0) {
+                array_fini(&differences);
+                return dpro_error_nomem(err);
+            }
+            if (differences.n == 0)
+                continue;
+            qsort(differences.at, differences.n, sizeof *differences.at, compare_i64);
+            join->clocks[r].offset_ns = differences.at[differences.n / 2];
+            join->clocks[r].uncertainty_ns =
+                (differences.at[differences.n * 3 / 4] - differences.at[differences.n / 4]) / 2;
+            join->clock_method = "collective-ends";
+            more = true;
+        }
+    }
+    array_fini(&differences);
+    return 0;
+}
+
+/* ---- waiting ---- */
+
+static int64_t shifted(int64_t time, int64_t offset)
+{
+    int64_t sum;
+    if (time == ABSENT)
+        return ABSENT;
+    return __builtin_add_overflow(time, offset, &sum) ? time : sum;
+}
+
+static void shift_rank(struct rank_build *rank, int64_t offset)
+{
+    size_t n = (size_t)rank->n_timed * rank->steps.n;
+    rank->offset_ns = offset;
+    for (size_t i = 0; i < n; i++) {
+        rank->start_ns[i] = shifted(rank->start_ns[i], offset);
+        rank->end_ns[i] = shifted(rank->end_ns[i], offset);
+    }
+    for (size_t s = 0; s < rank->steps.n; s++) {
+        rank->steps.at[s].start_ns = shifted(rank->steps.at[s].start_ns, offset);
+        rank->steps.at[s].end_ns = shifted(rank->steps.at[s].end_ns, offset);
+    }
+}
+
+static void cut_joined(struct join *join, const struct joined *joined, uint32_t sample)
+{
+    const struct member *members = &join->members.at[joined->first_member];
+    int64_t last = ABSENT;
+    for (uint32_t m = 0; m < joined->n_members; m++) {
+        const struct rank_build *rank = &join->ranks[members[m].rank];
+        uint32_t arrival = rank->collectives.at[members[m].collective].arrival;
+        int64_t time = rank->start_ns[(size_t)rank->sample_step[sample] * rank->n_timed + arrival];
+        if (time != ABSENT && time > last)
+            last = time;
+    }
+    for (uint32_t m = 0; m < joined->n_members; m++) {
+        struct rank_build *rank = &join->ranks[members[m].rank];
+        size_t at = (size_t)rank->sample_step[sample] * rank->n_timed +
+                    rank->collectives.at[members[m].collective].transfer;
+        if (rank->start_ns[at] != ABSENT && last > rank->start_ns[at])
+            rank->start_ns[at] = last < rank->end_ns[at] ? last : rank->end_ns[at];
+    }
+}
+
+void join_cut_waiting(struct join *join)
+{
+    for (uint32_t r = 0; r < join->n_ranks; r++)
+        if (join->clocks[r].offset_ns != 0)
+            shift_rank(&join->ranks[r], join->clocks[r].offset_ns);
+    uint32_t n_samples = join->n_ranks ? join->ranks[0].n_samples : 0;
+    for (size_t j = 0; j < join->joined.n; j++)
+        for (uint32_t s = 0; s < n_samples; s++)
+            cut_joined(join, &join->joined.at[j], s);
+}
+
+void join_fini(struct join *join)
+{
+    array_fini(&join->joined);
+    array_fini(&join->members);
+    free(join->clocks);
+}

@@ -1,0 +1,379 @@
+/* graph/local.c: what must wait for what within one rank.
+ *
+ * Order on a thread or stream, launch -> device work, and recorded synchronization are facts. The
+ * rest is read off the timeline and kept only where it holds in every measured iteration (nine in
+ * ten, to survive a clock's rounding): an edge that holds never delays the replay of what was
+ * measured, it decides what happens when something else changes. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "graph/build.h"
+#include "graph/local.h"
+#include "graph/names.h"
+
+/* Old traces count whole microseconds: a start and a duration, each rounded. */
+enum { ROUNDING_NS = 2000, HANDOVER_NS = 5000 };
+
+static size_t at(const struct rank_build *rank, uint32_t step, uint32_t op)
+{
+    return (size_t)step * rank->n_timed + op;
+}
+
+int64_t local_pred_end(const struct rank_build *rank, uint32_t step, uint32_t op, bool next)
+{
+    if (!next)
+        return rank->end_ns[at(rank, step, op)];
+    if (op == rank->boundary)
+        return rank->steps.at[step].start_ns;
+    return rank->steps.at[step].follows ? rank->end_ns[at(rank, step - 1, op)] : ABSENT;
+}
+
+bool local_holds(const struct rank_build *rank, uint32_t from, uint32_t to, bool next, bool to_end)
+{
+    uint32_t seen = 0, held = 0;
+    for (uint32_t i = 0; i < rank->n_samples; i++) {
+        uint32_t s = rank->sample_step[i];
+        int64_t end = local_pred_end(rank, s, from, next);
+        int64_t start = to_end ? rank->end_ns[at(rank, s, to)] : rank->start_ns[at(rank, s, to)];
+        if (end == ABSENT || start == ABSENT)
+            continue;
+        seen++;
+        held += start >= end - ROUNDING_NS;
+    }
+    return seen > 0 && held * 10 >= seen * 9;
+}
+
+int local_add_edge(struct rank_build *rank, uint32_t from, uint32_t to, bool next, bool soft)
+{
+    if (from == to && !next)
+        return 0;
+    struct local_edge edge = {from, to, next, soft};
+    return array_push(&rank->edges, edge);
+}
+
+int local_add_if_holds(struct rank_build *rank, uint32_t from, uint32_t to, bool next)
+{
+    if (from == to || !local_holds(rank, from, to, next, false))
+        return 0;
+    return local_add_edge(rank, from, to, next, true);
+}
+
+uint32_t local_end_op(const struct rank_build *rank, uint32_t op)
+{
+    return rank->ops.at[op].flags & GRAPH_OP_ARRIVAL ? op + 1 : op;
+}
+
+/* ---- launches ---- */
+
+/* A call hands over at the latest when its work starts; what remains of the call is its own affair
+ * and shows as the gap of the thread's next op. So a kernel never starts before its launch has
+ * ended. */
+static void trim_launches(struct rank_build *rank)
+{
+    for (uint32_t o = 0; o < rank->ops.n; o++) {
+        const struct local_op *op = &rank->ops.at[o];
+        if (op->item == NO_ID || op->lane == NO_ID || (op->flags & GRAPH_OP_GPU) ||
+            rank->items.at[op->item].launch == NO_ID)
+            continue;
+        for (uint32_t s = 0; s < rank->steps.n; s++) {
+            uint32_t item = rank->match[at(rank, s, o)];
+            int64_t *end = &rank->end_ns[at(rank, s, o)];
+            if (item == NO_ID)
+                continue;
+            for (uint32_t work = rank->items.at[item].launch; work != NO_ID;
+                 work = rank->items.at[work].next)
+                if (rank->items.at[work].start_ns < *end)
+                    *end = rank->items.at[work].start_ns;
+            if (*end < rank->start_ns[at(rank, s, o)])
+                *end = rank->start_ns[at(rank, s, o)];
+        }
+    }
+}
+
+/* One thing at a time: rounding must not let an op reach into its successor on the device. */
+static void trim_overlaps(struct rank_build *rank, uint32_t before, uint32_t after)
+{
+    for (uint32_t s = 0; s < rank->steps.n; s++) {
+        int64_t *end = &rank->end_ns[at(rank, s, before)];
+        int64_t start = rank->start_ns[at(rank, s, after)];
+        if (*end == ABSENT || start == ABSENT || *end <= start)
+            continue;
+        *end = start > rank->start_ns[at(rank, s, before)] ? start
+                                                           : rank->start_ns[at(rank, s, before)];
+    }
+}
+
+static int add_device_order(struct rank_build *rank)
+{
+    size_t n_devices = rank->devices.n;
+    uint32_t *first = malloc((n_devices + 1) * 2 * sizeof *first), *last = first + n_devices + 1;
+    if (!first)
+        return -1;
+    memset(first, 0xFF, (n_devices + 1) * 2 * sizeof *first);
+    int status = 0;
+    for (uint32_t o = 0; o < rank->ops.n && status == 0; o++) {
+        uint32_t device = rank->ops.at[o].device;
+        if (device == NO_ID)
+            continue;
+        if (last[device] == NO_ID) {
+            first[device] = o;
+        } else {
+            trim_overlaps(rank, last[device], o);
+            status = local_add_edge(rank, last[device], o, false, false);
+        }
+        last[device] = o;
+    }
+    for (size_t d = 0; d < n_devices && status == 0; d++)
+        if (first[d] != NO_ID)
+            status = local_add_edge(rank, last[d], first[d], true, false);
+    free(first);
+    return status;
+}
+
+/* The main thread's last op ends the iteration; the next one begins after that. */
+static int add_boundary(struct rank_build *rank)
+{
+    uint32_t first = NO_ID, last = NO_ID;
+    for (uint32_t o = 0; o < rank->ops.n; o++) {
+        const struct local_op *op = &rank->ops.at[o];
+        if (op->lane == NO_ID || rank->lanes[op->lane].track != rank->main_track)
+            continue;
+        if (first == NO_ID)
+            first = o;
+        last = o;
+    }
+    if (last == NO_ID) /* device work only: the last op of all */
+        last = rank->boundary > 0 ? local_end_op(rank, rank->boundary - 1) : NO_ID;
+    if (last != NO_ID && local_add_edge(rank, last, rank->boundary, false, false) < 0)
+        return -1;
+    return first != NO_ID ? local_add_edge(rank, rank->boundary, first, true, false) : 0;
+}
+
+/* ---- collectives that a CPU thread runs ---- */
+
+/* The framework's calls in order; each collective takes the first free one that fits. */
+static int add_comm_launches(struct rank_build *rank)
+{
+    ARRAY(uint32_t) calls = {0};
+    int status = 0;
+    uint32_t last_span = NO_ID;
+    for (uint32_t o = 0; o < rank->ops.n && status == 0; o++) {
+        const struct local_op *op = &rank->ops.at[o];
+        if (op->lane == NO_ID || rank->lanes[op->lane].kind != DPRO_DEVICE_CPU_THREAD)
+            continue;
+        uint32_t span = rank->items.at[op->item].span;
+        if ((rank->classes[op->name] & NAME_COMM_CALL) && span != last_span) {
+            status = array_push(&calls, o);
+            last_span = span;
+        }
+    }
+    for (size_t c = 0; c < rank->collectives.n && status == 0; c++) {
+        struct local_collective *coll = &rank->collectives.at[c];
+        if (rank->lanes[rank->ops.at[coll->arrival].lane].kind != DPRO_DEVICE_COMM_THREAD)
+            continue;
+        int64_t start = rank->start_ns[at(rank, rank->template_step, coll->arrival)];
+        for (size_t i = 0; i < calls.n; i++) {
+            if (calls.at[i] == NO_ID)
+                continue;
+            uint32_t call = calls.at[i], span = rank->items.at[rank->ops.at[call].item].span;
+            struct local_collective asked = {.sequence = -1, .peer = -1, .launch_span = NO_ID};
+            build_learn_collective(rank, span, &asked);
+            if (rank->start_ns[at(rank, rank->template_step, call)] > start)
+                break;
+            if ((asked.kind && strcmp(asked.kind, coll->kind) != 0) ||
+                (asked.numel && coll->numel && asked.numel != coll->numel))
+                continue;
+            calls.at[i] = NO_ID;
+            build_learn_collective(rank, span, coll);
+            coll->launch_span = span;
+            for (uint32_t s = 0; s < rank->steps.n; s++) {
+                int64_t begins = rank->start_ns[at(rank, s, coll->arrival)];
+                int64_t *end = &rank->end_ns[at(rank, s, call)];
+                if (begins != ABSENT && *end != ABSENT && begins < *end &&
+                    begins >= rank->start_ns[at(rank, s, call)])
+                    *end = begins;
+            }
+            status = local_add_if_holds(rank, call, coll->arrival, false);
+            break;
+        }
+    }
+    array_fini(&calls);
+    return status;
+}
+
+/* ---- hand-over between threads ---- */
+
+struct handover {
+    uint32_t op;
+    bool next;
+    int64_t end_ns;
+};
+
+/* Keeps the latest op that ended in (after, before] and left its thread idle. */
+static void consider(const struct rank_build *rank, const uint32_t *op_of_item, uint32_t item,
+                     bool next, int64_t after, int64_t before, struct handover *best)
+{
+    int64_t end = rank->items.at[item].end_ns;
+    if (op_of_item[item] == NO_ID || end <= after || end > before + ROUNDING_NS)
+        return;
+    if (best->op == NO_ID || end > best->end_ns)
+        *best = (struct handover){local_end_op(rank, op_of_item[item]), next, end};
+}
+
+static void look_for_handover(const struct rank_build *rank, const uint32_t *op_of_item,
+                              const struct lane *lane, int64_t after, int64_t before,
+                              struct handover *best)
+{
+    uint32_t step = rank->template_step;
+    bool pooled = lane->track == NO_ID;
+    for (int next = 0; next <= (rank->steps.at[step].follows ? 1 : 0); next++) {
+        uint32_t first = lane->first[step - (uint32_t)next];
+        uint32_t low = first, high = lane->first[step - (uint32_t)next + 1];
+        while (low < high) {
+            uint32_t mid = (low + high) / 2;
+            if (rank->items.at[mid].start_ns < before)
+                low = mid + 1;
+            else
+                high = mid;
+        }
+        for (uint32_t i = low; i-- > first;) {
+            if (!pooled && rank->items.at[i].end_ns > before + ROUNDING_NS)
+                return; /* the thread is busy: it hands nothing over now */
+            if (!pooled && rank->items.at[i].end_ns <= after)
+                return;
+            consider(rank, op_of_item, i, next == 1, after, before, best);
+            if (!pooled && op_of_item[i] != NO_ID)
+                return;
+        }
+    }
+}
+
+/* A thread that stood idle goes on when another one falls idle: main -> autograd -> main, a wait
+ * for a collective on gloo's threads. */
+static int add_handovers(struct rank_build *rank, const uint32_t *op_of_item)
+{
+    uint32_t t = rank->template_step;
+    for (uint32_t l = 0; l < rank->n_lanes; l++) {
+        const struct lane *lane = &rank->lanes[l];
+        if (lane->kind != DPRO_DEVICE_CPU_THREAD)
+            continue;
+        int64_t idle_since = rank->steps.at[t].start_ns;
+        if (rank->steps.at[t].follows && lane->track != rank->main_track) {
+            idle_since = rank->steps.at[t - 1].start_ns;
+            if (lane->first[t] > lane->first[t - 1])
+                idle_since = rank->items.at[lane->first[t] - 1].end_ns;
+        } else if (lane->track != rank->main_track) {
+            idle_since = INT64_MIN;
+        }
+        for (uint32_t i = lane->first[t]; i < lane->first[t + 1]; i++) {
+            const struct item *item = &rank->items.at[i];
+            if (op_of_item[i] == NO_ID)
+                continue;
+            if (idle_since == INT64_MIN || item->start_ns - idle_since >= HANDOVER_NS) {
+                struct handover best = {.op = NO_ID};
+                for (uint32_t other = 0; other < rank->n_lanes; other++)
+                    if (other != l && rank->lanes[other].kind != DPRO_DEVICE_GPU_STREAM)
+                        look_for_handover(rank, op_of_item, &rank->lanes[other], idle_since,
+                                          item->start_ns, &best);
+                if (best.op != NO_ID &&
+                    local_add_if_holds(rank, best.op, op_of_item[i], best.next) < 0)
+                    return -1;
+            }
+            idle_since = item->end_ns;
+        }
+    }
+    return 0;
+}
+
+/* ---- forward -> backward ---- */
+
+static int compare_u64(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Span -> its last op, for the template's spans: sorted pairs span << 32 | op. */
+int local_span_ops(const struct rank_build *rank, uint32_t step, uint64_t **pairs, size_t *n_pairs)
+{
+    uint64_t *list = malloc((rank->ops.n + 1) * sizeof *list);
+    size_t n = 0;
+    if (!list)
+        return -1;
+    for (uint32_t o = 0; o < rank->ops.n; o++) {
+        uint32_t item = rank->match[at(rank, step, o)];
+        if (item != NO_ID && !(rank->ops.at[o].flags & GRAPH_OP_GPU))
+            list[n++] = (uint64_t)rank->items.at[item].span << 32 | o;
+    }
+    qsort(list, n, sizeof *list, compare_u64);
+    *pairs = list;
+    *n_pairs = n;
+    return 0;
+}
+
+/* First (want_last false) or last op of a span; NO_ID: none. */
+uint32_t local_op_of_span(const uint64_t *pairs, size_t n, uint32_t span, bool want_last)
+{
+    uint64_t key = (uint64_t)span << 32 | (want_last ? UINT32_MAX : 0);
+    size_t low = 0, high = n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (pairs[mid] < key)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    size_t found = want_last ? low - 1 : low;
+    if (found >= n || pairs[found] >> 32 != span)
+        return NO_ID;
+    return (uint32_t)pairs[found];
+}
+
+static int add_forward_backward(struct rank_build *rank)
+{
+    uint64_t *pairs;
+    size_t n;
+    if (rank->trace->n_links == 0)
+        return 0;
+    if (local_span_ops(rank, rank->template_step, &pairs, &n) < 0)
+        return -1;
+    int status = 0;
+    for (uint32_t i = 0; i < rank->trace->n_links && status == 0; i++) {
+        uint32_t from = local_op_of_span(pairs, n, rank->trace->links[i].from, true);
+        uint32_t to = local_op_of_span(pairs, n, rank->trace->links[i].to, false);
+        if (from != NO_ID && to != NO_ID)
+            status = local_add_if_holds(rank, from, to, false);
+    }
+    free(pairs);
+    return status;
+}
+
+int build_local_edges(struct rank_build *rank, struct dpro_error *err)
+{
+    uint32_t *op_of_item = malloc((rank->items.n + 1) * sizeof *op_of_item);
+    int status = op_of_item ? 0 : -1;
+    if (status == 0) {
+        memset(op_of_item, 0xFF, (rank->items.n + 1) * sizeof *op_of_item);
+        for (uint32_t s = 0; s < rank->steps.n; s++)
+            for (uint32_t o = rank->ops.n; o-- > 0;) /* a collective's item is its arrival */
+                if (rank->match[at(rank, s, o)] != NO_ID)
+                    op_of_item[rank->match[at(rank, s, o)]] = o;
+        trim_launches(rank);
+        status = add_comm_launches(rank);
+    }
+    if (status == 0)
+        status = add_device_order(rank);
+    if (status == 0)
+        status = add_boundary(rank);
+    if (status == 0)
+        status = local_add_gpu_edges(rank, op_of_item);
+    if (status == 0)
+        status = add_handovers(rank, op_of_item);
+    if (status == 0)
+        status = add_forward_backward(rank);
+    if (status == 0)
+        status = local_add_data_edges(rank);
+    free(op_of_item);
+    return status < 0 ? dpro_error_nomem(err) : 0;
+}

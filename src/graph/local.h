@@ -1,0 +1,30 @@
+/* graph/local.h: what local.c, gpu.c and data.c share. */
+#ifndef GRAPH_LOCAL_H
+#define GRAPH_LOCAL_H
+
+#include "graph/build.h"
+
+/* When a predecessor ended, seen from `step`: in it, or in the one before. ABSENT: not measured. */
+int64_t local_pred_end(const struct rank_build *rank, uint32_t step, uint32_t op, bool next);
+
+/* Whether `to` started (or, with to_end, ended) after `from` had ended, wherever both were
+ * measured. */
+bool local_holds(const struct rank_build *rank, uint32_t from, uint32_t to, bool next, bool to_end);
+
+int local_add_edge(struct rank_build *rank, uint32_t from, uint32_t to, bool next, bool soft);
+int local_add_if_holds(struct rank_build *rank, uint32_t from, uint32_t to, bool next);
+
+/* The op whose end is the end of the item that `op` stands for: a collective's transfer. */
+uint32_t local_end_op(const struct rank_build *rank, uint32_t op);
+
+/* Sorted pairs span << 32 | op of the CPU ops as found in `step`; the caller frees them. */
+int local_span_ops(const struct rank_build *rank, uint32_t step, uint64_t **pairs, size_t *n_pairs);
+uint32_t local_op_of_span(const uint64_t *pairs, size_t n, uint32_t span, bool want_last);
+
+/* gpu.c: launch -> work, stream waits, synchronization, blocking copies. */
+int local_add_gpu_edges(struct rank_build *rank, const uint32_t *op_of_item);
+
+/* data.c: producer -> consumer by the storages of the execution trace. */
+int local_add_data_edges(struct rank_build *rank);
+
+#endif

@@ -1,0 +1,116 @@
+/* graph/names.c: the vocabulary of PyTorch, CUDA, HIP, NCCL and gloo in one place. */
+#include "graph/names.h"
+
+#include <ctype.h>
+#include <stdbool.h>
+#include <string.h>
+
+static bool starts(const char *name, const char *prefix)
+{
+    return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+static bool ends(const char *name, size_t len, const char *suffix)
+{
+    size_t n = strlen(suffix);
+    return len >= n && memcmp(name + len - n, suffix, n) == 0;
+}
+
+/* cudaXxx, hipXxx, cuXxx (driver): returns Xxx, NULL for other names. */
+static const char *gpu_call(const char *name)
+{
+    if (starts(name, "cuda"))
+        return name + 4;
+    if (starts(name, "hip"))
+        return name + 3;
+    if (starts(name, "cu") && isupper((unsigned char)name[2]))
+        return name + 2;
+    return NULL;
+}
+
+static uint32_t classify_call(const char *call)
+{
+    if (starts(call, "Memcpy"))
+        return NAME_COPY_CALL;
+    if (starts(call, "DeviceSynchronize") || starts(call, "CtxSynchronize"))
+        return NAME_DEVICE_SYNC;
+    if (starts(call, "StreamSynchronize") || starts(call, "EventSynchronize"))
+        return NAME_STREAM_SYNC;
+    if (starts(call, "StreamWaitEvent"))
+        return NAME_STREAM_WAIT;
+    if (starts(call, "EventRecord"))
+        return NAME_EVENT_RECORD;
+    return 0;
+}
+
+uint32_t name_classify(const char *name, size_t len)
+{
+    uint32_t class = 0;
+    if (starts(name, "ProfilerStep#"))
+        return NAME_STEP;
+    if (starts(name, "Optimizer.step"))
+        return NAME_OPTIMIZER_STEP;
+    if (starts(name, "Optimizer.zero_grad"))
+        return NAME_ZERO_GRAD;
+    if (starts(name, "enumerate(DataLoader)"))
+        return NAME_LOADER;
+    if (starts(name, "autograd::engine::evaluate_function"))
+        class |= NAME_BACKWARD;
+    else if (ends(name, len, "Backward") || ends(name, len, "Backward0") ||
+             ends(name, len, "Backward1") || ends(name, len, "Backward2"))
+        class |= NAME_BACKWARD;
+    if (ends(name, len, "AccumulateGrad"))
+        class |= NAME_ACCUMULATE;
+    if (starts(name, "gloo:") || starts(name, "mpi:") || starts(name, "ucc:"))
+        class |= NAME_COMM_RUN;
+    if (starts(name, "c10d::"))
+        class |= NAME_COMM_CALL;
+    if (strcmp(name, "record_param_comms") == 0 || starts(name, "nccl:"))
+        class |= NAME_COMM_PARAM;
+    if (starts(name, "nccl") && !starts(name, "nccl:") && strstr(name, "Kernel"))
+        class |= NAME_COMM_KERNEL;
+    if (strstr(name, "rccl") && strstr(name, "Kernel"))
+        class |= NAME_COMM_KERNEL;
+    if (starts(name, "torch::distributed::reducer::mul_out") ||
+        starts(name, "torch::distributed::reducer::copy_"))
+        class |= NAME_BUCKET_IN;
+    if (strstr(name, "reducer::copy_bucket_to_grad"))
+        class |= NAME_BUCKET_OUT;
+    if (starts(name, "Memcpy HtoD") || starts(name, "CopyHostToDevice"))
+        class |= NAME_INPUT_COPY;
+    const char *call = gpu_call(name);
+    if (call)
+        class |= classify_call(call);
+    return class;
+}
+
+const char *name_collective(const char *name)
+{
+    /* Longer words first: "reduce_scatter" holds "reduce". Compared without case and '_'. */
+    static const struct {
+        const char *word, *kind;
+    } table[] = {
+        {"allreduce", "all_reduce"},
+        {"reducescatter", "reduce_scatter"},
+        {"allgather", "all_gather"},
+        {"alltoall", "all_to_all"},
+        {"broadcast", "broadcast"},
+        {"sendrecv", "send_recv"},
+        {"barrier", "barrier"},
+        {"gather", "gather"},
+        {"scatter", "scatter"},
+        {"reduce", "reduce"},
+        {"send", "send"},
+        {"recv", "recv"},
+    };
+    char plain[96];
+    size_t n = 0;
+    for (const char *at = name; *at && *at != '(' && n + 1 < sizeof plain; at++)
+        if (*at != '_')
+            plain[n++] = (char)tolower((unsigned char)*at);
+    plain[n] = '\0';
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (strstr(plain, table[i].word))
+            return table[i].kind;
+    return NULL;
+}

@@ -1,0 +1,389 @@
+/* graph/ops.c: a rank's ops and their samples.
+ *
+ * Every item of the template iteration becomes an op, every collective two: its arrival and its
+ * transfer. The same work is then found in each other iteration: on CPU lanes by aligning the
+ * sequences of names, on streams through the launching call, which survives it when a library picks
+ * another kernel. Items that are empty in every measured iteration are left out. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/map.h"
+#include "graph/build.h"
+#include "graph/names.h"
+
+struct placed {
+    uint32_t item, lane;
+};
+
+static uint64_t key_of(const struct rank_build *rank, uint32_t item)
+{
+    return (uint64_t)item_span(rank, item)->name << 32 | rank->items.at[item].segment;
+}
+
+uint64_t build_step_hash(const struct rank_build *rank, uint32_t step)
+{
+    uint64_t hash = 1;
+    for (uint32_t l = 0; l < rank->n_lanes; l++) {
+        const struct lane *lane = &rank->lanes[l];
+        hash = map_mix(hash + l + 1);
+        for (uint32_t i = lane->first[step]; i < lane->first[step + 1]; i++)
+            hash = (hash ^ key_of(rank, i)) * 0xd6e8feb86659fd93u + 1;
+    }
+    return hash;
+}
+
+/* Aligns a lane's template items with those of `step`; to[] by place in the template's range. */
+static int match_lane(const struct rank_build *rank, const struct lane *lane, uint32_t step,
+                      uint32_t *to)
+{
+    uint32_t first_a = lane->first[rank->template_step], first_b = lane->first[step];
+    uint32_t n_a = lane->first[rank->template_step + 1] - first_a;
+    uint32_t n_b = lane->first[step + 1] - first_b;
+    uint64_t *keys = malloc(((size_t)n_a + n_b + 1) * sizeof *keys);
+    if (!keys)
+        return -1;
+    for (uint32_t i = 0; i < n_a; i++)
+        keys[i] = key_of(rank, first_a + i);
+    for (uint32_t i = 0; i < n_b; i++)
+        keys[n_a + i] = key_of(rank, first_b + i);
+    int status = match_sequences(keys, n_a, keys + n_a, n_b, to);
+    free(keys);
+    for (uint32_t i = 0; i < n_a; i++)
+        if (to[i] != NO_ID)
+            to[i] += first_b;
+    return status;
+}
+
+/* Device work follows its call: the k-th of the call here is the k-th of the call there. `found`
+ * maps the template's items (by place) to those of the step; CPU lanes are done already. */
+static void match_device(const struct rank_build *rank, const struct lane *lane,
+                         const uint32_t *place_of, const uint32_t *found, uint32_t *to)
+{
+    uint32_t first = lane->first[rank->template_step];
+    uint32_t n = lane->first[rank->template_step + 1] - first;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct item *work = &rank->items.at[first + i];
+        if (work->launch == NO_ID || place_of[work->launch] == NO_ID)
+            continue;
+        uint32_t call = found[place_of[work->launch]];
+        to[i] = NO_ID;
+        if (call == NO_ID)
+            continue;
+        uint32_t here = rank->items.at[work->launch].launch, there = rank->items.at[call].launch;
+        while (here != first + i && here != NO_ID && there != NO_ID) {
+            here = rank->items.at[here].next;
+            there = rank->items.at[there].next;
+        }
+        to[i] = there;
+    }
+}
+
+struct matcher {
+    struct rank_build *rank;
+    struct placed *placed; /* the template's items, in lane order, then by time */
+    uint32_t *lane_place;  /* where each lane's part of placed[] begins */
+    uint32_t n;
+    uint32_t *place_of; /* item -> place in the lane-ordered template; NO_ID */
+    uint32_t *found;    /* [step * n + place] */
+};
+
+static int match_steps(struct matcher *m)
+{
+    struct rank_build *rank = m->rank;
+    for (uint32_t s = 0; s < rank->steps.n; s++) {
+        uint32_t *found = m->found + (size_t)s * m->n;
+        for (int pass = 0; pass < 2; pass++) /* CPU lanes first */
+            for (uint32_t l = 0; l < rank->n_lanes; l++) {
+                const struct lane *lane = &rank->lanes[l];
+                bool gpu = lane->kind == DPRO_DEVICE_GPU_STREAM;
+                if (gpu != (pass == 1))
+                    continue;
+                if (match_lane(rank, lane, s, found + m->lane_place[l]) < 0)
+                    return -1;
+                if (gpu)
+                    match_device(rank, lane, m->place_of, found, found + m->lane_place[l]);
+            }
+    }
+    return 0;
+}
+
+static bool always_empty(const struct matcher *m, uint32_t place)
+{
+    const struct rank_build *rank = m->rank;
+    for (uint32_t s = 0; s < rank->steps.n; s++) {
+        uint32_t item = m->found[(size_t)s * m->n + place];
+        if (item != NO_ID && rank->items.at[item].end_ns > rank->items.at[item].start_ns)
+            return false;
+    }
+    return true;
+}
+
+static int compare_times(const void *a, const void *b, void *arg)
+{
+    const struct rank_build *rank = arg;
+    const struct placed *x = a, *y = b;
+    const struct item *p = &rank->items.at[x->item], *q = &rank->items.at[y->item];
+    if (p->start_ns != q->start_ns)
+        return p->start_ns < q->start_ns ? -1 : 1;
+    return x->item < y->item ? -1 : x->item > y->item;
+}
+
+/* The device that runs a lane's item: its track. */
+static uint32_t device_of(struct rank_build *rank, const struct lane *lane, uint32_t item,
+                          uint32_t *device_of_track)
+{
+    uint32_t track = item_span(rank, item)->track;
+    if (device_of_track[track] == NO_ID) {
+        struct graph_device device = {.kind = lane->kind, .rank = rank->trace->rank, .name = track};
+        device_of_track[track] = (uint32_t)rank->devices.n;
+        if (array_push(&rank->devices, device) < 0)
+            return NO_ID;
+    }
+    return device_of_track[track];
+}
+
+static uint8_t phase_of_item(const struct rank_build *rank, uint32_t item)
+{
+    const struct item *it = &rank->items.at[item];
+    const struct trace_span *span = item_span(rank, item);
+    if (rank->trace->tracks[span->track].gpu) {
+        if (it->launch == NO_ID)
+            return DPRO_OP_FW;
+        return rank->phases[rank->items.at[it->launch].span];
+    }
+    return rank->phases[it->span];
+}
+
+static void classify(const struct rank_build *rank, struct local_op *op)
+{
+    const struct trace_span *span = item_span(rank, op->item);
+    uint32_t class = rank->classes[span->name];
+    uint8_t lane_kind = rank->lanes[op->lane].kind;
+    op->phase = phase_of_item(rank, op->item);
+    op->kind = op->phase;
+    if (lane_kind == DPRO_DEVICE_COMM_THREAD) {
+        op->kind = op->phase = DPRO_OP_COLLECTIVE;
+    } else if (lane_kind == DPRO_DEVICE_GPU_STREAM) {
+        op->flags |= GRAPH_OP_GPU;
+        if (span->kind == SPAN_MEMCPY)
+            op->kind = DPRO_OP_COPY;
+        if ((class & NAME_INPUT_COPY) && op->phase == DPRO_OP_FW)
+            op->phase = DPRO_OP_INPUT;
+        if ((class & NAME_INPUT_COPY) && op->phase == DPRO_OP_INPUT)
+            op->kind = DPRO_OP_INPUT;
+        if (class & NAME_COMM_KERNEL)
+            op->kind = op->phase = DPRO_OP_COLLECTIVE;
+    } else if (span->kind == SPAN_RUNTIME || (class & NAME_COMM_CALL)) {
+        op->kind = DPRO_OP_LAUNCH;
+    } else if (class & (NAME_BUCKET_IN | NAME_BUCKET_OUT)) {
+        op->kind = DPRO_OP_COPY;
+    }
+    if (span->detail != NO_ID && op->kind != DPRO_OP_COLLECTIVE)
+        op->size_bytes = rank->trace->details[span->detail].bytes;
+}
+
+static uint64_t dtype_bytes(const char *name)
+{
+    static const struct {
+        const char *word;
+        uint64_t bytes;
+    } table[] = {{"half", 2},    {"bfloat16", 2}, {"float16", 2}, {"double", 8},
+                 {"float64", 8}, {"float8", 1},   {"float", 4},   {"long", 8},
+                 {"int64", 8},   {"short", 2},    {"int16", 2},   {"int8", 1},
+                 {"int", 4},     {"char", 1},     {"byte", 1},    {"bool", 1}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (strcasestr(name, table[i].word))
+            return table[i].bytes;
+    return 0;
+}
+
+/* Takes what a span says of a collective where nothing is known yet. */
+static void learn_collective(const struct rank_build *rank, const struct trace_span *span,
+                             struct local_collective *c, uint64_t *item_bytes)
+{
+    const char *kind = name_collective(strtab_get(rank->names, span->name));
+    if (kind && (!c->kind || strcmp(c->kind, "send_recv") == 0))
+        c->kind = kind;
+    if (span->detail == NO_ID)
+        return;
+    const struct trace_detail *d = &rank->trace->details[span->detail];
+    const char *recorded = name_collective(strtab_get(rank->names, d->collective));
+    if (recorded && (!c->kind || strcmp(c->kind, "send_recv") == 0))
+        c->kind = recorded;
+    if (c->numel == 0)
+        c->numel = d->numel;
+    if (*item_bytes == 0)
+        *item_bytes = dtype_bytes(strtab_get(rank->names, d->dtype));
+    if (c->group == 0)
+        c->group = d->process_group;
+    if (c->group_ranks == 0)
+        c->group_ranks = d->group_ranks;
+    if (c->group_size <= 0)
+        c->group_size = d->group_size;
+    if (c->sequence < 0)
+        c->sequence = d->comm_sequence;
+    if (c->peer < 0)
+        c->peer = d->peer;
+}
+
+void build_learn_collective(const struct rank_build *rank, uint32_t span_index,
+                            struct local_collective *c)
+{
+    const uint32_t wanted = NAME_COMM_RUN | NAME_COMM_CALL | NAME_COMM_PARAM | NAME_COMM_KERNEL;
+    uint64_t item_bytes = 0;
+    if (c->numel && c->size_bytes)
+        item_bytes = c->size_bytes / c->numel;
+    for (uint32_t at = span_index; at != NO_ID; at = rank->trace->spans[at].parent) {
+        const struct trace_span *span = &rank->trace->spans[at];
+        if (rank->classes[span->name] & wanted) {
+            learn_collective(rank, span, c, &item_bytes);
+            if (rank->classes[span->name] & (NAME_COMM_CALL | NAME_COMM_PARAM))
+                c->launch_span = at;
+        }
+    }
+    c->size_bytes = c->numel * (item_bytes ? item_bytes : 4);
+}
+
+static int push_collective(struct rank_build *rank, struct local_op op)
+{
+    struct local_collective c = {.sequence = -1, .peer = -1, .launch_span = NO_ID};
+    build_learn_collective(rank, rank->items.at[op.item].span, &c);
+    uint32_t launch = rank->items.at[op.item].launch;
+    if ((op.flags & GRAPH_OP_GPU) && launch != NO_ID)
+        build_learn_collective(rank, rank->items.at[launch].span, &c);
+    if (!c.kind)
+        c.kind = "collective";
+    op.collective = (uint32_t)rank->collectives.n;
+    c.arrival = (uint32_t)rank->ops.n;
+    c.transfer = c.arrival + 1;
+    struct local_op arrival = op;
+    arrival.kind = DPRO_OP_BARRIER;
+    arrival.phase = DPRO_OP_BARRIER;
+    arrival.flags |= GRAPH_OP_ARRIVAL;
+    op.size_bytes = c.size_bytes;
+    if (strcmp(c.kind, "send") == 0)
+        op.kind = DPRO_OP_SEND;
+    else if (strcmp(c.kind, "recv") == 0)
+        op.kind = DPRO_OP_RECV;
+    if (array_push(&rank->ops, arrival) < 0 || array_push(&rank->ops, op) < 0)
+        return -1;
+    return array_push(&rank->collectives, c);
+}
+
+static int make_ops(struct matcher *m)
+{
+    struct rank_build *rank = m->rank;
+    uint32_t *device_of_track = malloc((rank->trace->n_tracks + 1) * sizeof *device_of_track);
+    struct placed *by_time = malloc((m->n + 1) * sizeof *by_time);
+    int status = device_of_track && by_time ? 0 : -1;
+    if (status == 0) {
+        memset(device_of_track, 0xFF, (rank->trace->n_tracks + 1) * sizeof *device_of_track);
+        memcpy(by_time, m->placed, m->n * sizeof *by_time);
+        qsort_r(by_time, m->n, sizeof *by_time, compare_times, rank);
+    }
+    for (uint32_t i = 0; i < m->n && status == 0; i++) {
+        struct local_op op = {
+            .item = by_time[i].item, .lane = by_time[i].lane, .collective = NO_ID};
+        const struct lane *lane = &rank->lanes[op.lane];
+        const struct item *item = &rank->items.at[op.item];
+        if (lane->kind == DPRO_DEVICE_CPU_THREAD && item->launch == NO_ID &&
+            always_empty(m, m->place_of[op.item]))
+            continue;
+        op.name = item_span(rank, op.item)->name;
+        op.device = device_of(rank, lane, op.item, device_of_track);
+        if (op.device == NO_ID) {
+            status = -1;
+            break;
+        }
+        classify(rank, &op);
+        status =
+            op.kind == DPRO_OP_COLLECTIVE ? push_collective(rank, op) : array_push(&rank->ops, op);
+    }
+    if (status == 0) {
+        struct local_op boundary = {.item = NO_ID,
+                                    .lane = NO_ID,
+                                    .device = NO_ID,
+                                    .kind = DPRO_OP_BARRIER,
+                                    .phase = DPRO_OP_BARRIER,
+                                    .flags = GRAPH_OP_BOUNDARY,
+                                    .collective = NO_ID};
+        rank->boundary = (uint32_t)rank->ops.n;
+        status = array_push(&rank->ops, boundary);
+    }
+    free(device_of_track);
+    free(by_time);
+    return status;
+}
+
+/* Times of every op in every step, and where each was found. A collective's arrival takes no time;
+ * its transfer is cut to what follows the last arrival once the ranks are joined. */
+static int time_ops(struct matcher *m)
+{
+    struct rank_build *rank = m->rank;
+    size_t n = rank->ops.n, total;
+    rank->n_timed = (uint32_t)n;
+    if (__builtin_mul_overflow(n, rank->steps.n, &total))
+        return -1;
+    rank->match = malloc((total + 1) * sizeof *rank->match);
+    rank->start_ns = malloc((total + 1) * sizeof *rank->start_ns);
+    rank->end_ns = malloc((total + 1) * sizeof *rank->end_ns);
+    if (!rank->match || !rank->start_ns || !rank->end_ns)
+        return -1;
+    for (uint32_t s = 0; s < rank->steps.n; s++)
+        for (size_t o = 0; o < n; o++) {
+            const struct local_op *op = &rank->ops.at[o];
+            size_t at = s * n + o;
+            rank->match[at] =
+                op->item == NO_ID ? NO_ID : m->found[(size_t)s * m->n + m->place_of[op->item]];
+            rank->start_ns[at] = rank->end_ns[at] = ABSENT;
+            if (o == rank->boundary) {
+                rank->start_ns[at] = rank->end_ns[at] = rank->steps.at[s].end_ns;
+            } else if (rank->match[at] != NO_ID) {
+                const struct item *item = &rank->items.at[rank->match[at]];
+                rank->start_ns[at] = item->start_ns;
+                rank->end_ns[at] = op->flags & GRAPH_OP_ARRIVAL ? item->start_ns : item->end_ns;
+            }
+        }
+    return 0;
+}
+
+static int run(struct matcher *m)
+{
+    struct rank_build *rank = m->rank;
+    m->lane_place = calloc(rank->n_lanes + 1, sizeof *m->lane_place);
+    if (!m->lane_place)
+        return -1;
+    for (uint32_t l = 0; l < rank->n_lanes; l++) {
+        const uint32_t *first = &rank->lanes[l].first[rank->template_step];
+        m->lane_place[l] = m->n;
+        m->n += first[1] - first[0];
+    }
+    m->placed = malloc((m->n + 1) * sizeof *m->placed);
+    m->place_of = malloc((rank->items.n + 1) * sizeof *m->place_of);
+    m->found = malloc(((size_t)m->n * rank->steps.n + 1) * sizeof *m->found);
+    if (!m->placed || !m->place_of || !m->found)
+        return -1;
+    memset(m->place_of, 0xFF, (rank->items.n + 1) * sizeof *m->place_of);
+    for (uint32_t l = 0, place = 0; l < rank->n_lanes; l++) {
+        const uint32_t *first = &rank->lanes[l].first[rank->template_step];
+        for (uint32_t i = first[0]; i < first[1]; i++) {
+            m->placed[place] = (struct placed){i, l};
+            m->place_of[i] = place++;
+        }
+    }
+    if (match_steps(m) < 0 || make_ops(m) < 0)
+        return -1;
+    return time_ops(m);
+}
+
+int build_ops(struct rank_build *rank, struct dpro_error *err)
+{
+    struct matcher matcher = {.rank = rank};
+    int status = run(&matcher);
+    free(matcher.placed);
+    free(matcher.lane_place);
+    free(matcher.place_of);
+    free(matcher.found);
+    return status < 0 ? dpro_error_nomem(err) : 0;
+}

@@ -1,0 +1,260 @@
+/* graph/steps.c: where iterations begin and end.
+ *
+ * PyTorch's own marks (ProfilerStep#N) are best; else the optimizer's zero_grad or step, once an
+ * iteration; else the period of the main thread's sequence of outermost ops. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "graph/build.h"
+#include "graph/names.h"
+
+typedef ARRAY(struct step) step_array;
+
+static const char *name_of(const struct rank_build *rank, const struct trace_span *span)
+{
+    return strtab_get(rank->names, span->name);
+}
+
+static int compare_spans(const void *a, const void *b)
+{
+    const struct trace_span *x = *(const struct trace_span *const *)a;
+    const struct trace_span *y = *(const struct trace_span *const *)b;
+    if (x->window != y->window)
+        return x->window < y->window ? -1 : 1;
+    return x->start_ns < y->start_ns ? -1 : x->start_ns > y->start_ns;
+}
+
+static int64_t span_end(const struct trace_span *span)
+{
+    return span->start_ns + span->dur_ns;
+}
+
+/* The CPU thread that drives the job: the one with most of the marks, else with most ops. */
+static uint32_t find_main_track(const struct rank_build *rank, uint32_t classes)
+{
+    const struct trace_rank *trace = rank->trace;
+    uint32_t best = NO_ID;
+    uint64_t best_count = 0;
+    for (uint32_t t = 0; t < trace->n_tracks; t++) {
+        const struct trace_track *track = &trace->tracks[t];
+        if (track->gpu)
+            continue;
+        uint64_t count = 0;
+        for (uint32_t i = track->first; i < track->first + track->n; i++) {
+            const struct trace_span *span = &trace->spans[i];
+            if (span->kind > SPAN_ANNOTATION)
+                continue;
+            if (classes == 0 ? span->kind == SPAN_CPU_OP
+                             : (rank->classes[span->name] & classes) != 0)
+                count++;
+        }
+        if (count > best_count) {
+            best_count = count;
+            best = t;
+        }
+    }
+    return best;
+}
+
+/* All CPU spans of one class (and, when `name` is given, of that name) on the main track. */
+static int collect(const struct rank_build *rank, uint32_t class, uint32_t name,
+                   const struct trace_span ***found, size_t *n_found)
+{
+    const struct trace_track *track = &rank->trace->tracks[rank->main_track];
+    ARRAY(const struct trace_span *) list = {0};
+    for (uint32_t i = track->first; i < track->first + track->n; i++) {
+        const struct trace_span *span = &rank->trace->spans[i];
+        if (span->kind <= SPAN_ANNOTATION && (rank->classes[span->name] & class) &&
+            (name == 0 || span->name == name))
+            if (array_push(&list, span) < 0) {
+                array_fini(&list);
+                return -1;
+            }
+    }
+    if (list.n > 1)
+        qsort(list.at, list.n, sizeof *list.at, compare_spans);
+    *found = list.at;
+    *n_found = list.n;
+    return 0;
+}
+
+static int push_step(struct rank_build *rank, int64_t start, int64_t end, int64_t number,
+                     uint32_t window)
+{
+    if (end <= start)
+        return 0;
+    struct step step = {.start_ns = start,
+                        .end_ns = end,
+                        .number = number,
+                        .window = (uint16_t)window,
+                        .timed = true};
+    if (rank->steps.n > 0) {
+        const struct step *before = &rank->steps.at[rank->steps.n - 1];
+        step.follows = before->window == window && before->end_ns == start;
+    }
+    return array_push(&rank->steps, step);
+}
+
+/* ProfilerStep#N: an iteration reaches to the next mark, so that what the profiler itself does
+ * between two steps belongs to the first; the last one ends with its own mark. */
+static int steps_from_marks(struct rank_build *rank)
+{
+    const struct trace_span **marks;
+    size_t n;
+    if (collect(rank, NAME_STEP, 0, &marks, &n) < 0)
+        return -1;
+    int status = 0;
+    for (size_t i = 0; i < n && status == 0; i++) {
+        int64_t end = span_end(marks[i]);
+        const char *digits = strchr(name_of(rank, marks[i]), '#') + 1;
+        int64_t number = strtoll(digits, NULL, 10);
+        if (i + 1 < n && marks[i + 1]->window == marks[i]->window) {
+            int64_t next = strtoll(strchr(name_of(rank, marks[i + 1]), '#') + 1, NULL, 10);
+            if (next == number + 1 && marks[i + 1]->start_ns > marks[i]->start_ns)
+                end = marks[i + 1]->start_ns;
+        }
+        status = push_step(rank, marks[i]->start_ns, end, number, marks[i]->window);
+    }
+    free(marks);
+    return status;
+}
+
+/* Once an iteration: zero_grad's start or step's end. With several optimizers, the first one's. */
+static int steps_from_optimizer(struct rank_build *rank, uint32_t class)
+{
+    const struct trace_span **marks;
+    size_t n;
+    if (collect(rank, class, 0, &marks, &n) < 0)
+        return -1;
+    uint32_t name = n ? marks[0]->name : 0;
+    int status = 0;
+    const struct trace_span *before = NULL;
+    int64_t number = 0;
+    for (size_t i = 0; i < n && status == 0; i++) {
+        if (marks[i]->name != name)
+            continue;
+        if (before && before->window == marks[i]->window) {
+            int64_t start = class == NAME_ZERO_GRAD ? before->start_ns : span_end(before);
+            int64_t end = class == NAME_ZERO_GRAD ? marks[i]->start_ns : span_end(marks[i]);
+            status = push_step(rank, start, end, number++, marks[i]->window);
+        }
+        before = marks[i];
+    }
+    free(marks);
+    return status;
+}
+
+/* The shortest period at which the sequence repeats in nine of ten places; 0: none. */
+static size_t find_period(const uint32_t *names, size_t n)
+{
+    n = n < 20000 ? n : 20000; /* enough to see a loop; keeps the search short */
+    for (size_t period = 1; period <= n / 2; period++) {
+        size_t agree = 0, all = n - period;
+        size_t allowed = all / 10;
+        size_t wrong = 0;
+        for (size_t i = 0; i < all; i++) {
+            if (names[i] == names[i + period])
+                agree++;
+            else if (++wrong > allowed)
+                break;
+        }
+        if (wrong <= allowed && agree > 0)
+            return period;
+    }
+    return 0;
+}
+
+/* Iterations begin where the longest idle stretch of a period lies, as the best guess at a loop's
+ * head that the timeline alone allows. */
+static int steps_from_period(struct rank_build *rank, uint32_t window)
+{
+    const struct trace_track *track = &rank->trace->tracks[rank->main_track];
+    ARRAY(const struct trace_span *) outer = {0};
+    ARRAY(uint32_t) names = {0};
+    int64_t end = INT64_MIN;
+    int status = 0;
+    for (uint32_t i = track->first; i < track->first + track->n && status == 0; i++) {
+        const struct trace_span *span = &rank->trace->spans[i];
+        if (span->window != window || span->kind != SPAN_CPU_OP || span->start_ns < end)
+            continue;
+        end = span_end(span);
+        if (array_push(&outer, span) < 0 || array_push(&names, span->name) < 0)
+            status = -1;
+    }
+    size_t period = status == 0 && outer.n >= 6 ? find_period(names.at, names.n) : 0;
+    /* a loop over one op is a loop inside an iteration, not training */
+    if (period >= 3) {
+        size_t phase = 0;
+        int64_t longest = -1;
+        for (size_t i = 1; i <= period && i < outer.n; i++) {
+            int64_t idle = outer.at[i]->start_ns - span_end(outer.at[i - 1]);
+            if (idle > longest) {
+                longest = idle;
+                phase = i % period;
+            }
+        }
+        int64_t number = 0;
+        for (size_t i = phase; i + period < outer.n && status == 0; i += period)
+            status = push_step(rank, outer.at[i]->start_ns, outer.at[i + period]->start_ns,
+                               number++, window);
+    }
+    array_fini(&outer);
+    array_fini(&names);
+    return status;
+}
+
+/* All there is, as one iteration: from the first to the last op of the window. */
+static int whole_window(struct rank_build *rank, uint32_t window)
+{
+    int64_t start = INT64_MAX, end = INT64_MIN;
+    for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
+        const struct trace_span *span = &rank->trace->spans[i];
+        if (span->window != window)
+            continue;
+        if (span->start_ns < start)
+            start = span->start_ns;
+        if (span_end(span) > end)
+            end = span_end(span);
+    }
+    if (start == INT64_MAX)
+        return 0;
+    return push_step(rank, start, end > start ? end : start + 1, 0, window);
+}
+
+int build_steps(struct rank_build *rank, struct dpro_error *err)
+{
+    const uint32_t marks[] = {NAME_STEP, NAME_ZERO_GRAD, NAME_OPTIMIZER_STEP};
+    rank->step_source = STEPS_NONE;
+    for (size_t i = 0; i < 3 && rank->steps.n == 0; i++) {
+        rank->main_track = find_main_track(rank, marks[i]);
+        if (rank->main_track == NO_ID)
+            continue;
+        int status = i == 0 ? steps_from_marks(rank) : steps_from_optimizer(rank, marks[i]);
+        if (status < 0)
+            return dpro_error_nomem(err);
+        if (rank->steps.n > 0)
+            rank->step_source = i == 0 ? STEPS_MARKED : STEPS_OPTIMIZER;
+    }
+    if (rank->steps.n == 0) {
+        rank->main_track = find_main_track(rank, 0);
+        for (uint32_t w = 0; w < rank->trace->n_windows; w++) {
+            size_t before = rank->steps.n;
+            if (rank->main_track != NO_ID && steps_from_period(rank, w) < 0)
+                return dpro_error_nomem(err);
+            if (rank->steps.n > before)
+                rank->step_source = STEPS_PERIOD;
+            else if (whole_window(rank, w) < 0)
+                return dpro_error_nomem(err);
+        }
+    }
+
+    /* Times come from windows without an execution trace, if there are any. */
+    bool clean = false;
+    for (size_t s = 0; s < rank->steps.n; s++)
+        clean |= !rank->trace->windows[rank->steps.at[s].window].has_execution_trace;
+    for (size_t s = 0; s < rank->steps.n; s++)
+        rank->steps.at[s].timed =
+            !clean || !rank->trace->windows[rank->steps.at[s].window].has_execution_trace;
+    return 0;
+}

@@ -1,0 +1,260 @@
+/* graph/tensors.c: gradients, the buckets they travel in, and their In and Out ops (paper, 3.1).
+ *
+ * DDP copies each gradient into its bucket and starts the bucket's collective after the last one:
+ * the sizes of the copies between two starts add up to the bucket's size. Reduced buckets are
+ * copied back in the same order. Where no such copies were recorded, a bucket stands for its
+ * gradients. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "graph/build.h"
+#include "graph/local.h"
+#include "graph/names.h"
+
+struct copy {
+    uint32_t first, last; /* ops of the copying span */
+    uint64_t numel;
+    int64_t start_ns;
+    bool used;
+};
+
+typedef ARRAY(struct copy) copy_array;
+
+static int64_t seen_start(const struct rank_build *rank, uint32_t op)
+{
+    return rank->start_ns[(size_t)rank->template_step * rank->n_timed + op];
+}
+
+static uint64_t numel_of(const struct rank_build *rank, uint32_t span)
+{
+    uint32_t detail = rank->trace->spans[span].detail;
+    return detail == NO_ID ? 0 : rank->trace->details[detail].numel;
+}
+
+static int collect_copies(const struct rank_build *rank, uint32_t class, copy_array *copies)
+{
+    uint32_t last_span = NO_ID;
+    for (uint32_t o = 0; o < rank->ops.n; o++) {
+        const struct local_op *op = &rank->ops.at[o];
+        if (op->item == NO_ID || !(rank->classes[op->name] & class) || (op->flags & GRAPH_OP_GPU))
+            continue;
+        uint32_t span = rank->items.at[op->item].span;
+        if (span == last_span) {
+            copies->at[copies->n - 1].last = o;
+            continue;
+        }
+        struct copy copy = {o, o, numel_of(rank, span), seen_start(rank, o), false};
+        if (array_push(copies, copy) < 0)
+            return -1;
+        last_span = span;
+    }
+    return 0;
+}
+
+struct start {
+    uint32_t collective;
+    int64_t start_ns;
+};
+
+static int compare_starts(const void *a, const void *b)
+{
+    const struct start *x = a, *y = b;
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    return x->collective < y->collective ? -1 : x->collective > y->collective;
+}
+
+/* The collectives that reduce gradients, in the order in which they were asked for. */
+static int collect_buckets(const struct rank_build *rank, struct start **starts, size_t *n)
+{
+    struct start *list = malloc((rank->collectives.n + 1) * sizeof *list);
+    *n = 0;
+    *starts = list;
+    if (!list)
+        return -1;
+    for (uint32_t c = 0; c < rank->collectives.n; c++) {
+        const struct local_collective *coll = &rank->collectives.at[c];
+        if (strcmp(coll->kind, "all_reduce") != 0 && strcmp(coll->kind, "reduce_scatter") != 0)
+            continue;
+        int64_t start = seen_start(rank, coll->arrival);
+        if (coll->launch_span != NO_ID) {
+            start = rank->trace->spans[coll->launch_span].start_ns;
+            if (rank->phases[coll->launch_span] != DPRO_OP_BW)
+                continue; /* asked for outside of backward: no gradient */
+        }
+        list[(*n)++] = (struct start){c, start};
+    }
+    qsort(list, *n, sizeof *list, compare_starts);
+    return 0;
+}
+
+static uint32_t virtual_op(struct rank_build *rank, uint8_t kind, uint32_t name, uint64_t bytes)
+{
+    struct local_op op = {.item = NO_ID,
+                          .name = name,
+                          .lane = NO_ID,
+                          .device = NO_ID,
+                          .kind = kind,
+                          .phase = DPRO_OP_BARRIER,
+                          .size_bytes = bytes,
+                          .collective = NO_ID};
+    if (array_push(&rank->ops, op) < 0)
+        return NO_ID;
+    return (uint32_t)rank->ops.n - 1;
+}
+
+static bool in_backward_function(const struct rank_build *rank, uint32_t op)
+{
+    for (uint32_t s = rank->items.at[rank->ops.at[op].item].span; s != NO_ID;
+         s = rank->trace->spans[s].parent)
+        if (rank->classes[rank->trace->spans[s].name] & NAME_BACKWARD)
+            return true;
+    return false;
+}
+
+/* The op before `op` on its device; NO_ID: none. */
+static uint32_t op_before(const struct rank_build *rank, uint32_t op)
+{
+    for (uint32_t o = op; o-- > 0;)
+        if (rank->ops.at[o].device == rank->ops.at[op].device)
+            return o;
+    return NO_ID;
+}
+
+/* Where the thread began to need the bucket: the first op after autograd's last or after the bucket
+ * before was copied back. */
+static uint32_t first_use(const struct rank_build *rank, uint32_t op)
+{
+    for (;;) {
+        uint32_t before = op_before(rank, op);
+        if (before == NO_ID || rank->ops.at[before].item == NO_ID ||
+            (rank->classes[rank->ops.at[before].name] & NAME_BUCKET_OUT) ||
+            in_backward_function(rank, before))
+            return op;
+        op = before;
+    }
+}
+
+/* The first work of the optimizer after the collective was asked for, on a stream for a collective
+ * that runs on one. */
+static uint32_t first_update(const struct rank_build *rank, const struct local_collective *coll)
+{
+    bool gpu = rank->ops.at[coll->transfer].flags & GRAPH_OP_GPU;
+    int64_t after = seen_start(rank, coll->arrival);
+    for (uint32_t o = 0; o < rank->ops.n; o++) {
+        const struct local_op *op = &rank->ops.at[o];
+        if (op->item != NO_ID && op->phase == DPRO_OP_UPDATE && op->kind != DPRO_OP_LAUNCH &&
+            gpu == ((op->flags & GRAPH_OP_GPU) != 0) && seen_start(rank, o) >= after)
+            return o;
+    }
+    return NO_ID;
+}
+
+struct maker {
+    struct rank_build *rank;
+    copy_array in, out;
+    size_t next_in, next_out;
+};
+
+/* Adds one gradient: `from` -> In -> collective -> Out -> `to`, either end may be NO_ID. */
+static int add_tensor(struct maker *m, uint32_t collective, uint64_t bytes, uint32_t from,
+                      uint32_t to)
+{
+    struct rank_build *rank = m->rank;
+    const struct local_collective *coll = &rank->collectives.at[collective];
+    struct local_tensor tensor = {.size_bytes = bytes, .collective = collective};
+    tensor.in = virtual_op(rank, DPRO_OP_IN, 0, bytes);
+    tensor.out = virtual_op(rank, DPRO_OP_OUT, 0, bytes);
+    if (tensor.in == NO_ID || tensor.out == NO_ID || array_push(&rank->tensors, tensor) < 0)
+        return -1;
+    if ((from != NO_ID && local_add_edge(rank, from, tensor.in, false, true) < 0) ||
+        local_add_edge(rank, tensor.in, coll->arrival, false, true) < 0 ||
+        local_add_edge(rank, coll->transfer, tensor.out, false, false) < 0)
+        return -1;
+    return to != NO_ID ? local_add_edge(rank, tensor.out, to, false, true) : 0;
+}
+
+struct planned {
+    uint32_t collective, from, to;
+    uint64_t bytes;
+};
+
+/* The copies of one bucket: as many from *next on as add up to it. 0 when they don't. */
+static size_t take_copies(const copy_array *copies, size_t next, uint64_t numel, int64_t until)
+{
+    uint64_t sum = 0;
+    size_t n = 0;
+    while (next + n < copies->n && copies->at[next + n].start_ns <= until && sum < numel)
+        sum += copies->at[next + n++].numel;
+    return sum == numel ? n : 0;
+}
+
+typedef ARRAY(struct planned) planned_array;
+
+static int plan_bucket(struct maker *m, const struct start *start, planned_array *plan)
+{
+    struct rank_build *rank = m->rank;
+    const struct local_collective *coll = &rank->collectives.at[start->collective];
+    uint64_t item_bytes = coll->numel ? coll->size_bytes / coll->numel : 4;
+    while (m->next_in < m->in.n && m->in.at[m->next_in].used)
+        m->next_in++;
+    size_t n_in = take_copies(&m->in, m->next_in, coll->numel, start->start_ns);
+    size_t n_out = take_copies(&m->out, m->next_out, coll->numel, INT64_MAX);
+    uint32_t use = NO_ID;
+    if (n_out > 0)
+        use = first_use(rank, m->out.at[m->next_out].first);
+    else
+        use = first_update(rank, coll);
+    if (use != NO_ID && !local_holds(rank, coll->transfer, use, false, false))
+        use = NO_ID;
+    if (use != NO_ID && local_add_edge(rank, coll->transfer, use, false, true) < 0)
+        return -1;
+    if (n_in == 0) {
+        struct planned one = {start->collective, NO_ID, use, coll->size_bytes};
+        return array_push(plan, one);
+    }
+    for (size_t i = 0; i < n_in; i++) {
+        const struct copy *in = &m->in.at[m->next_in + i];
+        struct planned one = {start->collective, in->last, use, in->numel * item_bytes};
+        if (!local_holds(rank, in->last, coll->arrival, false, false))
+            one.from = NO_ID;
+        for (size_t k = 0; k < n_out; k++) {
+            struct copy *out = &m->out.at[m->next_out + k];
+            if (out->used || out->numel != in->numel)
+                continue;
+            out->used = true;
+            if (local_holds(rank, coll->transfer, out->first, false, false))
+                one.to = out->first;
+            break;
+        }
+        if (array_push(plan, one) < 0)
+            return -1;
+    }
+    m->next_in += n_in;
+    m->next_out += n_out;
+    return 0;
+}
+
+int build_tensors(struct rank_build *rank, struct dpro_error *err)
+{
+    struct maker m = {.rank = rank};
+    struct start *starts = NULL;
+    size_t n = 0;
+    planned_array plan = {0};
+    int status = 0;
+    if (collect_copies(rank, NAME_BUCKET_IN, &m.in) < 0 ||
+        collect_copies(rank, NAME_BUCKET_OUT, &m.out) < 0 || collect_buckets(rank, &starts, &n) < 0)
+        status = -1;
+    for (size_t i = 0; i < n && status == 0; i++)
+        status = plan_bucket(&m, &starts[i], &plan);
+    /* virtual ops change the number of ops: only now that nobody looks at times by op any more */
+    for (size_t i = 0; i < plan.n && status == 0; i++)
+        status =
+            add_tensor(&m, plan.at[i].collective, plan.at[i].bytes, plan.at[i].from, plan.at[i].to);
+    free(starts);
+    array_fini(&plan);
+    array_fini(&m.in);
+    array_fini(&m.out);
+    return status < 0 ? dpro_error_nomem(err) : 0;
+}

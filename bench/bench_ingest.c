@@ -1,0 +1,78 @@
+/* bench/bench_ingest.c: how fast trace files become spans, in MB of JSON per second of CPU time, which is
+ * the speed of one core whatever the number of threads.
+ *
+ *     bench_ingest [-t THREADS] [-n TIMES] FILE|FOLDER...
+ *
+ * Prints the best of TIMES runs, and the peak memory over the JSON's size. */
+#include <dpro/trace.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+static double seconds(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void print_log(void *arg, enum dpro_log_level level, const char *text)
+{
+    (void)arg;
+    fprintf(stderr, "%d: %s\n", (int)level, text);
+}
+
+int main(int argc, char **argv)
+{
+    struct dpro_trace_options options = {.threads = 1};
+    int times = 3, option;
+    while ((option = getopt(argc, argv, "t:n:v")) != -1) {
+        if (option == 't')
+            options.threads = atoi(optarg);
+        else if (option == 'n')
+            times = atoi(optarg);
+        else if (option == 'v')
+            options.sink = (struct dpro_sink){.log = print_log, .level = DPRO_LOG_DEBUG};
+        else
+            return 2;
+    }
+    if (optind == argc) {
+        fprintf(stderr, "usage: bench_ingest [-t THREADS] [-n TIMES] [-v] FILE...\n");
+        return 2;
+    }
+    double best_cpu = 1e30, best_wall = 1e30;
+    uint64_t json_bytes = 0, n_spans = 0, n_events = 0;
+    for (int i = 0; i < times; i++) {
+        struct dpro_trace *trace;
+        struct dpro_error err = {0};
+        double cpu = seconds(CLOCK_PROCESS_CPUTIME_ID), wall = seconds(CLOCK_MONOTONIC);
+        if (dpro_trace_load((const char *const *)argv + optind, (size_t)(argc - optind), &options,
+                            &trace, &err) < 0) {
+            fprintf(stderr, "bench_ingest: %s\n", err.text);
+            return 3;
+        }
+        cpu = seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu;
+        wall = seconds(CLOCK_MONOTONIC) - wall;
+        json_bytes = n_events = 0;
+        for (size_t f = 0; f < dpro_trace_n_files(trace); f++) {
+            json_bytes += dpro_trace_file(trace, f).json_bytes;
+            n_events += dpro_trace_file(trace, f).n_events;
+        }
+        n_spans = dpro_trace_n_spans(trace);
+        dpro_trace_destroy(trace);
+        best_cpu = cpu < best_cpu ? cpu : best_cpu;
+        best_wall = wall < best_wall ? wall : best_wall;
+    }
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    printf("%.0f MB/s of JSON a core (%.1f MB, %llu events, %llu spans, %.3f s CPU, %.3f s wall, "
+           "peak memory %.1f MB = %.2f x)\n",
+           (double)json_bytes / best_cpu / 1e6, (double)json_bytes / 1e6,
+           (unsigned long long)n_events, (unsigned long long)n_spans, best_cpu, best_wall,
+           (double)usage.ru_maxrss * 1024 / 1e6,
+           (double)usage.ru_maxrss * 1024 / (double)json_bytes);
+    return 0;
+}

@@ -1,0 +1,183 @@
+/* base/file.c: plain files by read(2), gzip through isa-l's inflate, which does 3.4 GB/s a core where
+ * zlib does 1.25. Both hand out chunks that stay in the cache until the scanner has seen them;
+ * mapping a plain file was no faster and turns a file that shrinks while read into SIGBUS. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <isa-l/igzip_lib.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+enum { PACKED_SIZE = 1 << 16 };
+
+static int64_t read_source(struct input *in, void *out, size_t size, struct dpro_error *err)
+{
+    if (in->fd < 0) {
+        size_t n = size < in->memory_left ? size : in->memory_left;
+        if (n)
+            memcpy(out, in->memory, n);
+        in->memory += n;
+        in->memory_left -= n;
+        in->read_bytes += n;
+        return (int64_t)n;
+    }
+    for (;;) {
+        ssize_t n = read(in->fd, out, size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return dpro_error_set(err, DPRO_EIO, "%s: byte %llu: cannot read: %s", in->path,
+                                  (unsigned long long)in->read_bytes, strerror(errno));
+        in->read_bytes += (uint64_t)n;
+        return n;
+    }
+}
+
+/* Keeps unread packed bytes, adds what the source has. */
+static int fill_packed(struct input *in, struct dpro_error *err)
+{
+    struct inflate_state *z = in->inflate;
+    if (z->avail_in)
+        memmove(in->packed, z->next_in, z->avail_in);
+    z->next_in = in->packed;
+    while (!in->source_ended && z->avail_in < PACKED_SIZE) {
+        int64_t n =
+            read_source(in, in->packed + z->avail_in, PACKED_SIZE - (size_t)z->avail_in, err);
+        if (n < 0)
+            return (int)n;
+        if (n == 0)
+            in->source_ended = true;
+        z->avail_in += (uint32_t)n;
+    }
+    return 0;
+}
+
+/* Looks at the first bytes: gzip by its magic, whatever the name says. */
+static int start(struct input *in, struct dpro_error *err)
+{
+    unsigned char head[2];
+    size_t n_head = 0;
+    if (in->fd < 0) {
+        n_head = in->memory_left < 2 ? in->memory_left : 2;
+        if (n_head)
+            memcpy(head, in->memory, n_head);
+    } else {
+        ssize_t n = pread(in->fd, head, sizeof head, 0);
+        if (n < 0)
+            return dpro_error_set(err, DPRO_EIO, "%s: cannot read: %s", in->path, strerror(errno));
+        n_head = (size_t)n;
+    }
+    if (n_head < 2 || head[0] != 0x1f || head[1] != 0x8b)
+        return 0;
+    in->inflate = malloc(sizeof *in->inflate);
+    in->packed = malloc(PACKED_SIZE);
+    if (!in->inflate || !in->packed)
+        return dpro_error_nomem(err);
+    isal_inflate_init(in->inflate);
+    in->inflate->crc_flag = ISAL_GZIP;
+    in->inflate->next_in = in->packed;
+    in->inflate->avail_in = 0;
+    return 0;
+}
+
+int input_open(struct input *in, const char *path, struct dpro_error *err)
+{
+    *in = (struct input){.path = path, .fd = -1};
+    /* O_NONBLOCK: opening a FIFO that nobody writes must not wait */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return dpro_error_set(err, DPRO_EIO, "%s: cannot open: %s", path, strerror(errno));
+    struct stat st;
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
+        close(fd);
+        return dpro_error_set(err, DPRO_EIO, "%s: %s", path,
+                              S_ISDIR(st.st_mode) ? "is a folder, not a trace file"
+                                                  : "is not a regular file; copy it to one first");
+    }
+    posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+    in->fd = fd;
+    in->size_bytes = (uint64_t)st.st_size;
+    int rc = start(in, err);
+    if (rc < 0)
+        input_close(in);
+    return rc;
+}
+
+int input_open_memory(struct input *in, const void *data, size_t size, const char *name,
+                      struct dpro_error *err)
+{
+    *in = (struct input){
+        .path = name, .fd = -1, .memory = data, .memory_left = size, .size_bytes = size};
+    int rc = start(in, err);
+    if (rc < 0)
+        input_close(in);
+    return rc;
+}
+
+static int64_t read_gzip(struct input *in, unsigned char *out, size_t size, struct dpro_error *err)
+{
+    struct inflate_state *z = in->inflate;
+    z->next_out = out;
+    z->avail_out = size > UINT32_MAX / 2 ? UINT32_MAX / 2 : (uint32_t)size;
+    uint32_t room = z->avail_out;
+    while (z->avail_out && !in->ended) {
+        if (z->avail_in == 0 && !in->source_ended) {
+            int rc = fill_packed(in, err);
+            if (rc < 0)
+                return rc;
+        }
+        if (z->block_state == ISAL_BLOCK_FINISH) {
+            if (z->avail_in == 1 && !in->source_ended) {
+                int rc = fill_packed(in, err);
+                if (rc < 0)
+                    return rc;
+            }
+            /* another member, or padding that gzip ignores too */
+            if (z->avail_in < 2 || z->next_in[0] != 0x1f || z->next_in[1] != 0x8b) {
+                in->ended = true;
+                break;
+            }
+            isal_inflate_reset(z);
+            z->crc_flag = ISAL_GZIP;
+        }
+        uint32_t in_before = z->avail_in, out_before = z->avail_out;
+        int rc = isal_inflate(z);
+        if (rc != ISAL_DECOMP_OK && rc != ISAL_END_INPUT) {
+            in->damage = rc == ISAL_INCORRECT_CHECKSUM ? "gzip checksum is wrong"
+                                                       : "gzip data is damaged";
+            in->ended = true;
+        } else if (z->avail_in == in_before && z->avail_out == out_before && in->source_ended &&
+                   z->block_state != ISAL_BLOCK_FINISH) {
+            in->damage = "gzip file is cut short";
+            in->ended = true;
+        }
+    }
+    return (int64_t)(room - z->avail_out);
+}
+
+int64_t input_read(struct input *in, void *out, size_t size, struct dpro_error *err)
+{
+    if (in->ended || size == 0)
+        return 0;
+    int64_t n = in->inflate ? read_gzip(in, out, size, err) : read_source(in, out, size, err);
+    if (n < 0)
+        return n;
+    if (n == 0)
+        in->ended = true;
+    in->out_bytes += (uint64_t)n;
+    return n;
+}
+
+void input_close(struct input *in)
+{
+    if (in->fd >= 0)
+        close(in->fd);
+    free(in->inflate);
+    free(in->packed);
+    *in = (struct input){.fd = -1};
+}

@@ -1,0 +1,38 @@
+/* base/file.h: bytes of a file or of memory, inflated when they are gzip, front to back in bounded
+ * memory. */
+#ifndef BASE_FILE_H
+#define BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <dpro/error.h>
+
+struct input {
+    const char *path; /* for messages; borrowed */
+    int fd;           /* -1: memory */
+    const unsigned char *memory;
+    size_t memory_left;
+    struct inflate_state *inflate; /* NULL: plain */
+    unsigned char *packed;         /* what was read and not yet inflated */
+    bool source_ended;
+    bool ended;
+    const char *damage;  /* why the gzip stream ended early, static text; NULL: it did not */
+    uint64_t size_bytes; /* on disk */
+    uint64_t read_bytes; /* taken from the source so far, packed */
+    uint64_t out_bytes;  /* handed out so far */
+};
+
+/* Opens a regular file (anything else is an error: a FIFO would hang, a folder says so). */
+int input_open(struct input *in, const char *path, struct dpro_error *err);
+/* Reads from memory, which stays the caller's. */
+int input_open_memory(struct input *in, const void *data, size_t size, const char *name,
+                      struct dpro_error *err);
+/* Fills out[0..size) as far as there is input; returns the number of bytes, 0 at the end, or a
+ * negative DPRO_E* code. A gzip stream that is cut or damaged ends where it stops being readable,
+ * with in->damage saying why. */
+int64_t input_read(struct input *in, void *out, size_t size, struct dpro_error *err);
+void input_close(struct input *in);
+
+#endif

@@ -1,0 +1,548 @@
+/* base/json.c: the scanner's slow paths: the buffer's end, escapes, long strings, nesting. */
+#include "base/json.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+
+int json_init(struct json *js, struct input *in, size_t chunk, struct dpro_error *err)
+{
+    *js = (struct json){.in = in, .err = err, .chunk = chunk ? chunk : JSON_CHUNK};
+    /* a kept token, one chunk, the padding */
+    js->buffer = malloc(JSON_TEXT_MAX + js->chunk + JSON_PADDING);
+    js->scratch = malloc(JSON_TEXT_MAX);
+    if (!js->buffer || !js->scratch) {
+        json_fini(js);
+        return dpro_error_nomem(err);
+    }
+    memset(js->buffer, 0, JSON_PADDING);
+    js->p = js->end = js->buffer;
+    return 0;
+}
+
+void json_fini(struct json *js)
+{
+    free(js->buffer);
+    free(js->scratch);
+    *js = (struct json){0};
+}
+
+bool json_stop(struct json *js, enum json_fail why)
+{
+    if (js->fail == JSON_OK)
+        js->fail = why;
+    /* the offset stays where it failed, the text is over */
+    js->buffer_offset += (uint64_t)(js->p - js->buffer);
+    memset(js->buffer, 0, JSON_PADDING);
+    js->p = js->end = js->buffer;
+    js->keep = NULL;
+    js->ended = true;
+    return false;
+}
+
+/* Drops what was read, except a kept token, and reads a chunk more. False at the end of the input.
+ * Text after p is never dropped; p and keep move with the text. */
+bool json_refill(struct json *js)
+{
+    if (js->ended)
+        return false;
+    const char *from = js->keep ? js->keep : js->p;
+    if (js->keep && (size_t)(js->end - js->keep) >= JSON_TEXT_MAX) {
+        memcpy(js->scratch, js->keep, JSON_TEXT_MAX);
+        js->cut = true;
+        js->keep = NULL;
+        from = js->p;
+    }
+    size_t n_left = (size_t)(js->end - from), shift = (size_t)(from - js->buffer);
+    memmove(js->buffer, from, n_left);
+    js->buffer_offset += shift;
+    js->p -= shift;
+    if (js->keep)
+        js->keep -= shift;
+    js->end = js->buffer + n_left;
+    if (js->limit && js->buffer_offset + n_left >= js->limit) {
+        memset(js->buffer + n_left, 0, JSON_PADDING);
+        js->ended = true;
+        return false;
+    }
+    int64_t n = input_read(js->in, js->buffer + n_left, js->chunk, js->err);
+    if (n < 0) {
+        memset(js->buffer + n_left, 0, JSON_PADDING);
+        return json_stop(js, JSON_IO);
+    }
+    js->end += n;
+    memset(js->buffer + n_left + n, 0, JSON_PADDING);
+    if (js->on_chunk)
+        js->on_chunk(js->arg, js->in);
+    if (n == 0)
+        js->ended = true;
+    return n > 0;
+}
+
+int json_peek_slow(struct json *js)
+{
+    for (;;) {
+        while (js->p < js->end) {
+#if defined(__SSE2__)
+            __m128i a = _mm_loadu_si128((const __m128i *)js->p);
+            __m128i space = _mm_cmpeq_epi8(_mm_min_epu8(a, _mm_set1_epi8(' ')), a);
+            uint32_t mask = (uint32_t)_mm_movemask_epi8(space) ^ 0xffff;
+            if (mask) {
+                js->p += __builtin_ctz(mask);
+                return (unsigned char)*js->p;
+            }
+            js->p += 16;
+#else
+            if ((unsigned char)*js->p > ' ')
+                return (unsigned char)*js->p;
+            js->p++;
+#endif
+        }
+        js->p = js->end;
+        if (!json_refill(js))
+            return -1;
+    }
+}
+
+/* A key whose colon or value is not close by. The key may have to move out of the buffer. */
+bool json_colon_slow(struct json *js, const char **key, size_t len)
+{
+    size_t n_kept = len < JSON_TEXT_MAX ? len : JSON_TEXT_MAX;
+    if (*key != js->scratch) {
+        memcpy(js->scratch, *key, n_kept);
+        *key = js->scratch;
+    }
+    /* json_object_next took the colon already when it was right behind the key */
+    if (js->p[-1] != ':') {
+        int c = json_peek(js);
+        if (c != ':')
+            return json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
+        js->p++;
+    }
+    return json_peek(js) < 0 ? json_stop(js, JSON_ENDED) : true;
+}
+
+static bool read_hex4(const char *at, const char *end, uint32_t *code)
+{
+    if (end - at < 4)
+        return false;
+    *code = 0;
+    for (int i = 0; i < 4; i++) {
+        unsigned c = (unsigned char)at[i], digit;
+        if (c >= '0' && c <= '9')
+            digit = c - '0';
+        else if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f')
+            digit = (c | 0x20) - 'a' + 10;
+        else
+            return false;
+        *code = *code << 4 | digit;
+    }
+    return true;
+}
+
+static size_t put_utf8(char *out, uint32_t code)
+{
+    if (code < 0x80) {
+        out[0] = (char)code;
+        return 1;
+    }
+    if (code < 0x800) {
+        out[0] = (char)(0xC0 | code >> 6);
+        out[1] = (char)(0x80 | (code & 0x3F));
+        return 2;
+    }
+    if (code < 0x10000) {
+        out[0] = (char)(0xE0 | code >> 12);
+        out[1] = (char)(0x80 | (code >> 6 & 0x3F));
+        out[2] = (char)(0x80 | (code & 0x3F));
+        return 3;
+    }
+    out[0] = (char)(0xF0 | code >> 18);
+    out[1] = (char)(0x80 | (code >> 12 & 0x3F));
+    out[2] = (char)(0x80 | (code >> 6 & 0x3F));
+    out[3] = (char)(0x80 | (code & 0x3F));
+    return 4;
+}
+
+/* Unescapes text[0..len) into out, which may be text itself: the result is never longer. A lone
+ * surrogate becomes U+FFFD, an unknown escape its own character. */
+static size_t unescape(char *out, const char *text, size_t len)
+{
+    size_t n = 0;
+    const char *end = text + len;
+    while (text < end) {
+        if (*text != '\\') {
+            out[n++] = *text++;
+            continue;
+        }
+        if (++text == end)
+            break;
+        char c = *text++;
+        uint32_t code, low;
+        switch (c) {
+        case 'b':
+            out[n++] = '\b';
+            break;
+        case 'f':
+            out[n++] = '\f';
+            break;
+        case 'n':
+            out[n++] = '\n';
+            break;
+        case 'r':
+            out[n++] = '\r';
+            break;
+        case 't':
+            out[n++] = '\t';
+            break;
+        case 'u':
+            if (!read_hex4(text, end, &code)) {
+                out[n++] = 'u';
+                break;
+            }
+            text += 4;
+            if (code >= 0xD800 && code < 0xDC00 && end - text >= 6 && text[0] == '\\' &&
+                text[1] == 'u' && read_hex4(text + 2, end, &low) && low >= 0xDC00 && low < 0xE000) {
+                code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+                text += 6;
+            } else if (code >= 0xD800 && code < 0xE000) {
+                code = 0xFFFD;
+            }
+            n += put_utf8(out + n, code);
+            break;
+        default: /* also the quote, the slash and the backslash */
+            out[n++] = c;
+        }
+    }
+    return n;
+}
+
+/* Moves p behind the closing quote; p is behind the opening one or further in the string. *escaped is set when a
+ * backslash was passed. */
+static bool pass_string(struct json *js, bool *escaped)
+{
+    for (;;) {
+        uint32_t mask;
+        while ((mask = json_mask_quotes(js->p)) == 0 && js->p + 32 <= js->end)
+            js->p += 32;
+        if (mask) {
+            js->p += __builtin_ctz(mask);
+            if (*js->p == '"') {
+                js->p++;
+                return true;
+            }
+            *escaped = true;
+            if (js->p + 1 < js->end) {
+                js->p += 2;
+                continue;
+            }
+            /* a backslash, and the character it escapes is not here yet */
+            if (!json_refill(js))
+                return json_stop(js, JSON_ENDED);
+            continue;
+        }
+        js->p = js->end;
+        if (!json_refill(js))
+            return json_stop(js, JSON_ENDED);
+    }
+}
+
+bool json_string_slow(struct json *js, const char **text, size_t *len)
+{
+    bool escaped = false;
+    js->keep = ++js->p;
+    js->cut = false;
+    if (!pass_string(js, &escaped))
+        return false;
+    if (js->cut) {
+        *text = js->scratch;
+        *len = JSON_TEXT_MAX;
+    } else {
+        *text = js->keep;
+        *len = (size_t)(js->p - 1 - js->keep);
+        if (*len > JSON_TEXT_MAX)
+            *len = JSON_TEXT_MAX;
+    }
+    js->keep = NULL;
+    if (escaped) {
+        *len = unescape(js->scratch, *text, *len);
+        *text = js->scratch;
+    }
+    return true;
+}
+
+bool json_skip_string(struct json *js)
+{
+    bool escaped;
+    js->p++;
+    return pass_string(js, &escaped);
+}
+
+bool json_number_slow(struct json *js, const char **text, size_t *len)
+{
+    size_t n = 0;
+    js->keep = js->p;
+    js->cut = false;
+    for (;;) {
+        while (js->p < js->end) {
+            uint32_t mask = json_mask_ends(js->p);
+            n = mask ? (size_t)__builtin_ctz(mask) : 16;
+            if (n < 16 || js->p + 16 > js->end) {
+                js->p += n;
+                break;
+            }
+            js->p += 16;
+        }
+        if (js->p > js->end)
+            js->p = js->end;
+        if (js->p < js->end)
+            break;
+        if (!json_refill(js))
+            return json_stop(js, JSON_ENDED); /* more digits may have followed */
+    }
+    *text = js->cut ? js->scratch : js->keep;
+    *len = js->cut ? JSON_TEXT_MAX : (size_t)(js->p - js->keep);
+    js->keep = NULL;
+    return true;
+}
+
+/* Passes one object or array by counting brackets, 32 bytes at a time; strings inside are passed
+ * whole. No recursion, so that depth costs nothing but is checked all the same. */
+bool json_skip_nested(struct json *js)
+{
+    size_t depth = 0;
+    for (;;) {
+        while (js->p < js->end) {
+#if defined(__SSE2__)
+            const __m128i fold = _mm_set1_epi8(0x20), open = _mm_set1_epi8('{'),
+                          close = _mm_set1_epi8('}'), quote = _mm_set1_epi8('"');
+            __m128i a = _mm_loadu_si128((const __m128i *)js->p);
+            __m128i b = _mm_loadu_si128((const __m128i *)(js->p + 16));
+            __m128i fa = _mm_or_si128(a, fold), fb = _mm_or_si128(b, fold);
+            uint32_t opens = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(fa, open)) |
+                             (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(fb, open)) << 16;
+            uint32_t closes = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(fa, close)) |
+                              (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(fb, close)) << 16;
+            uint32_t quotes = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(a, quote)) |
+                              (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(b, quote)) << 16;
+#else
+            uint32_t opens = 0, closes = 0, quotes = 0;
+            for (int i = 0; i < 32; i++) {
+                opens |= (uint32_t)((js->p[i] | 0x20) == '{') << i;
+                closes |= (uint32_t)((js->p[i] | 0x20) == '}') << i;
+                quotes |= (uint32_t)(js->p[i] == '"') << i;
+            }
+#endif
+            uint32_t all = opens | closes | quotes;
+            const char *block = js->p;
+            bool in_string = false;
+            while (all) {
+                uint32_t bit = all & -all;
+                if (opens & bit) {
+                    if (++depth > JSON_DEPTH_MAX) {
+                        js->p = block + __builtin_ctz(bit);
+                        return json_stop(js, JSON_DEEP);
+                    }
+                } else if (closes & bit) {
+                    if (--depth == 0) {
+                        js->p = block + __builtin_ctz(bit) + 1;
+                        return true;
+                    }
+                } else {
+                    /* short strings end in this block */
+                    js->p = block + __builtin_ctz(bit);
+                    if (!json_skip_string(js))
+                        return false;
+                    in_string = true;
+                    break;
+                }
+                all ^= bit;
+            }
+            if (!in_string)
+                js->p = block + 32;
+        }
+        js->p = js->end;
+        if (!json_refill(js))
+            return json_stop(js, JSON_ENDED);
+    }
+}
+
+bool json_raw(struct json *js, size_t limit, const char **text, size_t *len, bool *cut)
+{
+    if (json_peek(js) < 0)
+        return json_stop(js, JSON_ENDED);
+    js->keep = js->p;
+    js->cut = false;
+    char first = *js->p;
+    bool escaped;
+    if (first == '"') {
+        js->p++;
+        if (!pass_string(js, &escaped))
+            return false;
+    } else if (first == '{' || first == '[') {
+        if (!json_skip_nested(js))
+            return false;
+    } else {
+        return *cut = false, json_number(js, text, len);
+    }
+    *text = js->cut ? js->scratch : js->keep;
+    *len = js->cut ? JSON_TEXT_MAX : (size_t)(js->p - js->keep);
+    *cut = js->cut || *len > limit;
+    if (*len > limit)
+        *len = limit;
+    js->keep = NULL;
+    return true;
+}
+
+enum json_value json_unsigned(const char *text, size_t len, uint64_t *value)
+{
+    uint64_t v = 0;
+    if (len == 0 || len > 19)
+        goto odd;
+    for (size_t i = 0; i < len; i++) {
+        unsigned digit = (unsigned)(unsigned char)text[i] - '0';
+        if (digit > 9)
+            goto odd;
+        v = v * 10 + digit;
+    }
+    *value = v;
+    return JSON_VALUE;
+odd:
+    v = 0;
+    if (len && len <= 64) { /* 2^63 and above, still whole */
+        size_t i = 0;
+        for (; i < len; i++) {
+            unsigned digit = (unsigned)(unsigned char)text[i] - '0';
+            if (digit > 9)
+                break;
+            if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, digit, &v))
+                return *value = UINT64_MAX, JSON_SATURATED;
+        }
+        if (i == len)
+            return *value = v, JSON_VALUE;
+    }
+    int64_t decimal;
+    enum json_value rc = json_decimal(text, len, 0, &decimal);
+    if (rc == JSON_NO_VALUE || decimal < 0)
+        return JSON_NO_VALUE;
+    *value = rc == JSON_SATURATED ? UINT64_MAX : (uint64_t)decimal;
+    return rc;
+}
+
+/* The general form: up to 19 digits as an integer and a power of ten. */
+static enum json_value decimal_slow(const char *text, size_t len, int scale, int64_t *value)
+{
+    size_t i = 0;
+    bool minus = false, any = false, fraction = false;
+    uint64_t mantissa = 0;
+    int64_t power = scale;
+    if (i < len && (text[i] == '-' || text[i] == '+'))
+        minus = text[i++] == '-';
+    bool round_up = false;
+    int n_digits = 0;
+    bool dropped = false;
+    for (; i < len; i++) {
+        if (text[i] == '.' && !fraction) {
+            fraction = true;
+            continue;
+        }
+        unsigned digit = (unsigned)(unsigned char)text[i] - '0';
+        if (digit > 9)
+            break;
+        any = true;
+        if (n_digits < 19) {
+            mantissa = mantissa * 10 + digit;
+            n_digits += mantissa > 0;
+            power -= fraction;
+        } else {
+            if (!dropped)
+                round_up = digit >= 5;
+            dropped = true;
+            power += !fraction;
+        }
+    }
+    if (!any)
+        return JSON_NO_VALUE;
+    if (i < len && (text[i] | 0x20) == 'e') {
+        bool exp_minus = false;
+        int64_t exponent = 0;
+        size_t first = ++i;
+        if (i < len && (text[i] == '-' || text[i] == '+')) {
+            exp_minus = text[i++] == '-';
+            first = i;
+        }
+        for (; i < len; i++) {
+            unsigned digit = (unsigned)(unsigned char)text[i] - '0';
+            if (digit > 9)
+                break;
+            if (exponent < 1000000)
+                exponent = exponent * 10 + digit;
+        }
+        if (i == first)
+            return JSON_NO_VALUE;
+        power += exp_minus ? -exponent : exponent;
+    }
+    if (i < len)
+        return JSON_NO_VALUE;
+    mantissa += round_up && power >= 0;
+    bool saturated = false;
+    if (mantissa == 0)
+        power = 0;
+    for (; power > 0 && !saturated; power--)
+        saturated = __builtin_mul_overflow(mantissa, 10, &mantissa);
+    if (power < -20) {
+        mantissa = 0;
+    } else if (power < 0) {
+        uint64_t last = 0;
+        bool high = false;
+        for (; power < 0; power++) {
+            last = mantissa % 10;
+            high = last >= 5;
+            mantissa /= 10;
+        }
+        mantissa += high;
+    }
+    if (saturated || mantissa > (uint64_t)INT64_MAX) {
+        *value = minus ? INT64_MIN : INT64_MAX;
+        return JSON_SATURATED;
+    }
+    *value = minus ? -(int64_t)mantissa : (int64_t)mantissa;
+    return JSON_VALUE;
+}
+
+enum json_value json_decimal(const char *text, size_t len, int scale, int64_t *value)
+{
+    /* digits, at most three more behind a point: what every Kineto writer writes */
+    static const int64_t tens[] = {1, 10, 100, 1000};
+    int64_t v = 0;
+    size_t i = 0, point = 0;
+    if (len == 0 || len > 18 || scale < 0 || scale > 3)
+        return decimal_slow(text, len, scale, value);
+    for (; i < len; i++) {
+        unsigned digit = (unsigned)(unsigned char)text[i] - '0';
+        if (digit > 9) {
+            if (text[i] != '.' || i == 0)
+                return decimal_slow(text, len, scale, value);
+            break;
+        }
+        v = v * 10 + digit;
+    }
+    if (i < len) {
+        size_t n_fraction = len - i - 1;
+        if ((int)n_fraction > scale)
+            return decimal_slow(text, len, scale, value);
+        for (point = i + 1; point < len; point++) {
+            unsigned digit = (unsigned)(unsigned char)text[point] - '0';
+            if (digit > 9)
+                return decimal_slow(text, len, scale, value);
+            v = v * 10 + digit;
+        }
+        scale -= (int)n_fraction;
+    }
+    if (__builtin_mul_overflow(v, tens[scale], &v)) {
+        *value = INT64_MAX;
+        return JSON_SATURATED;
+    }
+    *value = v;
+    return JSON_VALUE;
+}

@@ -1,0 +1,36 @@
+/* base/log.c: one lock for all sinks, since two sinks may well end in the same terminal. */
+#include "base/log.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/utf8.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+void log_line(const struct dpro_sink *sink, enum dpro_log_level level, const char *format, ...)
+{
+    if (!sink || !sink->log || level > sink->level)
+        return;
+    char raw[2048], text[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(raw, sizeof raw, format, args);
+    va_end(args);
+    utf8_escape(text, sizeof text, raw, strlen(raw));
+    pthread_mutex_lock(&lock);
+    sink->log(sink->arg, level, text);
+    pthread_mutex_unlock(&lock);
+}
+
+void log_progress(const struct dpro_sink *sink, const char *stage, const char *unit, uint64_t done,
+                  uint64_t total)
+{
+    if (!sink || !sink->progress)
+        return;
+    pthread_mutex_lock(&lock);
+    sink->progress(sink->arg, stage, unit, done, total);
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,15 @@
+/* base/log.h: handing messages and progress to the caller's functions. */
+#ifndef BASE_LOG_H
+#define BASE_LOG_H
+
+#include <dpro/log.h>
+
+/* Formats one line and hands it over when `sink` wants that level; from any thread, one call at a
+ * time. A NULL sink is one that wants nothing. */
+void log_line(const struct dpro_sink *sink, enum dpro_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+void log_progress(const struct dpro_sink *sink, const char *stage, const char *unit, uint64_t done,
+                  uint64_t total);
+
+#endif

@@ -1,0 +1,44 @@
+/* base/pool.c: threads that take the next item off a shared counter. The caller works too, so that a
+ * system that gives no more threads only makes it slower. */
+#include "base/pool.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+enum { MAX_THREADS = 256 };
+
+struct pool {
+    atomic_size_t next;
+    size_t n;
+    void (*work)(void *arg, size_t item);
+    void *arg;
+};
+
+static void *run_items(void *arg)
+{
+    struct pool *pool = arg;
+    for (;;) {
+        size_t item = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
+        if (item >= pool->n)
+            return NULL;
+        pool->work(pool->arg, item);
+    }
+}
+
+void pool_run(size_t n, int threads, void (*work)(void *arg, size_t item), void *arg)
+{
+    size_t want = threads > 0 ? (size_t)threads : (size_t)sysconf(_SC_NPROCESSORS_ONLN);
+    if (want > n)
+        want = n;
+    if (want > MAX_THREADS)
+        want = MAX_THREADS;
+    struct pool pool = {.n = n, .work = work, .arg = arg};
+    pthread_t ids[MAX_THREADS];
+    size_t n_started = 0;
+    while (n_started + 1 < want && pthread_create(&ids[n_started], NULL, run_items, &pool) == 0)
+        n_started++;
+    run_items(&pool);
+    for (size_t i = 0; i < n_started; i++)
+        pthread_join(ids[i], NULL);
+}

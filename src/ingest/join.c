@@ -1,0 +1,398 @@
+/* ingest/join.c: one rank from the parts of its files.
+ *
+ * Spans are scattered straight from the readers' blocks to their track's place in the final array,
+ * each block being unmapped when it has been copied, so that a rank never takes much more than its
+ * final size. Files list a track in a few long ascending runs; merging runs of 32-bit indexes and then
+ * moving each span once sorts them at little cost in time and memory. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "ingest/load.h"
+
+/* Whole microseconds are rounded per event, so that a child may seem to end after its parent. */
+enum { ROUNDING_NS = 1000 };
+
+static bool before(const struct trace_span *a, const struct trace_span *b)
+{
+    return a->start_ns != b->start_ns ? a->start_ns < b->start_ns : a->dur_ns > b->dur_ns;
+}
+
+/* Merges ascending runs until one is left. `order` holds the result; both arrays have n items. */
+static void merge_runs(const struct trace_span *spans, uint32_t n, uint32_t *order, uint32_t *spare)
+{
+    for (uint32_t i = 0; i < n; i++)
+        order[i] = i;
+    uint32_t *from = order, *to = spare;
+    for (;;) {
+        uint32_t n_runs = 0, i = 0;
+        while (i < n) {
+            uint32_t a = i, a_end = a + 1;
+            while (a_end < n && !before(&spans[from[a_end]], &spans[from[a_end - 1]]))
+                a_end++;
+            uint32_t b = a_end, b_end = b;
+            if (b < n) {
+                b_end = b + 1;
+                while (b_end < n && !before(&spans[from[b_end]], &spans[from[b_end - 1]]))
+                    b_end++;
+            }
+            while (a < a_end && b < b_end)
+                to[i++] = before(&spans[from[b]], &spans[from[a]]) ? from[b++] : from[a++];
+            while (a < a_end)
+                to[i++] = from[a++];
+            while (b < b_end)
+                to[i++] = from[b++];
+            n_runs++;
+        }
+        uint32_t *swap = from;
+        from = to;
+        to = swap;
+        if (n_runs <= 1)
+            break;
+    }
+    if (from != order)
+        memcpy(order, from, n * sizeof *order);
+}
+
+static bool sort_track(struct trace_span *spans, uint32_t n)
+{
+    uint32_t i = 1;
+    while (i < n && !before(&spans[i], &spans[i - 1]))
+        i++;
+    if (i >= n)
+        return true;
+    uint32_t *order = malloc(2 * (size_t)n * sizeof *order);
+    if (!order)
+        return false;
+    merge_runs(spans, n, order, order + n);
+    /* position p gets spans[order[p]]: follow each cycle once */
+    for (uint32_t first = 0; first < n; first++) {
+        if (order[first] == first)
+            continue;
+        struct trace_span held = spans[first];
+        uint32_t at = first;
+        while (order[at] != first) {
+            uint32_t next = order[at];
+            spans[at] = spans[next];
+            order[at] = at;
+            at = next;
+        }
+        spans[at] = held;
+        order[at] = at;
+    }
+    free(order);
+    return true;
+}
+
+/* The same event written twice: every id equal too, so that equal calls in one microsecond stay. */
+static bool same_event(const struct trace_span *a, const struct trace_span *b)
+{
+    return a->start_ns == b->start_ns && a->dur_ns == b->dur_ns && a->name == b->name &&
+           a->kind == b->kind && a->correlation == b->correlation && a->external == b->external &&
+           a->record_fn == b->record_fn && a->sequence == b->sequence &&
+           (a->correlation || a->external || a->record_fn);
+}
+
+static uint32_t drop_duplicates(struct trace_span *spans, uint32_t n)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        bool twice = false;
+        for (uint32_t j = kept; j > 0 && !twice && spans[j - 1].start_ns == spans[i].start_ns &&
+                                spans[j - 1].dur_ns == spans[i].dur_ns && kept - j < 64;
+             j--)
+            twice = same_event(&spans[j - 1], &spans[i]);
+        if (twice)
+            continue;
+        if (kept != i)
+            spans[kept] = spans[i];
+        kept++;
+    }
+    return kept;
+}
+
+/* Sets depth and parent of a track's spans, which are spans[first .. first + n) of the rank. */
+static bool nest_track(struct trace_span *spans, uint32_t first, uint32_t n)
+{
+    ARRAY(uint32_t) stack = {0};
+    for (uint32_t i = first; i < first + n; i++) {
+        struct trace_span *span = &spans[i];
+        int64_t end = span->start_ns + span->dur_ns;
+        while (stack.n) {
+            const struct trace_span *top = &spans[stack.at[stack.n - 1]];
+            int64_t top_end = top->start_ns + top->dur_ns;
+            if (top_end > span->start_ns &&
+                (end <= top_end || (uint64_t)end - (uint64_t)top_end <= ROUNDING_NS))
+                break;
+            stack.n--;
+        }
+        span->parent = stack.n ? stack.at[stack.n - 1] : NO_ID;
+        span->depth = stack.n < 255 ? (uint8_t)stack.n : 255;
+        if (span->dur_ns > 0 && array_push(&stack, i) < 0) {
+            array_fini(&stack);
+            return false;
+        }
+    }
+    array_fini(&stack);
+    return true;
+}
+
+static int by_track(const void *a, const void *b)
+{
+    const struct trace_track *x = a, *y = b;
+    if (x->gpu != y->gpu)
+        return x->gpu - y->gpu;
+    if (x->pid != y->pid)
+        return x->pid < y->pid ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+static uint32_t find_track(const struct trace_rank *rank, bool gpu, uint64_t pid, int64_t id)
+{
+    struct trace_track key = {.gpu = gpu, .pid = pid, .id = id};
+    const struct trace_track *found = bsearch(&key, rank->tracks, rank->n_tracks,
+                                              sizeof *rank->tracks, by_track);
+    return found ? (uint32_t)(found - rank->tracks) : NO_ID;
+}
+
+/* The union of the windows' tracks that have spans, ordered; room for all was allocated. */
+static void join_tracks(struct rank_job *job)
+{
+    struct trace_rank *rank = job->rank;
+    uint32_t n = 0;
+    for (size_t w = 0; w < job->n_windows; w++) {
+        const struct trace_part *part = &job->windows[w]->part;
+        for (size_t t = 0; t < part->tracks.n; t++)
+            if (part->tracks.at[t].n_spans)
+                rank->tracks[n++] = part->tracks.at[t].track;
+    }
+    if (n)
+        qsort(rank->tracks, n, sizeof *rank->tracks, by_track);
+    for (uint32_t t = 0; t < n; t++)
+        if (t == 0 || by_track(&rank->tracks[t], &rank->tracks[rank->n_tracks - 1]) != 0)
+            rank->tracks[rank->n_tracks++] = rank->tracks[t];
+    for (size_t w = 0; w < job->n_windows; w++) {
+        const struct source *source = job->windows[w];
+        const struct trace_part *part = &source->part;
+        for (size_t t = 0; t < part->tracks.n; t++) {
+            const struct part_track *from = &part->tracks.at[t];
+            if (from->n_spans)
+                rank->tracks[find_track(rank, from->track.gpu, from->track.pid, from->track.id)]
+                    .n += from->n_spans;
+        }
+        for (size_t l = 0; l < part->labels.n; l++) {
+            const struct part_label *label = &part->labels.at[l];
+            for (int gpu = 0; gpu < 2; gpu++) {
+                uint32_t t = find_track(rank, gpu, label->pid, label->id);
+                if (t != NO_ID && !rank->tracks[t].name)
+                    rank->tracks[t].name = source->names[label->name];
+            }
+        }
+    }
+    uint32_t first = 0;
+    for (uint32_t t = 0; t < rank->n_tracks; t++) {
+        rank->tracks[t].first = first;
+        first += rank->tracks[t].n;
+    }
+}
+
+static void join_details(struct rank_job *job, const struct source *source)
+{
+    struct trace_rank *rank = job->rank;
+    const uint32_t *names = source->names;
+    for (size_t i = 0; i < source->part.details.n; i++) {
+        struct trace_detail detail = source->part.details.at[i];
+        detail.dtype = names[detail.dtype];
+        detail.collective = names[detail.collective];
+        detail.process_group = names[detail.process_group];
+        detail.group_ranks = names[detail.group_ranks];
+        rank->details[rank->n_details++] = detail;
+    }
+}
+
+/* Moves one part's spans to their tracks; next[t] is where track t goes on. */
+static bool scatter(struct rank_job *job, size_t window, uint32_t *next)
+{
+    struct trace_rank *rank = job->rank;
+    struct source *source = job->windows[window];
+    struct trace_part *part = &source->part;
+    uint32_t *tracks = malloc((part->tracks.n + 1) * sizeof *tracks);
+    if (!tracks)
+        return false;
+    for (size_t t = 0; t < part->tracks.n; t++) {
+        const struct trace_track *track = &part->tracks.at[t].track;
+        tracks[t] = find_track(rank, track->gpu, track->pid, track->id);
+    }
+    while (part->first_block) {
+        struct span_block *block = part->first_block;
+        for (uint32_t i = 0; i < block->n; i++) {
+            struct trace_span span = block->at[i];
+            span.start_ns += part->base_ns;
+            span.name = source->names[span.name];
+            span.track = tracks[span.track];
+            span.window = (uint16_t)window;
+            if (span.detail != NO_ID)
+                span.detail += rank->n_details;
+            rank->spans[next[span.track]++] = span;
+        }
+        struct span_block *rest = block->next;
+        block->next = NULL;
+        part_free_blocks(part);
+        part->first_block = rest;
+    }
+    free(tracks);
+    return true;
+}
+
+/* First span of a track that starts at or after ts_ns. */
+static uint32_t lower_bound(const struct trace_rank *rank, const struct trace_track *track,
+                            int64_t ts_ns)
+{
+    uint32_t low = track->first, high = track->first + track->n;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (rank->spans[middle].start_ns < ts_ns)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The CPU op that a fwdbwd flow is bound to: of those that start just then the innermost that autograd
+ * numbered, else the innermost; else the one around. */
+static uint32_t op_at(const struct trace_rank *rank, uint32_t t, int64_t ts_ns)
+{
+    const struct trace_track *track = &rank->tracks[t];
+    uint32_t first = lower_bound(rank, track, ts_ns), best = NO_ID;
+    uint32_t end = track->first + track->n;
+    for (uint32_t i = first; i < end && rank->spans[i].start_ns == ts_ns; i++)
+        if (rank->spans[i].kind == SPAN_CPU_OP &&
+            (best == NO_ID || rank->spans[i].sequence >= 0 || rank->spans[best].sequence < 0))
+            best = i;
+    if (best != NO_ID || first == track->first)
+        return best;
+    for (uint32_t i = first - 1; i != NO_ID; i = rank->spans[i].parent) {
+        const struct trace_span *span = &rank->spans[i];
+        if (span->kind == SPAN_CPU_OP && span->start_ns + span->dur_ns >= ts_ns)
+            return i;
+    }
+    return NO_ID;
+}
+
+static bool join_links(struct rank_job *job, const struct source *source)
+{
+    struct trace_rank *rank = job->rank;
+    const struct trace_part *part = &source->part;
+    struct map starts = {0};
+    bool fine = true;
+    for (int pass = 0; pass < 2 && fine; pass++) {
+        for (size_t i = 0; i < part->links.n && fine; i++) {
+            const struct part_flow *flow = &part->links.at[i];
+            const struct trace_track *at = &part->tracks.at[flow->track].track;
+            uint32_t t = find_track(rank, false, at->pid, at->id);
+            uint64_t from;
+            if (flow->start != (pass == 0) || t == NO_ID)
+                continue;
+            if (pass == 1 && !map_get(&starts, flow->id + 1, &from))
+                continue;
+            uint32_t op = op_at(rank, t, flow->ts_ns + part->base_ns);
+            if (op == NO_ID || flow->id + 1 == 0)
+                continue;
+            if (pass == 0)
+                fine = map_set(&starts, flow->id + 1, op) == 0;
+            else
+                rank->links[rank->n_links++] = (struct trace_link){(uint32_t)from, op};
+        }
+    }
+    map_fini(&starts);
+    return fine;
+}
+
+/* Files whose spans carry no correlation: launch flows tell it, at the start of both ends. */
+static void join_launches(struct rank_job *job, const struct source *source)
+{
+    struct trace_rank *rank = job->rank;
+    const struct trace_part *part = &source->part;
+    if (part->has_correlation)
+        return;
+    for (size_t i = 0; i < part->launches.n; i++) {
+        const struct part_flow *flow = &part->launches.at[i];
+        const struct trace_track *at = &part->tracks.at[flow->track].track;
+        uint32_t t = find_track(rank, !flow->start, at->pid, at->id);
+        if (t == NO_ID)
+            continue;
+        int64_t ts_ns = flow->ts_ns + part->base_ns;
+        uint32_t end = rank->tracks[t].first + rank->tracks[t].n;
+        for (uint32_t s = lower_bound(rank, &rank->tracks[t], ts_ns);
+             s < end && rank->spans[s].start_ns == ts_ns; s++) {
+            struct trace_span *span = &rank->spans[s];
+            bool fits = flow->start ? span->kind == SPAN_RUNTIME
+                                    : span->kind == SPAN_KERNEL || span->kind == SPAN_MEMCPY ||
+                                          span->kind == SPAN_MEMSET;
+            if (fits && !span->correlation) {
+                span->correlation = flow->id;
+                break;
+            }
+        }
+    }
+}
+
+static void join_execution_trace(struct rank_job *job)
+{
+    struct trace_rank *rank = job->rank;
+    const struct source *source = job->execution_trace;
+    if (!source)
+        return;
+    for (size_t i = 0; i < source->part.et_tensors.n; i++) {
+        struct et_tensor tensor = source->part.et_tensors.at[i];
+        tensor.device = source->names[tensor.device];
+        rank->et_tensors[rank->n_et_tensors++] = tensor;
+    }
+    for (size_t i = 0; i < source->part.et_nodes.n; i++) {
+        struct et_node node = source->part.et_nodes.at[i];
+        node.name = source->names[node.name];
+        node.text_inputs = source->names[node.text_inputs];
+        rank->et_nodes[rank->n_et_nodes++] = node;
+    }
+}
+
+void rank_build(struct rank_job *job)
+{
+    struct trace_rank *rank = job->rank;
+    join_tracks(job);
+    uint32_t *next = malloc((rank->n_tracks + (size_t)1) * sizeof *next);
+    if (!next) {
+        job->no_memory = true;
+        return;
+    }
+    for (uint32_t t = 0; t < rank->n_tracks; t++)
+        next[t] = rank->tracks[t].first;
+    for (size_t w = 0; w < job->n_windows && !job->no_memory; w++) {
+        job->no_memory = !scatter(job, w, next);
+        join_details(job, job->windows[w]);
+    }
+    free(next);
+    uint32_t n_kept = 0;
+    for (uint32_t t = 0; t < rank->n_tracks && !job->no_memory; t++) {
+        struct trace_track *track = &rank->tracks[t];
+        struct trace_span *spans = rank->spans + track->first;
+        job->no_memory = !sort_track(spans, track->n);
+        uint32_t n = drop_duplicates(spans, track->n);
+        job->n_duplicates += track->n - n;
+        if (n_kept != track->first)
+            memmove(rank->spans + n_kept, spans, n * sizeof *spans);
+        track->first = n_kept;
+        track->n = n;
+        n_kept += n;
+        job->no_memory |= !nest_track(rank->spans, track->first, track->n);
+    }
+    rank->n_spans = n_kept;
+    for (size_t w = 0; w < job->n_windows && !job->no_memory; w++) {
+        job->no_memory = !join_links(job, job->windows[w]);
+        join_launches(job, job->windows[w]);
+    }
+    join_execution_trace(job);
+    if (!job->no_memory && job->execution_trace)
+        rank_match_execution_trace(job);
+}

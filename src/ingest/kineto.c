@@ -1,0 +1,950 @@
+/* ingest/kineto.c: PyTorch profiler (Kineto) traces, every dialect from 2021 to 2026, and Chrome traces
+ * that look like them.
+ *
+ * One pass: each event is read into a struct on the stack whatever the order of its keys, and kept
+ * as a 64-byte span when it is an interval of work. Most of the text is arguments that nobody
+ * needs; keys are told apart by their length first, and what is not wanted is skipped unread. Times
+ * stay relative here: baseTimeNanoseconds may come behind the events. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/map.h"
+#include "ingest/part.h"
+
+enum { KIND_NONE = 255, NAME_CACHE = 4096, MAX_OPEN = 1 << 20 };
+
+enum name_flag { NAME_SEEN = 1, NAME_COMMUNICATION = 2 };
+
+enum category_flow { FLOW_NONE, FLOW_FWDBWD, FLOW_LAUNCH };
+
+struct event {
+    int64_t ts_ns, dur_ns;
+    uint64_t pid, flow_id, correlation;
+    int64_t tid;
+    uint32_t name, external, record_fn, fwd_thread;
+    int32_t sequence;
+    uint8_t kind, flow;
+    char ph;
+    enum json_value ts, dur; /* JSON_NO_VALUE: none or not a number */
+    bool has_name, has_detail;
+    uint32_t label; /* thread_name's or process_name's args.name */
+    uint64_t dims_numel;
+    uint32_t dims_type;
+    struct trace_detail detail;
+};
+
+/* A B event that waits for its E, in a list per (pid, tid). */
+struct open_span {
+    struct event event;
+    uint32_t below; /* index + 1 of the one that was open before it */
+};
+
+struct kineto {
+    struct json *js;
+    struct trace_part *part;
+    uint32_t *name_cache;
+    ARRAY(uint8_t) name_flags; /* by name id */
+    uint32_t *track_slots;     /* open addressing: track index + 1 */
+    uint32_t n_track_slots;
+    uint32_t last_track[2]; /* of the CPU, of the GPU */
+    struct map stacks;      /* hash of (pid, tid) -> index + 1 of the innermost open span */
+    ARRAY(struct open_span) open;
+    uint32_t free_open; /* list of unused slots in `open`, index + 1 */
+    uint64_t n_external_is_correlation, n_external_differs;
+    bool no_memory;
+};
+
+static uint32_t intern(struct kineto *k, const char *text, size_t len)
+{
+    /* Names repeat thousands of times: a small cache keyed by length and both ends is faster than
+     * hashing kernel names of a kilobyte. */
+    uint64_t head = 0, tail = 0;
+    if (len >= 8) {
+        memcpy(&head, text, 8);
+        memcpy(&tail, text + len - 8, 8);
+    } else {
+        memcpy(&head, text, len);
+    }
+    uint64_t middle = 0;
+    if (len >= 24)
+        memcpy(&middle, text + len / 2, 8);
+    uint64_t hash = (head * 0x9e3779b97f4a7c15u ^ tail * 0xd6e8feb86659fd93u ^
+                     middle * 0xc2b2ae3d27d4eb4fu) +
+                    len;
+    uint32_t *slot = &k->name_cache[(hash ^ hash >> 29) * 0x9e3779b97f4a7c15u >> 52];
+    const struct strtab_entry *entry = &k->part->names.entries[*slot];
+    if (*slot < k->part->names.n && entry->len == len && memcmp(entry->text, text, len) == 0)
+        return *slot;
+    uint32_t id = strtab_add(&k->part->names, text, len);
+    if (id == STRTAB_FULL) {
+        k->no_memory = true;
+        return 0;
+    }
+    return *slot = id;
+}
+
+static bool contains(const char *text, size_t len, const char *word)
+{
+    return memmem(text, len, word, strlen(word)) != NULL;
+}
+
+/* Names whose "Input Dims" are worth reading: communication, and DDP's traffic with its buckets. */
+static bool is_communication(const char *name, size_t len)
+{
+    static const char *const words[] = {
+        "allreduce",  "all_reduce",     "alltoall",  "all_to_all", "allgather", "all_gather",
+        "reducescatter", "reduce_scatter", "broadcast", "barrier", "nccl:",     "gloo:",
+        "mpi:",       "c10d::",         "record_param_comms", "send", "recv",
+        "torch::distributed::reducer::", "torch::autograd::AccumulateGrad", "rccl:", "ucc:"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (contains(name, len, words[i]))
+            return true;
+    return false;
+}
+
+static bool name_is_communication(struct kineto *k, uint32_t name)
+{
+    if (name >= k->name_flags.n) {
+        size_t extra = k->part->names.n - k->name_flags.n;
+        if (array_reserve(&k->name_flags, extra) < 0) {
+            k->no_memory = true;
+            return false;
+        }
+        memset(k->name_flags.at + k->name_flags.n, 0, extra);
+        k->name_flags.n += extra;
+    }
+    uint8_t *flags = &k->name_flags.at[name];
+    if (!(*flags & NAME_SEEN)) {
+        *flags = NAME_SEEN;
+        if (is_communication(strtab_get(&k->part->names, name), strtab_len(&k->part->names, name)))
+            *flags |= NAME_COMMUNICATION;
+    }
+    return *flags & NAME_COMMUNICATION;
+}
+
+static bool ends_with(const char *text, size_t len, const char *end)
+{
+    size_t n = strlen(end);
+    return len >= n && memcmp(text + len - n, end, n) == 0;
+}
+
+static void set_category(struct event *ev, const char *cat, size_t len)
+{
+    ev->kind = SPAN_OTHER;
+    ev->flow = FLOW_NONE;
+    switch (len) {
+    case 4:
+        if (json_is(cat, len, "ac2g"))
+            ev->flow = FLOW_LAUNCH;
+        break;
+    case 5:
+        if (json_is(cat, len, "async"))
+            ev->flow = FLOW_LAUNCH;
+        break;
+    case 6:
+        if (json_is(cat, len, "cpu_op"))
+            ev->kind = SPAN_CPU_OP;
+        else if (json_is(cat, len, "kernel") || json_is(cat, len, "Kernel"))
+            ev->kind = SPAN_KERNEL;
+        else if (json_is(cat, len, "Memcpy"))
+            ev->kind = SPAN_MEMCPY;
+        else if (json_is(cat, len, "Memset"))
+            ev->kind = SPAN_MEMSET;
+        else if (json_is(cat, len, "fwdbwd"))
+            ev->flow = FLOW_FWDBWD;
+        break;
+    case 7:
+        if (json_is(cat, len, "Runtime"))
+            ev->kind = SPAN_RUNTIME;
+        break;
+    case 8:
+        if (json_is(cat, len, "Operator"))
+            ev->kind = SPAN_CPU_OP;
+        break;
+    case 9:
+        if (json_is(cat, len, "cuda_sync"))
+            ev->kind = SPAN_SYNC;
+        break;
+    case 10:
+        if (json_is(cat, len, "gpu_memcpy"))
+            ev->kind = SPAN_MEMCPY;
+        else if (json_is(cat, len, "gpu_memset"))
+            ev->kind = SPAN_MEMSET;
+        break;
+    case 15:
+        if (json_is(cat, len, "user_annotation"))
+            ev->kind = SPAN_ANNOTATION;
+        else if (json_is(cat, len, "python_function"))
+            ev->kind = SPAN_PYTHON;
+        break;
+    case 16:
+        if (json_is(cat, len, "async_cpu_to_gpu"))
+            ev->flow = FLOW_LAUNCH;
+        else if (json_is(cat, len, "forward_backward"))
+            ev->flow = FLOW_FWDBWD;
+        break;
+    case 19:
+        if (json_is(cat, len, "gpu_user_annotation"))
+            ev->kind = SPAN_GPU_ANNOTATION;
+        break;
+    default:
+        break;
+    }
+    if (ev->kind == SPAN_OTHER &&
+        (ends_with(cat, len, "_runtime") || ends_with(cat, len, "_driver")))
+        ev->kind = SPAN_RUNTIME;
+}
+
+static bool on_gpu(unsigned kind)
+{
+    return kind == SPAN_KERNEL || kind == SPAN_MEMCPY || kind == SPAN_MEMSET ||
+           kind == SPAN_GPU_ANNOTATION || kind == SPAN_SYNC;
+}
+
+/* A pid or tid: a number, a quoted number, "stream 7", or a name, which gets a number of its own
+ * far from any real one. */
+static int64_t read_id(struct json *js)
+{
+    const char *text;
+    size_t len, i = 0;
+    if (!json_scalar(js, &text, &len) || len == 0)
+        return 0;
+    int64_t v = 0;
+    while (i < len && i < 18 && text[i] >= '0' && text[i] <= '9')
+        v = v * 10 + (text[i++] - '0');
+    if (i == len)
+        return v;
+    if (json_decimal(text, len, 0, &v) != JSON_NO_VALUE)
+        return v;
+    for (i = 0; i < len && (text[i] < '0' || text[i] > '9'); i++)
+        ;
+    size_t first = i;
+    while (i < len && text[i] >= '0' && text[i] <= '9')
+        i++;
+    if (i > first && json_decimal(text + first, i - first, 0, &v) == JSON_VALUE)
+        return first > 0 && text[first - 1] == '-' ? -v : v;
+    uint64_t hash = len;
+    for (i = 0; i < len; i++)
+        hash = map_mix(hash ^ (unsigned char)text[i] ^ 0x100);
+    return INT64_MIN / 2 - (int64_t)(hash >> 3);
+}
+
+static uint32_t read_u32(struct json *js)
+{
+    uint64_t v;
+    return json_read_unsigned(js, &v) == JSON_VALUE ? (uint32_t)v : 0;
+}
+
+static int32_t read_i32(struct json *js, int32_t none)
+{
+    int64_t v;
+    if (json_read_decimal(js, 0, &v) != JSON_VALUE || v < INT32_MIN || v > INT32_MAX)
+        return none;
+    return (int32_t)v;
+}
+
+static uint64_t read_u64(struct json *js)
+{
+    uint64_t v;
+    return json_read_unsigned(js, &v) == JSON_VALUE ? v : 0;
+}
+
+/* A string's id; other values are skipped and give 0. */
+static uint32_t read_string(struct kineto *k)
+{
+    const char *text;
+    size_t len;
+    if (json_peek(k->js) != '"')
+        return json_skip(k->js), 0;
+    return json_string(k->js, &text, &len) ? intern(k, text, len) : 0;
+}
+
+/* The id of a string, or of a value's raw text, "[0, 1]". */
+static uint32_t read_text(struct kineto *k)
+{
+    const char *text;
+    size_t len;
+    bool cut;
+    if (json_peek(k->js) == '"')
+        return read_string(k);
+    return json_raw(k->js, JSON_TEXT_MAX, &text, &len, &cut) ? intern(k, text, len) : 0;
+}
+
+/* "Input Dims": a list with one entry an input, [] where it is no tensor, [2, 3] for a tensor,
+ * [[2], [3]] for a list of tensors. Gives the elements of the first tensor or list of tensors. */
+static uint64_t read_dims(struct json *js)
+{
+    uint64_t numel = 0, product = 1;
+    int depth = 0, done_at = 0; /* 1: the first tensor has been seen */
+    bool numbers = false;
+    if (json_peek(js) != '[')
+        return json_skip(js), 0;
+    do {
+        int c = json_peek(js);
+        int64_t v;
+        if (c == '[') {
+            js->p++;
+            if (++depth > 8) {
+                json_stop(js, JSON_DEEP);
+                return 0;
+            }
+            numbers = false;
+            product = 1;
+        } else if (c == ']') {
+            js->p++;
+            depth--;
+            if (numbers && !done_at && __builtin_add_overflow(numel, product, &numel))
+                numel = UINT64_MAX;
+            numbers = false;
+            if (depth == 1 && numel > 0)
+                done_at = 1;
+        } else if (c == ',') {
+            js->p++;
+        } else if (c < 0 || c == '}' || c == ':') {
+            json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
+        } else if (json_read_decimal(js, 0, &v) != JSON_NO_VALUE && depth >= 2) {
+            numbers = true;
+            if (v < 0 || __builtin_mul_overflow(product, (uint64_t)v, &product))
+                product = 0;
+        }
+    } while (depth > 0 && js->fail == JSON_OK);
+    return numel;
+}
+
+/* "Input type": the first that names an element type. */
+static uint32_t read_types(struct kineto *k)
+{
+    struct json *js = k->js;
+    uint32_t type = 0;
+    const char *text;
+    size_t len;
+    if (json_peek(js) != '[')
+        return json_skip(js), 0;
+    js->p++;
+    while (json_array_next(js)) {
+        if (type || json_peek(js) != '"') {
+            json_skip(js);
+            continue;
+        }
+        if (!json_string(js, &text, &len))
+            break;
+        if (len > 0 && !json_is(text, len, "Scalar") && !json_is(text, len, "TensorList") &&
+            !json_is(text, len, "ScalarList") && !json_is(text, len, "GenericList") &&
+            !json_is(text, len, "Int") && !json_is(text, len, "String"))
+            type = intern(k, text, len);
+    }
+    return type;
+}
+
+static enum sync_kind sync_kind_of(const char *text, size_t len)
+{
+    if (contains(text, len, "Stream Wait Event"))
+        return SYNC_STREAM_WAIT_EVENT;
+    if (contains(text, len, "Event"))
+        return SYNC_EVENT;
+    if (contains(text, len, "Stream"))
+        return SYNC_STREAM;
+    if (contains(text, len, "Context") || contains(text, len, "Device"))
+        return SYNC_DEVICE;
+    return SYNC_NONE;
+}
+
+static void read_arg(struct kineto *k, struct event *ev, const char *key, size_t len)
+{
+    struct json *js = k->js;
+    struct trace_detail *detail = &ev->detail;
+    int64_t v;
+    switch (len) {
+    case 3:
+        if (json_is(key, len, "Seq")) {
+            detail->comm_sequence =
+                json_read_decimal(js, 0, &v) == JSON_VALUE && v >= 0 ? v : -1;
+            ev->has_detail = true;
+            return;
+        }
+        break;
+    case 4:
+        if (json_is(key, len, "name")) {
+            ev->label = read_string(k);
+            return;
+        }
+        break;
+    case 5:
+        if (json_is(key, len, "bytes")) {
+            detail->bytes = read_u64(js);
+            ev->has_detail |= ev->kind == SPAN_MEMCPY || ev->kind == SPAN_MEMSET;
+            return;
+        }
+        if (json_is(key, len, "dtype")) {
+            detail->dtype = read_string(k);
+            ev->has_detail = true;
+            return;
+        }
+        break;
+    case 8:
+        if (json_is(key, len, "Src Rank") || json_is(key, len, "Dst Rank")) {
+            detail->peer = read_i32(js, -1);
+            ev->has_detail = true;
+            return;
+        }
+        break;
+    case 10:
+        if (json_is(key, len, "Input Dims")) {
+            if (ev->has_name && !name_is_communication(k, ev->name))
+                break;
+            ev->dims_numel = read_dims(js);
+            return;
+        }
+        if (json_is(key, len, "Input type")) {
+            if (ev->has_name && !name_is_communication(k, ev->name))
+                break;
+            ev->dims_type = read_types(k);
+            return;
+        }
+        if (json_is(key, len, "Group size")) {
+            detail->group_size = read_i32(js, 0);
+            ev->has_detail = true;
+            return;
+        }
+        break;
+    case 11:
+        if (json_is(key, len, "correlation")) {
+            ev->correlation = read_u64(js);
+            return;
+        }
+        if ((key[0] == 'E' || key[0] == 'e') && memcmp(key + 1, "xternal id", 10) == 0) {
+            ev->external = read_u32(js);
+            return;
+        }
+        break;
+    case 13:
+        if (json_is(key, len, "Fwd thread id")) {
+            ev->fwd_thread = read_u32(js);
+            return;
+        }
+        if (json_is(key, len, "In msg nelems")) {
+            detail->numel = read_u64(js);
+            ev->has_detail = true;
+            return;
+        }
+        break;
+    case 14:
+        if (json_is(key, len, "Out msg nelems")) {
+            detail->out_numel = read_u64(js);
+            ev->has_detail = true;
+            return;
+        }
+        if (json_is(key, len, "wait_on_stream")) {
+            detail->wait_stream = json_read_decimal(js, 0, &v) == JSON_VALUE ? v : -1;
+            return;
+        }
+        if (json_is(key, len, "cuda_sync_kind")) {
+            const char *text;
+            size_t text_len;
+            if (json_scalar(js, &text, &text_len))
+                detail->sync = (int32_t)sync_kind_of(text, text_len);
+            return;
+        }
+        break;
+    case 15:
+        if (json_is(key, len, "Sequence number")) {
+            ev->sequence = read_i32(js, -1);
+            return;
+        }
+        if (json_is(key, len, "Collective name")) {
+            detail->collective = read_string(k);
+            ev->has_detail = true;
+            return;
+        }
+        break;
+    case 18:
+        if (json_is(key, len, "Record function id")) {
+            ev->record_fn = read_u32(js);
+            return;
+        }
+        if (json_is(key, len, "Process Group Name")) {
+            detail->process_group = read_text(k);
+            ev->has_detail = true;
+            return;
+        }
+        break;
+    case 19:
+        if (json_is(key, len, "Process Group Ranks")) {
+            detail->group_ranks = read_text(k);
+            ev->has_detail = true;
+            return;
+        }
+        break;
+    case 33:
+        if (json_is(key, len, "wait_on_cuda_event_record_corr_id")) {
+            detail->wait_correlation = read_u64(js);
+            return;
+        }
+        break;
+    default:
+        break;
+    }
+    json_skip(js);
+}
+
+static void read_args(struct kineto *k, struct event *ev)
+{
+    struct json *js = k->js;
+    const char *key;
+    size_t len;
+    /* flows, instants and counters carry nothing of use; python functions only their call tree */
+    if (json_peek(js) != '{' || (ev->ph && ev->ph != 'X' && ev->ph != 'M' && ev->ph != 'B') ||
+        ev->kind == SPAN_PYTHON) {
+        json_skip(js);
+        return;
+    }
+    js->p++;
+    while (json_object_next(js, &key, &len))
+        read_arg(k, ev, key, len);
+}
+
+static uint32_t find_track(struct kineto *k, bool gpu, uint64_t pid, int64_t id)
+{
+    struct trace_part *part = k->part;
+    uint32_t last = k->last_track[gpu];
+    if (last < part->tracks.n && part->tracks.at[last].track.pid == pid &&
+        part->tracks.at[last].track.id == id && part->tracks.at[last].track.gpu == gpu)
+        return last;
+    if ((part->tracks.n + 1) * 2 > k->n_track_slots) {
+        uint32_t n_slots = k->n_track_slots ? k->n_track_slots * 2 : 64;
+        uint32_t *slots = calloc(n_slots, sizeof *slots);
+        if (!slots) {
+            k->no_memory = true;
+            return 0;
+        }
+        for (uint32_t i = 0; i < part->tracks.n; i++) {
+            const struct trace_track *track = &part->tracks.at[i].track;
+            uint64_t slot = map_mix(map_mix(track->pid * 2 + track->gpu) ^ (uint64_t)track->id);
+            while (slots[slot & (n_slots - 1)])
+                slot++;
+            slots[slot & (n_slots - 1)] = i + 1;
+        }
+        free(k->track_slots);
+        k->track_slots = slots;
+        k->n_track_slots = n_slots;
+    }
+    uint64_t slot = map_mix(map_mix(pid * 2 + gpu) ^ (uint64_t)id);
+    for (;; slot++) {
+        uint32_t found = k->track_slots[slot & (k->n_track_slots - 1)];
+        if (!found)
+            break;
+        const struct trace_track *track = &part->tracks.at[found - 1].track;
+        if (track->pid == pid && track->id == id && track->gpu == gpu)
+            return k->last_track[gpu] = found - 1;
+    }
+    struct part_track fresh = {.track = {.gpu = gpu, .pid = pid, .id = id}};
+    if (part->tracks.n >= UINT32_MAX / 4 || array_push(&part->tracks, fresh) < 0) {
+        k->no_memory = true;
+        return 0;
+    }
+    k->track_slots[slot & (k->n_track_slots - 1)] = (uint32_t)part->tracks.n;
+    return k->last_track[gpu] = (uint32_t)part->tracks.n - 1;
+}
+
+static void add_span(struct kineto *k, struct event *ev)
+{
+    struct trace_part *part = k->part;
+    if (ev->kind >= SPAN_OTHER)
+        return;
+    if (ev->ts != JSON_VALUE) {
+        part->losses.n_no_time += ev->ts == JSON_NO_VALUE;
+        part->losses.n_overflow += ev->ts == JSON_SATURATED;
+        return;
+    }
+    int64_t end_ns;
+    if (ev->dur == JSON_NO_VALUE) {
+        part->losses.n_no_dur++;
+        return;
+    }
+    if (ev->dur_ns < 0) {
+        part->losses.n_negative++;
+        return;
+    }
+    if (ev->dur == JSON_SATURATED || __builtin_add_overflow(ev->ts_ns, ev->dur_ns, &end_ns)) {
+        part->losses.n_overflow++;
+        return;
+    }
+    bool gpu = on_gpu(ev->kind);
+    uint32_t track = find_track(k, gpu, ev->pid, ev->tid);
+    struct trace_span *span = k->no_memory ? NULL : part_add_span(part);
+    if (!span) {
+        k->no_memory = true;
+        return;
+    }
+    *span = (struct trace_span){
+        .start_ns = ev->ts_ns,
+        .dur_ns = ev->dur_ns,
+        .correlation = ev->correlation,
+        .name = ev->name,
+        .track = track,
+        .external = ev->external,
+        .record_fn = ev->record_fn,
+        .sequence = ev->sequence,
+        .fwd_thread = ev->fwd_thread,
+        .detail = NO_ID,
+        .kind = ev->kind,
+        .parent = NO_ID,
+    };
+    part->tracks.at[track].n_spans++;
+    if (part->n_spans == 1 || ev->ts_ns < part->start_ns)
+        part->start_ns = ev->ts_ns;
+    if (part->n_spans == 1 || end_ns > part->end_ns)
+        part->end_ns = end_ns;
+    if ((ev->dims_numel || ev->dims_type) && name_is_communication(k, ev->name)) {
+        if (!ev->detail.numel)
+            ev->detail.numel = ev->dims_numel;
+        if (!ev->detail.dtype)
+            ev->detail.dtype = ev->dims_type;
+        ev->has_detail = true;
+    }
+    if (ev->kind == SPAN_SYNC) {
+        if (ev->detail.sync == SYNC_NONE)
+            ev->detail.sync = (int32_t)sync_kind_of(strtab_get(&part->names, ev->name),
+                                                    strtab_len(&part->names, ev->name));
+        ev->has_detail = true;
+    }
+    if (ev->has_detail) {
+        span->detail = (uint32_t)part->details.n;
+        if (part->details.n >= NO_ID - 1 || array_push(&part->details, ev->detail) < 0)
+            k->no_memory = true;
+    }
+    if (ev->correlation && !part->has_correlation) {
+        part->has_correlation = true;
+        array_fini(&part->launches);
+    }
+    if (ev->record_fn)
+        part->has_record_fn = true;
+    if (gpu && ev->kind != SPAN_GPU_ANNOTATION && ev->external && ev->correlation) {
+        k->n_external_is_correlation += ev->external == (uint32_t)ev->correlation;
+        k->n_external_differs += ev->external != (uint32_t)ev->correlation;
+    }
+    if (!gpu && ev->kind == SPAN_CPU_OP && !part->pid)
+        part->pid = ev->pid;
+}
+
+static void add_flow(struct kineto *k, const struct event *ev)
+{
+    struct trace_part *part = k->part;
+    if (ev->ts != JSON_VALUE || ev->flow == FLOW_NONE)
+        return;
+    struct part_flow flow = {
+        .ts_ns = ev->ts_ns, .id = ev->flow_id, .start = ev->ph == 's'};
+    if (ev->flow == FLOW_FWDBWD) {
+        flow.track = find_track(k, false, ev->pid, ev->tid);
+        if (array_push(&part->links, flow) < 0)
+            k->no_memory = true;
+    } else if (!part->has_correlation) {
+        /* both ends name a thread or a stream; which, is seen when spans are known */
+        flow.track = find_track(k, false, ev->pid, ev->tid);
+        if (array_push(&part->launches, flow) < 0)
+            k->no_memory = true;
+    }
+}
+
+static uint64_t stack_key(const struct event *ev)
+{
+    uint64_t key = map_mix(map_mix(ev->pid + 1) ^ (uint64_t)ev->tid);
+    return key ? key : 1;
+}
+
+static void open_span(struct kineto *k, const struct event *ev)
+{
+    uint64_t below = 0, key = stack_key(ev);
+    map_get(&k->stacks, key, &below);
+    uint32_t slot = k->free_open;
+    if (slot) {
+        k->free_open = k->open.at[slot - 1].below;
+    } else if (k->open.n >= MAX_OPEN) {
+        k->part->losses.n_unpaired++;
+        return;
+    } else {
+        struct open_span none = {0};
+        if (array_push(&k->open, none) < 0) {
+            k->no_memory = true;
+            return;
+        }
+        slot = (uint32_t)k->open.n;
+    }
+    k->open.at[slot - 1] = (struct open_span){*ev, (uint32_t)below};
+    if (map_set(&k->stacks, key, slot) < 0)
+        k->no_memory = true;
+}
+
+static void close_span(struct kineto *k, const struct event *end)
+{
+    uint64_t slot = 0, key = stack_key(end);
+    if (!map_get(&k->stacks, key, &slot) || slot == 0) {
+        k->part->losses.n_unpaired++;
+        return;
+    }
+    struct open_span *open = &k->open.at[slot - 1];
+    struct event ev = open->event;
+    if (map_set(&k->stacks, key, open->below) < 0)
+        k->no_memory = true;
+    open->below = k->free_open;
+    k->free_open = (uint32_t)slot;
+    ev.dur = end->ts == JSON_NO_VALUE || ev.ts == JSON_NO_VALUE ? JSON_NO_VALUE : JSON_VALUE;
+    if (ev.dur == JSON_VALUE && __builtin_sub_overflow(end->ts_ns, ev.ts_ns, &ev.dur_ns))
+        ev.dur = JSON_SATURATED;
+    add_span(k, &ev);
+}
+
+static void add_label(struct kineto *k, const struct event *ev)
+{
+    const struct strtab *names = &k->part->names;
+    if (!json_is(strtab_get(names, ev->name), strtab_len(names, ev->name), "thread_name"))
+        return;
+    struct part_label label = {ev->pid, ev->tid, ev->label};
+    if (array_push(&k->part->labels, label) < 0)
+        k->no_memory = true;
+}
+
+static void read_event(struct kineto *k)
+{
+    struct json *js = k->js;
+    const char *key, *text;
+    size_t len;
+    struct event ev;
+    /* the detail is cleared only as far as needed: most events have none */
+    memset(&ev, 0, sizeof ev);
+    ev.kind = KIND_NONE;
+    ev.sequence = -1;
+    ev.detail.peer = -1;
+    ev.detail.comm_sequence = -1;
+    ev.detail.wait_stream = -1;
+    js->p++; /* { */
+    while (json_object_next(js, &key, &len)) {
+        switch (len) {
+        case 2:
+            if (key[0] == 'p' && key[1] == 'h') {
+                if (json_scalar(js, &text, &len))
+                    ev.ph = len == 1 ? text[0] : '?';
+                continue;
+            }
+            if (key[0] == 't' && key[1] == 's') {
+                ev.ts = json_read_decimal(js, 3, &ev.ts_ns);
+                continue;
+            }
+            if (key[0] == 'i' && key[1] == 'd') {
+                ev.flow_id = (uint64_t)read_id(js);
+                continue;
+            }
+            break;
+        case 3:
+            if (memcmp(key, "cat", 3) == 0) {
+                if (json_scalar(js, &text, &len))
+                    set_category(&ev, text, len);
+                continue;
+            }
+            if (memcmp(key, "pid", 3) == 0) {
+                ev.pid = (uint64_t)read_id(js);
+                continue;
+            }
+            if (memcmp(key, "tid", 3) == 0) {
+                ev.tid = read_id(js);
+                continue;
+            }
+            if (memcmp(key, "dur", 3) == 0) {
+                ev.dur = json_read_decimal(js, 3, &ev.dur_ns);
+                continue;
+            }
+            break;
+        case 4:
+            if (memcmp(key, "name", 4) == 0) {
+                ev.name = read_string(k);
+                ev.has_name = true;
+                continue;
+            }
+            if (memcmp(key, "args", 4) == 0) {
+                read_args(k, &ev);
+                continue;
+            }
+            break;
+        default:
+            break;
+        }
+        json_skip(js);
+    }
+    if (js->fail != JSON_OK)
+        return; /* an event that is not whole is none */
+    k->part->n_events++;
+    switch (ev.ph) {
+    case 'X':
+        add_span(k, &ev);
+        break;
+    case 'B':
+        open_span(k, &ev);
+        break;
+    case 'E':
+        close_span(k, &ev);
+        break;
+    case 's':
+    case 'f':
+        add_flow(k, &ev);
+        break;
+    case 'M':
+        add_label(k, &ev);
+        break;
+    default:
+        break;
+    }
+}
+
+/* A bare array that is left open is how some writers end: only a cut event is a loss then. */
+static void read_events(struct kineto *k, bool may_stay_open)
+{
+    struct json *js = k->js;
+    while (!k->no_memory) {
+        int c = json_peek(js);
+        while (c == ',') {
+            js->p++;
+            c = json_peek(js);
+        }
+        if ((c < 0 && may_stay_open && js->fail == JSON_OK) || !json_array_next(js))
+            return;
+        if (json_peek(js) == '{') {
+            read_event(k);
+        } else {
+            k->part->losses.n_broken++;
+            json_skip(js);
+        }
+    }
+}
+
+/* One entry of distributedInfo.pg_config. */
+static void read_group(struct kineto *k)
+{
+    struct json *js = k->js;
+    struct trace_group group = {0};
+    ARRAY(int32_t) ranks = {0};
+    const char *key;
+    size_t len;
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        if (json_is(key, len, "pg_name")) {
+            group.name = read_text(k);
+        } else if (json_is(key, len, "pg_desc")) {
+            group.description = read_string(k);
+        } else if (json_is(key, len, "ranks") && json_peek(js) == '[') {
+            js->p++;
+            while (json_array_next(js)) {
+                int32_t rank = read_i32(js, -1);
+                if (rank >= 0 && array_push(&ranks, rank) < 0)
+                    k->no_memory = true;
+            }
+        } else {
+            json_skip(js);
+        }
+    }
+    if (js->fail == JSON_OK && !k->no_memory) {
+        group.n_ranks = (uint32_t)ranks.n;
+        group.ranks = arena_array(&k->part->arena, ranks.n, sizeof *ranks.at);
+        if (!group.ranks)
+            k->no_memory = true;
+        else if (ranks.n)
+            memcpy(group.ranks, ranks.at, ranks.n * sizeof *ranks.at);
+        if (!k->no_memory && array_push(&k->part->groups, group) < 0)
+            k->no_memory = true;
+    }
+    array_fini(&ranks);
+}
+
+static void read_distributed_info(struct kineto *k)
+{
+    struct json *js = k->js;
+    const char *key;
+    size_t len;
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        if (json_is(key, len, "rank")) {
+            int32_t rank = read_i32(js, -1);
+            if (rank >= 0) {
+                k->part->rank = rank;
+                k->part->has_rank = true;
+            }
+        } else if (json_is(key, len, "world_size")) {
+            int32_t size = read_i32(js, 0);
+            k->part->world_size = size > 0 ? size : 0;
+        } else if (json_is(key, len, "backend")) {
+            k->part->backend = read_string(k);
+        } else if (json_is(key, len, "pg_config") && json_peek(js) == '[') {
+            js->p++;
+            while (json_array_next(js)) {
+                if (json_peek(js) == '{')
+                    read_group(k);
+                else
+                    json_skip(js);
+            }
+        } else {
+            json_skip(js);
+        }
+    }
+}
+
+static void read_document(struct kineto *k)
+{
+    struct json *js = k->js;
+    const char *key;
+    size_t len;
+    int c = json_peek(js);
+    if (c == 0xEF && js->end - js->p >= 3) {
+        js->p += 3;
+        c = json_peek(js);
+    }
+    if (c == '[') {
+        js->p++;
+        read_events(k, true);
+        return;
+    }
+    if (c != '{') {
+        json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
+        return;
+    }
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        c = json_peek(js);
+        if (c == '[' && json_is(key, len, "traceEvents")) {
+            js->p++;
+            read_events(k, false);
+        } else if (c == '{' && json_is(key, len, "distributedInfo")) {
+            read_distributed_info(k);
+        } else if (json_is(key, len, "baseTimeNanoseconds")) {
+            int64_t base;
+            if (json_read_decimal(js, 0, &base) == JSON_VALUE)
+                k->part->base_ns = base;
+        } else if (json_is(key, len, "host_name")) {
+            k->part->host = read_string(k);
+        } else {
+            json_skip(js);
+        }
+        if (k->no_memory)
+            return;
+    }
+}
+
+int kineto_read(struct json *js, struct trace_part *part, struct dpro_error *err)
+{
+    struct kineto k = {.js = js, .part = part, .last_track = {NO_ID, NO_ID}};
+    k.name_cache = calloc(NAME_CACHE, sizeof *k.name_cache);
+    if (!k.name_cache || strtab_add(&part->names, "", 0) == STRTAB_FULL)
+        k.no_memory = true;
+    else
+        read_document(&k);
+    for (size_t i = 0; i < k.stacks.n_slots; i++)
+        for (uint64_t slot = k.stacks.slots[i].key ? k.stacks.slots[i].value : 0; slot;
+             slot = k.open.at[slot - 1].below)
+            part->losses.n_unpaired++;
+    part->external_is_op = k.n_external_differs > k.n_external_is_correlation;
+    free(k.name_cache);
+    free(k.track_slots);
+    map_fini(&k.stacks);
+    array_fini(&k.name_flags);
+    array_fini(&k.open);
+    return k.no_memory ? dpro_error_nomem(err) : 0;
+}

@@ -1,0 +1,680 @@
+/* ingest/load.c: from paths to a trace: files are read in parallel, then joined by rank in the order
+ * of their names, so that the result does not depend on who finished first. */
+#include <inttypes.h>
+#include <regex.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/pool.h"
+#include "ingest/load.h"
+
+enum { RECOGNISE_BYTES = 1 << 20, RECOGNISE_CHUNK = 1 << 14, MAX_WINDOWS = UINT16_MAX };
+
+/* Ranks of one job record at about the same time; a capture of an hour is unheard of. */
+static const int64_t MAX_GAP_NS = 3600LL * 1000000000;
+/* Times above this are since the epoch (2001), below it since some boot. */
+static const int64_t EPOCH_NS = 1000000000LL * 1000000000;
+
+struct loader {
+    const struct dpro_trace_options *options;
+    struct source_list list;
+    struct dpro_trace *trace;
+    atomic_uint_fast64_t bytes_done;
+    uint64_t bytes_total;
+};
+
+struct reading {
+    struct loader *loader;
+    uint64_t reported;
+};
+
+static void report_chunk(void *arg, struct input *in)
+{
+    struct reading *reading = arg;
+    uint64_t fresh = in->read_bytes - reading->reported;
+    if (fresh < 1 << 20 && !in->ended)
+        return;
+    reading->reported = in->read_bytes;
+    uint64_t done = atomic_fetch_add(&reading->loader->bytes_done, fresh) + fresh;
+    log_progress(&reading->loader->options->sink, "read", "bytes", done,
+                 reading->loader->bytes_total);
+}
+
+static int recognise_source(struct source *source)
+{
+    struct input in;
+    struct json js;
+    int rc = input_open(&in, source->path, &source->err);
+    if (rc < 0)
+        return rc;
+    rc = json_init(&js, &in, RECOGNISE_CHUNK, &source->err);
+    if (rc == 0) {
+        js.limit = RECOGNISE_BYTES;
+        source->kind = recognise(&js);
+        if (js.fail == JSON_IO)
+            rc = source->err.code;
+        source->damage = in.damage;
+        json_fini(&js);
+    }
+    input_close(&in);
+    return rc;
+}
+
+static int read_source(struct loader *loader, struct source *source)
+{
+    int rc = recognise_source(source);
+    if (rc < 0 || source->kind == DPRO_FILE_OTHER)
+        return rc;
+    struct input in;
+    struct json js;
+    struct reading reading = {.loader = loader};
+    rc = input_open(&in, source->path, &source->err);
+    if (rc < 0)
+        return rc;
+    rc = json_init(&js, &in, 0, &source->err);
+    if (rc == 0) {
+        js.on_chunk = report_chunk;
+        js.arg = &reading;
+        rc = source->kind == DPRO_FILE_KINETO ? kineto_read(&js, &source->part, &source->err)
+                                              : et_read(&js, &source->part, &source->err);
+        source->fail = js.fail;
+        source->fail_offset = json_offset(&js);
+        if (rc == 0 && js.fail == JSON_IO && source->part.n_events == 0)
+            rc = source->err.code;
+        json_fini(&js);
+    }
+    source->damage = in.damage;
+    source->size_bytes = in.size_bytes;
+    source->read_bytes = in.read_bytes;
+    source->json_bytes = in.out_bytes;
+    input_close(&in);
+    return rc;
+}
+
+static void read_item(void *arg, size_t item)
+{
+    struct loader *loader = arg;
+    struct source *source = &loader->list.at[item];
+    source->rc = read_source(loader, source);
+}
+
+/* 91204 -> "91,204" */
+static const char *count(char out[32], uint64_t n)
+{
+    char digits[24];
+    int len = snprintf(digits, sizeof digits, "%" PRIu64, n), o = 0;
+    for (int i = 0; i < len; i++) {
+        if (i > 0 && (len - i) % 3 == 0)
+            out[o++] = ',';
+        out[o++] = digits[i];
+    }
+    out[o] = '\0';
+    return out;
+}
+
+static bool is_damaged(const struct source *source)
+{
+    return source->fail != JSON_OK || source->damage;
+}
+
+static void warn_damage(struct loader *loader, const struct source *source)
+{
+    static const char *const reasons[] = {
+        [JSON_ENDED] = "the file ends in the middle of its JSON",
+        [JSON_BAD] = "no valid JSON from here on",
+        [JSON_DEEP] = "nested deeper than 256",
+        [JSON_IO] = "could not be read further",
+        [JSON_MEMORY] = "out of memory",
+    };
+    const char *reason = source->damage ? source->damage : reasons[source->fail];
+    uint64_t left = source->size_bytes > source->read_bytes
+                        ? (source->size_bytes - source->read_bytes) * 100 / source->size_bytes
+                        : 0;
+    char n[32], lost[48] = "";
+    if (left)
+        snprintf(lost, sizeof lost, ", %" PRIu64 " %% of the file is lost", left);
+    trace_warn(loader->trace, &loader->options->sink,
+               "%s: byte %" PRIu64 " of the JSON: %s; the %s %s before it are used%s; copy or "
+               "record the file again",
+               source->path, source->fail != JSON_OK ? source->fail_offset : source->json_bytes,
+               reason, count(n, source->part.n_events),
+               source->kind == DPRO_FILE_KINETO ? "events" : "nodes", lost);
+}
+
+static void warn_losses(struct loader *loader, const struct source *source)
+{
+    const struct part_losses *l = &source->part.losses;
+    const struct {
+        uint64_t n;
+        const char *what;
+    } kinds[] = {
+        {l->n_no_time, "without a start time"},
+        {l->n_no_dur, "without a duration"},
+        {l->n_negative, "with a negative duration"},
+        {l->n_overflow, "beyond 64-bit nanoseconds"},
+        {l->n_unpaired, "begun or ended only"},
+        {l->n_broken, "that are no JSON objects"},
+    };
+    uint64_t n_lost = 0;
+    char text[512] = "", number[32];
+    size_t len = 0;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        if (!kinds[i].n)
+            continue;
+        n_lost += kinds[i].n;
+        len += (size_t)snprintf(text + len, sizeof text - len, "%s%s %s", len ? ", " : "",
+                                count(number, kinds[i].n), kinds[i].what);
+    }
+    if (n_lost == 0)
+        return;
+    char *space = strchr(text, ' '), total[32];
+    trace_warn(loader->trace, &loader->options->sink, "%s: %.*s of %s spans%s, skipped",
+               source->path, (int)(space - text), text,
+               count(total, source->part.n_spans + n_lost), space);
+}
+
+/* What reading said about each file; decides which go on. */
+static int check_sources(struct loader *loader, struct dpro_error *err)
+{
+    for (size_t i = 0; i < loader->list.n; i++) {
+        struct source *source = &loader->list.at[i];
+        if (source->rc == DPRO_ENOMEM || (source->rc < 0 && source->named)) {
+            *err = source->err;
+            return source->rc;
+        }
+        if (source->rc < 0) {
+            trace_warn(loader->trace, &loader->options->sink, "%s; skipped", source->err.text);
+            source->kind = DPRO_FILE_OTHER;
+            continue;
+        }
+        if (source->kind == DPRO_FILE_OTHER && source->named)
+            return dpro_error_set(
+                err, source->size_bytes ? DPRO_EFORMAT : DPRO_EEMPTY,
+                source->size_bytes ? "%s: not a trace that dpro knows; give a PyTorch profiler "
+                                     "(Kineto) or execution trace, JSON or JSON.gz"
+                                   : "%s: empty file; record it again",
+                source->path);
+        if (source->kind == DPRO_FILE_OTHER)
+            continue;
+        if (is_damaged(source))
+            warn_damage(loader, source);
+        warn_losses(loader, source);
+        struct trace_part *part = &source->part;
+        int64_t end;
+        if (part->n_spans && (__builtin_add_overflow(part->end_ns, part->base_ns, &end) ||
+                              __builtin_add_overflow(part->start_ns, part->base_ns, &end))) {
+            trace_warn(loader->trace, &loader->options->sink,
+                       "%s: baseTimeNanoseconds leads beyond 64 bits, ignored", source->path);
+            part->base_ns = 0;
+        }
+        part->start_ns += part->n_spans ? part->base_ns : 0;
+        part->end_ns += part->n_spans ? part->base_ns : 0;
+        if (source->kind == DPRO_FILE_KINETO && part->n_spans == 0)
+            trace_warn(loader->trace, &loader->options->sink,
+                       "%s: no PyTorch spans among its %" PRIu64
+                       " events; was the profiler active?",
+                       source->path, part->n_events);
+    }
+    return 0;
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static int rank_by_regex(const regex_t *regex, const char *path)
+{
+    const char *names[] = {base_name(path), path};
+    for (size_t i = 0; i < 2; i++) {
+        regmatch_t match[2];
+        if (regexec(regex, names[i], 2, match, 0) != 0 || match[1].rm_so < 0)
+            continue;
+        char *end;
+        long rank = strtol(names[i] + match[1].rm_so, &end, 10);
+        if (end == names[i] + match[1].rm_eo && match[1].rm_eo > match[1].rm_so && rank >= 0 &&
+            rank < 10000000)
+            return (int)rank;
+    }
+    return -1;
+}
+
+static bool usable(const struct source *source)
+{
+    return source->kind == DPRO_FILE_KINETO ? source->part.n_spans > 0
+                                            : source->kind == DPRO_FILE_EXECUTION_TRACE &&
+                                                  source->part.et_nodes.n > 0;
+}
+
+static int find_ranks(struct loader *loader, struct dpro_error *err)
+{
+    const char *pattern = loader->options->rank_regex;
+    regex_t regex;
+    if (pattern) {
+        int bad = regcomp(&regex, pattern, REG_EXTENDED);
+        if (bad) {
+            char text[128];
+            regerror(bad, &regex, text, sizeof text);
+            return dpro_error_set(err, DPRO_EUSAGE, "--rank-regex '%s': %s", pattern, text);
+        }
+        if (regex.re_nsub < 1) {
+            regfree(&regex);
+            return dpro_error_set(err, DPRO_EUSAGE,
+                                  "--rank-regex '%s': put the rank in parentheses, e.g. "
+                                  "'rank([0-9]+)'",
+                                  pattern);
+        }
+    }
+    size_t n_kineto = 0;
+    int rc = 0;
+    for (size_t i = 0; i < loader->list.n; i++)
+        n_kineto += loader->list.at[i].kind == DPRO_FILE_KINETO && usable(&loader->list.at[i]);
+    for (size_t i = 0; i < loader->list.n && rc == 0; i++) {
+        struct source *source = &loader->list.at[i];
+        if (!usable(source))
+            continue;
+        if (pattern) {
+            source->rank = rank_by_regex(&regex, source->path);
+            if (source->rank < 0)
+                rc = dpro_error_set(err, DPRO_EFORMAT,
+                                    "%s: --rank-regex '%s' finds no rank in its name",
+                                    source->path, pattern);
+            continue;
+        }
+        source->rank = source->part.has_rank ? source->part.rank : path_rank(source->path);
+        if (source->rank < 0 && source->kind == DPRO_FILE_KINETO) {
+            if (n_kineto == 1)
+                source->rank = 0;
+            else
+                rc = dpro_error_set(err, DPRO_EFORMAT,
+                                    "%s: cannot tell its rank from its metadata or name; use "
+                                    "--rank-regex, e.g. --rank-regex 'gpu([0-9]+)'",
+                                    source->path);
+        }
+    }
+    if (pattern)
+        regfree(&regex);
+    /* execution traces without a rank in their name: by process id, else there is only one rank */
+    for (size_t i = 0; i < loader->list.n && rc == 0; i++) {
+        struct source *source = &loader->list.at[i];
+        if (source->kind != DPRO_FILE_EXECUTION_TRACE || !usable(source) || source->rank >= 0)
+            continue;
+        int same_pid = -1, any = -1;
+        bool one = true;
+        for (size_t j = 0; j < loader->list.n; j++) {
+            const struct source *other = &loader->list.at[j];
+            if (other->kind != DPRO_FILE_KINETO || !usable(other))
+                continue;
+            if (other->part.pid == source->part.pid && source->part.pid && same_pid < 0)
+                same_pid = other->rank;
+            one &= any < 0 || any == other->rank;
+            any = other->rank;
+        }
+        source->rank = same_pid >= 0 ? same_pid : one ? any : -1;
+        if (source->rank < 0)
+            trace_warn(loader->trace, &loader->options->sink,
+                       "%s: execution trace of no known rank, skipped; use --rank-regex",
+                       source->path);
+    }
+    return rc;
+}
+
+static const char *name_of(const struct source *source, uint32_t id)
+{
+    return strtab_get(&source->part.names, id);
+}
+
+/* Two files that cannot be of one job. */
+static int check_one_job(const struct loader *loader, struct dpro_error *err)
+{
+    const struct source *sized = NULL, *backed = NULL, *timed = NULL;
+    int64_t start = 0, end = 0;
+    for (size_t i = 0; i < loader->list.n; i++) {
+        const struct source *source = &loader->list.at[i];
+        const struct trace_part *part = &source->part;
+        if (source->kind != DPRO_FILE_KINETO || !usable(source))
+            continue;
+        if (part->world_size && sized && sized->part.world_size != part->world_size)
+            return dpro_error_set(err, DPRO_EFORMAT,
+                                  "%s and %s: of different jobs (world size %d and %d); give one "
+                                  "job's files only",
+                                  sized->path, source->path, sized->part.world_size,
+                                  part->world_size);
+        if (part->world_size && !sized)
+            sized = source;
+        const char *backend = name_of(source, part->backend);
+        if (*backend && backed && strcmp(name_of(backed, backed->part.backend), backend) != 0)
+            return dpro_error_set(err, DPRO_EFORMAT,
+                                  "%s and %s: of different jobs (backend %s and %s); give one "
+                                  "job's files only",
+                                  backed->path, source->path,
+                                  name_of(backed, backed->part.backend), backend);
+        if (*backend && !backed)
+            backed = source;
+        if (part->start_ns < EPOCH_NS)
+            continue;
+        if (timed && timed->rank != source->rank &&
+            (part->start_ns - end > MAX_GAP_NS || start - part->end_ns > MAX_GAP_NS))
+            return dpro_error_set(err, DPRO_EFORMAT,
+                                  "%s and %s: recorded %" PRId64
+                                  " minutes apart, so not of one run; give one run's files only",
+                                  timed->path, source->path,
+                                  (part->start_ns > end ? part->start_ns - end
+                                                        : start - part->end_ns) /
+                                      60000000000);
+        if (!timed || part->start_ns < start)
+            start = part->start_ns;
+        if (!timed || part->end_ns > end)
+            end = part->end_ns;
+        if (!timed)
+            timed = source;
+    }
+    return 0;
+}
+
+static int merge_names(struct loader *loader, struct dpro_error *err)
+{
+    struct strtab *names = &loader->trace->names;
+    if (strtab_add(names, "", 0) == STRTAB_FULL)
+        return dpro_error_nomem(err);
+    for (size_t i = 0; i < loader->list.n; i++) {
+        struct source *source = &loader->list.at[i];
+        const struct strtab *from = &source->part.names;
+        if (!usable(source) || source->rank < 0)
+            continue;
+        source->names = malloc((from->n + (size_t)1) * sizeof *source->names);
+        if (!source->names)
+            return dpro_error_nomem(err);
+        source->names[0] = 0;
+        for (uint32_t id = 0; id < from->n; id++) {
+            source->names[id] = strtab_add(names, from->entries[id].text, from->entries[id].len);
+            if (source->names[id] == STRTAB_FULL)
+                return dpro_error_nomem(err);
+        }
+        strtab_fini(&source->part.names);
+    }
+    return 0;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct source *x = *(struct source *const *)a, *y = *(struct source *const *)b;
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    if (x->kind != y->kind)
+        return x->kind == DPRO_FILE_KINETO ? -1 : 1;
+    if (x->kind == DPRO_FILE_KINETO && x->part.start_ns != y->part.start_ns)
+        return x->part.start_ns < y->part.start_ns ? -1 : 1;
+    return (x > y) - (x < y);
+}
+
+/* Copies what the rank knows of itself and of its process groups. */
+static int describe_rank(struct loader *loader, struct rank_job *job, struct dpro_error *err)
+{
+    struct trace_rank *rank = job->rank;
+    for (size_t w = 0; w < job->n_windows; w++) {
+        const struct source *source = job->windows[w];
+        const struct trace_part *part = &source->part;
+        if (!rank->world_size)
+            rank->world_size = part->world_size;
+        if (!rank->pid)
+            rank->pid = part->pid;
+        if (!rank->host)
+            rank->host = source->names[part->host];
+        if (!rank->backend)
+            rank->backend = source->names[part->backend];
+        if (rank->n_groups || part->groups.n == 0)
+            continue;
+        rank->groups = arena_array(&loader->trace->arena, part->groups.n, sizeof *rank->groups);
+        if (!rank->groups)
+            return dpro_error_nomem(err);
+        for (size_t g = 0; g < part->groups.n; g++) {
+            struct trace_group group = part->groups.at[g];
+            const int32_t *ranks = group.ranks;
+            group.name = source->names[group.name];
+            group.description = source->names[group.description];
+            group.ranks =
+                arena_array(&loader->trace->arena, group.n_ranks, sizeof *group.ranks);
+            if (!group.ranks)
+                return dpro_error_nomem(err);
+            if (group.n_ranks)
+                memcpy(group.ranks, ranks, group.n_ranks * sizeof *ranks);
+            rank->groups[rank->n_groups++] = group;
+        }
+    }
+    if (!rank->pid && job->execution_trace)
+        rank->pid = job->execution_trace->part.pid;
+    return 0;
+}
+
+/* Makes room for all that rank_build fills in; the arena is not for several threads. */
+static int make_room(struct loader *loader, struct rank_job *job, struct dpro_error *err)
+{
+    struct arena *arena = &loader->trace->arena;
+    struct trace_rank *rank = job->rank;
+    uint64_t n_spans = 0, n_details = 0, n_links = 0, n_tracks = 0;
+    for (size_t w = 0; w < job->n_windows; w++) {
+        const struct trace_part *part = &job->windows[w]->part;
+        n_spans += part->n_spans;
+        n_details += part->details.n;
+        n_tracks += part->tracks.n;
+        n_links += part->links.n;
+    }
+    if (n_spans >= NO_ID || n_details >= NO_ID || n_links >= NO_ID || n_tracks >= NO_ID)
+        return dpro_error_set(err, DPRO_EFORMAT,
+                              "%s: rank %d: more than 4 billion spans; give fewer files",
+                              job->windows[0]->path, rank->rank);
+    const struct trace_part *et = job->execution_trace ? &job->execution_trace->part : NULL;
+    /* not cleared: pages are taken as they are filled, while the readers' blocks are given back */
+    rank->spans = arena_alloc(arena, n_spans * sizeof *rank->spans);
+    rank->details = arena_alloc(arena, n_details * sizeof *rank->details);
+    rank->links = arena_alloc(arena, n_links * sizeof *rank->links);
+    rank->tracks = arena_array(arena, n_tracks, sizeof *rank->tracks);
+    rank->windows = arena_array(arena, job->n_windows, sizeof *rank->windows);
+    rank->et_nodes = arena_alloc(arena, (et ? et->et_nodes.n : 0) * sizeof *rank->et_nodes);
+    rank->et_tensors = arena_alloc(arena, (et ? et->et_tensors.n : 0) * sizeof *rank->et_tensors);
+    if (!rank->spans || !rank->details || !rank->links || !rank->tracks || !rank->windows ||
+        !rank->et_nodes || !rank->et_tensors)
+        return dpro_error_nomem(err);
+    for (size_t w = 0; w < job->n_windows; w++) {
+        const struct source *source = job->windows[w];
+        rank->windows[rank->n_windows++] =
+            (struct trace_window){.file = (uint32_t)(source - loader->list.at),
+                                  .start_ns = source->part.start_ns,
+                                  .end_ns = source->part.end_ns,
+                                  .external_is_op = source->part.external_is_op};
+    }
+    return 0;
+}
+
+static int check_windows(const struct rank_job *job, struct dpro_error *err)
+{
+    if (job->n_windows > MAX_WINDOWS)
+        return dpro_error_set(err, DPRO_EFORMAT, "%s: rank %d has %zu files, more than %d",
+                              job->windows[0]->path, job->rank->rank, job->n_windows, MAX_WINDOWS);
+    for (size_t w = 1; w < job->n_windows; w++) {
+        const struct source *a = job->windows[w - 1], *b = job->windows[w];
+        if (a->device == b->device && a->inode == b->inode && a->inode)
+            return dpro_error_set(err, DPRO_EFORMAT, "%s and %s: the same file twice; name it once",
+                                  a->path, b->path);
+        if (b->part.start_ns < a->part.end_ns)
+            return dpro_error_set(err, DPRO_EFORMAT,
+                                  "%s and %s: both of rank %d and overlapping in time; give one of "
+                                  "them, or tell the ranks apart with --rank-regex",
+                                  a->path, b->path, job->rank->rank);
+    }
+    return 0;
+}
+
+static void build_item(void *arg, size_t item)
+{
+    rank_build(&((struct rank_job *)arg)[item]);
+}
+
+static int build_ranks(struct loader *loader, struct dpro_error *err)
+{
+    struct dpro_trace *trace = loader->trace;
+    struct source **sorted = calloc(loader->list.n + 1, sizeof *sorted);
+    struct rank_job *jobs = calloc(loader->list.n + 1, sizeof *jobs);
+    size_t n = 0, n_jobs = 0;
+    int rc = sorted && jobs ? 0 : dpro_error_nomem(err);
+    for (size_t i = 0; rc == 0 && i < loader->list.n; i++)
+        if (usable(&loader->list.at[i]) && loader->list.at[i].rank >= 0)
+            sorted[n++] = &loader->list.at[i];
+    if (rc == 0 && n)
+        qsort(sorted, n, sizeof *sorted, by_rank);
+    if (rc == 0) {
+        trace->ranks = arena_array(&trace->arena, n, sizeof *trace->ranks);
+        if (!trace->ranks)
+            rc = dpro_error_nomem(err);
+    }
+    for (size_t i = 0, end; rc == 0 && i < n; i = end) {
+        struct rank_job *job = &jobs[n_jobs];
+        job->rank = &trace->ranks[n_jobs++];
+        job->rank->rank = sorted[i]->rank;
+        job->windows = sorted + i;
+        for (end = i; end < n && sorted[end]->rank == sorted[i]->rank; end++) {
+            if (sorted[end]->kind == DPRO_FILE_KINETO)
+                job->n_windows++;
+            else if (!job->execution_trace)
+                job->execution_trace = sorted[end];
+            else
+                trace_warn(trace, &loader->options->sink,
+                           "%s: second execution trace of rank %d, skipped; %s is used",
+                           sorted[end]->path, sorted[end]->rank, job->execution_trace->path);
+        }
+        rc = check_windows(job, err);
+        if (rc == 0)
+            rc = describe_rank(loader, job, err);
+        if (rc == 0)
+            rc = make_room(loader, job, err);
+    }
+    if (rc == 0) {
+        trace->n_ranks = (uint32_t)n_jobs;
+        pool_run(n_jobs, loader->options->threads, build_item, jobs);
+    }
+    int world_size = 0;
+    for (size_t i = 0; rc == 0 && i < n_jobs; i++) {
+        const struct rank_job *job = &jobs[i];
+        if (job->no_memory)
+            rc = dpro_error_nomem(err);
+        if (job->rank->world_size > world_size)
+            world_size = job->rank->world_size;
+        if (job->rank->rank >= world_size)
+            world_size = job->rank->rank + 1;
+        char a[32];
+        if (job->n_duplicates)
+            trace_warn(trace, &loader->options->sink,
+                       "%s: %s spans written twice, one of each kept",
+                       job->windows[0]->path, count(a, job->n_duplicates));
+        if (job->execution_trace)
+            log_line(&loader->options->sink, DPRO_LOG_DEBUG,
+                     "%s: %u of %u nodes found in rank %d's profile (by %s)",
+                     job->execution_trace->path, job->n_et_matched, job->n_et_with_id,
+                     job->rank->rank, job->et_method ? job->et_method : "nothing");
+    }
+    trace->world_size = world_size;
+    free(sorted);
+    free(jobs);
+    return rc;
+}
+
+static int list_files(struct loader *loader, struct dpro_error *err)
+{
+    struct dpro_trace *trace = loader->trace;
+    trace->files = arena_array(&trace->arena, loader->list.n, sizeof *trace->files);
+    if (!trace->files)
+        return dpro_error_nomem(err);
+    for (size_t i = 0; i < loader->list.n; i++) {
+        const struct source *source = &loader->list.at[i];
+        char *path = arena_copy_string(&trace->arena, source->path, strlen(source->path));
+        if (!path)
+            return dpro_error_nomem(err);
+        trace->files[trace->n_files++] = (struct dpro_file_info){
+            .path = path,
+            .kind = source->kind,
+            .rank = source->rank,
+            .size_bytes = source->size_bytes,
+            .json_bytes = source->json_bytes,
+            .n_events = source->part.n_events,
+            .truncated = source->kind != DPRO_FILE_OTHER && is_damaged(source),
+        };
+        if (source->kind != DPRO_FILE_OTHER)
+            log_line(&loader->options->sink, DPRO_LOG_DEBUG,
+                     "%s: %s, rank %d, %" PRIu64 " events, %" PRIu64 " spans", source->path,
+                     source->kind == DPRO_FILE_KINETO ? "profile" : "execution trace",
+                     source->rank, source->part.n_events, source->part.n_spans);
+    }
+    return 0;
+}
+
+/* Nothing to work with: says of which file, and what to do. */
+static int check_any(const struct loader *loader, const char *first_path, struct dpro_error *err)
+{
+    const struct source *trace_file = NULL;
+    size_t n_et = 0;
+    for (size_t i = 0; i < loader->list.n; i++) {
+        const struct source *source = &loader->list.at[i];
+        if (source->kind == DPRO_FILE_KINETO && usable(source))
+            return 0;
+        n_et += source->kind == DPRO_FILE_EXECUTION_TRACE;
+        if (!trace_file && source->kind != DPRO_FILE_OTHER)
+            trace_file = source;
+    }
+    if (n_et)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "%s: an execution trace holds no times; add the profiler's trace "
+                              "(torch.profiler, export_chrome_trace) of the same run",
+                              trace_file->path);
+    if (trace_file)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "%s: no PyTorch spans in it; was torch.profiler active while the "
+                              "job trained?",
+                              trace_file->path);
+    return dpro_error_set(err, DPRO_EEMPTY,
+                          "%s: no trace file found in it; give a folder with PyTorch profiler "
+                          "traces (.json or .json.gz)",
+                          first_path);
+}
+
+static int load(struct loader *loader, const char *const *paths, size_t n_paths,
+                struct dpro_error *err)
+{
+    int rc = sources_find(&loader->list, paths, n_paths, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < loader->list.n; i++)
+        loader->bytes_total += loader->list.at[i].size_bytes;
+    pool_run(loader->list.n, loader->options->threads, read_item, loader);
+    if ((rc = check_sources(loader, err)) < 0 ||
+        (rc = check_any(loader, paths[0], err)) < 0 || (rc = find_ranks(loader, err)) < 0 ||
+        (rc = check_one_job(loader, err)) < 0 || (rc = list_files(loader, err)) < 0 ||
+        (rc = merge_names(loader, err)) < 0)
+        return rc;
+    return build_ranks(loader, err);
+}
+
+int dpro_trace_load(const char *const *paths, size_t n_paths,
+                    const struct dpro_trace_options *options, struct dpro_trace **trace,
+                    struct dpro_error *err)
+{
+    static const struct dpro_trace_options defaults;
+    struct loader loader = {.options = options ? options : &defaults};
+    if (n_paths == 0)
+        return dpro_error_set(err, DPRO_EUSAGE, "no trace given; name a folder or files");
+    loader.trace = calloc(1, sizeof *loader.trace);
+    if (!loader.trace)
+        return dpro_error_nomem(err);
+    int rc = load(&loader, paths, n_paths, err);
+    sources_fini(&loader.list);
+    if (rc < 0)
+        dpro_trace_destroy(loader.trace);
+    else
+        *trace = loader.trace;
+    return rc;
+}

@@ -1,0 +1,58 @@
+/* ingest/load.h: the steps between the files and the trace: finding files, joining parts by rank,
+ * finding the spans of execution-trace nodes. */
+#ifndef INGEST_LOAD_H
+#define INGEST_LOAD_H
+
+#include <sys/types.h>
+
+#include "base/file.h"
+#include "ingest/part.h"
+
+/* One file of the input. */
+struct source {
+    char *path;
+    bool named; /* by the caller, not found in a folder */
+    enum dpro_file_kind kind;
+    int rank; /* -1: none */
+    struct trace_part part;
+    uint32_t *names;         /* string id of the part -> of the trace */
+    int rc;                  /* of reading it, with err */
+    struct dpro_error err;
+    enum json_fail fail;     /* how the JSON ended */
+    const char *damage;      /* how the gzip stream ended; static text */
+    uint64_t fail_offset;    /* in the inflated text */
+    uint64_t size_bytes, read_bytes, json_bytes;
+    dev_t device;
+    ino_t inode;
+};
+
+struct source_list {
+    struct source *at;
+    size_t n, cap;
+};
+
+/* paths.c */
+int sources_find(struct source_list *list, const char *const *paths, size_t n_paths,
+                 struct dpro_error *err);
+void sources_fini(struct source_list *list);
+/* The rank in a file's name or its folder's, -1 when there is none. */
+int path_rank(const char *path);
+
+/* join.c: what one rank is made of, and where it goes. The arrays of *rank are allocated, as large as they
+ * can get; counts are set here. */
+struct rank_job {
+    struct trace_rank *rank;
+    struct source **windows; /* ascending in time */
+    size_t n_windows;
+    struct source *execution_trace; /* NULL: none */
+    uint32_t n_et_with_id, n_et_matched;
+    const char *et_method;
+    uint64_t n_duplicates;
+    bool no_memory;
+};
+void rank_build(struct rank_job *job);
+
+/* match.c: sets et_node.span and the windows' has_execution_trace. */
+void rank_match_execution_trace(struct rank_job *job);
+
+#endif

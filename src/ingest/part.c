@@ -1,0 +1,101 @@
+/* ingest/part.c: keeping one file's spans, and telling formats apart by content. */
+#include "ingest/part.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum { FIRST_BLOCK_BYTES = 1 << 16, LAST_BLOCK_BYTES = 1 << 20 };
+
+struct trace_span *part_add_span(struct trace_part *part)
+{
+    struct span_block *block = part->last_block;
+    if (!block || block->n == block->cap) {
+        size_t bytes = block ? block->map_bytes * 2 : FIRST_BLOCK_BYTES;
+        if (bytes > LAST_BLOCK_BYTES)
+            bytes = LAST_BLOCK_BYTES;
+        if (part->n_spans >= UINT32_MAX - 1)
+            return NULL;
+        struct span_block *fresh =
+            mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (fresh == MAP_FAILED)
+            return NULL;
+        fresh->map_bytes = bytes;
+        fresh->cap = (uint32_t)((bytes - sizeof *fresh) / sizeof fresh->at[0]);
+        if (block)
+            block->next = fresh;
+        else
+            part->first_block = fresh;
+        part->last_block = block = fresh;
+    }
+    part->n_spans++;
+    return &block->at[block->n++];
+}
+
+void part_free_blocks(struct trace_part *part)
+{
+    for (struct span_block *block = part->first_block, *next; block; block = next) {
+        next = block->next;
+        munmap(block, block->map_bytes);
+    }
+    part->first_block = part->last_block = NULL;
+}
+
+void part_fini(struct trace_part *part)
+{
+    part_free_blocks(part);
+    strtab_fini(&part->names);
+    arena_fini(&part->arena);
+    array_fini(&part->tracks);
+    array_fini(&part->details);
+    array_fini(&part->links);
+    array_fini(&part->launches);
+    array_fini(&part->labels);
+    array_fini(&part->groups);
+    array_fini(&part->et_nodes);
+    array_fini(&part->et_threads);
+    array_fini(&part->et_tensors);
+}
+
+/* An array is a Chrome trace when its first element is an event. */
+static enum dpro_file_kind recognise_array(struct json *js)
+{
+    const char *key;
+    size_t len;
+    if (!json_array_next(js) || json_peek(js) != '{')
+        return DPRO_FILE_OTHER;
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        if (json_is(key, len, "ph"))
+            return DPRO_FILE_KINETO;
+        json_skip(js);
+    }
+    return DPRO_FILE_OTHER;
+}
+
+enum dpro_file_kind recognise(struct json *js)
+{
+    const char *key;
+    size_t len;
+    bool schema = false;
+    int c = json_peek(js);
+    if (c == 0xEF && js->end - js->p >= 3) { /* byte order mark */
+        js->p += 3;
+        c = json_peek(js);
+    }
+    if (c != '{' && c != '[')
+        return DPRO_FILE_OTHER;
+    js->p++;
+    if (c == '[')
+        return recognise_array(js);
+    while (json_object_next(js, &key, &len)) {
+        if (json_is(key, len, "traceEvents") || json_is(key, len, "schemaVersion") ||
+            json_is(key, len, "deviceProperties"))
+            return DPRO_FILE_KINETO;
+        if (json_is(key, len, "schema"))
+            schema = true;
+        if (json_is(key, len, "nodes"))
+            return schema ? DPRO_FILE_EXECUTION_TRACE : DPRO_FILE_OTHER;
+        json_skip(js);
+    }
+    return DPRO_FILE_OTHER;
+}

@@ -1,0 +1,208 @@
+/* ingest/paths.c: from what the caller named to a list of files, in an order that depends on names
+ * only. */
+#include <dirent.h>
+#include <errno.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "ingest/load.h"
+
+enum { MAX_FOLDER_DEPTH = 2 };
+
+static int add_source(struct source_list *list, const char *path, bool named,
+                      struct dpro_error *err)
+{
+    struct source fresh = {.path = strdup(path), .named = named, .rank = -1};
+    if (!fresh.path)
+        return dpro_error_nomem(err);
+    struct stat st;
+    if (stat(path, &st) == 0) {
+        fresh.device = st.st_dev;
+        fresh.inode = st.st_ino;
+        fresh.size_bytes = (uint64_t)st.st_size;
+    }
+    if (array_push(list, fresh) < 0) {
+        free(fresh.path);
+        return dpro_error_nomem(err);
+    }
+    return 0;
+}
+
+static int not_hidden(const struct dirent *entry)
+{
+    return entry->d_name[0] != '.';
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static int add_folder(struct source_list *list, const char *path, int depth, bool named,
+                      struct dpro_error *err)
+{
+    struct dirent **entries;
+    int n = scandir(path, &entries, not_hidden, by_name);
+    if (n < 0)
+        return named ? dpro_error_set(err, DPRO_EIO, "%s: cannot read the folder: %s", path,
+                                      strerror(errno))
+                     : 0;
+    int rc = 0;
+    for (int i = 0; i < n; i++) {
+        size_t size = strlen(path) + strlen(entries[i]->d_name) + 2;
+        char *full = malloc(size);
+        if (rc == 0 && !full)
+            rc = dpro_error_nomem(err);
+        if (rc == 0) {
+            size_t len = strlen(path);
+            memcpy(full, path, len);
+            while (len > 1 && full[len - 1] == '/')
+                len--;
+            full[len] = '/';
+            strcpy(full + len + 1, entries[i]->d_name);
+            struct stat st;
+            if (stat(full, &st) < 0) {
+                if (strstr(entries[i]->d_name, ".json")) /* reading it says what is wrong */
+                    rc = add_source(list, full, false, err);
+            } else if (S_ISREG(st.st_mode)) {
+                rc = add_source(list, full, false, err);
+            } else if (S_ISDIR(st.st_mode) && depth < MAX_FOLDER_DEPTH) {
+                rc = add_folder(list, full, depth + 1, false, err);
+            }
+        }
+        free(full);
+        free(entries[i]);
+    }
+    free(entries);
+    return rc;
+}
+
+static int add_glob(struct source_list *list, const char *pattern, struct dpro_error *err)
+{
+    glob_t found = {0};
+    int rc = glob(pattern, GLOB_BRACE | GLOB_TILDE, NULL, &found);
+    if (rc == GLOB_NOSPACE) {
+        rc = dpro_error_nomem(err);
+    } else if (rc != 0 || found.gl_pathc == 0) {
+        rc = dpro_error_set(err, DPRO_EIO, "%s: no file matches", pattern);
+    }
+    for (size_t i = 0; rc == 0 && i < found.gl_pathc; i++) {
+        struct stat st;
+        if (stat(found.gl_pathv[i], &st) == 0 && S_ISDIR(st.st_mode))
+            rc = add_folder(list, found.gl_pathv[i], 0, true, err);
+        else
+            rc = add_source(list, found.gl_pathv[i], false, err);
+    }
+    globfree(&found);
+    return rc;
+}
+
+static int by_path(const void *a, const void *b)
+{
+    const struct source *x = a, *y = b;
+    int order = strcmp(x->path, y->path);
+    return order ? order : (int)y->named - (int)x->named;
+}
+
+int sources_find(struct source_list *list, const char *const *paths, size_t n_paths,
+                 struct dpro_error *err)
+{
+    for (size_t i = 0; i < n_paths; i++) {
+        struct stat st;
+        int rc;
+        if (stat(paths[i], &st) == 0)
+            rc = S_ISDIR(st.st_mode) ? add_folder(list, paths[i], 0, true, err)
+                                     : add_source(list, paths[i], true, err);
+        else if (errno == ENOENT && strpbrk(paths[i], "*?[{"))
+            rc = add_glob(list, paths[i], err);
+        else
+            rc = dpro_error_set(err, DPRO_EIO, "%s: cannot open: %s", paths[i], strerror(errno));
+        if (rc < 0)
+            return rc;
+    }
+    if (list->n)
+        qsort(list->at, list->n, sizeof *list->at, by_path);
+    return 0;
+}
+
+void sources_fini(struct source_list *list)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        part_fini(&list->at[i].part);
+        free(list->at[i].names);
+        free(list->at[i].path);
+    }
+    array_fini(list);
+}
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static int read_rank(const char *at)
+{
+    int rank = 0, n = 0;
+    for (; is_digit(at[n]); n++) {
+        if (n == 7)
+            return -1;
+        rank = rank * 10 + (at[n] - '0');
+    }
+    return n ? rank : -1;
+}
+
+/* rank3, rank_3, rank-3, worker3, eg_3 and the like anywhere in a name. */
+static int rank_in(const char *name, size_t len)
+{
+    static const char *const words[] = {"rank", "worker", "eg"};
+    for (size_t w = 0; w < sizeof words / sizeof words[0]; w++) {
+        size_t n = strlen(words[w]);
+        for (size_t i = 0; i + n < len; i++) {
+            if (strncasecmp(name + i, words[w], n) != 0)
+                continue;
+            const char *at = name + i + n;
+            bool separated = *at == '_' || *at == '-' || *at == '.' || *at == '=';
+            if (w == 2 && (!separated || (i > 0 && name[i - 1] != '_')))
+                continue; /* "eg" alone is too short to mean anything */
+            if (separated)
+                at++;
+            if (is_digit(*at))
+                return read_rank(at);
+        }
+    }
+    return -1;
+}
+
+int path_rank(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    int rank = rank_in(name, strlen(name));
+    if (rank >= 0)
+        return rank;
+    /* trace_3.json, trace_3.pt.trace.json.gz */
+    const char *dot = strchr(name, '.');
+    if (dot && dot > name && strstr(dot, ".json")) {
+        const char *at = dot;
+        while (at > name && is_digit(at[-1]))
+            at--;
+        if (at < dot && at > name && at[-1] == '_' && dot - at <= 6)
+            return read_rank(at);
+    }
+    if (slash) { /* TRACE/host0/rank3/trace.json */
+        const char *folder = slash;
+        while (folder > path && folder[-1] != '/')
+            folder--;
+        if (slash - folder > 4 && strncasecmp(folder, "rank", 4) == 0) {
+            const char *at = folder + 4 + (folder[4] == '_' || folder[4] == '-');
+            const char *end = at;
+            while (is_digit(*end))
+                end++;
+            if (end == slash && end > at)
+                return read_rank(at);
+        }
+    }
+    return -1;
+}

@@ -48,7 +48,9 @@ enum dpro_op_kind {
 enum dpro_device_kind {
     DPRO_DEVICE_CPU_THREAD,
     DPRO_DEVICE_GPU_STREAM,
-    DPRO_DEVICE_COMM_THREAD, /* a CPU thread that only runs communication (gloo) */
+    DPRO_DEVICE_COMM_THREAD, /* one of a pool of CPU threads that only run communication (gloo):
+                                shows where an op ran, holds nothing up; edges order the pool's ops
+                              */
     DPRO_DEVICE_LINK_TX,
     DPRO_DEVICE_LINK_RX,
 };

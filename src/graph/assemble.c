@@ -180,14 +180,45 @@ static uint32_t order_ops(struct assembly *a, struct sorter *sorter)
     return n;
 }
 
-/* Drops what is soft among the ops that could not be ordered. */
-static uint32_t break_cycles(struct assembly *a, const uint32_t *pending)
+/* Leaves `pending` at 0 but for ops on a cycle or between two: those that only follow one are taken
+ * off from the back. */
+static void narrow_to_cycles(struct assembly *a, struct sorter *sorter)
+{
+    uint32_t *out = sorter->fill; /* successors left */
+    memset(out, 0, a->n_ops * sizeof *out);
+    for (size_t e = 0; e < a->edges.n; e++) {
+        const struct edge *edge = &a->edges.at[e];
+        out[edge->from] += !edge->next && sorter->pending[edge->from] && sorter->pending[edge->to];
+    }
+    for (bool more = true; more;) {
+        more = false;
+        /* edges are sorted by their end, so that all into one op lie together */
+        for (size_t e = a->edges.n; e-- > 0;) {
+            const struct edge *edge = &a->edges.at[e];
+            if (edge->next || !sorter->pending[edge->to] || out[edge->to] > 0)
+                continue;
+            size_t first = e;
+            while (first > 0 && a->edges.at[first - 1].to == edge->to)
+                first--;
+            sorter->pending[edge->to] = 0;
+            for (size_t i = first; i <= e; i++)
+                if (!a->edges.at[i].next && sorter->pending[a->edges.at[i].from])
+                    out[a->edges.at[i].from]--;
+            e = first;
+            more = true;
+        }
+    }
+}
+
+/* Drops what is soft among the ops that close a cycle. */
+static uint32_t break_cycles(struct assembly *a, struct sorter *sorter)
 {
     size_t n = 0;
     uint32_t dropped = 0;
+    narrow_to_cycles(a, sorter);
     for (size_t e = 0; e < a->edges.n; e++) {
         const struct edge *edge = &a->edges.at[e];
-        if (!edge->next && edge->soft && pending[edge->from] && pending[edge->to])
+        if (!edge->next && edge->soft && sorter->pending[edge->from] && sorter->pending[edge->to])
             dropped++;
         else
             a->edges.at[n++] = *edge;
@@ -206,7 +237,7 @@ static int order_all(struct assembly *a, uint32_t *dropped)
     *dropped = 0;
     /* hard edges follow time on each device and from calls to devices: they close no cycle */
     while (ready && order_ops(a, &sorter) < a->n_ops)
-        *dropped += break_cycles(a, sorter.pending);
+        *dropped += break_cycles(a, &sorter);
     free(sorter.pending);
     free(sorter.row);
     free(sorter.succ);

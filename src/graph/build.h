@@ -138,6 +138,9 @@ void build_learn_collective(const struct rank_build *rank, uint32_t span,
  * longest common subsequence where the sequences differ by little, else by name and count. */
 int match_sequences(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b, uint32_t *to);
 
+/* The k-th of each key in a with the k-th of that key in b, in whatever order they come. */
+int match_by_count(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b, uint32_t *to);
+
 /* local.c: edges within a rank, kept only where every measured iteration agrees. */
 int build_local_edges(struct rank_build *rank, struct dpro_error *err);
 

@@ -52,11 +52,47 @@ int local_add_edge(struct rank_build *rank, uint32_t from, uint32_t to, bool nex
     return array_push(&rank->edges, edge);
 }
 
+/* Within an iteration soft edges follow the order of ends in the template, as the hard ones do, so
+ * that together they close no cycle: clocks' rounding lets tiny ops hold both ways. */
+static bool in_order(const struct rank_build *rank, uint32_t from, uint32_t to)
+{
+    int64_t a = rank->end_ns[at(rank, rank->template_step, from)];
+    int64_t b = rank->end_ns[at(rank, rank->template_step, to)];
+    return a < b || (a == b && from < to);
+}
+
 int local_add_if_holds(struct rank_build *rank, uint32_t from, uint32_t to, bool next)
 {
-    if (from == to || !local_holds(rank, from, to, next, false))
+    if (from == to || (!next && !in_order(rank, from, to)) ||
+        !local_holds(rank, from, to, next, false))
         return 0;
     return local_add_edge(rank, from, to, next, true);
+}
+
+int local_add_completion(struct rank_build *rank, uint32_t transfer, uint32_t to, bool known)
+{
+    uint32_t seen = 0, held = 0, begun = 0;
+    for (uint32_t i = 0; i < rank->n_samples; i++) {
+        uint32_t s = rank->sample_step[i];
+        int64_t start = rank->start_ns[at(rank, s, transfer)],
+                end = rank->end_ns[at(rank, s, transfer)];
+        int64_t went_on = rank->start_ns[at(rank, s, to)];
+        if (start == ABSENT || went_on == ABSENT)
+            continue;
+        seen++;
+        held += went_on >= end - ROUNDING_NS;
+        begun += went_on > start;
+    }
+    if (seen == 0 || begun * 10 < seen * 9 || (!known && held * 2 < seen))
+        return 0;
+    for (uint32_t s = 0; s < rank->steps.n; s++) {
+        int64_t start = rank->start_ns[at(rank, s, to)];
+        int64_t *end = &rank->end_ns[at(rank, s, transfer)];
+        if (start != ABSENT && *end != ABSENT && start < *end &&
+            start > rank->start_ns[at(rank, s, transfer)])
+            *end = start;
+    }
+    return local_add_edge(rank, transfer, to, false, true);
 }
 
 uint32_t local_end_op(const struct rank_build *rank, uint32_t op)
@@ -114,7 +150,7 @@ static int add_device_order(struct rank_build *rank)
     int status = 0;
     for (uint32_t o = 0; o < rank->ops.n && status == 0; o++) {
         uint32_t device = rank->ops.at[o].device;
-        if (device == NO_ID)
+        if (device == NO_ID || rank->devices.at[device].kind == DPRO_DEVICE_COMM_THREAD)
             continue;
         if (last[device] == NO_ID) {
             first[device] = o;
@@ -128,6 +164,33 @@ static int add_device_order(struct rank_build *rank)
         if (first[d] != NO_ID)
             status = local_add_edge(rank, last[d], first[d], true, false);
     free(first);
+    return status;
+}
+
+/* Communication threads serve one queue: with k of them a collective starts when the one k places
+ * before it is over, as a rule; where one overtook, the rule is left out. Which thread ran it is
+ * chance. */
+static int add_comm_order(struct rank_build *rank)
+{
+    size_t n_threads = 0;
+    ARRAY(uint32_t) queue = {0}; /* arrivals */
+    int status = 0;
+    for (size_t d = 0; d < rank->devices.n; d++)
+        n_threads += rank->devices.at[d].kind == DPRO_DEVICE_COMM_THREAD;
+    for (uint32_t o = 0; o < rank->ops.n && status == 0; o++) {
+        const struct local_op *op = &rank->ops.at[o];
+        if (op->device == NO_ID || rank->devices.at[op->device].kind != DPRO_DEVICE_COMM_THREAD ||
+            !(op->flags & GRAPH_OP_ARRIVAL))
+            continue;
+        if (queue.n >= n_threads)
+            status = local_add_if_holds(rank, local_end_op(rank, queue.at[queue.n - n_threads]), o,
+                                        false);
+        if (status == 0)
+            status = local_add_edge(rank, o, o + 1, false, false);
+        if (status == 0)
+            status = array_push(&queue, o);
+    }
+    array_fini(&queue);
     return status;
 }
 
@@ -222,11 +285,11 @@ static void consider(const struct rank_build *rank, const uint32_t *op_of_item, 
 }
 
 static void look_for_handover(const struct rank_build *rank, const uint32_t *op_of_item,
-                              const struct lane *lane, int64_t after, int64_t before,
+                              const struct lane *lane, int64_t after, int64_t before, bool busy,
                               struct handover *best)
 {
     uint32_t step = rank->template_step;
-    bool pooled = lane->track == NO_ID;
+    bool pooled = lane->track == NO_ID || busy;
     for (int next = 0; next <= (rank->steps.at[step].follows ? 1 : 0); next++) {
         uint32_t first = lane->first[step - (uint32_t)next];
         uint32_t low = first, high = lane->first[step - (uint32_t)next + 1];
@@ -237,7 +300,8 @@ static void look_for_handover(const struct rank_build *rank, const uint32_t *op_
             else
                 high = mid;
         }
-        for (uint32_t i = low; i-- > first;) {
+        for (uint32_t i = low; i-- > first && (lane->track == NO_ID || best->op == NO_ID ||
+                                               rank->items.at[i].end_ns > best->end_ns);) {
             if (!pooled && rank->items.at[i].end_ns > before + ROUNDING_NS)
                 return; /* the thread is busy: it hands nothing over now */
             if (!pooled && rank->items.at[i].end_ns <= after)
@@ -247,6 +311,14 @@ static void look_for_handover(const struct rank_build *rank, const uint32_t *op_
                 return;
         }
     }
+}
+
+static int add_handover(struct rank_build *rank, const struct handover *from, uint32_t to)
+{
+    const struct local_op *op = &rank->ops.at[from->op];
+    if (op->kind == DPRO_OP_COLLECTIVE && !from->next)
+        return local_add_completion(rank, from->op, to, false);
+    return local_add_if_holds(rank, from->op, to, from->next);
 }
 
 /* A thread that stood idle goes on when another one falls idle: main -> autograd -> main, a wait
@@ -272,12 +344,13 @@ static int add_handovers(struct rank_build *rank, const uint32_t *op_of_item)
                 continue;
             if (idle_since == INT64_MIN || item->start_ns - idle_since >= HANDOVER_NS) {
                 struct handover best = {.op = NO_ID};
-                for (uint32_t other = 0; other < rank->n_lanes; other++)
-                    if (other != l && rank->lanes[other].kind != DPRO_DEVICE_GPU_STREAM)
-                        look_for_handover(rank, op_of_item, &rank->lanes[other], idle_since,
-                                          item->start_ns, &best);
-                if (best.op != NO_ID &&
-                    local_add_if_holds(rank, best.op, op_of_item[i], best.next) < 0)
+                /* better a thread that fell idle than one that went on with something else */
+                for (int busy = 0; busy < 2 && best.op == NO_ID; busy++)
+                    for (uint32_t other = 0; other < rank->n_lanes; other++)
+                        if (other != l && rank->lanes[other].kind != DPRO_DEVICE_GPU_STREAM)
+                            look_for_handover(rank, op_of_item, &rank->lanes[other], idle_since,
+                                              item->start_ns, busy == 1, &best);
+                if (best.op != NO_ID && add_handover(rank, &best, op_of_item[i]) < 0)
                     return -1;
             }
             idle_since = item->end_ns;
@@ -364,6 +437,8 @@ int build_local_edges(struct rank_build *rank, struct dpro_error *err)
     }
     if (status == 0)
         status = add_device_order(rank);
+    if (status == 0)
+        status = add_comm_order(rank);
     if (status == 0)
         status = add_boundary(rank);
     if (status == 0)

@@ -14,6 +14,12 @@ bool local_holds(const struct rank_build *rank, uint32_t from, uint32_t to, bool
 int local_add_edge(struct rank_build *rank, uint32_t from, uint32_t to, bool next, bool soft);
 int local_add_if_holds(struct rank_build *rank, uint32_t from, uint32_t to, bool next);
 
+/* A thread waited for a collective that another thread ran. The running thread may note the end
+ * only after the waiting one has gone on (when they share a core, milliseconds later): the transfer
+ * is then cut to that moment. Kept if it holds in most iterations without that, or if it is
+ * `known`, as DDP's wait for each bucket is. */
+int local_add_completion(struct rank_build *rank, uint32_t transfer, uint32_t to, bool known);
+
 /* The op whose end is the end of the item that `op` stands for: a collective's transfer. */
 uint32_t local_end_op(const struct rank_build *rank, uint32_t op);
 

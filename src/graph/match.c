@@ -12,10 +12,43 @@
 
 enum { MAX_EDITS = 1500 };
 
-/* The k-th occurrence of each key in a with the k-th in b. */
-static int match_by_count(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b,
-                          uint32_t *to)
+/* Keeps the longest run of matches that go forward in both sequences: work does not overtake. */
+static int keep_ascending(uint32_t *to, uint32_t n)
 {
+    uint32_t *tails = malloc(((size_t)n * 2 + 1) * sizeof *tails), *before = tails + n, length = 0;
+    if (!tails)
+        return -1;
+    for (uint32_t i = 0; i < n; i++) {
+        if (to[i] == NO_ID)
+            continue;
+        uint32_t low = 0, high = length;
+        while (low < high) {
+            uint32_t mid = (low + high) / 2;
+            if (to[tails[mid]] < to[i])
+                low = mid + 1;
+            else
+                high = mid;
+        }
+        before[i] = low > 0 ? tails[low - 1] : NO_ID;
+        tails[low] = i;
+        if (low == length)
+            length++;
+    }
+    uint32_t keep = length > 0 ? tails[length - 1] : NO_ID;
+    for (uint32_t i = n; i-- > 0;) {
+        if (i == keep)
+            keep = before[i];
+        else
+            to[i] = NO_ID;
+    }
+    free(tails);
+    return 0;
+}
+
+int match_by_count(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b, uint32_t *to)
+{
+    for (uint32_t i = 0; i < n_a; i++)
+        to[i] = NO_ID;
     struct map count_a = {0}, place_b = {0}, count_b = {0};
     int status = 0;
     for (uint32_t i = 0; i < n_b && status == 0; i++) {
@@ -136,10 +169,13 @@ int match_sequences(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t
     if (mid_a == 0 || mid_b == 0)
         return 0;
     if (mid_a > INT32_MAX / 2 || mid_b > INT32_MAX / 2)
-        return match_by_count(a + head, mid_a, b + head, mid_b, to + head);
+        return -1;
     int status = match_by_edits(a + head, (int32_t)mid_a, b + head, (int32_t)mid_b, to + head);
-    if (status == 0)
+    if (status == 0) {
         status = match_by_count(a + head, mid_a, b + head, mid_b, to + head);
+        if (status == 0)
+            status = keep_ascending(to + head, mid_a);
+    }
     for (uint32_t i = head; i < n_a - tail; i++)
         if (to[i] != NO_ID)
             to[i] += head;

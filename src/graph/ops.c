@@ -18,7 +18,12 @@ struct placed {
 
 static uint64_t key_of(const struct rank_build *rank, uint32_t item)
 {
-    return (uint64_t)item_span(rank, item)->name << 32 | rank->items.at[item].segment;
+    const struct trace_span *span = item_span(rank, item);
+    uint64_t key = (uint64_t)span->name << 32 | rank->items.at[item].segment;
+    if (span->detail != NO_ID &&
+        span->kind == SPAN_ANNOTATION) /* buckets of one name differ in size */
+        key ^= map_mix(rank->trace->details[span->detail].numel);
+    return key;
 }
 
 uint64_t build_step_hash(const struct rank_build *rank, uint32_t step)
@@ -47,7 +52,9 @@ static int match_lane(const struct rank_build *rank, const struct lane *lane, ui
         keys[i] = key_of(rank, first_a + i);
     for (uint32_t i = 0; i < n_b; i++)
         keys[n_a + i] = key_of(rank, first_b + i);
-    int status = match_sequences(keys, n_a, keys + n_a, n_b, to);
+    bool pooled = lane->track == NO_ID; /* which thread is first is chance */
+    int status = pooled ? match_by_count(keys, n_a, keys + n_a, n_b, to)
+                        : match_sequences(keys, n_a, keys + n_a, n_b, to);
     free(keys);
     for (uint32_t i = 0; i < n_a; i++)
         if (to[i] != NO_ID)

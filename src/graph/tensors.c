@@ -206,10 +206,15 @@ static int plan_bucket(struct maker *m, const struct start *start, planned_array
         use = first_use(rank, m->out.at[m->next_out].first);
     else
         use = first_update(rank, coll);
-    if (use != NO_ID && !local_holds(rank, coll->transfer, use, false, false))
-        use = NO_ID;
-    if (use != NO_ID && local_add_edge(rank, coll->transfer, use, false, true) < 0)
-        return -1;
+    if (use != NO_ID) {
+        bool on_gpu = rank->ops.at[coll->transfer].flags & GRAPH_OP_GPU;
+        size_t before = rank->edges.n;
+        if ((on_gpu ? local_add_if_holds(rank, coll->transfer, use, false)
+                    : local_add_completion(rank, coll->transfer, use, n_out > 0)) < 0)
+            return -1;
+        if (rank->edges.n == before)
+            use = NO_ID;
+    }
     if (n_in == 0) {
         struct planned one = {start->collective, NO_ID, use, coll->size_bytes};
         return array_push(plan, one);

@@ -96,7 +96,7 @@ static bool is_communication(const char *name, size_t len)
         "allreduce",  "all_reduce",     "alltoall",  "all_to_all", "allgather", "all_gather",
         "reducescatter", "reduce_scatter", "broadcast", "barrier", "nccl:",     "gloo:",
         "mpi:",       "c10d::",         "record_param_comms", "send", "recv",
-        "torch::distributed::reducer::", "torch::autograd::AccumulateGrad", "rccl:", "ucc:"};
+        "reducer::", "torch::autograd::AccumulateGrad", "rccl:", "ucc:"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (contains(name, len, words[i]))
             return true;

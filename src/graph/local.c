@@ -167,31 +167,32 @@ static int add_device_order(struct rank_build *rank)
     return status;
 }
 
-/* Communication threads serve one queue: with k of them a collective starts when the one k places
- * before it is over, as a rule; where one overtook, the rule is left out. Which thread ran it is
- * chance. */
+/* Communication threads serve one queue. A collective that stood in it starts when one before it is
+ * over: which one is chance in part, so the rule is kept only where it was the same one each time.
+ */
 static int add_comm_order(struct rank_build *rank)
 {
-    size_t n_threads = 0;
-    ARRAY(uint32_t) queue = {0}; /* arrivals */
-    int status = 0;
-    for (size_t d = 0; d < rank->devices.n; d++)
-        n_threads += rank->devices.at[d].kind == DPRO_DEVICE_COMM_THREAD;
-    for (uint32_t o = 0; o < rank->ops.n && status == 0; o++) {
+    enum { LOOK_BACK = 8 };
+    uint32_t queue[LOOK_BACK], n = 0; /* arrivals, a ring */
+    for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];
         if (op->device == NO_ID || rank->devices.at[op->device].kind != DPRO_DEVICE_COMM_THREAD ||
             !(op->flags & GRAPH_OP_ARRIVAL))
             continue;
-        if (queue.n >= n_threads)
-            status = local_add_if_holds(rank, local_end_op(rank, queue.at[queue.n - n_threads]), o,
-                                        false);
-        if (status == 0)
-            status = local_add_edge(rank, o, o + 1, false, false);
-        if (status == 0)
-            status = array_push(&queue, o);
+        uint32_t latest = NO_ID;
+        int64_t start = rank->start_ns[at(rank, rank->template_step, o)];
+        for (uint32_t i = 0; i < n && i < LOOK_BACK; i++) {
+            int64_t end = rank->end_ns[at(rank, rank->template_step, queue[i] + 1)];
+            if (end <= start + ROUNDING_NS &&
+                (latest == NO_ID || end > rank->end_ns[at(rank, rank->template_step, latest)]))
+                latest = queue[i] + 1;
+        }
+        if ((latest != NO_ID && local_add_if_holds(rank, latest, o, false) < 0) ||
+            local_add_edge(rank, o, o + 1, false, false) < 0)
+            return -1;
+        queue[n++ % LOOK_BACK] = o;
     }
-    array_fini(&queue);
-    return status;
+    return 0;
 }
 
 /* The main thread's last op ends the iteration; the next one begins after that. */
@@ -285,11 +286,11 @@ static void consider(const struct rank_build *rank, const uint32_t *op_of_item, 
 }
 
 static void look_for_handover(const struct rank_build *rank, const uint32_t *op_of_item,
-                              const struct lane *lane, int64_t after, int64_t before, bool busy,
+                              const struct lane *lane, int64_t after, int64_t before,
                               struct handover *best)
 {
     uint32_t step = rank->template_step;
-    bool pooled = lane->track == NO_ID || busy;
+    bool pooled = lane->track == NO_ID;
     for (int next = 0; next <= (rank->steps.at[step].follows ? 1 : 0); next++) {
         uint32_t first = lane->first[step - (uint32_t)next];
         uint32_t low = first, high = lane->first[step - (uint32_t)next + 1];
@@ -300,8 +301,7 @@ static void look_for_handover(const struct rank_build *rank, const uint32_t *op_
             else
                 high = mid;
         }
-        for (uint32_t i = low; i-- > first && (lane->track == NO_ID || best->op == NO_ID ||
-                                               rank->items.at[i].end_ns > best->end_ns);) {
+        for (uint32_t i = low; i-- > first;) {
             if (!pooled && rank->items.at[i].end_ns > before + ROUNDING_NS)
                 return; /* the thread is busy: it hands nothing over now */
             if (!pooled && rank->items.at[i].end_ns <= after)
@@ -313,12 +313,53 @@ static void look_for_handover(const struct rank_build *rank, const uint32_t *op_
     }
 }
 
-static int add_handover(struct rank_build *rank, const struct handover *from, uint32_t to)
+/* A busy thread hands over somewhere in its course: the latest of its ops, a few back at most, that
+ * came before in every iteration. */
+static int add_busy_handover(struct rank_build *rank, const uint32_t *op_of_item,
+                             const struct lane *lane, int64_t after, uint32_t to)
 {
-    const struct local_op *op = &rank->ops.at[from->op];
-    if (op->kind == DPRO_OP_COLLECTIVE && !from->next)
-        return local_add_completion(rank, from->op, to, false);
-    return local_add_if_holds(rank, from->op, to, from->next);
+    enum { LOOK_BACK = 256 };
+    uint32_t step = rank->template_step, first = lane->first[step];
+    int64_t before = rank->start_ns[at(rank, step, to)];
+    uint32_t low = first, high = lane->first[step + 1];
+    while (low < high) {
+        uint32_t mid = (low + high) / 2;
+        if (rank->items.at[mid].start_ns < before)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    uint32_t last = low > first + LOOK_BACK ? low - LOOK_BACK : first;
+    for (uint32_t i = low; i-- > last && rank->items.at[i].end_ns > after;) {
+        size_t n_before = rank->edges.n;
+        if (op_of_item[i] == NO_ID || rank->items.at[i].end_ns > before)
+            continue;
+        if (local_add_if_holds(rank, local_end_op(rank, op_of_item[i]), to, false) < 0)
+            return -1;
+        if (rank->edges.n > n_before)
+            return 0;
+    }
+    return 0;
+}
+
+static int add_handover(struct rank_build *rank, const uint32_t *op_of_item, uint32_t own_lane,
+                        int64_t idle_since, uint32_t to)
+{
+    struct handover best = {.op = NO_ID};
+    int64_t start = rank->start_ns[at(rank, rank->template_step, to)];
+    for (uint32_t l = 0; l < rank->n_lanes; l++)
+        if (l != own_lane && rank->lanes[l].kind != DPRO_DEVICE_GPU_STREAM)
+            look_for_handover(rank, op_of_item, &rank->lanes[l], idle_since, start, &best);
+    if (best.op != NO_ID) {
+        if (rank->ops.at[best.op].kind == DPRO_OP_COLLECTIVE && !best.next)
+            return local_add_completion(rank, best.op, to, false);
+        return local_add_if_holds(rank, best.op, to, best.next);
+    }
+    for (uint32_t l = 0; l < rank->n_lanes; l++)
+        if (l != own_lane && rank->lanes[l].kind == DPRO_DEVICE_CPU_THREAD &&
+            add_busy_handover(rank, op_of_item, &rank->lanes[l], idle_since, to) < 0)
+            return -1;
+    return 0;
 }
 
 /* A thread that stood idle goes on when another one falls idle: main -> autograd -> main, a wait
@@ -342,17 +383,9 @@ static int add_handovers(struct rank_build *rank, const uint32_t *op_of_item)
             const struct item *item = &rank->items.at[i];
             if (op_of_item[i] == NO_ID)
                 continue;
-            if (idle_since == INT64_MIN || item->start_ns - idle_since >= HANDOVER_NS) {
-                struct handover best = {.op = NO_ID};
-                /* better a thread that fell idle than one that went on with something else */
-                for (int busy = 0; busy < 2 && best.op == NO_ID; busy++)
-                    for (uint32_t other = 0; other < rank->n_lanes; other++)
-                        if (other != l && rank->lanes[other].kind != DPRO_DEVICE_GPU_STREAM)
-                            look_for_handover(rank, op_of_item, &rank->lanes[other], idle_since,
-                                              item->start_ns, busy == 1, &best);
-                if (best.op != NO_ID && add_handover(rank, &best, op_of_item[i]) < 0)
-                    return -1;
-            }
+            if ((idle_since == INT64_MIN || item->start_ns - idle_since >= HANDOVER_NS) &&
+                add_handover(rank, op_of_item, l, idle_since, op_of_item[i]) < 0)
+                return -1;
             idle_since = item->end_ns;
         }
     }

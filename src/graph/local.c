@@ -350,11 +350,14 @@ static int add_handover(struct rank_build *rank, const uint32_t *op_of_item, uin
     for (uint32_t l = 0; l < rank->n_lanes; l++)
         if (l != own_lane && rank->lanes[l].kind != DPRO_DEVICE_GPU_STREAM)
             look_for_handover(rank, op_of_item, &rank->lanes[l], idle_since, start, &best);
-    if (best.op != NO_ID) {
-        if (rank->ops.at[best.op].kind == DPRO_OP_COLLECTIVE && !best.next)
-            return local_add_completion(rank, best.op, to, false);
-        return local_add_if_holds(rank, best.op, to, best.next);
-    }
+    size_t n_before = rank->edges.n;
+    int status = 0;
+    if (best.op != NO_ID && rank->ops.at[best.op].kind == DPRO_OP_COLLECTIVE && !best.next)
+        status = local_add_completion(rank, best.op, to, false);
+    else if (best.op != NO_ID)
+        status = local_add_if_holds(rank, best.op, to, best.next);
+    if (status < 0 || rank->edges.n > n_before)
+        return status;
     for (uint32_t l = 0; l < rank->n_lanes; l++)
         if (l != own_lane && rank->lanes[l].kind == DPRO_DEVICE_CPU_THREAD &&
             add_busy_handover(rank, op_of_item, &rank->lanes[l], idle_since, to) < 0)

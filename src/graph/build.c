@@ -135,6 +135,27 @@ static int choose_samples(struct build *build, bool by_number, struct dpro_error
     return (int)lead->n_samples;
 }
 
+/* How far values[i] lies from the middle of the sorted values: 0 to n. */
+static double off_middle(const int64_t *values, uint32_t n, uint32_t i)
+{
+    uint32_t below = 0;
+    for (uint32_t k = 0; k < n; k++)
+        below += values[k] < values[i] || (values[k] == values[i] && k < i);
+    return below * 2 > n ? below * 2.0 - n : n - below * 2.0;
+}
+
+static int64_t count_items(const struct build *build, uint32_t sample)
+{
+    int64_t n = 0;
+    for (uint32_t r = 0; r < build->n_ranks; r++) {
+        const struct rank_build *rank = &build->ranks[r];
+        for (uint32_t l = 0; l < rank->n_lanes; l++)
+            n += rank->lanes[l].first[rank->sample_step[sample] + 1] -
+                 rank->lanes[l].first[rank->sample_step[sample]];
+    }
+    return n;
+}
+
 /* The template: the iteration that most others equal, as seen over all ranks; of those, one that
  * follows another (so that what laps over is seen), then the one whose length is nearest the
  * median. */
@@ -142,10 +163,11 @@ static uint32_t choose_template(const struct build *build)
 {
     uint32_t n = build->ranks[0].n_samples, best = 0;
     double best_score = -1;
-    int64_t *lengths = malloc((n + 1) * sizeof *lengths);
+    int64_t *lengths = malloc(((size_t)n * 2 + 1) * sizeof *lengths), *counts = lengths + n;
     for (uint32_t i = 0; i < n && lengths; i++) {
         const struct step *step = &build->ranks[0].steps.at[build->ranks[0].sample_step[i]];
         lengths[i] = step->end_ns - step->start_ns;
+        counts[i] = count_items(build, i);
     }
     for (uint32_t i = 0; i < n && lengths; i++) {
         uint64_t equals = 0, follows = 0;
@@ -156,12 +178,8 @@ static uint32_t choose_template(const struct build *build)
             for (uint32_t k = 0; k < n; k++)
                 equals += build->hashes[r][rank->sample_step[k]] == own;
         }
-        uint32_t shorter = 0;
-        for (uint32_t k = 0; k < n; k++)
-            shorter += lengths[k] < lengths[i] || (lengths[k] == lengths[i] && k < i);
-        double off_middle = shorter * 2 > n ? shorter * 2.0 - n : n - shorter * 2.0;
-        double score =
-            (double)equals * 4 * n + (follows == build->n_ranks ? 2.0 * n : 0) + n - off_middle;
+        double score = (double)equals * 16 * n + (follows == build->n_ranks ? 8.0 * n : 0) +
+                       2 * (n - off_middle(counts, n, i)) + (n - off_middle(lengths, n, i));
         if (score > best_score) {
             best_score = score;
             best = i;

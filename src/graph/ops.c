@@ -38,28 +38,101 @@ uint64_t build_step_hash(const struct rank_build *rank, uint32_t step)
     return hash;
 }
 
-/* Aligns a lane's template items with those of `step`; to[] by place in the template's range. */
-static int match_lane(const struct rank_build *rank, const struct lane *lane, uint32_t step,
-                      uint32_t *to)
+/* The items of one outermost span on a lane: [first, first + n). */
+struct group {
+    uint32_t first, n;
+};
+
+typedef ARRAY(struct group) group_array;
+typedef ARRAY(uint64_t) key_array;
+
+/* Cuts items [first, end) where one outermost span ends and the next begins, and names the parts.
+ */
+static int group_items(const struct rank_build *rank, uint32_t first, uint32_t end,
+                       group_array *groups, key_array *names)
 {
-    uint32_t first_a = lane->first[rank->template_step], first_b = lane->first[step];
-    uint32_t n_a = lane->first[rank->template_step + 1] - first_a;
-    uint32_t n_b = lane->first[step + 1] - first_b;
-    uint64_t *keys = malloc(((size_t)n_a + n_b + 1) * sizeof *keys);
-    if (!keys)
+    int64_t until = INT64_MIN;
+    groups->n = names->n = 0;
+    for (uint32_t i = first; i < end; i++) {
+        if (groups->n > 0 && rank->items.at[i].start_ns < until) {
+            groups->at[groups->n - 1].n++;
+            continue;
+        }
+        uint32_t root = rank->items.at[i].span;
+        for (uint32_t up = root; up != NO_ID; up = rank->trace->spans[up].parent)
+            if (rank->trace->spans[up].kind == SPAN_CPU_OP &&
+                !(rank->classes[rank->trace->spans[up].name] &
+                  (NAME_STEP | NAME_OPTIMIZER_STEP | NAME_ZERO_GRAD)))
+                root = up;
+        const struct trace_span *span = &rank->trace->spans[root];
+        until = span->start_ns + span->dur_ns;
+        struct group group = {i, 1};
+        if (array_push(groups, group) < 0 || array_push(names, (uint64_t)span->name + 1) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+struct aligner {
+    group_array a, b;
+    key_array names_a, names_b, keys;
+    ARRAY(uint32_t) outer;
+};
+
+static int match_items(struct aligner *al, const struct rank_build *rank, struct group a,
+                       struct group b, bool in_order, uint32_t *to)
+{
+    al->keys.n = 0;
+    if (array_reserve(&al->keys, (size_t)a.n + b.n) < 0)
         return -1;
-    for (uint32_t i = 0; i < n_a; i++)
-        keys[i] = key_of(rank, first_a + i);
-    for (uint32_t i = 0; i < n_b; i++)
-        keys[n_a + i] = key_of(rank, first_b + i);
-    bool pooled = lane->track == NO_ID; /* which thread is first is chance */
-    int status = pooled ? match_by_count(keys, n_a, keys + n_a, n_b, to)
-                        : match_sequences(keys, n_a, keys + n_a, n_b, to);
-    free(keys);
-    for (uint32_t i = 0; i < n_a; i++)
+    for (uint32_t i = 0; i < a.n; i++)
+        al->keys.at[i] = key_of(rank, a.first + i);
+    for (uint32_t i = 0; i < b.n; i++)
+        al->keys.at[a.n + i] = key_of(rank, b.first + i);
+    int status = in_order ? match_sequences(al->keys.at, a.n, al->keys.at + a.n, b.n, to)
+                          : match_by_count(al->keys.at, a.n, al->keys.at + a.n, b.n, to);
+    for (uint32_t i = 0; i < a.n; i++)
         if (to[i] != NO_ID)
-            to[i] += first_b;
+            to[i] += b.first;
     return status;
+}
+
+/* Aligns a lane's template items with those of `step`: outermost spans first, then what each holds,
+ * so that differences stay where they are. to[] by place in the template's range. */
+static int match_lane(struct aligner *al, const struct rank_build *rank, const struct lane *lane,
+                      uint32_t step, uint32_t *to)
+{
+    uint32_t t = rank->template_step;
+    struct group all_a = {lane->first[t], lane->first[t + 1] - lane->first[t]};
+    struct group all_b = {lane->first[step], lane->first[step + 1] - lane->first[step]};
+    for (uint32_t i = 0; i < all_a.n; i++)
+        to[i] = NO_ID;
+    if (lane->kind != DPRO_DEVICE_CPU_THREAD) /* which thread of a pool is first is chance */
+        return match_items(al, rank, all_a, all_b, lane->kind == DPRO_DEVICE_GPU_STREAM, to);
+    if (group_items(rank, all_a.first, all_a.first + all_a.n, &al->a, &al->names_a) < 0 ||
+        group_items(rank, all_b.first, all_b.first + all_b.n, &al->b, &al->names_b) < 0)
+        return -1;
+    al->outer.n = 0;
+    if (array_reserve(&al->outer, al->a.n) < 0 ||
+        match_sequences(al->names_a.at, (uint32_t)al->a.n, al->names_b.at, (uint32_t)al->b.n,
+                        al->outer.at) < 0)
+        return -1;
+    for (size_t g = 0; g < al->a.n; g++)
+        if (al->outer.at[g] != NO_ID &&
+            match_items(al, rank, al->a.at[g], al->b.at[al->outer.at[g]], true,
+                        to + (al->a.at[g].first - all_a.first)) < 0)
+            return -1;
+    return 0;
+}
+
+static void aligner_fini(struct aligner *al)
+{
+    array_fini(&al->a);
+    array_fini(&al->b);
+    array_fini(&al->names_a);
+    array_fini(&al->names_b);
+    array_fini(&al->keys);
+    array_fini(&al->outer);
 }
 
 /* Device work follows its call: the k-th of the call here is the k-th of the call there. `found`
@@ -93,6 +166,7 @@ struct matcher {
     uint32_t n;
     uint32_t *place_of; /* item -> place in the lane-ordered template; NO_ID */
     uint32_t *found;    /* [step * n + place] */
+    struct aligner aligner;
 };
 
 static int match_steps(struct matcher *m)
@@ -106,7 +180,7 @@ static int match_steps(struct matcher *m)
                 bool gpu = lane->kind == DPRO_DEVICE_GPU_STREAM;
                 if (gpu != (pass == 1))
                     continue;
-                if (match_lane(rank, lane, s, found + m->lane_place[l]) < 0)
+                if (match_lane(&m->aligner, rank, lane, s, found + m->lane_place[l]) < 0)
                     return -1;
                 if (gpu)
                     match_device(rank, lane, m->place_of, found, found + m->lane_place[l]);
@@ -392,5 +466,6 @@ int build_ops(struct rank_build *rank, struct dpro_error *err)
     free(matcher.lane_place);
     free(matcher.place_of);
     free(matcher.found);
+    aligner_fini(&matcher.aligner);
     return status < 0 ? dpro_error_nomem(err) : 0;
 }

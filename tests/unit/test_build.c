@@ -1,0 +1,496 @@
+/* From traces to the global data-flow graph: iterations, ops, edges, collectives over ranks. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/build.h"
+#include "graph/names.h"
+#include "trace_text.h"
+
+#define US INT64_C(1000)
+
+static struct dpro_op op_of(const struct dpro_graph *g, int rank, const char *name, int n)
+{
+    return dpro_graph_op(g, trace_text_op(g, rank, name, n));
+}
+
+static int has_warning(const struct dpro_graph *g, const char *word)
+{
+    for (size_t i = 0; i < dpro_graph_n_warnings(g); i++)
+        if (strstr(dpro_graph_warning(g, i), word))
+            return 1;
+    return 0;
+}
+
+/* ---- iterations ---- */
+
+static void test_an_iteration_reaches_to_the_next_mark(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 3; i++) {
+        trace_text_step(t, 7 + i, 1000 * i, 900 + i); /* the profiler takes what is left */
+        trace_text_cpu(t, "cpu_op", "aten::mm", 1, 1000 * i + 10, 100, "");
+    }
+    struct dpro_graph *g = trace_text_graph();
+    uint32_t n;
+    const int64_t *measured = dpro_graph_measured_ns(g, &n);
+    assert_int_equal(n, 3);
+    assert_int_equal(measured[0], 1000 * US);
+    assert_int_equal(measured[1], 1000 * US);
+    assert_int_equal(measured[2], 902 * US);
+    dpro_graph_destroy(g);
+}
+
+static void test_marks_of_the_gpu_are_not_counted_twice(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 2; i++) {
+        trace_text_step(t, i, 1000 * i, 1000);
+        trace_text_kernel(t, "gemm", 1, 1000 * i + 10, 5, 7, 1000 * i + 20, 100, "");
+    }
+    for (int i = 0; i < 2; i++)
+        trace_text_cpu(t, "gpu_user_annotation", i ? "ProfilerStep#1" : "ProfilerStep#0", 7,
+                       1000 * i + 20, 100, "");
+    struct dpro_graph *g = trace_text_graph();
+    uint32_t n;
+    dpro_graph_measured_ns(g, &n);
+    assert_int_equal(n, 2);
+    dpro_graph_destroy(g);
+}
+
+static void test_without_marks_the_optimizer_cuts_iterations(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 4; i++) {
+        trace_text_cpu(t, "user_annotation", "Optimizer.zero_grad#SGD.zero_grad", 1, 500 * i, 20,
+                       "");
+        trace_text_cpu(t, "cpu_op", "aten::mm", 1, 500 * i + 30, 100, "");
+        trace_text_cpu(t, "user_annotation", "Optimizer.step#SGD.step", 1, 500 * i + 400, 50, "");
+        trace_text_cpu(t, "cpu_op", "aten::add_", 1, 500 * i + 410, 30, "");
+    }
+    struct dpro_graph *g = trace_text_graph();
+    uint32_t n;
+    const int64_t *measured = dpro_graph_measured_ns(g, &n);
+    assert_int_equal(n, 3);
+    assert_int_equal(measured[1], 500 * US);
+    assert_true(has_warning(g, "optimizer"));
+    assert_int_equal(op_of(g, 0, "aten::add_", 0).kind, DPRO_OP_UPDATE);
+    dpro_graph_destroy(g);
+}
+
+static void test_without_any_mark_the_period_of_the_ops_cuts_iterations(void **state)
+{
+    (void)state;
+    const char *const ops[] = {"aten::a", "aten::b", "aten::c", "aten::b"};
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 5; i++)
+        for (int k = 0; k < 4; k++)
+            trace_text_cpu(t, "cpu_op", ops[k], 1, 1000 * i + 100 * k, 90, "");
+    struct dpro_graph *g = trace_text_graph();
+    uint32_t n;
+    const int64_t *measured = dpro_graph_measured_ns(g, &n);
+    assert_int_equal(n, 4);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(measured[i], 1000 * US);
+    assert_true(has_warning(g, "period"));
+    dpro_graph_destroy(g);
+}
+
+static void test_a_recording_without_period_is_one_iteration(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    trace_text_cpu(t, "cpu_op", "aten::a", 1, 100, 50, "");
+    trace_text_cpu(t, "cpu_op", "aten::b", 1, 200, 70, "");
+    struct dpro_graph *g = trace_text_graph();
+    uint32_t n;
+    const int64_t *measured = dpro_graph_measured_ns(g, &n);
+    assert_int_equal(n, 1);
+    assert_int_equal(measured[0], 170 * US);
+    assert_true(has_warning(g, "one iteration"));
+    dpro_graph_destroy(g);
+}
+
+/* ---- ops ---- */
+
+static void test_a_parent_is_what_its_children_leave_of_it(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    trace_text_step(t, 1, 0, 200);
+    trace_text_cpu(t, "cpu_op", "aten::linear", 1, 10, 100, "");
+    trace_text_cpu(t, "cpu_op", "aten::t", 1, 20, 10, "");
+    trace_text_cpu(t, "cpu_op", "aten::addmm", 1, 40, 60, "");
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(op_of(g, 0, "aten::linear", 0).dur_ns, 10 * US); /* before aten::t */
+    assert_int_equal(op_of(g, 0, "aten::linear", 1).dur_ns, 10 * US); /* between */
+    assert_int_equal(op_of(g, 0, "aten::linear", 2).dur_ns, 10 * US); /* after aten::addmm */
+    assert_int_equal(op_of(g, 0, "aten::t", 0).dur_ns, 10 * US);
+    assert_int_equal(op_of(g, 0, "aten::addmm", 0).dur_ns, 60 * US);
+    dpro_graph_destroy(g);
+}
+
+static void test_python_time_between_ops_is_a_gap(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 2; i++) {
+        trace_text_step(t, i, 1000 * i, 1000);
+        trace_text_cpu(t, "cpu_op", "aten::a", 1, 1000 * i + 100, 50, "");
+        trace_text_cpu(t, "cpu_op", "aten::b", 1, 1000 * i + 170 + 20 * i, 50, "");
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(op_of(g, 0, "aten::b", 0).gap_ns, 30 * US); /* mean of 20 and 40 */
+    assert_int_equal(op_of(g, 0, "aten::a", 0).gap_ns, 100 * US);
+    dpro_graph_destroy(g);
+}
+
+/* ---- streams ---- */
+
+static void test_a_kernel_follows_its_launch_and_its_stream(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    trace_text_step(t, 1, 0, 1000);
+    trace_text_kernel(t, "gemm", 1, 10, 30, 7, 25, 500, ""); /* starts before the call returns */
+    trace_text_kernel(t, "relu", 1, 50, 10, 7, 526, 100, "");
+    struct dpro_graph *g = trace_text_graph();
+    dpro_op_id launch = trace_text_op(g, 0, "cudaLaunchKernel", 0);
+    dpro_op_id gemm = trace_text_op(g, 0, "gemm", 0), relu = trace_text_op(g, 0, "relu", 0);
+    assert_true(trace_text_edge(g, launch, gemm, 0));
+    assert_true(trace_text_edge(g, gemm, relu, 0));
+    assert_int_equal(dpro_graph_op(g, launch).dur_ns, 15 * US); /* until the kernel starts */
+    assert_int_equal(dpro_graph_op(g, gemm).gap_ns, 0);
+    assert_int_equal(dpro_graph_op(g, relu).gap_ns, 1 * US);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_synchronize_call_is_only_what_is_left_after_its_work(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    trace_text_step(t, 1, 0, 1000);
+    trace_text_kernel(t, "gemm", 1, 10, 5, 7, 20, 600, "");
+    trace_text_cpu(t, "cuda_runtime", "cudaStreamSynchronize", 1, 30, 595, "\"correlation\": 99");
+    trace_text_cpu(t, "cpu_op", "aten::after", 1, 640, 10, "");
+    struct dpro_graph *g = trace_text_graph();
+    dpro_op_id sync = trace_text_op(g, 0, "cudaStreamSynchronize", 0);
+    assert_true(trace_text_edge(g, trace_text_op(g, 0, "gemm", 0), sync, 0));
+    assert_int_equal(dpro_graph_op(g, sync).dur_ns, 5 * US);
+    assert_int_equal(dpro_graph_op(g, sync).gap_ns, 0);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_blocking_copy_holds_its_thread_until_it_is_done(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    trace_text_step(t, 1, 0, 1000);
+    trace_text_kernel(t, "Memcpy DtoH (Device -> Pageable)", 1, 10, 110, 7, 30, 80, "");
+    trace_text_cpu(t, "cpu_op", "aten::after", 1, 130, 10, "");
+    struct dpro_graph *g = trace_text_graph();
+    dpro_op_id copy = trace_text_op(g, 0, "Memcpy DtoH (Device -> Pageable)", 0);
+    dpro_op_id tail = trace_text_op(g, 0, "cudaMemcpyAsync", 1);
+    assert_true(trace_text_edge(g, trace_text_op(g, 0, "cudaMemcpyAsync", 0), copy, 0));
+    assert_true(trace_text_edge(g, copy, tail, 0));
+    assert_int_equal(dpro_graph_op(g, tail).dur_ns, 10 * US);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_stream_wait_orders_work_of_two_streams(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    trace_text_step(t, 1, 0, 1000);
+    trace_text_kernel(t, "gemm", 1, 10, 5, 7, 20, 300, "");
+    trace_text_cpu(t, "cuda_runtime", "cudaEventRecord", 1, 20, 2, "\"correlation\": 98");
+    trace_text_cpu(t, "cuda_runtime", "cudaStreamWaitEvent", 1, 25, 2, "\"correlation\": 99");
+    trace_text_kernel(t, "side", 1, 30, 5, 9, 321, 50, "");
+    trace_text_kernel(t, "more", 1, 40, 5, 7, 330, 50, "");
+    trace_text_kernel(t, "free", 1, 50, 5, 9, 380, 50, "");
+    struct dpro_graph *g = trace_text_graph();
+    dpro_op_id side = trace_text_op(g, 0, "side", 0);
+    assert_true(trace_text_edge(g, trace_text_op(g, 0, "gemm", 0), side, 0));
+    assert_int_equal(dpro_graph_op(g, side).gap_ns, 1 * US);
+    assert_false(
+        trace_text_edge(g, trace_text_op(g, 0, "more", 0), trace_text_op(g, 0, "free", 0), 0));
+    dpro_graph_destroy(g);
+}
+
+static void test_backward_is_handed_to_its_thread_and_back(void **state)
+{
+    (void)state;
+    const char *bw = "autograd::engine::evaluate_function: MmBackward0";
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 2; i++) {
+        int64_t at = 1000 * i;
+        trace_text_step(t, i, at, 1000);
+        trace_text_cpu(t, "cpu_op", "aten::mm", 1, at + 10, 200,
+                       "\"Sequence number\": 5, \"Fwd thread id\": 0");
+        trace_text_cpu(t, "cpu_op", bw, 2, at + 230, 400,
+                       "\"Sequence number\": 5, \"Fwd thread id\": 1");
+        trace_text_cpu(t, "cpu_op", "aten::clip", 1, at + 650, 40, "");
+    }
+    struct dpro_graph *g = trace_text_graph();
+    dpro_op_id forward = trace_text_op(g, 0, "aten::mm", 0), backward = trace_text_op(g, 0, bw, 0);
+    dpro_op_id after = trace_text_op(g, 0, "aten::clip", 0);
+    assert_true(trace_text_edge(g, forward, backward, 0));
+    assert_true(trace_text_edge(g, backward, after, 0));
+    assert_int_equal(dpro_graph_op(g, forward).kind, DPRO_OP_FW);
+    assert_int_equal(dpro_graph_op(g, backward).kind, DPRO_OP_BW);
+    assert_int_equal(dpro_graph_op(g, after).kind, DPRO_OP_UPDATE);
+    assert_int_equal(dpro_graph_op(g, backward).gap_ns, 20 * US);
+    assert_int_equal(dpro_graph_op(g, after).gap_ns, 20 * US);
+    dpro_graph_destroy(g);
+}
+
+/* ---- over ranks ---- */
+
+/* Two iterations; the rank computes for `busy` us, then enters a collective that ends at `end`. */
+static void collective_rank(int rank, int world, int64_t busy, int64_t end, int64_t shift,
+                            const char *kernel)
+{
+    struct trace_text *t = trace_text_begin(rank, world);
+    for (int i = 0; i < 2; i++) {
+        int64_t at = 1000 * i + shift;
+        trace_text_step(t, i, at, 1000);
+        trace_text_kernel(t, "gemm", 1, at + 1, 2, 7, at + 5, busy - 5, "");
+        trace_text_kernel(t, kernel, 1, at + 4, 2, 20, at + busy, end - busy,
+                          "\"In msg nelems\": 1000, \"dtype\": \"Float\"");
+    }
+}
+
+static const char ALL_REDUCE[] = "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)";
+static const char ALL_GATHER[] = "ncclDevKernel_AllGather_RING_LL(ncclDevComm*)";
+
+static void test_a_collective_is_waiting_then_transfer(void **state)
+{
+    (void)state;
+    collective_rank(0, 2, 100, 500, 0, ALL_REDUCE);
+    collective_rank(1, 2, 450, 500, 0, ALL_REDUCE);
+    struct dpro_graph *g = trace_text_graph();
+    for (int rank = 0; rank < 2; rank++) {
+        struct dpro_op transfer = op_of(g, rank, ALL_REDUCE, 0);
+        assert_int_equal(transfer.kind, DPRO_OP_COLLECTIVE);
+        assert_int_equal(transfer.dur_ns, 50 * US); /* not 400: the rest was waiting */
+        assert_int_equal(transfer.gap_ns, 0);
+        assert_int_equal(transfer.size_bytes, 4000);
+        assert_true(transfer.transaction != 0);
+    }
+    dpro_op_id meet = trace_text_op(g, 0, "all at all_reduce", 0);
+    for (int rank = 0; rank < 2; rank++) {
+        assert_true(
+            trace_text_edge(g, trace_text_op(g, rank, "arrival at all_reduce", 0), meet, 0));
+        assert_true(trace_text_edge(g, meet, trace_text_op(g, rank, ALL_REDUCE, 0), 0));
+    }
+    dpro_graph_destroy(g);
+}
+
+static void test_a_clock_that_is_off_is_found_from_the_ends(void **state)
+{
+    (void)state;
+    collective_rank(0, 2, 100, 500, 0, ALL_REDUCE);
+    collective_rank(1, 2, 450, 500, 7300, ALL_REDUCE);
+    struct dpro_graph *g = trace_text_graph();
+    assert_string_equal(dpro_graph_clock_method(g), "collective-ends");
+    assert_int_equal(dpro_graph_clock(g, 0).offset_ns, 0);
+    assert_int_equal(dpro_graph_clock(g, 1).offset_ns, -7300 * US);
+    assert_int_equal(op_of(g, 0, ALL_REDUCE, 0).dur_ns, 50 * US);
+    dpro_graph_destroy(g);
+}
+
+static void test_collectives_that_disagree_are_not_joined(void **state)
+{
+    (void)state;
+    collective_rank(0, 2, 100, 500, 0, ALL_REDUCE);
+    collective_rank(1, 2, 450, 500, 0, ALL_GATHER);
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(op_of(g, 0, ALL_REDUCE, 0).dur_ns, 400 * US); /* as measured */
+    assert_true(has_warning(g, "disagree"));
+    dpro_graph_destroy(g);
+}
+
+static void test_missing_ranks_are_said_to_be_assumed(void **state)
+{
+    (void)state;
+    collective_rank(3, 8, 100, 500, 0, ALL_REDUCE);
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(op_of(g, 3, ALL_REDUCE, 0).dur_ns, 400 * US);
+    assert_true(has_warning(g, "1 of 8 ranks"));
+    dpro_graph_destroy(g);
+}
+
+/* ---- gradients ---- */
+
+static void test_bucket_copies_give_each_gradient_its_bucket(void **state)
+{
+    (void)state;
+    const char *bw = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad";
+    const char *in = "torch::distributed::reducer::mul_out";
+    const char *out = "torch.distributed.ddp.reducer::copy_bucket_to_grad";
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 2; i++) {
+        int64_t at = 2000 * i;
+        trace_text_step(t, i, at, 2000);
+        trace_text_cpu(t, "cpu_op", "aten::mm", 1, at + 10, 80, "");
+        trace_text_cpu(t, "cpu_op", bw, 1, at + 100, 200, "");
+        trace_text_cpu(t, "cpu_op", in, 1, at + 110, 20, "\"Input Dims\": [[10, 3]]");
+        trace_text_cpu(t, "cpu_op", in, 1, at + 140, 20, "\"Input Dims\": [[7]]");
+        trace_text_cpu(t, "cpu_op", "c10d::allreduce_", 1, at + 170, 20,
+                       "\"Input Dims\": [[[37]], []], \"Input type\": [\"TensorList\"]");
+        trace_text_cpu(t, "cpu_op", in, 1, at + 200, 20, "\"Input Dims\": [[5]]");
+        trace_text_cpu(t, "cpu_op", "c10d::allreduce_", 1, at + 240, 20,
+                       "\"Input Dims\": [[[5]], []], \"Input type\": [\"TensorList\"]");
+        trace_text_cpu(t, "user_annotation", "gloo:all_reduce", 50, at + 180, 400,
+                       "\"Input Dims\": [[37]], \"Input type\": [\"float\"]");
+        trace_text_cpu(t, "user_annotation", "gloo:all_reduce", 51, at + 250, 600,
+                       "\"Input Dims\": [[5]], \"Input type\": [\"float\"]");
+        trace_text_cpu(t, "cpu_op", out, 1, at + 600, 10, "\"Input Dims\": [[10, 3]]");
+        trace_text_cpu(t, "cpu_op", out, 1, at + 620, 10, "\"Input Dims\": [[7]]");
+        trace_text_cpu(t, "cpu_op", out, 1, at + 870, 10, "\"Input Dims\": [[5]]");
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(g->n_tensors, 3);
+    /* 37 = 10 * 3 + 7 in the first bucket, 5 in the second */
+    assert_int_equal(g->tensors[0].size_bytes, 120);
+    assert_int_equal(g->tensors[1].size_bytes, 28);
+    assert_int_equal(g->tensors[2].size_bytes, 20);
+    assert_int_equal(g->tensors[0].collective, g->tensors[1].collective);
+    assert_int_not_equal(g->tensors[0].collective, g->tensors[2].collective);
+    dpro_op_id first_in = trace_text_op(g, 0, "In gradient 0", 0);
+    assert_int_equal(first_in, g->tensors[0].in);
+    assert_true(trace_text_edge(g, trace_text_op(g, 0, in, 0), first_in, 0));
+    assert_true(trace_text_edge(g, first_in, trace_text_op(g, 0, "arrival at all_reduce", 0), 0));
+    assert_true(trace_text_edge(g, g->tensors[2].out, trace_text_op(g, 0, out, 2), 0));
+    /* the wait for each bucket is explained: what is left is the thread's own time */
+    assert_int_equal(op_of(g, 0, out, 0).gap_ns, 20 * US);
+    assert_int_equal(op_of(g, 0, out, 2).gap_ns, 20 * US);
+    dpro_graph_destroy(g);
+}
+
+/* ---- alignment of iterations ---- */
+
+static uint32_t longest_common(const uint64_t *a, uint32_t n, const uint64_t *b, uint32_t m)
+{
+    uint32_t table[41][41] = {{0}};
+    for (uint32_t i = 1; i <= n; i++)
+        for (uint32_t k = 1; k <= m; k++) {
+            uint32_t skip = table[i - 1][k] > table[i][k - 1] ? table[i - 1][k] : table[i][k - 1];
+            table[i][k] = a[i - 1] == b[k - 1] ? table[i - 1][k - 1] + 1 : skip;
+        }
+    return table[n][m];
+}
+
+static void test_sequences_are_aligned_by_their_longest_common_part(void **state)
+{
+    (void)state;
+    srand(7);
+    for (int round = 0; round < 5000; round++) {
+        uint64_t a[40], b[40];
+        uint32_t to[40], n = (uint32_t)rand() % 40, m = (uint32_t)rand() % 40, matched = 0;
+        int64_t last = -1;
+        for (uint32_t i = 0; i < n; i++)
+            a[i] = 1 + (uint64_t)rand() % 5;
+        for (uint32_t i = 0; i < m; i++)
+            b[i] = 1 + (uint64_t)rand() % 5;
+        assert_int_equal(match_sequences(a, n, b, m, to), 0);
+        for (uint32_t i = 0; i < n; i++) {
+            if (to[i] == NO_ID)
+                continue;
+            assert_true(to[i] < m && a[i] == b[to[i]] && (int64_t)to[i] > last);
+            last = to[i];
+            matched++;
+        }
+        assert_int_equal(matched, longest_common(a, n, b, m));
+    }
+}
+
+static void test_sequences_too_different_for_that_still_go_forward(void **state)
+{
+    (void)state;
+    enum { N = 6000 };
+    uint64_t *a = malloc(N * sizeof *a), *b = malloc(N * sizeof *b);
+    uint32_t *to = malloc(N * sizeof *to), matched = 0;
+    srand(3);
+    for (int i = 0; i < N; i++) {
+        a[i] = (uint64_t)rand() % 1000;
+        b[i] = (uint64_t)rand() % 1000;
+    }
+    assert_int_equal(match_sequences(a, N, b, N, to), 0);
+    int64_t last = -1;
+    for (int i = 0; i < N; i++) {
+        if (to[i] == NO_ID)
+            continue;
+        assert_true(a[i] == b[to[i]] && (int64_t)to[i] > last);
+        last = to[i];
+        matched++;
+    }
+    assert_true(matched > 0);
+    free(a);
+    free(b);
+    free(to);
+}
+
+static void test_names_tell_what_a_call_is(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        uint32_t class;
+    } cases[] = {{"ProfilerStep#12", NAME_STEP},
+                 {"cudaMemcpyAsync", NAME_COPY_CALL},
+                 {"hipMemcpyWithStream", NAME_COPY_CALL},
+                 {"hipDeviceSynchronize", NAME_DEVICE_SYNC},
+                 {"cudaEventSynchronize", NAME_STREAM_SYNC},
+                 {"cuStreamSynchronize", NAME_STREAM_SYNC},
+                 {"cudaStreamWaitEvent", NAME_STREAM_WAIT},
+                 {"gloo:all_reduce", NAME_COMM_RUN},
+                 {"c10d::allreduce_", NAME_COMM_CALL},
+                 {"nccl:all_reduce", NAME_COMM_PARAM},
+                 {"record_param_comms", NAME_COMM_PARAM},
+                 {"ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)", NAME_COMM_KERNEL},
+                 {"aten::mm", 0},
+                 {"custom", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(name_classify(cases[i].name, strlen(cases[i].name)), cases[i].class);
+    assert_string_equal(name_collective(ALL_REDUCE), "all_reduce");
+    assert_string_equal(name_collective("ncclDevKernel_ReduceScatter_Sum_bf16"), "reduce_scatter");
+    assert_string_equal(name_collective("nccl:all_to_all"), "all_to_all");
+    assert_string_equal(name_collective("c10d::_allgather_base_"), "all_gather");
+    assert_null(name_collective("aten::mm"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_an_iteration_reaches_to_the_next_mark),
+        cmocka_unit_test(test_marks_of_the_gpu_are_not_counted_twice),
+        cmocka_unit_test(test_without_marks_the_optimizer_cuts_iterations),
+        cmocka_unit_test(test_without_any_mark_the_period_of_the_ops_cuts_iterations),
+        cmocka_unit_test(test_a_recording_without_period_is_one_iteration),
+        cmocka_unit_test(test_a_parent_is_what_its_children_leave_of_it),
+        cmocka_unit_test(test_python_time_between_ops_is_a_gap),
+        cmocka_unit_test(test_a_kernel_follows_its_launch_and_its_stream),
+        cmocka_unit_test(test_a_synchronize_call_is_only_what_is_left_after_its_work),
+        cmocka_unit_test(test_a_blocking_copy_holds_its_thread_until_it_is_done),
+        cmocka_unit_test(test_a_stream_wait_orders_work_of_two_streams),
+        cmocka_unit_test(test_backward_is_handed_to_its_thread_and_back),
+        cmocka_unit_test(test_a_collective_is_waiting_then_transfer),
+        cmocka_unit_test(test_a_clock_that_is_off_is_found_from_the_ends),
+        cmocka_unit_test(test_collectives_that_disagree_are_not_joined),
+        cmocka_unit_test(test_missing_ranks_are_said_to_be_assumed),
+        cmocka_unit_test(test_bucket_copies_give_each_gradient_its_bucket),
+        cmocka_unit_test(test_sequences_are_aligned_by_their_longest_common_part),
+        cmocka_unit_test(test_sequences_too_different_for_that_still_go_forward),
+        cmocka_unit_test(test_names_tell_what_a_call_is),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

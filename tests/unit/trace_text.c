@@ -1,0 +1,132 @@
+#include "trace_text.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_RANKS = 16 };
+
+struct trace_text {
+    FILE *file;
+    char path[160];
+    int correlation;
+};
+
+static struct trace_text texts[MAX_RANKS];
+static int n_texts;
+static char folder[64];
+
+struct trace_text *trace_text_begin(int rank, int world_size)
+{
+    if (n_texts == 0) {
+        strcpy(folder, "/tmp/dpro-graph-XXXXXX");
+        assert_non_null(mkdtemp(folder));
+    }
+    assert_true(n_texts < MAX_RANKS);
+    struct trace_text *text = &texts[n_texts++];
+    text->correlation = 0;
+    snprintf(text->path, sizeof text->path, "%s/rank%d.json", folder, rank);
+    text->file = fopen(text->path, "w");
+    assert_non_null(text->file);
+    fprintf(text->file,
+            "{\"schemaVersion\": 1, \"distributedInfo\": {\"backend\": \"nccl\", \"rank\": %d, "
+            "\"world_size\": %d}, \"traceEvents\": [\n"
+            "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": 100, \"tid\": 0, \"args\": "
+            "{\"name\": \"python\"}}",
+            rank, world_size);
+    return text;
+}
+
+static void put(struct trace_text *text, const char *category, const char *name, int pid, int tid,
+                int64_t start, int64_t dur, const char *args)
+{
+    fprintf(text->file,
+            ",\n{\"ph\": \"X\", \"cat\": \"%s\", \"name\": \"%s\", \"pid\": %d, \"tid\": %d, "
+            "\"ts\": %" PRId64 ", \"dur\": %" PRId64 ", \"args\": {%s}}",
+            category, name, pid, tid, start, dur, args);
+}
+
+void trace_text_cpu(struct trace_text *text, const char *category, const char *name, int thread,
+                    int64_t start, int64_t dur, const char *args)
+{
+    put(text, category, name, 100, thread, start, dur, args);
+}
+
+void trace_text_kernel(struct trace_text *text, const char *name, int thread, int64_t call,
+                       int64_t call_dur, int stream, int64_t start, int64_t dur, const char *args)
+{
+    char with_correlation[512];
+    bool copies = strncmp(name, "Memcpy", 6) == 0;
+    text->correlation++;
+    snprintf(with_correlation, sizeof with_correlation, "\"correlation\": %d", text->correlation);
+    put(text, "cuda_runtime", copies ? "cudaMemcpyAsync" : "cudaLaunchKernel", 100, thread, call,
+        call_dur, with_correlation);
+    snprintf(with_correlation, sizeof with_correlation,
+             "\"device\": 0, \"stream\": %d, \"correlation\": %d%s%s", stream, text->correlation,
+             *args ? ", " : "", args);
+    put(text, copies ? "gpu_memcpy" : "kernel", name, 0, stream, start, dur, with_correlation);
+}
+
+void trace_text_step(struct trace_text *text, int number, int64_t start, int64_t dur)
+{
+    char name[40];
+    snprintf(name, sizeof name, "ProfilerStep#%d", number);
+    put(text, "user_annotation", name, 100, 1, start, dur, "");
+}
+
+int trace_text_try(struct dpro_graph **graph, struct dpro_error *err)
+{
+    for (int i = 0; i < n_texts; i++) {
+        fputs("\n]}\n", texts[i].file);
+        assert_int_equal(fclose(texts[i].file), 0);
+    }
+    const char *path = folder;
+    struct dpro_trace *trace = NULL;
+    int status = dpro_trace_load(&path, 1, NULL, &trace, err);
+    if (status == 0)
+        status = dpro_graph_build(trace, NULL, graph, err);
+    dpro_trace_destroy(trace);
+    for (int i = 0; i < n_texts; i++)
+        unlink(texts[i].path);
+    rmdir(folder);
+    n_texts = 0;
+    return status;
+}
+
+struct dpro_graph *trace_text_graph(void)
+{
+    struct dpro_graph *graph = NULL;
+    struct dpro_error err = {0};
+    if (trace_text_try(&graph, &err) < 0)
+        fail_msg("%s", err.text);
+    return graph;
+}
+
+dpro_op_id trace_text_op(const struct dpro_graph *graph, int rank, const char *name, int n)
+{
+    for (dpro_op_id op = 0; op < dpro_graph_n_ops(graph); op++) {
+        struct dpro_op it = dpro_graph_op(graph, op);
+        if (it.rank == rank && strcmp(it.name, name) == 0 && n-- == 0)
+            return op;
+    }
+    fail_msg("rank %d has no op %s", rank, name);
+    return DPRO_NO_OP;
+}
+
+int trace_text_edge(const struct dpro_graph *graph, dpro_op_id from, dpro_op_id to, int next)
+{
+    uint32_t n;
+    const dpro_op_id *successors = dpro_graph_successors(graph, from, next, &n);
+    for (uint32_t i = 0; i < n; i++)
+        if (successors[i] == to)
+            return 1;
+    return 0;
+}

@@ -1,0 +1,36 @@
+/* trace_text.h: tiny Kineto traces written by tests, one file a rank, and the graph made of them.
+ *
+ * Times are whole microseconds. A rank's main thread is 1, its autograd thread 2, streams are 7 and
+ * up. */
+#ifndef TRACE_TEXT_H
+#define TRACE_TEXT_H
+
+#include <stdint.h>
+
+#include <dpro/dpro.h>
+
+struct trace_text; /* one rank's file, being written */
+
+/* Begins the file of `rank`; all ranks begun before trace_text_graph belong to one trace. */
+struct trace_text *trace_text_begin(int rank, int world_size);
+
+/* A span on a CPU thread; `args` is JSON members to add, "" for none. */
+void trace_text_cpu(struct trace_text *text, const char *category, const char *name, int thread,
+                    int64_t start, int64_t dur, const char *args);
+/* A launch call on a thread and its work on a stream. */
+void trace_text_kernel(struct trace_text *text, const char *name, int thread, int64_t call,
+                       int64_t call_dur, int stream, int64_t start, int64_t dur, const char *args);
+/* ProfilerStep#number. */
+void trace_text_step(struct trace_text *text, int number, int64_t start, int64_t dur);
+
+/* Writes all files, loads them and builds the graph; fails the test when that fails. */
+struct dpro_graph *trace_text_graph(void);
+/* The same, but hands back the status and the message. */
+int trace_text_try(struct dpro_graph **graph, struct dpro_error *err);
+
+/* The n-th op (from 0) of that name on that rank; fails the test when there is none. */
+dpro_op_id trace_text_op(const struct dpro_graph *graph, int rank, const char *name, int n);
+/* Whether there is an edge, in the same iteration (next 0) or into the next (1). */
+int trace_text_edge(const struct dpro_graph *graph, dpro_op_id from, dpro_op_id to, int next);
+
+#endif

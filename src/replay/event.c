@@ -141,9 +141,8 @@ static inline void queue_pop(struct queue *q)
 static inline void set_key(struct event *e, uint32_t q)
 {
     const struct queue *queue = &e->queues[q];
-    e->keys[q] =
-        (struct key){queue->head.ready > queue->clock ? queue->head.ready : queue->clock,
-                     queue->head.ready, queue->head.id};
+    e->keys[q] = (struct key){queue->head.ready > queue->clock ? queue->head.ready : queue->clock,
+                              queue->head.ready, queue->head.id};
     if (queue->head.id == NO_ENTRY)
         e->keys[q].when = INT64_MAX;
 }
@@ -204,8 +203,8 @@ static void add_wide(struct counts *counts, const uint32_t *succ, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         if (counts->small[succ[i]] == WIDE) {
-            uint32_t *at = bsearch(&succ[i], counts->wide_op, counts->n_wide, sizeof succ[i],
-                                   compare_u32);
+            uint32_t *at =
+                bsearch(&succ[i], counts->wide_op, counts->n_wide, sizeof succ[i], compare_u32);
             counts->wide[at - counts->wide_op]++;
         }
 }
@@ -362,8 +361,8 @@ static int open_roots(struct event *e, struct queue *queue, uint32_t copy)
 /* A root is told from its place in the list, as counts are gone by the time it runs. */
 static bool is_root(const struct event *e, const struct queue *queue, uint32_t op)
 {
-    return queue->n_roots && bsearch(&op, e->roots + queue->first_root, queue->n_roots, sizeof op,
-                                     compare_u32);
+    return queue->n_roots &&
+           bsearch(&op, e->roots + queue->first_root, queue->n_roots, sizeof op, compare_u32);
 }
 
 /* ---- the run ---- */
@@ -371,8 +370,7 @@ static bool is_root(const struct event *e, const struct queue *queue, uint32_t o
 static bool wide_arrival(const struct event *e, struct slot *slot, uint32_t op)
 {
     const struct counts *counts = slot->times.number ? &e->later : &e->first;
-    const uint32_t *at =
-        bsearch(&op, counts->wide_op, counts->n_wide, sizeof op, compare_u32);
+    const uint32_t *at = bsearch(&op, counts->wide_op, counts->n_wide, sizeof op, compare_u32);
     return --slot->wide[at - counts->wide_op] == 0;
 }
 

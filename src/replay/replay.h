@@ -23,7 +23,7 @@ static inline int64_t time_add(int64_t a, int64_t b)
 struct replay_copy {
     uint32_t number;
     int64_t *end_ns;
-    uint32_t *device_prev;         /* the op its device ran before; NULL unless asked for */
+    uint32_t *device_prev;          /* the op its device ran before; NULL unless asked for */
     const int64_t *dur_ns, *gap_ns; /* as given when it was opened; gap_ns may be NULL */
 };
 
@@ -52,5 +52,54 @@ struct event_options {
 /* *laps (may be NULL): whether a device ran an op of a copy after one of a later copy. */
 int event_replay(const struct dpro_graph *graph, const struct event_options *options,
                  const struct replay_hooks *hooks, bool *laps, struct dpro_error *err);
+
+/* ---- fixed.c ---- */
+
+/* The same through the fixed-order engine: the order comes from an event-driven replay of three
+ * copies with the durations given here, then each copy is one pass. *n_violations (may be NULL)
+ * counts the ops that the event-driven engine would have run in another place. Where the order
+ * cannot be the same in every copy (*laps), nothing is replayed. */
+int fixed_replay(const struct dpro_graph *graph, const struct event_options *options,
+                 const struct replay_hooks *hooks, const int64_t *dur_ns, const int64_t *gap_ns,
+                 bool *laps, uint64_t *n_violations, struct dpro_error *err);
+
+/* ---- delay.c ---- */
+
+struct delays {
+    struct delay *list;
+    size_t n;
+};
+
+/* Understands the option strings and finds the ops they mean. */
+int delays_parse(const struct dpro_graph *graph, const char *const *texts, size_t n,
+                 struct delays *delays, struct dpro_error *err);
+/* Changes one iteration's durations, in the order of the options. */
+void delays_apply(const struct delays *delays, const struct dpro_graph *graph, int64_t *dur_ns);
+void delays_fini(struct delays *delays);
+
+/* ---- critical.c ---- */
+
+struct critical_span {
+    const struct replay_copy *copies; /* by number; end_ns NULL where it was not kept */
+    uint32_t n_copies;
+    uint32_t copy, op; /* the path's last op */
+    int64_t start_ns;  /* where the path is cut; its end is that of the last op */
+};
+
+/* The path, first op first, with times from span->start_ns; the array is the caller's to free. */
+int critical_find(const struct dpro_graph *graph, const struct critical_span *span,
+                  struct dpro_critical_op **path, uint32_t *n, struct dpro_error *err);
+
+/* ---- breakdown.c ---- */
+
+struct breakdown_span {
+    const struct replay_copy *copies; /* by number; end_ns NULL where it was not kept */
+    uint32_t n_copies;
+    const int64_t *from_ns, *to_ns; /* by rank index: the time to account for */
+    uint32_t n_iterations;          /* in that time: results are means over them */
+};
+
+int breakdown_fill(const struct dpro_graph *graph, const struct breakdown_span *span,
+                   struct dpro_rank_time *ranks, struct dpro_error *err);
 
 #endif

@@ -227,6 +227,48 @@ static inline bool json_skip(struct json *js)
     return json_number(js, &text, &len);
 }
 
+/* A guess at what stands between the end of one value and the start of the next: comma, space, key, colon.
+ * Writers repeat themselves to the byte, so that comparing with what was there the last time is
+ * mostly right, and the processor need not wait for the key's end to be found. */
+struct json_guess {
+    _Alignas(16) char text[48];
+    uint8_t len; /* 0: nothing learnt */
+    uint8_t key; /* the caller's number for what it leads to */
+};
+
+/* True when the guess is right; then it is taken. */
+static inline bool json_guess(struct json *js, const struct json_guess *guess)
+{
+#if defined(__SSE2__)
+    const __m128i *a = (const __m128i *)js->p, *b = (const __m128i *)guess->text;
+    uint64_t x = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128(a), b[0]));
+    uint64_t y =
+        (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128(a + 1), b[1]));
+    uint64_t z =
+        (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128(a + 2), b[2]));
+    if (guess->len == 0 || ~(x | y << 16 | z << 32) & ((UINT64_C(1) << guess->len) - 1))
+        return false;
+#else
+    if (guess->len == 0 || memcmp(js->p, guess->text, guess->len) != 0)
+        return false;
+#endif
+    js->p += guess->len;
+    return true;
+}
+
+/* Learns what was taken since `from` (json_offset then), if it is still in the buffer and fits. */
+static inline void json_learn(const struct json *js, uint64_t from, uint8_t key,
+                              struct json_guess *guess)
+{
+    uint64_t len = json_offset(js) - from;
+    if (js->fail != JSON_OK || from < js->buffer_offset || len == 0 || len > sizeof guess->text)
+        return;
+    memset(guess->text, 0, sizeof guess->text);
+    memcpy(guess->text, js->p - len, len);
+    guess->len = (uint8_t)len;
+    guess->key = key;
+}
+
 /* Takes one value of any kind and lends its raw text, up to `limit` (<= JSON_TEXT_MAX) bytes; *cut
  * tells whether there was more. */
 bool json_raw(struct json *js, size_t limit, const char **text, size_t *len, bool *cut);

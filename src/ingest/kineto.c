@@ -1,5 +1,5 @@
-/* ingest/kineto.c: PyTorch profiler (Kineto) traces, every dialect from 2021 to 2026, and Chrome traces
- * that look like them.
+/* ingest/kineto.c: PyTorch profiler (Kineto) traces, every dialect from 2021 to 2026, and Chrome
+ * traces that look like them.
  *
  * One pass: each event is read into a struct on the stack whatever the order of its keys, and kept
  * as a 64-byte span when it is an interval of work. Most of the text is arguments that nobody
@@ -112,12 +112,14 @@ struct event {
     uint32_t label; /* thread_name's or process_name's args.name */
     uint64_t dims_numel;
     uint32_t dims_type;
-    struct trace_detail detail;
 };
+
+static const struct trace_detail no_detail = {.peer = -1, .comm_sequence = -1, .wait_stream = -1};
 
 /* A B event that waits for its E, in a list per (pid, tid). */
 struct open_span {
     struct event event;
+    struct trace_detail detail;
     uint32_t below; /* index + 1 of the one that was open before it */
 };
 
@@ -133,6 +135,8 @@ struct kineto {
     ARRAY(struct open_span) open;
     uint32_t free_open; /* list of unused slots in `open`, index + 1 */
     uint64_t n_external_is_correlation, n_external_differs;
+    struct trace_detail detail; /* of the event being read; no_detail unless detail_used */
+    bool detail_used;
     struct guess_pair (*guesses)[N_KEYS]; /* [N_CONTEXTS]: after which key */
     struct guess_pair between;            /* from one event into the next */
     struct strtab other_keys;             /* id + N_WANTED_KEYS - 1 is the key's number */
@@ -200,9 +204,9 @@ static uint32_t intern(struct kineto *k, const char *text, size_t len)
     uint64_t middle = 0;
     if (len >= 24)
         memcpy(&middle, text + len / 2, 8);
-    uint64_t hash = (head * 0x9e3779b97f4a7c15u ^ tail * 0xd6e8feb86659fd93u ^
-                     middle * 0xc2b2ae3d27d4eb4fu) +
-                    len;
+    uint64_t hash =
+        (head * 0x9e3779b97f4a7c15u ^ tail * 0xd6e8feb86659fd93u ^ middle * 0xc2b2ae3d27d4eb4fu) +
+        len;
     uint32_t *slot = &k->name_cache[(hash ^ hash >> 29) * 0x9e3779b97f4a7c15u >> 52];
     const struct strtab_entry *entry = &k->part->names.entries[*slot];
     if (*slot < k->part->names.n && entry->len == len && memcmp(entry->text, text, len) == 0)
@@ -223,11 +227,27 @@ static bool contains(const char *text, size_t len, const char *word)
 /* Names whose "Input Dims" are worth reading: communication, and DDP's traffic with its buckets. */
 static bool is_communication(const char *name, size_t len)
 {
-    static const char *const words[] = {
-        "allreduce",  "all_reduce",     "alltoall",  "all_to_all", "allgather", "all_gather",
-        "reducescatter", "reduce_scatter", "broadcast", "barrier", "nccl:",     "gloo:",
-        "mpi:",       "c10d::",         "record_param_comms", "send", "recv",
-        "torch::distributed::reducer::", "torch::autograd::AccumulateGrad", "rccl:", "ucc:"};
+    static const char *const words[] = {"allreduce",
+                                        "all_reduce",
+                                        "alltoall",
+                                        "all_to_all",
+                                        "allgather",
+                                        "all_gather",
+                                        "reducescatter",
+                                        "reduce_scatter",
+                                        "broadcast",
+                                        "barrier",
+                                        "nccl:",
+                                        "gloo:",
+                                        "mpi:",
+                                        "c10d::",
+                                        "record_param_comms",
+                                        "send",
+                                        "recv",
+                                        "torch::distributed::reducer::",
+                                        "torch::autograd::AccumulateGrad",
+                                        "rccl:",
+                                        "ucc:"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (contains(name, len, words[i]))
             return true;
@@ -303,6 +323,10 @@ static void set_category(struct event *ev, const char *cat, size_t len)
         else if (json_is(cat, len, "gpu_memset"))
             ev->kind = SPAN_MEMSET;
         break;
+    case 12:
+        if (json_is(cat, len, "cuda_runtime"))
+            ev->kind = SPAN_RUNTIME;
+        break;
     case 15:
         if (json_is(cat, len, "user_annotation"))
             ev->kind = SPAN_ANNOTATION;
@@ -322,7 +346,7 @@ static void set_category(struct event *ev, const char *cat, size_t len)
     default:
         break;
     }
-    if (ev->kind == SPAN_OTHER &&
+    if (ev->kind == SPAN_OTHER && ev->flow == FLOW_NONE &&
         (ends_with(cat, len, "_runtime") || ends_with(cat, len, "_driver")))
         ev->kind = SPAN_RUNTIME;
 }
@@ -559,22 +583,25 @@ static void read_arg(struct kineto *k, struct event *ev, unsigned key)
     case KEY_BYTES:
         if (ev->kind != SPAN_MEMCPY && ev->kind != SPAN_MEMSET && ev->kind != KIND_NONE)
             break;
-        ev->detail.bytes = read_u64(js);
-        ev->has_detail = true;
+        k->detail.bytes = read_u64(js);
+        k->detail_used = ev->has_detail = true;
         return;
     case KEY_WAIT_ON_STREAM:
-        ev->detail.wait_stream = json_read_decimal(js, 0, &v) == JSON_VALUE ? v : -1;
+        k->detail_used = true;
+        k->detail.wait_stream = json_read_decimal(js, 0, &v) == JSON_VALUE ? v : -1;
         return;
     case KEY_WAIT_ON_CORRELATION:
-        ev->detail.wait_correlation = read_u64(js);
+        k->detail_used = true;
+        k->detail.wait_correlation = read_u64(js);
         return;
     case KEY_SYNC_KIND:
         if (json_scalar(js, &text, &len))
-            ev->detail.sync = (int32_t)sync_kind_of(text, len);
+            k->detail.sync = (int32_t)sync_kind_of(text, len);
+        k->detail_used = true;
         return;
     default:
-        if (key < N_WANTED_KEYS && read_communication_arg(k, &ev->detail, key)) {
-            ev->has_detail = true;
+        if (key < N_WANTED_KEYS && read_communication_arg(k, &k->detail, key)) {
+            k->detail_used = ev->has_detail = true;
             return;
         }
         break;
@@ -690,21 +717,21 @@ static void add_span(struct kineto *k, struct event *ev)
     if (part->n_spans == 1 || end_ns > part->end_ns)
         part->end_ns = end_ns;
     if ((ev->dims_numel || ev->dims_type) && name_is_communication(k, ev->name)) {
-        if (!ev->detail.numel)
-            ev->detail.numel = ev->dims_numel;
-        if (!ev->detail.dtype)
-            ev->detail.dtype = ev->dims_type;
-        ev->has_detail = true;
+        if (!k->detail.numel)
+            k->detail.numel = ev->dims_numel;
+        if (!k->detail.dtype)
+            k->detail.dtype = ev->dims_type;
+        k->detail_used = ev->has_detail = true;
     }
     if (ev->kind == SPAN_SYNC) {
-        if (ev->detail.sync == SYNC_NONE)
-            ev->detail.sync = (int32_t)sync_kind_of(strtab_get(&part->names, ev->name),
-                                                    strtab_len(&part->names, ev->name));
-        ev->has_detail = true;
+        if (k->detail.sync == SYNC_NONE)
+            k->detail.sync = (int32_t)sync_kind_of(strtab_get(&part->names, ev->name),
+                                                   strtab_len(&part->names, ev->name));
+        k->detail_used = ev->has_detail = true;
     }
     if (ev->has_detail) {
         span->detail = (uint32_t)part->details.n;
-        if (part->details.n >= NO_ID - 1 || array_push(&part->details, ev->detail) < 0)
+        if (part->details.n >= NO_ID - 1 || array_push(&part->details, k->detail) < 0)
             k->no_memory = true;
     }
     if (ev->correlation && !part->has_correlation) {
@@ -726,8 +753,7 @@ static void add_flow(struct kineto *k, const struct event *ev)
     struct trace_part *part = k->part;
     if (ev->ts != JSON_VALUE || ev->flow == FLOW_NONE)
         return;
-    struct part_flow flow = {
-        .ts_ns = ev->ts_ns, .id = ev->flow_id, .start = ev->ph == 's'};
+    struct part_flow flow = {.ts_ns = ev->ts_ns, .id = ev->flow_id, .start = ev->ph == 's'};
     if (ev->flow == FLOW_FWDBWD) {
         flow.track = find_track(k, false, ev->pid, ev->tid);
         if (array_push(&part->links, flow) < 0)
@@ -764,7 +790,7 @@ static void open_span(struct kineto *k, const struct event *ev)
         }
         slot = (uint32_t)k->open.n;
     }
-    k->open.at[slot - 1] = (struct open_span){*ev, (uint32_t)below};
+    k->open.at[slot - 1] = (struct open_span){*ev, k->detail, (uint32_t)below};
     if (map_set(&k->stacks, key, slot) < 0)
         k->no_memory = true;
 }
@@ -778,6 +804,8 @@ static void close_span(struct kineto *k, const struct event *end)
     }
     struct open_span *open = &k->open.at[slot - 1];
     struct event ev = open->event;
+    k->detail = open->detail;
+    k->detail_used = true;
     if (map_set(&k->stacks, key, open->below) < 0)
         k->no_memory = true;
     open->below = k->free_open;
@@ -808,9 +836,10 @@ static void read_event(struct kineto *k, unsigned key)
     memset(&ev, 0, sizeof ev);
     ev.kind = KIND_NONE;
     ev.sequence = -1;
-    ev.detail.peer = -1;
-    ev.detail.comm_sequence = -1;
-    ev.detail.wait_stream = -1;
+    if (k->detail_used) {
+        k->detail = no_detail;
+        k->detail_used = false;
+    }
     for (; key != KEY_END; key = next_key(k, (unsigned char)ev.ph % N_PHASES, key)) {
         switch (key) {
         case KEY_PH:
@@ -1024,7 +1053,7 @@ static void read_document(struct kineto *k)
 
 int kineto_read(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
-    struct kineto k = {.js = js, .part = part, .last_track = {NO_ID, NO_ID}};
+    struct kineto k = {.js = js, .part = part, .last_track = {NO_ID, NO_ID}, .detail_used = true};
     k.name_cache = calloc(NAME_CACHE, sizeof *k.name_cache);
     k.guesses = aligned_alloc(64, N_CONTEXTS * sizeof *k.guesses);
     if (k.guesses)

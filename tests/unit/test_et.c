@@ -28,21 +28,28 @@ static struct trace_part read_chunked(const char *text, size_t chunk)
     return part;
 }
 
-static const char flat[] =
-    "{\"schema\":\"1.0.1\",\"pid\":59811,\"nodes\":["
-    "{\"name\":\"aten::cat\",\"id\":208,\"rf_id\":173,\"parent\":207,\"seq_id\":440,\"tid\":1,\"op_schema\":\"x\","
-    "\"inputs\":[[[9,202,0,1,8,\"cpu\"],[11,16,4,416,4,\"cuda:0\"]],0,[1,2,3,4,5]],\"input_shapes\":[[[1],[416]],[]],"
-    "\"outputs\":[[22,209,0,417,8,\"cpu\"]]},"
-    "{\"name\":\"record_param_comms\",\"id\":606,\"rf_id\":447,\"parent\":605,\"seq_id\":-1,\"tid\":2,"
-    "\"inputs\":[141,0,0,\"wait\",[],[]],\"outputs\":[]}]}";
+static const char flat[] = "{\"schema\":\"1.0.1\",\"pid\":59811,\"nodes\":["
+                           "{\"name\":\"aten::cat\",\"id\":208,\"rf_id\":173,\"parent\":207,\"seq_"
+                           "id\":440,\"tid\":1,\"op_schema\":\"x\","
+                           "\"inputs\":[[[9,202,0,1,8,\"cpu\"],[11,16,4,416,4,\"cuda:0\"]],0,[1,2,"
+                           "3,4,5]],\"input_shapes\":[[[1],[416]],[]],"
+                           "\"outputs\":[[22,209,0,417,8,\"cpu\"]]},"
+                           "{\"name\":\"record_param_comms\",\"id\":606,\"rf_id\":447,\"parent\":"
+                           "605,\"seq_id\":-1,\"tid\":2,"
+                           "\"inputs\":[141,0,0,\"wait\",[],[]],\"outputs\":[]}]}";
 
 static const char chakra[] =
-    "{\"schema\": \"1.1.1-chakra.0.0.4\", \"pid\": 7000, \"nodes\": [{\"id\": 436, \"name\": \"record_param_comms\", "
-    "\"ctrl_deps\": 435, \"inputs\": {\"values\": [[[433,434,0,53120,4,\"cuda:0\"]],33,[\"0\",\"default_pg\"],0,"
-    "\"broadcast\",[],[],0,1,1], \"shapes\": [[[53120]]], \"types\": [\"GenericList[Tensor(float)]\"]}, "
+    "{\"schema\": \"1.1.1-chakra.0.0.4\", \"pid\": 7000, \"nodes\": [{\"id\": 436, \"name\": "
+    "\"record_param_comms\", "
+    "\"ctrl_deps\": 435, \"inputs\": {\"values\": "
+    "[[[433,434,0,53120,4,\"cuda:0\"]],33,[\"0\",\"default_pg\"],0,"
+    "\"broadcast\",[],[],0,1,1], \"shapes\": [[[53120]]], \"types\": "
+    "[\"GenericList[Tensor(float)]\"]}, "
     "\"outputs\": {\"values\": [[[433,434,0,53120,4,\"cuda:0\"]]], \"shapes\": [], \"types\": []}, "
-    "\"attrs\": [{\"name\": \"rf_id\", \"type\": \"uint64\", \"value\": 114}, {\"name\": \"seq_id\", \"type\": \"int64\", "
-    "\"value\": 5},{\"name\": \"tid\", \"type\": \"uint64\", \"value\": 3}, {\"name\": \"op_schema\", \"type\": \"string\", "
+    "\"attrs\": [{\"name\": \"rf_id\", \"type\": \"uint64\", \"value\": 114}, {\"name\": "
+    "\"seq_id\", \"type\": \"int64\", "
+    "\"value\": 5},{\"name\": \"tid\", \"type\": \"uint64\", \"value\": 3}, {\"name\": "
+    "\"op_schema\", \"type\": \"string\", "
     "\"value\": \"\"}]}], \"finish_ts\": 3}";
 
 static void test_flat_nodes_are_read(void **state)
@@ -113,9 +120,11 @@ static void test_odd_values_are_no_tensors(void **state)
 {
     (void)state;
     struct trace_part part =
-        read_chunked("{\"schema\":\"1\",\"nodes\":[{\"name\":\"a\",\"id\":\"7\",\"inputs\":[1,2,3,4,5,\"cpu\"],\"outputs\":[[1,2,3,"
-                "4,\"cpu\"],[1,2,3,4,5,6,\"cpu\"],[1,2,3,4,5,\"cpu\",1],[1,2,3,4,5,\"cpu\",[]],{\"a\":[]},null]},5]}",
-                0);
+        read_chunked("{\"schema\":\"1\",\"nodes\":[{\"name\":\"a\",\"id\":\"7\",\"inputs\":[1,2,3,"
+                     "4,5,\"cpu\"],\"outputs\":[[1,2,3,"
+                     "4,\"cpu\"],[1,2,3,4,5,6,\"cpu\"],[1,2,3,4,5,\"cpu\",1],[1,2,3,4,5,\"cpu\",[]]"
+                     ",{\"a\":[]},null]},5]}",
+                     0);
     assert_int_equal(part.et_nodes.n, 1);
     assert_int_equal(part.et_nodes.at[0].id, 7);
     assert_int_equal(part.et_tensors.n, 0);

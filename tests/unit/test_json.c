@@ -94,23 +94,28 @@ static void expect(const char *json, const char *want, enum json_fail want_fail)
 static void test_values_are_the_same_at_any_chunk_size(void **state)
 {
     (void)state;
-    expect("{\"a\": 1, \"b\" : [true, null , -1.5e3,\"x\"],\"c\":{}}", "{a=1;b=[true,null,-1.5e3,x,];c={};}",
-           JSON_OK);
-    expect("{\"name that is longer than thirty-two bytes, to be sure\"\n\t:\n\n   \"value that is longer "
+    expect("{\"a\": 1, \"b\" : [true, null , -1.5e3,\"x\"],\"c\":{}}",
+           "{a=1;b=[true,null,-1.5e3,x,];c={};}", JSON_OK);
+    expect("{\"name that is longer than thirty-two bytes, to be sure\"\n\t:\n\n   \"value that is "
+           "longer "
            "than thirty-two bytes, too\"}",
-           "{name that is longer than thirty-two bytes, to be sure=value that is longer than thirty-two "
+           "{name that is longer than thirty-two bytes, to be sure=value that is longer than "
+           "thirty-two "
            "bytes, too;}",
            JSON_OK);
     expect("[NaN, Infinity, -Infinity, 4458676522690.655, 123456789012345678901234567890123]",
-           "[NaN,Infinity,-Infinity,4458676522690.655,123456789012345678901234567890123,]", JSON_OK);
+           "[NaN,Infinity,-Infinity,4458676522690.655,123456789012345678901234567890123,]",
+           JSON_OK);
 }
 
 static void test_unwanted_values_are_skipped_whatever_they_hold(void **state)
 {
     (void)state;
-    expect("{\"skip\":[[\"]\",\"}{\\\"]\",{\"a\\\\\":[]}],[50, 3, 224, 224], [1,[2,[3,[4,[5,[6,[7]]]]]]]],\"b\":2}",
+    expect("{\"skip\":[[\"]\",\"}{\\\"]\",{\"a\\\\\":[]}],[50, 3, 224, 224], "
+           "[1,[2,[3,[4,[5,[6,[7]]]]]]]],\"b\":2}",
            "{skip=;b=2;}", JSON_OK);
-    expect("{\"skip\":\"a \\\\\\\" , ] } long enough to leave the first thirty-two bytes\\\\\",\"b\":2}",
+    expect("{\"skip\":\"a \\\\\\\" , ] } long enough to leave the first thirty-two "
+           "bytes\\\\\",\"b\":2}",
            "{skip=;b=2;}", JSON_OK);
     expect("{\"skip\":{\"a\":\"\\u005d\\\"\"},\"skip\":-1.25E-7,\"skip\":false,\"b\":2}",
            "{skip=;skip=;skip=;b=2;}", JSON_OK);
@@ -119,19 +124,23 @@ static void test_unwanted_values_are_skipped_whatever_they_hold(void **state)
 static void test_raw_values_come_as_written(void **state)
 {
     (void)state;
-    expect("{\"raw\":[[1, 2], \"a\\n]\"],\"raw\":\"x\",\"raw\":12}", "{raw=[[1, 2], \"a\\n]\"];raw=\"x\";raw=12;}",
-           JSON_OK);
-    expect("{\"raw\":\"0123456789012345678901234567890123456789012345678901234567890123456789012345678901234"
-           "567890123456789\"}",
-           "{raw=\"01234567890123456789012345678901234567890123456789012345678901234567890123456789012345"
-           "6789012345678;}",
-           JSON_OK);
+    expect("{\"raw\":[[1, 2], \"a\\n]\"],\"raw\":\"x\",\"raw\":12}",
+           "{raw=[[1, 2], \"a\\n]\"];raw=\"x\";raw=12;}", JSON_OK);
+    expect(
+        "{\"raw\":"
+        "\"0123456789012345678901234567890123456789012345678901234567890123456789012345678901234"
+        "567890123456789\"}",
+        "{raw="
+        "\"01234567890123456789012345678901234567890123456789012345678901234567890123456789012345"
+        "6789012345678;}",
+        JSON_OK);
 }
 
 static void test_strings_are_unescaped_to_utf8(void **state)
 {
     (void)state;
-    expect("[\"\\u00e9\\u20ac\\ud83d\\ude00\\n\\t\\/\\\"\\\\\"]", "[\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\n\t/\"\\,]", JSON_OK);
+    expect("[\"\\u00e9\\u20ac\\ud83d\\ude00\\n\\t\\/\\\"\\\\\"]",
+           "[\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\n\t/\"\\,]", JSON_OK);
     expect("[\"\\ud83dx\",\"\\u12\",\"\\q\"]", "[\xEF\xBF\xBDx,u12,q,]", JSON_OK);
     expect("[\"\xFF\xC0 raw bytes\"]", "[\xFF\xC0 raw bytes,]", JSON_OK);
 }
@@ -259,7 +268,8 @@ static void test_decimals_are_exact(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int64_t value = 0;
-        enum json_value rc = json_decimal(cases[i].text, strlen(cases[i].text), cases[i].scale, &value);
+        enum json_value rc =
+            json_decimal(cases[i].text, strlen(cases[i].text), cases[i].scale, &value);
         if (rc != cases[i].rc || (rc != JSON_NO_VALUE && value != cases[i].value))
             fail_msg("%s: %d, %lld", cases[i].text, (int)rc, (long long)value);
     }
@@ -274,7 +284,8 @@ static void test_decimals_agree_with_long_arithmetic(void **state)
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         uint64_t whole = (seed >> 20) >> (seed % 40), thousandths = (seed >> 7) % 1000;
         char text[64];
-        snprintf(text, sizeof text, "%llu.%03llu", (unsigned long long)whole, (unsigned long long)thousandths);
+        snprintf(text, sizeof text, "%llu.%03llu", (unsigned long long)whole,
+                 (unsigned long long)thousandths);
         int64_t value;
         assert_int_equal(json_decimal(text, strlen(text), 3, &value), JSON_VALUE);
         assert_true(value == (int64_t)(whole * 1000 + thousandths));

@@ -1,4 +1,5 @@
-/* The Kineto reader: one small trace a dialect point, and the same spans wherever the buffer ends. */
+/* The Kineto reader: one small trace a dialect point, and the same spans wherever the buffer ends.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -69,23 +70,32 @@ static void test_categories_of_all_years_are_known(void **state)
         int kind; /* -1: not kept */
         bool gpu;
     } cases[] = {
-        {"Operator", SPAN_CPU_OP, false},       {"cpu_op", SPAN_CPU_OP, false},
-        {"Runtime", SPAN_RUNTIME, false},       {"cuda_runtime", SPAN_RUNTIME, false},
-        {"hip_runtime", SPAN_RUNTIME, false},   {"cuda_driver", SPAN_RUNTIME, false},
+        {"Operator", SPAN_CPU_OP, false},
+        {"cpu_op", SPAN_CPU_OP, false},
+        {"Runtime", SPAN_RUNTIME, false},
+        {"cuda_runtime", SPAN_RUNTIME, false},
+        {"hip_runtime", SPAN_RUNTIME, false},
+        {"cuda_driver", SPAN_RUNTIME, false},
         {"privateuse1_runtime", SPAN_RUNTIME, false},
-        {"Kernel", SPAN_KERNEL, true},          {"kernel", SPAN_KERNEL, true},
-        {"Memcpy", SPAN_MEMCPY, true},          {"gpu_memcpy", SPAN_MEMCPY, true},
-        {"Memset", SPAN_MEMSET, true},          {"gpu_memset", SPAN_MEMSET, true},
+        {"Kernel", SPAN_KERNEL, true},
+        {"kernel", SPAN_KERNEL, true},
+        {"Memcpy", SPAN_MEMCPY, true},
+        {"gpu_memcpy", SPAN_MEMCPY, true},
+        {"Memset", SPAN_MEMSET, true},
+        {"gpu_memset", SPAN_MEMSET, true},
         {"user_annotation", SPAN_ANNOTATION, false},
         {"gpu_user_annotation", SPAN_GPU_ANNOTATION, true},
-        {"cuda_sync", SPAN_SYNC, true},         {"python_function", SPAN_PYTHON, false},
-        {"overhead", -1, false},                {"Trace", -1, false},
+        {"cuda_sync", SPAN_SYNC, true},
+        {"python_function", SPAN_PYTHON, false},
+        {"overhead", -1, false},
+        {"Trace", -1, false},
         {"cpu_instant_event", -1, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char text[512];
         snprintf(text, sizeof text,
-                 "{\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"%s\",\"name\":\"a\",\"pid\":3,\"tid\":7,\"ts\":1,"
+                 "{\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"%s\",\"name\":\"a\",\"pid\":3,\"tid\":"
+                 "7,\"ts\":1,"
                  "\"dur\":2}]}",
                  cases[i].category);
         struct trace_part part = read_text(text);
@@ -105,11 +115,15 @@ static void test_spans_carry_their_arguments(void **state)
     (void)state;
     struct trace_part part = read_text(
         "{\"schemaVersion\":1,\"traceEvents\":[\n"
-        "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::mm\",\"pid\":10,\"tid\":11,\"ts\":4458676522690.655,"
-        "\"dur\":156.777,\"args\":{\"External id\":2049,\"Record function id\":1909,\"Sequence number\":1080,"
+        "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::mm\",\"pid\":10,\"tid\":11,\"ts\":"
+        "4458676522690.655,"
+        "\"dur\":156.777,\"args\":{\"External id\":2049,\"Record function id\":1909,\"Sequence "
+        "number\":1080,"
         "\"Fwd thread id\":1,\"Ev Idx\":0,\"Input Dims\":[[2,3]],\"Call stack\":\"a;b\\\"\"}},\n"
-        "{\"args\":{\"correlation\":57541,\"External id\":12353,\"grid\":[1,2,3]},\"dur\":41,\"ts\":5,\"tid\":7,"
-        "\"pid\":0,\"name\":\"k\",\"cat\":\"kernel\",\"ph\":\"X\"}],\"baseTimeNanoseconds\":1711964646000000000}");
+        "{\"args\":{\"correlation\":57541,\"External "
+        "id\":12353,\"grid\":[1,2,3]},\"dur\":41,\"ts\":5,\"tid\":7,"
+        "\"pid\":0,\"name\":\"k\",\"cat\":\"kernel\",\"ph\":\"X\"}],\"baseTimeNanoseconds\":"
+        "1711964646000000000}");
     assert_int_equal(last_fail, JSON_OK);
     assert_int_equal(part.n_spans, 2);
     const struct trace_span *span = span_of(&part, 0);
@@ -135,13 +149,17 @@ static void test_spans_carry_their_arguments(void **state)
 static void test_thread_ids_may_be_text(void **state)
 {
     (void)state;
-    struct trace_part part = read_text(
-        "[{\"ph\":\"X\",\"cat\":\"Kernel\",\"name\":\"k\",\"pid\":\"0\",\"tid\":\"stream 7\",\"ts\":1,\"dur\":1,"
-        "\"args\":{\"external id\":5,\"correlation\":9}},"
-        "{\"ph\":\"X\",\"cat\":\"Operator\",\"name\":\"a\",\"pid\":25738,\"tid\":\"25738\",\"ts\":1,\"dur\":1},"
-        "{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"Event Sync\",\"pid\":0,\"tid\":-1,\"ts\":1,\"dur\":1},"
-        "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"b\",\"pid\":1,\"tid\":\"main\",\"ts\":1,\"dur\":1},"
-        "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":0,\"tid\":7,\"args\":{\"name\":\"stream 7 \"}}]");
+    struct trace_part part = read_text("[{\"ph\":\"X\",\"cat\":\"Kernel\",\"name\":\"k\",\"pid\":"
+                                       "\"0\",\"tid\":\"stream 7\",\"ts\":1,\"dur\":1,"
+                                       "\"args\":{\"external id\":5,\"correlation\":9}},"
+                                       "{\"ph\":\"X\",\"cat\":\"Operator\",\"name\":\"a\",\"pid\":"
+                                       "25738,\"tid\":\"25738\",\"ts\":1,\"dur\":1},"
+                                       "{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"Event "
+                                       "Sync\",\"pid\":0,\"tid\":-1,\"ts\":1,\"dur\":1},"
+                                       "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"b\",\"pid\":1,"
+                                       "\"tid\":\"main\",\"ts\":1,\"dur\":1},"
+                                       "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":0,\"tid\":7,"
+                                       "\"args\":{\"name\":\"stream 7 \"}}]");
     assert_int_equal(part.n_spans, 4);
     assert_int_equal(track_of(&part, 0)->pid, 0);
     assert_int_equal(track_of(&part, 0)->id, 7);
@@ -157,8 +175,9 @@ static void test_thread_ids_may_be_text(void **state)
 static void test_external_id_that_is_the_correlation_is_no_op(void **state)
 {
     (void)state;
-    struct trace_part part = read_text("[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k\",\"pid\":0,\"tid\":7,\"ts\":1,"
-                                  "\"dur\":1,\"args\":{\"External id\":77,\"correlation\":77}}]");
+    struct trace_part part =
+        read_text("[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k\",\"pid\":0,\"tid\":7,\"ts\":1,"
+                  "\"dur\":1,\"args\":{\"External id\":77,\"correlation\":77}}]");
     assert_false(part.external_is_op);
     part_fini(&part);
 }
@@ -166,21 +185,30 @@ static void test_external_id_that_is_the_correlation_is_no_op(void **state)
 static void test_communication_metadata_is_kept(void **state)
 {
     (void)state;
-    struct trace_part part = read_text(
-        "[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"ncclDevKernel_AllReduce\",\"pid\":0,\"tid\":20,\"ts\":1,\"dur\":1,"
-        "\"args\":{\"Process Group Name\":\"0\",\"Out msg nelems\":10,\"Process Group Ranks\":\"[0, 1]\","
-        "\"Group size\":2,\"In msg nelems\":1000,\"dtype\":\"Float\",\"Process Group Description\":\"default_pg\","
-        "\"Collective name\":\"allreduce\",\"Seq\":17,\"Src Rank\":1}},"
-        "{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"gloo:all_reduce\",\"pid\":1,\"tid\":2,\"ts\":1,\"dur\":1,"
-        "\"args\":{\"Input type\":[\"float\"],\"Input Dims\":[[7370240]]}},"
-        "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"c10d::allreduce_\",\"pid\":1,\"tid\":2,\"ts\":1,\"dur\":1,"
-        "\"args\":{\"Input Dims\":[[[2,3],[4]],[],[9]],\"Input type\":[\"TensorList\",\"\",\"float\"]}},"
-        "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::mm\",\"pid\":1,\"tid\":2,\"ts\":1,\"dur\":1,"
-        "\"args\":{\"Input Dims\":[[2,3]]}},"
-        "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"torch::distributed::reducer::mul_out\",\"pid\":1,\"tid\":2,"
-        "\"ts\":1,\"dur\":1,\"args\":{\"Input Dims\":[[64,3,7,7],[],[64,3,7,7]]}},"
-        "{\"ph\":\"X\",\"cat\":\"gpu_memcpy\",\"name\":\"Memcpy\",\"pid\":0,\"tid\":7,\"ts\":1,\"dur\":1,"
-        "\"args\":{\"bytes\":4096}}]");
+    struct trace_part part =
+        read_text("[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"ncclDevKernel_AllReduce\",\"pid\":"
+                  "0,\"tid\":20,\"ts\":1,\"dur\":1,"
+                  "\"args\":{\"Process Group Name\":\"0\",\"Out msg nelems\":10,\"Process Group "
+                  "Ranks\":\"[0, 1]\","
+                  "\"Group size\":2,\"In msg nelems\":1000,\"dtype\":\"Float\",\"Process Group "
+                  "Description\":\"default_pg\","
+                  "\"Collective name\":\"allreduce\",\"Seq\":17,\"Src Rank\":1}},"
+                  "{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"gloo:all_reduce\",\"pid\":"
+                  "1,\"tid\":2,\"ts\":1,\"dur\":1,"
+                  "\"args\":{\"Input type\":[\"float\"],\"Input Dims\":[[7370240]]}},"
+                  "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"c10d::allreduce_\",\"pid\":1,"
+                  "\"tid\":2,\"ts\":1,\"dur\":1,"
+                  "\"args\":{\"Input Dims\":[[[2,3],[4]],[],[9]],\"Input "
+                  "type\":[\"TensorList\",\"\",\"float\"]}},"
+                  "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::mm\",\"pid\":1,\"tid\":2,"
+                  "\"ts\":1,\"dur\":1,"
+                  "\"args\":{\"Input Dims\":[[2,3]]}},"
+                  "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"torch::distributed::reducer::mul_"
+                  "out\",\"pid\":1,\"tid\":2,"
+                  "\"ts\":1,\"dur\":1,\"args\":{\"Input Dims\":[[64,3,7,7],[],[64,3,7,7]]}},"
+                  "{\"ph\":\"X\",\"cat\":\"gpu_memcpy\",\"name\":\"Memcpy\",\"pid\":0,\"tid\":7,"
+                  "\"ts\":1,\"dur\":1,"
+                  "\"args\":{\"bytes\":4096}}]");
     assert_int_equal(part.n_spans, 6);
     const struct trace_detail *detail = detail_of(&part, 0);
     assert_int_equal(detail->numel, 1000);
@@ -207,14 +235,20 @@ static void test_communication_metadata_is_kept(void **state)
 static void test_syncs_tell_what_they_wait_for(void **state)
 {
     (void)state;
-    struct trace_part part = read_text(
-        "[{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"Stream Wait Event\",\"pid\":0,\"tid\":24,\"ts\":1,\"dur\":1,\"args\":"
-        "{\"cuda_sync_kind\":\"Stream Wait Event\",\"wait_on_stream\":20,\"wait_on_cuda_event_record_corr_id\":31,"
-        "\"stream\":24,\"correlation\":33}},"
-        "{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"Event Sync\",\"pid\":0,\"tid\":-1,\"ts\":1,\"dur\":1,\"args\":"
-        "{\"cuda_sync_kind\":\"Event Sync\",\"wait_on_stream\":-1,\"wait_on_cuda_event_record_corr_id\":-1}},"
-        "{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"Stream Sync\",\"pid\":0,\"tid\":7,\"ts\":1,\"dur\":1},"
-        "{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"Context Sync\",\"pid\":0,\"tid\":-1,\"ts\":1,\"dur\":1}]");
+    struct trace_part part =
+        read_text("[{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"Stream Wait "
+                  "Event\",\"pid\":0,\"tid\":24,\"ts\":1,\"dur\":1,\"args\":"
+                  "{\"cuda_sync_kind\":\"Stream Wait "
+                  "Event\",\"wait_on_stream\":20,\"wait_on_cuda_event_record_corr_id\":31,"
+                  "\"stream\":24,\"correlation\":33}},"
+                  "{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"Event "
+                  "Sync\",\"pid\":0,\"tid\":-1,\"ts\":1,\"dur\":1,\"args\":"
+                  "{\"cuda_sync_kind\":\"Event "
+                  "Sync\",\"wait_on_stream\":-1,\"wait_on_cuda_event_record_corr_id\":-1}},"
+                  "{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"Stream "
+                  "Sync\",\"pid\":0,\"tid\":7,\"ts\":1,\"dur\":1},"
+                  "{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"Context "
+                  "Sync\",\"pid\":0,\"tid\":-1,\"ts\":1,\"dur\":1}]");
     assert_int_equal(detail_of(&part, 0)->sync, SYNC_STREAM_WAIT_EVENT);
     assert_int_equal(detail_of(&part, 0)->wait_stream, 20);
     assert_int_equal(detail_of(&part, 0)->wait_correlation, 31);
@@ -229,11 +263,13 @@ static void test_syncs_tell_what_they_wait_for(void **state)
 static void test_amd_traces_are_read(void **state)
 {
     (void)state;
-    struct trace_part part = read_text(
-        "{\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":\"hipLaunchKernel\",\"pid\":5,\"tid\":5,\"ts\":1,"
-        "\"dur\":1,\"args\":{\"correlation\":3,\"kernel\":\"x\",\"grid\":[1,1,1]}},"
-        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"Cijk_Ailk_Bljk_SB_MT64x64\",\"pid\":2,\"tid\":1,\"ts\":3,\"dur\":1,"
-        "\"args\":{\"device\":2,\"stream\":1,\"correlation\":3,\"queue\":1}}]}");
+    struct trace_part part =
+        read_text("{\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":"
+                  "\"hipLaunchKernel\",\"pid\":5,\"tid\":5,\"ts\":1,"
+                  "\"dur\":1,\"args\":{\"correlation\":3,\"kernel\":\"x\",\"grid\":[1,1,1]}},"
+                  "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"Cijk_Ailk_Bljk_SB_MT64x64\",\"pid\":"
+                  "2,\"tid\":1,\"ts\":3,\"dur\":1,"
+                  "\"args\":{\"device\":2,\"stream\":1,\"correlation\":3,\"queue\":1}}]}");
     assert_int_equal(part.n_spans, 2);
     assert_int_equal(span_of(&part, 1)->correlation, 3);
     assert_int_equal(track_of(&part, 1)->pid, 2);
@@ -245,7 +281,8 @@ static void test_begin_and_end_events_make_spans(void **state)
     (void)state;
     struct trace_part part = read_text(
         "[{\"ph\":\"B\",\"cat\":\"cpu_op\",\"name\":\"outer\",\"pid\":1,\"tid\":1,\"ts\":1},"
-        "{\"ph\":\"B\",\"cat\":\"cpu_op\",\"name\":\"c10d::send\",\"pid\":1,\"tid\":1,\"ts\":2,\"args\":{\"Seq\":4}},"
+        "{\"ph\":\"B\",\"cat\":\"cpu_op\",\"name\":\"c10d::send\",\"pid\":1,\"tid\":1,\"ts\":2,"
+        "\"args\":{\"Seq\":4}},"
         "{\"ph\":\"B\",\"cat\":\"cpu_op\",\"name\":\"other\",\"pid\":1,\"tid\":2,\"ts\":2},"
         "{\"ph\":\"E\",\"pid\":1,\"tid\":1,\"ts\":3},{\"ph\":\"E\",\"pid\":1,\"tid\":1,\"ts\":9},"
         "{\"ph\":\"E\",\"pid\":1,\"tid\":1,\"ts\":9}]");
@@ -263,11 +300,14 @@ static void test_bad_times_are_skipped_and_counted(void **state)
 {
     (void)state;
 #define SPAN(ts, dur)                                                                              \
-    "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"pid\":1,\"tid\":1,\"ts\":" ts ",\"dur\":" dur "},"
+    "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"pid\":1,\"tid\":1,\"ts\":" ts               \
+    ",\"dur\":" dur "},"
     struct trace_part part = read_text(
         "[" SPAN("1", "0") SPAN("1", "-1") SPAN("NaN", "1") SPAN("1", "NaN") SPAN("1", "null")
-            SPAN("1e30", "1") SPAN("9223372036854775", "1") SPAN("1", "Infinity") SPAN("\"5\"", "2.5") "7,"
-        "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"pid\":1,\"tid\":1,\"ts\":1}]");
+            SPAN("1e30", "1") SPAN("9223372036854775", "1") SPAN("1", "Infinity")
+                SPAN("\"5\"", "2.5") "7,"
+                                     "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"pid\":1,"
+                                     "\"tid\":1,\"ts\":1}]");
     assert_int_equal(part.n_spans, 2); /* the zero duration and the quoted time */
     assert_int_equal(span_of(&part, 1)->start_ns, 5000);
     assert_int_equal(part.losses.n_negative, 1);
@@ -282,10 +322,13 @@ static void test_flows_are_kept_where_they_are_needed(void **state)
 {
     (void)state;
     const char *format =
-        "[{\"ph\":\"s\",\"id\":1,\"pid\":1,\"tid\":1,\"ts\":1,\"cat\":\"fwdbwd\",\"name\":\"fwdbwd\"},"
-        "{\"ph\":\"f\",\"id\":1,\"pid\":1,\"tid\":2,\"ts\":5,\"cat\":\"fwdbwd\",\"name\":\"fwdbwd\",\"bp\":\"e\"},"
+        "[{\"ph\":\"s\",\"id\":1,\"pid\":1,\"tid\":1,\"ts\":1,\"cat\":\"fwdbwd\",\"name\":"
+        "\"fwdbwd\"},"
+        "{\"ph\":\"f\",\"id\":1,\"pid\":1,\"tid\":2,\"ts\":5,\"cat\":\"fwdbwd\",\"name\":"
+        "\"fwdbwd\",\"bp\":\"e\"},"
         "{\"ph\":\"s\",\"id\":9,\"pid\":1,\"tid\":1,\"ts\":2,\"cat\":\"ac2g\",\"name\":\"ac2g\"},"
-        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k\",\"pid\":0,\"tid\":7,\"ts\":3,\"dur\":1%s}]";
+        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k\",\"pid\":0,\"tid\":7,\"ts\":3,\"dur\":1%s}"
+        "]";
     char text[1024];
     snprintf(text, sizeof text, format, "");
     struct trace_part part = read_text(text);
@@ -303,10 +346,11 @@ static void test_flows_are_kept_where_they_are_needed(void **state)
 static void test_the_job_is_described(void **state)
 {
     (void)state;
-    struct trace_part part = read_text(
-        "{\"host_name\":\"h1\",\"distributedInfo\":{\"backend\":\"nccl\",\"rank\":3,\"world_size\":8,\"pg_config\":["
-        "{\"pg_name\":\"0\",\"pg_desc\":\"default_pg\",\"pg_size\":2,\"ranks\":[0,3]},{\"pg_name\":1,\"ranks\":[]}]},"
-        "\"traceEvents\":[]}");
+    struct trace_part part = read_text("{\"host_name\":\"h1\",\"distributedInfo\":{\"backend\":"
+                                       "\"nccl\",\"rank\":3,\"world_size\":8,\"pg_config\":["
+                                       "{\"pg_name\":\"0\",\"pg_desc\":\"default_pg\",\"pg_size\":"
+                                       "2,\"ranks\":[0,3]},{\"pg_name\":1,\"ranks\":[]}]},"
+                                       "\"traceEvents\":[]}");
     assert_true(part.has_rank);
     assert_int_equal(part.rank, 3);
     assert_int_equal(part.world_size, 8);
@@ -320,7 +364,8 @@ static void test_the_job_is_described(void **state)
     part_fini(&part);
 }
 
-#define EVENT "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"pid\":1,\"tid\":1,\"ts\":1,\"dur\":1}"
+#define EVENT                                                                                      \
+    "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"pid\":1,\"tid\":1,\"ts\":1,\"dur\":1}"
 
 static void test_documents_may_end_early(void **state)
 {
@@ -335,7 +380,8 @@ static void test_documents_may_end_early(void **state)
         {"[" EVENT "," EVENT, 2, JSON_OK},
         {"{\"traceEvents\":[" EVENT ",]}", 1, JSON_OK},
         {"{\"traceEvents\":[" EVENT ",", 1, JSON_ENDED},
-        {"{\"traceEvents\":[" EVENT ",{\"ph\":\"X\",\"cat\":\"cpu_op\",\"ts\":1,\"dur\":1", 1, JSON_ENDED},
+        {"{\"traceEvents\":[" EVENT ",{\"ph\":\"X\",\"cat\":\"cpu_op\",\"ts\":1,\"dur\":1", 1,
+         JSON_ENDED},
         {"{\"traceEvents\":[" EVENT ",{\"ph\":\"X\",\"na", 1, JSON_ENDED},
         {"{\"traceEvents\":[" EVENT "} " EVENT "]}", 1, JSON_BAD},
         {"", 0, JSON_ENDED},
@@ -358,14 +404,19 @@ static void test_chunks_of_any_size_give_the_same(void **state)
         char at[32768];
         size_t n;
     } text = {.n = 0};
-    const char *layouts[] = {
-        "  {\n    \"ph\": \"X\", \"cat\": \"kernel\", \"name\": \"void k%d<float, 4>(int)\", \"pid\": 0, \"tid\": 7,\n"
-        "    \"ts\": 44586769%05d.183, \"dur\": 41.407,\n    \"args\": {\n      \"External id\": 12353,      \"queued\": 0,"
-        " \"grid\": [512, 1, 1],      \"est. achieved occupancy %%\": 75,      \"correlation\": %d\n    }\n  },\n",
-        "{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"nccl:all_reduce \\u00e9%d\", \"pid\": 10, \"tid\": 10, \"ts\": %d, "
-        "\"dur\": 4, \"args\": {\"Input Dims\": [[3, %d]], \"Input type\": [\"float\"], \"Concrete Inputs\": [\"\", \"[\\\"]\"]}}, ",
-        "{\"name\":\"a%d\",\"ph\":\"X\",\"ts\":%d,\"dur\":1,\"pid\":10,\"tid\":10,\"cat\":\"user_annotation\",\"args\":{\"External "
-        "id\":%d}},"};
+    const char *layouts[] = {"  {\n    \"ph\": \"X\", \"cat\": \"kernel\", \"name\": \"void "
+                             "k%d<float, 4>(int)\", \"pid\": 0, \"tid\": 7,\n"
+                             "    \"ts\": 44586769%05d.183, \"dur\": 41.407,\n    \"args\": {\n    "
+                             "  \"External id\": 12353,      \"queued\": 0,"
+                             " \"grid\": [512, 1, 1],      \"est. achieved occupancy %%\": 75,     "
+                             " \"correlation\": %d\n    }\n  },\n",
+                             "{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"nccl:all_reduce "
+                             "\\u00e9%d\", \"pid\": 10, \"tid\": 10, \"ts\": %d, "
+                             "\"dur\": 4, \"args\": {\"Input Dims\": [[3, %d]], \"Input type\": "
+                             "[\"float\"], \"Concrete Inputs\": [\"\", \"[\\\"]\"]}}, ",
+                             "{\"name\":\"a%d\",\"ph\":\"X\",\"ts\":%d,\"dur\":1,\"pid\":10,"
+                             "\"tid\":10,\"cat\":\"user_annotation\",\"args\":{\"External "
+                             "id\":%d}},"};
     text.n += (size_t)sprintf(text.at, "{\"schemaVersion\": 1,\n  \"traceEvents\": [\n");
     for (int i = 0; i < 60; i++)
         text.n += (size_t)sprintf(text.at + text.n, layouts[i % 3], i / 7, 10000 + i, i + 1);
@@ -379,7 +430,8 @@ static void test_chunks_of_any_size_give_the_same(void **state)
             assert_memory_equal(span_of(&got, i), span_of(&want, i), sizeof(struct trace_span));
         assert_int_equal(got.details.n, want.details.n);
         for (size_t i = 0; i < want.details.n; i++)
-            assert_memory_equal(&got.details.at[i], &want.details.at[i], sizeof(struct trace_detail));
+            assert_memory_equal(&got.details.at[i], &want.details.at[i],
+                                sizeof(struct trace_detail));
         assert_int_equal(got.names.n, want.names.n);
         for (uint32_t i = 0; i < want.names.n; i++)
             assert_string_equal(name_of(&got, i), name_of(&want, i));

@@ -64,6 +64,16 @@ bool json_refill(struct json *js)
     return n > 0;
 }
 
+void json_skip_mark(struct json *js)
+{
+    js->keep = js->p;
+    while (js->end - js->p < 3 && json_refill(js))
+        ;
+    js->keep = NULL;
+    if (js->end - js->p >= 3 && memcmp(js->p, "\xEF\xBB\xBF", 3) == 0)
+        js->p += 3;
+}
+
 int json_peek_slow(struct json *js)
 {
     for (;;) {
@@ -346,15 +356,10 @@ static inline __attribute__((always_inline)) bool skip_nested(struct json *js)
             struct block block = look_at(js->p);
             if (__builtin_expect(block.slashes != 0, 0)) {
                 /* escapes: up to the first one as usual, then the string is passed whole */
-                uint32_t first = block.slashes & -block.slashes;
-                uint32_t inside = inside_quotes(block.quotes & (first - 1)) ^ in_string;
-                if (!(inside & first)) {
-                    js->p += __builtin_ctz(first);
-                    return json_stop(js, JSON_BAD);
-                }
-                block.opens &= first - 1;
-                block.closes &= first - 1;
-                block.quotes &= first - 1;
+                uint32_t before = (block.slashes & -block.slashes) - 1;
+                block.opens &= before;
+                block.closes &= before;
+                block.quotes &= before;
             }
             uint32_t inside = inside_quotes(block.quotes) ^ in_string;
             uint32_t opens = block.opens & ~inside, closes = block.closes & ~inside;
@@ -378,6 +383,8 @@ static inline __attribute__((always_inline)) bool skip_nested(struct json *js)
             if (__builtin_expect(block.slashes != 0, 0)) {
                 bool escaped;
                 js->p += __builtin_ctz(block.slashes);
+                if (!(inside & block.slashes & -block.slashes))
+                    return json_stop(js, JSON_BAD); /* an escape outside a string */
                 if (!pass_string(js, &escaped))
                     return false;
                 in_string = 0;

@@ -60,6 +60,9 @@ struct json {
 int json_init(struct json *js, struct input *in, size_t chunk, struct dpro_error *err);
 void json_fini(struct json *js);
 
+/* Takes a byte order mark, if the text begins with one. */
+void json_skip_mark(struct json *js);
+
 /* Byte offset of the next unread character in the inflated input. */
 static inline uint64_t json_offset(const struct json *js)
 {

@@ -259,11 +259,8 @@ int et_read(struct json *js, struct trace_part *part, struct dpro_error *err)
     size_t len;
     if (strtab_add(&part->names, "", 0) == STRTAB_FULL)
         return dpro_error_nomem(err);
+    json_skip_mark(js);
     int c = json_peek(js);
-    if (c == 0xEF && js->end - js->p >= 3) {
-        js->p += 3;
-        c = json_peek(js);
-    }
     if (c != '{') {
         json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
         return 0;

@@ -1015,11 +1015,8 @@ static void read_document(struct kineto *k)
     struct json *js = k->js;
     const char *key;
     size_t len;
+    json_skip_mark(js);
     int c = json_peek(js);
-    if (c == 0xEF && js->end - js->p >= 3) {
-        js->p += 3;
-        c = json_peek(js);
-    }
     if (c == '[') {
         js->p++;
         read_events(k, true);

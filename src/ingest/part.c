@@ -97,11 +97,8 @@ enum dpro_file_kind recognise(struct json *js)
     const char *key;
     size_t len;
     bool schema = false;
+    json_skip_mark(js);
     int c = json_peek(js);
-    if (c == 0xEF && js->end - js->p >= 3) { /* byte order mark */
-        js->p += 3;
-        c = json_peek(js);
-    }
     if (c != '{' && c != '[')
         return DPRO_FILE_OTHER;
     js->p++;

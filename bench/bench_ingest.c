@@ -1,5 +1,5 @@
-/* bench/bench_ingest.c: how fast trace files become spans, in MB of JSON per second of CPU time, which is
- * the speed of one core whatever the number of threads.
+/* bench/bench_ingest.c: how fast trace files become spans, in MB of JSON per second of CPU time,
+ * which is the speed of one core whatever the number of threads.
  *
  *     bench_ingest [-t THREADS] [-n TIMES] FILE|FOLDER...
  *

@@ -1,6 +1,6 @@
-/* base/file.c: plain files by read(2), gzip through isa-l's inflate, which does 3.4 GB/s a core where
- * zlib does 1.25. Both hand out chunks that stay in the cache until the scanner has seen them;
- * mapping a plain file was no faster and turns a file that shrinks while read into SIGBUS. */
+/* base/file.c: plain files by read(2), gzip through isa-l's inflate, which does 3.4 GB/s a core
+ * where zlib does 1.25. Both hand out chunks that stay in the cache until the scanner has seen
+ * them; mapping a plain file was no faster and turns a file that shrinks while read into SIGBUS. */
 #include "base/file.h"
 
 #include <errno.h>
@@ -148,8 +148,8 @@ static int64_t read_gzip(struct input *in, unsigned char *out, size_t size, stru
         uint32_t in_before = z->avail_in, out_before = z->avail_out;
         int rc = isal_inflate(z);
         if (rc != ISAL_DECOMP_OK && rc != ISAL_END_INPUT) {
-            in->damage = rc == ISAL_INCORRECT_CHECKSUM ? "gzip checksum is wrong"
-                                                       : "gzip data is damaged";
+            in->damage =
+                rc == ISAL_INCORRECT_CHECKSUM ? "gzip checksum is wrong" : "gzip data is damaged";
             in->ended = true;
         } else if (z->avail_in == in_before && z->avail_out == out_before && in->source_ended &&
                    z->block_state != ISAL_BLOCK_FINISH) {

@@ -5,21 +5,6 @@
 
 #include "base/error.h"
 
-int json_init(struct json *js, struct input *in, size_t chunk, struct dpro_error *err)
-{
-    *js = (struct json){.in = in, .err = err, .chunk = chunk ? chunk : JSON_CHUNK};
-    /* a kept token, one chunk, the padding */
-    js->buffer = malloc(JSON_TEXT_MAX + js->chunk + JSON_PADDING);
-    js->scratch = malloc(JSON_TEXT_MAX);
-    if (!js->buffer || !js->scratch) {
-        json_fini(js);
-        return dpro_error_nomem(err);
-    }
-    memset(js->buffer, 0, JSON_PADDING);
-    js->p = js->end = js->buffer;
-    return 0;
-}
-
 void json_fini(struct json *js)
 {
     free(js->buffer);
@@ -77,6 +62,16 @@ bool json_refill(struct json *js)
     if (n == 0)
         js->ended = true;
     return n > 0;
+}
+
+void json_skip_mark(struct json *js)
+{
+    js->keep = js->p;
+    while (js->end - js->p < 3 && json_refill(js))
+        ;
+    js->keep = NULL;
+    if (js->end - js->p >= 3 && memcmp(js->p, "\xEF\xBB\xBF", 3) == 0)
+        js->p += 3;
 }
 
 int json_peek_slow(struct json *js)
@@ -217,8 +212,8 @@ static size_t unescape(char *out, const char *text, size_t len)
     return n;
 }
 
-/* Moves p behind the closing quote; p is behind the opening one or further in the string. *escaped is set when a
- * backslash was passed. */
+/* Moves p behind the closing quote; p is behind the opening one or further in the string. *escaped
+ * is set when a backslash was passed. */
 static bool pass_string(struct json *js, bool *escaped)
 {
     for (;;) {
@@ -306,66 +301,116 @@ bool json_number_slow(struct json *js, const char **text, size_t *len)
     return true;
 }
 
-/* Passes one object or array by counting brackets, 32 bytes at a time; strings inside are passed
- * whole. No recursion, so that depth costs nothing but is checked all the same. */
-bool json_skip_nested(struct json *js)
+/* Brackets, quotes and backslashes of 32 bytes. */
+struct block {
+    uint32_t opens, closes, quotes, slashes;
+};
+
+static inline __attribute__((always_inline)) struct block look_at(const char *text)
 {
-    size_t depth = 0;
+    struct block block;
+#if defined(__SSE2__)
+    const __m128i fold = _mm_set1_epi8(0x20), open = _mm_set1_epi8('{'), close = _mm_set1_epi8('}'),
+                  quote = _mm_set1_epi8('"'), slash = _mm_set1_epi8('\\');
+    __m128i a = _mm_loadu_si128((const __m128i *)text);
+    __m128i b = _mm_loadu_si128((const __m128i *)(text + 16));
+    __m128i fa = _mm_or_si128(a, fold), fb = _mm_or_si128(b, fold);
+#define MASK32(x, y, value)                                                                        \
+    ((uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(x, value)) |                                       \
+     (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(y, value)) << 16)
+    block.opens = MASK32(fa, fb, open);
+    block.closes = MASK32(fa, fb, close);
+    block.quotes = MASK32(a, b, quote);
+    block.slashes = MASK32(a, b, slash);
+#undef MASK32
+#else
+    block = (struct block){0};
+    for (int i = 0; i < 32; i++) {
+        block.opens |= (uint32_t)((text[i] | 0x20) == '{') << i;
+        block.closes |= (uint32_t)((text[i] | 0x20) == '}') << i;
+        block.quotes |= (uint32_t)(text[i] == '"') << i;
+        block.slashes |= (uint32_t)(text[i] == '\\') << i;
+    }
+#endif
+    return block;
+}
+
+/* Bit i: an odd number of quotes up to and with i, so that a string's text and its opening quote
+ * are set. */
+static inline __attribute__((always_inline)) uint32_t inside_quotes(uint32_t quotes)
+{
+    quotes ^= quotes << 1;
+    quotes ^= quotes << 2;
+    quotes ^= quotes << 4;
+    quotes ^= quotes << 8;
+    return quotes ^ quotes << 16;
+}
+
+/* Passes one object or array by counting brackets, 32 bytes at a time, those in strings masked out.
+ * No recursion, so that depth costs nothing but is checked all the same. */
+static inline __attribute__((always_inline)) bool skip_nested(struct json *js)
+{
+    uint32_t depth = 0, in_string = 0; /* all bits set inside a string */
     for (;;) {
         while (js->p < js->end) {
-#if defined(__SSE2__)
-            const __m128i fold = _mm_set1_epi8(0x20), open = _mm_set1_epi8('{'),
-                          close = _mm_set1_epi8('}'), quote = _mm_set1_epi8('"');
-            __m128i a = _mm_loadu_si128((const __m128i *)js->p);
-            __m128i b = _mm_loadu_si128((const __m128i *)(js->p + 16));
-            __m128i fa = _mm_or_si128(a, fold), fb = _mm_or_si128(b, fold);
-            uint32_t opens = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(fa, open)) |
-                             (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(fb, open)) << 16;
-            uint32_t closes = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(fa, close)) |
-                              (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(fb, close)) << 16;
-            uint32_t quotes = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(a, quote)) |
-                              (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(b, quote)) << 16;
-#else
-            uint32_t opens = 0, closes = 0, quotes = 0;
-            for (int i = 0; i < 32; i++) {
-                opens |= (uint32_t)((js->p[i] | 0x20) == '{') << i;
-                closes |= (uint32_t)((js->p[i] | 0x20) == '}') << i;
-                quotes |= (uint32_t)(js->p[i] == '"') << i;
+            struct block block = look_at(js->p);
+            if (__builtin_expect(block.slashes != 0, 0)) {
+                /* escapes: up to the first one as usual, then the string is passed whole */
+                uint32_t before = (block.slashes & -block.slashes) - 1;
+                block.opens &= before;
+                block.closes &= before;
+                block.quotes &= before;
             }
-#endif
-            uint32_t all = opens | closes | quotes;
-            const char *block = js->p;
-            bool in_string = false;
-            while (all) {
-                uint32_t bit = all & -all;
-                if (opens & bit) {
-                    if (++depth > JSON_DEPTH_MAX) {
-                        js->p = block + __builtin_ctz(bit);
-                        return json_stop(js, JSON_DEEP);
-                    }
-                } else if (closes & bit) {
-                    if (--depth == 0) {
-                        js->p = block + __builtin_ctz(bit) + 1;
+            uint32_t inside = inside_quotes(block.quotes) ^ in_string;
+            uint32_t opens = block.opens & ~inside, closes = block.closes & ~inside;
+            uint32_t n_opens = (uint32_t)__builtin_popcount(opens);
+            if (depth <= (uint32_t)__builtin_popcount(closes) || depth + n_opens > JSON_DEPTH_MAX) {
+                for (uint32_t all = opens | closes; all; all &= all - 1) {
+                    uint32_t bit = all & -all;
+                    if (opens & bit) {
+                        if (++depth > JSON_DEPTH_MAX) {
+                            js->p += __builtin_ctz(bit);
+                            return json_stop(js, JSON_DEEP);
+                        }
+                    } else if (--depth == 0) {
+                        js->p += __builtin_ctz(bit) + 1;
                         return true;
                     }
-                } else {
-                    /* short strings end in this block */
-                    js->p = block + __builtin_ctz(bit);
-                    if (!json_skip_string(js))
-                        return false;
-                    in_string = true;
-                    break;
                 }
-                all ^= bit;
+            } else {
+                depth += n_opens - (uint32_t)__builtin_popcount(closes);
             }
-            if (!in_string)
-                js->p = block + 32;
+            if (__builtin_expect(block.slashes != 0, 0)) {
+                bool escaped;
+                js->p += __builtin_ctz(block.slashes);
+                if (!(inside & block.slashes & -block.slashes))
+                    return json_stop(js, JSON_BAD); /* an escape outside a string */
+                if (!pass_string(js, &escaped))
+                    return false;
+                in_string = 0;
+                continue;
+            }
+            in_string = (uint32_t)((int32_t)inside >> 31);
+            js->p += 32;
         }
         js->p = js->end;
         if (!json_refill(js))
             return json_stop(js, JSON_ENDED);
     }
 }
+
+static bool skip_nested_any(struct json *js)
+{
+    return skip_nested(js);
+}
+
+#if defined(__x86_64__)
+/* The same with one instruction to count bits: on long shapes a third faster. */
+static __attribute__((target("avx2,popcnt,bmi"))) bool skip_nested_popcnt(struct json *js)
+{
+    return skip_nested(js);
+}
+#endif
 
 bool json_raw(struct json *js, size_t limit, const char **text, size_t *len, bool *cut)
 {
@@ -380,7 +425,7 @@ bool json_raw(struct json *js, size_t limit, const char **text, size_t *len, boo
         if (!pass_string(js, &escaped))
             return false;
     } else if (first == '{' || first == '[') {
-        if (!json_skip_nested(js))
+        if (!js->skip_nested(js))
             return false;
     } else {
         return *cut = false, json_number(js, text, len);
@@ -392,6 +437,26 @@ bool json_raw(struct json *js, size_t limit, const char **text, size_t *len, boo
         *len = limit;
     js->keep = NULL;
     return true;
+}
+
+/* Eight digits at once: true when all are, as a number in *value. */
+static inline bool eight_digits(const char *text, uint64_t *value)
+{
+    uint64_t w;
+    memcpy(&w, text, 8);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    if (((w & 0xF0F0F0F0F0F0F0F0u) | (((w + 0x0606060606060606u) & 0xF0F0F0F0F0F0F0F0u) >> 4)) !=
+        0x3333333333333333u)
+        return false;
+    w -= 0x3030303030303030u;
+    w = w * 10 + (w >> 8);
+    *value = (((w & 0x000000FF000000FFu) * 0x000F424000000064u) +
+              (((w >> 16) & 0x000000FF000000FFu) * 0x0000271000000001u)) >>
+             32;
+    return true;
+#else
+    return false;
+#endif
 }
 
 enum json_value json_unsigned(const char *text, size_t len, uint64_t *value)
@@ -518,6 +583,11 @@ enum json_value json_decimal(const char *text, size_t len, int scale, int64_t *v
     size_t i = 0, point = 0;
     if (len == 0 || len > 18 || scale < 0 || scale > 3)
         return decimal_slow(text, len, scale, value);
+    uint64_t eight;
+    if (len >= 8 && eight_digits(text, &eight)) {
+        v = (int64_t)eight;
+        i = 8;
+    }
     for (; i < len; i++) {
         unsigned digit = (unsigned)(unsigned char)text[i] - '0';
         if (digit > 9) {
@@ -545,4 +615,25 @@ enum json_value json_decimal(const char *text, size_t len, int scale, int64_t *v
     }
     *value = v;
     return JSON_VALUE;
+}
+
+int json_init(struct json *js, struct input *in, size_t chunk, struct dpro_error *err)
+{
+    *js = (struct json){.in = in, .err = err, .chunk = chunk ? chunk : JSON_CHUNK};
+    js->skip_nested = skip_nested_any;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt") &&
+        __builtin_cpu_supports("bmi"))
+        js->skip_nested = skip_nested_popcnt;
+#endif
+    /* a kept token, one chunk, the padding */
+    js->buffer = malloc(JSON_TEXT_MAX + js->chunk + JSON_PADDING);
+    js->scratch = malloc(JSON_TEXT_MAX);
+    if (!js->buffer || !js->scratch) {
+        json_fini(js);
+        return dpro_error_nomem(err);
+    }
+    memset(js->buffer, 0, JSON_PADDING);
+    js->p = js->end = js->buffer;
+    return 0;
 }

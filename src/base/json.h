@@ -5,9 +5,9 @@
  * read is kept whole when the buffer moves on, up to JSON_TEXT_MAX bytes, so memory is bounded
  * whatever the file holds.
  *
- * Lenient where writers are: commas too many or too few, NaN, raw control characters in strings. When the
- * text ends early, is broken, or is nested too deep, `fail` is set once and every loop ends; what
- * was read before is true. */
+ * Lenient where writers are: commas too many or too few, NaN, raw control characters in strings.
+ * When the text ends early, is broken, or is nested too deep, `fail` is set once and every loop
+ * ends; what was read before is true. */
 #ifndef BASE_JSON_H
 #define BASE_JSON_H
 
@@ -51,6 +51,7 @@ struct json {
     char *scratch;          /* JSON_TEXT_MAX bytes: unescaped strings, starts of cut ones */
     struct input *in;
     struct dpro_error *err;
+    bool (*skip_nested)(struct json *js);          /* for this processor */
     void (*on_chunk)(void *arg, struct input *in); /* after every chunk; may be NULL */
     void *arg;
 };
@@ -58,6 +59,9 @@ struct json {
 /* chunk = 0: JSON_CHUNK. Small chunks are for tests: the result is the same at any size. */
 int json_init(struct json *js, struct input *in, size_t chunk, struct dpro_error *err);
 void json_fini(struct json *js);
+
+/* Takes a byte order mark, if the text begins with one. */
+void json_skip_mark(struct json *js);
 
 /* Byte offset of the next unread character in the inflated input. */
 static inline uint64_t json_offset(const struct json *js)
@@ -72,7 +76,6 @@ bool json_string_slow(struct json *js, const char **text, size_t *len);
 bool json_number_slow(struct json *js, const char **text, size_t *len);
 bool json_colon_slow(struct json *js, const char **key, size_t len);
 bool json_skip_string(struct json *js);
-bool json_skip_nested(struct json *js);
 bool json_stop(struct json *js, enum json_fail why); /* always false */
 
 /* Bit i: text[i] is a quote or a backslash, for 32 bytes. */
@@ -93,7 +96,8 @@ static inline uint32_t json_mask_quotes(const char *text)
 #endif
 }
 
-/* Bit i: text[i] ends a bare token (space, comma, closing bracket, or the padding), for 16 bytes. */
+/* Bit i: text[i] ends a bare token (space, comma, closing bracket, or the padding), for 16 bytes.
+ */
 static inline uint32_t json_mask_ends(const char *text)
 {
 #if defined(__SSE2__)
@@ -105,9 +109,9 @@ static inline uint32_t json_mask_ends(const char *text)
 #else
     uint32_t mask = 0;
     for (int i = 0; i < 16; i++)
-        mask |= (uint32_t)(text[i] == ',' || (text[i] | 0x20) == '}' ||
-                           (unsigned char)text[i] <= ' ')
-                << i;
+        mask |=
+            (uint32_t)(text[i] == ',' || (text[i] | 0x20) == '}' || (unsigned char)text[i] <= ' ')
+            << i;
     return mask;
 #endif
 }
@@ -144,6 +148,8 @@ static inline bool json_string(struct json *js, const char **text, size_t *len)
 static inline bool json_number(struct json *js, const char **text, size_t *len)
 {
     uint32_t mask = json_mask_ends(js->p);
+    if (!mask) /* "4458676522690.655" is longer than 16 */
+        mask = json_mask_ends(js->p + 16) << 16;
     if (mask) {
         unsigned n = (unsigned)__builtin_ctz(mask);
         if (js->p + n < js->end) {
@@ -217,7 +223,7 @@ static inline bool json_skip(struct json *js)
         return json_skip_string(js);
     }
     if (c == '{' || c == '[')
-        return json_skip_nested(js);
+        return js->skip_nested(js);
     if (c < 0)
         return json_stop(js, JSON_ENDED);
     if (c == '}' || c == ']' || c == ',' || c == ':')
@@ -225,6 +231,46 @@ static inline bool json_skip(struct json *js)
     const char *text;
     size_t len;
     return json_number(js, &text, &len);
+}
+
+/* A guess at what stands between the end of one value and the start of the next: comma, space, key,
+ * colon. Writers repeat themselves to the byte, so that comparing with what was there the last time
+ * is mostly right, and the processor need not wait for the key's end to be found. */
+struct json_guess {
+    _Alignas(16) char text[48];
+    uint8_t len; /* 0: nothing learnt */
+    uint8_t key; /* the caller's number for what it leads to */
+};
+
+/* True when the guess is right; then it is taken. */
+static inline bool json_guess(struct json *js, const struct json_guess *guess)
+{
+#if defined(__SSE2__)
+    const __m128i *a = (const __m128i *)js->p, *b = (const __m128i *)guess->text;
+    uint64_t x = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128(a), b[0]));
+    uint64_t y = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128(a + 1), b[1]));
+    uint64_t z = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128(a + 2), b[2]));
+    if (guess->len == 0 || ~(x | y << 16 | z << 32) & ((UINT64_C(1) << guess->len) - 1))
+        return false;
+#else
+    if (guess->len == 0 || memcmp(js->p, guess->text, guess->len) != 0)
+        return false;
+#endif
+    js->p += guess->len;
+    return true;
+}
+
+/* Learns what was taken since `from` (json_offset then), if it is still in the buffer and fits. */
+static inline void json_learn(const struct json *js, uint64_t from, uint8_t key,
+                              struct json_guess *guess)
+{
+    uint64_t len = json_offset(js) - from;
+    if (js->fail != JSON_OK || from < js->buffer_offset || len == 0 || len > sizeof guess->text)
+        return;
+    memset(guess->text, 0, sizeof guess->text);
+    memcpy(guess->text, js->p - len, len);
+    guess->len = (uint8_t)len;
+    guess->key = key;
 }
 
 /* Takes one value of any kind and lends its raw text, up to `limit` (<= JSON_TEXT_MAX) bytes; *cut
@@ -236,7 +282,8 @@ enum json_value { JSON_NO_VALUE, JSON_VALUE, JSON_SATURATED };
 /* A decimal text times 10^scale as an integer, rounded to nearest, halves away from zero; NaN,
  * Infinity, null and what is no number give JSON_NO_VALUE. No floating point. */
 enum json_value json_decimal(const char *text, size_t len, int scale, int64_t *value);
-/* An id: a non-negative integer up to 2^64 - 1 (what is above saturates, negatives give no value). */
+/* An id: a non-negative integer up to 2^64 - 1 (what is above saturates, negatives give no value).
+ */
 enum json_value json_unsigned(const char *text, size_t len, uint64_t *value);
 
 /* Takes a value that is a number, or a string that holds one. Other values are skipped:

@@ -1,5 +1,5 @@
-/* base/pool.c: threads that take the next item off a shared counter. The caller works too, so that a
- * system that gives no more threads only makes it slower. */
+/* base/pool.c: threads that take the next item off a shared counter. The caller works too, so that
+ * a system that gives no more threads only makes it slower. */
 #include "base/pool.h"
 
 #include <pthread.h>

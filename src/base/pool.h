@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-/* Calls work(arg, 0) ... work(arg, n - 1), each exactly once, from up to `threads` threads (0: one a
- * core), and returns when all are done. Which thread runs which item is not defined, so an item
+/* Calls work(arg, 0) ... work(arg, n - 1), each exactly once, from up to `threads` threads (0: one
+ * a core), and returns when all are done. Which thread runs which item is not defined, so an item
  * must write only what is its own; then the result is the same at any thread count. */
 void pool_run(size_t n, int threads, void (*work)(void *arg, size_t item), void *arg);
 

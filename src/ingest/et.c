@@ -1,9 +1,9 @@
 /* ingest/et.c: PyTorch execution traces, schema 1.0.1 (everything a node has as its own key) to
  * 1.1.1-chakra.0.0.4 (inputs.values, attrs).
  *
- * Of a node's inputs and outputs only the tensors are kept, [id, storage, offset, elements, bytes an
- * element, device], wherever they stand in lists of lists: they are known by their form, five numbers and a
- * string, so that the type strings need not be read. */
+ * Of a node's inputs and outputs only the tensors are kept, [id, storage, offset, elements, bytes
+ * an element, device], wherever they stand in lists of lists: they are known by their form, five
+ * numbers and a string, so that the type strings need not be read. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,7 +48,8 @@ static void read_tensors(struct et *et, struct json *js, uint32_t *first, uint32
 {
     struct trace_part *part = et->part;
     uint64_t numbers[5];
-    unsigned n_values = 0; /* in the innermost list: up to 5 numbers, 6 with the device, 7: no tensor */
+    unsigned n_values =
+        0; /* in the innermost list: up to 5 numbers, 6 with the device, 7: no tensor */
     uint32_t device = 0;
     int depth = 0;
     const char *text;
@@ -258,11 +259,8 @@ int et_read(struct json *js, struct trace_part *part, struct dpro_error *err)
     size_t len;
     if (strtab_add(&part->names, "", 0) == STRTAB_FULL)
         return dpro_error_nomem(err);
+    json_skip_mark(js);
     int c = json_peek(js);
-    if (c == 0xEF && js->end - js->p >= 3) {
-        js->p += 3;
-        c = json_peek(js);
-    }
     if (c != '{') {
         json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
         return 0;

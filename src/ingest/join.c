@@ -2,7 +2,7 @@
  *
  * Spans are scattered straight from the readers' blocks to their track's place in the final array,
  * each block being unmapped when it has been copied, so that a rank never takes much more than its
- * final size. Files list a track in a few long ascending runs; merging runs of 32-bit indexes and then
+ * final size. Files list a track in a few long ascending runs; merging runs of small keys and then
  * moving each span once sorts them at little cost in time and memory. */
 #include <stdlib.h>
 #include <string.h>
@@ -18,40 +18,51 @@ static bool before(const struct trace_span *a, const struct trace_span *b)
     return a->start_ns != b->start_ns ? a->start_ns < b->start_ns : a->dur_ns > b->dur_ns;
 }
 
-/* Merges ascending runs until one is left. `order` holds the result; both arrays have n items. */
-static void merge_runs(const struct trace_span *spans, uint32_t n, uint32_t *order, uint32_t *spare)
+/* What sorting compares; the duration is looked up only when starts are equal. */
+struct order {
+    int64_t start_ns;
+    uint32_t span;
+};
+
+static inline bool order_before(const struct trace_span *spans, const struct order *a,
+                                const struct order *b)
 {
-    for (uint32_t i = 0; i < n; i++)
-        order[i] = i;
-    uint32_t *from = order, *to = spare;
+    if (a->start_ns != b->start_ns)
+        return a->start_ns < b->start_ns;
+    return spans[a->span].dur_ns > spans[b->span].dur_ns;
+}
+
+/* End of the ascending run that begins at i. */
+static size_t run_end(const struct trace_span *spans, const struct order *at, size_t i, size_t n)
+{
+    for (i++; i < n && !order_before(spans, &at[i], &at[i - 1]); i++)
+        ;
+    return i;
+}
+
+/* Merges ascending runs until one is left; the result is in the returned array. */
+static struct order *merge_runs(const struct trace_span *spans, size_t n, struct order *from,
+                                struct order *to)
+{
     for (;;) {
-        uint32_t n_runs = 0, i = 0;
+        size_t n_runs = 0, i = 0;
         while (i < n) {
-            uint32_t a = i, a_end = a + 1;
-            while (a_end < n && !before(&spans[from[a_end]], &spans[from[a_end - 1]]))
-                a_end++;
-            uint32_t b = a_end, b_end = b;
-            if (b < n) {
-                b_end = b + 1;
-                while (b_end < n && !before(&spans[from[b_end]], &spans[from[b_end - 1]]))
-                    b_end++;
-            }
+            size_t a = i, a_end = run_end(spans, from, a, n), b = a_end;
+            size_t b_end = b < n ? run_end(spans, from, b, n) : b;
             while (a < a_end && b < b_end)
-                to[i++] = before(&spans[from[b]], &spans[from[a]]) ? from[b++] : from[a++];
-            while (a < a_end)
-                to[i++] = from[a++];
-            while (b < b_end)
-                to[i++] = from[b++];
+                to[i++] = order_before(spans, &from[b], &from[a]) ? from[b++] : from[a++];
+            memcpy(to + i, from + a, (a_end - a) * sizeof *to);
+            i += a_end - a;
+            memcpy(to + i, from + b, (b_end - b) * sizeof *to);
+            i += b_end - b;
             n_runs++;
         }
-        uint32_t *swap = from;
+        struct order *swap = from;
         from = to;
         to = swap;
         if (n_runs <= 1)
-            break;
+            return from;
     }
-    if (from != order)
-        memcpy(order, from, n * sizeof *order);
 }
 
 static bool sort_track(struct trace_span *spans, uint32_t n)
@@ -61,26 +72,28 @@ static bool sort_track(struct trace_span *spans, uint32_t n)
         i++;
     if (i >= n)
         return true;
-    uint32_t *order = malloc(2 * (size_t)n * sizeof *order);
-    if (!order)
+    struct order *both = malloc(2 * (size_t)n * sizeof *both);
+    if (!both)
         return false;
-    merge_runs(spans, n, order, order + n);
-    /* position p gets spans[order[p]]: follow each cycle once */
+    for (i = 0; i < n; i++)
+        both[i] = (struct order){spans[i].start_ns, i};
+    struct order *order = merge_runs(spans, n, both, both + n);
+    /* position p gets spans[order[p].span]: follow each cycle once */
     for (uint32_t first = 0; first < n; first++) {
-        if (order[first] == first)
+        if (order[first].span == first)
             continue;
         struct trace_span held = spans[first];
         uint32_t at = first;
-        while (order[at] != first) {
-            uint32_t next = order[at];
+        while (order[at].span != first) {
+            uint32_t next = order[at].span;
             spans[at] = spans[next];
-            order[at] = at;
+            order[at].span = at;
             at = next;
         }
         spans[at] = held;
-        order[at] = at;
+        order[at].span = at;
     }
-    free(order);
+    free(both);
     return true;
 }
 
@@ -150,8 +163,8 @@ static int by_track(const void *a, const void *b)
 static uint32_t find_track(const struct trace_rank *rank, bool gpu, uint64_t pid, int64_t id)
 {
     struct trace_track key = {.gpu = gpu, .pid = pid, .id = id};
-    const struct trace_track *found = bsearch(&key, rank->tracks, rank->n_tracks,
-                                              sizeof *rank->tracks, by_track);
+    const struct trace_track *found =
+        bsearch(&key, rank->tracks, rank->n_tracks, sizeof *rank->tracks, by_track);
     return found ? (uint32_t)(found - rank->tracks) : NO_ID;
 }
 
@@ -259,8 +272,8 @@ static uint32_t lower_bound(const struct trace_rank *rank, const struct trace_tr
     return low;
 }
 
-/* The CPU op that a fwdbwd flow is bound to: of those that start just then the innermost that autograd
- * numbered, else the innermost; else the one around. */
+/* The CPU op that a fwdbwd flow is bound to: of those that start just then the innermost that
+ * autograd numbered, else the innermost; else the one around. */
 static uint32_t op_at(const struct trace_rank *rank, uint32_t t, int64_t ts_ns)
 {
     const struct trace_track *track = &rank->tracks[t];

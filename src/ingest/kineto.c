@@ -1,5 +1,5 @@
-/* ingest/kineto.c: PyTorch profiler (Kineto) traces, every dialect from 2021 to 2026, and Chrome traces
- * that look like them.
+/* ingest/kineto.c: PyTorch profiler (Kineto) traces, every dialect from 2021 to 2026, and Chrome
+ * traces that look like them.
  *
  * One pass: each event is read into a struct on the stack whatever the order of its keys, and kept
  * as a 64-byte span when it is an interval of work. Most of the text is arguments that nobody
@@ -16,6 +16,87 @@ enum { KIND_NONE = 255, NAME_CACHE = 4096, MAX_OPEN = 1 << 20 };
 
 enum name_flag { NAME_SEEN = 1, NAME_COMMUNICATION = 2 };
 
+/* Keys that are wanted; others get numbers as they come. */
+enum key {
+    KEY_END, /* no key: the object ended */
+    KEY_PH,
+    KEY_TS,
+    KEY_ID,
+    KEY_CAT,
+    KEY_PID,
+    KEY_TID,
+    KEY_DUR,
+    KEY_NAME,
+    KEY_ARGS,
+    KEY_SEQ,
+    KEY_BYTES,
+    KEY_DTYPE,
+    KEY_SRC_RANK,
+    KEY_DST_RANK,
+    KEY_INPUT_DIMS,
+    KEY_INPUT_TYPE,
+    KEY_GROUP_SIZE,
+    KEY_CORRELATION,
+    KEY_EXTERNAL_ID,
+    KEY_EXTERNAL_ID_2021,
+    KEY_FWD_THREAD_ID,
+    KEY_IN_NELEMS,
+    KEY_OUT_NELEMS,
+    KEY_WAIT_ON_STREAM,
+    KEY_SYNC_KIND,
+    KEY_SEQUENCE_NUMBER,
+    KEY_COLLECTIVE_NAME,
+    KEY_RECORD_FUNCTION_ID,
+    KEY_GROUP_NAME,
+    KEY_GROUP_RANKS,
+    KEY_WAIT_ON_CORRELATION,
+    N_WANTED_KEYS,
+    KEY_ANY = 127, /* any other, when the numbers have run out */
+    N_KEYS,
+};
+
+static const char *const wanted_keys[N_WANTED_KEYS] = {
+    [KEY_END] = "",
+    [KEY_PH] = "ph",
+    [KEY_TS] = "ts",
+    [KEY_ID] = "id",
+    [KEY_CAT] = "cat",
+    [KEY_PID] = "pid",
+    [KEY_TID] = "tid",
+    [KEY_DUR] = "dur",
+    [KEY_NAME] = "name",
+    [KEY_ARGS] = "args",
+    [KEY_SEQ] = "Seq",
+    [KEY_BYTES] = "bytes",
+    [KEY_DTYPE] = "dtype",
+    [KEY_SRC_RANK] = "Src Rank",
+    [KEY_DST_RANK] = "Dst Rank",
+    [KEY_INPUT_DIMS] = "Input Dims",
+    [KEY_INPUT_TYPE] = "Input type",
+    [KEY_GROUP_SIZE] = "Group size",
+    [KEY_CORRELATION] = "correlation",
+    [KEY_EXTERNAL_ID] = "External id",
+    [KEY_EXTERNAL_ID_2021] = "external id",
+    [KEY_FWD_THREAD_ID] = "Fwd thread id",
+    [KEY_IN_NELEMS] = "In msg nelems",
+    [KEY_OUT_NELEMS] = "Out msg nelems",
+    [KEY_WAIT_ON_STREAM] = "wait_on_stream",
+    [KEY_SYNC_KIND] = "cuda_sync_kind",
+    [KEY_SEQUENCE_NUMBER] = "Sequence number",
+    [KEY_COLLECTIVE_NAME] = "Collective name",
+    [KEY_RECORD_FUNCTION_ID] = "Record function id",
+    [KEY_GROUP_NAME] = "Process Group Name",
+    [KEY_GROUP_RANKS] = "Process Group Ranks",
+    [KEY_WAIT_ON_CORRELATION] = "wait_on_cuda_event_record_corr_id",
+};
+
+/* Guesses are kept apart by the phase of an event and by the kind of its arguments. */
+enum { N_PHASES = 8, N_CONTEXTS = N_PHASES + SPAN_OTHER + 2 };
+
+struct guess_pair {
+    struct json_guess at[2]; /* the later one first */
+};
+
 enum category_flow { FLOW_NONE, FLOW_FWDBWD, FLOW_LAUNCH };
 
 struct event {
@@ -31,12 +112,14 @@ struct event {
     uint32_t label; /* thread_name's or process_name's args.name */
     uint64_t dims_numel;
     uint32_t dims_type;
-    struct trace_detail detail;
 };
+
+static const struct trace_detail no_detail = {.peer = -1, .comm_sequence = -1, .wait_stream = -1};
 
 /* A B event that waits for its E, in a list per (pid, tid). */
 struct open_span {
     struct event event;
+    struct trace_detail detail;
     uint32_t below; /* index + 1 of the one that was open before it */
 };
 
@@ -52,8 +135,60 @@ struct kineto {
     ARRAY(struct open_span) open;
     uint32_t free_open; /* list of unused slots in `open`, index + 1 */
     uint64_t n_external_is_correlation, n_external_differs;
+    struct trace_detail detail; /* of the event being read; no_detail unless detail_used */
+    bool detail_used;
+    struct guess_pair (*guesses)[N_KEYS]; /* [N_CONTEXTS]: after which key */
+    struct guess_pair between;            /* from one event into the next */
+    struct strtab other_keys;             /* id + N_WANTED_KEYS - 1 is the key's number */
     bool no_memory;
 };
+
+/* A key's number; the slow way, when no guess was right. */
+static unsigned key_number(struct kineto *k, const char *key, size_t len)
+{
+    for (unsigned i = 1; i < N_WANTED_KEYS; i++)
+        if (strlen(wanted_keys[i]) == len && memcmp(wanted_keys[i], key, len) == 0)
+            return i;
+    if (len == 0 || len > 64)
+        return KEY_ANY;
+    uint32_t id = strtab_find(&k->other_keys, key, len);
+    if (id == STRTAB_FULL && k->other_keys.n < KEY_ANY - N_WANTED_KEYS)
+        id = strtab_add(&k->other_keys, key, len);
+    return id == STRTAB_FULL ? KEY_ANY : N_WANTED_KEYS + id - 1;
+}
+
+static void learn(struct kineto *k, uint64_t from, unsigned key, struct guess_pair *pair)
+{
+    struct json_guess fresh = {.len = 0};
+    json_learn(k->js, from, (uint8_t)key, &fresh);
+    if (fresh.len) {
+        pair->at[1] = pair->at[0];
+        pair->at[0] = fresh;
+    }
+}
+
+static __attribute__((noinline)) unsigned next_key_slow(struct kineto *k, struct guess_pair *pair)
+{
+    const char *text;
+    size_t len;
+    uint64_t from = json_offset(k->js);
+    unsigned key = KEY_END;
+    if (json_object_next(k->js, &text, &len))
+        key = key_number(k, text, len);
+    learn(k, from, key, pair);
+    return key;
+}
+
+/* The number of the next key of an object, KEY_END at its end and on failure. */
+static inline unsigned next_key(struct kineto *k, unsigned context, unsigned previous)
+{
+    struct guess_pair *pair = &k->guesses[context][previous];
+    if (json_guess(k->js, &pair->at[0]))
+        return pair->at[0].key;
+    if (json_guess(k->js, &pair->at[1]))
+        return pair->at[1].key;
+    return next_key_slow(k, pair);
+}
 
 static uint32_t intern(struct kineto *k, const char *text, size_t len)
 {
@@ -69,9 +204,9 @@ static uint32_t intern(struct kineto *k, const char *text, size_t len)
     uint64_t middle = 0;
     if (len >= 24)
         memcpy(&middle, text + len / 2, 8);
-    uint64_t hash = (head * 0x9e3779b97f4a7c15u ^ tail * 0xd6e8feb86659fd93u ^
-                     middle * 0xc2b2ae3d27d4eb4fu) +
-                    len;
+    uint64_t hash =
+        (head * 0x9e3779b97f4a7c15u ^ tail * 0xd6e8feb86659fd93u ^ middle * 0xc2b2ae3d27d4eb4fu) +
+        len;
     uint32_t *slot = &k->name_cache[(hash ^ hash >> 29) * 0x9e3779b97f4a7c15u >> 52];
     const struct strtab_entry *entry = &k->part->names.entries[*slot];
     if (*slot < k->part->names.n && entry->len == len && memcmp(entry->text, text, len) == 0)
@@ -92,11 +227,27 @@ static bool contains(const char *text, size_t len, const char *word)
 /* Names whose "Input Dims" are worth reading: communication, and DDP's traffic with its buckets. */
 static bool is_communication(const char *name, size_t len)
 {
-    static const char *const words[] = {
-        "allreduce",  "all_reduce",     "alltoall",  "all_to_all", "allgather", "all_gather",
-        "reducescatter", "reduce_scatter", "broadcast", "barrier", "nccl:",     "gloo:",
-        "mpi:",       "c10d::",         "record_param_comms", "send", "recv",
-        "reducer::", "torch::autograd::AccumulateGrad", "rccl:", "ucc:"};
+    static const char *const words[] = {"allreduce",
+                                        "all_reduce",
+                                        "alltoall",
+                                        "all_to_all",
+                                        "allgather",
+                                        "all_gather",
+                                        "reducescatter",
+                                        "reduce_scatter",
+                                        "broadcast",
+                                        "barrier",
+                                        "nccl:",
+                                        "gloo:",
+                                        "mpi:",
+                                        "c10d::",
+                                        "record_param_comms",
+                                        "send",
+                                        "recv",
+                                        "reducer::",
+                                        "torch::autograd::AccumulateGrad",
+                                        "rccl:",
+                                        "ucc:"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (contains(name, len, words[i]))
             return true;
@@ -172,6 +323,10 @@ static void set_category(struct event *ev, const char *cat, size_t len)
         else if (json_is(cat, len, "gpu_memset"))
             ev->kind = SPAN_MEMSET;
         break;
+    case 12:
+        if (json_is(cat, len, "cuda_runtime"))
+            ev->kind = SPAN_RUNTIME;
+        break;
     case 15:
         if (json_is(cat, len, "user_annotation"))
             ev->kind = SPAN_ANNOTATION;
@@ -191,7 +346,7 @@ static void set_category(struct event *ev, const char *cat, size_t len)
     default:
         break;
     }
-    if (ev->kind == SPAN_OTHER &&
+    if (ev->kind == SPAN_OTHER && ev->flow == FLOW_NONE &&
         (ends_with(cat, len, "_runtime") || ends_with(cat, len, "_driver")))
         ev->kind = SPAN_RUNTIME;
 }
@@ -350,139 +505,105 @@ static enum sync_kind sync_kind_of(const char *text, size_t len)
     return SYNC_NONE;
 }
 
-static void read_arg(struct kineto *k, struct event *ev, const char *key, size_t len)
+/* Arguments of communication, which few spans have. False when `key` is none of them. */
+static bool read_communication_arg(struct kineto *k, struct trace_detail *detail, unsigned key)
 {
     struct json *js = k->js;
-    struct trace_detail *detail = &ev->detail;
     int64_t v;
-    switch (len) {
-    case 3:
-        if (json_is(key, len, "Seq")) {
-            detail->comm_sequence =
-                json_read_decimal(js, 0, &v) == JSON_VALUE && v >= 0 ? v : -1;
-            ev->has_detail = true;
-            return;
-        }
-        break;
-    case 4:
-        if (json_is(key, len, "name")) {
-            ev->label = read_string(k);
-            return;
-        }
-        break;
-    case 5:
-        if (json_is(key, len, "bytes")) {
-            detail->bytes = read_u64(js);
-            ev->has_detail |= ev->kind == SPAN_MEMCPY || ev->kind == SPAN_MEMSET;
-            return;
-        }
-        if (json_is(key, len, "dtype")) {
-            detail->dtype = read_string(k);
-            ev->has_detail = true;
-            return;
-        }
-        break;
-    case 8:
-        if (json_is(key, len, "Src Rank") || json_is(key, len, "Dst Rank")) {
-            detail->peer = read_i32(js, -1);
-            ev->has_detail = true;
-            return;
-        }
-        break;
-    case 10:
-        if (json_is(key, len, "Input Dims")) {
-            if (ev->has_name && !name_is_communication(k, ev->name))
-                break;
-            ev->dims_numel = read_dims(js);
-            return;
-        }
-        if (json_is(key, len, "Input type")) {
-            if (ev->has_name && !name_is_communication(k, ev->name))
-                break;
-            ev->dims_type = read_types(k);
-            return;
-        }
-        if (json_is(key, len, "Group size")) {
-            detail->group_size = read_i32(js, 0);
-            ev->has_detail = true;
-            return;
-        }
-        break;
-    case 11:
-        if (json_is(key, len, "correlation")) {
-            ev->correlation = read_u64(js);
-            return;
-        }
-        if ((key[0] == 'E' || key[0] == 'e') && memcmp(key + 1, "xternal id", 10) == 0) {
-            ev->external = read_u32(js);
-            return;
-        }
-        break;
-    case 13:
-        if (json_is(key, len, "Fwd thread id")) {
-            ev->fwd_thread = read_u32(js);
-            return;
-        }
-        if (json_is(key, len, "In msg nelems")) {
-            detail->numel = read_u64(js);
-            ev->has_detail = true;
-            return;
-        }
-        break;
-    case 14:
-        if (json_is(key, len, "Out msg nelems")) {
-            detail->out_numel = read_u64(js);
-            ev->has_detail = true;
-            return;
-        }
-        if (json_is(key, len, "wait_on_stream")) {
-            detail->wait_stream = json_read_decimal(js, 0, &v) == JSON_VALUE ? v : -1;
-            return;
-        }
-        if (json_is(key, len, "cuda_sync_kind")) {
-            const char *text;
-            size_t text_len;
-            if (json_scalar(js, &text, &text_len))
-                detail->sync = (int32_t)sync_kind_of(text, text_len);
-            return;
-        }
-        break;
-    case 15:
-        if (json_is(key, len, "Sequence number")) {
-            ev->sequence = read_i32(js, -1);
-            return;
-        }
-        if (json_is(key, len, "Collective name")) {
-            detail->collective = read_string(k);
-            ev->has_detail = true;
-            return;
-        }
-        break;
-    case 18:
-        if (json_is(key, len, "Record function id")) {
-            ev->record_fn = read_u32(js);
-            return;
-        }
-        if (json_is(key, len, "Process Group Name")) {
-            detail->process_group = read_text(k);
-            ev->has_detail = true;
-            return;
-        }
-        break;
-    case 19:
-        if (json_is(key, len, "Process Group Ranks")) {
-            detail->group_ranks = read_text(k);
-            ev->has_detail = true;
-            return;
-        }
-        break;
-    case 33:
-        if (json_is(key, len, "wait_on_cuda_event_record_corr_id")) {
-            detail->wait_correlation = read_u64(js);
-            return;
-        }
-        break;
+    switch (key) {
+    case KEY_SEQ:
+        detail->comm_sequence = json_read_decimal(js, 0, &v) == JSON_VALUE && v >= 0 ? v : -1;
+        return true;
+    case KEY_DTYPE:
+        detail->dtype = read_string(k);
+        return true;
+    case KEY_SRC_RANK:
+    case KEY_DST_RANK:
+        detail->peer = read_i32(js, -1);
+        return true;
+    case KEY_GROUP_SIZE:
+        detail->group_size = read_i32(js, 0);
+        return true;
+    case KEY_IN_NELEMS:
+        detail->numel = read_u64(js);
+        return true;
+    case KEY_OUT_NELEMS:
+        detail->out_numel = read_u64(js);
+        return true;
+    case KEY_COLLECTIVE_NAME:
+        detail->collective = read_string(k);
+        return true;
+    case KEY_GROUP_NAME:
+        detail->process_group = read_text(k);
+        return true;
+    case KEY_GROUP_RANKS:
+        detail->group_ranks = read_text(k);
+        return true;
     default:
+        return false;
+    }
+}
+
+static void read_arg(struct kineto *k, struct event *ev, unsigned key)
+{
+    struct json *js = k->js;
+    const char *text;
+    size_t len;
+    int64_t v;
+    switch (key) {
+    case KEY_NAME:
+        ev->label = read_string(k);
+        return;
+    case KEY_CORRELATION:
+        ev->correlation = read_u64(js);
+        return;
+    case KEY_EXTERNAL_ID:
+    case KEY_EXTERNAL_ID_2021:
+        ev->external = read_u32(js);
+        return;
+    case KEY_RECORD_FUNCTION_ID:
+        ev->record_fn = read_u32(js);
+        return;
+    case KEY_SEQUENCE_NUMBER:
+        ev->sequence = read_i32(js, -1);
+        return;
+    case KEY_FWD_THREAD_ID:
+        ev->fwd_thread = read_u32(js);
+        return;
+    case KEY_INPUT_DIMS:
+        if (ev->has_name && !name_is_communication(k, ev->name))
+            break;
+        ev->dims_numel = read_dims(js);
+        return;
+    case KEY_INPUT_TYPE:
+        if (ev->has_name && !name_is_communication(k, ev->name))
+            break;
+        ev->dims_type = read_types(k);
+        return;
+    case KEY_BYTES:
+        if (ev->kind != SPAN_MEMCPY && ev->kind != SPAN_MEMSET && ev->kind != KIND_NONE)
+            break;
+        k->detail.bytes = read_u64(js);
+        k->detail_used = ev->has_detail = true;
+        return;
+    case KEY_WAIT_ON_STREAM:
+        k->detail_used = true;
+        k->detail.wait_stream = json_read_decimal(js, 0, &v) == JSON_VALUE ? v : -1;
+        return;
+    case KEY_WAIT_ON_CORRELATION:
+        k->detail_used = true;
+        k->detail.wait_correlation = read_u64(js);
+        return;
+    case KEY_SYNC_KIND:
+        if (json_scalar(js, &text, &len))
+            k->detail.sync = (int32_t)sync_kind_of(text, len);
+        k->detail_used = true;
+        return;
+    default:
+        if (key < N_WANTED_KEYS && read_communication_arg(k, &k->detail, key)) {
+            k->detail_used = ev->has_detail = true;
+            return;
+        }
         break;
     }
     json_skip(js);
@@ -491,8 +612,6 @@ static void read_arg(struct kineto *k, struct event *ev, const char *key, size_t
 static void read_args(struct kineto *k, struct event *ev)
 {
     struct json *js = k->js;
-    const char *key;
-    size_t len;
     /* flows, instants and counters carry nothing of use; python functions only their call tree */
     if (json_peek(js) != '{' || (ev->ph && ev->ph != 'X' && ev->ph != 'M' && ev->ph != 'B') ||
         ev->kind == SPAN_PYTHON) {
@@ -500,8 +619,9 @@ static void read_args(struct kineto *k, struct event *ev)
         return;
     }
     js->p++;
-    while (json_object_next(js, &key, &len))
-        read_arg(k, ev, key, len);
+    unsigned context = N_PHASES + (ev->kind <= SPAN_OTHER ? ev->kind : SPAN_OTHER + 1);
+    for (unsigned key = KEY_ARGS; (key = next_key(k, context, key)) != KEY_END;)
+        read_arg(k, ev, key);
 }
 
 static uint32_t find_track(struct kineto *k, bool gpu, uint64_t pid, int64_t id)
@@ -597,21 +717,21 @@ static void add_span(struct kineto *k, struct event *ev)
     if (part->n_spans == 1 || end_ns > part->end_ns)
         part->end_ns = end_ns;
     if ((ev->dims_numel || ev->dims_type) && name_is_communication(k, ev->name)) {
-        if (!ev->detail.numel)
-            ev->detail.numel = ev->dims_numel;
-        if (!ev->detail.dtype)
-            ev->detail.dtype = ev->dims_type;
-        ev->has_detail = true;
+        if (!k->detail.numel)
+            k->detail.numel = ev->dims_numel;
+        if (!k->detail.dtype)
+            k->detail.dtype = ev->dims_type;
+        k->detail_used = ev->has_detail = true;
     }
     if (ev->kind == SPAN_SYNC) {
-        if (ev->detail.sync == SYNC_NONE)
-            ev->detail.sync = (int32_t)sync_kind_of(strtab_get(&part->names, ev->name),
-                                                    strtab_len(&part->names, ev->name));
-        ev->has_detail = true;
+        if (k->detail.sync == SYNC_NONE)
+            k->detail.sync = (int32_t)sync_kind_of(strtab_get(&part->names, ev->name),
+                                                   strtab_len(&part->names, ev->name));
+        k->detail_used = ev->has_detail = true;
     }
     if (ev->has_detail) {
         span->detail = (uint32_t)part->details.n;
-        if (part->details.n >= NO_ID - 1 || array_push(&part->details, ev->detail) < 0)
+        if (part->details.n >= NO_ID - 1 || array_push(&part->details, k->detail) < 0)
             k->no_memory = true;
     }
     if (ev->correlation && !part->has_correlation) {
@@ -633,8 +753,7 @@ static void add_flow(struct kineto *k, const struct event *ev)
     struct trace_part *part = k->part;
     if (ev->ts != JSON_VALUE || ev->flow == FLOW_NONE)
         return;
-    struct part_flow flow = {
-        .ts_ns = ev->ts_ns, .id = ev->flow_id, .start = ev->ph == 's'};
+    struct part_flow flow = {.ts_ns = ev->ts_ns, .id = ev->flow_id, .start = ev->ph == 's'};
     if (ev->flow == FLOW_FWDBWD) {
         flow.track = find_track(k, false, ev->pid, ev->tid);
         if (array_push(&part->links, flow) < 0)
@@ -671,7 +790,7 @@ static void open_span(struct kineto *k, const struct event *ev)
         }
         slot = (uint32_t)k->open.n;
     }
-    k->open.at[slot - 1] = (struct open_span){*ev, (uint32_t)below};
+    k->open.at[slot - 1] = (struct open_span){*ev, k->detail, (uint32_t)below};
     if (map_set(&k->stacks, key, slot) < 0)
         k->no_memory = true;
 }
@@ -685,6 +804,8 @@ static void close_span(struct kineto *k, const struct event *end)
     }
     struct open_span *open = &k->open.at[slot - 1];
     struct event ev = open->event;
+    k->detail = open->detail;
+    k->detail_used = true;
     if (map_set(&k->stacks, key, open->below) < 0)
         k->no_memory = true;
     open->below = k->free_open;
@@ -705,71 +826,55 @@ static void add_label(struct kineto *k, const struct event *ev)
         k->no_memory = true;
 }
 
-static void read_event(struct kineto *k)
+/* One event from its first key on. */
+static void read_event(struct kineto *k, unsigned key)
 {
     struct json *js = k->js;
-    const char *key, *text;
+    const char *text;
     size_t len;
     struct event ev;
-    /* the detail is cleared only as far as needed: most events have none */
     memset(&ev, 0, sizeof ev);
     ev.kind = KIND_NONE;
     ev.sequence = -1;
-    ev.detail.peer = -1;
-    ev.detail.comm_sequence = -1;
-    ev.detail.wait_stream = -1;
-    js->p++; /* { */
-    while (json_object_next(js, &key, &len)) {
-        switch (len) {
-        case 2:
-            if (key[0] == 'p' && key[1] == 'h') {
-                if (json_scalar(js, &text, &len))
-                    ev.ph = len == 1 ? text[0] : '?';
-                continue;
-            }
-            if (key[0] == 't' && key[1] == 's') {
-                ev.ts = json_read_decimal(js, 3, &ev.ts_ns);
-                continue;
-            }
-            if (key[0] == 'i' && key[1] == 'd') {
-                ev.flow_id = (uint64_t)read_id(js);
-                continue;
-            }
+    if (k->detail_used) {
+        k->detail = no_detail;
+        k->detail_used = false;
+    }
+    for (; key != KEY_END; key = next_key(k, (unsigned char)ev.ph % N_PHASES, key)) {
+        switch (key) {
+        case KEY_PH:
+            if (json_scalar(js, &text, &len))
+                ev.ph = len == 1 ? text[0] : '?';
             break;
-        case 3:
-            if (memcmp(key, "cat", 3) == 0) {
-                if (json_scalar(js, &text, &len))
-                    set_category(&ev, text, len);
-                continue;
-            }
-            if (memcmp(key, "pid", 3) == 0) {
-                ev.pid = (uint64_t)read_id(js);
-                continue;
-            }
-            if (memcmp(key, "tid", 3) == 0) {
-                ev.tid = read_id(js);
-                continue;
-            }
-            if (memcmp(key, "dur", 3) == 0) {
-                ev.dur = json_read_decimal(js, 3, &ev.dur_ns);
-                continue;
-            }
+        case KEY_TS:
+            ev.ts = json_read_decimal(js, 3, &ev.ts_ns);
             break;
-        case 4:
-            if (memcmp(key, "name", 4) == 0) {
-                ev.name = read_string(k);
-                ev.has_name = true;
-                continue;
-            }
-            if (memcmp(key, "args", 4) == 0) {
-                read_args(k, &ev);
-                continue;
-            }
+        case KEY_DUR:
+            ev.dur = json_read_decimal(js, 3, &ev.dur_ns);
+            break;
+        case KEY_ID:
+            ev.flow_id = (uint64_t)read_id(js);
+            break;
+        case KEY_CAT:
+            if (json_scalar(js, &text, &len))
+                set_category(&ev, text, len);
+            break;
+        case KEY_PID:
+            ev.pid = (uint64_t)read_id(js);
+            break;
+        case KEY_TID:
+            ev.tid = read_id(js);
+            break;
+        case KEY_NAME:
+            ev.name = read_string(k);
+            ev.has_name = true;
+            break;
+        case KEY_ARGS:
+            read_args(k, &ev);
             break;
         default:
-            break;
+            json_skip(js);
         }
-        json_skip(js);
     }
     if (js->fail != JSON_OK)
         return; /* an event that is not whole is none */
@@ -801,6 +906,16 @@ static void read_events(struct kineto *k, bool may_stay_open)
 {
     struct json *js = k->js;
     while (!k->no_memory) {
+        struct guess_pair *pair = &k->between;
+        if (json_guess(js, &pair->at[0])) {
+            read_event(k, pair->at[0].key);
+            continue;
+        }
+        if (json_guess(js, &pair->at[1])) {
+            read_event(k, pair->at[1].key);
+            continue;
+        }
+        uint64_t from = json_offset(js);
         int c = json_peek(js);
         while (c == ',') {
             js->p++;
@@ -808,12 +923,20 @@ static void read_events(struct kineto *k, bool may_stay_open)
         }
         if ((c < 0 && may_stay_open && js->fail == JSON_OK) || !json_array_next(js))
             return;
-        if (json_peek(js) == '{') {
-            read_event(k);
-        } else {
+        if (json_peek(js) != '{') {
             k->part->losses.n_broken++;
             json_skip(js);
+            continue;
         }
+        js->p++;
+        const char *text;
+        size_t len;
+        unsigned key = KEY_END;
+        if (json_object_next(js, &text, &len)) {
+            key = key_number(k, text, len);
+            learn(k, from, key, pair);
+        }
+        read_event(k, key);
     }
 }
 
@@ -892,11 +1015,8 @@ static void read_document(struct kineto *k)
     struct json *js = k->js;
     const char *key;
     size_t len;
+    json_skip_mark(js);
     int c = json_peek(js);
-    if (c == 0xEF && js->end - js->p >= 3) {
-        js->p += 3;
-        c = json_peek(js);
-    }
     if (c == '[') {
         js->p++;
         read_events(k, true);
@@ -930,9 +1050,12 @@ static void read_document(struct kineto *k)
 
 int kineto_read(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
-    struct kineto k = {.js = js, .part = part, .last_track = {NO_ID, NO_ID}};
+    struct kineto k = {.js = js, .part = part, .last_track = {NO_ID, NO_ID}, .detail_used = true};
     k.name_cache = calloc(NAME_CACHE, sizeof *k.name_cache);
-    if (!k.name_cache || strtab_add(&part->names, "", 0) == STRTAB_FULL)
+    k.guesses = aligned_alloc(64, N_CONTEXTS * sizeof *k.guesses);
+    if (k.guesses)
+        memset(k.guesses, 0, N_CONTEXTS * sizeof *k.guesses);
+    if (!k.name_cache || !k.guesses || strtab_add(&part->names, "", 0) == STRTAB_FULL)
         k.no_memory = true;
     else
         read_document(&k);
@@ -942,6 +1065,8 @@ int kineto_read(struct json *js, struct trace_part *part, struct dpro_error *err
             part->losses.n_unpaired++;
     part->external_is_op = k.n_external_differs > k.n_external_is_correlation;
     free(k.name_cache);
+    free(k.guesses);
+    strtab_fini(&k.other_keys);
     free(k.track_slots);
     map_fini(&k.stacks);
     array_fini(&k.name_flags);

@@ -1,11 +1,12 @@
-/* ingest/load.c: from paths to a trace: files are read in parallel, then joined by rank in the order
- * of their names, so that the result does not depend on who finished first. */
+/* ingest/load.c: from paths to a trace: files are read in parallel, then joined by rank in the
+ * order of their names, so that the result does not depend on who finished first. */
 #include <inttypes.h>
 #include <regex.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -152,12 +153,9 @@ static void warn_losses(struct loader *loader, const struct source *source)
         uint64_t n;
         const char *what;
     } kinds[] = {
-        {l->n_no_time, "without a start time"},
-        {l->n_no_dur, "without a duration"},
-        {l->n_negative, "with a negative duration"},
-        {l->n_overflow, "beyond 64-bit nanoseconds"},
-        {l->n_unpaired, "begun or ended only"},
-        {l->n_broken, "that are no JSON objects"},
+        {l->n_no_time, "without a start time"},      {l->n_no_dur, "without a duration"},
+        {l->n_negative, "with a negative duration"}, {l->n_overflow, "beyond 64-bit nanoseconds"},
+        {l->n_unpaired, "begun or ended only"},      {l->n_broken, "that are no JSON objects"},
     };
     uint64_t n_lost = 0;
     char text[512] = "", number[32];
@@ -173,8 +171,8 @@ static void warn_losses(struct loader *loader, const struct source *source)
         return;
     char *space = strchr(text, ' '), total[32];
     trace_warn(loader->trace, &loader->options->sink, "%s: %.*s of %s spans%s, skipped",
-               source->path, (int)(space - text), text,
-               count(total, source->part.n_spans + n_lost), space);
+               source->path, (int)(space - text), text, count(total, source->part.n_spans + n_lost),
+               space);
 }
 
 /* What reading said about each file; decides which go on. */
@@ -192,12 +190,12 @@ static int check_sources(struct loader *loader, struct dpro_error *err)
             continue;
         }
         if (source->kind == DPRO_FILE_OTHER && source->named)
-            return dpro_error_set(
-                err, source->size_bytes ? DPRO_EFORMAT : DPRO_EEMPTY,
-                source->size_bytes ? "%s: not a trace that dpro knows; give a PyTorch profiler "
-                                     "(Kineto) or execution trace, JSON or JSON.gz"
-                                   : "%s: empty file; record it again",
-                source->path);
+            return dpro_error_set(err, source->size_bytes ? DPRO_EFORMAT : DPRO_EEMPTY,
+                                  source->size_bytes
+                                      ? "%s: not a trace that dpro knows; give a PyTorch profiler "
+                                        "(Kineto) or execution trace, JSON or JSON.gz"
+                                      : "%s: empty file; record it again",
+                                  source->path);
         if (source->kind == DPRO_FILE_OTHER)
             continue;
         if (is_damaged(source))
@@ -246,9 +244,9 @@ static int rank_by_regex(const regex_t *regex, const char *path)
 
 static bool usable(const struct source *source)
 {
-    return source->kind == DPRO_FILE_KINETO ? source->part.n_spans > 0
-                                            : source->kind == DPRO_FILE_EXECUTION_TRACE &&
-                                                  source->part.et_nodes.n > 0;
+    return source->kind == DPRO_FILE_KINETO
+               ? source->part.n_spans > 0
+               : source->kind == DPRO_FILE_EXECUTION_TRACE && source->part.et_nodes.n > 0;
 }
 
 static int find_ranks(struct loader *loader, struct dpro_error *err)
@@ -282,8 +280,8 @@ static int find_ranks(struct loader *loader, struct dpro_error *err)
             source->rank = rank_by_regex(&regex, source->path);
             if (source->rank < 0)
                 rc = dpro_error_set(err, DPRO_EFORMAT,
-                                    "%s: --rank-regex '%s' finds no rank in its name",
-                                    source->path, pattern);
+                                    "%s: --rank-regex '%s' finds no rank in its name", source->path,
+                                    pattern);
             continue;
         }
         source->rank = source->part.has_rank ? source->part.rank : path_rank(source->path);
@@ -352,21 +350,20 @@ static int check_one_job(const struct loader *loader, struct dpro_error *err)
             return dpro_error_set(err, DPRO_EFORMAT,
                                   "%s and %s: of different jobs (backend %s and %s); give one "
                                   "job's files only",
-                                  backed->path, source->path,
-                                  name_of(backed, backed->part.backend), backend);
+                                  backed->path, source->path, name_of(backed, backed->part.backend),
+                                  backend);
         if (*backend && !backed)
             backed = source;
         if (part->start_ns < EPOCH_NS)
             continue;
         if (timed && timed->rank != source->rank &&
             (part->start_ns - end > MAX_GAP_NS || start - part->end_ns > MAX_GAP_NS))
-            return dpro_error_set(err, DPRO_EFORMAT,
-                                  "%s and %s: recorded %" PRId64
-                                  " minutes apart, so not of one run; give one run's files only",
-                                  timed->path, source->path,
-                                  (part->start_ns > end ? part->start_ns - end
-                                                        : start - part->end_ns) /
-                                      60000000000);
+            return dpro_error_set(
+                err, DPRO_EFORMAT,
+                "%s and %s: recorded %" PRId64
+                " minutes apart, so not of one run; give one run's files only",
+                timed->path, source->path,
+                (part->start_ns > end ? part->start_ns - end : start - part->end_ns) / 60000000000);
         if (!timed || part->start_ns < start)
             start = part->start_ns;
         if (!timed || part->end_ns > end)
@@ -438,8 +435,7 @@ static int describe_rank(struct loader *loader, struct rank_job *job, struct dpr
             const int32_t *ranks = group.ranks;
             group.name = source->names[group.name];
             group.description = source->names[group.description];
-            group.ranks =
-                arena_array(&loader->trace->arena, group.n_ranks, sizeof *group.ranks);
+            group.ranks = arena_array(&loader->trace->arena, group.n_ranks, sizeof *group.ranks);
             if (!group.ranks)
                 return dpro_error_nomem(err);
             if (group.n_ranks)
@@ -450,6 +446,14 @@ static int describe_rank(struct loader *loader, struct rank_job *job, struct dpr
     if (!rank->pid && job->execution_trace)
         rank->pid = job->execution_trace->part.pid;
     return 0;
+}
+
+static void advise_huge(void *at, size_t bytes)
+{
+    enum { PAGE = 1 << 12 };
+    size_t head = (size_t) - (uintptr_t)at & (PAGE - 1);
+    if (at && bytes >= 16 << 20)
+        madvise((char *)at + head, (bytes - head) & ~(size_t)(PAGE - 1), MADV_HUGEPAGE);
 }
 
 /* Makes room for all that rank_build fills in; the arena is not for several threads. */
@@ -472,6 +476,7 @@ static int make_room(struct loader *loader, struct rank_job *job, struct dpro_er
     const struct trace_part *et = job->execution_trace ? &job->execution_trace->part : NULL;
     /* not cleared: pages are taken as they are filled, while the readers' blocks are given back */
     rank->spans = arena_alloc(arena, n_spans * sizeof *rank->spans);
+    advise_huge(rank->spans, n_spans * sizeof *rank->spans);
     rank->details = arena_alloc(arena, n_details * sizeof *rank->details);
     rank->links = arena_alloc(arena, n_links * sizeof *rank->links);
     rank->tracks = arena_array(arena, n_tracks, sizeof *rank->tracks);
@@ -570,8 +575,8 @@ static int build_ranks(struct loader *loader, struct dpro_error *err)
         char a[32];
         if (job->n_duplicates)
             trace_warn(trace, &loader->options->sink,
-                       "%s: %s spans written twice, one of each kept",
-                       job->windows[0]->path, count(a, job->n_duplicates));
+                       "%s: %s spans written twice, one of each kept", job->windows[0]->path,
+                       count(a, job->n_duplicates));
         if (job->execution_trace)
             log_line(&loader->options->sink, DPRO_LOG_DEBUG,
                      "%s: %u of %u nodes found in rank %d's profile (by %s)",
@@ -607,8 +612,8 @@ static int list_files(struct loader *loader, struct dpro_error *err)
         if (source->kind != DPRO_FILE_OTHER)
             log_line(&loader->options->sink, DPRO_LOG_DEBUG,
                      "%s: %s, rank %d, %" PRIu64 " events, %" PRIu64 " spans", source->path,
-                     source->kind == DPRO_FILE_KINETO ? "profile" : "execution trace",
-                     source->rank, source->part.n_events, source->part.n_spans);
+                     source->kind == DPRO_FILE_KINETO ? "profile" : "execution trace", source->rank,
+                     source->part.n_events, source->part.n_spans);
     }
     return 0;
 }
@@ -651,10 +656,9 @@ static int load(struct loader *loader, const char *const *paths, size_t n_paths,
     for (size_t i = 0; i < loader->list.n; i++)
         loader->bytes_total += loader->list.at[i].size_bytes;
     pool_run(loader->list.n, loader->options->threads, read_item, loader);
-    if ((rc = check_sources(loader, err)) < 0 ||
-        (rc = check_any(loader, paths[0], err)) < 0 || (rc = find_ranks(loader, err)) < 0 ||
-        (rc = check_one_job(loader, err)) < 0 || (rc = list_files(loader, err)) < 0 ||
-        (rc = merge_names(loader, err)) < 0)
+    if ((rc = check_sources(loader, err)) < 0 || (rc = check_any(loader, paths[0], err)) < 0 ||
+        (rc = find_ranks(loader, err)) < 0 || (rc = check_one_job(loader, err)) < 0 ||
+        (rc = list_files(loader, err)) < 0 || (rc = merge_names(loader, err)) < 0)
         return rc;
     return build_ranks(loader, err);
 }

@@ -15,12 +15,12 @@ struct source {
     enum dpro_file_kind kind;
     int rank; /* -1: none */
     struct trace_part part;
-    uint32_t *names;         /* string id of the part -> of the trace */
-    int rc;                  /* of reading it, with err */
+    uint32_t *names; /* string id of the part -> of the trace */
+    int rc;          /* of reading it, with err */
     struct dpro_error err;
-    enum json_fail fail;     /* how the JSON ended */
-    const char *damage;      /* how the gzip stream ended; static text */
-    uint64_t fail_offset;    /* in the inflated text */
+    enum json_fail fail;  /* how the JSON ended */
+    const char *damage;   /* how the gzip stream ended; static text */
+    uint64_t fail_offset; /* in the inflated text */
     uint64_t size_bytes, read_bytes, json_bytes;
     dev_t device;
     ino_t inode;
@@ -38,8 +38,8 @@ void sources_fini(struct source_list *list);
 /* The rank in a file's name or its folder's, -1 when there is none. */
 int path_rank(const char *path);
 
-/* join.c: what one rank is made of, and where it goes. The arrays of *rank are allocated, as large as they
- * can get; counts are set here. */
+/* join.c: what one rank is made of, and where it goes. The arrays of *rank are allocated, as large
+ * as they can get; counts are set here. */
 struct rank_job {
     struct trace_rank *rank;
     struct source **windows; /* ascending in time */

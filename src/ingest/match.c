@@ -1,8 +1,9 @@
 /* ingest/match.c: which span is which execution-trace node.
  *
  * Since 2024 both sides carry the record function's id. Before that they name the same calls in the
- * same order: a node's rf_id counts the calls of the process as they start, so each thread's nodes by rf_id
- * and each thread's spans by start are the same sequence of names, but for what one side did not see. */
+ * same order: a node's rf_id counts the calls of the process as they start, so each thread's nodes
+ * by rf_id and each thread's spans by start are the same sequence of names, but for what one side
+ * did not see. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -143,8 +144,8 @@ static bool match_by_order(struct rank_job *job, uint32_t window, bool write, ui
             ;
         uint32_t best = 0, best_track = NO_ID;
         for (uint32_t t = 0; t < rank->n_tracks; t++) {
-            uint32_t met = walk(rank, calls + c, end - c, spans + first[t],
-                                first[t + 1] - first[t], false);
+            uint32_t met =
+                walk(rank, calls + c, end - c, spans + first[t], first[t + 1] - first[t], false);
             if (met > best) {
                 best = met;
                 best_track = t;
@@ -193,10 +194,9 @@ void rank_match_execution_trace(struct rank_job *job)
     }
     if (best_window == NO_ID)
         return;
-    bool fine = best_way == BY_ORDER
-                    ? match_by_order(job, best_window, true, &job->n_et_matched)
-                    : match_by_id(job, best_window, best_way == BY_EXTERNAL, true,
-                                  &job->n_et_matched);
+    bool fine = best_way == BY_ORDER ? match_by_order(job, best_window, true, &job->n_et_matched)
+                                     : match_by_id(job, best_window, best_way == BY_EXTERNAL, true,
+                                                   &job->n_et_matched);
     if (!fine)
         job->no_memory = true;
     static const char *const ways[] = {"record function id", "external id", "order of names"};

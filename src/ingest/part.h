@@ -5,8 +5,8 @@
 #include "base/json.h"
 #include "ingest/trace.h"
 
-/* Spans come in blocks that are mapped on their own, so that a block's memory goes back to the system the
- * moment its spans have been copied to their final place. */
+/* Spans come in blocks that are mapped on their own, so that a block's memory goes back to the
+ * system the moment its spans have been copied to their final place. */
 struct span_block {
     struct span_block *next;
     size_t map_bytes;
@@ -61,8 +61,8 @@ struct trace_part {
     int rank, world_size;
     uint64_t pid;
     uint32_t host, backend;
-    int64_t base_ns;           /* to be added to every time */
-    int64_t start_ns, end_ns;  /* without base_ns; only when n_spans > 0 */
+    int64_t base_ns;          /* to be added to every time */
+    int64_t start_ns, end_ns; /* without base_ns; only when n_spans > 0 */
     bool has_correlation, has_record_fn, external_is_op;
     uint64_t n_events;
     struct part_losses losses;
@@ -74,8 +74,8 @@ struct trace_span *part_add_span(struct trace_part *part);
 /* Frees all blocks of spans. */
 void part_free_blocks(struct trace_part *part);
 
-/* Readers take the whole document from js. They return 0 also when it ends early or is broken further on:
- * js->fail tells; the part then holds what is whole. Negative: out of memory. */
+/* Readers take the whole document from js. They return 0 also when it ends early or is broken
+ * further on: js->fail tells; the part then holds what is whole. Negative: out of memory. */
 int kineto_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int et_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 

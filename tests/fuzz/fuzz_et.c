@@ -1,0 +1,8 @@
+/* Fuzz target: the execution-trace reader. */
+#include "fuzz.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    fuzz_compare(et_read, data, size);
+    return 0;
+}

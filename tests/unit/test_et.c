@@ -1,0 +1,144 @@
+/* The execution-trace reader: both ways of writing a node, and tensors wherever they stand. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ingest/part.h"
+
+static enum json_fail last_fail;
+
+static struct trace_part read_chunked(const char *text, size_t chunk)
+{
+    struct input in;
+    struct json js;
+    struct dpro_error err;
+    struct trace_part part = {0};
+    assert_int_equal(input_open_memory(&in, text, strlen(text), "text", &err), 0);
+    assert_int_equal(json_init(&js, &in, chunk, &err), 0);
+    assert_int_equal(et_read(&js, &part, &err), 0);
+    last_fail = js.fail;
+    json_fini(&js);
+    input_close(&in);
+    return part;
+}
+
+static const char flat[] = "{\"schema\":\"1.0.1\",\"pid\":59811,\"nodes\":["
+                           "{\"name\":\"aten::cat\",\"id\":208,\"rf_id\":173,\"parent\":207,\"seq_"
+                           "id\":440,\"tid\":1,\"op_schema\":\"x\","
+                           "\"inputs\":[[[9,202,0,1,8,\"cpu\"],[11,16,4,416,4,\"cuda:0\"]],0,[1,2,"
+                           "3,4,5]],\"input_shapes\":[[[1],[416]],[]],"
+                           "\"outputs\":[[22,209,0,417,8,\"cpu\"]]},"
+                           "{\"name\":\"record_param_comms\",\"id\":606,\"rf_id\":447,\"parent\":"
+                           "605,\"seq_id\":-1,\"tid\":2,"
+                           "\"inputs\":[141,0,0,\"wait\",[],[]],\"outputs\":[]}]}";
+
+static const char chakra[] =
+    "{\"schema\": \"1.1.1-chakra.0.0.4\", \"pid\": 7000, \"nodes\": [{\"id\": 436, \"name\": "
+    "\"record_param_comms\", "
+    "\"ctrl_deps\": 435, \"inputs\": {\"values\": "
+    "[[[433,434,0,53120,4,\"cuda:0\"]],33,[\"0\",\"default_pg\"],0,"
+    "\"broadcast\",[],[],0,1,1], \"shapes\": [[[53120]]], \"types\": "
+    "[\"GenericList[Tensor(float)]\"]}, "
+    "\"outputs\": {\"values\": [[[433,434,0,53120,4,\"cuda:0\"]]], \"shapes\": [], \"types\": []}, "
+    "\"attrs\": [{\"name\": \"rf_id\", \"type\": \"uint64\", \"value\": 114}, {\"name\": "
+    "\"seq_id\", \"type\": \"int64\", "
+    "\"value\": 5},{\"name\": \"tid\", \"type\": \"uint64\", \"value\": 3}, {\"name\": "
+    "\"op_schema\", \"type\": \"string\", "
+    "\"value\": \"\"}]}], \"finish_ts\": 3}";
+
+static void test_flat_nodes_are_read(void **state)
+{
+    (void)state;
+    struct trace_part part = read_chunked(flat, 0);
+    assert_int_equal(last_fail, JSON_OK);
+    assert_int_equal(part.pid, 59811);
+    assert_int_equal(part.et_nodes.n, 2);
+    const struct et_node *node = &part.et_nodes.at[0];
+    assert_int_equal(node->id, 208);
+    assert_int_equal(node->parent, 207);
+    assert_int_equal(node->record_fn, 173);
+    assert_int_equal(node->sequence, 440);
+    assert_int_equal(node->n_inputs, 2);
+    assert_int_equal(node->n_outputs, 1);
+    assert_int_equal(node->text_inputs, 0);
+    const struct et_tensor *tensor = &part.et_tensors.at[node->first_input + 1];
+    assert_int_equal(tensor->id, 11);
+    assert_int_equal(tensor->storage, 16);
+    assert_int_equal(tensor->offset, 4);
+    assert_int_equal(tensor->numel, 416);
+    assert_int_equal(tensor->item_bytes, 4);
+    assert_string_equal(strtab_get(&part.names, tensor->device), "cuda:0");
+    assert_int_equal(part.et_tensors.at[node->first_output].id, 22);
+    node = &part.et_nodes.at[1];
+    assert_int_equal(node->n_inputs, 0);
+    assert_string_equal(strtab_get(&part.names, node->text_inputs), "[141,0,0,\"wait\",[],[]]");
+    assert_int_equal(part.et_threads.at[1], 2);
+    part_fini(&part);
+}
+
+static void test_chakra_nodes_are_read(void **state)
+{
+    (void)state;
+    for (size_t chunk = 0; chunk < 70; chunk++) {
+        struct trace_part part = read_chunked(chakra, chunk);
+        assert_int_equal(last_fail, JSON_OK);
+        assert_int_equal(part.et_nodes.n, 1);
+        const struct et_node *node = &part.et_nodes.at[0];
+        assert_int_equal(node->id, 436);
+        assert_int_equal(node->parent, 435);
+        assert_int_equal(node->record_fn, 114);
+        assert_int_equal(node->sequence, 5);
+        assert_int_equal(node->n_inputs, 1);
+        assert_int_equal(node->n_outputs, 1);
+        assert_int_equal(part.et_tensors.at[node->first_input].numel, 53120);
+        assert_non_null(strstr(strtab_get(&part.names, node->text_inputs), "\"broadcast\""));
+        assert_int_equal(part.et_threads.at[0], 3);
+        part_fini(&part);
+    }
+}
+
+static void test_what_is_whole_of_a_cut_trace_is_kept(void **state)
+{
+    (void)state;
+    char text[sizeof flat];
+    strcpy(text, flat);
+    *strstr(text, "[141") = '\0';
+    struct trace_part part = read_chunked(text, 0);
+    assert_int_equal(last_fail, JSON_ENDED);
+    assert_int_equal(part.et_nodes.n, 1);
+    assert_int_equal(part.et_tensors.n, 3);
+    part_fini(&part);
+}
+
+static void test_odd_values_are_no_tensors(void **state)
+{
+    (void)state;
+    struct trace_part part =
+        read_chunked("{\"schema\":\"1\",\"nodes\":[{\"name\":\"a\",\"id\":\"7\",\"inputs\":[1,2,3,"
+                     "4,5,\"cpu\"],\"outputs\":[[1,2,3,"
+                     "4,\"cpu\"],[1,2,3,4,5,6,\"cpu\"],[1,2,3,4,5,\"cpu\",1],[1,2,3,4,5,\"cpu\",[]]"
+                     ",{\"a\":[]},null]},5]}",
+                     0);
+    assert_int_equal(part.et_nodes.n, 1);
+    assert_int_equal(part.et_nodes.at[0].id, 7);
+    assert_int_equal(part.et_tensors.n, 0);
+    assert_int_equal(part.losses.n_broken, 1);
+    part_fini(&part);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_flat_nodes_are_read),
+        cmocka_unit_test(test_chakra_nodes_are_read),
+        cmocka_unit_test(test_what_is_whole_of_a_cut_trace_is_kept),
+        cmocka_unit_test(test_odd_values_are_no_tensors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,324 @@
+/* The JSON scanner: values, escapes, limits, and the same answers wherever the buffer ends. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <isa-l/igzip_lib.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/array.h"
+#include "base/json.h"
+
+struct text {
+    char *at;
+    size_t n, cap;
+};
+
+static void put(struct text *out, const char *text, size_t len)
+{
+    assert_int_equal(array_reserve(out, len + 1), 0);
+    memcpy(out->at + out->n, text, len);
+    out->n += len;
+    out->at[out->n] = '\0';
+}
+
+/* Writes what the scanner sees of one value; `skip_key` values are skipped, "raw" ones lent raw. */
+static void dump(struct json *js, struct text *out)
+{
+    const char *text;
+    size_t len;
+    int c = json_peek(js);
+    if (c == '{') {
+        js->p++;
+        put(out, "{", 1);
+        while (json_object_next(js, &text, &len)) {
+            bool skip = json_is(text, len, "skip"), raw = json_is(text, len, "raw");
+            put(out, text, len);
+            put(out, "=", 1);
+            if (skip) {
+                json_skip(js);
+            } else if (raw) {
+                bool cut;
+                if (json_raw(js, 100, &text, &len, &cut))
+                    put(out, text, len);
+            } else {
+                dump(js, out);
+            }
+            put(out, ";", 1);
+        }
+        put(out, "}", 1);
+    } else if (c == '[') {
+        js->p++;
+        put(out, "[", 1);
+        while (json_array_next(js)) {
+            dump(js, out);
+            put(out, ",", 1);
+        }
+        put(out, "]", 1);
+    } else if (json_scalar(js, &text, &len)) {
+        put(out, text, len);
+    }
+}
+
+static char *dump_text(const char *json, size_t len, size_t chunk, enum json_fail *fail)
+{
+    struct input in;
+    struct json js;
+    struct dpro_error err;
+    struct text out = {0};
+    assert_int_equal(input_open_memory(&in, json, len, "text", &err), 0);
+    assert_int_equal(json_init(&js, &in, chunk, &err), 0);
+    put(&out, "", 0);
+    dump(&js, &out);
+    if (fail)
+        *fail = js.fail;
+    json_fini(&js);
+    input_close(&in);
+    return out.at;
+}
+
+static void expect(const char *json, const char *want, enum json_fail want_fail)
+{
+    for (size_t chunk = 0; chunk <= 64; chunk++) {
+        enum json_fail fail;
+        char *got = dump_text(json, strlen(json), chunk, &fail);
+        assert_string_equal(got, want);
+        assert_int_equal(fail, want_fail);
+        free(got);
+    }
+}
+
+static void test_values_are_the_same_at_any_chunk_size(void **state)
+{
+    (void)state;
+    expect("{\"a\": 1, \"b\" : [true, null , -1.5e3,\"x\"],\"c\":{}}",
+           "{a=1;b=[true,null,-1.5e3,x,];c={};}", JSON_OK);
+    expect("{\"name that is longer than thirty-two bytes, to be sure\"\n\t:\n\n   \"value that is "
+           "longer "
+           "than thirty-two bytes, too\"}",
+           "{name that is longer than thirty-two bytes, to be sure=value that is longer than "
+           "thirty-two "
+           "bytes, too;}",
+           JSON_OK);
+    expect("[NaN, Infinity, -Infinity, 4458676522690.655, 123456789012345678901234567890123]",
+           "[NaN,Infinity,-Infinity,4458676522690.655,123456789012345678901234567890123,]",
+           JSON_OK);
+}
+
+static void test_unwanted_values_are_skipped_whatever_they_hold(void **state)
+{
+    (void)state;
+    expect("{\"skip\":[[\"]\",\"}{\\\"]\",{\"a\\\\\":[]}],[50, 3, 224, 224], "
+           "[1,[2,[3,[4,[5,[6,[7]]]]]]]],\"b\":2}",
+           "{skip=;b=2;}", JSON_OK);
+    expect("{\"skip\":\"a \\\\\\\" , ] } long enough to leave the first thirty-two "
+           "bytes\\\\\",\"b\":2}",
+           "{skip=;b=2;}", JSON_OK);
+    expect("{\"skip\":{\"a\":\"\\u005d\\\"\"},\"skip\":-1.25E-7,\"skip\":false,\"b\":2}",
+           "{skip=;skip=;skip=;b=2;}", JSON_OK);
+}
+
+static void test_raw_values_come_as_written(void **state)
+{
+    (void)state;
+    expect("{\"raw\":[[1, 2], \"a\\n]\"],\"raw\":\"x\",\"raw\":12}",
+           "{raw=[[1, 2], \"a\\n]\"];raw=\"x\";raw=12;}", JSON_OK);
+    expect(
+        "{\"raw\":"
+        "\"0123456789012345678901234567890123456789012345678901234567890123456789012345678901234"
+        "567890123456789\"}",
+        "{raw="
+        "\"01234567890123456789012345678901234567890123456789012345678901234567890123456789012345"
+        "6789012345678;}",
+        JSON_OK);
+}
+
+static void test_strings_are_unescaped_to_utf8(void **state)
+{
+    (void)state;
+    expect("[\"\\u00e9\\u20ac\\ud83d\\ude00\\n\\t\\/\\\"\\\\\"]",
+           "[\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\n\t/\"\\,]", JSON_OK);
+    expect("[\"\\ud83dx\",\"\\u12\",\"\\q\"]", "[\xEF\xBF\xBDx,u12,q,]", JSON_OK);
+    expect("[\"\xFF\xC0 raw bytes\"]", "[\xFF\xC0 raw bytes,]", JSON_OK);
+}
+
+static void test_commas_too_many_or_too_few_are_fine(void **state)
+{
+    (void)state;
+    expect("[1,,2,]", "[1,2,]", JSON_OK);
+    expect("{\"a\":1,}", "{a=1;}", JSON_OK);
+    expect("[1 2]", "[1,2,]", JSON_OK);
+}
+
+static void test_broken_text_stops_where_it_breaks(void **state)
+{
+    (void)state;
+    expect("[1,{\"a\":2", "[1,{a=;},]", JSON_ENDED); /* more digits may have followed */
+    expect("{\"a\":\"xy", "{a=;}", JSON_ENDED);
+    expect("{\"a\"", "{}", JSON_ENDED);
+    expect("{\"a\" 1}", "{}", JSON_BAD);
+    expect("{1:2}", "{}", JSON_BAD);
+    expect("[1}", "[1,]", JSON_BAD);
+    expect("", "", JSON_ENDED);
+    expect("{\"skip\":[\\]}", "{skip=;}", JSON_BAD);
+}
+
+static void test_a_million_brackets_are_refused(void **state)
+{
+    (void)state;
+    size_t n = 1000000;
+    char *text = malloc(n + 10);
+    memcpy(text, "{\"skip\":", 8);
+    memset(text + 8, '[', n);
+    enum json_fail fail;
+    char *got = dump_text(text, n + 8, 0, &fail);
+    assert_int_equal(fail, JSON_DEEP);
+    free(got);
+    free(text);
+}
+
+static void test_long_strings_are_cut_in_bounded_memory(void **state)
+{
+    (void)state;
+    size_t n = 3000000;
+    char *text = malloc(n + 16);
+    text[0] = '[';
+    text[1] = '"';
+    memset(text + 2, 'x', n);
+    strcpy(text + 2 + n, "\",7]");
+    for (size_t chunk = 0; chunk < 3; chunk++) {
+        enum json_fail fail;
+        char *got = dump_text(text, n + 6, chunk * 1000, &fail);
+        assert_int_equal(fail, JSON_OK);
+        assert_int_equal(strlen(got), JSON_TEXT_MAX + 5);
+        assert_string_equal(got + JSON_TEXT_MAX, "x,7,]");
+        free(got);
+    }
+    free(text);
+}
+
+/* 50 MB of one letter in a few kilobytes of gzip. */
+static void test_huge_strings_in_gzip_are_skipped(void **state)
+{
+    (void)state;
+    size_t n = 50000000, packed_size = 8000000;
+    unsigned char *packed = malloc(packed_size);
+    char *text = malloc(n);
+    memset(text, 'x', n);
+    memcpy(text, "{\"skip\":\"", 9);
+    memcpy(text + n - 8, "\",\"b\":2}", 8);
+    struct isal_zstream z;
+    isal_deflate_init(&z);
+    z.gzip_flag = IGZIP_GZIP;
+    z.end_of_stream = 1;
+    z.next_in = (uint8_t *)text;
+    z.avail_in = (uint32_t)n;
+    z.next_out = packed;
+    z.avail_out = (uint32_t)packed_size;
+    assert_int_equal(isal_deflate(&z), COMP_OK);
+    enum json_fail fail;
+    char *got = dump_text((char *)packed, z.total_out, 0, &fail);
+    assert_int_equal(fail, JSON_OK);
+    assert_string_equal(got, "{skip=;b=2;}");
+    free(got);
+    free(text);
+    free(packed);
+}
+
+static void test_decimals_are_exact(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int scale;
+        enum json_value rc;
+        int64_t value;
+    } cases[] = {
+        {"4458676522690.655", 3, JSON_VALUE, 4458676522690655},
+        {"1694128201435418", 3, JSON_VALUE, 1694128201435418000},
+        {"0", 3, JSON_VALUE, 0},
+        {"-0.5", 3, JSON_VALUE, -500},
+        {"-17", 0, JSON_VALUE, -17},
+        {"68.0", 3, JSON_VALUE, 68000},
+        {"1.2345", 3, JSON_VALUE, 1235},
+        {"1.2344999", 3, JSON_VALUE, 1234},
+        {"1e3", 3, JSON_VALUE, 1000000},
+        {"1.5E-2", 3, JSON_VALUE, 15},
+        {"1.6941282014354180e15", 3, JSON_VALUE, 1694128201435418000},
+        {"12345678", 0, JSON_VALUE, 12345678},
+        {"1234567.25", 3, JSON_VALUE, 1234567250},
+        {"9223372036854775807", 0, JSON_VALUE, INT64_MAX},
+        {"9223372036854775808", 0, JSON_SATURATED, INT64_MAX},
+        {"9223372036854776", 3, JSON_SATURATED, INT64_MAX},
+        {"-1e300", 3, JSON_SATURATED, INT64_MIN},
+        {"1e-300", 3, JSON_VALUE, 0},
+        {"123456789012345678901234567890e-20", 0, JSON_VALUE, 1234567890},
+        {"NaN", 3, JSON_NO_VALUE, 0},
+        {"-Infinity", 3, JSON_NO_VALUE, 0},
+        {"null", 3, JSON_NO_VALUE, 0},
+        {"", 3, JSON_NO_VALUE, 0},
+        {"1x", 3, JSON_NO_VALUE, 0},
+        {"1e", 3, JSON_NO_VALUE, 0},
+        {".", 3, JSON_NO_VALUE, 0},
+        {"1.2.3", 3, JSON_NO_VALUE, 0},
+        {"1234567:", 3, JSON_NO_VALUE, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int64_t value = 0;
+        enum json_value rc =
+            json_decimal(cases[i].text, strlen(cases[i].text), cases[i].scale, &value);
+        if (rc != cases[i].rc || (rc != JSON_NO_VALUE && value != cases[i].value))
+            fail_msg("%s: %d, %lld", cases[i].text, (int)rc, (long long)value);
+    }
+}
+
+/* Every place of digits and point against the slow obvious way. */
+static void test_decimals_agree_with_long_arithmetic(void **state)
+{
+    (void)state;
+    uint64_t seed = 1;
+    for (int i = 0; i < 200000; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        uint64_t whole = (seed >> 20) >> (seed % 40), thousandths = (seed >> 7) % 1000;
+        char text[64];
+        snprintf(text, sizeof text, "%llu.%03llu", (unsigned long long)whole,
+                 (unsigned long long)thousandths);
+        int64_t value;
+        assert_int_equal(json_decimal(text, strlen(text), 3, &value), JSON_VALUE);
+        assert_true(value == (int64_t)(whole * 1000 + thousandths));
+    }
+}
+
+static void test_ids_reach_64_bits(void **state)
+{
+    (void)state;
+    uint64_t v;
+    assert_int_equal(json_unsigned("18446744073709551615", 20, &v), JSON_VALUE);
+    assert_true(v == UINT64_MAX);
+    assert_int_equal(json_unsigned("18446744073709551616", 20, &v), JSON_SATURATED);
+    assert_int_equal(json_unsigned("-1", 2, &v), JSON_NO_VALUE);
+    assert_int_equal(json_unsigned("12.0", 4, &v), JSON_VALUE);
+    assert_int_equal(v, 12);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values_are_the_same_at_any_chunk_size),
+        cmocka_unit_test(test_unwanted_values_are_skipped_whatever_they_hold),
+        cmocka_unit_test(test_raw_values_come_as_written),
+        cmocka_unit_test(test_strings_are_unescaped_to_utf8),
+        cmocka_unit_test(test_commas_too_many_or_too_few_are_fine),
+        cmocka_unit_test(test_broken_text_stops_where_it_breaks),
+        cmocka_unit_test(test_a_million_brackets_are_refused),
+        cmocka_unit_test(test_long_strings_are_cut_in_bounded_memory),
+        cmocka_unit_test(test_huge_strings_in_gzip_are_skipped),
+        cmocka_unit_test(test_decimals_are_exact),
+        cmocka_unit_test(test_decimals_agree_with_long_arithmetic),
+        cmocka_unit_test(test_ids_reach_64_bits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

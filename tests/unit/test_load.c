@@ -1,0 +1,1035 @@
+/* Loading: files to ranks, good and bad input, real traces against facts counted by another
+ * program. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <ftw.h>
+#include <isa-l/igzip_lib.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ingest/trace.h"
+
+static char folder[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/dpro-load-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_entry(const char *path, const struct stat *st, int flag, struct FTW *ftw)
+{
+    (void)st;
+    (void)flag;
+    (void)ftw;
+    return remove(path);
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* Full path of a name in the test's folder; four at a time. */
+static const char *in_folder(const char *name)
+{
+    static char paths[4][256];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+static void write_bytes(const char *name, const void *data, size_t size)
+{
+    FILE *file = fopen(in_folder(name), "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, size, file), size);
+    fclose(file);
+}
+
+static void write_text(const char *name, const char *text)
+{
+    write_bytes(name, text, strlen(text));
+}
+
+static unsigned char *pack(const char *text, size_t *size)
+{
+    *size = strlen(text) + 1000;
+    unsigned char *packed = malloc(*size);
+    struct isal_zstream z;
+    isal_deflate_init(&z);
+    z.gzip_flag = IGZIP_GZIP;
+    z.end_of_stream = 1;
+    z.next_in = (uint8_t *)(uintptr_t)text;
+    z.avail_in = (uint32_t)strlen(text);
+    z.next_out = packed;
+    z.avail_out = (uint32_t)*size;
+    assert_int_equal(isal_deflate(&z), COMP_OK);
+    *size = z.total_out;
+    return packed;
+}
+
+static struct dpro_error err;
+static char logged[4096];
+
+static void keep_log(void *arg, enum dpro_log_level level, const char *text)
+{
+    (void)arg;
+    (void)level;
+    size_t n = strlen(logged);
+    snprintf(logged + n, sizeof logged - n, "%s\n", text);
+}
+
+static int load_with(const char *path, const char *second, struct dpro_trace_options options,
+                     struct dpro_trace **trace)
+{
+    const char *paths[] = {path, second};
+    err = (struct dpro_error){0};
+    logged[0] = '\0';
+    options.sink = (struct dpro_sink){.log = keep_log, .level = DPRO_LOG_DEBUG};
+    *trace = NULL;
+    return dpro_trace_load(paths, second ? 2 : 1, &options, trace, &err);
+}
+
+static struct dpro_trace *load_one(const char *path)
+{
+    struct dpro_trace *trace;
+    if (load_with(path, NULL, (struct dpro_trace_options){0}, &trace) < 0)
+        fail_msg("%s", err.text);
+    return trace;
+}
+
+/* The load fails with this code, and the message has all these words. */
+static void expect_error(const char *path, const char *second, int code, const char *word1,
+                         const char *word2)
+{
+    struct dpro_trace *trace;
+    assert_int_equal(load_with(path, second, (struct dpro_trace_options){0}, &trace), code);
+    assert_int_equal(err.code, code);
+    if (!strstr(err.text, word1) || !strstr(err.text, word2))
+        fail_msg("%s", err.text);
+}
+
+#define SPAN(name, ts, dur) SPAN_OF("cpu_op", "10", "11", name, ts, dur, "")
+#define SPAN_OF(cat, pid, tid, name, ts, dur, args)                                                \
+    "{\"ph\":\"X\",\"cat\":\"" cat "\",\"name\":\"" name "\",\"pid\":" pid ",\"tid\":" tid         \
+    ",\"ts\":" ts ",\"dur\":" dur ",\"args\":{" args "}}"
+#define TRACE(info, spans) "{\"schemaVersion\":1," info "\"traceEvents\":[" spans "]}"
+#define INFO(rank, world)                                                                          \
+    "\"distributedInfo\":{\"backend\":\"gloo\",\"rank\":" rank ",\"world_size\":" world "},"
+
+static const char *name_of(const struct dpro_trace *trace, uint32_t id)
+{
+    return strtab_get(&trace->names, id);
+}
+
+static void test_spans_are_sorted_and_nested(void **state)
+{
+    (void)state;
+    write_text(
+        "t.json",
+        TRACE("",
+              SPAN("child2", "5", "2") "," SPAN("child1", "1", "3") "," SPAN(
+                  "parent", "1",
+                  "10") "," SPAN("grandchild", "2",
+                                 "1") "," SPAN("late", "20",
+                                               "1") "," SPAN_OF("kernel", "0", "7", "k", "3", "1",
+                                                                "") "," SPAN("zero", "20", "0")));
+    struct dpro_trace *trace = load_one(in_folder("t.json"));
+    assert_int_equal(trace->n_ranks, 1);
+    const struct trace_rank *rank = &trace->ranks[0];
+    static const struct {
+        const char *name;
+        int depth;
+        uint32_t parent;
+    } want[] = {{"parent", 0, NO_ID}, {"child1", 1, 0}, {"grandchild", 2, 1}, {"child2", 1, 0},
+                {"late", 0, NO_ID},   {"zero", 1, 4},   {"k", 0, NO_ID}};
+    assert_int_equal(rank->n_spans, 7);
+    for (size_t i = 0; i < 7; i++) {
+        assert_string_equal(name_of(trace, rank->spans[i].name), want[i].name);
+        assert_int_equal(rank->spans[i].depth, want[i].depth);
+        assert_true(rank->spans[i].parent == want[i].parent);
+    }
+    assert_int_equal(rank->n_tracks, 2);
+    assert_int_equal(rank->tracks[0].n, 6);
+    assert_true(rank->tracks[1].gpu);
+    assert_int_equal(rank->tracks[1].first, 6);
+    assert_int_equal(rank->pid, 10);
+    assert_int_equal(dpro_trace_n_spans(trace), 7);
+    dpro_trace_destroy(trace);
+}
+
+static void test_links_join_the_ops_that_start_there(void **state)
+{
+    (void)state;
+    write_text(
+        "t.json",
+        TRACE(
+            "\"baseTimeNanoseconds\":1000,",
+            SPAN_OF("cpu_op", "1", "1", "fw", "1", "5", "\"Sequence number\":4") "," SPAN_OF(
+                "cpu_op", "1", "1", "fw_inner", "1",
+                "4", "\"Sequence number\":4") "," SPAN_OF("cpu_op", "1", "1", "fw_view", "1", "2",
+                                                          "") "," SPAN_OF("cpu_op", "1", "2",
+                                                                          "evaluate", "10", "9",
+                                                                          "") "," SPAN_OF("cpu_op",
+                                                                                          "1", "2",
+                                                                                          "bw",
+                                                                                          "12", "5",
+                                                                                          "\"Sequen"
+                                                                                          "ce "
+                                                                                          "number\""
+                                                                                          ":4") ","
+                                                                                                "{"
+                                                                                                "\""
+                                                                                                "ph"
+                                                                                                "\""
+                                                                                                ":"
+                                                                                                "\""
+                                                                                                "f"
+                                                                                                "\""
+                                                                                                ","
+                                                                                                "\""
+                                                                                                "id"
+                                                                                                "\""
+                                                                                                ":1"
+                                                                                                ","
+                                                                                                "\""
+                                                                                                "pi"
+                                                                                                "d"
+                                                                                                "\""
+                                                                                                ":1"
+                                                                                                ","
+                                                                                                "\""
+                                                                                                "ti"
+                                                                                                "d"
+                                                                                                "\""
+                                                                                                ":2"
+                                                                                                ","
+                                                                                                "\""
+                                                                                                "ts"
+                                                                                                "\""
+                                                                                                ":1"
+                                                                                                "2,"
+                                                                                                "\""
+                                                                                                "ca"
+                                                                                                "t"
+                                                                                                "\""
+                                                                                                ":"
+                                                                                                "\""
+                                                                                                "fw"
+                                                                                                "db"
+                                                                                                "wd"
+                                                                                                "\""
+                                                                                                "},"
+                                                                                                "{"
+                                                                                                "\""
+                                                                                                "ph"
+                                                                                                "\""
+                                                                                                ":"
+                                                                                                "\""
+                                                                                                "s"
+                                                                                                "\""
+                                                                                                ","
+                                                                                                "\""
+                                                                                                "id"
+                                                                                                "\""
+                                                                                                ":1"
+                                                                                                ","
+                                                                                                "\""
+                                                                                                "pi"
+                                                                                                "d"
+                                                                                                "\""
+                                                                                                ":1"
+                                                                                                ","
+                                                                                                "\""
+                                                                                                "ti"
+                                                                                                "d"
+                                                                                                "\""
+                                                                                                ":1"
+                                                                                                ","
+                                                                                                "\""
+                                                                                                "ts"
+                                                                                                "\""
+                                                                                                ":1"
+                                                                                                ","
+                                                                                                "\""
+                                                                                                "ca"
+                                                                                                "t"
+                                                                                                "\""
+                                                                                                ":"
+                                                                                                "\""
+                                                                                                "fw"
+                                                                                                "db"
+                                                                                                "wd"
+                                                                                                "\""
+                                                                                                "},"
+                                                                                                "{"
+                                                                                                "\""
+                                                                                                "ph"
+                                                                                                "\""
+                                                                                                ":"
+                                                                                                "\""
+                                                                                                "s"
+                                                                                                "\""
+                                                                                                ","
+                                                                                                "\""
+                                                                                                "id"
+                                                                                                "\""
+                                                                                                ":2"
+                                                                                                ","
+                                                                                                "\""
+                                                                                                "pi"
+                                                                                                "d"
+                                                                                                "\""
+                                                                                                ":1"
+                                                                                                ","
+                                                                                                "\""
+                                                                                                "ti"
+                                                                                                "d"
+                                                                                                "\""
+                                                                                                ":1"
+                                                                                                ","
+                                                                                                "\""
+                                                                                                "ts"
+                                                                                                "\""
+                                                                                                ":4"
+                                                                                                ","
+                                                                                                "\""
+                                                                                                "ca"
+                                                                                                "t"
+                                                                                                "\""
+                                                                                                ":"
+                                                                                                "\""
+                                                                                                "fw"
+                                                                                                "db"
+                                                                                                "wd"
+                                                                                                "\""
+                                                                                                "},"
+                                                                                                "{"
+                                                                                                "\""
+                                                                                                "ph"
+                                                                                                "\""
+                                                                                                ":"
+                                                                                                "\""
+                                                                                                "f"
+                                                                                                "\""
+                                                                                                ","
+                                                                                                "\""
+                                                                                                "id"
+                                                                                                "\""
+                                                                                                ":2"
+                                                                                                ","
+                                                                                                "\""
+                                                                                                "pi"
+                                                                                                "d"
+                                                                                                "\""
+                                                                                                ":1"
+                                                                                                ","
+                                                                                                "\""
+                                                                                                "ti"
+                                                                                                "d"
+                                                                                                "\""
+                                                                                                ":2"
+                                                                                                ","
+                                                                                                "\""
+                                                                                                "ts"
+                                                                                                "\""
+                                                                                                ":1"
+                                                                                                "8,"
+                                                                                                "\""
+                                                                                                "ca"
+                                                                                                "t"
+                                                                                                "\""
+                                                                                                ":"
+                                                                                                "\""
+                                                                                                "fw"
+                                                                                                "db"
+                                                                                                "wd"
+                                                                                                "\""
+                                                                                                "}"));
+    struct dpro_trace *trace = load_one(in_folder("t.json"));
+    const struct trace_rank *rank = &trace->ranks[0];
+    assert_int_equal(rank->n_links, 2);
+    assert_string_equal(name_of(trace, rank->spans[rank->links[0].from].name), "fw_inner");
+    assert_string_equal(name_of(trace, rank->spans[rank->links[0].to].name), "bw");
+    assert_string_equal(name_of(trace, rank->spans[rank->links[1].from].name), "fw_inner");
+    assert_string_equal(name_of(trace, rank->spans[rank->links[1].to].name), "evaluate");
+    assert_int_equal(rank->spans[0].start_ns, 2000);
+    assert_int_equal(rank->windows[0].start_ns, 2000);
+    dpro_trace_destroy(trace);
+}
+
+static void test_launch_flows_stand_in_for_correlation(void **state)
+{
+    (void)state;
+    write_text("t.json",
+               TRACE("", SPAN_OF("cuda_runtime", "1", "1", "cudaLaunchKernel", "1", "2",
+                                 "") "," SPAN_OF("kernel", "0", "7", "k", "5", "2",
+                                                 "") ","
+                                                     "{\"ph\":\"s\",\"id\":31,\"pid\":1,\"tid\":1,"
+                                                     "\"ts\":1,\"cat\":\"async_cpu_to_gpu\"},"
+                                                     "{\"ph\":\"f\",\"id\":31,\"pid\":0,\"tid\":7,"
+                                                     "\"ts\":5,\"cat\":\"async_cpu_to_gpu\"}"));
+    struct dpro_trace *trace = load_one(in_folder("t.json"));
+    assert_int_equal(trace->ranks[0].spans[0].correlation, 31);
+    assert_int_equal(trace->ranks[0].spans[1].correlation, 31);
+    dpro_trace_destroy(trace);
+}
+
+static void test_ranks_come_from_metadata_then_from_names(void **state)
+{
+    (void)state;
+    write_text("a.json", TRACE(INFO("2", "8"), SPAN("a", "1", "1")));
+    write_text("worker5_x.json", TRACE("", SPAN("a", "1", "1")));
+    write_text("rank-0.json", TRACE("", SPAN("a", "1", "1")));
+    write_text("trace_3.pt.trace.json", TRACE("", SPAN("a", "1", "1")));
+    assert_int_equal(mkdir(in_folder("rank7"), 0755), 0);
+    write_text("rank7/trace.json", TRACE("", SPAN("a", "1", "1")));
+    write_text("rank7/.hidden_9.json", TRACE("", SPAN("a", "1", "1")));
+    write_text("metadata.json", "{\"name\": 1}");
+    write_text("net.csv", "1,2,3\n");
+    struct dpro_trace *trace = load_one(folder);
+    assert_int_equal(dpro_trace_n_ranks(trace), 5);
+    static const int want[] = {0, 2, 3, 5, 7};
+    for (size_t i = 0; i < 5; i++)
+        assert_int_equal(dpro_trace_rank(trace, i), want[i]);
+    assert_int_equal(dpro_trace_world_size(trace), 8);
+    assert_int_equal(dpro_trace_n_files(trace), 7);
+    assert_int_equal(dpro_trace_n_warnings(trace), 0);
+    dpro_trace_destroy(trace);
+    assert_int_equal(
+        load_with(folder, NULL, (struct dpro_trace_options){.rank_regex = "e([0-9]+)"}, &trace),
+        DPRO_EFORMAT);
+    assert_non_null(strstr(err.text, "--rank-regex"));
+    assert_int_equal(load_with(in_folder("worker5_x.json"), NULL,
+                               (struct dpro_trace_options){.rank_regex = "worker([0-9]+)"}, &trace),
+                     0);
+    assert_int_equal(dpro_trace_rank(trace, 0), 5);
+    dpro_trace_destroy(trace);
+    assert_int_equal(
+        load_with(folder, NULL, (struct dpro_trace_options){.rank_regex = "("}, &trace),
+        DPRO_EUSAGE);
+    assert_int_equal(
+        load_with(folder, NULL, (struct dpro_trace_options){.rank_regex = "a"}, &trace),
+        DPRO_EUSAGE);
+}
+
+static void test_globs_and_lists_are_read(void **state)
+{
+    (void)state;
+    write_text("rank0.json", TRACE("", SPAN("a", "1", "1")));
+    write_text("rank1.json", TRACE("", SPAN("a", "1", "1")));
+    write_text("notes.txt", "x");
+    struct dpro_trace *trace = load_one(in_folder("*"));
+    assert_int_equal(dpro_trace_n_ranks(trace), 2);
+    dpro_trace_destroy(trace);
+    assert_int_equal(load_with(in_folder("rank1.json"), in_folder("rank0.json"),
+                               (struct dpro_trace_options){0}, &trace),
+                     0);
+    assert_int_equal(dpro_trace_n_ranks(trace), 2);
+    assert_int_equal(dpro_trace_rank(trace, 0), 0);
+    dpro_trace_destroy(trace);
+    expect_error(in_folder("none*.json"), NULL, DPRO_EIO, "none*", "no file matches");
+}
+
+static void test_unknown_ranks_name_the_file_and_the_option(void **state)
+{
+    (void)state;
+    write_text("a.json", TRACE("", SPAN("a", "1", "1")));
+    struct dpro_trace *trace = load_one(folder); /* a single file is rank 0 */
+    assert_int_equal(dpro_trace_rank(trace, 0), 0);
+    dpro_trace_destroy(trace);
+    write_text("b.json", TRACE("", SPAN("a", "1", "1")));
+    expect_error(folder, NULL, DPRO_EFORMAT, "a.json", "--rank-regex");
+}
+
+static void test_windows_of_a_rank_follow_each_other(void **state)
+{
+    (void)state;
+    write_text("rank0_b.json", TRACE("", SPAN("early", "1", "5") "," SPAN_OF("Trace", "0", "0", "t",
+                                                                             "0", "900", "")));
+    write_text("rank0_a.json", TRACE("", SPAN("late", "100", "5")));
+    struct dpro_trace *trace = load_one(folder);
+    const struct trace_rank *rank = &trace->ranks[0];
+    assert_int_equal(rank->n_windows, 2);
+    assert_int_equal(rank->windows[0].end_ns, 6000);
+    assert_string_equal(trace->files[rank->windows[0].file].path, in_folder("rank0_b.json"));
+    assert_int_equal(rank->spans[0].window, 0);
+    assert_int_equal(rank->spans[1].window, 1);
+    assert_int_equal(rank->n_tracks, 1);
+    dpro_trace_destroy(trace);
+    write_text("rank0_c.json", TRACE("", SPAN("overlap", "104", "5")));
+    expect_error(folder, NULL, DPRO_EFORMAT, "rank0_a.json", "rank0_c.json");
+}
+
+static void test_one_file_named_twice_is_refused(void **state)
+{
+    (void)state;
+    write_text("rank0.json", TRACE("", SPAN("a", "1", "0")));
+    expect_error(folder, in_folder("rank0.json"), DPRO_EFORMAT, "rank0.json", "twice");
+}
+
+static void test_two_jobs_are_refused(void **state)
+{
+    (void)state;
+    write_text("rank0.json", TRACE(INFO("0", "2"), SPAN("a", "1600000000000000", "1")));
+    write_text("rank1.json", TRACE(INFO("1", "4"), SPAN("a", "1600000000000000", "1")));
+    expect_error(folder, NULL, DPRO_EFORMAT, "rank0.json", "rank1.json");
+    write_text("rank1.json", TRACE("\"distributedInfo\":{\"backend\":\"nccl\",\"rank\":1},",
+                                   SPAN("a", "1600000000000000", "1")));
+    expect_error(folder, NULL, DPRO_EFORMAT, "rank0.json", "backend");
+    write_text("rank1.json", TRACE(INFO("1", "2"), SPAN("a", "1700000000000000", "1")));
+    expect_error(folder, NULL, DPRO_EFORMAT, "rank0.json", "rank1.json");
+    write_text("rank1.json", TRACE(INFO("1", "2"), SPAN("a", "1600000001000000", "1")));
+    dpro_trace_destroy(load_one(folder));
+}
+
+static void test_bad_paths_are_named(void **state)
+{
+    (void)state;
+    expect_error(in_folder("missing.json"), NULL, DPRO_EIO, "missing.json", "cannot open");
+    expect_error(folder, NULL, DPRO_EEMPTY, folder, "no trace file");
+    assert_int_equal(symlink("nowhere", in_folder("dangling.json")), 0);
+    expect_error(in_folder("dangling.json"), NULL, DPRO_EIO, "dangling.json", "cannot open");
+    expect_error(folder, NULL, DPRO_EEMPTY, folder, "no trace file");
+    assert_non_null(strstr(logged, "dangling.json"));
+    assert_int_equal(mkfifo(in_folder("fifo"), 0600), 0);
+    expect_error(in_folder("fifo"), NULL, DPRO_EIO, "fifo", "not a regular file");
+    expect_error("/dev/null", NULL, DPRO_EIO, "/dev/null", "not a regular file");
+    write_text("empty.json", "");
+    expect_error(in_folder("empty.json"), NULL, DPRO_EEMPTY, "empty.json", "empty");
+    write_text("notes.json", "{\"a\": [1, 2]}");
+    expect_error(in_folder("notes.json"), NULL, DPRO_EFORMAT, "notes.json", "not a trace");
+    write_text("nothing.json", TRACE("", SPAN_OF("Trace", "0", "0", "t", "0", "9", "")));
+    expect_error(in_folder("nothing.json"), NULL, DPRO_EEMPTY, "nothing.json", "no PyTorch spans");
+    write_text(
+        "et_0.json",
+        "{\"schema\":\"1.0.1\",\"pid\":3,\"nodes\":[{\"name\":\"a\",\"id\":1,\"rf_id\":2}]}");
+    expect_error(in_folder("et_0.json"), NULL, DPRO_EEMPTY, "et_0.json", "no times");
+}
+
+static void test_a_damaged_file_gives_what_is_whole(void **state)
+{
+    (void)state;
+    write_text("t.json", "{\"schemaVersion\":1,\"traceEvents\":[" SPAN("a", "1", "1") "," SPAN(
+                             "b", "2", "1") ",{\"ph\":\"X");
+    struct dpro_trace *trace = load_one(in_folder("t.json"));
+    assert_int_equal(dpro_trace_n_spans(trace), 2);
+    assert_int_equal(dpro_trace_file(trace, 0).truncated, 1);
+    assert_int_equal(dpro_trace_n_warnings(trace), 1);
+    assert_non_null(strstr(dpro_trace_warning(trace, 0), "t.json: byte "));
+    dpro_trace_destroy(trace);
+}
+
+/* Every length of a gzip'd trace: never a crash, never a span that is not in the whole. */
+static void test_a_cut_gzip_gives_what_is_whole(void **state)
+{
+    (void)state;
+    char text[20000];
+    size_t n = (size_t)sprintf(text, "{\"schemaVersion\":1,\"traceEvents\":[");
+    for (int i = 0; i < 100; i++)
+        n += (size_t)sprintf(text + n,
+                             "%s{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"op%d\",\"pid\":1,"
+                             "\"tid\":1,\"ts\":%d,\"dur\":%d}",
+                             i ? "," : "", i * i * 7919 % 1000, i * 10, i % 9);
+    strcpy(text + n, "]}");
+    size_t size;
+    unsigned char *packed = pack(text, &size);
+    uint64_t last = 0;
+    for (size_t cut = 19; cut < size; cut += 13) {
+        struct dpro_trace *trace;
+        write_bytes("t.json.gz", packed, cut);
+        if (load_with(folder, NULL, (struct dpro_trace_options){0}, &trace) < 0) {
+            assert_int_equal(err.code, DPRO_EEMPTY);
+            continue;
+        }
+        assert_int_equal(dpro_trace_file(trace, 0).truncated, 1);
+        assert_non_null(strstr(dpro_trace_warning(trace, 0), "gzip file is cut short"));
+        assert_true(dpro_trace_n_spans(trace) >= last);
+        last = dpro_trace_n_spans(trace);
+        dpro_trace_destroy(trace);
+    }
+    assert_true(last > 50);
+    free(packed);
+}
+
+static void test_gzip_members_are_joined(void **state)
+{
+    (void)state;
+    size_t a_size, b_size;
+    unsigned char *a = pack(
+        "{\"schemaVersion\":1,\"traceEvents\":[" SPAN("a", "1", "1") ",{\"ph\":\"X\",\"cat\":\"cpu",
+        &a_size);
+    unsigned char *b =
+        pack("_op\",\"name\":\"b\",\"pid\":10,\"tid\":11,\"ts\":5,\"dur\":1}]}", &b_size);
+    unsigned char *both = calloc(1, a_size + b_size + 512);
+    memcpy(both, a, a_size);
+    memcpy(both + a_size, b, b_size);
+    write_bytes("t.bin", both, a_size + b_size + 512); /* padded with zeros, as tapes do */
+    struct dpro_trace *trace = load_one(in_folder("t.bin"));
+    assert_int_equal(dpro_trace_n_spans(trace), 2);
+    assert_int_equal(dpro_trace_n_warnings(trace), 0);
+    dpro_trace_destroy(trace);
+    both[a_size - 5] ^= 0x55; /* the checksum of the first member */
+    write_bytes("t.bin", both, a_size + b_size);
+    assert_int_equal(load_with(folder, NULL, (struct dpro_trace_options){0}, &trace), 0);
+    assert_int_equal(dpro_trace_file(trace, 0).truncated, 1);
+    dpro_trace_destroy(trace);
+    free(a);
+    free(b);
+    free(both);
+}
+
+static void test_losses_are_counted_in_one_line(void **state)
+{
+    (void)state;
+    write_text("t.json", TRACE("", SPAN("a", "1", "1") "," SPAN("a", "2", "-1") "," SPAN(
+                                       "a", "3", "NaN") "," SPAN("a", "NaN",
+                                                                 "1") "," SPAN("a", "1e40", "1")));
+    struct dpro_trace *trace = load_one(in_folder("t.json"));
+    assert_int_equal(dpro_trace_n_warnings(trace), 1);
+    const char *want =
+        "t.json: 1 of 5 spans without a start time, 1 without a duration, 1 with a negative "
+        "duration, 1 beyond 64-bit nanoseconds, skipped";
+    if (!strstr(dpro_trace_warning(trace, 0), want))
+        fail_msg("%s", dpro_trace_warning(trace, 0));
+    dpro_trace_destroy(trace);
+}
+
+static void test_spans_written_twice_count_once(void **state)
+{
+    (void)state;
+    write_text(
+        "t.json",
+        TRACE(
+            "",
+            SPAN_OF("cpu_op", "1", "1", "a", "1", "1", "\"External id\":3") "," SPAN_OF(
+                "cpu_op", "1", "1", "a", "1", "1",
+                "\"External id\":4") "," SPAN_OF("cpu_op", "1", "1", "a", "1", "1",
+                                                 "\"External id\":3") "," SPAN_OF("cpu_op", "1",
+                                                                                  "1", "b", "1",
+                                                                                  "1",
+                                                                                  "") "," SPAN_OF("cpu_op",
+                                                                                                  "1",
+                                                                                                  "1",
+                                                                                                  "b",
+                                                                                                  "1",
+                                                                                                  "1",
+                                                                                                  "")));
+    struct dpro_trace *trace = load_one(in_folder("t.json"));
+    assert_int_equal(dpro_trace_n_spans(trace), 4);
+    assert_non_null(strstr(dpro_trace_warning(trace, 0), "1 spans written twice"));
+    dpro_trace_destroy(trace);
+}
+
+static void test_times_beyond_64_bits_lose_their_base(void **state)
+{
+    (void)state;
+    write_text("t.json", TRACE("\"baseTimeNanoseconds\":9223372036854775807,",
+                               SPAN("a", "9000000000000000", "1")));
+    struct dpro_trace *trace = load_one(in_folder("t.json"));
+    assert_int_equal(dpro_trace_n_warnings(trace), 1);
+    assert_true(trace->ranks[0].spans[0].start_ns == 9000000000000000000);
+    dpro_trace_destroy(trace);
+}
+
+static void test_execution_traces_are_joined_by_record_function(void **state)
+{
+    (void)state;
+    write_text(
+        "kineto_rank1.json",
+        TRACE("", SPAN_OF("cpu_op", "44", "44", "aten::mm", "1", "2",
+                          "\"Record function id\":5") "," SPAN_OF("cpu_op", "44", "44", "aten::add",
+                                                                  "5", "2",
+                                                                  "\"Record function id\":6")));
+    write_text("later_rank1.json", TRACE("", SPAN_OF("cpu_op", "44", "44", "aten::mm", "100", "2",
+                                                     "\"Record function id\":0")));
+    write_text(
+        "et.json",
+        "{\"schema\":\"1.1.1\",\"pid\":44,\"nodes\":[{\"name\":\"thread\",\"id\":1,\"rf_id\":0},"
+        "{\"name\":\"aten::add\",\"id\":3,\"rf_id\":6,\"inputs\":[[1,2,0,4,4,\"cpu\"]]},"
+        "{\"name\":\"aten::mm\",\"id\":2,\"rf_id\":5},{\"name\":\"other\",\"id\":2,\"rf_id\":5}]}");
+    struct dpro_trace *trace = load_one(folder);
+    const struct trace_rank *rank = &trace->ranks[0];
+    assert_int_equal(rank->n_et_nodes, 4);
+    assert_true(rank->et_nodes[0].span == NO_ID);
+    assert_int_equal(rank->et_nodes[1].span, 1);
+    assert_int_equal(rank->et_nodes[2].span, 0);
+    assert_true(rank->et_nodes[3].span == NO_ID);
+    assert_int_equal(rank->n_et_tensors, 1);
+    assert_true(rank->windows[0].has_execution_trace);
+    assert_false(rank->windows[1].has_execution_trace);
+    assert_non_null(strstr(logged, "2 of 3 nodes found"));
+    dpro_trace_destroy(trace);
+}
+
+static void test_older_execution_traces_are_joined_by_order(void **state)
+{
+    (void)state;
+    write_text(
+        "rank0.json",
+        TRACE("",
+              SPAN_OF("user_annotation", "44", "9", "ProfilerStep#1", "0", "50", "") "," SPAN_OF(
+                  "cpu_op", "44", "9", "a", "1", "5",
+                  "") "," SPAN_OF("cpu_op", "44", "9", "b", "2", "2",
+                                  "") "," SPAN_OF("cpu_op", "44", "9", "a", "10", "2",
+                                                  "") "," SPAN_OF("cpu_op", "44", "8", "a", "10",
+                                                                  "2", "")));
+    write_text("eg_0.json", "{\"schema\":\"1.0.1\",\"pid\":44,\"nodes\":[{\"name\":\"b\",\"id\":3,"
+                            "\"rf_id\":6,\"tid\":1},"
+                            "{\"name\":\"a\",\"id\":2,\"rf_id\":5,\"tid\":1},{\"name\":\"a\","
+                            "\"id\":4,\"rf_id\":7,\"tid\":1}]}");
+    struct dpro_trace *trace = load_one(folder);
+    const struct trace_rank *rank = &trace->ranks[0];
+    assert_int_equal(rank->n_et_nodes, 3);
+    for (size_t i = 0; i < 3; i++) {
+        assert_true(rank->et_nodes[i].span < rank->n_spans);
+        const struct trace_span *span = &rank->spans[rank->et_nodes[i].span];
+        assert_int_equal(rank->tracks[span->track].id, 9);
+        assert_int_equal(span->start_ns, i == 0 ? 2000 : i == 1 ? 1000 : 10000);
+    }
+    assert_true(rank->windows[0].has_execution_trace);
+    dpro_trace_destroy(trace);
+}
+
+static void test_any_number_of_threads_gives_the_same(void **state)
+{
+    (void)state;
+    for (int r = 0; r < 7; r++) {
+        char name[64], text[1024];
+        snprintf(name, sizeof name, "rank%d.json", r);
+        snprintf(text, sizeof text,
+                 TRACE(INFO("%d", "7"), SPAN("op%d", "5", "%d") "," SPAN(
+                                            "shared", "1", "2") "," SPAN("z%d", "1", "1")),
+                 r, r * 31 % 7, r + 1, 6 - r);
+        write_text(name, text);
+    }
+    struct dpro_trace *one, *many;
+    assert_int_equal(load_with(folder, NULL, (struct dpro_trace_options){.threads = 1}, &one), 0);
+    for (int threads = 2; threads < 9; threads++) {
+        assert_int_equal(
+            load_with(folder, NULL, (struct dpro_trace_options){.threads = threads}, &many), 0);
+        assert_int_equal(many->n_ranks, one->n_ranks);
+        assert_int_equal(many->names.n, one->names.n);
+        for (uint32_t r = 0; r < one->n_ranks; r++) {
+            assert_int_equal(many->ranks[r].n_spans, one->ranks[r].n_spans);
+            assert_memory_equal(many->ranks[r].spans, one->ranks[r].spans,
+                                one->ranks[r].n_spans * sizeof *one->ranks[r].spans);
+        }
+        dpro_trace_destroy(many);
+    }
+    dpro_trace_destroy(one);
+}
+
+/* Facts about real traces, counted by Python's json with decimal arithmetic: spans by kind (CPU op,
+ * annotation, runtime, kernel, memcpy, memset, GPU annotation, sync, Python), summed duration,
+ * first start, last end, tracks, fwdbwd flows, and sums of correlations, sequence numbers and bytes
+ * copied. */
+static const struct fact {
+    const char *path;
+    int rank, world_size;
+    uint32_t n_spans[9];
+    int64_t dur_ns, start_ns, end_ns;
+    uint32_t n_tracks, n_links;
+    uint64_t correlations;
+    int64_t sequences;
+    uint64_t bytes;
+} facts[] = {
+    {"dlrm-8rank-v100-kineto+et/worker0_step_12.1694128201545.pt.trace.json.gz",
+     0,
+     8,
+     {1633, 40, 525, 245, 16, 0, 0, 0, 0},
+     INT64_C(78935000),
+     INT64_C(1694128201426674000),
+     INT64_C(1694128201441178000),
+     6,
+     0,
+     UINT64_C(33376346),
+     INT64_C(170832),
+     UINT64_C(77984)},
+    {"ddp-a100-rank0of2/nccl_data.json.gz",
+     0,
+     2,
+     {14346, 42, 8740, 2700, 960, 114, 30, 0, 0},
+     INT64_C(3687177487),
+     INT64_C(1716423322416788066),
+     INT64_C(1716423323101161005),
+     5,
+     543,
+     UINT64_C(529795300),
+     INT64_C(2650133),
+     UINT64_C(716464101)},
+    {"ddp-a100-rank3of8/control.json.gz",
+     3,
+     8,
+     {40506, 288, 24692, 8568, 228, 654, 0, 0, 0},
+     INT64_C(2665823000),
+     INT64_C(1661203462598738000),
+     INT64_C(1661203463064013000),
+     7,
+     0,
+     UINT64_C(62237699757),
+     INT64_C(5214774298),
+     UINT64_C(2321676764)},
+    {"kineto-tb-resnet50-nw0/worker0.1623143089861.pt.trace.json.gz",
+     -1,
+     0,
+     {23646, 0, 11923, 8772, 12, 312, 0, 0, 0},
+     INT64_C(3858522000),
+     INT64_C(1623142623460072000),
+     INT64_C(1623142624525730000),
+     3,
+     0,
+     UINT64_C(1452632631),
+     INT64_C(9359537),
+     UINT64_C(482082960)},
+    {"gloo-cpu-rank34of300/rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz",
+     34,
+     300,
+     {7379, 100, 0, 0, 0, 0, 0, 0, 0},
+     INT64_C(5417913173),
+     INT64_C(1721065959529876817),
+     INT64_C(1721065960815050509),
+     3,
+     55,
+     UINT64_C(0),
+     INT64_C(5795299),
+     UINT64_C(0)},
+    {"resnet-v100-1gpu-ns/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz",
+     0,
+     1,
+     {23910, 70, 15329, 4350, 1600, 145, 15, 0, 0},
+     INT64_C(2858337598),
+     INT64_C(1712195495502094565),
+     INT64_C(1712195495997096942),
+     4,
+     905,
+     UINT64_C(3718698167),
+     INT64_C(71308526),
+     UINT64_C(799910160)},
+    {"resnet-2080ti-1gpu/resnet_kineto.json.gz",
+     -1,
+     0,
+     {39416, 90, 25928, 9628, 123, 362, 0, 0, 0},
+     INT64_C(34780124000),
+     INT64_C(1689179597340751000),
+     INT64_C(1689179613512803000),
+     5,
+     0,
+     UINT64_C(2418750004),
+     INT64_C(10226627),
+     UINT64_C(2550988324)},
+    {"torch-ddp-gloo-gpt-n2-1gbit-cap25/kineto_rank0.json.gz",
+     0,
+     2,
+     {14814, 30, 0, 0, 0, 0, 0, 0, 0},
+     INT64_C(13608445038),
+     INT64_C(1795252832228090651),
+     INT64_C(1795252836282297862),
+     3,
+     708,
+     UINT64_C(0),
+     INT64_C(6717492),
+     UINT64_C(0)},
+    {"torch-ddp-gloo-resnet18-n4-1gbit-cap5/kineto_et_rank2.json.gz",
+     2,
+     4,
+     {5270, 24, 0, 0, 0, 0, 0, 0, 0},
+     INT64_C(10746554234),
+     INT64_C(1795254333085485958),
+     INT64_C(1795254335224264361),
+     3,
+     140,
+     UINT64_C(0),
+     INT64_C(1196676),
+     UINT64_C(0)},
+    {"pytorch-et/linear_kineto.json.gz",
+     -1,
+     0,
+     {36998, 80, 14515, 8716, 0, 1640, 0, 0, 0},
+     INT64_C(5524994000),
+     INT64_C(1689180447559714000),
+     INT64_C(1689180449563415000),
+     3,
+     0,
+     UINT64_C(1219924000),
+     INT64_C(14096681),
+     UINT64_C(634880)},
+    {"tiny-hta/cuda_event_sync_multi_stream_trace.json.gz",
+     0,
+     0,
+     {6, 0, 39, 3, 0, 3, 0, 5, 0},
+     INT64_C(3399000),
+     INT64_C(1712867402348256000),
+     INT64_C(1712867402368186000),
+     5,
+     0,
+     UINT64_C(29379),
+     INT64_C(-50),
+     UINT64_C(1536)},
+    {"sampled-2of128/sampled_rank-1.json.gz",
+     1,
+     128,
+     {2302, 65, 1154, 1104, 40, 10, 0, 0, 0},
+     INT64_C(4654568000),
+     INT64_C(1682725898079484000),
+     INT64_C(1682725899318077000),
+     7,
+     0,
+     UINT64_C(16212241422),
+     INT64_C(1265671186),
+     UINT64_C(3362442928)},
+};
+
+static void check_fact(const struct fact *fact, const char *path)
+{
+    struct dpro_trace *trace = load_one(path);
+    const struct trace_rank *rank = &trace->ranks[0];
+    uint32_t n_spans[9] = {0};
+    int64_t dur_ns = 0, sequences = 0;
+    uint64_t correlations = 0, bytes = 0;
+    for (uint32_t i = 0; i < rank->n_spans; i++) {
+        const struct trace_span *span = &rank->spans[i];
+        assert_true(span->kind < 9);
+        n_spans[span->kind]++;
+        dur_ns += span->dur_ns;
+        correlations += span->correlation;
+        sequences += span->sequence;
+        if (span->kind == SPAN_MEMCPY || span->kind == SPAN_MEMSET)
+            bytes += rank->details[span->detail].bytes;
+        if (span->parent != NO_ID) {
+            const struct trace_span *parent = &rank->spans[span->parent];
+            assert_true(span->parent < i && parent->track == span->track);
+            assert_true(parent->start_ns <= span->start_ns);
+            assert_true(span->start_ns + span->dur_ns <= parent->start_ns + parent->dur_ns + 1000);
+            assert_int_equal(span->depth, parent->depth == 255 ? 255 : parent->depth + 1);
+        }
+    }
+    for (int k = 0; k < 9; k++)
+        if (n_spans[k] != fact->n_spans[k])
+            fail_msg("%s: kind %d: %u spans, expected %u", fact->path, k, n_spans[k],
+                     fact->n_spans[k]);
+    assert_int_equal(rank->rank, fact->rank < 0 ? 0 : fact->rank);
+    assert_int_equal(rank->world_size, fact->world_size);
+    assert_true(dur_ns == fact->dur_ns);
+    assert_true(rank->windows[0].start_ns == fact->start_ns);
+    assert_true(rank->windows[0].end_ns == fact->end_ns);
+    assert_int_equal(rank->n_tracks, fact->n_tracks);
+    assert_int_equal(rank->n_links, fact->n_links);
+    assert_true(correlations == fact->correlations);
+    assert_true(sequences == fact->sequences);
+    assert_true(bytes == fact->bytes);
+    for (uint32_t i = 0; i < rank->n_links; i++) {
+        const struct trace_span *from = &rank->spans[rank->links[i].from],
+                                *to = &rank->spans[rank->links[i].to];
+        assert_true(from->sequence == to->sequence && from->sequence >= 0);
+        assert_true(from->start_ns < to->start_ns);
+    }
+    assert_int_equal(dpro_trace_n_warnings(trace), 0);
+    dpro_trace_destroy(trace);
+}
+
+static void test_real_traces_agree_with_another_program(void **state)
+{
+    (void)state;
+    const char *shared = getenv("DPRO_SHARED");
+    size_t n_checked = 0;
+    for (size_t i = 0; shared && i < sizeof facts / sizeof facts[0]; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/traces/%s", shared, facts[i].path);
+        if (access(path, R_OK) < 0)
+            continue;
+        check_fact(&facts[i], path);
+        n_checked++;
+    }
+    if (n_checked == 0) {
+        print_message("no real traces: set DPRO_SHARED to the folder that holds traces/\n");
+        skip();
+    }
+}
+
+static void test_real_folders_give_all_ranks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path;
+        size_t n_ranks;
+        uint32_t n_windows;
+        bool external_is_op;
+        double et_found; /* share of the execution trace's nodes that have a span */
+    } cases[] = {{"dlrm-8rank-v100-kineto+et", 8, 1, false, 0.99},
+                 {"torch-ddp-gloo-gpt-n2-1gbit-cap25", 2, 2, false, 0.99},
+                 {"torch-ddp-gloo-resnet18-n4-1gbit-cap5", 4, 2, false, 0.99},
+                 {"kineto-tb-resnet50-nw0", 1, 2, true, 0},
+                 {"sampled-2of128", 2, 1, false, 0}};
+    const char *shared = getenv("DPRO_SHARED");
+    size_t n_checked = 0;
+    for (size_t i = 0; shared && i < sizeof cases / sizeof cases[0]; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/traces/%s", shared, cases[i].path);
+        if (access(path, R_OK) < 0)
+            continue;
+        n_checked++;
+        struct dpro_trace *trace = load_one(path);
+        assert_int_equal(dpro_trace_n_ranks(trace), cases[i].n_ranks);
+        assert_int_equal(dpro_trace_n_warnings(trace), 0);
+        for (uint32_t r = 0; r < trace->n_ranks; r++) {
+            const struct trace_rank *rank = &trace->ranks[r];
+            uint32_t n_found = 0, n_with_et = 0;
+            assert_int_equal(rank->n_windows, cases[i].n_windows);
+            assert_int_equal(rank->windows[0].external_is_op, cases[i].external_is_op);
+            for (uint32_t n = 0; n < rank->n_et_nodes; n++)
+                n_found += rank->et_nodes[n].span != NO_ID;
+            for (uint32_t w = 0; w < rank->n_windows; w++)
+                n_with_et += rank->windows[w].has_execution_trace;
+            assert_true(n_found >= cases[i].et_found * rank->n_et_nodes);
+            assert_int_equal(n_with_et, cases[i].et_found > 0);
+        }
+        dpro_trace_destroy(trace);
+    }
+    if (n_checked == 0) {
+        print_message("no real traces: set DPRO_SHARED to the folder that holds traces/\n");
+        skip();
+    }
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_spans_are_sorted_and_nested),
+        TEST(test_links_join_the_ops_that_start_there),
+        TEST(test_launch_flows_stand_in_for_correlation),
+        TEST(test_ranks_come_from_metadata_then_from_names),
+        TEST(test_globs_and_lists_are_read),
+        TEST(test_unknown_ranks_name_the_file_and_the_option),
+        TEST(test_windows_of_a_rank_follow_each_other),
+        TEST(test_one_file_named_twice_is_refused),
+        TEST(test_two_jobs_are_refused),
+        TEST(test_bad_paths_are_named),
+        TEST(test_a_damaged_file_gives_what_is_whole),
+        TEST(test_a_cut_gzip_gives_what_is_whole),
+        TEST(test_gzip_members_are_joined),
+        TEST(test_losses_are_counted_in_one_line),
+        TEST(test_spans_written_twice_count_once),
+        TEST(test_times_beyond_64_bits_lose_their_base),
+        TEST(test_execution_traces_are_joined_by_record_function),
+        TEST(test_older_execution_traces_are_joined_by_order),
+        TEST(test_any_number_of_threads_gives_the_same),
+        cmocka_unit_test(test_real_traces_agree_with_another_program),
+        cmocka_unit_test(test_real_folders_give_all_ranks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

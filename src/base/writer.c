@@ -401,6 +401,12 @@ void writer_null(struct writer *w)
     writer_text(w, "null");
 }
 
+void writer_bool(struct writer *w, bool value)
+{
+    comma(w);
+    writer_text(w, value ? "true" : "false");
+}
+
 void writer_json_int(struct writer *w, int64_t value)
 {
     comma(w);

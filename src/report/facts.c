@@ -241,8 +241,7 @@ const char *facts_assumption(struct report_facts *f, size_t index, char *out, si
                      "nor slower than these.",
                      f->n_ranks, world);
         else
-            snprintf(out, size, "All %u rank%s of the job %s in the trace.", f->n_ranks,
-                     f->n_ranks == 1 ? "" : "s", f->n_ranks == 1 ? "is" : "are");
+            snprintf(out, size, "Every rank of the job is in the trace (%u).", f->n_ranks);
         return out;
     case 5:
         if (strcmp(clock, "none") == 0)

@@ -240,11 +240,13 @@
       join(action("‹", () => step(-1)), action("›", () => step(1))), found);
 
     const key = (k) => el("kbd", "", k);
+    const shades = new Set(model.opKind.map((k) => KIND_COLOR[model.kinds[k]] || "LAUNCH"));
+    if (model.tracks.some((t) => t.waiting.some((w) => w >= 0))) shades.add("WAIT");
     const legend = el("div", "legend",
       [["FW", "forward"], ["BW", "backward"], ["UPDATE", "update"], ["INPUT", "input"], ["COMM", "communication"],
         ["WAIT", "waiting for peers"], ["COPY", "copy, reduce"], ["LAUNCH", "launch, sync"]]
-        .map(([name, text]) => el("span", "", swatch(name), text)),
-      el("span", "", "bar below: on the critical path"), el("span", "grow"),
+        .filter(([name]) => shades.has(name)).map(([name, text]) => el("span", "", swatch(name), text)),
+      el("span", "", el("span", "swatch mark"), "on the critical path"), el("span", "grow"),
       el("span", "", "wheel zooms, drag pans, ", key("w"), " ", key("a"), " ", key("s"), " ", key("d"), ", ", key("f"),
         " or double click fits, ", key("shift"), "+wheel scrolls"));
 
@@ -337,7 +339,7 @@
   function validationChart() {
     const values = report.measured.per_iteration_ms, p = report.predicted.iteration_ms;
     if (!values.length || !known(p)) return el("p", "dim", "Nothing was measured.");
-    const W = 620, H = 210, left = 56, right = 92, top = 12, bottom = 30;
+    const W = 620, H = 210, left = 56, right = 106, top = 12, bottom = 30;
     const all = report.what_if ? values : values.concat(p);
     let lo = Math.min(...all, p), hi = Math.max(...all, p);
     const pad = Math.max((hi - lo) * 0.15, hi * 0.01);
@@ -419,7 +421,7 @@
 
   const timeline = timelineCard();
   document.body.append(el("main", "", header(), verdict(), tiles(), timeline.card,
-    el("div", "grid", el("div", "stack", breakdown(), topOps(timeline.find)), el("div", "stack", pathBars(), validation())),
-    el("div", "grid", notes(), clockAndFiles())), tip);
+    el("div", "grid", el("div", "stack", breakdown(), topOps(timeline.find), notes()),
+      el("div", "stack", pathBars(), validation(), clockAndFiles()))), tip);
   timeline.start();
 })();

@@ -7,6 +7,7 @@
 #include "base/array.h"
 #include "base/utf8.h"
 #include "graph/graph.h"
+#include "report/columns.h"
 #include "report/facts.h"
 
 #define COLUMNS      100
@@ -15,68 +16,11 @@
 #define MANY_RANKS   16
 #define TOP_OPS      12
 
-/* ---- text of a known width ---- */
-
-/* Columns that a terminal gives to the character at text[0..len): CJK and emoji take two. */
-static int char_columns(const char *text, size_t len)
-{
-    const unsigned char *s = (const unsigned char *)text;
-    if (len < 3)
-        return 1;
-    unsigned c = len == 3 ? (s[0] & 15u) << 12 | (s[1] & 63u) << 6 | (s[2] & 63u)
-                          : (s[0] & 7u) << 18 | (s[1] & 63u) << 12 | (s[2] & 63u) << 6;
-    bool wide = (c >= 0x1100 && c <= 0x115F) || (c >= 0x2E80 && c <= 0xA4CF) ||
-                (c >= 0xAC00 && c <= 0xD7A3) || (c >= 0xF900 && c <= 0xFAFF) ||
-                (c >= 0xFE30 && c <= 0xFE6F) || (c >= 0xFF00 && c <= 0xFF60) || c >= 0x1F300;
-    return wide ? 2 : 1;
-}
-
-static int text_columns(const char *text)
-{
-    int columns = 0;
-    size_t len = strlen(text);
-    for (size_t i = 0; i < len;) {
-        size_t step = utf8_char(text + i, len - i);
-        columns += char_columns(text + i, step);
-        i += step ? step : 1;
-    }
-    return columns;
-}
-
-/* Escapes and, when wider than `columns`, cuts out the middle: kernels differ at both ends. */
-static void shorten(char *out, size_t size, const char *text, int columns)
-{
-    char safe[2048];
-    size_t len = utf8_escape(safe, sizeof safe, text, strnlen(text, 1000));
-    if (text_columns(safe) <= columns && len < size) {
-        memcpy(out, safe, len + 1);
-        return;
-    }
-    int room = columns - 3, front = room / 2;
-    size_t head = 0, tail = len;
-    for (int used = 0; head < len;) {
-        size_t step = utf8_char(safe + head, len - head);
-        used += char_columns(safe + head, step);
-        if (used > front)
-            break;
-        head += step;
-    }
-    while (tail > head) {
-        size_t before = tail - 1;
-        while (before > head && ((unsigned char)safe[before] & 0xC0) == 0x80)
-            before--;
-        if (text_columns(safe + before) > room - front)
-            break;
-        tail = before;
-    }
-    snprintf(out, size, "%.*s...%s", (int)head, safe, safe + tail);
-}
-
 /* Words of `text` in lines of at most COLUMNS, all but the first indented. */
 static void write_wrapped(struct writer *w, const char *first, int indent, const char *text)
 {
     writer_text(w, first);
-    int at = text_columns(first);
+    int at = columns_of(first);
     for (; at < indent; at++)
         writer_text(w, " ");
     bool line_start = true;
@@ -88,7 +32,7 @@ static void write_wrapped(struct writer *w, const char *first, int indent, const
             cut--;
         memcpy(word, text, cut);
         word[cut] = '\0';
-        int columns = text_columns(word);
+        int columns = columns_of(word);
         if (!line_start && at + 1 + columns > COLUMNS) {
             writer_printf(w, "\n%*s", indent, "");
             at = indent;
@@ -156,7 +100,7 @@ static int table_widths(const struct table *t, int widths[MAX_COLS])
     int total = 2 * t->n_cols;
     memset(widths, 0, MAX_COLS * sizeof *widths);
     for (size_t i = 0; i < t->cells.n; i++) {
-        int columns = text_columns(t->cells.at[i].text), c = (int)(i % (size_t)t->n_cols);
+        int columns = columns_of(t->cells.at[i].text), c = (int)(i % (size_t)t->n_cols);
         if (columns > widths[c])
             widths[c] = columns;
     }
@@ -176,8 +120,9 @@ static void table_write(struct writer *w, struct table *t)
         int c = (int)(i % (size_t)t->n_cols);
         bool last = c == t->n_cols - 1;
         const char *text = t->cells.at[i].text;
-        int pad = last && text[0] == '\0' ? 0 : widths[c] - text_columns(text);
-        writer_printf(w, "  %*s%s", t->left[c] ? 0 : pad, "", text);
+        int pad = widths[c] - columns_of(text);
+        if (!last || text[0] != '\0')
+            writer_printf(w, "  %*s%s", t->left[c] ? 0 : pad, "", text);
         if (t->left[c] && !last)
             writer_printf(w, "%*s", pad, "");
         if (last)
@@ -274,7 +219,7 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
         shown[1] = shown[f->n_ranks / 2];
         shown[2] = shown[f->n_ranks - 1];
         n_shown = 3;
-        writer_printf(w, "; of %u ranks those that wait least, median and most", f->n_ranks);
+        writer_printf(w, " (%u ranks: least, median and most waiting)", f->n_ranks);
     }
     writer_text(w, "\n");
     struct table t = {0};
@@ -386,7 +331,7 @@ static void write_names(struct writer *w, const struct report_facts *f)
     for (uint32_t i = 0; i < n; i++) {
         const struct name_fact *name = &f->names[i];
         char text[NAME_COLUMNS * 4];
-        shorten(text, sizeof text, name->name, NAME_COLUMNS);
+        columns_shorten(text, sizeof text, name->name, NAME_COLUMNS);
         cell(&t, "%s", text);
         cell(&t, "%s", dpro_op_kind_name(name->kind));
         if (name->n_ranks == 1)

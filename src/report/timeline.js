@@ -3,8 +3,6 @@
    the work depends on the screen and not on the trace. */
 "use strict";
 
-
-
 function lowerBound(array, value, from) {
   let lo = from || 0, hi = array.length;
   while (lo < hi) {
@@ -268,16 +266,19 @@ class Timeline {
     const digits = Math.max(0, Math.min(3, -Math.floor(Math.log10(step / unit) + 1e-9)));
     c.textAlign = "left";
     c.fillStyle = this.color.dim;
+    const predicted = "predicted end", end = this.x(this.options.iterationNs) + 4;
+    const from = end - c.measureText(predicted).width - 8;
     for (const t of at) {
       const x = this.x(t);
       if (x < this.gutter) continue;
       c.fillRect(Math.round(x), this.axis - 5, 1, 5);
       const text = (t / unit).toFixed(digits) + " " + name;
-      if (x + 4 + c.measureText(text).width < this.width) c.fillText(text, x + 4, 10);
+      const right = x + 4 + c.measureText(text).width;
+      if (right < this.width && !(right > from && x < end && this.options.iterationNs >= 0)) c.fillText(text, x + 4, 10);
     }
     c.fillRect(0, this.axis - 1, this.width, 1);
     this.drawMarker(0, "");
-    this.drawMarker(this.options.iterationNs, "predicted end");
+    this.drawMarker(this.options.iterationNs, predicted);
   }
 
   drawMarker(t, text) {
@@ -293,10 +294,8 @@ class Timeline {
     c.restore();
     if (!text) return;
     const w = c.measureText(text).width;
-    c.fillStyle = this.color.card;
-    c.fillRect(x - w - 10, this.axis + 2, w + 8, 15);
     c.fillStyle = this.color.accent;
-    c.fillText(text, x - w - 6, this.axis + 10);
+    c.fillText(text, x - w - 2, 10);
   }
 
   label(text, x, y, width, color, bold) {
@@ -322,6 +321,21 @@ class Timeline {
       if (c.measureText(cut(mid)).width <= width) lo = mid; else hi = mid - 1;
     }
     return lo ? cut(lo) : "";
+  }
+
+  /* What a slice has room for of a name: C++ decoration goes first, then the end. */
+  brief(text, width) {
+    const c = this.context;
+    if (c.measureText(text.slice(0, 300)).width <= width) return text;
+    text = text.slice(0, 300).replace(/^void /, "").replace(/^(at|cub|cutlass)::(native::)?(\(anonymous namespace\)::)?/, "");
+    if (c.measureText(text).width <= width) return text;
+    const characters = [...text];
+    let lo = 0, hi = characters.length;
+    while (lo < hi) {
+      const mid = (lo + hi + 1) >> 1;
+      if (c.measureText(characters.slice(0, mid).join("") + "…").width <= width) lo = mid; else hi = mid - 1;
+    }
+    return lo >= 4 ? characters.slice(0, lo).join("") + "…" : "";
   }
 
   drawPathRow(row, y) {
@@ -419,7 +433,7 @@ class Timeline {
       c.fillStyle = wait ? this.waitInk : this.ink[kind];
       c.textAlign = "left";
       const from = Math.max(left, this.gutter) + 4;
-      c.fillText(this.fit(this.nameOf(track, i), right - from - 5), from, y + h / 2 - (track.isPath ? 0 : 0.5));
+      c.fillText(this.brief(this.nameOf(track, i), right - from - 5), from, y + h / 2 - (track.isPath ? 0 : 0.5));
     }
     c.globalAlpha = 1;
   }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/utf8.h"
+#include "report/columns.h"
 #include "report/facts.h"
 
 static void say(struct verdict_line *line, const char *format, ...)
@@ -54,7 +55,7 @@ static void say_iteration(const struct report_facts *f, struct verdict_line *lin
     say(line, ", %s measured (%s%s %%); ", facts_time(a, f->measured_ns),
         f->error_pct >= 0.05 ? "+" : "", pct(b, f->error_pct));
     if (v && v->n > 0)
-        say(line, "left-out iterations predicted within %s %%", pct(c, v->mean_abs_error_pct));
+        say(line, "left-out iterations are off by %s %%", pct(c, v->mean_abs_error_pct));
     else
         say(line, "not self-validated: too few iterations");
 }
@@ -124,8 +125,11 @@ static void say_idle(const struct report_facts *f, struct verdict_line *line)
         return;
     }
     const struct dpro_rank_time *t = &f->ranks[f->most_idle].time;
-    say(line, "rank %d%s %s (%s %%)", t->rank, f->n_ranks > 1 ? " idles most," : " idles",
-        facts_time(a, t->idle_ns), share(b, t->idle_ns, t->iteration_ns));
+    if (facts_pct(t->idle_ns, t->iteration_ns) < 0.5)
+        say(line, "next to nothing");
+    else
+        say(line, "rank %d%s %s (%s %%)", t->rank, f->n_ranks > 1 ? " idles most," : " idles",
+            facts_time(a, t->idle_ns), share(b, t->idle_ns, t->iteration_ns));
     if (!f->has_gpu)
         return;
     say(line, "; CPU ops and launches are %s %% of the path%s",
@@ -184,11 +188,14 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
     most = idle > most ? idle : most;
     most = input > most ? input : most;
     if (facts_pct(most, f->predicted_ns) < 5) {
-        if (f->n_names > 0)
-            say(line, "computation dominates: make %.60s (%s) cheaper", f->names[0].name,
+        char name[256];
+        if (f->n_names > 0) {
+            columns_shorten(name, sizeof name, f->names[0].name, 44);
+            say(line, "computation dominates: make %s cheaper (%s)", name,
                 facts_time(a, f->names[0].dur_ns));
-        else
+        } else {
             say(line, "nothing stands out");
+        }
     } else if (most == wait && f->straggler >= 0 && f->n_ranks > 1) {
         int64_t excess;
         const char *what = straggler_reason(f, &excess);

@@ -22,6 +22,6 @@ void fake_destroy(struct fake *fake);
 
 #define FAKE_HOSTILE                                                                               \
     "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)> \"q\" 'a' & \\ \n\r\t\x01" \
-    "\x1b[31m \xff\xc3 \xe2\x80\xa8 end"
+    "\x1b[31m \xff\xc3 \xe2\x80\xa8 \xc2\x9b end"
 
 #endif

@@ -140,8 +140,8 @@ static void write_verdict(struct writer *w, const struct report_facts *f)
 }
 
 #define N_PARTS 7
-static const char *const part_names[N_PARTS] = {"forward",      "backward", "update", "input",
-                                                "exposed comm", "waiting",  "idle"};
+static const char *const part_names[N_PARTS] = {"forward", "backward", "update", "input",
+                                                "exposed", "waiting",  "idle"};
 
 static void rank_parts(const struct dpro_rank_time *t, int64_t parts[N_PARTS])
 {
@@ -164,7 +164,7 @@ static int compare_waiting(const void *a, const void *b, void *arg)
 }
 
 static void breakdown_rows(struct table *t, const struct report_facts *f, const uint32_t *shown,
-                           uint32_t n_shown, const bool *used, bool with_all)
+                           uint32_t n_shown, const bool *used, bool with_all, int digits)
 {
     static const char *const which[] = {"least", "median", "most"};
     bool many = f->n_ranks > MANY_RANKS;
@@ -183,17 +183,17 @@ static void breakdown_rows(struct table *t, const struct report_facts *f, const 
             cell(t, "%s %d", which[i], time->rank);
         else
             cell(t, "%d", time->rank);
-        cell_ms(t, f, time->iteration_ns);
+        cell_fixed(t, (double)time->iteration_ns / 1e6, digits, "");
         for (int p = 0; p < N_PARTS; p++) {
             char ms[TIME_TEXT], share[TIME_TEXT];
             if (!used[p])
                 continue;
-            writer_format_fixed(ms, sizeof ms, (double)parts[p] / 1e6, ms_digits(f));
+            writer_format_fixed(ms, sizeof ms, (double)parts[p] / 1e6, digits);
             writer_format_fixed(share, sizeof share, facts_pct(parts[p], time->iteration_ns), 0);
             cell(t, "%s %2s%%", ms, share);
         }
         if (with_all)
-            cell_ms(t, f, time->communication_ns);
+            cell_fixed(t, (double)time->communication_ns / 1e6, digits, "");
     }
 }
 
@@ -222,15 +222,20 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
         writer_printf(w, " (%u ranks: least, median and most waiting)", f->n_ranks);
     }
     writer_text(w, "\n");
-    struct table t = {0};
-    for (int with_all = any_comm; with_all >= 0; with_all--) {
+    /* what does not fit goes: first a column, then decimals */
+    struct table t;
+    for (int digits = ms_digits(f), with_all = any_comm;;) {
         int widths[MAX_COLS];
         t = (struct table){.n_cols = 2 + with_all};
         for (int p = 0; p < N_PARTS; p++)
             t.n_cols += used[p];
-        breakdown_rows(&t, f, shown, n_shown, used, with_all);
-        if (with_all == 0 || table_widths(&t, widths) <= COLUMNS)
+        breakdown_rows(&t, f, shown, n_shown, used, with_all, digits);
+        if (table_widths(&t, widths) <= COLUMNS || (with_all == 0 && digits == 0))
             break;
+        if (with_all)
+            with_all = 0;
+        else
+            digits--;
         array_fini(&t.cells);
     }
     table_write(w, &t);

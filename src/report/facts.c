@@ -220,6 +220,8 @@ const char *facts_assumption(struct report_facts *f, size_t index, char *out, si
     const char *clock = dpro_graph_clock_method(r->graph);
     switch (index) {
     case 0:
+        if (f->n_measured == 0)
+            return "Nothing was measured: op durations are what the trace gives.";
         snprintf(out, size,
                  "Op durations are means over the %u measured iteration%s; the timeline shows one "
                  "of them.",

@@ -60,6 +60,7 @@
 
   /* A long name of which both ends stay visible. */
   function middle(text) {
+    text = text.replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]/g, " ");
     const tail = text.length > 40 ? 18 : 0;
     return el("span", "mid", el("span", "head", text.slice(0, text.length - tail)), el("span", "tail", tail ? text.slice(-tail) : ""));
   }
@@ -117,7 +118,7 @@
     const list = [
       tile("Predicted iteration", number(p.iteration_ms), "ms", known(p.p95_ms) ? "p50 " + ms(p.p50_ms) + ", p95 " + ms(p.p95_ms) : "mean"),
       tile("Measured iteration", number(m.iteration_ms), known(m.iteration_ms) ? "ms" : "",
-        "mean of " + report.trace.iterations + (known(m.std_ms) ? ", median " + ms(m.median_ms) + ", σ " + ms(m.std_ms) : "")),
+        !report.trace.iterations ? "nothing measured" : "mean of " + report.trace.iterations + (known(m.std_ms) ? ", median " + ms(m.median_ms) + ", σ " + ms(m.std_ms) : "")),
     ];
     if (report.what_if) {
       const change = known(m.iteration_ms) ? share(p.iteration_ms - m.iteration_ms, m.iteration_ms) : null;
@@ -258,7 +259,7 @@
 
     function start() {
       view = new Timeline(canvas, model, {
-        iterationNs: known(report.predicted.iteration_ms) ? report.predicted.iteration_ms * 1e6 : -1,
+        iterationNs: report.predicted.iteration_ms > 0 ? report.predicted.iteration_ms * 1e6 : -1,
         onSelect,
         onHover: (hit, e) => {
           if (!hit) return hideTip();

@@ -3,6 +3,12 @@
    the work depends on the screen and not on the trace. */
 "use strict";
 
+const KIND_COLOR = {
+  FW: "FW", BW: "BW", UPDATE: "UPDATE", INPUT: "INPUT", SEND: "COMM", RECV: "COMM", PUSH: "COMM",
+  PULL: "COMM", COLLECTIVE: "COMM", REDUCE: "COPY", COPY: "COPY", LAUNCH: "LAUNCH",
+};
+const DEVICE_ORDER = [4, 0, 1, 2, 3]; /* by kind: streams first, plain CPU threads last */
+
 function lowerBound(array, value, from) {
   let lo = from || 0, hi = array.length;
   while (lo < hi) {
@@ -48,9 +54,10 @@ function decodeData(data) {
     for (let i = 0; i < m; i++) {
       end[i] = start[i] + t.dur[i];
       last = lastEnd[i] = Math.max(last, end[i]);
-      busy += t.dur[i];
     }
     for (let i = 0; i < t.waiting.length; i += 2) waiting[t.waiting[i]] = t.waiting[i + 1];
+    for (let i = 0; i < m; i++)
+      if (KIND_COLOR[data.kinds[ops.kind[op[i]]]] !== "COMM") busy += t.dur[i]; /* computing */
     const index = model.tracks.length;
     const toTrack = t.replayed ? model.replayedTrack : model.measuredTrack;
     const toAt = t.replayed ? model.replayedAt : model.measuredAt;
@@ -68,12 +75,6 @@ function decodeData(data) {
   };
   return model;
 }
-
-const KIND_COLOR = {
-  FW: "FW", BW: "BW", UPDATE: "UPDATE", INPUT: "INPUT", SEND: "COMM", RECV: "COMM", PUSH: "COMM",
-  PULL: "COMM", COLLECTIVE: "COMM", REDUCE: "COPY", COPY: "COPY", LAUNCH: "LAUNCH",
-};
-const DEVICE_ORDER = [4, 0, 1, 2, 3]; /* by kind: streams first, plain CPU threads last */
 
 class Timeline {
   constructor(canvas, model, options) {

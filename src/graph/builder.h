@@ -1,0 +1,36 @@
+/* graph/builder.h: what the library itself may do to a graph under construction, beyond the public
+ * dpro_graph_builder_* calls. Samples, collectives, tensors, clocks and measured times are set on
+ * the finished graph, which is the builder's caller's to change until it is handed on; memory for
+ * them comes from graph->arena. */
+#ifndef GRAPH_BUILDER_H
+#define GRAPH_BUILDER_H
+
+#include "graph/graph.h"
+
+/* Names that ops, devices, collectives and tensors carry; ids stay valid in the finished graph. */
+struct strtab *graph_builder_names(struct dpro_graph_builder *builder);
+
+/* The same as dpro_graph_add_op for a caller who has string ids already: name and tensor of *op are
+ * ignored. */
+int64_t graph_builder_add(struct dpro_graph_builder *builder, const struct dpro_op *op,
+                          uint32_t name, uint32_t tensor);
+
+/* enum graph_op_flag bits to add. A new op has GRAPH_OP_GPU if its device is a GPU stream, and
+ * nothing else. A rank's last GRAPH_OP_BOUNDARY op becomes ranks[].boundary at finish. */
+void graph_builder_flag(struct dpro_graph_builder *builder, dpro_op_id op, uint8_t flags);
+/* A new op's phase follows from its kind: computation as it is, communication as COLLECTIVE, all
+ * else BARRIER. */
+void graph_builder_set_phase(struct dpro_graph_builder *builder, dpro_op_id op,
+                             enum dpro_op_kind phase);
+
+uint32_t graph_builder_n_ops(const struct dpro_graph_builder *builder);
+
+/* What the ends of ops may reach: sums of durations stop here instead of overflowing. */
+#define GRAPH_TIME_MAX (INT64_MAX / 2)
+
+static inline int64_t graph_clamp_ns(int64_t ns)
+{
+    return ns < 0 ? 0 : ns > GRAPH_TIME_MAX ? GRAPH_TIME_MAX : ns;
+}
+
+#endif

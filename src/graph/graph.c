@@ -1,0 +1,117 @@
+/* graph/graph.c: reading a finished graph. A getter copies out one op or lends an array; none of
+ * them can fail, and an id that is out of range gives an empty answer rather than a crash. */
+#include "graph/graph.h"
+
+#include <stdlib.h>
+
+const char *dpro_op_kind_name(enum dpro_op_kind kind)
+{
+    static const char *const names[DPRO_N_OP_KINDS] = {
+        "FW",     "BW",   "UPDATE",     "INPUT",  "SEND", "RECV", "PUSH",   "PULL",
+        "REDUCE", "COPY", "COLLECTIVE", "LAUNCH", "IN",   "OUT",  "BARRIER"};
+    return (unsigned)kind < DPRO_N_OP_KINDS ? names[kind] : NULL;
+}
+
+void dpro_graph_destroy(struct dpro_graph *graph)
+{
+    if (!graph)
+        return;
+    free(graph->warnings.at); /* the texts are the arena's */
+    strtab_fini(&graph->names);
+    arena_fini(&graph->arena);
+    free(graph);
+}
+
+uint32_t dpro_graph_n_ops(const struct dpro_graph *graph)
+{
+    return graph->n_ops;
+}
+
+uint32_t dpro_graph_n_edges(const struct dpro_graph *graph)
+{
+    return graph->row[graph->n_ops] + (graph->next_row ? graph->next_row[graph->n_ops] : 0);
+}
+
+uint32_t dpro_graph_n_devices(const struct dpro_graph *graph)
+{
+    return graph->n_devices;
+}
+
+uint32_t dpro_graph_n_ranks(const struct dpro_graph *graph)
+{
+    return graph->n_ranks;
+}
+
+struct dpro_op dpro_graph_op(const struct dpro_graph *graph, dpro_op_id op)
+{
+    if (op >= graph->n_ops)
+        return (struct dpro_op){.id = DPRO_NO_OP,
+                                .kind = DPRO_N_OP_KINDS,
+                                .rank = -1,
+                                .device = DPRO_NO_DEVICE,
+                                .name = "",
+                                .tensor = ""};
+    return (struct dpro_op){
+        .id = op,
+        .kind = graph->kind[op],
+        .rank = graph->ranks[graph->rank[op]].rank,
+        .device = graph->device[op],
+        .name = strtab_get(&graph->names, graph->name[op]),
+        .dur_ns = graph->dur_ns[op],
+        .gap_ns = graph->gap_ns ? graph->gap_ns[op] : 0,
+        .seen_start_ns = graph->seen_start_ns ? graph->seen_start_ns[op] : 0,
+        .seen_dur_ns = graph->seen_dur_ns ? graph->seen_dur_ns[op] : 0,
+        .size_bytes = graph->size_bytes ? graph->size_bytes[op] : 0,
+        .transaction = graph->transaction ? graph->transaction[op] : 0,
+        .tensor = graph->tensor ? strtab_get(&graph->names, graph->tensor[op]) : "",
+    };
+}
+
+struct dpro_device dpro_graph_device(const struct dpro_graph *graph, dpro_device_id device)
+{
+    if (device >= graph->n_devices)
+        return (struct dpro_device){.rank = -1, .name = ""};
+    const struct graph_device *d = &graph->devices[device];
+    return (struct dpro_device){d->kind, d->rank, strtab_get(&graph->names, d->name)};
+}
+
+const dpro_op_id *dpro_graph_successors(const struct dpro_graph *graph, dpro_op_id op, int next,
+                                        uint32_t *n)
+{
+    const uint32_t *row = next ? graph->next_row : graph->row;
+    const uint32_t *succ = next ? graph->next_succ : graph->succ;
+    *n = 0;
+    if (op >= graph->n_ops || !row)
+        return NULL;
+    *n = row[op + 1] - row[op];
+    return *n ? succ + row[op] : NULL;
+}
+
+const int64_t *dpro_graph_measured_ns(const struct dpro_graph *graph, uint32_t *n_iterations)
+{
+    /* a graph that was given a mean only has one measured value and no samples */
+    *n_iterations = !graph->measured_ns ? 0 : graph->n_samples ? graph->n_samples : 1;
+    return graph->measured_ns;
+}
+
+const char *dpro_graph_clock_method(const struct dpro_graph *graph)
+{
+    return graph->clock_method ? graph->clock_method : "none";
+}
+
+struct dpro_clock dpro_graph_clock(const struct dpro_graph *graph, uint32_t rank_index)
+{
+    if (rank_index >= graph->n_ranks)
+        return (struct dpro_clock){.rank = -1, .uncertainty_ns = -1};
+    return graph->ranks[rank_index].clock;
+}
+
+size_t dpro_graph_n_warnings(const struct dpro_graph *graph)
+{
+    return graph->warnings.n;
+}
+
+const char *dpro_graph_warning(const struct dpro_graph *graph, size_t index)
+{
+    return index < graph->warnings.n ? graph->warnings.at[index] : NULL;
+}

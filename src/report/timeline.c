@@ -11,6 +11,8 @@ struct timeline {
     const struct dpro_graph *graph;
     const struct dpro_replay *replay;
     uint64_t n_flows;
+    int64_t zero_ns; /* what the file counts from; below the graph's zero when something starts
+                        earlier, since viewers drop negative times */
 };
 
 /* Process and thread 0 mean the idle task to some viewers. */
@@ -46,6 +48,11 @@ static void key_us(struct writer *w, const char *key, int64_t ns)
 {
     writer_key(w, key);
     writer_json_us(w, ns);
+}
+
+static void key_start(const struct timeline *t, int64_t ns)
+{
+    key_us(t->w, "ts", ns - t->zero_ns);
 }
 
 static void write_meta(struct writer *w, const char *what, int64_t pid, int64_t tid,
@@ -107,7 +114,7 @@ static void write_slice(struct timeline *t, const struct slice *s, int64_t tid)
     else
         key_text(w, "name", op.name);
     key_text(w, "cat", s->waiting ? "WAIT" : dpro_op_kind_name(op.kind));
-    key_us(w, "ts", s->start_ns);
+    key_start(t, s->start_ns);
     key_us(w, "dur", s->dur_ns);
     write_args(w, &op, s->waiting ? "WAIT" : dpro_op_kind_name(op.kind));
     writer_close(w, '}');
@@ -139,7 +146,7 @@ static void write_arrow(struct timeline *t, const char *what, struct endpoint fr
         key_text(t->w, "cat", "flow");
         writer_key(t->w, "id");
         writer_json_int(t->w, (int64_t)id);
-        key_us(t->w, "ts", end ? at : e->start_ns);
+        key_start(t, end ? at : e->start_ns);
         if (end)
             key_text(t->w, "bp", "e"); /* ends in the slice around it, not in the next one */
         writer_close(t->w, '}');
@@ -224,7 +231,7 @@ static void write_critical_path(struct timeline *t, const struct report_facts *f
         begin_event(w, "X", pid, tid);
         key_text(w, "name", op.name);
         key_text(w, "cat", dpro_op_kind_name(op.kind));
-        key_us(w, "ts", c->start_ns);
+        key_start(t, c->start_ns);
         key_us(w, "dur", c->dur_ns);
         write_args(w, &op, dpro_op_kind_name(op.kind));
         writer_key(w, "rank");
@@ -236,10 +243,26 @@ static void write_critical_path(struct timeline *t, const struct report_facts *f
     }
 }
 
+static int64_t first_start(const struct report_facts *f, const struct slices *slices)
+{
+    int64_t first = 0;
+    for (uint32_t i = 0; i < f->n_path; i++)
+        if (f->path[i].start_ns < first)
+            first = f->path[i].start_ns;
+    for (uint32_t d = 0; d < slices->n_devices; d++) {
+        if (slices->measured[d].n > 0 && slices->measured[d].at[0].start_ns < first)
+            first = slices->measured[d].at[0].start_ns;
+        if (slices->replayed[d].n > 0 && slices->replayed[d].at[0].start_ns < first)
+            first = slices->replayed[d].at[0].start_ns;
+    }
+    return first;
+}
+
 void timeline_write(struct writer *w, const struct report_facts *f, const struct slices *slices)
 {
     const struct dpro_graph *g = f->report->graph;
     struct timeline t = {.w = w, .graph = g, .replay = f->report->replay};
+    t.zero_ns = first_start(f, slices);
     int max_rank = 0;
     writer_open(w, '{');
     key_text(w, "displayTimeUnit", "ms");
@@ -247,6 +270,7 @@ void timeline_write(struct writer *w, const struct report_facts *f, const struct
     writer_open(w, '{');
     key_text(w, "dpro", dpro_version());
     key_text(w, "verdict", f->verdict[0].text);
+    key_us(w, "iteration_start_us", -t.zero_ns);
     writer_close(w, '}');
     writer_key(w, "traceEvents");
     writer_open(w, '[');

@@ -70,7 +70,7 @@ def check_timeline(events, report, flags):
     for e in events:
         if e["ph"] == "X":
             tracks.setdefault((e["pid"], e["tid"]), []).append(e)
-            assert e["args"]["kind"] and e["dur"] >= 0
+            assert e["args"]["kind"] and e["dur"] >= 0 and e["ts"] >= 0
         elif e["ph"] in "sf":
             flows.setdefault(e["id"], []).append(e)
         elif e["name"] == "process_name":

@@ -296,7 +296,7 @@ static void measure(struct fake *f)
     struct dpro_graph *g = &f->graph;
     struct dpro_replay *p = &f->replay;
     for (uint32_t op = 0; op < g->n_ops; op++) {
-        g->seen_start_ns[op] = (int64_t)((double)p->start_ns[op] * 1.02);
+        g->seen_start_ns[op] = (int64_t)((double)p->start_ns[op] * 1.02) - 5000;
         g->seen_dur_ns[op] = (int64_t)((double)g->dur_ns[op] * (0.98 + 0.04 * next_random(f)));
     }
     for (uint32_t m = 0; m < g->n_members; m++) {

@@ -405,7 +405,7 @@ class Timeline {
         let best = i;
         const step = Math.max(1, (j - i) >> 4);
         for (let k = i; k < j; k += step)
-          if (this.match ? this.match[op[k]] && !this.match[op[best]] : end[k] - start[k] > end[best] - start[best]) best = k;
+          if (this.faded(op[best]) !== this.faded(op[k]) ? this.faded(op[best]) : end[k] - start[k] > end[best] - start[best]) best = k;
         this.drawSlice(track, best, pixel, 1, y, h);
         i = j;
       } else {

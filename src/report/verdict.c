@@ -55,7 +55,7 @@ static void say_iteration(const struct report_facts *f, struct verdict_line *lin
     say(line, ", %s measured (%s%s %%); ", facts_time(a, f->measured_ns),
         f->error_pct >= 0.05 ? "+" : "", pct(b, f->error_pct));
     if (v && v->n > 0)
-        say(line, "left-out iterations are off by %s %%", pct(c, v->mean_abs_error_pct));
+        say(line, "left-out iterations %s %% off", pct(c, v->mean_abs_error_pct));
     else
         say(line, "not self-validated: too few iterations");
 }
@@ -132,14 +132,15 @@ static void say_idle(const struct report_facts *f, struct verdict_line *line)
             facts_time(a, t->idle_ns), share(b, t->idle_ns, t->iteration_ns));
     if (!f->has_gpu)
         return;
-    say(line, "; CPU ops and launches are %s %% of the path%s",
-        share(c, f->path_cpu_ns, f->path_ns), launch_bound(f) ? ": launch-bound" : "");
+    say(line, "; CPU work is %s %% of the critical path%s", share(c, f->path_cpu_ns, f->path_ns),
+        launch_bound(f) ? ": launch-bound" : "");
 }
 
 /* Where the straggler differs most from the middle of the ranks. */
 static const char *straggler_reason(const struct report_facts *f, int64_t *excess)
 {
-    static const char *const words[] = {"forward", "backward", "update", "input", "idle time"};
+    static const char *const words[] = {"in forward", "in backward", "in the update", "on input",
+                                        "idling"};
     int64_t own[5] = {0}, middle[5] = {0};
     for (uint32_t r = 0; r < f->n_ranks; r++) {
         const struct dpro_rank_time *t = &f->ranks[r].time;
@@ -200,8 +201,7 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
         int64_t excess;
         const char *what = straggler_reason(f, &excess);
         if (facts_pct(excess, f->predicted_ns) >= 1)
-            say(line,
-                "find out why rank %d takes %s more %s than the others (ranks wait %s for it)",
+            say(line, "find out why rank %d spends %s more %s; the others wait %s for it",
                 f->straggler, facts_time(b, excess), what, facts_time(a, wait));
         else
             say(line, "even out the ranks: they wait %s for each other, mostly for rank %d",

@@ -221,6 +221,46 @@ static void test_folders_are_made_and_errors_named(void **state)
     assert_int_equal(system(command), 0);
 }
 
+/* Measured spans on one device, in any order, as a track shows them: "start+dur ...". */
+static void check_track(const int64_t (*spans)[2], size_t n, const char *expected)
+{
+    struct fake *fake = fake_create(&(struct fake_options){.n_ranks = 1, .n_layers = 10});
+    struct dpro_graph_builder *builder = dpro_graph_builder_create(NULL);
+    struct dpro_graph *graph = NULL;
+    struct slices slices;
+    char text[256] = "";
+    assert_int_equal(dpro_graph_add_device(builder, DPRO_DEVICE_CPU_THREAD, 0, "thread"), 0);
+    for (size_t i = 0; i < n; i++) {
+        struct dpro_op op = {.kind = DPRO_OP_FW,
+                             .name = "op",
+                             .dur_ns = 1,
+                             .seen_start_ns = spans[i][0],
+                             .seen_dur_ns = spans[i][1],
+                             .tensor = ""};
+        assert_int_equal(dpro_graph_add_op(builder, &op), i);
+    }
+    assert_int_equal(dpro_graph_finish(builder, &graph, NULL), 0);
+    assert_int_equal(slices_init(&slices, graph, fake_report(fake)->replay, NULL), 0);
+    for (uint32_t i = 0; i < slices.measured[0].n; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d+%d", i ? " " : "",
+                 (int)slices.measured[0].at[i].start_ns, (int)slices.measured[0].at[i].dur_ns);
+    assert_string_equal(text, expected);
+    slices_fini(&slices);
+    dpro_graph_destroy(graph);
+    dpro_graph_builder_destroy(builder);
+    fake_destroy(fake);
+}
+
+static void test_slices_nest_or_are_apart(void **state)
+{
+    (void)state;
+    check_track((const int64_t[][2]){{30, 5}, {10, 10}}, 2, "10+10 30+5");
+    check_track((const int64_t[][2]){{10, 20}, {12, 5}, {20, 10}}, 3, "10+20 12+5 20+10");
+    check_track((const int64_t[][2]){{10, 12}, {20, 10}}, 2, "10+10 20+10"); /* cut, not moved */
+    check_track((const int64_t[][2]){{10, 20}, {12, 10}, {20, 30}}, 3, "10+10 12+8 20+30");
+    check_track((const int64_t[][2]){{0, 0}, {10, 5}}, 2, "10+5"); /* never seen */
+}
+
 static void test_long_names_lose_their_middle(void **state)
 {
     (void)state;
@@ -268,6 +308,7 @@ int main(void)
         cmocka_unit_test(test_a_full_disk_fails_with_the_reason),
         cmocka_unit_test(test_a_broken_write_leaves_nothing_behind),
         cmocka_unit_test(test_folders_are_made_and_errors_named),
+        cmocka_unit_test(test_slices_nest_or_are_apart),
         cmocka_unit_test(test_long_names_lose_their_middle),
         cmocka_unit_test(test_times_have_the_digits_a_reader_needs),
     };

@@ -220,7 +220,7 @@
 
     const box = el("input");
     box.type = "search";
-    box.placeholder = "search ops and tensors  ( / )";
+    box.placeholder = "search ops, tensors ( / )";
     box.addEventListener("input", () => search(box.value));
     box.addEventListener("keydown", (e) => {
       if (e.key === "Enter") step(e.shiftKey ? -1 : 1);
@@ -304,13 +304,13 @@
     const kinds = Object.entries(path.by_kind_ms).filter(([, v]) => v > 0).sort((a, b) => b[1] - a[1]);
     const rows = el("div", "rows");
     for (const [kind, v] of kinds)
-      barRow(rows, KIND_WORDS[kind] || kind, [[KIND_WORDS[kind] || kind, v, kind === "GAP" ? "IDLE" : KIND_COLOR[kind] || "LAUNCH"]], kinds[0][1], ms(v) + "  " + pct(share(v, whole)));
+      barRow(rows, KIND_WORDS[kind] || kind, [[KIND_WORDS[kind] || kind, v, kind === "GAP" ? "IDLE" : KIND_COLOR[kind] || "LAUNCH"]], kinds[0][1], ms(v) + " · " + pct(share(v, whole)));
     card.append(el("h3", "", "by kind"), rows);
     const ranks = Object.entries(path.by_rank_ms).filter(([, v]) => v > 0).sort((a, b) => b[1] - a[1] || a[0] - b[0]);
     if (report.ranks.length > 1 && ranks.length) {
       const list = el("div", "rows");
       for (const [rank, v] of ranks.slice(0, 16))
-        barRow(list, "rank " + rank, [["rank " + rank, v, "FW"]], ranks[0][1], ms(v) + "  " + pct(share(v, whole)));
+        barRow(list, "rank " + rank, [["rank " + rank, v, "FW"]], ranks[0][1], ms(v) + " · " + pct(share(v, whole)));
       card.append(el("h3", "", "by rank" + (ranks.length > 16 ? ", the first 16 of " + ranks.length : "")), list);
     }
     /* the bars are as long as the longest; shares are printed beside them */

@@ -220,7 +220,7 @@
 
     const box = el("input");
     box.type = "search";
-    box.placeholder = "search ops, tensors ( / )";
+    box.placeholder = "search ops  ( / )";
     box.addEventListener("input", () => search(box.value));
     box.addEventListener("keydown", (e) => {
       if (e.key === "Enter") step(e.shiftKey ? -1 : 1);

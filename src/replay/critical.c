@@ -1,0 +1,136 @@
+/* replay/critical.c: the critical path of one replayed iteration: from its last op back over the
+ * predecessor that each op waited for, the one (in the graph or on the device) whose end is the
+ * moment from which the op's gap counts. Durations and gaps therefore join without holes, and
+ * their sum is the iteration's length. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "replay/replay.h"
+
+struct pull { /* edges by their target */
+    uint32_t *row, *pred;
+};
+
+struct node {
+    uint32_t copy, op;
+};
+
+static int make_pull(uint32_t n, const uint32_t *row, const uint32_t *succ, struct pull *pull)
+{
+    if (!row)
+        return 0;
+    pull->row = calloc((size_t)n + 1, sizeof *pull->row);
+    pull->pred = malloc(((size_t)row[n] + 1) * sizeof *pull->pred);
+    if (!pull->row || !pull->pred)
+        return -1;
+    for (uint32_t e = 0; e < row[n]; e++)
+        pull->row[succ[e]]++;
+    uint32_t sum = 0;
+    for (uint32_t op = 0; op <= n; op++) {
+        sum += pull->row[op];
+        pull->row[op] = sum;
+    }
+    for (uint32_t op = n; op-- > 0;)
+        for (uint32_t e = row[op + 1]; e-- > row[op];)
+            pull->pred[--pull->row[succ[e]]] = op;
+    return 0;
+}
+
+static void pull_fini(struct pull *pull)
+{
+    free(pull->row);
+    free(pull->pred);
+}
+
+static bool ends_at(const struct critical_span *span, uint32_t copy, uint32_t op, int64_t when)
+{
+    return copy < span->n_copies && span->copies[copy].end_ns &&
+           span->copies[copy].end_ns[op] == when;
+}
+
+static bool find_in(const struct critical_span *span, const struct pull *pull, uint32_t op,
+                    uint32_t copy, int64_t when, struct node *found)
+{
+    if (!pull->row)
+        return false;
+    for (uint32_t e = pull->row[op]; e < pull->row[op + 1]; e++)
+        if (ends_at(span, copy, pull->pred[e], when)) {
+            *found = (struct node){copy, pull->pred[e]};
+            return true;
+        }
+    return false;
+}
+
+/* What ended at `when` and so let `node` go: a dependency if there is one, else its device. */
+static bool find_binding(const struct critical_span *span, const struct pull *same,
+                         const struct pull *next, struct node node, int64_t when,
+                         struct node *found)
+{
+    if (find_in(span, same, node.op, node.copy, when, found) ||
+        (node.copy > 0 && find_in(span, next, node.op, node.copy - 1, when, found)))
+        return true;
+    const uint32_t *device_prev = span->copies[node.copy].device_prev;
+    uint32_t prev = device_prev ? device_prev[node.op] : DPRO_NO_OP;
+    if (prev == DPRO_NO_OP)
+        return false;
+    /* which copy's it was is not stored: nearly always this one or the one before */
+    for (uint32_t copy = node.copy + 1; copy-- > 0;)
+        if (ends_at(span, copy, prev, when)) {
+            *found = (struct node){copy, prev};
+            return true;
+        }
+    for (uint32_t copy = node.copy + 1; copy < span->n_copies; copy++)
+        if (ends_at(span, copy, prev, when)) {
+            *found = (struct node){copy, prev};
+            return true;
+        }
+    return false;
+}
+
+int critical_find(const struct dpro_graph *graph, const struct critical_span *span,
+                  struct dpro_critical_op **path, uint32_t *n, struct dpro_error *err)
+{
+    struct pull same = {0}, next = {0};
+    ARRAY(struct dpro_critical_op) ops = {0};
+    int rc = DPRO_ENOMEM;
+    if (make_pull(graph->n_ops, graph->row, graph->succ, &same) < 0 ||
+        make_pull(graph->n_ops, graph->next_row, graph->next_succ, &next) < 0)
+        goto out;
+    struct node node = {span->copy, span->op};
+    /* The bound is for ops without duration that end at the same moment in several copies, where
+     * the copy of a device predecessor can be mistaken. */
+    uint64_t most = (uint64_t)graph->n_ops * span->n_copies;
+    for (uint64_t i = 0; i < most; i++) {
+        const struct replay_copy *copy = &span->copies[node.copy];
+        int64_t end = copy->end_ns[node.op], start = end - copy->dur_ns[node.op];
+        int64_t ready = start - (copy->gap_ns ? copy->gap_ns[node.op] : 0);
+        struct node before;
+        bool more = i + 1 < most && ready > span->start_ns &&
+                    find_binding(span, &same, &next, node, ready, &before);
+        if (start < span->start_ns)
+            start = span->start_ns;
+        if (!more)
+            ready = span->start_ns; /* the rest is a wait that no op explains */
+        struct dpro_critical_op op = {node.op, start - span->start_ns, end - start, start - ready};
+        if (array_push(&ops, op) < 0)
+            goto out;
+        if (!more)
+            break;
+        node = before;
+    }
+    for (size_t i = 0, j = ops.n; i + 1 < j; i++) {
+        struct dpro_critical_op op = ops.at[i];
+        ops.at[i] = ops.at[--j];
+        ops.at[j] = op;
+    }
+    *path = ops.at;
+    *n = (uint32_t)ops.n;
+    ops.at = NULL;
+    rc = 0;
+out:
+    pull_fini(&same);
+    pull_fini(&next);
+    array_fini(&ops);
+    return rc < 0 ? dpro_error_nomem(err) : 0;
+}

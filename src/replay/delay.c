@@ -1,0 +1,330 @@
+/* replay/delay.c: "what if these ops took longer": KIND=RATIO, KIND=+MS, OP=RATIO, OP=+MS, the left
+ * side optionally with @RANK or @FIRST-LAST. Each option is resolved once to the ops it means; then
+ * it is applied to every iteration's durations. */
+#include <errno.h>
+#include <fnmatch.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/array.h"
+#include "replay/replay.h"
+
+#define FORMS                                                                                      \
+    "write KIND=RATIO, KIND=+MS, OP=RATIO or OP=+MS, with @RANK or @FIRST-LAST before the = for "  \
+    "some ranks only"
+
+enum { MOST = 1000000 }; /* a ratio or milliseconds beyond this are a slip of the finger */
+
+enum scope {
+    SCOPE_NONE = -1,
+    SCOPE_COMM = DPRO_N_OP_KINDS,
+    SCOPE_COMPUTE,
+    SCOPE_CPU,
+    SCOPE_GPU,
+    SCOPE_ALL
+};
+
+struct delay {
+    bool adds;   /* add_ns counts, else ratio */
+    bool spread; /* add_ns once a rank, over all its ops, else on each op */
+    double ratio;
+    int64_t add_ns; /* may be negative */
+    ARRAY(uint32_t) ops;
+};
+
+struct target { /* the left side */
+    char *name; /* without the ranks; for a scope its word */
+    int scope;  /* an op kind, an enum scope, or SCOPE_NONE: an op's name */
+    bool all_ranks;
+    long first_rank, last_rank;
+};
+
+static int find_scope(const char *word)
+{
+    static const struct {
+        const char *word;
+        int scope;
+    } words[] = {{"COMM", SCOPE_COMM},
+                 {"COMPUTE", SCOPE_COMPUTE},
+                 {"CPU", SCOPE_CPU},
+                 {"GPU", SCOPE_GPU},
+                 {"ALL", SCOPE_ALL}};
+    for (int kind = 0; kind < DPRO_OP_IN; kind++) /* those that take time */
+        if (strcasecmp(word, dpro_op_kind_name((enum dpro_op_kind)kind)) == 0)
+            return kind;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcasecmp(word, words[i].word) == 0)
+            return words[i].scope;
+    return SCOPE_NONE;
+}
+
+/* "...@3" or "...@0-7" at the end of text; anything else after an @ belongs to an op's name. */
+static void split_ranks(struct target *t)
+{
+    t->all_ranks = true;
+    char *at = strrchr(t->name, '@'), *end;
+    if (!at || at[1] < '0' || at[1] > '9')
+        return;
+    errno = 0;
+    long first = strtol(at + 1, &end, 10), last = first;
+    if (*end == '-' && end[1] >= '0' && end[1] <= '9')
+        last = strtol(end + 1, &end, 10);
+    if (*end || errno || first > last)
+        return;
+    *at = '\0';
+    t->all_ranks = false;
+    t->first_rank = first;
+    t->last_rank = last;
+}
+
+static int malformed(const char *text, struct dpro_error *err)
+{
+    return dpro_error_set(err, DPRO_EUSAGE, "delay '%s': %s", text, FORMS);
+}
+
+static int parse_amount(const char *text, const char *value, struct delay *delay,
+                        struct dpro_error *err)
+{
+    char *end;
+    delay->adds = *value == '+' || *value == '-';
+    if (!(*value >= '0' && *value <= '9') && *value != '.' && !delay->adds)
+        return malformed(text, err); /* strtod would take "nan", "inf" and spaces */
+    if (delay->adds && !(value[1] >= '0' && value[1] <= '9') && value[1] != '.')
+        return malformed(text, err);
+    double amount = strtod(value, &end);
+    if (end == value || *end || !isfinite(amount))
+        return malformed(text, err);
+    if (fabs(amount) > MOST)
+        return dpro_error_set(err, DPRO_EUSAGE, "delay '%s': more than %d %s is not believable; %s",
+                              text, MOST, delay->adds ? "ms" : "times", FORMS);
+    if (delay->adds)
+        delay->add_ns = llround(amount * 1e6);
+    else
+        delay->ratio = amount;
+    return 0;
+}
+
+static bool in_scope(const struct dpro_graph *g, uint32_t op, int scope)
+{
+    uint32_t device = g->device[op], kind = g->kind[op];
+    int device_kind = device == DPRO_NO_DEVICE ? -1 : g->devices[device].kind;
+    bool on_gpu = (g->flags[op] & GRAPH_OP_GPU) || device_kind == DPRO_DEVICE_GPU_STREAM;
+    switch (scope) {
+    case SCOPE_COMM:
+        return (kind >= DPRO_OP_SEND && kind <= DPRO_OP_REDUCE) || kind == DPRO_OP_COLLECTIVE;
+    case SCOPE_COMPUTE:
+        return kind <= DPRO_OP_UPDATE;
+    case SCOPE_CPU:
+        return device_kind == DPRO_DEVICE_CPU_THREAD && !on_gpu;
+    case SCOPE_GPU:
+        return on_gpu;
+    case SCOPE_ALL:
+        return true;
+    default:
+        return (int)kind == scope;
+    }
+}
+
+/* Milliseconds are asked for of a rank's computation, which the CPU side of a GPU job is not. */
+static bool on_compute_device(const struct dpro_graph *g, uint32_t op, const uint8_t *has_gpu)
+{
+    return g->kind[op] > DPRO_OP_UPDATE || !has_gpu[g->rank[op]] || (g->flags[op] & GRAPH_OP_GPU);
+}
+
+static bool rank_wanted(const struct target *t, int rank)
+{
+    return t->all_ranks || (rank >= t->first_rank && rank <= t->last_rank);
+}
+
+/* Which names the left side means is decided once a name, not once an op. */
+static uint8_t *match_names(const struct dpro_graph *g, const char *pattern)
+{
+    uint8_t *matches = calloc((size_t)g->names.n + 1, 1);
+    if (!matches)
+        return NULL;
+    for (uint32_t id = 0; id < g->names.n; id++) {
+        const char *name = strtab_get(&g->names, id);
+        matches[id] = strcmp(name, pattern) == 0 || fnmatch(pattern, name, 0) == 0;
+    }
+    return matches;
+}
+
+static int collect_ops(const struct dpro_graph *g, const struct target *t, const uint8_t *has_gpu,
+                       struct delay *delay)
+{
+    uint8_t *matches = t->scope == SCOPE_NONE ? match_names(g, t->name) : NULL;
+    if (t->scope == SCOPE_NONE && !matches)
+        return -1;
+    int rc = 0;
+    for (uint32_t op = 0; op < g->n_ops && rc == 0; op++) {
+        if (!rank_wanted(t, g->ranks[g->rank[op]].rank))
+            continue;
+        bool wanted = matches ? matches[g->name[op]] : in_scope(g, op, t->scope);
+        if (wanted && delay->spread)
+            wanted = on_compute_device(g, op, has_gpu);
+        if (wanted)
+            rc = array_push(&delay->ops, op);
+    }
+    free(matches);
+    return rc;
+}
+
+/* Up to three names of ops that contain the text, or that the text contains. */
+static void suggest(const struct dpro_graph *g, const char *text, char *out, size_t size)
+{
+    size_t used = 0;
+    int n = 0;
+    out[0] = '\0';
+    uint8_t *seen = calloc((size_t)g->names.n + 1, 1);
+    for (uint32_t op = 0; seen && op < g->n_ops && n < 3; op++) {
+        const char *name = strtab_get(&g->names, g->name[op]);
+        if (seen[g->name[op]] || !*name)
+            continue;
+        seen[g->name[op]] = 1;
+        if (!strcasestr(name, text) && !strcasestr(text, name))
+            continue;
+        int wrote =
+            snprintf(out + used, size - used, "%s'%.80s'", n ? ", " : "; did you mean ", name);
+        if (wrote < 0 || (size_t)wrote >= size - used)
+            break;
+        used += (size_t)wrote;
+        n++;
+    }
+    free(seen);
+}
+
+static int matches_nothing(const struct dpro_graph *g, const char *text, const struct target *t,
+                           struct dpro_error *err)
+{
+    char names[300];
+    bool rank_exists = t->all_ranks;
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        rank_exists |= rank_wanted(t, g->ranks[r].rank);
+    if (!rank_exists)
+        return dpro_error_set(
+            err, DPRO_EUSAGE, "delay '%s': no such rank; the graph has ranks %d to %d", text,
+            g->n_ranks ? g->ranks[0].rank : 0, g->n_ranks ? g->ranks[g->n_ranks - 1].rank : 0);
+    if (t->scope != SCOPE_NONE)
+        return dpro_error_set(err, DPRO_EUSAGE, "delay '%s': the graph has no %s ops%s", text,
+                              t->name, t->all_ranks ? "" : " on those ranks");
+    suggest(g, t->name, names, sizeof names);
+    return dpro_error_set(err, DPRO_EUSAGE,
+                          "delay '%s': '%s' is neither a kind (FW, BW, UPDATE, ..., COMM, COMPUTE, "
+                          "CPU, GPU, ALL) nor matches an op%s%s",
+                          text, t->name, t->all_ranks ? "" : " on those ranks", names);
+}
+
+static int parse_one(const struct dpro_graph *g, const char *text, const uint8_t *has_gpu,
+                     struct delay *delay, struct dpro_error *err)
+{
+    const char *equals = text ? strrchr(text, '=') : NULL;
+    if (!equals || equals == text || !equals[1])
+        return malformed(text ? text : "", err);
+    int rc = parse_amount(text, equals + 1, delay, err);
+    if (rc < 0)
+        return rc;
+    struct target target = {.name = strndup(text, (size_t)(equals - text))};
+    if (!target.name)
+        return dpro_error_nomem(err);
+    split_ranks(&target);
+    target.scope = find_scope(target.name);
+    delay->spread = delay->adds && target.scope != SCOPE_NONE;
+    if (!*target.name)
+        rc = malformed(text, err);
+    else if (collect_ops(g, &target, has_gpu, delay) < 0)
+        rc = dpro_error_nomem(err);
+    else if (delay->ops.n == 0)
+        rc = matches_nothing(g, text, &target, err);
+    free(target.name);
+    return rc;
+}
+
+int delays_parse(const struct dpro_graph *graph, const char *const *texts, size_t n,
+                 struct delays *delays, struct dpro_error *err)
+{
+    *delays = (struct delays){0};
+    if (n == 0)
+        return 0;
+    int rc = 0;
+    uint8_t *has_gpu = calloc((size_t)graph->n_ranks + 1, 1);
+    delays->list = calloc(n, sizeof *delays->list);
+    if (!has_gpu || !delays->list) {
+        rc = dpro_error_nomem(err);
+    } else {
+        for (uint32_t op = 0; op < graph->n_ops; op++)
+            has_gpu[graph->rank[op]] |= (graph->flags[op] & GRAPH_OP_GPU) != 0;
+        delays->n = n;
+        for (size_t i = 0; i < n && rc == 0; i++)
+            rc = parse_one(graph, texts[i], has_gpu, &delays->list[i], err);
+    }
+    free(has_gpu);
+    if (rc < 0)
+        delays_fini(delays);
+    return rc;
+}
+
+void delays_fini(struct delays *delays)
+{
+    for (size_t i = 0; i < delays->n; i++)
+        array_fini(&delays->list[i].ops);
+    free(delays->list);
+    *delays = (struct delays){0};
+}
+
+static int64_t scaled(int64_t ns, double ratio)
+{
+    double product = (double)ns * ratio;
+    return product >= (double)(INT64_MAX / 2) ? INT64_MAX / 2 : llround(product);
+}
+
+static int64_t lengthened(int64_t ns, int64_t add_ns)
+{
+    int64_t sum = time_add(ns, add_ns); /* only a positive overflow is possible */
+    return sum < 0 ? 0 : sum;
+}
+
+/* One rank's ops get add_ns in proportion to their durations (in equal parts if all are 0). Each
+ * op's share is the difference of rounded running sums, so that the shares add up exactly. */
+static void spread(const uint32_t *ops, size_t n, int64_t add_ns, int64_t *dur_ns)
+{
+    __int128 total = 0, seen = 0, given = 0;
+    for (size_t i = 0; i < n; i++)
+        total += dur_ns[ops[i]];
+    bool even = total == 0;
+    if (even)
+        total = (__int128)n;
+    if (add_ns < 0 && !even && -add_ns > total)
+        add_ns = (int64_t)-total;
+    for (size_t i = 0; i < n; i++) {
+        seen += even ? 1 : dur_ns[ops[i]];
+        /* sums past 2^64 would overflow the product; a nanosecond does not matter there */
+        __int128 share = total >> 64 ? (__int128)((long double)seen / (long double)total * add_ns)
+                                     : seen * add_ns / total;
+        dur_ns[ops[i]] = lengthened(dur_ns[ops[i]], (int64_t)(share - given));
+        given = share;
+    }
+}
+
+void delays_apply(const struct delays *delays, const struct dpro_graph *graph, int64_t *dur_ns)
+{
+    for (size_t d = 0; d < delays->n; d++) {
+        const struct delay *delay = &delays->list[d];
+        const uint32_t *ops = delay->ops.at;
+        size_t n = delay->ops.n;
+        if (!delay->spread) {
+            for (size_t i = 0; i < n; i++)
+                dur_ns[ops[i]] = delay->adds ? lengthened(dur_ns[ops[i]], delay->add_ns)
+                                             : scaled(dur_ns[ops[i]], delay->ratio);
+            continue;
+        }
+        for (size_t i = 0, end; i < n; i = end) { /* ops come rank by rank */
+            end = i;
+            while (end < n && graph->rank[ops[end]] == graph->rank[ops[i]])
+                end++;
+            spread(ops + i, end - i, delay->add_ns, dur_ns);
+        }
+    }
+}

@@ -1,0 +1,541 @@
+/* replay/event.c: the event-driven engine (paper, section 3.3: Kahn's algorithm with a queue and a
+ * clock per device).
+ *
+ * Of all waiting ops the one with the smallest (max(ready, clock), ready, node) runs next. Within a
+ * device that is the smallest (ready, node), so each device keeps its waiting ops in a heap on
+ * (ready, node), with the first one outside it as most queues hold only one; over the devices a
+ * tournament tree keeps the device whose first op comes next. Ops without a device wait in a queue
+ * of their own whose clock stays 0. Keys never decrease, as an op gets ready at its predecessor's
+ * end or later.
+ *
+ * One 8-byte cell an op serves as the latest end of predecessors seen so far and, once the op has
+ * run, as its end; counts of missing predecessors take a byte, the few ops with 255 or more have a
+ * side table. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "replay/replay.h"
+
+#define WIDE     255        /* in a count byte: see the side table */
+#define NO_ENTRY UINT64_MAX /* id of an empty queue's head */
+
+struct entry {
+    int64_t ready;
+    uint64_t id; /* copy << 32 | op: orders as the node number does */
+};
+
+struct key {
+    int64_t when, ready;
+    uint64_t id;
+};
+
+struct queue {
+    int64_t clock;
+    struct entry head;
+    ARRAY(struct entry) rest; /* binary heap */
+    uint32_t last_op, last_copy;
+    uint32_t first_root, n_roots, roots_left; /* see open_roots */
+};
+
+/* How many predecessors each op of a copy has. */
+struct counts {
+    uint8_t *small;
+    uint32_t *wide_op, *wide; /* ops with WIDE or more, by id, and their counts */
+    uint32_t n_wide;
+};
+
+struct slot { /* an open copy */
+    struct replay_copy times;
+    uint8_t *pending;
+    uint32_t *wide;
+    uint32_t n_left;
+};
+
+struct event {
+    const struct dpro_graph *g;
+    const struct event_options *options;
+    const struct replay_hooks *hooks;
+    struct dpro_error *err;
+    uint32_t n_queues;
+    struct queue *queues;
+    struct key *keys;
+    uint32_t *winner, n_leaves; /* tournament tree: winner[n_leaves + q] is q's leaf */
+    struct counts first, later; /* of copy 0; of the others, with the edges from the copy before */
+    struct slot **slots;        /* by copy; NULL: not yet opened, or closed */
+    uint32_t *roots;            /* ops that wait for nothing in any copy, by queue */
+    bool has_roots;
+};
+
+static inline bool entry_less(const struct entry *a, const struct entry *b)
+{
+    return a->ready < b->ready || (a->ready == b->ready && a->id < b->id);
+}
+
+static inline bool key_less(const struct key *a, const struct key *b)
+{
+    /* no branches: which of two devices comes first is as good as random */
+    return (a->when < b->when) |
+           ((a->when == b->when) &
+            ((a->ready < b->ready) | ((a->ready == b->ready) & (a->id < b->id))));
+}
+
+/* ---- a device's queue ---- */
+
+static int heap_push(struct queue *q, struct entry entry)
+{
+    if (array_reserve(&q->rest, 1) < 0)
+        return -1;
+    size_t i = q->rest.n++;
+    struct entry *at = q->rest.at;
+    while (i > 0 && entry_less(&entry, &at[(i - 1) / 2])) {
+        at[i] = at[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    at[i] = entry;
+    return 0;
+}
+
+static struct entry heap_pop(struct queue *q)
+{
+    struct entry *at = q->rest.at, top = at[0], last = at[--q->rest.n];
+    size_t n = q->rest.n, i = 0;
+    for (size_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && entry_less(&at[child + 1], &at[child]))
+            child++;
+        if (!entry_less(&at[child], &last))
+            break;
+        at[i] = at[child];
+    }
+    if (n)
+        at[i] = last;
+    return top;
+}
+
+/* 1: the head changed; 0: it did not; -1: out of memory. */
+static inline int queue_push(struct queue *q, struct entry entry)
+{
+    if (q->head.id == NO_ENTRY) {
+        q->head = entry;
+        return 1;
+    }
+    if (entry_less(&entry, &q->head)) {
+        struct entry old = q->head;
+        q->head = entry;
+        return heap_push(q, old) < 0 ? -1 : 1;
+    }
+    return heap_push(q, entry);
+}
+
+static inline void queue_pop(struct queue *q)
+{
+    if (q->rest.n)
+        q->head = heap_pop(q);
+    else
+        q->head = (struct entry){INT64_MAX, NO_ENTRY};
+}
+
+/* ---- the tournament ---- */
+
+static inline void set_key(struct event *e, uint32_t q)
+{
+    const struct queue *queue = &e->queues[q];
+    e->keys[q] = (struct key){queue->head.ready > queue->clock ? queue->head.ready : queue->clock,
+                              queue->head.ready, queue->head.id};
+    if (queue->head.id == NO_ENTRY)
+        e->keys[q].when = INT64_MAX;
+}
+
+static inline uint32_t play(struct event *e, uint32_t node)
+{
+    uint32_t a = e->winner[2 * node], b = e->winner[2 * node + 1];
+    return key_less(&e->keys[b], &e->keys[a]) ? b : a;
+}
+
+/* The key of the overall winner has grown. */
+static inline void replay_matches(struct event *e, uint32_t q)
+{
+    for (uint32_t node = (e->n_leaves + q) / 2; node; node /= 2)
+        e->winner[node] = play(e, node);
+}
+
+/* A key has shrunk: nothing above the first lost match changes. */
+static inline void climb(struct event *e, uint32_t q)
+{
+    for (uint32_t node = (e->n_leaves + q) / 2; node; node /= 2) {
+        e->winner[node] = play(e, node);
+        if (e->winner[node] != q)
+            break;
+    }
+}
+
+static void play_all(struct event *e)
+{
+    for (uint32_t q = 0; q < e->n_queues; q++)
+        set_key(e, q);
+    for (uint32_t node = e->n_leaves - 1; node > 0; node--)
+        e->winner[node] = play(e, node);
+}
+
+static inline uint32_t queue_of(const struct event *e, uint32_t op)
+{
+    uint32_t device = e->g->device[op];
+    return device == DPRO_NO_DEVICE ? e->n_queues - 1 : device;
+}
+
+/* ---- counts of predecessors ---- */
+
+static int compare_u32(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void add_counts(uint8_t *small, const uint32_t *succ, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (small[succ[i]] != WIDE)
+            small[succ[i]]++;
+}
+
+static void add_wide(struct counts *counts, const uint32_t *succ, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (counts->small[succ[i]] == WIDE) {
+            uint32_t *at =
+                bsearch(&succ[i], counts->wide_op, counts->n_wide, sizeof succ[i], compare_u32);
+            counts->wide[at - counts->wide_op]++;
+        }
+}
+
+static int count_predecessors(const struct dpro_graph *g, bool next, struct counts *counts)
+{
+    uint32_t n = g->n_ops, n_same = g->row[n], n_next = next ? g->next_row[n] : 0;
+    counts->small = calloc((size_t)n + 1, 1);
+    if (!counts->small)
+        return -1;
+    add_counts(counts->small, g->succ, n_same);
+    if (n_next)
+        add_counts(counts->small, g->next_succ, n_next);
+    for (uint32_t op = 0; op < n; op++)
+        counts->n_wide += counts->small[op] == WIDE;
+    if (counts->n_wide == 0)
+        return 0;
+    counts->wide_op = calloc(counts->n_wide, sizeof *counts->wide_op);
+    counts->wide = calloc(counts->n_wide, sizeof *counts->wide);
+    if (!counts->wide_op || !counts->wide)
+        return -1;
+    uint32_t i = 0;
+    for (uint32_t op = 0; op < n; op++)
+        if (counts->small[op] == WIDE)
+            counts->wide_op[i++] = op;
+    add_wide(counts, g->succ, n_same);
+    if (n_next)
+        add_wide(counts, g->next_succ, n_next);
+    return 0;
+}
+
+static void counts_fini(struct counts *counts)
+{
+    free(counts->small);
+    free(counts->wide_op);
+    free(counts->wide);
+    *counts = (struct counts){0};
+}
+
+/* ---- copies ---- */
+
+static void slot_destroy(struct slot *slot)
+{
+    if (!slot)
+        return;
+    free(slot->times.end_ns);
+    free(slot->times.device_prev);
+    free(slot->pending);
+    free(slot->wide);
+    free(slot);
+}
+
+/* The copy's slot, opened if it is the first time; NULL on error. */
+static struct slot *open_slot(struct event *e, uint32_t copy, int *rc)
+{
+    if (e->slots[copy])
+        return e->slots[copy];
+    uint32_t n = e->g->n_ops;
+    struct slot *slot = calloc(1, sizeof *slot);
+    if (!slot)
+        goto out_of_memory;
+    e->slots[copy] = slot;
+    slot->times.number = copy;
+    slot->n_left = n;
+    slot->times.end_ns = calloc((size_t)n + 1, sizeof *slot->times.end_ns);
+    struct counts *counts = copy ? &e->later : &e->first;
+    if (copy == 0 || copy == e->options->n_copies - 1) { /* the only, the last one to need them */
+        slot->pending = counts->small;
+        counts->small = NULL;
+    } else {
+        slot->pending = malloc((size_t)n + 1);
+        if (slot->pending)
+            memcpy(slot->pending, counts->small, (size_t)n + 1);
+    }
+    if (counts->n_wide) {
+        slot->wide = malloc(counts->n_wide * sizeof *slot->wide);
+        if (!slot->wide)
+            goto out_of_memory;
+        memcpy(slot->wide, counts->wide, counts->n_wide * sizeof *slot->wide);
+    }
+    if (e->options->want_device_prev) {
+        slot->times.device_prev = malloc(((size_t)n + 1) * sizeof *slot->times.device_prev);
+        if (!slot->times.device_prev)
+            goto out_of_memory;
+    }
+    if (!slot->times.end_ns || !slot->pending)
+        goto out_of_memory;
+    *rc = e->hooks->open(e->hooks->arg, copy, &slot->times.dur_ns, &slot->times.gap_ns, e->err);
+    return *rc < 0 ? NULL : slot;
+out_of_memory:
+    *rc = dpro_error_nomem(e->err);
+    return NULL;
+}
+
+static int close_slot(struct event *e, struct slot *slot)
+{
+    e->slots[slot->times.number] = NULL;
+    int rc = e->hooks->close(e->hooks->arg, &slot->times, e->err);
+    slot_destroy(slot);
+    return rc;
+}
+
+/* ---- roots ----
+ *
+ * An op that waits for nothing, neither in its copy nor in the one before, is ready at 0 in every
+ * copy. So as not to open all copies at once, a queue gets the next copy's roots when it has run
+ * this copy's: until then they could not have been its first. */
+
+static int find_roots(struct event *e)
+{
+    const uint8_t *small = e->later.small;
+    uint32_t n = e->g->n_ops, n_roots = 0;
+    for (uint32_t op = 0; op < n; op++)
+        if (small[op] == 0) {
+            e->queues[queue_of(e, op)].n_roots++;
+            n_roots++;
+        }
+    if (n_roots == 0)
+        return 0;
+    e->roots = malloc(n_roots * sizeof *e->roots);
+    if (!e->roots)
+        return -1;
+    e->has_roots = true;
+    uint32_t sum = 0;
+    for (uint32_t q = 0; q < e->n_queues; q++) {
+        e->queues[q].first_root = sum;
+        sum += e->queues[q].n_roots;
+        e->queues[q].roots_left = e->queues[q].n_roots; /* copy 0 queues them with its others */
+        e->queues[q].n_roots = 0;
+    }
+    for (uint32_t op = 0; op < n; op++)
+        if (small[op] == 0) {
+            struct queue *queue = &e->queues[queue_of(e, op)];
+            e->roots[queue->first_root + queue->n_roots++] = op;
+        }
+    return 0;
+}
+
+static int open_roots(struct event *e, struct queue *queue, uint32_t copy)
+{
+    int rc = 0;
+    struct slot *slot = open_slot(e, copy, &rc);
+    if (!slot)
+        return rc;
+    queue->roots_left = queue->n_roots;
+    for (uint32_t i = 0; i < queue->n_roots; i++) {
+        struct entry entry = {0, (uint64_t)copy << 32 | e->roots[queue->first_root + i]};
+        if (queue_push(queue, entry) < 0)
+            return dpro_error_nomem(e->err);
+    }
+    return 0;
+}
+
+/* A root is told from its place in the list, as counts are gone by the time it runs. */
+static bool is_root(const struct event *e, const struct queue *queue, uint32_t op)
+{
+    return queue->n_roots &&
+           bsearch(&op, e->roots + queue->first_root, queue->n_roots, sizeof op, compare_u32);
+}
+
+/* ---- the run ---- */
+
+static bool wide_arrival(const struct event *e, struct slot *slot, uint32_t op)
+{
+    const struct counts *counts = slot->times.number ? &e->later : &e->first;
+    const uint32_t *at = bsearch(&op, counts->wide_op, counts->n_wide, sizeof op, compare_u32);
+    return --slot->wide[at - counts->wide_op] == 0;
+}
+
+/* `op` has one predecessor fewer to wait for. `running` is the queue whose key the caller sets. */
+static inline int arrive(struct event *e, struct slot *slot, uint32_t op, int64_t end,
+                         uint32_t running)
+{
+    int64_t *ready = &slot->times.end_ns[op];
+    if (end > *ready)
+        *ready = end;
+    uint8_t pending = slot->pending[op];
+    if (pending != WIDE) {
+        slot->pending[op] = --pending;
+        if (pending)
+            return 0;
+    } else if (!wide_arrival(e, slot, op)) {
+        return 0;
+    }
+    uint32_t q = queue_of(e, op);
+    struct entry entry = {*ready, (uint64_t)slot->times.number << 32 | op};
+    int changed = queue_push(&e->queues[q], entry);
+    if (changed < 0)
+        return -1;
+    if (changed && q != running) {
+        set_key(e, q);
+        climb(e, q);
+    }
+    return 0;
+}
+
+static int start_first_copy(struct event *e)
+{
+    int rc = 0;
+    struct slot *slot = open_slot(e, 0, &rc);
+    if (!slot)
+        return rc;
+    for (uint32_t op = 0; op < e->g->n_ops; op++) {
+        if (slot->pending[op])
+            continue;
+        int64_t ready = e->options->release_ns ? e->options->release_ns[e->g->rank[op]] : 0;
+        struct entry entry = {ready, op};
+        if (queue_push(&e->queues[queue_of(e, op)], entry) < 0)
+            return dpro_error_nomem(e->err);
+    }
+    play_all(e);
+    return 0;
+}
+
+static int run(struct event *e, bool *laps)
+{
+    const struct dpro_graph *g = e->g;
+    const uint32_t *row = g->row, *succ = g->succ;
+    const uint32_t *next_row = g->next_row, *next_succ = g->next_succ;
+    const uint32_t n_copies = e->options->n_copies, no_device = e->n_queues - 1;
+    uint32_t *order = e->options->order;
+    const uint32_t order_copy = e->options->order_copy;
+    for (uint64_t done = 0; done < (uint64_t)n_copies * g->n_ops; done++) {
+        uint32_t q = e->winner[1];
+        struct queue *queue = &e->queues[q];
+        assert(queue->head.id != NO_ENTRY); /* a graph without cycles always has an op to run */
+        uint32_t op = (uint32_t)queue->head.id, copy = (uint32_t)(queue->head.id >> 32);
+        struct slot *slot = e->slots[copy];
+        int64_t start = e->keys[q].when;
+        if (slot->times.gap_ns)
+            start = time_add(start, slot->times.gap_ns[op]);
+        int64_t end = time_add(start, slot->times.dur_ns[op]);
+        slot->times.end_ns[op] = end;
+        queue_pop(queue);
+        if (slot->times.device_prev)
+            slot->times.device_prev[op] = q == no_device ? DPRO_NO_OP : queue->last_op;
+        if (order) {
+            if (order_copy == UINT32_MAX)
+                *order++ = copy * g->n_ops + op;
+            else if (order_copy == copy)
+                *order++ = op;
+        }
+        if (q != no_device) {
+            queue->clock = end;
+            if (copy < queue->last_copy && laps)
+                *laps = true;
+            queue->last_copy = copy;
+            queue->last_op = op;
+        }
+        for (uint32_t i = row[op]; i < row[op + 1]; i++)
+            if (arrive(e, slot, succ[i], end, q) < 0)
+                return dpro_error_nomem(e->err);
+        if (next_row && copy + 1 < n_copies && next_row[op] < next_row[op + 1]) {
+            int rc = 0;
+            struct slot *next = open_slot(e, copy + 1, &rc);
+            if (!next)
+                return rc;
+            for (uint32_t i = next_row[op]; i < next_row[op + 1]; i++)
+                if (arrive(e, next, next_succ[i], end, q) < 0)
+                    return dpro_error_nomem(e->err);
+        }
+        if (e->has_roots && copy + 1 < n_copies && is_root(e, queue, op) &&
+            --queue->roots_left == 0) {
+            int rc = open_roots(e, queue, copy + 1);
+            if (rc < 0)
+                return rc;
+        }
+        set_key(e, q);
+        replay_matches(e, q);
+        if (--slot->n_left == 0) {
+            int rc = close_slot(e, slot);
+            if (rc < 0)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+static int prepare(struct event *e)
+{
+    const struct dpro_graph *g = e->g;
+    uint32_t n_copies = e->options->n_copies;
+    e->n_queues = g->n_devices + 1;
+    e->n_leaves = 1;
+    while (e->n_leaves < e->n_queues)
+        e->n_leaves *= 2;
+    e->queues = calloc(e->n_queues, sizeof *e->queues);
+    e->keys = calloc(e->n_leaves, sizeof *e->keys);
+    e->winner = calloc((size_t)e->n_leaves * 2, sizeof *e->winner);
+    e->slots = calloc(n_copies, sizeof *e->slots);
+    if (!e->queues || !e->keys || !e->winner || !e->slots)
+        return -1;
+    for (uint32_t q = 0; q < e->n_queues; q++) {
+        e->queues[q].head = (struct entry){INT64_MAX, NO_ENTRY};
+        e->queues[q].last_op = DPRO_NO_OP;
+    }
+    for (uint32_t leaf = 0; leaf < e->n_leaves; leaf++) {
+        e->keys[leaf] = (struct key){INT64_MAX, INT64_MAX, NO_ENTRY};
+        e->winner[e->n_leaves + leaf] = leaf;
+    }
+    if (e->n_leaves == 1)
+        e->winner[1] = 0;
+    if (count_predecessors(g, false, &e->first) < 0)
+        return -1;
+    if (n_copies > 1 &&
+        (count_predecessors(g, g->next_row != NULL, &e->later) < 0 || find_roots(e) < 0))
+        return -1;
+    return 0;
+}
+
+int event_replay(const struct dpro_graph *graph, const struct event_options *options,
+                 const struct replay_hooks *hooks, bool *laps, struct dpro_error *err)
+{
+    struct event e = {.g = graph, .options = options, .hooks = hooks, .err = err};
+    if (laps)
+        *laps = false;
+    if (graph->n_ops == 0 || options->n_copies == 0)
+        return 0;
+    int rc = prepare(&e) < 0 ? dpro_error_nomem(err) : start_first_copy(&e);
+    if (rc == 0)
+        rc = run(&e, laps);
+    for (uint32_t copy = 0; e.slots && copy < options->n_copies; copy++)
+        slot_destroy(e.slots[copy]);
+    for (uint32_t q = 0; e.queues && q < e.n_queues; q++)
+        array_fini(&e.queues[q].rest);
+    free(e.queues);
+    free(e.keys);
+    free(e.winner);
+    free(e.slots);
+    free(e.roots);
+    counts_fini(&e.first);
+    counts_fini(&e.later);
+    return rc;
+}

@@ -1,0 +1,570 @@
+/* replay/replay.c: the chain of iterations that a prediction rests on.
+ *
+ * A job's iteration time is the period of consecutive iterations, not the makespan of one, so
+ * copies of the graph run one after the other: two with mean durations to get into the swing, then
+ * one for each measured iteration, with the durations and gaps that all ranks had in it, so that
+ * what the ranks had in common stays in common and the slowest of noisy ranks is as slow as it
+ * was; and one more with mean durations, so that the last one that counts is also followed by
+ * another. Then, if asked for, copies in which each rank draws its iteration by itself. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "replay/replay.h"
+
+enum { N_WARM_UP = 2, N_AFTER = 1, LEAST_COPIES = 8, COPIES_OF_MEAN = 4 };
+
+#define MEAN  UINT32_MAX /* instead of a sample */
+#define DRAWN (UINT32_MAX - 1)
+
+struct dpro_replay {
+    uint32_t n_ops, n_ranks;
+    int64_t iteration_ns;
+    int64_t *iterations_ns;
+    uint32_t n_iterations;
+    int64_t *sorted_ns; /* what percentiles are taken of */
+    uint32_t n_sorted;
+    struct dpro_rank_time *ranks;
+    int64_t *start_ns, *end_ns;
+    struct dpro_critical_op *critical;
+    uint32_t n_critical;
+    int64_t critical_ns;
+};
+
+struct durations {
+    int64_t *dur_ns, *gap_ns; /* NULL: the graph's own are used as they are */
+};
+
+struct chain {
+    const struct dpro_graph *g;
+    const struct dpro_replay_options *options;
+    struct delays delays;
+    uint32_t *samples; /* those learnt from */
+    uint32_t n_samples;
+    uint32_t n_main;   /* copies that the prediction is the mean of */
+    uint32_t n_kept;   /* warm-up, main, after: end times are kept for breakdown and path */
+    uint32_t n_copies; /* and the drawn ones */
+    struct durations mean,
+        *of_sample;             /* changed by delays or by leaving one out; made on first use */
+    struct durations *drawn;    /* by copy - n_kept, while open */
+    int64_t *boundary_ns;       /* [copy * n_ranks + rank index]: ends of iterations */
+    struct replay_copy *copies; /* the first n_kept */
+    int64_t *release_ns;
+};
+
+/* ---- durations of a copy ---- */
+
+static int64_t *clone(const int64_t *from, uint32_t n)
+{
+    int64_t *copy = malloc(((size_t)n + 1) * sizeof *copy);
+    if (copy && n)
+        memcpy(copy, from, n * sizeof *copy);
+    return copy;
+}
+
+/* The mean over the samples in use, rounded to the nearest. */
+static int64_t *mean_of(const struct chain *c, const int64_t *values)
+{
+    uint32_t n = c->g->n_ops;
+    int64_t *mean = malloc(((size_t)n + 1) * sizeof *mean);
+    if (!mean)
+        return NULL;
+    for (uint32_t op = 0; op < n; op++) {
+        __int128 sum = c->n_samples / 2;
+        for (uint32_t i = 0; i < c->n_samples; i++)
+            sum += values[(size_t)c->samples[i] * n + op];
+        mean[op] = (int64_t)(sum / c->n_samples);
+    }
+    return mean;
+}
+
+static int make_mean(struct chain *c)
+{
+    const struct dpro_graph *g = c->g;
+    if (c->options->skip_sample) {
+        c->mean.dur_ns = mean_of(c, g->sample_dur_ns);
+        if (!c->mean.dur_ns)
+            return -1;
+        if (g->sample_gap_ns && !(c->mean.gap_ns = mean_of(c, g->sample_gap_ns)))
+            return -1;
+    } else if (c->delays.n && !(c->mean.dur_ns = clone(g->dur_ns, g->n_ops))) {
+        return -1;
+    }
+    delays_apply(&c->delays, g, c->mean.dur_ns);
+    return 0;
+}
+
+static int get_mean(const struct chain *c, const int64_t **dur_ns, const int64_t **gap_ns)
+{
+    *dur_ns = c->mean.dur_ns ? c->mean.dur_ns : c->g->dur_ns;
+    *gap_ns = c->mean.gap_ns ? c->mean.gap_ns : c->g->gap_ns;
+    return 0;
+}
+
+static int get_sample(struct chain *c, uint32_t s, const int64_t **dur_ns, const int64_t **gap_ns)
+{
+    const struct dpro_graph *g = c->g;
+    const int64_t *dur = g->sample_dur_ns + (size_t)s * g->n_ops;
+    if (c->delays.n && !c->of_sample[s].dur_ns) {
+        c->of_sample[s].dur_ns = clone(dur, g->n_ops);
+        if (!c->of_sample[s].dur_ns)
+            return -1;
+        delays_apply(&c->delays, g, c->of_sample[s].dur_ns);
+    }
+    *dur_ns = c->delays.n ? c->of_sample[s].dur_ns : dur;
+    *gap_ns = g->sample_gap_ns ? g->sample_gap_ns + (size_t)s * g->n_ops : NULL;
+    return 0;
+}
+
+/* The draw depends on seed, copy and rank only, so that it is the same in whatever order copies
+ * are opened. */
+static uint32_t draw(const struct chain *c, uint32_t copy, uint32_t rank)
+{
+    uint64_t x = map_mix(c->options->seed + 0x9e3779b97f4a7c15u * (copy + 1));
+    x = map_mix(x + 0x9e3779b97f4a7c15u * (rank + 1));
+    return c->samples[(uint32_t)(((unsigned __int128)x * c->n_samples) >> 64)];
+}
+
+static int get_drawn(struct chain *c, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns)
+{
+    const struct dpro_graph *g = c->g;
+    struct durations *drawn = &c->drawn[copy - c->n_kept];
+    bool gaps = g->sample_gap_ns != NULL;
+    drawn->dur_ns = malloc(((size_t)g->n_ops + 1) * sizeof *drawn->dur_ns);
+    drawn->gap_ns = gaps ? malloc(((size_t)g->n_ops + 1) * sizeof *drawn->gap_ns) : NULL;
+    if (!drawn->dur_ns || (gaps && !drawn->gap_ns))
+        return -1;
+    for (uint32_t r = 0; r < g->n_ranks; r++) {
+        const int64_t *dur, *gap;
+        uint32_t first = g->ranks[r].first_op, n = g->ranks[r].n_ops;
+        if (get_sample(c, draw(c, copy, r), &dur, &gap) < 0)
+            return -1;
+        memcpy(drawn->dur_ns + first, dur + first, n * sizeof *dur);
+        if (gaps)
+            memcpy(drawn->gap_ns + first, gap + first, n * sizeof *gap);
+    }
+    *dur_ns = drawn->dur_ns;
+    *gap_ns = drawn->gap_ns;
+    return 0;
+}
+
+/* Which durations a copy has: a sample, MEAN or DRAWN. */
+static uint32_t sample_of(const struct chain *c, uint32_t copy)
+{
+    if (copy >= c->n_kept)
+        return c->n_samples ? DRAWN : MEAN;
+    if (c->g->single_iteration || copy < N_WARM_UP || copy >= N_WARM_UP + c->n_main ||
+        c->n_samples == 0)
+        return MEAN;
+    return c->samples[(copy - N_WARM_UP) % c->n_samples];
+}
+
+/* ---- what the engine calls ---- */
+
+static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns,
+                     struct dpro_error *err)
+{
+    struct chain *c = arg;
+    uint32_t sample = sample_of(c, copy);
+    int rc = sample == MEAN    ? get_mean(c, dur_ns, gap_ns)
+             : sample == DRAWN ? get_drawn(c, copy, dur_ns, gap_ns)
+                               : get_sample(c, sample, dur_ns, gap_ns);
+    return rc < 0 ? dpro_error_nomem(err) : 0;
+}
+
+static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *err)
+{
+    (void)err;
+    struct chain *c = arg;
+    const struct dpro_graph *g = c->g;
+    for (uint32_t r = 0; r < g->n_ranks; r++) {
+        int64_t *end = &c->boundary_ns[(size_t)copy->number * g->n_ranks + r];
+        const struct graph_rank *rank = &g->ranks[r];
+        if (rank->boundary != DPRO_NO_OP) {
+            *end = copy->end_ns[rank->boundary];
+            continue;
+        }
+        for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
+            if (copy->end_ns[op] > *end)
+                *end = copy->end_ns[op];
+    }
+    if (copy->number < c->n_kept) {
+        c->copies[copy->number] = *copy;
+        copy->end_ns = NULL;
+        copy->device_prev = NULL;
+    } else if (c->n_samples) {
+        struct durations *drawn = &c->drawn[copy->number - c->n_kept];
+        free(drawn->dur_ns);
+        free(drawn->gap_ns);
+        *drawn = (struct durations){0};
+    }
+    return 0;
+}
+
+/* ---- setting up ---- */
+
+static int check_times(const struct dpro_graph *g, const int64_t *values, size_t n,
+                       const char *what, struct dpro_error *err)
+{
+    for (size_t i = 0; values && i < n; i++)
+        if (values[i] < 0)
+            return dpro_error_set(err, DPRO_EFORMAT, "graph: op %zu (%s) has a negative %s",
+                                  i % g->n_ops, strtab_get(&g->names, g->name[i % g->n_ops]), what);
+    return 0;
+}
+
+static int plan_copies(struct chain *c, struct dpro_error *err)
+{
+    const struct dpro_graph *g = c->g;
+    uint32_t skip = c->options->skip_sample, n = g->sample_dur_ns ? g->n_samples : 0;
+    if (skip > n)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "replay: cannot leave out iteration %u of %u measured", skip, n);
+    if (skip && n == 1)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "replay: no iteration is left to learn from; record two or more");
+    c->samples = malloc(((size_t)n + 1) * sizeof *c->samples);
+    c->of_sample = calloc((size_t)n + 1, sizeof *c->of_sample);
+    if (!c->samples || !c->of_sample)
+        return dpro_error_nomem(err);
+    for (uint32_t s = 0; s < n; s++)
+        if (s + 1 != skip)
+            c->samples[c->n_samples++] = s;
+    uint32_t n_drawn = g->single_iteration ? 0 : c->options->samples;
+    if (g->single_iteration) {
+        c->n_main = c->n_kept = 1;
+    } else {
+        c->n_main = COPIES_OF_MEAN;
+        if (c->n_samples)
+            c->n_main = (LEAST_COPIES + c->n_samples - 1) / c->n_samples * c->n_samples;
+        c->n_kept = N_WARM_UP + c->n_main + N_AFTER;
+    }
+    if (n_drawn > 1000000)
+        return dpro_error_set(err, DPRO_EUSAGE, "replay: %u samples are too many; 1000000 at most",
+                              n_drawn);
+    c->n_copies = c->n_kept + n_drawn;
+    c->drawn = calloc((size_t)n_drawn + 1, sizeof *c->drawn);
+    c->copies = calloc(c->n_kept, sizeof *c->copies);
+    c->boundary_ns = calloc((size_t)c->n_copies * g->n_ranks + 1, sizeof *c->boundary_ns);
+    c->release_ns = calloc((size_t)g->n_ranks + 1, sizeof *c->release_ns);
+    if (!c->drawn || !c->copies || !c->boundary_ns || !c->release_ns || make_mean(c) < 0)
+        return dpro_error_nomem(err);
+    int64_t earliest = 0;
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        if (g->ranks[r].offset_ns < earliest)
+            earliest = g->ranks[r].offset_ns;
+    for (uint32_t r = 0; g->single_iteration && r < g->n_ranks; r++)
+        if (__builtin_sub_overflow(g->ranks[r].offset_ns, earliest, &c->release_ns[r]))
+            c->release_ns[r] = INT64_MAX / 2;
+    return 0;
+}
+
+static int chain_init(struct chain *c, const struct dpro_graph *g,
+                      const struct dpro_replay_options *options, struct dpro_error *err)
+{
+    *c = (struct chain){.g = g, .options = options};
+    size_t n_values = (size_t)g->n_samples * g->n_ops;
+    int rc = check_times(g, g->dur_ns, g->n_ops, "duration", err);
+    if (rc == 0)
+        rc = check_times(g, g->gap_ns, g->n_ops, "gap", err);
+    if (rc == 0)
+        rc = check_times(g, g->sample_dur_ns, n_values, "duration", err);
+    if (rc == 0)
+        rc = check_times(g, g->sample_gap_ns, n_values, "gap", err);
+    if (rc == 0)
+        rc = delays_parse(g, options->delays, options->n_delays, &c->delays, err);
+    return rc < 0 ? rc : plan_copies(c, err);
+}
+
+static void chain_fini(struct chain *c)
+{
+    uint32_t n_samples = c->g->sample_dur_ns ? c->g->n_samples : 0;
+    for (uint32_t s = 0; c->of_sample && s < n_samples; s++)
+        free(c->of_sample[s].dur_ns);
+    for (uint32_t i = 0; c->drawn && i < c->n_copies - c->n_kept; i++) {
+        free(c->drawn[i].dur_ns);
+        free(c->drawn[i].gap_ns);
+    }
+    for (uint32_t i = 0; c->copies && i < c->n_kept; i++) {
+        free(c->copies[i].end_ns);
+        free(c->copies[i].device_prev);
+    }
+    free(c->mean.dur_ns);
+    free(c->mean.gap_ns);
+    free(c->of_sample);
+    free(c->samples);
+    free(c->drawn);
+    free(c->copies);
+    free(c->boundary_ns);
+    free(c->release_ns);
+    delays_fini(&c->delays);
+}
+
+static void say(const struct dpro_sink *sink, enum dpro_log_level level, const char *text)
+{
+    if (sink->log && level <= sink->level)
+        sink->log(sink->arg, level, text);
+}
+
+static int chain_run(struct chain *c, struct dpro_error *err)
+{
+    struct event_options options = {.n_copies = c->n_copies,
+                                    .release_ns = c->g->single_iteration ? c->release_ns : NULL,
+                                    .want_device_prev = true};
+    struct replay_hooks hooks = {c, open_copy, close_copy};
+    return event_replay(c->g, &options, &hooks, NULL, err);
+}
+
+/* ---- results ---- */
+
+static int compare_ns(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static int64_t mean_ns(const int64_t *values, uint32_t n)
+{
+    __int128 sum = n / 2;
+    for (uint32_t i = 0; i < n; i++)
+        sum += values[i];
+    return n ? (int64_t)(sum / n) : 0;
+}
+
+/* The mean over ranks of the time since the boundary in the copy before. */
+static int64_t period(const struct chain *c, uint32_t copy)
+{
+    uint32_t n = c->g->n_ranks;
+    const int64_t *now = c->boundary_ns + (size_t)copy * n;
+    __int128 sum = 0;
+    for (uint32_t r = 0; r < n; r++)
+        sum += (__int128)now[r] - now[(ptrdiff_t)r - n];
+    return n ? (int64_t)(sum / n) : 0;
+}
+
+static int64_t latest_boundary(const struct chain *c, uint32_t copy, uint32_t *rank)
+{
+    const int64_t *ends = c->boundary_ns + (size_t)copy * c->g->n_ranks;
+    *rank = 0;
+    for (uint32_t r = 1; r < c->g->n_ranks; r++)
+        if (ends[r] > ends[*rank])
+            *rank = r;
+    return c->g->n_ranks ? ends[*rank] : 0;
+}
+
+static uint32_t shown_copy(const struct chain *c)
+{
+    if (c->g->single_iteration)
+        return 0;
+    uint32_t last = N_WARM_UP + c->n_main - 1;
+    for (uint32_t copy = last; c->n_samples && copy >= N_WARM_UP; copy--)
+        if (sample_of(c, copy) == c->g->shown_sample)
+            return copy;
+    return last;
+}
+
+static uint32_t last_of(const struct replay_copy *copy, uint32_t first, uint32_t n)
+{
+    uint32_t last = first;
+    for (uint32_t op = first; op < first + n; op++)
+        if (copy->end_ns[op] > copy->end_ns[last])
+            last = op;
+    return last;
+}
+
+static uint32_t last_op(const struct chain *c, uint32_t copy)
+{
+    uint32_t rank;
+    if (c->g->single_iteration)
+        return last_of(&c->copies[copy], 0, c->g->n_ops);
+    latest_boundary(c, copy, &rank);
+    const struct graph_rank *r = &c->g->ranks[rank];
+    return r->boundary != DPRO_NO_OP ? r->boundary
+                                     : last_of(&c->copies[copy], r->first_op, r->n_ops);
+}
+
+/* The moment from which a graph of one iteration counts. */
+static int64_t first_start(const struct chain *c)
+{
+    const struct replay_copy *copy = &c->copies[0];
+    int64_t first = c->g->n_ops ? INT64_MAX : 0;
+    for (uint32_t op = 0; op < c->g->n_ops; op++)
+        if (copy->end_ns[op] - copy->dur_ns[op] < first)
+            first = copy->end_ns[op] - copy->dur_ns[op];
+    return first;
+}
+
+static int fill_iterations(const struct chain *c, struct dpro_replay *r, int64_t makespan)
+{
+    bool single = c->g->single_iteration;
+    uint32_t n_drawn = c->n_copies - c->n_kept;
+    r->n_iterations = c->n_main;
+    r->n_sorted = n_drawn ? n_drawn : c->n_main;
+    r->iterations_ns = malloc(r->n_iterations * sizeof *r->iterations_ns);
+    r->sorted_ns = malloc(r->n_sorted * sizeof *r->sorted_ns);
+    if (!r->iterations_ns || !r->sorted_ns)
+        return -1;
+    for (uint32_t i = 0; i < c->n_main; i++)
+        r->iterations_ns[i] = single ? makespan : period(c, N_WARM_UP + i);
+    for (uint32_t i = 0; i < r->n_sorted; i++)
+        r->sorted_ns[i] = n_drawn ? period(c, c->n_kept + i) : r->iterations_ns[i];
+    qsort(r->sorted_ns, r->n_sorted, sizeof *r->sorted_ns, compare_ns);
+    r->iteration_ns = mean_ns(r->iterations_ns, r->n_iterations);
+    return 0;
+}
+
+static int fill_ranks(const struct chain *c, struct dpro_replay *r, int64_t first, int64_t last,
+                      struct dpro_error *err)
+{
+    uint32_t n = c->g->n_ranks;
+    int64_t *from = malloc(((size_t)n + 1) * sizeof *from),
+            *to = malloc(((size_t)n + 1) * sizeof *to);
+    r->ranks = calloc((size_t)n + 1, sizeof *r->ranks);
+    int rc = DPRO_ENOMEM;
+    if (!from || !to || !r->ranks) {
+        dpro_error_nomem(err);
+        goto out;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        bool single = c->g->single_iteration;
+        from[i] = single ? first : c->boundary_ns[(size_t)(N_WARM_UP - 1) * n + i];
+        to[i] = single ? last : c->boundary_ns[(size_t)(N_WARM_UP + c->n_main - 1) * n + i];
+    }
+    struct breakdown_span span = {c->copies, c->n_kept, from, to, c->n_main};
+    rc = breakdown_fill(c->g, &span, r->ranks, err);
+out:
+    free(from);
+    free(to);
+    return rc;
+}
+
+static int fill_shown(const struct chain *c, struct dpro_replay *r, int64_t first,
+                      struct dpro_error *err)
+{
+    uint32_t shown = shown_copy(c), unused, n = c->g->n_ops;
+    const struct replay_copy *copy = &c->copies[shown];
+    int64_t start = c->g->single_iteration ? first : latest_boundary(c, shown - 1, &unused);
+    r->start_ns = malloc(((size_t)n + 1) * sizeof *r->start_ns);
+    r->end_ns = malloc(((size_t)n + 1) * sizeof *r->end_ns);
+    if (!r->start_ns || !r->end_ns)
+        return dpro_error_nomem(err);
+    for (uint32_t op = 0; op < n; op++) {
+        r->end_ns[op] = copy->end_ns[op] - start;
+        r->start_ns[op] = r->end_ns[op] - copy->dur_ns[op];
+    }
+    if (n == 0)
+        return 0;
+    struct critical_span span = {c->copies, c->n_kept, shown, last_op(c, shown), start};
+    if (copy->end_ns[span.op] <= start)
+        return 0;
+    r->critical_ns = copy->end_ns[span.op] - start;
+    return critical_find(c->g, &span, &r->critical, &r->n_critical, err);
+}
+
+static int fill_results(const struct chain *c, struct dpro_replay *r, struct dpro_error *err)
+{
+    int64_t first = 0, last = 0;
+    if (c->g->single_iteration) {
+        first = first_start(c);
+        for (uint32_t op = 0; op < c->g->n_ops; op++)
+            last = c->copies[0].end_ns[op] > last ? c->copies[0].end_ns[op] : last;
+    }
+    r->n_ops = c->g->n_ops;
+    r->n_ranks = c->g->n_ranks;
+    if (fill_iterations(c, r, last - first) < 0)
+        return dpro_error_nomem(err);
+    int rc = fill_ranks(c, r, first, last, err);
+    return rc < 0 ? rc : fill_shown(c, r, first, err);
+}
+
+int dpro_replay_run(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+                    struct dpro_replay **replay, struct dpro_error *err)
+{
+    static const struct dpro_replay_options defaults;
+    struct chain chain;
+    struct dpro_replay *result = NULL;
+    int rc = chain_init(&chain, graph, options ? options : &defaults, err);
+    if (rc < 0)
+        goto out;
+    result = calloc(1, sizeof *result);
+    if (!result) {
+        rc = dpro_error_nomem(err);
+        goto out;
+    }
+    rc = chain_run(&chain, err);
+    if (rc == 0)
+        rc = fill_results(&chain, result, err);
+    if (rc == 0) {
+        *replay = result;
+        result = NULL;
+    }
+out:
+    dpro_replay_destroy(result);
+    chain_fini(&chain);
+    return rc;
+}
+
+void dpro_replay_destroy(struct dpro_replay *replay)
+{
+    if (!replay)
+        return;
+    free(replay->iterations_ns);
+    free(replay->sorted_ns);
+    free(replay->ranks);
+    free(replay->start_ns);
+    free(replay->end_ns);
+    free(replay->critical);
+    free(replay);
+}
+
+int64_t dpro_replay_iteration_ns(const struct dpro_replay *replay)
+{
+    return replay->iteration_ns;
+}
+
+/* Between two values the line through them, as spreadsheets and numpy do. */
+int64_t dpro_replay_percentile_ns(const struct dpro_replay *replay, double fraction)
+{
+    if (replay->n_sorted == 0)
+        return 0;
+    double at = (fraction > 0 ? fraction < 1 ? fraction : 1 : 0) * (replay->n_sorted - 1);
+    uint32_t below = (uint32_t)at;
+    uint32_t above = below + 1 < replay->n_sorted ? below + 1 : below;
+    double between = (double)(replay->sorted_ns[above] - replay->sorted_ns[below]);
+    return replay->sorted_ns[below] + llround((at - below) * between);
+}
+
+const int64_t *dpro_replay_iterations_ns(const struct dpro_replay *replay, uint32_t *n)
+{
+    *n = replay->n_iterations;
+    return replay->iterations_ns;
+}
+
+struct dpro_rank_time dpro_replay_rank(const struct dpro_replay *replay, uint32_t rank_index)
+{
+    if (rank_index >= replay->n_ranks)
+        return (struct dpro_rank_time){.rank = -1, .waited_most_for = -1};
+    return replay->ranks[rank_index];
+}
+
+int64_t dpro_replay_start_ns(const struct dpro_replay *replay, dpro_op_id op)
+{
+    return op < replay->n_ops ? replay->start_ns[op] : 0;
+}
+
+int64_t dpro_replay_end_ns(const struct dpro_replay *replay, dpro_op_id op)
+{
+    return op < replay->n_ops ? replay->end_ns[op] : 0;
+}
+
+const struct dpro_critical_op *dpro_replay_critical(const struct dpro_replay *replay, uint32_t *n)
+{
+    *n = replay->n_critical;
+    return replay->critical;
+}
+
+int64_t dpro_replay_critical_ns(const struct dpro_replay *replay)
+{
+    return replay->critical_ns;
+}

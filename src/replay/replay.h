@@ -1,0 +1,105 @@
+/* replay/replay.h: the parts of a replay, inside the library.
+ *
+ * The iterations of a job are replayed as copies 0, 1, ... of the graph, joined by its next-edges,
+ * with device clocks that carry on. An engine asks for the durations of a copy when the copy is
+ * first touched and hands over the end times when its last op has run; copies open and close nearly
+ * in order, and few are open at once, so a thousand copies need no more memory than three. */
+#ifndef REPLAY_REPLAY_H
+#define REPLAY_REPLAY_H
+
+#include <dpro/replay.h>
+
+#include "base/error.h"
+#include "graph/graph.h"
+
+/* Times are never negative; what would overflow stays at the largest. */
+static inline int64_t time_add(int64_t a, int64_t b)
+{
+    int64_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+
+/* A replayed copy; arrays by op id. start = end - dur. */
+struct replay_copy {
+    uint32_t number;
+    int64_t *end_ns;
+    uint32_t *device_prev;          /* the op its device ran before; NULL unless asked for */
+    const int64_t *dur_ns, *gap_ns; /* as given when it was opened; gap_ns may be NULL */
+};
+
+struct replay_hooks {
+    void *arg;
+    /* Lends a copy's durations until the copy is closed; *gap_ns may be left NULL: all zero. */
+    int (*open)(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns,
+                struct dpro_error *err);
+    /* Whoever wants to keep end_ns or device_prev sets the field NULL and later frees the array. */
+    int (*close)(void *arg, struct replay_copy *copy, struct dpro_error *err);
+};
+
+/* ---- event.c ---- */
+
+struct event_options {
+    uint32_t n_copies;
+    const int64_t *release_ns; /* by rank index: when ops without predecessors are ready in copy 0;
+                                  NULL: 0 */
+    bool want_device_prev;
+    /* The order of dispatch: room for n_ops ids of copy `order_copy`, or for n_copies * n_ops nodes
+     * (copy * n_ops + op) when order_copy is UINT32_MAX. NULL: not wanted. */
+    uint32_t *order;
+    uint32_t order_copy;
+};
+
+/* *laps (may be NULL): whether a device ran an op of a copy after one of a later copy. */
+int event_replay(const struct dpro_graph *graph, const struct event_options *options,
+                 const struct replay_hooks *hooks, bool *laps, struct dpro_error *err);
+
+/* ---- fixed.c ---- */
+
+/* The same through the fixed-order engine: the order comes from an event-driven replay of three
+ * copies with the durations given here, then each copy is one pass. *n_violations (may be NULL)
+ * counts the ops that the event-driven engine would have run in another place. Where the order
+ * cannot be the same in every copy (*laps), nothing is replayed. */
+int fixed_replay(const struct dpro_graph *graph, const struct event_options *options,
+                 const struct replay_hooks *hooks, const int64_t *dur_ns, const int64_t *gap_ns,
+                 bool *laps, uint64_t *n_violations, struct dpro_error *err);
+
+/* ---- delay.c ---- */
+
+struct delays {
+    struct delay *list;
+    size_t n;
+};
+
+/* Understands the option strings and finds the ops they mean. */
+int delays_parse(const struct dpro_graph *graph, const char *const *texts, size_t n,
+                 struct delays *delays, struct dpro_error *err);
+/* Changes one iteration's durations, in the order of the options. */
+void delays_apply(const struct delays *delays, const struct dpro_graph *graph, int64_t *dur_ns);
+void delays_fini(struct delays *delays);
+
+/* ---- critical.c ---- */
+
+struct critical_span {
+    const struct replay_copy *copies; /* by number; end_ns NULL where it was not kept */
+    uint32_t n_copies;
+    uint32_t copy, op; /* the path's last op */
+    int64_t start_ns;  /* where the path is cut; its end is that of the last op */
+};
+
+/* The path, first op first, with times from span->start_ns; the array is the caller's to free. */
+int critical_find(const struct dpro_graph *graph, const struct critical_span *span,
+                  struct dpro_critical_op **path, uint32_t *n, struct dpro_error *err);
+
+/* ---- breakdown.c ---- */
+
+struct breakdown_span {
+    const struct replay_copy *copies; /* by number; end_ns NULL where it was not kept */
+    uint32_t n_copies;
+    const int64_t *from_ns, *to_ns; /* by rank index: the time to account for */
+    uint32_t n_iterations;          /* in that time: results are means over them */
+};
+
+int breakdown_fill(const struct dpro_graph *graph, const struct breakdown_span *span,
+                   struct dpro_rank_time *ranks, struct dpro_error *err);
+
+#endif

@@ -38,7 +38,9 @@ static void add(struct slice_track *track, int64_t start_ns, int64_t end_ns, dpr
 
 /* What is known of an op that transfers for a collective; zeroed for others. */
 struct wait {
-    int64_t measured_ns, replayed_ns; /* before the last rank arrived */
+    int64_t measured_ns;    /* before the last rank arrived, from the op's start */
+    int64_t from_ns, to_ns; /* in the replay; may overlap with what the device did before */
+    int64_t missing_ns;     /* at the front of the transfer, for ranks that the trace lacks */
     uint32_t collective;
 };
 
@@ -48,21 +50,26 @@ static void find_waiting(const struct dpro_graph *g, const struct dpro_replay *r
     for (uint32_t c = 0; c < g->n_collectives; c++) {
         const struct graph_member *m = g->members + g->collectives[c].first_member;
         uint32_t n = g->collectives[c].n_members;
-        int64_t last = INT64_MIN;
-        if (n < 2)
-            continue;
-        for (uint32_t i = 0; i < n; i++)
-            if (was_seen(g, m[i].transfer) && g->seen_start_ns[m[i].transfer] > last)
-                last = g->seen_start_ns[m[i].transfer];
+        int64_t seen_last = INT64_MIN, last = INT64_MIN;
+        for (uint32_t i = 0; i < n; i++) {
+            int64_t arrived = dpro_replay_end_ns(replay, m[i].arrival);
+            last = arrived > last ? arrived : last;
+            if (was_seen(g, m[i].transfer) && g->seen_start_ns[m[i].transfer] > seen_last)
+                seen_last = g->seen_start_ns[m[i].transfer];
+        }
         for (uint32_t i = 0; i < n; i++) {
             uint32_t op = m[i].transfer;
-            waits[op].collective = c;
-            waits[op].replayed_ns =
-                dpro_replay_start_ns(replay, op) - dpro_replay_end_ns(replay, m[i].arrival);
+            int64_t start = dpro_replay_start_ns(replay, op);
+            struct wait *wait = &waits[op];
+            *wait = (struct wait){.from_ns = dpro_replay_end_ns(replay, m[i].arrival),
+                                  .to_ns = last < start ? last : start,
+                                  .missing_ns = g->collectives[c].missing_wait_ns,
+                                  .collective = c};
             if (!was_seen(g, op))
                 continue;
-            int64_t wait = last - g->seen_start_ns[op];
-            waits[op].measured_ns = wait < g->seen_dur_ns[op] ? wait : g->seen_dur_ns[op];
+            wait->measured_ns = seen_last - g->seen_start_ns[op] + wait->missing_ns;
+            if (wait->measured_ns > g->seen_dur_ns[op])
+                wait->measured_ns = g->seen_dur_ns[op];
         }
     }
 }
@@ -154,9 +161,11 @@ int slices_init(struct slices *slices, const struct dpro_graph *g, const struct 
         const struct wait *wait = &waits[op];
         struct slice_track *track = &slices->replayed[g->device[op]];
         int64_t start = dpro_replay_start_ns(replay, op), end = dpro_replay_end_ns(replay, op);
-        if (wait->replayed_ns > 0)
-            add(track, start - wait->replayed_ns, start, op, true, wait->collective);
-        add(track, start, end, op, false, 0);
+        int64_t missing = wait->missing_ns < end - start ? wait->missing_ns : end - start;
+        int64_t wait_end = missing > 0 ? start + missing : wait->to_ns;
+        if (wait_end > wait->from_ns)
+            add(track, wait->from_ns, wait_end, op, true, wait->collective);
+        add(track, start + missing, end, op, false, 0);
         if (!was_seen(g, op))
             continue;
         track = &slices->measured[g->device[op]];

@@ -57,7 +57,7 @@ static void say_iteration(const struct report_facts *f, struct verdict_line *lin
     if (v && v->n > 0)
         say(line, "left-out iterations %s %% off", pct(c, v->mean_abs_error_pct));
     else
-        say(line, "not self-validated: too few iterations");
+        say(line, "not self-validated");
 }
 
 static void say_path(const struct report_facts *f, struct verdict_line *line)

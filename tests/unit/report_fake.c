@@ -51,6 +51,9 @@ static uint32_t add_op(struct fake *f, int rank, enum dpro_op_kind kind, uint32_
     if (f->options.hostile && op % 3 == 0)
         name = FAKE_HOSTILE;
     g->kind[op] = (uint8_t)kind;
+    g->phase[op] = (uint8_t)(kind <= DPRO_OP_INPUT        ? kind
+                             : kind == DPRO_OP_COLLECTIVE ? DPRO_OP_COLLECTIVE
+                                                          : DPRO_OP_BARRIER);
     g->rank[op] = (uint16_t)rank;
     g->device[op] = device;
     g->name[op] = strtab_add(&g->names, name, strlen(name));
@@ -156,18 +159,19 @@ static void add_collectives(struct fake *f, const uint32_t *arrivals, const uint
     uint32_t n = (uint32_t)f->options.n_ranks;
     const char *name = f->options.hostile ? FAKE_HOSTILE : "all_reduce";
     for (uint32_t b = 0; b < n_buckets && n > 1; b++) {
+        /* the last rank's, to keep the order of ids */
+        uint32_t meet = add_op(f, (int)n - 1, DPRO_OP_BARRIER, DPRO_NO_DEVICE, "meet", 0);
         struct graph_collective *c = &g->collectives[g->n_collectives++];
         *c = (struct graph_collective){.name = strtab_add(&g->names, name, strlen(name)),
-                                       .meet = DPRO_NO_OP,
+                                       .meet = meet,
                                        .first_member = g->n_members,
                                        .n_members = n,
                                        .n_expected = n};
         for (uint32_t r = 0; r < n; r++) {
             uint32_t at = r * n_buckets + b;
             g->members[g->n_members++] = (struct graph_member){arrivals[at], transfers[at]};
-            for (uint32_t other = 0; other < n; other++)
-                if (other != r)
-                    add_edge(f, arrivals[other * n_buckets + b], transfers[at]);
+            add_edge(f, arrivals[at], meet);
+            add_edge(f, meet, transfers[at]);
         }
     }
 }
@@ -355,7 +359,7 @@ struct fake *fake_create(const struct fake_options *options)
     uint32_t n_buckets = options->n_layers / 30 > 2 ? (uint32_t)options->n_layers / 30 : 2;
     f->options = *options;
     f->random = 1;
-    f->cap_ops = (uint32_t)n * ((uint32_t)options->n_layers * 6 + n_buckets * 2 + 16);
+    f->cap_ops = (uint32_t)n * ((uint32_t)options->n_layers * 6 + n_buckets * 2 + 16) + n_buckets;
     g->n_ranks = (uint32_t)n;
     g->n_devices = (uint32_t)n * 4;
     strtab_add(&g->names, "", 0);

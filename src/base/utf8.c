@@ -51,6 +51,10 @@ size_t utf8_escape(char *out, size_t size, const char *text, size_t len)
             step = 1;
         } else if (c < 0x20 || c == 0x7F) {
             piece_len = (size_t)snprintf(piece, sizeof piece, "\\x%02x", c);
+        } else if (c == 0xC2 && (unsigned char)text[i + 1] < 0xA0) {
+            /* C1: U+009B starts an escape sequence as ESC [ does */
+            piece_len =
+                (size_t)snprintf(piece, sizeof piece, "\\x%02x", (unsigned char)text[i + 1]);
         } else {
             memcpy(piece, text + i, step);
             piece_len = step;

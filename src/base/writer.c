@@ -1,0 +1,433 @@
+/* base/writer.c: output in large pieces, with the first error kept until it is asked for.
+ *
+ * Compression is isa-l's level 1: timelines are large, repetitive and read once. */
+#include "base/writer.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <isa-l/igzip_lib.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/utf8.h"
+
+#define WRITER_BUFFER (256u << 10)
+
+struct writer_gzip {
+    struct isal_zstream stream;
+    struct isal_gzip_header header;
+    uint8_t level[ISAL_DEF_LVL1_DEFAULT];
+    uint8_t out[64u << 10];
+};
+
+static int init(struct writer *w, struct dpro_error *err)
+{
+    *w = (struct writer){.fd = -1};
+    w->buf = malloc(WRITER_BUFFER);
+    return w->buf ? 0 : dpro_error_nomem(err);
+}
+
+int writer_init_file(struct writer *w, FILE *file, struct dpro_error *err)
+{
+    int rc = init(w, err);
+    w->file = file;
+    return rc;
+}
+
+static int init_gzip(struct writer *w)
+{
+    struct writer_gzip *gz = calloc(1, sizeof *gz);
+    if (!gz)
+        return -1;
+    isal_deflate_init(&gz->stream);
+    isal_gzip_header_init(&gz->header);
+    gz->stream.level = 1;
+    gz->stream.level_buf = gz->level;
+    gz->stream.level_buf_size = sizeof gz->level;
+    gz->stream.gzip_flag = IGZIP_GZIP;
+    w->gzip = gz;
+    return 0;
+}
+
+/* A name of its own for every writer of this and other processes; the mode is what the umask
+ * leaves, as for any file a program writes. */
+static int open_temp(struct writer *w)
+{
+    static atomic_uint counter;
+    size_t size = strlen(w->path) + 48;
+    w->temp = malloc(size);
+    if (!w->temp)
+        return -1;
+    for (int tries = 0; tries < 100; tries++) {
+        snprintf(w->temp, size, "%s.tmp%ld-%u", w->path, (long)getpid(),
+                 atomic_fetch_add(&counter, 1));
+        w->fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (w->fd >= 0)
+            return 0;
+        if (errno != EEXIST)
+            break;
+    }
+    int kept = errno;
+    free(w->temp);
+    w->temp = NULL;
+    errno = kept;
+    return -1;
+}
+
+int writer_init_path(struct writer *w, const char *path, bool gzip, struct dpro_error *err)
+{
+    int rc = init(w, err);
+    if (rc < 0)
+        return rc;
+    w->path = strdup(path);
+    if (!w->path || (gzip && init_gzip(w) < 0)) {
+        rc = dpro_error_nomem(err);
+    } else if (open_temp(w) < 0) {
+        rc = dpro_error_set(err, DPRO_EIO, "%s: can't be written: %s", path, strerror(errno));
+    }
+    if (rc < 0)
+        writer_fini(w);
+    return rc;
+}
+
+static void write_out(struct writer *w, const void *data, size_t len)
+{
+    const char *at = data;
+    if (w->failed)
+        return;
+    if (w->file) {
+        errno = 0;
+        if (len > 0 && fwrite(at, 1, len, w->file) != len)
+            w->failed = errno ? errno : EIO;
+        return;
+    }
+    while (len > 0) {
+        ssize_t n = write(w->fd, at, len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            w->failed = errno;
+            return;
+        }
+        at += n;
+        len -= (size_t)n;
+    }
+}
+
+static void flush(struct writer *w, bool last)
+{
+    struct writer_gzip *gz = w->gzip;
+    if (!gz) {
+        write_out(w, w->buf, w->n);
+        w->n = 0;
+        return;
+    }
+    gz->stream.next_in = (uint8_t *)w->buf;
+    gz->stream.avail_in = (uint32_t)w->n;
+    gz->stream.end_of_stream = last;
+    do {
+        gz->stream.next_out = gz->out;
+        gz->stream.avail_out = sizeof gz->out;
+        if (isal_deflate(&gz->stream) != COMP_OK) {
+            assert(!"isal_deflate refuses its own parameters");
+            w->failed = EIO;
+        }
+        write_out(w, gz->out, sizeof gz->out - gz->stream.avail_out);
+    } while (gz->stream.avail_out == 0 && !w->failed);
+    w->n = 0;
+}
+
+/* What a FILE is open on, as far as the system knows. */
+static const char *file_name(FILE *file, char *out, size_t size)
+{
+    char link[64];
+    int fd = fileno(file);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = fd < 0 ? -1 : readlink(link, out, size - 1);
+    if (n <= 0)
+        return fd == STDOUT_FILENO ? "standard output" : "output";
+    out[n] = '\0';
+    return out;
+}
+
+int writer_finish(struct writer *w, struct dpro_error *err)
+{
+    flush(w, true);
+    if (w->file && !w->failed && fflush(w->file) != 0)
+        w->failed = errno;
+    if (w->fd >= 0) {
+        if (close(w->fd) != 0 && !w->failed && errno != EINTR)
+            w->failed = errno; /* a quota may show only here */
+        w->fd = -1;
+    }
+    if (!w->failed)
+        return 0;
+    char name[512];
+    return dpro_error_set(err, DPRO_EIO, "%s: can't be written: %s",
+                          w->path ? w->path : file_name(w->file, name, sizeof name),
+                          strerror(w->failed));
+}
+
+int writer_commit(struct writer *w, struct dpro_error *err)
+{
+    if (!w->temp)
+        return 0;
+    assert(w->fd < 0 && !w->failed); /* writer_finish comes first and must have succeeded */
+    if (rename(w->temp, w->path) != 0)
+        return dpro_error_set(err, DPRO_EIO, "%s: can't be written: %s", w->path, strerror(errno));
+    free(w->temp);
+    w->temp = NULL;
+    return 0;
+}
+
+void writer_fini(struct writer *w)
+{
+    if (!w->buf)
+        return;
+    if (w->fd >= 0)
+        close(w->fd);
+    if (w->temp)
+        unlink(w->temp);
+    free(w->temp);
+    free(w->path);
+    free(w->gzip);
+    free(w->buf);
+    *w = (struct writer){.fd = -1};
+}
+
+void writer_put(struct writer *w, const void *data, size_t len)
+{
+    const char *at = data;
+    while (len > 0 && !w->failed) {
+        size_t room = WRITER_BUFFER - w->n;
+        size_t piece = len < room ? len : room;
+        memcpy(w->buf + w->n, at, piece);
+        w->n += piece;
+        at += piece;
+        len -= piece;
+        if (w->n == WRITER_BUFFER)
+            flush(w, false);
+    }
+}
+
+void writer_text(struct writer *w, const char *text)
+{
+    writer_put(w, text, strlen(text));
+}
+
+void writer_printf(struct writer *w, const char *format, ...)
+{
+    char small[512], *text = small;
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int n = vsnprintf(small, sizeof small, format, args);
+    if (n >= (int)sizeof small) {
+        text = malloc((size_t)n + 1);
+        if (text)
+            vsnprintf(text, (size_t)n + 1, format, again);
+        else
+            w->failed = w->failed ? w->failed : ENOMEM;
+    }
+    va_end(again);
+    va_end(args);
+    if (n > 0 && text)
+        writer_put(w, text, (size_t)n);
+    if (text != small)
+        free(text);
+}
+
+/* Digits of `value` with the last `decimals` of them behind a point; returns the length. */
+static int format_decimal(char out[32], bool negative, uint64_t value, int decimals)
+{
+    char reversed[32];
+    int n = 0, len = 0;
+    do {
+        reversed[n++] = (char)('0' + value % 10);
+        value /= 10;
+        if (n == decimals)
+            reversed[n++] = '.';
+    } while (value > 0 || n < decimals || (decimals > 0 && n == decimals + 1));
+    if (negative)
+        out[len++] = '-';
+    while (n > 0)
+        out[len++] = reversed[--n];
+    return len;
+}
+
+static void put_decimal(struct writer *w, int64_t value, int decimals)
+{
+    char text[32];
+    uint64_t size = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    writer_put(w, text, (size_t)format_decimal(text, value < 0, size, decimals));
+}
+
+void writer_int(struct writer *w, int64_t value)
+{
+    put_decimal(w, value, 0);
+}
+
+void writer_ns_as_ms(struct writer *w, int64_t ns)
+{
+    put_decimal(w, ns, 6);
+}
+
+void writer_ns_as_us(struct writer *w, int64_t ns)
+{
+    put_decimal(w, ns, 3);
+}
+
+int writer_format_fixed(char *out, size_t size, double value, int digits)
+{
+    double scale = 1;
+    assert(digits >= 0 && digits <= 9);
+    for (int i = 0; i < digits; i++)
+        scale *= 10;
+    double scaled = round(fabs(value) * scale);
+    if (!(scaled < 1e18)) /* also when not a number */
+        return -1;
+    char text[32];
+    int len = format_decimal(text, value < 0 && scaled > 0, (uint64_t)scaled, digits);
+    if ((size_t)len + 1 > size)
+        return -1;
+    memcpy(out, text, (size_t)len);
+    out[len] = '\0';
+    return len;
+}
+
+bool writer_fixed(struct writer *w, double value, int digits)
+{
+    char text[32];
+    int len = writer_format_fixed(text, sizeof text, value, digits);
+    if (len < 0)
+        return false;
+    writer_put(w, text, (size_t)len);
+    return true;
+}
+
+static void comma(struct writer *w)
+{
+    if (w->need_comma)
+        writer_put(w, ",", 1);
+    w->need_comma = true;
+}
+
+void writer_open(struct writer *w, char bracket)
+{
+    comma(w);
+    writer_put(w, &bracket, 1);
+    w->need_comma = false;
+}
+
+void writer_close(struct writer *w, char bracket)
+{
+    writer_put(w, &bracket, 1);
+    w->need_comma = true;
+}
+
+void writer_newline(struct writer *w)
+{
+    if (w->need_comma)
+        writer_put(w, ",", 1);
+    writer_put(w, "\n", 1);
+    w->need_comma = false;
+}
+
+void writer_key(struct writer *w, const char *key)
+{
+    writer_string(w, key);
+    writer_put(w, ":", 1);
+    w->need_comma = false;
+}
+
+/* An HTML parser looks for "</script", "<!--" and "<script" inside a script element, whatever its
+ * type; a "<" that can't begin one of these stays readable. */
+static bool opens_markup(const char *text, size_t len)
+{
+    return len >= 2 && strchr("/!?sS", text[1]) != NULL && text[1] != '\0';
+}
+
+void writer_string_n(struct writer *w, const char *text, size_t len)
+{
+    comma(w);
+    writer_put(w, "\"", 1);
+    size_t kept = 0; /* text[kept..i) is written as it is */
+    for (size_t i = 0; i < len;) {
+        unsigned char c = (unsigned char)text[i];
+        size_t step = utf8_char(text + i, len - i);
+        char piece[8];
+        const char *as = piece;
+        if (step == 0) {
+            as = "\xEF\xBF\xBD";
+            step = 1;
+        } else if (c == '"' || c == '\\') {
+            snprintf(piece, sizeof piece, "\\%c", c);
+        } else if (c == '\n') {
+            as = "\\n";
+        } else if (c == '\t') {
+            as = "\\t";
+        } else if (c < 0x20 || c == 0x7F || (c == '<' && opens_markup(text + i, len - i))) {
+            snprintf(piece, sizeof piece, "\\u%04x", c);
+        } else {
+            i += step;
+            continue;
+        }
+        writer_put(w, text + kept, i - kept);
+        writer_text(w, as);
+        i += step;
+        kept = i;
+    }
+    writer_put(w, text + kept, len - kept);
+    writer_put(w, "\"", 1);
+}
+
+void writer_string(struct writer *w, const char *text)
+{
+    if (text)
+        writer_string_n(w, text, strlen(text));
+    else
+        writer_null(w);
+}
+
+void writer_null(struct writer *w)
+{
+    comma(w);
+    writer_text(w, "null");
+}
+
+void writer_bool(struct writer *w, bool value)
+{
+    comma(w);
+    writer_text(w, value ? "true" : "false");
+}
+
+void writer_json_int(struct writer *w, int64_t value)
+{
+    comma(w);
+    writer_int(w, value);
+}
+
+void writer_json_ms(struct writer *w, int64_t ns)
+{
+    comma(w);
+    writer_ns_as_ms(w, ns);
+}
+
+void writer_json_us(struct writer *w, int64_t ns)
+{
+    comma(w);
+    writer_ns_as_us(w, ns);
+}
+
+void writer_json_fixed(struct writer *w, double value, int digits)
+{
+    comma(w);
+    if (!writer_fixed(w, value, digits))
+        writer_text(w, "null");
+}

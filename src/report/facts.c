@@ -1,0 +1,257 @@
+/* report/facts.c: sums over the replay that text, JSON and HTML share. */
+#include "report/facts.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/map.h"
+#include "graph/graph.h"
+
+static int compare_times(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static int sum_measured(struct report_facts *f)
+{
+    f->measured = dpro_graph_measured_ns(f->report->graph, &f->n_measured);
+    f->measured_ns = f->median_ns = f->std_ns = -1;
+    uint32_t n = f->n_measured;
+    if (n == 0)
+        return 0;
+    int64_t *sorted = arena_array(&f->arena, n, sizeof *sorted);
+    if (!sorted)
+        return -1;
+    memcpy(sorted, f->measured, n * sizeof *sorted);
+    qsort(sorted, n, sizeof *sorted, compare_times);
+    f->median_ns =
+        n % 2 ? sorted[n / 2] : sorted[n / 2 - 1] + (sorted[n / 2] - sorted[n / 2 - 1]) / 2;
+    double mean = 0, square = 0;
+    for (uint32_t i = 0; i < n; i++)
+        mean += (double)sorted[i] / n;
+    for (uint32_t i = 0; i < n; i++)
+        square += ((double)sorted[i] - mean) * ((double)sorted[i] - mean);
+    f->measured_ns = llround(mean);
+    if (n > 1)
+        f->std_ns = llround(sqrt(square / (n - 1)));
+    return 0;
+}
+
+static void sum_predicted(struct report_facts *f)
+{
+    const struct dpro_report *r = f->report;
+    f->predicted_ns = dpro_replay_iteration_ns(r->replay);
+    f->p50_ns = dpro_replay_percentile_ns(r->replay, 0.5);
+    f->p95_ns = dpro_replay_percentile_ns(r->replay, 0.95);
+    if (f->measured_ns <= 0)
+        return;
+    f->change_pct = facts_pct(f->predicted_ns - f->measured_ns, f->measured_ns);
+    f->comparable = !r->what_if;
+    f->error_pct = f->change_pct;
+    if (r->daydream)
+        f->daydream_error_pct =
+            facts_pct(r->daydream->iteration_ns - f->measured_ns, f->measured_ns);
+}
+
+static int sum_ranks(struct report_facts *f)
+{
+    const struct dpro_graph *g = f->report->graph;
+    f->n_ranks = dpro_graph_n_ranks(g);
+    f->ranks = arena_array(&f->arena, f->n_ranks + 1, sizeof *f->ranks);
+    int64_t *waited_for = calloc(f->n_ranks + 1, sizeof *waited_for);
+    struct map index = {0};
+    int rc = f->ranks && waited_for ? map_reserve(&index, f->n_ranks) : -1;
+    for (uint32_t r = 0; rc == 0 && r < f->n_ranks; r++) {
+        f->ranks[r].time = dpro_replay_rank(f->report->replay, r);
+        rc = map_set(&index, (uint64_t)(uint32_t)f->ranks[r].time.rank + 1, r);
+    }
+    f->straggler = -1;
+    for (uint32_t r = 0; rc == 0 && r < f->n_ranks; r++) {
+        const struct dpro_rank_time *t = &f->ranks[r].time, *e = &f->ranks[f->most_exposed].time;
+        if (t->exposed_communication_ns + t->wait_for_peers_ns >
+            e->exposed_communication_ns + e->wait_for_peers_ns)
+            f->most_exposed = r;
+        if (t->idle_ns > f->ranks[f->most_idle].time.idle_ns)
+            f->most_idle = r;
+        uint64_t last;
+        if (t->waited_most_for < 0 || t->waited_most_for == t->rank ||
+            !map_get(&index, (uint64_t)(uint32_t)t->waited_most_for + 1, &last))
+            continue;
+        waited_for[last] += t->wait_for_peers_ns;
+        if (waited_for[last] > f->straggler_ns) {
+            f->straggler_ns = waited_for[last];
+            f->straggler = t->waited_most_for;
+        }
+    }
+    map_fini(&index);
+    free(waited_for);
+    return rc;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    const struct name_fact *x = a, *y = b;
+    if (x->dur_ns != y->dur_ns)
+        return x->dur_ns < y->dur_ns ? 1 : -1;
+    int order = strcmp(x->name, y->name);
+    return order ? order : (x->kind > y->kind) - (x->kind < y->kind);
+}
+
+static int sum_path(struct report_facts *f)
+{
+    const struct dpro_graph *g = f->report->graph;
+    struct map by_name = {0}, on_rank = {0};
+    int rc = 0;
+    f->path = dpro_replay_critical(f->report->replay, &f->n_path);
+    f->path_ns = dpro_replay_critical_ns(f->report->replay);
+    f->names = arena_array(&f->arena, f->n_path + 1, sizeof *f->names);
+    if (!f->names)
+        return -1;
+    for (uint32_t i = 0; i < f->n_path && rc == 0; i++) {
+        const struct dpro_critical_op *c = &f->path[i];
+        struct dpro_op op = dpro_graph_op(g, c->op);
+        f->kind_ns[op.kind] += c->dur_ns;
+        f->gap_ns += c->gap_ns;
+        f->ranks[g->rank[c->op]].path_ns += c->dur_ns + c->gap_ns;
+        if (op.device != DPRO_NO_DEVICE &&
+            dpro_graph_device(g, op.device).kind == DPRO_DEVICE_CPU_THREAD)
+            f->path_cpu_ns += c->dur_ns + c->gap_ns;
+        if (c->dur_ns == 0)
+            continue;
+        uint64_t key = ((uint64_t)g->name[c->op] << 8 | op.kind) + 1, at;
+        if (!map_get(&by_name, key, &at)) {
+            at = f->n_names++;
+            f->names[at] = (struct name_fact){.name = op.name, .kind = op.kind, .rank = op.rank};
+            rc = map_set(&by_name, key, at);
+        }
+        f->names[at].count++;
+        f->names[at].dur_ns += c->dur_ns;
+        uint64_t rank_key = (at + 1) << 16 | g->rank[c->op];
+        if (rc == 0 && !map_get(&on_rank, rank_key, NULL)) {
+            f->names[at].n_ranks++;
+            rc = map_set(&on_rank, rank_key, 1);
+        }
+    }
+    qsort(f->names, f->n_names, sizeof *f->names, compare_names);
+    map_fini(&on_rank);
+    map_fini(&by_name);
+    return rc;
+}
+
+int facts_init(struct report_facts *f, const struct dpro_report *report, struct dpro_error *err)
+{
+    *f = (struct report_facts){.report = report};
+    uint32_t n_devices = dpro_graph_n_devices(report->graph);
+    for (dpro_device_id d = 0; d < n_devices; d++)
+        f->has_gpu |= dpro_graph_device(report->graph, d).kind == DPRO_DEVICE_GPU_STREAM;
+    int rc = sum_measured(f);
+    if (rc == 0)
+        rc = sum_ranks(f);
+    if (rc == 0)
+        rc = sum_path(f);
+    if (rc < 0) {
+        facts_fini(f);
+        return dpro_error_nomem(err);
+    }
+    sum_predicted(f);
+    verdict_write(f);
+    return 0;
+}
+
+void facts_fini(struct report_facts *f)
+{
+    arena_fini(&f->arena);
+}
+
+double facts_pct(int64_t part_ns, int64_t whole_ns)
+{
+    return whole_ns > 0 ? 100.0 * (double)part_ns / (double)whole_ns : 0;
+}
+
+char *facts_time(char out[TIME_TEXT], int64_t ns)
+{
+    double ms = (double)ns / 1e6, size = fabs(ms);
+    bool seconds = size >= 10000;
+    int digits = seconds ? 2 : size >= 99.95 ? 1 : size >= 0.995 || ns == 0 ? 2 : 3;
+    int n = writer_format_fixed(out, TIME_TEXT - 4, seconds ? ms / 1000 : ms, digits);
+    memcpy(out + (n < 0 ? 0 : n), seconds ? " s" : " ms", seconds ? 3 : 4);
+    return out;
+}
+
+const char *facts_kind_words(enum dpro_op_kind kind)
+{
+    static const char *const words[DPRO_N_OP_KINDS] = {
+        [DPRO_OP_FW] = "forward computation",
+        [DPRO_OP_BW] = "backward computation",
+        [DPRO_OP_UPDATE] = "optimizer update",
+        [DPRO_OP_INPUT] = "input",
+        [DPRO_OP_SEND] = "sending",
+        [DPRO_OP_RECV] = "receiving",
+        [DPRO_OP_PUSH] = "pushing to servers",
+        [DPRO_OP_PULL] = "pulling from servers",
+        [DPRO_OP_REDUCE] = "adding up received parts",
+        [DPRO_OP_COPY] = "memory copies",
+        [DPRO_OP_COLLECTIVE] = "collective transfers",
+        [DPRO_OP_LAUNCH] = "CPU launch and sync calls",
+        [DPRO_OP_IN] = "tensors becoming ready",
+        [DPRO_OP_OUT] = "tensors arriving",
+        [DPRO_OP_BARRIER] = "boundaries",
+    };
+    return kind < DPRO_N_OP_KINDS ? words[kind] : "other";
+}
+
+const char *facts_warning(const struct dpro_report *report, size_t index)
+{
+    size_t n = dpro_trace_n_warnings(report->trace);
+    if (index < n)
+        return dpro_trace_warning(report->trace, index);
+    return index - n < dpro_graph_n_warnings(report->graph)
+               ? dpro_graph_warning(report->graph, index - n)
+               : NULL;
+}
+
+const char *facts_assumption(struct report_facts *f, size_t index, char *out, size_t size)
+{
+    const struct dpro_report *r = f->report;
+    int world = dpro_trace_world_size(r->trace);
+    const char *clock = dpro_graph_clock_method(r->graph);
+    switch (index) {
+    case 0:
+        if (f->n_measured == 0)
+            return "Nothing was measured: op durations are what the trace gives.";
+        snprintf(out, size,
+                 "Op durations are means over the %u measured iteration%s; the timeline shows one "
+                 "of them.",
+                 f->n_measured, f->n_measured == 1 ? "" : "s");
+        return out;
+    case 1:
+        return "A device (CPU thread, GPU stream, link direction) runs one op at a time, the one "
+               "that became ready first.";
+    case 2:
+        return "A collective starts transferring when its last rank arrives; the time before that "
+               "is waiting for peers, not communication.";
+    case 3:
+        return "Gaps between an op being ready and starting that no dependency explains are kept "
+               "as they were measured.";
+    case 4:
+        if (world > (int)f->n_ranks)
+            snprintf(out, size,
+                     "%u of %d ranks are in the trace; the others are taken to be neither faster "
+                     "nor slower than these.",
+                     f->n_ranks, world);
+        else
+            snprintf(out, size, "Every rank of the job is in the trace (%u).", f->n_ranks);
+        return out;
+    case 5:
+        if (strcmp(clock, "none") == 0)
+            return "The ranks' clocks are used as recorded.";
+        snprintf(out, size, "The ranks' clocks were aligned (%s), with a constant offset each.",
+                 clock);
+        return out;
+    default:
+        return NULL;
+    }
+}

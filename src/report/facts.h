@@ -1,0 +1,90 @@
+/* report/facts.h: what every form of the report says, worked out once. */
+#ifndef REPORT_FACTS_H
+#define REPORT_FACTS_H
+
+#include <stdbool.h>
+
+#include <dpro/report.h>
+
+#include "base/arena.h"
+#include "base/writer.h"
+#include "report/slices.h"
+
+struct rank_fact {
+    struct dpro_rank_time time;
+    int64_t path_ns; /* of the critical path, gaps included */
+};
+
+/* Critical ops of one name and kind. */
+struct name_fact {
+    const char *name; /* borrowed from the graph */
+    enum dpro_op_kind kind;
+    uint32_t count, n_ranks;
+    int rank;       /* the first one seen */
+    int64_t dur_ns; /* on the path, gaps left out */
+};
+
+struct verdict_line {
+    const char *title; /* static: "Iteration", "Critical path", ... */
+    char text[400];    /* UTF-8, one line */
+};
+#define N_VERDICT 5
+
+struct report_facts {
+    struct arena arena;
+    const struct dpro_report *report;
+
+    uint32_t n_measured;
+    const int64_t *measured;                /* borrowed */
+    int64_t measured_ns, median_ns, std_ns; /* -1: unknown */
+    int64_t predicted_ns, p50_ns, p95_ns;   /* -1: unknown */
+    bool comparable;                        /* error_pct means something */
+    double error_pct;                       /* predicted against measured, signed */
+    double change_pct;                      /* the same, also for a what-if; 0 when unknown */
+    double daydream_error_pct;              /* when comparable and there is a daydream */
+
+    uint32_t n_ranks;
+    struct rank_fact *ranks;
+    bool has_gpu;
+
+    const struct dpro_critical_op *path; /* borrowed */
+    uint32_t n_path;
+    int64_t path_ns;
+    int64_t kind_ns[DPRO_N_OP_KINDS], gap_ns;
+    int64_t path_cpu_ns;     /* on CPU threads, gaps included */
+    struct name_fact *names; /* longest first */
+    uint32_t n_names;
+
+    uint32_t most_exposed; /* rank index that loses most to communication and waiting */
+    uint32_t most_idle;    /* rank index */
+    int straggler;         /* the rank that most waiting is for; -1: none */
+    int64_t straggler_ns;  /* waiting for it, summed over the ranks */
+
+    struct verdict_line verdict[N_VERDICT];
+};
+
+/* Borrows from `report` until facts_fini. */
+int facts_init(struct report_facts *facts, const struct dpro_report *report,
+               struct dpro_error *err);
+void facts_fini(struct report_facts *facts);
+
+double facts_pct(int64_t part_ns, int64_t whole_ns); /* 0 of nothing is 0 */
+/* Milliseconds with the digits a reader needs ("0.42 ms", "118.3 ms", "12.4 s"); returns out. */
+#define TIME_TEXT 32
+char *facts_time(char out[TIME_TEXT], int64_t ns);
+const char *facts_kind_words(enum dpro_op_kind kind); /* "backward computation"; static */
+/* "the kind in one line of text", for what was assumed; NULL past the last. */
+const char *facts_assumption(struct report_facts *facts, size_t index, char *out, size_t size);
+/* Warnings of the trace, then of the graph; NULL past the last. */
+const char *facts_warning(const struct dpro_report *report, size_t index);
+
+void verdict_write(struct report_facts *facts); /* fills facts->verdict */
+
+/* The dpro.replay/1 object; the list of critical ops may be left out. */
+void json_write_report(struct writer *writer, const struct report_facts *facts, bool with_ops);
+void timeline_write(struct writer *writer, const struct report_facts *facts,
+                    const struct slices *slices);
+int html_write(struct writer *writer, struct report_facts *facts, const struct slices *slices,
+               struct dpro_error *err);
+
+#endif

@@ -1,0 +1,317 @@
+/* report/html.c: the report as one page that opens offline. The page's text is made by report.js
+ * from the data embedded here, always as text and never as markup; a content security policy shuts
+ * the network out. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "graph/graph.h"
+#include "report/assets.h"
+#include "report/facts.h"
+
+/* About 50 bytes an op: what a browser still opens at once. */
+#define MAX_PAGE_OPS 250000u
+
+/* Ops of the page: the critical ones and the longest others, in order of their ids. */
+struct page {
+    const struct dpro_graph *graph;
+    uint32_t *ops; /* ids, ascending */
+    uint32_t n_ops, n_drawn;
+    uint32_t *index;   /* by op id: place in ops, UINT32_MAX: left out */
+    uint32_t *text_at; /* by string id: place among the page's strings, UINT32_MAX: unused */
+    int64_t shortest_ns;
+};
+
+static void note_drawn(const struct slices *slices, int64_t *longest)
+{
+    for (uint32_t d = 0; d < slices->n_devices; d++)
+        for (int replayed = 0; replayed < 2; replayed++) {
+            const struct slice_track *track = &(replayed ? slices->replayed : slices->measured)[d];
+            for (uint32_t i = 0; i < track->n; i++)
+                if (track->at[i].dur_ns > longest[track->at[i].op])
+                    longest[track->at[i].op] = track->at[i].dur_ns;
+        }
+}
+
+static int compare_longest_first(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x < y) - (x > y);
+}
+
+/* Fills page->ops and page->index; longest[op] is -1 for ops that no track shows. */
+static int choose_ops(struct page *page, const struct report_facts *f, int64_t *longest)
+{
+    uint32_t n = page->graph->n_ops, n_wanted = 0;
+    for (uint32_t i = 0; i < f->n_path; i++)
+        longest[f->path[i].op] = INT64_MAX;
+    for (uint32_t op = 0; op < n; op++)
+        n_wanted += longest[op] >= 0;
+    page->n_drawn = n_wanted;
+    if (n_wanted > MAX_PAGE_OPS) {
+        int64_t *sorted = malloc(n * sizeof *sorted);
+        if (!sorted)
+            return -1;
+        memcpy(sorted, longest, n * sizeof *sorted);
+        qsort(sorted, n, sizeof *sorted, compare_longest_first);
+        page->shortest_ns = sorted[MAX_PAGE_OPS];
+        free(sorted);
+    }
+    for (uint32_t op = 0; op < n; op++) {
+        /* of equally long ones at the limit, the first */
+        bool kept =
+            longest[op] >= 0 && (n_wanted <= MAX_PAGE_OPS || longest[op] > page->shortest_ns ||
+                                 longest[op] == INT64_MAX);
+        page->index[op] = kept ? page->n_ops : UINT32_MAX;
+        if (kept)
+            page->ops[page->n_ops++] = op;
+    }
+    return 0;
+}
+
+static int page_init(struct page *page, const struct report_facts *f, const struct slices *slices)
+{
+    const struct dpro_graph *g = f->report->graph;
+    *page = (struct page){.graph = g};
+    int64_t *longest = malloc(((size_t)g->n_ops + 1) * sizeof *longest);
+    page->ops = malloc(((size_t)g->n_ops + 1) * sizeof *page->ops);
+    page->index = malloc(((size_t)g->n_ops + 1) * sizeof *page->index);
+    page->text_at = malloc(((size_t)g->names.n + 1) * sizeof *page->text_at);
+    int rc = longest && page->ops && page->index && page->text_at ? 0 : -1;
+    if (rc == 0) {
+        memset(longest, 0xFF, ((size_t)g->n_ops + 1) * sizeof *longest);
+        memset(page->text_at, 0xFF, ((size_t)g->names.n + 1) * sizeof *page->text_at);
+        note_drawn(slices, longest);
+        rc = choose_ops(page, f, longest);
+    }
+    free(longest);
+    return rc;
+}
+
+static void page_fini(struct page *page)
+{
+    free(page->ops);
+    free(page->index);
+    free(page->text_at);
+}
+
+/* Writes the strings that ops use, and remembers their places. */
+static void write_strings(struct writer *w, struct page *page)
+{
+    const struct dpro_graph *g = page->graph;
+    uint32_t n = 0;
+    writer_newline(w);
+    writer_key(w, "strings");
+    writer_open(w, '[');
+    for (int what = 0; what < 3; what++) {
+        const uint32_t *ids = what == 0 ? g->name : g->tensor;
+        uint32_t n_ids = what == 2 ? g->n_collectives : page->n_ops;
+        for (uint32_t i = 0; i < n_ids && (what == 2 || ids); i++) {
+            uint32_t id = what == 2 ? g->collectives[i].name : ids[page->ops[i]];
+            if (id >= g->names.n || page->text_at[id] != UINT32_MAX)
+                continue;
+            page->text_at[id] = n++;
+            writer_string_n(w, strtab_get(&g->names, id), strtab_len(&g->names, id));
+        }
+    }
+    writer_close(w, ']');
+}
+
+static void write_devices(struct writer *w, const struct page *page)
+{
+    const struct dpro_graph *g = page->graph;
+    writer_newline(w);
+    writer_key(w, "devices");
+    writer_open(w, '[');
+    for (dpro_device_id d = 0; d < g->n_devices; d++) {
+        struct dpro_device device = dpro_graph_device(g, d);
+        writer_open(w, '[');
+        writer_json_int(w, device.rank);
+        writer_json_int(w, device.kind);
+        writer_string(w, device.name);
+        writer_close(w, ']');
+    }
+    writer_close(w, ']');
+}
+
+/* Columns by op; a missing column means zeros. */
+static void write_ops(struct writer *w, const struct page *page)
+{
+    const struct dpro_graph *g = page->graph;
+    writer_newline(w);
+    writer_key(w, "kinds");
+    writer_open(w, '[');
+    for (int k = 0; k < DPRO_N_OP_KINDS; k++)
+        writer_string(w, dpro_op_kind_name(k));
+    writer_close(w, ']');
+    static const char *const columns[] = {"id", "name", "kind", "device", "gap", "bytes", "tensor"};
+    writer_newline(w);
+    writer_key(w, "ops");
+    writer_open(w, '{');
+    for (size_t c = 0; c < sizeof columns / sizeof *columns; c++) {
+        if ((c == 4 && !g->gap_ns) || (c == 5 && !g->size_bytes) || (c == 6 && !g->tensor))
+            continue;
+        writer_newline(w);
+        writer_key(w, columns[c]);
+        writer_open(w, '[');
+        for (uint32_t i = 0, before = 0; i < page->n_ops; i++) {
+            dpro_op_id op = page->ops[i];
+            const int64_t value[] = {
+                (int64_t)op - before,
+                page->text_at[g->name[op]],
+                g->kind[op],
+                g->device[op] < g->n_devices ? (int64_t)g->device[op] : -1,
+                c == 4 ? g->gap_ns[op] : 0,
+                c == 5 ? (int64_t)g->size_bytes[op] : 0,
+                c == 6 ? (g->tensor[op] ? (int64_t)page->text_at[g->tensor[op]] + 1 : 0) : 0,
+            };
+            before = op;
+            writer_json_int(w, value[c]);
+        }
+        writer_close(w, ']');
+    }
+    writer_close(w, '}');
+}
+
+/* A track's slices as columns: op (place in ops, difference to the slice before), start
+ * (difference), duration, and which slices are waiting, for which collective. */
+static void write_track(struct writer *w, const struct page *page, const struct slice_track *track,
+                        dpro_device_id device, bool replayed)
+{
+    static const char *const columns[] = {"op", "start", "dur", "waiting"};
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < track->n; i++)
+        n += page->index[track->at[i].op] != UINT32_MAX;
+    if (n == 0)
+        return;
+    writer_newline(w);
+    writer_open(w, '{');
+    writer_key(w, "device");
+    writer_json_int(w, device);
+    writer_key(w, "replayed");
+    writer_json_int(w, replayed);
+    for (int c = 0; c < 4; c++) {
+        int64_t before = 0;
+        uint32_t at = 0;
+        writer_key(w, columns[c]);
+        writer_open(w, '[');
+        for (uint32_t i = 0; i < track->n; i++) {
+            const struct slice *s = &track->at[i];
+            uint32_t op = page->index[s->op];
+            if (op == UINT32_MAX)
+                continue;
+            if (c == 3 && s->waiting) {
+                writer_json_int(w, at);
+                writer_json_int(w, page->text_at[page->graph->collectives[s->collective].name]);
+            } else if (c < 3) {
+                int64_t value = c == 0 ? (int64_t)op : c == 1 ? s->start_ns : s->dur_ns;
+                writer_json_int(w, c == 2 ? value : value - before);
+                before = value;
+            }
+            at++;
+        }
+        writer_close(w, ']');
+    }
+    writer_close(w, '}');
+}
+
+static void write_path(struct writer *w, const struct report_facts *f, const struct page *page)
+{
+    static const char *const columns[] = {"op", "start", "dur", "gap"};
+    writer_newline(w);
+    writer_key(w, "path");
+    writer_open(w, '{');
+    for (int c = 0; c < 4; c++) {
+        int64_t before = 0;
+        writer_key(w, columns[c]);
+        writer_open(w, '[');
+        for (uint32_t i = 0; i < f->n_path; i++) {
+            const struct dpro_critical_op *p = &f->path[i];
+            int64_t value = c == 0   ? (int64_t)page->index[p->op]
+                            : c == 1 ? p->start_ns
+                            : c == 2 ? p->dur_ns
+                                     : p->gap_ns;
+            writer_json_int(w, c < 2 ? value - before : value);
+            before = value;
+        }
+        writer_close(w, ']');
+    }
+    writer_close(w, '}');
+    writer_newline(w);
+    writer_key(w, "names");
+    writer_open(w, '[');
+    for (uint32_t i = 0; i < f->n_names && i < 200; i++) {
+        const struct name_fact *name = &f->names[i];
+        writer_open(w, '[');
+        writer_string(w, name->name);
+        writer_string(w, dpro_op_kind_name(name->kind));
+        writer_json_int(w, name->rank);
+        writer_json_int(w, name->n_ranks);
+        writer_json_int(w, name->count);
+        writer_json_int(w, name->dur_ns);
+        writer_close(w, ']');
+    }
+    writer_close(w, ']');
+}
+
+static void write_data(struct writer *w, struct report_facts *f, const struct slices *slices,
+                       struct page *page)
+{
+    writer_open(w, '{');
+    writer_key(w, "report");
+    json_write_report(w, f, false);
+    writer_newline(w);
+    writer_key(w, "assumptions");
+    writer_open(w, '[');
+    char text[256];
+    const char *line;
+    for (size_t i = 0; (line = facts_assumption(f, i, text, sizeof text)); i++)
+        writer_string(w, line);
+    writer_close(w, ']');
+    writer_newline(w);
+    writer_key(w, "drawn");
+    writer_open(w, '[');
+    writer_json_int(w, page->n_ops);
+    writer_json_int(w, page->n_drawn);
+    writer_json_int(w, page->shortest_ns);
+    writer_close(w, ']');
+    write_strings(w, page);
+    write_devices(w, page);
+    write_ops(w, page);
+    writer_newline(w);
+    writer_key(w, "tracks");
+    writer_open(w, '[');
+    for (dpro_device_id d = 0; d < slices->n_devices; d++) {
+        write_track(w, page, &slices->measured[d], d, false);
+        write_track(w, page, &slices->replayed[d], d, true);
+    }
+    writer_close(w, ']');
+    write_path(w, f, page);
+    writer_close(w, '}');
+}
+
+int html_write(struct writer *w, struct report_facts *f, const struct slices *slices,
+               struct dpro_error *err)
+{
+    struct page page;
+    int rc = page_init(&page, f, slices);
+    if (rc == 0) {
+        writer_text(w, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+                       "<meta name=\"viewport\" content=\"width=device-width\">\n"
+                       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+                       "style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n"
+                       "<title>dpro replay</title>\n<style>\n");
+        writer_put(w, asset_report_css, asset_report_css_size);
+        writer_text(w, "</style>\n</head>\n<body>\n<noscript>This page needs JavaScript. The same "
+                       "facts are in replay.json beside it.</noscript>\n"
+                       "<script type=\"application/json\" id=\"data\">\n");
+        w->need_comma = false;
+        write_data(w, f, slices, &page);
+        writer_text(w, "\n</script>\n<script>\n");
+        writer_put(w, asset_timeline_js, asset_timeline_js_size);
+        writer_put(w, asset_report_js, asset_report_js_size);
+        writer_text(w, "</script>\n</body>\n</html>\n");
+    }
+    page_fini(&page);
+    return rc < 0 ? dpro_error_nomem(err) : 0;
+}

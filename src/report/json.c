@@ -1,0 +1,303 @@
+/* report/json.c: the replay as JSON, schema dpro.replay/1. Keys are never renamed or dropped;
+ * what is unknown is null. */
+#include "report/facts.h"
+
+static void key_ms(struct writer *w, const char *key, int64_t ns)
+{
+    writer_key(w, key);
+    writer_json_ms(w, ns);
+}
+
+static void key_ms_or_null(struct writer *w, const char *key, int64_t ns)
+{
+    writer_key(w, key);
+    if (ns < 0)
+        writer_null(w);
+    else
+        writer_json_ms(w, ns);
+}
+
+static void key_int(struct writer *w, const char *key, int64_t value)
+{
+    writer_key(w, key);
+    writer_json_int(w, value);
+}
+
+static void key_text(struct writer *w, const char *key, const char *value)
+{
+    writer_key(w, key);
+    writer_string(w, value);
+}
+
+static void key_pct_if(struct writer *w, const char *key, bool known, double value)
+{
+    writer_key(w, key);
+    if (known)
+        writer_json_fixed(w, value, 3);
+    else
+        writer_null(w);
+}
+
+static const char *file_kind(enum dpro_file_kind kind)
+{
+    switch (kind) {
+    case DPRO_FILE_KINETO:
+        return "kineto";
+    case DPRO_FILE_EXECUTION_TRACE:
+        return "execution-trace";
+    case DPRO_FILE_OTHER:
+        break;
+    }
+    return NULL;
+}
+
+static void write_trace(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_trace *trace = f->report->trace;
+    writer_key(w, "trace");
+    writer_open(w, '{');
+    key_text(w, "framework", dpro_trace_framework(trace));
+    key_int(w, "world_size", dpro_trace_world_size(trace));
+    writer_key(w, "ranks_present");
+    writer_open(w, '[');
+    for (size_t r = 0; r < dpro_trace_n_ranks(trace); r++)
+        writer_json_int(w, dpro_trace_rank(trace, r));
+    writer_close(w, ']');
+    key_int(w, "iterations", f->n_measured);
+    writer_key(w, "files");
+    writer_open(w, '[');
+    for (size_t i = 0; i < dpro_trace_n_files(trace); i++) {
+        struct dpro_file_info info = dpro_trace_file(trace, i);
+        if (!file_kind(info.kind))
+            continue;
+        writer_newline(w);
+        writer_open(w, '{');
+        key_text(w, "path", info.path);
+        key_text(w, "kind", file_kind(info.kind));
+        key_int(w, "rank", info.rank);
+        key_int(w, "bytes", (int64_t)info.size_bytes);
+        key_int(w, "events", (int64_t)info.n_events);
+        writer_key(w, "truncated");
+        writer_bool(w, info.truncated);
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+static void write_times(struct writer *w, const struct report_facts *f)
+{
+    writer_newline(w);
+    writer_key(w, "measured");
+    writer_open(w, '{');
+    key_ms_or_null(w, "iteration_ms", f->measured_ns);
+    key_ms_or_null(w, "median_ms", f->median_ns);
+    key_ms_or_null(w, "std_ms", f->std_ns);
+    writer_key(w, "per_iteration_ms");
+    writer_open(w, '[');
+    for (uint32_t i = 0; i < f->n_measured; i++)
+        writer_json_ms(w, f->measured[i]);
+    writer_close(w, ']');
+    writer_close(w, '}');
+
+    writer_newline(w);
+    writer_key(w, "predicted");
+    writer_open(w, '{');
+    key_ms_or_null(w, "iteration_ms", f->predicted_ns);
+    key_ms_or_null(w, "p50_ms", f->p50_ns);
+    key_ms_or_null(w, "p95_ms", f->p95_ns);
+    writer_close(w, '}');
+    key_pct_if(w, "error_pct", f->comparable, f->error_pct);
+    writer_key(w, "what_if");
+    writer_bool(w, f->report->what_if);
+    writer_newline(w);
+}
+
+static void write_checks(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_validation *v = f->report->validation;
+    const struct dpro_daydream *d = f->report->daydream;
+    bool known = v && v->n > 0;
+    writer_newline(w);
+    writer_key(w, "validation");
+    writer_open(w, '{');
+    key_text(w, "method", v && v->method ? v->method : "none");
+    key_pct_if(w, "mean_abs_error_pct", known, known ? v->mean_abs_error_pct : 0);
+    key_pct_if(w, "max_abs_error_pct", known, known ? v->max_abs_error_pct : 0);
+    key_pct_if(w, "mean_error_pct", known, known ? v->mean_error_pct : 0);
+    key_pct_if(w, "measured_std_pct", known, known ? v->measured_std_pct : 0);
+    key_int(w, "predictions", v ? v->n : 0);
+    writer_close(w, '}');
+
+    writer_newline(w);
+    writer_key(w, "daydream");
+    writer_open(w, '{');
+    key_ms_or_null(w, "iteration_ms", d ? d->iteration_ns : -1);
+    key_pct_if(w, "error_pct", d && f->comparable, f->daydream_error_pct);
+    writer_key(w, "bandwidth_bytes_per_s");
+    if (d)
+        writer_json_fixed(w, d->bandwidth_bytes_per_s, 0);
+    else
+        writer_null(w);
+    writer_close(w, '}');
+}
+
+static void write_ranks(struct writer *w, const struct report_facts *f)
+{
+    writer_newline(w);
+    writer_key(w, "ranks");
+    writer_open(w, '[');
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        const struct dpro_rank_time *t = &f->ranks[r].time;
+        writer_newline(w);
+        writer_open(w, '{');
+        key_int(w, "rank", t->rank);
+        key_ms(w, "iteration_ms", t->iteration_ns);
+        key_ms(w, "forward_ms", t->forward_ns);
+        key_ms(w, "backward_ms", t->backward_ns);
+        key_ms(w, "update_ms", t->update_ns);
+        key_ms(w, "input_ms", t->input_ns);
+        key_ms(w, "communication_ms", t->communication_ns);
+        key_ms(w, "exposed_communication_ms", t->exposed_communication_ns);
+        key_ms(w, "wait_for_peers_ms", t->wait_for_peers_ns);
+        key_ms(w, "idle_ms", t->idle_ns);
+        writer_key(w, "waited_most_for");
+        if (t->waited_most_for < 0)
+            writer_null(w);
+        else
+            writer_json_int(w, t->waited_most_for);
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+}
+
+static void write_path_ops(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_graph *g = f->report->graph;
+    writer_key(w, "ops");
+    writer_open(w, '[');
+    for (uint32_t i = 0; i < f->n_path; i++) {
+        struct dpro_op op = dpro_graph_op(g, f->path[i].op);
+        writer_newline(w);
+        writer_open(w, '{');
+        key_text(w, "name", op.name);
+        key_int(w, "rank", op.rank);
+        key_text(w, "device",
+                 op.device == DPRO_NO_DEVICE ? NULL : dpro_graph_device(g, op.device).name);
+        key_text(w, "kind", dpro_op_kind_name(op.kind));
+        key_ms(w, "start_ms", f->path[i].start_ns);
+        key_ms(w, "duration_ms", f->path[i].dur_ns);
+        key_ms(w, "gap_ms", f->path[i].gap_ns);
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+}
+
+static void write_path(struct writer *w, const struct report_facts *f, bool with_ops)
+{
+    writer_newline(w);
+    writer_key(w, "critical_path");
+    writer_open(w, '{');
+    key_ms(w, "length_ms", f->path_ns);
+    writer_key(w, "by_kind_ms");
+    writer_open(w, '{');
+    for (int k = 0; k < DPRO_N_OP_KINDS; k++)
+        if (f->kind_ns[k] > 0)
+            key_ms(w, dpro_op_kind_name(k), f->kind_ns[k]);
+    key_ms(w, "GAP", f->gap_ns);
+    writer_close(w, '}');
+    writer_key(w, "by_rank_ms");
+    writer_open(w, '{');
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        char rank[16];
+        snprintf(rank, sizeof rank, "%d", f->ranks[r].time.rank);
+        key_ms(w, rank, f->ranks[r].path_ns);
+    }
+    writer_close(w, '}');
+    if (with_ops)
+        write_path_ops(w, f);
+    writer_close(w, '}');
+}
+
+static void write_clock(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_graph *g = f->report->graph;
+    writer_newline(w);
+    writer_key(w, "clock");
+    writer_open(w, '{');
+    key_text(w, "method", dpro_graph_clock_method(g));
+    writer_key(w, "hosts");
+    writer_open(w, '[');
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        struct dpro_clock clock = dpro_graph_clock(g, r);
+        char host[32];
+        snprintf(host, sizeof host, "rank %d", clock.rank);
+        writer_newline(w);
+        writer_open(w, '{');
+        key_text(w, "host", host);
+        writer_key(w, "ranks");
+        writer_open(w, '[');
+        writer_json_int(w, clock.rank);
+        writer_close(w, ']');
+        writer_key(w, "offset_ms");
+        if (clock.uncertainty_ns < 0)
+            writer_null(w); /* not tied to the reference */
+        else
+            writer_json_ms(w, clock.offset_ns);
+        key_ms_or_null(w, "uncertainty_ms", clock.uncertainty_ns);
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+void json_write_report(struct writer *w, const struct report_facts *f, bool with_ops)
+{
+    writer_open(w, '{');
+    key_text(w, "schema", "dpro.replay/1");
+    key_text(w, "version", dpro_version());
+    writer_newline(w);
+    write_trace(w, f);
+    write_times(w, f);
+    writer_key(w, "verdict");
+    writer_open(w, '[');
+    for (int i = 0; i < N_VERDICT; i++) {
+        writer_open(w, '{');
+        key_text(w, "title", f->verdict[i].title);
+        key_text(w, "text", f->verdict[i].text);
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+    write_checks(w, f);
+    write_ranks(w, f);
+    write_path(w, f, with_ops);
+    write_clock(w, f);
+    writer_newline(w);
+    writer_key(w, "warnings");
+    writer_open(w, '[');
+    const char *warning;
+    for (size_t i = 0; (warning = facts_warning(f->report, i)); i++) {
+        writer_newline(w);
+        writer_string(w, warning);
+    }
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+int dpro_report_json(const struct dpro_report *report, FILE *out, struct dpro_error *err)
+{
+    struct report_facts facts;
+    struct writer w;
+    int rc = facts_init(&facts, report, err);
+    if (rc < 0)
+        return rc;
+    rc = writer_init_file(&w, out, err);
+    if (rc == 0) {
+        json_write_report(&w, &facts, true);
+        writer_text(&w, "\n");
+        rc = writer_finish(&w, err);
+        writer_fini(&w);
+    }
+    facts_fini(&facts);
+    return rc;
+}

@@ -1,0 +1,428 @@
+/* report.js: builds the page from the embedded data. Names come from traces: they are only ever set
+   as text, never as markup. */
+"use strict";
+
+(function () {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const report = data.report;
+  const model = decodeData(data);
+  const PARTS = [
+    ["forward_ms", "forward", "FW"], ["backward_ms", "backward", "BW"], ["update_ms", "update", "UPDATE"],
+    ["input_ms", "input", "INPUT"], ["exposed_communication_ms", "exposed communication", "COMM"],
+    ["wait_for_peers_ms", "waiting for peers", "WAIT"], ["idle_ms", "idle", "IDLE"],
+  ];
+  const KIND_WORDS = {
+    FW: "forward computation", BW: "backward computation", UPDATE: "optimizer update", INPUT: "input",
+    SEND: "sending", RECV: "receiving", PUSH: "pushing to servers", PULL: "pulling from servers",
+    REDUCE: "adding up received parts", COPY: "memory copies", COLLECTIVE: "collective transfers",
+    LAUNCH: "CPU launch and sync calls", GAP: "gaps between ops",
+  };
+
+  /* ---- small helpers ---- */
+
+  function el(tag, className, ...children) {
+    const e = document.createElement(tag);
+    if (className) e.className = className;
+    for (const child of children.flat())
+      if (child !== null && child !== undefined) e.append(child); /* strings become text nodes */
+    return e;
+  }
+
+  function svg(tag, attributes, text) {
+    const e = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const key in attributes) e.setAttribute(key, attributes[key]);
+    if (text !== undefined) e.textContent = text;
+    return e;
+  }
+
+  const known = (v) => v !== null && v !== undefined;
+  const digits = (ms) => (Math.abs(ms) >= 99.95 ? 1 : Math.abs(ms) >= 0.995 || ms === 0 ? 2 : 3);
+  const ms = (v) => (known(v) ? v.toFixed(digits(v)) + " ms" : "unknown");
+  const ns = (v) => (Math.abs(v) >= 1e6 ? ms(v / 1e6) : Math.abs(v) >= 1e3 ? (v / 1e3).toFixed(2) + " µs" : v + " ns");
+  const pct = (v) => (Math.abs(v) < 9.95 ? v.toFixed(1) : v.toFixed(0)) + " %";
+  const signed = (v) => (v > 0 ? "+" : v < 0 ? "−" : "") + pct(Math.abs(v));
+  const share = (part, whole) => (whole > 0 ? (100 * part) / whole : 0);
+  const color = (name) => "var(--" + name + ")";
+  const plural = (n, word) => n + " " + word + (n === 1 ? "" : "s");
+
+  function bytes(n) {
+    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let u = 0;
+    while (n >= 1024 && u < 4) { n /= 1024; u++; }
+    return (u ? n.toFixed(1) : n) + " " + units[u];
+  }
+
+  function swatch(name) {
+    const s = el("span", "swatch" + (name === "WAIT" ? " hatched" : ""));
+    s.style.backgroundColor = color(name);
+    return s;
+  }
+
+  /* A long name of which both ends stay visible. */
+  function middle(text) {
+    text = text.replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]/g, " ");
+    const tail = text.length > 40 ? 18 : 0;
+    return el("span", "mid", el("span", "head", text.slice(0, text.length - tail)), el("span", "tail", tail ? text.slice(-tail) : ""));
+  }
+
+  /* ---- tooltip ---- */
+
+  const tip = el("div");
+  tip.id = "tip";
+
+  function showTip(event, title, rows) {
+    const table = el("table", "", rows.map(([k, v]) => el("tr", "", el("td", "", k), el("td", "", v))));
+    tip.replaceChildren(el("div", "name", title.length > 300 ? title.slice(0, 300) + "…" : title), table);
+    tip.style.display = "block";
+    const box = tip.getBoundingClientRect();
+    tip.style.left = Math.max(4, Math.min(event.clientX + 14, window.innerWidth - box.width - 8)) + "px";
+    const below = event.clientY + 16;
+    tip.style.top = Math.max(4, below + box.height > window.innerHeight ? event.clientY - box.height - 10 : below) + "px";
+  }
+
+  function hideTip() { tip.style.display = "none"; }
+
+  function withTip(element, title, rows) {
+    element.addEventListener("pointermove", (e) => showTip(e, title, rows));
+    element.addEventListener("pointerleave", hideTip);
+    return element;
+  }
+
+  /* ---- the top of the page ---- */
+
+  function header() {
+    const trace = report.trace, present = trace.ranks_present.length;
+    const what = [trace.framework, present + " of " + plural(trace.world_size, "rank"), plural(trace.iterations, "measured iteration")];
+    return el("header", "", el("h1", "", report.what_if ? "What-if replay" : "Replay"),
+      el("span", "dim", what.join(" · ")), el("span", "grow"), el("span", "dim", "dpro " + report.version));
+  }
+
+  function verdict() {
+    const list = el("dl", "verdict");
+    report.verdict.forEach((line, i) => {
+      const name = i === 0 ? "first" : i === report.verdict.length - 1 ? "next" : "";
+      list.append(el("dt", name, line.title), el("dd", name, line.text));
+    });
+    return el("section", "card", list);
+  }
+
+  function tile(label, value, unit, note, tone) {
+    return el("div", "tile", el("div", "label", label),
+      el("div", "value " + (tone || ""), value, unit ? el("span", "unit", " " + unit) : null), el("div", "note", note));
+  }
+
+  function tiles() {
+    const p = report.predicted, m = report.measured, v = report.validation;
+    const number = (x) => (known(x) ? x.toFixed(digits(x)) : "–");
+    const tone = (e) => (Math.abs(e) < 5 ? "good" : Math.abs(e) < 10 ? "warn" : "bad");
+    const list = [
+      tile("Predicted iteration", number(p.iteration_ms), "ms", known(p.p95_ms) ? "p50 " + ms(p.p50_ms) + ", p95 " + ms(p.p95_ms) : "mean"),
+      tile("Measured iteration", number(m.iteration_ms), known(m.iteration_ms) ? "ms" : "",
+        !report.trace.iterations ? "nothing measured" : "mean of " + report.trace.iterations + (known(m.std_ms) ? ", median " + ms(m.median_ms) + ", σ " + ms(m.std_ms) : "")),
+    ];
+    if (report.what_if) {
+      const change = known(m.iteration_ms) ? share(p.iteration_ms - m.iteration_ms, m.iteration_ms) : null;
+      list.push(tile("Change against the measured", known(change) ? signed(change) : "–", "",
+        known(change) ? ms(Math.abs(p.iteration_ms - m.iteration_ms)) + (change <= 0 ? " faster" : " slower") : "nothing measured"));
+    } else {
+      list.push(tile("Prediction error", known(report.error_pct) ? signed(report.error_pct) : "–", "",
+        known(report.daydream.error_pct) ? "Daydream " + signed(report.daydream.error_pct) : "predicted against measured",
+        known(report.error_pct) ? tone(report.error_pct) : ""));
+    }
+    const left = known(v.mean_abs_error_pct);
+    list.push(tile("Left-out error", left ? pct(v.mean_abs_error_pct) : "–", "",
+      left ? "worst " + pct(v.max_abs_error_pct) + " of " + v.predictions + " predictions" : "too few iterations to check",
+      left ? tone(v.mean_abs_error_pct) : ""));
+    return el("div", "tiles", list);
+  }
+
+  /* ---- the timeline ---- */
+
+  function toggle(text, pressed, onChange) {
+    const b = el("button", "", text);
+    b.type = "button";
+    b.setAttribute("aria-pressed", pressed);
+    b.addEventListener("click", () => {
+      const now = b.getAttribute("aria-pressed") !== "true";
+      b.setAttribute("aria-pressed", now);
+      onChange(now);
+    });
+    return b;
+  }
+
+  function action(text, onClick) {
+    const b = el("button", "", text);
+    b.type = "button";
+    b.addEventListener("click", onClick);
+    return b;
+  }
+
+  function describe(op, track, i) {
+    const device = model.opDevice[op] >= 0 ? model.devices[model.opDevice[op]] : null;
+    const kind = model.kinds[model.opKind[op]], rows = [];
+    rows.push(["kind", track && track.waiting[i] >= 0 ? "waiting for peers" : kind + ", " + (KIND_WORDS[kind] || "")]);
+    if (device) rows.push(["rank, device", device[0] + ", " + device[2]]);
+    if (track) rows.push([track.isPath ? "on the path" : track.replayed ? "replayed" : "measured", ns(track.end[i] - track.start[i]) + " from " + ns(track.start[i])]);
+    if (track && track.isPath && track.gap[i]) rows.push(["gap on the path", ns(track.gap[i])]);
+    else if (model.opGap[op]) rows.push(["gap before", ns(model.opGap[op])]);
+    if (model.opBytes[op]) rows.push(["bytes", bytes(model.opBytes[op])]);
+    if (model.opTensor[op]) rows.push(["tensor", model.strings[model.opTensor[op] - 1]]);
+    if (model.critical[op]) rows.push(["critical", "yes"]);
+    return rows;
+  }
+
+  function timelineCard() {
+    const canvas = el("canvas"), panel = el("div"), found = el("span", "found dim");
+    canvas.tabIndex = 0;
+    canvas.setAttribute("aria-label", "timeline of the measured and the replayed iteration");
+    let view = null, matches = [], at = -1;
+
+    function onSelect(op) {
+      panel.replaceChildren();
+      panel.className = op >= 0 ? "selected" : "";
+      if (op < 0) return;
+      const items = describe(op, null, 0);
+      const r = model.replayedTrack[op], m = model.measuredTrack[op];
+      for (const [name, track, i] of [["measured", m, model.measuredAt[op]], ["replayed", r, model.replayedAt[op]]]) {
+        if (track < 0) continue;
+        const t = model.tracks[track];
+        items.push([name, ns(t.end[i] - t.start[i]) + " from " + ns(t.start[i])]);
+      }
+      panel.append(el("div", "name", model.strings[model.opName[op]]),
+        ...items.map(([k, v]) => el("div", "", el("span", "label", k), v)));
+    }
+
+    function step(by) {
+      if (!matches.length) return;
+      at = (at + by + matches.length) % matches.length;
+      found.textContent = at + 1 + " of " + matches.length;
+      view.goTo(matches[at]);
+    }
+
+    function search(text) {
+      const wanted = text.trim().toLowerCase();
+      matches = [];
+      at = -1;
+      if (!wanted) { found.textContent = ""; view.setMatch(null); return; }
+      const hits = model.strings.map((s) => s.toLowerCase().includes(wanted));
+      const match = new Uint8Array(model.nOps);
+      const startOf = (op) => (model.replayedTrack[op] >= 0 ? model.tracks[model.replayedTrack[op]].start[model.replayedAt[op]]
+        : model.tracks[model.measuredTrack[op]].start[model.measuredAt[op]]);
+      for (let op = 0; op < model.nOps; op++) {
+        if (!hits[model.opName[op]] && !(model.opTensor[op] && hits[model.opTensor[op] - 1])) continue;
+        match[op] = 1;
+        if (model.replayedTrack[op] >= 0 || model.measuredTrack[op] >= 0) matches.push(op);
+      }
+      matches.sort((a, b) => startOf(a) - startOf(b) || a - b);
+      found.textContent = matches.length ? plural(matches.length, "match").replace("matchs", "matches") : "no match";
+      view.setMatch(match);
+    }
+
+    const box = el("input");
+    box.type = "search";
+    box.placeholder = "search ops  ( / )";
+    box.addEventListener("input", () => search(box.value));
+    box.addEventListener("keydown", (e) => {
+      if (e.key === "Enter") step(e.shiftKey ? -1 : 1);
+      else if (e.key === "Escape") { box.value = ""; search(""); canvas.focus(); }
+    });
+    document.addEventListener("keydown", (e) => {
+      if (e.key === "/" && e.target.tagName !== "INPUT") { e.preventDefault(); box.focus(); }
+    });
+
+    const join = (...buttons) => el("span", "join", buttons);
+    const set = (key) => (on) => { view.show[key] = on; view.relayout(); };
+    const many = report.ranks.length > 1;
+    const tools = el("div", "bar-tools", el("h2", "", "Timeline"),
+      join(toggle("measured", true, set("measured")), toggle("replayed", true, set("replayed"))),
+      toggle("critical path only", false, set("criticalOnly")),
+      many ? join(action("open all", () => view.openAll(true)), action("close all", () => view.openAll(false))) : null,
+      action("fit", () => view.fitAll()), el("span", "grow"), box,
+      join(action("‹", () => step(-1)), action("›", () => step(1))), found);
+
+    const key = (k) => el("kbd", "", k);
+    const shades = new Set(model.opKind.map((k) => KIND_COLOR[model.kinds[k]] || "LAUNCH"));
+    if (model.tracks.some((t) => t.waiting.some((w) => w >= 0))) shades.add("WAIT");
+    const legend = el("div", "legend",
+      [["FW", "forward"], ["BW", "backward"], ["UPDATE", "update"], ["INPUT", "input"], ["COMM", "communication"],
+        ["WAIT", "waiting for peers"], ["COPY", "copy, reduce"], ["LAUNCH", "launch, sync"]]
+        .filter(([name]) => shades.has(name)).map(([name, text]) => el("span", "", swatch(name), text)),
+      el("span", "", el("span", "swatch mark"), "on the critical path"), el("span", "grow"),
+      el("span", "", "wheel zooms, drag pans, ", key("w"), " ", key("a"), " ", key("s"), " ", key("d"), ", ", key("f"),
+        " or double click fits, ", key("shift"), "+wheel scrolls"));
+
+    const [shown, drawn, shortest] = data.drawn;
+    const cut = shown < drawn ? el("p", "dim", "Of " + drawn + " ops the " + shown + " that are critical or longer than " + ns(shortest) +
+      " are in this page; timeline.json.gz beside it has all (open it at ui.perfetto.dev).") : null;
+    const holder = el("div", "", canvas);
+    const card = el("section", "card", tools, holder, panel, legend, cut);
+
+    function start() {
+      view = new Timeline(canvas, model, {
+        iterationNs: report.predicted.iteration_ms > 0 ? report.predicted.iteration_ms * 1e6 : -1,
+        onSelect,
+        onHover: (hit, e) => {
+          if (!hit) return hideTip();
+          showTip(e, view.nameOf(hit.track, hit.i), describe(hit.track.op[hit.i], hit.track, hit.i));
+        },
+      });
+    }
+    return { card, start, find: (text) => { box.value = text; search(text); step(1); card.scrollIntoView({ behavior: "smooth" }); } };
+  }
+
+  /* ---- bars ---- */
+
+  function barRow(rows, label, parts, whole, sum) {
+    const bar = el("div", "bar");
+    for (const [name, value, shade] of parts) {
+      if (!(value > 0)) continue;
+      const width = share(value, whole), s = el("span", shade === "WAIT" ? "hatched" : "", width >= 7 ? width.toFixed(0) + " %" : "");
+      s.style.width = width + "%";
+      s.style.backgroundColor = color(shade);
+      s.style.color = color(shade + "-ink");
+      bar.append(withTip(s, name, [["time", ms(value)], ["share", pct(width)]]));
+    }
+    rows.append(el("span", "what", label), bar, el("span", "sum", sum));
+  }
+
+  function breakdown() {
+    const MOST = 512, ranks = report.ranks;
+    const longest = Math.max(...ranks.map((r) => r.iteration_ms), 0);
+    const used = PARTS.filter(([key]) => ranks.some((r) => r[key] > 0));
+    const rows = el("div", "rows" + (ranks.length > 16 ? " long" : ""));
+    for (const r of ranks.slice(0, MOST))
+      barRow(rows, "rank " + r.rank, used.map(([key, name, shade]) => [name, r[key], shade]), longest, ms(r.iteration_ms));
+    return el("section", "card", el("h2", "", "Where each rank's predicted iteration goes"),
+      el("div", "legend above", used.map(([, name, shade]) => el("span", "", swatch(shade), name))), rows,
+      ranks.length > MOST ? el("p", "dim", "The first " + MOST + " of " + ranks.length + " ranks; replay.json has all.") : null);
+  }
+
+  function pathBars() {
+    const path = report.critical_path, whole = path.length_ms;
+    const card = el("section", "card", el("h2", "", "Critical path: " + ms(whole)));
+    if (!(whole > 0)) { card.append(el("p", "dim", "Empty: no op holds the iteration up.")); return card; }
+    const kinds = Object.entries(path.by_kind_ms).filter(([, v]) => v > 0).sort((a, b) => b[1] - a[1]);
+    const rows = el("div", "rows");
+    for (const [kind, v] of kinds)
+      barRow(rows, KIND_WORDS[kind] || kind, [[KIND_WORDS[kind] || kind, v, kind === "GAP" ? "IDLE" : KIND_COLOR[kind] || "LAUNCH"]], kinds[0][1], ms(v) + " · " + pct(share(v, whole)));
+    card.append(el("h3", "", "by kind"), rows);
+    const ranks = Object.entries(path.by_rank_ms).filter(([, v]) => v > 0).sort((a, b) => b[1] - a[1] || a[0] - b[0]);
+    if (report.ranks.length > 1 && ranks.length) {
+      const list = el("div", "rows");
+      for (const [rank, v] of ranks.slice(0, 16))
+        barRow(list, "rank " + rank, [["rank " + rank, v, "FW"]], ranks[0][1], ms(v) + " · " + pct(share(v, whole)));
+      card.append(el("h3", "", "by rank" + (ranks.length > 16 ? ", the first 16 of " + ranks.length : "")), list);
+    }
+    /* the bars are as long as the longest; shares are printed beside them */
+    for (const s of card.querySelectorAll(".bar > span")) s.textContent = "";
+    return card;
+  }
+
+  function topOps(find) {
+    const whole = report.critical_path.length_ms, body = el("tbody");
+    for (const [name, kind, rank, nRanks, count, dur] of data.names.slice(0, 25)) {
+      const b = el("button", "", middle(name));
+      b.type = "button";
+      b.addEventListener("click", () => find(name));
+      withTip(b, name, [["click", "find in the timeline"]]);
+      body.append(el("tr", "", el("td", "op", b), el("td", "kind", swatch(KIND_COLOR[kind] || "LAUNCH"), kind),
+        el("td", "num", nRanks === 1 ? "rank " + rank : nRanks + " ranks"), el("td", "num", String(count)),
+        el("td", "num", (dur / 1e6).toFixed(3)), el("td", "num", pct(share(dur / 1e6, whole)))));
+    }
+    const head = el("tr", "", el("th", "", "op"), el("th", "", "kind"), el("th", "num", "where"), el("th", "num", "count"),
+      el("th", "num", "ms"), el("th", "num", "share"));
+    return el("section", "card", el("h2", "", "Top critical ops"),
+      data.names.length ? el("div", "scroll", el("table", "", el("thead", "", head), body)) : el("p", "dim", "None."));
+  }
+
+  /* ---- how far to trust it ---- */
+
+  function validationChart() {
+    const values = report.measured.per_iteration_ms, p = report.predicted.iteration_ms;
+    if (!values.length || !known(p)) return el("p", "dim", "Nothing was measured.");
+    const W = 620, H = 210, left = 56, right = 106, top = 12, bottom = 30;
+    const all = report.what_if ? values : values.concat(p);
+    let lo = Math.min(...all, p), hi = Math.max(...all, p);
+    const pad = Math.max((hi - lo) * 0.15, hi * 0.01);
+    lo = Math.max(0, lo - pad);
+    hi += pad;
+    const x = (i) => left + (values.length === 1 ? 0.5 : (i + 0.5) / values.length) * (W - left - right);
+    const y = (v) => top + (1 - (v - lo) / (hi - lo)) * (H - top - bottom);
+    const root = svg("svg", { viewBox: "0 0 " + W + " " + H, role: "img" });
+    const step = [1, 2, 5, 10].map((m) => m * Math.pow(10, Math.floor(Math.log10((hi - lo) / 4)))).find((s) => s >= (hi - lo) / 5);
+    const places = Math.max(0, Math.min(4, -Math.floor(Math.log10(step) + 1e-9)));
+    for (let k = Math.ceil(lo / step); k * step <= hi; k++) {
+      root.append(svg("line", { x1: left, x2: W - right, y1: y(k * step), y2: y(k * step), style: "stroke: var(--soft)" }),
+        svg("text", { x: left - 8, y: y(k * step) + 4, "text-anchor": "end" }, (k * step).toFixed(places)));
+    }
+    const v = report.validation;
+    if (known(v.mean_abs_error_pct) && !report.what_if) {
+      const d = (p * v.mean_abs_error_pct) / 100, y0 = Math.max(top, y(p + d)), y1 = Math.min(H - bottom, y(p - d));
+      root.append(svg("rect", { x: left, y: y0, width: W - left - right, height: Math.max(1, y1 - y0), style: "fill: var(--COMM); opacity: 0.13" }));
+    }
+    const mean = report.measured.iteration_ms;
+    root.append(
+      svg("line", { x1: left, x2: W - right, y1: y(mean), y2: y(mean), style: "stroke: var(--BW); stroke-dasharray: 5 4" }),
+      svg("line", { x1: left, x2: W - right, y1: y(p), y2: y(p), style: "stroke: var(--COMM); stroke-width: 2" }));
+    let yMean = y(mean) + 4, yPredicted = y(p) + 4;
+    if (Math.abs(yMean - yPredicted) < 13) {
+      const centre = (yMean + yPredicted) / 2, up = mean >= p ? -7 : 7;
+      yMean = centre + up;
+      yPredicted = centre - up;
+    }
+    root.append(svg("text", { x: W - right + 6, y: yMean, style: "fill: var(--BW)" }, "measured mean"),
+      svg("text", { x: W - right + 6, y: yPredicted, style: "fill: var(--COMM)" }, "predicted"));
+    const every = Math.ceil(values.length / 12);
+    values.forEach((value, i) => {
+      const dot = svg("circle", { cx: x(i), cy: y(value), r: values.length > 60 ? 2 : 4.5, style: "fill: var(--BW); stroke: var(--card)" });
+      root.append(withTip(dot, "iteration " + (i + 1), [["measured", ms(value)], ["predicted", ms(p)], ["difference", signed(share(p - value, value))]]));
+      if (i % every === 0) root.append(svg("text", { x: x(i), y: H - bottom + 16, "text-anchor": "middle" }, i + 1));
+    });
+    root.append(svg("text", { x: left - 8, y: H - bottom + 16, "text-anchor": "end" }, "ms"));
+    return root;
+  }
+
+  function validation() {
+    const v = report.validation, list = el("dl", "facts");
+    const fact = (k, value) => list.append(el("dt", "", k), el("dd", "", value));
+    if (known(v.mean_abs_error_pct)) {
+      fact("method", v.method + ", " + plural(v.predictions, "prediction"));
+      fact("error of left-out iterations, mean", pct(v.mean_abs_error_pct));
+      fact("error of left-out iterations, worst", pct(v.max_abs_error_pct));
+      fact("bias (signed mean)", signed(v.mean_error_pct));
+      fact("the measured iterations' own spread", pct(v.measured_std_pct));
+    } else fact("self-validation", "none: too few iterations; record 10 or more");
+    if (known(report.daydream.iteration_ms))
+      fact("Daydream (one rank, peers never waited for)", ms(report.daydream.iteration_ms) + (known(report.daydream.error_pct) ? ", " + signed(report.daydream.error_pct) : ""));
+    return el("section", "card", el("h2", "", "Self-validation: measured iterations against the prediction"), validationChart(), list);
+  }
+
+  function notes() {
+    const card = el("section", "card");
+    if (report.warnings.length)
+      card.append(el("h2", "", plural(report.warnings.length, "warning")), el("ul", "", report.warnings.map((w) => el("li", "", w))), el("h3"));
+    card.append(el("h2", "", "What this assumes"), el("ul", "", data.assumptions.map((a) => el("li", "", a))));
+    return card;
+  }
+
+  function clockAndFiles() {
+    const card = el("section", "card"), hosts = report.clock.hosts;
+    if (report.clock.method !== "none" && hosts.length > 1) {
+      const body = el("tbody", "", hosts.slice(0, 512).map((h) => el("tr", "", el("td", "", h.host),
+        el("td", "num", known(h.offset_ms) ? h.offset_ms.toFixed(3) : "unknown"), el("td", "num", known(h.uncertainty_ms) ? h.uncertainty_ms.toFixed(3) : "–"))));
+      card.append(el("h2", "", "Clock offsets (" + report.clock.method + ")"), el("table", "", el("thead", "", el("tr", "",
+        el("th", "", "host"), el("th", "num", "offset, ms"), el("th", "num", "uncertainty, ms"))), body), el("h3"));
+    }
+    const files = report.trace.files;
+    const list = el("details", "", el("summary", "", plural(files.length, "trace file")),
+      el("ul", "", files.slice(0, 512).map((f) => el("li", "", f.path + " (" + f.kind + ", rank " + f.rank + ", " + bytes(f.bytes) + (f.truncated ? ", cut off" : "") + ")"))));
+    card.append(list);
+    return card;
+  }
+
+  const timeline = timelineCard();
+  document.body.append(el("main", "", header(), verdict(), tiles(), timeline.card,
+    el("div", "grid", el("div", "stack", breakdown(), topOps(timeline.find), notes()),
+      el("div", "stack", pathBars(), validation(), clockAndFiles()))), tip);
+  timeline.start();
+})();

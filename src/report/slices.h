@@ -1,0 +1,39 @@
+/* report/slices.h: what a timeline draws: per device a measured and a replayed track of slices. */
+#ifndef REPORT_SLICES_H
+#define REPORT_SLICES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <dpro/graph.h>
+#include <dpro/replay.h>
+
+struct slice {
+    int64_t start_ns, dur_ns; /* from the graph's zero, or the replayed iteration's start */
+    dpro_op_id op;
+    uint32_t collective; /* of a waiting slice */
+    bool waiting;        /* the part before a collective's last rank arrived */
+};
+
+/* Sorted by start; slices nest or are apart, never overlap in part. */
+struct slice_track {
+    struct slice *at;
+    uint32_t n;
+};
+
+struct slices {
+    struct slice *all;
+    uint32_t n_devices;
+    struct slice_track *measured, *replayed; /* by device */
+};
+
+int slices_init(struct slices *slices, const struct dpro_graph *graph,
+                const struct dpro_replay *replay, struct dpro_error *err);
+void slices_fini(struct slices *slices);
+
+/* When a collective's last rank arrived in the replay, and which member that was (index into the
+ * graph's members). */
+uint32_t slices_last_member(const struct dpro_graph *graph, const struct dpro_replay *replay,
+                            uint32_t collective);
+
+#endif

@@ -1,0 +1,472 @@
+/* report/text.c: the replay for a terminal: a verdict first, then the tables it rests on. At most
+ * 100 columns; whatever bytes a trace holds, lines stay lines. */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "base/utf8.h"
+#include "graph/graph.h"
+#include "report/columns.h"
+#include "report/facts.h"
+
+#define COLUMNS      100
+#define MAX_COLS     12
+#define NAME_COLUMNS 54
+#define MANY_RANKS   16
+#define TOP_OPS      12
+
+/* Words of `text` in lines of at most COLUMNS, all but the first indented. */
+static void write_wrapped(struct writer *w, const char *first, int indent, const char *text)
+{
+    writer_text(w, first);
+    int at = columns_of(first);
+    for (; at < indent; at++)
+        writer_text(w, " ");
+    bool line_start = true;
+    while (*text) {
+        size_t len = strcspn(text, " ");
+        char word[COLUMNS * 4 + 1];
+        size_t cut = len < COLUMNS - (size_t)indent ? len : COLUMNS - (size_t)indent;
+        while (cut < len && cut > 1 && ((unsigned char)text[cut] & 0xC0) == 0x80)
+            cut--;
+        memcpy(word, text, cut);
+        word[cut] = '\0';
+        int columns = columns_of(word);
+        if (!line_start && at + 1 + columns > COLUMNS) {
+            writer_printf(w, "\n%*s", indent, "");
+            at = indent;
+            line_start = true;
+        }
+        if (!line_start) {
+            writer_text(w, " ");
+            at++;
+        }
+        writer_text(w, word);
+        at += columns;
+        line_start = false;
+        text += cut;
+        while (*text == ' ')
+            text++;
+    }
+    writer_text(w, "\n");
+}
+
+/* ---- tables ---- */
+
+struct cell {
+    char text[NAME_COLUMNS * 4];
+};
+
+struct table {
+    int n_cols;
+    bool left[MAX_COLS]; /* else right-aligned */
+    ARRAY(struct cell) cells;
+    bool failed;
+};
+
+static void cell(struct table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void cell(struct table *t, const char *format, ...)
+{
+    struct cell c;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(c.text, sizeof c.text, format, args);
+    va_end(args);
+    t->failed |= array_push(&t->cells, c) < 0;
+}
+
+static void cell_fixed(struct table *t, double value, int digits, const char *unit)
+{
+    char text[TIME_TEXT];
+    if (writer_format_fixed(text, sizeof text, value, digits) < 0)
+        strcpy(text, "?");
+    cell(t, "%s%s", text, unit);
+}
+
+static int ms_digits(const struct report_facts *f)
+{
+    return f->predicted_ns < 10000000 ? 3 : f->predicted_ns < 100000000 ? 2 : 1;
+}
+
+static void cell_ms(struct table *t, const struct report_facts *f, int64_t ns)
+{
+    cell_fixed(t, (double)ns / 1e6, ms_digits(f), "");
+}
+
+static int table_widths(const struct table *t, int widths[MAX_COLS])
+{
+    int total = 2 * t->n_cols;
+    memset(widths, 0, MAX_COLS * sizeof *widths);
+    for (size_t i = 0; i < t->cells.n; i++) {
+        int columns = columns_of(t->cells.at[i].text), c = (int)(i % (size_t)t->n_cols);
+        if (columns > widths[c])
+            widths[c] = columns;
+    }
+    for (int c = 0; c < t->n_cols; c++)
+        total += widths[c];
+    return total;
+}
+
+/* The first row is the header. */
+static void table_write(struct writer *w, struct table *t)
+{
+    int widths[MAX_COLS];
+    table_widths(t, widths);
+    if (t->failed)
+        writer_text(w, "  (out of memory)\n");
+    for (size_t i = 0; i < t->cells.n && !t->failed; i++) {
+        int c = (int)(i % (size_t)t->n_cols);
+        bool last = c == t->n_cols - 1;
+        const char *text = t->cells.at[i].text;
+        int pad = widths[c] - columns_of(text);
+        if (!last || text[0] != '\0')
+            writer_printf(w, "  %*s%s", t->left[c] ? 0 : pad, "", text);
+        if (t->left[c] && !last)
+            writer_printf(w, "%*s", pad, "");
+        if (last)
+            writer_text(w, "\n");
+    }
+    array_fini(&t->cells);
+}
+
+/* ---- sections ---- */
+
+static void write_verdict(struct writer *w, const struct report_facts *f)
+{
+    for (int i = 0; i < N_VERDICT; i++)
+        write_wrapped(w, f->verdict[i].title, 15, f->verdict[i].text);
+}
+
+#define N_PARTS 7
+static const char *const part_names[N_PARTS] = {"forward", "backward", "update", "input",
+                                                "exposed", "waiting",  "idle"};
+
+static void rank_parts(const struct dpro_rank_time *t, int64_t parts[N_PARTS])
+{
+    parts[0] = t->forward_ns;
+    parts[1] = t->backward_ns;
+    parts[2] = t->update_ns;
+    parts[3] = t->input_ns;
+    parts[4] = t->exposed_communication_ns;
+    parts[5] = t->wait_for_peers_ns;
+    parts[6] = t->idle_ns;
+}
+
+static int compare_waiting(const void *a, const void *b, void *arg)
+{
+    const struct rank_fact *ranks = arg;
+    const struct rank_fact *x = &ranks[*(const uint32_t *)a], *y = &ranks[*(const uint32_t *)b];
+    if (x->time.wait_for_peers_ns != y->time.wait_for_peers_ns)
+        return x->time.wait_for_peers_ns < y->time.wait_for_peers_ns ? -1 : 1;
+    return (x->time.rank > y->time.rank) - (x->time.rank < y->time.rank);
+}
+
+static void breakdown_rows(struct table *t, const struct report_facts *f, const uint32_t *shown,
+                           uint32_t n_shown, const bool *used, bool with_all, int digits)
+{
+    static const char *const which[] = {"least", "median", "most"};
+    bool many = f->n_ranks > MANY_RANKS;
+    cell(t, "rank");
+    cell(t, "iteration");
+    for (int p = 0; p < N_PARTS; p++)
+        if (used[p])
+            cell(t, "%s", part_names[p]);
+    if (with_all)
+        cell(t, "all comm");
+    for (uint32_t i = 0; i < n_shown; i++) {
+        const struct dpro_rank_time *time = &f->ranks[shown[i]].time;
+        int64_t parts[N_PARTS];
+        rank_parts(time, parts);
+        if (many)
+            cell(t, "%s %d", which[i], time->rank);
+        else
+            cell(t, "%d", time->rank);
+        cell_fixed(t, (double)time->iteration_ns / 1e6, digits, "");
+        for (int p = 0; p < N_PARTS; p++) {
+            char ms[TIME_TEXT], share[TIME_TEXT];
+            if (!used[p])
+                continue;
+            writer_format_fixed(ms, sizeof ms, (double)parts[p] / 1e6, digits);
+            writer_format_fixed(share, sizeof share, facts_pct(parts[p], time->iteration_ns), 0);
+            cell(t, "%s %2s%%", ms, share);
+        }
+        if (with_all)
+            cell_fixed(t, (double)time->communication_ns / 1e6, digits, "");
+    }
+}
+
+static void write_breakdown(struct writer *w, const struct report_facts *f)
+{
+    bool used[N_PARTS] = {[6] = true}, any_comm = false;
+    uint32_t *shown = malloc((f->n_ranks + 1) * sizeof *shown), n_shown = f->n_ranks;
+    if (!shown) {
+        writer_text(w, "\n(out of memory)\n");
+        return;
+    }
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        int64_t parts[N_PARTS];
+        rank_parts(&f->ranks[r].time, parts);
+        for (int p = 0; p < N_PARTS; p++)
+            used[p] |= parts[p] != 0;
+        any_comm |= f->ranks[r].time.communication_ns != 0;
+        shown[r] = r;
+    }
+    writer_text(w, "\nWhere the predicted iteration goes, in ms and % of it");
+    if (f->n_ranks > MANY_RANKS) {
+        qsort_r(shown, f->n_ranks, sizeof *shown, compare_waiting, f->ranks);
+        shown[1] = shown[f->n_ranks / 2];
+        shown[2] = shown[f->n_ranks - 1];
+        n_shown = 3;
+        writer_printf(w, " (%u ranks: least, median and most waiting)", f->n_ranks);
+    }
+    writer_text(w, "\n");
+    /* what does not fit goes: first a column, then decimals */
+    struct table t;
+    for (int digits = ms_digits(f), with_all = any_comm;;) {
+        int widths[MAX_COLS];
+        t = (struct table){.n_cols = 2 + with_all};
+        for (int p = 0; p < N_PARTS; p++)
+            t.n_cols += used[p];
+        breakdown_rows(&t, f, shown, n_shown, used, with_all, digits);
+        if (table_widths(&t, widths) <= COLUMNS || (with_all == 0 && digits == 0))
+            break;
+        if (with_all)
+            with_all = 0;
+        else
+            digits--;
+        array_fini(&t.cells);
+    }
+    table_write(w, &t);
+    free(shown);
+}
+
+static void write_path(struct writer *w, const struct report_facts *f)
+{
+    char time[TIME_TEXT];
+    writer_printf(w, "\nCritical path: %s, by kind\n", facts_time(time, f->path_ns));
+    struct table t = {.n_cols = 4, .left = {true, true}};
+    cell(&t, "kind");
+    cell(&t, "what");
+    cell(&t, "ms");
+    cell(&t, "share");
+    bool used[DPRO_N_OP_KINDS + 1] = {0};
+    for (;;) {
+        int best = -1;
+        int64_t most = 0;
+        for (int k = 0; k <= DPRO_N_OP_KINDS; k++) {
+            int64_t ns = k == DPRO_N_OP_KINDS ? f->gap_ns : f->kind_ns[k];
+            if (!used[k] && ns > most) {
+                most = ns;
+                best = k;
+            }
+        }
+        if (best < 0)
+            break;
+        used[best] = true;
+        bool gap = best == DPRO_N_OP_KINDS;
+        cell(&t, "%s", gap ? "GAP" : dpro_op_kind_name(best));
+        cell(&t, "%s", gap ? "between ops" : facts_kind_words(best));
+        cell_ms(&t, f, most);
+        cell_fixed(&t, facts_pct(most, f->path_ns), 1, "%");
+    }
+    table_write(w, &t);
+}
+
+static int compare_path(const void *a, const void *b, void *arg)
+{
+    const struct rank_fact *ranks = arg;
+    const struct rank_fact *x = &ranks[*(const uint32_t *)a], *y = &ranks[*(const uint32_t *)b];
+    if (x->path_ns != y->path_ns)
+        return x->path_ns > y->path_ns ? -1 : 1;
+    return (x->time.rank > y->time.rank) - (x->time.rank < y->time.rank);
+}
+
+static void write_path_ranks(struct writer *w, const struct report_facts *f)
+{
+    if (f->n_ranks < 2)
+        return;
+    uint32_t *order = malloc(f->n_ranks * sizeof *order);
+    if (!order) {
+        writer_text(w, "\n(out of memory)\n");
+        return;
+    }
+    uint32_t n_on_path = 0;
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        order[r] = r;
+        n_on_path += f->ranks[r].path_ns > 0;
+    }
+    qsort_r(order, f->n_ranks, sizeof *order, compare_path, f->ranks);
+    uint32_t n_shown = n_on_path < MANY_RANKS ? n_on_path : MANY_RANKS;
+    writer_printf(w, "\nCritical path by rank");
+    if (n_shown < n_on_path)
+        writer_printf(w, " (the first %u of %u on it)", n_shown, n_on_path);
+    writer_text(w, "\n");
+    struct table t = {.n_cols = 3};
+    cell(&t, "rank");
+    cell(&t, "ms");
+    cell(&t, "share");
+    for (uint32_t i = 0; i < n_shown; i++) {
+        const struct rank_fact *rank = &f->ranks[order[i]];
+        cell(&t, "%d", rank->time.rank);
+        cell_ms(&t, f, rank->path_ns);
+        cell_fixed(&t, facts_pct(rank->path_ns, f->path_ns), 1, "%");
+    }
+    table_write(w, &t);
+    free(order);
+}
+
+static void write_names(struct writer *w, const struct report_facts *f)
+{
+    if (f->n_names == 0)
+        return;
+    uint32_t n = f->n_names < TOP_OPS ? f->n_names : TOP_OPS;
+    writer_printf(w, "\nTop critical ops");
+    if (n < f->n_names)
+        writer_printf(w, " (%u of %u)", n, f->n_names);
+    writer_text(w, "\n");
+    struct table t = {.n_cols = 6, .left = {true, true}};
+    cell(&t, "name");
+    cell(&t, "kind");
+    cell(&t, "ranks");
+    cell(&t, "count");
+    cell(&t, "ms");
+    cell(&t, "share");
+    for (uint32_t i = 0; i < n; i++) {
+        const struct name_fact *name = &f->names[i];
+        char text[NAME_COLUMNS * 4];
+        columns_shorten(text, sizeof text, name->name, NAME_COLUMNS);
+        cell(&t, "%s", text);
+        cell(&t, "%s", dpro_op_kind_name(name->kind));
+        if (name->n_ranks == 1)
+            cell(&t, "rank %d", name->rank);
+        else
+            cell(&t, "%u", name->n_ranks);
+        cell(&t, "%u", name->count);
+        cell_ms(&t, f, name->dur_ns);
+        cell_fixed(&t, facts_pct(name->dur_ns, f->path_ns), 1, "%");
+    }
+    table_write(w, &t);
+}
+
+static void write_clock(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_graph *g = f->report->graph;
+    const char *method = dpro_graph_clock_method(g);
+    if (f->n_ranks < 2 || strcmp(method, "none") == 0)
+        return;
+    writer_printf(w, "\nClock offsets (%s)", method);
+    uint32_t first = 0, n = f->n_ranks;
+    if (n > MANY_RANKS) {
+        for (uint32_t r = 1; r < f->n_ranks; r++)
+            if (llabs(dpro_graph_clock(g, r).offset_ns) >
+                llabs(dpro_graph_clock(g, first).offset_ns))
+                first = r;
+        n = 1;
+        writer_printf(w, ", the largest of %u", f->n_ranks);
+    }
+    writer_text(w, "\n");
+    struct table t = {.n_cols = 3};
+    cell(&t, "rank");
+    cell(&t, "offset ms");
+    cell(&t, "uncertainty ms");
+    for (uint32_t r = first; r < first + n; r++) {
+        struct dpro_clock clock = dpro_graph_clock(g, r);
+        cell(&t, "%d", clock.rank);
+        if (clock.uncertainty_ns < 0) {
+            cell(&t, "unknown");
+            cell(&t, "-");
+            continue;
+        }
+        cell_fixed(&t, (double)clock.offset_ns / 1e6, 3, "");
+        cell_fixed(&t, (double)clock.uncertainty_ns / 1e6, 3, "");
+    }
+    table_write(w, &t);
+}
+
+static void prediction_row(struct table *t, const struct report_facts *f, const char *name,
+                           int64_t ns, double error_pct)
+{
+    cell(t, "%s", name);
+    cell_ms(t, f, ns);
+    if (f->comparable) {
+        char text[TIME_TEXT];
+        if (writer_format_fixed(text, sizeof text, error_pct, 1) < 0)
+            strcpy(text, "?");
+        cell(t, "%s%s%%", error_pct > 0 ? "+" : "", text);
+    } else {
+        cell(t, "-");
+    }
+}
+
+static void write_checks(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_validation *v = f->report->validation;
+    const struct dpro_daydream *d = f->report->daydream;
+    writer_text(w, "\nPrediction against measurement\n");
+    struct table t = {.n_cols = 3, .left = {true}};
+    cell(&t, "%s", "");
+    cell(&t, "ms");
+    cell(&t, "error");
+    if (f->measured_ns >= 0) {
+        cell(&t, "measured, mean of %u", f->n_measured);
+        cell_ms(&t, f, f->measured_ns);
+        cell(&t, "%s", "");
+    }
+    prediction_row(&t, f, f->report->what_if ? "replay, what if" : "replay", f->predicted_ns,
+                   f->error_pct);
+    if (d)
+        prediction_row(&t, f, "Daydream (one rank, peers never waited for)", d->iteration_ns,
+                       f->daydream_error_pct);
+    table_write(w, &t);
+    if (!v || v->n == 0) {
+        writer_text(w, "  self-validation: none, too few iterations; record 10 or more\n");
+        return;
+    }
+    writer_printf(w, "  self-validation (%s, %u predictions): off by ", v->method, v->n);
+    writer_fixed(w, v->mean_abs_error_pct, 1);
+    writer_text(w, " % on average, ");
+    writer_fixed(w, v->max_abs_error_pct, 1);
+    writer_text(w, " % at worst;\n  bias ");
+    writer_fixed(w, v->mean_error_pct, 1);
+    writer_text(w, " %; the measured iterations themselves spread by ");
+    writer_fixed(w, v->measured_std_pct, 1);
+    writer_text(w, " %\n");
+}
+
+static void write_warnings(struct writer *w, const struct report_facts *f)
+{
+    const char *warning;
+    for (size_t i = 0; (warning = facts_warning(f->report, i)); i++) {
+        char text[1024];
+        if (i == 0)
+            writer_text(w, "\nWarnings\n");
+        utf8_escape(text, sizeof text, warning, strlen(warning));
+        write_wrapped(w, "  -", 4, text);
+    }
+}
+
+int dpro_report_text(const struct dpro_report *report, FILE *out, struct dpro_error *err)
+{
+    struct report_facts facts;
+    struct writer w;
+    int rc = facts_init(&facts, report, err);
+    if (rc < 0)
+        return rc;
+    rc = writer_init_file(&w, out, err);
+    if (rc == 0) {
+        write_verdict(&w, &facts);
+        write_breakdown(&w, &facts);
+        write_path(&w, &facts);
+        write_path_ranks(&w, &facts);
+        write_names(&w, &facts);
+        write_clock(&w, &facts);
+        write_checks(&w, &facts);
+        write_warnings(&w, &facts);
+        rc = writer_finish(&w, err);
+        writer_fini(&w);
+    }
+    facts_fini(&facts);
+    return rc;
+}

@@ -1,0 +1,305 @@
+/* report/timeline.c: the measured and the replayed iteration for the Perfetto UI, as Chrome trace
+ * events: a process a rank, two tracks a device, the critical path as a process of its own, and
+ * arrows where one op makes another start. */
+#include <string.h>
+
+#include "graph/graph.h"
+#include "report/facts.h"
+
+struct timeline {
+    struct writer *w;
+    const struct dpro_graph *graph;
+    const struct dpro_replay *replay;
+    uint64_t n_flows;
+    int64_t zero_ns; /* what the file counts from; below the graph's zero when something starts
+                        earlier, since viewers drop negative times */
+};
+
+/* Process and thread 0 mean the idle task to some viewers. */
+static int64_t pid_of_rank(int rank)
+{
+    return (int64_t)rank + 1;
+}
+
+static int64_t tid_of_track(dpro_device_id device, bool replayed)
+{
+    return (int64_t)device * 2 + replayed + 1;
+}
+
+static void begin_event(struct writer *w, const char *phase, int64_t pid, int64_t tid)
+{
+    writer_newline(w);
+    writer_open(w, '{');
+    writer_key(w, "ph");
+    writer_string(w, phase);
+    writer_key(w, "pid");
+    writer_json_int(w, pid);
+    writer_key(w, "tid");
+    writer_json_int(w, tid);
+}
+
+static void key_text(struct writer *w, const char *key, const char *text)
+{
+    writer_key(w, key);
+    writer_string(w, text);
+}
+
+static void key_us(struct writer *w, const char *key, int64_t ns)
+{
+    writer_key(w, key);
+    writer_json_us(w, ns);
+}
+
+static void key_start(const struct timeline *t, int64_t ns)
+{
+    key_us(t->w, "ts", ns - t->zero_ns);
+}
+
+static void write_meta(struct writer *w, const char *what, int64_t pid, int64_t tid,
+                       const char *name, int64_t sort_index)
+{
+    char event[48];
+    snprintf(event, sizeof event, "%s_name", what);
+    begin_event(w, "M", pid, tid);
+    key_text(w, "name", event);
+    writer_key(w, "args");
+    writer_open(w, '{');
+    key_text(w, "name", name);
+    writer_close(w, '}');
+    writer_close(w, '}');
+    snprintf(event, sizeof event, "%s_sort_index", what);
+    begin_event(w, "M", pid, tid);
+    key_text(w, "name", event);
+    writer_key(w, "args");
+    writer_open(w, '{');
+    writer_key(w, "sort_index");
+    writer_json_int(w, sort_index);
+    writer_close(w, '}');
+    writer_close(w, '}');
+}
+
+/* A name behind `prefix`, cut when very long. */
+static void key_joined(struct writer *w, const char *key, const char *prefix, const char *name)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "%s%s", prefix, name);
+    key_text(w, key, text);
+}
+
+static void write_args(struct writer *w, const struct dpro_op *op, const char *kind)
+{
+    writer_key(w, "args");
+    writer_open(w, '{');
+    key_text(w, "kind", kind);
+    if (op->gap_ns != 0) {
+        writer_key(w, "gap_ms");
+        writer_json_ms(w, op->gap_ns);
+    }
+    if (op->size_bytes > 0) {
+        writer_key(w, "bytes");
+        writer_json_int(w, (int64_t)op->size_bytes);
+    }
+    if (op->tensor && op->tensor[0])
+        key_text(w, "tensor", op->tensor);
+}
+
+static void write_slice(struct timeline *t, const struct slice *s, int64_t tid)
+{
+    struct writer *w = t->w;
+    struct dpro_op op = dpro_graph_op(t->graph, s->op);
+    begin_event(w, "X", pid_of_rank(op.rank), tid);
+    if (s->waiting)
+        key_joined(w, "name", "waiting for peers: ",
+                   strtab_get(&t->graph->names, t->graph->collectives[s->collective].name));
+    else
+        key_text(w, "name", op.name);
+    key_text(w, "cat", s->waiting ? "WAIT" : dpro_op_kind_name(op.kind));
+    key_start(t, s->start_ns);
+    key_us(w, "dur", s->dur_ns);
+    write_args(w, &op, s->waiting ? "WAIT" : dpro_op_kind_name(op.kind));
+    writer_close(w, '}');
+    writer_close(w, '}');
+}
+
+struct endpoint {
+    dpro_op_id op;
+    int64_t start_ns, end_ns; /* of its slice, the waiting left out */
+    bool known;
+};
+
+static void write_arrow(struct timeline *t, const char *what, struct endpoint from,
+                        struct endpoint to, bool replayed)
+{
+    const struct dpro_graph *g = t->graph;
+    uint32_t from_device = g->device[from.op], to_device = g->device[to.op];
+    int64_t at = to.start_ns > from.start_ns ? to.start_ns : from.start_ns;
+    if (!from.known || !to.known || from_device >= g->n_devices || to_device >= g->n_devices ||
+        at > to.end_ns)
+        return;
+    uint64_t id = ++t->n_flows;
+    for (int end = 0; end < 2; end++) {
+        const struct endpoint *e = end ? &to : &from;
+        uint32_t device = end ? to_device : from_device;
+        begin_event(t->w, end ? "f" : "s", pid_of_rank(g->devices[device].rank),
+                    tid_of_track(device, replayed));
+        key_text(t->w, "name", what);
+        key_text(t->w, "cat", "flow");
+        writer_key(t->w, "id");
+        writer_json_int(t->w, (int64_t)id);
+        key_start(t, end ? at : e->start_ns);
+        if (end)
+            key_text(t->w, "bp", "e"); /* ends in the slice around it, not in the next one */
+        writer_close(t->w, '}');
+    }
+}
+
+static struct endpoint place(const struct timeline *t, dpro_op_id op, bool replayed)
+{
+    const struct dpro_graph *g = t->graph;
+    if (replayed)
+        return (struct endpoint){op, dpro_replay_start_ns(t->replay, op),
+                                 dpro_replay_end_ns(t->replay, op), true};
+    if (!g->seen_start_ns || !g->seen_dur_ns || g->seen_dur_ns[op] < 0)
+        return (struct endpoint){.op = op};
+    return (struct endpoint){op, g->seen_start_ns[op], g->seen_start_ns[op] + g->seen_dur_ns[op],
+                             true};
+}
+
+static const char *arrow_name(const struct dpro_graph *g, dpro_op_id from, dpro_op_id to)
+{
+    if (g->kind[from] == DPRO_OP_LAUNCH && (g->flags[to] & GRAPH_OP_GPU))
+        return "launch";
+    if ((g->kind[from] == DPRO_OP_SEND && g->kind[to] == DPRO_OP_RECV) ||
+        (g->kind[from] == DPRO_OP_PUSH && g->kind[to] == DPRO_OP_PULL))
+        return "send";
+    return NULL;
+}
+
+static void write_edge_arrows(struct timeline *t)
+{
+    for (dpro_op_id op = 0; op < t->graph->n_ops; op++) {
+        uint32_t n;
+        const dpro_op_id *succ = dpro_graph_successors(t->graph, op, 0, &n);
+        for (uint32_t e = 0; e < n; e++) {
+            const char *name = arrow_name(t->graph, op, succ[e]);
+            if (!name)
+                continue;
+            for (int replayed = 0; replayed < 2; replayed++)
+                write_arrow(t, name, place(t, op, replayed), place(t, succ[e], replayed), replayed);
+        }
+    }
+}
+
+/* From the member that arrived last to the others, at the moment that all start transferring. */
+static void write_collective_arrows(struct timeline *t)
+{
+    const struct dpro_graph *g = t->graph;
+    for (uint32_t c = 0; c < g->n_collectives; c++) {
+        const struct graph_collective *all = &g->collectives[c];
+        const struct graph_member *m = g->members + all->first_member;
+        const struct graph_member *last = g->members + slices_last_member(g, t->replay, c);
+        uint32_t seen_last = 0;
+        struct endpoint from = place(t, m[0].transfer, false);
+        for (uint32_t i = 1; i < all->n_members; i++) {
+            struct endpoint other = place(t, m[i].transfer, false);
+            if (other.known && (!from.known || other.start_ns > from.start_ns)) {
+                from = other;
+                seen_last = i;
+            }
+        }
+        for (uint32_t i = 0; i < all->n_members; i++) {
+            if (&m[i] != last)
+                write_arrow(t, "last arrival", place(t, last->transfer, true),
+                            place(t, m[i].transfer, true), true);
+            if (i != seen_last)
+                write_arrow(t, "last arrival", from, place(t, m[i].transfer, false), false);
+        }
+    }
+}
+
+static void write_critical_path(struct timeline *t, const struct report_facts *f, int64_t pid)
+{
+    struct writer *w = t->w;
+    int64_t tid = (int64_t)t->graph->n_devices * 2 + 1;
+    write_meta(w, "process", pid, 0, "critical path", -1);
+    write_meta(w, "thread", pid, tid, "critical path", 0);
+    for (uint32_t i = 0; i < f->n_path; i++) {
+        const struct dpro_critical_op *c = &f->path[i];
+        struct dpro_op op = dpro_graph_op(t->graph, c->op);
+        if (c->dur_ns == 0)
+            continue; /* boundaries and the like */
+        begin_event(w, "X", pid, tid);
+        key_text(w, "name", op.name);
+        key_text(w, "cat", dpro_op_kind_name(op.kind));
+        key_start(t, c->start_ns);
+        key_us(w, "dur", c->dur_ns);
+        write_args(w, &op, dpro_op_kind_name(op.kind));
+        writer_key(w, "rank");
+        writer_json_int(w, op.rank);
+        if (op.device != DPRO_NO_DEVICE)
+            key_text(w, "device", dpro_graph_device(t->graph, op.device).name);
+        writer_close(w, '}');
+        writer_close(w, '}');
+    }
+}
+
+static int64_t first_start(const struct report_facts *f, const struct slices *slices)
+{
+    int64_t first = 0;
+    for (uint32_t i = 0; i < f->n_path; i++)
+        if (f->path[i].start_ns < first)
+            first = f->path[i].start_ns;
+    for (uint32_t d = 0; d < slices->n_devices; d++) {
+        if (slices->measured[d].n > 0 && slices->measured[d].at[0].start_ns < first)
+            first = slices->measured[d].at[0].start_ns;
+        if (slices->replayed[d].n > 0 && slices->replayed[d].at[0].start_ns < first)
+            first = slices->replayed[d].at[0].start_ns;
+    }
+    return first;
+}
+
+void timeline_write(struct writer *w, const struct report_facts *f, const struct slices *slices)
+{
+    const struct dpro_graph *g = f->report->graph;
+    struct timeline t = {.w = w, .graph = g, .replay = f->report->replay};
+    t.zero_ns = first_start(f, slices);
+    int max_rank = 0;
+    writer_open(w, '{');
+    key_text(w, "displayTimeUnit", "ms");
+    writer_key(w, "otherData");
+    writer_open(w, '{');
+    key_text(w, "dpro", dpro_version());
+    key_text(w, "verdict", f->verdict[0].text);
+    key_us(w, "iteration_start_us", -t.zero_ns);
+    writer_close(w, '}');
+    writer_key(w, "traceEvents");
+    writer_open(w, '[');
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        int rank = f->ranks[r].time.rank;
+        char name[32];
+        snprintf(name, sizeof name, "rank %d", rank);
+        write_meta(w, "process", pid_of_rank(rank), 0, name, rank);
+        max_rank = rank > max_rank ? rank : max_rank;
+    }
+    write_critical_path(&t, f, pid_of_rank(max_rank) + 1);
+    for (dpro_device_id d = 0; d < slices->n_devices; d++) {
+        struct dpro_device device = dpro_graph_device(g, d);
+        for (int replayed = 0; replayed < 2; replayed++) {
+            const struct slice_track *track = &(replayed ? slices->replayed : slices->measured)[d];
+            if (track->n == 0)
+                continue;
+            char name[256];
+            int64_t tid = tid_of_track(d, replayed);
+            snprintf(name, sizeof name, "%.200s \xC2\xB7 %s", device.name,
+                     replayed ? "replayed" : "measured");
+            write_meta(w, "thread", pid_of_rank(device.rank), tid, name, tid);
+            for (uint32_t i = 0; i < track->n; i++)
+                write_slice(&t, &track->at[i], tid);
+        }
+    }
+    write_edge_arrows(&t);
+    write_collective_arrows(&t);
+    writer_close(w, ']');
+    writer_close(w, '}');
+    writer_text(w, "\n");
+}

@@ -1,0 +1,232 @@
+/* report/verdict.c: five lines for a reader in a hurry: is the prediction to be trusted, what the
+ * iteration consists of, who waits, what idles, and what to do next. */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/utf8.h"
+#include "report/columns.h"
+#include "report/facts.h"
+
+static void say(struct verdict_line *line, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void say(struct verdict_line *line, const char *format, ...)
+{
+    char raw[sizeof line->text];
+    size_t used = strlen(line->text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(raw, sizeof raw, format, args);
+    va_end(args);
+    utf8_escape(line->text + used, sizeof line->text - used, raw, strlen(raw));
+}
+
+static char *pct(char out[TIME_TEXT], double value)
+{
+    if (writer_format_fixed(out, TIME_TEXT, value, value > -9.95 && value < 9.95 ? 1 : 0) < 0)
+        strcpy(out, "?");
+    return out;
+}
+
+static char *share(char out[TIME_TEXT], int64_t part, int64_t whole)
+{
+    writer_format_fixed(out, TIME_TEXT, facts_pct(part, whole), 0);
+    return out;
+}
+
+static void say_iteration(const struct report_facts *f, struct verdict_line *line)
+{
+    char a[TIME_TEXT], b[TIME_TEXT], c[TIME_TEXT];
+    const struct dpro_validation *v = f->report->validation;
+    line->title = f->report->what_if ? "What if" : "Iteration";
+    say(line, "%s predicted", facts_time(a, f->predicted_ns));
+    if (f->measured_ns < 0) {
+        say(line, "; nothing was measured to compare it with");
+        return;
+    }
+    if (f->report->what_if) {
+        int64_t change = f->predicted_ns - f->measured_ns;
+        say(line, " with the change, %s measured without: %s (%s %%) %s",
+            facts_time(a, f->measured_ns), facts_time(b, llabs(change)),
+            pct(c, change < 0 ? -f->change_pct : f->change_pct), change <= 0 ? "faster" : "slower");
+        return;
+    }
+    say(line, ", %s measured (%s%s %%); ", facts_time(a, f->measured_ns),
+        f->error_pct >= 0.05 ? "+" : "", pct(b, f->error_pct));
+    if (v && v->n > 0)
+        say(line, "left-out iterations %s %% off", pct(c, v->mean_abs_error_pct));
+    else
+        say(line, "not self-validated");
+}
+
+static void say_path(const struct report_facts *f, struct verdict_line *line)
+{
+    line->title = "Critical path";
+    bool used[DPRO_N_OP_KINDS + 1] = {0};
+    for (int said = 0; said < 3; said++) {
+        int best = -1;
+        int64_t most = 0;
+        for (int k = 0; k <= DPRO_N_OP_KINDS; k++) {
+            int64_t ns = k == DPRO_N_OP_KINDS ? f->gap_ns : f->kind_ns[k];
+            if (!used[k] && ns > most) {
+                most = ns;
+                best = k;
+            }
+        }
+        char text[TIME_TEXT];
+        if (best < 0 || (said > 0 && facts_pct(most, f->path_ns) < 2))
+            break;
+        used[best] = true;
+        say(line, "%s%s %% %s", said ? ", " : "", share(text, most, f->path_ns),
+            best == DPRO_N_OP_KINDS ? "gaps between ops" : facts_kind_words(best));
+    }
+    if (line->text[0] == '\0')
+        say(line, "empty: no op holds the iteration up");
+}
+
+static void say_communication(const struct report_facts *f, struct verdict_line *line)
+{
+    char a[TIME_TEXT], b[TIME_TEXT], c[TIME_TEXT];
+    line->title = "Communication";
+    int64_t all = 0;
+    for (uint32_t r = 0; r < f->n_ranks; r++)
+        all += f->ranks[r].time.communication_ns + f->ranks[r].time.wait_for_peers_ns;
+    if (all == 0) {
+        say(line, "none in this trace");
+        return;
+    }
+    const struct dpro_rank_time *t = &f->ranks[f->most_exposed].time;
+    int64_t lost = t->exposed_communication_ns + t->wait_for_peers_ns;
+    if (facts_pct(lost, t->iteration_ns) < 1) {
+        say(line, "hidden behind computation on every rank");
+        return;
+    }
+    say(line, "%srank %d %s %s exposed", f->n_ranks > 1 ? "worst " : "", t->rank,
+        f->n_ranks > 1 ? "with" : "has", facts_time(a, t->exposed_communication_ns));
+    if (t->wait_for_peers_ns > 0)
+        say(line, " and %s waiting", facts_time(b, t->wait_for_peers_ns));
+    say(line, " (%s %%)", share(c, lost, t->iteration_ns));
+    if (f->straggler >= 0 && facts_pct(f->straggler_ns / (int64_t)f->n_ranks, f->predicted_ns) >= 1)
+        say(line, "; straggler: rank %d", f->straggler);
+}
+
+static bool launch_bound(const struct report_facts *f)
+{
+    return f->has_gpu && facts_pct(f->path_cpu_ns, f->path_ns) >= 40;
+}
+
+static void say_idle(const struct report_facts *f, struct verdict_line *line)
+{
+    char a[TIME_TEXT], b[TIME_TEXT], c[TIME_TEXT];
+    line->title = "Idle";
+    if (f->n_ranks == 0) {
+        say(line, "no rank");
+        return;
+    }
+    const struct dpro_rank_time *t = &f->ranks[f->most_idle].time;
+    if (facts_pct(t->idle_ns, t->iteration_ns) < 0.5)
+        say(line, "next to nothing");
+    else
+        say(line, "rank %d%s %s (%s %%)", t->rank, f->n_ranks > 1 ? " idles most," : " idles",
+            facts_time(a, t->idle_ns), share(b, t->idle_ns, t->iteration_ns));
+    if (!f->has_gpu)
+        return;
+    say(line, "; CPU work is %s %% of the critical path%s", share(c, f->path_cpu_ns, f->path_ns),
+        launch_bound(f) ? ": launch-bound" : "");
+}
+
+/* Where the straggler differs most from the middle of the ranks. */
+static const char *straggler_reason(const struct report_facts *f, int64_t *excess)
+{
+    static const char *const words[] = {"in forward", "in backward", "in the update", "on input",
+                                        "idling"};
+    int64_t own[5] = {0}, middle[5] = {0};
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        const struct dpro_rank_time *t = &f->ranks[r].time;
+        const int64_t parts[5] = {t->forward_ns, t->backward_ns, t->update_ns, t->input_ns,
+                                  t->idle_ns};
+        for (int p = 0; p < 5; p++) {
+            if (t->rank == f->straggler)
+                own[p] = parts[p];
+            else
+                middle[p] += parts[p] / (int64_t)(f->n_ranks - 1);
+        }
+    }
+    int best = 0;
+    for (int p = 1; p < 5; p++)
+        if (own[p] - middle[p] > own[best] - middle[best])
+            best = p;
+    *excess = own[best] - middle[best];
+    return words[best];
+}
+
+static void say_next(const struct report_facts *f, struct verdict_line *line)
+{
+    char a[TIME_TEXT], b[TIME_TEXT];
+    const struct dpro_validation *v = f->report->validation;
+    line->title = "Next step";
+    int world = dpro_trace_world_size(f->report->trace);
+    bool off = f->comparable && (f->error_pct > 10 || f->error_pct < -10);
+    if (off && world > (int)f->n_ranks) {
+        say(line, "record all %d ranks: with %u of them the prediction is %s %% off", world,
+            f->n_ranks, pct(a, f->error_pct));
+        return;
+    }
+    if (off) {
+        say(line, "do not act on this yet: it is %s %% off; %s", pct(a, f->error_pct),
+            v && v->n > 0 ? "see the warnings" : "record 10 iterations or more");
+        return;
+    }
+    int64_t exposed = 0, wait = 0, idle = 0, input = 0, n = f->n_ranks ? f->n_ranks : 1;
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        exposed += f->ranks[r].time.exposed_communication_ns / n;
+        wait += f->ranks[r].time.wait_for_peers_ns / n;
+        idle += f->ranks[r].time.idle_ns / n;
+        input += f->ranks[r].time.input_ns / n;
+    }
+    int64_t most = exposed > wait ? exposed : wait;
+    most = idle > most ? idle : most;
+    most = input > most ? input : most;
+    if (facts_pct(most, f->predicted_ns) < 5) {
+        char name[256];
+        if (f->n_names > 0) {
+            columns_shorten(name, sizeof name, f->names[0].name, 44);
+            say(line, "computation dominates: make %s cheaper (%s)", name,
+                facts_time(a, f->names[0].dur_ns));
+        } else {
+            say(line, "nothing stands out");
+        }
+    } else if (most == wait && f->straggler >= 0 && f->n_ranks > 1) {
+        int64_t excess;
+        const char *what = straggler_reason(f, &excess);
+        if (facts_pct(excess, f->predicted_ns) >= 1)
+            say(line, "find out why rank %d spends %s more %s; the others wait %s for it",
+                f->straggler, facts_time(b, excess), what, facts_time(a, wait));
+        else
+            say(line, "even out the ranks: they wait %s for each other, mostly for rank %d",
+                facts_time(a, wait), f->straggler);
+    } else if (most == wait) {
+        say(line, "even out the ranks: they wait %s for each other", facts_time(a, wait));
+    } else if (most == exposed) {
+        say(line, "hide or shrink communication (buckets, compression, bandwidth): up to %s to win",
+            facts_time(a, exposed));
+    } else if (most == input) {
+        say(line, "load and copy input ahead of time: up to %s to win", facts_time(a, input));
+    } else if (f->has_gpu && launch_bound(f)) {
+        say(line, "launch less: CUDA graphs, fused kernels or a larger batch; up to %s idle to win",
+            facts_time(a, idle));
+    } else {
+        say(line, "see in the timeline what runs while the ranks idle: up to %s to win",
+            facts_time(a, idle));
+    }
+}
+
+void verdict_write(struct report_facts *f)
+{
+    say_iteration(f, &f->verdict[0]);
+    say_path(f, &f->verdict[1]);
+    say_communication(f, &f->verdict[2]);
+    say_idle(f, &f->verdict[3]);
+    say_next(f, &f->verdict[4]);
+}

@@ -1,0 +1,316 @@
+/* test_report.c: every form of the report says the same, adds up, and survives any name. */
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/utf8.h"
+#include "report/columns.h"
+#include "report/facts.h"
+#include "report_fake.h"
+
+static char folder[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/dpro-report-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+/* Fails when a test left anything else than a report behind. */
+static int remove_folder(void **state)
+{
+    static const char *const names[] = {"timeline.json.gz", "report.html", "replay.json"};
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        char path[128];
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+    return rmdir(folder);
+}
+
+static void write_and_check(const struct fake_options *options, const char *flags)
+{
+    struct dpro_error err = {0};
+    char command[512];
+    struct fake *fake = fake_create(options);
+    assert_int_equal(dpro_report_folder(fake_report(fake), folder, &err), 0);
+    fake_destroy(fake);
+    snprintf(command, sizeof command,
+             "ASAN_OPTIONS=verify_asan_link_order=0 python3 "
+             "'%s/tests/unit/check_report.py' %s %s",
+             getenv("DPRO_SOURCE") ? getenv("DPRO_SOURCE") : ".", folder, flags);
+    assert_int_equal(system(command), 0);
+}
+
+static char *text_report(const struct fake_options *options)
+{
+    char *text = NULL;
+    size_t len;
+    struct dpro_error err = {0};
+    struct fake *fake = fake_create(options);
+    FILE *out = open_memstream(&text, &len);
+    assert_int_equal(dpro_report_text(fake_report(fake), out, &err), 0);
+    fclose(out);
+    fake_destroy(fake);
+    return text;
+}
+
+/* Printable UTF-8, at most 100 columns a line, no trailing blanks. */
+static void check_lines(char *text)
+{
+    for (char *line = text, *end; *line; line = end + 1) {
+        end = strchr(line, '\n');
+        assert_non_null(end);
+        *end = '\0';
+        size_t len = strlen(line);
+        for (size_t i = 0, step; i < len; i += step) {
+            step = utf8_char(line + i, len - i);
+            assert_int_not_equal(step, 0);
+            assert_true((unsigned char)line[i] >= 0x20 && line[i] != 0x7F);
+            assert_false((unsigned char)line[i] == 0xC2 && (unsigned char)line[i + 1] < 0xA0);
+        }
+        if (columns_of(line) > 100)
+            fail_msg("%d columns: %s", columns_of(line), line);
+        assert_true(len == 0 || line[len - 1] != ' ');
+        *end = '\n';
+    }
+}
+
+static void test_files_agree_and_add_up(void **state)
+{
+    (void)state;
+    write_and_check(&(struct fake_options){.n_ranks = 1, .n_layers = 20}, "");
+    write_and_check(&(struct fake_options){.n_ranks = 4, .n_layers = 60}, "");
+    write_and_check(&(struct fake_options){.n_ranks = 2, .n_layers = 20, .single = true}, "");
+}
+
+static void test_a_what_if_has_no_error(void **state)
+{
+    (void)state;
+    struct fake_options options = {.n_ranks = 2, .n_layers = 30, .what_if = true};
+    write_and_check(&options, "what-if");
+    char *text = text_report(&options);
+    check_lines(text);
+    assert_non_null(strstr(text, "What if"));
+    assert_non_null(strstr(text, "faster"));
+    assert_null(strstr(text, "do not act"));
+    free(text);
+}
+
+static void test_hostile_names_are_harmless_everywhere(void **state)
+{
+    (void)state;
+    struct fake_options options = {.n_ranks = 3, .n_layers = 30, .hostile = true};
+    write_and_check(&options, "hostile");
+    char *text = text_report(&options);
+    check_lines(text);
+    assert_non_null(strstr(text, "</script><script>alert(1)")); /* a terminal does not mind */
+    free(text);
+}
+
+static void test_a_report_of_nothing_is_still_a_report(void **state)
+{
+    (void)state;
+    struct fake_options options = {.n_ranks = 2, .n_layers = 1, .empty = true};
+    write_and_check(&options, "empty");
+    char *text = text_report(&options);
+    check_lines(text);
+    assert_non_null(strstr(text, "nothing was measured"));
+    free(text);
+}
+
+static void test_the_text_starts_with_the_verdict(void **state)
+{
+    (void)state;
+    char *text = text_report(&(struct fake_options){.n_ranks = 8, .n_layers = 60});
+    check_lines(text);
+    static const char *const titles[] = {"Iteration ", "Critical path ", "Communication ",
+                                         "Idle ",      "Next step ",     "\n"};
+    const char *line = text;
+    for (size_t i = 0; i < 6; i++) { /* five lines, none of them wrapped */
+        assert_memory_equal(line, titles[i], strlen(titles[i]));
+        line = strchr(line, '\n') + 1;
+    }
+    assert_non_null(strstr(text, "straggler: rank 4"));
+    assert_non_null(strstr(text, "Next step"));
+    assert_true(strstr(text, "Next step") < strstr(text, "Where the predicted iteration goes"));
+    assert_true(strstr(text, "\nWarnings\n") > strstr(text, "Daydream"));
+    assert_non_null(strstr(text, "Clock offsets (collective-ends)"));
+    free(text);
+}
+
+static void test_many_ranks_are_summed_up(void **state)
+{
+    (void)state;
+    char *text = text_report(&(struct fake_options){.n_ranks = 40, .n_layers = 6});
+    check_lines(text);
+    assert_non_null(strstr(text, "(40 ranks: least, median and most waiting)"));
+    assert_non_null(strstr(text, "least 20"));
+    free(text);
+}
+
+static void test_a_full_disk_fails_with_the_reason(void **state)
+{
+    (void)state;
+    struct dpro_error err = {0};
+    struct fake *fake = fake_create(&(struct fake_options){.n_ranks = 2, .n_layers = 10});
+    for (int json = 0; json < 2; json++) {
+        FILE *full = fopen("/dev/full", "w");
+        assert_non_null(full);
+        int rc = json ? dpro_report_json(fake_report(fake), full, &err)
+                      : dpro_report_text(fake_report(fake), full, &err);
+        assert_int_equal(rc, DPRO_EIO);
+        assert_string_equal(err.text, "/dev/full: can't be written: No space left on device");
+        fclose(full);
+    }
+    fake_destroy(fake);
+}
+
+static void test_a_broken_write_leaves_nothing_behind(void **state)
+{
+    (void)state;
+    char path[128];
+    struct dpro_error err = {0};
+    struct rlimit old, small = {20000, RLIM_INFINITY};
+    struct fake *fake = fake_create(&(struct fake_options){.n_ranks = 2, .n_layers = 60});
+    getrlimit(RLIMIT_FSIZE, &old);
+    small.rlim_max = old.rlim_max;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    snprintf(path, sizeof path, "%s/a/b", folder);
+    int rc = dpro_report_folder(fake_report(fake), path, &err);
+    setrlimit(RLIMIT_FSIZE, &old);
+    signal(SIGXFSZ, handler);
+    fake_destroy(fake);
+    assert_int_equal(rc, DPRO_EIO);
+    assert_non_null(strstr(err.text, "/a/b/"));
+    assert_non_null(strstr(err.text, strerror(EFBIG)));
+    snprintf(path, sizeof path, "%s/a", folder);
+    assert_int_equal(access(path, F_OK), -1); /* the folders made for it are gone as well */
+}
+
+static void test_folders_are_made_and_errors_named(void **state)
+{
+    (void)state;
+    char path[128], command[300];
+    struct dpro_error err = {0};
+    struct fake *fake = fake_create(&(struct fake_options){.n_ranks = 1, .n_layers = 3});
+    snprintf(path, sizeof path, "%s/x/y/", folder);
+    assert_int_equal(dpro_report_folder(fake_report(fake), path, &err), 0);
+    assert_int_equal(dpro_report_folder(fake_report(fake), path, &err), 0); /* and replaced */
+    snprintf(path, sizeof path, "%s/x/y/replay.json/z", folder);
+    assert_int_equal(dpro_report_folder(fake_report(fake), path, &err), DPRO_EIO);
+    assert_non_null(
+        strstr(err.text, "/x/y/replay.json: the folder can't be made: Not a directory"));
+    assert_int_equal(dpro_report_folder(fake_report(fake), "", &err), DPRO_EUSAGE);
+    fake_destroy(fake);
+    snprintf(command, sizeof command,
+             "cd %s && rm x/y/timeline.json.gz x/y/report.html "
+             "x/y/replay.json && rmdir x/y x",
+             folder);
+    assert_int_equal(system(command), 0);
+}
+
+/* Measured spans on one device, in any order, as a track shows them: "start+dur ...". */
+static void check_track(const int64_t (*spans)[2], size_t n, const char *expected)
+{
+    struct fake *fake = fake_create(&(struct fake_options){.n_ranks = 1, .n_layers = 10});
+    struct dpro_graph_builder *builder = dpro_graph_builder_create(NULL);
+    struct dpro_graph *graph = NULL;
+    struct slices slices;
+    char text[256] = "";
+    assert_int_equal(dpro_graph_add_device(builder, DPRO_DEVICE_CPU_THREAD, 0, "thread"), 0);
+    for (size_t i = 0; i < n; i++) {
+        struct dpro_op op = {.kind = DPRO_OP_FW,
+                             .name = "op",
+                             .dur_ns = 1,
+                             .seen_start_ns = spans[i][0],
+                             .seen_dur_ns = spans[i][1],
+                             .tensor = ""};
+        assert_int_equal(dpro_graph_add_op(builder, &op), i);
+    }
+    assert_int_equal(dpro_graph_finish(builder, &graph, NULL), 0);
+    assert_int_equal(slices_init(&slices, graph, fake_report(fake)->replay, NULL), 0);
+    for (uint32_t i = 0; i < slices.measured[0].n; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d+%d", i ? " " : "",
+                 (int)slices.measured[0].at[i].start_ns, (int)slices.measured[0].at[i].dur_ns);
+    assert_string_equal(text, expected);
+    slices_fini(&slices);
+    dpro_graph_destroy(graph);
+    dpro_graph_builder_destroy(builder);
+    fake_destroy(fake);
+}
+
+static void test_slices_nest_or_are_apart(void **state)
+{
+    (void)state;
+    check_track((const int64_t[][2]){{30, 5}, {10, 10}}, 2, "10+10 30+5");
+    check_track((const int64_t[][2]){{10, 20}, {12, 5}, {20, 10}}, 3, "10+20 12+5 20+10");
+    check_track((const int64_t[][2]){{10, 12}, {20, 10}}, 2, "10+10 20+10"); /* cut, not moved */
+    check_track((const int64_t[][2]){{10, 20}, {12, 10}, {20, 30}}, 3, "10+10 12+8 20+30");
+    check_track((const int64_t[][2]){{0, 0}, {10, 5}}, 2, "10+5"); /* never seen */
+}
+
+static void test_long_names_lose_their_middle(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *expected;
+    } cases[] = {
+        {"short", "short"},
+        {"abcdefghijklmnop", "abcd...lmnop"},
+        {"\xE6\xBC\xA2\xE5\xAD\x97\xE6\xBC\xA2\xE5\xAD\x97\xE6\xBC\xA2\xE5\xAD\x97\xE6\xBC\xA2",
+         "\xE6\xBC\xA2\xE5\xAD\x97...\xE5\xAD\x97\xE6\xBC\xA2"},
+        {"a\nb", "a\\x0ab"},
+        {"", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char out[64];
+        columns_shorten(out, sizeof out, cases[i].text, 12);
+        assert_string_equal(out, cases[i].expected);
+    }
+}
+
+static void test_times_have_the_digits_a_reader_needs(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t ns;
+        const char *expected;
+    } cases[] = {{0, "0.00 ms"},        {1, "0.000 ms"},         {420000, "0.420 ms"},
+                 {1234567, "1.23 ms"},  {118349000, "118.3 ms"}, {12400000000, "12.40 s"},
+                 {-1500000, "-1.50 ms"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[TIME_TEXT];
+        assert_string_equal(facts_time(text, cases[i].ns), cases[i].expected);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_files_agree_and_add_up),
+        cmocka_unit_test(test_a_what_if_has_no_error),
+        cmocka_unit_test(test_hostile_names_are_harmless_everywhere),
+        cmocka_unit_test(test_a_report_of_nothing_is_still_a_report),
+        cmocka_unit_test(test_the_text_starts_with_the_verdict),
+        cmocka_unit_test(test_many_ranks_are_summed_up),
+        cmocka_unit_test(test_a_full_disk_fails_with_the_reason),
+        cmocka_unit_test(test_a_broken_write_leaves_nothing_behind),
+        cmocka_unit_test(test_folders_are_made_and_errors_named),
+        cmocka_unit_test(test_slices_nest_or_are_apart),
+        cmocka_unit_test(test_long_names_lose_their_middle),
+        cmocka_unit_test(test_times_have_the_digits_a_reader_needs),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

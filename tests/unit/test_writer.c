@@ -1,0 +1,257 @@
+/* test_writer.c: what is written is whole, exact and valid, or it is not there. */
+#include <fcntl.h>
+#include <isa-l/igzip_lib.h>
+#include <locale.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/writer.h"
+
+static char folder[] = "/tmp/dpro-writer-XXXXXX";
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return rmdir(folder); /* fails when a test left something behind */
+}
+
+/* What `write` puts out, as a string. */
+static char *text_of(void (*write)(struct writer *))
+{
+    char *text = NULL;
+    size_t len;
+    struct writer w;
+    FILE *file = open_memstream(&text, &len);
+    assert_int_equal(writer_init_file(&w, file, NULL), 0);
+    write(&w);
+    assert_int_equal(writer_finish(&w, NULL), 0);
+    writer_fini(&w);
+    fclose(file);
+    return text;
+}
+
+static void write_times(struct writer *w)
+{
+    const int64_t values[] = {0,         1,        -1, 999999, 1000000, -1234567890123456789,
+                              INT64_MAX, INT64_MIN};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        writer_ns_as_ms(w, values[i]);
+        writer_text(w, " ");
+        writer_ns_as_us(w, values[i]);
+        writer_text(w, "\n");
+    }
+}
+
+static void test_nanoseconds_are_written_exactly(void **state)
+{
+    (void)state;
+    char *text = text_of(write_times);
+    assert_string_equal(text, "0.000000 0.000\n"
+                              "0.000001 0.001\n"
+                              "-0.000001 -0.001\n"
+                              "0.999999 999.999\n"
+                              "1.000000 1000.000\n"
+                              "-1234567890123.456789 -1234567890123456.789\n"
+                              "9223372036854.775807 9223372036854775.807\n"
+                              "-9223372036854.775808 -9223372036854775.808\n");
+    free(text);
+}
+
+static void write_numbers(struct writer *w)
+{
+    writer_open(w, '[');
+    writer_json_fixed(w, 1.25, 1);
+    writer_json_fixed(w, -0.04, 1);
+    writer_json_fixed(w, -2.5, 0);
+    writer_json_fixed(w, 0.5, 3);
+    writer_json_fixed(w, NAN, 2);
+    writer_json_fixed(w, INFINITY, 2);
+    writer_json_fixed(w, 1e300, 2);
+    writer_json_int(w, -7);
+    writer_close(w, ']');
+}
+
+static void test_numbers_have_fixed_digits_in_any_locale(void **state)
+{
+    (void)state;
+    if (!setlocale(LC_ALL, "de_DE.UTF-8"))
+        setlocale(LC_ALL, "C.UTF-8");
+    char *text = text_of(write_numbers);
+    setlocale(LC_ALL, "C");
+    assert_string_equal(text, "[1.3,0.0,-3,0.500,null,null,null,-7]");
+    free(text);
+}
+
+static void write_strings(struct writer *w)
+{
+    writer_open(w, '{');
+    writer_key(w, "a\"b");
+    writer_string(w, "quote\" back\\ \n\t\x01\x7f");
+    writer_key(w, "utf8");
+    writer_string(w, "\xC3\xA9 \xC3( \xED\xA0\x80 \xF0\x9F\x98\x80 \xE2\x82");
+    writer_key(w, "html");
+    writer_string(w, "</script><!--<SCRIPT a<b <4 <");
+    writer_key(w, "none");
+    writer_string(w, NULL);
+    writer_key(w, "nul");
+    writer_string_n(w, "x\0y", 3);
+    writer_key(w, "list");
+    writer_open(w, '[');
+    writer_newline(w);
+    writer_json_int(w, 1);
+    writer_newline(w);
+    writer_json_ms(w, 5);
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+static void test_strings_are_valid_json_and_harmless_in_html(void **state)
+{
+    (void)state;
+    char *text = text_of(write_strings);
+    assert_string_equal(text,
+                        "{\"a\\\"b\":\"quote\\\" back\\\\ \\n\\t\\u0001\\u007f\","
+                        "\"utf8\":\"\xC3\xA9 \xEF\xBF\xBD( \xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD "
+                        "\xF0\x9F\x98\x80 \xEF\xBF\xBD\xEF\xBF\xBD\","
+                        "\"html\":\"\\u003c/script>\\u003c!--\\u003cSCRIPT a<b <4 <\","
+                        "\"none\":null,\"nul\":\"x\\u0000y\",\"list\":[\n1,\n0.000005]}");
+    free(text);
+}
+
+static char *read_all(const char *path, size_t *len)
+{
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    char *data = malloc(8 << 20);
+    *len = fread(data, 1, 8 << 20, file);
+    fclose(file);
+    return data;
+}
+
+static void test_gzip_holds_what_was_written(void **state)
+{
+    (void)state;
+    char path[64];
+    struct writer w;
+    struct dpro_error err = {0};
+    snprintf(path, sizeof path, "%s/a.gz", folder);
+    const int n_lines[] = {0, 1, 200000}; /* nothing, one piece, many buffers */
+    for (size_t c = 0; c < 3; c++) {
+        char *expected;
+        size_t expected_len;
+        FILE *copy = open_memstream(&expected, &expected_len);
+        assert_int_equal(writer_init_path(&w, path, true, &err), 0);
+        for (int i = 0; i < n_lines[c]; i++) {
+            writer_printf(&w, "line %d of %x\n", i, (unsigned)i * 2654435761u);
+            fprintf(copy, "line %d of %x\n", i, (unsigned)i * 2654435761u);
+        }
+        fclose(copy);
+        assert_int_equal(writer_finish(&w, &err), 0);
+        assert_int_equal(writer_commit(&w, &err), 0);
+        writer_fini(&w);
+
+        size_t len;
+        char *packed = read_all(path, &len), *out = malloc(expected_len + 16);
+        struct inflate_state inflate;
+        isal_inflate_init(&inflate);
+        inflate.crc_flag = IGZIP_GZIP; /* checks the trailer as well */
+        inflate.next_in = (uint8_t *)packed;
+        inflate.avail_in = (uint32_t)len;
+        inflate.next_out = (uint8_t *)out;
+        inflate.avail_out = (uint32_t)expected_len + 16;
+        assert_int_equal(isal_inflate(&inflate), ISAL_DECOMP_OK);
+        assert_int_equal(inflate.block_state, ISAL_BLOCK_FINISH);
+        assert_int_equal(inflate.total_out, expected_len);
+        assert_memory_equal(out, expected, expected_len);
+        free(out);
+        free(packed);
+        free(expected);
+    }
+    unlink(path);
+}
+
+static void test_a_file_appears_only_when_committed(void **state)
+{
+    (void)state;
+    char path[64];
+    struct writer w;
+    size_t len;
+    snprintf(path, sizeof path, "%s/b.txt", folder);
+    assert_int_equal(writer_init_path(&w, path, false, NULL), 0);
+    writer_text(&w, "old");
+    assert_int_equal(writer_finish(&w, NULL), 0);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(writer_commit(&w, NULL), 0);
+    writer_fini(&w);
+
+    assert_int_equal(writer_init_path(&w, path, false, NULL), 0);
+    writer_text(&w, "new, but given up");
+    writer_fini(&w); /* the old file stays, the temporary one goes: remove_folder checks */
+    char *data = read_all(path, &len);
+    assert_int_equal(len, 3);
+    assert_memory_equal(data, "old", 3);
+    free(data);
+    unlink(path);
+}
+
+static void test_a_full_disk_is_told_with_name_and_reason(void **state)
+{
+    (void)state;
+    struct writer w;
+    struct dpro_error err = {0};
+    FILE *full = fopen("/dev/full", "w");
+    assert_non_null(full);
+    assert_int_equal(writer_init_file(&w, full, &err), 0);
+    writer_text(&w, "lost");
+    assert_int_equal(writer_finish(&w, &err), DPRO_EIO);
+    assert_string_equal(err.text, "/dev/full: can't be written: No space left on device");
+    writer_fini(&w);
+    fclose(full);
+}
+
+static void test_a_folder_that_is_no_folder_is_told(void **state)
+{
+    (void)state;
+    struct writer w;
+    struct dpro_error err = {0};
+    assert_int_equal(writer_init_path(&w, "/dev/null/x.json", false, &err), DPRO_EIO);
+    assert_string_equal(err.text, "/dev/null/x.json: can't be written: Not a directory");
+    writer_fini(&w);
+}
+
+static void test_a_zeroed_writer_can_be_freed(void **state)
+{
+    (void)state;
+    struct writer w = {0};
+    writer_fini(&w);
+    writer_fini(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nanoseconds_are_written_exactly),
+        cmocka_unit_test(test_numbers_have_fixed_digits_in_any_locale),
+        cmocka_unit_test(test_strings_are_valid_json_and_harmless_in_html),
+        cmocka_unit_test(test_gzip_holds_what_was_written),
+        cmocka_unit_test(test_a_file_appears_only_when_committed),
+        cmocka_unit_test(test_a_full_disk_is_told_with_name_and_reason),
+        cmocka_unit_test(test_a_folder_that_is_no_folder_is_told),
+        cmocka_unit_test(test_a_zeroed_writer_can_be_freed),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

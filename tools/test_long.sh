@@ -2,7 +2,7 @@
 # All tests under the sanitizers, then each fuzz target for a minute (FUZZ_SECONDS). The last line counts cases; a
 # fuzz target is one case.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 passed=0 failed=0 skipped=0
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

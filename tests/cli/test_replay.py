@@ -207,7 +207,7 @@ class Synthetic(Case):
         self.assertEqual(facts["ranks"][0]["communication_ms"], 0)
 
     def test_a_slow_rank_is_waited_for(self):
-        facts = self.assert_replays(self.write_job(world=3, slow=(2, 15_000)))
+        facts = self.assert_replays(self.write_job(world=3, slow=(2, 15_000), transfer_us=1000))
         for rank in (0, 1):
             self.assertAlmostEqual(rank_of(facts, rank)["wait_for_peers_ms"], 15, delta=1)
         self.assertLess(rank_of(facts, 2)["wait_for_peers_ms"], 1)

@@ -156,7 +156,7 @@ static const struct opt *find_short(const struct opt *opts, char letter)
 
 static int set(const struct opt *opt, const char *shown, const char *text, void *values)
 {
-    if (opt->read(text, (char *)values + opt->offset))
+    if (opt->read(text, (char *)values + opt->offset) || text == NULL)
         return 0;
     cmd_say("%s: '%s' is not %s", shown, text, opt->form);
     return CMD_USAGE;

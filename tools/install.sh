@@ -39,6 +39,8 @@ for group in "$@"; do
         ;;
     bench)
         need python3-venv python3 -c 'import ensurepip'
+        need g++ command -v "${CXX:-c++}"
+        need libsimdjson-dev pkg-config --exists simdjson
         ;;
     *)
         echo "install.sh: no such group: $group" >&2

@@ -40,12 +40,14 @@ if ! command -v clang >/dev/null; then
     echo "== fuzz targets: skipped, no clang here"
     skipped=$((skipped + 1))
 elif ! CC=clang tools/build.sh build-fuzz -Dfuzz=true -Dbuildtype=debugoptimized -Db_sanitize=address,undefined \
-    -Db_lundef=false -Ddefault_library=static; then
+    -Db_lundef=false; then
     echo "== fuzz targets: could not be built"
     failed=$((failed + 1))
 else
+    found=0
     for target in build-fuzz/tests/fuzz/fuzz_*; do
         [[ -f $target && -x $target ]] || continue
+        found=1
         name=$(basename "$target")
         corpus=build-fuzz/corpus/$name
         seeds=tests/fuzz/corpus/${name#fuzz_}
@@ -62,6 +64,7 @@ else
             failed=$((failed + 1))
         fi
     done
+    [[ $found -eq 1 ]] || echo "== fuzz targets: none built"
 fi
 
 if [[ $skipped -gt 0 ]]; then

@@ -1,6 +1,60 @@
 # What people type; Meson does the work.
-BUILD := build
-.PHONY: build
-build:
-	@test -f $(BUILD)/build.ninja || meson setup $(BUILD) >/dev/null
-	@ninja -C $(BUILD) --quiet
+BUILD  ?= build
+PREFIX ?= /usr/local
+DESTDIR ?=
+DEMO   := tests/data/torch-ddp-gloo-gpt-n2
+PYTHON ?= python3
+
+.DEFAULT_GOAL := build
+.PHONY: build deps demo test test-long bench accuracy lint install clean help
+
+build: ## build the command (build/dpro) and the library
+	@tools/install.sh --check build
+	@tools/build.sh $(BUILD)
+
+deps: ## install what is missing to build and test
+	@tools/install.sh build test
+
+demo: ## install what is missing, build, replay a bundled real trace
+	@tools/install.sh build
+	@tools/build.sh $(BUILD)
+	@./$(BUILD)/dpro replay $(DEMO) -o out/demo
+	@echo
+	@echo 'Look at:'
+	@echo '  out/demo/report.html          open it in a browser'
+	@echo '  out/demo/timeline.json.gz     open it at https://ui.perfetto.dev'
+	@echo '  out/demo/replay.json          the same facts for programs'
+
+test: ## install what is missing, build, run all tests; the last line counts them
+	@tools/install.sh build test
+	@tools/build.sh $(BUILD)
+	@$(PYTHON) tools/run_tests.py --build $(BUILD)
+
+test-long: ## the tests under the sanitizers, and each fuzz target for a minute
+	@tools/install.sh build test
+	@tools/test_long.sh
+
+bench: ## ratios against named peers, in one run
+	@tools/install.sh build test bench
+	@tools/build.sh $(BUILD)
+	@test -x .venv-bench/bin/python || { $(PYTHON) -m venv .venv-bench && .venv-bench/bin/pip install --quiet pandas; }
+	@$(PYTHON) tools/bench.py --build $(BUILD)
+
+accuracy: ## replayed against measured, over all real traces
+	@tools/install.sh --check build
+	@tools/build.sh $(BUILD)
+	@$(PYTHON) tools/accuracy.py --build $(BUILD)
+
+lint: ## formatting, headers, includes, man pages, Python files
+	@tools/lint.sh
+
+install: ## install command, library, headers, man pages: make install PREFIX=/usr/local [DESTDIR=]
+	@tools/install.sh --check build
+	@tools/build.sh $(BUILD) -Dprefix=$(abspath $(PREFIX))
+	@meson install -C $(BUILD) --no-rebuild --quiet $(if $(DESTDIR),--destdir $(abspath $(DESTDIR)))
+
+clean: ## remove everything that was built
+	rm -rf $(BUILD) build-asan build-tsan build-fuzz out .venv-bench
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\): ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12

@@ -1,0 +1,46 @@
+/* cmd.h: the table of commands, and what all of them share. */
+#ifndef CLI_CMD_H
+#define CLI_CMD_H
+
+#include <stdio.h>
+
+#include <dpro/error.h>
+
+#include "opt.h"
+
+enum cmd_exit {
+    CMD_DONE = 0,
+    CMD_CHECK_FAILED = 1, /* --fail-on */
+    CMD_USAGE = 2,
+    CMD_INPUT = 3,  /* unreadable, or not enough */
+    CMD_SYSTEM = 4, /* I/O, memory */
+};
+
+struct cmd {
+    const char *name;
+    const char *summary;     /* one line, for the list of commands */
+    const char *usage;       /* what follows "dpro <name>" */
+    const char *description; /* for --help */
+    const char *examples;
+    const struct opt *opts;
+    const char *const *words; /* what a positional argument may be, NULL-terminated; NULL: a path */
+    int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns an exit code */
+};
+
+extern const struct cmd cmd_replay, cmd_completion, cmd_help;
+extern const struct cmd *const cmd_table[]; /* NULL-terminated */
+extern const struct opt cmd_help_only[];    /* a table of --help alone; its values: a bool */
+
+const struct cmd *cmd_find(const char *name); /* says what is wrong and returns NULL */
+void cmd_print_help(const struct cmd *cmd, FILE *out);
+
+/* One line on stderr, "dpro: ...", control characters escaped. */
+void cmd_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Says the error; returns the exit code that belongs to it. */
+int cmd_fail(const struct dpro_error *err);
+
+/* Ends output to stdout: what could not be written is said, and turns `code` into CMD_SYSTEM. */
+int cmd_finish_output(int code);
+
+#endif

@@ -1,0 +1,249 @@
+/* cmd_completion.c: dpro completion: what a shell completes, from the commands' tables. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cmd.h"
+
+static void print_words(const char *const *words, const char *separator)
+{
+    for (size_t i = 0; words[i] != NULL; i++)
+        printf("%s%s", i > 0 ? separator : "", words[i]);
+}
+
+static void print_commands(void)
+{
+    for (size_t i = 0; cmd_table[i] != NULL; i++)
+        printf("%s%s", i > 0 ? " " : "", cmd_table[i]->name);
+}
+
+/* The first line of a help text, fit for single quotes. */
+static void print_quoted(const char *text)
+{
+    for (const char *p = text; *p != '\0' && *p != '\n'; p++) {
+        if (*p == '\'')
+            fputs("'\\''", stdout);
+        else if (*p == '[' || *p == ']' || *p == ':') /* zsh reads these */
+            printf("\\%c", *p);
+        else
+            putchar(*p);
+    }
+}
+
+static void bash_values(const struct opt *opt)
+{
+    printf("    --%s", opt->name);
+    if (opt->letter != 0)
+        printf(" | -%c", opt->letter);
+    fputs(")\n        ", stdout);
+    if (opt->choices != NULL) {
+        fputs("COMPREPLY=($(compgen -W '", stdout);
+        print_words(opt->choices, " ");
+        fputs("' -- \"$cur\"))\n", stdout);
+    } else if (opt->complete != OPT_COMPLETE_NOTHING) {
+        printf("compopt -o filenames\n        COMPREPLY=($(compgen -%c -- \"$cur\"))\n",
+               opt->complete == OPT_COMPLETE_FOLDER ? 'd' : 'f');
+    } else {
+        fputs("COMPREPLY=()\n", stdout);
+    }
+    fputs("        return\n        ;;\n", stdout);
+}
+
+static void bash_command(const struct cmd *cmd)
+{
+    printf("_dpro_%s()\n{\n    case $prev in\n", cmd->name);
+    for (const struct opt *opt = cmd->opts; opt->name != NULL; opt++)
+        if (opt->arg != NULL)
+            bash_values(opt);
+    fputs("    esac\n    case $cur in\n    -*) COMPREPLY=($(compgen -W '", stdout);
+    for (const struct opt *opt = cmd->opts; opt->name != NULL; opt++)
+        printf("%s--%s", opt == cmd->opts ? "" : " ", opt->name);
+    fputs("' -- \"$cur\")) ;;\n    *)\n        ", stdout);
+    if (cmd->words != NULL) {
+        fputs("COMPREPLY=($(compgen -W '", stdout);
+        print_words(cmd->words, " ");
+        fputs("' -- \"$cur\")) ;;\n", stdout);
+    } else {
+        fputs("compopt -o filenames\n        COMPREPLY=($(compgen -f -- \"$cur\")) ;;\n", stdout);
+    }
+    fputs("    esac\n}\n\n", stdout);
+}
+
+static void print_bash(void)
+{
+    fputs("# bash completion for dpro, written by 'dpro completion bash'\n\n", stdout);
+    for (size_t i = 0; cmd_table[i] != NULL; i++)
+        bash_command(cmd_table[i]);
+    /* bash cuts words at "=": --engine=f arrives as three; join the value to its option */
+    fputs("_dpro()\n{\n"
+          "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}\n"
+          "    COMPREPLY=()\n"
+          "    if [[ $cur == '=' ]]; then\n"
+          "        cur=\n"
+          "    elif [[ $prev == '=' && $COMP_CWORD -gt 2 ]]; then\n"
+          "        prev=${COMP_WORDS[COMP_CWORD - 2]}\n"
+          "    fi\n"
+          "    if [[ $COMP_CWORD -eq 1 ]]; then\n"
+          "        COMPREPLY=($(compgen -W '",
+          stdout);
+    print_commands();
+    fputs(" --help --version' -- \"$cur\"))\n"
+          "    elif declare -F \"_dpro_${COMP_WORDS[1]}\" >/dev/null; then\n"
+          "        \"_dpro_${COMP_WORDS[1]}\"\n"
+          "    fi\n}\ncomplete -F _dpro dpro\n",
+          stdout);
+}
+
+static void zsh_action(const struct opt *opt)
+{
+    printf(":%s:", opt->arg);
+    if (opt->choices != NULL) {
+        putchar('(');
+        print_words(opt->choices, " ");
+        putchar(')');
+    } else if (opt->complete != OPT_COMPLETE_NOTHING) {
+        fputs(opt->complete == OPT_COMPLETE_FOLDER ? "_files -/" : "_files", stdout);
+    } else {
+        putchar(' ');
+    }
+}
+
+static void zsh_opt(const struct opt *opt)
+{
+    /* every option may come again: the last one counts, or they add up */
+    if (opt->letter != 0) {
+        printf(" \\\n        '*-%c[", opt->letter);
+        print_quoted(opt->help);
+        putchar(']');
+        if (opt->arg != NULL)
+            zsh_action(opt);
+        putchar('\'');
+    }
+    printf(" \\\n        '*--%s%s[", opt->name, opt->arg != NULL ? "=" : "");
+    print_quoted(opt->help);
+    putchar(']');
+    if (opt->arg != NULL)
+        zsh_action(opt);
+    putchar('\'');
+}
+
+static void print_zsh(void)
+{
+    fputs("#compdef dpro\n# zsh completion for dpro, written by 'dpro completion zsh'\n\n", stdout);
+    for (size_t i = 0; cmd_table[i] != NULL; i++) {
+        const struct cmd *cmd = cmd_table[i];
+        printf("_dpro_%s()\n{\n    _arguments -s -S", cmd->name);
+        for (const struct opt *opt = cmd->opts; opt->name != NULL; opt++)
+            zsh_opt(opt);
+        if (cmd->words != NULL) {
+            fputs(" \\\n        '1:what:(", stdout);
+            print_words(cmd->words, " ");
+            fputs(")'\n}\n\n", stdout);
+        } else {
+            fputs(" \\\n        '*:path:_files'\n}\n\n", stdout);
+        }
+    }
+    fputs("_dpro()\n{\n    local -a commands=(\n", stdout);
+    for (size_t i = 0; cmd_table[i] != NULL; i++) {
+        printf("        '%s:", cmd_table[i]->name);
+        print_quoted(cmd_table[i]->summary);
+        fputs("'\n", stdout);
+    }
+    fputs("    )\n"
+          "    if (( CURRENT == 2 )); then\n"
+          "        _describe command commands\n"
+          "        _arguments '--help[this text]' '--version[the version]'\n"
+          "    elif (( $+functions[_dpro_$words[2]] )); then\n"
+          "        local command=$words[2]\n"
+          "        shift words\n"
+          "        (( CURRENT-- ))\n"
+          "        _dpro_$command\n"
+          "    fi\n}\n"
+          /* read from a file of the function path it is the function; sourced, it registers it */
+          "if [[ $funcstack[1] == _dpro ]]; then _dpro \"$@\"; else compdef _dpro dpro; fi\n",
+          stdout);
+}
+
+static void fish_text(const char *text)
+{
+    putchar('\'');
+    for (const char *p = text; *p != '\0' && *p != '\n'; p++)
+        printf(*p == '\'' || *p == '\\' ? "\\%c" : "%c", *p);
+    putchar('\'');
+}
+
+static void print_fish(void)
+{
+    fputs("# fish completion for dpro, written by 'dpro completion fish'\n\ncomplete -c dpro -f\n"
+          "complete -c dpro -n __fish_use_subcommand -l help -d 'this text'\n"
+          "complete -c dpro -n __fish_use_subcommand -l version -d 'the version'\n",
+          stdout);
+    for (size_t i = 0; cmd_table[i] != NULL; i++) {
+        const struct cmd *cmd = cmd_table[i];
+        printf("\ncomplete -c dpro -n __fish_use_subcommand -a %s -d ", cmd->name);
+        fish_text(cmd->summary);
+        printf("\ncomplete -c dpro -n '__fish_seen_subcommand_from %s' ", cmd->name);
+        if (cmd->words != NULL) {
+            fputs("-a '", stdout);
+            print_words(cmd->words, " ");
+            fputs("'\n", stdout);
+        } else {
+            fputs("-F\n", stdout);
+        }
+        for (const struct opt *opt = cmd->opts; opt->name != NULL; opt++) {
+            printf("complete -c dpro -n '__fish_seen_subcommand_from %s' -l %s", cmd->name,
+                   opt->name);
+            if (opt->letter != 0)
+                printf(" -s %c", opt->letter);
+            if (opt->choices != NULL) {
+                fputs(" -x -a '", stdout);
+                print_words(opt->choices, " ");
+                putchar('\'');
+            } else if (opt->arg != NULL) {
+                fputs(opt->complete == OPT_COMPLETE_NOTHING ? " -x"
+                      : opt->complete == OPT_COMPLETE_FOLDER
+                          ? " -x -a '(__fish_complete_directories)'"
+                          : " -r -F",
+                      stdout);
+            }
+            fputs(" -d ", stdout);
+            fish_text(opt->help);
+            putchar('\n');
+        }
+    }
+}
+
+static const char *const shells[] = {"bash", "zsh", "fish", NULL};
+
+static int run(int argc, char **argv)
+{
+    static void (*const print[])(void) = {print_bash, print_zsh, print_fish};
+    bool help = false;
+    struct opt_list args = {NULL, 0};
+    size_t shell = 0;
+    int code = opt_parse("completion", cmd_help_only, argc, argv, &help, &args);
+    while (args.n == 1 && shells[shell] != NULL && strcmp(args.items[0], shells[shell]) != 0)
+        shell++;
+    if (code == 0 && help) {
+        cmd_print_help(&cmd_completion, stdout);
+    } else if (code == 0 && args.n == 1 && shells[shell] != NULL) {
+        print[shell]();
+    } else if (code == 0) {
+        cmd_say("completion needs one of: bash, zsh, fish");
+        code = CMD_USAGE;
+    }
+    free(args.items);
+    return code;
+}
+
+const struct cmd cmd_completion = {
+    .name = "completion",
+    .summary = "print what a shell needs to complete dpro's commands",
+    .usage = "bash|zsh|fish",
+    .description = "Prints a script that teaches the shell dpro's commands and options.",
+    .examples = "  source <(dpro completion bash)\n"
+                "  dpro completion zsh > ~/.zfunc/_dpro      a folder of $fpath\n"
+                "  dpro completion fish > ~/.config/fish/completions/dpro.fish",
+    .opts = cmd_help_only,
+    .words = shells,
+    .run = run,
+};

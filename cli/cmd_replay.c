@@ -1,0 +1,338 @@
+/* cmd_replay.c: dpro replay: load, build, replay, validate, report. */
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <regex.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <dpro/dpro.h>
+
+#include "cmd.h"
+#include "progress.h"
+
+struct steps {
+    int64_t first, last;
+};
+
+struct values {
+    const char *output, *rank_regex;
+    struct steps steps;
+    struct opt_list delays;
+    enum dpro_engine engine;
+    uint32_t samples;
+    uint64_t seed;
+    double bandwidth_bytes_per_s, fail_on_pct; /* fail_on_pct < 0: not asked for */
+    int threads, verbosity;
+    bool json, no_validate, quiet, help;
+};
+
+/* "A:B", "A:", ":B" or "A". */
+static bool read_steps(const char *text, void *field)
+{
+    struct steps *steps = field;
+    const char *colon = strchr(text, ':');
+    char *end;
+    steps->first = 0;
+    steps->last = INT64_MAX;
+    if (text[strspn(text, "0123456789:")] != '\0' || text[0] == '\0' || strcmp(text, ":") == 0)
+        return false;
+    errno = 0;
+    if (text[0] != ':')
+        steps->first = strtoll(text, &end, 10);
+    if (colon == NULL)
+        steps->last = steps->first;
+    else if (colon[1] != '\0') {
+        steps->last = strtoll(colon + 1, &end, 10);
+        if (*end != '\0')
+            return false;
+    }
+    if (errno != 0 || steps->first > steps->last)
+        return false;
+    if (steps->last == 0)
+        steps->first = -1; /* 0, 0 would mean all */
+    return true;
+}
+
+static bool read_rank_regex(const char *text, void *field)
+{
+    regex_t regex;
+    bool good;
+    if (regcomp(&regex, text, REG_EXTENDED) != 0)
+        return false;
+    good = regex.re_nsub >= 1;
+    regfree(&regex);
+    return good && opt_read_string(text, field);
+}
+
+/* "KIND=RATIO" or "OP=+MS", with "@RANK" before the "=". Whether there is such an op, the graph
+ * knows. An op's name may hold "=": the last one counts. */
+static bool read_delay(const char *text, void *field)
+{
+    const char *equals = strrchr(text, '='), *at;
+    double value;
+    if (equals == NULL || equals == text)
+        return false;
+    at = memrchr(text, '@', (size_t)(equals - text));
+    if (at == text || (at != NULL && at + 1 == equals))
+        return false;
+    if (equals[1] == '+') {
+        char *number = strdup(equals + 2);
+        size_t len = number == NULL ? 0 : strlen(number);
+        bool good;
+        if (len > 2 && strcmp(number + len - 2, "ms") == 0)
+            number[len - 2] = '\0';
+        good = number != NULL && opt_number(number, &value) && value >= 0;
+        free(number);
+        return good && opt_read_list(text, field);
+    }
+    return equals[1] != '-' && opt_number(equals + 1, &value) && value >= 0 &&
+           opt_read_list(text, field);
+}
+
+/* A rate with its unit: bits ("1gbit", "100Gbit/s", "10Gbps", "10 Gb/s") or bytes ("12.5GB/s",
+ * "900MiB/s"). Prefixes are powers of 1000; with an i, of 1024. Only b and B depend on case. */
+static bool read_bandwidth(const char *text, void *field)
+{
+    size_t len = strspn(text, "0123456789.");
+    char number[64];
+    double value, base = 1000, scale = 1;
+    const char *unit = text + len, *prefix;
+    if (len == 0 || len >= sizeof number)
+        return false;
+    memcpy(number, text, len);
+    number[len] = '\0';
+    if (!opt_number(number, &value))
+        return false;
+    unit += strspn(unit, " ");
+    if (*unit != '\0' && (prefix = strchr("kmgtKMGT", *unit)) != NULL) {
+        int power = (int)((prefix - "kmgtKMGT") % 4) + 1;
+        unit++;
+        if (*unit == 'i' && unit[1] != 't') {
+            base = 1024;
+            unit++;
+        }
+        scale = pow(base, power);
+    }
+    if (strncasecmp(unit, "bits", 4) == 0 || strncasecmp(unit, "bit", 3) == 0) {
+        unit += strncasecmp(unit, "bits", 4) == 0 ? 4 : 3;
+        scale /= 8;
+    } else if (*unit == 'b') {
+        unit++;
+        scale /= 8;
+    } else if (*unit == 'B') {
+        unit++;
+    } else {
+        return false;
+    }
+    if (*unit != '\0' && strcmp(unit, "/s") != 0 && strcmp(unit, "ps") != 0)
+        return false;
+    value *= scale;
+    if (!(value > 0) || !isfinite(value))
+        return false;
+    *(double *)field = value;
+    return true;
+}
+
+static const char *const engines[] = {"event", "fixed", NULL};
+
+static bool read_engine(const char *text, void *field)
+{
+    *(enum dpro_engine *)field = strcmp(text, "fixed") == 0 ? DPRO_ENGINE_FIXED : DPRO_ENGINE_EVENT;
+    return strcmp(text, engines[0]) == 0 || strcmp(text, engines[1]) == 0;
+}
+
+static bool read_percent(const char *text, void *field)
+{
+    char number[64];
+    size_t len = strlen(text);
+    if (len > 0 && text[len - 1] == '%')
+        len--;
+    if (len == 0 || len >= sizeof number || text[0] == '-')
+        return false;
+    memcpy(number, text, len);
+    number[len] = '\0';
+    return opt_number(number, field);
+}
+
+#define AT(member) offsetof(struct values, member)
+static const struct opt replay_opts[] = {
+    {"output", 'o', "DIR", opt_read_string, AT(output), "a folder",
+     "also write report.html, timeline.json.gz (for\nPerfetto) and replay.json into DIR", NULL,
+     OPT_COMPLETE_FOLDER},
+    {"json", 0, NULL, opt_read_flag, AT(json), NULL, "print JSON (dpro.replay/1) and nothing else",
+     NULL, OPT_COMPLETE_NOTHING},
+    {"steps", 0, "A:B", read_steps, AT(steps), "A:B, A:, :B or A, iteration numbers with A <= B",
+     "use iterations A to B, both included, in the job's\nown numbers (default: all)", NULL,
+     OPT_COMPLETE_NOTHING},
+    {"rank-regex", 0, "RE", read_rank_regex, AT(rank_regex),
+     "an extended regular expression with a group, such as 'host-([0-9]+)'",
+     "take a file's rank from the first group of RE in its\nname (default: the file's metadata, "
+     "then its name)",
+     NULL, OPT_COMPLETE_NOTHING},
+    {"delay", 0, "SPEC", read_delay, AT(delays),
+     "KIND=RATIO or OP=+MS, either with @RANK before the =, such as 'BW=0.5' or 'FW@1=+20'",
+     "what if ops took longer or shorter: KIND=RATIO times\nRATIO, OP=+MS plus MS milliseconds; "
+     "@RANK before the =\nfor one rank only; may be given several times",
+     NULL, OPT_COMPLETE_NOTHING},
+    {"samples", 0, "N", opt_read_u32, AT(samples), "a whole number",
+     "also replay N iterations drawn from the measured\nones, for p50 and p95 (default: 0)", NULL,
+     OPT_COMPLETE_NOTHING},
+    {"seed", 0, "N", opt_read_u64, AT(seed), "a whole number",
+     "of those draws: equal seeds, equal results", NULL, OPT_COMPLETE_NOTHING},
+    {"engine", 0, "NAME", read_engine, AT(engine), "event or fixed",
+     "event: decides the order on each device (default);\nfixed: decides it once, faster with many "
+     "samples",
+     engines, OPT_COMPLETE_NOTHING},
+    {"bandwidth", 0, "BW", read_bandwidth, AT(bandwidth_bytes_per_s),
+     "a rate above 0 with its unit, such as 1gbit, 500mbit, 100Gbit/s or 12.5GB/s",
+     "link rate for the Daydream baseline (default: the\nfastest transfer seen), as in 1gbit, "
+     "12.5GB/s",
+     NULL, OPT_COMPLETE_NOTHING},
+    {"no-validate", 0, NULL, opt_read_flag, AT(no_validate), NULL,
+     "don't predict each measured iteration from the others", NULL, OPT_COMPLETE_NOTHING},
+    {"fail-on", 0, "PCT", read_percent, AT(fail_on_pct), "a percentage of 0 or more",
+     "exit 1 when the replay is more than PCT percent off\nthe measured iteration time", NULL,
+     OPT_COMPLETE_NOTHING},
+    {"threads", 0, "N", opt_read_int, AT(threads), "a whole number",
+     "files read at once (default: 0, one a core); results\nare the same at any number", NULL,
+     OPT_COMPLETE_NOTHING},
+    {"verbose", 'v', NULL, opt_read_count, AT(verbosity), NULL,
+     "say on stderr what is being done; -vv: per file", NULL, OPT_COMPLETE_NOTHING},
+    {"quiet", 'q', NULL, opt_read_flag, AT(quiet), NULL, "no progress, no notes: only errors", NULL,
+     OPT_COMPLETE_NOTHING},
+    {"help", 'h', NULL, opt_read_flag, AT(help), NULL, "this text", NULL, OPT_COMPLETE_NOTHING},
+    {.name = NULL},
+};
+
+static double error_pct(const struct dpro_graph *graph, const struct dpro_replay *replay)
+{
+    uint32_t n;
+    const int64_t *measured = dpro_graph_measured_ns(graph, &n);
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)measured[i];
+    return 100.0 * ((double)dpro_replay_iteration_ns(replay) * n / sum - 1.0);
+}
+
+static int report(const struct values *values, const struct dpro_report *results)
+{
+    struct dpro_error err = {.code = 0};
+    if (values->output != NULL) {
+        if (dpro_report_folder(results, values->output, &err) < 0)
+            return cmd_fail(&err);
+        if (!values->quiet)
+            cmd_say("wrote report.html, timeline.json.gz and replay.json to %s", values->output);
+    }
+    progress_clear();
+    errno = 0;
+    if ((values->json ? dpro_report_json : dpro_report_text)(results, stdout, &err) < 0)
+        return cmd_fail(&err);
+    if (cmd_finish_output(CMD_DONE) != CMD_DONE)
+        return CMD_SYSTEM;
+    if (values->fail_on_pct >= 0) {
+        double error = error_pct(results->graph, results->replay);
+        if (!(fabs(error) <= values->fail_on_pct)) {
+            cmd_say("the replay is %+.2f %% off the measured iteration time, more than --fail-on "
+                    "%g %%",
+                    error, values->fail_on_pct);
+            return CMD_CHECK_FAILED;
+        }
+    }
+    return CMD_DONE;
+}
+
+static int replay_paths(const struct values *values, const struct opt_list *paths)
+{
+    struct dpro_sink sink = progress_start(values->verbosity, values->quiet);
+    struct dpro_trace_options trace_options = {
+        .rank_regex = values->rank_regex, .threads = values->threads, .sink = sink};
+    struct dpro_graph_options graph_options = {
+        .first_step = values->steps.first, .last_step = values->steps.last, .sink = sink};
+    struct dpro_replay_options plain = {.engine = values->engine, .sink = sink};
+    struct dpro_replay_options replay_options = plain;
+    struct dpro_validation validation = {.method = "none"};
+    struct dpro_daydream daydream;
+    struct dpro_report results = {.what_if = values->delays.n > 0};
+    struct dpro_trace *trace = NULL;
+    struct dpro_graph *graph = NULL;
+    struct dpro_replay *replay = NULL;
+    struct dpro_error err = {.code = 0};
+    int code;
+
+    replay_options.samples = values->samples;
+    replay_options.seed = values->seed;
+    replay_options.delays = values->delays.items;
+    replay_options.n_delays = values->delays.n;
+
+    if (dpro_trace_load(paths->items, paths->n, &trace_options, &trace, &err) < 0) {
+        code = cmd_fail(&err);
+        /* a path that can't be read is bad input, not a failing system */
+        return code == CMD_SYSTEM && err.code == DPRO_EIO ? CMD_INPUT : code;
+    }
+    if (dpro_graph_build(trace, &graph_options, &graph, &err) < 0 ||
+        dpro_replay_run(graph, &replay_options, &replay, &err) < 0)
+        goto failed;
+    if (!values->no_validate && dpro_replay_validate(graph, &plain, &validation, &err) < 0)
+        goto failed;
+    results.daydream = &daydream;
+    if (dpro_replay_daydream(graph, values->bandwidth_bytes_per_s, &daydream, &err) < 0) {
+        if (err.code != DPRO_EEMPTY)
+            goto failed;
+        results.daydream = NULL; /* no communication */
+    }
+    results.trace = trace;
+    results.graph = graph;
+    results.replay = replay;
+    results.validation = &validation;
+    code = report(values, &results);
+    goto done;
+failed:
+    code = cmd_fail(&err);
+done:
+    dpro_replay_destroy(replay);
+    dpro_graph_destroy(graph);
+    dpro_trace_destroy(trace);
+    return code;
+}
+
+static int run(int argc, char **argv)
+{
+    struct values values = {.fail_on_pct = -1};
+    struct opt_list paths = {NULL, 0};
+    int code = opt_parse("replay", replay_opts, argc, argv, &values, &paths);
+    if (code == 0 && values.help) {
+        cmd_print_help(&cmd_replay, stdout);
+    } else if (code == 0 && paths.n == 0) {
+        cmd_say("replay needs a folder, file or glob of traces; see 'dpro help replay'");
+        code = CMD_USAGE;
+    } else if (code == 0 && values.fail_on_pct >= 0 && values.delays.n > 0) {
+        cmd_say("--fail-on compares with what was measured, which --delay changes: give one of "
+                "them");
+        code = CMD_USAGE;
+    } else if (code == 0) {
+        code = replay_paths(&values, &paths);
+    }
+    free(paths.items);
+    free(values.delays.items);
+    return code;
+}
+
+const struct cmd cmd_replay = {
+    .name = "replay",
+    .summary = "predict the iteration time from traces, and say what it is spent on",
+    .usage = "[OPTIONS] PATH...",
+    .description =
+        "Reads the traces of a job's ranks (PyTorch profiler files and execution traces, .json or\n"
+        ".json.gz; PATH is a file, a folder or a glob), joins the ranks, replays a training\n"
+        "iteration and reports: how long it takes, how sure that is, what each rank spends it on,\n"
+        "and the critical path over all ranks.",
+    .examples =
+        "  dpro replay runs/yesterday/                   a folder, one file or more a rank\n"
+        "  dpro replay runs/yesterday/ -o out/           and a page and a timeline to look at\n"
+        "  dpro replay 'runs/*/rank*.json.gz' --json     for programs\n"
+        "  dpro replay runs/yesterday/ --delay BW=0.5    what if backward took half as long",
+    .opts = replay_opts,
+    .run = run,
+};

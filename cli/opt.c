@@ -1,0 +1,277 @@
+/* opt.c: reading a command's arguments by its table of options. */
+#include "opt.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cmd.h"
+
+bool opt_read_flag(const char *text, void *field)
+{
+    (void)text;
+    *(bool *)field = true;
+    return true;
+}
+
+bool opt_read_count(const char *text, void *field)
+{
+    (void)text;
+    if (*(int *)field < 9)
+        ++*(int *)field;
+    return true;
+}
+
+bool opt_read_string(const char *text, void *field)
+{
+    *(const char **)field = text;
+    return text[0] != '\0';
+}
+
+static bool list_add(struct opt_list *list, const char *text)
+{
+    const char **items = realloc(list->items, (list->n + 1) * sizeof *items);
+    if (items == NULL)
+        return false;
+    items[list->n++] = text;
+    list->items = items;
+    return true;
+}
+
+bool opt_read_list(const char *text, void *field)
+{
+    return text[0] != '\0' && list_add(field, text);
+}
+
+static bool read_unsigned(const char *text, uint64_t max, uint64_t *value)
+{
+    char *end;
+    if (text[0] < '0' || text[0] > '9') /* strtoull takes signs and spaces */
+        return false;
+    errno = 0;
+    *value = strtoull(text, &end, 10);
+    return errno == 0 && *end == '\0' && *value <= max;
+}
+
+bool opt_read_u32(const char *text, void *field)
+{
+    uint64_t value;
+    if (!read_unsigned(text, UINT32_MAX, &value))
+        return false;
+    *(uint32_t *)field = (uint32_t)value;
+    return true;
+}
+
+bool opt_read_u64(const char *text, void *field)
+{
+    return read_unsigned(text, UINT64_MAX, field);
+}
+
+bool opt_read_int(const char *text, void *field)
+{
+    uint64_t value;
+    if (!read_unsigned(text, INT32_MAX, &value))
+        return false;
+    *(int *)field = (int)value;
+    return true;
+}
+
+bool opt_number(const char *text, double *value)
+{
+    char *end;
+    if (strspn(text, "0123456789.eE+-") != strlen(text)) /* no hexadecimal, nan, inf, spaces */
+        return false;
+    *value = strtod(text, &end);
+    return end != text && *end == '\0' && isfinite(*value);
+}
+
+/* Damerau-Levenshtein distance (neighbours swapped count one), capped for long texts. */
+static size_t distance(const char *a, const char *b)
+{
+    enum { MAX = 48 };
+    size_t n = strlen(a), m = strlen(b);
+    unsigned char d[MAX + 1][MAX + 1];
+    if (n > MAX || m > MAX)
+        return MAX;
+    for (size_t i = 0; i <= n; i++)
+        d[i][0] = (unsigned char)i;
+    for (size_t j = 0; j <= m; j++)
+        d[0][j] = (unsigned char)j;
+    for (size_t i = 1; i <= n; i++) {
+        for (size_t j = 1; j <= m; j++) {
+            unsigned best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            if (best > d[i - 1][j] + 1u)
+                best = d[i - 1][j] + 1u;
+            if (best > d[i][j - 1] + 1u)
+                best = d[i][j - 1] + 1u;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                best > d[i - 2][j - 2] + 1u)
+                best = d[i - 2][j - 2] + 1u;
+            d[i][j] = (unsigned char)best;
+        }
+    }
+    return d[n][m];
+}
+
+const char *opt_nearest(const char *text, const char *(*name)(const void *names, size_t i),
+                        const void *names)
+{
+    const char *nearest = NULL, *candidate;
+    size_t best = strlen(text) / 3 + 1; /* a third of the letters may be wrong, and one */
+    size_t len = strlen(text);
+    for (size_t i = 0; (candidate = name(names, i)) != NULL; i++) {
+        size_t d = distance(text, candidate);
+        if (len >= 2 && strncmp(candidate, text, len) == 0)
+            d = 1; /* the beginning of a name means that name */
+        if (d <= best && (nearest == NULL || d < best)) {
+            best = d;
+            nearest = candidate;
+        }
+    }
+    return nearest;
+}
+
+static const char *name_of_opt(const void *names, size_t i)
+{
+    return ((const struct opt *)names)[i].name;
+}
+
+static const struct opt *find_long(const struct opt *opts, const char *name, size_t len)
+{
+    for (const struct opt *opt = opts; opt->name != NULL; opt++)
+        if (strlen(opt->name) == len && memcmp(opt->name, name, len) == 0)
+            return opt;
+    return NULL;
+}
+
+static const struct opt *find_short(const struct opt *opts, char letter)
+{
+    for (const struct opt *opt = opts; opt->name != NULL; opt++)
+        if (opt->letter == letter)
+            return opt;
+    return NULL;
+}
+
+static int set(const struct opt *opt, const char *shown, const char *text, void *values)
+{
+    if (opt->read(text, (char *)values + opt->offset) || text == NULL)
+        return 0;
+    cmd_say("%s: '%s' is not %s", shown, text, opt->form);
+    return CMD_USAGE;
+}
+
+static int no_value(const struct opt *opt, const char *shown)
+{
+    cmd_say("%s needs a value: %s", shown, opt->form);
+    return CMD_USAGE;
+}
+
+/* --name, --name=value or --name value; *i is the index of the argument, moved over a value. */
+static int parse_long(const char *command, const struct opt *opts, int argc, char **argv, int *i,
+                      void *values)
+{
+    const char *name = argv[*i] + 2;
+    size_t len = strcspn(name, "=");
+    const char *value = name[len] == '=' ? name + len + 1 : NULL;
+    const struct opt *opt = find_long(opts, name, len);
+    char shown[80];
+
+    if (opt == NULL) {
+        char *wrong = strndup(name, len);
+        const char *near = wrong == NULL ? NULL : opt_nearest(wrong, name_of_opt, opts);
+        cmd_say("unknown option '--%s'%s%s%s; see 'dpro help %s'", wrong == NULL ? name : wrong,
+                near != NULL ? ", did you mean '--" : "", near != NULL ? near : "",
+                near != NULL ? "'" : "", command);
+        free(wrong);
+        return CMD_USAGE;
+    }
+    snprintf(shown, sizeof shown, "--%s", opt->name);
+    if (opt->arg == NULL) {
+        if (value != NULL) {
+            cmd_say("%s takes no value", shown);
+            return CMD_USAGE;
+        }
+        return set(opt, shown, NULL, values);
+    }
+    if (value == NULL) {
+        if (*i + 1 >= argc)
+            return no_value(opt, shown);
+        value = argv[++*i];
+    }
+    return set(opt, shown, value, values);
+}
+
+/* -x, -xyz (flags), -xVALUE or -x VALUE. */
+static int parse_short(const char *command, const struct opt *opts, int argc, char **argv, int *i,
+                       void *values)
+{
+    for (const char *p = argv[*i] + 1; *p != '\0'; p++) {
+        const struct opt *opt = find_short(opts, *p);
+        char shown[3] = {'-', *p, '\0'};
+        int status;
+        if (opt == NULL) {
+            cmd_say("unknown option '%s'; see 'dpro help %s'", shown, command);
+            return CMD_USAGE;
+        }
+        if (opt->arg != NULL) {
+            if (p[1] != '\0')
+                return set(opt, shown, p + 1, values);
+            if (*i + 1 >= argc)
+                return no_value(opt, shown);
+            return set(opt, shown, argv[++*i], values);
+        }
+        status = set(opt, shown, NULL, values);
+        if (status != 0)
+            return status;
+    }
+    return 0;
+}
+
+int opt_parse(const char *command, const struct opt *opts, int argc, char **argv, void *values,
+              struct opt_list *args)
+{
+    bool options = true;
+    for (int i = 1; i < argc; i++) {
+        int status = 0;
+        if (!options || argv[i][0] != '-' || argv[i][1] == '\0') {
+            if (!list_add(args, argv[i])) {
+                cmd_say("out of memory");
+                return CMD_SYSTEM;
+            }
+        } else if (strcmp(argv[i], "--") == 0) {
+            options = false;
+        } else if (argv[i][1] == '-') {
+            status = parse_long(command, opts, argc, argv, &i, values);
+        } else {
+            status = parse_short(command, opts, argc, argv, &i, values);
+        }
+        if (status != 0)
+            return status;
+    }
+    return 0;
+}
+
+void opt_help(const struct opt *opts, FILE *out)
+{
+    enum { COLUMN = 26 };
+    for (const struct opt *opt = opts; opt->name != NULL; opt++) {
+        char left[80];
+        int width =
+            snprintf(left, sizeof left, "  %c%c%s --%s%s%s", opt->letter != 0 ? '-' : ' ',
+                     opt->letter != 0 ? opt->letter : ' ', opt->letter != 0 ? "," : " ", opt->name,
+                     opt->arg != NULL ? " " : "", opt->arg != NULL ? opt->arg : "");
+        fputs(left, out);
+        if (width > COLUMN - 2) {
+            fputc('\n', out);
+            width = 0;
+        }
+        for (const char *line = opt->help; line != NULL;) {
+            size_t len = strcspn(line, "\n");
+            fprintf(out, "%*s%.*s\n", COLUMN - width, "", (int)len, line);
+            width = 0;
+            line = line[len] == '\n' ? line + len + 1 : NULL;
+        }
+    }
+}

@@ -1,0 +1,61 @@
+/* opt.h: one table of options per command, from which parsing, --help and completion come.
+ *
+ * A command's values live in one struct of its own; a table entry names the field by its offset and
+ * the function that reads a value into it. */
+#ifndef CLI_OPT_H
+#define CLI_OPT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+/* What a shell offers after the option. */
+enum opt_complete { OPT_COMPLETE_NOTHING, OPT_COMPLETE_PATH, OPT_COMPLETE_FOLDER };
+
+/* Reads `text` into the field at `field`; false when it can't. A flag gets NULL. */
+typedef bool opt_read_fn(const char *text, void *field);
+
+struct opt {
+    const char *name; /* long name, without dashes; NULL ends the table */
+    char letter;      /* short name; 0: none */
+    const char *arg;  /* what --help calls the value; NULL: a flag */
+    opt_read_fn *read;
+    size_t offset;
+    const char *form;           /* what a value must look like, said when it does not */
+    const char *help;           /* lines parted by \n */
+    const char *const *choices; /* the values that are accepted, NULL-terminated; NULL: many */
+    enum opt_complete complete;
+};
+
+struct opt_list { /* a repeated option's values, or the positional arguments; borrowed from argv */
+    const char **items;
+    size_t n;
+};
+
+/* Field types: the name says what the field is. */
+bool opt_read_flag(const char *text, void *field);   /* bool: set */
+bool opt_read_count(const char *text, void *field);  /* int: one more */
+bool opt_read_string(const char *text, void *field); /* const char *, not empty */
+bool opt_read_list(const char *text, void *field);   /* struct opt_list, not empty */
+bool opt_read_u32(const char *text, void *field);    /* uint32_t */
+bool opt_read_u64(const char *text, void *field);    /* uint64_t */
+bool opt_read_int(const char *text, void *field);    /* int, 0 or more */
+
+/* Reads a finite number that fills the whole of `text`. */
+bool opt_number(const char *text, double *value);
+
+/* Where text could have been meant: the nearest of the names, NULL when none is near. `name` gives
+ * the i-th, NULL at the end. */
+const char *opt_nearest(const char *text, const char *(*name)(const void *names, size_t i),
+                        const void *names);
+
+/* Reads argv[1..] by the table into the struct at `values`; what is no option goes to *args, whose
+ * items (as those of lists) live as long as the process. `command` is for messages. Returns 0, or
+ * the exit code after having said what is wrong. */
+int opt_parse(const char *command, const struct opt *opts, int argc, char **argv, void *values,
+              struct opt_list *args);
+
+/* The option part of a command's --help. */
+void opt_help(const struct opt *opts, FILE *out);
+
+#endif

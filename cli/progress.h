@@ -1,0 +1,17 @@
+/* progress.h: messages and progress on stderr. */
+#ifndef CLI_PROGRESS_H
+#define CLI_PROGRESS_H
+
+#include <stdbool.h>
+
+#include <dpro/log.h>
+
+/* Turns on what is wanted: log lines by `verbosity` (0 none, 1 up to info, 2 debug, 3 trace), and
+ * progress unless `quiet`, only where stderr is a terminal. Returns the sink to hand to the
+ * library; it lives until the process ends. */
+struct dpro_sink progress_start(int verbosity, bool quiet);
+
+/* Takes the progress line off the screen; call it before anything else is printed. */
+void progress_clear(void);
+
+#endif

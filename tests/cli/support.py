@@ -1,0 +1,161 @@
+"""What the command tests share: running the command, and making small traces to feed it."""
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.environ.get("DPRO_BUILD", os.path.join(ROOT, "build"))
+DPRO = os.path.join(BUILD, "dpro")
+BUNDLED = os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2")
+
+DONE, CHECK_FAILED, USAGE, INPUT, SYSTEM = 0, 1, 2, 3, 4
+
+
+class Result:
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self):
+        def refuse(constant):
+            raise ValueError(f"{constant} is no JSON")
+
+        return json.loads(self.out, parse_constant=refuse)
+
+
+def dpro(*args, timeout=120, env=None, **more):
+    """Runs the command; its output must be UTF-8."""
+    clean = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "TERM")}
+    done = subprocess.run([DPRO, *args], stdin=subprocess.DEVNULL, stdout=more.pop("stdout", subprocess.PIPE),
+                          stderr=subprocess.PIPE, timeout=timeout, env={**clean, **(env or {})}, **more)
+    return Result(done.returncode, (done.stdout or b"").decode(), done.stderr.decode())
+
+
+class Case(unittest.TestCase):
+    """A test with a folder of its own."""
+
+    maxDiff = 2000
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="dpro-test-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def write(self, name, content):
+        """Writes bytes, text or (as JSON) an object; gzip'd when the name says so."""
+        if not isinstance(content, (bytes, str)):
+            content = json.dumps(content)
+        if isinstance(content, str):
+            content = content.encode("utf-8", "surrogateescape")
+        if name.endswith(".gz"):
+            content = gzip.compress(content, 1)
+        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
+        with open(self.path(name), "wb") as out:
+            out.write(content)
+        return self.path(name)
+
+    def assert_code(self, result, *codes):
+        self.assertIn(result.code, codes, f"stdout:\n{result.out[-2000:]}\nstderr:\n{result.err[-2000:]}")
+
+    def assert_error(self, result, code, *patterns):
+        """The command failed as it should: that code, nothing on stdout, one line on stderr."""
+        self.assert_code(result, code)
+        self.assertEqual(result.out, "")
+        self.assertRegex(result.err, r"\Adpro: [^\n]+\n\Z")
+        self.assertNotRegex(result.err[:-1], r"[\x00-\x1f\x7f]")
+        for pattern in patterns:
+            self.assertRegex(result.err, pattern)
+
+    def assert_replays(self, *args):
+        """The command did its work; returns the JSON."""
+        result = dpro("replay", *args, "--json")
+        self.assert_code(result, DONE)
+        return result.json
+
+    def assert_survives(self, *args):
+        """Either the rest could be replayed (and a warning tells what was left out), or the input was refused."""
+        result = dpro("replay", *args, "--json")
+        if result.code == DONE:
+            self.assertTrue(result.json["warnings"])
+        else:
+            self.assert_error(result, INPUT)
+        return result
+
+
+def span(name, start_us, dur_us, tid=1, cat="cpu_op", pid=100, **args):
+    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": start_us, "dur": dur_us, "args": args}
+
+
+def job(world=2, iterations=4, layers=3, forward_us=10_000, backward_us=20_000, transfer_us=8_000, slow=None,
+        communicates=True, steps=True, start_us=1_000_000_000.0, name="aten::linear"):
+    """The Kineto traces of a small data-parallel CPU job, one a rank: forward, backward with an all-reduce a layer on
+    a thread of its own, optimizer. `slow` = (rank, us) makes that rank's forward longer; the others wait."""
+    traces = []
+    longest = max(0, slow[1] if slow else 0)
+    for rank in range(world):
+        events = []
+        step_start = start_us
+        sequence = 0
+        for step in range(1, iterations + 1):
+            late = slow[1] if slow and slow[0] == rank else 0
+            now = step_start + 100
+            events.append(span("Optimizer.zero_grad#SGD.zero_grad", now, 50, cat="user_annotation"))
+            now += 100
+            first = now
+            for layer in range(layers):
+                dur = forward_us + (late if layer == 0 else 0)
+                events.append(span(name, now, dur, **{"Sequence number": sequence + layer, "Fwd thread id": 0}))
+                now += dur + 10
+            events.append(span("DistributedDataParallel.forward", first - 10, now - first + 10, cat="user_annotation"))
+            now += 100
+            behind = step_start + 310 + layers * (forward_us + 10) + longest  # when the slowest starts its backward
+            free = 0
+            for layer in reversed(range(layers)):
+                events.append(span("autograd::engine::evaluate_function: AddmmBackward0", now, backward_us,
+                                   **{"Sequence number": sequence + layer, "Fwd thread id": 1}))
+                if communicates:
+                    call = now + backward_us - 200
+                    events.append(span("c10d::allreduce_", call, 150,
+                                       **{"Input Dims": [[[1000]], [], [], [], [], []],
+                                          "Input type": ["TensorList", "", "", "", "Scalar", "Scalar"]}))
+                    begin = max(call + 160, free)
+                    slowest = max(behind + (layers - layer) * (backward_us + 10) - 50, free)
+                    free = max(begin, slowest) + transfer_us
+                    events.append(span("gloo:all_reduce", begin, free - begin, tid=2, cat="user_annotation",
+                                       **{"Input Dims": [[1000]], "Input type": ["float"]}))
+                now += backward_us + 10
+            now = max(now, free) + 50
+            events.append(span("Optimizer.step#SGD.step", now, 1000, cat="user_annotation"))
+            events.append(span("aten::add_", now + 10, 900))
+            now += 1100
+            if steps:
+                events.append(span(f"ProfilerStep#{step}", step_start, now - step_start, cat="user_annotation"))
+            step_start = now + 20
+            sequence += layers
+        trace = {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": 1_700_000_000_000_000_000,
+                 "traceEvents": sorted(events, key=lambda e: (e["ts"], -e["dur"]))}
+        if world > 1:
+            ranks = list(range(world))
+            trace["distributedInfo"] = {"backend": "gloo", "rank": rank, "world_size": world, "pg_count": 1, "pg_config": [
+                {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cpu:gloo", "pg_size": world,
+                 "ranks": ranks}]}
+        traces.append(trace)
+    return traces
+
+
+def console_commands(path):
+    """The commands of a document's ```console blocks: lines that begin with "$ ", continued where they end in \\."""
+    commands = []
+    with open(path, encoding="utf-8") as document:
+        text = document.read()
+    for block in re.findall(r"^```console\n(.*?)^```", text, re.S | re.M):
+        joined = re.sub(r"\\\n *", "", block)
+        commands += [line[2:] for line in joined.splitlines() if line.startswith("$ ")]
+    return commands

@@ -1,0 +1,334 @@
+"""Traces come truncated, duplicated, mixed up and wrong; disks fill up. Each case on its own."""
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import unittest
+
+from support import BUILD, BUNDLED, DONE, DPRO, INPUT, SYSTEM, Case, Result, dpro, job, span
+
+
+def compact(trace):
+    return json.dumps(trace, separators=(",", ":"))
+
+
+class BadFiles(Case):
+    def good(self, **options):
+        """Two whole ranks in the folder's "job"; returns that folder."""
+        for rank, trace in enumerate(job(**options)):
+            self.write(f"job/rank{rank}.json", trace)
+        return self.path("job")
+
+    def with_events(self, *events, world=1):
+        """A whole rank with more events, which may be wrong; returns its file."""
+        trace = job(world=world, communicates=False)[0]
+        trace["traceEvents"] += events
+        return self.write("rank0.json", compact(trace))
+
+    def with_text(self, text):
+        """A whole rank with one more event, given as JSON text."""
+        whole = compact(job(world=1, communicates=False)[0])
+        return self.write("rank0.json", whole.replace('"traceEvents":[', '"traceEvents":[' + text + ",", 1))
+
+    # -- cut short
+
+    def cut(self, name, share):
+        with open(self.path(name), "rb+") as file:
+            file.truncate(int(os.path.getsize(self.path(name)) * share))
+
+    def assert_cut_is_told(self, facts):
+        self.assertTrue(facts["warnings"])
+        self.assertEqual([f["truncated"] for f in facts["trace"]["files"]], [False, True])
+
+    def test_truncated_json_replays_what_is_whole(self):
+        folder = self.good(iterations=8)
+        self.cut("job/rank1.json", 0.7)
+        self.assert_cut_is_told(self.assert_replays(folder))
+
+    def test_truncated_gzip_replays_what_is_whole(self):
+        for rank, trace in enumerate(job(iterations=40)):
+            self.write(f"job/rank{rank}.json.gz", trace)
+        self.cut("job/rank1.json.gz", 0.7)
+        self.assert_cut_is_told(self.assert_replays(self.path("job")))
+
+    def test_truncated_bundled_gzip_replays_what_is_whole(self):
+        for rank in (0, 1):
+            shutil.copy(os.path.join(BUNDLED, f"kineto_rank{rank}.json.gz"), self.folder)
+        self.cut("kineto_rank1.json.gz", 0.8)
+        self.assert_cut_is_told(self.assert_replays(self.folder))
+
+    def test_json_with_nothing_left_is_refused(self):
+        path = self.write("rank0.json", compact(job(world=1)[0])[:40])
+        self.assert_error(dpro("replay", path), INPUT, "rank0.json")
+
+    def test_gzip_with_nothing_left_is_refused(self):
+        path = self.write("rank0.json.gz", job(world=1)[0])
+        with open(path, "rb+") as file:
+            file.truncate(20)
+        self.assert_error(dpro("replay", path), INPUT, "rank0.json.gz")
+
+    def test_damaged_gzip_survives(self):
+        path = self.write("rank0.json.gz", job(world=1, iterations=40)[0])
+        with open(path, "rb+") as file:
+            file.seek(os.path.getsize(path) // 2)
+            file.write(b"\xff" * 64)
+        self.assert_survives(path)
+
+    # -- not what it should be
+
+    def test_text_is_not_a_trace(self):
+        self.assert_error(dpro("replay", self.write("a.json", "Dear diary\n")), INPUT, "a.json")
+
+    def test_other_json_is_not_a_trace(self):
+        for text in ("{}", "[]", '{"a":[1,2,{"b":null}]}', '"traceEvents"', "12"):
+            with self.subTest(text=text):
+                self.assert_error(dpro("replay", self.write("a.json", text)), INPUT, "a.json")
+
+    def test_random_bytes_are_not_a_trace(self):
+        self.assert_error(dpro("replay", self.write("a.json", bytes(range(256)) * 64)), INPUT, "a.json")
+
+    def test_gzip_of_gzip_is_not_a_trace(self):
+        inner = self.write("b.json.gz", job(world=1)[0])
+        with open(inner, "rb") as file:
+            self.assert_error(dpro("replay", self.write("a.json.gz", file.read())), INPUT, "a.json.gz")
+
+    def test_other_files_beside_a_trace_are_passed_over(self):
+        folder = self.good()
+        self.write("job/notes.txt", "nothing to see")
+        self.write("job/settings.json", {"lr": 0.1})
+        self.write("job/.hidden.json", "{")
+        self.assert_replays(folder)
+
+    def test_an_empty_file_is_refused(self):
+        self.assert_error(dpro("replay", self.write("rank0.json", "")), INPUT, "rank0.json")
+        self.assert_error(dpro("replay", self.write("rank0.json.gz", "")), INPUT, "rank0.json.gz")
+
+    def test_an_empty_folder_is_refused(self):
+        os.mkdir(self.path("empty"))
+        self.assert_error(dpro("replay", self.path("empty")), INPUT, "empty")
+
+    def test_a_glob_without_a_match_is_refused(self):
+        self.assert_error(dpro("replay", self.path("*.json")), INPUT)
+
+    # -- the wrong files together
+
+    def test_two_overlapping_files_of_one_rank_are_refused(self):
+        folder = self.good()
+        self.write("job/again.json", job()[0])
+        self.assert_error(dpro("replay", folder), INPUT, "rank 0", r"rank0\.json", r"again\.json")
+
+    def test_ranks_of_two_jobs_are_refused(self):
+        self.write("job/rank0.json", job(world=2)[0])
+        self.write("job/rank1.json", job(world=4, start_us=9e13)[1])
+        self.assert_error(dpro("replay", self.path("job")), INPUT, "job")
+
+    def test_the_same_file_named_twice_is_one_or_refused(self):
+        path = self.write("rank0.json", job(world=1, communicates=False)[0])
+        result = dpro("replay", path, path, "--json")
+        if result.code != DONE:
+            self.assert_error(result, INPUT, "twice")
+
+    def test_two_windows_of_one_rank_are_joined(self):
+        self.write("early/rank0.json", job(world=1, communicates=False)[0])
+        self.write("late/rank0.json", job(world=1, communicates=False, start_us=1_002_000_000.0)[0])
+        facts = self.assert_replays(self.path("early"), self.path("late"))
+        self.assertEqual(facts["trace"]["ranks_present"], [0])
+        self.assertGreaterEqual(facts["trace"]["iterations"], 6)
+
+    # -- too little
+
+    def test_a_trace_without_events_is_refused(self):
+        path = self.write("rank0.json", {"schemaVersion": 1, "traceEvents": []})
+        self.assert_error(dpro("replay", path), INPUT)
+
+    def test_a_trace_without_iterations_survives(self):
+        events = [span(f"aten::op{i}", 1000.0 * i, 500 + 7 * i) for i in range(20)]
+        self.assert_survives(self.write("rank0.json", {"traceEvents": events}))
+
+    def test_an_execution_trace_alone_is_refused(self):
+        path = os.path.join(BUNDLED, "et_rank0.json.gz")
+        self.assert_error(dpro("replay", path), INPUT)
+
+    def test_steps_that_are_not_there_are_refused(self):
+        self.assert_error(dpro("replay", BUNDLED, "--steps", "500:600"), INPUT, "iteration")
+
+    # -- wrong values
+
+    def test_a_negative_duration_is_left_out_and_told(self):
+        facts = self.assert_replays(self.with_events(span("aten::bad", 1_000_000_500.0, -5)))
+        self.assertTrue(facts["warnings"])
+
+    def test_zero_durations_are_fine(self):
+        facts = self.assert_replays(self.with_events(*[span("aten::zero", 1_000_000_500.0, 0)] * 3))
+        self.assertLessEqual(abs(facts["error_pct"]), 3)
+
+    def test_only_zero_durations_survive(self):
+        events = [span("aten::a", 10.0, 0), span("aten::b", 20.0, 0), span("ProfilerStep#1", 5.0, 0)]
+        result = dpro("replay", self.write("rank0.json", {"traceEvents": events}), "--json")
+        self.assert_code(result, DONE, INPUT)
+
+    def test_nan_and_infinity_survive(self):
+        for number in ("NaN", "Infinity", "-Infinity", "nan", "1e999"):
+            with self.subTest(number=number):
+                self.assert_survives(self.with_text('{"ph":"X","cat":"cpu_op","name":"aten::bad","pid":100,"tid":1,'
+                                                    f'"ts":1000000500,"dur":{number},"args":{{}}}}'))
+
+    def test_numbers_beyond_64_bits_survive(self):
+        for start, dur in (("99999999999999999999999", "1"), ("1000000500", "9223372036854775808"),
+                           ("-9223372036854775809", "1"), ("9223372036854775807", "9223372036854775807"),
+                           ("1" + "0" * 4000, "1")):
+            with self.subTest(start=start[:30], dur=dur):
+                result = dpro("replay", self.with_text('{"ph":"X","cat":"cpu_op","name":"aten::bad","pid":100,'
+                                                       f'"tid":1,"ts":{start},"dur":{dur},"args":{{}}}}'), "--json")
+                self.assert_code(result, DONE, INPUT)
+
+    def test_a_step_number_beyond_64_bits_survives(self):
+        step = span("ProfilerStep#99999999999999999999999", 1_000_000_000.0, 5, cat="user_annotation")
+        result = dpro("replay", self.with_events(step), "--json")
+        self.assert_code(result, DONE, INPUT)
+
+    def test_fields_of_the_wrong_type_survive(self):
+        wrong = ['{"ph":1,"ts":"x","dur":[],"name":{},"pid":null,"tid":true,"args":3}', "null", "7", '"text"', "[[]]",
+                 '{"ph":"X"}', '{"ph":"X","cat":"kernel","name":"k","ts":1000000500,"dur":5,"args":"none"}',
+                 '{"ph":"X","cat":"cpu_op","name":"aten::x","pid":100,"tid":1,"ts":1000000500,"dur":5,'
+                 '"args":{"External id":{},"Sequence number":"x","Input Dims":7}}']
+        for text in wrong:
+            with self.subTest(text=text):
+                result = dpro("replay", self.with_text(text), "--json")
+                self.assert_code(result, DONE, INPUT)
+
+    def test_deep_nesting_survives(self):
+        for opening, closing in (("[", "]"), ('{"a":', "}")):
+            deep = opening * 200_000 + "1" + closing * 200_000
+            result = dpro("replay", self.with_text('{"ph":"X","cat":"cpu_op","name":"aten::deep","pid":100,"tid":1,'
+                                                   '"ts":1000000500,"dur":5,"args":{"x":' + deep + "}}"), "--json")
+            self.assert_code(result, DONE, INPUT)
+
+    def test_very_long_strings_survive(self):
+        long = "x" * (64 << 20)
+        result = dpro("replay", self.with_events(span(long, 1_000_000_500.0, 5), span("aten::a", 1_000_000_600.0, 5,
+                                                                                     note=long)), "--json")
+        self.assert_code(result, DONE, INPUT)
+        self.assertLess(len(result.out), 8 << 20)
+
+    def test_bad_escapes_survive(self):
+        for text in (r"\ud800", r"\udc00\ud800", r"\u12", r"\q", "\\u0000", "a\tb"):
+            with self.subTest(text=text):
+                result = dpro("replay", self.with_text('{"ph":"X","cat":"cpu_op","name":"aten::' + text + '","pid":100,'
+                                                       '"tid":1,"ts":1000000500,"dur":5,"args":{}}'), "--json")
+                self.assert_code(result, DONE, INPUT)
+
+    # -- files that are not to be had
+
+    def test_a_missing_path_is_refused(self):
+        self.assert_error(dpro("replay", self.path("nowhere.json")), INPUT, r"nowhere\.json", "No such file")
+
+    def test_a_link_to_nowhere_in_a_folder_survives(self):
+        folder = self.good()
+        os.symlink(self.path("gone.json"), os.path.join(folder, "rank7.json"))
+        result = dpro("replay", folder, "--json")
+        self.assert_code(result, DONE, INPUT)
+
+    def test_a_pipe_in_a_folder_is_not_waited_for(self):
+        folder = self.good()
+        os.mkfifo(os.path.join(folder, "rank7.json"))
+        result = dpro("replay", folder, "--json", timeout=60)
+        self.assert_code(result, DONE, INPUT)
+
+    def test_a_folder_named_like_a_trace_survives(self):
+        folder = self.good()
+        os.mkdir(os.path.join(folder, "rank7.json"))
+        result = dpro("replay", folder, "--json")
+        self.assert_code(result, DONE, INPUT)
+
+    def test_an_unreadable_file_is_refused(self):
+        path = self.write("rank0.json", job(world=1)[0])
+        os.chmod(path, 0)
+        self.assert_error(dpro_unprivileged(self, "replay", path), INPUT, r"rank0\.json", "Permission denied")
+
+    def test_files_that_vanish_while_they_are_read_survive(self):
+        stop = threading.Event()
+        trace = compact(job(world=1, communicates=False)[0])
+
+        def flicker():
+            while not stop.is_set():
+                self.write("flicker/rank0.json", trace)
+                self.write("flicker/rank1.json", trace[: len(trace) // 2])
+                for name in ("rank0.json", "rank1.json"):
+                    try:
+                        os.remove(self.path("flicker", name))
+                    except OSError:
+                        pass
+
+        thread = threading.Thread(target=flicker)
+        thread.start()
+        try:
+            for _ in range(40):
+                self.assert_code(dpro("replay", self.path("flicker"), "--json"), DONE, INPUT)
+        finally:
+            stop.set()
+            thread.join()
+
+
+def dpro_unprivileged(case, *args):
+    """Runs the command as somebody who may not do everything."""
+    if os.geteuid() != 0:
+        return dpro(*args)
+    nobody = 65534
+    os.chmod(case.folder, 0o755)
+    copy = case.path("dpro")  # the build folder may be closed to others
+    shutil.copy(DPRO, copy)
+    os.chmod(copy, 0o755)
+    done = subprocess.run([copy, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          user=nobody, group=nobody, extra_groups=[], timeout=120)
+    return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+class BadOutput(Case):
+    def test_an_output_folder_below_a_file_is_refused(self):
+        self.write("file", "")
+        self.assert_error(dpro("replay", BUNDLED, "-o", self.path("file", "out")), SYSTEM, "file", "Not a directory")
+
+    def test_a_file_in_place_of_the_output_folder_is_refused(self):
+        self.write("file", "keep me")
+        self.assert_error(dpro("replay", BUNDLED, "-o", self.path("file")), SYSTEM, "file")
+        with open(self.path("file"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), "keep me")
+
+    def test_an_output_folder_that_may_not_be_written_is_refused(self):
+        os.mkdir(self.path("locked"))
+        os.chmod(self.path("locked"), 0o555)
+        traces = self.path("traces")
+        shutil.copytree(BUNDLED, traces)
+        result = dpro_unprivileged(self, "replay", traces, "-o", self.path("locked"))
+        self.assert_error(result, SYSTEM, "locked", "Permission denied")
+        self.assertEqual(os.listdir(self.path("locked")), [])
+
+    def test_a_full_output_folder_is_refused_and_left_without_halves(self):
+        if os.geteuid() != 0:
+            self.skipTest("mounting a small file system needs root")
+        small = self.path("small")
+        os.mkdir(small)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small], stderr=subprocess.PIPE)
+        if mounted.returncode != 0:
+            self.skipTest("mount: " + mounted.stderr.decode().strip())
+        try:
+            self.assert_error(dpro("replay", BUNDLED, "-o", small), SYSTEM, "No space left")
+            for name in os.listdir(small):
+                self.assertIn(name, ("replay.json", "report.html", "timeline.json.gz"))
+                if name == "replay.json":
+                    with open(os.path.join(small, name), encoding="utf-8") as file:
+                        json.load(file)
+        finally:
+            subprocess.run(["umount", small], check=True)
+
+    def test_limited_file_size_is_an_error_not_a_signal(self):
+        done = subprocess.run(["bash", "-c", 'trap "" XFSZ; ulimit -f 4; exec "$0" replay "$1" -o "$2"', DPRO, BUNDLED,
+                               self.path("out")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+        self.assertEqual(done.returncode, SYSTEM, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,112 @@
+"""What `make install` puts in place is enough to build a program against."""
+import json
+import os
+import shutil
+import subprocess
+import unittest
+
+from support import BUILD, ROOT, Case
+
+PROGRAM = r"""
+#include <dpro/dpro.h>
+#include <stdio.h>
+#include <string.h>
+
+int main(void)
+{
+    struct dpro_trace *trace;
+    struct dpro_error err = {0};
+    const char *paths[] = {"/nowhere"};
+    if (dpro_trace_load(paths, 1, NULL, &trace, &err) == 0 || strstr(err.text, "nowhere") == NULL)
+        return 1;
+    puts(dpro_version());
+    return 0;
+}
+"""
+
+
+class Install(Case):
+    @classmethod
+    def setUpClass(cls):
+        with open(os.path.join(BUILD, "meson-info", "intro-buildoptions.json"), encoding="utf-8") as file:
+            options = {option["name"]: option["value"] for option in json.load(file)}
+        cls.sanitized = options["b_sanitize"] not in ("none", [], ["none"])
+
+    def setUp(self):
+        super().setUp()
+        if self.sanitized:
+            self.skipTest("an instrumented build is not one to install")
+        if shutil.which("pkg-config") is None:
+            self.skipTest("no pkg-config here")
+        self.run_quietly(["meson", "install", "-C", BUILD, "--no-rebuild", "--quiet", "--destdir", self.path("root")])
+        places = [folder for folder, _, files in os.walk(self.path("root")) if "dpro.pc" in files]
+        self.assertEqual(len(places), 1)
+        with open(os.path.join(places[0], "dpro.pc"), encoding="utf-8") as file:
+            self.prefix = file.readline().strip().split("=", 1)[1]
+        self.pkgconfig = places[0]
+        self.root = self.path("root") + self.prefix
+
+    def run_quietly(self, command, **more):
+        done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=300, **more)
+        self.assertEqual(done.returncode, 0, f"{command}\n{done.stdout.decode('utf-8', 'replace')}")
+        return done.stdout.decode()
+
+    def flags(self, *options):
+        env = {**os.environ, "PKG_CONFIG_PATH": self.pkgconfig}
+        return self.run_quietly(["pkg-config", f"--define-variable=prefix={self.root}", *options, "dpro"],
+                                env=env).split()
+
+    def compile(self, *flags):
+        source = self.write("program.c", PROGRAM)
+        self.run_quietly([os.environ.get("CC", "cc"), "-std=c11", "-Wall", "-Wextra", "-Werror", source, "-o",
+                          self.path("program"), *flags])
+
+    def version(self):
+        return self.run_quietly([os.path.join(BUILD, "dpro"), "--version"]).split()[1]
+
+    def test_everything_is_in_its_place(self):
+        files = [os.path.relpath(os.path.join(folder, name), self.root)
+                 for folder, _, names in os.walk(self.root) for name in names]
+        names = {os.path.basename(name) for name in files}
+        self.assertIn("bin/dpro", files)
+        self.assertIn("include/dpro/dpro.h", files)
+        self.assertIn("share/man/man1/dpro.1", files)
+        self.assertIn("share/man/man1/dpro-replay.1", files)
+        self.assertIn("share/bash-completion/completions/dpro", files)
+        self.assertIn("share/zsh/site-functions/_dpro", files)
+        self.assertIn("share/fish/vendor_completions.d/dpro.fish", files)
+        self.assertLessEqual({"libdpro.so", "libdpro.a", "dpro.pc"}, names)
+
+    def test_the_installed_command_runs(self):
+        out = self.run_quietly([os.path.join(self.root, "bin", "dpro"), "--version"])
+        self.assertEqual(out.split()[1], self.version())
+
+    def test_a_program_builds_with_the_shared_library(self):
+        self.compile(*self.flags("--cflags", "--libs"))
+        libdir = self.flags("--variable=libdir")[0]
+        out = self.run_quietly([self.path("program")], env={**os.environ, "LD_LIBRARY_PATH": libdir})
+        self.assertEqual(out.strip(), self.version())
+
+    def test_a_program_builds_with_the_static_library(self):
+        flags = self.flags("--static", "--cflags", "--libs")
+        self.compile(*["-l:libdpro.a" if flag == "-ldpro" else flag for flag in flags])
+        self.assertEqual(self.run_quietly([self.path("program")]).strip(), self.version())
+
+    def test_the_shared_library_shows_its_interface_only(self):
+        libdir = self.flags("--variable=libdir")[0]
+        out = self.run_quietly(["nm", "-D", "--defined-only", os.path.join(libdir, "libdpro.so")])
+        names = [line.split()[-1] for line in out.splitlines()]
+        self.assertTrue(names)
+        self.assertEqual([n for n in names if not n.startswith("dpro_")], [])
+
+
+class Make(Case):
+    def test_help_lists_the_targets(self):
+        done = subprocess.run(["make", "--no-print-directory", "help"], cwd=ROOT, stdout=subprocess.PIPE, timeout=60)
+        for target in (b"build", b"demo", b"test", b"test-long", b"bench", b"accuracy", b"lint", b"install", b"clean"):
+            self.assertIn(b"\n" + target + b" ", b"\n" + done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

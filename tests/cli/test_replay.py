@@ -1,0 +1,277 @@
+"""What a replay says, on the bundled real trace and on small made-up jobs."""
+import glob
+import gzip
+import html.parser
+import json
+import os
+import re
+import unittest
+
+from support import BUNDLED, DONE, ROOT, Case, dpro, job
+
+PARTS = ("forward_ms", "backward_ms", "update_ms", "input_ms", "exposed_communication_ms", "wait_for_peers_ms",
+         "idle_ms")
+
+
+def rank_of(facts, rank):
+    return next(r for r in facts["ranks"] if r["rank"] == rank)
+
+
+def keys_of(value):
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from keys_of(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from keys_of(inner)
+
+
+class Tags(html.parser.HTMLParser):
+    """The elements that a browser would make of a page, and what its scripts hold."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.names, self.scripts = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.names.append(tag)
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data):
+        if self.names and self.names[-1] == "script" and not self.scripts[-1]:
+            self.scripts[-1] = data.strip()
+
+
+class Bundled(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.result = dpro("replay", BUNDLED, "--json", "--samples", "50")
+        assert cls.result.code == DONE, cls.result.err
+        cls.facts = cls.result.json
+
+    def test_every_key_of_the_schema_is_there(self):
+        facts = self.facts
+        self.assertEqual(facts["schema"], "dpro.replay/1")
+        self.assertRegex(facts["version"], r"^\d+\.\d+\.\d+$")
+        self.assertEqual(facts["trace"]["framework"], "pytorch")
+        self.assertEqual(facts["trace"]["world_size"], 2)
+        self.assertEqual(facts["trace"]["ranks_present"], [0, 1])
+        self.assertEqual(facts["trace"]["iterations"], len(facts["measured"]["per_iteration_ms"]))
+        self.assertGreaterEqual(facts["trace"]["iterations"], 5)
+        files = {os.path.basename(f["path"]): (f["kind"], f["rank"], f["bytes"]) for f in facts["trace"]["files"]}
+        for rank in (0, 1):
+            for name, kind in (("kineto_rank", "kineto"), ("kineto_et_rank", "kineto"), ("et_rank", "execution-trace")):
+                name = f"{name}{rank}.json.gz"
+                self.assertEqual(files[name], (kind, rank, os.path.getsize(os.path.join(BUNDLED, name))))
+        for group, keys in {
+            "measured": ("iteration_ms", "median_ms", "std_ms"), "predicted": ("iteration_ms", "p50_ms", "p95_ms"),
+            "validation": ("mean_abs_error_pct", "max_abs_error_pct"), "daydream": ("iteration_ms", "error_pct"),
+        }.items():
+            for key in keys:
+                self.assertIsInstance(facts[group][key], (int, float), f"{group}.{key}")
+        self.assertIsInstance(facts["error_pct"], (int, float))
+        self.assertEqual(facts["validation"]["method"], "leave-one-out")
+        for rank in facts["ranks"]:
+            for key in PARTS + ("rank", "communication_ms"):
+                self.assertIsInstance(rank[key], (int, float), key)
+        for key in ("length_ms", "by_kind_ms", "by_rank_ms", "ops"):
+            self.assertIn(key, facts["critical_path"])
+        for op in facts["critical_path"]["ops"]:
+            for key in ("name", "rank", "device", "kind", "start_ms", "duration_ms"):
+                self.assertIn(key, op)
+        self.assertIn("method", facts["clock"])
+        self.assertEqual(len(facts["clock"]["hosts"]), 2)
+        self.assertIsInstance(facts["warnings"], list)
+
+    def test_every_key_is_documented(self):
+        with open(os.path.join(ROOT, "doc", "formats", "replay-json.md"), encoding="utf-8") as page:
+            documented = set(re.findall(r"`([A-Za-z0-9_]+)`", page.read()))
+        facts = json.loads(json.dumps(self.facts))
+        facts["critical_path"]["by_kind_ms"] = facts["critical_path"]["by_rank_ms"] = {}  # keys that are data
+        self.assertEqual(set(keys_of(facts)) - documented, set())
+
+    def test_the_iteration_is_predicted(self):
+        self.assertLessEqual(abs(self.facts["error_pct"]), 3.0)
+        measured, predicted = self.facts["measured"]["iteration_ms"], self.facts["predicted"]["iteration_ms"]
+        self.assertAlmostEqual(self.facts["error_pct"], 100 * (predicted / measured - 1), delta=0.01)
+
+    def test_the_measured_time_is_that_of_the_steps(self):
+        steps = []
+        for path in sorted(glob.glob(os.path.join(BUNDLED, "kineto_rank*.json.gz"))):
+            with gzip.open(path, "rt", encoding="utf-8") as trace:
+                events = json.load(trace)["traceEvents"]
+            steps += [e["dur"] / 1000 for e in events if e["name"].startswith("ProfilerStep#")]
+        self.assertAlmostEqual(self.facts["measured"]["iteration_ms"], sum(steps) / len(steps), delta=0.02 * steps[0])
+
+    def test_the_parts_of_a_rank_add_up_to_the_iteration(self):
+        for rank in self.facts["ranks"]:
+            whole = rank.get("iteration_ms", self.facts["predicted"]["iteration_ms"])
+            self.assertAlmostEqual(sum(rank[p] for p in PARTS), whole, delta=0.001 * whole)
+            self.assertGreaterEqual(min(rank[p] for p in PARTS), 0)
+            self.assertGreaterEqual(rank["communication_ms"] + 0.001, rank["exposed_communication_ms"])
+
+    def test_the_critical_path_adds_up(self):
+        path = self.facts["critical_path"]
+        for key in ("by_kind_ms", "by_rank_ms"):
+            self.assertAlmostEqual(sum(path[key].values()), path["length_ms"], delta=0.001 * path["length_ms"])
+        starts = [op["start_ms"] for op in path["ops"]]
+        self.assertEqual(starts, sorted(starts))
+
+    def test_the_percentiles_are_in_order(self):
+        predicted = self.facts["predicted"]
+        self.assertLessEqual(predicted["p50_ms"], predicted["p95_ms"])
+
+    def test_results_are_the_same_at_any_number_of_threads(self):
+        for args in ([], ["--engine", "fixed"]):
+            one = dpro("replay", BUNDLED, "--json", "--samples", "50", "--threads", "1", *args)
+            two = dpro("replay", BUNDLED, "--json", "--samples", "50", "--threads", "2", *args)
+            self.assert_code(one, DONE)
+            self.assertEqual(one.out, two.out)
+        self.assertEqual(one.out, dpro("replay", BUNDLED, "--json", "--samples", "50", "--engine", "fixed").out)
+
+    def test_the_order_of_files_does_not_matter(self):
+        files = sorted(glob.glob(os.path.join(BUNDLED, "*.json.gz")))
+        a, b = self.assert_replays(*files), self.assert_replays(*reversed(files))
+        for facts in (a, b):
+            del facts["trace"]["files"]
+        self.assertEqual(a, b)
+
+    def test_both_engines_agree(self):
+        fixed = self.assert_replays(BUNDLED, "--engine", "fixed")
+        event = self.assert_replays(BUNDLED, "--engine", "event")
+        self.assertEqual(fixed["predicted"], event["predicted"])
+        self.assertEqual(fixed["ranks"], event["ranks"])
+
+    def test_a_late_rank_makes_every_other_rank_wait(self):
+        base = self.assert_replays(BUNDLED)
+        late = self.assert_replays(BUNDLED, "--delay", "FW@1=+20")
+        rise = rank_of(late, 0)["wait_for_peers_ms"] - rank_of(base, 0)["wait_for_peers_ms"]
+        self.assertAlmostEqual(rise, 20, delta=3)
+        self.assertAlmostEqual(late["predicted"]["iteration_ms"] - base["predicted"]["iteration_ms"], 20, delta=3)
+
+    def test_faster_backward_makes_the_iteration_no_longer(self):
+        half = self.assert_replays(BUNDLED, "--delay", "BW=0.5")
+        self.assertLess(half["predicted"]["iteration_ms"], self.facts["predicted"]["iteration_ms"])
+        self.assertLess(rank_of(half, 0)["backward_ms"], rank_of(self.facts, 0)["backward_ms"])
+
+    def test_steps_select_iterations(self):
+        some = self.assert_replays(BUNDLED, "--steps", "2:4")
+        self.assertEqual(some["trace"]["iterations"], 3)
+        values = self.facts["measured"]["per_iteration_ms"]
+        for value in some["measured"]["per_iteration_ms"]:
+            self.assertTrue(any(abs(value - v) < 0.001 for v in values), (value, values))
+
+    def test_a_glob_a_folder_and_a_list_give_the_same(self):
+        folder = self.assert_replays(BUNDLED)
+        pattern = self.assert_replays(os.path.join(BUNDLED, "*.json.gz"))
+        self.assertEqual(folder["predicted"], pattern["predicted"])
+        self.assertEqual(folder["ranks"], pattern["ranks"])
+
+    def test_the_rank_regex_renames_ranks(self):
+        for rank in (0, 1):
+            with gzip.open(os.path.join(BUNDLED, f"kineto_rank{rank}.json.gz")) as trace:
+                self.write(f"host-{rank}-of-2.json", trace.read())
+        facts = self.assert_replays(self.folder, "--rank-regex", "host-([0-9]+)")
+        self.assertEqual(facts["trace"]["ranks_present"], [0, 1])
+
+    def test_one_rank_alone_still_replays(self):
+        facts = self.assert_replays(os.path.join(BUNDLED, "kineto_rank1.json.gz"))
+        self.assertEqual(facts["trace"]["ranks_present"], [1])
+        self.assertEqual(facts["trace"]["world_size"], 2)
+        self.assertTrue(facts["warnings"])
+
+    def test_the_output_folder_holds_three_files(self):
+        out = self.path("deep", "out")
+        result = dpro("replay", BUNDLED, "-o", out)
+        self.assert_code(result, DONE)
+        self.assertEqual(sorted(os.listdir(out)), ["replay.json", "report.html", "timeline.json.gz"])
+        with open(os.path.join(out, "replay.json"), encoding="utf-8") as file:
+            written = json.load(file)
+        self.assertEqual(written["predicted"], self.assert_replays(BUNDLED)["predicted"])
+        with gzip.open(os.path.join(out, "timeline.json.gz"), "rt", encoding="utf-8") as file:
+            self.assertTrue(json.load(file)["traceEvents"])
+        with open(os.path.join(out, "report.html"), encoding="utf-8") as file:
+            page = file.read()
+        self.assertNotRegex(page, r"""(src|href)=["']?(https?:)?//""")  # opens offline
+        again = dpro("replay", BUNDLED, "-o", out, "-q")
+        self.assert_code(again, DONE)
+        self.assertEqual(again.err, "")
+        self.assertEqual(sorted(os.listdir(out)), ["replay.json", "report.html", "timeline.json.gz"])
+
+    def test_the_text_begins_with_a_short_verdict(self):
+        result = dpro("replay", BUNDLED)
+        self.assert_code(result, DONE)
+        self.assertEqual(result.err, "")
+        verdict = result.out.split("\n\n")[0].splitlines()
+        self.assertLessEqual(len(verdict), 6)
+        self.assertIn("ms", verdict[0])
+
+
+class Synthetic(Case):
+    def write_job(self, **options):
+        for rank, trace in enumerate(job(**options)):
+            self.write(f"rank{rank}.json", trace)
+        return self.folder
+
+    def test_a_plain_process_without_communication_replays(self):
+        self.write_job(world=1, communicates=False)
+        facts = self.assert_replays(self.folder)
+        self.assertEqual(facts["trace"]["ranks_present"], [0])
+        self.assertLessEqual(abs(facts["error_pct"]), 3)
+        self.assertIsNone(facts["daydream"]["iteration_ms"])
+        self.assertEqual(facts["ranks"][0]["communication_ms"], 0)
+
+    def test_a_slow_rank_is_waited_for(self):
+        facts = self.assert_replays(self.write_job(world=3, slow=(2, 15_000), transfer_us=1000))
+        for rank in (0, 1):
+            self.assertAlmostEqual(rank_of(facts, rank)["wait_for_peers_ms"], 15, delta=1)
+        self.assertLess(rank_of(facts, 2)["wait_for_peers_ms"], 1)
+
+    def test_iterations_are_found_without_step_markers(self):
+        facts = self.assert_replays(self.write_job(steps=False, iterations=6))
+        self.assertGreaterEqual(facts["trace"]["iterations"], 4)
+        self.assertLessEqual(abs(facts["error_pct"]), 3)
+
+    def test_open_and_bare_arrays_are_read(self):
+        events = json.dumps(job(world=1, communicates=False)[0]["traceEvents"])
+        plain = self.assert_replays(self.write("a/rank0.json", events))
+        open_array = self.assert_replays(self.write("b/rank0.json", events[:-1] + ","))
+        self.assertEqual(plain["predicted"], open_array["predicted"])
+
+    def test_bytes_that_are_no_utf8_come_out_as_utf8(self):
+        text = json.dumps(job(world=1, communicates=False, name="caf@@")[0]).replace("@@", "\udce9")
+        self.write("rank0.json", text)
+        for args in (["--json"], []):
+            self.assert_code(dpro("replay", self.folder, *args, "-o", self.path("out")), DONE)
+        for name in ("replay.json", "report.html"):
+            with open(self.path("out", name), encoding="utf-8") as file:
+                self.assertIn("caf", file.read())
+
+    def test_names_are_escaped_in_every_output(self):
+        evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\x00\x1b[31m\x7f\n\u2028\ud83d\ude00"
+        self.write("rank0<b>\x1b[31m.json", json.dumps(job(world=1, communicates=False, name=evil)[0]))
+        text = dpro("replay", self.folder)
+        self.assert_code(text, DONE)
+        self.assertNotRegex(text.out, "[\x00-\x09\x0b-\x1f\x7f]")
+        out = self.path("out")
+        result = dpro("replay", self.folder, "--json", "-vv", "-o", out)
+        self.assert_code(result, DONE)
+        self.assertNotRegex(result.err, "[\x00-\x09\x0b-\x1f\x7f]")
+        names = [op["name"] for op in result.json["critical_path"]["ops"]]
+        self.assertTrue(any("alert(1)" in name for name in names), names[:5])
+        with open(os.path.join(out, "report.html"), encoding="utf-8") as file:
+            page = file.read()
+        tags = Tags(page)
+        self.assertNotIn("img", tags.names)
+        self.assertFalse([script for script in tags.scripts if script.startswith("alert")])
+        self.assertNotRegex(page, "[\x00-\x09\x0b-\x1f\x7f]")
+        self.assertIn("alert(1)", page)
+        with gzip.open(os.path.join(out, "timeline.json.gz"), "rt", encoding="utf-8") as file:
+            json.load(file)
+
+
+if __name__ == "__main__":
+    unittest.main()

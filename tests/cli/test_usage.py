@@ -1,0 +1,220 @@
+"""Help, version, completion, and what is said when the command is used wrongly."""
+import os
+import re
+import shutil
+import subprocess
+import unittest
+
+from support import BUNDLED, CHECK_FAILED, DONE, DPRO, INPUT, ROOT, SYSTEM, USAGE, Case, dpro
+
+
+def long_options(text):
+    return set(re.findall(r"--[a-z][a-z-]*", text))
+
+
+class Help(Case):
+    def test_help_lists_the_commands(self):
+        for args in (["--help"], ["-h"], ["help"]):
+            result = dpro(*args)
+            self.assert_code(result, DONE)
+            for command in ("replay", "completion", "help"):
+                self.assertRegex(result.out, rf"(?m)^  {command} ")
+            self.assertEqual(result.err, "")
+
+    def test_help_of_a_command_is_the_same_either_way(self):
+        for command in ("replay", "completion", "help"):
+            result = dpro("help", command)
+            self.assert_code(result, DONE)
+            self.assertEqual(result.out, dpro(command, "--help").out)
+            self.assertTrue(result.out.startswith(f"Usage: dpro {command} "))
+
+    def test_help_fits_a_terminal(self):
+        for command in ("replay", "completion", "help"):
+            for line in dpro("help", command).out.splitlines():
+                self.assertLessEqual(len(line), 92, line)
+
+    def test_help_wins_over_missing_paths(self):
+        self.assert_code(dpro("replay", "--help"), DONE)
+
+    def test_version(self):
+        result = dpro("--version")
+        self.assert_code(result, DONE)
+        self.assertRegex(result.out, r"\Adpro \d+\.\d+\.\d+\n\Z")
+
+    def test_no_command_prints_the_commands_and_fails(self):
+        result = dpro()
+        self.assert_code(result, USAGE)
+        self.assertIn("replay", result.err)
+        self.assertEqual(result.out, "")
+
+    def test_manual_page_has_every_option_and_no_other(self):
+        with open(os.path.join(ROOT, "doc", "man", "dpro-replay.1"), encoding="utf-8") as page:
+            text = page.read().replace("\\-", "-")
+        options = long_options(dpro("help", "replay").out)
+        documented = {"--" + name for name in re.findall(r"Fl -([a-z][a-z-]*)", text)}
+        self.assertEqual(options, documented)
+
+
+class Completion(Case):
+    def test_every_shell_gets_every_option(self):
+        options = long_options(dpro("help", "replay").out)
+        for shell in ("bash", "zsh"):
+            result = dpro("completion", shell)
+            self.assert_code(result, DONE)
+            self.assertLessEqual(options, long_options(result.out), shell)
+        fish = dpro("completion", "fish").out
+        for option in options:
+            self.assertIn(f" -l {option[2:]} ", fish)
+
+    def test_bash_completes(self):
+        script = self.write("completion", dpro("completion", "bash").out)
+        cases = [(["dpro", "rep"], {"replay"}), (["dpro", "replay", "--eng"], {"--engine"}),
+                 (["dpro", "replay", "--engine", ""], {"event", "fixed"}),
+                 (["dpro", "replay", "--engine", "=", "f"], {"fixed"}), (["dpro", "completion", "z"], {"zsh"}),
+                 (["dpro", "replay", "--seed", ""], set())]
+        for words, expected in cases:
+            code = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _dpro; printf "%s\n" "${COMPREPLY[@]}"'
+            done = subprocess.run(["bash", "-c", code, "bash", script, *words], stdout=subprocess.PIPE,
+                                  stderr=subprocess.DEVNULL, timeout=20)
+            self.assertEqual(set(done.stdout.decode().split()), expected, words)
+
+    def test_zsh_and_fish_accept_their_scripts(self):
+        for shell in ("zsh", "fish"):
+            if shutil.which(shell) is None:
+                continue
+            script = self.write(shell, dpro("completion", shell).out)
+            subprocess.run([shell, "-n", script], check=True, timeout=20)
+
+    def test_unknown_shell_is_refused(self):
+        self.assert_error(dpro("completion", "tcsh"), USAGE, "bash, zsh, fish")
+        self.assert_error(dpro("completion"), USAGE, "bash, zsh, fish")
+
+
+class WrongUsage(Case):
+    def refuse(self, args, *patterns):
+        self.assert_error(dpro(*args), USAGE, *patterns)
+
+    def test_unknown_command_suggests_the_nearest(self):
+        self.refuse(["repaly"], "unknown command 'repaly'.*'replay'")
+        self.refuse(["complete"], "completion")
+        self.refuse(["xyzzy"], "dpro help")
+
+    def test_a_path_in_place_of_a_command_suggests_replay(self):
+        self.refuse([BUNDLED], "dpro replay")
+
+    def test_an_option_in_place_of_a_command(self):
+        self.refuse(["--json", BUNDLED], "--json")
+
+    def test_replay_needs_a_path(self):
+        self.refuse(["replay"], "dpro help replay")
+        self.refuse(["replay", "--json"], "dpro help replay")
+
+    def test_unknown_option_suggests_the_nearest(self):
+        self.refuse(["replay", "--sampels", "3", BUNDLED], "--sampels.*--samples")
+        self.refuse(["replay", "-Z", BUNDLED], "-Z")
+
+    def test_missing_value(self):
+        for option in ("--output", "-o", "--steps", "--samples", "--delay", "--engine"):
+            self.refuse(["replay", BUNDLED, option], re.escape(option) + " needs a value")
+
+    def test_flag_with_a_value(self):
+        self.refuse(["replay", BUNDLED, "--json=yes"], "--json takes no value")
+
+    def test_bad_values_name_the_option_and_the_form(self):
+        cases = {
+            "--steps": ["", ":", "x", "3:1", "1:2:3", "-1:2", "99999999999999999999"],
+            "--rank-regex": ["", "rank", "([0-9]+"],
+            "--samples": ["", "-1", "x", "1.5", "99999999999", " 3"],
+            "--seed": ["", "-1", "0x10", "99999999999999999999999"],
+            "--engine": ["", "fast", "Event"],
+            "--threads": ["", "-2", "two"],
+            "--delay": ["", "FW", "=2", "FW=", "FW=x", "FW=-1", "FW=nan", "FW=inf", "FW@=2", "@1=2", "FW=+", "FW=+x",
+                        "FW=+1s"],
+            "--bandwidth": ["", "1", "gbit", "1 parsec", "-1gbit", "0gbit", "1e999gbit", "1gbit/h", "nan GB/s"],
+            "--fail-on": ["", "x", "-3", "%", "nan", "3%%"],
+            "--output": [""],
+        }
+        for option, values in cases.items():
+            for value in values:
+                with self.subTest(option=option, value=value):
+                    self.refuse(["replay", BUNDLED, f"{option}={value}"], re.escape(f"{option}: '{value}' is not "))
+
+    def test_a_delay_that_names_nothing_is_refused(self):
+        self.refuse(["replay", BUNDLED, "--delay", "no_such_op=2"], "no_such_op")
+        self.refuse(["replay", BUNDLED, "--delay", "FW@77=2"], "77")
+
+    def test_fail_on_and_delay_do_not_go_together(self):
+        self.refuse(["replay", BUNDLED, "--fail-on=3", "--delay=FW=2"], "--fail-on", "--delay")
+
+    def test_control_characters_are_escaped_in_messages(self):
+        self.refuse(["replay", "--\x1b[31mred\n"], r"\\x1b")
+
+    def test_two_dashes_end_the_options(self):
+        self.assert_error(dpro("replay", "--", "--json"), INPUT, "--json")
+
+
+class Forms(Case):
+    def test_options_are_taken_in_every_form(self):
+        plain = dpro("replay", BUNDLED, "--json", "--samples", "5", "--seed", "1", "--engine", "fixed", "--no-validate")
+        other = dpro("replay", "--samples=5", "--seed=1", "--json", "--engine=fixed", "--no-validate", "--", BUNDLED)
+        self.assert_code(plain, DONE)
+        self.assertEqual(plain.out, other.out)
+
+    def test_the_last_of_a_repeated_option_counts(self):
+        once = dpro("replay", BUNDLED, "--json", "--samples=5", "--seed=2")
+        twice = dpro("replay", BUNDLED, "--json", "--samples=9", "--samples=5", "--seed=1", "--seed=2")
+        self.assert_code(once, DONE)
+        self.assertEqual(once.out, twice.out)
+
+    def test_bandwidth_forms(self):
+        rates = {"1gbit": 125e6, "500mbit": 62.5e6, "12.5GB/s": 12.5e9, "100Gbit/s": 12.5e9, "10Gbps": 1.25e9,
+                 "1Gb/s": 125e6, "8kbit": 1e3, "2MiB/s": 2 * 1048576, "100 Mbit/s": 12.5e6, "1Tbit": 125e9,
+                 "1000B/s": 1000, "1000MBps": 1e9}
+        for text, expected in rates.items():
+            with self.subTest(text=text):
+                facts = self.assert_replays(BUNDLED, "--no-validate", "--bandwidth", text)
+                self.assertAlmostEqual(facts["daydream"]["bandwidth_bytes_per_s"], expected, delta=1)
+
+
+class Streams(Case):
+    def test_json_alone_goes_to_stdout_and_nothing_to_stderr(self):
+        result = dpro("replay", BUNDLED, "--json")
+        self.assert_code(result, DONE)
+        self.assertEqual(result.err, "")
+        self.assertEqual(result.json["schema"], "dpro.replay/1")
+
+    def test_verbose_goes_to_stderr_only(self):
+        quiet, verbose = dpro("replay", BUNDLED, "--json"), dpro("replay", BUNDLED, "--json", "-vv")
+        self.assert_code(verbose, DONE)
+        self.assertEqual(verbose.out, quiet.out)
+        self.assertRegex(verbose.err, r"(?m)^dpro: (info|debug): ")
+
+    def test_a_full_disk_behind_stdout_is_an_error(self):
+        for args in (["replay", BUNDLED], ["replay", BUNDLED, "--json"], ["--help"], ["--version"], ["help", "replay"],
+                     ["completion", "bash"]):
+            with self.subTest(args=args), open("/dev/full", "wb") as full:
+                self.assert_error(dpro(*args, stdout=full), SYSTEM, "No space left")
+
+    def test_a_closed_stdout_is_an_error(self):
+        done = subprocess.run(["sh", "-c", '"$0" replay "$1" --json >&-', DPRO, BUNDLED], stderr=subprocess.PIPE,
+                              timeout=120)
+        self.assertEqual(done.returncode, SYSTEM)
+        self.assertRegex(done.stderr.decode(), r"\Adpro: .*\n\Z")
+
+    def test_a_reader_that_leaves_early_is_no_error(self):
+        done = subprocess.run(["bash", "-c", '"$0" replay "$1" --json | head -c 1', DPRO, BUNDLED],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+        self.assertEqual((done.stdout, done.stderr), (b"{", b""))
+
+    def test_fail_on(self):
+        self.assert_code(dpro("replay", BUNDLED, "--fail-on", "100"), DONE)
+        self.assert_code(dpro("replay", BUNDLED, "--fail-on", "100%"), DONE)
+        result = dpro("replay", BUNDLED, "--fail-on", "0")
+        if dpro("replay", BUNDLED, "--json").json["error_pct"] != 0:
+            self.assert_code(result, CHECK_FAILED)
+            self.assertRegex(result.err, r"\Adpro: .*--fail-on.*\n\Z")
+        self.assertNotEqual(result.out, "")
+
+
+if __name__ == "__main__":
+    unittest.main()

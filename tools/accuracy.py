@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""How near the replay comes to what was measured, over all real traces: `make accuracy`.
+
+Reads ../shared/traces (DPRO_SHARED), or what is bundled in tests/data. Prints one table, marks with `!` what misses its
+target, and writes out/accuracy.json. Beside the trace itself only this script looks at a capture's metadata.json: there
+stands what the same job took without a profiler, and the rate of its links (for the Daydream baseline)."""
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ERROR_PCT = 3.0  # target for the replay, and for left-out iterations where they spread less than that
+
+# Not made for replay: thinned by their publisher. Shown, not judged.
+NOT_JUDGED = {"sampled-2of128"}
+# No timed training iterations in them: execution traces alone, tiny samples, other frameworks.
+LEFT_OUT = {"dlrm-8rank-v100-et-plus", "pytorch-et", "pytorch-et-2rank", "chakra-et", "tiny-hta",
+            "tf-xplane-gpu-multi-worker", "bytescheduler-mxnet-vgg"}
+LEFT_OUT_PREFIXES = ("tf-", "mxnet-", "hvd-")
+
+
+def find_traces():
+    shared = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
+    for base in (shared, os.path.join(ROOT, "tests", "data")):
+        if os.path.isdir(base):
+            names = [n for n in sorted(os.listdir(base)) if os.path.isdir(os.path.join(base, n))
+                     and n not in LEFT_OUT and not n.startswith(LEFT_OUT_PREFIXES)]
+            if names:
+                return [os.path.join(base, name) for name in names]
+    return []
+
+
+def replay(dpro, paths, *options):
+    """Returns (facts, None) or (None, what went wrong)."""
+    done = subprocess.run([dpro, "replay", "--json", *options, *paths], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if done.returncode != 0:
+        return None, done.stderr.decode("utf-8", "replace").strip() or f"exit status {done.returncode}"
+    return json.loads(done.stdout), None
+
+
+def row_of(dpro, folder):
+    name = os.path.basename(folder)
+    truth, options = {}, []
+    metadata = os.path.join(folder, "metadata.json")
+    if os.path.exists(metadata):
+        with open(metadata, encoding="utf-8") as file:
+            truth = json.load(file)
+        if truth.get("link_rate"):
+            options = ["--bandwidth", truth["link_rate"]]
+    facts, problem = replay(dpro, [folder], *options)
+    row = {"trace": name, "judged": name not in NOT_JUDGED, "problem": problem, "missed": []}
+    if facts is None:
+        return row
+    measured, validation, daydream = facts["measured"], facts["validation"], facts["daydream"] or {}
+    row.update({
+        "ranks_present": len(facts["trace"]["ranks_present"]), "world_size": facts["trace"]["world_size"],
+        "iterations": facts["trace"]["iterations"], "measured_ms": measured["iteration_ms"],
+        "std_pct": 100 * measured["std_ms"] / measured["iteration_ms"] if measured["std_ms"] is not None else None,
+        "replayed_ms": facts["predicted"]["iteration_ms"], "error_pct": facts["error_pct"],
+        "left_out_mean_pct": validation["mean_abs_error_pct"], "left_out_max_pct": validation["max_abs_error_pct"],
+        "daydream_error_pct": daydream.get("error_pct"),
+        "unprofiled_ms": truth.get("unprofiled_median_ms"),
+        "warnings": facts["warnings"],
+    })
+    if row["unprofiled_ms"]:
+        row["unprofiled_error_pct"] = 100 * (row["replayed_ms"] / row["unprofiled_ms"] - 1)
+    judge(row)
+    return row
+
+
+def judge(row):
+    if not row["judged"]:
+        return
+    if row["error_pct"] is None or abs(row["error_pct"]) > ERROR_PCT:
+        row["missed"].append("error")
+    left_out = row["left_out_mean_pct"]
+    if left_out is not None and left_out > max(ERROR_PCT, row["std_pct"] or 0):
+        row["missed"].append("left_out")
+
+
+def across(dpro, folder, learn, predict):
+    """Learns on one file of a run and predicts the other."""
+    learnt, problem = replay(dpro, [os.path.join(folder, learn)])
+    target, problem2 = replay(dpro, [os.path.join(folder, predict)])
+    name = f"{os.path.basename(folder)}: {learn.split('.')[1]} for {predict.split('.')[1]}"
+    row = {"trace": name, "judged": False, "problem": problem or problem2, "missed": []}
+    if learnt and target:
+        measured = target["measured"]
+        row.update({"ranks_present": 1, "world_size": 1, "iterations": target["trace"]["iterations"],
+                    "measured_ms": measured["iteration_ms"],
+                    "std_pct": 100 * measured["std_ms"] / measured["iteration_ms"],
+                    "replayed_ms": learnt["predicted"]["iteration_ms"],
+                    "error_pct": 100 * (learnt["predicted"]["iteration_ms"] / measured["iteration_ms"] - 1)})
+    return row
+
+
+def number(row, key, digits, mark=None):
+    value = row.get(key)
+    text = "-" if value is None else f"{value:+.{digits}f}" if key.endswith("error_pct") else f"{value:.{digits}f}"
+    return text + ("!" if mark and mark in row["missed"] else " ")
+
+
+def print_table(rows):
+    head = ("trace", "ranks", "iter", "measured ", "std % ", "replayed ", "error % ", "left out ", "max ", "Daydream ",
+            "unprof. ", "error % ")
+    lines = []
+    for row in rows:
+        if row["problem"]:
+            lines.append((row["trace"] + ("" if row["judged"] else " *"), "failed: " + row["problem"]))
+            continue
+        lines.append((row["trace"] + ("" if row["judged"] else " *"), f"{row['ranks_present']}/{row['world_size']}",
+                      str(row["iterations"]), number(row, "measured_ms", 2), number(row, "std_pct", 1),
+                      number(row, "replayed_ms", 2), number(row, "error_pct", 2, "error"),
+                      number(row, "left_out_mean_pct", 2, "left_out"), number(row, "left_out_max_pct", 2),
+                      number(row, "daydream_error_pct", 1), number(row, "unprofiled_ms", 1),
+                      number(row, "unprofiled_error_pct", 1)))
+    widths = [max(len(line[i]) for line in [head] + [x for x in lines if len(x) > 2] if i < len(line))
+              for i in range(len(head))]
+    widths[0] = max(len(line[0]) for line in lines)
+    for line in [head] + lines:
+        if len(line) == 2:
+            print(f"{line[0]:<{widths[0]}}  {line[1]}")
+        else:
+            print(f"{line[0]:<{widths[0]}}  " + "  ".join(f"{c:>{w}}" for c, w in zip(line[1:], widths[1:])))
+
+
+def main():
+    parser = argparse.ArgumentParser(description="replayed against measured, over all real traces")
+    parser.add_argument("--build", default="build", help="build folder")
+    parser.add_argument("--out", default="out/accuracy.json", help="where the JSON goes")
+    args = parser.parse_args()
+    dpro = os.path.join(ROOT, args.build, "dpro")
+    rows = []
+    for folder in find_traces():
+        rows.append(row_of(dpro, folder))
+        if os.path.basename(folder) == "kineto-tb-resnet50-nw0":
+            a, b = sorted(n for n in os.listdir(folder) if n.endswith(".json.gz"))[:2]
+            rows += [across(dpro, folder, a, b), across(dpro, folder, b, a)]
+    if not rows:
+        print("accuracy: no traces found", file=sys.stderr)
+        return 1
+    print_table(rows)
+    print("times in ms; left out: mean |error %| of iterations predicted from the others; ! misses its target "
+          f"(|error| <= {ERROR_PCT:g} %, left out <= the larger of {ERROR_PCT:g} % and std); * shown, not judged")
+    judged = [r for r in rows if r["judged"]]
+    good = [r for r in judged if not r["problem"] and not r["missed"]]
+    errors = [abs(r["error_pct"]) for r in judged if not r["problem"] and r["error_pct"] is not None]
+    summary = f"{len(good)} of {len(judged)} traces within their targets"
+    if errors:
+        summary += f"; |error| mean {sum(errors) / len(errors):.2f} %, largest {max(errors):.2f} %"
+    print(summary)
+    os.makedirs(os.path.dirname(os.path.join(ROOT, args.out)), exist_ok=True)
+    with open(os.path.join(ROOT, args.out), "w", encoding="utf-8") as out:
+        json.dump({"schema": "dpro.accuracy/1", "error_target_pct": ERROR_PCT, "rows": rows, "summary": summary}, out,
+                  indent=1)
+        out.write("\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# What a reader would have to check by eye: formatting, headers that compile alone, who includes what, man pages,
+# Python files. Tools that are not there are named and passed over.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+bad=0
+
+check() # check WHAT COMMAND...
+{
+    local what=$1 out
+    shift
+    if out=$("$@" 2>&1); then
+        return 0
+    fi
+    echo "lint: $what"
+    [[ -n $out ]] && echo "$out"
+    bad=1
+}
+
+has()
+{
+    command -v "$1" >/dev/null || { echo "lint: no $1 here, passed over"; return 1; }
+}
+
+mapfile -t c_files < <(git ls-files '*.c' '*.h')
+if has clang-format; then
+    for file in "${c_files[@]}"; do
+        clang-format --dry-run --Werror "$file" >/dev/null 2>&1 ||
+            { echo "lint: clang-format would change $file"; bad=1; }
+    done
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+for header in include/dpro/*.h; do
+    name=dpro/$(basename "$header")
+    echo "#include <$name>" | tee "$work/alone.c" >"$work/alone.cc"
+    check "$name does not compile alone in C11" \
+        "${CC:-cc}" -std=c11 -Wall -Wextra -Werror -Iinclude -fsyntax-only "$work/alone.c"
+    if command -v "${CXX:-c++}" >/dev/null; then
+        check "$name does not compile alone in C++17" \
+            "${CXX:-c++}" -std=c++17 -Wall -Wextra -Werror -Iinclude -fsyntax-only "$work/alone.cc"
+    fi
+done
+command -v "${CXX:-c++}" >/dev/null || echo "lint: no ${CXX:-c++} here, passed over"
+
+# cli/ sees the public headers, its own and the system's; the public headers see each other and the system's
+private=$(grep -nE '^ *# *include' cli/*.[ch] | grep -vE '<dpro/[a-z]+\.h>|<[a-z_]+\.h>|<sys/[a-z]+\.h>|"[a-z_]+\.h"')
+quoted=$(grep -nhoE '^ *# *include *"[^"]+"' cli/*.[ch] | sed 's/.*"\(.*\)"/\1/' | sort -u |
+    while read -r file; do [[ -f cli/$file ]] || echo "\"$file\" is not in cli/"; done)
+[[ -z $private$quoted ]] || { printf 'lint: cli/ includes more than public headers\n%s\n%s\n' "$private" "$quoted"; bad=1; }
+inner=$(grep -nE '^ *# *include' include/dpro/*.h | grep -vE '<dpro/[a-z]+\.h>|<std[a-z]+\.h>')
+[[ -z $inner ]] || { printf 'lint: a public header includes a private one\n%s\n' "$inner"; bad=1; }
+
+man_lint()
+{
+    if command -v mandoc >/dev/null; then
+        mandoc -Tlint -Wwarning "$1"
+    else
+        local out
+        out=$(LC_ALL=C.UTF-8 MANWIDTH=80 man --warnings -E UTF-8 -l -Tutf8 -Z "$1" 2>&1 >/dev/null) && [[ -z $out ]] ||
+            { echo "$out"; return 1; }
+    fi
+}
+if command -v mandoc >/dev/null || has man; then
+    for page in doc/man/*.[1-9]; do
+        check "$page" man_lint "$page"
+    done
+fi
+
+mapfile -t py_files < <(git ls-files '*.py')
+check "Python files" python3 - "${py_files[@]}" <<'PY'
+import ast, sys
+for path in sys.argv[1:]:
+    ast.parse(open(path, encoding="utf-8").read(), path)
+PY
+mapfile -t sh_files < <(git ls-files '*.sh' .ci/run)
+for file in "${sh_files[@]}"; do
+    check "$file" bash -n "$file"
+done
+has shellcheck && check "shell scripts" shellcheck -S warning "${sh_files[@]}"
+
+[[ $bad -eq 0 ]] && echo "lint: fine"
+exit "$bad"

@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""Runs every test of the project and counts test cases, not programs.
+
+C suites are the cmocka programs that Meson lists; each case is read from their TAP output. Python suites are
+tests/cli/test_*.py, one process a file. The last line is `N passed, N failed[, N skipped]`; the exit status is 1 when
+anything failed or nothing ran."""
+import argparse
+import concurrent.futures
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TAP_LINE = re.compile(r"^(not ok|ok) \d+ (?:- (.*)|# SKIP (.*))$")
+TAP_PLAN = re.compile(r"^1\.\.(\d+)$")
+
+
+class Suite:
+    def __init__(self, name, command, env=None, timeout=300, kind="tap"):
+        self.name, self.command, self.env, self.timeout, self.kind = name, command, env or {}, timeout, kind
+        self.passed, self.failures, self.skips, self.seconds = 0, [], [], 0.0
+
+
+def run_limited(command, env, timeout):
+    """Runs a command in a process group of its own; returns (exit status or None, output). The output goes through a
+    file, so that a child that outlives its parent can't keep us waiting."""
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                                   env={**os.environ, **env}, start_new_session=True)
+        try:
+            status = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            status = None
+        out.seek(0)
+        return status, out.read().decode("utf-8", "replace")
+
+
+def how_it_ended(status, timeout):
+    if status is None:
+        return f"stopped after {timeout} s"
+    return f"killed by signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
+def run_tap(suite):
+    env = {**suite.env, "CMOCKA_MESSAGE_OUTPUT": "tap"}
+    status, output = run_limited(suite.command, env, suite.timeout)
+    planned, seen, before = 0, 0, []
+    failed = None  # the failure whose comment lines follow
+    for line in output.splitlines():
+        plan, case = TAP_PLAN.match(line), TAP_LINE.match(line)
+        if plan:
+            planned += int(plan.group(1))
+        elif case:
+            seen += 1
+            failed = None
+            if case.group(3) is not None:
+                suite.skips.append((case.group(3), before[-1] if before else "no reason given"))
+            elif case.group(1) == "ok":
+                suite.passed += 1
+            else:
+                failed = [case.group(2), list(before)]
+                suite.failures.append(failed)
+            before = []
+        elif failed and line.startswith("#"):
+            failed[1].append(line)
+        else:
+            failed = None
+            before.append(line)
+    if seen < planned or seen == 0 or (status != 0 and not suite.failures):
+        what = f"{how_it_ended(status, suite.timeout)}, {seen} of {planned} cases ran"
+        suite.failures.append([f"({what})", before[-200:]])
+
+
+def run_unittest(suite):
+    with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as results:
+        command = [sys.executable, os.path.abspath(__file__), "--unittest", suite.command, "--results", results.name]
+        status, output = run_limited(command, suite.env, suite.timeout)
+        running = None
+        for line in results:
+            case = json.loads(line)
+            running = case["name"] if case["what"] == "start" else None
+            if case["what"] == "passed":
+                suite.passed += 1
+            elif case["what"] == "failed":
+                suite.failures.append([case["name"], case["text"].splitlines()])
+            elif case["what"] == "skipped":
+                suite.skips.append((case["name"], case["text"]))
+    if status not in (0, 1) or (status == 1 and not suite.failures):
+        where = f" in {running}" if running else ""
+        suite.failures.append([f"({how_it_ended(status, suite.timeout)}{where})", output.splitlines()[-200:]])
+
+
+class Recorder(unittest.TestResult):
+    """Writes one JSON line when a case starts and one when it ended."""
+
+    def __init__(self, out):
+        super().__init__()
+        self.out = out
+        self.ended = False
+
+    def write(self, test, what, text=""):
+        self.ended = self.ended or what != "start"
+        self.out.write(json.dumps({"name": str(test), "what": what, "text": text}) + "\n")
+        self.out.flush()
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.ended = False
+        self.write(test, "start")
+
+    def stopTest(self, test):
+        super().stopTest(test)
+        if not self.ended:  # cases whose parts (subTest) all went well end without another call
+            self.write(test, "passed")
+
+    def addSuccess(self, test):
+        if not self.ended:
+            self.write(test, "passed")
+
+    def addSkip(self, test, reason):
+        self.write(test, "skipped", reason)
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self.write(test, "failed", self.failures[-1][1])
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self.write(test, "failed", self.errors[-1][1])
+
+    def addSubTest(self, test, subtest, err):
+        super().addSubTest(test, subtest, err)
+        if err is not None:
+            self.write(subtest, "failed", (self.failures + self.errors)[-1][1])
+
+    def addExpectedFailure(self, test, err):
+        self.write(test, "passed")
+
+    def addUnexpectedSuccess(self, test):
+        super().addUnexpectedSuccess(test)
+        self.write(test, "failed", "expected to fail, and passed")
+
+
+def child(path, results):
+    folder, file = os.path.split(path)
+    sys.path.insert(0, folder)
+    tests = unittest.defaultTestLoader.loadTestsFromName(os.path.splitext(file)[0])
+    with open(results, "w", encoding="utf-8") as out:
+        recorder = Recorder(out)
+        tests.run(recorder)
+    return 0 if recorder.wasSuccessful() else 1
+
+
+def find_suites(build, only):
+    suites = []
+    listed = subprocess.run(["meson", "introspect", "--tests", build], cwd=ROOT, check=True, stdout=subprocess.PIPE)
+    for test in json.loads(listed.stdout):
+        suites.append(Suite(test["name"], test["cmd"], test["env"], test["timeout"] or 300))
+    folder = os.path.join(ROOT, "tests", "cli")
+    env = {"DPRO_BUILD": os.path.join(ROOT, build), "PYTHONDONTWRITEBYTECODE": "1"}
+    for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        if re.fullmatch(r"test_\w+\.py", file):
+            suites.append(Suite("cli/" + file[5:-3], os.path.join(folder, file), env, 600, "unittest"))
+    return [s for s in suites if not only or any(s.name == o or s.name.startswith(o + "/") for o in only)]
+
+
+def run(suite):
+    start = time.monotonic()
+    try:
+        run_unittest(suite) if suite.kind == "unittest" else run_tap(suite)
+    except OSError as problem:
+        suite.failures.append(["(could not be started)", [str(problem)]])
+    suite.seconds = time.monotonic() - start
+    return suite
+
+
+def count_line(passed, failed, skipped):
+    return f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else "")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="run the test suites and count their cases")
+    parser.add_argument("--build", default="build", help="build folder")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="suites at once")
+    parser.add_argument("--slow", type=float, default=1.0, help="factor on every time limit (sanitizers)")
+    parser.add_argument("--unittest", help=argparse.SUPPRESS)
+    parser.add_argument("--results", help=argparse.SUPPRESS)
+    parser.add_argument("suite", nargs="*", help="suites to run, or a folder of them (cli); default: all")
+    args = parser.parse_args()
+    if args.unittest:
+        return child(args.unittest, args.results)
+
+    passed = failed = skipped = 0
+    suites = find_suites(args.build, args.suite)
+    for suite in suites:
+        suite.timeout *= args.slow
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        for done in concurrent.futures.as_completed([pool.submit(run, s) for s in suites]):
+            suite = done.result()
+            for name, lines in suite.failures:
+                print(f"FAILED {suite.name}: {name}")
+                print("".join(f"    {line}\n" for line in lines), end="")
+            for name, reason in suite.skips:
+                print(f"skipped {suite.name}: {name}: {reason}")
+            counts = count_line(suite.passed, len(suite.failures), len(suite.skips))
+            print(f"{suite.name:<24} {suite.seconds:6.1f} s  {counts}", flush=True)
+            passed += suite.passed
+            failed += len(suite.failures)
+            skipped += len(suite.skips)
+    if passed + failed == 0:
+        print("no test ran", file=sys.stderr)
+    print(count_line(passed, failed, skipped))
+    return 1 if failed or passed == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

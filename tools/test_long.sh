@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# All tests under the sanitizers, then each fuzz target for a minute (FUZZ_SECONDS). The last line counts cases; a
+# fuzz target is one case.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+passed=0 failed=0 skipped=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+add_counts() # adds the count that $log ends with; a run that ended without one failed
+{
+    if [[ $(tail -n 1 "$log") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed(,\ ([0-9]+)\ skipped)?$ ]]; then
+        passed=$((passed + BASH_REMATCH[1]))
+        failed=$((failed + BASH_REMATCH[2]))
+        skipped=$((skipped + ${BASH_REMATCH[4]:-0}))
+    else
+        failed=$((failed + 1))
+    fi
+}
+
+sanitize() # sanitize FOLDER SANITIZERS
+{
+    echo "== tests under $2"
+    if tools/build.sh "$1" -Dbuildtype=debugoptimized "-Db_sanitize=$2" -Db_lundef=false; then
+        tools/run_tests.py --build "$1" --slow 10 | tee "$log"
+    else
+        echo "could not be built" | tee "$log"
+    fi
+    add_counts
+}
+
+export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+export TSAN_OPTIONS=halt_on_error=1
+sanitize build-asan address,undefined
+sanitize build-tsan thread
+
+seconds=${FUZZ_SECONDS:-60}
+if ! command -v clang >/dev/null; then
+    echo "== fuzz targets: skipped, no clang here"
+    skipped=$((skipped + 1))
+elif ! CC=clang tools/build.sh build-fuzz -Dfuzz=true -Dbuildtype=debugoptimized -Db_sanitize=address,undefined \
+    -Db_lundef=false; then
+    echo "== fuzz targets: could not be built"
+    failed=$((failed + 1))
+else
+    found=0
+    for target in build-fuzz/tests/fuzz/fuzz_*; do
+        [[ -f $target && -x $target ]] || continue
+        found=1
+        name=$(basename "$target")
+        corpus=build-fuzz/corpus/$name
+        seeds=tests/fuzz/corpus/${name#fuzz_}
+        mkdir -p "$corpus"
+        folders=("$corpus")
+        [[ -d $seeds ]] && folders+=("$seeds")
+        echo "== $name for $seconds s"
+        if "$target" "-max_total_time=$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+            "-artifact_prefix=build-fuzz/$name-" "${folders[@]}" >"$log" 2>&1; then
+            grep -E '^stat::(number_of_executed_units|peak_rss_mb)' "$log"
+            passed=$((passed + 1))
+        else
+            tail -n 60 "$log"
+            failed=$((failed + 1))
+        fi
+    done
+    [[ $found -eq 1 ]] || echo "== fuzz targets: none built"
+fi
+
+if [[ $skipped -gt 0 ]]; then
+    echo "$passed passed, $failed failed, $skipped skipped"
+else
+    echo "$passed passed, $failed failed"
+fi
+[[ $failed -eq 0 && $passed -gt 0 ]]

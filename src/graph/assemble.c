@@ -619,7 +619,9 @@ static int fill_collectives(struct assembly *a)
     g->n_members = (uint32_t)join->members.n;
     g->collectives = arena_array(&g->arena, g->n_collectives, sizeof *g->collectives);
     g->members = arena_array(&g->arena, g->n_members, sizeof *g->members);
-    if (!g->collectives || !g->members)
+    if (g->n_collectives > 0 && !g->transaction)
+        g->transaction = arena_array(&g->arena, g->n_ops, sizeof *g->transaction);
+    if (!g->collectives || !g->members || (g->n_collectives > 0 && !g->transaction))
         return -1;
     for (uint32_t j = 0; j < g->n_collectives; j++) {
         const struct joined *joined = &join->joined.at[j];
@@ -640,10 +642,8 @@ static int fill_collectives(struct assembly *a)
                 &join->ranks[member->rank].collectives.at[member->collective];
             g->members[m].arrival = a->first_op[member->rank] + own->arrival;
             g->members[m].transfer = a->first_op[member->rank] + own->transfer;
-            if (g->transaction) {
-                g->transaction[g->members[m].arrival] = j + 1;
-                g->transaction[g->members[m].transfer] = j + 1;
-            }
+            g->transaction[g->members[m].arrival] = j + 1;
+            g->transaction[g->members[m].transfer] = j + 1;
         }
     }
     for (uint32_t j = 0; j < g->n_collectives; j++) {

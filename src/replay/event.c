@@ -37,6 +37,7 @@ struct queue {
     ARRAY(struct entry) rest; /* binary heap */
     uint32_t last_op, last_copy;
     uint32_t first_root, n_roots, roots_left; /* see open_roots */
+    bool serial; /* runs one op at a time; not so ops without a device, and pools of threads */
 };
 
 /* How many predecessors each op of a copy has. */
@@ -424,7 +425,7 @@ static int run(struct event *e, bool *laps)
     const struct dpro_graph *g = e->g;
     const uint32_t *row = g->row, *succ = g->succ;
     const uint32_t *next_row = g->next_row, *next_succ = g->next_succ;
-    const uint32_t n_copies = e->options->n_copies, no_device = e->n_queues - 1;
+    const uint32_t n_copies = e->options->n_copies;
     uint32_t *order = e->options->order;
     const uint32_t order_copy = e->options->order_copy;
     for (uint64_t done = 0; done < (uint64_t)n_copies * g->n_ops; done++) {
@@ -440,14 +441,14 @@ static int run(struct event *e, bool *laps)
         slot->times.end_ns[op] = end;
         queue_pop(queue);
         if (slot->times.device_prev)
-            slot->times.device_prev[op] = q == no_device ? DPRO_NO_OP : queue->last_op;
+            slot->times.device_prev[op] = queue->serial ? queue->last_op : DPRO_NO_OP;
         if (order) {
             if (order_copy == UINT32_MAX)
                 *order++ = copy * g->n_ops + op;
             else if (order_copy == copy)
                 *order++ = op;
         }
-        if (q != no_device) {
+        if (queue->serial) {
             queue->clock = end;
             if (copy < queue->last_copy && laps)
                 *laps = true;
@@ -500,6 +501,7 @@ static int prepare(struct event *e)
     for (uint32_t q = 0; q < e->n_queues; q++) {
         e->queues[q].head = (struct entry){INT64_MAX, NO_ENTRY};
         e->queues[q].last_op = DPRO_NO_OP;
+        e->queues[q].serial = q < g->n_devices && g->devices[q].kind != DPRO_DEVICE_COMM_THREAD;
     }
     for (uint32_t leaf = 0; leaf < e->n_leaves; leaf++) {
         e->keys[leaf] = (struct key){INT64_MAX, INT64_MAX, NO_ENTRY};

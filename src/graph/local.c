@@ -127,6 +127,31 @@ static void trim_launches(struct rank_build *rank)
     }
 }
 
+/* A copying call that blocks may wait for its stream before its work starts. That wait belongs to
+ * the stream: the head is as long as the shortest one, the rest shows as the work's own delay, if
+ * any. */
+static void trim_copy_heads(struct rank_build *rank)
+{
+    for (uint32_t o = 0; o < rank->ops.n; o++) {
+        const struct local_op *op = &rank->ops.at[o];
+        if (op->item == NO_ID || !(rank->classes[op->name] & NAME_COPY_CALL) ||
+            rank->items.at[op->item].launch == NO_ID || (op->flags & GRAPH_OP_GPU))
+            continue;
+        int64_t shortest = INT64_MAX;
+        for (int pass = 0; pass < 2; pass++)
+            for (uint32_t s = 0; s < rank->steps.n; s++) {
+                int64_t start = rank->start_ns[at(rank, s, o)],
+                        *end = &rank->end_ns[at(rank, s, o)];
+                if (start == ABSENT)
+                    continue;
+                if (pass == 0 && *end - start < shortest)
+                    shortest = *end - start;
+                if (pass == 1 && *end > start + shortest)
+                    *end = start + shortest;
+            }
+    }
+}
+
 /* One thing at a time: rounding must not let an op reach into its successor on the device. */
 static void trim_overlaps(struct rank_build *rank, uint32_t before, uint32_t after)
 {
@@ -469,6 +494,7 @@ int build_local_edges(struct rank_build *rank, struct dpro_error *err)
                 if (rank->match[at(rank, s, o)] != NO_ID)
                     op_of_item[rank->match[at(rank, s, o)]] = o;
         trim_launches(rank);
+        trim_copy_heads(rank);
         status = add_comm_launches(rank);
     }
     if (status == 0)

@@ -46,16 +46,24 @@ struct group {
 typedef ARRAY(struct group) group_array;
 typedef ARRAY(uint64_t) key_array;
 
-/* Cuts items [first, end) where one outermost span ends and the next begins, and names the parts.
- */
+/* A lane's items in one step, cut where one outermost span ends and the next begins. */
+struct groups {
+    group_array parts;
+    key_array names;  /* of the outermost spans */
+    key_array hashes; /* of all that each part holds */
+};
+
 static int group_items(const struct rank_build *rank, uint32_t first, uint32_t end,
-                       group_array *groups, key_array *names)
+                       struct groups *groups)
 {
     int64_t until = INT64_MIN;
-    groups->n = names->n = 0;
+    groups->parts.n = groups->names.n = groups->hashes.n = 0;
     for (uint32_t i = first; i < end; i++) {
-        if (groups->n > 0 && rank->items.at[i].start_ns < until) {
-            groups->at[groups->n - 1].n++;
+        uint64_t key = map_mix(key_of(rank, i) + 1);
+        if (groups->parts.n > 0 && rank->items.at[i].start_ns < until) {
+            uint64_t *hash = &groups->hashes.at[groups->hashes.n - 1];
+            groups->parts.at[groups->parts.n - 1].n++;
+            *hash = map_mix(*hash * 3 + key);
             continue;
         }
         uint32_t root = rank->items.at[i].span;
@@ -67,17 +75,49 @@ static int group_items(const struct rank_build *rank, uint32_t first, uint32_t e
         const struct trace_span *span = &rank->trace->spans[root];
         until = span->start_ns + span->dur_ns;
         struct group group = {i, 1};
-        if (array_push(groups, group) < 0 || array_push(names, (uint64_t)span->name + 1) < 0)
+        if (array_push(&groups->parts, group) < 0 ||
+            array_push(&groups->names, (uint64_t)span->name + 1) < 0 ||
+            array_push(&groups->hashes, key) < 0)
             return -1;
     }
     return 0;
 }
 
 struct aligner {
-    group_array a, b;
-    key_array names_a, names_b, keys;
-    ARRAY(uint32_t) outer;
+    struct groups a, b;
+    key_array keys;
+    ARRAY(uint32_t) outer; /* by part of a: the part of b */
 };
+
+/* Parts that hold exactly the same first; then, between those, parts of the same name. */
+static int match_parts(struct aligner *al)
+{
+    uint32_t n_a = (uint32_t)al->a.parts.n, n_b = (uint32_t)al->b.parts.n;
+    uint32_t *to;
+    al->outer.n = 0;
+    if (array_reserve(&al->outer, n_a) < 0)
+        return -1;
+    to = al->outer.at;
+    if (match_sequences(al->a.hashes.at, n_a, al->b.hashes.at, n_b, to) < 0)
+        return -1;
+    for (uint32_t i = 0, k = 0; i < n_a;) {
+        if (to[i] != NO_ID) {
+            k = to[i++] + 1;
+            continue;
+        }
+        uint32_t end = i;
+        while (end < n_a && to[end] == NO_ID)
+            end++;
+        uint32_t end_b = end < n_a ? to[end] : n_b;
+        if (match_sequences(al->a.names.at + i, end - i, al->b.names.at + k, end_b - k, to + i) < 0)
+            return -1;
+        for (uint32_t g = i; g < end; g++)
+            if (to[g] != NO_ID)
+                to[g] += k;
+        i = end;
+    }
+    return 0;
+}
 
 static int match_items(struct aligner *al, const struct rank_build *rank, struct group a,
                        struct group b, bool in_order, uint32_t *to)
@@ -109,28 +149,29 @@ static int match_lane(struct aligner *al, const struct rank_build *rank, const s
         to[i] = NO_ID;
     if (lane->kind != DPRO_DEVICE_CPU_THREAD) /* which thread of a pool is first is chance */
         return match_items(al, rank, all_a, all_b, lane->kind == DPRO_DEVICE_GPU_STREAM, to);
-    if (group_items(rank, all_a.first, all_a.first + all_a.n, &al->a, &al->names_a) < 0 ||
-        group_items(rank, all_b.first, all_b.first + all_b.n, &al->b, &al->names_b) < 0)
+    if (group_items(rank, all_a.first, all_a.first + all_a.n, &al->a) < 0 ||
+        group_items(rank, all_b.first, all_b.first + all_b.n, &al->b) < 0 || match_parts(al) < 0)
         return -1;
-    al->outer.n = 0;
-    if (array_reserve(&al->outer, al->a.n) < 0 ||
-        match_sequences(al->names_a.at, (uint32_t)al->a.n, al->names_b.at, (uint32_t)al->b.n,
-                        al->outer.at) < 0)
-        return -1;
-    for (size_t g = 0; g < al->a.n; g++)
-        if (al->outer.at[g] != NO_ID &&
-            match_items(al, rank, al->a.at[g], al->b.at[al->outer.at[g]], true,
-                        to + (al->a.at[g].first - all_a.first)) < 0)
+    for (size_t g = 0; g < al->a.parts.n; g++) {
+        struct group part = al->a.parts.at[g];
+        if (al->outer.at[g] != NO_ID && match_items(al, rank, part, al->b.parts.at[al->outer.at[g]],
+                                                    true, to + (part.first - all_a.first)) < 0)
             return -1;
+    }
     return 0;
+}
+
+static void groups_fini(struct groups *groups)
+{
+    array_fini(&groups->parts);
+    array_fini(&groups->names);
+    array_fini(&groups->hashes);
 }
 
 static void aligner_fini(struct aligner *al)
 {
-    array_fini(&al->a);
-    array_fini(&al->b);
-    array_fini(&al->names_a);
-    array_fini(&al->names_b);
+    groups_fini(&al->a);
+    groups_fini(&al->b);
     array_fini(&al->keys);
     array_fini(&al->outer);
 }

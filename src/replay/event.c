@@ -519,6 +519,7 @@ int event_replay(const struct dpro_graph *graph, const struct event_options *opt
                  const struct replay_hooks *hooks, bool *laps, struct dpro_error *err)
 {
     struct event e = {.g = graph, .options = options, .hooks = hooks, .err = err};
+    assert(options->n_copies <= 1 || !options->release_ns);
     if (laps)
         *laps = false;
     if (graph->n_ops == 0 || options->n_copies == 0)

@@ -62,11 +62,8 @@ static void check(int64_t rc)
 static uint32_t add(struct dpro_graph_builder *b, enum dpro_op_kind kind, uint32_t rank,
                     uint32_t device, const char *name, int64_t dur_ns)
 {
-    struct dpro_op op = {.kind = kind,
-                         .rank = (int)rank,
-                         .device = device,
-                         .name = name,
-                         .dur_ns = dur_ns};
+    struct dpro_op op = {
+        .kind = kind, .rank = (int)rank, .device = device, .name = name, .dur_ns = dur_ns};
     int64_t id = dpro_graph_add_op(b, &op);
     check(id);
     return (uint32_t)id;
@@ -192,6 +189,33 @@ int main(int argc, char **argv)
         seconds[i] = cpu_seconds() - start;
     }
     print("event", seconds, rounds, n_ops, status_bytes("VmHWM:") - baseline, run.end_ns);
+    uint32_t *order = malloc(((size_t)n_ops + 1) * sizeof *order);
+    if (!order)
+        return 4;
+    options.order = order;
+    check(event_replay(g, &options, &hooks, NULL, &err));
+    struct fixed *fixed;
+    start = cpu_seconds();
+    check(fixed_create(g, order, 1, false, NULL, &fixed, &err));
+    check(fixed_set(fixed, (const int64_t *const *)&g->dur_ns, NULL));
+    printf("fixed  order built in %.2f s, at the peak %.1f bytes/op\n", cpu_seconds() - start,
+           (status_bytes("VmHWM:") - baseline) / n_ops);
+    reset_peak();
+    for (int i = 0; i < rounds; i++) {
+        start = cpu_seconds();
+        fixed_pass(fixed);
+        seconds[i] = cpu_seconds() - start;
+    }
+    print("fixed", seconds, rounds, n_ops, status_bytes("VmHWM:") - baseline,
+          fixed_latest_end(fixed));
+    for (int i = 0; i < rounds; i++) {
+        start = cpu_seconds();
+        check(fixed_pass_checked(fixed) ? -1 : 0);
+        seconds[i] = cpu_seconds() - start;
+    }
+    print("check", seconds, rounds, n_ops, status_bytes("VmHWM:") - baseline,
+          fixed_latest_end(fixed));
+    fixed_destroy(fixed);
     dpro_graph_destroy(g);
     free(seconds);
     return 0;

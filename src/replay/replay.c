@@ -7,6 +7,8 @@
  * was; and one more with mean durations, so that the last one that counts is also followed by
  * another. Then, if asked for, copies in which each rank draws its iteration by itself. */
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,11 +97,10 @@ static int make_mean(struct chain *c)
     return 0;
 }
 
-static int get_mean(const struct chain *c, const int64_t **dur_ns, const int64_t **gap_ns)
+static void get_mean(const struct chain *c, const int64_t **dur_ns, const int64_t **gap_ns)
 {
     *dur_ns = c->mean.dur_ns ? c->mean.dur_ns : c->g->dur_ns;
     *gap_ns = c->mean.gap_ns ? c->mean.gap_ns : c->g->gap_ns;
-    return 0;
 }
 
 static int get_sample(struct chain *c, uint32_t s, const int64_t **dur_ns, const int64_t **gap_ns)
@@ -167,9 +168,13 @@ static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int
 {
     struct chain *c = arg;
     uint32_t sample = sample_of(c, copy);
-    int rc = sample == MEAN    ? get_mean(c, dur_ns, gap_ns)
-             : sample == DRAWN ? get_drawn(c, copy, dur_ns, gap_ns)
-                               : get_sample(c, sample, dur_ns, gap_ns);
+    int rc = 0;
+    if (sample == MEAN)
+        get_mean(c, dur_ns, gap_ns);
+    else if (sample == DRAWN)
+        rc = get_drawn(c, copy, dur_ns, gap_ns);
+    else
+        rc = get_sample(c, sample, dur_ns, gap_ns);
     return rc < 0 ? dpro_error_nomem(err) : 0;
 }
 
@@ -301,18 +306,44 @@ static void chain_fini(struct chain *c)
     delays_fini(&c->delays);
 }
 
-static void say(const struct dpro_sink *sink, enum dpro_log_level level, const char *text)
+__attribute__((format(printf, 3, 4))) static void
+say(const struct dpro_sink *sink, enum dpro_log_level level, const char *format, ...)
 {
-    if (sink->log && level <= sink->level)
-        sink->log(sink->arg, level, text);
+    char text[256];
+    if (!sink->log || level > sink->level)
+        return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    sink->log(sink->arg, level, text);
 }
 
 static int chain_run(struct chain *c, struct dpro_error *err)
 {
+    const struct dpro_sink *sink = &c->options->sink;
     struct event_options options = {.n_copies = c->n_copies,
                                     .release_ns = c->g->single_iteration ? c->release_ns : NULL,
                                     .want_device_prev = true};
     struct replay_hooks hooks = {c, open_copy, close_copy};
+    if (c->options->engine == DPRO_ENGINE_FIXED) {
+        const int64_t *dur_ns, *gap_ns;
+        uint64_t n_violations;
+        bool laps;
+        get_mean(c, &dur_ns, &gap_ns);
+        int rc = fixed_replay(c->g, &options, &hooks, dur_ns, gap_ns, &laps, &n_violations, err);
+        if (rc < 0)
+            return rc;
+        if (n_violations)
+            say(sink, DPRO_LOG_WARN,
+                "replay: %llu of %llu ops were ready before the op that the fixed order runs first",
+                (unsigned long long)n_violations, (unsigned long long)c->n_copies * c->g->n_ops);
+        if (!laps)
+            return 0;
+        say(sink, DPRO_LOG_INFO,
+            "replay: iterations take turns on a device, so there is no fixed "
+            "order; replayed event by event");
+    }
     return event_replay(c->g, &options, &hooks, NULL, err);
 }
 

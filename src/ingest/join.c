@@ -86,6 +86,7 @@ static bool sort_track(struct trace_span *spans, uint32_t n)
         uint32_t at = first;
         while (order[at].span != first) {
             uint32_t next = order[at].span;
+            __builtin_prefetch(&spans[order[next].span]); /* the chain jumps about in memory */
             spans[at] = spans[next];
             order[at].span = at;
             at = next;

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "ingest/kineto_words.h"
 #include "ingest/part.h"
 
 enum { KIND_NONE = 255, NAME_CACHE = 4096, MAX_OPEN = 1 << 20 };
@@ -96,8 +97,6 @@ enum { N_PHASES = 8, N_CONTEXTS = N_PHASES + SPAN_OTHER + 2 };
 struct guess_pair {
     struct json_guess at[2]; /* the later one first */
 };
-
-enum category_flow { FLOW_NONE, FLOW_FWDBWD, FLOW_LAUNCH };
 
 struct event {
     int64_t ts_ns, dur_ns;
@@ -219,41 +218,6 @@ static uint32_t intern(struct kineto *k, const char *text, size_t len)
     return *slot = id;
 }
 
-static bool contains(const char *text, size_t len, const char *word)
-{
-    return memmem(text, len, word, strlen(word)) != NULL;
-}
-
-/* Names whose "Input Dims" are worth reading: communication, and DDP's traffic with its buckets. */
-static bool is_communication(const char *name, size_t len)
-{
-    static const char *const words[] = {"allreduce",
-                                        "all_reduce",
-                                        "alltoall",
-                                        "all_to_all",
-                                        "allgather",
-                                        "all_gather",
-                                        "reducescatter",
-                                        "reduce_scatter",
-                                        "broadcast",
-                                        "barrier",
-                                        "nccl:",
-                                        "gloo:",
-                                        "mpi:",
-                                        "c10d::",
-                                        "record_param_comms",
-                                        "send",
-                                        "recv",
-                                        "reducer::",
-                                        "torch::autograd::AccumulateGrad",
-                                        "rccl:",
-                                        "ucc:"};
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        if (contains(name, len, words[i]))
-            return true;
-    return false;
-}
-
 static bool name_is_communication(struct kineto *k, uint32_t name)
 {
     if (name >= k->name_flags.n) {
@@ -268,87 +232,11 @@ static bool name_is_communication(struct kineto *k, uint32_t name)
     uint8_t *flags = &k->name_flags.at[name];
     if (!(*flags & NAME_SEEN)) {
         *flags = NAME_SEEN;
-        if (is_communication(strtab_get(&k->part->names, name), strtab_len(&k->part->names, name)))
+        if (kineto_is_communication(strtab_get(&k->part->names, name),
+                                    strtab_len(&k->part->names, name)))
             *flags |= NAME_COMMUNICATION;
     }
     return *flags & NAME_COMMUNICATION;
-}
-
-static bool ends_with(const char *text, size_t len, const char *end)
-{
-    size_t n = strlen(end);
-    return len >= n && memcmp(text + len - n, end, n) == 0;
-}
-
-static void set_category(struct event *ev, const char *cat, size_t len)
-{
-    ev->kind = SPAN_OTHER;
-    ev->flow = FLOW_NONE;
-    switch (len) {
-    case 4:
-        if (json_is(cat, len, "ac2g"))
-            ev->flow = FLOW_LAUNCH;
-        break;
-    case 5:
-        if (json_is(cat, len, "async"))
-            ev->flow = FLOW_LAUNCH;
-        break;
-    case 6:
-        if (json_is(cat, len, "cpu_op"))
-            ev->kind = SPAN_CPU_OP;
-        else if (json_is(cat, len, "kernel") || json_is(cat, len, "Kernel"))
-            ev->kind = SPAN_KERNEL;
-        else if (json_is(cat, len, "Memcpy"))
-            ev->kind = SPAN_MEMCPY;
-        else if (json_is(cat, len, "Memset"))
-            ev->kind = SPAN_MEMSET;
-        else if (json_is(cat, len, "fwdbwd"))
-            ev->flow = FLOW_FWDBWD;
-        break;
-    case 7:
-        if (json_is(cat, len, "Runtime"))
-            ev->kind = SPAN_RUNTIME;
-        break;
-    case 8:
-        if (json_is(cat, len, "Operator"))
-            ev->kind = SPAN_CPU_OP;
-        break;
-    case 9:
-        if (json_is(cat, len, "cuda_sync"))
-            ev->kind = SPAN_SYNC;
-        break;
-    case 10:
-        if (json_is(cat, len, "gpu_memcpy"))
-            ev->kind = SPAN_MEMCPY;
-        else if (json_is(cat, len, "gpu_memset"))
-            ev->kind = SPAN_MEMSET;
-        break;
-    case 12:
-        if (json_is(cat, len, "cuda_runtime"))
-            ev->kind = SPAN_RUNTIME;
-        break;
-    case 15:
-        if (json_is(cat, len, "user_annotation"))
-            ev->kind = SPAN_ANNOTATION;
-        else if (json_is(cat, len, "python_function"))
-            ev->kind = SPAN_PYTHON;
-        break;
-    case 16:
-        if (json_is(cat, len, "async_cpu_to_gpu"))
-            ev->flow = FLOW_LAUNCH;
-        else if (json_is(cat, len, "forward_backward"))
-            ev->flow = FLOW_FWDBWD;
-        break;
-    case 19:
-        if (json_is(cat, len, "gpu_user_annotation"))
-            ev->kind = SPAN_GPU_ANNOTATION;
-        break;
-    default:
-        break;
-    }
-    if (ev->kind == SPAN_OTHER && ev->flow == FLOW_NONE &&
-        (ends_with(cat, len, "_runtime") || ends_with(cat, len, "_driver")))
-        ev->kind = SPAN_RUNTIME;
 }
 
 static bool on_gpu(unsigned kind)
@@ -492,19 +380,6 @@ static uint32_t read_types(struct kineto *k)
     return type;
 }
 
-static enum sync_kind sync_kind_of(const char *text, size_t len)
-{
-    if (contains(text, len, "Stream Wait Event"))
-        return SYNC_STREAM_WAIT_EVENT;
-    if (contains(text, len, "Event"))
-        return SYNC_EVENT;
-    if (contains(text, len, "Stream"))
-        return SYNC_STREAM;
-    if (contains(text, len, "Context") || contains(text, len, "Device"))
-        return SYNC_DEVICE;
-    return SYNC_NONE;
-}
-
 /* Arguments of communication, which few spans have. False when `key` is none of them. */
 static bool read_communication_arg(struct kineto *k, struct trace_detail *detail, unsigned key)
 {
@@ -596,7 +471,7 @@ static void read_arg(struct kineto *k, struct event *ev, unsigned key)
         return;
     case KEY_SYNC_KIND:
         if (json_scalar(js, &text, &len))
-            k->detail.sync = (int32_t)sync_kind_of(text, len);
+            k->detail.sync = (int32_t)kineto_sync_kind(text, len);
         k->detail_used = true;
         return;
     default:
@@ -725,8 +600,8 @@ static void add_span(struct kineto *k, struct event *ev)
     }
     if (ev->kind == SPAN_SYNC) {
         if (k->detail.sync == SYNC_NONE)
-            k->detail.sync = (int32_t)sync_kind_of(strtab_get(&part->names, ev->name),
-                                                   strtab_len(&part->names, ev->name));
+            k->detail.sync = (int32_t)kineto_sync_kind(strtab_get(&part->names, ev->name),
+                                                       strtab_len(&part->names, ev->name));
         k->detail_used = ev->has_detail = true;
     }
     if (ev->has_detail) {
@@ -744,7 +619,7 @@ static void add_span(struct kineto *k, struct event *ev)
         k->n_external_is_correlation += ev->external == (uint32_t)ev->correlation;
         k->n_external_differs += ev->external != (uint32_t)ev->correlation;
     }
-    if (!gpu && ev->kind == SPAN_CPU_OP && !part->pid)
+    if (!gpu && !part->pid)
         part->pid = ev->pid;
 }
 
@@ -857,7 +732,7 @@ static void read_event(struct kineto *k, unsigned key)
             break;
         case KEY_CAT:
             if (json_scalar(js, &text, &len))
-                set_category(&ev, text, len);
+                ev.kind = kineto_category(text, len, &ev.flow);
             break;
         case KEY_PID:
             ev.pid = (uint64_t)read_id(js);

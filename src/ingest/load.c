@@ -135,15 +135,17 @@ static void warn_damage(struct loader *loader, const struct source *source)
     uint64_t left = source->size_bytes > source->read_bytes
                         ? (source->size_bytes - source->read_bytes) * 100 / source->size_bytes
                         : 0;
+    bool kineto = source->kind == DPRO_FILE_KINETO, one = source->part.n_events == 1;
+    const char *what = kineto ? "event" : "node", *many = kineto ? "events" : "nodes";
     char n[32], lost[48] = "";
     if (left)
         snprintf(lost, sizeof lost, ", %" PRIu64 " %% of the file is lost", left);
     trace_warn(loader->trace, &loader->options->sink,
-               "%s: byte %" PRIu64 " of the JSON: %s; the %s %s before it are used%s; copy or "
+               "%s: byte %" PRIu64 " of the JSON: %s; the %s %s before it %s used%s; copy or "
                "record the file again",
                source->path, source->fail != JSON_OK ? source->fail_offset : source->json_bytes,
-               reason, count(n, source->part.n_events),
-               source->kind == DPRO_FILE_KINETO ? "events" : "nodes", lost);
+               reason, count(n, source->part.n_events), one ? what : many, one ? "is" : "are",
+               lost);
 }
 
 static void warn_losses(struct loader *loader, const struct source *source)
@@ -507,6 +509,11 @@ static int check_windows(const struct rank_job *job, struct dpro_error *err)
         if (a->device == b->device && a->inode == b->inode && a->inode)
             return dpro_error_set(err, DPRO_EFORMAT, "%s and %s: the same file twice; name it once",
                                   a->path, b->path);
+        if (a->part.pid && b->part.pid && a->part.pid != b->part.pid)
+            return dpro_error_set(err, DPRO_EFORMAT,
+                                  "%s and %s: both of rank %d, by different processes (%" PRIu64
+                                  " and %" PRIu64 "), so of two runs; give one run's files only",
+                                  a->path, b->path, job->rank->rank, a->part.pid, b->part.pid);
         if (b->part.start_ns < a->part.end_ns)
             return dpro_error_set(err, DPRO_EFORMAT,
                                   "%s and %s: both of rank %d and overlapping in time; give one of "

@@ -26,9 +26,11 @@ struct entry {
     uint64_t id; /* copy << 32 | op: orders as the node number does */
 };
 
-struct key {
-    int64_t when, ready;
-    uint64_t id;
+/* A node of the tournament tree: who won, and its max(ready, clock), so that a match reads two
+ * neighbours and the queues only on a tie. */
+struct match {
+    int64_t when;
+    uint32_t queue;
 };
 
 struct queue {
@@ -60,8 +62,8 @@ struct event {
     struct dpro_error *err;
     uint32_t n_queues;
     struct queue *queues;
-    struct key *keys;
-    uint32_t *winner, n_leaves; /* tournament tree: winner[n_leaves + q] is q's leaf */
+    struct match *matches; /* tournament tree: matches[1] is the final, [n_leaves + q] q's leaf */
+    uint32_t n_leaves;
     struct counts first, later; /* of copy 0; of the others, with the edges from the copy before */
     struct slot **slots;        /* by copy; NULL: not yet opened, or closed */
     uint32_t *roots;            /* ops that wait for nothing in any copy, by queue */
@@ -71,14 +73,6 @@ struct event {
 static inline bool entry_less(const struct entry *a, const struct entry *b)
 {
     return a->ready < b->ready || (a->ready == b->ready && a->id < b->id);
-}
-
-static inline bool key_less(const struct key *a, const struct key *b)
-{
-    /* no branches: which of two devices comes first is as good as random */
-    return (a->when < b->when) |
-           ((a->when == b->when) &
-            ((a->ready < b->ready) | ((a->ready == b->ready) & (a->id < b->id))));
 }
 
 /* ---- a device's queue ---- */
@@ -138,34 +132,35 @@ static inline void queue_pop(struct queue *q)
 
 /* ---- the tournament ---- */
 
-static inline void set_key(struct event *e, uint32_t q)
+static inline void set_leaf(struct event *e, uint32_t q)
 {
     const struct queue *queue = &e->queues[q];
-    e->keys[q] = (struct key){queue->head.ready > queue->clock ? queue->head.ready : queue->clock,
-                              queue->head.ready, queue->head.id};
-    if (queue->head.id == NO_ENTRY)
-        e->keys[q].when = INT64_MAX;
+    int64_t ready = queue->head.ready;
+    e->matches[e->n_leaves + q].when = ready > queue->clock ? ready : queue->clock;
 }
 
-static inline uint32_t play(struct event *e, uint32_t node)
+static inline struct match play(const struct event *e, uint32_t node)
 {
-    uint32_t a = e->winner[2 * node], b = e->winner[2 * node + 1];
-    return key_less(&e->keys[b], &e->keys[a]) ? b : a;
+    struct match a = e->matches[2 * node], b = e->matches[2 * node + 1];
+    bool second = b.when < a.when;
+    if (__builtin_expect(b.when == a.when, 0))
+        second = entry_less(&e->queues[b.queue].head, &e->queues[a.queue].head);
+    return second ? b : a;
 }
 
-/* The key of the overall winner has grown. */
+/* The overall winner comes later now. */
 static inline void replay_matches(struct event *e, uint32_t q)
 {
     for (uint32_t node = (e->n_leaves + q) / 2; node; node /= 2)
-        e->winner[node] = play(e, node);
+        e->matches[node] = play(e, node);
 }
 
-/* A key has shrunk: nothing above the first lost match changes. */
+/* A queue comes earlier now: nothing above the first match it loses changes. */
 static inline void climb(struct event *e, uint32_t q)
 {
     for (uint32_t node = (e->n_leaves + q) / 2; node; node /= 2) {
-        e->winner[node] = play(e, node);
-        if (e->winner[node] != q)
+        e->matches[node] = play(e, node);
+        if (e->matches[node].queue != q)
             break;
     }
 }
@@ -173,9 +168,9 @@ static inline void climb(struct event *e, uint32_t q)
 static void play_all(struct event *e)
 {
     for (uint32_t q = 0; q < e->n_queues; q++)
-        set_key(e, q);
+        set_leaf(e, q);
     for (uint32_t node = e->n_leaves - 1; node > 0; node--)
-        e->winner[node] = play(e, node);
+        e->matches[node] = play(e, node);
 }
 
 static inline uint32_t queue_of(const struct event *e, uint32_t op)
@@ -395,7 +390,7 @@ static inline int arrive(struct event *e, struct slot *slot, uint32_t op, int64_
     if (changed < 0)
         return -1;
     if (changed && q != running) {
-        set_key(e, q);
+        set_leaf(e, q);
         climb(e, q);
     }
     return 0;
@@ -428,12 +423,12 @@ static int run(struct event *e, bool *laps)
     uint32_t *order = e->options->order;
     const uint32_t order_copy = e->options->order_copy;
     for (uint64_t done = 0; done < (uint64_t)n_copies * g->n_ops; done++) {
-        uint32_t q = e->winner[1];
+        uint32_t q = e->matches[1].queue;
         struct queue *queue = &e->queues[q];
         assert(queue->head.id != NO_ENTRY); /* a graph without cycles always has an op to run */
         uint32_t op = (uint32_t)queue->head.id, copy = (uint32_t)(queue->head.id >> 32);
         struct slot *slot = e->slots[copy];
-        int64_t start = e->keys[q].when;
+        int64_t start = e->matches[1].when;
         if (slot->times.gap_ns)
             start = time_add(start, slot->times.gap_ns[op]);
         int64_t end = time_add(start, slot->times.dur_ns[op]);
@@ -472,7 +467,7 @@ static int run(struct event *e, bool *laps)
             if (rc < 0)
                 return rc;
         }
-        set_key(e, q);
+        set_leaf(e, q);
         replay_matches(e, q);
         if (--slot->n_left == 0) {
             int rc = close_slot(e, slot);
@@ -491,22 +486,17 @@ static int prepare(struct event *e)
     e->n_leaves = 1;
     while (e->n_leaves < e->n_queues)
         e->n_leaves *= 2;
-    e->queues = calloc(e->n_queues, sizeof *e->queues);
-    e->keys = calloc(e->n_leaves, sizeof *e->keys);
-    e->winner = calloc((size_t)e->n_leaves * 2, sizeof *e->winner);
+    e->queues = calloc(e->n_leaves, sizeof *e->queues); /* those beyond n_queues stay empty */
+    e->matches = calloc((size_t)e->n_leaves * 2, sizeof *e->matches);
     e->slots = calloc(n_copies, sizeof *e->slots);
-    if (!e->queues || !e->keys || !e->winner || !e->slots)
+    if (!e->queues || !e->matches || !e->slots)
         return -1;
-    for (uint32_t q = 0; q < e->n_queues; q++) {
+    for (uint32_t q = 0; q < e->n_leaves; q++) {
         e->queues[q].head = (struct entry){INT64_MAX, NO_ENTRY};
         e->queues[q].last_op = DPRO_NO_OP;
     }
-    for (uint32_t leaf = 0; leaf < e->n_leaves; leaf++) {
-        e->keys[leaf] = (struct key){INT64_MAX, INT64_MAX, NO_ENTRY};
-        e->winner[e->n_leaves + leaf] = leaf;
-    }
-    if (e->n_leaves == 1)
-        e->winner[1] = 0;
+    for (uint32_t q = 0; q < e->n_leaves; q++)
+        e->matches[e->n_leaves + q] = (struct match){INT64_MAX, q};
     if (count_predecessors(g, false, &e->first) < 0)
         return -1;
     if (n_copies > 1 &&
@@ -519,6 +509,7 @@ int event_replay(const struct dpro_graph *graph, const struct event_options *opt
                  const struct replay_hooks *hooks, bool *laps, struct dpro_error *err)
 {
     struct event e = {.g = graph, .options = options, .hooks = hooks, .err = err};
+    assert(options->n_copies <= 1 || !options->release_ns);
     if (laps)
         *laps = false;
     if (graph->n_ops == 0 || options->n_copies == 0)
@@ -531,8 +522,7 @@ int event_replay(const struct dpro_graph *graph, const struct event_options *opt
     for (uint32_t q = 0; e.queues && q < e.n_queues; q++)
         array_fini(&e.queues[q].rest);
     free(e.queues);
-    free(e.keys);
-    free(e.winner);
+    free(e.matches);
     free(e.slots);
     free(e.roots);
     counts_fini(&e.first);

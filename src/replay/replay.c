@@ -301,7 +301,7 @@ static void chain_fini(struct chain *c)
     delays_fini(&c->delays);
 }
 
-static void say(const struct dpro_sink *sink, enum dpro_log_level level, const char *text)
+__attribute__((unused)) static void say(const struct dpro_sink *sink, enum dpro_log_level level, const char *text)
 {
     if (sink->log && level <= sink->level)
         sink->log(sink->arg, level, text);

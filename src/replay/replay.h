@@ -40,8 +40,8 @@ struct replay_hooks {
 
 struct event_options {
     uint32_t n_copies;
-    const int64_t *release_ns; /* by rank index: when ops without predecessors are ready in copy 0;
-                                  NULL: 0 */
+    const int64_t *release_ns; /* by rank index: when ops without predecessors are ready; only with
+                                  one copy; NULL: 0 */
     bool want_device_prev;
     /* The order of dispatch: room for n_ops ids of copy `order_copy`, or for n_copies * n_ops nodes
      * (copy * n_ops + op) when order_copy is UINT32_MAX. NULL: not wanted. */

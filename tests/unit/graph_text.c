@@ -1,0 +1,267 @@
+/* tests/unit/graph_text.c: see graph_text.h. Ops are collected first and added rank by rank, so
+ * that the text may name them in any order. */
+#include "graph_text.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/builder.h"
+
+enum { MOST_OPS = 256, MOST_EDGES = 1024, MOST_SAMPLES = 16 };
+
+struct text_op {
+    char name[32], device[32];
+    int64_t samples[MOST_SAMPLES];
+    int n_samples;
+    int64_t gap_ns;
+    int rank, kind;
+    bool boundary;
+    int64_t id;
+};
+
+struct text {
+    struct text_op ops[MOST_OPS];
+    int n_ops;
+    struct {
+        int from, to, next;
+    } edges[MOST_EDGES];
+    int n_edges;
+};
+
+static void fail(const char *at)
+{
+    fprintf(stderr, "graph_of: cannot read '%s'\n", at);
+    abort();
+}
+
+static const char *word(const char *at, char *out, size_t size)
+{
+    size_t n = 0;
+    while (isalnum((unsigned char)*at) || *at == '_' || *at == '.')
+        if (n + 1 < size)
+            out[n++] = *at++;
+        else
+            fail(at);
+    out[n] = '\0';
+    if (n == 0)
+        fail(at);
+    return at;
+}
+
+static int kind_named(const char *name)
+{
+    for (int kind = 0; kind < DPRO_N_OP_KINDS; kind++)
+        if (strcmp(name, dpro_op_kind_name((enum dpro_op_kind)kind)) == 0)
+            return kind;
+    fail(name);
+    return 0;
+}
+
+static const char *number(const char *at, int64_t *value)
+{
+    char *end;
+    *value = strtoll(at, &end, 10);
+    if (end == at)
+        fail(at);
+    return end;
+}
+
+static const char *parse_op(struct text *t, const char *at, int *index)
+{
+    char name[32], kind[32];
+    while (isspace((unsigned char)*at))
+        at++;
+    at = word(at, name, sizeof name);
+    int i = 0;
+    while (i < t->n_ops && strcmp(t->ops[i].name, name) != 0)
+        i++;
+    if (i == MOST_OPS)
+        fail(at);
+    struct text_op *op = &t->ops[i];
+    if (i == t->n_ops) {
+        memcpy(op->name, name, sizeof name);
+        t->n_ops++;
+    }
+    for (;;) {
+        int64_t value;
+        if (*at == ':') {
+            op->n_samples = 0;
+            do {
+                at = number(at + 1, &value);
+                op->samples[op->n_samples++] = value;
+            } while (*at == '/' && op->n_samples < MOST_SAMPLES);
+        } else if (*at == '+') {
+            at = number(at + 1, &op->gap_ns);
+        } else if (*at == '@') {
+            at = word(at + 1, op->device, sizeof op->device);
+        } else if (*at == '#') {
+            at = number(at + 1, &value);
+            op->rank = (int)value;
+        } else if (*at == '!') {
+            at = word(at + 1, kind, sizeof kind);
+            op->kind = kind_named(kind);
+        } else if (*at == '*') {
+            op->boundary = true;
+            op->kind = DPRO_OP_BARRIER;
+            at++;
+        } else {
+            break;
+        }
+    }
+    while (isspace((unsigned char)*at))
+        at++;
+    *index = i;
+    return at;
+}
+
+static void parse(struct text *t, const char *at)
+{
+    while (*at) {
+        int from, to;
+        at = parse_op(t, at, &from);
+        while ((at[0] == '-' || at[0] == '=') && at[1] == '>') {
+            int next = at[0] == '=';
+            at = parse_op(t, at + 2, &to);
+            if (t->n_edges == MOST_EDGES)
+                fail(at);
+            t->edges[t->n_edges].from = from;
+            t->edges[t->n_edges].to = to;
+            t->edges[t->n_edges++].next = next;
+            from = to;
+        }
+        if (*at == ';')
+            at++;
+        else if (*at)
+            fail(at);
+        while (isspace((unsigned char)*at))
+            at++;
+    }
+}
+
+static int64_t device_of(struct dpro_graph_builder *b, const struct text_op *op,
+                         char (*devices)[32], int *n)
+{
+    if (!op->device[0])
+        return DPRO_NO_DEVICE;
+    for (int i = 0; i < *n; i++)
+        if (strcmp(devices[i], op->device) == 0)
+            return i;
+    memcpy(devices[(*n)++], op->device, sizeof op->device);
+    enum dpro_device_kind kind = op->device[0] == 'g'   ? DPRO_DEVICE_GPU_STREAM
+                                 : op->device[0] == 'l' ? DPRO_DEVICE_LINK_TX
+                                                        : DPRO_DEVICE_CPU_THREAD;
+    return dpro_graph_add_device(b, kind, op->rank, op->device);
+}
+
+static int64_t mean(const struct text_op *op)
+{
+    int64_t sum = 0;
+    for (int s = 0; s < op->n_samples; s++)
+        sum += op->samples[s];
+    return op->n_samples ? sum / op->n_samples : 0;
+}
+
+static void add_samples(struct dpro_graph *g, const struct text *t)
+{
+    uint32_t n = 1;
+    for (int i = 0; i < t->n_ops; i++)
+        if ((uint32_t)t->ops[i].n_samples > n)
+            n = (uint32_t)t->ops[i].n_samples;
+    if (n == 1)
+        return;
+    g->n_samples = n;
+    g->sample_dur_ns = arena_array(&g->arena, (size_t)n * g->n_ops, sizeof *g->sample_dur_ns);
+    g->measured_ns = arena_array(&g->arena, n, sizeof *g->measured_ns);
+    g->sample_number = arena_array(&g->arena, n, sizeof *g->sample_number);
+    if (!g->sample_dur_ns || !g->measured_ns || !g->sample_number)
+        abort();
+    for (int i = 0; i < t->n_ops; i++)
+        for (uint32_t s = 0; s < n; s++) {
+            const struct text_op *op = &t->ops[i];
+            g->sample_dur_ns[(size_t)s * g->n_ops + (size_t)op->id] =
+                op->n_samples > 1 ? op->samples[s] : mean(op);
+        }
+}
+
+struct dpro_graph *graph_of(const char *text)
+{
+    struct dpro_error err;
+    struct text *t = calloc(1, sizeof *t);
+    char(*devices)[32] = calloc(MOST_OPS, sizeof *devices);
+    struct dpro_graph_builder *b = dpro_graph_builder_create(&err);
+    if (!t || !b || !devices)
+        abort();
+    parse(t, text);
+    int n_devices = 0, most_rank = 0;
+    for (int i = 0; i < t->n_ops; i++)
+        most_rank = t->ops[i].rank > most_rank ? t->ops[i].rank : most_rank;
+    for (int rank = 0; rank <= most_rank; rank++)
+        for (int i = 0; i < t->n_ops; i++) {
+            struct text_op *from = &t->ops[i];
+            if (from->rank != rank)
+                continue;
+            struct dpro_op op = {.kind = (enum dpro_op_kind)from->kind,
+                                 .rank = rank,
+                                 .device = (dpro_device_id)device_of(b, from, devices, &n_devices),
+                                 .name = from->name,
+                                 .dur_ns = mean(from),
+                                 .gap_ns = from->gap_ns};
+            from->id = dpro_graph_add_op(b, &op);
+            if (from->id < 0)
+                fail(from->name);
+            if (from->boundary)
+                graph_builder_flag(b, (dpro_op_id)from->id, GRAPH_OP_BOUNDARY);
+        }
+    for (int e = 0; e < t->n_edges; e++)
+        if (dpro_graph_add_edge(b, (dpro_op_id)t->ops[t->edges[e].from].id,
+                                (dpro_op_id)t->ops[t->edges[e].to].id, t->edges[e].next) < 0)
+            fail("an edge");
+    struct dpro_graph *g = NULL;
+    if (dpro_graph_finish(b, &g, &err) < 0)
+        fail(err.text);
+    add_samples(g, t);
+    dpro_graph_builder_destroy(b);
+    free(devices);
+    free(t);
+    return g;
+}
+
+uint32_t op_named(const struct dpro_graph *graph, const char *name)
+{
+    for (uint32_t op = 0; op < graph->n_ops; op++)
+        if (strcmp(strtab_get(&graph->names, graph->name[op]), name) == 0)
+            return op;
+    fail(name);
+    return 0;
+}
+
+void add_collective(struct dpro_graph *g, const char *meet, uint64_t size_bytes,
+                    const char *members)
+{
+    char name[32];
+    struct graph_member *all = arena_array(&g->arena, g->n_members + 64, sizeof *all);
+    struct graph_collective *list = arena_array(&g->arena, g->n_collectives + 1, sizeof *list);
+    if (!all || !list)
+        abort();
+    if (g->n_members)
+        memcpy(all, g->members, g->n_members * sizeof *all);
+    if (g->n_collectives)
+        memcpy(list, g->collectives, g->n_collectives * sizeof *list);
+    struct graph_collective *c = &list[g->n_collectives++];
+    c->size_bytes = size_bytes;
+    c->meet = op_named(g, meet);
+    c->first_member = g->n_members;
+    while (*members) {
+        members = word(members, name, sizeof name);
+        uint32_t arrival = op_named(g, name);
+        members = word(members + 1, name, sizeof name);
+        all[g->n_members++] = (struct graph_member){arrival, op_named(g, name)};
+        if (*members)
+            members++;
+    }
+    c->n_members = c->n_expected = g->n_members - c->first_member;
+    g->members = all;
+    g->collectives = list;
+}

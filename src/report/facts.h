@@ -73,7 +73,7 @@ double facts_pct(int64_t part_ns, int64_t whole_ns); /* 0 of nothing is 0 */
 #define TIME_TEXT 32
 char *facts_time(char out[TIME_TEXT], int64_t ns);
 const char *facts_kind_words(enum dpro_op_kind kind); /* "backward computation"; static */
-/* "the kind in one line of text", for what was assumed; NULL past the last. */
+/* A sentence on what the replay rests on, in `out` or static; NULL past the last. */
 const char *facts_assumption(struct report_facts *facts, size_t index, char *out, size_t size);
 /* Warnings of the trace, then of the graph; NULL past the last. */
 const char *facts_warning(const struct dpro_report *report, size_t index);

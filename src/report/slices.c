@@ -5,6 +5,7 @@
 #include "report/slices.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "graph/graph.h"
@@ -24,22 +25,16 @@ static bool was_seen(const struct dpro_graph *g, dpro_op_id op)
     return g->seen_start_ns[op] != 0 || g->seen_dur_ns[op] != 0;
 }
 
-static void add(struct slice_track *track, int64_t start_ns, int64_t end_ns, dpro_op_id op,
-                bool waiting, uint32_t collective)
+static void add(struct slice_track *track, int64_t start_ns, int64_t end_ns, dpro_op_id op)
 {
     track->at[track->n++] = (struct slice){
-        .start_ns = start_ns,
-        .dur_ns = end_ns > start_ns ? end_ns - start_ns : 0,
-        .op = op,
-        .collective = collective,
-        .waiting = waiting,
-    };
+        .start_ns = start_ns, .dur_ns = end_ns > start_ns ? end_ns - start_ns : 0, .op = op};
 }
 
 /* What is known of an op that transfers for a collective; zeroed for others. */
 struct wait {
     int64_t measured_ns;    /* before the last rank arrived, from the op's start */
-    int64_t from_ns, to_ns; /* in the replay; may overlap with what the device did before */
+    int64_t from_ns, to_ns; /* in the replay; to_ns is 0: no collective's */
     int64_t missing_ns;     /* at the front of the transfer, for ranks that the trace lacks */
     uint32_t collective;
 };
@@ -91,40 +86,64 @@ static int64_t end_of(const struct slice *s)
     return s->start_ns + s->dur_ns;
 }
 
-/* Viewers draw slices that overlap in part wrongly or not at all. Waiting gives way to work;
- * otherwise the earlier slice ends where the later one starts (the ends of CPU spans are off by a
- * clock tick now and then). `open` has room for the track's slices. */
+/* Viewers draw slices that overlap in part wrongly or not at all: the earlier one ends where the
+ * later one starts (the ends of CPU spans are off by a clock tick now and then). `open` has room
+ * for the track's slices. */
 static void tidy(struct slice_track *track, uint32_t *open)
 {
     struct slice *s = track->at;
-    uint32_t n_open = 0, kept = 0;
-    int64_t busy_until = INT64_MIN;
+    uint32_t n_open = 0;
     qsort(s, track->n, sizeof *s, compare_slices);
     for (uint32_t i = 0; i < track->n; i++) {
-        struct slice now = s[i];
-        if (now.waiting && now.start_ns < busy_until) {
-            int64_t end = end_of(&now);
-            if (end <= busy_until)
-                continue;
-            now.start_ns = busy_until;
-            now.dur_ns = end - busy_until;
-        }
         while (n_open > 0) {
             struct slice *top = &s[open[n_open - 1]];
-            if (end_of(top) > now.start_ns && end_of(top) >= end_of(&now) && !top->waiting)
+            if (end_of(top) > s[i].start_ns && end_of(top) >= end_of(&s[i]))
                 break; /* nested */
-            if (end_of(top) > now.start_ns)
-                top->dur_ns = now.start_ns > top->start_ns ? now.start_ns - top->start_ns : 0;
+            if (end_of(top) > s[i].start_ns)
+                top->dur_ns = s[i].start_ns - top->start_ns;
             n_open--;
         }
-        if (!now.waiting && end_of(&now) > busy_until)
-            busy_until = end_of(&now);
-        s[kept] = now;
-        open[n_open++] = kept++;
+        open[n_open++] = i;
     }
-    track->n = kept;
-    /* a waiting slice that was moved may have passed one that started before its new place */
-    qsort(s, track->n, sizeof *s, compare_slices);
+}
+
+/* Puts waiting before the transfers of a tidy track that has room for twice its slices: in the
+ * measured iteration it is the front of what the profiler saw, in the replay the time since the
+ * rank arrived, as far as the device did nothing else in it. */
+static void split_waiting(struct slice_track *track, const struct wait *waits, bool replayed,
+                          struct slice *scratch)
+{
+    uint32_t n = track->n;
+    int64_t busy_until = INT64_MIN;
+    bool any = false;
+    if (n == 0)
+        return;
+    memcpy(scratch, track->at, n * sizeof *scratch);
+    track->n = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct slice transfer = scratch[i], waiting = transfer;
+        const struct wait *wait = &waits[transfer.op];
+        int64_t end = end_of(&transfer), from = transfer.start_ns, to;
+        int64_t front = replayed ? wait->missing_ns : wait->measured_ns;
+        front = front < transfer.dur_ns ? front : transfer.dur_ns;
+        to = replayed && front == 0 ? wait->to_ns : from + front;
+        if (replayed && wait->to_ns > 0)
+            from = wait->from_ns > busy_until ? wait->from_ns : busy_until;
+        if (to > from) {
+            waiting.start_ns = from;
+            waiting.dur_ns = to - from;
+            waiting.collective = wait->collective;
+            waiting.waiting = true;
+            track->at[track->n++] = waiting;
+            any = true;
+        }
+        transfer.start_ns += front;
+        transfer.dur_ns = end - transfer.start_ns;
+        track->at[track->n++] = transfer;
+        busy_until = end > busy_until ? end : busy_until;
+    }
+    if (any) /* what was nested in the front of a transfer may have been passed */
+        qsort(track->at, track->n, sizeof *track->at, compare_slices);
 }
 
 int slices_init(struct slices *slices, const struct dpro_graph *g, const struct dpro_replay *replay,
@@ -132,10 +151,12 @@ int slices_init(struct slices *slices, const struct dpro_graph *g, const struct 
 {
     *slices = (struct slices){.n_devices = g->n_devices};
     struct wait *waits = calloc((size_t)g->n_ops + 1, sizeof *waits);
-    uint32_t *open = malloc(((size_t)g->n_ops * 2 + 1) * sizeof *open);
+    uint32_t *open = malloc(((size_t)g->n_ops + 1) * sizeof *open);
+    struct slice *scratch = malloc(((size_t)g->n_ops + 1) * sizeof *scratch);
     slices->all = calloc((size_t)g->n_ops * 4 + 1, sizeof *slices->all);
     slices->measured = calloc((size_t)g->n_devices * 2 + 1, sizeof *slices->measured);
-    if (!waits || !open || !slices->all || !slices->measured) {
+    if (!waits || !open || !scratch || !slices->all || !slices->measured) {
+        free(scratch);
         free(open);
         free(waits);
         slices_fini(slices);
@@ -158,27 +179,20 @@ int slices_init(struct slices *slices, const struct dpro_graph *g, const struct 
     for (dpro_op_id op = 0; op < g->n_ops; op++) {
         if (!is_drawn(g, op))
             continue;
-        const struct wait *wait = &waits[op];
         struct slice_track *track = &slices->replayed[g->device[op]];
-        int64_t start = dpro_replay_start_ns(replay, op), end = dpro_replay_end_ns(replay, op);
-        int64_t missing = wait->missing_ns < end - start ? wait->missing_ns : end - start;
-        int64_t wait_end = missing > 0 ? start + missing : wait->to_ns;
-        if (wait_end > wait->from_ns)
-            add(track, wait->from_ns, wait_end, op, true, wait->collective);
-        add(track, start + missing, end, op, false, 0);
+        add(track, dpro_replay_start_ns(replay, op), dpro_replay_end_ns(replay, op), op);
         if (!was_seen(g, op))
             continue;
         track = &slices->measured[g->device[op]];
-        start = g->seen_start_ns[op];
-        end = start + g->seen_dur_ns[op];
-        if (wait->measured_ns > 0)
-            add(track, start, start + wait->measured_ns, op, true, wait->collective);
-        add(track, start + wait->measured_ns, end, op, false, 0);
+        add(track, g->seen_start_ns[op], g->seen_start_ns[op] + g->seen_dur_ns[op], op);
     }
     for (uint32_t d = 0; d < g->n_devices; d++) {
         tidy(&slices->measured[d], open);
         tidy(&slices->replayed[d], open);
+        split_waiting(&slices->measured[d], waits, false, scratch);
+        split_waiting(&slices->replayed[d], waits, true, scratch);
     }
+    free(scratch);
     free(open);
     free(waits);
     return 0;

@@ -303,12 +303,18 @@ static void measure(struct fake *f)
         g->seen_start_ns[op] = (int64_t)((double)p->start_ns[op] * 1.02) - 5000;
         g->seen_dur_ns[op] = (int64_t)((double)g->dur_ns[op] * (0.98 + 0.04 * next_random(f)));
     }
+    int64_t *stream_free = calloc(g->n_ranks + 1, sizeof *stream_free);
     for (uint32_t m = 0; m < g->n_members; m++) {
         uint32_t transfer = g->members[m].transfer;
         int64_t end = g->seen_start_ns[transfer] + g->seen_dur_ns[transfer];
-        g->seen_start_ns[transfer] = g->seen_start_ns[g->members[m].arrival] + 3000;
-        g->seen_dur_ns[transfer] = end - g->seen_start_ns[transfer];
+        int64_t start = g->seen_start_ns[g->members[m].arrival];
+        int64_t *free_at = &stream_free[g->rank[transfer]];
+        start = (start > *free_at ? start : *free_at) + 3000;
+        g->seen_start_ns[transfer] = start;
+        g->seen_dur_ns[transfer] = end > start ? end - start : 0;
+        *free_at = start + g->seen_dur_ns[transfer];
     }
+    free(stream_free);
     uint32_t n = f->options.single ? 1 : 10;
     g->measured_ns = arena_array(&g->arena, n, sizeof *g->measured_ns);
     g->n_samples = n;

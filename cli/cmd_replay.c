@@ -66,28 +66,14 @@ static bool read_rank_regex(const char *text, void *field)
     return good && opt_read_string(text, field);
 }
 
-/* "KIND=RATIO" or "OP=+MS", with "@RANK" before the "=". Whether there is such an op, the graph
- * knows. An op's name may hold "=": the last one counts. */
+/* "WHAT=RATIO" or "WHAT=+MS". What WHAT means (a kind, an op's name, ranks), the graph knows; this
+ * is for slips that are better told before the traces are read. A name may hold "=": the last one
+ * counts. */
 static bool read_delay(const char *text, void *field)
 {
-    const char *equals = strrchr(text, '='), *at;
+    const char *equals = strrchr(text, '=');
     double value;
-    if (equals == NULL || equals == text)
-        return false;
-    at = memrchr(text, '@', (size_t)(equals - text));
-    if (at == text || (at != NULL && at + 1 == equals))
-        return false;
-    if (equals[1] == '+') {
-        char *number = strdup(equals + 2);
-        size_t len = number == NULL ? 0 : strlen(number);
-        bool good;
-        if (len > 2 && strcmp(number + len - 2, "ms") == 0)
-            number[len - 2] = '\0';
-        good = number != NULL && opt_number(number, &value) && value >= 0;
-        free(number);
-        return good && opt_read_list(text, field);
-    }
-    return equals[1] != '-' && opt_number(equals + 1, &value) && value >= 0 &&
+    return equals != NULL && equals != text && text[0] != '@' && opt_number(equals + 1, &value) &&
            opt_read_list(text, field);
 }
 
@@ -172,9 +158,13 @@ static const struct opt replay_opts[] = {
      "then its name)",
      NULL, OPT_COMPLETE_NOTHING},
     {"delay", 0, "SPEC", read_delay, AT(delays),
-     "KIND=RATIO or OP=+MS, either with @RANK before the =, such as 'BW=0.5' or 'FW@1=+20'",
-     "what if ops took longer or shorter: KIND=RATIO times\nRATIO, OP=+MS plus MS milliseconds; "
-     "@RANK before the =\nfor one rank only; may be given several times",
+     "KIND=RATIO, KIND=+MS, OP=RATIO or OP=+MS, any with @RANK before the =, such as 'BW=0.5' or "
+     "'FW@1=+20'",
+     "what if ops took longer or shorter: KIND=RATIO or\nOP=RATIO times RATIO, OP=+MS each plus "
+     "MS, "
+     "KIND=+MS\nall of a rank together plus MS milliseconds; @RANK\nbefore the = for one rank "
+     "only; "
+     "may be repeated",
      NULL, OPT_COMPLETE_NOTHING},
     {"samples", 0, "N", opt_read_u32, AT(samples), "a whole number",
      "also replay N iterations drawn from the measured\nones, for p50 and p95 (default: 0)", NULL,

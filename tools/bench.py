@@ -2,11 +2,9 @@
 """Speed against named peers and limits, in one run: `make bench`.
 
 The input is the bundled trace made large, so that it fits no cache. Peers read the same file, one after the other and
-in turns, as processes of their own; what counts is the median of their CPU times, and the ratio of these. Rates of
-dpro itself are what the programs in build/bench print. A program that was not built is passed over and named. Writes
-out/bench.json too."""
+in turns, as processes of their own; what counts is the median of the rates they print, which are of CPU time, and the
+ratio of these. A program that was not built is passed over and named. Writes out/bench.json too."""
 import argparse
-import glob
 import gzip
 import json
 import os
@@ -44,18 +42,21 @@ class Table:
         print(f"{what:<52} {'-':>12} {why}", flush=True)
 
 
+RATE = re.compile(r"([\d.]+) MB/s of JSON a core")
+WALL = re.compile(r"([\d.]+) s wall")
+MEMORY = re.compile(r"= ([\d.]+) x\)")
+
+
 def run(command):
-    """Runs to the end; returns (CPU seconds, wall seconds, peak bytes, output)."""
-    start = time.monotonic()
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        out = process.stdout.read()
-        err = process.stderr.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    wall = time.monotonic() - start
-    if process.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}: exit status {process.returncode}: {err.decode()[-500:]}")
-    return usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss * 1024, out.decode()
+    """Runs to the end; returns what it printed."""
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if done.returncode != 0:
+        raise SystemExit(f"bench: {' '.join(command)}: exit status {done.returncode}\n{done.stderr.decode()[-500:]}")
+    return done.stdout.decode()
+
+
+def figure(pattern, output):
+    return float(pattern.search(output)[1])
 
 
 def make_inputs(folder, times):
@@ -78,12 +79,12 @@ def make_inputs(folder, times):
 
 
 def in_turns(commands, rounds):
-    """Median CPU seconds of each command, run in turns so that a busy machine hits all alike."""
-    times = {name: [] for name in commands}
+    """Median rate of each command, run in turns so that a busy machine hits all alike."""
+    rates = {name: [] for name in commands}
     for _ in range(rounds):
         for name, command in commands.items():
-            times[name].append(run(command)[0])
-    return {name: statistics.median(values) for name, values in times.items()}
+            rates[name].append(figure(RATE, run(command)))
+    return {name: statistics.median(values) for name, values in rates.items()}
 
 
 def ingest(table, build, inputs, rounds):
@@ -91,35 +92,30 @@ def ingest(table, build, inputs, rounds):
     if not os.path.exists(program):
         table.missing("ingest", "bench_ingest was not built")
         return
-    pattern = re.compile(r"([\d.]+) MB/s of JSON a core .*?([\d.]+) s wall.*= ([\d.]+) x")
     for name, index, limit in (("plain JSON", 0, PLAIN_MB_S), ("JSON, gzip'd", 1, GZIP_MB_S)):
-        found = pattern.search(run([program, "-t", "1", "-n", str(rounds), inputs[0][index]])[3])
-        table.add(f"ingest, {name}, one core", float(found[1]), "MB/s", limit, digits=0)
-        table.add(f"ingest, {name}, peak memory over JSON", float(found[3]), "", MEMORY_SHARE, above=False, digits=2)
+        out = run([program, "-t", "1", "-n", str(rounds), inputs[0][index]])
+        table.add(f"ingest, {name}, one core", figure(RATE, out), "MB/s", limit, digits=0)
+        table.add(f"ingest, {name}, peak memory over JSON", figure(MEMORY, out), "", MEMORY_SHARE, False, digits=2)
     both = [inputs[0][1], inputs[1][1]]
-    one, two = (float(pattern.search(run([program, "-t", t, "-n", str(rounds), *both])[3])[2]) for t in "12")
+    one, two = (figure(WALL, run([program, "-t", t, "-n", str(rounds), *both])) for t in "12")
     table.add("ingest, two files, two threads over one (wall)", one / two, "x", digits=2)
 
-    plain = inputs[0][0]
-    ours = [program, "-t", "1", "-n", "1", plain]
-    for name, limit, command in peers(build):
-        if isinstance(command, str):
-            table.missing(f"ingest over {name}", command)
+    for name, limit, command, missing in peers(build):
+        if missing:
+            table.missing(f"ingest over {name}", missing)
             continue
-        cpu = in_turns({"ours": ours, "peer": [*command, plain]}, rounds)
-        table.add(f"ingest over {name} (CPU time)", cpu["peer"] / cpu["ours"], "x", limit, digits=2)
+        rates = in_turns({"ours": [program, "-t", "1", inputs[0][0]], "peer": [*command, inputs[0][0]]}, rounds)
+        table.add(f"ingest over {name}, same file, one core", rates["ours"] / rates["peer"], "x", limit, digits=2)
 
 
 def peers(build):
-    """(name, ratio to reach, command or why there is none)"""
+    """(name, ratio to be above, command, why there is none)"""
     simdjson = os.path.join(build, "bench", "bench_simdjson")
-    yield ("simdjson's DOM parser", SIMDJSON_RATIO,
-           [simdjson] if os.path.exists(simdjson) else "bench_simdjson was not built (libsimdjson-dev)")
     python = os.path.join(ROOT, ".venv-bench", "bin", "python")
-    for script in sorted(glob.glob(os.path.join(ROOT, "bench", "peer_*.py"))):
-        name = os.path.basename(script)[5:-3]
-        yield (f"json + {name} in Python", PANDAS_RATIO if name == "pandas" else None,
-               [python, script] if os.path.exists(python) else "no .venv-bench; use 'make bench'")
+    yield ("simdjson's DOM parser", SIMDJSON_RATIO, [simdjson],
+           None if os.path.exists(simdjson) else "bench_simdjson was not built (libsimdjson-dev)")
+    yield ("json + pandas", PANDAS_RATIO, [python, os.path.join(ROOT, "bench", "pandas_read.py")],
+           None if os.path.exists(python) else "no .venv-bench; use 'make bench'")
 
 
 def replay(table, build):
@@ -127,14 +123,12 @@ def replay(table, build):
     if not os.path.exists(program):
         table.missing("replay", "bench_replay was not built")
         return
-    out = run([program])[3]
-    for name, pattern, unit, limit, above in (
-            ("event-driven, one core", r"event[^\n]*?([\d.]+) M ops/s", "M ops/s", EVENT_M_OPS, True),
-            ("fixed order, one core", r"fixed[^\n]*?([\d.]+) M ops/s", "M ops/s", FIXED_M_OPS, True),
-            ("memory", r"([\d.]+) (?:bytes|B)(?: resident)?(?: an|/) ?op", "B an op", BYTES_PER_OP, False)):
-        found = re.search(pattern, out)
-        if found:
-            table.add(f"replay, {name}", float(found[1]), unit, limit, above)
+    out = run([program])
+    for name, engine, limit in (("event-driven", "event", EVENT_M_OPS), ("fixed order", "fixed", FIXED_M_OPS)):
+        rate = re.search(rf"^{engine}.*?median ([\d.]+) M ops/s, ([\d.]+) bytes/op", out, re.M)
+        if rate:
+            table.add(f"replay, {name}, one core", float(rate[1]), "M ops/s", limit)
+            table.add(f"replay, {name}, peak memory", float(rate[2]), "B an op", BYTES_PER_OP, False)
         else:
             table.missing(f"replay, {name}", "not in what bench_replay printed")
 
@@ -146,7 +140,12 @@ def whole(table, build, rounds):
         table.missing(name, "no ../shared/traces")
         return
     command = [os.path.join(build, "dpro"), "replay", folder, "-q", "-o", os.path.join(ROOT, "out", "bench", "dlrm")]
-    table.add(name, statistics.median(run(command)[1] for _ in range(rounds)), "s", DLRM_S, above=False, digits=2)
+    seconds = []
+    for _ in range(rounds):
+        start = time.monotonic()
+        run(command)
+        seconds.append(time.monotonic() - start)
+    table.add(name, statistics.median(seconds), "s", DLRM_S, above=False, digits=2)
 
 
 def main():

@@ -21,4 +21,7 @@ elif [ $# -gt 0 ] || [ -n "$(find . -path "./$build*" -prune -o \( -name meson.b
     # another version of Meson or of the compiler makes a folder that can't be reconfigured: start it again
     meson setup --reconfigure "$build" "$@" >"$log" 2>&1 || quietly meson setup --wipe "$build" "$@"
 fi
-ninja -C "$build" --quiet
+status=0
+ninja -C "$build" --quiet >"$log" 2>&1 || status=$?
+sed '/^ninja: \(no work to do\|Entering directory\)/d' "$log"
+exit $status

@@ -5,6 +5,15 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 bad=0
 
+sources() # sources PATTERN...: the project's own files
+{
+    git ls-files "$@" 2>/dev/null && return
+    local pattern
+    for pattern; do
+        find . -path './build*' -prune -o -path './out' -prune -o -name "${pattern##*/}" -print
+    done
+}
+
 check() # check WHAT COMMAND...
 {
     local what=$1 out
@@ -22,7 +31,7 @@ has()
     command -v "$1" >/dev/null || { echo "lint: no $1 here, passed over"; return 1; }
 }
 
-mapfile -t c_files < <(git ls-files '*.c' '*.h')
+mapfile -t c_files < <(sources '*.c' '*.h')
 if has clang-format; then
     for file in "${c_files[@]}"; do
         clang-format --dry-run --Werror "$file" >/dev/null 2>&1 ||
@@ -68,13 +77,13 @@ if command -v mandoc >/dev/null || has man; then
     done
 fi
 
-mapfile -t py_files < <(git ls-files '*.py')
+mapfile -t py_files < <(sources '*.py')
 check "Python files" python3 - "${py_files[@]}" <<'PY'
 import ast, sys
 for path in sys.argv[1:]:
     ast.parse(open(path, encoding="utf-8").read(), path)
 PY
-mapfile -t sh_files < <(git ls-files '*.sh' .ci/run)
+mapfile -t sh_files < <(sources '*.sh' .ci/run)
 for file in "${sh_files[@]}"; do
     check "$file" bash -n "$file"
 done

@@ -39,18 +39,17 @@ seconds=${FUZZ_SECONDS:-60}
 if ! command -v clang >/dev/null; then
     echo "== fuzz targets: skipped, no clang here"
     skipped=$((skipped + 1))
-elif ! CC=clang tools/build.sh build-fuzz -Dfuzz=true -Dbuildtype=debugoptimized -Db_sanitize=address,undefined \
-    -Db_lundef=false; then
+elif ! CC=clang tools/build.sh build-fuzz -Dfuzz=true; then
     echo "== fuzz targets: could not be built"
     failed=$((failed + 1))
 else
     found=0
-    for target in build-fuzz/tests/fuzz/fuzz_*; do
+    for target in build-fuzz/tests/fuzz/libfuzzer_*; do
         [[ -f $target && -x $target ]] || continue
         found=1
         name=$(basename "$target")
         corpus=build-fuzz/corpus/$name
-        seeds=tests/fuzz/corpus/${name#fuzz_}
+        seeds=build-fuzz/tests/fuzz/seeds/${name#libfuzzer_}
         mkdir -p "$corpus"
         folders=("$corpus")
         [[ -d $seeds ]] && folders+=("$seeds")

@@ -145,12 +145,25 @@ class Bundled(Case):
         self.assertEqual(fixed["predicted"], event["predicted"])
         self.assertEqual(fixed["ranks"], event["ranks"])
 
-    def test_a_late_rank_makes_every_other_rank_wait(self):
-        base = self.assert_replays(BUNDLED)
+    def lost(self, facts, rank):
+        return rank_of(facts, rank)["wait_for_peers_ms"] + rank_of(facts, rank)["exposed_communication_ms"]
+
+    def test_a_late_rank_costs_every_other_rank_what_it_costs_the_iteration(self):
         late = self.assert_replays(BUNDLED, "--delay", "FW@1=+20")
-        rise = rank_of(late, 0)["wait_for_peers_ms"] - rank_of(base, 0)["wait_for_peers_ms"]
+        rise = late["predicted"]["iteration_ms"] - self.facts["predicted"]["iteration_ms"]
+        self.assertGreater(rise, 10)  # a part may vanish in what rank 1 had to wait for
+        self.assertLess(rise, 20.1)
+        self.assertAlmostEqual(self.lost(late, 0) - self.lost(self.facts, 0), rise, delta=1)
+        self.assertLess(rank_of(late, 1)["wait_for_peers_ms"], rank_of(self.facts, 1)["wait_for_peers_ms"] + 0.001)
+
+    def test_a_rank_that_is_last_anyhow_makes_every_other_rank_wait(self):
+        # from here on nothing of rank 1's delay hides behind rank 0's own backward and transfers
+        late = self.assert_replays(BUNDLED, "--delay", "FW@1=+300")
+        later = self.assert_replays(BUNDLED, "--delay", "FW@1=+320")
+        rise = rank_of(later, 0)["wait_for_peers_ms"] - rank_of(late, 0)["wait_for_peers_ms"]
         self.assertAlmostEqual(rise, 20, delta=3)
-        self.assertAlmostEqual(late["predicted"]["iteration_ms"] - base["predicted"]["iteration_ms"], 20, delta=3)
+        self.assertAlmostEqual(later["predicted"]["iteration_ms"] - late["predicted"]["iteration_ms"], 20, delta=3)
+        self.assertLess(rank_of(later, 1)["wait_for_peers_ms"], 3)
 
     def test_faster_backward_makes_the_iteration_no_longer(self):
         half = self.assert_replays(BUNDLED, "--delay", "BW=0.5")

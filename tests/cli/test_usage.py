@@ -128,7 +128,7 @@ class WrongUsage(Case):
             "--seed": ["", "-1", "0x10", "99999999999999999999999"],
             "--engine": ["", "fast", "Event"],
             "--threads": ["", "-2", "two"],
-            "--delay": ["", "FW", "=2", "FW=", "FW=x", "FW=-1", "FW=nan", "FW=inf", "FW@=2", "@1=2", "FW=+", "FW=+x",
+            "--delay": ["", "FW", "=2", "FW=", "FW=x", "FW=nan", "FW=inf", "@1=2", "FW=+", "FW=+x", "FW=20 ms",
                         "FW=+1s"],
             "--bandwidth": ["", "1", "gbit", "1 parsec", "-1gbit", "0gbit", "1e999gbit", "1gbit/h", "nan GB/s"],
             "--fail-on": ["", "x", "-3", "%", "nan", "3%%"],

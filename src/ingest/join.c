@@ -306,11 +306,13 @@ static bool join_links(struct rank_job *job, const struct source *source)
             const struct trace_track *at = &part->tracks.at[flow->track].track;
             uint32_t t = find_track(rank, false, at->pid, at->id);
             uint64_t from;
-            if (flow->start != (pass == 0) || t == NO_ID)
+            int64_t ts_ns;
+            if (flow->start != (pass == 0) || t == NO_ID ||
+                __builtin_add_overflow(flow->ts_ns, part->base_ns, &ts_ns))
                 continue;
             if (pass == 1 && !map_get(&starts, flow->id + 1, &from))
                 continue;
-            uint32_t op = op_at(rank, t, flow->ts_ns + part->base_ns);
+            uint32_t op = op_at(rank, t, ts_ns);
             if (op == NO_ID || flow->id + 1 == 0)
                 continue;
             if (pass == 0)
@@ -334,9 +336,9 @@ static void join_launches(struct rank_job *job, const struct source *source)
         const struct part_flow *flow = &part->launches.at[i];
         const struct trace_track *at = &part->tracks.at[flow->track].track;
         uint32_t t = find_track(rank, !flow->start, at->pid, at->id);
-        if (t == NO_ID)
+        int64_t ts_ns;
+        if (t == NO_ID || __builtin_add_overflow(flow->ts_ns, part->base_ns, &ts_ns))
             continue;
-        int64_t ts_ns = flow->ts_ns + part->base_ns;
         uint32_t end = rank->tracks[t].first + rank->tracks[t].n;
         for (uint32_t s = lower_bound(rank, &rank->tracks[t], ts_ns);
              s < end && rank->spans[s].start_ns == ts_ns; s++) {

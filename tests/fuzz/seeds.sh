@@ -1,9 +1,9 @@
 #!/bin/sh
-# seeds.sh FOLDER: writes small inputs to begin fuzzing with, FOLDER/{json,kineto,et}/*. The first byte
+# seeds.sh FOLDER: writes small inputs to begin fuzzing with, FOLDER/{json,kineto,et,load}/*. The first byte
 # of each picks a chunk size.
 set -eu
 out=${1:?usage: seeds.sh FOLDER}
-mkdir -p "$out/json" "$out/kineto" "$out/et"
+mkdir -p "$out/json" "$out/kineto" "$out/et" "$out/load"
 put() { printf '%b' "$2" >"$out/$1"; }
 
 put json/values 'A{"a":[1,-2.5e3,"x\\u00e9\\\\\\"",null,true,NaN],"bb":{"c":"]}"},"skip":[[1,2],"[\\"]"],"ddd":18446744073709551615}'
@@ -17,3 +17,9 @@ put kineto/flows 'C[{"ph":"s","id":1,"pid":1,"tid":1,"ts":1,"cat":"fwdbwd","name
 
 put et/flat 'A{"schema":"1.0.1","pid":5,"nodes":[{"name":"aten::cat","id":208,"rf_id":173,"parent":207,"seq_id":440,"tid":1,"inputs":[[[9,202,0,1,8,"cpu"],[11,16,4,416,4,"cuda:0"]],0],"outputs":[[22,209,0,417,8,"cpu"]]}]}'
 put et/chakra 'B{"schema":"1.1.1-chakra.0.0.4","pid":7,"nodes":[{"id":436,"name":"record_param_comms","ctrl_deps":435,"inputs":{"values":[[[433,434,0,53120,4,"cuda:0"]],33,["0","default_pg"],"broadcast",[]],"shapes":[[[53120]]],"types":["x"]},"outputs":{"values":[],"shapes":[],"types":[]},"attrs":[{"name":"rf_id","type":"uint64","value":114},{"name":"seq_id","type":"int64","value":-1},{"name":"tid","type":"uint64","value":1}]}]}'
+
+# two files, parted by a NUL
+for first in x gpu flows; do
+    { cat "$out/kineto/$first" && printf '\000' && tail -c +2 "$out/kineto/x"; } >"$out/load/$first"
+    { printf B && tail -c +2 "$out/kineto/$first" && printf '\000' && tail -c +2 "$out/et/flat"; } >"$out/load/$first-et"
+done

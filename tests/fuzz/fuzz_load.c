@@ -1,0 +1,55 @@
+/* Fuzz target: loading two files, parted by a NUL, to the joined trace. An even first byte takes
+ * them as two ranks, an odd one as one rank's (or a profile and its execution trace). */
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "fuzz.h"
+
+static int put_file(int *fd, char path[32], const uint8_t *data, size_t size)
+{
+    if (*fd <= 0)
+        *fd = memfd_create("fuzz", MFD_CLOEXEC);
+    snprintf(path, 32, "/proc/self/fd/%d", *fd);
+    return *fd < 0 || ftruncate(*fd, 0) < 0 || pwrite(*fd, data, size, 0) != (ssize_t)size ? -1 : 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static int fds[2];
+    char paths[2][32];
+    const char *names[2] = {paths[0], paths[1]};
+    if (size < 1)
+        return 0;
+    struct dpro_trace_options options = {.threads = 1,
+                                         .rank_regex = data[0] % 2 ? NULL : "fd/([0-9]+)"};
+    const uint8_t *end = data + size, *part = memchr(data + 1, 0, size - 1);
+    if (!part)
+        part = end;
+    size_t n_files = part < end ? 2 : 1;
+    if (put_file(&fds[0], paths[0], data + 1, (size_t)(part - data - 1)) < 0 ||
+        (n_files == 2 && put_file(&fds[1], paths[1], part + 1, (size_t)(end - part - 1)) < 0))
+        return 0;
+    struct dpro_trace *trace;
+    struct dpro_error err = {0};
+    if (dpro_trace_load(names, n_files, &options, &trace, &err) < 0) {
+        if (err.code == 0 || err.text[0] == '\0')
+            abort();
+        return 0;
+    }
+    for (uint32_t r = 0; r < trace->n_ranks; r++) {
+        const struct trace_rank *rank = &trace->ranks[r];
+        for (uint32_t i = 0; i < rank->n_spans; i++) {
+            const struct trace_span *span = &rank->spans[i];
+            if (span->track >= rank->n_tracks || span->name >= trace->names.n || span->dur_ns < 0 ||
+                (span->parent != NO_ID && span->parent >= i) ||
+                (span->detail != NO_ID && span->detail >= rank->n_details))
+                abort();
+        }
+        for (uint32_t i = 0; i < rank->n_et_nodes; i++)
+            if (rank->et_nodes[i].span != NO_ID && rank->et_nodes[i].span >= rank->n_spans)
+                abort();
+    }
+    dpro_trace_destroy(trace);
+    return 0;
+}

@@ -47,12 +47,14 @@ struct chain {
     uint32_t n_main;   /* copies that the prediction is the mean of */
     uint32_t n_kept;   /* warm-up, main, after: end times are kept for breakdown and path */
     uint32_t n_copies; /* and the drawn ones */
+    bool only_time;    /* nothing is kept but what the iteration times need */
     struct durations mean,
         *of_sample;             /* changed by delays or by leaving one out; made on first use */
     struct durations *drawn;    /* by copy - n_kept, while open */
     int64_t *boundary_ns;       /* [copy * n_ranks + rank index]: ends of iterations */
     struct replay_copy *copies; /* the first n_kept */
     int64_t *release_ns;
+    int64_t first_ns, last_ns; /* of a single iteration: first start, last end */
 };
 
 /* ---- durations of a copy ---- */
@@ -178,6 +180,16 @@ static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int
     return rc < 0 ? dpro_error_nomem(err) : 0;
 }
 
+static void find_makespan(struct chain *c, const struct replay_copy *copy)
+{
+    c->first_ns = INT64_MAX;
+    for (uint32_t op = 0; op < c->g->n_ops; op++) {
+        int64_t end = copy->end_ns[op], start = end - copy->dur_ns[op];
+        c->first_ns = start < c->first_ns ? start : c->first_ns;
+        c->last_ns = end > c->last_ns ? end : c->last_ns;
+    }
+}
+
 static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *err)
 {
     (void)err;
@@ -194,11 +206,13 @@ static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *er
             if (copy->end_ns[op] > *end)
                 *end = copy->end_ns[op];
     }
-    if (copy->number < c->n_kept) {
+    if (g->single_iteration) /* one copy */
+        find_makespan(c, copy);
+    if (copy->number < c->n_kept && !c->only_time) {
         c->copies[copy->number] = *copy;
         copy->end_ns = NULL;
         copy->device_prev = NULL;
-    } else if (c->n_samples) {
+    } else if (copy->number >= c->n_kept && c->n_samples) {
         struct durations *drawn = &c->drawn[copy->number - c->n_kept];
         free(drawn->dur_ns);
         free(drawn->gap_ns);
@@ -324,7 +338,7 @@ static int chain_run(struct chain *c, struct dpro_error *err)
     const struct dpro_sink *sink = &c->options->sink;
     struct event_options options = {.n_copies = c->n_copies,
                                     .release_ns = c->g->single_iteration ? c->release_ns : NULL,
-                                    .want_device_prev = true};
+                                    .want_device_prev = !c->only_time};
     struct replay_hooks hooks = {c, open_copy, close_copy};
     if (c->options->engine == DPRO_ENGINE_FIXED) {
         const int64_t *dur_ns, *gap_ns;
@@ -415,20 +429,15 @@ static uint32_t last_op(const struct chain *c, uint32_t copy)
                                      : last_of(&c->copies[copy], r->first_op, r->n_ops);
 }
 
-/* The moment from which a graph of one iteration counts. */
-static int64_t first_start(const struct chain *c)
+static void fill_periods(const struct chain *c, int64_t *iterations_ns)
 {
-    const struct replay_copy *copy = &c->copies[0];
-    int64_t first = c->g->n_ops ? INT64_MAX : 0;
-    for (uint32_t op = 0; op < c->g->n_ops; op++)
-        if (copy->end_ns[op] - copy->dur_ns[op] < first)
-            first = copy->end_ns[op] - copy->dur_ns[op];
-    return first;
+    for (uint32_t i = 0; i < c->n_main; i++)
+        iterations_ns[i] =
+            c->g->single_iteration ? c->last_ns - c->first_ns : period(c, N_WARM_UP + i);
 }
 
-static int fill_iterations(const struct chain *c, struct dpro_replay *r, int64_t makespan)
+static int fill_iterations(const struct chain *c, struct dpro_replay *r)
 {
-    bool single = c->g->single_iteration;
     uint32_t n_drawn = c->n_copies - c->n_kept;
     r->n_iterations = c->n_main;
     r->n_sorted = n_drawn ? n_drawn : c->n_main;
@@ -436,8 +445,7 @@ static int fill_iterations(const struct chain *c, struct dpro_replay *r, int64_t
     r->sorted_ns = malloc(r->n_sorted * sizeof *r->sorted_ns);
     if (!r->iterations_ns || !r->sorted_ns)
         return -1;
-    for (uint32_t i = 0; i < c->n_main; i++)
-        r->iterations_ns[i] = single ? makespan : period(c, N_WARM_UP + i);
+    fill_periods(c, r->iterations_ns);
     for (uint32_t i = 0; i < r->n_sorted; i++)
         r->sorted_ns[i] = n_drawn ? period(c, c->n_kept + i) : r->iterations_ns[i];
     qsort(r->sorted_ns, r->n_sorted, sizeof *r->sorted_ns, compare_ns);
@@ -445,8 +453,7 @@ static int fill_iterations(const struct chain *c, struct dpro_replay *r, int64_t
     return 0;
 }
 
-static int fill_ranks(const struct chain *c, struct dpro_replay *r, int64_t first, int64_t last,
-                      struct dpro_error *err)
+static int fill_ranks(const struct chain *c, struct dpro_replay *r, struct dpro_error *err)
 {
     uint32_t n = c->g->n_ranks;
     int64_t *from = malloc(((size_t)n + 1) * sizeof *from),
@@ -459,8 +466,8 @@ static int fill_ranks(const struct chain *c, struct dpro_replay *r, int64_t firs
     }
     for (uint32_t i = 0; i < n; i++) {
         bool single = c->g->single_iteration;
-        from[i] = single ? first : c->boundary_ns[(size_t)(N_WARM_UP - 1) * n + i];
-        to[i] = single ? last : c->boundary_ns[(size_t)(N_WARM_UP + c->n_main - 1) * n + i];
+        from[i] = single ? c->first_ns : c->boundary_ns[(size_t)(N_WARM_UP - 1) * n + i];
+        to[i] = single ? c->last_ns : c->boundary_ns[(size_t)(N_WARM_UP + c->n_main - 1) * n + i];
     }
     struct breakdown_span span = {c->copies, c->n_kept, from, to, c->n_main};
     rc = breakdown_fill(c->g, &span, r->ranks, err);
@@ -470,12 +477,11 @@ out:
     return rc;
 }
 
-static int fill_shown(const struct chain *c, struct dpro_replay *r, int64_t first,
-                      struct dpro_error *err)
+static int fill_shown(const struct chain *c, struct dpro_replay *r, struct dpro_error *err)
 {
     uint32_t shown = shown_copy(c), unused, n = c->g->n_ops;
     const struct replay_copy *copy = &c->copies[shown];
-    int64_t start = c->g->single_iteration ? first : latest_boundary(c, shown - 1, &unused);
+    int64_t start = c->g->single_iteration ? c->first_ns : latest_boundary(c, shown - 1, &unused);
     r->start_ns = malloc(((size_t)n + 1) * sizeof *r->start_ns);
     r->end_ns = malloc(((size_t)n + 1) * sizeof *r->end_ns);
     if (!r->start_ns || !r->end_ns)
@@ -495,18 +501,36 @@ static int fill_shown(const struct chain *c, struct dpro_replay *r, int64_t firs
 
 static int fill_results(const struct chain *c, struct dpro_replay *r, struct dpro_error *err)
 {
-    int64_t first = 0, last = 0;
-    if (c->g->single_iteration) {
-        first = first_start(c);
-        for (uint32_t op = 0; op < c->g->n_ops; op++)
-            last = c->copies[0].end_ns[op] > last ? c->copies[0].end_ns[op] : last;
-    }
     r->n_ops = c->g->n_ops;
     r->n_ranks = c->g->n_ranks;
-    if (fill_iterations(c, r, last - first) < 0)
+    if (fill_iterations(c, r) < 0)
         return dpro_error_nomem(err);
-    int rc = fill_ranks(c, r, first, last, err);
-    return rc < 0 ? rc : fill_shown(c, r, first, err);
+    int rc = fill_ranks(c, r, err);
+    return rc < 0 ? rc : fill_shown(c, r, err);
+}
+
+int replay_predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+                   int64_t *iteration_ns, struct dpro_error *err)
+{
+    struct chain chain;
+    int rc = chain_init(&chain, graph, options, err);
+    if (rc < 0)
+        goto out;
+    chain.only_time = true;
+    rc = chain_run(&chain, err);
+    if (rc < 0)
+        goto out;
+    int64_t *iterations_ns = malloc(chain.n_main * sizeof *iterations_ns);
+    if (!iterations_ns) {
+        rc = dpro_error_nomem(err);
+        goto out;
+    }
+    fill_periods(&chain, iterations_ns);
+    *iteration_ns = mean_ns(iterations_ns, chain.n_main);
+    free(iterations_ns);
+out:
+    chain_fini(&chain);
+    return rc;
 }
 
 int dpro_replay_run(const struct dpro_graph *graph, const struct dpro_replay_options *options,

@@ -53,6 +53,12 @@ struct event_options {
 int event_replay(const struct dpro_graph *graph, const struct event_options *options,
                  const struct replay_hooks *hooks, bool *laps, struct dpro_error *err);
 
+/* ---- replay.c ---- */
+
+/* Only the predicted iteration time, in less time and memory than dpro_replay_run. */
+int replay_predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+                   int64_t *iteration_ns, struct dpro_error *err);
+
 /* ---- fixed.c ---- */
 
 struct fixed; /* a schedule: the ops of a period in the order they run */

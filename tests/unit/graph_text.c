@@ -265,3 +265,62 @@ void add_collective(struct dpro_graph *g, const char *meet, uint64_t size_bytes,
     g->members = all;
     g->collectives = list;
 }
+
+static void check(int64_t rc)
+{
+    if (rc < 0)
+        fail("a random graph");
+}
+
+static uint64_t random_state;
+
+uint32_t pick(uint32_t n)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((random_state >> 33) % n);
+}
+
+struct dpro_graph *random_graph(uint64_t seed)
+{
+    random_state = seed * 0x9e3779b97f4a7c15u + 1;
+    struct dpro_error err;
+    struct dpro_graph_builder *b = dpro_graph_builder_create(&err);
+    uint32_t n_ops = pick(24) + 1, n_ranks = pick(3) + 1, n_devices = pick(4);
+    uint32_t longest = pick(3) == 0 ? 3 : 20; /* few values: many ties */
+    bool gaps = pick(2);
+    for (uint32_t d = 0; d < n_devices; d++)
+        dpro_graph_add_device(b, d % 2 ? DPRO_DEVICE_GPU_STREAM : DPRO_DEVICE_CPU_THREAD,
+                              (int)(d % n_ranks), "d");
+    static const enum dpro_op_kind kinds[] = {DPRO_OP_FW,   DPRO_OP_BW,         DPRO_OP_UPDATE,
+                                              DPRO_OP_SEND, DPRO_OP_COLLECTIVE, DPRO_OP_INPUT};
+    for (uint32_t op = 0; op < n_ops; op++) {
+        struct dpro_op add = {.kind = kinds[pick(6)],
+                              .rank = (int)(op * n_ranks / n_ops),
+                              .device = n_devices && pick(5) ? pick(n_devices) : DPRO_NO_DEVICE,
+                              .name = "x",
+                              .dur_ns = pick(longest),
+                              .gap_ns = gaps && pick(3) == 0 ? pick(4) : 0};
+        check(dpro_graph_add_op(b, &add));
+    }
+    /* edges follow a random order of the ops, so ids don't */
+    uint32_t place[32];
+    for (uint32_t op = 0; op < n_ops; op++)
+        place[op] = op;
+    for (uint32_t i = n_ops; i > 1; i--) {
+        uint32_t j = pick(i), swap = place[i - 1];
+        place[i - 1] = place[j];
+        place[j] = swap;
+    }
+    uint32_t n_edges = pick(2 * n_ops + 1);
+    for (uint32_t e = 0; e < n_edges && n_ops > 1; e++) {
+        uint32_t to = pick(n_ops - 1) + 1, from = pick(to);
+        check(dpro_graph_add_edge(b, place[from], place[to], 0));
+    }
+    uint32_t n_next = pick(3) == 0 ? 0 : pick(n_ops + 2);
+    for (uint32_t e = 0; e < n_next; e++)
+        check(dpro_graph_add_edge(b, pick(n_ops), pick(n_ops), 1));
+    struct dpro_graph *g;
+    check(dpro_graph_finish(b, &g, &err));
+    dpro_graph_builder_destroy(b);
+    return g;
+}

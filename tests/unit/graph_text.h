@@ -20,4 +20,9 @@ uint32_t op_named(const struct dpro_graph *graph, const char *name);
 void add_collective(struct dpro_graph *graph, const char *meet, uint64_t size_bytes,
                     const char *members);
 
+/* A small graph of up to 3 ranks and 24 ops, the same for the same seed; pick() then goes on
+ * drawing from [0, n). */
+struct dpro_graph *random_graph(uint64_t seed);
+uint32_t pick(uint32_t n);
+
 #endif

@@ -1,7 +1,10 @@
-/* tests/unit/test_replay.c: the engines against a slow obvious one, and closed forms. */
+/* tests/unit/test_replay.c: predictions on graphs whose answer is known, where the time goes, the
+ * critical path, delays, validation, the Daydream baseline. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,206 +14,577 @@
 #include "graph_text.h"
 #include "replay/replay.h"
 
-/* ---- a slow obvious engine: of all waiting ops, scan for the one to run next ---- */
+#define MS INT64_C(1000000)
 
-static int64_t *slow_replay(const struct dpro_graph *g, uint32_t n_copies, const int64_t *dur_ns,
-                            const int64_t *release_ns)
+static struct dpro_replay *run(const struct dpro_graph *g,
+                               const struct dpro_replay_options *options)
 {
-    uint32_t n = g->n_ops;
-    size_t total = (size_t)n * n_copies;
-    int64_t *ready = calloc(total + 1, sizeof *ready), *end = calloc(total + 1, sizeof *end);
-    int64_t *clock = calloc(g->n_devices + 1, sizeof *clock);
-    int *missing = calloc(total + 1, sizeof *missing);
-    bool *done = calloc(total + 1, sizeof *done);
-    for (uint32_t c = 0; c < n_copies; c++)
-        for (uint32_t op = 0; op < n; op++) {
-            for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
-                missing[(size_t)c * n + g->succ[e]]++;
-            for (uint32_t e = g->next_row ? g->next_row[op] : 0;
-                 g->next_row && c + 1 < n_copies && e < g->next_row[op + 1]; e++)
-                missing[(size_t)(c + 1) * n + g->next_succ[e]]++;
-        }
-    for (uint32_t op = 0; release_ns && op < n; op++)
-        if (!missing[op])
-            ready[op] = release_ns[g->rank[op]];
-    for (size_t step = 0; step < total; step++) {
-        size_t best = total;
-        int64_t best_when = 0;
-        for (size_t i = 0; i < total; i++) {
-            if (done[i] || missing[i])
-                continue;
-            uint32_t device = g->device[i % n];
-            int64_t when = ready[i];
-            if (device != DPRO_NO_DEVICE && clock[device] > when)
-                when = clock[device];
-            if (best == total || when < best_when ||
-                (when == best_when && ready[i] < ready[best])) {
-                best = i;
-                best_when = when;
-            }
-        }
-        assert_true(best < total);
-        uint32_t op = (uint32_t)(best % n), c = (uint32_t)(best / n);
-        end[best] = time_add(time_add(best_when, g->gap_ns ? g->gap_ns[op] : 0),
-                             dur_ns[(size_t)c * n + op]);
-        done[best] = true;
-        if (g->device[op] != DPRO_NO_DEVICE)
-            clock[g->device[op]] = end[best];
-        for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++) {
-            size_t v = (size_t)c * n + g->succ[e];
-            missing[v]--;
-            ready[v] = end[best] > ready[v] ? end[best] : ready[v];
-        }
-        for (uint32_t e = g->next_row ? g->next_row[op] : 0;
-             g->next_row && c + 1 < n_copies && e < g->next_row[op + 1]; e++) {
-            size_t v = (size_t)(c + 1) * n + g->next_succ[e];
-            missing[v]--;
-            ready[v] = end[best] > ready[v] ? end[best] : ready[v];
-        }
-    }
-    free(ready);
-    free(clock);
-    free(missing);
-    free(done);
-    return end;
-}
-
-/* ---- the real engines, all copies' ends collected ---- */
-
-struct collect {
-    const struct dpro_graph *g;
-    const int64_t *dur_ns; /* by copy * n_ops + op */
-    int64_t *end_ns;
-    int n_open, most_open;
-};
-
-static int collect_open(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns,
-                        struct dpro_error *err)
-{
-    (void)err;
-    struct collect *c = arg;
-    *dur_ns = c->dur_ns + (size_t)copy * c->g->n_ops;
-    *gap_ns = c->g->gap_ns;
-    if (++c->n_open > c->most_open)
-        c->most_open = c->n_open;
-    return 0;
-}
-
-static int collect_close(void *arg, struct replay_copy *copy, struct dpro_error *err)
-{
-    (void)err;
-    struct collect *c = arg;
-    memcpy(c->end_ns + (size_t)copy->number * c->g->n_ops, copy->end_ns,
-           c->g->n_ops * sizeof *c->end_ns);
-    c->n_open--;
-    return 0;
-}
-
-static int64_t *event_ends(const struct dpro_graph *g, uint32_t n_copies, const int64_t *dur_ns,
-                           const int64_t *release_ns, int *most_open)
-{
+    struct dpro_replay *r = NULL;
     struct dpro_error err = {0};
-    struct collect c = {g, dur_ns, calloc((size_t)n_copies * g->n_ops + 1, sizeof(int64_t)), 0, 0};
-    struct event_options options = {
-        .n_copies = n_copies, .release_ns = release_ns, .want_device_prev = true};
-    struct replay_hooks hooks = {&c, collect_open, collect_close};
-    assert_int_equal(event_replay(g, &options, &hooks, NULL, &err), 0);
-    assert_int_equal(c.n_open, 0);
-    if (most_open)
-        *most_open = c.most_open;
-    return c.end_ns;
+    int rc = dpro_replay_run(g, options, &r, &err);
+    if (rc < 0)
+        fail_msg("replay: %s", err.text);
+    return r;
 }
 
-/* ---- random small graphs ---- */
-
-static uint64_t random_state;
-
-static uint32_t pick(uint32_t n)
+/* What holds of every result: a rank's parts and the critical path add up. */
+static void check_sums(const struct dpro_graph *g, const struct dpro_replay *r)
 {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)((random_state >> 33) % n);
+    for (uint32_t i = 0; i < dpro_graph_n_ranks(g); i++) {
+        struct dpro_rank_time t = dpro_replay_rank(r, i);
+        assert_int_equal(t.iteration_ns, t.forward_ns + t.backward_ns + t.update_ns + t.input_ns +
+                                             t.exposed_communication_ns + t.wait_for_peers_ns +
+                                             t.idle_ns);
+        assert_true(t.idle_ns >= 0 && t.communication_ns >= t.exposed_communication_ns);
+    }
+    uint32_t n;
+    const struct dpro_critical_op *path = dpro_replay_critical(r, &n);
+    int64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        assert_true(path[i].dur_ns >= 0 && path[i].gap_ns >= 0);
+        sum += path[i].gap_ns;
+        assert_int_equal(path[i].start_ns, sum);
+        sum += path[i].dur_ns;
+    }
+    assert_int_equal(sum, dpro_replay_critical_ns(r));
 }
 
-static struct dpro_graph *random_graph(uint64_t seed)
+static int64_t predicted(const struct dpro_graph *g, const struct dpro_replay_options *options)
 {
-    random_state = seed * 0x9e3779b97f4a7c15u + 1;
-    struct dpro_error err;
-    struct dpro_graph_builder *b = dpro_graph_builder_create(&err);
-    uint32_t n_ops = pick(24) + 1, n_ranks = pick(3) + 1, n_devices = pick(4);
-    uint32_t longest = pick(3) == 0 ? 3 : 20; /* few values: many ties */
-    bool gaps = pick(2);
-    for (uint32_t d = 0; d < n_devices; d++)
-        dpro_graph_add_device(b, d % 2 ? DPRO_DEVICE_GPU_STREAM : DPRO_DEVICE_CPU_THREAD,
-                              (int)(d % n_ranks), "d");
-    static const enum dpro_op_kind kinds[] = {DPRO_OP_FW,   DPRO_OP_BW,         DPRO_OP_UPDATE,
-                                              DPRO_OP_SEND, DPRO_OP_COLLECTIVE, DPRO_OP_INPUT};
-    for (uint32_t op = 0; op < n_ops; op++) {
-        struct dpro_op add = {.kind = kinds[pick(6)],
-                              .rank = (int)(op * n_ranks / n_ops),
-                              .device = n_devices && pick(5) ? pick(n_devices) : DPRO_NO_DEVICE,
-                              .name = "x",
-                              .dur_ns = pick(longest),
-                              .gap_ns = gaps && pick(3) == 0 ? pick(4) : 0};
-        assert_int_equal(dpro_graph_add_op(b, &add), op);
+    struct dpro_replay *r = run(g, options);
+    int64_t ns = dpro_replay_iteration_ns(r);
+    check_sums(g, r);
+    dpro_replay_destroy(r);
+    return ns;
+}
+
+static int64_t predicted_text(const char *text)
+{
+    struct dpro_graph *g = graph_of(text);
+    int64_t ns = predicted(g, NULL);
+    struct dpro_replay_options fixed = {.engine = DPRO_ENGINE_FIXED};
+    assert_int_equal(predicted(g, &fixed), ns);
+    dpro_graph_destroy(g);
+    return ns;
+}
+
+/* Random graphs with what the trace reader adds: boundaries, collectives, phases, samples. */
+static void test_the_parts_add_up_whatever_the_graph(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 3000; seed++) {
+        struct dpro_graph *g = random_graph(seed);
+        struct graph_member members[4];
+        struct graph_collective collective = {.n_members = 4, .meet = pick(g->n_ops)};
+        for (uint32_t i = 0; i < 4; i++)
+            members[i] = (struct graph_member){pick(g->n_ops), pick(g->n_ops)};
+        collective.missing_wait_ns = pick(4);
+        if (pick(2)) {
+            g->collectives = &collective;
+            g->members = members;
+            g->n_collectives = 1;
+            g->n_members = 4;
+        }
+        for (uint32_t r = 0; r < g->n_ranks; r++)
+            if (pick(3))
+                g->ranks[r].boundary = g->ranks[r].first_op + pick(g->ranks[r].n_ops);
+        if (pick(2)) {
+            g->n_samples = pick(4) + 1;
+            g->sample_dur_ns =
+                arena_array(&g->arena, (size_t)g->n_samples * g->n_ops, sizeof(int64_t));
+            for (uint32_t i = 0; i < g->n_samples * g->n_ops; i++)
+                g->sample_dur_ns[i] = pick(15);
+            g->shown_sample = pick(g->n_samples);
+        }
+        const char *delays[] = {"ALL=+0.00001", "ALL=1.5"};
+        struct dpro_replay_options options = {.samples = pick(2) * 5,
+                                              .delays = delays,
+                                              .n_delays = pick(3),
+                                              .engine =
+                                                  pick(2) ? DPRO_ENGINE_FIXED : DPRO_ENGINE_EVENT};
+        int64_t ns = predicted(g, &options), again;
+        struct dpro_error err;
+        assert_int_equal(replay_predict(g, &options, &again, &err), 0);
+        assert_int_equal(again, ns);
+        dpro_graph_destroy(g);
     }
-    /* edges follow a random order of the ops, so ids don't */
-    uint32_t place[32];
-    for (uint32_t op = 0; op < n_ops; op++)
-        place[op] = op;
-    for (uint32_t i = n_ops; i > 1; i--) {
-        uint32_t j = pick(i), swap = place[i - 1];
-        place[i - 1] = place[j];
-        place[j] = swap;
+}
+
+static void test_graphs_with_known_makespans(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t ns;
+    } cases[] = {
+        {"", 0},
+        {"a:7", 7},
+        {"a:7@d0", 7},
+        {"a:7@d0; b:8@d0", 15},
+        {"a:7@d0; b:8@d1", 8},
+        {"a:10 -> c:5; b:30 -> c", 35},
+        {"a:10@d0 -> b:5@d0 -> c:1@d1", 16},
+        {"a:10@d0 -> b:5@d0+4 -> c:1@d1+1", 21},
+        {"a:0@d0 -> b:0@d0", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(predicted_text(cases[i].text), cases[i].ns);
+}
+
+static void test_graphs_with_known_periods(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t ns;
+    } cases[] = {
+        /* one after the other */
+        {"a:10@d0 -> b:5@d0 -> e*  => a", 15},
+        /* the update of one iteration overlaps the next one's input: the slower of both counts */
+        {"in:4@d1 => in; in -> fw:10@d0 -> e* => fw", 10},
+        {"in:14@d1 => in; in -> fw:10@d0 -> e* => fw", 14},
+        /* a pipeline in steady state goes at the pace of its slowest stage */
+        {"a:3@d0 -> b:8@d1 -> c:5@d2 -> e* => e; a => a; b => b; c => c", 8},
+        /* ... unless it may not start before the last stage is through */
+        {"a:3@d0 -> b:8@d1 -> c:5@d2 -> e* => a", 16},
+        /* a gap before the first op belongs to the period */
+        {"a:10@d0+2 -> e* => a", 12},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(predicted_text(cases[i].text), cases[i].ns);
+}
+
+/* n ranks, 2 (n - 1) steps of `step` ns: each rank sends on its link and receives on another; a
+ * step's send waits for the receive of the step before. */
+static void test_a_ring_all_reduce_takes_two_n_minus_two_steps(void **state)
+{
+    (void)state;
+    for (int n = 2; n <= 6; n++) {
+        char text[8192], *at = text;
+        for (int s = 0; s < 2 * (n - 1); s++)
+            for (int r = 0; r < n; r++) {
+                at += sprintf(at, "s%d.%d:0@lt%d#%d!SEND -> r%d.%d:100@lr%d#%d!RECV;", s, r, r, r,
+                              s, (r + 1) % n, (r + 1) % n, (r + 1) % n);
+                if (s)
+                    at += sprintf(at, "r%d.%d -> s%d.%d;", s - 1, r, s, r);
+            }
+        assert_int_equal(predicted_text(text), 200 * (n - 1));
     }
-    uint32_t n_edges = pick(2 * n_ops + 1);
-    for (uint32_t e = 0; e < n_edges && n_ops > 1; e++) {
-        uint32_t to = pick(n_ops - 1) + 1, from = pick(to);
-        assert_int_equal(dpro_graph_add_edge(b, place[from], place[to], 0), 0);
-    }
-    uint32_t n_next = pick(3) == 0 ? 0 : pick(n_ops + 2);
-    for (uint32_t e = 0; e < n_next; e++)
-        assert_int_equal(dpro_graph_add_edge(b, pick(n_ops), pick(n_ops), 1), 0);
-    struct dpro_graph *g;
-    assert_int_equal(dpro_graph_finish(b, &g, &err), 0);
-    dpro_graph_builder_destroy(b);
+}
+
+/* Four ranks of a GPU job: forward, backward, all-reduce, update. */
+static struct dpro_graph *four_ranks(const char *rank2_bw)
+{
+    char text[4096], *at = text;
+    at += sprintf(at, "meet#0!BARRIER;");
+    for (int r = 0; r < 4; r++)
+        at += sprintf(at,
+                      "fw%d:30000000@g%d#%d!FW -> bw%d:%s@g%d#%d!BW -> ar%d#%d!BARRIER -> meet -> "
+                      "tr%d:10000000@gc%d#%d!COLLECTIVE -> up%d:5000000@g%d#%d!UPDATE -> e%d#%d* "
+                      "=> fw%d;",
+                      r, r, r, r, r == 2 ? rank2_bw : "60000000", r, r, r, r, r, r, r, r, r, r, r,
+                      r, r);
+    struct dpro_graph *g = graph_of(text);
+    add_collective(g, "meet", 1 << 20, "ar0 tr0 ar1 tr1 ar2 tr2 ar3 tr3");
     return g;
 }
 
-static int64_t *durations_for(const struct dpro_graph *g, uint32_t n_copies, bool vary)
-{
-    int64_t *dur = calloc((size_t)n_copies * g->n_ops + 1, sizeof *dur);
-    for (uint32_t c = 0; c < n_copies; c++)
-        for (uint32_t op = 0; op < g->n_ops; op++)
-            dur[(size_t)c * g->n_ops + op] = g->dur_ns[op] + (vary ? (int64_t)pick(5) : 0);
-    return dur;
-}
-
-static void test_the_event_engine_equals_the_slow_one(void **state)
+static void test_waiting_goes_to_the_ranks_that_arrive_early(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 6000; seed++) {
-        struct dpro_graph *g = random_graph(seed);
-        uint32_t n_copies = pick(4) + 1;
-        int64_t *dur = durations_for(g, n_copies, pick(2));
-        int64_t release[3] = {pick(9), pick(9), pick(9)};
-        bool released = n_copies == 1;
-        int64_t *slow = slow_replay(g, n_copies, dur, released ? release : NULL);
-        int64_t *fast = event_ends(g, n_copies, dur, released ? release : NULL, NULL);
-        for (size_t i = 0; i < (size_t)n_copies * g->n_ops; i++)
-            if (fast[i] != slow[i])
-                fail_msg("seed %lu: op %zu of copy %zu ends at %ld, not %ld", (unsigned long)seed,
-                         i % g->n_ops, i / g->n_ops, (long)fast[i], (long)slow[i]);
-        free(slow);
-        free(fast);
-        free(dur);
+    struct dpro_graph *g = four_ranks("67000000");
+    struct dpro_replay *r = run(g, NULL);
+    assert_int_equal(dpro_replay_iteration_ns(r), 112 * MS);
+    check_sums(g, r);
+    for (uint32_t i = 0; i < 4; i++) {
+        struct dpro_rank_time t = dpro_replay_rank(r, i);
+        assert_int_equal(t.rank, i);
+        assert_int_equal(t.iteration_ns, 112 * MS);
+        assert_int_equal(t.forward_ns, 30 * MS);
+        assert_int_equal(t.backward_ns, (i == 2 ? 67 : 60) * MS);
+        assert_int_equal(t.update_ns, 5 * MS);
+        assert_int_equal(t.exposed_communication_ns, 10 * MS);
+        assert_int_equal(t.communication_ns, 10 * MS);
+        assert_int_equal(t.wait_for_peers_ns, (i == 2 ? 0 : 7) * MS);
+        assert_int_equal(t.waited_most_for, i == 2 ? -1 : 2);
+        assert_int_equal(t.idle_ns, 0);
+    }
+    assert_int_equal(dpro_replay_critical_ns(r), 112 * MS);
+    uint32_t n, seen = 0;
+    const struct dpro_critical_op *path = dpro_replay_critical(r, &n);
+    for (uint32_t i = 0; i < n; i++)
+        seen += path[i].op == op_named(g, "fw2") || path[i].op == op_named(g, "bw2");
+    assert_int_equal(seen, 2);
+    assert_int_equal(dpro_replay_start_ns(r, op_named(g, "fw0")), 0);
+    assert_int_equal(dpro_replay_end_ns(r, op_named(g, "bw0")), 90 * MS);
+    assert_int_equal(dpro_replay_start_ns(r, op_named(g, "tr0")), 97 * MS);
+    assert_int_equal(dpro_replay_end_ns(r, op_named(g, "e3")), 112 * MS);
+    dpro_replay_destroy(r);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_rank_held_up_by_20_ms_makes_the_others_wait_20_ms_longer(void **state)
+{
+    (void)state;
+    const char *delays[] = {"FW@2=+20"};
+    struct dpro_replay_options options = {.delays = delays, .n_delays = 1};
+    for (int engine = 0; engine < 2; engine++) {
+        struct dpro_graph *g = four_ranks("60000000");
+        options.engine = (enum dpro_engine)engine;
+        struct dpro_replay *before = run(g, NULL), *after = run(g, &options);
+        check_sums(g, after);
+        assert_int_equal(dpro_replay_iteration_ns(after) - dpro_replay_iteration_ns(before),
+                         20 * MS);
+        for (uint32_t i = 0; i < 4; i++) {
+            struct dpro_rank_time b = dpro_replay_rank(before, i), a = dpro_replay_rank(after, i);
+            assert_int_equal(a.wait_for_peers_ns - b.wait_for_peers_ns, i == 2 ? 0 : 20 * MS);
+            assert_int_equal(a.forward_ns - b.forward_ns, i == 2 ? 20 * MS : 0);
+            assert_int_equal(a.waited_most_for, i == 2 ? -1 : 2);
+        }
+        dpro_replay_destroy(before);
+        dpro_replay_destroy(after);
         dpro_graph_destroy(g);
     }
+}
+
+static void test_ranks_missing_from_the_trace_are_waited_for_too(void **state)
+{
+    (void)state;
+    struct dpro_graph *g = four_ranks("60000000");
+    g->collectives[0].missing_wait_ns = 4 * MS;
+    struct dpro_replay *r = run(g, NULL);
+    struct dpro_rank_time t = dpro_replay_rank(r, 1);
+    check_sums(g, r);
+    assert_int_equal(t.wait_for_peers_ns, 4 * MS);
+    assert_int_equal(t.exposed_communication_ns, 6 * MS);
+    assert_int_equal(t.communication_ns, 6 * MS);
+    assert_int_equal(t.waited_most_for, -1);
+    dpro_replay_destroy(r);
+    dpro_graph_destroy(g);
+}
+
+static void test_communication_behind_computation_is_hidden(void **state)
+{
+    (void)state;
+    struct dpro_graph *g = graph_of("bw1:10@g0!BW -> tr:8@gc!COLLECTIVE -> up:3@g0!UPDATE -> e*;"
+                                    "bw1 -> bw2:6@g0!BW -> up; e => bw1;"
+                                    "load:5@d0!INPUT => load; load -> up; l:2@d1!LAUNCH => l");
+    struct dpro_replay *r = run(g, NULL);
+    struct dpro_rank_time t = dpro_replay_rank(r, 0);
+    check_sums(g, r);
+    assert_int_equal(t.iteration_ns, 21);
+    assert_int_equal(t.backward_ns, 16);
+    assert_int_equal(t.communication_ns, 8);
+    assert_int_equal(t.exposed_communication_ns, 2);
+    assert_int_equal(t.update_ns, 3);
+    assert_int_equal(t.idle_ns, 0);
+    dpro_replay_destroy(r);
+    dpro_graph_destroy(g);
+}
+
+static void test_loading_data_on_the_cpu_counts_as_input_while_the_gpu_has_nothing(void **state)
+{
+    (void)state;
+    struct dpro_graph *g =
+        graph_of("load:9@d0!INPUT -> fw:10@g0!FW -> e* => load; fw -> opt:2@d0!UPDATE -> e");
+    struct dpro_replay *r = run(g, NULL);
+    struct dpro_rank_time t = dpro_replay_rank(r, 0);
+    check_sums(g, r);
+    assert_int_equal(t.iteration_ns, 21);
+    assert_int_equal(t.input_ns, 9);
+    assert_int_equal(t.forward_ns, 10);
+    assert_int_equal(t.idle_ns, 2); /* the CPU's part of the update: the GPU does nothing */
+    dpro_replay_destroy(r);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_single_iteration_starts_where_its_ranks_did(void **state)
+{
+    (void)state;
+    struct dpro_graph *g = graph_of("a:10@d0 -> m#0!BARRIER -> ta:5@l0!COLLECTIVE;"
+                                    "b:10@d1#1 -> m -> tb:5@l1#1!COLLECTIVE");
+    g->ranks[0].offset_ns = -3;
+    g->ranks[1].offset_ns = 4;
+    struct dpro_replay *r = run(g, NULL);
+    check_sums(g, r);
+    assert_int_equal(dpro_replay_iteration_ns(r), 22);
+    assert_int_equal(dpro_replay_start_ns(r, op_named(g, "a")), 0);
+    assert_int_equal(dpro_replay_start_ns(r, op_named(g, "b")), 7);
+    uint32_t n;
+    const struct dpro_critical_op *path = dpro_replay_critical(r, &n);
+    assert_int_equal(path[0].op, op_named(g, "b"));
+    assert_int_equal(path[0].gap_ns, 7);
+    assert_int_equal(dpro_replay_critical_ns(r), 22);
+    dpro_replay_iterations_ns(r, &n);
+    assert_int_equal(n, 1);
+    dpro_replay_destroy(r);
+    struct dpro_replay_options fixed = {.engine = DPRO_ENGINE_FIXED};
+    assert_int_equal(predicted(g, &fixed), 22);
+    dpro_graph_destroy(g);
+}
+
+static void test_each_measured_iteration_is_replayed(void **state)
+{
+    (void)state;
+    struct dpro_graph *g = graph_of("a:10/20/60@d0 -> e* => a");
+    g->shown_sample = 1;
+    struct dpro_replay *r = run(g, NULL);
+    uint32_t n;
+    const int64_t *ns = dpro_replay_iterations_ns(r, &n);
+    assert_int_equal(n, 9); /* whole rounds, at least 8 */
+    assert_int_equal(ns[0], 10);
+    assert_int_equal(ns[4], 20);
+    assert_int_equal(ns[8], 60);
+    assert_int_equal(dpro_replay_iteration_ns(r), 30);
+    assert_int_equal(dpro_replay_percentile_ns(r, 0), 10);
+    assert_int_equal(dpro_replay_percentile_ns(r, 0.5), 20);
+    assert_int_equal(dpro_replay_percentile_ns(r, 2), 60);
+    assert_int_equal(dpro_replay_critical_ns(r), 20);
+    dpro_replay_destroy(r);
+    dpro_graph_destroy(g);
+}
+
+static void test_noise_that_ranks_share_does_not_make_them_wait(void **state)
+{
+    (void)state;
+    const char *text = "a:10/30@d0 -> m!BARRIER -> x:5@l0!COLLECTIVE -> ea* => a;"
+                       "b:%s@d1#1 -> m -> y:5@l1#1!COLLECTIVE -> eb#1* => b";
+    char together[256], apart[256];
+    sprintf(together, text, "10/30");
+    sprintf(apart, text, "30/10");
+    assert_int_equal(predicted_text(together), 25);
+    assert_int_equal(predicted_text(apart), 35); /* the slowest of noisy ranks */
+}
+
+static void test_drawn_samples_give_a_distribution_that_depends_on_the_seed_only(void **state)
+{
+    (void)state;
+    struct dpro_graph *g = graph_of("a:10/30@d0 -> m!BARRIER -> x:5@l0!COLLECTIVE -> ea* => a;"
+                                    "b:10/30@d1#1 -> m -> y:5@l1#1!COLLECTIVE -> eb#1* => b");
+    struct dpro_replay_options options = {.samples = 400, .seed = 7};
+    struct dpro_replay *r = run(g, &options), *again = run(g, &options);
+    check_sums(g, r);
+    assert_int_equal(dpro_replay_iteration_ns(r), 25); /* the draws leave the mean alone */
+    assert_int_equal(dpro_replay_percentile_ns(r, 0), 15);
+    assert_int_equal(dpro_replay_percentile_ns(r, 0.5), 35);
+    int below = 0; /* both fast: one time in four */
+    for (int i = 0; i < 100; i++) {
+        below += dpro_replay_percentile_ns(r, i / 100.0) < 35;
+        assert_int_equal(dpro_replay_percentile_ns(r, i / 100.0),
+                         dpro_replay_percentile_ns(again, i / 100.0));
+    }
+    assert_in_range(below, 18, 32);
+    dpro_replay_destroy(r);
+    dpro_replay_destroy(again);
+    dpro_graph_destroy(g);
+}
+
+static void test_delays_change_what_they_name(void **state)
+{
+    (void)state;
+    /* rank 0: 4 + 6 + 10, rank 1: 2 + 10 ns of CPU work; a GPU rank 2: kernel 8, its CPU part 3 */
+    const char *text = "a:4000000@d0!FW -> b:6000000@d0!FW -> c:10000000@d0!BW -> ea* => a;"
+                       "x:2000000@d1#1!FW -> y:10000000@d1#1!UPDATE -> eb#1* => x;"
+                       "k:8000000@g0#2!FW -> l:3000000@d2#2!FW -> ec#2* => k";
+    static const struct {
+        const char *delay;
+        int64_t us[3]; /* iteration time of each rank */
+    } cases[] = {
+        {"FW=2", {30000, 14000, 22000}},   {"fw=0.5", {15000, 11000, 5500}},
+        {"FW@0=2", {30000, 12000, 11000}}, {"FW@1-2=2", {20000, 14000, 22000}},
+        {"FW=+5", {25000, 17000, 16000}},  {"FW=-5", {15000, 10000, 6000}},
+        {"ALL=2", {40000, 24000, 22000}},  {"COMPUTE=+11", {31000, 23000, 22000}},
+        {"CPU=2", {40000, 24000, 14000}},  {"GPU=2", {20000, 12000, 19000}},
+        {"a=+3", {23000, 12000, 11000}},   {"[ab]=+3", {26000, 12000, 11000}},
+        {"y=0", {20000, 2000, 11000}},     {"y@1=3", {20000, 32000, 11000}},
+        {"a=-100", {16000, 12000, 11000}}, {"UPDATE=+0.5", {20000, 12500, 11000}},
+    };
+    struct dpro_graph *g = graph_of(text);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpro_replay_options options = {.delays = &cases[i].delay, .n_delays = 1};
+        struct dpro_replay *r = run(g, &options);
+        for (uint32_t rank = 0; rank < 3; rank++) {
+            int64_t ns = dpro_replay_rank(r, rank).iteration_ns;
+            if (ns != cases[i].us[rank] * 1000)
+                fail_msg("%s: rank %u takes %ld ns, not %ld us", cases[i].delay, rank, (long)ns,
+                         (long)cases[i].us[rank]);
+        }
+        check_sums(g, r);
+        dpro_replay_destroy(r);
+    }
+    dpro_graph_destroy(g);
+}
+
+static void test_delays_that_make_no_sense_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *delay, *says;
+    } cases[] = {
+        {"", "KIND=RATIO"},           {"FW", "KIND=RATIO"},
+        {"=2", "KIND=RATIO"},         {"FW=", "KIND=RATIO"},
+        {"FW=x", "KIND=RATIO"},       {"FW=nan", "KIND=RATIO"},
+        {"FW=inf", "KIND=RATIO"},     {"FW=2x", "KIND=RATIO"},
+        {"FW=+", "KIND=RATIO"},       {"FW=+nan", "KIND=RATIO"},
+        {"FW= 2", "KIND=RATIO"},      {"@1=2", "KIND=RATIO"},
+        {"FW=1e7", "believable"},     {"FW=+1e7", "believable"},
+        {"FW=1e999", "KIND=RATIO"},   {"BW=2", "no BW ops"},
+        {"FW@9=2", "no such rank"},   {"conv=2", "'conv1', 'conv2', 'conv3'"},
+        {"zzz=+1", "neither a kind"}, {NULL, "KIND=RATIO"},
+    };
+    struct dpro_graph *g =
+        graph_of("conv1:1@d0 -> conv2:2@d0 -> conv3:2@d0 -> conv4:1@d0 -> e* => conv1");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpro_replay_options options = {.delays = &cases[i].delay, .n_delays = 1};
+        struct dpro_replay *r = NULL;
+        struct dpro_error err = {0};
+        assert_int_equal(dpro_replay_run(g, &options, &r, &err), DPRO_EUSAGE);
+        assert_null(r);
+        if (!strstr(err.text, cases[i].says))
+            fail_msg("'%s' says: %s", cases[i].delay, err.text);
+    }
+    dpro_graph_destroy(g);
+}
+
+static struct dpro_graph *noisy_graph(void)
+{
+    struct dpro_graph *g = graph_of("a:10/12/11/13@d0 -> m!BARRIER -> x:5/6/5/5@l0!COLLECTIVE ->"
+                                    " ea* => a; b:11/10/12/12@d1#1 -> m ->"
+                                    " y:5/6/5/5@l1#1!COLLECTIVE -> eb#1* => b");
+    static const int64_t measured[] = {16, 18, 17, 18};
+    memcpy(g->measured_ns, measured, sizeof measured);
+    return g;
+}
+
+static void test_the_iteration_left_out_is_not_learnt_from(void **state)
+{
+    (void)state;
+    struct dpro_graph *g = noisy_graph();
+    int64_t before[4];
+    for (uint32_t s = 0; s < 4; s++) {
+        struct dpro_replay_options options = {.skip_sample = s + 1};
+        before[s] = predicted(g, &options);
+    }
+    for (uint32_t s = 0; s < 4; s++) {
+        int64_t kept[16];
+        int64_t *sample = g->sample_dur_ns + (size_t)s * g->n_ops;
+        memcpy(kept, sample, g->n_ops * sizeof *kept);
+        for (uint32_t op = 0; op < g->n_ops; op++) {
+            sample[op] = 1000000 + op;
+            g->dur_ns[op] += 250000; /* the mean would tell */
+        }
+        struct dpro_replay_options options = {.skip_sample = s + 1};
+        assert_int_equal(predicted(g, &options), before[s]);
+        options.engine = DPRO_ENGINE_FIXED;
+        assert_int_equal(predicted(g, &options), before[s]);
+        memcpy(sample, kept, g->n_ops * sizeof *kept);
+        for (uint32_t op = 0; op < g->n_ops; op++)
+            g->dur_ns[op] -= 250000;
+    }
+    struct dpro_replay_options too_far = {.skip_sample = 5};
+    struct dpro_replay *r;
+    struct dpro_error err;
+    assert_int_equal(dpro_replay_run(g, &too_far, &r, &err), DPRO_EUSAGE);
+    dpro_graph_destroy(g);
+}
+
+static void test_validation_compares_each_iteration_with_the_others(void **state)
+{
+    (void)state;
+    struct dpro_error err;
+    struct dpro_validation v;
+    struct dpro_graph *g = noisy_graph();
+    assert_int_equal(dpro_replay_validate(g, NULL, &v, &err), 0);
+    assert_string_equal(v.method, "leave-one-out");
+    assert_int_equal(v.n, 4);
+    double sum = 0, abs_sum = 0;
+    for (uint32_t s = 0; s < 4; s++) {
+        struct dpro_replay_options options = {.skip_sample = s + 1};
+        double error = ((double)predicted(g, &options) - (double)g->measured_ns[s]) /
+                       (double)g->measured_ns[s] * 100;
+        sum += error / 4;
+        abs_sum += fabs(error) / 4;
+    }
+    assert_true(fabs(v.mean_error_pct - sum) < 1e-9);
+    assert_true(fabs(v.mean_abs_error_pct - abs_sum) < 1e-9);
+    assert_true(v.max_abs_error_pct >= v.mean_abs_error_pct);
+    assert_true(fabs(v.measured_std_pct - 0.9574271077563381 / 17.25 * 100) < 1e-9);
+    dpro_graph_destroy(g);
+    g = graph_of("a:1 -> b:2");
+    assert_int_equal(dpro_replay_validate(g, NULL, &v, &err), 0);
+    assert_string_equal(v.method, "none");
+    assert_int_equal(v.n, 0);
+    dpro_graph_destroy(g);
+}
+
+static void test_daydream_waits_for_nobody(void **state)
+{
+    (void)state;
+    struct dpro_error err;
+    struct dpro_daydream d;
+    struct dpro_graph *g = four_ranks("90000000");
+    assert_int_equal(predicted(g, NULL), 135 * MS);
+    assert_int_equal(dpro_replay_daydream(g, 0, &d, &err), 0);
+    assert_int_equal(d.iteration_ns, 105 * MS); /* rank 0 alone */
+    assert_false(d.bandwidth_was_given);
+    assert_true(fabs(d.bandwidth_bytes_per_s - (1 << 20) / 0.01) < 1);
+    assert_int_equal(dpro_replay_daydream(g, (1 << 20) / 0.002, &d, &err), 0);
+    assert_int_equal(d.iteration_ns, 97 * MS);
+    assert_true(d.bandwidth_was_given);
+    assert_int_equal(dpro_replay_daydream(g, -1, &d, &err), DPRO_EUSAGE);
+    assert_int_equal(dpro_replay_daydream(g, NAN, &d, &err), DPRO_EUSAGE);
+    dpro_graph_destroy(g);
+}
+
+static void test_negative_times_in_a_graph_are_an_error(void **state)
+{
+    (void)state;
+    struct dpro_error err;
+    struct dpro_replay *r = NULL;
+    struct dpro_graph *g = graph_of("a:1/2 -> b:2 => a");
+    g->sample_dur_ns[2] = -1;
+    assert_int_equal(dpro_replay_run(g, NULL, &r, &err), DPRO_EFORMAT);
+    assert_null(r);
+    dpro_graph_destroy(g);
+}
+
+static void test_huge_durations_do_not_overflow(void **state)
+{
+    (void)state;
+    const char *delays[] = {"ALL=1000000"};
+    struct dpro_replay_options options = {.delays = delays, .n_delays = 1};
+    struct dpro_graph *g = graph_of("a:4611686018427387903@d0 -> x:4611686018427387903@l0!SEND ->"
+                                    " b:4611686018427387903@d0 -> e* => a; c:5@d1#1 -> b");
+    predicted(g, NULL);
+    predicted(g, &options);
+    delays[0] = "FW=+1000000";
+    predicted(g, &options);
+    dpro_graph_destroy(g);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_event_engine_equals_the_slow_one),
+        cmocka_unit_test(test_the_parts_add_up_whatever_the_graph),
+        cmocka_unit_test(test_graphs_with_known_makespans),
+        cmocka_unit_test(test_graphs_with_known_periods),
+        cmocka_unit_test(test_a_ring_all_reduce_takes_two_n_minus_two_steps),
+        cmocka_unit_test(test_waiting_goes_to_the_ranks_that_arrive_early),
+        cmocka_unit_test(test_a_rank_held_up_by_20_ms_makes_the_others_wait_20_ms_longer),
+        cmocka_unit_test(test_ranks_missing_from_the_trace_are_waited_for_too),
+        cmocka_unit_test(test_communication_behind_computation_is_hidden),
+        cmocka_unit_test(test_loading_data_on_the_cpu_counts_as_input_while_the_gpu_has_nothing),
+        cmocka_unit_test(test_a_single_iteration_starts_where_its_ranks_did),
+        cmocka_unit_test(test_each_measured_iteration_is_replayed),
+        cmocka_unit_test(test_noise_that_ranks_share_does_not_make_them_wait),
+        cmocka_unit_test(test_drawn_samples_give_a_distribution_that_depends_on_the_seed_only),
+        cmocka_unit_test(test_delays_change_what_they_name),
+        cmocka_unit_test(test_delays_that_make_no_sense_are_refused),
+        cmocka_unit_test(test_the_iteration_left_out_is_not_learnt_from),
+        cmocka_unit_test(test_validation_compares_each_iteration_with_the_others),
+        cmocka_unit_test(test_daydream_waits_for_nobody),
+        cmocka_unit_test(test_negative_times_in_a_graph_are_an_error),
+        cmocka_unit_test(test_huge_durations_do_not_overflow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,128 @@
+/* replay/daydream.c: the baseline that the paper compares with (Daydream, USENIX ATC 2020): one
+ * rank's graph, communication as one op a bucket that takes size / bandwidth, and no waiting for
+ * others. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "graph/builder.h"
+#include "replay/replay.h"
+
+static uint32_t lowest_rank(const struct dpro_graph *g)
+{
+    uint32_t lowest = 0;
+    for (uint32_t r = 1; r < g->n_ranks; r++)
+        if (g->ranks[r].rank < g->ranks[lowest].rank)
+            lowest = r;
+    return lowest;
+}
+
+/* Of the fastest transfer in the graph; 0: none has a size and a duration. */
+static double best_bandwidth(const struct dpro_graph *g)
+{
+    double best = 0;
+    for (uint32_t c = 0; c < g->n_collectives; c++)
+        for (uint32_t i = 0; i < g->collectives[c].n_members; i++) {
+            uint32_t transfer = g->members[g->collectives[c].first_member + i].transfer;
+            if (transfer != DPRO_NO_OP && g->dur_ns[transfer] > 0)
+                best = fmax(best, (double)g->collectives[c].size_bytes /
+                                      ((double)g->dur_ns[transfer] * 1e-9));
+        }
+    return best;
+}
+
+static bool is_local(const struct graph_rank *rank, uint32_t op)
+{
+    return op != DPRO_NO_OP && op >= rank->first_op && op - rank->first_op < rank->n_ops;
+}
+
+static int copy_ops(const struct dpro_graph *g, const struct graph_rank *rank,
+                    struct dpro_graph_builder *b)
+{
+    for (uint32_t d = 0; d < g->n_devices; d++)
+        if (dpro_graph_add_device(b, g->devices[d].kind, g->devices[d].rank, "") < 0)
+            return -1;
+    for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
+        struct dpro_op copy = dpro_graph_op(g, op);
+        int64_t id = graph_builder_add(b, &copy, 0, 0);
+        if (id < 0)
+            return -1;
+        graph_builder_flag(b, (dpro_op_id)id, g->flags[op]);
+    }
+    return 0;
+}
+
+static int copy_edges(const struct dpro_graph *g, const struct graph_rank *rank,
+                      struct dpro_graph_builder *b)
+{
+    uint32_t first = rank->first_op, n;
+    for (uint32_t op = first; op < first + rank->n_ops; op++)
+        for (int next = 0; next < 2; next++) {
+            const uint32_t *succ = dpro_graph_successors(g, op, next, &n);
+            for (uint32_t i = 0; i < n; i++)
+                if (is_local(rank, succ[i]) &&
+                    dpro_graph_add_edge(b, op - first, succ[i] - first, next) < 0)
+                    return -1;
+        }
+    /* the point where all ranks meet is another rank's op */
+    for (uint32_t i = 0; i < g->n_members; i++)
+        if (is_local(rank, g->members[i].arrival) && is_local(rank, g->members[i].transfer) &&
+            g->members[i].arrival != g->members[i].transfer &&
+            dpro_graph_add_edge(b, g->members[i].arrival - first, g->members[i].transfer - first,
+                                0) < 0)
+            return -1;
+    return 0;
+}
+
+static void time_transfers(const struct dpro_graph *g, const struct graph_rank *rank,
+                           double bandwidth, struct dpro_graph *local)
+{
+    for (uint32_t c = 0; bandwidth > 0 && c < g->n_collectives; c++)
+        for (uint32_t i = 0; i < g->collectives[c].n_members; i++) {
+            uint32_t transfer = g->members[g->collectives[c].first_member + i].transfer;
+            if (!is_local(rank, transfer) || g->collectives[c].size_bytes == 0)
+                continue;
+            double ns = (double)g->collectives[c].size_bytes / bandwidth * 1e9;
+            local->dur_ns[transfer - rank->first_op] =
+                ns < (double)GRAPH_TIME_MAX ? llround(ns) : GRAPH_TIME_MAX;
+        }
+}
+
+int dpro_replay_daydream(const struct dpro_graph *graph, double bandwidth_bytes_per_s,
+                         struct dpro_daydream *daydream, struct dpro_error *err)
+{
+    if (!(bandwidth_bytes_per_s >= 0) || !isfinite(bandwidth_bytes_per_s))
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "daydream: the bandwidth must be positive, in bytes per second");
+    struct dpro_daydream result = {.bandwidth_bytes_per_s = bandwidth_bytes_per_s,
+                                   .bandwidth_was_given = bandwidth_bytes_per_s > 0};
+    if (!result.bandwidth_was_given)
+        result.bandwidth_bytes_per_s = best_bandwidth(graph);
+    if (graph->n_ops == 0) {
+        *daydream = result;
+        return 0;
+    }
+    const struct graph_rank *rank = &graph->ranks[lowest_rank(graph)];
+    const struct dpro_replay_options options = {.engine = DPRO_ENGINE_EVENT};
+    struct dpro_graph *local = NULL;
+    struct dpro_graph_builder *b = dpro_graph_builder_create(err);
+    int rc = DPRO_ENOMEM;
+    if (!b)
+        return rc;
+    if (copy_ops(graph, rank, b) < 0 || copy_edges(graph, rank, b) < 0) {
+        dpro_error_nomem(err);
+        goto out;
+    }
+    rc = dpro_graph_finish(b, &local, err);
+    if (rc < 0)
+        goto out;
+    local->single_iteration = graph->single_iteration;
+    time_transfers(graph, rank, result.bandwidth_bytes_per_s, local);
+    rc = replay_predict(local, &options, &result.iteration_ns, err);
+    if (rc == 0)
+        *daydream = result;
+out:
+    dpro_graph_destroy(local);
+    dpro_graph_builder_destroy(b);
+    return rc;
+}

@@ -1,0 +1,430 @@
+/* tests/unit/test_engine.c: both replay engines against a slow obvious one and each other. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "graph/builder.h"
+#include "graph_text.h"
+#include "replay/replay.h"
+
+/* ---- a slow obvious engine: of all waiting ops, scan for the one to run next ---- */
+
+static int64_t *slow_replay(const struct dpro_graph *g, uint32_t n_copies, const int64_t *dur_ns,
+                            const int64_t *release_ns)
+{
+    uint32_t n = g->n_ops;
+    size_t total = (size_t)n * n_copies;
+    int64_t *ready = calloc(total + 1, sizeof *ready), *end = calloc(total + 1, sizeof *end);
+    int64_t *clock = calloc(g->n_devices + 1, sizeof *clock);
+    int *missing = calloc(total + 1, sizeof *missing);
+    bool *done = calloc(total + 1, sizeof *done);
+    for (uint32_t c = 0; c < n_copies; c++)
+        for (uint32_t op = 0; op < n; op++) {
+            for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
+                missing[(size_t)c * n + g->succ[e]]++;
+            for (uint32_t e = g->next_row ? g->next_row[op] : 0;
+                 g->next_row && c + 1 < n_copies && e < g->next_row[op + 1]; e++)
+                missing[(size_t)(c + 1) * n + g->next_succ[e]]++;
+        }
+    for (uint32_t op = 0; release_ns && op < n; op++)
+        if (!missing[op])
+            ready[op] = release_ns[g->rank[op]];
+    for (size_t step = 0; step < total; step++) {
+        size_t best = total;
+        int64_t best_when = 0;
+        for (size_t i = 0; i < total; i++) {
+            if (done[i] || missing[i])
+                continue;
+            uint32_t device = g->device[i % n];
+            int64_t when = ready[i];
+            if (device != DPRO_NO_DEVICE && clock[device] > when)
+                when = clock[device];
+            if (best == total || when < best_when ||
+                (when == best_when && ready[i] < ready[best])) {
+                best = i;
+                best_when = when;
+            }
+        }
+        assert_true(best < total);
+        uint32_t op = (uint32_t)(best % n), c = (uint32_t)(best / n);
+        end[best] = time_add(time_add(best_when, g->gap_ns ? g->gap_ns[op] : 0),
+                             dur_ns[(size_t)c * n + op]);
+        done[best] = true;
+        if (g->device[op] != DPRO_NO_DEVICE)
+            clock[g->device[op]] = end[best];
+        for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++) {
+            size_t v = (size_t)c * n + g->succ[e];
+            missing[v]--;
+            ready[v] = end[best] > ready[v] ? end[best] : ready[v];
+        }
+        for (uint32_t e = g->next_row ? g->next_row[op] : 0;
+             g->next_row && c + 1 < n_copies && e < g->next_row[op + 1]; e++) {
+            size_t v = (size_t)(c + 1) * n + g->next_succ[e];
+            missing[v]--;
+            ready[v] = end[best] > ready[v] ? end[best] : ready[v];
+        }
+    }
+    free(ready);
+    free(clock);
+    free(missing);
+    free(done);
+    return end;
+}
+
+/* ---- the real engines, all copies' ends collected ---- */
+
+struct collect {
+    const struct dpro_graph *g;
+    const int64_t *dur_ns; /* by copy * n_ops + op */
+    int64_t *end_ns;
+    int n_open, most_open;
+};
+
+static int collect_open(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns,
+                        struct dpro_error *err)
+{
+    (void)err;
+    struct collect *c = arg;
+    *dur_ns = c->dur_ns + (size_t)copy * c->g->n_ops;
+    *gap_ns = c->g->gap_ns;
+    if (++c->n_open > c->most_open)
+        c->most_open = c->n_open;
+    return 0;
+}
+
+static int collect_close(void *arg, struct replay_copy *copy, struct dpro_error *err)
+{
+    (void)err;
+    struct collect *c = arg;
+    memcpy(c->end_ns + (size_t)copy->number * c->g->n_ops, copy->end_ns,
+           c->g->n_ops * sizeof *c->end_ns);
+    c->n_open--;
+    return 0;
+}
+
+static int64_t *event_ends(const struct dpro_graph *g, uint32_t n_copies, const int64_t *dur_ns,
+                           const int64_t *release_ns, int *most_open)
+{
+    struct dpro_error err = {0};
+    struct collect c = {g, dur_ns, calloc((size_t)n_copies * g->n_ops + 1, sizeof(int64_t)), 0, 0};
+    struct event_options options = {
+        .n_copies = n_copies, .release_ns = release_ns, .want_device_prev = true};
+    struct replay_hooks hooks = {&c, collect_open, collect_close};
+    assert_int_equal(event_replay(g, &options, &hooks, NULL, &err), 0);
+    assert_int_equal(c.n_open, 0);
+    if (most_open)
+        *most_open = c.most_open;
+    return c.end_ns;
+}
+
+static int64_t *durations_for(const struct dpro_graph *g, uint32_t n_copies, bool vary)
+{
+    int64_t *dur = calloc((size_t)n_copies * g->n_ops + 1, sizeof *dur);
+    for (uint32_t c = 0; c < n_copies; c++)
+        for (uint32_t op = 0; op < g->n_ops; op++)
+            dur[(size_t)c * g->n_ops + op] = g->dur_ns[op] + (vary ? (int64_t)pick(5) : 0);
+    return dur;
+}
+
+static void test_the_event_engine_equals_the_slow_one(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 6000; seed++) {
+        struct dpro_graph *g = random_graph(seed);
+        uint32_t n_copies = pick(4) + 1;
+        int64_t *dur = durations_for(g, n_copies, pick(2));
+        int64_t release[3] = {pick(9), pick(9), pick(9)};
+        bool released = n_copies == 1;
+        int64_t *slow = slow_replay(g, n_copies, dur, released ? release : NULL);
+        int64_t *fast = event_ends(g, n_copies, dur, released ? release : NULL, NULL);
+        for (size_t i = 0; i < (size_t)n_copies * g->n_ops; i++)
+            if (fast[i] != slow[i])
+                fail_msg("seed %lu: op %zu of copy %zu ends at %ld, not %ld", (unsigned long)seed,
+                         i % g->n_ops, i / g->n_ops, (long)fast[i], (long)slow[i]);
+        free(slow);
+        free(fast);
+        free(dur);
+        dpro_graph_destroy(g);
+    }
+}
+
+/* The whole chain in the order in which the event engine ran it. */
+static struct fixed *whole_chain(const struct dpro_graph *g, uint32_t n_copies,
+                                 const int64_t *dur_ns, const int64_t *release_ns)
+{
+    struct dpro_error err;
+    uint32_t *order = calloc((size_t)n_copies * g->n_ops + 1, sizeof *order);
+    struct collect c = {g, dur_ns, calloc((size_t)n_copies * g->n_ops + 1, sizeof(int64_t)), 0, 0};
+    struct event_options options = {
+        .n_copies = n_copies, .release_ns = release_ns, .order = order, .order_copy = UINT32_MAX};
+    struct replay_hooks hooks = {&c, collect_open, collect_close};
+    assert_int_equal(event_replay(g, &options, &hooks, NULL, &err), 0);
+    free(c.end_ns);
+    struct fixed *f;
+    assert_int_equal(fixed_create(g, order, n_copies, false, release_ns, &f, &err), 0);
+    return f;
+}
+
+static void set_all(struct fixed *f, const struct dpro_graph *g, uint32_t n_copies,
+                    const int64_t *dur_ns)
+{
+    const int64_t *durs[8], *gaps[8];
+    for (uint32_t c = 0; c < n_copies; c++) {
+        durs[c] = dur_ns + (size_t)c * g->n_ops;
+        gaps[c] = g->gap_ns;
+    }
+    assert_int_equal(fixed_set(f, durs, gaps), 0);
+}
+
+static void test_the_fixed_order_of_a_chain_equals_the_event_engine(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 6000; seed++) {
+        struct dpro_graph *g = random_graph(seed);
+        uint32_t n_copies = pick(4) + 1;
+        size_t n = (size_t)n_copies * g->n_ops;
+        int64_t *dur = durations_for(g, n_copies, pick(2));
+        int64_t release[3] = {pick(9), pick(9), pick(9)};
+        const int64_t *released = n_copies == 1 ? release : NULL;
+        int64_t *event = event_ends(g, n_copies, dur, released, NULL);
+        int64_t *ends = calloc(n + 1, sizeof *ends);
+        struct fixed *f = whole_chain(g, n_copies, dur, released);
+        set_all(f, g, n_copies, dur);
+        fixed_pass(f);
+        fixed_get(f, ends, NULL);
+        assert_memory_equal(ends, event, n * sizeof *ends);
+        fixed_pass_checked(f);
+        fixed_get(f, ends, NULL);
+        assert_memory_equal(ends, event, n * sizeof *ends);
+        fixed_destroy(f);
+        free(ends);
+        free(event);
+        free(dur);
+        dpro_graph_destroy(g);
+    }
+}
+
+/* Whether each copy ran its ops in the same order, and no device those of two copies in turns. */
+static bool same_order_in_each_copy(const struct dpro_graph *g, uint32_t n_copies,
+                                    const int64_t *dur_ns)
+{
+    struct dpro_error err;
+    bool same = true, laps;
+    uint32_t *first = calloc(g->n_ops, sizeof *first), *order = calloc(g->n_ops, sizeof *order);
+    int64_t *ends = calloc((size_t)n_copies * g->n_ops, sizeof *ends);
+    for (uint32_t copy = 0; copy < n_copies; copy++) {
+        struct collect c = {g, dur_ns, ends, 0, 0};
+        struct event_options options = {
+            .n_copies = n_copies, .order = copy ? order : first, .order_copy = copy};
+        struct replay_hooks hooks = {&c, collect_open, collect_close};
+        assert_int_equal(event_replay(g, &options, &hooks, &laps, &err), 0);
+        same &= !laps && (copy == 0 || memcmp(first, order, g->n_ops * sizeof *order) == 0);
+    }
+    free(first);
+    free(order);
+    free(ends);
+    return same;
+}
+
+static void test_one_order_for_all_copies_is_exact_where_it_holds(void **state)
+{
+    (void)state;
+    enum { N_COPIES = 6 };
+    int n_tried = 0;
+    for (uint64_t seed = 0; seed < 4000; seed++) {
+        struct dpro_graph *g = random_graph(seed);
+        int64_t *dur = durations_for(g, N_COPIES, false);
+        if (same_order_in_each_copy(g, N_COPIES, dur)) {
+            struct dpro_error err;
+            int64_t *event = event_ends(g, N_COPIES, dur, NULL, NULL);
+            struct collect c = {g, dur, calloc((size_t)N_COPIES * g->n_ops, sizeof(int64_t)), 0, 0};
+            struct event_options options = {.n_copies = N_COPIES, .want_device_prev = true};
+            struct replay_hooks hooks = {&c, collect_open, collect_close};
+            bool laps;
+            uint64_t n_violations;
+            assert_int_equal(
+                fixed_replay(g, &options, &hooks, g->dur_ns, g->gap_ns, &laps, &n_violations, &err),
+                0);
+            assert_false(laps);
+            assert_memory_equal(c.end_ns, event, (size_t)N_COPIES * g->n_ops * sizeof *event);
+            free(c.end_ns);
+            free(event);
+            n_tried++;
+        }
+        free(dur);
+        dpro_graph_destroy(g);
+    }
+    assert_true(n_tried > 500);
+}
+
+static void test_a_longer_op_never_ends_a_fixed_order_earlier(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 2000; seed++) {
+        struct dpro_graph *g = random_graph(seed);
+        uint32_t n_copies = pick(3) + 1;
+        size_t n = (size_t)n_copies * g->n_ops;
+        int64_t *dur = durations_for(g, n_copies, false);
+        int64_t *before = calloc(n, sizeof *before), *after = calloc(n, sizeof *after);
+        struct fixed *f = whole_chain(g, n_copies, dur, NULL);
+        set_all(f, g, n_copies, dur);
+        fixed_pass(f);
+        fixed_get(f, before, NULL);
+        dur[pick((uint32_t)n)] += pick(30);
+        set_all(f, g, n_copies, dur);
+        fixed_pass(f);
+        fixed_get(f, after, NULL);
+        for (size_t i = 0; i < n; i++)
+            assert_true(after[i] >= before[i]);
+        fixed_destroy(f);
+        free(before);
+        free(after);
+        free(dur);
+        dpro_graph_destroy(g);
+    }
+}
+
+static void test_an_order_that_no_longer_holds_is_counted(void **state)
+{
+    (void)state;
+    struct dpro_graph *g = graph_of("a:10 -> x:5@d0; b:20 -> y:5@d0");
+    struct fixed *f = whole_chain(g, 1, g->dur_ns, NULL);
+    set_all(f, g, 1, g->dur_ns);
+    assert_int_equal(fixed_pass_checked(f), 0);
+    g->dur_ns[op_named(g, "a")] = 19;
+    set_all(f, g, 1, g->dur_ns);
+    assert_int_equal(fixed_pass_checked(f), 0);
+    g->dur_ns[op_named(g, "a")] = 21;
+    set_all(f, g, 1, g->dur_ns);
+    assert_int_equal(fixed_pass_checked(f), 1);
+    assert_int_equal(fixed_latest_end(f), 31);
+    fixed_destroy(f);
+    dpro_graph_destroy(g);
+}
+
+static void test_the_first_to_be_ready_runs_first_and_ties_go_by_id(void **state)
+{
+    (void)state;
+    struct dpro_graph *g = graph_of("x:5@d0; y:5@d0; a:3 -> z:5@d0; b:2 -> w:5@d0; z -> v:1@d0");
+    int64_t *end = event_ends(g, 1, g->dur_ns, NULL, NULL);
+    assert_int_equal(end[op_named(g, "x")], 5);
+    assert_int_equal(end[op_named(g, "y")], 10);
+    assert_int_equal(end[op_named(g, "w")], 15);
+    assert_int_equal(end[op_named(g, "z")], 20);
+    assert_int_equal(end[op_named(g, "v")], 21);
+    free(end);
+    dpro_graph_destroy(g);
+}
+
+static void test_gaps_hold_the_device(void **state)
+{
+    (void)state;
+    struct dpro_graph *g = graph_of("a:10@d0+3 -> b:5@d0+2; c:1+4");
+    int64_t *end = event_ends(g, 1, g->dur_ns, NULL, NULL);
+    assert_int_equal(end[op_named(g, "a")], 13);
+    assert_int_equal(end[op_named(g, "b")], 20);
+    assert_int_equal(end[op_named(g, "c")], 5);
+    free(end);
+    dpro_graph_destroy(g);
+}
+
+static struct dpro_graph *fan(uint32_t width, int next)
+{
+    struct dpro_error err;
+    struct dpro_graph_builder *b = dpro_graph_builder_create(&err);
+    struct dpro_op op = {.device = DPRO_NO_DEVICE, .dur_ns = 7};
+    struct dpro_graph *g;
+    for (uint32_t i = 0; i < width + 2; i++)
+        dpro_graph_add_op(b, &op);
+    for (uint32_t i = 0; i < width; i++) {
+        dpro_graph_add_edge(b, i + 2, 0, 0);
+        dpro_graph_add_edge(b, i + 2, 1, next);
+    }
+    assert_int_equal(dpro_graph_finish(b, &g, &err), 0);
+    dpro_graph_builder_destroy(b);
+    return g;
+}
+
+static void test_ops_with_very_many_predecessors(void **state)
+{
+    (void)state;
+    static const uint32_t widths[] = {254, 255, 256, 300, 16382, 16383, 16384, 70000};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        for (int next = 0; next < 2; next++) {
+            struct dpro_graph *g = fan(widths[i], next);
+            uint32_t n_copies = next ? 3 : 1;
+            int64_t *dur = durations_for(g, n_copies, false);
+            int64_t *end = event_ends(g, n_copies, dur, NULL, NULL);
+            int64_t *fixed_end = calloc((size_t)n_copies * g->n_ops, sizeof *fixed_end);
+            assert_int_equal(end[(size_t)(n_copies - 1) * g->n_ops], 14);
+            assert_int_equal(end[(size_t)(n_copies - 1) * g->n_ops + 1], 14);
+            struct fixed *f = whole_chain(g, n_copies, dur, NULL);
+            set_all(f, g, n_copies, dur);
+            fixed_pass(f);
+            fixed_get(f, fixed_end, NULL);
+            assert_memory_equal(fixed_end, end, (size_t)n_copies * g->n_ops * sizeof *end);
+            fixed_destroy(f);
+            free(fixed_end);
+            free(end);
+            free(dur);
+            dpro_graph_destroy(g);
+        }
+}
+
+static void test_few_copies_are_open_at_once(void **state)
+{
+    (void)state;
+    enum { N_COPIES = 1000 };
+    struct dpro_graph *g = graph_of("a:10@d0 -> b:5@d1 -> c:1@d0 => a; x:3@d2 -> y:2@d2");
+    int64_t *dur = durations_for(g, N_COPIES, false);
+    int most_open;
+    int64_t *end = event_ends(g, N_COPIES, dur, NULL, &most_open);
+    assert_int_equal(end[(size_t)(N_COPIES - 1) * g->n_ops + op_named(g, "c")], 16 * N_COPIES);
+    /* x and y run three times as often as the rest at first, then they are through */
+    assert_int_equal(end[(size_t)(N_COPIES - 1) * g->n_ops + op_named(g, "y")], 5 * N_COPIES);
+    free(end);
+    dpro_graph_destroy(g);
+    g = graph_of("a:10@d0 -> b:5@d1 -> c:1@d0 => a; a -> x:3@d2 -> y:2@d2 => a");
+    end = event_ends(g, N_COPIES, dur, NULL, &most_open);
+    assert_true(most_open <= 2);
+    free(end);
+    free(dur);
+    dpro_graph_destroy(g);
+}
+
+static void test_huge_durations_stop_at_the_largest_time(void **state)
+{
+    (void)state;
+    struct dpro_graph *g = graph_of(
+        "a:4611686018427387903@d0 -> b:4611686018427387903@d0 -> c:4611686018427387903@d0");
+    int64_t *end = event_ends(g, 1, g->dur_ns, NULL, NULL);
+    assert_true(end[2] == INT64_MAX);
+    struct fixed *f = whole_chain(g, 1, g->dur_ns, NULL);
+    set_all(f, g, 1, g->dur_ns);
+    fixed_pass(f);
+    assert_true(fixed_latest_end(f) == INT64_MAX);
+    fixed_destroy(f);
+    free(end);
+    dpro_graph_destroy(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_event_engine_equals_the_slow_one),
+        cmocka_unit_test(test_the_fixed_order_of_a_chain_equals_the_event_engine),
+        cmocka_unit_test(test_one_order_for_all_copies_is_exact_where_it_holds),
+        cmocka_unit_test(test_a_longer_op_never_ends_a_fixed_order_earlier),
+        cmocka_unit_test(test_an_order_that_no_longer_holds_is_counted),
+        cmocka_unit_test(test_the_first_to_be_ready_runs_first_and_ties_go_by_id),
+        cmocka_unit_test(test_gaps_hold_the_device),
+        cmocka_unit_test(test_ops_with_very_many_predecessors),
+        cmocka_unit_test(test_few_copies_are_open_at_once),
+        cmocka_unit_test(test_huge_durations_stop_at_the_largest_time),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

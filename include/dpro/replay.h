@@ -97,7 +97,7 @@ DPRO_API int dpro_replay_validate(const struct dpro_graph *graph,
                                   struct dpro_validation *validation, struct dpro_error *err);
 
 /* The Daydream baseline: local DFG of the lowest rank, one op a bucket, size / bandwidth, peers
- * never waited for. */
+ * never waited for. Fails with DPRO_EEMPTY when the job does not communicate. */
 struct dpro_daydream {
     int64_t iteration_ns;
     double bandwidth_bytes_per_s; /* used */

@@ -94,14 +94,12 @@ int dpro_replay_daydream(const struct dpro_graph *graph, double bandwidth_bytes_
     if (!(bandwidth_bytes_per_s >= 0) || !isfinite(bandwidth_bytes_per_s))
         return dpro_error_set(err, DPRO_EUSAGE,
                               "daydream: the bandwidth must be positive, in bytes per second");
+    if (graph->n_collectives == 0)
+        return dpro_error_set(err, DPRO_EEMPTY, "daydream: the job does not communicate");
     struct dpro_daydream result = {.bandwidth_bytes_per_s = bandwidth_bytes_per_s,
                                    .bandwidth_was_given = bandwidth_bytes_per_s > 0};
     if (!result.bandwidth_was_given)
         result.bandwidth_bytes_per_s = best_bandwidth(graph);
-    if (graph->n_ops == 0) {
-        *daydream = result;
-        return 0;
-    }
     const struct graph_rank *rank = &graph->ranks[lowest_rank(graph)];
     const struct dpro_replay_options options = {.engine = DPRO_ENGINE_EVENT};
     struct dpro_graph *local = NULL;

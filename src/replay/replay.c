@@ -47,7 +47,8 @@ struct chain {
     uint32_t n_main;   /* copies that the prediction is the mean of */
     uint32_t n_kept;   /* warm-up, main, after: end times are kept for breakdown and path */
     uint32_t n_copies; /* and the drawn ones */
-    bool only_time;    /* nothing is kept but what the iteration times need */
+    uint32_t n_closed;
+    bool only_time; /* nothing is kept but what the iteration times need */
     struct durations mean,
         *of_sample;             /* changed by delays or by leaving one out; made on first use */
     struct durations *drawn;    /* by copy - n_kept, while open */
@@ -163,6 +164,18 @@ static uint32_t sample_of(const struct chain *c, uint32_t copy)
     return c->samples[(copy - N_WARM_UP) % c->n_samples];
 }
 
+/* The last copy that replays the sample which the graph shows. */
+static uint32_t shown_copy(const struct chain *c)
+{
+    if (c->g->single_iteration)
+        return 0;
+    uint32_t last = N_WARM_UP + c->n_main - 1;
+    for (uint32_t copy = last; c->n_samples && copy >= N_WARM_UP; copy--)
+        if (sample_of(c, copy) == c->g->shown_sample)
+            return copy;
+    return last;
+}
+
 /* ---- what the engine calls ---- */
 
 static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns,
@@ -206,12 +219,20 @@ static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *er
             if (copy->end_ns[op] > *end)
                 *end = copy->end_ns[op];
     }
-    if (g->single_iteration) /* one copy */
+    if (c->options->sink.progress)
+        c->options->sink.progress(c->options->sink.arg, "replay", "iterations", ++c->n_closed,
+                                  c->n_copies);
+    if (g->single_iteration)
         find_makespan(c, copy);
     if (copy->number < c->n_kept && !c->only_time) {
         c->copies[copy->number] = *copy;
         copy->end_ns = NULL;
-        copy->device_prev = NULL;
+        /* the critical path hardly ever goes back further than the copy before */
+        uint32_t shown = shown_copy(c);
+        if (copy->number + 2 < shown || copy->number > shown + 1)
+            c->copies[copy->number].device_prev = NULL;
+        else
+            copy->device_prev = NULL;
     } else if (copy->number >= c->n_kept && c->n_samples) {
         struct durations *drawn = &c->drawn[copy->number - c->n_kept];
         free(drawn->dur_ns);
@@ -396,17 +417,6 @@ static int64_t latest_boundary(const struct chain *c, uint32_t copy, uint32_t *r
         if (ends[r] > ends[*rank])
             *rank = r;
     return c->g->n_ranks ? ends[*rank] : 0;
-}
-
-static uint32_t shown_copy(const struct chain *c)
-{
-    if (c->g->single_iteration)
-        return 0;
-    uint32_t last = N_WARM_UP + c->n_main - 1;
-    for (uint32_t copy = last; c->n_samples && copy >= N_WARM_UP; copy--)
-        if (sample_of(c, copy) == c->g->shown_sample)
-            return copy;
-    return last;
 }
 
 static uint32_t last_of(const struct replay_copy *copy, uint32_t first, uint32_t n)

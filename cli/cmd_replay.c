@@ -234,6 +234,17 @@ static int report(const struct values *values, const struct dpro_report *results
     return CMD_DONE;
 }
 
+static bool has_communication(const struct dpro_graph *graph)
+{
+    uint32_t n_ops = dpro_graph_n_ops(graph);
+    for (dpro_op_id op = 0; op < n_ops; op++) {
+        enum dpro_op_kind kind = dpro_graph_op(graph, op).kind;
+        if (kind == DPRO_OP_COLLECTIVE || (kind >= DPRO_OP_SEND && kind <= DPRO_OP_REDUCE))
+            return true;
+    }
+    return false;
+}
+
 /* Tells how long a stage took, to those who asked with -v. */
 static void tell_stage(const struct dpro_sink *sink, struct timespec *since, const char *stage)
 {
@@ -289,11 +300,10 @@ static int replay_paths(const struct values *values, const struct opt_list *path
     if (!values->no_validate && dpro_replay_validate(graph, &plain, &validation, &err) < 0)
         goto failed;
     tell_stage(&sink, &since, "validated");
-    results.daydream = &daydream;
-    if (dpro_replay_daydream(graph, values->bandwidth_bytes_per_s, &daydream, &err) < 0) {
-        if (err.code != DPRO_EEMPTY)
+    if (has_communication(graph)) {
+        if (dpro_replay_daydream(graph, values->bandwidth_bytes_per_s, &daydream, &err) < 0)
             goto failed;
-        results.daydream = NULL; /* no communication */
+        results.daydream = &daydream;
     }
     results.trace = trace;
     results.graph = graph;

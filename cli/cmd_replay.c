@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <dpro/dpro.h>
 
@@ -233,6 +234,32 @@ static int report(const struct values *values, const struct dpro_report *results
     return CMD_DONE;
 }
 
+static bool has_communication(const struct dpro_graph *graph)
+{
+    uint32_t n_ops = dpro_graph_n_ops(graph);
+    for (dpro_op_id op = 0; op < n_ops; op++) {
+        enum dpro_op_kind kind = dpro_graph_op(graph, op).kind;
+        if (kind == DPRO_OP_COLLECTIVE || (kind >= DPRO_OP_SEND && kind <= DPRO_OP_REDUCE))
+            return true;
+    }
+    return false;
+}
+
+/* Tells how long a stage took, to those who asked with -v. */
+static void tell_stage(const struct dpro_sink *sink, struct timespec *since, const char *stage)
+{
+    struct timespec now;
+    char text[64];
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (sink->log != NULL) {
+        snprintf(text, sizeof text, "%s: %.3f s", stage,
+                 (double)(now.tv_sec - since->tv_sec) +
+                     1e-9 * (double)(now.tv_nsec - since->tv_nsec));
+        sink->log(sink->arg, DPRO_LOG_INFO, text);
+    }
+    *since = now;
+}
+
 static int replay_paths(const struct values *values, const struct opt_list *paths)
 {
     struct dpro_sink sink = progress_start(values->verbosity, values->quiet);
@@ -249,8 +276,10 @@ static int replay_paths(const struct values *values, const struct opt_list *path
     struct dpro_graph *graph = NULL;
     struct dpro_replay *replay = NULL;
     struct dpro_error err = {.code = 0};
+    struct timespec since;
     int code;
 
+    clock_gettime(CLOCK_MONOTONIC, &since);
     replay_options.samples = values->samples;
     replay_options.seed = values->seed;
     replay_options.delays = values->delays.items;
@@ -261,22 +290,27 @@ static int replay_paths(const struct values *values, const struct opt_list *path
         /* a path that can't be read is bad input, not a failing system */
         return code == CMD_SYSTEM && err.code == DPRO_EIO ? CMD_INPUT : code;
     }
-    if (dpro_graph_build(trace, &graph_options, &graph, &err) < 0 ||
-        dpro_replay_run(graph, &replay_options, &replay, &err) < 0)
+    tell_stage(&sink, &since, "read the traces");
+    if (dpro_graph_build(trace, &graph_options, &graph, &err) < 0)
         goto failed;
+    tell_stage(&sink, &since, "built the graph");
+    if (dpro_replay_run(graph, &replay_options, &replay, &err) < 0)
+        goto failed;
+    tell_stage(&sink, &since, "replayed");
     if (!values->no_validate && dpro_replay_validate(graph, &plain, &validation, &err) < 0)
         goto failed;
-    results.daydream = &daydream;
-    if (dpro_replay_daydream(graph, values->bandwidth_bytes_per_s, &daydream, &err) < 0) {
-        if (err.code != DPRO_EEMPTY)
+    tell_stage(&sink, &since, "validated");
+    if (has_communication(graph)) {
+        if (dpro_replay_daydream(graph, values->bandwidth_bytes_per_s, &daydream, &err) < 0)
             goto failed;
-        results.daydream = NULL; /* no communication */
+        results.daydream = &daydream;
     }
     results.trace = trace;
     results.graph = graph;
     results.replay = replay;
     results.validation = &validation;
     code = report(values, &results);
+    tell_stage(&sink, &since, "reported");
     goto done;
 failed:
     code = cmd_fail(&err);

@@ -189,6 +189,12 @@ class Streams(Case):
         self.assertEqual(verbose.out, quiet.out)
         self.assertRegex(verbose.err, r"(?m)^dpro: (info|debug): ")
 
+    def test_verbose_tells_the_stages(self):
+        result = dpro("replay", BUNDLED, "--json", "-v")
+        self.assert_code(result, DONE)
+        for stage in ("read the traces", "built the graph", "replayed", "validated", "reported"):
+            self.assertRegex(result.err, rf"(?m)^dpro: info: {stage}: \d+\.\d+ s$")
+
     def test_a_full_disk_behind_stdout_is_an_error(self):
         for args in (["replay", BUNDLED], ["replay", BUNDLED, "--json"], ["--help"], ["--version"], ["help", "replay"],
                      ["completion", "bash"]):

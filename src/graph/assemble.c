@@ -529,17 +529,10 @@ static int fill_seen(struct assembly *a)
         g->ranks[r].offset_ns = clip(zero, step->start_ns);
         for (uint32_t o = 0; o < rank->n_timed; o++) {
             uint32_t op = a->first_op[r] + o;
-            size_t at = timed_at(rank, rank->template_step, o);
-            uint32_t item = rank->match[at];
-            int64_t start = item == NO_ID ? rank->start_ns[at]
-                                          : rank->items.at[item].start_ns + rank->offset_ns;
-            int64_t end =
-                item == NO_ID ? rank->end_ns[at] : rank->items.at[item].end_ns + rank->offset_ns;
-            if (rank->ops.at[o].flags & GRAPH_OP_ARRIVAL)
-                end = start;
+            int64_t start = rank->seen_start_ns[o];
             if (__builtin_sub_overflow(start, zero, &g->seen_start_ns[op]))
                 g->seen_start_ns[op] = 0;
-            g->seen_dur_ns[op] = clip(start, end);
+            g->seen_dur_ns[op] = clip(start, rank->seen_end_ns[o]);
         }
     }
     return 0;

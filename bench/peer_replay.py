@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The peer of bench_replay: the same generated graph, replayed the same way in Python.
 
-A heap for each device and one over the devices, from the standard library; with --networkx the graph
-is a networkx.DiGraph, as in the paper's published code, where it is installed. The makespan is the
-one that bench_replay prints for the same arguments.
+A heap for each device and one over the devices, from the standard library; with --networkx the
+graph is a networkx.DiGraph, as in the paper's published code, where it is installed. The makespan is
+the one that bench_replay prints for the same arguments.
 
     peer_replay.py [--networkx] [ops [ranks]]
 """

@@ -3,6 +3,7 @@
  * the linker. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,11 +20,11 @@ void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_realloc(void *at, size_t size);
 
-static long n_left = -1; /* allocations until the one that fails; negative: none fails */
+static atomic_long n_left = -1; /* allocations until the one that fails; negative: none fails */
 
 static bool fails(void)
 {
-    return n_left >= 0 && n_left-- == 0;
+    return n_left >= 0 && atomic_fetch_sub(&n_left, 1) == 0;
 }
 
 void *__wrap_malloc(size_t size)

@@ -82,8 +82,10 @@ static const char *device_name(const struct assembly *a, const struct trace_rank
         snprintf(text, size, "GPU %" PRIu64 " stream %" PRId64, track->pid, track->id);
     else if (device->kind == DPRO_DEVICE_COMM_THREAD)
         snprintf(text, size, "communication thread %" PRId64, track->id);
+    else if (*name && strpbrk(name, "0123456789")) /* "thread 5114 (python)" tells threads apart */
+        snprintf(text, size, "%.120s", name);
     else
-        snprintf(text, size, "%.80s%sthread %" PRId64, name, *name ? " " : "", track->id);
+        snprintf(text, size, "thread %" PRId64 "%s%.80s", track->id, *name ? " " : "", name);
     return text;
 }
 

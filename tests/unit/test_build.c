@@ -47,6 +47,21 @@ static void test_an_iteration_reaches_to_the_next_mark(void **state)
     dpro_graph_destroy(g);
 }
 
+static void test_a_step_number_beyond_64_bits_is_no_trouble(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 2; i++) {
+        trace_text_cpu(t, "user_annotation", "ProfilerStep#99999999999999999999999", 1, 1000 * i,
+                       900, "");
+        trace_text_cpu(t, "cpu_op", "aten::mm", 1, 1000 * i + 10, 100, "");
+    }
+    struct dpro_graph *g = trace_text_graph();
+    uint32_t n;
+    assert_int_equal(dpro_graph_measured_ns(g, &n)[0], 900 * US);
+    dpro_graph_destroy(g);
+}
+
 static void test_marks_of_the_gpu_are_not_counted_twice(void **state)
 {
     (void)state;
@@ -472,6 +487,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_iteration_reaches_to_the_next_mark),
+        cmocka_unit_test(test_a_step_number_beyond_64_bits_is_no_trouble),
         cmocka_unit_test(test_marks_of_the_gpu_are_not_counted_twice),
         cmocka_unit_test(test_without_marks_the_optimizer_cuts_iterations),
         cmocka_unit_test(test_without_any_mark_the_period_of_the_ops_cuts_iterations),

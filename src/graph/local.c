@@ -426,7 +426,7 @@ static int add_handovers(struct rank_build *rank, const uint32_t *op_of_item)
 
 /* ---- forward -> backward ---- */
 
-static int compare_u64(const void *a, const void *b)
+int local_compare_pairs(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return x < y ? -1 : x > y;
@@ -444,7 +444,7 @@ int local_span_ops(const struct rank_build *rank, uint32_t step, uint64_t **pair
         if (item != NO_ID && !(rank->ops.at[o].flags & GRAPH_OP_GPU))
             list[n++] = (uint64_t)rank->items.at[item].span << 32 | o;
     }
-    qsort(list, n, sizeof *list, compare_u64);
+    qsort(list, n, sizeof *list, local_compare_pairs);
     *pairs = list;
     *n_pairs = n;
     return 0;

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -391,6 +392,76 @@ static void test_bucket_copies_give_each_gradient_its_bucket(void **state)
     dpro_graph_destroy(g);
 }
 
+static void test_accumulated_gradients_stand_for_copies_where_there_are_none(void **state)
+{
+    (void)state;
+    const char *grad = "torch::autograd::AccumulateGrad";
+    struct trace_text *t = trace_text_begin(0, 2);
+    for (int i = 0; i < 2; i++) {
+        int64_t at = 2000 * i;
+        trace_text_step(t, i, at, 2000);
+        trace_text_cpu(t, "cpu_op", grad, 1, at + 110, 20, "");
+        trace_text_cpu(t, "cpu_op", grad, 1, at + 140, 20, "");
+        trace_text_cpu(t, "user_annotation", "nccl:all_reduce", 1, at + 170, 20, "");
+        trace_text_kernel(t, ALL_REDUCE, 1, at + 172, 5, 20, at + 180, 100, "");
+        trace_text_cpu(t, "cpu_op", grad, 1, at + 200, 20, "");
+        trace_text_cpu(t, "user_annotation", "nccl:all_reduce", 1, at + 230, 20, "");
+        trace_text_kernel(t, ALL_REDUCE, 1, at + 232, 5, 20, at + 300, 100, "");
+        trace_text_cpu(t, "cpu_op", "autograd::engine::evaluate_function: XBackward0", 1, at + 260,
+                       20, "");
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(g->n_tensors, 3);
+    assert_int_equal(g->tensors[0].collective, g->tensors[1].collective);
+    assert_int_not_equal(g->tensors[0].collective, g->tensors[2].collective);
+    for (int i = 0; i < 3; i++)
+        assert_true(trace_text_edge(g, trace_text_op(g, 0, grad, i), g->tensors[i].in, 0));
+    dpro_graph_destroy(g);
+}
+
+/* ---- execution traces ---- */
+
+/* Two ops on two threads, the second long after the first; `slow` stretches the first. */
+static void window_of_two_ops(struct trace_text *t, int64_t at, int step, int64_t slow, int record)
+{
+    char args[80];
+    trace_text_step(t, step, at, 1000 + slow);
+    snprintf(args, sizeof args, "\"Record function id\": %d", record);
+    trace_text_cpu(t, "cpu_op", "aten::mul", 1, at + 10, 100 + slow, args);
+    snprintf(args, sizeof args, "\"Record function id\": %d", record + 1);
+    trace_text_cpu(t, "cpu_op", "aten::sum", 3, at + 300 + slow, 50, args);
+    trace_text_cpu(t, "cpu_op", "aten::neg", 1, at + 150 + slow, 40, ""); /* would be guessed */
+    trace_text_cpu(t, "cpu_op", "aten::relu", 1, at + 200 + slow, 300, "");
+}
+
+static void test_times_come_from_one_window_and_data_edges_from_the_other(void **state)
+{
+    (void)state;
+    struct trace_text *timing = trace_text_begin(0, 1);
+    for (int i = 0; i < 3; i++)
+        window_of_two_ops(timing, 1000 * i, i, 0, 0);
+    struct trace_text *window = trace_text_window(0, 1, "rank0_with_et.json");
+    window_of_two_ops(window, 90000, 7, 500, 11);
+    struct trace_text *et = trace_text_execution("et_rank0.json");
+    /* aten::mul writes storage 5, aten::sum reads it */
+    trace_text_node(et, "{\"name\": \"aten::mul\", \"id\": 1, \"rf_id\": 11, \"parent\": 0, "
+                        "\"inputs\": [[1, 4, 0, 10, 4, \"cpu\"]], "
+                        "\"outputs\": [[2, 5, 0, 10, 4, \"cpu\"]]}");
+    trace_text_node(et, ",{\"name\": \"aten::sum\", \"id\": 2, \"rf_id\": 12, \"parent\": 0, "
+                        "\"inputs\": [[2, 5, 0, 10, 4, \"cpu\"]], "
+                        "\"outputs\": [[3, 6, 0, 1, 4, \"cpu\"]]}");
+    struct dpro_graph *g = trace_text_graph();
+    uint32_t n;
+    const int64_t *measured = dpro_graph_measured_ns(g, &n);
+    assert_int_equal(n, 3);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(measured[i], 1000 * US);
+    dpro_op_id mul = trace_text_op(g, 0, "aten::mul", 0), sum = trace_text_op(g, 0, "aten::sum", 0);
+    assert_int_equal(dpro_graph_op(g, mul).dur_ns, 100 * US);
+    assert_true(trace_text_edge(g, mul, sum, 0));
+    dpro_graph_destroy(g);
+}
+
 /* ---- alignment of iterations ---- */
 
 static uint32_t longest_common(const uint64_t *a, uint32_t n, const uint64_t *b, uint32_t m)
@@ -504,6 +575,8 @@ int main(void)
         cmocka_unit_test(test_collectives_that_disagree_are_not_joined),
         cmocka_unit_test(test_missing_ranks_are_said_to_be_assumed),
         cmocka_unit_test(test_bucket_copies_give_each_gradient_its_bucket),
+        cmocka_unit_test(test_accumulated_gradients_stand_for_copies_where_there_are_none),
+        cmocka_unit_test(test_times_come_from_one_window_and_data_edges_from_the_other),
         cmocka_unit_test(test_sequences_are_aligned_by_their_longest_common_part),
         cmocka_unit_test(test_sequences_too_different_for_that_still_go_forward),
         cmocka_unit_test(test_names_tell_what_a_call_is),

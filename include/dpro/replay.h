@@ -35,8 +35,8 @@ struct dpro_replay_options {
      * ALL. OP: a name or a pattern with * ? []. Either with @RANK or @FIRST-LAST before the "=". */
     const char *const *delays;
     size_t n_delays;
-    uint32_t skip_sample; /* leave-out: 1 + the measured iteration that must not be learnt from; 0:
-                             use all */
+    uint32_t skip_sample; /* leave-out: 1 + the measured iteration that must not be learnt from and
+                             that is predicted then, from the mean of the others; 0: use all */
     struct dpro_sink sink;
 };
 

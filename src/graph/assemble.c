@@ -210,7 +210,8 @@ static int fill_measured(struct assembly *a)
     struct join *join = a->join;
     g->measured_ns = arena_array(&g->arena, a->n_samples, sizeof *g->measured_ns);
     g->sample_number = arena_array(&g->arena, a->n_samples, sizeof *g->sample_number);
-    if (!g->measured_ns || !g->sample_number)
+    g->sample_follows = arena_array(&g->arena, a->n_samples, sizeof *g->sample_follows);
+    if (!g->measured_ns || !g->sample_number || !g->sample_follows)
         return -1;
     g->single_iteration = a->n_samples == 1;
     for (uint32_t s = 0; s < a->n_samples; s++) {
@@ -230,6 +231,7 @@ static int fill_measured(struct assembly *a)
         }
         g->measured_ns[s] =
             g->single_iteration ? assembly_span(first, last) : (int64_t)(sum / join->n_ranks);
+        g->sample_follows[s] = join->ranks[0].steps.at[assembly_step(a, 0, s)].follows;
         g->sample_number[s] = join->ranks[0].steps.at[assembly_step(a, 0, s)].number;
     }
     return 0;

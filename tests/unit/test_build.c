@@ -241,6 +241,57 @@ static void test_a_stream_wait_orders_work_of_two_streams(void **state)
     dpro_graph_destroy(g);
 }
 
+/* A CPU that launches `n` kernels of 10 us an iteration, one a microsecond, until the queue of 1022
+ * is full; from then on each call returns when the oldest kernel is done. */
+static void write_full_queue(struct trace_text *t, int n, int iterations)
+{
+    int64_t *ends = calloc((size_t)n * (size_t)iterations, sizeof *ends), now = 0, gpu = 0;
+    assert_non_null(ends);
+    for (int k = 0; k < n * iterations; k++) {
+        if (k % n == 0)
+            trace_text_step(t, k / n, now, 1); /* reaches to the next mark */
+        int64_t call = now++;
+        if (k >= 1022 && ends[k - 1022] + 1 > now)
+            now = ends[k - 1022] + 1;
+        gpu = gpu > now + 1 ? gpu : now + 1;
+        trace_text_kernel(t, "gemm", 1, call, now - call, 7, gpu, 10, "");
+        gpu = ends[k] = gpu + 10;
+    }
+    trace_text_step(t, iterations, now, 1); /* cuts the last one */
+    trace_text_cpu(t, "cpu_op", "aten::end", 1, now, 1, "");
+    free(ends);
+}
+
+static int64_t replayed_ns(const struct dpro_graph *g, const char *delay)
+{
+    struct dpro_replay_options options = {.delays = &delay, .n_delays = delay ? 1 : 0};
+    struct dpro_replay *replay = NULL;
+    struct dpro_error err = {0};
+    if (dpro_replay_run(g, &options, &replay, &err) < 0)
+        fail_msg("%s", err.text);
+    uint32_t n;
+    int64_t last = dpro_replay_iterations_ns(replay, &n)[4];
+    dpro_replay_destroy(replay);
+    return last;
+}
+
+static void test_a_full_launch_queue_makes_the_cpu_as_slow_as_its_gpu(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    write_full_queue(t, 1200, 6);
+    struct dpro_graph *g = trace_text_graph();
+    /* waiting for room is no duration: the mean call is a microsecond of work */
+    int64_t sum = 0;
+    for (int i = 0; i < 1200; i++)
+        sum += op_of(g, 0, "cudaLaunchKernel", i).dur_ns;
+    assert_true(sum < 1200 * 2 * US);
+    assert_in_range(replayed_ns(g, NULL), 11900 * US, 12100 * US);
+    assert_in_range(replayed_ns(g, "GPU=2"), 23800 * US, 24200 * US);
+    assert_in_range(replayed_ns(g, "GPU=0.5"), 5900 * US, 6200 * US);
+    dpro_graph_destroy(g);
+}
+
 static void test_backward_is_handed_to_its_thread_and_back(void **state)
 {
     (void)state;
@@ -569,6 +620,7 @@ int main(void)
         cmocka_unit_test(test_a_synchronize_call_is_only_what_is_left_after_its_work),
         cmocka_unit_test(test_a_blocking_copy_holds_its_thread_until_it_is_done),
         cmocka_unit_test(test_a_stream_wait_orders_work_of_two_streams),
+        cmocka_unit_test(test_a_full_launch_queue_makes_the_cpu_as_slow_as_its_gpu),
         cmocka_unit_test(test_backward_is_handed_to_its_thread_and_back),
         cmocka_unit_test(test_a_collective_is_waiting_then_transfer),
         cmocka_unit_test(test_a_clock_that_is_off_is_found_from_the_ends),

@@ -4,7 +4,8 @@
  * runs one op at a time; of all waiting ops, the one with the smallest (max(ready, device's clock),
  * ready, op id) runs next, where a later iteration's copy of an op has the larger id; it starts at
  * max(ready, clock) + gap and ends dur later, and the device's clock becomes that end. Ops without
- * a device start at ready + gap. */
+ * a device start at ready + gap. An op that stands for a free thread in a pool of k does not wait
+ * for the k - 1 of its predecessors that end last. */
 #ifndef DPRO_REPLAY_H
 #define DPRO_REPLAY_H
 

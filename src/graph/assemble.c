@@ -129,6 +129,8 @@ static int add_op(struct assembly *a, struct dpro_graph_builder *builder, uint32
                           .tensor = tensor_name};
     if (o == rank->boundary)
         out.name = "iteration boundary";
+    else if (op->spare > 0)
+        out.name = "a communication thread is free";
     if (tensor) {
         snprintf(tensor_name, sizeof tensor_name, "gradient %zu", index);
         snprintf(text, sizeof text, "%s gradient %zu", op->kind == DPRO_OP_IN ? "In" : "Out",
@@ -245,6 +247,11 @@ static int fill_ops(struct assembly *a)
         for (uint32_t o = 0; o < rank->ops.n; o++) {
             g->flags[a->first_op[r] + o] = rank->ops.at[o].flags;
             g->phase[a->first_op[r] + o] = rank->ops.at[o].phase;
+            if (rank->ops.at[o].spare == 0)
+                continue;
+            if (!g->spare && !(g->spare = arena_array(&g->arena, g->n_ops, 1)))
+                return -1;
+            g->spare[a->first_op[r] + o] = rank->ops.at[o].spare;
         }
         for (uint32_t op = a->first_op[r] + (uint32_t)rank->ops.n; op < a->first_op[r + 1]; op++)
             g->phase[op] = DPRO_OP_BARRIER;

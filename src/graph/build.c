@@ -59,7 +59,7 @@ static void link_rank(void *arg, size_t r)
     struct dpro_error *err = &build->errors[r];
     if (build_ops(rank, err) < 0 || build_local_edges(rank, err) < 0)
         return;
-    if (build_tensors(rank, err) == 0)
+    if (build_tensors(rank, err) == 0 && build_pool(rank, err) == 0)
         build_forget(rank);
 }
 

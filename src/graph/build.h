@@ -55,6 +55,7 @@ struct local_op {
     uint32_t lane;   /* NO_ID: none */
     uint32_t device; /* index into the rank's devices; NO_ID: virtual */
     uint8_t kind, phase, flags;
+    uint8_t spare; /* as in struct dpro_graph */
     uint64_t size_bytes;
     uint32_t collective; /* index into the rank's collectives; NO_ID: none */
     uint32_t tensor;     /* string id in the trace; 0: none */
@@ -147,6 +148,9 @@ int build_local_edges(struct rank_build *rank, struct dpro_error *err);
 
 /* tensors.c: gradients, their buckets, In and Out ops. */
 int build_tensors(struct rank_build *rank, struct dpro_error *err);
+
+/* pool.c: collectives that stood in a queue for one of several threads. Adds virtual ops. */
+int build_pool(struct rank_build *rank, struct dpro_error *err);
 
 /* Frees what only the rank itself needed, once its edges are known: items, lanes, matches, phases.
  */

@@ -2,6 +2,7 @@
  * them can fail, and an id that is out of range gives an empty answer rather than a crash. */
 #include "graph/graph.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 const char *dpro_op_kind_name(enum dpro_op_kind kind)
@@ -114,4 +115,23 @@ size_t dpro_graph_n_warnings(const struct dpro_graph *graph)
 const char *dpro_graph_warning(const struct dpro_graph *graph, size_t index)
 {
     return index < graph->warnings.n ? graph->warnings.at[index] : NULL;
+}
+
+int64_t graph_all_but_latest(const int64_t *ends, uint32_t n, uint32_t spare)
+{
+    int64_t latest[UINT8_MAX + 1]; /* descending */
+    uint32_t kept = 0;
+    assert(spare <= UINT8_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = kept;
+        while (at > 0 && latest[at - 1] < ends[i])
+            at--;
+        if (at > spare)
+            continue;
+        kept += kept <= spare;
+        for (uint32_t k = kept - 1; k > at; k--)
+            latest[k] = latest[k - 1];
+        latest[at] = ends[i];
+    }
+    return kept > spare ? latest[spare] : 0;
 }

@@ -75,8 +75,10 @@ struct dpro_graph {
                        INPUT or COLLECTIVE; DPRO_OP_BARRIER: nothing */
     uint16_t *rank; /* index into ranks */
     uint32_t *name;
-    uint32_t *tensor;                     /* (*) string id */
-    uint64_t *size_bytes, *transaction;   /* (*) */
+    uint32_t *tensor;                   /* (*) string id */
+    uint64_t *size_bytes, *transaction; /* (*) */
+    uint8_t *spare; /* (*) how many of its predecessors, the latest to end, an op does not wait for;
+                       such an op has none in the iteration before */
     int64_t *seen_start_ns, *seen_dur_ns; /* (*) */
     /* samples: value of op in measured iteration s at [s * n_ops + op]; NULL when there is only the
      * mean */
@@ -100,5 +102,8 @@ struct dpro_graph {
     const char *clock_method;
     ARRAY(char *) warnings; /* text in the arena */
 };
+
+/* The end of all but the `spare` latest of n ends; 0 when that leaves none. */
+int64_t graph_all_but_latest(const int64_t *ends, uint32_t n, uint32_t spare);
 
 #endif

@@ -196,30 +196,15 @@ static int add_device_order(struct rank_build *rank)
     return status;
 }
 
-/* Communication threads serve one queue. A collective that stood in it starts when one before it is
- * over: which one is chance in part, so the rule is kept only where it was the same one each time.
- */
+/* A collective on a communication thread: arrival, then transfer. Which thread ran it is chance, so
+ * there is no order on those; see pool.c. */
 static int add_comm_order(struct rank_build *rank)
 {
-    enum { LOOK_BACK = 8 };
-    uint32_t queue[LOOK_BACK], n = 0; /* arrivals, a ring */
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];
-        if (op->device == NO_ID || rank->devices.at[op->device].kind != DPRO_DEVICE_COMM_THREAD ||
-            !(op->flags & GRAPH_OP_ARRIVAL))
-            continue;
-        uint32_t latest = NO_ID;
-        int64_t start = rank->start_ns[at(rank, rank->template_step, o)];
-        for (uint32_t i = 0; i < n && i < LOOK_BACK; i++) {
-            int64_t end = rank->end_ns[at(rank, rank->template_step, queue[i] + 1)];
-            if (end <= start + ROUNDING_NS &&
-                (latest == NO_ID || end > rank->end_ns[at(rank, rank->template_step, latest)]))
-                latest = queue[i] + 1;
-        }
-        if ((latest != NO_ID && local_add_if_holds(rank, latest, o, false) < 0) ||
-            local_add_edge(rank, o, o + 1, false, false) < 0)
+        if (op->device != NO_ID && rank->devices.at[op->device].kind == DPRO_DEVICE_COMM_THREAD &&
+            (op->flags & GRAPH_OP_ARRIVAL) && local_add_edge(rank, o, o + 1, false, false) < 0)
             return -1;
-        queue[n++ % LOOK_BACK] = o;
     }
     return 0;
 }

@@ -29,15 +29,22 @@ struct readiness {
 static struct readiness ready_at(const struct assembly *a, const int64_t *end_ns, size_t e,
                                  uint32_t op, uint32_t sample)
 {
+    enum { MOST = 256 };
     struct readiness r = {ABSENT, true};
+    int64_t ends[MOST];
+    uint32_t n = 0, spare = a->graph->spare ? a->graph->spare[op] : 0;
     for (; e < a->edges.n && a->edges.at[e].to == op; e++) {
         const struct edge *edge = &a->edges.at[e];
         int64_t end = edge->next ? end_before(a, edge->from, sample) : end_ns[edge->from];
-        if (end == ABSENT)
+        if (spare > 0 && n < MOST)
+            ends[n++] = end;
+        else if (end == ABSENT)
             r.complete &= !edge->next;
         else if (end > r.ready_ns)
             r.ready_ns = end;
     }
+    if (n > spare)
+        r.ready_ns = graph_all_but_latest(ends, n, spare);
     return r;
 }
 

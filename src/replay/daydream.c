@@ -3,6 +3,7 @@
  * others. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "graph/builder.h"
@@ -115,6 +116,14 @@ int dpro_replay_daydream(const struct dpro_graph *graph, double bandwidth_bytes_
     if (rc < 0)
         goto out;
     local->single_iteration = graph->single_iteration;
+    if (graph->spare) {
+        local->spare = arena_alloc(&local->arena, local->n_ops);
+        if (!local->spare) {
+            rc = dpro_error_nomem(err);
+            goto out;
+        }
+        memcpy(local->spare, graph->spare + rank->first_op, local->n_ops);
+    }
     time_transfers(graph, rank, result.bandwidth_bytes_per_s, local);
     rc = replay_predict(local, &options, &result.iteration_ns, err);
     if (rc == 0)

@@ -69,6 +69,8 @@ struct event {
     struct slot **slots;        /* by copy; NULL: not yet opened, or closed */
     uint32_t *roots;            /* ops that wait for nothing in any copy, by queue */
     bool has_roots;
+    uint64_t *spared; /* see find_spared */
+    size_t n_spared;
 };
 
 static inline bool entry_less(const struct entry *a, const struct entry *b)
@@ -370,6 +372,56 @@ static bool wide_arrival(const struct event *e, struct slot *slot, uint32_t op)
     return --slot->wide[at - counts->wide_op] == 0;
 }
 
+/* ---- ops that leave their latest predecessors out ---- */
+
+static int compare_u64(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Lists those ops' predecessors, as op << 32 | predecessor. */
+static int find_spared(struct event *e)
+{
+    const struct dpro_graph *g = e->g;
+    for (int pass = 0; pass < 2; pass++) {
+        size_t n = 0;
+        for (uint32_t op = 0; op < g->n_ops; op++)
+            for (uint32_t i = g->row[op]; i < g->row[op + 1]; i++) {
+                if (!g->spare[g->succ[i]])
+                    continue;
+                if (pass == 1)
+                    e->spared[n] = (uint64_t)g->succ[i] << 32 | op;
+                n++;
+            }
+        e->n_spared = n;
+        if (pass == 0 && !(e->spared = malloc((n + 1) * sizeof *e->spared)))
+            return -1;
+    }
+    if (e->n_spared)
+        qsort(e->spared, e->n_spared, sizeof *e->spared, compare_u64);
+    return 0;
+}
+
+/* All predecessors have been dispatched: their ends are known, though some lie ahead. */
+static int64_t ready_without_latest(const struct event *e, const struct slot *slot, uint32_t op)
+{
+    enum { MOST = 256 };
+    int64_t ends[MOST];
+    uint32_t n = 0;
+    size_t low = 0, high = e->n_spared;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (e->spared[mid] >> 32 < op)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    for (; low < e->n_spared && e->spared[low] >> 32 == op && n < MOST; low++)
+        ends[n++] = slot->times.end_ns[(uint32_t)e->spared[low]];
+    return graph_all_but_latest(ends, n, e->g->spare[op]);
+}
+
 /* `op` has one predecessor fewer to wait for. `running` is the queue whose key the caller sets. */
 static inline int arrive(struct event *e, struct slot *slot, uint32_t op, int64_t end,
                          uint32_t running)
@@ -385,6 +437,8 @@ static inline int arrive(struct event *e, struct slot *slot, uint32_t op, int64_
     } else if (!wide_arrival(e, slot, op)) {
         return 0;
     }
+    if (e->n_spared && e->g->spare[op])
+        *ready = ready_without_latest(e, slot, op);
     uint32_t q = queue_of(e, op);
     struct entry entry = {*ready, (uint64_t)slot->times.number << 32 | op};
     int changed = queue_push(&e->queues[q], entry);
@@ -499,7 +553,7 @@ static int prepare(struct event *e)
     }
     for (uint32_t q = 0; q < e->n_leaves; q++)
         e->matches[e->n_leaves + q] = (struct match){INT64_MAX, q};
-    if (count_predecessors(g, false, &e->first) < 0)
+    if (count_predecessors(g, false, &e->first) < 0 || (g->spare && find_spared(e) < 0))
         return -1;
     if (n_copies > 1 &&
         (count_predecessors(g, g->next_row != NULL, &e->later) < 0 || find_roots(e) < 0))
@@ -527,6 +581,7 @@ int event_replay(const struct dpro_graph *graph, const struct event_options *opt
     free(e.matches);
     free(e.slots);
     free(e.roots);
+    free(e.spared);
     counts_fini(&e.first);
     counts_fini(&e.later);
     return rc;

@@ -443,6 +443,32 @@ static void test_bucket_copies_give_each_gradient_its_bucket(void **state)
     dpro_graph_destroy(g);
 }
 
+static void test_a_queued_collective_starts_when_either_thread_is_free(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 4; i++) {
+        int64_t at = 2000 * i, first = i % 2 ? 600 : 900, second = i % 2 ? 900 : 600;
+        trace_text_step(t, i, at, 2000);
+        for (int k = 0; k < 3; k++)
+            trace_text_cpu(t, "cpu_op", "c10d::allreduce_", 1, at + 100 + 50 * k, 20,
+                           "\"Input Dims\": [[[5]], []]");
+        trace_text_cpu(t, "user_annotation", "gloo:all_reduce", 50, at + 130, first - 130,
+                       "\"Input Dims\": [[5]]");
+        trace_text_cpu(t, "user_annotation", "gloo:all_reduce", 51, at + 180, second - 180,
+                       "\"Input Dims\": [[5]]");
+        /* which of the two is over first changes from one iteration to the next */
+        trace_text_cpu(t, "user_annotation", "gloo:all_reduce", i % 2 ? 50 : 51, at + 610, 400,
+                       "\"Input Dims\": [[5]]");
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(op_of(g, 0, "arrival at all_reduce", 2).gap_ns, 10 * US); /* not 410 */
+    assert_int_equal(op_of(g, 0, "arrival at all_reduce", 0).gap_ns, 10 * US);
+    dpro_op_id free = trace_text_op(g, 0, "a communication thread is free", 0);
+    assert_true(trace_text_edge(g, free, trace_text_op(g, 0, "arrival at all_reduce", 2), 0));
+    dpro_graph_destroy(g);
+}
+
 static void test_accumulated_gradients_stand_for_copies_where_there_are_none(void **state)
 {
     (void)state;
@@ -627,6 +653,7 @@ int main(void)
         cmocka_unit_test(test_collectives_that_disagree_are_not_joined),
         cmocka_unit_test(test_missing_ranks_are_said_to_be_assumed),
         cmocka_unit_test(test_bucket_copies_give_each_gradient_its_bucket),
+        cmocka_unit_test(test_a_queued_collective_starts_when_either_thread_is_free),
         cmocka_unit_test(test_accumulated_gradients_stand_for_copies_where_there_are_none),
         cmocka_unit_test(test_times_come_from_one_window_and_data_edges_from_the_other),
         cmocka_unit_test(test_sequences_are_aligned_by_their_longest_common_part),

@@ -405,6 +405,31 @@ static void test_a_single_iteration_starts_where_its_ranks_did(void **state)
     dpro_graph_destroy(g);
 }
 
+static void test_an_op_may_leave_its_latest_predecessors_out(void **state)
+{
+    (void)state;
+    struct dpro_graph *g = graph_of("a:10@d0 -> v; b:30@d1 -> v; c:20@d2 -> v; v -> x:5@d3");
+    uint8_t spare[16] = {0};
+    g->spare = spare;
+    const int64_t starts[] = {30, 20, 10};
+    for (uint8_t n = 0; n < 3; n++) {
+        spare[op_named(g, "v")] = n;
+        for (int engine = 0; engine < 2; engine++) {
+            struct dpro_replay_options options = {.engine = engine ? DPRO_ENGINE_FIXED
+                                                                   : DPRO_ENGINE_EVENT};
+            struct dpro_replay *r = run(g, &options);
+            assert_int_equal(dpro_replay_start_ns(r, op_named(g, "x")), starts[n]);
+            dpro_replay_destroy(r);
+        }
+    }
+    const int64_t ends[] = {7, 3, 9, 3, 8};
+    const int64_t sorted[] = {9, 8, 7, 3, 3};
+    for (uint32_t n = 0; n < 5; n++)
+        assert_int_equal(graph_all_but_latest(ends, 5, n), sorted[n]);
+    assert_int_equal(graph_all_but_latest(ends, 5, 5), 0);
+    dpro_graph_destroy(g);
+}
+
 static void test_a_recording_that_began_idle_is_replayed_from_idle(void **state)
 {
     (void)state;
@@ -684,6 +709,7 @@ int main(void)
         cmocka_unit_test(test_communication_behind_computation_is_hidden),
         cmocka_unit_test(test_loading_data_on_the_cpu_counts_as_input_while_the_gpu_has_nothing),
         cmocka_unit_test(test_a_single_iteration_starts_where_its_ranks_did),
+        cmocka_unit_test(test_an_op_may_leave_its_latest_predecessors_out),
         cmocka_unit_test(test_a_recording_that_began_idle_is_replayed_from_idle),
         cmocka_unit_test(test_each_measured_iteration_is_replayed),
         cmocka_unit_test(test_noise_that_ranks_share_does_not_make_them_wait),

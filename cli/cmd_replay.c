@@ -244,7 +244,7 @@ static int replay_paths(const struct values *values, const struct opt_list *path
     struct dpro_replay_options replay_options = plain;
     struct dpro_validation validation = {.method = "none"};
     struct dpro_daydream daydream;
-    struct dpro_report results = {.what_if = values->delays.n > 0};
+    struct dpro_report results = {.n_samples = values->samples, .what_if = values->delays.n > 0};
     struct dpro_trace *trace = NULL;
     struct dpro_graph *graph = NULL;
     struct dpro_replay *replay = NULL;

@@ -3,9 +3,12 @@
 #include <limits.h>
 #include <math.h>
 #include <regex.h>
+#include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <dpro/dpro.h>
 
@@ -145,8 +148,9 @@ static bool read_percent(const char *text, void *field)
 #define AT(member) offsetof(struct values, member)
 static const struct opt replay_opts[] = {
     {"output", 'o', "DIR", opt_read_string, AT(output), "a folder",
-     "also write report.html, timeline.json.gz (for\nPerfetto) and replay.json into DIR", NULL,
-     OPT_COMPLETE_FOLDER},
+     "also write a page, a timeline and JSON into DIR:\nreport.html, timeline.json.gz (for "
+     "Perfetto),\nreplay.json",
+     NULL, OPT_COMPLETE_FOLDER},
     {"json", 0, NULL, opt_read_flag, AT(json), NULL, "print JSON (dpro.replay/1) and nothing else",
      NULL, OPT_COMPLETE_NOTHING},
     {"steps", 0, "A:B", read_steps, AT(steps), "A:B, A:, :B or A, iteration numbers with A <= B",
@@ -160,11 +164,9 @@ static const struct opt replay_opts[] = {
     {"delay", 0, "SPEC", read_delay, AT(delays),
      "KIND=RATIO, KIND=+MS, OP=RATIO or OP=+MS, any with @RANK before the =, such as 'BW=0.5' or "
      "'FW@1=+20'",
-     "what if ops took longer or shorter: KIND=RATIO or\nOP=RATIO times RATIO, OP=+MS each plus "
-     "MS, "
-     "KIND=+MS\nall of a rank together plus MS milliseconds; @RANK\nbefore the = for one rank "
-     "only; "
-     "may be repeated",
+     "what if ops took longer or shorter: KIND=RATIO or\nOP=RATIO times as long, OP=+MS each MS "
+     "milliseconds\nmore, KIND=+MS all of a rank's together; @RANK or\n@FIRST-LAST before the = "
+     "for some ranks only; may be\nrepeated",
      NULL, OPT_COMPLETE_NOTHING},
     {"samples", 0, "N", opt_read_u32, AT(samples), "a whole number",
      "also replay N iterations drawn from the measured\nones, for p50 and p95 (default: 0)", NULL,
@@ -172,8 +174,8 @@ static const struct opt replay_opts[] = {
     {"seed", 0, "N", opt_read_u64, AT(seed), "a whole number",
      "of those draws: equal seeds, equal results", NULL, OPT_COMPLETE_NOTHING},
     {"engine", 0, "NAME", read_engine, AT(engine), "event or fixed",
-     "event: decides the order on each device (default);\nfixed: decides it once, faster with many "
-     "samples",
+     "how the order on each device is decided: event, as\nit replays (default); fixed, once: "
+     "faster with many\nsamples",
      engines, OPT_COMPLETE_NOTHING},
     {"bandwidth", 0, "BW", read_bandwidth, AT(bandwidth_bytes_per_s),
      "a rate above 0 with its unit, such as 1gbit, 500mbit, 100Gbit/s or 12.5GB/s",
@@ -204,6 +206,34 @@ static double error_pct(const struct dpro_graph *graph, const struct dpro_replay
     for (uint32_t i = 0; i < n; i++)
         sum += (double)measured[i];
     return 100.0 * ((double)dpro_replay_iteration_ns(replay) * n / sum - 1.0);
+}
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* For --verbose: a stage that is over, and how long it took. */
+static void say_stage(const struct dpro_sink *sink, double *since_s, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void say_stage(const struct dpro_sink *sink, double *since_s, const char *format, ...)
+{
+    char text[256];
+    va_list args;
+    double now = now_s();
+    int n;
+    if (sink->log == NULL)
+        return;
+    va_start(args, format);
+    n = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (n >= 0 && (size_t)n < sizeof text)
+        snprintf(text + n, sizeof text - (size_t)n, " in %.2f s", now - *since_s);
+    sink->log(sink->arg, DPRO_LOG_INFO, text);
+    *since_s = now;
 }
 
 static int report(const struct values *values, const struct dpro_report *results)
@@ -244,11 +274,14 @@ static int replay_paths(const struct values *values, const struct opt_list *path
     struct dpro_replay_options replay_options = plain;
     struct dpro_validation validation = {.method = "none"};
     struct dpro_daydream daydream;
-    struct dpro_report results = {.n_samples = values->samples, .what_if = values->delays.n > 0};
+    struct dpro_report results = {.what_if = values->delays.n > 0, .n_samples = values->samples};
     struct dpro_trace *trace = NULL;
     struct dpro_graph *graph = NULL;
     struct dpro_replay *replay = NULL;
     struct dpro_error err = {.code = 0};
+    uint32_t n_iterations;
+    size_t n_files = 0;
+    double since_s = now_s();
     int code;
 
     replay_options.samples = values->samples;
@@ -261,11 +294,22 @@ static int replay_paths(const struct values *values, const struct opt_list *path
         /* a path that can't be read is bad input, not a failing system */
         return code == CMD_SYSTEM && err.code == DPRO_EIO ? CMD_INPUT : code;
     }
-    if (dpro_graph_build(trace, &graph_options, &graph, &err) < 0 ||
-        dpro_replay_run(graph, &replay_options, &replay, &err) < 0)
+    for (size_t i = 0; i < dpro_trace_n_files(trace); i++)
+        n_files += dpro_trace_file(trace, i).kind != DPRO_FILE_OTHER;
+    say_stage(&sink, &since_s, "read %zu files of %zu of %d ranks", n_files,
+              dpro_trace_n_ranks(trace), dpro_trace_world_size(trace));
+    if (dpro_graph_build(trace, &graph_options, &graph, &err) < 0)
         goto failed;
+    dpro_graph_measured_ns(graph, &n_iterations);
+    say_stage(&sink, &since_s, "built the graph: %u ops, %u edges, %u measured iterations",
+              dpro_graph_n_ops(graph), dpro_graph_n_edges(graph), n_iterations);
+    if (dpro_replay_run(graph, &replay_options, &replay, &err) < 0)
+        goto failed;
+    say_stage(&sink, &since_s, "replayed");
     if (!values->no_validate && dpro_replay_validate(graph, &plain, &validation, &err) < 0)
         goto failed;
+    if (validation.n > 0)
+        say_stage(&sink, &since_s, "predicted %u left-out iterations", validation.n);
     results.daydream = &daydream;
     if (dpro_replay_daydream(graph, values->bandwidth_bytes_per_s, &daydream, &err) < 0) {
         if (err.code != DPRO_EEMPTY)

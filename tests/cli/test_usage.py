@@ -66,6 +66,13 @@ class Completion(Case):
         for option in options:
             self.assertIn(f" -l {option[2:]} ", fish)
 
+    def test_descriptions_are_whole(self):
+        for shell in ("zsh", "fish"):
+            out = dpro("completion", shell).out
+            self.assertIn("what if ops took longer or shorter", out)
+            self.assertNotIn("took longer or shorter:", out)
+            self.assertIn("off the measured iteration time", out)  # the second line of a help text
+
     def test_bash_completes(self):
         script = self.write("completion", dpro("completion", "bash").out)
         cases = [(["dpro", "rep"], {"replay"}), (["dpro", "replay", "--eng"], {"--engine"}),
@@ -188,6 +195,9 @@ class Streams(Case):
         self.assert_code(verbose, DONE)
         self.assertEqual(verbose.out, quiet.out)
         self.assertRegex(verbose.err, r"(?m)^dpro: (info|debug): ")
+        stages = dpro("replay", BUNDLED, "--json", "-v").err
+        for stage in ("read 6 files of 2 of 2 ranks", "built the graph", "replayed", "predicted 6 left-out iterations"):
+            self.assertRegex(stages, rf"(?m)^dpro: info: {stage}.* in \d+\.\d\d s$")
 
     def test_a_full_disk_behind_stdout_is_an_error(self):
         for args in (["replay", BUNDLED], ["replay", BUNDLED, "--json"], ["--help"], ["--version"], ["help", "replay"],

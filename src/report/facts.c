@@ -276,9 +276,12 @@ const char *facts_assumption(struct report_facts *f, size_t index, char *out, si
         if (f->n_measured == 0)
             return "Nothing was measured: op durations are what the trace gives.";
         snprintf(out, size,
-                 "Op durations are means over the %u measured iteration%s; the timeline shows one "
-                 "of them.",
-                 f->n_measured, f->n_measured == 1 ? "" : "s");
+                 f->n_measured == 1
+                     ? "Durations are those of the only measured iteration."
+                     : "Each of the %u measured iterations is replayed with its own durations, so "
+                       "the prediction is near their mean when the graph is right; the left-out "
+                       "error is the check.",
+                 f->n_measured);
         return out;
     case 1:
         return "A device (CPU thread, GPU stream, link direction) runs one op at a time, the one "

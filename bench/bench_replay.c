@@ -2,7 +2,8 @@
  *
  * The generated graph is what a GPU job's trace gives: on each rank a CPU thread launches kernels
  * onto a stream, and every so many kernels a bucket is reduced over all ranks on a third device.
- * About 1.6 edges an op. Usage: bench_replay [ops [ranks [rounds]]] */
+ * About 1.6 edges an op. Usage: bench_replay [ops [ranks [rounds [run]]]]; with `run`, iterations
+ * follow each other and the time is that of a whole dpro_replay_run with all its results. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +70,7 @@ static uint32_t add(struct dpro_graph_builder *b, enum dpro_op_kind kind, uint32
     return (uint32_t)id;
 }
 
-static struct dpro_graph *generate(uint32_t n_ops, uint32_t n_ranks)
+static struct dpro_graph *generate(uint32_t n_ops, uint32_t n_ranks, bool periodic)
 {
     struct dpro_error err;
     struct dpro_graph *g = NULL;
@@ -113,6 +114,12 @@ static struct dpro_graph *generate(uint32_t n_ops, uint32_t n_ranks)
                 check(dpro_graph_add_edge(b, arrival, meet, 0));
             check(dpro_graph_add_edge(b, meet, arrival + 1, 0));
         }
+    for (uint32_t rank = 0; periodic && rank < n_ranks; rank++) {
+        uint32_t first = rank * ops_a_rank, last = first + ops_a_rank - 1;
+        check(dpro_graph_add_edge(b, last, first, 1)); /* the next one starts when all is reduced */
+        for (uint32_t i = 1; i < 3; i++)
+            check(dpro_graph_add_edge(b, last - 1 - i, first, 1));
+    }
     if (dpro_graph_finish(b, &g, &err) < 0) {
         fprintf(stderr, "bench_replay: %s\n", err.text);
         exit(4);
@@ -168,11 +175,12 @@ int main(int argc, char **argv)
     uint32_t n_ops = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 5000000;
     uint32_t n_ranks = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 64;
     int rounds = argc > 3 ? atoi(argv[3]) : 5;
+    bool whole = argc > 4 && strcmp(argv[4], "run") == 0;
     double *seconds = calloc(rounds > 0 ? (size_t)rounds : 1, sizeof *seconds);
     if (!seconds || rounds < 1 || n_ranks < 1 || n_ops / n_ranks < OPS_A_BUCKET)
         return 2;
     double baseline = status_bytes("VmRSS:"), start = cpu_seconds();
-    struct dpro_graph *g = generate(n_ops, n_ranks);
+    struct dpro_graph *g = generate(n_ops, n_ranks, whole);
     n_ops = dpro_graph_n_ops(g);
     printf("graph  %u ops, %.2f edges an op, built in %.2f s, %.1f bytes/op (peak %.1f)\n", n_ops,
            (double)dpro_graph_n_edges(g) / n_ops, cpu_seconds() - start,
@@ -180,6 +188,20 @@ int main(int argc, char **argv)
            (status_bytes("VmHWM:") - baseline) / n_ops);
     reset_peak();
     struct dpro_error err;
+    for (int engine = 0; whole && engine < 2; engine++) {
+        struct dpro_replay_options options = {.engine = (enum dpro_engine)engine};
+        struct dpro_replay *replay;
+        start = cpu_seconds();
+        check(dpro_replay_run(g, &options, &replay, &err));
+        printf("%s run %.2f s, %.1f bytes/op at the peak, iteration %.3f ms\n",
+               engine ? "fixed" : "event", cpu_seconds() - start,
+               (status_bytes("VmHWM:") - baseline) / n_ops,
+               (double)dpro_replay_iteration_ns(replay) * 1e-6);
+        dpro_replay_destroy(replay);
+        reset_peak();
+    }
+    if (whole)
+        return 0;
     struct run run = {g, 0};
     struct replay_hooks hooks = {&run, open_copy, close_copy};
     struct event_options options = {.n_copies = 1};

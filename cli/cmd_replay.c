@@ -3,9 +3,7 @@
 #include <limits.h>
 #include <math.h>
 #include <regex.h>
-#include <stdarg.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -208,34 +206,6 @@ static double error_pct(const struct dpro_graph *graph, const struct dpro_replay
     return 100.0 * ((double)dpro_replay_iteration_ns(replay) * n / sum - 1.0);
 }
 
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* For --verbose: a stage that is over, and how long it took. */
-static void say_stage(const struct dpro_sink *sink, double *since_s, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void say_stage(const struct dpro_sink *sink, double *since_s, const char *format, ...)
-{
-    char text[256];
-    va_list args;
-    double now = now_s();
-    int n;
-    if (sink->log == NULL)
-        return;
-    va_start(args, format);
-    n = vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    if (n >= 0 && (size_t)n < sizeof text)
-        snprintf(text + n, sizeof text - (size_t)n, " in %.2f s", now - *since_s);
-    sink->log(sink->arg, DPRO_LOG_INFO, text);
-    *since_s = now;
-}
-
 static int report(const struct values *values, const struct dpro_report *results)
 {
     struct dpro_error err = {.code = 0};
@@ -263,6 +233,32 @@ static int report(const struct values *values, const struct dpro_report *results
     return CMD_DONE;
 }
 
+static bool has_communication(const struct dpro_graph *graph)
+{
+    uint32_t n_ops = dpro_graph_n_ops(graph);
+    for (dpro_op_id op = 0; op < n_ops; op++) {
+        enum dpro_op_kind kind = dpro_graph_op(graph, op).kind;
+        if (kind == DPRO_OP_COLLECTIVE || (kind >= DPRO_OP_SEND && kind <= DPRO_OP_REDUCE))
+            return true;
+    }
+    return false;
+}
+
+/* Tells how long a stage took, to those who asked with -v. */
+static void tell_stage(const struct dpro_sink *sink, struct timespec *since, const char *stage)
+{
+    struct timespec now;
+    char text[64];
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (sink->log != NULL) {
+        snprintf(text, sizeof text, "%s: %.3f s", stage,
+                 (double)(now.tv_sec - since->tv_sec) +
+                     1e-9 * (double)(now.tv_nsec - since->tv_nsec));
+        sink->log(sink->arg, DPRO_LOG_INFO, text);
+    }
+    *since = now;
+}
+
 static int replay_paths(const struct values *values, const struct opt_list *paths)
 {
     struct dpro_sink sink = progress_start(values->verbosity, values->quiet);
@@ -279,11 +275,10 @@ static int replay_paths(const struct values *values, const struct opt_list *path
     struct dpro_graph *graph = NULL;
     struct dpro_replay *replay = NULL;
     struct dpro_error err = {.code = 0};
-    uint32_t n_iterations;
-    size_t n_files = 0;
-    double since_s = now_s();
+    struct timespec since;
     int code;
 
+    clock_gettime(CLOCK_MONOTONIC, &since);
     replay_options.samples = values->samples;
     replay_options.seed = values->seed;
     replay_options.delays = values->delays.items;
@@ -294,33 +289,27 @@ static int replay_paths(const struct values *values, const struct opt_list *path
         /* a path that can't be read is bad input, not a failing system */
         return code == CMD_SYSTEM && err.code == DPRO_EIO ? CMD_INPUT : code;
     }
-    for (size_t i = 0; i < dpro_trace_n_files(trace); i++)
-        n_files += dpro_trace_file(trace, i).kind != DPRO_FILE_OTHER;
-    say_stage(&sink, &since_s, "read %zu files of %zu of %d ranks", n_files,
-              dpro_trace_n_ranks(trace), dpro_trace_world_size(trace));
+    tell_stage(&sink, &since, "read the traces");
     if (dpro_graph_build(trace, &graph_options, &graph, &err) < 0)
         goto failed;
-    dpro_graph_measured_ns(graph, &n_iterations);
-    say_stage(&sink, &since_s, "built the graph: %u ops, %u edges, %u measured iterations",
-              dpro_graph_n_ops(graph), dpro_graph_n_edges(graph), n_iterations);
+    tell_stage(&sink, &since, "built the graph");
     if (dpro_replay_run(graph, &replay_options, &replay, &err) < 0)
         goto failed;
-    say_stage(&sink, &since_s, "replayed");
+    tell_stage(&sink, &since, "replayed");
     if (!values->no_validate && dpro_replay_validate(graph, &plain, &validation, &err) < 0)
         goto failed;
-    if (validation.n > 0)
-        say_stage(&sink, &since_s, "predicted %u left-out iterations", validation.n);
-    results.daydream = &daydream;
-    if (dpro_replay_daydream(graph, values->bandwidth_bytes_per_s, &daydream, &err) < 0) {
-        if (err.code != DPRO_EEMPTY)
+    tell_stage(&sink, &since, "validated");
+    if (has_communication(graph)) {
+        if (dpro_replay_daydream(graph, values->bandwidth_bytes_per_s, &daydream, &err) < 0)
             goto failed;
-        results.daydream = NULL; /* no communication */
+        results.daydream = &daydream;
     }
     results.trace = trace;
     results.graph = graph;
     results.replay = replay;
     results.validation = &validation;
     code = report(values, &results);
+    tell_stage(&sink, &since, "reported");
     goto done;
 failed:
     code = cmd_fail(&err);

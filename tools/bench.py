@@ -43,7 +43,7 @@ class Table:
 
 
 RATE = re.compile(r"([\d.]+) MB/s of JSON a core")
-WALL = re.compile(r"([\d.]+) s wall")
+WALL = re.compile(r"([\d.]+) s wall to spans")
 MEMORY = re.compile(r"= ([\d.]+) x\)")
 
 
@@ -94,7 +94,7 @@ def ingest(table, build, inputs, rounds):
         return
     for name, index, limit in (("plain JSON", 0, PLAIN_MB_S), ("JSON, gzip'd", 1, GZIP_MB_S)):
         out = run([program, "-t", "1", "-n", str(rounds), inputs[0][index]])
-        table.add(f"ingest, {name}, one core", figure(RATE, out), "MB/s", limit, digits=0)
+        table.add(f"ingest to a graph, {name}, one core", figure(RATE, out), "MB/s", limit, digits=0)
         table.add(f"ingest, {name}, peak memory over JSON", figure(MEMORY, out), "", MEMORY_SHARE, False, digits=2)
     both = [inputs[0][1], inputs[1][1]]
     one, two = (figure(WALL, run([program, "-t", t, "-n", str(rounds), *both])) for t in "12")
@@ -105,7 +105,7 @@ def ingest(table, build, inputs, rounds):
             table.missing(f"ingest over {name}", missing)
             continue
         rates = in_turns({"ours": [program, "-t", "1", inputs[0][0]], "peer": [*command, inputs[0][0]]}, rounds)
-        table.add(f"ingest over {name}, same file, one core", rates["ours"] / rates["peer"], "x", limit, digits=2)
+        table.add(f"ingest to a graph over {name}, same file", rates["ours"] / rates["peer"], "x", limit, digits=2)
 
 
 def peers(build):

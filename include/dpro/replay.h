@@ -29,13 +29,20 @@ struct dpro_replay_options {
     uint32_t samples; /* N > 0: also draw N iterations, each rank's measured iterations at random,
                          for p50/p95 */
     uint64_t seed;    /* of those draws */
-    const char *const *delays; /* "KIND=RATIO", "OP=+MS", either with "@RANK" before the "=" */
+    /* Kinds or ops that take longer: KIND=RATIO, KIND=+MS (per iteration and rank, spread over the
+     * kind's ops; of FW, BW and UPDATE those on the GPU where the rank has one), OP=RATIO, OP=+MS
+     * (each op); -MS shortens. KIND: an op kind's name, COMM, COMPUTE (FW, BW, UPDATE), CPU, GPU or
+     * ALL. OP: a name or a pattern with * ? []. Either with @RANK or @FIRST-LAST before the "=". */
+    const char *const *delays;
     size_t n_delays;
-    uint32_t skip_sample; /* leave-out: 1 + the measured iteration that must not be learnt from; 0:
-                             use all */
+    uint32_t skip_sample; /* leave-out: 1 + the measured iteration that must not be learnt from and
+                             that is predicted then, from the mean of the others; 0: use all */
     struct dpro_sink sink;
 };
 
+/* Where a rank's time goes. Each instant counts once: as the first of forward, backward, update,
+ * input, transfer, waiting for peers and (on a rank that computes on a GPU) data loading on the CPU
+ * that is going on. */
 struct dpro_rank_time { /* one rank's iteration, mean over the replayed iterations; all but
                            communication_ns add up to iteration_ns */
     int rank;

@@ -1,10 +1,5 @@
-/* graph/assemble.c: the joined ranks as one graph.
- *
- * Ops get their numbers, edges are checked for cycles (what was only read off the timeline gives
- * way), and every op's duration and gap is taken from each measured iteration: the gap is the time
- * between being ready, by the very edges of this graph, and starting. So the replay of what was
- * measured gives back what was measured, and waiting that an edge explains is never in a gap or a
- * duration. */
+/* graph/assemble.c: the joined ranks as one graph: ops get their numbers, edges their order, and
+ * all that was learnt about them is written down. */
 #include "graph/assemble.h"
 
 #include <inttypes.h>
@@ -14,27 +9,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "graph/assembly.h"
 
-struct edge {
-    uint32_t from, to;
-    bool next, soft;
-};
-
-struct assembly {
-    struct join *join;
-    const struct dpro_trace *trace;
-    uint32_t *first_op; /* a rank's first op; [n_ranks] is where the meets begin */
-    uint32_t n_ops;
-    uint32_t *meets;        /* op of each joined collective, or DPRO_NO_OP */
-    uint32_t *first_device; /* of each rank */
-    ARRAY(struct edge) edges;
-    uint32_t *order; /* ops in topological order */
-    uint32_t n_samples;
-    int64_t *start_ns, *end_ns; /* [op], of one sample */
-    struct dpro_graph *graph;
-};
-
-static uint32_t rank_of(const struct assembly *a, uint32_t op)
+uint32_t assembly_rank_of(const struct assembly *a, uint32_t op)
 {
     uint32_t low = 0, high = a->join->n_ranks;
     while (low + 1 < high) {
@@ -45,6 +22,14 @@ static uint32_t rank_of(const struct assembly *a, uint32_t op)
             high = mid;
     }
     return low;
+}
+
+int64_t assembly_span(int64_t from, int64_t to)
+{
+    int64_t difference;
+    if (from == ABSENT || to == ABSENT || __builtin_sub_overflow(to, from, &difference))
+        return 0;
+    return difference > 0 ? difference : 0;
 }
 
 /* ---- numbering ---- */
@@ -86,277 +71,6 @@ static int number_ops(struct assembly *a)
     return n_ops >= UINT32_MAX / 2 ? -1 : 0;
 }
 
-/* ---- edges ---- */
-
-static int compare_edges(const void *x, const void *y)
-{
-    const struct edge *a = x, *b = y;
-    if (a->to != b->to)
-        return a->to < b->to ? -1 : 1;
-    if (a->from != b->from)
-        return a->from < b->from ? -1 : 1;
-    if (a->next != b->next)
-        return a->next ? 1 : -1;
-    return (int)a->soft - (int)b->soft; /* the hard one of two survives */
-}
-
-static int push_edge(struct assembly *a, uint32_t from, uint32_t to, bool next, bool soft)
-{
-    struct edge edge = {from, to, next, soft};
-    return array_push(&a->edges, edge);
-}
-
-static int collect_edges(struct assembly *a)
-{
-    struct join *join = a->join;
-    for (uint32_t r = 0; r < join->n_ranks; r++)
-        for (size_t e = 0; e < join->ranks[r].edges.n; e++) {
-            const struct local_edge *edge = &join->ranks[r].edges.at[e];
-            if (push_edge(a, a->first_op[r] + edge->from, a->first_op[r] + edge->to, edge->next,
-                          edge->soft) < 0)
-                return -1;
-        }
-    for (size_t j = 0; j < join->joined.n; j++) {
-        const struct joined *joined = &join->joined.at[j];
-        for (uint32_t m = 0; m < joined->n_members && a->meets[j] != DPRO_NO_OP; m++) {
-            const struct member *member = &join->members.at[joined->first_member + m];
-            const struct local_collective *c =
-                &join->ranks[member->rank].collectives.at[member->collective];
-            if (push_edge(a, a->first_op[member->rank] + c->arrival, a->meets[j], false, true) <
-                    0 ||
-                push_edge(a, a->meets[j], a->first_op[member->rank] + c->transfer, false, true) < 0)
-                return -1;
-        }
-    }
-    return 0;
-}
-
-static void sort_edges(struct assembly *a)
-{
-    size_t n = 0;
-    if (a->edges.n == 0)
-        return;
-    qsort(a->edges.at, a->edges.n, sizeof *a->edges.at, compare_edges);
-    for (size_t i = 0; i < a->edges.n; i++) {
-        const struct edge *e = &a->edges.at[i];
-        if (n > 0 && a->edges.at[n - 1].from == e->from && a->edges.at[n - 1].to == e->to &&
-            a->edges.at[n - 1].next == e->next)
-            continue;
-        a->edges.at[n++] = *e;
-    }
-    a->edges.n = n;
-}
-
-struct sorter {
-    uint32_t *pending; /* predecessors not yet ordered */
-    uint32_t *row, *succ, *fill;
-};
-
-/* Kahn's algorithm; returns how many ops were ordered. Those that were not lie on or behind a
- * cycle; their `pending` is not 0. */
-static uint32_t order_ops(struct assembly *a, struct sorter *sorter)
-{
-    memset(sorter->pending, 0, a->n_ops * sizeof *sorter->pending);
-    memset(sorter->row, 0, (a->n_ops + 1) * sizeof *sorter->row);
-    for (size_t e = 0; e < a->edges.n; e++)
-        if (!a->edges.at[e].next) {
-            sorter->pending[a->edges.at[e].to]++;
-            sorter->row[a->edges.at[e].from + 1]++;
-        }
-    for (uint32_t o = 0; o < a->n_ops; o++)
-        sorter->row[o + 1] += sorter->row[o];
-    memcpy(sorter->fill, sorter->row, a->n_ops * sizeof *sorter->fill);
-    for (size_t e = 0; e < a->edges.n; e++)
-        if (!a->edges.at[e].next)
-            sorter->succ[sorter->fill[a->edges.at[e].from]++] = a->edges.at[e].to;
-    uint32_t n = 0;
-    for (uint32_t o = 0; o < a->n_ops; o++)
-        if (sorter->pending[o] == 0)
-            a->order[n++] = o;
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t e = sorter->row[a->order[i]]; e < sorter->row[a->order[i] + 1]; e++)
-            if (--sorter->pending[sorter->succ[e]] == 0)
-                a->order[n++] = sorter->succ[e];
-    return n;
-}
-
-/* Leaves `pending` at 0 but for ops on a cycle or between two: those that only follow one are taken
- * off from the back. */
-static void narrow_to_cycles(struct assembly *a, struct sorter *sorter)
-{
-    uint32_t *out = sorter->fill; /* successors left */
-    memset(out, 0, a->n_ops * sizeof *out);
-    for (size_t e = 0; e < a->edges.n; e++) {
-        const struct edge *edge = &a->edges.at[e];
-        out[edge->from] += !edge->next && sorter->pending[edge->from] && sorter->pending[edge->to];
-    }
-    for (bool more = true; more;) {
-        more = false;
-        /* edges are sorted by their end, so that all into one op lie together */
-        for (size_t e = a->edges.n; e-- > 0;) {
-            const struct edge *edge = &a->edges.at[e];
-            if (edge->next || !sorter->pending[edge->to] || out[edge->to] > 0)
-                continue;
-            size_t first = e;
-            while (first > 0 && a->edges.at[first - 1].to == edge->to)
-                first--;
-            sorter->pending[edge->to] = 0;
-            for (size_t i = first; i <= e; i++)
-                if (!a->edges.at[i].next && sorter->pending[a->edges.at[i].from])
-                    out[a->edges.at[i].from]--;
-            e = first;
-            more = true;
-        }
-    }
-}
-
-/* Drops what is soft among the ops that close a cycle. */
-static uint32_t break_cycles(struct assembly *a, struct sorter *sorter)
-{
-    size_t n = 0;
-    uint32_t dropped = 0;
-    narrow_to_cycles(a, sorter);
-    for (size_t e = 0; e < a->edges.n; e++) {
-        const struct edge *edge = &a->edges.at[e];
-        if (!edge->next && edge->soft && sorter->pending[edge->from] && sorter->pending[edge->to])
-            dropped++;
-        else
-            a->edges.at[n++] = *edge;
-    }
-    a->edges.n = n;
-    return dropped;
-}
-
-static int order_all(struct assembly *a, uint32_t *dropped)
-{
-    struct sorter sorter = {
-        malloc((a->n_ops + 1) * sizeof(uint32_t)), malloc((a->n_ops + 1) * sizeof(uint32_t)),
-        malloc((a->edges.n + 1) * sizeof(uint32_t)), malloc((a->n_ops + 1) * sizeof(uint32_t))};
-    a->order = malloc((a->n_ops + 1) * sizeof *a->order);
-    bool ready = sorter.pending && sorter.row && sorter.succ && sorter.fill && a->order;
-    *dropped = 0;
-    /* hard edges follow time on each device and from calls to devices: they close no cycle */
-    while (ready && order_ops(a, &sorter) < a->n_ops)
-        *dropped += break_cycles(a, &sorter);
-    free(sorter.pending);
-    free(sorter.row);
-    free(sorter.succ);
-    free(sorter.fill);
-    return ready ? 0 : -1;
-}
-
-/* ---- times ---- */
-
-static size_t timed_at(const struct rank_build *rank, uint32_t step, uint32_t local)
-{
-    return (size_t)step * rank->n_timed + local;
-}
-
-static uint32_t step_of(const struct assembly *a, uint32_t r, uint32_t sample)
-{
-    return a->join->ranks[r].sample_step[sample];
-}
-
-/* When `op` of the iteration before ended, as seen from `sample`. */
-static int64_t end_before(const struct assembly *a, uint32_t op, uint32_t sample)
-{
-    uint32_t r = rank_of(a, op), local = op - a->first_op[r];
-    const struct rank_build *rank = &a->join->ranks[r];
-    uint32_t step = step_of(a, r, sample);
-    if (local == rank->boundary)
-        return rank->steps.at[step].start_ns;
-    if (local >= rank->n_timed || !rank->steps.at[step].follows)
-        return ABSENT;
-    return rank->end_ns[timed_at(rank, step - 1, local)];
-}
-
-struct readiness {
-    int64_t ready_ns; /* ABSENT: no predecessor was measured */
-    bool complete;    /* all of them were */
-};
-
-/* `e` is the op's first edge among those sorted by their end. */
-static struct readiness ready_at(const struct assembly *a, size_t e, uint32_t op, uint32_t sample)
-{
-    struct readiness r = {ABSENT, true};
-    for (; e < a->edges.n && a->edges.at[e].to == op; e++) {
-        const struct edge *edge = &a->edges.at[e];
-        int64_t end = edge->next ? end_before(a, edge->from, sample) : a->end_ns[edge->from];
-        if (end == ABSENT)
-            r.complete &= !edge->next;
-        else if (end > r.ready_ns)
-            r.ready_ns = end;
-    }
-    return r;
-}
-
-static int64_t clip(int64_t from, int64_t to)
-{
-    int64_t difference;
-    if (from == ABSENT || to == ABSENT || __builtin_sub_overflow(to, from, &difference))
-        return 0;
-    return difference > 0 ? difference : 0;
-}
-
-/* One iteration's durations and gaps by the graph's edges. doubtful[op]: something before the
- * window may have held it up, which must not become a gap. */
-static void time_sample(struct assembly *a, const size_t *first_edge, uint32_t sample,
-                        uint8_t *doubtful)
-{
-    int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
-    int64_t *gap = a->graph->sample_gap_ns + (size_t)sample * a->n_ops;
-    for (uint32_t i = 0; i < a->n_ops; i++) {
-        uint32_t op = a->order[i], r = rank_of(a, op), local = op - a->first_op[r];
-        const struct rank_build *rank = &a->join->ranks[r];
-        uint32_t step = step_of(a, r, sample);
-        struct readiness ready = ready_at(a, first_edge[op], op, sample);
-        if (ready.ready_ns == ABSENT)
-            ready.ready_ns = rank->steps.at[step].start_ns;
-        int64_t start = ready.ready_ns, end = start;
-        bool measured = local < rank->n_timed;
-        if (measured && rank->start_ns[timed_at(rank, step, local)] != ABSENT) {
-            start = rank->start_ns[timed_at(rank, step, local)];
-            end = rank->end_ns[timed_at(rank, step, local)];
-        }
-        a->start_ns[op] = start;
-        a->end_ns[op] = end;
-        dur[op] = clip(start, end);
-        gap[op] = clip(ready.ready_ns, start);
-        doubtful[op] = !ready.complete;
-    }
-}
-
-static int64_t mean_of(const int64_t *values, uint32_t n, size_t stride)
-{
-    __int128 sum = 0;
-    for (uint32_t s = 0; s < n; s++)
-        sum += values[s * stride];
-    return n ? (int64_t)((sum + n / 2) / n) : 0;
-}
-
-/* In a window's first iteration what laps over from before is unseen: such a gap is at most the
- * usual one. */
-static void settle_gaps(struct assembly *a, const uint8_t *doubtful)
-{
-    struct dpro_graph *g = a->graph;
-    for (uint32_t op = 0; op < a->n_ops; op++) {
-        __int128 sum = 0;
-        uint32_t sure = 0;
-        for (uint32_t s = 0; s < a->n_samples; s++)
-            if (!doubtful[(size_t)s * a->n_ops + op]) {
-                sum += g->sample_gap_ns[(size_t)s * a->n_ops + op];
-                sure++;
-            }
-        for (uint32_t s = 0; s < a->n_samples && sure > 0; s++) {
-            int64_t *gap = &g->sample_gap_ns[(size_t)s * a->n_ops + op];
-            if (doubtful[(size_t)s * a->n_ops + op] && *gap > (int64_t)(sum / sure))
-                *gap = (int64_t)(sum / sure);
-        }
-        g->dur_ns[op] = mean_of(g->sample_dur_ns + op, a->n_samples, a->n_ops);
-        g->gap_ns[op] = mean_of(g->sample_gap_ns + op, a->n_samples, a->n_ops);
-    }
-}
-
 /* ---- the graph ---- */
 
 static const char *device_name(const struct assembly *a, const struct trace_rank *rank,
@@ -368,8 +82,10 @@ static const char *device_name(const struct assembly *a, const struct trace_rank
         snprintf(text, size, "GPU %" PRIu64 " stream %" PRId64, track->pid, track->id);
     else if (device->kind == DPRO_DEVICE_COMM_THREAD)
         snprintf(text, size, "communication thread %" PRId64, track->id);
+    else if (*name && strpbrk(name, "0123456789")) /* "thread 5114 (python)" tells threads apart */
+        snprintf(text, size, "%.120s", name);
     else
-        snprintf(text, size, "%.80s%sthread %" PRId64, name, *name ? " " : "", track->id);
+        snprintf(text, size, "thread %" PRId64 "%s%.80s", track->id, *name ? " " : "", name);
     return text;
 }
 
@@ -454,56 +170,6 @@ static int add_ops(struct assembly *a, struct dpro_graph_builder *builder)
     return 0;
 }
 
-/* An op that nothing holds back would start before its iteration did. */
-static int tie_loose_ops(struct assembly *a)
-{
-    uint8_t *has = calloc(a->n_ops + 1, 1);
-    if (!has)
-        return -1;
-    for (size_t e = 0; e < a->edges.n; e++)
-        has[a->edges.at[e].to] = 1;
-    int status = 0;
-    for (uint32_t op = 0; op < a->n_ops && status == 0; op++) {
-        uint32_t r = rank_of(a, op);
-        uint32_t boundary = a->first_op[r] + a->join->ranks[r].boundary;
-        if (!has[op])
-            status = push_edge(a, boundary, op, true, false);
-    }
-    free(has);
-    return status;
-}
-
-static int fill_samples(struct assembly *a)
-{
-    struct dpro_graph *g = a->graph;
-    size_t n = (size_t)a->n_samples * a->n_ops;
-    size_t *first_edge = malloc((a->n_ops + 1) * sizeof *first_edge);
-    uint8_t *doubtful = malloc(n + 1);
-    g->sample_dur_ns = arena_array(&g->arena, n, sizeof *g->sample_dur_ns);
-    g->sample_gap_ns = arena_array(&g->arena, n, sizeof *g->sample_gap_ns);
-    if (!g->gap_ns)
-        g->gap_ns = arena_array(&g->arena, a->n_ops, sizeof *g->gap_ns);
-    a->start_ns = malloc((a->n_ops + 1) * sizeof *a->start_ns);
-    a->end_ns = malloc((a->n_ops + 1) * sizeof *a->end_ns);
-    bool ready = first_edge && doubtful && g->sample_dur_ns && g->sample_gap_ns && g->gap_ns &&
-                 a->start_ns && a->end_ns;
-    if (ready) {
-        size_t e = 0;
-        for (uint32_t op = 0; op < a->n_ops; op++) {
-            while (e < a->edges.n && a->edges.at[e].to < op)
-                e++;
-            first_edge[op] = e;
-        }
-        for (uint32_t s = 0; s < a->n_samples; s++)
-            time_sample(a, first_edge, s, doubtful + (size_t)s * a->n_ops);
-        settle_gaps(a, doubtful);
-        g->n_samples = a->n_samples;
-    }
-    free(first_edge);
-    free(doubtful);
-    return ready ? 0 : -1;
-}
-
 /* What was seen in the shown iteration, on an axis that begins with it. */
 static int fill_seen(struct assembly *a)
 {
@@ -526,20 +192,13 @@ static int fill_seen(struct assembly *a)
     for (uint32_t r = 0; r < join->n_ranks; r++) {
         const struct rank_build *rank = &join->ranks[r];
         const struct step *step = &rank->steps.at[rank->template_step];
-        g->ranks[r].offset_ns = clip(zero, step->start_ns);
+        g->ranks[r].offset_ns = assembly_span(zero, step->start_ns);
         for (uint32_t o = 0; o < rank->n_timed; o++) {
             uint32_t op = a->first_op[r] + o;
-            size_t at = timed_at(rank, rank->template_step, o);
-            uint32_t item = rank->match[at];
-            int64_t start = item == NO_ID ? rank->start_ns[at]
-                                          : rank->items.at[item].start_ns + rank->offset_ns;
-            int64_t end =
-                item == NO_ID ? rank->end_ns[at] : rank->items.at[item].end_ns + rank->offset_ns;
-            if (rank->ops.at[o].flags & GRAPH_OP_ARRIVAL)
-                end = start;
+            int64_t start = rank->seen_start_ns[o];
             if (__builtin_sub_overflow(start, zero, &g->seen_start_ns[op]))
                 g->seen_start_ns[op] = 0;
-            g->seen_dur_ns[op] = clip(start, end);
+            g->seen_dur_ns[op] = assembly_span(start, rank->seen_end_ns[o]);
         }
     }
     return 0;
@@ -551,7 +210,8 @@ static int fill_measured(struct assembly *a)
     struct join *join = a->join;
     g->measured_ns = arena_array(&g->arena, a->n_samples, sizeof *g->measured_ns);
     g->sample_number = arena_array(&g->arena, a->n_samples, sizeof *g->sample_number);
-    if (!g->measured_ns || !g->sample_number)
+    g->sample_follows = arena_array(&g->arena, a->n_samples, sizeof *g->sample_follows);
+    if (!g->measured_ns || !g->sample_number || !g->sample_follows)
         return -1;
     g->single_iteration = a->n_samples == 1;
     for (uint32_t s = 0; s < a->n_samples; s++) {
@@ -559,10 +219,10 @@ static int fill_measured(struct assembly *a)
         int64_t first = INT64_MAX, last = INT64_MIN;
         for (uint32_t r = 0; r < join->n_ranks; r++) {
             const struct rank_build *rank = &join->ranks[r];
-            uint32_t step = step_of(a, r, s);
+            uint32_t step = assembly_step(a, r, s);
             sum += rank->steps.at[step].end_ns - rank->steps.at[step].start_ns;
             for (uint32_t o = 0; o < rank->n_timed && g->single_iteration; o++) {
-                size_t at = timed_at(rank, step, o);
+                size_t at = assembly_at(rank, step, o);
                 if (o == rank->boundary || rank->start_ns[at] == ABSENT)
                     continue;
                 first = rank->start_ns[at] < first ? rank->start_ns[at] : first;
@@ -570,8 +230,9 @@ static int fill_measured(struct assembly *a)
             }
         }
         g->measured_ns[s] =
-            g->single_iteration ? clip(first, last) : (int64_t)(sum / join->n_ranks);
-        g->sample_number[s] = join->ranks[0].steps.at[step_of(a, 0, s)].number;
+            g->single_iteration ? assembly_span(first, last) : (int64_t)(sum / join->n_ranks);
+        g->sample_follows[s] = join->ranks[0].steps.at[assembly_step(a, 0, s)].follows;
+        g->sample_number[s] = join->ranks[0].steps.at[assembly_step(a, 0, s)].number;
     }
     return 0;
 }
@@ -651,7 +312,7 @@ static int fill_collectives(struct assembly *a)
         if (c->n_expected <= c->n_members)
             continue;
         int64_t mean = g->dur_ns[g->members[c->first_member].transfer];
-        c->missing_wait_ns = clip(shortest_like(g, c), mean);
+        c->missing_wait_ns = assembly_span(shortest_like(g, c), mean);
     }
     return 0;
 }
@@ -793,19 +454,13 @@ int assemble_graph(struct join *join, const struct dpro_trace *trace,
     struct assembly a = {.join = join, .trace = trace, .n_samples = join->ranks[0].n_samples};
     uint32_t dropped = 0;
     int status = 0;
-    if (number_ops(&a) < 0 || collect_edges(&a) < 0) {
+    if (number_ops(&a) < 0 || assembly_order(&a, &dropped) < 0)
         status = dpro_error_nomem(err);
-    } else {
-        sort_edges(&a);
-        if (order_all(&a, &dropped) < 0 || tie_loose_ops(&a) < 0)
-            status = dpro_error_nomem(err);
-        sort_edges(&a);
-    }
     if (status == 0)
         status = build_graph(&a, err);
     if (status == 0) {
         a.graph->clock_method = join->clock_method;
-        if (fill_ops(&a) < 0 || fill_samples(&a) < 0 || fill_seen(&a) < 0 ||
+        if (fill_ops(&a) < 0 || assembly_time(&a) < 0 || fill_seen(&a) < 0 ||
             fill_measured(&a) < 0 || fill_collectives(&a) < 0 || fill_tensors(&a) < 0 ||
             fill_warnings(&a, options, dropped) < 0) {
             dpro_graph_destroy(a.graph);
@@ -818,8 +473,6 @@ int assemble_graph(struct join *join, const struct dpro_trace *trace,
     free(a.meets);
     free(a.first_device);
     free(a.order);
-    free(a.start_ns);
-    free(a.end_ns);
     array_fini(&a.edges);
     return status;
 }

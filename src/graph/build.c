@@ -59,7 +59,8 @@ static void link_rank(void *arg, size_t r)
     struct dpro_error *err = &build->errors[r];
     if (build_ops(rank, err) < 0 || build_local_edges(rank, err) < 0)
         return;
-    build_tensors(rank, err);
+    if (build_tensors(rank, err) == 0)
+        build_forget(rank);
 }
 
 /* ---- which iterations to learn from ---- */
@@ -253,21 +254,18 @@ static void destroy(struct build *build)
 {
     for (uint32_t r = 0; build->ranks && r < build->n_ranks; r++) {
         struct rank_build *rank = &build->ranks[r];
-        for (uint32_t l = 0; l < rank->n_lanes; l++)
-            free(rank->lanes[l].first);
-        free(rank->lanes);
+        build_forget(rank);
         array_fini(&rank->steps);
-        array_fini(&rank->items);
         array_fini(&rank->ops);
         array_fini(&rank->edges);
         array_fini(&rank->devices);
         array_fini(&rank->collectives);
         array_fini(&rank->tensors);
         free(rank->sample_step);
-        free(rank->match);
         free(rank->start_ns);
         free(rank->end_ns);
-        free(rank->phases);
+        free(rank->seen_start_ns);
+        free(rank->seen_end_ns);
         if (build->hashes)
             free(build->hashes[r]);
     }

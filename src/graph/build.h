@@ -110,8 +110,9 @@ struct rank_build {
     uint32_t n_timed;           /* ops that have times; virtual ones come after them */
     uint32_t *match;            /* item of op o in step s at [s * n_timed + o], NO_ID: absent */
     int64_t *start_ns, *end_ns; /* [s * n_timed + o]; ABSENT */
-    uint8_t *phases;            /* per span, see phase.c */
-    int64_t offset_ns;          /* added to the rank's clock gives the common axis */
+    int64_t *seen_start_ns, *seen_end_ns; /* of each op in the template, nothing cut off */
+    uint8_t *phases;                      /* per span, see phase.c */
+    int64_t offset_ns;                    /* added to the rank's clock gives the common axis */
 };
 
 /* steps.c: finds the iterations. Steps come out ascending in time. */
@@ -147,7 +148,11 @@ int build_local_edges(struct rank_build *rank, struct dpro_error *err);
 /* tensors.c: gradients, their buckets, In and Out ops. */
 int build_tensors(struct rank_build *rank, struct dpro_error *err);
 
-/* The item's span, and its name. */
+/* Frees what only the rank itself needed, once its edges are known: items, lanes, matches, phases.
+ */
+void build_forget(struct rank_build *rank);
+
+/* The item's span. */
 static inline const struct trace_span *item_span(const struct rank_build *rank, uint32_t item)
 {
     return &rank->trace->spans[rank->items.at[item].span];

@@ -243,6 +243,28 @@ int dpro_graph_add_edge(struct dpro_graph_builder *builder, dpro_op_id from, dpr
     return array_push(&edges->list, edge) < 0 ? DPRO_ENOMEM : 0;
 }
 
+/* An op that waits for nothing, not even in the iteration before, could run in all iterations at
+ * once. Its rank gets to it when it has passed its boundary, if it has one. */
+static int tie_roots(struct dpro_graph_builder *b)
+{
+    uint8_t *waits = calloc((size_t)b->n_ops + 1, 1);
+    if (!waits)
+        return -1;
+    for (size_t i = 0; i < b->same.list.n; i++)
+        waits[b->same.list.at[i].to] = 1;
+    for (size_t i = 0; i < b->next.list.n; i++)
+        waits[b->next.list.at[i].to] = 1;
+    int rc = 0;
+    for (uint32_t op = 0; op < b->n_ops && rc == 0; op++) {
+        uint32_t boundary = b->ranks.at[b->rank[op]].boundary;
+        struct edge edge = {boundary, op};
+        if (!waits[op] && boundary != DPRO_NO_OP)
+            rc = b->next.list.n < UINT32_MAX / 2 ? array_push(&b->next.list, edge) : -1;
+    }
+    free(waits);
+    return rc;
+}
+
 /* Counting sort by `from`; keeps the order in which a row's edges came. */
 static int make_rows(struct dpro_graph *g, struct edges *edges, uint32_t n_ops, uint32_t **row,
                      uint32_t **succ)
@@ -343,15 +365,17 @@ int dpro_graph_finish(struct dpro_graph_builder *builder, struct dpro_graph **gr
     if (b->cap == 0 && grow_ops(b) < 0) /* an empty graph has arrays too */
         return dpro_error_nomem(err);
     bool has_next = b->next.list.n > 0;
+    for (uint32_t op = 0; op < n; op++)
+        if (b->flags[op] & GRAPH_OP_BOUNDARY)
+            b->ranks.at[b->rank[op]].boundary = op;
+    if (has_next && tie_roots(b) < 0)
+        return dpro_error_nomem(err);
     if (make_rows(g, &b->same, n, &g->row, &g->succ) < 0 ||
         (has_next && make_rows(g, &b->next, n, &g->next_row, &g->next_succ) < 0))
         return dpro_error_nomem(err);
     int rc = check_acyclic(g, n, b->name, err);
     if (rc < 0)
         return rc;
-    for (uint32_t op = 0; op < n; op++)
-        if (b->flags[op] & GRAPH_OP_BOUNDARY)
-            b->ranks.at[b->rank[op]].boundary = op;
     if (MOVE(dur_ns) || MOVE(gap_ns) || MOVE(seen_start_ns) || MOVE(seen_dur_ns) ||
         MOVE(size_bytes) || MOVE(transaction) || MOVE(device) || MOVE(name) || MOVE(tensor) ||
         MOVE(rank) || MOVE(kind) || MOVE(flags) || MOVE(phase))

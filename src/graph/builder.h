@@ -16,7 +16,9 @@ int64_t graph_builder_add(struct dpro_graph_builder *builder, const struct dpro_
                           uint32_t name, uint32_t tensor);
 
 /* enum graph_op_flag bits to add. A new op has GRAPH_OP_GPU if its device is a GPU stream, and
- * nothing else. A rank's last GRAPH_OP_BOUNDARY op becomes ranks[].boundary at finish. */
+ * nothing else. A rank's last GRAPH_OP_BOUNDARY op becomes ranks[].boundary at finish; if the graph
+ * has edges into the next iteration, finish adds one from there to each of the rank's ops that
+ * would wait for nothing. */
 void graph_builder_flag(struct dpro_graph_builder *builder, dpro_op_id op, uint8_t flags);
 /* A new op's phase follows from its kind: computation as it is, communication as COLLECTIVE, all
  * else BARRIER. */

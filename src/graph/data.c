@@ -37,12 +37,6 @@ static int pairs_of_all_steps(const struct rank_build *rank, uint64_t **pairs, s
     return status;
 }
 
-static int compare_u64(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 int local_add_data_edges(struct rank_build *rank)
 {
     const struct trace_rank *trace = rank->trace;
@@ -57,7 +51,7 @@ int local_add_data_edges(struct rank_build *rank)
         for (uint32_t i = 0; i < trace->n_et_nodes; i++)
             nodes[i] = &trace->et_nodes[i];
         qsort(nodes, trace->n_et_nodes, sizeof *nodes, compare_nodes);
-        qsort(pairs, n_pairs, sizeof *pairs, compare_u64);
+        qsort(pairs, n_pairs, sizeof *pairs, local_compare_pairs);
     }
     for (uint32_t i = 0; i < trace->n_et_nodes && status == 0; i++) {
         const struct et_node *node = nodes[i];

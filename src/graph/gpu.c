@@ -13,9 +13,20 @@
 #include "graph/local.h"
 #include "graph/names.h"
 
+/* Work launched and not yet done that a stream takes on, as seen where CUDA's launches begin to
+ * block. A trace that shows more raises it. */
+enum { QUEUE_DEPTH = 1022 };
+
 struct work {
     uint32_t op; /* NO_ID: none */
     bool next;   /* of the iteration before */
+};
+
+/* All work of a stream in the template, in order of launch. */
+struct stream_work {
+    ARRAY(uint32_t) ops;
+    uint32_t n_launched; /* so far in the walk */
+    uint32_t depth;      /* of its queue; 0: not known to be bounded */
 };
 
 /* What a thread's latest stream wait saw, per waiting stream. */
@@ -28,10 +39,11 @@ struct walker {
     struct rank_build *rank;
     const uint32_t *op_of_item;
     uint32_t n_devices;
-    struct work *last;      /* by device */
-    struct wait *waits;     /* [lane * n_devices + waiting device] */
-    struct map sync_detail; /* correlation + 1 -> span of kind SPAN_SYNC + 1 */
-    struct map records;     /* correlation + 1 of an event record -> its snapshot */
+    struct work *last;           /* by device */
+    struct stream_work *streams; /* by device */
+    struct wait *waits;          /* [lane * n_devices + waiting device] */
+    struct map sync_detail;      /* correlation + 1 -> span of kind SPAN_SYNC + 1 */
+    struct map records;          /* correlation + 1 of an event record -> its snapshot */
     ARRAY(struct work *) snapshots;
     ARRAY(uint32_t) awaited; /* pairs: sync op, device op it waits for; next in the low bit */
 };
@@ -104,6 +116,32 @@ static int resolve_wait(struct walker *w, uint32_t lane, uint32_t device, uint32
     return 0;
 }
 
+static int await(struct walker *w, uint32_t op, struct work work)
+{
+    if (local_add_edge(w->rank, work.op, op, work.next, true) < 0 ||
+        array_push(&w->awaited, op) < 0)
+        return -1;
+    return array_push(&w->awaited, work.op << 1 | work.next);
+}
+
+/* The call waits until the work as many places before as the queue is deep is done. */
+static int wait_for_room(struct walker *w, uint32_t o, uint32_t device)
+{
+    struct stream_work *stream = &w->streams[device];
+    uint32_t place = stream->n_launched++;
+    bool follows = w->rank->steps.at[w->rank->template_step].follows;
+    if (stream->depth == 0)
+        return 0;
+    bool next = place < stream->depth;
+    if (next && (!follows || place + stream->ops.n < stream->depth))
+        return 0; /* more than an iteration fits in the queue */
+    uint64_t before = (uint64_t)place + (next ? stream->ops.n : 0) - stream->depth;
+    struct work work = {local_end_op(w->rank, stream->ops.at[before]), next};
+    if (work.op >= UINT32_MAX / 2 || !local_holds(w->rank, work.op, o, next, true))
+        return 0;
+    return await(w, o, work);
+}
+
 static int on_launch(struct walker *w, uint32_t o, const struct local_op *op)
 {
     struct rank_build *rank = w->rank;
@@ -114,19 +152,11 @@ static int on_launch(struct walker *w, uint32_t o, const struct local_op *op)
             continue;
         uint32_t device = rank->ops.at[work].device;
         if (local_add_edge(rank, o, work, false, false) < 0 ||
-            resolve_wait(w, op->lane, device, work) < 0)
+            resolve_wait(w, op->lane, device, work) < 0 || wait_for_room(w, o, device) < 0)
             return -1;
         w->last[device] = (struct work){local_end_op(rank, work), false};
     }
     return 0;
-}
-
-static int await(struct walker *w, uint32_t op, struct work work)
-{
-    if (local_add_edge(w->rank, work.op, op, work.next, true) < 0 ||
-        array_push(&w->awaited, op) < 0)
-        return -1;
-    return array_push(&w->awaited, work.op << 1 | work.next);
 }
 
 /* The latest work that had been launched and was over when the call returned; for a device-wide
@@ -221,13 +251,78 @@ static void cut_waiting(struct walker *w)
     }
 }
 
+static int compare_i64(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The most work that was outstanding on a stream when a call launched more. */
+static int most_outstanding(const struct rank_build *rank, const struct lane *lane, uint32_t *most)
+{
+    uint32_t first = lane->first[0], n = lane->first[rank->steps.n] - first, n_calls = 0, done = 0;
+    int64_t *calls = malloc(((size_t)n * 2 + 1) * sizeof *calls), *ends = calls + n;
+    *most = 0;
+    if (!calls)
+        return -1;
+    for (uint32_t i = first; i < first + n; i++) {
+        const struct item *work = &rank->items.at[i];
+        if (work->launch == NO_ID)
+            continue;
+        calls[n_calls] = rank->items.at[work->launch].start_ns;
+        ends[n_calls++] = work->end_ns;
+    }
+    qsort(calls, n_calls, sizeof *calls, compare_i64);
+    qsort(ends, n_calls, sizeof *ends, compare_i64);
+    for (uint32_t i = 0; i < n_calls; i++) {
+        while (done < n_calls && ends[done] <= calls[i])
+            done++;
+        if (i > done && i - done > *most)
+            *most = i - done;
+    }
+    free(calls);
+    return 0;
+}
+
+/* What each stream is given in the template, and how deep its queue is. */
+static int survey_streams(struct walker *w)
+{
+    struct rank_build *rank = w->rank;
+    w->streams = calloc(w->n_devices + 1, sizeof *w->streams);
+    if (!w->streams)
+        return -1;
+    for (uint32_t o = 0; o < rank->ops.n; o++) {
+        const struct local_op *op = &rank->ops.at[o];
+        if (op->item == NO_ID || (op->flags & GRAPH_OP_GPU) ||
+            rank->lanes[op->lane].kind != DPRO_DEVICE_CPU_THREAD)
+            continue;
+        bool cuda = strncmp(strtab_get(rank->names, op->name), "cu", 2) == 0;
+        for (uint32_t item = rank->items.at[op->item].launch; item != NO_ID;
+             item = rank->items.at[item].next) {
+            uint32_t work = w->op_of_item[item];
+            if (work == NO_ID)
+                continue;
+            struct stream_work *stream = &w->streams[rank->ops.at[work].device];
+            if (array_push(&stream->ops, work) < 0)
+                return -1;
+            if (cuda && stream->depth == 0) {
+                uint32_t most;
+                if (most_outstanding(rank, &rank->lanes[rank->ops.at[work].lane], &most) < 0)
+                    return -1;
+                stream->depth = most > QUEUE_DEPTH ? most : QUEUE_DEPTH;
+            }
+        }
+    }
+    return 0;
+}
+
 static int prepare(struct walker *w)
 {
     struct rank_build *rank = w->rank;
     w->n_devices = (uint32_t)rank->devices.n;
     w->last = malloc((w->n_devices + 1) * sizeof *w->last);
     w->waits = calloc((size_t)(rank->n_lanes + 1) * (w->n_devices + 1), sizeof *w->waits);
-    if (!w->last || !w->waits)
+    if (!w->last || !w->waits || survey_streams(w) < 0)
         return -1;
     for (uint32_t d = 0; d < w->n_devices; d++)
         w->last[d] = (struct work){NO_ID, false};
@@ -255,6 +350,9 @@ int local_add_gpu_edges(struct rank_build *rank, const uint32_t *op_of_item)
     if (status == 0)
         cut_waiting(&w);
     free(w.last);
+    for (uint32_t d = 0; w.streams && d < w.n_devices; d++)
+        array_fini(&w.streams[d].ops);
+    free(w.streams);
     free(w.waits);
     map_fini(&w.sync_detail);
     map_fini(&w.records);

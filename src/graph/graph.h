@@ -82,6 +82,9 @@ struct dpro_graph {
      * mean */
     int64_t *sample_dur_ns, *sample_gap_ns;
     uint32_t n_samples;
+    bool *sample_follows; /* by sample: the job ran it right after another recorded iteration; else
+                             the recording began with it, and nothing from before held it up; NULL:
+                             all */
 
     struct graph_device *devices;
     struct graph_rank *ranks;

@@ -287,6 +287,10 @@ static void shift_rank(struct rank_build *rank, int64_t offset)
         rank->start_ns[i] = shifted(rank->start_ns[i], offset);
         rank->end_ns[i] = shifted(rank->end_ns[i], offset);
     }
+    for (size_t o = 0; o < rank->n_timed; o++) {
+        rank->seen_start_ns[o] = shifted(rank->seen_start_ns[o], offset);
+        rank->seen_end_ns[o] = shifted(rank->seen_end_ns[o], offset);
+    }
     for (size_t s = 0; s < rank->steps.n; s++) {
         rank->steps.at[s].start_ns = shifted(rank->steps.at[s].start_ns, offset);
         rank->steps.at[s].end_ns = shifted(rank->steps.at[s].end_ns, offset);

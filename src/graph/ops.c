@@ -438,9 +438,8 @@ static int make_ops(struct matcher *m)
     return status;
 }
 
-/* Times of every op in every step, and where each was found. A collective's arrival takes no time;
- * its transfer is cut to what follows the last arrival once the ranks are joined. */
-static int time_ops(struct matcher *m)
+/* Where each op was found in every step; the matcher's own tables are given up for it. */
+static int place_ops(struct matcher *m)
 {
     struct rank_build *rank = m->rank;
     size_t n = rank->ops.n, total;
@@ -448,25 +447,48 @@ static int time_ops(struct matcher *m)
     if (__builtin_mul_overflow(n, rank->steps.n, &total))
         return -1;
     rank->match = malloc((total + 1) * sizeof *rank->match);
-    rank->start_ns = malloc((total + 1) * sizeof *rank->start_ns);
-    rank->end_ns = malloc((total + 1) * sizeof *rank->end_ns);
-    if (!rank->match || !rank->start_ns || !rank->end_ns)
+    if (!rank->match)
         return -1;
     for (uint32_t s = 0; s < rank->steps.n; s++)
         for (size_t o = 0; o < n; o++) {
-            const struct local_op *op = &rank->ops.at[o];
+            uint32_t item = rank->ops.at[o].item;
+            rank->match[s * n + o] =
+                item == NO_ID ? NO_ID : m->found[(size_t)s * m->n + m->place_of[item]];
+        }
+    free(m->found);
+    free(m->place_of);
+    m->found = NULL;
+    m->place_of = NULL;
+    return 0;
+}
+
+/* Times of every op in every step. A collective's arrival takes no time; its transfer is cut to
+ * what follows the last arrival once the ranks are joined. */
+static int time_ops(struct rank_build *rank)
+{
+    size_t n = rank->ops.n, total = n * rank->steps.n;
+    rank->start_ns = malloc((total + 1) * sizeof *rank->start_ns);
+    rank->end_ns = malloc((total + 1) * sizeof *rank->end_ns);
+    rank->seen_start_ns = malloc((n + 1) * sizeof *rank->seen_start_ns);
+    rank->seen_end_ns = malloc((n + 1) * sizeof *rank->seen_end_ns);
+    if (!rank->start_ns || !rank->end_ns || !rank->seen_start_ns || !rank->seen_end_ns)
+        return -1;
+    for (uint32_t s = 0; s < rank->steps.n; s++)
+        for (size_t o = 0; o < n; o++) {
             size_t at = s * n + o;
-            rank->match[at] =
-                op->item == NO_ID ? NO_ID : m->found[(size_t)s * m->n + m->place_of[op->item]];
             rank->start_ns[at] = rank->end_ns[at] = ABSENT;
             if (o == rank->boundary) {
                 rank->start_ns[at] = rank->end_ns[at] = rank->steps.at[s].end_ns;
             } else if (rank->match[at] != NO_ID) {
                 const struct item *item = &rank->items.at[rank->match[at]];
+                bool arrives = rank->ops.at[o].flags & GRAPH_OP_ARRIVAL;
                 rank->start_ns[at] = item->start_ns;
-                rank->end_ns[at] = op->flags & GRAPH_OP_ARRIVAL ? item->start_ns : item->end_ns;
+                rank->end_ns[at] = arrives ? item->start_ns : item->end_ns;
             }
         }
+    size_t shown = (size_t)rank->template_step * n;
+    memcpy(rank->seen_start_ns, rank->start_ns + shown, n * sizeof *rank->seen_start_ns);
+    memcpy(rank->seen_end_ns, rank->end_ns + shown, n * sizeof *rank->seen_end_ns);
     return 0;
 }
 
@@ -494,9 +516,9 @@ static int run(struct matcher *m)
             m->place_of[i] = place++;
         }
     }
-    if (match_steps(m) < 0 || make_ops(m) < 0)
+    if (match_steps(m) < 0 || make_ops(m) < 0 || place_ops(m) < 0)
         return -1;
-    return time_ops(m);
+    return time_ops(m->rank);
 }
 
 int build_ops(struct rank_build *rank, struct dpro_error *err)
@@ -509,4 +531,18 @@ int build_ops(struct rank_build *rank, struct dpro_error *err)
     free(matcher.found);
     aligner_fini(&matcher.aligner);
     return status < 0 ? dpro_error_nomem(err) : 0;
+}
+
+void build_forget(struct rank_build *rank)
+{
+    for (uint32_t l = 0; l < rank->n_lanes; l++)
+        free(rank->lanes[l].first);
+    free(rank->lanes);
+    rank->lanes = NULL;
+    rank->n_lanes = 0;
+    array_fini(&rank->items);
+    free(rank->match);
+    free(rank->phases);
+    rank->match = NULL;
+    rank->phases = NULL;
 }

@@ -1,9 +1,11 @@
 /* graph/tensors.c: gradients, the buckets they travel in, and their In and Out ops (paper, 3.1).
  *
  * DDP copies each gradient into its bucket and starts the bucket's collective after the last one:
- * the sizes of the copies between two starts add up to the bucket's size. Reduced buckets are
- * copied back in the same order. Where no such copies were recorded, a bucket stands for its
- * gradients. */
+ * the sizes of the copies between two starts add up to the bucket's size. Where buckets are views
+ * of the gradients, or older, nothing is copied, and what autograd accumulates stands for the
+ * copies. Without recorded shapes, what lies between two starts belongs to the second. Reduced
+ * buckets are copied back in the same order. Where none of this was recorded, a bucket stands for
+ * its gradients. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +15,8 @@
 #include "graph/names.h"
 
 struct copy {
-    uint32_t first, last; /* ops of the copying span */
+    uint32_t span;
+    uint32_t first, last; /* the span's ops */
     uint64_t numel;
     int64_t start_ns;
     bool used;
@@ -32,22 +35,27 @@ static uint64_t numel_of(const struct rank_build *rank, uint32_t span)
     return detail == NO_ID ? 0 : rank->trace->details[detail].numel;
 }
 
-static int collect_copies(const struct rank_build *rank, uint32_t class, copy_array *copies)
+/* The spans of a class (but not of `other`), in order of start, with their ops. */
+static int collect_copies(const struct rank_build *rank, uint32_t class, uint32_t other,
+                          copy_array *copies)
 {
-    uint32_t last_span = NO_ID;
+    enum { NESTED = 16 }; /* a span goes on after at most so many spans within it */
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];
-        if (op->item == NO_ID || !(rank->classes[op->name] & class) || (op->flags & GRAPH_OP_GPU))
+        uint32_t named = op->item == NO_ID ? 0 : rank->classes[op->name];
+        if (!(named & class) || (named & other) || (op->flags & GRAPH_OP_GPU))
             continue;
         uint32_t span = rank->items.at[op->item].span;
-        if (span == last_span) {
-            copies->at[copies->n - 1].last = o;
+        size_t k = copies->n, oldest = copies->n > NESTED ? copies->n - NESTED : 0;
+        while (k > oldest && copies->at[k - 1].span != span)
+            k--;
+        if (k > oldest) {
+            copies->at[k - 1].last = o;
             continue;
         }
-        struct copy copy = {o, o, numel_of(rank, span), seen_start(rank, o), false};
+        struct copy copy = {span, o, o, numel_of(rank, span), seen_start(rank, o), false};
         if (array_push(copies, copy) < 0)
             return -1;
-        last_span = span;
     }
     return 0;
 }
@@ -180,14 +188,16 @@ struct planned {
     uint64_t bytes;
 };
 
-/* The copies of one bucket: as many from *next on as add up to it. 0 when they don't. */
+/* The copies of one bucket: as many from `next` on as add up to it; where no sizes were recorded,
+ * all up to `until`. 0 when they don't fit. */
 static size_t take_copies(const copy_array *copies, size_t next, uint64_t numel, int64_t until)
 {
     uint64_t sum = 0;
     size_t n = 0;
-    while (next + n < copies->n && copies->at[next + n].start_ns <= until && sum < numel)
+    while (next + n < copies->n && copies->at[next + n].start_ns <= until &&
+           (sum < numel || copies->at[next + n].numel == 0))
         sum += copies->at[next + n++].numel;
-    return sum == numel ? n : 0;
+    return sum == numel || sum == 0 ? n : 0;
 }
 
 typedef ARRAY(struct planned) planned_array;
@@ -197,10 +207,8 @@ static int plan_bucket(struct maker *m, const struct start *start, planned_array
     struct rank_build *rank = m->rank;
     const struct local_collective *coll = &rank->collectives.at[start->collective];
     uint64_t item_bytes = coll->numel ? coll->size_bytes / coll->numel : 4;
-    while (m->next_in < m->in.n && m->in.at[m->next_in].used)
-        m->next_in++;
     size_t n_in = take_copies(&m->in, m->next_in, coll->numel, start->start_ns);
-    size_t n_out = take_copies(&m->out, m->next_out, coll->numel, INT64_MAX);
+    size_t n_out = coll->numel ? take_copies(&m->out, m->next_out, coll->numel, INT64_MAX) : 0;
     uint32_t use = NO_ID;
     if (n_out > 0)
         use = first_use(rank, m->out.at[m->next_out].first);
@@ -248,8 +256,10 @@ int build_tensors(struct rank_build *rank, struct dpro_error *err)
     size_t n = 0;
     planned_array plan = {0};
     int status = 0;
-    if (collect_copies(rank, NAME_BUCKET_IN, &m.in) < 0 ||
-        collect_copies(rank, NAME_BUCKET_OUT, &m.out) < 0 || collect_buckets(rank, &starts, &n) < 0)
+    if (collect_copies(rank, NAME_BUCKET_IN, 0, &m.in) < 0 ||
+        (m.in.n == 0 && collect_copies(rank, NAME_ACCUMULATE, NAME_BACKWARD, &m.in) < 0) ||
+        collect_copies(rank, NAME_BUCKET_OUT, 0, &m.out) < 0 ||
+        collect_buckets(rank, &starts, &n) < 0)
         status = -1;
     for (size_t i = 0; i < n && status == 0; i++)
         status = plan_bucket(&m, &starts[i], &plan);

@@ -5,7 +5,12 @@
  * one for each measured iteration, with the durations and gaps that all ranks had in it, so that
  * what the ranks had in common stays in common and the slowest of noisy ranks is as slow as it
  * was; and one more with mean durations, so that the last one that counts is also followed by
- * another. Then, if asked for, copies in which each rank draws its iteration by itself. */
+ * another. Where the recording began with the first of them, all that laps over from the swing is
+ * let run dry before it, as it was then: a CPU that runs ahead of its GPU has yet to get ahead.
+ * Then, if asked for, copies in which each rank draws its iteration by itself.
+ *
+ * To predict an iteration that is left out, it runs with the mean of the others after the up to
+ * three iterations that came before it. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,7 +20,7 @@
 #include "base/map.h"
 #include "replay/replay.h"
 
-enum { N_WARM_UP = 2, N_AFTER = 1, LEAST_COPIES = 8, COPIES_OF_MEAN = 4 };
+enum { N_WARM_UP = 2, N_AFTER = 1, N_BEFORE = 3, COPIES_OF_MEAN = 4 };
 
 #define MEAN  UINT32_MAX /* instead of a sample */
 #define DRAWN (UINT32_MAX - 1)
@@ -44,12 +49,17 @@ struct chain {
     struct delays delays;
     uint32_t *samples; /* those learnt from */
     uint32_t n_samples;
-    uint32_t n_main;   /* copies that the prediction is the mean of */
-    uint32_t n_kept;   /* warm-up, main, after: end times are kept for breakdown and path */
-    uint32_t n_copies; /* and the drawn ones */
-    bool only_time;    /* nothing is kept but what the iteration times need */
+    uint32_t first_sample; /* of the first copy after warm-up; the others follow in order */
+    bool drains;           /* before that copy everything runs dry */
+    uint32_t n_main;       /* copies that the prediction is the mean of, or the last of them if one
+                              sample is left out */
+    uint32_t n_kept;       /* warm-up, main, after: end times are kept for breakdown and path */
+    uint32_t n_copies;     /* and the drawn ones */
+    uint32_t n_closed;
+    bool only_time; /* nothing is kept but what the iteration times need */
     struct durations mean,
         *of_sample;             /* changed by delays or by leaving one out; made on first use */
+    int64_t *draining_gap_ns;   /* of the last warm-up copy, if it drains */
     struct durations *drawn;    /* by copy - n_kept, while open */
     int64_t *boundary_ns;       /* [copy * n_ranks + rank index]: ends of iterations */
     struct replay_copy *copies; /* the first n_kept */
@@ -103,6 +113,30 @@ static void get_mean(const struct chain *c, const int64_t **dur_ns, const int64_
 {
     *dur_ns = c->mean.dur_ns ? c->mean.dur_ns : c->g->dur_ns;
     *gap_ns = c->mean.gap_ns ? c->mean.gap_ns : c->g->gap_ns;
+}
+
+/* Mean gaps, but for so long a pause at each rank's boundary that all else comes to an end in it.
+ */
+static int make_draining(struct chain *c)
+{
+    const int64_t *dur, *gap;
+    uint32_t n = c->g->n_ops;
+    int64_t pause = 0;
+    get_mean(c, &dur, &gap);
+    c->draining_gap_ns = calloc((size_t)n + 1, sizeof *c->draining_gap_ns);
+    if (!c->draining_gap_ns)
+        return -1;
+    for (uint32_t op = 0; op < n; op++) {
+        c->draining_gap_ns[op] = gap ? gap[op] : 0;
+        pause = time_add(pause, time_add(dur[op], c->draining_gap_ns[op]));
+    }
+    if (pause > INT64_MAX / 8)
+        pause = INT64_MAX / 8; /* hostile durations: leave room for what follows */
+    for (uint32_t r = 0; r < c->g->n_ranks; r++)
+        if (c->g->ranks[r].boundary != DPRO_NO_OP)
+            c->draining_gap_ns[c->g->ranks[r].boundary] =
+                time_add(c->draining_gap_ns[c->g->ranks[r].boundary], pause);
+    return 0;
 }
 
 static int get_sample(struct chain *c, uint32_t s, const int64_t **dur_ns, const int64_t **gap_ns)
@@ -160,7 +194,20 @@ static uint32_t sample_of(const struct chain *c, uint32_t copy)
     if (c->g->single_iteration || copy < N_WARM_UP || copy >= N_WARM_UP + c->n_main ||
         c->n_samples == 0)
         return MEAN;
-    return c->samples[(copy - N_WARM_UP) % c->n_samples];
+    uint32_t sample = c->first_sample + copy - N_WARM_UP;
+    return sample + 1 == c->options->skip_sample ? MEAN : sample;
+}
+
+/* The last copy that replays the sample which the graph shows. */
+static uint32_t shown_copy(const struct chain *c)
+{
+    if (c->g->single_iteration)
+        return 0;
+    uint32_t last = N_WARM_UP + c->n_main - 1;
+    for (uint32_t copy = last; c->n_samples && copy >= N_WARM_UP; copy--)
+        if (sample_of(c, copy) == c->g->shown_sample)
+            return copy;
+    return last;
 }
 
 /* ---- what the engine calls ---- */
@@ -177,6 +224,8 @@ static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int
         rc = get_drawn(c, copy, dur_ns, gap_ns);
     else
         rc = get_sample(c, sample, dur_ns, gap_ns);
+    if (c->drains && copy == N_WARM_UP - 1)
+        *gap_ns = c->draining_gap_ns;
     return rc < 0 ? dpro_error_nomem(err) : 0;
 }
 
@@ -206,12 +255,20 @@ static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *er
             if (copy->end_ns[op] > *end)
                 *end = copy->end_ns[op];
     }
-    if (g->single_iteration) /* one copy */
+    if (c->options->sink.progress)
+        c->options->sink.progress(c->options->sink.arg, "replay", "iterations", ++c->n_closed,
+                                  c->n_copies);
+    if (g->single_iteration)
         find_makespan(c, copy);
     if (copy->number < c->n_kept && !c->only_time) {
         c->copies[copy->number] = *copy;
         copy->end_ns = NULL;
-        copy->device_prev = NULL;
+        /* the critical path hardly ever goes back further than the copy before */
+        uint32_t shown = shown_copy(c);
+        if (copy->number + 2 < shown || copy->number > shown + 1)
+            c->copies[copy->number].device_prev = NULL;
+        else
+            copy->device_prev = NULL;
     } else if (copy->number >= c->n_kept && c->n_samples) {
         struct durations *drawn = &c->drawn[copy->number - c->n_kept];
         free(drawn->dur_ns);
@@ -254,9 +311,12 @@ static int plan_copies(struct chain *c, struct dpro_error *err)
     if (g->single_iteration) {
         c->n_main = c->n_kept = 1;
     } else {
-        c->n_main = COPIES_OF_MEAN;
-        if (c->n_samples)
-            c->n_main = (LEAST_COPIES + c->n_samples - 1) / c->n_samples * c->n_samples;
+        c->n_main = c->n_samples ? n : COPIES_OF_MEAN;
+        if (skip) {
+            c->first_sample = skip > N_BEFORE ? skip - 1 - N_BEFORE : 0;
+            c->n_main = skip - c->first_sample;
+        }
+        c->drains = c->n_samples && g->sample_follows && !g->sample_follows[c->first_sample];
         c->n_kept = N_WARM_UP + c->n_main + N_AFTER;
     }
     if (n_drawn > 1000000)
@@ -267,7 +327,8 @@ static int plan_copies(struct chain *c, struct dpro_error *err)
     c->copies = calloc(c->n_kept, sizeof *c->copies);
     c->boundary_ns = calloc((size_t)c->n_copies * g->n_ranks + 1, sizeof *c->boundary_ns);
     c->release_ns = calloc((size_t)g->n_ranks + 1, sizeof *c->release_ns);
-    if (!c->drawn || !c->copies || !c->boundary_ns || !c->release_ns || make_mean(c) < 0)
+    if (!c->drawn || !c->copies || !c->boundary_ns || !c->release_ns || make_mean(c) < 0 ||
+        (c->drains && make_draining(c) < 0))
         return dpro_error_nomem(err);
     int64_t earliest = 0;
     for (uint32_t r = 0; r < g->n_ranks; r++)
@@ -311,6 +372,7 @@ static void chain_fini(struct chain *c)
     }
     free(c->mean.dur_ns);
     free(c->mean.gap_ns);
+    free(c->draining_gap_ns);
     free(c->of_sample);
     free(c->samples);
     free(c->drawn);
@@ -398,17 +460,6 @@ static int64_t latest_boundary(const struct chain *c, uint32_t copy, uint32_t *r
     return c->g->n_ranks ? ends[*rank] : 0;
 }
 
-static uint32_t shown_copy(const struct chain *c)
-{
-    if (c->g->single_iteration)
-        return 0;
-    uint32_t last = N_WARM_UP + c->n_main - 1;
-    for (uint32_t copy = last; c->n_samples && copy >= N_WARM_UP; copy--)
-        if (sample_of(c, copy) == c->g->shown_sample)
-            return copy;
-    return last;
-}
-
 static uint32_t last_of(const struct replay_copy *copy, uint32_t first, uint32_t n)
 {
     uint32_t last = first;
@@ -436,6 +487,12 @@ static void fill_periods(const struct chain *c, int64_t *iterations_ns)
             c->g->single_iteration ? c->last_ns - c->first_ns : period(c, N_WARM_UP + i);
 }
 
+static int64_t predicted_ns(const struct chain *c, const int64_t *iterations_ns)
+{
+    return c->options->skip_sample ? iterations_ns[c->n_main - 1]
+                                   : mean_ns(iterations_ns, c->n_main);
+}
+
 static int fill_iterations(const struct chain *c, struct dpro_replay *r)
 {
     uint32_t n_drawn = c->n_copies - c->n_kept;
@@ -449,7 +506,7 @@ static int fill_iterations(const struct chain *c, struct dpro_replay *r)
     for (uint32_t i = 0; i < r->n_sorted; i++)
         r->sorted_ns[i] = n_drawn ? period(c, c->n_kept + i) : r->iterations_ns[i];
     qsort(r->sorted_ns, r->n_sorted, sizeof *r->sorted_ns, compare_ns);
-    r->iteration_ns = mean_ns(r->iterations_ns, r->n_iterations);
+    r->iteration_ns = predicted_ns(c, r->iterations_ns);
     return 0;
 }
 
@@ -526,7 +583,7 @@ int replay_predict(const struct dpro_graph *graph, const struct dpro_replay_opti
         goto out;
     }
     fill_periods(&chain, iterations_ns);
-    *iteration_ns = mean_ns(iterations_ns, chain.n_main);
+    *iteration_ns = predicted_ns(&chain, iterations_ns);
     free(iterations_ns);
 out:
     chain_fini(&chain);

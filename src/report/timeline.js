@@ -34,17 +34,12 @@ function undelta(list) {
   return out;
 }
 
-/* The profiler names most threads by their number, which stands there already. */
-function tidyDevice(name) {
-  return name.replace(/^thread (\d+) \((.*)\) thread \1$/, "$2 thread $1");
-}
-
 /* Turns the page's columns into tracks and ops. */
 function decodeData(data) {
   const ops = data.ops, n = ops.name.length;
   const zeros = new Uint8Array(n);
   const model = {
-    strings: data.strings, kinds: data.kinds, devices: data.devices.map(([rank, kind, name]) => [rank, kind, tidyDevice(name)]), nOps: n,
+    strings: data.strings, kinds: data.kinds, devices: data.devices, nOps: n,
     opName: ops.name, opKind: ops.kind, opDevice: ops.device,
     opGap: ops.gap || zeros, opBytes: ops.bytes || zeros, opTensor: ops.tensor || zeros,
     tracks: [], critical: new Uint8Array(n),

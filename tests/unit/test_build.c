@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,6 +45,21 @@ static void test_an_iteration_reaches_to_the_next_mark(void **state)
     assert_int_equal(measured[0], 1000 * US);
     assert_int_equal(measured[1], 1000 * US);
     assert_int_equal(measured[2], 902 * US);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_step_number_beyond_64_bits_is_no_trouble(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 2; i++) {
+        trace_text_cpu(t, "user_annotation", "ProfilerStep#99999999999999999999999", 1, 1000 * i,
+                       900, "");
+        trace_text_cpu(t, "cpu_op", "aten::mm", 1, 1000 * i + 10, 100, "");
+    }
+    struct dpro_graph *g = trace_text_graph();
+    uint32_t n;
+    assert_int_equal(dpro_graph_measured_ns(g, &n)[0], 900 * US);
     dpro_graph_destroy(g);
 }
 
@@ -225,6 +241,57 @@ static void test_a_stream_wait_orders_work_of_two_streams(void **state)
     dpro_graph_destroy(g);
 }
 
+/* A CPU that launches `n` kernels of 10 us an iteration, one a microsecond, until the queue of 1022
+ * is full; from then on each call returns when the oldest kernel is done. */
+static void write_full_queue(struct trace_text *t, int n, int iterations)
+{
+    int64_t *ends = calloc((size_t)n * (size_t)iterations, sizeof *ends), now = 0, gpu = 0;
+    assert_non_null(ends);
+    for (int k = 0; k < n * iterations; k++) {
+        if (k % n == 0)
+            trace_text_step(t, k / n, now, 1); /* reaches to the next mark */
+        int64_t call = now++;
+        if (k >= 1022 && ends[k - 1022] + 1 > now)
+            now = ends[k - 1022] + 1;
+        gpu = gpu > now + 1 ? gpu : now + 1;
+        trace_text_kernel(t, "gemm", 1, call, now - call, 7, gpu, 10, "");
+        gpu = ends[k] = gpu + 10;
+    }
+    trace_text_step(t, iterations, now, 1); /* cuts the last one */
+    trace_text_cpu(t, "cpu_op", "aten::end", 1, now, 1, "");
+    free(ends);
+}
+
+static int64_t replayed_ns(const struct dpro_graph *g, const char *delay)
+{
+    struct dpro_replay_options options = {.delays = &delay, .n_delays = delay ? 1 : 0};
+    struct dpro_replay *replay = NULL;
+    struct dpro_error err = {0};
+    if (dpro_replay_run(g, &options, &replay, &err) < 0)
+        fail_msg("%s", err.text);
+    uint32_t n;
+    int64_t last = dpro_replay_iterations_ns(replay, &n)[4];
+    dpro_replay_destroy(replay);
+    return last;
+}
+
+static void test_a_full_launch_queue_makes_the_cpu_as_slow_as_its_gpu(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    write_full_queue(t, 1200, 6);
+    struct dpro_graph *g = trace_text_graph();
+    /* waiting for room is no duration: the mean call is a microsecond of work */
+    int64_t sum = 0;
+    for (int i = 0; i < 1200; i++)
+        sum += op_of(g, 0, "cudaLaunchKernel", i).dur_ns;
+    assert_true(sum < 1200 * 2 * US);
+    assert_in_range(replayed_ns(g, NULL), 11900 * US, 12100 * US);
+    assert_in_range(replayed_ns(g, "GPU=2"), 23800 * US, 24200 * US);
+    assert_in_range(replayed_ns(g, "GPU=0.5"), 5900 * US, 6200 * US);
+    dpro_graph_destroy(g);
+}
+
 static void test_backward_is_handed_to_its_thread_and_back(void **state)
 {
     (void)state;
@@ -376,6 +443,76 @@ static void test_bucket_copies_give_each_gradient_its_bucket(void **state)
     dpro_graph_destroy(g);
 }
 
+static void test_accumulated_gradients_stand_for_copies_where_there_are_none(void **state)
+{
+    (void)state;
+    const char *grad = "torch::autograd::AccumulateGrad";
+    struct trace_text *t = trace_text_begin(0, 2);
+    for (int i = 0; i < 2; i++) {
+        int64_t at = 2000 * i;
+        trace_text_step(t, i, at, 2000);
+        trace_text_cpu(t, "cpu_op", grad, 1, at + 110, 20, "");
+        trace_text_cpu(t, "cpu_op", grad, 1, at + 140, 20, "");
+        trace_text_cpu(t, "user_annotation", "nccl:all_reduce", 1, at + 170, 20, "");
+        trace_text_kernel(t, ALL_REDUCE, 1, at + 172, 5, 20, at + 180, 100, "");
+        trace_text_cpu(t, "cpu_op", grad, 1, at + 200, 20, "");
+        trace_text_cpu(t, "user_annotation", "nccl:all_reduce", 1, at + 230, 20, "");
+        trace_text_kernel(t, ALL_REDUCE, 1, at + 232, 5, 20, at + 300, 100, "");
+        trace_text_cpu(t, "cpu_op", "autograd::engine::evaluate_function: XBackward0", 1, at + 260,
+                       20, "");
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(g->n_tensors, 3);
+    assert_int_equal(g->tensors[0].collective, g->tensors[1].collective);
+    assert_int_not_equal(g->tensors[0].collective, g->tensors[2].collective);
+    for (int i = 0; i < 3; i++)
+        assert_true(trace_text_edge(g, trace_text_op(g, 0, grad, i), g->tensors[i].in, 0));
+    dpro_graph_destroy(g);
+}
+
+/* ---- execution traces ---- */
+
+/* Two ops on two threads, the second long after the first; `slow` stretches the first. */
+static void window_of_two_ops(struct trace_text *t, int64_t at, int step, int64_t slow, int record)
+{
+    char args[80];
+    trace_text_step(t, step, at, 1000 + slow);
+    snprintf(args, sizeof args, "\"Record function id\": %d", record);
+    trace_text_cpu(t, "cpu_op", "aten::mul", 1, at + 10, 100 + slow, args);
+    snprintf(args, sizeof args, "\"Record function id\": %d", record + 1);
+    trace_text_cpu(t, "cpu_op", "aten::sum", 3, at + 300 + slow, 50, args);
+    trace_text_cpu(t, "cpu_op", "aten::neg", 1, at + 150 + slow, 40, ""); /* would be guessed */
+    trace_text_cpu(t, "cpu_op", "aten::relu", 1, at + 200 + slow, 300, "");
+}
+
+static void test_times_come_from_one_window_and_data_edges_from_the_other(void **state)
+{
+    (void)state;
+    struct trace_text *timing = trace_text_begin(0, 1);
+    for (int i = 0; i < 3; i++)
+        window_of_two_ops(timing, 1000 * i, i, 0, 0);
+    struct trace_text *window = trace_text_window(0, 1, "rank0_with_et.json");
+    window_of_two_ops(window, 90000, 7, 500, 11);
+    struct trace_text *et = trace_text_execution("et_rank0.json");
+    /* aten::mul writes storage 5, aten::sum reads it */
+    trace_text_node(et, "{\"name\": \"aten::mul\", \"id\": 1, \"rf_id\": 11, \"parent\": 0, "
+                        "\"inputs\": [[1, 4, 0, 10, 4, \"cpu\"]], "
+                        "\"outputs\": [[2, 5, 0, 10, 4, \"cpu\"]]}");
+    trace_text_node(et, ",{\"name\": \"aten::sum\", \"id\": 2, \"rf_id\": 12, \"parent\": 0, "
+                        "\"inputs\": [[2, 5, 0, 10, 4, \"cpu\"]], "
+                        "\"outputs\": [[3, 6, 0, 1, 4, \"cpu\"]]}");
+    struct dpro_graph *g = trace_text_graph();
+    uint32_t n;
+    const int64_t *measured = dpro_graph_measured_ns(g, &n);
+    assert_int_equal(n, 3);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(measured[i], 1000 * US);
+    dpro_op_id mul = trace_text_op(g, 0, "aten::mul", 0), sum = trace_text_op(g, 0, "aten::sum", 0);
+    assert_int_equal(dpro_graph_op(g, mul).dur_ns, 100 * US);
+    assert_true(trace_text_edge(g, mul, sum, 0));
+    dpro_graph_destroy(g);
+}
+
 /* ---- alignment of iterations ---- */
 
 static uint32_t longest_common(const uint64_t *a, uint32_t n, const uint64_t *b, uint32_t m)
@@ -472,6 +609,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_iteration_reaches_to_the_next_mark),
+        cmocka_unit_test(test_a_step_number_beyond_64_bits_is_no_trouble),
         cmocka_unit_test(test_marks_of_the_gpu_are_not_counted_twice),
         cmocka_unit_test(test_without_marks_the_optimizer_cuts_iterations),
         cmocka_unit_test(test_without_any_mark_the_period_of_the_ops_cuts_iterations),
@@ -482,12 +620,15 @@ int main(void)
         cmocka_unit_test(test_a_synchronize_call_is_only_what_is_left_after_its_work),
         cmocka_unit_test(test_a_blocking_copy_holds_its_thread_until_it_is_done),
         cmocka_unit_test(test_a_stream_wait_orders_work_of_two_streams),
+        cmocka_unit_test(test_a_full_launch_queue_makes_the_cpu_as_slow_as_its_gpu),
         cmocka_unit_test(test_backward_is_handed_to_its_thread_and_back),
         cmocka_unit_test(test_a_collective_is_waiting_then_transfer),
         cmocka_unit_test(test_a_clock_that_is_off_is_found_from_the_ends),
         cmocka_unit_test(test_collectives_that_disagree_are_not_joined),
         cmocka_unit_test(test_missing_ranks_are_said_to_be_assumed),
         cmocka_unit_test(test_bucket_copies_give_each_gradient_its_bucket),
+        cmocka_unit_test(test_accumulated_gradients_stand_for_copies_where_there_are_none),
+        cmocka_unit_test(test_times_come_from_one_window_and_data_edges_from_the_other),
         cmocka_unit_test(test_sequences_are_aligned_by_their_longest_common_part),
         cmocka_unit_test(test_sequences_too_different_for_that_still_go_forward),
         cmocka_unit_test(test_names_tell_what_a_call_is),

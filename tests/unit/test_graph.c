@@ -127,6 +127,22 @@ static void test_a_cycle_through_the_next_iteration_is_fine(void **state)
     dpro_graph_destroy(g);
 }
 
+static void test_an_op_that_waits_for_nothing_waits_for_the_boundary(void **state)
+{
+    (void)state;
+    uint32_t n;
+    struct dpro_graph *g = graph_of("a:1 -> e* => a; stray:1; other:1#1");
+    assert_int_equal(dpro_graph_n_edges(g), 3);
+    const dpro_op_id *succ = dpro_graph_successors(g, op_named(g, "e"), 1, &n);
+    assert_int_equal(n, 2);
+    assert_int_equal(succ[1], op_named(g, "stray"));
+    dpro_graph_destroy(g);
+    g = graph_of("a:1 -> e*; stray:1");
+    assert_int_equal(dpro_graph_n_edges(g), 1);
+    assert_true(g->single_iteration);
+    dpro_graph_destroy(g);
+}
+
 static void test_ids_out_of_range_and_scattered_ranks_are_refused(void **state)
 {
     (void)state;
@@ -186,6 +202,7 @@ int main(void)
         cmocka_unit_test(test_fields_that_no_op_uses_take_no_memory),
         cmocka_unit_test(test_a_cycle_within_an_iteration_is_refused),
         cmocka_unit_test(test_a_cycle_through_the_next_iteration_is_fine),
+        cmocka_unit_test(test_an_op_that_waits_for_nothing_waits_for_the_boundary),
         cmocka_unit_test(test_ids_out_of_range_and_scattered_ranks_are_refused),
         cmocka_unit_test(test_negative_and_huge_times_are_clamped),
         cmocka_unit_test(test_an_empty_graph_is_a_graph),

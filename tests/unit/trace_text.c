@@ -25,7 +25,7 @@ static struct trace_text texts[MAX_RANKS];
 static int n_texts;
 static char folder[64];
 
-struct trace_text *trace_text_begin(int rank, int world_size)
+static struct trace_text *begin(const char *name)
 {
     if (n_texts == 0) {
         strcpy(folder, "/tmp/dpro-graph-XXXXXX");
@@ -34,9 +34,34 @@ struct trace_text *trace_text_begin(int rank, int world_size)
     assert_true(n_texts < MAX_RANKS);
     struct trace_text *text = &texts[n_texts++];
     text->correlation = 0;
-    snprintf(text->path, sizeof text->path, "%s/rank%d.json", folder, rank);
+    snprintf(text->path, sizeof text->path, "%s/%s", folder, name);
     text->file = fopen(text->path, "w");
     assert_non_null(text->file);
+    return text;
+}
+
+struct trace_text *trace_text_begin(int rank, int world_size)
+{
+    char name[40];
+    snprintf(name, sizeof name, "rank%d.json", rank);
+    return trace_text_window(rank, world_size, name);
+}
+
+struct trace_text *trace_text_execution(const char *name)
+{
+    struct trace_text *text = begin(name);
+    fputs("{\"schema\": \"1.0.1\", \"pid\": 100, \"nodes\": [\n", text->file);
+    return text;
+}
+
+void trace_text_node(struct trace_text *text, const char *json)
+{
+    fputs(json, text->file);
+}
+
+struct trace_text *trace_text_window(int rank, int world_size, const char *name)
+{
+    struct trace_text *text = begin(name);
     fprintf(text->file,
             "{\"schemaVersion\": 1, \"distributedInfo\": {\"backend\": \"nccl\", \"rank\": %d, "
             "\"world_size\": %d}, \"traceEvents\": [\n"

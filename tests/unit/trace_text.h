@@ -14,6 +14,14 @@ struct trace_text; /* one rank's file, being written */
 /* Begins the file of `rank`; all ranks begun before trace_text_graph belong to one trace. */
 struct trace_text *trace_text_begin(int rank, int world_size);
 
+/* Begins another file of the rank, a later window of the same process. */
+struct trace_text *trace_text_window(int rank, int world_size, const char *name);
+
+/* Begins a file with an execution trace of the rank's process; nodes are added as JSON objects,
+ * each but the first with a comma before it. */
+struct trace_text *trace_text_execution(const char *name);
+void trace_text_node(struct trace_text *text, const char *json);
+
 /* A span on a CPU thread; `args` is JSON members to add, "" for none. */
 void trace_text_cpu(struct trace_text *text, const char *category, const char *name, int thread,
                     int64_t start, int64_t dur, const char *args);

@@ -1,0 +1,163 @@
+/* tests/unit/test_nomem.c: whichever allocation fails, building and replaying a graph says so,
+ * leaks nothing (the address sanitizer looks) and changes no output. malloc and kin are wrapped by
+ * the linker. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "graph/builder.h"
+#include "replay/replay.h"
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *at, size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *at, size_t size);
+
+static atomic_long n_left = -1; /* allocations until the one that fails; negative: none fails */
+
+static bool fails(void)
+{
+    return n_left >= 0 && atomic_fetch_sub(&n_left, 1) == 0;
+}
+
+void *__wrap_malloc(size_t size)
+{
+    return fails() ? NULL : __real_malloc(size);
+}
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+    return fails() ? NULL : __real_calloc(n, size);
+}
+
+void *__wrap_realloc(void *at, size_t size)
+{
+    return fails() ? NULL : __real_realloc(at, size);
+}
+
+static int add_all(struct dpro_graph_builder *b)
+{
+    static const enum dpro_op_kind kinds[] = {DPRO_OP_FW, DPRO_OP_BW, DPRO_OP_COLLECTIVE,
+                                              DPRO_OP_BARRIER};
+    int64_t rc = 0;
+    for (int rank = 0; rank < 2 && rc >= 0; rank++)
+        rc = dpro_graph_add_device(b, DPRO_DEVICE_CPU_THREAD, rank, "thread");
+    for (uint32_t op = 0; op < 80 && rc >= 0; op++) {
+        struct dpro_op add = {.kind = kinds[op % 4],
+                              .rank = (int)(op / 40),
+                              .device = op % 4 < 2 ? op / 40 : DPRO_NO_DEVICE,
+                              .name = "op",
+                              .dur_ns = op + 1,
+                              .gap_ns = op == 30,
+                              .tensor = op == 50 ? "w" : NULL};
+        rc = dpro_graph_add_op(b, &add);
+        if (rc >= 0 && op % 40)
+            rc = dpro_graph_add_edge(b, op - 1, op, 0);
+        if (rc >= 0 && op % 40 == 39)
+            rc = dpro_graph_add_edge(b, op, op - 39, 1);
+        if (rc >= 0 && op % 40 == 39)
+            graph_builder_flag(b, op, GRAPH_OP_BOUNDARY);
+    }
+    if (rc >= 0)
+        rc = dpro_graph_add_edge(b, 42, 3, 0); /* not in the order of ids */
+    return rc < 0 ? (int)rc : 0;
+}
+
+static int build(struct dpro_graph **graph, struct dpro_error *err)
+{
+    struct dpro_graph_builder *b = dpro_graph_builder_create(err);
+    if (!b)
+        return DPRO_ENOMEM;
+    int rc = add_all(b);
+    if (rc == 0)
+        rc = dpro_graph_finish(b, graph, err);
+    dpro_graph_builder_destroy(b);
+    return rc;
+}
+
+static void add_samples(struct dpro_graph *g)
+{
+    g->n_samples = 3;
+    g->sample_dur_ns = arena_array(&g->arena, 3 * g->n_ops, sizeof(int64_t));
+    g->measured_ns = arena_array(&g->arena, 3, sizeof(int64_t));
+    for (uint32_t i = 0; i < 3 * g->n_ops; i++)
+        g->sample_dur_ns[i] = i % 17;
+    for (uint32_t s = 0; s < 3; s++)
+        g->measured_ns[s] = 700;
+}
+
+static int replay(const struct dpro_graph *g, int engine, struct dpro_error *err)
+{
+    const char *delays[] = {"FW=2", "op@1=+0.001"};
+    struct dpro_replay_options options = {.engine = (enum dpro_engine)engine,
+                                          .samples = 3,
+                                          .skip_sample = 2,
+                                          .delays = delays,
+                                          .n_delays = 2};
+    struct dpro_replay *r = NULL;
+    int rc = dpro_replay_run(g, &options, &r, err);
+    assert_true((rc == 0) == (r != NULL));
+    dpro_replay_destroy(r);
+    return rc;
+}
+
+static void test_building_survives_any_failed_allocation(void **state)
+{
+    (void)state;
+    int rc = DPRO_ENOMEM;
+    for (long n = 0; rc != 0; n++) {
+        struct dpro_graph *g = NULL;
+        struct dpro_error err = {0};
+        n_left = n;
+        rc = build(&g, &err);
+        n_left = -1;
+        assert_true(rc == 0 || rc == DPRO_ENOMEM);
+        assert_true((rc == 0) == (g != NULL));
+        dpro_graph_destroy(g);
+    }
+}
+
+static void test_replaying_survives_any_failed_allocation(void **state)
+{
+    (void)state;
+    struct dpro_graph *g = NULL;
+    struct dpro_error err;
+    assert_int_equal(build(&g, &err), 0);
+    add_samples(g);
+    static struct graph_collective lone = {.meet = DPRO_NO_OP}; /* else there is no Daydream */
+    g->collectives = &lone;
+    g->n_collectives = 1;
+    for (int what = 0; what < 4; what++) {
+        int rc = DPRO_ENOMEM;
+        long n = 0;
+        for (; rc != 0; n++) {
+            struct dpro_validation v;
+            struct dpro_daydream d;
+            err = (struct dpro_error){0};
+            n_left = n;
+            rc = what < 2    ? replay(g, what, &err)
+                 : what == 2 ? dpro_replay_validate(g, NULL, &v, &err)
+                             : dpro_replay_daydream(g, 1e9, &d, &err);
+            n_left = -1;
+            assert_true(rc == 0 || (rc == DPRO_ENOMEM && err.code == DPRO_ENOMEM));
+        }
+        assert_true(n > 20); /* the wrapping works */
+    }
+    dpro_graph_destroy(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_building_survives_any_failed_allocation),
+        cmocka_unit_test(test_replaying_survives_any_failed_allocation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

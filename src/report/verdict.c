@@ -226,7 +226,8 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
     if (say_doubt(f, line))
         return;
     int64_t most = f->exposed_ns > f->wait_ns ? f->exposed_ns : f->wait_ns;
-    most = f->idle_ns > most ? f->idle_ns : most;
+    if (facts_pct(f->idle_ns, f->predicted_ns) >= 10) /* a little is in every job */
+        most = f->idle_ns > most ? f->idle_ns : most;
     most = f->input_ns > most ? f->input_ns : most;
     if (facts_pct(most, f->predicted_ns) < 5)
         say_cheaper(f, line);

@@ -4,6 +4,8 @@
 
 #include "cmd.h"
 
+#define GIST_COLUMNS 60
+
 static void print_words(const char *const *words, const char *separator)
 {
     for (size_t i = 0; words[i] != NULL; i++)
@@ -16,11 +18,28 @@ static void print_commands(void)
         printf("%s%s", i > 0 ? " " : "", cmd_table[i]->name);
 }
 
-/* The first line of a help text, fit for single quotes. */
+/* The beginning of a help text that says something by itself: all of a short one, else up to where
+ * the details start. */
+static size_t gist_length(const char *text)
+{
+    static const char *const details[] = {" (", "; ", ";\n", ": ", ":\n"};
+    size_t length = strlen(text);
+    for (size_t i = 0; length > GIST_COLUMNS && i < sizeof details / sizeof *details; i++) {
+        const char *detail = strstr(text, details[i]);
+        if (detail != NULL && (size_t)(detail - text) < length)
+            length = (size_t)(detail - text);
+    }
+    return length;
+}
+
+/* Fit for single quotes. */
 static void print_quoted(const char *text)
 {
-    for (const char *p = text; *p != '\0' && *p != '\n'; p++) {
-        if (*p == '\'')
+    const char *end = text + gist_length(text);
+    for (const char *p = text; p < end; p++) {
+        if (*p == '\n')
+            putchar(' ');
+        else if (*p == '\'')
             fputs("'\\''", stdout);
         else if (*p == '[' || *p == ']' || *p == ':') /* zsh reads these */
             printf("\\%c", *p);
@@ -166,8 +185,9 @@ static void print_zsh(void)
 static void fish_text(const char *text)
 {
     putchar('\'');
-    for (const char *p = text; *p != '\0' && *p != '\n'; p++)
-        printf(*p == '\'' || *p == '\\' ? "\\%c" : "%c", *p);
+    const char *end = text + gist_length(text);
+    for (const char *p = text; p < end; p++)
+        printf(*p == '\'' || *p == '\\' ? "\\%c" : "%c", *p == '\n' ? ' ' : *p);
     putchar('\'');
 }
 

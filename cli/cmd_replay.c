@@ -146,8 +146,9 @@ static bool read_percent(const char *text, void *field)
 #define AT(member) offsetof(struct values, member)
 static const struct opt replay_opts[] = {
     {"output", 'o', "DIR", opt_read_string, AT(output), "a folder",
-     "also write report.html, timeline.json.gz (for\nPerfetto) and replay.json into DIR", NULL,
-     OPT_COMPLETE_FOLDER},
+     "also write a page, a timeline and JSON into DIR:\nreport.html, timeline.json.gz (for "
+     "Perfetto),\nreplay.json",
+     NULL, OPT_COMPLETE_FOLDER},
     {"json", 0, NULL, opt_read_flag, AT(json), NULL, "print JSON (dpro.replay/1) and nothing else",
      NULL, OPT_COMPLETE_NOTHING},
     {"steps", 0, "A:B", read_steps, AT(steps), "A:B, A:, :B or A, iteration numbers with A <= B",
@@ -161,11 +162,9 @@ static const struct opt replay_opts[] = {
     {"delay", 0, "SPEC", read_delay, AT(delays),
      "KIND=RATIO, KIND=+MS, OP=RATIO or OP=+MS, any with @RANK before the =, such as 'BW=0.5' or "
      "'FW@1=+20'",
-     "what if ops took longer or shorter: KIND=RATIO or\nOP=RATIO times RATIO, OP=+MS each plus "
-     "MS, "
-     "KIND=+MS\nall of a rank together plus MS milliseconds; @RANK\nbefore the = for one rank "
-     "only; "
-     "may be repeated",
+     "what if ops took longer or shorter: KIND=RATIO or\nOP=RATIO times as long, OP=+MS each MS "
+     "milliseconds\nmore, KIND=+MS all of a rank's together; @RANK or\n@FIRST-LAST before the = "
+     "for some ranks only; may be\nrepeated",
      NULL, OPT_COMPLETE_NOTHING},
     {"samples", 0, "N", opt_read_u32, AT(samples), "a whole number",
      "also replay N iterations drawn from the measured\nones, for p50 and p95 (default: 0)", NULL,
@@ -173,8 +172,8 @@ static const struct opt replay_opts[] = {
     {"seed", 0, "N", opt_read_u64, AT(seed), "a whole number",
      "of those draws: equal seeds, equal results", NULL, OPT_COMPLETE_NOTHING},
     {"engine", 0, "NAME", read_engine, AT(engine), "event or fixed",
-     "event: decides the order on each device (default);\nfixed: decides it once, faster with many "
-     "samples",
+     "how the order on each device is decided: event, as\nit replays (default); fixed, once: "
+     "faster with many\nsamples",
      engines, OPT_COMPLETE_NOTHING},
     {"bandwidth", 0, "BW", read_bandwidth, AT(bandwidth_bytes_per_s),
      "a rate above 0 with its unit, such as 1gbit, 500mbit, 100Gbit/s or 12.5GB/s",
@@ -271,7 +270,7 @@ static int replay_paths(const struct values *values, const struct opt_list *path
     struct dpro_replay_options replay_options = plain;
     struct dpro_validation validation = {.method = "none"};
     struct dpro_daydream daydream;
-    struct dpro_report results = {.what_if = values->delays.n > 0};
+    struct dpro_report results = {.what_if = values->delays.n > 0, .n_samples = values->samples};
     struct dpro_trace *trace = NULL;
     struct dpro_graph *graph = NULL;
     struct dpro_replay *replay = NULL;

@@ -2,6 +2,7 @@
 #ifndef DPRO_REPORT_H
 #define DPRO_REPORT_H
 
+#include <stdint.h>
 #include <stdio.h>
 
 #include <dpro/graph.h>
@@ -19,6 +20,7 @@ struct dpro_report {
     const struct dpro_replay *replay;
     const struct dpro_validation *validation;
     const struct dpro_daydream *daydream; /* NULL: the trace has no communication */
+    uint32_t n_samples; /* drawn iterations that the percentiles are over; 0: the replayed ones */
     int what_if; /* 1: delays were applied, so predicted and measured are not to be compared */
 };
 

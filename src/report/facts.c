@@ -46,6 +46,7 @@ static void sum_predicted(struct report_facts *f)
     f->predicted_ns = dpro_replay_iteration_ns(r->replay);
     f->p50_ns = dpro_replay_percentile_ns(r->replay, 0.5);
     f->p95_ns = dpro_replay_percentile_ns(r->replay, 0.95);
+    f->n_drawn = r->graph->single_iteration ? 0 : r->n_samples; /* one leaves nothing to draw */
     if (f->measured_ns <= 0)
         return;
     f->change_pct = facts_pct(f->predicted_ns - f->measured_ns, f->measured_ns);
@@ -86,9 +87,50 @@ static int sum_ranks(struct report_facts *f)
             f->straggler = t->waited_most_for;
         }
     }
+    for (uint32_t r = 0; rc == 0 && r < f->n_ranks; r++) {
+        const struct dpro_rank_time *t = &f->ranks[r].time;
+        f->exposed_ns += t->exposed_communication_ns / f->n_ranks;
+        f->wait_ns += t->wait_for_peers_ns / f->n_ranks;
+        f->idle_ns += t->idle_ns / f->n_ranks;
+        f->input_ns += t->input_ns / f->n_ranks;
+    }
     map_fini(&index);
     free(waited_for);
     return rc;
+}
+
+static void sum_shown(struct report_facts *f)
+{
+    const struct dpro_graph *g = f->report->graph;
+    f->shown =
+        g->sample_number && g->shown_sample < g->n_samples ? g->sample_number[g->shown_sample] : -1;
+    int64_t first = INT64_MAX, last = INT64_MIN;
+    for (uint32_t r = 0; g->single_iteration && r < g->n_ranks; r++) {
+        first = g->ranks[r].offset_ns < first ? g->ranks[r].offset_ns : first;
+        last = g->ranks[r].offset_ns > last ? g->ranks[r].offset_ns : last;
+    }
+    f->apart_ns = last > first ? last - first : 0;
+}
+
+/* The critical path of a job whose GPUs are busy runs along the CPU's calls that wait for them, so
+ * what to make cheaper is asked of all GPU ops. */
+static int find_busiest(struct report_facts *f)
+{
+    const struct dpro_graph *g = f->report->graph;
+    int64_t *sum = f->has_gpu ? calloc(g->names.n + 1, sizeof *sum) : NULL;
+    if (!sum)
+        return f->has_gpu ? -1 : 0;
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if ((g->flags[op] & GRAPH_OP_GPU) && g->kind[op] <= DPRO_OP_UPDATE)
+            sum[g->name[op]] += g->dur_ns[op];
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (sum[g->name[op]] > f->busiest_ns) {
+            f->busiest_ns = sum[g->name[op]];
+            f->busiest = strtab_get(&g->names, g->name[op]);
+        }
+    f->busiest_ns /= f->n_ranks ? f->n_ranks : 1;
+    free(sum);
+    return 0;
 }
 
 static int compare_names(const void *a, const void *b)
@@ -115,6 +157,8 @@ static int sum_path(struct report_facts *f)
         struct dpro_op op = dpro_graph_op(g, c->op);
         f->kind_ns[op.kind] += c->dur_ns;
         f->gap_ns += c->gap_ns;
+        if (c->gap_ns > f->path[f->longest_gap].gap_ns)
+            f->longest_gap = i;
         f->ranks[g->rank[c->op]].path_ns += c->dur_ns + c->gap_ns;
         if (op.device != DPRO_NO_DEVICE &&
             dpro_graph_device(g, op.device).kind == DPRO_DEVICE_CPU_THREAD)
@@ -152,11 +196,14 @@ int facts_init(struct report_facts *f, const struct dpro_report *report, struct 
         rc = sum_ranks(f);
     if (rc == 0)
         rc = sum_path(f);
+    if (rc == 0)
+        rc = find_busiest(f);
     if (rc < 0) {
         facts_fini(f);
         return dpro_error_nomem(err);
     }
     sum_predicted(f);
+    sum_shown(f);
     verdict_write(f);
     return 0;
 }
@@ -179,6 +226,12 @@ char *facts_time(char out[TIME_TEXT], int64_t ns)
     int n = writer_format_fixed(out, TIME_TEXT - 4, seconds ? ms / 1000 : ms, digits);
     memcpy(out + (n < 0 ? 0 : n), seconds ? " s" : " ms", seconds ? 3 : 4);
     return out;
+}
+
+bool facts_launch_bound(const struct report_facts *f)
+{
+    return f->has_gpu && facts_pct(f->path_cpu_ns, f->path_ns) >= 40 &&
+           facts_pct(f->idle_ns, f->predicted_ns) >= 10 && f->idle_ns > f->input_ns;
 }
 
 const char *facts_kind_words(enum dpro_op_kind kind)
@@ -223,9 +276,12 @@ const char *facts_assumption(struct report_facts *f, size_t index, char *out, si
         if (f->n_measured == 0)
             return "Nothing was measured: op durations are what the trace gives.";
         snprintf(out, size,
-                 "Op durations are means over the %u measured iteration%s; the timeline shows one "
-                 "of them.",
-                 f->n_measured, f->n_measured == 1 ? "" : "s");
+                 f->n_measured == 1
+                     ? "Durations are those of the only measured iteration."
+                     : "Each of the %u measured iterations is replayed with its own durations, so "
+                       "the prediction is near their mean when the graph is right; the left-out "
+                       "error is the check.",
+                 f->n_measured);
         return out;
     case 1:
         return "A device (CPU thread, GPU stream, link direction) runs one op at a time, the one "
@@ -239,8 +295,8 @@ const char *facts_assumption(struct report_facts *f, size_t index, char *out, si
     case 4:
         if (world > (int)f->n_ranks)
             snprintf(out, size,
-                     "%u of %d ranks are in the trace; the others are taken to be neither faster "
-                     "nor slower than these.",
+                     "%u of %d ranks are in the trace; the others are taken to arrive at each "
+                     "collective as late as they did when it was measured.",
                      f->n_ranks, world);
         else
             snprintf(out, size, "Every rank of the job is in the trace (%u).", f->n_ranks);

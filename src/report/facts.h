@@ -38,6 +38,7 @@ struct report_facts {
     const int64_t *measured;                /* borrowed */
     int64_t measured_ns, median_ns, std_ns; /* -1: unknown */
     int64_t predicted_ns, p50_ns, p95_ns;   /* -1: unknown */
+    uint32_t n_drawn;                       /* what p50 and p95 are over; 0: the replayed ones */
     bool comparable;                        /* error_pct means something */
     double error_pct;                       /* predicted against measured, signed */
     double change_pct;                      /* the same, also for a what-if; 0 when unknown */
@@ -52,13 +53,19 @@ struct report_facts {
     int64_t path_ns;
     int64_t kind_ns[DPRO_N_OP_KINDS], gap_ns;
     int64_t path_cpu_ns;     /* on CPU threads, gaps included */
+    uint32_t longest_gap;    /* index into path */
     struct name_fact *names; /* longest first */
     uint32_t n_names;
+    const char *busiest; /* what GPUs compute longest, critical or not, borrowed; NULL: no GPU */
+    int64_t busiest_ns;  /* mean over the ranks */
 
     uint32_t most_exposed; /* rank index that loses most to communication and waiting */
     uint32_t most_idle;    /* rank index */
     int straggler;         /* the rank that most waiting is for; -1: none */
     int64_t straggler_ns;  /* waiting for it, summed over the ranks */
+    int64_t apart_ns;      /* of a single iteration: the last rank's start after the first's */
+    int64_t shown;         /* the job's number of the iteration that is shown; -1: unknown */
+    int64_t exposed_ns, wait_ns, idle_ns, input_ns; /* means over the ranks */
 
     struct verdict_line verdict[N_VERDICT];
 };
@@ -72,6 +79,8 @@ double facts_pct(int64_t part_ns, int64_t whole_ns); /* 0 of nothing is 0 */
 /* Milliseconds with the digits a reader needs ("0.42 ms", "118.3 ms", "12.4 s"); returns out. */
 #define TIME_TEXT 32
 char *facts_time(char out[TIME_TEXT], int64_t ns);
+/* Idle where the CPU, not data loading, keeps the GPU from working. */
+bool facts_launch_bound(const struct report_facts *facts);
 const char *facts_kind_words(enum dpro_op_kind kind); /* "backward computation"; static */
 /* A sentence on what the replay rests on, in `out` or static; NULL past the last. */
 const char *facts_assumption(struct report_facts *facts, size_t index, char *out, size_t size);

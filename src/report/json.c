@@ -106,6 +106,7 @@ static void write_times(struct writer *w, const struct report_facts *f)
     key_ms_or_null(w, "iteration_ms", f->predicted_ns);
     key_ms_or_null(w, "p50_ms", f->p50_ns);
     key_ms_or_null(w, "p95_ms", f->p95_ns);
+    key_int(w, "samples", f->n_drawn);
     writer_close(w, '}');
     key_pct_if(w, "error_pct", f->comparable, f->error_pct);
     writer_key(w, "what_if");
@@ -199,6 +200,11 @@ static void write_path(struct writer *w, const struct report_facts *f, bool with
     writer_key(w, "critical_path");
     writer_open(w, '{');
     key_ms(w, "length_ms", f->path_ns);
+    writer_key(w, "iteration");
+    if (f->shown < 0)
+        writer_null(w);
+    else
+        writer_json_int(w, f->shown);
     writer_key(w, "by_kind_ms");
     writer_open(w, '{');
     for (int k = 0; k < DPRO_N_OP_KINDS; k++)

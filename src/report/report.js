@@ -40,7 +40,7 @@
   const ms = (v) => (known(v) ? v.toFixed(digits(v)) + " ms" : "unknown");
   const ns = (v) => (Math.abs(v) >= 1e6 ? ms(v / 1e6) : Math.abs(v) >= 1e3 ? (v / 1e3).toFixed(2) + " µs" : v + " ns");
   const pct = (v) => (Math.abs(v) < 9.95 ? v.toFixed(1) : v.toFixed(0)) + " %";
-  const signed = (v) => (v > 0 ? "+" : v < 0 ? "−" : "") + pct(Math.abs(v));
+  const signed = (v) => (Math.abs(v) < 0.05 ? "" : v > 0 ? "+" : "−") + pct(Math.abs(v));
   const share = (part, whole) => (whole > 0 ? (100 * part) / whole : 0);
   const color = (name) => "var(--" + name + ")";
   const plural = (n, word) => n + " " + word + (n === 1 ? "" : "s");
@@ -115,10 +115,11 @@
     const p = report.predicted, m = report.measured, v = report.validation;
     const number = (x) => (known(x) ? x.toFixed(digits(x)) : "–");
     const tone = (e) => (Math.abs(e) < 5 ? "good" : Math.abs(e) < 10 ? "warn" : "bad");
+    const unchecked = report.trace.iterations > 1 ? "not asked for" : "too few iterations to check";
     const list = [
-      tile("Predicted iteration", number(p.iteration_ms), "ms", known(p.p95_ms) ? "p50 " + ms(p.p50_ms) + ", p95 " + ms(p.p95_ms) : "mean"),
+      tile("Predicted iteration", number(p.iteration_ms), "ms", known(p.p95_ms) && report.trace.iterations !== 1 ? "p50 " + ms(p.p50_ms) + ", p95 " + ms(p.p95_ms) + (p.samples ? " of " + p.samples + " drawn" : "") : report.trace.iterations === 1 ? "of a single iteration" : "mean"),
       tile("Measured iteration", number(m.iteration_ms), known(m.iteration_ms) ? "ms" : "",
-        !report.trace.iterations ? "nothing measured" : "mean of " + report.trace.iterations + (known(m.std_ms) ? ", median " + ms(m.median_ms) + ", σ " + ms(m.std_ms) : "")),
+        !report.trace.iterations ? "nothing measured" : (report.trace.iterations === 1 ? "the only iteration" : "mean of " + report.trace.iterations) + (known(m.std_ms) ? ", median " + ms(m.median_ms) + ", σ " + ms(m.std_ms) : "")),
     ];
     if (report.what_if) {
       const change = known(m.iteration_ms) ? share(p.iteration_ms - m.iteration_ms, m.iteration_ms) : null;
@@ -131,7 +132,7 @@
     }
     const left = known(v.mean_abs_error_pct);
     list.push(tile("Left-out error", left ? pct(v.mean_abs_error_pct) : "–", "",
-      left ? "worst " + pct(v.max_abs_error_pct) + " of " + v.predictions + " predictions" : "too few iterations to check",
+      left ? "worst " + pct(v.max_abs_error_pct) + " of " + v.predictions + " predictions" : unchecked,
       left ? tone(v.mean_abs_error_pct) : ""));
     return el("div", "tiles", list);
   }
@@ -299,7 +300,8 @@
 
   function pathBars() {
     const path = report.critical_path, whole = path.length_ms;
-    const card = el("section", "card", el("h2", "", "Critical path: " + ms(whole)));
+    const card = el("section", "card", el("h2", "", "Critical path" +
+      (known(path.iteration) && report.trace.iterations > 1 ? " (iteration " + path.iteration + ", replayed)" : "") + ": " + ms(whole)));
     if (!(whole > 0)) { card.append(el("p", "dim", "Empty: no op holds the iteration up.")); return card; }
     const kinds = Object.entries(path.by_kind_ms).filter(([, v]) => v > 0).sort((a, b) => b[1] - a[1]);
     const rows = el("div", "rows");
@@ -391,7 +393,7 @@
       fact("error of left-out iterations, worst", pct(v.max_abs_error_pct));
       fact("bias (signed mean)", signed(v.mean_error_pct));
       fact("the measured iterations' own spread", pct(v.measured_std_pct));
-    } else fact("self-validation", "none: too few iterations; record 10 or more");
+    } else fact("self-validation", report.trace.iterations > 1 ? "not asked for" : "none: too few iterations; record 10 or more");
     if (known(report.daydream.iteration_ms))
       fact("Daydream (one rank, peers never waited for)", ms(report.daydream.iteration_ms) + (known(report.daydream.error_pct) ? ", " + signed(report.daydream.error_pct) : ""));
     return el("section", "card", el("h2", "", "Self-validation: measured iterations against the prediction"), validationChart(), list);

@@ -240,12 +240,23 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
     }
     table_write(w, &t);
     free(shown);
+    if (any_comm)
+        write_wrapped(w, "", 2,
+                      "exposed: transferring while nothing is computed; waiting: in a collective "
+                      "before its last rank is there; all comm: all transferring, hidden or not");
+    if (f->has_gpu)
+        write_wrapped(w, "", 2,
+                      "forward, backward and update are the GPU's; while only the CPU works, the "
+                      "rank idles");
 }
 
 static void write_path(struct writer *w, const struct report_facts *f)
 {
     char time[TIME_TEXT];
-    writer_printf(w, "\nCritical path: %s, by kind\n", facts_time(time, f->path_ns));
+    writer_text(w, "\nCritical path");
+    if (f->shown >= 0 && f->n_measured > 1)
+        writer_printf(w, " (iteration %lld, replayed)", (long long)f->shown);
+    writer_printf(w, ": %s, by kind\n", facts_time(time, f->path_ns));
     struct table t = {.n_cols = 4, .left = {true, true}};
     cell(&t, "kind");
     cell(&t, "what");
@@ -272,6 +283,14 @@ static void write_path(struct writer *w, const struct report_facts *f)
         cell_fixed(&t, facts_pct(most, f->path_ns), 1, "%");
     }
     table_write(w, &t);
+    if (f->n_path == 0 || facts_pct(f->path[f->longest_gap].gap_ns, f->path_ns) < 3)
+        return;
+    struct dpro_op op = dpro_graph_op(f->report->graph, f->path[f->longest_gap].op);
+    char name[256];
+    columns_shorten(name, sizeof name, op.name, 44);
+    writer_printf(w, "  longest gap: %s on rank %d, before %s%s\n",
+                  facts_time(time, f->path[f->longest_gap].gap_ns), op.rank, name,
+                  f->longest_gap == 0 && f->apart_ns > 0 ? "; the rank starts late" : "");
 }
 
 static int compare_path(const void *a, const void *b, void *arg)
@@ -342,7 +361,7 @@ static void write_names(struct writer *w, const struct report_facts *f)
         if (name->n_ranks == 1)
             cell(&t, "rank %d", name->rank);
         else
-            cell(&t, "%u", name->n_ranks);
+            cell(&t, "%u ranks", name->n_ranks);
         cell(&t, "%u", name->count);
         cell_ms(&t, f, name->dur_ns);
         cell_fixed(&t, facts_pct(name->dur_ns, f->path_ns), 1, "%");
@@ -394,7 +413,7 @@ static void prediction_row(struct table *t, const struct report_facts *f, const 
         char text[TIME_TEXT];
         if (writer_format_fixed(text, sizeof text, error_pct, 1) < 0)
             strcpy(text, "?");
-        cell(t, "%s%s%%", error_pct > 0 ? "+" : "", text);
+        cell(t, "%s%s%%", error_pct >= 0.05 ? "+" : "", text);
     } else {
         cell(t, "-");
     }
@@ -416,12 +435,23 @@ static void write_checks(struct writer *w, const struct report_facts *f)
     }
     prediction_row(&t, f, f->report->what_if ? "replay, what if" : "replay", f->predicted_ns,
                    f->error_pct);
+    if (f->n_drawn > 0) {
+        char name[64];
+        for (int p = 0; p < 2; p++) {
+            snprintf(name, sizeof name, "%s of %u drawn iterations", p ? "p95" : "p50", f->n_drawn);
+            cell(&t, "%s", name);
+            cell_ms(&t, f, p ? f->p95_ns : f->p50_ns);
+            cell(&t, "%s", "");
+        }
+    }
     if (d)
         prediction_row(&t, f, "Daydream (one rank, peers never waited for)", d->iteration_ns,
                        f->daydream_error_pct);
     table_write(w, &t);
     if (!v || v->n == 0) {
-        writer_text(w, "  self-validation: none, too few iterations; record 10 or more\n");
+        writer_text(w, f->n_measured > 1
+                           ? "  self-validation: not asked for\n"
+                           : "  self-validation: none, too few iterations; record 10 or more\n");
         return;
     }
     writer_printf(w, "  self-validation (%s, %u predictions): off by ", v->method, v->n);

@@ -86,7 +86,7 @@ class Timeline {
     this.match = null;
     this.selected = -1;
     this.scroll = 0;
-    this.gutter = 212;
+    this.gutter = 264;
     this.axis = 26;
     this.ranks = this.groupByRank();
     this.range();

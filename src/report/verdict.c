@@ -80,6 +80,9 @@ static void say_path(const struct report_facts *f, struct verdict_line *line)
         used[best] = true;
         say(line, "%s%s %% %s", said ? ", " : "", share(text, most, f->path_ns),
             best == DPRO_N_OP_KINDS ? "gaps between ops" : facts_kind_words(best));
+        if (best == DPRO_OP_LAUNCH && facts_pct(most, f->path_ns) >= 30 &&
+            facts_pct(f->idle_ns, f->predicted_ns) < 10)
+            say(line, " (waiting for a busy GPU)");
     }
     if (line->text[0] == '\0')
         say(line, "empty: no op holds the iteration up");
@@ -109,11 +112,8 @@ static void say_communication(const struct report_facts *f, struct verdict_line 
     say(line, " (%s %%)", share(c, lost, t->iteration_ns));
     if (f->straggler >= 0 && facts_pct(f->straggler_ns / (int64_t)f->n_ranks, f->predicted_ns) >= 1)
         say(line, "; straggler: rank %d", f->straggler);
-}
-
-static bool launch_bound(const struct report_facts *f)
-{
-    return f->has_gpu && facts_pct(f->path_cpu_ns, f->path_ns) >= 40;
+    if (dpro_trace_world_size(f->report->trace) > (int)f->n_ranks)
+        say(line, "; %u of %d ranks recorded", f->n_ranks, dpro_trace_world_size(f->report->trace));
 }
 
 static void say_idle(const struct report_facts *f, struct verdict_line *line)
@@ -125,15 +125,16 @@ static void say_idle(const struct report_facts *f, struct verdict_line *line)
         return;
     }
     const struct dpro_rank_time *t = &f->ranks[f->most_idle].time;
-    if (facts_pct(t->idle_ns, t->iteration_ns) < 0.5)
+    if (facts_pct(t->idle_ns, t->iteration_ns) < 0.5) {
         say(line, "next to nothing");
-    else
-        say(line, "rank %d%s %s (%s %%)", t->rank, f->n_ranks > 1 ? " idles most," : " idles",
-            facts_time(a, t->idle_ns), share(b, t->idle_ns, t->iteration_ns));
-    if (!f->has_gpu)
         return;
-    say(line, "; CPU work is %s %% of the critical path%s", share(c, f->path_cpu_ns, f->path_ns),
-        launch_bound(f) ? ": launch-bound" : "");
+    }
+    say(line, "rank %d%s %s (%s %%)", t->rank, f->n_ranks > 1 ? " idles most," : " idles",
+        facts_time(a, t->idle_ns), share(b, t->idle_ns, t->iteration_ns));
+    /* the CPU's share says nothing of a job whose GPUs are busy: its calls wait for them */
+    if (f->has_gpu && facts_pct(f->idle_ns, f->predicted_ns) >= 10)
+        say(line, "; CPU work is %s %% of the critical path%s",
+            share(c, f->path_cpu_ns, f->path_ns), facts_launch_bound(f) ? ": launch-bound" : "");
 }
 
 /* Where the straggler differs most from the middle of the ranks. */
@@ -161,64 +162,96 @@ static const char *straggler_reason(const struct report_facts *f, int64_t *exces
     return words[best];
 }
 
+/* What stands between the numbers and acting on them; false: nothing. */
+static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
+{
+    char a[TIME_TEXT];
+    const struct dpro_validation *v = f->report->validation;
+    int world = dpro_trace_world_size(f->report->trace);
+    if (facts_pct(f->apart_ns, f->predicted_ns) >= 5)
+        say(line,
+            "record 10 iterations: in this single one the ranks start up to %s apart, which shows "
+            "as gaps and waiting",
+            facts_time(a, f->apart_ns));
+    else if (!f->comparable || (f->error_pct <= 10 && f->error_pct >= -10))
+        return false;
+    else if (world > (int)f->n_ranks)
+        say(line, "record all %d ranks: with %u of them the prediction is %s %% off", world,
+            f->n_ranks, pct(a, f->error_pct));
+    else
+        say(line, "do not act on this yet: it is %s %% off; %s", pct(a, f->error_pct),
+            v && v->n > 0 ? "see the warnings" : "record 10 iterations or more");
+    return true;
+}
+
+static void say_cheaper(const struct report_facts *f, struct verdict_line *line)
+{
+    char a[TIME_TEXT], short_name[256];
+    const char *name = f->busiest ? f->busiest : f->n_names > 0 ? f->names[0].name : NULL;
+    if (!name) {
+        say(line, "nothing stands out");
+        return;
+    }
+    columns_shorten(short_name, sizeof short_name, name, 36);
+    say(line, "computation dominates: make it cheaper, first %s (%s)", short_name,
+        facts_time(a, f->busiest ? f->busiest_ns : f->names[0].dur_ns));
+}
+
+static void say_wait(const struct report_facts *f, struct verdict_line *line)
+{
+    char a[TIME_TEXT], b[TIME_TEXT];
+    int world = dpro_trace_world_size(f->report->trace);
+    int64_t excess;
+    if (f->straggler >= 0 && f->n_ranks > 1) {
+        const char *what = straggler_reason(f, &excess);
+        if (facts_pct(excess, f->predicted_ns) >= 1)
+            say(line, "find out why rank %d spends %s more %s; the others wait %s for it",
+                f->straggler, facts_time(b, excess), what, facts_time(a, f->wait_ns));
+        else
+            say(line, "even out the ranks: they wait %s for each other, mostly for rank %d",
+                facts_time(a, f->wait_ns), f->straggler);
+    } else if (world > (int)f->n_ranks) {
+        say(line, "record all %d ranks, to see which of them is waited for: %s", world,
+            facts_time(a, f->wait_ns));
+    } else {
+        say(line, "even out the ranks: they wait %s for each other", facts_time(a, f->wait_ns));
+    }
+}
+
 static void say_next(const struct report_facts *f, struct verdict_line *line)
 {
     char a[TIME_TEXT], b[TIME_TEXT];
     const struct dpro_validation *v = f->report->validation;
     line->title = "Next step";
-    int world = dpro_trace_world_size(f->report->trace);
-    bool off = f->comparable && (f->error_pct > 10 || f->error_pct < -10);
-    if (off && world > (int)f->n_ranks) {
-        say(line, "record all %d ranks: with %u of them the prediction is %s %% off", world,
-            f->n_ranks, pct(a, f->error_pct));
+    if (say_doubt(f, line))
         return;
-    }
-    if (off) {
-        say(line, "do not act on this yet: it is %s %% off; %s", pct(a, f->error_pct),
-            v && v->n > 0 ? "see the warnings" : "record 10 iterations or more");
-        return;
-    }
-    int64_t exposed = 0, wait = 0, idle = 0, input = 0, n = f->n_ranks ? f->n_ranks : 1;
-    for (uint32_t r = 0; r < f->n_ranks; r++) {
-        exposed += f->ranks[r].time.exposed_communication_ns / n;
-        wait += f->ranks[r].time.wait_for_peers_ns / n;
-        idle += f->ranks[r].time.idle_ns / n;
-        input += f->ranks[r].time.input_ns / n;
-    }
-    int64_t most = exposed > wait ? exposed : wait;
-    most = idle > most ? idle : most;
-    most = input > most ? input : most;
-    if (facts_pct(most, f->predicted_ns) < 5) {
-        char name[256];
-        if (f->n_names > 0) {
-            columns_shorten(name, sizeof name, f->names[0].name, 44);
-            say(line, "computation dominates: make %s cheaper (%s)", name,
-                facts_time(a, f->names[0].dur_ns));
-        } else {
-            say(line, "nothing stands out");
-        }
-    } else if (most == wait && f->straggler >= 0 && f->n_ranks > 1) {
-        int64_t excess;
-        const char *what = straggler_reason(f, &excess);
-        if (facts_pct(excess, f->predicted_ns) >= 1)
-            say(line, "find out why rank %d spends %s more %s; the others wait %s for it",
-                f->straggler, facts_time(b, excess), what, facts_time(a, wait));
-        else
-            say(line, "even out the ranks: they wait %s for each other, mostly for rank %d",
-                facts_time(a, wait), f->straggler);
-    } else if (most == wait) {
-        say(line, "even out the ranks: they wait %s for each other", facts_time(a, wait));
-    } else if (most == exposed) {
+    int64_t most = f->exposed_ns > f->wait_ns ? f->exposed_ns : f->wait_ns;
+    if (facts_pct(f->idle_ns, f->predicted_ns) >= 10) /* a little is in every job */
+        most = f->idle_ns > most ? f->idle_ns : most;
+    most = f->input_ns > most ? f->input_ns : most;
+    if (facts_pct(most, f->predicted_ns) < 5)
+        say_cheaper(f, line);
+    else if (most == f->wait_ns)
+        say_wait(f, line);
+    else if (most == f->exposed_ns)
         say(line, "hide or shrink communication (buckets, compression, bandwidth): up to %s to win",
-            facts_time(a, exposed));
-    } else if (most == input) {
-        say(line, "load and copy input ahead of time: up to %s to win", facts_time(a, input));
-    } else if (f->has_gpu && launch_bound(f)) {
+            facts_time(a, f->exposed_ns));
+    else if (most == f->input_ns)
+        say(line, "load and copy input ahead of time: up to %s to win", facts_time(a, f->input_ns));
+    else if (facts_launch_bound(f))
         say(line, "launch less: CUDA graphs, fused kernels or a larger batch; up to %s idle to win",
-            facts_time(a, idle));
-    } else {
+            facts_time(a, f->idle_ns));
+    else
         say(line, "see in the timeline what runs while the ranks idle: up to %s to win",
-            facts_time(a, idle));
+            facts_time(a, f->idle_ns));
+    if (!f->report->what_if && v && v->n > 0 && v->mean_abs_error_pct > 15) {
+        int64_t least = INT64_MAX, longest = 0;
+        for (uint32_t i = 0; i < f->n_measured; i++) {
+            least = f->measured[i] < least ? f->measured[i] : least;
+            longest = f->measured[i] > longest ? f->measured[i] : longest;
+        }
+        say(line, "; first see with --steps why iterations differ (%s to %s)", facts_time(a, least),
+            facts_time(b, longest));
     }
 }
 

@@ -222,6 +222,29 @@ class Bundled(Case):
         self.assertLessEqual(len(verdict), 6)
         self.assertIn("ms", verdict[0])
 
+    def test_drawn_iterations_are_in_the_text(self):
+        plain, drawn = dpro("replay", BUNDLED), dpro("replay", BUNDLED, "--samples", "50")
+        self.assertNotIn("p95", plain.out)
+        p50 = self.facts["predicted"]["p50_ms"]
+        self.assertRegex(drawn.out, rf"p50 of 50 drawn iterations +{p50:.1f}\n")
+        self.assertEqual(self.facts["predicted"]["samples"], 50)
+
+    def test_a_validation_that_was_not_asked_for_is_not_blamed_on_the_trace(self):
+        result = dpro("replay", BUNDLED, "--no-validate")
+        self.assert_code(result, DONE)
+        self.assertIn("self-validation: not asked for", result.out)
+        self.assertNotIn("too few iterations", result.out)
+
+    def test_the_verdict_tells_of_missing_ranks(self):
+        result = dpro("replay", os.path.join(BUNDLED, "kineto_rank0.json.gz"))
+        self.assertRegex(result.out, r"(?m)^Communication .*; 1 of 2 ranks recorded$")
+
+    def test_the_iteration_of_the_critical_path_is_named(self):
+        path = self.facts["critical_path"]
+        self.assertIn(path["iteration"], range(1, 7))
+        self.assertIn(f"Critical path (iteration {path['iteration']}, replayed): {path['length_ms']:.1f} ms",
+                      dpro("replay", BUNDLED).out)
+
 
 class Synthetic(Case):
     def write_job(self, **options):
@@ -242,6 +265,21 @@ class Synthetic(Case):
         for rank in (0, 1):
             self.assertAlmostEqual(rank_of(facts, rank)["wait_for_peers_ms"], 15, delta=1)
         self.assertLess(rank_of(facts, 2)["wait_for_peers_ms"], 1)
+
+    def test_a_late_start_in_a_single_iteration_is_named(self):
+        traces = job(iterations=1, slow=(1, 15_000))
+        for event in traces[1]["traceEvents"]:  # the time is spent before the iteration, not in its forward
+            if event["name"].startswith("Optimizer.zero_grad"):
+                event["ts"] += 15_000
+            elif event["dur"] > 15_000 and event["ts"] <= 1_000_000_300:
+                event["ts"] += 15_000
+                event["dur"] -= 15_000
+        for rank, trace in enumerate(traces):
+            self.write(f"rank{rank}.json", trace)
+        result = dpro("replay", self.folder)
+        self.assert_code(result, DONE)
+        self.assertRegex(result.out, r"Next step +record 10 iterations: .* start\s+up\s+to 15\.\d+ ms\s+apart")
+        self.assertRegex(result.out, r"longest gap: 15\.\d+ ms on rank 1, before .*; the rank starts late")
 
     def test_iterations_are_found_without_step_markers(self):
         facts = self.assert_replays(self.write_job(steps=False, iterations=6))

@@ -66,6 +66,13 @@ class Completion(Case):
         for option in options:
             self.assertIn(f" -l {option[2:]} ", fish)
 
+    def test_descriptions_are_whole(self):
+        for shell in ("zsh", "fish"):
+            out = dpro("completion", shell).out
+            self.assertIn("what if ops took longer or shorter", out)
+            self.assertNotIn("took longer or shorter:", out)
+            self.assertIn("off the measured iteration time", out)  # the second line of a help text
+
     def test_bash_completes(self):
         script = self.write("completion", dpro("completion", "bash").out)
         cases = [(["dpro", "rep"], {"replay"}), (["dpro", "replay", "--eng"], {"--engine"}),

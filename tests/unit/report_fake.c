@@ -290,6 +290,10 @@ static void sum_ranks(struct fake *f)
         t->wait_for_peers_ns =
             t->communication_ns && (int)r != f->options.n_ranks / 2 ? rest / 2 : 0;
         t->idle_ns = rest - t->wait_for_peers_ns;
+        if (f->options.busy) {
+            t->backward_ns += t->idle_ns + t->input_ns;
+            t->idle_ns = t->input_ns = 0;
+        }
     }
 }
 

@@ -12,6 +12,7 @@ struct fake_options {
     bool hostile; /* names with markup, quotes, control characters, broken UTF-8 */
     bool empty;   /* ranks and nothing else */
     bool what_if;
+    bool busy;   /* GPUs that never idle */
     bool single; /* one measured iteration: no validation */
 };
 

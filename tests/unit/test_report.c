@@ -149,6 +149,25 @@ static void test_the_text_starts_with_the_verdict(void **state)
     free(text);
 }
 
+static void test_only_a_gpu_that_idles_is_launch_bound(void **state)
+{
+    (void)state;
+    char *text = text_report(&(struct fake_options){.n_ranks = 1, .n_layers = 60, .busy = true});
+    check_lines(text);
+    assert_null(strstr(text, "launch-bound"));
+    assert_non_null(strstr(text, "computation dominates: make it cheaper, first "));
+    assert_non_null(strstr(text, "forward, backward and update are the GPU's"));
+    free(text);
+}
+
+static void test_a_check_that_was_not_made_says_why(void **state)
+{
+    (void)state;
+    char *text = text_report(&(struct fake_options){.n_ranks = 2, .n_layers = 30, .single = true});
+    assert_non_null(strstr(text, "self-validation: none, too few iterations"));
+    free(text);
+}
+
 static void test_many_ranks_are_summed_up(void **state)
 {
     (void)state;
@@ -304,6 +323,8 @@ int main(void)
         cmocka_unit_test(test_hostile_names_are_harmless_everywhere),
         cmocka_unit_test(test_a_report_of_nothing_is_still_a_report),
         cmocka_unit_test(test_the_text_starts_with_the_verdict),
+        cmocka_unit_test(test_only_a_gpu_that_idles_is_launch_bound),
+        cmocka_unit_test(test_a_check_that_was_not_made_says_why),
         cmocka_unit_test(test_many_ranks_are_summed_up),
         cmocka_unit_test(test_a_full_disk_fails_with_the_reason),
         cmocka_unit_test(test_a_broken_write_leaves_nothing_behind),

@@ -531,10 +531,11 @@ static int fill_seen(struct assembly *a)
             uint32_t op = a->first_op[r] + o;
             size_t at = timed_at(rank, rank->template_step, o);
             uint32_t item = rank->match[at];
-            int64_t start = item == NO_ID ? rank->start_ns[at]
-                                          : rank->items.at[item].start_ns + rank->offset_ns;
-            int64_t end =
-                item == NO_ID ? rank->end_ns[at] : rank->items.at[item].end_ns + rank->offset_ns;
+            int64_t start = rank->start_ns[at], end = rank->end_ns[at];
+            if (item != NO_ID) {
+                start = join_shifted(rank->items.at[item].start_ns, rank->offset_ns);
+                end = join_shifted(rank->items.at[item].end_ns, rank->offset_ns);
+            }
             if (rank->ops.at[o].flags & GRAPH_OP_ARRIVAL)
                 end = start;
             if (__builtin_sub_overflow(start, zero, &g->seen_start_ns[op]))
@@ -560,7 +561,7 @@ static int fill_measured(struct assembly *a)
         for (uint32_t r = 0; r < join->n_ranks; r++) {
             const struct rank_build *rank = &join->ranks[r];
             uint32_t step = step_of(a, r, s);
-            sum += rank->steps.at[step].end_ns - rank->steps.at[step].start_ns;
+            sum += clip(rank->steps.at[step].start_ns, rank->steps.at[step].end_ns);
             for (uint32_t o = 0; o < rank->n_timed && g->single_iteration; o++) {
                 size_t at = timed_at(rank, step, o);
                 if (o == rank->boundary || rank->start_ns[at] == ABSENT)

@@ -271,7 +271,7 @@ int join_clocks(struct join *join, struct dpro_error *err)
 
 /* ---- waiting ---- */
 
-static int64_t shifted(int64_t time, int64_t offset)
+int64_t join_shifted(int64_t time, int64_t offset)
 {
     int64_t sum;
     if (time == ABSENT)
@@ -284,12 +284,12 @@ static void shift_rank(struct rank_build *rank, int64_t offset)
     size_t n = (size_t)rank->n_timed * rank->steps.n;
     rank->offset_ns = offset;
     for (size_t i = 0; i < n; i++) {
-        rank->start_ns[i] = shifted(rank->start_ns[i], offset);
-        rank->end_ns[i] = shifted(rank->end_ns[i], offset);
+        rank->start_ns[i] = join_shifted(rank->start_ns[i], offset);
+        rank->end_ns[i] = join_shifted(rank->end_ns[i], offset);
     }
     for (size_t s = 0; s < rank->steps.n; s++) {
-        rank->steps.at[s].start_ns = shifted(rank->steps.at[s].start_ns, offset);
-        rank->steps.at[s].end_ns = shifted(rank->steps.at[s].end_ns, offset);
+        rank->steps.at[s].start_ns = join_shifted(rank->steps.at[s].start_ns, offset);
+        rank->steps.at[s].end_ns = join_shifted(rank->steps.at[s].end_ns, offset);
     }
 }
 

@@ -40,6 +40,9 @@ int join_clocks(struct join *join, struct dpro_error *err);
 /* Moves all times onto the common axis and cuts every transfer to what follows the last arrival. */
 void join_cut_waiting(struct join *join);
 
+/* A rank's time on the common axis; left as it is where that would not fit. */
+int64_t join_shifted(int64_t time, int64_t offset);
+
 void join_fini(struct join *join);
 
 #endif

@@ -111,7 +111,7 @@ static int steps_from_marks(struct rank_build *rank)
         int64_t number = strtoll(digits, NULL, 10);
         if (i + 1 < n && marks[i + 1]->window == marks[i]->window) {
             int64_t next = strtoll(strchr(name_of(rank, marks[i + 1]), '#') + 1, NULL, 10);
-            if (next == number + 1 && marks[i + 1]->start_ns > marks[i]->start_ns)
+            if (next > number && next - 1 == number && marks[i + 1]->start_ns > marks[i]->start_ns)
                 end = marks[i + 1]->start_ns;
         }
         status = push_step(rank, marks[i]->start_ns, end, number, marks[i]->window);

@@ -222,7 +222,7 @@ static int fill_measured(struct assembly *a)
         for (uint32_t r = 0; r < join->n_ranks; r++) {
             const struct rank_build *rank = &join->ranks[r];
             uint32_t step = assembly_step(a, r, s);
-            sum += rank->steps.at[step].end_ns - rank->steps.at[step].start_ns;
+            sum += assembly_span(rank->steps.at[step].start_ns, rank->steps.at[step].end_ns);
             for (uint32_t o = 0; o < rank->n_timed && g->single_iteration; o++) {
                 size_t at = assembly_at(rank, step, o);
                 if (o == rank->boundary || rank->start_ns[at] == ABSENT)

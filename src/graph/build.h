@@ -15,6 +15,7 @@
 #include <dpro/graph.h>
 
 #include "base/array.h"
+#include "base/map.h"
 #include "graph/graph.h"
 #include "ingest/trace.h"
 
@@ -155,6 +156,13 @@ int build_pool(struct rank_build *rank, struct dpro_error *err);
 /* Frees what only the rank itself needed, once its edges are known: items, lanes, matches, phases.
  */
 void build_forget(struct rank_build *rank);
+
+/* A key for what one call and its device work have in common; correlations may begin anew in each
+ * window. */
+static inline uint64_t build_correlation_key(uint64_t correlation, uint16_t window)
+{
+    return map_mix(map_mix(correlation) + window) | 1;
+}
 
 /* The item's span. */
 static inline const struct trace_span *item_span(const struct rank_build *rank, uint32_t item)

@@ -26,11 +26,13 @@ static int pairs_of_all_steps(const struct rank_build *rank, uint64_t **pairs, s
         size_t n;
         if (!rank->trace->windows[rank->steps.at[s].window].has_execution_trace)
             continue;
-        status = local_span_ops(rank, s, &list, &n);
+        if (local_span_ops(rank, s, &list, &n) < 0) {
+            status = -1;
+            break;
+        }
         for (size_t i = 0; i < n && status == 0; i++)
             status = array_push(&all, list[i]);
-        if (status == 0)
-            free(list);
+        free(list);
     }
     *pairs = all.at;
     *n_pairs = all.n;
@@ -51,7 +53,8 @@ int local_add_data_edges(struct rank_build *rank)
         for (uint32_t i = 0; i < trace->n_et_nodes; i++)
             nodes[i] = &trace->et_nodes[i];
         qsort(nodes, trace->n_et_nodes, sizeof *nodes, compare_nodes);
-        qsort(pairs, n_pairs, sizeof *pairs, local_compare_pairs);
+        if (n_pairs > 1)
+            qsort(pairs, n_pairs, sizeof *pairs, local_compare_pairs);
     }
     for (uint32_t i = 0; i < trace->n_et_nodes && status == 0; i++) {
         const struct et_node *node = nodes[i];

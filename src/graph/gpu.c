@@ -42,11 +42,16 @@ struct walker {
     struct work *last;           /* by device */
     struct stream_work *streams; /* by device */
     struct wait *waits;          /* [lane * n_devices + waiting device] */
-    struct map sync_detail;      /* correlation + 1 -> span of kind SPAN_SYNC + 1 */
-    struct map records;          /* correlation + 1 of an event record -> its snapshot */
+    struct map sync_detail;      /* call -> span of kind SPAN_SYNC + 1 */
+    struct map records;          /* event record -> its snapshot */
     ARRAY(struct work *) snapshots;
     ARRAY(uint32_t) awaited; /* pairs: sync op, device op it waits for; next in the low bit */
 };
+
+static uint64_t key_of(const struct trace_span *span)
+{
+    return build_correlation_key(span->correlation, span->window);
+}
 
 static struct work *take_snapshot(struct walker *w)
 {
@@ -69,7 +74,7 @@ static int64_t stream_of(const struct walker *w, uint32_t device)
 static const struct trace_span *recorded_sync(const struct walker *w, const struct trace_span *call)
 {
     uint64_t index;
-    if (!call->correlation || !map_get(&w->sync_detail, call->correlation + 1, &index))
+    if (!call->correlation || !map_get(&w->sync_detail, key_of(call), &index))
         return NULL;
     return &w->rank->trace->spans[index - 1];
 }
@@ -83,7 +88,8 @@ static int on_stream_wait(struct walker *w, const struct local_op *op,
     struct work *seen = NULL;
     uint64_t snapshot;
     if (detail && detail->wait_correlation &&
-        map_get(&w->records, detail->wait_correlation + 1, &snapshot))
+        map_get(&w->records, build_correlation_key(detail->wait_correlation, call->window),
+                &snapshot))
         seen = w->snapshots.at[snapshot];
     if (!seen)
         seen = take_snapshot(w);
@@ -224,10 +230,8 @@ static int walk(struct walker *w)
         else if (class & (NAME_STREAM_SYNC | NAME_DEVICE_SYNC))
             status = on_sync(w, o, span, class & NAME_DEVICE_SYNC);
         else if ((class & NAME_EVENT_RECORD) && w->sync_detail.n > 0 && span->correlation &&
-                 !map_get(&w->records, span->correlation + 1, &there))
-            status = take_snapshot(w)
-                         ? map_set(&w->records, span->correlation + 1, w->snapshots.n - 1)
-                         : -1;
+                 !map_get(&w->records, key_of(span), &there))
+            status = take_snapshot(w) ? map_set(&w->records, key_of(span), w->snapshots.n - 1) : -1;
         if (status < 0)
             return -1;
     }
@@ -335,7 +339,7 @@ static int prepare(struct walker *w)
     for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
         const struct trace_span *span = &rank->trace->spans[i];
         if (span->kind == SPAN_SYNC && span->correlation &&
-            map_set(&w->sync_detail, span->correlation + 1, i + 1) < 0)
+            map_set(&w->sync_detail, key_of(span), i + 1) < 0)
             return -1;
     }
     return 0;

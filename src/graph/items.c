@@ -31,11 +31,6 @@ struct cutter {
     uint32_t n_open;
 };
 
-static uint64_t correlation_key(const struct trace_span *span)
-{
-    return (span->correlation << 8 ^ span->window) + 1;
-}
-
 static bool is_device_work(const struct trace_span *span)
 {
     return span->kind == SPAN_KERNEL || span->kind == SPAN_MEMCPY || span->kind == SPAN_MEMSET;
@@ -79,7 +74,8 @@ static int emit_leaf(struct cutter *cutter, const struct open_span *open)
     uint64_t device = 0;
     uint32_t item;
     if (span->kind == SPAN_RUNTIME && span->correlation &&
-        map_get(&cutter->device_of, correlation_key(span), &device)) {
+        map_get(&cutter->device_of, build_correlation_key(span->correlation, span->window),
+                &device)) {
         int64_t split = cutter->rank->trace->spans[device - 1].start_ns;
         bool copies = cutter->rank->classes[span->name] & NAME_COPY_CALL;
         if (split < open->cursor)
@@ -217,7 +213,8 @@ static enum track_use use_of(const struct cutter *cutter, uint32_t track_index)
         if (span->kind == SPAN_CPU_OP)
             return TRACK_OPS;
         if (span->kind == SPAN_RUNTIME && span->correlation &&
-            map_get(&cutter->device_of, correlation_key(span), NULL))
+            map_get(&cutter->device_of, build_correlation_key(span->correlation, span->window),
+                    NULL))
             return TRACK_OPS;
         comm |= span->kind == SPAN_ANNOTATION && (rank->classes[span->name] & NAME_COMM_RUN);
     }
@@ -272,7 +269,9 @@ static uint32_t device_step(const struct cutter *cutter, const uint32_t *step_of
     const struct rank_build *rank = cutter->rank;
     uint64_t first;
     *launch = NO_ID;
-    if (span->correlation && map_get(&cutter->device_of, correlation_key(span), &first)) {
+    if (span->correlation &&
+        map_get(&cutter->device_of, build_correlation_key(span->correlation, span->window),
+                &first)) {
         *launch = cutter->launch_of[first - 1];
         if (*launch != NO_ID)
             return step_of_item[*launch];
@@ -356,8 +355,11 @@ static int cut_all(struct cutter *cutter, enum track_use *uses)
         if (!is_device_work(span))
             continue;
         cutter->launch_of[i] = NO_ID;
-        if (span->correlation && !map_get(&cutter->device_of, correlation_key(span), &there) &&
-            map_set(&cutter->device_of, correlation_key(span), i + 1) < 0)
+        if (span->correlation &&
+            !map_get(&cutter->device_of, build_correlation_key(span->correlation, span->window),
+                     &there) &&
+            map_set(&cutter->device_of, build_correlation_key(span->correlation, span->window),
+                    i + 1) < 0)
             return -1;
     }
     for (uint32_t t = 0; t < trace->n_tracks; t++) {

@@ -147,6 +147,8 @@ static int match_lane(struct aligner *al, const struct rank_build *rank, const s
     struct group all_b = {lane->first[step], lane->first[step + 1] - lane->first[step]};
     for (uint32_t i = 0; i < all_a.n; i++)
         to[i] = NO_ID;
+    if (all_a.n == 0 || all_b.n == 0)
+        return 0;
     if (lane->kind != DPRO_DEVICE_CPU_THREAD) /* which thread of a pool is first is chance */
         return match_items(al, rank, all_a, all_b, lane->kind == DPRO_DEVICE_GPU_STREAM, to);
     if (group_items(rank, all_a.first, all_a.first + all_a.n, &al->a) < 0 ||

@@ -561,7 +561,8 @@ static void add_span(struct kineto *k, struct event *ev)
         part->losses.n_negative++;
         return;
     }
-    if (ev->dur == JSON_SATURATED || __builtin_add_overflow(ev->ts_ns, ev->dur_ns, &end_ns)) {
+    if (ev->dur == JSON_SATURATED || __builtin_add_overflow(ev->ts_ns, ev->dur_ns, &end_ns) ||
+        !trace_time_fits(ev->ts_ns) || !trace_time_fits(end_ns)) {
         part->losses.n_overflow++;
         return;
     }

@@ -204,9 +204,10 @@ static int check_sources(struct loader *loader, struct dpro_error *err)
             warn_damage(loader, source);
         warn_losses(loader, source);
         struct trace_part *part = &source->part;
-        int64_t end;
+        int64_t start, end;
         if (part->n_spans && (__builtin_add_overflow(part->end_ns, part->base_ns, &end) ||
-                              __builtin_add_overflow(part->start_ns, part->base_ns, &end))) {
+                              __builtin_add_overflow(part->start_ns, part->base_ns, &start) ||
+                              !trace_time_fits(start) || !trace_time_fits(end))) {
             trace_warn(loader->trace, &loader->options->sink,
                        "%s: baseTimeNanoseconds leads beyond 64 bits, ignored", source->path);
             part->base_ns = 0;

@@ -38,7 +38,7 @@ struct part_losses {
     uint64_t n_no_time;  /* no or no valid ts */
     uint64_t n_no_dur;   /* no or no valid dur */
     uint64_t n_negative; /* dur < 0 */
-    uint64_t n_overflow; /* beyond 64-bit nanoseconds */
+    uint64_t n_overflow; /* beyond TRACE_TIME_MAX */
     uint64_t n_unpaired; /* B without E or E without B */
     uint64_t n_broken;   /* elements that are no events */
 };

@@ -18,6 +18,15 @@
 
 #define NO_ID UINT32_MAX /* an index or id that is not there */
 
+/* Starts and ends of spans lie within plus and minus this (146 years), so that the distance of any
+ * two fits 64 bits. */
+#define TRACE_TIME_MAX (INT64_MAX / 2)
+
+static inline bool trace_time_fits(int64_t ns)
+{
+    return ns >= -TRACE_TIME_MAX && ns <= TRACE_TIME_MAX;
+}
+
 enum span_kind {
     SPAN_CPU_OP,     /* Operator, cpu_op: framework ops on a CPU thread */
     SPAN_ANNOTATION, /* user_annotation: ProfilerStep#N, Optimizer.step#..., nccl:all_reduce,

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,6 +133,26 @@ static void test_a_recording_without_period_is_one_iteration(void **state)
     assert_int_equal(n, 1);
     assert_int_equal(measured[0], 170 * US);
     assert_true(has_warning(g, "one iteration"));
+    dpro_graph_destroy(g);
+}
+
+static void test_times_as_far_apart_as_they_can_be_give_a_graph(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    trace_text_cpu(t, "cpu_op", "aten::a", 1, -4611686018427386, 1, "");
+    for (int i = 0; i < 8; i++)
+        trace_text_cpu(t, "cpu_op", i % 2 ? "aten::b" : "aten::c", 1, 100 * i, 50, "");
+    trace_text_cpu(t, "cpu_op", "aten::a", 1, 4611686018427380, 5, "");
+    trace_text_step(t, INT_MAX, 0, 800);
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(op_of(g, 0, "aten::b", 0).dur_ns, 50 * US);
+    dpro_graph_destroy(g);
+    t = trace_text_begin(0, 1);
+    trace_text_cpu(t, "cpu_op", "aten::a", 1, -4611686018427386, 1, "");
+    trace_text_cpu(t, "cpu_op", "aten::b", 1, 4611686018427380, 5, "");
+    g = trace_text_graph();
+    assert_int_equal(op_of(g, 0, "aten::b", 0).gap_ns, INT64_C(9223372036854765) * US);
     dpro_graph_destroy(g);
 }
 
@@ -640,6 +661,7 @@ int main(void)
         cmocka_unit_test(test_without_marks_the_optimizer_cuts_iterations),
         cmocka_unit_test(test_without_any_mark_the_period_of_the_ops_cuts_iterations),
         cmocka_unit_test(test_a_recording_without_period_is_one_iteration),
+        cmocka_unit_test(test_times_as_far_apart_as_they_can_be_give_a_graph),
         cmocka_unit_test(test_a_parent_is_what_its_children_leave_of_it),
         cmocka_unit_test(test_python_time_between_ops_is_a_gap),
         cmocka_unit_test(test_a_kernel_follows_its_launch_and_its_stream),

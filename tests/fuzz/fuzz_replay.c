@@ -1,0 +1,125 @@
+/* Fuzz target: from up to three files, parted by NULs, to a replay and its reports. The first byte
+ * chooses: 1: ranks from the files' own metadata instead of their order, 2: the fixed-order engine,
+ * 4: one rank's graph, 8: drawn samples, 16: a delay, 32: some iterations only. */
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <dpro/dpro.h>
+
+#include "fuzz.h"
+#include "ingest/trace.h"
+
+enum { MAX_FILES = 3, MAX_SIZE = 1 << 16 };
+
+static int put_file(int *fd, char path[32], const uint8_t *data, size_t size)
+{
+    if (*fd <= 0)
+        *fd = memfd_create("fuzz", MFD_CLOEXEC);
+    snprintf(path, 32, "/proc/self/fd/%d", *fd);
+    return *fd < 0 || ftruncate(*fd, 0) < 0 || pwrite(*fd, data, size, 0) != (ssize_t)size ? -1 : 0;
+}
+
+/* A failure says what went wrong; a success leaves nothing to say. */
+static int failed(int status, const struct dpro_error *err)
+{
+    if (status < 0 && (err->code >= 0 || err->text[0] == '\0'))
+        abort();
+    return status < 0;
+}
+
+static void check_replay(const struct dpro_graph *graph, const struct dpro_replay *replay)
+{
+    uint32_t n;
+    for (uint32_t r = 0; r < dpro_graph_n_ranks(graph); r++) {
+        struct dpro_rank_time t = dpro_replay_rank(replay, r);
+        __int128 sum = (__int128)t.forward_ns + t.backward_ns + t.update_ns + t.input_ns +
+                       t.exposed_communication_ns + t.wait_for_peers_ns + t.idle_ns;
+        if (sum != t.iteration_ns)
+            abort();
+    }
+    const struct dpro_critical_op *path = dpro_replay_critical(replay, &n);
+    __int128 sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += (__int128)path[i].dur_ns + path[i].gap_ns;
+    if (n > 0 && sum != dpro_replay_critical_ns(replay))
+        abort();
+}
+
+static void write_reports(const struct dpro_report *report)
+{
+    struct dpro_error err = {0};
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    if (!out)
+        return;
+    if (dpro_report_text(report, out, &err) < 0 || dpro_report_json(report, out, &err) < 0)
+        abort();
+    fclose(out);
+    free(text);
+}
+
+static void replay_graph(const struct dpro_trace *trace, const struct dpro_graph *graph,
+                         uint8_t choice)
+{
+    static const char *const delays[] = {"BW=1.5"};
+    struct dpro_replay_options options = {.engine =
+                                              choice & 2 ? DPRO_ENGINE_FIXED : DPRO_ENGINE_EVENT,
+                                          .samples = choice & 8 ? 5 : 0,
+                                          .delays = delays,
+                                          .n_delays = choice & 16 ? 1 : 0};
+    struct dpro_replay *replay = NULL;
+    struct dpro_validation validation = {.method = "none"};
+    struct dpro_daydream daydream;
+    struct dpro_error err = {0};
+    if (failed(dpro_replay_run(graph, &options, &replay, &err), &err))
+        return;
+    check_replay(graph, replay);
+    options.n_delays = 0;
+    if (!failed(dpro_replay_validate(graph, &options, &validation, &err), &err)) {
+        struct dpro_report report = {.trace = trace,
+                                     .graph = graph,
+                                     .replay = replay,
+                                     .validation = &validation,
+                                     .what_if = choice & 16};
+        if (!failed(dpro_replay_daydream(graph, 0, &daydream, &err), &err))
+            report.daydream = &daydream;
+        write_reports(&report);
+    }
+    dpro_replay_destroy(replay);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static int fds[MAX_FILES];
+    char paths[MAX_FILES][32];
+    const char *names[MAX_FILES];
+    size_t n_files = 0;
+    if (size < 1 || size > MAX_SIZE)
+        return 0;
+    uint8_t choice = data[0];
+    for (const uint8_t *at = data + 1, *end = data + size; at && n_files < MAX_FILES; n_files++) {
+        const uint8_t *stop = memchr(at, 0, (size_t)(end - at));
+        if (put_file(&fds[n_files], paths[n_files], at, (size_t)((stop ? stop : end) - at)) < 0)
+            return 0;
+        names[n_files] = paths[n_files];
+        at = stop ? stop + 1 : NULL;
+    }
+    struct dpro_trace_options trace_options = {.threads = 1,
+                                               .rank_regex = choice & 1 ? NULL : "fd/([0-9]+)"};
+    struct dpro_graph_options graph_options = {.single_rank = (choice & 4) != 0,
+                                               .first_step = choice & 32 ? 1 : 0,
+                                               .last_step = choice & 32 ? 2 : 0};
+    struct dpro_trace *trace = NULL;
+    struct dpro_graph *graph = NULL;
+    struct dpro_error err = {0};
+    if (failed(dpro_trace_load(names, n_files, &trace_options, &trace, &err), &err))
+        return 0;
+    if (!failed(dpro_graph_build(trace, &graph_options, &graph, &err), &err)) {
+        replay_graph(trace, graph, choice);
+        dpro_graph_destroy(graph);
+    }
+    dpro_trace_destroy(trace);
+    return 0;
+}

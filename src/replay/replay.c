@@ -65,6 +65,7 @@ struct chain {
     struct replay_copy *copies; /* the first n_kept */
     int64_t *release_ns;
     int64_t first_ns, last_ns; /* of a single iteration: first start, last end */
+    uint32_t last_op;          /* the op that ends last in it */
 };
 
 /* ---- durations of a copy ---- */
@@ -229,14 +230,26 @@ static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int
     return rc < 0 ? dpro_error_nomem(err) : 0;
 }
 
+/* From the first to the last op that takes time or a device; the others only mark moments. */
 static void find_makespan(struct chain *c, const struct replay_copy *copy)
 {
-    c->first_ns = INT64_MAX;
-    for (uint32_t op = 0; op < c->g->n_ops; op++) {
-        int64_t end = copy->end_ns[op], start = end - copy->dur_ns[op];
-        c->first_ns = start < c->first_ns ? start : c->first_ns;
-        c->last_ns = end > c->last_ns ? end : c->last_ns;
+    for (int marks = 0; marks < 2; marks++) {
+        c->first_ns = INT64_MAX;
+        c->last_ns = -1;
+        for (uint32_t op = 0; op < c->g->n_ops; op++) {
+            int64_t end = copy->end_ns[op], start = end - copy->dur_ns[op];
+            if (!marks && c->g->device[op] == DPRO_NO_DEVICE && copy->dur_ns[op] == 0)
+                continue;
+            c->first_ns = start < c->first_ns ? start : c->first_ns;
+            if (end > c->last_ns) {
+                c->last_ns = end;
+                c->last_op = op;
+            }
+        }
+        if (c->last_ns >= 0)
+            return;
     }
+    c->first_ns = c->last_ns = 0; /* no ops at all */
 }
 
 static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *err)
@@ -477,7 +490,7 @@ static uint32_t last_op(const struct chain *c, uint32_t copy)
 {
     uint32_t rank;
     if (c->g->single_iteration)
-        return last_of(&c->copies[copy], 0, c->g->n_ops);
+        return c->last_op;
     latest_boundary(c, copy, &rank);
     const struct graph_rank *r = &c->g->ranks[rank];
     return r->boundary != DPRO_NO_OP ? r->boundary

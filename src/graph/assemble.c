@@ -400,6 +400,14 @@ static int fill_warnings(struct assembly *a, const struct dpro_graph_options *op
                  join->ranks[join->first_mismatch_rank].trace->rank);
         status |= warn(a, options, text);
     }
+    if (join->n_incomplete > 0) {
+        snprintf(
+            text, sizeof text,
+            "%u iterations hold less than half of the usual ops and are left out (first on rank "
+            "%d); was its file cut short?",
+            join->n_incomplete, join->ranks[join->first_incomplete_rank].trace->rank);
+        status |= warn(a, options, text);
+    }
     if (untied > 0 && join->n_ranks > 1) {
         snprintf(
             text, sizeof text,

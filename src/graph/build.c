@@ -65,6 +65,20 @@ static void link_rank(void *arg, size_t r)
 
 /* ---- which iterations to learn from ---- */
 
+static int compare_i64(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static int64_t count_items(const struct rank_build *rank, uint32_t step)
+{
+    int64_t n = 0;
+    for (uint32_t l = 0; l < rank->n_lanes; l++)
+        n += rank->lanes[l].first[step + 1] - rank->lanes[l].first[step];
+    return n;
+}
+
 static bool wanted(const struct build *build, const struct step *step)
 {
     const struct dpro_graph_options *o = build->options;
@@ -145,18 +159,6 @@ static double off_middle(const int64_t *values, uint32_t n, uint32_t i)
     return below * 2 > n ? below * 2.0 - n : n - below * 2.0;
 }
 
-static int64_t count_items(const struct build *build, uint32_t sample)
-{
-    int64_t n = 0;
-    for (uint32_t r = 0; r < build->n_ranks; r++) {
-        const struct rank_build *rank = &build->ranks[r];
-        for (uint32_t l = 0; l < rank->n_lanes; l++)
-            n += rank->lanes[l].first[rank->sample_step[sample] + 1] -
-                 rank->lanes[l].first[rank->sample_step[sample]];
-    }
-    return n;
-}
-
 /* The template: the iteration that most others equal, as seen over all ranks; of those, one that
  * follows another (so that what laps over is seen), then the one whose length is nearest the
  * median. */
@@ -164,11 +166,12 @@ static uint32_t choose_template(const struct build *build)
 {
     uint32_t n = build->ranks[0].n_samples, best = 0;
     double best_score = -1;
-    int64_t *lengths = malloc(((size_t)n * 2 + 1) * sizeof *lengths), *counts = lengths + n;
+    int64_t *lengths = calloc((size_t)n * 2 + 1, sizeof *lengths), *counts = lengths + n;
     for (uint32_t i = 0; i < n && lengths; i++) {
         const struct step *step = &build->ranks[0].steps.at[build->ranks[0].sample_step[i]];
         lengths[i] = step->end_ns - step->start_ns;
-        counts[i] = count_items(build, i);
+        for (uint32_t r = 0; r < build->n_ranks; r++)
+            counts[i] += count_items(&build->ranks[r], build->ranks[r].sample_step[i]);
     }
     for (uint32_t i = 0; i < n && lengths; i++) {
         uint64_t equals = 0, follows = 0;
@@ -190,8 +193,40 @@ static uint32_t choose_template(const struct build *build)
     return best;
 }
 
+/* An iteration that holds less than half of what a rank's iterations usually hold was not recorded
+ * to its end: a file was cut, or buffers overflowed. Nothing is to be learnt from its times. */
+static int leave_out_incomplete(struct build *build, struct dpro_error *err)
+{
+    for (uint32_t r = 0; r < build->n_ranks; r++) {
+        struct rank_build *rank = &build->ranks[r];
+        int64_t *counts = malloc((rank->steps.n + 1) * 2 * sizeof *counts);
+        uint32_t n = 0;
+        if (!counts)
+            return dpro_error_nomem(err);
+        int64_t *sorted = counts + rank->steps.n + 1;
+        for (uint32_t s = 0; s < rank->steps.n; s++) {
+            counts[s] = count_items(rank, s);
+            if (wanted(build, &rank->steps.at[s]))
+                sorted[n++] = counts[s];
+        }
+        qsort(sorted, n, sizeof *sorted, compare_i64);
+        for (uint32_t s = 0; s < rank->steps.n && n > 1; s++) {
+            if (!wanted(build, &rank->steps.at[s]) || counts[s] * 2 >= sorted[n / 2])
+                continue;
+            rank->steps.at[s].timed = false;
+            if (build->join.n_incomplete++ == 0)
+                build->join.first_incomplete_rank = r;
+        }
+        free(counts);
+    }
+    return 0;
+}
+
 static int prepare_samples(struct build *build, struct dpro_error *err)
 {
+    int status = leave_out_incomplete(build, err);
+    if (status < 0)
+        return status;
     uint32_t fewest = UINT32_MAX;
     int64_t low = INT64_MAX, high = INT64_MIN;
     for (uint32_t r = 0; r < build->n_ranks; r++) {

@@ -28,6 +28,8 @@ struct join {
     uint32_t n_mismatched;        /* collectives that other ranks did not confirm */
     uint32_t first_mismatch_rank; /* indexes, to name one */
     uint32_t first_mismatch;
+    uint32_t n_incomplete; /* iterations left out as cut short; the rank of the first */
+    uint32_t first_incomplete_rank;
 };
 
 /* Finds the members of every collective: by group and sequence where all recorded it, else by order

@@ -391,13 +391,14 @@ static int fill_warnings(struct assembly *a, const struct dpro_graph_options *op
         status |= warn(a, options, text);
     }
     if (join->n_mismatched > 0) {
-        snprintf(text, sizeof text,
-                 "%u collectives disagree between ranks on kind or size (first: %s on rank %d) and "
-                 "are replayed as measured, without waiting for each other; are all files of one "
-                 "run?",
-                 join->n_mismatched,
-                 join->ranks[join->first_mismatch_rank].collectives.at[join->first_mismatch].kind,
-                 join->ranks[join->first_mismatch_rank].trace->rank);
+        snprintf(
+            text, sizeof text,
+            "%u collectives have no counterpart of their kind and size on other ranks (first: %s "
+            "on rank %d) and are replayed as measured, without waiting for each other; are "
+            "all files whole and of one run?",
+            join->n_mismatched,
+            join->ranks[join->first_mismatch_rank].collectives.at[join->first_mismatch].kind,
+            join->ranks[join->first_mismatch_rank].trace->rank);
         status |= warn(a, options, text);
     }
     if (join->n_incomplete > 0) {

@@ -131,32 +131,59 @@ static int add_joined(struct join *join, const struct entry *entries, size_t n)
     return array_push(&join->joined, joined);
 }
 
-/* The entries of one group. Joined only if all agree and no rank appears twice at one place. */
-static int join_group(struct join *join, const struct entry *entries, size_t n)
+/* The entries of one group, in order: whether all agree and no rank appears twice at one place. */
+static bool fits(const struct join *join, const struct entry *entries, size_t n)
 {
-    bool fits = true;
-    for (size_t i = 1; i < n; i++) {
-        if (entries[i].order != entries[i - 1].order)
-            continue;
-        if (entries[i].rank == entries[i - 1].rank ||
-            !agree(coll_of(join, &entries[i - 1]), coll_of(join, &entries[i]))) {
-            if (join->n_mismatched == 0 && fits) {
-                join->first_mismatch_rank = entries[i].rank;
-                join->first_mismatch = entries[i].collective;
-            }
-            fits = false;
-        }
+    for (size_t i = 1; i < n; i++)
+        if (entries[i].order == entries[i - 1].order &&
+            (entries[i].rank == entries[i - 1].rank ||
+             !agree(coll_of(join, &entries[i - 1]), coll_of(join, &entries[i]))))
+            return false;
+    return true;
+}
+
+/* Where some were not recorded on every rank, places mean nothing any more: what is of one kind and
+ * size still goes together in order. */
+static int order_by_size(const struct join *join, struct entry *entries, size_t n)
+{
+    struct map counts = {0}; /* of a kind and size, on a rank */
+    int status = 0;
+    for (size_t i = 0; i < n && status == 0; i++) {
+        const struct local_collective *c = coll_of(join, &entries[i]);
+        uint64_t key = map_mix(hash_text(c->kind) + c->numel), before = 0;
+        uint64_t own = map_mix(key + entries[i].rank + 1) | 1;
+        map_get(&counts, own, &before);
+        status = map_set(&counts, own, before + 1);
+        if (c->numel == 0) /* of unknown size: alone */
+            before = (uint64_t)(entries[i].rank + 1) << 32 | i;
+        entries[i].order = map_mix(key + before);
     }
-    if (!fits)
-        join->n_mismatched += (uint32_t)n;
+    map_fini(&counts);
+    if (status == 0)
+        qsort(entries, n, sizeof *entries, compare_entries);
+    return status;
+}
+
+static int join_group(struct join *join, struct entry *entries, size_t n)
+{
+    bool complete = fits(join, entries, n);
+    if (!complete && order_by_size(join, entries, n) < 0)
+        return -1;
     for (size_t i = 0, next; i < n; i = next) {
         next = i + 1;
-        while (fits && next < n && entries[next].order == entries[i].order)
+        while (next < n && entries[next].order == entries[i].order &&
+               entries[next].rank != entries[i].rank &&
+               agree(coll_of(join, &entries[i]), coll_of(join, &entries[next])))
             next++;
         if (add_joined(join, entries + i, next - i) < 0)
             return -1;
-        if (!fits) /* nobody's waiting is known: keep what was measured */
-            join->joined.at[join->joined.n - 1].n_expected = 1;
+        if (complete || next - i > 1)
+            continue;
+        if (join->n_mismatched++ == 0) {
+            join->first_mismatch_rank = entries[i].rank;
+            join->first_mismatch = entries[i].collective;
+        }
+        join->joined.at[join->joined.n - 1].n_expected = 1; /* keep what was measured */
     }
     return 0;
 }

@@ -33,7 +33,7 @@ struct join {
 };
 
 /* Finds the members of every collective: by group and sequence where all recorded it, else by order
- * within the group; a group whose members disagree on kinds or sizes is not joined. */
+ * within the group; in a group whose members disagree on kinds or sizes, by order within those. */
 int join_match(struct join *join, struct dpro_error *err);
 
 /* One constant offset a rank from the ends of the collectives it shares with ranks already tied. */

@@ -422,7 +422,31 @@ static void test_collectives_that_disagree_are_not_joined(void **state)
     collective_rank(1, 2, 450, 500, 0, ALL_GATHER);
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(op_of(g, 0, ALL_REDUCE, 0).dur_ns, 400 * US); /* as measured */
-    assert_true(has_warning(g, "disagree"));
+    assert_true(has_warning(g, "no counterpart"));
+    dpro_graph_destroy(g);
+}
+
+static void test_what_one_rank_lost_does_not_unjoin_the_rest(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < 2; rank++) {
+        struct trace_text *t = trace_text_begin(rank, 2);
+        for (int i = 0; i < 2; i++) {
+            trace_text_step(t, i, 1000 * i, 1000);
+            for (int k = 0; k < 3; k++) {
+                char args[80];
+                snprintf(args, sizeof args, "\"In msg nelems\": %d, \"dtype\": \"Float\"", 10 + k);
+                if (rank == 0 || k != 1) /* rank 1's second one is missing */
+                    trace_text_kernel(t, ALL_REDUCE, 1, 1000 * i + 200 * k, 5, 20,
+                                      1000 * i + 200 * k + 10 + 50 * rank, 100 - 50 * rank, args);
+            }
+        }
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(op_of(g, 0, ALL_REDUCE, 0).dur_ns, 50 * US);  /* waited for rank 1 */
+    assert_int_equal(op_of(g, 0, ALL_REDUCE, 1).dur_ns, 100 * US); /* as measured */
+    assert_int_equal(op_of(g, 0, ALL_REDUCE, 2).dur_ns, 50 * US);
+    assert_true(has_warning(g, "no counterpart"));
     dpro_graph_destroy(g);
 }
 
@@ -694,6 +718,7 @@ int main(void)
         cmocka_unit_test(test_a_collective_is_waiting_then_transfer),
         cmocka_unit_test(test_a_clock_that_is_off_is_found_from_the_ends),
         cmocka_unit_test(test_collectives_that_disagree_are_not_joined),
+        cmocka_unit_test(test_what_one_rank_lost_does_not_unjoin_the_rest),
         cmocka_unit_test(test_missing_ranks_are_said_to_be_assumed),
         cmocka_unit_test(test_bucket_copies_give_each_gradient_its_bucket),
         cmocka_unit_test(test_a_queued_collective_starts_when_either_thread_is_free),

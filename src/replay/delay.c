@@ -72,12 +72,12 @@ static void split_ranks(struct target *t)
     long first = strtol(at + 1, &end, 10), last = first;
     if (*end == '-' && end[1] >= '0' && end[1] <= '9')
         last = strtol(end + 1, &end, 10);
-    if (*end || errno || first > last)
+    if (*end || errno)
         return;
     *at = '\0';
     t->all_ranks = false;
-    t->first_rank = first;
-    t->last_rank = last;
+    t->first_rank = first < last ? first : last; /* "@7-0" means the same ranks */
+    t->last_rank = first < last ? last : first;
 }
 
 static int malformed(const char *text, struct dpro_error *err)

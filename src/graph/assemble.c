@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/map.h"
 #include "graph/assembly.h"
 
 uint32_t assembly_rank_of(const struct assembly *a, uint32_t op)
@@ -261,22 +262,38 @@ static int fill_ops(struct assembly *a)
     return 0;
 }
 
-/* The shortest transfer of any collective of that kind and size. */
-static int64_t shortest_like(const struct dpro_graph *g, const struct graph_collective *like)
+static uint64_t kind_and_size(const struct graph_collective *c)
 {
-    int64_t shortest = INT64_MAX;
-    for (uint32_t c = 0; c < g->n_collectives; c++) {
-        const struct graph_collective *other = &g->collectives[c];
-        if (other->name != like->name || other->size_bytes != like->size_bytes)
-            continue;
-        for (uint32_t m = 0; m < other->n_members; m++)
+    return map_mix(map_mix(c->size_bytes) + c->name) | 1;
+}
+
+/* How much longer a transfer took than the shortest of any collective of its kind and size is
+ * waiting, where ranks are missing. */
+static int fill_missing_waits(struct dpro_graph *g)
+{
+    struct map shortest = {0};
+    int status = 0;
+    for (uint32_t j = 0; j < g->n_collectives && status == 0; j++) {
+        const struct graph_collective *c = &g->collectives[j];
+        uint64_t least = INT64_MAX;
+        map_get(&shortest, kind_and_size(c), &least);
+        for (uint32_t m = 0; m < c->n_members; m++)
             for (uint32_t s = 0; s < g->n_samples; s++) {
-                uint32_t op = g->members[other->first_member + m].transfer;
-                int64_t dur = g->sample_dur_ns[(size_t)s * g->n_ops + op];
-                shortest = dur < shortest ? dur : shortest;
+                uint32_t op = g->members[c->first_member + m].transfer;
+                uint64_t dur = (uint64_t)g->sample_dur_ns[(size_t)s * g->n_ops + op];
+                least = dur < least ? dur : least;
             }
+        status = map_set(&shortest, kind_and_size(c), least);
     }
-    return shortest;
+    for (uint32_t j = 0; j < g->n_collectives && status == 0; j++) {
+        struct graph_collective *c = &g->collectives[j];
+        uint64_t least = 0;
+        if (c->n_expected > c->n_members && map_get(&shortest, kind_and_size(c), &least))
+            c->missing_wait_ns =
+                assembly_span((int64_t)least, g->dur_ns[g->members[c->first_member].transfer]);
+    }
+    map_fini(&shortest);
+    return status;
 }
 
 static int fill_collectives(struct assembly *a)
@@ -314,14 +331,7 @@ static int fill_collectives(struct assembly *a)
             g->transaction[g->members[m].transfer] = j + 1;
         }
     }
-    for (uint32_t j = 0; j < g->n_collectives; j++) {
-        struct graph_collective *c = &g->collectives[j];
-        if (c->n_expected <= c->n_members)
-            continue;
-        int64_t mean = g->dur_ns[g->members[c->first_member].transfer];
-        c->missing_wait_ns = assembly_span(shortest_like(g, c), mean);
-    }
-    return 0;
+    return fill_missing_waits(g);
 }
 
 static int fill_tensors(struct assembly *a)
@@ -333,19 +343,21 @@ static int fill_tensors(struct assembly *a)
         n += join->ranks[r].tensors.n;
     g->tensors = arena_array(&g->arena, n, sizeof *g->tensors);
     uint32_t *joined_of = malloc((join->members.n + 1) * sizeof *joined_of);
-    if (!g->tensors || !joined_of) {
+    size_t *first = calloc(join->n_ranks + (size_t)1, sizeof *first); /* of each rank's */
+    if (!g->tensors || !joined_of || !first) {
         free(joined_of);
+        free(first);
         return -1;
     }
+    for (uint32_t r = 0; r < join->n_ranks; r++)
+        first[r + 1] = first[r] + join->ranks[r].collectives.n;
+    for (size_t j = 0; j < join->joined.n; j++)
+        for (uint32_t m = 0; m < join->joined.at[j].n_members; m++) {
+            const struct member *member = &join->members.at[join->joined.at[j].first_member + m];
+            joined_of[first[member->rank] + member->collective] = (uint32_t)j;
+        }
     for (uint32_t r = 0; r < join->n_ranks; r++) {
         const struct rank_build *rank = &join->ranks[r];
-        for (size_t j = 0; j < join->joined.n; j++)
-            for (uint32_t m = 0; m < join->joined.at[j].n_members; m++) {
-                const struct member *member =
-                    &join->members.at[join->joined.at[j].first_member + m];
-                if (member->rank == r)
-                    joined_of[member->collective] = (uint32_t)j;
-            }
         for (size_t t = 0; t < rank->tensors.n; t++) {
             const struct local_tensor *tensor = &rank->tensors.at[t];
             char text[64];
@@ -356,10 +368,11 @@ static int fill_tensors(struct assembly *a)
                                       .rank = r,
                                       .in = a->first_op[r] + tensor->in,
                                       .out = a->first_op[r] + tensor->out,
-                                      .collective = joined_of[tensor->collective]};
+                                      .collective = joined_of[first[r] + tensor->collective]};
         }
     }
     free(joined_of);
+    free(first);
     return 0;
 }
 

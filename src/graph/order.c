@@ -101,31 +101,30 @@ static uint32_t order_ops(struct assembly *a, struct sorter *sorter)
 }
 
 /* Leaves `pending` at 0 but for ops on a cycle or between two: those that only follow one are taken
- * off from the back. */
+ * off from the back. Edges are sorted by their end, so that all into one op lie together. */
 static void narrow_to_cycles(struct assembly *a, struct sorter *sorter)
 {
     uint32_t *out = sorter->fill; /* successors left */
+    uint32_t *first_in = sorter->row, *done = sorter->succ, n_done = 0;
+    size_t e = 0;
     memset(out, 0, a->n_ops * sizeof *out);
-    for (size_t e = 0; e < a->edges.n; e++) {
-        const struct edge *edge = &a->edges.at[e];
-        out[edge->from] += !edge->next && sorter->pending[edge->from] && sorter->pending[edge->to];
+    for (uint32_t o = 0; o < a->n_ops; o++) {
+        first_in[o] = (uint32_t)e;
+        while (e < a->edges.n && a->edges.at[e].to == o) {
+            const struct edge *edge = &a->edges.at[e++];
+            out[edge->from] += !edge->next && sorter->pending[edge->from] && sorter->pending[o];
+        }
     }
-    for (bool more = true; more;) {
-        more = false;
-        /* edges are sorted by their end, so that all into one op lie together */
-        for (size_t e = a->edges.n; e-- > 0;) {
+    first_in[a->n_ops] = (uint32_t)e;
+    for (uint32_t o = 0; o < a->n_ops; o++)
+        if (sorter->pending[o] && out[o] == 0)
+            done[n_done++] = o;
+    for (uint32_t i = 0; i < n_done; i++) {
+        sorter->pending[done[i]] = 0;
+        for (e = first_in[done[i]]; e < first_in[done[i] + 1]; e++) {
             const struct edge *edge = &a->edges.at[e];
-            if (edge->next || !sorter->pending[edge->to] || out[edge->to] > 0)
-                continue;
-            size_t first = e;
-            while (first > 0 && a->edges.at[first - 1].to == edge->to)
-                first--;
-            sorter->pending[edge->to] = 0;
-            for (size_t i = first; i <= e; i++)
-                if (!a->edges.at[i].next && sorter->pending[a->edges.at[i].from])
-                    out[a->edges.at[i].from]--;
-            e = first;
-            more = true;
+            if (!edge->next && sorter->pending[edge->from] && --out[edge->from] == 0)
+                done[n_done++] = edge->from;
         }
     }
 }
@@ -149,9 +148,10 @@ static uint32_t break_cycles(struct assembly *a, struct sorter *sorter)
 
 static int order_all(struct assembly *a, uint32_t *dropped)
 {
-    struct sorter sorter = {
-        malloc((a->n_ops + 1) * sizeof(uint32_t)), malloc((a->n_ops + 1) * sizeof(uint32_t)),
-        malloc((a->edges.n + 1) * sizeof(uint32_t)), malloc((a->n_ops + 1) * sizeof(uint32_t))};
+    struct sorter sorter = {malloc((a->n_ops + 1) * sizeof(uint32_t)),
+                            malloc((a->n_ops + 1) * sizeof(uint32_t)),
+                            malloc((a->edges.n + a->n_ops + 1) * sizeof(uint32_t)),
+                            malloc((a->n_ops + 1) * sizeof(uint32_t))};
     a->order = malloc((a->n_ops + 1) * sizeof *a->order);
     bool ready = sorter.pending && sorter.row && sorter.succ && sorter.fill && a->order;
     *dropped = 0;

@@ -1,0 +1,20 @@
+/* graph/choose.h: the iterations that a graph rests on. */
+#ifndef GRAPH_CHOOSE_H
+#define GRAPH_CHOOSE_H
+
+#include "graph/build.h"
+
+struct chooser {
+    struct rank_build *ranks; /* with steps and items */
+    uint32_t n_ranks;
+    uint64_t *const *hashes; /* [rank][step], from build_step_hash */
+    const struct dpro_graph_options *options;
+    uint32_t n_incomplete; /* out: iterations left out as cut short, and the rank of the first */
+    uint32_t first_incomplete_rank;
+};
+
+/* Sets sample_step, n_samples and template_step of every rank. Fails with DPRO_EEMPTY when no
+ * iteration is left. */
+int choose_steps(struct chooser *chooser, struct dpro_error *err);
+
+#endif

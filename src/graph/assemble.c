@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/map.h"
 #include "graph/assembly.h"
 
@@ -376,87 +375,6 @@ static int fill_tensors(struct assembly *a)
     return 0;
 }
 
-static int warn(struct assembly *a, const struct dpro_graph_options *options, const char *text)
-{
-    char *copy = arena_copy_string(&a->graph->arena, text, strlen(text));
-    log_line(&options->sink, DPRO_LOG_WARN, "%s", text);
-    return copy ? array_push(&a->graph->warnings, copy) : -1;
-}
-
-static int fill_warnings(struct assembly *a, const struct dpro_graph_options *options,
-                         uint32_t dropped)
-{
-    struct join *join = a->join;
-    char text[400];
-    int status = 0;
-    uint32_t missing = 0, untied = 0;
-    for (size_t j = 0; j < join->joined.n; j++)
-        missing += join->joined.at[j].n_expected > join->joined.at[j].n_members;
-    for (uint32_t r = 1; r < join->n_ranks; r++)
-        untied += join->clocks[r].uncertainty_ns < 0;
-    if (missing > 0) {
-        snprintf(
-            text, sizeof text,
-            "%u of %d ranks are here: in %u of %zu collectives the missing ranks are assumed to "
-            "arrive as late as they did in the trace; record every rank to see who waits for "
-            "whom",
-            join->n_ranks, join->world_size, missing, join->joined.n);
-        status |= warn(a, options, text);
-    }
-    if (join->n_mismatched > 0) {
-        snprintf(
-            text, sizeof text,
-            "%u collectives have no counterpart of their kind and size on other ranks (first: %s "
-            "on rank %d) and are replayed as measured, without waiting for each other; are "
-            "all files whole and of one run?",
-            join->n_mismatched,
-            join->ranks[join->first_mismatch_rank].collectives.at[join->first_mismatch].kind,
-            join->ranks[join->first_mismatch_rank].trace->rank);
-        status |= warn(a, options, text);
-    }
-    if (join->n_incomplete > 0) {
-        snprintf(
-            text, sizeof text,
-            "%u iterations hold less than half of the usual ops and are left out (first on rank "
-            "%d); was its file cut short?",
-            join->n_incomplete, join->ranks[join->first_incomplete_rank].trace->rank);
-        status |= warn(a, options, text);
-    }
-    if (untied > 0 && join->n_ranks > 1) {
-        snprintf(
-            text, sizeof text,
-            "%u of %u ranks share no collective with the others: their clocks are taken as they "
-            "are",
-            untied, join->n_ranks);
-        status |= warn(a, options, text);
-    }
-    if (a->n_samples == 1) {
-        snprintf(
-            text, sizeof text,
-            "one iteration only: its makespan is predicted instead of a steady period, and the "
-            "prediction can't be checked on another one; record 10 iterations "
-            "(torch.profiler.schedule(active=10))");
-        status |= warn(a, options, text);
-    }
-    if (join->ranks[0].step_source == STEPS_NONE) {
-        snprintf(text, sizeof text,
-                 "no iteration marks and no period found: the whole recording is replayed as one "
-                 "iteration; call profiler.step() once an iteration");
-        status |= warn(a, options, text);
-    } else if (join->ranks[0].step_source != STEPS_MARKED) {
-        snprintf(text, sizeof text, "no ProfilerStep marks: iterations were found by %s",
-                 join->ranks[0].step_source == STEPS_OPTIMIZER ? "the optimizer's calls"
-                                                               : "the period of the ops");
-        status |= warn(a, options, text);
-    }
-    if (dropped > 0) {
-        snprintf(text, sizeof text, "%u inferred dependencies contradict each other, left out",
-                 dropped);
-        status |= warn(a, options, text);
-    }
-    return status;
-}
-
 static int build_graph(struct assembly *a, struct dpro_error *err)
 {
     struct dpro_graph_builder *builder = dpro_graph_builder_create(err);
@@ -491,7 +409,7 @@ int assemble_graph(struct join *join, const struct dpro_trace *trace,
         a.graph->clock_method = join->clock_method;
         if (fill_ops(&a) < 0 || assembly_time(&a) < 0 || fill_seen(&a) < 0 ||
             fill_measured(&a) < 0 || fill_collectives(&a) < 0 || fill_tensors(&a) < 0 ||
-            fill_warnings(&a, options, dropped) < 0) {
+            assembly_warn(&a, options, dropped) < 0) {
             dpro_graph_destroy(a.graph);
             status = dpro_error_nomem(err);
         } else {

@@ -47,4 +47,7 @@ int assembly_order(struct assembly *a, uint32_t *dropped);
 /* samples.c: durations and gaps of every op in every sample, and their means, into the graph. */
 int assembly_time(struct assembly *a);
 
+/* warnings.c: notes in the graph what was assumed, missing or left out, and tells the sink. */
+int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, uint32_t dropped);
+
 #endif

@@ -71,6 +71,7 @@ static int choose(struct build *build, struct dpro_error *err)
                               .hashes = build->hashes,
                               .options = build->options};
     int status = choose_steps(&chooser, err);
+    build->join.by_place = chooser.by_place;
     build->join.n_incomplete = chooser.n_incomplete;
     build->join.first_incomplete_rank = chooser.first_incomplete_rank;
     return status;

@@ -272,8 +272,10 @@ int choose_steps(struct chooser *c, struct dpro_error *err)
                               "no ops found to replay in the trace; was the profiler active while "
                               "the job trained?");
     int n = choose_samples(c, true, err);
-    if (n == 0)
+    if (n == 0) {
         n = choose_samples(c, false, err);
+        c->by_place = true;
+    }
     if (n < 0)
         return n;
     uint32_t template;

@@ -11,6 +11,7 @@ struct chooser {
     const struct dpro_graph_options *options;
     uint32_t n_incomplete; /* out: iterations left out as cut short, and the rank of the first */
     uint32_t first_incomplete_rank;
+    bool by_place; /* out: ranks number their iterations differently */
 };
 
 /* Sets sample_step, n_samples and template_step of every rank. Fails with DPRO_EEMPTY when no

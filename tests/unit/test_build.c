@@ -120,6 +120,43 @@ static void test_a_recording_without_period_is_one_iteration(void **state)
     dpro_graph_destroy(g);
 }
 
+static void test_ranks_learn_from_the_iterations_they_share(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < 2; rank++) {
+        struct trace_text *t = trace_text_begin(rank, 2);
+        for (int i = 0; i < 4; i++) { /* 5, 6, 7, 8 and 7, 8, 9, 10 */
+            int number = 5 + 2 * rank + i;
+            trace_text_step(t, number, 1000 * number, 900 + number);
+            trace_text_cpu(t, "cpu_op", "aten::mm", 1, 1000 * number + 10, 100 * number, "");
+        }
+    }
+    struct dpro_graph *g = trace_text_graph();
+    uint32_t n;
+    dpro_graph_measured_ns(g, &n);
+    assert_int_equal(n, 2);
+    assert_int_equal(op_of(g, 0, "aten::mm", 0).dur_ns, 750 * US);
+    assert_int_equal(op_of(g, 1, "aten::mm", 0).dur_ns, 750 * US);
+    dpro_graph_destroy(g);
+}
+
+static void test_of_many_iterations_fifty_are_predicted(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 120; i++) {
+        trace_text_step(t, i, 100 * i, 100);
+        trace_text_cpu(t, "cpu_op", "aten::mm", 1, 100 * i + 10, 50, "");
+    }
+    struct dpro_graph *g = trace_text_graph();
+    struct dpro_validation validation;
+    struct dpro_error err;
+    assert_int_equal(dpro_replay_validate(g, NULL, &validation, &err), 0);
+    assert_int_equal(validation.n, 50);
+    assert_true(validation.max_abs_error_pct < 0.01);
+    dpro_graph_destroy(g);
+}
+
 static void test_times_as_far_apart_as_they_can_be_give_a_graph(void **state)
 {
     (void)state;
@@ -497,6 +534,8 @@ int main(void)
         cmocka_unit_test(test_without_marks_the_optimizer_cuts_iterations),
         cmocka_unit_test(test_without_any_mark_the_period_of_the_ops_cuts_iterations),
         cmocka_unit_test(test_a_recording_without_period_is_one_iteration),
+        cmocka_unit_test(test_ranks_learn_from_the_iterations_they_share),
+        cmocka_unit_test(test_of_many_iterations_fifty_are_predicted),
         cmocka_unit_test(test_times_as_far_apart_as_they_can_be_give_a_graph),
         cmocka_unit_test(test_a_parent_is_what_its_children_leave_of_it),
         cmocka_unit_test(test_python_time_between_ops_is_a_gap),

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/map.h"
 
 struct edge {
     uint32_t from, to;
@@ -181,31 +182,30 @@ static uint32_t order_ops(struct assembly *a, struct sorter *sorter)
 }
 
 /* Leaves `pending` at 0 but for ops on a cycle or between two: those that only follow one are taken
- * off from the back. */
+ * off from the back. Edges are sorted by their end, so that all into one op lie together. */
 static void narrow_to_cycles(struct assembly *a, struct sorter *sorter)
 {
     uint32_t *out = sorter->fill; /* successors left */
+    uint32_t *first_in = sorter->row, *done = sorter->succ, n_done = 0;
+    size_t e = 0;
     memset(out, 0, a->n_ops * sizeof *out);
-    for (size_t e = 0; e < a->edges.n; e++) {
-        const struct edge *edge = &a->edges.at[e];
-        out[edge->from] += !edge->next && sorter->pending[edge->from] && sorter->pending[edge->to];
+    for (uint32_t o = 0; o < a->n_ops; o++) {
+        first_in[o] = (uint32_t)e;
+        while (e < a->edges.n && a->edges.at[e].to == o) {
+            const struct edge *edge = &a->edges.at[e++];
+            out[edge->from] += !edge->next && sorter->pending[edge->from] && sorter->pending[o];
+        }
     }
-    for (bool more = true; more;) {
-        more = false;
-        /* edges are sorted by their end, so that all into one op lie together */
-        for (size_t e = a->edges.n; e-- > 0;) {
+    first_in[a->n_ops] = (uint32_t)e;
+    for (uint32_t o = 0; o < a->n_ops; o++)
+        if (sorter->pending[o] && out[o] == 0)
+            done[n_done++] = o;
+    for (uint32_t i = 0; i < n_done; i++) {
+        sorter->pending[done[i]] = 0;
+        for (e = first_in[done[i]]; e < first_in[done[i] + 1]; e++) {
             const struct edge *edge = &a->edges.at[e];
-            if (edge->next || !sorter->pending[edge->to] || out[edge->to] > 0)
-                continue;
-            size_t first = e;
-            while (first > 0 && a->edges.at[first - 1].to == edge->to)
-                first--;
-            sorter->pending[edge->to] = 0;
-            for (size_t i = first; i <= e; i++)
-                if (!a->edges.at[i].next && sorter->pending[a->edges.at[i].from])
-                    out[a->edges.at[i].from]--;
-            e = first;
-            more = true;
+            if (!edge->next && sorter->pending[edge->from] && --out[edge->from] == 0)
+                done[n_done++] = edge->from;
         }
     }
 }
@@ -229,9 +229,10 @@ static uint32_t break_cycles(struct assembly *a, struct sorter *sorter)
 
 static int order_all(struct assembly *a, uint32_t *dropped)
 {
-    struct sorter sorter = {
-        malloc((a->n_ops + 1) * sizeof(uint32_t)), malloc((a->n_ops + 1) * sizeof(uint32_t)),
-        malloc((a->edges.n + 1) * sizeof(uint32_t)), malloc((a->n_ops + 1) * sizeof(uint32_t))};
+    struct sorter sorter = {malloc((a->n_ops + 1) * sizeof(uint32_t)),
+                            malloc((a->n_ops + 1) * sizeof(uint32_t)),
+                            malloc((a->edges.n + a->n_ops + 1) * sizeof(uint32_t)),
+                            malloc((a->n_ops + 1) * sizeof(uint32_t))};
     a->order = malloc((a->n_ops + 1) * sizeof *a->order);
     bool ready = sorter.pending && sorter.row && sorter.succ && sorter.fill && a->order;
     *dropped = 0;
@@ -529,13 +530,8 @@ static int fill_seen(struct assembly *a)
         g->ranks[r].offset_ns = clip(zero, step->start_ns);
         for (uint32_t o = 0; o < rank->n_timed; o++) {
             uint32_t op = a->first_op[r] + o;
-            size_t at = timed_at(rank, rank->template_step, o);
-            uint32_t item = rank->match[at];
-            int64_t start = rank->start_ns[at], end = rank->end_ns[at];
-            if (item != NO_ID) {
-                start = join_shifted(rank->items.at[item].start_ns, rank->offset_ns);
-                end = join_shifted(rank->items.at[item].end_ns, rank->offset_ns);
-            }
+            int64_t start = join_shifted(rank->seen_start_ns[o], rank->offset_ns);
+            int64_t end = join_shifted(rank->seen_end_ns[o], rank->offset_ns);
             if (rank->ops.at[o].flags & GRAPH_OP_ARRIVAL)
                 end = start;
             if (__builtin_sub_overflow(start, zero, &g->seen_start_ns[op]))
@@ -594,22 +590,38 @@ static int fill_ops(struct assembly *a)
     return 0;
 }
 
-/* The shortest transfer of any collective of that kind and size. */
-static int64_t shortest_like(const struct dpro_graph *g, const struct graph_collective *like)
+static uint64_t kind_and_size(const struct graph_collective *c)
 {
-    int64_t shortest = INT64_MAX;
-    for (uint32_t c = 0; c < g->n_collectives; c++) {
-        const struct graph_collective *other = &g->collectives[c];
-        if (other->name != like->name || other->size_bytes != like->size_bytes)
-            continue;
-        for (uint32_t m = 0; m < other->n_members; m++)
+    return map_mix(map_mix(c->size_bytes) + c->name) | 1;
+}
+
+/* How much longer a transfer took than the shortest of any collective of its kind and size is
+ * waiting, where ranks are missing. */
+static int fill_missing_waits(struct dpro_graph *g)
+{
+    struct map shortest = {0};
+    int status = 0;
+    for (uint32_t j = 0; j < g->n_collectives && status == 0; j++) {
+        const struct graph_collective *c = &g->collectives[j];
+        uint64_t least = INT64_MAX;
+        map_get(&shortest, kind_and_size(c), &least);
+        for (uint32_t m = 0; m < c->n_members; m++)
             for (uint32_t s = 0; s < g->n_samples; s++) {
-                uint32_t op = g->members[other->first_member + m].transfer;
-                int64_t dur = g->sample_dur_ns[(size_t)s * g->n_ops + op];
-                shortest = dur < shortest ? dur : shortest;
+                uint32_t op = g->members[c->first_member + m].transfer;
+                uint64_t dur = (uint64_t)g->sample_dur_ns[(size_t)s * g->n_ops + op];
+                least = dur < least ? dur : least;
             }
+        status = map_set(&shortest, kind_and_size(c), least);
     }
-    return shortest;
+    for (uint32_t j = 0; j < g->n_collectives && status == 0; j++) {
+        struct graph_collective *c = &g->collectives[j];
+        uint64_t least = 0;
+        if (c->n_expected > c->n_members && map_get(&shortest, kind_and_size(c), &least))
+            c->missing_wait_ns =
+                clip((int64_t)least, g->dur_ns[g->members[c->first_member].transfer]);
+    }
+    map_fini(&shortest);
+    return status;
 }
 
 static int fill_collectives(struct assembly *a)
@@ -647,14 +659,7 @@ static int fill_collectives(struct assembly *a)
             g->transaction[g->members[m].transfer] = j + 1;
         }
     }
-    for (uint32_t j = 0; j < g->n_collectives; j++) {
-        struct graph_collective *c = &g->collectives[j];
-        if (c->n_expected <= c->n_members)
-            continue;
-        int64_t mean = g->dur_ns[g->members[c->first_member].transfer];
-        c->missing_wait_ns = clip(shortest_like(g, c), mean);
-    }
-    return 0;
+    return fill_missing_waits(g);
 }
 
 static int fill_tensors(struct assembly *a)
@@ -666,19 +671,21 @@ static int fill_tensors(struct assembly *a)
         n += join->ranks[r].tensors.n;
     g->tensors = arena_array(&g->arena, n, sizeof *g->tensors);
     uint32_t *joined_of = malloc((join->members.n + 1) * sizeof *joined_of);
-    if (!g->tensors || !joined_of) {
+    size_t *first = calloc(join->n_ranks + (size_t)1, sizeof *first); /* of each rank's */
+    if (!g->tensors || !joined_of || !first) {
         free(joined_of);
+        free(first);
         return -1;
     }
+    for (uint32_t r = 0; r < join->n_ranks; r++)
+        first[r + 1] = first[r] + join->ranks[r].collectives.n;
+    for (size_t j = 0; j < join->joined.n; j++)
+        for (uint32_t m = 0; m < join->joined.at[j].n_members; m++) {
+            const struct member *member = &join->members.at[join->joined.at[j].first_member + m];
+            joined_of[first[member->rank] + member->collective] = (uint32_t)j;
+        }
     for (uint32_t r = 0; r < join->n_ranks; r++) {
         const struct rank_build *rank = &join->ranks[r];
-        for (size_t j = 0; j < join->joined.n; j++)
-            for (uint32_t m = 0; m < join->joined.at[j].n_members; m++) {
-                const struct member *member =
-                    &join->members.at[join->joined.at[j].first_member + m];
-                if (member->rank == r)
-                    joined_of[member->collective] = (uint32_t)j;
-            }
         for (size_t t = 0; t < rank->tensors.n; t++) {
             const struct local_tensor *tensor = &rank->tensors.at[t];
             char text[64];
@@ -689,10 +696,11 @@ static int fill_tensors(struct assembly *a)
                                       .rank = r,
                                       .in = a->first_op[r] + tensor->in,
                                       .out = a->first_op[r] + tensor->out,
-                                      .collective = joined_of[tensor->collective]};
+                                      .collective = joined_of[first[r] + tensor->collective]};
         }
     }
     free(joined_of);
+    free(first);
     return 0;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/map.h"
 #include "base/pool.h"
 #include "graph/assemble.h"
 #include "graph/join.h"
@@ -52,6 +53,30 @@ static void cut_rank(void *arg, size_t r)
         build->hashes[r][s] = build_step_hash(rank, s);
 }
 
+/* Notes what was seen in the template and lets go of what only building the rank needed: items take
+ * as much memory as all the times that are kept. */
+static int keep_seen(struct rank_build *rank)
+{
+    size_t first = (size_t)rank->template_step * rank->n_timed;
+    rank->seen_start_ns = malloc((rank->n_timed + (size_t)1) * sizeof *rank->seen_start_ns);
+    rank->seen_end_ns = malloc((rank->n_timed + (size_t)1) * sizeof *rank->seen_end_ns);
+    if (!rank->seen_start_ns || !rank->seen_end_ns)
+        return -1;
+    for (uint32_t o = 0; o < rank->n_timed; o++) {
+        uint32_t item = rank->match[first + o];
+        rank->seen_start_ns[o] =
+            item == NO_ID ? rank->start_ns[first + o] : rank->items.at[item].start_ns;
+        rank->seen_end_ns[o] =
+            item == NO_ID ? rank->end_ns[first + o] : rank->items.at[item].end_ns;
+    }
+    array_fini(&rank->items);
+    free(rank->match);
+    free(rank->phases);
+    rank->match = NULL;
+    rank->phases = NULL;
+    return 0;
+}
+
 static void link_rank(void *arg, size_t r)
 {
     struct build *build = arg;
@@ -59,7 +84,8 @@ static void link_rank(void *arg, size_t r)
     struct dpro_error *err = &build->errors[r];
     if (build_ops(rank, err) < 0 || build_local_edges(rank, err) < 0)
         return;
-    build_tensors(rank, err);
+    if (build_tensors(rank, err) == 0 && keep_seen(rank) < 0)
+        dpro_error_nomem(err);
 }
 
 /* ---- which iterations to learn from ---- */
@@ -73,75 +99,111 @@ static bool wanted(const struct build *build, const struct step *step)
            (step->number >= o->first_step && step->number <= o->last_step);
 }
 
-/* The step of `rank` with that number, the `nth` such; NO_ID: none. */
-static uint32_t find_step(const struct build *build, const struct rank_build *rank, int64_t number,
-                          uint32_t nth)
+struct numbered {
+    int64_t number;
+    uint32_t step;
+};
+
+static int compare_numbered(const void *a, const void *b)
 {
-    for (uint32_t s = 0; s < rank->steps.n; s++)
-        if (wanted(build, &rank->steps.at[s]) && rank->steps.at[s].number == number && nth-- == 0)
-            return s;
-    return NO_ID;
+    const struct numbered *x = a, *y = b;
+    if (x->number != y->number)
+        return x->number < y->number ? -1 : 1;
+    return x->step < y->step ? -1 : x->step > y->step;
 }
 
-static uint32_t count_wanted(const struct build *build, const struct rank_build *rank)
+/* The steps to learn from, by number (equal ones in their order) or as they are. */
+static int list_wanted(const struct build *build, const struct rank_build *rank, bool by_number,
+                       struct numbered **list, uint32_t *n)
 {
-    uint32_t n = 0;
+    *n = 0;
+    *list = malloc((rank->steps.n + 1) * sizeof **list);
+    if (!*list)
+        return -1;
     for (uint32_t s = 0; s < rank->steps.n; s++)
-        n += wanted(build, &rank->steps.at[s]);
-    return n;
+        if (wanted(build, &rank->steps.at[s]))
+            (*list)[(*n)++] = (struct numbered){rank->steps.at[s].number, s};
+    if (by_number && *n > 1)
+        qsort(*list, *n, sizeof **list, compare_numbered);
+    return 0;
 }
 
-static uint32_t nth_wanted(const struct build *build, const struct rank_build *rank, uint32_t nth)
+/* Removes from *lead what the rank has not; of steps of one number the k-th is the k-th there. */
+static void keep_common(struct numbered *lead, uint32_t *n_lead, const struct numbered *own,
+                        uint32_t n_own, bool by_number)
 {
-    for (uint32_t s = 0; s < rank->steps.n; s++)
-        if (wanted(build, &rank->steps.at[s]) && nth-- == 0)
-            return s;
-    return NO_ID;
+    uint32_t kept = 0;
+    for (uint32_t i = 0, k = 0; i < *n_lead && k < n_own;) {
+        if (by_number && lead[i].number != own[k].number) {
+            if (lead[i].number < own[k].number)
+                i++;
+            else
+                k++;
+            continue;
+        }
+        lead[kept++] = lead[i++];
+        k++;
+    }
+    *n_lead = kept;
+}
+
+static int compare_steps(const void *a, const void *b)
+{
+    const struct numbered *x = a, *y = b;
+    return x->step < y->step ? -1 : x->step > y->step;
 }
 
 /* Steps that all ranks measured: of equal number, or, where ranks count differently, of equal
  * place. Returns how many; 0 with no error when there are none. */
 static int choose_samples(struct build *build, bool by_number, struct dpro_error *err)
 {
-    struct rank_build *lead = &build->ranks[0];
+    struct numbered *common = NULL, *own = NULL;
+    uint32_t n, n_own;
+    if (list_wanted(build, &build->ranks[0], by_number, &common, &n) < 0)
+        return dpro_error_nomem(err);
+    for (uint32_t r = 1; r < build->n_ranks; r++) {
+        if (list_wanted(build, &build->ranks[r], by_number, &own, &n_own) < 0)
+            goto no_memory;
+        keep_common(common, &n, own, n_own, by_number);
+        free(own);
+        own = NULL;
+    }
     for (uint32_t r = 0; r < build->n_ranks; r++) {
         struct rank_build *rank = &build->ranks[r];
         free(rank->sample_step);
-        rank->n_samples = 0;
-        rank->sample_step = malloc((lead->steps.n + 1) * sizeof *rank->sample_step);
-        if (!rank->sample_step)
-            return dpro_error_nomem(err);
+        rank->sample_step = malloc((n + (size_t)1) * sizeof *rank->sample_step);
+        if (!rank->sample_step || list_wanted(build, rank, by_number, &own, &n_own) < 0)
+            goto no_memory;
+        uint32_t found = 0;
+        for (uint32_t k = 0; k < n_own && found < n; k++)
+            if (!by_number || own[k].number == common[found].number)
+                rank->sample_step[found++] = own[k].step;
+        rank->n_samples = n;
+        free(own);
+        own = NULL;
     }
-    uint32_t place = 0;
-    for (uint32_t s = 0; s < lead->steps.n; s++) {
-        if (!wanted(build, &lead->steps.at[s]))
-            continue;
-        uint32_t nth = 0;
-        for (uint32_t before = 0; before < s; before++)
-            nth += wanted(build, &lead->steps.at[before]) &&
-                   lead->steps.at[before].number == lead->steps.at[s].number;
-        bool all = true;
-        for (uint32_t r = 0; r < build->n_ranks && all; r++) {
-            struct rank_build *rank = &build->ranks[r];
-            uint32_t found = by_number ? find_step(build, rank, lead->steps.at[s].number, nth)
-                                       : nth_wanted(build, rank, place);
-            rank->sample_step[rank->n_samples] = found;
-            all = found != NO_ID;
+    /* in the lead's order of time */
+    if (by_number && n > 1) {
+        for (uint32_t i = 0; i < n; i++)
+            common[i] = (struct numbered){i, build->ranks[0].sample_step[i]};
+        qsort(common, n, sizeof *common, compare_steps);
+        uint32_t *moved = malloc(n * sizeof *moved);
+        if (!moved)
+            goto no_memory;
+        for (uint32_t r = 0; r < build->n_ranks; r++) {
+            for (uint32_t i = 0; i < n; i++)
+                moved[i] = build->ranks[r].sample_step[common[i].number];
+            memcpy(build->ranks[r].sample_step, moved, n * sizeof *moved);
         }
-        place++;
-        for (uint32_t r = 0; r < build->n_ranks && all; r++)
-            build->ranks[r].n_samples++;
+        free(moved);
     }
-    return (int)lead->n_samples;
-}
+    free(common);
+    return (int)n;
 
-/* How far values[i] lies from the middle of the sorted values: 0 to n. */
-static double off_middle(const int64_t *values, uint32_t n, uint32_t i)
-{
-    uint32_t below = 0;
-    for (uint32_t k = 0; k < n; k++)
-        below += values[k] < values[i] || (values[k] == values[i] && k < i);
-    return below * 2 > n ? below * 2.0 - n : n - below * 2.0;
+no_memory:
+    free(common);
+    free(own);
+    return dpro_error_nomem(err);
 }
 
 static int64_t count_items(const struct build *build, uint32_t sample)
@@ -156,37 +218,81 @@ static int64_t count_items(const struct build *build, uint32_t sample)
     return n;
 }
 
+/* How far each value lies from the middle of all: 0 to n. */
+static int off_middle(const int64_t *values, uint32_t n, double *off)
+{
+    struct numbered *sorted = malloc((n + (size_t)1) * sizeof *sorted);
+    if (!sorted)
+        return -1;
+    for (uint32_t i = 0; i < n; i++)
+        sorted[i] = (struct numbered){values[i], i};
+    qsort(sorted, n, sizeof *sorted, compare_numbered);
+    for (uint32_t below = 0; below < n; below++)
+        off[sorted[below].step] = below * 2 > n ? below * 2.0 - n : n - below * 2.0;
+    free(sorted);
+    return 0;
+}
+
+/* Adds to equals[i] how many of a rank's samples are the same as its i-th. */
+static int count_equals(const struct rank_build *rank, const uint64_t *hashes, uint64_t *equals)
+{
+    struct map counts = {0};
+    int status = 0;
+    for (uint32_t i = 0; i < rank->n_samples && status == 0; i++) {
+        uint64_t key = hashes[rank->sample_step[i]] | 1, n = 0;
+        map_get(&counts, key, &n);
+        status = map_set(&counts, key, n + 1);
+    }
+    for (uint32_t i = 0; i < rank->n_samples && status == 0; i++) {
+        uint64_t n = 0;
+        map_get(&counts, hashes[rank->sample_step[i]] | 1, &n);
+        equals[i] += n;
+    }
+    map_fini(&counts);
+    return status;
+}
+
 /* The template: the iteration that most others equal, as seen over all ranks; of those, one that
  * follows another (so that what laps over is seen), then the one whose length is nearest the
  * median. */
-static uint32_t choose_template(const struct build *build)
+static int choose_template(const struct build *build, uint32_t *best)
 {
-    uint32_t n = build->ranks[0].n_samples, best = 0;
+    uint32_t n = build->ranks[0].n_samples;
     double best_score = -1;
-    int64_t *lengths = malloc(((size_t)n * 2 + 1) * sizeof *lengths), *counts = lengths + n;
-    for (uint32_t i = 0; i < n && lengths; i++) {
+    int64_t *values = malloc((n + (size_t)1) * sizeof *values);
+    uint64_t *equals = calloc(n + (size_t)1, sizeof *equals);
+    double *off_length = malloc((n + (size_t)1) * sizeof *off_length);
+    double *off_count = malloc((n + (size_t)1) * sizeof *off_count);
+    int status = values && equals && off_length && off_count ? 0 : -1;
+    for (uint32_t r = 0; r < build->n_ranks && status == 0; r++)
+        status = count_equals(&build->ranks[r], build->hashes[r], equals);
+    for (uint32_t i = 0; i < n && status == 0; i++) {
         const struct step *step = &build->ranks[0].steps.at[build->ranks[0].sample_step[i]];
-        lengths[i] = step->end_ns - step->start_ns;
-        counts[i] = count_items(build, i);
+        values[i] = step->end_ns - step->start_ns;
     }
-    for (uint32_t i = 0; i < n && lengths; i++) {
-        uint64_t equals = 0, follows = 0;
-        for (uint32_t r = 0; r < build->n_ranks; r++) {
-            const struct rank_build *rank = &build->ranks[r];
-            uint64_t own = build->hashes[r][rank->sample_step[i]];
-            follows += rank->steps.at[rank->sample_step[i]].follows;
-            for (uint32_t k = 0; k < n; k++)
-                equals += build->hashes[r][rank->sample_step[k]] == own;
-        }
-        double score = (double)equals * 16 * n + (follows == build->n_ranks ? 8.0 * n : 0) +
-                       2 * (n - off_middle(counts, n, i)) + (n - off_middle(lengths, n, i));
+    if (status == 0)
+        status = off_middle(values, n, off_length);
+    for (uint32_t i = 0; i < n && status == 0; i++)
+        values[i] = count_items(build, i);
+    if (status == 0)
+        status = off_middle(values, n, off_count);
+    *best = 0;
+    for (uint32_t i = 0; i < n && status == 0; i++) {
+        bool follows = true;
+        for (uint32_t r = 0; r < build->n_ranks; r++)
+            follows &= build->ranks[r].steps.at[build->ranks[r].sample_step[i]].follows;
+        double score = (double)equals[i] * 16 * n + (follows ? 8.0 * n : 0) +
+                       2 * (n - off_count[i]) + (n - off_length[i]);
         if (score > best_score) {
             best_score = score;
-            best = i;
+            *best = i;
         }
     }
-    free(lengths);
-    return best;
+    free(values);
+    free(equals);
+    free(off_length);
+    free(off_count);
+    return status;
 }
 
 static int prepare_samples(struct build *build, struct dpro_error *err)
@@ -194,27 +300,31 @@ static int prepare_samples(struct build *build, struct dpro_error *err)
     uint32_t fewest = UINT32_MAX;
     int64_t low = INT64_MAX, high = INT64_MIN;
     for (uint32_t r = 0; r < build->n_ranks; r++) {
-        uint32_t n = count_wanted(build, &build->ranks[r]);
-        fewest = n < fewest ? n : fewest;
+        uint32_t n = 0;
         for (uint32_t s = 0; s < build->ranks[r].steps.n; s++) {
+            n += wanted(build, &build->ranks[r].steps.at[s]);
             int64_t number = build->ranks[r].steps.at[s].number;
             low = number < low ? number : low;
             high = number > high ? number : high;
         }
+        fewest = n < fewest ? n : fewest;
     }
+    if (fewest == 0 && low <= high && (build->options->first_step || build->options->last_step))
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "no iteration left by --steps; the trace has %lld to %lld",
+                              (long long)low, (long long)high);
     if (fewest == 0)
         return dpro_error_set(err, DPRO_EEMPTY,
-                              build->options->first_step || build->options->last_step
-                                  ? "no iteration left by --steps; the trace has %lld to %lld"
-                                  : "no ops found to replay in the trace (%lld..%lld); was the "
-                                    "profiler active while the job trained?",
-                              (long long)low, (long long)high);
+                              "no ops found to replay in the trace; was the profiler active while "
+                              "the job trained?");
     int n = choose_samples(build, true, err);
     if (n == 0)
         n = choose_samples(build, false, err);
     if (n < 0)
         return n;
-    uint32_t template = choose_template(build);
+    uint32_t template;
+    if (choose_template(build, &template) < 0)
+        return dpro_error_nomem(err);
     for (uint32_t r = 0; r < build->n_ranks; r++)
         build->ranks[r].template_step = build->ranks[r].sample_step[template];
     return 0;
@@ -268,6 +378,8 @@ static void destroy(struct build *build)
         free(rank->start_ns);
         free(rank->end_ns);
         free(rank->phases);
+        free(rank->seen_start_ns);
+        free(rank->seen_end_ns);
         if (build->hashes)
             free(build->hashes[r]);
     }

@@ -111,8 +111,9 @@ struct rank_build {
     uint32_t n_timed;           /* ops that have times; virtual ones come after them */
     uint32_t *match;            /* item of op o in step s at [s * n_timed + o], NO_ID: absent */
     int64_t *start_ns, *end_ns; /* [s * n_timed + o]; ABSENT */
-    uint8_t *phases;            /* per span, see phase.c */
-    int64_t offset_ns;          /* added to the rank's clock gives the common axis */
+    int64_t *seen_start_ns, *seen_end_ns; /* of a timed op in the template, waiting included */
+    uint8_t *phases;                      /* per span, see phase.c */
+    int64_t offset_ns;                    /* added to the rank's clock gives the common axis */
 };
 
 /* steps.c: finds the iterations. Steps come out ascending in time. */

@@ -113,21 +113,69 @@ static bool in_backward_function(const struct rank_build *rank, uint32_t op)
     return false;
 }
 
-/* The op before `op` on its device; NO_ID: none. */
-static uint32_t op_before(const struct rank_build *rank, uint32_t op)
+/* By op: the op before it on its device; NO_ID: none. */
+static uint32_t *find_ops_before(const struct rank_build *rank)
 {
-    for (uint32_t o = op; o-- > 0;)
-        if (rank->ops.at[o].device == rank->ops.at[op].device)
-            return o;
-    return NO_ID;
+    uint32_t *before = malloc((rank->ops.n + 1) * sizeof *before);
+    uint32_t *last = malloc((rank->devices.n + 1) * sizeof *last);
+    if (before && last) {
+        memset(last, 0xFF, (rank->devices.n + 1) * sizeof *last);
+        for (uint32_t o = 0; o < rank->ops.n; o++) {
+            uint32_t device = rank->ops.at[o].device;
+            before[o] = device == NO_ID ? NO_ID : last[device];
+            if (device != NO_ID)
+                last[device] = o;
+        }
+    } else {
+        free(before);
+        before = NULL;
+    }
+    free(last);
+    return before;
 }
+
+/* The optimizer's work on the device or else on the CPU, in order of ops; latest_ns is the latest
+ * start up to each. */
+struct updates {
+    uint32_t *ops;
+    int64_t *latest_ns;
+    size_t n;
+};
+
+static int find_updates(const struct rank_build *rank, bool gpu, struct updates *updates)
+{
+    updates->ops = malloc((rank->ops.n + 1) * sizeof *updates->ops);
+    updates->latest_ns = malloc((rank->ops.n + 1) * sizeof *updates->latest_ns);
+    if (!updates->ops || !updates->latest_ns)
+        return -1;
+    int64_t latest = INT64_MIN;
+    for (uint32_t o = 0; o < rank->ops.n; o++) {
+        const struct local_op *op = &rank->ops.at[o];
+        if (op->item == NO_ID || op->phase != DPRO_OP_UPDATE || op->kind == DPRO_OP_LAUNCH ||
+            gpu != ((op->flags & GRAPH_OP_GPU) != 0))
+            continue;
+        latest = seen_start(rank, o) > latest ? seen_start(rank, o) : latest;
+        updates->ops[updates->n] = o;
+        updates->latest_ns[updates->n++] = latest;
+    }
+    return 0;
+}
+
+struct maker {
+    struct rank_build *rank;
+    copy_array in, out;
+    size_t next_in, next_out;
+    uint32_t *before;
+    struct updates updates[2]; /* on the CPU, on the device */
+};
 
 /* Where the thread began to need the bucket: the first op after autograd's last or after the bucket
  * before was copied back. */
-static uint32_t first_use(const struct rank_build *rank, uint32_t op)
+static uint32_t first_use(const struct maker *m, uint32_t op)
 {
+    const struct rank_build *rank = m->rank;
     for (;;) {
-        uint32_t before = op_before(rank, op);
+        uint32_t before = m->before[op];
         if (before == NO_ID || rank->ops.at[before].item == NO_ID ||
             (rank->classes[rank->ops.at[before].name] & NAME_BUCKET_OUT) ||
             in_backward_function(rank, before))
@@ -138,24 +186,22 @@ static uint32_t first_use(const struct rank_build *rank, uint32_t op)
 
 /* The first work of the optimizer after the collective was asked for, on a stream for a collective
  * that runs on one. */
-static uint32_t first_update(const struct rank_build *rank, const struct local_collective *coll)
+static uint32_t first_update(const struct maker *m, const struct local_collective *coll)
 {
-    bool gpu = rank->ops.at[coll->transfer].flags & GRAPH_OP_GPU;
+    const struct rank_build *rank = m->rank;
+    const struct updates *updates =
+        &m->updates[(rank->ops.at[coll->transfer].flags & GRAPH_OP_GPU) != 0];
     int64_t after = seen_start(rank, coll->arrival);
-    for (uint32_t o = 0; o < rank->ops.n; o++) {
-        const struct local_op *op = &rank->ops.at[o];
-        if (op->item != NO_ID && op->phase == DPRO_OP_UPDATE && op->kind != DPRO_OP_LAUNCH &&
-            gpu == ((op->flags & GRAPH_OP_GPU) != 0) && seen_start(rank, o) >= after)
-            return o;
+    size_t low = 0, high = updates->n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (updates->latest_ns[mid] < after)
+            low = mid + 1;
+        else
+            high = mid;
     }
-    return NO_ID;
+    return low < updates->n ? updates->ops[low] : NO_ID;
 }
-
-struct maker {
-    struct rank_build *rank;
-    copy_array in, out;
-    size_t next_in, next_out;
-};
 
 /* Adds one gradient: `from` -> In -> collective -> Out -> `to`, either end may be NO_ID. */
 static int add_tensor(struct maker *m, uint32_t collective, uint64_t bytes, uint32_t from,
@@ -203,9 +249,9 @@ static int plan_bucket(struct maker *m, const struct start *start, planned_array
     size_t n_out = take_copies(&m->out, m->next_out, coll->numel, INT64_MAX);
     uint32_t use = NO_ID;
     if (n_out > 0)
-        use = first_use(rank, m->out.at[m->next_out].first);
+        use = first_use(m, m->out.at[m->next_out].first);
     else
-        use = first_update(rank, coll);
+        use = first_update(m, coll);
     if (use != NO_ID) {
         bool on_gpu = rank->ops.at[coll->transfer].flags & GRAPH_OP_GPU;
         size_t before = rank->edges.n;
@@ -248,7 +294,10 @@ int build_tensors(struct rank_build *rank, struct dpro_error *err)
     size_t n = 0;
     planned_array plan = {0};
     int status = 0;
-    if (collect_copies(rank, NAME_BUCKET_IN, &m.in) < 0 ||
+    m.before = find_ops_before(rank);
+    if (!m.before || find_updates(rank, false, &m.updates[0]) < 0 ||
+        find_updates(rank, true, &m.updates[1]) < 0 ||
+        collect_copies(rank, NAME_BUCKET_IN, &m.in) < 0 ||
         collect_copies(rank, NAME_BUCKET_OUT, &m.out) < 0 || collect_buckets(rank, &starts, &n) < 0)
         status = -1;
     for (size_t i = 0; i < n && status == 0; i++)
@@ -257,6 +306,11 @@ int build_tensors(struct rank_build *rank, struct dpro_error *err)
     for (size_t i = 0; i < plan.n && status == 0; i++)
         status =
             add_tensor(&m, plan.at[i].collective, plan.at[i].bytes, plan.at[i].from, plan.at[i].to);
+    for (int gpu = 0; gpu < 2; gpu++) {
+        free(m.updates[gpu].ops);
+        free(m.updates[gpu].latest_ns);
+    }
+    free(m.before);
     free(starts);
     array_fini(&plan);
     array_fini(&m.in);

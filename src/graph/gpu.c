@@ -27,9 +27,12 @@ struct wait {
 struct walker {
     struct rank_build *rank;
     const uint32_t *op_of_item;
-    uint32_t n_devices;
-    struct work *last;      /* by device */
-    struct wait *waits;     /* [lane * n_devices + waiting device] */
+    uint32_t n_streams;
+    uint32_t *streams;      /* their devices */
+    uint32_t *stream_of;    /* device -> index into streams */
+    struct work *last;      /* by stream */
+    struct wait **waits;    /* by lane: NULL, or by waiting stream */
+    struct map waited;      /* waiting stream + 1 and source stream -> work last waited for */
     struct map sync_detail; /* call -> span of kind SPAN_SYNC + 1 */
     struct map records;     /* event record -> its snapshot */
     ARRAY(struct work *) snapshots;
@@ -43,10 +46,10 @@ static uint64_t key_of(const struct trace_span *span)
 
 static struct work *take_snapshot(struct walker *w)
 {
-    struct work *copy = malloc((w->n_devices + 1) * sizeof *copy);
+    struct work *copy = malloc((w->n_streams + 1) * sizeof *copy);
     if (!copy)
         return NULL;
-    memcpy(copy, w->last, w->n_devices * sizeof *copy);
+    memcpy(copy, w->last, w->n_streams * sizeof *copy);
     if (array_push(&w->snapshots, copy) < 0) {
         free(copy);
         return NULL;
@@ -54,9 +57,9 @@ static struct work *take_snapshot(struct walker *w)
     return copy;
 }
 
-static int64_t stream_of(const struct walker *w, uint32_t device)
+static const struct trace_track *track_of(const struct walker *w, uint32_t stream)
 {
-    return w->rank->trace->tracks[w->rank->devices.at[device].name].id;
+    return &w->rank->trace->tracks[w->rank->devices.at[w->streams[stream]].name];
 }
 
 static const struct trace_span *recorded_sync(const struct walker *w, const struct trace_span *call)
@@ -83,31 +86,134 @@ static int on_stream_wait(struct walker *w, const struct local_op *op,
         seen = take_snapshot(w);
     if (!seen)
         return -1;
-    int64_t waiting = detail ? w->rank->trace->tracks[sync->track].id : -1;
-    for (uint32_t d = 0; d < w->n_devices; d++) {
-        if (detail && waiting >= 0 && stream_of(w, d) != waiting)
+    struct wait **waits = &w->waits[op->lane];
+    if (!*waits && !(*waits = calloc(w->n_streams + 1, sizeof **waits)))
+        return -1;
+    const struct trace_track *waiting = detail ? &w->rank->trace->tracks[sync->track] : NULL;
+    for (uint32_t d = 0; d < w->n_streams; d++) {
+        if (waiting && waiting->id >= 0 && track_of(w, d) != waiting)
             continue;
-        w->waits[(size_t)op->lane * w->n_devices + d] =
-            (struct wait){seen, detail ? detail->wait_stream : -1};
+        (*waits)[d] = (struct wait){seen, detail ? detail->wait_stream : -1};
     }
     return 0;
 }
 
-static int resolve_wait(struct walker *w, uint32_t lane, uint32_t device, uint32_t op)
+static uint64_t wait_key(uint32_t waiting, uint32_t source)
 {
-    struct wait *wait = &w->waits[(size_t)lane * w->n_devices + device];
-    if (!wait->sources)
+    return (uint64_t)(waiting + 1) << 32 | source;
+}
+
+static uint64_t work_id(struct work work)
+{
+    return (uint64_t)work.op << 1 | work.next;
+}
+
+/* What the stream has waited for before holds for all that it was given since: an edge is made only
+ * for work that is new. Of many streams that may have been meant, those whose work was over last
+ * before `op` began say most: one wait is for one stream. */
+static int resolve_wait(struct walker *w, uint32_t lane, uint32_t stream, uint32_t op)
+{
+    enum { MOST = 8 };
+    struct rank_build *rank = w->rank;
+    struct wait *wait = w->waits[lane] ? &w->waits[lane][stream] : NULL;
+    struct {
+        uint32_t stream;
+        int64_t end_ns;
+    } found[MOST];
+    size_t n = 0;
+    if (!wait || !wait->sources)
         return 0;
-    for (uint32_t d = 0; d < w->n_devices; d++) {
+    int64_t start = rank->start_ns[(size_t)rank->template_step * rank->n_timed + op];
+    for (uint32_t d = 0; d < w->n_streams; d++) {
         struct work source = wait->sources[d];
-        if (d == device || source.op == NO_ID ||
-            (wait->only_stream >= 0 && stream_of(w, d) != wait->only_stream))
+        uint64_t before;
+        if (d == stream || source.op == NO_ID ||
+            (wait->only_stream >= 0 && track_of(w, d)->id != wait->only_stream) ||
+            (map_get(&w->waited, wait_key(stream, d), &before) && before == work_id(source)))
             continue;
-        if (local_add_if_holds(w->rank, source.op, op, source.next) < 0)
+        int64_t end = local_pred_end(rank, rank->template_step, source.op, source.next);
+        if (end > start + LOCAL_ROUNDING_NS || (n == MOST && end <= found[n - 1].end_ns))
+            continue;
+        size_t at = n < MOST ? n++ : n - 1;
+        for (; at > 0 && found[at - 1].end_ns < end; at--)
+            found[at] = found[at - 1];
+        found[at].stream = d;
+        found[at].end_ns = end;
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct work source = wait->sources[found[i].stream];
+        size_t n_before = rank->edges.n;
+        if (local_add_if_holds(rank, source.op, op, source.next) < 0 ||
+            (rank->edges.n > n_before &&
+             map_set(&w->waited, wait_key(stream, found[i].stream), work_id(source)) < 0))
             return -1;
     }
     wait->sources = NULL;
     return 0;
+}
+
+struct stretch {
+    int64_t start_ns, end_ns;
+    uint32_t op;
+};
+
+static int compare_starts(const void *a, const void *b)
+{
+    const struct stretch *x = a, *y = b;
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    return x->op < y->op ? -1 : x->op > y->op;
+}
+
+static int compare_ends(const void *a, const void *b)
+{
+    const struct stretch *x = a, *y = b;
+    if (x->end_ns != y->end_ns)
+        return x->end_ns < y->end_ns ? -1 : 1;
+    return x->op < y->op ? -1 : x->op > y->op;
+}
+
+/* Inside of a CUDA graph streams fork and join without a call: work that starts right after work on
+ * another stream, while its own stream had been idle, has waited for it. */
+static int add_graph_edges(struct walker *w, uint32_t first_item)
+{
+    enum { RIGHT_AFTER_NS = 5000 };
+    struct rank_build *rank = w->rank;
+    ARRAY(struct stretch) list = {0};
+    struct stretch *by_end = NULL;
+    bool several = false;
+    int status = 0;
+    if (first_item == NO_ID || rank->items.at[first_item].next == NO_ID)
+        return 0;
+    for (uint32_t item = first_item; item != NO_ID && status == 0; item = rank->items.at[item].next)
+        if (w->op_of_item[item] != NO_ID) {
+            const struct item *it = &rank->items.at[item];
+            uint32_t op = w->op_of_item[item];
+            struct stretch stretch = {it->start_ns, it->end_ns, op};
+            several |= list.n > 0 && rank->ops.at[list.at[0].op].device != rank->ops.at[op].device;
+            status = array_push(&list, stretch);
+        }
+    if (status == 0 && several) {
+        by_end = malloc(list.n * sizeof *by_end);
+        status = by_end ? 0 : -1;
+    }
+    if (by_end) {
+        memcpy(by_end, list.at, list.n * sizeof *by_end);
+        qsort(by_end, list.n, sizeof *by_end, compare_ends);
+        qsort(list.at, list.n, sizeof *list.at, compare_starts);
+    }
+    for (size_t i = 0, ended = 0; by_end && i < list.n && status == 0; i++) {
+        const struct stretch *to = &list.at[i];
+        while (ended < list.n && by_end[ended].end_ns <= to->start_ns)
+            ended++;
+        if (ended == 0 || to->start_ns - by_end[ended - 1].end_ns > RIGHT_AFTER_NS ||
+            rank->ops.at[by_end[ended - 1].op].device == rank->ops.at[to->op].device)
+            continue;
+        status = local_add_if_holds(rank, local_end_op(rank, by_end[ended - 1].op), to->op, false);
+    }
+    free(by_end);
+    array_fini(&list);
+    return status;
 }
 
 static int on_launch(struct walker *w, uint32_t o, const struct local_op *op)
@@ -118,13 +224,13 @@ static int on_launch(struct walker *w, uint32_t o, const struct local_op *op)
         uint32_t work = w->op_of_item[item];
         if (work == NO_ID)
             continue;
-        uint32_t device = rank->ops.at[work].device;
+        uint32_t stream = w->stream_of[rank->ops.at[work].device];
         if (local_add_edge(rank, o, work, false, false) < 0 ||
-            resolve_wait(w, op->lane, device, work) < 0)
+            resolve_wait(w, op->lane, stream, work) < 0)
             return -1;
-        w->last[device] = (struct work){local_end_op(rank, work), false};
+        w->last[stream] = (struct work){local_end_op(rank, work), false};
     }
-    return 0;
+    return add_graph_edges(w, rank->items.at[op->item].launch);
 }
 
 static int await(struct walker *w, uint32_t op, struct work work)
@@ -136,21 +242,32 @@ static int await(struct walker *w, uint32_t op, struct work work)
 }
 
 /* The latest work that had been launched and was over when the call returned; for a device-wide
- * call each stream's. */
+ * call each stream's. Where it is known which event was awaited, what had been launched before the
+ * event. */
 static int on_sync(struct walker *w, uint32_t o, const struct trace_span *call, bool all)
 {
     const struct trace_span *sync = recorded_sync(w, call);
     const struct rank_build *rank = w->rank;
+    const struct trace_detail *detail =
+        sync && sync->detail != NO_ID ? &rank->trace->details[sync->detail] : NULL;
+    const struct work *launched = w->last;
     struct work best = {.op = NO_ID};
     int64_t best_end = INT64_MIN;
-    for (uint32_t d = 0; d < w->n_devices; d++) {
-        struct work work = w->last[d];
+    uint64_t snapshot;
+    if (detail && detail->sync == SYNC_EVENT && detail->wait_correlation &&
+        map_get(&w->records, build_correlation_key(detail->wait_correlation, call->window),
+                &snapshot))
+        launched = w->snapshots.at[snapshot];
+    for (uint32_t d = 0; d < w->n_streams; d++) {
+        struct work work = launched[d];
         if (work.op == NO_ID || work.op >= UINT32_MAX / 2 ||
             !local_holds(rank, work.op, o, work.next, true))
             continue;
-        if (sync && sync->detail != NO_ID &&
-            rank->trace->details[sync->detail].sync == SYNC_STREAM &&
-            stream_of(w, d) != rank->trace->tracks[sync->track].id)
+        if (detail && detail->sync == SYNC_STREAM &&
+            track_of(w, d) != &rank->trace->tracks[sync->track])
+            continue;
+        if (detail && detail->sync == SYNC_EVENT && detail->wait_stream >= 0 &&
+            track_of(w, d)->id != detail->wait_stream)
             continue;
         int64_t end = local_pred_end(rank, rank->template_step, work.op, work.next);
         if (all) {
@@ -228,19 +345,24 @@ static void cut_waiting(struct walker *w)
 static int prepare(struct walker *w)
 {
     struct rank_build *rank = w->rank;
-    w->n_devices = (uint32_t)rank->devices.n;
-    w->last = malloc((w->n_devices + 1) * sizeof *w->last);
-    w->waits = calloc((size_t)(rank->n_lanes + 1) * (w->n_devices + 1), sizeof *w->waits);
-    if (!w->last || !w->waits)
+    size_t n_devices = rank->devices.n;
+    w->streams = malloc((n_devices + 1) * sizeof *w->streams);
+    w->stream_of = malloc((n_devices + 1) * sizeof *w->stream_of);
+    w->last = malloc((n_devices + 1) * sizeof *w->last);
+    w->waits = calloc(rank->n_lanes + (size_t)1, sizeof *w->waits);
+    if (!w->streams || !w->stream_of || !w->last || !w->waits)
         return -1;
-    for (uint32_t d = 0; d < w->n_devices; d++)
+    for (uint32_t d = 0; d < n_devices; d++) {
+        w->stream_of[d] = w->n_streams;
+        if (rank->devices.at[d].kind == DPRO_DEVICE_GPU_STREAM)
+            w->streams[w->n_streams++] = d;
+    }
+    for (uint32_t d = 0; d < w->n_streams; d++)
         w->last[d] = (struct work){NO_ID, false};
-    for (uint32_t o = 0; o < rank->ops.n; o++)
+    for (uint32_t o = 0; o < rank->ops.n && rank->steps.at[rank->template_step].follows; o++)
         if (rank->ops.at[o].flags & GRAPH_OP_GPU)
-            w->last[rank->ops.at[o].device] = (struct work){local_end_op(rank, o), true};
-    if (!rank->steps.at[rank->template_step].follows)
-        for (uint32_t d = 0; d < w->n_devices; d++)
-            w->last[d].op = NO_ID;
+            w->last[w->stream_of[rank->ops.at[o].device]] =
+                (struct work){local_end_op(rank, o), true};
     for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
         const struct trace_span *span = &rank->trace->spans[i];
         if (span->kind == SPAN_SYNC && span->correlation &&
@@ -258,8 +380,13 @@ int local_add_gpu_edges(struct rank_build *rank, const uint32_t *op_of_item)
         status = walk(&w);
     if (status == 0)
         cut_waiting(&w);
+    for (uint32_t l = 0; w.waits && l < rank->n_lanes; l++)
+        free(w.waits[l]);
+    free(w.streams);
+    free(w.stream_of);
     free(w.last);
     free(w.waits);
+    map_fini(&w.waited);
     map_fini(&w.sync_detail);
     map_fini(&w.records);
     for (size_t i = 0; i < w.snapshots.n; i++)

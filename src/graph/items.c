@@ -92,17 +92,30 @@ static int emit_leaf(struct cutter *cutter, const struct open_span *open)
     return emit(cutter, open->span, 0, open->cursor, open->end, &item);
 }
 
+/* A call that encloses others launches with its last stretch, unless one of them does. */
+static int emit_rest(struct cutter *cutter, const struct open_span *open)
+{
+    const struct trace_span *span = &cutter->rank->trace->spans[open->span];
+    uint64_t device = 0;
+    uint32_t item;
+    if (emit(cutter, open->span, open->segment, open->cursor, open->end, &item) < 0)
+        return -1;
+    if (span->kind == SPAN_RUNTIME && span->correlation &&
+        map_get(&cutter->device_of, build_correlation_key(span->correlation, span->window),
+                &device) &&
+        cutter->launch_of[device - 1] == NO_ID)
+        cutter->launch_of[device - 1] = item;
+    return 0;
+}
+
 static int close_top(struct cutter *cutter, int64_t at)
 {
     struct open_span *top = &cutter->open[--cutter->n_open];
-    uint32_t item;
     if (at < top->end)
         top->end = at; /* a sibling begins before it is over: cut */
     if (top->end < top->cursor)
         top->end = top->cursor;
-    int status = top->segment == 0
-                     ? emit_leaf(cutter, top)
-                     : emit(cutter, top->span, top->segment, top->cursor, top->end, &item);
+    int status = top->segment == 0 ? emit_leaf(cutter, top) : emit_rest(cutter, top);
     if (cutter->n_open > 0 && cutter->open[cutter->n_open - 1].cursor < top->end)
         cutter->open[cutter->n_open - 1].cursor = top->end;
     return status;

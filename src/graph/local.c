@@ -12,8 +12,7 @@
 #include "graph/local.h"
 #include "graph/names.h"
 
-/* Old traces count whole microseconds: a start and a duration, each rounded. */
-enum { ROUNDING_NS = 2000, HANDOVER_NS = 5000 };
+enum { HANDOVER_NS = 5000 };
 
 static size_t at(const struct rank_build *rank, uint32_t step, uint32_t op)
 {
@@ -39,7 +38,7 @@ bool local_holds(const struct rank_build *rank, uint32_t from, uint32_t to, bool
         if (end == ABSENT || start == ABSENT)
             continue;
         seen++;
-        held += start >= end - ROUNDING_NS;
+        held += start >= end - LOCAL_ROUNDING_NS;
     }
     return seen > 0 && held * 10 >= seen * 9;
 }
@@ -80,7 +79,7 @@ int local_add_completion(struct rank_build *rank, uint32_t transfer, uint32_t to
         if (start == ABSENT || went_on == ABSENT)
             continue;
         seen++;
-        held += went_on >= end - ROUNDING_NS;
+        held += went_on >= end - LOCAL_ROUNDING_NS;
         begun += went_on > start;
     }
     if (seen == 0 || begun * 10 < seen * 9 || (!known && held * 2 < seen))
@@ -127,16 +126,55 @@ static void trim_launches(struct rank_build *rank)
     }
 }
 
+/* By op: the device work before it on its stream; NO_ID: none in the iteration. */
+static uint32_t *find_work_before(const struct rank_build *rank)
+{
+    uint32_t *before = malloc((rank->ops.n + 1) * sizeof *before);
+    uint32_t *last = malloc((rank->devices.n + 1) * sizeof *last);
+    if (before && last) {
+        memset(last, 0xFF, (rank->devices.n + 1) * sizeof *last);
+        for (uint32_t o = 0; o < rank->ops.n; o++) {
+            before[o] = NO_ID;
+            if (rank->ops.at[o].flags & GRAPH_OP_GPU) {
+                before[o] = last[rank->ops.at[o].device];
+                last[rank->ops.at[o].device] = o;
+            }
+        }
+    } else {
+        free(before);
+        before = NULL;
+    }
+    free(last);
+    return before;
+}
+
+/* How long the head of a copying call took by itself: what it waited for its stream is not its own,
+ * where the call was still there when its work started. */
+static int64_t head_of_copy(const struct rank_build *rank, uint32_t step, uint32_t call,
+                            uint32_t before)
+{
+    int64_t start = rank->start_ns[at(rank, step, call)], end = rank->end_ns[at(rank, step, call)];
+    uint32_t work = rank->items.at[rank->match[at(rank, step, call)]].launch;
+    int64_t over = before == NO_ID ? ABSENT : rank->end_ns[at(rank, step, before)];
+    if (work != NO_ID && rank->items.at[work].start_ns == end && over > start)
+        return over < end ? end - over : 0;
+    return end - start;
+}
+
 /* A copying call that blocks may wait for its stream before its work starts. That wait belongs to
  * the stream: the head is as long as the shortest one, the rest shows as the work's own delay, if
  * any. */
-static void trim_copy_heads(struct rank_build *rank)
+static int trim_copy_heads(struct rank_build *rank, const uint32_t *op_of_item)
 {
+    uint32_t *before = find_work_before(rank);
+    if (!before)
+        return -1;
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];
         if (op->item == NO_ID || !(rank->classes[op->name] & NAME_COPY_CALL) ||
             rank->items.at[op->item].launch == NO_ID || (op->flags & GRAPH_OP_GPU))
             continue;
+        uint32_t work = op_of_item[rank->items.at[op->item].launch];
         int64_t shortest = INT64_MAX;
         for (int pass = 0; pass < 2; pass++)
             for (uint32_t s = 0; s < rank->steps.n; s++) {
@@ -144,12 +182,15 @@ static void trim_copy_heads(struct rank_build *rank)
                         *end = &rank->end_ns[at(rank, s, o)];
                 if (start == ABSENT)
                     continue;
-                if (pass == 0 && *end - start < shortest)
-                    shortest = *end - start;
+                int64_t head = head_of_copy(rank, s, o, work == NO_ID ? NO_ID : before[work]);
+                if (pass == 0 && head < shortest)
+                    shortest = head;
                 if (pass == 1 && *end > start + shortest)
                     *end = start + shortest;
             }
     }
+    free(before);
+    return 0;
 }
 
 /* One thing at a time: rounding must not let an op reach into its successor on the device. */
@@ -208,7 +249,7 @@ static int add_comm_order(struct rank_build *rank)
         int64_t start = rank->start_ns[at(rank, rank->template_step, o)];
         for (uint32_t i = 0; i < n && i < LOOK_BACK; i++) {
             int64_t end = rank->end_ns[at(rank, rank->template_step, queue[i] + 1)];
-            if (end <= start + ROUNDING_NS &&
+            if (end <= start + LOCAL_ROUNDING_NS &&
                 (latest == NO_ID || end > rank->end_ns[at(rank, rank->template_step, latest)]))
                 latest = queue[i] + 1;
         }
@@ -257,12 +298,15 @@ static int add_comm_launches(struct rank_build *rank)
             last_span = span;
         }
     }
+    size_t first = 0; /* not taken yet */
     for (size_t c = 0; c < rank->collectives.n && status == 0; c++) {
         struct local_collective *coll = &rank->collectives.at[c];
         if (rank->lanes[rank->ops.at[coll->arrival].lane].kind != DPRO_DEVICE_COMM_THREAD)
             continue;
         int64_t start = rank->start_ns[at(rank, rank->template_step, coll->arrival)];
-        for (size_t i = 0; i < calls.n; i++) {
+        while (first < calls.n && calls.at[first] == NO_ID)
+            first++;
+        for (size_t i = first; i < calls.n; i++) {
             if (calls.at[i] == NO_ID)
                 continue;
             uint32_t call = calls.at[i], span = rank->items.at[rank->ops.at[call].item].span;
@@ -304,7 +348,7 @@ static void consider(const struct rank_build *rank, const uint32_t *op_of_item, 
                      bool next, int64_t after, int64_t before, struct handover *best)
 {
     int64_t end = rank->items.at[item].end_ns;
-    if (op_of_item[item] == NO_ID || end <= after || end > before + ROUNDING_NS)
+    if (op_of_item[item] == NO_ID || end <= after || end > before + LOCAL_ROUNDING_NS)
         return;
     if (best->op == NO_ID || end > best->end_ns)
         *best = (struct handover){local_end_op(rank, op_of_item[item]), next, end};
@@ -327,7 +371,7 @@ static void look_for_handover(const struct rank_build *rank, const uint32_t *op_
                 high = mid;
         }
         for (uint32_t i = low; i-- > first;) {
-            if (!pooled && rank->items.at[i].end_ns > before + ROUNDING_NS)
+            if (!pooled && rank->items.at[i].end_ns > before + LOCAL_ROUNDING_NS)
                 return; /* the thread is busy: it hands nothing over now */
             if (!pooled && rank->items.at[i].end_ns <= after)
                 return;
@@ -494,9 +538,10 @@ int build_local_edges(struct rank_build *rank, struct dpro_error *err)
                 if (rank->match[at(rank, s, o)] != NO_ID)
                     op_of_item[rank->match[at(rank, s, o)]] = o;
         trim_launches(rank);
-        trim_copy_heads(rank);
-        status = add_comm_launches(rank);
+        status = trim_copy_heads(rank, op_of_item);
     }
+    if (status == 0)
+        status = add_comm_launches(rank);
     if (status == 0)
         status = add_device_order(rank);
     if (status == 0)

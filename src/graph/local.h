@@ -4,6 +4,9 @@
 
 #include "graph/build.h"
 
+/* Old traces count whole microseconds: a start and a duration, each rounded. */
+enum { LOCAL_ROUNDING_NS = 2000 };
+
 /* When a predecessor ended, seen from `step`: in it, or in the one before. ABSENT: not measured. */
 int64_t local_pred_end(const struct rank_build *rank, uint32_t step, uint32_t op, bool next);
 

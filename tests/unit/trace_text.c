@@ -76,6 +76,12 @@ void trace_text_kernel(struct trace_text *text, const char *name, int thread, in
     put(text, copies ? "gpu_memcpy" : "kernel", name, 0, stream, start, dur, with_correlation);
 }
 
+void trace_text_device(struct trace_text *text, const char *category, const char *name, int stream,
+                       int64_t start, int64_t dur, const char *args)
+{
+    put(text, category, name, 0, stream, start, dur, args);
+}
+
 void trace_text_step(struct trace_text *text, int number, int64_t start, int64_t dur)
 {
     char name[40];

@@ -20,6 +20,9 @@ void trace_text_cpu(struct trace_text *text, const char *category, const char *n
 /* A launch call on a thread and its work on a stream. */
 void trace_text_kernel(struct trace_text *text, const char *name, int thread, int64_t call,
                        int64_t call_dur, int stream, int64_t start, int64_t dur, const char *args);
+/* A span on a stream. */
+void trace_text_device(struct trace_text *text, const char *category, const char *name, int stream,
+                       int64_t start, int64_t dur, const char *args);
 /* ProfilerStep#number. */
 void trace_text_step(struct trace_text *text, int number, int64_t start, int64_t dur);
 

@@ -1,0 +1,355 @@
+/* What GPU jobs do, case by case: the edges that are made of it, that its replay gives back what
+ * was measured, and that a delay reaches what has to wait for it. Iterations last 1000 us. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/graph.h"
+#include "trace_text.h"
+
+#define US INT64_C(1000)
+
+enum { N = 4, STEP = 1000 };
+
+static int has_edge(const struct dpro_graph *g, int rank, const char *from, int from_n,
+                    const char *to, int to_n)
+{
+    return trace_text_edge(g, trace_text_op(g, rank, from, from_n),
+                           trace_text_op(g, rank, to, to_n), 0);
+}
+
+static int64_t replay_us(const struct dpro_graph *g, const char *delay)
+{
+    struct dpro_replay_options options = {.delays = &delay, .n_delays = delay != NULL};
+    struct dpro_replay *replay;
+    struct dpro_error err = {0};
+    if (dpro_replay_run(g, &options, &replay, &err) < 0)
+        fail_msg("%s", err.text);
+    int64_t ns = dpro_replay_iteration_ns(replay);
+    dpro_replay_destroy(replay);
+    return (ns + US / 2) / US;
+}
+
+static int64_t measured_us(const struct dpro_graph *g)
+{
+    uint32_t n;
+    int64_t sum = 0;
+    const int64_t *measured = dpro_graph_measured_ns(g, &n);
+    for (uint32_t i = 0; i < n; i++)
+        sum += measured[i];
+    return sum / n / US;
+}
+
+static void runtime(struct trace_text *t, const char *name, int64_t start, int64_t dur,
+                    int correlation)
+{
+    char args[64];
+    snprintf(args, sizeof args, "\"correlation\": %d", correlation);
+    trace_text_cpu(t, "cuda_runtime", name, 1, start, dur, args);
+}
+
+static void device(struct trace_text *t, const char *category, const char *name, int stream,
+                   int64_t start, int64_t dur, int correlation)
+{
+    char args[64];
+    snprintf(args, sizeof args, "\"stream\": %d, \"correlation\": %d", stream, correlation);
+    trace_text_device(t, category, name, stream, start, dur, args);
+}
+
+static void wait_record(struct trace_text *t, const char *kind, int stream, int64_t at,
+                        int correlation, int on_stream, int on_record)
+{
+    char args[200];
+    snprintf(args, sizeof args,
+             "\"cuda_sync_kind\": \"%s\", \"stream\": %d, \"correlation\": %d, "
+             "\"wait_on_stream\": %d, \"wait_on_cuda_event_record_corr_id\": %d",
+             kind, stream, correlation, on_stream, on_record);
+    trace_text_device(t, "cuda_sync", kind, stream, at, 1, args);
+}
+
+static void test_waiting_again_for_the_same_work_is_no_news(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    trace_text_step(t, 1, 0, 1000);
+    trace_text_kernel(t, "gemm", 1, 10, 5, 7, 20, 300, "");
+    runtime(t, "cudaStreamWaitEvent", 25, 2, 97);
+    trace_text_kernel(t, "side", 1, 30, 5, 9, 321, 50, "");
+    runtime(t, "cudaStreamWaitEvent", 40, 2, 98);
+    trace_text_kernel(t, "side2", 1, 50, 5, 9, 372, 50, "");
+    struct dpro_graph *g = trace_text_graph();
+    assert_true(has_edge(g, 0, "gemm", 0, "side", 0));
+    assert_false(has_edge(g, 0, "gemm", 0, "side2", 0));
+    dpro_graph_destroy(g);
+}
+
+static void test_of_many_streams_the_last_to_end_were_waited_for(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    char name[16];
+    trace_text_step(t, 1, 0, 1000);
+    for (int i = 0; i < 30; i++) {
+        snprintf(name, sizeof name, "k%d", i);
+        trace_text_kernel(t, name, 1, 10 * i, 5, 100 + i, 10 * i + 7, 100, "");
+    }
+    runtime(t, "cudaStreamWaitEvent", 400, 2, 97);
+    trace_text_kernel(t, "join", 1, 410, 5, 9, 420, 50, "");
+    struct dpro_graph *g = trace_text_graph();
+    int edges = 0;
+    for (int i = 0; i < 30; i++) {
+        snprintf(name, sizeof name, "k%d", i);
+        edges += has_edge(g, 0, name, 0, "join", 0);
+    }
+    assert_true(has_edge(g, 0, "k29", 0, "join", 0));
+    assert_in_range(edges, 1, 8);
+    dpro_graph_destroy(g);
+}
+
+static void test_an_event_waited_for_on_the_cpu_is_the_work_before_its_record(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < N; i++) {
+        int64_t at = STEP * i;
+        trace_text_step(t, i, at, STEP);
+        trace_text_kernel(t, "first", 1, at + 10, 5, 7, at + 20, 300, "");
+        runtime(t, "cudaEventRecord", at + 20, 2, 1000 + 10 * i);
+        trace_text_kernel(t, "second", 1, at + 30, 5, 7, at + 321, 400, "");
+        runtime(t, "cudaEventSynchronize", at + 40, 283, 1001 + 10 * i);
+        wait_record(t, "Event Sync", -1, at + 40, 1001 + 10 * i, 7, 1000 + 10 * i);
+        trace_text_cpu(t, "cpu_op", "aten::after", 1, at + 330, 100, "");
+        runtime(t, "cudaDeviceSynchronize", at + 440, 290, 1002 + 10 * i);
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_true(has_edge(g, 0, "first", 0, "cudaEventSynchronize", 0));
+    assert_false(has_edge(g, 0, "second", 0, "cudaEventSynchronize", 0));
+    assert_int_equal(dpro_graph_op(g, trace_text_op(g, 0, "cudaEventSynchronize", 0)).dur_ns,
+                     3 * US);
+    assert_int_equal(replay_us(g, NULL), measured_us(g));
+    /* the CPU works while second runs: it has 290 us to spare */
+    assert_int_equal(replay_us(g, "aten::after=+0.2"), STEP);
+    assert_int_equal(replay_us(g, "first=+0.2"), STEP + 200);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_stream_wait_recorded_names_the_stream_and_the_event(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    trace_text_step(t, 1, 0, 1000);
+    trace_text_kernel(t, "a", 1, 10, 5, 7, 20, 100, "");
+    runtime(t, "cudaEventRecord", 20, 2, 1000);
+    trace_text_kernel(t, "b", 1, 25, 5, 7, 121, 100, "");
+    trace_text_kernel(t, "c", 1, 35, 5, 8, 45, 100, "");
+    runtime(t, "cudaStreamWaitEvent", 45, 2, 1001);
+    wait_record(t, "Stream Wait Event", 9, 45, 1001, 7, 1000);
+    trace_text_kernel(t, "d", 1, 50, 5, 9, 300, 100, "");
+    trace_text_kernel(t, "e", 1, 60, 5, 10, 300, 100, "");
+    struct dpro_graph *g = trace_text_graph();
+    assert_true(has_edge(g, 0, "a", 0, "d", 0));
+    assert_false(has_edge(g, 0, "b", 0, "d", 0)); /* launched after the event */
+    assert_false(has_edge(g, 0, "c", 0, "d", 0)); /* another stream */
+    assert_false(has_edge(g, 0, "a", 0, "e", 0)); /* did not wait */
+    dpro_graph_destroy(g);
+}
+
+static void test_a_device_wide_wait_is_for_every_stream(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < N; i++) {
+        int64_t at = STEP * i;
+        trace_text_step(t, i, at, STEP);
+        trace_text_kernel(t, "long", 1, at + 10, 5, 7, at + 20, 800, "");
+        trace_text_kernel(t, "short", 1, at + 30, 5, 8, at + 40, 500, "");
+        runtime(t, "cudaDeviceSynchronize", at + 50, 780, 1000 + i);
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_true(has_edge(g, 0, "long", 0, "cudaDeviceSynchronize", 0));
+    assert_true(has_edge(g, 0, "short", 0, "cudaDeviceSynchronize", 0));
+    assert_int_equal(replay_us(g, NULL), STEP);
+    assert_int_equal(replay_us(g, "short=+0.2"), STEP);
+    assert_int_equal(replay_us(g, "short=+0.4"), STEP + 120); /* 40 + 900 instead of 820 */
+    assert_int_equal(replay_us(g, "long=+0.1"), STEP + 100);
+    dpro_graph_destroy(g);
+}
+
+static void test_hip_calls_mean_what_their_cuda_names_do(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < N; i++) {
+        int64_t at = STEP * i;
+        int c = 10 * i;
+        trace_text_step(t, i, at, STEP);
+        runtime(t, "hipLaunchKernel", at + 10, 5, c + 1);
+        device(t, "kernel", "Cijk_Ailk", 7, at + 20, 300, c + 1);
+        runtime(t, "hipMemcpyWithStream", at + 20, 330, c + 2);
+        device(t, "gpu_memcpy", "CopyDeviceToHost", 7, at + 321, 20, c + 2);
+        runtime(t, "hipExtModuleLaunchKernel", at + 360, 5, c + 3);
+        device(t, "kernel", "relu", 7, at + 370, 400, c + 3);
+        runtime(t, "hipStreamSynchronize", at + 380, 400, c + 4);
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_true(has_edge(g, 0, "hipLaunchKernel", 0, "Cijk_Ailk", 0));
+    assert_true(has_edge(g, 0, "CopyDeviceToHost", 0, "hipMemcpyWithStream", 1));
+    assert_true(has_edge(g, 0, "relu", 0, "hipStreamSynchronize", 0));
+    assert_int_equal(replay_us(g, NULL), STEP);
+    assert_in_range(replay_us(g, "Cijk_Ailk=+0.1"), STEP + 99, STEP + 100);
+    assert_int_equal(replay_us(g, "relu=+0.1"), STEP + 100);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_copy_that_blocks_waits_for_its_stream_and_its_end(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < N; i++) {
+        int64_t at = STEP * i;
+        trace_text_step(t, i, at, STEP);
+        trace_text_kernel(t, "gemm", 1, at + 10, 5, 7, at + 20, 500, "");
+        runtime(t, "cudaMemcpy", at + 20, 530, 1000 + i);
+        device(t, "gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 7, at + 521, 20, 1000 + i);
+        trace_text_cpu(t, "cpu_op", "aten::after", 1, at + 560, 300, "");
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(replay_us(g, NULL), STEP);
+    assert_int_equal(replay_us(g, "gemm=+0.1"), STEP + 100);
+    assert_int_equal(replay_us(g, "gemm=0.5"), STEP - 250);
+    assert_int_equal(replay_us(g, "Memcpy DtoH (Device -> Pageable)=+0.05"), STEP + 50);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_graph_launch_starts_all_its_kernels_on_all_their_streams(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < N; i++) {
+        int64_t at = STEP * i;
+        trace_text_step(t, i, at, STEP);
+        runtime(t, "cudaGraphLaunch", at + 10, 20, 100 + i);
+        device(t, "kernel", "a", 7, at + 40, 100, 100 + i);
+        device(t, "kernel", "b1", 7, at + 141, 200, 100 + i); /* a forks into b1 and b2 ... */
+        device(t, "kernel", "b2", 8, at + 141, 300, 100 + i);
+        device(t, "kernel", "c", 7, at + 442, 100, 100 + i); /* ... that join in c */
+        runtime(t, "cudaStreamSynchronize", at + 50, 500, 200 + i);
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_true(has_edge(g, 0, "cudaGraphLaunch", 0, "a", 0));
+    assert_true(has_edge(g, 0, "cudaGraphLaunch", 0, "b2", 0));
+    assert_true(has_edge(g, 0, "a", 0, "b2", 0));
+    assert_true(has_edge(g, 0, "b2", 0, "c", 0));
+    assert_int_equal(replay_us(g, NULL), STEP);
+    assert_int_equal(replay_us(g, "a=+0.1"), STEP + 100);
+    assert_int_equal(replay_us(g, "b1=+0.05"), STEP);
+    assert_int_equal(replay_us(g, "b2=+0.1"), STEP + 100);
+    assert_int_equal(replay_us(g, "c=+0.1"), STEP + 100);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_driver_call_inside_a_runtime_call_launches_once(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < N; i++) {
+        int64_t at = STEP * i;
+        trace_text_step(t, i, at, STEP);
+        runtime(t, "cudaLaunchKernel", at + 10, 30, 10 * i + 1);
+        trace_text_cpu(t, "cuda_driver", "cuLaunchKernel", 1, at + 15, 20,
+                       i == 0   ? "\"correlation\": 1"
+                       : i == 1 ? "\"correlation\": 11"
+                       : i == 2 ? "\"correlation\": 21"
+                                : "\"correlation\": 31");
+        device(t, "kernel", "gemm", 7, at + 50, 400, 10 * i + 1);
+        runtime(t, "cudaStreamSynchronize", at + 60, 400, 10 * i + 3);
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_true(has_edge(g, 0, "cuLaunchKernel", 0, "gemm", 0));
+    assert_int_equal(replay_us(g, NULL), STEP);
+    assert_int_equal(replay_us(g, "gemm=+0.1"), STEP + 100);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_launch_that_encloses_other_calls_still_launches(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < N; i++) {
+        int64_t at = STEP * i;
+        char args[64];
+        trace_text_step(t, i, at, STEP);
+        runtime(t, "cudaLaunchKernel", at + 10, 300, 10 * i + 1);
+        snprintf(args, sizeof args, "\"correlation\": %d", 10 * i + 2);
+        trace_text_cpu(t, "cuda_driver", "cuModuleLoadData", 1, at + 15, 200, args);
+        device(t, "kernel", "gemm", 7, at + 320, 400, 10 * i + 1);
+        runtime(t, "cudaStreamSynchronize", at + 330, 400, 10 * i + 3);
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_true(has_edge(g, 0, "cudaLaunchKernel", 1, "gemm", 0));
+    assert_int_equal(replay_us(g, NULL), STEP);
+    assert_int_equal(replay_us(g, "cuModuleLoadData=+0.1"), STEP + 100);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_kernel_seen_before_its_launch_does_not_upset_the_replay(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < N; i++) {
+        int64_t at = STEP * i;
+        trace_text_step(t, i, at, STEP);
+        for (int k = 0; k < 8; k++) /* the GPU's clock is 3 us behind */
+            trace_text_kernel(t, "gemm", 1, at + 10 + 100 * k, 5, 7, at + 10 + 100 * k - 3, 90, "");
+        runtime(t, "cudaStreamSynchronize", at + 720, 80, 1000 + i);
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_in_range(replay_us(g, NULL), STEP - 3, STEP + 3);
+    for (int k = 0; k < 8; k++)
+        assert_true(has_edge(g, 0, "cudaLaunchKernel", k, "gemm", k));
+    dpro_graph_destroy(g);
+}
+
+static void test_kernels_that_overlap_by_a_rounding_follow_each_other(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < N; i++) {
+        int64_t at = STEP * i;
+        trace_text_step(t, i, at, STEP);
+        for (int k = 0; k < 8; k++)
+            trace_text_kernel(t, "gemm", 1, at + 10 + 5 * k, 4, 7, at + 20 + 100 * k, 101, "");
+        runtime(t, "cudaStreamSynchronize", at + 60, 770, 1000 + i);
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_true(has_edge(g, 0, "gemm", 0, "gemm", 1));
+    assert_in_range(replay_us(g, NULL), STEP - 1, STEP + 1);
+    assert_in_range(replay_us(g, "gemm=+0.01"), STEP + 79, STEP + 81);
+    dpro_graph_destroy(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_waiting_again_for_the_same_work_is_no_news),
+        cmocka_unit_test(test_of_many_streams_the_last_to_end_were_waited_for),
+        cmocka_unit_test(test_an_event_waited_for_on_the_cpu_is_the_work_before_its_record),
+        cmocka_unit_test(test_a_stream_wait_recorded_names_the_stream_and_the_event),
+        cmocka_unit_test(test_a_device_wide_wait_is_for_every_stream),
+        cmocka_unit_test(test_hip_calls_mean_what_their_cuda_names_do),
+        cmocka_unit_test(test_a_copy_that_blocks_waits_for_its_stream_and_its_end),
+        cmocka_unit_test(test_a_graph_launch_starts_all_its_kernels_on_all_their_streams),
+        cmocka_unit_test(test_a_driver_call_inside_a_runtime_call_launches_once),
+        cmocka_unit_test(test_a_launch_that_encloses_other_calls_still_launches),
+        cmocka_unit_test(test_a_kernel_seen_before_its_launch_does_not_upset_the_replay),
+        cmocka_unit_test(test_kernels_that_overlap_by_a_rounding_follow_each_other),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -14,6 +14,8 @@
 
 struct entry {
     uint64_t group, order; /* what members have in common */
+    uint64_t count;        /* before it in its group and iteration on its rank */
+    int64_t sequence;      /* as recorded; -1: not */
     uint32_t rank, collective;
 };
 
@@ -62,17 +64,13 @@ static int collect_rank(struct join *join, uint32_t r, struct entry *entries, si
     uint32_t n_unnamed = 0;
     uint32_t *unnamed = malloc((rank->devices.n + 2) * sizeof *unnamed);
     int status = unnamed ? 0 : -1;
-    bool sequences = true;
-    for (size_t c = 0; c < rank->collectives.n; c++)
-        sequences &= rank->collectives.at[c].sequence >= 0;
     for (uint32_t c = 0; c < rank->collectives.n && status == 0; c++) {
         const struct local_collective *coll = &rank->collectives.at[c];
-        uint64_t group = group_key(rank, coll, unnamed, &n_unnamed), order = 0;
-        map_get(&counts, group, &order);
-        status = map_set(&counts, group, order + 1);
-        if (sequences && !point_to_point(coll))
-            order = (uint64_t)coll->sequence | (uint64_t)1 << 63;
-        entries[(*n)++] = (struct entry){group, order, r, c};
+        uint64_t group = group_key(rank, coll, unnamed, &n_unnamed), count = 0;
+        map_get(&counts, group, &count);
+        status = map_set(&counts, group, count + 1);
+        int64_t sequence = point_to_point(coll) ? -1 : coll->sequence;
+        entries[(*n)++] = (struct entry){group, count, count, sequence, r, c};
     }
     free(unnamed);
     map_fini(&counts);
@@ -131,10 +129,37 @@ static int add_joined(struct join *join, const struct entry *entries, size_t n)
     return array_push(&join->joined, joined);
 }
 
+/* Sequence numbers say which collective is which even where one was lost, if every member has them,
+ * none has one twice, and they began to count together; else the order in the iteration does. */
+static void order_group(struct entry *entries, size_t n)
+{
+    bool recorded = true, several = false, twice = false, shared = false;
+    for (size_t i = 0; i < n; i++) {
+        recorded &= entries[i].sequence >= 0;
+        several |= entries[i].rank != entries[0].rank;
+    }
+    if (!recorded)
+        return;
+    for (size_t i = 0; i < n; i++)
+        entries[i].order = (uint64_t)entries[i].sequence;
+    qsort(entries, n, sizeof *entries, compare_entries);
+    for (size_t i = 1; i < n; i++) {
+        bool same = entries[i].order == entries[i - 1].order;
+        twice |= same && entries[i].rank == entries[i - 1].rank;
+        shared |= same && entries[i].rank != entries[i - 1].rank;
+    }
+    if (!twice && (shared || !several))
+        return;
+    for (size_t i = 0; i < n; i++)
+        entries[i].order = entries[i].count;
+    qsort(entries, n, sizeof *entries, compare_entries);
+}
+
 /* The entries of one group. Joined only if all agree and no rank appears twice at one place. */
-static int join_group(struct join *join, const struct entry *entries, size_t n)
+static int join_group(struct join *join, struct entry *entries, size_t n)
 {
     bool fits = true;
+    order_group(entries, n);
     for (size_t i = 1; i < n; i++) {
         if (entries[i].order != entries[i - 1].order)
             continue;

@@ -30,8 +30,9 @@ struct join {
     uint32_t first_mismatch;
 };
 
-/* Finds the members of every collective: by group and sequence where all recorded it, else by order
- * within the group; a group whose members disagree on kinds or sizes is not joined. */
+/* Finds the members of every collective: by group and sequence where all its members recorded it,
+ * else by order within the group; a group whose members disagree on kinds or sizes is not joined.
+ */
 int join_match(struct join *join, struct dpro_error *err);
 
 /* One constant offset a rank from the ends of the collectives it shares with ranks already tied. */

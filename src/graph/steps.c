@@ -120,19 +120,61 @@ static int steps_from_marks(struct rank_build *rank)
     return status;
 }
 
-/* Once an iteration: zero_grad's start or step's end. With several optimizers, the first one's. */
+static int compare_i64(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+typedef ARRAY(int64_t) i64_array;
+
+/* When autograd's functions began, on any thread. */
+static int find_backward(const struct rank_build *rank, i64_array *starts)
+{
+    for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
+        const struct trace_span *span = &rank->trace->spans[i];
+        if (span->kind == SPAN_CPU_OP && (rank->classes[span->name] & NAME_BACKWARD) &&
+            array_push(starts, span->start_ns) < 0)
+            return -1;
+    }
+    if (starts->n > 1)
+        qsort(starts->at, starts->n, sizeof *starts->at, compare_i64);
+    return 0;
+}
+
+static bool any_between(const i64_array *times, int64_t from, int64_t to)
+{
+    size_t low = 0, high = times->n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (times->at[mid] < from)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < times->n && times->at[low] < to;
+}
+
+/* Once an iteration: zero_grad's start or step's end. With several optimizers, the first one's:
+ * that of its name, with a backward pass since the one before. */
 static int steps_from_optimizer(struct rank_build *rank, uint32_t class)
 {
+    i64_array backward = {0};
     const struct trace_span **marks;
     size_t n;
     if (collect(rank, class, 0, &marks, &n) < 0)
         return -1;
     uint32_t name = n ? marks[0]->name : 0;
-    int status = 0;
-    const struct trace_span *before = NULL;
+    int status = find_backward(rank, &backward);
+    const struct trace_span *before = NULL, *latest = NULL;
     int64_t number = 0;
     for (size_t i = 0; i < n && status == 0; i++) {
         if (marks[i]->name != name)
+            continue;
+        bool again = latest && backward.n > 0 && latest->window == marks[i]->window &&
+                     !any_between(&backward, latest->start_ns, marks[i]->start_ns);
+        latest = marks[i];
+        if (again)
             continue;
         if (before && before->window == marks[i]->window) {
             int64_t start = class == NAME_ZERO_GRAD ? before->start_ns : span_end(before);
@@ -141,6 +183,7 @@ static int steps_from_optimizer(struct rank_build *rank, uint32_t class)
         }
         before = marks[i];
     }
+    array_fini(&backward);
     free(marks);
     return status;
 }

@@ -335,6 +335,292 @@ static void test_kernels_that_overlap_by_a_rounding_follow_each_other(void **sta
     dpro_graph_destroy(g);
 }
 
+/* ---- over ranks ---- */
+
+static int has_warning(const struct dpro_graph *g, const char *word)
+{
+    for (size_t i = 0; i < dpro_graph_n_warnings(g); i++)
+        if (strstr(dpro_graph_warning(g, i), word))
+            return 1;
+    return 0;
+}
+
+/* A collective's kernel on stream `stream` of a group, as Kineto has recorded them since 2024. */
+static void nccl(struct trace_text *t, const char *kind, const char *kernel, int64_t call,
+                 int stream, int64_t start, int64_t dur, const char *group, const char *ranks,
+                 int size, int sequence)
+{
+    char args[300];
+    int n = snprintf(args, sizeof args,
+                     "\"Collective name\": \"%s\", \"In msg nelems\": 1000, \"dtype\": \"Float\", "
+                     "\"Process Group Name\": \"%s\", \"Process Group Ranks\": \"%s\", "
+                     "\"Group size\": %d",
+                     kind, group, ranks, size);
+    if (sequence >= 0)
+        snprintf(args + n, sizeof args - (size_t)n, ", \"Seq\": %d", sequence);
+    trace_text_kernel(t, kernel, 1, call, 4, stream, start, dur, args);
+}
+
+static const char ALL_REDUCE[] = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)";
+static const char ALL_GATHER[] = "ncclDevKernel_AllGather_RING_LL(ncclDevComm*)";
+static const char REDUCE_SCATTER[] = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevComm*)";
+static const char SEND_RECV[] = "ncclDevKernel_SendRecv(ncclDevComm*)";
+
+/* Ranks 0 and 1, and 2 and 3, reduce among themselves, then all four do. busy[] is how long each
+ * computes first; the k-th of `sequences` ranks records its sequence numbers. */
+static struct dpro_graph *subgroups(const int *busy, int n_with_sequence)
+{
+    for (int rank = 0; rank < 4; rank++) {
+        struct trace_text *t = trace_text_begin(rank, 4);
+        int pair = busy[rank] > busy[rank ^ 1] ? busy[rank] : busy[rank ^ 1];
+        int all = 0;
+        for (int r = 0; r < 4; r++)
+            all = busy[r] > all ? busy[r] : all;
+        for (int i = 0; i < N; i++) {
+            int64_t at = STEP * i;
+            int s = rank < n_with_sequence ? 10 + i : -1;
+            trace_text_step(t, i, at, STEP);
+            trace_text_kernel(t, "gemm", 1, at + 10, 4, 7, at + 20, busy[rank], "");
+            runtime(t, "cudaStreamWaitEvent", at + 16, 1, 10000 + 10 * i);
+            nccl(t, "allreduce", ALL_REDUCE, at + 20, 20, at + 20 + busy[rank],
+                 pair - busy[rank] + 50, rank < 2 ? "1" : "2", rank < 2 ? "[0, 1]" : "[2, 3]", 2,
+                 s);
+            runtime(t, "cudaStreamWaitEvent", at + 26, 1, 10001 + 10 * i);
+            nccl(t, "allreduce", ALL_REDUCE, at + 30, 21, at + 70 + pair, all - pair + 100, "0",
+                 "[0, 1, 2, 3]", 4, s);
+            runtime(t, "cudaDeviceSynchronize", at + 40, all + 140, 10002 + 10 * i);
+        }
+    }
+    return trace_text_graph();
+}
+
+static void check_subgroups(int n_with_sequence)
+{
+    struct dpro_graph *g = subgroups((const int[]){100, 200, 300, 400}, n_with_sequence);
+    assert_false(has_warning(g, "disagree"));
+    assert_false(has_warning(g, "missing"));
+    for (int rank = 0; rank < 4; rank++) { /* no waiting is in a transfer */
+        assert_int_equal(dpro_graph_op(g, trace_text_op(g, rank, ALL_REDUCE, 0)).dur_ns, 50 * US);
+        assert_int_equal(dpro_graph_op(g, trace_text_op(g, rank, ALL_REDUCE, 1)).dur_ns, 100 * US);
+    }
+    uint64_t transaction[4];
+    for (int rank = 0; rank < 4; rank++)
+        transaction[rank] = dpro_graph_op(g, trace_text_op(g, rank, ALL_REDUCE, 0)).transaction;
+    assert_true(transaction[0] == transaction[1] && transaction[2] == transaction[3] &&
+                transaction[0] != transaction[2]);
+    assert_int_equal(replay_us(g, NULL), STEP);
+    assert_int_equal(replay_us(g, "gemm@3=+0.1"), STEP + 100);
+    assert_int_equal(replay_us(g, "gemm@1=+0.15"), STEP); /* 200 us to spare for the world's */
+    assert_int_equal(replay_us(g, "gemm@1=+0.3"), STEP + 100);
+    dpro_graph_destroy(g);
+}
+
+static void test_subgroups_wait_among_themselves_then_all_do(void **state)
+{
+    (void)state;
+    check_subgroups(4);
+    check_subgroups(0);
+}
+
+static void test_sequence_numbers_that_one_rank_lacks_are_not_needed(void **state)
+{
+    (void)state;
+    check_subgroups(3);
+}
+
+static void test_sequence_numbers_that_no_two_ranks_share_are_counted_instead(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < 2; rank++) {
+        struct trace_text *t = trace_text_begin(rank, 2);
+        for (int i = 0; i < N; i++) { /* the ranks began to count at different times */
+            int64_t at = STEP * i;
+            trace_text_step(t, i, at, STEP);
+            nccl(t, "allreduce", ALL_REDUCE, at + 10, 20, at + 100 + 200 * rank, 500 - 200 * rank,
+                 "0", "[0, 1]", 2, 10 * rank + i);
+        }
+    }
+    struct dpro_graph *g = trace_text_graph();
+    for (int rank = 0; rank < 2; rank++)
+        assert_int_equal(dpro_graph_op(g, trace_text_op(g, rank, ALL_REDUCE, 0)).dur_ns, 300 * US);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_send_and_its_receive_meet(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < 2; rank++) {
+        struct trace_text *t = trace_text_begin(rank, 2);
+        for (int i = 0; i < N; i++) {
+            int64_t at = STEP * i;
+            trace_text_step(t, i, at, STEP);
+            trace_text_kernel(t, "gemm", 1, at + 10, 4, 7, at + 20, rank ? 50 : 300, "");
+            runtime(t, "cudaStreamWaitEvent", at + 16, 1, 10000 + 10 * i);
+            trace_text_kernel(t, SEND_RECV, 1, at + 20, 4, 20, at + (rank ? 70 : 320),
+                              rank ? 350 : 100,
+                              rank ? "\"Collective name\": \"recv\", \"Src Rank\": 0, \"In msg "
+                                     "nelems\": 7, \"dtype\": \"Half\", \"Group size\": 2"
+                                   : "\"Collective name\": \"send\", \"Dst Rank\": 1, \"In msg "
+                                     "nelems\": 7, \"dtype\": \"Half\", \"Group size\": 2");
+            runtime(t, "cudaStreamWaitEvent", at + 26, 1, 10001 + 10 * i);
+            trace_text_kernel(t, "relu", 1, at + 30, 4, 7, at + 420, 300, "");
+            runtime(t, "cudaDeviceSynchronize", at + 40, 700, 10002 + 10 * i);
+        }
+    }
+    struct dpro_graph *g = trace_text_graph();
+    struct dpro_op send = dpro_graph_op(g, trace_text_op(g, 0, SEND_RECV, 0));
+    struct dpro_op recv = dpro_graph_op(g, trace_text_op(g, 1, SEND_RECV, 0));
+    assert_int_equal(send.kind, DPRO_OP_SEND);
+    assert_int_equal(recv.kind, DPRO_OP_RECV);
+    assert_true(send.transaction != 0 && send.transaction == recv.transaction);
+    assert_int_equal(send.dur_ns, 100 * US);
+    assert_int_equal(recv.dur_ns, 100 * US); /* the other 250 were waiting for the sender */
+    assert_int_equal(replay_us(g, NULL), STEP);
+    assert_int_equal(replay_us(g, "gemm@0=+0.1"), STEP + 100);
+    assert_int_equal(replay_us(g, "gemm@1=+0.2"), STEP);
+    dpro_graph_destroy(g);
+}
+
+static void test_sharded_training_gathers_computes_and_scatters(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < 2; rank++) {
+        struct trace_text *t = trace_text_begin(rank, 2);
+        for (int i = 0; i < N; i++) {
+            int64_t at = STEP * i;
+            int late = 40 * rank;
+            trace_text_step(t, i, at, STEP);
+            nccl(t, "_allgather_base", ALL_GATHER, at + 5, 20, at + 12, 88, "0", "[0, 1]", 2,
+                 20 * i);
+            runtime(t, "cudaEventRecord", at + 11, 1, 10000 + 10 * i);
+            runtime(t, "cudaStreamWaitEvent", at + 13, 1, 10001 + 10 * i);
+            wait_record(t, "Stream Wait Event", 7, at + 13, 10001 + 10 * i, 20, 10000 + 10 * i);
+            trace_text_kernel(t, "fw1", 1, at + 16, 4, 7, at + 101, 200 + late, "");
+            nccl(t, "_allgather_base", ALL_GATHER, at + 21, 20, at + 101, 80, "0", "[0, 1]", 2,
+                 20 * i + 1); /* ahead of need: hidden behind fw1 */
+            runtime(t, "cudaEventRecord", at + 26, 1, 10002 + 10 * i);
+            runtime(t, "cudaStreamWaitEvent", at + 28, 1, 10003 + 10 * i);
+            wait_record(t, "Stream Wait Event", 7, at + 28, 10003 + 10 * i, 20, 10002 + 10 * i);
+            trace_text_kernel(t, "fw2", 1, at + 31, 4, 7, at + 302 + late, 200, "");
+            runtime(t, "cudaEventRecord", at + 36, 1, 10004 + 10 * i);
+            runtime(t, "cudaStreamWaitEvent", at + 38, 1, 10005 + 10 * i);
+            wait_record(t, "Stream Wait Event", 20, at + 38, 10005 + 10 * i, 7, 10004 + 10 * i);
+            nccl(t, "_reduce_scatter_base", REDUCE_SCATTER, at + 41, 20, at + 503 + late,
+                 140 - late, "0", "[0, 1]", 2, 20 * i + 2);
+            runtime(t, "cudaDeviceSynchronize", at + 50, 600, 10006 + 10 * i);
+        }
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(dpro_graph_op(g, trace_text_op(g, 0, REDUCE_SCATTER, 0)).dur_ns, 100 * US);
+    assert_int_equal(replay_us(g, NULL), STEP);
+    assert_int_equal(replay_us(g, "fw1@1=+0.1"), STEP + 100);
+    assert_int_equal(replay_us(g, "fw1@0=+0.04"), STEP);
+    assert_int_equal(replay_us(g, "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevComm*)=+0.1"),
+                     STEP + 100);
+    dpro_graph_destroy(g);
+}
+
+/* ---- iterations that are not all alike ---- */
+
+static void test_a_checkpoint_now_and_then_stays_in_the_mean(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    int64_t at = 0;
+    for (int i = 0; i < 8; i++) {
+        int64_t extra = i % 4 == 3 ? 800 : 0;
+        trace_text_step(t, i, at, STEP + extra);
+        trace_text_cpu(t, "cpu_op", "aten::mm", 1, at + 10, 500, "");
+        if (extra)
+            trace_text_cpu(t, "cpu_op", "aten::save", 1, at + 520, 790, "");
+        trace_text_cpu(t, "cpu_op", "aten::add_", 1, at + 520 + extra, 400, "");
+        at += STEP + extra;
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(measured_us(g), STEP + 200);
+    assert_in_range(replay_us(g, NULL), STEP + 195, STEP + 205);
+    assert_in_range(replay_us(g, "aten::mm=+0.1"), STEP + 295, STEP + 305);
+    dpro_graph_destroy(g);
+}
+
+static void test_two_backward_passes_a_step_are_one_iteration(void **state)
+{
+    (void)state;
+    const char *bw = "autograd::engine::evaluate_function: MmBackward0";
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < N; i++) {
+        int64_t at = STEP * i;
+        trace_text_step(t, i, at, STEP);
+        for (int k = 0; k < 2; k++) {
+            trace_text_cpu(t, "cpu_op", "aten::mm", 1, at + 10 + 400 * k, 150,
+                           k ? "\"Sequence number\": 6, \"Fwd thread id\": 0"
+                             : "\"Sequence number\": 5, \"Fwd thread id\": 0");
+            trace_text_cpu(t, "cpu_op", bw, 2, at + 180 + 400 * k, 210,
+                           k ? "\"Sequence number\": 6, \"Fwd thread id\": 1"
+                             : "\"Sequence number\": 5, \"Fwd thread id\": 1");
+        }
+        trace_text_cpu(t, "cpu_op", "Optimizer.step#SGD.step", 1, at + 810, 150, "");
+        trace_text_cpu(t, "cpu_op", "aten::add_", 1, at + 815, 100, "");
+    }
+    struct dpro_graph *g = trace_text_graph();
+    for (int k = 0; k < 2; k++) {
+        assert_true(has_edge(g, 0, "aten::mm", k, bw, k));
+        assert_int_equal(dpro_graph_op(g, trace_text_op(g, 0, "aten::mm", k)).kind, DPRO_OP_FW);
+        assert_int_equal(dpro_graph_op(g, trace_text_op(g, 0, bw, k)).kind, DPRO_OP_BW);
+    }
+    assert_true(has_edge(g, 0, bw, 0, "aten::mm", 1));
+    assert_int_equal(dpro_graph_op(g, trace_text_op(g, 0, "aten::add_", 0)).kind, DPRO_OP_UPDATE);
+    assert_int_equal(replay_us(g, NULL), STEP);
+    assert_int_equal(replay_us(g, "BW=+0.1"), STEP + 100);
+    assert_int_equal(replay_us(g, "FW=0.5"), STEP - 150);
+    dpro_graph_destroy(g);
+}
+
+static void test_several_optimizers_make_one_iteration(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"Optimizer.step#SGD.step", "Optimizer.step#Adam.step"};
+    for (int same = 0; same < 2; same++) {
+        struct trace_text *t = trace_text_begin(0, 1);
+        for (int i = 0; i < 6; i++) {
+            int64_t at = STEP * i;
+            trace_text_cpu(t, "cpu_op", "MmBackward0", 1, at + 10, 500, "");
+            for (int k = 0; k < 2; k++) {
+                trace_text_cpu(t, "user_annotation", names[same ? 0 : k], 1, at + 600 + 150 * k,
+                               100, "");
+                trace_text_cpu(t, "cpu_op", k ? "aten::add_" : "aten::mul_", 1, at + 610 + 150 * k,
+                               80, "");
+            }
+        }
+        struct dpro_graph *g = trace_text_graph();
+        assert_int_equal(measured_us(g), STEP);
+        assert_int_equal(replay_us(g, NULL), STEP);
+        assert_int_equal(dpro_graph_op(g, trace_text_op(g, 0, "aten::add_", 0)).kind,
+                         DPRO_OP_UPDATE);
+        dpro_graph_destroy(g);
+    }
+}
+
+static void test_a_loader_thread_works_ahead(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < N; i++) {
+        int64_t at = STEP * i;
+        trace_text_step(t, i, at, STEP);
+        trace_text_cpu(t, "user_annotation",
+                       "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 1, at + 5,
+                       30, "");
+        trace_text_cpu(t, "cpu_op", "aten::mm", 1, at + 40, 900, "");
+        trace_text_cpu(t, "cpu_op", "aten::pin_memory", 3, at + 100, 600, "");
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(replay_us(g, NULL), STEP);
+    assert_int_equal(replay_us(g, "aten::mm=+0.1"), STEP + 100);
+    assert_int_equal(replay_us(g, "aten::pin_memory=+0.1"), STEP); /* 300 us to spare */
+    dpro_graph_destroy(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -350,6 +636,15 @@ int main(void)
         cmocka_unit_test(test_a_launch_that_encloses_other_calls_still_launches),
         cmocka_unit_test(test_a_kernel_seen_before_its_launch_does_not_upset_the_replay),
         cmocka_unit_test(test_kernels_that_overlap_by_a_rounding_follow_each_other),
+        cmocka_unit_test(test_subgroups_wait_among_themselves_then_all_do),
+        cmocka_unit_test(test_sequence_numbers_that_one_rank_lacks_are_not_needed),
+        cmocka_unit_test(test_sequence_numbers_that_no_two_ranks_share_are_counted_instead),
+        cmocka_unit_test(test_a_send_and_its_receive_meet),
+        cmocka_unit_test(test_sharded_training_gathers_computes_and_scatters),
+        cmocka_unit_test(test_a_checkpoint_now_and_then_stays_in_the_mean),
+        cmocka_unit_test(test_two_backward_passes_a_step_are_one_iteration),
+        cmocka_unit_test(test_several_optimizers_make_one_iteration),
+        cmocka_unit_test(test_a_loader_thread_works_ahead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

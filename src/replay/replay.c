@@ -180,14 +180,20 @@ static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int
     return rc < 0 ? dpro_error_nomem(err) : 0;
 }
 
+/* From the first op's start to the last one's end; the mark that ends the iteration, some time
+ * after that, is no op of the job. */
 static void find_makespan(struct chain *c, const struct replay_copy *copy)
 {
     c->first_ns = INT64_MAX;
     for (uint32_t op = 0; op < c->g->n_ops; op++) {
+        if (c->g->flags[op] & GRAPH_OP_BOUNDARY)
+            continue;
         int64_t end = copy->end_ns[op], start = end - copy->dur_ns[op];
         c->first_ns = start < c->first_ns ? start : c->first_ns;
         c->last_ns = end > c->last_ns ? end : c->last_ns;
     }
+    if (c->first_ns > c->last_ns)
+        c->first_ns = c->last_ns;
 }
 
 static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *err)
@@ -409,11 +415,13 @@ static uint32_t shown_copy(const struct chain *c)
     return last;
 }
 
-static uint32_t last_of(const struct replay_copy *copy, uint32_t first, uint32_t n)
+static uint32_t last_of(const struct dpro_graph *g, const struct replay_copy *copy, uint32_t first,
+                        uint32_t n)
 {
     uint32_t last = first;
     for (uint32_t op = first; op < first + n; op++)
-        if (copy->end_ns[op] > copy->end_ns[last])
+        if (!(g->flags[op] & GRAPH_OP_BOUNDARY) &&
+            (copy->end_ns[op] > copy->end_ns[last] || (g->flags[last] & GRAPH_OP_BOUNDARY)))
             last = op;
     return last;
 }
@@ -422,11 +430,11 @@ static uint32_t last_op(const struct chain *c, uint32_t copy)
 {
     uint32_t rank;
     if (c->g->single_iteration)
-        return last_of(&c->copies[copy], 0, c->g->n_ops);
+        return last_of(c->g, &c->copies[copy], 0, c->g->n_ops);
     latest_boundary(c, copy, &rank);
     const struct graph_rank *r = &c->g->ranks[rank];
     return r->boundary != DPRO_NO_OP ? r->boundary
-                                     : last_of(&c->copies[copy], r->first_op, r->n_ops);
+                                     : last_of(c->g, &c->copies[copy], r->first_op, r->n_ops);
 }
 
 static void fill_periods(const struct chain *c, int64_t *iterations_ns)

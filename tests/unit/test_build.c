@@ -177,6 +177,25 @@ static void test_times_as_far_apart_as_they_can_be_give_a_graph(void **state)
     dpro_graph_destroy(g);
 }
 
+static void test_one_marked_iteration_lasts_from_its_first_op_to_its_last(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    trace_text_step(t, 1, 0, 1000);
+    trace_text_cpu(t, "cpu_op", "aten::a", 1, 10, 400, "");
+    trace_text_cpu(t, "cpu_op", "aten::b", 1, 500, 400, "");
+    struct dpro_graph *g = trace_text_graph();
+    struct dpro_replay *replay;
+    struct dpro_error err;
+    uint32_t n;
+    assert_int_equal(dpro_graph_measured_ns(g, &n)[0], 890 * US);
+    assert_int_equal(dpro_replay_run(g, NULL, &replay, &err), 0);
+    assert_int_equal(dpro_replay_iteration_ns(replay), 890 * US);
+    assert_int_equal(dpro_replay_critical_ns(replay), 890 * US);
+    dpro_replay_destroy(replay);
+    dpro_graph_destroy(g);
+}
+
 /* ---- ops ---- */
 
 static void test_a_parent_is_what_its_children_leave_of_it(void **state)
@@ -537,6 +556,7 @@ int main(void)
         cmocka_unit_test(test_ranks_learn_from_the_iterations_they_share),
         cmocka_unit_test(test_of_many_iterations_fifty_are_predicted),
         cmocka_unit_test(test_times_as_far_apart_as_they_can_be_give_a_graph),
+        cmocka_unit_test(test_one_marked_iteration_lasts_from_its_first_op_to_its_last),
         cmocka_unit_test(test_a_parent_is_what_its_children_leave_of_it),
         cmocka_unit_test(test_python_time_between_ops_is_a_gap),
         cmocka_unit_test(test_a_kernel_follows_its_launch_and_its_stream),

@@ -741,6 +741,34 @@ static int fill_warnings(struct assembly *a, const struct dpro_graph_options *op
                  join->ranks[join->first_mismatch_rank].trace->rank);
         status |= warn(a, options, text);
     }
+    for (uint32_t r = 1; r < join->n_ranks && join->by_place; r++) {
+        const struct rank_build *lead = &join->ranks[0], *rank = &join->ranks[r];
+        int64_t first = lead->steps.at[lead->sample_step[0]].number;
+        int64_t own = rank->steps.at[rank->sample_step[0]].number;
+        if (own == first)
+            continue;
+        snprintf(text, sizeof text,
+                 "ranks share no iteration number (rank %d has %" PRId64 " where rank %d has "
+                 "%" PRId64 "): the first of each is taken for the same one, and so on; are all "
+                 "files of one run?",
+                 lead->trace->rank, first, rank->trace->rank, own);
+        status |= warn(a, options, text);
+        break;
+    }
+    for (uint32_t r = 0, with = 0; r < join->n_ranks; r++) {
+        with += join->ranks[r].step_source != STEPS_NONE;
+        if (r + 1 < join->n_ranks || with == 0 || with == join->n_ranks)
+            continue;
+        uint32_t without = 0;
+        while (join->ranks[without].step_source != STEPS_NONE)
+            without++;
+        snprintf(text, sizeof text,
+                 "%u of %u ranks (first: rank %d) have no iteration marks and no period: the whole "
+                 "of their recording is taken for one iteration of the others; call "
+                 "profiler.step() on every rank",
+                 join->n_ranks - with, join->n_ranks, join->ranks[without].trace->rank);
+        status |= warn(a, options, text);
+    }
     if (untied > 0 && join->n_ranks > 1) {
         snprintf(
             text, sizeof text,

@@ -318,8 +318,10 @@ static int prepare_samples(struct build *build, struct dpro_error *err)
                               "no ops found to replay in the trace; was the profiler active while "
                               "the job trained?");
     int n = choose_samples(build, true, err);
-    if (n == 0)
+    if (n == 0) {
         n = choose_samples(build, false, err);
+        build->join.by_place = true;
+    }
     if (n < 0)
         return n;
     uint32_t template;

@@ -25,6 +25,7 @@ struct join {
     ARRAY(struct member) members;
     struct dpro_clock *clocks; /* a rank */
     const char *clock_method;
+    bool by_place;                /* ranks number their iterations differently */
     uint32_t n_mismatched;        /* collectives that other ranks did not confirm */
     uint32_t first_mismatch_rank; /* indexes, to name one */
     uint32_t first_mismatch;

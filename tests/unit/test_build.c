@@ -140,6 +140,23 @@ static void test_ranks_learn_from_the_iterations_they_share(void **state)
     dpro_graph_destroy(g);
 }
 
+static void test_a_rank_without_iterations_among_others_is_named(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < 2; rank++) {
+        struct trace_text *t = trace_text_begin(rank, 2);
+        for (int i = 0; i < 3; i++) {
+            if (rank == 0)
+                trace_text_step(t, 5 + i, 1000 * i, 1000);
+            trace_text_cpu(t, "cpu_op", "aten::mm", 1, 1000 * i + 10, 400, "");
+        }
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_true(has_warning(g, "1 of 2 ranks (first: rank 1) have no iteration marks"));
+    assert_true(has_warning(g, "rank 0 has 5 where rank 1 has 0"));
+    dpro_graph_destroy(g);
+}
+
 static void test_of_many_iterations_fifty_are_predicted(void **state)
 {
     (void)state;
@@ -554,6 +571,7 @@ int main(void)
         cmocka_unit_test(test_without_any_mark_the_period_of_the_ops_cuts_iterations),
         cmocka_unit_test(test_a_recording_without_period_is_one_iteration),
         cmocka_unit_test(test_ranks_learn_from_the_iterations_they_share),
+        cmocka_unit_test(test_a_rank_without_iterations_among_others_is_named),
         cmocka_unit_test(test_of_many_iterations_fifty_are_predicted),
         cmocka_unit_test(test_times_as_far_apart_as_they_can_be_give_a_graph),
         cmocka_unit_test(test_one_marked_iteration_lasts_from_its_first_op_to_its_last),

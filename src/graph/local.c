@@ -411,14 +411,49 @@ static int add_busy_handover(struct rank_build *rank, const uint32_t *op_of_item
     return 0;
 }
 
-static int add_handover(struct rank_build *rank, const uint32_t *op_of_item, uint32_t own_lane,
-                        int64_t idle_since, uint32_t to)
+/* The lanes that others may wait for. Of very many threads the busiest ones: looking at each for
+ * each op would cost their square. */
+enum { MOST_LANES = 64 };
+
+struct givers {
+    uint32_t lanes[MOST_LANES];
+    uint32_t n;
+};
+
+static uint32_t items_around_template(const struct rank_build *rank, uint32_t lane)
+{
+    uint32_t t = rank->template_step, before = t - rank->steps.at[t].follows;
+    return rank->lanes[lane].first[t + 1] - rank->lanes[lane].first[before];
+}
+
+static struct givers find_givers(const struct rank_build *rank)
+{
+    struct givers givers = {.n = 0};
+    for (uint32_t l = 0; l < rank->n_lanes; l++) {
+        uint32_t n = items_around_template(rank, l), at = givers.n;
+        if (rank->lanes[l].kind == DPRO_DEVICE_GPU_STREAM || n == 0)
+            continue;
+        if (givers.n < MOST_LANES)
+            givers.n++;
+        else if (items_around_template(rank, givers.lanes[--at]) >= n)
+            continue;
+        for (; at > 0 && items_around_template(rank, givers.lanes[at - 1]) < n; at--)
+            givers.lanes[at] = givers.lanes[at - 1];
+        givers.lanes[at] = l;
+    }
+    return givers;
+}
+
+static int add_handover(struct rank_build *rank, const uint32_t *op_of_item,
+                        const struct givers *givers, uint32_t own_lane, int64_t idle_since,
+                        uint32_t to)
 {
     struct handover best = {.op = NO_ID};
     int64_t start = rank->start_ns[at(rank, rank->template_step, to)];
-    for (uint32_t l = 0; l < rank->n_lanes; l++)
-        if (l != own_lane && rank->lanes[l].kind != DPRO_DEVICE_GPU_STREAM)
-            look_for_handover(rank, op_of_item, &rank->lanes[l], idle_since, start, &best);
+    for (uint32_t i = 0; i < givers->n; i++)
+        if (givers->lanes[i] != own_lane)
+            look_for_handover(rank, op_of_item, &rank->lanes[givers->lanes[i]], idle_since, start,
+                              &best);
     size_t n_before = rank->edges.n;
     int status = 0;
     if (best.op != NO_ID && rank->ops.at[best.op].kind == DPRO_OP_COLLECTIVE && !best.next)
@@ -427,10 +462,12 @@ static int add_handover(struct rank_build *rank, const uint32_t *op_of_item, uin
         status = local_add_if_holds(rank, best.op, to, best.next);
     if (status < 0 || rank->edges.n > n_before)
         return status;
-    for (uint32_t l = 0; l < rank->n_lanes; l++)
-        if (l != own_lane && rank->lanes[l].kind == DPRO_DEVICE_CPU_THREAD &&
-            add_busy_handover(rank, op_of_item, &rank->lanes[l], idle_since, to) < 0)
+    for (uint32_t i = 0; i < givers->n; i++) {
+        const struct lane *lane = &rank->lanes[givers->lanes[i]];
+        if (givers->lanes[i] != own_lane && lane->kind == DPRO_DEVICE_CPU_THREAD &&
+            add_busy_handover(rank, op_of_item, lane, idle_since, to) < 0)
             return -1;
+    }
     return 0;
 }
 
@@ -439,6 +476,7 @@ static int add_handover(struct rank_build *rank, const uint32_t *op_of_item, uin
 static int add_handovers(struct rank_build *rank, const uint32_t *op_of_item)
 {
     uint32_t t = rank->template_step;
+    struct givers givers = find_givers(rank);
     for (uint32_t l = 0; l < rank->n_lanes; l++) {
         const struct lane *lane = &rank->lanes[l];
         if (lane->kind != DPRO_DEVICE_CPU_THREAD)
@@ -456,7 +494,7 @@ static int add_handovers(struct rank_build *rank, const uint32_t *op_of_item)
             if (op_of_item[i] == NO_ID)
                 continue;
             if ((idle_since == INT64_MIN || item->start_ns - idle_since >= HANDOVER_NS) &&
-                add_handover(rank, op_of_item, l, idle_since, op_of_item[i]) < 0)
+                add_handover(rank, op_of_item, &givers, l, idle_since, op_of_item[i]) < 0)
                 return -1;
             idle_since = item->end_ns;
         }

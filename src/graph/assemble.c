@@ -181,50 +181,89 @@ static uint32_t order_ops(struct assembly *a, struct sorter *sorter)
     return n;
 }
 
-/* Leaves `pending` at 0 but for ops on a cycle or between two: those that only follow one are taken
- * off from the back. Edges are sorted by their end, so that all into one op lie together. */
-static void narrow_to_cycles(struct assembly *a, struct sorter *sorter)
+/* Tarjan's algorithm without recursion, over what could not be ordered: ops of equal component lie
+ * on cycles through each other. `fill` is where each op's next successor stands. */
+static int find_components(const struct assembly *a, struct sorter *sorter, uint32_t *component)
 {
-    uint32_t *out = sorter->fill; /* successors left */
-    uint32_t *first_in = sorter->row, *done = sorter->succ, n_done = 0;
-    size_t e = 0;
-    memset(out, 0, a->n_ops * sizeof *out);
-    for (uint32_t o = 0; o < a->n_ops; o++) {
-        first_in[o] = (uint32_t)e;
-        while (e < a->edges.n && a->edges.at[e].to == o) {
-            const struct edge *edge = &a->edges.at[e++];
-            out[edge->from] += !edge->next && sorter->pending[edge->from] && sorter->pending[o];
+    uint32_t *number = calloc(a->n_ops + (size_t)1, sizeof *number); /* 0: not seen */
+    uint32_t *open = malloc((a->n_ops + (size_t)1) * sizeof *open);
+    uint32_t *path = malloc((a->n_ops + (size_t)1) * sizeof *path);
+    uint32_t n_seen = 0, n_open = 0, n_path = 0;
+    int status = number && open && path ? 0 : -1;
+    for (uint32_t root = 0; root < a->n_ops && status == 0; root++) {
+        if (!sorter->pending[root] || number[root])
+            continue;
+        path[n_path++] = root;
+        while (n_path > 0) {
+            uint32_t op = path[n_path - 1];
+            if (!number[op]) {
+                number[op] = component[op] = ++n_seen;
+                open[n_open++] = op;
+                sorter->fill[op] = sorter->row[op];
+            }
+            if (sorter->fill[op] < sorter->row[op + 1]) {
+                uint32_t next = sorter->succ[sorter->fill[op]++];
+                if (!number[next])
+                    path[n_path++] = next;
+                else if (number[next] != UINT32_MAX && component[next] < component[op])
+                    component[op] = component[next];
+                continue;
+            }
+            n_path--;
+            if (n_path > 0 && component[op] < component[path[n_path - 1]])
+                component[path[n_path - 1]] = component[op];
+            if (component[op] != number[op])
+                continue;
+            for (uint32_t member = NO_ID; member != op;) { /* a component is complete */
+                member = open[--n_open];
+                component[member] = op;
+                number[member] = UINT32_MAX;
+            }
         }
     }
-    first_in[a->n_ops] = (uint32_t)e;
-    for (uint32_t o = 0; o < a->n_ops; o++)
-        if (sorter->pending[o] && out[o] == 0)
-            done[n_done++] = o;
-    for (uint32_t i = 0; i < n_done; i++) {
-        sorter->pending[done[i]] = 0;
-        for (e = first_in[done[i]]; e < first_in[done[i] + 1]; e++) {
-            const struct edge *edge = &a->edges.at[e];
-            if (!edge->next && sorter->pending[edge->from] && --out[edge->from] == 0)
-                done[n_done++] = edge->from;
-        }
-    }
+    free(number);
+    free(open);
+    free(path);
+    return status;
 }
 
-/* Drops what is soft among the ops that close a cycle. */
-static uint32_t break_cycles(struct assembly *a, struct sorter *sorter)
+/* A send may be over before its receiver comes, when the message fits the transport's buffers. */
+static bool is_wait_of_send(const struct assembly *a, const struct edge *edge)
 {
+    uint32_t r = rank_of(a, edge->to), from = rank_of(a, edge->from);
+    const struct rank_build *rank = &a->join->ranks[r];
+    uint32_t local = edge->to - a->first_op[r];
+    return local < rank->ops.n && rank->ops.at[local].kind == DPRO_OP_SEND &&
+           edge->from - a->first_op[from] >= a->join->ranks[from].ops.n;
+}
+
+/* Drops what is soft and closes a cycle: if that is enough, only that sends wait for receivers. */
+static int break_cycles(struct assembly *a, struct sorter *sorter, uint32_t *dropped)
+{
+    uint32_t *component = malloc((a->n_ops + (size_t)1) * sizeof *component);
+    bool sends = false;
     size_t n = 0;
-    uint32_t dropped = 0;
-    narrow_to_cycles(a, sorter);
-    for (size_t e = 0; e < a->edges.n; e++) {
-        const struct edge *edge = &a->edges.at[e];
-        if (!edge->next && edge->soft && sorter->pending[edge->from] && sorter->pending[edge->to])
-            dropped++;
-        else
-            a->edges.at[n++] = *edge;
+    if (!component || find_components(a, sorter, component) < 0) {
+        free(component);
+        return -1;
     }
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t e = 0; e < a->edges.n; e++) {
+            const struct edge *edge = &a->edges.at[e];
+            bool closes = !edge->next && edge->soft && sorter->pending[edge->from] &&
+                          sorter->pending[edge->to] && component[edge->from] == component[edge->to];
+            bool send = closes && is_wait_of_send(a, edge);
+            if (pass == 0) {
+                sends |= send;
+            } else if (closes && (send || !sends)) {
+                *dropped += !send;
+            } else {
+                a->edges.at[n++] = *edge;
+            }
+        }
     a->edges.n = n;
-    return dropped;
+    free(component);
+    return 0;
 }
 
 static int order_all(struct assembly *a, uint32_t *dropped)
@@ -238,7 +277,7 @@ static int order_all(struct assembly *a, uint32_t *dropped)
     *dropped = 0;
     /* hard edges follow time on each device and from calls to devices: they close no cycle */
     while (ready && order_ops(a, &sorter) < a->n_ops)
-        *dropped += break_cycles(a, &sorter);
+        ready = break_cycles(a, &sorter, dropped) == 0;
     free(sorter.pending);
     free(sorter.row);
     free(sorter.succ);

@@ -520,6 +520,65 @@ static void test_sharded_training_gathers_computes_and_scatters(void **state)
     dpro_graph_destroy(g);
 }
 
+static void test_sends_that_cross_do_not_wait_for_their_receivers(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < 2; rank++) { /* both send, then both receive, on one stream */
+        struct trace_text *t = trace_text_begin(rank, 2);
+        for (int i = 0; i < N; i++) {
+            int64_t at = STEP * i;
+            char args[160];
+            trace_text_step(t, i, at, STEP);
+            trace_text_kernel(t, "gemm", 1, at + 10, 4, 20, at + 20, rank ? 100 : 300, "");
+            for (int k = 0; k < 2; k++) {
+                snprintf(args, sizeof args,
+                         "\"Collective name\": \"%s\", \"%s Rank\": %d, \"In msg nelems\": 7, "
+                         "\"dtype\": \"Half\", \"Group size\": 2",
+                         k ? "recv" : "send", k ? "Src" : "Dst", 1 - rank);
+                int64_t start = at + (rank ? 120 : 320) + 10 * k;
+                trace_text_kernel(t, SEND_RECV, 1, at + 20 + 10 * k, 4, 20, start,
+                                  k && rank ? 210 : 10, args);
+            }
+            runtime(t, "cudaDeviceSynchronize", at + 40, 500, 10000 + i);
+        }
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_false(has_warning(g, "contradict"));
+    struct dpro_op recv = dpro_graph_op(g, trace_text_op(g, 1, SEND_RECV, 1));
+    assert_int_equal(recv.kind, DPRO_OP_RECV);
+    assert_int_equal(recv.dur_ns, 20 * US); /* from the late sender's start on */
+    assert_int_equal(replay_us(g, NULL), STEP);
+    assert_int_equal(replay_us(g, "gemm@0=+0.1"), STEP + 100);
+    dpro_graph_destroy(g);
+}
+
+static void test_what_lies_between_two_contradictions_stays_joined(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < 2; rank++) {
+        struct trace_text *t = trace_text_begin(rank, 2);
+        trace_text_step(t, 1, 0, STEP);
+        for (int k = 0; k < 5; k++) { /* A B C A B on one rank, B A C B A on the other */
+            const char *group = k == 2 ? "c" : (k % 3 == 0) == (rank == 0) ? "a" : "b";
+            nccl(t, "allreduce", ALL_REDUCE, 10 + 10 * k, 20, 100 + 100 * k, 50 + 10 * rank, group,
+                 "[0, 1]", 2, -1);
+        }
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_true(has_warning(g, "contradict"));
+    uint32_t joined = 0;
+    for (uint32_t c = 0; c < g->n_collectives; c++) {
+        const struct graph_collective *coll = &g->collectives[c];
+        int all = coll->meet != DPRO_NO_OP;
+        for (uint32_t m = coll->first_member; m < coll->first_member + coll->n_members && all; m++)
+            all = trace_text_edge(g, g->members[m].arrival, coll->meet, 0) &&
+                  trace_text_edge(g, coll->meet, g->members[m].transfer, 0);
+        joined += (uint32_t)all;
+    }
+    assert_int_equal(joined, 1);
+    dpro_graph_destroy(g);
+}
+
 /* ---- iterations that are not all alike ---- */
 
 static void test_a_checkpoint_now_and_then_stays_in_the_mean(void **state)
@@ -641,6 +700,8 @@ int main(void)
         cmocka_unit_test(test_sequence_numbers_that_no_two_ranks_share_are_counted_instead),
         cmocka_unit_test(test_a_send_and_its_receive_meet),
         cmocka_unit_test(test_sharded_training_gathers_computes_and_scatters),
+        cmocka_unit_test(test_sends_that_cross_do_not_wait_for_their_receivers),
+        cmocka_unit_test(test_what_lies_between_two_contradictions_stays_joined),
         cmocka_unit_test(test_a_checkpoint_now_and_then_stays_in_the_mean),
         cmocka_unit_test(test_two_backward_passes_a_step_are_one_iteration),
         cmocka_unit_test(test_several_optimizers_make_one_iteration),

@@ -110,13 +110,15 @@ static int push_edge(struct assembly *a, uint32_t from, uint32_t to, bool next, 
 static int collect_edges(struct assembly *a)
 {
     struct join *join = a->join;
-    for (uint32_t r = 0; r < join->n_ranks; r++)
+    for (uint32_t r = 0; r < join->n_ranks; r++) {
         for (size_t e = 0; e < join->ranks[r].edges.n; e++) {
             const struct local_edge *edge = &join->ranks[r].edges.at[e];
             if (push_edge(a, a->first_op[r] + edge->from, a->first_op[r] + edge->to, edge->next,
                           edge->soft) < 0)
                 return -1;
         }
+        array_fini(&join->ranks[r].edges); /* taken over */
+    }
     for (size_t j = 0; j < join->joined.n; j++) {
         const struct joined *joined = &join->joined.at[j];
         for (uint32_t m = 0; m < joined->n_members && a->meets[j] != DPRO_NO_OP; m++) {

@@ -13,9 +13,9 @@
 #include "graph/local.h"
 #include "graph/names.h"
 
-/* Work launched and not yet done that a stream takes on, as seen where CUDA's launches begin to
- * block. A trace that shows more raises it. */
-enum { QUEUE_DEPTH = 1022 };
+/* Work launched and not yet done that a CUDA stream takes on before launches block: about a
+ * thousand. A trace in which nearly as much or more was outstanding shows the number itself. */
+enum { QUEUE_DEPTH = 1024 };
 
 struct work {
     uint32_t op; /* NO_ID: none */
@@ -430,7 +430,7 @@ static int survey_queues(struct walker *w)
                 uint32_t most;
                 if (most_outstanding(rank, &rank->lanes[rank->ops.at[work].lane], &most) < 0)
                     return -1;
-                queue->depth = most > QUEUE_DEPTH ? most : QUEUE_DEPTH;
+                queue->depth = most > QUEUE_DEPTH / 10 * 9 ? most : QUEUE_DEPTH;
             }
         }
     }

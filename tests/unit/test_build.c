@@ -355,7 +355,7 @@ static void test_a_stream_wait_orders_work_of_two_streams(void **state)
     dpro_graph_destroy(g);
 }
 
-/* A CPU that launches `n` kernels of 10 us an iteration, one a microsecond, until the queue of 1022
+/* A CPU that launches `n` kernels of 10 us an iteration, one a microsecond, until the queue of 1010
  * is full; from then on each call returns when the oldest kernel is done. */
 static void write_full_queue(struct trace_text *t, int n, int iterations)
 {
@@ -365,7 +365,7 @@ static void write_full_queue(struct trace_text *t, int n, int iterations)
         if (k % n == 0)
             trace_text_step(t, k / n, now, 1); /* reaches to the next mark */
         int64_t call = now++;
-        if (k >= 1022 && ends[k - 1022] + 1 > now)
+        if (k >= 1010 && ends[k - 1010] + 1 > now)
             now = ends[k - 1022] + 1;
         gpu = gpu > now + 1 ? gpu : now + 1;
         trace_text_kernel(t, "gemm", 1, call, now - call, 7, gpu, 10, "");

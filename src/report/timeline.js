@@ -114,8 +114,8 @@ class Timeline {
       const busy = (d) => Math.max(...d.tracks.map((t) => t.busy));
       r.main = r.devices.reduce((best, d) => {
         if (!best) return d;
-        const plain = (x) => x.kind === 0;
-        if (plain(best) !== plain(d)) return plain(best) ? d : best;
+        const computes = (x) => (x.kind === 1 ? 2 : x.kind === 0 ? 1 : 0); /* stream, CPU thread, else */
+        if (computes(best) !== computes(d)) return computes(best) < computes(d) ? d : best;
         return busy(d) > busy(best) ? d : best;
       }, null);
     }

@@ -142,6 +142,20 @@ static int compare_names(const void *a, const void *b)
     return order ? order : (x->kind > y->kind) - (x->kind < y->kind);
 }
 
+/* Insertion sort of the kinds that take time on the path; equal ones stay in the order of the
+ * kinds. */
+static void sort_kinds(struct report_facts *f)
+{
+    for (int k = 0; k <= PATH_GAP; k++) {
+        if (f->kind_ns[k] <= 0)
+            continue;
+        int at = f->n_kinds++;
+        for (; at > 0 && f->kind_ns[f->kinds[at - 1]] < f->kind_ns[k]; at--)
+            f->kinds[at] = f->kinds[at - 1];
+        f->kinds[at] = k;
+    }
+}
+
 static int sum_path(struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
@@ -156,7 +170,7 @@ static int sum_path(struct report_facts *f)
         const struct dpro_critical_op *c = &f->path[i];
         struct dpro_op op = dpro_graph_op(g, c->op);
         f->kind_ns[op.kind] += c->dur_ns;
-        f->gap_ns += c->gap_ns;
+        f->kind_ns[PATH_GAP] += c->gap_ns;
         if (c->gap_ns > f->path[f->longest_gap].gap_ns)
             f->longest_gap = i;
         f->ranks[g->rank[c->op]].path_ns += c->dur_ns + c->gap_ns;
@@ -179,6 +193,7 @@ static int sum_path(struct report_facts *f)
             rc = map_set(&on_rank, rank_key, 1);
         }
     }
+    sort_kinds(f);
     qsort(f->names, f->n_names, sizeof *f->names, compare_names);
     map_fini(&on_rank);
     map_fini(&by_name);

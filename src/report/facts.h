@@ -30,6 +30,8 @@ struct verdict_line {
 };
 #define N_VERDICT 5
 
+#define PATH_GAP DPRO_N_OP_KINDS /* stands beside the op kinds where gaps are counted */
+
 struct report_facts {
     struct arena arena;
     const struct dpro_report *report;
@@ -51,7 +53,9 @@ struct report_facts {
     const struct dpro_critical_op *path; /* borrowed */
     uint32_t n_path;
     int64_t path_ns;
-    int64_t kind_ns[DPRO_N_OP_KINDS], gap_ns;
+    int64_t kind_ns[PATH_GAP + 1]; /* of the path, by op kind; PATH_GAP: between ops */
+    int kinds[PATH_GAP + 1];       /* those that take time, longest first */
+    int n_kinds;
     int64_t path_cpu_ns;     /* on CPU threads, gaps included */
     uint32_t longest_gap;    /* index into path */
     struct name_fact *names; /* longest first */

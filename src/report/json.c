@@ -210,7 +210,7 @@ static void write_path(struct writer *w, const struct report_facts *f, bool with
     for (int k = 0; k < DPRO_N_OP_KINDS; k++)
         if (f->kind_ns[k] > 0)
             key_ms(w, dpro_op_kind_name(k), f->kind_ns[k]);
-    key_ms(w, "GAP", f->gap_ns);
+    key_ms(w, "GAP", f->kind_ns[PATH_GAP]);
     writer_close(w, '}');
     writer_key(w, "by_rank_ms");
     writer_open(w, '{');

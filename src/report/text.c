@@ -262,25 +262,13 @@ static void write_path(struct writer *w, const struct report_facts *f)
     cell(&t, "what");
     cell(&t, "ms");
     cell(&t, "share");
-    bool used[DPRO_N_OP_KINDS + 1] = {0};
-    for (;;) {
-        int best = -1;
-        int64_t most = 0;
-        for (int k = 0; k <= DPRO_N_OP_KINDS; k++) {
-            int64_t ns = k == DPRO_N_OP_KINDS ? f->gap_ns : f->kind_ns[k];
-            if (!used[k] && ns > most) {
-                most = ns;
-                best = k;
-            }
-        }
-        if (best < 0)
-            break;
-        used[best] = true;
-        bool gap = best == DPRO_N_OP_KINDS;
-        cell(&t, "%s", gap ? "GAP" : dpro_op_kind_name(best));
-        cell(&t, "%s", gap ? "between ops" : facts_kind_words(best));
-        cell_ms(&t, f, most);
-        cell_fixed(&t, facts_pct(most, f->path_ns), 1, "%");
+    for (int i = 0; i < f->n_kinds; i++) {
+        int kind = f->kinds[i];
+        bool gap = kind == PATH_GAP;
+        cell(&t, "%s", gap ? "GAP" : dpro_op_kind_name(kind));
+        cell(&t, "%s", gap ? "between ops" : facts_kind_words(kind));
+        cell_ms(&t, f, f->kind_ns[kind]);
+        cell_fixed(&t, facts_pct(f->kind_ns[kind], f->path_ns), 1, "%");
     }
     table_write(w, &t);
     if (f->n_path == 0 || facts_pct(f->path[f->longest_gap].gap_ns, f->path_ns) < 3)

@@ -63,24 +63,15 @@ static void say_iteration(const struct report_facts *f, struct verdict_line *lin
 static void say_path(const struct report_facts *f, struct verdict_line *line)
 {
     line->title = "Critical path";
-    bool used[DPRO_N_OP_KINDS + 1] = {0};
-    for (int said = 0; said < 3; said++) {
-        int best = -1;
-        int64_t most = 0;
-        for (int k = 0; k <= DPRO_N_OP_KINDS; k++) {
-            int64_t ns = k == DPRO_N_OP_KINDS ? f->gap_ns : f->kind_ns[k];
-            if (!used[k] && ns > most) {
-                most = ns;
-                best = k;
-            }
-        }
+    for (int i = 0; i < f->n_kinds && i < 3; i++) {
+        int kind = f->kinds[i];
+        int64_t ns = f->kind_ns[kind];
         char text[TIME_TEXT];
-        if (best < 0 || (said > 0 && facts_pct(most, f->path_ns) < 2))
+        if (i > 0 && facts_pct(ns, f->path_ns) < 2)
             break;
-        used[best] = true;
-        say(line, "%s%s %% %s", said ? ", " : "", share(text, most, f->path_ns),
-            best == DPRO_N_OP_KINDS ? "gaps between ops" : facts_kind_words(best));
-        if (best == DPRO_OP_LAUNCH && facts_pct(most, f->path_ns) >= 30 &&
+        say(line, "%s%s %% %s", i > 0 ? ", " : "", share(text, ns, f->path_ns),
+            kind == PATH_GAP ? "gaps between ops" : facts_kind_words(kind));
+        if (kind == DPRO_OP_LAUNCH && facts_pct(ns, f->path_ns) >= 30 &&
             facts_pct(f->idle_ns, f->predicted_ns) < 10)
             say(line, " (waiting for a busy GPU)");
     }

@@ -125,6 +125,9 @@ static void expect_error(const char *path, const char *second, int code, const c
 #define SPAN_OF(cat, pid, tid, name, ts, dur, args)                                                \
     "{\"ph\":\"X\",\"cat\":\"" cat "\",\"name\":\"" name "\",\"pid\":" pid ",\"tid\":" tid         \
     ",\"ts\":" ts ",\"dur\":" dur ",\"args\":{" args "}}"
+#define LINK(phase, id, tid, ts)                                                                   \
+    "{\"ph\":\"" phase "\",\"id\":" id ",\"pid\":1,\"tid\":" tid ",\"ts\":" ts                     \
+    ",\"cat\":\"fwdbwd\"}"
 #define TRACE(info, spans) "{\"schemaVersion\":1," info "\"traceEvents\":[" spans "]}"
 #define INFO(rank, world)                                                                          \
     "\"distributedInfo\":{\"backend\":\"gloo\",\"rank\":" rank ",\"world_size\":" world "},"
@@ -173,190 +176,16 @@ static void test_spans_are_sorted_and_nested(void **state)
 static void test_links_join_the_ops_that_start_there(void **state)
 {
     (void)state;
-    write_text(
-        "t.json",
-        TRACE("\"baseTimeNanoseconds\":1000,",
-              SPAN_OF("cpu_op", "1", "1", "fw", "1", "5", "\"Sequence number\":4") "," SPAN_OF(
-                  "cpu_op", "1", "1", "fw_inner", "1", "4",
-                  "\"Sequence number\":4") "," SPAN_OF("cpu_op", "1", "1", "fw_view", "1", "2",
-                                                       "") "," SPAN_OF("cpu_op", "1", "2",
-                                                                       "evaluate", "10", "9",
-                                                                       "") "," SPAN_OF("cpu_op",
-                                                                                       "1", "2",
-                                                                                       "bw", "12",
-                                                                                       "5",
-                                                                                       "\"Sequen"
-                                                                                       "ce "
-                                                                                       "number\""
-                                                                                       ":4") ","
-                                                                                             "{"
-                                                                                             "\""
-                                                                                             "ph"
-                                                                                             "\""
-                                                                                             ":"
-                                                                                             "\""
-                                                                                             "f"
-                                                                                             "\""
-                                                                                             ","
-                                                                                             "\""
-                                                                                             "id"
-                                                                                             "\""
-                                                                                             ":1"
-                                                                                             ","
-                                                                                             "\""
-                                                                                             "pi"
-                                                                                             "d"
-                                                                                             "\""
-                                                                                             ":1"
-                                                                                             ","
-                                                                                             "\""
-                                                                                             "ti"
-                                                                                             "d"
-                                                                                             "\""
-                                                                                             ":2"
-                                                                                             ","
-                                                                                             "\""
-                                                                                             "ts"
-                                                                                             "\""
-                                                                                             ":1"
-                                                                                             "2,"
-                                                                                             "\""
-                                                                                             "ca"
-                                                                                             "t"
-                                                                                             "\""
-                                                                                             ":"
-                                                                                             "\""
-                                                                                             "fw"
-                                                                                             "db"
-                                                                                             "wd"
-                                                                                             "\""
-                                                                                             "},"
-                                                                                             "{"
-                                                                                             "\""
-                                                                                             "ph"
-                                                                                             "\""
-                                                                                             ":"
-                                                                                             "\""
-                                                                                             "s"
-                                                                                             "\""
-                                                                                             ","
-                                                                                             "\""
-                                                                                             "id"
-                                                                                             "\""
-                                                                                             ":1"
-                                                                                             ","
-                                                                                             "\""
-                                                                                             "pi"
-                                                                                             "d"
-                                                                                             "\""
-                                                                                             ":1"
-                                                                                             ","
-                                                                                             "\""
-                                                                                             "ti"
-                                                                                             "d"
-                                                                                             "\""
-                                                                                             ":1"
-                                                                                             ","
-                                                                                             "\""
-                                                                                             "ts"
-                                                                                             "\""
-                                                                                             ":1"
-                                                                                             ","
-                                                                                             "\""
-                                                                                             "ca"
-                                                                                             "t"
-                                                                                             "\""
-                                                                                             ":"
-                                                                                             "\""
-                                                                                             "fw"
-                                                                                             "db"
-                                                                                             "wd"
-                                                                                             "\""
-                                                                                             "},"
-                                                                                             "{"
-                                                                                             "\""
-                                                                                             "ph"
-                                                                                             "\""
-                                                                                             ":"
-                                                                                             "\""
-                                                                                             "s"
-                                                                                             "\""
-                                                                                             ","
-                                                                                             "\""
-                                                                                             "id"
-                                                                                             "\""
-                                                                                             ":2"
-                                                                                             ","
-                                                                                             "\""
-                                                                                             "pi"
-                                                                                             "d"
-                                                                                             "\""
-                                                                                             ":1"
-                                                                                             ","
-                                                                                             "\""
-                                                                                             "ti"
-                                                                                             "d"
-                                                                                             "\""
-                                                                                             ":1"
-                                                                                             ","
-                                                                                             "\""
-                                                                                             "ts"
-                                                                                             "\""
-                                                                                             ":4"
-                                                                                             ","
-                                                                                             "\""
-                                                                                             "ca"
-                                                                                             "t"
-                                                                                             "\""
-                                                                                             ":"
-                                                                                             "\""
-                                                                                             "fw"
-                                                                                             "db"
-                                                                                             "wd"
-                                                                                             "\""
-                                                                                             "},"
-                                                                                             "{"
-                                                                                             "\""
-                                                                                             "ph"
-                                                                                             "\""
-                                                                                             ":"
-                                                                                             "\""
-                                                                                             "f"
-                                                                                             "\""
-                                                                                             ","
-                                                                                             "\""
-                                                                                             "id"
-                                                                                             "\""
-                                                                                             ":2"
-                                                                                             ","
-                                                                                             "\""
-                                                                                             "pi"
-                                                                                             "d"
-                                                                                             "\""
-                                                                                             ":1"
-                                                                                             ","
-                                                                                             "\""
-                                                                                             "ti"
-                                                                                             "d"
-                                                                                             "\""
-                                                                                             ":2"
-                                                                                             ","
-                                                                                             "\""
-                                                                                             "ts"
-                                                                                             "\""
-                                                                                             ":1"
-                                                                                             "8,"
-                                                                                             "\""
-                                                                                             "ca"
-                                                                                             "t"
-                                                                                             "\""
-                                                                                             ":"
-                                                                                             "\""
-                                                                                             "fw"
-                                                                                             "db"
-                                                                                             "wd"
-                                                                                             "\""
-                                                                                             "}"));
+    /* clang-format off */
+    write_text("t.json", TRACE("\"baseTimeNanoseconds\":1000,",
+        SPAN_OF("cpu_op", "1", "1", "fw", "1", "5", "\"Sequence number\":4") ","
+        SPAN_OF("cpu_op", "1", "1", "fw_inner", "1", "4", "\"Sequence number\":4") ","
+        SPAN_OF("cpu_op", "1", "1", "fw_view", "1", "2", "") ","
+        SPAN_OF("cpu_op", "1", "2", "evaluate", "10", "9", "") ","
+        SPAN_OF("cpu_op", "1", "2", "bw", "12", "5", "\"Sequence number\":4") ","
+        LINK("f", "1", "2", "12") "," LINK("s", "1", "1", "1") ","
+        LINK("s", "2", "1", "4") "," LINK("f", "2", "2", "18")));
+    /* clang-format on */
     struct dpro_trace *trace = load_one(in_folder("t.json"));
     const struct trace_rank *rank = &trace->ranks[0];
     assert_int_equal(rank->n_links, 2);
@@ -617,23 +446,14 @@ static void test_losses_are_counted_in_one_line(void **state)
 static void test_spans_written_twice_count_once(void **state)
 {
     (void)state;
-    write_text(
-        "t.json",
-        TRACE(
-            "",
-            SPAN_OF("cpu_op", "1", "1", "a", "1", "1", "\"External id\":3") "," SPAN_OF(
-                "cpu_op", "1", "1", "a", "1", "1",
-                "\"External id\":4") "," SPAN_OF("cpu_op", "1", "1", "a", "1", "1",
-                                                 "\"External id\":3") "," SPAN_OF("cpu_op", "1",
-                                                                                  "1", "b", "1",
-                                                                                  "1",
-                                                                                  "") "," SPAN_OF("cpu_op",
-                                                                                                  "1",
-                                                                                                  "1",
-                                                                                                  "b",
-                                                                                                  "1",
-                                                                                                  "1",
-                                                                                                  "")));
+    /* clang-format off */
+    write_text("t.json", TRACE("",
+        SPAN_OF("cpu_op", "1", "1", "a", "1", "1", "\"External id\":3") ","
+        SPAN_OF("cpu_op", "1", "1", "a", "1", "1", "\"External id\":4") ","
+        SPAN_OF("cpu_op", "1", "1", "a", "1", "1", "\"External id\":3") ","
+        SPAN_OF("cpu_op", "1", "1", "b", "1", "1", "") ","
+        SPAN_OF("cpu_op", "1", "1", "b", "1", "1", "")));
+    /* clang-format on */
     struct dpro_trace *trace = load_one(in_folder("t.json"));
     assert_int_equal(dpro_trace_n_spans(trace), 4);
     assert_non_null(strstr(dpro_trace_warning(trace, 0), "1 spans written twice"));

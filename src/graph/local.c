@@ -343,6 +343,20 @@ static void consider(const struct rank_build *rank, const uint32_t *op_of_item, 
         *best = (struct handover){local_end_op(rank, op_of_item[item]), next, end};
 }
 
+/* The first of the items low..high-1, sorted by start, that starts at `ns` or later; high if none.
+ */
+static uint32_t first_from(const struct rank_build *rank, uint32_t low, uint32_t high, int64_t ns)
+{
+    while (low < high) {
+        uint32_t mid = (low + high) / 2;
+        if (rank->items.at[mid].start_ns < ns)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
 static void look_for_handover(const struct rank_build *rank, const uint32_t *op_of_item,
                               const struct lane *lane, int64_t after, int64_t before,
                               struct handover *best)
@@ -351,14 +365,7 @@ static void look_for_handover(const struct rank_build *rank, const uint32_t *op_
     bool pooled = lane->track == NO_ID;
     for (int next = 0; next <= (rank->steps.at[step].follows ? 1 : 0); next++) {
         uint32_t first = lane->first[step - (uint32_t)next];
-        uint32_t low = first, high = lane->first[step - (uint32_t)next + 1];
-        while (low < high) {
-            uint32_t mid = (low + high) / 2;
-            if (rank->items.at[mid].start_ns < before)
-                low = mid + 1;
-            else
-                high = mid;
-        }
+        uint32_t low = first_from(rank, first, lane->first[step - (uint32_t)next + 1], before);
         for (uint32_t i = low; i-- > first;) {
             if (!pooled && rank->items.at[i].end_ns > before + LOCAL_ROUNDING_NS)
                 return; /* the thread is busy: it hands nothing over now */
@@ -379,14 +386,7 @@ static int add_busy_handover(struct rank_build *rank, const uint32_t *op_of_item
     enum { LOOK_BACK = 256 };
     uint32_t step = rank->template_step, first = lane->first[step];
     int64_t before = rank->start_ns[at(rank, step, to)];
-    uint32_t low = first, high = lane->first[step + 1];
-    while (low < high) {
-        uint32_t mid = (low + high) / 2;
-        if (rank->items.at[mid].start_ns < before)
-            low = mid + 1;
-        else
-            high = mid;
-    }
+    uint32_t low = first_from(rank, first, lane->first[step + 1], before);
     uint32_t last = low > first + LOOK_BACK ? low - LOOK_BACK : first;
     for (uint32_t i = low; i-- > last && rank->items.at[i].end_ns > after;) {
         size_t n_before = rank->edges.n;

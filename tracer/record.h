@@ -37,11 +37,11 @@ enum record_type {
     RECORD_MARK = 3,   /* a window's start or end, a step's */
     RECORD_STRING = 4, /* text with a number, referred to by later records of this log */
 
-    RECORD_CONNECTION =
-        16,           /* transport: a connection's two ends; again at the start of a segment */
-    RECORD_CALL = 17, /* transport: one socket call */
-    RECORD_GLOO = 18, /* transport: a gloo message's preamble */
-    RECORD_ZMTP = 19, /* transport: a ZeroMQ frame */
+    RECORD_CONNECTION = 16, /* transport: a connection's two ends */
+    RECORD_CALL = 17,       /* transport: one socket call */
+    RECORD_GLOO = 18,       /* transport: a gloo message's preamble */
+    RECORD_ZMTP = 19,       /* transport: a ZeroMQ frame */
+    RECORD_TOTAL = 20,      /* transport: bytes of a connection until it, or the window, ended */
 
     RECORD_NCCL_COMM = 32,  /* NCCL: a communicator */
     RECORD_NCCL_EVENT = 33, /* NCCL: one profiler event, from start to stop */
@@ -61,18 +61,22 @@ struct record_anchor {
 };
 
 enum loss_cause {
-    LOSS_RING_FULL = 1,
+    LOSS_RING_FULL = 1, /* the writer's memory was full */
     LOSS_LOG_FULL = 2,
     LOSS_WRITE_FAILED = 3,
-    LOSS_NO_RING = 4,
+    LOSS_NO_RING = 4,  /* more threads than there is room for */
     LOSS_NO_EVENT = 5, /* too many NCCL events open at once */
+    /* these count something else than records: */
+    LOSS_FRAMING = 6,       /* streams whose protocol could not be followed any further */
+    LOSS_NO_CONNECTION = 7, /* connections beyond what there is room for */
 };
+#define N_LOSS_CAUSES 8
 
 struct record_loss {
     struct record head;
     uint32_t cause; /* enum loss_cause */
     uint32_t reserved;
-    uint64_t n_records; /* lost since the log's start */
+    uint64_t n_records; /* lost since the log's start; what LOSS_FRAMING and above say they count */
 };
 
 struct record_mark {
@@ -80,6 +84,122 @@ struct record_mark {
     int64_t time_ns;
     char name[40]; /* NUL-padded: "timing", "/timing" (its end), ... */
 };
+
+/* ---- transport ---- */
+
+enum connection_family { FAMILY_UNIX = 1, FAMILY_IPV4 = 4, FAMILY_IPV6 = 6 };
+enum connection_protocol { PROTOCOL_UNKNOWN = 0, PROTOCOL_GLOO = 1, PROTOCOL_ZMTP = 2 };
+enum connection_origin {
+    ORIGIN_CONNECT = 1,
+    ORIGIN_ACCEPT = 2,
+    ORIGIN_PAIR = 3,  /* socketpair */
+    ORIGIN_FOUND = 4, /* inherited, received from another process, or made where it was not seen */
+};
+enum connection_flags {
+    CONNECTION_WHOLE = 1, /* seen from its first byte: offsets are the stream's own. Otherwise they
+                             count from where the tracer first saw it */
+};
+
+/* The ends of a connection. It is written before or after the first record that refers to it, and
+ * may come several times; what is known later (protocol) stands in the last one. */
+struct record_connection {
+    struct record head;
+    int64_t time_ns;
+    uint32_t connection; /* counted from 1 in this process, never used again */
+    int32_t fd;          /* its first descriptor */
+    uint32_t peer;    /* socketpair: the other end's number; 0: not in this process, or unknown */
+    uint8_t family;   /* enum connection_family */
+    uint8_t protocol; /* enum connection_protocol */
+    uint8_t origin;   /* enum connection_origin */
+    uint8_t flags;    /* enum connection_flags */
+    uint16_t local_port, remote_port; /* host order; 0 for UNIX sockets */
+    uint32_t scope;                   /* of link-local IPv6 addresses: the interface's number */
+    uint64_t inode;                   /* of the socket */
+    /* IPv4: 4 bytes, IPv6: 16 bytes, in network order; UNIX: the end of the path, abstract names
+       with their leading NUL written as '@'; NUL-padded */
+    uint8_t local[40], remote[40];
+};
+
+enum call_direction { DIRECTION_SEND = 0, DIRECTION_RECEIVE = 1 };
+enum call_kind {
+    CALL_READ = 1,
+    CALL_READV,
+    CALL_RECV,
+    CALL_RECVFROM,
+    CALL_RECVMSG,
+    CALL_RECVMMSG,
+    CALL_WRITE,
+    CALL_WRITEV,
+    CALL_SEND,
+    CALL_SENDTO,
+    CALL_SENDMSG,
+    CALL_SENDMMSG,
+    CALL_SENDFILE,
+    CALL_SPLICE,
+};
+enum call_flags {
+    /* Others ran on this stream at the same time, and which of them the kernel served first could
+       not be told: their offsets may be exchanged. */
+    CALL_ORDER_UNKNOWN = 1,
+    CALL_DONTWAIT = 2, /* the call itself asked not to wait (MSG_DONTWAIT) */
+    CALL_WAITALL = 4,  /* MSG_WAITALL */
+};
+
+/* One call that moved bytes: [offset, offset + returned) of this direction of the connection. */
+struct record_call {
+    struct record head;
+    uint32_t connection;
+    uint8_t direction; /* enum call_direction */
+    uint8_t call;      /* enum call_kind */
+    uint16_t flags;    /* enum call_flags */
+    int64_t start_ns, end_ns;
+    uint64_t offset;
+    uint32_t requested; /* bytes; saturates */
+    uint32_t returned;
+};
+
+/* A gloo message's first 48 bytes, seen whole. It is 48 + length bytes long when it carries data
+ * (opcode 0 or 1), else 48. */
+struct record_gloo {
+    struct record head;
+    uint32_t connection;
+    uint8_t direction;
+    uint8_t opcode; /* 0 data for a buffer, 1 data, 2 notify-send-ready, 3 notify-recv-ready */
+    uint16_t reserved;
+    uint64_t position;      /* stream offset of its first byte */
+    uint64_t slot;          /* prefix << 56 | tag << 24 | delta */
+    uint64_t length;        /* of the data, or of what is announced */
+    uint64_t buffer_offset; /* where in the sender's buffer the data lies */
+};
+
+enum zmtp_flags { ZMTP_MORE = 1, ZMTP_LONG = 2, ZMTP_COMMAND = 4 };
+
+/* A ZeroMQ frame of a connection whose greeting was seen. `body` holds the first n_body bytes of
+ * the first two frames of a message (ps-lite: its meta data and its keys), nothing of the others.
+ */
+#define ZMTP_BODY_MAX 96
+struct record_zmtp { /* its size ends with the body, rounded up to 8 */
+    struct record head;
+    uint32_t connection;
+    uint8_t direction;
+    uint8_t flags; /* enum zmtp_flags */
+    uint8_t index; /* of the frame in its message; 255: 255 or more */
+    uint8_t n_body;
+    uint64_t position; /* stream offset of the frame's flags byte */
+    uint64_t length;   /* of the body on the wire */
+    uint8_t body[ZMTP_BODY_MAX];
+};
+
+/* What had gone through a connection when it was closed, or when recording stopped. */
+struct record_total {
+    struct record head;
+    int64_t time_ns;
+    uint32_t connection;
+    uint32_t closed; /* 1: it was closed; 0: recording stopped */
+    uint64_t sent_bytes, received_bytes;
+};
+
+/* ---- NCCL ---- */
 
 struct record_string {
     struct record head;

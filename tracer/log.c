@@ -28,7 +28,7 @@
 #include <unistd.h>
 
 #define CHUNK_BYTES 8192
-#define N_CHUNKS    1280 /* 10 MiB */
+#define N_CHUNKS    1024 /* 8 MiB */
 #define N_QUEUES    1024
 #define FLUSH_NS    50000000 /* what a SIGKILL can cost */
 #define SECOND_NS   1000000000

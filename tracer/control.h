@@ -1,0 +1,18 @@
+/* control.h: what a program, or dpro's Python package in it, asks of the preloaded tracer. It is
+ * found with dlsym; without the tracer there is nothing to find. */
+#ifndef TRACER_CONTROL_H
+#define TRACER_CONTROL_H
+
+#include <stdint.h>
+
+/* Records into `path` until dpro_tracer_stop. `rank` goes into the log's header, -1: unknown.
+ * Bounds come from the environment. Returns 0 or -errno: -EPERM when DPRO is not 1 or DPRO_NET is
+ * off, -EALREADY when recording (DPRO_NET=all included). */
+int dpro_tracer_start(const char *path, int rank);
+/* Does nothing when dpro_tracer_start did not begin a recording. */
+void dpro_tracer_stop(void);
+void dpro_tracer_mark(const char *name);
+/* Records made, records lost, bytes of the log's files, bytes of memory in use. Returns 0. */
+int dpro_tracer_stats(uint64_t out[4]);
+
+#endif

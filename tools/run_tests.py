@@ -182,7 +182,7 @@ def why_not_live(build, suites):
     with open(os.path.join(ROOT, build, "meson-info", "intro-buildoptions.json"), encoding="utf-8") as file:
         sanitizers = next(option["value"] for option in json.load(file) if option["name"] == "b_sanitize")
     if sanitizers not in ("none", [], ["none"]):
-        return "an instrumented tracer can't be preloaded into Python"
+        return "what runs in the job has no sanitizers in it: run these with a plain build"
     python = next(suite.python for suite in suites)
     find_torch = "import importlib.metadata as m; m.version('torch')"
     if os.path.exists(python) and subprocess.run([python, "-c", find_torch], stderr=subprocess.DEVNULL).returncode == 0:

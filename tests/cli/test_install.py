@@ -1,11 +1,10 @@
 """What `make install` puts in place is enough to build a program against."""
-import json
 import os
 import shutil
 import subprocess
 import unittest
 
-from support import BUILD, ROOT, Case
+from support import BUILD, ROOT, SANITIZED, Case
 
 PROGRAM = r"""
 #include <dpro/dpro.h>
@@ -26,15 +25,9 @@ int main(void)
 
 
 class Install(Case):
-    @classmethod
-    def setUpClass(cls):
-        with open(os.path.join(BUILD, "meson-info", "intro-buildoptions.json"), encoding="utf-8") as file:
-            options = {option["name"]: option["value"] for option in json.load(file)}
-        cls.sanitized = options["b_sanitize"] not in ("none", [], ["none"])
-
     def setUp(self):
         super().setUp()
-        if self.sanitized:
+        if SANITIZED:
             self.skipTest("an instrumented build is not one to install")
         if shutil.which("pkg-config") is None:
             self.skipTest("no pkg-config here")

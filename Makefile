@@ -31,7 +31,7 @@ demo-live: ## install what is missing (PyTorch too), build, record a small real 
 	@tools/install.sh build
 	@tools/venv.sh
 	@tools/build.sh $(BUILD)
-	@tools/demo_live.sh $(BUILD)
+	@$(PYTHON) tools/demo_live.py --build $(BUILD)
 
 test: ## install what is missing (PyTorch too), build, run all tests; the last line counts them
 	@tools/install.sh build test

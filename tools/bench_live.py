@@ -6,6 +6,7 @@ Two ranks of a GPT train over gloo and the loopback device, one core each. Modes
 median of these ratios, with a 95 % interval from resampling them. For "preloaded but idle" two jobs take turns, one of
 which never saw the library; as two processes differ by themselves, several pairs are tried, and beside it stands what
 follows from the cost of a socket call. The median alone is judged: on a busy machine the interval is wider than the target.
+Then each example is recorded and replayed, and the prediction set against its own steps just before and after the recording.
 Writes out/bench-live.json too."""
 import argparse
 import json
@@ -19,8 +20,9 @@ import tempfile
 
 import bench
 from bench import ROOT, Table
+from demo_live import go_first, live_python, record, unprofiled_ms
 
-TRACER_PCT, KINETO_PCT, IDLE_PCT = 1.0, 3.0, 0.5
+TRACER_PCT, KINETO_PCT, IDLE_PCT, PREDICTED_PCT = 1.0, 3.0, 0.5, 3.0
 LOG_BYTES, MEMORY_MIB = 100, 16
 RANKS = 2
 
@@ -112,6 +114,19 @@ def report(table, what, overhead, limit):
     table.add(f"{what} [{overhead[1]:+.1f} .. {overhead[2]:+.1f}]", overhead[0], "%", limit, False, digits=2)
 
 
+def predict(table, dpro, python, script):
+    """Records an example, replays it; the error against its steps without a profiler."""
+    with tempfile.TemporaryDirectory() as folder:
+        trace = os.path.join(folder, "trace")
+        record(dpro, python, script, trace, quiet=True)
+        replay = json.loads(bench.run([dpro, "replay", "--json", trace]))
+        times = unprofiled_ms(trace)
+    predicted = replay["predicted"]["iteration_ms"]
+    table.add(f"{script}: a step without a profiler", statistics.median(times), "ms")
+    table.add(f"{script}: predicted against it, +-", 100 * abs(predicted / statistics.median(times) - 1), "%",
+              PREDICTED_PCT, False)
+
+
 def n_calls(path):
     """Socket calls in a log (tracer/record.h)."""
     with open(path, "rb") as file:
@@ -134,14 +149,8 @@ def main():
     parser.add_argument("--batch-size", type=int, default=12, help="samples a step and rank")
     args = parser.parse_args()
     tracer = os.path.join(ROOT, args.build, "tracer", "libdpro_tracer.so")
-    python = os.environ.get("DPRO_PYTHON") or os.path.join(ROOT, ".venv", "bin", "python")
-    if subprocess.run([python, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode != 0:
-        raise SystemExit(f"bench-live: no torch for {python}; use 'make bench-live'")
-    try:  # ahead of other login sessions, where this is allowed: nice alone does nothing between them
-        with open("/proc/self/autogroup", "w", encoding="utf-8") as file:
-            file.write("-15")
-    except OSError:
-        pass
+    python = live_python()
+    go_first()
 
     table = Table()
     print(f"{'what [95 % interval]':<52} {'value':>12} {'':<9} {'target':>8}")
@@ -173,6 +182,9 @@ def main():
     if calls and idle_ns is not None:
         table.add("preloaded but idle, from calls and their cost", 100 * idle_ns * calls_a_step / (1e6 * step_ms), "%",
                   IDLE_PCT, False, digits=3)
+
+    for script in ("cnn.py", "gpt.py", "fsdp.py"):
+        predict(table, os.path.join(ROOT, args.build, "dpro"), python, script)
 
     summary = table.summary()
     print(summary)

@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 torch=2.13.0
-others='numpy pyzmq meson-python' # data for the examples; frames for the tracer's tests; the backend of `pip install .`
+others='numpy pyzmq meson-python' # what live tests compute with; ZeroMQ frames for the tracer's; the backend of `pip install .`
 
 [ -z "${DPRO_PYTHON:-}" ] || exit 0 # somebody's own
 has() # has PACKAGE=VERSION-PREFIX...

@@ -4,9 +4,10 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 DEMO   := tests/data/torch-ddp-gloo-gpt-n2
 PYTHON ?= python3
+export PYTHON
 
 .DEFAULT_GOAL := build
-.PHONY: build deps demo test test-long bench accuracy lint install clean help
+.PHONY: build deps demo demo-live test test-long bench bench-live accuracy lint install clean help
 
 build: ## build the command (build/dpro) and the library
 	@tools/install.sh --check build
@@ -24,9 +25,17 @@ demo: ## install what is missing, build, replay a bundled real trace
 	@echo '  out/demo/report.html          open it in a browser'
 	@echo '  out/demo/timeline.json.gz     open it at https://ui.perfetto.dev'
 	@echo '  out/demo/replay.json          the same facts for programs'
+	@echo "'make demo-live' records a training of its own first, with PyTorch."
 
-test: ## install what is missing, build, run all tests; the last line counts them
+demo-live: ## install what is missing (PyTorch too), build, record a small real training, replay it
+	@tools/install.sh build
+	@tools/venv.sh
+	@tools/build.sh $(BUILD)
+	@$(PYTHON) tools/demo_live.py --build $(BUILD)
+
+test: ## install what is missing (PyTorch too), build, run all tests; the last line counts them
 	@tools/install.sh build test
+	@tools/venv.sh
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/run_tests.py --build $(BUILD)
 
@@ -39,6 +48,12 @@ bench: ## ratios against named peers, in one run
 	@tools/build.sh $(BUILD)
 	@test -x .venv-bench/bin/python || { $(PYTHON) -m venv .venv-bench && .venv-bench/bin/pip install --quiet pandas; }
 	@$(PYTHON) tools/bench.py --build $(BUILD)
+
+bench-live: ## what recording costs a training job, in one process; takes minutes, wants a quiet machine
+	@tools/install.sh build
+	@tools/venv.sh
+	@tools/build.sh $(BUILD)
+	@$(PYTHON) tools/bench_live.py --build $(BUILD)
 
 accuracy: ## replayed against measured, over all real traces
 	@tools/install.sh --check build
@@ -54,7 +69,7 @@ install: ## install command, library, headers, man pages: make install PREFIX=/u
 	@meson install -C $(BUILD) --no-rebuild --quiet $(if $(DESTDIR),--destdir $(abspath $(DESTDIR)))
 
 clean: ## remove everything that was built
-	rm -rf $(BUILD) build-asan build-tsan build-fuzz out .venv-bench
+	rm -rf $(BUILD) build-asan build-tsan build-fuzz out .venv .venv.missing .venv-bench
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\): ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12

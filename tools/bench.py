@@ -13,6 +13,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -40,6 +41,16 @@ class Table:
     def missing(self, what, why):
         self.rows.append({"what": what, "value": None, "missing": why})
         print(f"{what:<52} {'-':>12} {why}", flush=True)
+
+    def summary(self):
+        judged = [row for row in self.rows if row.get("good") is not None]
+        missed = [row for row in judged if not row["good"]]
+        return f"{len(judged) - len(missed)} of {len(judged)} targets reached (! marks the others)"
+
+    def write(self, path, summary):
+        with open(path, "w", encoding="utf-8") as out:
+            json.dump({"schema": "dpro.bench/1", "rows": self.rows, "summary": summary}, out, indent=1)
+            out.write("\n")
 
 
 RATE = re.compile(r"([\d.]+) MB/s of JSON a core")
@@ -148,6 +159,25 @@ def whole(table, build, rounds):
     table.add(name, statistics.median(seconds), "s", DLRM_S, above=False, digits=2)
 
 
+def tracer(table, build, rounds):
+    """What the transport tracer adds to a socket call of 64 bytes; returns it for the idle one, in ns."""
+    program, library = (os.path.join(build, *name) for name in (("bench", "bench_tracer"), ("tracer", "libdpro_tracer.so")))
+    if not os.path.exists(program) or not os.path.exists(library):
+        table.missing("socket call", "bench_tracer or the tracer was not built")
+        return None
+    ns = {"bare": [], "idle": [], "recording": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(rounds):
+            for preload in ([], ["env", f"LD_PRELOAD={library}", "DPRO_NET_PEERS=all"]):
+                for mode, value in re.findall(r"(\w+) ([\d.]+) ns a call", run([*preload, program, f"{folder}/log"])):
+                    ns[mode].append(float(value))
+    bare, idle, recording = (min(ns[mode]) for mode in ("bare", "idle", "recording"))  # other jobs only add
+    table.add("socket call, no tracer", bare, "ns", digits=0)
+    table.add("socket call, what the idle tracer adds", idle - bare, "ns", digits=0)
+    table.add("socket call, what the recording tracer adds", recording - bare, "ns", digits=0)
+    return idle - bare
+
+
 def main():
     parser = argparse.ArgumentParser(description="speed against named peers and limits")
     parser.add_argument("--build", default="build", help="build folder")
@@ -160,13 +190,10 @@ def main():
     ingest(table, build, make_inputs(os.path.join(ROOT, "out", "bench"), args.times), args.rounds)
     replay(table, build)
     whole(table, build, args.rounds)
-    missed = [row for row in table.rows if row.get("good") is False]
-    judged = [row for row in table.rows if row.get("good") is not None]
-    summary = f"{len(judged) - len(missed)} of {len(judged)} targets reached (! marks the others)"
+    tracer(table, build, args.rounds)
+    summary = table.summary()
     print(summary)
-    with open(os.path.join(ROOT, "out", "bench.json"), "w", encoding="utf-8") as out:
-        json.dump({"schema": "dpro.bench/1", "rows": table.rows, "summary": summary}, out, indent=1)
-        out.write("\n")
+    table.write(os.path.join(ROOT, "out", "bench.json"), summary)
     return 0
 
 

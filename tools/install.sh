@@ -1,5 +1,5 @@
 #!/bin/sh
-# install.sh [--check] GROUP...: installs what a group (build, test, bench) needs and this machine lacks, with apt.
+# install.sh [--check] GROUP...: installs what a group (build, test, venv, bench) needs and this machine lacks, with apt.
 # With --check it installs nothing and says in one line what is missing.
 set -eu
 check=0
@@ -36,6 +36,9 @@ for group in "$@"; do
         ;;
     test)
         need python3 command -v python3
+        ;;
+    venv)
+        need python3-venv python3 -c 'import ensurepip'
         ;;
     bench)
         need python3-venv python3 -c 'import ensurepip'

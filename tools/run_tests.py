@@ -2,7 +2,8 @@
 """Runs every test of the project and counts test cases, not programs.
 
 C suites are the cmocka programs that Meson lists; each case is read from their TAP output. Python suites are
-tests/cli/test_*.py, one process a file. The last line is `N passed, N failed[, N skipped]`; the exit status is 1 when
+tests/cli/test_*.py, one process a file, and tests/live/test_*.py, which train with PyTorch: those run under the Python
+that has it (DPRO_PYTHON, else .venv's), one after the other when all else is done. The last line is `N passed, N failed[, N skipped]`; the exit status is 1 when
 anything failed or nothing ran."""
 import argparse
 import concurrent.futures
@@ -22,9 +23,9 @@ TAP_PLAN = re.compile(r"^1\.\.(\d+)$")
 
 
 class Suite:
-    def __init__(self, name, command, env=None, timeout=300, kind="tap", folder=ROOT):
+    def __init__(self, name, command, env=None, timeout=300, kind="tap", folder=ROOT, python=sys.executable):
         self.name, self.command, self.env, self.timeout, self.kind = name, command, env or {}, timeout, kind
-        self.folder = folder
+        self.folder, self.python = folder, python
         self.passed, self.failures, self.skips, self.seconds = 0, [], [], 0.0
 
 
@@ -86,7 +87,7 @@ def run_tap(suite):
 
 def run_unittest(suite):
     with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as results:
-        command = [sys.executable, os.path.abspath(__file__), "--unittest", suite.command, "--results", results.name]
+        command = [suite.python, os.path.abspath(__file__), "--unittest", suite.command, "--results", results.name]
         status, output = run_limited(command, suite.env, suite.timeout)
         running = None
         for line in results:
@@ -164,17 +165,47 @@ def child(path, results):
     return 0 if recorder.wasSuccessful() else 1
 
 
+def python_suites(folder):
+    """(name, path) of each suite in a folder of tests/"""
+    folder = os.path.join(ROOT, "tests", folder)
+    for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        if re.fullmatch(r"test_\w+\.py", file):
+            yield f"{os.path.basename(folder)}/{file[5:-3]}", os.path.join(folder, file)
+
+
+def is_live(suite):
+    return suite.name.startswith("live/")
+
+
+def why_not_live(build, suites):
+    """Why the live suites can't run, None when they can."""
+    with open(os.path.join(ROOT, build, "meson-info", "intro-buildoptions.json"), encoding="utf-8") as file:
+        sanitizers = next(option["value"] for option in json.load(file) if option["name"] == "b_sanitize")
+    if sanitizers not in ("none", [], ["none"]):
+        return "what runs in the job has no sanitizers in it: run these with a plain build"
+    python = next(suite.python for suite in suites)
+    find_torch = "import importlib.metadata as m; m.version('torch')"
+    if os.path.exists(python) and subprocess.run([python, "-c", find_torch], stderr=subprocess.DEVNULL).returncode == 0:
+        return None
+    try:
+        with open(os.path.join(ROOT, ".venv.missing"), encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return f"no torch for {python}; 'make test' installs it"
+
+
 def find_suites(build, only):
     suites = []
     listed = subprocess.run(["meson", "introspect", "--tests", build], cwd=ROOT, check=True, stdout=subprocess.PIPE)
     for test in json.loads(listed.stdout):
         suites.append(Suite(test["name"], test["cmd"], test["env"], test["timeout"] or 300,
                             folder=test["workdir"] or os.path.join(ROOT, build)))
-    folder = os.path.join(ROOT, "tests", "cli")
     env = {"DPRO_BUILD": os.path.join(ROOT, build), "PYTHONDONTWRITEBYTECODE": "1"}
-    for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-        if re.fullmatch(r"test_\w+\.py", file):
-            suites.append(Suite("cli/" + file[5:-3], os.path.join(folder, file), env, 600, "unittest"))
+    live_python = os.environ.get("DPRO_PYTHON") or os.path.join(ROOT, ".venv", "bin", "python")
+    if os.path.exists(live_python):
+        env["DPRO_PYTHON"] = live_python
+    suites += [Suite(name, path, env, 600, "unittest") for name, path in python_suites("cli")]
+    suites += [Suite(name, path, env, 900, "unittest", python=live_python) for name, path in python_suites("live")]
     return [s for s in suites if not only or any(s.name == o or s.name.startswith(o + "/") for o in only)]
 
 
@@ -186,6 +217,18 @@ def run(suite):
         suite.failures.append(["(could not be started)", [str(problem)]])
     suite.seconds = time.monotonic() - start
     return suite
+
+
+def in_order(pool, build, suites):
+    """Runs the suites and gives each that is done. A live one is several processes that keep time: they run alone."""
+    for done in concurrent.futures.as_completed([pool.submit(run, s) for s in suites if not is_live(s)]):
+        yield done.result()
+    live = [suite for suite in suites if is_live(suite)]
+    reason = why_not_live(build, live) if live else None
+    for suite in live:
+        if reason:
+            suite.skips.append(("(all)", reason))
+        yield suite if reason else run(suite)
 
 
 def count_line(passed, failed, skipped):
@@ -209,8 +252,7 @@ def main():
     for suite in suites:
         suite.timeout *= args.slow
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for done in concurrent.futures.as_completed([pool.submit(run, s) for s in suites]):
-            suite = done.result()
+        for suite in in_order(pool, args.build, suites):
             for name, lines in suite.failures:
                 print(f"FAILED {suite.name}: {name}")
                 print("".join(f"    {line}\n" for line in lines), end="")

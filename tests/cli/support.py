@@ -13,6 +13,9 @@ BUILD = os.environ.get("DPRO_BUILD", os.path.join(ROOT, "build"))
 DPRO = os.path.join(BUILD, "dpro")
 BUNDLED = os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2")
 
+with open(os.path.join(BUILD, "meson-info", "intro-buildoptions.json"), encoding="utf-8") as options:
+    SANITIZED = next(o["value"] for o in json.load(options) if o["name"] == "b_sanitize") not in ("none", [], ["none"])
+
 DONE, CHECK_FAILED, USAGE, INPUT, SYSTEM = 0, 1, 2, 3, 4
 
 

@@ -1,11 +1,10 @@
 """What `make install` puts in place is enough to build a program against."""
-import json
 import os
 import shutil
 import subprocess
 import unittest
 
-from support import BUILD, ROOT, Case
+from support import BUILD, ROOT, SANITIZED, Case
 
 PROGRAM = r"""
 #include <dpro/dpro.h>
@@ -26,15 +25,9 @@ int main(void)
 
 
 class Install(Case):
-    @classmethod
-    def setUpClass(cls):
-        with open(os.path.join(BUILD, "meson-info", "intro-buildoptions.json"), encoding="utf-8") as file:
-            options = {option["name"]: option["value"] for option in json.load(file)}
-        cls.sanitized = options["b_sanitize"] not in ("none", [], ["none"])
-
     def setUp(self):
         super().setUp()
-        if self.sanitized:
+        if SANITIZED:
             self.skipTest("an instrumented build is not one to install")
         if shutil.which("pkg-config") is None:
             self.skipTest("no pkg-config here")
@@ -77,6 +70,12 @@ class Install(Case):
         self.assertIn("share/zsh/site-functions/_dpro", files)
         self.assertIn("share/fish/vendor_completions.d/dpro.fish", files)
         self.assertLessEqual({"libdpro.so", "libdpro.a", "dpro.pc"}, names)
+        self.assertIn("lib/dpro/libdpro_tracer.so", files)
+        self.assertIn("lib/dpro/libnccl-profiler-dpro.so", files)
+        self.assertIn("share/dpro/python/dpro/__init__.py", files)
+        self.assertIn("share/dpro/python/dpro/site/sitecustomize.py", files)
+        self.assertEqual([name for name in files if "__pycache__" in name or name.endswith(".pth")], [])
+        self.assertEqual([name for name in files if name.endswith(".a") and not name.endswith("/libdpro.a")], [])
 
     def test_the_installed_command_runs(self):
         out = self.run_quietly([os.path.join(self.root, "bin", "dpro"), "--version"])
@@ -104,7 +103,8 @@ class Install(Case):
 class Make(Case):
     def test_help_lists_the_targets(self):
         done = subprocess.run(["make", "--no-print-directory", "help"], cwd=ROOT, stdout=subprocess.PIPE, timeout=60)
-        for target in (b"build", b"demo", b"test", b"test-long", b"bench", b"accuracy", b"lint", b"install", b"clean"):
+        for target in (b"build", b"demo", b"demo-live", b"test", b"test-long", b"bench", b"bench-live", b"accuracy",
+                       b"lint", b"install", b"clean"):
             self.assertIn(b"\n" + target + b" ", b"\n" + done.stdout)
 
 

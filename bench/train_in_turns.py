@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Trains the GPT of examples/ on each rank and times its steps, in blocks that differ in what records: `off`, `tracer`,
+`kineto` (tracer and torch.profiler with shapes). tools/bench_live.py starts it and reads the JSON that rank 0 prints.
+
+Two jobs can take turns (--turn FOLDER): each does the blocks that are its own and sleeps through the other's, so that a
+process with the preloaded library and one without it are timed minutes long side by side."""
+import argparse
+import ctypes
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "examples"))
+from gpt import gpt_arguments, make_model  # noqa: E402
+
+
+class Tracer:
+    """The preloaded library's own start and stop."""
+
+    def __init__(self, log, rank):
+        library = ctypes.CDLL(None)
+        self.start_call, self.stop_call, self.stats_call = (
+            getattr(library, "dpro_tracer_" + name) for name in ("start", "stop", "stats"))
+        self.log, self.rank = log, rank
+
+    def start(self):
+        status = self.start_call(os.fsencode(self.log), self.rank)
+        if status < 0:
+            raise OSError(-status, os.strerror(-status), self.log)
+
+    def stop(self):
+        self.stop_call()
+
+    def stats(self):
+        out = (ctypes.c_uint64 * 4)()
+        self.stats_call(out)
+        return dict(zip(("n_records", "n_lost", "file_bytes", "memory_bytes"), out))
+
+
+def wait_for(path):
+    deadline = time.monotonic() + 300
+    while not os.path.exists(path):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the other job's turn never ended: no {path}")
+        time.sleep(0.02)
+
+
+def main():
+    parser = gpt_arguments("steps timed in turns")
+    parser.add_argument("--bucket-cap-mb", type=float, default=5)
+    parser.add_argument("--blocks", required=True, help="a mode a block: off,tracer,kineto,bare,idle,...")
+    parser.add_argument("--mine", required=True, help="modes that are this job's")
+    parser.add_argument("--warmup", type=int, default=8, help="steps before the first block")
+    parser.add_argument("--turn", help="folder through which two jobs take turns")
+    parser.add_argument("--log", default=os.devnull, help="the tracer's log; @ becomes the rank")
+    args = parser.parse_args()
+    blocks, mine = args.blocks.split(","), args.mine.split(",")
+
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(args.seed)
+    model = DistributedDataParallel(make_model(args), bucket_cap_mb=args.bucket_cap_mb)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    text = torch.randint(args.vocabulary, (args.batch_size, args.context + 1),
+                         generator=torch.Generator().manual_seed(rank))
+    tracer = Tracer(args.log.replace("@", str(rank)), rank) if {"tracer", "kineto"} & set(mine) else None
+
+    def step():
+        begin = time.perf_counter()
+        optimizer.zero_grad()
+        logits = model(text[:, :-1])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), text[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        return 1e3 * (time.perf_counter() - begin)
+
+    for _ in range(args.warmup):
+        step()
+    results, largest = [], {}
+    for number, mode in enumerate(blocks):
+        if mode not in mine:
+            continue
+        if args.turn and number > 0:
+            wait_for(os.path.join(args.turn, str(number - 1)))
+        profiler = None
+        if mode in ("tracer", "kineto"):
+            tracer.start()
+        if mode == "kineto":
+            profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True)
+            profiler.start()
+        dist.barrier()
+        step()  # the first after a change is not counted
+        results.append({"block": number, "mode": mode, "ms": [step() for _ in range(args.steps)]})
+        dist.barrier()
+        if profiler:
+            profiler.stop()
+        if mode in ("tracer", "kineto"):
+            tracer.stop()
+            largest = {key: max(value, largest.get(key, 0)) for key, value in tracer.stats().items()}
+        dist.barrier()
+        if args.turn and rank == 0:
+            with open(os.path.join(args.turn, str(number)), "w", encoding="utf-8"):
+                pass
+    if rank == 0:
+        json.dump({"blocks": results, "tracer": largest}, sys.stdout)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+#!/usr/bin/env python3
+"""The GPT of gpt.py with its parameters sharded over the ranks: `torchrun --nproc-per-node=2 examples/fsdp.py`, or alone."""
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from gpt import gpt_arguments, make_model, train
+from job import Job
+
+
+def main():
+    args = gpt_arguments("a small GPT, fully sharded").parse_args()
+    job = Job(args)
+    job.start_process_group()
+    mesh = init_device_mesh(job.device.type, (job.world_size,))
+    model = make_model(args).to(job.device)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    train(job, model)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""What the three examples share: arguments, the process group, the synthetic data, and the loop that trains and prints
+how long a step took. Plain PyTorch; nothing here knows of dpro."""
+import argparse
+import os
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def arguments(description, batch_size):
+    """The options that every example has; each adds its own."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--steps", type=int, default=100, help="steps to train")
+    parser.add_argument("--batch-size", type=int, default=batch_size, help="samples a step and rank")
+    parser.add_argument("--workers", type=int, default=0, help="processes that load data")
+    parser.add_argument("--seed", type=int, default=0, help="of parameters and data")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), help="nccl where every rank has a GPU, else gloo")
+    return parser
+
+
+class Job:
+    """This process among the others: as torchrun says, else alone."""
+
+    def __init__(self, args):
+        self.args = args
+        self.rank = int(os.environ.get("RANK", 0))
+        self.world_size = int(os.environ.get("WORLD_SIZE", 1))
+        local_rank = int(os.environ.get("LOCAL_RANK", 0))
+        self.device = torch.device(args.device)
+        if args.device == "cuda":
+            self.device = torch.device("cuda", local_rank % torch.cuda.device_count())
+            torch.cuda.set_device(self.device)
+        own_gpu = args.device == "cuda" and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) <= torch.cuda.device_count()
+        self.backend = args.backend or ("nccl" if own_gpu else "gloo")
+        torch.manual_seed(args.seed)  # the same parameters on every rank
+
+    def start_process_group(self):
+        if self.world_size > 1:
+            dist.init_process_group(self.backend)
+        else:
+            dist.init_process_group(self.backend, store=dist.HashStore(), rank=0, world_size=1)
+
+    def train(self, model, sample, loss_of, make_optimizer):
+        """Trains on what sample(generator) gives, one sample a call; loss_of(model, batch) is minimised."""
+        args = self.args
+        loader = torch.utils.data.DataLoader(Synthetic(sample, args.steps * args.batch_size, args.seed, self.rank),
+                                             batch_size=args.batch_size, num_workers=args.workers)
+        optimizer = make_optimizer(model.parameters())
+        times_ms = []
+        begin = time.perf_counter()
+        for step, batch in enumerate(loader, 1):
+            batch = [part.to(self.device) for part in batch]
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward()
+            optimizer.step()
+            value = loss.item()  # waits for the device
+            end = time.perf_counter()
+            times_ms.append(1e3 * (end - begin))
+            begin = end
+            if self.rank == 0 and (step % 10 == 0 or step == args.steps):
+                print(f"step {step:4}  loss {value:.6f}  {statistics.median(times_ms[-10:]):8.1f} ms", flush=True)
+        if self.rank == 0 and times_ms:
+            steady = times_ms[len(times_ms) // 4:]
+            print(f"median step time {statistics.median(steady):.1f} ms over the last {len(steady)} steps, "
+                  f"{self.world_size} ranks, {self.device.type}, final loss {value!r}", flush=True)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+class Synthetic(torch.utils.data.Dataset):
+    """Sample i of a rank is the same in every run, whatever process makes it."""
+
+    def __init__(self, sample, n_samples, seed, rank):
+        self.sample, self.n_samples, self.seed, self.rank = sample, n_samples, seed, rank
+
+    def __len__(self):
+        return self.n_samples
+
+    def __getitem__(self, i):
+        return self.sample(torch.Generator().manual_seed((self.seed * 1000 + self.rank) * 10_000_000 + i))

@@ -1,0 +1,52 @@
+"""The examples train, alone and on two ranks, and the same way each time."""
+import functools
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SMALL = {"cnn.py": ["--width", "8", "--blocks", "1"],
+         "gpt.py": ["--layers", "2", "--width", "64", "--vocabulary", "512"],
+         "fsdp.py": ["--layers", "2", "--width", "64", "--vocabulary", "512"]}
+
+
+def train(script, *options, ranks=1):
+    """Runs an example; returns its final loss as it printed it."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    done = subprocess.run([*(launch if ranks > 1 else [sys.executable]), os.path.join(ROOT, "examples", script),
+                           "--device", "cpu", "--steps", "12", "--batch-size", "4", *SMALL[script], *options],
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    output = done.stdout.decode("utf-8", "replace")
+    found = re.search(rf"^median step time [\d.]+ ms over the last 9 steps, {ranks} ranks, cpu, final loss (\S+)$",
+                      output, re.M)
+    if done.returncode != 0 or not found:
+        raise AssertionError(f"{script}: exit status {done.returncode}\n{output[-3000:]}")
+    return found[1]
+
+
+once = functools.cache(train)
+
+
+class Examples(unittest.TestCase):
+    def test_each_trains_alone(self):
+        for script in SMALL:
+            with self.subTest(script=script):
+                once(script)
+
+    def test_each_trains_on_two_ranks_to_the_same_loss_every_time(self):
+        for script in SMALL:
+            with self.subTest(script=script):
+                self.assertEqual(once(script, ranks=2), train(script, ranks=2))
+
+    def test_data_loaders_with_processes_of_their_own_give_the_same_samples(self):
+        self.assertEqual(once("gpt.py"), train("gpt.py", "--workers", "2"))
+
+    def test_sharding_the_parameters_changes_how_they_are_stored_not_what_is_learnt(self):
+        self.assertAlmostEqual(float(once("gpt.py", ranks=2)), float(once("fsdp.py", ranks=2)), places=4)
+
+
+if __name__ == "__main__":
+    unittest.main()

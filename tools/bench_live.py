@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""What recording costs a training job: `make bench-live`.
+
+Two ranks of a GPT train over gloo and the loopback device, one core each. Modes alternate in blocks of steps, mirrored
+(A B B A), inside one process; each block is set against the one of the other mode beside it, and the overhead is the
+median of these ratios, with a 95 % interval from resampling them. For "preloaded but idle" two jobs take turns, one of
+which never saw the library; as two processes differ by themselves, several pairs are tried, and beside it stands what
+follows from the cost of a socket call. The median alone is judged: on a busy machine the interval is wider than the target.
+Then each example is recorded and replayed, and the prediction set against its own steps just before and after the recording.
+Writes out/bench-live.json too."""
+import argparse
+import json
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import bench
+from bench import ROOT, Table
+from demo_live import go_first, live_python, record, unprofiled_ms
+
+TRACER_PCT, KINETO_PCT, IDLE_PCT, PREDICTED_PCT = 1.0, 3.0, 0.5, 3.0
+LOG_BYTES, MEMORY_MIB = 100, 16
+RANKS = 2
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Job:
+    """The ranks of one training; what they say is shown where one fails."""
+
+    def __init__(self, python, arguments, preload=None):
+        self.errors = tempfile.TemporaryFile()
+        self.ranks = start_ranks(python, arguments, preload, self.errors)
+
+    def result(self):
+        """Waits; returns what rank 0 printed."""
+        output = self.ranks[0].communicate()[0]
+        if any(rank.wait() != 0 for rank in self.ranks):
+            self.errors.seek(0)
+            raise SystemExit("bench-live: a rank failed\n" + self.errors.read().decode("utf-8", "replace")[-3000:])
+        return json.loads(output)
+
+    def end(self):
+        for rank in self.ranks:
+            rank.kill()
+            rank.wait()
+        self.errors.close()
+
+
+def start_ranks(python, arguments, preload, errors):
+    cores = sorted(os.sched_getaffinity(0))
+    port = free_port()
+    ranks = []
+    for rank in range(RANKS):
+        env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank),
+               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        env.pop("DPRO", None)
+        env.pop("LD_PRELOAD", None)
+        if preload:
+            env["LD_PRELOAD"] = preload
+        core = cores[rank % len(cores)]
+        ranks.append(subprocess.Popen([python, os.path.join(ROOT, "bench", "train_in_turns.py"), *arguments], env=env,
+                                      stdin=subprocess.DEVNULL, stderr=errors,
+                                      stdout=subprocess.PIPE if rank == 0 else errors,
+                                      preexec_fn=lambda core=core: os.sched_setaffinity(0, {core})))
+    return ranks
+
+
+def results(*jobs):
+    """What each job printed, when all have ended."""
+    try:
+        return [job.result() for job in jobs]
+    finally:
+        for job in jobs:
+            job.end()
+
+
+def mirrored(modes, n_blocks):
+    """a b c  c b a  a b c ..., n_blocks of each."""
+    return [mode for i in range(n_blocks) for mode in (modes if i % 2 == 0 else modes[::-1])]
+
+
+def idle_pair(python, common, n_blocks, tracer, turns):
+    """The blocks of two jobs that take turns, one bare and one with the idle tracer."""
+    os.mkdir(turns)
+    order = [f"--blocks={','.join(mirrored(['bare', 'idle'], n_blocks))}", f"--turn={turns}"]
+    both = results(Job(python, [*common, *order, "--mine=bare"]),
+                   Job(python, [*common, *order, "--mine=idle"], tracer))
+    return both[0]["blocks"] + both[1]["blocks"]
+
+
+def overhead_pct(runs, base, mode, n_modes):
+    """(median, low, high) over the runs of a mode's block against the base's in the same round, in percent."""
+    ratios = []
+    for blocks in runs:
+        rounds = {}
+        for block in blocks:
+            rounds.setdefault(block["block"] // n_modes, {})[block["mode"]] = statistics.median(block["ms"])
+        ratios += [100 * (r[mode] / r[base] - 1) for r in rounds.values()]
+    draw = random.Random(1)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
+    return statistics.median(ratios), medians[50], medians[-51]
+
+
+def report(table, what, overhead, limit):
+    table.add(f"{what} [{overhead[1]:+.1f} .. {overhead[2]:+.1f}]", overhead[0], "%", limit, False, digits=2)
+
+
+def predict(table, dpro, python, script):
+    """Records an example, replays it; the error against its steps without a profiler."""
+    with tempfile.TemporaryDirectory() as folder:
+        trace = os.path.join(folder, "trace")
+        record(dpro, python, script, trace, quiet=True)
+        replay = json.loads(bench.run([dpro, "replay", "--json", trace]))
+        times = unprofiled_ms(trace)
+    predicted = replay["predicted"]["iteration_ms"]
+    table.add(f"{script}: a step without a profiler", statistics.median(times), "ms")
+    table.add(f"{script}: predicted against it, +-", 100 * abs(predicted / statistics.median(times) - 1), "%",
+              PREDICTED_PCT, False)
+
+
+def n_calls(path):
+    """Socket calls in a log (tracer/record.h)."""
+    with open(path, "rb") as file:
+        data = file.read()
+    at, n = int.from_bytes(data[12:16], "little"), 0
+    while at + 8 <= len(data):
+        size = int.from_bytes(data[at + 2:at + 4], "little")
+        if size < 8:
+            raise SystemExit(f"bench-live: {path}: byte {at}: a record of {size} bytes")
+        n += data[at] == 17
+        at += size
+    return n
+
+
+def main():
+    parser = argparse.ArgumentParser(description="what recording costs a training job")
+    parser.add_argument("--build", default="build", help="build folder")
+    parser.add_argument("--steps", type=int, default=10, help="steps a block")
+    parser.add_argument("--blocks", type=int, default=12, help="blocks a mode")
+    parser.add_argument("--batch-size", type=int, default=12, help="samples a step and rank")
+    args = parser.parse_args()
+    tracer = os.path.join(ROOT, args.build, "tracer", "libdpro_tracer.so")
+    python = live_python()
+    go_first()
+
+    table = Table()
+    print(f"{'what [95 % interval]':<52} {'value':>12} {'':<9} {'target':>8}")
+    common = [f"--steps={args.steps}", f"--batch-size={args.batch_size}"]
+    with tempfile.TemporaryDirectory() as folder:
+        modes = ["off", "tracer", "kineto"]
+        log = os.path.join(folder, "net@.log")
+        (result,) = results(Job(python, [*common, f"--blocks={','.join(mirrored(modes, args.blocks))}",
+                                               f"--mine={','.join(modes)}", f"--log={log}"], tracer))
+        blocks = result["blocks"]
+        steps = [ms for block in blocks if block["mode"] == "off" for ms in block["ms"]]
+        step_ms = statistics.median(steps)
+        table.add(f"a step without recording ({len(steps)} steps)", step_ms, "ms")
+        report(table, "tracer", overhead_pct([blocks], "off", "tracer", 3), TRACER_PCT)
+        report(table, "tracer and torch.profiler", overhead_pct([blocks], "off", "kineto", 3), KINETO_PCT)
+        calls, size = n_calls(log.replace("@", "0")), os.path.getsize(log.replace("@", "0"))
+        if calls:
+            calls_a_step = calls / (2 * args.blocks * (args.steps + 1))
+            table.add("socket calls a step and rank", calls_a_step, "", digits=0)
+            table.add("log, per socket call", size / calls, "B", LOG_BYTES, False)
+        else:
+            table.missing("log, per socket call", "no socket call was recorded")
+        table.add("records lost", result["tracer"]["n_lost"], "", digits=0)
+        table.add("memory of the tracer", result["tracer"]["memory_bytes"] / 2**20, "MiB", MEMORY_MIB, False)
+
+        pairs = [idle_pair(python, common, args.blocks // 2, tracer, os.path.join(folder, f"turns{i}")) for i in range(4)]
+        report(table, "preloaded but idle", overhead_pct(pairs, "bare", "idle", 2), IDLE_PCT)
+    idle_ns = bench.tracer(table, os.path.join(ROOT, args.build), 5)
+    if calls and idle_ns is not None:
+        table.add("preloaded but idle, from calls and their cost", 100 * idle_ns * calls_a_step / (1e6 * step_ms), "%",
+                  IDLE_PCT, False, digits=3)
+
+    for script in ("cnn.py", "gpt.py", "fsdp.py"):
+        predict(table, os.path.join(ROOT, args.build, "dpro"), python, script)
+
+    summary = table.summary()
+    print(summary)
+    os.makedirs(os.path.join(ROOT, "out"), exist_ok=True)
+    table.write(os.path.join(ROOT, "out", "bench-live.json"), summary)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Records a real training on two ranks, replays it, and sets the prediction beside what was measured: `make demo-live`.
+
+As root the ranks are on two make-believe machines joined by a link of 1 Gbit/s (hosts.sh); else both on this one."""
+import argparse
+import glob
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+HOSTS = os.path.join(ROOT, "tools", "hosts.sh")
+STEPS = 55  # what a recording needs, and a few more
+
+
+def live_python():
+    """An interpreter that has torch."""
+    python = os.environ.get("DPRO_PYTHON") or os.path.join(ROOT, ".venv", "bin", "python")
+    find_torch = [python, "-c", "import importlib.metadata as m; m.version('torch')"]
+    if os.path.exists(python) and subprocess.run(find_torch, stderr=subprocess.DEVNULL).returncode == 0:
+        return python
+    try:
+        with open(os.path.join(ROOT, ".venv.missing"), encoding="utf-8") as file:
+            reason = file.read().strip()
+    except OSError:
+        reason = f"no torch for {python}"
+    raise SystemExit(f"dpro: this needs PyTorch: {reason}")
+
+
+def go_first():
+    """Ahead of other login sessions, where this is allowed: nice alone does nothing between them."""
+    try:
+        with open("/proc/self/autogroup", "w", encoding="utf-8") as file:
+            file.write("-15")
+    except OSError:
+        pass
+
+
+def can_make_hosts():
+    return (os.geteuid() == 0 and shutil.which("ip") is not None and shutil.which("tc") is not None
+            and subprocess.run([HOSTS, "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0)
+
+
+def record(dpro, python, script, trace, say=None, quiet=False):
+    """Trains an example on two ranks under `dpro profile`. `say` is called with the line that a user would type."""
+    profile = [dpro, "profile", "-o", trace, "--"]
+    train = [os.path.join("examples", script), "--device", "cpu", "--steps", str(STEPS)]
+    torchrun = [python, "-m", "torch.distributed.run", "--nproc-per-node=1"]
+    shown = f"dpro profile -o {trace} -- torchrun {{}} {' '.join(train)}"
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # torch's own chatter would hide what is to be seen
+    env.update(KINETO_LOG_LEVEL="99", TORCH_CPP_LOG_LEVEL="ERROR")
+    if can_make_hosts():
+        torchrun += ["--nnodes=2", "--node-rank=@HOST", "--master-addr=@ADDRESS", "--master-port=29500"]
+        shell = 'set -- "${@/@HOST/$HOST}"; exec "${@/@ADDRESS/$HOST0}"'
+        command = [HOSTS, "--rate", "1gbit", "bash", "-c", shell, "-", *profile, *torchrun, *train]
+        if say:
+            say("Two machines (network namespaces), joined by a link of 1 Gbit/s; on each:")
+            say("  " + shown.format("--nnodes=2 --node-rank=... --master-addr=..."))
+    else:
+        torchrun[-1] = "--nproc-per-node=2"
+        command = [*profile, *torchrun, "--standalone", *train]
+        if say:
+            say("Two ranks on this machine (as root: on two make-believe ones, with a network between them):")
+            say("  " + shown.format("--nproc-per-node=2"))
+    out = subprocess.PIPE if quiet else None
+    done = subprocess.run(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    if done.returncode != 0:
+        if quiet:
+            sys.stderr.write((done.stdout + done.stderr).decode("utf-8", "replace")[-3000:])
+        raise SystemExit(f"dpro: the training of {script} ended with status {done.returncode}")
+
+
+def unprofiled_ms(trace):
+    """Step times that dpro took just before and after the recording, of all ranks."""
+    times = []
+    for path in glob.glob(os.path.join(ROOT, trace, "host*", "rank*", "rank.json")):
+        with open(path, encoding="utf-8") as file:
+            steps = json.load(file)["steps"]
+        times += [(step["end_ns"] - step["start_ns"]) / 1e6 for step in steps["before"] + steps["after"]]
+    return times
+
+
+def main():
+    parser = argparse.ArgumentParser(description="record a real training, replay it")
+    parser.add_argument("--build", default="build", help="build folder")
+    args = parser.parse_args()
+    python, dpro = live_python(), os.path.join(args.build, "dpro")
+    os.chdir(ROOT)
+    out = os.path.join("out", "demo-live")
+    trace = os.path.join(out, "trace")
+    shutil.rmtree(out, ignore_errors=True)
+    os.makedirs(out)
+    go_first()
+
+    def say(line=""):
+        print(line, flush=True)
+
+    record(dpro, python, "gpt.py", trace, say)
+    say()
+    say(f"  dpro replay {trace} -o {out}")
+    subprocess.run([dpro, "replay", trace, "-o", out], check=True)
+    with open(os.path.join(out, "replay.json"), encoding="utf-8") as file:
+        replay = json.load(file)
+    predicted, profiled = replay["predicted"]["iteration_ms"], replay["measured"]["iteration_ms"]
+    say()
+    say(f"{'predicted by the replay':<40}{predicted:8.1f} ms")
+    say(f"{'measured, while it was recorded':<40}{profiled:8.1f} ms  {100 * (predicted / profiled - 1):+.1f} %")
+    times = unprofiled_ms(trace)
+    if times:
+        unprofiled = statistics.median(times)
+        say(f"{'measured, just before and after':<40}{unprofiled:8.1f} ms  {100 * (predicted / unprofiled - 1):+.1f} %"
+            f"  (median of {len(times)} steps without a profiler)")
+    say("\nLook at:")
+    say(f"  {out}/report.html          open it in a browser")
+    say(f"  {out}/timeline.json.gz     open it at https://ui.perfetto.dev")
+    say(f"  {out}/trace                what was recorded")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except subprocess.CalledProcessError as problem:
+        sys.exit(problem.returncode)

@@ -5,6 +5,7 @@
 #include <dpro/error.h>
 #include <dpro/graph.h>
 #include <dpro/log.h>
+#include <dpro/recording.h>
 #include <dpro/replay.h>
 #include <dpro/report.h>
 #include <dpro/trace.h>

@@ -2,6 +2,7 @@
 #ifndef DPRO_DPRO_H
 #define DPRO_DPRO_H
 
+#include <dpro/attach.h>
 #include <dpro/error.h>
 #include <dpro/graph.h>
 #include <dpro/log.h>

@@ -91,7 +91,7 @@ int parts_find(struct parts *parts)
     char *folder;
     *parts = (struct parts){.site = NULL};
     if (home != NULL && home[0] != '\0') {
-        static const char *const folders[] = {"bin", "build"};
+        static const char *const folders[] = {"build", "bin"};
         for (size_t i = 0; i < sizeof folders / sizeof *folders && !taken; i++) {
             if (asprintf(&folder, "%s/%s", home, folders[i]) < 0)
                 continue;

@@ -13,7 +13,7 @@
 #include "cmd.h"
 #include "parts.h"
 
-enum { DEFAULT_WARMUP = 10, DEFAULT_ITERATIONS = 10, MAX_WARNINGS = 3 };
+enum { DEFAULT_WARMUP = 10, DEFAULT_ITERATIONS = 10, MAX_PROBLEMS = 3 };
 
 struct values { /* texts go into the environment as they are; NULL: not given */
     const char *output, *warmup, *iterations, *net, *net_max_mb, *net_keep, *net_peers;
@@ -144,6 +144,8 @@ static int set_environment(const struct values *values, const char *trace,
         {"DPRO_NET_MAX_MB", values->net_max_mb},
         {"DPRO_NET_KEEP", values->net_keep},
         {"DPRO_NET_PEERS", values->net_peers},
+        {"DPRO_NCCL", values->no_nccl ? "off" : NULL},
+        {"DPRO_SUMMARY", "off"}, /* dpro profile tells what was recorded */
     };
     const char *net = getenv("DPRO_NET"), *plugin = getenv("NCCL_PROFILER_PLUGIN");
     int code = 0;
@@ -184,7 +186,7 @@ static void print_ranks(char *text, size_t size, const struct dpro_recording_ran
 
 struct summary { /* of the last attempt that recorded something */
     struct dpro_recording_rank *ranks;
-    size_t n_ranks, n_incomplete, n_warnings;
+    size_t n_ranks, n_incomplete;
     int world_size, attempt, least_steps, most_steps;
     unsigned parts; /* that all ranks have */
 };
@@ -203,7 +205,6 @@ static int summarize(const struct dpro_recording *recording, struct summary *sum
             sum->attempt = dpro_recording_rank(recording, i).attempt;
     for (size_t i = 0; i < n; i++) {
         struct dpro_recording_rank rank = dpro_recording_rank(recording, i);
-        sum->n_warnings += rank.n_warnings;
         if (rank.attempt != sum->attempt || !(rank.parts & DPRO_RECORDING_TIMING))
             continue;
         sum->ranks[sum->n_ranks++] = rank;
@@ -225,38 +226,42 @@ static long number_of(const char *given, const char *variable, long otherwise)
     return text != NULL && is_whole(text, 0) ? strtol(text, NULL, 10) : otherwise;
 }
 
-/* How many steps a job must take for a whole recording: doc/formats/trace-directory.md. */
-static long steps_needed(const struct values *values)
+/* The first step that is recorded, and the one after which all is: the table of windows in
+ * doc/formats/trace-directory.md. */
+static void find_steps(const struct values *values, long *first, long *last)
 {
     long warmup = number_of(values->warmup, "DPRO_WARMUP", DEFAULT_WARMUP);
     long iterations = number_of(values->iterations, "DPRO_ITERATIONS", DEFAULT_ITERATIONS);
-    return warmup + 3 * iterations + 8;
+    *first = warmup + iterations + 2;
+    *last = warmup + 3 * iterations + 8;
 }
 
-static void tell_warnings(const struct dpro_recording *recording, size_t n_warnings)
+/* The recorder has said its warnings while the job ran: this says where they are to be found. */
+static void tell_problems(const struct dpro_recording *recording, const char *trace)
 {
-    const char *told[MAX_WARNINGS];
-    size_t n = 0, n_left = n_warnings;
+    size_t n_warnings = 0, n_told = 0;
+    const char *folder = NULL;
     for (size_t i = 0; i < dpro_recording_n_ranks(recording); i++) {
         struct dpro_recording_rank rank = dpro_recording_rank(recording, i);
-        for (size_t k = 0; k < rank.n_warnings; k++) {
-            bool again = false; /* mostly all ranks say the same */
-            for (size_t t = 0; t < n; t++)
-                again |= strcmp(told[t], rank.warnings[k]) == 0;
-            n_left -= again || n < MAX_WARNINGS;
-            if (again || n == MAX_WARNINGS)
-                continue;
-            told[n++] = rank.warnings[k];
-            cmd_say("rank %d: %s", rank.rank, rank.warnings[k]);
-        }
+        if (rank.problem != NULL && n_told++ < MAX_PROBLEMS)
+            cmd_say("%s", rank.problem);
+        if (rank.n_warnings > 0 && folder == NULL)
+            folder = rank.folder;
+        n_warnings += rank.n_warnings;
     }
-    if (n_left > 0)
-        cmd_say("%zu more warnings in the rank.json files", n_left);
+    if (n_told > MAX_PROBLEMS)
+        cmd_say("%zu more rank.json files can't be read", n_told - MAX_PROBLEMS);
+    if (n_warnings > 0)
+        cmd_say("%zu warning%s: see %s/%s/rank.json%s", n_warnings, n_warnings > 1 ? "s" : "",
+                trace, folder,
+                dpro_recording_n_ranks(recording) > 1 ? " and the other ranks'" : "");
 }
 
 static void tell_recorded(const struct values *values, const char *trace, const struct summary *sum)
 {
-    char ranks[200], steps[64], more[160] = "";
+    char ranks[200], steps[64], more[64];
+    long first, last;
+    find_steps(values, &first, &last);
     print_ranks(ranks, sizeof ranks, sum->ranks, sum->n_ranks);
     if (sum->least_steps == sum->most_steps)
         snprintf(steps, sizeof steps, "%d step%s", sum->most_steps,
@@ -280,21 +285,23 @@ static void tell_recorded(const struct values *values, const char *trace, const 
     if (sum->n_incomplete > 0)
         cmd_say("%zu of them ended before all was recorded, which takes %ld steps: run the job "
                 "longer, or choose fewer by --warmup and --iterations",
-                sum->n_incomplete, steps_needed(values));
+                sum->n_incomplete, last);
     cmd_say("next: dpro replay %s", trace);
 }
 
 static void tell_nothing(const struct values *values, const struct dpro_recording *recording,
                          const char *program)
 {
-    if (recording != NULL && dpro_recording_n_ranks(recording) > 0)
-        cmd_say("nothing recorded: the job ended in its warm-up; it must take more than %ld steps "
-                "(%ld for all): run it longer, or choose fewer by --warmup and --iterations",
-                number_of(values->warmup, "DPRO_WARMUP", DEFAULT_WARMUP), steps_needed(values));
+    long first, last;
+    find_steps(values, &first, &last);
+    if (dpro_recording_n_ranks(recording) > 0)
+        cmd_say(
+            "nothing recorded: the job ended before its step %ld, the first to be recorded (step "
+            "%ld is the last): run it longer, or choose fewer by --warmup and --iterations",
+            first, last);
     else
-        cmd_say("there was nothing to record: no Python process of %s trained with PyTorch, as far "
-                "as its environment lets dpro see (no optimizer step; python -I and -E keep dpro "
-                "out)",
+        cmd_say("there was nothing to record: no Python process of %s made a step of a torch "
+                "optimizer, as far as dpro can see (python -I and -E keep it out)",
                 program);
 }
 
@@ -306,7 +313,7 @@ static void tell(const struct values *values, const char *trace, const char *pro
     if (dpro_recording_read(trace, &recording, &err) < 0) {
         cmd_say("%s", err.text); /* the job took its folder away */
     } else if (summarize(recording, &sum) == 0) {
-        tell_warnings(recording, sum.n_warnings);
+        tell_problems(recording, trace);
         if (sum.n_ranks > 0)
             tell_recorded(values, trace, &sum);
         else

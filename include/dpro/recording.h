@@ -29,14 +29,16 @@ struct dpro_recording_rank { /* texts are borrowed from the recording */
     int complete;            /* 0: ended, or is still running, before the last window was full */
     int n_steps;             /* in the timing window */
     unsigned parts;          /* of enum dpro_recording_part */
-    const char *const *warnings; /* what the recorder said; a rank.json that can't be read, too */
+    const char *problem;     /* why its rank.json could not be read to the end; NULL: it was */
+    const char *const *warnings; /* what the recorder said */
     size_t n_warnings;
 };
 
 /* Makes `path` and the folders above it where they are missing, and tries whether it can be written
  * to. Fails with DPRO_EUSAGE when it holds a recording already, unless `replace`: then that
- * recording, and nothing else in the folder, is removed. A folder in which other nodes of the job
- * have begun to record is fine. DPRO_EIO when the folder can't be used. */
+ * recording, and nothing else in the folder, is removed, as is at any rate what a job left that
+ * ended before there was something to record. A folder in which other nodes of the job have begun
+ * to record is fine. DPRO_EIO when the folder can't be used. */
 DPRO_API int dpro_recording_prepare(const char *path, int replace, struct dpro_error *err);
 
 /* Looks at what `path` holds; no rank at all is no error. On success *recording is the caller's. */

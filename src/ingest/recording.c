@@ -162,18 +162,13 @@ static int read_facts(struct json *js, struct dpro_recording *recording, struct 
     return 0;
 }
 
-/* What can't be read becomes a warning of that rank: the others may be fine. */
-static int warn(struct dpro_recording *recording, struct rank *rank, const char *text)
+/* What can't be read is that rank's problem: the others may be fine. */
+static int set_problem(struct dpro_recording *recording, struct rank *rank, const char *text,
+                       struct dpro_error *err)
 {
-    const char **warnings = arena_array(&recording->arena, 1, sizeof *warnings);
-    char *copy = arena_copy_string(&recording->arena, text, strlen(text));
-    if (!warnings || !copy)
-        return -1;
-    warnings[0] = copy;
-    rank->is.warnings = warnings;
-    rank->is.n_warnings = 1;
+    rank->is.problem = arena_copy_string(&recording->arena, text, strlen(text));
     rank->is.complete = 0;
-    return 0;
+    return rank->is.problem ? 0 : dpro_error_nomem(err);
 }
 
 static int read_rank(struct dpro_recording *recording, const char *path, struct rank *rank,
@@ -185,7 +180,7 @@ static int read_rank(struct dpro_recording *recording, const char *path, struct 
     char text[640];
     int rc = 0;
     if (input_open(&in, path, &problem) < 0)
-        return warn(recording, rank, problem.text) < 0 ? dpro_error_nomem(err) : 0;
+        return set_problem(recording, rank, problem.text, err);
     if (json_init(&js, &in, 0, err) < 0) {
         input_close(&in);
         return DPRO_ENOMEM;
@@ -196,8 +191,7 @@ static int read_rank(struct dpro_recording *recording, const char *path, struct 
         snprintf(text, sizeof text, "%s: byte %llu: %s", path, (unsigned long long)json_offset(&js),
                  js.fail == JSON_ENDED ? "the file ends too early"
                                        : "is not what a recorder writes");
-        if (warn(recording, rank, text) < 0)
-            rc = dpro_error_nomem(err);
+        rc = set_problem(recording, rank, text, err);
     }
     json_fini(&js);
     input_close(&in);
@@ -392,36 +386,60 @@ static int remove_rank(void *arg, const char *folder, const char *below, int att
 
 /* Nodes that share the folder may all be asked to replace what it holds: the one that gets hold of
  * job.json does it, so that nobody removes what another one has begun. */
-static int replace(const char *path, const char *job, bool has_job, struct dpro_error *err)
+static int remove_job(const char *path, struct dpro_error *err)
 {
-    if (has_job && unlink(job) < 0)
-        return errno == ENOENT ? 0
-                               : dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s", job,
-                                                strerror(errno));
-    return walk(path, remove_rank, NULL, err);
+    char *job;
+    if (asprintf(&job, "%s/job.json", path) < 0)
+        return dpro_error_nomem(err);
+    int failed = unlink(job) < 0 ? errno : 0;
+    int rc = 0;
+    if (!failed)
+        rc = walk(path, remove_rank, NULL, err);
+    else if (failed != ENOENT)
+        rc = dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s", job, strerror(failed));
+    free(job);
+    return rc;
+}
+
+static int remove_left_behind(const char *path, const struct dpro_recording *recording,
+                              struct dpro_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < recording->ranks.n && rc == 0; i++) {
+        const struct rank *rank = &recording->ranks.at[i];
+        char *folder;
+        if (!is_left_behind(rank))
+            continue;
+        if (asprintf(&folder, "%s/%s", path, rank->is.folder) < 0)
+            return dpro_error_nomem(err);
+        rc = remove_rank(NULL, folder, rank->is.folder, 0, 0, err);
+        free(folder);
+    }
+    return rc;
 }
 
 static int check_recording(const char *path, int replaces, struct dpro_error *err)
 {
     struct dpro_recording *recording;
-    char *job;
+    bool left_behind = false, holds_something = false;
     int rc = dpro_recording_read(path, &recording, err);
     if (rc < 0)
         return rc;
-    if (asprintf(&job, "%s/job.json", path) < 0) {
-        dpro_recording_destroy(recording);
-        return dpro_error_nomem(err);
+    bool has_job = has_file(path, "job.json");
+    for (size_t i = 0; i < recording->ranks.n; i++) {
+        const struct rank *rank = &recording->ranks.at[i];
+        bool dead = is_left_behind(rank);
+        left_behind |= dead;
+        holds_something |= (has_job || dead) && rank->is.parts != 0;
     }
-    bool has_job = access(job, F_OK) == 0, left_behind = false;
-    for (size_t i = 0; i < recording->ranks.n; i++)
-        left_behind |= is_left_behind(&recording->ranks.at[i]);
-    if ((has_job || left_behind) && replaces)
-        rc = replace(path, job, has_job, err);
-    else if (has_job || left_behind)
+    if (holds_something && !replaces)
         rc = dpro_error_set(
             err, DPRO_EUSAGE, "%s holds %s; choose another folder, or --force to replace it", path,
             has_job ? "a recording already" : "what a job that was cut short had recorded");
-    free(job);
+    else if (has_job)
+        rc = remove_job(path, err);
+    else if (left_behind)
+        rc = remove_left_behind(path, recording, err);
     dpro_recording_destroy(recording);
     return rc;
 }

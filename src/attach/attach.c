@@ -54,10 +54,11 @@ static int64_t now_ns(clockid_t clock)
 
 static const char *name_of(const struct process *process, char *text, size_t size)
 {
+    int pid = process->pid != 0 ? (int)process->pid : process->pids[0];
     if (process->rank >= 0)
-        snprintf(text, size, "rank %d (process %d)", process->rank, (int)process->pid);
+        snprintf(text, size, "rank %d (process %d)", process->rank, pid);
     else
-        snprintf(text, size, "process %d", (int)process->pid);
+        snprintf(text, size, "process %d", pid);
     return text;
 }
 
@@ -108,6 +109,12 @@ static int make_folder(const struct attach *attach, struct process *process,
     return rc;
 }
 
+/* Nobody else can be told to record. */
+static bool is_too_late(const struct attach *attach)
+{
+    return now_ns(CLOCK_REALTIME) > attach->window.start_ns - LAST_CALL_MS * MS;
+}
+
 /* The answer to a request: a configuration, or nothing. */
 static int answer_request(struct attach *attach, const struct fabric_message *message,
                           const struct ucred *sender, char *text, size_t size)
@@ -139,7 +146,7 @@ static int answer_request(struct attach *attach, const struct fabric_message *me
         attach->window.start_ns = now + attach->options.delay_ms * MS;
         attach->window.end_ns = attach->window.start_ns + attach->options.duration_ms * MS;
     }
-    if (now > attach->window.start_ns - LAST_CALL_MS * MS) {
+    if (is_too_late(attach)) {
         if (is_new)
             log_line(&attach->options.sink, DPRO_LOG_WARN,
                      "%s asked too late for this recording; choose a longer --delay-s",
@@ -190,7 +197,7 @@ static bool serve(struct attach *attach)
     struct cmsghdr *at = CMSG_FIRSTHDR(&header);
     if (at && at->cmsg_level == SOL_SOCKET && at->cmsg_type == SCM_CREDENTIALS)
         memcpy(&sender, CMSG_DATA(at), sizeof sender);
-    if ((header.msg_flags & MSG_TRUNC) || sender.pid <= 0 || header.msg_namelen == 0 ||
+    if ((header.msg_flags & MSG_TRUNC) || at == NULL || header.msg_namelen == 0 ||
         (sender.uid != geteuid() && geteuid() != 0) || !fabric_parse(data, (size_t)n, &message))
         return true;
     size_t size;
@@ -209,6 +216,23 @@ static bool serve(struct attach *attach)
     return true;
 }
 
+/* Also of one that nobody has waited for yet. */
+static bool is_gone(pid_t pid)
+{
+    char text[512];
+    if (pid == 0)
+        return false;
+    snprintf(text, sizeof text, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(text, "re");
+    if (!file)
+        return kill(pid, 0) < 0 && errno == ESRCH;
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[n] = '\0';
+    const char *end = strrchr(text, ')'); /* of its name, which may hold anything */
+    return n == 0 || (end && (strncmp(end, ") Z", 3) == 0 || strncmp(end, ") X", 3) == 0));
+}
+
 /* Whose traces have come, and whose won't. Returns how many are still to come. */
 static size_t look(struct attach *attach)
 {
@@ -225,7 +249,7 @@ static size_t look(struct attach *attach)
                      name_of(process, name, sizeof name));
             continue;
         }
-        if (kill(process->pid, 0) < 0 && errno == ESRCH)
+        if (is_gone(process->pid))
             why = "ended before it had written its trace";
         else if (now_ns(CLOCK_MONOTONIC) - process->heard_ns > SILENT_MS * MS)
             why = "does not answer any more";
@@ -278,8 +302,7 @@ static int record(struct attach *attach, struct dpro_attach_result *result, stru
                        : dpro_error_set(err, DPRO_ECANCEL, "stopped before any process recorded");
         if (result->n_processes == 0 && now_ns(CLOCK_MONOTONIC) - begun > options->wait_ms * MS)
             return say_nobody(attach, err);
-        if (result->n_processes > 0 && result->n_pending == 0 &&
-            now_ns(CLOCK_REALTIME) > attach->window.start_ns)
+        if (result->n_processes > 0 && result->n_pending == 0 && is_too_late(attach))
             return 0;
     }
 }

@@ -132,14 +132,34 @@ struct collection {
     ARRAY(struct kept) kept;
 };
 
+/* Takes an empty folder away, and its host's when that was the last. */
+static void leave(const char *path, struct process *process)
+{
+    folder_take_back(process->folder, strlen(path) + 2);
+}
+
 static void drop(const struct collection *all, struct kept *kept, enum dpro_log_level level,
                  const char *why)
 {
     kept->dropped = true;
     unlink(kept->process->file);
-    rmdir(kept->process->folder);
-    log_line(all->sink, level, "process %d: its trace is left out: %s", (int)kept->process->pid,
+    leave(all->path, kept->process);
+    log_line(all->sink, level, "process %d: its trace is left out: %s", kept->process->pids[0],
              why);
+}
+
+/* The process id in a file's name must not be taken for a rank. */
+static void rename_plainly(struct process *process)
+{
+    char *path;
+    if (asprintf(&path, "%s/kineto.json", process->folder) < 0)
+        return;
+    if (rename(process->file, path) < 0) {
+        free(path);
+        return;
+    }
+    free(process->file);
+    process->file = path;
 }
 
 /* Whether anything ran, and which rank the trace says it is. */
@@ -147,6 +167,8 @@ static bool has_ops(struct kept *kept)
 {
     struct dpro_trace *trace;
     struct dpro_trace_options options = {.threads = 1};
+    if (kept->rank < 0)
+        rename_plainly(kept->process);
     const char *path = kept->process->file;
     if (dpro_trace_load(&path, 1, &options, &trace, NULL) < 0)
         return false;
@@ -169,7 +191,7 @@ static int by_pid(const void *a, const void *b)
 {
     const struct process *x = ((const struct kept *)a)->process;
     const struct process *y = ((const struct kept *)b)->process;
-    return (x->pid > y->pid) - (x->pid < y->pid);
+    return (x->pids[0] > y->pids[0]) - (x->pids[0] < y->pids[0]);
 }
 
 /* Leaves the processes that train, one a rank. */
@@ -328,7 +350,7 @@ static int place(const struct collection *all, const struct kept *kept, struct d
         rc = pack(kept->process->file, trace, err);
     if (rc == 0) {
         unlink(kept->process->file);
-        rmdir(kept->process->folder); /* another one, where the rank was not known */
+        leave(all->path, kept->process); /* where the rank was not known it is another one */
         rc = writer_init_path(&out, facts, false, err);
     }
     if (rc == 0) {
@@ -392,7 +414,7 @@ int collect(const char *path, struct process *processes, size_t n, const struct 
         if (processes[i].done && array_push(&all.kept, kept) < 0)
             rc = dpro_error_nomem(err);
         else if (processes[i].lost)
-            rmdir(processes[i].folder); /* if it is empty */
+            leave(path, &processes[i]);
     }
     if (rc == 0 && all.kept.n > 0)
         choose(&all);

@@ -13,7 +13,8 @@
 #include "cmd.h"
 #include "progress.h"
 
-const struct cmd *const cmd_table[] = {&cmd_replay, &cmd_completion, &cmd_help, NULL};
+const struct cmd *const cmd_table[] = {&cmd_profile,    &cmd_attach, &cmd_replay,
+                                       &cmd_completion, &cmd_help,   NULL};
 
 void cmd_say(const char *format, ...)
 {
@@ -92,7 +93,7 @@ void cmd_print_help(const struct cmd *cmd, FILE *out)
 static void print_overview(FILE *out)
 {
     fputs("Usage: dpro COMMAND [OPTIONS] ...\n\n"
-          "Replays traces of distributed training of neural networks: predicts the time of an\n"
+          "Records and replays distributed training of neural networks: predicts the time of an\n"
           "iteration, says what it is spent on, and which ops it hangs on.\n\nCommands:\n",
           out);
     for (size_t i = 0; cmd_table[i] != NULL; i++)
@@ -141,16 +142,18 @@ const struct cmd cmd_help = {
     .usage = "[COMMAND]",
     .description = "Tells what a command does and which options it takes.",
     .opts = cmd_help_only,
-    .words = (const char *const[]){"replay", "completion", "help", NULL},
+    .words = (const char *const[]){"profile", "attach", "replay", "completion", "help", NULL},
     .run = run_help,
 };
 
 /* A closed stdin, stdout or stderr would be taken by the next file opened, and results written into
- * it. A file that can't be written (or read) stands in for it, so that the write fails. */
+ * it. A file that can't be written (or read) stands in for it, so that the write fails; a program
+ * that is profiled finds it closed. */
 static void hold_standard_files(void)
 {
     for (int fd = 0; fd <= 2; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
+        if (fcntl(fd, F_GETFD) < 0 &&
+            open("/dev/null", (fd == 0 ? O_WRONLY : O_RDONLY) | O_CLOEXEC) != fd)
             _exit(CMD_SYSTEM);
 }
 

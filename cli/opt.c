@@ -154,6 +154,18 @@ static const struct opt *find_short(const struct opt *opts, char letter)
     return NULL;
 }
 
+static void say_unknown(const char *command, const struct opt *opts, const char *shown,
+                        const char *near)
+{
+    char see[80];
+    while (opts->name != NULL)
+        opts++;
+    snprintf(see, sizeof see, "see 'dpro help %s'", command);
+    cmd_say("unknown option '%s'%s%s%s; %s", shown, near != NULL ? ", did you mean '--" : "",
+            near != NULL ? near : "", near != NULL ? "'" : "",
+            opts->help != NULL ? opts->help : see);
+}
+
 static int set(const struct opt *opt, const char *shown, const char *text, void *values)
 {
     if (opt->read(text, (char *)values + opt->offset) || text == NULL)
@@ -179,11 +191,9 @@ static int parse_long(const char *command, const struct opt *opts, int argc, cha
     char shown[80];
 
     if (opt == NULL) {
-        char *wrong = strndup(name, len);
-        const char *near = wrong == NULL ? NULL : opt_nearest(wrong, name_of_opt, opts);
-        cmd_say("unknown option '--%s'%s%s%s; see 'dpro help %s'", wrong == NULL ? name : wrong,
-                near != NULL ? ", did you mean '--" : "", near != NULL ? near : "",
-                near != NULL ? "'" : "", command);
+        char *wrong = strndup(argv[*i], len + 2);
+        say_unknown(command, opts, wrong == NULL ? argv[*i] : wrong,
+                    wrong == NULL ? NULL : opt_nearest(wrong + 2, name_of_opt, opts));
         free(wrong);
         return CMD_USAGE;
     }
@@ -212,7 +222,7 @@ static int parse_short(const char *command, const struct opt *opts, int argc, ch
         char shown[3] = {'-', *p, '\0'};
         int status;
         if (opt == NULL) {
-            cmd_say("unknown option '%s'; see 'dpro help %s'", shown, command);
+            say_unknown(command, opts, shown, NULL);
             return CMD_USAGE;
         }
         if (opt->arg != NULL) {

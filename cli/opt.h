@@ -16,7 +16,8 @@ enum opt_complete { OPT_COMPLETE_NOTHING, OPT_COMPLETE_PATH, OPT_COMPLETE_FOLDER
 typedef bool opt_read_fn(const char *text, void *field);
 
 struct opt {
-    const char *name; /* long name, without dashes; NULL ends the table */
+    const char *name; /* long name, without dashes; NULL ends the table, whose `help` is then what
+                         is said after an unknown option (default: see 'dpro help ...') */
     char letter;      /* short name; 0: none */
     const char *arg;  /* what --help calls the value; NULL: a flag */
     opt_read_fn *read;

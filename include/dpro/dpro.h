@@ -2,9 +2,11 @@
 #ifndef DPRO_DPRO_H
 #define DPRO_DPRO_H
 
+#include <dpro/attach.h>
 #include <dpro/error.h>
 #include <dpro/graph.h>
 #include <dpro/log.h>
+#include <dpro/recording.h>
 #include <dpro/replay.h>
 #include <dpro/report.h>
 #include <dpro/trace.h>

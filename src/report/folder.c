@@ -1,56 +1,11 @@
 /* report/folder.c: the report as files. All are written beside their places first and renamed when
  * all are whole. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/error.h"
+#include "base/folder.h"
 #include "report/facts.h"
-
-/* Like mkdir -p. `*first_made` is the length of the outermost folder that had to be made, 0: none.
- */
-static int make_folders(char *path, size_t *first_made, struct dpro_error *err)
-{
-    size_t len = strlen(path);
-    *first_made = 0;
-    for (size_t i = 1; i <= len; i++) {
-        if (path[i] != '/' && path[i] != '\0')
-            continue;
-        char kept = path[i];
-        path[i] = '\0';
-        int failed = mkdir(path, 0777) == 0 ? 0 : errno;
-        struct stat info;
-        if (!failed && *first_made == 0)
-            *first_made = i;
-        /* an existing folder may answer with other errors than EEXIST (read-only file system) */
-        if (failed && stat(path, &info) == 0) {
-            if (S_ISDIR(info.st_mode))
-                failed = 0;
-            else
-                failed = ENOTDIR;
-        }
-        if (failed)
-            dpro_error_set(err, DPRO_EIO, "%s: the folder can't be made: %s", path,
-                           strerror(failed));
-        path[i] = kept;
-        if (failed)
-            return DPRO_EIO;
-    }
-    return 0;
-}
-
-/* Takes back what make_folders made; folders that have come to hold something stay. */
-static void remove_folders(char *path, size_t first_made)
-{
-    for (size_t i = strlen(path); first_made > 0 && i >= first_made; i--) {
-        if (path[i] != '/' && path[i] != '\0')
-            continue;
-        path[i] = '\0';
-        rmdir(path);
-    }
-}
 
 enum { TIMELINE, PAGE, FACTS, N_FILES };
 
@@ -102,11 +57,11 @@ int dpro_report_folder(const struct dpro_report *report, const char *folder, str
         return dpro_error_nomem(err);
     int rc = facts_init(&facts, report, err);
     if (rc == 0) {
-        rc = make_folders(path, &first_made, err);
+        rc = folder_make(path, &first_made, err);
         if (rc == 0)
             rc = write_files(&facts, path, err);
         if (rc < 0)
-            remove_folders(path, first_made);
+            folder_take_back(path, first_made);
         facts_fini(&facts);
     }
     free(path);

@@ -64,8 +64,8 @@ class Install(Case):
         names = {os.path.basename(name) for name in files}
         self.assertIn("bin/dpro", files)
         self.assertIn("include/dpro/dpro.h", files)
-        self.assertIn("share/man/man1/dpro.1", files)
-        self.assertIn("share/man/man1/dpro-replay.1", files)
+        for page in ("dpro", "dpro-attach", "dpro-profile", "dpro-replay"):
+            self.assertIn(f"share/man/man1/{page}.1", files)
         self.assertIn("share/bash-completion/completions/dpro", files)
         self.assertIn("share/zsh/site-functions/_dpro", files)
         self.assertIn("share/fish/vendor_completions.d/dpro.fish", files)

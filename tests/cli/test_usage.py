@@ -8,6 +8,9 @@ import unittest
 from support import BUNDLED, CHECK_FAILED, DONE, DPRO, INPUT, ROOT, SYSTEM, USAGE, Case, dpro
 
 
+COMMANDS = ("profile", "attach", "replay", "completion", "help")
+
+
 def long_options(text):
     return set(re.findall(r"--[a-z][a-z-]*", text))
 
@@ -17,19 +20,19 @@ class Help(Case):
         for args in (["--help"], ["-h"], ["help"]):
             result = dpro(*args)
             self.assert_code(result, DONE)
-            for command in ("replay", "completion", "help"):
+            for command in COMMANDS:
                 self.assertRegex(result.out, rf"(?m)^  {command} ")
             self.assertEqual(result.err, "")
 
     def test_help_of_a_command_is_the_same_either_way(self):
-        for command in ("replay", "completion", "help"):
+        for command in COMMANDS:
             result = dpro("help", command)
             self.assert_code(result, DONE)
             self.assertEqual(result.out, dpro(command, "--help").out)
             self.assertTrue(result.out.startswith(f"Usage: dpro {command} "))
 
     def test_help_fits_a_terminal(self):
-        for command in ("replay", "completion", "help"):
+        for command in COMMANDS:
             for line in dpro("help", command).out.splitlines():
                 self.assertLessEqual(len(line), 92, line)
 
@@ -47,12 +50,17 @@ class Help(Case):
         self.assertIn("replay", result.err)
         self.assertEqual(result.out, "")
 
-    def test_manual_page_has_every_option_and_no_other(self):
-        with open(os.path.join(ROOT, "doc", "man", "dpro-replay.1"), encoding="utf-8") as page:
-            text = page.read().replace("\\-", "-")
-        options = long_options(dpro("help", "replay").out)
-        documented = {"--" + name for name in re.findall(r"Fl -([a-z][a-z-]*)", text)}
-        self.assertEqual(options, documented)
+    def test_manual_pages_have_every_option_and_no_other(self):
+        for command in ("profile", "attach", "replay"):
+            with open(os.path.join(ROOT, "doc", "man", f"dpro-{command}.1"), encoding="utf-8") as page:
+                text = page.read().replace("\\-", "-")
+            options = long_options(dpro("help", command).out.split("\nOptions:\n")[1].split("\nExamples:\n")[0])
+            documented = {"--" + name for name in re.findall(r"(?m)^\.It .*Fl -([a-z][a-z-]*)", text)}
+            self.assertEqual(options, documented, command)
+
+    def test_manual_page_lists_every_command(self):
+        with open(os.path.join(ROOT, "doc", "man", "dpro.1"), encoding="utf-8") as page:
+            self.assertEqual(set(re.findall(r"(?m)^\.It Cm (\w+)$", page.read())), set(COMMANDS))
 
 
 class Completion(Case):

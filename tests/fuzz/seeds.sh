@@ -1,10 +1,14 @@
 #!/bin/sh
-# seeds.sh FOLDER: writes small inputs to begin fuzzing with, FOLDER/{json,kineto,et,load,replay}/*. The first byte
-# of each picks a chunk size.
+# seeds.sh FOLDER: writes small inputs to begin fuzzing with, FOLDER/{attach,json,kineto,et,load,replay}/*. The
+# first byte of each picks a chunk size, but for attach.
 set -eu
 out=${1:?usage: seeds.sh FOLDER}
-mkdir -p "$out/json" "$out/kineto" "$out/et" "$out/load" "$out/replay"
+mkdir -p "$out/attach" "$out/json" "$out/kineto" "$out/et" "$out/load" "$out/replay"
 put() { printf '%b' "$2" >"$out/$1"; }
+
+zeros() { head -c "$1" /dev/zero; }
+{ printf '\024\000\000\000\000\000\000\000req' && zeros 29 && printf '\003\000\000\000\001\000\000\000' && zeros 8 && printf '\147\022\000\000'; } >"$out/attach/request"
+{ printf '\020\000\000\000\000\000\000\000ctxt' && zeros 28 && printf '\000\000\000\000\147\022\000\000' && zeros 8; } >"$out/attach/context"
 
 put json/values 'A{"a":[1,-2.5e3,"x\\u00e9\\\\\\"",null,true,NaN],"bb":{"c":"]}"},"skip":[[1,2],"[\\"]"],"ddd":18446744073709551615}'
 put json/open 'B[{"ph":"X"},{"ph":'

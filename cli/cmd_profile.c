@@ -1,0 +1,456 @@
+/* cmd_profile.c: dpro profile: runs a program with all in its environment that makes its Python
+ * processes record themselves, then tells what they recorded. */
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <dpro/recording.h>
+
+#include "child.h"
+#include "cmd.h"
+#include "parts.h"
+
+enum { DEFAULT_WARMUP = 10, DEFAULT_ITERATIONS = 10, MAX_PROBLEMS = 3 };
+
+struct values { /* texts go into the environment as they are; NULL: not given */
+    const char *output, *warmup, *iterations, *net, *net_max_mb, *net_keep, *net_peers;
+    bool no_nccl, force, quiet, help;
+};
+
+static const char *const net_choices[] = {"window", "all", "off", NULL};
+static const char *const keep_choices[] = {"oldest", "newest", NULL};
+
+static bool is_whole(const char *text, uint32_t least)
+{
+    uint32_t value;
+    return opt_read_u32(text, &value) && value >= least;
+}
+
+static bool is_one_of(const char *text, const char *const *choices)
+{
+    while (*choices != NULL && strcmp(text, *choices) != 0)
+        choices++;
+    return *choices != NULL;
+}
+
+static bool read_whole(const char *text, void *field)
+{
+    return is_whole(text, 0) && opt_read_string(text, field);
+}
+
+static bool read_positive(const char *text, void *field)
+{
+    return is_whole(text, 1) && opt_read_string(text, field);
+}
+
+static bool read_net(const char *text, void *field)
+{
+    return is_one_of(text, net_choices) && opt_read_string(text, field);
+}
+
+static bool read_keep(const char *text, void *field)
+{
+    return is_one_of(text, keep_choices) && opt_read_string(text, field);
+}
+
+/* Slips are better told before the job starts; what an address is, the tracer knows. */
+static bool read_peers(const char *text, void *field)
+{
+    static const char address[] = "0123456789abcdefABCDEF.:";
+    const char *p = text;
+    *(const char **)field = text;
+    if (strcmp(text, "job") == 0 || strcmp(text, "all") == 0)
+        return true;
+    for (;;) {
+        size_t len = strspn(p, address);
+        if (len < 2 || (p[len] != ',' && p[len] != '\0'))
+            return false;
+        if (p[len] == '\0')
+            return true;
+        p += len + 1;
+    }
+}
+
+#define AT(member) offsetof(struct values, member)
+static const struct opt profile_opts[] = {
+    {"output", 'o', "DIR", opt_read_string, AT(output), "a folder",
+     "the trace directory, made when it is missing\n(default: dpro_trace)", NULL,
+     OPT_COMPLETE_FOLDER},
+    {"warmup", 0, "N", read_whole, AT(warmup), "a whole number",
+     "steps to pass over before anything is recorded\n(default: 10)", NULL, OPT_COMPLETE_NOTHING},
+    {"iterations", 0, "N", read_positive, AT(iterations), "a whole number of 1 or more",
+     "steps to record (default: 10)", NULL, OPT_COMPLETE_NOTHING},
+    {"net", 0, "WHEN", read_net, AT(net), "window, all or off",
+     "the transport log: window, while steps are recorded\n(default); all, from the start of every "
+     "process, also\nof programs without PyTorch; off, never",
+     net_choices, OPT_COMPLETE_NOTHING},
+    {"net-max-mb", 0, "N", read_positive, AT(net_max_mb), "a whole number of 1 or more",
+     "the most a transport log may take, in MB (default: 512)", NULL, OPT_COMPLETE_NOTHING},
+    {"net-keep", 0, "WHICH", read_keep, AT(net_keep), "oldest or newest",
+     "what stays when it would take more: oldest (default) or\nnewest", keep_choices,
+     OPT_COMPLETE_NOTHING},
+    {"net-peers", 0, "SPEC", read_peers, AT(net_peers),
+     "job, all, or addresses such as 10.0.0.7,fd00::7",
+     "connections to log: job, those between its processes\n(default); all; or ADDR[,ADDR...]",
+     NULL, OPT_COMPLETE_NOTHING},
+    {"no-nccl", 0, NULL, opt_read_flag, AT(no_nccl), NULL, "don't load the NCCL profiler plugin",
+     NULL, OPT_COMPLETE_NOTHING},
+    {"force", 0, NULL, opt_read_flag, AT(force), NULL, "replace the recording that DIR holds", NULL,
+     OPT_COMPLETE_NOTHING},
+    {"quiet", 'q', NULL, opt_read_flag, AT(quiet), NULL,
+     "don't tell what was recorded: only errors", NULL, OPT_COMPLETE_NOTHING},
+    {"help", 'h', NULL, opt_read_flag, AT(help), NULL, "this text", NULL, OPT_COMPLETE_NOTHING},
+    {.name = NULL, .help = "options of the program itself come after '--'"},
+};
+
+static int set_env(const char *name, const char *value)
+{
+    if (value == NULL || setenv(name, value, 1) == 0)
+        return 0;
+    cmd_say("out of memory");
+    return CMD_SYSTEM;
+}
+
+/* Puts `value` before what the variable holds. */
+static int prepend_env(const char *name, const char *value)
+{
+    const char *old = getenv(name);
+    char *both;
+    int code;
+    if (old == NULL || old[0] == '\0')
+        return set_env(name, value);
+    code = asprintf(&both, "%s:%s", value, old) < 0 ? -1 : 0;
+    if (code < 0) {
+        cmd_say("out of memory");
+        return CMD_SYSTEM;
+    }
+    code = set_env(name, both);
+    free(both);
+    return code;
+}
+
+static int set_environment(const struct values *values, const char *trace,
+                           const struct parts *parts)
+{
+    const char *const texts[][2] = {
+        {"DPRO", "1"},
+        {"DPRO_OUT", trace},
+        {"DPRO_WARMUP", values->warmup},
+        {"DPRO_ITERATIONS", values->iterations},
+        {"DPRO_NET", values->net},
+        {"DPRO_NET_MAX_MB", values->net_max_mb},
+        {"DPRO_NET_KEEP", values->net_keep},
+        {"DPRO_NET_PEERS", values->net_peers},
+        {"DPRO_NCCL", values->no_nccl ? "off" : NULL},
+        {"DPRO_SUMMARY", "off"}, /* dpro profile tells what was recorded */
+    };
+    const char *net = getenv("DPRO_NET"), *plugin = getenv("NCCL_PROFILER_PLUGIN");
+    int code = 0;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts && code == 0; i++)
+        code = set_env(texts[i][0], texts[i][1]);
+    if (code == 0)
+        code = prepend_env("PYTHONPATH", parts->site);
+    if (values->net != NULL)
+        net = values->net;
+    if (code == 0 && (net == NULL || strcmp(net, "off") != 0)) {
+        if (parts->tracer == NULL)
+            cmd_say("libdpro_tracer.so is not beside dpro: recording without the transport");
+        else if (strpbrk(parts->tracer, " :") != NULL)
+            cmd_say("%s can't be preloaded from a folder with a space or colon in its name: "
+                    "recording without the transport",
+                    parts->tracer);
+        else
+            code = prepend_env("LD_PRELOAD", parts->tracer);
+    }
+    if (code == 0 && !values->no_nccl && parts->nccl != NULL &&
+        (plugin == NULL || plugin[0] == '\0'))
+        code = set_env("NCCL_PROFILER_PLUGIN", parts->nccl);
+    return code;
+}
+
+/* The paths of ranks 0, 1, 2, 5 as "0-2, 5". */
+static void print_ranks(char *text, size_t size, const struct dpro_recording_rank *ranks, size_t n)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0, last; i < n && used < size; i = last + 1) {
+        for (last = i; last + 1 < n && ranks[last + 1].rank == ranks[last].rank + 1;)
+            last++;
+        used += (size_t)snprintf(text + used, size - used, last > i ? "%s%d-%d" : "%s%d",
+                                 i > 0 ? ", " : "", ranks[i].rank, ranks[last].rank);
+    }
+}
+
+struct summary { /* of the last attempt that recorded something */
+    struct dpro_recording_rank *ranks;
+    size_t n_ranks, n_incomplete;
+    int world_size, attempt, least_steps, most_steps;
+    unsigned parts; /* that all ranks have */
+};
+
+static int summarize(const struct dpro_recording *recording, struct summary *sum)
+{
+    size_t n = dpro_recording_n_ranks(recording);
+    *sum = (struct summary){.parts = ~0u, .least_steps = INT32_MAX};
+    sum->ranks = calloc(n + 1, sizeof *sum->ranks);
+    if (sum->ranks == NULL) {
+        cmd_say("out of memory");
+        return CMD_SYSTEM;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (dpro_recording_rank(recording, i).parts & DPRO_RECORDING_TIMING)
+            sum->attempt = dpro_recording_rank(recording, i).attempt;
+    for (size_t i = 0; i < n; i++) {
+        struct dpro_recording_rank rank = dpro_recording_rank(recording, i);
+        if (rank.attempt != sum->attempt || !(rank.parts & DPRO_RECORDING_TIMING))
+            continue;
+        sum->ranks[sum->n_ranks++] = rank;
+        sum->n_incomplete += !rank.complete;
+        sum->parts &= rank.parts;
+        if (rank.world_size > sum->world_size)
+            sum->world_size = rank.world_size;
+        if (rank.n_steps < sum->least_steps)
+            sum->least_steps = rank.n_steps;
+        if (rank.n_steps > sum->most_steps)
+            sum->most_steps = rank.n_steps;
+    }
+    return 0;
+}
+
+static long number_of(const char *given, const char *variable, long otherwise)
+{
+    const char *text = given != NULL ? given : getenv(variable);
+    return text != NULL && is_whole(text, 0) ? strtol(text, NULL, 10) : otherwise;
+}
+
+/* The first step that is recorded, and the one after which all is: the table of windows in
+ * doc/formats/trace-directory.md. */
+static void find_steps(const struct values *values, long *first, long *last)
+{
+    long warmup = number_of(values->warmup, "DPRO_WARMUP", DEFAULT_WARMUP);
+    long iterations = number_of(values->iterations, "DPRO_ITERATIONS", DEFAULT_ITERATIONS);
+    *first = warmup + iterations + 2;
+    *last = warmup + 3 * iterations + 8;
+}
+
+/* The recorder has said its warnings while the job ran: this says where they are to be found. */
+static void tell_problems(const struct dpro_recording *recording, const char *trace)
+{
+    size_t n_warnings = 0, n_told = 0;
+    const char *folder = NULL;
+    for (size_t i = 0; i < dpro_recording_n_ranks(recording); i++) {
+        struct dpro_recording_rank rank = dpro_recording_rank(recording, i);
+        if (rank.problem != NULL && n_told++ < MAX_PROBLEMS)
+            cmd_say("%s", rank.problem);
+        if (rank.n_warnings > 0 && folder == NULL)
+            folder = rank.folder;
+        n_warnings += rank.n_warnings;
+    }
+    if (n_told > MAX_PROBLEMS)
+        cmd_say("%zu more rank.json files can't be read", n_told - MAX_PROBLEMS);
+    if (n_warnings > 0)
+        cmd_say("%zu warning%s: see %s/%s/rank.json%s", n_warnings, n_warnings > 1 ? "s" : "",
+                trace, folder,
+                dpro_recording_n_ranks(recording) > 1 ? " and the other ranks'" : "");
+}
+
+static void tell_recorded(const struct values *values, const char *trace, const struct summary *sum)
+{
+    char ranks[200], steps[64], more[64];
+    long first, last;
+    find_steps(values, &first, &last);
+    print_ranks(ranks, sizeof ranks, sum->ranks, sum->n_ranks);
+    if (sum->least_steps == sum->most_steps)
+        snprintf(steps, sizeof steps, "%d step%s", sum->most_steps,
+                 sum->most_steps == 1 ? "" : "s");
+    else
+        snprintf(steps, sizeof steps, "%d to %d steps", sum->least_steps, sum->most_steps);
+    snprintf(more, sizeof more, "%s%s%s",
+             sum->parts & DPRO_RECORDING_STRUCTURE ? ", structure" : "",
+             sum->parts & DPRO_RECORDING_TRANSPORT ? ", transport" : "",
+             sum->parts & DPRO_RECORDING_NCCL ? ", NCCL" : "");
+    if (sum->world_size > (int)sum->n_ranks)
+        cmd_say("recorded rank%s %s of %d: %s%s; the other ranks' nodes must record, too, and the "
+                "folders be copied into one",
+                sum->n_ranks > 1 ? "s" : "", ranks, sum->world_size, steps, more);
+    else
+        cmd_say("recorded %zu rank%s: %s%s", sum->n_ranks, sum->n_ranks > 1 ? "s" : "", steps,
+                more);
+    if (sum->attempt > 0)
+        cmd_say("the job was started again %d time%s: this is its last attempt that recorded",
+                sum->attempt, sum->attempt > 1 ? "s" : "");
+    if (sum->n_incomplete > 0)
+        cmd_say("%zu of them ended before all was recorded, which takes %ld steps: run the job "
+                "longer, or choose fewer by --warmup and --iterations",
+                sum->n_incomplete, last);
+    cmd_say("next: dpro replay %s", trace);
+}
+
+static void tell_nothing(const struct values *values, const struct dpro_recording *recording,
+                         const char *program)
+{
+    long first, last;
+    find_steps(values, &first, &last);
+    if (dpro_recording_n_ranks(recording) > 0)
+        cmd_say(
+            "nothing recorded: the job ended before its step %ld, the first to be recorded (step "
+            "%ld is the last): run it longer, or choose fewer by --warmup and --iterations",
+            first, last);
+    else
+        cmd_say("there was nothing to record: no Python process of %s made a step of a torch "
+                "optimizer, as far as dpro can see (python -I and -E keep it out)",
+                program);
+}
+
+static void tell(const struct values *values, const char *trace, const char *program)
+{
+    struct dpro_error err = {.code = 0};
+    struct dpro_recording *recording = NULL;
+    struct summary sum = {.n_ranks = 0};
+    if (dpro_recording_read(trace, &recording, &err) < 0) {
+        cmd_say("%s", err.text); /* the job took its folder away */
+    } else if (summarize(recording, &sum) == 0) {
+        tell_problems(recording, trace);
+        if (sum.n_ranks > 0)
+            tell_recorded(values, trace, &sum);
+        else
+            tell_nothing(values, recording, program);
+    }
+    free(sum.ranks);
+    dpro_recording_destroy(recording);
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n > m && strcmp(text + n - m, end) == 0;
+}
+
+/* argv of the program: a Python file is run by the python3 that a shell would run. */
+static char **make_argv(const struct opt_list *args)
+{
+    static char python[] = "python3";
+    char **argv = calloc(args->n + 2, sizeof *argv);
+    size_t n = 0;
+    if (argv == NULL)
+        return NULL;
+    if (ends_with(args->items[0], ".py"))
+        argv[n++] = python;
+    for (size_t i = 0; i < args->n; i++)
+        argv[n++] = (char *)(uintptr_t)args->items[i];
+    return argv;
+}
+
+static int say_not_started(const char *program, int problem)
+{
+    bool is_path = strchr(program, '/') != NULL;
+    switch (problem) {
+    case ENOENT:
+        if (is_path && access(program, F_OK) == 0)
+            cmd_say("%s: the interpreter that its first line names is not there", program);
+        else
+            cmd_say("%s: %s", program, is_path ? "no such program" : "no such program on PATH");
+        return CMD_USAGE;
+    case EACCES:
+    case EISDIR:
+    case ENOTDIR:
+        cmd_say("%s: is not a program that can be run; put its interpreter before it, as in 'dpro "
+                "profile -- bash job.sh'",
+                program);
+        return CMD_USAGE;
+    default:
+        cmd_say("%s can't be started: %s", program, strerror(problem));
+        return CMD_SYSTEM;
+    }
+}
+
+static int profile(const struct values *values, const struct opt_list *args)
+{
+    const char *output = values->output;
+    struct dpro_error err = {.code = 0};
+    struct parts parts;
+    struct stat info;
+    char *trace = NULL, **argv = NULL;
+    bool existed;
+    int code;
+
+    if (output == NULL)
+        output = getenv("DPRO_OUT");
+    if (output == NULL || output[0] == '\0')
+        output = "dpro_trace";
+    existed = stat(output, &info) == 0;
+    code = parts_find(&parts);
+    if (code != 0)
+        goto done;
+    if (ends_with(args->items[0], ".py") && access(args->items[0], F_OK) < 0) {
+        cmd_say("%s: no such file", args->items[0]);
+        code = CMD_USAGE;
+        goto done;
+    }
+    if (dpro_recording_prepare(output, values->force, &err) < 0) {
+        code = cmd_fail(&err);
+        goto done;
+    }
+    trace = realpath(output, NULL);
+    argv = make_argv(args);
+    if (trace == NULL || argv == NULL) {
+        cmd_say("%s: %s", output, strerror(errno));
+        code = CMD_SYSTEM;
+        goto done;
+    }
+    code = set_environment(values, trace, &parts);
+    if (code != 0)
+        goto done;
+    code = child_run(argv);
+    if (code < 0)
+        code = say_not_started(argv[0], -code);
+    else if (!values->quiet)
+        tell(values, trace, args->items[0]);
+done:
+    if (trace != NULL && !existed)
+        rmdir(trace); /* as long as nothing came into it */
+    free(argv);
+    free(trace);
+    parts_fini(&parts);
+    return code;
+}
+
+static int run(int argc, char **argv)
+{
+    struct values values = {.output = NULL};
+    struct opt_list args = {NULL, 0};
+    int code = opt_parse("profile", profile_opts, argc, argv, &values, &args);
+    if (code == 0 && values.help) {
+        cmd_print_help(&cmd_profile, stdout);
+    } else if (code == 0 && (args.n == 0 || args.items[0][0] == '\0')) {
+        cmd_say(
+            "profile needs a program to run, as in 'dpro profile -o TRACE -- torchrun train.py'; "
+            "see 'dpro help profile'");
+        code = CMD_USAGE;
+    } else if (code == 0) {
+        code = profile(&values, &args);
+    }
+    free(args.items);
+    return code;
+}
+
+const struct cmd cmd_profile = {
+    .name = "profile",
+    .summary = "run a training job and record it, the job's code unchanged",
+    .usage = "[OPTIONS] [--] PROGRAM [ARG...]",
+    .description = "Runs PROGRAM as it would run without dpro, and records what its PyTorch "
+                   "processes do in a\n"
+                   "few training steps after a warm-up: profile, execution trace, buckets, "
+                   "transport. A PROGRAM\n"
+                   "ending in .py is run by python3. Options of the program come after '--'. The "
+                   "exit code is\n"
+                   "the program's.",
+    .examples = "  dpro profile -o runs/today -- torchrun --nproc-per-node=8 train.py --epochs 1\n"
+                "  dpro profile train.py -o runs/today           one process\n"
+                "  dpro replay runs/today                        then: what holds it back",
+    .opts = profile_opts,
+    .run = run,
+};

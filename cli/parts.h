@@ -1,0 +1,15 @@
+/* parts.h: where dpro's other parts lie: what goes into a job to record it. */
+#ifndef CLI_PARTS_H
+#define CLI_PARTS_H
+
+struct parts {  /* absolute paths, the process's own; NULL: not there */
+    char *site; /* for PYTHONPATH: the folder that holds sitecustomize.py */
+    char *tracer, *nccl;
+};
+
+/* Looks beside the command, or below the environment's DPRO_HOME when that is set. Returns 0, or
+ * the exit code after having said that the Python package is missing. */
+int parts_find(struct parts *parts);
+void parts_fini(struct parts *parts);
+
+#endif

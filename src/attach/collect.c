@@ -1,0 +1,431 @@
+/* attach/collect.c: see collect.h. */
+#include "attach/collect.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <dpro/recording.h>
+#include <dpro/trace.h>
+
+#include "base/array.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/folder.h"
+#include "base/log.h"
+#include "base/writer.h"
+
+enum { ENVIRON_MAX = 1 << 20, TAIL = 4096, PIECE = 1 << 16 };
+
+/* A number of up to seven digits that is all of the text, else `otherwise`. */
+static int number(const char *text, int otherwise)
+{
+    size_t len = text ? strspn(text, "0123456789") : 0;
+    return len > 0 && len < 8 && text[len] == '\0' ? atoi(text) : otherwise;
+}
+
+/* NAME's value among NUL-separated NAME=value texts, NULL when it is not there. */
+static const char *look_up(const char *environment, size_t size, const char *name)
+{
+    size_t len = strlen(name);
+    for (const char *p = environment; p < environment + size; p += strlen(p) + 1)
+        if (strncmp(p, name, len) == 0 && p[len] == '=')
+            return p + len + 1;
+    return NULL;
+}
+
+/* The first of the variables that is there: launchers name the same thing differently. */
+static int look_up_number(const char *environment, size_t size, const char *const *names,
+                          int otherwise)
+{
+    int value = otherwise;
+    for (; *names && value == otherwise; names++)
+        value = number(look_up(environment, size, *names), otherwise);
+    return value;
+}
+
+static size_t read_environ(pid_t pid, char *out, size_t size)
+{
+    char path[64];
+    size_t n = 0;
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    while (fd >= 0 && n < size - 1) {
+        ssize_t got = read(fd, out + n, size - 1 - n);
+        if (got <= 0)
+            break;
+        n += (size_t)got;
+    }
+    if (fd >= 0)
+        close(fd);
+    out[n] = '\0';
+    return n;
+}
+
+void process_describe(struct process *process)
+{
+    static const char *const ranks[] = {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", NULL};
+    static const char *const sizes[] = {"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", NULL};
+    static const char *const locals[] = {"LOCAL_RANK", "SLURM_LOCALID",
+                                         "OMPI_COMM_WORLD_LOCAL_RANK", NULL};
+    static const char *const nodes[] = {"GROUP_RANK", "SLURM_NODEID", NULL};
+    char *environment = malloc(ENVIRON_MAX);
+    size_t size = environment ? read_environ(process->pid, environment, ENVIRON_MAX) : 0;
+    process->rank = look_up_number(environment, size, ranks, -1);
+    process->world_size = look_up_number(environment, size, sizes, 0);
+    process->local_rank = look_up_number(environment, size, locals, -1);
+    int node = look_up_number(environment, size, nodes, -1);
+    free(environment);
+    if (node >= 0) {
+        snprintf(process->host, sizeof process->host, "%d", node);
+    } else {
+        gethostname(process->host, sizeof process->host - 1);
+        for (char *p = process->host; *p != '\0'; p++)
+            if (*p == '/')
+                *p = '_';
+    }
+}
+
+/* A trace ends with its own name; a file that is being written may end with any brace. */
+static bool is_whole(const char *path)
+{
+    char tail[TAIL + 1];
+    struct stat st;
+    ssize_t n = -1;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return false;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
+        n = pread(fd, tail, TAIL, st.st_size > TAIL ? st.st_size - TAIL : 0);
+    close(fd);
+    while (n > 0 && (unsigned char)tail[n - 1] <= ' ')
+        n--;
+    return n > 0 && tail[n - 1] == '}' && memmem(tail, (size_t)n, "\"traceName\"", 11) != NULL;
+}
+
+void process_look(struct process *process)
+{
+    char *path;
+    if (asprintf(&path, "%s/kineto_%d.json", process->folder, process->pids[0]) < 0)
+        return;
+    process->done = is_whole(path);
+    if (process->done)
+        process->file = path;
+    else
+        free(path);
+}
+
+struct kept { /* a process whose trace is taken */
+    struct process *process;
+    int rank; /* from its environment, else its trace */
+    bool dropped;
+};
+
+struct collection {
+    const char *path;
+    const struct window *window;
+    const struct dpro_sink *sink;
+    ARRAY(struct kept) kept;
+};
+
+/* Takes an empty folder away, and its host's when that was the last. */
+static void leave(const char *path, struct process *process)
+{
+    folder_take_back(process->folder, strlen(path) + 2);
+}
+
+static void drop(const struct collection *all, struct kept *kept, enum dpro_log_level level,
+                 const char *why)
+{
+    kept->dropped = true;
+    unlink(kept->process->file);
+    leave(all->path, kept->process);
+    log_line(all->sink, level, "process %d: its trace is left out: %s", kept->process->pids[0],
+             why);
+}
+
+/* The process id in a file's name must not be taken for a rank. */
+static void rename_plainly(struct process *process)
+{
+    char *path;
+    if (asprintf(&path, "%s/kineto.json", process->folder) < 0)
+        return;
+    if (rename(process->file, path) < 0) {
+        free(path);
+        return;
+    }
+    free(process->file);
+    process->file = path;
+}
+
+/* Whether anything ran, and which rank the trace says it is. */
+static bool has_ops(struct kept *kept)
+{
+    struct dpro_trace *trace;
+    struct dpro_trace_options options = {.threads = 1};
+    if (kept->rank < 0)
+        rename_plainly(kept->process);
+    const char *path = kept->process->file;
+    if (dpro_trace_load(&path, 1, &options, &trace, NULL) < 0)
+        return false;
+    bool has = dpro_trace_n_spans(trace) > 0;
+    if (kept->rank < 0 && dpro_trace_n_ranks(trace) == 1)
+        kept->rank = dpro_trace_rank(trace, 0);
+    dpro_trace_destroy(trace);
+    return has;
+}
+
+static bool is_below(const struct process *process, const struct process *other)
+{
+    for (size_t i = 1; i < process->n_pids; i++)
+        if (process->pids[i] == other->pids[0])
+            return true;
+    return false;
+}
+
+static int by_pid(const void *a, const void *b)
+{
+    const struct process *x = ((const struct kept *)a)->process;
+    const struct process *y = ((const struct kept *)b)->process;
+    return (x->pids[0] > y->pids[0]) - (x->pids[0] < y->pids[0]);
+}
+
+/* Leaves the processes that train, one a rank. */
+static void choose(struct collection *all)
+{
+    struct kept *kept = all->kept.at;
+    size_t n = all->kept.n;
+    bool any_known = false, unclear = false;
+    for (size_t i = 0; i < n; i++) {
+        if (!has_ops(&kept[i]))
+            drop(all, &kept[i], DPRO_LOG_DEBUG, "it ran no ops");
+        else
+            any_known |= kept[i].process->rank >= 0;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (kept[i].dropped)
+            continue;
+        if (any_known && kept[i].process->rank < 0)
+            drop(all, &kept[i], DPRO_LOG_DEBUG, "it has no rank");
+        for (size_t k = 0; k < n && !kept[i].dropped; k++)
+            if (k != i && !kept[k].dropped && kept[i].process->rank == kept[k].process->rank &&
+                is_below(kept[i].process, kept[k].process))
+                drop(all, &kept[i], DPRO_LOG_DEBUG, "a process above it trains");
+    }
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < i; k++) {
+            if (kept[i].dropped || kept[k].dropped || kept[i].rank != kept[k].rank)
+                continue;
+            if (any_known)
+                drop(all, &kept[i], DPRO_LOG_WARN,
+                     "another process has the same rank; are there two jobs? --pid tells them "
+                     "apart");
+            unclear |= !any_known;
+        }
+    }
+    if (!unclear)
+        return;
+    int rank = 0;
+    qsort(kept, n, sizeof *kept, by_pid);
+    for (size_t i = 0; i < n; i++)
+        if (!kept[i].dropped)
+            kept[i].rank = rank++;
+    log_line(all->sink, DPRO_LOG_WARN,
+             "neither environment nor traces tell the ranks: numbered by process id");
+}
+
+static int pack(const char *from, const char *to, struct dpro_error *err)
+{
+    struct input in;
+    struct writer out = {0};
+    char *piece = malloc(PIECE);
+    int64_t n = 0;
+    int rc = piece ? input_open(&in, from, err) : dpro_error_nomem(err);
+    if (rc < 0) {
+        free(piece);
+        return rc;
+    }
+    rc = writer_init_path(&out, to, true, err);
+    while (rc == 0 && (n = input_read(&in, piece, PIECE, err)) > 0)
+        writer_put(&out, piece, (size_t)n);
+    if (rc == 0 && n < 0)
+        rc = (int)n;
+    if (rc == 0)
+        rc = writer_finish(&out, err);
+    if (rc == 0)
+        rc = writer_commit(&out, err);
+    writer_fini(&out);
+    input_close(&in);
+    free(piece);
+    return rc;
+}
+
+static uint64_t namespace_of(pid_t pid, const char *name)
+{
+    char path[64];
+    struct stat st;
+    snprintf(path, sizeof path, "/proc/%d/ns/%s", (int)pid, name);
+    return stat(path, &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
+static void write_number(struct writer *out, const char *key, int64_t value)
+{
+    writer_key(out, key);
+    writer_json_int(out, value);
+}
+
+static void write_text(struct writer *out, const char *key, const char *value)
+{
+    writer_key(out, key);
+    writer_string(out, value);
+}
+
+static void write_rank(struct writer *out, const struct collection *all, const struct kept *kept)
+{
+    const struct process *process = kept->process;
+    char host[256] = "", boot_id[40] = "";
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (file && fscanf(file, "%39s", boot_id) != 1)
+        boot_id[0] = '\0';
+    if (file)
+        fclose(file);
+    gethostname(host, sizeof host - 1);
+    writer_open(out, '{');
+    write_text(out, "schema", "dpro.rank/1");
+    write_number(out, "rank", kept->rank);
+    write_number(out, "world_size", process->world_size > 0 ? process->world_size : 1);
+    write_number(out, "local_rank", process->local_rank >= 0 ? process->local_rank : kept->rank);
+    write_number(out, "attempt", 0);
+    write_text(out, "host", process->host);
+    write_text(out, "host_name", host);
+    write_text(out, "boot_id", boot_id);
+    write_number(out, "net_ns", (int64_t)namespace_of(process->pid, "net"));
+    write_number(out, "time_ns", (int64_t)namespace_of(process->pid, "time"));
+    write_number(out, "pid", process->pids[0]);
+    writer_key(out, "complete");
+    writer_bool(out, true);
+    write_text(out, "framework", "pytorch");
+    writer_key(out, "windows");
+    writer_open(out, '[');
+    writer_open(out, '{');
+    write_text(out, "name", "timing");
+    writer_key(out, "files");
+    writer_open(out, '[');
+    writer_string(out, "kineto.json.gz");
+    writer_close(out, ']');
+    write_number(out, "start_ns", all->window->start_ns);
+    write_number(out, "end_ns", all->window->end_ns);
+    writer_close(out, '}');
+    writer_close(out, ']');
+    writer_key(out, "warnings");
+    writer_open(out, '[');
+    writer_close(out, ']');
+    writer_close(out, '}');
+    writer_text(out, "\n");
+}
+
+static int place(const struct collection *all, const struct kept *kept, struct dpro_error *err)
+{
+    char *folder = NULL, *trace = NULL, *facts = NULL;
+    struct writer out = {0};
+    size_t first_made;
+    int rc = 0;
+    if (asprintf(&folder, "%s/host%s/rank%d", all->path, kept->process->host, kept->rank) < 0)
+        return dpro_error_nomem(err);
+    if (asprintf(&trace, "%s/kineto.json.gz", folder) < 0) {
+        trace = NULL;
+        rc = dpro_error_nomem(err);
+    }
+    if (rc == 0 && asprintf(&facts, "%s/rank.json", folder) < 0) {
+        facts = NULL;
+        rc = dpro_error_nomem(err);
+    }
+    if (rc == 0)
+        rc = folder_make(folder, &first_made, err);
+    if (rc == 0)
+        rc = pack(kept->process->file, trace, err);
+    if (rc == 0) {
+        unlink(kept->process->file);
+        leave(all->path, kept->process); /* where the rank was not known it is another one */
+        rc = writer_init_path(&out, facts, false, err);
+    }
+    if (rc == 0) {
+        write_rank(&out, all, kept);
+        rc = writer_finish(&out, err);
+        if (rc == 0)
+            rc = writer_commit(&out, err);
+        writer_fini(&out);
+    }
+    free(facts);
+    free(trace);
+    free(folder);
+    return rc;
+}
+
+/* Over all that the folder holds: other nodes may have put theirs there. */
+static int write_job(const char *path, struct dpro_error *err)
+{
+    struct dpro_recording *recording;
+    struct writer out = {0};
+    char *file;
+    int world_size = 0, rc = dpro_recording_read(path, &recording, err);
+    if (rc < 0)
+        return rc;
+    size_t n = dpro_recording_n_ranks(recording);
+    for (size_t i = 0; i < n; i++)
+        if (dpro_recording_rank(recording, i).world_size > world_size)
+            world_size = dpro_recording_rank(recording, i).world_size;
+    if (asprintf(&file, "%s/job.json", path) < 0) {
+        dpro_recording_destroy(recording);
+        return dpro_error_nomem(err);
+    }
+    rc = writer_init_path(&out, file, false, err);
+    if (rc == 0) {
+        writer_open(&out, '{');
+        write_text(&out, "schema", "dpro.job/1");
+        write_text(&out, "dpro", dpro_version());
+        write_text(&out, "framework", "pytorch");
+        write_number(&out, "world_size", world_size);
+        write_number(&out, "attempt", 0);
+        writer_close(&out, '}');
+        writer_text(&out, "\n");
+        rc = writer_finish(&out, err);
+        if (rc == 0)
+            rc = writer_commit(&out, err);
+        writer_fini(&out);
+    }
+    free(file);
+    dpro_recording_destroy(recording);
+    return rc;
+}
+
+int collect(const char *path, struct process *processes, size_t n, const struct window *window,
+            const struct dpro_sink *sink, size_t *n_ranks, struct dpro_error *err)
+{
+    struct collection all = {.path = path, .window = window, .sink = sink};
+    int rc = 0;
+    *n_ranks = 0;
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        struct kept kept = {.process = &processes[i], .rank = processes[i].rank};
+        if (processes[i].done && array_push(&all.kept, kept) < 0)
+            rc = dpro_error_nomem(err);
+        else if (processes[i].lost)
+            leave(path, &processes[i]);
+    }
+    if (rc == 0 && all.kept.n > 0)
+        choose(&all);
+    for (size_t i = 0; i < all.kept.n && rc == 0; i++) {
+        if (all.kept.at[i].dropped)
+            continue;
+        rc = place(&all, &all.kept.at[i], err);
+        *n_ranks += rc == 0;
+    }
+    if (rc == 0 && *n_ranks > 0)
+        rc = write_job(path, err);
+    array_fini(&all.kept);
+    return rc;
+}

@@ -1,0 +1,44 @@
+/* attach/collect.h: from the files that processes wrote to a trace directory. */
+#ifndef ATTACH_COLLECT_H
+#define ATTACH_COLLECT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <dpro/attach.h>
+
+#include "attach/fabric.h"
+
+struct process {
+    int32_t pids[FABRIC_PIDS_MAX]; /* as it sees itself and those above it */
+    size_t n_pids;
+    pid_t pid;                        /* as we see it */
+    int rank, world_size, local_rank; /* from its environment; -1, 0, -1: not there */
+    char host[72];                    /* the H of its folder host<H> */
+    char *folder;                     /* where it writes, absolute */
+    char *file;                       /* what it wrote, NULL: nothing yet */
+    bool told;                        /* to record */
+    bool done, lost;                  /* its trace is whole; is not to be expected any more */
+    int64_t heard_ns;                 /* last, CLOCK_MONOTONIC */
+    int n_idle;                       /* times it asked for work after it should have recorded */
+};
+
+/* Fills in what the process's environment tells of its place in the job. */
+void process_describe(struct process *process);
+
+/* Looks whether its trace is there and whole: sets file and done. */
+void process_look(struct process *process);
+
+struct window {
+    int64_t start_ns, end_ns; /* CLOCK_REALTIME */
+};
+
+/* Puts the traces of all that are done in their places below `path`, packed, with a rank.json each
+ * and a job.json, and removes those of processes that train nothing (launchers, data loaders).
+ * Counts the ranks. */
+int collect(const char *path, struct process *processes, size_t n, const struct window *window,
+            const struct dpro_sink *sink, size_t *n_ranks, struct dpro_error *err);
+
+#endif

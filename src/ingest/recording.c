@@ -1,0 +1,488 @@
+/* ingest/recording.c: a trace directory seen from outside: which ranks it holds and how whole they
+ * are, from their rank.json and the names of their files. */
+#include <errno.h>
+#include <fts.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <dpro/recording.h>
+
+#include "base/arena.h"
+#include "base/array.h"
+#include "base/error.h"
+#include "base/folder.h"
+#include "base/json.h"
+
+enum {
+    MAX_WARNINGS = 16, /* of a rank; the rest is in its file */
+    MIN_FREE_BYTES =
+        64 << 20, /* a small job's rank takes about 10 MiB, and the job wants to live */
+};
+
+struct rank {
+    struct dpro_recording_rank is;
+    int64_t pid;
+    char host_name[256], boot_id[40];
+};
+
+struct dpro_recording {
+    struct arena arena; /* texts */
+    ARRAY(struct rank) ranks;
+};
+
+/* The number behind `word` when that is all of `name`, else -1. */
+static int numbered(const char *name, const char *word)
+{
+    size_t len = strlen(word);
+    int number = 0;
+    if (strncmp(name, word, len) != 0 || name[len] == '\0' || strlen(name + len) > 8)
+        return -1;
+    for (const char *p = name + len; *p != '\0'; p++) {
+        if (*p < '0' || *p > '9')
+            return -1;
+        number = number * 10 + (*p - '0');
+    }
+    return number;
+}
+
+static bool is_host(const char *name)
+{
+    return strncmp(name, "host", 4) == 0 && name[4] != '\0';
+}
+
+/* Copies a string value, cut to fit. */
+static void read_text(struct json *js, char *out, size_t size)
+{
+    const char *text;
+    size_t len;
+    if (json_peek(js) != '"') {
+        json_skip(js);
+        return;
+    }
+    if (!json_string(js, &text, &len))
+        return;
+    if (len >= size)
+        len = size - 1;
+    memcpy(out, text, len);
+    out[len] = '\0';
+}
+
+static int read_int(struct json *js, int otherwise)
+{
+    int64_t value;
+    return json_read_decimal(js, 0, &value) == JSON_VALUE && value >= 0 && value <= INT32_MAX
+               ? (int)value
+               : otherwise;
+}
+
+static void read_steps(struct json *js, struct rank *rank)
+{
+    const char *key;
+    size_t len;
+    if (json_peek(js) != '{') {
+        json_skip(js);
+        return;
+    }
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        if (!json_is(key, len, "timing") || json_peek(js) != '[') {
+            json_skip(js);
+            continue;
+        }
+        js->p++;
+        for (rank->is.n_steps = 0; json_array_next(js); rank->is.n_steps++)
+            json_skip(js);
+    }
+}
+
+static int read_warnings(struct json *js, struct dpro_recording *recording, struct rank *rank)
+{
+    if (json_peek(js) != '[') {
+        json_skip(js);
+        return 0;
+    }
+    js->p++;
+    const char **warnings = arena_array(&recording->arena, MAX_WARNINGS, sizeof *warnings);
+    if (!warnings)
+        return -1;
+    rank->is.warnings = warnings;
+    while (json_array_next(js)) {
+        const char *text;
+        size_t len;
+        if (json_peek(js) != '"' || rank->is.n_warnings == MAX_WARNINGS) {
+            json_skip(js);
+        } else if (json_string(js, &text, &len)) {
+            char *copy = arena_copy_string(&recording->arena, text, len);
+            if (!copy)
+                return -1;
+            warnings[rank->is.n_warnings++] = copy;
+        }
+    }
+    return 0;
+}
+
+static int read_facts(struct json *js, struct dpro_recording *recording, struct rank *rank)
+{
+    const char *key, *text;
+    size_t len;
+    int64_t pid;
+    if (json_peek(js) != '{') {
+        json_stop(js, JSON_BAD);
+        return 0;
+    }
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        if (json_is(key, len, "rank")) {
+            rank->is.rank = read_int(js, rank->is.rank);
+        } else if (json_is(key, len, "world_size")) {
+            rank->is.world_size = read_int(js, 0);
+        } else if (json_is(key, len, "pid")) {
+            rank->pid = json_read_decimal(js, 0, &pid) == JSON_VALUE ? pid : 0;
+        } else if (json_is(key, len, "host_name")) {
+            read_text(js, rank->host_name, sizeof rank->host_name);
+        } else if (json_is(key, len, "boot_id")) {
+            read_text(js, rank->boot_id, sizeof rank->boot_id);
+        } else if (json_is(key, len, "complete")) {
+            rank->is.complete = json_scalar(js, &text, &len) && json_is(text, len, "true");
+        } else if (json_is(key, len, "steps")) {
+            read_steps(js, rank);
+        } else if (json_is(key, len, "warnings")) {
+            if (read_warnings(js, recording, rank) < 0)
+                return -1;
+        } else {
+            json_skip(js);
+        }
+    }
+    return 0;
+}
+
+/* What can't be read is that rank's problem: the others may be fine. */
+static int set_problem(struct dpro_recording *recording, struct rank *rank, const char *text,
+                       struct dpro_error *err)
+{
+    rank->is.problem = arena_copy_string(&recording->arena, text, strlen(text));
+    rank->is.complete = 0;
+    return rank->is.problem ? 0 : dpro_error_nomem(err);
+}
+
+static int read_rank(struct dpro_recording *recording, const char *path, struct rank *rank,
+                     struct dpro_error *err)
+{
+    struct dpro_error problem;
+    struct input in;
+    struct json js;
+    char text[640];
+    int rc = 0;
+    if (input_open(&in, path, &problem) < 0)
+        return set_problem(recording, rank, problem.text, err);
+    if (json_init(&js, &in, 0, err) < 0) {
+        input_close(&in);
+        return DPRO_ENOMEM;
+    }
+    if (read_facts(&js, recording, rank) < 0)
+        rc = dpro_error_nomem(err);
+    if (rc == 0 && js.fail != JSON_OK) {
+        snprintf(text, sizeof text, "%s: byte %llu: %s", path, (unsigned long long)json_offset(&js),
+                 js.fail == JSON_ENDED ? "the file ends too early"
+                                       : "is not what a recorder writes");
+        rc = set_problem(recording, rank, text, err);
+    }
+    json_fini(&js);
+    input_close(&in);
+    return rc;
+}
+
+static bool has_file(const char *folder, const char *name)
+{
+    char *path;
+    struct stat st;
+    if (asprintf(&path, "%s/%s", folder, name) < 0)
+        return false;
+    bool has = stat(path, &st) == 0 && st.st_size > 0;
+    free(path);
+    return has;
+}
+
+static int by_name(const FTSENT **a, const FTSENT **b)
+{
+    return strcmp((*a)->fts_name, (*b)->fts_name);
+}
+
+/* What a folder below the trace directory is, from its name and where it stands. An entry's
+ * fts_number is the attempt it belongs to. */
+static bool is_rank_folder(FTSENT *at)
+{
+    FTSENT *host = at->fts_parent;
+    return at->fts_level >= 2 && is_host(host->fts_name) && numbered(at->fts_name, "rank") >= 0 &&
+           (at->fts_level == 2 || (at->fts_level == 3 && host->fts_number > 0));
+}
+
+static bool leads_to_ranks(FTSENT *at)
+{
+    if (at->fts_level == 1 && numbered(at->fts_name, "attempt") > 0) {
+        at->fts_number = numbered(at->fts_name, "attempt");
+        return true;
+    }
+    at->fts_number = at->fts_level > 0 ? at->fts_parent->fts_number : 0;
+    return at->fts_level == 0 ||
+           (is_host(at->fts_name) && at->fts_level == (at->fts_parent->fts_number > 0 ? 2 : 1));
+}
+
+/* Calls `visit` for every rank's folder: its whole path, and what it is below `path`. */
+static int walk(const char *path,
+                int (*visit)(void *arg, const char *folder, const char *below, int attempt,
+                             int number, struct dpro_error *err),
+                void *arg, struct dpro_error *err)
+{
+    char *root = strdup(path);
+    char *const roots[] = {root, NULL};
+    FTS *tree = root ? fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, by_name) : NULL;
+    FTSENT *at;
+    int rc = tree ? 0 : dpro_error_nomem(err);
+    while (rc == 0 && (at = fts_read(tree)) != NULL) {
+        if (at->fts_info == FTS_DNR || (at->fts_info == FTS_NS && at->fts_level == 0)) {
+            if (at->fts_level == 0)
+                rc = dpro_error_set(err, DPRO_EIO, "%s: the folder can't be read: %s", path,
+                                    strerror(at->fts_errno));
+        } else if (at->fts_info == FTS_D && is_rank_folder(at)) {
+            const char *below = at->fts_path + strlen(at->fts_path);
+            for (int parts = at->fts_level; parts > 0; parts--) /* the last 2 or 3 names */
+                while (*--below != '/')
+                    continue;
+            fts_set(tree, at, FTS_SKIP);
+            rc = visit(arg, at->fts_path, below + 1, (int)at->fts_parent->fts_number,
+                       numbered(at->fts_name, "rank"), err);
+        } else if (at->fts_info == FTS_D && !leads_to_ranks(at)) {
+            fts_set(tree, at, FTS_SKIP);
+        }
+    }
+    if (tree)
+        fts_close(tree);
+    free(root);
+    return rc;
+}
+
+static int add_rank(void *arg, const char *folder, const char *below, int attempt, int number,
+                    struct dpro_error *err)
+{
+    struct dpro_recording *recording = arg;
+    struct rank rank = {.is = {.rank = number, .attempt = attempt}};
+    char *facts;
+    int rc = 0;
+    rank.is.folder = arena_copy_string(&recording->arena, below, strlen(below));
+    if (!rank.is.folder || asprintf(&facts, "%s/rank.json", folder) < 0)
+        return dpro_error_nomem(err);
+    if (has_file(folder, "kineto.json.gz") || has_file(folder, "kineto.json"))
+        rank.is.parts |= DPRO_RECORDING_TIMING;
+    if (has_file(folder, "et.json.gz") || has_file(folder, "et.json"))
+        rank.is.parts |= DPRO_RECORDING_STRUCTURE;
+    if (has_file(folder, "net.log") || has_file(folder, "net.log.old"))
+        rank.is.parts |= DPRO_RECORDING_TRANSPORT;
+    if (has_file(folder, "nccl.log"))
+        rank.is.parts |= DPRO_RECORDING_NCCL;
+    /* a folder that a rank made and put nothing into is not a recording */
+    bool has_facts = access(facts, F_OK) == 0;
+    if (has_facts)
+        rc = read_rank(recording, facts, &rank, err);
+    if (rc == 0 && (has_facts || rank.is.parts != 0) && array_push(&recording->ranks, rank) < 0)
+        rc = dpro_error_nomem(err);
+    free(facts);
+    return rc;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct dpro_recording_rank *x = &((const struct rank *)a)->is;
+    const struct dpro_recording_rank *y = &((const struct rank *)b)->is;
+    if (x->attempt != y->attempt)
+        return x->attempt < y->attempt ? -1 : 1;
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    return strcmp(x->folder, y->folder);
+}
+
+int dpro_recording_read(const char *path, struct dpro_recording **out, struct dpro_error *err)
+{
+    struct dpro_recording *recording = calloc(1, sizeof *recording);
+    if (!recording)
+        return dpro_error_nomem(err);
+    int rc = walk(path, add_rank, recording, err);
+    if (rc < 0) {
+        dpro_recording_destroy(recording);
+        return rc;
+    }
+    if (recording->ranks.n > 0)
+        qsort(recording->ranks.at, recording->ranks.n, sizeof *recording->ranks.at, by_rank);
+    *out = recording;
+    return 0;
+}
+
+void dpro_recording_destroy(struct dpro_recording *recording)
+{
+    if (!recording)
+        return;
+    array_fini(&recording->ranks);
+    arena_fini(&recording->arena);
+    free(recording);
+}
+
+size_t dpro_recording_n_ranks(const struct dpro_recording *recording)
+{
+    return recording->ranks.n;
+}
+
+struct dpro_recording_rank dpro_recording_rank(const struct dpro_recording *recording, size_t index)
+{
+    return recording->ranks.at[index].is;
+}
+
+/* A process of this machine that is no more: its job was cut short, and nobody will finish what it
+ * began. The host's name keeps containers of one machine, which don't see each other's processes,
+ * apart. */
+static bool is_left_behind(const struct rank *rank)
+{
+    char boot_id[sizeof rank->boot_id] = "", host[sizeof rank->host_name] = "";
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (file) {
+        if (fscanf(file, "%39s", boot_id) != 1)
+            boot_id[0] = '\0';
+        fclose(file);
+    }
+    gethostname(host, sizeof host - 1);
+    return rank->pid > 0 && rank->pid <= INT32_MAX && boot_id[0] != '\0' &&
+           strcmp(rank->boot_id, boot_id) == 0 && strcmp(rank->host_name, host) == 0 &&
+           kill((pid_t)rank->pid, 0) < 0 && errno == ESRCH;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)st, (void)type, (void)at;
+    return remove(path) < 0 && errno != ENOENT ? -1 : 0;
+}
+
+static int remove_rank(void *arg, const char *folder, const char *below, int attempt, int number,
+                       struct dpro_error *err)
+{
+    (void)arg, (void)attempt, (void)number;
+    if (nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS) < 0 && errno != ENOENT)
+        return dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s", folder, strerror(errno));
+    char *up = strdup(folder);
+    if (!up)
+        return dpro_error_nomem(err);
+    for (const char *p = below; (p = strchr(p, '/')) != NULL; p++) { /* host<H>, attempt<K> */
+        *strrchr(up, '/') = '\0';
+        if (rmdir(up) < 0)
+            break; /* holds something else, too */
+    }
+    free(up);
+    return 0;
+}
+
+/* Nodes that share the folder may all be asked to replace what it holds: the one that gets hold of
+ * job.json does it, so that nobody removes what another one has begun. */
+static int remove_job(const char *path, struct dpro_error *err)
+{
+    char *job;
+    if (asprintf(&job, "%s/job.json", path) < 0)
+        return dpro_error_nomem(err);
+    int failed = unlink(job) < 0 ? errno : 0;
+    int rc = 0;
+    if (!failed)
+        rc = walk(path, remove_rank, NULL, err);
+    else if (failed != ENOENT)
+        rc = dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s", job, strerror(failed));
+    free(job);
+    return rc;
+}
+
+static int remove_left_behind(const char *path, const struct dpro_recording *recording,
+                              struct dpro_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < recording->ranks.n && rc == 0; i++) {
+        const struct rank *rank = &recording->ranks.at[i];
+        char *folder;
+        if (!is_left_behind(rank))
+            continue;
+        if (asprintf(&folder, "%s/%s", path, rank->is.folder) < 0)
+            return dpro_error_nomem(err);
+        rc = remove_rank(NULL, folder, rank->is.folder, 0, 0, err);
+        free(folder);
+    }
+    return rc;
+}
+
+static int check_recording(const char *path, int replaces, struct dpro_error *err)
+{
+    struct dpro_recording *recording;
+    bool left_behind = false, holds_something = false;
+    int rc = dpro_recording_read(path, &recording, err);
+    if (rc < 0)
+        return rc;
+    bool has_job = has_file(path, "job.json");
+    for (size_t i = 0; i < recording->ranks.n; i++) {
+        const struct rank *rank = &recording->ranks.at[i];
+        bool dead = is_left_behind(rank);
+        left_behind |= dead;
+        holds_something |= (has_job || dead) && rank->is.parts != 0;
+    }
+    if (holds_something && !replaces)
+        rc = dpro_error_set(
+            err, DPRO_EUSAGE, "%s holds %s; choose another folder, or --force to replace it", path,
+            has_job ? "a recording already" : "what a job that was cut short had recorded");
+    else if (has_job)
+        rc = remove_job(path, err);
+    else if (left_behind)
+        rc = remove_left_behind(path, recording, err);
+    dpro_recording_destroy(recording);
+    return rc;
+}
+
+static int try_writing(const char *path, struct dpro_error *err)
+{
+    struct statvfs fs;
+    char *file;
+    if (asprintf(&file, "%s/.dpro-XXXXXX", path) < 0)
+        return dpro_error_nomem(err);
+    int fd = mkstemp(file), failed = fd < 0 ? errno : 0;
+    if (fd >= 0) {
+        close(fd);
+        unlink(file);
+    }
+    free(file);
+    if (failed)
+        return dpro_error_set(err, DPRO_EIO, "%s: the folder can't be written to: %s", path,
+                              strerror(failed));
+    if (statvfs(path, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize < MIN_FREE_BYTES)
+        return dpro_error_set(err, DPRO_EIO,
+                              "%s: only %llu MB are free there, a recording needs %d; choose "
+                              "another folder",
+                              path, (unsigned long long)fs.f_bavail * fs.f_frsize / 1000000,
+                              MIN_FREE_BYTES / 1000000);
+    return 0;
+}
+
+int dpro_recording_prepare(const char *path, int replaces, struct dpro_error *err)
+{
+    size_t first_made;
+    if (path[0] == '\0')
+        return dpro_error_set(err, DPRO_EUSAGE, "the trace directory has an empty name");
+    char *copy = strdup(path);
+    if (!copy)
+        return dpro_error_nomem(err);
+    int rc = folder_make(copy, &first_made, err);
+    if (rc == 0)
+        rc = check_recording(path, replaces, err);
+    if (rc == 0)
+        rc = try_writing(path, err);
+    if (rc < 0)
+        folder_take_back(copy, first_made);
+    free(copy);
+    return rc;
+}

@@ -40,7 +40,7 @@ def with_recorder(model, out, warmup, iterations):
         _attach(optimizers, settings.Settings(out, warmup, iterations))
     elif out is not None or warmup is not None or iterations is not None:
         _session.configure(settings.Settings(out, warmup, iterations))
-    _session.use_recorder(model)
+    _session.use_model(model)
     return _session
 
 
@@ -65,7 +65,7 @@ def _attach(optimizers, wanted=None):
 
 def _at_exit():
     _session.at_exit()
-    _session.stop_compressing()
+    _session.finish_files()
 
 
 class _Finder:

@@ -25,7 +25,6 @@ class Folder:
 
     def __init__(self, out, host, rank):
         self.out = out
-        self._compressor = None
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
         self.attempt = int(attempt) if attempt.isdigit() else 0
         while True:
@@ -37,9 +36,6 @@ class Folder:
                 return
             except FileExistsError:
                 self.attempt += 1
-            except OSError as problem:
-                problem.dpro_path = self.path
-                raise
 
     def file(self, name):
         return os.path.join(self.path, name)
@@ -97,61 +93,52 @@ class Folder:
         if ranks:
             self.write_json(os.path.join(self.root, "job.json"), job_of(ranks, version))
 
-    def compress(self, names, done, at_exit=False):
-        """Replaces NAME by NAME.gz, in a thread that takes only what time is left over, and calls done(names)."""
-        if at_exit:
-            if self._compressor:
-                self._compressor.stop()
-                names = self._compressor.left
-            size = 0
-            for name in names:
-                size += os.path.getsize(self.file(name))
-            if size <= COMPRESS_AT_EXIT_BYTES:
-                done(_Compressor(self, names).compress_all())
-            return
-        self._compressor = _Compressor(self, names, done)
-        self._compressor.start()
 
+class Compressor(threading.Thread):
+    """Replaces NAME by NAME.gz, in a thread that takes only the time that is left over, calling done(name) for each."""
 
-class _Compressor(threading.Thread):
     CHUNK = 256 << 10  # zlib runs without the interpreter's lock, so the job waits for none of these
 
-    def __init__(self, folder, names, done=None):
+    def __init__(self, folder, names, done):
         super().__init__(name="dpro-compress", daemon=True)
-        self._folder, self.left, self._done = folder, list(names), done
-        self._stop_now = threading.Event()
+        self._folder, self._left, self._done = folder, list(names), done
+        self._end = threading.Event()
 
     def run(self):
         try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
-            done = self.compress_all()
-            if not self._stop_now.is_set():
-                self._done(done)
+            self._compress()
         except Exception:  # the files are there uncompressed, which is as good
             pass
 
-    def stop(self):
-        self._stop_now.set()
-        self.join(10)
+    def finish(self):
+        """At the job's end: what is left is compressed now when that takes a moment, else stays as it is."""
+        if self.is_alive():
+            self._end.set()
+            self.join()
+            self._end.clear()
+        try:
+            if sum(os.path.getsize(self._folder.file(name)) for name in self._left) <= COMPRESS_AT_EXIT_BYTES:
+                self._compress()
+        except OSError:
+            pass
 
-    def compress_all(self):
-        done = []
-        while self.left and not self._stop_now.is_set():
-            name = self.left[0]
+    def _compress(self):
+        while self._left:
+            name = self._left[0]
             with open(self._folder.file(name), "rb") as source, \
                     gzip.open(self._folder.temporary(name + ".gz"), "wb", 3) as target:
-                while True:
-                    chunk = source.read(self.CHUNK)
-                    if not chunk or self._stop_now.is_set():
-                        break
+                chunk = source.read(self.CHUNK)
+                while chunk and not self._end.is_set():
                     target.write(chunk)
-            if self._stop_now.is_set():
+                    chunk = source.read(self.CHUNK)
+            if self._end.is_set():
                 self._folder.drop(name + ".gz")
-                break
+                return
             self._folder.finish(name + ".gz")
             os.unlink(self._folder.file(name))
-            done.append(self.left.pop(0))
-        return done
+            del self._left[0]
+            self._done(name)
 
 
 def rename_steps(path, step):

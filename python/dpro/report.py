@@ -7,13 +7,15 @@ warnings = []
 _said = set()
 
 
-def say(key, text):
-    """Says `text` unless something with this key was said before."""
+def say(key, text, rank=0):
+    """Says `text` unless something with this key was said before. What is alike on all ranks comes with the rank, and
+    rank 0 says it."""
     if key in _said:
         return
     _said.add(key)
     warnings.append(text)
-    tell(text)
+    if rank == 0:
+        tell(text)
 
 
 def tell(text):

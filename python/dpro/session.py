@@ -75,7 +75,8 @@ class Session:
     def __init__(self, settings):
         self.settings = settings
         self.off = False          # nothing more is recorded
-        self.models = None        # given by a Recorder, else found
+        self._given = []          # models, by Recorders
+        self._models = []         # those, or what was found; let go of at the end
         self._thread = None       # that trains; events of others are not steps
         self._cycle = Cycle()
         self._by_recorder = False
@@ -94,6 +95,7 @@ class Session:
         self._folder = self._tracer = self._info = None
         self._batch_size = None
         self._complete = False
+        self._compressor = None
         self._pid = os.getpid()
 
     # What the job calls
@@ -117,6 +119,10 @@ class Session:
 
     def wrap_step(self, function):
         """`function`, whose calls are training steps."""
+        if not self._by_recorder:
+            self._by_recorder = True
+            self._cycle = Cycle()
+
         @functools.wraps(function)
         def train_step(*args, **kwargs):
             result = function(*args, **kwargs)
@@ -136,17 +142,17 @@ class Session:
         self.settings = settings
         self._schedule = Schedule(settings.warmup, settings.iterations)
 
-    def use_recorder(self, model):
-        self._by_recorder = True
+    def use_model(self, model):
         if model is not None:
-            self.models = (self.models or []) + [model]
+            self._given.append(model)
 
     @guarded
     def job_profiles(self):
         """The job begins to use torch.profiler: ours makes way."""
         if self._window is not None:
-            say("busy", "the job uses torch.profiler itself; the %s window is given up" % self._window_name)
-            self._give_up_window()
+            say("busy", "the job begins to use torch.profiler itself; the %s window ends" % self._window_name,
+                self._folder.rank)
+            self._close_window(unfinished=self._step + 1)
             self._finish("the job used torch.profiler itself")
 
     def after_fork(self):
@@ -215,10 +221,10 @@ class Session:
         if self._n_restarts > RESTARTS and self._windows:
             self._finish("it is not clear which optimizer ends a step")
             return
-        for name, times in self._times.items():
+        for times in self._times.values():
             del times[:]
         self._windows = []
-        self._schedule = Schedule(max(self.settings.warmup, step if self._folder else 0), self.settings.iterations)
+        self._schedule = Schedule(max(self.settings.warmup, step + 1), self.settings.iterations)
 
     def _step_ended(self, step, now_ns, frame):
         if self.off:
@@ -251,9 +257,9 @@ class Session:
 
     def _act(self, action, step):
         verb, _, name = action.partition(" ")
-        if verb in ("before", "after"):
-            if verb == "before":
-                self._open_folder()
+        if verb == "open":
+            self._open_folder()
+        elif verb in ("before", "after"):
             self._phase = verb
         elif verb == "prepare":
             self._phase = None
@@ -276,8 +282,14 @@ class Session:
     # Windows
 
     def _open_folder(self):
-        if self._folder is not None:
-            return
+        from . import model
+        if self._folder is None:
+            self._claim_folder()
+        self._models = self._given or model.find(self._optimizers())
+        self._describe()
+        self._write_rank()
+
+    def _claim_folder(self):
         from . import model
         import torch
         world = _integer("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", default=1)
@@ -295,10 +307,6 @@ class Session:
                       "boot_id": _text("/proc/sys/kernel/random/boot_id"), "net_ns": _inode("/proc/self/ns/net"),
                       "time_ns": _inode("/proc/self/ns/time"), "pid": os.getpid(), "framework": "pytorch",
                       "versions": model.versions(), "command": list(sys.argv), "iterations": self.settings.iterations}
-        if self.models is None:
-            self.models = model.find(self._optimizers())
-        self._describe()
-        self._write_rank()
 
     def _optimizers(self):
         """Those that stepped; a decorated function is none."""
@@ -308,20 +316,20 @@ class Session:
         from . import model
         import torch
         described = []
-        for module in self.models:
+        for module in self._models:
             try:
                 described.append(model.describe(module))
             except Exception as problem:
                 say("model", "the model %s can't be described: %s: %s"
                     % (type(module).__name__, type(problem).__name__, problem))
-        kind = model.device(self.models)
+        kind = model.device(self._models)
         self._info.update({
             "device": kind, "device_name": model.device_name(kind),
             "backend": torch.distributed.get_backend() if model.distributed() else None,
             "process_groups": model.process_groups(), "models": described,
             "optimizers": [{"class": type(o).__name__, "n_parameters": sum(len(g["params"]) for g in o.param_groups)}
                            for o in self._optimizers()],
-            "memory": model.memory(self.models, self._optimizers())})
+            "memory": model.memory(self._models, self._optimizers())})
 
     def _watch_batch(self):
         """The batch size is the first dimension of the first tensor that goes into a module. Not where anything is
@@ -350,18 +358,19 @@ class Session:
         from . import profiler
         lacking = profiler.missing()
         if lacking:
-            say("profiler", "%s is missing: only step times are recorded" % lacking)
+            say("profiler", "%s is missing: only step times are recorded" % lacking, self._folder.rank)
             return
         graph = WINDOW_FILES[name].get("graph")
         try:
             self._window = profiler.Window(self.job_profiles, graph and self._folder.temporary(graph),
                                            memory=name == "structure")
         except profiler.Busy:
-            say("busy", "the job uses torch.profiler itself; the %s window is left out" % name)
+            say("busy", "the job uses torch.profiler itself; the %s window is left out" % name, self._folder.rank)
             return
         self._window_name = name
         if graph and not self._window.has_execution_trace:
-            say("et", "the execution trace can't be recorded: the job records one itself, or this torch can't")
+            say("et", "the execution trace can't be recorded: the job records one itself, or this torch can't",
+                self._folder.rank)
         self._tracer.start(self._folder.path, self._folder.rank, name)
 
     def _close_window(self, unfinished=None):
@@ -423,17 +432,23 @@ class Session:
         self._write_rank()
         if self._info["world_size"] <= files.JOB_JSON_BY_ALL or self._folder.rank == 0:
             self._folder.write_job(__version__)
-        self.off = True
         if self._folder.rank == 0:
             self._tell(reason)
         names = [name for window in self._windows for name in window["files"]]
-        if names:
-            self._folder.compress(names, self._compressed, at_exit)
+        self._let_go()
+        self._compressor = files.Compressor(self._folder, names, self._compressed)
+        if not at_exit:
+            self._compressor.start()
 
-    def _compressed(self, names):
+    def _compressed(self, done):
         for window in self._windows:
-            window["files"] = [name + ".gz" if name in names else name for name in window["files"]]
+            window["files"] = [name + ".gz" if name == done else name for name in window["files"]]
         self._write_rank()
+
+    def _let_go(self):
+        """Nothing of the job's is kept alive by us."""
+        self.off = True
+        self._given, self._models, self._cycle = [], [], Cycle()
 
     def _tell(self, reason):
         timing = [window for window in self._windows if window["name"] == "timing"]
@@ -453,9 +468,7 @@ class Session:
         if os.getpid() != self._pid:
             return
         if self._folder is None:
-            if self._n_events and _integer("RANK", "OMPI_COMM_WORLD_RANK", default=0) == 0:
-                report.tell("nothing recorded: the job ended after %d steps, while the first %d warm up "
-                            "(--warmup, DPRO_WARMUP)" % (self._step, self.settings.warmup))
+            self._tell_nothing()
             self.off = True
             return
         self._run_pending()
@@ -470,18 +483,27 @@ class Session:
         self._phase = None
         self._finish("the job ended after step %d" % self._step, at_exit=True)
 
-    def stop_compressing(self):
-        """At exit, when all was recorded: a file not yet compressed stays as it is, or is compressed now."""
-        if self._complete and self._folder is not None and os.getpid() == self._pid:
-            try:
-                self._folder.compress([], self._compressed, at_exit=True)
-            except OSError:
-                pass
+    def _tell_nothing(self):
+        """Why there is no trace; said by processes that could have been meant to train."""
+        if _integer("RANK", "OMPI_COMM_WORLD_RANK", default=0) != 0:
+            return
+        if self._n_events:
+            report.tell("nothing recorded: the job ended after %d steps, while the first %d warm up "
+                        "(--warmup, DPRO_WARMUP)" % (self._step, self.settings.warmup))
+            return
+        parent = getattr(sys.modules.get("multiprocessing.process"), "parent_process", lambda: None)()
+        if parent is None and "torch.distributed.run" not in sys.modules and not os.path.isdir(self.settings.out):
+            report.tell("nothing recorded: no optimizer of torch.optim made a step; dpro.Recorder tells of other steps")
+
+    def finish_files(self):
+        """At exit, whatever was recorded."""
+        if self._compressor and os.getpid() == self._pid:
+            self._compressor.finish()
 
     def fail(self, problem):
         """Ends the recording; the job goes on."""
         self.off = True
-        where = getattr(problem, "filename", None) or getattr(problem, "dpro_path", None)
+        where = getattr(problem, "filename", None)
         if isinstance(problem, OSError):
             what = "%s: %s" % (where or self.settings.out, problem.strerror or problem)
         else:
@@ -495,3 +517,4 @@ class Session:
             except Exception:
                 pass
         self._window = None
+        self._let_go()

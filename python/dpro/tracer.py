@@ -72,7 +72,7 @@ class Tracer:
             transport = _transport()
             if transport is None and self._distributed:
                 say("transport", "the transport is not recorded: libdpro_tracer.so is not preloaded in this process "
-                                 "(dpro profile does that)")
+                                 "(dpro profile does that)", rank)
             self._logs = [log for log in (transport, _nccl()) if log]
         for log in self._logs:
             if not (self._net == "all" and log.file == "net.log"):

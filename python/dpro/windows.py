@@ -7,19 +7,16 @@ STRUCTURE_STEPS = 2
 
 
 class Schedule:
-    """`actions[n]` is what to do when step n has ended; `first_step[window]` the first step it records."""
+    """`actions[n]` is what to do when step n has ended."""
 
     def __init__(self, warmup, iterations):
-        base = max(warmup, 1)  # the first step's beginning is not seen
-        self.first_step = {"before": base + 1}
-        self.actions = {base: "before"}
+        base = max(warmup, 2)
+        self.actions = {base - 1: "open", base: "before"}  # opening the folder takes some ranks longer than others
         step = base + iterations
         for window, n_steps in (("timing", iterations), ("structure", STRUCTURE_STEPS)):
             self.actions[step] = "prepare " + window
             self.actions[step + 1] = "start " + window
-            self.first_step[window] = step + 2
             self.actions[step + 1 + n_steps] = "stop " + window
             step += 1 + n_steps + SETTLE
         self.actions[step] = "after"
-        self.first_step["after"] = step + 1
         self.actions[step + iterations] = "done"

@@ -1,0 +1,41 @@
+"""dpro in a training job: `Recorder` and `profile` say where a step is; without them the optimizer's own hooks do.
+
+    recorder = dpro.Recorder(model)
+
+    @dpro.profile(recorder)
+    def train_one_step(batch): ...
+
+Importing this package imports neither torch nor anything that costs time. What is recorded, and when: doc/profile.md."""
+
+__version__ = "0.1.0"
+__all__ = ["Error", "Recorder", "profile"]
+
+
+class Error(Exception):
+    """A call of this package that can't mean anything. What fails while a job runs is said on stderr instead."""
+
+
+class Recorder:
+    """Says that the functions decorated with `profile(recorder)` are the job's training steps.
+
+    Records when the job runs under `dpro profile` or with DPRO=1; with `out` also without them, into that trace
+    directory (there is no transport log then). `warmup` and `iterations` override DPRO_WARMUP and DPRO_ITERATIONS."""
+
+    def __init__(self, model=None, out=None, warmup=None, iterations=None):
+        for name, value, least in (("warmup", warmup, 0), ("iterations", iterations, 1)):
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise Error("Recorder: %s=%r: a whole number of at least %d is needed" % (name, value, least))
+        from . import activate
+        self._session = activate.with_recorder(model, out, warmup, iterations)
+
+
+def profile(recorder):
+    """Decorates the function that does one training step: a step ends where its call returns."""
+    if not isinstance(recorder, Recorder):
+        raise Error("profile() takes a Recorder: recorder = dpro.Recorder(model); @dpro.profile(recorder)")
+
+    def decorate(function):
+        session = recorder._session
+        return session.wrap_step(function) if session else function
+
+    return decorate

@@ -1,0 +1,141 @@
+"""One window of torch's own profiler: prepared a step ahead, started, cut into steps, stopped, written.
+
+There is one profiler in a process. When the job uses it as well, the job's use wins: a window does not begin while
+another one is open, and ends when one begins."""
+import gc
+
+import torch
+from torch.autograd import profiler as autograd_profiler
+from torch.profiler import ProfilerActivity, record_function
+
+
+class Busy(Exception):
+    """The job uses the profiler itself."""
+
+
+def missing():
+    """Which part of the profiler this torch lacks, None when it is all there."""
+    if not torch.autograd.kineto_available():
+        return "Kineto (this torch was built without it)"
+    try:
+        from torch.profiler.profiler import _KinetoProfile  # noqa: F401
+    except ImportError:
+        return "torch.profiler (this torch is too old: 2.0 or later is needed)"
+    return None
+
+
+def enabled():
+    return torch._C._autograd._profiler_enabled()
+
+
+def _others_open():
+    """Whether the job holds a profiler between its start and its stop, warming up or waiting included."""
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.profiler.profile) and getattr(thing, "step_rec_fn", None) is not None:
+            return True
+    return False
+
+
+def _activities():
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_initialized():
+        activities.append(ProfilerActivity.CUDA)
+    xpu = getattr(torch, "xpu", None)
+    if xpu is not None and hasattr(ProfilerActivity, "XPU") and xpu.is_initialized():
+        activities.append(ProfilerActivity.XPU)
+    return activities
+
+
+class Window:
+    """on_job_profiles() is called when the job begins to use the profiler; the window is stopped then."""
+
+    def __init__(self, on_job_profiles, execution_trace=None, memory=False):
+        if enabled() or _others_open():
+            raise Busy
+        from torch.profiler.profiler import _KinetoProfile
+        self._observer = None
+        self._running = False
+        self._step = None
+        self.n_steps = 0
+        self._restore = []
+        self._profile = _KinetoProfile(activities=_activities(), record_shapes=True, profile_memory=memory)
+        if execution_trace:
+            observer = torch.profiler.ExecutionTraceObserver()
+            observer.register_callback(execution_trace)
+            self._observer = observer if observer._registered else None
+        self._profile.prepare_trace()
+        self._watch(on_job_profiles)
+
+    @property
+    def has_execution_trace(self):
+        return self._observer is not None
+
+    def _watch(self, on_job_profiles):
+        """The profiler is entered through two functions of torch.autograd.profiler: looked at while the window is open."""
+        self._ours = False
+
+        def watched(enter):
+            def entered(*args, **kwargs):
+                if not self._ours:
+                    on_job_profiles()
+                return enter(*args, **kwargs)
+            return entered
+
+        for name in ("_prepare_profiler", "_enable_profiler"):
+            enter = getattr(autograd_profiler, name, None)
+            if enter is not None:
+                self._restore.append((name, enter))
+                setattr(autograd_profiler, name, watched(enter))
+
+    def _unwatch(self):
+        for name, enter in self._restore:
+            setattr(autograd_profiler, name, enter)
+        self._restore = []
+
+    def start(self):
+        self._ours = True
+        try:
+            if self._observer:
+                self._observer.start()
+            self._profile.start_trace()
+        finally:
+            self._ours = False
+        self._running = True
+
+    def begin_step(self, number):
+        self._step = record_function("ProfilerStep#%d" % number)
+        self._step.__enter__()
+
+    def end_step(self):
+        if self._step is not None:
+            self._step.__exit__(None, None, None)
+            self._step = None
+            self.n_steps += 1
+
+    def stop(self):
+        """Returns whether there is anything to write."""
+        self._unwatch()
+        if self._running:
+            self._running = False
+            if self._observer:
+                self._observer.stop()
+            self._profile.stop_trace()
+            if self._observer:
+                self._observer.unregister_callback()
+            return True
+        if self._observer:
+            self._observer.unregister_callback()
+        self._ours = True
+        self._profile.start_trace()  # what was prepared can only be ended by starting it
+        self._profile.stop_trace()
+        return False
+
+    def write(self, path):
+        self._profile.export_chrome_trace(path)
+        self._profile = None
+
+
+def mute_child():
+    """In a forked child of a process that is being profiled: its operators would go on filling the parent's buffers'
+    copies, for as long as it lives."""
+    torch._C._autograd._enable_record_function(False)

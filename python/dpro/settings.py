@@ -1,0 +1,42 @@
+"""What is to be recorded, from the environment (doc/profile.md lists the variables) or a Recorder's arguments, and where
+the native libraries lie."""
+import os
+
+from .report import say
+
+
+def wanted():
+    return os.environ.get("DPRO") == "1"
+
+
+def _number(name, default, least):
+    text = os.environ.get(name, "")
+    try:
+        value = int(text) if text else default
+    except ValueError:
+        value = least - 1
+    if value < least:
+        say(name, "%s=%s: a whole number of at least %d is needed; %d is used" % (name, text, least, default))
+        return default
+    return value
+
+
+class Settings:
+    def __init__(self, out=None, warmup=None, iterations=None):
+        self.out = os.path.abspath(out or os.environ.get("DPRO_OUT") or "dpro_trace")
+        self.warmup = _number("DPRO_WARMUP", 10, 0) if warmup is None else warmup
+        self.iterations = _number("DPRO_ITERATIONS", 10, 1) if iterations is None else iterations
+        self.net = os.environ.get("DPRO_NET") or "window"
+
+
+def library(name):
+    """The path of one of our native libraries, None when it isn't there: next to the package in a wheel, in the build
+    folder of a checkout, in lib/dpro beside share/dpro where it was installed."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    above = os.path.dirname(os.path.dirname(package))
+    for folder in (os.path.join(package, "lib"), os.path.join(above, "build", "tracer"),
+                   os.path.join(os.path.dirname(os.path.dirname(above)), "lib", "dpro")):
+        path = os.path.join(folder, name)
+        if os.path.isfile(path):
+            return path
+    return None

@@ -1,0 +1,204 @@
+"""What the live tests share: running real training processes with dpro in them, and reading what they left.
+
+They need an interpreter that has torch: DPRO_PYTHON, else the one that runs the tests; without torch they are skipped.
+A rank is a process with RANK and its kin in the environment; torchrun is used where it matters."""
+import gzip
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.environ.get("DPRO_BUILD", os.path.join(ROOT, "build"))
+DPRO = os.path.join(BUILD, "dpro")
+SITE = os.path.join(ROOT, "python", "dpro", "site")
+PYTHON = os.environ.get("DPRO_PYTHON", sys.executable)
+
+
+def _torch_version():
+    asked = subprocess.run([PYTHON, "-c", "import torch; print(torch.__version__)"], stdout=subprocess.PIPE,
+                           stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    return asked.stdout.decode().strip() if asked.returncode == 0 else None
+
+
+TORCH = _torch_version()
+
+# Small enough for a step of a few milliseconds. Prints what must not change with dpro: losses and gradients, exactly.
+PRELUDE = """
+import os, sys, time, signal, hashlib
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+torch.manual_seed(7)
+torch.set_num_threads(1)
+RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+def net(width=64, layers=4):
+    return torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(layers)])
+digest = hashlib.sha256()
+def see(loss, model):
+    digest.update(repr(loss.item()).encode())
+    for p in model.parameters():
+        if p.grad is not None:
+            digest.update(p.grad.numpy().tobytes())
+def train(model, optimizer, steps, width=64, each=lambda i: None):
+    g = torch.Generator().manual_seed(RANK)
+    for i in range(steps):
+        x = torch.randn(8, width, generator=g)
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        see(loss, model)
+        optimizer.step()
+        each(i)
+def end():
+    print("DIGEST", RANK, digest.hexdigest(), torch.random.get_rng_state().sum().item(), flush=True)
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+"""
+
+
+class Run:
+    def __init__(self, codes, outs, errs):
+        self.codes, self.outs, self.errs = codes, outs, errs
+
+    @property
+    def out(self):
+        return "".join(self.outs)
+
+    @property
+    def err(self):
+        return "".join(self.errs)
+
+    @property
+    def said(self):
+        """dpro's own lines."""
+        return [line for line in self.err.splitlines() if line.startswith("dpro: ")]
+
+    @property
+    def digests(self):
+        return sorted(line for line in self.out.splitlines() if line.startswith("DIGEST"))
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@unittest.skipIf(TORCH is None, "no torch in %s (DPRO_PYTHON names another interpreter)" % PYTHON)
+class Case(unittest.TestCase):
+    maxDiff = 4000
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="dpro-live-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.trace = self.path("trace")
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def script(self, body, name="train.py"):
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            file.write(PRELUDE + body)
+        return self.path(name)
+
+    def environment(self, dpro=True, out=None, **more):
+        environment = {k: v for k, v in os.environ.items()
+                       if not k.startswith("DPRO_") and k not in ("RANK", "WORLD_SIZE", "LD_PRELOAD", "PYTHONPATH")}
+        environment.update(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", GLOO_SOCKET_IFNAME="lo",
+                           DPRO_ITERATIONS="3", DPRO_WARMUP="3")
+        if dpro:
+            environment.update(DPRO="1", DPRO_OUT=out or self.trace, PYTHONPATH=SITE)
+        environment.update(more)
+        return environment
+
+    def start(self, command, environment, **more):
+        process = subprocess.Popen(command, env=environment, cwd=self.folder, stdin=subprocess.DEVNULL,
+                                   stdout=tempfile.TemporaryFile(), stderr=tempfile.TemporaryFile(),
+                                   start_new_session=True, **more)
+        process.files = []
+        self.addCleanup(self._end, process)
+        return process
+
+    def _end(self, process):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def ranks(self, body, world=2, dpro=True, timeout=120, out=None, arguments=(), preexec_fn=None, **more):
+        """Runs the script as `world` ranks; a world of 1 has no rank in its environment at all."""
+        path = self.script(body)
+        environment = self.environment(dpro, out, **more)
+        if world > 1:
+            environment.update(WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()),
+                               GROUP_RANK="0")
+        started = []
+        for rank in range(world):
+            outs = open(self.path("out%d" % rank), "w+b"), open(self.path("err%d" % rank), "w+b")
+            own = dict(environment, **({"RANK": str(rank), "LOCAL_RANK": str(rank)} if world > 1 else {}))
+            process = subprocess.Popen([PYTHON, path, *arguments], env=own, cwd=self.folder, preexec_fn=preexec_fn,
+                                       stdin=subprocess.DEVNULL, stdout=outs[0], stderr=outs[1], start_new_session=True)
+            self.addCleanup(self._end, process)
+            started.append((process, outs))
+        return self._collect(started, timeout)
+
+    def command(self, command, timeout=120, **environment):
+        outs = open(self.path("out"), "w+b"), open(self.path("err"), "w+b")
+        process = subprocess.Popen(command, env=environment or self.environment(), cwd=self.folder,
+                                   stdin=subprocess.DEVNULL, stdout=outs[0], stderr=outs[1], start_new_session=True)
+        self.addCleanup(self._end, process)
+        return self._collect([(process, outs)], timeout)
+
+    def _collect(self, started, timeout):
+        codes, texts = [], ([], [])
+        deadline = time.monotonic() + timeout
+        for process, outs in started:
+            try:
+                codes.append(process.wait(max(deadline - time.monotonic(), 0.1)))
+            except subprocess.TimeoutExpired:
+                self._end(process)
+                codes.append(None)
+            for file, text in zip(outs, texts):
+                file.seek(0)
+                text.append(file.read().decode("utf-8", "replace"))
+                file.close()
+        return Run(codes, *texts)
+
+    def assert_ran(self, run):
+        self.assertEqual(set(run.codes), {0}, run.err[-4000:])
+
+    def rank_folder(self, rank=0, host=None, root=None):
+        root = root or self.trace
+        hosts = [h for h in sorted(os.listdir(root)) if h.startswith("host")]
+        return os.path.join(root, "host" + host if host else hosts[0], "rank%d" % rank)
+
+    def rank(self, rank=0, root=None):
+        with open(os.path.join(self.rank_folder(rank, root=root), "rank.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def job(self, root=None):
+        with open(os.path.join(root or self.trace, "job.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def kineto(self, rank=0, name="kineto.json", root=None):
+        path = os.path.join(self.rank_folder(rank, root=root), name)
+        if os.path.exists(path + ".gz"):
+            with gzip.open(path + ".gz", "rt", encoding="utf-8") as file:
+                return json.load(file)
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+
+    def profiled_steps(self, rank=0, root=None):
+        return sorted(int(e["name"].partition("#")[2]) for e in self.kineto(rank, root=root)["traceEvents"]
+                      if e.get("ph") == "X" and e["name"].startswith("ProfilerStep#"))
+
+    def replay(self, *args):
+        done = subprocess.run([DPRO, "replay", *(args or (self.trace,)), "--json"], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        return json.loads(done.stdout)

@@ -1,0 +1,236 @@
+"""A job that is not changed leaves a whole trace directory, and does not notice."""
+import glob
+import os
+import subprocess
+import unittest
+
+import live
+
+DDP_JOB = """
+dist.init_process_group("gloo")
+model = DDP(net())
+train(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), 30)
+end()
+"""
+SINGLE_JOB = """
+model = net()
+train(model, torch.optim.Adam(model.parameters()), 30)
+end()
+"""
+
+
+class Directory(live.Case):
+    def test_an_unchanged_ddp_job_leaves_the_whole_directory(self):
+        run = self.ranks(DDP_JOB)
+        self.assert_ran(run)
+        for rank in range(2):
+            folder = os.path.join(self.trace, "host0", "rank%d" % rank)
+            files = set(os.listdir(folder)) - {"net.log"}
+            self.assertEqual(files, {"rank.json", "kineto.json.gz", "kineto_et.json.gz", "et.json.gz"})
+            info = self.rank(rank)
+            self.assertEqual((info["schema"], info["rank"], info["world_size"], info["host"], info["attempt"]),
+                             ("dpro.rank/1", rank, 2, "0", 0))
+            self.assertTrue(info["complete"])
+            self.assertEqual((info["backend"], info["device"], info["batch_size"]), ("gloo", "cpu", 8))
+            self.assertEqual(info["process_groups"], [{"name": "0", "description": "default_pg", "backend": "gloo",
+                                                       "ranks": [0, 1]}])
+            self.assertEqual([w["name"] for w in info["windows"]], ["timing", "structure"])
+            for window in info["windows"]:
+                for file in window["files"]:
+                    self.assertTrue(os.path.exists(os.path.join(folder, file)), file)
+            self.assertEqual([len(info["steps"][w]) for w in ("before", "timing", "structure", "after")], [3, 3, 2, 3])
+            memory = info["memory"]
+            self.assertEqual(memory["parameter_bytes"], 4 * (64 * 64 + 64) * 4)
+            self.assertEqual(memory["gradient_bytes"], memory["parameter_bytes"])
+            self.assertEqual(memory["optimizer_bytes"], memory["parameter_bytes"])  # momentum
+            self.assertGreater(memory["rss_peak_bytes"], 50 << 20)
+        job = self.job()
+        self.assertEqual((job["world_size"], job["parallel"], job["backend"], job["batch_size"], job["iterations"]),
+                         (2, "ddp", "gloo", 8, 3))
+        self.assertEqual([(h["host"], h["ranks"]) for h in job["hosts"]], [("0", [0, 1])])
+        ends = [line for line in run.said if "recorded steps" in line]
+        self.assertEqual(len(ends), 1, run.said)  # rank 0 alone
+        self.assertIn("recorded steps 8 to 10 of 2 ranks in %s; next: dpro replay %s" % (self.trace, self.trace), ends[0])
+
+    def test_ranks_record_the_same_steps_and_the_profile_is_cut_there(self):
+        self.assert_ran(self.ranks(DDP_JOB))
+        steps = [[s["step"] for s in self.rank(rank)["steps"]["timing"]] for rank in range(2)]
+        self.assertEqual(steps[0], steps[1])
+        for rank in range(2):
+            self.assertEqual(self.profiled_steps(rank), steps[0])
+            times = self.rank(rank)["steps"]["timing"]
+            trace = self.kineto(rank)
+            base = trace["baseTimeNanoseconds"]
+            for event in trace["traceEvents"]:
+                if event.get("ph") == "X" and event["name"].startswith("ProfilerStep#"):
+                    own = times[int(event["name"].partition("#")[2]) - steps[0][0]]
+                    self.assertAlmostEqual(base + event["ts"] * 1000, own["start_ns"], delta=2e6)
+                    self.assertAlmostEqual(base + (event["ts"] + event["dur"]) * 1000, own["end_ns"], delta=2e6)
+
+    def test_the_last_optimizer_step_of_the_window_is_whole(self):
+        self.assert_ran(self.ranks(SINGLE_JOB, world=1))
+        events = [e for e in self.kineto()["traceEvents"] if e.get("ph") == "X"]
+        steps = [e for e in events if e["name"].startswith("ProfilerStep#")]
+        updates = [e for e in events if e["name"].startswith("Optimizer.step#")]
+        self.assertEqual(len(updates), 3)
+        end = max(s["ts"] + s["dur"] for s in steps)
+        self.assertLess(max(u["ts"] + u["dur"] for u in updates) - end, 1000)  # us; stopping takes longer
+
+    def test_losses_and_gradients_are_the_same_with_and_without(self):
+        for job, world in ((DDP_JOB, 2), (SINGLE_JOB, 1)):
+            with self.subTest(world=world):
+                without = self.ranks(job, world, dpro=False)
+                recorded = self.ranks(job, world, out=self.path("trace%d" % world))
+                self.assert_ran(without)
+                self.assertEqual(len(without.digests), world)
+                self.assertEqual(recorded.digests, without.digests)
+                self.assertEqual(recorded.codes, without.codes)
+
+    def test_the_capture_replays(self):
+        if not os.path.exists(live.DPRO):
+            self.skipTest("no %s" % live.DPRO)
+        self.assert_ran(self.ranks(DDP_JOB, DPRO_ITERATIONS="6"))
+        profiles = glob.glob(os.path.join(self.trace, "host*", "rank*", "kineto.json.gz"))
+        self.assertEqual(len(profiles), 2)
+        replayed = self.replay(*profiles)
+        self.assertTrue(replayed)
+
+    def test_a_job_without_distributed_has_one_rank_and_its_host_name(self):
+        self.assert_ran(self.ranks(SINGLE_JOB, world=1))
+        info = self.rank()
+        self.assertEqual((info["rank"], info["world_size"], info["backend"], info["process_groups"]), (0, 1, None, []))
+        self.assertEqual([m["parallel"] for m in info["models"]], ["none"])
+        self.assertEqual(self.job()["parallel"], "none")
+        self.assertEqual(os.path.basename(os.path.dirname(self.rank_folder())), "host" + info["host"])
+        self.assertEqual(info["host"], info["host_name"])
+
+    def test_a_second_run_gets_a_folder_of_its_own(self):
+        for _ in range(2):
+            self.assert_ran(self.ranks(SINGLE_JOB, world=1))
+        self.assertEqual(self.rank(root=os.path.join(self.trace, "attempt1"))["attempt"], 1)
+        self.assertEqual(self.rank()["attempt"], 0)
+        self.assertEqual(self.job(os.path.join(self.trace, "attempt1"))["attempt"], 1)
+
+    def test_torchrun_records_its_workers_and_not_itself(self):
+        path = self.script(DDP_JOB)
+        run = self.command([live.PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port",
+                            str(live.free_port()), path], **self.environment())
+        self.assert_ran(run)
+        self.assertEqual(self.profiled_steps(0), self.profiled_steps(1))
+        self.assertEqual(self.job()["hosts"][0]["ranks"], [0, 1])
+        self.assertEqual(len([line for line in run.said if "recorded" in line and "transport" not in line]), 1, run.said)
+
+    def test_a_relative_folder_is_where_the_job_was_started(self):
+        run = self.ranks("os.chdir('/')\n" + SINGLE_JOB, world=1, out="here")
+        self.assert_ran(run)
+        self.assertTrue(self.profiled_steps(root=self.path("here")))
+
+
+class Elsewhere(live.Case):
+    """Processes in which there is nothing to record."""
+
+    def test_python_without_torch_is_left_alone(self):
+        run = self.command([live.PYTHON, "-c", "import sys; print('torch' in sys.modules)"], **self.environment())
+        self.assert_ran(run)
+        self.assertEqual((run.out, run.err), ("False\n", ""))
+        self.assertFalse(os.path.exists(self.trace))
+
+    def test_a_torch_that_trains_nothing_is_said_to_be_so(self):
+        run = self.command([live.PYTHON, "-c", "import torch; print(torch.ones(2).sum().item())"], **self.environment())
+        self.assert_ran(run)
+        self.assertEqual(run.out, "2.0\n")
+        self.assertEqual(len(run.said), 1, run.err)
+        self.assertIn("nothing recorded", run.said[0])
+
+    def test_without_the_variable_nothing_happens(self):
+        environment = self.environment()
+        del environment["DPRO"]
+        path = self.script(SINGLE_JOB)
+        run = self.command([live.PYTHON, path], **environment)
+        self.assert_ran(run)
+        self.assertEqual(run.said, [])
+        self.assertFalse(os.path.exists(self.trace))
+
+    def test_the_environments_own_sitecustomize_still_runs(self):
+        os.mkdir(self.path("own"))
+        with open(self.path("own", "sitecustomize.py"), "w", encoding="utf-8") as file:
+            file.write("import sys; sys.own_ran = __file__\n")
+        code = "import sys, sitecustomize; print(sys.own_ran == sitecustomize.__file__, %r in sys.path)" % live.SITE
+        run = self.command([live.PYTHON, "-c", code],
+                           **self.environment(PYTHONPATH=live.SITE + os.pathsep + self.path("own")))
+        self.assert_ran(run)
+        self.assertEqual(run.out, "True False\n")
+
+    def test_importing_torch_is_what_it_was(self):
+        code = ("import torch.optim.optimizer as o, importlib, inspect; print(o.__spec__.name, type(o.__loader__).__name__, "
+                "'exec_module' in vars(o.__loader__), len(inspect.getsource(o)) > 1000); importlib.reload(o)")
+        run = self.command([live.PYTHON, "-c", code], **self.environment())
+        self.assert_ran(run)
+        self.assertEqual(run.out, "torch.optim.optimizer SourceFileLoader False True\n")
+
+    def test_a_wrong_number_is_said_and_the_default_used(self):
+        run = self.ranks(SINGLE_JOB, world=1, DPRO_WARMUP="many")
+        self.assert_ran(run)
+        self.assertTrue(any("DPRO_WARMUP=many" in line for line in run.said), run.err)
+
+
+class Activation(live.Case):
+    """The interpreter is executed again with the tracer, once, and is otherwise what it was."""
+
+    def setUp(self):
+        super().setUp()
+        self.package = self.path("package", "dpro")
+        os.makedirs(self.path("package"))
+        os.symlink(os.path.join(live.ROOT, "python", "dpro"), self.path("real"))
+        subprocess.run(["cp", "-r", os.path.join(live.ROOT, "python", "dpro"), self.package], check=True)
+        os.mkdir(os.path.join(self.package, "lib"))
+        source = self.path("tracer.c")
+        with open(source, "w", encoding="utf-8") as file:
+            file.write("""
+#include <stdint.h>
+#include <stdio.h>
+int dpro_tracer_start(const char *path, int rank) { FILE *f = fopen(path, "a"); fprintf(f, "start %d\\n", rank); fclose(f); return 0; }
+void dpro_tracer_stop(void) { puts("stop"); fflush(stdout); }
+void dpro_tracer_mark(const char *name) { puts(name); fflush(stdout); }
+int dpro_tracer_stats(uint64_t out[4]) { out[0] = 1; out[1] = 2; out[2] = 3; out[3] = 4; return 0; }
+""")
+        made = subprocess.run(["cc", "-shared", "-fPIC", "-o", os.path.join(self.package, "lib", "libdpro_tracer.so"),
+                               source], stderr=subprocess.DEVNULL)
+        if made.returncode:
+            self.skipTest("no C compiler")
+        self.site = os.path.join(self.package, "site")
+
+    def test_arguments_input_and_exit_status_are_kept(self):
+        code = "import os, sys; print(sys.argv, os.environ['LD_PRELOAD'], os.environ['DPRO_PRELOADED'] == str(os.getpid())); sys.exit(5)"
+        run = self.command([live.PYTHON, "-W", "ignore", "-c", code, "a b", ""], **self.environment(PYTHONPATH=self.site))
+        self.assertEqual(run.codes, [5], run.err)
+        self.assertEqual(run.out, "['-c', 'a b', ''] %s True\n" % os.path.join(self.package, "lib", "libdpro_tracer.so"))
+
+    def test_a_script_on_standard_input_runs(self):
+        done = subprocess.run([live.PYTHON], input=b"import os\nprint('libdpro_tracer' in os.environ['LD_PRELOAD'])\n",
+                              env=self.environment(PYTHONPATH=self.site), stdout=subprocess.PIPE, timeout=60)
+        self.assertEqual(done.stdout, b"True\n")
+
+    def test_not_when_the_transport_is_not_wanted(self):
+        run = self.command([live.PYTHON, "-c", "import os; print(os.environ.get('LD_PRELOAD'))"],
+                           **self.environment(PYTHONPATH=self.site, DPRO_NET="off"))
+        self.assertEqual(run.out, "None\n")
+
+    def test_the_tracer_runs_in_the_windows(self):
+        run = self.ranks(SINGLE_JOB, world=1, PYTHONPATH=self.site)
+        self.assert_ran(run)
+        lines = [line for line in run.out.splitlines() if not line.startswith("DIGEST")]
+        self.assertEqual(lines, ["timing", "/timing", "stop", "structure", "/structure", "stop"])
+        with open(os.path.join(self.rank_folder(), "net.log"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), "start 0\nstart 0\n")
+        self.assertEqual(self.rank()["logs"]["net.log"], {"n_records": 1, "n_lost": 2, "file_bytes": 3, "memory_bytes": 4})
+
+    def test_a_tracer_for_the_whole_job_is_only_marked(self):
+        run = self.ranks(SINGLE_JOB, world=1, PYTHONPATH=self.site, DPRO_NET="all")
+        self.assert_ran(run)
+        lines = [line for line in run.out.splitlines() if not line.startswith("DIGEST")]
+        self.assertEqual(lines, ["timing", "/timing", "structure", "/structure"])
+
+
+if __name__ == "__main__":
+    unittest.main()

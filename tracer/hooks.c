@@ -124,6 +124,8 @@ static void start_all(void)
 static void decide(void)
 {
     int not_read = NET_NOT_READ;
+    if (!environ) /* so early that libc has not set itself up: decided later */
+        return;
     if (!atomic_compare_exchange_strong(&net, &not_read, NET_READING))
         return;
     int saved = errno, decision = NET_OFF;

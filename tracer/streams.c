@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -32,7 +33,7 @@
 #define SPINS     100
 #define SHORT_NS  50000   /* waited by a call that must not sleep, for one that may */
 #define LONG_NS   5000000 /* waited by others */
-#define MANY      20      /* owners, one after the other */
+#define MANY      100     /* times as long, for owners that are on their way */
 #define NAP_NS    100000
 
 #ifndef SO_COOKIE
@@ -380,6 +381,22 @@ static bool take(struct flow *f, uint64_t seen, uint64_t *mine)
     return true;
 }
 
+/* A thread that waits for a core, or for memory, is soon through its call; one that sleeps there
+ * for the network, or is gone, is not. */
+static bool will_soon_return(uint32_t thread)
+{
+    char path[48], text[128];
+    snprintf(path, sizeof path, "/proc/self/task/%u/stat", thread);
+    int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t n = syscall(SYS_read, fd, text, sizeof text - 1);
+    syscall(SYS_close, fd);
+    text[n > 0 ? n : 0] = '\0';
+    const char *name_end = strrchr(text, ')');
+    return name_end && strlen(name_end) > 2 && (name_end[2] == 'R' || name_end[2] == 'D');
+}
+
 /* Until the flow is free, or its owner has had its time; then it is ours. */
 static uint64_t wait_and_own(struct flow *f, int64_t patience_ns)
 {
@@ -403,8 +420,12 @@ static uint64_t wait_and_own(struct flow *f, int64_t patience_ns)
             watched = seen;
             since = now;
         }
-        if ((now - since > patience_ns || now - begun > MANY * patience_ns) && take(f, seen, &mine))
-            return mine;
+        if ((now - since > patience_ns && !will_soon_return((uint32_t)seen)) ||
+            now - begun > MANY * patience_ns) {
+            if (take(f, seen, &mine))
+                return mine;
+            continue;
+        }
         if (now - since < SHORT_NS)
             syscall(SYS_sched_yield);
         else
@@ -742,8 +763,8 @@ void streams_write_connections(void)
     for (uint32_t i = 0; i < n; i++) {
         struct stream *s = &streams[i];
         uint32_t number = s->info.connection;
-        if (!atomic_load(&s->kept) || !s->has_ends ||
-            (atomic_load(&s->number) == 0 && !atomic_load(&s->announced)))
+        if (!atomic_load(
+                &s->announced)) /* closed ones included: calls on them may still be queued */
             continue;
         struct record_connection r = s->info;
         r.head = (struct record){RECORD_CONNECTION, 1, sizeof r, 0};

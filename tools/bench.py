@@ -168,7 +168,7 @@ def tracer(table, build, rounds):
     ns = {"bare": [], "idle": [], "recording": []}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
-            for preload in ([], ["env", f"LD_PRELOAD={library}", "DPRO_NET_PEERS=all"]):
+            for preload in ([], ["env", f"LD_PRELOAD={library}", "DPRO=1", "DPRO_NET_PEERS=all"]):
                 for mode, value in re.findall(r"(\w+) ([\d.]+) ns a call", run([*preload, program, f"{folder}/log"])):
                     ns[mode].append(float(value))
     bare, idle, recording = (min(ns[mode]) for mode in ("bare", "idle", "recording"))  # other jobs only add

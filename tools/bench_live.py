@@ -65,7 +65,8 @@ def start_ranks(python, arguments, preload, errors):
         env.pop("DPRO", None)
         env.pop("LD_PRELOAD", None)
         if preload:
-            env["LD_PRELOAD"] = preload
+            # an installed package would record by itself: after a warm-up without end it does not
+            env.update(LD_PRELOAD=preload, DPRO="1", DPRO_WARMUP="1000000000")
         core = cores[rank % len(cores)]
         ranks.append(subprocess.Popen([python, os.path.join(ROOT, "bench", "train_in_turns.py"), *arguments], env=env,
                                       stdin=subprocess.DEVNULL, stderr=errors,

@@ -100,8 +100,8 @@ def main():
         if profiler:
             profiler.stop()
         if mode in ("tracer", "kineto"):
-            tracer.stop()
             largest = {key: max(value, largest.get(key, 0)) for key, value in tracer.stats().items()}
+            tracer.stop()
         dist.barrier()
         if args.turn and rank == 0:
             with open(os.path.join(args.turn, str(number)), "w", encoding="utf-8"):

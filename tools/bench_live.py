@@ -4,7 +4,7 @@
 Two ranks of a GPT train over gloo and the loopback device, one core each. Modes alternate in blocks of steps, mirrored
 (A B B A), inside one process; each block is set against the one of the other mode beside it, and the overhead is the
 median of these ratios, with a 95 % interval from resampling them. For "preloaded but idle" two jobs take turns, one of
-which never saw the library; as two processes differ by themselves, several pairs are tried, and beside it stands what
+which never saw the library; as two processes differ by themselves, several pairs are tried. Beside these stands what
 follows from the cost of a socket call. The median alone is judged: on a busy machine the interval is wider than the target.
 Then each example is recorded and replayed, and the prediction set against its own steps just before and after the recording.
 Writes out/bench-live.json too."""
@@ -65,7 +65,8 @@ def start_ranks(python, arguments, preload, errors):
         env.pop("DPRO", None)
         env.pop("LD_PRELOAD", None)
         if preload:
-            env["LD_PRELOAD"] = preload
+            # an installed package would record by itself: after a warm-up without end it does not
+            env.update(LD_PRELOAD=preload, DPRO="1", DPRO_WARMUP="1000000000")
         core = cores[rank % len(cores)]
         ranks.append(subprocess.Popen([python, os.path.join(ROOT, "bench", "train_in_turns.py"), *arguments], env=env,
                                       stdin=subprocess.DEVNULL, stderr=errors,
@@ -178,11 +179,10 @@ def main():
 
         pairs = [idle_pair(python, common, args.blocks // 2, tracer, os.path.join(folder, f"turns{i}")) for i in range(4)]
         report(table, "preloaded but idle", overhead_pct(pairs, "bare", "idle", 2), IDLE_PCT)
-    idle_ns = bench.tracer(table, os.path.join(ROOT, args.build), 5)
-    if calls and idle_ns is not None:
-        table.add("preloaded but idle, from calls and their cost", 100 * idle_ns * calls_a_step / (1e6 * step_ms), "%",
-                  IDLE_PCT, False, digits=3)
-
+    added_ns = bench.tracer(table, os.path.join(ROOT, args.build), 5)
+    if calls and added_ns:
+        for what, ns, limit in zip(("tracer", "preloaded but idle"), reversed(added_ns), (TRACER_PCT, IDLE_PCT)):
+            table.add(f"{what}, from calls and their cost", 1e-4 * ns * calls_a_step / step_ms, "%", limit, False, digits=3)
     for script in ("cnn.py", "gpt.py", "fsdp.py"):
         predict(table, os.path.join(ROOT, args.build, "dpro"), python, script)
 

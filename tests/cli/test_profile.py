@@ -95,7 +95,9 @@ class Environment(Profile):
 
     def test_what_was_there_stays_behind_ours(self):
         other = os.path.join(self.libraries, "libdpro_tracer.so")
-        env = self.environment(env={"PYTHONPATH": "/a:/b", "LD_PRELOAD": other, "NCCL_PROFILER_PLUGIN": "mine"})
+        sanitizer = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"  # which wants to come first
+        env = self.environment(env={"PYTHONPATH": "/a:/b", "LD_PRELOAD": other, "NCCL_PROFILER_PLUGIN": "mine",
+                                    "ASAN_OPTIONS": sanitizer})
         self.assertTrue(env["PYTHONPATH"].endswith("/site:/a:/b"))
         self.assertEqual(env["LD_PRELOAD"], os.path.join(self.home, "lib/dpro/libdpro_tracer.so") + ":" + other)
         self.assertEqual(env["NCCL_PROFILER_PLUGIN"], "mine")

@@ -114,6 +114,7 @@ static int read_warnings(struct json *js, struct dpro_recording *recording, stru
     if (!warnings)
         return -1;
     rank->is.warnings = warnings;
+    rank->is.n_warnings = 0; /* of an earlier key of this name */
     while (json_array_next(js)) {
         const char *text;
         size_t len;

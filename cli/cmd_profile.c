@@ -59,7 +59,7 @@ static bool read_keep(const char *text, void *field)
 /* Slips are better told before the job starts; what an address is, the tracer knows. */
 static bool read_peers(const char *text, void *field)
 {
-    static const char address[] = "0123456789abcdefABCDEF.:";
+    static const char address[] = "0123456789abcdefABCDEF.:[]";
     const char *p = text;
     *(const char **)field = text;
     if (strcmp(text, "job") == 0 || strcmp(text, "all") == 0)
@@ -294,7 +294,10 @@ static void tell_nothing(const struct values *values, const struct dpro_recordin
 {
     long first, last;
     find_steps(values, &first, &last);
-    if (dpro_recording_n_ranks(recording) > 0)
+    if (dpro_recording_n_logs(recording) > 0)
+        cmd_say("recorded the transport of %zu process%s; no step of training",
+                dpro_recording_n_logs(recording), dpro_recording_n_logs(recording) > 1 ? "es" : "");
+    else if (dpro_recording_n_ranks(recording) > 0)
         cmd_say(
             "nothing recorded: the job ended before its step %ld, the first to be recorded (step "
             "%ld is the last): run it longer, or choose fewer by --warmup and --iterations",

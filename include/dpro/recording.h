@@ -51,6 +51,9 @@ DPRO_API size_t dpro_recording_n_ranks(const struct dpro_recording *recording);
 DPRO_API struct dpro_recording_rank dpro_recording_rank(const struct dpro_recording *recording,
                                                         size_t index);
 
+/* Transport logs of processes, as DPRO_NET=all makes them, beside the ranks' folders. */
+DPRO_API size_t dpro_recording_n_logs(const struct dpro_recording *recording);
+
 #ifdef __cplusplus
 }
 #endif

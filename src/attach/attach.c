@@ -97,7 +97,7 @@ static int make_folder(const struct attach *attach, struct process *process,
     int len = process->rank >= 0 ? asprintf(&process->folder, "%s/host%s/rank%d", attach->path,
                                             process->host, process->rank)
                                  : asprintf(&process->folder, "%s/host%s/pid%d", attach->path,
-                                            process->host, (int)process->pid);
+                                            process->host, process->pids[0]);
     if (len < 0) {
         process->folder = NULL;
         return dpro_error_nomem(err);
@@ -342,9 +342,11 @@ int dpro_attach(const char *path, const struct dpro_attach_options *options,
         rc = collect(absolute, attach.processes.at, attach.processes.n, &attach.window,
                      &attach.options.sink, &out.n_ranks, err);
     if (rc == 0 && out.n_ranks == 0 && out.n_pending == 0)
-        rc = dpro_error_set(err, DPRO_EEMPTY,
-                            "%zu process%s asked, and none left a trace of training",
-                            out.n_processes, out.n_processes == 1 ? "" : "es");
+        rc = dpro_error_set(
+            err, DPRO_EEMPTY,
+            "%zu process%s asked, and none left a trace of training: attach when the job "
+            "trains, or for longer with --duration-ms",
+            out.n_processes, out.n_processes == 1 ? "" : "es");
     if (rc == 0)
         *result = out;
     for (size_t i = 0; i < attach.processes.n; i++) {

@@ -1,5 +1,6 @@
 /* ingest/recording.c: a trace directory seen from outside: which ranks it holds and how whole they
  * are, from their rank.json and the names of their files. */
+#include <dirent.h>
 #include <errno.h>
 #include <fts.h>
 #include <ftw.h>
@@ -34,6 +35,7 @@ struct rank {
 struct dpro_recording {
     struct arena arena; /* texts */
     ARRAY(struct rank) ranks;
+    size_t n_logs;
 };
 
 /* The number behind `word` when that is all of `name`, else -1. */
@@ -112,6 +114,7 @@ static int read_warnings(struct json *js, struct dpro_recording *recording, stru
     if (!warnings)
         return -1;
     rank->is.warnings = warnings;
+    rank->is.n_warnings = 0; /* of an earlier key of this name */
     while (json_array_next(js)) {
         const char *text;
         size_t len;
@@ -268,6 +271,41 @@ static int walk(const char *path,
     return rc;
 }
 
+/* With DPRO_NET=all every process has a log of its own, net-<host>-<pid>.log. Calls `visit` for
+ * each, with the process's id when it ran on this host, else 0. */
+static int walk_logs(const char *path,
+                     int (*visit)(void *arg, const char *log, pid_t pid, struct dpro_error *err),
+                     void *arg, struct dpro_error *err)
+{
+    char host[65] = "", prefix[80];
+    struct dirent *entry;
+    int rc = 0;
+    DIR *folder = opendir(path);
+    if (!folder)
+        return dpro_error_set(err, DPRO_EIO, "%s: the folder can't be read: %s", path,
+                              strerror(errno));
+    gethostname(host, sizeof host - 1);
+    snprintf(prefix, sizeof prefix, "net-%s-", host);
+    while (rc == 0 && (entry = readdir(folder)) != NULL) {
+        const char *name = entry->d_name;
+        size_t len = strlen(name);
+        bool old = len > 8 && strcmp(name + len - 8, ".log.old") == 0;
+        if (strncmp(name, "net-", 4) != 0 ||
+            !(old || (len > 4 && strcmp(name + len - 4, ".log") == 0)))
+            continue;
+        bool here = strncmp(name, prefix, strlen(prefix)) == 0;
+        char *log;
+        if (asprintf(&log, "%s/%s", path, name) < 0)
+            rc = dpro_error_nomem(err);
+        else {
+            rc = visit(arg, log, here ? (pid_t)atoi(name + strlen(prefix)) : 0, err);
+            free(log);
+        }
+    }
+    closedir(folder);
+    return rc;
+}
+
 static int add_rank(void *arg, const char *folder, const char *below, int attempt, int number,
                     struct dpro_error *err)
 {
@@ -307,12 +345,21 @@ static int by_rank(const void *a, const void *b)
     return strcmp(x->folder, y->folder);
 }
 
+static int count_log(void *arg, const char *log, pid_t pid, struct dpro_error *err)
+{
+    (void)pid, (void)err;
+    *(size_t *)arg += log[strlen(log) - 1] == 'g'; /* not the older half of one, .log.old */
+    return 0;
+}
+
 int dpro_recording_read(const char *path, struct dpro_recording **out, struct dpro_error *err)
 {
     struct dpro_recording *recording = calloc(1, sizeof *recording);
     if (!recording)
         return dpro_error_nomem(err);
     int rc = walk(path, add_rank, recording, err);
+    if (rc == 0)
+        rc = walk_logs(path, count_log, &recording->n_logs, err);
     if (rc < 0) {
         dpro_recording_destroy(recording);
         return rc;
@@ -342,6 +389,16 @@ struct dpro_recording_rank dpro_recording_rank(const struct dpro_recording *reco
     return recording->ranks.at[index].is;
 }
 
+size_t dpro_recording_n_logs(const struct dpro_recording *recording)
+{
+    return recording->n_logs;
+}
+
+static bool is_dead(pid_t pid)
+{
+    return pid > 0 && kill(pid, 0) < 0 && errno == ESRCH;
+}
+
 /* A process of this machine that is no more: its job was cut short, and nobody will finish what it
  * began. The host's name keeps containers of one machine, which don't see each other's processes,
  * apart. */
@@ -357,7 +414,7 @@ static bool is_left_behind(const struct rank *rank)
     gethostname(host, sizeof host - 1);
     return rank->pid > 0 && rank->pid <= INT32_MAX && boot_id[0] != '\0' &&
            strcmp(rank->boot_id, boot_id) == 0 && strcmp(rank->host_name, host) == 0 &&
-           kill((pid_t)rank->pid, 0) < 0 && errno == ESRCH;
+           is_dead((pid_t)rank->pid);
 }
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
@@ -384,6 +441,26 @@ static int remove_rank(void *arg, const char *folder, const char *below, int att
     return 0;
 }
 
+static int remove_log(void *arg, const char *log, pid_t pid, struct dpro_error *err)
+{
+    (void)arg, (void)pid;
+    if (unlink(log) < 0 && errno != ENOENT)
+        return dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s", log, strerror(errno));
+    return 0;
+}
+
+static int remove_dead_log(void *arg, const char *log, pid_t pid, struct dpro_error *err)
+{
+    return is_dead(pid) ? remove_log(arg, log, pid, err) : 0;
+}
+
+static int find_dead_log(void *arg, const char *log, pid_t pid, struct dpro_error *err)
+{
+    (void)log, (void)err;
+    *(bool *)arg |= is_dead(pid);
+    return 0;
+}
+
 /* Nodes that share the folder may all be asked to replace what it holds: the one that gets hold of
  * job.json does it, so that nobody removes what another one has begun. */
 static int remove_job(const char *path, struct dpro_error *err)
@@ -393,10 +470,13 @@ static int remove_job(const char *path, struct dpro_error *err)
         return dpro_error_nomem(err);
     int failed = unlink(job) < 0 ? errno : 0;
     int rc = 0;
-    if (!failed)
+    if (!failed) {
         rc = walk(path, remove_rank, NULL, err);
-    else if (failed != ENOENT)
+        if (rc == 0)
+            rc = walk_logs(path, remove_log, NULL, err);
+    } else if (failed != ENOENT) {
         rc = dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s", job, strerror(failed));
+    }
     free(job);
     return rc;
 }
@@ -415,30 +495,31 @@ static int remove_left_behind(const char *path, const struct dpro_recording *rec
         rc = remove_rank(NULL, folder, rank->is.folder, 0, 0, err);
         free(folder);
     }
-    return rc;
+    return rc == 0 ? walk_logs(path, remove_dead_log, NULL, err) : rc;
 }
 
 static int check_recording(const char *path, int replaces, struct dpro_error *err)
 {
     struct dpro_recording *recording;
-    bool left_behind = false, holds_something = false;
+    bool left_behind = false;
     int rc = dpro_recording_read(path, &recording, err);
     if (rc < 0)
         return rc;
-    bool has_job = has_file(path, "job.json");
+    rc = walk_logs(path, find_dead_log, &left_behind, err);
+    bool has_job = has_file(path, "job.json"), holds_something = left_behind;
     for (size_t i = 0; i < recording->ranks.n; i++) {
         const struct rank *rank = &recording->ranks.at[i];
         bool dead = is_left_behind(rank);
         left_behind |= dead;
         holds_something |= (has_job || dead) && rank->is.parts != 0;
     }
-    if (holds_something && !replaces)
-        rc = dpro_error_set(
-            err, DPRO_EUSAGE, "%s holds %s; choose another folder, or --force to replace it", path,
-            has_job ? "a recording already" : "what a job that was cut short had recorded");
-    else if (has_job)
+    if (rc == 0 && holds_something && !replaces)
+        rc = dpro_error_set(err, DPRO_EUSAGE,
+                            "%s holds %s; choose another folder, or --force to replace it", path,
+                            has_job ? "a recording already" : "what an earlier job recorded");
+    else if (rc == 0 && has_job)
         rc = remove_job(path, err);
-    else if (left_behind)
+    else if (rc == 0 && left_behind)
         rc = remove_left_behind(path, recording, err);
     dpro_recording_destroy(recording);
     return rc;

@@ -95,7 +95,9 @@ class Environment(Profile):
 
     def test_what_was_there_stays_behind_ours(self):
         other = os.path.join(self.libraries, "libdpro_tracer.so")
-        env = self.environment(env={"PYTHONPATH": "/a:/b", "LD_PRELOAD": other, "NCCL_PROFILER_PLUGIN": "mine"})
+        sanitizer = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"  # which wants to come first
+        env = self.environment(env={"PYTHONPATH": "/a:/b", "LD_PRELOAD": other, "NCCL_PROFILER_PLUGIN": "mine",
+                                    "ASAN_OPTIONS": sanitizer})
         self.assertTrue(env["PYTHONPATH"].endswith("/site:/a:/b"))
         self.assertEqual(env["LD_PRELOAD"], os.path.join(self.home, "lib/dpro/libdpro_tracer.so") + ":" + other)
         self.assertEqual(env["NCCL_PROFILER_PLUGIN"], "mine")
@@ -373,9 +375,26 @@ class Folder(Profile):
         self.record(self.rank_json(pid=os.getpid(), **here))
         self.assert_code(self.profile("-q", "-o", self.trace, "--", "true"), DONE)  # it lives
         self.record(self.rank_json(pid=dead.pid, **here))
-        self.refuse("cut short", "--force")
+        self.refuse("an earlier job recorded", "--force")
         self.assert_code(self.profile("-q", "--force", "-o", self.trace, "--", "true"), DONE)
         self.assertEqual(os.listdir(self.trace), [])
+
+    def test_logs_of_processes_are_a_recording(self):
+        dead = subprocess.Popen(["true"])
+        dead.wait()
+        host = os.uname().nodename
+        self.write(f"trace/net-{host}-{os.getpid()}.log", "lives")
+        self.write(f"trace/net-elsewhere-{dead.pid}.log", "is another node's")
+        self.write("trace/net-notes.txt", "is no log")
+        self.assert_code(self.profile("-q", "-o", self.trace, "--", "true"), DONE)
+        self.write(f"trace/net-{host}-{dead.pid}.log", "ended")
+        self.write(f"trace/net-{host}-{dead.pid}.log.old", "ended")
+        self.refuse("an earlier job recorded", "--force")
+        self.assert_code(self.profile("-q", "--force", "-o", self.trace, "--", "true"), DONE)
+        self.assertEqual(len(os.listdir(self.trace)), 3)
+        self.write("trace/job.json", "{}")
+        self.assert_code(self.profile("-q", "--force", "-o", self.trace, "--", "true"), DONE)
+        self.assertEqual(os.listdir(self.trace), ["net-notes.txt"])
 
     def test_a_file_in_its_place_is_refused(self):
         self.write("trace", "")
@@ -442,6 +461,10 @@ class Summary(Profile):
         for rank in range(2):
             self.record(self.rank_json(rank, world_size=2, warnings=["no Kineto in this torch", f"own {rank}"]))
         self.assertIn(f"dpro: 4 warnings: see {self.trace}/host0/rank0/rank.json and the other ranks'\n", self.tell())
+
+    def test_the_transport_of_a_program_that_does_not_train_is_told(self):
+        self.write("trace/net-a-7.log", "x")
+        self.assertRegex(self.tell(), r"\Adpro: recorded the transport of 1 process; no step of training\n\Z")
 
     def test_the_last_attempt_counts(self):
         self.record(self.rank_json(complete=False, steps={"timing": [{}]}))

@@ -1,0 +1,140 @@
+"""dpro attach on real PyTorch processes: they record themselves when told, their traces replay, and what they learn is
+what they would have learnt."""
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+DPRO = os.path.join(os.environ.get("DPRO_BUILD", os.path.join(ROOT, "build")), "dpro")
+PYTHON = os.environ.get("DPRO_PYTHON", sys.executable)
+
+STEPS = 700
+TRAIN = f"""
+import hashlib, os, sys, time
+import torch, torch.distributed as dist
+def train(rank, world, pause):
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    digest = hashlib.sha256()
+    for step in range({STEPS}):
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 64)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        digest.update(repr(loss.item()).encode())
+        if rank == 0 and step == 0:
+            print("TRAINS", flush=True)
+        time.sleep(pause)
+    if rank == 0:
+        print("DIGEST", digest.hexdigest(), flush=True)
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    pause = float(sys.argv[1])
+    if "RANK" in os.environ:
+        train(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), pause)
+    else:
+        import torch.multiprocessing
+        torch.multiprocessing.spawn(train, args=(2, pause), nprocs=2)
+"""
+
+
+def has_torch():
+    return subprocess.run([PYTHON, "-c", "import torch"], stdin=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL).returncode == 0
+
+
+def dynolog_is_taken():
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
+        try:
+            one.bind("\0dynolog\0")
+        except OSError:
+            return True
+    return False
+
+
+@unittest.skipUnless(has_torch(), f"no torch for {PYTHON}")
+class Attach(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="dpro-live-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.script = os.path.join(self.folder, "train.py")
+        with open(self.script, "w", encoding="utf-8") as file:
+            file.write(TRAIN)
+        self.trace = os.path.join(self.folder, "trace")
+        self.env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "KINETO_IPC_SOCKET_DIR")}
+        self.env["OMP_NUM_THREADS"] = "1"
+
+    def start(self, *command, **env):
+        process = subprocess.Popen([PYTHON, *command], env={**self.env, **env}, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+        self.addCleanup(self.end, process)
+        return process
+
+    @staticmethod
+    def end(process):
+        process.kill()
+        process.communicate()
+
+    def digest(self, process):
+        out, err = process.communicate(timeout=180)
+        self.assertEqual(process.returncode, 0, err.decode()[-3000:])
+        return re.search(r"^DIGEST (\w+)$", out.decode(), re.M)[1]
+
+    def attach(self, *args, **env):
+        done = subprocess.run([DPRO, "attach", "-o", self.trace, *args], env={**self.env, **env},
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        return done.stderr.decode()
+
+    def replay(self):
+        done = subprocess.run([DPRO, "replay", self.trace, "--json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        return json.loads(done.stdout)
+
+    def check(self, facts):
+        self.assertEqual([rank["rank"] for rank in facts["ranks"]], [0, 1])
+        self.assertGreater(len(facts["measured"]["per_iteration_ms"]), 10)
+        self.assertLess(abs(facts["error_pct"]), 5)
+
+    @unittest.skipIf(dynolog_is_taken(), "a dynolog daemon runs here")
+    def test_a_job_of_torchrun_is_recorded_and_learns_the_same(self):
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", self.script]
+        process = self.start(*launch, "0.03", KINETO_USE_DAEMON="1")
+        self.assertEqual(process.stdout.readline(), b"TRAINS\n")
+        said = self.attach("--pid", str(process.pid))
+        self.assertIn("recorded 2 ranks\n", said)
+        self.assertEqual(sorted(os.listdir(os.path.join(self.trace, "host0"))), ["rank0", "rank1"])
+        self.check(self.replay())
+        self.assertEqual(self.digest(process), self.digest(self.start(*launch, "0")))
+
+    def test_ranks_that_a_script_starts_by_itself_are_recorded_over_a_socket_file(self):
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.free_port()), "KINETO_USE_DAEMON": "1",
+                   "KINETO_IPC_SOCKET_DIR": self.folder}
+        process = self.start(self.script, "0.03", **address)
+        self.assertEqual(process.stdout.readline(), b"TRAINS\n")
+        said = self.attach("--duration-ms=1500", KINETO_IPC_SOCKET_DIR=self.folder)
+        self.assertIn("numbered by process id", said)
+        self.assertIn("recorded 2 ranks\n", said)
+        self.check(self.replay())
+        self.digest(process)
+
+    @staticmethod
+    def free_port():
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            return one.getsockname()[1]
+
+
+if __name__ == "__main__":
+    unittest.main()

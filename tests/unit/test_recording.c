@@ -1,0 +1,135 @@
+/* test_recording.c: whatever a rank.json holds and wherever it is cut, the trace directory can be
+ * told of. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include <dpro/recording.h>
+
+static char folder[] = "/tmp/dpro-recording-XXXXXX";
+
+static const char whole[] =
+    "{\"schema\":\"dpro.rank/1\",\"rank\":7,\"world_size\":8,\"host_name\":\"a\\u0062\",\"pid\":1,"
+    "\"complete\":true,\"steps\":{\"before\":[1,2],\"timing\":[{\"step\":1},{\"step\":[2,3]}]},"
+    "\"windows\":[{\"files\":[]}],\"warnings\":[\"one\",2,\"three \\\"x\\\"\"]}";
+
+static const char *in_folder(const char *name)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+static void write_facts(const char *text, size_t len)
+{
+    FILE *file = fopen(in_folder("host0/rank3/rank.json"), "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, len, file), len);
+    assert_int_equal(fclose(file), 0);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) && mkdir(in_folder("host0"), 0777) == 0 &&
+                   mkdir(in_folder("host0/rank3"), 0777) == 0
+               ? 0
+               : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    unlink(in_folder("host0/rank3/rank.json"));
+    rmdir(in_folder("host0/rank3"));
+    rmdir(in_folder("host0"));
+    return rmdir(folder);
+}
+
+static void test_the_facts_of_a_rank_are_read(void **state)
+{
+    struct dpro_recording *recording;
+    (void)state;
+    write_facts(whole, sizeof whole - 1);
+    assert_int_equal(dpro_recording_read(folder, &recording, NULL), 0);
+    assert_int_equal(dpro_recording_n_ranks(recording), 1);
+    struct dpro_recording_rank rank = dpro_recording_rank(recording, 0);
+    assert_string_equal(rank.folder, "host0/rank3");
+    assert_int_equal(rank.rank, 7); /* not its folder's */
+    assert_int_equal(rank.world_size, 8);
+    assert_int_equal(rank.complete, 1);
+    assert_int_equal(rank.n_steps, 2);
+    assert_int_equal(rank.n_warnings, 2);
+    assert_string_equal(rank.warnings[1], "three \"x\"");
+    assert_null(rank.problem);
+    dpro_recording_destroy(recording);
+}
+
+static void test_of_a_repeated_key_the_last_counts(void **state)
+{
+    static const char twice[] = "{\"warnings\":[\"a\",\"b\"],\"warnings\":[\"c\"],"
+                                "\"steps\":{\"timing\":[1,2],\"timing\":[1]}}";
+    struct dpro_recording *recording;
+    (void)state;
+    write_facts(twice, sizeof twice - 1);
+    assert_int_equal(dpro_recording_read(folder, &recording, NULL), 0);
+    struct dpro_recording_rank rank = dpro_recording_rank(recording, 0);
+    assert_int_equal(rank.n_warnings, 1);
+    assert_string_equal(rank.warnings[0], "c");
+    assert_int_equal(rank.n_steps, 1);
+    dpro_recording_destroy(recording);
+}
+
+static void test_a_file_cut_anywhere_is_a_problem_of_its_rank(void **state)
+{
+    (void)state;
+    for (size_t cut = 0; cut < sizeof whole - 1; cut++) {
+        struct dpro_recording *recording;
+        write_facts(whole, cut);
+        assert_int_equal(dpro_recording_read(folder, &recording, NULL), 0);
+        assert_int_equal(dpro_recording_n_ranks(recording), 1);
+        assert_non_null(dpro_recording_rank(recording, 0).problem);
+        assert_int_equal(dpro_recording_rank(recording, 0).complete, 0);
+        dpro_recording_destroy(recording);
+    }
+}
+
+static void test_changed_bytes_do_no_harm(void **state)
+{
+    static const char others[] = "\"{}[],:\\0-e\n\x80";
+    char text[sizeof whole];
+    (void)state;
+    for (size_t at = 0; at < sizeof whole - 1; at++) {
+        for (size_t k = 0; k < sizeof others - 1; k++) {
+            struct dpro_recording *recording;
+            memcpy(text, whole, sizeof whole);
+            text[at] = others[k];
+            write_facts(text, sizeof whole - 1);
+            assert_int_equal(dpro_recording_read(folder, &recording, NULL), 0);
+            struct dpro_recording_rank rank = dpro_recording_rank(recording, 0);
+            assert_true(rank.rank >= 0 && rank.world_size >= 0 && rank.n_steps >= 0);
+            for (size_t i = 0; i < rank.n_warnings; i++)
+                assert_true(strlen(rank.warnings[i]) < sizeof whole);
+            dpro_recording_destroy(recording);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_facts_of_a_rank_are_read),
+        cmocka_unit_test(test_of_a_repeated_key_the_last_counts),
+        cmocka_unit_test(test_a_file_cut_anywhere_is_a_problem_of_its_rank),
+        cmocka_unit_test(test_changed_bytes_do_no_harm),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

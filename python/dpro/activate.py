@@ -10,6 +10,7 @@ import threading
 from . import settings
 
 OPTIMIZERS = "torch.optim.optimizer"
+COMPILER = "torch._dynamo"
 PRELOADED = "DPRO_PRELOADED"  # pid of the process that was executed again: it is not done twice
 
 _session = None
@@ -27,7 +28,7 @@ def start():
     if OPTIMIZERS in sys.modules:
         _attach(sys.modules[OPTIMIZERS])
     else:
-        sys.meta_path.insert(0, _Finder())
+        _when_loaded(OPTIMIZERS, _attach)
 
 
 def with_recorder(model, out, warmup, iterations):
@@ -48,18 +49,16 @@ def _attach(optimizers, wanted=None):
     """torch.optim is there: from now on its steps are seen."""
     global _session
     import atexit
-    from .report import say
     from .session import Session
     if _session is not None:
         return
-    _session = session = Session(wanted or settings.Settings())
-    register = getattr(optimizers, "register_optimizer_step_post_hook", None)
-    if register is None:
-        say("hooks", "this torch has no hooks around an optimizer's step (2.0 or later has): steps are only found with "
-                     "dpro.Recorder")
+    _session = Session(wanted or settings.Settings())
+    _session.attach(optimizers)
+    if COMPILER in sys.modules:
+        _session.keep_out_of(sys.modules[COMPILER])
     else:
-        register(session.optimizer_stepped)
-    os.register_at_fork(after_in_child=session.after_fork)
+        _when_loaded(COMPILER, _session.keep_out_of)
+    os.register_at_fork(after_in_child=_session.after_fork)
     atexit.register(_at_exit)
 
 
@@ -68,14 +67,19 @@ def _at_exit():
     _session.finish_files()
 
 
-class _Finder:
-    """Finds nothing; sees torch.optim.optimizer go by and has its loader tell when the module is complete."""
+def _when_loaded(name, then):
+    sys.meta_path.insert(0, _Finder(name, then))
 
-    def __init__(self):
+
+class _Finder:
+    """Finds nothing; sees one module go by and has its loader call then(module) when the module is complete."""
+
+    def __init__(self, name, then):
+        self._name, self._then = name, then
         self._inside = threading.local()
 
     def find_spec(self, name, path=None, target=None):
-        if name != OPTIMIZERS or getattr(self._inside, "now", False):
+        if name != self._name or getattr(self._inside, "now", False):
             return None
         self._inside.now = True
         try:
@@ -83,38 +87,33 @@ class _Finder:
                 find = getattr(finder, "find_spec", None)
                 spec = find(name, path, target) if find and finder is not self else None
                 if spec is not None:
-                    _tell_when_loaded(spec.loader, self)
+                    self._watch(spec.loader)
                     return spec
             return None
         finally:
             self._inside.now = False
 
+    def _watch(self, loader):
+        execute = getattr(loader, "exec_module", None)
 
-def _tell_when_loaded(loader, finder):
-    execute = getattr(loader, "exec_module", None)
-    if execute is None:
-        return
-
-    def exec_module(module):
-        try:
+        def exec_module(module):
             del loader.exec_module  # the class's own again
-        except AttributeError:
-            pass
-        execute(module)
-        if finder in sys.meta_path:
-            sys.meta_path.remove(finder)
-        try:
-            _attach(module)
-        except Exception as problem:
-            from .report import say
-            say("attach", "could not attach to torch.optim (%s: %s); nothing is recorded"
-                % (type(problem).__name__, problem))
+            execute(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            try:
+                self._then(module)
+            except Exception as problem:
+                self._failed("%s: %s" % (type(problem).__name__, problem))
 
-    try:
-        loader.exec_module = exec_module
-    except AttributeError:  # a loader without room: steps are then found with dpro.Recorder only
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:
+            self._failed("it is loaded by a %s" % type(loader).__name__)
+
+    def _failed(self, why):
         from .report import say
-        say("attach", "torch.optim is loaded in an unknown way; nothing is recorded without dpro.Recorder")
+        say(self._name, "could not attach to %s (%s); nothing is recorded without dpro.Recorder" % (self._name, why))
 
 
 def _preload():

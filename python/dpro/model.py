@@ -128,7 +128,7 @@ def _describe_ddp(ddp, inside):
     hook = data.get("comm_hook")
     cap = data.get("bucket_cap_bytes", getattr(ddp, "bucket_bytes_cap", 0))
     first = _first_bucket_bytes(ddp, cap)
-    settings = {"bucket_cap_mb": cap / (1 << 20), "first_bucket_mb": first / (1 << 20),
+    settings = {"bucket_cap_mb": round(cap / (1 << 20), 4), "first_bucket_mb": round(first / (1 << 20), 4),
                 "gradient_as_bucket_view": bool(getattr(ddp, "gradient_as_bucket_view", False)),
                 "static_graph": bool(getattr(ddp, "static_graph", False)),
                 "find_unused_parameters": bool(getattr(ddp, "find_unused_parameters", False)),

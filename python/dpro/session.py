@@ -31,7 +31,6 @@ def guarded(method):
                 raise
             self.fail(problem)
             return None
-    safely._torchdynamo_disable = True  # compiled code calls it as it is
     return safely
 
 
@@ -72,6 +71,8 @@ def _when_returned(frame, then):
 
 
 class Session:
+    _hook = _wrapped_in = None
+
     def __init__(self, settings):
         self.settings = settings
         self.off = False          # nothing more is recorded
@@ -105,11 +106,11 @@ class Session:
         if not self.off and not self._by_recorder:
             self._optimizer_stepped(optimizer)
 
-    optimizer_stepped._torchdynamo_disable = True
-
     @guarded
     def _optimizer_stepped(self, optimizer):
-        frame = sys._getframe(3)  # the wrapper that torch put around step
+        frame = sys._getframe(1)  # on to the wrapper that torch put around step
+        while frame.f_code.co_filename != self._wrapped_in:
+            frame = frame.f_back
         code, outer = frame.f_code, frame.f_back
         while outer is not None:  # an optimizer's step inside another one's is a part of it
             if outer.f_code is code:
@@ -133,6 +134,23 @@ class Session:
     @guarded
     def _step_returned(self, function):
         self._event(function, None)
+
+    def attach(self, optimizers):
+        """To the module torch.optim.optimizer."""
+        self._wrapped_in = optimizers.Optimizer.__init__.__code__.co_filename
+        register = getattr(optimizers, "register_optimizer_step_post_hook", None)
+        if register is None:
+            say("hooks", "this torch has no hooks around an optimizer's step (2.0 or later has): steps are only found "
+                         "with dpro.Recorder")
+        else:
+            self._hook = register(self.optimizer_stepped)
+
+    def keep_out_of(self, dynamo):
+        """Before anything is compiled: what we do is not to be compiled with it."""
+        self._step_returned = dynamo.disable(self._step_returned)
+        self._run_pending = dynamo.disable(self._run_pending)
+        if self._hook is not None:
+            self._hook.hooks_dict_ref()[self._hook.id] = dynamo.disable(self.optimizer_stepped)
 
     def configure(self, settings):
         """Before the first step: a Recorder's arguments in place of the environment's."""

@@ -1,0 +1,438 @@
+"""The job is sacred: whatever happens to it or to dpro, it computes, exits and is killed as without dpro, and what was
+written until then is readable."""
+import glob
+import gzip
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+import live
+
+SINGLE = """
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+"""
+DDP = """
+dist.init_process_group("gloo")
+model = DDP(net())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+"""
+
+
+class Case(live.Case):
+    def assert_readable(self):
+        """Everything under its final name is whole."""
+        n = 0
+        for path in glob.glob(os.path.join(self.trace, "**"), recursive=True):
+            if path.endswith((".json", ".json.gz")):
+                opener = gzip.open if path.endswith(".gz") else open
+                with opener(path, "rt", encoding="utf-8") as file:
+                    json.load(file)
+                n += 1
+        return n
+
+    def assert_untouched(self, run, body, world=1, **more):
+        """The job did what it does without dpro."""
+        without = self.ranks(body, world, dpro=False, **more)
+        self.assertEqual(run.codes, without.codes, run.err[-3000:])
+        self.assertEqual(run.digests, without.digests)
+
+
+class Endings(Case):
+    def test_a_job_that_ends_in_the_window_keeps_what_there_is(self):
+        body = SINGLE + "train(model, optimizer, 11)\nend()\n"
+        run = self.ranks(body, world=1, DPRO_ITERATIONS="6")
+        self.assert_untouched(run, body)
+        info = self.rank()
+        self.assertFalse(info["complete"])
+        self.assertIn("ended after step 11", info["ended_early"])
+        steps = [s["step"] for s in info["steps"]["timing"]]
+        self.assertEqual(steps, [11])
+        self.assertEqual(self.profiled_steps(), steps)  # not the one that was cut short
+        self.assertTrue(any("recorded step 11 of 1 rank" in line and "job ended" in line for line in run.said), run.said)
+
+    def test_a_job_that_ends_in_warm_up_says_so(self):
+        run = self.ranks(SINGLE + "train(model, optimizer, 2)\nend()\n", world=1, DPRO_WARMUP="10")
+        self.assert_ran(run)
+        self.assertEqual(len(run.said), 1)
+        self.assertIn("nothing recorded: the job ended after 2 steps", run.said[0])
+        self.assertFalse(os.path.exists(self.trace))
+
+    def test_a_job_that_ends_before_the_profile_keeps_its_step_times(self):
+        run = self.ranks(SINGLE + "train(model, optimizer, 6)\nend()\n", world=1)
+        self.assert_ran(run)
+        self.assertEqual(len(self.rank()["steps"]["before"]), 3)
+        self.assertIn("no step was recorded", run.said[-1])
+
+    def test_an_exception_in_a_step_is_the_jobs_own_and_what_there_is_is_kept(self):
+        body = SINGLE + """
+def each(i):
+    if i == 10:
+        raise ArithmeticError("the job's own")
+train(model, optimizer, 30, each=each)
+"""
+        run = self.ranks(body, world=1, DPRO_ITERATIONS="4")
+        self.assertEqual(run.codes, [1])
+        self.assertIn("ArithmeticError: the job's own", run.err)
+        self.assertNotIn("dpro/session.py", run.err)
+        self.assertEqual(self.profiled_steps(), [9, 10, 11])
+        self.assertFalse(self.rank()["complete"])
+
+    def test_leaving_without_cleaning_up_keeps_what_was_written(self):
+        for when, names in ((9, {"rank.json"}), (12, {"rank.json", "kineto.json"})):
+            with self.subTest(step=when):
+                shutil.rmtree(self.trace, ignore_errors=True)
+                body = SINGLE + "train(model, optimizer, 30, each=lambda i: i == %d and os._exit(3))\n" % (when - 1)
+                run = self.ranks(body, world=1)
+                self.assertEqual(run.codes, [3])
+                self.assertFalse(self.rank()["complete"])
+                self.assertEqual({n for n in os.listdir(self.rank_folder()) if not n.endswith(".part")} - {"net.log"}, names)
+                self.assert_readable()
+
+    def test_killed_at_any_moment_leaves_readable_files(self):
+        body = SINGLE + """
+print("READY", flush=True)
+train(model, optimizer, 100000, each=lambda i: i == 2 and print("STEP", flush=True))
+"""
+        for delay in (0.0, 0.02, 0.05, 0.1, 0.3):
+            shutil.rmtree(self.trace, ignore_errors=True)
+            process = subprocess.Popen([live.PYTHON, self.script(body)], env=self.environment(), cwd=self.folder,
+                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+            try:
+                while process.stdout.readline() not in (b"STEP\n", b""):
+                    pass
+                time.sleep(delay)
+                process.kill()
+                self.assertEqual(process.wait(), -signal.SIGKILL)
+                self.assert_readable()
+            finally:
+                process.stdout.close()
+                if process.poll() is None:
+                    process.kill()
+
+    def test_a_termination_signal_does_what_it_does(self):
+        body = SINGLE + "train(model, optimizer, 30, each=lambda i: i == 9 and os.kill(os.getpid(), signal.SIGTERM))\n"
+        run = self.ranks(body, world=1)
+        self.assertEqual(run.codes, [-signal.SIGTERM])
+        self.assert_readable()
+        body = SINGLE + """
+class Preempted(Exception): pass
+def handle(number, frame):
+    raise Preempted
+signal.signal(signal.SIGTERM, handle)
+try:
+    train(model, optimizer, 30, each=lambda i: i == 9 and os.kill(os.getpid(), signal.SIGTERM))
+except Preempted:
+    print("PREEMPTED"); sys.exit(9)
+"""
+        run = self.ranks(body, world=1, out=self.path("second"))
+        self.assertEqual((run.codes, run.out), ([9], "PREEMPTED\n"))
+
+    def test_an_exception_of_the_jobs_signal_handler_passes_through_ours(self):
+        body = SINGLE + """
+import threading
+class Preempted(Exception): pass
+def handle(number, frame):
+    names = []
+    while frame:
+        names.append(frame.f_code.co_filename); frame = frame.f_back
+    if any(name.endswith("dpro/session.py") for name in names):
+        raise Preempted
+signal.signal(signal.SIGALRM, handle)
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+try:
+    train(model, optimizer, 3000)
+    print("NEVER MET")
+except Preempted:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    print("PASSED")
+"""
+        run = self.ranks(body, world=1)
+        self.assert_ran(run)
+        self.assertIn("PASSED", run.out)
+
+    def test_an_elastic_restart_gets_a_folder_of_its_own(self):
+        path = self.script("""
+dist.init_process_group("gloo")
+model = DDP(net())
+first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+train(model, torch.optim.SGD(model.parameters(), lr=0.05), 30,
+      each=lambda i: first and RANK == 1 and i == 14 and os._exit(1))
+end()
+""")
+        run = self.command([live.PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1",
+                            "--monitor-interval=0.5", "--master-port", str(live.free_port()), path], **self.environment())
+        self.assertEqual(run.codes, [0], run.err[-3000:])
+        self.assertFalse(self.rank(1)["complete"])
+        again = os.path.join(self.trace, "attempt1")
+        for rank in range(2):
+            info = self.rank(rank, root=again)
+            self.assertEqual((info["complete"], info["attempt"]), (True, 1))
+        self.assertEqual(self.job(again)["attempt"], 1)
+        self.assert_readable()
+
+
+class Trouble(Case):
+    BODY = SINGLE + "train(model, optimizer, 30)\nend()\n"
+
+    def check(self, run, *words):
+        """One line tells what failed, and the job did not notice."""
+        self.assert_untouched(run, self.BODY)
+        failed = [line for line in run.said if "recording ends" in line]
+        self.assertEqual(len(failed), 1, run.err)
+        for word in words:
+            self.assertIn(word, failed[0])
+
+    def test_a_folder_that_cannot_be_made(self):
+        with open(self.path("file"), "w", encoding="utf-8"):
+            pass
+        self.check(self.ranks(self.BODY, world=1, out=self.path("file", "trace")), self.path("file"))
+
+    def test_a_folder_removed_midway(self):
+        body = SINGLE + """
+import shutil
+train(model, optimizer, 30, each=lambda i: i == 8 and os.environ.get("DPRO_OUT") and shutil.rmtree(os.environ["DPRO_OUT"]))
+end()
+"""
+        run = self.ranks(body, world=1)
+        self.assert_untouched(run, body)
+        self.assertEqual(len([line for line in run.said if "recording ends" in line]), 1, run.err)
+        self.assertFalse(os.path.exists(self.trace))
+
+    def test_a_limit_on_file_sizes(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+        self.check(self.ranks(self.BODY, world=1, preexec_fn=limit), "disk full")
+        self.assert_readable()
+        self.assertFalse(self.rank()["complete"])
+
+    def test_a_full_disk(self):
+        if os.geteuid() != 0:
+            self.skipTest("a small disk is mounted by root only")
+        os.mkdir(self.path("disk"))
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24k", "none", self.path("disk")],
+                          stderr=subprocess.DEVNULL).returncode:
+            self.skipTest("no file system can be mounted here")
+        self.addCleanup(subprocess.run, ["umount", "-l", self.path("disk")])
+        self.trace = self.path("disk", "trace")
+        self.check(self.ranks(self.BODY, world=1), self.trace)
+        self.assert_readable()
+
+    def test_a_failure_inside_dpro(self):
+        run = self.ranks("""
+if os.environ.get("DPRO"):
+    import dpro.activate
+    class Broken:
+        def __getattr__(self, name): raise AssertionError("made to fail")
+    dpro.activate._session._schedule = Broken()
+""" + self.BODY, world=1, PYTHONPATH=os.pathsep.join([live.SITE, os.path.join(live.ROOT, "python")]))
+        self.check(run, "AssertionError: made to fail")
+        self.assertFalse(os.path.exists(self.trace))
+
+    def test_a_closed_stderr(self):
+        body = self.BODY.replace("model = net()", "os.close(2)\nmodel = net()")
+        run = self.ranks(body, world=1)
+        self.assert_untouched(run, body)
+        self.assertTrue(self.rank()["complete"])
+
+    def test_a_torch_without_kineto_gives_step_times(self):
+        run = self.ranks("torch.autograd.kineto_available = lambda: False\n" + self.BODY, world=1)
+        self.assert_ran(run)
+        self.assertTrue(any("Kineto" in line and "missing" in line for line in run.said), run.said)
+        self.assertEqual(len(self.rank()["steps"]["before"]), 3)
+
+    def test_a_torch_without_hooks_says_so(self):
+        shim = self.path("shim")
+        os.mkdir(shim)
+        os.mkdir(os.path.join(shim, "torch"))
+        os.mkdir(os.path.join(shim, "torch", "optim"))
+        for name, text in (("torch/__init__.py", "from . import optim\n"), ("torch/optim/__init__.py", "from . import optimizer\n"),
+                           ("torch/optim/optimizer.py", "class Optimizer:\n    def __init__(self): pass\n")):
+            with open(os.path.join(shim, name), "w", encoding="utf-8") as file:
+                file.write(text)
+        run = self.command([live.PYTHON, "-c", "import torch.optim.optimizer; print('fine')"],
+                           **self.environment(PYTHONPATH=os.pathsep.join([live.SITE, shim])))
+        self.assert_ran(run)
+        self.assertEqual(run.out, "fine\n")
+        self.assertIn("2.0 or later", run.said[0])
+
+
+class Company(Case):
+    """The job does things of its own that dpro could meet."""
+
+    def test_a_job_that_profiles_itself_from_before_keeps_its_profile(self):
+        body = SINGLE + """
+from torch.profiler import profile, schedule, ProfilerActivity
+with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=2, warmup=2, active=3, repeat=3),
+             on_trace_ready=lambda p: print("TRACE", len(p.events()) > 10)) as p:
+    train(model, optimizer, 40, each=lambda i: p.step())
+end()
+"""
+        run = self.ranks(body, world=1)
+        self.assert_untouched(run, body)
+        self.assertEqual(run.out.count("TRACE True"), 3, run.out + run.err)
+        self.assertEqual(len([line for line in run.said if "torch.profiler itself" in line]), 1, run.said)
+
+    def test_a_job_that_begins_to_profile_in_our_window_gets_its_profile(self):
+        for when in (8, 9, 10, 13):  # prepared, in the timing window, in the structure window
+            with self.subTest(step=when):
+                out = self.path("trace%d" % when)
+                body = SINGLE + """
+from torch.profiler import profile, ProfilerActivity
+def each(i):
+    if i == %d:
+        with profile(activities=[ProfilerActivity.CPU]) as p:
+            model(torch.ones(1, 64))
+        print("TRACE", len(p.events()) > 3, any("linear" in e.name for e in p.events()))
+train(model, optimizer, 30, each=each)
+end()
+""" % (when - 1)
+                run = self.ranks(body, world=1, out=out)
+                self.assert_untouched(run, body)
+                self.assertIn("TRACE True True", run.out, run.err)
+                self.assertEqual(len([line for line in run.said if "torch.profiler itself" in line]), 1, run.said)
+
+    def test_a_profile_function_of_the_jobs_stays(self):
+        body = """
+import cProfile
+p = cProfile.Profile()
+p.enable()
+""" + SINGLE + "train(model, optimizer, 30)\np.disable()\nprint('CALLS', len(p.getstats()) > 50)\nend()\n"
+        run = self.ranks(body, world=1)
+        self.assert_untouched(run, body)
+        self.assertIn("CALLS True", run.out)
+        self.assertTrue(self.rank()["complete"])
+
+    def test_forked_and_spawned_data_loaders_are_not_recorded(self):
+        body = """
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 240
+    def __getitem__(self, i): return torch.full((64,), float(i))
+def main(method):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    loader = torch.utils.data.DataLoader(Data(), batch_size=8, num_workers=2, multiprocessing_context=method)
+    for x in loader:
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        see(loss, model)
+        optimizer.step()
+    end()
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+        for method in ("fork", "spawn"):
+            with self.subTest(method):
+                self.trace = self.path("trace-" + method)
+                run = self.ranks(body, world=1, arguments=[method])
+                self.assert_untouched(run, body, arguments=[method])
+                self.assertTrue(self.rank()["complete"])
+                self.assertEqual(glob.glob(os.path.join(self.trace, "*", "rank*")), [self.rank_folder()])
+                self.assertEqual(len([line for line in run.said if "recorded" in line]), 1, run.said)
+
+    def test_a_loader_forked_in_the_window_does_not_fill_the_profilers_buffers(self):
+        body = """
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+def each(i):
+    if i == 9 and os.environ.get("DPRO"):
+        print("PARENT", torch._C._autograd._profiler_enabled(), flush=True)
+        pid = os.fork()
+        if pid == 0:
+            seen = []
+            x = torch.ones(2)
+            start = open("/proc/self/statm").read().split()[1]
+            for _ in range(200000):
+                x + x
+            grown = (int(open("/proc/self/statm").read().split()[1]) - int(start)) * 4
+            print("CHILD", grown < 20000, grown, flush=True)
+            os._exit(0)
+        os.waitpid(pid, 0)
+train(model, optimizer, 30, each=each)
+end()
+"""
+        run = self.ranks(body, world=1)
+        self.assert_untouched(run, body)
+        self.assertIn("PARENT True", run.out)
+        self.assertIn("CHILD True", run.out)
+        self.assertTrue(self.rank()["complete"])
+
+    def test_workers_that_the_script_starts_itself_are_recorded(self):
+        body = """
+import torch.multiprocessing as mp
+def work(rank, port):
+    torch.manual_seed(7)
+    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:%s" % port, rank=rank, world_size=2)
+    model = DDP(net())
+    train(model, torch.optim.SGD(model.parameters(), lr=0.05), 30)
+    dist.destroy_process_group()
+    print("DIGEST", rank, digest.hexdigest(), flush=True)
+if __name__ == "__main__":
+    mp.start_processes(work, args=(sys.argv[2],), nprocs=2, start_method=sys.argv[1])
+"""
+        for method in ("spawn", "fork"):
+            with self.subTest(method):
+                self.trace = self.path("trace-" + method)
+                run = self.ranks(body, world=1, arguments=[method, str(live.free_port())])
+                self.assert_ran(run)
+                self.assertEqual(len(run.digests), 2)
+                for rank in range(2):
+                    self.assertTrue(self.rank(rank)["complete"])
+                self.assertEqual(self.job()["world_size"], 2)
+                self.assertEqual(len([line for line in run.said if "recorded" in line and "transport" not in line]), 1)
+
+    def test_training_in_a_thread_is_recorded(self):
+        body = SINGLE + """
+import threading
+thread = threading.Thread(target=train, args=(model, optimizer, 30))
+thread.start(); thread.join()
+end()
+"""
+        run = self.ranks(body, world=1)
+        self.assert_untouched(run, body)
+        self.assertEqual(self.profiled_steps(), [8, 9, 10])
+
+    def test_what_a_step_returns_and_raises_is_the_jobs(self):
+        body = SINGLE + """
+def closure():
+    optimizer.zero_grad()
+    loss = model(torch.ones(1, 64)).sum()
+    loss.backward()
+    return loss
+for i in range(30):
+    result = optimizer.step(closure)
+    assert isinstance(result, torch.Tensor)
+    try:
+        optimizer.step(lambda: 1 / 0)
+        assert False
+    except ZeroDivisionError:
+        pass
+end()
+"""
+        run = self.ranks(body, world=1)
+        self.assert_untouched(run, body)
+        self.assertEqual(self.profiled_steps(), [8, 9, 10])
+
+    def test_models_are_let_go_of(self):
+        body = SINGLE + """
+import weakref, gc
+train(model, optimizer, 30)
+kept = weakref.ref(model), weakref.ref(optimizer)
+del model, optimizer
+gc.collect()
+print("GONE", kept[0]() is None, kept[1]() is None)
+end()
+"""
+        run = self.ranks(body, world=1)
+        self.assert_ran(run)
+        self.assertIn("GONE True True", run.out)
+
+
+if __name__ == "__main__":
+    unittest.main()

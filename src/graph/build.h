@@ -88,7 +88,7 @@ struct local_tensor {
     uint32_t collective; /* index into the rank's collectives */
 };
 
-enum step_source { STEPS_NONE, STEPS_MARKED, STEPS_OPTIMIZER, STEPS_PERIOD };
+enum step_source { STEPS_NONE, STEPS_MARKED, STEPS_RECORDED, STEPS_OPTIMIZER, STEPS_PERIOD };
 
 struct rank_build {
     const struct trace_rank *trace;
@@ -108,6 +108,8 @@ struct rank_build {
     ARRAY(struct graph_device) devices;
     ARRAY(struct local_collective) collectives;
     ARRAY(struct local_tensor) tensors;
+    uint32_t n_bucket_conflicts; /* buckets of which the recorder and the profile say different things
+                                  */
     uint32_t boundary;          /* local op */
     uint32_t n_timed;           /* ops that have times; virtual ones come after them */
     uint32_t *match;            /* item of op o in step s at [s * n_timed + o], NO_ID: absent */

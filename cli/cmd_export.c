@@ -39,8 +39,7 @@ static int export_paths(const struct values *values, const struct opt_list *path
     struct dpro_trace_options options = {.rank_regex = values->rank_regex,
                                          .threads = values->threads,
                                          .without_profile = 1,
-                                         .sink =
-                                             progress_start(values->verbosity, values->quiet)};
+                                         .sink = progress_start(values->verbosity, values->quiet)};
     struct dpro_trace *trace = NULL;
     struct dpro_error err = {.code = 0};
     int code = CMD_DONE;

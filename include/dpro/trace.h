@@ -24,7 +24,7 @@ struct dpro_trace_options {
                                and preferred to the file's own metadata. NULL: metadata, else
                                rank<N>, rank_<N>, worker<N>, ..._<N>.json */
     int threads;            /* files read at once; 0: one a core */
-    int without_profile;    /* 1: transport logs alone are enough (there is nothing to replay then) */
+    int without_profile; /* 1: transport logs alone are enough (there is nothing to replay then) */
     struct dpro_sink sink;
 };
 
@@ -78,18 +78,19 @@ struct dpro_transport_info {
     uint64_t n_calls;
     uint64_t sent_bytes, received_bytes; /* over all connections */
     uint64_t paired_bytes;
-    uint64_t unpaired_bytes, n_gaps; /* within the record of one end, and seen by the other end only */
-    uint64_t edge_bytes;             /* seen by one end only where the other one did not record */
-    uint64_t n_messages;             /* gloo's */
-    uint64_t n_zmtp_frames;          /* ZeroMQ's */
-    uint64_t n_framing_breaks;       /* where a message did not end at the next one's start */
-    uint64_t n_collectives;          /* gloo's spans in the profiles of these processes */
-    uint64_t n_tied;                 /* of them: those whose messages were found */
-    uint64_t n_checked;              /* of the tied ones: all-reduces and all-gathers of known size */
+    uint64_t unpaired_bytes,
+        n_gaps;                /* within the record of one end, and seen by the other end only */
+    uint64_t edge_bytes;       /* seen by one end only where the other one did not record */
+    uint64_t n_messages;       /* gloo's */
+    uint64_t n_zmtp_frames;    /* ZeroMQ's */
+    uint64_t n_framing_breaks; /* where a message did not end at the next one's start */
+    uint64_t n_collectives;    /* gloo's spans in the profiles of these processes */
+    uint64_t n_tied;           /* of them: those whose messages were found */
+    uint64_t n_checked;        /* of the tied ones: all-reduces and all-gathers of known size */
     uint64_t n_exact; /* of these: whose bytes, over all ranks, are to the byte what their size asks
                          for */
-    uint64_t n_in_buckets; /* collectives known to carry a certain bucket or unit of a sharded model,
-                              so certain parameters */
+    uint64_t n_in_buckets; /* collectives known to carry a certain bucket or unit of a sharded
+                              model, so certain parameters */
     uint64_t n_lost;       /* records that the tracer could not keep */
 };
 DPRO_API struct dpro_transport_info dpro_trace_transport(const struct dpro_trace *trace);
@@ -97,15 +98,15 @@ DPRO_API struct dpro_transport_info dpro_trace_transport(const struct dpro_trace
 /* One rank's part in one gloo collective, as its messages tell. */
 struct dpro_transport_collective {
     int rank;
-    const char *kind;    /* "all_reduce", ...; static; NULL: unknown */
-    uint32_t tag;        /* the collective's number in its process group */
-    int64_t start_ns;    /* its first byte was sent, in the rank's clock; INT64_MAX: none was */
+    const char *kind; /* "all_reduce", ...; static; NULL: unknown */
+    uint32_t tag;     /* the collective's number in its process group */
+    int64_t start_ns; /* its first byte was sent, in the rank's clock; INT64_MAX: none was */
     uint64_t sent_bytes, received_bytes; /* payload */
     uint64_t size_bytes;                 /* of the tensor; 0: unknown */
     int exact;                           /* as n_exact */
     int tied;                            /* its span is in the profile */
-    int bucket;                          /* which bucket of its model, or sharded unit; -1: unknown */
-    uint32_t n_parameters;               /* in that bucket */
+    int bucket;            /* which bucket of its model, or sharded unit; -1: unknown */
+    uint32_t n_parameters; /* in that bucket */
 };
 DPRO_API size_t dpro_trace_n_transport_collectives(const struct dpro_trace *trace);
 DPRO_API struct dpro_transport_collective

@@ -42,8 +42,8 @@ static inline uint64_t bytes_offset(const struct bytes *bytes)
     return bytes->buffer_offset + (uint64_t)(bytes->p - bytes->buffer);
 }
 
-/* Takes a line without its end ("\n" or "\r\n"); the last one may have none. Borrowed until the next
- * call. One longer than max comes in parts. False at the end. */
+/* Takes a line without its end ("\n" or "\r\n"); the last one may have none. Borrowed until the
+ * next call. One longer than max comes in parts. False at the end. */
 bool bytes_line(struct bytes *bytes, const char **line, size_t *len);
 
 #endif

@@ -157,7 +157,8 @@ static int open_one(struct cutter *cutter, uint32_t index, int64_t *floor)
     return 0;
 }
 
-/* What a collective's own thread does within it, copying and dividing, is part of the collective. */
+/* What a collective's own thread does within it, copying and dividing, is part of the collective.
+ */
 static bool in_collective(const struct rank_build *rank, const struct trace_span *span)
 {
     for (uint32_t up = span->parent; up != NO_ID; up = rank->trace->spans[up].parent) {
@@ -207,8 +208,8 @@ static int start_lane(struct cutter *cutter, uint8_t kind, uint32_t track)
     return 0;
 }
 
-/* What a CPU track is for: a thread that only polls (event queries of a watchdog) takes no part; one
- * that runs collectives may do other work between them, such as what a DDP hook asked for. */
+/* What a CPU track is for: a thread that only polls (event queries of a watchdog) takes no part;
+ * one that runs collectives may do other work between them, such as what a DDP hook asked for. */
 enum track_use { TRACK_IDLE = 0, TRACK_OPS = 1, TRACK_COMM = 2 };
 
 static int cut_cpu_track(struct cutter *cutter, uint32_t track_index, unsigned use)
@@ -244,8 +245,8 @@ static unsigned use_of(const struct cutter *cutter, uint32_t track_index)
         else if (span->kind == SPAN_CPU_OP)
             use |= in_collective(rank, span) ? TRACK_IDLE : TRACK_OPS;
         else if (span->kind == SPAN_RUNTIME && span->correlation &&
-                 map_get(&cutter->device_of,
-                         build_correlation_key(span->correlation, span->window), NULL))
+                 map_get(&cutter->device_of, build_correlation_key(span->correlation, span->window),
+                         NULL))
             use |= TRACK_OPS;
     }
     return use;

@@ -271,10 +271,11 @@ static int add_boundary(struct rank_build *rank)
 
 /* ---- collectives that a CPU thread runs ---- */
 
-/* Whether a call may have asked for a collective. The calls of sharded training list the whole tensor
- * first where the collective has one rank's part, or the other way round, and gloo does a
+/* Whether a call may have asked for a collective. The calls of sharded training list the whole
+ * tensor first where the collective has one rank's part, or the other way round, and gloo does a
  * reduce-scatter as an all-reduce. */
-static bool may_have_asked(const struct local_collective *asked, const struct local_collective *coll)
+static bool may_have_asked(const struct local_collective *asked,
+                           const struct local_collective *coll)
 {
     bool scatters = asked->kind && strcmp(asked->kind, "reduce_scatter") == 0;
     bool gathers = asked->kind && strcmp(asked->kind, "all_gather") == 0;

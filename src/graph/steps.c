@@ -1,7 +1,8 @@
 /* graph/steps.c: where iterations begin and end.
  *
  * PyTorch's own marks (ProfilerStep#N) are best; else what dpro's recorder timed; else the
- * optimizer's zero_grad or step, once an iteration; else the period of the main thread's sequence of outermost ops. */
+ * optimizer's zero_grad or step, once an iteration; else the period of the main thread's sequence
+ * of outermost ops. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -175,7 +175,7 @@ struct maker {
     copy_array in, out;
     size_t next_in, next_out;
     uint32_t *before;
-    struct updates updates[2];  /* on the CPU, on the device */
+    struct updates updates[2]; /* on the CPU, on the device */
     struct recorded_walk walk; /* recording NULL: there is none */
 };
 
@@ -224,9 +224,8 @@ static int add_tensor(struct rank_build *rank, const struct planned *planned)
 {
     const struct local_collective *coll = &rank->collectives.at[planned->collective];
     uint32_t from = planned->from, to = planned->to;
-    struct local_tensor tensor = {.name = planned->name,
-                                  .size_bytes = planned->bytes,
-                                  .collective = planned->collective};
+    struct local_tensor tensor = {
+        .name = planned->name, .size_bytes = planned->bytes, .collective = planned->collective};
     tensor.in = virtual_op(rank, DPRO_OP_IN, planned->bytes);
     tensor.out = virtual_op(rank, DPRO_OP_OUT, planned->bytes);
     if (tensor.in == NO_ID || tensor.out == NO_ID || array_push(&rank->tensors, tensor) < 0)

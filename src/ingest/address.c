@@ -50,9 +50,10 @@ bool net_address_parse(const char *text, size_t len, struct net_address *address
         colon--;
     if (colon == text)
         return false;
-    const char *zone = memchr(text, '%', (size_t)(colon - 1 - text)), *stop = zone ? zone : colon - 1;
-    if (zone && !parse_number(zone + 1, (size_t)(colon - 1 - zone - 1), 16, UINT64_MAX,
-                              &address->zone))
+    const char *zone = memchr(text, '%', (size_t)(colon - 1 - text)),
+               *stop = zone ? zone : colon - 1;
+    if (zone &&
+        !parse_number(zone + 1, (size_t)(colon - 1 - zone - 1), 16, UINT64_MAX, &address->zone))
         return false;
     if (stop - text == 4 && memcmp(text, "unix", 4) == 0) {
         address->family = AF_UNIX;
@@ -123,8 +124,8 @@ enum net_call net_call_find(const char *name, size_t len)
 
 const char *gloo_collective_name(uint8_t prefix)
 {
-    static const char *const names[] = {NULL,         "gather",  "all_gather", "reduce",
-                                        "all_reduce", "scatter", "broadcast",  "barrier",
-                                        "all_to_all"};
+    static const char *const names[] = {NULL,        "gather",     "all_gather",
+                                        "reduce",    "all_reduce", "scatter",
+                                        "broadcast", "barrier",    "all_to_all"};
     return prefix < sizeof names / sizeof *names ? names[prefix] : NULL;
 }

@@ -50,6 +50,19 @@ void sources_drop_copies(struct loader *loader)
     }
 }
 
+void sources_drop_exports(struct loader *loader)
+{
+    for (size_t i = 0; i < loader->list.n; i++) {
+        struct source *csv = &loader->list.at[i];
+        for (size_t k = 0; k < loader->list.n && csv->kind == DPRO_FILE_TRANSPORT_CSV; k++) {
+            const struct source *log = &loader->list.at[k];
+            if (log->kind == DPRO_FILE_TRANSPORT && source_usable(log) && log->rank == csv->rank &&
+                log->attempt == csv->attempt)
+                pass_over(loader, csv, "the log itself is here");
+        }
+    }
+}
+
 /* How many ranks an attempt has a profile of (a log of, where that is enough), and how many it
  * should have; 0: not known. */
 static int count_ranks(const struct loader *loader, int attempt, int *world_size)
@@ -103,11 +116,12 @@ void sources_choose_attempt(struct loader *loader)
     }
     if (n_attempts < 2)
         return;
-    trace_warn(trace, &loader->options->sink,
-               "the job was started %d times: attempt %d, the newest with %s, is used and %s passed "
-               "over; name the folder of another attempt to see that one",
-               n_attempts, best, whole ? "all ranks" : "most ranks",
-               n_attempts == 2 ? "the other one is" : "the others are");
+    trace_warn(
+        trace, &loader->options->sink,
+        "the job was started %d times: attempt %d, the newest with %s, is used and %s passed "
+        "over; name the folder of another attempt to see that one",
+        n_attempts, best, whole ? "all ranks" : "most ranks",
+        n_attempts == 2 ? "the other one is" : "the others are");
     for (size_t i = 0; i < loader->list.n; i++)
         if (loader->list.at[i].attempt != best && loader->list.at[i].kind != DPRO_FILE_OTHER)
             pass_over(loader, &loader->list.at[i], "of another attempt");

@@ -1,5 +1,5 @@
-/* ingest/gloo.c: gloo's messages in the byte streams, the collectives they belong to, and which span
- * and bucket each of those is.
+/* ingest/gloo.c: gloo's messages in the byte streams, the collectives they belong to, and which
+ * span and bucket each of those is.
  *
  * A gloo context (one a process group) has one connection to each peer and numbers its collectives:
  * (context, kind, number) is one collective on all its ranks. The thread that runs it sends first,
@@ -58,7 +58,8 @@ static void time_messages(struct net_transport *t)
             if (__builtin_add_overflow(message->offset, message->size_bytes - 1, &last) ||
                 last >= next)
                 last = next - 1;
-            while (i < end && t->transfers.at[i].offset + t->transfers.at[i].bytes <= message->offset)
+            while (i < end &&
+                   t->transfers.at[i].offset + t->transfers.at[i].bytes <= message->offset)
                 i++;
             if (i < end && t->transfers.at[i].offset <= message->offset) {
                 message->start_ns = t->transfers.at[i].start_ns;
@@ -97,7 +98,7 @@ static int count_breaks(const struct net_transport *t, net_range_array *ranges, 
 
 /* A context (one a process group) has one connection to each peer and numbers its collectives.
  * Connections on which the same collective runs at the same time are of one context. */
-struct part_of { /* a collective's messages on one connection */
+struct part_of {  /* a collective's messages on one connection */
     uint64_t key; /* prefix << 32 | tag */
     int64_t first_ns, last_ns;
     uint32_t connection;
@@ -174,7 +175,8 @@ static int collect_parts(const struct net_transport *t, uint32_t connection, par
         int64_t end = message->end_ns > message->start_ns ? message->end_ns : message->start_ns;
         if (map_get(&open, key + 1, &at)) {
             struct part_of *part = &parts->at[at - 1];
-            part->first_ns = message->start_ns < part->first_ns ? message->start_ns : part->first_ns;
+            part->first_ns =
+                message->start_ns < part->first_ns ? message->start_ns : part->first_ns;
             part->last_ns = end > part->last_ns ? end : part->last_ns;
             continue;
         }
@@ -254,10 +256,10 @@ static int find_collectives(struct net_transport *t)
                                            .span = NO_ID,
                                            .bucket = NO_ID,
                                            .joint = NO_ID};
-            status = array_push(&t->collectives, fresh) < 0 ||
-                             map_set(&seen, key, t->collectives.n) < 0
-                         ? -1
-                         : 0;
+            status =
+                array_push(&t->collectives, fresh) < 0 || map_set(&seen, key, t->collectives.n) < 0
+                    ? -1
+                    : 0;
         }
     }
     map_fini(&seen);
@@ -300,9 +302,10 @@ static uint64_t span_bytes(const struct dpro_trace *trace, const struct trace_ra
 {
     uint32_t detail = rank->spans[span].detail;
     *numel = detail == NO_ID ? 0 : rank->details[detail].numel;
-    uint64_t item = detail == NO_ID ? 0
-                                    : kineto_dtype_bytes(strtab_get(
-                                          &trace->names, rank->details[detail].dtype));
+    uint64_t item =
+        detail == NO_ID
+            ? 0
+            : kineto_dtype_bytes(strtab_get(&trace->names, rank->details[detail].dtype));
     uint64_t bytes;
     return __builtin_mul_overflow(*numel, item, &bytes) ? 0 : bytes;
 }
@@ -347,8 +350,7 @@ static int tie_rank(struct dpro_trace *trace, struct net_transport *t)
         uint64_t numel;
         order[i]->size_bytes = span_bytes(trace, rank, order[i]->span, &numel);
         const char *kind = gloo_collective_name(order[i]->prefix);
-        if (rank->recording && order[i]->bucket == NO_ID && kind &&
-            strcmp(kind, "all_reduce") == 0)
+        if (rank->recording && order[i]->bucket == NO_ID && kind && strcmp(kind, "all_reduce") == 0)
             order[i]->bucket = recorded_walk_next(&walk, numel, order[i]->size_bytes);
         info->n_in_buckets += order[i]->bucket != NO_ID;
     }
@@ -411,8 +413,8 @@ struct joint {
 };
 
 /* What the ranks of a collective of n send together, on gloo's rings: of an all-reduce every byte 2
- * (n - 1) times, of an all-gather every rank's part to all others. Known to the byte, also where the
- * parts are not equal. 0: not known of this kind. */
+ * (n - 1) times, of an all-gather every rank's part to all others. Known to the byte, also where
+ * the parts are not equal. 0: not known of this kind. */
 static uint64_t bytes_of(uint8_t prefix, uint64_t size_bytes, uint64_t n)
 {
     const char *kind = gloo_collective_name(prefix);
@@ -437,8 +439,8 @@ static int join_collectives(struct dpro_trace *trace)
             uint32_t context = first[t] + collective->context;
             while (numbers[context] != context)
                 context = numbers[context];
-            uint64_t key = collective_key(context, (uint64_t)collective->prefix << 32 |
-                                                       collective->tag),
+            uint64_t key = collective_key(context,
+                                          (uint64_t)collective->prefix << 32 | collective->tag),
                      index;
             if (!map_get(&seen, key, &index)) {
                 struct joint fresh = {.size_bytes = collective->size_bytes, .equal = true};
@@ -463,8 +465,8 @@ static int join_collectives(struct dpro_trace *trace)
                 bytes_of(collective->prefix, collective->size_bytes, joint->n_ranks);
             if (collective->span == NO_ID || expected == 0)
                 continue;
-            collective->exact = joint->equal && joint->sent_bytes == expected &&
-                                joint->received_bytes == expected;
+            collective->exact =
+                joint->equal && joint->sent_bytes == expected && joint->received_bytes == expected;
             trace->transport_info.n_checked++;
             trace->transport_info.n_exact += collective->exact;
         }

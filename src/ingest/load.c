@@ -160,8 +160,7 @@ static void warn_damage(struct loader *loader, const struct source *source)
                "record the file again",
                source->path, source->fail != JSON_OK ? source->fail_offset : source->json_bytes,
                reason, count(n, source->part.n_events), one ? reader->one : reader->many,
-               one ? "is" : "are",
-               lost);
+               one ? "is" : "are", lost);
 }
 
 static void warn_losses(struct loader *loader, const struct source *source)
@@ -321,7 +320,8 @@ static int find_ranks(struct loader *loader, struct dpro_error *err)
     size_t n_kineto = 0;
     int rc = 0;
     for (size_t i = 0; i < loader->list.n; i++)
-        n_kineto += loader->list.at[i].kind == DPRO_FILE_KINETO && source_usable(&loader->list.at[i]);
+        n_kineto +=
+            loader->list.at[i].kind == DPRO_FILE_KINETO && source_usable(&loader->list.at[i]);
     for (size_t i = 0; i < loader->list.n && rc == 0; i++) {
         struct source *source = &loader->list.at[i];
         if (!source_usable(source))
@@ -695,8 +695,8 @@ static int check_any(const struct loader *loader, const char *first_path, struct
             log = source;
         }
         n_et += source->kind == DPRO_FILE_EXECUTION_TRACE;
-        if (!trace_file && (source->kind == DPRO_FILE_KINETO ||
-                            source->kind == DPRO_FILE_EXECUTION_TRACE))
+        if (!trace_file &&
+            (source->kind == DPRO_FILE_KINETO || source->kind == DPRO_FILE_EXECUTION_TRACE))
             trace_file = source;
     }
     if (n_et == 0 && log)
@@ -733,6 +733,7 @@ static int load(struct loader *loader, const char *const *paths, size_t n_paths,
     if ((rc = check_sources(loader, err)) < 0 || (rc = check_any(loader, paths[0], err)) < 0 ||
         (rc = find_ranks(loader, err)) < 0)
         return rc;
+    sources_drop_exports(loader);
     sources_choose_attempt(loader);
     if ((rc = check_one_job(loader, err)) < 0 || (rc = list_files(loader, err)) < 0 ||
         (rc = merge_names(loader, err)) < 0 || (rc = build_ranks(loader, err)) < 0 ||

@@ -14,7 +14,7 @@ struct source {
     char *path;
     bool named; /* by the caller, not found in a folder */
     enum dpro_file_kind kind;
-    int rank; /* -1: none */
+    int rank;    /* -1: none */
     int attempt; /* of attempt<K>/ above it, 0 without one */
     struct trace_part part;
     uint32_t *names; /* string id of the part -> of the trace */
@@ -52,9 +52,10 @@ void sources_fini(struct source_list *list);
 int path_rank(const char *path);
 
 /* directory.c: what is peculiar to trace directories of dpro's own. Of a profile and its compressed
- * copy beside it one is taken; of several attempts of a job the newest that has all ranks; and what
- * the recorder and the tracer say was left out is passed on. */
+ * copy beside it one is taken; of a log and its CSV the log; of several attempts of a job the
+ * newest that has all ranks; and what the recorder and the tracer say was left out is passed on. */
 void sources_drop_copies(struct loader *loader);
+void sources_drop_exports(struct loader *loader);
 void sources_choose_attempt(struct loader *loader);
 void sources_warn_recorded(struct loader *loader);
 int sum_unprofiled(struct dpro_trace *trace, struct dpro_error *err);

@@ -39,10 +39,8 @@ static uint32_t connection_of(struct log_reader *r, uint32_t number)
     if (number == r->last_number && r->net->connections.n > 0)
         return r->last_index;
     if (!map_get(&r->connections, (uint64_t)number + 1, &index)) {
-        struct net_connection fresh = {.number = number,
-                                       .peer = NO_ID,
-                                       .peer_connection = NO_ID,
-                                       .context = NO_ID};
+        struct net_connection fresh = {
+            .number = number, .peer = NO_ID, .peer_connection = NO_ID, .context = NO_ID};
         index = r->net->connections.n;
         if (index >= NO_ID / 2 - 1 || array_push(&r->net->connections, fresh) < 0 ||
             map_set(&r->connections, (uint64_t)number + 1, index) < 0) {
@@ -188,10 +186,9 @@ static bool read_event(struct log_reader *r, const struct record_nccl_event *e)
         r->no_memory = true;
         return true;
     }
-    uint32_t flags = (e->flags & NCCL_SEND ? NCCL_OP_SENDS : 0) |
-                     (e->flags & NCCL_RECV ? NCCL_OP_RECEIVES : 0) |
-                     (e->flags & NCCL_FOREIGN ? NCCL_OP_FOREIGN : 0) |
-                     (e->flags & NCCL_OPEN ? NCCL_OP_OPEN : 0);
+    uint32_t flags =
+        (e->flags & NCCL_SEND ? NCCL_OP_SENDS : 0) | (e->flags & NCCL_RECV ? NCCL_OP_RECEIVES : 0) |
+        (e->flags & NCCL_FOREIGN ? NCCL_OP_FOREIGN : 0) | (e->flags & NCCL_OPEN ? NCCL_OP_OPEN : 0);
     switch (e->type) {
     case NCCL_COLL: {
         struct nccl_operation op = {.event = e->event,

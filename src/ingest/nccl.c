@@ -42,8 +42,7 @@ int nccl_log_join(struct nccl_log *log)
     }
     for (size_t i = 0; i < log->proxy_ops.n && status == 0; i++) {
         struct nccl_proxy_op *op = &log->proxy_ops.at[i];
-        op->operation =
-            op->flags & NCCL_OP_FOREIGN ? NO_ID : look_up(&operations, op->parent);
+        op->operation = op->flags & NCCL_OP_FOREIGN ? NO_ID : look_up(&operations, op->parent);
         if (op->event)
             status = map_set(&proxy_ops, op->event, i);
     }

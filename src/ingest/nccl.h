@@ -26,8 +26,8 @@ struct nccl_operation { /* a collective, or one send or recv */
     int64_t start_ns, stop_ns; /* of its enqueueing; stop 0: not seen */
     uint64_t sequence;         /* collectives: in the communicator, per function */
     uint64_t count, size_bytes;
-    uint32_t comm;   /* index; NO_ID: unknown */
-    uint32_t thread; /* that called */
+    uint32_t comm;                                /* index; NO_ID: unknown */
+    uint32_t thread;                              /* that called */
     uint32_t func, datatype, algorithm, protocol; /* string ids */
     int32_t peer; /* point-to-point: the peer; else the root, or -1 */
     uint32_t n_channels;

@@ -88,8 +88,8 @@ static size_t split(const char *line, size_t len, struct field fields[MAX_FIELDS
     return n;
 }
 
-/* The header of other captures: "# op,local>peer,stream_offset,bytes,t0_ns,t1_ns(CLOCK_REALTIME),tid
- * | ...". */
+/* The header of other captures: "#
+ * op,local>peer,stream_offset,bytes,t0_ns,t1_ns(CLOCK_REALTIME),tid | ...". */
 static bool read_other_header(struct csv *csv, const char *line, size_t len)
 {
     static const char start[] = "# op,local>peer,stream_offset,bytes,t0_ns,t1_ns";
@@ -157,8 +157,11 @@ static uint32_t find_connection(struct csv *csv, struct field conn, struct field
         csv->last = id;
         return id - 1;
     }
-    struct net_connection fresh = {
-        .peer = NO_ID, .peer_connection = NO_ID, .context = NO_ID, .number = csv->ends.n - 1, .whole = true};
+    struct net_connection fresh = {.peer = NO_ID,
+                                   .peer_connection = NO_ID,
+                                   .context = NO_ID,
+                                   .number = csv->ends.n - 1,
+                                   .whole = true};
     uint64_t value;
     if (number(conn, UINT32_MAX, &value))
         fresh.number = (uint32_t)value;
@@ -201,7 +204,8 @@ static bool read_line(struct csv *csv, const char *line, size_t len)
         const char *arrow = memchr(at[COLUMN_ENDS].text, '>', at[COLUMN_ENDS].len);
         if (!arrow)
             return false;
-        at[COLUMN_LOCAL] = (struct field){at[COLUMN_ENDS].text, (size_t)(arrow - at[COLUMN_ENDS].text)};
+        at[COLUMN_LOCAL] =
+            (struct field){at[COLUMN_ENDS].text, (size_t)(arrow - at[COLUMN_ENDS].text)};
         at[COLUMN_REMOTE] =
             (struct field){arrow + 1, at[COLUMN_ENDS].len - at[COLUMN_LOCAL].len - 1};
     }

@@ -39,12 +39,12 @@ struct part_label {
 
 /* What had to be left out, for one warning line. */
 struct part_losses {
-    uint64_t n_no_time;  /* no or no valid ts */
-    uint64_t n_no_dur;   /* no or no valid dur */
-    uint64_t n_negative; /* dur < 0 */
-    uint64_t n_overflow; /* beyond TRACE_TIME_MAX */
-    uint64_t n_unpaired; /* B without E or E without B */
-    uint64_t n_broken;   /* elements that are no events */
+    uint64_t n_no_time;        /* no or no valid ts */
+    uint64_t n_no_dur;         /* no or no valid dur */
+    uint64_t n_negative;       /* dur < 0 */
+    uint64_t n_overflow;       /* beyond TRACE_TIME_MAX */
+    uint64_t n_unpaired;       /* B without E or E without B */
+    uint64_t n_broken;         /* elements that are no events */
     uint64_t n_broken_records; /* of a log: records or lines that make no sense */
 };
 

@@ -34,8 +34,7 @@ static int attempt_of(const char *path, int otherwise)
 static int add_source(struct source_list *list, const char *path, bool named, int attempt,
                       struct dpro_error *err)
 {
-    struct source fresh = {
-        .path = strdup(path), .named = named, .rank = -1, .attempt = attempt};
+    struct source fresh = {.path = strdup(path), .named = named, .rank = -1, .attempt = attempt};
     if (!fresh.path)
         return dpro_error_nomem(err);
     struct stat st;

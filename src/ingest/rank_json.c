@@ -398,14 +398,16 @@ uint32_t recorded_walk_next(struct recorded_walk *walk, uint64_t numel, uint64_t
     if (walk->model < recording->models.n) {
         const struct recorded_model *model = &recording->models.at[walk->model];
         uint32_t bucket = model->first_bucket + walk->next;
-        if (walk->next < model->n_buckets && fits(&recording->buckets.at[bucket], numel, size_bytes)) {
+        if (walk->next < model->n_buckets &&
+            fits(&recording->buckets.at[bucket], numel, size_bytes)) {
             walk->next++;
             return bucket;
         }
     }
     /* another backward pass, of this model or of another one, begins with the first bucket */
     for (size_t m = 0; m < recording->models.n; m++) {
-        const struct recorded_model *model = &recording->models.at[(walk->model + m) % recording->models.n];
+        const struct recorded_model *model =
+            &recording->models.at[(walk->model + m) % recording->models.n];
         if (model->n_buckets > 0 &&
             fits(&recording->buckets.at[model->first_bucket], numel, size_bytes)) {
             walk->model = (uint32_t)((walk->model + m) % recording->models.n);

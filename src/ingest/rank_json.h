@@ -1,5 +1,6 @@
-/* ingest/rank_json.h: what dpro's own recorder wrote of a rank (rank.json) or of the job (job.json):
- * models with their parameters and buckets by name, and steps timed with and without a profiler. */
+/* ingest/rank_json.h: what dpro's own recorder wrote of a rank (rank.json) or of the job
+ * (job.json): models with their parameters and buckets by name, and steps timed with and without a
+ * profiler. */
 #ifndef INGEST_RANK_JSON_H
 #define INGEST_RANK_JSON_H
 
@@ -15,8 +16,8 @@ struct recorded_parameter {
 
 /* DDP's bucket or FSDP's unit: what one collective carries. */
 struct recorded_bucket {
-    uint32_t model; /* index */
-    uint32_t name;  /* string id; 0: none (buckets) */
+    uint32_t model;    /* index */
+    uint32_t name;     /* string id; 0: none (buckets) */
     uint32_t first, n; /* into members: indices of parameters */
     uint64_t numel, size_bytes;
 };

@@ -25,8 +25,9 @@ int runs_list(const struct dpro_trace *trace, const struct trace_rank *rank, con
         if (span->kind != SPAN_ANNOTATION ||
             strncmp(strtab_get(&trace->names, span->name), prefix, strlen(prefix)) != 0)
             continue;
-        struct run run = {span->start_ns, span->start_ns + span->dur_ns,
-                          rank->tracks[span->track].id, i, NO_ID, false};
+        struct run run = {
+            span->start_ns, span->start_ns + span->dur_ns, rank->tracks[span->track].id, i, NO_ID,
+            false};
         if (array_push(runs, run) < 0)
             return -1;
     }
@@ -41,8 +42,7 @@ struct run *runs_at(const run_array *runs, int64_t thread, int64_t time_ns)
     while (low < high) { /* first one that starts later */
         size_t mid = (low + high) / 2;
         const struct run *run = &runs->at[mid];
-        if (run->thread < thread ||
-            (run->thread == thread && run->start_ns - SLACK_NS <= time_ns))
+        if (run->thread < thread || (run->thread == thread && run->start_ns - SLACK_NS <= time_ns))
             low = mid + 1;
         else
             high = mid;

@@ -38,8 +38,8 @@ static uint64_t connection_key(const struct net_transport *t, const struct net_c
     return key | 1;
 }
 
-/* The connections of one file after those of the files before: what is new gets the next number, and
- * to[] says which one each is. */
+/* The connections of one file after those of the files before: what is new gets the next number,
+ * and to[] says which one each is. */
 static int merge_connections(struct net_transport *into, const struct net_transport *from,
                              struct map *seen, uint32_t *to)
 {
@@ -63,13 +63,12 @@ static int append(struct net_transport *into, struct net_transport *from, struct
 {
     uint32_t *to = malloc((from->connections.n + 1) * sizeof *to);
     int status = to ? merge_connections(into, from, seen, to) : -1;
-    if (status == 0 &&
-        (into->transfers.n + from->transfers.n >= NO_ID ||
-         into->messages.n + from->messages.n >= NO_ID ||
-         array_reserve(&into->transfers, from->transfers.n) < 0 ||
-         array_reserve(&into->messages, from->messages.n) < 0 ||
-         array_reserve(&into->marks, from->marks.n) < 0 ||
-         array_reserve(&into->anchors, from->anchors.n) < 0))
+    if (status == 0 && (into->transfers.n + from->transfers.n >= NO_ID ||
+                        into->messages.n + from->messages.n >= NO_ID ||
+                        array_reserve(&into->transfers, from->transfers.n) < 0 ||
+                        array_reserve(&into->messages, from->messages.n) < 0 ||
+                        array_reserve(&into->marks, from->marks.n) < 0 ||
+                        array_reserve(&into->anchors, from->anchors.n) < 0))
         status = -1;
     if (status == 0) {
         for (size_t i = 0; i < from->transfers.n; i++) {
@@ -88,7 +87,8 @@ static int append(struct net_transport *into, struct net_transport *from, struct
             into->anchors.at[into->anchors.n++] = from->anchors.at[i];
         /* loss is counted from the log's start, through all its segments */
         into->n_lost = from->n_lost > into->n_lost ? from->n_lost : into->n_lost;
-        into->n_unframed = from->n_unframed > into->n_unframed ? from->n_unframed : into->n_unframed;
+        into->n_unframed =
+            from->n_unframed > into->n_unframed ? from->n_unframed : into->n_unframed;
         into->n_frames += from->n_frames;
         into->n_unknown += from->n_unknown;
         if (!into->zone)
@@ -124,8 +124,8 @@ static bool same_transfer(const struct net_transfer *a, const struct net_transfe
            a->end_ns == b->end_ns;
 }
 
-/* By stream, then offset. A stream is written by one or two threads, each in order, so its transfers
- * are nearly sorted already. What was logged twice is kept once. */
+/* By stream, then offset. A stream is written by one or two threads, each in order, so its
+ * transfers are nearly sorted already. What was logged twice is kept once. */
 static int sort_transfers(struct net_transport *t)
 {
     uint32_t n_streams = (uint32_t)t->connections.n * 2;
@@ -286,9 +286,9 @@ static int compare_ends(const void *a, const void *b)
     if (x->local_is_low != y->local_is_low)
         return x->local_is_low ? -1 : 1;
     if (x->transport != y->transport || x->first_ns == y->first_ns)
-        return x->transport != y->transport ? (x->transport < y->transport ? -1 : 1)
-                                            : (x->connection > y->connection) -
-                                                  (x->connection < y->connection);
+        return x->transport != y->transport
+                   ? (x->transport < y->transport ? -1 : 1)
+                   : (x->connection > y->connection) - (x->connection < y->connection);
     return x->first_ns < y->first_ns ? -1 : 1;
 }
 
@@ -301,8 +301,8 @@ static int64_t first_seen(const struct net_transport *t, uint32_t connection)
     return first;
 }
 
-/* Equal pairs of addresses are the two ends of one connection; where a pair was used again, the k-th
- * at one end is the k-th at the other. */
+/* Equal pairs of addresses are the two ends of one connection; where a pair was used again, the
+ * k-th at one end is the k-th at the other. */
 static int join_connections(struct dpro_trace *trace)
 {
     ARRAY(struct end) ends = {0};
@@ -327,14 +327,16 @@ static int join_connections(struct dpro_trace *trace)
         qsort(ends.at, ends.n, sizeof *ends.at, compare_ends);
     for (size_t i = 0, end; i < ends.n && status == 0; i = end) {
         size_t n_low = 0;
-        for (end = i; end < ends.n && memcmp(&ends.at[end].low, &ends.at[i].low,
-                                             2 * sizeof ends.at[i].low) == 0;
+        for (end = i; end < ends.n &&
+                      memcmp(&ends.at[end].low, &ends.at[i].low, 2 * sizeof ends.at[i].low) == 0;
              end++)
             n_low += ends.at[end].local_is_low;
         for (size_t k = 0; k < n_low && i + n_low + k < end; k++) {
             const struct end *a = &ends.at[i + k], *b = &ends.at[i + n_low + k];
-            struct net_connection *ca = &trace->transports[a->transport].connections.at[a->connection];
-            struct net_connection *cb = &trace->transports[b->transport].connections.at[b->connection];
+            struct net_connection *ca =
+                &trace->transports[a->transport].connections.at[a->connection];
+            struct net_connection *cb =
+                &trace->transports[b->transport].connections.at[b->connection];
             ca->peer = b->transport;
             ca->peer_connection = b->connection;
             cb->peer = a->transport;
@@ -345,9 +347,8 @@ static int join_connections(struct dpro_trace *trace)
     return status;
 }
 
-const struct net_transport *net_peer(const struct dpro_trace *trace,
-                                     const struct net_transport *t, uint32_t stream,
-                                     uint32_t *peer_stream)
+const struct net_transport *net_peer(const struct dpro_trace *trace, const struct net_transport *t,
+                                     uint32_t stream, uint32_t *peer_stream)
 {
     const struct net_connection *c = &t->connections.at[stream / 2];
     if (c->peer == NO_ID)
@@ -446,9 +447,9 @@ static int count_connection(const struct dpro_trace *trace, uint32_t t, uint32_t
     /* each direction once, from the sender's side */
     if (net_ranges(peer, peer_stream, &ranges[2]) < 0)
         return -1;
-    bool first = t < transport->connections.at[c].peer ||
-                 (t == transport->connections.at[c].peer &&
-                  c < transport->connections.at[c].peer_connection);
+    bool first =
+        t < transport->connections.at[c].peer || (t == transport->connections.at[c].peer &&
+                                                  c < transport->connections.at[c].peer_connection);
     info->n_connections += first && (ranges[0].n || ranges[1].n || ranges[2].n);
     info->paired_bytes += in_both(&ranges[0], &ranges[2]);
     count_holes(&ranges[0], &ranges[2], info);

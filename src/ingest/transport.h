@@ -65,7 +65,7 @@ struct net_connection {
     struct net_address local, remote;
     uint32_t peer, peer_connection; /* the other end: transport and connection; NO_ID: not here */
     uint32_t context; /* number of the gloo context within the transport; NO_ID: no gloo messages */
-    bool whole;       /* seen from its first byte; else its numbers are not those of the other end */
+    bool whole; /* seen from its first byte; else its numbers are not those of the other end */
 };
 
 struct net_transfer { /* one socket call that moved bytes */
@@ -81,12 +81,12 @@ enum gloo_opcode { GLOO_DATA = 1, GLOO_SEND_READY = 2, GLOO_RECV_READY = 3 };
 
 struct net_message { /* gloo's, preamble included */
     uint64_t offset, size_bytes;
-    uint64_t length; /* of the data it carries or announces */
-    int64_t start_ns, end_ns; /* of the calls with its first and last byte at this end; INT64_MIN: not
-                                 recorded */
-    uint32_t stream, thread; /* thread: of the first call */
-    uint32_t tag;            /* the collective's number in its context */
-    uint32_t collective;     /* index into the transport's collectives; NO_ID */
+    uint64_t length;          /* of the data it carries or announces */
+    int64_t start_ns, end_ns; /* of the calls with its first and last byte at this end; INT64_MIN:
+                                 not recorded */
+    uint32_t stream, thread;  /* thread: of the first call */
+    uint32_t tag;             /* the collective's number in its context */
+    uint32_t collective;      /* index into the transport's collectives; NO_ID */
     uint32_t delta;
     uint8_t prefix; /* which kind of collective */
     uint8_t opcode; /* enum gloo_opcode */
@@ -101,15 +101,15 @@ struct net_collective { /* one rank's part in a gloo collective */
     uint32_t context;
     uint32_t tag;
     uint8_t prefix;
-    bool exact;    /* all its ranks are here and their bytes are those of its size */
+    bool exact; /* all its ranks are here and their bytes are those of its size */
     uint32_t n_messages;
-    int64_t first_send_ns, last_ns; /* first_send_ns INT64_MAX: it sent nothing */
-    uint32_t thread;                /* of the first send */
+    int64_t first_send_ns, last_ns;      /* first_send_ns INT64_MAX: it sent nothing */
+    uint32_t thread;                     /* of the first send */
     uint64_t sent_bytes, received_bytes; /* payload */
-    uint64_t size_bytes;            /* of the tensor, from the span; 0: unknown */
-    uint32_t span;                  /* the rank's span that ran it; NO_ID */
-    uint32_t bucket;                /* index into the recording's buckets; NO_ID */
-    uint32_t joint;                 /* equal on all ranks for one collective; NO_ID */
+    uint64_t size_bytes;                 /* of the tensor, from the span; 0: unknown */
+    uint32_t span;                       /* the rank's span that ran it; NO_ID */
+    uint32_t bucket;                     /* index into the recording's buckets; NO_ID */
+    uint32_t joint;                      /* equal on all ranks for one collective; NO_ID */
 };
 /* "all_reduce", ...; NULL: unknown */
 const char *gloo_collective_name(uint8_t prefix);
@@ -141,16 +141,17 @@ struct net_transport {
     ARRAY(struct net_mark) marks;
     ARRAY(struct net_anchor) anchors;
     uint32_t *first_transfer, *first_message; /* by stream, and one more; 2 * connections.n + 1 */
-    uint64_t n_frames;  /* of ZeroMQ */
-    uint64_t n_lost;    /* records that the tracer could not keep */
+    uint64_t n_frames;                        /* of ZeroMQ */
+    uint64_t n_lost;                          /* records that the tracer could not keep */
     uint64_t n_unframed; /* streams whose protocol it could not follow any further */
-    uint64_t n_unknown; /* records of kinds we don't know */
+    uint64_t n_unknown;  /* records of kinds we don't know */
     uint64_t n_duplicates;
 };
 
 void net_transport_fini(struct net_transport *transport);
 
-/* The process at the other end of a stream, and its stream of the same bytes; NULL: not recorded. */
+/* The process at the other end of a stream, and its stream of the same bytes; NULL: not recorded.
+ */
 const struct net_transport *net_peer(const struct dpro_trace *trace, const struct net_transport *t,
                                      uint32_t stream, uint32_t *peer_stream);
 

@@ -47,8 +47,8 @@ struct report_facts {
     double daydream_error_pct;              /* when comparable and there is a daydream */
 
     struct dpro_unprofiled unprofiled;
-    double overhead_pct;               /* of the profiler; measured against unprofiled */
-    double unprofiled_error_pct;       /* predicted against the mean without the profiler */
+    double overhead_pct;         /* of the profiler; measured against unprofiled */
+    double unprofiled_error_pct; /* predicted against the mean without the profiler */
     double unprofiled_median_error_pct;
     struct dpro_transport_info transport;
 

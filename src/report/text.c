@@ -469,11 +469,11 @@ static void write_unprofiled(struct writer *w, const struct report_facts *f)
         return;
     format_pct(cost, f->overhead_pct);
     format_pct(off, f->unprofiled_error_pct);
-    int len = snprintf(line, sizeof line,
-                       "without the profiler: %s, mean of %u steps (median %s); the profiler cost "
-                       "%s %%",
-                       facts_time(mean, u->mean_ns), u->n_steps, facts_time(median, u->median_ns),
-                       cost);
+    int len =
+        snprintf(line, sizeof line,
+                 "without the profiler: %s, mean of %u steps (median %s); the profiler cost "
+                 "%s %%",
+                 facts_time(mean, u->mean_ns), u->n_steps, facts_time(median, u->median_ns), cost);
     if (f->comparable)
         snprintf(line + len, sizeof line - (size_t)len, ", the replay is %s %% off", off);
     write_wrapped(w, " ", 2, line);

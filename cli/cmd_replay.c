@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
-#include <regex.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,17 +53,6 @@ static bool read_steps(const char *text, void *field)
     if (steps->last == 0)
         steps->first = -1; /* 0, 0 would mean all */
     return true;
-}
-
-static bool read_rank_regex(const char *text, void *field)
-{
-    regex_t regex;
-    bool good;
-    if (regcomp(&regex, text, REG_EXTENDED) != 0)
-        return false;
-    good = regex.re_nsub >= 1;
-    regfree(&regex);
-    return good && opt_read_string(text, field);
 }
 
 /* "WHAT=RATIO" or "WHAT=+MS". What WHAT means (a kind, an op's name, ranks), the graph knows; this
@@ -154,7 +142,7 @@ static const struct opt replay_opts[] = {
     {"steps", 0, "A:B", read_steps, AT(steps), "A:B, A:, :B or A, iteration numbers with A <= B",
      "use iterations A to B, both included, in the job's\nown numbers (default: all)", NULL,
      OPT_COMPLETE_NOTHING},
-    {"rank-regex", 0, "RE", read_rank_regex, AT(rank_regex),
+    {"rank-regex", 0, "RE", opt_read_regex, AT(rank_regex),
      "an extended regular expression with a group, such as 'host-([0-9]+)'",
      "take a file's rank from the first group of RE in its\nname (default: the file's metadata, "
      "then its name)",

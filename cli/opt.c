@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <regex.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,17 @@ static bool list_add(struct opt_list *list, const char *text)
     items[list->n++] = text;
     list->items = items;
     return true;
+}
+
+bool opt_read_regex(const char *text, void *field)
+{
+    regex_t regex;
+    bool good;
+    if (regcomp(&regex, text, REG_EXTENDED) != 0)
+        return false;
+    good = regex.re_nsub >= 1;
+    regfree(&regex);
+    return good && opt_read_string(text, field);
 }
 
 bool opt_read_list(const char *text, void *field)

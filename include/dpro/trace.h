@@ -1,5 +1,5 @@
 /* trace.h: reading what people have: folders, globs and lists of trace files of a job, one or more
- * files a rank.
+ * files a rank; trace directories of dpro's own among them.
  *
  * A file is recognised by its content. Its rank comes from its metadata, else from its name. All
  * files of a rank share that rank's clock. Times are int64 nanoseconds since the Unix epoch where
@@ -24,6 +24,7 @@ struct dpro_trace_options {
                                and preferred to the file's own metadata. NULL: metadata, else
                                rank<N>, rank_<N>, worker<N>, ..._<N>.json */
     int threads;            /* files read at once; 0: one a core */
+    int without_profile; /* 1: transport logs alone are enough (there is nothing to replay then) */
     struct dpro_sink sink;
 };
 
@@ -31,6 +32,10 @@ enum dpro_file_kind {
     DPRO_FILE_OTHER,           /* not a trace; ignored */
     DPRO_FILE_KINETO,          /* PyTorch profiler (Kineto), Chrome trace JSON */
     DPRO_FILE_EXECUTION_TRACE, /* PyTorch execution trace (ET), JSON */
+    DPRO_FILE_RECORDING,       /* dpro's rank.json or job.json */
+    DPRO_FILE_TRANSPORT,       /* dpro's transport log, binary */
+    DPRO_FILE_TRANSPORT_CSV,   /* the same as CSV */
+    DPRO_FILE_NCCL,            /* dpro's log of NCCL's profiler events, binary */
 };
 
 struct dpro_file_info {
@@ -39,7 +44,7 @@ struct dpro_file_info {
     int rank;            /* -1: none (OTHER) */
     uint64_t size_bytes; /* on disk */
     uint64_t json_bytes; /* after inflating, as far as it was read */
-    uint64_t n_events;   /* trace events, or ET nodes */
+    uint64_t n_events;   /* trace events, ET nodes, entries, records or lines */
     int truncated;       /* 1: only a part could be read, see the warnings */
 };
 
@@ -63,6 +68,66 @@ DPRO_API uint64_t dpro_trace_n_spans(const struct dpro_trace *trace);
 DPRO_API size_t dpro_trace_n_warnings(const struct dpro_trace *trace);
 DPRO_API const char *dpro_trace_warning(const struct dpro_trace *trace,
                                         size_t index); /* borrowed, one line */
+
+/* What the transport logs hold. A connection is *joined* when both ends are here; bytes are paired
+ * when both ends saw them. */
+struct dpro_transport_info {
+    uint32_t n_processes;   /* that have a transport log; 0: there is none */
+    uint32_t n_connections; /* joined ones */
+    uint32_t n_one_sided;   /* connections of which one end only was recorded */
+    uint64_t n_calls;
+    uint64_t sent_bytes, received_bytes; /* over all connections */
+    uint64_t paired_bytes;
+    uint64_t unpaired_bytes,
+        n_gaps;                /* within the record of one end, and seen by the other end only */
+    uint64_t edge_bytes;       /* seen by one end only where the other one did not record */
+    uint64_t n_messages;       /* gloo's */
+    uint64_t n_zmtp_frames;    /* ZeroMQ's */
+    uint64_t n_framing_breaks; /* where a message did not end at the next one's start */
+    uint64_t n_collectives;    /* gloo's spans in the profiles of these processes */
+    uint64_t n_tied;           /* of them: those whose messages were found */
+    uint64_t n_checked;        /* of the tied ones: all-reduces and all-gathers of known size */
+    uint64_t n_exact; /* of these: whose bytes, over all ranks, are to the byte what their size asks
+                         for */
+    uint64_t n_in_buckets; /* collectives known to carry a certain bucket or unit of a sharded
+                              model, so certain parameters */
+    uint64_t n_lost;       /* records that the tracer could not keep */
+};
+DPRO_API struct dpro_transport_info dpro_trace_transport(const struct dpro_trace *trace);
+
+/* One rank's part in one gloo collective, as its messages tell. */
+struct dpro_transport_collective {
+    int rank;
+    const char *kind; /* "all_reduce", ...; static; NULL: unknown */
+    uint32_t tag;     /* the collective's number in its process group */
+    int64_t start_ns; /* its first byte was sent, in the rank's clock; INT64_MAX: none was */
+    uint64_t sent_bytes, received_bytes; /* payload */
+    uint64_t size_bytes;                 /* of the tensor; 0: unknown */
+    int exact;                           /* as n_exact */
+    int tied;                            /* its span is in the profile */
+    int bucket;            /* which bucket of its model, or sharded unit; -1: unknown */
+    uint32_t n_parameters; /* in that bucket */
+};
+DPRO_API size_t dpro_trace_n_transport_collectives(const struct dpro_trace *trace);
+DPRO_API struct dpro_transport_collective
+dpro_trace_transport_collective(const struct dpro_trace *trace, size_t index);
+/* Name of the k-th parameter that a collective carries; borrowed, NULL past the last. */
+DPRO_API const char *dpro_trace_transport_parameter(const struct dpro_trace *trace, size_t index,
+                                                    uint32_t k);
+
+/* Writes the transport logs as CSV, net_rank<R>.csv.gz each, into `folder`, which is made when
+ * missing. Fails with DPRO_EEMPTY when there are none, DPRO_EIO. */
+DPRO_API int dpro_trace_export_net_csv(const struct dpro_trace *trace, const char *folder,
+                                       struct dpro_error *err);
+
+/* How long the job's steps took without a profiler, just before and after the recorded window, by
+ * dpro's own clock; means over the ranks. For comparing with: predictions don't use it. */
+struct dpro_unprofiled {
+    uint32_t n_steps;                   /* 0: not recorded */
+    int64_t mean_ns, median_ns, std_ns; /* std_ns -1: one step */
+    int64_t profiled_ns; /* mean of the steps in the window, by the same clock; -1: not recorded */
+};
+DPRO_API struct dpro_unprofiled dpro_trace_unprofiled(const struct dpro_trace *trace);
 
 #ifdef __cplusplus
 }

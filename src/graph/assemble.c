@@ -11,6 +11,8 @@
 #include "base/map.h"
 #include "graph/assembly.h"
 
+enum { TENSOR_NAME = 256 }; /* longer ones are cut */
+
 uint32_t assembly_rank_of(const struct assembly *a, uint32_t op)
 {
     uint32_t low = 0, high = a->join->n_ranks;
@@ -113,11 +115,21 @@ static const struct local_tensor *tensor_of(const struct rank_build *rank, uint3
     return *index < rank->tensors.n ? &rank->tensors.at[*index] : NULL;
 }
 
+/* A parameter's name where it is known. */
+static void name_tensor(const struct assembly *a, const struct local_tensor *tensor, size_t index,
+                        char text[TENSOR_NAME])
+{
+    if (tensor->name)
+        snprintf(text, TENSOR_NAME, "%s", strtab_get(&a->trace->names, tensor->name));
+    else
+        snprintf(text, TENSOR_NAME, "gradient %zu", index);
+}
+
 static int add_op(struct assembly *a, struct dpro_graph_builder *builder, uint32_t r, uint32_t o)
 {
     const struct rank_build *rank = &a->join->ranks[r];
     const struct local_op *op = &rank->ops.at[o];
-    char tensor_name[64] = "", text[64];
+    char tensor_name[TENSOR_NAME] = "", text[TENSOR_NAME + 8];
     size_t index;
     const struct local_tensor *tensor = o >= rank->n_timed ? tensor_of(rank, o, &index) : NULL;
     struct dpro_op out = {.kind = op->kind,
@@ -132,9 +144,8 @@ static int add_op(struct assembly *a, struct dpro_graph_builder *builder, uint32
     else if (op->spare > 0)
         out.name = "a communication thread is free";
     if (tensor) {
-        snprintf(tensor_name, sizeof tensor_name, "gradient %zu", index);
-        snprintf(text, sizeof text, "%s gradient %zu", op->kind == DPRO_OP_IN ? "In" : "Out",
-                 index);
+        name_tensor(a, tensor, index, tensor_name);
+        snprintf(text, sizeof text, "%s %s", op->kind == DPRO_OP_IN ? "In" : "Out", tensor_name);
         out.name = text;
     } else if (op->collective != NO_ID) {
         snprintf(tensor_name, sizeof tensor_name, "%s %u",
@@ -359,8 +370,8 @@ static int fill_tensors(struct assembly *a)
         const struct rank_build *rank = &join->ranks[r];
         for (size_t t = 0; t < rank->tensors.n; t++) {
             const struct local_tensor *tensor = &rank->tensors.at[t];
-            char text[64];
-            snprintf(text, sizeof text, "gradient %zu", t);
+            char text[TENSOR_NAME];
+            name_tensor(a, tensor, t, text);
             g->tensors[g->n_tensors++] =
                 (struct graph_tensor){.name = strtab_add(&g->names, text, strlen(text)),
                                       .size_bytes = tensor->size_bytes,

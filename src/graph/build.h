@@ -88,7 +88,7 @@ struct local_tensor {
     uint32_t collective; /* index into the rank's collectives */
 };
 
-enum step_source { STEPS_NONE, STEPS_MARKED, STEPS_OPTIMIZER, STEPS_PERIOD };
+enum step_source { STEPS_NONE, STEPS_MARKED, STEPS_RECORDED, STEPS_OPTIMIZER, STEPS_PERIOD };
 
 struct rank_build {
     const struct trace_rank *trace;
@@ -108,10 +108,13 @@ struct rank_build {
     ARRAY(struct graph_device) devices;
     ARRAY(struct local_collective) collectives;
     ARRAY(struct local_tensor) tensors;
-    uint32_t boundary;          /* local op */
-    uint32_t n_timed;           /* ops that have times; virtual ones come after them */
-    uint32_t *match;            /* item of op o in step s at [s * n_timed + o], NO_ID: absent */
-    int64_t *start_ns, *end_ns; /* [s * n_timed + o]; ABSENT */
+    uint32_t
+        n_bucket_conflicts; /* buckets of which the recorder and the profile say different things
+                             */
+    uint32_t boundary;      /* local op */
+    uint32_t n_timed;       /* ops that have times; virtual ones come after them */
+    uint32_t *match;        /* item of op o in step s at [s * n_timed + o], NO_ID: absent */
+    int64_t *start_ns, *end_ns;           /* [s * n_timed + o]; ABSENT */
     int64_t *seen_start_ns, *seen_end_ns; /* of each op in the template, nothing cut off */
     uint8_t *phases;                      /* per span, see phase.c */
     int64_t offset_ns;                    /* added to the rank's clock gives the common axis */

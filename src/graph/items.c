@@ -157,7 +157,19 @@ static int open_one(struct cutter *cutter, uint32_t index, int64_t *floor)
     return 0;
 }
 
-static bool is_work(const struct rank_build *rank, const struct trace_span *span, bool comm_track)
+/* What a collective's own thread does within it, copying and dividing, is part of the collective.
+ */
+static bool in_collective(const struct rank_build *rank, const struct trace_span *span)
+{
+    for (uint32_t up = span->parent; up != NO_ID; up = rank->trace->spans[up].parent) {
+        span = &rank->trace->spans[up];
+        if (span->kind == SPAN_ANNOTATION && (rank->classes[span->name] & NAME_COMM_RUN))
+            return true;
+    }
+    return false;
+}
+
+static bool is_work(const struct rank_build *rank, const struct trace_span *span)
 {
     uint32_t class = rank->classes[span->name];
     if (class & (NAME_STEP | NAME_OPTIMIZER_STEP | NAME_ZERO_GRAD))
@@ -167,7 +179,7 @@ static bool is_work(const struct rank_build *rank, const struct trace_span *span
     case SPAN_RUNTIME:
         return true;
     case SPAN_ANNOTATION:
-        return (class & NAME_LOADER) || (comm_track && (class & NAME_COMM_RUN));
+        return class & NAME_LOADER;
     default:
         return false;
     }
@@ -196,7 +208,11 @@ static int start_lane(struct cutter *cutter, uint8_t kind, uint32_t track)
     return 0;
 }
 
-static int cut_cpu_track(struct cutter *cutter, uint32_t track_index)
+/* What a CPU track is for: a thread that only polls (event queries of a watchdog) takes no part;
+ * one that runs collectives may do other work between them, such as what a DDP hook asked for. */
+enum track_use { TRACK_IDLE = 0, TRACK_OPS = 1, TRACK_COMM = 2 };
+
+static int cut_cpu_track(struct cutter *cutter, uint32_t track_index, unsigned use)
 {
     struct rank_build *rank = cutter->rank;
     const struct trace_track *track = &rank->trace->tracks[track_index];
@@ -204,7 +220,9 @@ static int cut_cpu_track(struct cutter *cutter, uint32_t track_index)
     if (start_lane(cutter, DPRO_DEVICE_CPU_THREAD, track_index) < 0)
         return -1;
     for (uint32_t i = track->first; i < track->first + track->n; i++)
-        if (is_work(rank, &rank->trace->spans[i], false) && open_one(cutter, i, &floor) < 0)
+        if (is_work(rank, &rank->trace->spans[i]) &&
+            !((use & TRACK_COMM) && in_collective(rank, &rank->trace->spans[i])) &&
+            open_one(cutter, i, &floor) < 0)
             return -1;
     while (cutter->n_open > 0)
         if (close_top(cutter, INT64_MAX) < 0)
@@ -213,25 +231,25 @@ static int cut_cpu_track(struct cutter *cutter, uint32_t track_index)
     return 0;
 }
 
-/* What a CPU track is for: a thread that only polls (event queries of a watchdog) takes no part. */
-enum track_use { TRACK_IDLE, TRACK_OPS, TRACK_COMM };
-
-static enum track_use use_of(const struct cutter *cutter, uint32_t track_index)
+static unsigned use_of(const struct cutter *cutter, uint32_t track_index)
 {
     const struct rank_build *rank = cutter->rank;
     const struct trace_track *track = &rank->trace->tracks[track_index];
-    bool comm = false;
+    unsigned use = TRACK_IDLE;
     for (uint32_t i = track->first; i < track->first + track->n; i++) {
         const struct trace_span *span = &rank->trace->spans[i];
-        if (span->kind == SPAN_CPU_OP)
-            return TRACK_OPS;
-        if (span->kind == SPAN_RUNTIME && span->correlation &&
-            map_get(&cutter->device_of, build_correlation_key(span->correlation, span->window),
-                    NULL))
-            return TRACK_OPS;
-        comm |= span->kind == SPAN_ANNOTATION && (rank->classes[span->name] & NAME_COMM_RUN);
+        if (span->kind == SPAN_ANNOTATION && (rank->classes[span->name] & NAME_COMM_RUN))
+            use |= TRACK_COMM;
+        else if (use & TRACK_OPS)
+            continue;
+        else if (span->kind == SPAN_CPU_OP)
+            use |= in_collective(rank, span) ? TRACK_IDLE : TRACK_OPS;
+        else if (span->kind == SPAN_RUNTIME && span->correlation &&
+                 map_get(&cutter->device_of, build_correlation_key(span->correlation, span->window),
+                         NULL))
+            use |= TRACK_OPS;
     }
-    return comm ? TRACK_COMM : TRACK_IDLE;
+    return use;
 }
 
 static int compare_starts(const void *a, const void *b)
@@ -243,18 +261,18 @@ static int compare_starts(const void *a, const void *b)
 }
 
 /* All communication threads in one lane, in order of start. */
-static int cut_comm_tracks(struct cutter *cutter, const enum track_use *uses)
+static int cut_comm_tracks(struct cutter *cutter, const unsigned *uses)
 {
     struct rank_build *rank = cutter->rank;
     ARRAY(struct item) found = {0};
     int status = 0;
     for (uint32_t t = 0; t < rank->trace->n_tracks && status == 0; t++) {
         const struct trace_track *track = &rank->trace->tracks[t];
-        if (track->gpu || uses[t] != TRACK_COMM)
+        if (track->gpu || !(uses[t] & TRACK_COMM))
             continue;
         for (uint32_t i = track->first; i < track->first + track->n && status == 0; i++) {
             const struct trace_span *span = &rank->trace->spans[i];
-            if (!is_work(rank, span, true))
+            if (span->kind != SPAN_ANNOTATION || !(rank->classes[span->name] & NAME_COMM_RUN))
                 continue;
             struct item item = {span->start_ns, span->start_ns + span->dur_ns, i, 0, NO_ID, NO_ID};
             status = array_push(&found, item);
@@ -358,7 +376,7 @@ static void chain_launches(struct rank_build *rank, uint32_t first_device)
     }
 }
 
-static int cut_all(struct cutter *cutter, enum track_use *uses)
+static int cut_all(struct cutter *cutter, unsigned *uses)
 {
     struct rank_build *rank = cutter->rank;
     const struct trace_rank *trace = rank->trace;
@@ -379,7 +397,7 @@ static int cut_all(struct cutter *cutter, enum track_use *uses)
         if (trace->tracks[t].gpu)
             continue;
         uses[t] = use_of(cutter, t);
-        if (uses[t] == TRACK_OPS && cut_cpu_track(cutter, t) < 0)
+        if ((uses[t] & TRACK_OPS) && cut_cpu_track(cutter, t, uses[t]) < 0)
             return -1;
     }
     if (cut_comm_tracks(cutter, uses) < 0)
@@ -407,7 +425,7 @@ int build_items(struct rank_build *rank, struct dpro_error *err)
 {
     const struct trace_rank *trace = rank->trace;
     struct cutter *cutter = calloc(1, sizeof *cutter);
-    enum track_use *uses = calloc(trace->n_tracks + 1, sizeof *uses);
+    unsigned *uses = calloc(trace->n_tracks + 1, sizeof *uses);
     int status = -1;
     rank->lanes = calloc(trace->n_tracks + 1, sizeof *rank->lanes);
     if (cutter) {

@@ -271,6 +271,24 @@ static int add_boundary(struct rank_build *rank)
 
 /* ---- collectives that a CPU thread runs ---- */
 
+/* Whether a call may have asked for a collective. The calls of sharded training list the whole
+ * tensor first where the collective has one rank's part, or the other way round, and gloo does a
+ * reduce-scatter as an all-reduce. */
+static bool may_have_asked(const struct local_collective *asked,
+                           const struct local_collective *coll)
+{
+    bool scatters = asked->kind && strcmp(asked->kind, "reduce_scatter") == 0;
+    bool gathers = asked->kind && strcmp(asked->kind, "all_gather") == 0;
+    bool same_kind = !asked->kind || strcmp(asked->kind, coll->kind) == 0;
+    if (!same_kind && !(scatters && strcmp(coll->kind, "all_reduce") == 0))
+        return false;
+    if (!asked->numel || !coll->numel || asked->numel == coll->numel)
+        return true;
+    uint64_t whole = asked->numel > coll->numel ? asked->numel : coll->numel;
+    uint64_t part = asked->numel > coll->numel ? coll->numel : asked->numel;
+    return (scatters || gathers) && whole % part == 0;
+}
+
 /* The framework's calls in order; each collective takes the first free one that fits. */
 static int add_comm_launches(struct rank_build *rank)
 {
@@ -303,8 +321,7 @@ static int add_comm_launches(struct rank_build *rank)
             build_learn_collective(rank, span, &asked);
             if (rank->start_ns[at(rank, rank->template_step, call)] > start)
                 break;
-            if ((asked.kind && strcmp(asked.kind, coll->kind) != 0) ||
-                (asked.numel && coll->numel && asked.numel != coll->numel))
+            if (!may_have_asked(&asked, coll))
                 continue;
             calls.at[i] = NO_ID;
             build_learn_collective(rank, span, coll);

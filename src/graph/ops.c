@@ -11,6 +11,7 @@
 #include "base/map.h"
 #include "graph/build.h"
 #include "graph/names.h"
+#include "ingest/kineto_words.h"
 
 struct placed {
     uint32_t item, lane;
@@ -307,21 +308,6 @@ static void classify(const struct rank_build *rank, struct local_op *op)
         op->size_bytes = rank->trace->details[span->detail].bytes;
 }
 
-static uint64_t dtype_bytes(const char *name)
-{
-    static const struct {
-        const char *word;
-        uint64_t bytes;
-    } table[] = {{"half", 2},    {"bfloat16", 2}, {"float16", 2}, {"double", 8},
-                 {"float64", 8}, {"float8", 1},   {"float", 4},   {"long", 8},
-                 {"int64", 8},   {"short", 2},    {"int16", 2},   {"int8", 1},
-                 {"int", 4},     {"char", 1},     {"byte", 1},    {"bool", 1}};
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (strcasestr(name, table[i].word))
-            return table[i].bytes;
-    return 0;
-}
-
 /* Takes what a span says of a collective where nothing is known yet. */
 static void learn_collective(const struct rank_build *rank, const struct trace_span *span,
                              struct local_collective *c, uint64_t *item_bytes)
@@ -338,7 +324,7 @@ static void learn_collective(const struct rank_build *rank, const struct trace_s
     if (c->numel == 0)
         c->numel = d->numel;
     if (*item_bytes == 0)
-        *item_bytes = dtype_bytes(strtab_get(rank->names, d->dtype));
+        *item_bytes = kineto_dtype_bytes(strtab_get(rank->names, d->dtype));
     if (c->group == 0)
         c->group = d->process_group;
     if (c->group_ranks == 0)

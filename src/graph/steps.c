@@ -1,7 +1,8 @@
 /* graph/steps.c: where iterations begin and end.
  *
- * PyTorch's own marks (ProfilerStep#N) are best; else the optimizer's zero_grad or step, once an
- * iteration; else the period of the main thread's sequence of outermost ops. */
+ * PyTorch's own marks (ProfilerStep#N) are best; else what dpro's recorder timed; else the
+ * optimizer's zero_grad or step, once an iteration; else the period of the main thread's sequence
+ * of outermost ops. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,6 +119,22 @@ static int steps_from_marks(struct rank_build *rank)
     }
     free(marks);
     return status;
+}
+
+/* The steps that dpro's recorder timed, those that lie in a window. */
+static int steps_from_recording(struct rank_build *rank)
+{
+    const struct recording *recording = rank->trace->recording;
+    for (uint32_t w = 0; recording && w < rank->trace->n_windows; w++) {
+        const struct trace_window *window = &rank->trace->windows[w];
+        for (size_t s = 0; s < recording->steps.n; s++) {
+            const struct recorded_step *step = &recording->steps.at[s];
+            if (step->start_ns >= window->start_ns && step->end_ns <= window->end_ns &&
+                push_step(rank, step->start_ns, step->end_ns, step->number, w) < 0)
+                return -1;
+        }
+    }
+    return 0;
 }
 
 static int compare_i64(const void *a, const void *b)
@@ -270,6 +287,15 @@ int build_steps(struct rank_build *rank, struct dpro_error *err)
     const uint32_t marks[] = {NAME_STEP, NAME_ZERO_GRAD, NAME_OPTIMIZER_STEP};
     rank->step_source = STEPS_NONE;
     for (size_t i = 0; i < 3 && rank->steps.n == 0; i++) {
+        if (i == 1) {
+            rank->main_track = find_main_track(rank, 0);
+            if (rank->main_track != NO_ID && steps_from_recording(rank) < 0)
+                return dpro_error_nomem(err);
+            if (rank->steps.n > 0) {
+                rank->step_source = STEPS_RECORDED;
+                break;
+            }
+        }
         rank->main_track = find_main_track(rank, marks[i]);
         if (rank->main_track == NO_ID)
             continue;

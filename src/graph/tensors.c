@@ -5,7 +5,8 @@
  * of the gradients, or older, nothing is copied, and what autograd accumulates stands for the
  * copies. Without recorded shapes, what lies between two starts belongs to the second. Reduced
  * buckets are copied back in the same order. Where none of this was recorded, a bucket stands for
- * its gradients. */
+ * its gradients. What dpro's own recorder wrote of the buckets (rank.json) goes before all of this:
+ * then each tensor is a parameter, by its name. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +14,7 @@
 #include "graph/build.h"
 #include "graph/local.h"
 #include "graph/names.h"
+#include "ingest/runs.h"
 
 struct copy {
     uint32_t span;
@@ -97,10 +99,9 @@ static int collect_buckets(const struct rank_build *rank, struct start **starts,
     return 0;
 }
 
-static uint32_t virtual_op(struct rank_build *rank, uint8_t kind, uint32_t name, uint64_t bytes)
+static uint32_t virtual_op(struct rank_build *rank, uint8_t kind, uint64_t bytes)
 {
     struct local_op op = {.item = NO_ID,
-                          .name = name,
                           .lane = NO_ID,
                           .device = NO_ID,
                           .kind = kind,
@@ -175,6 +176,7 @@ struct maker {
     size_t next_in, next_out;
     uint32_t *before;
     struct updates updates[2]; /* on the CPU, on the device */
+    struct recorded_walk walk; /* recording NULL: there is none */
 };
 
 /* Where the thread began to need the bucket: the first op after autograd's last or after the bucket
@@ -211,15 +213,21 @@ static uint32_t first_update(const struct maker *m, const struct local_collectiv
     return low < updates->n ? updates->ops[low] : NO_ID;
 }
 
+struct planned {
+    uint32_t collective, from, to;
+    uint32_t name; /* string id, 0: none */
+    uint64_t bytes;
+};
+
 /* Adds one gradient: `from` -> In -> collective -> Out -> `to`, either end may be NO_ID. */
-static int add_tensor(struct maker *m, uint32_t collective, uint64_t bytes, uint32_t from,
-                      uint32_t to)
+static int add_tensor(struct rank_build *rank, const struct planned *planned)
 {
-    struct rank_build *rank = m->rank;
-    const struct local_collective *coll = &rank->collectives.at[collective];
-    struct local_tensor tensor = {.size_bytes = bytes, .collective = collective};
-    tensor.in = virtual_op(rank, DPRO_OP_IN, 0, bytes);
-    tensor.out = virtual_op(rank, DPRO_OP_OUT, 0, bytes);
+    const struct local_collective *coll = &rank->collectives.at[planned->collective];
+    uint32_t from = planned->from, to = planned->to;
+    struct local_tensor tensor = {
+        .name = planned->name, .size_bytes = planned->bytes, .collective = planned->collective};
+    tensor.in = virtual_op(rank, DPRO_OP_IN, planned->bytes);
+    tensor.out = virtual_op(rank, DPRO_OP_OUT, planned->bytes);
     if (tensor.in == NO_ID || tensor.out == NO_ID || array_push(&rank->tensors, tensor) < 0)
         return -1;
     if ((from != NO_ID && local_add_edge(rank, from, tensor.in, false, true) < 0) ||
@@ -228,11 +236,6 @@ static int add_tensor(struct maker *m, uint32_t collective, uint64_t bytes, uint
         return -1;
     return to != NO_ID ? local_add_edge(rank, tensor.out, to, false, true) : 0;
 }
-
-struct planned {
-    uint32_t collective, from, to;
-    uint64_t bytes;
-};
 
 /* The copies of one bucket: as many from `next` on as add up to it; where no sizes were recorded,
  * all up to `until`. 0 when they don't fit. */
@@ -248,6 +251,63 @@ static size_t take_copies(const copy_array *copies, size_t next, uint64_t numel,
 
 typedef ARRAY(struct planned) planned_array;
 
+/* The next unused copy of a size among n; NULL: none. */
+static struct copy *take_one(copy_array *copies, size_t next, size_t n, uint64_t numel)
+{
+    for (size_t i = next; i < next + n && i < copies->n; i++) {
+        struct copy *copy = &copies->at[i];
+        if (!copy->used && copy->numel == numel) {
+            copy->used = true;
+            return copy;
+        }
+    }
+    return NULL;
+}
+
+static int plan_one(struct maker *m, uint32_t collective, uint32_t name, uint64_t bytes,
+                    struct copy *in, struct copy *out, uint32_t use, planned_array *plan)
+{
+    struct rank_build *rank = m->rank;
+    const struct local_collective *coll = &rank->collectives.at[collective];
+    struct planned one = {collective, NO_ID, use, name, bytes};
+    if (in && local_holds(rank, in->last, coll->arrival, false, false))
+        one.from = in->last;
+    if (out && local_holds(rank, coll->transfer, out->first, false, false))
+        one.to = out->first;
+    return array_push(plan, one);
+}
+
+/* What the recorder knows: the bucket's parameters, one tensor each. Where gradients lie in the
+ * bucket nothing is copied, and all that autograd had accumulated until the start stands for it. */
+static int plan_recorded(struct maker *m, const struct start *start, uint32_t bucket_index,
+                         size_t n_in, size_t n_out, uint32_t use, planned_array *plan)
+{
+    const struct recording *recording = m->rank->trace->recording;
+    const struct recorded_bucket *bucket = &recording->buckets.at[bucket_index];
+    size_t until = m->next_in;
+    while (until < m->in.n && m->in.at[until].start_ns <= start->start_ns)
+        until++;
+    const struct local_collective *coll = &m->rank->collectives.at[start->collective];
+    uint64_t item_bytes = coll->numel ? coll->size_bytes / coll->numel : 4;
+    uint32_t n_found = 0;
+    for (uint32_t i = 0; i < bucket->n; i++) {
+        const struct recorded_parameter *p =
+            &recording->parameters.at[recording->members.at[bucket->first + i]];
+        struct copy *in = take_one(&m->in, m->next_in, until - m->next_in, p->numel);
+        struct copy *out = take_one(&m->out, m->next_out, n_out, p->numel);
+        if (!in) /* without recorded shapes */
+            in = take_one(&m->in, m->next_in, until - m->next_in, 0);
+        n_found += in != NULL;
+        if (plan_one(m, start->collective, p->name, p->numel * item_bytes, in, out, use, plan) < 0)
+            return -1;
+    }
+    m->rank->n_bucket_conflicts += n_in > 0 && n_found < bucket->n;
+    while (m->next_in < m->in.n && m->in.at[m->next_in].used)
+        m->next_in++;
+    m->next_out += n_out;
+    return 0;
+}
+
 static int plan_bucket(struct maker *m, const struct start *start, planned_array *plan)
 {
     struct rank_build *rank = m->rank;
@@ -255,7 +315,7 @@ static int plan_bucket(struct maker *m, const struct start *start, planned_array
     uint64_t item_bytes = coll->numel ? coll->size_bytes / coll->numel : 4;
     size_t n_in = take_copies(&m->in, m->next_in, coll->numel, start->start_ns);
     size_t n_out = coll->numel ? take_copies(&m->out, m->next_out, coll->numel, INT64_MAX) : 0;
-    uint32_t use = NO_ID;
+    uint32_t use = NO_ID, bucket = NO_ID;
     if (n_out > 0)
         use = first_use(m, m->out.at[m->next_out].first);
     else
@@ -269,25 +329,20 @@ static int plan_bucket(struct maker *m, const struct start *start, planned_array
         if (rank->edges.n == before)
             use = NO_ID;
     }
-    if (n_in == 0) {
-        struct planned one = {start->collective, NO_ID, use, coll->size_bytes};
-        return array_push(plan, one);
+    if (m->walk.recording) {
+        bucket = recorded_unit_of(rank->names, rank->trace, coll->launch_span);
+        if (bucket == NO_ID)
+            bucket = recorded_walk_next(&m->walk, coll->numel, coll->size_bytes);
     }
+    if (bucket != NO_ID)
+        return plan_recorded(m, start, bucket, n_in, n_out, use, plan);
+    rank->n_bucket_conflicts += m->walk.recording && m->walk.recording->buckets.n > 0 && n_in > 0;
+    if (n_in == 0)
+        return plan_one(m, start->collective, 0, coll->size_bytes, NULL, NULL, use, plan);
     for (size_t i = 0; i < n_in; i++) {
-        const struct copy *in = &m->in.at[m->next_in + i];
-        struct planned one = {start->collective, in->last, use, in->numel * item_bytes};
-        if (!local_holds(rank, in->last, coll->arrival, false, false))
-            one.from = NO_ID;
-        for (size_t k = 0; k < n_out; k++) {
-            struct copy *out = &m->out.at[m->next_out + k];
-            if (out->used || out->numel != in->numel)
-                continue;
-            out->used = true;
-            if (local_holds(rank, coll->transfer, out->first, false, false))
-                one.to = out->first;
-            break;
-        }
-        if (array_push(plan, one) < 0)
+        struct copy *in = &m->in.at[m->next_in + i];
+        struct copy *out = take_one(&m->out, m->next_out, n_out, in->numel);
+        if (plan_one(m, start->collective, 0, in->numel * item_bytes, in, out, use, plan) < 0)
             return -1;
     }
     m->next_in += n_in;
@@ -297,7 +352,7 @@ static int plan_bucket(struct maker *m, const struct start *start, planned_array
 
 int build_tensors(struct rank_build *rank, struct dpro_error *err)
 {
-    struct maker m = {.rank = rank};
+    struct maker m = {.rank = rank, .walk = {.recording = rank->trace->recording}};
     struct start *starts = NULL;
     size_t n = 0;
     planned_array plan = {0};
@@ -314,8 +369,7 @@ int build_tensors(struct rank_build *rank, struct dpro_error *err)
         status = plan_bucket(&m, &starts[i], &plan);
     /* virtual ops change the number of ops: only now that nobody looks at times by op any more */
     for (size_t i = 0; i < plan.n && status == 0; i++)
-        status =
-            add_tensor(&m, plan.at[i].collective, plan.at[i].bytes, plan.at[i].from, plan.at[i].to);
+        status = add_tensor(rank, &plan.at[i]);
     for (int gpu = 0; gpu < 2; gpu++) {
         free(m.updates[gpu].ops);
         free(m.updates[gpu].latest_ns);

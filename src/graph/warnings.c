@@ -18,7 +18,7 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
     struct join *join = a->join;
     char text[400];
     int status = 0;
-    uint32_t missing = 0, untied = 0;
+    uint32_t missing = 0, untied = 0, conflicts = 0;
     for (size_t j = 0; j < join->joined.n; j++)
         missing += join->joined.at[j].n_expected > join->joined.at[j].n_members;
     for (uint32_t r = 1; r < join->n_ranks; r++)
@@ -79,6 +79,15 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
                  join->n_ranks - with, join->n_ranks, join->ranks[without].trace->rank);
         status |= warn(a, options, text);
     }
+    for (uint32_t r = 0; r < join->n_ranks; r++)
+        conflicts += join->ranks[r].n_bucket_conflicts;
+    if (conflicts > 0) {
+        snprintf(text, sizeof text,
+                 "%u buckets in the profile are not as rank.json lists them: their gradients are "
+                 "told apart by size alone; are both of one run?",
+                 conflicts);
+        status |= warn(a, options, text);
+    }
     if (untied > 0 && join->n_ranks > 1) {
         snprintf(
             text, sizeof text,
@@ -100,7 +109,7 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
                  "no iteration marks and no period found: the whole recording is replayed as one "
                  "iteration; call profiler.step() once an iteration");
         status |= warn(a, options, text);
-    } else if (join->ranks[0].step_source != STEPS_MARKED) {
+    } else if (join->ranks[0].step_source > STEPS_RECORDED) {
         snprintf(text, sizeof text, "no ProfilerStep marks: iterations were found by %s",
                  join->ranks[0].step_source == STEPS_OPTIMIZER ? "the optimizer's calls"
                                                                : "the period of the ops");

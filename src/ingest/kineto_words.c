@@ -130,3 +130,18 @@ enum sync_kind kineto_sync_kind(const char *text, size_t len)
         return SYNC_DEVICE;
     return SYNC_NONE;
 }
+
+uint64_t kineto_dtype_bytes(const char *name)
+{
+    static const struct {
+        const char *word;
+        uint64_t bytes;
+    } table[] = {{"half", 2},    {"bfloat16", 2}, {"float16", 2}, {"double", 8},
+                 {"float64", 8}, {"float8", 1},   {"float", 4},   {"long", 8},
+                 {"int64", 8},   {"short", 2},    {"int16", 2},   {"int8", 1},
+                 {"int", 4},     {"char", 1},     {"byte", 1},    {"bool", 1}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (strcasestr(name, table[i].word))
+            return table[i].bytes;
+    return 0;
+}

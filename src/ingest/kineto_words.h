@@ -12,5 +12,7 @@ enum span_kind kineto_category(const char *cat, size_t len, uint8_t *flow);
 bool kineto_is_communication(const char *name, size_t len);
 /* A cuda_sync's kind, from cuda_sync_kind or the event's name. */
 enum sync_kind kineto_sync_kind(const char *text, size_t len);
+/* Bytes of an element type, "float", "c10::Half"; 0: unknown. */
+uint64_t kineto_dtype_bytes(const char *name);
 
 #endif

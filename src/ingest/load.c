@@ -20,14 +20,6 @@ static const int64_t MAX_GAP_NS = 3600LL * 1000000000;
 /* Times above this are since the epoch (2001), below it since some boot. */
 static const int64_t EPOCH_NS = 1000000000LL * 1000000000;
 
-struct loader {
-    const struct dpro_trace_options *options;
-    struct source_list list;
-    struct dpro_trace *trace;
-    atomic_uint_fast64_t bytes_done;
-    uint64_t bytes_total;
-};
-
 struct reading {
     struct loader *loader;
     uint64_t reported;
@@ -65,29 +57,52 @@ static int recognise_source(struct source *source)
     return rc;
 }
 
+static int read_json(struct source *source, struct input *in, struct reading *reading)
+{
+    struct json js;
+    int rc = json_init(&js, in, 0, &source->err);
+    if (rc < 0)
+        return rc;
+    js.on_chunk = report_chunk;
+    js.arg = reading;
+    rc = reader_of(source->kind)->read_json(&js, &source->part, &source->err);
+    source->fail = js.fail;
+    source->fail_offset = json_offset(&js);
+    if (rc == 0 && js.fail == JSON_IO && source->part.n_events == 0)
+        rc = source->err.code;
+    json_fini(&js);
+    return rc;
+}
+
+static int read_bytes(struct source *source, struct input *in, struct reading *reading)
+{
+    struct bytes bytes;
+    int rc = bytes_init(&bytes, in, 0, PART_RECORD_MAX, &source->err);
+    if (rc < 0)
+        return rc;
+    bytes.on_chunk = report_chunk;
+    bytes.arg = reading;
+    rc = reader_of(source->kind)->read_bytes(&bytes, &source->part, &source->err);
+    source->fail = source->part.cut ? JSON_ENDED : JSON_OK;
+    source->fail_offset = bytes_offset(&bytes);
+    if (rc == 0 && bytes.rc < 0 && source->part.n_events == 0)
+        rc = bytes.rc;
+    bytes_fini(&bytes);
+    return rc;
+}
+
 static int read_source(struct loader *loader, struct source *source)
 {
     int rc = recognise_source(source);
     if (rc < 0 || source->kind == DPRO_FILE_OTHER)
         return rc;
     struct input in;
-    struct json js;
     struct reading reading = {.loader = loader};
     rc = input_open(&in, source->path, &source->err);
     if (rc < 0)
         return rc;
-    rc = json_init(&js, &in, 0, &source->err);
-    if (rc == 0) {
-        js.on_chunk = report_chunk;
-        js.arg = &reading;
-        rc = source->kind == DPRO_FILE_KINETO ? kineto_read(&js, &source->part, &source->err)
-                                              : et_read(&js, &source->part, &source->err);
-        source->fail = js.fail;
-        source->fail_offset = json_offset(&js);
-        if (rc == 0 && js.fail == JSON_IO && source->part.n_events == 0)
-            rc = source->err.code;
-        json_fini(&js);
-    }
+    rc = reader_of(source->kind)->read_json ? read_json(source, &in, &reading)
+                                            : read_bytes(source, &in, &reading);
     source->damage = in.damage;
     source->size_bytes = in.size_bytes;
     source->read_bytes = in.read_bytes;
@@ -135,8 +150,8 @@ static void warn_damage(struct loader *loader, const struct source *source)
     uint64_t left = source->size_bytes > source->read_bytes
                         ? (source->size_bytes - source->read_bytes) * 100 / source->size_bytes
                         : 0;
-    bool kineto = source->kind == DPRO_FILE_KINETO, one = source->part.n_events == 1;
-    const char *what = kineto ? "event" : "node", *many = kineto ? "events" : "nodes";
+    const struct reader *reader = reader_of(source->kind);
+    bool one = source->part.n_events == 1;
     char n[32], lost[48] = "";
     if (left)
         snprintf(lost, sizeof lost, ", %" PRIu64 " %% of the file is lost", left);
@@ -144,8 +159,8 @@ static void warn_damage(struct loader *loader, const struct source *source)
                "%s: byte %" PRIu64 " of the JSON: %s; the %s %s before it %s used%s; copy or "
                "record the file again",
                source->path, source->fail != JSON_OK ? source->fail_offset : source->json_bytes,
-               reason, count(n, source->part.n_events), one ? what : many, one ? "is" : "are",
-               lost);
+               reason, count(n, source->part.n_events), one ? reader->one : reader->many,
+               one ? "is" : "are", lost);
 }
 
 static void warn_losses(struct loader *loader, const struct source *source)
@@ -195,12 +210,13 @@ static int check_sources(struct loader *loader, struct dpro_error *err)
             return dpro_error_set(err, source->size_bytes ? DPRO_EFORMAT : DPRO_EEMPTY,
                                   source->size_bytes
                                       ? "%s: not a trace that dpro knows; give a PyTorch profiler "
-                                        "(Kineto) or execution trace, JSON or JSON.gz"
+                                        "(Kineto) or execution trace, JSON or JSON.gz, or a "
+                                        "trace directory of dpro profile"
                                       : "%s: empty file; record it again",
                                   source->path);
         if (source->kind == DPRO_FILE_OTHER)
             continue;
-        if (is_damaged(source))
+        if (is_damaged(source) && reader_of(source->kind)->read_json)
             warn_damage(loader, source);
         warn_losses(loader, source);
         struct trace_part *part = &source->part;
@@ -245,11 +261,41 @@ static int rank_by_regex(const regex_t *regex, const char *path)
     return -1;
 }
 
-static bool usable(const struct source *source)
+bool source_usable(const struct source *source)
 {
-    return source->kind == DPRO_FILE_KINETO
-               ? source->part.n_spans > 0
-               : source->kind == DPRO_FILE_EXECUTION_TRACE && source->part.et_nodes.n > 0;
+    switch (source->kind) {
+    case DPRO_FILE_KINETO:
+        return source->part.n_spans > 0;
+    case DPRO_FILE_EXECUTION_TRACE:
+        return source->part.et_nodes.n > 0;
+    case DPRO_FILE_RECORDING:
+        return source->part.recording != NULL;
+    case DPRO_FILE_TRANSPORT:
+    case DPRO_FILE_TRANSPORT_CSV:
+        return source->part.transport != NULL;
+    case DPRO_FILE_NCCL:
+        return source->part.nccl != NULL;
+    case DPRO_FILE_OTHER:
+        break;
+    }
+    return false;
+}
+
+/* Files without a rank in their name: by process id, else there is only one rank. */
+static int rank_by_process(const struct loader *loader, const struct source *source)
+{
+    int same_pid = -1, any = -1;
+    bool one = true;
+    for (size_t i = 0; i < loader->list.n; i++) {
+        const struct source *other = &loader->list.at[i];
+        if (other->kind != DPRO_FILE_KINETO || !source_usable(other))
+            continue;
+        if (other->part.pid == source->part.pid && source->part.pid && same_pid < 0)
+            same_pid = other->rank;
+        one &= any < 0 || any == other->rank;
+        any = other->rank;
+    }
+    return same_pid >= 0 ? same_pid : one ? any : -1;
 }
 
 static int find_ranks(struct loader *loader, struct dpro_error *err)
@@ -274,14 +320,17 @@ static int find_ranks(struct loader *loader, struct dpro_error *err)
     size_t n_kineto = 0;
     int rc = 0;
     for (size_t i = 0; i < loader->list.n; i++)
-        n_kineto += loader->list.at[i].kind == DPRO_FILE_KINETO && usable(&loader->list.at[i]);
+        n_kineto +=
+            loader->list.at[i].kind == DPRO_FILE_KINETO && source_usable(&loader->list.at[i]);
     for (size_t i = 0; i < loader->list.n && rc == 0; i++) {
         struct source *source = &loader->list.at[i];
-        if (!usable(source))
+        if (!source_usable(source))
+            continue;
+        if (source->kind == DPRO_FILE_RECORDING && source->part.recording->is_job)
             continue;
         if (pattern) {
             source->rank = rank_by_regex(&regex, source->path);
-            if (source->rank < 0)
+            if (source->rank < 0 && source->kind == DPRO_FILE_KINETO)
                 rc = dpro_error_set(err, DPRO_EFORMAT,
                                     "%s: --rank-regex '%s' finds no rank in its name", source->path,
                                     pattern);
@@ -300,27 +349,16 @@ static int find_ranks(struct loader *loader, struct dpro_error *err)
     }
     if (pattern)
         regfree(&regex);
-    /* execution traces without a rank in their name: by process id, else there is only one rank */
     for (size_t i = 0; i < loader->list.n && rc == 0; i++) {
         struct source *source = &loader->list.at[i];
-        if (source->kind != DPRO_FILE_EXECUTION_TRACE || !usable(source) || source->rank >= 0)
+        if (source->kind == DPRO_FILE_KINETO || !source_usable(source) || source->rank >= 0 ||
+            (source->kind == DPRO_FILE_RECORDING && source->part.recording->is_job))
             continue;
-        int same_pid = -1, any = -1;
-        bool one = true;
-        for (size_t j = 0; j < loader->list.n; j++) {
-            const struct source *other = &loader->list.at[j];
-            if (other->kind != DPRO_FILE_KINETO || !usable(other))
-                continue;
-            if (other->part.pid == source->part.pid && source->part.pid && same_pid < 0)
-                same_pid = other->rank;
-            one &= any < 0 || any == other->rank;
-            any = other->rank;
-        }
-        source->rank = same_pid >= 0 ? same_pid : one ? any : -1;
+        source->rank = rank_by_process(loader, source);
         if (source->rank < 0)
             trace_warn(loader->trace, &loader->options->sink,
-                       "%s: execution trace of no known rank, skipped; use --rank-regex",
-                       source->path);
+                       "%s: %s of no known rank, skipped; use --rank-regex", source->path,
+                       reader_of(source->kind)->word);
     }
     return rc;
 }
@@ -338,7 +376,7 @@ static int check_one_job(const struct loader *loader, struct dpro_error *err)
     for (size_t i = 0; i < loader->list.n; i++) {
         const struct source *source = &loader->list.at[i];
         const struct trace_part *part = &source->part;
-        if (source->kind != DPRO_FILE_KINETO || !usable(source))
+        if (source->kind != DPRO_FILE_KINETO || !source_usable(source))
             continue;
         if (part->world_size && sized && sized->part.world_size != part->world_size)
             return dpro_error_set(err, DPRO_EFORMAT,
@@ -385,7 +423,7 @@ static int merge_names(struct loader *loader, struct dpro_error *err)
     for (size_t i = 0; i < loader->list.n; i++) {
         struct source *source = &loader->list.at[i];
         const struct strtab *from = &source->part.names;
-        if (!usable(source) || source->rank < 0)
+        if (!source_usable(source) || source->rank < 0)
             continue;
         source->names = malloc((from->n + (size_t)1) * sizeof *source->names);
         if (!source->names)
@@ -413,42 +451,57 @@ static int by_rank(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Copies what the rank knows of itself and of its process groups. */
+/* Copies what a file knows of its rank and of process groups, where nothing is known yet. */
+static int describe_from(struct loader *loader, const struct source *source,
+                         struct trace_rank *rank, struct dpro_error *err)
+{
+    const struct trace_part *part = &source->part;
+    if (!rank->world_size)
+        rank->world_size = part->world_size;
+    if (!rank->pid)
+        rank->pid = part->pid;
+    if (!rank->host)
+        rank->host = source->names[part->host];
+    if (!rank->backend)
+        rank->backend = source->names[part->backend];
+    if (rank->n_groups || part->groups.n == 0)
+        return 0;
+    rank->groups = arena_array(&loader->trace->arena, part->groups.n, sizeof *rank->groups);
+    if (!rank->groups)
+        return dpro_error_nomem(err);
+    for (size_t g = 0; g < part->groups.n; g++) {
+        struct trace_group group = part->groups.at[g];
+        const int32_t *ranks = group.ranks;
+        group.name = source->names[group.name];
+        group.description = source->names[group.description];
+        group.ranks = arena_array(&loader->trace->arena, group.n_ranks, sizeof *group.ranks);
+        if (!group.ranks)
+            return dpro_error_nomem(err);
+        if (group.n_ranks)
+            memcpy(group.ranks, ranks, group.n_ranks * sizeof *ranks);
+        rank->groups[rank->n_groups++] = group;
+    }
+    return 0;
+}
+
 static int describe_rank(struct loader *loader, struct rank_job *job, struct dpro_error *err)
 {
     struct trace_rank *rank = job->rank;
-    for (size_t w = 0; w < job->n_windows; w++) {
-        const struct source *source = job->windows[w];
-        const struct trace_part *part = &source->part;
-        if (!rank->world_size)
-            rank->world_size = part->world_size;
-        if (!rank->pid)
-            rank->pid = part->pid;
-        if (!rank->host)
-            rank->host = source->names[part->host];
-        if (!rank->backend)
-            rank->backend = source->names[part->backend];
-        if (rank->n_groups || part->groups.n == 0)
+    int rc = 0;
+    for (size_t w = 0; w < job->n_windows && rc == 0; w++)
+        rc = describe_from(loader, job->windows[w], rank, err);
+    for (size_t i = 0; i < loader->list.n && rc == 0; i++) {
+        struct source *source = &loader->list.at[i];
+        if (source->kind != DPRO_FILE_RECORDING || source->rank != rank->rank || rank->recording)
             continue;
-        rank->groups = arena_array(&loader->trace->arena, part->groups.n, sizeof *rank->groups);
-        if (!rank->groups)
-            return dpro_error_nomem(err);
-        for (size_t g = 0; g < part->groups.n; g++) {
-            struct trace_group group = part->groups.at[g];
-            const int32_t *ranks = group.ranks;
-            group.name = source->names[group.name];
-            group.description = source->names[group.description];
-            group.ranks = arena_array(&loader->trace->arena, group.n_ranks, sizeof *group.ranks);
-            if (!group.ranks)
-                return dpro_error_nomem(err);
-            if (group.n_ranks)
-                memcpy(group.ranks, ranks, group.n_ranks * sizeof *ranks);
-            rank->groups[rank->n_groups++] = group;
-        }
+        rc = describe_from(loader, source, rank, err);
+        rank->recording = source->part.recording;
+        source->part.recording = NULL;
+        recording_rename(rank->recording, source->names);
     }
     if (!rank->pid && job->execution_trace)
         rank->pid = job->execution_trace->part.pid;
-    return 0;
+    return rc;
 }
 
 static void advise_huge(void *at, size_t bytes)
@@ -537,7 +590,8 @@ static int build_ranks(struct loader *loader, struct dpro_error *err)
     size_t n = 0, n_jobs = 0;
     int rc = sorted && jobs ? 0 : dpro_error_nomem(err);
     for (size_t i = 0; rc == 0 && i < loader->list.n; i++)
-        if (usable(&loader->list.at[i]) && loader->list.at[i].rank >= 0)
+        if (source_usable(&loader->list.at[i]) && loader->list.at[i].rank >= 0 &&
+            loader->list.at[i].kind <= DPRO_FILE_EXECUTION_TRACE)
             sorted[n++] = &loader->list.at[i];
     if (rc == 0 && n)
         qsort(sorted, n, sizeof *sorted, by_rank);
@@ -549,6 +603,7 @@ static int build_ranks(struct loader *loader, struct dpro_error *err)
     for (size_t i = 0, end; rc == 0 && i < n; i = end) {
         struct rank_job *job = &jobs[n_jobs];
         job->rank = &trace->ranks[n_jobs++];
+        trace->n_ranks = (uint32_t)n_jobs;
         job->rank->rank = sorted[i]->rank;
         job->windows = sorted + i;
         for (end = i; end < n && sorted[end]->rank == sorted[i]->rank; end++) {
@@ -568,7 +623,6 @@ static int build_ranks(struct loader *loader, struct dpro_error *err)
             rc = make_room(loader, job, err);
     }
     if (rc == 0) {
-        trace->n_ranks = (uint32_t)n_jobs;
         pool_run(n_jobs, loader->options->threads, build_item, jobs);
     }
     int world_size = 0;
@@ -620,8 +674,8 @@ static int list_files(struct loader *loader, struct dpro_error *err)
         if (source->kind != DPRO_FILE_OTHER)
             log_line(&loader->options->sink, DPRO_LOG_DEBUG,
                      "%s: %s, rank %d, %" PRIu64 " events, %" PRIu64 " spans", source->path,
-                     source->kind == DPRO_FILE_KINETO ? "profile" : "execution trace", source->rank,
-                     source->part.n_events, source->part.n_spans);
+                     reader_of(source->kind)->word, source->rank, source->part.n_events,
+                     source->part.n_spans);
     }
     return 0;
 }
@@ -629,16 +683,27 @@ static int list_files(struct loader *loader, struct dpro_error *err)
 /* Nothing to work with: says of which file, and what to do. */
 static int check_any(const struct loader *loader, const char *first_path, struct dpro_error *err)
 {
-    const struct source *trace_file = NULL;
+    const struct source *trace_file = NULL, *log = NULL;
     size_t n_et = 0;
     for (size_t i = 0; i < loader->list.n; i++) {
         const struct source *source = &loader->list.at[i];
-        if (source->kind == DPRO_FILE_KINETO && usable(source))
+        if (source->kind == DPRO_FILE_KINETO && source_usable(source))
             return 0;
+        if (source->part.transport && source_usable(source)) {
+            if (loader->options->without_profile)
+                return 0;
+            log = source;
+        }
         n_et += source->kind == DPRO_FILE_EXECUTION_TRACE;
-        if (!trace_file && source->kind != DPRO_FILE_OTHER)
+        if (!trace_file &&
+            (source->kind == DPRO_FILE_KINETO || source->kind == DPRO_FILE_EXECUTION_TRACE))
             trace_file = source;
     }
+    if (n_et == 0 && log)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "%s: a transport log alone can't be replayed; add the profile of the "
+                              "same run ('dpro export --net-csv' shows what is in the log)",
+                              log->path);
     if (n_et)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "%s: an execution trace holds no times; add the profiler's trace "
@@ -664,11 +729,18 @@ static int load(struct loader *loader, const char *const *paths, size_t n_paths,
     for (size_t i = 0; i < loader->list.n; i++)
         loader->bytes_total += loader->list.at[i].size_bytes;
     pool_run(loader->list.n, loader->options->threads, read_item, loader);
+    sources_drop_copies(loader);
     if ((rc = check_sources(loader, err)) < 0 || (rc = check_any(loader, paths[0], err)) < 0 ||
-        (rc = find_ranks(loader, err)) < 0 || (rc = check_one_job(loader, err)) < 0 ||
-        (rc = list_files(loader, err)) < 0 || (rc = merge_names(loader, err)) < 0)
+        (rc = find_ranks(loader, err)) < 0)
         return rc;
-    return build_ranks(loader, err);
+    sources_drop_exports(loader);
+    sources_choose_attempt(loader);
+    if ((rc = check_one_job(loader, err)) < 0 || (rc = list_files(loader, err)) < 0 ||
+        (rc = merge_names(loader, err)) < 0 || (rc = build_ranks(loader, err)) < 0 ||
+        (rc = transports_build(loader, err)) < 0 || (rc = nccl_build(loader, err)) < 0)
+        return rc;
+    sources_warn_recorded(loader);
+    return sum_unprofiled(loader->trace, err);
 }
 
 int dpro_trace_load(const char *const *paths, size_t n_paths,

@@ -3,6 +3,7 @@
 #ifndef INGEST_LOAD_H
 #define INGEST_LOAD_H
 
+#include <stdatomic.h>
 #include <sys/types.h>
 
 #include "base/file.h"
@@ -13,7 +14,8 @@ struct source {
     char *path;
     bool named; /* by the caller, not found in a folder */
     enum dpro_file_kind kind;
-    int rank; /* -1: none */
+    int rank;    /* -1: none */
+    int attempt; /* of attempt<K>/ above it, 0 without one */
     struct trace_part part;
     uint32_t *names; /* string id of the part -> of the trace */
     int rc;          /* of reading it, with err */
@@ -31,12 +33,32 @@ struct source_list {
     size_t n, cap;
 };
 
+struct loader {
+    const struct dpro_trace_options *options;
+    struct source_list list;
+    struct dpro_trace *trace;
+    atomic_uint_fast64_t bytes_done;
+    uint64_t bytes_total;
+};
+
+/* load.c: whether there is something in the file to go on with. */
+bool source_usable(const struct source *source);
+
 /* paths.c */
 int sources_find(struct source_list *list, const char *const *paths, size_t n_paths,
                  struct dpro_error *err);
 void sources_fini(struct source_list *list);
 /* The rank in a file's name or its folder's, -1 when there is none. */
 int path_rank(const char *path);
+
+/* directory.c: what is peculiar to trace directories of dpro's own. Of a profile and its compressed
+ * copy beside it one is taken; of a log and its CSV the log; of several attempts of a job the
+ * newest that has all ranks; and what the recorder and the tracer say was left out is passed on. */
+void sources_drop_copies(struct loader *loader);
+void sources_drop_exports(struct loader *loader);
+void sources_choose_attempt(struct loader *loader);
+void sources_warn_recorded(struct loader *loader);
+int sum_unprofiled(struct dpro_trace *trace, struct dpro_error *err);
 
 /* join.c: what one rank is made of, and where it goes. The arrays of *rank are allocated, as large
  * as they can get; counts are set here. */

@@ -2,7 +2,10 @@
 #include "ingest/part.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+
+#include "tracer/record.h"
 
 /* Large files take blocks of huge pages: faulting in small ones costs a tenth of the whole reading.
  */
@@ -74,6 +77,28 @@ void part_fini(struct trace_part *part)
     array_fini(&part->et_nodes);
     array_fini(&part->et_threads);
     array_fini(&part->et_tensors);
+    recording_destroy(part->recording);
+    if (part->transport)
+        net_transport_fini(part->transport);
+    free(part->transport);
+    nccl_log_destroy(part->nccl);
+}
+
+static const struct reader readers[] = {
+    {DPRO_FILE_KINETO, "profile", "event", "events", kineto_read, NULL},
+    {DPRO_FILE_EXECUTION_TRACE, "execution trace", "node", "nodes", et_read, NULL},
+    {DPRO_FILE_RECORDING, "recording", "entry", "entries", recording_read, NULL},
+    {DPRO_FILE_TRANSPORT, "transport log", "record", "records", NULL, log_read},
+    {DPRO_FILE_TRANSPORT_CSV, "transport log", "line", "lines", NULL, net_csv_read},
+    {DPRO_FILE_NCCL, "NCCL log", "record", "records", NULL, log_read},
+};
+
+const struct reader *reader_of(enum dpro_file_kind kind)
+{
+    for (size_t i = 0; i < sizeof readers / sizeof *readers; i++)
+        if (readers[i].kind == kind)
+            return &readers[i];
+    return NULL;
 }
 
 /* An array is a Chrome trace when its first element is an event. */
@@ -92,15 +117,32 @@ static enum dpro_file_kind recognise_array(struct json *js)
     return DPRO_FILE_OTHER;
 }
 
+/* Formats that are no JSON, by how they begin. */
+static enum dpro_file_kind recognise_text(const struct json *js)
+{
+    struct log_header header;
+    size_t there = (size_t)(js->end - js->p);
+    if (there >= sizeof header) {
+        memcpy(&header, js->p, sizeof header);
+        if (memcmp(header.magic, LOG_MAGIC, sizeof header.magic) == 0)
+            return header.kind == LOG_NCCL ? DPRO_FILE_NCCL : DPRO_FILE_TRANSPORT;
+    }
+    static const char *const lines[] = {"t_start_ns,t_end_ns,", "# op,local>peer,"};
+    for (size_t i = 0; i < 2; i++)
+        if (there > strlen(lines[i]) && memcmp(js->p, lines[i], strlen(lines[i])) == 0)
+            return DPRO_FILE_TRANSPORT_CSV;
+    return DPRO_FILE_OTHER;
+}
+
 enum dpro_file_kind recognise(struct json *js)
 {
-    const char *key;
+    const char *key, *text;
     size_t len;
     bool schema = false;
     json_skip_mark(js);
     int c = json_peek(js);
     if (c != '{' && c != '[')
-        return DPRO_FILE_OTHER;
+        return recognise_text(js);
     js->p++;
     if (c == '[')
         return recognise_array(js);
@@ -108,8 +150,15 @@ enum dpro_file_kind recognise(struct json *js)
         if (json_is(key, len, "traceEvents") || json_is(key, len, "schemaVersion") ||
             json_is(key, len, "deviceProperties"))
             return DPRO_FILE_KINETO;
-        if (json_is(key, len, "schema"))
+        if (json_is(key, len, "schema")) {
             schema = true;
+            if (json_peek(js) != '"')
+                json_skip(js);
+            else if (json_string(js, &text, &len) && len > 9 &&
+                     (memcmp(text, "dpro.rank/", 9) == 0 || memcmp(text, "dpro.job/", 9) == 0))
+                return DPRO_FILE_RECORDING;
+            continue;
+        }
         if (json_is(key, len, "nodes"))
             return schema ? DPRO_FILE_EXECUTION_TRACE : DPRO_FILE_OTHER;
         json_skip(js);

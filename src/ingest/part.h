@@ -2,8 +2,12 @@
 #ifndef INGEST_PART_H
 #define INGEST_PART_H
 
+#include "base/bytes.h"
 #include "base/json.h"
+#include "ingest/nccl.h"
+#include "ingest/rank_json.h"
 #include "ingest/trace.h"
+#include "ingest/transport.h"
 
 /* Spans come in blocks that are mapped on their own, so that a block's memory goes back to the
  * system the moment its spans have been copied to their final place. */
@@ -35,12 +39,13 @@ struct part_label {
 
 /* What had to be left out, for one warning line. */
 struct part_losses {
-    uint64_t n_no_time;  /* no or no valid ts */
-    uint64_t n_no_dur;   /* no or no valid dur */
-    uint64_t n_negative; /* dur < 0 */
-    uint64_t n_overflow; /* beyond TRACE_TIME_MAX */
-    uint64_t n_unpaired; /* B without E or E without B */
-    uint64_t n_broken;   /* elements that are no events */
+    uint64_t n_no_time;        /* no or no valid ts */
+    uint64_t n_no_dur;         /* no or no valid dur */
+    uint64_t n_negative;       /* dur < 0 */
+    uint64_t n_overflow;       /* beyond TRACE_TIME_MAX */
+    uint64_t n_unpaired;       /* B without E or E without B */
+    uint64_t n_broken;         /* elements that are no events */
+    uint64_t n_broken_records; /* of a log: records or lines that make no sense */
 };
 
 struct trace_part {
@@ -66,6 +71,10 @@ struct trace_part {
     bool has_correlation, has_record_fn, external_is_op;
     uint64_t n_events;
     struct part_losses losses;
+    struct recording *recording;     /* rank.json, job.json; else NULL */
+    struct net_transport *transport; /* transport logs, binary or CSV; else NULL */
+    struct nccl_log *nccl;           /* NCCL logs; else NULL */
+    bool cut;                        /* a log that ends in the middle of a record or line */
 };
 
 void part_fini(struct trace_part *part);
@@ -74,10 +83,24 @@ struct trace_span *part_add_span(struct trace_part *part);
 /* Frees all blocks of spans. */
 void part_free_blocks(struct trace_part *part);
 
-/* Readers take the whole document from js. They return 0 also when it ends early or is broken
- * further on: js->fail tells; the part then holds what is whole. Negative: out of memory. */
+/* One reader a format. A JSON reader takes the whole document from js, another one the bytes. Both
+ * return 0 also when the file ends early or is broken further on: js->fail, or part->cut, tells;
+ * the part then holds what is whole. Negative: out of memory, or a format of another version. */
+struct reader {
+    enum dpro_file_kind kind;
+    const char *word;       /* what the file is: "profile" */
+    const char *one, *many; /* what it holds: "event", "events" */
+    int (*read_json)(struct json *js, struct trace_part *part, struct dpro_error *err);
+    int (*read_bytes)(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
+};
+const struct reader *reader_of(enum dpro_file_kind kind); /* NULL for DPRO_FILE_OTHER */
+
 int kineto_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int et_read(struct json *js, struct trace_part *part, struct dpro_error *err);
+int recording_read(struct json *js, struct trace_part *part, struct dpro_error *err);
+int log_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
+int net_csv_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
+enum { PART_RECORD_MAX = 1 << 16 }; /* the longest record or line that readers of bytes ask for */
 
 /* What a document is, from its first bytes. */
 enum dpro_file_kind recognise(struct json *js);

@@ -10,12 +10,31 @@
 #include "base/error.h"
 #include "ingest/load.h"
 
-enum { MAX_FOLDER_DEPTH = 2 };
+enum { MAX_FOLDER_DEPTH = 3 }; /* TRACE/attempt1/host0/rank0 */
 
-static int add_source(struct source_list *list, const char *path, bool named,
+/* attempt<K>: K, else `otherwise`. */
+static int attempt_of(const char *path, int otherwise)
+{
+    const char *end = path + strlen(path), *name;
+    int attempt = 0;
+    while (end > path && end[-1] == '/')
+        end--;
+    for (name = end; name > path && name[-1] != '/'; name--)
+        ;
+    if (end - name < 8 || end - name > 13 || memcmp(name, "attempt", 7) != 0)
+        return otherwise;
+    for (name += 7; name < end; name++) {
+        if (*name < '0' || *name > '9')
+            return otherwise;
+        attempt = attempt * 10 + (*name - '0');
+    }
+    return attempt;
+}
+
+static int add_source(struct source_list *list, const char *path, bool named, int attempt,
                       struct dpro_error *err)
 {
-    struct source fresh = {.path = strdup(path), .named = named, .rank = -1};
+    struct source fresh = {.path = strdup(path), .named = named, .rank = -1, .attempt = attempt};
     if (!fresh.path)
         return dpro_error_nomem(err);
     struct stat st;
@@ -42,9 +61,10 @@ static int by_name(const struct dirent **a, const struct dirent **b)
 }
 
 static int add_folder(struct source_list *list, const char *path, int depth, bool named,
-                      struct dpro_error *err)
+                      int attempt, struct dpro_error *err)
 {
     struct dirent **entries;
+    attempt = attempt_of(path, attempt);
     int n = scandir(path, &entries, not_hidden, by_name);
     if (n < 0)
         return named ? dpro_error_set(err, DPRO_EIO, "%s: cannot read the folder: %s", path,
@@ -66,11 +86,11 @@ static int add_folder(struct source_list *list, const char *path, int depth, boo
             struct stat st;
             if (stat(full, &st) < 0) {
                 if (strstr(entries[i]->d_name, ".json")) /* reading it says what is wrong */
-                    rc = add_source(list, full, false, err);
+                    rc = add_source(list, full, false, attempt, err);
             } else if (S_ISREG(st.st_mode)) {
-                rc = add_source(list, full, false, err);
+                rc = add_source(list, full, false, attempt, err);
             } else if (S_ISDIR(st.st_mode) && depth < MAX_FOLDER_DEPTH) {
-                rc = add_folder(list, full, depth + 1, false, err);
+                rc = add_folder(list, full, depth + 1, false, attempt, err);
             }
         }
         free(full);
@@ -92,9 +112,9 @@ static int add_glob(struct source_list *list, const char *pattern, struct dpro_e
     for (size_t i = 0; rc == 0 && i < found.gl_pathc; i++) {
         struct stat st;
         if (stat(found.gl_pathv[i], &st) == 0 && S_ISDIR(st.st_mode))
-            rc = add_folder(list, found.gl_pathv[i], 0, true, err);
+            rc = add_folder(list, found.gl_pathv[i], 0, true, 0, err);
         else
-            rc = add_source(list, found.gl_pathv[i], false, err);
+            rc = add_source(list, found.gl_pathv[i], false, 0, err);
     }
     globfree(&found);
     return rc;
@@ -114,8 +134,8 @@ int sources_find(struct source_list *list, const char *const *paths, size_t n_pa
         struct stat st;
         int rc;
         if (stat(paths[i], &st) == 0)
-            rc = S_ISDIR(st.st_mode) ? add_folder(list, paths[i], 0, true, err)
-                                     : add_source(list, paths[i], true, err);
+            rc = S_ISDIR(st.st_mode) ? add_folder(list, paths[i], 0, true, 0, err)
+                                     : add_source(list, paths[i], true, 0, err);
         else if (errno == ENOENT && strpbrk(paths[i], "*?[{"))
             rc = add_glob(list, paths[i], err);
         else

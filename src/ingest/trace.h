@@ -15,6 +15,9 @@
 #include "base/arena.h"
 #include "base/array.h"
 #include "base/strtab.h"
+#include "ingest/nccl.h"
+#include "ingest/rank_json.h"
+#include "ingest/transport.h"
 
 #define NO_ID UINT32_MAX /* an index or id that is not there */
 
@@ -151,6 +154,7 @@ struct trace_rank {
     struct trace_group *groups;
     struct et_node *et_nodes; /* in file order */
     struct et_tensor *et_tensors;
+    struct recording *recording; /* what dpro's recorder wrote of the rank; NULL: nothing */
     uint32_t n_tracks, n_windows, n_spans, n_details, n_links, n_groups, n_et_nodes, n_et_tensors;
 };
 
@@ -159,6 +163,12 @@ struct dpro_trace {
     struct strtab names;
     struct trace_rank *ranks; /* ascending */
     uint32_t n_ranks;
+    struct net_transport *transports; /* by rank; also of processes that have no profile */
+    uint32_t n_transports;
+    struct dpro_transport_info transport_info;
+    struct nccl_log **nccl_logs;
+    uint32_t n_nccl_logs;
+    struct dpro_unprofiled unprofiled;
     struct dpro_file_info *files;
     uint32_t n_files;
     int world_size;

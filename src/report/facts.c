@@ -57,6 +57,19 @@ static void sum_predicted(struct report_facts *f)
             facts_pct(r->daydream->iteration_ns - f->measured_ns, f->measured_ns);
 }
 
+/* Beside the prediction, never in it: what the same job took without a profiler. */
+static void sum_recorded(struct report_facts *f)
+{
+    f->transport = dpro_trace_transport(f->report->trace);
+    f->unprofiled = dpro_trace_unprofiled(f->report->trace);
+    if (f->unprofiled.n_steps == 0)
+        return;
+    int64_t mean = f->unprofiled.mean_ns, median = f->unprofiled.median_ns;
+    f->overhead_pct = facts_pct(f->measured_ns - mean, mean);
+    f->unprofiled_error_pct = facts_pct(f->predicted_ns - mean, mean);
+    f->unprofiled_median_error_pct = facts_pct(f->predicted_ns - median, median);
+}
+
 static int sum_ranks(struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
@@ -218,6 +231,7 @@ int facts_init(struct report_facts *f, const struct dpro_report *report, struct 
         return dpro_error_nomem(err);
     }
     sum_predicted(f);
+    sum_recorded(f);
     sum_shown(f);
     verdict_write(f);
     return 0;

@@ -46,6 +46,12 @@ struct report_facts {
     double change_pct;                      /* the same, also for a what-if; 0 when unknown */
     double daydream_error_pct;              /* when comparable and there is a daydream */
 
+    struct dpro_unprofiled unprofiled;
+    double overhead_pct;         /* of the profiler; measured against unprofiled */
+    double unprofiled_error_pct; /* predicted against the mean without the profiler */
+    double unprofiled_median_error_pct;
+    struct dpro_transport_info transport;
+
     uint32_t n_ranks;
     struct rank_fact *ranks;
     bool has_gpu;

@@ -45,6 +45,14 @@ static const char *file_kind(enum dpro_file_kind kind)
         return "kineto";
     case DPRO_FILE_EXECUTION_TRACE:
         return "execution-trace";
+    case DPRO_FILE_RECORDING:
+        return "recording";
+    case DPRO_FILE_TRANSPORT:
+        return "transport-log";
+    case DPRO_FILE_TRANSPORT_CSV:
+        return "transport-csv";
+    case DPRO_FILE_NCCL:
+        return "nccl-log";
     case DPRO_FILE_OTHER:
         break;
     }
@@ -140,6 +148,55 @@ static void write_checks(struct writer *w, const struct report_facts *f)
         writer_json_fixed(w, d->bandwidth_bytes_per_s, 0);
     else
         writer_null(w);
+    writer_close(w, '}');
+}
+
+static void write_unprofiled(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_unprofiled *u = &f->unprofiled;
+    bool known = u->n_steps > 0;
+    writer_newline(w);
+    writer_key(w, "unprofiled");
+    writer_open(w, '{');
+    key_int(w, "steps", u->n_steps);
+    key_ms_or_null(w, "iteration_ms", known ? u->mean_ns : -1);
+    key_ms_or_null(w, "median_ms", known ? u->median_ns : -1);
+    key_ms_or_null(w, "std_ms", known ? u->std_ns : -1);
+    key_pct_if(w, "profiler_overhead_pct", known && f->measured_ns > 0, f->overhead_pct);
+    key_pct_if(w, "error_pct", known && f->comparable, f->unprofiled_error_pct);
+    key_pct_if(w, "median_error_pct", known && f->comparable, f->unprofiled_median_error_pct);
+    writer_close(w, '}');
+}
+
+static void write_transport(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_transport_info *t = &f->transport;
+    writer_newline(w);
+    writer_key(w, "transport");
+    if (t->n_processes == 0) {
+        writer_null(w);
+        return;
+    }
+    writer_open(w, '{');
+    key_int(w, "processes", t->n_processes);
+    key_int(w, "connections", t->n_connections);
+    key_int(w, "one_sided_connections", t->n_one_sided);
+    key_int(w, "calls", (int64_t)t->n_calls);
+    key_int(w, "sent_bytes", (int64_t)t->sent_bytes);
+    key_int(w, "received_bytes", (int64_t)t->received_bytes);
+    key_int(w, "paired_bytes", (int64_t)t->paired_bytes);
+    key_int(w, "unpaired_bytes", (int64_t)t->unpaired_bytes);
+    key_int(w, "gaps", (int64_t)t->n_gaps);
+    key_int(w, "edge_bytes", (int64_t)t->edge_bytes);
+    key_int(w, "gloo_messages", (int64_t)t->n_messages);
+    key_int(w, "zmtp_frames", (int64_t)t->n_zmtp_frames);
+    key_int(w, "framing_breaks", (int64_t)t->n_framing_breaks);
+    key_int(w, "collectives", (int64_t)t->n_collectives);
+    key_int(w, "collectives_tied", (int64_t)t->n_tied);
+    key_int(w, "collectives_checked", (int64_t)t->n_checked);
+    key_int(w, "collectives_exact", (int64_t)t->n_exact);
+    key_int(w, "collectives_in_buckets", (int64_t)t->n_in_buckets);
+    key_int(w, "records_lost", (int64_t)t->n_lost);
     writer_close(w, '}');
 }
 
@@ -275,6 +332,8 @@ void json_write_report(struct writer *w, const struct report_facts *f, bool with
     }
     writer_close(w, ']');
     write_checks(w, f);
+    write_unprofiled(w, f);
+    write_transport(w, f);
     write_ranks(w, f);
     write_path(w, f, with_ops);
     write_clock(w, f);

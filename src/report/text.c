@@ -453,6 +453,57 @@ static void write_checks(struct writer *w, const struct report_facts *f)
     writer_text(w, " %\n");
 }
 
+static void format_pct(char out[TIME_TEXT], double value)
+{
+    char digits[TIME_TEXT];
+    if (writer_format_fixed(digits, sizeof digits, value, 1) < 0)
+        strcpy(digits, "?");
+    snprintf(out, TIME_TEXT, "%s%.20s", value >= 0.05 ? "+" : "", digits);
+}
+
+static void write_unprofiled(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_unprofiled *u = &f->unprofiled;
+    char line[400], mean[TIME_TEXT], median[TIME_TEXT], cost[TIME_TEXT], off[TIME_TEXT];
+    if (u->n_steps == 0)
+        return;
+    format_pct(cost, f->overhead_pct);
+    format_pct(off, f->unprofiled_error_pct);
+    int len =
+        snprintf(line, sizeof line,
+                 "without the profiler: %s, mean of %u steps (median %s); the profiler cost "
+                 "%s %%",
+                 facts_time(mean, u->mean_ns), u->n_steps, facts_time(median, u->median_ns), cost);
+    if (f->comparable)
+        snprintf(line + len, sizeof line - (size_t)len, ", the replay is %s %% off", off);
+    write_wrapped(w, " ", 2, line);
+}
+
+static void write_transport(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_transport_info *t = &f->transport;
+    char line[500], mb[TIME_TEXT];
+    if (t->n_processes == 0)
+        return;
+    if (writer_format_fixed(mb, sizeof mb, (double)t->sent_bytes / 1e6, 1) < 0)
+        strcpy(mb, "?");
+    int len = snprintf(line, sizeof line,
+                       "transport: %llu socket calls, %u connections, %s MB sent, "
+                       "%llu bytes seen at one end only",
+                       (unsigned long long)t->n_calls, t->n_connections + t->n_one_sided, mb,
+                       (unsigned long long)t->unpaired_bytes);
+    if (t->n_collectives > 0)
+        len += snprintf(line + len, sizeof line - (size_t)len,
+                        "; %llu of %llu collectives tied to their messages, the bytes of %llu "
+                        "of %llu as their size asks",
+                        (unsigned long long)t->n_tied, (unsigned long long)t->n_collectives,
+                        (unsigned long long)t->n_exact, (unsigned long long)t->n_checked);
+    if (t->n_lost > 0)
+        snprintf(line + len, sizeof line - (size_t)len, "; %llu records lost",
+                 (unsigned long long)t->n_lost);
+    write_wrapped(w, " ", 2, line);
+}
+
 static void write_warnings(struct writer *w, const struct report_facts *f)
 {
     const char *warning;
@@ -481,6 +532,8 @@ int dpro_report_text(const struct dpro_report *report, FILE *out, struct dpro_er
         write_names(&w, &facts);
         write_clock(&w, &facts);
         write_checks(&w, &facts);
+        write_unprofiled(&w, &facts);
+        write_transport(&w, &facts);
         write_warnings(&w, &facts);
         rc = writer_finish(&w, err);
         writer_fini(&w);

@@ -1,0 +1,64 @@
+/* ingest/rank_json.h: what dpro's own recorder wrote of a rank (rank.json) or of the job
+ * (job.json): models with their parameters and buckets by name, and steps timed with and without a
+ * profiler. */
+#ifndef INGEST_RANK_JSON_H
+#define INGEST_RANK_JSON_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/array.h"
+
+struct recorded_parameter {
+    uint32_t name; /* string id */
+    uint64_t numel, size_bytes;
+};
+
+/* DDP's bucket or FSDP's unit: what one collective carries. */
+struct recorded_bucket {
+    uint32_t model;    /* index */
+    uint32_t name;     /* string id; 0: none (buckets) */
+    uint32_t first, n; /* into members: indices of parameters */
+    uint64_t numel, size_bytes;
+};
+
+struct recorded_model {
+    uint32_t name, parallel; /* string ids */
+    uint32_t first_parameter, n_parameters;
+    uint32_t first_bucket, n_buckets; /* in the order in which they are reduced */
+    uint32_t first_unit, n_units;     /* into buckets as well, behind the model's buckets */
+};
+
+enum recorded_window { RECORDED_BEFORE, RECORDED_TIMING, RECORDED_STRUCTURE, RECORDED_AFTER };
+
+struct recorded_step {
+    int64_t number, start_ns, end_ns; /* end > start */
+    uint8_t window;                   /* enum recorded_window */
+};
+
+struct recording {
+    bool is_job; /* job.json: world size and process groups only */
+    bool complete;
+    int attempt; /* -1: not said */
+    ARRAY(struct recorded_model) models;
+    ARRAY(struct recorded_parameter) parameters;
+    ARRAY(struct recorded_bucket) buckets;
+    ARRAY(uint32_t) members;
+    ARRAY(struct recorded_step) steps;
+    uint64_t n_broken; /* entries that make no sense, left out */
+};
+
+void recording_destroy(struct recording *recording); /* NULL is fine */
+/* Turns its string ids into others. */
+void recording_rename(struct recording *recording, const uint32_t *names);
+
+/* Which bucket each of a rank's collectives carries, asked in the order of their starts. Buckets of
+ * a model are reduced in their order, from the first one again in every backward pass. */
+struct recorded_walk {
+    const struct recording *recording;
+    uint32_t model, next; /* the bucket expected, of the model that the last one was of */
+};
+/* The bucket of that many elements (0: unknown) or bytes; UINT32_MAX: none. */
+uint32_t recorded_walk_next(struct recorded_walk *walk, uint64_t numel, uint64_t size_bytes);
+
+#endif

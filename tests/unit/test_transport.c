@@ -1,0 +1,858 @@
+/* Logs written record by record: which connections are one, which bytes were seen at both ends,
+ * what gloo's messages are tied to; cut, doubled and hostile logs; the CSV form; real captures. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <ftw.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ingest/trace.h"
+#include "tracer/record.h"
+
+static char folder[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/dpro-net-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_entry(const char *path, const struct stat *st, int flag, struct FTW *ftw)
+{
+    (void)st;
+    (void)flag;
+    (void)ftw;
+    return remove(path);
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* ---- writing logs ---- */
+
+static FILE *open_file(int rank, const char *name)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s/rank%d", folder, rank);
+    mkdir(path, 0777);
+    snprintf(path, sizeof path, "%s/rank%d/%s", folder, rank, name);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    return file;
+}
+
+struct log {
+    FILE *file;
+};
+
+static void put(struct log *log, const void *record, size_t size)
+{
+    assert_int_equal(fwrite(record, 1, size, log->file), size);
+}
+
+static struct record head(uint8_t type, size_t size, uint32_t thread)
+{
+    return (struct record){type, 1, (uint16_t)size, thread};
+}
+
+static struct log begin_as(int rank, const char *name, enum log_kind kind, const char *boot_id,
+                           uint64_t net_ns, uint32_t segment)
+{
+    struct log log = {open_file(rank, name)};
+    struct log_header header = {.magic = LOG_MAGIC,
+                                .version = LOG_VERSION,
+                                .header_bytes = sizeof header,
+                                .kind = kind,
+                                .pid = 100 + (uint32_t)rank,
+                                .rank = rank,
+                                .segment = segment,
+                                .net_ns = net_ns};
+    strcpy(header.boot_id, boot_id);
+    strcpy(header.host, "node");
+    put(&log, &header, sizeof header);
+    return log;
+}
+
+static struct log begin(int rank)
+{
+    return begin_as(rank, "net.log", LOG_TRANSPORT, "boot", 7, 0);
+}
+
+static void end(struct log *log)
+{
+    assert_int_equal(fclose(log->file), 0);
+}
+
+/* 127.0.0.1 or 10.0.0.1 at both ends: ports tell them apart. */
+static void connection_to(struct log *log, uint32_t number, uint8_t net, uint16_t local,
+                          uint16_t remote)
+{
+    struct record_connection c = {.head = head(RECORD_CONNECTION, sizeof c, 0),
+                                  .connection = number,
+                                  .family = FAMILY_IPV4,
+                                  .flags = CONNECTION_WHOLE,
+                                  .local_port = local,
+                                  .remote_port = remote};
+    c.local[0] = c.remote[0] = net;
+    c.local[3] = c.remote[3] = 1;
+    put(log, &c, sizeof c);
+}
+
+static void call(struct log *log, uint32_t number, uint8_t direction, uint64_t offset,
+                 uint32_t bytes, int64_t start, int64_t stop, uint32_t thread)
+{
+    struct record_call c = {.head = head(RECORD_CALL, sizeof c, thread),
+                            .connection = number,
+                            .direction = direction,
+                            .call = direction ? CALL_RECV : CALL_WRITEV,
+                            .start_ns = start,
+                            .end_ns = stop,
+                            .offset = offset,
+                            .requested = bytes,
+                            .returned = bytes};
+    put(log, &c, sizeof c);
+}
+
+static void gloo(struct log *log, uint32_t number, uint8_t direction, uint8_t opcode,
+                 uint64_t position, uint64_t length, uint64_t tag)
+{
+    struct record_gloo g = {.head = head(RECORD_GLOO, sizeof g, 0),
+                            .connection = number,
+                            .direction = direction,
+                            .opcode = opcode,
+                            .position = position,
+                            .slot = UINT64_C(4) << 56 | tag << 24,
+                            .length = length};
+    put(log, &g, sizeof g);
+}
+
+/* ---- asking ---- */
+
+static struct dpro_error err;
+
+static struct dpro_trace *load_as(const char *path, int without_profile)
+{
+    struct dpro_trace *trace = NULL;
+    struct dpro_trace_options options = {.without_profile = without_profile};
+    err = (struct dpro_error){0};
+    return dpro_trace_load(&path, 1, &options, &trace, &err) < 0 ? NULL : trace;
+}
+
+static struct dpro_trace *load(void)
+{
+    struct dpro_trace *trace = load_as(folder, 1);
+    if (!trace)
+        fail_msg("%s", err.text);
+    return trace;
+}
+
+static struct dpro_transport_info facts(void)
+{
+    struct dpro_trace *trace = load();
+    struct dpro_transport_info info = dpro_trace_transport(trace);
+    dpro_trace_destroy(trace);
+    return info;
+}
+
+static bool warned(const struct dpro_trace *trace, const char *words)
+{
+    for (size_t i = 0; i < dpro_trace_n_warnings(trace); i++)
+        if (strstr(dpro_trace_warning(trace, i), words))
+            return true;
+    return false;
+}
+
+/* ---- connections and bytes ---- */
+
+static void test_ends_of_a_connection_are_joined_and_bytes_paired(void **state)
+{
+    (void)state;
+    struct log a = begin(0), b = begin(1);
+    call(&a, 3, DIRECTION_SEND, 0, 1000, 10, 20, 5); /* before its connection's record */
+    connection_to(&a, 3, 10, 4000, 5000);
+    connection_to(&b, 8, 10, 5000, 4000);
+    call(&b, 8, DIRECTION_RECEIVE, 0, 400, 15, 25, 6);
+    call(&b, 8, DIRECTION_RECEIVE, 400, 600, 25, 35, 6);
+    end(&a);
+    end(&b);
+    struct dpro_transport_info info = facts();
+    assert_int_equal(info.n_processes, 2);
+    assert_int_equal(info.n_connections, 1);
+    assert_int_equal(info.n_one_sided, 0);
+    assert_int_equal(info.n_calls, 3);
+    assert_int_equal(info.sent_bytes, 1000);
+    assert_int_equal(info.received_bytes, 1000);
+    assert_int_equal(info.paired_bytes, 1000);
+    assert_int_equal(info.unpaired_bytes + info.edge_bytes + info.n_gaps, 0);
+}
+
+static void loopback_pair(const char *boot_a, uint64_t ns_a, const char *boot_b, uint64_t ns_b)
+{
+    struct log a = begin_as(0, "net.log", LOG_TRANSPORT, boot_a, ns_a, 0);
+    struct log b = begin_as(1, "net.log", LOG_TRANSPORT, boot_b, ns_b, 0);
+    connection_to(&a, 1, 127, 4000, 5000);
+    connection_to(&b, 1, 127, 5000, 4000);
+    call(&a, 1, DIRECTION_SEND, 0, 10, 10, 20, 5);
+    call(&b, 1, DIRECTION_RECEIVE, 0, 10, 15, 25, 6);
+    end(&a);
+    end(&b);
+}
+
+static void test_loopback_is_joined_within_one_network_namespace_only(void **state)
+{
+    (void)state;
+    loopback_pair("boot", 7, "boot", 7);
+    assert_int_equal(facts().n_connections, 1);
+    loopback_pair("boot", 7, "boot", 8);
+    assert_int_equal(facts().n_connections, 0);
+    loopback_pair("boot", 7, "another", 7); /* first namespaces have the same number everywhere */
+    struct dpro_transport_info info = facts();
+    assert_int_equal(info.n_connections, 0);
+    assert_int_equal(info.n_one_sided, 2);
+    assert_int_equal(info.unpaired_bytes, 0);
+}
+
+static void test_a_pair_of_addresses_used_again_is_another_connection(void **state)
+{
+    (void)state;
+    struct log a = begin(0), b = begin(1);
+    for (uint32_t k = 0; k < 2; k++) {
+        connection_to(&a, 1 + k, 10, 4000, 5000);
+        connection_to(&b, 8 - k, 10, 5000, 4000);
+        call(&a, 1 + k, DIRECTION_SEND, 0, 10 + k, 100 * k, 100 * k + 5, 5);
+        call(&b, 8 - k, DIRECTION_RECEIVE, 0, 10 + k, 100 * k + 6, 100 * k + 7, 6);
+    }
+    end(&a);
+    end(&b);
+    struct dpro_transport_info info = facts();
+    assert_int_equal(info.n_connections, 2);
+    assert_int_equal(info.paired_bytes, 21);
+    assert_int_equal(info.edge_bytes, 0);
+}
+
+static void test_a_hole_that_the_other_end_filled_is_a_gap_and_a_pause_is_none(void **state)
+{
+    (void)state;
+    struct log a = begin(0), b = begin(1);
+    connection_to(&a, 1, 10, 4000, 5000);
+    connection_to(&b, 1, 10, 5000, 4000);
+    /* a: 0-100, 100-200, 200-300, pause, 1000-1100; b: lost 100-200, has 300-350 and 1000-1100 */
+    call(&a, 1, DIRECTION_SEND, 0, 100, 10, 20, 5);
+    call(&a, 1, DIRECTION_SEND, 100, 100, 20, 30, 5);
+    call(&a, 1, DIRECTION_SEND, 200, 100, 30, 40, 5);
+    call(&a, 1, DIRECTION_SEND, 1000, 100, 90, 95, 5);
+    call(&b, 1, DIRECTION_RECEIVE, 0, 100, 12, 22, 6);
+    call(&b, 1, DIRECTION_RECEIVE, 200, 150, 32, 42, 6);
+    call(&b, 1, DIRECTION_RECEIVE, 1000, 100, 92, 97, 6);
+    end(&a);
+    end(&b);
+    struct dpro_transport_info info = facts();
+    assert_int_equal(info.n_gaps, 1);
+    assert_int_equal(info.unpaired_bytes, 100);
+    assert_int_equal(info.edge_bytes, 50);
+    assert_int_equal(info.paired_bytes, 300);
+}
+
+static void test_streams_not_seen_from_their_start_are_not_paired(void **state)
+{
+    (void)state;
+    struct log a = begin(0), b = begin(1);
+    struct record_connection c = {.head = head(RECORD_CONNECTION, sizeof c, 0),
+                                  .connection = 1,
+                                  .family = FAMILY_IPV4,
+                                  .origin = ORIGIN_FOUND,
+                                  .local = {10, 0, 0, 1},
+                                  .remote = {10, 0, 0, 1},
+                                  .local_port = 4000,
+                                  .remote_port = 5000};
+    put(&a, &c, sizeof c);
+    connection_to(&b, 1, 10, 5000, 4000);
+    call(&a, 1, DIRECTION_SEND, 0, 100, 10, 20, 5);
+    call(&b, 1, DIRECTION_RECEIVE, 700, 100, 12, 22, 6);
+    end(&a);
+    end(&b);
+    struct dpro_transport_info info = facts();
+    assert_int_equal(info.n_connections, 0);
+    assert_int_equal(info.n_one_sided, 2);
+}
+
+static void test_segments_are_one_log_and_doubled_records_one_record(void **state)
+{
+    (void)state;
+    struct log old = begin_as(0, "net.log.old", LOG_TRANSPORT, "boot", 7, 0);
+    struct log new = begin_as(0, "net.log", LOG_TRANSPORT, "boot", 7, 1), b = begin(1);
+    struct record_loss loss = {
+        .head = head(RECORD_LOSS, sizeof loss, 0), .cause = LOSS_RING_FULL, .n_records = 3};
+    connection_to(&old, 1, 10, 4000, 5000);
+    call(&old, 1, DIRECTION_SEND, 0, 100, 10, 20, 5);
+    put(&old, &loss, sizeof loss);
+    call(&new, 1, DIRECTION_SEND, 100, 100, 20, 30, 5);
+    call(&new, 1, DIRECTION_SEND, 100, 100, 20, 30, 5);
+    loss.n_records = 4; /* since the log's start */
+    put(&new, &loss, sizeof loss);
+    connection_to(&b, 1, 10, 5000, 4000);
+    call(&b, 1, DIRECTION_RECEIVE, 0, 200, 12, 22, 6);
+    end(&old);
+    end(&new);
+    end(&b);
+    struct dpro_trace *trace = load();
+    struct dpro_transport_info info = dpro_trace_transport(trace);
+    assert_int_equal(info.n_processes, 2);
+    assert_int_equal(info.n_calls, 3);
+    assert_int_equal(info.paired_bytes, 200);
+    assert_int_equal(info.n_lost, 4);
+    assert_true(warned(trace, "lost 4 records"));
+    dpro_trace_destroy(trace);
+}
+
+/* ---- logs that are not as they should be ---- */
+
+static void test_a_log_cut_anywhere_gives_what_is_before_the_cut(void **state)
+{
+    (void)state;
+    enum { N_CALLS = 5 };
+    long ends[N_CALLS + 1]; /* of the connection, then of each call */
+    struct log a = begin(0);
+    connection_to(&a, 1, 10, 4000, 5000);
+    ends[0] = ftell(a.file);
+    for (int i = 0; i < N_CALLS; i++) {
+        call(&a, 1, DIRECTION_SEND, 100 * (uint64_t)i, 100, 10 * i, 10 * i + 5, 5);
+        ends[i + 1] = ftell(a.file);
+    }
+    end(&a);
+    char path[160];
+    snprintf(path, sizeof path, "%s/rank0/net.log", folder);
+    for (long cut = ends[N_CALLS]; cut >= (long)sizeof(struct log_header); cut--) {
+        unsigned n_whole = 0;
+        bool between = cut == (long)sizeof(struct log_header);
+        for (int i = 0; i <= N_CALLS; i++) {
+            n_whole += i > 0 && ends[i] <= cut;
+            between |= ends[i] == cut;
+        }
+        assert_int_equal(truncate(path, cut), 0);
+        struct dpro_trace *trace = load_as(path, 1);
+        assert_non_null(trace);
+        assert_int_equal(dpro_trace_transport(trace).n_calls, n_whole);
+        assert_int_equal(warned(trace, "ends in the middle of a record"), !between);
+        dpro_trace_destroy(trace);
+    }
+}
+
+static void test_unknown_records_are_passed_over_and_broken_ones_counted(void **state)
+{
+    (void)state;
+    struct log a = begin(0);
+    struct record unknown[4] = {head(99, sizeof unknown, 1)};
+    connection_to(&a, 1, 10, 4000, 5000);
+    put(&a, unknown, sizeof unknown);
+    call(&a, 1, DIRECTION_SEND, 0, 100, 50, 40, 5);          /* ends before it starts */
+    call(&a, 1, 7, 0, 100, 10, 20, 5);                       /* no direction */
+    call(&a, 1, DIRECTION_SEND, UINT64_MAX, 100, 10, 20, 5); /* beyond any stream */
+    call(&a, 1, DIRECTION_SEND, 0, 100, INT64_MIN, 20, 5);   /* before time */
+    gloo(&a, 1, DIRECTION_SEND, 1, 0, UINT64_MAX - 3, 9);    /* longer than can be */
+    call(&a, 1, DIRECTION_SEND, 0, UINT32_MAX, 10, 20, 5);   /* large and fine */
+    struct record_call longer[2] = {{.head = head(RECORD_CALL, sizeof longer, 5),
+                                     .connection = 1,
+                                     .offset = UINT32_MAX,
+                                     .start_ns = 30,
+                                     .end_ns = 40,
+                                     .returned = 1}};
+    put(&a, longer, sizeof longer); /* a later version with more in it */
+    struct record none = head(RECORD_CALL, 0, 5);
+    put(&a, &none, sizeof none); /* nothing tells where the next one is */
+    call(&a, 1, DIRECTION_SEND, 0, 100, 10, 20, 5);
+    end(&a);
+    struct dpro_trace *trace = load();
+    struct dpro_transport_info info = dpro_trace_transport(trace);
+    assert_int_equal(info.n_calls, 2);
+    assert_int_equal(info.sent_bytes, (uint64_t)UINT32_MAX + 1);
+    assert_true(warned(trace, "5 records or lines make no sense"));
+    assert_true(warned(trace, "ends in the middle of a record"));
+    dpro_trace_destroy(trace);
+}
+
+static void test_a_log_of_another_version_is_refused_with_its_number(void **state)
+{
+    (void)state;
+    struct log log = {open_file(0, "net.log")};
+    struct log_header header = {
+        .magic = LOG_MAGIC, .version = 9, .header_bytes = sizeof header, .kind = LOG_TRANSPORT};
+    put(&log, &header, sizeof header);
+    end(&log);
+    char path[160];
+    snprintf(path, sizeof path, "%s/rank0/net.log", folder);
+    assert_null(load_as(path, 1));
+    assert_int_equal(err.code, DPRO_EFORMAT);
+    assert_non_null(strstr(err.text, "version 9"));
+}
+
+static void test_a_log_alone_says_that_the_profile_is_missing(void **state)
+{
+    (void)state;
+    loopback_pair("boot", 7, "boot", 7);
+    assert_null(load_as(folder, 0));
+    assert_int_equal(err.code, DPRO_EEMPTY);
+    assert_non_null(strstr(err.text, "add the profile"));
+}
+
+/* ---- gloo ---- */
+
+enum { CHUNK = 400 };
+
+/* One rank's profile: two all-reduces of 200 floats on two threads at once, and its recording with
+ * the buckets they are. */
+static void write_profile(int rank)
+{
+    FILE *file = open_file(rank, "kineto.json");
+    fprintf(file,
+            "{\"schemaVersion\":1,\"distributedInfo\":{\"backend\":\"gloo\",\"rank\":%d,"
+            "\"world_size\":2},\"traceEvents\":[\n"
+            "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::mm\",\"pid\":1,\"tid\":1,\"ts\":0,"
+            "\"dur\":1}",
+            rank);
+    for (int k = 0; k < 2; k++)
+        fprintf(file,
+                ",\n{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"gloo:all_reduce\",\"pid\":"
+                "1,\"tid\":%d,\"ts\":%d,\"dur\":900,\"args\":{\"Input Dims\":[[%d]],\"Input type\":"
+                "[\"float\"]}}",
+                5 + k, 1000 + 10 * k, k ? 100 : 200);
+    fprintf(file, "]}");
+    fclose(file);
+    file = open_file(rank, "rank.json");
+    fprintf(file,
+            "{\"schema\":\"dpro.rank/1\",\"rank\":%d,\"world_size\":2,\"complete\":true,\"models\":"
+            "[{\"name\":\"M\",\"parallel\":\"ddp\",\"buckets\":[{\"parameters\":[1,2]},"
+            "{\"parameters\":[0]}],\"parameters\":[{\"name\":\"a\",\"shape\":[100],\"size_bytes\":"
+            "400},{\"name\":\"b\",\"shape\":[10,10],\"size_bytes\":400},{\"name\":\"c\",\"shape\":"
+            "[100],\"size_bytes\":400}]}]}",
+            rank);
+    fclose(file);
+}
+
+/* A ring of two: each collective sends its size once, in chunks, notices before them. */
+static void write_messages(struct log *log, uint32_t number, bool with_preambles)
+{
+    uint64_t offset[2] = {0, 0};
+    for (uint64_t k = 0; k < 2; k++) {
+        int64_t start = 1000000 + 10000 * (int64_t)k + 5000;
+        for (int chunk = 0; chunk < (k ? 1 : 2); chunk++)
+            for (uint8_t direction = 0; direction < 2; direction++) {
+                uint64_t *at = &offset[direction];
+                if (with_preambles || direction == DIRECTION_SEND) {
+                    gloo(log, number, direction, 3, *at, CHUNK, 40 + k);
+                    gloo(log, number, direction, 1, *at + 48, CHUNK, 40 + k);
+                }
+                start += 100;
+                call(log, number, direction, *at, 48, start, start + 10, 5 + (uint32_t)k);
+                /* the preamble in two reads */
+                call(log, number, direction, *at + 48, 20, start + 10, start + 20,
+                     direction ? 9 : 5 + (uint32_t)k);
+                call(log, number, direction, *at + 68, 28 + CHUNK, start + 20, start + 50, 9);
+                *at += 96 + CHUNK;
+            }
+    }
+}
+
+static void write_job(bool with_preambles)
+{
+    for (int rank = 0; rank < 2; rank++) {
+        struct log log = begin(rank);
+        connection_to(&log, 1, 10, rank ? 5000 : 4000, rank ? 4000 : 5000);
+        write_messages(&log, 1, with_preambles);
+        end(&log);
+        write_profile(rank);
+    }
+}
+
+static void check_job(const struct dpro_trace *trace)
+{
+    struct dpro_transport_info info = dpro_trace_transport(trace);
+    assert_int_equal(info.n_messages, 12);
+    assert_int_equal(info.n_framing_breaks, 0);
+    assert_int_equal(info.n_collectives, 4);
+    assert_int_equal(info.n_tied, 4);
+    assert_int_equal(info.n_checked, 4);
+    assert_int_equal(info.n_exact, 4);
+    assert_int_equal(info.n_in_buckets, 4);
+    assert_int_equal(dpro_trace_n_transport_collectives(trace), 4);
+    for (size_t i = 0; i < 4; i++) {
+        struct dpro_transport_collective c = dpro_trace_transport_collective(trace, i);
+        assert_int_equal(c.rank, i / 2);
+        assert_string_equal(c.kind, "all_reduce");
+        assert_int_equal(c.tag, 40 + i % 2);
+        assert_int_equal(c.sent_bytes, i % 2 ? CHUNK : 2 * CHUNK);
+        assert_int_equal(c.received_bytes, i % 2 ? CHUNK : 2 * CHUNK);
+        assert_int_equal(c.size_bytes, i % 2 ? 400 : 800);
+        assert_int_equal(c.bucket, i % 2);
+        assert_int_equal(c.n_parameters, i % 2 ? 1 : 2);
+        assert_string_equal(dpro_trace_transport_parameter(trace, i, 0), i % 2 ? "a" : "b");
+        assert_null(dpro_trace_transport_parameter(trace, i, c.n_parameters));
+    }
+}
+
+static void test_messages_are_tied_to_their_collective_bucket_and_parameters(void **state)
+{
+    (void)state;
+    write_job(true);
+    struct dpro_trace *trace = load();
+    check_job(trace);
+    assert_int_equal(dpro_trace_n_warnings(trace), 0);
+    const struct net_transport *t = &trace->transports[0];
+    assert_int_equal(t->messages.at[1].start_ns, 1005110); /* of the call with its first byte */
+    assert_int_equal(t->messages.at[1].end_ns, 1005150);   /* and with its last */
+    dpro_trace_destroy(trace);
+}
+
+static void test_preambles_seen_at_the_other_end_only_are_enough(void **state)
+{
+    (void)state;
+    write_job(false);
+    struct dpro_trace *trace = load();
+    check_job(trace);
+    dpro_trace_destroy(trace);
+}
+
+static void test_a_message_that_does_not_end_where_the_next_begins_is_a_break(void **state)
+{
+    (void)state;
+    struct log a = begin(0);
+    connection_to(&a, 1, 10, 4000, 5000);
+    call(&a, 1, DIRECTION_SEND, 0, 5000, 10, 20, 5);
+    gloo(&a, 1, DIRECTION_SEND, 1, 0, 52, 1);    /* to 100 */
+    gloo(&a, 1, DIRECTION_SEND, 1, 100, 52, 1);  /* to 200 */
+    gloo(&a, 1, DIRECTION_SEND, 1, 210, 52, 1);  /* ten bytes of nothing before */
+    gloo(&a, 1, DIRECTION_SEND, 1, 8000, 52, 1); /* after a pause: no break */
+    end(&a);
+    assert_int_equal(facts().n_framing_breaks, 1);
+}
+
+static void test_equal_numbers_of_two_process_groups_are_two_collectives(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < 2; rank++) {
+        struct log log = begin(rank);
+        for (uint32_t group = 1; group <= 2; group++) {
+            uint16_t base = (uint16_t)(4000 + 10 * group);
+            connection_to(&log, group, 10, (uint16_t)(base + rank), (uint16_t)(base + 1 - rank));
+            for (uint8_t direction = 0; direction < 2; direction++) {
+                gloo(&log, group, direction, 1, 0, 100 * group, 7);
+                call(&log, group, direction, 0, 48 + 100 * group, 10, 20, 5);
+            }
+        }
+        end(&log);
+    }
+    struct dpro_trace *trace = load();
+    assert_int_equal(dpro_trace_n_transport_collectives(trace), 4);
+    const struct net_transport *t = trace->transports;
+    assert_int_equal(t[0].collectives.at[0].joint, t[1].collectives.at[0].joint);
+    assert_int_not_equal(t[0].collectives.at[0].joint, t[0].collectives.at[1].joint);
+    assert_int_equal(t[0].collectives.at[0].sent_bytes + t[0].collectives.at[1].sent_bytes, 300);
+    dpro_trace_destroy(trace);
+}
+
+/* ---- CSV ---- */
+
+static bool same_facts(struct dpro_transport_info a, struct dpro_transport_info b)
+{
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+static void test_csv_holds_the_same_facts(void **state)
+{
+    (void)state;
+    write_job(true);
+    struct dpro_trace *trace = load();
+    struct dpro_transport_info before = dpro_trace_transport(trace);
+    char path[200];
+    snprintf(path, sizeof path, "%s/csv/deep", folder);
+    assert_int_equal(dpro_trace_export_net_csv(trace, path, &err), 0);
+    dpro_trace_destroy(trace);
+    /* in place of the logs, beside the profiles */
+    for (int rank = 0; rank < 2; rank++) {
+        char from[240], to[240];
+        snprintf(from, sizeof from, "%s/csv/deep/net_rank%d.csv.gz", folder, rank);
+        snprintf(to, sizeof to, "%s/rank%d/net_rank%d.csv.gz", folder, rank, rank);
+        assert_int_equal(rename(from, to), 0);
+        snprintf(from, sizeof from, "%s/rank%d/net.log", folder, rank);
+        assert_int_equal(remove(from), 0);
+    }
+    trace = load();
+    check_job(trace);
+    assert_true(same_facts(before, dpro_trace_transport(trace)));
+    dpro_trace_destroy(trace);
+}
+
+static void test_csv_of_loopback_stays_apart_by_its_zone(void **state)
+{
+    (void)state;
+    for (uint64_t ns = 7; ns <= 8; ns++) {
+        loopback_pair("boot", 7, "boot", ns);
+        struct dpro_trace *trace = load();
+        char path[200];
+        snprintf(path, sizeof path, "%s/csv", folder);
+        assert_int_equal(dpro_trace_export_net_csv(trace, path, &err), 0);
+        dpro_trace_destroy(trace);
+        trace = load_as(path, 1);
+        assert_non_null(trace);
+        assert_int_equal(dpro_trace_transport(trace).n_connections, ns == 7);
+        assert_int_equal(dpro_trace_transport(trace).sent_bytes, 10);
+        dpro_trace_destroy(trace);
+    }
+}
+
+static struct dpro_trace *load_csv(const char *text)
+{
+    FILE *file = open_file(0, "net_rank0.csv");
+    fputs(text, file);
+    fclose(file);
+    return load();
+}
+
+static void test_csv_columns_may_come_in_any_order(void **state)
+{
+    (void)state;
+    struct dpro_trace *trace =
+        load_csv("t_start_ns,t_end_ns,color,returned,offset,dir,remote,local\n"
+                 "10,20,red,100,0,tx,10.0.0.2:5,10.0.0.1:6\r\n"
+                 "30,40,,50,0,rx,10.0.0.2:5,10.0.0.1:6\n"
+                 "\n"
+                 "50,60,blue,7,100,tx,[fe80::2]:5,[fe80::1]:6\n");
+    struct dpro_transport_info info = dpro_trace_transport(trace);
+    assert_int_equal(info.n_calls, 3);
+    assert_int_equal(info.sent_bytes, 107);
+    assert_int_equal(info.received_bytes, 50);
+    assert_int_equal(trace->transports[0].connections.n, 2);
+    assert_int_equal(dpro_trace_n_warnings(trace), 0);
+    dpro_trace_destroy(trace);
+}
+
+static void test_csv_lines_that_make_no_sense_are_counted(void **state)
+{
+    (void)state;
+    struct dpro_trace *trace = load_csv(
+        "t_start_ns,t_end_ns,rank,tid,conn,local,remote,dir,call,offset,requested,returned\n"
+        "10,20,0,1,4,10.0.0.1:6,10.0.0.2:5,tx,writev,0,100,100\n"
+        "10,20,0,1,4,10.0.0.1:6,10.0.0.2:5,sideways,writev,0,100,100\n"
+        "10,20,0,1,4,10.0.0.1.9:6,10.0.0.2:5,tx,writev,0,100,100\n"
+        "10,20,0,1,4,10.0.0.1:99999,10.0.0.2:5,tx,writev,0,100,100\n"
+        "20,10,0,1,4,10.0.0.1:6,10.0.0.2:5,tx,writev,0,100,100\n"
+        "10,20,0,1,4,10.0.0.1:6,10.0.0.2:5,tx,writev,99999999999999999999,100,100\n"
+        "-10,20,0,1,4,10.0.0.1:6,10.0.0.2:5,tx,writev,0,100,100\n"
+        "10,20,0\n"
+        "30,40,0,1,4,10.0.0.1:6,10.0.0.2:5,tx,writev,100,100,1");
+    assert_int_equal(dpro_trace_transport(trace).n_calls, 1);
+    assert_true(warned(trace, "7 records or lines make no sense"));
+    assert_true(warned(trace, "ends in the middle")); /* digits may be missing in the last line */
+    dpro_trace_destroy(trace);
+}
+
+static void test_csv_of_other_captures_is_read_too(void **state)
+{
+    (void)state;
+    struct dpro_trace *trace = load_csv(
+        "# op,local>peer,stream_offset,bytes,t0_ns,t1_ns(CLOCK_REALTIME),tid  |  zmq\n"
+        "sendmsg,10.77.0.2:34662>10.77.0.1:13649,0,82,1795250409295986621,1795250409296031505,23\n"
+        "recvmsg,10.77.0.2:34662>10.77.0.1:13649,0,55,1795250409306690277,1795250409306696388,23\n"
+        "zmq_msg_send,0x7f,0,55,1795250409306690277,1795250409306696388,23,00ff\n");
+    struct dpro_transport_info info = dpro_trace_transport(trace);
+    assert_int_equal(info.sent_bytes, 82);
+    assert_int_equal(info.received_bytes, 55);
+    assert_int_equal(info.n_zmtp_frames, 1);
+    assert_int_equal(dpro_trace_n_warnings(trace), 0);
+    dpro_trace_destroy(trace);
+}
+
+static void test_addresses_are_written_as_they_are_read(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"10.0.0.1:80",          "[fe80::1]:80", "[::1]%1f2e:1",
+                                       "127.0.0.1%1f2e:65535", "unix%7:1234",  "unix:0"};
+    static const char *const bad[] = {"",        ":",       "10.0.0.1",    "10.0.0.1:",
+                                      "1:2:3:4", "[::1:80", "10.0.0.1%:8", "10.0.0.1:-1",
+                                      "[]:1",    "unix:x",  "%1:2",        "10.0.0.1%xyz:8"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        struct net_address address;
+        char text[NET_ADDRESS_TEXT];
+        assert_true(net_address_parse(good[i], strlen(good[i]), &address));
+        net_address_format(text, &address);
+        assert_string_equal(text, good[i]);
+    }
+    struct net_address address;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(net_address_parse(bad[i], strlen(bad[i]), &address));
+}
+
+/* ---- NCCL ---- */
+
+static void nccl_string(struct log *log, uint32_t number, const char *text)
+{
+    struct record_string s = {.head = head(RECORD_STRING, sizeof s, 0), .string = number};
+    strcpy(s.text, text);
+    put(log, &s, sizeof s);
+}
+
+static void nccl_event(struct log *log, struct record_nccl_event e, size_t size)
+{
+    e.head = head(RECORD_NCCL_EVENT, offsetof(struct record_nccl_event, coll) + size, 5);
+    put(log, &e, e.head.size_bytes);
+}
+
+static void test_nccl_steps_belong_to_the_op_of_their_collective(void **state)
+{
+    (void)state;
+    write_profile(0);
+    FILE *file = open_file(0, "kineto.json");
+    fputs(
+        "{\"schemaVersion\":1,\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":"
+        "\"nccl:all_reduce\",\"pid\":1,\"tid\":5,\"ts\":1000,\"dur\":50}]}",
+        file);
+    fclose(file);
+    struct log log = begin_as(0, "nccl.log", LOG_NCCL, "boot", 7, 0);
+    struct record_nccl_comm comm = {
+        .head = head(RECORD_NCCL_COMM, sizeof comm, 0), .comm = 1, .n_ranks = 8, .hash = 0xabc};
+    put(&log, &comm, sizeof comm);
+    nccl_string(&log, 1, "AllReduce");
+    nccl_string(&log, 2, "Ring");
+    /* a step may be written before the op that it is of */
+    nccl_event(&log,
+               (struct record_nccl_event){.event = 12,
+                                          .parent = 11,
+                                          .start_ns = 1010000,
+                                          .stop_ns = 1020000,
+                                          .type = NCCL_PROXY_STEP,
+                                          .proxy_step = {.step = 3, .size_bytes = 4096}},
+               sizeof((struct record_nccl_event *)0)->proxy_step);
+    nccl_event(&log,
+               (struct record_nccl_event){.event = 11,
+                                          .parent = 10,
+                                          .start_ns = 1005000,
+                                          .stop_ns = 1030000,
+                                          .type = NCCL_PROXY_OP,
+                                          .flags = NCCL_SEND,
+                                          .proxy_op = {.peer = 3, .channel = 1, .n_steps = 4}},
+               sizeof((struct record_nccl_event *)0)->proxy_op);
+    nccl_event(&log,
+               (struct record_nccl_event){.event = 10,
+                                          .start_ns = 1002000,
+                                          .stop_ns = 1003000,
+                                          .comm = 1,
+                                          .type = NCCL_COLL,
+                                          .coll = {.sequence = 6,
+                                                   .size_bytes = 1 << 20,
+                                                   .func = 1,
+                                                   .algorithm = 2,
+                                                   .protocol = 77, /* never told */
+                                                   .n_channels = 2}},
+               sizeof((struct record_nccl_event *)0)->coll);
+    nccl_event(&log, (struct record_nccl_event){.event = 13, .type = NCCL_GROUP}, 0);
+    nccl_event(&log, (struct record_nccl_event){.event = 14, .type = NCCL_COLL}, 8); /* too short */
+    end(&log);
+    struct dpro_trace *trace = load();
+    assert_int_equal(trace->n_nccl_logs, 1);
+    const struct nccl_log *nccl = trace->nccl_logs[0];
+    assert_int_equal(nccl->rank, 0);
+    assert_int_equal(nccl->operations.n, 1);
+    const struct nccl_operation *op = &nccl->operations.at[0];
+    assert_string_equal(strtab_get(&nccl->names, op->func), "AllReduce");
+    assert_string_equal(strtab_get(&nccl->names, op->algorithm), "Ring");
+    assert_string_equal(strtab_get(&nccl->names, op->protocol), "");
+    assert_int_equal(op->sequence, 6);
+    assert_int_equal(nccl->comms.at[op->comm].n_ranks, 8);
+    assert_int_equal(op->span, 0);
+    assert_int_equal(nccl->proxy_ops.at[0].operation, 0);
+    assert_int_equal(nccl->proxy_ops.at[0].peer, 3);
+    assert_int_equal(nccl->steps.at[0].proxy_op, 0);
+    assert_int_equal(nccl->steps.at[0].size_bytes, 4096);
+    assert_int_equal(nccl->n_others, 1);
+    assert_true(warned(trace, "1 records or lines make no sense"));
+    dpro_trace_destroy(trace);
+}
+
+/* ---- real captures ---- */
+
+static void test_real_captures_are_tied_to_the_byte(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        unsigned n_ranks;
+        uint64_t n_collectives, n_all_reduces;
+    } captures[] = {
+        {"gpt-n2-1gbit-cap25", 2, 16, 16},        {"gpt-n2-1gbit-cap5", 2, 64, 64},
+        {"gpt-n4-500mbit-cap25", 4, 32, 32},      {"gpt-n4-500mbit-cap5", 4, 128, 128},
+        {"resnet18-n2-500mbit-cap25", 2, 64, 32}, {"resnet18-n2-500mbit-cap5", 2, 128, 96},
+        {"resnet18-n4-1gbit-cap25", 4, 128, 64},  {"resnet18-n4-1gbit-cap5", 4, 256, 192},
+    };
+    const char *shared = getenv("DPRO_SHARED");
+    if (!shared) {
+        print_message("no captures here\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof captures / sizeof *captures; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/traces/torch-ddp-gloo-%s", shared, captures[i].name);
+        if (access(path, R_OK) < 0) {
+            print_message("%s: no such capture here\n", path);
+            skip();
+        }
+        struct dpro_trace *trace = load_as(path, 0);
+        assert_non_null(trace);
+        struct dpro_transport_info info = dpro_trace_transport(trace);
+        unsigned n = captures[i].n_ranks;
+        assert_int_equal(info.n_processes, n);
+        assert_int_equal(info.n_connections, n * (n - 1) / 2);
+        assert_int_equal(info.n_one_sided, 0);
+        assert_int_equal(info.unpaired_bytes, 0);
+        assert_int_equal(info.n_gaps, 0);
+        assert_true(info.edge_bytes <= 5 * 48); /* notices that crossed a window's end */
+        assert_int_equal(info.n_framing_breaks, 0);
+        assert_int_equal(info.n_collectives, captures[i].n_collectives);
+        assert_int_equal(info.n_tied, captures[i].n_collectives);
+        assert_int_equal(info.n_checked, captures[i].n_all_reduces);
+        assert_int_equal(info.n_exact, captures[i].n_all_reduces);
+        dpro_trace_destroy(trace);
+    }
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_ends_of_a_connection_are_joined_and_bytes_paired),
+        TEST(test_loopback_is_joined_within_one_network_namespace_only),
+        TEST(test_a_pair_of_addresses_used_again_is_another_connection),
+        TEST(test_a_hole_that_the_other_end_filled_is_a_gap_and_a_pause_is_none),
+        TEST(test_streams_not_seen_from_their_start_are_not_paired),
+        TEST(test_segments_are_one_log_and_doubled_records_one_record),
+        TEST(test_a_log_cut_anywhere_gives_what_is_before_the_cut),
+        TEST(test_unknown_records_are_passed_over_and_broken_ones_counted),
+        TEST(test_a_log_of_another_version_is_refused_with_its_number),
+        TEST(test_a_log_alone_says_that_the_profile_is_missing),
+        TEST(test_messages_are_tied_to_their_collective_bucket_and_parameters),
+        TEST(test_preambles_seen_at_the_other_end_only_are_enough),
+        TEST(test_a_message_that_does_not_end_where_the_next_begins_is_a_break),
+        TEST(test_equal_numbers_of_two_process_groups_are_two_collectives),
+        TEST(test_csv_holds_the_same_facts),
+        TEST(test_csv_of_loopback_stays_apart_by_its_zone),
+        TEST(test_csv_columns_may_come_in_any_order),
+        TEST(test_csv_lines_that_make_no_sense_are_counted),
+        TEST(test_csv_of_other_captures_is_read_too),
+        TEST(test_addresses_are_written_as_they_are_read),
+        TEST(test_nccl_steps_belong_to_the_op_of_their_collective),
+        TEST(test_real_captures_are_tied_to_the_byte),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

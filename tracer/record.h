@@ -221,11 +221,11 @@ struct record_nccl_comm {
     char name[64];         /* given by the program, mostly empty */
 };
 
-/* Numbers are the bits of NCCL's activation mask. */
+/* Numbers are the bits of NCCL's activation mask. From start to stop a collective, a p2p operation
+ * and the calls are enqueued, no more: when they ran, their proxy ops and kernel channels tell. */
 enum nccl_event {
     NCCL_GROUP = 0,
-    NCCL_COLL =
-        1, /* start to stop is its enqueueing, as in P2P and the calls; children tell the rest */
+    NCCL_COLL = 1,
     NCCL_P2P = 2,
     NCCL_PROXY_OP = 3,
     NCCL_PROXY_STEP = 4,

@@ -30,11 +30,12 @@
 #define CHUNK_BYTES 8192
 #define N_CHUNKS    1024 /* 8 MiB */
 #define N_QUEUES    1024
+#define HIGH_FD     500
 #define FLUSH_NS    50000000 /* what a SIGKILL can cost */
 #define SECOND_NS   1000000000
 #define DEFAULT_MAX (512ull << 20)
 #define TAIL_BYTES  1024 /* kept free below the bound for the last anchor and the losses */
-#define N_PARTS     64
+#define N_PARTS     16   /* written at once; what is dropped at a bound is at most as much */
 #define TLS_MODEL   __attribute__((tls_model("initial-exec")))
 
 struct chunk {
@@ -358,13 +359,16 @@ static void close_file(struct shared *s)
     s->fd = 0;
 }
 
-/* A descriptor of 3 or above, so that a job that closed its stderr does not print into the log. */
+/* A high descriptor where there may be one: low ones belong to the job, which may put a file of its
+ * own at a certain number. */
 static int open_path(const char *path, int flags)
 {
     int fd = (int)syscall(SYS_openat, AT_FDCWD, path,
                           flags | O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW, 0644);
-    if (fd >= 0 && fd <= STDERR_FILENO) {
-        int higher = (int)syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    for (int lowest = HIGH_FD; fd >= 0 && fd < lowest; lowest = STDERR_FILENO + 1) {
+        int higher = (int)syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, lowest);
+        if (higher < 0 && lowest == HIGH_FD)
+            continue;
         int error = errno;
         syscall(SYS_close, fd);
         fd = higher;

@@ -61,6 +61,16 @@ static struct slot *slot_of(uint64_t handle)
     return &slots[handle % N_SLOTS];
 }
 
+/* NCCL tells it reliably of its operations and their proxies only; and up to interface 3 nothing
+ * else tells it. A proxy's can be another process'. */
+static int32_t rank_of(struct comm *c, uint64_t type, int told)
+{
+    int32_t own = c ? atomic_load_explicit(&c->rank, memory_order_relaxed) : -1;
+    if (type & (1 << NCCL_PROXY_OP | 1 << NCCL_PROXY_STEP | 1 << NCCL_NET))
+        return told;
+    return own < 0 && type & (1 << NCCL_COLL | 1 << NCCL_P2P) ? told : own;
+}
+
 struct record_nccl_event *event_open(const void *context, uint64_t type, const void *parent,
                                      int rank)
 {
@@ -72,15 +82,13 @@ struct record_nccl_event *event_open(const void *context, uint64_t type, const v
         return NULL;
     }
     struct comm *c = comm_of(context);
-    if (type & (1 << NCCL_GROUP | 1 << NCCL_PROXY_CTRL | 1 << NCCL_KERNEL_CH)) /* have none */
-        rank = c ? atomic_load_explicit(&c->rank, memory_order_relaxed) : -1;
     uint64_t token = atomic_load_explicit(&process_token, memory_order_relaxed);
     memset(&s->event, 0, sizeof s->event);
     s->event.event =
         token << 48 | (++s->n_used & 0x1ffffffff) << (SLOT_BITS + 1) | (uint64_t)(s - slots);
     s->event.parent = (uint64_t)(uintptr_t)parent;
     s->event.comm = comm_number(c);
-    s->event.rank = rank;
+    s->event.rank = rank_of(c, type, rank);
     s->event.type = (uint8_t)__builtin_ctzll(type);
     s->event.start_ns = log_now();
     atomic_store_explicit(&s->comm, s->event.comm, memory_order_relaxed);

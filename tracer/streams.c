@@ -382,19 +382,21 @@ static bool take(struct flow *f, uint64_t seen, uint64_t *mine)
 }
 
 /* A thread that waits for a core, or for memory, is soon through its call; one that sleeps there
- * for the network, or is gone, is not. */
-static bool will_soon_return(uint32_t thread)
+ * for the network is not. */
+static enum { RUNS, SLEEPS, GONE } look_at_thread(uint32_t thread)
 {
     char path[48], text[128];
     snprintf(path, sizeof path, "/proc/self/task/%u/stat", thread);
     int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return false;
+        return errno == ENOENT && access("/proc/self/stat", F_OK) == 0 ? GONE : SLEEPS;
     ssize_t n = syscall(SYS_read, fd, text, sizeof text - 1);
     syscall(SYS_close, fd);
     text[n > 0 ? n : 0] = '\0';
     const char *name_end = strrchr(text, ')');
-    return name_end && strlen(name_end) > 2 && (name_end[2] == 'R' || name_end[2] == 'D');
+    if (!name_end || strlen(name_end) < 3)
+        return SLEEPS;
+    return strchr("RD", name_end[2]) ? RUNS : strchr("ZX", name_end[2]) ? GONE : SLEEPS;
 }
 
 /* Until the flow is free, or its owner has had its time; then it is ours. */
@@ -420,11 +422,13 @@ static uint64_t wait_and_own(struct flow *f, int64_t patience_ns)
             watched = seen;
             since = now;
         }
-        if ((now - since > patience_ns && !will_soon_return((uint32_t)seen)) ||
-            now - begun > MANY * patience_ns) {
-            if (take(f, seen, &mine))
+        if (now - since > patience_ns) {
+            int owner = look_at_thread((uint32_t)seen);
+            if ((owner != RUNS || now - begun > MANY * patience_ns) && take(f, seen, &mine)) {
+                if (owner == GONE) /* cancelled, which the kernel does before bytes move */
+                    atomic_fetch_sub_explicit(&f->n_calls, 1, memory_order_relaxed);
                 return mine;
-            continue;
+            }
         }
         if (now - since < SHORT_NS)
             syscall(SYS_sched_yield);
@@ -468,7 +472,9 @@ void call_begin(struct call *c, int fd, enum call_direction direction, enum call
                           (flags & MSG_WAITALL ? CALL_WAITALL : 0));
     c->start_ns = 0;
     bool record = log_on();
-    if (record && atomic_load_explicit(&s->kept, memory_order_relaxed) && !still_is(s, fd)) {
+    /* the framing of a known protocol shows by itself that a descriptor has become another one */
+    if (record && s->info.protocol == PROTOCOL_UNKNOWN &&
+        atomic_load_explicit(&s->kept, memory_order_relaxed) && !still_is(s, fd)) {
         if (!vforked())
             name(fd, NULL, FD_UNKNOWN);
         s = c->stream = lookup(fd);

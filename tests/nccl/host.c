@@ -466,7 +466,8 @@ void host_start(struct event *e, const struct host_comm *c, enum nccl_event type
         struct nccl_descr_v6 v6;
     } d;
     /* NCCL leaves the rank out of some, and what an interface's struct has not is not there */
-    bool has_rank = type != NCCL_GROUP && type != NCCL_PROXY_CTRL && type != NCCL_KERNEL_CH;
+    bool has_rank = type == NCCL_COLL || type == NCCL_P2P || type == NCCL_PROXY_OP ||
+                    type == NCCL_PROXY_STEP || type == NCCL_NET;
     memset(&d, 0xa5, sizeof d);
     memset(e, 0, sizeof *e);
     if (!host_knows(c->version, type))

@@ -736,7 +736,7 @@ static void test_wrong_handles_states_and_parents_are_harmless(void **state)
     assert_int_equal(host_raw_start(&c, NULL, &handle, &unknown), 0); /* no communicator */
     assert_non_null(handle);
     host_raw_stop(&c, handle);
-    unknown.type = 1 << NCCL_LAUNCH;
+    unknown.type = 1 << NCCL_PROXY_STEP;
     unknown.rank = 3;
     assert_int_equal(host_raw_start(&c, gone.context, &handle, &unknown), 0); /* one that is gone */
     host_raw_stop(&c, handle);

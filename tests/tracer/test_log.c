@@ -322,7 +322,8 @@ static void test_a_forked_child_records_nothing_until_it_starts_a_log_of_its_own
 {
     (void)state;
 #ifdef __SANITIZE_THREAD__
-    skip(); /* its runtime starts no thread in a child of a process with threads */
+    print_message("the thread sanitizer's runtime starts no thread in a forked child\n");
+    skip();
 #endif
     char child_path[104];
     snprintf(child_path, sizeof child_path, "%s.child", path);

@@ -406,6 +406,7 @@ static void test_a_thread_cancelled_in_a_call_holds_up_no_other(void **state)
     (void)state;
     assert_int_equal(JOB("cancelled_reader"), 0);
     assert_true(read_all_log());
+    assert_int_equal(sent_once(), 300); /* in a known order, but for the first perhaps */
 }
 
 static void test_signal_handlers_may_write_to_the_connection_they_interrupt(void **state)
@@ -651,7 +652,7 @@ static void test_a_log_of_the_newest_calls_knows_their_connections(void **state)
     uint64_t last = 0;
     for (int i = 0; i < the_log.n_calls; i++)
         last = the_log.calls[i].offset > last ? the_log.calls[i].offset : last;
-    assert_int_equal(last, 8 * (60000 - 1));
+    assert_int_equal(last, 8 * (30000 - 1));
     strcat(path, ".old");
     assert_int_equal(stat(path, &old), 0);
     assert_true(st.st_size + old.st_size <= 2 << 20);
@@ -670,7 +671,7 @@ static void test_a_full_log_keeps_the_oldest_calls(void **state)
     assert_true(the_log.whole && the_log.n_bytes <= 1 << 20);
     assert_int_equal(the_log.calls[0].offset, 0);
     assert_true(the_log.n_calls > 15000);
-    assert_true(the_log.lost[LOSS_LOG_FULL] > 50000);
+    assert_true(the_log.lost[LOSS_LOG_FULL] > 30000);
 }
 
 static void test_a_folder_that_can_not_be_made_stops_nothing(void **state)

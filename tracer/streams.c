@@ -31,10 +31,12 @@
 #define N_STREAMS 12288
 #define FEW       256 /* slots that are used before others */
 #define SPINS     100
-#define SHORT_NS  50000   /* waited by a call that must not sleep, for one that may */
-#define LONG_NS   5000000 /* waited by others */
-#define MANY      100     /* times as long, for owners that are on their way */
-#define NAP_NS    100000
+/* How long a call waits for one that sleeps in the kernel: one that must not sleep itself, a
+ * receive, a send (which would sleep as well). The last is also the limit for one that is on its
+ * way. */
+#define SHORT_NS 50000
+#define LONG_NS  5000000
+#define MOST_NS  1000000000
 
 #ifndef SO_COOKIE
 #define SO_COOKIE 57
@@ -422,22 +424,26 @@ static uint64_t wait_and_own(struct flow *f, int64_t patience_ns)
             watched = seen;
             since = now;
         }
-        if (now - since > patience_ns) {
-            int owner = look_at_thread((uint32_t)seen);
-            if ((owner != RUNS || now - begun > MANY * patience_ns) && take(f, seen, &mine)) {
-                if (owner == GONE) /* cancelled, which the kernel does before bytes move */
-                    atomic_fetch_sub_explicit(&f->n_calls, 1, memory_order_relaxed);
-                return mine;
-            }
-        }
-        if (now - since < SHORT_NS)
+        int64_t waited = now - since;
+        if (waited < SHORT_NS) {
             syscall(SYS_sched_yield);
-        else
-            syscall(SYS_nanosleep, &(struct timespec){0, NAP_NS}, NULL);
+            continue;
+        }
+        int owner =
+            waited >= patience_ns || waited >= LONG_NS ? look_at_thread((uint32_t)seen) : RUNS;
+        if ((owner == GONE || (owner == SLEEPS && waited >= patience_ns) ||
+             now - begun >= MOST_NS) &&
+            take(f, seen, &mine)) {
+            if (owner == GONE) /* cancelled, which the kernel does before bytes move */
+                atomic_fetch_sub_explicit(&f->n_calls, 1, memory_order_relaxed);
+            return mine;
+        }
+        syscall(SYS_nanosleep, &(struct timespec){0, waited < 8 * SHORT_NS ? SHORT_NS : waited / 8},
+                NULL);
     }
 }
 
-static uint64_t own(struct flow *f, int fd, int flags)
+static uint64_t own(struct flow *f, int fd, enum call_direction direction, int flags)
 {
     uint64_t mine, seen = atomic_load_explicit(&f->owner, memory_order_relaxed);
     if ((uint32_t)seen == 0 && take(f, seen, &mine))
@@ -446,7 +452,7 @@ static uint64_t own(struct flow *f, int fd, int flags)
        not, the owner may be asleep in the kernel */
     int status = flags & MSG_DONTWAIT ? (int)syscall(SYS_fcntl, fd, F_GETFL) : 0;
     bool alone = (flags & MSG_DONTWAIT) && status >= 0 && !(status & O_NONBLOCK);
-    return wait_and_own(f, alone ? SHORT_NS : LONG_NS);
+    return wait_and_own(f, alone ? SHORT_NS : direction == DIRECTION_SEND ? MOST_NS : LONG_NS);
 }
 
 static void disown(struct flow *f, uint64_t mine)
@@ -487,7 +493,7 @@ void call_begin(struct call *c, int fd, enum call_direction direction, enum call
         find_ends(s, fd, NULL, 0);
     struct flow *f = &s->flows[direction];
     c->number = atomic_load_explicit(&s->number, memory_order_relaxed);
-    c->owner = own(f, fd, flags);
+    c->owner = own(f, fd, direction, flags);
     atomic_fetch_add_explicit(&f->n_calls, 1, memory_order_relaxed);
     c->moves = atomic_load_explicit(&f->n_moves, memory_order_relaxed);
     if (record)

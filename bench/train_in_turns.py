@@ -108,6 +108,7 @@ def main():
                 pass
     if rank == 0:
         json.dump({"blocks": results, "tracer": largest}, sys.stdout)
+    dist.barrier()
     dist.destroy_process_group()
 
 

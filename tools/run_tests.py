@@ -204,7 +204,7 @@ def find_suites(build, only):
     live_python = os.environ.get("DPRO_PYTHON") or os.path.join(ROOT, ".venv", "bin", "python")
     if os.path.exists(live_python):
         env["DPRO_PYTHON"] = live_python
-    suites += [Suite(name, path, env, 600, "unittest") for name, path in python_suites("cli")]
+    suites += [Suite(name, path, env, 900, "unittest") for name, path in python_suites("cli")]
     suites += [Suite(name, path, env, 900, "unittest", python=live_python) for name, path in python_suites("live")]
     return [s for s in suites if not only or any(s.name == o or s.name.startswith(o + "/") for o in only)]
 

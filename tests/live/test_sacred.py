@@ -371,6 +371,7 @@ def work(rank, port):
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:%s" % port, rank=rank, world_size=2)
     model = DDP(net())
     train(model, torch.optim.SGD(model.parameters(), lr=0.05), 30)
+    dist.barrier()
     dist.destroy_process_group()
     print("DIGEST", rank, digest.hexdigest(), flush=True)
 if __name__ == "__main__":

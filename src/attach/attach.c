@@ -138,6 +138,8 @@ static int answer_request(struct attach *attach, const struct fabric_message *me
                      name_of(process, name, sizeof name));
         return 0;
     }
+    if (process->lost)
+        return 0;
     if (process->told) {
         process->n_idle += attach->window.end_ns < now;
         return 0;
@@ -154,6 +156,7 @@ static int answer_request(struct attach *attach, const struct fabric_message *me
         return 0;
     }
     if (make_folder(attach, process, sender, &err) < 0) {
+        process->lost = true; /* and said once */
         log_line(&attach->options.sink, DPRO_LOG_WARN, "%s: %s",
                  name_of(process, name, sizeof name), err.text);
         return 0;

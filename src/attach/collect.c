@@ -413,7 +413,7 @@ int collect(const char *path, struct process *processes, size_t n, const struct 
         struct kept kept = {.process = &processes[i], .rank = processes[i].rank};
         if (processes[i].done && array_push(&all.kept, kept) < 0)
             rc = dpro_error_nomem(err);
-        else if (processes[i].lost)
+        else if (processes[i].lost && processes[i].folder)
             leave(path, &processes[i]);
     }
     if (rc == 0 && all.kept.n > 0)

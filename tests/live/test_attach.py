@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -82,11 +83,14 @@ class Attach(unittest.TestCase):
 
     @staticmethod
     def end(process):
-        process.kill()
+        try:
+            os.killpg(process.pid, signal.SIGKILL)  # torchrun's ranks, too
+        except ProcessLookupError:
+            pass
         process.communicate()
 
     def digest(self, process):
-        out, err = process.communicate(timeout=180)
+        out, err = process.communicate(timeout=300)
         self.assertEqual(process.returncode, 0, err.decode()[-3000:])
         return re.search(r"^DIGEST (\w+)$", out.decode(), re.M)[1]
 

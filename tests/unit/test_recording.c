@@ -108,7 +108,7 @@ static void test_changed_bytes_do_no_harm(void **state)
     char text[sizeof whole];
     (void)state;
     for (size_t at = 0; at < sizeof whole - 1; at++) {
-        for (size_t k = 0; k < sizeof others - 1; k++) {
+        for (size_t k = at % 3; k < sizeof others - 1; k += 3) {
             struct dpro_recording *recording;
             memcpy(text, whole, sizeof whole);
             text[at] = others[k];

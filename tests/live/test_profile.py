@@ -1,0 +1,56 @@
+"""dpro profile around torchrun: the job's own end is kept, and what it recorded until then is told and replays."""
+import json
+import os
+import signal
+import subprocess
+import time
+import unittest
+
+from live import DPRO, PYTHON, Case
+
+TRAIN = """
+dist.init_process_group("gloo")
+model = DDP(net())
+train(model, torch.optim.SGD(model.parameters(), lr=0.1), int(sys.argv[1]), each=lambda i: %s)
+end()
+"""
+
+
+class Profile(Case):
+    def profile(self, steps, each="None"):
+        launch = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        return [DPRO, "profile", "-o", self.trace, "--", *launch, self.script(TRAIN % each), str(steps)]
+
+    def closing(self, run):
+        """What dpro profile says at the end, after all that the recorder said in the job."""
+        lines = run.err.splitlines()
+        return [line for line in lines if line.startswith("dpro: ")][-2:]
+
+    def test_a_job_of_torchrun_is_recorded_and_replays(self):
+        run = self.command(self.profile(40), timeout=300, **self.environment(dpro=False))
+        self.assert_ran(run)
+        self.assertEqual(self.closing(run), ["dpro: recorded 2 ranks: 3 steps, structure, transport",
+                                             f"dpro: next: dpro replay {self.trace}"])
+        done = subprocess.run([DPRO, "replay", self.trace, "--json"], stdout=subprocess.PIPE, timeout=120, check=True)
+        self.assertEqual([rank["rank"] for rank in json.loads(done.stdout)["ranks"]], [0, 1])
+
+    def test_a_job_that_fails_keeps_its_exit_code_and_what_it_recorded(self):
+        run = self.command(self.profile(40, "i == 10 and sys.exit(3)"), timeout=300, **self.environment(dpro=False))
+        self.assertEqual(run.codes, [1])  # torchrun's own
+        self.assertTrue(os.path.exists(os.path.join(self.rank_folder(), "rank.json")))
+        self.assertIn(f"dpro: next: dpro replay {self.trace}", run.err)
+
+    def test_a_job_that_is_terminated_ends_and_is_told(self):
+        process = self.start(self.profile(100000, "time.sleep(0.01)"), self.environment(dpro=False))
+        deadline = time.monotonic() + 200
+        while not os.path.exists(os.path.join(self.trace, "host0", "rank1", "rank.json")):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        self.assertNotEqual(process.wait(200), 0)
+        listed = subprocess.run(["ps", "-eo", "args"], stdout=subprocess.PIPE, check=True).stdout.decode()
+        self.assertNotIn(self.folder, listed)  # its ranks are gone, too
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -121,7 +121,7 @@ def _preload():
     and only where nothing has begun yet. NCCL's plugin is looked for by NCCL later."""
     net = os.environ.get("DPRO_NET") or "window"
     plugin = settings.library("libnccl-profiler-dpro.so")
-    if plugin and net != "off":
+    if plugin and net != "off" and os.environ.get("DPRO_NCCL") != "off":
         os.environ.setdefault("NCCL_PROFILER_PLUGIN", plugin)
     tracer = settings.library("libdpro_tracer.so")
     preload = os.environ.get("LD_PRELOAD", "")

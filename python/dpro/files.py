@@ -54,16 +54,22 @@ class Folder:
             except OSError:
                 pass
 
-    def finish_json(self, name):
-        """finish() for JSON that torch wrote: it does not say so when the disk was full."""
-        with open(self.temporary(name), "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(file.tell() - 64, 0))
-            end = file.read().rstrip()
+    def finish_json(self, name, unfinished=None):
+        """finish() for JSON that torch wrote: it does not say so when the disk was full, but drops it or leaves a part.
+        `unfinished` is the number of a profiled step that was cut short."""
+        end = b""
+        os.stat(self.path)
+        if os.path.exists(self.temporary(name)):
+            with open(self.temporary(name), "rb") as file:
+                file.seek(0, os.SEEK_END)
+                file.seek(max(file.tell() - 64, 0))
+                end = file.read().rstrip()
         if not end.endswith((b"}", b"]")):
             self.drop(name)
-            # what the writing met is not known any more; asking for the room again tells
-            raise OSError(errno.ENOSPC, "could not be written as a whole (disk full, or a limit on file sizes)")
+            raise OSError(errno.ENOSPC, "torch could not write it as a whole: disk full, or a limit on file sizes",
+                          self.file(name))
+        if unfinished is not None:
+            rename_steps(self.temporary(name), unfinished)
         self.finish(name)
 
     def write_json(self, path, value):

@@ -171,7 +171,7 @@ class Session:
             say("busy", "the job begins to use torch.profiler itself; the %s window ends" % self._window_name,
                 self._folder.rank)
             self._close_window(unfinished=self._step + 1)
-            self._finish("the job used torch.profiler itself")
+            self._finish("the job's own profiler began at step %d" % (self._step + 1))
 
     def after_fork(self):
         """In a forked child: steps that it makes are its own; data loaders make none."""
@@ -408,9 +408,7 @@ class Session:
         if has_profile and times:
             profile, graph = WINDOW_FILES[name]["profile"], WINDOW_FILES[name].get("graph")
             window.write(self._folder.temporary(profile))
-            if unfinished is not None:
-                files.rename_steps(self._folder.temporary(profile), unfinished)
-            self._folder.finish_json(profile)
+            self._folder.finish_json(profile, unfinished)
             written.append(profile)
             if graph and window.has_execution_trace:
                 self._folder.finish_json(graph)
@@ -450,7 +448,7 @@ class Session:
         self._write_rank()
         if self._info["world_size"] <= files.JOB_JSON_BY_ALL or self._folder.rank == 0:
             self._folder.write_job(__version__)
-        if self._folder.rank == 0:
+        if self._folder.rank == 0 and self.settings.summary:
             self._tell(reason)
         names = [name for window in self._windows for name in window["files"]]
         self._let_go()
@@ -486,7 +484,8 @@ class Session:
         if os.getpid() != self._pid:
             return
         if self._folder is None:
-            self._tell_nothing()
+            if self.settings.summary:
+                self._tell_nothing()
             self.off = True
             return
         self._run_pending()

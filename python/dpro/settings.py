@@ -27,6 +27,7 @@ class Settings:
         self.warmup = _number("DPRO_WARMUP", 10, 0) if warmup is None else warmup
         self.iterations = _number("DPRO_ITERATIONS", 10, 1) if iterations is None else iterations
         self.net = os.environ.get("DPRO_NET") or "window"
+        self.summary = os.environ.get("DPRO_SUMMARY") != "off"
 
 
 def library(name):

@@ -157,18 +157,19 @@ except Preempted:
         self.assertIn("PASSED", run.out)
 
     def test_an_elastic_restart_gets_a_folder_of_its_own(self):
-        path = self.script("""
+        # as torchrun starts workers again; its own restart takes a minute or more here, with and without dpro
+        body = """
 dist.init_process_group("gloo")
 model = DDP(net())
 first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 train(model, torch.optim.SGD(model.parameters(), lr=0.05), 30,
       each=lambda i: first and RANK == 1 and i == 14 and os._exit(1))
 end()
-""")
-        run = self.command([live.PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1",
-                            "--monitor-interval=0.5", "--master-port", str(live.free_port()), path], **self.environment())
-        self.assertEqual(run.codes, [0], run.err[-3000:])
+"""
+        first = self.ranks(body, TORCHELASTIC_RESTART_COUNT="0")
+        self.assertEqual(first.codes[1], 1)
         self.assertFalse(self.rank(1)["complete"])
+        self.assert_ran(self.ranks(body, TORCHELASTIC_RESTART_COUNT="1"))
         again = os.path.join(self.trace, "attempt1")
         for rank in range(2):
             info = self.rank(rank, root=again)
@@ -279,7 +280,7 @@ end()
         self.assertEqual(len([line for line in run.said if "torch.profiler itself" in line]), 1, run.said)
 
     def test_a_job_that_begins_to_profile_in_our_window_gets_its_profile(self):
-        for when in (8, 9, 10, 13):  # prepared, in the timing window, in the structure window
+        for when in (6, 8, 12, 14):  # timing window: prepared, open; structure window: prepared, open
             with self.subTest(step=when):
                 out = self.path("trace%d" % when)
                 body = SINGLE + """
@@ -341,7 +342,7 @@ if __name__ == "__main__":
 model = net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 def each(i):
-    if i == 9 and os.environ.get("DPRO"):
+    if i == 8 and os.environ.get("DPRO"):
         print("PARENT", torch._C._autograd._profiler_enabled(), flush=True)
         pid = os.fork()
         if pid == 0:

@@ -125,6 +125,32 @@ static void name_tensor(const struct assembly *a, const struct local_tensor *ten
         snprintf(text, TENSOR_NAME, "gradient %zu", index);
 }
 
+/* What a collective carries: its bucket by its parameters, its unit by its name, else its number.
+ */
+static void name_carried(const struct assembly *a, const struct rank_build *rank,
+                         uint32_t collective, char text[TENSOR_NAME])
+{
+    const struct local_collective *c = &rank->collectives.at[collective];
+    const struct strtab *names = &a->trace->names;
+    if (c->bucket == NO_ID) {
+        snprintf(text, TENSOR_NAME, "%s %u", c->kind, collective);
+        return;
+    }
+    const struct recording *recording = rank->trace->recording;
+    const struct recorded_bucket *bucket = &recording->buckets.at[c->bucket];
+    const struct recorded_model *model = &recording->models.at[bucket->model];
+    if (model->n_units > 0 && c->bucket >= model->first_unit) {
+        const char *name = strtab_get(names, bucket->name);
+        snprintf(text, TENSOR_NAME, "unit %s", *name ? name : strtab_get(names, model->name));
+        return;
+    }
+    uint32_t first = recording->members.at[bucket->first]; /* one that fits is not empty */
+    int len = snprintf(text, TENSOR_NAME, "bucket %u: %.200s", c->bucket - model->first_bucket,
+                       strtab_get(names, recording->parameters.at[first].name));
+    if (bucket->n > 1)
+        snprintf(text + len, (size_t)(TENSOR_NAME - len), " and %u more", bucket->n - 1);
+}
+
 static int add_op(struct assembly *a, struct dpro_graph_builder *builder, uint32_t r, uint32_t o)
 {
     const struct rank_build *rank = &a->join->ranks[r];
@@ -148,8 +174,7 @@ static int add_op(struct assembly *a, struct dpro_graph_builder *builder, uint32
         snprintf(text, sizeof text, "%s %s", op->kind == DPRO_OP_IN ? "In" : "Out", tensor_name);
         out.name = text;
     } else if (op->collective != NO_ID) {
-        snprintf(tensor_name, sizeof tensor_name, "%s %u",
-                 rank->collectives.at[op->collective].kind, op->collective);
+        name_carried(a, rank, op->collective, tensor_name);
         if (op->flags & GRAPH_OP_ARRIVAL) {
             snprintf(text, sizeof text, "arrival at %s", rank->collectives.at[op->collective].kind);
             out.name = text;

@@ -79,6 +79,7 @@ struct local_collective {
     int64_t sequence;           /* -1: not recorded */
     uint64_t numel, size_bytes; /* 0: not recorded */
     uint32_t launch_span;       /* the framework's op that asked for it; NO_ID: unknown */
+    uint32_t bucket; /* that it carries, index into the recording's buckets; NO_ID: unknown */
 };
 
 struct local_tensor {

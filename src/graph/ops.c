@@ -357,7 +357,7 @@ void build_learn_collective(const struct rank_build *rank, uint32_t span_index,
 
 static int push_collective(struct rank_build *rank, struct local_op op)
 {
-    struct local_collective c = {.sequence = -1, .peer = -1, .launch_span = NO_ID};
+    struct local_collective c = {.sequence = -1, .peer = -1, .launch_span = NO_ID, .bucket = NO_ID};
     build_learn_collective(rank, rank->items.at[op.item].span, &c);
     uint32_t launch = rank->items.at[op.item].launch;
     if ((op.flags & GRAPH_OP_GPU) && launch != NO_ID)

@@ -279,15 +279,15 @@ static int plan_one(struct maker *m, uint32_t collective, uint32_t name, uint64_
 
 /* What the recorder knows: the bucket's parameters, one tensor each. Where gradients lie in the
  * bucket nothing is copied, and all that autograd had accumulated until the start stands for it. */
-static int plan_recorded(struct maker *m, const struct start *start, uint32_t bucket_index,
-                         size_t n_in, size_t n_out, uint32_t use, planned_array *plan)
+static int plan_recorded(struct maker *m, const struct start *start, size_t n_in, size_t n_out,
+                         uint32_t use, planned_array *plan)
 {
     const struct recording *recording = m->rank->trace->recording;
-    const struct recorded_bucket *bucket = &recording->buckets.at[bucket_index];
     size_t until = m->next_in;
     while (until < m->in.n && m->in.at[until].start_ns <= start->start_ns)
         until++;
     const struct local_collective *coll = &m->rank->collectives.at[start->collective];
+    const struct recorded_bucket *bucket = &recording->buckets.at[coll->bucket];
     uint64_t item_bytes = coll->numel ? coll->size_bytes / coll->numel : 4;
     uint32_t n_found = 0;
     for (uint32_t i = 0; i < bucket->n; i++) {
@@ -311,11 +311,11 @@ static int plan_recorded(struct maker *m, const struct start *start, uint32_t bu
 static int plan_bucket(struct maker *m, const struct start *start, planned_array *plan)
 {
     struct rank_build *rank = m->rank;
-    const struct local_collective *coll = &rank->collectives.at[start->collective];
+    struct local_collective *coll = &rank->collectives.at[start->collective];
     uint64_t item_bytes = coll->numel ? coll->size_bytes / coll->numel : 4;
     size_t n_in = take_copies(&m->in, m->next_in, coll->numel, start->start_ns);
     size_t n_out = coll->numel ? take_copies(&m->out, m->next_out, coll->numel, INT64_MAX) : 0;
-    uint32_t use = NO_ID, bucket = NO_ID;
+    uint32_t use = NO_ID;
     if (n_out > 0)
         use = first_use(m, m->out.at[m->next_out].first);
     else
@@ -329,13 +329,10 @@ static int plan_bucket(struct maker *m, const struct start *start, planned_array
         if (rank->edges.n == before)
             use = NO_ID;
     }
-    if (m->walk.recording) {
-        bucket = recorded_unit_of(rank->names, rank->trace, coll->launch_span);
-        if (bucket == NO_ID)
-            bucket = recorded_walk_next(&m->walk, coll->numel, coll->size_bytes);
-    }
-    if (bucket != NO_ID)
-        return plan_recorded(m, start, bucket, n_in, n_out, use, plan);
+    if (m->walk.recording && coll->bucket == NO_ID)
+        coll->bucket = recorded_walk_next(&m->walk, coll->numel, coll->size_bytes);
+    if (coll->bucket != NO_ID)
+        return plan_recorded(m, start, n_in, n_out, use, plan);
     rank->n_bucket_conflicts += m->walk.recording && m->walk.recording->buckets.n > 0 && n_in > 0;
     if (n_in == 0)
         return plan_one(m, start->collective, 0, coll->size_bytes, NULL, NULL, use, plan);
@@ -365,6 +362,9 @@ int build_tensors(struct rank_build *rank, struct dpro_error *err)
         collect_copies(rank, NAME_BUCKET_OUT, 0, &m.out) < 0 ||
         collect_buckets(rank, &starts, &n) < 0)
         status = -1;
+    for (size_t c = 0; c < rank->collectives.n; c++) /* of sharded models, gathers too */
+        rank->collectives.at[c].bucket =
+            recorded_unit_of(rank->names, rank->trace, rank->collectives.at[c].launch_span);
     for (size_t i = 0; i < n && status == 0; i++)
         status = plan_bucket(&m, &starts[i], &plan);
     /* virtual ops change the number of ops: only now that nobody looks at times by op any more */

@@ -193,11 +193,13 @@ static int direction(const struct field *fields)
 /* False: no valid line. */
 static bool read_line(struct csv *csv, const char *line, size_t len)
 {
-    struct field split_up[MAX_FIELDS], at[N_COLUMNS] = {{NULL, 0}};
+    struct field split_up[MAX_FIELDS], at[N_COLUMNS];
     uint64_t start, end, offset, bytes, value;
     size_t n = split(line, len, split_up);
     if (n < csv->n_columns)
         return false;
+    for (size_t c = 0; c < N_COLUMNS; c++)
+        at[c] = (struct field){"", 0};
     for (size_t i = 0; i < csv->n_columns; i++)
         at[csv->columns[i]] = split_up[i];
     if (at[COLUMN_ENDS].len > 0) {

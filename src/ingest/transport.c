@@ -28,7 +28,7 @@ void net_transport_fini(struct net_transport *t)
 
 static uint64_t connection_key(const struct net_transport *t, const struct net_connection *c)
 {
-    uint64_t words[sizeof(struct net_address) * 2 / 8], key = c->number + 1;
+    uint64_t words[sizeof(struct net_address) * 2 / 8], key = (uint64_t)c->number + 1;
     if (t->numbered)
         return key;
     memcpy(words, &c->local, sizeof c->local);

@@ -1,9 +1,11 @@
 #!/bin/sh
-# seeds.sh FOLDER: writes small inputs to begin fuzzing with, FOLDER/{attach,json,kineto,et,load,replay}/*. The
-# first byte of each picks a chunk size, but for attach.
+# seeds.sh FOLDER: writes small inputs to begin fuzzing with, FOLDER/TARGET/*. The first byte of each
+# picks a chunk size, but for attach.
 set -eu
 out=${1:?usage: seeds.sh FOLDER}
-mkdir -p "$out/attach" "$out/json" "$out/kineto" "$out/et" "$out/load" "$out/replay"
+for target in attach csv et json kineto load log recording replay; do
+    mkdir -p "$out/$target"
+done
 put() { printf '%b' "$2" >"$out/$1"; }
 
 zeros() { head -c "$1" /dev/zero; }
@@ -21,6 +23,67 @@ put kineto/flows 'C[{"ph":"s","id":1,"pid":1,"tid":1,"ts":1,"cat":"fwdbwd","name
 
 put et/flat 'A{"schema":"1.0.1","pid":5,"nodes":[{"name":"aten::cat","id":208,"rf_id":173,"parent":207,"seq_id":440,"tid":1,"inputs":[[[9,202,0,1,8,"cpu"],[11,16,4,416,4,"cuda:0"]],0],"outputs":[[22,209,0,417,8,"cpu"]]}]}'
 put et/chakra 'B{"schema":"1.1.1-chakra.0.0.4","pid":7,"nodes":[{"id":436,"name":"record_param_comms","ctrl_deps":435,"inputs":{"values":[[[433,434,0,53120,4,"cuda:0"]],33,["0","default_pg"],"broadcast",[]],"shapes":[[[53120]]],"types":["x"]},"outputs":{"values":[],"shapes":[],"types":[]},"attrs":[{"name":"rf_id","type":"uint64","value":114},{"name":"seq_id","type":"int64","value":-1},{"name":"tid","type":"uint64","value":1}]}]}'
+
+put recording/rank 'A{"schema":"dpro.rank/1","rank":1,"world_size":2,"attempt":0,"complete":true,"pid":7,"process_groups":[{"name":"0","description":"d","ranks":[0,1]}],"models":[{"name":"m","parallel":"ddp","buckets":[{"parameters":[1,0],"size_bytes":24}],"parameters":[{"name":"a","shape":[2,2],"dtype":"float32","size_bytes":16},{"name":"b","shape":[2],"size_bytes":8}],"fsdp":{"units":[{"name":"u","parameters":[5]}]}}],"steps":{"before":[{"step":1,"start_ns":10,"end_ns":20}],"timing":[{"step":2,"start_ns":30,"end_ns":20}]}}'
+put recording/job 'B{"schema":"dpro.job/1","world_size":2,"hosts":[]}'
+
+header=t_start_ns,t_end_ns,rank,tid,conn,local,remote,dir,call,offset,requested,returned,gloo_nbytes,gloo_opcode,gloo_prefix,gloo_tag,gloo_delta,gloo_len
+put csv/gloo "A$header\n10,20,0,5,4,10.0.0.1:6,10.0.0.2:5,tx,writev,0,148,148,148,1,4,9,0,100\n30,40,0,5,4,[::1]%1f:6,[::1]%1f:5,rx,recv,0,48,48,48,3,4,9,0,100\n50,60,0,5,4,unix:7,unix:0,rx,read,48,1,1,,,,,,\n"
+put csv/other 'B# op,local>peer,stream_offset,bytes,t0_ns,t1_ns(CLOCK_REALTIME),tid\nsendmsg,10.0.0.2:3>10.0.0.1:1,0,82,17,18,2\nzmq_msg_send,0x7f,0,5,1,2,3,00\n'
+put csv/cut "C$header\r\n10,20,0,5,4,10.0.0.1:6,10.0.0.2:5,tx,writev,0,148,14"
+
+# logs are binary: struct log_header, then records, as tracer/record.h has them
+python3 - "$out/log" <<'END'
+import struct
+import sys
+folder = sys.argv[1]
+
+
+def header(kind, rank):
+    return (b"dprolog\0" + struct.pack("<4IiIQQ", 1, 152, kind, 7, rank, 0, 9, 9) + b"boot".ljust(40, b"\0")
+            + b"node".ljust(64, b"\0"))
+
+
+def record(kind, body, thread=5):
+    body += b"\0" * (-len(body) % 8)
+    return struct.pack("<BBHI", kind, 1, 8 + len(body), thread) + body
+
+
+def connection(number, local, remote):
+    return record(16, struct.pack("<qIiIBBBBHHIQ", 5, number, 3, 0, 4, 1, 1, 1, local, remote, 0, 77)
+                  + bytes([127, 0, 0, 1]).ljust(40, b"\0") * 2)
+
+
+def call(number, direction, offset, size, start):
+    return record(17, struct.pack("<IBBHqqQII", number, direction, 3, 0, start, start + 5, offset, size, size))
+
+
+def gloo(number, direction, opcode, position, length, tag):
+    return record(18, struct.pack("<IBBHQQQQ", number, direction, opcode, 0, position, 4 << 56 | tag << 24, length, 0))
+
+
+def transport(rank):
+    tx, rx = (0, 1) if rank == 0 else (1, 0)
+    return (header(1, rank) + connection(1, 4000 + rank, 4001 - rank) + gloo(1, tx, 1, 0, 52, 3) + call(1, tx, 0, 60, 100)
+            + call(1, tx, 60, 40, 110) + gloo(1, rx, 3, 0, 52, 3) + call(1, rx, 0, 48, 120)
+            + record(3, struct.pack("<q40s", 90, b"timing")) + record(2, struct.pack("<IIQ", 1, 0, 4))
+            + record(1, struct.pack("<qqQ", 1, 2, 3)) + record(99, b"later"))
+
+
+def event(kind, number, parent, body):
+    return record(33, struct.pack("<QQqqIiBBHI", number, parent, 10, 20, 1, 0, kind, 1, 0, 7) + body)
+
+
+nccl = (header(2, 0) + record(32, struct.pack("<IiiiQII64s", 1, 0, 2, 1, 99, 22304, 4, b"name"))
+        + record(4, struct.pack("<II48s", 1, 0, b"AllReduce"))
+        + event(4, 12, 11, struct.pack("<qqqqQiI", 1, 2, 3, 4, 4096, 0, 0))
+        + event(3, 11, 10, struct.pack("<qqqqQiiiIII", 1, 2, 3, 4, 4096, 1, 0, 2, 2048, 0, 0))
+        + event(1, 10, 0, struct.pack("<QQQQQQIIIIiHH", 6, 10, 40, 1, 2, 0, 1, 1, 1, 1, 0, 2, 4)))
+one, two = transport(0), transport(1)
+for name, data in (("pair", one + two), ("one", one), ("nccl", nccl), ("cut", one[:-3])):
+    with open(f"{folder}/{name}", "wb") as out:
+        out.write(b"B" + bytes([128 if name == "pair" else 0]) + data)
+END
 
 # two files, parted by a NUL
 for first in x gpu flows; do

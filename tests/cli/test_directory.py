@@ -1,0 +1,217 @@
+"""Trace directories as dpro profile leaves them: what is taken, what is passed over, and what is said of it."""
+import csv
+import gzip
+import os
+import struct
+import unittest
+
+from support import DONE, INPUT, SYSTEM, USAGE, Case, dpro, job
+
+LAYERS = 3
+
+
+def recording(rank, world=2, complete=True, attempt=0, steps=None):
+    parameters = [{"name": f"layers.{i}.weight", "shape": [10, 100], "dtype": "float32", "size_bytes": 4000,
+                   "requires_grad": True} for i in range(LAYERS)]
+    return {"schema": "dpro.rank/1", "rank": rank, "world_size": world, "attempt": attempt, "host": "0",
+            "host_name": "node-a", "boot_id": "b", "net_ns": 1, "pid": 100, "complete": complete,
+            "framework": "pytorch", "backend": "gloo",
+            "process_groups": [{"name": "0", "description": "default_pg", "backend": "gloo", "ranks": [0, 1]}],
+            "models": [{"name": "Net", "parallel": "ddp", "process_group": "0", "parameters": parameters,
+                        "buckets": [{"parameters": [i], "size_bytes": 4000} for i in reversed(range(LAYERS))]}],
+            "steps": steps or {"boundary": "optimizer", "warmup": 10, "timing": [], "structure": [], "before": [],
+                               "after": []}, "warnings": []}
+
+
+def seconds(*durations, start=1_700_000_000_000_000_000):
+    steps = []
+    for number, duration in enumerate(durations):
+        end = start + int(duration * 1e9)
+        steps.append({"step": number, "start_ns": start, "end_ns": end})
+        start = end
+    return steps
+
+
+def log(rank, calls, kind=1):
+    """A transport log of one connection over 10.0.0.1."""
+    local, remote = (4000, 5000) if rank == 0 else (5000, 4000)
+    out = b"dprolog\0" + struct.pack("<4IiIQQ", 1, 152, kind, 100 + rank, rank, 0, 9, 9) + b"b".ljust(40, b"\0") + bytes(64)
+    out += struct.pack("<BBHI", 16, 1, 128, 0) + struct.pack("<qIiIBBBBHHIQ", 5, 1, 3, 0, 4, 1, 1, 1, local, remote, 0, 7)
+    out += bytes([10, 0, 0, 1]).ljust(40, b"\0") * 2
+    for direction, offset, size, start in calls:
+        out += struct.pack("<BBHI", 17, 1, 48, 5) + struct.pack("<IBBHqqQII", 1, direction, 13 if direction == 0 else 3,
+                                                                  0, start, start + 5, offset, size, size)
+    return out
+
+
+class Directory(Case):
+    def put(self, place="TRACE", world=2, traces=None, packed=True, **options):
+        """One attempt of a job: what every rank leaves."""
+        for rank, trace in enumerate(traces or job(world=world)):
+            self.write(f"{place}/host0/rank{rank}/kineto.json" + (".gz" if packed else ""), trace)
+            self.write(f"{place}/host0/rank{rank}/rank.json", recording(rank, world, **options))
+        self.write(f"{place}/job.json", {"schema": "dpro.job/1", "world_size": world})
+        return self.path("TRACE")
+
+    def test_a_trace_directory_replays_without_a_word(self):
+        facts = self.assert_replays(self.put())
+        self.assertEqual(facts["warnings"], [])
+        self.assertEqual(facts["trace"]["ranks_present"], [0, 1])
+        kinds = [file["kind"] for file in facts["trace"]["files"]]
+        self.assertEqual(sorted(kinds), ["kineto", "kineto", "recording", "recording", "recording"])
+        self.assertIsNone(facts["transport"])
+        self.assertEqual(facts["unprofiled"]["steps"], 0)
+        self.assertIsNone(facts["unprofiled"]["iteration_ms"])
+
+    def test_steps_without_the_profiler_are_shown_and_predict_nothing(self):
+        plain = self.assert_replays(self.put())
+        steps = {"before": seconds(0.1, 0.1), "after": seconds(0.1, 0.2), "timing": seconds(0.3)}
+        facts = self.assert_replays(self.put(steps=steps))
+        unprofiled = facts["unprofiled"]
+        self.assertEqual(facts["predicted"], plain["predicted"])
+        self.assertEqual(unprofiled["steps"], 8)
+        self.assertAlmostEqual(unprofiled["iteration_ms"], 125)
+        self.assertAlmostEqual(unprofiled["median_ms"], 100)
+        self.assertAlmostEqual(unprofiled["profiler_overhead_pct"],
+                               100 * facts["measured"]["iteration_ms"] / 125 - 100, places=2)
+        self.assertAlmostEqual(unprofiled["error_pct"], 100 * facts["predicted"]["iteration_ms"] / 125 - 100, places=2)
+        self.assertIn("without the profiler: 125.0 ms", dpro("replay", self.path("TRACE")).out)
+
+    def test_buckets_are_called_by_their_parameters(self):
+        result = dpro("replay", self.put(), "-o", self.path("out"), "-q")
+        self.assert_code(result, DONE)
+        with open(self.path("out", "report.html"), encoding="utf-8") as page:
+            text = page.read()
+        missing = [f"bucket {i}: layers.{LAYERS - 1 - i}.weight" for i in range(LAYERS)
+                   if f'"bucket {i}: layers.{LAYERS - 1 - i}.weight"' not in text]
+        self.assertEqual(missing, [])
+
+    def test_steps_come_from_the_recording_where_the_profile_has_no_marks(self):
+        traces = job(steps=False)
+        begin = min(e["ts"] for e in traces[0]["traceEvents"])
+        marks = sorted(e["ts"] + e["dur"] for e in traces[0]["traceEvents"] if e["name"].startswith("Optimizer.step"))
+        base = traces[0]["baseTimeNanoseconds"]
+        timing = [{"step": 21 + i, "start_ns": base + int(a * 1000), "end_ns": base + int(b * 1000)}
+                  for i, (a, b) in enumerate(zip([begin] + marks, marks))]
+        facts = self.assert_replays(self.put(traces=traces, steps={"timing": timing}))
+        self.assertEqual(facts["warnings"], [])
+        self.assertEqual(facts["trace"]["iterations"], 4)
+
+    def test_a_recording_that_goes_on_is_said_once(self):
+        facts = self.assert_replays(self.put(complete=False))
+        self.assertEqual(len(facts["warnings"]), 1)
+        self.assertIn("2 of 2 ranks had not ended their recording", facts["warnings"][0])
+
+    def test_a_half_written_copy_gives_way_to_the_whole_profile(self):
+        folder = self.put(packed=False)
+        for rank in range(2):
+            with open(self.path("TRACE", "host0", f"rank{rank}", "kineto.json"), "rb") as whole:
+                packed = gzip.compress(whole.read())
+            self.write(f"TRACE/host0/rank{rank}/kineto.json.gz", packed[:len(packed) // 2])
+        facts = self.assert_replays(folder)
+        self.assertEqual(facts["warnings"], [])
+        self.assertEqual(facts["trace"]["iterations"], 4)
+
+    def test_a_profile_and_its_whole_copy_are_one(self):
+        folder = self.put(packed=False)
+        self.put(packed=True)
+        facts = self.assert_replays(folder)
+        self.assertEqual(facts["warnings"], [])
+        self.assertTrue(all(f["path"].endswith(".gz") for f in facts["trace"]["files"] if f["kind"] == "kineto"))
+
+    def test_the_newest_attempt_with_all_ranks_is_taken(self):
+        self.put()
+        self.put("TRACE/attempt1", traces=job(forward_us=20_000, start_us=2e9), attempt=1)
+        self.put("TRACE/attempt2", traces=job(start_us=3e9)[:1], attempt=2)
+        facts = self.assert_replays(self.path("TRACE"))
+        self.assertEqual(len(facts["warnings"]), 1)
+        self.assertIn("started 3 times: attempt 1, the newest with all ranks", facts["warnings"][0])
+        self.assertTrue(all("attempt1" in file["path"] for file in facts["trace"]["files"]))
+        self.assertEqual(self.assert_replays(self.path("TRACE", "attempt1"))["warnings"], [])
+
+    def test_without_a_whole_attempt_the_one_with_most_ranks_is_taken(self):
+        self.put(world=4, traces=job(world=4)[:3])
+        self.put("TRACE/attempt1", world=4, traces=job(world=4, start_us=2e9)[:2], attempt=1)
+        facts = self.assert_replays(self.path("TRACE"))
+        self.assertIn("attempt 0, the newest with most ranks", facts["warnings"][0])
+        self.assertEqual(facts["trace"]["ranks_present"], [0, 1, 2])
+
+    def test_a_recording_cut_anywhere_is_survived(self):
+        folder = self.put()
+        place = self.path("TRACE", "host0", "rank0", "rank.json")
+        with open(place, "rb") as file:
+            whole = file.read()
+        for cut in range(0, len(whole), 97):
+            with open(place, "wb") as file:
+                file.write(whole[:cut])
+            self.assert_code(dpro("replay", folder, "--json", "--no-validate"), DONE)
+
+    def test_buckets_that_are_not_the_profiles_are_said(self):
+        folder = self.put()
+        broken = recording(0)
+        broken["models"][0]["buckets"][0]["parameters"] = [7, -1, "x", 10 ** 30]
+        self.write("TRACE/host0/rank0/rank.json", broken)
+        facts = self.assert_replays(folder)
+        self.assertTrue(any("rank.json: 1 entries make no sense" in w for w in facts["warnings"]))
+
+    def test_transport_is_in_the_report(self):
+        folder = self.put()
+        self.write("TRACE/host0/rank0/net.log", log(0, [(0, 0, 1000, 10), (1, 0, 50, 20)]))
+        self.write("TRACE/host0/rank1/net.log", log(1, [(1, 0, 400, 12), (1, 500, 500, 14), (0, 0, 50, 19)]))
+        facts = self.assert_replays(folder)
+        transport = facts["transport"]
+        self.assertEqual(transport["connections"], 1)
+        self.assertEqual(transport["sent_bytes"], 1050)
+        self.assertEqual(transport["paired_bytes"], 950)
+        self.assertEqual((transport["unpaired_bytes"], transport["gaps"]), (100, 1))
+        self.assertEqual((transport["collectives"], transport["collectives_tied"]), (2 * 4 * LAYERS, 0))
+        self.assertIn("transport: 5 socket calls, 1 connections", dpro("replay", folder).out)
+
+
+class Export(Case):
+    def logs(self):
+        self.write("TRACE/host0/rank0/net.log", log(0, [(0, 0, 1000, 10)]))
+        self.write("TRACE/host0/rank1/net.log", log(1, [(1, 0, 1000, 12)]))
+        return self.path("TRACE")
+
+    def test_logs_become_csv_with_the_documented_columns(self):
+        result = dpro("export", "--net-csv", "-o", self.path("csv", "here"), self.logs())
+        self.assert_code(result, DONE)
+        self.assertEqual(result.out, "")
+        self.assertIn("wrote the transport logs of 2 processes", result.err)
+        with gzip.open(self.path("csv", "here", "net_rank1.csv.gz"), "rt", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual(rows, [{
+            "t_start_ns": "12", "t_end_ns": "17", "rank": "1", "tid": "5", "conn": "1", "local": "10.0.0.1:5000",
+            "remote": "10.0.0.1:4000", "dir": "rx", "call": "recv", "offset": "0", "requested": "1000", "returned": "1000",
+            "gloo_nbytes": "", "gloo_opcode": "", "gloo_prefix": "", "gloo_tag": "", "gloo_delta": "", "gloo_len": ""}])
+
+    def test_the_page_on_the_form_lists_the_columns(self):
+        dpro("export", "--net-csv", "-q", "-o", self.path("csv"), self.logs())
+        with gzip.open(self.path("csv", "net_rank0.csv.gz"), "rt", encoding="utf-8") as file:
+            columns = file.readline().strip().split(",")
+        root = os.environ.get("DPRO_SOURCE") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+        with open(os.path.join(root, "doc", "formats", "net-csv.md"), encoding="utf-8") as page:
+            text = page.read()
+        for column in columns:
+            self.assertIn(f"`{column}`", text)
+
+    def test_what_is_missing_is_asked_for(self):
+        self.assert_error(dpro("export", "--net-csv", "-o", self.path("csv")), USAGE, "a trace")
+        self.assert_error(dpro("export", "-o", self.path("csv"), self.logs()), USAGE, "--net-csv")
+        self.assert_error(dpro("export", "--net-csv", self.logs()), USAGE, "-o DIR")
+
+    def test_a_trace_without_logs_is_bad_input(self):
+        self.write("TRACE/rank0.json", job(world=1)[0])
+        self.assert_error(dpro("export", "--net-csv", "-o", self.path("csv"), self.path("TRACE")), INPUT,
+                          "no transport log")
+        self.assertFalse(os.path.exists(self.path("csv")))
+
+    def test_a_folder_that_can_not_be_made_fails(self):
+        self.write("file", "x")
+        self.assert_error(dpro("export", "--net-csv", "-q", "-o", self.path("file", "csv"), self.logs()), SYSTEM,
+                          "can't be made")
+
+
+if __name__ == "__main__":
+    unittest.main()

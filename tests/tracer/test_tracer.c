@@ -638,7 +638,9 @@ static void test_a_log_of_the_newest_calls_knows_their_connections(void **state)
     struct stat st, old;
     setenv("DPRO_NET_MAX_MB", "2", 1);
     setenv("DPRO_NET_KEEP", "newest", 1);
+    setenv("DPRO_NET_PEERS", "all", 1);
     int status = JOB("talk_long");
+    unsetenv("DPRO_NET_PEERS");
     unsetenv("DPRO_NET_MAX_MB");
     unsetenv("DPRO_NET_KEEP");
     assert_int_equal(status, 0);
@@ -664,7 +666,9 @@ static void test_a_full_log_keeps_the_oldest_calls(void **state)
 {
     (void)state;
     setenv("DPRO_NET_MAX_MB", "1", 1);
+    setenv("DPRO_NET_PEERS", "all", 1);
     int status = JOB("talk_long");
+    unsetenv("DPRO_NET_PEERS");
     unsetenv("DPRO_NET_MAX_MB");
     assert_int_equal(status, 0);
     assert_true(read_all_log());

@@ -717,7 +717,7 @@ static void talk_long(void)
 {
     int e[2];
     char bytes[8] = {0};
-    connect_pair(AF_INET, e);
+    connect_pair(AF_UNIX, e); /* where a busy machine is no slower */
     for (int i = 0; i < 30000; i++)
         CHECK(write(e[0], bytes, 8) == 8 && read(e[1], bytes, 8) == 8);
 }

@@ -131,7 +131,7 @@ class Case(unittest.TestCase):
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
-    def ranks(self, body, world=2, dpro=True, timeout=120, out=None, arguments=(), preexec_fn=None, **more):
+    def ranks(self, body, world=2, dpro=True, timeout=300, out=None, arguments=(), preexec_fn=None, **more):
         """Runs the script as `world` ranks; a world of 1 has no rank in its environment at all."""
         path = self.script(body)
         environment = self.environment(dpro, out, **more)
@@ -148,7 +148,7 @@ class Case(unittest.TestCase):
             started.append((process, outs))
         return self._collect(started, timeout)
 
-    def command(self, command, timeout=120, **environment):
+    def command(self, command, timeout=300, **environment):
         outs = open(self.path("out"), "w+b"), open(self.path("err"), "w+b")
         process = subprocess.Popen(command, env=environment or self.environment(), cwd=self.folder,
                                    stdin=subprocess.DEVNULL, stdout=outs[0], stderr=outs[1], start_new_session=True)
@@ -172,6 +172,12 @@ class Case(unittest.TestCase):
 
     def assert_ran(self, run):
         self.assertEqual(set(run.codes), {0}, run.err[-4000:])
+
+    def assert_untouched(self, run, body, world=1, **more):
+        """The job did what it does without dpro."""
+        without = self.ranks(body, world, dpro=False, **more)
+        self.assertEqual(run.codes, without.codes, run.err[-3000:])
+        self.assertEqual(run.digests, without.digests)
 
     def rank_folder(self, rank=0, host=None, root=None):
         root = root or self.trace

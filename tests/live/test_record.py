@@ -1,5 +1,4 @@
 """A job that is not changed leaves a whole trace directory, and does not notice."""
-import glob
 import os
 import subprocess
 import unittest
@@ -90,10 +89,7 @@ class Directory(live.Case):
         if not os.path.exists(live.DPRO):
             self.skipTest("no %s" % live.DPRO)
         self.assert_ran(self.ranks(DDP_JOB, DPRO_ITERATIONS="6"))
-        profiles = glob.glob(os.path.join(self.trace, "host*", "rank*", "kineto.json.gz"))
-        self.assertEqual(len(profiles), 2)
-        replayed = self.replay(*profiles)
-        self.assertTrue(replayed)
+        self.assertGreater(self.replay()["predicted"]["iteration_ms"], 0)
 
     def test_a_job_without_distributed_has_one_rank_and_its_host_name(self):
         self.assert_ran(self.ranks(SINGLE_JOB, world=1))

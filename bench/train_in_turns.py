@@ -6,6 +6,7 @@ Two jobs can take turns (--turn FOLDER): each does the blocks that are its own a
 process with the preloaded library and one without it are timed minutes long side by side."""
 import argparse
 import ctypes
+import gc
 import json
 import os
 import sys
@@ -102,6 +103,8 @@ def main():
         dist.barrier()
         if profiler:
             profiler.stop()
+            profiler = None
+            gc.collect()  # its events are in cycles
         if mode in ("tracer", "kineto"):
             largest = {key: max(value, largest.get(key, 0)) for key, value in tracer.stats().items()}
             tracer.stop()

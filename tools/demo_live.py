@@ -3,11 +3,9 @@
 
 As root the ranks are on two make-believe machines joined by a link of 1 Gbit/s (hosts.sh); else both on this one."""
 import argparse
-import glob
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 
@@ -52,7 +50,7 @@ def record(dpro, python, script, trace, say=None, quiet=False):
     shown = f"dpro profile -o {trace} -- torchrun {{}} {' '.join(train)}"
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     # torch's own chatter would hide what is to be seen
-    env.update(KINETO_LOG_LEVEL="99", TORCH_CPP_LOG_LEVEL="ERROR")
+    env.update(TORCH_CPP_LOG_LEVEL="ERROR")
     if can_make_hosts():
         torchrun += ["--nnodes=2", "--node-rank=@HOST", "--master-addr=@ADDRESS", "--master-port=29500"]
         shell = 'set -- "${@/@HOST/$HOST}"; exec "${@/@ADDRESS/$HOST0}"'
@@ -72,16 +70,6 @@ def record(dpro, python, script, trace, say=None, quiet=False):
         if quiet:
             sys.stderr.write((done.stdout + done.stderr).decode("utf-8", "replace")[-3000:])
         raise SystemExit(f"dpro: the training of {script} ended with status {done.returncode}")
-
-
-def unprofiled_ms(trace):
-    """Step times that dpro took just before and after the recording, of all ranks."""
-    times = []
-    for path in glob.glob(os.path.join(ROOT, trace, "host*", "rank*", "rank.json")):
-        with open(path, encoding="utf-8") as file:
-            steps = json.load(file)["steps"]
-        times += [(step["end_ns"] - step["start_ns"]) / 1e6 for step in steps["before"] + steps["after"]]
-    return times
 
 
 def main():
@@ -109,11 +97,9 @@ def main():
     say()
     say(f"{'predicted by the replay':<40}{predicted:8.1f} ms")
     say(f"{'measured, while it was recorded':<40}{profiled:8.1f} ms  {100 * (predicted / profiled - 1):+.1f} %")
-    times = unprofiled_ms(trace)
-    if times:
-        unprofiled = statistics.median(times)
-        say(f"{'measured, just before and after':<40}{unprofiled:8.1f} ms  {100 * (predicted / unprofiled - 1):+.1f} %"
-            f"  (median of {len(times)} steps without a profiler)")
+    unprofiled = replay["unprofiled"]
+    say(f"{'measured, just before and after':<40}{unprofiled['iteration_ms']:8.1f} ms  {unprofiled['error_pct']:+.1f} %"
+        f"  (mean of {unprofiled['steps']} steps without a profiler)")
     say("\nLook at:")
     say(f"  {out}/report.html          open it in a browser")
     say(f"  {out}/timeline.json.gz     open it at https://ui.perfetto.dev")

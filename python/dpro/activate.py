@@ -22,6 +22,7 @@ def start():
     if _started or not settings.wanted():
         return
     _started = True
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or torch's profiler tells of every start and stop on stderr
     if os.environ.get("DPRO_OUT") and not os.path.isabs(os.environ["DPRO_OUT"]):
         os.environ["DPRO_OUT"] = os.path.abspath(os.environ["DPRO_OUT"])  # children may start elsewhere
     _preload()

@@ -38,6 +38,7 @@ def train(rank, world, pause):
         time.sleep(pause)
     if rank == 0:
         print("DIGEST", digest.hexdigest(), flush=True)
+    dist.barrier()
     dist.destroy_process_group()
 if __name__ == "__main__":
     pause = float(sys.argv[1])

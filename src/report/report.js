@@ -396,6 +396,11 @@
     } else fact("self-validation", report.trace.iterations > 1 ? "not asked for" : "none: too few iterations; record 10 or more");
     if (known(report.daydream.iteration_ms))
       fact("Daydream (one rank, peers never waited for)", ms(report.daydream.iteration_ms) + (known(report.daydream.error_pct) ? ", " + signed(report.daydream.error_pct) : ""));
+    const u = report.unprofiled;
+    if (known(u.iteration_ms)) {
+      fact("without the profiler, mean of " + plural(u.steps, "step"), ms(u.iteration_ms) + (known(u.error_pct) ? ", the replay is " + signed(u.error_pct) + " off" : ""));
+      if (known(u.profiler_overhead_pct)) fact("the profiler cost", signed(u.profiler_overhead_pct));
+    }
     return el("section", "card", el("h2", "", "Self-validation: measured iterations against the prediction"), validationChart(), list);
   }
 
@@ -415,6 +420,13 @@
       card.append(el("h2", "", "Clock offsets (" + report.clock.method + ")"), el("table", "", el("thead", "", el("tr", "",
         el("th", "", "host"), el("th", "num", "offset, ms"), el("th", "num", "uncertainty, ms"))), body), el("h3"));
     }
+    const t = report.transport;
+    if (known(t) && t.calls > 0)
+      card.append(el("h2", "", "Transport"), el("dl", "facts",
+        el("dt", "", plural(t.connections, "connection") + ", " + plural(t.calls, "socket call")), el("dd", "", bytes(t.sent_bytes) + " sent"),
+        el("dt", "", "seen at one end only"), el("dd", "", bytes(t.unpaired_bytes)),
+        el("dt", "", "collectives tied to their messages"), el("dd", "", t.collectives_tied + " of " + t.collectives),
+        el("dt", "", "records lost"), el("dd", "", String(t.records_lost))), el("h3"));
     const files = report.trace.files;
     const list = el("details", "", el("summary", "", plural(files.length, "trace file")),
       el("ul", "", files.slice(0, 512).map((f) => el("li", "", f.path + " (" + f.kind + ", rank " + f.rank + ", " + bytes(f.bytes) + (f.truncated ? ", cut off" : "") + ")"))));

@@ -115,6 +115,7 @@ def main():
     if rank == 0:
         json.dump({"blocks": results, "tracer": largest}, sys.stdout)
     dist.barrier()
+    time.sleep(0.3)  # gloo's threads let go of the last collectives; torch may abort if Python ends before
     dist.destroy_process_group()
 
 

@@ -68,7 +68,9 @@ class Job:
             print(f"median step time {statistics.median(steady):.1f} ms over the last {len(steady)} steps, "
                   f"{self.world_size} ranks, {self.device.type}, final loss {value!r}", flush=True)
         if dist.is_initialized():
-            dist.barrier()  # gloo's threads let go of the last collectives; torch may abort if Python ends before
+            # gloo's threads let go of the last collectives; torch may abort if Python ends before
+            dist.barrier()
+            time.sleep(0.3)
             dist.destroy_process_group()
 
 

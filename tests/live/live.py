@@ -58,7 +58,9 @@ def train(model, optimizer, steps, width=64, each=lambda i: None):
 def end():
     print("DIGEST", RANK, digest.hexdigest(), torch.random.get_rng_state().sum().item(), flush=True)
     if dist.is_available() and dist.is_initialized():
-        dist.barrier()  # without it torch itself aborts once in 200 exits: a thread of gloo's wants the GIL of an ended Python
+        # without this torch itself aborts once in 200 exits: a thread of gloo's wants the GIL of an ended Python
+        dist.barrier()
+        time.sleep(0.3)
         dist.destroy_process_group()
 """
 

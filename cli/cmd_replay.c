@@ -25,7 +25,7 @@ struct values {
     uint64_t seed;
     double bandwidth_bytes_per_s, fail_on_pct; /* fail_on_pct < 0: not asked for */
     int threads, verbosity;
-    bool json, no_validate, quiet, help;
+    bool json, keep_profiler, no_validate, quiet, help;
 };
 
 /* "A:B", "A:", ":B" or "A". */
@@ -168,6 +168,10 @@ static const struct opt replay_opts[] = {
      "link rate for the Daydream baseline (default: the\nfastest transfer seen), as in 1gbit, "
      "12.5GB/s",
      NULL, OPT_COMPLETE_NOTHING},
+    {"keep-profiler", 0, NULL, opt_read_flag, AT(keep_profiler), NULL,
+     "leave in what recording cost the job (a trace of\ndpro's recorder says it; default: take it "
+     "out)",
+     NULL, OPT_COMPLETE_NOTHING},
     {"no-validate", 0, NULL, opt_read_flag, AT(no_validate), NULL,
      "don't predict each measured iteration from the others", NULL, OPT_COMPLETE_NOTHING},
     {"fail-on", 0, "PCT", read_percent, AT(fail_on_pct), "a percentage of 0 or more",
@@ -184,14 +188,15 @@ static const struct opt replay_opts[] = {
     {.name = NULL},
 };
 
-static double error_pct(const struct dpro_graph *graph, const struct dpro_replay *replay)
+static double error_pct(const struct dpro_report *results)
 {
     uint32_t n;
-    const int64_t *measured = dpro_graph_measured_ns(graph, &n);
+    const int64_t *measured = dpro_graph_measured_ns(results->graph, &n);
     double sum = 0;
     for (uint32_t i = 0; i < n; i++)
         sum += (double)measured[i];
-    return 100.0 * ((double)dpro_replay_iteration_ns(replay) * n / sum - 1.0);
+    int64_t predicted = dpro_replay_iteration_ns(results->replay) + results->profiler_ns;
+    return 100.0 * ((double)predicted * n / sum - 1.0);
 }
 
 static int report(const struct values *values, const struct dpro_report *results)
@@ -210,7 +215,7 @@ static int report(const struct values *values, const struct dpro_report *results
     if (cmd_finish_output(CMD_DONE) != CMD_DONE)
         return CMD_SYSTEM;
     if (values->fail_on_pct >= 0) {
-        double error = error_pct(results->graph, results->replay);
+        double error = error_pct(results);
         if (!(fabs(error) <= values->fail_on_pct)) {
             cmd_say("the replay is %+.2f %% off the measured iteration time, more than --fail-on "
                     "%g %%",
@@ -247,6 +252,36 @@ static void tell_stage(const struct dpro_sink *sink, struct timespec *since, con
     *since = now;
 }
 
+static int predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+                   int64_t *iteration_ns, struct dpro_error *err)
+{
+    struct dpro_replay *replay;
+    int rc = dpro_replay_run(graph, options, &replay, err);
+    if (rc < 0)
+        return rc;
+    *iteration_ns = dpro_replay_iteration_ns(replay);
+    dpro_replay_destroy(replay);
+    return 0;
+}
+
+/* The job is predicted as it runs without a profiler; how much that is, by the graph as recorded.
+ */
+static int take_out_profiler(struct dpro_graph *graph, const struct dpro_replay_options *plain,
+                             struct dpro_report *results, struct dpro_error *err)
+{
+    int64_t with, without;
+    results->profiler_op_ns = dpro_graph_profiler_op_ns(graph);
+    if (results->profiler_op_ns == 0)
+        return 0;
+    int rc = predict(graph, plain, &with, err);
+    dpro_graph_take_out_profiler(graph);
+    if (rc == 0)
+        rc = predict(graph, plain, &without, err);
+    if (rc == 0)
+        results->profiler_ns = with > without ? with - without : 0;
+    return rc;
+}
+
 static int replay_paths(const struct values *values, const struct opt_list *paths)
 {
     struct dpro_sink sink = progress_start(values->verbosity, values->quiet);
@@ -281,9 +316,6 @@ static int replay_paths(const struct values *values, const struct opt_list *path
     if (dpro_graph_build(trace, &graph_options, &graph, &err) < 0)
         goto failed;
     tell_stage(&sink, &since, "built the graph");
-    if (dpro_replay_run(graph, &replay_options, &replay, &err) < 0)
-        goto failed;
-    tell_stage(&sink, &since, "replayed");
     if (!values->no_validate && dpro_replay_validate(graph, &plain, &validation, &err) < 0)
         goto failed;
     tell_stage(&sink, &since, "validated");
@@ -292,6 +324,11 @@ static int replay_paths(const struct values *values, const struct opt_list *path
             goto failed;
         results.daydream = &daydream;
     }
+    if (!values->keep_profiler && take_out_profiler(graph, &plain, &results, &err) < 0)
+        goto failed;
+    if (dpro_replay_run(graph, &replay_options, &replay, &err) < 0)
+        goto failed;
+    tell_stage(&sink, &since, "replayed");
     results.trace = trace;
     results.graph = graph;
     results.replay = replay;

@@ -114,6 +114,14 @@ DPRO_API const dpro_op_id *dpro_graph_successors(const struct dpro_graph *graph,
 DPRO_API const int64_t *dpro_graph_measured_ns(const struct dpro_graph *graph,
                                                uint32_t *n_iterations);
 
+/* What recording an op cost the thread that ran it, as dpro's recorder measured it, mean over the
+ * ranks; 0: not known, or taken out. */
+DPRO_API int64_t dpro_graph_profiler_op_ns(const struct dpro_graph *graph);
+/* Takes it out of all durations and gaps: half of it before an op's start, half after its end,
+ * outside of the op itself; nothing gets shorter than nothing. What was measured
+ * (dpro_graph_measured_ns) stays as it is. */
+DPRO_API void dpro_graph_take_out_profiler(struct dpro_graph *graph);
+
 /* The clocks' constant offsets as estimated from the ends of collectives: add offset_ns to a rank's
  * local time. */
 struct dpro_clock {

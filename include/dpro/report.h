@@ -21,6 +21,8 @@ struct dpro_report {
     const struct dpro_validation *validation;
     const struct dpro_daydream *daydream; /* NULL: the trace has no communication */
     uint32_t n_samples; /* drawn iterations that the percentiles are over; 0: the replayed ones */
+    int64_t profiler_op_ns; /* what recording an op cost; 0: not known, or left in */
+    int64_t profiler_ns;    /* what that made of an iteration and was taken out of it */
     int what_if; /* 1: delays were applied, so predicted and measured are not to be compared */
 };
 

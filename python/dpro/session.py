@@ -4,12 +4,13 @@ Everything the job calls goes through guarded(): a failure of ours ends the reco
 job goes on. Nothing here communicates, draws random numbers or waits for a device inside a measured step."""
 import functools
 import os
+import resource
 import socket
 import sys
 import threading
 import time
 
-from . import __version__, files, report
+from . import __version__, files, memory, report
 from .report import say
 from .steps import Cycle
 from .tracer import Tracer
@@ -47,6 +48,12 @@ def _text(path):
             return file.read().strip()
     except OSError:
         return None
+
+
+def _used():
+    """CPU time of this process so far, in ns, and how many pages the kernel had to give it."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return round(1e9 * (usage.ru_utime + usage.ru_stime)), usage.ru_minflt
 
 
 def _inode(path):
@@ -88,9 +95,12 @@ class Session:
         self._step = 0
         self._phase = None        # the window that step times go to
         self._last_ns = None
+        self._last_used = None
         self._times = {name: [] for name in ("before", "timing", "structure", "after")}
         self._windows = []
         self._window = None       # open profiler window
+        self._room = None         # made in the heap for it
+        self._most_resident = 0   # bytes; beyond them it ends
         self._window_name = None
         self._pending = None      # what waits for the optimizer's step to return
         self._folder = self._tracer = self._info = None
@@ -250,15 +260,24 @@ class Session:
         self._step = step
         phase = self._phase
         if phase and self._last_ns is not None:
-            self._times[phase].append({"step": step, "start_ns": self._last_ns, "end_ns": now_ns})
+            used = _used()
+            self._times[phase].append({"step": step, "start_ns": self._last_ns, "end_ns": now_ns,
+                                       "cpu_ns": used[0] - self._last_used[0],
+                                       "page_faults": used[1] - self._last_used[1]})
+            self._last_used = used
         self._last_ns = now_ns
         window = self._window
         if window is not None and phase == self._window_name:
             window.end_step()
         action = self._schedule.actions.get(step)
-        if action is None:
-            if window is not None and phase == self._window_name:
+        if action is None and window is not None and phase == self._window_name:
+            if memory.resident() <= self._most_resident:
                 window.begin_step(step + 1)
+                return
+            say("memory", "the %s window ends after %d steps: with the profiler the job takes ever more memory"
+                % (self._window_name, window.n_steps), self._folder.rank)
+            action = "stop " + self._window_name
+        if action is None:
             return
         self._pending = functools.partial(self._act, action, step)
         if action.startswith("stop ") and frame is not None:
@@ -295,6 +314,7 @@ class Session:
         elif verb == "done":
             self._finish(None)
             return
+        self._last_used = _used()
         self._last_ns = time.time_ns()
 
     # Windows
@@ -379,6 +399,10 @@ class Session:
             say("profiler", "%s is missing: only step times are recorded" % lacking, self._folder.rank)
             return
         graph = WINDOW_FILES[name].get("graph")
+        n_processes = _integer("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", default=1)
+        if name == "timing" and self._info["device"] == "cpu":
+            self._room = memory.Room(n_processes)
+        self._most_resident = memory.resident() + memory.available() // (memory.GROWTH * n_processes)
         try:
             self._window = profiler.Window(self.job_profiles, graph and self._folder.temporary(graph),
                                            memory=name == "structure")
@@ -415,13 +439,24 @@ class Session:
                 written.append(graph)
             self._windows.append({"name": name, "files": written, "first_step": times[0]["step"], "n_steps": len(times),
                                   "start_ns": times[0]["start_ns"], "end_ns": times[-1]["end_ns"]})
+        if name == "timing":
+            self._leave_room()
+            if self._info.get("profiler") is None and not unfinished:
+                from . import profiler
+                self._info["profiler"] = profiler.cost()
         self._describe()
         self._write_rank()
         if self._folder.rank == 0:
             self._folder.write_job(__version__)
 
+    def _leave_room(self):
+        room, self._room = self._room, None
+        if room is not None:
+            room.leave()
+
     def _give_up_window(self):
         window, self._window = self._window, None
+        self._leave_room()
         if window is not None:
             self._tracer.stop(self._window_name)
             window.stop()
@@ -464,6 +499,7 @@ class Session:
     def _let_go(self):
         """Nothing of the job's is kept alive by us."""
         self.off = True
+        self._leave_room()
         self._given, self._models, self._cycle = [], [], Cycle()
 
     def _tell(self, reason):

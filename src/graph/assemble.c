@@ -411,6 +411,33 @@ static int fill_tensors(struct assembly *a)
     return 0;
 }
 
+/* Only the recorder knows what the profiler costs. */
+static int fill_profiled(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    bool known = false;
+    for (uint32_t r = 0; r < a->join->n_ranks; r++) {
+        const struct recording *recording = a->join->ranks[r].trace->recording;
+        known |= recording && recording->profiler_op_ns > 0;
+    }
+    if (!known)
+        return 0;
+    g->profiler_op_ns = arena_array(&g->arena, a->join->n_ranks, sizeof *g->profiler_op_ns);
+    g->profiled = arena_array(&g->arena, a->n_ops, sizeof *g->profiled);
+    if (!g->profiler_op_ns || !g->profiled)
+        return -1;
+    for (uint32_t r = 0; r < a->join->n_ranks; r++) {
+        const struct rank_build *rank = &a->join->ranks[r];
+        const struct recording *recording = rank->trace->recording;
+        if (!recording || recording->profiler_op_ns <= 0)
+            continue;
+        g->profiler_op_ns[r] = recording->profiler_op_ns;
+        for (uint32_t o = 0; o < rank->ops.n; o++)
+            g->profiled[a->first_op[r] + o] = rank->ops.at[o].profiled;
+    }
+    return 0;
+}
+
 static int build_graph(struct assembly *a, struct dpro_error *err)
 {
     struct dpro_graph_builder *builder = dpro_graph_builder_create(err);
@@ -445,7 +472,7 @@ int assemble_graph(struct join *join, const struct dpro_trace *trace,
         a.graph->clock_method = join->clock_method;
         if (fill_ops(&a) < 0 || assembly_time(&a) < 0 || fill_seen(&a) < 0 ||
             fill_measured(&a) < 0 || fill_collectives(&a) < 0 || fill_tensors(&a) < 0 ||
-            assembly_warn(&a, options, dropped) < 0) {
+            fill_profiled(&a) < 0 || assembly_warn(&a, options, dropped) < 0) {
             dpro_graph_destroy(a.graph);
             status = dpro_error_nomem(err);
         } else {

@@ -31,15 +31,17 @@ struct step {
 };
 
 /* Which part of its span an item is. */
-enum { SEGMENT_TAIL = UINT32_MAX }; /* what remains of a blocking call once its work is done */
+enum { SEGMENT_TAIL = (1 << 28) - 1 }; /* what remains of a blocking call once its work is done */
 
 struct item {
     int64_t start_ns, end_ns;
     uint32_t span;
-    uint32_t segment; /* 0, 1, ...: between the span's children; or SEGMENT_TAIL */
-    uint32_t launch;  /* device work: the item of the call that launched it; a call: its first
-                         device work; NO_ID: none */
-    uint32_t next;    /* device work: the next one of the same call; NO_ID: last */
+    uint32_t segment : 28; /* 0, 1, ...: between the span's children; or SEGMENT_TAIL */
+    uint32_t profiled_within : 2, profiled_before : 2; /* ops' starts and ends that the profiler
+                         recorded in the item, and between it and the one before on its thread */
+    uint32_t launch; /* device work: the item of the call that launched it; a call: its first
+                        device work; NO_ID: none */
+    uint32_t next;   /* device work: the next one of the same call; NO_ID: last */
 };
 
 /* A sequence of items that are matched with each other between iterations: a CPU thread, a stream,
@@ -56,7 +58,7 @@ struct local_op {
     uint32_t lane;   /* NO_ID: none */
     uint32_t device; /* index into the rank's devices; NO_ID: virtual */
     uint8_t kind, phase, flags;
-    uint8_t spare; /* as in struct dpro_graph */
+    uint8_t spare, profiled; /* as in struct dpro_graph */
     uint64_t size_bytes;
     uint32_t collective; /* index into the rank's collectives; NO_ID: none */
     uint32_t tensor;     /* string id in the trace; 0: none */

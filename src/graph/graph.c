@@ -117,6 +117,41 @@ const char *dpro_graph_warning(const struct dpro_graph *graph, size_t index)
     return index < graph->warnings.n ? graph->warnings.at[index] : NULL;
 }
 
+static void shorten(int64_t *times_ns, size_t at, int64_t by_ns)
+{
+    if (times_ns)
+        times_ns[at] -= times_ns[at] < by_ns ? times_ns[at] : by_ns;
+}
+
+int64_t dpro_graph_profiler_op_ns(const struct dpro_graph *g)
+{
+    int64_t sum = 0;
+    for (uint32_t r = 0; g->profiler_op_ns && r < g->n_ranks; r++)
+        sum += g->profiler_op_ns[r];
+    return g->n_ranks ? sum / g->n_ranks : 0;
+}
+
+void dpro_graph_take_out_profiler(struct dpro_graph *g)
+{
+    if (!g->profiled)
+        return;
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        int64_t half = g->profiler_op_ns[g->rank[op]];
+        int64_t within = half * (g->profiled[op] & 15) / 2,
+                before = half * (g->profiled[op] >> 4) / 2;
+        if (within == 0 && before == 0)
+            continue;
+        shorten(g->dur_ns, op, within);
+        shorten(g->gap_ns, op, before);
+        for (uint32_t s = 0; s < g->n_samples; s++) {
+            shorten(g->sample_dur_ns, (size_t)s * g->n_ops + op, within);
+            shorten(g->sample_gap_ns, (size_t)s * g->n_ops + op, before);
+        }
+    }
+    g->profiled = NULL;
+    g->profiler_op_ns = NULL;
+}
+
 int64_t graph_all_but_latest(const int64_t *ends, uint32_t n, uint32_t spare)
 {
     int64_t latest[UINT8_MAX + 1]; /* descending */

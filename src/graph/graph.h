@@ -95,6 +95,11 @@ struct dpro_graph {
     struct graph_tensor *tensors;
     uint32_t n_collectives, n_members, n_tensors;
 
+    /* What recording an op cost a rank (by rank index; NULL: not known), and by op how many starts
+     * and ends of ops were recorded within it (low half) and in the gap before it (high half). */
+    int64_t *profiler_op_ns;
+    uint8_t *profiled;
+
     int64_t *measured_ns;   /* one value a sample */
     int64_t *sample_number; /* the job's own number of each sampled iteration */
     uint32_t shown_sample;  /* the sample that seen_* come from */

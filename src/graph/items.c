@@ -19,6 +19,7 @@ struct open_span {
     uint32_t span;
     uint32_t segment;
     int64_t cursor, end;
+    bool after_op; /* its last child was an op */
 };
 
 struct cutter {
@@ -29,6 +30,7 @@ struct cutter {
     uint32_t *launch_of;  /* device span -> launching item */
     struct open_span open[MAX_OPEN];
     uint32_t n_open;
+    bool after_op; /* the last span without parent was an op */
 };
 
 static bool is_device_work(const struct trace_span *span)
@@ -49,6 +51,12 @@ static uint32_t find_step(struct cutter *cutter, int64_t time)
     return NO_ID;
 }
 
+/* The profiler takes its time before an op's start and after its end, outside of the op itself. */
+static bool is_profiled(const struct cutter *cutter, uint32_t span)
+{
+    return cutter->rank->trace->spans[span].kind == SPAN_CPU_OP;
+}
+
 /* Appends an item if it lies in a step; *item is its id or NO_ID. */
 static int emit(struct cutter *cutter, uint32_t span, uint32_t segment, int64_t start, int64_t end,
                 uint32_t *item)
@@ -64,6 +72,18 @@ static int emit(struct cutter *cutter, uint32_t span, uint32_t segment, int64_t 
                          .next = NO_ID};
     *item = (uint32_t)cutter->rank->items.n;
     return array_push(&cutter->rank->items, fresh);
+}
+
+/* What the profiler did in the item just appended and before it. */
+static void count_profiled(struct cutter *cutter, uint32_t item, unsigned within, bool outermost,
+                           uint32_t span)
+{
+    if (item == NO_ID)
+        return;
+    cutter->rank->items.at[item].profiled_within = within & 3;
+    if (outermost && cutter->rank->items.at[item].segment == 0)
+        cutter->rank->items.at[item].profiled_before =
+            (cutter->after_op + is_profiled(cutter, span)) & 3;
 }
 
 /* A span without children. A call that copies is cut where its device work starts: the head
@@ -89,7 +109,10 @@ static int emit_leaf(struct cutter *cutter, const struct open_span *open)
             return emit(cutter, open->span, SEGMENT_TAIL, split, open->end, &item);
         return 0;
     }
-    return emit(cutter, open->span, 0, open->cursor, open->end, &item);
+    if (emit(cutter, open->span, 0, open->cursor, open->end, &item) < 0)
+        return -1;
+    count_profiled(cutter, item, 0, cutter->n_open == 0, open->span);
+    return 0;
 }
 
 /* A call that encloses others launches with its last stretch, unless one of them does. */
@@ -100,6 +123,7 @@ static int emit_rest(struct cutter *cutter, const struct open_span *open)
     uint32_t item;
     if (emit(cutter, open->span, open->segment, open->cursor, open->end, &item) < 0)
         return -1;
+    count_profiled(cutter, item, open->after_op, false, open->span);
     if (span->kind == SPAN_RUNTIME && span->correlation &&
         map_get(&cutter->device_of, build_correlation_key(span->correlation, span->window),
                 &device) &&
@@ -118,6 +142,10 @@ static int close_top(struct cutter *cutter, int64_t at)
     int status = top->segment == 0 ? emit_leaf(cutter, top) : emit_rest(cutter, top);
     if (cutter->n_open > 0 && cutter->open[cutter->n_open - 1].cursor < top->end)
         cutter->open[cutter->n_open - 1].cursor = top->end;
+    if (cutter->n_open > 0)
+        cutter->open[cutter->n_open - 1].after_op = is_profiled(cutter, top->span);
+    else
+        cutter->after_op = is_profiled(cutter, top->span);
     return status;
 }
 
@@ -148,6 +176,8 @@ static int open_one(struct cutter *cutter, uint32_t index, int64_t *floor)
             end = start;
         if (emit(cutter, top->span, top->segment, top->cursor, start, &item) < 0)
             return -1;
+        count_profiled(cutter, item, top->after_op + is_profiled(cutter, index),
+                       cutter->n_open == 1, top->span);
         top->segment++;
         top->cursor = start;
     }
@@ -205,6 +235,7 @@ static int start_lane(struct cutter *cutter, uint8_t kind, uint32_t track)
     cutter->lane = lane;
     cutter->step = 0;
     cutter->n_open = 0;
+    cutter->after_op = false;
     return 0;
 }
 
@@ -274,7 +305,11 @@ static int cut_comm_tracks(struct cutter *cutter, const unsigned *uses)
             const struct trace_span *span = &rank->trace->spans[i];
             if (span->kind != SPAN_ANNOTATION || !(rank->classes[span->name] & NAME_COMM_RUN))
                 continue;
-            struct item item = {span->start_ns, span->start_ns + span->dur_ns, i, 0, NO_ID, NO_ID};
+            struct item item = {.start_ns = span->start_ns,
+                                .end_ns = span->start_ns + span->dur_ns,
+                                .span = i,
+                                .launch = NO_ID,
+                                .next = NO_ID};
             status = array_push(&found, item);
         }
     }
@@ -355,8 +390,11 @@ static int cut_stream(struct cutter *cutter, uint32_t track_index, const uint32_
         uint32_t step = device_step(cutter, step_of_item, span, &launch);
         if (step == NO_ID)
             continue;
-        rank->items.at[fill[step]++] =
-            (struct item){span->start_ns, span->start_ns + span->dur_ns, i, 0, launch, NO_ID};
+        rank->items.at[fill[step]++] = (struct item){.start_ns = span->start_ns,
+                                                     .end_ns = span->start_ns + span->dur_ns,
+                                                     .span = i,
+                                                     .launch = launch,
+                                                     .next = NO_ID};
     }
     rank->items.n += total;
     free(fill);

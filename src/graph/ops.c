@@ -401,6 +401,7 @@ static int make_ops(struct matcher *m)
             always_empty(m, m->place_of[op.item]))
             continue;
         op.name = item_span(rank, op.item)->name;
+        op.profiled = (uint8_t)(item->profiled_within | item->profiled_before << 4);
         op.device = device_of(rank, lane, op.item, device_of_track);
         if (op.device == NO_ID) {
             status = -1;

@@ -292,6 +292,23 @@ static void read_steps(struct recording_reader *r)
     }
 }
 
+static void read_profiler(struct recording_reader *r)
+{
+    enum { MOST_NS = 1000000 }; /* more was not measured with care */
+    const char *key;
+    size_t len;
+    if (!enter(r, '{'))
+        return;
+    while (json_object_next(r->js, &key, &len)) {
+        if (!json_is(key, len, "op_ns")) {
+            json_skip(r->js);
+            continue;
+        }
+        int64_t ns = read_int(r, -1);
+        r->out->profiler_op_ns = ns >= 0 && ns <= MOST_NS ? ns : -1;
+    }
+}
+
 static void read_groups(struct recording_reader *r)
 {
     const char *key;
@@ -354,6 +371,8 @@ static void read_top(struct recording_reader *r, const char *key, size_t len)
         part->backend = read_string(r);
     } else if (json_is(key, len, "process_groups")) {
         read_groups(r);
+    } else if (json_is(key, len, "profiler")) {
+        read_profiler(r);
     } else if (json_is(key, len, "models")) {
         read_models(r);
     } else if (json_is(key, len, "steps")) {
@@ -373,6 +392,7 @@ int recording_read(struct json *js, struct trace_part *part, struct dpro_error *
     if (!r.out || strtab_add(&part->names, "", 0) == STRTAB_FULL)
         return dpro_error_nomem(err);
     r.out->attempt = -1;
+    r.out->profiler_op_ns = -1;
     json_skip_mark(js);
     int c = json_peek(js);
     if (c != '{') {

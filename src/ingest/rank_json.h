@@ -45,7 +45,8 @@ struct recording {
     ARRAY(struct recorded_bucket) buckets;
     ARRAY(uint32_t) members;
     ARRAY(struct recorded_step) steps;
-    uint64_t n_broken; /* entries that make no sense, left out */
+    int64_t profiler_op_ns; /* what recording an op cost the thread that ran it; -1: not said */
+    uint64_t n_broken;      /* entries that make no sense, left out */
 };
 
 void recording_destroy(struct recording *recording); /* NULL is fine */

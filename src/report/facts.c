@@ -49,7 +49,7 @@ static void sum_predicted(struct report_facts *f)
     f->n_drawn = r->graph->single_iteration ? 0 : r->n_samples; /* one leaves nothing to draw */
     if (f->measured_ns <= 0)
         return;
-    f->change_pct = facts_pct(f->predicted_ns - f->measured_ns, f->measured_ns);
+    f->change_pct = facts_pct(f->predicted_ns + r->profiler_ns - f->measured_ns, f->measured_ns);
     f->comparable = !r->what_if;
     f->error_pct = f->change_pct;
     if (r->daydream)
@@ -331,6 +331,14 @@ const char *facts_assumption(struct report_facts *f, size_t index, char *out, si
             snprintf(out, size, "Every rank of the job is in the trace (%u).", f->n_ranks);
         return out;
     case 5:
+        if (r->profiler_op_ns == 0)
+            return "What the profiler itself cost is part of the durations and gaps.";
+        snprintf(out, size,
+                 "Recording an op cost the thread that ran it %.2f us, half before its start and "
+                 "half after its end; this is taken out.",
+                 (double)r->profiler_op_ns / 1e3);
+        return out;
+    case 6:
         if (strcmp(clock, "none") == 0)
             return "The ranks' clocks are used as recorded.";
         snprintf(out, size, "The ranks' clocks were aligned (%s), with a constant offset each.",

@@ -42,7 +42,8 @@ struct report_facts {
     int64_t predicted_ns, p50_ns, p95_ns;   /* -1: unknown */
     uint32_t n_drawn;                       /* what p50 and p95 are over; 0: the replayed ones */
     bool comparable;                        /* error_pct means something */
-    double error_pct;                       /* predicted against measured, signed */
+    double error_pct;                       /* predicted, and what the profiler took, against
+                                               measured, signed */
     double change_pct;                      /* the same, also for a what-if; 0 when unknown */
     double daydream_error_pct;              /* when comparable and there is a daydream */
 

@@ -120,6 +120,17 @@ static void write_times(struct writer *w, const struct report_facts *f)
     writer_key(w, "what_if");
     writer_bool(w, f->report->what_if);
     writer_newline(w);
+    const struct dpro_report *r = f->report;
+    writer_key(w, "profiler");
+    writer_open(w, '{');
+    writer_key(w, "op_ns");
+    if (r->profiler_op_ns)
+        writer_json_int(w, r->profiler_op_ns);
+    else
+        writer_null(w);
+    key_ms_or_null(w, "iteration_ms", r->profiler_op_ns ? r->profiler_ns : -1);
+    writer_close(w, '}');
+    writer_newline(w);
 }
 
 static void write_checks(struct writer *w, const struct report_facts *f)

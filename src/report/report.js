@@ -396,10 +396,12 @@
     } else fact("self-validation", report.trace.iterations > 1 ? "not asked for" : "none: too few iterations; record 10 or more");
     if (known(report.daydream.iteration_ms))
       fact("Daydream (one rank, peers never waited for)", ms(report.daydream.iteration_ms) + (known(report.daydream.error_pct) ? ", " + signed(report.daydream.error_pct) : ""));
+    if (known(report.profiler.op_ns))
+      fact("the profiler's own work, taken out of the prediction", ms(report.profiler.iteration_ms) + " (" + (report.profiler.op_ns / 1000).toFixed(2) + " µs an op)");
     const u = report.unprofiled;
     if (known(u.iteration_ms)) {
       fact("without the profiler, mean of " + plural(u.steps, "step"), ms(u.iteration_ms) + (known(u.error_pct) ? ", the replay is " + signed(u.error_pct) + " off" : ""));
-      if (known(u.profiler_overhead_pct)) fact("the profiler cost", signed(u.profiler_overhead_pct));
+      if (known(u.profiler_overhead_pct)) fact("with it", signed(u.profiler_overhead_pct));
     }
     return el("section", "card", el("h2", "", "Self-validation: measured iterations against the prediction"), validationChart(), list);
   }

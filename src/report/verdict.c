@@ -41,12 +41,14 @@ static void say_iteration(const struct report_facts *f, struct verdict_line *lin
     const struct dpro_validation *v = f->report->validation;
     line->title = f->report->what_if ? "What if" : "Iteration";
     say(line, "%s predicted", facts_time(a, f->predicted_ns));
+    if (f->report->profiler_op_ns)
+        say(line, " without the profiler, which took %s", facts_time(a, f->report->profiler_ns));
     if (f->measured_ns < 0) {
         say(line, "; nothing was measured to compare it with");
         return;
     }
     if (f->report->what_if) {
-        int64_t change = f->predicted_ns - f->measured_ns;
+        int64_t change = f->predicted_ns + f->report->profiler_ns - f->measured_ns;
         say(line, " with the change, %s measured without: %s (%s %%) %s",
             facts_time(a, f->measured_ns), facts_time(b, llabs(change)),
             pct(c, change < 0 ? -f->change_pct : f->change_pct), change <= 0 ? "faster" : "slower");

@@ -5,12 +5,12 @@ import os
 import struct
 import unittest
 
-from support import DONE, INPUT, SYSTEM, USAGE, Case, dpro, job
+from support import DONE, INPUT, SYSTEM, USAGE, Case, dpro, job, span
 
 LAYERS = 3
 
 
-def recording(rank, world=2, complete=True, attempt=0, steps=None):
+def recording(rank, world=2, complete=True, attempt=0, steps=None, profiler=None):
     parameters = [{"name": f"layers.{i}.weight", "shape": [10, 100], "dtype": "float32", "size_bytes": 4000,
                    "requires_grad": True} for i in range(LAYERS)]
     return {"schema": "dpro.rank/1", "rank": rank, "world_size": world, "attempt": attempt, "host": "0",
@@ -20,7 +20,7 @@ def recording(rank, world=2, complete=True, attempt=0, steps=None):
             "models": [{"name": "Net", "parallel": "ddp", "process_group": "0", "parameters": parameters,
                         "buckets": [{"parameters": [i], "size_bytes": 4000} for i in reversed(range(LAYERS))]}],
             "steps": steps or {"boundary": "optimizer", "warmup": 10, "timing": [], "structure": [], "before": [],
-                               "after": []}, "warnings": []}
+                               "after": []}, "profiler": profiler, "warnings": []}
 
 
 def seconds(*durations, start=1_700_000_000_000_000_000):
@@ -62,6 +62,45 @@ class Directory(Case):
         self.assertIsNone(facts["transport"])
         self.assertEqual(facts["unprofiled"]["steps"], 0)
         self.assertIsNone(facts["unprofiled"]["iteration_ms"])
+
+    @staticmethod
+    def four_ops(period_us=1000, steps=4):
+        """Each iteration one op with two inside of it, and one beside it."""
+        events = []
+        for step in range(steps):
+            begin = 1_000_000.0 + step * period_us
+            events.append(span(f"ProfilerStep#{step}", begin, period_us, cat="user_annotation"))
+            for name, start, dur in (("aten::linear", 10, 90), ("aten::t", 20, 20), ("aten::addmm", 50, 20), ("aten::relu", 120, 80)):
+                events.append(span(name, begin + start, dur))
+        return {"schemaVersion": 1, "traceEvents": events}
+
+    def test_what_recording_an_op_cost_is_taken_out(self):
+        path = self.put(world=1, traces=[self.four_ops()], profiler={"op_ns": 4000, "n_ops": 3000})
+        facts = self.assert_replays(path)
+        self.assertEqual(facts["measured"]["iteration_ms"], 1)
+        self.assertEqual(facts["predicted"]["iteration_ms"], 0.984)  # four ops
+        self.assertEqual(facts["profiler"], {"op_ns": 4000, "iteration_ms": 0.016})
+        self.assertEqual(facts["error_pct"], 0)  # what was measured has the profiler in it
+        kept = self.assert_replays(path, "--keep-profiler")
+        self.assertEqual(kept["predicted"]["iteration_ms"], 1)
+        self.assertEqual(kept["profiler"], {"op_ns": None, "iteration_ms": None})
+        slower = self.assert_replays(path, "--delay", "aten::relu=+1")
+        self.assertEqual(slower["predicted"]["iteration_ms"], 1.984)
+        text = dpro("replay", path).out
+        self.assertIn("without the profiler, which took 0.016 ms", text)
+        self.assertEqual(dpro("replay", path, "--fail-on", "0.1").code, DONE)
+
+    def test_the_profiler_takes_no_more_than_there_was(self):
+        facts = self.assert_replays(self.put(world=1, traces=[self.four_ops()], profiler={"op_ns": 900_000}))
+        # what is left: the ops that hold no others, and the iteration's end
+        self.assertEqual(facts["predicted"]["iteration_ms"], 0.020 + 0.020 + 0.080 + 0.800)
+
+    def test_a_cost_that_makes_no_sense_is_none(self):
+        for op_ns in (0, -5, 10**18, "many", None, [1]):
+            facts = self.assert_replays(self.put(world=1, traces=[self.four_ops()], profiler={"op_ns": op_ns}))
+            self.assertEqual(facts["predicted"]["iteration_ms"], 1, op_ns)
+            self.assertIsNone(facts["profiler"]["op_ns"])
+        self.assertIsNone(self.assert_replays(self.put())["profiler"]["op_ns"])
 
     def test_steps_without_the_profiler_are_shown_and_predict_nothing(self):
         plain = self.assert_replays(self.put())

@@ -3,12 +3,14 @@
 Between start and stop the profiler keeps thousands of small blocks, which malloc puts into the gaps between a CPU job's
 large ones; the job's next tensor no longer fits where the last one was, and the heap grows by tens of MB a step. Each of
 those pages has to be had from the kernel (on a virtual machine often from the host: some 10 us each), and steps were
-seen to take a fifth longer, which is no part of the job. So the heap is made larger before, and smaller afterwards."""
+seen to take a fifth longer, which is no part of the job. So the heap is made larger before, and smaller afterwards; long
+before, as the job too takes fewer pages then, and steps with and without the profiler are to be compared."""
 import ctypes
 import mmap
 import threading
 import time
 
+TIMES = 3  # what the job takes
 MOST_BYTES = 1 << 30
 MOST_NS = 8_000_000_000
 BLOCK_BYTES = 120 << 10  # below malloc's first threshold for memory of its own
@@ -68,12 +70,12 @@ def _libc():
 
 
 class Room:
-    """Free memory in this process's heap, in use before: at most a GiB, an eighth of what the machine has left, and
-    what can be had in 8 s. Ends with leave()."""
+    """Free memory in this process's heap, in use before: three times what the job has taken, at most a GiB, an eighth of
+    what the machine has left, and what can be had in 8 s. Ends with leave()."""
 
-    def __init__(self, n_processes):
+    def __init__(self, n_taken_bytes, n_processes):
         self.n_bytes, self._libc, self._top = 0, _libc(), None
-        want = min(MOST_BYTES, available() // (SHARE * max(n_processes, 1)))
+        want = min(TIMES * n_taken_bytes, MOST_BYTES, available() // (SHARE * max(n_processes, 1)))
         if self._libc is None:
             return
         malloc, heap_end = self._libc.malloc, self._libc.sbrk

@@ -99,8 +99,9 @@ class Session:
         self._times = {name: [] for name in ("before", "timing", "structure", "after")}
         self._windows = []
         self._window = None       # open profiler window
-        self._room = None         # made in the heap for it
+        self._room = None         # in the heap, for what it keeps
         self._most_resident = 0   # bytes; beyond them it ends
+        self._resident = 0        # before the job built anything
         self._window_name = None
         self._pending = None      # what waits for the optimizer's step to return
         self._folder = self._tracer = self._info = None
@@ -147,6 +148,7 @@ class Session:
 
     def attach(self, optimizers):
         """To the module torch.optim.optimizer."""
+        self._resident = memory.resident()
         self._wrapped_in = optimizers.Optimizer.__init__.__code__.co_filename
         register = getattr(optimizers, "register_optimizer_step_post_hook", None)
         if register is None:
@@ -326,6 +328,13 @@ class Session:
         self._models = self._given or model.find(self._optimizers())
         self._describe()
         self._write_rank()
+        if self._room is None and self._info["device"] == "cpu":
+            self._room = memory.Room(memory.resident() - self._resident, self._n_local())
+
+    @staticmethod
+    def _n_local():
+        """Processes of the job on this machine."""
+        return _integer("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", default=1)
 
     def _claim_folder(self):
         from . import model
@@ -399,10 +408,7 @@ class Session:
             say("profiler", "%s is missing: only step times are recorded" % lacking, self._folder.rank)
             return
         graph = WINDOW_FILES[name].get("graph")
-        n_processes = _integer("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", default=1)
-        if name == "timing" and self._info["device"] == "cpu":
-            self._room = memory.Room(n_processes)
-        self._most_resident = memory.resident() + memory.available() // (memory.GROWTH * n_processes)
+        self._most_resident = memory.resident() + memory.available() // (memory.GROWTH * self._n_local())
         try:
             self._window = profiler.Window(self.job_profiles, graph and self._folder.temporary(graph),
                                            memory=name == "structure")

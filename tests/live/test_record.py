@@ -38,6 +38,12 @@ class Directory(live.Case):
                 for file in window["files"]:
                     self.assertTrue(os.path.exists(os.path.join(folder, file)), file)
             self.assertEqual([len(info["steps"][w]) for w in ("before", "timing", "structure", "after")], [3, 3, 2, 3])
+            for step in (s for times in ("before", "timing", "structure", "after") for s in info["steps"][times]):
+                self.assertGreater(step["cpu_ns"], 0)
+                self.assertLess(step["cpu_ns"], 10 * (step["end_ns"] - step["start_ns"]) + 20e6)
+                self.assertGreaterEqual(step["page_faults"], 0)
+            self.assertTrue(50 <= info["profiler"]["op_ns"] <= 50_000, info["profiler"])
+            self.assertGreaterEqual(info["profiler"]["n_ops"], 1000)
             memory = info["memory"]
             self.assertEqual(memory["parameter_bytes"], 4 * (64 * 64 + 64) * 4)
             self.assertEqual(memory["gradient_bytes"], memory["parameter_bytes"])
@@ -89,7 +95,37 @@ class Directory(live.Case):
         if not os.path.exists(live.DPRO):
             self.skipTest("no %s" % live.DPRO)
         self.assert_ran(self.ranks(DDP_JOB, DPRO_ITERATIONS="6"))
-        self.assertGreater(self.replay()["predicted"]["iteration_ms"], 0)
+        facts = self.replay()
+        self.assertGreater(facts["predicted"]["iteration_ms"], 0)
+        self.assertGreater(facts["profiler"]["iteration_ms"], 0)
+        self.assertLess(facts["profiler"]["iteration_ms"], facts["measured"]["iteration_ms"] / 2)
+
+    def test_the_profiler_takes_no_new_pages_in_the_window(self):
+        run = self.ranks("""
+model = net(1536, 6)
+train(model, torch.optim.SGD(model.parameters(), lr=1e-4), 32, width=1536)
+end()
+""", world=1, DPRO_WARMUP="6", DPRO_ITERATIONS="6")
+        self.assert_ran(run)
+        faults = [step["page_faults"] for step in self.rank()["steps"]["timing"]]
+        self.assertLess(sum(faults) / len(faults), 1500, faults)  # 9 MiB, a layer's gradient, are 2304
+
+    def test_a_window_ends_before_the_job_runs_out_of_memory(self):
+        job = """
+import dpro.memory
+dpro.memory.GROWTH = 1 << 60
+kept = []
+model = net()
+train(model, torch.optim.SGD(model.parameters(), lr=0.05), 40, each=lambda i: kept.append(torch.ones(1 << 20)))
+end()
+"""
+        run = self.ranks(job, world=1, DPRO_ITERATIONS="6")
+        self.assert_ran(run)
+        self.assertIn("ends after", run.err)
+        self.assertEqual(self.profiled_steps(), [11])
+        self.assertEqual(len(self.rank()["steps"]["timing"]), 1)
+        self.assertEqual(run.digests, self.ranks(job.replace("import dpro.memory\ndpro.memory.GROWTH = 1 << 60\n", ""),
+                                                 world=1, dpro=False).digests)
 
     def test_a_job_without_distributed_has_one_rank_and_its_host_name(self):
         self.assert_ran(self.ranks(SINGLE_JOB, world=1))

@@ -75,7 +75,7 @@ class Directory(Case):
         return {"schemaVersion": 1, "traceEvents": events}
 
     def test_what_recording_an_op_cost_is_taken_out(self):
-        path = self.put(world=1, traces=[self.four_ops()], profiler={"op_ns": 4000, "n_ops": 3000})
+        path = self.put(world=1, traces=[self.four_ops()], profiler={"op_ns": 4000, "n_ops": 600})
         facts = self.assert_replays(path)
         self.assertEqual(facts["measured"]["iteration_ms"], 1)
         self.assertEqual(facts["predicted"]["iteration_ms"], 0.984)  # four ops

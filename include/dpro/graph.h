@@ -62,6 +62,7 @@ struct dpro_graph_options {
     int64_t first_step,
         last_step;   /* iterations to use, both included, in the job's own numbers; 0, 0: all */
     int single_rank; /* 1: one rank's local DFG, peers ignored (Daydream) */
+    int no_align;    /* 1: clocks are used as recorded */
     struct dpro_sink sink;
 };
 
@@ -122,17 +123,53 @@ DPRO_API int64_t dpro_graph_profiler_op_ns(const struct dpro_graph *graph);
  * (dpro_graph_measured_ns) stays as it is. */
 DPRO_API void dpro_graph_take_out_profiler(struct dpro_graph *graph);
 
-/* The clocks' constant offsets as estimated from the ends of collectives: add offset_ns to a rank's
- * local time. */
-struct dpro_clock {
-    int rank;
+/* How a clock is brought onto the common axis, for a stretch of its own time:
+ *
+ *     aligned = local + offset_ns + drift_ppm * 1e-6 * (local - start_ns)
+ *
+ * with start_ns <= local < end_ns; the first and the last segment reach on beyond their ends.
+ * Events never change their order: between segments a time stands still rather than going back. */
+struct dpro_clock_segment {
+    int64_t start_ns, end_ns;
     int64_t offset_ns;
-    int64_t uncertainty_ns; /* half the middle 50 % of the ends' differences; -1: could not be tied
-                               to the reference */
+    double drift_ppm;
+    int64_t uncertainty_ns; /* no evidence allows more than this off, anywhere in the segment */
 };
-DPRO_API const char *
-dpro_graph_clock_method(const struct dpro_graph *graph); /* "collective-ends", "none" */
-DPRO_API struct dpro_clock dpro_graph_clock(const struct dpro_graph *graph, uint32_t rank_index);
+
+/* Ranks on one host share a clock, unless what they sent each other tells their clocks apart. All
+ * is borrowed from the graph. */
+struct dpro_clock {
+    const char *host;
+    const int *ranks; /* ascending */
+    uint32_t n_ranks;
+    const char *method; /* "reference", whose own time is the common axis: zeros; "transport",
+                           "nccl", "collectives" or several of them, "transport+collectives": from
+                           what it was tied to the reference; "none": it could not be tied, there
+                           are no segments and its times are used as recorded */
+    const struct dpro_clock_segment *segments; /* ascending in time */
+    uint32_t n_segments;
+};
+DPRO_API uint32_t dpro_graph_n_clocks(const struct dpro_graph *graph);
+DPRO_API struct dpro_clock dpro_graph_clock(const struct dpro_graph *graph, uint32_t clock);
+
+/* A *pair* is a send and a receive, or an entry into a collective and another rank's exit from it,
+ * of which the first must have begun before the second could end; a *violation* is one where the
+ * times say the opposite. */
+struct dpro_alignment {
+    const char *reference; /* its host; "": there is no clock */
+    uint64_t n_pairs;
+    uint64_t violations_before, violations_after;
+};
+DPRO_API struct dpro_alignment dpro_graph_alignment(const struct dpro_graph *graph);
+
+/* For pictures: the tightest bounds that a slice of time sets on what must be added to a clock. At
+ * most 200 a clock, ascending; borrowed. */
+struct dpro_clock_bound {
+    int64_t local_ns;           /* the middle of the slice */
+    int64_t lower_ns, upper_ns; /* INT64_MIN, INT64_MAX: no bound on that side */
+};
+DPRO_API const struct dpro_clock_bound *dpro_graph_clock_bounds(const struct dpro_graph *graph,
+                                                                uint32_t clock, uint32_t *n);
 
 DPRO_API size_t dpro_graph_n_warnings(const struct dpro_graph *graph);
 DPRO_API const char *dpro_graph_warning(const struct dpro_graph *graph,

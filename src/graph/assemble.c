@@ -292,7 +292,6 @@ static int fill_ops(struct assembly *a)
         for (uint32_t op = a->first_op[r] + (uint32_t)rank->ops.n; op < a->first_op[r + 1]; op++)
             g->phase[op] = DPRO_OP_BARRIER;
         g->ranks[r].boundary = a->first_op[r] + rank->boundary;
-        g->ranks[r].clock = a->join->clocks[r];
     }
     return 0;
 }
@@ -469,13 +468,14 @@ int assemble_graph(struct join *join, const struct dpro_trace *trace,
     if (status == 0)
         status = build_graph(&a, err);
     if (status == 0) {
-        a.graph->clock_method = join->clock_method;
         if (fill_ops(&a) < 0 || assembly_time(&a) < 0 || fill_seen(&a) < 0 ||
             fill_measured(&a) < 0 || fill_collectives(&a) < 0 || fill_tensors(&a) < 0 ||
             fill_profiled(&a) < 0 || assembly_warn(&a, options, dropped) < 0) {
             dpro_graph_destroy(a.graph);
             status = dpro_error_nomem(err);
         } else {
+            a.graph->clocks = join->clocks;
+            join->clocks = (struct clocks){0};
             *graph = a.graph;
         }
     }

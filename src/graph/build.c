@@ -89,8 +89,7 @@ static int create(struct build *build, struct dpro_error *err)
     build->errors = calloc(build->n_ranks + 1, sizeof *build->errors);
     build->hashes = calloc(build->n_ranks + 1, sizeof *build->hashes);
     build->classes = calloc(trace->names.n + 1, sizeof *build->classes);
-    build->join.clocks = calloc(build->n_ranks + 1, sizeof *build->join.clocks);
-    if (!build->ranks || !build->errors || !build->hashes || !build->classes || !build->join.clocks)
+    if (!build->ranks || !build->errors || !build->hashes || !build->classes)
         return dpro_error_nomem(err);
     for (uint32_t id = 0; id < trace->names.n; id++)
         build->classes[id] =
@@ -153,8 +152,9 @@ static int run(struct build *build, struct dpro_graph **graph, struct dpro_error
                               "no ops found within the trace's iterations; was the profiler active "
                               "while the job trained?");
     if ((status = join_match(&build->join, err)) < 0 ||
-        (status = join_clocks(&build->join, err)) < 0)
+        (status = clocks_align(&build->join, build->trace, build->options, err)) < 0)
         return status;
+    clocks_move(&build->join);
     join_cut_waiting(&build->join);
     return assemble_graph(&build->join, build->trace, build->options, graph, err);
 }

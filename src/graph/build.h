@@ -120,7 +120,6 @@ struct rank_build {
     int64_t *start_ns, *end_ns;           /* [s * n_timed + o]; ABSENT */
     int64_t *seen_start_ns, *seen_end_ns; /* of each op in the template, nothing cut off */
     uint8_t *phases;                      /* per span, see phase.c */
-    int64_t offset_ns;                    /* added to the rank's clock gives the common axis */
 };
 
 /* steps.c: finds the iterations. Steps come out ascending in time. */

@@ -141,10 +141,7 @@ static int find_rank(struct dpro_graph_builder *b, int rank)
         return DPRO_EUSAGE; /* ids follow rank: a rank's ops are one block */
     if (b->ranks.n > UINT16_MAX)
         return DPRO_EUSAGE;
-    struct graph_rank fresh = {.rank = rank,
-                               .first_op = b->n_ops,
-                               .boundary = DPRO_NO_OP,
-                               .clock = {.rank = rank, .uncertainty_ns = -1}};
+    struct graph_rank fresh = {.rank = rank, .first_op = b->n_ops, .boundary = DPRO_NO_OP};
     if (map_set(&b->rank_index, key, b->ranks.n) < 0 || array_push(&b->ranks, fresh) < 0)
         return DPRO_ENOMEM;
     return 0;
@@ -392,7 +389,6 @@ int dpro_graph_finish(struct dpro_graph_builder *builder, struct dpro_graph **gr
     g->n_ops = n;
     g->n_devices = n_devices;
     g->n_ranks = n_ranks;
-    g->clock_method = "none";
     /* Nothing leads into a next iteration: there is no period to predict, only one run. */
     g->single_iteration = !has_next;
     b->graph = NULL;

@@ -18,6 +18,7 @@ void dpro_graph_destroy(struct dpro_graph *graph)
     if (!graph)
         return;
     free(graph->warnings.at); /* the texts are the arena's */
+    clocks_fini(&graph->clocks);
     strtab_fini(&graph->names);
     arena_fini(&graph->arena);
     free(graph);
@@ -95,16 +96,31 @@ const int64_t *dpro_graph_measured_ns(const struct dpro_graph *graph, uint32_t *
     return graph->measured_ns;
 }
 
-const char *dpro_graph_clock_method(const struct dpro_graph *graph)
+uint32_t dpro_graph_n_clocks(const struct dpro_graph *graph)
 {
-    return graph->clock_method ? graph->clock_method : "none";
+    return graph->clocks.n;
 }
 
-struct dpro_clock dpro_graph_clock(const struct dpro_graph *graph, uint32_t rank_index)
+struct dpro_clock dpro_graph_clock(const struct dpro_graph *graph, uint32_t clock)
 {
-    if (rank_index >= graph->n_ranks)
-        return (struct dpro_clock){.rank = -1, .uncertainty_ns = -1};
-    return graph->ranks[rank_index].clock;
+    if (clock >= graph->clocks.n)
+        return (struct dpro_clock){.host = "", .method = "none"};
+    return graph->clocks.at[clock];
+}
+
+struct dpro_alignment dpro_graph_alignment(const struct dpro_graph *graph)
+{
+    struct dpro_alignment alignment = graph->clocks.alignment;
+    if (!alignment.reference)
+        alignment.reference = "";
+    return alignment;
+}
+
+const struct dpro_clock_bound *dpro_graph_clock_bounds(const struct dpro_graph *graph,
+                                                       uint32_t clock, uint32_t *n)
+{
+    *n = clock < graph->clocks.n && graph->clocks.bounds ? graph->clocks.bounds[clock].n : 0;
+    return *n ? graph->clocks.bounds[clock].at : NULL;
 }
 
 size_t dpro_graph_n_warnings(const struct dpro_graph *graph)

@@ -11,6 +11,7 @@
 #include "base/arena.h"
 #include "base/array.h"
 #include "base/strtab.h"
+#include "graph/clocks.h"
 
 enum graph_op_flag {
     GRAPH_OP_BOUNDARY = 1, /* ends its rank's iteration; exactly one a rank, kind BARRIER */
@@ -25,7 +26,6 @@ struct graph_rank {
     uint32_t boundary; /* its GRAPH_OP_BOUNDARY op; NO op: DPRO_NO_OP */
     int64_t offset_ns; /* where its iteration starts in a graph of one iteration, from the graph's
                           zero */
-    struct dpro_clock clock;
 };
 
 struct graph_device {
@@ -104,7 +104,7 @@ struct dpro_graph {
     int64_t *sample_number; /* the job's own number of each sampled iteration */
     uint32_t shown_sample;  /* the sample that seen_* come from */
     bool single_iteration;  /* one iteration only: predict its makespan, not a period */
-    const char *clock_method;
+    struct clocks clocks;
     ARRAY(char *) warnings; /* text in the arena */
 };
 

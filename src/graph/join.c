@@ -1,9 +1,7 @@
-/* graph/join.c: matching collectives over ranks, and clocks from their ends.
+/* graph/join.c: matching collectives over ranks, and what of their time is waiting.
  *
  * All ranks of a process group issue its collectives in the same order, so the k-th of a group on
- * one rank is the k-th on every other. All members of a collective leave it together (within
- * microseconds on one node, milliseconds over TCP): the median difference of their ends estimates
- * the clocks'. */
+ * one rank is the k-th on every other. */
 #include "graph/join.h"
 
 #include <stdlib.h>
@@ -234,120 +232,7 @@ int join_match(struct join *join, struct dpro_error *err)
     return status < 0 ? dpro_error_nomem(err) : 0;
 }
 
-/* ---- clocks ---- */
-
-static int64_t end_of(const struct rank_build *rank, uint32_t sample, uint32_t collective)
-{
-    uint32_t transfer = rank->collectives.at[collective].transfer;
-    return rank->end_ns[(size_t)rank->sample_step[sample] * rank->n_timed + transfer];
-}
-
-static int compare_i64(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* Members of these need not leave together. */
-static bool ends_together(const struct local_collective *c)
-{
-    return strcmp(c->kind, "broadcast") != 0 && strcmp(c->kind, "reduce") != 0 &&
-           strcmp(c->kind, "send") != 0 && strcmp(c->kind, "recv") != 0 &&
-           strcmp(c->kind, "gather") != 0 && strcmp(c->kind, "scatter") != 0;
-}
-
-typedef ARRAY(int64_t) i64_array;
-
-/* Differences to `r`'s ends of the ends of members whose clock is known. */
-static int collect_ends(const struct join *join, uint32_t r, i64_array *differences)
-{
-    for (size_t j = 0; j < join->joined.n; j++) {
-        const struct joined *joined = &join->joined.at[j];
-        const struct member *members = &join->members.at[joined->first_member];
-        uint32_t own = NO_ID, known = NO_ID;
-        for (uint32_t m = 0; m < joined->n_members; m++) {
-            if (members[m].rank == r)
-                own = m;
-            else if (known == NO_ID && join->clocks[members[m].rank].uncertainty_ns >= 0)
-                known = m;
-        }
-        if (own == NO_ID || known == NO_ID ||
-            !ends_together(&join->ranks[r].collectives.at[members[own].collective]))
-            continue;
-        for (uint32_t s = 0; s < join->ranks[r].n_samples; s++) {
-            int64_t mine = end_of(&join->ranks[r], s, members[own].collective);
-            uint32_t other = members[known].rank;
-            int64_t theirs = end_of(&join->ranks[other], s, members[known].collective);
-            int64_t difference;
-            if (mine == ABSENT || theirs == ABSENT ||
-                __builtin_sub_overflow(theirs, mine, &difference) ||
-                __builtin_add_overflow(difference, join->clocks[other].offset_ns, &difference))
-                continue;
-            if (array_push(differences, difference) < 0)
-                return -1;
-        }
-    }
-    return 0;
-}
-
-int join_clocks(struct join *join, struct dpro_error *err)
-{
-    i64_array differences = {0};
-    join->clock_method = "none";
-    for (uint32_t r = 0; r < join->n_ranks; r++)
-        join->clocks[r] = (struct dpro_clock){join->ranks[r].trace->rank, 0, r == 0 ? 0 : -1};
-    /* again as long as it ties one more rank: groups may hang together only through others */
-    for (bool more = join->n_ranks > 1; more;) {
-        more = false;
-        for (uint32_t r = 1; r < join->n_ranks; r++) {
-            if (join->clocks[r].uncertainty_ns >= 0)
-                continue;
-            differences.n = 0;
-            if (collect_ends(join, r, &differences) < 0) {
-                array_fini(&differences);
-                return dpro_error_nomem(err);
-            }
-            if (differences.n == 0)
-                continue;
-            qsort(differences.at, differences.n, sizeof *differences.at, compare_i64);
-            join->clocks[r].offset_ns = differences.at[differences.n / 2];
-            join->clocks[r].uncertainty_ns =
-                (differences.at[differences.n * 3 / 4] - differences.at[differences.n / 4]) / 2;
-            join->clock_method = "collective-ends";
-            more = true;
-        }
-    }
-    array_fini(&differences);
-    return 0;
-}
-
 /* ---- waiting ---- */
-
-static int64_t shifted(int64_t time, int64_t offset)
-{
-    int64_t sum;
-    if (time == ABSENT)
-        return ABSENT;
-    return __builtin_add_overflow(time, offset, &sum) ? time : sum;
-}
-
-static void shift_rank(struct rank_build *rank, int64_t offset)
-{
-    size_t n = (size_t)rank->n_timed * rank->steps.n;
-    rank->offset_ns = offset;
-    for (size_t i = 0; i < n; i++) {
-        rank->start_ns[i] = shifted(rank->start_ns[i], offset);
-        rank->end_ns[i] = shifted(rank->end_ns[i], offset);
-    }
-    for (size_t o = 0; o < rank->n_timed; o++) {
-        rank->seen_start_ns[o] = shifted(rank->seen_start_ns[o], offset);
-        rank->seen_end_ns[o] = shifted(rank->seen_end_ns[o], offset);
-    }
-    for (size_t s = 0; s < rank->steps.n; s++) {
-        rank->steps.at[s].start_ns = shifted(rank->steps.at[s].start_ns, offset);
-        rank->steps.at[s].end_ns = shifted(rank->steps.at[s].end_ns, offset);
-    }
-}
 
 static void cut_joined(struct join *join, const struct joined *joined, uint32_t sample)
 {
@@ -371,9 +256,6 @@ static void cut_joined(struct join *join, const struct joined *joined, uint32_t 
 
 void join_cut_waiting(struct join *join)
 {
-    for (uint32_t r = 0; r < join->n_ranks; r++)
-        if (join->clocks[r].offset_ns != 0)
-            shift_rank(&join->ranks[r], join->clocks[r].offset_ns);
     uint32_t n_samples = join->n_ranks ? join->ranks[0].n_samples : 0;
     for (size_t j = 0; j < join->joined.n; j++)
         for (uint32_t s = 0; s < n_samples; s++)
@@ -384,5 +266,5 @@ void join_fini(struct join *join)
 {
     array_fini(&join->joined);
     array_fini(&join->members);
-    free(join->clocks);
+    clocks_fini(&join->clocks);
 }

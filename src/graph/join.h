@@ -1,9 +1,9 @@
-/* graph/join.h: from ranks built alone to one job: clocks, and who takes part in which collective.
- */
+/* graph/join.h: from ranks built alone to one job: who takes part in which collective. */
 #ifndef GRAPH_JOIN_H
 #define GRAPH_JOIN_H
 
 #include "graph/build.h"
+#include "graph/clocks.h"
 
 /* One communication of the job. Members are in order of rank. */
 struct joined {
@@ -23,8 +23,7 @@ struct join {
     int world_size;
     ARRAY(struct joined) joined;
     ARRAY(struct member) members;
-    struct dpro_clock *clocks; /* a rank */
-    const char *clock_method;
+    struct clocks clocks;
     bool by_place;                /* ranks number their iterations differently */
     uint32_t n_mismatched;        /* collectives that other ranks did not confirm */
     uint32_t first_mismatch_rank; /* indexes, to name one */
@@ -38,10 +37,7 @@ struct join {
  * within those. */
 int join_match(struct join *join, struct dpro_error *err);
 
-/* One constant offset a rank from the ends of the collectives it shares with ranks already tied. */
-int join_clocks(struct join *join, struct dpro_error *err);
-
-/* Moves all times onto the common axis and cuts every transfer to what follows the last arrival. */
+/* Cuts every transfer to what follows the last arrival; times are on the common axis. */
 void join_cut_waiting(struct join *join);
 
 void join_fini(struct join *join);

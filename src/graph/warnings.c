@@ -21,8 +21,8 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
     uint32_t missing = 0, untied = 0, conflicts = 0;
     for (size_t j = 0; j < join->joined.n; j++)
         missing += join->joined.at[j].n_expected > join->joined.at[j].n_members;
-    for (uint32_t r = 1; r < join->n_ranks; r++)
-        untied += join->clocks[r].uncertainty_ns < 0;
+    for (uint32_t c = 0; c < join->clocks.n && !options->no_align; c++)
+        untied += strcmp(join->clocks.at[c].method, "none") == 0;
     if (missing > 0) {
         snprintf(
             text, sizeof text,

@@ -295,11 +295,34 @@ const char *facts_warning(const struct dpro_report *report, size_t index)
                : NULL;
 }
 
+bool facts_aligned(const struct report_facts *f)
+{
+    uint32_t tied = 0;
+    for (uint32_t c = 0; c < dpro_graph_n_clocks(f->report->graph); c++)
+        tied += dpro_graph_clock(f->report->graph, c).n_segments > 0;
+    return tied > 1;
+}
+
+int64_t facts_clock_offset(const struct report_facts *f, uint32_t c)
+{
+    struct dpro_clock clock = dpro_graph_clock(f->report->graph, c);
+    return clock.n_segments ? clock.segments->offset_ns : 0;
+}
+
+int64_t facts_clock_uncertainty(const struct report_facts *f, uint32_t c)
+{
+    struct dpro_clock clock = dpro_graph_clock(f->report->graph, c);
+    int64_t most = -1;
+    for (uint32_t s = 0; s < clock.n_segments; s++)
+        if (clock.segments[s].uncertainty_ns > most)
+            most = clock.segments[s].uncertainty_ns;
+    return most;
+}
+
 const char *facts_assumption(struct report_facts *f, size_t index, char *out, size_t size)
 {
     const struct dpro_report *r = f->report;
     int world = dpro_trace_world_size(r->trace);
-    const char *clock = dpro_graph_clock_method(r->graph);
     switch (index) {
     case 0:
         if (f->n_measured == 0)
@@ -339,11 +362,10 @@ const char *facts_assumption(struct report_facts *f, size_t index, char *out, si
                  (double)r->profiler_op_ns / 1e3);
         return out;
     case 6:
-        if (strcmp(clock, "none") == 0)
-            return "The ranks' clocks are used as recorded.";
-        snprintf(out, size, "The ranks' clocks were aligned (%s), with a constant offset each.",
-                 clock);
-        return out;
+        return facts_aligned(f)
+                   ? "The hosts' clocks were aligned, each by an offset and a drift, so that what "
+                     "is received was sent before."
+                   : "The ranks' clocks are used as recorded.";
     default:
         return NULL;
     }

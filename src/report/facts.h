@@ -95,6 +95,10 @@ bool facts_launch_bound(const struct report_facts *facts);
 const char *facts_kind_words(enum dpro_op_kind kind); /* "backward computation"; static */
 /* A sentence on what the replay rests on, in `out` or static; NULL past the last. */
 const char *facts_assumption(struct report_facts *facts, size_t index, char *out, size_t size);
+bool facts_aligned(const struct report_facts *facts); /* at least two clocks are on one axis */
+int64_t facts_clock_offset(const struct report_facts *facts, uint32_t clock); /* at its start */
+int64_t facts_clock_uncertainty(const struct report_facts *facts,
+                                uint32_t clock); /* -1: not tied */
 /* Warnings of the trace, then of the graph; NULL past the last. */
 const char *facts_warning(const struct dpro_report *report, size_t index);
 

@@ -299,26 +299,25 @@ static void write_clock(struct writer *w, const struct report_facts *f)
     writer_newline(w);
     writer_key(w, "clock");
     writer_open(w, '{');
-    key_text(w, "method", dpro_graph_clock_method(g));
     writer_key(w, "hosts");
     writer_open(w, '[');
-    for (uint32_t r = 0; r < f->n_ranks; r++) {
-        struct dpro_clock clock = dpro_graph_clock(g, r);
-        char host[32];
-        snprintf(host, sizeof host, "rank %d", clock.rank);
+    for (uint32_t c = 0; c < dpro_graph_n_clocks(g); c++) {
+        struct dpro_clock clock = dpro_graph_clock(g, c);
         writer_newline(w);
         writer_open(w, '{');
-        key_text(w, "host", host);
+        key_text(w, "host", clock.host);
         writer_key(w, "ranks");
         writer_open(w, '[');
-        writer_json_int(w, clock.rank);
+        for (uint32_t r = 0; r < clock.n_ranks; r++)
+            writer_json_int(w, clock.ranks[r]);
         writer_close(w, ']');
+        key_text(w, "method", clock.method);
         writer_key(w, "offset_ms");
-        if (clock.uncertainty_ns < 0)
+        if (clock.n_segments == 0)
             writer_null(w); /* not tied to the reference */
         else
-            writer_json_ms(w, clock.offset_ns);
-        key_ms_or_null(w, "uncertainty_ms", clock.uncertainty_ns);
+            writer_json_ms(w, clock.segments->offset_ns);
+        key_ms_or_null(w, "uncertainty_ms", facts_clock_uncertainty(f, c));
         writer_close(w, '}');
     }
     writer_close(w, ']');

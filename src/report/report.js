@@ -416,10 +416,10 @@
 
   function clockAndFiles() {
     const card = el("section", "card"), hosts = report.clock.hosts;
-    if (report.clock.method !== "none" && hosts.length > 1) {
+    if (hosts.filter((h) => known(h.offset_ms)).length > 1) {
       const body = el("tbody", "", hosts.slice(0, 512).map((h) => el("tr", "", el("td", "", h.host),
         el("td", "num", known(h.offset_ms) ? h.offset_ms.toFixed(3) : "unknown"), el("td", "num", known(h.uncertainty_ms) ? h.uncertainty_ms.toFixed(3) : "–"))));
-      card.append(el("h2", "", "Clock offsets (" + report.clock.method + ")"), el("table", "", el("thead", "", el("tr", "",
+      card.append(el("h2", "", "Clock offsets"), el("table", "", el("thead", "", el("tr", "",
         el("th", "", "host"), el("th", "num", "offset, ms"), el("th", "num", "uncertainty, ms"))), body), el("h3"));
     }
     const t = report.transport;

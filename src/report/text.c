@@ -360,34 +360,37 @@ static void write_names(struct writer *w, const struct report_facts *f)
 static void write_clock(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
-    const char *method = dpro_graph_clock_method(g);
-    if (f->n_ranks < 2 || strcmp(method, "none") == 0)
+    uint32_t n = dpro_graph_n_clocks(g), first = 0, last = n;
+    if (n < 2 || !facts_aligned(f))
         return;
-    writer_printf(w, "\nClock offsets (%s)", method);
-    uint32_t first = 0, n = f->n_ranks;
+    writer_text(w, "\nClock offsets");
     if (n > MANY_RANKS) {
-        for (uint32_t r = 1; r < f->n_ranks; r++)
-            if (llabs(dpro_graph_clock(g, r).offset_ns) >
-                llabs(dpro_graph_clock(g, first).offset_ns))
-                first = r;
-        n = 1;
-        writer_printf(w, ", the largest of %u", f->n_ranks);
+        for (uint32_t c = 1; c < n; c++)
+            if (llabs(facts_clock_offset(f, c)) > llabs(facts_clock_offset(f, first)))
+                first = c;
+        last = first + 1;
+        writer_printf(w, ", the largest of %u", n);
     }
     writer_text(w, "\n");
-    struct table t = {.n_cols = 3};
-    cell(&t, "rank");
+    struct table t = {.n_cols = 5};
+    cell(&t, "host");
     cell(&t, "offset ms");
+    cell(&t, "drift ppm");
     cell(&t, "uncertainty ms");
-    for (uint32_t r = first; r < first + n; r++) {
-        struct dpro_clock clock = dpro_graph_clock(g, r);
-        cell(&t, "%d", clock.rank);
-        if (clock.uncertainty_ns < 0) {
+    cell(&t, "method");
+    for (uint32_t c = first; c < last; c++) {
+        struct dpro_clock clock = dpro_graph_clock(g, c);
+        cell(&t, "%s", clock.host);
+        if (clock.n_segments == 0) {
             cell(&t, "unknown");
             cell(&t, "-");
-            continue;
+            cell(&t, "-");
+        } else {
+            cell_fixed(&t, (double)clock.segments->offset_ns / 1e6, 3, "");
+            cell_fixed(&t, clock.segments->drift_ppm, 2, "");
+            cell_fixed(&t, (double)facts_clock_uncertainty(f, c) / 1e6, 3, "");
         }
-        cell_fixed(&t, (double)clock.offset_ns / 1e6, 3, "");
-        cell_fixed(&t, (double)clock.uncertainty_ns / 1e6, 3, "");
+        cell(&t, "%s", clock.method);
     }
     table_write(w, &t);
 }

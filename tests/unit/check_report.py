@@ -17,7 +17,7 @@ SECTIONS = {
     "validation": ["method", "mean_abs_error_pct", "max_abs_error_pct"],
     "daydream": ["iteration_ms", "error_pct"],
     "critical_path": ["length_ms", "by_kind_ms", "by_rank_ms", "ops"],
-    "clock": ["method", "hosts"],
+    "clock": ["hosts"],
 }
 PARTS = "forward backward update input exposed_communication wait_for_peers idle".split()
 
@@ -48,7 +48,7 @@ def check_json(report, flags):
     for op in path["ops"]:
         assert set(op) >= {"name", "rank", "device", "kind", "start_ms", "duration_ms"}
     for host in report["clock"]["hosts"]:
-        assert set(host) >= {"host", "ranks", "offset_ms", "uncertainty_ms"}
+        assert set(host) >= {"host", "ranks", "method", "offset_ms", "uncertainty_ms"}
     assert len(report["warnings"]) == 2 and report["warnings"][1].startswith("rank 3: 2 of 14")
     if "empty" in flags:
         assert path["ops"] == [] and path["length_ms"] == 0

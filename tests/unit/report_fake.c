@@ -2,6 +2,7 @@
  * so that the report is tested apart from the stages before it. Stands in for src/replay. */
 #include "report_fake.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -359,6 +360,29 @@ static void fill_trace(struct fake *f)
         abort();
 }
 
+static void add_clock(struct dpro_graph *g, int r)
+{
+    struct clocks *clocks = &g->clocks;
+    char host[16];
+    int len = snprintf(host, sizeof host, "rank %d", r);
+    int *ranks = arena_alloc(&clocks->arena, sizeof *ranks);
+    struct dpro_clock_segment *segment = arena_array(&clocks->arena, 1, sizeof *segment);
+    if (!clocks->at)
+        clocks->at = arena_array(&clocks->arena, g->n_ranks, sizeof *clocks->at);
+    *ranks = r;
+    if (r > 0)
+        *segment = (struct dpro_clock_segment){0, 1000000000, r * 12345 - 20000, 0.5, r * 900};
+    clocks->at[clocks->n++] =
+        (struct dpro_clock){.host = arena_copy_string(&clocks->arena, host, (size_t)len),
+                            .ranks = ranks,
+                            .n_ranks = 1,
+                            .method = r == 0   ? "reference"
+                                      : r == 3 ? "none"
+                                               : "transport",
+                            .segments = segment,
+                            .n_segments = r != 3};
+}
+
 struct fake *fake_create(const struct fake_options *options)
 {
     struct fake *f = calloc(1, sizeof *f);
@@ -382,7 +406,6 @@ struct fake *fake_create(const struct fake_options *options)
     g->ranks = arena_array(&g->arena, g->n_ranks + 1, sizeof *g->ranks);
     g->collectives = arena_array(&g->arena, n_buckets, sizeof *g->collectives);
     g->members = arena_array(&g->arena, (size_t)n_buckets * (size_t)n, sizeof *g->members);
-    g->clock_method = n > 1 ? "collective-ends" : "none";
     uint32_t *arrivals = calloc((size_t)n * n_buckets + 1, sizeof *arrivals);
     uint32_t *transfers = calloc((size_t)n * n_buckets + 1, sizeof *transfers);
     for (int r = 0; r < n; r++) {
@@ -393,10 +416,8 @@ struct fake *fake_create(const struct fake_options *options)
                 .rank = r,
                 .name = strtab_add(&g->names, name, strlen(name))};
         }
-        g->ranks[r] = (struct graph_rank){.rank = r,
-                                          .first_op = g->n_ops,
-                                          .boundary = DPRO_NO_OP,
-                                          .clock = {r, r * 12345 - 20000, r == 3 ? -1 : r * 900}};
+        g->ranks[r] = (struct graph_rank){.rank = r, .first_op = g->n_ops, .boundary = DPRO_NO_OP};
+        add_clock(g, r);
         if (!options->empty)
             add_rank(f, r, arrivals + (size_t)r * n_buckets, transfers + (size_t)r * n_buckets,
                      n_buckets);

@@ -1,13 +1,20 @@
-/* graph/clocks.c: every rank's clock on one axis, from the ends of common collectives: all members
- * of a collective leave it together (within microseconds on one node, milliseconds over TCP), so
- * that the median difference of their ends estimates the clocks'. */
+/* graph/clocks.c: every rank's clock on one axis (paper, section 3.2), from what the ranks sent
+ * each other.
+ *
+ * Transfers come first: they tell clocks apart by microseconds. Ranks that these don't tie to the
+ * reference are tied by their collectives, which all members leave together, within microseconds on
+ * one node and milliseconds over TCP. Processes of one host share a clock, unless that contradicts
+ * what they sent: then they run in containers, or somebody played with their time. */
 #include "graph/clocks.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "align/align.h"
 #include "base/error.h"
+#include "graph/evidence.h"
 #include "graph/join.h"
 
 void clocks_fini(struct clocks *clocks)
@@ -80,147 +87,417 @@ void clocks_move(struct join *join)
             move_rank(&join->ranks[r], &join->clocks.of_rank[r]);
 }
 
-/* ---- from the ends of collectives ---- */
+/* ---- who shares a clock ---- */
 
-typedef ARRAY(int64_t) i64_array;
-
-struct estimate {
-    int64_t offset_ns, uncertainty_ns; /* -1: not tied */
+enum {
+    /* What was sent before it was received is so by this much, with lines rounded. */
+    MAP_ROUNDING_NS = 2,
+    /* Profiles of one host's processes convert their times each on its own. */
+    PROFILE_ROUNDING_NS = 100000,
 };
 
-static int64_t end_of(const struct rank_build *rank, uint32_t sample, uint32_t collective)
+struct host {
+    const char *name; /* "": unknown */
+    bool split;       /* its ranks' clocks differ */
+};
+
+struct state {
+    struct join *join;
+    const struct dpro_trace *trace;
+    evidence_nodes nodes;
+    struct host *hosts;
+    uint32_t n_hosts, n_clocks, n_split;
+    uint32_t *host_of, *clock_of; /* a node */
+    struct align *align;
+    uint8_t *sources;                  /* a clock: bits by enum evidence_source */
+    bool *tied;                        /* a clock, by what was sent */
+    uint32_t pair_from, pair_to, pair; /* the last one asked for */
+    struct clock_map *maps;            /* a clock */
+};
+
+static const char *machine_of(const struct evidence_node *node)
 {
-    uint32_t transfer = rank->collectives.at[collective].transfer;
-    return rank->end_ns[(size_t)rank->sample_step[sample] * rank->n_timed + transfer];
+    return node->boot_id[0] ? node->boot_id : node->host;
 }
 
-static int compare_i64(const void *a, const void *b)
+/* Machines by their boot id, or by their host's name where the id is unknown. */
+static int find_hosts(struct state *st)
 {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* Members of these need not leave together. */
-static bool ends_together(const struct local_collective *c)
-{
-    return strcmp(c->kind, "broadcast") != 0 && strcmp(c->kind, "reduce") != 0 &&
-           strcmp(c->kind, "send") != 0 && strcmp(c->kind, "recv") != 0 &&
-           strcmp(c->kind, "gather") != 0 && strcmp(c->kind, "scatter") != 0;
-}
-
-/* Differences to `r`'s ends of the ends of members whose clock is known. */
-static int collect_ends(const struct join *join, const struct estimate *estimates, uint32_t r,
-                        i64_array *differences)
-{
-    for (size_t j = 0; j < join->joined.n; j++) {
-        const struct joined *joined = &join->joined.at[j];
-        const struct member *members = &join->members.at[joined->first_member];
-        uint32_t own = NO_ID, known = NO_ID;
-        for (uint32_t m = 0; m < joined->n_members; m++) {
-            if (members[m].rank == r)
-                own = m;
-            else if (known == NO_ID && estimates[members[m].rank].uncertainty_ns >= 0)
-                known = m;
-        }
-        if (own == NO_ID || known == NO_ID ||
-            !ends_together(&join->ranks[r].collectives.at[members[own].collective]))
-            continue;
-        for (uint32_t s = 0; s < join->ranks[r].n_samples; s++) {
-            int64_t mine = end_of(&join->ranks[r], s, members[own].collective);
-            uint32_t other = members[known].rank;
-            int64_t theirs = end_of(&join->ranks[other], s, members[known].collective);
-            int64_t difference;
-            if (mine == ABSENT || theirs == ABSENT ||
-                __builtin_sub_overflow(theirs, mine, &difference) ||
-                __builtin_add_overflow(difference, estimates[other].offset_ns, &difference))
-                continue;
-            if (array_push(differences, difference) < 0)
-                return -1;
-        }
-    }
-    return 0;
-}
-
-static int estimate_ranks(const struct join *join, struct estimate *estimates)
-{
-    i64_array differences = {0};
-    int status = 0;
-    for (uint32_t r = 0; r < join->n_ranks; r++)
-        estimates[r] = (struct estimate){0, r == 0 ? 0 : -1};
-    /* again as long as it ties one more rank: groups may hang together only through others */
-    for (bool more = join->n_ranks > 1; more && status == 0;) {
-        more = false;
-        for (uint32_t r = 1; r < join->n_ranks && status == 0; r++) {
-            if (estimates[r].uncertainty_ns >= 0)
-                continue;
-            differences.n = 0;
-            status = collect_ends(join, estimates, r, &differences);
-            if (status < 0 || differences.n == 0)
-                continue;
-            qsort(differences.at, differences.n, sizeof *differences.at, compare_i64);
-            estimates[r].offset_ns = differences.at[differences.n / 2];
-            estimates[r].uncertainty_ns =
-                (differences.at[differences.n * 3 / 4] - differences.at[differences.n / 4]) / 2;
-            more = true;
+    size_t n = st->nodes.n;
+    struct strtab machines = {0};
+    uint32_t *host_of_machine = malloc((n + 2) * sizeof *host_of_machine);
+    st->hosts = calloc(n + 1, sizeof *st->hosts);
+    st->host_of = malloc((n + 1) * sizeof *st->host_of);
+    st->clock_of = malloc((n + 1) * sizeof *st->clock_of);
+    int status = host_of_machine && st->hosts && st->host_of && st->clock_of ? 0 : -1;
+    if (status == 0 && strtab_add(&machines, "", 0) == STRTAB_FULL)
+        status = -1;
+    for (size_t i = 0; i <= n && status == 0; i++)
+        host_of_machine[i] = NO_ID;
+    for (size_t i = 0; i < n && status == 0; i++) {
+        const struct evidence_node *node = &st->nodes.at[i];
+        const char *machine = machine_of(node);
+        uint32_t id = strtab_add(&machines, machine, strlen(machine));
+        if (id == STRTAB_FULL) {
+            status = -1;
+        } else if (id == 0 || host_of_machine[id] == NO_ID) {
+            host_of_machine[id] = st->n_hosts;
+            st->host_of[i] = st->n_hosts;
+            st->hosts[st->n_hosts++] = (struct host){node->host, false};
+        } else {
+            st->host_of[i] = host_of_machine[id];
         }
     }
-    array_fini(&differences);
+    strtab_fini(&machines);
+    free(host_of_machine);
     return status;
 }
 
-static int write_clock(struct join *join, uint32_t r, const struct estimate *estimate)
+/* The reference's clock is 0; others follow by their lowest rank. */
+static int number_clocks(struct state *st)
 {
-    struct clocks *clocks = &join->clocks;
-    const struct rank_build *rank = &join->ranks[r];
-    char name[32];
-    int *ranks = arena_alloc(&clocks->arena, sizeof *ranks);
-    struct dpro_clock_segment *segment = arena_alloc(&clocks->arena, sizeof *segment);
-    int len = snprintf(name, sizeof name, "rank %d", rank->trace->rank);
-    const char *host = arena_copy_string(&clocks->arena, name, (size_t)len);
-    if (!ranks || !segment || !host)
+    uint32_t *clock_of_host = malloc((st->n_hosts + (size_t)1) * sizeof *clock_of_host);
+    uint32_t reference = evidence_node_of(&st->nodes, st->join->ranks[0].trace->rank);
+    if (!clock_of_host)
         return -1;
-    *ranks = rank->trace->rank;
-    *segment = (struct dpro_clock_segment){
-        .start_ns = rank->steps.n ? rank->steps.at[0].start_ns : 0,
-        .end_ns = rank->steps.n ? rank->steps.at[rank->steps.n - 1].end_ns : 0,
-        .offset_ns = estimate->offset_ns,
-        .uncertainty_ns = estimate->uncertainty_ns};
-    clocks->at[clocks->n++] =
-        (struct dpro_clock){.host = host,
-                            .ranks = ranks,
-                            .n_ranks = 1,
-                            .method = r == 0                         ? "reference"
-                                      : estimate->uncertainty_ns < 0 ? "none"
-                                                                     : "collectives",
-                            .segments = segment,
-                            .n_segments = estimate->uncertainty_ns >= 0};
-    clocks->of_rank[r] = (struct clock_map){segment, estimate->uncertainty_ns >= 0};
+    for (uint32_t h = 0; h < st->n_hosts; h++)
+        clock_of_host[h] = NO_ID;
+    st->clock_of[reference] = clock_of_host[st->host_of[reference]] = 0;
+    st->n_clocks = 1;
+    for (uint32_t i = 0; i < st->nodes.n; i++) {
+        uint32_t *shared = &clock_of_host[st->host_of[i]];
+        if (i == reference)
+            continue;
+        if (st->hosts[st->host_of[i]].split)
+            st->clock_of[i] = st->n_clocks++;
+        else
+            st->clock_of[i] = *shared = *shared == NO_ID ? st->n_clocks++ : *shared;
+    }
+    free(clock_of_host);
     return 0;
+}
+
+/* ---- evidence ---- */
+
+static void split(struct state *st, uint32_t host)
+{
+    st->n_split += !st->hosts[host].split;
+    st->hosts[host].split = true;
+}
+
+static uint32_t pair_of(struct state *st, uint32_t from, uint32_t to)
+{
+    if (st->pair == ALIGN_NONE || st->pair_from != from || st->pair_to != to) {
+        st->pair = align_pair(st->align, from, to);
+        st->pair_from = from;
+        st->pair_to = to;
+    }
+    return st->pair;
+}
+
+static bool ties_by_collectives(const struct state *st, uint32_t clock, uint32_t other)
+{
+    return !st->tied[clock] || !st->tied[other];
+}
+
+static int learn(void *arg, const struct evidence *e)
+{
+    struct state *st = arg;
+    uint32_t from = st->clock_of[e->from], to = st->clock_of[e->to];
+    if (from == to) {
+        int64_t rounding = e->source == EVIDENCE_COLLECTIVES ? PROFILE_ROUNDING_NS : 0;
+        if (e->to_ns < e->from_ns && e->from_ns - e->to_ns > rounding)
+            split(st, st->host_of[e->from]);
+        return 0;
+    }
+    if (e->source == EVIDENCE_COLLECTIVES && !ties_by_collectives(st, from, to))
+        return 0;
+    uint32_t pair = pair_of(st, from, to);
+    st->sources[from] |= (uint8_t)(1u << e->source);
+    st->sources[to] |= (uint8_t)(1u << e->source);
+    return pair == ALIGN_NONE ? -1
+                              : align_before(st->align, pair, from, e->from_ns, e->to_ns,
+                                             (uint64_t)e->source << 62 | e->mark);
+}
+
+static int learn_near(void *arg, uint32_t node, int64_t ns, uint32_t other_node, int64_t other_ns)
+{
+    struct state *st = arg;
+    uint32_t clock = st->clock_of[node], other = st->clock_of[other_node];
+    if (clock == other || !ties_by_collectives(st, clock, other))
+        return 0;
+    uint32_t pair = pair_of(st, clock, other);
+    return pair == ALIGN_NONE ? -1 : align_near(st->align, pair, clock, ns, other_ns);
+}
+
+static int visit(struct state *st, int (*before)(void *, const struct evidence *), bool near)
+{
+    struct evidence_visitor visitor = {.before = before, .arg = st};
+    if (evidence_visit_transports(st->trace, &st->nodes, &visitor) < 0 ||
+        evidence_visit_nccl(st->trace, &st->nodes, &visitor) < 0)
+        return -1;
+    if (near && align_ties(st->align, st->tied) < 0)
+        return -1;
+    visitor.near = near ? learn_near : NULL;
+    return evidence_visit_collectives(st->join, &st->nodes, &visitor);
+}
+
+static void cover(struct state *st)
+{
+    for (uint32_t i = 0; i < st->nodes.n; i++) {
+        if (st->nodes.at[i].rank_index == NO_ID)
+            continue;
+        const struct rank_build *rank = &st->join->ranks[st->nodes.at[i].rank_index];
+        for (uint32_t s = 0; s < rank->steps.n; s++)
+            align_cover(st->align, st->clock_of[i], rank->steps.at[s].start_ns,
+                        rank->steps.at[s].end_ns);
+    }
+}
+
+static void forget(struct state *st)
+{
+    align_destroy(st->align);
+    free(st->sources);
+    free(st->tied);
+    st->align = NULL;
+    st->sources = NULL;
+    st->tied = NULL;
+}
+
+static int solve(struct state *st)
+{
+    forget(st);
+    if (number_clocks(st) < 0)
+        return -1;
+    st->pair = ALIGN_NONE;
+    st->align = align_create(st->n_clocks);
+    st->sources = calloc(st->n_clocks, sizeof *st->sources);
+    st->tied = calloc(st->n_clocks, sizeof *st->tied);
+    if (!st->align || !st->sources || !st->tied)
+        return -1;
+    cover(st);
+    return visit(st, learn, true) < 0 ? -1 : align_solve(st->align);
+}
+
+/* Contradictions between two clocks may come of taking several clocks for one. */
+static void split_conflicts(struct state *st)
+{
+    const struct align_conflict *conflicts;
+    uint32_t n = align_conflicts(st->align, &conflicts);
+    for (uint32_t k = 0; k < n; k++)
+        for (uint32_t i = 0; i < st->nodes.n; i++) {
+            uint32_t clock = st->clock_of[i];
+            if (clock == conflicts[k].from || clock == conflicts[k].to)
+                for (uint32_t other = i + 1; other < st->nodes.n; other++)
+                    if (st->clock_of[other] == clock)
+                        split(st, st->host_of[i]);
+        }
+}
+
+/* ---- what came out ---- */
+
+static int warn(struct state *st, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static int warn(struct state *st, const char *format, ...)
+{
+    struct clocks *clocks = &st->join->clocks;
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    int len = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (len < 0)
+        return 0;
+    const char *copy = arena_copy_string(&clocks->arena, text,
+                                         (size_t)len < sizeof text ? (size_t)len : sizeof text - 1);
+    return copy ? array_push(&clocks->warnings, copy) : -1;
+}
+
+static const char *name_method(const struct state *st, uint32_t clock, bool tied)
+{
+    static const char *const names[] = {"none",
+                                        "transport",
+                                        "nccl",
+                                        "transport+nccl",
+                                        "collectives",
+                                        "transport+collectives",
+                                        "nccl+collectives",
+                                        "transport+nccl+collectives"};
+    return clock == 0 ? "reference" : names[tied ? st->sources[clock] & 7 : 0];
+}
+
+static const char *name_clock(struct state *st, uint32_t node, bool shared)
+{
+    const struct host *host = &st->hosts[st->host_of[node]];
+    const char *name = st->nodes.at[node].host[0] ? st->nodes.at[node].host : host->name;
+    char text[320];
+    int len;
+    bool twice = false;
+    for (uint32_t h = 0; h < st->n_hosts; h++)
+        twice |= h != st->host_of[node] && strcmp(st->hosts[h].name, name) == 0;
+    if (name[0] == '\0')
+        len = snprintf(text, sizeof text, "rank %d", st->nodes.at[node].rank);
+    else if (twice || (host->split && !shared))
+        len = snprintf(text, sizeof text, "%.255s (rank %d)", name, st->nodes.at[node].rank);
+    else
+        len = snprintf(text, sizeof text, "%.255s", name);
+    return arena_copy_string(&st->join->clocks.arena, text, (size_t)len);
+}
+
+static int write_clock(struct state *st, uint32_t c)
+{
+    struct clocks *clocks = &st->join->clocks;
+    struct dpro_clock *clock = &clocks->at[c];
+    uint32_t n = 0, first = NO_ID;
+    const struct dpro_clock_segment *segments = NULL;
+    const struct dpro_clock_bound *bounds = NULL;
+    uint32_t n_segments = st->align ? align_segments(st->align, c, &segments) : 0, n_bounds = 0;
+    for (uint32_t i = st->nodes.n; i-- > 0;)
+        if (st->clock_of[i] == c) {
+            first = i;
+            n++;
+        }
+    int *ranks = arena_array(&clocks->arena, n, sizeof *ranks);
+    struct dpro_clock_segment *own =
+        arena_array(&clocks->arena, n_segments + (size_t)1, sizeof *own);
+    if (n_segments > 0)
+        bounds = align_bounds(st->align, c, &n_bounds);
+    clocks->bounds[c].at =
+        arena_array(&clocks->arena, n_bounds + (size_t)1, sizeof *clocks->bounds[c].at);
+    if (!ranks || !own || !clocks->bounds[c].at)
+        return -1;
+    for (uint32_t i = first, k = 0; i < st->nodes.n; i++)
+        if (st->clock_of[i] == c)
+            ranks[k++] = st->nodes.at[i].rank;
+    if (n_segments > 0)
+        memcpy(own, segments, n_segments * sizeof *own);
+    if (n_bounds > 0)
+        memcpy(clocks->bounds[c].at, bounds, n_bounds * sizeof *bounds);
+    clocks->bounds[c].n = n_bounds;
+    *clock = (struct dpro_clock){.host = name_clock(st, first, n > 1),
+                                 .ranks = ranks,
+                                 .n_ranks = n,
+                                 .method = name_method(st, c, n_segments > 0),
+                                 .segments = own,
+                                 .n_segments = n_segments};
+    st->maps[c] = (struct clock_map){own, n_segments};
+    return clock->host ? 0 : -1;
+}
+
+static int write_maps(struct state *st)
+{
+    struct clocks *clocks = &st->join->clocks;
+    uint32_t n_transports = st->trace->n_transports;
+    clocks->of_rank =
+        arena_array(&clocks->arena, st->join->n_ranks + (size_t)1, sizeof *clocks->of_rank);
+    clocks->of_transport =
+        arena_array(&clocks->arena, n_transports + (size_t)1, sizeof *clocks->of_transport);
+    if (!clocks->of_rank || !clocks->of_transport)
+        return -1;
+    for (uint32_t i = 0; i < st->nodes.n; i++)
+        if (st->nodes.at[i].rank_index != NO_ID)
+            clocks->of_rank[st->nodes.at[i].rank_index] = st->maps[st->clock_of[i]];
+    for (uint32_t t = 0; t < n_transports; t++)
+        clocks->of_transport[t] =
+            st->maps[st->clock_of[evidence_node_of(&st->nodes, st->trace->transports[t].rank)]];
+    return 0;
+}
+
+static int count(void *arg, const struct evidence *e)
+{
+    struct state *st = arg;
+    struct dpro_alignment *alignment = &st->join->clocks.alignment;
+    uint32_t from = st->clock_of[e->from], to = st->clock_of[e->to];
+    if (e->source == EVIDENCE_COLLECTIVES && st->tied && !ties_by_collectives(st, from, to))
+        return 0;
+    alignment->n_pairs++;
+    alignment->violations_before += e->to_ns < e->from_ns;
+    int64_t from_ns = clock_aligned(&st->maps[from], e->from_ns);
+    int64_t to_ns = clock_aligned(&st->maps[to], e->to_ns);
+    alignment->violations_after +=
+        to_ns < from_ns && (uint64_t)from_ns - (uint64_t)to_ns > MAP_ROUNDING_NS;
+    return 0;
+}
+
+static int warn_all(struct state *st)
+{
+    const struct align_conflict *conflicts;
+    uint32_t n = align_conflicts(st->align, &conflicts), untied = 0, first = NO_ID;
+    int status = 0;
+    for (uint32_t c = 0; c < st->n_clocks; c++)
+        if (st->maps[c].n == 0) {
+            untied++;
+            first = first == NO_ID ? c : first;
+        }
+    if (untied > 0)
+        status |= warn(st,
+                       "%u of %u clocks (first: that of %s) can't be tied to that of %s, since "
+                       "nothing recorded went both ways between them: their times are used as "
+                       "recorded; record the transport of every rank",
+                       untied, st->n_clocks, st->join->clocks.at[first].host,
+                       st->join->clocks.at[0].host);
+    for (uint32_t h = 0; h < st->n_hosts; h++)
+        if (st->hosts[h].split)
+            status |= warn(st,
+                           "the ranks on %s contradict each other's times, so each of them gets "
+                           "a clock of its own",
+                           st->hosts[h].name[0] ? st->hosts[h].name : "one host");
+    if (n > 0) {
+        char texts[2][160];
+        for (int k = 0; k < 2; k++)
+            evidence_describe(
+                st->join, st->trace, (enum evidence_source)(conflicts->marks[k] >> 62),
+                conflicts->marks[k] & ((UINT64_C(1) << 62) - 1), texts[k], sizeof texts[k]);
+        status |=
+            warn(st,
+                 "the times of %s and %s contradict each other by %.3f ms, whatever their "
+                 "clocks are (%s; %s); %u such stretches are left out of the alignment; are "
+                 "all logs of one run, and did a clock step?",
+                 st->join->clocks.at[conflicts->from].host, st->join->clocks.at[conflicts->to].host,
+                 (double)conflicts->by_ns / 1e6, texts[0], texts[1], n);
+    }
+    return status;
+}
+
+static int align_all(struct state *st, bool no_align)
+{
+    struct clocks *clocks = &st->join->clocks;
+    if (evidence_list(st->join, st->trace, &st->nodes) < 0 || find_hosts(st) < 0)
+        return -1;
+    if (no_align) {
+        if (number_clocks(st) < 0)
+            return -1;
+    } else {
+        for (uint32_t before = NO_ID; before != st->n_split;) {
+            before = st->n_split;
+            if (solve(st) < 0)
+                return -1;
+            split_conflicts(st);
+        }
+    }
+    clocks->at = arena_array(&clocks->arena, st->n_clocks, sizeof *clocks->at);
+    clocks->bounds = arena_array(&clocks->arena, st->n_clocks, sizeof *clocks->bounds);
+    st->maps = calloc(st->n_clocks, sizeof *st->maps);
+    if (!clocks->at || !clocks->bounds || !st->maps)
+        return -1;
+    for (clocks->n = 0; clocks->n < st->n_clocks; clocks->n++)
+        if (write_clock(st, clocks->n) < 0)
+            return -1;
+    clocks->alignment.reference = clocks->at[0].host;
+    if (write_maps(st) < 0 || visit(st, count, false) < 0)
+        return -1;
+    return st->align ? warn_all(st) : 0;
 }
 
 int clocks_align(struct join *join, const struct dpro_trace *trace,
                  const struct dpro_graph_options *options, struct dpro_error *err)
 {
-    struct clocks *clocks = &join->clocks;
-    struct estimate *estimates = malloc((join->n_ranks + (size_t)1) * sizeof *estimates);
-    clocks->at = arena_array(&clocks->arena, join->n_ranks + (size_t)1, sizeof *clocks->at);
-    clocks->of_rank =
-        arena_array(&clocks->arena, join->n_ranks + (size_t)1, sizeof *clocks->of_rank);
-    clocks->of_transport =
-        arena_array(&clocks->arena, trace->n_transports + (size_t)1, sizeof *clocks->of_transport);
-    int status = estimates && clocks->at && clocks->of_rank && clocks->of_transport ? 0 : -1;
-    if (status == 0)
-        status = estimate_ranks(join, estimates);
-    for (uint32_t r = 0; r < join->n_ranks && status == 0; r++) {
-        if (options->no_align)
-            estimates[r] = (struct estimate){0, r == 0 ? 0 : -1};
-        status = write_clock(join, r, &estimates[r]);
-    }
-    for (uint32_t t = 0; t < trace->n_transports && status == 0; t++)
-        if (trace->transports[t].rank_index < join->n_ranks)
-            clocks->of_transport[t] = clocks->of_rank[trace->transports[t].rank_index];
-    if (status == 0 && join->n_ranks > 0)
-        clocks->alignment.reference = clocks->at[0].host;
-    free(estimates);
+    struct state st = {.join = join, .trace = trace};
+    int status = align_all(&st, options->no_align != 0);
+    forget(&st);
+    array_fini(&st.nodes);
+    free(st.hosts);
+    free(st.host_of);
+    free(st.clock_of);
+    free(st.maps);
     return status < 0 ? dpro_error_nomem(err) : 0;
 }

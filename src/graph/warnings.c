@@ -18,11 +18,9 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
     struct join *join = a->join;
     char text[400];
     int status = 0;
-    uint32_t missing = 0, untied = 0, conflicts = 0;
+    uint32_t missing = 0, conflicts = 0;
     for (size_t j = 0; j < join->joined.n; j++)
         missing += join->joined.at[j].n_expected > join->joined.at[j].n_members;
-    for (uint32_t c = 0; c < join->clocks.n && !options->no_align; c++)
-        untied += strcmp(join->clocks.at[c].method, "none") == 0;
     if (missing > 0) {
         snprintf(
             text, sizeof text,
@@ -88,14 +86,8 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
                  conflicts);
         status |= warn(a, options, text);
     }
-    if (untied > 0 && join->n_ranks > 1) {
-        snprintf(
-            text, sizeof text,
-            "%u of %u ranks share no collective with the others: their clocks are taken as they "
-            "are",
-            untied, join->n_ranks);
-        status |= warn(a, options, text);
-    }
+    for (size_t w = 0; w < join->clocks.warnings.n; w++)
+        status |= warn(a, options, join->clocks.warnings.at[w]);
     if (a->n_samples == 1) {
         snprintf(
             text, sizeof text,

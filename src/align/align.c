@@ -1,0 +1,401 @@
+/* align/align.c: cuts the recording into stretches over which each clock's drift is constant, as
+ * few as the facts allow, and writes down what came out. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "align/solver.h"
+
+enum {
+    CUT_BITS = 27,          /* stretches begin and end at multiples of 134 ms */
+    MAX_PAIR_CONFLICTS = 8, /* then nothing of the pair is believed */
+};
+
+/* ---- how clocks hang together ---- */
+
+static int make_arcs(struct align *a)
+{
+    size_t n_arcs = a->pairs.n * 2;
+    free(a->row);
+    free(a->arcs);
+    a->row = calloc(a->n_clocks + (size_t)2, sizeof *a->row);
+    a->arcs = malloc((2 * n_arcs + 1) * sizeof *a->arcs);
+    if (!a->row || !a->arcs)
+        return -1;
+    /* each arc is listed with both its clocks, since paths are walked both ways */
+    for (size_t p = 0; p < a->pairs.n; p++) {
+        a->row[a->pairs.at[p].low + 2] += 2;
+        a->row[a->pairs.at[p].high + 2] += 2;
+    }
+    for (uint32_t c = 0; c <= a->n_clocks; c++)
+        a->row[c + 1] += a->row[c];
+    for (uint32_t arc = 0; arc < n_arcs; arc++) {
+        a->arcs[a->row[a->pairs.at[arc / 2].low + 1]++] = arc;
+        a->arcs[a->row[a->pairs.at[arc / 2].high + 1]++] = arc;
+    }
+    return 0;
+}
+
+/* From the reference along the facts (or against them) to all clocks that can be reached, taking
+ * each fact's two moments for one: to[c] must be added to clock c. */
+static void reach(const struct align *a, bool against, int64_t *to, bool *reached, uint32_t *queue)
+{
+    uint32_t head = 0, n = 1;
+    memset(reached, 0, a->n_clocks * sizeof *reached);
+    queue[0] = 0;
+    to[0] = 0;
+    reached[0] = true;
+    for (; head < n; head++) {
+        uint32_t at = queue[head];
+        for (uint32_t i = a->row[at]; i < a->row[at + 1]; i++) {
+            uint32_t arc = a->arcs[i];
+            const struct facts *facts = &a->pairs.at[arc / 2].facts[arc % 2];
+            uint32_t other = against ? arc_from(a, arc) : arc_to(a, arc);
+            if (facts->n == 0 || other == at || reached[other])
+                continue;
+            int64_t slack = facts->at[0].slack_ns;
+            for (uint32_t f = 1; f < facts->n && f < 16; f++)
+                slack = facts->at[f].slack_ns < slack ? facts->at[f].slack_ns : slack;
+            to[other] = (int64_t)(against ? (uint64_t)to[at] - (uint64_t)slack
+                                          : (uint64_t)to[at] + (uint64_t)slack);
+            reached[other] = true;
+            queue[n++] = other;
+        }
+    }
+}
+
+static int find_coarse(struct align *a)
+{
+    size_t n = a->n_clocks;
+    int64_t *most = malloc(2 * n * sizeof *most);
+    bool *reached = malloc(2 * n * sizeof *reached);
+    uint32_t *queue = malloc(n * sizeof *queue);
+    int status = most && reached && queue ? 0 : -1;
+    if (status == 0) {
+        reach(a, false, most, reached, queue);
+        reach(a, true, most + n, reached + n, queue);
+    }
+    for (uint32_t c = 0; c < n && status == 0; c++) {
+        a->tied[c] = reached[c] && reached[n + c];
+        int64_t apart = (int64_t)((uint64_t)most[n + c] - (uint64_t)most[c]);
+        a->coarse_ns[c] = a->tied[c] ? (int64_t)((uint64_t)most[c] + (uint64_t)(apart / 2)) : 0;
+    }
+    free(most);
+    free(reached);
+    free(queue);
+    return status;
+}
+
+/* ---- stretches ---- */
+
+struct cutter {
+    struct align *a;
+    int64_t start_ns; /* of slice 0 */
+    int64_t n_slices;
+    struct window found; /* the last one that could be solved */
+};
+
+static int64_t clamp_time(__int128 ns)
+{
+    return ns > ALIGN_TIME_MAX    ? ALIGN_TIME_MAX
+           : ns < -ALIGN_TIME_MAX ? -ALIGN_TIME_MAX
+                                  : (int64_t)ns;
+}
+
+static void extend(const struct align *a, uint32_t clock, int64_t local_ns, int64_t *start,
+                   int64_t *end)
+{
+    int64_t at = clamp_time((__int128)local_ns + a->coarse_ns[clock]);
+    *start = at < *start ? at : *start;
+    *end = at > *end ? at : *end;
+}
+
+/* The stretch of the axis that holds all facts and all that must be covered. */
+static void find_extent(struct cutter *cutter)
+{
+    const struct align *a = cutter->a;
+    int64_t start = INT64_MAX, end = INT64_MIN;
+    for (uint32_t c = 0; c < a->n_clocks; c++)
+        if (a->tied[c] && a->cover_start_ns[c] <= a->cover_end_ns[c]) {
+            extend(a, c, a->cover_start_ns[c], &start, &end);
+            extend(a, c, a->cover_end_ns[c], &start, &end);
+        }
+    for (size_t p = 0; p < a->pairs.n; p++)
+        for (int d = 0; d < 2; d++) {
+            const struct facts *facts = &a->pairs.at[p].facts[d];
+            if (facts->n == 0 || !a->tied[a->pairs.at[p].low] || !a->tied[a->pairs.at[p].high])
+                continue;
+            extend(a, a->pairs.at[p].low, facts->at[0].low_ns, &start, &end);
+            extend(a, a->pairs.at[p].low, facts->at[facts->n - 1].low_ns, &start, &end);
+        }
+    if (start > end)
+        start = end = 0;
+    cutter->start_ns = start;
+    cutter->n_slices = (int64_t)(((uint64_t)end - (uint64_t)start) >> CUT_BITS) + 1;
+}
+
+static void free_window(struct window *window)
+{
+    free(window->lines);
+    free(window->uncertainty_ns);
+    *window = (struct window){0};
+}
+
+static int create_window(struct align *a, struct window *window)
+{
+    *window =
+        (struct window){.lines = malloc(a->n_clocks * sizeof *window->lines),
+                        .uncertainty_ns = malloc(a->n_clocks * sizeof *window->uncertainty_ns)};
+    if (window->lines && window->uncertainty_ns)
+        return 0;
+    free_window(window);
+    return -1;
+}
+
+/* Solves slices [from, to); 1: they have no common lines. */
+static int try_slices(struct cutter *cutter, int64_t from, int64_t to,
+                      struct align_conflict *conflict, uint32_t *pair)
+{
+    struct align *a = cutter->a;
+    struct window *window = &cutter->found;
+    window->start_ns = clamp_time(cutter->start_ns + ((__int128)from << CUT_BITS));
+    window->end_ns = clamp_time(cutter->start_ns + ((__int128)to << CUT_BITS));
+    for (uint32_t c = 0; c < a->n_clocks; c++)
+        window->lines[c] = (struct line){clamp_time((__int128)window->start_ns - a->coarse_ns[c]),
+                                         window->start_ns, 0};
+    return window_solve(a, window, conflict, pair);
+}
+
+/* Facts that contradict each other within one slice: no cut helps, so the pair's facts there are
+ * left out. */
+static int put_aside(struct cutter *cutter, int64_t slice, const struct align_conflict *conflict,
+                     uint32_t pair)
+{
+    struct align *a = cutter->a;
+    struct pair *p = &a->pairs.at[pair];
+    bool all = ++p->n_conflicts >= MAX_PAIR_CONFLICTS;
+    for (int d = 0; d < 2; d++) {
+        uint32_t first = 0, n = p->facts[d].n;
+        if (!all)
+            n = facts_within(a, p, d, clamp_time(cutter->start_ns + ((__int128)slice << CUT_BITS)),
+                             clamp_time(cutter->start_ns + ((__int128)(slice + 1) << CUT_BITS)),
+                             &first);
+        struct facts *facts = &p->facts[d];
+        if (n > 0)
+            memmove(facts->at + first, facts->at + first + n,
+                    (facts->n - first - n) * sizeof *facts->at);
+        facts->n -= n;
+    }
+    return array_push(&a->conflicts, *conflict);
+}
+
+/* The most slices from `from` on that can be solved together, found by doubling and halving: what
+ * holds for a stretch holds for its parts. 0: not even one. */
+static int find_stretch(struct cutter *cutter, int64_t from, int64_t *n,
+                        struct align_conflict *conflict, uint32_t *pair)
+{
+    int64_t rest = cutter->n_slices - from, good = 0, bad = rest + 1;
+    for (int64_t at = from == 0 ? rest : 1; good + 1 < bad;) {
+        int status = try_slices(cutter, from, from + at, conflict, pair);
+        if (status < 0)
+            return -1;
+        if (status == 0)
+            good = at;
+        else
+            bad = at;
+        if (bad <= rest)
+            at = good + (bad - good) / 2;
+        else
+            at = good < rest / 2 ? good * 2 : rest;
+    }
+    *n = good;
+    return good > 0 ? try_slices(cutter, from, from + good, conflict, pair) : 0;
+}
+
+static int cut(struct cutter *cutter)
+{
+    struct align *a = cutter->a;
+    struct align_conflict conflict = {0};
+    uint32_t pair = 0;
+    for (int64_t from = 0; from < cutter->n_slices;) {
+        int64_t n;
+        if (create_window(a, &cutter->found) < 0 ||
+            find_stretch(cutter, from, &n, &conflict, &pair) < 0)
+            return -1;
+        if (n > 0 && from + n == cutter->n_slices) {
+            if (array_push(&a->windows, cutter->found) < 0)
+                return -1;
+            cutter->found = (struct window){0};
+            return 0;
+        }
+        /* why it ends there: if the next slice contradicts itself, it is no reason */
+        struct window good = cutter->found;
+        if (create_window(a, &cutter->found) < 0) {
+            free_window(&good);
+            return -1;
+        }
+        int status = try_slices(cutter, from + n, from + n + 1, &conflict, &pair);
+        free_window(&cutter->found);
+        if (status > 0 && put_aside(cutter, from + n, &conflict, pair) < 0)
+            status = -1;
+        if (status == 0 && array_push(&a->windows, good) == 0) {
+            from += n;
+            continue;
+        }
+        free_window(&good);
+        if (status <= 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- what came out ---- */
+
+static int write_segments(struct align *a, uint32_t c)
+{
+    uint32_t n = 0;
+    struct dpro_clock_segment *at = malloc(a->windows.n * sizeof *at + 1);
+    if (!at)
+        return -1;
+    a->segments[c] = at;
+    for (size_t w = 0; w < a->windows.n; w++) {
+        const struct window *window = &a->windows.at[w];
+        const struct line *line = &window->lines[c];
+        double uncertainty = window->uncertainty_ns[c];
+        if (uncertainty < 0)
+            continue;
+        int64_t start = clamp_time((__int128)window->start_ns - a->coarse_ns[c]);
+        int64_t end = clamp_time((__int128)window->end_ns - a->coarse_ns[c]);
+        if (n == 0 && a->cover_start_ns[c] < end) /* what must be covered, and no more */
+            start = a->cover_start_ns[c];
+        double offset = line_at(line, start, start);
+        at[n] = (struct dpro_clock_segment){
+            start, end, (int64_t)floor(fmin(fmax(offset, -0x1p62), 0x1p62) + 0.5), line->rate * 1e6,
+            uncertainty < 0x1p62 ? (int64_t)ceil(uncertainty) : INT64_MAX};
+        if (n > 0)
+            at[n - 1].end_ns = start;
+        n++;
+    }
+    if (n > 0 && a->cover_end_ns[c] > at[n - 1].start_ns)
+        at[n - 1].end_ns = a->cover_end_ns[c] < INT64_MAX ? a->cover_end_ns[c] + 1 : INT64_MAX;
+    if (c == 0 && n > 1) { /* the reference is one line */
+        at[0].end_ns = at[n - 1].end_ns;
+        n = 1;
+    }
+    a->n_segments[c] = n;
+    return 0;
+}
+
+/* ---- pictures ---- */
+
+struct picture {
+    struct align *a;
+    double *weight, *most, *least;
+    uint32_t *circle, n_circle;
+};
+
+static int draw_slice(struct picture *picture, const struct window *window, int64_t start_ns,
+                      int64_t end_ns)
+{
+    struct align *a = picture->a;
+    for (uint32_t arc = 0; arc < a->pairs.n * 2; arc++) {
+        const struct pair *pair = &a->pairs.at[arc / 2];
+        uint32_t first, n = 0;
+        picture->weight[arc] = INFINITY;
+        if (window->uncertainty_ns[pair->low] >= 0 && window->uncertainty_ns[pair->high] >= 0)
+            n = facts_within(a, pair, (int)(arc % 2), start_ns, end_ns, &first);
+        for (uint32_t i = 0; i < n; i++)
+            picture->weight[arc] =
+                fmin(picture->weight[arc],
+                     fmax(0, fact_slack(&pair->facts[arc % 2].at[first + i], (int)(arc % 2),
+                                        &window->lines[pair->low], &window->lines[pair->high])));
+    }
+    for (uint32_t c = 0; c < a->n_clocks; c++)
+        picture->most[c] = picture->least[c] = c == 0 ? 0 : INFINITY;
+    if (paths_relax(a, picture->weight, false, picture->most, picture->circle, &picture->n_circle) <
+            0 ||
+        paths_relax(a, picture->weight, true, picture->least, picture->circle, &picture->n_circle) <
+            0)
+        return -1;
+    int64_t middle = start_ns + (end_ns - start_ns) / 2;
+    for (uint32_t c = 1; c < a->n_clocks; c++) {
+        if (isinf(picture->most[c]) && isinf(picture->least[c]))
+            continue;
+        int64_t local = clamp_time((__int128)middle - a->coarse_ns[c]);
+        double estimate = line_at(&window->lines[c], local, local);
+        a->bounds[c][a->n_bounds[c]++] = (struct dpro_clock_bound){
+            local, isinf(picture->least[c]) ? INT64_MIN : (int64_t)(estimate - picture->least[c]),
+            isinf(picture->most[c]) ? INT64_MAX : (int64_t)(estimate + picture->most[c])};
+    }
+    return 0;
+}
+
+static int draw(struct cutter *cutter)
+{
+    struct align *a = cutter->a;
+    size_t n_arcs = a->pairs.n * 2, n = a->n_clocks;
+    struct picture picture = {.a = a,
+                              .weight = malloc((n_arcs + 2 * n + 1) * sizeof *picture.weight),
+                              .circle = malloc((n + 1) * sizeof *picture.circle)};
+    int status = picture.weight && picture.circle ? 0 : -1;
+    picture.most = picture.weight ? picture.weight + n_arcs : NULL;
+    picture.least = picture.weight ? picture.most + n : NULL;
+    for (uint32_t c = 1; c < n && status == 0; c++)
+        if (a->n_segments[c] > 0 && !(a->bounds[c] = malloc(ALIGN_MAX_BOUNDS * sizeof **a->bounds)))
+            status = -1;
+    __int128 length = (__int128)cutter->n_slices << CUT_BITS;
+    for (int i = 0, w = 0; i < ALIGN_MAX_BOUNDS && status == 0; i++) {
+        int64_t start = clamp_time(cutter->start_ns + length * i / ALIGN_MAX_BOUNDS);
+        int64_t end = clamp_time(cutter->start_ns + length * (i + 1) / ALIGN_MAX_BOUNDS);
+        while ((size_t)w + 1 < a->windows.n && a->windows.at[w].end_ns <= start)
+            w++;
+        const struct window *window = &a->windows.at[w];
+        status = draw_slice(&picture, window, start, end < window->end_ns ? end : window->end_ns);
+    }
+    free(picture.weight);
+    free(picture.circle);
+    return status;
+}
+
+int align_ties(struct align *a, bool *tied)
+{
+    if (make_arcs(a) < 0 || find_coarse(a) < 0)
+        return -1;
+    memcpy(tied, a->tied, a->n_clocks * sizeof *tied);
+    return 0;
+}
+
+int align_solve(struct align *a)
+{
+    struct cutter cutter = {.a = a};
+    for (size_t p = 0; p < a->pairs.n; p++)
+        for (int d = 0; d < 2; d++)
+            facts_tighten(&a->pairs.at[p].facts[d]);
+    if (make_arcs(a) < 0 || find_coarse(a) < 0)
+        return -1;
+    find_extent(&cutter);
+    int status = cut(&cutter);
+    free_window(&cutter.found);
+    for (uint32_t c = 0; c < a->n_clocks && status == 0; c++)
+        status = write_segments(a, c);
+    return status == 0 ? draw(&cutter) : -1;
+}
+
+uint32_t align_segments(const struct align *a, uint32_t clock,
+                        const struct dpro_clock_segment **segments)
+{
+    *segments = a->segments[clock];
+    return a->n_segments[clock];
+}
+
+const struct dpro_clock_bound *align_bounds(const struct align *a, uint32_t clock, uint32_t *n)
+{
+    *n = a->n_bounds[clock];
+    return a->bounds[clock];
+}
+
+uint32_t align_conflicts(const struct align *a, const struct align_conflict **conflicts)
+{
+    *conflicts = a->conflicts.at;
+    return (uint32_t)a->conflicts.n;
+}

@@ -1,0 +1,64 @@
+/* align/align.h: several clocks on one axis, from what happened before what. Knows nothing of
+ * traces.
+ *
+ * A *fact* says that what happened at a moment of one clock was over by a moment of another; the
+ * tightest facts in both directions leave a band in which the difference of two clocks lies. Clock
+ * 0 is the reference. */
+#ifndef ALIGN_ALIGN_H
+#define ALIGN_ALIGN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <dpro/graph.h>
+
+#define ALIGN_NONE UINT32_MAX
+
+/* Moments beyond plus and minus this are no times, and are left out. */
+#define ALIGN_TIME_MAX (INT64_MAX / 2)
+
+struct align;
+
+struct align *align_create(uint32_t n_clocks); /* NULL: no memory */
+void align_destroy(struct align *align);       /* NULL is fine */
+
+/* The clock's map is needed, and its uncertainty is told, for this stretch of its own time. */
+void align_cover(struct align *align, uint32_t clock, int64_t start_ns, int64_t end_ns);
+
+/* For facts between two clocks, in both directions; ALIGN_NONE: no memory. */
+uint32_t align_pair(struct align *align, uint32_t clock, uint32_t other);
+
+/* What happened at `from_ns` of clock `from` was over by `to_ns` of the pair's other clock; `mark`
+ * is handed back when the fact contradicts others. 0, or -1 when memory runs out. */
+int align_before(struct align *align, uint32_t pair, uint32_t from, int64_t from_ns, int64_t to_ns,
+                 uint64_t mark);
+
+/* These moments were near each other: where the facts leave a choice, it is made so. A clock of
+ * which this is never said gets the middle of what is possible. */
+int align_near(struct align *align, uint32_t pair, uint32_t clock, int64_t clock_ns,
+               int64_t other_ns);
+
+/* Which clocks are tied to the reference in both directions by what has been said so far. */
+int align_ties(struct align *align, bool *tied);
+
+/* Once, after all has been said. 0, or -1 when memory runs out. */
+int align_solve(struct align *align);
+
+/* What came out: ascending segments, none when the clock can't be tied to the reference. */
+uint32_t align_segments(const struct align *align, uint32_t clock,
+                        const struct dpro_clock_segment **segments);
+
+enum { ALIGN_MAX_BOUNDS = 200 };
+const struct dpro_clock_bound *align_bounds(const struct align *align, uint32_t clock, uint32_t *n);
+
+/* Facts that no clocks can satisfy, whichever way they run; they were put aside with their
+ * neighbours. `from` and `to` are the clocks of the first fact; the second one closes the circle,
+ * directly or through other clocks. */
+struct align_conflict {
+    uint32_t from, to;
+    uint64_t marks[2];
+    int64_t by_ns; /* how far the facts miss each other */
+};
+uint32_t align_conflicts(const struct align *align, const struct align_conflict **conflicts);
+
+#endif

@@ -1,0 +1,83 @@
+/* align/paths.c: shortest paths over clocks, arcs of negative length included (Bellman and Ford,
+ * with a queue of those whose value fell). Times that bound each other from above are such paths:
+ * the tightest bound is the shortest one, and a circle of negative length is a contradiction. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "align/solver.h"
+
+/* Less than this is no improvement: rounding. */
+#define STEP_NS 1e-4
+
+/* Arcs by which values fell last form a tree, unless there is a negative circle; that is looked for
+ * now and then. */
+static bool find_circle(const struct align *a, const uint32_t *parent, bool reverse,
+                        uint32_t *visited, uint32_t *circle, uint32_t *n_circle)
+{
+    for (uint32_t c = 0; c < a->n_clocks; c++)
+        visited[c] = ALIGN_NONE;
+    for (uint32_t c = 0; c < a->n_clocks; c++) {
+        uint32_t at = c;
+        while (visited[at] == ALIGN_NONE && parent[at] != ALIGN_NONE) {
+            visited[at] = c;
+            at = reverse ? arc_to(a, parent[at]) : arc_from(a, parent[at]);
+        }
+        if (visited[at] != c || parent[at] == ALIGN_NONE)
+            continue;
+        *n_circle = 0;
+        uint32_t end = at;
+        do {
+            circle[(*n_circle)++] = parent[at];
+            at = reverse ? arc_to(a, parent[at]) : arc_from(a, parent[at]);
+        } while (at != end);
+        return true;
+    }
+    return false;
+}
+
+int paths_relax(const struct align *a, const double *weight, bool reverse, double *value,
+                uint32_t *circle, uint32_t *n_circle)
+{
+    uint32_t n = a->n_clocks, head = 0, n_queued = 0, n_since = 0;
+    uint32_t *memory = malloc((n + (size_t)1) * 3 * sizeof *memory);
+    bool *queued = calloc(n + (size_t)1, sizeof *queued);
+    int found = memory && queued ? 0 : -1;
+    uint32_t *queue = memory, *parent = memory ? memory + n : NULL;
+    uint32_t *visited = memory ? memory + 2 * (size_t)n : NULL;
+    for (uint32_t c = 0; c < n && found == 0; c++) {
+        parent[c] = ALIGN_NONE;
+        if (isinf(value[c]))
+            continue;
+        queue[n_queued++] = c;
+        queued[c] = true;
+    }
+    while (n_queued > 0 && found == 0) {
+        uint32_t at = queue[head];
+        head = head + 1 == n ? 0 : head + 1;
+        n_queued--;
+        queued[at] = false;
+        for (uint32_t i = a->row[at]; i < a->row[at + 1]; i++) {
+            uint32_t arc = a->arcs[i];
+            if ((reverse ? arc_to(a, arc) : arc_from(a, arc)) != at || isinf(weight[arc]))
+                continue;
+            uint32_t to = reverse ? arc_from(a, arc) : arc_to(a, arc);
+            if (!(value[at] + weight[arc] < value[to] - STEP_NS))
+                continue;
+            value[to] = value[at] + weight[arc];
+            parent[to] = arc;
+            n_since++;
+            if (!queued[to]) {
+                uint32_t end = head + n_queued++;
+                queue[end >= n ? end - n : end] = to;
+                queued[to] = true;
+            }
+        }
+        if (n_since >= n) {
+            n_since = 0;
+            found = find_circle(a, parent, reverse, visited, circle, n_circle);
+        }
+    }
+    free(memory);
+    free(queued);
+    return found;
+}

@@ -1,0 +1,129 @@
+/* align/solver.h: what the parts of the solver share.
+ *
+ * Times on the axis are local times moved by a line for each clock; the unknowns are the rests, x_i
+ * of clock i, again lines. A fact from clock i to clock j at moment s bounds x_i(s) - x_j(s) from
+ * above. */
+#ifndef ALIGN_SOLVER_H
+#define ALIGN_SOLVER_H
+
+#include "align/align.h"
+#include "base/array.h"
+#include "base/map.h"
+
+/* Rounding of the times that facts are made of. */
+#define ALIGN_ROUNDING_NS 1
+
+/* No two clocks drift apart faster than this: crystals keep within 100 ppm, and time daemons change
+ * a clock's speed by at most 500 ppm. */
+#define ALIGN_MAX_DRIFT 600e-6
+
+struct fact {
+    int64_t low_ns;   /* when, on the pair's lower clock */
+    int64_t slack_ns; /* receiver's time less sender's, each on its own clock */
+    uint64_t mark;
+};
+
+struct facts { /* of one pair in one direction */
+    struct fact *at;
+    uint32_t n, cap;
+};
+
+struct near {
+    int64_t low_ns, high_ns;
+};
+
+enum { LOW_TO_HIGH, HIGH_TO_LOW };
+
+struct pair {
+    uint32_t low, high; /* clocks, low < high */
+    struct facts facts[2];
+    ARRAY(struct near) nears;
+    uint32_t n_conflicts;
+};
+
+/* aligned = aligned_ns + (1 + rate) * (local - local_ns) */
+struct line {
+    int64_t local_ns, aligned_ns;
+    double rate;
+};
+
+struct window { /* of the axis as the coarse offsets give it */
+    int64_t start_ns, end_ns;
+    struct line *lines;     /* a clock */
+    double *uncertainty_ns; /* a clock; negative: not tied */
+};
+
+struct align {
+    uint32_t n_clocks;
+    ARRAY(struct pair) pairs;
+    struct map pair_of;
+    int64_t *cover_start_ns, *cover_end_ns; /* a clock */
+    bool *has_near;                         /* a clock */
+    int64_t *coarse_ns;                     /* a clock: roughly what has to be added to it */
+    bool *tied;                             /* a clock: to the reference, in both directions */
+    ARRAY(struct window) windows;
+    struct dpro_clock_segment **segments; /* a clock */
+    uint32_t *n_segments;
+    struct dpro_clock_bound **bounds;
+    uint32_t *n_bounds;
+    ARRAY(struct align_conflict) conflicts;
+    uint32_t *row, *arcs; /* arcs of clock c are arcs[row[c] .. row[c + 1]), as 2 * pair + direction
+                             of the facts */
+};
+
+/* facts.c: sorts by time and keeps, of every short slice of it, the facts that some line could
+ * touch: the lower convex hull. */
+void facts_tighten(struct facts *facts);
+/* Those within [start, end) of the axis; returns how many, from *first on. */
+uint32_t facts_within(const struct align *align, const struct pair *pair, int direction,
+                      int64_t start_ns, int64_t end_ns, uint32_t *first);
+
+/* paths.c: lowers value[] until value[to] <= value[from] + weight[arc] holds for every arc
+ * (reverse: with from and to exchanged), as the shortest paths do. An arc whose weight is INFINITY
+ * is not there. A fact from i to j is the arc from j to i. Returns 0; 1 when there is a circle of
+ * negative length, whose arcs are then in circle[0 .. *n_circle); -1: no memory. */
+int paths_relax(const struct align *align, const double *weight, bool reverse, double *value,
+                uint32_t *circle, uint32_t *n_circle);
+static inline uint32_t arc_from(const struct align *align, uint32_t arc)
+{
+    const struct pair *pair = &align->pairs.at[arc / 2];
+    return arc % 2 == LOW_TO_HIGH ? pair->high : pair->low;
+}
+static inline uint32_t arc_to(const struct align *align, uint32_t arc)
+{
+    const struct pair *pair = &align->pairs.at[arc / 2];
+    return arc % 2 == LOW_TO_HIGH ? pair->low : pair->high;
+}
+
+/* window.c: one line a clock for a stretch of the axis, if the facts allow it. window->lines hold
+ * a guess. Returns 0, 1 when they don't (then *conflict names two of them, and *pair where to
+ * look), -1: no memory. */
+int window_solve(const struct align *align, struct window *window, struct align_conflict *conflict,
+                 uint32_t *pair);
+
+/* align = moved by the line, relative to `zero_ns`. */
+static inline double line_at(const struct line *line, int64_t local_ns, int64_t zero_ns)
+{
+    /* unsigned: hostile times wrap instead of overflowing */
+    int64_t passed = (int64_t)((uint64_t)local_ns - (uint64_t)line->local_ns);
+    int64_t whole = (int64_t)((uint64_t)line->aligned_ns + (uint64_t)passed - (uint64_t)zero_ns);
+    return (double)whole + line->rate * (double)passed;
+}
+
+/* How far x_low - x_high (or x_high - x_low) may go by this fact, with the clocks on these lines.
+ */
+static inline double fact_slack(const struct fact *fact, int direction, const struct line *low,
+                                const struct line *high)
+{
+    int64_t high_ns =
+        direction == LOW_TO_HIGH ? fact->low_ns + fact->slack_ns : fact->low_ns - fact->slack_ns;
+    uint64_t low_passed = (uint64_t)fact->low_ns - (uint64_t)low->local_ns;
+    uint64_t high_passed = (uint64_t)high_ns - (uint64_t)high->local_ns;
+    int64_t whole = (int64_t)((uint64_t)high->aligned_ns + high_passed - (uint64_t)low->aligned_ns -
+                              low_passed);
+    double apart = (double)whole + high->rate * (double)(int64_t)high_passed -
+                   low->rate * (double)(int64_t)low_passed;
+    return direction == LOW_TO_HIGH ? apart : -apart;
+}
+
+#endif

@@ -1,0 +1,537 @@
+/* align/window.c: one line a clock for a stretch of time.
+ *
+ * The facts of a pair leave a polygon of lines for the difference of its two clocks: a half-plane a
+ * fact. How far the difference may go at a moment is a corner of that polygon; how far a clock may
+ * be from the reference is the shortest path over such corners. The middles of these ranges at both
+ * ends of the stretch give the drifts; with drifts given, the offsets obey differences only, which
+ * shortest paths solve exactly; where a circle of facts forbids the drifts, they give way. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "align/solver.h"
+
+enum {
+    N_PASSES =
+        3, /* each starts from the lines of the one before: facts are exact for small rests */
+    MAX_REPAIRS = 200,
+    MAX_CORNERS = 64, /* more halves are left out: the polygon gets larger, never wrong */
+};
+
+/* Below this a drift is less than its uncertainty: none is assumed if the facts allow it. */
+#define SHORT_NS 1e9
+
+struct point {
+    double s, v; /* moment and bound, in ns on the axis; s from the window's start */
+    uint32_t fact;
+};
+
+struct work {
+    const struct align *a;
+    struct window *window;
+    double length_ns;
+    ARRAY(struct point) points;
+    uint32_t *first;          /* by arc: its points are points[first[arc] .. first[arc + 1]) */
+    double *ends[3];          /* by arc: how far the difference may go at the start, at the end, and
+                                 from the one to the other */
+    double *weight;           /* by arc, with drifts given */
+    uint32_t *touch;          /* by arc: the point that gives its weight */
+    double *high[3], *low[3]; /* by clock: its range for each of ends[] */
+    double *x, *drift;        /* by clock: the rest at the start, and its change until the end */
+    double *most, *least;     /* by clock: range of x with drifts given */
+    bool *tied, *known;       /* by clock */
+    uint32_t *circle, n_circle;
+    void *memory;
+};
+
+static int init(struct work *work, const struct align *a, struct window *window)
+{
+    size_t n_arcs = a->pairs.n * 2, n = a->n_clocks;
+    *work = (struct work){.a = a, .window = window};
+    work->length_ns = (double)window->end_ns - (double)window->start_ns;
+    if (work->length_ns < 1)
+        work->length_ns = 1;
+    size_t doubles = 4 * n_arcs + 10 * n, words = 2 * n_arcs + n + 1;
+    work->memory = malloc(doubles * sizeof(double) + words * sizeof(uint32_t) + 2 * n + 1);
+    if (!work->memory)
+        return -1;
+    double *d = work->memory;
+    for (int k = 0; k < 3; k++) {
+        work->ends[k] = d, d += n_arcs;
+        work->high[k] = d, d += n;
+        work->low[k] = d, d += n;
+    }
+    work->weight = d, d += n_arcs;
+    work->x = d, d += n;
+    work->drift = d, d += n;
+    work->most = d, d += n;
+    work->least = d, d += n;
+    uint32_t *u = (uint32_t *)d;
+    work->first = u, u += n_arcs + 1;
+    work->touch = u, u += n_arcs;
+    work->circle = u, u += n;
+    work->tied = (bool *)u;
+    work->known = work->tied + n;
+    return 0;
+}
+
+static void fini(struct work *work)
+{
+    array_fini(&work->points);
+    free(work->memory);
+}
+
+/* ---- facts to points ---- */
+
+static bool is_above(const struct point *a, const struct point *b, const struct point *c)
+{
+    return (b->v - a->v) * (c->s - a->s) >= (c->v - a->v) * (b->s - a->s);
+}
+
+/* The lower convex hull of an arc's facts in the window. */
+static int add_points(struct work *work, uint32_t arc, int pass)
+{
+    const struct align *a = work->a;
+    const struct pair *pair = &a->pairs.at[arc / 2];
+    const struct line *low = &work->window->lines[pair->low];
+    const struct line *high = &work->window->lines[pair->high];
+    uint32_t first, direction = arc % 2;
+    uint32_t n =
+        facts_within(a, pair, (int)direction, work->window->start_ns, work->window->end_ns, &first);
+    if (array_reserve(&work->points, n) < 0)
+        return -1;
+    struct point *hull = work->points.at + work->points.n;
+    size_t kept = 0;
+    for (uint32_t i = first; i < first + n; i++) {
+        const struct fact *fact = &pair->facts[direction].at[i];
+        struct point point = {line_at(low, fact->low_ns, work->window->start_ns),
+                              fact_slack(fact, (int)direction, low, high) + ALIGN_ROUNDING_NS, i};
+        if (pass + 1 < N_PASSES) /* two moments are taken for one; their drift is not known yet */
+            point.v += fabs(point.v) * 2 * ALIGN_MAX_DRIFT;
+        if (kept > 0 && point.s <= hull[kept - 1].s) {
+            if (point.v >= hull[kept - 1].v)
+                continue;
+            kept--;
+        }
+        while (kept >= 2 && is_above(&hull[kept - 2], &hull[kept - 1], &point))
+            kept--;
+        hull[kept++] = point;
+    }
+    work->points.n += kept;
+    return 0;
+}
+
+static int collect(struct work *work, int pass)
+{
+    const struct align *a = work->a;
+    uint32_t n_arcs = (uint32_t)a->pairs.n * 2;
+    work->points.n = 0;
+    for (uint32_t arc = 0; arc < n_arcs; arc++) {
+        work->first[arc] = (uint32_t)work->points.n;
+        const struct pair *pair = &a->pairs.at[arc / 2];
+        if (a->tied[pair->low] && a->tied[pair->high] && add_points(work, arc, pass) < 0)
+            return -1;
+    }
+    work->first[n_arcs] = (uint32_t)work->points.n;
+    return 0;
+}
+
+static bool has_points(const struct work *work, uint32_t arc)
+{
+    return work->first[arc] < work->first[arc + 1];
+}
+
+/* Which clocks the window's facts tie to the reference, in both directions. */
+static int find_tied(struct work *work)
+{
+    const struct align *a = work->a;
+    for (uint32_t arc = 0; arc < a->pairs.n * 2; arc++)
+        work->weight[arc] = has_points(work, arc) ? 0 : INFINITY;
+    for (uint32_t c = 0; c < a->n_clocks; c++)
+        work->most[c] = work->least[c] = c == 0 ? 0 : INFINITY;
+    if (paths_relax(a, work->weight, false, work->most, work->circle, &work->n_circle) < 0 ||
+        paths_relax(a, work->weight, true, work->least, work->circle, &work->n_circle) < 0)
+        return -1;
+    for (uint32_t c = 0; c < a->n_clocks; c++)
+        work->tied[c] = !isinf(work->most[c]) && !isinf(work->least[c]);
+    return 0;
+}
+
+static bool is_used(const struct work *work, uint32_t arc)
+{
+    return has_points(work, arc) && work->tied[work->a->pairs.at[arc / 2].low] &&
+           work->tied[work->a->pairs.at[arc / 2].high];
+}
+
+/* ---- a pair's polygon ---- */
+
+struct corner {
+    double x, drift; /* of x_low - x_high: at the start, and its change until the end */
+};
+
+/* Keeps the part where sign * (x + drift * at) <= v. */
+static uint32_t clip(struct corner *corners, uint32_t n, double sign, double at, double v)
+{
+    struct corner kept[2 * MAX_CORNERS];
+    uint32_t n_kept = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct corner p = corners[i], q = corners[i + 1 < n ? i + 1 : 0];
+        double over_p = sign * (p.x + p.drift * at) - v, over_q = sign * (q.x + q.drift * at) - v;
+        if (over_p <= 0)
+            kept[n_kept++] = p;
+        if ((over_p <= 0) != (over_q <= 0)) {
+            double part = over_p / (over_p - over_q);
+            kept[n_kept++] =
+                (struct corner){p.x + part * (q.x - p.x), p.drift + part * (q.drift - p.drift)};
+        }
+    }
+    if (n_kept > MAX_CORNERS)
+        return n;
+    memcpy(corners, kept, n_kept * sizeof *kept);
+    return n_kept;
+}
+
+/* False: no line fits the pair's facts. */
+static bool bound_pair(struct work *work, uint32_t pair)
+{
+    const double unit = 1 / work->length_ns;
+    uint32_t first = work->first[2 * pair], middle = work->first[2 * pair + 1],
+             end = work->first[2 * pair + 2];
+    double drift = ALIGN_MAX_DRIFT * work->length_ns, box = 1e9 + 2 * drift;
+    for (uint32_t i = first; i < end; i++)
+        box = fmax(box, 4 * fabs(work->points.at[i].v));
+    struct corner corners[MAX_CORNERS] = {
+        {-box, -drift}, {box, -drift}, {box, drift}, {-box, drift}};
+    uint32_t n = 4;
+    for (uint32_t i = first; i < end && n > 0; i++)
+        n = clip(corners, n, i < middle ? 1 : -1, work->points.at[i].s * unit,
+                 work->points.at[i].v);
+    for (int k = 0; k < 3; k++) {
+        double most = -INFINITY, least = INFINITY;
+        for (uint32_t i = 0; i < n; i++) {
+            double at = k == 0   ? corners[i].x
+                        : k == 1 ? corners[i].x + corners[i].drift
+                                 : corners[i].drift;
+            most = fmax(most, at);
+            least = fmin(least, at);
+        }
+        bool low = k < 2 && most > box / 2, high = k < 2 && least < -box / 2;
+        work->ends[k][2 * pair + LOW_TO_HIGH] = low ? INFINITY : most;
+        work->ends[k][2 * pair + HIGH_TO_LOW] = high ? INFINITY : -least;
+    }
+    return n > 0;
+}
+
+/* ---- contradictions ---- */
+
+static uint32_t tightest(const struct work *work, uint32_t arc)
+{
+    uint32_t best = work->first[arc];
+    for (uint32_t i = best; i < work->first[arc + 1]; i++)
+        if (work->points.at[i].v < work->points.at[best].v)
+            best = i;
+    return best;
+}
+
+static uint64_t mark_of(const struct work *work, uint32_t arc, uint32_t point)
+{
+    return work->a->pairs.at[arc / 2].facts[arc % 2].at[work->points.at[point].fact].mark;
+}
+
+static int name_conflict(const struct work *work, const uint32_t *arcs, uint32_t n_arcs,
+                         struct align_conflict *conflict, uint32_t *pair)
+{
+    double sum = 0, least = INFINITY;
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < n_arcs; i++) {
+        uint32_t arc = arcs[i];
+        if (!has_points(work, arc))
+            continue;
+        uint32_t point = tightest(work, arc);
+        double v = work->points.at[point].v;
+        sum += v;
+        if (used < 2)
+            conflict->marks[used] = mark_of(work, arc, point);
+        if (used++ == 0) {
+            conflict->from = arc_to(work->a, arc); /* a fact runs against its arc */
+            conflict->to = arc_from(work->a, arc);
+        }
+        if (v < least) {
+            least = v;
+            *pair = arc / 2;
+        }
+    }
+    if (used == 1)
+        conflict->marks[1] = conflict->marks[0];
+    conflict->by_ns = sum < 0 && sum > -9e18 ? (int64_t)-sum : 0;
+    return 1;
+}
+
+/* ---- drifts and offsets ---- */
+
+/* The ranges of all clocks in each of the three measures. */
+static int bound_clocks(struct work *work)
+{
+    const struct align *a = work->a;
+    int status = 0;
+    for (int k = 0; k < 3 && status == 0; k++) {
+        for (uint32_t c = 0; c < a->n_clocks; c++)
+            work->high[k][c] = work->low[k][c] = c == 0 ? 0 : INFINITY;
+        status = paths_relax(a, work->ends[k], false, work->high[k], work->circle, &work->n_circle);
+        if (status == 0)
+            status =
+                paths_relax(a, work->ends[k], true, work->low[k], work->circle, &work->n_circle);
+        for (uint32_t c = 0; c < a->n_clocks; c++)
+            work->low[k][c] = -work->low[k][c];
+    }
+    return status;
+}
+
+static void choose_drifts(struct work *work)
+{
+    for (uint32_t c = 0; c < work->a->n_clocks; c++) {
+        work->drift[c] = 0;
+        if (c == 0 || !work->tied[c])
+            continue;
+        double least = work->low[2][c], most = work->high[2][c];
+        double wish = (work->high[1][c] + work->low[1][c] - work->high[0][c] - work->low[0][c]) / 2;
+        if (work->length_ns < SHORT_NS || work->a->has_near[c] || !isfinite(wish))
+            wish = -work->window->lines[c].rate * work->length_ns;
+        work->drift[c] = fmin(fmax(wish, least), most);
+    }
+}
+
+static void weigh(struct work *work)
+{
+    for (uint32_t arc = 0; arc < work->a->pairs.n * 2; arc++) {
+        work->weight[arc] = INFINITY;
+        if (!is_used(work, arc))
+            continue;
+        double apart = (work->drift[arc_to(work->a, arc)] - work->drift[arc_from(work->a, arc)]) /
+                       work->length_ns;
+        for (uint32_t i = work->first[arc]; i < work->first[arc + 1]; i++) {
+            double weight = work->points.at[i].v - apart * work->points.at[i].s;
+            if (weight < work->weight[arc]) {
+                work->weight[arc] = weight;
+                work->touch[arc] = i;
+            }
+        }
+    }
+}
+
+/* Of a clock's drift, squared. */
+static double freedom(const struct work *work, uint32_t clock)
+{
+    double range = work->high[2][clock] - work->low[2][clock];
+    return clock == 0 ? 0 : range * range;
+}
+
+/* The circle's facts forbid the drifts: moves them as little as will do, those least that are known
+ * best. False: no drift helps. */
+static bool repair(struct work *work)
+{
+    const struct align *a = work->a;
+    double *slope = work->x, over = 0, give = 0;
+    for (uint32_t i = 0; i < work->n_circle; i++)
+        slope[arc_to(a, work->circle[i])] = slope[arc_from(a, work->circle[i])] = 0;
+    for (uint32_t i = 0; i < work->n_circle; i++) {
+        uint32_t arc = work->circle[i], touch = work->touch[arc];
+        slope[arc_to(a, arc)] += work->points.at[touch].s / work->length_ns;
+        slope[arc_from(a, arc)] -= work->points.at[touch].s / work->length_ns;
+        over -= work->weight[arc];
+    }
+    /* each of the circle's clocks is the end of one of its arcs */
+    for (uint32_t i = 0; i < work->n_circle; i++) {
+        uint32_t c = arc_to(a, work->circle[i]);
+        give += slope[c] * slope[c] * freedom(work, c);
+    }
+    if (!(give > 1e-18) || !isfinite(give))
+        return false;
+    for (uint32_t i = 0; i < work->n_circle; i++) {
+        uint32_t c = arc_to(a, work->circle[i]);
+        work->drift[c] -= slope[c] * freedom(work, c) / give * (over * 1.05 + 0.01);
+    }
+    return true;
+}
+
+static int solve_offsets(struct work *work)
+{
+    const struct align *a = work->a;
+    for (int tries = 0;; tries++) {
+        weigh(work);
+        for (uint32_t c = 0; c < a->n_clocks; c++)
+            work->most[c] = work->least[c] = c == 0 ? 0 : INFINITY;
+        int status = paths_relax(a, work->weight, false, work->most, work->circle, &work->n_circle);
+        if (status == 0)
+            status = paths_relax(a, work->weight, true, work->least, work->circle, &work->n_circle);
+        if (status == 0)
+            break;
+        if (status < 0 || tries == MAX_REPAIRS || !repair(work))
+            return status;
+    }
+    for (uint32_t c = 0; c < a->n_clocks; c++)
+        work->x[c] = work->tied[c] ? (work->most[c] - work->least[c]) / 2 : 0;
+    return 0;
+}
+
+/* ---- moments that were near each other ---- */
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The median of what x_low - x_high would have to be; false: the window holds none. */
+static bool median_near(struct work *work, const struct pair *pair, double *scratch, double *median)
+{
+    const struct window *window = work->window;
+    const struct line *low = &window->lines[pair->low], *high = &window->lines[pair->high];
+    size_t n = 0;
+    for (size_t i = 0; i < pair->nears.n; i++) {
+        double at = line_at(low, pair->nears.at[i].low_ns, window->start_ns);
+        double other = line_at(high, pair->nears.at[i].high_ns, window->start_ns);
+        if (at < 0 || at > work->length_ns)
+            continue;
+        scratch[n++] =
+            other - at + (work->drift[pair->high] - work->drift[pair->low]) * at / work->length_ns;
+    }
+    if (n == 0)
+        return false;
+    qsort(scratch, n, sizeof *scratch, compare_doubles);
+    *median = scratch[n / 2];
+    return true;
+}
+
+/* What is nearest to the wishes and obeys the facts: the middle of the highest solution below and
+ * of the lowest above them, since what lies between solutions is one. */
+static int obey(struct work *work)
+{
+    const struct align *a = work->a;
+    for (uint32_t c = 0; c < a->n_clocks; c++) {
+        work->most[c] = work->tied[c] ? work->x[c] : INFINITY;
+        work->least[c] = work->tied[c] ? -work->x[c] : INFINITY;
+    }
+    if (paths_relax(a, work->weight, false, work->most, work->circle, &work->n_circle) < 0 ||
+        paths_relax(a, work->weight, true, work->least, work->circle, &work->n_circle) < 0)
+        return -1;
+    double zero = (work->most[0] - work->least[0]) / 2;
+    for (uint32_t c = 0; c < a->n_clocks; c++)
+        work->x[c] = work->tied[c] ? (work->most[c] - work->least[c]) / 2 - zero : 0;
+    return 0;
+}
+
+static int apply_nears(struct work *work)
+{
+    const struct align *a = work->a;
+    size_t most = 0;
+    for (size_t p = 0; p < a->pairs.n; p++)
+        most = a->pairs.at[p].nears.n > most ? a->pairs.at[p].nears.n : most;
+    if (most == 0)
+        return 0;
+    double *scratch = malloc(most * sizeof *scratch);
+    if (!scratch)
+        return -1;
+    for (uint32_t c = 0; c < a->n_clocks; c++)
+        work->known[c] = c == 0 || !a->has_near[c];
+    /* again as long as one more is known: clocks may hang together only through others */
+    for (bool more = true; more;) {
+        more = false;
+        for (size_t p = 0; p < a->pairs.n; p++) {
+            const struct pair *pair = &a->pairs.at[p];
+            bool low = work->known[pair->low];
+            double median;
+            if (low == work->known[pair->high] || pair->nears.n == 0 || !work->tied[pair->low] ||
+                !work->tied[pair->high] || !median_near(work, pair, scratch, &median))
+                continue;
+            if (low)
+                work->x[pair->high] = work->x[pair->low] - median;
+            else
+                work->x[pair->low] = work->x[pair->high] + median;
+            work->known[low ? pair->high : pair->low] = more = true;
+        }
+    }
+    free(scratch);
+    return obey(work);
+}
+
+/* ---- the window ---- */
+
+static void move_lines(struct work *work)
+{
+    int64_t zero = work->window->start_ns;
+    for (uint32_t c = 1; c < work->a->n_clocks; c++) {
+        struct line *line = &work->window->lines[c];
+        if (!work->tied[c])
+            continue;
+        /* from a point near the window's start, so that nothing is lost to rounding */
+        double back = line_at(line, line->local_ns, zero) / (1 + line->rate);
+        if (back > -0x1p61 && back < 0x1p61) {
+            struct line moved = *line;
+            moved.local_ns -= (int64_t)back;
+            double at = line_at(line, moved.local_ns, zero);
+            moved.aligned_ns = zero + (int64_t)at;
+            *line = moved;
+        }
+        double at = line_at(line, line->local_ns, zero) / work->length_ns;
+        double by = work->x[c] + work->drift[c] * at;
+        if (by > -0x1p61 && by < 0x1p61)
+            line->aligned_ns =
+                (int64_t)((uint64_t)line->aligned_ns + (uint64_t)(int64_t)floor(by + 0.5));
+        line->rate = (1 + line->rate) * (1 + work->drift[c] / work->length_ns) - 1;
+    }
+}
+
+static void tell_uncertainty(struct work *work)
+{
+    for (uint32_t c = 0; c < work->a->n_clocks; c++) {
+        double *uncertainty = &work->window->uncertainty_ns[c];
+        double start = work->x[c], end = start + work->drift[c];
+        *uncertainty = -1;
+        if (!work->tied[c])
+            continue;
+        *uncertainty = fmax(fmax(work->high[0][c] - start, start - work->low[0][c]),
+                            fmax(work->high[1][c] - end, end - work->low[1][c]));
+    }
+}
+
+static int solve_pass(struct work *work, int pass, struct align_conflict *conflict, uint32_t *pair)
+{
+    const struct align *a = work->a;
+    if (collect(work, pass) < 0 || find_tied(work) < 0)
+        return -1;
+    for (uint32_t p = 0; p < a->pairs.n; p++) {
+        uint32_t arcs[] = {2 * p, 2 * p + 1};
+        if (!is_used(work, arcs[0]) && !is_used(work, arcs[1])) {
+            for (int k = 0; k < 3; k++)
+                work->ends[k][2 * p] = work->ends[k][2 * p + 1] = INFINITY;
+        } else if (!bound_pair(work, p)) {
+            return name_conflict(work, arcs, 2, conflict, pair);
+        }
+    }
+    int status = bound_clocks(work);
+    if (status == 0) {
+        choose_drifts(work);
+        status = solve_offsets(work);
+    }
+    if (status > 0)
+        return name_conflict(work, work->circle, work->n_circle, conflict, pair);
+    if (status == 0)
+        status = apply_nears(work);
+    if (status == 0) {
+        tell_uncertainty(work);
+        move_lines(work);
+    }
+    return status;
+}
+
+int window_solve(const struct align *a, struct window *window, struct align_conflict *conflict,
+                 uint32_t *pair)
+{
+    struct work work;
+    int status = init(&work, a, window);
+    for (int pass = 0; pass < N_PASSES && status == 0; pass++)
+        status = solve_pass(&work, pass, conflict, pair);
+    fini(&work);
+    return status;
+}

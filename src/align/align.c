@@ -90,7 +90,8 @@ static int find_coarse(struct align *a)
 
 struct cutter {
     struct align *a;
-    int64_t start_ns; /* of slice 0 */
+    int64_t start_ns;   /* of slice 0 */
+    int64_t told_ns[2]; /* what must be covered */
     int64_t n_slices;
     struct window found; /* the last one that could be solved */
 };
@@ -120,6 +121,8 @@ static void find_extent(struct cutter *cutter)
             extend(a, c, a->cover_start_ns[c], &start, &end);
             extend(a, c, a->cover_end_ns[c], &start, &end);
         }
+    cutter->told_ns[0] = start;
+    cutter->told_ns[1] = end;
     for (size_t p = 0; p < a->pairs.n; p++)
         for (int d = 0; d < 2; d++) {
             const struct facts *facts = &a->pairs.at[p].facts[d];
@@ -160,6 +163,15 @@ static int try_slices(struct cutter *cutter, int64_t from, int64_t to,
     struct window *window = &cutter->found;
     window->start_ns = clamp_time(cutter->start_ns + ((__int128)from << CUT_BITS));
     window->end_ns = clamp_time(cutter->start_ns + ((__int128)to << CUT_BITS));
+    for (int k = 0; k < 2; k++) {
+        int64_t at = cutter->told_ns[k];
+        at = at > window->end_ns ? window->end_ns : at;
+        window->told_ns[k] = at < window->start_ns ? window->start_ns : at;
+    }
+    if (window->told_ns[0] >= window->told_ns[1]) {
+        window->told_ns[0] = window->start_ns;
+        window->told_ns[1] = window->end_ns;
+    }
     for (uint32_t c = 0; c < a->n_clocks; c++)
         window->lines[c] = (struct line){clamp_time((__int128)window->start_ns - a->coarse_ns[c]),
                                          window->start_ns, 0};

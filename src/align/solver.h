@@ -49,6 +49,7 @@ struct line {
 
 struct window { /* of the axis as the coarse offsets give it */
     int64_t start_ns, end_ns;
+    int64_t told_ns[2];     /* of it, the part for which uncertainty is told */
     struct line *lines;     /* a clock */
     double *uncertainty_ns; /* a clock; negative: not tied */
 };

@@ -30,10 +30,11 @@ struct work {
     const struct align *a;
     struct window *window;
     double length_ns;
+    double told[2]; /* where ranges are asked for, as parts of the length */
     ARRAY(struct point) points;
     uint32_t *first;          /* by arc: its points are points[first[arc] .. first[arc + 1]) */
-    double *ends[3];          /* by arc: how far the difference may go at the start, at the end, and
-                                 from the one to the other */
+    double *ends[3];          /* by arc: how far the difference may go at told[0], at told[1], and
+                                 from the window's start to its end */
     double *weight;           /* by arc, with drifts given */
     uint32_t *touch;          /* by arc: the point that gives its weight */
     double *high[3], *low[3]; /* by clock: its range for each of ends[] */
@@ -51,6 +52,8 @@ static int init(struct work *work, const struct align *a, struct window *window)
     work->length_ns = (double)window->end_ns - (double)window->start_ns;
     if (work->length_ns < 1)
         work->length_ns = 1;
+    for (int k = 0; k < 2; k++)
+        work->told[k] = ((double)window->told_ns[k] - (double)window->start_ns) / work->length_ns;
     size_t doubles = 4 * n_arcs + 10 * n, words = 2 * n_arcs + n + 1;
     work->memory = malloc(doubles * sizeof(double) + words * sizeof(uint32_t) + 2 * n + 1);
     if (!work->memory)
@@ -209,9 +212,7 @@ static bool bound_pair(struct work *work, uint32_t pair)
     for (int k = 0; k < 3; k++) {
         double most = -INFINITY, least = INFINITY;
         for (uint32_t i = 0; i < n; i++) {
-            double at = k == 0   ? corners[i].x
-                        : k == 1 ? corners[i].x + corners[i].drift
-                                 : corners[i].drift;
+            double at = k == 2 ? corners[i].drift : corners[i].x + corners[i].drift * work->told[k];
             most = fmax(most, at);
             least = fmin(least, at);
         }
@@ -294,7 +295,8 @@ static void choose_drifts(struct work *work)
         if (c == 0 || !work->tied[c])
             continue;
         double least = work->low[2][c], most = work->high[2][c];
-        double wish = (work->high[1][c] + work->low[1][c] - work->high[0][c] - work->low[0][c]) / 2;
+        double wish = (work->high[1][c] + work->low[1][c] - work->high[0][c] - work->low[0][c]) /
+                      2 / (work->told[1] - work->told[0]);
         if (work->length_ns < SHORT_NS || work->a->has_near[c] || !isfinite(wish))
             wish = -work->window->lines[c].rate * work->length_ns;
         work->drift[c] = fmin(fmax(wish, least), most);
@@ -486,7 +488,8 @@ static void tell_uncertainty(struct work *work)
 {
     for (uint32_t c = 0; c < work->a->n_clocks; c++) {
         double *uncertainty = &work->window->uncertainty_ns[c];
-        double start = work->x[c], end = start + work->drift[c];
+        double start = work->x[c] + work->drift[c] * work->told[0];
+        double end = work->x[c] + work->drift[c] * work->told[1];
         *uncertainty = -1;
         if (!work->tied[c])
             continue;

@@ -33,8 +33,10 @@ uint32_t align_pair(struct align *align, uint32_t clock, uint32_t other);
 int align_before(struct align *align, uint32_t pair, uint32_t from, int64_t from_ns, int64_t to_ns,
                  uint64_t mark);
 
-/* These moments were near each other: where the facts leave a choice, it is made so. A clock of
- * which this is never said gets the middle of what is possible. */
+/* Where the facts leave a choice, a clock gets the middle of what is possible; but one of which
+ * this is said keeps its own time, or is moved so that moments meet of which the next function
+ * says that they were near each other. */
+void align_keep(struct align *align, uint32_t clock);
 int align_near(struct align *align, uint32_t pair, uint32_t clock, int64_t clock_ns,
                int64_t other_ns);
 

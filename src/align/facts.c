@@ -19,14 +19,14 @@ struct align *align_create(uint32_t n_clocks)
     a->n_clocks = n_clocks;
     a->cover_start_ns = malloc(n * sizeof *a->cover_start_ns);
     a->cover_end_ns = malloc(n * sizeof *a->cover_end_ns);
-    a->has_near = calloc(n, sizeof *a->has_near);
+    a->keeps = calloc(n, sizeof *a->keeps);
     a->coarse_ns = calloc(n, sizeof *a->coarse_ns);
     a->tied = calloc(n, sizeof *a->tied);
     a->segments = calloc(n, sizeof *a->segments);
     a->n_segments = calloc(n, sizeof *a->n_segments);
     a->bounds = calloc(n, sizeof *a->bounds);
     a->n_bounds = calloc(n, sizeof *a->n_bounds);
-    if (!a->cover_start_ns || !a->cover_end_ns || !a->has_near || !a->coarse_ns || !a->tied ||
+    if (!a->cover_start_ns || !a->cover_end_ns || !a->keeps || !a->coarse_ns || !a->tied ||
         !a->segments || !a->n_segments || !a->bounds || !a->n_bounds) {
         align_destroy(a);
         return NULL;
@@ -63,7 +63,7 @@ void align_destroy(struct align *a)
     map_fini(&a->pair_of);
     free(a->cover_start_ns);
     free(a->cover_end_ns);
-    free(a->has_near);
+    free(a->keeps);
     free(a->coarse_ns);
     free(a->tied);
     free(a->segments);
@@ -168,13 +168,17 @@ int align_before(struct align *a, uint32_t pair, uint32_t from, int64_t from_ns,
                                                         to_ns - from_ns, mark});
 }
 
+void align_keep(struct align *a, uint32_t clock)
+{
+    a->keeps[clock] = true;
+}
+
 int align_near(struct align *a, uint32_t pair, uint32_t clock, int64_t clock_ns, int64_t other_ns)
 {
     struct pair *p = &a->pairs.at[pair];
     bool low = clock == p->low;
     if (!is_time(clock_ns) || !is_time(other_ns))
         return 0;
-    a->has_near[p->low] = a->has_near[p->high] = true;
     return array_push(&p->nears,
                       ((struct near){low ? clock_ns : other_ns, low ? other_ns : clock_ns}));
 }

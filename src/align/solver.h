@@ -59,7 +59,7 @@ struct align {
     ARRAY(struct pair) pairs;
     struct map pair_of;
     int64_t *cover_start_ns, *cover_end_ns; /* a clock */
-    bool *has_near;                         /* a clock */
+    bool *keeps;                            /* a clock */
     int64_t *coarse_ns;                     /* a clock: roughly what has to be added to it */
     bool *tied;                             /* a clock: to the reference, in both directions */
     ARRAY(struct window) windows;

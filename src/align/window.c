@@ -297,7 +297,7 @@ static void choose_drifts(struct work *work)
         double least = work->low[2][c], most = work->high[2][c];
         double wish = (work->high[1][c] + work->low[1][c] - work->high[0][c] - work->low[0][c]) /
                       2 / (work->told[1] - work->told[0]);
-        if (work->length_ns < SHORT_NS || work->a->has_near[c] || !isfinite(wish))
+        if (work->length_ns < SHORT_NS || work->a->keeps[c] || !isfinite(wish))
             wish = -work->window->lines[c].rate * work->length_ns;
         work->drift[c] = fmin(fmax(wish, least), most);
     }
@@ -376,7 +376,7 @@ static int solve_offsets(struct work *work)
     return 0;
 }
 
-/* ---- moments that were near each other ---- */
+/* ---- clocks that keep their time, moments that were near each other ---- */
 
 static int compare_doubles(const void *a, const void *b)
 {
@@ -423,19 +423,22 @@ static int obey(struct work *work)
     return 0;
 }
 
-static int apply_nears(struct work *work)
+static int apply_wishes(struct work *work)
 {
     const struct align *a = work->a;
-    size_t most = 0;
+    size_t most = 1;
+    bool none = true;
+    for (uint32_t c = 0; c < a->n_clocks; c++)
+        none &= !work->tied[c] || !a->keeps[c];
+    if (none)
+        return 0;
     for (size_t p = 0; p < a->pairs.n; p++)
         most = a->pairs.at[p].nears.n > most ? a->pairs.at[p].nears.n : most;
-    if (most == 0)
-        return 0;
     double *scratch = malloc(most * sizeof *scratch);
     if (!scratch)
         return -1;
     for (uint32_t c = 0; c < a->n_clocks; c++)
-        work->known[c] = c == 0 || !a->has_near[c];
+        work->known[c] = c == 0 || !a->keeps[c];
     /* again as long as one more is known: clocks may hang together only through others */
     for (bool more = true; more;) {
         more = false;
@@ -454,6 +457,11 @@ static int apply_nears(struct work *work)
         }
     }
     free(scratch);
+    for (uint32_t c = 0; c < a->n_clocks; c++) {
+        const struct line *line = &work->window->lines[c];
+        if (!work->known[c])
+            work->x[c] = -line_at(line, line->local_ns, line->local_ns);
+    }
     return obey(work);
 }
 
@@ -520,7 +528,7 @@ static int solve_pass(struct work *work, int pass, struct align_conflict *confli
     if (status > 0)
         return name_conflict(work, work->circle, work->n_circle, conflict, pair);
     if (status == 0)
-        status = apply_nears(work);
+        status = apply_wishes(work);
     if (status == 0) {
         tell_uncertainty(work);
         move_lines(work);

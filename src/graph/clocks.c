@@ -212,6 +212,12 @@ static int learn(void *arg, const struct evidence *e)
     }
     if (e->source == EVIDENCE_COLLECTIVES && !ties_by_collectives(st, from, to))
         return 0;
+    if (e->source == EVIDENCE_COLLECTIVES) {
+        if (!st->tied[from])
+            align_keep(st->align, from);
+        if (!st->tied[to])
+            align_keep(st->align, to);
+    }
     uint32_t pair = pair_of(st, from, to);
     st->sources[from] |= (uint8_t)(1u << e->source);
     st->sources[to] |= (uint8_t)(1u << e->source);

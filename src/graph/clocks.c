@@ -98,7 +98,9 @@ enum {
 
 struct host {
     const char *name; /* "": unknown */
-    bool split;       /* its ranks' clocks differ */
+    bool twice;       /* another machine goes by the same name */
+    uint32_t n_nodes;
+    bool split; /* its ranks' clocks differ */
 };
 
 struct state {
@@ -115,41 +117,53 @@ struct state {
     struct clock_map *maps;            /* a clock */
 };
 
-static const char *machine_of(const struct evidence_node *node)
+static uint32_t add_host(struct state *st, const char *name)
 {
-    return node->boot_id[0] ? node->boot_id : node->host;
+    uint32_t h = st->n_hosts++;
+    st->hosts[h] = (struct host){.name = name};
+    return h;
 }
 
 /* Machines by their boot id, or by their host's name where the id is unknown. */
 static int find_hosts(struct state *st)
 {
     size_t n = st->nodes.n;
-    struct strtab machines = {0};
-    uint32_t *host_of_machine = malloc((n + 2) * sizeof *host_of_machine);
+    struct strtab texts = {0};
+    uint32_t *host_of_machine = malloc((2 * n + 2) * sizeof *host_of_machine);
+    uint32_t *host_of_name = malloc((2 * n + 2) * sizeof *host_of_name);
     st->hosts = calloc(n + 1, sizeof *st->hosts);
     st->host_of = malloc((n + 1) * sizeof *st->host_of);
     st->clock_of = malloc((n + 1) * sizeof *st->clock_of);
-    int status = host_of_machine && st->hosts && st->host_of && st->clock_of ? 0 : -1;
-    if (status == 0 && strtab_add(&machines, "", 0) == STRTAB_FULL)
-        status = -1;
-    for (size_t i = 0; i <= n && status == 0; i++)
-        host_of_machine[i] = NO_ID;
+    int status = host_of_machine && host_of_name && st->hosts && st->host_of && st->clock_of &&
+                         strtab_add(&texts, "", 0) != STRTAB_FULL
+                     ? 0
+                     : -1;
+    for (size_t i = 0; i < 2 * n + 2 && status == 0; i++)
+        host_of_machine[i] = host_of_name[i] = NO_ID;
     for (size_t i = 0; i < n && status == 0; i++) {
         const struct evidence_node *node = &st->nodes.at[i];
-        const char *machine = machine_of(node);
-        uint32_t id = strtab_add(&machines, machine, strlen(machine));
-        if (id == STRTAB_FULL) {
+        const char *text = node->boot_id[0] ? node->boot_id : node->host;
+        uint32_t machine = strtab_add(&texts, text, strlen(text));
+        uint32_t name = strtab_add(&texts, node->host, strlen(node->host));
+        if (machine == STRTAB_FULL || name == STRTAB_FULL) {
             status = -1;
-        } else if (id == 0 || host_of_machine[id] == NO_ID) {
-            host_of_machine[id] = st->n_hosts;
-            st->host_of[i] = st->n_hosts;
-            st->hosts[st->n_hosts++] = (struct host){node->host, false};
+        } else if (machine == 0) { /* nothing is known: on its own */
+            st->host_of[i] = add_host(st, "");
+        } else if (host_of_machine[machine] != NO_ID) {
+            st->host_of[i] = host_of_machine[machine];
         } else {
-            st->host_of[i] = host_of_machine[id];
+            st->host_of[i] = host_of_machine[machine] = add_host(st, node->host);
+            if (host_of_name[name] == NO_ID)
+                host_of_name[name] = st->host_of[i];
+            else
+                st->hosts[st->host_of[i]].twice = st->hosts[host_of_name[name]].twice = true;
         }
     }
-    strtab_fini(&machines);
+    for (size_t i = 0; i < n && status == 0; i++)
+        st->hosts[st->host_of[i]].n_nodes++;
+    strtab_fini(&texts);
     free(host_of_machine);
+    free(host_of_name);
     return status;
 }
 
@@ -181,8 +195,8 @@ static int number_clocks(struct state *st)
 
 static void split(struct state *st, uint32_t host)
 {
-    st->n_split += !st->hosts[host].split;
-    st->hosts[host].split = true;
+    st->n_split += !st->hosts[host].split && st->hosts[host].n_nodes > 1;
+    st->hosts[host].split = st->hosts[host].n_nodes > 1;
 }
 
 static uint32_t pair_of(struct state *st, uint32_t from, uint32_t to)
@@ -294,9 +308,7 @@ static void split_conflicts(struct state *st)
         for (uint32_t i = 0; i < st->nodes.n; i++) {
             uint32_t clock = st->clock_of[i];
             if (clock == conflicts[k].from || clock == conflicts[k].to)
-                for (uint32_t other = i + 1; other < st->nodes.n; other++)
-                    if (st->clock_of[other] == clock)
-                        split(st, st->host_of[i]);
+                split(st, st->host_of[i]);
         }
 }
 
@@ -331,62 +343,90 @@ static const char *name_method(const struct state *st, uint32_t clock, bool tied
     return clock == 0 ? "reference" : names[tied ? st->sources[clock] & 7 : 0];
 }
 
+/* Names are the clocks' own: hosts that are split or go by one name get a rank's number. */
 static const char *name_clock(struct state *st, uint32_t node, bool shared)
 {
     const struct host *host = &st->hosts[st->host_of[node]];
-    const char *name = st->nodes.at[node].host[0] ? st->nodes.at[node].host : host->name;
+    const char *name = st->nodes.at[node].host;
     char text[320];
     int len;
-    bool twice = false;
-    for (uint32_t h = 0; h < st->n_hosts; h++)
-        twice |= h != st->host_of[node] && strcmp(st->hosts[h].name, name) == 0;
     if (name[0] == '\0')
         len = snprintf(text, sizeof text, "rank %d", st->nodes.at[node].rank);
-    else if (twice || (host->split && !shared))
+    else if (host->twice || (host->split && !shared))
         len = snprintf(text, sizeof text, "%.255s (rank %d)", name, st->nodes.at[node].rank);
     else
         len = snprintf(text, sizeof text, "%.255s", name);
     return arena_copy_string(&st->join->clocks.arena, text, (size_t)len);
 }
 
-static int write_clock(struct state *st, uint32_t c)
+/* Who uses a clock, from its lowest rank on: the nodes in[first[c] .. first[c + 1]) use clock c. */
+static int list_users(const struct state *st, uint32_t **first, uint32_t **in)
+{
+    *first = calloc(st->n_clocks + (size_t)2, sizeof **first);
+    *in = malloc((st->nodes.n + 1) * sizeof **in);
+    if (!*first || !*in)
+        return -1;
+    for (uint32_t i = 0; i < st->nodes.n; i++)
+        (*first)[st->clock_of[i] + 2]++;
+    for (uint32_t c = 0; c <= st->n_clocks; c++)
+        (*first)[c + 1] += (*first)[c];
+    for (uint32_t i = 0; i < st->nodes.n; i++)
+        (*in)[(*first)[st->clock_of[i] + 1]++] = i;
+    return 0;
+}
+
+static int write_clock(struct state *st, uint32_t c, const uint32_t *users, uint32_t n)
 {
     struct clocks *clocks = &st->join->clocks;
-    struct dpro_clock *clock = &clocks->at[c];
-    uint32_t n = 0, first = NO_ID;
     const struct dpro_clock_segment *segments = NULL;
     const struct dpro_clock_bound *bounds = NULL;
-    uint32_t n_segments = st->align ? align_segments(st->align, c, &segments) : 0, n_bounds = 0;
-    for (uint32_t i = st->nodes.n; i-- > 0;)
-        if (st->clock_of[i] == c) {
-            first = i;
-            n++;
-        }
+    uint32_t n_segments = st->align ? align_segments(st->align, c, &segments) : 0;
+    uint32_t n_bounds = 0;
+    if (n_segments > 0)
+        bounds = align_bounds(st->align, c, &n_bounds);
     int *ranks = arena_array(&clocks->arena, n, sizeof *ranks);
     struct dpro_clock_segment *own =
         arena_array(&clocks->arena, n_segments + (size_t)1, sizeof *own);
-    if (n_segments > 0)
-        bounds = align_bounds(st->align, c, &n_bounds);
-    clocks->bounds[c].at =
-        arena_array(&clocks->arena, n_bounds + (size_t)1, sizeof *clocks->bounds[c].at);
-    if (!ranks || !own || !clocks->bounds[c].at)
+    struct clock_bounds *own_bounds = &clocks->bounds[c];
+    own_bounds->at = arena_array(&clocks->arena, n_bounds + (size_t)1, sizeof *own_bounds->at);
+    if (!ranks || !own || !own_bounds->at)
         return -1;
-    for (uint32_t i = first, k = 0; i < st->nodes.n; i++)
-        if (st->clock_of[i] == c)
-            ranks[k++] = st->nodes.at[i].rank;
+    for (uint32_t i = 0; i < n; i++)
+        ranks[i] = st->nodes.at[users[i]].rank;
     if (n_segments > 0)
         memcpy(own, segments, n_segments * sizeof *own);
     if (n_bounds > 0)
-        memcpy(clocks->bounds[c].at, bounds, n_bounds * sizeof *bounds);
-    clocks->bounds[c].n = n_bounds;
-    *clock = (struct dpro_clock){.host = name_clock(st, first, n > 1),
-                                 .ranks = ranks,
-                                 .n_ranks = n,
-                                 .method = name_method(st, c, n_segments > 0),
-                                 .segments = own,
-                                 .n_segments = n_segments};
+        memcpy(own_bounds->at, bounds, n_bounds * sizeof *bounds);
+    own_bounds->n = n_bounds;
+    clocks->at[c] = (struct dpro_clock){.host = name_clock(st, users[0], n > 1),
+                                        .ranks = ranks,
+                                        .n_ranks = n,
+                                        .method = name_method(st, c, n_segments > 0),
+                                        .segments = own,
+                                        .n_segments = n_segments};
     st->maps[c] = (struct clock_map){own, n_segments};
-    return clock->host ? 0 : -1;
+    return clocks->at[c].host ? 0 : -1;
+}
+
+static int write_clocks(struct state *st)
+{
+    struct clocks *clocks = &st->join->clocks;
+    uint32_t *first, *users;
+    int status = list_users(st, &first, &users);
+    clocks->at = arena_array(&clocks->arena, st->n_clocks, sizeof *clocks->at);
+    clocks->bounds = arena_array(&clocks->arena, st->n_clocks, sizeof *clocks->bounds);
+    st->maps = calloc(st->n_clocks, sizeof *st->maps);
+    if (!clocks->at || !clocks->bounds || !st->maps)
+        status = -1;
+    for (uint32_t c = 0; c < st->n_clocks && status == 0; c++)
+        status = write_clock(st, c, users + first[c], first[c + 1] - first[c]);
+    free(first);
+    free(users);
+    if (status == 0) {
+        clocks->n = st->n_clocks;
+        clocks->alignment.reference = clocks->at[0].host;
+    }
+    return status;
 }
 
 static int write_maps(struct state *st)
@@ -466,7 +506,6 @@ static int warn_all(struct state *st)
 
 static int align_all(struct state *st, bool no_align)
 {
-    struct clocks *clocks = &st->join->clocks;
     if (evidence_list(st->join, st->trace, &st->nodes) < 0 || find_hosts(st) < 0)
         return -1;
     if (no_align) {
@@ -480,15 +519,8 @@ static int align_all(struct state *st, bool no_align)
             split_conflicts(st);
         }
     }
-    clocks->at = arena_array(&clocks->arena, st->n_clocks, sizeof *clocks->at);
-    clocks->bounds = arena_array(&clocks->arena, st->n_clocks, sizeof *clocks->bounds);
-    st->maps = calloc(st->n_clocks, sizeof *st->maps);
-    if (!clocks->at || !clocks->bounds || !st->maps)
+    if (write_clocks(st) < 0)
         return -1;
-    for (clocks->n = 0; clocks->n < st->n_clocks; clocks->n++)
-        if (write_clock(st, clocks->n) < 0)
-            return -1;
-    clocks->alignment.reference = clocks->at[0].host;
     if (write_maps(st) < 0 || visit(st, count, false) < 0)
         return -1;
     return st->align ? warn_all(st) : 0;

@@ -254,11 +254,85 @@ int evidence_visit_collectives(const struct join *join, const evidence_nodes *no
 
 /* ---- NCCL's proxies ---- */
 
+struct step_end {
+    uint64_t key; /* equal for the two ends of one step */
+    int64_t ns;   /* send: handed to the network; receive: there */
+    uint64_t mark;
+    uint32_t node;
+    bool sends;
+};
+
+typedef ARRAY(struct step_end) step_ends;
+
+/* The communicator, its collective, the channel, the two ranks and the step. Point-to-point calls
+ * have no number that both ends know. */
+static bool find_step_end(const struct nccl_log *log, const struct nccl_step *step,
+                          struct step_end *end)
+{
+    if (step->proxy_op == NO_ID)
+        return false;
+    const struct nccl_proxy_op *op = &log->proxy_ops.at[step->proxy_op];
+    end->sends = op->flags & NCCL_OP_SENDS;
+    if (op->operation == NO_ID || end->sends == ((op->flags & NCCL_OP_RECEIVES) != 0))
+        return false;
+    const struct nccl_operation *operation = &log->operations.at[op->operation];
+    if (operation->point_to_point || operation->comm == NO_ID)
+        return false;
+    const struct nccl_comm *comm = &log->comms.at[operation->comm];
+    uint64_t ranks[2] = {(uint64_t)comm->rank, (uint64_t)op->peer};
+    uint64_t func = join_hash_text(strtab_get(&log->names, operation->func));
+    uint64_t key = map_mix(comm->hash) + func;
+    key = map_mix(key ^ operation->sequence) + (uint64_t)op->channel;
+    key = map_mix(key ^ ranks[!end->sends]) + ranks[end->sends];
+    end->key = map_mix(key ^ map_mix((uint64_t)step->step + 1));
+    if (end->sends)
+        end->ns = step->net_wait_ns ? step->net_wait_ns : step->start_ns;
+    else
+        end->ns = step->flush_wait_ns ? step->flush_wait_ns
+                  : step->gpu_wait_ns ? step->gpu_wait_ns
+                                      : step->stop_ns;
+    return end->ns > 0;
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const struct step_end *x = a, *y = b;
+    if (x->key != y->key)
+        return x->key < y->key ? -1 : 1;
+    return x->mark < y->mark ? -1 : x->mark > y->mark;
+}
+
 int evidence_visit_nccl(const struct dpro_trace *trace, const evidence_nodes *nodes,
                         const struct evidence_visitor *visitor)
 {
-    (void)trace, (void)nodes, (void)visitor;
-    return 0;
+    step_ends ends = {0};
+    int status = 0;
+    for (uint32_t l = 0; l < trace->n_nccl_logs; l++) {
+        const struct nccl_log *log = trace->nccl_logs[l];
+        struct step_end end = {.node = evidence_node_of(nodes, log->rank)};
+        for (size_t i = 0; i < log->steps.n && end.node != NO_ID && status == 0; i++) {
+            end.mark = mark_of(l, (uint32_t)i);
+            if (find_step_end(log, &log->steps.at[i], &end))
+                status = array_push(&ends, end);
+        }
+    }
+    if (ends.n > 1)
+        qsort(ends.at, ends.n, sizeof *ends.at, by_key);
+    for (size_t i = 0, next; i < ends.n && status == 0; i = next) {
+        for (next = i + 1; next < ends.n && ends.at[next].key == ends.at[i].key; next++)
+            ;
+        const struct step_end *sent = &ends.at[i + !ends.at[i].sends], *received;
+        if (next - i != 2 || ends.at[i].sends == ends.at[i + 1].sends)
+            continue; /* one end only, or told twice */
+        received = &ends.at[i + ends.at[i].sends];
+        if (sent->node == received->node)
+            continue;
+        struct evidence evidence = {EVIDENCE_NCCL, sent->node,   received->node,
+                                    sent->ns,      received->ns, sent->mark};
+        status = visitor->before(visitor->arg, &evidence);
+    }
+    array_fini(&ends);
+    return status;
 }
 
 /* ---- in words ---- */
@@ -285,6 +359,18 @@ void evidence_describe(const struct join *join, const struct dpro_trace *trace,
 {
     if (source == EVIDENCE_TRANSPORT) {
         describe_transfer(trace, mark, out, size);
+        return;
+    }
+    if (source == EVIDENCE_NCCL) {
+        const struct nccl_log *log = trace->nccl_logs[mark >> 32];
+        const struct nccl_step *step = &log->steps.at[(uint32_t)mark];
+        const struct nccl_proxy_op *op = &log->proxy_ops.at[step->proxy_op];
+        snprintf(out, size,
+                 "step %d of channel %d of %s number %" PRIu64 " that rank %d sent at %" PRId64
+                 " ns",
+                 step->step, op->channel,
+                 strtab_get(&log->names, log->operations.at[op->operation].func),
+                 log->operations.at[op->operation].sequence, log->rank, step->start_ns);
         return;
     }
     const struct joined *joined = &join->joined.at[mark >> 32];

@@ -17,7 +17,7 @@ struct entry {
     uint32_t rank, collective;
 };
 
-static uint64_t hash_text(const char *text)
+uint64_t join_hash_text(const char *text)
 {
     uint64_t hash = 0x9e3779b97f4a7c15u;
     for (; *text; text++)
@@ -42,8 +42,8 @@ static uint64_t group_key(const struct rank_build *rank, const struct local_coll
         return map_mix((from << 32 | to) + 0x5e4d) | 1;
     }
     if (c->group != 0 || c->group_ranks != 0)
-        return map_mix(hash_text(strtab_get(rank->names, c->group)) +
-                       hash_text(strtab_get(rank->names, c->group_ranks))) |
+        return map_mix(join_hash_text(strtab_get(rank->names, c->group)) +
+                       join_hash_text(strtab_get(rank->names, c->group_ranks))) |
                1;
     const struct local_op *op = &rank->ops.at[c->transfer];
     uint32_t device = op->flags & GRAPH_OP_GPU ? op->device : NO_ID;
@@ -172,7 +172,7 @@ static int order_by_size(const struct join *join, struct entry *entries, size_t 
     int status = 0;
     for (size_t i = 0; i < n && status == 0; i++) {
         const struct local_collective *c = coll_of(join, &entries[i]);
-        uint64_t key = map_mix(hash_text(c->kind) + c->numel), before = 0;
+        uint64_t key = map_mix(join_hash_text(c->kind) + c->numel), before = 0;
         uint64_t own = map_mix(key + entries[i].rank + 1) | 1;
         map_get(&counts, own, &before);
         status = map_set(&counts, own, before + 1);

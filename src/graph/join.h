@@ -32,6 +32,8 @@ struct join {
     uint32_t first_incomplete_rank;
 };
 
+uint64_t join_hash_text(const char *text); /* never 0 */
+
 /* Finds the members of every collective: by group and sequence where all its members recorded it,
  * else by order within the group; in a group whose members disagree on kinds or sizes, by order
  * within those. */

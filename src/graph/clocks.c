@@ -226,15 +226,15 @@ static int learn(void *arg, const struct evidence *e)
     }
     if (e->source == EVIDENCE_COLLECTIVES && !ties_by_collectives(st, from, to))
         return 0;
-    if (e->source == EVIDENCE_COLLECTIVES) {
-        if (!st->tied[from])
-            align_keep(st->align, from);
-        if (!st->tied[to])
-            align_keep(st->align, to);
+    for (int end = 0; end < 2; end++) {
+        uint32_t clock = end ? to : from;
+        if (e->source == EVIDENCE_COLLECTIVES && st->tied[clock])
+            continue; /* it only ties the other */
+        st->sources[clock] |= (uint8_t)(1u << e->source);
+        if (e->source == EVIDENCE_COLLECTIVES)
+            align_keep(st->align, clock);
     }
     uint32_t pair = pair_of(st, from, to);
-    st->sources[from] |= (uint8_t)(1u << e->source);
-    st->sources[to] |= (uint8_t)(1u << e->source);
     return pair == ALIGN_NONE ? -1
                               : align_before(st->align, pair, from, e->from_ns, e->to_ns,
                                              (uint64_t)e->source << 62 | e->mark);

@@ -19,6 +19,7 @@ struct trace_text {
     FILE *file;
     char path[160];
     int correlation;
+    char tail[80]; /* what the file ends with */
 };
 
 static struct trace_text texts[MAX_RANKS];
@@ -34,6 +35,7 @@ static struct trace_text *begin(const char *name)
     assert_true(n_texts < MAX_RANKS);
     struct trace_text *text = &texts[n_texts++];
     text->correlation = 0;
+    strcpy(text->tail, "\n]}\n");
     snprintf(text->path, sizeof text->path, "%s/%s", folder, name);
     text->file = fopen(text->path, "w");
     assert_non_null(text->file);
@@ -52,6 +54,31 @@ struct trace_text *trace_text_execution(const char *name)
     struct trace_text *text = begin(name);
     fputs("{\"schema\": \"1.0.1\", \"pid\": 100, \"nodes\": [\n", text->file);
     return text;
+}
+
+void trace_text_host(struct trace_text *text, const char *host)
+{
+    snprintf(text->tail, sizeof text->tail, "\n], \"host_name\": \"%s\"}\n", host);
+}
+
+struct trace_text *trace_text_net(int rank)
+{
+    char name[40];
+    snprintf(name, sizeof name, "net_rank%d.csv", rank);
+    struct trace_text *text = begin(name);
+    text->tail[0] = '\0';
+    fputs("t_start_ns,t_end_ns,rank,tid,conn,local,remote,dir,call,offset,requested,returned\n",
+          text->file);
+    return text;
+}
+
+void trace_text_transfer(struct trace_text *text, int rank, int peer, int port, bool sends,
+                         uint64_t offset, unsigned bytes, int64_t start_ns, int64_t end_ns)
+{
+    fprintf(text->file,
+            "%" PRId64 ",%" PRId64 ",%d,1,%d,10.0.0.%d:%d,10.0.0.%d:%d,%s,%s,%" PRIu64 ",%u,%u\n",
+            start_ns, end_ns, rank, 10 + peer, rank + 1, port + rank, peer + 1, port + peer,
+            sends ? "tx" : "rx", sends ? "send" : "recv", offset, bytes, bytes);
 }
 
 void trace_text_node(struct trace_text *text, const char *json)
@@ -114,17 +141,18 @@ void trace_text_step(struct trace_text *text, int number, int64_t start, int64_t
     put(text, "user_annotation", name, 100, 1, start, dur, "");
 }
 
-int trace_text_try(struct dpro_graph **graph, struct dpro_error *err)
+static int build(const struct dpro_graph_options *options, struct dpro_graph **graph,
+                 struct dpro_error *err)
 {
     for (int i = 0; i < n_texts; i++) {
-        fputs("\n]}\n", texts[i].file);
+        fputs(texts[i].tail, texts[i].file);
         assert_int_equal(fclose(texts[i].file), 0);
     }
     const char *path = folder;
     struct dpro_trace *trace = NULL;
     int status = dpro_trace_load(&path, 1, NULL, &trace, err);
     if (status == 0)
-        status = dpro_graph_build(trace, NULL, graph, err);
+        status = dpro_graph_build(trace, options, graph, err);
     dpro_trace_destroy(trace);
     for (int i = 0; i < n_texts; i++)
         unlink(texts[i].path);
@@ -133,13 +161,23 @@ int trace_text_try(struct dpro_graph **graph, struct dpro_error *err)
     return status;
 }
 
-struct dpro_graph *trace_text_graph(void)
+struct dpro_graph *trace_text_graph_with(const struct dpro_graph_options *options)
 {
     struct dpro_graph *graph = NULL;
     struct dpro_error err = {0};
-    if (trace_text_try(&graph, &err) < 0)
+    if (build(options, &graph, &err) < 0)
         fail_msg("%s", err.text);
     return graph;
+}
+
+int trace_text_try(struct dpro_graph **graph, struct dpro_error *err)
+{
+    return build(NULL, graph, err);
+}
+
+struct dpro_graph *trace_text_graph(void)
+{
+    return trace_text_graph_with(NULL);
 }
 
 dpro_op_id trace_text_op(const struct dpro_graph *graph, int rank, const char *name, int n)

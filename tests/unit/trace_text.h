@@ -5,6 +5,7 @@
 #ifndef TRACE_TEXT_H
 #define TRACE_TEXT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <dpro/dpro.h>
@@ -16,6 +17,15 @@ struct trace_text *trace_text_begin(int rank, int world_size);
 
 /* Begins another file of the rank, a later window of the same process. */
 struct trace_text *trace_text_window(int rank, int world_size, const char *name);
+
+/* The host on which the file was written. */
+void trace_text_host(struct trace_text *text, const char *host);
+
+/* Begins the transport log of the rank, and adds a socket call: of the connection to `peer` whose
+ * ports are `port` and the ranks' numbers; times in nanoseconds. */
+struct trace_text *trace_text_net(int rank);
+void trace_text_transfer(struct trace_text *text, int rank, int peer, int port, bool sends,
+                         uint64_t offset, unsigned bytes, int64_t start_ns, int64_t end_ns);
 
 /* Begins a file with an execution trace of the rank's process; nodes are added as JSON objects,
  * each but the first with a comma before it. */
@@ -36,6 +46,7 @@ void trace_text_step(struct trace_text *text, int number, int64_t start, int64_t
 
 /* Writes all files, loads them and builds the graph; fails the test when that fails. */
 struct dpro_graph *trace_text_graph(void);
+struct dpro_graph *trace_text_graph_with(const struct dpro_graph_options *options);
 /* The same, but hands back the status and the message. */
 int trace_text_try(struct dpro_graph **graph, struct dpro_error *err);
 

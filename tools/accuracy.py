@@ -80,6 +80,71 @@ def judge(row):
         row["missed"].append("left_out")
 
 
+def true_correction(metadata, rank, local_ns):
+    """What has to be added to a rank's clock, which was made to show true + offset + ppm * (true - ref); rank 0's is true."""
+    truth, anchor = metadata["clock_truth"], metadata["ranks"][0]["tracer_clock_anchors"][0]
+    injected = next(r for r in truth["per_rank"] if r["rank"] == rank)
+    ref_ns = truth["ref_mono_ns"] + anchor["realtime_ns"] - anchor["monotonic_ns"]
+    drift = injected["ppm"] * 1e-6
+    return -injected["offset_ns"] - (local_ns - ref_ns - injected["offset_ns"]) * drift / (1 + drift)
+
+
+def clock_row(dpro, folder):
+    """How far the clocks found are from those injected; None where none were."""
+    metadata = os.path.join(folder, "metadata.json")
+    if not os.path.exists(metadata):
+        return None
+    with open(metadata, encoding="utf-8") as file:
+        truth = json.load(file)
+    if "clock_truth" not in truth:
+        return None
+    done = subprocess.run([dpro, "align", "--json", "-q", folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    row = {"trace": os.path.basename(folder), "problem": None if done.returncode == 0 else done.stderr.decode().strip()}
+    if row["problem"]:
+        return row
+    facts = json.loads(done.stdout)
+    worst = uncertain = most = outside = 0
+    for clock in facts["hosts"]:
+        for segment in clock["segments"]:
+            for local_ns in (segment["start_ns"], segment["end_ns"]):
+                found = segment["offset_ns"] + segment["drift_ppm"] * 1e-6 * (local_ns - segment["start_ns"])
+                wanted = true_correction(truth, clock["ranks"][0], local_ns)
+                worst, most = max(worst, abs(found - wanted)), max(most, abs(wanted))
+                outside += abs(found - wanted) > segment["uncertainty_ns"] + 1
+            uncertain = max(uncertain, segment["uncertainty_ns"])
+    row.update({"injected_ms": most / 1e6, "error_us": worst / 1e3, "uncertainty_us": uncertain / 1e3, "outside": outside,
+                "pairs": facts["pairs"], "violations_before": facts["violations_before"],
+                "violations_after": facts["violations_after"]})
+    recorded, problem = replay(dpro, [folder], "--no-align")
+    if not problem:
+        row.update({"no_align_error_pct": recorded["error_pct"],
+                    "no_align_left_out_pct": recorded["validation"]["mean_abs_error_pct"]})
+    return row
+
+
+def print_clocks(rows, replays):
+    """The paper's experiment: the same job replayed with its clocks as recorded and aligned."""
+    by_name = {row["trace"]: row for row in replays}
+    head = ("trace", "injected", "off by", "+-", "pairs", "violated: before", "after", "replay, as recorded", "aligned",
+            "Daydream")
+    lines = [head]
+    for row in rows:
+        if row["problem"]:
+            print(row["trace"], "failed:", row["problem"])
+            continue
+        replayed = by_name[row["trace"]]
+        lines.append((row["trace"], "%.1f ms" % row["injected_ms"], "%.1f us" % row["error_us"] + ("!" if row["outside"] else ""),
+                      "%.1f us" % row["uncertainty_us"], str(row["pairs"]), str(row["violations_before"]),
+                      str(row["violations_after"]), number(row, "no_align_error_pct", 2), number(replayed, "error_pct", 2),
+                      number(replayed, "daydream_error_pct", 1)))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    print()
+    for line in lines:
+        print(f"{line[0]:<{widths[0]}}  " + "  ".join(f"{c:>{w}}" for c, w in zip(line[1:], widths[1:])))
+    print("clocks: largest error at either end of the recording over all ranks, ! outside of the stated uncertainty; replay: "
+          "error % of the iteration time")
+
+
 def across(dpro, folder, learn, predict):
     """Learns on one file of a run and predicts the other."""
     learnt, problem = replay(dpro, [os.path.join(folder, learn)])
@@ -138,6 +203,7 @@ def main():
         if os.path.basename(folder) == "kineto-tb-resnet50-nw0":
             a, b = sorted(n for n in os.listdir(folder) if n.endswith(".json.gz"))[:2]
             rows += [across(dpro, folder, a, b), across(dpro, folder, b, a)]
+    clocks = [row for row in (clock_row(dpro, folder) for folder in find_traces()) if row]
     if not rows:
         print("accuracy: no traces found", file=sys.stderr)
         return 1
@@ -151,9 +217,11 @@ def main():
     if errors:
         summary += f"; |error| mean {sum(errors) / len(errors):.2f} %, largest {max(errors):.2f} %"
     print(summary)
+    if clocks:
+        print_clocks(clocks, rows)
     os.makedirs(os.path.dirname(os.path.join(ROOT, args.out)), exist_ok=True)
     with open(os.path.join(ROOT, args.out), "w", encoding="utf-8") as out:
-        json.dump({"schema": "dpro.accuracy/1", "error_target_pct": ERROR_PCT, "rows": rows, "summary": summary}, out,
+        json.dump({"schema": "dpro.accuracy/1", "error_target_pct": ERROR_PCT, "rows": rows, "clocks": clocks, "summary": summary}, out,
                   indent=1)
         out.write("\n")
     return 0

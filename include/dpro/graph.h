@@ -63,6 +63,8 @@ struct dpro_graph_options {
         last_step;   /* iterations to use, both included, in the job's own numbers; 0, 0: all */
     int single_rank; /* 1: one rank's local DFG, peers ignored (Daydream) */
     int no_align;    /* 1: clocks are used as recorded */
+    int clocks_only; /* 1: the graph's clocks are all that is wanted: it has no ops, and no profile
+                        is needed */
     struct dpro_sink sink;
 };
 
@@ -149,6 +151,8 @@ struct dpro_clock {
     const struct dpro_clock_segment *segments; /* ascending in time */
     uint32_t n_segments;
 };
+/* A time of the clock on the common axis; never decreases. Without segments as it is. */
+DPRO_API int64_t dpro_clock_aligned(const struct dpro_clock *clock, int64_t local_ns);
 DPRO_API uint32_t dpro_graph_n_clocks(const struct dpro_graph *graph);
 DPRO_API struct dpro_clock dpro_graph_clock(const struct dpro_graph *graph, uint32_t clock);
 

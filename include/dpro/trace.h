@@ -46,6 +46,8 @@ struct dpro_file_info {
     uint64_t json_bytes; /* after inflating, as far as it was read */
     uint64_t n_events;   /* trace events, ET nodes, entries, records or lines */
     int truncated;       /* 1: only a part could be read, see the warnings */
+    int64_t base_ns; /* Kineto: what the file's own times count from (baseTimeNanoseconds, or 0) */
+    int64_t start_ns, end_ns; /* Kineto: first start, last end, in the rank's clock; equal: none */
 };
 
 /* Reads `n_paths` files, folders (not recursively into hidden ones) or glob patterns. On success

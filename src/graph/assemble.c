@@ -486,3 +486,24 @@ int assemble_graph(struct join *join, const struct dpro_trace *trace,
     array_fini(&a.edges);
     return status;
 }
+
+int assemble_clocks(struct join *join, const struct dpro_graph_options *options,
+                    struct dpro_graph **graph, struct dpro_error *err)
+{
+    struct assembly a = {.join = join};
+    struct dpro_graph_builder *builder = dpro_graph_builder_create(err);
+    if (!builder)
+        return DPRO_ENOMEM;
+    int status = dpro_graph_finish(builder, &a.graph, err);
+    dpro_graph_builder_destroy(builder);
+    if (status < 0)
+        return status;
+    if (assembly_warn_clocks(&a, options) < 0) {
+        dpro_graph_destroy(a.graph);
+        return dpro_error_nomem(err);
+    }
+    a.graph->clocks = join->clocks;
+    join->clocks = (struct clocks){0};
+    *graph = a.graph;
+    return 0;
+}

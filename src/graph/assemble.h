@@ -8,4 +8,8 @@ int assemble_graph(struct join *join, const struct dpro_trace *trace,
                    const struct dpro_graph_options *options, struct dpro_graph **graph,
                    struct dpro_error *err);
 
+/* A graph of clocks and nothing else. */
+int assemble_clocks(struct join *join, const struct dpro_graph_options *options,
+                    struct dpro_graph **graph, struct dpro_error *err);
+
 #endif

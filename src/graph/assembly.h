@@ -48,6 +48,7 @@ int assembly_order(struct assembly *a, uint32_t *dropped);
 int assembly_time(struct assembly *a);
 
 /* warnings.c: notes in the graph what was assumed, missing or left out, and tells the sink. */
+int assembly_warn_clocks(struct assembly *a, const struct dpro_graph_options *options);
 int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, uint32_t dropped);
 
 #endif

@@ -131,13 +131,9 @@ static void destroy(struct build *build)
     join_fini(&build->join);
 }
 
-static int run(struct build *build, struct dpro_graph **graph, struct dpro_error *err)
+static int build_ranks(struct build *build, struct dpro_error *err)
 {
-    if (build->trace->n_ranks == 0)
-        return dpro_error_set(err, DPRO_EEMPTY, "the trace holds no rank");
-    int status = create(build, err);
-    if (status < 0)
-        return status;
+    int status;
     pool_run(build->n_ranks, 0, cut_rank, build);
     if ((status = first_error(build, err)) < 0 || (status = choose(build, err)) < 0)
         return status;
@@ -151,7 +147,39 @@ static int run(struct build *build, struct dpro_graph **graph, struct dpro_error
         return dpro_error_set(err, DPRO_EEMPTY,
                               "no ops found within the trace's iterations; was the profiler active "
                               "while the job trained?");
-    if ((status = join_match(&build->join, err)) < 0 ||
+    return join_match(&build->join, err);
+}
+
+/* Profiles of which no iterations can be built are no evidence; the transport may be. */
+static int run_clocks(struct build *build, struct dpro_graph **graph, struct dpro_error *err)
+{
+    int status = create(build, err);
+    if (status < 0)
+        return status;
+    status = build->n_ranks > 0 ? build_ranks(build, err) : DPRO_EEMPTY;
+    if (status == DPRO_ENOMEM)
+        return status;
+    if (status < 0 && build->trace->n_transports == 0)
+        return build->n_ranks > 0 ? status
+                                  : dpro_error_set(err, DPRO_EEMPTY,
+                                                   "nothing tells of the ranks' clocks: add their "
+                                                   "transport logs or their profiles");
+    if (status < 0)
+        build->join.n_ranks = 0;
+    status = clocks_align(&build->join, build->trace, build->options, err);
+    return status < 0 ? status : assemble_clocks(&build->join, build->options, graph, err);
+}
+
+static int run(struct build *build, struct dpro_graph **graph, struct dpro_error *err)
+{
+    if (build->options->clocks_only)
+        return run_clocks(build, graph, err);
+    if (build->trace->n_ranks == 0)
+        return dpro_error_set(err, DPRO_EEMPTY, "the trace holds no rank");
+    int status = create(build, err);
+    if (status < 0)
+        return status;
+    if ((status = build_ranks(build, err)) < 0 ||
         (status = clocks_align(&build->join, build->trace, build->options, err)) < 0)
         return status;
     clocks_move(&build->join);

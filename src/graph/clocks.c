@@ -171,7 +171,8 @@ static int find_hosts(struct state *st)
 static int number_clocks(struct state *st)
 {
     uint32_t *clock_of_host = malloc((st->n_hosts + (size_t)1) * sizeof *clock_of_host);
-    uint32_t reference = evidence_node_of(&st->nodes, st->join->ranks[0].trace->rank);
+    uint32_t reference =
+        st->join->n_ranks ? evidence_node_of(&st->nodes, st->join->ranks[0].trace->rank) : 0;
     if (!clock_of_host)
         return -1;
     for (uint32_t h = 0; h < st->n_hosts; h++)

@@ -1,6 +1,7 @@
 /* graph/graph.c: reading a finished graph. A getter copies out one op or lends an array; none of
  * them can fail, and an id that is out of range gives an empty answer rather than a crash. */
 #include "graph/graph.h"
+#include "graph/clocks.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -94,6 +95,12 @@ const int64_t *dpro_graph_measured_ns(const struct dpro_graph *graph, uint32_t *
     /* a graph that was given a mean only has one measured value and no samples */
     *n_iterations = !graph->measured_ns ? 0 : graph->n_samples ? graph->n_samples : 1;
     return graph->measured_ns;
+}
+
+int64_t dpro_clock_aligned(const struct dpro_clock *clock, int64_t local_ns)
+{
+    struct clock_map map = {clock->segments, clock->n_segments};
+    return clock_aligned(&map, local_ns);
 }
 
 uint32_t dpro_graph_n_clocks(const struct dpro_graph *graph)

@@ -13,6 +13,15 @@ static int warn(struct assembly *a, const struct dpro_graph_options *options, co
     return copy ? array_push(&a->graph->warnings, copy) : -1;
 }
 
+int assembly_warn_clocks(struct assembly *a, const struct dpro_graph_options *options)
+{
+    const struct clocks *clocks = &a->join->clocks;
+    int status = 0;
+    for (size_t w = 0; w < clocks->warnings.n; w++)
+        status |= warn(a, options, clocks->warnings.at[w]);
+    return status;
+}
+
 int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, uint32_t dropped)
 {
     struct join *join = a->join;
@@ -86,8 +95,7 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
                  conflicts);
         status |= warn(a, options, text);
     }
-    for (size_t w = 0; w < join->clocks.warnings.n; w++)
-        status |= warn(a, options, join->clocks.warnings.at[w]);
+    status |= assembly_warn_clocks(a, options);
     if (a->n_samples == 1) {
         snprintf(
             text, sizeof text,

@@ -670,6 +670,9 @@ static int list_files(struct loader *loader, struct dpro_error *err)
             .json_bytes = source->json_bytes,
             .n_events = source->part.n_events,
             .truncated = source->kind != DPRO_FILE_OTHER && is_damaged(source),
+            .base_ns = source->part.base_ns,
+            .start_ns = source->part.n_spans ? source->part.start_ns : 0,
+            .end_ns = source->part.n_spans ? source->part.end_ns : 0,
         };
         if (source->kind != DPRO_FILE_OTHER)
             log_line(&loader->options->sink, DPRO_LOG_DEBUG,

@@ -295,20 +295,6 @@ const char *facts_warning(const struct dpro_report *report, size_t index)
                : NULL;
 }
 
-bool facts_aligned(const struct report_facts *f)
-{
-    uint32_t tied = 0;
-    for (uint32_t c = 0; c < dpro_graph_n_clocks(f->report->graph); c++)
-        tied += dpro_graph_clock(f->report->graph, c).n_segments > 0;
-    return tied > 1;
-}
-
-int64_t facts_clock_offset(const struct report_facts *f, uint32_t c)
-{
-    struct dpro_clock clock = dpro_graph_clock(f->report->graph, c);
-    return clock.n_segments ? clock.segments->offset_ns : 0;
-}
-
 int64_t facts_clock_uncertainty(const struct report_facts *f, uint32_t c)
 {
     struct dpro_clock clock = dpro_graph_clock(f->report->graph, c);
@@ -323,6 +309,7 @@ const char *facts_assumption(struct report_facts *f, size_t index, char *out, si
 {
     const struct dpro_report *r = f->report;
     int world = dpro_trace_world_size(r->trace);
+    const char *clock = align_method(r->graph);
     switch (index) {
     case 0:
         if (f->n_measured == 0)
@@ -362,10 +349,11 @@ const char *facts_assumption(struct report_facts *f, size_t index, char *out, si
                  (double)r->profiler_op_ns / 1e3);
         return out;
     case 6:
-        return facts_aligned(f)
-                   ? "The hosts' clocks were aligned, each by an offset and a drift, so that what "
-                     "is received was sent before."
-                   : "The ranks' clocks are used as recorded.";
+        if (strcmp(clock, "none") == 0)
+            return "The ranks' clocks are used as recorded.";
+        snprintf(out, size, "The hosts' clocks were aligned by their own communication (%s).",
+                 clock);
+        return out;
     default:
         return NULL;
     }

@@ -95,14 +95,17 @@ bool facts_launch_bound(const struct report_facts *facts);
 const char *facts_kind_words(enum dpro_op_kind kind); /* "backward computation"; static */
 /* A sentence on what the replay rests on, in `out` or static; NULL past the last. */
 const char *facts_assumption(struct report_facts *facts, size_t index, char *out, size_t size);
-bool facts_aligned(const struct report_facts *facts); /* at least two clocks are on one axis */
-int64_t facts_clock_offset(const struct report_facts *facts, uint32_t clock); /* at its start */
 int64_t facts_clock_uncertainty(const struct report_facts *facts,
                                 uint32_t clock); /* -1: not tied */
 /* Warnings of the trace, then of the graph; NULL past the last. */
 const char *facts_warning(const struct dpro_report *report, size_t index);
 
 void verdict_write(struct report_facts *facts); /* fills facts->verdict */
+
+/* What most clocks were tied by: "transport", ...; "none"; static or borrowed from the graph. */
+const char *align_method(const struct dpro_graph *graph);
+/* The first n_clocks as a table. */
+void align_write_table(struct writer *writer, const struct dpro_graph *graph, uint32_t n_clocks);
 
 /* The dpro.replay/1 object; the list of critical ops may be left out. */
 void json_write_report(struct writer *writer, const struct report_facts *facts, bool with_ops);

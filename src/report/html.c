@@ -254,6 +254,50 @@ static void write_path(struct writer *w, const struct report_facts *f, const str
     writer_close(w, ']');
 }
 
+/* For each clock that is not the reference: its host, and over time how far it was off as recorded
+ * and what the facts leave around the correction; ns, from the first moment. */
+static void write_clocks(struct writer *w, const struct dpro_graph *g)
+{
+    enum { MOST_CLOCKS = 32 };
+    writer_newline(w);
+    writer_key(w, "clocks");
+    writer_open(w, '[');
+    uint32_t n_clocks = dpro_graph_n_clocks(g), n_written = 0;
+    for (uint32_t c = 0; c < n_clocks && n_written < MOST_CLOCKS; c++) {
+        uint32_t n;
+        struct dpro_clock clock = dpro_graph_clock(g, c);
+        const struct dpro_clock_bound *bounds = dpro_graph_clock_bounds(g, c, &n);
+        if (n == 0 || clock.n_segments == 0 || strcmp(clock.method, "reference") == 0)
+            continue;
+        n_written++;
+        writer_newline(w);
+        writer_open(w, '{');
+        writer_key(w, "host");
+        writer_string(w, clock.host);
+        writer_key(w, "points"); /* time, off before, lower, upper; null: no bound */
+        writer_open(w, '[');
+        for (uint32_t i = 0; i < n; i++) {
+            int64_t correction =
+                dpro_clock_aligned(&clock, bounds[i].local_ns) - bounds[i].local_ns;
+            writer_open(w, '[');
+            writer_json_int(w, bounds[i].local_ns - bounds[0].local_ns);
+            writer_json_int(w, -correction);
+            if (bounds[i].lower_ns == INT64_MIN)
+                writer_null(w);
+            else
+                writer_json_int(w, bounds[i].lower_ns - correction);
+            if (bounds[i].upper_ns == INT64_MAX)
+                writer_null(w);
+            else
+                writer_json_int(w, bounds[i].upper_ns - correction);
+            writer_close(w, ']');
+        }
+        writer_close(w, ']');
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+}
+
 static void write_data(struct writer *w, struct report_facts *f, const struct slices *slices,
                        struct page *page)
 {
@@ -287,6 +331,7 @@ static void write_data(struct writer *w, struct report_facts *f, const struct sl
     }
     writer_close(w, ']');
     write_path(w, f, page);
+    write_clocks(w, page->graph);
     writer_close(w, '}');
 }
 

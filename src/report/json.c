@@ -296,12 +296,19 @@ static void write_path(struct writer *w, const struct report_facts *f, bool with
 static void write_clock(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
+    struct dpro_alignment alignment = dpro_graph_alignment(g);
     writer_newline(w);
     writer_key(w, "clock");
     writer_open(w, '{');
+    key_text(w, "method", align_method(g));
+    key_text(w, "reference", alignment.reference);
+    key_int(w, "pairs", (int64_t)alignment.n_pairs);
+    key_int(w, "violations_before", (int64_t)alignment.violations_before);
+    key_int(w, "violations_after", (int64_t)alignment.violations_after);
     writer_key(w, "hosts");
     writer_open(w, '[');
-    for (uint32_t c = 0; c < dpro_graph_n_clocks(g); c++) {
+    uint32_t n = dpro_graph_n_clocks(g);
+    for (uint32_t c = 0; c < n; c++) {
         struct dpro_clock clock = dpro_graph_clock(g, c);
         writer_newline(w);
         writer_open(w, '{');
@@ -316,7 +323,12 @@ static void write_clock(struct writer *w, const struct report_facts *f)
         if (clock.n_segments == 0)
             writer_null(w); /* not tied to the reference */
         else
-            writer_json_ms(w, clock.segments->offset_ns);
+            writer_json_ms(w, clock.segments[0].offset_ns);
+        writer_key(w, "drift_ppm");
+        if (clock.n_segments == 0)
+            writer_null(w);
+        else
+            writer_json_fixed(w, clock.segments[0].drift_ppm, 3);
         key_ms_or_null(w, "uncertainty_ms", facts_clock_uncertainty(f, c));
         writer_close(w, '}');
     }

@@ -414,13 +414,51 @@
     return card;
   }
 
+  /* How far a clock was off as recorded, and, on a scale of its own, what the facts leave around the correction. */
+  function clockPicture(clock) {
+    const W = 620, H = 150, top = 20, bottom = 24, gap = 76, left = 64, half = (W - left - gap - 10) / 2;
+    const points = clock.points, last = Math.max(1, points[points.length - 1][0]);
+    const root = svg("svg", { viewBox: "0 0 " + W + " " + H, role: "img" });
+    const panel = (x0, title, lo, hi, draw) => {
+      const pad = (hi - lo) * 0.08 || 1;
+      const x = (t) => x0 + (t / last) * half, y = (v) => top + (1 - (v - lo + pad) / (hi - lo + 2 * pad)) * (H - top - bottom);
+      root.append(svg("text", { x: x0, y: 12 }, title));
+      for (const v of lo < 0 && hi > 0 ? [lo, 0, hi] : [lo, hi])
+        root.append(svg("line", { x1: x0, x2: x0 + half, y1: y(v), y2: y(v), style: "stroke: var(--soft)" }),
+          svg("text", { x: x0 - 6, y: y(v) + 4, "text-anchor": "end" }, ns(v)));
+      root.append(svg("text", { x: x0 + half, y: H - 6, "text-anchor": "end" }, (last / 1e9).toFixed(2) + " s"));
+      draw(x, y);
+    };
+    const line = (x, y, of) => points.map((p) => x(p[0]) + "," + y(of(p))).join(" ");
+    const before = points.map((p) => p[1]);
+    panel(left, "as recorded: off by", Math.min(0, ...before), Math.max(0, ...before), (x, y) =>
+      root.append(svg("polyline", { points: line(x, y, (p) => p[1]), style: "fill: none; stroke: var(--COMM); stroke-width: 2" })));
+    /* the tightest bounds tell most: wide ones are cut off */
+    const sides = points.flatMap((p) => [p[2], p[3]]).filter(known).map(Math.abs).sort((a, b) => a - b);
+    const most = sides.length ? 2 * sides[Math.floor(sides.length * 0.75)] : 1000;
+    const cut = (v, open) => Math.max(-most, Math.min(most, known(v) ? v : open));
+    panel(left + half + gap, "aligned; grey is ruled out", -most, most, (x, y) => {
+      for (const [k, open] of [[2, -most], [3, most]]) {
+        const edge = k === 2 ? y(-most) : y(most);
+        root.append(svg("polygon", { points: x(0) + "," + edge + " " + line(x, y, (p) => cut(p[k], open)) + " " + x(last) + "," + edge, style: "fill: var(--IDLE)" }));
+      }
+      root.append(svg("line", { x1: x(0), x2: x(last), y1: y(0), y2: y(0), style: "stroke: var(--UPDATE); stroke-width: 2" }));
+    });
+    return el("figure", "", el("figcaption", "dim", clock.host), root);
+  }
+
   function clockAndFiles() {
-    const card = el("section", "card"), hosts = report.clock.hosts;
-    if (hosts.filter((h) => known(h.offset_ms)).length > 1) {
-      const body = el("tbody", "", hosts.slice(0, 512).map((h) => el("tr", "", el("td", "", h.host),
-        el("td", "num", known(h.offset_ms) ? h.offset_ms.toFixed(3) : "unknown"), el("td", "num", known(h.uncertainty_ms) ? h.uncertainty_ms.toFixed(3) : "–"))));
-      card.append(el("h2", "", "Clock offsets"), el("table", "", el("thead", "", el("tr", "",
-        el("th", "", "host"), el("th", "num", "offset, ms"), el("th", "num", "uncertainty, ms"))), body), el("h3"));
+    const card = el("section", "card"), clock = report.clock, hosts = clock.hosts;
+    if (clock.method !== "none" && hosts.length > 1) {
+      const body = el("tbody", "", hosts.slice(0, 512).map((h) => el("tr", "", el("td", "", h.host), el("td", "", h.method),
+        el("td", "num", known(h.offset_ms) ? h.offset_ms.toFixed(3) : "unknown"), el("td", "num", known(h.drift_ppm) ? h.drift_ppm.toFixed(2) : "–"),
+        el("td", "num", known(h.uncertainty_ms) ? ms(h.uncertainty_ms) : "–"))));
+      card.append(el("h2", "", "Clocks"), el("table", "", el("thead", "", el("tr", "",
+        el("th", "", "host"), el("th", "", "tied by"), el("th", "num", "offset, ms"), el("th", "num", "drift, ppm"), el("th", "num", "uncertainty"))), body));
+      if (clock.pairs)
+        card.append(el("p", "dim", plural(clock.pairs, "pair") + " of what came before what: " + clock.violations_before + " violated as recorded, " + clock.violations_after + " as aligned."));
+      data.clocks.slice(0, 8).forEach((c) => card.append(clockPicture(c)));
+      card.append(el("h3"));
     }
     const t = report.transport;
     if (known(t) && t.calls > 0)

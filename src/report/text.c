@@ -1,89 +1,16 @@
 /* report/text.c: the replay for a terminal: a verdict first, then the tables it rests on. At most
  * 100 columns; whatever bytes a trace holds, lines stay lines. */
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/array.h"
 #include "base/utf8.h"
 #include "graph/graph.h"
 #include "report/columns.h"
 #include "report/facts.h"
+#include "report/table.h"
 
-#define COLUMNS      100
-#define MAX_COLS     12
-#define NAME_COLUMNS 54
-#define MANY_RANKS   16
-#define TOP_OPS      12
-
-/* Words of `text` in lines of at most COLUMNS, all but the first indented. */
-static void write_wrapped(struct writer *w, const char *first, int indent, const char *text)
-{
-    writer_text(w, first);
-    int at = columns_of(first);
-    for (; at < indent; at++)
-        writer_text(w, " ");
-    bool line_start = true;
-    while (*text) {
-        size_t len = strcspn(text, " ");
-        char word[COLUMNS * 4 + 1];
-        size_t cut = len < COLUMNS - (size_t)indent ? len : COLUMNS - (size_t)indent;
-        while (cut < len && cut > 1 && ((unsigned char)text[cut] & 0xC0) == 0x80)
-            cut--;
-        memcpy(word, text, cut);
-        word[cut] = '\0';
-        int columns = columns_of(word);
-        if (!line_start && at + 1 + columns > COLUMNS) {
-            writer_printf(w, "\n%*s", indent, "");
-            at = indent;
-            line_start = true;
-        }
-        if (!line_start) {
-            writer_text(w, " ");
-            at++;
-        }
-        writer_text(w, word);
-        at += columns;
-        line_start = false;
-        text += cut;
-        while (*text == ' ')
-            text++;
-    }
-    writer_text(w, "\n");
-}
-
-/* ---- tables ---- */
-
-struct cell {
-    char text[NAME_COLUMNS * 4];
-};
-
-struct table {
-    int n_cols;
-    bool left[MAX_COLS]; /* else right-aligned */
-    ARRAY(struct cell) cells;
-    bool failed;
-};
-
-static void cell(struct table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void cell(struct table *t, const char *format, ...)
-{
-    struct cell c;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(c.text, sizeof c.text, format, args);
-    va_end(args);
-    t->failed |= array_push(&t->cells, c) < 0;
-}
-
-static void cell_fixed(struct table *t, double value, int digits, const char *unit)
-{
-    char text[TIME_TEXT];
-    if (writer_format_fixed(text, sizeof text, value, digits) < 0)
-        strcpy(text, "?");
-    cell(t, "%s%s", text, unit);
-}
+#define MANY_RANKS 16
+#define TOP_OPS    12
 
 static int ms_digits(const struct report_facts *f)
 {
@@ -92,43 +19,7 @@ static int ms_digits(const struct report_facts *f)
 
 static void cell_ms(struct table *t, const struct report_facts *f, int64_t ns)
 {
-    cell_fixed(t, (double)ns / 1e6, ms_digits(f), "");
-}
-
-static int table_widths(const struct table *t, int widths[MAX_COLS])
-{
-    int total = 2 * t->n_cols;
-    memset(widths, 0, MAX_COLS * sizeof *widths);
-    for (size_t i = 0; i < t->cells.n; i++) {
-        int columns = columns_of(t->cells.at[i].text), c = (int)(i % (size_t)t->n_cols);
-        if (columns > widths[c])
-            widths[c] = columns;
-    }
-    for (int c = 0; c < t->n_cols; c++)
-        total += widths[c];
-    return total;
-}
-
-/* The first row is the header. */
-static void table_write(struct writer *w, struct table *t)
-{
-    int widths[MAX_COLS];
-    table_widths(t, widths);
-    if (t->failed)
-        writer_text(w, "  (out of memory)\n");
-    for (size_t i = 0; i < t->cells.n && !t->failed; i++) {
-        int c = (int)(i % (size_t)t->n_cols);
-        bool last = c == t->n_cols - 1;
-        const char *text = t->cells.at[i].text;
-        int pad = widths[c] - columns_of(text);
-        if (!last || text[0] != '\0')
-            writer_printf(w, "  %*s%s", t->left[c] ? 0 : pad, "", text);
-        if (t->left[c] && !last)
-            writer_printf(w, "%*s", pad, "");
-        if (last)
-            writer_text(w, "\n");
-    }
-    array_fini(&t->cells);
+    table_fixed(t, (double)ns / 1e6, ms_digits(f), "");
 }
 
 /* ---- sections ---- */
@@ -136,7 +27,7 @@ static void table_write(struct writer *w, struct table *t)
 static void write_verdict(struct writer *w, const struct report_facts *f)
 {
     for (int i = 0; i < N_VERDICT; i++)
-        write_wrapped(w, f->verdict[i].title, 15, f->verdict[i].text);
+        table_wrapped(w, f->verdict[i].title, 15, f->verdict[i].text);
 }
 
 #define N_PARTS 7
@@ -168,32 +59,32 @@ static void breakdown_rows(struct table *t, const struct report_facts *f, const 
 {
     static const char *const which[] = {"least", "median", "most"};
     bool many = f->n_ranks > MANY_RANKS;
-    cell(t, "rank");
-    cell(t, "iteration");
+    table_cell(t, "rank");
+    table_cell(t, "iteration");
     for (int p = 0; p < N_PARTS; p++)
         if (used[p])
-            cell(t, "%s", part_names[p]);
+            table_cell(t, "%s", part_names[p]);
     if (with_all)
-        cell(t, "all comm");
+        table_cell(t, "all comm");
     for (uint32_t i = 0; i < n_shown; i++) {
         const struct dpro_rank_time *time = &f->ranks[shown[i]].time;
         int64_t parts[N_PARTS];
         rank_parts(time, parts);
         if (many)
-            cell(t, "%s %d", which[i], time->rank);
+            table_cell(t, "%s %d", which[i], time->rank);
         else
-            cell(t, "%d", time->rank);
-        cell_fixed(t, (double)time->iteration_ns / 1e6, digits, "");
+            table_cell(t, "%d", time->rank);
+        table_fixed(t, (double)time->iteration_ns / 1e6, digits, "");
         for (int p = 0; p < N_PARTS; p++) {
             char ms[TIME_TEXT], share[TIME_TEXT];
             if (!used[p])
                 continue;
             writer_format_fixed(ms, sizeof ms, (double)parts[p] / 1e6, digits);
             writer_format_fixed(share, sizeof share, facts_pct(parts[p], time->iteration_ns), 0);
-            cell(t, "%s %2s%%", ms, share);
+            table_cell(t, "%s %2s%%", ms, share);
         }
         if (with_all)
-            cell_fixed(t, (double)time->communication_ns / 1e6, digits, "");
+            table_fixed(t, (double)time->communication_ns / 1e6, digits, "");
     }
 }
 
@@ -225,12 +116,12 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
     /* what does not fit goes: first a column, then decimals */
     struct table t;
     for (int digits = ms_digits(f), with_all = any_comm;;) {
-        int widths[MAX_COLS];
+        int widths[TABLE_MOST];
         t = (struct table){.n_cols = 2 + with_all};
         for (int p = 0; p < N_PARTS; p++)
             t.n_cols += used[p];
         breakdown_rows(&t, f, shown, n_shown, used, with_all, digits);
-        if (table_widths(&t, widths) <= COLUMNS || (with_all == 0 && digits == 0))
+        if (table_widths(&t, widths) <= TABLE_COLUMNS || (with_all == 0 && digits == 0))
             break;
         if (with_all)
             with_all = 0;
@@ -241,11 +132,11 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
     table_write(w, &t);
     free(shown);
     if (any_comm)
-        write_wrapped(w, "", 2,
+        table_wrapped(w, "", 2,
                       "exposed: transferring while nothing is computed; waiting: in a collective "
                       "before its last rank is there; all comm: all transferring, hidden or not");
     if (f->has_gpu)
-        write_wrapped(w, "", 2,
+        table_wrapped(w, "", 2,
                       "forward, backward and update are the GPU's; while only the CPU works, the "
                       "rank idles");
 }
@@ -258,17 +149,17 @@ static void write_path(struct writer *w, const struct report_facts *f)
         writer_printf(w, " (iteration %lld, replayed)", (long long)f->shown);
     writer_printf(w, ": %s, by kind\n", facts_time(time, f->path_ns));
     struct table t = {.n_cols = 4, .left = {true, true}};
-    cell(&t, "kind");
-    cell(&t, "what");
-    cell(&t, "ms");
-    cell(&t, "share");
+    table_cell(&t, "kind");
+    table_cell(&t, "what");
+    table_cell(&t, "ms");
+    table_cell(&t, "share");
     for (int i = 0; i < f->n_kinds; i++) {
         int kind = f->kinds[i];
         bool gap = kind == PATH_GAP;
-        cell(&t, "%s", gap ? "GAP" : dpro_op_kind_name(kind));
-        cell(&t, "%s", gap ? "between ops" : facts_kind_words(kind));
+        table_cell(&t, "%s", gap ? "GAP" : dpro_op_kind_name(kind));
+        table_cell(&t, "%s", gap ? "between ops" : facts_kind_words(kind));
         cell_ms(&t, f, f->kind_ns[kind]);
-        cell_fixed(&t, facts_pct(f->kind_ns[kind], f->path_ns), 1, "%");
+        table_fixed(&t, facts_pct(f->kind_ns[kind], f->path_ns), 1, "%");
     }
     table_write(w, &t);
     if (f->n_path == 0 || facts_pct(f->path[f->longest_gap].gap_ns, f->path_ns) < 3)
@@ -311,14 +202,14 @@ static void write_path_ranks(struct writer *w, const struct report_facts *f)
         writer_printf(w, " (the first %u of %u on it)", n_shown, n_on_path);
     writer_text(w, "\n");
     struct table t = {.n_cols = 3};
-    cell(&t, "rank");
-    cell(&t, "ms");
-    cell(&t, "share");
+    table_cell(&t, "rank");
+    table_cell(&t, "ms");
+    table_cell(&t, "share");
     for (uint32_t i = 0; i < n_shown; i++) {
         const struct rank_fact *rank = &f->ranks[order[i]];
-        cell(&t, "%d", rank->time.rank);
+        table_cell(&t, "%d", rank->time.rank);
         cell_ms(&t, f, rank->path_ns);
-        cell_fixed(&t, facts_pct(rank->path_ns, f->path_ns), 1, "%");
+        table_fixed(&t, facts_pct(rank->path_ns, f->path_ns), 1, "%");
     }
     table_write(w, &t);
     free(order);
@@ -334,25 +225,25 @@ static void write_names(struct writer *w, const struct report_facts *f)
         writer_printf(w, " (%u of %u)", n, f->n_names);
     writer_text(w, "\n");
     struct table t = {.n_cols = 6, .left = {true, true}};
-    cell(&t, "name");
-    cell(&t, "kind");
-    cell(&t, "ranks");
-    cell(&t, "count");
-    cell(&t, "ms");
-    cell(&t, "share");
+    table_cell(&t, "name");
+    table_cell(&t, "kind");
+    table_cell(&t, "ranks");
+    table_cell(&t, "count");
+    table_cell(&t, "ms");
+    table_cell(&t, "share");
     for (uint32_t i = 0; i < n; i++) {
         const struct name_fact *name = &f->names[i];
         char text[NAME_COLUMNS * 4];
         columns_shorten(text, sizeof text, name->name, NAME_COLUMNS);
-        cell(&t, "%s", text);
-        cell(&t, "%s", dpro_op_kind_name(name->kind));
+        table_cell(&t, "%s", text);
+        table_cell(&t, "%s", dpro_op_kind_name(name->kind));
         if (name->n_ranks == 1)
-            cell(&t, "rank %d", name->rank);
+            table_cell(&t, "rank %d", name->rank);
         else
-            cell(&t, "%u ranks", name->n_ranks);
-        cell(&t, "%u", name->count);
+            table_cell(&t, "%u ranks", name->n_ranks);
+        table_cell(&t, "%u", name->count);
         cell_ms(&t, f, name->dur_ns);
-        cell_fixed(&t, facts_pct(name->dur_ns, f->path_ns), 1, "%");
+        table_fixed(&t, facts_pct(name->dur_ns, f->path_ns), 1, "%");
     }
     table_write(w, &t);
 }
@@ -360,53 +251,28 @@ static void write_names(struct writer *w, const struct report_facts *f)
 static void write_clock(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
-    uint32_t n = dpro_graph_n_clocks(g), first = 0, last = n;
-    if (n < 2 || !facts_aligned(f))
+    uint32_t n = dpro_graph_n_clocks(g);
+    if (n < 2 || strcmp(align_method(g), "none") == 0)
         return;
-    writer_text(w, "\nClock offsets");
-    if (n > MANY_RANKS) {
-        for (uint32_t c = 1; c < n; c++)
-            if (llabs(facts_clock_offset(f, c)) > llabs(facts_clock_offset(f, first)))
-                first = c;
-        last = first + 1;
-        writer_printf(w, ", the largest of %u", n);
-    }
+    writer_text(w, "\nClocks");
+    if (n > MANY_RANKS)
+        writer_printf(w, ", the first %u of %u; 'dpro align' shows all", MANY_RANKS, n);
     writer_text(w, "\n");
-    struct table t = {.n_cols = 5};
-    cell(&t, "host");
-    cell(&t, "offset ms");
-    cell(&t, "drift ppm");
-    cell(&t, "uncertainty ms");
-    cell(&t, "method");
-    for (uint32_t c = first; c < last; c++) {
-        struct dpro_clock clock = dpro_graph_clock(g, c);
-        cell(&t, "%s", clock.host);
-        if (clock.n_segments == 0) {
-            cell(&t, "unknown");
-            cell(&t, "-");
-            cell(&t, "-");
-        } else {
-            cell_fixed(&t, (double)clock.segments->offset_ns / 1e6, 3, "");
-            cell_fixed(&t, clock.segments->drift_ppm, 2, "");
-            cell_fixed(&t, (double)facts_clock_uncertainty(f, c) / 1e6, 3, "");
-        }
-        cell(&t, "%s", clock.method);
-    }
-    table_write(w, &t);
+    align_write_table(w, g, n < MANY_RANKS ? n : MANY_RANKS);
 }
 
 static void prediction_row(struct table *t, const struct report_facts *f, const char *name,
                            int64_t ns, double error_pct)
 {
-    cell(t, "%s", name);
+    table_cell(t, "%s", name);
     cell_ms(t, f, ns);
     if (f->comparable) {
         char text[TIME_TEXT];
         if (writer_format_fixed(text, sizeof text, error_pct, 1) < 0)
             strcpy(text, "?");
-        cell(t, "%s%s%%", error_pct >= 0.05 ? "+" : "", text);
+        table_cell(t, "%s%s%%", error_pct >= 0.05 ? "+" : "", text);
     } else {
-        cell(t, "-");
+        table_cell(t, "-");
     }
 }
 
@@ -416,20 +282,20 @@ static void write_checks(struct writer *w, const struct report_facts *f)
     const struct dpro_daydream *d = f->report->daydream;
     writer_text(w, "\nPrediction against measurement\n");
     struct table t = {.n_cols = 3, .left = {true}};
-    cell(&t, "%s", "");
-    cell(&t, "ms");
-    cell(&t, "error");
+    table_cell(&t, "%s", "");
+    table_cell(&t, "ms");
+    table_cell(&t, "error");
     if (f->measured_ns >= 0) {
-        cell(&t, "measured, mean of %u", f->n_measured);
+        table_cell(&t, "measured, mean of %u", f->n_measured);
         cell_ms(&t, f, f->measured_ns);
-        cell(&t, "%s", "");
+        table_cell(&t, "%s", "");
     }
     if (f->report->profiler_op_ns) {
         prediction_row(&t, f, "replay, with the profiler's own work",
                        f->predicted_ns + f->report->profiler_ns, f->error_pct);
-        cell(&t, f->report->what_if ? "replay, what if" : "replay");
+        table_cell(&t, f->report->what_if ? "replay, what if" : "replay");
         cell_ms(&t, f, f->predicted_ns);
-        cell(&t, "%s", "");
+        table_cell(&t, "%s", "");
     } else {
         prediction_row(&t, f, f->report->what_if ? "replay, what if" : "replay", f->predicted_ns,
                        f->error_pct);
@@ -438,9 +304,9 @@ static void write_checks(struct writer *w, const struct report_facts *f)
         char name[64];
         for (int p = 0; p < 2; p++) {
             snprintf(name, sizeof name, "%s of %u drawn iterations", p ? "p95" : "p50", f->n_drawn);
-            cell(&t, "%s", name);
+            table_cell(&t, "%s", name);
             cell_ms(&t, f, p ? f->p95_ns : f->p50_ns);
-            cell(&t, "%s", "");
+            table_cell(&t, "%s", "");
         }
     }
     if (d)
@@ -487,7 +353,7 @@ static void write_unprofiled(struct writer *w, const struct report_facts *f)
                  facts_time(mean, u->mean_ns), u->n_steps, facts_time(median, u->median_ns), cost);
     if (f->comparable)
         snprintf(line + len, sizeof line - (size_t)len, ", the replay is %s %% off", off);
-    write_wrapped(w, " ", 2, line);
+    table_wrapped(w, " ", 2, line);
 }
 
 static void write_transport(struct writer *w, const struct report_facts *f)
@@ -512,7 +378,7 @@ static void write_transport(struct writer *w, const struct report_facts *f)
     if (t->n_lost > 0)
         snprintf(line + len, sizeof line - (size_t)len, "; %llu records lost",
                  (unsigned long long)t->n_lost);
-    write_wrapped(w, " ", 2, line);
+    table_wrapped(w, " ", 2, line);
 }
 
 static void write_warnings(struct writer *w, const struct report_facts *f)
@@ -523,7 +389,7 @@ static void write_warnings(struct writer *w, const struct report_facts *f)
         if (i == 0)
             writer_text(w, "\nWarnings\n");
         utf8_escape(text, sizeof text, warning, strlen(warning));
-        write_wrapped(w, "  -", 4, text);
+        table_wrapped(w, "  -", 4, text);
     }
 }
 

@@ -8,7 +8,7 @@ import unittest
 from support import BUNDLED, CHECK_FAILED, DONE, DPRO, INPUT, ROOT, SYSTEM, USAGE, Case, dpro
 
 
-COMMANDS = ("profile", "attach", "replay", "export", "completion", "help")
+COMMANDS = ("profile", "attach", "replay", "align", "export", "completion", "help")
 
 
 def long_options(text):

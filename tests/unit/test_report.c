@@ -145,7 +145,7 @@ static void test_the_text_starts_with_the_verdict(void **state)
     assert_non_null(strstr(text, "Next step"));
     assert_true(strstr(text, "Next step") < strstr(text, "Where the predicted iteration goes"));
     assert_true(strstr(text, "\nWarnings\n") > strstr(text, "Daydream"));
-    assert_non_null(strstr(text, "Clock offsets"));
+    assert_non_null(strstr(text, "Clocks"));
     free(text);
 }
 

@@ -1,0 +1,99 @@
+/* report/table.c: whatever bytes a trace holds, lines stay lines. */
+#include "report/table.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report/columns.h"
+
+/* Words of `text` in lines of at most TABLE_COLUMNS, all but the first indented. */
+void table_wrapped(struct writer *w, const char *first, int indent, const char *text)
+{
+    writer_text(w, first);
+    int at = columns_of(first);
+    for (; at < indent; at++)
+        writer_text(w, " ");
+    bool line_start = true;
+    while (*text) {
+        size_t len = strcspn(text, " ");
+        char word[TABLE_COLUMNS * 4 + 1];
+        size_t cut = len < TABLE_COLUMNS - (size_t)indent ? len : TABLE_COLUMNS - (size_t)indent;
+        while (cut < len && cut > 1 && ((unsigned char)text[cut] & 0xC0) == 0x80)
+            cut--;
+        memcpy(word, text, cut);
+        word[cut] = '\0';
+        int columns = columns_of(word);
+        if (!line_start && at + 1 + columns > TABLE_COLUMNS) {
+            writer_printf(w, "\n%*s", indent, "");
+            at = indent;
+            line_start = true;
+        }
+        if (!line_start) {
+            writer_text(w, " ");
+            at++;
+        }
+        writer_text(w, word);
+        at += columns;
+        line_start = false;
+        text += cut;
+        while (*text == ' ')
+            text++;
+    }
+    writer_text(w, "\n");
+}
+
+void table_cell(struct table *t, const char *format, ...)
+{
+    struct table_cell c;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(c.text, sizeof c.text, format, args);
+    va_end(args);
+    t->failed |= array_push(&t->cells, c) < 0;
+}
+
+void table_fixed(struct table *t, double value, int digits, const char *unit)
+{
+    char text[32];
+    if (writer_format_fixed(text, sizeof text, value, digits) < 0)
+        strcpy(text, "?");
+    table_cell(t, "%s%s", text, unit);
+}
+
+int table_widths(const struct table *t, int widths[TABLE_MOST])
+{
+    int total = 2 * t->n_cols;
+    memset(widths, 0, TABLE_MOST * sizeof *widths);
+    for (size_t i = 0; i < t->cells.n; i++) {
+        int columns = columns_of(t->cells.at[i].text), c = (int)(i % (size_t)t->n_cols);
+        if (columns > widths[c])
+            widths[c] = columns;
+    }
+    for (int c = 0; c < t->n_cols; c++)
+        total += widths[c];
+    return total;
+}
+
+/* The first row is the header. */
+void table_write(struct writer *w, struct table *t)
+{
+    int widths[TABLE_MOST];
+    table_widths(t, widths);
+    if (t->failed)
+        writer_text(w, "  (out of memory)\n");
+    for (size_t i = 0; i < t->cells.n && !t->failed; i++) {
+        int c = (int)(i % (size_t)t->n_cols);
+        bool last = c == t->n_cols - 1;
+        const char *text = t->cells.at[i].text;
+        int pad = widths[c] - columns_of(text);
+        if (!last || text[0] != '\0')
+            writer_printf(w, "  %*s%s", t->left[c] ? 0 : pad, "", text);
+        if (t->left[c] && !last)
+            writer_printf(w, "%*s", pad, "");
+        if (last)
+            writer_text(w, "\n");
+    }
+    array_fini(&t->cells);
+}

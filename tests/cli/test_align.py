@@ -1,0 +1,133 @@
+"""dpro align: the hosts' clocks from what the ranks did to each other."""
+import glob
+import gzip
+import json
+import os
+import unittest
+
+from support import BUNDLED, DONE, INPUT, ROOT, SYSTEM, USAGE, Case, dpro, job
+
+SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
+
+
+def aligned(clock, local_ns):
+    """By the formula of doc/formats/align-json.md."""
+    for segment in clock["segments"]:
+        if local_ns < segment["end_ns"] or segment is clock["segments"][-1]:
+            return local_ns + segment["offset_ns"] + segment["drift_ppm"] * 1e-6 * (local_ns - segment["start_ns"])
+    raise AssertionError("no segment")
+
+
+class Align(Case):
+    def align(self, *args):
+        result = dpro("align", *args, "--json")
+        self.assert_code(result, DONE)
+        return json.loads(result.out)
+
+    def test_the_bundled_jobs_clocks_are_found(self):
+        facts = self.align(BUNDLED)
+        self.assertEqual(facts["schema"], "dpro.align/1")
+        self.assertEqual([h["ranks"] for h in facts["hosts"]], [[0], [1]])
+        reference, other = facts["hosts"]
+        self.assertEqual((reference["host"], reference["method"]), (facts["reference"], "reference"))
+        for segment in reference["segments"]:
+            self.assertEqual((segment["offset_ns"], segment["drift_ppm"], segment["uncertainty_ns"]), (0, 0, 0))
+        self.assertIn("transport", other["method"])
+        self.assertGreater(facts["pairs"], 10_000)
+        self.assertGreater(facts["violations_before"], 1000)
+        self.assertEqual(facts["violations_after"], 0)
+        # the README beside the trace says what was done to the clocks
+        first, last = other["segments"][0]["start_ns"], other["segments"][-1]["end_ns"]
+        self.assertAlmostEqual(abs(aligned(other, first) - first), 250e6, delta=2e6)
+        drift = 1e6 * ((aligned(other, last) - last) - (aligned(other, first) - first)) / (last - first)
+        self.assertAlmostEqual(abs(drift), 40, delta=8)
+        self.assertLess(max(s["uncertainty_ns"] for s in other["segments"]), 200_000)
+
+    def test_the_table_says_the_same(self):
+        result = dpro("align", BUNDLED)
+        self.assert_code(result, DONE)
+        self.assertIn("reference", result.out)
+        self.assertIn("transport", result.out)
+        self.assertIn("0 as aligned", result.out)
+
+    def test_the_truth_lies_within_the_uncertainty(self):
+        captures = sorted(glob.glob(os.path.join(SHARED, "torch-ddp-gloo-*", "metadata.json")))
+        if not captures:
+            self.skipTest("no %s" % SHARED)
+        for path in captures:
+            with open(path, encoding="utf-8") as file:
+                metadata = json.load(file)
+            facts = self.align(os.path.dirname(path))
+            with self.subTest(os.path.basename(os.path.dirname(path))):
+                self.assertEqual(facts["violations_after"], 0)
+                for clock in facts["hosts"]:
+                    self.assertEqual(len(clock["ranks"]), 1)
+                    self.check(clock, metadata)
+
+    def check(self, clock, metadata):
+        """A rank's clock was made to show true + offset + ppm * (true - ref); rank 0's is true."""
+        truth = metadata["clock_truth"]
+        anchor = metadata["ranks"][0]["tracer_clock_anchors"][0]
+        injected = next(r for r in truth["per_rank"] if r["rank"] == clock["ranks"][0])
+        ref_ns = truth["ref_mono_ns"] + anchor["realtime_ns"] - anchor["monotonic_ns"]
+        for segment in clock["segments"]:
+            for local_ns in (segment["start_ns"], segment["end_ns"]):
+                since = local_ns - ref_ns - injected["offset_ns"]
+                wanted = -injected["offset_ns"] - since * injected["ppm"] * 1e-6 / (1 + injected["ppm"] * 1e-6)
+                found = segment["offset_ns"] + segment["drift_ppm"] * 1e-6 * (local_ns - segment["start_ns"])
+                self.assertLessEqual(abs(found - wanted), segment["uncertainty_ns"] + 1000, clock)
+
+    def test_logs_alone_are_enough(self):
+        whole, logs = self.align(BUNDLED), self.align(os.path.join(BUNDLED, "net_rank*.csv.gz"))
+        self.assertEqual(logs["hosts"][1]["method"], "transport")
+        self.assertEqual(logs["violations_after"], 0)
+        a, b = (aligned(facts["hosts"][1], whole["hosts"][1]["segments"][0]["start_ns"]) for facts in (whole, logs))
+        self.assertAlmostEqual(a, b, delta=30_000)
+
+    def test_clocks_as_recorded_are_said_to_be_so(self):
+        replayed = self.assert_replays(BUNDLED, "--no-align")
+        self.assertEqual(replayed["clock"]["method"], "none")
+        self.assertEqual(replayed["clock"]["violations_after"], replayed["clock"]["violations_before"])
+
+    def test_collectives_alone_tie_clocks(self):
+        for rank, trace in enumerate(job(world=2)):
+            self.write(f"TRACE/rank{rank}.json", trace)
+        facts = self.align(self.path("TRACE"))
+        self.assertEqual([h["method"] for h in facts["hosts"]], ["reference", "collectives"])
+
+    def test_ranks_that_never_meet_are_not_guessed(self):
+        for rank, trace in enumerate(job(world=2, communicates=False)):
+            self.write(f"TRACE/rank{rank}.json", trace)
+        facts = self.align(self.path("TRACE"))
+        self.assertEqual([(h["method"], len(h["segments"])) for h in facts["hosts"]][1:], [("none", 0)])
+        self.assertTrue(facts["warnings"])
+        self.assertIn("unknown", dpro("align", self.path("TRACE")).out)
+
+    def test_perfettos_manifest_puts_every_profile_on_the_axis(self):
+        path = self.path("perfetto_manifest.json")
+        self.assert_code(dpro("align", "-q", BUNDLED, "--perfetto-manifest", path), DONE)
+        with open(path, encoding="utf-8") as file:
+            manifest = json.load(file)["perfetto_manifest"]
+        self.assertEqual((manifest["version"], manifest["trace_time"]), (1, {"clock": "REALTIME"}))
+        clocks = self.align(BUNDLED)["hosts"]
+        names = sorted(os.path.basename(p) for p in glob.glob(os.path.join(BUNDLED, "kineto_*.json.gz")))
+        self.assertEqual(sorted(f["path"] for f in manifest["files"]), names)
+        for entry in manifest["files"]:
+            with gzip.open(os.path.join(BUNDLED, entry["path"])) as file:
+                trace = json.load(file)
+            clock = clocks[int(entry["path"].split("rank")[1][0])]
+            self.assertEqual(entry["machine"], {"name": clock["host"]})
+            base = trace.get("baseTimeNanoseconds", 0)
+            times = [e["ts"] for e in trace["traceEvents"] if e.get("ph") == "X"]
+            self.assertTrue(min(times) * 1000 <= entry["clocks"]["ts"] <= max(times) * 1000 + 1e9)
+            self.assertEqual(entry["clocks"]["is"]["clock"], "REALTIME")
+            self.assertAlmostEqual(entry["clocks"]["is"]["ts"], aligned(clock, base + entry["clocks"]["ts"]), delta=1000)
+
+    def test_what_can_not_be_done_is_said_in_a_line(self):
+        self.assert_error(dpro("align"), USAGE)
+        self.assert_error(dpro("align", self.path("nowhere")), INPUT)
+        self.assert_error(dpro("align", BUNDLED, "--perfetto-manifest", self.path("no", "such", "file")), SYSTEM)
+
+
+if __name__ == "__main__":
+    unittest.main()

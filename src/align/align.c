@@ -7,8 +7,9 @@
 #include "align/solver.h"
 
 enum {
-    CUT_BITS = 27,          /* stretches begin and end at multiples of 134 ms */
-    MAX_PAIR_CONFLICTS = 8, /* then nothing of the pair is believed */
+    CUT_BITS = 27,           /* stretches begin and end at multiples of 134 ms */
+    MAX_PAIR_CONFLICTS = 8,  /* then nothing of the pair is believed */
+    STEP_UNCERTAINTIES = 10, /* two lines of a clock further apart than this: a step, not a bend */
 };
 
 /* ---- how clocks hang together ---- */
@@ -95,6 +96,11 @@ struct cutter {
     int64_t n_slices;
     struct window found; /* the last one that could be solved */
 };
+
+static int64_t to_ns(double ns)
+{
+    return (int64_t)floor(fmin(fmax(ns, -0x1p62), 0x1p62) + 0.5);
+}
 
 static int64_t clamp_time(__int128 ns)
 {
@@ -281,9 +287,9 @@ static int write_segments(struct align *a, uint32_t c)
         if (n == 0 && a->cover_start_ns[c] < end) /* what must be covered, and no more */
             start = a->cover_start_ns[c];
         double offset = line_at(line, start, start);
-        at[n] = (struct dpro_clock_segment){
-            start, end, (int64_t)floor(fmin(fmax(offset, -0x1p62), 0x1p62) + 0.5), line->rate * 1e6,
-            uncertainty < 0x1p62 ? (int64_t)ceil(uncertainty) : INT64_MAX};
+        at[n] = (struct dpro_clock_segment){start, end, to_ns(offset), line->rate * 1e6,
+                                            uncertainty < 0x1p62 ? (int64_t)ceil(uncertainty)
+                                                                 : INT64_MAX};
         if (n > 0)
             at[n - 1].end_ns = start;
         n++;
@@ -336,8 +342,8 @@ static int draw_slice(struct picture *picture, const struct window *window, int6
         int64_t local = clamp_time((__int128)middle - a->coarse_ns[c]);
         double estimate = line_at(&window->lines[c], local, local);
         a->bounds[c][a->n_bounds[c]++] = (struct dpro_clock_bound){
-            local, isinf(picture->least[c]) ? INT64_MIN : (int64_t)(estimate - picture->least[c]),
-            isinf(picture->most[c]) ? INT64_MAX : (int64_t)(estimate + picture->most[c])};
+            local, isinf(picture->least[c]) ? INT64_MIN : to_ns(estimate - picture->least[c]),
+            isinf(picture->most[c]) ? INT64_MAX : to_ns(estimate + picture->most[c])};
     }
     return 0;
 }
@@ -369,6 +375,52 @@ static int draw(struct cutter *cutter)
     return status;
 }
 
+/* ---- how honest a line is ---- */
+
+static double segment_value(const struct dpro_clock_segment *segment, int64_t local_ns)
+{
+    return (double)segment->offset_ns +
+           segment->drift_ppm * 1e-6 * (double)(local_ns - segment->start_ns);
+}
+
+static void raise(struct dpro_clock_segment *segment, double uncertainty)
+{
+    if (uncertainty > (double)segment->uncertainty_ns && uncertainty < 0x1p62)
+        segment->uncertainty_ns = (int64_t)uncertainty;
+}
+
+/* The lines that the facts allow may be very few, but a clock is not quite a line: its uncertainty
+ * is at least what the best slice of time leaves open, and where it seems to have changed its
+ * speed, the two lines differ by what is not known about when. */
+static void doubt(struct align *a, uint32_t c)
+{
+    struct dpro_clock_segment *at = a->segments[c];
+    uint32_t n = a->n_segments[c], s = 0;
+    double best = INFINITY;
+    for (uint32_t i = 0; i < a->n_bounds[c]; i++) {
+        const struct dpro_clock_bound *bound = &a->bounds[c][i];
+        while (s + 1 < n && at[s + 1].start_ns <= bound->local_ns) {
+            raise(&at[s++], best);
+            best = INFINITY;
+        }
+        double value = segment_value(&at[s], bound->local_ns);
+        if (bound->lower_ns != INT64_MIN && bound->upper_ns != INT64_MAX)
+            best =
+                fmin(best, fmax((double)bound->upper_ns - value, value - (double)bound->lower_ns));
+    }
+    if (n > 0)
+        raise(&at[s], best);
+    for (s = 0; s + 1 < n; s++) {
+        int64_t first = at[s].uncertainty_ns, second = at[s + 1].uncertainty_ns;
+        double apart = fabs(segment_value(&at[s], at[s + 1].start_ns) -
+                            segment_value(&at[s + 1], at[s + 1].start_ns));
+        if (apart > STEP_UNCERTAINTIES * ((double)first + (double)second))
+            continue; /* it was set anew */
+        raise(&at[s], (double)first + apart);
+        raise(&at[s + 1], (double)second + apart);
+    }
+}
+
 int align_ties(struct align *a, bool *tied)
 {
     if (make_arcs(a) < 0 || find_coarse(a) < 0)
@@ -390,7 +442,11 @@ int align_solve(struct align *a)
     free_window(&cutter.found);
     for (uint32_t c = 0; c < a->n_clocks && status == 0; c++)
         status = write_segments(a, c);
-    return status == 0 ? draw(&cutter) : -1;
+    if (status == 0)
+        status = draw(&cutter);
+    for (uint32_t c = 1; c < a->n_clocks && status == 0; c++)
+        doubt(a, c);
+    return status;
 }
 
 uint32_t align_segments(const struct align *a, uint32_t clock,

@@ -21,11 +21,16 @@ struct truth {
     int64_t offset_ns; /* shown less true, at true time 0 */
     double ppm;
     int64_t step_at_ns, step_ns; /* from then on the clock shows so much more */
+    int64_t bend_at_ns;
+    double bend_ppm; /* from then on it runs so much faster */
 };
 
 static int64_t shown(const struct truth *truth, int64_t true_ns)
 {
     return true_ns + truth->offset_ns + (int64_t)floor((double)true_ns * truth->ppm * 1e-6) +
+           (truth->bend_ppm != 0 && true_ns > truth->bend_at_ns
+                ? (int64_t)floor((double)(true_ns - truth->bend_at_ns) * truth->bend_ppm * 1e-6)
+                : 0) +
            (truth->step_ns && true_ns >= truth->step_at_ns ? truth->step_ns : 0);
 }
 
@@ -68,8 +73,8 @@ static void destroy(struct world *w)
 static void drift_apart(struct world *w, double seconds, double ppm)
 {
     for (uint32_t c = 1; c < w->n; c++)
-        w->truth[c] = (struct truth){(int64_t)((draw(w) - 0.5) * 2e9 * seconds),
-                                     (draw(w) - 0.5) * 2 * ppm, 0, 0};
+        w->truth[c] = (struct truth){
+            (int64_t)((draw(w) - 0.5) * 2e9 * seconds), (draw(w) - 0.5) * 2 * ppm, 0, 0, 0, 0};
 }
 
 static void say(struct world *w, uint32_t from, uint32_t to, int64_t sent_ns, int64_t received_ns)
@@ -208,7 +213,7 @@ static void test_drift_is_found_where_a_constant_is_impossible(void **state)
 {
     (void)state;
     struct world *w = world_of(2, 6 * S, 3);
-    w->truth[1] = (struct truth){250 * MS, 100, 0, 0};
+    w->truth[1] = (struct truth){250 * MS, 100, 0, 0, 0, 0};
     talk_both(w, 0, 1, 3000, 15 * US);
     solve(w);
     assert_int_equal(n_segments(w, 1), 1);
@@ -223,8 +228,8 @@ static void test_clocks_years_apart_are_no_different(void **state)
     (void)state;
     struct world *w = world_of(3, 4 * S, 4);
     w->truth[0].offset_ns = INT64_C(1790000000) * S;
-    w->truth[1] = (struct truth){INT64_C(3) * 365 * 86400 * S, -60, 0, 0};
-    w->truth[2] = (struct truth){INT64_C(-40) * 365 * 86400 * S, 60, 0, 0};
+    w->truth[1] = (struct truth){INT64_C(3) * 365 * 86400 * S, -60, 0, 0, 0, 0};
+    w->truth[2] = (struct truth){INT64_C(-40) * 365 * 86400 * S, 60, 0, 0, 0, 0};
     talk_both(w, 0, 1, 2000, 15 * US);
     talk_both(w, 1, 2, 2000, 15 * US);
     solve(w);
@@ -238,7 +243,7 @@ static void test_a_long_recording_stays_exact(void **state)
 {
     (void)state;
     struct world *w = world_of(2, 4000 * S, 5); /* 100 ppm are 0.4 s by its end */
-    w->truth[1] = (struct truth){S, 100, 0, 0};
+    w->truth[1] = (struct truth){S, 100, 0, 0, 0, 0};
     talk_both(w, 0, 1, 50000, 15 * US);
     solve(w);
     assert_int_equal(n_segments(w, 1), 1);
@@ -252,7 +257,7 @@ static void test_a_step_cuts_the_clock_in_two(void **state)
     (void)state;
     for (int sign = -1; sign <= 1; sign += 2) {
         struct world *w = world_of(2, 6 * S, 6);
-        w->truth[1] = (struct truth){5 * MS, 20, 3 * S, sign * 20 * MS};
+        w->truth[1] = (struct truth){5 * MS, 20, 3 * S, sign * 20 * MS, 0, 0};
         talk_both(w, 0, 1, 6000, 15 * US);
         solve(w);
         assert_int_equal(n_segments(w, 1), 2);
@@ -260,6 +265,23 @@ static void test_a_step_cuts_the_clock_in_two(void **state)
         assert_true(error_at(w, 1, 2 * S) < 20 * US);
         assert_true(error_at(w, 1, 4 * S) < 20 * US);
         assert_true(error_at(w, 1, 5 * S) < 20 * US);
+        destroy(w);
+    }
+}
+
+static void test_a_clock_that_changes_its_speed_is_followed(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        struct world *w = world_of(2, 12 * S, seed);
+        int64_t bend = (int64_t)(draw(w) * 12e9);
+        w->truth[1] = (struct truth){5 * MS, 20, 0, 0, bend, (draw(w) - 0.5) * 200};
+        talk_both(w, 0, 1, 4000, 15 * US);
+        solve(w);
+        for (int64_t at = 0; at < 12 * S; at += 100 * MS) {
+            assert_true(error_at(w, 1, at) < 30 * US);
+            assert_true(error_at(w, 1, at) * 4 <= uncertainty_at(w, 1, at) * 5);
+        }
         destroy(w);
     }
 }
@@ -314,7 +336,7 @@ static void test_a_contradiction_is_named_and_put_aside(void **state)
 {
     (void)state;
     struct world *w = world_of(2, 6 * S, 10);
-    w->truth[1] = (struct truth){5 * MS, 30, 0, 0};
+    w->truth[1] = (struct truth){5 * MS, 30, 0, 0, 0, 0};
     talk_both(w, 0, 1, 3000, 15 * US);
     say(w, 0, 1, 3 * S, 3 * S - 4 * MS); /* received 4 ms before it was sent */
     uint64_t mark = w->n_facts;
@@ -506,6 +528,7 @@ int main(void)
         cmocka_unit_test(test_clocks_years_apart_are_no_different),
         cmocka_unit_test(test_a_long_recording_stays_exact),
         cmocka_unit_test(test_a_step_cuts_the_clock_in_two),
+        cmocka_unit_test(test_a_clock_that_changes_its_speed_is_followed),
         cmocka_unit_test(test_one_way_traffic_ties_nothing),
         cmocka_unit_test(test_a_circle_of_one_way_traffic_ties_all),
         cmocka_unit_test(test_a_clock_that_nobody_talks_to_is_not_guessed),

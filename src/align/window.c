@@ -12,8 +12,7 @@
 #include "align/solver.h"
 
 enum {
-    N_PASSES =
-        3, /* each starts from the lines of the one before: facts are exact for small rests */
+    N_PASSES = 3, /* each begins with the lines of the one before, and the last only corrects */
     MAX_REPAIRS = 200,
     MAX_CORNERS = 64, /* more halves are left out: the polygon gets larger, never wrong */
 };
@@ -101,6 +100,8 @@ static int add_points(struct work *work, uint32_t arc, int pass)
     uint32_t first, direction = arc % 2;
     uint32_t n =
         facts_within(a, pair, (int)direction, work->window->start_ns, work->window->end_ns, &first);
+    if (n == 0)
+        return 0;
     if (array_reserve(&work->points, n) < 0)
         return -1;
     struct point *hull = work->points.at + work->points.n;
@@ -200,11 +201,15 @@ static bool bound_pair(struct work *work, uint32_t pair)
     const double unit = 1 / work->length_ns;
     uint32_t first = work->first[2 * pair], middle = work->first[2 * pair + 1],
              end = work->first[2 * pair + 2];
-    double drift = ALIGN_MAX_DRIFT * work->length_ns, box = 1e9 + 2 * drift;
+    const struct pair *clocks = &work->a->pairs.at[pair];
+    double rate = work->window->lines[clocks->low].rate - work->window->lines[clocks->high].rate;
+    double slowest = (-ALIGN_MAX_DRIFT - rate) * work->length_ns;
+    double fastest = (ALIGN_MAX_DRIFT - rate) * work->length_ns;
+    double box = 1e9 + 2 * fmax(-slowest, fastest);
     for (uint32_t i = first; i < end; i++)
         box = fmax(box, 4 * fabs(work->points.at[i].v));
     struct corner corners[MAX_CORNERS] = {
-        {-box, -drift}, {box, -drift}, {box, drift}, {-box, drift}};
+        {-box, slowest}, {box, slowest}, {box, fastest}, {-box, fastest}};
     uint32_t n = 4;
     for (uint32_t i = first; i < end && n > 0; i++)
         n = clip(corners, n, i < middle ? 1 : -1, work->points.at[i].s * unit,
@@ -288,11 +293,11 @@ static int bound_clocks(struct work *work)
     return status;
 }
 
-static void choose_drifts(struct work *work)
+static void choose_drifts(struct work *work, bool last)
 {
     for (uint32_t c = 0; c < work->a->n_clocks; c++) {
         work->drift[c] = 0;
-        if (c == 0 || !work->tied[c])
+        if (c == 0 || !work->tied[c] || last)
             continue;
         double least = work->low[2][c], most = work->high[2][c];
         double wish = (work->high[1][c] + work->low[1][c] - work->high[0][c] - work->low[0][c]) /
@@ -508,6 +513,7 @@ static void tell_uncertainty(struct work *work)
 
 static int solve_pass(struct work *work, int pass, struct align_conflict *conflict, uint32_t *pair)
 {
+    bool last = pass + 1 == N_PASSES;
     const struct align *a = work->a;
     if (collect(work, pass) < 0 || find_tied(work) < 0)
         return -1;
@@ -522,13 +528,17 @@ static int solve_pass(struct work *work, int pass, struct align_conflict *confli
     }
     int status = bound_clocks(work);
     if (status == 0) {
-        choose_drifts(work);
+        choose_drifts(work, last);
         status = solve_offsets(work);
     }
     if (status > 0)
         return name_conflict(work, work->circle, work->n_circle, conflict, pair);
-    if (status == 0)
+    if (status == 0 && !last)
         status = apply_wishes(work);
+    if (status == 0 && last) { /* nothing moves but what the exact facts still move */
+        memset(work->x, 0, a->n_clocks * sizeof *work->x);
+        status = obey(work);
+    }
     if (status == 0) {
         tell_uncertainty(work);
         move_lines(work);

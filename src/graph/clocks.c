@@ -90,8 +90,8 @@ void clocks_move(struct join *join)
 /* ---- who shares a clock ---- */
 
 enum {
-    /* What was sent before it was received is so by this much, with lines rounded. */
-    MAP_ROUNDING_NS = 2,
+    /* Lines are rounded to nanoseconds, and so are times on them. */
+    MAP_ROUNDING_NS = 5,
     /* Profiles of one host's processes convert their times each on its own. */
     PROFILE_ROUNDING_NS = 100000,
 };

@@ -3,7 +3,7 @@
 # picks a chunk size, but for attach.
 set -eu
 out=${1:?usage: seeds.sh FOLDER}
-for target in attach csv et json kineto load log recording replay; do
+for target in align attach csv et json kineto load log recording replay; do
     mkdir -p "$out/$target"
 done
 put() { printf '%b' "$2" >"$out/$1"; }
@@ -11,6 +11,18 @@ put() { printf '%b' "$2" >"$out/$1"; }
 zeros() { head -c "$1" /dev/zero; }
 { printf '\024\000\000\000\000\000\000\000req' && zeros 29 && printf '\003\000\000\000\001\000\000\000' && zeros 8 && printf '\147\022\000\000'; } >"$out/attach/request"
 { printf '\020\000\000\000\000\000\000\000ctxt' && zeros 28 && printf '\000\000\000\000\147\022\000\000' && zeros 8; } >"$out/attach/context"
+
+# facts: clocks, what it is, two times of eight bytes
+{
+    printf A
+    for i in 1 2 3 4 5 6; do
+        put align/fact "\\000\\140\\000\\000\\000\\00$i\\000\\000\\000\\000\\000\\020\\000\\000\\000\\000\\000\\000"
+        cat "$out/align/fact"
+        put align/fact "\\001\\140\\000\\000\\000\\00$i\\000\\000\\000\\000\\000\\040\\000\\000\\000\\000\\000\\000"
+        cat "$out/align/fact"
+    done
+} >"$out/align/two"
+{ printf '\002' && head -c 360 "$0"; } >"$out/align/any"
 
 put json/values 'A{"a":[1,-2.5e3,"x\\u00e9\\\\\\"",null,true,NaN],"bb":{"c":"]}"},"skip":[[1,2],"[\\"]"],"ddd":18446744073709551615}'
 put json/open 'B[{"ph":"X"},{"ph":'

@@ -42,7 +42,11 @@ struct world {
     struct align *align;
     int64_t length_ns;
     uint64_t seed;
-    uint64_t n_facts, n_before; /* before: as shown, what was sent came before */
+    uint64_t n_facts;
+    struct said {
+        uint32_t from, to;
+        int64_t from_ns, to_ns;
+    } * facts;
 };
 
 static double draw(struct world *w) /* [0, 1) */
@@ -67,6 +71,7 @@ static struct world *world_of(uint32_t n, int64_t length_ns, uint64_t seed)
 static void destroy(struct world *w)
 {
     align_destroy(w->align);
+    free(w->facts);
     free(w);
 }
 
@@ -82,8 +87,11 @@ static void say(struct world *w, uint32_t from, uint32_t to, int64_t sent_ns, in
     uint32_t pair = align_pair(w->align, from, to);
     assert_int_not_equal(pair, ALIGN_NONE);
     int64_t a = shown(&w->truth[from], sent_ns), b = shown(&w->truth[to], received_ns);
-    w->n_facts++;
-    w->n_before += b < a;
+    if ((w->n_facts & (w->n_facts - 1)) == 0) {
+        w->facts = realloc(w->facts, (2 * w->n_facts + 1) * sizeof *w->facts);
+        assert_non_null(w->facts);
+    }
+    w->facts[w->n_facts++] = (struct said){from, to, a, b};
     assert_int_equal(align_before(w->align, pair, from, a, b, w->n_facts), 0);
 }
 
@@ -160,6 +168,14 @@ static void assert_truth_is_within_uncertainty(const struct world *w)
                 fail_msg("clock %u is %lld ns off, said to be within %lld", c,
                          (long long)error_at(w, c, at), (long long)uncertainty_at(w, c, at));
         }
+}
+
+static void assert_all_facts_hold(const struct world *w)
+{
+    for (uint64_t i = 0; i < w->n_facts; i++) {
+        const struct said *said = &w->facts[i];
+        assert_true(aligned(w, said->from, said->from_ns) <= aligned(w, said->to, said->to_ns) + 5);
+    }
 }
 
 static uint32_t n_segments(const struct world *w, uint32_t c)
@@ -472,6 +488,7 @@ static void test_the_truth_is_within_the_uncertainty(void **state)
         assert_int_equal(n_conflicts(w), 0);
         for (uint32_t c = 1; c < n; c++)
             assert_int_equal(n_segments(w, c), 1);
+        assert_all_facts_hold(w);
         assert_truth_is_within_uncertainty(w);
         destroy(w);
     }
@@ -485,6 +502,7 @@ static void test_many_clocks_are_aligned_within_the_noise(void **state)
         drift_apart(w, 1, 90);
         link_all(w, shape, 300, 20 * US);
         solve(w);
+        assert_all_facts_hold(w);
         assert_truth_is_within_uncertainty(w);
         for (uint32_t c = 1; c < w->n; c++)
             assert_true(worst_error(w, c) < (shape == 1 ? 60 : 15) * US);

@@ -1,6 +1,6 @@
-/* tests/unit/test_nomem.c: whichever allocation fails, building and replaying a graph says so,
- * leaks nothing (the address sanitizer looks) and changes no output. malloc and kin are wrapped by
- * the linker. */
+/* tests/unit/test_nomem.c: whichever allocation fails, building and replaying a graph and aligning
+ * clocks says so, leaks nothing (the address sanitizer looks) and changes no output. malloc and kin
+ * are wrapped by the linker. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "align/align.h"
 #include "graph/builder.h"
 #include "replay/replay.h"
 
@@ -153,11 +154,44 @@ static void test_replaying_survives_any_failed_allocation(void **state)
     dpro_graph_destroy(g);
 }
 
+static int align(void)
+{
+    struct align *a = align_create(3);
+    int rc = a ? 0 : -1;
+    for (int i = 0; i < 200 && rc == 0; i++) {
+        uint32_t from = (uint32_t)i % 3, to = (from + 1 + (uint32_t)i / 3 % 2) % 3;
+        uint32_t pair = align_pair(a, from, to);
+        int64_t at = i * INT64_C(20000000), back = i == 100 ? INT64_C(-9000000) : 0;
+        rc = pair == ALIGN_NONE ? -1 : align_before(a, pair, from, at, at + 10000 + back, 0);
+        if (rc == 0 && i % 10 == 0)
+            rc = align_near(a, pair, from, at, at);
+        align_keep(a, 2);
+    }
+    if (rc == 0)
+        rc = align_solve(a);
+    align_destroy(a);
+    return rc;
+}
+
+static void test_aligning_survives_any_failed_allocation(void **state)
+{
+    (void)state;
+    int rc = -1;
+    long n = 0;
+    for (; rc != 0; n++) {
+        n_left = n;
+        rc = align();
+        n_left = -1;
+    }
+    assert_true(n > 40);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_building_survives_any_failed_allocation),
         cmocka_unit_test(test_replaying_survives_any_failed_allocation),
+        cmocka_unit_test(test_aligning_survives_any_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

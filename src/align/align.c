@@ -94,7 +94,10 @@ struct cutter {
     int64_t start_ns;   /* of slice 0 */
     int64_t told_ns[2]; /* what must be covered */
     int64_t n_slices;
-    struct window found; /* the last one that could be solved */
+    bool rough;                     /* one pass only: lines are wanted later */
+    struct window found;            /* what was tried last */
+    struct align_conflict conflict; /* why it failed, and of which pair */
+    uint32_t pair;
 };
 
 static int64_t to_ns(double ns)
@@ -162,8 +165,7 @@ static int create_window(struct align *a, struct window *window)
 }
 
 /* Solves slices [from, to); 1: they have no common lines. */
-static int try_slices(struct cutter *cutter, int64_t from, int64_t to,
-                      struct align_conflict *conflict, uint32_t *pair)
+static int try_slices(struct cutter *cutter, int64_t from, int64_t to)
 {
     struct align *a = cutter->a;
     struct window *window = &cutter->found;
@@ -181,16 +183,15 @@ static int try_slices(struct cutter *cutter, int64_t from, int64_t to,
     for (uint32_t c = 0; c < a->n_clocks; c++)
         window->lines[c] = (struct line){clamp_time((__int128)window->start_ns - a->coarse_ns[c]),
                                          window->start_ns, 0};
-    return window_solve(a, window, conflict, pair);
+    return window_solve(a, window, cutter->rough, &cutter->conflict, &cutter->pair);
 }
 
 /* Facts that contradict each other within one slice: no cut helps, so the pair's facts there are
  * left out. */
-static int put_aside(struct cutter *cutter, int64_t slice, const struct align_conflict *conflict,
-                     uint32_t pair)
+static int put_aside(struct cutter *cutter, int64_t slice)
 {
     struct align *a = cutter->a;
-    struct pair *p = &a->pairs.at[pair];
+    struct pair *p = &a->pairs.at[cutter->pair];
     bool all = ++p->n_conflicts >= MAX_PAIR_CONFLICTS;
     for (int d = 0; d < 2; d++) {
         uint32_t first = 0, n = p->facts[d].n;
@@ -204,65 +205,99 @@ static int put_aside(struct cutter *cutter, int64_t slice, const struct align_co
                     (facts->n - first - n) * sizeof *facts->at);
         facts->n -= n;
     }
-    return array_push(&a->conflicts, *conflict);
+    return array_push(&a->conflicts, cutter->conflict);
 }
 
-/* The most slices from `from` on that can be solved together, found by doubling and halving: what
- * holds for a stretch holds for its parts. 0: not even one. */
-static int find_stretch(struct cutter *cutter, int64_t from, int64_t *n,
-                        struct align_conflict *conflict, uint32_t *pair)
+/* The most slices from `from` on, at least `good` and fewer than `bad`, that can be solved
+ * together: what holds for a stretch holds for its parts. */
+static int search(struct cutter *cutter, int64_t from, int64_t *good, int64_t bad)
 {
-    int64_t rest = cutter->n_slices - from, good = 0, bad = rest + 1;
-    for (int64_t at = from == 0 ? rest : 1; good + 1 < bad;) {
-        int status = try_slices(cutter, from, from + at, conflict, pair);
+    int64_t limit = bad, step = 1, at;
+    for (; *good + 1 < bad; step = step < limit / 2 ? step * 2 : limit) {
+        if (bad < limit)
+            at = *good + (bad - *good) / 2;
+        else
+            at = step < bad - *good ? *good + step : bad - 1;
+        int status = try_slices(cutter, from, from + at);
         if (status < 0)
             return -1;
         if (status == 0)
-            good = at;
+            *good = at;
         else
             bad = at;
-        if (bad <= rest)
-            at = good + (bad - good) / 2;
-        else
-            at = good < rest / 2 ? good * 2 : rest;
     }
-    *n = good;
-    return good > 0 ? try_slices(cutter, from, from + good, conflict, pair) : 0;
+    return 0;
+}
+
+/* How far the stretch that begins at `from` reaches; *n slices are known to be fine, roughly. Its
+ * lines are in cutter->found unless *n comes out as 0. */
+static int find_stretch(struct cutter *cutter, int64_t from, int64_t *n)
+{
+    int64_t rest = cutter->n_slices - from, bad = rest + 1;
+    int status;
+    cutter->rough = false;
+    if (*n == 0 && from == 0) { /* mostly there is nothing to cut */
+        if ((status = try_slices(cutter, from, from + rest)) <= 0) {
+            *n = rest;
+            return status;
+        }
+        bad = rest;
+    }
+    cutter->rough = true;
+    status = search(cutter, from, n, bad);
+    cutter->rough = false;
+    if (status == 0 && *n > 0 && (status = try_slices(cutter, from, from + *n)) > 0) {
+        bad = *n;
+        *n = 0;
+        status = search(cutter, from, n, bad);
+        if (status == 0 && *n > 0)
+            status = try_slices(cutter, from, from + *n);
+    }
+    return status;
+}
+
+/* Whether the slice contradicts itself; then not any more. */
+static int clear_slice(struct cutter *cutter, int64_t slice)
+{
+    int cleared = 0, status;
+    while ((status = try_slices(cutter, slice, slice + 1)) > 0) {
+        if (put_aside(cutter, slice) < 0)
+            return -1;
+        cleared = 1;
+    }
+    return status < 0 ? -1 : cleared;
+}
+
+static int keep_window(struct cutter *cutter)
+{
+    if (array_push(&cutter->a->windows, cutter->found) < 0)
+        return -1;
+    cutter->found = (struct window){0};
+    return create_window(cutter->a, &cutter->found);
 }
 
 static int cut(struct cutter *cutter)
 {
-    struct align *a = cutter->a;
-    struct align_conflict conflict = {0};
-    uint32_t pair = 0;
-    for (int64_t from = 0; from < cutter->n_slices;) {
-        int64_t n;
-        if (create_window(a, &cutter->found) < 0 ||
-            find_stretch(cutter, from, &n, &conflict, &pair) < 0)
+    if (create_window(cutter->a, &cutter->found) < 0)
+        return -1;
+    for (int64_t from = 0, n = 0; from < cutter->n_slices;) {
+        if (find_stretch(cutter, from, &n) < 0)
             return -1;
-        if (n > 0 && from + n == cutter->n_slices) {
-            if (array_push(&a->windows, cutter->found) < 0)
+        int64_t end = from + n;
+        if (end < cutter->n_slices) {
+            /* why it ends there: if the next slice contradicts itself, it is no reason */
+            int cleared = clear_slice(cutter, end);
+            if (cleared < 0)
                 return -1;
-            cutter->found = (struct window){0};
-            return 0;
+            if (cleared > 0)
+                continue;
+            if (try_slices(cutter, from, end) < 0)
+                return -1;
         }
-        /* why it ends there: if the next slice contradicts itself, it is no reason */
-        struct window good = cutter->found;
-        if (create_window(a, &cutter->found) < 0) {
-            free_window(&good);
+        if (keep_window(cutter) < 0)
             return -1;
-        }
-        int status = try_slices(cutter, from + n, from + n + 1, &conflict, &pair);
-        free_window(&cutter->found);
-        if (status > 0 && put_aside(cutter, from + n, &conflict, pair) < 0)
-            status = -1;
-        if (status == 0 && array_push(&a->windows, good) == 0) {
-            from += n;
-            continue;
-        }
-        free_window(&good);
-        if (status <= 0)
-            return -1;
+        from = end;
+        n = 0;
     }
     return 0;
 }

@@ -96,11 +96,11 @@ static inline uint32_t arc_to(const struct align *align, uint32_t arc)
     return arc % 2 == LOW_TO_HIGH ? pair->low : pair->high;
 }
 
-/* window.c: one line a clock for a stretch of the axis, if the facts allow it. window->lines hold
- * a guess. Returns 0, 1 when they don't (then *conflict names two of them, and *pair where to
- * look), -1: no memory. */
-int window_solve(const struct align *align, struct window *window, struct align_conflict *conflict,
-                 uint32_t *pair);
+/* window.c: one line a clock for a stretch of the axis, if the facts allow it; rough: whether they
+ * do, but for a thousandth of what they leave open. window->lines hold a guess. Returns 0, 1 when
+ * they don't (then *conflict names two of them, and *pair where to look), -1: no memory. */
+int window_solve(const struct align *align, struct window *window, bool rough,
+                 struct align_conflict *conflict, uint32_t *pair);
 
 /* align = moved by the line, relative to `zero_ns`. */
 static inline double line_at(const struct line *line, int64_t local_ns, int64_t zero_ns)

@@ -13,6 +13,7 @@
 
 enum {
     N_PASSES = 3, /* each begins with the lines of the one before, and the last only corrects */
+    FEW_REPAIRS = 8,
     MAX_REPAIRS = 200,
     MAX_CORNERS = 64, /* more halves are left out: the polygon gets larger, never wrong */
 };
@@ -293,18 +294,27 @@ static int bound_clocks(struct work *work)
     return status;
 }
 
-static void choose_drifts(struct work *work, bool last)
+/* What to try, in this order. */
+enum drift_choice {
+    DRIFT_AS_IT_WAS, /* the lines' own: they were chosen before */
+    DRIFT_NONE,      /* where little is known of it */
+    DRIFT_MIDDLE,
+    N_DRIFT_CHOICES,
+};
+
+static void choose_drifts(struct work *work, enum drift_choice choice)
 {
+    double told = work->told[1] - work->told[0];
     for (uint32_t c = 0; c < work->a->n_clocks; c++) {
         work->drift[c] = 0;
-        if (c == 0 || !work->tied[c] || last)
+        if (c == 0 || !work->tied[c] || choice == DRIFT_AS_IT_WAS)
             continue;
-        double least = work->low[2][c], most = work->high[2][c];
-        double wish = (work->high[1][c] + work->low[1][c] - work->high[0][c] - work->low[0][c]) /
-                      2 / (work->told[1] - work->told[0]);
-        if (work->length_ns < SHORT_NS || work->a->keeps[c] || !isfinite(wish))
+        double wish =
+            (work->high[1][c] + work->low[1][c] - work->high[0][c] - work->low[0][c]) / 2 / told;
+        bool keeps = work->a->keeps[c] || !isfinite(wish);
+        if (choice == DRIFT_NONE && (keeps || work->length_ns < SHORT_NS))
             wish = -work->window->lines[c].rate * work->length_ns;
-        work->drift[c] = fmin(fmax(wish, least), most);
+        work->drift[c] = fmin(fmax(wish, work->low[2][c]), work->high[2][c]);
     }
 }
 
@@ -361,7 +371,8 @@ static bool repair(struct work *work)
     return true;
 }
 
-static int solve_offsets(struct work *work)
+/* The range of offsets that the drifts leave; drifts that leave none are repaired so many times. */
+static int solve_offsets(struct work *work, int n_repairs)
 {
     const struct align *a = work->a;
     for (int tries = 0;; tries++) {
@@ -373,12 +384,23 @@ static int solve_offsets(struct work *work)
             status = paths_relax(a, work->weight, true, work->least, work->circle, &work->n_circle);
         if (status == 0)
             break;
-        if (status < 0 || tries == MAX_REPAIRS || !repair(work))
+        if (status < 0 || tries >= n_repairs || !repair(work))
             return status;
     }
     for (uint32_t c = 0; c < a->n_clocks; c++)
         work->x[c] = work->tied[c] ? (work->most[c] - work->least[c]) / 2 : 0;
     return 0;
+}
+
+static int solve_lines(struct work *work, bool last)
+{
+    int status = 1;
+    for (int choice = last ? DRIFT_AS_IT_WAS : DRIFT_NONE; choice < N_DRIFT_CHOICES && status > 0;
+         choice++) {
+        choose_drifts(work, (enum drift_choice)choice);
+        status = solve_offsets(work, choice == DRIFT_MIDDLE ? MAX_REPAIRS : FEW_REPAIRS);
+    }
+    return status;
 }
 
 /* ---- clocks that keep their time, moments that were near each other ---- */
@@ -527,10 +549,8 @@ static int solve_pass(struct work *work, int pass, struct align_conflict *confli
         }
     }
     int status = bound_clocks(work);
-    if (status == 0) {
-        choose_drifts(work, last);
-        status = solve_offsets(work);
-    }
+    if (status == 0)
+        status = solve_lines(work, last);
     if (status > 0)
         return name_conflict(work, work->circle, work->n_circle, conflict, pair);
     if (status == 0 && !last)
@@ -546,12 +566,12 @@ static int solve_pass(struct work *work, int pass, struct align_conflict *confli
     return status;
 }
 
-int window_solve(const struct align *a, struct window *window, struct align_conflict *conflict,
-                 uint32_t *pair)
+int window_solve(const struct align *a, struct window *window, bool rough,
+                 struct align_conflict *conflict, uint32_t *pair)
 {
     struct work work;
     int status = init(&work, a, window);
-    for (int pass = 0; pass < N_PASSES && status == 0; pass++)
+    for (int pass = 0; pass < (rough ? 1 : N_PASSES) && status == 0; pass++)
         status = solve_pass(&work, pass, conflict, pair);
     fini(&work);
     return status;

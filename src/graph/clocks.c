@@ -469,12 +469,26 @@ static int warn_all(struct state *st)
 {
     const struct align_conflict *conflicts;
     uint32_t n = align_conflicts(st->align, &conflicts), untied = 0, first = NO_ID;
+    uint32_t rough = 0, first_rough = NO_ID;
     int status = 0;
     for (uint32_t c = 0; c < st->n_clocks; c++)
         if (st->maps[c].n == 0) {
             untied++;
             first = first == NO_ID ? c : first;
         }
+    for (uint32_t c = 1; c < st->n_clocks && st->trace->n_transports > 0; c++)
+        if (st->maps[c].n > 0 && st->sources[c] == 1u << EVIDENCE_COLLECTIVES) {
+            rough++;
+            first_rough = first_rough == NO_ID ? c : first_rough;
+        }
+    if (rough > 0)
+        status |=
+            warn(st,
+                 "%u of %u clocks (first: that of %s) are known from collectives alone, since "
+                 "no transport log tells of both ends of their ranks' connections: record "
+                 "the transport of every rank; addresses that are translated on the way "
+                 "(NAT), and logs of other runs, have no other end here",
+                 rough, st->n_clocks, st->join->clocks.at[first_rough].host);
     if (untied > 0)
         status |= warn(st,
                        "%u of %u clocks (first: that of %s) can't be tied to that of %s, since "

@@ -143,6 +143,7 @@ static void test_a_rank_without_a_log_is_tied_by_its_collectives(void **state)
     struct dpro_graph *g = trace_text_graph();
     assert_string_equal(clock_of(g, 1).method, "transport");
     assert_string_equal(clock_of(g, 2).method, "collectives");
+    assert_true(has_warning(g, "1 of 3 clocks (first: that of rank 2) are known from collectives"));
     assert_true(is_near(clock_of(g, 1).segments[0].offset_ns, -8 * MS, 20 * US));
     assert_true(is_near(clock_of(g, 2).segments[0].offset_ns, -70 * MS, 60 * US));
     dpro_graph_destroy(g);
@@ -175,6 +176,7 @@ static void test_logs_of_another_run_tie_nothing(void **state)
     net(0, 2, shifts, 4000);
     net(1, 2, shifts, 5000); /* no connection of the other end */
     struct dpro_graph *g = trace_text_graph();
+    assert_true(has_warning(g, "known from collectives alone"));
     assert_string_equal(clock_of(g, 1).method, "collectives");
     assert_true(is_near(clock_of(g, 1).segments[0].offset_ns, -8 * MS, 20 * US));
     dpro_graph_destroy(g);

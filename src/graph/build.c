@@ -159,7 +159,7 @@ static int run_clocks(struct build *build, struct dpro_graph **graph, struct dpr
     status = build->n_ranks > 0 ? build_ranks(build, err) : DPRO_EEMPTY;
     if (status == DPRO_ENOMEM)
         return status;
-    if (status < 0 && build->trace->n_transports == 0)
+    if (status < 0 && build->trace->n_transports == 0 && build->trace->n_nccl_logs == 0)
         return build->n_ranks > 0 ? status
                                   : dpro_error_set(err, DPRO_EEMPTY,
                                                    "nothing tells of the ranks' clocks: add their "

@@ -263,8 +263,35 @@ static int visit(struct state *st, int (*before)(void *, const struct evidence *
     return evidence_visit_collectives(st->join, &st->nodes, &visitor);
 }
 
-static void cover(struct state *st)
+static int compare_times(const void *a, const void *b)
 {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* All calls of a process but its first and last hundredth: connections are made long before they
+ * are used, and what is known that far off would be told of the whole. */
+static int cover_transport(struct state *st, const struct net_transport *t)
+{
+    size_t n = t->transfers.n;
+    if (n == 0)
+        return 0;
+    int64_t *times = malloc(n * sizeof *times);
+    if (!times)
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        times[i] = t->transfers.at[i].start_ns;
+    qsort(times, n, sizeof *times, compare_times);
+    align_cover(st->align, st->clock_of[evidence_node_of(&st->nodes, t->rank)], times[n / 100],
+                times[n - 1 - n / 100]);
+    free(times);
+    return 0;
+}
+
+/* The iterations of ranks with a profile, the traffic of others. */
+static int cover(struct state *st)
+{
+    int status = 0;
     for (uint32_t i = 0; i < st->nodes.n; i++) {
         if (st->nodes.at[i].rank_index == NO_ID)
             continue;
@@ -273,6 +300,10 @@ static void cover(struct state *st)
             align_cover(st->align, st->clock_of[i], rank->steps.at[s].start_ns,
                         rank->steps.at[s].end_ns);
     }
+    for (uint32_t t = 0; t < st->trace->n_transports && status == 0; t++)
+        if (st->trace->transports[t].rank_index >= st->join->n_ranks)
+            status = cover_transport(st, &st->trace->transports[t]);
+    return status;
 }
 
 static void forget(struct state *st)
@@ -296,8 +327,7 @@ static int solve(struct state *st)
     st->tied = calloc(st->n_clocks, sizeof *st->tied);
     if (!st->align || !st->sources || !st->tied)
         return -1;
-    cover(st);
-    return visit(st, learn, true) < 0 ? -1 : align_solve(st->align);
+    return cover(st) < 0 || visit(st, learn, true) < 0 ? -1 : align_solve(st->align);
 }
 
 /* Contradictions between two clocks may come of taking several clocks for one. */

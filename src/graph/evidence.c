@@ -16,6 +16,34 @@ static int by_rank(const void *a, const void *b)
     return (x->rank > y->rank) - (x->rank < y->rank);
 }
 
+static struct evidence_node *add_node(evidence_nodes *nodes, size_t n_profiled, int rank)
+{
+    struct evidence_node key = {.rank = rank, .rank_index = NO_ID, .host = "", .boot_id = ""};
+    struct evidence_node *known =
+        n_profiled ? bsearch(&key, nodes->at, n_profiled, sizeof key, by_rank) : NULL;
+    if (known)
+        return known;
+    return array_push(nodes, key) < 0 ? NULL : &nodes->at[nodes->n - 1];
+}
+
+/* One node a rank, with all that is known of it. */
+static void merge_nodes(evidence_nodes *nodes)
+{
+    size_t n = 0;
+    if (nodes->n > 1)
+        qsort(nodes->at, nodes->n, sizeof *nodes->at, by_rank);
+    for (size_t i = 0; i < nodes->n; i++) {
+        struct evidence_node *last = n ? &nodes->at[n - 1] : NULL;
+        if (last && last->rank == nodes->at[i].rank) {
+            last->host = last->host[0] ? last->host : nodes->at[i].host;
+            last->boot_id = last->boot_id[0] ? last->boot_id : nodes->at[i].boot_id;
+        } else {
+            nodes->at[n++] = nodes->at[i];
+        }
+    }
+    nodes->n = n;
+}
+
 int evidence_list(const struct join *join, const struct dpro_trace *trace, evidence_nodes *nodes)
 {
     for (uint32_t r = 0; r < join->n_ranks; r++) {
@@ -27,24 +55,18 @@ int evidence_list(const struct join *join, const struct dpro_trace *trace, evide
     size_t n_profiled = nodes->n;
     for (uint32_t t = 0; t < trace->n_transports; t++) {
         const struct net_transport *transport = &trace->transports[t];
-        struct evidence_node key = {.rank = transport->rank, .rank_index = NO_ID};
-        struct evidence_node *node =
-            n_profiled ? bsearch(&key, nodes->at, n_profiled, sizeof key, by_rank) : NULL;
-        if (!node && nodes->n > n_profiled && nodes->at[nodes->n - 1].rank == transport->rank)
-            node = &nodes->at[nodes->n - 1]; /* transports are ordered by rank */
-        if (!node) {
-            key.host = key.boot_id = "";
-            if (array_push(nodes, key) < 0)
-                return -1;
-            node = &nodes->at[nodes->n - 1];
-        }
+        struct evidence_node *node = add_node(nodes, n_profiled, transport->rank);
+        if (!node)
+            return -1;
         if (transport->host[0])
             node->host = transport->host;
         if (transport->boot_id[0])
             node->boot_id = transport->boot_id;
     }
-    if (nodes->n > 1)
-        qsort(nodes->at, nodes->n, sizeof *nodes->at, by_rank);
+    for (uint32_t l = 0; l < trace->n_nccl_logs; l++)
+        if (!add_node(nodes, n_profiled, trace->nccl_logs[l]->rank))
+            return -1;
+    merge_nodes(nodes);
     return 0;
 }
 

@@ -175,6 +175,21 @@ struct dpro_clock_bound {
 DPRO_API const struct dpro_clock_bound *dpro_graph_clock_bounds(const struct dpro_graph *graph,
                                                                 uint32_t clock, uint32_t *n);
 
+/* One collective of the iteration, all its ranks together. */
+struct dpro_collective {
+    const char *kind;    /* "all_reduce", ...; strings are borrowed */
+    uint32_t n_ranks;    /* that are in the graph */
+    uint64_t size_bytes; /* a rank's contribution; 0: unknown */
+    uint32_t n_messages; /* SENDs of the graph that it is made of; 0: one transfer op a rank */
+    const char *pattern; /* who sent to whom, read from the messages: "ring", "halving-doubling",
+                            "tree", "direct" (nothing passed on), "mixed"; "": no messages */
+    uint32_t n_chunks; /* messages that each step of a ring is cut in; of the others, messages over
+                          the busiest connection */
+};
+DPRO_API uint32_t dpro_graph_n_collectives(const struct dpro_graph *graph);
+DPRO_API struct dpro_collective dpro_graph_collective(const struct dpro_graph *graph,
+                                                      uint32_t index);
+
 DPRO_API size_t dpro_graph_n_warnings(const struct dpro_graph *graph);
 DPRO_API const char *dpro_graph_warning(const struct dpro_graph *graph,
                                         size_t index); /* borrowed, one line */

@@ -36,7 +36,44 @@ int64_t assembly_span(int64_t from, int64_t to)
 
 /* ---- numbering ---- */
 
-/* A meet belongs to the first member's rank: each rank's ops are followed by the meets it keeps. */
+/* The ranks of a message's ops. */
+static uint32_t rank_of_message(const struct join *join, const struct message *message,
+                                enum message_op as)
+{
+    const struct member *members = &join->members.at[join->joined.at[message->joined].first_member];
+    return members[as == MESSAGE_RECV ? message->to : message->from].rank;
+}
+
+/* Gives the ops of messages their numbers, rank by rank in the order of the messages; n_ops[] is
+ * how many each rank has. */
+static int number_messages(struct assembly *a, const uint32_t *n_ops)
+{
+    const struct join *join = a->join;
+    size_t n = join->messages.all.n * N_MESSAGE_OPS, first = 0;
+    uint32_t *next = calloc(join->n_ranks + (size_t)1, sizeof *next);
+    a->message_ops = malloc((n + 1) * sizeof *a->message_ops);
+    a->message_of = malloc((n + 1) * sizeof *a->message_of);
+    a->first_of = malloc((join->n_ranks + (size_t)1) * sizeof *a->first_of);
+    if (!next || !a->message_ops || !a->message_of || !a->first_of) {
+        free(next);
+        return -1;
+    }
+    for (uint32_t r = 0; r < join->n_ranks; r++) {
+        a->first_of[r] = (uint32_t)first;
+        first += n_ops[r];
+    }
+    for (size_t place = 0; place < n; place++) {
+        const struct message *message = &join->messages.all.at[place / N_MESSAGE_OPS];
+        uint32_t r = rank_of_message(join, message, (enum message_op)(place % N_MESSAGE_OPS));
+        a->message_of[a->first_of[r] + next[r]] = (uint32_t)place;
+        a->message_ops[place] = a->first_message[r] + next[r]++;
+    }
+    free(next);
+    return 0;
+}
+
+/* A meet belongs to the first member's rank: each rank's ops are followed by the meets it keeps,
+ * and these by the ops of its messages. */
 static int number_ops(struct assembly *a)
 {
     struct join *join = a->join;
@@ -44,10 +81,17 @@ static int number_ops(struct assembly *a)
     a->first_op = calloc(join->n_ranks + 1, sizeof *a->first_op);
     a->first_device = calloc(join->n_ranks + 1, sizeof *a->first_device);
     a->meets = malloc((join->joined.n + 1) * sizeof *a->meets);
-    if (!n_meets || !a->first_op || !a->first_device || !a->meets) {
+    a->first_message = calloc(join->n_ranks + (size_t)1, sizeof *a->first_message);
+    uint32_t *n_messages = calloc(join->n_ranks + (size_t)1, sizeof *n_messages);
+    if (!n_meets || !a->first_op || !a->first_device || !a->meets || !a->first_message ||
+        !n_messages) {
         free(n_meets);
+        free(n_messages);
         return -1;
     }
+    for (size_t m = 0; m < join->messages.all.n; m++)
+        for (int as = 0; as < N_MESSAGE_OPS; as++)
+            n_messages[rank_of_message(join, &join->messages.all.at[m], (enum message_op)as)]++;
     for (size_t j = 0; j < join->joined.n; j++)
         n_meets[join->joined.at[j].rank] += join->joined.at[j].n_members > 1;
     uint64_t n_ops = 0, n_devices = 0;
@@ -55,12 +99,15 @@ static int number_ops(struct assembly *a)
         a->first_op[r] = (uint32_t)n_ops;
         a->first_device[r] = (uint32_t)n_devices;
         n_ops += join->ranks[r].ops.n + n_meets[r];
+        a->first_message[r] = (uint32_t)n_ops;
+        n_ops += n_messages[r];
         n_devices += join->ranks[r].devices.n;
         if (n_ops >= UINT32_MAX / 2)
             break;
     }
     a->n_ops = (uint32_t)n_ops;
     a->first_op[join->n_ranks] = a->n_ops;
+    a->first_device[join->n_ranks] = (uint32_t)n_devices;
     memset(n_meets, 0, join->n_ranks * sizeof *n_meets);
     for (size_t j = 0; j < join->joined.n; j++) {
         const struct joined *joined = &join->joined.at[j];
@@ -69,8 +116,10 @@ static int number_ops(struct assembly *a)
             a->meets[j] = a->first_op[joined->rank] + (uint32_t)join->ranks[joined->rank].ops.n +
                           n_meets[joined->rank]++;
     }
+    int status = n_ops >= UINT32_MAX / 2 ? -1 : number_messages(a, n_messages);
     free(n_meets);
-    return n_ops >= UINT32_MAX / 2 ? -1 : 0;
+    free(n_messages);
+    return status;
 }
 
 /* ---- the graph ---- */
@@ -103,6 +152,14 @@ static int add_devices(struct assembly *a, struct dpro_graph_builder *builder)
                 return -1;
         }
     }
+    for (size_t l = 0; l < a->join->messages.links.n; l++)
+        for (int in = 0; in < 2; in++) {
+            const struct link *link = &a->join->messages.links.at[l];
+            snprintf(text, sizeof text, "link %s, %s", link->name, in ? "in" : "out");
+            if (dpro_graph_add_device(builder, in ? DPRO_DEVICE_LINK_RX : DPRO_DEVICE_LINK_TX,
+                                      a->join->ranks[link->rank].trace->rank, text) < 0)
+                return -1;
+        }
     return 0;
 }
 
@@ -183,6 +240,36 @@ static int add_op(struct assembly *a, struct dpro_graph_builder *builder, uint32
     return dpro_graph_add_op(builder, &out) < 0 ? -1 : 0;
 }
 
+static int add_message_op(struct assembly *a, struct dpro_graph_builder *builder, uint32_t r,
+                          uint32_t op)
+{
+    static const enum dpro_op_kind kinds[] = {DPRO_OP_LAUNCH, DPRO_OP_SEND, DPRO_OP_RECV};
+    static const char *const names[] = {"call that sends to", "send to", "receive from"};
+    char tensor_name[TENSOR_NAME], text[64];
+    enum message_op as = MESSAGE_CALL;
+    uint32_t m = assembly_message(a, r, op, &as), links = a->first_device[a->join->n_ranks];
+    const struct message *message = &a->join->messages.all.at[m];
+    const struct joined *joined = &a->join->joined.at[message->joined];
+    const struct member *members = &a->join->members.at[joined->first_member];
+    const struct member *own = &members[as == MESSAGE_RECV ? message->to : message->from];
+    const struct member *other = &members[as == MESSAGE_RECV ? message->from : message->to];
+    const struct rank_build *rank = &a->join->ranks[r];
+    name_carried(a, rank, own->collective, tensor_name);
+    snprintf(text, sizeof text, "%s rank %d", names[as], a->join->ranks[other->rank].trace->rank);
+    struct dpro_op out = {.kind = kinds[as],
+                          .rank = rank->trace->rank,
+                          .device = DPRO_NO_DEVICE,
+                          .name = text,
+                          .size_bytes = as == MESSAGE_CALL ? 0 : message->size_bytes,
+                          .tensor = tensor_name};
+    if (as != MESSAGE_CALL) {
+        out.device =
+            links + 2 * (as == MESSAGE_RECV ? message->rx : message->tx) + (as == MESSAGE_RECV);
+        out.transaction = a->join->joined.n + m + 1; /* those before are the collectives' */
+    }
+    return dpro_graph_add_op(builder, &out) < 0 ? -1 : 0;
+}
+
 static int add_ops(struct assembly *a, struct dpro_graph_builder *builder)
 {
     for (uint32_t r = 0; r < a->join->n_ranks; r++) {
@@ -204,6 +291,9 @@ static int add_ops(struct assembly *a, struct dpro_graph_builder *builder)
             if (dpro_graph_add_op(builder, &meet) < 0)
                 return -1;
         }
+        for (uint32_t op = a->first_message[r]; op < a->first_op[r + 1]; op++)
+            if (add_message_op(a, builder, r, op) < 0)
+                return -1;
     }
     return 0;
 }
@@ -237,6 +327,16 @@ static int fill_seen(struct assembly *a)
             if (__builtin_sub_overflow(start, zero, &g->seen_start_ns[op]))
                 g->seen_start_ns[op] = 0;
             g->seen_dur_ns[op] = assembly_span(start, rank->seen_end_ns[o]);
+        }
+        for (uint32_t op = a->first_message[r]; op < a->first_op[r + 1]; op++) {
+            enum message_op as = MESSAGE_CALL;
+            uint32_t m = assembly_message(a, r, op, &as);
+            const struct message_time *time = assembly_time_of(a, m, g->shown_sample);
+            int64_t dur = g->sample_dur_ns[(size_t)g->shown_sample * a->n_ops + op];
+            int64_t start = as == MESSAGE_CALL ? time->start_ns : time->end_ns - dur;
+            if (__builtin_sub_overflow(start, zero, &g->seen_start_ns[op]))
+                g->seen_start_ns[op] = 0;
+            g->seen_dur_ns[op] = dur;
         }
     }
     return 0;
@@ -289,8 +389,9 @@ static int fill_ops(struct assembly *a)
                 return -1;
             g->spare[a->first_op[r] + o] = rank->ops.at[o].spare;
         }
-        for (uint32_t op = a->first_op[r] + (uint32_t)rank->ops.n; op < a->first_op[r + 1]; op++)
+        for (uint32_t op = a->first_op[r] + (uint32_t)rank->ops.n; op < a->first_message[r]; op++)
             g->phase[op] = DPRO_OP_BARRIER;
+        g->ranks[r].n_message_ops = a->first_op[r + 1] - a->first_message[r];
         g->ranks[r].boundary = a->first_op[r] + rank->boundary;
     }
     return 0;
@@ -302,7 +403,7 @@ static uint64_t kind_and_size(const struct graph_collective *c)
 }
 
 /* How much longer a transfer took than the shortest of any collective of its kind and size is
- * waiting, where ranks are missing. */
+ * waiting, where ranks are missing. Of those made of messages only the ends are transfers. */
 static int fill_missing_waits(struct dpro_graph *g)
 {
     struct map shortest = {0};
@@ -310,6 +411,8 @@ static int fill_missing_waits(struct dpro_graph *g)
     for (uint32_t j = 0; j < g->n_collectives && status == 0; j++) {
         const struct graph_collective *c = &g->collectives[j];
         uint64_t least = INT64_MAX;
+        if (c->n_messages > 0)
+            continue;
         map_get(&shortest, kind_and_size(c), &least);
         for (uint32_t m = 0; m < c->n_members; m++)
             for (uint32_t s = 0; s < g->n_samples; s++) {
@@ -354,13 +457,17 @@ static int fill_collectives(struct assembly *a)
                                       .meet = a->meets[j],
                                       .first_member = joined->first_member,
                                       .n_members = joined->n_members,
-                                      .n_expected = joined->n_expected};
+                                      .n_expected = joined->n_expected,
+                                      .n_messages = joined->n_messages,
+                                      .pattern = joined->pattern.name,
+                                      .n_chunks = joined->pattern.n_chunks};
         for (uint32_t m = joined->first_member; m < joined->first_member + joined->n_members; m++) {
             const struct member *member = &join->members.at[m];
             const struct local_collective *own =
                 &join->ranks[member->rank].collectives.at[member->collective];
             g->members[m].arrival = a->first_op[member->rank] + own->arrival;
             g->members[m].transfer = a->first_op[member->rank] + own->transfer;
+            g->members[m].exchange_ns = member->exchange_ns;
             g->transaction[g->members[m].arrival] = j + 1;
             g->transaction[g->members[m].transfer] = j + 1;
         }
@@ -482,6 +589,10 @@ int assemble_graph(struct join *join, const struct dpro_trace *trace,
     free(a.first_op);
     free(a.meets);
     free(a.first_device);
+    free(a.first_message);
+    free(a.message_ops);
+    free(a.message_of);
+    free(a.first_of);
     free(a.order);
     array_fini(&a.edges);
     return status;

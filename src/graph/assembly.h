@@ -9,13 +9,23 @@ struct edge {
     bool next, soft; /* as in struct local_edge */
 };
 
+/* What a message is in the graph: a SEND and a RECV that both start when the call that sends it is
+ * made, on links of their own, and that call, an op on no device which waits for all that the
+ * sender waited for. */
+enum message_op { MESSAGE_CALL, MESSAGE_SEND, MESSAGE_RECV, N_MESSAGE_OPS };
+
 struct assembly {
     struct join *join;
     const struct dpro_trace *trace;
     uint32_t *first_op; /* a rank's first op; [n_ranks] is their number */
     uint32_t n_ops;
-    uint32_t *meets;          /* op of each joined collective, or DPRO_NO_OP */
-    uint32_t *first_device;   /* of each rank */
+    uint32_t *meets;        /* op of each joined collective, or DPRO_NO_OP */
+    uint32_t *first_device; /* of each rank; [n_ranks]: of the links, two each */
+    /* Ops of messages come last in their rank: see assembly_message. */
+    uint32_t *first_message;  /* a rank's first; what follows is its */
+    uint32_t *message_ops;    /* [message * N_MESSAGE_OPS + enum message_op] */
+    uint32_t *message_of;     /* the place in message_ops of a rank's ops, rank by rank */
+    uint32_t *first_of;       /* where a rank begins in message_of */
     ARRAY(struct edge) edges; /* by where they end, once they are ordered */
     uint32_t *order;          /* ops in topological order */
     uint32_t n_samples;
@@ -36,6 +46,23 @@ static inline uint32_t assembly_step(const struct assembly *a, uint32_t rank, ui
     return a->join->ranks[rank].sample_step[sample];
 }
 
+/* The message that an op of a rank belongs to and as what; NO_ID: none's. */
+static inline uint32_t assembly_message(const struct assembly *a, uint32_t rank, uint32_t op,
+                                        enum message_op *as)
+{
+    if (op < a->first_message[rank])
+        return NO_ID;
+    uint32_t place = a->message_of[a->first_of[rank] + op - a->first_message[rank]];
+    *as = (enum message_op)(place % N_MESSAGE_OPS);
+    return place / N_MESSAGE_OPS;
+}
+
+static inline const struct message_time *assembly_time_of(const struct assembly *a,
+                                                          uint32_t message, uint32_t sample)
+{
+    return &a->join->messages.times.at[(size_t)message * a->n_samples + sample];
+}
+
 /* to - from, 0 where that is negative, too large, or one of them was not measured. */
 int64_t assembly_span(int64_t from, int64_t to);
 
@@ -43,6 +70,9 @@ int64_t assembly_span(int64_t from, int64_t to);
  * Where edges close a cycle, those that were only read off the timeline are dropped; *dropped says
  * how many. -1: no memory. */
 int assembly_order(struct assembly *a, uint32_t *dropped);
+
+/* message_edges.c: what each message waits for, and what waits for it. -1: no memory. */
+int assembly_message_edges(struct assembly *a);
 
 /* samples.c: durations and gaps of every op in every sample, and their means, into the graph. */
 int assembly_time(struct assembly *a);

@@ -60,7 +60,8 @@ static void link_rank(void *arg, size_t r)
     struct dpro_error *err = &build->errors[r];
     if (build_ops(rank, err) < 0 || build_local_edges(rank, err) < 0)
         return;
-    if (build_tensors(rank, err) == 0 && build_pool(rank, err) == 0)
+    if (build_tensors(rank, err) == 0 && build_pool(rank, err) == 0 &&
+        build_parts(rank, build->trace, err) == 0)
         build_forget(rank);
 }
 
@@ -121,6 +122,7 @@ static void destroy(struct build *build)
         free(rank->end_ns);
         free(rank->seen_start_ns);
         free(rank->seen_end_ns);
+        free(rank->parts);
         if (build->hashes)
             free(build->hashes[r]);
     }
@@ -184,6 +186,8 @@ static int run(struct build *build, struct dpro_graph **graph, struct dpro_error
         return status;
     clocks_move(&build->join);
     join_cut_waiting(&build->join);
+    if ((status = join_messages(&build->join, build->trace, err)) < 0)
+        return status;
     return assemble_graph(&build->join, build->trace, build->options, graph, err);
 }
 

@@ -130,6 +130,24 @@ const struct dpro_clock_bound *dpro_graph_clock_bounds(const struct dpro_graph *
     return *n ? graph->clocks.bounds[clock].at : NULL;
 }
 
+uint32_t dpro_graph_n_collectives(const struct dpro_graph *graph)
+{
+    return graph->n_collectives;
+}
+
+struct dpro_collective dpro_graph_collective(const struct dpro_graph *graph, uint32_t index)
+{
+    if (index >= graph->n_collectives)
+        return (struct dpro_collective){.kind = "", .pattern = ""};
+    const struct graph_collective *c = &graph->collectives[index];
+    return (struct dpro_collective){.kind = strtab_get(&graph->names, c->name),
+                                    .n_ranks = c->n_members,
+                                    .size_bytes = c->size_bytes,
+                                    .n_messages = c->n_messages,
+                                    .pattern = c->pattern ? c->pattern : "",
+                                    .n_chunks = c->n_chunks};
+}
+
 size_t dpro_graph_n_warnings(const struct dpro_graph *graph)
 {
     return graph->warnings.n;

@@ -23,7 +23,8 @@ enum graph_op_flag {
 struct graph_rank {
     int rank;
     uint32_t first_op, n_ops;
-    uint32_t boundary; /* its GRAPH_OP_BOUNDARY op; NO op: DPRO_NO_OP */
+    uint32_t n_message_ops; /* the last of them: what the messages of collectives are */
+    uint32_t boundary;      /* its GRAPH_OP_BOUNDARY op; NO op: DPRO_NO_OP */
     int64_t offset_ns; /* where its iteration starts in a graph of one iteration, from the graph's
                           zero */
 };
@@ -45,9 +46,14 @@ struct graph_collective {
     uint32_t n_expected;     /* group size; more than n_members: ranks are missing from the trace */
     int64_t missing_wait_ns; /* mean part of the transfers' durations that is assumed to be waiting
                                 for missing ranks */
+    uint32_t n_messages; /* that are SENDs and RECVs of the graph; the transfers are what follows
+                            them. 0: the transfers are all of it */
+    const char *pattern; /* who sent to whom: "ring", ..., static; NULL: no messages */
+    uint32_t n_chunks;   /* as struct pattern has it */
 };
 struct graph_member {
     uint32_t arrival, transfer; /* ops */
+    int64_t exchange_ns; /* mean time from the last arrival to the end of the member's messages */
 };
 
 /* A gradient tensor and the bucket it travels in. */

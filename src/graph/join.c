@@ -120,7 +120,7 @@ static int add_joined(struct join *join, const struct entry *entries, size_t n)
     if (joined.n_expected < n)
         joined.n_expected = (uint32_t)n;
     for (size_t i = 0; i < n; i++) {
-        struct member member = {entries[i].rank, entries[i].collective};
+        struct member member = {.rank = entries[i].rank, .collective = entries[i].collective};
         if (array_push(&join->members, member) < 0)
             return -1;
     }
@@ -267,4 +267,5 @@ void join_fini(struct join *join)
     array_fini(&join->joined);
     array_fini(&join->members);
     clocks_fini(&join->clocks);
+    messages_fini(&join->messages);
 }

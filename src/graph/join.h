@@ -4,6 +4,8 @@
 
 #include "graph/build.h"
 #include "graph/clocks.h"
+#include "graph/messages.h"
+#include "graph/pattern.h"
 
 /* One communication of the job. Members are in order of rank. */
 struct joined {
@@ -11,10 +13,13 @@ struct joined {
     uint32_t n_expected;
     uint32_t rank; /* index of the first member's rank, and its collective there */
     uint32_t collective;
+    uint32_t first_message, n_messages; /* into join.messages; none: taken as one op a rank */
+    struct pattern pattern;             /* of its messages */
 };
 
 struct member {
     uint32_t rank, collective; /* indexes */
+    int64_t exchange_ns;       /* mean time from the last arrival to its last message's end */
 };
 
 struct join {
@@ -23,6 +28,7 @@ struct join {
     int world_size;
     ARRAY(struct joined) joined;
     ARRAY(struct member) members;
+    struct messages messages;
     struct clocks clocks;
     bool by_place;                /* ranks number their iterations differently */
     uint32_t n_mismatched;        /* collectives that other ranks did not confirm */

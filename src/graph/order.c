@@ -50,7 +50,7 @@ static int collect_edges(struct assembly *a)
                 return -1;
         }
     }
-    return 0;
+    return assembly_message_edges(a);
 }
 
 static void sort_edges(struct assembly *a)

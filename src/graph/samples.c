@@ -4,6 +4,7 @@
  * replay of what was measured gives back what was measured, and waiting that an edge explains is
  * never in a gap or a duration. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "graph/assembly.h"
 
@@ -19,6 +20,60 @@ static int64_t end_before(const struct assembly *a, uint32_t op, uint32_t sample
         return ABSENT;
     return rank->end_ns[assembly_at(rank, step - 1, local)];
 }
+
+/* ---- messages ---- */
+
+struct sent {
+    int64_t start_ns;
+    uint32_t message;
+};
+
+static int compare_sent(const void *a, const void *b)
+{
+    const struct sent *x = a, *y = b;
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    return x->message < y->message ? -1 : x->message > y->message;
+}
+
+/* A message takes its link from when it was sent, or the one before it on that link was over, until
+ * it was received whole; as the replay lets it. */
+static int64_t time_on_link(int64_t *free_ns, const struct message_time *time)
+{
+    int64_t start = time->start_ns > *free_ns ? time->start_ns : *free_ns;
+    int64_t dur = assembly_span(start, time->end_ns);
+    *free_ns = start + dur;
+    return dur;
+}
+
+/* Durations of the SENDs and RECVs of one iteration. */
+static int time_messages(struct assembly *a, uint32_t sample)
+{
+    const struct messages *messages = &a->join->messages;
+    int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
+    struct sent *sent = malloc((messages->all.n + 1) * sizeof *sent);
+    int64_t *free_ns = malloc((messages->links.n * 2 + 1) * sizeof *free_ns);
+    bool ready = sent && free_ns;
+    for (size_t l = 0; l < messages->links.n * 2 && ready; l++)
+        free_ns[l] = INT64_MIN;
+    for (uint32_t m = 0; m < messages->all.n && ready; m++)
+        sent[m] = (struct sent){assembly_time_of(a, m, sample)->start_ns, m};
+    if (ready && messages->all.n > 1)
+        qsort(sent, messages->all.n, sizeof *sent, compare_sent);
+    for (size_t i = 0; i < messages->all.n && ready; i++) {
+        uint32_t m = sent[i].message;
+        const struct message *message = &messages->all.at[m];
+        const struct message_time *time = assembly_time_of(a, m, sample);
+        const uint32_t *ops = a->message_ops + (size_t)m * N_MESSAGE_OPS;
+        dur[ops[MESSAGE_SEND]] = time_on_link(&free_ns[message->tx * 2], time);
+        dur[ops[MESSAGE_RECV]] = time_on_link(&free_ns[message->rx * 2 + 1], time);
+    }
+    free(sent);
+    free(free_ns);
+    return ready ? 0 : -1;
+}
+
+/* ---- all ops ---- */
 
 struct readiness {
     int64_t ready_ns; /* ABSENT: no predecessor was measured */
@@ -59,12 +114,20 @@ static void time_sample(struct assembly *a, const size_t *first_edge, uint32_t s
         uint32_t op = a->order[i], r = assembly_rank_of(a, op), local = op - a->first_op[r];
         const struct rank_build *rank = &a->join->ranks[r];
         uint32_t step = assembly_step(a, r, sample);
+        enum message_op as = MESSAGE_CALL;
+        uint32_t message = assembly_message(a, r, op, &as);
+        if (message != NO_ID && as != MESSAGE_CALL) { /* timed; its link is what holds it up */
+            end_ns[op] = assembly_time_of(a, message, sample)->end_ns;
+            continue;
+        }
         struct readiness ready = ready_at(a, end_ns, first_edge[op], op, sample);
         if (ready.ready_ns == ABSENT)
             ready.ready_ns = rank->steps.at[step].start_ns;
         int64_t start = ready.ready_ns, end = start;
         bool measured = local < rank->n_timed;
-        if (measured && rank->start_ns[assembly_at(rank, step, local)] != ABSENT) {
+        if (message != NO_ID)
+            start = end = assembly_time_of(a, message, sample)->start_ns;
+        else if (measured && rank->start_ns[assembly_at(rank, step, local)] != ABSENT) {
             start = rank->start_ns[assembly_at(rank, step, local)];
             end = rank->end_ns[assembly_at(rank, step, local)];
         }
@@ -126,8 +189,12 @@ int assembly_time(struct assembly *a)
                 e++;
             first_edge[op] = e;
         }
-        for (uint32_t s = 0; s < a->n_samples; s++)
-            time_sample(a, first_edge, s, end_ns, doubtful + (size_t)s * a->n_ops);
+        memset(doubtful, 0, n);
+        for (uint32_t s = 0; s < a->n_samples && ready; s++) {
+            ready = time_messages(a, s) == 0;
+            if (ready)
+                time_sample(a, first_edge, s, end_ns, doubtful + (size_t)s * a->n_ops);
+        }
         settle_gaps(a, doubtful);
         g->n_samples = a->n_samples;
     }

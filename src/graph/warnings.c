@@ -22,6 +22,59 @@ int assembly_warn_clocks(struct assembly *a, const struct dpro_graph_options *op
     return status;
 }
 
+/* "rank 3", "ranks 0, 2 and 5 more" of those whose logs lack something; "" when none does. */
+static void list_lacking(const struct join *join, char *out, size_t size)
+{
+    enum { NAMED = 3 };
+    uint32_t n = 0, named = 0;
+    size_t len = 0;
+    for (uint32_t r = 0; r < join->n_ranks; r++)
+        n += join->messages.lacks[r];
+    out[0] = '\0';
+    for (uint32_t r = 0; r < join->n_ranks && named < NAMED; r++)
+        if (join->messages.lacks[r])
+            len += (size_t)snprintf(out + len, size - len, "%s%d",
+                                    named++ ? ", "
+                                    : n > 1 ? "ranks "
+                                            : "rank ",
+                                    join->ranks[r].trace->rank);
+    if (n > named)
+        snprintf(out + len, size - len, " and %u more", n - named);
+}
+
+/* Collectives that could have been taken apart and were not. */
+static int warn_whole(struct assembly *a, const struct dpro_graph_options *options)
+{
+    const struct messages *messages = &a->join->messages;
+    uint32_t unlogged = messages->n_whole - messages->n_uneven - messages->n_beyond;
+    char text[400], ranks[120];
+    int status = 0;
+    if (unlogged > 0) {
+        list_lacking(a->join, ranks, sizeof ranks);
+        snprintf(text, sizeof text,
+                 "%u of %zu collectives are replayed whole, not message by message: the transport "
+                 "logs%s%s do not have all that was sent and received in them; record every rank, "
+                 "from before it connects",
+                 unlogged, a->join->joined.n, ranks[0] ? " of " : "", ranks);
+        status |= warn(a, options, text);
+    }
+    if (messages->n_uneven > 0) {
+        snprintf(text, sizeof text,
+                 "%u of %zu collectives are replayed whole, not message by message: their messages "
+                 "differ from one iteration to the next",
+                 messages->n_uneven, a->join->joined.n);
+        status |= warn(a, options, text);
+    }
+    if (messages->n_beyond > 0) {
+        snprintf(text, sizeof text,
+                 "%u of %zu collectives are replayed whole, not message by message: together they "
+                 "have more messages than a graph takes (%d)",
+                 messages->n_beyond, a->join->joined.n, MOST_MESSAGES);
+        status |= warn(a, options, text);
+    }
+    return status;
+}
+
 int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, uint32_t dropped)
 {
     struct join *join = a->join;
@@ -95,6 +148,8 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
                  conflicts);
         status |= warn(a, options, text);
     }
+    if (join->messages.n_whole > 0)
+        status |= warn_whole(a, options);
     status |= assembly_warn_clocks(a, options);
     if (a->n_samples == 1) {
         snprintf(

@@ -188,6 +188,11 @@ static int add_waits(const struct dpro_graph *g, const struct members *m, uint32
         }
         if (c->meet == DPRO_NO_OP || member->arrival == DPRO_NO_OP)
             continue;
+        if (c->n_messages > 0 && /* whosever turn it is to send: the collective transfers */
+            add_interval(work, copy->end_ns[c->meet],
+                         copy->end_ns[member->transfer] - copy->dur_ns[member->transfer],
+                         USE_TRANSFER, NOBODY) < 0)
+            return -1;
         if (last[number] == NOBODY)
             last[number] = last_to_arrive(g, c, copy);
         if (add_interval(work, copy->end_ns[member->arrival], copy->end_ns[c->meet], USE_WAIT,
@@ -308,7 +313,8 @@ int breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *span
         for (uint32_t i = 0; i < n; i++)
             has_gpu |= (g->flags[first + i] & GRAPH_OP_GPU) != 0;
         for (uint32_t i = 0; i < n; i++)
-            uses[i] = (uint8_t)use_of(g, first + i, has_gpu);
+            uses[i] = i < n - g->ranks[r].n_message_ops ? (uint8_t)use_of(g, first + i, has_gpu)
+                                                        : (uint8_t)N_USES;
         work.intervals.n = 0;
         memset(work.waited_for, 0, g->n_ranks * sizeof *work.waited_for);
         for (uint32_t c = 0; c < span->n_copies; c++) {

@@ -24,17 +24,25 @@ static double best_bandwidth(const struct dpro_graph *g)
     double best = 0;
     for (uint32_t c = 0; c < g->n_collectives; c++)
         for (uint32_t i = 0; i < g->collectives[c].n_members; i++) {
-            uint32_t transfer = g->members[g->collectives[c].first_member + i].transfer;
-            if (transfer != DPRO_NO_OP && g->dur_ns[transfer] > 0)
-                best = fmax(best, (double)g->collectives[c].size_bytes /
-                                      ((double)g->dur_ns[transfer] * 1e-9));
+            const struct graph_member *member = &g->members[g->collectives[c].first_member + i];
+            if (member->transfer == DPRO_NO_OP)
+                continue;
+            double ns = (double)member->exchange_ns + (double)g->dur_ns[member->transfer];
+            if (ns > 0)
+                best = fmax(best, (double)g->collectives[c].size_bytes / (ns * 1e-9));
         }
     return best;
 }
 
+/* Messages come last and stay behind. */
+static uint32_t n_local_ops(const struct graph_rank *rank)
+{
+    return rank->n_ops - rank->n_message_ops;
+}
+
 static bool is_local(const struct graph_rank *rank, uint32_t op)
 {
-    return op != DPRO_NO_OP && op >= rank->first_op && op - rank->first_op < rank->n_ops;
+    return op != DPRO_NO_OP && op >= rank->first_op && op - rank->first_op < n_local_ops(rank);
 }
 
 static int copy_ops(const struct dpro_graph *g, const struct graph_rank *rank,
@@ -43,7 +51,7 @@ static int copy_ops(const struct dpro_graph *g, const struct graph_rank *rank,
     for (uint32_t d = 0; d < g->n_devices; d++)
         if (dpro_graph_add_device(b, g->devices[d].kind, g->devices[d].rank, "") < 0)
             return -1;
-    for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
+    for (uint32_t op = rank->first_op; op < rank->first_op + n_local_ops(rank); op++) {
         struct dpro_op copy = dpro_graph_op(g, op);
         int64_t id = graph_builder_add(b, &copy, 0, 0);
         if (id < 0)
@@ -57,7 +65,7 @@ static int copy_edges(const struct dpro_graph *g, const struct graph_rank *rank,
                       struct dpro_graph_builder *b)
 {
     uint32_t first = rank->first_op, n;
-    for (uint32_t op = first; op < first + rank->n_ops; op++)
+    for (uint32_t op = first; op < first + n_local_ops(rank); op++)
         for (int next = 0; next < 2; next++) {
             const uint32_t *succ = dpro_graph_successors(g, op, next, &n);
             for (uint32_t i = 0; i < n; i++)

@@ -128,9 +128,15 @@ static bool in_scope(const struct dpro_graph *g, uint32_t op, int scope)
     }
 }
 
-/* Milliseconds are asked for of a rank's computation, which the CPU side of a GPU job is not. */
-static bool on_compute_device(const struct dpro_graph *g, uint32_t op, const uint8_t *has_gpu)
+/* Milliseconds are asked for of a rank's computation, which the CPU side of a GPU job is not, and
+ * of its communication, where SENDs and RECVs of messages run side by side: they go to the RECVs.
+ */
+static bool takes_share(const struct dpro_graph *g, uint32_t op, int scope, const uint8_t *has_gpu)
 {
+    const struct graph_rank *rank = &g->ranks[g->rank[op]];
+    bool of_message = op - rank->first_op >= rank->n_ops - rank->n_message_ops;
+    if (of_message && g->kind[op] == DPRO_OP_SEND && scope != DPRO_OP_SEND)
+        return false;
     return g->kind[op] > DPRO_OP_UPDATE || !has_gpu[g->rank[op]] || (g->flags[op] & GRAPH_OP_GPU);
 }
 
@@ -164,7 +170,7 @@ static int collect_ops(const struct dpro_graph *g, const struct target *t, const
             continue;
         bool wanted = matches ? matches[g->name[op]] : in_scope(g, op, t->scope);
         if (wanted && delay->spread)
-            wanted = on_compute_device(g, op, has_gpu);
+            wanted = takes_share(g, op, t->scope, has_gpu);
         if (wanted)
             rc = array_push(&delay->ops, op);
     }

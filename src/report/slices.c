@@ -37,6 +37,7 @@ struct wait {
     int64_t from_ns, to_ns; /* in the replay; to_ns is 0: no collective's */
     int64_t missing_ns;     /* at the front of the transfer, for ranks that the trace lacks */
     uint32_t collective;
+    bool has_messages; /* between the last arrival and the replayed op */
 };
 
 static void find_waiting(const struct dpro_graph *g, const struct dpro_replay *replay,
@@ -59,7 +60,8 @@ static void find_waiting(const struct dpro_graph *g, const struct dpro_replay *r
             *wait = (struct wait){.from_ns = dpro_replay_end_ns(replay, m[i].arrival),
                                   .to_ns = last < start ? last : start,
                                   .missing_ns = g->collectives[c].missing_wait_ns,
-                                  .collective = c};
+                                  .collective = c,
+                                  .has_messages = g->collectives[c].n_messages > 0};
             if (!was_seen(g, op))
                 continue;
             wait->measured_ns = seen_last - g->seen_start_ns[op] + wait->missing_ns;
@@ -138,6 +140,8 @@ static void split_waiting(struct slice_track *track, const struct wait *waits, b
             any = true;
         }
         transfer.start_ns += front;
+        if (replayed && wait->has_messages)
+            transfer.start_ns = wait->to_ns;
         transfer.dur_ns = end - transfer.start_ns;
         track->at[track->n++] = transfer;
         busy_until = end > busy_until ? end : busy_until;

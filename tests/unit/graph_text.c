@@ -257,7 +257,8 @@ void add_collective(struct dpro_graph *g, const char *meet, uint64_t size_bytes,
         members = word(members, name, sizeof name);
         uint32_t arrival = op_named(g, name);
         members = word(members + 1, name, sizeof name);
-        all[g->n_members++] = (struct graph_member){arrival, op_named(g, name)};
+        all[g->n_members++] =
+            (struct graph_member){.arrival = arrival, .transfer = op_named(g, name)};
         if (*members)
             members++;
     }

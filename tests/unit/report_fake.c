@@ -170,7 +170,8 @@ static void add_collectives(struct fake *f, const uint32_t *arrivals, const uint
                                        .n_expected = n};
         for (uint32_t r = 0; r < n; r++) {
             uint32_t at = r * n_buckets + b;
-            g->members[g->n_members++] = (struct graph_member){arrivals[at], transfers[at]};
+            g->members[g->n_members++] =
+                (struct graph_member){.arrival = arrivals[at], .transfer = transfers[at]};
             add_edge(f, arrivals[at], meet);
             add_edge(f, meet, transfers[at]);
         }

@@ -77,7 +77,8 @@ static void test_the_parts_add_up_whatever_the_graph(void **state)
         struct graph_member members[4];
         struct graph_collective collective = {.n_members = 4, .meet = pick(g->n_ops)};
         for (uint32_t i = 0; i < 4; i++)
-            members[i] = (struct graph_member){pick(g->n_ops), pick(g->n_ops)};
+            members[i] =
+                (struct graph_member){.arrival = pick(g->n_ops), .transfer = pick(g->n_ops)};
         collective.missing_wait_ns = pick(4);
         if (pick(2)) {
             g->collectives = &collective;
@@ -154,7 +155,8 @@ static void test_every_instant_of_a_random_graph_counts_as_what_was_going_on(voi
         struct graph_collective collective = {.n_members = 3, .meet = pick(g->n_ops)};
         g->single_iteration = true;
         for (uint32_t i = 0; i < 3; i++)
-            members[i] = (struct graph_member){pick(g->n_ops), pick(g->n_ops)};
+            members[i] =
+                (struct graph_member){.arrival = pick(g->n_ops), .transfer = pick(g->n_ops)};
         g->collectives = &collective;
         g->members = members;
         g->n_collectives = pick(2);

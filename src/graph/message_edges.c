@@ -1,0 +1,244 @@
+/* graph/message_edges.c: what each message waited for, read from who sent what to whom.
+ *
+ * Its sender has arrived, and all that it sent over the same connection before is on its way. Of
+ * each other rank it has received as many messages as it had in every measured iteration when it
+ * sent this one: in a ring, that one whose data it passes on, or the one that made room for it. And
+ * its receiver has arrived, where that is so in every iteration: gloo asks before it sends. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/assembly.h"
+#include "graph/local.h"
+
+/* Times of one thing in all samples. */
+struct times {
+    const int64_t *at;
+    size_t stride;
+};
+
+static struct times starts_of(const struct assembly *a, uint32_t message)
+{
+    return (struct times){&assembly_time_of(a, message, 0)->start_ns,
+                          sizeof(struct message_time) / sizeof(int64_t)};
+}
+
+static struct times ends_of(const struct assembly *a, uint32_t message)
+{
+    return (struct times){&assembly_time_of(a, message, 0)->end_ns,
+                          sizeof(struct message_time) / sizeof(int64_t)};
+}
+
+/* As local_holds, between times of one rank or of two. */
+static bool holds(const struct assembly *a, struct times ends, struct times starts, int64_t most_ns)
+{
+    uint32_t seen = 0, held = 0;
+    for (uint32_t s = 0; s < a->n_samples; s++) {
+        int64_t end = ends.at[s * ends.stride], start = starts.at[s * starts.stride];
+        if (end == ABSENT)
+            continue;
+        seen++;
+        held += start >= end - LOCAL_ROUNDING_NS;
+        if (assembly_span(start, end) > most_ns)
+            return false;
+    }
+    return seen > 0 && held * 10 >= seen * 9;
+}
+
+/* One rank's messages from another in a collective, in order. */
+struct inbound {
+    uint32_t from, to; /* members */
+    uint32_t first, n; /* into messages[] */
+};
+
+struct linker {
+    struct assembly *a;
+    const struct joined *joined;
+    const struct member *members;
+    uint32_t *messages;      /* of the collective, by receiver, then sender */
+    struct inbound *inbound; /* by receiver, then sender */
+    uint32_t n_inbound;
+    uint32_t *first_inbound; /* of each receiver; one more */
+    int64_t *arrivals;       /* [member * n_samples + sample] */
+    /* by connection (an inbound of its receiver): how many of each of its sender's inbounds its
+     * last message waited for, from first_waited on; and that message's index */
+    uint32_t *waited, *first_waited, *last_sent;
+};
+
+static const struct rank_build *rank_of(const struct linker *l, uint32_t member)
+{
+    return &l->a->join->ranks[l->members[member].rank];
+}
+
+static uint32_t local_op(const struct linker *l, uint32_t member, uint32_t local)
+{
+    return l->a->first_op[l->members[member].rank] + local;
+}
+
+static uint32_t message_op(const struct linker *l, uint32_t message, enum message_op as)
+{
+    return l->a->message_ops[(size_t)message * N_MESSAGE_OPS + as];
+}
+
+static int add(const struct linker *l, uint32_t from, uint32_t to, bool soft)
+{
+    struct edge edge = {from, to, false, soft};
+    return array_push(&l->a->edges, edge);
+}
+
+static int compare_receivers(const void *x, const void *y, void *arg)
+{
+    const struct message *all = arg;
+    uint32_t a = *(const uint32_t *)x, b = *(const uint32_t *)y;
+    if (all[a].to != all[b].to)
+        return all[a].to < all[b].to ? -1 : 1;
+    if (all[a].from != all[b].from)
+        return all[a].from < all[b].from ? -1 : 1;
+    return a < b ? -1 : a > b;
+}
+
+static int find_inbound(struct linker *l)
+{
+    const struct message *all = l->a->join->messages.all.at;
+    uint32_t n = l->joined->n_messages, n_members = l->joined->n_members;
+    l->messages = malloc((n + (size_t)1) * sizeof *l->messages);
+    l->inbound = malloc((n + (size_t)1) * sizeof *l->inbound);
+    l->first_inbound = calloc(n_members + (size_t)2, sizeof *l->first_inbound);
+    if (!l->messages || !l->inbound || !l->first_inbound)
+        return -1;
+    for (uint32_t i = 0; i < n; i++)
+        l->messages[i] = l->joined->first_message + i;
+    qsort_r(l->messages, n, sizeof *l->messages, compare_receivers, (void *)all);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct message *m = &all[l->messages[i]];
+        struct inbound *last = l->n_inbound ? &l->inbound[l->n_inbound - 1] : NULL;
+        if (last && last->from == m->from && last->to == m->to) {
+            last->n++;
+            continue;
+        }
+        l->inbound[l->n_inbound++] = (struct inbound){m->from, m->to, i, 1};
+        l->first_inbound[m->to + 1]++;
+    }
+    for (uint32_t m = 0; m < n_members; m++)
+        l->first_inbound[m + 1] += l->first_inbound[m];
+    size_t n_waited = 0;
+    l->first_waited = malloc((l->n_inbound + (size_t)1) * sizeof *l->first_waited);
+    l->last_sent = malloc((l->n_inbound + (size_t)1) * sizeof *l->last_sent);
+    for (uint32_t i = 0; i < l->n_inbound && l->first_waited && l->last_sent; i++) {
+        uint32_t sender = l->inbound[i].from;
+        l->first_waited[i] = (uint32_t)n_waited;
+        l->last_sent[i] = NO_ID;
+        n_waited += l->first_inbound[sender + 1] - l->first_inbound[sender];
+    }
+    l->waited = n_waited < NO_ID ? calloc(n_waited + 1, sizeof *l->waited) : NULL;
+    return l->first_waited && l->last_sent && l->waited ? 0 : -1;
+}
+
+static int find_arrivals(struct linker *l)
+{
+    uint32_t n = l->joined->n_members, n_samples = l->a->n_samples;
+    l->arrivals = malloc(((size_t)n * n_samples + 1) * sizeof *l->arrivals);
+    for (uint32_t m = 0; m < n && l->arrivals; m++)
+        for (uint32_t s = 0; s < n_samples; s++) {
+            const struct rank_build *rank = rank_of(l, m);
+            uint32_t arrival = rank->collectives.at[l->members[m].collective].arrival;
+            l->arrivals[(size_t)m * n_samples + s] =
+                rank->start_ns[assembly_at(rank, rank->sample_step[s], arrival)];
+        }
+    return l->arrivals ? 0 : -1;
+}
+
+/* Which of its receiver's inbounds a connection is. */
+static uint32_t connection_of(const struct linker *l, const struct message *message)
+{
+    uint32_t low = l->first_inbound[message->to], high = l->first_inbound[message->to + 1];
+    while (low + 1 < high) {
+        uint32_t mid = (low + high) / 2;
+        if (l->inbound[mid].from <= message->from)
+            low = mid;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+static int add_message(struct linker *l, uint32_t m)
+{
+    const struct message *message = &l->a->join->messages.all.at[m];
+    const struct rank_build *sender = rank_of(l, message->from);
+    const struct step *step = &sender->steps.at[sender->template_step];
+    int64_t most_ns = assembly_span(step->start_ns, step->end_ns) / 1000;
+    uint32_t call = message_op(l, m, MESSAGE_CALL), connection = connection_of(l, message);
+    uint32_t arrival = sender->collectives.at[l->members[message->from].collective].arrival;
+    if (add(l, call, message_op(l, m, MESSAGE_SEND), false) < 0 ||
+        add(l, call, message_op(l, m, MESSAGE_RECV), false) < 0)
+        return -1;
+    if (l->last_sent[connection] == NO_ID) {
+        const struct rank_build *receiver = rank_of(l, message->to);
+        struct times there = {&l->arrivals[(size_t)message->to * l->a->n_samples], 1};
+        if (add(l, local_op(l, message->from, arrival), call, true) < 0)
+            return -1;
+        arrival = receiver->collectives.at[l->members[message->to].collective].arrival;
+        if (holds(l->a, there, starts_of(l->a, m), most_ns) &&
+            add(l, local_op(l, message->to, arrival), call, true) < 0)
+            return -1;
+    } else if (add(l, message_op(l, l->last_sent[connection], MESSAGE_CALL), call, true) < 0) {
+        return -1;
+    }
+    l->last_sent[connection] = m;
+    uint32_t *waited = l->waited + l->first_waited[connection];
+    for (uint32_t i = l->first_inbound[message->from]; i < l->first_inbound[message->from + 1];
+         i++, waited++) {
+        const uint32_t *received = l->messages + l->inbound[i].first;
+        uint32_t n = *waited;
+        while (n < l->inbound[i].n &&
+               holds(l->a, ends_of(l->a, received[n]), starts_of(l->a, m), most_ns))
+            n++;
+        if (n > *waited && add(l, message_op(l, received[n - 1], MESSAGE_RECV), call, true) < 0)
+            return -1;
+        *waited = n;
+    }
+    return 0;
+}
+
+/* The rest of the collective follows the last message over each connection. */
+static int add_ends(struct linker *l)
+{
+    for (uint32_t i = 0; i < l->n_inbound; i++) {
+        const struct inbound *in = &l->inbound[i];
+        uint32_t last = l->messages[in->first + in->n - 1];
+        const struct member *from = &l->members[in->from], *to = &l->members[in->to];
+        uint32_t sent = rank_of(l, in->from)->collectives.at[from->collective].transfer;
+        uint32_t received = rank_of(l, in->to)->collectives.at[to->collective].transfer;
+        enum message_op over =
+            l->a->join->messages.all.at[last].ends_sender ? MESSAGE_SEND : MESSAGE_CALL;
+        if (add(l, message_op(l, last, MESSAGE_RECV), local_op(l, in->to, received), true) < 0 ||
+            add(l, message_op(l, last, over), local_op(l, in->from, sent), true) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int assembly_message_edges(struct assembly *a)
+{
+    int status = 0;
+    for (size_t j = 0; j < a->join->joined.n && status == 0; j++) {
+        struct linker l = {.a = a, .joined = &a->join->joined.at[j]};
+        if (l.joined->n_messages == 0)
+            continue;
+        l.members = &a->join->members.at[l.joined->first_member];
+        if (find_inbound(&l) < 0 || find_arrivals(&l) < 0)
+            status = -1;
+        for (uint32_t i = 0; i < l.joined->n_messages && status == 0; i++)
+            status = add_message(&l, l.joined->first_message + i);
+        if (status == 0)
+            status = add_ends(&l);
+        free(l.messages);
+        free(l.inbound);
+        free(l.first_inbound);
+        free(l.arrivals);
+        free(l.waited);
+        free(l.first_waited);
+        free(l.last_sent);
+    }
+    return status;
+}

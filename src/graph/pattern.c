@@ -1,0 +1,133 @@
+/* graph/pattern.c: an algorithm has its own set of connections: a ring is one circle of neighbours,
+ * halving-doubling pairs whose numbers differ in one bit, a tree has one way from each rank to each
+ * other, and where all send to all nothing is passed on. */
+#include "graph/pattern.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+struct shape {
+    uint32_t n_ranks;
+    uint64_t *pairs; /* from << 32 | to, in order, each once */
+    size_t n_pairs;
+    uint32_t *root;   /* of each rank's connected part */
+    uint32_t *degree; /* ranks that each exchanges with, in either direction */
+    size_t n_edges;   /* pairs in either direction counted once */
+    bool connected;
+    size_t most_messages; /* over one connection, one way */
+};
+
+static int compare_pairs(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static uint32_t root_of(const struct shape *s, uint32_t rank)
+{
+    while (s->root[rank] != rank)
+        rank = s->root[rank] = s->root[s->root[rank]];
+    return rank;
+}
+
+static bool sends(const struct shape *s, uint32_t from, uint32_t to)
+{
+    uint64_t pair = (uint64_t)from << 32 | to;
+    return bsearch(&pair, s->pairs, s->n_pairs, sizeof pair, compare_pairs) != NULL;
+}
+
+static void look_at_pairs(struct shape *s)
+{
+    uint32_t n_parts = s->n_ranks;
+    for (uint32_t r = 0; r < s->n_ranks; r++)
+        s->root[r] = r;
+    for (size_t i = 0; i < s->n_pairs; i++) {
+        uint32_t from = (uint32_t)(s->pairs[i] >> 32), to = (uint32_t)s->pairs[i];
+        if (from > to && sends(s, to, from))
+            continue; /* counted from the other side */
+        s->n_edges++;
+        s->degree[from]++;
+        s->degree[to]++;
+        uint32_t a = root_of(s, from), b = root_of(s, to);
+        n_parts -= a != b;
+        s->root[a] = b;
+    }
+    s->connected = n_parts == 1;
+}
+
+static bool is_halving_doubling(const struct shape *s)
+{
+    uint32_t n = s->n_ranks, steps = 0;
+    if (n < 4 || (n & (n - 1)) != 0)
+        return false;
+    while (1u << steps < n)
+        steps++;
+    for (size_t i = 0; i < s->n_pairs; i++) {
+        uint32_t apart = (uint32_t)(s->pairs[i] >> 32) ^ (uint32_t)s->pairs[i];
+        if ((apart & (apart - 1)) != 0)
+            return false;
+    }
+    return s->n_pairs == (size_t)n * steps;
+}
+
+/* One circle through all ranks, run through one way or both. */
+static bool is_ring(const struct shape *s)
+{
+    if (s->n_ranks == 2)
+        return s->n_pairs == 2;
+    bool two_each = s->connected && s->n_edges == s->n_ranks;
+    for (uint32_t r = 0; r < s->n_ranks; r++)
+        two_each &= s->degree[r] == 2;
+    if (!two_each || s->n_pairs == 2 * s->n_edges)
+        return two_each;
+    for (size_t i = 1; i < s->n_pairs; i++) /* one way: each rank sends to one other */
+        if (s->pairs[i] >> 32 == s->pairs[i - 1] >> 32)
+            return false;
+    return s->n_pairs == s->n_ranks;
+}
+
+static const char *name_of(const struct shape *s)
+{
+    if (is_halving_doubling(s))
+        return "halving-doubling";
+    if (s->n_ranks > 2 && s->n_pairs == (size_t)s->n_ranks * (s->n_ranks - 1))
+        return "direct";
+    if (is_ring(s))
+        return "ring";
+    if (s->n_ranks == 2)
+        return "direct"; /* one way */
+    if (s->connected && s->n_edges == s->n_ranks - 1)
+        return "tree";
+    return "mixed";
+}
+
+int pattern_find(const struct pattern_message *messages, size_t n, uint32_t n_ranks,
+                 uint32_t n_passes, struct pattern *pattern)
+{
+    struct shape s = {.n_ranks = n_ranks};
+    s.pairs = malloc((n + 1) * sizeof *s.pairs);
+    s.root = malloc((n_ranks + (size_t)1) * sizeof *s.root);
+    s.degree = calloc(n_ranks + (size_t)1, sizeof *s.degree);
+    int status = s.pairs && s.root && s.degree ? 0 : -1;
+    if (status == 0) {
+        for (size_t i = 0; i < n; i++)
+            s.pairs[i] = (uint64_t)messages[i].from << 32 | messages[i].to;
+        qsort(s.pairs, n, sizeof *s.pairs, compare_pairs);
+        for (size_t i = 0, same = 0; i < n; i++) {
+            same = i > 0 && s.pairs[i] == s.pairs[s.n_pairs - 1] ? same + 1 : 1;
+            s.most_messages = same > s.most_messages ? same : s.most_messages;
+            if (same == 1)
+                s.pairs[s.n_pairs++] = s.pairs[i];
+        }
+        look_at_pairs(&s);
+        size_t steps = 1;
+        pattern->name = name_of(&s);
+        if (pattern->name[0] == 'r' && n_ranks > 1)
+            steps = (size_t)n_passes * (n_ranks - 1);
+        pattern->n_chunks = (uint32_t)((s.most_messages + steps - 1) / steps);
+    }
+    free(s.pairs);
+    free(s.root);
+    free(s.degree);
+    return status;
+}

@@ -2,9 +2,12 @@
  *
  * The gap is the time between being ready, by the very edges of the graph, and starting. So the
  * replay of what was measured gives back what was measured, and waiting that an edge explains is
- * never in a gap or a duration. */
+ * never in a gap or a duration.
+ *
+ * A message that finds its link busy may be sent late because of just that: a socket takes no more
+ * than fits its buffers. On a faster link it would not be. So its call takes no longer than such
+ * calls of its rank usually take, as far as the link is still busy then and the order stays. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "graph/assembly.h"
 
@@ -36,26 +39,39 @@ static int compare_sent(const void *a, const void *b)
     return x->message < y->message ? -1 : x->message > y->message;
 }
 
+/* One direction of a link. */
+struct direction {
+    int64_t free_ns; /* its messages so far are over; INT64_MIN: there were none */
+    int64_t sent_ns; /* when the last of them was sent */
+};
+
 /* A message takes its link from when it was sent, or the one before it on that link was over, until
- * it was received whole; as the replay lets it. */
-static int64_t time_on_link(int64_t *free_ns, const struct message_time *time)
+ * it was received whole; as the replay lets it. Sent after *earliest_ns it makes no difference. */
+static int64_t time_on_link(struct direction *direction, const struct message_time *time,
+                            int64_t *earliest_ns)
 {
-    int64_t start = time->start_ns > *free_ns ? time->start_ns : *free_ns;
-    int64_t dur = assembly_span(start, time->end_ns);
-    *free_ns = start + dur;
+    bool queued = direction->free_ns >= time->start_ns;
+    int64_t start = queued ? direction->free_ns : time->start_ns;
+    int64_t dur = assembly_span(start, time->end_ns), earliest = time->start_ns;
+    if (queued && direction->sent_ns < earliest)
+        earliest = direction->sent_ns + 1;
+    if (earliest > *earliest_ns)
+        *earliest_ns = earliest;
+    *direction = (struct direction){start + dur, time->start_ns};
     return dur;
 }
 
-/* Durations of the SENDs and RECVs of one iteration. */
-static int time_messages(struct assembly *a, uint32_t sample)
+/* Durations of the SENDs and RECVs of one iteration, and when each could have been sent at the
+ * earliest. */
+static int time_messages(struct assembly *a, uint32_t sample, int64_t *earliest_ns)
 {
     const struct messages *messages = &a->join->messages;
     int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
     struct sent *sent = malloc((messages->all.n + 1) * sizeof *sent);
-    int64_t *free_ns = malloc((messages->links.n * 2 + 1) * sizeof *free_ns);
-    bool ready = sent && free_ns;
+    struct direction *directions = malloc((messages->links.n * 2 + 1) * sizeof *directions);
+    bool ready = sent && directions;
     for (size_t l = 0; l < messages->links.n * 2 && ready; l++)
-        free_ns[l] = INT64_MIN;
+        directions[l] = (struct direction){INT64_MIN, INT64_MIN};
     for (uint32_t m = 0; m < messages->all.n && ready; m++)
         sent[m] = (struct sent){assembly_time_of(a, m, sample)->start_ns, m};
     if (ready && messages->all.n > 1)
@@ -65,12 +81,50 @@ static int time_messages(struct assembly *a, uint32_t sample)
         const struct message *message = &messages->all.at[m];
         const struct message_time *time = assembly_time_of(a, m, sample);
         const uint32_t *ops = a->message_ops + (size_t)m * N_MESSAGE_OPS;
-        dur[ops[MESSAGE_SEND]] = time_on_link(&free_ns[message->tx * 2], time);
-        dur[ops[MESSAGE_RECV]] = time_on_link(&free_ns[message->rx * 2 + 1], time);
+        earliest_ns[m] = INT64_MIN;
+        dur[ops[MESSAGE_SEND]] = time_on_link(&directions[message->tx * 2], time, &earliest_ns[m]);
+        dur[ops[MESSAGE_RECV]] =
+            time_on_link(&directions[message->rx * 2 + 1], time, &earliest_ns[m]);
     }
     free(sent);
-    free(free_ns);
+    free(directions);
     return ready ? 0 : -1;
+}
+
+static int compare_i64(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* How long the calls of each message's sender in its collective usually take, after all that they
+ * wait for: the median over messages and iterations. */
+static int find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
+{
+    ARRAY(int64_t) gaps = {0};
+    int status = 0;
+    for (size_t j = 0; j < a->join->joined.n && status == 0; j++) {
+        const struct joined *joined = &a->join->joined.at[j];
+        const struct message *messages = a->join->messages.all.at;
+        uint32_t first = joined->first_message, end = first + joined->n_messages;
+        for (uint32_t member = 0; member < joined->n_members && first < end; member++) {
+            gaps.n = 0;
+            for (uint32_t m = first; m < end && status == 0; m++)
+                for (uint32_t s = 0; s < a->n_samples && messages[m].from == member; s++) {
+                    uint32_t call = a->message_ops[(size_t)m * N_MESSAGE_OPS + MESSAGE_CALL];
+                    status |=
+                        array_push(&gaps, a->graph->sample_gap_ns[(size_t)s * a->n_ops + call]);
+                }
+            if (gaps.n == 0)
+                continue;
+            qsort(gaps.at, gaps.n, sizeof *gaps.at, compare_i64);
+            for (uint32_t m = first; m < end; m++)
+                if (messages[m].from == member)
+                    usual_ns[m] = gaps.at[gaps.n / 2];
+        }
+    }
+    array_fini(&gaps);
+    return status;
 }
 
 /* ---- all ops ---- */
@@ -103,11 +157,19 @@ static struct readiness ready_at(const struct assembly *a, const int64_t *end_ns
     return r;
 }
 
-/* One iteration's durations and gaps by the graph's edges. doubtful[op]: something before the
- * window may have held it up, which must not become a gap. */
-static void time_sample(struct assembly *a, const size_t *first_edge, uint32_t sample,
-                        int64_t *end_ns, uint8_t *doubtful)
+struct timing {
+    const size_t *first_edge; /* of each op */
+    int64_t *end_ns;          /* of each op, in the sample at hand */
+    uint8_t *doubtful;        /* by sample and op: something before the window may have held it up,
+                                 which must not become a gap */
+    int64_t *earliest_ns, *usual_ns; /* of each message, see above */
+};
+
+/* One iteration's durations and gaps by the graph's edges. */
+static void time_sample(struct assembly *a, const struct timing *t, uint32_t sample)
 {
+    int64_t *end_ns = t->end_ns;
+    uint8_t *doubtful = t->doubtful + (size_t)sample * a->n_ops;
     int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
     int64_t *gap = a->graph->sample_gap_ns + (size_t)sample * a->n_ops;
     for (uint32_t i = 0; i < a->n_ops; i++) {
@@ -120,14 +182,19 @@ static void time_sample(struct assembly *a, const size_t *first_edge, uint32_t s
             end_ns[op] = assembly_time_of(a, message, sample)->end_ns;
             continue;
         }
-        struct readiness ready = ready_at(a, end_ns, first_edge[op], op, sample);
+        struct readiness ready = ready_at(a, end_ns, t->first_edge[op], op, sample);
         if (ready.ready_ns == ABSENT)
             ready.ready_ns = rank->steps.at[step].start_ns;
         int64_t start = ready.ready_ns, end = start;
         bool measured = local < rank->n_timed;
-        if (message != NO_ID)
-            start = end = assembly_time_of(a, message, sample)->start_ns;
-        else if (measured && rank->start_ns[assembly_at(rank, step, local)] != ABSENT) {
+        if (message != NO_ID) {
+            int64_t usual;
+            start = assembly_time_of(a, message, sample)->start_ns;
+            if (!__builtin_add_overflow(ready.ready_ns, t->usual_ns[message], &usual) &&
+                usual < start)
+                start = usual > t->earliest_ns[message] ? usual : t->earliest_ns[message];
+            end = start;
+        } else if (measured && rank->start_ns[assembly_at(rank, step, local)] != ABSENT) {
             start = rank->start_ns[assembly_at(rank, step, local)];
             end = rank->end_ns[assembly_at(rank, step, local)];
         }
@@ -169,19 +236,40 @@ static void settle_gaps(struct assembly *a, const uint8_t *doubtful)
     }
 }
 
+/* All iterations; where there are messages twice, as what is usual must be known first. */
+static int time_samples(struct assembly *a, struct timing *t)
+{
+    size_t n_messages = a->join->messages.all.n;
+    for (size_t m = 0; m < n_messages; m++)
+        t->usual_ns[m] = INT64_MAX;
+    for (int pass = 0; pass < (n_messages > 0 ? 2 : 1); pass++) {
+        if (pass == 1 && find_usual_gaps(a, t->usual_ns) < 0)
+            return -1;
+        for (uint32_t s = 0; s < a->n_samples; s++) {
+            if (n_messages > 0 && time_messages(a, s, t->earliest_ns) < 0)
+                return -1;
+            time_sample(a, t, s);
+        }
+    }
+    return 0;
+}
+
 int assembly_time(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
-    size_t n = (size_t)a->n_samples * a->n_ops;
+    size_t n = (size_t)a->n_samples * a->n_ops, n_messages = a->join->messages.all.n;
     size_t *first_edge = malloc((a->n_ops + 1) * sizeof *first_edge);
-    uint8_t *doubtful = malloc(n + 1);
+    struct timing t = {.first_edge = first_edge,
+                       .end_ns = malloc((a->n_ops + 1) * sizeof *t.end_ns),
+                       .doubtful = calloc(n + 1, 1),
+                       .earliest_ns = malloc((n_messages + 1) * sizeof *t.earliest_ns),
+                       .usual_ns = malloc((n_messages + 1) * sizeof *t.usual_ns)};
     g->sample_dur_ns = arena_array(&g->arena, n, sizeof *g->sample_dur_ns);
     g->sample_gap_ns = arena_array(&g->arena, n, sizeof *g->sample_gap_ns);
     if (!g->gap_ns)
         g->gap_ns = arena_array(&g->arena, a->n_ops, sizeof *g->gap_ns);
-    int64_t *end_ns = malloc((a->n_ops + 1) * sizeof *end_ns); /* in the sample at hand */
-    bool ready =
-        first_edge && doubtful && g->sample_dur_ns && g->sample_gap_ns && g->gap_ns && end_ns;
+    bool ready = first_edge && t.end_ns && t.doubtful && t.earliest_ns && t.usual_ns &&
+                 g->sample_dur_ns && g->sample_gap_ns && g->gap_ns;
     if (ready) {
         size_t e = 0;
         for (uint32_t op = 0; op < a->n_ops; op++) {
@@ -189,17 +277,16 @@ int assembly_time(struct assembly *a)
                 e++;
             first_edge[op] = e;
         }
-        memset(doubtful, 0, n);
-        for (uint32_t s = 0; s < a->n_samples && ready; s++) {
-            ready = time_messages(a, s) == 0;
-            if (ready)
-                time_sample(a, first_edge, s, end_ns, doubtful + (size_t)s * a->n_ops);
-        }
-        settle_gaps(a, doubtful);
+        ready = time_samples(a, &t) == 0;
+    }
+    if (ready) {
+        settle_gaps(a, t.doubtful);
         g->n_samples = a->n_samples;
     }
     free(first_edge);
-    free(doubtful);
-    free(end_ns);
+    free(t.end_ns);
+    free(t.doubtful);
+    free(t.earliest_ns);
+    free(t.usual_ns);
     return ready ? 0 : -1;
 }

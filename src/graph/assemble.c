@@ -244,7 +244,9 @@ static int add_message_op(struct assembly *a, struct dpro_graph_builder *builder
                           uint32_t op)
 {
     static const enum dpro_op_kind kinds[] = {DPRO_OP_LAUNCH, DPRO_OP_SEND, DPRO_OP_RECV};
-    static const char *const names[] = {"call that sends to", "send to", "receive from"};
+    static const char *const names[2][N_MESSAGE_OPS] = {
+        {"call that sends to", "send to", "receive from"},
+        {"call that gives notice to", "notice to", "notice from"}};
     char tensor_name[TENSOR_NAME], text[64];
     enum message_op as = MESSAGE_CALL;
     uint32_t m = assembly_message(a, r, op, &as), links = a->first_device[a->join->n_ranks];
@@ -255,7 +257,8 @@ static int add_message_op(struct assembly *a, struct dpro_graph_builder *builder
     const struct member *other = &members[as == MESSAGE_RECV ? message->from : message->to];
     const struct rank_build *rank = &a->join->ranks[r];
     name_carried(a, rank, own->collective, tensor_name);
-    snprintf(text, sizeof text, "%s rank %d", names[as], a->join->ranks[other->rank].trace->rank);
+    snprintf(text, sizeof text, "%s rank %d", names[message->is_notice][as],
+             a->join->ranks[other->rank].trace->rank);
     struct dpro_op out = {.kind = kinds[as],
                           .rank = rank->trace->rank,
                           .device = DPRO_NO_DEVICE,
@@ -458,7 +461,7 @@ static int fill_collectives(struct assembly *a)
                                       .first_member = joined->first_member,
                                       .n_members = joined->n_members,
                                       .n_expected = joined->n_expected,
-                                      .n_messages = joined->n_messages,
+                                      .n_messages = joined->n_data,
                                       .pattern = joined->pattern.name,
                                       .n_chunks = joined->pattern.n_chunks};
         for (uint32_t m = joined->first_member; m < joined->first_member + joined->n_members; m++) {

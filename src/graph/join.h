@@ -14,6 +14,7 @@ struct joined {
     uint32_t rank; /* index of the first member's rank, and its collective there */
     uint32_t collective;
     uint32_t first_message, n_messages; /* into join.messages; none: taken as one op a rank */
+    uint32_t n_data;                    /* of them that carry data */
     struct pattern pattern;             /* of its messages */
 };
 

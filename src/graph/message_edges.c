@@ -59,8 +59,9 @@ struct linker {
     uint32_t n_inbound;
     uint32_t *first_inbound; /* of each receiver; one more */
     int64_t *arrivals;       /* [member * n_samples + sample] */
-    /* by connection (an inbound of its receiver): how many of each of its sender's inbounds its
-     * last message waited for, from first_waited on; and that message's index */
+    /* by twice the connection (an inbound of its receiver), and one more for notices: how many of
+     * each of its sender's inbounds its last message waited for, from first_waited on; and that
+     * message's index */
     uint32_t *waited, *first_waited, *last_sent;
 };
 
@@ -99,14 +100,16 @@ static int compare_receivers(const void *x, const void *y, void *arg)
 static int find_inbound(struct linker *l)
 {
     const struct message *all = l->a->join->messages.all.at;
-    uint32_t n = l->joined->n_messages, n_members = l->joined->n_members;
-    l->messages = malloc((n + (size_t)1) * sizeof *l->messages);
-    l->inbound = malloc((n + (size_t)1) * sizeof *l->inbound);
+    uint32_t n_members = l->joined->n_members;
+    l->messages = malloc((l->joined->n_data + (size_t)1) * sizeof *l->messages);
+    l->inbound = malloc((l->joined->n_data + (size_t)1) * sizeof *l->inbound);
     l->first_inbound = calloc(n_members + (size_t)2, sizeof *l->first_inbound);
     if (!l->messages || !l->inbound || !l->first_inbound)
         return -1;
-    for (uint32_t i = 0; i < n; i++)
-        l->messages[i] = l->joined->first_message + i;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < l->joined->n_messages; i++)
+        if (!all[l->joined->first_message + i].is_notice)
+            l->messages[n++] = l->joined->first_message + i;
     qsort_r(l->messages, n, sizeof *l->messages, compare_receivers, (void *)all);
     for (uint32_t i = 0; i < n; i++) {
         const struct message *m = &all[l->messages[i]];
@@ -121,10 +124,11 @@ static int find_inbound(struct linker *l)
     for (uint32_t m = 0; m < n_members; m++)
         l->first_inbound[m + 1] += l->first_inbound[m];
     size_t n_waited = 0;
-    l->first_waited = malloc((l->n_inbound + (size_t)1) * sizeof *l->first_waited);
-    l->last_sent = malloc((l->n_inbound + (size_t)1) * sizeof *l->last_sent);
-    for (uint32_t i = 0; i < l->n_inbound && l->first_waited && l->last_sent; i++) {
-        uint32_t sender = l->inbound[i].from;
+    size_t n_kinds = (size_t)l->n_inbound * 2;
+    l->first_waited = malloc((n_kinds + 1) * sizeof *l->first_waited);
+    l->last_sent = malloc((n_kinds + 1) * sizeof *l->last_sent);
+    for (size_t i = 0; i < n_kinds && l->first_waited && l->last_sent; i++) {
+        uint32_t sender = l->inbound[i / 2].from;
         l->first_waited[i] = (uint32_t)n_waited;
         l->last_sent[i] = NO_ID;
         n_waited += l->first_inbound[sender + 1] - l->first_inbound[sender];
@@ -167,7 +171,8 @@ static int add_message(struct linker *l, uint32_t m)
     const struct rank_build *sender = rank_of(l, message->from);
     const struct step *step = &sender->steps.at[sender->template_step];
     int64_t most_ns = assembly_span(step->start_ns, step->end_ns) / 1000;
-    uint32_t call = message_op(l, m, MESSAGE_CALL), connection = connection_of(l, message);
+    uint32_t call = message_op(l, m, MESSAGE_CALL);
+    uint32_t connection = connection_of(l, message) * 2 + message->is_notice;
     uint32_t arrival = sender->collectives.at[l->members[message->from].collective].arrival;
     if (add(l, call, message_op(l, m, MESSAGE_SEND), false) < 0 ||
         add(l, call, message_op(l, m, MESSAGE_RECV), false) < 0)
@@ -178,13 +183,17 @@ static int add_message(struct linker *l, uint32_t m)
         if (add(l, local_op(l, message->from, arrival), call, true) < 0)
             return -1;
         arrival = receiver->collectives.at[l->members[message->to].collective].arrival;
-        if (holds(l->a, there, starts_of(l->a, m), most_ns) &&
+        if (!message->is_notice && holds(l->a, there, starts_of(l->a, m), most_ns) &&
             add(l, local_op(l, message->to, arrival), call, true) < 0)
             return -1;
     } else if (add(l, message_op(l, l->last_sent[connection], MESSAGE_CALL), call, true) < 0) {
         return -1;
     }
     l->last_sent[connection] = m;
+    if (message->notice != NO_ID &&
+        holds(l->a, ends_of(l->a, message->notice), starts_of(l->a, m), most_ns) &&
+        add(l, message_op(l, message->notice, MESSAGE_RECV), call, true) < 0)
+        return -1;
     uint32_t *waited = l->waited + l->first_waited[connection];
     for (uint32_t i = l->first_inbound[message->from]; i < l->first_inbound[message->from + 1];
          i++, waited++) {

@@ -80,14 +80,16 @@ int build_parts(struct rank_build *rank, const struct dpro_trace *trace, struct 
 
 struct found {
     uint32_t from, to, stream;
+    uint32_t delta; /* gloo's number within the collective: a notice is for data of the same one */
+    bool is_notice;
     uint64_t offset, size_bytes;
     struct message_time time;
     const struct net_connection *sender, *receiver;
 };
 typedef ARRAY(struct found) found_array;
 
-/* Each transport's data messages by collective. */
-struct data_index {
+/* Each transport's messages by collective: data, and notices that a receiver is ready. */
+struct message_index {
     uint32_t *first, *message;
 };
 
@@ -95,14 +97,20 @@ struct finder {
     struct join *join;
     struct messages *messages;
     const struct dpro_trace *trace;
-    struct data_index *index; /* by transport */
+    struct message_index *index; /* by transport */
+    bool with_notices;
     struct map link_of;
     found_array found, shown; /* in an iteration; in the one that the graph shows */
     uint32_t *place;          /* of the i-th in order of members among the graph's messages */
     size_t n_places;
 };
 
-static int index_data(struct data_index *index, const struct net_transport *t)
+static bool is_wanted(const struct net_message *message)
+{
+    return message->opcode == GLOO_DATA || message->opcode == GLOO_RECV_READY;
+}
+
+static int index_messages(struct message_index *index, const struct net_transport *t)
 {
     uint32_t n = 0;
     index->first = calloc(t->collectives.n + 1, sizeof *index->first);
@@ -110,23 +118,33 @@ static int index_data(struct data_index *index, const struct net_transport *t)
     if (!index->first || !index->message)
         return -1;
     for (size_t m = 0; m < t->messages.n; m++)
-        if (t->messages.at[m].opcode == GLOO_DATA)
+        if (is_wanted(&t->messages.at[m]))
             index->first[t->messages.at[m].collective]++;
     for (size_t c = 0; c <= t->collectives.n; c++) /* the end of each part ... */
         index->first[c] = n += index->first[c];
     for (size_t m = t->messages.n; m-- > 0;) /* ... and, filled from the back, its start */
-        if (t->messages.at[m].opcode == GLOO_DATA)
+        if (is_wanted(&t->messages.at[m]))
             index->message[--index->first[t->messages.at[m].collective]] = (uint32_t)m;
     return 0;
 }
 
+/* Who sends the data that a message is or gives notice of, and to whom. */
+static uint64_t way_of(const struct found *found)
+{
+    return found->is_notice ? (uint64_t)found->to << 32 | found->from
+                            : (uint64_t)found->from << 32 | found->to;
+}
+
+/* Of each way and number first the data, then the notices: the k-th is for the k-th. */
 static int compare_found(const void *a, const void *b)
 {
     const struct found *x = a, *y = b;
-    if (x->from != y->from)
-        return x->from < y->from ? -1 : 1;
-    if (x->to != y->to)
-        return x->to < y->to ? -1 : 1;
+    if (way_of(x) != way_of(y))
+        return way_of(x) < way_of(y) ? -1 : 1;
+    if (x->delta != y->delta)
+        return x->delta < y->delta ? -1 : 1;
+    if (x->is_notice != y->is_notice)
+        return x->is_notice ? 1 : -1;
     if (x->stream != y->stream)
         return x->stream < y->stream ? -1 : 1;
     return x->offset < y->offset ? -1 : x->offset > y->offset;
@@ -184,14 +202,14 @@ static int find_sent(struct finder *f, const struct member *members, uint32_t n_
                      uint32_t own, const struct net_part *part, size_t *n_received)
 {
     const struct net_transport *t = &f->trace->transports[part->transport];
-    const struct data_index *index = &f->index[part->transport];
+    const struct message_index *index = &f->index[part->transport];
     for (uint32_t i = index->first[part->collective]; i < index->first[part->collective + 1]; i++) {
         const struct net_message *sent = &t->messages.at[index->message[i]], *received;
+        bool is_notice = sent->opcode != GLOO_DATA;
         uint32_t peer_stream;
-        if (sent->stream % 2 == 1) {
-            ++*n_received;
+        *n_received += !is_notice && sent->stream % 2 == 1;
+        if (sent->stream % 2 == 1 || (is_notice && !f->with_notices))
             continue;
-        }
         const struct net_transport *peer = net_peer(f->trace, t, sent->stream, &peer_stream);
         uint32_t to = peer ? find_member(members, n_members, peer->rank_index) : NO_ID;
         received = to != NO_ID ? message_at(peer, peer_stream, sent->offset) : NULL;
@@ -201,6 +219,8 @@ static int find_sent(struct finder *f, const struct member *members, uint32_t n_
             .from = own,
             .to = to,
             .stream = sent->stream,
+            .delta = sent->delta,
+            .is_notice = is_notice,
             .offset = sent->offset,
             .size_bytes = net_message_payload(sent),
             .time = {aligned(&f->join->ranks[members[own].rank], sent->start_ns),
@@ -227,8 +247,45 @@ static void clip_to_leaving(const struct join *join, const struct member *member
     }
 }
 
-/* All messages of a collective in an iteration, by members and then in the stream's order, into
- * f->found. Returns as find_sent does. */
+/* Those of one way and number from `first` on, data and notices: where they end. */
+static size_t run_end(const found_array *found, size_t first, size_t *n_data)
+{
+    size_t end = first;
+    *n_data = 0;
+    for (; end < found->n && way_of(&found->at[end]) == way_of(&found->at[first]) &&
+           found->at[end].delta == found->at[first].delta;
+         end++)
+        *n_data += !found->at[end].is_notice;
+    return end;
+}
+
+/* Keeps the notices that share their stream with data; there is one for each message, or 0 is
+ * returned. */
+static int keep_notices(found_array *found)
+{
+    struct map ways = {0};
+    size_t n_kept = 0, n_data;
+    int status = 1;
+    for (size_t i = 0; i < found->n && status == 1; i++)
+        if (!found->at[i].is_notice && map_set(&ways, way_of(&found->at[i]) + 1, 1) < 0)
+            status = -1;
+    for (size_t i = 0, end; i < found->n && status == 1; i = end) {
+        uint64_t way = way_of(&found->at[i]);
+        bool both_ways = map_get(&ways, (way << 32 | way >> 32) + 1, NULL);
+        end = run_end(found, i, &n_data);
+        if (both_ways && n_data * 2 != end - i)
+            status = 0;
+        for (size_t k = i; k < end; k++)
+            if (both_ways || !found->at[k].is_notice)
+                found->at[n_kept++] = found->at[k];
+    }
+    found->n = n_kept;
+    map_fini(&ways);
+    return status;
+}
+
+/* All messages of a collective in an iteration, in the order of compare_found, into f->found.
+ * Returns as find_sent does. */
 static int find_messages(struct finder *f, const struct joined *joined, uint32_t sample)
 {
     const struct member *members = &f->join->members.at[joined->first_member];
@@ -245,13 +302,21 @@ static int find_messages(struct finder *f, const struct joined *joined, uint32_t
             complete = 0;
         else
             complete = find_sent(f, members, joined->n_members, m, part, &n_received);
-        if (complete == 0)
+        if (complete == 0 && !f->with_notices)
             f->messages->lacks[members[m].rank] = 1;
     }
-    if (complete != 1 || n_received != f->found.n)
-        return complete < 0 ? -1 : 0;
+    if (complete != 1)
+        return complete;
     if (f->found.n > 1)
         qsort(f->found.at, f->found.n, sizeof *f->found.at, compare_found);
+    size_t n_sent = 0;
+    for (size_t i = 0; i < f->found.n; i++)
+        n_sent += !f->found.at[i].is_notice;
+    if (n_sent != n_received)
+        return 0;
+    complete = f->with_notices ? keep_notices(&f->found) : 1;
+    if (complete != 1)
+        return complete;
     clip_to_leaving(f->join, members, sample, &f->found);
     return 1;
 }
@@ -325,11 +390,20 @@ static int add_shown(struct finder *f, uint32_t j)
                                   .to = found->to,
                                   .tx = find_link(f, found->sender, members[found->from].rank),
                                   .rx = find_link(f, found->receiver, members[found->to].rank),
+                                  .notice = NO_ID,
+                                  .is_notice = found->is_notice,
                                   .size_bytes = found->size_bytes};
         f->place[order[i]] = i;
+        joined->n_data += !found->is_notice;
         if (message.tx == NO_ID || message.rx == NO_ID ||
             array_push(&f->messages->all, message) < 0)
             return -1;
+    }
+    struct message *added = &f->messages->all.at[joined->first_message];
+    for (size_t i = 0, end, n_data; i < n; i = end) {
+        end = run_end(&f->shown, i, &n_data);
+        for (size_t k = i + n_data; k < end; k++)
+            added[f->place[k - n_data]].notice = joined->first_message + f->place[k];
     }
     return 0;
 }
@@ -342,9 +416,11 @@ static int find_pattern(struct finder *f, struct joined *joined)
     struct pattern_message *pairs = malloc((joined->n_messages + (size_t)1) * sizeof *pairs);
     if (!pairs)
         return -1;
+    size_t n = 0;
     for (uint32_t m = 0; m < joined->n_messages; m++)
-        pairs[m] = (struct pattern_message){messages[m].from, messages[m].to};
-    int status = pattern_find(pairs, joined->n_messages, joined->n_members,
+        if (!messages[m].is_notice)
+            pairs[n++] = (struct pattern_message){messages[m].from, messages[m].to};
+    int status = pattern_find(pairs, n, joined->n_members,
                               strcmp(c->kind, "all_reduce") == 0 ? 2 : 1, &joined->pattern);
     free(pairs);
     return status;
@@ -355,6 +431,7 @@ static bool equal_messages(const found_array *a, const found_array *b)
     bool equal = a->n == b->n;
     for (size_t i = 0; i < a->n && equal; i++)
         equal = a->at[i].from == b->at[i].from && a->at[i].to == b->at[i].to &&
+                a->at[i].is_notice == b->at[i].is_notice &&
                 a->at[i].size_bytes == b->at[i].size_bytes;
     return equal;
 }
@@ -368,9 +445,10 @@ static uint32_t shown_sample(const struct join *join)
     return s;
 }
 
-/* Takes one collective apart, or counts why it can't be. */
-static int take_apart(struct finder *f, uint32_t j)
+/* Takes one collective apart, with notices where they can be had, or counts why it can't be. */
+static int take_apart(struct finder *f, uint32_t j, bool with_notices)
 {
+    f->with_notices = with_notices;
     struct joined *joined = &f->join->joined.at[j];
     struct messages *messages = f->messages;
     uint32_t n_samples = f->join->ranks[0].n_samples;
@@ -401,12 +479,16 @@ static int take_apart(struct finder *f, uint32_t j)
     }
     if (complete == 1 && !uneven)
         return find_pattern(f, joined);
-    messages->n_whole++;
-    messages->n_uneven += uneven;
     messages->all.n = first_message;
     messages->times.n = first_time;
-    joined->n_messages = 0;
-    return complete < 0 ? -1 : 0;
+    joined->n_messages = joined->n_data = 0;
+    if (complete < 0)
+        return -1;
+    if (with_notices)
+        return take_apart(f, j, false);
+    messages->n_whole++;
+    messages->n_uneven += uneven;
+    return 0;
 }
 
 /* ---- what remains of the transfers ---- */
@@ -430,7 +512,7 @@ static int find_last_sends(const struct join *join, const struct joined *joined,
         struct message *message = &messages->all.at[m];
         uint64_t key = ((uint64_t)message->from << 32 | message->to) + 1;
         const struct member *from = &join->members.at[joined->first_member + message->from];
-        if (map_get(&seen, key, NULL))
+        if (message->is_notice || map_get(&seen, key, NULL))
             continue;
         status = map_set(&seen, key, 1);
         message->ends_sender = true;
@@ -451,7 +533,7 @@ static void cut_transfers(struct join *join, const struct joined *joined,
     for (uint32_t i = 0; i < joined->n_messages; i++) {
         size_t m = joined->first_message + (size_t)i;
         const struct message *message = &messages->all.at[m];
-        for (int side = 0; side < 2; side++) {
+        for (int side = 0; side < 2 && !message->is_notice; side++) {
             struct member *member = &members[side ? message->to : message->from];
             struct rank_build *rank = &join->ranks[member->rank];
             for (uint32_t s = 0; s < n_samples; s++) {
@@ -474,7 +556,7 @@ static void cut_transfers(struct join *join, const struct joined *joined,
 int join_messages(struct join *join, const struct dpro_trace *trace, struct dpro_error *err)
 {
     struct finder f = {.join = join, .messages = &join->messages, .trace = trace};
-    size_t n_data = 0;
+    size_t n_messages = 0;
     int status = 0;
     if (trace->n_transports == 0 || join->n_ranks < 2)
         return 0;
@@ -484,17 +566,17 @@ int join_messages(struct join *join, const struct dpro_trace *trace, struct dpro
         status = -1;
     for (uint32_t t = 0; t < trace->n_transports && status == 0; t++) {
         const struct net_transport *transport = &trace->transports[t];
-        status = index_data(&f.index[t], transport);
+        status = index_messages(&f.index[t], transport);
         if (status == 0)
-            n_data += f.index[t].first[transport->collectives.n];
+            n_messages += f.index[t].first[transport->collectives.n];
     }
-    for (uint32_t j = 0; j < join->joined.n && status == 0 && n_data > 0; j++) {
+    for (uint32_t j = 0; j < join->joined.n && status == 0 && n_messages > 0; j++) {
         struct joined *joined = &join->joined.at[j];
         const struct rank_build *rank = &join->ranks[joined->rank];
         if (joined->n_members < 2 || joined->n_members < joined->n_expected ||
             !on_comm_thread(rank, &rank->collectives.at[joined->collective]))
             continue;
-        status = take_apart(&f, j);
+        status = take_apart(&f, j, true);
         if (status == 0 && joined->n_messages > 0)
             status = find_last_sends(join, joined, &join->messages);
         if (status == 0 && joined->n_messages > 0)

@@ -1,6 +1,10 @@
 /* graph/messages.h: the messages that a collective is made of (paper, section 3.1), as the
  * transport logs of its ranks show them. Each becomes a SEND on its sender's link and a RECV on its
- * receiver's. */
+ * receiver's.
+ *
+ * gloo's receivers give notice before each message that they are ready for it. Where a notice
+ * shares its stream with data it stands behind that, which can take as long as a message does: then
+ * notices are messages of the graph, too. */
 #ifndef GRAPH_MESSAGES_H
 #define GRAPH_MESSAGES_H
 
@@ -17,11 +21,13 @@ struct net_part {
 };
 
 struct message {
-    uint32_t joined;   /* index of its collective */
-    uint32_t from, to; /* members of it, from 0 */
-    uint32_t tx, rx;   /* links */
-    bool ends_sender;  /* its sender leaves the collective only after it has arrived */
-    uint64_t size_bytes;
+    uint32_t joined;     /* index of its collective */
+    uint32_t from, to;   /* members of it, from 0 */
+    uint32_t tx, rx;     /* links */
+    uint32_t notice;     /* the message that its sender waits for: the receiver is ready; NO_ID */
+    bool is_notice;      /* carries no data */
+    bool ends_sender;    /* its sender leaves the collective only after it has arrived */
+    uint64_t size_bytes; /* of data */
 };
 
 struct message_time {

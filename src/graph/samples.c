@@ -97,8 +97,14 @@ static int compare_i64(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* Whether a message is one of the data (even kinds) or notices of a member. */
+static bool is_of(const struct message *message, uint32_t kind)
+{
+    return message->from * 2 + message->is_notice == kind;
+}
+
 /* How long the calls of each message's sender in its collective usually take, after all that they
- * wait for: the median over messages and iterations. */
+ * wait for: the median over messages, or notices, and iterations. */
 static int find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
 {
     ARRAY(int64_t) gaps = {0};
@@ -107,10 +113,10 @@ static int find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
         const struct joined *joined = &a->join->joined.at[j];
         const struct message *messages = a->join->messages.all.at;
         uint32_t first = joined->first_message, end = first + joined->n_messages;
-        for (uint32_t member = 0; member < joined->n_members && first < end; member++) {
+        for (uint32_t i = 0; i < joined->n_members * 2 && first < end; i++) {
             gaps.n = 0;
             for (uint32_t m = first; m < end && status == 0; m++)
-                for (uint32_t s = 0; s < a->n_samples && messages[m].from == member; s++) {
+                for (uint32_t s = 0; s < a->n_samples && is_of(&messages[m], i); s++) {
                     uint32_t call = a->message_ops[(size_t)m * N_MESSAGE_OPS + MESSAGE_CALL];
                     status |=
                         array_push(&gaps, a->graph->sample_gap_ns[(size_t)s * a->n_ops + call]);
@@ -119,7 +125,7 @@ static int find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
                 continue;
             qsort(gaps.at, gaps.n, sizeof *gaps.at, compare_i64);
             for (uint32_t m = first; m < end; m++)
-                if (messages[m].from == member)
+                if (is_of(&messages[m], i))
                     usual_ns[m] = gaps.at[gaps.n / 2];
         }
     }

@@ -166,13 +166,6 @@ static const struct net_message *message_at(const struct net_transport *t, uint3
                : NULL;
 }
 
-/* Moves a time that a transport logged onto the common axis. */
-static int64_t aligned(const struct rank_build *rank, int64_t time_ns)
-{
-    int64_t sum;
-    return __builtin_add_overflow(time_ns, rank->offset_ns, &sum) ? time_ns : sum;
-}
-
 static const struct net_part *part_of(const struct join *join, const struct member *member,
                                       uint32_t sample)
 {
@@ -223,8 +216,9 @@ static int find_sent(struct finder *f, const struct member *members, uint32_t n_
             .is_notice = is_notice,
             .offset = sent->offset,
             .size_bytes = net_message_payload(sent),
-            .time = {aligned(&f->join->ranks[members[own].rank], sent->start_ns),
-                     aligned(&f->join->ranks[members[to].rank], received->end_ns)},
+            .time = {clock_aligned(&f->join->clocks.of_transport[part->transport], sent->start_ns),
+                     clock_aligned(&f->join->clocks.of_transport[peer - f->trace->transports],
+                                   received->end_ns)},
             .sender = &t->connections.at[sent->stream / 2],
             .receiver = &peer->connections.at[peer_stream / 2]};
         if (array_push(&f->found, found) < 0)

@@ -49,10 +49,23 @@ struct counts {
     uint32_t n_wide;
 };
 
+/* An op that leaves its latest predecessors out; in a slot, those of its ends that are known. */
+struct spared {
+    uint32_t op;
+    uint32_t first, n; /* into the slot's spared_ends */
+};
+
+struct spared_state {
+    uint32_t n_known;
+    bool has_run;
+};
+
 struct slot { /* an open copy */
     struct replay_copy times;
     uint8_t *pending;
     uint32_t *wide;
+    struct spared_state *spared; /* as in struct event */
+    int64_t *spared_ends;
     uint32_t n_left;
 };
 
@@ -69,8 +82,8 @@ struct event {
     struct slot **slots;        /* by copy; NULL: not yet opened, or closed */
     uint32_t *roots;            /* ops that wait for nothing in any copy, by queue */
     bool has_roots;
-    uint64_t *spared; /* see find_spared */
-    size_t n_spared;
+    struct spared *spared; /* by op */
+    uint32_t n_spared, n_spared_ends;
 };
 
 static inline bool entry_less(const struct entry *a, const struct entry *b)
@@ -242,6 +255,19 @@ static void counts_fini(struct counts *counts)
     *counts = (struct counts){0};
 }
 
+static uint32_t spared_of(const struct event *e, uint32_t op)
+{
+    uint32_t low = 0, high = e->n_spared;
+    while (low + 1 < high) {
+        uint32_t mid = (low + high) / 2;
+        if (e->spared[mid].op <= op)
+            low = mid;
+        else
+            high = mid;
+    }
+    return low;
+}
+
 /* ---- copies ---- */
 
 static void slot_destroy(struct slot *slot)
@@ -252,6 +278,8 @@ static void slot_destroy(struct slot *slot)
     free(slot->times.device_prev);
     free(slot->pending);
     free(slot->wide);
+    free(slot->spared);
+    free(slot->spared_ends);
     free(slot);
 }
 
@@ -282,6 +310,12 @@ static struct slot *open_slot(struct event *e, uint32_t copy, int *rc)
         if (!slot->wide)
             goto out_of_memory;
         memcpy(slot->wide, counts->wide, counts->n_wide * sizeof *slot->wide);
+    }
+    if (e->n_spared) {
+        slot->spared = calloc(e->n_spared, sizeof *slot->spared);
+        slot->spared_ends = malloc((e->n_spared_ends + (size_t)1) * sizeof *slot->spared_ends);
+        if (!slot->spared || !slot->spared_ends)
+            goto out_of_memory;
     }
     if (e->options->want_device_prev) {
         slot->times.device_prev = malloc(((size_t)n + 1) * sizeof *slot->times.device_prev);
@@ -372,75 +406,90 @@ static bool wide_arrival(const struct event *e, struct slot *slot, uint32_t op)
     return --slot->wide[at - counts->wide_op] == 0;
 }
 
-/* ---- ops that leave their latest predecessors out ---- */
+/* ---- ops that leave their latest predecessors out ----
+ *
+ * Such an op gets ready when all but `spare` of its predecessors have ended. Ends become known as
+ * predecessors are started, and one that starts later may end earlier: the op queues for the moment
+ * that is known so far, and once more for every earlier one that comes up before. When the queue
+ * gets to that moment nothing earlier can come up any more; the entries that are left are stale. */
 
-static int compare_u64(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* Lists those ops' predecessors, as op << 32 | predecessor. */
 static int find_spared(struct event *e)
 {
     const struct dpro_graph *g = e->g;
-    for (int pass = 0; pass < 2; pass++) {
-        size_t n = 0;
-        for (uint32_t op = 0; op < g->n_ops; op++)
-            for (uint32_t i = g->row[op]; i < g->row[op + 1]; i++) {
-                if (!g->spare[g->succ[i]])
-                    continue;
-                if (pass == 1)
-                    e->spared[n] = (uint64_t)g->succ[i] << 32 | op;
-                n++;
-            }
-        e->n_spared = n;
-        if (pass == 0 && !(e->spared = malloc((n + 1) * sizeof *e->spared)))
-            return -1;
+    uint32_t n = 0;
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        n += g->spare[op] > 0;
+    e->spared = calloc(n + (size_t)1, sizeof *e->spared);
+    if (!e->spared)
+        return -1;
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (g->spare[op])
+            e->spared[e->n_spared++] = (struct spared){.op = op};
+    for (uint32_t op = 0; op < g->n_ops && n > 0; op++)
+        for (uint32_t i = g->row[op]; i < g->row[op + 1]; i++)
+            if (g->spare[g->succ[i]])
+                e->spared[spared_of(e, g->succ[i])].n++;
+    for (uint32_t i = 0; i < n; i++) {
+        e->spared[i].first = e->n_spared_ends;
+        e->n_spared_ends += e->spared[i].n;
     }
-    if (e->n_spared)
-        qsort(e->spared, e->n_spared, sizeof *e->spared, compare_u64);
     return 0;
 }
 
-/* All predecessors have been dispatched: their ends are known, though some lie ahead. */
-static int64_t ready_without_latest(const struct event *e, const struct slot *slot, uint32_t op)
+/* A predecessor's end: whether the op is to be queued, for *ready. */
+static bool spared_arrival(const struct event *e, struct slot *slot, uint32_t op, int64_t end,
+                           int64_t *ready)
 {
-    enum { MOST = 256 };
-    int64_t ends[MOST];
-    uint32_t n = 0;
-    size_t low = 0, high = e->n_spared;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (e->spared[mid] >> 32 < op)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    for (; low < e->n_spared && e->spared[low] >> 32 == op && n < MOST; low++)
-        ends[n++] = slot->times.end_ns[(uint32_t)e->spared[low]];
-    return graph_all_but_latest(ends, n, e->g->spare[op]);
+    uint32_t index = spared_of(e, op);
+    const struct spared *spared = &e->spared[index];
+    struct spared_state *state = &slot->spared[index];
+    int64_t *ends = slot->spared_ends + spared->first;
+    uint32_t needed = spared->n > e->g->spare[op] ? spared->n - e->g->spare[op] : 1;
+    ends[state->n_known++] = end;
+    if (state->has_run || state->n_known < needed)
+        return false;
+    int64_t earliest = graph_all_but_latest(ends, state->n_known, state->n_known - needed);
+    if (state->n_known > needed && earliest >= slot->times.end_ns[op])
+        return false; /* queued for that already */
+    *ready = slot->times.end_ns[op] = earliest;
+    return true;
+}
+
+/* Whether an entry is one that was left over; if not, its op runs now. */
+static bool is_stale(const struct event *e, uint32_t copy, uint32_t op)
+{
+    struct slot *slot = e->slots[copy];
+    if (!e->n_spared || !e->g->spare[op])
+        return false;
+    if (!slot || slot->spared[spared_of(e, op)].has_run)
+        return true;
+    slot->spared[spared_of(e, op)].has_run = true;
+    return false;
 }
 
 /* `op` has one predecessor fewer to wait for. `running` is the queue whose key the caller sets. */
 static inline int arrive(struct event *e, struct slot *slot, uint32_t op, int64_t end,
                          uint32_t running)
 {
-    int64_t *ready = &slot->times.end_ns[op];
-    if (end > *ready)
-        *ready = end;
-    uint8_t pending = slot->pending[op];
-    if (pending != WIDE) {
-        slot->pending[op] = --pending;
-        if (pending)
+    int64_t ready;
+    if (__builtin_expect(e->n_spared && e->g->spare[op], 0)) {
+        if (!spared_arrival(e, slot, op, end, &ready))
             return 0;
-    } else if (!wide_arrival(e, slot, op)) {
-        return 0;
+    } else {
+        ready = slot->times.end_ns[op];
+        if (end > ready)
+            slot->times.end_ns[op] = ready = end;
+        uint8_t pending = slot->pending[op];
+        if (pending != WIDE) {
+            slot->pending[op] = --pending;
+            if (pending)
+                return 0;
+        } else if (!wide_arrival(e, slot, op)) {
+            return 0;
+        }
     }
-    if (e->n_spared && e->g->spare[op])
-        *ready = ready_without_latest(e, slot, op);
     uint32_t q = queue_of(e, op);
-    struct entry entry = {*ready, (uint64_t)slot->times.number << 32 | op};
+    struct entry entry = {ready, (uint64_t)slot->times.number << 32 | op};
     int changed = queue_push(&e->queues[q], entry);
     if (changed < 0)
         return -1;
@@ -477,11 +526,18 @@ static int run(struct event *e, bool *laps)
     const uint32_t n_copies = e->options->n_copies;
     uint32_t *order = e->options->order;
     const uint32_t order_copy = e->options->order_copy;
-    for (uint64_t done = 0; done < (uint64_t)n_copies * g->n_ops; done++) {
+    for (uint64_t done = 0; done < (uint64_t)n_copies * g->n_ops;) {
         uint32_t q = e->matches[1].queue;
         struct queue *queue = &e->queues[q];
         assert(queue->head.id != NO_ENTRY); /* a graph without cycles always has an op to run */
         uint32_t op = (uint32_t)queue->head.id, copy = (uint32_t)(queue->head.id >> 32);
+        if (is_stale(e, copy, op)) {
+            queue_pop(queue);
+            set_leaf(e, q);
+            replay_matches(e, q);
+            continue;
+        }
+        done++;
         struct slot *slot = e->slots[copy];
         int64_t start = e->matches[1].when;
         if (slot->times.gap_ns)

@@ -287,18 +287,18 @@ static int find_messages(struct finder *f, const struct joined *joined, uint32_t
     int complete = 1;
     uint32_t joint = NO_ID;
     f->found.n = 0;
-    for (uint32_t m = 0; m < joined->n_members && complete == 1; m++) {
+    for (uint32_t m = 0; m < joined->n_members; m++) {
         const struct net_part *part = part_of(f->join, &members[m], sample);
         if (part->transport != NO_ID && joint == NO_ID)
             joint = collective_of(f->trace, part)->joint;
-        if (part->transport == NO_ID || joint == NO_ID ||
-            collective_of(f->trace, part)->joint != joint)
-            complete = 0;
-        else
-            complete = find_sent(f, members, joined->n_members, m, part, &n_received);
-        if (complete == 0 && !f->with_notices)
-            f->messages->lacks[members[m].rank] = 1;
+        if (part->transport != NO_ID && collective_of(f->trace, part)->joint == joint)
+            continue;
+        f->messages->lacks[members[m].rank] = 1;
+        complete = 0;
     }
+    for (uint32_t m = 0; m < joined->n_members && complete == 1; m++)
+        complete = find_sent(f, members, joined->n_members, m,
+                             part_of(f->join, &members[m], sample), &n_received);
     if (complete != 1)
         return complete;
     if (f->found.n > 1)

@@ -432,6 +432,41 @@ static void test_an_op_may_leave_its_latest_predecessors_out(void **state)
     dpro_graph_destroy(g);
 }
 
+static void test_what_waits_for_one_of_two_does_not_wait_for_the_other_to_start(void **state)
+{
+    (void)state;
+    struct dpro_graph *g = graph_of("a:10@d0 -> v; s:50@d1 -> b:10@d2 -> v; v -> x:5@l0; "
+                                    "q:20@d3 -> y:100@l0");
+    uint8_t spare[16] = {0};
+    g->spare = spare;
+    spare[op_named(g, "v")] = 1;
+    struct dpro_replay *r = run(g, NULL);
+    assert_int_equal(dpro_replay_start_ns(r, op_named(g, "x")), 10); /* before y takes the link */
+    assert_int_equal(dpro_replay_start_ns(r, op_named(g, "y")), 20);
+    dpro_replay_destroy(r);
+    dpro_graph_destroy(g);
+}
+
+static void
+test_what_waits_for_one_of_two_takes_the_one_that_ends_first_not_starts_first(void **state)
+{
+    (void)state;
+    struct dpro_graph *g =
+        graph_of("a:90@d0 -> v; s:10@d1 -> b:20@d2 -> v; t:40@d3 -> c:10@d4 -> v; "
+                 "v -> x:5@l0");
+    uint8_t spare[16] = {0};
+    g->spare = spare;
+    const int64_t starts[] = {90, 50, 30};
+    for (uint8_t n = 0; n < 3; n++) {
+        spare[op_named(g, "v")] = n;
+        struct dpro_replay *r = run(g, NULL);
+        assert_int_equal(dpro_replay_start_ns(r, op_named(g, "x")), starts[n]);
+        assert_int_equal(dpro_replay_end_ns(r, op_named(g, "x")), starts[n] + 5);
+        dpro_replay_destroy(r);
+    }
+    dpro_graph_destroy(g);
+}
+
 static void test_a_recording_that_began_idle_is_replayed_from_idle(void **state)
 {
     (void)state;
@@ -717,6 +752,9 @@ int main(void)
         cmocka_unit_test(test_loading_data_on_the_cpu_counts_as_input_while_the_gpu_has_nothing),
         cmocka_unit_test(test_a_single_iteration_starts_where_its_ranks_did),
         cmocka_unit_test(test_an_op_may_leave_its_latest_predecessors_out),
+        cmocka_unit_test(test_what_waits_for_one_of_two_does_not_wait_for_the_other_to_start),
+        cmocka_unit_test(
+            test_what_waits_for_one_of_two_takes_the_one_that_ends_first_not_starts_first),
         cmocka_unit_test(test_a_recording_that_began_idle_is_replayed_from_idle),
         cmocka_unit_test(test_each_measured_iteration_is_replayed),
         cmocka_unit_test(test_noise_that_ranks_share_does_not_make_them_wait),

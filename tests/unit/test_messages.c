@@ -1,0 +1,757 @@
+/* Collectives that are taken apart into messages: who waits for whom, what is queueing and what
+ * transfer, and what happens where logs don't tell. Small jobs are written as profiles and CSV
+ * logs; real captures are read where there are any. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <ftw.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <dpro/dpro.h>
+
+#include "graph/graph.h"
+#include "graph/pattern.h"
+
+#define US INT64_C(1000)
+
+enum { MOST_RANKS = 8, MOST_MESSAGES_A_JOB = 256, STEP = 2000, N = 3 };
+enum { DATA = 1, SEND_READY = 2, RECV_READY = 3 };
+
+static char folder[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/dpro-messages-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_entry(const char *path, const struct stat *st, int flag, struct FTW *ftw)
+{
+    (void)st;
+    (void)flag;
+    (void)ftw;
+    return remove(path);
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* ---- writing jobs ---- */
+
+/* Times in us from the iteration's start. */
+struct sent {
+    int from, to, start, end, bytes, opcode;
+    int only; /* in this iteration, from 1; 0: in all */
+    int collective;
+    int delta;
+};
+
+/* Every iteration: each rank computes until it arrives, takes part in up to two collectives on a
+ * thread each, and computes a little when it has left the last. */
+struct job {
+    int n_ranks, n_collectives;
+    const char *kind; /* "all_reduce" when NULL */
+    int arrive[MOST_RANKS][2], leave[MOST_RANKS][2];
+    struct sent sent[MOST_MESSAGES_A_JOB];
+    int n_sent;
+    bool one_host; /* all ranks behind one address */
+    bool without_log[MOST_RANKS];
+    int later[N][MOST_RANKS]; /* by which all of a rank's times of an iteration move */
+};
+
+static void send_one(struct job *job, int from, int to, int start, int end, int bytes)
+{
+    assert_true(job->n_sent < MOST_MESSAGES_A_JOB);
+    job->sent[job->n_sent++] = (struct sent){from, to, start, end, bytes, DATA, 0, 0, 0};
+}
+
+static struct sent *last_sent(struct job *job)
+{
+    return &job->sent[job->n_sent - 1];
+}
+
+static void write_profile(const struct job *job, int rank)
+{
+    char path[128];
+    const char *kind = job->kind ? job->kind : "all_reduce";
+    snprintf(path, sizeof path, "%s/rank%d.json", folder, rank);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file,
+            "{\"schemaVersion\": 1, \"distributedInfo\": {\"backend\": \"gloo\", \"rank\": %d, "
+            "\"world_size\": %d}, \"traceEvents\": [\n{\"ph\": \"M\", \"name\": \"process_name\", "
+            "\"pid\": 100, \"tid\": 0, \"args\": {\"name\": \"python\"}}",
+            rank, job->n_ranks);
+    for (int i = 0; i < N; i++) {
+        int at = STEP * (i + 1), later = job->later[i][rank], last = 0;
+        fprintf(file,
+                ",\n{\"ph\": \"X\", \"cat\": \"user_annotation\", \"name\": \"ProfilerStep#%d\", "
+                "\"pid\": 100, \"tid\": 1, \"ts\": %d, \"dur\": %d, \"args\": {}}",
+                i, at, STEP);
+        for (int c = 0; c < job->n_collectives; c++) {
+            int arrive = job->arrive[rank][c] + later, leave = job->leave[rank][c] + later;
+            int begin = c ? job->arrive[rank][c - 1] + later + 2 : 1;
+            last = leave > last ? leave : last;
+            fprintf(file,
+                    ",\n{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"aten::mm\", \"pid\": 100, "
+                    "\"tid\": 1, \"ts\": %d, \"dur\": %d, \"args\": {}}",
+                    at + begin, arrive - 1 - begin);
+            fprintf(
+                file,
+                ",\n{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"c10d::%s_\", \"pid\": 100, "
+                "\"tid\": 1, \"ts\": %d, \"dur\": 1, \"args\": {}}",
+                strcmp(kind, "all_reduce") == 0 ? "allreduce" : kind, at + arrive - 1);
+            fprintf(
+                file,
+                ",\n{\"ph\": \"X\", \"cat\": \"user_annotation\", \"name\": \"gloo:%s\", "
+                "\"pid\": 100, \"tid\": %d, \"ts\": %d, \"dur\": %d, \"args\": {\"Input Dims\": "
+                "[[%d]], \"Input type\": [\"float\"]}}",
+                kind, 2 + c, at + arrive, leave - arrive, 100 + c);
+        }
+        fprintf(file,
+                ",\n{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"aten::add_\", \"pid\": 100, "
+                "\"tid\": 1, \"ts\": %d, \"dur\": 20, \"args\": {}}",
+                at + last + 10);
+    }
+    fputs("\n]}\n", file);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void write_end(FILE *file, const struct job *job, const struct sent *m, int rank,
+                      int iteration, uint64_t offset)
+{
+    int peer = rank == m->from ? m->to : m->from, low = rank < peer ? rank : peer;
+    int high = rank < peer ? peer : rank;
+    int start = rank == m->from ? m->start : m->end - 1;
+    int64_t at = STEP * (iteration + 1) + start + job->later[iteration][rank];
+    fprintf(file,
+            "%" PRId64 ",%" PRId64 ",%d,%d,%d,10.0.0.%d:%d,10.0.0.%d:%d,%s,%s,%" PRIu64
+            ",%d,%d,%d,%d,4,%d,%d,%d\n",
+            at * US, (at + 1) * US, rank, 2 + m->collective, peer, job->one_host ? 9 : rank + 1,
+            rank == low ? 1000 + high : 2000 + low, job->one_host ? 9 : peer + 1,
+            rank == low ? 2000 + low : 1000 + high, rank == m->from ? "tx" : "rx",
+            rank == m->from ? "writev" : "recv", offset, m->bytes + 48, m->bytes + 48,
+            m->bytes + 48, m->opcode, 40 + 2 * iteration + m->collective, m->delta, m->bytes);
+}
+
+static void write_log(const struct job *job, int rank)
+{
+    char path[128];
+    uint64_t offsets[MOST_RANKS][2] = {{0}};
+    snprintf(path, sizeof path, "%s/net_rank%d.csv", folder, rank);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("t_start_ns,t_end_ns,rank,tid,conn,local,remote,dir,call,offset,requested,returned,"
+          "gloo_nbytes,gloo_opcode,gloo_prefix,gloo_tag,gloo_delta,gloo_len\n",
+          file);
+    for (int i = 0; i < N; i++)
+        for (int s = 0; s < job->n_sent; s++) {
+            const struct sent *m = &job->sent[s];
+            if ((m->from != rank && m->to != rank) || (m->only && m->only != i + 1))
+                continue;
+            uint64_t *offset = &offsets[m->from == rank ? m->to : m->from][m->from == rank];
+            write_end(file, job, m, rank, i, *offset);
+            *offset += 48 + (uint64_t)m->bytes;
+        }
+    assert_int_equal(fclose(file), 0);
+}
+
+static struct dpro_graph *graph_of_folder(const char *path)
+{
+    struct dpro_error err = {0};
+    struct dpro_trace *trace = NULL;
+    struct dpro_graph *graph = NULL;
+    struct dpro_graph_options options = {.no_align = 1}; /* jobs here have one clock */
+    if (dpro_trace_load(&path, 1, NULL, &trace, &err) < 0 ||
+        dpro_graph_build(trace, &options, &graph, &err) < 0)
+        fail_msg("%s", err.text);
+    dpro_trace_destroy(trace);
+    return graph;
+}
+
+static struct dpro_graph *graph_of(const struct job *job)
+{
+    for (int r = 0; r < job->n_ranks; r++) {
+        write_profile(job, r);
+        if (!job->without_log[r])
+            write_log(job, r);
+    }
+    return graph_of_folder(folder);
+}
+
+/* A ring in which each step takes `step` us on the link and `reduce` us before the next begins. */
+static struct job ring(int n_ranks, int n_steps, int step, int reduce, int bytes)
+{
+    struct job job = {.n_ranks = n_ranks, .n_collectives = 1};
+    for (int k = 0; k < n_steps; k++)
+        for (int r = 0; r < n_ranks; r++)
+            send_one(&job, r, (r + 1) % n_ranks, 110 + k * (step + reduce),
+                     110 + k * (step + reduce) + step, bytes);
+    for (int r = 0; r < n_ranks; r++) {
+        job.arrive[r][0] = 100;
+        job.leave[r][0] = 110 + n_steps * (step + reduce);
+    }
+    return job;
+}
+
+/* ---- asking ---- */
+
+static int has_warning(const struct dpro_graph *g, const char *word)
+{
+    for (size_t i = 0; i < dpro_graph_n_warnings(g); i++)
+        if (strstr(dpro_graph_warning(g, i), word))
+            return 1;
+    return 0;
+}
+
+/* The n-th op (from 0) of that name on that rank. */
+static dpro_op_id op_of(const struct dpro_graph *g, int rank, const char *name, int n)
+{
+    for (dpro_op_id op = 0; op < dpro_graph_n_ops(g); op++) {
+        struct dpro_op it = dpro_graph_op(g, op);
+        if (it.rank == rank && strcmp(it.name, name) == 0 && n-- == 0)
+            return op;
+    }
+    fail_msg("rank %d has no op %s", rank, name);
+    return DPRO_NO_OP;
+}
+
+static int count_ops(const struct dpro_graph *g, int rank, const char *name)
+{
+    int n = 0;
+    for (dpro_op_id op = 0; op < dpro_graph_n_ops(g); op++) {
+        struct dpro_op it = dpro_graph_op(g, op);
+        n += it.rank == rank && strcmp(it.name, name) == 0;
+    }
+    return n;
+}
+
+static int edge(const struct dpro_graph *g, dpro_op_id from, dpro_op_id to)
+{
+    uint32_t n;
+    const dpro_op_id *successors = dpro_graph_successors(g, from, 0, &n);
+    for (uint32_t i = 0; i < n; i++)
+        if (successors[i] == to)
+            return 1;
+    return 0;
+}
+
+static int64_t replay_us2(const struct dpro_graph *g, const char *delay, const char *other)
+{
+    const char *delays[] = {delay, other};
+    struct dpro_replay_options options = {.delays = delays, .n_delays = !delay ? 0 : other ? 2 : 1};
+    struct dpro_error err = {0};
+    struct dpro_replay *replay;
+    if (dpro_replay_run(g, &options, &replay, &err) < 0)
+        fail_msg("%s", err.text);
+    int64_t ns = dpro_replay_iteration_ns(replay);
+    dpro_replay_destroy(replay);
+    return (ns + US / 2) / US;
+}
+
+static int64_t replay_us(const struct dpro_graph *g, const char *delay)
+{
+    return replay_us2(g, delay, NULL);
+}
+
+/* Every transaction of a message is one SEND and one RECV of as many bytes, ready at once, on a
+ * link of its own each. Returns the bytes of data in all SENDs. */
+static uint64_t check_pairs(const struct dpro_graph *g)
+{
+    uint32_t n_ops = dpro_graph_n_ops(g), first = dpro_graph_n_collectives(g) + 1;
+    dpro_op_id *send = malloc(n_ops * sizeof *send), *recv = malloc(n_ops * sizeof *recv);
+    uint64_t bytes = 0;
+    uint32_t n_sends = 0;
+    assert_non_null(send);
+    assert_non_null(recv);
+    memset(send, 0xFF, n_ops * sizeof *send);
+    memset(recv, 0xFF, n_ops * sizeof *recv);
+    for (dpro_op_id op = 0; op < n_ops; op++) {
+        struct dpro_op it = dpro_graph_op(g, op);
+        if (it.kind != DPRO_OP_SEND && it.kind != DPRO_OP_RECV)
+            continue;
+        assert_in_range(it.transaction, first, first + n_ops - 1);
+        dpro_op_id *at = &(it.kind == DPRO_OP_SEND ? send : recv)[it.transaction - first];
+        assert_int_equal(*at, DPRO_NO_OP);
+        *at = op;
+        assert_int_equal(dpro_graph_device(g, it.device).kind,
+                         it.kind == DPRO_OP_SEND ? DPRO_DEVICE_LINK_TX : DPRO_DEVICE_LINK_RX);
+        n_sends += it.kind == DPRO_OP_SEND;
+    }
+    for (uint32_t i = 0; i < n_sends; i++) {
+        struct dpro_op a = dpro_graph_op(g, send[i]), b = dpro_graph_op(g, recv[i]);
+        assert_int_equal(a.size_bytes, b.size_bytes);
+        assert_string_equal(a.tensor, b.tensor);
+        assert_int_equal(a.id == DPRO_NO_OP, 0);
+        assert_int_equal(b.id == DPRO_NO_OP, 0);
+        bytes += a.size_bytes;
+    }
+    for (uint32_t i = n_sends; i < n_ops; i++)
+        assert_int_equal(recv[i], DPRO_NO_OP);
+    free(send);
+    free(recv);
+    return bytes;
+}
+
+/* ---- patterns ---- */
+
+struct case_of_pattern {
+    const char *name;
+    uint32_t n_ranks, n_passes, n_chunks, n;
+    struct pattern_message messages[32];
+};
+
+static void test_algorithms_are_told_by_who_sends_to_whom(void **state)
+{
+    (void)state;
+    static const struct case_of_pattern cases[] = {
+        {"ring", 2, 2, 2, 8, {{0, 1}, {0, 1}, {1, 0}, {1, 0}, {0, 1}, {0, 1}, {1, 0}, {1, 0}}},
+        {"ring",
+         3,
+         2,
+         1,
+         12,
+         {{0, 1},
+          {1, 2},
+          {2, 0},
+          {0, 1},
+          {1, 2},
+          {2, 0},
+          {0, 1},
+          {1, 2},
+          {2, 0},
+          {0, 1},
+          {1, 2},
+          {2, 0}}},
+        {"ring", 4, 1, 1, 4, {{0, 2}, {2, 1}, {1, 3}, {3, 0}}}, /* in any order */
+        {"ring", 4, 1, 1, 8, {{0, 1}, {1, 2}, {2, 3}, {3, 0}, {1, 0}, {2, 1}, {3, 2}, {0, 3}}},
+        {"mixed", 4, 1, 1, 4, {{0, 1}, {2, 1}, {2, 3}, {0, 3}}}, /* not one way round */
+        {"halving-doubling",
+         4,
+         2,
+         2,
+         16,
+         {{0, 2},
+          {2, 0},
+          {1, 3},
+          {3, 1},
+          {0, 1},
+          {1, 0},
+          {2, 3},
+          {3, 2},
+          {0, 1},
+          {1, 0},
+          {2, 3},
+          {3, 2},
+          {0, 2},
+          {2, 0},
+          {1, 3},
+          {3, 1}}},
+        {"tree", 4, 1, 1, 3, {{0, 2}, {0, 1}, {2, 3}}},
+        {"tree", 4, 2, 1, 6, {{1, 0}, {2, 0}, {3, 0}, {0, 1}, {0, 2}, {0, 3}}},
+        {"direct", 3, 1, 1, 6, {{0, 1}, {0, 2}, {1, 0}, {1, 2}, {2, 0}, {2, 1}}},
+        {"direct", 2, 1, 3, 3, {{1, 0}, {1, 0}, {1, 0}}},
+        {"mixed", 4, 1, 1, 2, {{0, 1}, {2, 3}}}, /* in two parts */
+        {"mixed", 4, 1, 1, 5, {{0, 1}, {1, 2}, {2, 3}, {3, 0}, {0, 2}}},
+        {"mixed", 6, 1, 1, 6, {{0, 1}, {1, 2}, {2, 0}, {3, 4}, {4, 5}, {5, 3}}}, /* two rings */
+        {"mixed", 3, 1, 0, 0, {{0, 0}}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pattern pattern;
+        print_message("%s of %u\n", cases[i].name, cases[i].n_ranks);
+        assert_int_equal(pattern_find(cases[i].messages, cases[i].n, cases[i].n_ranks,
+                                      cases[i].n_passes, &pattern),
+                         0);
+        assert_string_equal(pattern.name, cases[i].name);
+        assert_int_equal(pattern.n_chunks, cases[i].n_chunks);
+    }
+}
+
+/* ---- graphs ---- */
+
+static void test_a_ring_becomes_sends_and_receives_that_give_back_what_was_measured(void **state)
+{
+    (void)state;
+    for (int n = 2; n <= 5; n++) {
+        int n_steps = 2 * (n - 1);
+        struct job job = ring(n, n_steps, 50, 5, 400 / n);
+        struct dpro_graph *g = graph_of(&job);
+        assert_int_equal(dpro_graph_n_warnings(g), 0);
+        assert_int_equal(dpro_graph_n_collectives(g), 1);
+        struct dpro_collective c = dpro_graph_collective(g, 0);
+        assert_string_equal(c.kind, "all_reduce");
+        assert_string_equal(c.pattern, "ring");
+        assert_int_equal(c.n_ranks, n);
+        assert_int_equal(c.n_messages, n * n_steps);
+        assert_int_equal(c.n_chunks, 1);
+        assert_int_equal(check_pairs(g), n * n_steps * (400 / n));
+        assert_int_equal(replay_us(g, NULL), STEP);
+        /* the reductions stay as long as they were; all but the last, which is the transfer op */
+        assert_int_equal(replay_us(g, "COMM=2"), STEP + 50 * n_steps + 5);
+        assert_int_equal(replay_us(g, "COMM=0"), STEP - 50 * n_steps - 5);
+        assert_int_equal(replay_us(g, "COMM=+0.1"), STEP + 100);
+        dpro_graph_destroy(g);
+        for (int r = 0; r < n; r++) {
+            char path[128];
+            snprintf(path, sizeof path, "%s/rank%d.json", folder, r);
+            assert_int_equal(remove(path), 0);
+        }
+    }
+}
+
+static void test_a_send_waits_for_the_receive_that_it_passes_on(void **state)
+{
+    (void)state;
+    struct job job = ring(4, 6, 50, 5, 100);
+    struct dpro_graph *g = graph_of(&job);
+    for (int r = 0; r < 4; r++) {
+        char from[64], to[64], call[64];
+        snprintf(from, sizeof from, "receive from rank %d", (r + 3) % 4);
+        snprintf(to, sizeof to, "send to rank %d", (r + 1) % 4);
+        snprintf(call, sizeof call, "call that sends to rank %d", (r + 1) % 4);
+        for (int k = 0; k < 6; k++) {
+            dpro_op_id calls = op_of(g, r, call, k);
+            assert_true(edge(g, calls, op_of(g, r, to, k)));
+            char received[64];
+            snprintf(received, sizeof received, "receive from rank %d", r);
+            assert_true(edge(g, calls, op_of(g, (r + 1) % 4, received, k)));
+            if (k == 0) {
+                assert_true(edge(g, op_of(g, r, "arrival at all_reduce", 0), calls));
+                assert_true(edge(g, op_of(g, (r + 1) % 4, "arrival at all_reduce", 0), calls));
+                continue;
+            }
+            assert_true(edge(g, op_of(g, r, from, k - 1), calls));
+            assert_false(edge(g, op_of(g, r, from, k), calls));
+            assert_int_equal(dpro_graph_op(g, calls).gap_ns, 5 * US); /* the reduction */
+        }
+        dpro_op_id transfer = op_of(g, r, "gloo:all_reduce", 0);
+        assert_true(edge(g, op_of(g, r, from, 5), transfer));
+        assert_true(edge(g, op_of(g, r, to, 5), transfer));
+        assert_int_equal(dpro_graph_op(g, transfer).dur_ns, 5 * US); /* all but the last */
+    }
+    dpro_graph_destroy(g);
+}
+
+static void test_a_message_behind_another_queues_on_the_link(void **state)
+{
+    (void)state;
+    struct job job = {.n_ranks = 2, .n_collectives = 1, .kind = "broadcast"};
+    job.arrive[0][0] = job.arrive[1][0] = 100;
+    job.leave[0][0] = job.leave[1][0] = 260;
+    send_one(&job, 1, 0, 105, 106, 0);
+    last_sent(&job)->opcode = RECV_READY;
+    for (int k = 0; k < 3; k++) /* sent at 110, 111, 112; 50 us each */
+        send_one(&job, 0, 1, 110 + k, 160 + 50 * k - 10, 1000);
+    struct dpro_graph *g = graph_of(&job);
+    assert_string_equal(dpro_graph_collective(g, 0).pattern, "direct");
+    assert_int_equal(check_pairs(g), 3000);
+    for (int k = 0; k < 3; k++) {
+        struct dpro_op recv = dpro_graph_op(g, op_of(g, 1, "receive from rank 0", k));
+        assert_int_equal(recv.dur_ns, (k ? 50 : 40) * US);
+        assert_int_equal(recv.gap_ns, 0);
+        /* and waiting for its turn is no part of what was seen */
+        assert_int_equal(recv.seen_dur_ns, recv.dur_ns);
+    }
+    assert_int_equal(replay_us(g, NULL), STEP);
+    assert_int_equal(replay_us(g, "receive from rank 0=2"), STEP + 140);
+    dpro_graph_destroy(g);
+}
+
+static void test_collectives_at_once_share_the_link(void **state)
+{
+    (void)state;
+    struct job job = {.n_ranks = 2, .n_collectives = 2, .kind = "broadcast"};
+    for (int r = 0; r < 2; r++) {
+        job.arrive[r][0] = 100;
+        job.arrive[r][1] = 120;
+        job.leave[r][0] = 330;
+        job.leave[r][1] = 340;
+    }
+    for (int k = 0; k < 2; k++) {
+        send_one(&job, 1, 0, 121 + k, 122 + k, 0);
+        last_sent(&job)->opcode = RECV_READY;
+        last_sent(&job)->collective = k;
+    }
+    for (int k = 0; k < 4; k++) { /* in turns */
+        send_one(&job, 0, 1, 125 + k, 180 + 50 * k, 1000);
+        last_sent(&job)->collective = k % 2;
+    }
+    struct dpro_graph *g = graph_of(&job);
+    assert_int_equal(dpro_graph_n_collectives(g), 2);
+    assert_int_equal(check_pairs(g), 4000);
+    assert_int_equal(replay_us(g, NULL), STEP);
+    /* twice as long: the last one comes 205 us later */
+    assert_int_equal(replay_us(g, "receive from rank 0=2"), STEP + 205);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_late_rank_is_waited_for_as_before(void **state)
+{
+    (void)state;
+    struct job job = ring(4, 6, 50, 5, 100);
+    job.arrive[2][0] = 40; /* is there early */
+    struct dpro_graph *g = graph_of(&job);
+    struct dpro_error err = {0};
+    struct dpro_replay *replay;
+    assert_int_equal(dpro_replay_run(g, NULL, &replay, &err), 0);
+    for (uint32_t r = 0; r < 4; r++) {
+        struct dpro_rank_time t = dpro_replay_rank(replay, r);
+        assert_int_equal(t.forward_ns + t.backward_ns + t.update_ns + t.input_ns +
+                             t.exposed_communication_ns + t.wait_for_peers_ns + t.idle_ns,
+                         t.iteration_ns);
+        assert_int_equal(t.wait_for_peers_ns, r == 2 ? 60 * US : 0);
+        assert_int_equal(t.exposed_communication_ns, (10 + 6 * 55) * US);
+        assert_int_equal(t.communication_ns, (10 + 6 * 55) * US);
+    }
+    dpro_replay_destroy(replay);
+    /* a rank that comes later still makes all others later, and is not waited for twice */
+    assert_int_equal(replay_us(g, "FW@1=+0.3"), STEP + 300);
+    assert_int_equal(replay_us(g, "FW@2=+0.05"), STEP);
+    assert_int_equal(replay_us(g, "FW@2=+0.3"), STEP + 240);
+    dpro_graph_destroy(g);
+}
+
+static void test_ranks_of_one_host_share_its_link_in_each_direction(void **state)
+{
+    (void)state;
+    struct job job = ring(3, 4, 50, 5, 100);
+    struct dpro_graph *g = graph_of(&job);
+    uint32_t n_links = 0;
+    for (uint32_t d = 0; d < dpro_graph_n_devices(g); d++)
+        n_links += dpro_graph_device(g, d).kind >= DPRO_DEVICE_LINK_TX;
+    assert_int_equal(n_links, 6);
+    struct dpro_device out =
+        dpro_graph_device(g, dpro_graph_op(g, op_of(g, 1, "send to rank 2", 0)).device);
+    assert_int_equal(out.kind, DPRO_DEVICE_LINK_TX);
+    assert_int_equal(out.rank, 1);
+    assert_string_equal(out.name, "link 10.0.0.2, out");
+    dpro_graph_destroy(g);
+    job.one_host = true; /* what stays within a host takes no link that another's waits for */
+    g = graph_of(&job);
+    assert_int_equal(check_pairs(g), 1200);
+    assert_int_equal(replay_us(g, NULL), STEP);
+    dpro_graph_destroy(g);
+}
+
+static void test_notices_that_stand_behind_data_are_messages_too(void **state)
+{
+    (void)state;
+    struct job job = {.n_ranks = 2, .n_collectives = 1};
+    for (int r = 0; r < 2; r++) {
+        job.arrive[r][0] = 100;
+        job.leave[r][0] = 420;
+    }
+    /* rank 1 says that it is ready for the second message while its own is still on the way */
+    send_one(&job, 1, 0, 105, 106, 0);
+    last_sent(&job)->opcode = RECV_READY;
+    send_one(&job, 0, 1, 110, 160, 1000);
+    send_one(&job, 0, 1, 111, 161, 0);
+    last_sent(&job)->opcode = RECV_READY;
+    send_one(&job, 1, 0, 165, 365, 4000);
+    send_one(&job, 1, 0, 166, 366, 0);
+    last_sent(&job)->opcode = RECV_READY;
+    send_one(&job, 0, 1, 370, 410, 1000);
+    struct dpro_graph *g = graph_of(&job);
+    assert_int_equal(dpro_graph_collective(g, 0).n_messages, 3);
+    assert_int_equal(check_pairs(g), 6000);
+    assert_int_equal(count_ops(g, 0, "notice from rank 1"), 2);
+    assert_true(
+        edge(g, op_of(g, 0, "notice from rank 1", 1), op_of(g, 0, "call that sends to rank 1", 1)));
+    assert_int_equal(dpro_graph_op(g, op_of(g, 0, "call that sends to rank 1", 1)).gap_ns, 4 * US);
+    assert_int_equal(replay_us(g, NULL), STEP);
+    /* half as long, the notice is there 100 us earlier */
+    assert_int_equal(replay_us(g, "send to rank 0=0.5"), STEP);
+    assert_int_equal(replay_us2(g, "send to rank 0=0.5", "receive from rank 1=0.5"), STEP - 100);
+    dpro_graph_destroy(g);
+}
+
+static void test_notices_that_have_the_stream_to_themselves_are_none(void **state)
+{
+    (void)state;
+    struct job job = ring(3, 4, 50, 5, 100);
+    for (int r = 0; r < 3; r++) {
+        send_one(&job, (r + 1) % 3, r, 105, 106, 0);
+        last_sent(&job)->opcode = RECV_READY;
+    }
+    struct dpro_graph *g = graph_of(&job);
+    assert_int_equal(dpro_graph_collective(g, 0).n_messages, 12);
+    for (int r = 0; r < 3; r++) {
+        char name[64];
+        snprintf(name, sizeof name, "notice to rank %d", (r + 2) % 3);
+        assert_int_equal(count_ops(g, r, name), 0);
+    }
+    dpro_graph_destroy(g);
+}
+
+/* ---- logs that do not tell ---- */
+
+static void check_whole(const struct dpro_graph *g, const char *word)
+{
+    assert_true(has_warning(g, "replayed whole"));
+    assert_true(has_warning(g, word));
+    assert_int_equal(dpro_graph_collective(g, 0).n_messages, 0);
+    assert_string_equal(dpro_graph_collective(g, 0).pattern, "");
+    assert_int_equal(check_pairs(g), 0);
+    assert_int_equal(replay_us(g, NULL), STEP);
+}
+
+static void test_without_a_ranks_log_its_collectives_stay_whole_and_the_rank_is_named(void **state)
+{
+    (void)state;
+    struct job job = ring(4, 6, 50, 5, 100);
+    job.without_log[2] = true;
+    struct dpro_graph *g = graph_of(&job);
+    check_whole(g, "rank 2");
+    assert_false(has_warning(g, "differ"));
+    dpro_op_id transfer = op_of(g, 0, "gloo:all_reduce", 0);
+    assert_int_equal(dpro_graph_op(g, transfer).dur_ns, (10 + 6 * 55) * US);
+    dpro_graph_destroy(g);
+}
+
+static void test_without_any_log_nothing_is_said(void **state)
+{
+    (void)state;
+    struct job job = ring(2, 2, 50, 5, 100);
+    job.without_log[0] = job.without_log[1] = true;
+    struct dpro_graph *g = graph_of(&job);
+    assert_false(has_warning(g, "whole"));
+    assert_int_equal(dpro_graph_collective(g, 0).n_messages, 0);
+    dpro_graph_destroy(g);
+}
+
+static void test_messages_that_differ_between_iterations_stay_whole(void **state)
+{
+    (void)state;
+    struct job job = ring(2, 2, 50, 5, 100);
+    send_one(&job, 0, 1, 221, 230, 100);
+    last_sent(&job)->only = 2; /* one more in one iteration */
+    struct dpro_graph *g = graph_of(&job);
+    check_whole(g, "differ from one iteration to the next");
+    dpro_graph_destroy(g);
+    job.n_sent--;
+    job.sent[0].only = 1; /* another size in one iteration */
+    send_one(&job, 0, 1, 110, 160, 101);
+    last_sent(&job)->only = 2;
+    send_one(&job, 0, 1, 110, 160, 100);
+    last_sent(&job)->only = 3;
+    g = graph_of(&job);
+    check_whole(g, "differ from one iteration to the next");
+    dpro_graph_destroy(g);
+}
+
+static void test_a_message_that_only_its_sender_logged_leaves_the_collective_whole(void **state)
+{
+    (void)state;
+    struct job job = ring(2, 2, 50, 5, 100);
+    for (int r = 0; r < 2; r++)
+        write_profile(&job, r);
+    write_log(&job, 0);
+    job.sent[2].only = 1; /* rank 1 lost one of what it received in the others */
+    write_log(&job, 1);
+    struct dpro_graph *g = graph_of_folder(folder);
+    assert_true(has_warning(g, "replayed whole"));
+    assert_int_equal(check_pairs(g), 0);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_rank_that_is_missing_leaves_its_collectives_whole(void **state)
+{
+    (void)state;
+    struct job job = ring(3, 4, 50, 5, 100);
+    for (int r = 0; r < 2; r++) {
+        write_profile(&job, r);
+        write_log(&job, r);
+    }
+    struct dpro_graph *g = graph_of_folder(folder);
+    assert_int_equal(dpro_graph_collective(g, 0).n_messages, 0);
+    assert_int_equal(check_pairs(g), 0);
+    dpro_graph_destroy(g);
+}
+
+/* ---- real captures ---- */
+
+static void test_real_captures_are_rings_of_messages_to_the_byte(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        unsigned n_ranks, n_buckets;
+        uint64_t bytes; /* of all buckets */
+    } captures[] = {
+        {"gpt-n2-1gbit-cap25", 2, 1, 29480960},        {"gpt-n2-1gbit-cap5", 2, 4, 29480960},
+        {"gpt-n4-500mbit-cap25", 4, 1, 29480960},      {"gpt-n4-500mbit-cap5", 4, 4, 29480960},
+        {"resnet18-n2-500mbit-cap25", 2, 2, 44695848}, {"resnet18-n2-500mbit-cap5", 2, 6, 44695848},
+        {"resnet18-n4-1gbit-cap25", 4, 2, 44695848},   {"resnet18-n4-1gbit-cap5", 4, 6, 44695848},
+    };
+    const char *shared = getenv("DPRO_SHARED");
+    if (!shared) {
+        print_message("no captures here\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof captures / sizeof *captures; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/traces/torch-ddp-gloo-%s", shared, captures[i].name);
+        if (access(path, R_OK) < 0) {
+            print_message("%s: no such capture here\n", path);
+            skip();
+        }
+        const char *folder_of = path;
+        struct dpro_error err = {0};
+        struct dpro_trace *trace = NULL;
+        struct dpro_graph *g = NULL;
+        assert_int_equal(dpro_trace_load(&folder_of, 1, NULL, &trace, &err), 0);
+        assert_int_equal(dpro_graph_build(trace, NULL, &g, &err), 0);
+        unsigned n_rings = 0;
+        uint64_t broadcast = 0;
+        for (uint32_t c = 0; c < dpro_graph_n_collectives(g); c++) {
+            struct dpro_collective collective = dpro_graph_collective(g, c);
+            assert_true(collective.n_messages > 0);
+            bool reduces = strcmp(collective.kind, "all_reduce") == 0;
+            n_rings += reduces && strcmp(collective.pattern, "ring") == 0;
+            broadcast += reduces ? 0 : collective.size_bytes * (captures[i].n_ranks - 1);
+        }
+        assert_int_equal(n_rings, captures[i].n_buckets);
+        /* on a ring of n every byte is sent 2 (n - 1) times */
+        assert_int_equal(check_pairs(g),
+                         captures[i].bytes * 2 * (captures[i].n_ranks - 1) + broadcast);
+        assert_false(has_warning(g, "whole"));
+        dpro_graph_destroy(g);
+        dpro_trace_destroy(trace);
+    }
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_algorithms_are_told_by_who_sends_to_whom),
+        TEST(test_a_ring_becomes_sends_and_receives_that_give_back_what_was_measured),
+        TEST(test_a_send_waits_for_the_receive_that_it_passes_on),
+        TEST(test_a_message_behind_another_queues_on_the_link),
+        TEST(test_collectives_at_once_share_the_link),
+        TEST(test_a_late_rank_is_waited_for_as_before),
+        TEST(test_ranks_of_one_host_share_its_link_in_each_direction),
+        TEST(test_notices_that_stand_behind_data_are_messages_too),
+        TEST(test_notices_that_have_the_stream_to_themselves_are_none),
+        TEST(test_without_a_ranks_log_its_collectives_stay_whole_and_the_rank_is_named),
+        TEST(test_without_any_log_nothing_is_said),
+        TEST(test_messages_that_differ_between_iterations_stay_whole),
+        TEST(test_a_message_that_only_its_sender_logged_leaves_the_collective_whole),
+        TEST(test_a_rank_that_is_missing_leaves_its_collectives_whole),
+        cmocka_unit_test(test_real_captures_are_rings_of_messages_to_the_byte),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -44,10 +44,18 @@ static bool holds(const struct assembly *a, struct times ends, struct times star
     return seen > 0 && held * 10 >= seen * 9;
 }
 
-/* One rank's messages from another in a collective, in order. */
+/* One rank's messages from another in a collective, in order: data, then notices. */
 struct inbound {
     uint32_t from, to; /* members */
-    uint32_t first, n; /* into messages[] */
+    uint32_t first;    /* into messages[] */
+    uint32_t n, n_notices;
+};
+
+/* What the last message over a connection waited for; of data and of notices by themselves. */
+struct sender {
+    uint32_t last;     /* that message; NO_ID: none yet */
+    uint32_t waited;   /* from here on in waited[]: how many of each of its inbounds */
+    uint32_t n_others; /* and how many calls of the other kind */
 };
 
 struct linker {
@@ -59,10 +67,9 @@ struct linker {
     uint32_t n_inbound;
     uint32_t *first_inbound; /* of each receiver; one more */
     int64_t *arrivals;       /* [member * n_samples + sample] */
-    /* by twice the connection (an inbound of its receiver), and one more for notices: how many of
-     * each of its sender's inbounds its last message waited for, from first_waited on; and that
-     * message's index */
-    uint32_t *waited, *first_waited, *last_sent;
+    struct sender *senders;  /* by twice the connection (an inbound of its receiver), one more for
+                                notices */
+    uint32_t *waited;
 };
 
 static const struct rank_build *rank_of(const struct linker *l, uint32_t member)
@@ -94,47 +101,45 @@ static int compare_receivers(const void *x, const void *y, void *arg)
         return all[a].to < all[b].to ? -1 : 1;
     if (all[a].from != all[b].from)
         return all[a].from < all[b].from ? -1 : 1;
+    if (all[a].is_notice != all[b].is_notice)
+        return all[a].is_notice ? 1 : -1;
     return a < b ? -1 : a > b;
 }
 
 static int find_inbound(struct linker *l)
 {
     const struct message *all = l->a->join->messages.all.at;
-    uint32_t n_members = l->joined->n_members;
-    l->messages = malloc((l->joined->n_data + (size_t)1) * sizeof *l->messages);
-    l->inbound = malloc((l->joined->n_data + (size_t)1) * sizeof *l->inbound);
+    uint32_t n = l->joined->n_messages, n_members = l->joined->n_members;
+    l->messages = malloc((n + (size_t)1) * sizeof *l->messages);
+    l->inbound = malloc((n + (size_t)1) * sizeof *l->inbound);
     l->first_inbound = calloc(n_members + (size_t)2, sizeof *l->first_inbound);
     if (!l->messages || !l->inbound || !l->first_inbound)
         return -1;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < l->joined->n_messages; i++)
-        if (!all[l->joined->first_message + i].is_notice)
-            l->messages[n++] = l->joined->first_message + i;
+    for (uint32_t i = 0; i < n; i++)
+        l->messages[i] = l->joined->first_message + i;
     qsort_r(l->messages, n, sizeof *l->messages, compare_receivers, (void *)all);
     for (uint32_t i = 0; i < n; i++) {
         const struct message *m = &all[l->messages[i]];
         struct inbound *last = l->n_inbound ? &l->inbound[l->n_inbound - 1] : NULL;
-        if (last && last->from == m->from && last->to == m->to) {
-            last->n++;
-            continue;
+        if (!last || last->from != m->from || last->to != m->to) {
+            last = &l->inbound[l->n_inbound++];
+            *last = (struct inbound){.from = m->from, .to = m->to, .first = i};
+            l->first_inbound[m->to + 1]++;
         }
-        l->inbound[l->n_inbound++] = (struct inbound){m->from, m->to, i, 1};
-        l->first_inbound[m->to + 1]++;
+        last->n += !m->is_notice;
+        last->n_notices += m->is_notice;
     }
     for (uint32_t m = 0; m < n_members; m++)
         l->first_inbound[m + 1] += l->first_inbound[m];
     size_t n_waited = 0;
-    size_t n_kinds = (size_t)l->n_inbound * 2;
-    l->first_waited = malloc((n_kinds + 1) * sizeof *l->first_waited);
-    l->last_sent = malloc((n_kinds + 1) * sizeof *l->last_sent);
-    for (size_t i = 0; i < n_kinds && l->first_waited && l->last_sent; i++) {
-        uint32_t sender = l->inbound[i / 2].from;
-        l->first_waited[i] = (uint32_t)n_waited;
-        l->last_sent[i] = NO_ID;
-        n_waited += l->first_inbound[sender + 1] - l->first_inbound[sender];
+    l->senders = malloc((l->n_inbound * (size_t)2 + 1) * sizeof *l->senders);
+    for (size_t i = 0; i < l->n_inbound * (size_t)2 && l->senders; i++) {
+        uint32_t member = l->inbound[i / 2].from;
+        l->senders[i] = (struct sender){NO_ID, (uint32_t)n_waited, 0};
+        n_waited += l->first_inbound[member + 1] - l->first_inbound[member];
     }
     l->waited = n_waited < NO_ID ? calloc(n_waited + 1, sizeof *l->waited) : NULL;
-    return l->first_waited && l->last_sent && l->waited ? 0 : -1;
+    return l->senders && l->waited ? 0 : -1;
 }
 
 static int find_arrivals(struct linker *l)
@@ -165,48 +170,80 @@ static uint32_t connection_of(const struct linker *l, const struct message *mess
     return low;
 }
 
-static int add_message(struct linker *l, uint32_t m)
+/* What it has to be there for: its sender's arrival or message before, and its receiver's. */
+static int add_turn(const struct linker *l, uint32_t m, const struct sender *sender,
+                    int64_t most_ns)
 {
     const struct message *message = &l->a->join->messages.all.at[m];
-    const struct rank_build *sender = rank_of(l, message->from);
-    const struct step *step = &sender->steps.at[sender->template_step];
-    int64_t most_ns = assembly_span(step->start_ns, step->end_ns) / 1000;
+    const struct rank_build *from = rank_of(l, message->from), *to = rank_of(l, message->to);
     uint32_t call = message_op(l, m, MESSAGE_CALL);
-    uint32_t connection = connection_of(l, message) * 2 + message->is_notice;
-    uint32_t arrival = sender->collectives.at[l->members[message->from].collective].arrival;
-    if (add(l, call, message_op(l, m, MESSAGE_SEND), false) < 0 ||
-        add(l, call, message_op(l, m, MESSAGE_RECV), false) < 0)
+    if (sender->last != NO_ID)
+        return add(l, message_op(l, sender->last, MESSAGE_CALL), call, true);
+    struct times there = {&l->arrivals[(size_t)message->to * l->a->n_samples], 1};
+    uint32_t arrival = from->collectives.at[l->members[message->from].collective].arrival;
+    if (add(l, local_op(l, message->from, arrival), call, true) < 0)
         return -1;
-    if (l->last_sent[connection] == NO_ID) {
-        const struct rank_build *receiver = rank_of(l, message->to);
-        struct times there = {&l->arrivals[(size_t)message->to * l->a->n_samples], 1};
-        if (add(l, local_op(l, message->from, arrival), call, true) < 0)
-            return -1;
-        arrival = receiver->collectives.at[l->members[message->to].collective].arrival;
-        if (!message->is_notice && holds(l->a, there, starts_of(l->a, m), most_ns) &&
-            add(l, local_op(l, message->to, arrival), call, true) < 0)
-            return -1;
-    } else if (add(l, message_op(l, l->last_sent[connection], MESSAGE_CALL), call, true) < 0) {
-        return -1;
-    }
-    l->last_sent[connection] = m;
-    if (message->notice != NO_ID &&
-        holds(l->a, ends_of(l->a, message->notice), starts_of(l->a, m), most_ns) &&
-        add(l, message_op(l, message->notice, MESSAGE_RECV), call, true) < 0)
-        return -1;
-    uint32_t *waited = l->waited + l->first_waited[connection];
-    for (uint32_t i = l->first_inbound[message->from]; i < l->first_inbound[message->from + 1];
-         i++, waited++) {
+    arrival = to->collectives.at[l->members[message->to].collective].arrival;
+    return !message->is_notice && holds(l->a, there, starts_of(l->a, m), most_ns)
+               ? add(l, local_op(l, message->to, arrival), call, true)
+               : 0;
+}
+
+/* Notices and data over one connection, as far as one came before the other in every iteration. */
+static int add_others(const struct linker *l, uint32_t m, const struct inbound *in,
+                      struct sender *sender, int64_t most_ns)
+{
+    bool is_notice = l->a->join->messages.all.at[m].is_notice;
+    const uint32_t *others = l->messages + in->first + (is_notice ? 0 : in->n);
+    uint32_t n = sender->n_others, n_others = is_notice ? in->n : in->n_notices;
+    while (n < n_others && others[n] < m &&
+           holds(l->a, starts_of(l->a, others[n]), starts_of(l->a, m), most_ns))
+        n++;
+    if (n == sender->n_others)
+        return 0;
+    sender->n_others = n;
+    return add(l, message_op(l, others[n - 1], MESSAGE_CALL), message_op(l, m, MESSAGE_CALL), true);
+}
+
+/* What its sender had received. */
+static int add_received(const struct linker *l, uint32_t m, const struct sender *sender,
+                        int64_t most_ns)
+{
+    uint32_t member = l->a->join->messages.all.at[m].from, *waited = l->waited + sender->waited;
+    for (uint32_t i = l->first_inbound[member]; i < l->first_inbound[member + 1]; i++, waited++) {
         const uint32_t *received = l->messages + l->inbound[i].first;
         uint32_t n = *waited;
         while (n < l->inbound[i].n &&
                holds(l->a, ends_of(l->a, received[n]), starts_of(l->a, m), most_ns))
             n++;
-        if (n > *waited && add(l, message_op(l, received[n - 1], MESSAGE_RECV), call, true) < 0)
+        if (n > *waited && add(l, message_op(l, received[n - 1], MESSAGE_RECV),
+                               message_op(l, m, MESSAGE_CALL), true) < 0)
             return -1;
         *waited = n;
     }
     return 0;
+}
+
+static int add_message(struct linker *l, uint32_t m)
+{
+    const struct message *message = &l->a->join->messages.all.at[m];
+    const struct rank_build *from = rank_of(l, message->from);
+    const struct step *step = &from->steps.at[from->template_step];
+    int64_t most_ns = assembly_span(step->start_ns, step->end_ns) / 1000;
+    uint32_t call = message_op(l, m, MESSAGE_CALL), connection = connection_of(l, message);
+    struct sender *sender = &l->senders[connection * 2 + message->is_notice];
+    if (add(l, call, message_op(l, m, MESSAGE_SEND), false) < 0 ||
+        add(l, call, message_op(l, m, MESSAGE_RECV), false) < 0 ||
+        add_turn(l, m, sender, most_ns) < 0)
+        return -1;
+    sender->last = m;
+    if (message->notice != NO_ID &&
+        holds(l->a, ends_of(l->a, message->notice), starts_of(l->a, m), most_ns) &&
+        add(l, message_op(l, message->notice, MESSAGE_RECV), call, true) < 0)
+        return -1;
+    if (add_others(l, m, &l->inbound[connection], sender, most_ns) < 0)
+        return -1;
+    return add_received(l, m, sender, most_ns);
 }
 
 /* The rest of the collective follows the last message over each connection. */
@@ -214,6 +251,8 @@ static int add_ends(struct linker *l)
 {
     for (uint32_t i = 0; i < l->n_inbound; i++) {
         const struct inbound *in = &l->inbound[i];
+        if (in->n == 0)
+            continue;
         uint32_t last = l->messages[in->first + in->n - 1];
         const struct member *from = &l->members[in->from], *to = &l->members[in->to];
         uint32_t sent = rank_of(l, in->from)->collectives.at[from->collective].transfer;
@@ -245,9 +284,8 @@ int assembly_message_edges(struct assembly *a)
         free(l.inbound);
         free(l.first_inbound);
         free(l.arrivals);
+        free(l.senders);
         free(l.waited);
-        free(l.first_waited);
-        free(l.last_sent);
     }
     return status;
 }

@@ -183,10 +183,15 @@ static const struct net_collective *collective_of(const struct dpro_trace *trace
 
 static uint32_t find_member(const struct member *members, uint32_t n, uint32_t rank)
 {
-    for (uint32_t m = 0; m < n; m++)
-        if (members[m].rank == rank)
-            return m;
-    return NO_ID;
+    uint32_t low = 0, high = n;
+    while (low < high) {
+        uint32_t mid = (low + high) / 2;
+        if (members[mid].rank < rank)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < n && members[low].rank == rank ? low : NO_ID;
 }
 
 /* What one member sent, onto f->found. *n_received grows by what it received. Returns whether all
@@ -450,7 +455,8 @@ static int take_apart(struct finder *f, uint32_t j, bool with_notices)
     int complete = find_messages(f, joined, shown_sample(f->join));
     if (complete == 1 && f->found.n == 0)
         return 0; /* a barrier, or all that it says is known without data */
-    if (complete == 1 && first_message + f->found.n > MOST_MESSAGES) {
+    size_t n = first_message + f->found.n;
+    if (complete == 1 && (n > MOST_MESSAGES || n > MOST_MESSAGE_TIMES / n_samples)) {
         messages->n_beyond++;
         messages->n_whole++;
         return 0;

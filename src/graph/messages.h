@@ -12,7 +12,8 @@
 
 struct join;
 
-enum { MOST_MESSAGES = 5000000 }; /* in a graph; of three ops each */
+/* In a graph: messages (of three ops each), and these times iterations that are learnt from. */
+enum { MOST_MESSAGES = 5000000, MOST_MESSAGE_TIMES = 50000000 };
 
 /* Where the transport logs have a rank's part in a collective of an iteration. */
 struct net_part {

@@ -91,45 +91,49 @@ static int time_messages(struct assembly *a, uint32_t sample, int64_t *earliest_
     return ready ? 0 : -1;
 }
 
-static int compare_i64(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
+/* A sender's calls of one collective, of its data or its notices. */
+struct call {
+    uint32_t kind; /* twice the member, one more for notices */
+    uint32_t message;
+    int64_t gap_ns;
+};
 
-/* Whether a message is one of the data (even kinds) or notices of a member. */
-static bool is_of(const struct message *message, uint32_t kind)
+static int compare_calls(const void *a, const void *b)
 {
-    return message->from * 2 + message->is_notice == kind;
+    const struct call *x = a, *y = b;
+    if (x->kind != y->kind)
+        return x->kind < y->kind ? -1 : 1;
+    return x->gap_ns < y->gap_ns ? -1 : x->gap_ns > y->gap_ns;
 }
 
 /* How long the calls of each message's sender in its collective usually take, after all that they
  * wait for: the median over messages, or notices, and iterations. */
 static int find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
 {
-    ARRAY(int64_t) gaps = {0};
+    ARRAY(struct call) calls = {0};
+    const struct message *messages = a->join->messages.all.at;
     int status = 0;
     for (size_t j = 0; j < a->join->joined.n && status == 0; j++) {
         const struct joined *joined = &a->join->joined.at[j];
-        const struct message *messages = a->join->messages.all.at;
-        uint32_t first = joined->first_message, end = first + joined->n_messages;
-        for (uint32_t i = 0; i < joined->n_members * 2 && first < end; i++) {
-            gaps.n = 0;
-            for (uint32_t m = first; m < end && status == 0; m++)
-                for (uint32_t s = 0; s < a->n_samples && is_of(&messages[m], i); s++) {
-                    uint32_t call = a->message_ops[(size_t)m * N_MESSAGE_OPS + MESSAGE_CALL];
-                    status |=
-                        array_push(&gaps, a->graph->sample_gap_ns[(size_t)s * a->n_ops + call]);
-                }
-            if (gaps.n == 0)
-                continue;
-            qsort(gaps.at, gaps.n, sizeof *gaps.at, compare_i64);
-            for (uint32_t m = first; m < end; m++)
-                if (is_of(&messages[m], i))
-                    usual_ns[m] = gaps.at[gaps.n / 2];
+        calls.n = 0;
+        for (uint32_t i = 0; i < joined->n_messages && status == 0; i++)
+            for (uint32_t s = 0; s < a->n_samples && status == 0; s++) {
+                uint32_t m = joined->first_message + i;
+                uint32_t op = a->message_ops[(size_t)m * N_MESSAGE_OPS + MESSAGE_CALL];
+                struct call call = {messages[m].from * 2 + messages[m].is_notice, m,
+                                    a->graph->sample_gap_ns[(size_t)s * a->n_ops + op]};
+                status = array_push(&calls, call);
+            }
+        if (status == 0 && calls.n > 1)
+            qsort(calls.at, calls.n, sizeof *calls.at, compare_calls);
+        for (size_t i = 0, end; i < calls.n && status == 0; i = end) {
+            for (end = i; end < calls.n && calls.at[end].kind == calls.at[i].kind;)
+                end++;
+            for (size_t k = i; k < end; k++)
+                usual_ns[calls.at[k].message] = calls.at[i + (end - i) / 2].gap_ns;
         }
     }
-    array_fini(&gaps);
+    array_fini(&calls);
     return status;
 }
 

@@ -68,8 +68,8 @@ static int warn_whole(struct assembly *a, const struct dpro_graph_options *optio
     if (messages->n_beyond > 0) {
         snprintf(text, sizeof text,
                  "%u of %zu collectives are replayed whole, not message by message: together they "
-                 "have more messages than a graph takes (%d)",
-                 messages->n_beyond, a->join->joined.n, MOST_MESSAGES);
+                 "have more messages than a graph takes; learn from fewer iterations (--steps)",
+                 messages->n_beyond, a->join->joined.n);
         status |= warn(a, options, text);
     }
     return status;

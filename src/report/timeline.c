@@ -3,6 +3,7 @@
  * arrows where one op makes another start. */
 #include <string.h>
 
+#include "base/map.h"
 #include "graph/graph.h"
 #include "report/facts.h"
 
@@ -190,6 +191,31 @@ static void write_edge_arrows(struct timeline *t)
     }
 }
 
+/* From each message's SEND to its RECV: what they have in common is the transaction. Arrows that
+ * there is no memory for are not drawn. */
+static void write_message_arrows(struct timeline *t)
+{
+    const struct dpro_graph *g = t->graph;
+    struct map sends = {0};
+    for (int receives = 0; receives < 2; receives++)
+        for (uint32_t r = 0; r < g->n_ranks; r++) {
+            dpro_op_id end = g->ranks[r].first_op + g->ranks[r].n_ops;
+            for (dpro_op_id op = end - g->ranks[r].n_message_ops; op < end; op++) {
+                uint64_t send;
+                if (!receives && g->kind[op] == DPRO_OP_SEND &&
+                    map_set(&sends, g->transaction[op], op) < 0)
+                    break;
+                if (!receives || g->kind[op] != DPRO_OP_RECV ||
+                    !map_get(&sends, g->transaction[op], &send))
+                    continue;
+                for (int replayed = 0; replayed < 2; replayed++)
+                    write_arrow(t, "send", place(t, (dpro_op_id)send, replayed),
+                                place(t, op, replayed), replayed);
+            }
+        }
+    map_fini(&sends);
+}
+
 /* From the member that arrived last to the others, at the moment that all start transferring. */
 static void write_collective_arrows(struct timeline *t)
 {
@@ -298,6 +324,7 @@ void timeline_write(struct writer *w, const struct report_facts *f, const struct
         }
     }
     write_edge_arrows(&t);
+    write_message_arrows(&t);
     write_collective_arrows(&t);
     writer_close(w, ']');
     writer_close(w, '}');

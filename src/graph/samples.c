@@ -6,7 +6,8 @@
  *
  * A message that finds its link busy may be sent late because of just that: a socket takes no more
  * than fits its buffers. On a faster link it would not be. So its call takes no longer than such
- * calls of its rank usually take, as far as the link is still busy then and the order stays. */
+ * calls of its rank usually take while their link is free, if the link is still busy then; and what
+ * it took beyond the link's being free is a gap on the link. Messages keep their order. */
 #include <stdlib.h>
 
 #include "graph/assembly.h"
@@ -45,25 +46,28 @@ struct direction {
     int64_t sent_ns; /* when the last of them was sent */
 };
 
+/* How a message found its links. */
+struct turn {
+    int64_t send_free_ns, recv_free_ns; /* those before it were over, at either end */
+    int64_t before_ns;                  /* the last of those was sent */
+};
+
 /* A message takes its link from when it was sent, or the one before it on that link was over, until
- * it was received whole; as the replay lets it. Sent after *earliest_ns it makes no difference. */
+ * it was received whole; as the replay lets it. */
 static int64_t time_on_link(struct direction *direction, const struct message_time *time,
-                            int64_t *earliest_ns)
+                            int64_t *free_ns, struct turn *turn)
 {
-    bool queued = direction->free_ns >= time->start_ns;
-    int64_t start = queued ? direction->free_ns : time->start_ns;
-    int64_t dur = assembly_span(start, time->end_ns), earliest = time->start_ns;
-    if (queued && direction->sent_ns < earliest)
-        earliest = direction->sent_ns + 1;
-    if (earliest > *earliest_ns)
-        *earliest_ns = earliest;
+    int64_t start = direction->free_ns > time->start_ns ? direction->free_ns : time->start_ns;
+    int64_t dur = assembly_span(start, time->end_ns);
+    *free_ns = direction->free_ns;
+    if (direction->sent_ns > turn->before_ns)
+        turn->before_ns = direction->sent_ns;
     *direction = (struct direction){start + dur, time->start_ns};
     return dur;
 }
 
-/* Durations of the SENDs and RECVs of one iteration, and when each could have been sent at the
- * earliest. */
-static int time_messages(struct assembly *a, uint32_t sample, int64_t *earliest_ns)
+/* Durations of the SENDs and RECVs of one iteration. */
+static int time_messages(struct assembly *a, uint32_t sample, struct turn *turns)
 {
     const struct messages *messages = &a->join->messages;
     int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
@@ -81,10 +85,12 @@ static int time_messages(struct assembly *a, uint32_t sample, int64_t *earliest_
         const struct message *message = &messages->all.at[m];
         const struct message_time *time = assembly_time_of(a, m, sample);
         const uint32_t *ops = a->message_ops + (size_t)m * N_MESSAGE_OPS;
-        earliest_ns[m] = INT64_MIN;
-        dur[ops[MESSAGE_SEND]] = time_on_link(&directions[message->tx * 2], time, &earliest_ns[m]);
+        struct turn *turn = &turns[m];
+        turn->before_ns = INT64_MIN;
+        dur[ops[MESSAGE_SEND]] =
+            time_on_link(&directions[message->tx * 2], time, &turn->send_free_ns, turn);
         dur[ops[MESSAGE_RECV]] =
-            time_on_link(&directions[message->rx * 2 + 1], time, &earliest_ns[m]);
+            time_on_link(&directions[message->rx * 2 + 1], time, &turn->recv_free_ns, turn);
     }
     free(sent);
     free(directions);
@@ -106,8 +112,9 @@ static int compare_calls(const void *a, const void *b)
     return x->gap_ns < y->gap_ns ? -1 : x->gap_ns > y->gap_ns;
 }
 
-/* How long the calls of each message's sender in its collective usually take, after all that they
- * wait for: the median over messages, or notices, and iterations. */
+/* How long the calls of each message's sender in its collective usually take, from the gaps of a
+ * first pass: the lower quartile over messages, or notices, and iterations, as those that stood
+ * before a busy link all the while are among them. */
 static int find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
 {
     ARRAY(struct call) calls = {0};
@@ -130,7 +137,7 @@ static int find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
             for (end = i; end < calls.n && calls.at[end].kind == calls.at[i].kind;)
                 end++;
             for (size_t k = i; k < end; k++)
-                usual_ns[calls.at[k].message] = calls.at[i + (end - i) / 2].gap_ns;
+                usual_ns[calls.at[k].message] = calls.at[i + (end - i) / 4].gap_ns;
         }
     }
     array_fini(&calls);
@@ -172,8 +179,38 @@ struct timing {
     int64_t *end_ns;          /* of each op, in the sample at hand */
     uint8_t *doubtful;        /* by sample and op: something before the window may have held it up,
                                  which must not become a gap */
-    int64_t *earliest_ns, *usual_ns; /* of each message, see above */
+    struct turn *turns;       /* of each message, in the sample at hand */
+    int64_t *usual_ns;        /* of each message's call; NULL in the first pass */
 };
+
+/* The gaps of a message: of its call, which is over at *end_ns then, and on its links. */
+static void time_call(struct assembly *a, const struct timing *t, uint32_t sample, uint32_t message,
+                      int64_t ready_ns, int64_t *end_ns)
+{
+    int64_t *gap = a->graph->sample_gap_ns + (size_t)sample * a->n_ops;
+    const uint32_t *ops = a->message_ops + (size_t)message * N_MESSAGE_OPS;
+    const struct turn *turn = &t->turns[message];
+    int64_t sent = assembly_time_of(a, message, sample)->start_ns, called = sent, usual;
+    int64_t busy_until =
+        turn->send_free_ns < turn->recv_free_ns ? turn->send_free_ns : turn->recv_free_ns;
+    *end_ns = sent;
+    if (!t->usual_ns) {
+        bool waited = busy_until > ready_ns && busy_until < sent;
+        gap[ops[MESSAGE_CALL]] = assembly_span(waited ? busy_until : ready_ns, sent);
+        return;
+    }
+    if (!__builtin_add_overflow(ready_ns, t->usual_ns[message], &usual) && usual < busy_until &&
+        usual < sent) {
+        called = turn->before_ns < usual ? usual : turn->before_ns + 1;
+        called = called < sent ? called : sent;
+    }
+    *end_ns = called;
+    gap[ops[MESSAGE_CALL]] = assembly_span(ready_ns, called);
+    gap[ops[MESSAGE_SEND]] =
+        assembly_span(turn->send_free_ns > called ? turn->send_free_ns : called, sent);
+    gap[ops[MESSAGE_RECV]] =
+        assembly_span(turn->recv_free_ns > called ? turn->recv_free_ns : called, sent);
+}
 
 /* One iteration's durations and gaps by the graph's edges. */
 static void time_sample(struct assembly *a, const struct timing *t, uint32_t sample)
@@ -188,30 +225,27 @@ static void time_sample(struct assembly *a, const struct timing *t, uint32_t sam
         uint32_t step = assembly_step(a, r, sample);
         enum message_op as = MESSAGE_CALL;
         uint32_t message = assembly_message(a, r, op, &as);
-        if (message != NO_ID && as != MESSAGE_CALL) { /* timed; its link is what holds it up */
+        if (message != NO_ID && as != MESSAGE_CALL) { /* timed with its call */
             end_ns[op] = assembly_time_of(a, message, sample)->end_ns;
             continue;
         }
         struct readiness ready = ready_at(a, end_ns, t->first_edge[op], op, sample);
         if (ready.ready_ns == ABSENT)
             ready.ready_ns = rank->steps.at[step].start_ns;
+        doubtful[op] = !ready.complete;
+        if (message != NO_ID) {
+            time_call(a, t, sample, message, ready.ready_ns, &end_ns[op]);
+            continue;
+        }
         int64_t start = ready.ready_ns, end = start;
         bool measured = local < rank->n_timed;
-        if (message != NO_ID) {
-            int64_t usual;
-            start = assembly_time_of(a, message, sample)->start_ns;
-            if (!__builtin_add_overflow(ready.ready_ns, t->usual_ns[message], &usual) &&
-                usual < start)
-                start = usual > t->earliest_ns[message] ? usual : t->earliest_ns[message];
-            end = start;
-        } else if (measured && rank->start_ns[assembly_at(rank, step, local)] != ABSENT) {
+        if (measured && rank->start_ns[assembly_at(rank, step, local)] != ABSENT) {
             start = rank->start_ns[assembly_at(rank, step, local)];
             end = rank->end_ns[assembly_at(rank, step, local)];
         }
         end_ns[op] = end;
         dur[op] = assembly_span(start, end);
         gap[op] = assembly_span(ready.ready_ns, start);
-        doubtful[op] = !ready.complete;
     }
 }
 
@@ -250,18 +284,22 @@ static void settle_gaps(struct assembly *a, const uint8_t *doubtful)
 static int time_samples(struct assembly *a, struct timing *t)
 {
     size_t n_messages = a->join->messages.all.n;
-    for (size_t m = 0; m < n_messages; m++)
-        t->usual_ns[m] = INT64_MAX;
-    for (int pass = 0; pass < (n_messages > 0 ? 2 : 1); pass++) {
-        if (pass == 1 && find_usual_gaps(a, t->usual_ns) < 0)
-            return -1;
-        for (uint32_t s = 0; s < a->n_samples; s++) {
-            if (n_messages > 0 && time_messages(a, s, t->earliest_ns) < 0)
-                return -1;
-            time_sample(a, t, s);
+    int64_t *usual_ns = malloc((n_messages + 1) * sizeof *usual_ns);
+    int status = usual_ns ? 0 : -1;
+    for (int pass = 0; pass < (n_messages > 0 ? 2 : 1) && status == 0; pass++) {
+        if (pass == 1) {
+            status = find_usual_gaps(a, usual_ns);
+            t->usual_ns = usual_ns;
+        }
+        for (uint32_t s = 0; s < a->n_samples && status == 0; s++) {
+            if (n_messages > 0)
+                status = time_messages(a, s, t->turns);
+            if (status == 0)
+                time_sample(a, t, s);
         }
     }
-    return 0;
+    free(usual_ns);
+    return status;
 }
 
 int assembly_time(struct assembly *a)
@@ -272,14 +310,13 @@ int assembly_time(struct assembly *a)
     struct timing t = {.first_edge = first_edge,
                        .end_ns = malloc((a->n_ops + 1) * sizeof *t.end_ns),
                        .doubtful = calloc(n + 1, 1),
-                       .earliest_ns = malloc((n_messages + 1) * sizeof *t.earliest_ns),
-                       .usual_ns = malloc((n_messages + 1) * sizeof *t.usual_ns)};
+                       .turns = malloc((n_messages + 1) * sizeof *t.turns)};
     g->sample_dur_ns = arena_array(&g->arena, n, sizeof *g->sample_dur_ns);
     g->sample_gap_ns = arena_array(&g->arena, n, sizeof *g->sample_gap_ns);
     if (!g->gap_ns)
         g->gap_ns = arena_array(&g->arena, a->n_ops, sizeof *g->gap_ns);
-    bool ready = first_edge && t.end_ns && t.doubtful && t.earliest_ns && t.usual_ns &&
-                 g->sample_dur_ns && g->sample_gap_ns && g->gap_ns;
+    bool ready = first_edge && t.end_ns && t.doubtful && t.turns && g->sample_dur_ns &&
+                 g->sample_gap_ns && g->gap_ns;
     if (ready) {
         size_t e = 0;
         for (uint32_t op = 0; op < a->n_ops; op++) {
@@ -296,7 +333,6 @@ int assembly_time(struct assembly *a)
     free(first_edge);
     free(t.end_ns);
     free(t.doubtful);
-    free(t.earliest_ns);
-    free(t.usual_ns);
+    free(t.turns);
     return ready ? 0 : -1;
 }

@@ -42,27 +42,38 @@ static int compare_sent(const void *a, const void *b)
 
 /* One direction of a link. */
 struct direction {
-    int64_t free_ns; /* its messages so far are over; INT64_MIN: there were none */
-    int64_t sent_ns; /* when the last of them was sent */
+    int64_t free_ns;           /* its messages so far are over; INT64_MIN: there were none */
+    uint64_t series;           /* of the last of them */
+    int64_t sent_ns, other_ns; /* when that was sent, and the last one of another series */
 };
 
 /* How a message found its links. */
 struct turn {
     int64_t send_free_ns, recv_free_ns; /* those before it were over, at either end */
-    int64_t before_ns;                  /* the last of those was sent */
+    int64_t before_ns; /* the last of those that need not come before it was sent */
 };
+
+/* Messages of a series keep their order by their edges: data, or notices, from one rank to another
+ * in a collective. */
+static uint64_t series_of(const struct message *message)
+{
+    return (uint64_t)message->joined << 33 | (uint64_t)message->from << 17 | message->to << 1 |
+           message->is_notice;
+}
 
 /* A message takes its link from when it was sent, or the one before it on that link was over, until
  * it was received whole; as the replay lets it. */
-static int64_t time_on_link(struct direction *direction, const struct message_time *time,
-                            int64_t *free_ns, struct turn *turn)
+static int64_t time_on_link(struct direction *direction, uint64_t series,
+                            const struct message_time *time, int64_t *free_ns, struct turn *turn)
 {
     int64_t start = direction->free_ns > time->start_ns ? direction->free_ns : time->start_ns;
     int64_t dur = assembly_span(start, time->end_ns);
     *free_ns = direction->free_ns;
-    if (direction->sent_ns > turn->before_ns)
-        turn->before_ns = direction->sent_ns;
-    *direction = (struct direction){start + dur, time->start_ns};
+    if (direction->series != series)
+        direction->other_ns = direction->sent_ns;
+    if (direction->other_ns > turn->before_ns)
+        turn->before_ns = direction->other_ns;
+    *direction = (struct direction){start + dur, series, time->start_ns, direction->other_ns};
     return dur;
 }
 
@@ -75,7 +86,7 @@ static int time_messages(struct assembly *a, uint32_t sample, struct turn *turns
     struct direction *directions = malloc((messages->links.n * 2 + 1) * sizeof *directions);
     bool ready = sent && directions;
     for (size_t l = 0; l < messages->links.n * 2 && ready; l++)
-        directions[l] = (struct direction){INT64_MIN, INT64_MIN};
+        directions[l] = (struct direction){INT64_MIN, UINT64_MAX, INT64_MIN, INT64_MIN};
     for (uint32_t m = 0; m < messages->all.n && ready; m++)
         sent[m] = (struct sent){assembly_time_of(a, m, sample)->start_ns, m};
     if (ready && messages->all.n > 1)
@@ -87,10 +98,10 @@ static int time_messages(struct assembly *a, uint32_t sample, struct turn *turns
         const uint32_t *ops = a->message_ops + (size_t)m * N_MESSAGE_OPS;
         struct turn *turn = &turns[m];
         turn->before_ns = INT64_MIN;
-        dur[ops[MESSAGE_SEND]] =
-            time_on_link(&directions[message->tx * 2], time, &turn->send_free_ns, turn);
-        dur[ops[MESSAGE_RECV]] =
-            time_on_link(&directions[message->rx * 2 + 1], time, &turn->recv_free_ns, turn);
+        dur[ops[MESSAGE_SEND]] = time_on_link(&directions[message->tx * 2], series_of(message),
+                                              time, &turn->send_free_ns, turn);
+        dur[ops[MESSAGE_RECV]] = time_on_link(&directions[message->rx * 2 + 1], series_of(message),
+                                              time, &turn->recv_free_ns, turn);
     }
     free(sent);
     free(directions);

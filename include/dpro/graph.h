@@ -29,15 +29,15 @@ enum dpro_op_kind {
     DPRO_OP_BW,     /* backward computation */
     DPRO_OP_UPDATE, /* optimizer */
     DPRO_OP_INPUT,  /* data loading, host-to-device input copies */
-    DPRO_OP_SEND,   /* point-to-point */
-    DPRO_OP_RECV,
+    DPRO_OP_SEND, /* point-to-point, and messages that a collective is made of: SEND and RECV of */
+    DPRO_OP_RECV, /* one have its transaction, run beside each other and start at once */
     DPRO_OP_PUSH, /* parameter server */
     DPRO_OP_PULL,
     DPRO_OP_REDUCE,     /* adding up received parts */
     DPRO_OP_COPY,       /* memory moved on one rank, also in and out of buckets */
-    DPRO_OP_COLLECTIVE, /* the transfer of a collective on one rank; its waiting is derived in the
-                           replay */
-    DPRO_OP_LAUNCH,     /* a CPU call that starts or awaits device work */
+    DPRO_OP_COLLECTIVE, /* the transfer of a collective on one rank, or what follows its messages;
+                           its waiting is derived in the replay */
+    DPRO_OP_LAUNCH,     /* a CPU call that starts or awaits device work, or sends a message */
     DPRO_OP_IN,         /* a gradient tensor is ready to be communicated (virtual, no duration) */
     DPRO_OP_OUT,        /* a gradient tensor has been communicated (virtual, no duration) */
     DPRO_OP_BARRIER,    /* an iteration's boundary, a collective's arrival and meeting point (no
@@ -51,7 +51,7 @@ enum dpro_device_kind {
     DPRO_DEVICE_COMM_THREAD, /* one of a pool of CPU threads that only run communication (gloo):
                                 shows where an op ran, holds nothing up; edges order the pool's ops
                               */
-    DPRO_DEVICE_LINK_TX,
+    DPRO_DEVICE_LINK_TX,     /* what an address sends; the rank is the first that uses it */
     DPRO_DEVICE_LINK_RX,
 };
 

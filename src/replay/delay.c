@@ -107,14 +107,23 @@ static int parse_amount(const char *text, const char *value, struct delay *delay
     return 0;
 }
 
+static bool is_of_message(const struct dpro_graph *g, uint32_t op)
+{
+    const struct graph_rank *rank = &g->ranks[g->rank[op]];
+    return op - rank->first_op >= rank->n_ops - rank->n_message_ops;
+}
+
 static bool in_scope(const struct dpro_graph *g, uint32_t op, int scope)
 {
     uint32_t device = g->device[op], kind = g->kind[op];
     int device_kind = device == DPRO_NO_DEVICE ? -1 : g->devices[device].kind;
     bool on_gpu = (g->flags[op] & GRAPH_OP_GPU) || device_kind == DPRO_DEVICE_GPU_STREAM;
+    bool transfers = kind >= DPRO_OP_SEND && kind <= DPRO_OP_REDUCE;
     switch (scope) {
+    case DPRO_OP_COLLECTIVE:
+        return kind == DPRO_OP_COLLECTIVE || (transfers && is_of_message(g, op));
     case SCOPE_COMM:
-        return (kind >= DPRO_OP_SEND && kind <= DPRO_OP_REDUCE) || kind == DPRO_OP_COLLECTIVE;
+        return transfers || kind == DPRO_OP_COLLECTIVE;
     case SCOPE_COMPUTE:
         return kind <= DPRO_OP_UPDATE;
     case SCOPE_CPU:
@@ -133,9 +142,7 @@ static bool in_scope(const struct dpro_graph *g, uint32_t op, int scope)
  */
 static bool takes_share(const struct dpro_graph *g, uint32_t op, int scope, const uint8_t *has_gpu)
 {
-    const struct graph_rank *rank = &g->ranks[g->rank[op]];
-    bool of_message = op - rank->first_op >= rank->n_ops - rank->n_message_ops;
-    if (of_message && g->kind[op] == DPRO_OP_SEND && scope != DPRO_OP_SEND)
+    if (is_of_message(g, op) && g->kind[op] == DPRO_OP_SEND && scope != DPRO_OP_SEND)
         return false;
     return g->kind[op] > DPRO_OP_UPDATE || !has_gpu[g->rank[op]] || (g->flags[op] & GRAPH_OP_GPU);
 }

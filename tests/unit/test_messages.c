@@ -402,6 +402,8 @@ static void test_a_ring_becomes_sends_and_receives_that_give_back_what_was_measu
         assert_int_equal(replay_us(g, "COMM=2"), STEP + 50 * n_steps + 5);
         assert_int_equal(replay_us(g, "COMM=0"), STEP - 50 * n_steps - 5);
         assert_int_equal(replay_us(g, "COMM=+0.1"), STEP + 100);
+        assert_int_equal(replay_us(g, "COLLECTIVE=2"), STEP + 50 * n_steps + 5);
+        assert_int_equal(replay_us2(g, "SEND=2", "RECV=2"), STEP + 50 * n_steps);
         dpro_graph_destroy(g);
         for (int r = 0; r < n; r++) {
             char path[128];

@@ -1,4 +1,4 @@
-/* Fuzz target: from up to three files, parted by NULs, to a replay and its reports. The first byte
+/* Fuzz target: from up to five files, parted by NULs, to a replay and its reports. The first byte
  * chooses: 1: ranks from the files' own metadata instead of their order, 2: the fixed-order engine,
  * 4: one rank's graph, 8: drawn samples, 16: a delay, 32: some iterations only. */
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "fuzz.h"
 #include "ingest/trace.h"
 
-enum { MAX_FILES = 3, MAX_SIZE = 1 << 16 };
+enum { MAX_FILES = 5, MAX_SIZE = 1 << 16 };
 
 static int put_file(int *fd, char path[32], const uint8_t *data, size_t size)
 {

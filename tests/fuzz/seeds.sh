@@ -176,6 +176,26 @@ gloo_rank() { # gloo_rank RANK END
     printf '{"schema":"1.0.1","pid":9,"nodes":[{"name":"autograd::engine::evaluate_function: torch::autograd::AccumulateGrad","id":5,"rf_id":77,"parent":1,"seq_id":-1,"tid":1,"inputs":[[[9,202,0,1,8,"cpu"]]],"outputs":[[[9,202,0,1,8,"cpu"]]]}]}'
 } >"$out/replay/gloo-et"
 
+# both ranks' logs of a ring of two with notices, in two chunks
+net_end() { # net_end RANK FROM START END OFFSET BYTES OPCODE TAG
+    if [ "$1" = "$2" ]; then at=$3 call=tx,writev; else at=$4 call=rx,recv; fi
+    printf '%d000,%d500,%d,50,1,10.0.0.%d:%d,10.0.0.%d:%d,%s,%d,%d,%d,%d,%d,4,%d,0,%d\n' "$at" "$at" "$1" $(($1 + 1)) $((7 + $1)) \
+        $((2 - $1)) $((8 - $1)) "$call" "$5" "$6" "$6" "$6" "$7" "$8" $(($6 - 48))
+}
+net_rank() {
+    echo "$header"
+    for i in 4 5; do
+        for k in 0 1; do
+            for from in 0 1; do
+                t=$((i * 1000 + 190 + 90 * k + 3 * from)) offset=$(((i - 4) * 344 + k * 172))
+                net_end "$1" "$from" "$t" $((t + 1)) "$offset" 48 3 "$i"
+                net_end "$1" "$from" $((t + 10)) $((t + 70)) $((offset + 48)) 124 1 "$i"
+            done
+        done
+    done
+}
+{ printf 'A' && gloo_rank 0 400 && printf '\000' && gloo_rank 1 410 && printf '\000' && net_rank 0 && printf '\000' && net_rank 1; } >"$out/replay/messages"
+
 # no marks: the optimizer's calls, then the period of the ops
 job
 for i in 0 1 2 3; do

@@ -213,9 +213,10 @@ static void trim_overlaps(struct rank_build *rank, uint32_t before, uint32_t aft
 static int add_device_order(struct rank_build *rank)
 {
     size_t n_devices = rank->devices.n;
-    uint32_t *first = malloc((n_devices + 1) * 2 * sizeof *first), *last = first + n_devices + 1;
+    uint32_t *first = malloc((n_devices + 1) * 2 * sizeof *first);
     if (!first)
         return -1;
+    uint32_t *last = first + n_devices + 1;
     memset(first, 0xFF, (n_devices + 1) * 2 * sizeof *first);
     int status = 0;
     for (uint32_t o = 0; o < rank->ops.n && status == 0; o++) {

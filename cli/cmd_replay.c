@@ -25,7 +25,7 @@ struct values {
     uint64_t seed;
     double bandwidth_bytes_per_s, fail_on_pct; /* fail_on_pct < 0: not asked for */
     int threads, verbosity;
-    bool json, no_align, keep_profiler, no_validate, quiet, help;
+    bool json, no_align, raw_receives, keep_profiler, no_validate, quiet, help;
 };
 
 /* "A:B", "A:", ":B" or "A". */
@@ -170,6 +170,9 @@ static const struct opt replay_opts[] = {
      NULL, OPT_COMPLETE_NOTHING},
     {"no-align", 0, NULL, opt_read_flag, AT(no_align), NULL,
      "use the ranks' clocks as recorded, to compare", NULL, OPT_COMPLETE_NOTHING},
+    {"raw-receives", 0, NULL, opt_read_flag, AT(raw_receives), NULL,
+     "let a RECV last as its calls did, not from its\nSEND's start on, to compare", NULL,
+     OPT_COMPLETE_NOTHING},
     {"keep-profiler", 0, NULL, opt_read_flag, AT(keep_profiler), NULL,
      "leave in what recording cost the job (a trace of\ndpro's recorder says it; default: take it "
      "out)",
@@ -292,6 +295,7 @@ static int replay_paths(const struct values *values, const struct opt_list *path
     struct dpro_graph_options graph_options = {.first_step = values->steps.first,
                                                .last_step = values->steps.last,
                                                .no_align = values->no_align,
+                                               .raw_receives = values->raw_receives,
                                                .sink = sink};
     struct dpro_replay_options plain = {.engine = values->engine, .sink = sink};
     struct dpro_replay_options replay_options = plain;

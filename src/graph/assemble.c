@@ -570,7 +570,10 @@ int assemble_graph(struct join *join, const struct dpro_trace *trace,
                    const struct dpro_graph_options *options, struct dpro_graph **graph,
                    struct dpro_error *err)
 {
-    struct assembly a = {.join = join, .trace = trace, .n_samples = join->ranks[0].n_samples};
+    struct assembly a = {.join = join,
+                         .trace = trace,
+                         .n_samples = join->ranks[0].n_samples,
+                         .raw_receives = options->raw_receives != 0};
     uint32_t dropped = 0;
     int status = 0;
     if (number_ops(&a) < 0 || assembly_order(&a, &dropped) < 0)

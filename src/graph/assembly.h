@@ -29,6 +29,7 @@ struct assembly {
     ARRAY(struct edge) edges; /* by where they end, once they are ordered */
     uint32_t *order;          /* ops in topological order */
     uint32_t n_samples;
+    bool raw_receives; /* RECVs start as their calls did, not as their SENDs */
     struct dpro_graph *graph;
 };
 

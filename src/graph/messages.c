@@ -213,6 +213,8 @@ static int find_sent(struct finder *f, const struct member *members, uint32_t n_
         received = to != NO_ID ? message_at(peer, peer_stream, sent->offset) : NULL;
         if (!received || sent->start_ns == INT64_MIN || received->end_ns == INT64_MIN)
             return 0;
+        const struct clock_map *of_peer =
+            &f->join->clocks.of_transport[peer - f->trace->transports];
         struct found found = {
             .from = own,
             .to = to,
@@ -222,8 +224,9 @@ static int find_sent(struct finder *f, const struct member *members, uint32_t n_
             .offset = sent->offset,
             .size_bytes = net_message_payload(sent),
             .time = {clock_aligned(&f->join->clocks.of_transport[part->transport], sent->start_ns),
-                     clock_aligned(&f->join->clocks.of_transport[peer - f->trace->transports],
-                                   received->end_ns)},
+                     clock_aligned(of_peer, received->end_ns),
+                     received->start_ns == INT64_MIN ? ABSENT
+                                                     : clock_aligned(of_peer, received->start_ns)},
             .sender = &t->connections.at[sent->stream / 2],
             .receiver = &peer->connections.at[peer_stream / 2]};
         if (array_push(&f->found, found) < 0)

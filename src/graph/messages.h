@@ -32,8 +32,9 @@ struct message {
 };
 
 struct message_time {
-    int64_t start_ns; /* its sender's first call with a byte of it begins */
-    int64_t end_ns;   /* its receiver's last such call ends */
+    int64_t start_ns;    /* its sender's first call with a byte of it begins */
+    int64_t end_ns;      /* its receiver's last such call ends */
+    int64_t received_ns; /* its receiver's first such call begins; ABSENT: unknown */
 };
 
 /* What a host's messages go out and come in through: known by its address. What stays within a host

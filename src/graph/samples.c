@@ -100,8 +100,11 @@ static int time_messages(struct assembly *a, uint32_t sample, struct turn *turns
         turn->before_ns = INT64_MIN;
         dur[ops[MESSAGE_SEND]] = time_on_link(&directions[message->tx * 2], series_of(message),
                                               time, &turn->send_free_ns, turn);
+        struct message_time received = *time; /* the correction: it starts as its SEND does */
+        if (a->raw_receives && time->received_ns != ABSENT)
+            received.start_ns = time->received_ns;
         dur[ops[MESSAGE_RECV]] = time_on_link(&directions[message->rx * 2 + 1], series_of(message),
-                                              time, &turn->recv_free_ns, turn);
+                                              &received, &turn->recv_free_ns, turn);
     }
     free(sent);
     free(directions);

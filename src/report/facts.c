@@ -213,6 +213,46 @@ static int sum_path(struct report_facts *f)
     return rc;
 }
 
+static int compare_comms(const void *a, const void *b)
+{
+    const struct comm_fact *x = a, *y = b;
+    if (x->size_bytes != y->size_bytes)
+        return x->size_bytes < y->size_bytes ? 1 : -1;
+    int order = strcmp(x->kind, y->kind);
+    order = order ? order : strcmp(x->pattern, y->pattern);
+    return order ? order : (x->n_ranks > y->n_ranks) - (x->n_ranks < y->n_ranks);
+}
+
+static int sum_comms(struct report_facts *f)
+{
+    const struct dpro_graph *g = f->report->graph;
+    uint32_t n = dpro_graph_n_collectives(g);
+    f->comms = arena_array(&f->arena, n + (size_t)1, sizeof *f->comms);
+    if (!f->comms)
+        return -1;
+    for (uint32_t i = 0; i < n; i++) {
+        struct dpro_collective c = dpro_graph_collective(g, i);
+        uint32_t at = 0;
+        while (at < f->n_comms &&
+               (f->comms[at].n_ranks != c.n_ranks || strcmp(f->comms[at].kind, c.kind) != 0 ||
+                strcmp(f->comms[at].pattern, c.pattern) != 0))
+            at++;
+        if (at == f->n_comms)
+            f->comms[f->n_comms++] =
+                (struct comm_fact){.kind = c.kind, .pattern = c.pattern, .n_ranks = c.n_ranks};
+        struct comm_fact *fact = &f->comms[at];
+        fact->count++;
+        fact->n_messages += c.n_messages;
+        if (__builtin_add_overflow(fact->size_bytes, c.size_bytes, &fact->size_bytes))
+            fact->size_bytes = UINT64_MAX;
+        if (c.n_chunks > fact->most_chunks)
+            fact->most_chunks = c.n_chunks;
+    }
+    if (f->n_comms > 1)
+        qsort(f->comms, f->n_comms, sizeof *f->comms, compare_comms);
+    return 0;
+}
+
 int facts_init(struct report_facts *f, const struct dpro_report *report, struct dpro_error *err)
 {
     *f = (struct report_facts){.report = report};
@@ -226,6 +266,8 @@ int facts_init(struct report_facts *f, const struct dpro_report *report, struct 
         rc = sum_path(f);
     if (rc == 0)
         rc = find_busiest(f);
+    if (rc == 0)
+        rc = sum_comms(f);
     if (rc < 0) {
         facts_fini(f);
         return dpro_error_nomem(err);

@@ -24,6 +24,14 @@ struct name_fact {
     int64_t dur_ns; /* on the path, gaps left out */
 };
 
+/* Collectives of one kind that ran alike. */
+struct comm_fact {
+    const char *kind, *pattern; /* borrowed; pattern "": taken as a whole */
+    uint32_t n_ranks, count;
+    uint64_t size_bytes, n_messages; /* of all of them; size of a rank's contributions */
+    uint32_t most_chunks;
+};
+
 struct verdict_line {
     const char *title; /* static: "Iteration", "Critical path", ... */
     char text[400];    /* UTF-8, one line */
@@ -69,6 +77,9 @@ struct report_facts {
     uint32_t n_names;
     const char *busiest; /* what GPUs compute longest, critical or not, borrowed; NULL: no GPU */
     int64_t busiest_ns;  /* mean over the ranks */
+
+    struct comm_fact *comms; /* most bytes first */
+    uint32_t n_comms;
 
     uint32_t most_exposed; /* rank index that loses most to communication and waiting */
     uint32_t most_idle;    /* rank index */

@@ -293,6 +293,27 @@ static void write_path(struct writer *w, const struct report_facts *f, bool with
     writer_close(w, '}');
 }
 
+static void write_collectives(struct writer *w, const struct report_facts *f)
+{
+    writer_newline(w);
+    writer_key(w, "collectives");
+    writer_open(w, '[');
+    for (uint32_t i = 0; i < f->n_comms; i++) {
+        const struct comm_fact *c = &f->comms[i];
+        writer_newline(w);
+        writer_open(w, '{');
+        key_text(w, "kind", c->kind);
+        key_int(w, "ranks", c->n_ranks);
+        key_int(w, "count", c->count);
+        key_int(w, "bytes", (int64_t)c->size_bytes);
+        key_int(w, "messages", (int64_t)c->n_messages);
+        key_text(w, "pattern", c->pattern[0] ? c->pattern : NULL);
+        key_int(w, "chunks", c->most_chunks);
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+}
+
 static void write_clock(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
@@ -356,6 +377,7 @@ void json_write_report(struct writer *w, const struct report_facts *f, bool with
     write_checks(w, f);
     write_unprofiled(w, f);
     write_transport(w, f);
+    write_collectives(w, f);
     write_ranks(w, f);
     write_path(w, f, with_ops);
     write_clock(w, f);

@@ -467,6 +467,11 @@
         el("dt", "", "seen at one end only"), el("dd", "", bytes(t.unpaired_bytes)),
         el("dt", "", "collectives tied to their messages"), el("dd", "", t.collectives_tied + " of " + t.collectives),
         el("dt", "", "records lost"), el("dd", "", String(t.records_lost))), el("h3"));
+    const sent = report.collectives.filter((c) => known(c.pattern));
+    if (sent.length)
+      card.append(el("h2", "", "Collectives, read from their messages"), el("dl", "facts", sent.map((c) => [
+        el("dt", "", c.count + " " + c.kind + ", " + plural(c.ranks, "rank") + ", " + bytes(c.bytes) + " a rank"),
+        el("dd", "", c.pattern + ", " + plural(c.messages, "message"))])), el("h3"));
     const files = report.trace.files;
     const list = el("details", "", el("summary", "", plural(files.length, "trace file")),
       el("ul", "", files.slice(0, 512).map((f) => el("li", "", f.path + " (" + f.kind + ", rank " + f.rank + ", " + bytes(f.bytes) + (f.truncated ? ", cut off" : "") + ")"))));

@@ -381,6 +381,24 @@ static void write_transport(struct writer *w, const struct report_facts *f)
     table_wrapped(w, " ", 2, line);
 }
 
+static void write_collectives(struct writer *w, const struct report_facts *f)
+{
+    enum { MOST_KINDS = 6 };
+    for (uint32_t i = 0; i < f->n_comms && i < MOST_KINDS; i++) {
+        const struct comm_fact *c = &f->comms[i];
+        char line[300], mb[TIME_TEXT];
+        if (c->pattern[0] == '\0')
+            continue;
+        if (writer_format_fixed(mb, sizeof mb, (double)c->size_bytes / 1e6, 1) < 0)
+            strcpy(mb, "?");
+        snprintf(line, sizeof line, "%u %s over %u ranks, %s MB a rank: %s%s, %llu messages",
+                 c->count, c->kind, c->n_ranks, mb, c->pattern,
+                 c->most_chunks > 1 && strcmp(c->pattern, "ring") == 0 ? " in chunks" : "",
+                 (unsigned long long)c->n_messages);
+        table_wrapped(w, " ", 2, line);
+    }
+}
+
 static void write_warnings(struct writer *w, const struct report_facts *f)
 {
     const char *warning;
@@ -411,6 +429,7 @@ int dpro_report_text(const struct dpro_report *report, FILE *out, struct dpro_er
         write_checks(&w, &facts);
         write_unprofiled(&w, &facts);
         write_transport(&w, &facts);
+        write_collectives(&w, &facts);
         write_warnings(&w, &facts);
         rc = writer_finish(&w, err);
         writer_fini(&w);

@@ -176,6 +176,24 @@ class Bundled(Case):
         for value in some["measured"]["per_iteration_ms"]:
             self.assertTrue(any(abs(value - v) < 0.001 for v in values), (value, values))
 
+    def test_collectives_are_made_of_the_messages_that_were_sent(self):
+        (all_reduce,) = self.facts["collectives"]
+        self.assertEqual({key: all_reduce[key] for key in ("kind", "ranks", "count", "bytes", "pattern")},
+                         {"kind": "all_reduce", "ranks": 2, "count": 4, "bytes": 29480960, "pattern": "ring"})
+        # each rank sends 2(N-1)/N of a bucket, in chunks of a MiB or less
+        self.assertGreaterEqual(all_reduce["messages"], 2 * 29480960 / (1 << 20))
+        whole = self.assert_replays(os.path.join(BUNDLED, "*.json.gz"))  # without the transport's logs
+        self.assertEqual([c["pattern"] for c in whole["collectives"]], [None])
+        self.assertLess(abs(whole["predicted"]["iteration_ms"] / self.facts["predicted"]["iteration_ms"] - 1), 0.005)
+
+    def test_slower_receives_make_the_iteration_longer(self):
+        slower = self.assert_replays(BUNDLED, "--delay", "RECV=2")
+        self.assertGreater(slower["predicted"]["iteration_ms"], self.facts["predicted"]["iteration_ms"] * 1.1)
+
+    def test_uncorrected_receives_and_clocks_are_worse(self):
+        for options in (("--raw-receives",), ("--no-align",)):
+            self.assertGreater(abs(self.assert_replays(BUNDLED, *options)["error_pct"]), abs(self.facts["error_pct"]))
+
     def test_a_glob_a_folder_and_a_list_give_the_same(self):
         folder = self.assert_replays(BUNDLED)
         pattern = self.assert_replays(os.path.join(BUNDLED, "*.gz"))

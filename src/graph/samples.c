@@ -115,6 +115,7 @@ static int time_messages(struct assembly *a, uint32_t sample, struct turn *turns
 struct call {
     uint32_t kind; /* twice the member, one more for notices */
     uint32_t message;
+    bool link_was_busy;
     int64_t gap_ns;
 };
 
@@ -126,9 +127,22 @@ static int compare_calls(const void *a, const void *b)
     return x->gap_ns < y->gap_ns ? -1 : x->gap_ns > y->gap_ns;
 }
 
+/* What is usual of n calls of a kind, shortest first: the median of those that found their link
+ * free, unless the lower quartile of all is less. */
+static int64_t usual_of(const struct call *calls, size_t n)
+{
+    int64_t usual = calls[n / 4].gap_ns;
+    size_t n_free = 0, seen = 0;
+    for (size_t i = 0; i < n; i++)
+        n_free += !calls[i].link_was_busy;
+    for (size_t i = 0; i < n && calls[i].gap_ns < usual; i++)
+        if (!calls[i].link_was_busy && seen++ == n_free / 2)
+            usual = calls[i].gap_ns;
+    return usual;
+}
+
 /* How long the calls of each message's sender in its collective usually take, from the gaps of a
- * first pass: the lower quartile over messages, or notices, and iterations, as those that stood
- * before a busy link all the while are among them. */
+ * first pass. */
 static int find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
 {
     ARRAY(struct call) calls = {0};
@@ -140,9 +154,10 @@ static int find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
         for (uint32_t i = 0; i < joined->n_messages && status == 0; i++)
             for (uint32_t s = 0; s < a->n_samples && status == 0; s++) {
                 uint32_t m = joined->first_message + i;
-                uint32_t op = a->message_ops[(size_t)m * N_MESSAGE_OPS + MESSAGE_CALL];
+                const uint32_t *ops = a->message_ops + (size_t)m * N_MESSAGE_OPS;
+                const int64_t *gap = a->graph->sample_gap_ns + (size_t)s * a->n_ops;
                 struct call call = {messages[m].from * 2 + messages[m].is_notice, m,
-                                    a->graph->sample_gap_ns[(size_t)s * a->n_ops + op]};
+                                    gap[ops[MESSAGE_SEND]] != 0, gap[ops[MESSAGE_CALL]]};
                 status = array_push(&calls, call);
             }
         if (status == 0 && calls.n > 1)
@@ -150,8 +165,9 @@ static int find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
         for (size_t i = 0, end; i < calls.n && status == 0; i = end) {
             for (end = i; end < calls.n && calls.at[end].kind == calls.at[i].kind;)
                 end++;
+            int64_t usual = usual_of(&calls.at[i], end - i);
             for (size_t k = i; k < end; k++)
-                usual_ns[calls.at[k].message] = calls.at[i + (end - i) / 4].gap_ns;
+                usual_ns[calls.at[k].message] = usual;
         }
     }
     array_fini(&calls);
@@ -208,9 +224,10 @@ static void time_call(struct assembly *a, const struct timing *t, uint32_t sampl
     int64_t busy_until =
         turn->send_free_ns < turn->recv_free_ns ? turn->send_free_ns : turn->recv_free_ns;
     *end_ns = sent;
-    if (!t->usual_ns) {
+    if (!t->usual_ns) { /* what is usual is to be found from these */
         bool waited = busy_until > ready_ns && busy_until < sent;
         gap[ops[MESSAGE_CALL]] = assembly_span(waited ? busy_until : ready_ns, sent);
+        gap[ops[MESSAGE_SEND]] = busy_until >= sent; /* whether the link was still busy */
         return;
     }
     if (!__builtin_add_overflow(ready_ns, t->usual_ns[message], &usual) && usual < busy_until &&

@@ -8,7 +8,6 @@
 
 #include <cmocka.h>
 #include <ftw.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,11 +18,9 @@
 
 #include "graph/graph.h"
 #include "graph/pattern.h"
+#include "message_job.h"
 
 #define US INT64_C(1000)
-
-enum { MOST_RANKS = 8, MOST_MESSAGES_A_JOB = 256, STEP = 2000, N = 3 };
-enum { DATA = 1, SEND_READY = 2, RECV_READY = 3 };
 
 static char folder[64];
 
@@ -48,125 +45,7 @@ static int remove_folder(void **state)
     return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* ---- writing jobs ---- */
-
-/* Times in us from the iteration's start. */
-struct sent {
-    int from, to, start, end, bytes, opcode;
-    int only; /* in this iteration, from 1; 0: in all */
-    int collective;
-    int delta;
-};
-
-/* Every iteration: each rank computes until it arrives, takes part in up to two collectives on a
- * thread each, and computes a little when it has left the last. */
-struct job {
-    int n_ranks, n_collectives;
-    const char *kind; /* "all_reduce" when NULL */
-    int arrive[MOST_RANKS][2], leave[MOST_RANKS][2];
-    struct sent sent[MOST_MESSAGES_A_JOB];
-    int n_sent;
-    bool one_host; /* all ranks behind one address */
-    bool without_log[MOST_RANKS];
-    int later[N][MOST_RANKS]; /* by which all of a rank's times of an iteration move */
-};
-
-static void send_one(struct job *job, int from, int to, int start, int end, int bytes)
-{
-    assert_true(job->n_sent < MOST_MESSAGES_A_JOB);
-    job->sent[job->n_sent++] = (struct sent){from, to, start, end, bytes, DATA, 0, 0, 0};
-}
-
-static struct sent *last_sent(struct job *job)
-{
-    return &job->sent[job->n_sent - 1];
-}
-
-static void write_profile(const struct job *job, int rank)
-{
-    char path[128];
-    const char *kind = job->kind ? job->kind : "all_reduce";
-    snprintf(path, sizeof path, "%s/rank%d.json", folder, rank);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fprintf(file,
-            "{\"schemaVersion\": 1, \"distributedInfo\": {\"backend\": \"gloo\", \"rank\": %d, "
-            "\"world_size\": %d}, \"traceEvents\": [\n{\"ph\": \"M\", \"name\": \"process_name\", "
-            "\"pid\": 100, \"tid\": 0, \"args\": {\"name\": \"python\"}}",
-            rank, job->n_ranks);
-    for (int i = 0; i < N; i++) {
-        int at = STEP * (i + 1), later = job->later[i][rank], last = 0;
-        fprintf(file,
-                ",\n{\"ph\": \"X\", \"cat\": \"user_annotation\", \"name\": \"ProfilerStep#%d\", "
-                "\"pid\": 100, \"tid\": 1, \"ts\": %d, \"dur\": %d, \"args\": {}}",
-                i, at, STEP);
-        for (int c = 0; c < job->n_collectives; c++) {
-            int arrive = job->arrive[rank][c] + later, leave = job->leave[rank][c] + later;
-            int begin = c ? job->arrive[rank][c - 1] + later + 2 : 1;
-            last = leave > last ? leave : last;
-            fprintf(file,
-                    ",\n{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"aten::mm\", \"pid\": 100, "
-                    "\"tid\": 1, \"ts\": %d, \"dur\": %d, \"args\": {}}",
-                    at + begin, arrive - 1 - begin);
-            fprintf(
-                file,
-                ",\n{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"c10d::%s_\", \"pid\": 100, "
-                "\"tid\": 1, \"ts\": %d, \"dur\": 1, \"args\": {}}",
-                strcmp(kind, "all_reduce") == 0 ? "allreduce" : kind, at + arrive - 1);
-            fprintf(
-                file,
-                ",\n{\"ph\": \"X\", \"cat\": \"user_annotation\", \"name\": \"gloo:%s\", "
-                "\"pid\": 100, \"tid\": %d, \"ts\": %d, \"dur\": %d, \"args\": {\"Input Dims\": "
-                "[[%d]], \"Input type\": [\"float\"]}}",
-                kind, 2 + c, at + arrive, leave - arrive, 100 + c);
-        }
-        fprintf(file,
-                ",\n{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"aten::add_\", \"pid\": 100, "
-                "\"tid\": 1, \"ts\": %d, \"dur\": 20, \"args\": {}}",
-                at + last + 10);
-    }
-    fputs("\n]}\n", file);
-    assert_int_equal(fclose(file), 0);
-}
-
-static void write_end(FILE *file, const struct job *job, const struct sent *m, int rank,
-                      int iteration, uint64_t offset)
-{
-    int peer = rank == m->from ? m->to : m->from, low = rank < peer ? rank : peer;
-    int high = rank < peer ? peer : rank;
-    int start = rank == m->from ? m->start : m->end - 1;
-    int64_t at = STEP * (iteration + 1) + start + job->later[iteration][rank];
-    fprintf(file,
-            "%" PRId64 ",%" PRId64 ",%d,%d,%d,10.0.0.%d:%d,10.0.0.%d:%d,%s,%s,%" PRIu64
-            ",%d,%d,%d,%d,4,%d,%d,%d\n",
-            at * US, (at + 1) * US, rank, 2 + m->collective, peer, job->one_host ? 9 : rank + 1,
-            rank == low ? 1000 + high : 2000 + low, job->one_host ? 9 : peer + 1,
-            rank == low ? 2000 + low : 1000 + high, rank == m->from ? "tx" : "rx",
-            rank == m->from ? "writev" : "recv", offset, m->bytes + 48, m->bytes + 48,
-            m->bytes + 48, m->opcode, 40 + 2 * iteration + m->collective, m->delta, m->bytes);
-}
-
-static void write_log(const struct job *job, int rank)
-{
-    char path[128];
-    uint64_t offsets[MOST_RANKS][2] = {{0}};
-    snprintf(path, sizeof path, "%s/net_rank%d.csv", folder, rank);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs("t_start_ns,t_end_ns,rank,tid,conn,local,remote,dir,call,offset,requested,returned,"
-          "gloo_nbytes,gloo_opcode,gloo_prefix,gloo_tag,gloo_delta,gloo_len\n",
-          file);
-    for (int i = 0; i < N; i++)
-        for (int s = 0; s < job->n_sent; s++) {
-            const struct sent *m = &job->sent[s];
-            if ((m->from != rank && m->to != rank) || (m->only && m->only != i + 1))
-                continue;
-            uint64_t *offset = &offsets[m->from == rank ? m->to : m->from][m->from == rank];
-            write_end(file, job, m, rank, i, *offset);
-            *offset += 48 + (uint64_t)m->bytes;
-        }
-    assert_int_equal(fclose(file), 0);
-}
+/* ---- making jobs ---- */
 
 static struct dpro_graph *graph_of_folder(const char *path)
 {
@@ -184,26 +63,11 @@ static struct dpro_graph *graph_of_folder(const char *path)
 static struct dpro_graph *graph_of(const struct job *job)
 {
     for (int r = 0; r < job->n_ranks; r++) {
-        write_profile(job, r);
+        write_profile(job, folder, r);
         if (!job->without_log[r])
-            write_log(job, r);
+            write_log(job, folder, r);
     }
     return graph_of_folder(folder);
-}
-
-/* A ring in which each step takes `step` us on the link and `reduce` us before the next begins. */
-static struct job ring(int n_ranks, int n_steps, int step, int reduce, int bytes)
-{
-    struct job job = {.n_ranks = n_ranks, .n_collectives = 1};
-    for (int k = 0; k < n_steps; k++)
-        for (int r = 0; r < n_ranks; r++)
-            send_one(&job, r, (r + 1) % n_ranks, 110 + k * (step + reduce),
-                     110 + k * (step + reduce) + step, bytes);
-    for (int r = 0; r < n_ranks; r++) {
-        job.arrive[r][0] = 100;
-        job.leave[r][0] = 110 + n_steps * (step + reduce);
-    }
-    return job;
 }
 
 /* ---- asking ---- */
@@ -471,6 +335,39 @@ static void test_a_message_behind_another_queues_on_the_link(void **state)
     dpro_graph_destroy(g);
 }
 
+/* A job of two whose first rank sends `n` messages of 50 us to the other, and a call each at `at`.
+ */
+static struct job one_way(int n, const int *at)
+{
+    struct job job = {.n_ranks = 2, .n_collectives = 1, .kind = "broadcast"};
+    job.arrive[0][0] = job.arrive[1][0] = 100;
+    job.leave[0][0] = job.leave[1][0] = 120 + 50 * n;
+    send_one(&job, 1, 0, 101, 102, 0);
+    last_sent(&job)->opcode = RECV_READY;
+    for (int k = 0; k < n; k++)
+        send_one(&job, 0, 1, at[k], 160 + 50 * k, 1000);
+    return job;
+}
+
+static void test_what_a_busy_link_held_up_is_not_late_on_a_faster_one(void **state)
+{
+    (void)state;
+    static const int blocked[] = {110, 159, 209, 259}, after[] = {110, 163, 213, 263};
+    struct job job = one_way(4, blocked); /* the socket took no more */
+    struct dpro_graph *g = graph_of(&job);
+    assert_int_equal(replay_us(g, NULL), STEP);
+    assert_int_equal(replay_us2(g, "SEND=0.5", "RECV=0.5"), STEP - 100);
+    assert_int_equal(replay_us2(g, "SEND=0", "RECV=0"), STEP - 170); /* the calls take 10 us each */
+    dpro_graph_destroy(g);
+    job = one_way(4, after); /* and the sender was slow to notice that it took more again */
+    g = graph_of(&job);
+    assert_int_equal(replay_us(g, NULL), STEP);
+    assert_int_equal(dpro_graph_op(g, op_of(g, 1, "receive from rank 0", 2)).gap_ns, 3 * US);
+    assert_int_equal(dpro_graph_op(g, op_of(g, 1, "receive from rank 0", 2)).dur_ns, 47 * US);
+    assert_int_equal(replay_us2(g, "SEND=2", "RECV=2"), STEP + 50 + 3 * 47);
+    dpro_graph_destroy(g);
+}
+
 static void test_collectives_at_once_share_the_link(void **state)
 {
     (void)state;
@@ -572,6 +469,10 @@ static void test_notices_that_stand_behind_data_are_messages_too(void **state)
     assert_true(
         edge(g, op_of(g, 0, "notice from rank 1", 1), op_of(g, 0, "call that sends to rank 1", 1)));
     assert_int_equal(dpro_graph_op(g, op_of(g, 0, "call that sends to rank 1", 1)).gap_ns, 4 * US);
+    /* and of one rank keep the order with its data that they always had */
+    dpro_op_id gives = op_of(g, 0, "call that gives notice to rank 1", 0);
+    assert_true(edge(g, op_of(g, 0, "call that sends to rank 1", 0), gives));
+    assert_true(edge(g, gives, op_of(g, 0, "call that sends to rank 1", 1)));
     assert_int_equal(replay_us(g, NULL), STEP);
     /* half as long, the notice is there 100 us earlier */
     assert_int_equal(replay_us(g, "send to rank 0=0.5"), STEP);
@@ -658,10 +559,10 @@ static void test_a_message_that_only_its_sender_logged_leaves_the_collective_who
     (void)state;
     struct job job = ring(2, 2, 50, 5, 100);
     for (int r = 0; r < 2; r++)
-        write_profile(&job, r);
-    write_log(&job, 0);
+        write_profile(&job, folder, r);
+    write_log(&job, folder, 0);
     job.sent[2].only = 1; /* rank 1 lost one of what it received in the others */
-    write_log(&job, 1);
+    write_log(&job, folder, 1);
     struct dpro_graph *g = graph_of_folder(folder);
     assert_true(has_warning(g, "replayed whole"));
     assert_int_equal(check_pairs(g), 0);
@@ -673,8 +574,8 @@ static void test_a_rank_that_is_missing_leaves_its_collectives_whole(void **stat
     (void)state;
     struct job job = ring(3, 4, 50, 5, 100);
     for (int r = 0; r < 2; r++) {
-        write_profile(&job, r);
-        write_log(&job, r);
+        write_profile(&job, folder, r);
+        write_log(&job, folder, r);
     }
     struct dpro_graph *g = graph_of_folder(folder);
     assert_int_equal(dpro_graph_collective(g, 0).n_messages, 0);
@@ -743,6 +644,7 @@ int main(void)
         TEST(test_a_ring_becomes_sends_and_receives_that_give_back_what_was_measured),
         TEST(test_a_send_waits_for_the_receive_that_it_passes_on),
         TEST(test_a_message_behind_another_queues_on_the_link),
+        TEST(test_what_a_busy_link_held_up_is_not_late_on_a_faster_one),
         TEST(test_collectives_at_once_share_the_link),
         TEST(test_a_late_rank_is_waited_for_as_before),
         TEST(test_ranks_of_one_host_share_its_link_in_each_direction),

@@ -1,0 +1,42 @@
+/* message_job.h: small jobs written as profiles and transport logs (CSV), one of each a rank.
+ *
+ * Every iteration each rank computes until it arrives, takes part in up to two collectives on a
+ * thread each, and computes a little when it has left the last. */
+#ifndef MESSAGE_JOB_H
+#define MESSAGE_JOB_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { MOST_RANKS = 8, MOST_MESSAGES_A_JOB = 256, STEP = 2000, N = 3 };
+enum { DATA = 1, SEND_READY = 2, RECV_READY = 3 };
+
+/* Times in us from the iteration's start. */
+struct sent {
+    int from, to, start, end, bytes, opcode;
+    int only; /* in this iteration, from 1; 0: in all */
+    int collective;
+    int delta;
+};
+
+struct job {
+    int n_ranks, n_collectives;
+    const char *kind; /* "all_reduce" when NULL */
+    int arrive[MOST_RANKS][2], leave[MOST_RANKS][2];
+    struct sent sent[MOST_MESSAGES_A_JOB];
+    int n_sent;
+    bool one_host; /* all ranks behind one address */
+    bool without_log[MOST_RANKS];
+    int later[N][MOST_RANKS]; /* by which all of a rank's times of an iteration move */
+};
+
+void send_one(struct job *job, int from, int to, int start, int end, int bytes);
+struct sent *last_sent(struct job *job);
+/* A ring in which each step takes `step` us on the link and `reduce` us before the next begins. */
+struct job ring(int n_ranks, int n_steps, int step, int reduce, int bytes);
+
+/* Into the folder; fails the test when that fails. */
+void write_profile(const struct job *job, const char *folder, int rank);
+void write_log(const struct job *job, const char *folder, int rank);
+
+#endif

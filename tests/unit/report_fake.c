@@ -461,6 +461,7 @@ void fake_destroy(struct fake *f)
     array_fini(&f->edges);
     array_fini(&f->graph.warnings);
     array_fini(&f->trace.warnings);
+    clocks_fini(&f->graph.clocks);
     strtab_fini(&f->graph.names);
     strtab_fini(&f->trace.names);
     arena_fini(&f->graph.arena);

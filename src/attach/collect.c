@@ -272,18 +272,6 @@ static uint64_t namespace_of(pid_t pid, const char *name)
     return stat(path, &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
-static void write_number(struct writer *out, const char *key, int64_t value)
-{
-    writer_key(out, key);
-    writer_json_int(out, value);
-}
-
-static void write_text(struct writer *out, const char *key, const char *value)
-{
-    writer_key(out, key);
-    writer_string(out, value);
-}
-
 static void write_rank(struct writer *out, const struct collection *all, const struct kept *kept)
 {
     const struct process *process = kept->process;
@@ -295,30 +283,30 @@ static void write_rank(struct writer *out, const struct collection *all, const s
         fclose(file);
     gethostname(host, sizeof host - 1);
     writer_open(out, '{');
-    write_text(out, "schema", "dpro.rank/1");
-    write_number(out, "rank", kept->rank);
-    write_number(out, "world_size", process->world_size > 0 ? process->world_size : 1);
-    write_number(out, "local_rank", process->local_rank >= 0 ? process->local_rank : kept->rank);
-    write_number(out, "attempt", 0);
-    write_text(out, "host", process->host);
-    write_text(out, "host_name", host);
-    write_text(out, "boot_id", boot_id);
-    write_number(out, "net_ns", (int64_t)namespace_of(process->pid, "net"));
-    write_number(out, "time_ns", (int64_t)namespace_of(process->pid, "time"));
-    write_number(out, "pid", process->pids[0]);
+    writer_key_string(out, "schema", "dpro.rank/1");
+    writer_key_int(out, "rank", kept->rank);
+    writer_key_int(out, "world_size", process->world_size > 0 ? process->world_size : 1);
+    writer_key_int(out, "local_rank", process->local_rank >= 0 ? process->local_rank : kept->rank);
+    writer_key_int(out, "attempt", 0);
+    writer_key_string(out, "host", process->host);
+    writer_key_string(out, "host_name", host);
+    writer_key_string(out, "boot_id", boot_id);
+    writer_key_int(out, "net_ns", (int64_t)namespace_of(process->pid, "net"));
+    writer_key_int(out, "time_ns", (int64_t)namespace_of(process->pid, "time"));
+    writer_key_int(out, "pid", process->pids[0]);
     writer_key(out, "complete");
     writer_bool(out, true);
-    write_text(out, "framework", "pytorch");
+    writer_key_string(out, "framework", "pytorch");
     writer_key(out, "windows");
     writer_open(out, '[');
     writer_open(out, '{');
-    write_text(out, "name", "timing");
+    writer_key_string(out, "name", "timing");
     writer_key(out, "files");
     writer_open(out, '[');
     writer_string(out, "kineto.json.gz");
     writer_close(out, ']');
-    write_number(out, "start_ns", all->window->start_ns);
-    write_number(out, "end_ns", all->window->end_ns);
+    writer_key_int(out, "start_ns", all->window->start_ns);
+    writer_key_int(out, "end_ns", all->window->end_ns);
     writer_close(out, '}');
     writer_close(out, ']');
     writer_key(out, "warnings");
@@ -386,11 +374,11 @@ static int write_job(const char *path, struct dpro_error *err)
     rc = writer_init_path(&out, file, false, err);
     if (rc == 0) {
         writer_open(&out, '{');
-        write_text(&out, "schema", "dpro.job/1");
-        write_text(&out, "dpro", dpro_version());
-        write_text(&out, "framework", "pytorch");
-        write_number(&out, "world_size", world_size);
-        write_number(&out, "attempt", 0);
+        writer_key_string(&out, "schema", "dpro.job/1");
+        writer_key_string(&out, "dpro", dpro_version());
+        writer_key_string(&out, "framework", "pytorch");
+        writer_key_int(&out, "world_size", world_size);
+        writer_key_int(&out, "attempt", 0);
         writer_close(&out, '}');
         writer_text(&out, "\n");
         rc = writer_finish(&out, err);

@@ -395,6 +395,18 @@ void writer_string(struct writer *w, const char *text)
         writer_null(w);
 }
 
+void writer_key_string(struct writer *w, const char *key, const char *text)
+{
+    writer_key(w, key);
+    writer_string(w, text);
+}
+
+void writer_key_int(struct writer *w, const char *key, int64_t value)
+{
+    writer_key(w, key);
+    writer_json_int(w, value);
+}
+
 void writer_null(struct writer *w)
 {
     comma(w);

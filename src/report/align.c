@@ -98,37 +98,25 @@ int dpro_align_text(const struct dpro_graph *graph, FILE *out, struct dpro_error
     return rc;
 }
 
-static void key_int(struct writer *w, const char *key, int64_t value)
-{
-    writer_key(w, key);
-    writer_json_int(w, value);
-}
-
-static void key_text(struct writer *w, const char *key, const char *value)
-{
-    writer_key(w, key);
-    writer_string(w, value);
-}
-
 static void write_clock(struct writer *w, const struct dpro_clock *clock)
 {
     writer_newline(w);
     writer_open(w, '{');
-    key_text(w, "host", clock->host);
+    writer_key_string(w, "host", clock->host);
     writer_key(w, "ranks");
     writer_open(w, '[');
     for (uint32_t r = 0; r < clock->n_ranks; r++)
         writer_json_int(w, clock->ranks[r]);
     writer_close(w, ']');
-    key_text(w, "method", clock->method);
+    writer_key_string(w, "method", clock->method);
     writer_key(w, "segments");
     writer_open(w, '[');
     for (uint32_t s = 0; s < clock->n_segments; s++) {
         const struct dpro_clock_segment *segment = &clock->segments[s];
         writer_open(w, '{');
-        key_int(w, "start_ns", segment->start_ns);
-        key_int(w, "end_ns", segment->end_ns);
-        key_int(w, "offset_ns", segment->offset_ns);
+        writer_key_int(w, "start_ns", segment->start_ns);
+        writer_key_int(w, "end_ns", segment->end_ns);
+        writer_key_int(w, "offset_ns", segment->offset_ns);
         writer_key(w, "drift_ppm");
         writer_json_fixed(w, segment->drift_ppm, 6);
         writer_key(w, "uncertainty_ns");
@@ -164,12 +152,12 @@ int dpro_align_json(const struct dpro_trace *trace, const struct dpro_graph *gra
     if (rc < 0)
         return rc;
     writer_open(&w, '{');
-    key_text(&w, "schema", "dpro.align/1");
-    key_text(&w, "version", dpro_version());
-    key_text(&w, "reference", alignment.reference);
-    key_int(&w, "pairs", (int64_t)alignment.n_pairs);
-    key_int(&w, "violations_before", (int64_t)alignment.violations_before);
-    key_int(&w, "violations_after", (int64_t)alignment.violations_after);
+    writer_key_string(&w, "schema", "dpro.align/1");
+    writer_key_string(&w, "version", dpro_version());
+    writer_key_string(&w, "reference", alignment.reference);
+    writer_key_int(&w, "pairs", (int64_t)alignment.n_pairs);
+    writer_key_int(&w, "violations_before", (int64_t)alignment.violations_before);
+    writer_key_int(&w, "violations_after", (int64_t)alignment.violations_after);
     write_warnings(&w, trace, graph);
     writer_newline(&w);
     writer_key(&w, "hosts");
@@ -206,18 +194,18 @@ static void write_file(struct writer *w, const char *path, const struct dpro_fil
     int64_t middle = file->start_ns + (file->end_ns - file->start_ns) / 2;
     writer_newline(w);
     writer_open(w, '{');
-    key_text(w, "path", path);
+    writer_key_string(w, "path", path);
     writer_key(w, "machine");
     writer_open(w, '{');
-    key_text(w, "name", clock->host);
+    writer_key_string(w, "name", clock->host);
     writer_close(w, '}');
     writer_key(w, "clocks");
     writer_open(w, '{');
-    key_int(w, "ts", middle - file->base_ns);
+    writer_key_int(w, "ts", middle - file->base_ns);
     writer_key(w, "is");
     writer_open(w, '{');
-    key_text(w, "clock", "REALTIME");
-    key_int(w, "ts", dpro_clock_aligned(clock, middle));
+    writer_key_string(w, "clock", "REALTIME");
+    writer_key_int(w, "ts", dpro_clock_aligned(clock, middle));
     writer_close(w, '}');
     writer_close(w, '}');
     writer_close(w, '}');
@@ -254,10 +242,10 @@ int dpro_align_manifest(const struct dpro_trace *trace, const struct dpro_graph 
     writer_open(&w, '{');
     writer_key(&w, "perfetto_manifest");
     writer_open(&w, '{');
-    key_int(&w, "version", 1);
+    writer_key_int(&w, "version", 1);
     writer_key(&w, "trace_time");
     writer_open(&w, '{');
-    key_text(&w, "clock", "REALTIME");
+    writer_key_string(&w, "clock", "REALTIME");
     writer_close(&w, '}');
     writer_key(&w, "files");
     writer_open(&w, '[');

@@ -17,18 +17,6 @@ static void key_ms_or_null(struct writer *w, const char *key, int64_t ns)
         writer_json_ms(w, ns);
 }
 
-static void key_int(struct writer *w, const char *key, int64_t value)
-{
-    writer_key(w, key);
-    writer_json_int(w, value);
-}
-
-static void key_text(struct writer *w, const char *key, const char *value)
-{
-    writer_key(w, key);
-    writer_string(w, value);
-}
-
 static void key_pct_if(struct writer *w, const char *key, bool known, double value)
 {
     writer_key(w, key);
@@ -64,14 +52,14 @@ static void write_trace(struct writer *w, const struct report_facts *f)
     const struct dpro_trace *trace = f->report->trace;
     writer_key(w, "trace");
     writer_open(w, '{');
-    key_text(w, "framework", dpro_trace_framework(trace));
-    key_int(w, "world_size", dpro_trace_world_size(trace));
+    writer_key_string(w, "framework", dpro_trace_framework(trace));
+    writer_key_int(w, "world_size", dpro_trace_world_size(trace));
     writer_key(w, "ranks_present");
     writer_open(w, '[');
     for (size_t r = 0; r < dpro_trace_n_ranks(trace); r++)
         writer_json_int(w, dpro_trace_rank(trace, r));
     writer_close(w, ']');
-    key_int(w, "iterations", f->n_measured);
+    writer_key_int(w, "iterations", f->n_measured);
     writer_key(w, "files");
     writer_open(w, '[');
     for (size_t i = 0; i < dpro_trace_n_files(trace); i++) {
@@ -80,11 +68,11 @@ static void write_trace(struct writer *w, const struct report_facts *f)
             continue;
         writer_newline(w);
         writer_open(w, '{');
-        key_text(w, "path", info.path);
-        key_text(w, "kind", file_kind(info.kind));
-        key_int(w, "rank", info.rank);
-        key_int(w, "bytes", (int64_t)info.size_bytes);
-        key_int(w, "events", (int64_t)info.n_events);
+        writer_key_string(w, "path", info.path);
+        writer_key_string(w, "kind", file_kind(info.kind));
+        writer_key_int(w, "rank", info.rank);
+        writer_key_int(w, "bytes", (int64_t)info.size_bytes);
+        writer_key_int(w, "events", (int64_t)info.n_events);
         writer_key(w, "truncated");
         writer_bool(w, info.truncated);
         writer_close(w, '}');
@@ -114,7 +102,7 @@ static void write_times(struct writer *w, const struct report_facts *f)
     key_ms_or_null(w, "iteration_ms", f->predicted_ns);
     key_ms_or_null(w, "p50_ms", f->p50_ns);
     key_ms_or_null(w, "p95_ms", f->p95_ns);
-    key_int(w, "samples", f->n_drawn);
+    writer_key_int(w, "samples", f->n_drawn);
     writer_close(w, '}');
     key_pct_if(w, "error_pct", f->comparable, f->error_pct);
     writer_key(w, "what_if");
@@ -141,12 +129,12 @@ static void write_checks(struct writer *w, const struct report_facts *f)
     writer_newline(w);
     writer_key(w, "validation");
     writer_open(w, '{');
-    key_text(w, "method", v && v->method ? v->method : "none");
+    writer_key_string(w, "method", v && v->method ? v->method : "none");
     key_pct_if(w, "mean_abs_error_pct", known, known ? v->mean_abs_error_pct : 0);
     key_pct_if(w, "max_abs_error_pct", known, known ? v->max_abs_error_pct : 0);
     key_pct_if(w, "mean_error_pct", known, known ? v->mean_error_pct : 0);
     key_pct_if(w, "measured_std_pct", known, known ? v->measured_std_pct : 0);
-    key_int(w, "predictions", v ? v->n : 0);
+    writer_key_int(w, "predictions", v ? v->n : 0);
     writer_close(w, '}');
 
     writer_newline(w);
@@ -169,7 +157,7 @@ static void write_unprofiled(struct writer *w, const struct report_facts *f)
     writer_newline(w);
     writer_key(w, "unprofiled");
     writer_open(w, '{');
-    key_int(w, "steps", u->n_steps);
+    writer_key_int(w, "steps", u->n_steps);
     key_ms_or_null(w, "iteration_ms", known ? u->mean_ns : -1);
     key_ms_or_null(w, "median_ms", known ? u->median_ns : -1);
     key_ms_or_null(w, "std_ms", known ? u->std_ns : -1);
@@ -189,25 +177,25 @@ static void write_transport(struct writer *w, const struct report_facts *f)
         return;
     }
     writer_open(w, '{');
-    key_int(w, "processes", t->n_processes);
-    key_int(w, "connections", t->n_connections);
-    key_int(w, "one_sided_connections", t->n_one_sided);
-    key_int(w, "calls", (int64_t)t->n_calls);
-    key_int(w, "sent_bytes", (int64_t)t->sent_bytes);
-    key_int(w, "received_bytes", (int64_t)t->received_bytes);
-    key_int(w, "paired_bytes", (int64_t)t->paired_bytes);
-    key_int(w, "unpaired_bytes", (int64_t)t->unpaired_bytes);
-    key_int(w, "gaps", (int64_t)t->n_gaps);
-    key_int(w, "edge_bytes", (int64_t)t->edge_bytes);
-    key_int(w, "gloo_messages", (int64_t)t->n_messages);
-    key_int(w, "zmtp_frames", (int64_t)t->n_zmtp_frames);
-    key_int(w, "framing_breaks", (int64_t)t->n_framing_breaks);
-    key_int(w, "collectives", (int64_t)t->n_collectives);
-    key_int(w, "collectives_tied", (int64_t)t->n_tied);
-    key_int(w, "collectives_checked", (int64_t)t->n_checked);
-    key_int(w, "collectives_exact", (int64_t)t->n_exact);
-    key_int(w, "collectives_in_buckets", (int64_t)t->n_in_buckets);
-    key_int(w, "records_lost", (int64_t)t->n_lost);
+    writer_key_int(w, "processes", t->n_processes);
+    writer_key_int(w, "connections", t->n_connections);
+    writer_key_int(w, "one_sided_connections", t->n_one_sided);
+    writer_key_int(w, "calls", (int64_t)t->n_calls);
+    writer_key_int(w, "sent_bytes", (int64_t)t->sent_bytes);
+    writer_key_int(w, "received_bytes", (int64_t)t->received_bytes);
+    writer_key_int(w, "paired_bytes", (int64_t)t->paired_bytes);
+    writer_key_int(w, "unpaired_bytes", (int64_t)t->unpaired_bytes);
+    writer_key_int(w, "gaps", (int64_t)t->n_gaps);
+    writer_key_int(w, "edge_bytes", (int64_t)t->edge_bytes);
+    writer_key_int(w, "gloo_messages", (int64_t)t->n_messages);
+    writer_key_int(w, "zmtp_frames", (int64_t)t->n_zmtp_frames);
+    writer_key_int(w, "framing_breaks", (int64_t)t->n_framing_breaks);
+    writer_key_int(w, "collectives", (int64_t)t->n_collectives);
+    writer_key_int(w, "collectives_tied", (int64_t)t->n_tied);
+    writer_key_int(w, "collectives_checked", (int64_t)t->n_checked);
+    writer_key_int(w, "collectives_exact", (int64_t)t->n_exact);
+    writer_key_int(w, "collectives_in_buckets", (int64_t)t->n_in_buckets);
+    writer_key_int(w, "records_lost", (int64_t)t->n_lost);
     writer_close(w, '}');
 }
 
@@ -220,7 +208,7 @@ static void write_ranks(struct writer *w, const struct report_facts *f)
         const struct dpro_rank_time *t = &f->ranks[r].time;
         writer_newline(w);
         writer_open(w, '{');
-        key_int(w, "rank", t->rank);
+        writer_key_int(w, "rank", t->rank);
         key_ms(w, "iteration_ms", t->iteration_ns);
         key_ms(w, "forward_ms", t->forward_ns);
         key_ms(w, "backward_ms", t->backward_ns);
@@ -249,11 +237,11 @@ static void write_path_ops(struct writer *w, const struct report_facts *f)
         struct dpro_op op = dpro_graph_op(g, f->path[i].op);
         writer_newline(w);
         writer_open(w, '{');
-        key_text(w, "name", op.name);
-        key_int(w, "rank", op.rank);
-        key_text(w, "device",
-                 op.device == DPRO_NO_DEVICE ? NULL : dpro_graph_device(g, op.device).name);
-        key_text(w, "kind", dpro_op_kind_name(op.kind));
+        writer_key_string(w, "name", op.name);
+        writer_key_int(w, "rank", op.rank);
+        writer_key_string(
+            w, "device", op.device == DPRO_NO_DEVICE ? NULL : dpro_graph_device(g, op.device).name);
+        writer_key_string(w, "kind", dpro_op_kind_name(op.kind));
         key_ms(w, "start_ms", f->path[i].start_ns);
         key_ms(w, "duration_ms", f->path[i].dur_ns);
         key_ms(w, "gap_ms", f->path[i].gap_ns);
@@ -302,13 +290,13 @@ static void write_collectives(struct writer *w, const struct report_facts *f)
         const struct comm_fact *c = &f->comms[i];
         writer_newline(w);
         writer_open(w, '{');
-        key_text(w, "kind", c->kind);
-        key_int(w, "ranks", c->n_ranks);
-        key_int(w, "count", c->count);
-        key_int(w, "bytes", (int64_t)c->size_bytes);
-        key_int(w, "messages", (int64_t)c->n_messages);
-        key_text(w, "pattern", c->pattern[0] ? c->pattern : NULL);
-        key_int(w, "chunks", c->most_chunks);
+        writer_key_string(w, "kind", c->kind);
+        writer_key_int(w, "ranks", c->n_ranks);
+        writer_key_int(w, "count", c->count);
+        writer_key_int(w, "bytes", (int64_t)c->size_bytes);
+        writer_key_int(w, "messages", (int64_t)c->n_messages);
+        writer_key_string(w, "pattern", c->pattern[0] ? c->pattern : NULL);
+        writer_key_int(w, "chunks", c->most_chunks);
         writer_close(w, '}');
     }
     writer_close(w, ']');
@@ -321,11 +309,11 @@ static void write_clock(struct writer *w, const struct report_facts *f)
     writer_newline(w);
     writer_key(w, "clock");
     writer_open(w, '{');
-    key_text(w, "method", align_method(g));
-    key_text(w, "reference", alignment.reference);
-    key_int(w, "pairs", (int64_t)alignment.n_pairs);
-    key_int(w, "violations_before", (int64_t)alignment.violations_before);
-    key_int(w, "violations_after", (int64_t)alignment.violations_after);
+    writer_key_string(w, "method", align_method(g));
+    writer_key_string(w, "reference", alignment.reference);
+    writer_key_int(w, "pairs", (int64_t)alignment.n_pairs);
+    writer_key_int(w, "violations_before", (int64_t)alignment.violations_before);
+    writer_key_int(w, "violations_after", (int64_t)alignment.violations_after);
     writer_key(w, "hosts");
     writer_open(w, '[');
     uint32_t n = dpro_graph_n_clocks(g);
@@ -333,13 +321,13 @@ static void write_clock(struct writer *w, const struct report_facts *f)
         struct dpro_clock clock = dpro_graph_clock(g, c);
         writer_newline(w);
         writer_open(w, '{');
-        key_text(w, "host", clock.host);
+        writer_key_string(w, "host", clock.host);
         writer_key(w, "ranks");
         writer_open(w, '[');
         for (uint32_t r = 0; r < clock.n_ranks; r++)
             writer_json_int(w, clock.ranks[r]);
         writer_close(w, ']');
-        key_text(w, "method", clock.method);
+        writer_key_string(w, "method", clock.method);
         writer_key(w, "offset_ms");
         if (clock.n_segments == 0)
             writer_null(w); /* not tied to the reference */
@@ -360,8 +348,8 @@ static void write_clock(struct writer *w, const struct report_facts *f)
 void json_write_report(struct writer *w, const struct report_facts *f, bool with_ops)
 {
     writer_open(w, '{');
-    key_text(w, "schema", "dpro.replay/1");
-    key_text(w, "version", dpro_version());
+    writer_key_string(w, "schema", "dpro.replay/1");
+    writer_key_string(w, "version", dpro_version());
     writer_newline(w);
     write_trace(w, f);
     write_times(w, f);
@@ -369,8 +357,8 @@ void json_write_report(struct writer *w, const struct report_facts *f, bool with
     writer_open(w, '[');
     for (int i = 0; i < N_VERDICT; i++) {
         writer_open(w, '{');
-        key_text(w, "title", f->verdict[i].title);
-        key_text(w, "text", f->verdict[i].text);
+        writer_key_string(w, "title", f->verdict[i].title);
+        writer_key_string(w, "text", f->verdict[i].text);
         writer_close(w, '}');
     }
     writer_close(w, ']');

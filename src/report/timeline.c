@@ -39,12 +39,6 @@ static void begin_event(struct writer *w, const char *phase, int64_t pid, int64_
     writer_json_int(w, tid);
 }
 
-static void key_text(struct writer *w, const char *key, const char *text)
-{
-    writer_key(w, key);
-    writer_string(w, text);
-}
-
 static void key_us(struct writer *w, const char *key, int64_t ns)
 {
     writer_key(w, key);
@@ -62,15 +56,15 @@ static void write_meta(struct writer *w, const char *what, int64_t pid, int64_t 
     char event[48];
     snprintf(event, sizeof event, "%s_name", what);
     begin_event(w, "M", pid, tid);
-    key_text(w, "name", event);
+    writer_key_string(w, "name", event);
     writer_key(w, "args");
     writer_open(w, '{');
-    key_text(w, "name", name);
+    writer_key_string(w, "name", name);
     writer_close(w, '}');
     writer_close(w, '}');
     snprintf(event, sizeof event, "%s_sort_index", what);
     begin_event(w, "M", pid, tid);
-    key_text(w, "name", event);
+    writer_key_string(w, "name", event);
     writer_key(w, "args");
     writer_open(w, '{');
     writer_key(w, "sort_index");
@@ -84,14 +78,14 @@ static void key_joined(struct writer *w, const char *key, const char *prefix, co
 {
     char text[1024];
     snprintf(text, sizeof text, "%s%s", prefix, name);
-    key_text(w, key, text);
+    writer_key_string(w, key, text);
 }
 
 static void write_args(struct writer *w, const struct dpro_op *op, const char *kind)
 {
     writer_key(w, "args");
     writer_open(w, '{');
-    key_text(w, "kind", kind);
+    writer_key_string(w, "kind", kind);
     if (op->gap_ns != 0) {
         writer_key(w, "gap_ms");
         writer_json_ms(w, op->gap_ns);
@@ -101,7 +95,7 @@ static void write_args(struct writer *w, const struct dpro_op *op, const char *k
         writer_json_int(w, (int64_t)op->size_bytes);
     }
     if (op->tensor && op->tensor[0])
-        key_text(w, "tensor", op->tensor);
+        writer_key_string(w, "tensor", op->tensor);
 }
 
 static void write_slice(struct timeline *t, const struct slice *s, int64_t tid)
@@ -113,8 +107,8 @@ static void write_slice(struct timeline *t, const struct slice *s, int64_t tid)
         key_joined(w, "name", "waiting for peers: ",
                    strtab_get(&t->graph->names, t->graph->collectives[s->collective].name));
     else
-        key_text(w, "name", op.name);
-    key_text(w, "cat", s->waiting ? "WAIT" : dpro_op_kind_name(op.kind));
+        writer_key_string(w, "name", op.name);
+    writer_key_string(w, "cat", s->waiting ? "WAIT" : dpro_op_kind_name(op.kind));
     key_start(t, s->start_ns);
     key_us(w, "dur", s->dur_ns);
     write_args(w, &op, s->waiting ? "WAIT" : dpro_op_kind_name(op.kind));
@@ -143,13 +137,14 @@ static void write_arrow(struct timeline *t, const char *what, struct endpoint fr
         uint32_t device = end ? to_device : from_device;
         begin_event(t->w, end ? "f" : "s", pid_of_rank(g->devices[device].rank),
                     tid_of_track(device, replayed));
-        key_text(t->w, "name", what);
-        key_text(t->w, "cat", "flow");
+        writer_key_string(t->w, "name", what);
+        writer_key_string(t->w, "cat", "flow");
         writer_key(t->w, "id");
         writer_json_int(t->w, (int64_t)id);
         key_start(t, end ? at : e->start_ns);
         if (end)
-            key_text(t->w, "bp", "e"); /* ends in the slice around it, not in the next one */
+            writer_key_string(t->w, "bp",
+                              "e"); /* ends in the slice around it, not in the next one */
         writer_close(t->w, '}');
     }
 }
@@ -255,15 +250,15 @@ static void write_critical_path(struct timeline *t, const struct report_facts *f
         if (c->dur_ns == 0)
             continue; /* boundaries and the like */
         begin_event(w, "X", pid, tid);
-        key_text(w, "name", op.name);
-        key_text(w, "cat", dpro_op_kind_name(op.kind));
+        writer_key_string(w, "name", op.name);
+        writer_key_string(w, "cat", dpro_op_kind_name(op.kind));
         key_start(t, c->start_ns);
         key_us(w, "dur", c->dur_ns);
         write_args(w, &op, dpro_op_kind_name(op.kind));
         writer_key(w, "rank");
         writer_json_int(w, op.rank);
         if (op.device != DPRO_NO_DEVICE)
-            key_text(w, "device", dpro_graph_device(t->graph, op.device).name);
+            writer_key_string(w, "device", dpro_graph_device(t->graph, op.device).name);
         writer_close(w, '}');
         writer_close(w, '}');
     }
@@ -291,11 +286,11 @@ void timeline_write(struct writer *w, const struct report_facts *f, const struct
     t.zero_ns = first_start(f, slices);
     int max_rank = 0;
     writer_open(w, '{');
-    key_text(w, "displayTimeUnit", "ms");
+    writer_key_string(w, "displayTimeUnit", "ms");
     writer_key(w, "otherData");
     writer_open(w, '{');
-    key_text(w, "dpro", dpro_version());
-    key_text(w, "verdict", f->verdict[0].text);
+    writer_key_string(w, "dpro", dpro_version());
+    writer_key_string(w, "verdict", f->verdict[0].text);
     key_us(w, "iteration_start_us", -t.zero_ns);
     writer_close(w, '}');
     writer_key(w, "traceEvents");

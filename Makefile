@@ -46,7 +46,7 @@ test-long: ## the tests under the sanitizers, and each fuzz target for a minute
 bench: ## ratios against named peers, in one run
 	@tools/install.sh build test bench
 	@tools/build.sh $(BUILD)
-	@test -x .venv-bench/bin/python || { $(PYTHON) -m venv .venv-bench && .venv-bench/bin/pip install --quiet pandas; }
+	@test -x .venv-bench/bin/python || { $(PYTHON) -m venv .venv-bench && .venv-bench/bin/pip install --quiet pandas scipy; }
 	@$(PYTHON) tools/bench.py --build $(BUILD)
 
 bench-live: ## what recording costs a training job, in one process; takes minutes, wants a quiet machine

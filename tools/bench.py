@@ -24,6 +24,7 @@ PLAIN_MB_S, GZIP_MB_S, MEMORY_SHARE = 500, 400, 0.5  # of JSON, on one core; pea
 PANDAS_RATIO, SIMDJSON_RATIO = 20, 1
 EVENT_M_OPS, FIXED_M_OPS, BYTES_PER_OP = 10, 60, 60
 DLRM_S = 2.0
+ALIGN_S, ALIGN_BYTES, ALIGN_RATIO = (1, 30), 64, 1  # 16 clocks and 1,024
 
 
 class Table:
@@ -144,6 +145,30 @@ def replay(table, build):
             table.missing(f"replay, {name}", "not in what bench_replay printed")
 
 
+def align(table, build):
+    program = os.path.join(build, "bench", "bench_align")
+    python = os.path.join(ROOT, ".venv-bench", "bin", "python")
+    if not os.path.exists(program):
+        table.missing("align", "bench_align was not built")
+        return
+    found = re.findall(r"^(\d+) clocks, (\d+) pairs: ([\d.]+) s on one core, ([\d.]+) bytes a pair", run([program]), re.M)
+    for (clocks, pairs, seconds, size), limit in zip(found, ALIGN_S):
+        what = f"align, {clocks} clocks, {int(pairs) / 1e6:.0f} M pairs"
+        table.add(f"{what}, one core", float(seconds), "s", limit, above=False, digits=2)
+        table.add(f"{what}, memory", float(size), "B a pair", ALIGN_BYTES, above=False)
+    if not os.path.exists(python):
+        table.missing("align, SciPy (HiGHS)", "no .venv-bench; use 'make bench'")
+        return
+    with tempfile.TemporaryFile("w+") as file:
+        subprocess.run([program, "16", "1000000"], stdout=file, check=True)
+        file.seek(0)
+        out = subprocess.run([python, os.path.join(ROOT, "bench", "peer_align.py")], stdin=file, stdout=subprocess.PIPE, check=True,
+                             text=True).stdout
+    seconds = float(re.search(r"pairs: ([\d.]+) s", out)[1])
+    table.add("the same 16 clocks, SciPy (HiGHS)", seconds, "s", digits=2)
+    table.add("align / SciPy", seconds / float(found[0][2]), "x faster", ALIGN_RATIO)
+
+
 def whole(table, build, rounds):
     folder = os.path.join(SHARED, "traces", "dlrm-8rank-v100-kineto+et")
     name = "dpro replay of the 8-rank DLRM set, files written"
@@ -189,6 +214,7 @@ def main():
     print(f"{'what':<52} {'value':>12} {'':<9} {'target':>8}")
     ingest(table, build, make_inputs(os.path.join(ROOT, "out", "bench"), args.times), args.rounds)
     replay(table, build)
+    align(table, build)
     whole(table, build, args.rounds)
     tracer(table, build, args.rounds)
     summary = table.summary()

@@ -8,6 +8,7 @@
 
 enum {
     CUT_BITS = 27,           /* stretches begin and end at multiples of 134 ms */
+    MAX_WINDOWS = 1000,      /* such times are no clock's; the last line goes on */
     MAX_PAIR_CONFLICTS = 8,  /* then nothing of the pair is believed */
     STEP_UNCERTAINTIES = 10, /* two lines of a clock further apart than this: a step, not a bend */
 };
@@ -280,7 +281,7 @@ static int cut(struct cutter *cutter)
 {
     if (create_window(cutter->a, &cutter->found) < 0)
         return -1;
-    for (int64_t from = 0, n = 0; from < cutter->n_slices;) {
+    for (int64_t from = 0, n = 0; from < cutter->n_slices && cutter->a->windows.n < MAX_WINDOWS;) {
         if (find_stretch(cutter, from, &n) < 0)
             return -1;
         int64_t end = from + n;
@@ -403,6 +404,8 @@ static int draw(struct cutter *cutter)
         while ((size_t)w + 1 < a->windows.n && a->windows.at[w].end_ns <= start)
             w++;
         const struct window *window = &a->windows.at[w];
+        if (start >= window->end_ns)
+            break;
         status = draw_slice(&picture, window, start, end < window->end_ns ? end : window->end_ns);
     }
     free(picture.weight);

@@ -393,6 +393,21 @@ static void test_clocks_that_fit_nothing_come_to_an_end(void **state)
     destroy(w);
 }
 
+static void test_a_clock_that_is_set_all_the_time_has_so_many_lines(void **state)
+{
+    (void)state;
+    struct world *w = world_of(2, 600 * S, 20);
+    for (int64_t i = 0; i < 2000; i++) { /* another 20 ms each 300 ms */
+        uint32_t pair = align_pair(w->align, 0, 1);
+        int64_t at = i * 300 * MS, off = (i * 7 % 11) * 20 * MS;
+        align_before(w->align, pair, 0, at, at + off + 20 * US, 0);
+        align_before(w->align, pair, 1, at + off, at + 20 * US, 0);
+    }
+    solve(w);
+    assert_true(n_segments(w, 1) > 500 && n_segments(w, 1) <= 1000);
+    destroy(w);
+}
+
 static void test_hostile_times_are_survived(void **state)
 {
     (void)state;
@@ -553,6 +568,7 @@ int main(void)
         cmocka_unit_test(test_a_contradiction_is_named_and_put_aside),
         cmocka_unit_test(test_a_contradiction_over_three_clocks_is_named),
         cmocka_unit_test(test_clocks_that_fit_nothing_come_to_an_end),
+        cmocka_unit_test(test_a_clock_that_is_set_all_the_time_has_so_many_lines),
         cmocka_unit_test(test_hostile_times_are_survived),
         cmocka_unit_test(test_moments_that_were_near_each_other_decide_within_the_facts),
         cmocka_unit_test(test_a_clock_that_keeps_its_time_moves_no_further_than_it_must),

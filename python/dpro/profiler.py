@@ -147,13 +147,13 @@ class Window:
         self._profile = None
 
 
-COST_CALLS, COST_CACHE_BYTES = 60, 8 << 20
+COST_BLOCKS, COST_CALLS, COST_CACHE_BYTES = 12, 5, 8 << 20
 
 
 def cost():
-    """What recording an op costs the thread that runs it: a small layer, with a profiler as in the timing window and
-    without, its caches emptied before each call as a job's own tensors do. {"op_ns": ..., "n_ops": ...}, None where it
-    can't be told. Some 100 ms; the job's random numbers, gradients and devices are left alone."""
+    """What recording an op costs the thread that runs it: a small layer, called in blocks with the profiler listening (as
+    in the timing window) and not, caches emptied before each call as a job's own tensors do. {"op_ns": ..., "n_ops":
+    ...}, None where it can't be told. Some 100 ms; the job's random numbers, gradients and devices are left alone."""
     from torch.profiler.profiler import _KinetoProfile
     if enabled():
         return None
@@ -161,7 +161,8 @@ def cost():
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         x, weight, bias = (torch.ones(size, dtype=torch.float32, device="cpu") for size in ((4, 4), (4, 4), (4,)))
 
-        def call_ns():
+        def call_ns(listening):
+            torch._C._autograd._enable_record_function(listening)
             times = []
             for _ in range(COST_CALLS):
                 cache[:] = zeros
@@ -170,20 +171,21 @@ def cost():
                 times.append(time.perf_counter_ns() - begin)
             return statistics.median(times)
 
-        without = call_ns()
         profile = _KinetoProfile(activities=[ProfilerActivity.CPU], record_shapes=True)
         profile.prepare_trace()
         _keep_inputs_values(False)
         profile.start_trace()
         try:
-            within = call_ns()
+            differences = [call_ns(True) - call_ns(False) for _ in range(COST_BLOCKS)]
         finally:
+            torch._C._autograd._enable_record_function(True)
             profile.stop_trace()
             _keep_inputs_values(True)
     n_ops = sum(event.name().startswith("aten::") for event in profile.profiler.kineto_results.events())
-    if n_ops < COST_CALLS:
+    n_calls = COST_BLOCKS * COST_CALLS
+    if n_ops < n_calls:
         return None
-    return {"op_ns": max(round((within - without) * COST_CALLS / n_ops), 0), "n_ops": n_ops}
+    return {"op_ns": max(round(statistics.median(differences) * n_calls / n_ops), 0), "n_ops": n_ops}
 
 
 def mute_child():

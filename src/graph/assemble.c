@@ -520,16 +520,21 @@ static int fill_tensors(struct assembly *a)
     return 0;
 }
 
-/* Only the recorder knows what the profiler costs. */
+/* Only the recorder knows what the profiler costs. Ranks run the same ops: what one measured above
+ * the others is chance, and must not move the ranks against each other. */
 static int fill_profiled(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
-    bool known = false;
+    int64_t sum_ns = 0;
+    uint32_t n_known = 0;
     for (uint32_t r = 0; r < a->join->n_ranks; r++) {
         const struct recording *recording = a->join->ranks[r].trace->recording;
-        known |= recording && recording->profiler_op_ns > 0;
+        if (recording && recording->profiler_op_ns > 0) {
+            sum_ns += recording->profiler_op_ns;
+            n_known++;
+        }
     }
-    if (!known)
+    if (n_known == 0)
         return 0;
     g->profiler_op_ns = arena_array(&g->arena, a->join->n_ranks, sizeof *g->profiler_op_ns);
     g->profiled = arena_array(&g->arena, a->n_ops, sizeof *g->profiled);
@@ -540,7 +545,7 @@ static int fill_profiled(struct assembly *a)
         const struct recording *recording = rank->trace->recording;
         if (!recording || recording->profiler_op_ns <= 0)
             continue;
-        g->profiler_op_ns[r] = recording->profiler_op_ns;
+        g->profiler_op_ns[r] = sum_ns / n_known;
         for (uint32_t o = 0; o < rank->ops.n; o++)
             g->profiled[a->first_op[r] + o] = rank->ops.at[o].profiled;
     }

@@ -101,7 +101,8 @@ struct dpro_graph {
     struct graph_tensor *tensors;
     uint32_t n_collectives, n_members, n_tensors;
 
-    /* What recording an op cost a rank (by rank index; NULL: not known), and by op how many starts
+    /* What recording an op cost (by rank index, 0 where that rank does not know; NULL: none does),
+     * and by op how many starts
      * and ends of ops were recorded within it (low half) and in the gap before it (high half). */
     int64_t *profiler_op_ns;
     uint8_t *profiled;

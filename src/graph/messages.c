@@ -579,7 +579,11 @@ int join_messages(struct join *join, const struct dpro_trace *trace, struct dpro
         if (joined->n_members < 2 || joined->n_members < joined->n_expected ||
             !on_comm_thread(rank, &rank->collectives.at[joined->collective]))
             continue;
-        status = take_apart(&f, j, true);
+        /* Where data are passed on, a notice stands behind data for a reason. Where all send what
+         * they had before, which of a rank's notices and data comes first is chance, and must not
+         * decide when other ranks are faster or slower. */
+        bool passes_on = strcmp(rank->collectives.at[joined->collective].kind, "all_reduce") == 0;
+        status = take_apart(&f, j, passes_on);
         if (status == 0 && joined->n_messages > 0)
             status = find_last_sends(join, joined, &join->messages);
         if (status == 0 && joined->n_messages > 0)

@@ -190,6 +190,14 @@ class Bundled(Case):
         slower = self.assert_replays(BUNDLED, "--delay", "RECV=2")
         self.assertGreater(slower["predicted"]["iteration_ms"], self.facts["predicted"]["iteration_ms"] * 1.1)
 
+    def test_a_faster_rank_makes_no_iteration_longer(self):
+        base = self.facts["predicted"]["iteration_ms"]
+        for rank in (0, 1):
+            faster = self.assert_replays(BUNDLED, "--no-validate", "--delay", f"COMPUTE@{rank}=0.97")
+            slower = self.assert_replays(BUNDLED, "--no-validate", "--delay", f"COMPUTE@{rank}=+20")
+            self.assertLess(faster["predicted"]["iteration_ms"], base * 1.001)
+            self.assertLess(slower["predicted"]["iteration_ms"], base + 20.5)
+
     def test_uncorrected_receives_and_clocks_are_worse(self):
         for options in (("--raw-receives",), ("--no-align",)):
             self.assertGreater(abs(self.assert_replays(BUNDLED, *options)["error_pct"]), abs(self.facts["error_pct"]))

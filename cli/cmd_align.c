@@ -50,7 +50,7 @@ static int tell(const struct values *values, const struct dpro_trace *trace,
     progress_clear();
     errno = 0;
     int rc = values->json ? dpro_align_json(trace, graph, stdout, &err)
-                          : dpro_align_text(graph, stdout, &err);
+                          : dpro_align_text(trace, graph, stdout, &err);
     return rc < 0 ? cmd_fail(&err) : CMD_DONE;
 }
 

@@ -36,9 +36,11 @@ DPRO_API int dpro_report_json(const struct dpro_report *report, FILE *out,
 DPRO_API int dpro_report_folder(const struct dpro_report *report, const char *folder,
                                 struct dpro_error *err);
 
-/* The clocks of a graph: a table; dpro.align/1; the manifest with which Perfetto's trace merge puts
- * the profiles onto the common axis (paths in it are relative to the folder that all are in). */
-DPRO_API int dpro_align_text(const struct dpro_graph *graph, FILE *out, struct dpro_error *err);
+/* The clocks of a graph: a table, and the warnings; dpro.align/1; the manifest with which
+ * Perfetto's trace merge puts the profiles onto the common axis (paths in it are relative to the
+ * folder that all are in). */
+DPRO_API int dpro_align_text(const struct dpro_trace *trace, const struct dpro_graph *graph,
+                             FILE *out, struct dpro_error *err);
 DPRO_API int dpro_align_json(const struct dpro_trace *trace, const struct dpro_graph *graph,
                              FILE *out, struct dpro_error *err);
 DPRO_API int dpro_align_manifest(const struct dpro_trace *trace, const struct dpro_graph *graph,

@@ -29,8 +29,8 @@ int folder_make(char *path, size_t *first_made, struct dpro_error *err)
                 failed = ENOTDIR;
         }
         if (failed)
-            dpro_error_set(err, DPRO_EIO, "%s: the folder can't be made: %s", path,
-                           strerror(failed));
+            dpro_error_set(err, DPRO_EIO, "%s: the folder can't be made: %s; name another one",
+                           path, strerror(failed));
         path[i] = kept;
         if (failed)
             return DPRO_EIO;

@@ -528,10 +528,11 @@ static int warn_all(struct state *st)
                        st->join->clocks.at[0].host);
     for (uint32_t h = 0; h < st->n_hosts; h++)
         if (st->hosts[h].split)
-            status |= warn(st,
-                           "the ranks on %s contradict each other's times, so each of them gets "
-                           "a clock of its own",
-                           st->hosts[h].name[0] ? st->hosts[h].name : "one host");
+            status |=
+                warn(st,
+                     "the ranks on host '%s' contradict each other's times, so each of them gets "
+                     "a clock of its own",
+                     st->hosts[h].name[0] ? st->hosts[h].name : "one host");
     if (n > 0) {
         char texts[2][160];
         for (int k = 0; k < 2; k++)

@@ -78,7 +78,17 @@ void align_write_table(struct writer *w, const struct dpro_graph *graph, uint32_
     table_write(w, &t);
 }
 
-int dpro_align_text(const struct dpro_graph *graph, FILE *out, struct dpro_error *err)
+/* Of the trace, then of the graph; NULL past the last. */
+static const char *warning(const struct dpro_trace *trace, const struct dpro_graph *graph, size_t i)
+{
+    size_t n = dpro_trace_n_warnings(trace);
+    if (i < n)
+        return dpro_trace_warning(trace, i);
+    return i - n < dpro_graph_n_warnings(graph) ? dpro_graph_warning(graph, i - n) : NULL;
+}
+
+int dpro_align_text(const struct dpro_trace *trace, const struct dpro_graph *graph, FILE *out,
+                    struct dpro_error *err)
 {
     struct dpro_alignment alignment = dpro_graph_alignment(graph);
     struct writer w;
@@ -93,6 +103,14 @@ int dpro_align_text(const struct dpro_graph *graph, FILE *out, struct dpro_error
                       (unsigned long long)alignment.n_pairs,
                       (unsigned long long)alignment.violations_before,
                       (unsigned long long)alignment.violations_after);
+    const char *line;
+    for (size_t i = 0; (line = warning(trace, graph, i)); i++) {
+        char text[1024];
+        if (i == 0)
+            writer_text(&w, "\nWarnings\n");
+        utf8_escape(text, sizeof text, line, strlen(line));
+        table_wrapped(&w, "  -", 4, text);
+    }
     rc = writer_finish(&w, err);
     writer_fini(&w);
     return rc;
@@ -136,10 +154,9 @@ static void write_warnings(struct writer *w, const struct dpro_trace *trace,
     writer_newline(w);
     writer_key(w, "warnings");
     writer_open(w, '[');
-    for (size_t i = 0; i < dpro_trace_n_warnings(trace); i++)
-        writer_string(w, dpro_trace_warning(trace, i));
-    for (size_t i = 0; i < dpro_graph_n_warnings(graph); i++)
-        writer_string(w, dpro_graph_warning(graph, i));
+    const char *line;
+    for (size_t i = 0; (line = warning(trace, graph, i)); i++)
+        writer_string(w, line);
     writer_close(w, ']');
 }
 

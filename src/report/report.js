@@ -469,7 +469,7 @@
         el("dt", "", "records lost"), el("dd", "", String(t.records_lost))), el("h3"));
     const sent = report.collectives.filter((c) => known(c.pattern));
     if (sent.length)
-      card.append(el("h2", "", "Collectives, read from their messages"), el("dl", "facts", sent.map((c) => [
+      card.append(el("h2", "", "Collectives, read from their messages"), el("dl", "facts", sent.flatMap((c) => [
         el("dt", "", c.count + " " + c.kind + ", " + plural(c.ranks, "rank") + ", " + bytes(c.bytes) + " a rank"),
         el("dd", "", c.pattern + ", " + plural(c.messages, "message"))])), el("h3"));
     const files = report.trace.files;

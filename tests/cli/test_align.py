@@ -3,6 +3,7 @@ import glob
 import gzip
 import json
 import os
+import shutil
 import unittest
 
 from support import BUNDLED, DONE, INPUT, ROOT, SYSTEM, USAGE, Case, dpro, job
@@ -83,6 +84,16 @@ class Align(Case):
         self.assertEqual(logs["violations_after"], 0)
         a, b = (aligned(facts["hosts"][1], whole["hosts"][1]["segments"][0]["start_ns"]) for facts in (whole, logs))
         self.assertAlmostEqual(a, b, delta=30_000)
+
+    def test_a_log_that_was_cut_is_said_to_be_so(self):
+        for name in os.listdir(BUNDLED):
+            if "rank" in name:
+                os.makedirs(self.path("cut"), exist_ok=True)
+                shutil.copyfile(os.path.join(BUNDLED, name), self.path("cut", name))
+        os.truncate(self.path("cut", "net_rank1.csv.gz"), 60_000)
+        result = dpro("align", self.path("cut"))
+        self.assert_code(result, DONE)
+        self.assertIn("net_rank1.csv.gz", result.out[result.out.index("Warnings"):])
 
     def test_clocks_as_recorded_are_said_to_be_so(self):
         replayed = self.assert_replays(BUNDLED, "--no-align")

@@ -250,7 +250,7 @@ static void test_clocks_of_one_host_are_told_apart_by_evidence(void **state)
     assert_string_equal(clock_of(g, 1).host, "north (rank 1)");
     assert_string_equal(clock_of(g, 2).host, "south");
     assert_true(is_near(clock_of(g, 1).segments[0].offset_ns, -8 * MS, 20 * US));
-    assert_true(has_warning(g, "the ranks on north contradict"));
+    assert_true(has_warning(g, "the ranks on host 'north' contradict"));
     dpro_graph_destroy(g);
 }
 
@@ -277,7 +277,7 @@ static void test_clocks_of_one_host_are_told_apart_by_a_third(void **state)
     assert_int_equal(dpro_graph_n_clocks(g), 3);
     assert_true(is_near(clock_of(g, 1).segments[0].offset_ns, -5 * MS, 20 * US));
     assert_true(is_near(clock_of(g, 2).segments[0].offset_ns, -12 * MS, 20 * US));
-    assert_true(has_warning(g, "the ranks on south contradict"));
+    assert_true(has_warning(g, "the ranks on host 'south' contradict"));
     dpro_graph_destroy(g);
 }
 

@@ -6,9 +6,11 @@
 #include <dpro/error.h>
 #include <dpro/graph.h>
 #include <dpro/log.h>
+#include <dpro/model.h>
 #include <dpro/recording.h>
 #include <dpro/replay.h>
 #include <dpro/report.h>
 #include <dpro/trace.h>
+#include <dpro/whatif.h>
 
 #endif

@@ -12,9 +12,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include <dpro/graph.h>
+#include <dpro/model.h>
 
 #include "base/arena.h"
+#include "base/array.h"
 
 #define MODEL_NONE UINT32_MAX
 #define MODEL_ALL  (UINT32_MAX - 1)
@@ -28,13 +29,13 @@ struct model_tensor {
 /* One op of a program. It waits for `needs`, works, and then the gradient of `tensor` is ready. */
 struct model_op {
     const char *name;
-    uint8_t phase;      /* enum dpro_op_kind: FW, BW, UPDATE, INPUT */
-    bool needs_before;  /* `needs` is of the iteration before */
-    uint32_t needs;     /* MODEL_NONE, a tensor that has been communicated, or MODEL_ALL: bucket
-                           after bucket, in the order of the strategy, each copied back when it is
-                           there (DDP) */
-    uint32_t tensor;    /* MODEL_NONE, or the one that is ready after it */
-    int64_t work_ns;    /* with nothing being communicated meanwhile */
+    uint8_t phase;     /* enum dpro_op_kind: FW, BW, UPDATE, INPUT */
+    bool needs_before; /* `needs` is of the iteration before */
+    uint32_t needs;    /* MODEL_NONE, a tensor that has been communicated, or MODEL_ALL: bucket
+                          after bucket, in the order of the strategy, each copied back when it is
+                          there (DDP) */
+    uint32_t tensor;   /* MODEL_NONE, or the one that is ready after it */
+    int64_t work_ns;   /* with nothing being communicated meanwhile */
 };
 
 struct model_program {
@@ -49,11 +50,6 @@ struct model_rank {
     double *sample_scale; /* [n_samples] the work of each measured iteration against work_ns; 1 */
 };
 
-/* A number that was learnt: how sure it is. */
-struct estimate {
-    double value, std;
-};
-
 enum model_algorithm {
     MODEL_RING,
     MODEL_HALVING_DOUBLING,
@@ -63,43 +59,41 @@ enum model_algorithm {
     MODEL_DIRECT,       /* each rank to each other one */
 };
 
-/* What a collective of all ranks costs. A message of b bytes takes message_ns + b * byte_ns from one
- * rank to the next, of which b * byte_ns on the sender's and on the receiver's link, which send and
- * receive at once; a rank adds received bytes up at reduce_ns a byte. */
+/* What a collective of all ranks costs. A message of b bytes takes message_ns + b * byte_ns from
+ * one rank to the next, of which b * byte_ns on the sender's and on the receiver's link, which send
+ * and receive at once; a rank adds received bytes up at reduce_ns a byte. */
 struct model_net {
     enum model_algorithm algorithm;
     uint32_t n_ranks, ranks_per_host, n_servers;
-    uint32_t n_streams;    /* collectives that a rank has under way at once: 1 on a stream of NCCL's,
-                              2 with gloo's threads */
-    bool in_order;         /* a bucket waits for those before it to be launched (DDP) */
-    uint64_t chunk_bytes;  /* the largest message; 0: a step is one message */
-    struct estimate byte_ns, message_ns, reduce_ns;
-    struct estimate collective_ns; /* from a collective's last arrival to its first message, and
-                                      from its last message to its end */
-    struct estimate launch_ns;     /* of computing time, for each collective */
-    struct estimate copy_ns;       /* a byte of a bucket, of computing time, when it comes back */
-    struct estimate cast_ns;       /* a byte of a bucket cast to another precision and back */
-    struct estimate cpu_ns;        /* computing time that a byte on a rank's link costs it, where
-                                      both want the same cores (or multiprocessors) */
+    uint32_t n_streams;   /* collectives that a rank has under way at once: 1 on a stream of NCCL's,
+                             2 with gloo's threads */
+    bool in_order;        /* a bucket waits for those before it to be launched (DDP) */
+    uint64_t chunk_bytes; /* the largest message; 0: a step is one message */
+    struct dpro_estimate byte_ns, message_ns, reduce_ns;
+    struct dpro_estimate collective_ns; /* from a collective's last arrival to its first message,
+                                      and from its last message to its end */
+    struct dpro_estimate launch_ns;     /* of computing time, for each collective */
+    struct dpro_estimate copy_ns; /* a byte of a bucket, of computing time, when it comes back */
+    struct dpro_estimate cast_ns; /* a byte of a bucket cast to another precision and back */
+    struct dpro_estimate cpu_ns;  /* computing time that a byte on a rank's link costs it, where
+                                both want the same cores (or multiprocessors) */
 };
-
-enum model_compression { MODEL_FULL, MODEL_FP16, MODEL_BF16 };
 
 /* Strategies are made of contiguous runs of `order`. */
 struct strategy_bucket {
     uint32_t first, n;   /* of order; n > 0 */
     uint32_t partitions; /* > 0 */
-    int32_t priority;    /* of those ready, the largest is launched first; all equal: as they come */
+    int32_t priority; /* of those ready, the largest is launched first; all equal: as they come */
 };
 
-struct strategy {
+struct dpro_strategy {
     uint32_t *order; /* [model's n_tensors] tensors by bucket */
     struct strategy_bucket *buckets;
     uint32_t n_buckets;
-    enum model_compression compression;
+    enum dpro_compression compression;
 };
 
-struct model {
+struct dpro_model {
     struct arena arena;
     struct model_tensor *tensors;
     uint32_t n_tensors;
@@ -108,9 +102,10 @@ struct model {
     struct model_rank *ranks;
     uint32_t n_ranks, n_samples;
     struct model_net net;
-    struct strategy own;    /* as the job ran */
-    int64_t measured_ns;    /* mean iteration; 0: unknown (generated) */
-    double measured_std_ns; /* of the iterations */
+    struct dpro_strategy own; /* as the job ran */
+    int64_t measured_ns;      /* mean iteration; 0: unknown (generated) */
+    double measured_std_ns;   /* of the iterations */
+    ARRAY(char *) warnings;   /* text in the arena; the array is freed with the model */
 };
 
 #endif

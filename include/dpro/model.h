@@ -1,0 +1,98 @@
+/* model.h: a job in the Coarsened View (paper, section 4.3): what each rank computes between its
+ * gradients, what communicating them costs, and in which buckets they travel. Learnt from a graph
+ * once; after that, the iteration time of another strategy or of other hardware takes microseconds.
+ *
+ * Tensors are gradients, numbered in the order in which they become ready on the first rank. A
+ * strategy says which of them travel in one bucket, and how. */
+#ifndef DPRO_MODEL_H
+#define DPRO_MODEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <dpro/error.h>
+#include <dpro/graph.h>
+#include <dpro/log.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct dpro_model;    /* owns its memory; keeps nothing of the graph */
+struct dpro_strategy; /* lives as long as the model or the result that it is of */
+
+struct dpro_model_options {
+    struct dpro_sink sink;
+};
+
+/* Learns the model of a job; *model is the caller's. Fails with DPRO_EEMPTY, saying what is missing
+ * and what can still be done with the trace, when the graph has one rank, no gradients or no
+ * communication. */
+DPRO_API int dpro_model_build(const struct dpro_graph *graph,
+                              const struct dpro_model_options *options, struct dpro_model **model,
+                              struct dpro_error *err);
+DPRO_API void dpro_model_destroy(struct dpro_model *model); /* NULL is fine */
+
+DPRO_API uint32_t dpro_model_n_ranks(const struct dpro_model *model);
+/* Mean of the measured iterations, and their standard deviation; 0: the job was generated. */
+DPRO_API int64_t dpro_model_measured_ns(const struct dpro_model *model);
+DPRO_API int64_t dpro_model_measured_std_ns(const struct dpro_model *model);
+DPRO_API uint32_t dpro_model_n_samples(const struct dpro_model *model); /* measured iterations */
+
+struct dpro_tensor {
+    const char *name; /* borrowed from the model */
+    uint64_t size_bytes;
+};
+DPRO_API uint32_t dpro_model_n_tensors(const struct dpro_model *model);
+DPRO_API struct dpro_tensor dpro_model_tensor(const struct dpro_model *model, uint32_t tensor);
+
+enum dpro_compression { DPRO_COMPRESSION_NONE, DPRO_COMPRESSION_FP16, DPRO_COMPRESSION_BF16 };
+DPRO_API const char *dpro_compression_name(enum dpro_compression compression); /* "none", ... */
+
+/* A bucket is one collective of all ranks, or one a partition. */
+struct dpro_bucket {
+    const uint32_t *tensors; /* borrowed */
+    uint32_t n_tensors;
+    uint64_t size_bytes; /* of its gradients, uncompressed */
+    uint32_t partitions; /* 1: whole */
+    int32_t priority;    /* of those that are ready, the largest is launched first */
+};
+/* How the job ran; borrowed. */
+DPRO_API const struct dpro_strategy *dpro_model_strategy(const struct dpro_model *model);
+DPRO_API enum dpro_compression dpro_strategy_compression(const struct dpro_strategy *strategy);
+DPRO_API uint32_t dpro_strategy_n_buckets(const struct dpro_strategy *strategy);
+/* In the order in which they are launched. */
+DPRO_API struct dpro_bucket dpro_strategy_bucket(const struct dpro_model *model,
+                                                 const struct dpro_strategy *strategy,
+                                                 uint32_t bucket);
+
+/* A number that was learnt, and its standard error. */
+struct dpro_estimate {
+    double value, std;
+};
+
+/* What communicating costs. */
+struct dpro_link {
+    const char *algorithm; /* "ring", "halving-doubling", "tree", "hierarchical", "server",
+                              "direct"; static */
+    uint32_t n_streams;    /* collectives that a rank has under way at once */
+    int in_order;          /* 1: a bucket waits for those before it to be launched */
+    struct dpro_estimate bandwidth_bytes_per_s; /* of a rank's link, each way */
+    struct dpro_estimate message_ns;            /* for each message */
+    struct dpro_estimate collective_ns;         /* for each collective, beside its messages */
+    struct dpro_estimate launch_ns;             /* for each collective, of computing time */
+    struct dpro_estimate copy_ns;               /* a byte, of computing time, to copy it back */
+    struct dpro_estimate cast_ns;   /* a byte, of computing time, to other precision and back */
+    struct dpro_estimate reduce_ns; /* a byte, to add it up */
+    struct dpro_estimate interference_ns; /* a byte on the link, taken from the computing time */
+};
+DPRO_API struct dpro_link dpro_model_link(const struct dpro_model *model);
+
+DPRO_API size_t dpro_model_n_warnings(const struct dpro_model *model);
+DPRO_API const char *dpro_model_warning(const struct dpro_model *model,
+                                        size_t index); /* borrowed, one line */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

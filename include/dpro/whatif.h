@@ -1,0 +1,75 @@
+/* whatif.h: the iteration time if a job's communication, its links or its hosts were different. */
+#ifndef DPRO_WHATIF_H
+#define DPRO_WHATIF_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <dpro/error.h>
+#include <dpro/graph.h>
+#include <dpro/model.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Computation that is `speed` times as fast, on ranks first to last; both -1: on all. */
+struct dpro_compute_change {
+    double speed;
+    int first_rank, last_rank;
+};
+
+/* Zeroed, nothing changes. What is set combines. */
+struct dpro_changes {
+    /* At most one of these two: */
+    uint64_t bucket_cap_bytes; /* buckets by DDP's rule: gradients in the order in which they become
+                                  ready; a bucket ends when it holds that much or more */
+    const char *buckets_path;  /* a JSON list of lists of parameter names, or a plan */
+    uint64_t first_bucket_bytes; /* the first bucket's cap; 0: as the others */
+
+    uint64_t partition_bytes;                 /* buckets travel in parts of at most that */
+    const enum dpro_compression *compression; /* NULL: as the job ran */
+
+    double bandwidth_bytes_per_s; /* of each link; or */
+    double bandwidth_ratio;       /* times as much */
+    double latency_ratio;         /* each message's overhead times as long, and */
+    int64_t latency_add_ns;       /* that much longer (or, below 0, shorter) */
+
+    const struct dpro_compute_change *compute;
+    size_t n_compute;
+    const char *const *delays; /* as in dpro_replay_options */
+    size_t n_delays;
+
+    uint32_t world_size; /* ranks, on hosts of the same kind; 0: as it is */
+};
+
+struct dpro_whatif; /* a result; owns its memory, but borrows the model's */
+
+/* Predicts; *whatif is the caller's. `graph`, which the model was built from, is needed for delays
+ * only. Fails with DPRO_EUSAGE when a change makes no sense, DPRO_EFORMAT or DPRO_EIO when
+ * buckets_path can't be read. */
+DPRO_API int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *model,
+                             const struct dpro_changes *changes, struct dpro_whatif **whatif,
+                             struct dpro_error *err);
+DPRO_API void dpro_whatif_destroy(struct dpro_whatif *whatif); /* NULL is fine */
+
+struct dpro_prediction {
+    int64_t iteration_ns;   /* mean, steady state */
+    int64_t p50_ns, p95_ns; /* over draws of the measured iterations' computation */
+    double uncertainty_pct; /* one standard error, from what the model's numbers are unsure by */
+};
+/* The job as it ran, and with the changes, both by the model. */
+DPRO_API struct dpro_prediction dpro_whatif_baseline(const struct dpro_whatif *whatif);
+DPRO_API struct dpro_prediction dpro_whatif_predicted(const struct dpro_whatif *whatif);
+/* Iteration time before over after, and its standard error. */
+DPRO_API struct dpro_estimate dpro_whatif_speedup(const struct dpro_whatif *whatif);
+/* The job with the changes; its strategy is the one that was evaluated. Borrowed. */
+DPRO_API const struct dpro_model *dpro_whatif_model(const struct dpro_whatif *whatif);
+/* Of this what-if; the model's are not repeated. */
+DPRO_API size_t dpro_whatif_n_warnings(const struct dpro_whatif *whatif);
+DPRO_API const char *dpro_whatif_warning(const struct dpro_whatif *whatif, size_t index);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,506 @@
+/* cost/coarsen.c: the Coarsened View (paper, section 4.3): of everything that a rank does in an
+ * iteration, the moments at which a gradient gets ready or at which it waits for communication
+ * remain, and how long it worked between them. What lies between two such moments depends on no
+ * communication of gradients, so it stays as it is whatever becomes of that. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/map.h"
+#include "cost/cost.h"
+
+/* An edge to an op that may wait for communication. */
+struct entry {
+    uint32_t to, from;
+    bool next, communicates; /* from the iteration before; from a bucket's transfer */
+};
+
+struct interval {
+    int64_t start_ns, end_ns;
+};
+
+struct coarsening {
+    const struct rehearsal *rehearsal;
+    const struct dpro_graph *g;
+    uint32_t *tensor_of;   /* by graph tensor: the model's; MODEL_NONE */
+    uint32_t *first_of;    /* by graph collective: first tensor of the model in it; MODEL_NONE */
+    uint32_t *is_transfer; /* by op: 1 + graph collective whose transfer (or OUT of it) it is; 0 */
+    uint8_t *waits;        /* by op: it may wait for communication */
+    ARRAY(struct entry) entries; /* by `to` */
+};
+
+static int no_gradients(const struct dpro_graph *g, struct dpro_error *err)
+{
+    if (g->n_ranks < 2)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "the trace has one rank only: nothing is communicated that could be "
+                              "done otherwise; give the traces of all ranks");
+    if (g->n_collectives == 0)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "the trace shows no communication; was the job run with more than "
+                              "one rank?");
+    return dpro_error_set(err, DPRO_EEMPTY,
+                          "no gradients were found in what the ranks communicate; record with "
+                          "'dpro profile', or with record_shapes=True");
+}
+
+/* ---- tensors ---- */
+
+struct ready {
+    int64_t when_ns;
+    uint32_t tensor; /* of the graph */
+};
+
+static int compare_ready(const void *a, const void *b)
+{
+    const struct ready *x = a, *y = b;
+    if (x->when_ns != y->when_ns)
+        return x->when_ns < y->when_ns ? -1 : 1;
+    return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
+}
+
+static uint64_t tensor_key(const struct graph_tensor *t)
+{
+    return map_mix(((uint64_t)t->name << 32) ^ t->collective) | 1;
+}
+
+/* The first rank's gradients, in the order in which they get ready; the other ranks' by name. */
+static int find_tensors(struct coarsening *c, struct dpro_model *model, struct coarse *coarse,
+                        struct dpro_error *err)
+{
+    const struct dpro_graph *g = c->g;
+    const struct rehearsal *r = c->rehearsal;
+    struct map numbers = {0};
+    size_t n = 0;
+    int rc = 0;
+    struct ready *order = malloc(((size_t)g->n_tensors + 1) * sizeof *order);
+    c->tensor_of = malloc(((size_t)g->n_tensors + 1) * sizeof *c->tensor_of);
+    c->first_of = malloc(((size_t)g->n_collectives + 1) * sizeof *c->first_of);
+    if (!order || !c->tensor_of || !c->first_of) {
+        free(order);
+        return dpro_error_nomem(err);
+    }
+    for (uint32_t j = 0; j < g->n_collectives; j++)
+        c->first_of[j] = MODEL_NONE;
+    for (uint32_t t = 0; t < g->n_tensors; t++) {
+        c->tensor_of[t] = MODEL_NONE;
+        const struct graph_tensor *tensor = &g->tensors[t];
+        if (tensor->rank != 0 || tensor->collective == UINT32_MAX || tensor->in == DPRO_NO_OP)
+            continue;
+        if (g->collectives[tensor->collective].n_members != g->n_ranks)
+            continue;
+        order[n++] = (struct ready){r->end_ns[r->first][tensor->in], t};
+    }
+    qsort(order, n, sizeof *order, compare_ready);
+    model->tensors = arena_array(&model->arena, n, sizeof *model->tensors);
+    coarse->bucket_of = malloc((n + 1) * sizeof *coarse->bucket_of);
+    if (!model->tensors || !coarse->bucket_of)
+        rc = dpro_error_nomem(err);
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        const struct graph_tensor *tensor = &g->tensors[order[i].tensor];
+        const char *name = strtab_get(&g->names, tensor->name);
+        model->tensors[i] = (struct model_tensor){
+            arena_copy_string(&model->arena, name, strlen(name)), tensor->size_bytes};
+        coarse->bucket_of[i] = tensor->collective;
+        if (c->first_of[tensor->collective] == MODEL_NONE)
+            c->first_of[tensor->collective] = (uint32_t)i;
+        if (!model->tensors[i].name || map_set(&numbers, tensor_key(tensor), i) < 0)
+            rc = dpro_error_nomem(err);
+    }
+    model->n_tensors = (uint32_t)n;
+    for (uint32_t t = 0; t < g->n_tensors && rc == 0; t++) {
+        uint64_t number;
+        if (map_get(&numbers, tensor_key(&g->tensors[t]), &number))
+            c->tensor_of[t] = (uint32_t)number;
+    }
+    map_fini(&numbers);
+    free(order);
+    if (rc == 0 && n == 0)
+        rc = no_gradients(g, err);
+    return rc;
+}
+
+/* ---- who waits ---- */
+
+static bool computes(const struct dpro_graph *g, uint32_t op)
+{
+    if (g->device[op] == DPRO_NO_DEVICE)
+        return false;
+    uint8_t kind = g->devices[g->device[op]].kind;
+    return kind == DPRO_DEVICE_CPU_THREAD || kind == DPRO_DEVICE_GPU_STREAM;
+}
+
+static void mark_consumers(struct coarsening *c, uint32_t op)
+{
+    const struct dpro_graph *g = c->g;
+    for (int next = 0; next < 2; next++) {
+        uint32_t n;
+        const dpro_op_id *succ = dpro_graph_successors(g, op, next, &n);
+        for (uint32_t i = 0; i < n; i++)
+            if (computes(g, succ[i]) && !c->is_transfer[succ[i]])
+                c->waits[succ[i]] = 1;
+    }
+}
+
+static int compare_entries(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+    if (x->to != y->to)
+        return x->to < y->to ? -1 : 1;
+    return x->from < y->from ? -1 : x->from > y->from;
+}
+
+/* Marks the transfers of buckets, and what follows them on computing devices. */
+static int find_waiting(struct coarsening *c, struct dpro_error *err)
+{
+    const struct dpro_graph *g = c->g;
+    c->is_transfer = calloc((size_t)g->n_ops + 1, sizeof *c->is_transfer);
+    c->waits = calloc((size_t)g->n_ops + 1, 1);
+    if (!c->is_transfer || !c->waits)
+        return dpro_error_nomem(err);
+    for (uint32_t t = 0; t < g->n_tensors; t++) {
+        const struct graph_tensor *tensor = &g->tensors[t];
+        if (c->tensor_of[t] == MODEL_NONE)
+            continue;
+        const struct graph_collective *collective = &g->collectives[tensor->collective];
+        for (uint32_t m = 0; m < collective->n_members; m++)
+            c->is_transfer[g->members[collective->first_member + m].transfer] =
+                1 + tensor->collective;
+        if (tensor->out != DPRO_NO_OP)
+            c->is_transfer[tensor->out] = 1 + tensor->collective;
+    }
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (c->is_transfer[op])
+            mark_consumers(c, op);
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        for (int next = 0; next < 2; next++) {
+            uint32_t n;
+            const dpro_op_id *succ = dpro_graph_successors(g, op, next, &n);
+            for (uint32_t i = 0; i < n; i++) {
+                struct entry entry = {succ[i], op, next == 1, c->is_transfer[op] != 0};
+                if (c->waits[succ[i]] && array_push(&c->entries, entry) < 0)
+                    return dpro_error_nomem(err);
+            }
+        }
+    qsort(c->entries.at, c->entries.n, sizeof *c->entries.at, compare_entries);
+    return 0;
+}
+
+static const struct entry *entries_of(const struct coarsening *c, uint32_t op, size_t *n)
+{
+    size_t low = 0, high = c->entries.n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (c->entries.at[mid].to < op)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    for (*n = 0; low + *n < c->entries.n && c->entries.at[low + *n].to == op; (*n)++)
+        ;
+    return c->entries.at + low;
+}
+
+/* When the op could have run had nothing been communicated, and from when on it could. */
+static void waiting(const struct coarsening *c, uint32_t copy, uint32_t op, int64_t *came_ns,
+                    int64_t *went_on_ns)
+{
+    const struct rehearsal *r = c->rehearsal;
+    size_t n;
+    const struct entry *entries = entries_of(c, op, &n);
+    int64_t own = 0, others = 0;
+    uint32_t before = r->device_prev[copy][op];
+    int64_t start = rehearsal_start(r, copy, op);
+    if (before != DPRO_NO_OP) {
+        own = r->end_ns[copy][before];
+        if (own > start || before == op)
+            own = copy > 0 ? r->end_ns[copy - 1][before] : 0;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (entries[i].next && copy == 0)
+            continue;
+        int64_t end = r->end_ns[copy - entries[i].next][entries[i].from];
+        int64_t *latest = entries[i].communicates ? &others : &own;
+        *latest = end > *latest ? end : *latest;
+    }
+    *came_ns = own;
+    *went_on_ns = others > own ? others : own;
+}
+
+/* ---- anchors ---- */
+
+static int compare_anchors(const void *a, const void *b)
+{
+    const struct anchor *x = a, *y = b;
+    if (x->when_ns != y->when_ns)
+        return x->when_ns < y->when_ns ? -1 : 1;
+    return x->op < y->op ? -1 : x->op > y->op;
+}
+
+static int64_t mean_when(const struct coarsening *c, uint32_t op, bool needs)
+{
+    const struct rehearsal *r = c->rehearsal;
+    int64_t sum = 0;
+    for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
+        sum += (needs ? rehearsal_start(r, copy, op) : r->end_ns[copy][op]) / r->n;
+    return sum;
+}
+
+/* A bucket is waited for by the first op that follows it; the others only follow that one. */
+static int add_needs(const struct coarsening *c, uint32_t r, struct coarse_rank *rank)
+{
+    const struct dpro_graph *g = c->g;
+    const struct graph_rank *ops = &g->ranks[r];
+    struct anchor *first = calloc((size_t)g->n_collectives + 1, sizeof *first);
+    if (!first)
+        return -1;
+    for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++) {
+        if (!c->waits[op])
+            continue;
+        size_t n;
+        const struct entry *entries = entries_of(c, op, &n);
+        for (size_t i = 0; i < n; i++) {
+            if (!entries[i].communicates)
+                continue;
+            uint32_t j = c->is_transfer[entries[i].from] - 1;
+            /* an op of the iteration after comes a period later; those of this one go first */
+            struct anchor anchor = {op, c->first_of[j], true, mean_when(c, op, true)};
+            if (entries[i].next)
+                anchor.when_ns = INT64_MAX;
+            if (c->first_of[j] != MODEL_NONE &&
+                (!first[j].needs || compare_anchors(&anchor, &first[j]) < 0))
+                first[j] = anchor;
+        }
+    }
+    int status = 0;
+    for (uint32_t j = 0; j < g->n_collectives && status == 0; j++)
+        if (first[j].needs && first[j].when_ns != INT64_MAX)
+            status = array_push(&rank->anchors, first[j]);
+    free(first);
+    return status;
+}
+
+static int find_anchors(const struct coarsening *c, uint32_t r, const struct dpro_model *model,
+                        struct coarse_rank *rank, struct dpro_error *err)
+{
+    const struct dpro_graph *g = c->g;
+    uint32_t n_ready = 0;
+    for (uint32_t t = 0; t < g->n_tensors; t++) {
+        const struct graph_tensor *tensor = &g->tensors[t];
+        if (tensor->rank != r || c->tensor_of[t] == MODEL_NONE || tensor->in == DPRO_NO_OP)
+            continue;
+        struct anchor anchor = {tensor->in, c->tensor_of[t], false,
+                                mean_when(c, tensor->in, false)};
+        if (array_push(&rank->anchors, anchor) < 0)
+            return dpro_error_nomem(err);
+        n_ready++;
+    }
+    if (n_ready != model->n_tensors)
+        return dpro_error_set(err, DPRO_EFORMAT,
+                              "rank %d communicates %u gradients and rank %d %u; are these traces "
+                              "of one job?",
+                              g->ranks[r].rank, n_ready, g->ranks[0].rank, model->n_tensors);
+    if (add_needs(c, r, rank) < 0)
+        return dpro_error_nomem(err);
+    qsort(rank->anchors.at, rank->anchors.n, sizeof *rank->anchors.at, compare_anchors);
+    rank->drains = true;
+    for (size_t a = 0, seen = 0; a < rank->anchors.n; a++) {
+        rank->drains &= !rank->anchors.at[a].needs || seen == n_ready;
+        seen += !rank->anchors.at[a].needs;
+    }
+    rank->drains &= rank->anchors.n > n_ready;
+    return 0;
+}
+
+/* ---- what is on a rank's wires ---- */
+
+static int compare_intervals(const void *a, const void *b)
+{
+    const struct interval *x = a, *y = b;
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    return x->end_ns < y->end_ns ? -1 : x->end_ns > y->end_ns;
+}
+
+typedef ARRAY(struct interval) interval_array;
+
+/* When something of a bucket was being sent or received; whole transfers where no messages are
+ * known. Ascending, disjoint. */
+static int wire_times(const struct coarsening *c, uint32_t r, interval_array *times)
+{
+    const struct dpro_graph *g = c->g;
+    const struct rehearsal *re = c->rehearsal;
+    const struct graph_rank *rank = &g->ranks[r];
+    for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
+        bool message = (g->kind[op] == DPRO_OP_SEND || g->kind[op] == DPRO_OP_RECV) &&
+                       g->size_bytes && g->size_bytes[op] > 0;
+        bool whole = c->is_transfer[op] && g->kind[op] == DPRO_OP_COLLECTIVE &&
+                     g->collectives[c->is_transfer[op] - 1].n_messages == 0;
+        if (!message && !whole)
+            continue;
+        for (uint32_t copy = 0; copy < re->n_copies; copy++) {
+            struct interval time = {rehearsal_start(re, copy, op), re->end_ns[copy][op]};
+            if (time.end_ns > time.start_ns && array_push(times, time) < 0)
+                return -1;
+        }
+    }
+    qsort(times->at, times->n, sizeof *times->at, compare_intervals);
+    size_t n = 0;
+    for (size_t i = 0; i < times->n; i++) {
+        if (n > 0 && times->at[i].start_ns <= times->at[n - 1].end_ns) {
+            if (times->at[i].end_ns > times->at[n - 1].end_ns)
+                times->at[n - 1].end_ns = times->at[i].end_ns;
+        } else {
+            times->at[n++] = times->at[i];
+        }
+    }
+    times->n = n;
+    return 0;
+}
+
+/* How much of [from, to) lies within the intervals. */
+static int64_t within(const interval_array *times, int64_t from, int64_t to)
+{
+    size_t low = 0, high = times->n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (times->at[mid].end_ns <= from)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    int64_t sum = 0;
+    for (; low < times->n && times->at[low].start_ns < to; low++) {
+        int64_t start = times->at[low].start_ns > from ? times->at[low].start_ns : from;
+        int64_t end = times->at[low].end_ns < to ? times->at[low].end_ns : to;
+        sum += end - start;
+    }
+    return sum;
+}
+
+/* ---- stretches ---- */
+
+/* What is computed before each anchor, as a number that repeated blocks have in common: the names
+ * of the ops on the anchor's thread, and the size of the tensor. */
+static int find_families(const struct coarsening *c, uint32_t r, const struct dpro_model *model,
+                         struct coarse_rank *rank)
+{
+    const struct dpro_graph *g = c->g;
+    const struct graph_rank *ops = &g->ranks[r];
+    uint32_t *maker = malloc(((size_t)ops->n_ops + 1) * sizeof *maker);
+    rank->family = calloc(rank->anchors.n + 1, sizeof *rank->family);
+    if (!maker || !rank->family) {
+        free(maker);
+        return -1;
+    }
+    for (uint32_t i = 0; i < ops->n_ops; i++)
+        maker[i] = DPRO_NO_OP;
+    for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++) {
+        if (!computes(g, op))
+            continue;
+        for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
+            if (g->succ[e] >= ops->first_op && g->succ[e] < ops->first_op + ops->n_ops &&
+                g->kind[g->succ[e]] == DPRO_OP_IN)
+                maker[g->succ[e] - ops->first_op] = op;
+    }
+    uint32_t last = DPRO_NO_OP;
+    for (size_t a = 0; a < rank->anchors.n; a++) {
+        const struct anchor *anchor = &rank->anchors.at[a];
+        if (anchor->needs)
+            continue;
+        uint32_t op = maker[anchor->op - ops->first_op];
+        if (op != DPRO_NO_OP && last != DPRO_NO_OP && last < op &&
+            g->device[last] == g->device[op]) {
+            uint64_t hash = map_mix(model->tensors[anchor->tensor].size_bytes);
+            for (uint32_t o = last + 1; o <= op; o++)
+                if (g->device[o] == g->device[op] && g->kind[o] != DPRO_OP_LAUNCH)
+                    hash = map_mix(hash ^ g->name[o]);
+            rank->family[a] = hash | 1;
+        }
+        last = op;
+    }
+    free(maker);
+    return 0;
+}
+
+static int measure(const struct coarsening *c, uint32_t r, struct coarse_rank *rank)
+{
+    const struct dpro_graph *g = c->g;
+    const struct rehearsal *re = c->rehearsal;
+    size_t n = rank->anchors.n;
+    interval_array times = {0};
+    rank->stretches = calloc(re->n * n + 1, sizeof *rank->stretches);
+    if (!rank->stretches || wire_times(c, r, &times) < 0) {
+        array_fini(&times);
+        return -1;
+    }
+    int64_t went_on = 0;
+    for (uint32_t copy = re->first - 1; copy < re->first + re->n; copy++) {
+        int64_t first_wait = 0, waited = 0, copied = 0;
+        for (size_t a = 0; a < n; a++) {
+            const struct anchor *anchor = &rank->anchors.at[a];
+            int64_t came = re->end_ns[copy][anchor->op], on = came;
+            if (anchor->needs)
+                waiting(c, copy, anchor->op, &came, &on);
+            if (copy >= re->first) {
+                struct stretch *stretch = &rank->stretches[(copy - re->first) * n + a];
+                stretch->elapsed_ns = came > went_on ? came - went_on : 0;
+                stretch->overlapped_ns = within(&times, went_on, came);
+            }
+            if (anchor->needs) {
+                first_wait = first_wait == 0 ? came : first_wait;
+                waited += on - came;
+            }
+            went_on = on > went_on ? on : went_on;
+        }
+        if (copy < re->first || !rank->drains)
+            continue;
+        for (uint32_t op = g->ranks[r].first_op; op < g->ranks[r].first_op + g->ranks[r].n_ops;
+             op++)
+            if (c->waits[op] && re->end_ns[copy][op] > copied)
+                copied = re->end_ns[copy][op];
+        if (copied - first_wait > waited)
+            rank->copy_back_ns += (copied - first_wait - waited) / re->n;
+    }
+    array_fini(&times);
+    return 0;
+}
+
+int coarsen(const struct rehearsal *rehearsal, struct dpro_model *model, struct coarse *coarse,
+            struct dpro_error *err)
+{
+    struct coarsening c = {.rehearsal = rehearsal, .g = rehearsal->graph};
+    const struct dpro_graph *g = c.g;
+    *coarse = (struct coarse){.ranks = calloc((size_t)g->n_ranks + 1, sizeof *coarse->ranks)};
+    int rc = coarse->ranks ? 0 : dpro_error_nomem(err);
+    if (rc == 0)
+        rc = find_tensors(&c, model, coarse, err);
+    if (rc == 0)
+        rc = find_waiting(&c, err);
+    for (uint32_t r = 0; r < g->n_ranks && rc == 0; r++) {
+        rc = find_anchors(&c, r, model, &coarse->ranks[r], err);
+        if (rc == 0 && (find_families(&c, r, model, &coarse->ranks[r]) < 0 ||
+                        measure(&c, r, &coarse->ranks[r]) < 0))
+            rc = dpro_error_nomem(err);
+    }
+    free(c.tensor_of);
+    free(c.first_of);
+    free(c.is_transfer);
+    free(c.waits);
+    array_fini(&c.entries);
+    if (rc < 0)
+        coarse_fini(coarse, g->n_ranks);
+    return rc;
+}
+
+void coarse_fini(struct coarse *coarse, uint32_t n_ranks)
+{
+    for (uint32_t r = 0; coarse->ranks && r < n_ranks; r++) {
+        array_fini(&coarse->ranks[r].anchors);
+        free(coarse->ranks[r].family);
+        free(coarse->ranks[r].stretches);
+    }
+    free(coarse->ranks);
+    free(coarse->bucket_of);
+    *coarse = (struct coarse){.ranks = NULL};
+}

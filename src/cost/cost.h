@@ -1,0 +1,69 @@
+/* cost/cost.h: from a recorded graph to a model (cost/model.h), inside the library. */
+#ifndef COST_COST_H
+#define COST_COST_H
+
+#include "base/array.h"
+#include "cost/model.h"
+#include "graph/graph.h"
+
+/* ---- rehearse.c: the recorded iterations, replayed ---- */
+
+struct rehearsal {
+    const struct dpro_graph *graph;
+    uint32_t n_copies, first, n; /* copies [first, first + n) are the measured iterations in their
+                                    order, or of mean durations where there are no others */
+    int64_t **end_ns;            /* [copy][op] */
+    uint32_t **device_prev;      /* [copy][op] */
+    const int64_t **dur_ns, **gap_ns; /* [copy][op]; borrowed from the graph; gap_ns[copy] may be
+                                         NULL */
+};
+
+int rehearse(const struct dpro_graph *graph, struct rehearsal *rehearsal, struct dpro_error *err);
+void rehearsal_fini(struct rehearsal *rehearsal);
+
+static inline int64_t rehearsal_start(const struct rehearsal *r, uint32_t copy, uint32_t op)
+{
+    return r->end_ns[copy][op] - r->dur_ns[copy][op];
+}
+
+/* ---- coarsen.c: a rank's ops as a program ---- */
+
+/* Where a rank's computation meets communication: gradients get ready, or it waits for one. */
+struct anchor {
+    uint32_t op;     /* NEED: that waits; else the tensor's IN */
+    uint32_t tensor; /* of the model; NEED: first of the bucket */
+    bool needs;
+    int64_t when_ns; /* mean, to order them */
+};
+
+/* What was seen between an anchor and the one before it, in one iteration. */
+struct stretch {
+    int64_t elapsed_ns;    /* waiting left out */
+    int64_t overlapped_ns; /* of these something was on the rank's wires */
+};
+
+struct coarse_rank {
+    ARRAY(struct anchor) anchors; /* in the order in which they come */
+    uint64_t *family;             /* of the stretch before each: the same work, if equal */
+    struct stretch *stretches;    /* [iteration * anchors.n + anchor] */
+    int64_t copy_back_ns;         /* mean: work from the first wait to the last bucket's copying */
+    bool drains;                  /* it waits for all buckets one after the other, and for nothing
+                                     before the last gradient */
+};
+
+struct coarse {
+    struct coarse_rank *ranks;
+    uint32_t *bucket_of; /* by tensor: the graph's collective */
+};
+
+/* Finds the tensors of the model and what each rank does between them. */
+int coarsen(const struct rehearsal *rehearsal, struct dpro_model *model, struct coarse *coarse,
+            struct dpro_error *err);
+void coarse_fini(struct coarse *coarse, uint32_t n_ranks);
+
+/* ---- fit.c: what communicating costs ---- */
+
+int fit_net(const struct rehearsal *rehearsal, const struct coarse *coarse, struct dpro_model *model,
+            struct dpro_error *err);
+
+#endif

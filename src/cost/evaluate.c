@@ -1,0 +1,435 @@
+/* cost/evaluate.c: a small simulation. A rank's program comes down to a few actions (launch a
+ * bucket, wait for one) with work between them, ranks that do the same are one, and collectives
+ * are fluids, so that an evaluation takes microseconds. */
+#include "cost/evaluate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "cost/sync.h"
+
+enum { MOST_ITERATIONS = 12, MOST_LOSS_PCT = 90 };
+
+enum action_kind { LAUNCH, WAIT, WAIT_BEFORE, END };
+
+struct action {
+    double work_ns; /* before it */
+    uint8_t kind;
+    uint32_t bucket;
+};
+
+/* Ranks that do the same at the same time. */
+struct class {
+    uint32_t program;
+    double scale;
+    struct action *actions;
+    uint32_t n_actions;
+    /* while it runs */
+    uint32_t at;
+    uint32_t iteration;
+    bool blocked;
+    double left_ns; /* of the work before action `at` */
+    double done_ns[MOST_ITERATIONS + 1];
+};
+
+struct transfer {
+    uint32_t bucket;
+    bool on_wire;
+    double latency_ns, wire_ns; /* left */
+};
+
+struct bucket_state {
+    uint64_t size_bytes; /* on the wires */
+    double copy_ns, launch_ns, latency_ns;
+    uint32_t n_launched;  /* classes, of the iteration under way */
+    uint32_t n_waiting;   /* partitions not begun */
+    uint32_t n_left;      /* partitions not ended */
+    uint32_t n_ended;     /* iterations */
+    double asked_ns;      /* when the last class launched it */
+    uint64_t turn;        /* in the order in which they were launched */
+    double launched_ns, start_ns, end_ns; /* of the last iteration */
+};
+
+struct evaluator {
+    const struct dpro_model *model;
+    struct class *classes;
+    uint32_t n_classes;
+    uint32_t *class_of; /* by rank */
+    struct sync *costs;
+    struct bucket_state *buckets; /* room for n_tensors */
+    uint32_t *bucket_of;          /* by tensor */
+    uint32_t *n_missing;          /* by bucket, while actions are made */
+    uint32_t *queue;              /* buckets with partitions waiting */
+    uint32_t n_queue;
+    struct transfer *active;
+    uint32_t n_active, n_on_wire;
+    uint64_t turn;
+    bool failed; /* out of memory */
+    double now_ns, wire_ns, rate;
+    const struct dpro_strategy *strategy;
+    struct evaluation result;
+};
+
+int evaluator_create(const struct dpro_model *model, struct evaluator **evaluator,
+                     struct dpro_error *err)
+{
+    struct evaluator *e = calloc(1, sizeof *e);
+    size_t most = 0, n = model->n_tensors + (size_t)1;
+    if (!e)
+        return dpro_error_nomem(err);
+    e->model = model;
+    for (uint32_t p = 0; p < model->n_programs; p++)
+        if (model->programs[p].n_ops > most)
+            most = model->programs[p].n_ops;
+    e->classes = calloc(model->n_ranks + (size_t)1, sizeof *e->classes);
+    e->class_of = calloc(model->n_ranks + (size_t)1, sizeof *e->class_of);
+    e->buckets = calloc(n, sizeof *e->buckets);
+    e->bucket_of = calloc(n, sizeof *e->bucket_of);
+    e->n_missing = calloc(n, sizeof *e->n_missing);
+    e->queue = calloc(n, sizeof *e->queue);
+    e->active = calloc(model->net.n_streams + (size_t)1, sizeof *e->active);
+    e->result.launched_ns = calloc(n, sizeof *e->result.launched_ns);
+    e->result.start_ns = calloc(n, sizeof *e->result.start_ns);
+    e->result.end_ns = calloc(n, sizeof *e->result.end_ns);
+    e->result.done_ns = calloc(model->n_ranks + (size_t)1, sizeof *e->result.done_ns);
+    bool enough = e->classes && e->class_of && e->buckets && e->bucket_of && e->n_missing &&
+                  e->queue && e->active && e->result.launched_ns && e->result.start_ns &&
+                  e->result.end_ns && e->result.done_ns;
+    for (uint32_t r = 0; enough && r < model->n_ranks; r++) {
+        const struct model_rank *rank = &model->ranks[r];
+        uint32_t c = 0;
+        while (c < e->n_classes && (e->classes[c].program != rank->program ||
+                                    e->classes[c].scale != rank->work_scale))
+            c++;
+        e->class_of[r] = c;
+        if (c < e->n_classes)
+            continue;
+        e->classes[c].program = rank->program;
+        e->classes[c].scale = rank->work_scale;
+        /* each op waits or launches at most once; MODEL_ALL waits for every bucket */
+        e->classes[c].actions = malloc((most * 2 + n * 2 + 1) * sizeof *e->classes[c].actions);
+        enough = e->classes[c].actions != NULL;
+        e->n_classes++;
+    }
+    e->costs = sync_create(&model->net);
+    if (!enough || !e->costs) {
+        evaluator_destroy(e);
+        return dpro_error_nomem(err);
+    }
+    *evaluator = e;
+    return 0;
+}
+
+void evaluator_destroy(struct evaluator *e)
+{
+    if (!e)
+        return;
+    for (uint32_t c = 0; e->classes && c < e->n_classes; c++)
+        free(e->classes[c].actions);
+    sync_destroy(e->costs);
+    free(e->classes);
+    free(e->class_of);
+    free(e->buckets);
+    free(e->bucket_of);
+    free(e->n_missing);
+    free(e->queue);
+    free(e->active);
+    free(e->result.launched_ns);
+    free(e->result.start_ns);
+    free(e->result.end_ns);
+    free(e->result.done_ns);
+    free(e);
+}
+
+/* ---- from a strategy to actions ---- */
+
+static void set_buckets(struct evaluator *e)
+{
+    const struct dpro_model *m = e->model;
+    const struct dpro_strategy *s = e->strategy;
+    for (uint32_t b = 0; b < s->n_buckets; b++) {
+        const struct strategy_bucket *bucket = &s->buckets[b];
+        uint64_t size = 0;
+        for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++) {
+            size += m->tensors[s->order[i]].size_bytes;
+            e->bucket_of[s->order[i]] = b;
+        }
+        struct bucket_state *state = &e->buckets[b];
+        *state = (struct bucket_state){.size_bytes = size};
+        state->copy_ns = m->net.copy_ns.value * (double)size;
+        state->launch_ns = m->net.launch_ns.value * bucket->partitions;
+        if (s->compression != DPRO_COMPRESSION_NONE) {
+            /* cast when launched, and back by whoever receives it */
+            state->size_bytes = size / 2;
+            state->launch_ns += m->net.cast_ns.value * (double)size / 2;
+            state->latency_ns = m->net.cast_ns.value * (double)size / 2 / bucket->partitions;
+        }
+    }
+}
+
+static void push_action(struct class *c, double *work, enum action_kind kind, uint32_t bucket)
+{
+    c->actions[c->n_actions++] = (struct action){*work, (uint8_t)kind, bucket};
+    *work = 0;
+}
+
+/* The class's actions of an iteration, in the order in which it comes to them. */
+static void make_actions(struct evaluator *e, struct class *c)
+{
+    const struct dpro_model *m = e->model;
+    const struct dpro_strategy *s = e->strategy;
+    const struct model_program *program = &m->programs[c->program];
+    double work = 0;
+    uint32_t next = 0; /* in order: the bucket to be launched next */
+    for (uint32_t b = 0; b < s->n_buckets; b++)
+        e->n_missing[b] = s->buckets[b].n;
+    c->n_actions = 0;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const struct model_op *op = &program->ops[i];
+        if (op->needs == MODEL_ALL) {
+            for (uint32_t b = 0; b < s->n_buckets; b++) {
+                push_action(c, &work, WAIT, b);
+                work = e->buckets[b].copy_ns * c->scale;
+            }
+        } else if (op->needs != MODEL_NONE) {
+            push_action(c, &work, op->needs_before ? WAIT_BEFORE : WAIT, e->bucket_of[op->needs]);
+        }
+        work += (double)op->work_ns * c->scale;
+        if (op->tensor == MODEL_NONE)
+            continue;
+        uint32_t b = e->bucket_of[op->tensor];
+        bool whole = --e->n_missing[b] == 0;
+        if (whole && !m->net.in_order) {
+            work += e->buckets[b].launch_ns * c->scale;
+            push_action(c, &work, LAUNCH, b);
+        }
+        while (m->net.in_order && next < s->n_buckets && e->n_missing[next] == 0) {
+            work += e->buckets[next].launch_ns * c->scale;
+            push_action(c, &work, LAUNCH, next++);
+        }
+    }
+    push_action(c, &work, END, 0);
+}
+
+/* ---- running ---- */
+
+static void set_rate(struct evaluator *e)
+{
+    const struct model_net *net = &e->model->net;
+    double lost = net->byte_ns.value > 0 ? net->cpu_ns.value / net->byte_ns.value : 0;
+    double most = MOST_LOSS_PCT / 100.0;
+    e->n_on_wire = 0;
+    for (uint32_t t = 0; t < e->n_active; t++)
+        e->n_on_wire += e->active[t].on_wire;
+    e->rate = e->n_on_wire > 0 ? 1 - (lost > most ? most : lost) : 1;
+}
+
+/* Begins what waits while a stream is free. */
+static void begin_transfers(struct evaluator *e)
+{
+    while (e->n_active < e->model->net.n_streams && e->n_queue > 0) {
+        uint32_t best = 0;
+        for (uint32_t q = 1; q < e->n_queue; q++) {
+            uint32_t a = e->queue[q], b = e->queue[best];
+            int32_t pa = e->strategy->buckets[a].priority, pb = e->strategy->buckets[b].priority;
+            if (pa > pb || (pa == pb && e->buckets[a].turn < e->buckets[b].turn))
+                best = q;
+        }
+        uint32_t b = e->queue[best];
+        struct bucket_state *bucket = &e->buckets[b];
+        uint32_t parts = e->strategy->buckets[b].partitions;
+        uint64_t size = bucket->size_bytes / parts;
+        if (bucket->n_waiting == parts)
+            bucket->start_ns = e->now_ns;
+        if (--bucket->n_waiting == 0) {
+            size = bucket->size_bytes - (parts - 1) * size;
+            e->queue[best] = e->queue[--e->n_queue];
+        }
+        struct sync_cost cost = {0};
+        if (sync_get(e->costs, size, &cost) < 0)
+            e->failed = true;
+        struct transfer transfer = {b, false, (double)cost.latency_ns + bucket->latency_ns,
+                                    (double)cost.wire_ns};
+        e->active[e->n_active++] = transfer;
+    }
+}
+
+static bool may_pass(const struct evaluator *e, const struct class *c)
+{
+    const struct action *a = &c->actions[c->at];
+    const struct bucket_state *bucket = &e->buckets[a->bucket];
+    switch (a->kind) {
+    case LAUNCH: /* its memory is in use until it has been communicated */
+    case WAIT_BEFORE:
+        return bucket->n_ended >= c->iteration;
+    case WAIT:
+        return bucket->n_ended > c->iteration;
+    default:
+        return true;
+    }
+}
+
+/* The class has come to its action; goes on to the next if nothing holds it up. */
+static void act(struct evaluator *e, struct class *c)
+{
+    while (c->left_ns <= 0) {
+        c->blocked = !may_pass(e, c);
+        if (c->blocked)
+            return;
+        const struct action *a = &c->actions[c->at++];
+        struct bucket_state *bucket = &e->buckets[a->bucket];
+        if (a->kind == LAUNCH && ++bucket->n_launched == e->n_classes) {
+            bucket->n_launched = 0;
+            bucket->launched_ns = e->now_ns;
+            bucket->n_waiting = bucket->n_left = e->strategy->buckets[a->bucket].partitions;
+            bucket->turn = e->turn++;
+            e->queue[e->n_queue++] = a->bucket;
+        } else if (a->kind == END) {
+            c->done_ns[c->iteration] = e->now_ns;
+            c->at = 0;
+            if (++c->iteration > MOST_ITERATIONS) {
+                c->blocked = true;
+                return;
+            }
+        }
+        c->left_ns = c->actions[c->at].work_ns;
+    }
+}
+
+/* Moves time on to the next thing that happens. */
+static bool step(struct evaluator *e)
+{
+    double dt = INFINITY;
+    uint32_t next_class = UINT32_MAX, next_transfer = UINT32_MAX;
+    set_rate(e);
+    for (uint32_t c = 0; c < e->n_classes; c++) {
+        const struct class *class = &e->classes[c];
+        if (!class->blocked && class->left_ns / e->rate < dt) {
+            dt = class->left_ns / e->rate;
+            next_class = c;
+        }
+    }
+    for (uint32_t t = 0; t < e->n_active; t++) {
+        const struct transfer *transfer = &e->active[t];
+        double left =
+            transfer->on_wire ? transfer->wire_ns * e->n_on_wire : transfer->latency_ns;
+        if (left < dt) {
+            dt = left;
+            next_transfer = t;
+        }
+    }
+    if (isinf(dt))
+        return false;
+    e->now_ns += dt;
+    if (e->n_on_wire > 0)
+        e->wire_ns += dt;
+    for (uint32_t c = 0; c < e->n_classes; c++)
+        if (!e->classes[c].blocked)
+            e->classes[c].left_ns -= dt * e->rate;
+    for (uint32_t t = 0; t < e->n_active; t++) {
+        struct transfer *transfer = &e->active[t];
+        if (transfer->on_wire)
+            transfer->wire_ns -= dt / e->n_on_wire;
+        else
+            transfer->latency_ns -= dt;
+    }
+    if (next_transfer == UINT32_MAX) {
+        e->classes[next_class].left_ns = 0;
+        act(e, &e->classes[next_class]);
+    } else {
+        struct transfer *transfer = &e->active[next_transfer];
+        if (!transfer->on_wire) {
+            transfer->on_wire = true;
+        } else {
+            struct bucket_state *bucket = &e->buckets[transfer->bucket];
+            *transfer = e->active[--e->n_active];
+            if (--bucket->n_left == 0) {
+                bucket->end_ns = e->now_ns;
+                bucket->n_ended++;
+                for (uint32_t c = 0; c < e->n_classes; c++)
+                    if (e->classes[c].blocked && e->classes[c].iteration <= MOST_ITERATIONS)
+                        act(e, &e->classes[c]);
+            }
+        }
+    }
+    begin_transfers(e);
+    return true;
+}
+
+/* How many iterations all classes have behind them. */
+static uint32_t n_done(const struct evaluator *e)
+{
+    uint32_t n = UINT32_MAX;
+    for (uint32_t c = 0; c < e->n_classes; c++)
+        n = e->classes[c].iteration < n ? e->classes[c].iteration : n;
+    return n;
+}
+
+static bool is_steady(const struct evaluator *e, uint32_t n)
+{
+    if (n < 3)
+        return false;
+    double first = e->classes[0].done_ns[n - 1] - e->classes[0].done_ns[n - 2];
+    for (uint32_t c = 0; c < e->n_classes; c++) {
+        const double *done = e->classes[c].done_ns;
+        if (fabs(done[n - 1] - done[n - 2] - first) > 0.5 ||
+            fabs(done[n - 2] - done[n - 3] - first) > 0.5)
+            return false;
+    }
+    return true;
+}
+
+int64_t evaluate(struct evaluator *e, const struct dpro_strategy *strategy)
+{
+    e->strategy = strategy;
+    e->n_queue = e->n_active = 0;
+    e->turn = 0;
+    e->now_ns = e->wire_ns = 0;
+    e->failed = false;
+    set_buckets(e);
+    for (uint32_t c = 0; c < e->n_classes; c++) {
+        struct class *class = &e->classes[c];
+        make_actions(e, class);
+        class->at = class->iteration = 0;
+        class->blocked = false;
+        class->left_ns = class->actions[0].work_ns;
+    }
+    uint32_t n = 0;
+    while (n < MOST_ITERATIONS && !is_steady(e, n) && step(e))
+        n = n_done(e);
+    if (n < 2 || e->failed)
+        return INT64_MAX; /* a program that waits for what never comes */
+    double last = 0, before = 0;
+    for (uint32_t c = 0; c < e->n_classes; c++) {
+        last = fmax(last, e->classes[c].done_ns[n - 1]);
+        before = fmax(before, e->classes[c].done_ns[n - 2]);
+    }
+    return llround(last - before);
+}
+
+const struct evaluation *evaluate_detail(struct evaluator *e, const struct dpro_strategy *strategy)
+{
+    struct evaluation *r = &e->result;
+    r->iteration_ns = evaluate(e, strategy);
+    uint32_t n = n_done(e);
+    double from = 0, latest = -1;
+    for (uint32_t c = 0; n >= 2 && c < e->n_classes; c++)
+        from = fmax(from, e->classes[c].done_ns[n - 2]);
+    for (uint32_t b = 0; b < strategy->n_buckets; b++) {
+        r->launched_ns[b] = llround(e->buckets[b].launched_ns - from);
+        r->start_ns[b] = llround(e->buckets[b].start_ns - from);
+        r->end_ns[b] = llround(e->buckets[b].end_ns - from);
+    }
+    for (uint32_t i = 0; n >= 1 && i < e->model->n_ranks; i++) {
+        double done = e->classes[e->class_of[i]].done_ns[n - 1];
+        r->done_ns[i] = llround(done - from);
+        if (done > latest) {
+            latest = done;
+            r->last_rank = i;
+        }
+    }
+    r->wire_ns = n > 0 ? llround(e->wire_ns / n) : 0;
+    return r;
+}

@@ -1,0 +1,36 @@
+/* cost/evaluate.h: how long an iteration of a model takes under a strategy.
+ *
+ * Each rank runs its program's ops one after the other. A bucket is launched on a rank once all its
+ * tensors are ready there and, in_order, those before it are launched; when all ranks have launched
+ * it and one of the n_streams is free, it transfers: latency, then its bytes on the wires, which
+ * those under way share equally. While bytes are on the wires, computation goes on at
+ * 1 - cpu_ns / byte_ns of its rate. Iterations follow each other until their period is steady. */
+#ifndef COST_EVALUATE_H
+#define COST_EVALUATE_H
+
+#include "cost/model.h"
+
+struct evaluator;
+
+struct evaluation {
+    int64_t iteration_ns;
+    /* of the last iteration, from its start */
+    int64_t *launched_ns; /* [bucket]: by the last rank */
+    int64_t *start_ns, *end_ns;
+    int64_t *done_ns;     /* [rank]: all its ops have run */
+    uint32_t last_rank;   /* that was done last */
+    int64_t wire_ns;      /* with bytes on the wires */
+};
+
+/* Borrows the model, which must not change. */
+int evaluator_create(const struct dpro_model *model, struct evaluator **evaluator,
+                     struct dpro_error *err);
+void evaluator_destroy(struct evaluator *evaluator); /* NULL is fine */
+
+/* The steady iteration, ns; INT64_MAX where it never ends, or memory ran out. */
+int64_t evaluate(struct evaluator *evaluator, const struct dpro_strategy *strategy);
+/* Borrowed, until the next call. */
+const struct evaluation *evaluate_detail(struct evaluator *evaluator,
+                                         const struct dpro_strategy *strategy);
+
+#endif

@@ -1,0 +1,339 @@
+/* cost/fit.c: what communicating costs, learnt from the trace's own messages and ops. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "cost/cost.h"
+
+/* Where a trace cannot tell what communicating costs computation that shares its cores: what TCP
+ * and adding up take a byte on a processor of today, kernel's work included; ours took 0.8 to 2.5 ns.
+ */
+static const struct dpro_estimate TCP_CPU_NS = {1.5, 1};
+
+struct point {
+    double x, y, weight;
+};
+
+typedef ARRAY(struct point) point_array;
+
+/* y = slope * x + base, both at least 0, by weighted least squares; with x all the same: through
+ * the origin. */
+static void fit_line(const point_array *points, struct dpro_estimate *slope, struct dpro_estimate *base)
+{
+    double w = 0, x = 0, y = 0, xx = 0, xy = 0;
+    for (size_t i = 0; i < points->n; i++) {
+        const struct point *p = &points->at[i];
+        w += p->weight;
+        x += p->weight * p->x;
+        y += p->weight * p->y;
+    }
+    *slope = *base = (struct dpro_estimate){0};
+    if (w <= 0 || x <= 0)
+        return;
+    x /= w;
+    y /= w;
+    for (size_t i = 0; i < points->n; i++) {
+        const struct point *p = &points->at[i];
+        xx += p->weight * (p->x - x) * (p->x - x);
+        xy += p->weight * (p->x - x) * (p->y - y);
+    }
+    bool spread = xx > w * 1e-4 * x * x;
+    slope->value = spread ? xy / xx : y / x;
+    base->value = y - slope->value * x;
+    if (!spread || slope->value < 0 || base->value < 0) {
+        slope->value = y / x;
+        base->value = 0;
+    }
+    double rest = 0;
+    for (size_t i = 0; i < points->n; i++) {
+        double off = points->at[i].y - slope->value * points->at[i].x - base->value;
+        rest += points->at[i].weight * off * off / w;
+    }
+    double n = points->n > 2 ? (double)points->n - 2 : 1;
+    slope->std = sqrt(rest / n) / (spread ? sqrt(xx / w) : x);
+    base->std = sqrt(rest / n);
+}
+
+/* ---- messages ---- */
+
+/* What a message takes by its size, and the largest of them. */
+static int fit_messages(const struct dpro_graph *g, struct model_net *net)
+{
+    point_array points = {0};
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        if (g->kind[op] != DPRO_OP_RECV || g->size_bytes[op] == 0)
+            continue;
+        struct point point = {(double)g->size_bytes[op], (double)g->dur_ns[op],
+                              1 / (double)g->size_bytes[op]};
+        if (g->size_bytes[op] > net->chunk_bytes)
+            net->chunk_bytes = g->size_bytes[op];
+        if (array_push(&points, point) < 0) {
+            array_fini(&points);
+            return -1;
+        }
+    }
+    fit_line(&points, &net->byte_ns, &net->message_ns);
+    array_fini(&points);
+    return 0;
+}
+
+/* Bytes over one direction of a rank's link, of a byte of bucket. */
+static double wire_share(const struct model_net *net)
+{
+    double n = net->n_ranks;
+    return net->algorithm == MODEL_SERVER || net->algorithm == MODEL_TREE ? 1 : 2 * (n - 1) / n;
+}
+
+/* Without messages: from whole collectives, each taken to have had the wires for itself. */
+static int fit_collectives(const struct rehearsal *r, const struct coarse *coarse,
+                           const struct dpro_model *model, struct model_net *net)
+{
+    const struct dpro_graph *g = r->graph;
+    point_array points = {0};
+    uint8_t *used = calloc((size_t)g->n_collectives + 1, 1);
+    int status = used ? 0 : -1;
+    for (uint32_t t = 0; t < model->n_tensors && status == 0; t++) {
+        const struct graph_collective *c = &g->collectives[coarse->bucket_of[t]];
+        if (used[coarse->bucket_of[t]]++ || c->size_bytes == 0)
+            continue;
+        for (uint32_t m = c->first_member; m < c->first_member + c->n_members && status == 0; m++) {
+            double size = (double)c->size_bytes * wire_share(net);
+            struct point point = {size, (double)g->dur_ns[g->members[m].transfer], 1 / size};
+            status = array_push(&points, point);
+        }
+    }
+    fit_line(&points, &net->byte_ns, &net->message_ns);
+    net->message_ns.value /= 2.0 * (net->n_ranks - 1);
+    net->message_ns.std /= 2.0 * (net->n_ranks - 1);
+    array_fini(&points);
+    free(used);
+    return status;
+}
+
+/* ---- computation beside communication ---- */
+
+struct family {
+    double ratio;  /* elapsed with something on the wires to elapsed without */
+    double weight; /* time that it rests on, ns */
+};
+
+typedef ARRAY(struct family) family_array;
+
+struct sighting {
+    uint64_t key;
+    double elapsed_ns;
+    bool overlapped;
+};
+
+static int compare_sightings(const void *a, const void *b)
+{
+    const struct sighting *x = a, *y = b;
+    if (x->key != y->key)
+        return x->key < y->key ? -1 : 1;
+    if (x->overlapped != y->overlapped)
+        return x->overlapped ? 1 : -1;
+    return (x->elapsed_ns > y->elapsed_ns) - (x->elapsed_ns < y->elapsed_ns);
+}
+
+static int compare_families(const void *a, const void *b)
+{
+    const struct family *x = a, *y = b;
+    return (x->ratio > y->ratio) - (x->ratio < y->ratio);
+}
+
+static double median_of(const struct sighting *sorted, size_t n)
+{
+    return (sorted[(n - 1) / 2].elapsed_ns + sorted[n / 2].elapsed_ns) / 2;
+}
+
+/* A rank's stretches that are the same work (repeated blocks, and iterations), seen mostly with and
+ * mostly without communication. */
+static int compare_work(const struct rehearsal *r, const struct coarse_rank *rank,
+                        family_array *families)
+{
+    enum { SHORT_NS = 100000 };
+    ARRAY(struct sighting) seen = {0};
+    int status = 0;
+    for (size_t i = 0; i < r->n * rank->anchors.n && status == 0; i++) {
+        const struct stretch *s = &rank->stretches[i];
+        double share = s->elapsed_ns > 0 ? (double)s->overlapped_ns / (double)s->elapsed_ns : 0.5;
+        uint64_t key = rank->family[i % rank->anchors.n];
+        struct sighting sighting = {key, (double)s->elapsed_ns, share > 0.8};
+        if (key != 0 && s->elapsed_ns > SHORT_NS && (share > 0.8 || share < 0.2))
+            status = array_push(&seen, sighting);
+    }
+    if (seen.n > 0)
+        qsort(seen.at, seen.n, sizeof *seen.at, compare_sightings);
+    for (size_t i = 0, last; i < seen.n && status == 0; i = last) {
+        size_t alone = 0;
+        for (last = i; last < seen.n && seen.at[last].key == seen.at[i].key; last++)
+            alone += !seen.at[last].overlapped;
+        size_t beside = last - i - alone;
+        if (alone == 0 || beside == 0)
+            continue;
+        double without = median_of(seen.at + i, alone);
+        double with = median_of(seen.at + i + alone, beside);
+        struct family family = {with / without,
+                                without * (double)(alone * beside) / (double)(alone + beside)};
+        status = array_push(families, family);
+    }
+    array_fini(&seen);
+    return status;
+}
+
+/* How much slower ops are while something is on the wires, from those seen both ways: the weighted
+ * median of families. Where little was seen, what is usual counts more. */
+static int fit_interference(const struct rehearsal *r, const struct coarse *coarse,
+                            struct model_net *net)
+{
+    const struct dpro_graph *g = r->graph;
+    family_array families = {0};
+    bool cpu = true;
+    int status = 0;
+    for (uint32_t d = 0; d < g->n_devices; d++)
+        cpu &= g->devices[d].kind != DPRO_DEVICE_GPU_STREAM;
+    for (uint32_t i = 0; i < g->n_ranks && status == 0; i++)
+        status = compare_work(r, &coarse->ranks[i], &families);
+    double total = 0, below = 0, ratio = 1, spread = 0;
+    if (families.n > 0)
+        qsort(families.at, families.n, sizeof *families.at, compare_families);
+    for (size_t i = 0; i < families.n; i++)
+        total += families.at[i].weight;
+    for (size_t i = 0; i < families.n && below < total / 2; i++) {
+        below += families.at[i].weight;
+        ratio = families.at[i].ratio;
+    }
+    for (size_t i = 0; i < families.n; i++)
+        spread += families.at[i].weight * fabs(families.at[i].ratio - ratio) / total;
+    struct dpro_estimate usual = {0, 0.1 * net->byte_ns.value};
+    if (cpu)
+        usual = TCP_CPU_NS;
+    if (total > 0) {
+        /* a family is seen to about its spread, and no better than the median of a few */
+        double lost = ratio > 1 ? 1 - 1 / ratio : 0;
+        double std = (spread + 0.05) / sqrt((double)families.n) + 0.02;
+        struct dpro_estimate seen = {lost * net->byte_ns.value, std * net->byte_ns.value};
+        double a = 1 / (usual.std * usual.std), b = 1 / (seen.std * seen.std);
+        net->cpu_ns = (struct dpro_estimate){(a * usual.value + b * seen.value) / (a + b),
+                                        1 / sqrt(a + b)};
+    } else {
+        net->cpu_ns = usual;
+    }
+    array_fini(&families);
+    return status;
+}
+
+/* ---- the rest ---- */
+
+/* Calls that ask for a bucket's collective. */
+static int fit_launches(const struct rehearsal *r, const struct coarse *coarse,
+                        const struct dpro_model *model, struct model_net *net)
+{
+    const struct dpro_graph *g = r->graph;
+    uint8_t *arrives = calloc((size_t)g->n_ops + 1, 1);
+    double sum = 0, n = 0;
+    if (!arrives)
+        return -1;
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
+        const struct graph_collective *c = &g->collectives[coarse->bucket_of[t]];
+        for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++)
+            arrives[g->members[m].arrival] = 1;
+    }
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        bool asks = false;
+        for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
+            asks |= arrives[g->succ[e]];
+        if (asks && g->kind[op] == DPRO_OP_LAUNCH && g->device[op] != DPRO_NO_DEVICE) {
+            sum += (double)g->dur_ns[op];
+            n++;
+        }
+    }
+    free(arrives);
+    if (n > 0)
+        net->launch_ns = (struct dpro_estimate){sum / n, 0.3 * sum / n};
+    return 0;
+}
+
+static void choose_algorithm(const struct dpro_graph *g, const struct coarse *coarse,
+                             struct model_net *net)
+{
+    static const struct {
+        const char *pattern;
+        enum model_algorithm algorithm;
+    } known[] = {{"ring", MODEL_RING},
+                 {"halving-doubling", MODEL_HALVING_DOUBLING},
+                 {"tree", MODEL_TREE},
+                 {"direct", MODEL_DIRECT}};
+    const char *pattern = g->collectives[coarse->bucket_of[0]].pattern;
+    net->algorithm = MODEL_RING;
+    for (size_t i = 0; pattern && i < sizeof known / sizeof *known; i++)
+        if (strcmp(pattern, known[i].pattern) == 0)
+            net->algorithm = known[i].algorithm;
+}
+
+/* Threads that run a rank's collectives: gloo has two, of which a job with one bucket shows one. A
+ * GPU stream is one. */
+static uint32_t count_streams(const struct dpro_graph *g)
+{
+    enum { GLOO_THREADS = 2 };
+    uint32_t n = 0;
+    for (uint32_t d = 0; d < g->n_devices; d++)
+        n += g->devices[d].kind == DPRO_DEVICE_COMM_THREAD && g->devices[d].rank == g->ranks[0].rank;
+    return n == 0 ? 1 : n < GLOO_THREADS ? GLOO_THREADS : n;
+}
+
+/* What a collective takes beside its messages: until its thread runs, and after the last message.
+ */
+static void fit_overhead(const struct rehearsal *r, const struct coarse *coarse,
+                         const struct dpro_model *model, struct model_net *net)
+{
+    const struct dpro_graph *g = r->graph;
+    double sum = 0, squares = 0, n = 0;
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
+        const struct graph_collective *c = &g->collectives[coarse->bucket_of[t]];
+        if (c->n_messages == 0 || (t > 0 && coarse->bucket_of[t] == coarse->bucket_of[t - 1]))
+            continue;
+        for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++) {
+            double ns = (double)g->dur_ns[g->members[m].transfer];
+            if (g->gap_ns)
+                ns += (double)g->gap_ns[g->members[m].transfer] +
+                      (double)g->gap_ns[g->members[m].arrival];
+            sum += ns;
+            squares += ns * ns;
+            n++;
+        }
+    }
+    if (n == 0)
+        return;
+    double variance = squares / n - sum / n * (sum / n);
+    net->collective_ns = (struct dpro_estimate){sum / n, sqrt(variance > 0 ? variance / n : 0)};
+}
+
+int fit_net(const struct rehearsal *r, const struct coarse *coarse, struct dpro_model *model,
+            struct dpro_error *err)
+{
+    const struct dpro_graph *g = r->graph;
+    struct model_net *net = &model->net;
+    net->n_ranks = g->n_ranks;
+    net->ranks_per_host = 1;
+    net->in_order = true;
+    net->n_streams = count_streams(g);
+    choose_algorithm(g, coarse, net);
+    bool messages = g->collectives[coarse->bucket_of[0]].n_messages > 0;
+    if ((messages ? fit_messages(g, net) : fit_collectives(r, coarse, model, net)) < 0 ||
+        fit_interference(r, coarse, net) < 0 || fit_launches(r, coarse, model, net) < 0)
+        return dpro_error_nomem(err);
+    fit_overhead(r, coarse, model, net);
+    uint64_t bytes = 0;
+    double copied = 0;
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        bytes += model->tensors[t].size_bytes;
+    for (uint32_t i = 0; i < g->n_ranks; i++)
+        copied += (double)coarse->ranks[i].copy_back_ns / g->n_ranks;
+    net->copy_ns.value = bytes ? copied / (double)bytes : 0;
+    net->copy_ns.std = 0.2 * net->copy_ns.value;
+    net->cast_ns.value = net->copy_ns.value > 0 ? 2 * net->copy_ns.value : 0.2;
+    net->cast_ns.std = 0.5 * net->cast_ns.value;
+    return 0;
+}

@@ -1,0 +1,246 @@
+/* cost/model.c: from a recorded graph to a model. */
+#include "cost/model.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "cost/cost.h"
+
+static int warn(struct dpro_model *model, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static int warn(struct dpro_model *model, const char *format, ...)
+{
+    char text[512];
+    va_list list;
+    va_start(list, format);
+    int n = vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    if (n >= (int)sizeof text)
+        n = sizeof text - 1;
+    char *copy = n < 0 ? NULL : arena_copy_string(&model->arena, text, (size_t)n);
+    return copy ? array_push(&model->warnings, copy) : -1;
+}
+
+/* ---- programs ---- */
+
+static double lost_of(const struct model_net *net)
+{
+    double lost = net->byte_ns.value > 0 ? net->cpu_ns.value / net->byte_ns.value : 0;
+    return lost > 0.9 ? 0.9 : lost;
+}
+
+/* What a stretch would have taken with nothing on the wires. */
+static double alone(const struct stretch *s, double lost)
+{
+    double ns = (double)s->elapsed_ns - lost * (double)s->overlapped_ns;
+    return ns > 0 ? ns : 0;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The middle one of the iterations: what holds up one of them now and then (another process, a page
+ * fault) is no part of the work. */
+static double work_before(const struct rehearsal *r, const struct coarse_rank *rank, size_t anchor,
+                          double lost, double *room)
+{
+    for (uint32_t i = 0; i < r->n; i++)
+        room[i] = alone(&rank->stretches[i * rank->anchors.n + anchor], lost);
+    qsort(room, r->n, sizeof *room, compare_doubles);
+    return (room[(r->n - 1) / 2] + room[r->n / 2]) / 2;
+}
+
+static void push_op(struct model_program *program, struct model_op op)
+{
+    program->ops[program->n_ops++] = op;
+}
+
+/* An iteration of the program begins after the last thing that the one before waited for, so that
+ * the optimizer and the next forward lead up to the first gradient. */
+static int make_program(const struct rehearsal *r, const struct coarse_rank *rank,
+                        struct dpro_model *model, struct model_program *program, double *room)
+{
+    double lost = lost_of(&model->net), copied = (double)rank->copy_back_ns, before_wait = 0;
+    program->ops = arena_array(&model->arena, rank->anchors.n + 2, sizeof *program->ops);
+    if (!program->ops)
+        return -1;
+    bool waits = false;
+    /* of the copying, all but the last bucket's lies between the waits */
+    for (size_t a = 0; a < rank->anchors.n && rank->drains; a++) {
+        if (rank->anchors.at[a].needs && waits)
+            copied -= work_before(r, rank, a, 0, room);
+        waits |= rank->anchors.at[a].needs;
+    }
+    for (size_t a = 0; a < rank->anchors.n; a++) {
+        const struct anchor *anchor = &rank->anchors.at[a];
+        double work = work_before(r, rank, a, lost, room);
+        if (a == 0 && rank->drains && copied > 0)
+            work = work > copied ? work - copied : 0;
+        struct model_op op = {.name = model->tensors[anchor->tensor].name,
+                              .phase = DPRO_OP_BW,
+                              .needs = MODEL_NONE,
+                              .tensor = MODEL_NONE};
+        if (!anchor->needs) {
+            op.tensor = anchor->tensor;
+            op.work_ns = llround(work + before_wait);
+            before_wait = 0;
+            push_op(program, op);
+        } else if (!rank->drains) {
+            /* its work goes before the wait */
+            op.work_ns = llround(work);
+            push_op(program, op);
+            op.work_ns = 0;
+            op.needs = anchor->tensor;
+            push_op(program, op);
+        } else if (a == 0 || !rank->anchors.at[a - 1].needs) {
+            op.work_ns = llround(work);
+            push_op(program, op);
+        }
+    }
+    if (rank->drains)
+        push_op(program, (struct model_op){.name = "communicated gradients",
+                                           .phase = DPRO_OP_UPDATE,
+                                           .needs = MODEL_ALL,
+                                           .tensor = MODEL_NONE});
+    return 0;
+}
+
+static int make_ranks(const struct rehearsal *r, const struct coarse *coarse,
+                      struct dpro_model *model)
+{
+    const struct dpro_graph *g = r->graph;
+    double lost = lost_of(&model->net);
+    model->n_ranks = model->n_programs = g->n_ranks;
+    model->n_samples = g->sample_dur_ns ? g->n_samples : 0;
+    model->ranks = arena_array(&model->arena, g->n_ranks, sizeof *model->ranks);
+    model->programs = arena_array(&model->arena, g->n_ranks, sizeof *model->programs);
+    double *room = malloc((r->n + (size_t)1) * sizeof *room);
+    int status = model->ranks && model->programs && room ? 0 : -1;
+    for (uint32_t i = 0; i < g->n_ranks && status == 0; i++) {
+        const struct coarse_rank *rank = &coarse->ranks[i];
+        struct model_rank *to = &model->ranks[i];
+        *to = (struct model_rank){.rank = g->ranks[i].rank, .program = i, .work_scale = 1};
+        to->sample_scale = arena_array(&model->arena, model->n_samples, sizeof(double));
+        if (!to->sample_scale || make_program(r, rank, model, &model->programs[i], room) < 0) {
+            status = -1;
+            break;
+        }
+        double mean = 0;
+        for (uint32_t s = 0; s < model->n_samples; s++) {
+            for (size_t a = 0; a < rank->anchors.n; a++)
+                to->sample_scale[s] += alone(&rank->stretches[s * rank->anchors.n + a], lost);
+            mean += to->sample_scale[s] / model->n_samples;
+        }
+        for (uint32_t s = 0; s < model->n_samples; s++)
+            to->sample_scale[s] = mean > 0 ? to->sample_scale[s] / mean : 1;
+    }
+    free(room);
+    return status;
+}
+
+/* ---- the job's own strategy ---- */
+
+struct placed {
+    uint32_t tensor, bucket; /* collective of the graph */
+    int64_t launched_ns;
+};
+
+static int compare_placed(const void *a, const void *b)
+{
+    const struct placed *x = a, *y = b;
+    if (x->launched_ns != y->launched_ns)
+        return x->launched_ns < y->launched_ns ? -1 : 1;
+    if (x->bucket != y->bucket)
+        return x->bucket < y->bucket ? -1 : 1;
+    return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
+}
+
+static int make_own(const struct rehearsal *r, const struct coarse *coarse,
+                    struct dpro_model *model)
+{
+    const struct dpro_graph *g = r->graph;
+    struct dpro_strategy *own = &model->own;
+    struct placed *placed = malloc((model->n_tensors + (size_t)1) * sizeof *placed);
+    own->order = arena_array(&model->arena, model->n_tensors, sizeof *own->order);
+    own->buckets = arena_array(&model->arena, model->n_tensors, sizeof *own->buckets);
+    if (!placed || !own->order || !own->buckets) {
+        free(placed);
+        return -1;
+    }
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
+        const struct graph_collective *c = &g->collectives[coarse->bucket_of[t]];
+        placed[t] = (struct placed){t, coarse->bucket_of[t],
+                                    r->end_ns[r->first][g->members[c->first_member].arrival]};
+    }
+    qsort(placed, model->n_tensors, sizeof *placed, compare_placed);
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
+        own->order[t] = placed[t].tensor;
+        if (t == 0 || placed[t].bucket != placed[t - 1].bucket)
+            own->buckets[own->n_buckets++] =
+                (struct strategy_bucket){.first = t, .partitions = 1};
+        own->buckets[own->n_buckets - 1].n++;
+    }
+    free(placed);
+    return 0;
+}
+
+/* ---- all of it ---- */
+
+static void measure_iterations(const struct dpro_graph *g, struct dpro_model *model)
+{
+    uint32_t n;
+    const int64_t *measured = dpro_graph_measured_ns(g, &n);
+    double sum = 0, squares = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)measured[i] / n;
+    for (uint32_t i = 0; i < n; i++)
+        squares += ((double)measured[i] - sum) * ((double)measured[i] - sum);
+    model->measured_ns = llround(sum);
+    model->measured_std_ns = n > 1 ? sqrt(squares / (n - 1)) : 0;
+}
+
+static int build(const struct rehearsal *r, struct dpro_model *model, struct dpro_error *err)
+{
+    struct coarse coarse;
+    int rc = coarsen(r, model, &coarse, err);
+    if (rc < 0)
+        return rc;
+    rc = fit_net(r, &coarse, model, err);
+    if (rc == 0 && (make_ranks(r, &coarse, model) < 0 || make_own(r, &coarse, model) < 0))
+        rc = dpro_error_nomem(err);
+    if (rc == 0 && r->graph->n_samples < 2 &&
+        warn(model, "one iteration was recorded: nothing is known of how much iterations vary") < 0)
+        rc = dpro_error_nomem(err);
+    coarse_fini(&coarse, r->graph->n_ranks);
+    return rc;
+}
+
+int dpro_model_build(const struct dpro_graph *graph, const struct dpro_model_options *options,
+                     struct dpro_model **model, struct dpro_error *err)
+{
+    (void)options;
+    struct dpro_model *m = calloc(1, sizeof *m);
+    struct rehearsal rehearsal;
+    if (!m)
+        return dpro_error_nomem(err);
+    measure_iterations(graph, m);
+    int rc = rehearse(graph, &rehearsal, err);
+    if (rc == 0) {
+        rc = build(&rehearsal, m, err);
+        rehearsal_fini(&rehearsal);
+    }
+    if (rc < 0) {
+        dpro_model_destroy(m);
+        return rc;
+    }
+    *model = m;
+    return 0;
+}

@@ -1,0 +1,74 @@
+/* cost/rehearse.c: replays each measured iteration with its own durations and keeps when every op
+ * ran, so that what follows looks at times that are free of the clocks' errors and of what the
+ * profiler cost. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "cost/cost.h"
+#include "replay/replay.h"
+
+enum { N_SWING = 2, N_MEAN = 2, N_AFTER = 1 };
+
+static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns,
+                     struct dpro_error *err)
+{
+    (void)err;
+    struct rehearsal *r = arg;
+    const struct dpro_graph *g = r->graph;
+    bool measured = g->n_samples > 0 && copy >= r->first && copy < r->first + r->n;
+    size_t at = measured ? (size_t)(copy - r->first) * g->n_ops : 0;
+    *dur_ns = measured ? g->sample_dur_ns + at : g->dur_ns;
+    *gap_ns = measured && g->sample_gap_ns ? g->sample_gap_ns + at : g->gap_ns;
+    r->dur_ns[copy] = *dur_ns;
+    r->gap_ns[copy] = *gap_ns;
+    return 0;
+}
+
+static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *err)
+{
+    (void)err;
+    struct rehearsal *r = arg;
+    r->end_ns[copy->number] = copy->end_ns;
+    r->device_prev[copy->number] = copy->device_prev;
+    copy->end_ns = NULL;
+    copy->device_prev = NULL;
+    return 0;
+}
+
+int rehearse(const struct dpro_graph *graph, struct rehearsal *r, struct dpro_error *err)
+{
+    *r = (struct rehearsal){.graph = graph, .first = N_SWING};
+    r->n = graph->sample_dur_ns && graph->n_samples ? graph->n_samples : N_MEAN;
+    r->n_copies = N_SWING + r->n + N_AFTER;
+    r->end_ns = calloc(r->n_copies, sizeof *r->end_ns);
+    r->device_prev = calloc(r->n_copies, sizeof *r->device_prev);
+    r->dur_ns = calloc(r->n_copies, sizeof *r->dur_ns);
+    r->gap_ns = calloc(r->n_copies, sizeof *r->gap_ns);
+    int rc;
+    if (!r->end_ns || !r->device_prev || !r->dur_ns || !r->gap_ns) {
+        rc = dpro_error_nomem(err);
+    } else {
+        struct event_options options = {.n_copies = r->n_copies, .want_device_prev = true};
+        struct replay_hooks hooks = {r, open_copy, close_copy};
+        rc = event_replay(graph, &options, &hooks, NULL, err);
+    }
+    if (rc < 0)
+        rehearsal_fini(r);
+    return rc;
+}
+
+void rehearsal_fini(struct rehearsal *r)
+{
+    for (uint32_t c = 0; c < r->n_copies; c++) {
+        if (r->end_ns)
+            free(r->end_ns[c]);
+        if (r->device_prev)
+            free(r->device_prev[c]);
+    }
+    free(r->end_ns);
+    free(r->device_prev);
+    free(r->dur_ns);
+    free(r->gap_ns);
+    *r = (struct rehearsal){.graph = NULL};
+}

@@ -1,0 +1,439 @@
+/* cost/sync.c: the messages of a collective, and their replay.
+ *
+ * An algorithm is written down once, as a list of messages in the order in which links carry them;
+ * the replay here is one pass over the list, and cost/graph.c makes SEND and RECV ops of the same
+ * list. Segments and chunks of a step are all as long as the longest, as libraries pad them.
+ *
+ * In a ring whose additions are no slower than its links, chunks never queue for anything but the
+ * link: a step begins when the one before has left the link, or when its first chunk has come
+ * through, whichever is later. That is a closed form. */
+#include "cost/sync.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/map.h"
+
+enum {
+    MAX_CHUNKS = 256, /* of a step; beyond, chunks get larger */
+    CACHE_BITS = 13,
+};
+
+static uint64_t divide_up(uint64_t a, uint64_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+static uint32_t chunks_of(const struct model_net *net, uint64_t bytes)
+{
+    if (net->chunk_bytes == 0 || bytes <= net->chunk_bytes)
+        return 1;
+    uint64_t n = divide_up(bytes, net->chunk_bytes);
+    return n > MAX_CHUNKS ? MAX_CHUNKS : (uint32_t)n;
+}
+
+/* Up, so that many small messages never take less than one large one. */
+static int64_t round_ns(double ns)
+{
+    return ns > 4e18 ? (int64_t)4e18 : ns > 0 ? (int64_t)ceil(ns) : 0;
+}
+
+int64_t sync_wire_ns(const struct model_net *net, uint64_t bytes)
+{
+    return round_ns((double)bytes * net->byte_ns.value);
+}
+
+int64_t sync_add_ns(const struct model_net *net, uint64_t bytes)
+{
+    return round_ns((double)bytes * net->reduce_ns.value);
+}
+
+int64_t sync_start_ns(const struct model_net *net)
+{
+    return round_ns(net->collective_ns.value);
+}
+
+int64_t sync_message_ns(const struct model_net *net)
+{
+    return round_ns(net->message_ns.value);
+}
+
+static uint32_t n_servers(const struct model_net *net)
+{
+    return net->algorithm != MODEL_SERVER ? 0 : net->n_servers ? net->n_servers : 1;
+}
+
+uint32_t sync_n_nodes(const struct model_net *net)
+{
+    return net->n_ranks + n_servers(net);
+}
+
+/* Hosts that can't be filled evenly are taken for one ring. */
+static uint32_t ranks_a_host(const struct model_net *net)
+{
+    uint32_t n = net->ranks_per_host;
+    return net->algorithm == MODEL_HIERARCHICAL && n > 0 && net->n_ranks % n == 0 ? n
+                                                                                  : net->n_ranks;
+}
+
+/* ---- the messages ---- */
+
+struct lister {
+    struct sync_messages *m;
+    const struct model_net *net;
+    uint32_t n_nodes; /* in the list: 1 if one stands for all */
+};
+
+static int add(const struct lister *l, uint32_t from, uint32_t to, uint64_t bytes, uint32_t needs,
+               bool adds)
+{
+    struct sync_message message = {from % l->n_nodes, to % l->n_nodes, needs, adds, bytes};
+    return array_push(&l->m->list, message);
+}
+
+/* A table of n message numbers, none yet. */
+static uint32_t *table(const struct lister *l, size_t n)
+{
+    l->m->received.n = 0;
+    if (array_reserve(&l->m->received, n + 1) < 0)
+        return NULL;
+    memset(l->m->received.at, 0xff, n * sizeof(uint32_t));
+    return l->m->received.at;
+}
+
+/* Ranks h * width + l, all l and h, in one ring for each h (stride 1) or each l (stride width). */
+struct rings {
+    uint32_t width, stride;
+};
+
+static uint32_t neighbour(const struct lister *l, const struct rings *rings, uint32_t rank,
+                          bool before)
+{
+    uint32_t n = rings->stride == 1 ? rings->width : l->net->n_ranks / rings->width;
+    uint32_t place = rank / rings->stride % n, next = (place + (before ? n - 1 : 1)) % n;
+    return rank - place * rings->stride + next * rings->stride;
+}
+
+/* Steps around rings; last[] is each node's last message from before and becomes that of here. */
+static int add_ring_steps(const struct lister *l, const struct rings *rings, uint32_t n_steps,
+                          uint32_t n_adding, uint64_t bytes, uint32_t *last)
+{
+    uint32_t n = l->n_nodes, n_chunks = chunks_of(l->net, bytes);
+    uint64_t chunk = divide_up(bytes, n_chunks);
+    size_t first = l->m->list.n, before = 0;
+    for (uint32_t s = 0; s < n_steps; s++) {
+        for (uint32_t c = 0; c < n_chunks; c++)
+            for (uint32_t i = 0; i < n; i++) {
+                uint32_t sent = neighbour(l, rings, i, true) % n;
+                uint32_t needs = s ? (uint32_t)before + c * n + sent : last[i];
+                if (add(l, i, neighbour(l, rings, i, false), chunk, needs, s < n_adding) < 0)
+                    return -1;
+            }
+        before = first + (size_t)s * n_chunks * n;
+    }
+    for (uint32_t i = 0; i < n && n_steps; i++)
+        last[i] = (uint32_t)before + (n_chunks - 1) * n + neighbour(l, rings, i, true) % n;
+    return 0;
+}
+
+static int list_rings(const struct lister *l, uint64_t size)
+{
+    uint32_t *last = table(l, l->n_nodes), n = l->net->n_ranks, width = ranks_a_host(l->net);
+    uint32_t n_hosts = n / width;
+    struct rings inner = {width, 1}, outer = {width, width};
+    uint64_t segment = divide_up(size, width);
+    if (n_hosts == 1) {
+        inner.width = n;
+        return !last ? -1 : add_ring_steps(l, &inner, 2 * (n - 1), n - 1, segment, last);
+    }
+    if (!last || add_ring_steps(l, &inner, width - 1, width - 1, segment, last) < 0 ||
+        add_ring_steps(l, &outer, 2 * (n_hosts - 1), n_hosts - 1, divide_up(segment, n_hosts),
+                       last) < 0)
+        return -1;
+    return add_ring_steps(l, &inner, width - 1, 0, segment, last);
+}
+
+/* One message, in chunks. */
+static int add_whole(const struct lister *l, uint32_t from, uint32_t to, uint64_t bytes,
+                     uint32_t needs, bool adds)
+{
+    uint32_t n_chunks = chunks_of(l->net, bytes);
+    for (uint32_t c = 0; c < n_chunks; c++)
+        if (add(l, from, to, divide_up(bytes, n_chunks), needs, adds) < 0)
+            return -1;
+    return 0;
+}
+
+/* Ranks beyond the largest power of two hand in their data first and get the result last. */
+static int list_halving_doubling(const struct lister *l, uint64_t size)
+{
+    uint32_t n = l->net->n_ranks, n_half = 1, n_halvings = 0;
+    for (; n_half * 2 <= n; n_half *= 2)
+        n_halvings++;
+    uint32_t n_senders = l->n_nodes == 1 ? 1 : n_half;
+    uint32_t *last = table(l, (size_t)n * 2), *now = last + n;
+    if (!last)
+        return -1;
+    for (uint32_t i = n_half; i < n; i++) {
+        if (add_whole(l, i, i - n_half, size, SYNC_NONE, true) < 0)
+            return -1;
+        last[i - n_half] = (uint32_t)l->m->list.n - 1;
+    }
+    for (uint32_t step = 0; step < 2 * n_halvings; step++) {
+        bool adds = step < n_halvings;
+        uint32_t bit = adds ? n_half >> (step + 1) : 1u << (step - n_halvings);
+        for (uint32_t i = 0; i < n_senders; i++) {
+            uint32_t to = (i ^ bit) % n_senders;
+            if (add_whole(l, i, to, divide_up(size, n_half / bit), last[i], adds) < 0)
+                return -1;
+            now[to] = (uint32_t)l->m->list.n - 1;
+        }
+        memcpy(last, now, n_senders * sizeof *last);
+    }
+    for (uint32_t i = n_half; i < n; i++)
+        if (add_whole(l, i - n_half, i, size, last[i - n_half], false) < 0)
+            return -1;
+    return 0;
+}
+
+static uint32_t depth_of(uint32_t node)
+{
+    uint32_t depth = 0;
+    for (; node; node = (node - 1) / 2)
+        depth++;
+    return depth;
+}
+
+/* Up a binary tree and down again; all ranks pass chunk after chunk on. */
+static int list_tree(const struct lister *l, uint64_t size)
+{
+    uint32_t n = l->net->n_ranks, n_chunks = chunks_of(l->net, size), deepest = depth_of(n - 1);
+    uint64_t chunk = divide_up(size, n_chunks);
+    uint32_t *up = table(l, (size_t)n * n_chunks * 2), *down = up + (size_t)n * n_chunks;
+    if (!up)
+        return -1;
+    for (uint32_t time = 0; time < 2 * deepest + n_chunks; time++)
+        for (uint32_t i = 1; i < n; i++) {
+            uint32_t parent = (i - 1) / 2, child = 2 * i + 2 < n ? 2 * i + 2 : 2 * i + 1;
+            uint32_t depth = depth_of(i), rising = time - (deepest - depth);
+            uint32_t sinking = time - deepest - (depth - 1);
+            if (rising < n_chunks) {
+                uint32_t needs = child < n ? up[child * n_chunks + rising] : SYNC_NONE;
+                up[i * n_chunks + rising] = (uint32_t)l->m->list.n;
+                if (add(l, i, parent, chunk, needs, true) < 0)
+                    return -1;
+            }
+            if (sinking < n_chunks) {
+                uint32_t needs = parent ? down[parent * n_chunks + sinking]
+                                        : up[(n > 2 ? 2 : 1) * n_chunks + sinking];
+                down[i * n_chunks + sinking] = (uint32_t)l->m->list.n;
+                if (add(l, parent, i, chunk, needs, false) < 0)
+                    return -1;
+            }
+        }
+    return 0;
+}
+
+/* Workers go round the servers, and servers round the workers, each from a place of its own. */
+static int list_servers(const struct lister *l, uint64_t size)
+{
+    uint32_t n = l->net->n_ranks, n_servers_ = n_servers(l->net);
+    uint64_t share = divide_up(size, n_servers_);
+    uint32_t n_chunks = chunks_of(l->net, share), *last = table(l, n_servers_);
+    uint64_t chunk = divide_up(share, n_chunks);
+    for (uint32_t c = 0; c < n_chunks && last; c++) {
+        for (uint32_t turn = 0; turn < n_servers_; turn++)
+            for (uint32_t i = 0; i < n; i++) {
+                uint32_t server = (i + turn) % n_servers_;
+                last[server] = (uint32_t)l->m->list.n;
+                if (add(l, i, n + server, chunk, SYNC_NONE, true) < 0)
+                    return -1;
+            }
+        for (uint32_t turn = 0; turn < n; turn++)
+            for (uint32_t server = 0; server < n_servers_; server++)
+                if (add(l, n + server, (server + turn) % n, chunk, last[server], false) < 0)
+                    return -1;
+    }
+    return last ? 0 : -1;
+}
+
+static int list_direct(const struct lister *l, uint64_t size)
+{
+    uint32_t n = l->net->n_ranks, n_nodes = l->n_nodes;
+    uint64_t segment = divide_up(size, n);
+    uint32_t n_chunks = chunks_of(l->net, segment);
+    uint64_t chunk = divide_up(segment, n_chunks);
+    uint32_t *last = table(l, (size_t)n_nodes * n_chunks);
+    for (int gathers = 0; gathers < 2 && last; gathers++)
+        for (uint32_t c = 0; c < n_chunks; c++)
+            for (uint32_t turn = 1; turn < n; turn++)
+                for (uint32_t i = 0; i < n_nodes; i++) {
+                    uint32_t to = (i + turn) % n_nodes;
+                    uint32_t needs = gathers ? last[c * n_nodes + i] : SYNC_NONE;
+                    if (!gathers)
+                        last[c * n_nodes + to] = (uint32_t)l->m->list.n;
+                    if (add(l, i, to, chunk, needs, !gathers) < 0)
+                        return -1;
+                }
+    return last ? 0 : -1;
+}
+
+static bool all_alike(const struct model_net *net)
+{
+    return net->algorithm != MODEL_TREE && net->algorithm != MODEL_SERVER &&
+           (net->algorithm != MODEL_HALVING_DOUBLING || (net->n_ranks & (net->n_ranks - 1)) == 0);
+}
+
+int sync_list(const struct model_net *net, uint64_t size_bytes, bool alike,
+              struct sync_messages *messages)
+{
+    struct lister l = {messages, net, alike && all_alike(net) ? 1 : sync_n_nodes(net)};
+    messages->list.n = 0;
+    if (net->n_ranks < 2 && net->algorithm != MODEL_SERVER)
+        return 0;
+    switch (net->algorithm) {
+    case MODEL_HALVING_DOUBLING:
+        return list_halving_doubling(&l, size_bytes);
+    case MODEL_TREE:
+        return list_tree(&l, size_bytes);
+    case MODEL_SERVER:
+        return list_servers(&l, size_bytes);
+    case MODEL_DIRECT:
+        return list_direct(&l, size_bytes);
+    default:
+        return list_rings(&l, size_bytes);
+    }
+}
+
+void sync_messages_fini(struct sync_messages *messages)
+{
+    array_fini(&messages->list);
+    array_fini(&messages->received);
+}
+
+/* ---- their replay ---- */
+
+struct link {
+    int64_t sent_ns, received_ns, added_ns; /* when it is free again */
+    int64_t sends_ns, receives_ns;          /* in all */
+};
+
+static int64_t later(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* `ready` and `links` have room for all messages and nodes. */
+static struct sync_cost replay(const struct model_net *net, const struct sync_messages *messages,
+                               int64_t *ready, struct link *links)
+{
+    int64_t message_ns = sync_message_ns(net), total = 0, wire = 0;
+    for (size_t i = 0; i < messages->list.n; i++) {
+        const struct sync_message *m = &messages->list.at[i];
+        struct link *from = &links[m->from], *to = &links[m->to];
+        int64_t busy = sync_wire_ns(net, m->bytes);
+        int64_t start = (m->needs == SYNC_NONE ? 0 : ready[m->needs]) + message_ns;
+        start = later(start, later(from->sent_ns, to->received_ns));
+        ready[i] = from->sent_ns = to->received_ns = start + busy;
+        if (m->adds)
+            ready[i] = to->added_ns = later(ready[i], to->added_ns) + sync_add_ns(net, m->bytes);
+        from->sends_ns += busy;
+        to->receives_ns += busy;
+        total = later(total, ready[i]);
+        wire = later(wire, later(from->sends_ns, to->receives_ns));
+    }
+    return (struct sync_cost){sync_start_ns(net) + total - wire, wire};
+}
+
+static int replay_alone(const struct model_net *net, uint64_t size_bytes,
+                        struct sync_messages *messages, struct sync_cost *cost)
+{
+    int64_t *ready = NULL;
+    struct link *links = NULL;
+    int rc = sync_list(net, size_bytes, true, messages);
+    if (rc == 0) {
+        ready = malloc((messages->list.n + 1) * sizeof *ready);
+        links = calloc(sync_n_nodes(net) + (size_t)1, sizeof *links);
+        rc = ready && links ? 0 : -1;
+    }
+    if (rc == 0)
+        *cost = replay(net, messages, ready, links);
+    free(ready);
+    free(links);
+    return rc;
+}
+
+/* One ring, see above. Each of its 2 (n - 1) steps keeps the link busy for n_chunks * wire. */
+static bool ring_cost(const struct model_net *net, uint64_t size_bytes, struct sync_cost *cost)
+{
+    if ((net->algorithm != MODEL_RING && net->algorithm != MODEL_HIERARCHICAL) ||
+        ranks_a_host(net) != net->n_ranks)
+        return false;
+    int64_t n = net->n_ranks;
+    uint64_t segment = divide_up(size_bytes, net->n_ranks);
+    uint32_t n_chunks = chunks_of(net, segment);
+    uint64_t chunk = divide_up(segment, n_chunks);
+    int64_t wire = sync_wire_ns(net, chunk), adding = sync_add_ns(net, chunk);
+    int64_t message_ns = sync_message_ns(net), step = n_chunks * wire;
+    if (n < 2) {
+        *cost = (struct sync_cost){sync_start_ns(net), 0};
+        return true;
+    }
+    if (adding > wire)
+        return false;
+    int64_t total = message_ns + (n - 1) * later(step, wire + adding + message_ns) +
+                    (n - 2) * later(step, wire + message_ns) + step;
+    cost->wire_ns = 2 * (n - 1) * step;
+    cost->latency_ns = sync_start_ns(net) + total - cost->wire_ns;
+    return true;
+}
+
+int sync_cost(const struct model_net *net, uint64_t size_bytes, struct sync_cost *cost)
+{
+    if (ring_cost(net, size_bytes, cost))
+        return 0;
+    struct sync_messages messages = {0};
+    int rc = replay_alone(net, size_bytes, &messages, cost);
+    sync_messages_fini(&messages);
+    return rc;
+}
+
+/* ---- remembering ---- */
+
+struct sync {
+    const struct model_net *net;
+    struct sync_messages messages;
+    struct {
+        uint64_t size_plus_1; /* 0: nothing */
+        struct sync_cost cost;
+    } slots[1u << CACHE_BITS];
+};
+
+struct sync *sync_create(const struct model_net *net)
+{
+    struct sync *sync = calloc(1, sizeof *sync);
+    if (sync)
+        sync->net = net;
+    return sync;
+}
+
+void sync_destroy(struct sync *sync)
+{
+    if (sync)
+        sync_messages_fini(&sync->messages);
+    free(sync);
+}
+
+int sync_get(struct sync *sync, uint64_t size_bytes, struct sync_cost *cost)
+{
+    size_t slot = (size_t)(map_mix(size_bytes) >> (64 - CACHE_BITS));
+    if (sync->slots[slot].size_plus_1 != size_bytes + 1) {
+        if (!ring_cost(sync->net, size_bytes, &sync->slots[slot].cost) &&
+            replay_alone(sync->net, size_bytes, &sync->messages, &sync->slots[slot].cost) < 0)
+            return -1;
+        sync->slots[slot].size_plus_1 = size_bytes + 1;
+    }
+    *cost = sync->slots[slot].cost;
+    return 0;
+}

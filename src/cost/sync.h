@@ -1,0 +1,55 @@
+/* cost/sync.h: t_sync(s), what a collective of s bytes takes by itself: the replay of its messages
+ * alone (the paper's partial replay, section 4.3). */
+#ifndef COST_SYNC_H
+#define COST_SYNC_H
+
+#include "cost/model.h"
+
+/* Both together are how long it takes. */
+struct sync_cost {
+    int64_t latency_ns;
+    int64_t wire_ns; /* the slowest link transfers */
+};
+
+#define SYNC_NONE UINT32_MAX
+
+/* One message of a collective. It goes when its sender has received (and added up) what it needs
+ * and message_ns have passed, and all that its sender sends and its receiver receives before it in
+ * the list is through. */
+struct sync_message {
+    uint32_t from, to; /* nodes: ranks, then servers */
+    uint32_t needs;    /* the message that its sender waits for; SYNC_NONE: nothing */
+    bool adds;         /* its receiver adds it up, one after the other */
+    uint64_t bytes;
+};
+
+struct sync_messages {
+    ARRAY(struct sync_message) list; /* what a message needs stands before it */
+    ARRAY(uint32_t) received;        /* for making the list */
+};
+
+/* Lists the messages of a collective of all ranks. `alike`: where all nodes do the same, one stands
+ * for all of them, and sends to itself. -1: out of memory. */
+int sync_list(const struct model_net *net, uint64_t size_bytes, bool alike,
+              struct sync_messages *messages);
+void sync_messages_fini(struct sync_messages *messages);
+uint32_t sync_n_nodes(const struct model_net *net);
+
+/* Time that a message keeps its links busy, and to add it up. */
+int64_t sync_wire_ns(const struct model_net *net, uint64_t bytes);
+int64_t sync_add_ns(const struct model_net *net, uint64_t bytes);
+/* The rest: once before the messages of a collective, and before each message. */
+int64_t sync_start_ns(const struct model_net *net);
+int64_t sync_message_ns(const struct model_net *net);
+
+/* -1: out of memory. */
+int sync_cost(const struct model_net *net, uint64_t size_bytes, struct sync_cost *cost);
+
+/* The same, remembering thousands of sizes; its memory doesn't grow with their number. `net` is
+ * borrowed and must not change. */
+struct sync;
+struct sync *sync_create(const struct model_net *net); /* NULL: out of memory */
+void sync_destroy(struct sync *sync);                  /* NULL is fine */
+int sync_get(struct sync *sync, uint64_t size_bytes, struct sync_cost *cost);
+
+#endif

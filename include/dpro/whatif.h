@@ -56,7 +56,8 @@ DPRO_API void dpro_whatif_destroy(struct dpro_whatif *whatif); /* NULL is fine *
 struct dpro_prediction {
     int64_t iteration_ns;   /* mean, steady state */
     int64_t p50_ns, p95_ns; /* over draws of the measured iterations' computation */
-    double uncertainty_pct; /* one standard error, from what the model's numbers are unsure by */
+    double uncertainty_pct; /* of iteration_ns: half the width of a 95 % interval, from
+                               what the learnt numbers are unsure by and how well the model fits */
 };
 /* The job as it ran, and with the changes, both by the model. */
 DPRO_API struct dpro_prediction dpro_whatif_baseline(const struct dpro_whatif *whatif);

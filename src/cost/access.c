@@ -1,0 +1,108 @@
+/* cost/access.c: looking at a model from outside. */
+#include <stdlib.h>
+
+#include "cost/buckets.h"
+
+void dpro_model_destroy(struct dpro_model *model)
+{
+    if (!model)
+        return;
+    array_fini(&model->warnings);
+    arena_fini(&model->arena);
+    free(model);
+}
+
+uint32_t dpro_model_n_ranks(const struct dpro_model *model)
+{
+    return model->n_ranks;
+}
+
+int64_t dpro_model_measured_ns(const struct dpro_model *model)
+{
+    return model->measured_ns;
+}
+
+int64_t dpro_model_measured_std_ns(const struct dpro_model *model)
+{
+    return (int64_t)model->measured_std_ns;
+}
+
+uint32_t dpro_model_n_samples(const struct dpro_model *model)
+{
+    return model->n_samples;
+}
+
+uint32_t dpro_model_n_tensors(const struct dpro_model *model)
+{
+    return model->n_tensors;
+}
+
+struct dpro_tensor dpro_model_tensor(const struct dpro_model *model, uint32_t tensor)
+{
+    const struct model_tensor *t = &model->tensors[tensor];
+    return (struct dpro_tensor){.name = t->name, .size_bytes = t->size_bytes};
+}
+
+const char *dpro_compression_name(enum dpro_compression compression)
+{
+    static const char *const names[] = {"none", "fp16", "bf16"};
+    return names[compression];
+}
+
+const struct dpro_strategy *dpro_model_strategy(const struct dpro_model *model)
+{
+    return &model->own;
+}
+
+enum dpro_compression dpro_strategy_compression(const struct dpro_strategy *strategy)
+{
+    return strategy->compression;
+}
+
+uint32_t dpro_strategy_n_buckets(const struct dpro_strategy *strategy)
+{
+    return strategy->n_buckets;
+}
+
+struct dpro_bucket dpro_strategy_bucket(const struct dpro_model *model,
+                                        const struct dpro_strategy *strategy, uint32_t bucket)
+{
+    const struct strategy_bucket *b = &strategy->buckets[bucket];
+    return (struct dpro_bucket){.tensors = strategy->order + b->first,
+                                .n_tensors = b->n,
+                                .size_bytes = bucket_size_bytes(model, strategy, bucket),
+                                .partitions = b->partitions,
+                                .priority = b->priority};
+}
+
+struct dpro_link dpro_model_link(const struct dpro_model *model)
+{
+    static const char *const algorithms[] = {
+        [MODEL_RING] = "ring",     [MODEL_HALVING_DOUBLING] = "halving-doubling",
+        [MODEL_TREE] = "tree",     [MODEL_HIERARCHICAL] = "hierarchical",
+        [MODEL_SERVER] = "server", [MODEL_DIRECT] = "direct"};
+    const struct model_net *net = &model->net;
+    double byte_ns = net->byte_ns.value, rate = byte_ns > 0 ? 1e9 / byte_ns : 0;
+    return (struct dpro_link){
+        .algorithm = algorithms[net->algorithm],
+        .n_streams = net->n_streams,
+        .in_order = net->in_order,
+        .bandwidth_bytes_per_s = {rate, byte_ns > 0 ? rate * net->byte_ns.std / byte_ns : 0},
+        .message_ns = net->message_ns,
+        .collective_ns = net->collective_ns,
+        .launch_ns = net->launch_ns,
+        .copy_ns = net->copy_ns,
+        .cast_ns = net->cast_ns,
+        .reduce_ns = net->reduce_ns,
+        .interference_ns = net->cpu_ns};
+}
+
+size_t dpro_model_n_warnings(const struct dpro_model *model)
+{
+    return model->warnings.n;
+}
+
+const char *dpro_model_warning(const struct dpro_model *model, size_t index)
+{
+    return model->warnings.at[index];
+}

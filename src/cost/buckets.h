@@ -1,0 +1,31 @@
+/* cost/buckets.h: strategies made by a rule or read from a file. Arrays are the arena's. */
+#ifndef COST_BUCKETS_H
+#define COST_BUCKETS_H
+
+#include "cost/model.h"
+
+/* Room for any strategy of the model; one bucket a tensor, nothing set. -1: out of memory. */
+int buckets_init(const struct dpro_model *model, struct arena *arena,
+                 struct dpro_strategy *strategy);
+int buckets_copy(const struct dpro_model *model, const struct dpro_strategy *from,
+                 struct arena *arena, struct dpro_strategy *strategy);
+
+/* DDP's rule: tensors in the order in which they become ready; a bucket ends with the tensor that
+ * makes it reach its cap. The first bucket's cap is first_bytes. Partitions, priorities and
+ * compression are none. */
+void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64_t cap_bytes,
+                    struct dpro_strategy *strategy);
+
+/* From a JSON list of lists of tensor names, or a plan (its folder, or plan.json): that one's
+ * partitions, priorities and compression, too. Every tensor must be in exactly one bucket. */
+int buckets_read(const struct dpro_model *model, const char *path, struct dpro_strategy *strategy,
+                 struct dpro_error *err);
+
+/* Cuts buckets in parts of at most that. */
+void buckets_partition(const struct dpro_model *model, uint64_t partition_bytes,
+                       struct dpro_strategy *strategy);
+
+uint64_t bucket_size_bytes(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                           uint32_t bucket);
+
+#endif

@@ -1,0 +1,184 @@
+/* cost/change.c: the changes of a what-if, applied to a copy of the model. */
+#include "cost/change.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "cost/buckets.h"
+
+/* Of a link's rate, what is left for payload: 1448 of the 1514 bytes of a frame on Ethernet. A link
+ * of 1 Gbit/s, measured with one TCP stream: 954 Mbit/s. */
+#define PAYLOAD_SHARE (1448.0 / 1514.0)
+
+enum { MOST_RANKS = 65536 };
+
+int note(note_array *notes, struct arena *arena, const char *format, ...)
+{
+    char text[500];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    char *copy = arena_copy_string(arena, text, strlen(text));
+    return copy ? array_push(notes, copy) : -1;
+}
+
+int change_copy(const struct dpro_model *model, struct arena *arena, struct dpro_model *copy)
+{
+    *copy = *model;
+    copy->arena = (struct arena){NULL, 0};
+    copy->warnings.at = NULL;
+    copy->warnings.n = copy->warnings.cap = 0;
+    copy->ranks = arena_array(arena, (size_t)model->n_ranks + 1, sizeof *copy->ranks);
+    if (!copy->ranks || buckets_copy(model, &model->own, arena, &copy->own) < 0)
+        return -1;
+    memcpy(copy->ranks, model->ranks, model->n_ranks * sizeof *copy->ranks);
+    return 0;
+}
+
+static int change_world(uint32_t world_size, struct dpro_model *m, struct arena *arena,
+                        note_array *notes, struct dpro_error *err)
+{
+    uint32_t n = m->n_ranks;
+    int last = -1;
+    if (world_size == 0 || world_size == n)
+        return 0;
+    if (world_size < 2 || world_size > MOST_RANKS)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "a world of %u ranks can't be predicted; 2 to %d can", world_size,
+                              MOST_RANKS);
+    struct model_rank *ranks = arena_array(arena, world_size, sizeof *ranks);
+    if (!ranks)
+        return dpro_error_nomem(err);
+    for (uint32_t r = 0; r < world_size; r++) {
+        ranks[r] = m->ranks[r % n];
+        ranks[r].rank = r < n ? m->ranks[r].rank : last + 1;
+        last = ranks[r].rank;
+    }
+    m->ranks = ranks;
+    m->n_ranks = world_size;
+    m->net.n_ranks = world_size;
+    if (m->net.algorithm == MODEL_DIRECT && n == 2)
+        m->net.algorithm = MODEL_RING; /* two ranks can't tell them apart */
+    int rc = note(notes, arena,
+                  "%u ranks: each one %s computes as one of the %u recorded ones; links, and how "
+                  "collectives use them, are taken to stay as they are",
+                  world_size, world_size > n ? "more" : "that stays", n);
+    if (rc == 0 && m->net.algorithm == MODEL_SERVER)
+        rc = note(notes, arena, "the job keeps its %u parameter servers", m->net.n_servers);
+    return rc < 0 ? dpro_error_nomem(err) : 0;
+}
+
+static int change_compute(const struct dpro_compute_change *change, struct dpro_model *m,
+                          struct dpro_error *err)
+{
+    bool found = false;
+    if (!(change->speed > 0) || !isfinite(change->speed))
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "computing %g times as fast makes no sense; write a number above 0",
+                              change->speed);
+    for (uint32_t r = 0; r < m->n_ranks; r++) {
+        int rank = m->ranks[r].rank;
+        if (change->first_rank >= 0 && (rank < change->first_rank || rank > change->last_rank))
+            continue;
+        m->ranks[r].work_scale /= change->speed;
+        found = true;
+    }
+    return found
+               ? 0
+               : dpro_error_set(err, DPRO_EUSAGE, "no rank %d to compute faster: they are %d to %d",
+                                change->first_rank, m->ranks[0].rank,
+                                m->ranks[m->n_ranks - 1].rank);
+}
+
+static void scale(struct dpro_estimate *estimate, double ratio)
+{
+    estimate->value *= ratio;
+    estimate->std *= ratio;
+}
+
+static int change_link(const struct dpro_changes *c, struct dpro_model *m, struct arena *arena,
+                       note_array *notes, struct dpro_error *err)
+{
+    struct model_net *net = &m->net;
+    double ratio = c->bandwidth_ratio != 0 ? c->bandwidth_ratio : 1;
+    if (c->bandwidth_bytes_per_s != 0 && c->bandwidth_ratio != 0)
+        return dpro_error_set(err, DPRO_EUSAGE, "bandwidth as a rate and as a ratio: give one");
+    if (c->bandwidth_bytes_per_s != 0)
+        ratio = c->bandwidth_bytes_per_s * PAYLOAD_SHARE * net->byte_ns.value / 1e9;
+    if (!(ratio > 0) || !isfinite(ratio))
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "a link needs a bandwidth above 0, such as 500mbit or 0.5x");
+    scale(&net->byte_ns, 1 / ratio);
+    if (!(c->latency_ratio >= 0) || !isfinite(c->latency_ratio))
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "a latency of %g times the measured one makes no sense",
+                              c->latency_ratio);
+    if (c->latency_ratio != 0)
+        scale(&net->message_ns, c->latency_ratio);
+    net->message_ns.value += (double)c->latency_add_ns;
+    if (net->message_ns.value < 0) {
+        net->message_ns.value = 0;
+        if (note(notes, arena, "a message can't take less than no time: latency is taken as 0") < 0)
+            return dpro_error_nomem(err);
+    }
+    if ((ratio > 10 || ratio < 0.1) &&
+        note(notes, arena,
+             "the links change %.3g-fold: far from what was measured, where other things may "
+             "become the bottleneck",
+             ratio > 1 ? ratio : 1 / ratio) < 0)
+        return dpro_error_nomem(err);
+    return 0;
+}
+
+static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, struct arena *arena,
+                           note_array *notes, struct dpro_error *err)
+{
+    enum dpro_compression own = m->own.compression;
+    if (c->bucket_cap_bytes != 0 && c->buckets_path)
+        return dpro_error_set(err, DPRO_EUSAGE, "a bucket cap and a list of buckets: give one");
+    if (c->first_bucket_bytes != 0 && c->bucket_cap_bytes == 0)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "a cap for the first bucket needs one for the others");
+    if (c->buckets_path) {
+        int rc = buckets_read(m, c->buckets_path, &m->own, err);
+        if (rc < 0)
+            return rc;
+    } else if (c->bucket_cap_bytes != 0) {
+        buckets_by_cap(m, c->first_bucket_bytes ? c->first_bucket_bytes : c->bucket_cap_bytes,
+                       c->bucket_cap_bytes, &m->own);
+        m->own.compression = own;
+    }
+    if (c->partition_bytes != 0)
+        buckets_partition(m, c->partition_bytes, &m->own);
+    if (c->compression)
+        m->own.compression = *c->compression;
+    if (m->own.compression != own && m->own.compression != DPRO_COMPRESSION_NONE &&
+        note(notes, arena,
+             "%s rounds gradients: the job does not train to the same numbers; check its loss",
+             dpro_compression_name(m->own.compression)) < 0)
+        return dpro_error_nomem(err);
+    return 0;
+}
+
+int change_apply(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                 struct dpro_model *model, struct arena *arena, note_array *notes,
+                 struct dpro_error *err)
+{
+    int rc = 0;
+    if (changes->n_delays > 0) /* before the world changes: they are of the recorded ranks */
+        rc = graph
+                 ? change_delay(graph, changes->delays, changes->n_delays, model, arena, notes, err)
+                 : dpro_error_set(err, DPRO_EUSAGE, "delays need the graph of the job");
+    if (rc == 0)
+        rc = change_world(changes->world_size, model, arena, notes, err);
+    for (size_t i = 0; i < changes->n_compute && rc == 0; i++)
+        rc = change_compute(&changes->compute[i], model, err);
+    if (rc == 0)
+        rc = change_link(changes, model, arena, notes, err);
+    return rc < 0 ? rc : change_strategy(changes, model, arena, notes, err);
+}

@@ -1,0 +1,191 @@
+/* cost/delay.c: what delays of a graph's ops make of a model. An op of a program stands for a
+ * stretch of its rank's ops: those of its phase, in backward those that run between two gradients.
+ * It becomes longer by the ratio in which they do. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "cost/change.h"
+#include "graph/graph.h"
+#include "replay/replay.h"
+
+struct sums {
+    double before, after; /* ns */
+};
+
+struct delayed {
+    const struct dpro_graph *graph;
+    const int64_t *dur_ns; /* after */
+    struct dpro_model *model;
+    struct sums *ops;                    /* by op of the rank's program */
+    int64_t *ready_ns;                   /* by op: when its tensor is ready; INT64_MIN: none */
+    struct sums communication;           /* of the rank */
+    struct sums phases[DPRO_N_OP_KINDS]; /* of the rank */
+    bool has_gpu;
+};
+
+static const struct graph_rank *find_rank(const struct dpro_graph *g, int rank)
+{
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        if (g->ranks[r].rank == rank)
+            return &g->ranks[r];
+    return NULL;
+}
+
+static void find_ready_times(struct delayed *d, uint32_t rank_index,
+                             const struct model_program *program)
+{
+    const struct dpro_graph *g = d->graph;
+    for (uint32_t o = 0; o < program->n_ops; o++) {
+        d->ready_ns[o] = INT64_MIN;
+        if (program->ops[o].tensor == MODEL_NONE)
+            continue;
+        const char *name = d->model->tensors[program->ops[o].tensor].name;
+        for (uint32_t t = 0; t < g->n_tensors; t++)
+            if (g->tensors[t].rank == rank_index && g->tensors[t].in != DPRO_NO_OP &&
+                strcmp(strtab_get(&g->names, g->tensors[t].name), name) == 0)
+                d->ready_ns[o] = g->seen_start_ns[g->tensors[t].in];
+    }
+}
+
+/* The stretch that ends with the first gradient to be ready after the op; the last one of the
+ * phase when there is none. */
+static uint32_t stretch_of(const struct delayed *d, const struct model_program *program,
+                           uint32_t op)
+{
+    int64_t end = d->graph->seen_start_ns[op] + d->graph->seen_dur_ns[op];
+    uint32_t last = MODEL_NONE;
+    for (uint32_t o = 0; o < program->n_ops; o++) {
+        if (program->ops[o].phase != DPRO_OP_BW)
+            continue;
+        last = o;
+        if (d->ready_ns[o] >= end)
+            return o;
+    }
+    return last;
+}
+
+static void add_op(struct delayed *d, const struct model_program *program, uint32_t op)
+{
+    const struct dpro_graph *g = d->graph;
+    uint8_t kind = g->kind[op], phase = g->phase[op];
+    double before = (double)g->dur_ns[op], after = (double)d->dur_ns[op];
+    struct sums *to[2] = {NULL, NULL};
+    if ((kind >= DPRO_OP_RECV && kind <= DPRO_OP_REDUCE) || kind == DPRO_OP_COLLECTIVE) {
+        to[0] = &d->communication;
+    } else if (phase <= DPRO_OP_INPUT && kind != DPRO_OP_SEND &&
+               (!d->has_gpu || (g->flags[op] & GRAPH_OP_GPU))) {
+        double gap = g->gap_ns ? (double)g->gap_ns[op] : 0;
+        uint32_t stretch = phase == DPRO_OP_BW && g->seen_start_ns && g->seen_dur_ns
+                               ? stretch_of(d, program, op)
+                               : MODEL_NONE;
+        before += gap;
+        after += gap;
+        to[0] = &d->phases[phase];
+        to[1] = stretch == MODEL_NONE ? NULL : &d->ops[stretch];
+    }
+    for (int i = 0; i < 2; i++) {
+        if (to[i]) {
+            to[i]->before += before;
+            to[i]->after += after;
+        }
+    }
+}
+
+static void delay_program(struct delayed *d, struct model_program *program)
+{
+    for (uint32_t o = 0; o < program->n_ops; o++) {
+        struct model_op *op = &program->ops[o];
+        const struct sums *sums = d->ops[o].before > 0 ? &d->ops[o] : &d->phases[op->phase];
+        if (sums->before > 0)
+            op->work_ns = (int64_t)((double)op->work_ns * (sums->after / sums->before));
+    }
+}
+
+static void delay_net(struct model_net *net, double ratio)
+{
+    struct dpro_estimate *const parts[] = {&net->byte_ns, &net->message_ns, &net->reduce_ns,
+                                           &net->collective_ns};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        parts[i]->value *= ratio;
+        parts[i]->std *= ratio;
+    }
+}
+
+static int delay_ranks(struct delayed *d, struct arena *arena, double *slowest, double *fastest,
+                       struct dpro_error *err)
+{
+    const struct dpro_graph *g = d->graph;
+    struct dpro_model *m = d->model;
+    struct model_program *programs = arena_array(arena, (size_t)m->n_ranks + 1, sizeof *programs);
+    if (!programs)
+        return dpro_error_nomem(err);
+    *slowest = 0;
+    *fastest = -1;
+    for (uint32_t r = 0; r < m->n_ranks; r++) {
+        const struct model_program *from = &m->programs[m->ranks[r].program];
+        const struct graph_rank *rank = find_rank(g, m->ranks[r].rank);
+        struct model_op *ops = arena_array(arena, (size_t)from->n_ops + 1, sizeof *ops);
+        d->ops = calloc((size_t)from->n_ops + 1, sizeof *d->ops);
+        d->ready_ns = calloc((size_t)from->n_ops + 1, sizeof *d->ready_ns);
+        bool failed = !ops || !d->ops || !d->ready_ns;
+        if (!failed) {
+            memcpy(ops, from->ops, from->n_ops * sizeof *ops);
+            programs[r] = (struct model_program){.ops = ops, .n_ops = from->n_ops};
+        }
+        if (!failed && rank) {
+            memset(d->phases, 0, sizeof d->phases);
+            d->communication = (struct sums){0, 0};
+            d->has_gpu = false;
+            for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
+                d->has_gpu |= (g->flags[op] & GRAPH_OP_GPU) != 0;
+            find_ready_times(d, (uint32_t)(rank - g->ranks), from);
+            for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
+                add_op(d, from, op);
+            delay_program(d, &programs[r]);
+            double ratio =
+                d->communication.before > 0 ? d->communication.after / d->communication.before : 1;
+            *slowest = ratio > *slowest ? ratio : *slowest;
+            *fastest = *fastest < 0 || ratio < *fastest ? ratio : *fastest;
+        }
+        free(d->ops);
+        free(d->ready_ns);
+        if (failed)
+            return dpro_error_nomem(err);
+        m->ranks[r].program = r;
+    }
+    m->programs = programs;
+    m->n_programs = m->n_ranks;
+    return 0;
+}
+
+int change_delay(const struct dpro_graph *graph, const char *const *delays, size_t n,
+                 struct dpro_model *model, struct arena *arena, note_array *notes,
+                 struct dpro_error *err)
+{
+    struct delays parsed;
+    double slowest, fastest;
+    int rc = delays_parse(graph, delays, n, &parsed, err);
+    if (rc < 0)
+        return rc;
+    int64_t *dur_ns = malloc(((size_t)graph->n_ops + 1) * sizeof *dur_ns);
+    if (dur_ns) {
+        struct delayed d = {.graph = graph, .dur_ns = dur_ns, .model = model};
+        memcpy(dur_ns, graph->dur_ns, graph->n_ops * sizeof *dur_ns);
+        delays_apply(&parsed, graph, dur_ns);
+        rc = delay_ranks(&d, arena, &slowest, &fastest, err);
+    } else {
+        rc = dpro_error_nomem(err);
+    }
+    if (rc == 0 && slowest > 0 && (slowest != 1 || fastest != 1)) {
+        delay_net(&model->net, slowest);
+        if (slowest - fastest > 0.001 &&
+            note(notes, arena,
+                 "the delays slow down the communication of some ranks more than that of others; "
+                 "all are taken to be as slow as the slowest, which the others wait for") < 0)
+            rc = dpro_error_nomem(err);
+    }
+    free(dur_ns);
+    delays_fini(&parsed);
+    return rc;
+}

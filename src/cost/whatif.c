@@ -1,0 +1,223 @@
+/* cost/whatif.c: a job as it ran and with changes, both by the same model, so that what the model
+ * gets wrong in one it gets wrong in the other. */
+#include <dpro/whatif.h>
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/map.h"
+#include "cost/change.h"
+#include "cost/evaluate.h"
+
+enum { N_DRAWS = 200 };
+#define MISFIT_TO_TELL_PCT 5.0
+#define HALF_OF_95_PCT     1.96 /* in standard errors */
+
+struct dpro_whatif {
+    struct arena arena;
+    struct dpro_model model; /* changed */
+    struct dpro_prediction baseline, predicted;
+    struct dpro_estimate speedup;
+    note_array notes;
+};
+
+static int evaluate_model(const struct dpro_model *model, int64_t *iteration_ns,
+                          struct dpro_error *err)
+{
+    struct evaluator *evaluator;
+    int rc = evaluator_create(model, &evaluator, err);
+    if (rc < 0)
+        return rc;
+    *iteration_ns = evaluate(evaluator, &model->own);
+    evaluator_destroy(evaluator);
+    return 0;
+}
+
+static int compare_times(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Iterations in which each rank computes as fast as in one of the measured ones, drawn by itself;
+ * equal draws for equal ranks, whatever the model. Sorted; *mean_ns is theirs. */
+static int draw_iterations(const struct dpro_model *model, int64_t draws[N_DRAWS], double *mean_ns,
+                           struct dpro_error *err)
+{
+    struct dpro_model drawn = *model;
+    drawn.ranks = malloc(((size_t)model->n_ranks + 1) * sizeof *drawn.ranks);
+    if (!drawn.ranks)
+        return dpro_error_nomem(err);
+    int rc = 0;
+    double sum = 0;
+    for (uint32_t d = 0; d < N_DRAWS && rc == 0; d++) {
+        for (uint32_t r = 0; r < model->n_ranks; r++) {
+            uint64_t x = map_mix(map_mix(d + 1) + 0x9e3779b97f4a7c15u * (r + 1));
+            uint32_t sample = (uint32_t)(((unsigned __int128)x * model->n_samples) >> 64);
+            drawn.ranks[r] = model->ranks[r];
+            drawn.ranks[r].work_scale *= model->ranks[r].sample_scale[sample];
+        }
+        rc = evaluate_model(&drawn, &draws[d], err);
+        sum += (double)draws[d];
+    }
+    free(drawn.ranks);
+    qsort(draws, N_DRAWS, sizeof *draws, compare_times);
+    *mean_ns = sum / N_DRAWS;
+    return rc;
+}
+
+/* *noise_ns: how much longer the mean of the draws is than the iteration of mean durations, as the
+ * slowest of noisy ranks is slower than the slowest of their means. */
+static int predict(const struct dpro_model *model, struct dpro_prediction *prediction,
+                   double *noise_ns, struct dpro_error *err)
+{
+    int64_t draws[N_DRAWS];
+    double mean_ns;
+    int rc = evaluate_model(model, &prediction->iteration_ns, err);
+    prediction->p50_ns = prediction->p95_ns = prediction->iteration_ns;
+    *noise_ns = 0;
+    if (rc == 0 && model->n_samples > 1) {
+        rc = draw_iterations(model, draws, &mean_ns, err);
+        if (rc == 0) {
+            prediction->p50_ns = (draws[N_DRAWS / 2 - 1] + draws[N_DRAWS / 2]) / 2;
+            prediction->p95_ns = draws[N_DRAWS * 95 / 100 - 1];
+            *noise_ns = mean_ns - (double)prediction->iteration_ns;
+        }
+    }
+    return rc;
+}
+
+/* How far the prediction and the speedup move when each number of the net that was learnt moves by
+ * its standard error; these are independent. */
+static int add_errors_of_net(const struct dpro_model *before, const struct dpro_model *after,
+                             double *baseline, double *predicted, double *speedup,
+                             struct dpro_error *err)
+{
+    static const size_t parts[] = {
+        offsetof(struct model_net, byte_ns),   offsetof(struct model_net, message_ns),
+        offsetof(struct model_net, reduce_ns), offsetof(struct model_net, collective_ns),
+        offsetof(struct model_net, launch_ns), offsetof(struct model_net, copy_ns),
+        offsetof(struct model_net, cast_ns),   offsetof(struct model_net, cpu_ns)};
+    struct dpro_model models[2] = {*before, *after};
+    for (size_t p = 0; p < sizeof parts / sizeof *parts; p++) {
+        double times[2][2]; /* model, lower and upper */
+        for (int m = 0; m < 2; m++) {
+            struct dpro_estimate *number = (void *)((char *)&models[m].net + parts[p]);
+            struct dpro_estimate learnt = *number;
+            for (int up = 0; up < 2; up++) {
+                int64_t ns = 0;
+                number->value = learnt.value + (up ? learnt.std : -learnt.std);
+                number->value = number->value > 0 ? number->value : 0;
+                int rc = evaluate_model(&models[m], &ns, err);
+                if (rc < 0)
+                    return rc;
+                times[m][up] = (double)ns;
+            }
+            *number = learnt;
+        }
+        double moved[3] = {
+            (times[0][1] - times[0][0]) / (times[0][1] + times[0][0]),
+            (times[1][1] - times[1][0]) / (times[1][1] + times[1][0]),
+            (times[0][1] / times[1][1] - times[0][0] / times[1][0]) / 2,
+        };
+        *baseline += moved[0] * moved[0];
+        *predicted += moved[1] * moved[1];
+        *speedup += moved[2] * moved[2];
+    }
+    return 0;
+}
+
+static int add_uncertainty(const struct dpro_model *model, struct dpro_whatif *w,
+                           struct dpro_error *err)
+{
+    double baseline = 0, predicted = 0, speedup = 0;
+    double ratio = (double)w->baseline.iteration_ns / (double)w->predicted.iteration_ns;
+    int rc = add_errors_of_net(model, &w->model, &baseline, &predicted, &speedup, err);
+    if (rc < 0)
+        return rc;
+    if (model->measured_ns > 0) {
+        double measured = (double)model->measured_ns;
+        double misfit = (double)w->baseline.iteration_ns / measured - 1;
+        double noise =
+            model->n_samples > 1 ? model->measured_std_ns / measured / sqrt(model->n_samples) : 0;
+        baseline += misfit * misfit + noise * noise;
+        predicted += misfit * misfit + noise * noise;
+        speedup += misfit * misfit * (ratio - 1) * (ratio - 1);
+        if (fabs(100 * misfit) > MISFIT_TO_TELL_PCT &&
+            note(&w->notes, &w->arena,
+                 "the model is %+.1f %% off the measured iteration; trust the ratio more than the "
+                 "milliseconds",
+                 100 * misfit) < 0)
+            return dpro_error_nomem(err);
+    }
+    w->baseline.uncertainty_pct = 100 * HALF_OF_95_PCT * sqrt(baseline);
+    w->predicted.uncertainty_pct = 100 * HALF_OF_95_PCT * sqrt(predicted);
+    w->speedup = (struct dpro_estimate){ratio, sqrt(speedup)};
+    return 0;
+}
+
+int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *model,
+                    const struct dpro_changes *changes, struct dpro_whatif **whatif,
+                    struct dpro_error *err)
+{
+    double noise_before, noise_after;
+    struct dpro_whatif *w = calloc(1, sizeof *w);
+    if (!w)
+        return dpro_error_nomem(err);
+    int rc = change_copy(model, &w->arena, &w->model) < 0 ? dpro_error_nomem(err) : 0;
+    if (rc == 0)
+        rc = change_apply(graph, changes, &w->model, &w->arena, &w->notes, err);
+    if (rc == 0)
+        rc = predict(model, &w->baseline, &noise_before, err);
+    if (rc == 0)
+        rc = predict(&w->model, &w->predicted, &noise_after, err);
+    if (rc == 0 && changes->world_size != 0) /* more ranks: a slower slowest one */
+        w->predicted.iteration_ns += llround(noise_after - noise_before);
+    if (rc == 0)
+        rc = add_uncertainty(model, w, err);
+    if (rc < 0)
+        dpro_whatif_destroy(w);
+    else
+        *whatif = w;
+    return rc;
+}
+
+void dpro_whatif_destroy(struct dpro_whatif *whatif)
+{
+    if (!whatif)
+        return;
+    array_fini(&whatif->notes);
+    arena_fini(&whatif->arena);
+    free(whatif);
+}
+
+struct dpro_prediction dpro_whatif_baseline(const struct dpro_whatif *whatif)
+{
+    return whatif->baseline;
+}
+
+struct dpro_prediction dpro_whatif_predicted(const struct dpro_whatif *whatif)
+{
+    return whatif->predicted;
+}
+
+struct dpro_estimate dpro_whatif_speedup(const struct dpro_whatif *whatif)
+{
+    return whatif->speedup;
+}
+
+const struct dpro_model *dpro_whatif_model(const struct dpro_whatif *whatif)
+{
+    return &whatif->model;
+}
+
+size_t dpro_whatif_n_warnings(const struct dpro_whatif *whatif)
+{
+    return whatif->notes.n;
+}
+
+const char *dpro_whatif_warning(const struct dpro_whatif *whatif, size_t index)
+{
+    return whatif->notes.at[index];
+}

@@ -10,15 +10,13 @@
 #include <dpro/dpro.h>
 
 #include "cmd.h"
+#include "job.h"
 #include "progress.h"
-
-struct steps {
-    int64_t first, last;
-};
+#include "units.h"
 
 struct values {
     const char *output, *rank_regex;
-    struct steps steps;
+    struct job_steps steps;
     struct opt_list delays;
     enum dpro_engine engine;
     uint32_t samples;
@@ -27,88 +25,6 @@ struct values {
     int threads, verbosity;
     bool json, no_align, raw_receives, keep_profiler, no_validate, quiet, help;
 };
-
-/* "A:B", "A:", ":B" or "A". */
-static bool read_steps(const char *text, void *field)
-{
-    struct steps *steps = field;
-    const char *colon = strchr(text, ':');
-    char *end;
-    steps->first = 0;
-    steps->last = INT64_MAX;
-    if (text[strspn(text, "0123456789:")] != '\0' || text[0] == '\0' || strcmp(text, ":") == 0)
-        return false;
-    errno = 0;
-    if (text[0] != ':')
-        steps->first = strtoll(text, &end, 10);
-    if (colon == NULL)
-        steps->last = steps->first;
-    else if (colon[1] != '\0') {
-        steps->last = strtoll(colon + 1, &end, 10);
-        if (*end != '\0')
-            return false;
-    }
-    if (errno != 0 || steps->first > steps->last)
-        return false;
-    if (steps->last == 0)
-        steps->first = -1; /* 0, 0 would mean all */
-    return true;
-}
-
-/* "WHAT=RATIO" or "WHAT=+MS". What WHAT means (a kind, an op's name, ranks), the graph knows; this
- * is for slips that are better told before the traces are read. A name may hold "=": the last one
- * counts. */
-static bool read_delay(const char *text, void *field)
-{
-    const char *equals = strrchr(text, '=');
-    double value;
-    return equals != NULL && equals != text && text[0] != '@' && opt_number(equals + 1, &value) &&
-           opt_read_list(text, field);
-}
-
-/* A rate with its unit: bits ("1gbit", "100Gbit/s", "10Gbps", "10 Gb/s") or bytes ("12.5GB/s",
- * "900MiB/s"). Prefixes are powers of 1000; with an i, of 1024. Only b and B depend on case. */
-static bool read_bandwidth(const char *text, void *field)
-{
-    size_t len = strspn(text, "0123456789.");
-    char number[64];
-    double value, base = 1000, scale = 1;
-    const char *unit = text + len, *prefix;
-    if (len == 0 || len >= sizeof number)
-        return false;
-    memcpy(number, text, len);
-    number[len] = '\0';
-    if (!opt_number(number, &value))
-        return false;
-    unit += strspn(unit, " ");
-    if (*unit != '\0' && (prefix = strchr("kmgtKMGT", *unit)) != NULL) {
-        int power = (int)((prefix - "kmgtKMGT") % 4) + 1;
-        unit++;
-        if (*unit == 'i' && unit[1] != 't') {
-            base = 1024;
-            unit++;
-        }
-        scale = pow(base, power);
-    }
-    if (strncasecmp(unit, "bits", 4) == 0 || strncasecmp(unit, "bit", 3) == 0) {
-        unit += strncasecmp(unit, "bits", 4) == 0 ? 4 : 3;
-        scale /= 8;
-    } else if (*unit == 'b') {
-        unit++;
-        scale /= 8;
-    } else if (*unit == 'B') {
-        unit++;
-    } else {
-        return false;
-    }
-    if (*unit != '\0' && strcmp(unit, "/s") != 0 && strcmp(unit, "ps") != 0)
-        return false;
-    value *= scale;
-    if (!(value > 0) || !isfinite(value))
-        return false;
-    *(double *)field = value;
-    return true;
-}
 
 static const char *const engines[] = {"event", "fixed", NULL};
 
@@ -139,7 +55,8 @@ static const struct opt replay_opts[] = {
      NULL, OPT_COMPLETE_FOLDER},
     {"json", 0, NULL, opt_read_flag, AT(json), NULL, "print JSON (dpro.replay/1) and nothing else",
      NULL, OPT_COMPLETE_NOTHING},
-    {"steps", 0, "A:B", read_steps, AT(steps), "A:B, A:, :B or A, iteration numbers with A <= B",
+    {"steps", 0, "A:B", job_read_steps, AT(steps),
+     "A:B, A:, :B or A, iteration numbers with A <= B",
      "use iterations A to B, both included, in the job's\nown numbers (default: all)", NULL,
      OPT_COMPLETE_NOTHING},
     {"rank-regex", 0, "RE", opt_read_regex, AT(rank_regex),
@@ -147,7 +64,7 @@ static const struct opt replay_opts[] = {
      "take a file's rank from the first group of RE in its\nname (default: the file's metadata, "
      "then its name)",
      NULL, OPT_COMPLETE_NOTHING},
-    {"delay", 0, "SPEC", read_delay, AT(delays),
+    {"delay", 0, "SPEC", job_read_delay, AT(delays),
      "KIND=RATIO, KIND=+MS, OP=RATIO or OP=+MS, any with @RANK before the =, such as 'BW=0.5' or "
      "'FW@1=+20'",
      "what if ops took longer or shorter: KIND=RATIO or\nOP=RATIO times as long, OP=+MS each MS "
@@ -163,7 +80,7 @@ static const struct opt replay_opts[] = {
      "how the order on each device is decided: event, as\nit replays (default); fixed, once: "
      "faster with many\nsamples",
      engines, OPT_COMPLETE_NOTHING},
-    {"bandwidth", 0, "BW", read_bandwidth, AT(bandwidth_bytes_per_s),
+    {"bandwidth", 0, "BW", units_read_rate, AT(bandwidth_bytes_per_s),
      "a rate above 0 with its unit, such as 1gbit, 500mbit, 100Gbit/s or 12.5GB/s",
      "link rate for the Daydream baseline (default: the\nfastest transfer seen), as in 1gbit, "
      "12.5GB/s",
@@ -290,20 +207,18 @@ static int take_out_profiler(struct dpro_graph *graph, const struct dpro_replay_
 static int replay_paths(const struct values *values, const struct opt_list *paths)
 {
     struct dpro_sink sink = progress_start(values->verbosity, values->quiet);
-    struct dpro_trace_options trace_options = {
-        .rank_regex = values->rank_regex, .threads = values->threads, .sink = sink};
-    struct dpro_graph_options graph_options = {.first_step = values->steps.first,
-                                               .last_step = values->steps.last,
-                                               .no_align = values->no_align,
-                                               .raw_receives = values->raw_receives,
-                                               .sink = sink};
+    struct job_options job_options = {.rank_regex = values->rank_regex,
+                                      .steps = values->steps,
+                                      .threads = values->threads,
+                                      .no_align = values->no_align,
+                                      .raw_receives = values->raw_receives,
+                                      .sink = sink};
     struct dpro_replay_options plain = {.engine = values->engine, .sink = sink};
     struct dpro_replay_options replay_options = plain;
     struct dpro_validation validation = {.method = "none"};
     struct dpro_daydream daydream;
     struct dpro_report results = {.what_if = values->delays.n > 0, .n_samples = values->samples};
-    struct dpro_trace *trace = NULL;
-    struct dpro_graph *graph = NULL;
+    struct job job;
     struct dpro_replay *replay = NULL;
     struct dpro_error err = {.code = 0};
     struct timespec since;
@@ -315,30 +230,25 @@ static int replay_paths(const struct values *values, const struct opt_list *path
     replay_options.delays = values->delays.items;
     replay_options.n_delays = values->delays.n;
 
-    if (dpro_trace_load(paths->items, paths->n, &trace_options, &trace, &err) < 0) {
-        code = cmd_fail(&err);
-        /* a path that can't be read is bad input, not a failing system */
-        return code == CMD_SYSTEM && err.code == DPRO_EIO ? CMD_INPUT : code;
-    }
-    tell_stage(&sink, &since, "read the traces");
-    if (dpro_graph_build(trace, &graph_options, &graph, &err) < 0)
-        goto failed;
-    tell_stage(&sink, &since, "built the graph");
-    if (!values->no_validate && dpro_replay_validate(graph, &plain, &validation, &err) < 0)
+    code = job_load(paths->items, paths->n, &job_options, &job);
+    if (code != 0)
+        return code;
+    tell_stage(&sink, &since, "read the traces and built the graph");
+    if (!values->no_validate && dpro_replay_validate(job.graph, &plain, &validation, &err) < 0)
         goto failed;
     tell_stage(&sink, &since, "validated");
-    if (has_communication(graph)) {
-        if (dpro_replay_daydream(graph, values->bandwidth_bytes_per_s, &daydream, &err) < 0)
+    if (has_communication(job.graph)) {
+        if (dpro_replay_daydream(job.graph, values->bandwidth_bytes_per_s, &daydream, &err) < 0)
             goto failed;
         results.daydream = &daydream;
     }
-    if (!values->keep_profiler && take_out_profiler(graph, &plain, &results, &err) < 0)
+    if (!values->keep_profiler && take_out_profiler(job.graph, &plain, &results, &err) < 0)
         goto failed;
-    if (dpro_replay_run(graph, &replay_options, &replay, &err) < 0)
+    if (dpro_replay_run(job.graph, &replay_options, &replay, &err) < 0)
         goto failed;
     tell_stage(&sink, &since, "replayed");
-    results.trace = trace;
-    results.graph = graph;
+    results.trace = job.trace;
+    results.graph = job.graph;
     results.replay = replay;
     results.validation = &validation;
     code = report(values, &results);
@@ -348,8 +258,7 @@ failed:
     code = cmd_fail(&err);
 done:
     dpro_replay_destroy(replay);
-    dpro_graph_destroy(graph);
-    dpro_trace_destroy(trace);
+    job_fini(&job);
     return code;
 }
 

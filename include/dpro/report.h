@@ -8,6 +8,7 @@
 #include <dpro/graph.h>
 #include <dpro/replay.h>
 #include <dpro/trace.h>
+#include <dpro/whatif.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -45,6 +46,19 @@ DPRO_API int dpro_align_json(const struct dpro_trace *trace, const struct dpro_g
                              FILE *out, struct dpro_error *err);
 DPRO_API int dpro_align_manifest(const struct dpro_trace *trace, const struct dpro_graph *graph,
                                  const char *path, struct dpro_error *err);
+
+/* What a what-if's report is made of; everything is borrowed. */
+struct dpro_whatif_report {
+    const struct dpro_trace *trace;
+    const struct dpro_graph *graph;
+    const struct dpro_model *model; /* as the job ran */
+    const struct dpro_changes *changes;
+    const struct dpro_whatif *whatif;
+};
+DPRO_API int dpro_whatif_text(const struct dpro_whatif_report *report, FILE *out,
+                              struct dpro_error *err);
+DPRO_API int dpro_whatif_json(const struct dpro_whatif_report *report, FILE *out,
+                              struct dpro_error *err); /* dpro.whatif/1 */
 
 #ifdef __cplusplus
 }

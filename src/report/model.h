@@ -1,0 +1,21 @@
+/* report/model.h: a model, and a strategy in it, for people and for programs. */
+#ifndef REPORT_MODEL_H
+#define REPORT_MODEL_H
+
+#include <dpro/model.h>
+
+#include "base/writer.h"
+
+/* "2 buckets (19.1, 10.4 MB)", "12 buckets of 1.1 to 8.4 MB, fp16"; returns out. */
+#define STRATEGY_TEXT 160
+char *model_strategy_text(char out[STRATEGY_TEXT], const struct dpro_model *model,
+                          const struct dpro_strategy *strategy);
+/* What the prediction rests on, a paragraph. */
+void model_write_text(struct writer *writer, const struct dpro_model *model);
+
+/* JSON values. */
+void model_write_strategy(struct writer *writer, const struct dpro_model *model,
+                          const struct dpro_strategy *strategy);
+void model_write_link(struct writer *writer, const struct dpro_model *model);
+
+#endif

@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 
+from accuracy_whatif import print_whatifs, whatif_row
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ERROR_PCT = 3.0  # target for the replay, and for left-out iterations where they spread less than that
 
@@ -220,10 +222,12 @@ def main():
     print(summary)
     if clocks:
         print_clocks(clocks, rows)
+    whatifs = [row for row in (whatif_row(dpro, folder) for folder in find_traces()) if row]
+    whatif_summary = print_whatifs(whatifs) if whatifs else None
     os.makedirs(os.path.dirname(os.path.join(ROOT, args.out)), exist_ok=True)
     with open(os.path.join(ROOT, args.out), "w", encoding="utf-8") as out:
-        json.dump({"schema": "dpro.accuracy/1", "error_target_pct": ERROR_PCT, "rows": rows, "clocks": clocks, "summary": summary}, out,
-                  indent=1)
+        json.dump({"schema": "dpro.accuracy/1", "error_target_pct": ERROR_PCT, "rows": rows, "clocks": clocks,
+                   "whatifs": whatifs, "whatif_summary": whatif_summary, "summary": summary}, out, indent=1)
         out.write("\n")
     return 0
 

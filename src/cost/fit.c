@@ -9,7 +9,7 @@
 /* Where a trace cannot tell what communicating costs computation that shares its cores: what TCP
  * and adding up take a byte on a processor of today, kernel's work included; ours took 0.8 to 2.5 ns.
  */
-static const struct dpro_estimate TCP_CPU_NS = {1.5, 1};
+static const struct dpro_estimate TCP_CPU_NS = {1.5, 2};
 
 struct point {
     double x, y, weight;
@@ -113,12 +113,9 @@ static int fit_collectives(const struct rehearsal *r, const struct coarse *coars
 
 /* ---- computation beside communication ---- */
 
-struct family {
-    double ratio;  /* elapsed with something on the wires to elapsed without */
-    double weight; /* time that it rests on, ns */
-};
-
-typedef ARRAY(struct family) family_array;
+/* Of each family of stretches: the part of its rate that it loses while something is on the wires.
+ */
+typedef ARRAY(double) family_array;
 
 struct sighting {
     uint64_t key;
@@ -136,10 +133,15 @@ static int compare_sightings(const void *a, const void *b)
     return (x->elapsed_ns > y->elapsed_ns) - (x->elapsed_ns < y->elapsed_ns);
 }
 
-static int compare_families(const void *a, const void *b)
+static int compare_doubles(const void *a, const void *b)
 {
-    const struct family *x = a, *y = b;
-    return (x->ratio > y->ratio) - (x->ratio < y->ratio);
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double quantile(const family_array *sorted, double fraction)
+{
+    return sorted->at[(size_t)((double)(sorted->n - 1) * fraction + 0.5)];
 }
 
 static double median_of(const struct sighting *sorted, size_t n)
@@ -174,16 +176,15 @@ static int compare_work(const struct rehearsal *r, const struct coarse_rank *ran
             continue;
         double without = median_of(seen.at + i, alone);
         double with = median_of(seen.at + i + alone, beside);
-        struct family family = {with / without,
-                                without * (double)(alone * beside) / (double)(alone + beside)};
-        status = array_push(families, family);
+        status = array_push(families, 1 - without / with);
     }
     array_fini(&seen);
     return status;
 }
 
-/* How much slower ops are while something is on the wires, from those seen both ways: the weighted
- * median of families. Where little was seen, what is usual counts more. */
+/* How much slower work is while something is on the wires, from work seen both ways: the middle
+ * one of the families, long and short alike, as the first block of a model often is another work
+ * than it seems. Where little was seen, what is usual counts more. */
 static int fit_interference(const struct rehearsal *r, const struct coarse *coarse,
                             struct model_net *net)
 {
@@ -195,30 +196,21 @@ static int fit_interference(const struct rehearsal *r, const struct coarse *coar
         cpu &= g->devices[d].kind != DPRO_DEVICE_GPU_STREAM;
     for (uint32_t i = 0; i < g->n_ranks && status == 0; i++)
         status = compare_work(r, &coarse->ranks[i], &families);
-    double total = 0, below = 0, ratio = 1, spread = 0;
-    if (families.n > 0)
-        qsort(families.at, families.n, sizeof *families.at, compare_families);
-    for (size_t i = 0; i < families.n; i++)
-        total += families.at[i].weight;
-    for (size_t i = 0; i < families.n && below < total / 2; i++) {
-        below += families.at[i].weight;
-        ratio = families.at[i].ratio;
-    }
-    for (size_t i = 0; i < families.n; i++)
-        spread += families.at[i].weight * fabs(families.at[i].ratio - ratio) / total;
     struct dpro_estimate usual = {0, 0.1 * net->byte_ns.value};
     if (cpu)
         usual = TCP_CPU_NS;
-    if (total > 0) {
-        /* a family is seen to about its spread, and no better than the median of a few */
-        double lost = ratio > 1 ? 1 - 1 / ratio : 0;
-        double std = (spread + 0.05) / sqrt((double)families.n) + 0.02;
-        struct dpro_estimate seen = {lost * net->byte_ns.value, std * net->byte_ns.value};
-        double a = 1 / (usual.std * usual.std), b = 1 / (seen.std * seen.std);
-        net->cpu_ns = (struct dpro_estimate){(a * usual.value + b * seen.value) / (a + b),
-                                        1 / sqrt(a + b)};
-    } else {
-        net->cpu_ns = usual;
+    net->cpu_ns = usual;
+    if (families.n > 0 && status == 0) {
+        qsort(families.at, families.n, sizeof *families.at, compare_doubles);
+        double middle = quantile(&families, 0.5), n = (double)families.n;
+        double spread = (quantile(&families, 0.84) - quantile(&families, 0.16)) / 2;
+        /* a median's standard error; what the families have in common is not in their spread */
+        double std = 1.25 * spread / sqrt(n) + 0.03;
+        double a = 1 / (usual.std * usual.std);
+        double b = 1 / (std * std * net->byte_ns.value * net->byte_ns.value);
+        double seen = middle > 0 ? middle * net->byte_ns.value : 0;
+        net->cpu_ns = (struct dpro_estimate){(a * usual.value + b * seen) / (a + b),
+                                             1 / sqrt(a + b)};
     }
     array_fini(&families);
     return status;

@@ -1,0 +1,77 @@
+"""What-ifs against the same jobs really run that way: whatif.json beside a capture has iteration times of other bucket caps
+and of fp16 gradients, measured without a profiler. A capture without one is judged by its sibling's: same job, other cap.
+
+Two errors: of the milliseconds, and of the ratio to the capture's own configuration, which a machine that was faster or
+slower between recording and measuring leaves alone."""
+import json
+import os
+import re
+import statistics
+import subprocess
+
+MEDIAN_PCT, WORST_PCT = 3.0, 8.0  # targets
+
+
+def truth_of(folder):
+    """{(cap, hook): ms}, or None."""
+    paths = [folder, re.sub(r"-cap\d+$", "-cap25", folder)]
+    path = next((p for p in paths if os.path.exists(os.path.join(p, "whatif.json"))), None)
+    if path is None:
+        return None
+    with open(os.path.join(path, "whatif.json"), encoding="utf-8") as file:
+        configs = json.load(file)["configs"]
+    return {(c["bucket_cap_mb"], c["comm_hook"]): c["median_ms"] for c in configs}
+
+
+def own_cap(folder):
+    with open(os.path.join(folder, "metadata.json"), encoding="utf-8") as file:
+        return json.load(file)["bucket_cap_mb"]
+
+
+def whatif_row(dpro, folder):
+    """One capture's what-ifs; None where nothing was measured to compare with."""
+    truth = truth_of(folder)
+    if truth is None:
+        return None
+    own = own_cap(folder)
+    row = {"trace": os.path.basename(folder), "problem": None, "configs": []}
+    for (cap, hook), measured in truth.items():
+        command = [dpro, "whatif", "--json", folder, "--bucket-cap-mb", f"{cap:g}"]
+        done = subprocess.run(command + ([] if hook == "none" else ["--compress", hook]), stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE)
+        if done.returncode != 0:
+            row["problem"] = done.stderr.decode("utf-8", "replace").strip()
+            return row
+        facts = json.loads(done.stdout)
+        predicted, baseline = facts["predicted"]["iteration_ms"], facts["baseline"]["iteration_ms"]
+        ratio = predicted / baseline / (measured / truth[(own, "none")])
+        row["configs"].append({"bucket_cap_mb": cap, "compress": hook, "measured_ms": measured, "predicted_ms": predicted,
+                               "error_pct": 100 * (predicted / measured - 1),
+                               "ratio_error_pct": None if (cap, hook) == (own, "none") else 100 * (ratio - 1)})
+    return row
+
+
+def print_whatifs(rows):
+    """Returns a summary."""
+    good = [row for row in rows if not row["problem"]]
+    print("\nwhat-ifs: predicted ms (error % / error % of the ratio to the capture's own configuration)")
+    for row in rows:
+        if row["problem"]:
+            print(row["trace"], "failed:", row["problem"])
+            continue
+        cells = []
+        for c in row["configs"]:
+            name = f"cap {c['bucket_cap_mb']:g}" + ("" if c["compress"] == "none" else " " + c["compress"])
+            ratio = "own" if c["ratio_error_pct"] is None else f"{c['ratio_error_pct']:+.1f}"
+            cells.append(f"{name}: {c['predicted_ms']:.0f} ({c['error_pct']:+.1f} / {ratio})")
+        print(f"{row['trace']:<42}", "  ".join(cells))
+    errors = [abs(c["error_pct"]) for row in good for c in row["configs"]]
+    ratios = [abs(c["ratio_error_pct"]) for row in good for c in row["configs"] if c["ratio_error_pct"] is not None]
+    if not errors:
+        return None
+    summary = {"n": len(errors), "median_pct": statistics.median(errors), "worst_pct": max(errors),
+               "ratio_median_pct": statistics.median(ratios), "ratio_worst_pct": max(ratios)}
+    print("|error|: median %.1f %%, worst %.1f %%; of ratios: median %.1f %%, worst %.1f %% (targets %g and %g %%)" % (
+        summary["median_pct"], summary["worst_pct"], summary["ratio_median_pct"], summary["ratio_worst_pct"],
+        MEDIAN_PCT, WORST_PCT))
+    return summary

@@ -38,7 +38,7 @@ static void fit_line(const point_array *points, struct dpro_estimate *slope, str
         xx += p->weight * (p->x - x) * (p->x - x);
         xy += p->weight * (p->x - x) * (p->y - y);
     }
-    bool spread = xx > w * 1e-4 * x * x;
+    bool spread = xx > w * x * x / 16;
     slope->value = spread ? xy / xx : y / x;
     base->value = y - slope->value * x;
     if (!spread || slope->value < 0 || base->value < 0) {
@@ -57,25 +57,42 @@ static void fit_line(const point_array *points, struct dpro_estimate *slope, str
 
 /* ---- messages ---- */
 
-/* What a message takes by its size, and the largest of them. */
-static int fit_messages(const struct dpro_graph *g, struct model_net *net)
+/* What messages take: a byte from the large ones, all together, as single ones are measured by when
+ * threads came to them; a message from what the small ones took beyond their bytes. */
+static void fit_messages(const struct dpro_graph *g, struct model_net *net)
 {
-    point_array points = {0};
-    for (uint32_t op = 0; op < g->n_ops; op++) {
-        if (g->kind[op] != DPRO_OP_RECV || g->size_bytes[op] == 0)
-            continue;
-        struct point point = {(double)g->size_bytes[op], (double)g->dur_ns[op],
-                              1 / (double)g->size_bytes[op]};
-        if (g->size_bytes[op] > net->chunk_bytes)
+    double bytes = 0, ns = 0, squares = 0, n = 0, small = 0, small_squares = 0, n_small = 0;
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (g->kind[op] == DPRO_OP_RECV && g->size_bytes[op] > net->chunk_bytes)
             net->chunk_bytes = g->size_bytes[op];
-        if (array_push(&points, point) < 0) {
-            array_fini(&points);
-            return -1;
-        }
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        if (g->kind[op] != DPRO_OP_RECV || g->size_bytes[op] < net->chunk_bytes / 2 + 1)
+            continue;
+        double rate = (double)g->dur_ns[op] / (double)g->size_bytes[op];
+        bytes += (double)g->size_bytes[op];
+        ns += (double)g->dur_ns[op];
+        squares += rate * rate;
+        n++;
     }
-    fit_line(&points, &net->byte_ns, &net->message_ns);
-    array_fini(&points);
-    return 0;
+    if (n == 0)
+        return;
+    net->byte_ns.value = ns / bytes;
+    double variance = squares / n - net->byte_ns.value * net->byte_ns.value;
+    net->byte_ns.std = sqrt((variance > 0 ? variance : 0) / n);
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        if (g->kind[op] != DPRO_OP_RECV || g->size_bytes[op] == 0 ||
+            g->size_bytes[op] > net->chunk_bytes / 2)
+            continue;
+        double rest = (double)g->dur_ns[op] - net->byte_ns.value * (double)g->size_bytes[op];
+        small += rest;
+        small_squares += rest * rest;
+        n_small++;
+    }
+    if (n_small > 0 && small > 0) {
+        net->message_ns.value = small / n_small;
+        variance = small_squares / n_small - net->message_ns.value * net->message_ns.value;
+        net->message_ns.std = sqrt((variance > 0 ? variance : 0) / n_small);
+    }
 }
 
 /* Bytes over one direction of a rank's link, of a byte of bucket. */
@@ -313,7 +330,9 @@ int fit_net(const struct rehearsal *r, const struct coarse *coarse, struct dpro_
     net->n_streams = count_streams(g);
     choose_algorithm(g, coarse, net);
     bool messages = g->collectives[coarse->bucket_of[0]].n_messages > 0;
-    if ((messages ? fit_messages(g, net) : fit_collectives(r, coarse, model, net)) < 0 ||
+    if (messages)
+        fit_messages(g, net);
+    if ((!messages && fit_collectives(r, coarse, model, net) < 0) ||
         fit_interference(r, coarse, net) < 0 || fit_launches(r, coarse, model, net) < 0)
         return dpro_error_nomem(err);
     fit_overhead(r, coarse, model, net);

@@ -29,12 +29,31 @@ struct coarsening {
     ARRAY(struct entry) entries; /* by `to` */
 };
 
+/* Of FSDP and ZeRO. gloo reduces and scatters by an all-reduce, so that a unit's gathering is what
+ * tells. */
+static bool is_sharded(const struct dpro_graph *g)
+{
+    bool scatters = false, of_units = false;
+    for (uint32_t j = 0; j < g->n_collectives; j++) {
+        const struct graph_collective *c = &g->collectives[j];
+        uint32_t transfer = g->members[c->first_member].transfer;
+        scatters |= strcmp(strtab_get(&g->names, c->name), "reduce_scatter") == 0;
+        of_units |= g->tensor && strncmp(strtab_get(&g->names, g->tensor[transfer]), "unit ", 5) == 0;
+    }
+    return scatters || of_units;
+}
+
 static int no_gradients(const struct dpro_graph *g, struct dpro_error *err)
 {
+    if (is_sharded(g))
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "parameters are sharded (FSDP, ZeRO): what travels together are the "
+                              "model's units, and no buckets that could be chosen; for other "
+                              "questions there is 'dpro replay --delay'");
     if (g->n_ranks < 2)
         return dpro_error_set(err, DPRO_EEMPTY,
-                              "the trace has one rank only: nothing is communicated that could be "
-                              "done otherwise; give the traces of all ranks");
+                              "the trace has one rank only: when the others get to a bucket is not "
+                              "known; give the traces of all ranks ('dpro replay' works with one)");
     if (g->n_collectives == 0)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "the trace shows no communication; was the job run with more than "
@@ -87,7 +106,9 @@ static int find_tensors(struct coarsening *c, struct dpro_model *model, struct c
         const struct graph_tensor *tensor = &g->tensors[t];
         if (tensor->rank != 0 || tensor->collective == UINT32_MAX || tensor->in == DPRO_NO_OP)
             continue;
-        if (g->collectives[tensor->collective].n_members != g->n_ranks)
+        const struct graph_collective *bucket = &g->collectives[tensor->collective];
+        if (bucket->n_members != g->n_ranks ||
+            strcmp(strtab_get(&g->names, bucket->name), "all_reduce") != 0)
             continue;
         order[n++] = (struct ready){r->end_ns[r->first][tensor->in], t};
     }
@@ -473,6 +494,8 @@ int coarsen(const struct rehearsal *rehearsal, struct dpro_model *model, struct 
     const struct dpro_graph *g = c.g;
     *coarse = (struct coarse){.ranks = calloc((size_t)g->n_ranks + 1, sizeof *coarse->ranks)};
     int rc = coarse->ranks ? 0 : dpro_error_nomem(err);
+    if (rc == 0 && (g->n_ranks < 2 || is_sharded(g)))
+        rc = no_gradients(g, err);
     if (rc == 0)
         rc = find_tensors(&c, model, coarse, err);
     if (rc == 0)

@@ -57,49 +57,102 @@ static void fit_line(const point_array *points, struct dpro_estimate *slope, str
 
 /* ---- messages ---- */
 
-/* What messages take: a byte from the large ones, all together, as single ones are measured by when
- * threads came to them; a message from what the small ones took beyond their bytes. */
-static void fit_messages(const struct dpro_graph *g, struct model_net *net)
-{
-    double bytes = 0, ns = 0, squares = 0, n = 0, small = 0, small_squares = 0, n_small = 0;
-    for (uint32_t op = 0; op < g->n_ops; op++)
-        if (g->kind[op] == DPRO_OP_RECV && g->size_bytes[op] > net->chunk_bytes)
-            net->chunk_bytes = g->size_bytes[op];
-    for (uint32_t op = 0; op < g->n_ops; op++) {
-        if (g->kind[op] != DPRO_OP_RECV || g->size_bytes[op] < net->chunk_bytes / 2 + 1)
-            continue;
-        double rate = (double)g->dur_ns[op] / (double)g->size_bytes[op];
-        bytes += (double)g->size_bytes[op];
-        ns += (double)g->dur_ns[op];
-        squares += rate * rate;
-        n++;
-    }
-    if (n == 0)
-        return;
-    net->byte_ns.value = ns / bytes;
-    double variance = squares / n - net->byte_ns.value * net->byte_ns.value;
-    net->byte_ns.std = sqrt((variance > 0 ? variance : 0) / n);
-    for (uint32_t op = 0; op < g->n_ops; op++) {
-        if (g->kind[op] != DPRO_OP_RECV || g->size_bytes[op] == 0 ||
-            g->size_bytes[op] > net->chunk_bytes / 2)
-            continue;
-        double rest = (double)g->dur_ns[op] - net->byte_ns.value * (double)g->size_bytes[op];
-        small += rest;
-        small_squares += rest * rest;
-        n_small++;
-    }
-    if (n_small > 0 && small > 0) {
-        net->message_ns.value = small / n_small;
-        variance = small_squares / n_small - net->message_ns.value * net->message_ns.value;
-        net->message_ns.std = sqrt((variance > 0 ? variance : 0) / n_small);
-    }
-}
-
 /* Bytes over one direction of a rank's link, of a byte of bucket. */
 static double wire_share(const struct model_net *net)
 {
     double n = net->n_ranks;
     return net->algorithm == MODEL_SERVER || net->algorithm == MODEL_TREE ? 1 : 2 * (n - 1) / n;
+}
+
+/* A bucket's messages on one rank, from when all ranks had come to its last one. */
+struct exchange {
+    int64_t start_ns, end_ns;
+    double size_bytes; /* on the link */
+};
+
+static int compare_exchanges(const void *a, const void *b)
+{
+    const struct exchange *x = a, *y = b;
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    return (x->end_ns > y->end_ns) - (x->end_ns < y->end_ns);
+}
+
+/* One point for each stretch of time in which a rank's link had a bucket to carry without a pause.
+ */
+static int add_stretches(struct exchange *exchanges, size_t n, point_array *points)
+{
+    qsort(exchanges, n, sizeof *exchanges, compare_exchanges);
+    for (size_t i = 0, last; i < n; i = last) {
+        int64_t end = exchanges[i].end_ns;
+        double bytes = 0;
+        for (last = i; last < n && exchanges[last].start_ns <= end; last++) {
+            bytes += exchanges[last].size_bytes;
+            end = exchanges[last].end_ns > end ? exchanges[last].end_ns : end;
+        }
+        struct point point = {bytes, (double)(end - exchanges[i].start_ns), 1 / (bytes + 1)};
+        if (array_push(points, point) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* What a byte takes, from how long links had something to carry: single messages are measured by
+ * when threads came to them, and what they wait for each other is theirs, too. */
+static int fit_bytes(const struct rehearsal *r, const struct coarse *coarse,
+                     const struct dpro_model *model, struct model_net *net)
+{
+    const struct dpro_graph *g = r->graph;
+    point_array points = {0};
+    struct dpro_estimate start;
+    struct exchange *exchanges = malloc((model->n_tensors + (size_t)1) * sizeof *exchanges);
+    uint8_t *used = malloc((size_t)g->n_collectives + 1);
+    int status = exchanges && used ? 0 : -1;
+    for (uint32_t copy = r->first; copy < r->first + r->n && status == 0; copy++)
+        for (uint32_t i = 0; i < g->n_ranks && status == 0; i++) {
+            size_t n = 0;
+            memset(used, 0, (size_t)g->n_collectives + 1);
+            for (uint32_t t = 0; t < model->n_tensors; t++) {
+                uint32_t bucket = coarse->bucket_of[t];
+                const struct graph_collective *c = &g->collectives[bucket];
+                if (used[bucket] || c->n_messages == 0 || c->meet == DPRO_NO_OP)
+                    continue;
+                used[bucket] = 1;
+                uint32_t transfer = g->members[c->first_member + i].transfer;
+                exchanges[n++] = (struct exchange){r->end_ns[copy][c->meet],
+                                                   rehearsal_start(r, copy, transfer),
+                                                   (double)c->size_bytes * wire_share(net)};
+            }
+            status = add_stretches(exchanges, n, &points);
+        }
+    if (status == 0)
+        fit_line(&points, &net->byte_ns, &start);
+    array_fini(&points);
+    free(exchanges);
+    free(used);
+    return status;
+}
+
+/* What a message takes beside its bytes, from the small ones; and the largest there are. */
+static void fit_messages(const struct dpro_graph *g, struct model_net *net)
+{
+    double sum = 0, squares = 0, n = 0;
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (g->kind[op] == DPRO_OP_RECV && g->size_bytes[op] > net->chunk_bytes)
+            net->chunk_bytes = g->size_bytes[op];
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        if (g->kind[op] != DPRO_OP_RECV || g->size_bytes[op] == 0 ||
+            g->size_bytes[op] > net->chunk_bytes / 2)
+            continue;
+        double rest = (double)g->dur_ns[op] - net->byte_ns.value * (double)g->size_bytes[op];
+        sum += rest;
+        squares += rest * rest;
+        n++;
+    }
+    if (n == 0 || sum <= 0)
+        return;
+    double variance = squares / n - sum / n * (sum / n);
+    net->message_ns = (struct dpro_estimate){sum / n, sqrt((variance > 0 ? variance : 0) / n)};
 }
 
 /* Without messages: from whole collectives, each taken to have had the wires for itself. */
@@ -324,16 +377,17 @@ int fit_net(const struct rehearsal *r, const struct coarse *coarse, struct dpro_
 {
     const struct dpro_graph *g = r->graph;
     struct model_net *net = &model->net;
-    net->n_ranks = g->n_ranks;
+    net->n_ranks = g->collectives[coarse->bucket_of[0]].n_expected; /* with those not recorded */
     net->ranks_per_host = 1;
     net->in_order = true;
     net->n_streams = count_streams(g);
     choose_algorithm(g, coarse, net);
     bool messages = g->collectives[coarse->bucket_of[0]].n_messages > 0;
+    if ((messages ? fit_bytes(r, coarse, model, net) : fit_collectives(r, coarse, model, net)) < 0)
+        return dpro_error_nomem(err);
     if (messages)
         fit_messages(g, net);
-    if ((!messages && fit_collectives(r, coarse, model, net) < 0) ||
-        fit_interference(r, coarse, net) < 0 || fit_launches(r, coarse, model, net) < 0)
+    if (fit_interference(r, coarse, net) < 0 || fit_launches(r, coarse, model, net) < 0)
         return dpro_error_nomem(err);
     fit_overhead(r, coarse, model, net);
     uint64_t bytes = 0;

@@ -1,0 +1,256 @@
+/* Iteration times of models made by hand, where they can be worked out on paper. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cost/evaluate.h"
+
+/* Two ranks that compute t0 for 10 and t1 for 20 ns and then wait for both; the tensors take 30 and
+ * 40 ns on the wires. */
+struct job {
+    struct model_tensor tensors[3];
+    struct model_op ops[4];
+    struct model_program program;
+    struct model_rank ranks[2];
+    uint32_t order[3];
+    struct strategy_bucket buckets[3];
+    struct dpro_model model;
+};
+
+static struct model_op computes(int64_t work_ns, uint32_t tensor)
+{
+    return (struct model_op){.name = "op",
+                             .phase = DPRO_OP_BW,
+                             .needs = MODEL_NONE,
+                             .tensor = tensor,
+                             .work_ns = work_ns};
+}
+
+static struct model_op waits_for(uint32_t needs)
+{
+    struct model_op op = computes(0, MODEL_NONE);
+    op.needs = needs;
+    return op;
+}
+
+static struct job *job_of_two(void)
+{
+    struct job *job = calloc(1, sizeof *job);
+    assert_non_null(job);
+    job->tensors[0] = (struct model_tensor){"t0", 30};
+    job->tensors[1] = (struct model_tensor){"t1", 40};
+    job->ops[0] = computes(10, 0);
+    job->ops[1] = computes(20, 1);
+    job->ops[2] = waits_for(MODEL_ALL);
+    job->program = (struct model_program){job->ops, 3};
+    job->ranks[0] = (struct model_rank){.rank = 0, .work_scale = 1};
+    job->ranks[1] = (struct model_rank){.rank = 1, .work_scale = 1};
+    job->order[1] = 1;
+    job->buckets[0] = (struct strategy_bucket){0, 1, 1, 0};
+    job->buckets[1] = (struct strategy_bucket){1, 1, 1, 0};
+    struct dpro_model *m = &job->model;
+    m->tensors = job->tensors;
+    m->n_tensors = 2;
+    m->programs = &job->program;
+    m->n_programs = 1;
+    m->ranks = job->ranks;
+    m->n_ranks = 2;
+    m->net = (struct model_net){.n_ranks = 2, .n_streams = 1, .in_order = true};
+    m->net.byte_ns.value = 1;
+    m->own = (struct dpro_strategy){job->order, job->buckets, 2, DPRO_COMPRESSION_NONE};
+    return job;
+}
+
+/* Evaluates the job as it is, and frees it. */
+static int64_t time_of(struct job *job)
+{
+    struct evaluator *evaluator;
+    struct dpro_error err;
+    assert_int_equal(evaluator_create(&job->model, &evaluator, &err), 0);
+    int64_t ns = evaluate(evaluator, &job->model.own);
+    assert_int_equal(evaluate(evaluator, &job->model.own), ns); /* nothing is left over */
+    evaluator_destroy(evaluator);
+    free(job);
+    return ns;
+}
+
+static void in_one_bucket(struct job *job)
+{
+    job->buckets[0].n = 2;
+    job->model.own.n_buckets = 1;
+}
+
+static void test_a_bucket_waits_for_the_wire(void **state)
+{
+    (void)state;
+    /* t0 is sent from 10 to 40, t1 from there to 80 */
+    assert_int_equal(time_of(job_of_two()), 80);
+}
+
+static void test_one_bucket_waits_for_its_last_tensor(void **state)
+{
+    (void)state;
+    struct job *job = job_of_two();
+    in_one_bucket(job);
+    assert_int_equal(time_of(job), 30 + 70);
+}
+
+static void test_launching_and_copying_back_take_computing_time(void **state)
+{
+    (void)state;
+    struct job *job = job_of_two();
+    in_one_bucket(job);
+    job->model.net.launch_ns.value = 5;
+    job->model.net.copy_ns.value = 0.1;
+    assert_int_equal(time_of(job), 30 + 5 + 70 + 7);
+}
+
+static void test_two_streams_share_the_wire(void **state)
+{
+    (void)state;
+    struct job *job = job_of_two();
+    struct evaluator *evaluator;
+    struct dpro_error err;
+    job->model.net.n_streams = 2;
+    assert_int_equal(evaluator_create(&job->model, &evaluator, &err), 0);
+    const struct evaluation *e = evaluate_detail(evaluator, &job->model.own);
+    /* t0 has 10 left when t1 comes at 30: half as fast, until 50 */
+    assert_int_equal(e->end_ns[0], 50);
+    assert_int_equal(e->start_ns[1], 30);
+    assert_int_equal(e->end_ns[1], 80);
+    evaluator_destroy(evaluator);
+    free(job);
+}
+
+static void test_communication_slows_computation_down(void **state)
+{
+    (void)state;
+    struct job *job = job_of_two();
+    job->model.net.cpu_ns.value = 0.5;
+    /* t1: half its rate while t0 is sent, 15 of 20 by 40, ready at 45 */
+    assert_int_equal(time_of(job), 45 + 40);
+}
+
+static void test_the_slowest_rank_holds_all_up(void **state)
+{
+    (void)state;
+    struct job *job = job_of_two();
+    job->ranks[1].work_scale = 2;
+    /* t0 at 20, sent until 50; t1 at 60, sent until 100 */
+    assert_int_equal(time_of(job), 100);
+}
+
+static void test_buckets_are_launched_in_order_where_the_job_does_so(void **state)
+{
+    (void)state;
+    for (int in_order = 0; in_order < 2; in_order++) {
+        struct job *job = job_of_two();
+        job->order[0] = 1;
+        job->order[1] = 0;
+        job->model.net.in_order = in_order;
+        /* in order, t0 goes after t1, from 70 to 100 */
+        assert_int_equal(time_of(job), in_order ? 100 : 80);
+    }
+}
+
+static void test_a_bucket_of_high_priority_overtakes_partitions(void **state)
+{
+    (void)state;
+    for (int priority = 0; priority < 2; priority++) {
+        struct job *job = job_of_two();
+        struct evaluator *evaluator;
+        struct dpro_error err;
+        job->buckets[0].partitions = 3;
+        job->buckets[1].priority = priority;
+        job->ops[1].work_ns = 5;
+        assert_int_equal(evaluator_create(&job->model, &evaluator, &err), 0);
+        const struct evaluation *e = evaluate_detail(evaluator, &job->model.own);
+        /* t1 is there at 15, in the middle of t0's first part */
+        assert_int_equal(e->start_ns[1], priority ? 20 : 40);
+        assert_int_equal(e->end_ns[1], priority ? 60 : 80);
+        assert_int_equal(e->iteration_ns, 80);
+        evaluator_destroy(evaluator);
+        free(job);
+    }
+}
+
+static void test_compression_halves_the_bytes_and_casts_them(void **state)
+{
+    (void)state;
+    struct job *job = job_of_two();
+    in_one_bucket(job);
+    job->model.own.compression = DPRO_COMPRESSION_FP16;
+    job->model.net.cast_ns.value = 0.2;
+    /* cast for 7 of computing time, sent for 35 + 1 (halves are padded), cast back for 7 */
+    assert_in_range(time_of(job), 30 + 7 + 35 + 7, 30 + 7 + 36 + 7);
+}
+
+static void test_work_that_needs_one_tensor_goes_on_when_it_is_there(void **state)
+{
+    (void)state;
+    struct job *job = job_of_two();
+    job->ops[2] = waits_for(0);
+    job->ops[2].work_ns = 25;
+    job->ops[3] = waits_for(1);
+    job->program.n_ops = 4;
+    /* 25 of work after 40 lie beside t1's transfer */
+    assert_int_equal(time_of(job), 80);
+}
+
+static void test_iterations_may_lap_over(void **state)
+{
+    (void)state;
+    struct job *job = job_of_two();
+    /* t1 is only needed by the next iteration's second op */
+    job->ops[0] = computes(10, 0);
+    job->ops[1] = computes(20, 1);
+    job->ops[1].needs = 1;
+    job->ops[1].needs_before = true;
+    job->program.n_ops = 2;
+    /* the wire is what is busy all the time */
+    assert_int_equal(time_of(job), 70);
+}
+
+static void test_ranks_that_are_alike_count_once_and_change_nothing(void **state)
+{
+    (void)state;
+    struct job *job = job_of_two();
+    struct model_program programs[2] = {job->program, job->program};
+    job->ranks[1].program = 1; /* equal, but a program of its own */
+    job->model.programs = programs;
+    job->model.n_programs = 2;
+    assert_int_equal(time_of(job), 80);
+}
+
+static void test_a_job_that_waits_for_nothing_it_sends_never_ends(void **state)
+{
+    (void)state;
+    struct job *job = job_of_two();
+    job->ops[0].tensor = MODEL_NONE; /* nobody makes t0 */
+    assert_true(time_of(job) == INT64_MAX);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_bucket_waits_for_the_wire),
+        cmocka_unit_test(test_one_bucket_waits_for_its_last_tensor),
+        cmocka_unit_test(test_launching_and_copying_back_take_computing_time),
+        cmocka_unit_test(test_two_streams_share_the_wire),
+        cmocka_unit_test(test_communication_slows_computation_down),
+        cmocka_unit_test(test_the_slowest_rank_holds_all_up),
+        cmocka_unit_test(test_buckets_are_launched_in_order_where_the_job_does_so),
+        cmocka_unit_test(test_a_bucket_of_high_priority_overtakes_partitions),
+        cmocka_unit_test(test_compression_halves_the_bytes_and_casts_them),
+        cmocka_unit_test(test_work_that_needs_one_tensor_goes_on_when_it_is_there),
+        cmocka_unit_test(test_iterations_may_lap_over),
+        cmocka_unit_test(test_ranks_that_are_alike_count_once_and_change_nothing),
+        cmocka_unit_test(test_a_job_that_waits_for_nothing_it_sends_never_ends),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

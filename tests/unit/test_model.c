@@ -1,0 +1,176 @@
+/* Models of recorded jobs: what is work, what is waiting, what communication slows down. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cost/evaluate.h"
+#include "trace_text.h"
+
+#define US INT64_C(1000)
+
+enum { N_STEPS = 4, STEP_US = 12000, NUMEL = 250000 };
+
+static const char GRAD[] =
+    "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad";
+static const char IN[] = "torch::distributed::reducer::mul_out";
+static const char OUT[] = "torch.distributed.ddp.reducer::copy_bucket_to_grad";
+
+/* A backward block on the main thread: `us` of computing, then a gradient of NUMEL floats. */
+static int64_t block(struct trace_text *t, int64_t at, int64_t us)
+{
+    trace_text_cpu(t, "cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 1, at,
+                   us - 20, "");
+    trace_text_cpu(t, "cpu_op", GRAD, 1, at + us - 20, 15, "");
+    trace_text_cpu(t, "cpu_op", IN, 1, at + us - 18, 10, "\"Input Dims\": [[250000]]");
+    return at + us;
+}
+
+/* Starts a bucket's collective of n gradients, 20 us on the main thread. */
+static int64_t launch(struct trace_text *t, int64_t at, int n)
+{
+    char dims[96];
+    snprintf(dims, sizeof dims, "\"Input Dims\": [[[%d]], []], \"Input type\": [\"TensorList\"]",
+             n * NUMEL);
+    trace_text_cpu(t, "cpu_op", "c10d::allreduce_", 1, at, 20, dims);
+    return at + 20;
+}
+
+static void transfer(struct trace_text *t, int thread, int64_t at, int64_t us, int n)
+{
+    char dims[96];
+    snprintf(dims, sizeof dims, "\"Input Dims\": [[%d]], \"Input type\": [\"float\"]", n * NUMEL);
+    trace_text_cpu(t, "user_annotation", "gloo:all_reduce", thread, at, us, dims);
+}
+
+/* Two blocks of 1 ms, then, beside the first bucket's transfer, two of the same that take 2 ms; the
+ * second bucket is waited for. */
+static void rank(int rank)
+{
+    struct trace_text *t = trace_text_begin(rank, 2);
+    for (int i = 0; i < N_STEPS; i++) {
+        int64_t at = (int64_t)STEP_US * i;
+        trace_text_step(t, i, at, STEP_US);
+        trace_text_cpu(t, "cpu_op", "aten::addmm", 1, at + 10, 990, "");
+        int64_t now = block(t, block(t, at + 1000, 1000), 1000);
+        now = launch(t, now, 2);
+        transfer(t, 50, now, 4300, 2);
+        now = block(t, block(t, now, 2000), 2000);
+        now = launch(t, now, 2);
+        transfer(t, 51, at + 7320, 4300, 2);
+        for (int k = 0; k < 4; k++)
+            trace_text_cpu(t, "cpu_op", OUT, 1, (k < 2 ? at + 7330 : at + 11630) + 20 * k, 10,
+                           "\"Input Dims\": [[250000]]");
+    }
+}
+
+static struct dpro_model *model_of_two(struct dpro_graph **graph)
+{
+    struct dpro_model *model;
+    struct dpro_error err;
+    rank(0);
+    rank(1);
+    *graph = trace_text_graph();
+    if (dpro_model_build(*graph, NULL, &model, &err) < 0)
+        fail_msg("%s", err.text);
+    return model;
+}
+
+static void test_a_model_has_the_jobs_own_buckets(void **state)
+{
+    (void)state;
+    struct dpro_graph *g;
+    struct dpro_model *m = model_of_two(&g);
+    assert_int_equal(m->n_tensors, 4);
+    assert_int_equal(m->own.n_buckets, 2);
+    for (uint32_t b = 0; b < 2; b++) {
+        assert_int_equal(m->own.buckets[b].n, 2);
+        assert_int_equal(m->own.buckets[b].partitions, 1);
+    }
+    for (uint32_t t = 0; t < 4; t++)
+        assert_int_equal(m->own.order[t], t);
+    assert_int_equal(m->tensors[0].size_bytes, 4 * NUMEL);
+    dpro_model_destroy(m);
+    dpro_graph_destroy(g);
+}
+
+static void test_work_beside_communication_is_told_from_the_same_work_alone(void **state)
+{
+    (void)state;
+    struct dpro_graph *g;
+    struct dpro_model *m = model_of_two(&g);
+    /* the same blocks took twice as long: half of their rate was lost */
+    double lost = m->net.cpu_ns.value / m->net.byte_ns.value;
+    assert_true(lost > 0.4 && lost < 0.6);
+    const struct model_op *ops = m->programs[0].ops;
+    for (uint32_t o = 0; o < m->programs[0].n_ops; o++)
+        if (ops[o].tensor == 1 || ops[o].tensor == 3)
+            assert_in_range(ops[o].work_ns, 900 * US, 1200 * US);
+    dpro_model_destroy(m);
+    dpro_graph_destroy(g);
+}
+
+static void test_the_jobs_own_strategy_takes_what_was_measured(void **state)
+{
+    (void)state;
+    struct dpro_graph *g;
+    struct dpro_model *m = model_of_two(&g);
+    struct evaluator *evaluator;
+    struct dpro_error err;
+    assert_int_equal(evaluator_create(m, &evaluator, &err), 0);
+    int64_t own = evaluate(evaluator, &m->own);
+    assert_in_range(own, m->measured_ns * 97 / 100, m->measured_ns * 103 / 100);
+    /* in one bucket nothing would be slowed down, and nothing would overlap: 5 ms of work, then
+     * both transfers */
+    struct strategy_bucket whole = {0, 4, 1, 0};
+    struct dpro_strategy one = {m->own.order, &whole, 1, DPRO_COMPRESSION_NONE};
+    assert_in_range(evaluate(evaluator, &one), 13400 * US, 14400 * US);
+    evaluator_destroy(evaluator);
+    dpro_model_destroy(m);
+    dpro_graph_destroy(g);
+}
+
+static void test_one_rank_has_no_model(void **state)
+{
+    (void)state;
+    struct dpro_model *model;
+    struct dpro_error err;
+    rank(0);
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(dpro_model_build(g, NULL, &model, &err), DPRO_EEMPTY);
+    assert_non_null(strstr(err.text, "one rank only"));
+    dpro_graph_destroy(g);
+}
+
+static void test_ranks_of_different_jobs_have_no_model(void **state)
+{
+    (void)state;
+    struct dpro_model *model;
+    struct dpro_error err;
+    rank(0);
+    struct trace_text *t = trace_text_begin(1, 2);
+    for (int i = 0; i < N_STEPS; i++) {
+        trace_text_step(t, i, (int64_t)STEP_US * i, STEP_US);
+        trace_text_cpu(t, "cpu_op", "aten::addmm", 1, (int64_t)STEP_US * i + 10, 990, "");
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(dpro_model_build(g, NULL, &model, &err), DPRO_EEMPTY);
+    dpro_graph_destroy(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_model_has_the_jobs_own_buckets),
+        cmocka_unit_test(test_work_beside_communication_is_told_from_the_same_work_alone),
+        cmocka_unit_test(test_the_jobs_own_strategy_takes_what_was_measured),
+        cmocka_unit_test(test_one_rank_has_no_model),
+        cmocka_unit_test(test_ranks_of_different_jobs_have_no_model),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -7,7 +7,7 @@ PYTHON ?= python3
 export PYTHON
 
 .DEFAULT_GOAL := build
-.PHONY: build deps demo demo-live test test-long bench bench-live accuracy lint install clean help
+.PHONY: build deps demo demo-live test test-long bench bench-live bench-plans accuracy lint install clean help
 
 build: ## build the command (build/dpro) and the library
 	@tools/install.sh --check build
@@ -54,6 +54,12 @@ bench-live: ## what recording costs a training job, in one process; takes minute
 	@tools/venv.sh
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/bench_live.py --build $(BUILD)
+
+bench-plans: ## what plans are worth on real jobs with a slow link; takes minutes, wants a quiet machine and root
+	@tools/install.sh build
+	@tools/venv.sh
+	@tools/build.sh $(BUILD)
+	@$(PYTHON) tools/bench_plans.py --build $(BUILD)
 
 accuracy: ## replayed against measured, over all real traces
 	@tools/install.sh --check build

@@ -42,34 +42,39 @@ def can_make_hosts():
             and subprocess.run([HOSTS, "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0)
 
 
-def record(dpro, python, script, trace, say=None, quiet=False):
-    """Trains an example on two ranks under `dpro profile`. `say` is called with the line that a user would type."""
-    profile = [dpro, "profile", "-o", trace, "--"]
-    train = [os.path.join("examples", script), "--device", "cpu", "--steps", str(STEPS)]
+def train(command, python, script, steps=STEPS, rate="1gbit", say=None, quiet=False):
+    """Trains an example on two ranks, `command` (`dpro profile ... --`) before each host's torchrun; returns what was printed
+    if quiet. `say` is called with the line that a user would type."""
+    script = [os.path.join("examples", script), "--device", "cpu", "--steps", str(steps)]
     torchrun = [python, "-m", "torch.distributed.run", "--nproc-per-node=1"]
-    shown = f"dpro profile -o {trace} -- torchrun {{}} {' '.join(train)}"
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    shown = f"{' '.join(['dpro', *command[1:]])} torchrun {{}} {' '.join(script)}"
     # torch's own chatter would hide what is to be seen
-    env.update(TORCH_CPP_LOG_LEVEL="ERROR")
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     if can_make_hosts():
         torchrun += ["--nnodes=2", "--node-rank=@HOST", "--master-addr=@ADDRESS", "--master-port=29500"]
         shell = 'set -- "${@/@HOST/$HOST}"; exec "${@/@ADDRESS/$HOST0}"'
-        command = [HOSTS, "--rate", "1gbit", "bash", "-c", shell, "-", *profile, *torchrun, *train]
+        command = [HOSTS, "--rate", rate, "bash", "-c", shell, "-", *command, *torchrun, *script]
         if say:
-            say("Two machines (network namespaces), joined by a link of 1 Gbit/s; on each:")
+            say(f"Two machines (network namespaces), joined by a link of {rate}/s; on each:")
             say("  " + shown.format("--nnodes=2 --node-rank=... --master-addr=..."))
     else:
         torchrun[-1] = "--nproc-per-node=2"
-        command = [*profile, *torchrun, "--standalone", *train]
+        command = [*command, *torchrun, "--standalone", *script]
         if say:
             say("Two ranks on this machine (as root: on two make-believe ones, with a network between them):")
             say("  " + shown.format("--nproc-per-node=2"))
-    out = subprocess.PIPE if quiet else None
-    done = subprocess.run(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    pipe = subprocess.PIPE if quiet else None
+    done = subprocess.run(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     if done.returncode != 0:
         if quiet:
             sys.stderr.write((done.stdout + done.stderr).decode("utf-8", "replace")[-3000:])
-        raise SystemExit(f"dpro: the training of {script} ended with status {done.returncode}")
+        raise SystemExit(f"dpro: the training of {script[0]} ended with status {done.returncode}")
+    return done.stdout
+
+
+def record(dpro, python, script, trace, **options):
+    """Trains an example under `dpro profile`."""
+    train([dpro, "profile", "-o", trace, "--"], python, script, **options)
 
 
 def main():
@@ -87,7 +92,7 @@ def main():
     def say(line=""):
         print(line, flush=True)
 
-    record(dpro, python, "gpt.py", trace, say)
+    record(dpro, python, "gpt.py", trace, say=say)
     say()
     say(f"  dpro replay {trace} -o {out}")
     subprocess.run([dpro, "replay", trace, "-o", out], check=True)

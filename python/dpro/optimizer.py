@@ -1,0 +1,259 @@
+"""`optimize`: the search of `dpro optimize`, with passes written in Python. A binding of the C library's include/dpro/
+headers by ctypes: structs here are those there, in the same order."""
+import ctypes as c
+import json
+import os
+import threading
+
+from . import Error
+
+_EDITS = {"merge": 0, "split": 1, "partition": 2, "priority": 3, "move": 4, "compress": 5}
+_COMPRESSIONS = {"none": 0, "fp16": 1, "bf16": 2}
+_ALGORITHMS = {"default": 0, "paper": 1, "dp": 2, "mcmc": 3}
+_PASS_ABI = 1
+_MOST_EDITS = 1024
+
+
+class _Error(c.Structure):
+    _fields_ = [("code", c.c_int), ("text", c.c_char * 508)]
+
+
+class _Sink(c.Structure):
+    _fields_ = [("log", c.c_void_p), ("progress", c.c_void_p), ("arg", c.c_void_p), ("level", c.c_int)]
+
+
+class _TraceOptions(c.Structure):
+    _fields_ = [("rank_regex", c.c_char_p), ("threads", c.c_int), ("without_profile", c.c_int), ("sink", _Sink)]
+
+
+class _GraphOptions(c.Structure):
+    _fields_ = [("first_step", c.c_int64), ("last_step", c.c_int64), ("single_rank", c.c_int), ("no_align", c.c_int),
+                ("raw_receives", c.c_int), ("clocks_only", c.c_int), ("sink", _Sink)]
+
+
+class _ModelOptions(c.Structure):
+    _fields_ = [("sink", _Sink)]
+
+
+class _Tensor(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("size_bytes", c.c_uint64), ("ready_ns", c.c_int64), ("done_ns", c.c_int64),
+                ("bucket", c.c_uint32)]
+
+
+class _Bucket(c.Structure):
+    _fields_ = [("first", c.c_uint32), ("n", c.c_uint32), ("partitions", c.c_uint32), ("priority", c.c_int32),
+                ("size_bytes", c.c_uint64), ("ready_ns", c.c_int64), ("start_ns", c.c_int64), ("end_ns", c.c_int64),
+                ("critical", c.c_int)]
+
+
+class _View(c.Structure):
+    pass
+
+
+_SYNC = c.CFUNCTYPE(c.c_int64, c.POINTER(_View), c.c_uint64, c.c_uint32)
+_View._fields_ = [("n_ranks", c.c_uint32), ("n_tensors", c.c_uint32), ("n_buckets", c.c_uint32),
+                  ("tensors", c.POINTER(_Tensor)), ("order", c.POINTER(c.c_uint32)), ("buckets", c.POINTER(_Bucket)),
+                  ("compression", c.c_int), ("iteration_ns", c.c_int64), ("sync_ns", _SYNC)]
+
+
+class _Edit(c.Structure):
+    _fields_ = [("kind", c.c_int), ("at", c.c_uint32), ("value", c.c_int64)]
+
+
+class _Candidate(c.Structure):
+    _fields_ = [("edits", c.POINTER(_Edit)), ("n_edits", c.c_uint32)]
+
+
+class _Pass(c.Structure):
+    pass
+
+
+_PROPOSE = c.CFUNCTYPE(c.c_int, c.POINTER(_Pass), c.POINTER(_View), c.c_uint32, c.POINTER(_Candidate))
+_Pass._fields_ = [("abi", c.c_uint32), ("name", c.c_char_p), ("summary", c.c_char_p), ("changes_numerics", c.c_int),
+                  ("propose", _PROPOSE), ("state", c.c_void_p)]
+
+
+class _OptimizeOptions(c.Structure):
+    _fields_ = [("algorithm", c.c_int), ("budget_s", c.c_double), ("seed", c.c_uint64), ("threads", c.c_int),
+                ("compressions", c.c_uint), ("no_coarsen", c.c_int), ("no_partial", c.c_int), ("no_symmetry", c.c_int),
+                ("pass_files", c.POINTER(c.c_char_p)), ("n_pass_files", c.c_size_t),
+                ("passes", c.POINTER(c.POINTER(_Pass))), ("n_passes", c.c_size_t), ("progress", c.c_void_p),
+                ("arg", c.c_void_p), ("sink", _Sink)]
+
+
+class _Report(c.Structure):
+    _fields_ = [("trace", c.c_void_p), ("graph", c.c_void_p), ("model", c.c_void_p), ("optimum", c.c_void_p),
+                ("plan", c.c_char_p), ("warnings", c.POINTER(c.c_char_p))]
+
+
+class Tensor:
+    """A gradient: name, size_bytes; ready_ns, when it is there on the last rank; done_ns, when its bucket has been
+    communicated (both from the iteration's start); bucket, its number."""
+
+    def __init__(self, tensor):
+        self.name = tensor.name.decode("utf-8", "replace")
+        self.size_bytes, self.ready_ns, self.done_ns = tensor.size_bytes, tensor.ready_ns, tensor.done_ns
+        self.bucket = tensor.bucket
+
+
+class Bucket:
+    """Gradients that travel together: tensors (numbers), partitions, priority, size_bytes; ready_ns, start_ns, end_ns;
+    critical, whether the critical path runs through its transfer."""
+
+    def __init__(self, bucket, order):
+        self.tensors = [order[i] for i in range(bucket.first, bucket.first + bucket.n)]
+        self.partitions, self.priority, self.size_bytes = bucket.partitions, bucket.priority, bucket.size_bytes
+        self.ready_ns, self.start_ns, self.end_ns = bucket.ready_ns, bucket.start_ns, bucket.end_ns
+        self.critical = bool(bucket.critical)
+
+
+class View:
+    """The job under the strategy that is looked at: n_ranks, tensors, buckets (in the order of launch), compression,
+    iteration_ns. A pass must keep nothing of it."""
+
+    def __init__(self, pointer):
+        view = pointer.contents
+        self._pointer = pointer
+        self.n_ranks, self.iteration_ns = view.n_ranks, view.iteration_ns
+        self.tensors = [Tensor(view.tensors[t]) for t in range(view.n_tensors)]
+        self.buckets = [Bucket(view.buckets[b], view.order) for b in range(view.n_buckets)]
+        self.compression = next(name for name, value in _COMPRESSIONS.items() if value == view.compression)
+
+    def sync_ns(self, size_bytes, partitions=1):
+        """t_sync(s, k): what communicating so many bytes takes by itself, in partitions."""
+        return self._pointer.contents.sync_ns(self._pointer, size_bytes, partitions)
+
+
+class _Callable:
+    """A Python function as a pass of the library's."""
+
+    def __init__(self, function):
+        self.function = function
+        self.problem = None
+        self._here = threading.local()  # a view's candidates, asked for one by one
+        name = getattr(function, "__name__", "pass")
+        self.c = _Pass(_PASS_ABI, name.encode(), (function.__doc__ or name).strip().split("\n")[0].encode(),
+                       int(bool(getattr(function, "changes_numerics", False))), _PROPOSE(self._propose), None)
+
+    def _propose(self, _, view, index, candidate):
+        try:
+            if index == 0:
+                self._here.candidates = [list(edits) for edits in self.function(View(view))]
+            candidates = self._here.candidates
+            if self.problem is not None or index >= len(candidates):
+                return 0
+            edits = candidates[index]
+            if len(edits) > _MOST_EDITS:
+                raise ValueError("a candidate has %d edits; %d are possible" % (len(edits), _MOST_EDITS))
+            for i, edit in enumerate(edits):
+                candidate.contents.edits[i] = self._edit(*edit)
+            candidate.contents.n_edits = len(edits)
+            return 1
+        except Exception as problem:  # nothing may fly through the C code in between
+            self.problem = self.problem or problem
+            return 0
+
+    @staticmethod
+    def _edit(kind, at=0, value=0):
+        if kind not in _EDITS:
+            raise ValueError("%r is no edit: %s" % (kind, ", ".join(_EDITS)))
+        if kind == "compress":
+            at, value = 0, _COMPRESSIONS[at]
+        return _Edit(_EDITS[kind], at, value)
+
+
+def _library():
+    from .settings import library
+    path = library("libdpro.so")
+    if path is None:
+        raise Error("optimize: libdpro.so is not with the package; install dpro whole (pip install, make install), or "
+                    "build the checkout")
+    lib = c.CDLL(path)
+    for name in ("trace", "graph", "model"):
+        getattr(lib, "dpro_%s_destroy" % name).argtypes = [c.c_void_p]
+    lib.dpro_optimum_destroy.argtypes = [c.c_void_p]
+    lib.dpro_graph_take_out_profiler.argtypes = [c.c_void_p]
+    return lib
+
+
+class _Run:
+    """Calls that fail raise; what was made is destroyed in the end, last first."""
+
+    def __init__(self):
+        self.lib = _library()
+        self.made = []
+
+    def call(self, name, *args):
+        error = _Error()
+        if getattr(self.lib, name)(*args, c.byref(error)) < 0:
+            raise Error(error.text.decode("utf-8", "replace"))
+
+    def make(self, what, name, *args):
+        made = c.c_void_p()
+        self.call(name, *args, c.byref(made))
+        self.made.append((what, made))
+        return made
+
+    def close(self):
+        for what, made in reversed(self.made):
+            getattr(self.lib, "dpro_%s_destroy" % what)(made)
+        self.made = []
+
+
+def _json(run, report):
+    libc = c.CDLL(None)
+    libc.open_memstream.restype = c.c_void_p
+    libc.fclose.argtypes = [c.c_void_p]
+    libc.free.argtypes = [c.c_void_p]
+    text, size = c.c_void_p(), c.c_size_t()
+    stream = libc.open_memstream(c.byref(text), c.byref(size))
+    if not stream:
+        raise MemoryError
+    try:
+        run.call("dpro_optimize_json", c.byref(report), c.c_void_p(stream))
+    finally:
+        libc.fclose(stream)
+    try:
+        return json.loads(c.string_at(text, size.value))
+    finally:
+        libc.free(text)
+
+
+def optimize(trace, plan=None, passes=(), budget_s=0, seed=0, algorithm="default", compress=(), threads=0):
+    """Searches the communication strategy that makes an iteration of the job in `trace` (a path, or several) shortest;
+    returns the result as `dpro optimize --json` prints it, a dict of schema dpro.optimize/1. With `plan`, a plan is
+    written into that folder.
+
+    `passes` are functions: pass(view) returns candidates, each a list of edits: ("merge", bucket), ("split", bucket, n),
+    ("partition", bucket, k), ("priority", bucket, p), ("move", bucket, place), ("compress", "fp16"). Edits count buckets as
+    the ones before them in the list left them. The same view must get the same answer. A function whose attribute
+    `changes_numerics` is true is only used where `compress` allows something. What a pass raises, optimize raises."""
+    if algorithm not in _ALGORITHMS:
+        raise Error("optimize: algorithm=%r: one of %s is needed" % (algorithm, ", ".join(_ALGORITHMS)))
+    unknown = [name for name in compress if name not in _COMPRESSIONS]
+    if unknown:
+        raise Error("optimize: compress=%r: %s are known" % (unknown[0], ", ".join(_COMPRESSIONS)))
+    paths = [trace] if isinstance(trace, (str, os.PathLike)) else list(trace)
+    paths = [os.fsencode(path) for path in paths]
+    given = [_Callable(function) for function in passes]
+    run = _Run()
+    try:
+        read = run.make("trace", "dpro_trace_load", (c.c_char_p * len(paths))(*paths), c.c_size_t(len(paths)),
+                        c.byref(_TraceOptions(threads=threads)))
+        graph = run.make("graph", "dpro_graph_build", read, c.byref(_GraphOptions()))
+        run.lib.dpro_graph_take_out_profiler(graph)
+        model = run.make("model", "dpro_model_build", graph, c.byref(_ModelOptions()))
+        options = _OptimizeOptions(algorithm=_ALGORITHMS[algorithm], budget_s=budget_s, seed=seed, threads=threads,
+                                   compressions=sum(1 << _COMPRESSIONS[name] for name in set(compress)),
+                                   passes=(c.POINTER(_Pass) * len(given))(*[c.pointer(p.c) for p in given]),
+                                   n_passes=len(given))
+        optimum = run.make("optimum", "dpro_optimize_run", model, c.byref(options))
+        for p in given:
+            if p.problem is not None:
+                raise p.problem
+        report = _Report(read, graph, model, optimum, os.fsencode(plan) if plan is not None else None, None)
+        if plan is not None:
+            run.call("dpro_optimize_plan", c.byref(report))
+        return _json(run, report)
+    finally:
+        run.close()

@@ -89,7 +89,8 @@ int writer_init_path(struct writer *w, const char *path, bool gzip, struct dpro_
     if (!w->path || (gzip && init_gzip(w) < 0)) {
         rc = dpro_error_nomem(err);
     } else if (open_temp(w) < 0) {
-        rc = dpro_error_set(err, DPRO_EIO, "%s: can't be written: %s", path, strerror(errno));
+        rc = dpro_error_set(err, DPRO_EIO, "%s: can't be written: %s; name another place", path,
+                            strerror(errno));
     }
     if (rc < 0)
         writer_fini(w);

@@ -550,11 +550,22 @@ static int warn_all(struct state *st)
     return status;
 }
 
-static int align_all(struct state *st, bool no_align)
+/* What has been asked for clocks alone has no other answer. */
+static int warn_alone(struct state *st)
+{
+    if (st->nodes.n != 1)
+        return 0;
+    return warn(st,
+                "these are rank %d's times alone: there is nothing to compare its clock with; add "
+                "the other ranks' logs or profiles",
+                st->nodes.at[0].rank);
+}
+
+static int align_all(struct state *st, const struct dpro_graph_options *options)
 {
     if (evidence_list(st->join, st->trace, &st->nodes) < 0 || find_hosts(st) < 0)
         return -1;
-    if (no_align) {
+    if (options->no_align) {
         if (number_clocks(st) < 0)
             return -1;
     } else {
@@ -569,6 +580,8 @@ static int align_all(struct state *st, bool no_align)
         return -1;
     if (write_maps(st) < 0 || visit(st, count, false) < 0)
         return -1;
+    if (options->clocks_only && warn_alone(st) < 0)
+        return -1;
     return st->align ? warn_all(st) : 0;
 }
 
@@ -576,7 +589,7 @@ int clocks_align(struct join *join, const struct dpro_trace *trace,
                  const struct dpro_graph_options *options, struct dpro_error *err)
 {
     struct state st = {.join = join, .trace = trace};
-    int status = align_all(&st, options->no_align != 0);
+    int status = align_all(&st, options);
     forget(&st);
     array_fini(&st.nodes);
     free(st.hosts);

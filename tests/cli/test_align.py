@@ -95,6 +95,18 @@ class Align(Case):
         self.assert_code(result, DONE)
         self.assertIn("net_rank1.csv.gz", result.out[result.out.index("Warnings"):])
 
+    def test_one_ranks_log_has_nothing_to_be_compared_with(self):
+        alone = "rank 1's times alone: there is nothing to compare its clock with"
+        result = dpro("align", os.path.join(BUNDLED, "net_rank1.csv.gz"))
+        self.assert_code(result, DONE)
+        self.assertIn(alone, " ".join(result.out.split()))
+        both = [os.path.join(BUNDLED, f"net_rank{r}.csv.gz") for r in range(2)]
+        self.assertNotIn("nothing to compare", " ".join(dpro("align", *both).out.split()))
+        facts = self.align(os.path.join(BUNDLED, "kineto_rank1.json.gz"))
+        self.assertTrue(any(alone in warning for warning in facts["warnings"]), facts["warnings"])
+        replayed = self.assert_replays(os.path.join(BUNDLED, "kineto_rank1.json.gz"))
+        self.assertFalse(any(alone in warning for warning in replayed["warnings"]))
+
     def test_clocks_as_recorded_are_said_to_be_so(self):
         replayed = self.assert_replays(BUNDLED, "--no-align")
         self.assertEqual(replayed["clock"]["method"], "none")
@@ -137,7 +149,9 @@ class Align(Case):
     def test_what_can_not_be_done_is_said_in_a_line(self):
         self.assert_error(dpro("align"), USAGE)
         self.assert_error(dpro("align", self.path("nowhere")), INPUT)
-        self.assert_error(dpro("align", BUNDLED, "--perfetto-manifest", self.path("no", "such", "file")), SYSTEM)
+        result = dpro("align", BUNDLED, "--perfetto-manifest", self.path("no", "such", "file"))
+        self.assert_error(result, SYSTEM)
+        self.assertIn("name another place", result.err)
 
 
 if __name__ == "__main__":

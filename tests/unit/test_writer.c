@@ -229,7 +229,8 @@ static void test_a_folder_that_is_no_folder_is_told(void **state)
     struct writer w;
     struct dpro_error err = {0};
     assert_int_equal(writer_init_path(&w, "/dev/null/x.json", false, &err), DPRO_EIO);
-    assert_string_equal(err.text, "/dev/null/x.json: can't be written: Not a directory");
+    assert_string_equal(err.text,
+                        "/dev/null/x.json: can't be written: Not a directory; name another place");
     writer_fini(&w);
 }
 

@@ -184,9 +184,12 @@ struct dpro_collective {
     uint64_t size_bytes; /* a rank's contribution; 0: unknown */
     uint32_t n_messages; /* SENDs of the graph that it is made of; 0: one transfer op a rank */
     const char *pattern; /* who sent to whom, read from the messages: "ring", "halving-doubling",
-                            "tree", "direct" (nothing passed on), "mixed"; "": no messages */
-    uint32_t n_chunks; /* messages that each step of a ring is cut in; of the others, messages over
-                          the busiest connection */
+                            "tree", "direct" (nothing passed on), "mixed"; as NCCL says it:
+                            also "nvls", ...; "partly seen": between some ranks nothing was
+                            logged; "": no messages */
+    uint32_t n_channels; /* of NCCL that they go over; else 1 */
+    uint32_t n_chunks;   /* messages (NCCL: on a channel) that each step of a ring is cut in; of the
+                            others, messages over   the busiest connection */
 };
 DPRO_API uint32_t dpro_graph_n_collectives(const struct dpro_graph *graph);
 DPRO_API struct dpro_collective dpro_graph_collective(const struct dpro_graph *graph,

@@ -36,12 +36,23 @@ int64_t assembly_span(int64_t from, int64_t to)
 
 /* ---- numbering ---- */
 
-/* The ranks of a message's ops. */
+/* Whose a message's op is: of its members, NO_ID where there is no such op. */
+static uint32_t member_of_message(const struct message *message, enum message_op as)
+{
+    if (as == MESSAGE_CALL)
+        return message->tx == NO_ID ? message->to : message->from;
+    if (as == MESSAGE_SEND)
+        return message->tx == NO_ID ? NO_ID : message->from;
+    return message->rx == NO_ID ? NO_ID : message->to;
+}
+
+/* The rank of a message's op; NO_ID: there is none. */
 static uint32_t rank_of_message(const struct join *join, const struct message *message,
                                 enum message_op as)
 {
     const struct member *members = &join->members.at[join->joined.at[message->joined].first_member];
-    return members[as == MESSAGE_RECV ? message->to : message->from].rank;
+    uint32_t member = member_of_message(message, as);
+    return member == NO_ID ? NO_ID : members[member].rank;
 }
 
 /* Gives the ops of messages their numbers, rank by rank in the order of the messages; n_ops[] is
@@ -65,6 +76,9 @@ static int number_messages(struct assembly *a, const uint32_t *n_ops)
     for (size_t place = 0; place < n; place++) {
         const struct message *message = &join->messages.all.at[place / N_MESSAGE_OPS];
         uint32_t r = rank_of_message(join, message, (enum message_op)(place % N_MESSAGE_OPS));
+        a->message_ops[place] = DPRO_NO_OP;
+        if (r == NO_ID)
+            continue;
         a->message_of[a->first_of[r] + next[r]] = (uint32_t)place;
         a->message_ops[place] = a->first_message[r] + next[r]++;
     }
@@ -90,8 +104,11 @@ static int number_ops(struct assembly *a)
         return -1;
     }
     for (size_t m = 0; m < join->messages.all.n; m++)
-        for (int as = 0; as < N_MESSAGE_OPS; as++)
-            n_messages[rank_of_message(join, &join->messages.all.at[m], (enum message_op)as)]++;
+        for (int as = 0; as < N_MESSAGE_OPS; as++) {
+            uint32_t r = rank_of_message(join, &join->messages.all.at[m], (enum message_op)as);
+            if (r != NO_ID)
+                n_messages[r]++;
+        }
     for (size_t j = 0; j < join->joined.n; j++)
         n_meets[join->joined.at[j].rank] += join->joined.at[j].n_members > 1;
     uint64_t n_ops = 0, n_devices = 0;
@@ -253,12 +270,17 @@ static int add_message_op(struct assembly *a, struct dpro_graph_builder *builder
     const struct message *message = &a->join->messages.all.at[m];
     const struct joined *joined = &a->join->joined.at[message->joined];
     const struct member *members = &a->join->members.at[joined->first_member];
-    const struct member *own = &members[as == MESSAGE_RECV ? message->to : message->from];
-    const struct member *other = &members[as == MESSAGE_RECV ? message->from : message->to];
+    bool receives = member_of_message(message, as) == message->to;
+    const struct member *own = &members[receives ? message->to : message->from];
+    const struct member *other = &members[receives ? message->from : message->to];
     const struct rank_build *rank = &a->join->ranks[r];
+    const char *does =
+        as == MESSAGE_CALL && receives ? "call that sends, of" : names[message->is_notice][as];
     name_carried(a, rank, own->collective, tensor_name);
-    snprintf(text, sizeof text, "%s rank %d", names[message->is_notice][as],
-             a->join->ranks[other->rank].trace->rank);
+    if (other->unlogged && joined->n_unlogged > 1)
+        snprintf(text, sizeof text, "%s a rank without a log", does);
+    else
+        snprintf(text, sizeof text, "%s rank %d", does, a->join->ranks[other->rank].trace->rank);
     struct dpro_op out = {.kind = kinds[as],
                           .rank = rank->trace->rank,
                           .device = DPRO_NO_DEVICE,
@@ -463,7 +485,8 @@ static int fill_collectives(struct assembly *a)
                                       .n_expected = joined->n_expected,
                                       .n_messages = joined->n_data,
                                       .pattern = joined->pattern.name,
-                                      .n_chunks = joined->pattern.n_chunks};
+                                      .n_chunks = joined->pattern.n_chunks,
+                                      .n_channels = joined->pattern.n_channels};
         for (uint32_t m = joined->first_member; m < joined->first_member + joined->n_members; m++) {
             const struct member *member = &join->members.at[m];
             const struct local_collective *own =

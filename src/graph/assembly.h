@@ -11,7 +11,8 @@ struct edge {
 
 /* What a message is in the graph: a SEND and a RECV that both start when the call that sends it is
  * made, on links of their own, and that call, an op on no device which waits for all that the
- * sender waited for. */
+ * sender waited for. Where one of the two ranks has no log, all that there is belongs to the other:
+ * the call and one of the two. */
 enum message_op { MESSAGE_CALL, MESSAGE_SEND, MESSAGE_RECV, N_MESSAGE_OPS };
 
 struct assembly {
@@ -23,7 +24,7 @@ struct assembly {
     uint32_t *first_device; /* of each rank; [n_ranks]: of the links, two each */
     /* Ops of messages come last in their rank: see assembly_message. */
     uint32_t *first_message;  /* a rank's first; what follows is its */
-    uint32_t *message_ops;    /* [message * N_MESSAGE_OPS + enum message_op] */
+    uint32_t *message_ops;    /* [message * N_MESSAGE_OPS + enum message_op]; DPRO_NO_OP: none */
     uint32_t *message_of;     /* the place in message_ops of a rank's ops, rank by rank */
     uint32_t *first_of;       /* where a rank begins in message_of */
     ARRAY(struct edge) edges; /* by where they end, once they are ordered */
@@ -62,6 +63,13 @@ static inline const struct message_time *assembly_time_of(const struct assembly 
                                                           uint32_t message, uint32_t sample)
 {
     return &a->join->messages.times.at[(size_t)message * a->n_samples + sample];
+}
+
+/* The op with which a message is over: its RECV, or its SEND where there is none. */
+static inline uint32_t assembly_message_end(const struct assembly *a, uint32_t message)
+{
+    const uint32_t *ops = a->message_ops + (size_t)message * N_MESSAGE_OPS;
+    return ops[ops[MESSAGE_RECV] == DPRO_NO_OP ? MESSAGE_SEND : MESSAGE_RECV];
 }
 
 /* to - from, 0 where that is negative, too large, or one of them was not measured. */

@@ -10,6 +10,7 @@
 #include "base/pool.h"
 #include "graph/assemble.h"
 #include "graph/choose.h"
+#include "graph/ends.h"
 #include "graph/join.h"
 #include "graph/names.h"
 

@@ -463,19 +463,13 @@ static int write_clocks(struct state *st)
 static int write_maps(struct state *st)
 {
     struct clocks *clocks = &st->join->clocks;
-    uint32_t n_transports = st->trace->n_transports;
     clocks->of_rank =
         arena_array(&clocks->arena, st->join->n_ranks + (size_t)1, sizeof *clocks->of_rank);
-    clocks->of_transport =
-        arena_array(&clocks->arena, n_transports + (size_t)1, sizeof *clocks->of_transport);
-    if (!clocks->of_rank || !clocks->of_transport)
+    if (!clocks->of_rank)
         return -1;
     for (uint32_t i = 0; i < st->nodes.n; i++)
         if (st->nodes.at[i].rank_index != NO_ID)
             clocks->of_rank[st->nodes.at[i].rank_index] = st->maps[st->clock_of[i]];
-    for (uint32_t t = 0; t < n_transports; t++)
-        clocks->of_transport[t] =
-            st->maps[st->clock_of[evidence_node_of(&st->nodes, st->trace->transports[t].rank)]];
     return 0;
 }
 

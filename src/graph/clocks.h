@@ -30,9 +30,8 @@ struct clocks { /* zeroed: none */
     uint32_t n;
     struct clock_bounds *bounds; /* a clock */
     struct dpro_alignment alignment;
-    struct clock_map *of_rank;      /* by index of the rank in the join */
-    struct clock_map *of_transport; /* by index of the transport in the trace */
-    ARRAY(const char *) warnings;   /* text in the arena */
+    struct clock_map *of_rank;    /* by index of the rank in the join */
+    ARRAY(const char *) warnings; /* text in the arena */
 };
 void clocks_fini(struct clocks *clocks);
 

@@ -307,12 +307,7 @@ static bool find_step_end(const struct nccl_log *log, const struct nccl_step *st
     key = map_mix(key ^ operation->sequence) + (uint64_t)op->channel;
     key = map_mix(key ^ ranks[!end->sends]) + ranks[end->sends];
     end->key = map_mix(key ^ map_mix((uint64_t)step->step + 1));
-    if (end->sends)
-        end->ns = step->net_wait_ns ? step->net_wait_ns : step->start_ns;
-    else
-        end->ns = step->flush_wait_ns ? step->flush_wait_ns
-                  : step->gpu_wait_ns ? step->gpu_wait_ns
-                                      : step->stop_ns;
+    end->ns = end->sends ? nccl_step_sent_ns(step) : nccl_step_there_ns(step);
     return end->ns > 0;
 }
 

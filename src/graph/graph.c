@@ -145,7 +145,8 @@ struct dpro_collective dpro_graph_collective(const struct dpro_graph *graph, uin
                                     .size_bytes = c->size_bytes,
                                     .n_messages = c->n_messages,
                                     .pattern = c->pattern ? c->pattern : "",
-                                    .n_chunks = c->n_chunks};
+                                    .n_chunks = c->n_chunks,
+                                    .n_channels = c->n_channels};
 }
 
 size_t dpro_graph_n_warnings(const struct dpro_graph *graph)

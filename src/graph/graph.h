@@ -49,7 +49,7 @@ struct graph_collective {
     uint32_t n_messages; /* that are SENDs and RECVs of the graph; the transfers are what follows
                             them. 0: the transfers are all of it */
     const char *pattern; /* who sent to whom: "ring", ..., static; NULL: no messages */
-    uint32_t n_chunks;   /* as struct pattern has it */
+    uint32_t n_chunks, n_channels; /* as struct pattern has it */
 };
 struct graph_member {
     uint32_t arrival, transfer; /* ops */

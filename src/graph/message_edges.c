@@ -2,8 +2,9 @@
  *
  * Its sender has arrived, and all that it sent over the same connection before is on its way. Of
  * each other rank it has received as many messages as it had in every measured iteration when it
- * sent this one: in a ring, that one whose data it passes on, or the one that made room for it. And
- * its receiver has arrived, where that is so in every iteration: gloo asks before it sends. */
+ * sent this one: in a ring, that one whose data it passes on, or the one that made room for it.
+ * What others of its party received may have been passed to it. And its receiver has arrived, where
+ * that is so in every iteration: gloo asks before it sends. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,10 +45,11 @@ static bool holds(const struct assembly *a, struct times ends, struct times star
     return seen > 0 && held * 10 >= seen * 9;
 }
 
-/* One rank's messages from another in a collective, in order: data, then notices. */
+/* One rank's messages from another in a stream, of a collective, in order: data, then notices. */
 struct inbound {
     uint32_t from, to; /* members */
-    uint32_t first;    /* into messages[] */
+    uint32_t channel;
+    uint32_t first; /* into messages[] */
     uint32_t n, n_notices;
 };
 
@@ -62,10 +64,10 @@ struct linker {
     struct assembly *a;
     const struct joined *joined;
     const struct member *members;
-    uint32_t *messages;      /* of the collective, by receiver, then sender */
-    struct inbound *inbound; /* by receiver, then sender */
+    uint32_t *messages;      /* of the collective, in the order of inbound */
+    struct inbound *inbound; /* by the receiver's party, receiver, sender, stream */
     uint32_t n_inbound;
-    uint32_t *first_inbound; /* of each receiver; one more */
+    uint32_t *first_inbound; /* of each party, by the member that it is called by; one more */
     int64_t *arrivals;       /* [member * n_samples + sample] */
     struct sender *senders;  /* by twice the connection (an inbound of its receiver), one more for
                                 notices */
@@ -93,14 +95,27 @@ static int add(const struct linker *l, uint32_t from, uint32_t to, bool soft)
     return array_push(&l->a->edges, edge);
 }
 
+static int compare_connections(const struct linker *l, const struct message *x,
+                               const struct message *y)
+{
+    uint32_t party = l->members[x->to].party, other = l->members[y->to].party;
+    if (party != other)
+        return party < other ? -1 : 1;
+    if (x->to != y->to)
+        return x->to < y->to ? -1 : 1;
+    if (x->from != y->from)
+        return x->from < y->from ? -1 : 1;
+    return x->stream < y->stream ? -1 : x->stream > y->stream;
+}
+
 static int compare_receivers(const void *x, const void *y, void *arg)
 {
-    const struct message *all = arg;
+    const struct linker *l = arg;
+    const struct message *all = l->a->join->messages.all.at;
     uint32_t a = *(const uint32_t *)x, b = *(const uint32_t *)y;
-    if (all[a].to != all[b].to)
-        return all[a].to < all[b].to ? -1 : 1;
-    if (all[a].from != all[b].from)
-        return all[a].from < all[b].from ? -1 : 1;
+    int order = compare_connections(l, &all[a], &all[b]);
+    if (order)
+        return order;
     if (all[a].is_notice != all[b].is_notice)
         return all[a].is_notice ? 1 : -1;
     return a < b ? -1 : a > b;
@@ -117,14 +132,15 @@ static int find_inbound(struct linker *l)
         return -1;
     for (uint32_t i = 0; i < n; i++)
         l->messages[i] = l->joined->first_message + i;
-    qsort_r(l->messages, n, sizeof *l->messages, compare_receivers, (void *)all);
+    qsort_r(l->messages, n, sizeof *l->messages, compare_receivers, l);
     for (uint32_t i = 0; i < n; i++) {
         const struct message *m = &all[l->messages[i]];
         struct inbound *last = l->n_inbound ? &l->inbound[l->n_inbound - 1] : NULL;
-        if (!last || last->from != m->from || last->to != m->to) {
+        if (!last || compare_connections(l, &all[l->messages[i - 1]], m) != 0) {
             last = &l->inbound[l->n_inbound++];
-            *last = (struct inbound){.from = m->from, .to = m->to, .first = i};
-            l->first_inbound[m->to + 1]++;
+            *last =
+                (struct inbound){.from = m->from, .to = m->to, .channel = m->channel, .first = i};
+            l->first_inbound[l->members[m->to].party + 1]++;
         }
         last->n += !m->is_notice;
         last->n_notices += m->is_notice;
@@ -134,9 +150,9 @@ static int find_inbound(struct linker *l)
     size_t n_waited = 0;
     l->senders = malloc((l->n_inbound * (size_t)2 + 1) * sizeof *l->senders);
     for (size_t i = 0; i < l->n_inbound * (size_t)2 && l->senders; i++) {
-        uint32_t member = l->inbound[i / 2].from;
+        uint32_t party = l->members[l->inbound[i / 2].from].party;
         l->senders[i] = (struct sender){NO_ID, (uint32_t)n_waited, 0};
-        n_waited += l->first_inbound[member + 1] - l->first_inbound[member];
+        n_waited += l->first_inbound[party + 1] - l->first_inbound[party];
     }
     l->waited = n_waited < NO_ID ? calloc(n_waited + 1, sizeof *l->waited) : NULL;
     return l->senders && l->waited ? 0 : -1;
@@ -156,13 +172,14 @@ static int find_arrivals(struct linker *l)
     return l->arrivals ? 0 : -1;
 }
 
-/* Which of its receiver's inbounds a connection is. */
+/* Which inbound a message is of. */
 static uint32_t connection_of(const struct linker *l, const struct message *message)
 {
-    uint32_t low = l->first_inbound[message->to], high = l->first_inbound[message->to + 1];
+    const struct message *all = l->a->join->messages.all.at;
+    uint32_t low = 0, high = l->n_inbound;
     while (low + 1 < high) {
-        uint32_t mid = (low + high) / 2;
-        if (l->inbound[mid].from <= message->from)
+        uint32_t mid = low + (high - low) / 2;
+        if (compare_connections(l, &all[l->messages[l->inbound[mid].first]], message) <= 0)
             low = mid;
         else
             high = mid;
@@ -170,23 +187,44 @@ static uint32_t connection_of(const struct linker *l, const struct message *mess
     return low;
 }
 
+/* A message's wait for a member to be there: if it always did, where that is not sure. Of those
+ * without a log any may be the one. */
+static int add_arrival(const struct linker *l, uint32_t m, uint32_t member, bool sure,
+                       int64_t most_ns)
+{
+    bool unlogged = l->members[member].unlogged;
+    for (uint32_t k = unlogged ? 0 : member; k < l->joined->n_members; k++) {
+        uint32_t arrival = rank_of(l, k)->collectives.at[l->members[k].collective].arrival;
+        struct times there = {&l->arrivals[(size_t)k * l->a->n_samples], 1};
+        bool may = k == member || l->members[k].unlogged;
+        if (may && ((sure && !unlogged) || holds(l->a, there, starts_of(l->a, m), most_ns)) &&
+            add(l, local_op(l, k, arrival), message_op(l, m, MESSAGE_CALL), true) < 0)
+            return -1;
+        if (!unlogged)
+            break;
+    }
+    return 0;
+}
+
+/* What a message follows in its stream: the call that sends the one before. When only the
+ * receiver's end is known it sets out when it begins to come in, which is when the one before has.
+ */
+static uint32_t turn_of(const struct linker *l, uint32_t m, uint32_t before)
+{
+    bool is_sent = l->a->join->messages.all.at[m].tx != NO_ID;
+    return is_sent ? message_op(l, before, MESSAGE_CALL) : assembly_message_end(l->a, before);
+}
+
 /* What it has to be there for: its sender's arrival or message before, and its receiver's. */
 static int add_turn(const struct linker *l, uint32_t m, const struct sender *sender,
                     int64_t most_ns)
 {
     const struct message *message = &l->a->join->messages.all.at[m];
-    const struct rank_build *from = rank_of(l, message->from), *to = rank_of(l, message->to);
-    uint32_t call = message_op(l, m, MESSAGE_CALL);
     if (sender->last != NO_ID)
-        return add(l, message_op(l, sender->last, MESSAGE_CALL), call, true);
-    struct times there = {&l->arrivals[(size_t)message->to * l->a->n_samples], 1};
-    uint32_t arrival = from->collectives.at[l->members[message->from].collective].arrival;
-    if (add(l, local_op(l, message->from, arrival), call, true) < 0)
+        return add(l, turn_of(l, m, sender->last), message_op(l, m, MESSAGE_CALL), true);
+    if (add_arrival(l, m, message->from, true, most_ns) < 0)
         return -1;
-    arrival = to->collectives.at[l->members[message->to].collective].arrival;
-    return !message->is_notice && holds(l->a, there, starts_of(l->a, m), most_ns)
-               ? add(l, local_op(l, message->to, arrival), call, true)
-               : 0;
+    return message->is_notice ? 0 : add_arrival(l, m, message->to, false, most_ns);
 }
 
 /* Notices and data over one connection, as far as one came before the other in every iteration. */
@@ -205,18 +243,21 @@ static int add_others(const struct linker *l, uint32_t m, const struct inbound *
     return add(l, message_op(l, others[n - 1], MESSAGE_CALL), message_op(l, m, MESSAGE_CALL), true);
 }
 
-/* What its sender had received. */
+/* What its sender had received, or may have been passed. */
 static int add_received(const struct linker *l, uint32_t m, const struct sender *sender,
                         int64_t most_ns)
 {
-    uint32_t member = l->a->join->messages.all.at[m].from, *waited = l->waited + sender->waited;
-    for (uint32_t i = l->first_inbound[member]; i < l->first_inbound[member + 1]; i++, waited++) {
+    const struct message *message = &l->a->join->messages.all.at[m];
+    uint32_t party = l->members[message->from].party, *waited = l->waited + sender->waited;
+    for (uint32_t i = l->first_inbound[party]; i < l->first_inbound[party + 1]; i++, waited++) {
         const uint32_t *received = l->messages + l->inbound[i].first;
         uint32_t n = *waited;
+        if (l->inbound[i].channel != message->channel)
+            continue;
         while (n < l->inbound[i].n &&
                holds(l->a, ends_of(l->a, received[n]), starts_of(l->a, m), most_ns))
             n++;
-        if (n > *waited && add(l, message_op(l, received[n - 1], MESSAGE_RECV),
+        if (n > *waited && add(l, assembly_message_end(l->a, received[n - 1]),
                                message_op(l, m, MESSAGE_CALL), true) < 0)
             return -1;
         *waited = n;
@@ -232,38 +273,55 @@ static int add_message(struct linker *l, uint32_t m)
     int64_t most_ns = assembly_span(step->start_ns, step->end_ns) / 1000;
     uint32_t call = message_op(l, m, MESSAGE_CALL), connection = connection_of(l, message);
     struct sender *sender = &l->senders[connection * 2 + message->is_notice];
-    if (add(l, call, message_op(l, m, MESSAGE_SEND), false) < 0 ||
-        add(l, call, message_op(l, m, MESSAGE_RECV), false) < 0 ||
-        add_turn(l, m, sender, most_ns) < 0)
+    for (int as = MESSAGE_SEND; as < N_MESSAGE_OPS; as++)
+        if (message_op(l, m, as) != DPRO_NO_OP && add(l, call, message_op(l, m, as), false) < 0)
+            return -1;
+    if (add_turn(l, m, sender, most_ns) < 0)
         return -1;
     sender->last = m;
     if (message->notice != NO_ID &&
         holds(l->a, ends_of(l->a, message->notice), starts_of(l->a, m), most_ns) &&
-        add(l, message_op(l, message->notice, MESSAGE_RECV), call, true) < 0)
+        add(l, assembly_message_end(l->a, message->notice), call, true) < 0)
         return -1;
     if (add_others(l, m, &l->inbound[connection], sender, most_ns) < 0)
         return -1;
     return add_received(l, m, sender, most_ns);
 }
 
-/* The rest of the collective follows the last message over each connection. */
-static int add_ends(struct linker *l)
+static int add_end(const struct linker *l, uint32_t m, uint32_t member)
 {
-    for (uint32_t i = 0; i < l->n_inbound; i++) {
+    const struct message *message = &l->a->join->messages.all.at[m];
+    uint32_t end = assembly_message_end(l->a, m), sent = end;
+    if (!message->ends_sender)
+        sent = message_op(l, m, MESSAGE_CALL);
+    else if (message->tx != NO_ID)
+        sent = message_op(l, m, MESSAGE_SEND);
+    uint32_t transfer = rank_of(l, member)->collectives.at[l->members[member].collective].transfer;
+    for (int receives = 0; receives < 2; receives++)
+        if (message_ends_member(l->a->join, l->joined, m, receives, member) &&
+            add(l, receives ? end : sent, local_op(l, member, transfer), true) < 0)
+            return -1;
+    return 0;
+}
+
+/* The rest of the collective follows the last message over each connection. */
+static int add_ends(const struct linker *l)
+{
+    int status = 0;
+    for (uint32_t i = 0; i < l->n_inbound && status == 0; i++) {
         const struct inbound *in = &l->inbound[i];
         if (in->n == 0)
             continue;
         uint32_t last = l->messages[in->first + in->n - 1];
-        const struct member *from = &l->members[in->from], *to = &l->members[in->to];
-        uint32_t sent = rank_of(l, in->from)->collectives.at[from->collective].transfer;
-        uint32_t received = rank_of(l, in->to)->collectives.at[to->collective].transfer;
-        enum message_op over =
-            l->a->join->messages.all.at[last].ends_sender ? MESSAGE_SEND : MESSAGE_CALL;
-        if (add(l, message_op(l, last, MESSAGE_RECV), local_op(l, in->to, received), true) < 0 ||
-            add(l, message_op(l, last, over), local_op(l, in->from, sent), true) < 0)
-            return -1;
+        if (!l->joined->has_parties) {
+            status = add_end(l, last, in->from);
+            if (status == 0)
+                status = add_end(l, last, in->to);
+        }
+        for (uint32_t k = 0; k < l->joined->n_members && l->joined->has_parties && status == 0; k++)
+            status = add_end(l, last, k);
     }
-    return 0;
+    return status;
 }
 
 int assembly_message_edges(struct assembly *a)

@@ -1,17 +1,24 @@
-/* graph/messages.c: from the transport logs' messages to those of each collective of the graph.
+/* graph/messages.c: from the logs' ends of messages to the messages of each collective of the
+ * graph.
  *
- * A message is known at both ends by its connection, direction and place in the stream; the k-th
- * from one rank to another in a collective is the same work in every iteration. A collective is
- * taken apart only if every byte of data that its ranks exchanged is known at both ends in every
- * iteration, as a SEND without its RECV would be replayed in no time. */
+ * The k-th message from one rank to another in a collective is the same work in every iteration. A
+ * collective is taken apart only if every message of its logged ranks is known at both ends in
+ * every iteration, or goes to or comes from a rank that has no log: a SEND without its RECV would
+ * be replayed in no time.
+ *
+ * What unlogged ranks did among themselves is unseen, and so is what NCCL's ranks of one node pass
+ * each other without a network. Such ranks are one *party*: what any of them received, any of them
+ * may have passed on. */
 #include "graph/messages.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
 #include "base/error.h"
+#include "graph/ends.h"
 #include "graph/join.h"
 #include "graph/pattern.h"
 
@@ -24,125 +31,62 @@ void messages_fini(struct messages *messages)
     messages->lacks = NULL;
 }
 
-/* ---- each rank alone ---- */
-
-static bool on_comm_thread(const struct rank_build *rank, const struct local_collective *c)
+static int compare_starts(const void *a, const void *b)
 {
-    uint32_t device = rank->ops.at[c->arrival].device;
-    return device != NO_ID && rank->devices.at[device].kind == DPRO_DEVICE_COMM_THREAD;
+    const struct sent_message *x = a, *y = b;
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    return x->message < y->message ? -1 : x->message > y->message;
 }
 
-/* Span -> transport and collective, of what the rank's transports logged. */
-static int index_spans(const struct dpro_trace *trace, uint32_t rank_index, struct map *by_span)
+void messages_by_start(const struct messages *messages, uint32_t n_samples, uint32_t sample,
+                       struct sent_message *sent)
 {
-    for (uint32_t t = 0; t < trace->n_transports; t++) {
-        const struct net_transport *transport = &trace->transports[t];
-        for (size_t c = 0; c < transport->collectives.n && transport->rank_index == rank_index; c++)
-            if (transport->collectives.at[c].span != NO_ID &&
-                map_set(by_span, (uint64_t)transport->collectives.at[c].span + 1,
-                        (uint64_t)t << 32 | c) < 0)
-                return -1;
-    }
-    return 0;
-}
-
-int build_parts(struct rank_build *rank, const struct dpro_trace *trace, struct dpro_error *err)
-{
-    struct map by_span = {0};
-    size_t n = rank->collectives.n * rank->n_samples;
-    if (trace->n_transports == 0 || n == 0)
-        return 0;
-    rank->parts = malloc(n * sizeof *rank->parts);
-    if (!rank->parts || index_spans(trace, (uint32_t)(rank->trace - trace->ranks), &by_span) < 0) {
-        map_fini(&by_span);
-        return dpro_error_nomem(err);
-    }
-    for (size_t c = 0; c < rank->collectives.n; c++)
-        for (uint32_t s = 0; s < rank->n_samples; s++) {
-            struct net_part *part = &rank->parts[c * rank->n_samples + s];
-            size_t step = rank->sample_step[s];
-            uint32_t item = rank->match[step * rank->n_timed + rank->collectives.at[c].arrival];
-            uint32_t span = item == NO_ID || !on_comm_thread(rank, &rank->collectives.at[c])
-                                ? NO_ID
-                                : rank->items.at[item].span;
-            uint64_t found;
-            *part = (struct net_part){NO_ID, NO_ID};
-            while (span != NO_ID && !map_get(&by_span, (uint64_t)span + 1, &found))
-                span = rank->trace->spans[span].parent;
-            if (span != NO_ID)
-                *part = (struct net_part){(uint32_t)(found >> 32), (uint32_t)found};
-        }
-    map_fini(&by_span);
-    return 0;
+    for (uint32_t m = 0; m < messages->all.n; m++)
+        sent[m] =
+            (struct sent_message){messages->times.at[(size_t)m * n_samples + sample].start_ns, m};
+    if (messages->all.n > 1)
+        qsort(sent, messages->all.n, sizeof *sent, compare_starts);
 }
 
 /* ---- the messages of one collective in one iteration ---- */
 
 struct found {
-    uint32_t from, to, stream;
-    uint32_t delta; /* gloo's number within the collective: a notice is for data of the same one */
-    bool is_notice;
-    uint64_t offset, size_bytes;
+    struct end end;      /* its sender's; its receiver's where the sender has no log */
+    bool sent, received; /* by a rank with a log */
     struct message_time time;
-    const struct net_connection *sender, *receiver;
+    const struct net_connection *sender, *receiver; /* NULL: NCCL's */
 };
 typedef ARRAY(struct found) found_array;
-
-/* Each transport's messages by collective: data, and notices that a receiver is ready. */
-struct message_index {
-    uint32_t *first, *message;
-};
 
 struct finder {
     struct join *join;
     struct messages *messages;
-    const struct dpro_trace *trace;
-    struct message_index *index; /* by transport */
+    struct ends ends;
     bool with_notices;
     struct map link_of;
     found_array found, shown; /* in an iteration; in the one that the graph shows */
     uint32_t *place;          /* of the i-th in order of members among the graph's messages */
     size_t n_places;
+    bool *unlogged;  /* by member of the collective at hand */
+    uint32_t nobody; /* member that stands for all who have no log; NO_ID: there are none */
 };
 
-static bool is_wanted(const struct net_message *message)
-{
-    return message->opcode == GLOO_DATA || message->opcode == GLOO_RECV_READY;
-}
-
-static int index_messages(struct message_index *index, const struct net_transport *t)
-{
-    uint32_t n = 0;
-    index->first = calloc(t->collectives.n + 1, sizeof *index->first);
-    index->message = malloc((t->messages.n + 1) * sizeof *index->message);
-    if (!index->first || !index->message)
-        return -1;
-    for (size_t m = 0; m < t->messages.n; m++)
-        if (is_wanted(&t->messages.at[m]))
-            index->first[t->messages.at[m].collective]++;
-    for (size_t c = 0; c <= t->collectives.n; c++) /* the end of each part ... */
-        index->first[c] = n += index->first[c];
-    for (size_t m = t->messages.n; m-- > 0;) /* ... and, filled from the back, its start */
-        if (is_wanted(&t->messages.at[m]))
-            index->message[--index->first[t->messages.at[m].collective]] = (uint32_t)m;
-    return 0;
-}
-
 /* Who sends the data that a message is or gives notice of, and to whom. */
-static uint64_t way_of(const struct found *found)
+static uint64_t way_of(const struct end *end)
 {
-    return found->is_notice ? (uint64_t)found->to << 32 | found->from
-                            : (uint64_t)found->from << 32 | found->to;
+    return end->is_notice ? (uint64_t)end->to << 32 | end->from
+                          : (uint64_t)end->from << 32 | end->to;
 }
 
-/* Of each way and number first the data, then the notices: the k-th is for the k-th. */
-static int compare_found(const void *a, const void *b)
+/* By transaction. Of each way and number first the data, then the notices: the k-th is for the
+ * k-th. */
+static int compare_transactions(const struct end *x, const struct end *y)
 {
-    const struct found *x = a, *y = b;
     if (way_of(x) != way_of(y))
         return way_of(x) < way_of(y) ? -1 : 1;
-    if (x->delta != y->delta)
-        return x->delta < y->delta ? -1 : 1;
+    if (x->number != y->number)
+        return x->number < y->number ? -1 : 1;
     if (x->is_notice != y->is_notice)
         return x->is_notice ? 1 : -1;
     if (x->stream != y->stream)
@@ -150,102 +94,92 @@ static int compare_found(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-static const struct net_message *message_at(const struct net_transport *t, uint32_t stream,
-                                            uint64_t offset)
+static int compare_ends(const void *a, const void *b)
 {
-    uint32_t low = t->first_message[stream], high = t->first_message[stream + 1];
-    while (low < high) {
-        uint32_t mid = low + (high - low) / 2;
-        if (t->messages.at[mid].offset < offset)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low < t->first_message[stream + 1] && t->messages.at[low].offset == offset
-               ? &t->messages.at[low]
-               : NULL;
+    const struct end *x = a, *y = b;
+    int order = compare_transactions(x, y);
+    return order ? order : (int)y->sends - (int)x->sends;
 }
 
-static const struct net_part *part_of(const struct join *join, const struct member *member,
-                                      uint32_t sample)
+/* A message of which one end is known; the other rank has no log. */
+static bool find_one_sided(const struct finder *f, const struct end *end, struct found *found)
 {
-    const struct rank_build *rank = &join->ranks[member->rank];
-    static const struct net_part nowhere = {NO_ID, NO_ID};
-    return rank->parts ? &rank->parts[(size_t)member->collective * rank->n_samples + sample]
-                       : &nowhere;
+    found->sent = end->sends;
+    found->received = !end->sends;
+    if ((end->sends ? end->to : end->from) != f->nobody || end->start_ns == ABSENT ||
+        end->end_ns == ABSENT)
+        return false;
+    found->time =
+        (struct message_time){end->start_ns, end->end_ns, end->sends ? ABSENT : end->start_ns};
+    return true;
 }
 
-static const struct net_collective *collective_of(const struct dpro_trace *trace,
-                                                  const struct net_part *part)
+/* Puts the two ends of each message together. Returns whether none lacks one that should be there,
+ * -1 when memory runs out. */
+static int pair_ends(struct finder *f)
 {
-    return &trace->transports[part->transport].collectives.at[part->collective];
-}
-
-static uint32_t find_member(const struct member *members, uint32_t n, uint32_t rank)
-{
-    uint32_t low = 0, high = n;
-    while (low < high) {
-        uint32_t mid = (low + high) / 2;
-        if (members[mid].rank < rank)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low < n && members[low].rank == rank ? low : NO_ID;
-}
-
-/* What one member sent, onto f->found. *n_received grows by what it received. Returns whether all
- * of it is known at both ends, -1 when memory runs out. */
-static int find_sent(struct finder *f, const struct member *members, uint32_t n_members,
-                     uint32_t own, const struct net_part *part, size_t *n_received)
-{
-    const struct net_transport *t = &f->trace->transports[part->transport];
-    const struct message_index *index = &f->index[part->transport];
-    for (uint32_t i = index->first[part->collective]; i < index->first[part->collective + 1]; i++) {
-        const struct net_message *sent = &t->messages.at[index->message[i]], *received;
-        bool is_notice = sent->opcode != GLOO_DATA;
-        uint32_t peer_stream;
-        *n_received += !is_notice && sent->stream % 2 == 1;
-        if (sent->stream % 2 == 1 || (is_notice && !f->with_notices))
-            continue;
-        const struct net_transport *peer = net_peer(f->trace, t, sent->stream, &peer_stream);
-        uint32_t to = peer ? find_member(members, n_members, peer->rank_index) : NO_ID;
-        received = to != NO_ID ? message_at(peer, peer_stream, sent->offset) : NULL;
-        if (!received || sent->start_ns == INT64_MIN || received->end_ns == INT64_MIN)
+    struct end *at = f->ends.found.at;
+    size_t n = f->ends.found.n;
+    for (size_t i = 0; i < n; i++) {
+        if (at[i].from == NO_ID || f->unlogged[at[i].from])
+            at[i].from = f->nobody;
+        if (at[i].to == NO_ID || f->unlogged[at[i].to])
+            at[i].to = f->nobody;
+        if (at[i].from == NO_ID || at[i].to == NO_ID)
             return 0;
-        const struct clock_map *of_peer =
-            &f->join->clocks.of_transport[peer - f->trace->transports];
-        struct found found = {
-            .from = own,
-            .to = to,
-            .stream = sent->stream,
-            .delta = sent->delta,
-            .is_notice = is_notice,
-            .offset = sent->offset,
-            .size_bytes = net_message_payload(sent),
-            .time = {clock_aligned(&f->join->clocks.of_transport[part->transport], sent->start_ns),
-                     clock_aligned(of_peer, received->end_ns),
-                     received->start_ns == INT64_MIN ? ABSENT
-                                                     : clock_aligned(of_peer, received->start_ns)},
-            .sender = &t->connections.at[sent->stream / 2],
-            .receiver = &peer->connections.at[peer_stream / 2]};
+    }
+    if (n > 1)
+        qsort(at, n, sizeof *at, compare_ends);
+    f->found.n = 0;
+    for (size_t i = 0, next; i < n; i = next) {
+        for (next = i + 1; next < n && compare_transactions(&at[i], &at[next]) == 0; next++)
+            ;
+        const struct end *sent = &at[i], *received = &at[next - 1];
+        struct found found = {.end = at[i],
+                              .sent = true,
+                              .received = true,
+                              .time = {sent->start_ns, received->end_ns, received->start_ns},
+                              .sender = sent->connection,
+                              .receiver = received->connection};
+        if (next - i == 1 ? !find_one_sided(f, &at[i], &found)
+                          : next - i > 2 || !sent->sends || received->sends ||
+                                sent->start_ns == ABSENT || received->end_ns == ABSENT)
+            return 0;
         if (array_push(&f->found, found) < 0)
             return -1;
     }
     return 1;
 }
 
-/* A receiver that went on has received, even if the call that did it was noted later. */
-static void clip_to_leaving(const struct join *join, const struct member *members, uint32_t sample,
-                            found_array *found)
+static int64_t left_ns(const struct join *join, const struct member *member, uint32_t sample)
 {
-    for (size_t i = 0; i < found->n; i++) {
-        const struct member *member = &members[found->at[i].to];
-        const struct rank_build *rank = &join->ranks[member->rank];
-        uint32_t transfer = rank->collectives.at[member->collective].transfer;
-        int64_t left = rank->end_ns[(size_t)rank->sample_step[sample] * rank->n_timed + transfer];
-        if (left != ABSENT && found->at[i].time.end_ns > left)
-            found->at[i].time.end_ns = left;
+    const struct rank_build *rank = &join->ranks[member->rank];
+    uint32_t transfer = rank->collectives.at[member->collective].transfer;
+    return rank->end_ns[(size_t)rank->sample_step[sample] * rank->n_timed + transfer];
+}
+
+/* A receiver that went on has received, even if the call that did it was noted later. And what a
+ * rank without a log sent, it sent when it was there. */
+static void clip_times(const struct finder *f, const struct joined *joined, uint32_t sample)
+{
+    const struct member *members = &f->join->members.at[joined->first_member];
+    int64_t arrived = ABSENT;
+    for (uint32_t m = 0; m < joined->n_members && f->nobody != NO_ID; m++) {
+        const struct rank_build *rank = &f->join->ranks[members[m].rank];
+        uint32_t arrival = rank->collectives.at[members[m].collective].arrival;
+        int64_t at = rank->start_ns[(size_t)rank->sample_step[sample] * rank->n_timed + arrival];
+        if (f->unlogged[m] && at != ABSENT && (arrived == ABSENT || at < arrived))
+            arrived = at;
+    }
+    for (size_t i = 0; i < f->found.n; i++) {
+        struct found *found = &f->found.at[i];
+        int64_t left = found->received ? left_ns(f->join, &members[found->end.to], sample) : ABSENT;
+        if (left != ABSENT && found->time.end_ns > left)
+            found->time.end_ns = left;
+        if (!found->sent && found->time.start_ns < arrived)
+            found->time.start_ns = arrived;
+        if (!found->sent && found->time.start_ns > found->time.end_ns)
+            found->time.start_ns = found->time.end_ns;
     }
 }
 
@@ -254,91 +188,152 @@ static size_t run_end(const found_array *found, size_t first, size_t *n_data)
 {
     size_t end = first;
     *n_data = 0;
-    for (; end < found->n && way_of(&found->at[end]) == way_of(&found->at[first]) &&
-           found->at[end].delta == found->at[first].delta;
+    for (; end < found->n && way_of(&found->at[end].end) == way_of(&found->at[first].end) &&
+           found->at[end].end.number == found->at[first].end.number;
          end++)
-        *n_data += !found->at[end].is_notice;
+        *n_data += !found->at[end].end.is_notice;
     return end;
+}
+
+static uint64_t stream_key(const struct end *end)
+{
+    return map_mix(map_mix(((uint64_t)end->from << 32 | end->to) + 1) + end->stream) | 1;
 }
 
 /* Keeps the notices that share their stream with data; there is one for each message, or 0 is
  * returned. */
 static int keep_notices(found_array *found)
 {
-    struct map ways = {0};
+    struct map with_data = {0}; /* streams */
     size_t n_kept = 0, n_data;
     int status = 1;
     for (size_t i = 0; i < found->n && status == 1; i++)
-        if (!found->at[i].is_notice && map_set(&ways, way_of(&found->at[i]) + 1, 1) < 0)
+        if (!found->at[i].end.is_notice &&
+            map_set(&with_data, stream_key(&found->at[i].end), 1) < 0)
             status = -1;
     for (size_t i = 0, end; i < found->n && status == 1; i = end) {
-        uint64_t way = way_of(&found->at[i]);
-        bool both_ways = map_get(&ways, (way << 32 | way >> 32) + 1, NULL);
+        size_t n_shared = 0;
         end = run_end(found, i, &n_data);
-        if (both_ways && n_data * 2 != end - i)
-            status = 0;
-        for (size_t k = i; k < end; k++)
-            if (both_ways || !found->at[k].is_notice)
+        for (size_t k = i; k < end; k++) {
+            bool is_notice = found->at[k].end.is_notice;
+            bool shared = is_notice && map_get(&with_data, stream_key(&found->at[k].end), NULL);
+            n_shared += shared;
+            if (shared || !is_notice)
                 found->at[n_kept++] = found->at[k];
+        }
+        if (n_shared > 0 && (n_shared != n_data || n_shared + n_data != end - i))
+            status = 0;
     }
     found->n = n_kept;
-    map_fini(&ways);
+    map_fini(&with_data);
     return status;
 }
 
-/* All messages of a collective in an iteration, in the order of compare_found, into f->found.
- * Returns as find_sent does. */
+/* All messages of a collective in an iteration, in the order of compare_ends, into f->found.
+ * Returns as pair_ends does. */
 static int find_messages(struct finder *f, const struct joined *joined, uint32_t sample)
 {
-    const struct member *members = &f->join->members.at[joined->first_member];
-    size_t n_received = 0;
-    int complete = 1;
-    uint32_t joint = NO_ID;
-    f->found.n = 0;
-    for (uint32_t m = 0; m < joined->n_members; m++) {
-        const struct net_part *part = part_of(f->join, &members[m], sample);
-        if (part->transport != NO_ID && joint == NO_ID)
-            joint = collective_of(f->trace, part)->joint;
-        if (part->transport != NO_ID && collective_of(f->trace, part)->joint == joint)
+    int complete = ends_find(&f->ends, &f->join->members.at[joined->first_member],
+                             joined->n_members, f->unlogged, sample, f->with_notices);
+    if (complete == 1)
+        complete = pair_ends(f);
+    if (complete == 1 && f->with_notices)
+        complete = keep_notices(&f->found);
+    if (complete == 1)
+        clip_times(f, joined, sample);
+    return complete;
+}
+
+/* ---- who has a log, and who passes data on unseen ---- */
+
+/* Ranks of one node pass each other data without NCCL's proxies. */
+static int join_nodes(const struct join *join, struct joined *joined, struct member *members)
+{
+    struct map first = {0};
+    int status = 0;
+    for (uint32_t m = 0; m < joined->n_members && status == 0; m++) {
+        uint32_t host = join->ranks[members[m].rank].trace->host;
+        uint64_t known;
+        if (host == 0)
             continue;
-        f->messages->lacks[members[m].rank] = 1;
-        complete = 0;
+        if (map_get(&first, host, &known)) {
+            members[m].party = (uint32_t)known;
+            joined->has_parties = true;
+        } else {
+            status = map_set(&first, host, m);
+        }
     }
-    for (uint32_t m = 0; m < joined->n_members && complete == 1; m++)
-        complete = find_sent(f, members, joined->n_members, m,
-                             part_of(f->join, &members[m], sample), &n_received);
-    if (complete != 1)
-        return complete;
-    if (f->found.n > 1)
-        qsort(f->found.at, f->found.n, sizeof *f->found.at, compare_found);
-    size_t n_sent = 0;
-    for (size_t i = 0; i < f->found.n; i++)
-        n_sent += !f->found.at[i].is_notice;
-    if (n_sent != n_received)
-        return 0;
-    complete = f->with_notices ? keep_notices(&f->found) : 1;
-    if (complete != 1)
-        return complete;
-    clip_to_leaving(f->join, members, sample, &f->found);
-    return 1;
+    map_fini(&first);
+    return status;
+}
+
+/* Returns how many of the members have a log of their part in every iteration; -1: no memory. */
+static int64_t find_parties(struct finder *f, struct joined *joined)
+{
+    struct member *members = &f->join->members.at[joined->first_member];
+    uint32_t n_samples = f->join->ranks[0].n_samples, n_logged = 0;
+    bool by_nccl = false;
+    f->nobody = NO_ID;
+    for (uint32_t m = 0; m < joined->n_members; m++) {
+        members[m].party = m;
+        members[m].unlogged = false;
+        for (uint32_t s = 0; s < n_samples; s++) {
+            uint32_t log = ends_part(f->join, &members[m], s)->log;
+            members[m].unlogged |= log == NO_ID;
+            by_nccl |= log != NO_ID && f->ends.logs[log].nccl;
+        }
+        f->unlogged[m] = members[m].unlogged;
+        n_logged += !members[m].unlogged;
+        if (f->nobody == NO_ID && members[m].unlogged)
+            f->nobody = m;
+    }
+    joined->n_unlogged = joined->n_members - n_logged;
+    joined->has_parties = joined->n_unlogged > 0;
+    if (by_nccl && join_nodes(f->join, joined, members) < 0)
+        return -1;
+    for (uint32_t m = 0; m < joined->n_members; m++) {
+        uint32_t party = members[m].party;
+        if (!members[m].unlogged || party == members[f->nobody].party)
+            continue;
+        for (uint32_t k = 0; k < joined->n_members; k++)
+            if (members[k].party == party)
+                members[k].party = members[f->nobody].party;
+    }
+    return n_logged;
+}
+
+static void note_lacking(struct finder *f, const struct joined *joined, enum lacks lacks)
+{
+    const struct member *members = &f->join->members.at[joined->first_member];
+    for (uint32_t m = 0; m < joined->n_members; m++)
+        if (members[m].unlogged)
+            f->messages->lacks[members[m].rank] |= (uint8_t)lacks;
+}
+
+static bool on_comm_thread(const struct rank_build *rank, const struct local_collective *c)
+{
+    uint32_t device = rank->ops.at[c->arrival].device;
+    return device != NO_ID && rank->devices.at[device].kind == DPRO_DEVICE_COMM_THREAD;
 }
 
 /* ---- links ---- */
 
+/* NULL: NCCL's network, which no log tells the addresses of; a rank has it for itself. */
 static uint32_t find_link(struct finder *f, const struct net_connection *c, uint32_t rank)
 {
-    bool within =
-        memcmp(c->local.ip, c->remote.ip, sizeof c->local.ip) == 0 || c->local.family == AF_UNIX;
-    uint64_t words[2], index;
-    memcpy(words, c->local.ip, sizeof words);
-    if (c->local.family == AF_UNIX)
-        words[0] = words[1] = 0;
-    uint64_t key = map_mix(map_mix(words[0]) ^ words[1]) + c->local.zone;
-    key = map_mix(key ^ (within ? rank + UINT64_C(1) : 0)) | 1;
+    bool within = c && (memcmp(c->local.ip, c->remote.ip, sizeof c->local.ip) == 0 ||
+                        c->local.family == AF_UNIX);
+    uint64_t words[2] = {0, 0}, index;
+    if (c && c->local.family != AF_UNIX)
+        memcpy(words, c->local.ip, sizeof words);
+    uint64_t key = map_mix(map_mix(words[0]) ^ words[1]) + (c ? c->local.zone : UINT64_MAX);
+    key = map_mix(key ^ (within || !c ? rank + UINT64_C(1) : 0)) | 1;
     if (map_get(&f->link_of, key, &index))
         return (uint32_t)index;
     struct link link = {.rank = rank};
-    if (within) {
+    if (!c) {
+        strcpy(link.name, "to the network");
+    } else if (within) {
         snprintf(link.name, sizeof link.name, "within the host");
     } else {
         net_address_format(link.name, &c->local);
@@ -387,17 +382,24 @@ static int add_shown(struct finder *f, uint32_t j)
     joined->n_messages = (uint32_t)n;
     for (uint32_t i = 0; i < n; i++) {
         const struct found *found = &f->shown.at[order[i]];
+        const struct end *end = &found->end;
         struct message message = {.joined = j,
-                                  .from = found->from,
-                                  .to = found->to,
-                                  .tx = find_link(f, found->sender, members[found->from].rank),
-                                  .rx = find_link(f, found->receiver, members[found->to].rank),
+                                  .from = end->from,
+                                  .to = end->to,
+                                  .tx = NO_ID,
+                                  .rx = NO_ID,
+                                  .stream = end->stream,
+                                  .channel = end->channel,
                                   .notice = NO_ID,
-                                  .is_notice = found->is_notice,
-                                  .size_bytes = found->size_bytes};
+                                  .is_notice = end->is_notice,
+                                  .size_bytes = end->size_bytes};
         f->place[order[i]] = i;
-        joined->n_data += !found->is_notice;
-        if (message.tx == NO_ID || message.rx == NO_ID ||
+        joined->n_data += !end->is_notice;
+        if (found->sent)
+            message.tx = find_link(f, found->sender, members[end->from].rank);
+        if (found->received)
+            message.rx = find_link(f, found->receiver, members[end->to].rank);
+        if ((found->sent && message.tx == NO_ID) || (found->received && message.rx == NO_ID) ||
             array_push(&f->messages->all, message) < 0)
             return -1;
     }
@@ -413,6 +415,7 @@ static int add_shown(struct finder *f, uint32_t j)
 static int find_pattern(struct finder *f, struct joined *joined)
 {
     const struct message *messages = &f->messages->all.at[joined->first_message];
+    const struct member *members = &f->join->members.at[joined->first_member];
     const struct local_collective *c =
         &f->join->ranks[joined->rank].collectives.at[joined->collective];
     struct pattern_message *pairs = malloc((joined->n_messages + (size_t)1) * sizeof *pairs);
@@ -421,9 +424,16 @@ static int find_pattern(struct finder *f, struct joined *joined)
     size_t n = 0;
     for (uint32_t m = 0; m < joined->n_messages; m++)
         if (!messages[m].is_notice)
-            pairs[n++] = (struct pattern_message){messages[m].from, messages[m].to};
-    int status = pattern_find(pairs, n, joined->n_members,
-                              strcmp(c->kind, "all_reduce") == 0 ? 2 : 1, &joined->pattern);
+            pairs[n++] =
+                (struct pattern_message){messages[m].from, messages[m].to, messages[m].channel};
+    const char *known = NULL;
+    for (uint32_t m = 0; m < joined->n_members && !known; m++)
+        known = ends_algorithm(&f->ends, ends_part(f->join, &members[m], 0));
+    for (uint32_t m = 0; m < joined->n_members && !known; m++)
+        known = members[m].party == m ? NULL : "partly seen";
+    uint32_t n_passes = strcmp(c->kind, "all_reduce") == 0 ? 2 : 1;
+    int status = pattern_find(pairs, n, joined->n_members, known,
+                              n_passes * (joined->n_members - 1), &joined->pattern);
     free(pairs);
     return status;
 }
@@ -431,10 +441,11 @@ static int find_pattern(struct finder *f, struct joined *joined)
 static bool equal_messages(const found_array *a, const found_array *b)
 {
     bool equal = a->n == b->n;
-    for (size_t i = 0; i < a->n && equal; i++)
-        equal = a->at[i].from == b->at[i].from && a->at[i].to == b->at[i].to &&
-                a->at[i].is_notice == b->at[i].is_notice &&
-                a->at[i].size_bytes == b->at[i].size_bytes;
+    for (size_t i = 0; i < a->n && equal; i++) {
+        const struct end *x = &a->at[i].end, *y = &b->at[i].end;
+        equal = x->from == y->from && x->to == y->to && x->is_notice == y->is_notice &&
+                x->stream == y->stream && x->size_bytes == y->size_bytes;
+    }
     return equal;
 }
 
@@ -491,7 +502,81 @@ static int take_apart(struct finder *f, uint32_t j, bool with_notices)
         return take_apart(f, j, false);
     messages->n_whole++;
     messages->n_uneven += uneven;
+    note_lacking(f, joined, LACKS_WHOLE);
     return 0;
+}
+
+/* ---- what ranks without a log received, and when ---- */
+
+static int compare_ratios(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* What a byte takes on a link while little else is on it: of the large messages that were seen to
+ * arrive, the fastest tenth takes no longer. */
+static int find_ns_a_byte(const struct messages *messages, uint32_t n_samples, double *ns_a_byte)
+{
+    enum { LARGE_BYTES = 32768 };
+    ARRAY(double) ratios = {0};
+    int status = 0;
+    for (size_t m = 0; m < messages->all.n && status == 0; m++)
+        for (uint32_t s = 0; s < n_samples && status == 0; s++) {
+            const struct message *message = &messages->all.at[m];
+            const struct message_time *time = &messages->times.at[m * n_samples + s];
+            double ns = (double)time->end_ns - (double)time->start_ns;
+            if (message->rx != NO_ID && message->size_bytes >= LARGE_BYTES && ns > 0)
+                status = array_push(&ratios, ns / (double)message->size_bytes);
+        }
+    if (ratios.n > 1)
+        qsort(ratios.at, ratios.n, sizeof *ratios.at, compare_ratios);
+    *ns_a_byte = ratios.n > 0 ? ratios.at[ratios.n / 10] : 0;
+    array_fini(&ratios);
+    return status;
+}
+
+/* A socket takes bytes long before they are received. What went to a rank without a log is over
+ * once its link can have carried it, or that rank left. */
+static int estimate_ends(struct join *join)
+{
+    const double MOST_NS = 1e15; /* sizes are what a log says */
+    struct messages *messages = &join->messages;
+    uint32_t n_samples = join->ranks[0].n_samples;
+    size_t n = messages->all.n, n_links = messages->links.n;
+    double ns_a_byte = 0;
+    struct sent_message *sent = malloc((n + 1) * sizeof *sent);
+    int64_t *free_ns = malloc((n_links + 1) * sizeof *free_ns);
+    int status = sent && free_ns ? find_ns_a_byte(messages, n_samples, &ns_a_byte) : -1;
+    for (uint32_t s = 0; s < n_samples && status == 0; s++) {
+        for (size_t l = 0; l < n_links; l++)
+            free_ns[l] = INT64_MIN;
+        messages_by_start(messages, n_samples, s, sent);
+        for (size_t i = 0; i < n; i++) {
+            const struct message *message = &messages->all.at[sent[i].message];
+            const struct joined *joined = &join->joined.at[message->joined];
+            const struct member *to = &join->members.at[joined->first_member + message->to];
+            struct message_time *time =
+                &messages->times.at[(size_t)sent[i].message * n_samples + s];
+            if (message->tx == NO_ID)
+                continue;
+            if (message->rx == NO_ID) {
+                int64_t from = time->start_ns, left = left_ns(join, to, s);
+                if (free_ns[message->tx] > from)
+                    from = free_ns[message->tx];
+                from += (int64_t)fmin(ns_a_byte * (double)message->size_bytes, MOST_NS);
+                if (joined->n_unlogged == 1 && left != ABSENT && from > left)
+                    from = left;
+                if (from > time->end_ns)
+                    time->end_ns = from;
+            }
+            if (time->end_ns > free_ns[message->tx])
+                free_ns[message->tx] = time->end_ns;
+        }
+    }
+    free(sent);
+    free(free_ns);
+    return status;
 }
 
 /* ---- what remains of the transfers ---- */
@@ -503,97 +588,158 @@ static size_t transfer_at(const struct join *join, const struct member *member, 
            rank->collectives.at[member->collective].transfer;
 }
 
-/* The sender of each connection's last message waits for it to arrive, if it never left before. */
+/* When a message is over for those who receive it, or for those who send it. */
+static int64_t over_ns(const struct join *join, uint32_t message, bool receives, uint32_t sample)
+{
+    size_t n_samples = join->ranks[0].n_samples;
+    const struct message_time *time = &join->messages.times.at[message * n_samples + sample];
+    return receives || join->messages.all.at[message].ends_sender ? time->end_ns : time->start_ns;
+}
+
+/* Whether it was over in every iteration when the member left. */
+static bool never_left_before(const struct join *join, const struct member *member,
+                              uint32_t message, bool receives)
+{
+    bool never = true;
+    for (uint32_t s = 0; s < join->ranks[0].n_samples && never; s++) {
+        int64_t left = join->ranks[member->rank].end_ns[transfer_at(join, member, s)];
+        never = over_ns(join, message, receives, s) <= left;
+    }
+    return never;
+}
+
+/* The last message of each stream. Its sender waits for it to arrive, if it never
+ * left before. */
 static int find_last_sends(const struct join *join, const struct joined *joined,
                            struct messages *messages)
 {
-    uint32_t n_samples = join->ranks[0].n_samples;
+    const struct member *members = &join->members.at[joined->first_member];
     struct map seen = {0};
     int status = 0;
     for (uint32_t i = joined->n_messages; i-- > 0 && status == 0;) {
-        size_t m = joined->first_message + (size_t)i;
+        uint32_t m = joined->first_message + i;
         struct message *message = &messages->all.at[m];
-        uint64_t key = ((uint64_t)message->from << 32 | message->to) + 1;
-        const struct member *from = &join->members.at[joined->first_member + message->from];
+        uint64_t key = map_mix(((uint64_t)message->from << 32 | message->to) + 1);
+        key = map_mix(key + message->stream) | 1;
         if (message->is_notice || map_get(&seen, key, NULL))
             continue;
         status = map_set(&seen, key, 1);
-        message->ends_sender = true;
-        for (uint32_t s = 0; s < n_samples; s++) {
-            int64_t left = join->ranks[from->rank].end_ns[transfer_at(join, from, s)];
-            message->ends_sender &= messages->times.at[m * n_samples + s].end_ns <= left;
-        }
+        message->is_last = message->ends_sender = true;
+        bool never = true;
+        for (uint32_t k = 0; k < joined->n_members && never; k++)
+            if (k == message->from || (message->tx == NO_ID && members[k].unlogged))
+                never = never_left_before(join, &members[k], m, false);
+        message->ends_sender = never;
     }
     map_fini(&seen);
     return status;
 }
 
-static void cut_transfers(struct join *join, const struct joined *joined,
-                          const struct messages *messages)
+bool message_ends_member(const struct join *join, const struct joined *joined, uint32_t message,
+                         bool receives, uint32_t member)
 {
-    uint32_t n_samples = join->ranks[0].n_samples;
-    struct member *members = &join->members.at[joined->first_member];
-    for (uint32_t i = 0; i < joined->n_messages; i++) {
-        size_t m = joined->first_message + (size_t)i;
-        const struct message *message = &messages->all.at[m];
-        for (int side = 0; side < 2 && !message->is_notice; side++) {
-            struct member *member = &members[side ? message->to : message->from];
-            struct rank_build *rank = &join->ranks[member->rank];
-            for (uint32_t s = 0; s < n_samples; s++) {
-                const struct message_time *time = &messages->times.at[m * n_samples + s];
-                int64_t over = side || message->ends_sender ? time->end_ns : time->start_ns;
-                size_t at = transfer_at(join, member, s);
-                if (rank->start_ns[at] == ABSENT)
-                    continue;
-                if (over > rank->end_ns[at])
-                    over = rank->end_ns[at];
-                if (over > rank->start_ns[at]) {
-                    member->exchange_ns += (over - rank->start_ns[at]) / n_samples;
-                    rank->start_ns[at] = over;
-                }
-            }
+    const struct member *members = &join->members.at[joined->first_member];
+    const struct message *it = &join->messages.all.at[message];
+    uint32_t own = receives ? it->to : it->from;
+    if (member == own && !members[own].unlogged)
+        return true;
+    bool may = receives ? members[member].party == members[own].party
+                        : members[member].unlogged && members[own].unlogged;
+    return may && never_left_before(join, &members[member], message, receives);
+}
+
+static void cut_transfer(struct join *join, struct member *member, uint32_t message, bool receives)
+{
+    struct rank_build *rank = &join->ranks[member->rank];
+    for (uint32_t s = 0; s < rank->n_samples; s++) {
+        int64_t over = over_ns(join, message, receives, s);
+        size_t at = transfer_at(join, member, s);
+        if (rank->start_ns[at] == ABSENT)
+            continue;
+        if (over > rank->end_ns[at])
+            over = rank->end_ns[at];
+        if (over > rank->start_ns[at]) {
+            member->exchange_ns += (over - rank->start_ns[at]) / rank->n_samples;
+            rank->start_ns[at] = over;
         }
     }
 }
 
+static void cut_transfers(struct join *join, const struct joined *joined)
+{
+    struct member *members = &join->members.at[joined->first_member];
+    for (uint32_t m = joined->first_message; m < joined->first_message + joined->n_messages; m++) {
+        const struct message *message = &join->messages.all.at[m];
+        for (int side = 0; side < 2 && !message->is_notice; side++) {
+            uint32_t own = side ? message->to : message->from;
+            if (!members[own].unlogged)
+                cut_transfer(join, &members[own], m, side);
+            for (uint32_t k = 0; k < joined->n_members && joined->has_parties && message->is_last;
+                 k++)
+                if ((k != own || members[own].unlogged) &&
+                    message_ends_member(join, joined, m, side, k))
+                    cut_transfer(join, &members[k], m, side);
+        }
+    }
+}
+
+/* ---- all of them ---- */
+
+/* Takes one apart, if the logs that such have say enough. */
+static int take(struct finder *f, uint32_t j)
+{
+    struct joined *joined = &f->join->joined.at[j];
+    const struct rank_build *rank = &f->join->ranks[joined->rank];
+    const struct local_collective *c = &rank->collectives.at[joined->collective];
+    bool on_gpu = rank->ops.at[c->arrival].flags & GRAPH_OP_GPU;
+    if (joined->n_members < 2 || joined->n_members < joined->n_expected)
+        return 0;
+    int64_t n_logged = find_parties(f, joined);
+    if (n_logged < 0)
+        return -1;
+    if (n_logged == 0) {
+        bool could_be = on_gpu ? f->ends.has_nccl : f->ends.has_gloo && on_comm_thread(rank, c);
+        f->messages->n_whole += could_be;
+        if (could_be)
+            note_lacking(f, joined, LACKS_WHOLE);
+        return 0;
+    }
+    /* Where data are passed on, a notice stands behind data for a reason. Where all send what they
+     * had before, which of a rank's notices and data comes first is chance, and must not decide
+     * when other ranks are faster or slower. And when a rank without a log gave one, before it
+     * stood behind data, nothing tells. */
+    bool passes_on = !on_gpu && strcmp(c->kind, "all_reduce") == 0 && joined->n_unlogged == 0;
+    if (take_apart(f, j, passes_on) < 0)
+        return -1;
+    if (joined->n_messages == 0)
+        return 0;
+    if (joined->n_unlogged > 0) {
+        f->messages->n_partial++;
+        note_lacking(f, joined, LACKS_PART);
+    }
+    return 0;
+}
+
 int join_messages(struct join *join, const struct dpro_trace *trace, struct dpro_error *err)
 {
-    struct finder f = {.join = join, .messages = &join->messages, .trace = trace};
-    size_t n_messages = 0;
-    int status = 0;
-    if (trace->n_transports == 0 || join->n_ranks < 2)
+    struct finder f = {.join = join, .messages = &join->messages};
+    if (trace->n_transports + trace->n_nccl_logs == 0 || join->n_ranks < 2)
         return 0;
     join->messages.lacks = calloc(join->n_ranks, 1);
-    f.index = calloc(trace->n_transports, sizeof *f.index);
-    if (!join->messages.lacks || !f.index)
-        status = -1;
-    for (uint32_t t = 0; t < trace->n_transports && status == 0; t++) {
-        const struct net_transport *transport = &trace->transports[t];
-        status = index_messages(&f.index[t], transport);
-        if (status == 0)
-            n_messages += f.index[t].first[transport->collectives.n];
-    }
-    for (uint32_t j = 0; j < join->joined.n && status == 0 && n_messages > 0; j++) {
-        struct joined *joined = &join->joined.at[j];
-        const struct rank_build *rank = &join->ranks[joined->rank];
-        if (joined->n_members < 2 || joined->n_members < joined->n_expected ||
-            !on_comm_thread(rank, &rank->collectives.at[joined->collective]))
-            continue;
-        /* Where data are passed on, a notice stands behind data for a reason. Where all send what
-         * they had before, which of a rank's notices and data comes first is chance, and must not
-         * decide when other ranks are faster or slower. */
-        bool passes_on = strcmp(rank->collectives.at[joined->collective].kind, "all_reduce") == 0;
-        status = take_apart(&f, j, passes_on);
-        if (status == 0 && joined->n_messages > 0)
-            status = find_last_sends(join, joined, &join->messages);
-        if (status == 0 && joined->n_messages > 0)
-            cut_transfers(join, joined, &join->messages);
-    }
-    for (uint32_t t = 0; f.index && t < trace->n_transports; t++) {
-        free(f.index[t].first);
-        free(f.index[t].message);
-    }
-    free(f.index);
+    f.unlogged = malloc((join->n_ranks + (size_t)1) * sizeof *f.unlogged);
+    int status = !join->messages.lacks || !f.unlogged ? -1 : ends_index(&f.ends, join, trace);
+    bool any = f.ends.has_gloo || f.ends.has_nccl;
+    for (uint32_t j = 0; j < join->joined.n && status == 0 && any; j++)
+        status = take(&f, j);
+    if (status == 0 && join->messages.n_partial > 0)
+        status = estimate_ends(join);
+    for (uint32_t j = 0; j < join->joined.n && status == 0; j++)
+        if (join->joined.at[j].n_messages > 0) {
+            status = find_last_sends(join, &join->joined.at[j], &join->messages);
+            cut_transfers(join, &join->joined.at[j]);
+        }
+    ends_fini(&f.ends);
+    free(f.unlogged);
     free(f.place);
     map_fini(&f.link_of);
     array_fini(&f.found);

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct shape {
     uint32_t n_ranks;
@@ -14,8 +15,19 @@ struct shape {
     uint32_t *degree; /* ranks that each exchanges with, in either direction */
     size_t n_edges;   /* pairs in either direction counted once */
     bool connected;
-    size_t most_messages; /* over one connection, one way */
+    size_t most_messages; /* over one connection, one way, on one channel */
+    uint32_t n_channels;
 };
+
+static int compare_messages(const void *a, const void *b)
+{
+    const struct pattern_message *x = a, *y = b;
+    if (x->channel != y->channel)
+        return x->channel < y->channel ? -1 : 1;
+    if (x->from != y->from)
+        return x->from < y->from ? -1 : 1;
+    return x->to < y->to ? -1 : x->to > y->to;
+}
 
 static int compare_pairs(const void *a, const void *b)
 {
@@ -34,6 +46,24 @@ static bool sends(const struct shape *s, uint32_t from, uint32_t to)
 {
     uint64_t pair = (uint64_t)from << 32 | to;
     return bsearch(&pair, s->pairs, s->n_pairs, sizeof pair, compare_pairs) != NULL;
+}
+
+/* The messages in order of compare_messages. */
+static void look_at_messages(struct shape *s, const struct pattern_message *messages, size_t n)
+{
+    for (size_t i = 0, same = 0; i < n; i++) {
+        same = i > 0 && compare_messages(&messages[i - 1], &messages[i]) == 0 ? same + 1 : 1;
+        s->most_messages = same > s->most_messages ? same : s->most_messages;
+        s->n_channels += i == 0 || messages[i - 1].channel != messages[i].channel;
+        if (same == 1)
+            s->pairs[s->n_pairs++] = (uint64_t)messages[i].from << 32 | messages[i].to;
+    }
+    qsort(s->pairs, s->n_pairs, sizeof *s->pairs, compare_pairs);
+    size_t n_once = 0; /* each pair, whatever its channel */
+    for (size_t i = 0; i < s->n_pairs; i++)
+        if (n_once == 0 || s->pairs[i] != s->pairs[n_once - 1])
+            s->pairs[n_once++] = s->pairs[i];
+    s->n_pairs = n_once;
 }
 
 static void look_at_pairs(struct shape *s)
@@ -102,30 +132,26 @@ static const char *name_of(const struct shape *s)
 }
 
 int pattern_find(const struct pattern_message *messages, size_t n, uint32_t n_ranks,
-                 uint32_t n_passes, struct pattern *pattern)
+                 const char *known, uint32_t ring_steps, struct pattern *pattern)
 {
     struct shape s = {.n_ranks = n_ranks};
+    struct pattern_message *sorted = malloc((n + 1) * sizeof *sorted);
     s.pairs = malloc((n + 1) * sizeof *s.pairs);
     s.root = malloc((n_ranks + (size_t)1) * sizeof *s.root);
     s.degree = calloc(n_ranks + (size_t)1, sizeof *s.degree);
-    int status = s.pairs && s.root && s.degree ? 0 : -1;
+    int status = sorted && s.pairs && s.root && s.degree ? 0 : -1;
     if (status == 0) {
         for (size_t i = 0; i < n; i++)
-            s.pairs[i] = (uint64_t)messages[i].from << 32 | messages[i].to;
-        qsort(s.pairs, n, sizeof *s.pairs, compare_pairs);
-        for (size_t i = 0, same = 0; i < n; i++) {
-            same = i > 0 && s.pairs[i] == s.pairs[s.n_pairs - 1] ? same + 1 : 1;
-            s.most_messages = same > s.most_messages ? same : s.most_messages;
-            if (same == 1)
-                s.pairs[s.n_pairs++] = s.pairs[i];
-        }
+            sorted[i] = messages[i];
+        qsort(sorted, n, sizeof *sorted, compare_messages);
+        look_at_messages(&s, sorted, n);
         look_at_pairs(&s);
-        size_t steps = 1;
-        pattern->name = name_of(&s);
-        if (pattern->name[0] == 'r' && n_ranks > 1)
-            steps = (size_t)n_passes * (n_ranks - 1);
+        pattern->name = known ? known : name_of(&s);
+        size_t steps = ring_steps > 0 && strcmp(pattern->name, "ring") == 0 ? ring_steps : 1;
         pattern->n_chunks = (uint32_t)((s.most_messages + steps - 1) / steps);
+        pattern->n_channels = s.n_channels;
     }
+    free(sorted);
     free(s.pairs);
     free(s.root);
     free(s.degree);

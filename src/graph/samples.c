@@ -27,53 +27,41 @@ static int64_t end_before(const struct assembly *a, uint32_t op, uint32_t sample
 
 /* ---- messages ---- */
 
-struct sent {
-    int64_t start_ns;
-    uint32_t message;
-};
-
-static int compare_sent(const void *a, const void *b)
-{
-    const struct sent *x = a, *y = b;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return x->message < y->message ? -1 : x->message > y->message;
-}
-
 /* One direction of a link. */
 struct direction {
-    int64_t free_ns;           /* its messages so far are over; INT64_MIN: there were none */
-    uint64_t series;           /* of the last of them */
+    int64_t free_ns; /* its messages so far are over; INT64_MIN: there were none */
+    const struct message *last;
     int64_t sent_ns, other_ns; /* when that was sent, and the last one of another series */
 };
 
 /* How a message found its links. */
 struct turn {
-    int64_t send_free_ns, recv_free_ns; /* those before it were over, at either end */
+    int64_t send_free_ns, recv_free_ns; /* those before it were over, at either end; INT64_MAX: that
+                                           end is not known */
     int64_t before_ns; /* the last of those that need not come before it was sent */
 };
 
 /* Messages of a series keep their order by their edges: data, or notices, from one rank to another
  * in a collective. */
-static uint64_t series_of(const struct message *message)
+static bool of_one_series(const struct message *a, const struct message *b)
 {
-    return (uint64_t)message->joined << 33 | (uint64_t)message->from << 17 | message->to << 1 |
-           message->is_notice;
+    return a->joined == b->joined && a->from == b->from && a->to == b->to &&
+           a->stream == b->stream && a->is_notice == b->is_notice;
 }
 
 /* A message takes its link from when it was sent, or the one before it on that link was over, until
  * it was received whole; as the replay lets it. */
-static int64_t time_on_link(struct direction *direction, uint64_t series,
+static int64_t time_on_link(struct direction *direction, const struct message *message,
                             const struct message_time *time, int64_t *free_ns, struct turn *turn)
 {
     int64_t start = direction->free_ns > time->start_ns ? direction->free_ns : time->start_ns;
     int64_t dur = assembly_span(start, time->end_ns);
     *free_ns = direction->free_ns;
-    if (direction->series != series)
+    if (!direction->last || !of_one_series(direction->last, message))
         direction->other_ns = direction->sent_ns;
     if (direction->other_ns > turn->before_ns)
         turn->before_ns = direction->other_ns;
-    *direction = (struct direction){start + dur, series, time->start_ns, direction->other_ns};
+    *direction = (struct direction){start + dur, message, time->start_ns, direction->other_ns};
     return dur;
 }
 
@@ -82,29 +70,29 @@ static int time_messages(struct assembly *a, uint32_t sample, struct turn *turns
 {
     const struct messages *messages = &a->join->messages;
     int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
-    struct sent *sent = malloc((messages->all.n + 1) * sizeof *sent);
+    struct sent_message *sent = malloc((messages->all.n + 1) * sizeof *sent);
     struct direction *directions = malloc((messages->links.n * 2 + 1) * sizeof *directions);
     bool ready = sent && directions;
     for (size_t l = 0; l < messages->links.n * 2 && ready; l++)
-        directions[l] = (struct direction){INT64_MIN, UINT64_MAX, INT64_MIN, INT64_MIN};
-    for (uint32_t m = 0; m < messages->all.n && ready; m++)
-        sent[m] = (struct sent){assembly_time_of(a, m, sample)->start_ns, m};
-    if (ready && messages->all.n > 1)
-        qsort(sent, messages->all.n, sizeof *sent, compare_sent);
+        directions[l] = (struct direction){INT64_MIN, NULL, INT64_MIN, INT64_MIN};
+    if (ready)
+        messages_by_start(messages, a->n_samples, sample, sent);
     for (size_t i = 0; i < messages->all.n && ready; i++) {
         uint32_t m = sent[i].message;
         const struct message *message = &messages->all.at[m];
         const struct message_time *time = assembly_time_of(a, m, sample);
         const uint32_t *ops = a->message_ops + (size_t)m * N_MESSAGE_OPS;
         struct turn *turn = &turns[m];
-        turn->before_ns = INT64_MIN;
-        dur[ops[MESSAGE_SEND]] = time_on_link(&directions[message->tx * 2], series_of(message),
-                                              time, &turn->send_free_ns, turn);
+        *turn = (struct turn){INT64_MAX, INT64_MAX, INT64_MIN};
+        if (message->tx != NO_ID)
+            dur[ops[MESSAGE_SEND]] = time_on_link(&directions[message->tx * 2], message, time,
+                                                  &turn->send_free_ns, turn);
         struct message_time received = *time; /* the correction: it starts as its SEND does */
         if (a->raw_receives && time->received_ns != ABSENT)
             received.start_ns = time->received_ns;
-        dur[ops[MESSAGE_RECV]] = time_on_link(&directions[message->rx * 2 + 1], series_of(message),
-                                              &received, &turn->recv_free_ns, turn);
+        if (message->rx != NO_ID)
+            dur[ops[MESSAGE_RECV]] = time_on_link(&directions[message->rx * 2 + 1], message,
+                                                  &received, &turn->recv_free_ns, turn);
     }
     free(sent);
     free(directions);
@@ -157,7 +145,7 @@ static int find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
                 const uint32_t *ops = a->message_ops + (size_t)m * N_MESSAGE_OPS;
                 const int64_t *gap = a->graph->sample_gap_ns + (size_t)s * a->n_ops;
                 struct call call = {messages[m].from * 2 + messages[m].is_notice, m,
-                                    gap[ops[MESSAGE_SEND]] != 0, gap[ops[MESSAGE_CALL]]};
+                                    gap[assembly_message_end(a, m)] != 0, gap[ops[MESSAGE_CALL]]};
                 status = array_push(&calls, call);
             }
         if (status == 0 && calls.n > 1)
@@ -227,7 +215,7 @@ static void time_call(struct assembly *a, const struct timing *t, uint32_t sampl
     if (!t->usual_ns) { /* what is usual is to be found from these */
         bool waited = busy_until > ready_ns && busy_until < sent;
         gap[ops[MESSAGE_CALL]] = assembly_span(waited ? busy_until : ready_ns, sent);
-        gap[ops[MESSAGE_SEND]] = busy_until >= sent; /* whether the link was still busy */
+        gap[assembly_message_end(a, message)] = busy_until >= sent; /* the link was still busy */
         return;
     }
     if (!__builtin_add_overflow(ready_ns, t->usual_ns[message], &usual) && usual < busy_until &&
@@ -237,10 +225,12 @@ static void time_call(struct assembly *a, const struct timing *t, uint32_t sampl
     }
     *end_ns = called;
     gap[ops[MESSAGE_CALL]] = assembly_span(ready_ns, called);
-    gap[ops[MESSAGE_SEND]] =
-        assembly_span(turn->send_free_ns > called ? turn->send_free_ns : called, sent);
-    gap[ops[MESSAGE_RECV]] =
-        assembly_span(turn->recv_free_ns > called ? turn->recv_free_ns : called, sent);
+    if (ops[MESSAGE_SEND] != DPRO_NO_OP)
+        gap[ops[MESSAGE_SEND]] =
+            assembly_span(turn->send_free_ns > called ? turn->send_free_ns : called, sent);
+    if (ops[MESSAGE_RECV] != DPRO_NO_OP)
+        gap[ops[MESSAGE_RECV]] =
+            assembly_span(turn->recv_free_ns > called ? turn->recv_free_ns : called, sent);
 }
 
 /* One iteration's durations and gaps by the graph's edges. */

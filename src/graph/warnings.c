@@ -22,17 +22,17 @@ int assembly_warn_clocks(struct assembly *a, const struct dpro_graph_options *op
     return status;
 }
 
-/* "rank 3", "ranks 0, 2 and 5 more" of those whose logs lack something; "" when none does. */
-static void list_lacking(const struct join *join, char *out, size_t size)
+/* "rank 3", "ranks 0, 2 and 5 more" of those that lack it; "" when none does. */
+static void list_lacking(const struct join *join, enum lacks lacks, char *out, size_t size)
 {
     enum { NAMED = 3 };
     uint32_t n = 0, named = 0;
     size_t len = 0;
     for (uint32_t r = 0; r < join->n_ranks; r++)
-        n += join->messages.lacks[r];
+        n += (join->messages.lacks[r] & lacks) != 0;
     out[0] = '\0';
     for (uint32_t r = 0; r < join->n_ranks && named < NAMED; r++)
-        if (join->messages.lacks[r])
+        if (join->messages.lacks[r] & lacks)
             len += (size_t)snprintf(out + len, size - len, "%s%d",
                                     named++ ? ", "
                                     : n > 1 ? "ranks "
@@ -40,6 +40,19 @@ static void list_lacking(const struct join *join, char *out, size_t size)
                                     join->ranks[r].trace->rank);
     if (n > named)
         snprintf(out + len, size - len, " and %u more", n - named);
+}
+
+/* Collectives of which some ranks' part is known from the others' logs only. */
+static int warn_partial(struct assembly *a, const struct dpro_graph_options *options)
+{
+    char text[400], ranks[120];
+    list_lacking(a->join, LACKS_PART, ranks, sizeof ranks);
+    snprintf(text, sizeof text,
+             "no transport log has the part of %s in %u of %zu collectives: it is replayed as one "
+             "transfer, with those messages to and from it that other ranks' logs have; record "
+             "every rank, from before it connects",
+             ranks, a->join->messages.n_partial, a->join->joined.n);
+    return warn(a, options, text);
 }
 
 /* Collectives that could have been taken apart and were not. */
@@ -50,7 +63,7 @@ static int warn_whole(struct assembly *a, const struct dpro_graph_options *optio
     char text[400], ranks[120];
     int status = 0;
     if (unlogged > 0) {
-        list_lacking(a->join, ranks, sizeof ranks);
+        list_lacking(a->join, LACKS_WHOLE, ranks, sizeof ranks);
         snprintf(text, sizeof text,
                  "%u of %zu collectives are replayed whole, not message by message: the transport "
                  "logs%s%s do not have all that was sent and received in them; record every rank, "
@@ -148,6 +161,8 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
                  conflicts);
         status |= warn(a, options, text);
     }
+    if (join->messages.n_partial > 0)
+        status |= warn_partial(a, options);
     if (join->messages.n_whole > 0)
         status |= warn_whole(a, options);
     status |= assembly_warn_clocks(a, options);

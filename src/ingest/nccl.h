@@ -55,6 +55,18 @@ struct nccl_step {
     int64_t gpu_wait_ns, peer_wait_ns, net_wait_ns, flush_wait_ns; /* when each began; 0: never */
 };
 
+/* When its data were handed to the network, and when they were there; 0: not seen. */
+static inline int64_t nccl_step_sent_ns(const struct nccl_step *step)
+{
+    return step->net_wait_ns ? step->net_wait_ns : step->start_ns;
+}
+
+static inline int64_t nccl_step_there_ns(const struct nccl_step *step)
+{
+    int64_t used = step->gpu_wait_ns ? step->gpu_wait_ns : step->stop_ns;
+    return step->flush_wait_ns ? step->flush_wait_ns : used;
+}
+
 struct nccl_kernel {
     uint64_t parent;
     uint32_t operation; /* index; NO_ID: not here */

@@ -247,6 +247,8 @@ static int sum_comms(struct report_facts *f)
             fact->size_bytes = UINT64_MAX;
         if (c.n_chunks > fact->most_chunks)
             fact->most_chunks = c.n_chunks;
+        if (c.n_channels > fact->most_channels)
+            fact->most_channels = c.n_channels;
     }
     if (f->n_comms > 1)
         qsort(f->comms, f->n_comms, sizeof *f->comms, compare_comms);

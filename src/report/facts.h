@@ -29,7 +29,7 @@ struct comm_fact {
     const char *kind, *pattern; /* borrowed; pattern "": taken as a whole */
     uint32_t n_ranks, count;
     uint64_t size_bytes, n_messages; /* of all of them; size of a rank's contributions */
-    uint32_t most_chunks;
+    uint32_t most_chunks, most_channels;
 };
 
 struct verdict_line {

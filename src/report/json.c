@@ -297,6 +297,7 @@ static void write_collectives(struct writer *w, const struct report_facts *f)
         writer_key_int(w, "messages", (int64_t)c->n_messages);
         writer_key_string(w, "pattern", c->pattern[0] ? c->pattern : NULL);
         writer_key_int(w, "chunks", c->most_chunks);
+        writer_key_int(w, "channels", c->most_channels);
         writer_close(w, '}');
     }
     writer_close(w, ']');

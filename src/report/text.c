@@ -386,15 +386,17 @@ static void write_collectives(struct writer *w, const struct report_facts *f)
     enum { MOST_KINDS = 6 };
     for (uint32_t i = 0; i < f->n_comms && i < MOST_KINDS; i++) {
         const struct comm_fact *c = &f->comms[i];
-        char line[300], mb[TIME_TEXT];
+        char line[300], mb[TIME_TEXT], channels[40] = "";
         if (c->pattern[0] == '\0')
             continue;
+        if (c->most_channels > 1)
+            snprintf(channels, sizeof channels, " on %u channels", c->most_channels);
         if (writer_format_fixed(mb, sizeof mb, (double)c->size_bytes / 1e6, 1) < 0)
             strcpy(mb, "?");
-        snprintf(line, sizeof line, "%u %s over %u ranks, %s MB a rank: %s%s, %llu messages",
+        snprintf(line, sizeof line, "%u %s over %u ranks, %s MB a rank: %s%s%s, %llu messages",
                  c->count, c->kind, c->n_ranks, mb, c->pattern,
                  c->most_chunks > 1 && strcmp(c->pattern, "ring") == 0 ? " in chunks" : "",
-                 (unsigned long long)c->n_messages);
+                 channels, (unsigned long long)c->n_messages);
         table_wrapped(w, " ", 2, line);
     }
 }

@@ -9,17 +9,58 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tracer/record.h"
+
 #define US INT64_C(1000)
 
 void send_one(struct job *job, int from, int to, int start, int end, int bytes)
 {
     assert_true(job->n_sent < MOST_MESSAGES_A_JOB);
-    job->sent[job->n_sent++] = (struct sent){from, to, start, end, bytes, DATA, 0, 0, 0};
+    job->sent[job->n_sent++] = (struct sent){from, to, start, end, bytes, DATA, 0, 0, 0, 0};
 }
 
 struct sent *last_sent(struct job *job)
 {
     return &job->sent[job->n_sent - 1];
+}
+
+static void span(FILE *file, const char *category, const char *name, int pid, int thread, int at,
+                 int dur, const char *args)
+{
+    fprintf(file,
+            ",\n{\"ph\": \"X\", \"cat\": \"%s\", \"name\": \"%s\", \"pid\": %d, \"tid\": %d, "
+            "\"ts\": %d, \"dur\": %d, \"args\": {%s}}",
+            category, name, pid, thread, at, dur, args);
+}
+
+static void kernel(FILE *file, const char *name, int call, int at, int end, const char *args)
+{
+    char with_correlation[400];
+    snprintf(with_correlation, sizeof with_correlation, "\"correlation\": %d", call);
+    span(file, "cuda_runtime", "cudaLaunchKernel", 100, 1, call, 3, with_correlation);
+    snprintf(with_correlation, sizeof with_correlation,
+             "\"device\": 0, \"stream\": 7, \"correlation\": %d%s", call, args);
+    span(file, "kernel", name, 0, 7, at, end - at, with_correlation);
+}
+
+/* Computes on the stream until it arrives, and for 20 us once it has left. */
+static void write_gpu_iteration(const struct job *job, FILE *file, int iteration, int rank)
+{
+    char args[200], run[40];
+    int at = STEP * (iteration + 1), later = job->later[iteration][rank];
+    int arrive = at + job->arrive[rank][0] + later, leave = at + job->leave[rank][0] + later;
+    snprintf(args, sizeof args,
+             ", \"Collective name\": \"%s\", \"In msg nelems\": 100, \"dtype\": \"Float\", "
+             "\"Process Group Name\": \"0\", \"Group size\": %d",
+             job->kind ? job->kind : "allreduce", job->n_ranks);
+    kernel(file, "gemm", at + 1, at + 20, arrive, "");
+    snprintf(run, sizeof run, "nccl:%s", job->kind ? job->kind : "all_reduce");
+    span(file, "user_annotation", run, 100, 1, at + 6, 8, "");
+    kernel(file, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)", at + 8, arrive, leave,
+           args);
+    kernel(file, "relu", at + 16, leave, leave + 20, "");
+    span(file, "cuda_runtime", "cudaDeviceSynchronize", 100, 1, at + 30, leave + 22 - at - 30,
+         "\"correlation\": 1");
 }
 
 void write_profile(const struct job *job, const char *folder, int rank)
@@ -30,16 +71,20 @@ void write_profile(const struct job *job, const char *folder, int rank)
     FILE *file = fopen(path, "w");
     assert_non_null(file);
     fprintf(file,
-            "{\"schemaVersion\": 1, \"distributedInfo\": {\"backend\": \"gloo\", \"rank\": %d, "
+            "{\"schemaVersion\": 1, \"distributedInfo\": {\"backend\": \"%s\", \"rank\": %d, "
             "\"world_size\": %d}, \"traceEvents\": [\n{\"ph\": \"M\", \"name\": \"process_name\", "
             "\"pid\": 100, \"tid\": 0, \"args\": {\"name\": \"python\"}}",
-            rank, job->n_ranks);
+            job->by_nccl ? "nccl" : "gloo", rank, job->n_ranks);
     for (int i = 0; i < N; i++) {
         int at = STEP * (i + 1), later = job->later[i][rank], last = 0;
         fprintf(file,
                 ",\n{\"ph\": \"X\", \"cat\": \"user_annotation\", \"name\": \"ProfilerStep#%d\", "
                 "\"pid\": 100, \"tid\": 1, \"ts\": %d, \"dur\": %d, \"args\": {}}",
                 i, at, STEP);
+        if (job->by_nccl) {
+            write_gpu_iteration(job, file, i, rank);
+            continue;
+        }
         for (int c = 0; c < job->n_collectives; c++) {
             int arrive = job->arrive[rank][c] + later, leave = job->leave[rank][c] + later;
             int begin = c ? job->arrive[rank][c - 1] + later + 2 : 1;
@@ -65,31 +110,163 @@ void write_profile(const struct job *job, const char *folder, int rank)
                 "\"tid\": 1, \"ts\": %d, \"dur\": 20, \"args\": {}}",
                 at + last + 10);
     }
-    fputs("\n]}\n", file);
+    fputs("\n]", file);
+    if (job->host[rank])
+        fprintf(file, ", \"host_name\": \"%s\"", job->host[rank]);
+    fputs("}\n", file);
     assert_int_equal(fclose(file), 0);
 }
 
-static void write_end(FILE *file, const struct job *job, const struct sent *m, int rank,
-                      int iteration, uint64_t offset)
+/* ---- NCCL's log ---- */
+
+static void put_string(FILE *file, uint32_t number, const char *text)
+{
+    struct record_string string = {.head = {RECORD_STRING, 1, sizeof string, 1}, .string = number};
+    strcpy(string.text, text);
+    assert_int_equal(fwrite(&string, sizeof string, 1, file), 1);
+}
+
+static void put_event(FILE *file, struct record_nccl_event event, enum nccl_event type)
+{
+    event.head = (struct record){RECORD_NCCL_EVENT, 1, sizeof event, 1};
+    event.type = type;
+    event.comm = 1;
+    assert_int_equal(fwrite(&event, sizeof event, 1, file), 1);
+}
+
+/* Numbers of events: of iteration i, its collective or operations, their proxy ops, their steps. */
+enum { COLLECTIVE_OF = 1, OPERATION_OF = 2, PROXY_OF = 300, STEP_OF = 600, ITERATION_OF = 1000 };
+
+static void put_step(FILE *file, const struct job *job, int iteration, int index, int rank)
+{
+    const struct sent *m = &job->sent[index];
+    bool sends = m->from == rank;
+    int first = index, before = 0;
+    for (int k = index - 1; k >= 0; k--) { /* of the same two, on the same channel */
+        const struct sent *other = &job->sent[k];
+        bool here = !other->only || other->only == iteration + 1;
+        if (here && other->from == m->from && other->to == m->to && other->channel == m->channel) {
+            first = k;
+            before++;
+        }
+    }
+    int64_t at = STEP * (iteration + 1) + job->later[iteration][rank];
+    uint64_t number = (uint64_t)(ITERATION_OF * (iteration + 1));
+    if (first == index && job->point_to_point) {
+        struct record_nccl_event operation = {.event = number + OPERATION_OF + (uint64_t)first,
+                                              .start_ns = (at + 8) * US,
+                                              .stop_ns = (at + 9) * US};
+        operation.p2p.func = 3;
+        operation.p2p.peer = sends ? m->to : m->from;
+        put_event(file, operation, NCCL_P2P);
+    }
+    if (first == index) {
+        struct record_nccl_event op = {
+            .event = number + PROXY_OF + (uint64_t)first,
+            .parent =
+                number + (job->point_to_point ? OPERATION_OF + (uint64_t)first : COLLECTIVE_OF),
+            .start_ns = (at + m->start - 6) * US,
+            .stop_ns = (at + m->end) * US,
+            .flags = sends ? NCCL_SEND : NCCL_RECV};
+        op.proxy_op.peer = sends ? m->to : m->from;
+        op.proxy_op.channel = m->channel;
+        put_event(file, op, NCCL_PROXY_OP);
+    }
+    struct record_nccl_event step = {.event = number + STEP_OF + (uint64_t)index,
+                                     .parent = number + PROXY_OF + (uint64_t)first,
+                                     .start_ns = (at + m->start - 5) * US,
+                                     .stop_ns = (at + m->end + (sends ? 0 : 1)) * US,
+                                     .flags = sends ? NCCL_SEND : NCCL_RECV};
+    step.proxy_step.step = before;
+    step.proxy_step.size_bytes = (uint64_t)m->bytes;
+    *(sends ? &step.proxy_step.net_wait_ns : &step.proxy_step.flush_wait_ns) =
+        (at + (sends ? m->start : m->end)) * US;
+    put_event(file, step, NCCL_PROXY_STEP);
+}
+
+static void write_nccl_log(const struct job *job, const char *folder, int rank)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/nccl_rank%d.log", folder, rank);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    struct log_header header = {.magic = LOG_MAGIC,
+                                .version = LOG_VERSION,
+                                .header_bytes = sizeof header,
+                                .kind = LOG_NCCL,
+                                .pid = 100,
+                                .rank = rank};
+    struct record_nccl_comm comm = {.head = {RECORD_NCCL_COMM, 1, sizeof comm, 1},
+                                    .comm = 1,
+                                    .rank = rank,
+                                    .n_ranks = job->n_ranks,
+                                    .hash = 0xabc};
+    assert_int_equal(fwrite(&header, sizeof header, 1, file), 1);
+    assert_int_equal(fwrite(&comm, sizeof comm, 1, file), 1);
+    put_string(file, 1, "AllReduce");
+    put_string(file, 2, job->algorithm ? job->algorithm : "");
+    put_string(file, 3, "SendRecv");
+    for (int i = 0; i < N; i++) {
+        int64_t at = STEP * (i + 1);
+        struct record_nccl_event coll = {.event =
+                                             (uint64_t)(ITERATION_OF * (i + 1)) + COLLECTIVE_OF,
+                                         .start_ns = (at + 7) * US,
+                                         .stop_ns = (at + 12) * US};
+        coll.coll.sequence = (uint64_t)i;
+        coll.coll.func = 1;
+        coll.coll.algorithm = 2;
+        if (!job->point_to_point)
+            put_event(file, coll, NCCL_COLL);
+        for (int s = 0; s < job->n_sent; s++)
+            if ((job->sent[s].from == rank || job->sent[s].to == rank) &&
+                (!job->sent[s].only || job->sent[s].only == i + 1))
+                put_step(file, job, i, s, rank);
+    }
+    assert_int_equal(fclose(file), 0);
+}
+
+/* ---- the transport's ---- */
+
+/* One call of `bytes` from `offset` on; with the message's head, if it begins there. */
+static void write_call(FILE *file, const struct job *job, const struct sent *m, int rank,
+                       int iteration, int start, uint64_t offset, int bytes, bool begins)
 {
     int peer = rank == m->from ? m->to : m->from, low = rank < peer ? rank : peer;
     int high = rank < peer ? peer : rank;
-    int start = rank == m->from ? m->start : m->end - 1;
     int64_t at = STEP * (iteration + 1) + start + job->later[iteration][rank];
     fprintf(file,
-            "%" PRId64 ",%" PRId64 ",%d,%d,%d,10.0.0.%d:%d,10.0.0.%d:%d,%s,%s,%" PRIu64
-            ",%d,%d,%d,%d,4,%d,%d,%d\n",
+            "%" PRId64 ",%" PRId64 ",%d,%d,%d,10.0.0.%d:%d,10.0.0.%d:%d,%s,%s,%" PRIu64 ",%d,%d,",
             at * US, (at + 1) * US, rank, 2 + m->collective, peer, job->one_host ? 9 : rank + 1,
             rank == low ? 1000 + high : 2000 + low, job->one_host ? 9 : peer + 1,
             rank == low ? 2000 + low : 1000 + high, rank == m->from ? "tx" : "rx",
-            rank == m->from ? "writev" : "recv", offset, m->bytes + 48, m->bytes + 48,
-            m->bytes + 48, m->opcode, 40 + 2 * iteration + m->collective, m->delta, m->bytes);
+            rank == m->from ? "writev" : "recv", offset, bytes, bytes);
+    if (begins)
+        fprintf(file, "%d,%d,4,%d,%d,%d\n", m->bytes + 48, m->opcode,
+                40 + 2 * iteration + m->collective, m->delta, m->bytes);
+    else
+        fputs(",,,,,\n", file);
+}
+
+/* It is sent in one call; received as it comes, its head first. */
+static void write_end(FILE *file, const struct job *job, const struct sent *m, int rank,
+                      int iteration, uint64_t offset)
+{
+    bool in_two = rank == m->to && m->bytes > 0 && m->opcode == DATA && m->end > m->start + 2;
+    int start = rank == m->from ? m->start : m->end - 1;
+    if (in_two)
+        write_call(file, job, m, rank, iteration, m->start, offset, 48, true);
+    write_call(file, job, m, rank, iteration, start, offset + (in_two ? 48 : 0),
+               m->bytes + (in_two ? 0 : 48), !in_two);
 }
 
 void write_log(const struct job *job, const char *folder, int rank)
 {
     char path[128];
     uint64_t offsets[MOST_RANKS][2] = {{0}};
+    if (job->by_nccl) {
+        write_nccl_log(job, folder, rank);
+        return;
+    }
     snprintf(path, sizeof path, "%s/net_rank%d.csv", folder, rank);
     FILE *file = fopen(path, "w");
     assert_non_null(file);

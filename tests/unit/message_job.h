@@ -1,7 +1,8 @@
-/* message_job.h: small jobs written as profiles and transport logs (CSV), one of each a rank.
+/* message_job.h: small jobs written as profiles and logs, one of each a rank: gloo's with transport
+ * logs (CSV), or NCCL's with the logs of its proxies' steps.
  *
  * Every iteration each rank computes until it arrives, takes part in up to two collectives on a
- * thread each, and computes a little when it has left the last. */
+ * thread each (NCCL: in one, on its stream), and computes a little when it has left the last. */
 #ifndef MESSAGE_JOB_H
 #define MESSAGE_JOB_H
 
@@ -17,6 +18,7 @@ struct sent {
     int only; /* in this iteration, from 1; 0: in all */
     int collective;
     int delta;
+    int channel; /* NCCL's */
 };
 
 struct job {
@@ -25,7 +27,10 @@ struct job {
     int arrive[MOST_RANKS][2], leave[MOST_RANKS][2];
     struct sent sent[MOST_MESSAGES_A_JOB];
     int n_sent;
-    bool one_host; /* all ranks behind one address */
+    bool one_host;                /* all ranks behind one address */
+    bool by_nccl, point_to_point; /* NCCL's log has an operation for each message */
+    const char *algorithm;        /* as NCCL says it; NULL: it does not */
+    const char *host[MOST_RANKS]; /* by its profile; NULL: unknown */
     bool without_log[MOST_RANKS];
     int later[N][MOST_RANKS]; /* by which all of a rank's times of an iteration move */
 };

@@ -131,13 +131,13 @@ static int64_t replay_us(const struct dpro_graph *g, const char *delay)
 }
 
 /* Every transaction of a message is one SEND and one RECV of as many bytes, ready at once, on a
- * link of its own each. Returns the bytes of data in all SENDs. */
-static uint64_t check_pairs(const struct dpro_graph *g)
+ * link of its own each; of those to and from `unlogged` (-1: none) one of the two. Returns the
+ * bytes of data in all SENDs. */
+static uint64_t check_pairs_but(const struct dpro_graph *g, int unlogged, uint32_t *n_one_sided)
 {
     uint32_t n_ops = dpro_graph_n_ops(g), first = dpro_graph_n_collectives(g) + 1;
     dpro_op_id *send = malloc(n_ops * sizeof *send), *recv = malloc(n_ops * sizeof *recv);
     uint64_t bytes = 0;
-    uint32_t n_sends = 0;
     assert_non_null(send);
     assert_non_null(recv);
     memset(send, 0xFF, n_ops * sizeof *send);
@@ -152,21 +152,47 @@ static uint64_t check_pairs(const struct dpro_graph *g)
         *at = op;
         assert_int_equal(dpro_graph_device(g, it.device).kind,
                          it.kind == DPRO_OP_SEND ? DPRO_DEVICE_LINK_TX : DPRO_DEVICE_LINK_RX);
-        n_sends += it.kind == DPRO_OP_SEND;
+        assert_true(it.rank != unlogged);
     }
-    for (uint32_t i = 0; i < n_sends; i++) {
+    *n_one_sided = 0;
+    for (uint32_t i = 0; i < n_ops; i++) {
+        if (send[i] == DPRO_NO_OP && recv[i] == DPRO_NO_OP)
+            continue;
+        if (send[i] == DPRO_NO_OP || recv[i] == DPRO_NO_OP) {
+            struct dpro_op it = dpro_graph_op(g, send[i] == DPRO_NO_OP ? recv[i] : send[i]);
+            char other[32];
+            snprintf(other, sizeof other, "rank %d", unlogged);
+            assert_non_null(strstr(it.name, other));
+            bytes += send[i] == DPRO_NO_OP ? 0 : it.size_bytes;
+            ++*n_one_sided;
+            continue;
+        }
         struct dpro_op a = dpro_graph_op(g, send[i]), b = dpro_graph_op(g, recv[i]);
         assert_int_equal(a.size_bytes, b.size_bytes);
         assert_string_equal(a.tensor, b.tensor);
-        assert_int_equal(a.id == DPRO_NO_OP, 0);
-        assert_int_equal(b.id == DPRO_NO_OP, 0);
         bytes += a.size_bytes;
     }
-    for (uint32_t i = n_sends; i < n_ops; i++)
-        assert_int_equal(recv[i], DPRO_NO_OP);
     free(send);
     free(recv);
     return bytes;
+}
+
+static uint64_t check_pairs(const struct dpro_graph *g)
+{
+    uint32_t n_one_sided;
+    uint64_t bytes = check_pairs_but(g, -1, &n_one_sided);
+    assert_int_equal(n_one_sided, 0);
+    return bytes;
+}
+
+static void check_whole(const struct dpro_graph *g, const char *word)
+{
+    assert_true(has_warning(g, "replayed whole"));
+    assert_true(has_warning(g, word));
+    assert_int_equal(dpro_graph_collective(g, 0).n_messages, 0);
+    assert_string_equal(dpro_graph_collective(g, 0).pattern, "");
+    assert_int_equal(check_pairs(g), 0);
+    assert_int_equal(replay_us(g, NULL), STEP);
 }
 
 /* ---- patterns ---- */
@@ -174,7 +200,7 @@ static uint64_t check_pairs(const struct dpro_graph *g)
 struct case_of_pattern {
     const char *name;
     uint32_t n_ranks, n_passes, n_chunks, n;
-    struct pattern_message messages[32];
+    uint32_t messages[32][2]; /* from, to */
 };
 
 static void test_algorithms_are_told_by_who_sends_to_whom(void **state)
@@ -235,12 +261,33 @@ static void test_algorithms_are_told_by_who_sends_to_whom(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct pattern pattern;
         print_message("%s of %u\n", cases[i].name, cases[i].n_ranks);
-        assert_int_equal(pattern_find(cases[i].messages, cases[i].n, cases[i].n_ranks,
-                                      cases[i].n_passes, &pattern),
-                         0);
+        struct pattern_message messages[32];
+        for (size_t m = 0; m < 32; m++)
+            messages[m] =
+                (struct pattern_message){cases[i].messages[m][0], cases[i].messages[m][1], 0};
+        uint32_t ring_steps = cases[i].n_passes * (cases[i].n_ranks - 1);
+        assert_int_equal(
+            pattern_find(messages, cases[i].n, cases[i].n_ranks, NULL, ring_steps, &pattern), 0);
         assert_string_equal(pattern.name, cases[i].name);
         assert_int_equal(pattern.n_chunks, cases[i].n_chunks);
+        assert_int_equal(pattern.n_channels, cases[i].n > 0);
     }
+}
+
+static void test_chunks_are_counted_channel_by_channel(void **state)
+{
+    (void)state;
+    static const struct pattern_message messages[] = {{0, 1, 0}, {1, 0, 0}, {0, 1, 5}, {0, 1, 0},
+                                                      {1, 0, 5}, {1, 0, 0}, {1, 0, 5}, {0, 1, 5}};
+    struct pattern pattern;
+    assert_int_equal(pattern_find(messages, 8, 2, NULL, 2, &pattern), 0);
+    assert_string_equal(pattern.name, "ring");
+    assert_int_equal(pattern.n_chunks, 1);
+    assert_int_equal(pattern.n_channels, 2);
+    /* of two nodes' ranks more is unseen than seen: what it is has to be told */
+    assert_int_equal(pattern_find(messages, 8, 4, "tree", 6, &pattern), 0);
+    assert_string_equal(pattern.name, "tree");
+    assert_int_equal(pattern.n_chunks, 2);
 }
 
 /* ---- graphs ---- */
@@ -498,28 +545,235 @@ static void test_notices_that_have_the_stream_to_themselves_are_none(void **stat
     dpro_graph_destroy(g);
 }
 
-/* ---- logs that do not tell ---- */
+/* ---- NCCL ---- */
 
-static void check_whole(const struct dpro_graph *g, const char *word)
+static const char NCCL_KERNEL[] = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)";
+
+static void test_steps_of_nccls_proxies_are_messages_as_gloos_are(void **state)
 {
-    assert_true(has_warning(g, "replayed whole"));
-    assert_true(has_warning(g, word));
-    assert_int_equal(dpro_graph_collective(g, 0).n_messages, 0);
-    assert_string_equal(dpro_graph_collective(g, 0).pattern, "");
-    assert_int_equal(check_pairs(g), 0);
-    assert_int_equal(replay_us(g, NULL), STEP);
+    (void)state;
+    for (int n = 2; n <= 5; n++) {
+        int n_steps = 2 * (n - 1);
+        struct job job = ring(n, n_steps, 50, 5, 400 / n);
+        job.by_nccl = true;
+        job.algorithm = n % 2 ? "RING" : NULL;
+        struct dpro_graph *g = graph_of(&job);
+        assert_int_equal(dpro_graph_n_warnings(g), 0);
+        assert_int_equal(dpro_graph_n_collectives(g), 1);
+        struct dpro_collective c = dpro_graph_collective(g, 0);
+        assert_string_equal(c.kind, "all_reduce");
+        assert_string_equal(c.pattern, "ring");
+        assert_int_equal(c.n_messages, n * n_steps);
+        assert_int_equal(c.n_chunks, 1);
+        assert_int_equal(c.n_channels, 1);
+        assert_int_equal(check_pairs(g), n * n_steps * (400 / n));
+        dpro_op_id calls =
+            op_of(g, 1, n == 2 ? "call that sends to rank 0" : "call that sends to rank 2", 1);
+        assert_true(edge(g, op_of(g, 1, "receive from rank 0", 0), calls));
+        assert_int_equal(dpro_graph_op(g, calls).gap_ns, 5 * US);
+        /* the kernel runs on after the last of them */
+        dpro_op_id kernel = op_of(g, 0, NCCL_KERNEL, 0);
+        assert_int_equal(dpro_graph_op(g, kernel).dur_ns, 5 * US);
+        assert_int_equal(dpro_graph_device(g, dpro_graph_op(g, kernel).device).kind,
+                         DPRO_DEVICE_GPU_STREAM);
+        assert_int_equal(replay_us(g, NULL), STEP);
+        assert_int_equal(replay_us(g, "COMM=2"), STEP + 50 * n_steps + 5);
+        assert_int_equal(replay_us(g, "COMM=0"), STEP - 50 * n_steps - 5);
+        assert_int_equal(replay_us2(g, "SEND=2", "RECV=2"), STEP + 50 * n_steps);
+        assert_int_equal(replay_us(g, "gemm=+0.2"), STEP + 200);
+        dpro_graph_destroy(g);
+    }
 }
 
-static void test_without_a_ranks_log_its_collectives_stay_whole_and_the_rank_is_named(void **state)
+static void test_a_tree_passes_on_what_came_up_and_what_came_down(void **state)
+{
+    (void)state;
+    for (int told = 0; told < 2; told++) {
+        struct job job = {.n_ranks = 4, .n_collectives = 1, .by_nccl = true};
+        job.algorithm = told ? "TREE" : NULL;
+        static const int way[6][2] = {{3, 1}, {1, 0}, {2, 0}, {0, 1}, {0, 2}, {1, 3}};
+        static const int at[6] = {110, 170, 110, 230, 231, 290};
+        for (int r = 0; r < 4; r++) {
+            job.arrive[r][0] = 100;
+            job.leave[r][0] = 350;
+        }
+        for (int chunk = 0; chunk < 2; chunk++)
+            for (int m = 0; m < 6; m++)
+                send_one(&job, way[m][0], way[m][1], at[m] + 2 * chunk, at[m] + 50 + 2 * chunk,
+                         100);
+        struct dpro_graph *g = graph_of(&job);
+        assert_int_equal(dpro_graph_n_warnings(g), 0);
+        assert_string_equal(dpro_graph_collective(g, 0).pattern, "tree");
+        assert_int_equal(dpro_graph_collective(g, 0).n_chunks, 2);
+        assert_int_equal(check_pairs(g), 1200);
+        assert_true(edge(g, op_of(g, 1, "receive from rank 3", 1),
+                         op_of(g, 1, "call that sends to rank 0", 0)));
+        assert_true(edge(g, op_of(g, 0, "receive from rank 1", 1),
+                         op_of(g, 0, "call that sends to rank 1", 0)));
+        assert_true(edge(g, op_of(g, 0, "receive from rank 2", 1),
+                         op_of(g, 0, "call that sends to rank 1", 0)));
+        assert_true(edge(g, op_of(g, 1, "receive from rank 0", 1),
+                         op_of(g, 1, "call that sends to rank 3", 0)));
+        assert_int_equal(replay_us(g, NULL), STEP);
+        assert_int_equal(replay_us(g, "gemm@3=+0.1"), STEP + 100);
+        dpro_graph_destroy(g);
+    }
+}
+
+static void test_channels_do_not_wait_for_each_other(void **state)
+{
+    (void)state;
+    struct job job = ring(2, 2, 50, 5, 100);
+    job.by_nccl = true;
+    for (int i = 1; i <= N; i++) /* which of two channels comes first is chance */
+        for (int k = 0; k < 2; k++)
+            for (int r = 0; r < 2; r++) {
+                int start = 110 + 55 * k + (i == 2 ? -4 : 4);
+                send_one(&job, r, !r, start, start + 50, 200);
+                last_sent(&job)->channel = 1;
+                last_sent(&job)->only = i;
+            }
+    struct dpro_graph *g = graph_of(&job);
+    assert_int_equal(dpro_graph_n_warnings(g), 0);
+    struct dpro_collective c = dpro_graph_collective(g, 0);
+    assert_string_equal(c.pattern, "ring");
+    assert_int_equal(c.n_messages, 8);
+    assert_int_equal(c.n_chunks, 1);
+    assert_int_equal(c.n_channels, 2);
+    assert_int_equal(check_pairs(g), 1200);
+    for (int a = 0; a < 4; a++)
+        for (int b = 0; b < 4; b++) {
+            dpro_op_id received = op_of(g, 0, "receive from rank 1", a);
+            dpro_op_id calls = op_of(g, 0, "call that sends to rank 1", b);
+            bool passed_on =
+                dpro_graph_op(g, received).size_bytes ==
+                    dpro_graph_op(g, dpro_graph_successors(g, calls, 0, &(uint32_t){0})[0])
+                        .size_bytes &&
+                a < 2 && b >= 2;
+            assert_int_equal(edge(g, received, calls), passed_on);
+        }
+    dpro_graph_destroy(g);
+}
+
+static void test_what_one_rank_of_a_node_received_another_may_send_on(void **state)
 {
     (void)state;
     struct job job = ring(4, 6, 50, 5, 100);
-    job.without_log[2] = true;
+    int n = 0;
+    for (int s = 0; s < job.n_sent; s++) /* 0 to 1 and 2 to 3 don't leave their nodes */
+        if (job.sent[s].from % 2 == 1)
+            job.sent[n++] = job.sent[s];
+    job.n_sent = n;
+    job.by_nccl = true;
+    job.algorithm = "RING";
+    for (int r = 0; r < 4; r++)
+        job.host[r] = r < 2 ? "a" : "b";
     struct dpro_graph *g = graph_of(&job);
-    check_whole(g, "rank 2");
-    assert_false(has_warning(g, "differ"));
-    dpro_op_id transfer = op_of(g, 0, "gloo:all_reduce", 0);
-    assert_int_equal(dpro_graph_op(g, transfer).dur_ns, (10 + 6 * 55) * US);
+    assert_int_equal(dpro_graph_n_warnings(g), 0);
+    struct dpro_collective c = dpro_graph_collective(g, 0);
+    assert_int_equal(c.n_messages, 12);
+    assert_string_equal(c.pattern, "ring");
+    assert_int_equal(c.n_chunks, 1);
+    assert_int_equal(check_pairs(g), 1200);
+    assert_true(edge(g, op_of(g, 0, "receive from rank 3", 0),
+                     op_of(g, 1, "call that sends to rank 2", 1)));
+    for (int r = 0; r < 4; r++) /* also of those that sent nothing, or received nothing */
+        assert_int_equal(dpro_graph_op(g, op_of(g, r, NCCL_KERNEL, 0)).dur_ns, 5 * US);
+    assert_int_equal(replay_us(g, NULL), STEP);
+    /* so slower steps one way make those the other way late, three of six times */
+    assert_int_equal(replay_us2(g, "send to rank 2=1.1", "receive from rank 1=1.1"), STEP + 15);
+    assert_int_equal(replay_us(g, "COMM=2"), STEP + 305);
+    dpro_graph_destroy(g);
+}
+
+static void test_sends_and_receives_of_one_call_are_an_exchange(void **state)
+{
+    (void)state;
+    struct job job = {.n_ranks = 3, .n_collectives = 1, .kind = "all_to_all"};
+    job.by_nccl = job.point_to_point = true;
+    for (int r = 0; r < 3; r++) {
+        job.arrive[r][0] = 100;
+        job.leave[r][0] = 215;
+        for (int k = 1; k < 3; k++)
+            for (int chunk = 0; chunk < 2; chunk++)
+                send_one(&job, r, (r + k) % 3, 110 + 50 * chunk, 160 + 50 * chunk, 100 * k);
+    }
+    struct dpro_graph *g = graph_of(&job);
+    assert_int_equal(dpro_graph_n_warnings(g), 0);
+    struct dpro_collective c = dpro_graph_collective(g, 0);
+    assert_string_equal(c.pattern, "direct");
+    assert_int_equal(c.n_messages, 12);
+    assert_int_equal(c.n_chunks, 2);
+    assert_int_equal(check_pairs(g), 3 * 2 * 300);
+    assert_int_equal(replay_us(g, NULL), STEP);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_step_that_is_lost_leaves_its_collective_whole(void **state)
+{
+    (void)state;
+    struct job job = ring(2, 2, 50, 5, 100);
+    job.by_nccl = true;
+    for (int r = 0; r < 2; r++)
+        write_profile(&job, folder, r);
+    write_log(&job, folder, 0);
+    job.n_sent--;
+    write_log(&job, folder, 1);
+    struct dpro_graph *g = graph_of_folder(folder);
+    check_whole(g, "do not have all");
+    dpro_graph_destroy(g);
+}
+
+/* ---- logs that do not tell ---- */
+
+static void test_of_a_rank_without_a_log_the_others_ends_of_its_messages_remain(void **state)
+{
+    (void)state;
+    for (int by_nccl = 0; by_nccl < 2; by_nccl++) {
+        struct job job = ring(4, 6, 50, 5, 100000);
+        job.by_nccl = by_nccl;
+        job.without_log[2] = true;
+        struct dpro_graph *g = graph_of(&job);
+        uint32_t n_one_sided;
+        assert_true(has_warning(g, "no transport log has the part of rank 2 in 1 of 1"));
+        assert_false(has_warning(g, "whole"));
+        assert_int_equal(dpro_graph_n_warnings(g), 1);
+        assert_string_equal(dpro_graph_collective(g, 0).pattern, "ring");
+        assert_int_equal(dpro_graph_collective(g, 0).n_messages, 24);
+        assert_int_equal(check_pairs_but(g, 2, &n_one_sided), 3 * 6 * 100000);
+        assert_int_equal(n_one_sided, 2 * 6);
+        /* what it passed on is still waited for */
+        const char *passes = "call that sends, of rank 2";
+        for (int k = 1; k < 6; k++)
+            assert_true(edge(g, op_of(g, 1, "send to rank 2", k - 1), op_of(g, 3, passes, k)));
+        assert_true(edge(g, op_of(g, 2, "arrival at all_reduce", 0), op_of(g, 3, passes, 0)));
+        assert_int_equal(dpro_graph_op(g, op_of(g, 1, "send to rank 2", 0)).dur_ns, 50 * US);
+        dpro_op_id transfer = op_of(g, 2, by_nccl ? NCCL_KERNEL : "gloo:all_reduce", 0);
+        assert_int_equal(dpro_graph_op(g, transfer).dur_ns, 5 * US);
+        assert_int_equal(replay_us(g, NULL), STEP);
+        /* 0 to 1 is on the way twice, in six steps around four ranks */
+        assert_int_equal(replay_us2(g, "send to rank 1=1.1", "receive from rank 0=1.1"), STEP + 10);
+        assert_int_equal(replay_us(g, by_nccl ? "gemm@2=+0.3" : "FW@2=+0.3"), STEP + 300);
+        assert_int_equal(replay_us(g, by_nccl ? "gemm@0=+0.3" : "FW@0=+0.3"), STEP + 300);
+        dpro_graph_destroy(g);
+    }
+}
+
+static void test_of_several_ranks_without_logs_what_came_in_may_have_gone_out_again(void **state)
+{
+    (void)state;
+    struct job job = ring(4, 6, 50, 5, 100000);
+    job.without_log[2] = job.without_log[3] = true;
+    struct dpro_graph *g = graph_of(&job);
+    assert_true(has_warning(g, "no transport log has the part of ranks 2, 3 in 1 of 1"));
+    assert_int_equal(dpro_graph_collective(g, 0).n_messages, 18); /* but for those from 2 to 3 */
+    assert_string_equal(dpro_graph_collective(g, 0).pattern, "partly seen");
+    assert_true(edge(g, op_of(g, 1, "send to a rank without a log", 1),
+                     op_of(g, 0, "call that sends, of a rank without a log", 2)));
+    for (int r = 0; r < 4; r++)
+        assert_int_equal(dpro_graph_op(g, op_of(g, r, "gloo:all_reduce", 0)).dur_ns, 5 * US);
+    assert_int_equal(replay_us(g, NULL), STEP);
+    assert_int_equal(replay_us(g, "FW=+0.3"), STEP + 300);
     dpro_graph_destroy(g);
 }
 
@@ -641,6 +895,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_algorithms_are_told_by_who_sends_to_whom),
+        cmocka_unit_test(test_chunks_are_counted_channel_by_channel),
         TEST(test_a_ring_becomes_sends_and_receives_that_give_back_what_was_measured),
         TEST(test_a_send_waits_for_the_receive_that_it_passes_on),
         TEST(test_a_message_behind_another_queues_on_the_link),
@@ -650,7 +905,14 @@ int main(void)
         TEST(test_ranks_of_one_host_share_its_link_in_each_direction),
         TEST(test_notices_that_stand_behind_data_are_messages_too),
         TEST(test_notices_that_have_the_stream_to_themselves_are_none),
-        TEST(test_without_a_ranks_log_its_collectives_stay_whole_and_the_rank_is_named),
+        TEST(test_steps_of_nccls_proxies_are_messages_as_gloos_are),
+        TEST(test_a_tree_passes_on_what_came_up_and_what_came_down),
+        TEST(test_channels_do_not_wait_for_each_other),
+        TEST(test_what_one_rank_of_a_node_received_another_may_send_on),
+        TEST(test_sends_and_receives_of_one_call_are_an_exchange),
+        TEST(test_a_step_that_is_lost_leaves_its_collective_whole),
+        TEST(test_of_a_rank_without_a_log_the_others_ends_of_its_messages_remain),
+        TEST(test_of_several_ranks_without_logs_what_came_in_may_have_gone_out_again),
         TEST(test_without_any_log_nothing_is_said),
         TEST(test_messages_that_differ_between_iterations_stay_whole),
         TEST(test_a_message_that_only_its_sender_logged_leaves_the_collective_whole),

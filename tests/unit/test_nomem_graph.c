@@ -45,40 +45,34 @@ void *__wrap_realloc(void *at, size_t size)
     return fails() ? NULL : __real_realloc(at, size);
 }
 
-static struct dpro_trace *load_ring(void)
+static struct dpro_trace *load(const struct job *job)
 {
     char folder[] = "/tmp/dpro-nomem-XXXXXX", path[64];
-    struct job job = ring(2, 2, 50, 5, 100);
     struct dpro_error err = {0};
     struct dpro_trace *trace = NULL;
     assert_non_null(mkdtemp(folder));
-    for (int r = 0; r < 2; r++) { /* with a notice behind data */
-        send_one(&job, r, 1 - r, 111, 161, 0);
-        last_sent(&job)->opcode = RECV_READY;
-        send_one(&job, r, 1 - r, 112, 162, 0);
-        last_sent(&job)->opcode = RECV_READY;
-    }
-    for (int r = 0; r < 2; r++) {
-        write_profile(&job, folder, r);
-        write_log(&job, folder, r);
+    for (int r = 0; r < job->n_ranks; r++) {
+        write_profile(job, folder, r);
+        if (!job->without_log[r])
+            write_log(job, folder, r);
     }
     const char *paths = folder;
     if (dpro_trace_load(&paths, 1, NULL, &trace, &err) < 0)
         fail_msg("%s", err.text);
-    for (int r = 0; r < 2; r++) {
+    for (int r = 0; r < job->n_ranks; r++) {
         snprintf(path, sizeof path, "%s/rank%d.json", folder, r);
         assert_int_equal(unlink(path), 0);
-        snprintf(path, sizeof path, "%s/net_rank%d.csv", folder, r);
-        assert_int_equal(unlink(path), 0);
+        snprintf(path, sizeof path, job->by_nccl ? "%s/nccl_rank%d.log" : "%s/net_rank%d.csv",
+                 folder, r);
+        assert_true(job->without_log[r] || unlink(path) == 0);
     }
     assert_int_equal(rmdir(folder), 0);
     return trace;
 }
 
-static void test_a_graph_of_messages_survives_any_failed_allocation(void **state)
+static void check_all(const struct job *job, unsigned n_messages)
 {
-    (void)state;
-    struct dpro_trace *trace = load_ring();
+    struct dpro_trace *trace = load(job);
     struct dpro_graph *graph = NULL;
     int rc = DPRO_ENOMEM;
     long n = 0;
@@ -90,15 +84,42 @@ static void test_a_graph_of_messages_survives_any_failed_allocation(void **state
         assert_true(rc == 0 || (rc == DPRO_ENOMEM && err.code == rc && graph == NULL));
     }
     assert_true(n > 500);
-    assert_int_equal(dpro_graph_collective(graph, 0).n_messages, 4);
+    assert_int_equal(dpro_graph_collective(graph, 0).n_messages, n_messages);
     dpro_graph_destroy(graph);
     dpro_trace_destroy(trace);
+}
+
+static void test_a_graph_of_messages_survives_any_failed_allocation(void **state)
+{
+    (void)state;
+    struct job job = ring(2, 2, 50, 5, 100);
+    for (int r = 0; r < 2; r++) { /* with a notice behind data */
+        send_one(&job, r, 1 - r, 111, 161, 0);
+        last_sent(&job)->opcode = RECV_READY;
+        send_one(&job, r, 1 - r, 112, 162, 0);
+        last_sent(&job)->opcode = RECV_READY;
+    }
+    check_all(&job, 4);
+    job = ring(3, 4, 50, 5, 100000);
+    job.without_log[1] = true;
+    check_all(&job, 12);
+}
+
+static void test_a_graph_of_nccls_steps_survives_any_failed_allocation(void **state)
+{
+    (void)state;
+    struct job job = ring(3, 4, 50, 5, 100000);
+    job.by_nccl = true;
+    job.host[0] = job.host[1] = "a";
+    job.host[2] = "b";
+    check_all(&job, 12);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_graph_of_messages_survives_any_failed_allocation),
+        cmocka_unit_test(test_a_graph_of_nccls_steps_survives_any_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -545,6 +545,59 @@ static void test_notices_that_have_the_stream_to_themselves_are_none(void **stat
     dpro_graph_destroy(g);
 }
 
+/* In an all-gather each rank has what it sends from the start. Whether its notice or its data goes
+ * first is chance: here it is the notice, but for the second iteration. */
+static struct job gather(const char *kind)
+{
+    struct job job = {.n_ranks = 2, .n_collectives = 1, .kind = kind};
+    for (int r = 0; r < 2; r++) {
+        job.arrive[r][0] = 100;
+        job.leave[r][0] = 520;
+    }
+    job.arrive[0][0] = 80;
+    for (int i = 1; i <= N; i++) {
+        send_one(&job, 1, 0, 101, 102, 0);
+        last_sent(&job)->opcode = RECV_READY;
+        last_sent(&job)->only = i;
+        for (int second = 0; second < 2; second++) { /* of rank 0's */
+            bool notice = (i == 2) == (second == 1);
+            int start = i == 2 ? 110 + 3 * second : 105 + 7 * second;
+            if (notice)
+                send_one(&job, 0, 1, start, i == 2 ? 311 : 106, 0);
+            else
+                send_one(&job, 0, 1, start, start + 200, 1000);
+            last_sent(&job)->opcode = notice ? RECV_READY : DATA;
+            last_sent(&job)->only = i;
+        }
+        send_one(&job, 1, 0, i == 2 ? 314 : 114, i == 2 ? 514 : 314, 1000);
+        last_sent(&job)->only = i;
+    }
+    return job;
+}
+
+static void test_a_rank_that_comes_earlier_to_an_all_gather_makes_no_iteration_longer(void **state)
+{
+    (void)state;
+    struct job job = gather("all_reduce"); /* where a notice behind data would have a reason */
+    struct dpro_graph *g = graph_of(&job);
+    assert_int_equal(replay_us(g, NULL), STEP);
+    assert_true(replay_us(g, "FW@1=-0.02") > STEP + 100);
+    dpro_graph_destroy(g);
+    job = gather("all_gather");
+    g = graph_of(&job);
+    assert_int_equal(check_pairs(g), 2000);
+    assert_int_equal(replay_us(g, NULL), STEP);
+    for (int us = 1; us < 50; us++) {
+        char delays[2][32];
+        for (int r = 0; r < 2; r++) {
+            snprintf(delays[r], sizeof delays[r], "FW@%d=-0.%03d", r, us);
+            assert_true(replay_us(g, delays[r]) <= STEP);
+        }
+        assert_true(replay_us2(g, delays[0], delays[1]) <= STEP);
+    }
+    dpro_graph_destroy(g);
+}
+
 /* ---- NCCL ---- */
 
 static const char NCCL_KERNEL[] = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)";
@@ -905,6 +958,7 @@ int main(void)
         TEST(test_ranks_of_one_host_share_its_link_in_each_direction),
         TEST(test_notices_that_stand_behind_data_are_messages_too),
         TEST(test_notices_that_have_the_stream_to_themselves_are_none),
+        TEST(test_a_rank_that_comes_earlier_to_an_all_gather_makes_no_iteration_longer),
         TEST(test_steps_of_nccls_proxies_are_messages_as_gloos_are),
         TEST(test_a_tree_passes_on_what_came_up_and_what_came_down),
         TEST(test_channels_do_not_wait_for_each_other),

@@ -1,6 +1,8 @@
-/* Fuzz target: from up to five files, parted by NULs, to a replay and its reports. The first byte
- * chooses: 1: ranks from the files' own metadata instead of their order, 2: the fixed-order engine,
- * 4: one rank's graph, 8: drawn samples, 16: a delay, 32: some iterations only. */
+/* Fuzz target: from up to five files to a replay and its reports. The first byte chooses: 1: ranks
+ * from the files' own metadata instead of their order, 2: the fixed-order engine, 4: one rank's
+ * graph, 8: drawn samples, 16: a delay, 32: some iterations only, 128: before each file its length
+ * in two bytes, as binary logs need it; else NULs part them. */
+#include <stdbool.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -100,11 +102,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     uint8_t choice = data[0];
     for (const uint8_t *at = data + 1, *end = data + size; at && n_files < MAX_FILES; n_files++) {
-        const uint8_t *stop = memchr(at, 0, (size_t)(end - at));
-        if (put_file(&fds[n_files], paths[n_files], at, (size_t)((stop ? stop : end) - at)) < 0)
+        size_t left = (size_t)(end - at), length = left, skipped = 0;
+        if (choice & 128 && left >= 2) {
+            skipped = 2;
+            length = (size_t)at[0] | (size_t)at[1] << 8;
+            at += 2;
+        } else if (memchr(at, 0, left)) {
+            skipped = 1;
+            length = (size_t)((const uint8_t *)memchr(at, 0, left) - at);
+        }
+        bool last = length + skipped >= left;
+        if (put_file(&fds[n_files], paths[n_files], at, last ? (size_t)(end - at) : length) < 0)
             return 0;
         names[n_files] = paths[n_files];
-        at = stop ? stop + 1 : NULL;
+        at = last ? NULL : at + length + (choice & 128 ? 0 : skipped);
     }
     struct dpro_trace_options trace_options = {.threads = 1,
                                                .rank_regex = choice & 1 ? NULL : "fd/([0-9]+)"};

@@ -140,6 +140,42 @@ nccl_rank() { # nccl_rank RANK LATE: two steps of forward, backward, all-reduce 
     close "$1" 2
 }
 { printf 'A' && nccl_rank 0 0 && printf '\000' && nccl_rank 1 150; } >"$out/replay/nccl"
+# with the logs of NCCL's proxies: each of two ranks sends the other two steps an iteration
+python3 - "$out/replay/nccl" "$out/log/nccl" "$out/replay/nccl-steps" <<'END'
+import struct
+import sys
+with open(sys.argv[1], "rb") as file:
+    profiles = file.read()[1:].split(b"\0")
+with open(sys.argv[2], "rb") as file:
+    log = file.read()[2:]
+HEADER, COMM, STRING = 152, 104, 64
+
+
+def event(kind, number, parent, start, flags, body):
+    body = struct.pack("<QQqqIiBBHI", number, parent, start, start + 5000, 1, 0, kind, flags, 0, 7) + body
+    return struct.pack("<BBHI", 33, 1, 8 + len(body), 1) + body
+
+
+parts = []
+for rank, profile in enumerate(profiles):
+    data = bytearray(log[:HEADER + COMM + STRING])
+    data[24] = rank  # of the process
+    data[HEADER + 12] = rank  # in the communicator
+    for i in (1, 2):
+        at = i * 1000000 + 196000
+        data += event(1, i * 100, 0, at, 0, struct.pack("<QQQQQQIIIIiHH", i, 10, 40, 1, 2, 0, 1, 1, 1, 1, 0, 2, 4))
+        for flags in (1, 2):
+            data += event(3, i * 100 + flags, i * 100, at + 100000, flags,
+                          struct.pack("<qqqqQiiiIII", 1, 2, 3, 4, 0, 1 - rank, 0, 2, 2048, 0, 0))
+            for step in (0, 1):
+                sent = at + 200000 + 50000 * step
+                data += event(4, i * 100 + 10 * flags + step, i * 100 + flags, sent, flags,
+                              struct.pack("<qqqqQiI", 0, 0, sent if flags == 1 else 0, sent + 30000 if flags == 2 else 0,
+                                          4096, step, 0))
+    parts += [profile, bytes(data)]
+with open(sys.argv[3], "wb") as out:
+    out.write(b"\xc1" + b"".join(struct.pack("<H", len(part)) + part for part in parts))
+END
 { printf '@' && nccl_rank 0 0 && printf '\000' && nccl_rank 1 90 && printf '\000' && nccl_rank 2 10; } >"$out/replay/nccl-delay"
 
 p2p_rank() { # p2p_rank RANK KIND KEY PEER

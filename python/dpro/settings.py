@@ -1,5 +1,6 @@
 """What is to be recorded, from the environment (doc/profile.md lists the variables) or a Recorder's arguments, and where
 the native libraries lie."""
+import glob
 import os
 
 from .report import say
@@ -35,8 +36,9 @@ def library(name):
     folder of a checkout, in lib/dpro beside share/dpro where it was installed."""
     package = os.path.dirname(os.path.abspath(__file__))
     above = os.path.dirname(os.path.dirname(package))
-    for folder in (os.path.join(package, "lib"), os.path.join(above, "build", "tracer"),
-                   os.path.join(os.path.dirname(os.path.dirname(above)), "lib", "dpro")):
+    installed = os.path.join(os.path.dirname(os.path.dirname(above)), "lib")
+    for folder in (os.path.join(package, "lib"), os.path.join(above, "build", "tracer"), os.path.join(above, "build", "src"),
+                   os.path.join(installed, "dpro"), installed, *glob.glob(os.path.join(installed, "*-linux-gnu"))):
         path = os.path.join(folder, name)
         if os.path.isfile(path):
             return path

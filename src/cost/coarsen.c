@@ -38,7 +38,8 @@ static bool is_sharded(const struct dpro_graph *g)
         const struct graph_collective *c = &g->collectives[j];
         uint32_t transfer = g->members[c->first_member].transfer;
         scatters |= strcmp(strtab_get(&g->names, c->name), "reduce_scatter") == 0;
-        of_units |= g->tensor && strncmp(strtab_get(&g->names, g->tensor[transfer]), "unit ", 5) == 0;
+        of_units |=
+            g->tensor && strncmp(strtab_get(&g->names, g->tensor[transfer]), "unit ", 5) == 0;
     }
     return scatters || of_units;
 }

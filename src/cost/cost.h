@@ -63,7 +63,7 @@ void coarse_fini(struct coarse *coarse, uint32_t n_ranks);
 
 /* ---- fit.c: what communicating costs ---- */
 
-int fit_net(const struct rehearsal *rehearsal, const struct coarse *coarse, struct dpro_model *model,
-            struct dpro_error *err);
+int fit_net(const struct rehearsal *rehearsal, const struct coarse *coarse,
+            struct dpro_model *model, struct dpro_error *err);
 
 #endif

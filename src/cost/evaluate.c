@@ -21,7 +21,8 @@ struct action {
 };
 
 /* Ranks that do the same at the same time. */
-struct class {
+struct class
+{
     uint32_t program;
     double scale;
     struct action *actions;
@@ -43,12 +44,12 @@ struct transfer {
 struct bucket_state {
     uint64_t size_bytes; /* on the wires */
     double copy_ns, launch_ns, latency_ns;
-    uint32_t n_launched;  /* classes, of the iteration under way */
-    uint32_t n_waiting;   /* partitions not begun */
-    uint32_t n_left;      /* partitions not ended */
-    uint32_t n_ended;     /* iterations */
-    double asked_ns;      /* when the last class launched it */
-    uint64_t turn;        /* in the order in which they were launched */
+    uint32_t n_launched;                  /* classes, of the iteration under way */
+    uint32_t n_waiting;                   /* partitions not begun */
+    uint32_t n_left;                      /* partitions not ended */
+    uint32_t n_ended;                     /* iterations */
+    double asked_ns;                      /* when the last class launched it */
+    uint64_t turn;                        /* in the order in which they were launched */
     double launched_ns, start_ns, end_ns; /* of the last iteration */
 };
 
@@ -100,8 +101,8 @@ int evaluator_create(const struct dpro_model *model, struct evaluator **evaluato
     for (uint32_t r = 0; enough && r < model->n_ranks; r++) {
         const struct model_rank *rank = &model->ranks[r];
         uint32_t c = 0;
-        while (c < e->n_classes && (e->classes[c].program != rank->program ||
-                                    e->classes[c].scale != rank->work_scale))
+        while (c < e->n_classes &&
+               (e->classes[c].program != rank->program || e->classes[c].scale != rank->work_scale))
             c++;
         e->class_of[r] = c;
         if (c < e->n_classes)
@@ -313,8 +314,7 @@ static bool step(struct evaluator *e)
     }
     for (uint32_t t = 0; t < e->n_active; t++) {
         const struct transfer *transfer = &e->active[t];
-        double left =
-            transfer->on_wire ? transfer->wire_ns * e->n_on_wire : transfer->latency_ns;
+        double left = transfer->on_wire ? transfer->wire_ns * e->n_on_wire : transfer->latency_ns;
         if (left < dt) {
             dt = left;
             next_transfer = t;

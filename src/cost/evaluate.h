@@ -17,9 +17,9 @@ struct evaluation {
     /* of the last iteration, from its start */
     int64_t *launched_ns; /* [bucket]: by the last rank */
     int64_t *start_ns, *end_ns;
-    int64_t *done_ns;     /* [rank]: all its ops have run */
-    uint32_t last_rank;   /* that was done last */
-    int64_t wire_ns;      /* with bytes on the wires */
+    int64_t *done_ns;   /* [rank]: all its ops have run */
+    uint32_t last_rank; /* that was done last */
+    int64_t wire_ns;    /* with bytes on the wires */
 };
 
 /* Borrows the model, which must not change. */

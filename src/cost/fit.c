@@ -7,7 +7,8 @@
 #include "cost/cost.h"
 
 /* Where a trace cannot tell what communicating costs computation that shares its cores: what TCP
- * and adding up take a byte on a processor of today, kernel's work included; ours took 0.8 to 2.5 ns.
+ * and adding up take a byte on a processor of today, kernel's work included; ours took 0.8 to 2.5
+ * ns.
  */
 static const struct dpro_estimate TCP_CPU_NS = {1.5, 2};
 
@@ -19,7 +20,8 @@ typedef ARRAY(struct point) point_array;
 
 /* y = slope * x + base, both at least 0, by weighted least squares; with x all the same: through
  * the origin. */
-static void fit_line(const point_array *points, struct dpro_estimate *slope, struct dpro_estimate *base)
+static void fit_line(const point_array *points, struct dpro_estimate *slope,
+                     struct dpro_estimate *base)
 {
     double w = 0, x = 0, y = 0, xx = 0, xy = 0;
     for (size_t i = 0; i < points->n; i++) {
@@ -119,9 +121,9 @@ static int fit_bytes(const struct rehearsal *r, const struct coarse *coarse,
                     continue;
                 used[bucket] = 1;
                 uint32_t transfer = g->members[c->first_member + i].transfer;
-                exchanges[n++] = (struct exchange){r->end_ns[copy][c->meet],
-                                                   rehearsal_start(r, copy, transfer),
-                                                   (double)c->size_bytes * wire_share(net)};
+                exchanges[n++] =
+                    (struct exchange){r->end_ns[copy][c->meet], rehearsal_start(r, copy, transfer),
+                                      (double)c->size_bytes * wire_share(net)};
             }
             status = add_stretches(exchanges, n, &points);
         }
@@ -279,8 +281,8 @@ static int fit_interference(const struct rehearsal *r, const struct coarse *coar
         double a = 1 / (usual.std * usual.std);
         double b = 1 / (std * std * net->byte_ns.value * net->byte_ns.value);
         double seen = middle > 0 ? middle * net->byte_ns.value : 0;
-        net->cpu_ns = (struct dpro_estimate){(a * usual.value + b * seen) / (a + b),
-                                             1 / sqrt(a + b)};
+        net->cpu_ns =
+            (struct dpro_estimate){(a * usual.value + b * seen) / (a + b), 1 / sqrt(a + b)};
     }
     array_fini(&families);
     return status;
@@ -341,7 +343,8 @@ static uint32_t count_streams(const struct dpro_graph *g)
     enum { GLOO_THREADS = 2 };
     uint32_t n = 0;
     for (uint32_t d = 0; d < g->n_devices; d++)
-        n += g->devices[d].kind == DPRO_DEVICE_COMM_THREAD && g->devices[d].rank == g->ranks[0].rank;
+        n +=
+            g->devices[d].kind == DPRO_DEVICE_COMM_THREAD && g->devices[d].rank == g->ranks[0].rank;
     return n == 0 ? 1 : n < GLOO_THREADS ? GLOO_THREADS : n;
 }
 

@@ -184,8 +184,7 @@ static int make_own(const struct rehearsal *r, const struct coarse *coarse,
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         own->order[t] = placed[t].tensor;
         if (t == 0 || placed[t].bucket != placed[t - 1].bucket)
-            own->buckets[own->n_buckets++] =
-                (struct strategy_bucket){.first = t, .partitions = 1};
+            own->buckets[own->n_buckets++] = (struct strategy_bucket){.first = t, .partitions = 1};
         own->buckets[own->n_buckets - 1].n++;
     }
     free(placed);

@@ -16,8 +16,7 @@
 
 enum { N_STEPS = 4, STEP_US = 12000, NUMEL = 250000 };
 
-static const char GRAD[] =
-    "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad";
+static const char GRAD[] = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad";
 static const char IN[] = "torch::distributed::reducer::mul_out";
 static const char OUT[] = "torch.distributed.ddp.reducer::copy_bucket_to_grad";
 

@@ -7,6 +7,8 @@
 #include <dpro/graph.h>
 #include <dpro/log.h>
 #include <dpro/model.h>
+#include <dpro/optimize.h>
+#include <dpro/pass.h>
 #include <dpro/recording.h>
 #include <dpro/replay.h>
 #include <dpro/report.h>

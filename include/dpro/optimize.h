@@ -1,0 +1,129 @@
+/* optimize.h: searching the communication strategy that makes an iteration shortest (paper,
+ * section 4). */
+#ifndef DPRO_OPTIMIZE_H
+#define DPRO_OPTIMIZE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <dpro/error.h>
+#include <dpro/log.h>
+#include <dpro/model.h>
+#include <dpro/pass.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum dpro_algorithm {
+    DPRO_ALGORITHM_DEFAULT, /* dynamic programming, then Algorithm 1, then local search from the
+                               best found */
+    DPRO_ALGORITHM_PAPER,   /* Algorithm 1 from the job's own strategy */
+    DPRO_ALGORITHM_DP,      /* dynamic programming alone: exact for all-reduces one after the other
+                               that don't slow computation down */
+    DPRO_ALGORITHM_MCMC,    /* a random walk over the passes' candidates */
+};
+
+/* "default", "paper", "dp", "mcmc", static storage; NULL for a value that is none. */
+DPRO_API const char *dpro_algorithm_name(enum dpro_algorithm algorithm);
+
+struct dpro_optimize_progress {
+    double seconds;
+    uint64_t n_candidates; /* evaluated so far */
+    uint32_t n_rounds;
+    int64_t own_ns, best_ns;
+};
+
+struct dpro_optimize_options {
+    enum dpro_algorithm algorithm;
+    double budget_s; /* 0: until the search has converged */
+    uint64_t seed;
+    int threads;                             /* 0: one a core; the result is the same with any */
+    unsigned compressions;                   /* allowed, as 1 << enum dpro_compression; 0: none */
+    int no_coarsen, no_partial, no_symmetry; /* switch a speed-up of section 4.3 off */
+    const char *const *pass_files;           /* shared objects with a pass */
+    size_t n_pass_files;
+    const struct dpro_pass *const *passes; /* and the caller's own, called in this process */
+    size_t n_passes;
+    /* Called now and then, by the thread that called dpro_optimize_run; not 0: stop, what was found
+     * so far is the result. May be NULL. */
+    int (*progress)(void *arg, const struct dpro_optimize_progress *progress);
+    void *arg;
+    struct dpro_sink sink; /* warnings: a pass that was rejected, and why */
+};
+
+struct dpro_optimum; /* a result; owns its memory, keeps nothing of the model */
+
+/* Searches; *optimum is the caller's. What it holds is never slower, by the model, than the job's
+ * own strategy or any baseline. */
+DPRO_API int dpro_optimize_run(const struct dpro_model *model,
+                               const struct dpro_optimize_options *options,
+                               struct dpro_optimum **optimum, struct dpro_error *err);
+DPRO_API void dpro_optimum_destroy(struct dpro_optimum *optimum); /* NULL is fine */
+
+struct dpro_optimum_summary {
+    int64_t measured_ns;    /* 0: unknown */
+    int64_t own_ns;         /* the job's own strategy, replayed */
+    int64_t best_ns;        /* <= own_ns */
+    int64_t lower_bound_ns; /* no bucketing without compression gets below it, by the model */
+    double uncertainty_pct; /* one standard deviation of the gain (own_ns / best_ns - 1), in points:
+                               how sure the model's numbers are */
+    enum dpro_compression compression;
+    const char *algorithm;
+    double seconds;
+    uint64_t n_candidates; /* evaluated */
+    uint32_t n_rounds;
+    const char *stopped_by; /* "converged", "budget", "stopped" (by the callback); static */
+};
+DPRO_API struct dpro_optimum_summary dpro_optimum_summary(const struct dpro_optimum *optimum);
+
+/* What others would choose, each evaluated in the same way. */
+struct dpro_baseline {
+    const char *name; /* "ddp", "one-bucket", "bucket-per-tensor", "horovod", "cap-5", "byteps" */
+    const char *text; /* what it is, a few words */
+    int64_t iteration_ns;
+    uint32_t n_buckets;
+};
+DPRO_API uint32_t dpro_optimum_n_baselines(const struct dpro_optimum *optimum);
+DPRO_API struct dpro_baseline dpro_optimum_baseline(const struct dpro_optimum *optimum,
+                                                    uint32_t index);
+
+enum dpro_which { DPRO_OWN, DPRO_BEST };
+
+/* Borrowed from the result; dpro_strategy_bucket (model.h) takes it with the model of the search.
+ */
+DPRO_API const struct dpro_strategy *dpro_optimum_strategy(const struct dpro_optimum *optimum,
+                                                           enum dpro_which which);
+
+/* When a bucket of that strategy was ready on the last rank, and under way, in the replayed
+ * iteration, from its start. */
+struct dpro_bucket_times {
+    int64_t ready_ns, start_ns, end_ns;
+};
+DPRO_API struct dpro_bucket_times dpro_optimum_times(const struct dpro_optimum *optimum,
+                                                     enum dpro_which which, uint32_t bucket);
+
+/* What makes the best strategy out of the job's own, for people. Borrowed. */
+struct dpro_decision {
+    const char *pass;     /* "tensor-fusion", "tensor-partition", ... */
+    const char *target;   /* "bucket 3 (fc.weight ... head.bias)" */
+    const char *decision; /* "6.3 MB, 12 tensors", "4 partitions", ... */
+};
+DPRO_API uint32_t dpro_optimum_n_decisions(const struct dpro_optimum *optimum);
+DPRO_API struct dpro_decision dpro_optimum_decision(const struct dpro_optimum *optimum,
+                                                    uint32_t index);
+
+/* Each time a better strategy was found. */
+struct dpro_improvement {
+    double seconds;
+    uint64_t n_candidates;
+    int64_t best_ns;
+};
+DPRO_API uint32_t dpro_optimum_n_improvements(const struct dpro_optimum *optimum);
+DPRO_API struct dpro_improvement dpro_optimum_improvement(const struct dpro_optimum *optimum,
+                                                          uint32_t index);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -205,6 +205,27 @@ static uint32_t depth_of(uint32_t node)
     return depth;
 }
 
+/* Levels below a node of a tree of n. */
+static uint32_t height_of(uint32_t node, uint32_t n)
+{
+    uint32_t height = 0;
+    for (; 2 * node + 1 < n; node = 2 * node + 1)
+        height++;
+    return height;
+}
+
+/* The later of what a node's children send up. */
+static uint32_t last_of_children(const uint32_t *up, uint32_t node, uint32_t n, uint32_t n_chunks,
+                                 uint32_t chunk)
+{
+    uint32_t last = SYNC_NONE;
+    for (uint32_t child = 2 * node + 1; child <= 2 * node + 2 && child < n; child++) {
+        uint32_t sent = up[(size_t)child * n_chunks + chunk];
+        last = last == SYNC_NONE || sent > last ? sent : last;
+    }
+    return last;
+}
+
 /* Up a binary tree and down again; all ranks pass chunk after chunk on. */
 static int list_tree(const struct lister *l, uint64_t size)
 {
@@ -215,18 +236,17 @@ static int list_tree(const struct lister *l, uint64_t size)
         return -1;
     for (uint32_t time = 0; time < 2 * deepest + n_chunks; time++)
         for (uint32_t i = 1; i < n; i++) {
-            uint32_t parent = (i - 1) / 2, child = 2 * i + 2 < n ? 2 * i + 2 : 2 * i + 1;
-            uint32_t depth = depth_of(i), rising = time - (deepest - depth);
-            uint32_t sinking = time - deepest - (depth - 1);
+            uint32_t parent = (i - 1) / 2, rising = time - height_of(i, n);
+            uint32_t sinking = time - deepest - (depth_of(i) - 1);
             if (rising < n_chunks) {
-                uint32_t needs = child < n ? up[child * n_chunks + rising] : SYNC_NONE;
+                uint32_t needs = last_of_children(up, i, n, n_chunks, rising);
                 up[i * n_chunks + rising] = (uint32_t)l->m->list.n;
                 if (add(l, i, parent, chunk, needs, true) < 0)
                     return -1;
             }
             if (sinking < n_chunks) {
                 uint32_t needs = parent ? down[parent * n_chunks + sinking]
-                                        : up[(n > 2 ? 2 : 1) * n_chunks + sinking];
+                                        : last_of_children(up, 0, n, n_chunks, sinking);
                 down[i * n_chunks + sinking] = (uint32_t)l->m->list.n;
                 if (add(l, parent, i, chunk, needs, false) < 0)
                     return -1;

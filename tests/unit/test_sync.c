@@ -1,0 +1,183 @@
+/* tests/unit/test_sync.c: what a collective costs, against the replay of its SENDs and RECVs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "cost/graph.h"
+#include "cost/sync.h"
+#include "replay/replay.h"
+
+static uint64_t random_state;
+
+static uint32_t pick(uint32_t n)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((random_state >> 33) % n);
+}
+
+/* The event-driven engine on the collective's own graph. */
+static int64_t replayed(const struct model_net *net, uint64_t size)
+{
+    struct dpro_graph *graph;
+    struct dpro_replay *replay;
+    struct dpro_error err;
+    assert_int_equal(cost_graph_collective(net, size, &graph, &err), 0);
+    assert_int_equal(dpro_replay_run(graph, NULL, &replay, &err), 0);
+    int64_t last = 0;
+    for (uint32_t op = 0; op < dpro_graph_n_ops(graph); op++)
+        if (dpro_replay_end_ns(replay, op) > last)
+            last = dpro_replay_end_ns(replay, op);
+    int64_t ns = last - dpro_replay_start_ns(replay, 0);
+    dpro_replay_destroy(replay);
+    dpro_graph_destroy(graph);
+    return ns;
+}
+
+static struct model_net random_net(enum model_algorithm algorithm)
+{
+    static const double reduce[] = {0, 0.01, 0.2, 3};
+    struct model_net net = {.algorithm = algorithm,
+                            .n_ranks = 1 + pick(9),
+                            .n_servers = pick(4),
+                            .n_streams = 1,
+                            .chunk_bytes = pick(3) ? 1 + pick(2000) : 0};
+    net.ranks_per_host = 1 + pick(4);
+    net.byte_ns.value = 0.05 + pick(30) / 10.0;
+    net.message_ns.value = pick(2) ? pick(3000) : 0;
+    net.reduce_ns.value = reduce[pick(4)];
+    net.collective_ns.value = pick(2) * 777;
+    return net;
+}
+
+static void check_algorithm(enum model_algorithm algorithm)
+{
+    random_state = 7 + algorithm;
+    for (int i = 0; i < 300; i++) {
+        struct model_net net = random_net(algorithm);
+        uint64_t size = 1 + pick(20000);
+        struct sync_cost cost;
+        assert_int_equal(sync_cost(&net, size, &cost), 0);
+        assert_int_equal(cost.latency_ns + cost.wire_ns, replayed(&net, size));
+        assert_true(cost.latency_ns >= sync_start_ns(&net));
+    }
+}
+
+static void test_a_ring_takes_what_its_messages_replayed_take(void **state)
+{
+    (void)state;
+    check_algorithm(MODEL_RING);
+}
+
+static void test_halving_and_doubling_takes_what_its_messages_replayed_take(void **state)
+{
+    (void)state;
+    check_algorithm(MODEL_HALVING_DOUBLING);
+}
+
+static void test_a_tree_takes_what_its_messages_replayed_take(void **state)
+{
+    (void)state;
+    check_algorithm(MODEL_TREE);
+}
+
+static void test_rings_in_hosts_and_over_hosts_take_what_their_messages_replayed_take(void **state)
+{
+    (void)state;
+    check_algorithm(MODEL_HIERARCHICAL);
+}
+
+static void test_parameter_servers_take_what_their_messages_replayed_take(void **state)
+{
+    (void)state;
+    check_algorithm(MODEL_SERVER);
+}
+
+static void test_direct_exchange_takes_what_its_messages_replayed_take(void **state)
+{
+    (void)state;
+    check_algorithm(MODEL_DIRECT);
+}
+
+static void test_textbook_costs(void **state)
+{
+    (void)state;
+    static const struct {
+        enum model_algorithm algorithm;
+        uint32_t n_ranks, ranks_per_host, n_servers;
+        int64_t wire_ns, latency_ns; /* of 4800 bytes at 1 ns, 10 ns a message, whole steps */
+    } cases[] = {
+        {MODEL_RING, 1, 0, 0, 0, 0},
+        {MODEL_RING, 2, 0, 0, 4800, 20},
+        {MODEL_RING, 4, 0, 0, 7200, 60},                /* 2 (n - 1) steps of a quarter */
+        {MODEL_HALVING_DOUBLING, 4, 0, 0, 7200, 40},    /* 2 log2 n steps */
+        {MODEL_HALVING_DOUBLING, 5, 0, 0, 12000, 4860}, /* all of it to the fifth, and back */
+        {MODEL_TREE, 4, 0, 0, 9600, 9640},              /* two levels up and down, two children */
+        {MODEL_HIERARCHICAL, 4, 2, 0, 7200, 40},        /* 1 + 2 + 1 steps */
+        {MODEL_SERVER, 4, 0, 4, 4800, 4820},            /* pushed, then pulled */
+        {MODEL_SERVER, 4, 0, 1, 19200, 19220},          /* by four over one link */
+        {MODEL_DIRECT, 4, 0, 0, 7200, 20},              /* 2 steps of three quarters */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct model_net net = {.algorithm = cases[i].algorithm,
+                                .n_ranks = cases[i].n_ranks,
+                                .ranks_per_host = cases[i].ranks_per_host,
+                                .n_servers = cases[i].n_servers,
+                                .byte_ns = {1, 0},
+                                .message_ns = {10, 0}};
+        struct sync_cost cost;
+        assert_int_equal(sync_cost(&net, 4800, &cost), 0);
+        assert_int_equal(cost.wire_ns, cases[i].wire_ns);
+        assert_int_equal(cost.latency_ns, cases[i].latency_ns);
+    }
+}
+
+static void test_chunks_hide_the_additions_behind_the_transfers(void **state)
+{
+    (void)state;
+    struct model_net net = {
+        .algorithm = MODEL_RING, .n_ranks = 4, .byte_ns = {1, 0}, .reduce_ns = {1, 0}};
+    struct sync_cost whole, chunked;
+    assert_int_equal(sync_cost(&net, 40000, &whole), 0);
+    assert_int_equal(whole.latency_ns, 3 * 10000);
+    net.chunk_bytes = 1000;
+    assert_int_equal(sync_cost(&net, 40000, &chunked), 0);
+    assert_int_equal(chunked.wire_ns, whole.wire_ns);
+    assert_int_equal(chunked.latency_ns, 0);
+}
+
+static void test_a_remembered_cost_is_the_same(void **state)
+{
+    (void)state;
+    random_state = 3;
+    struct model_net net = random_net(MODEL_TREE);
+    struct sync *sync = sync_create(&net);
+    assert_non_null(sync);
+    for (int i = 0; i < 20000; i++) {
+        uint64_t size = 1 + pick(12000);
+        struct sync_cost got, expected;
+        assert_int_equal(sync_get(sync, size, &got), 0);
+        assert_int_equal(sync_cost(&net, size, &expected), 0);
+        assert_int_equal(got.latency_ns, expected.latency_ns);
+        assert_int_equal(got.wire_ns, expected.wire_ns);
+    }
+    sync_destroy(sync);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_ring_takes_what_its_messages_replayed_take),
+        cmocka_unit_test(test_halving_and_doubling_takes_what_its_messages_replayed_take),
+        cmocka_unit_test(test_a_tree_takes_what_its_messages_replayed_take),
+        cmocka_unit_test(test_rings_in_hosts_and_over_hosts_take_what_their_messages_replayed_take),
+        cmocka_unit_test(test_parameter_servers_take_what_their_messages_replayed_take),
+        cmocka_unit_test(test_direct_exchange_takes_what_its_messages_replayed_take),
+        cmocka_unit_test(test_textbook_costs),
+        cmocka_unit_test(test_chunks_hide_the_additions_behind_the_transfers),
+        cmocka_unit_test(test_a_remembered_cost_is_the_same),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

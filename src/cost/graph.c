@@ -239,3 +239,161 @@ int cost_graph_collective(const struct model_net *net, uint64_t size_bytes,
     maker_fini(&m);
     return rc;
 }
+
+/* ---- a job ---- */
+
+struct bucket_ops {
+    uint64_t size_bytes; /* on the wires */
+    double copy_ns, launch_ns, cast_ns;
+    uint32_t meet, end; /* ops */
+    uint32_t n_missing; /* tensors, on the rank at hand */
+};
+
+struct job {
+    struct maker m;
+    const struct dpro_model *model;
+    const struct dpro_strategy *strategy;
+    struct bucket_ops *buckets;
+    uint32_t *bucket_of; /* by tensor */
+    uint32_t *ends;      /* collectives in their order */
+    uint32_t n_ends;
+};
+
+/* The rank's next op; *last is the one before. */
+static uint32_t go_on(struct job *j, uint32_t rank, enum dpro_op_kind kind, const char *name,
+                      double dur_ns, uint32_t *last)
+{
+    uint32_t op = add_op(&j->m, kind, rank, COMPUTE, name, (int64_t)(dur_ns + 0.5));
+    add_edge(&j->m, *last, op, false);
+    *last = op;
+    return op;
+}
+
+static void add_launch(struct job *j, uint32_t rank, uint32_t b, double scale, uint32_t *last)
+{
+    struct bucket_ops *bucket = &j->buckets[b];
+    if (bucket->launch_ns > 0)
+        go_on(j, rank, DPRO_OP_LAUNCH, "launch", bucket->launch_ns * scale, last);
+    uint32_t launched = go_on(j, rank, DPRO_OP_BARRIER, "launched", 0, last);
+    add_edge(&j->m, launched, bucket->meet, false);
+    add_edge(&j->m, bucket->end, launched, true); /* its memory is in use until then */
+}
+
+static void add_waits(struct job *j, uint32_t rank, const struct model_op *op, double scale,
+                      uint32_t *last)
+{
+    for (uint32_t b = 0; op->needs == MODEL_ALL && b < j->strategy->n_buckets; b++) {
+        uint32_t copy =
+            go_on(j, rank, DPRO_OP_COPY, "copy back", j->buckets[b].copy_ns * scale, last);
+        add_edge(&j->m, j->buckets[b].end, copy, false);
+    }
+}
+
+static void add_rank(struct job *j, uint32_t rank)
+{
+    const struct model_rank *r = &j->model->ranks[rank % j->model->n_ranks];
+    const struct model_program *program = &j->model->programs[r->program];
+    const struct dpro_strategy *s = j->strategy;
+    uint32_t last = DPRO_NO_OP, first = (uint32_t)j->m.nodes.n, next = 0;
+    for (uint32_t b = 0; b < s->n_buckets; b++)
+        j->buckets[b].n_missing = s->buckets[b].n;
+    for (uint32_t i = 0; i < program->n_ops && !j->m.failed; i++) {
+        const struct model_op *op = &program->ops[i];
+        add_waits(j, rank, op, r->work_scale, &last);
+        uint32_t node = go_on(j, rank, (enum dpro_op_kind)op->phase, op->name,
+                              (double)op->work_ns * r->work_scale, &last);
+        if (op->needs < j->model->n_tensors)
+            add_edge(&j->m, j->buckets[j->bucket_of[op->needs]].end, node, op->needs_before);
+        if (op->tensor == MODEL_NONE)
+            continue;
+        uint32_t b = j->bucket_of[op->tensor];
+        bool whole = --j->buckets[b].n_missing == 0;
+        if (whole && !j->model->net.in_order)
+            add_launch(j, rank, b, r->work_scale, &last);
+        while (j->model->net.in_order && next < s->n_buckets && j->buckets[next].n_missing == 0)
+            add_launch(j, rank, next++, r->work_scale, &last);
+    }
+    uint32_t boundary = go_on(j, rank, DPRO_OP_BARRIER, "iteration", 0, &last);
+    if (!j->m.failed)
+        j->m.nodes.at[boundary].flags |= GRAPH_OP_BOUNDARY;
+    add_edge(&j->m, boundary, first, true);
+}
+
+/* A bucket's transfers, one after the other; each collective waits for a free stream. */
+static void add_bucket(struct job *j, uint32_t b)
+{
+    struct bucket_ops *bucket = &j->buckets[b];
+    struct maker *m = &j->m;
+    uint32_t parts = j->strategy->buckets[b].partitions, n_streams = j->model->net.n_streams;
+    bucket->end = add_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "bucket ends", 0);
+    bucket->meet = add_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "all have launched", 0);
+    for (uint32_t p = 0; p < parts && !m->failed; p++) {
+        uint64_t size = bucket->size_bytes / parts;
+        if (p + 1 == parts)
+            size = bucket->size_bytes - (parts - 1) * size;
+        uint32_t free = add_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "a stream is free", 0);
+        uint32_t cast =
+            add_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "cast", (int64_t)(bucket->cast_ns + 0.5));
+        for (uint32_t i = n_streams > 1 ? 0 : j->n_ends ? j->n_ends - 1 : 0; i < j->n_ends; i++)
+            add_edge(m, j->ends[i], free, false);
+        if (!m->failed && n_streams > 1 && j->n_ends >= n_streams)
+            m->nodes.at[free].spare = (uint8_t)(n_streams - 1);
+        if (n_streams == 1 || j->n_ends >= n_streams)
+            add_edge(m, free, cast, false);
+        add_edge(m, bucket->meet, cast, false);
+        uint32_t end = add_collective(m, cast, size);
+        add_edge(m, end, bucket->end, false);
+        j->ends[j->n_ends++] = end;
+    }
+}
+
+static int job_init(struct job *j, const struct dpro_model *model,
+                    const struct dpro_strategy *strategy)
+{
+    const struct model_net *net = &model->net;
+    bool casts = strategy->compression != DPRO_COMPRESSION_NONE;
+    size_t n_collectives = 1;
+    *j = (struct job){.model = model, .strategy = strategy};
+    for (uint32_t b = 0; b < strategy->n_buckets; b++)
+        n_collectives += strategy->buckets[b].partitions;
+    j->buckets = calloc(strategy->n_buckets + (size_t)1, sizeof *j->buckets);
+    j->bucket_of = calloc(model->n_tensors + (size_t)1, sizeof *j->bucket_of);
+    j->ends = calloc(n_collectives, sizeof *j->ends);
+    if (maker_init(&j->m, net) < 0 || !j->buckets || !j->bucket_of || !j->ends)
+        return -1;
+    for (uint32_t b = 0; b < strategy->n_buckets; b++) {
+        const struct strategy_bucket *bucket = &strategy->buckets[b];
+        uint64_t size = bucket_size_bytes(model, strategy, b);
+        double cast_ns = casts ? net->cast_ns.value * (double)size / 2 : 0;
+        j->buckets[b] = (struct bucket_ops){
+            .size_bytes = casts ? size / 2 : size,
+            .copy_ns = net->copy_ns.value * (double)size,
+            .launch_ns = net->launch_ns.value * bucket->partitions + cast_ns,
+            .cast_ns = cast_ns / bucket->partitions,
+        };
+        for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++)
+            j->bucket_of[strategy->order[i]] = b;
+    }
+    return 0;
+}
+
+int cost_graph_job(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                   const uint32_t *turns, struct dpro_graph **graph, struct dpro_error *err)
+{
+    struct job j;
+    int rc = job_init(&j, model, strategy);
+    for (uint32_t i = 0; i < strategy->n_buckets && rc == 0; i++)
+        add_bucket(&j, turns ? turns[i] : i);
+    if (rc == 0 && model->net.n_streams == 1 && j.n_ends && !j.m.failed) {
+        uint32_t first = turns ? turns[0] : 0; /* and so on, iteration after iteration */
+        add_edge(&j.m, j.ends[j.n_ends - 1], j.buckets[first].meet, true);
+    }
+    for (uint32_t r = 0; r < model->net.n_ranks && rc == 0; r++)
+        add_rank(&j, r);
+    rc = rc < 0 ? dpro_error_nomem(err) : hand_over(&j.m, graph, err);
+    maker_fini(&j.m);
+    free(j.buckets);
+    free(j.bucket_of);
+    free(j.ends);
+    return rc;
+}

@@ -1,0 +1,216 @@
+/* optimize/child.c: a pass from a file, in a process of its own. It may crash, loop or write where
+ * it likes: all that comes back is data over a pipe, and not for long. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "optimize/search.h"
+
+enum { TIME_LIMIT_MS = 5000, MOST_EDITS = 1 << 20 };
+
+/* What goes over the pipe: the answer's head, then a count and that many edits for each candidate.
+ */
+struct head {
+    struct child_answer answer;
+    uint32_t n_candidates;
+};
+
+/* ---- in the child ---- */
+
+static void send_all(int fd, const void *data, size_t n)
+{
+    const char *at = data;
+    while (n > 0) {
+        ssize_t sent = write(fd, at, n);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent <= 0)
+            _exit(1);
+        at += sent;
+        n -= (size_t)sent;
+    }
+}
+
+static const struct dpro_pass *load(const char *path, struct child_answer *answer)
+{
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) {
+        snprintf(answer->why, sizeof answer->why, "can't be loaded: %s", dlerror());
+        return NULL;
+    }
+    const struct dpro_pass *pass = dlsym(handle, "dpro_pass");
+    if (!pass)
+        snprintf(answer->why, sizeof answer->why, "holds no symbol dpro_pass; see dpro/pass.h");
+    else if (pass->abi != DPRO_PASS_ABI)
+        snprintf(answer->why, sizeof answer->why,
+                 "was made for version %u of dpro/pass.h, this is %d; compile it again", pass->abi,
+                 DPRO_PASS_ABI);
+    else if (!pass->propose || !pass->name || !*pass->name)
+        snprintf(answer->why, sizeof answer->why, "has no name or no propose()");
+    return *answer->why ? NULL : pass;
+}
+
+static void propose_all(const struct dpro_pass *pass, const struct dpro_pass_view *view,
+                        struct candidates *candidates)
+{
+    struct dpro_edit *edits = malloc(DPRO_PASS_MAX_EDITS * sizeof *edits);
+    for (uint32_t i = 0; edits && i < DPRO_PASS_MAX_CANDIDATES; i++) {
+        struct dpro_candidate candidate = {edits, 0};
+        if (!pass->propose(pass, view, i, &candidate))
+            return;
+        if (candidate.n_edits > DPRO_PASS_MAX_EDITS)
+            candidate.n_edits = DPRO_PASS_MAX_EDITS;
+        struct candidate entry = {(uint32_t)candidates->edits.n, candidate.n_edits, 0};
+        if (array_reserve(&candidates->edits, candidate.n_edits) < 0 ||
+            array_push(&candidates->list, entry) < 0)
+            return;
+        for (uint32_t e = 0; e < candidate.n_edits; e++)
+            candidates->edits.at[candidates->edits.n++] = edits[e];
+        if (candidates->edits.n > MOST_EDITS)
+            return;
+    }
+}
+
+static void child(int fd, const char *path, const struct dpro_pass_view *view)
+{
+    static const int to_default[] = {SIGINT, SIGTERM, SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
+    for (size_t i = 0; i < sizeof to_default / sizeof *to_default; i++)
+        signal(to_default[i], SIG_DFL);
+    signal(SIGINT, SIG_IGN); /* Ctrl-C is for the search; it ends us soon enough */
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    dup2(STDERR_FILENO, STDOUT_FILENO); /* what it prints is no part of our output */
+    struct head head = {0};
+    struct candidates candidates = {0};
+    const struct dpro_pass *pass = load(path, &head.answer);
+    if (pass) {
+        snprintf(head.answer.name, sizeof head.answer.name, "%s", pass->name);
+        head.answer.changes_numerics = pass->changes_numerics != 0;
+        if (view)
+            propose_all(pass, view, &candidates);
+    }
+    head.n_candidates = (uint32_t)candidates.list.n;
+    send_all(fd, &head, sizeof head);
+    for (size_t i = 0; i < candidates.list.n; i++) {
+        const struct candidate *c = &candidates.list.at[i];
+        send_all(fd, &c->n, sizeof c->n);
+        send_all(fd, candidates.edits.at + c->first, c->n * sizeof(struct dpro_edit));
+    }
+    _exit(0);
+}
+
+/* ---- in the parent ---- */
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Everything up to the end; 0, or -1 when time or memory is up. */
+static int receive(int fd, void *bytes_out, bool *late)
+{
+    ARRAY(char) *bytes = bytes_out;
+    int64_t until = now_ms() + TIME_LIMIT_MS;
+    for (;;) {
+        int64_t left = until - now_ms();
+        struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+        int n = left > 0 ? poll(&poll_fd, 1, (int)left) : 0;
+        if (n < 0 && errno == EINTR)
+            continue;
+        *late = n == 0;
+        if (n <= 0 || array_reserve(bytes, 65536) < 0)
+            return -1;
+        ssize_t got = read(fd, bytes->at + bytes->n, 65536);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return (int)got;
+        bytes->n += (size_t)got;
+    }
+}
+
+static int take(const char **at, const char *end, void *to, size_t n)
+{
+    if ((size_t)(end - *at) < n)
+        return -1;
+    memcpy(to, *at, n);
+    *at += n;
+    return 0;
+}
+
+/* 0: whole; 1: not; -1: out of memory. */
+static int understand(const char *at, const char *end, struct candidates *candidates,
+                      struct child_answer *answer)
+{
+    struct head head;
+    if (take(&at, end, &head, sizeof head) < 0)
+        return 1;
+    *answer = head.answer;
+    answer->name[sizeof answer->name - 1] = answer->why[sizeof answer->why - 1] = '\0';
+    for (uint32_t i = 0; i < head.n_candidates; i++) {
+        uint32_t n;
+        if (take(&at, end, &n, sizeof n) < 0 || n > DPRO_PASS_MAX_EDITS)
+            return 1;
+        struct candidate entry = {(uint32_t)candidates->edits.n, n, 0};
+        if (array_reserve(&candidates->edits, n + (size_t)1) < 0 ||
+            array_push(&candidates->list, entry) < 0)
+            return -1;
+        if (take(&at, end, candidates->edits.at + candidates->edits.n,
+                 n * sizeof(struct dpro_edit)) < 0)
+            return 1;
+        candidates->edits.n += n;
+    }
+    return 0;
+}
+
+int child_run(const char *path, const struct dpro_pass_view *view, struct candidates *candidates,
+              struct child_answer *answer)
+{
+    int fds[2], status = 0, rc;
+    bool late = false;
+    size_t n_list = candidates->list.n, n_edits = candidates->edits.n;
+    ARRAY(char) bytes = {0};
+    *answer = (struct child_answer){0};
+    fflush(NULL); /* or the child prints what is buffered once more */
+    pid_t pid = pipe(fds) < 0 ? -1 : fork();
+    if (pid < 0) {
+        snprintf(answer->why, sizeof answer->why, "got no process to run in: %s", strerror(errno));
+        return 0;
+    }
+    if (pid == 0) {
+        close(fds[0]);
+        child(fds[1], path, view);
+    }
+    close(fds[1]);
+    rc = receive(fds[0], &bytes, &late);
+    close(fds[0]);
+    kill(pid, SIGKILL); /* it has said all it had to say */
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (rc == 0)
+        rc = understand(bytes.at, bytes.at + bytes.n, candidates, answer);
+    array_fini(&bytes);
+    if (rc != 0) {
+        candidates->list.n = n_list;
+        candidates->edits.n = n_edits;
+    }
+    if (rc == 0)
+        return 0;
+    if (late)
+        snprintf(answer->why, sizeof answer->why, "gave no answer within %d s",
+                 TIME_LIMIT_MS / 1000);
+    else if (rc > 0 && WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
+        snprintf(answer->why, sizeof answer->why, "crashed (%s)", strsignal(WTERMSIG(status)));
+    else if (rc > 0)
+        snprintf(answer->why, sizeof answer->why, "ended without an answer");
+    return late || rc > 0 ? 0 : -1;
+}

@@ -1,0 +1,203 @@
+/* optimize/edit.c: edits of a strategy. Each one notes the edits that undo it, so that an undo is
+ * made by the same code as an edit. */
+#include "optimize/edit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cost/buckets.h"
+
+enum { MAX_PARTITIONS = 4096, MOST_UNDO = 3 };
+
+static const char OUT_OF_MEMORY[] = "out of memory";
+
+static struct dpro_edit edit_of(enum dpro_edit_kind kind, uint32_t at, int64_t value)
+{
+    return (struct dpro_edit){kind, at, value};
+}
+
+static void merge(struct dpro_strategy *s, uint32_t at)
+{
+    s->buckets[at].n += s->buckets[at + 1].n;
+    s->n_buckets--;
+    memmove(&s->buckets[at + 1], &s->buckets[at + 2], (s->n_buckets - at - 1) * sizeof *s->buckets);
+}
+
+static void split(struct dpro_strategy *s, uint32_t at, uint32_t n)
+{
+    struct strategy_bucket *b = &s->buckets[at];
+    memmove(b + 1, b, (s->n_buckets - at) * sizeof *b);
+    s->n_buckets++;
+    b[1].first += n;
+    b[1].n -= n;
+    b[0].n = n;
+}
+
+static void reverse(uint32_t *from, uint32_t *to)
+{
+    for (; from < to && from < --to; from++) {
+        uint32_t tensor = *from;
+        *from = *to;
+        *to = tensor;
+    }
+}
+
+/* Its tensors move along: a rotation is three reversals. */
+static void move(struct dpro_strategy *s, uint32_t at, uint32_t to)
+{
+    struct strategy_bucket moved = s->buckets[at];
+    uint32_t low = at < to ? at : to, high = at < to ? to : at;
+    uint32_t *begin = s->order + s->buckets[low].first;
+    uint32_t *end = s->order + s->buckets[high].first + s->buckets[high].n;
+    uint32_t *middle = at < to ? begin + moved.n : end - moved.n;
+    reverse(begin, middle);
+    reverse(middle, end);
+    reverse(begin, end);
+    if (at < to)
+        memmove(&s->buckets[at], &s->buckets[at + 1], (to - at) * sizeof moved);
+    else
+        memmove(&s->buckets[to + 1], &s->buckets[to], (at - to) * sizeof moved);
+    s->buckets[to] = moved;
+    for (uint32_t b = low, first = (uint32_t)(begin - s->order); b <= high; b++) {
+        s->buckets[b].first = first;
+        first += s->buckets[b].n;
+    }
+}
+
+static const char *check(const struct dpro_model *model, const struct dpro_strategy *s,
+                         const struct dpro_edit *e)
+{
+    if (e->kind != DPRO_EDIT_COMPRESS && e->at >= s->n_buckets)
+        return "there is no such bucket";
+    switch (e->kind) {
+    case DPRO_EDIT_MERGE:
+        return e->at + 1 < s->n_buckets ? NULL : "the last bucket has none after it to take in";
+    case DPRO_EDIT_SPLIT:
+        return e->value > 0 && e->value < s->buckets[e->at].n
+                   ? NULL
+                   : "a split leaves tensors on both sides";
+    case DPRO_EDIT_PARTITION:
+        return e->value > 0 && e->value <= MAX_PARTITIONS &&
+                       (e->value == 1 ||
+                        (uint64_t)e->value * 4 <= bucket_size_bytes(model, s, e->at))
+                   ? NULL
+                   : "a bucket has 1 to 4096 partitions, of 4 bytes or more";
+    case DPRO_EDIT_PRIORITY:
+        return e->value == (int32_t)e->value ? NULL : "a priority has 32 bits";
+    case DPRO_EDIT_MOVE:
+        return e->value >= 0 && e->value < s->n_buckets ? NULL : "there is no such place";
+    case DPRO_EDIT_COMPRESS:
+        return e->value >= DPRO_COMPRESSION_NONE && e->value <= DPRO_COMPRESSION_BF16
+                   ? NULL
+                   : "there is no such compression";
+    }
+    return "there is no such kind of edit";
+}
+
+/* What undoes it, the last to be made first. */
+static uint32_t inverse(const struct dpro_strategy *s, const struct dpro_edit *e,
+                        struct dpro_edit undo[MOST_UNDO])
+{
+    const struct strategy_bucket *b = &s->buckets[e->at];
+    switch (e->kind) {
+    case DPRO_EDIT_MERGE:
+        undo[0] = edit_of(DPRO_EDIT_PRIORITY, e->at + 1, b[1].priority);
+        undo[1] = edit_of(DPRO_EDIT_PARTITION, e->at + 1, b[1].partitions);
+        undo[2] = edit_of(DPRO_EDIT_SPLIT, e->at, b->n);
+        return 3;
+    case DPRO_EDIT_SPLIT:
+        undo[0] = edit_of(DPRO_EDIT_PARTITION, e->at, b->partitions);
+        undo[1] = edit_of(DPRO_EDIT_MERGE, e->at, 0);
+        return 2;
+    case DPRO_EDIT_PARTITION:
+        undo[0] = edit_of(DPRO_EDIT_PARTITION, e->at, b->partitions);
+        return 1;
+    case DPRO_EDIT_PRIORITY:
+        undo[0] = edit_of(DPRO_EDIT_PRIORITY, e->at, b->priority);
+        return 1;
+    case DPRO_EDIT_MOVE:
+        undo[0] = edit_of(DPRO_EDIT_MOVE, (uint32_t)e->value, e->at);
+        return 1;
+    case DPRO_EDIT_COMPRESS:
+        undo[0] = edit_of(DPRO_EDIT_COMPRESS, 0, s->compression);
+        return 1;
+    }
+    return 0;
+}
+
+static void make(struct dpro_strategy *s, const struct dpro_edit *e)
+{
+    switch (e->kind) {
+    case DPRO_EDIT_MERGE:
+        merge(s, e->at);
+        break;
+    case DPRO_EDIT_SPLIT:
+        split(s, e->at, (uint32_t)e->value);
+        break;
+    case DPRO_EDIT_PARTITION:
+        s->buckets[e->at].partitions = (uint32_t)e->value;
+        break;
+    case DPRO_EDIT_PRIORITY:
+        s->buckets[e->at].priority = (int32_t)e->value;
+        break;
+    case DPRO_EDIT_MOVE:
+        move(s, e->at, (uint32_t)e->value);
+        break;
+    case DPRO_EDIT_COMPRESS:
+        s->compression = (enum dpro_compression)e->value;
+        break;
+    }
+}
+
+/* Halves of a bucket that was cut finely may be too small for as many partitions. */
+static void limit_partitions(const struct dpro_model *model, struct dpro_strategy *s, uint32_t at)
+{
+    uint64_t most = bucket_size_bytes(model, s, at) / 4;
+    if (s->buckets[at].partitions > most)
+        s->buckets[at].partitions = most ? (uint32_t)most : 1;
+}
+
+const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *strategy,
+                       const struct dpro_edit *edit, struct journal *journal)
+{
+    const char *wrong = check(model, strategy, edit);
+    if (wrong)
+        return wrong;
+    struct dpro_edit undo[MOST_UNDO];
+    if (array_reserve(&journal->undo, MOST_UNDO) < 0)
+        return OUT_OF_MEMORY;
+    uint32_t n = inverse(strategy, edit, undo);
+    memcpy(journal->undo.at + journal->undo.n, undo, n * sizeof *undo);
+    journal->undo.n += n;
+    make(strategy, edit);
+    if (edit->kind == DPRO_EDIT_SPLIT) {
+        limit_partitions(model, strategy, edit->at);
+        limit_partitions(model, strategy, edit->at + 1);
+    }
+    return NULL;
+}
+
+const char *edits_apply(const struct dpro_model *model, struct dpro_strategy *strategy,
+                        const struct dpro_edit *edits, uint32_t n, struct journal *journal)
+{
+    size_t mark = journal->undo.n;
+    for (uint32_t i = 0; i < n; i++) {
+        const char *wrong = edit_apply(model, strategy, &edits[i], journal);
+        if (wrong) {
+            edits_undo(strategy, journal, mark);
+            return wrong;
+        }
+    }
+    return NULL;
+}
+
+void edits_undo(struct dpro_strategy *strategy, struct journal *journal, size_t mark)
+{
+    while (journal->undo.n > mark)
+        make(strategy, &journal->undo.at[--journal->undo.n]);
+}
+
+void journal_fini(struct journal *journal)
+{
+    array_fini(&journal->undo);
+}

@@ -1,0 +1,25 @@
+/* optimize/edit.h: changing a strategy, and taking changes back. */
+#ifndef OPTIMIZE_EDIT_H
+#define OPTIMIZE_EDIT_H
+
+#include <dpro/pass.h>
+
+#include "base/array.h"
+#include "cost/model.h"
+
+/* What takes edits back, the last one first. Its memory may be kept for the next strategy. */
+struct journal {
+    ARRAY(struct dpro_edit) undo;
+};
+
+/* NULL: done; else what is wrong with the edit (static), the strategy is as it was. */
+const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *strategy,
+                       const struct dpro_edit *edit, struct journal *journal);
+/* All of them, or none. */
+const char *edits_apply(const struct dpro_model *model, struct dpro_strategy *strategy,
+                        const struct dpro_edit *edits, uint32_t n, struct journal *journal);
+/* Back to where the journal had `mark` entries. */
+void edits_undo(struct dpro_strategy *strategy, struct journal *journal, size_t mark);
+void journal_fini(struct journal *journal);
+
+#endif

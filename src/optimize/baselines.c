@@ -1,0 +1,78 @@
+/* optimize/baselines.c: what frameworks do by themselves, and what a person would try. */
+#include "cost/buckets.h"
+#include "optimize/search.h"
+
+enum { MIB = 1 << 20, BYTEPS_PARTITION = 4096000 };
+#define HOROVOD_CYCLE_NS     5e6
+#define HOROVOD_FUSION_BYTES (64ull * MIB)
+
+enum { DDP, ONE, EACH, HOROVOD, BYTEPS, FIRST_CAP };
+static const unsigned caps_mib[] = {1, 2, 5, 10, 25, 50, 100};
+
+const struct baseline baselines[N_BASELINES] = {
+    {"ddp", "PyTorch DDP's default: 25 MiB, the first bucket 1 MiB"},
+    {"one-bucket", "all gradients at once"},
+    {"bucket-per-tensor", "each gradient by itself"},
+    {"horovod", "Horovod's default: what got ready in 5 ms, up to 64 MiB"},
+    {"byteps", "BytePS's default: parts of 4 MB, what is needed first goes first"},
+    {"cap-1", "bucket_cap_mb 1"},
+    {"cap-2", "bucket_cap_mb 2"},
+    {"cap-5", "bucket_cap_mb 5"},
+    {"cap-10", "bucket_cap_mb 10"},
+    {"cap-25", "bucket_cap_mb 25"},
+    {"cap-50", "bucket_cap_mb 50"},
+    {"cap-100", "bucket_cap_mb 100"},
+};
+
+/* Each cycle takes what has become ready since the one before. */
+static void by_cycles(const struct dpro_model *model, const struct work *work,
+                      struct dpro_strategy *s)
+{
+    uint64_t bytes = 0;
+    double cycle = -1, ready = 0;
+    s->n_buckets = 0;
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
+        double now = work_ready_ns(work, t);
+        ready = now > ready ? now : ready;
+        double this_cycle = (double)(int64_t)(ready / HOROVOD_CYCLE_NS);
+        uint64_t size = model->tensors[t].size_bytes;
+        if (s->n_buckets == 0 || this_cycle > cycle || bytes + size > HOROVOD_FUSION_BYTES) {
+            s->buckets[s->n_buckets++] =
+                (struct strategy_bucket){.first = t, .n = 0, .partitions = 1};
+            bytes = 0;
+        }
+        s->buckets[s->n_buckets - 1].n++;
+        bytes += size;
+        cycle = this_cycle;
+    }
+}
+
+void baseline_strategy(const struct dpro_model *model, const struct work *work, uint32_t baseline,
+                       struct dpro_strategy *strategy)
+{
+    uint64_t cap = baseline >= FIRST_CAP ? (uint64_t)caps_mib[baseline - FIRST_CAP] * MIB : 0;
+    switch (baseline) {
+    case DDP:
+        buckets_by_cap(model, MIB, 25 * MIB, strategy);
+        break;
+    case ONE:
+        buckets_by_cap(model, UINT64_MAX, UINT64_MAX, strategy);
+        break;
+    case EACH:
+    case BYTEPS:
+        buckets_by_cap(model, 0, 0, strategy);
+        break;
+    case HOROVOD:
+        buckets_by_cap(model, 0, 0, strategy);
+        by_cycles(model, work, strategy);
+        break;
+    default:
+        buckets_by_cap(model, cap, cap, strategy);
+        break;
+    }
+    if (baseline == BYTEPS) {
+        buckets_partition(model, BYTEPS_PARTITION, strategy);
+        for (uint32_t b = 0; b < strategy->n_buckets; b++)
+            strategy->buckets[b].priority = (int32_t)b;
+    }
+}

@@ -1,0 +1,150 @@
+/* optimize/condense.c: the same job, smaller (paper, section 4.3).
+ *
+ * Coarsened View: ops between which nothing of communication happens are one op; tensors that
+ * become ready at the same time, on every rank, are one tensor: fusing them costs nothing
+ * (Theorem 3). Symmetry: of the ranks that run one program the slowest is left, as no other one is
+ * ever waited for. Neither changes what a strategy takes. */
+#include <string.h>
+
+#include "optimize/search.h"
+
+/* The op whose end the one at `i` makes a tensor ready at: itself, or if it takes no time and waits
+ * for nothing, the one that made a tensor ready before it. */
+static bool follows_at_once(const struct model_program *program, uint32_t i)
+{
+    const struct model_op *op = &program->ops[i];
+    return i > 0 && op->needs == MODEL_NONE && op->work_ns == 0 &&
+           program->ops[i - 1].tensor != MODEL_NONE && op->tensor == program->ops[i - 1].tensor + 1;
+}
+
+/* joined[t]: tensor t travels with t - 1. */
+static void find_joined(const struct dpro_model *m, bool coarsen, bool *joined)
+{
+    for (uint32_t t = 0; t < m->n_tensors; t++)
+        joined[t] = coarsen && t > 0 && m->n_programs > 0;
+    for (uint32_t p = 0; p < m->n_programs && coarsen; p++) {
+        const struct model_program *program = &m->programs[p];
+        for (uint32_t i = 0; i < program->n_ops; i++)
+            if (program->ops[i].tensor < m->n_tensors && !follows_at_once(program, i))
+                joined[program->ops[i].tensor] = false;
+    }
+}
+
+static int condense_tensors(const struct dpro_model *from, bool coarsen, struct condensed *to,
+                            uint32_t **group_of)
+{
+    uint32_t n = from->n_tensors;
+    bool *joined = arena_array(&to->arena, n + (size_t)1, sizeof *joined);
+    *group_of = arena_array(&to->arena, n + (size_t)1, sizeof **group_of);
+    to->first = arena_array(&to->arena, n + (size_t)2, sizeof *to->first);
+    to->model.tensors = arena_array(&to->arena, n + (size_t)1, sizeof *to->model.tensors);
+    if (!joined || !*group_of || !to->first || !to->model.tensors)
+        return -1;
+    find_joined(from, coarsen, joined);
+    uint32_t groups = 0;
+    for (uint32_t t = 0; t < n; t++) {
+        if (!joined[t]) {
+            to->first[groups] = t;
+            to->model.tensors[groups++] = (struct model_tensor){from->tensors[t].name, 0};
+        }
+        (*group_of)[t] = groups - 1;
+        to->model.tensors[groups - 1].size_bytes += from->tensors[t].size_bytes;
+    }
+    to->first[groups] = n;
+    to->model.n_tensors = groups;
+    to->differs = groups != n;
+    return 0;
+}
+
+static int condense_program(const struct model_program *from, bool coarsen, struct condensed *to,
+                            const uint32_t *group_of, struct model_program *program)
+{
+    program->ops = arena_array(&to->arena, from->n_ops + (size_t)1, sizeof *program->ops);
+    if (!program->ops)
+        return -1;
+    for (uint32_t i = 0; i < from->n_ops; i++) {
+        struct model_op op = from->ops[i];
+        bool last_of_group = true;
+        if (op.needs < MODEL_ALL)
+            op.needs = group_of[op.needs];
+        if (op.tensor != MODEL_NONE) {
+            uint32_t group = group_of[op.tensor];
+            last_of_group = op.tensor + 1 == to->first[group + 1];
+            op.tensor = last_of_group ? group : MODEL_NONE;
+        }
+        struct model_op *before = program->n_ops ? &program->ops[program->n_ops - 1] : NULL;
+        if (coarsen && before && before->tensor == MODEL_NONE && op.needs == MODEL_NONE) {
+            before->work_ns += op.work_ns;
+            before->tensor = op.tensor;
+            before->name = op.name;
+            before->phase = op.phase;
+        } else {
+            program->ops[program->n_ops++] = op;
+        }
+    }
+    return 0;
+}
+
+static int condense_ranks(const struct dpro_model *from, bool symmetry, struct condensed *to)
+{
+    struct dpro_model *m = &to->model;
+    m->ranks = arena_array(&to->arena, from->n_ranks + (size_t)1, sizeof *m->ranks);
+    if (!m->ranks)
+        return -1;
+    m->n_ranks = 0;
+    for (uint32_t r = 0; r < from->n_ranks; r++) {
+        uint32_t same = 0;
+        while (same < m->n_ranks && (!symmetry || m->ranks[same].program != from->ranks[r].program))
+            same++;
+        if (same == m->n_ranks)
+            m->ranks[m->n_ranks++] = from->ranks[r];
+        else if (from->ranks[r].work_scale > m->ranks[same].work_scale)
+            m->ranks[same] = from->ranks[r];
+    }
+    return 0;
+}
+
+int condense(const struct dpro_model *model, bool coarsen, bool symmetry,
+             struct condensed *condensed)
+{
+    uint32_t *group_of;
+    *condensed = (struct condensed){.model = *model};
+    struct dpro_model *m = &condensed->model;
+    m->arena = (struct arena){0};
+    m->own = (struct dpro_strategy){0};
+    if (condense_tensors(model, coarsen, condensed, &group_of) < 0 ||
+        condense_ranks(model, symmetry, condensed) < 0)
+        return -1;
+    m->programs =
+        arena_array(&condensed->arena, model->n_programs + (size_t)1, sizeof *m->programs);
+    if (!m->programs)
+        return -1;
+    for (uint32_t p = 0; p < model->n_programs; p++)
+        if (condense_program(&model->programs[p], coarsen, condensed, group_of, &m->programs[p]) <
+            0)
+            return -1;
+    return 0;
+}
+
+void condensed_fini(struct condensed *condensed)
+{
+    arena_fini(&condensed->arena);
+}
+
+void condensed_expand(const struct condensed *condensed, const struct dpro_strategy *from,
+                      struct dpro_strategy *to)
+{
+    uint32_t n = 0;
+    to->n_buckets = from->n_buckets;
+    to->compression = from->compression;
+    for (uint32_t b = 0; b < from->n_buckets; b++) {
+        to->buckets[b] = from->buckets[b];
+        to->buckets[b].first = n;
+        for (uint32_t i = from->buckets[b].first; i < from->buckets[b].first + from->buckets[b].n;
+             i++)
+            for (uint32_t t = condensed->first[from->order[i]];
+                 t < condensed->first[from->order[i] + 1]; t++)
+                to->order[n++] = t;
+        to->buckets[b].n = n - to->buckets[b].first;
+    }
+}

@@ -1,0 +1,174 @@
+/* optimize/dynamic.c: the best contiguous buckets, by dynamic programming.
+ *
+ * Exact for all-reduces that go one after the other, in order, don't slow computation down, and are
+ * waited for all at once, by ranks alike. Then bucket m of tensors i..j-1 ends at
+ *
+ *     end[m][j] = max(end[m-1][i], ready[j] + m launches) + t_sync(bytes of i..j-1)
+ *
+ * and a round takes the longest of: all computation, launches and copying back; and, for each
+ * bucket, its end and the copying back of it and of all after it. So that the smallest end is all
+ * that matters of a prefix, the round is asked to be shorter than the best one found: whatever
+ * bucket is too late for that is left out, until nothing is left. Elsewhere the answer is a start.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "optimize/search.h"
+
+/* States looked at in one pass at most; the number of buckets is limited to that. */
+#define MOST_STATES 4e8
+
+struct table {
+    struct space *space;
+    uint32_t n, most; /* tensors, buckets */
+    double *ready;    /* [j * classes + c]: tensors before j, each with ready[] of its class */
+    double *bytes;    /* [j]: of tensors before j */
+    double *sync;     /* [i * (n + 1) + j] */
+    double *end;      /* [m * (n + 1) + j] */
+    double *worst;    /* likewise: the longest a bucket so far makes the round */
+    uint32_t *from;   /* likewise: where the last bucket begins */
+    double copy_ns;   /* a byte, on the slowest rank */
+};
+
+static double at_rest(const struct table *t, uint32_t n_buckets)
+{
+    const struct model_net *net = &t->space->model->net;
+    const struct work *work = &t->space->work;
+    double longest = 0;
+    for (uint32_t c = 0; c < work->n_classes; c++) {
+        const struct work_class *class = &work->classes[c];
+        double overhead = n_buckets * net->launch_ns.value;
+        if (work->drains)
+            overhead += net->copy_ns.value * t->bytes[t->n];
+        longest = fmax(longest, class->total_ns + overhead * class->scale);
+    }
+    return longest;
+}
+
+/* When the m-th bucket, which ends before tensor j, is launched on the last rank. */
+static double launched(const struct table *t, uint32_t m, uint32_t j)
+{
+    const struct work *work = &t->space->work;
+    double latest = 0, launches = m * t->space->model->net.launch_ns.value;
+    for (uint32_t c = 0; c < work->n_classes; c++)
+        latest = fmax(latest, t->ready[(size_t)j * work->n_classes + c] +
+                                  launches * work->classes[c].scale);
+    return latest;
+}
+
+static void fill(struct table *t, double limit)
+{
+    size_t width = t->n + (size_t)1;
+    for (size_t i = 0; i < (t->most + 1) * width; i++)
+        t->end[i] = INFINITY;
+    t->end[0] = t->worst[0] = 0;
+    for (uint32_t m = 1; m <= t->most && at_rest(t, m) < limit; m++)
+        for (uint32_t j = m; j <= t->n; j++) {
+            double ready = launched(t, m, j), *end = &t->end[m * width + j];
+            for (uint32_t i = m - 1; i < j; i++) {
+                double before = t->end[(m - 1) * width + i];
+                double ends = fmax(before, ready) + t->sync[i * width + j];
+                double round = ends + t->copy_ns * (t->bytes[t->n] - t->bytes[i]);
+                if (ends >= *end || round >= limit)
+                    continue;
+                *end = ends;
+                t->worst[m * width + j] = fmax(t->worst[(m - 1) * width + i], round);
+                t->from[m * width + j] = i;
+            }
+        }
+}
+
+/* The best number of buckets in the table; 0: none will do. */
+static uint32_t best_count(const struct table *t, double limit, double *round)
+{
+    size_t width = t->n + (size_t)1;
+    uint32_t best = 0;
+    for (uint32_t m = 1; m <= t->most; m++) {
+        double ns = fmax(t->worst[m * width + t->n], at_rest(t, m));
+        if (isinf(t->end[m * width + t->n]) || ns >= limit)
+            continue;
+        limit = *round = ns;
+        best = m;
+    }
+    return best;
+}
+
+static void read_back(const struct table *t, uint32_t m, struct dpro_strategy *strategy)
+{
+    size_t width = t->n + (size_t)1;
+    strategy->n_buckets = m;
+    strategy->compression = DPRO_COMPRESSION_NONE;
+    for (uint32_t i = 0; i < t->n; i++)
+        strategy->order[i] = i;
+    for (uint32_t j = t->n; m > 0; m--) {
+        uint32_t i = t->from[m * width + j];
+        strategy->buckets[m - 1] =
+            (struct strategy_bucket){.first = i, .n = j - i, .partitions = 1};
+        j = i;
+    }
+}
+
+static int table_init(struct table *t, struct space *space, double stretch)
+{
+    const struct dpro_model *model = space->model;
+    const struct work *work = &space->work;
+    uint32_t n = model->n_tensors;
+    size_t width = n + (size_t)1;
+    double most = MOST_STATES / ((double)width * (double)width);
+    *t = (struct table){.space = space, .n = n, .most = most < n ? (uint32_t)most + 1 : n};
+    t->ready = calloc(width * work->n_classes + 1, sizeof *t->ready);
+    t->bytes = calloc(width, sizeof *t->bytes);
+    t->sync = calloc(width * width, sizeof *t->sync);
+    t->end = calloc((t->most + 1) * width, sizeof *t->end);
+    t->worst = calloc((t->most + 1) * width, sizeof *t->worst);
+    t->from = calloc((t->most + 1) * width, sizeof *t->from);
+    if (!t->ready || !t->bytes || !t->sync || !t->end || !t->worst || !t->from)
+        return -1;
+    for (uint32_t c = 0; c < work->n_classes; c++)
+        t->copy_ns = fmax(t->copy_ns, work->classes[c].scale * model->net.copy_ns.value);
+    if (!work->drains)
+        t->copy_ns = 0;
+    for (uint32_t j = 0; j < n; j++) {
+        uint64_t size = 0;
+        t->bytes[j + 1] = t->bytes[j] + (double)model->tensors[j].size_bytes;
+        for (uint32_t c = 0; c < work->n_classes; c++)
+            t->ready[(j + (size_t)1) * work->n_classes + c] = fmax(
+                t->ready[(size_t)j * work->n_classes + c], work->classes[c].ready_ns[j] * stretch);
+        for (uint32_t i = j + 1; i-- > 0;) {
+            size += model->tensors[i].size_bytes;
+            t->sync[i * width + j + 1] = (double)space_sync_ns(space, size, 1);
+        }
+    }
+    return 0;
+}
+
+void search_dynamic(struct space *space, double stretch)
+{
+    struct table t;
+    struct dpro_strategy found;
+    double limit = INFINITY, round = 0;
+    uint32_t n_buckets = 0, m;
+    if (table_init(&t, space, stretch) < 0 || space_strategy(space, &found) < 0) {
+        space->search->failed = true;
+        goto out;
+    }
+    do {
+        fill(&t, limit);
+        m = best_count(&t, limit, &round);
+        if (m == 0)
+            break;
+        limit = round;
+        n_buckets = m;
+        read_back(&t, m, &found);
+    } while (t.copy_ns > 0 && !search_stops(space->search));
+    if (n_buckets)
+        space_evaluate(space, &found);
+out:
+    free(t.ready);
+    free(t.bytes);
+    free(t.sync);
+    free(t.end);
+    free(t.worst);
+    free(t.from);
+}

@@ -1,0 +1,239 @@
+/* optimize/local.c: from the best strategy on, in rounds: every candidate of every pass is
+ * evaluated, the best one is taken, and then each of the others that helped by itself, if it still
+ * does. Where nothing helps any more, a few random edits of the best, or random buckets, are
+ * another start, until five of them in a row have led to nothing better. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cost/buckets.h"
+#include "optimize/search.h"
+
+struct ranked {
+    int64_t ns;
+    uint32_t candidate;
+};
+
+static int compare_ranked(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+    if (x->ns != y->ns)
+        return x->ns < y->ns ? -1 : 1;
+    return x->candidate < y->candidate ? -1 : x->candidate > y->candidate;
+}
+
+/* ---- symmetry: what is done in one block is done in those like it ---- */
+
+/* Equal for neighbours of equal sizes in blocks alike: layer numbers in names don't count. */
+static uint64_t border_kind(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                            uint32_t place)
+{
+    uint64_t hash = 14695981039346656037u;
+    for (uint32_t side = 0; side < 2; side++) {
+        const struct model_tensor *tensor = &model->tensors[strategy->order[place - 1 + side]];
+        hash = (hash ^ tensor->size_bytes) * 1099511628211u;
+        for (const char *c = tensor->name; *c; c++)
+            if (*c < '0' || *c > '9')
+                hash = (hash ^ (uint8_t)*c) * 1099511628211u;
+    }
+    return hash;
+}
+
+/* One candidate more for each kind of border: all of that kind are taken away, or made. */
+static int add_for_all_blocks(struct space *space, const struct dpro_strategy *strategy)
+{
+    const struct dpro_model *model = space->model;
+    struct candidates *candidates = &space->candidates;
+    uint32_t n = model->n_tensors;
+    struct arena arena = {0};
+    uint64_t *kinds = arena_array(&arena, n + (size_t)1, sizeof *kinds);
+    uint32_t *bucket_at = arena_array(&arena, n + (size_t)1, sizeof *bucket_at);
+    if (!kinds || !bucket_at) {
+        arena_fini(&arena);
+        return -1;
+    }
+    for (uint32_t b = 0; b < strategy->n_buckets; b++)
+        for (uint32_t i = 0; i < strategy->buckets[b].n; i++)
+            bucket_at[strategy->buckets[b].first + i] = b;
+    for (uint32_t place = 1; place < n; place++)
+        kinds[place] = border_kind(model, strategy, place);
+    int rc = 0;
+    for (uint32_t place = 1; place < n && rc == 0; place++) {
+        uint32_t same = 1;
+        while (same < place && kinds[same] != kinds[place])
+            same++;
+        if (same < place)
+            continue; /* seen before */
+        for (int merges = 0; merges < 2 && rc == 0; merges++) {
+            struct candidate c = {(uint32_t)candidates->edits.n, 0, 0};
+            int32_t shift = 0; /* how far buckets have moved by the edits so far */
+            for (uint32_t p = place; p < n && rc == 0 && c.n < DPRO_PASS_MAX_EDITS; p++) {
+                uint32_t b = bucket_at[p];
+                bool border = strategy->buckets[b].first == p;
+                if (kinds[p] != kinds[place] || border != (merges == 1))
+                    continue;
+                struct dpro_edit edit = {DPRO_EDIT_MERGE, b + (uint32_t)shift - 1, 0};
+                if (!merges) {
+                    uint32_t first = strategy->buckets[b].first;
+                    /* an earlier edit may have cut the same bucket */
+                    for (uint32_t q = p; q-- > first + 1;)
+                        if (kinds[q] == kinds[place]) {
+                            first = q;
+                            break;
+                        }
+                    edit = (struct dpro_edit){DPRO_EDIT_SPLIT, b + (uint32_t)shift, p - first};
+                }
+                shift += merges ? -1 : 1;
+                rc = array_push(&candidates->edits, edit);
+                c.n++;
+            }
+            if (c.n > 1 && rc == 0)
+                rc = array_push(&candidates->list, c);
+            else
+                candidates->edits.n = c.first;
+        }
+    }
+    arena_fini(&arena);
+    return rc;
+}
+
+/* ---- a round ---- */
+
+/* A candidate's edits, made for the round's first strategy, after others have been made: its first
+ * bucket is found again by where it begins, and must still be as long. */
+static bool move_edits(const struct dpro_strategy *before, const struct dpro_strategy *now,
+                       const struct dpro_edit *edits, uint32_t n, struct dpro_edit *moved)
+{
+    const struct strategy_bucket *bucket = &before->buckets[edits[0].at];
+    uint32_t at = 0;
+    while (at < now->n_buckets && now->buckets[at].first != bucket->first)
+        at++;
+    if (at == now->n_buckets || now->buckets[at].n != bucket->n)
+        return false;
+    for (uint32_t i = 0; i < n; i++) {
+        moved[i] = edits[i];
+        moved[i].at += at - edits[0].at;
+        if (edits[i].kind == DPRO_EDIT_MOVE)
+            moved[i].value += (int64_t)at - edits[0].at;
+    }
+    return true;
+}
+
+static int rank_candidates(const struct space *space, int64_t below_ns, struct ranked *ranked)
+{
+    int n = 0;
+    for (uint32_t i = 0; i < space->candidates.list.n; i++)
+        if (space->values[i] < below_ns)
+            ranked[n++] = (struct ranked){space->values[i], i};
+    qsort(ranked, (size_t)n, sizeof *ranked, compare_ranked);
+    return n;
+}
+
+/* Where a descent is. */
+struct place {
+    struct dpro_strategy strategy;
+    int64_t ns;
+};
+
+/* Whether anything helped. `before` is the strategy that the candidates are for. */
+static bool take_best(struct space *space, struct place *at, const struct dpro_strategy *before,
+                      const struct ranked *ranked, int n)
+{
+    enum { MOST_TRIES = 64 };
+    struct journal journal = {0};
+    struct dpro_edit *moved = malloc(DPRO_PASS_MAX_EDITS * sizeof *moved);
+    space->search->failed |= !moved;
+    for (int i = 0; i < n && moved && i < MOST_TRIES && !search_stops(space->search); i++) {
+        const struct candidate *c = &space->candidates.list.at[ranked[i].candidate];
+        size_t mark = journal.undo.n;
+        if (!move_edits(before, &at->strategy, space->candidates.edits.at + c->first, c->n,
+                        moved) ||
+            edits_apply(space->model, &at->strategy, moved, c->n, &journal))
+            continue;
+        int64_t ns = space_evaluate(space, &at->strategy);
+        if (ns < at->ns)
+            at->ns = ns;
+        else
+            edits_undo(&at->strategy, &journal, mark);
+    }
+    bool changed = journal.undo.n > 0;
+    journal_fini(&journal);
+    free(moved);
+    return changed;
+}
+
+/* All candidates of a strategy; false: out of memory. */
+static bool collect(struct space *space, const struct dpro_strategy *strategy)
+{
+    struct search *search = space->search;
+    const struct dpro_pass_view *view = space_look(space, strategy);
+    if (registry_collect(&search->registry, space->model, strategy, view, &space->candidates) < 0 ||
+        (!search->options->no_symmetry && add_for_all_blocks(space, strategy) < 0))
+        search->failed = true;
+    return !search->failed;
+}
+
+/* Down to where nothing helps. */
+static void descend(struct space *space, struct place *at, struct dpro_strategy *before)
+{
+    struct ranked *ranked = NULL;
+    bool goes_on = true;
+    while (goes_on && !search_stops(space->search) && collect(space, &at->strategy)) {
+        space_copy(space, &at->strategy, before);
+        space_evaluate_candidates(space, &at->strategy);
+        free(ranked);
+        ranked = malloc((space->candidates.list.n + 1) * sizeof *ranked);
+        if (!ranked) {
+            space->search->failed = true;
+            break;
+        }
+        int n = rank_candidates(space, at->ns, ranked);
+        goes_on = n > 0 && take_best(space, at, before, ranked, n);
+        space->search->n_rounds++;
+    }
+    free(ranked);
+}
+
+static void start_elsewhere(struct space *space, struct place *at, uint32_t turn)
+{
+    enum { N_EDITS = 4 };
+    struct search *search = space->search;
+    struct journal journal = {0};
+    struct dpro_strategy *s = &at->strategy;
+    if (turn % 2) {
+        double borders = search_uniform(search);
+        buckets_by_cap(space->model, 0, 0, s);
+        for (uint32_t b = s->n_buckets; b-- > 1;)
+            if (search_uniform(search) > borders * borders) {
+                struct dpro_edit merge = {DPRO_EDIT_MERGE, b - 1, 0};
+                edit_apply(space->model, s, &merge, &journal);
+            }
+    } else {
+        space_copy(space, &space->best, s);
+        for (int i = 0; i < N_EDITS && collect(space, s) && space->candidates.list.n; i++) {
+            const struct candidate *c =
+                &space->candidates.list.at[search_random(search) % space->candidates.list.n];
+            edits_apply(space->model, s, space->candidates.edits.at + c->first, c->n, &journal);
+        }
+    }
+    journal_fini(&journal);
+    at->ns = space_evaluate(space, s);
+}
+
+void search_local(struct space *space)
+{
+    struct place at;
+    struct dpro_strategy before;
+    struct convergence convergence = {0};
+    if (space_strategy(space, &at.strategy) < 0 || space_strategy(space, &before) < 0) {
+        space->search->failed = true;
+        return;
+    }
+    space_copy(space, &space->best, &at.strategy);
+    at.ns = space->best_ns;
+    for (uint32_t turn = 0; !search_stops(space->search); turn++) {
+        descend(space, &at, &before);
+        if (has_converged(&convergence, space->best_ns))
+            break;
+        start_elsewhere(space, &at, turn);
+    }
+}

@@ -1,0 +1,105 @@
+/* optimize/mcmc.c: a random walk over the passes' candidates, as the paper's authors' program has
+ * it: an edit is drawn by how well edits of its bucket have done lately, and kept if it helps, or
+ * else with a probability that falls with what it costs and with the number of steps. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "optimize/search.h"
+
+enum { STEPS_A_ROUND = 100, MEMORY = 5 };
+#define BETA 10.0 /* a millisecond */
+
+/* What the last edits of a bucket, known by its first tensor, have won. */
+struct heat {
+    double won_ms[MEMORY];
+    uint32_t step[MEMORY];
+    uint32_t n;
+};
+
+static double weight_of(const struct heat *heat, uint32_t step)
+{
+    uint32_t n = heat->n < MEMORY ? heat->n : MEMORY;
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += (exp(fmin(heat->won_ms[i], 50)) - 1) / (step + 1 - heat->step[i]);
+    double weight = n ? 1 + sum / n : 1;
+    return weight > 0.01 ? weight : 0.01;
+}
+
+static struct heat *heat_of(struct heat *heats, const struct dpro_strategy *strategy,
+                            const struct dpro_edit *edit)
+{
+    return &heats[strategy->order[strategy->buckets[edit->at].first]];
+}
+
+static const struct candidate *draw(struct space *space, const struct dpro_strategy *strategy,
+                                    struct heat *heats, uint32_t step)
+{
+    const struct candidates *all = &space->candidates;
+    double sum = 0;
+    for (size_t i = 0; i < all->list.n; i++)
+        sum += weight_of(heat_of(heats, strategy, &all->edits.at[all->list.at[i].first]), step);
+    double left = search_uniform(space->search) * sum;
+    for (size_t i = 0; i < all->list.n; i++) {
+        left -= weight_of(heat_of(heats, strategy, &all->edits.at[all->list.at[i].first]), step);
+        if (left < 0)
+            return &all->list.at[i];
+    }
+    return all->list.n ? &all->list.at[all->list.n - 1] : NULL;
+}
+
+/* One step from a strategy that takes *ns. */
+static bool walk(struct space *space, struct dpro_strategy *strategy, struct journal *journal,
+                 struct heat *heats, uint32_t step, int64_t *ns)
+{
+    const struct dpro_pass_view *view = space_look(space, strategy);
+    if (registry_collect(&space->search->registry, space->model, strategy, view,
+                         &space->candidates) < 0) {
+        space->search->failed = true;
+        return false;
+    }
+    const struct candidate *c = draw(space, strategy, heats, step);
+    if (!c)
+        return false;
+    const struct dpro_edit *edits = space->candidates.edits.at + c->first;
+    struct heat *heat = heat_of(heats, strategy, edits);
+    journal->undo.n = 0;
+    if (edits_apply(space->model, strategy, edits, c->n, journal))
+        return true;
+    int64_t next = space_evaluate(space, strategy);
+    double won_ms = (double)(*ns - next) * 1e-6;
+    heat->won_ms[heat->n % MEMORY] = won_ms;
+    heat->step[heat->n++ % MEMORY] = step;
+    double keeps = exp(fmin(BETA * log(step + 1.0) * won_ms, 0));
+    if (won_ms > 0 || search_uniform(space->search) < keeps)
+        *ns = next;
+    else
+        edits_undo(strategy, journal, 0);
+    return true;
+}
+
+void search_mcmc(struct space *space)
+{
+    struct dpro_strategy strategy;
+    struct journal journal = {0};
+    struct convergence convergence = {0};
+    struct heat *heats =
+        arena_array(&space->arena, space->model->n_tensors + (size_t)1, sizeof *heats);
+    if (!heats || space_strategy(space, &strategy) < 0) {
+        space->search->failed = true;
+        return;
+    }
+    space_copy(space, &space->best, &strategy);
+    int64_t ns = space->best_ns;
+    bool goes_on = ns != INT64_MAX;
+    for (uint32_t step = 0; goes_on && !search_stops(space->search); step++) {
+        goes_on = walk(space, &strategy, &journal, heats, step, &ns);
+        if (step % STEPS_A_ROUND != STEPS_A_ROUND - 1)
+            continue;
+        space->search->n_rounds++;
+        if (has_converged(&convergence, space->best_ns))
+            break;
+    }
+    journal_fini(&journal);
+}

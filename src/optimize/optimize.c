@@ -1,0 +1,256 @@
+/* optimize/optimize.c: a search from beginning to end.
+ *
+ * The job's own strategy and the baselines come first, in the model as it is; then the search in
+ * the Coarsened View, whose best is brought back and refined. The best of everything is the
+ * result, so that it is never worse than what it is compared with. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "cost/buckets.h"
+#include "optimize/result.h"
+#include "optimize/search.h"
+
+static const char *const algorithm_names[] = {"default", "paper", "dp", "mcmc"};
+
+const char *dpro_algorithm_name(enum dpro_algorithm algorithm)
+{
+    return (unsigned)algorithm <= DPRO_ALGORITHM_MCMC ? algorithm_names[algorithm] : NULL;
+}
+
+/* How much later the last gradient is ready than without communication, which slows it down. */
+static double stretch_of(struct space *space)
+{
+    const struct dpro_pass_view *view = space_look(space, &space->best);
+    double ready = 0, launched = 0;
+    for (uint32_t t = 0; t < view->n_tensors; t++)
+        ready = fmax(ready, work_ready_ns(&space->work, t));
+    for (uint32_t b = 0; b < view->n_buckets; b++)
+        launched = fmax(launched, (double)view->buckets[b].ready_ns);
+    return ready > 0 && launched > ready ? launched / ready : 1;
+}
+
+static void try_baselines(struct space *space, int64_t *values, uint32_t *n_buckets)
+{
+    struct dpro_strategy strategy;
+    if (space_strategy(space, &strategy) < 0) {
+        space->search->failed = true;
+        return;
+    }
+    for (uint32_t i = 0; i < N_BASELINES; i++) {
+        baseline_strategy(space->model, &space->work, i, &strategy);
+        int64_t ns = space_evaluate(space, &strategy);
+        if (values) {
+            values[i] = ns;
+            n_buckets[i] = strategy.n_buckets;
+        }
+    }
+}
+
+/* space->best is a start already. */
+static void run_algorithm(struct space *space)
+{
+    switch (space->search->options->algorithm) {
+    case DPRO_ALGORITHM_DP:
+        search_dynamic(space, 1);
+        break;
+    case DPRO_ALGORITHM_PAPER:
+        search_paper(space);
+        break;
+    case DPRO_ALGORITHM_MCMC:
+        search_mcmc(space);
+        break;
+    default:
+        search_dynamic(space, 1);
+        if (!search_stops(space->search))
+            search_dynamic(space, stretch_of(space));
+        if (!search_stops(space->search))
+            search_paper(space);
+        search_local(space);
+        break;
+    }
+}
+
+/* What a search leaves that makes no difference is taken away again. */
+static void simplify(struct space *space)
+{
+    struct dpro_strategy strategy;
+    if (space_strategy(space, &strategy) < 0) {
+        space->search->failed = true;
+        return;
+    }
+    space_copy(space, &space->best, &strategy);
+    int64_t best_ns = space->best_ns;
+    for (uint32_t b = 0; b < strategy.n_buckets; b++) {
+        struct strategy_bucket before = strategy.buckets[b];
+        if (before.partitions == 1)
+            continue;
+        strategy.buckets[b].partitions = 1;
+        if (space_evaluate(space, &strategy) > best_ns)
+            strategy.buckets[b] = before;
+    }
+    struct dpro_strategy flat;
+    if (space_strategy(space, &flat) < 0) {
+        space->search->failed = true;
+        return;
+    }
+    space_copy(space, &strategy, &flat);
+    for (uint32_t b = 0; b < flat.n_buckets; b++)
+        flat.buckets[b].priority = 0;
+    const struct dpro_strategy *simplest =
+        space_evaluate(space, &flat) <= best_ns ? &flat : &strategy;
+    space_copy(space, simplest, &space->best);
+}
+
+/* In the Coarsened View, where there is one; the best found comes back. */
+static int search_coarse(struct space *fine, struct dpro_error *err)
+{
+    const struct dpro_optimize_options *o = fine->search->options;
+    struct condensed condensed;
+    struct space coarse;
+    struct dpro_strategy found;
+    if (condense(fine->model, !o->no_coarsen, !o->no_symmetry, &condensed) < 0) {
+        condensed_fini(&condensed);
+        return dpro_error_nomem(err);
+    }
+    int rc = space_init(&coarse, fine->search, &condensed.model, err);
+    if (rc == 0 && space_strategy(fine, &found) < 0)
+        rc = dpro_error_nomem(err);
+    if (rc == 0) {
+        if (condensed.differs) {
+            try_baselines(&coarse, NULL, NULL);
+        } else {
+            space_copy(&coarse, &fine->best, &coarse.best);
+            coarse.best_ns = fine->best_ns;
+        }
+        run_algorithm(&coarse);
+        condensed_expand(&condensed, &coarse.best, &found);
+        space_evaluate(fine, &found);
+        if (condensed.differs && o->algorithm == DPRO_ALGORITHM_DEFAULT)
+            search_local(fine);
+    }
+    space_fini(&coarse);
+    condensed_fini(&condensed);
+    return rc;
+}
+
+/* How far the gain moves when the model's numbers are off by their standard errors. */
+static double uncertainty_of(const struct dpro_model *model, const struct dpro_strategy *own,
+                             const struct dpro_strategy *best, double gain_pct)
+{
+    struct dpro_model other = *model;
+    struct dpro_estimate *const estimates[] = {
+        &other.net.byte_ns,   &other.net.message_ns, &other.net.reduce_ns, &other.net.collective_ns,
+        &other.net.launch_ns, &other.net.copy_ns,    &other.net.cast_ns,   &other.net.cpu_ns};
+    double sum = 0;
+    for (size_t i = 0; i < sizeof estimates / sizeof *estimates; i++) {
+        struct dpro_estimate was = *estimates[i];
+        struct evaluator *evaluator;
+        if (was.std <= 0)
+            continue;
+        estimates[i]->value += was.std;
+        if (evaluator_create(&other, &evaluator, NULL) == 0) {
+            int64_t own_ns = evaluate(evaluator, own), best_ns = evaluate(evaluator, best);
+            double moved = 100 * ((double)own_ns / (double)best_ns - 1) - gain_pct;
+            if (own_ns < INT64_MAX && best_ns < INT64_MAX)
+                sum += moved * moved;
+            evaluator_destroy(evaluator);
+        }
+        *estimates[i] = was;
+    }
+    return sqrt(sum);
+}
+
+static int keep_results(struct space *space, const struct dpro_model *model, struct dpro_optimum *o)
+{
+    struct search *search = space->search;
+    struct dpro_optimum_summary *s = &o->summary;
+    int64_t bound_ns = 0;
+    if (result_keep(o, model, space, DPRO_OWN, &model->own) < 0 ||
+        result_keep(o, model, space, DPRO_BEST, &space->best) < 0 ||
+        lower_bound(space->model, &space->work, &bound_ns) < 0 || result_decide(o, model) < 0)
+        return -1;
+    for (size_t i = 0; i < search->improvements.n; i++) {
+        const struct improvement *from = &search->improvements.at[i];
+        struct dpro_improvement to = {from->seconds, from->n_candidates, from->best_ns};
+        if (array_push(&o->improvements, to) < 0)
+            return -1;
+    }
+    s->measured_ns = model->measured_ns;
+    s->own_ns = search->own_ns;
+    s->best_ns = space->best_ns;
+    s->lower_bound_ns = bound_ns;
+    s->uncertainty_pct =
+        uncertainty_of(space->model, &model->own, &space->best,
+                       100 * ((double)search->own_ns / (double)space->best_ns - 1));
+    s->compression = space->best.compression;
+    s->algorithm = dpro_algorithm_name(search->options->algorithm);
+    s->seconds = search_seconds(search);
+    s->n_candidates = search->n_candidates;
+    s->n_rounds = search->n_rounds;
+    s->stopped_by = search->stopped_by ? search->stopped_by : "converged";
+    return 0;
+}
+
+static int run(struct search *search, const struct dpro_model *model, struct dpro_optimum *o,
+               struct dpro_error *err)
+{
+    struct condensed fine;
+    struct space space = {0};
+    int rc = 0;
+    if (condense(model, false, !search->options->no_symmetry, &fine) < 0) {
+        condensed_fini(&fine);
+        return dpro_error_nomem(err);
+    }
+    rc = space_init(&space, search, &fine.model, err);
+    if (rc == 0) {
+        search->own_ns = space_evaluate(&space, &model->own);
+        if (search->own_ns == INT64_MAX && !search->failed)
+            rc = dpro_error_set(err, DPRO_EEMPTY,
+                                "by its model an iteration of this job never ends: what it waits "
+                                "for is not in the trace");
+    }
+    if (rc == 0) {
+        try_baselines(&space, o->baseline_ns, o->baseline_buckets);
+        rc = search_coarse(&space, err);
+    }
+    if (rc == 0)
+        simplify(&space);
+    if (rc == 0 && (search->failed || keep_results(&space, model, o) < 0))
+        rc = dpro_error_nomem(err);
+    space_fini(&space);
+    condensed_fini(&fine);
+    return rc;
+}
+
+int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *options,
+                      struct dpro_optimum **optimum, struct dpro_error *err)
+{
+    static const struct dpro_optimize_options defaults;
+    struct search search = {.options = options ? options : &defaults, .best_ns = INT64_MAX};
+    search.random = search.options->seed;
+    struct dpro_optimum *o = calloc(1, sizeof *o);
+    if (!o)
+        return dpro_error_nomem(err);
+    int rc = 0;
+    if (!dpro_algorithm_name(search.options->algorithm))
+        rc = dpro_error_set(err, DPRO_EUSAGE, "there is no search algorithm number %d",
+                            (int)search.options->algorithm);
+    else if (model->n_tensors == 0)
+        rc = dpro_error_set(err, DPRO_EEMPTY,
+                            "the job communicates no gradients: there is "
+                            "nothing to search");
+    if (rc == 0)
+        rc = registry_init(&search.registry, search.options, err);
+    search.start_s = search_seconds(&search);
+    if (rc == 0)
+        rc = run(&search, model, o, err);
+    registry_fini(&search.registry);
+    array_fini(&search.improvements);
+    if (rc < 0)
+        dpro_optimum_destroy(o);
+    else
+        *optimum = o;
+    return rc;
+}

@@ -1,0 +1,190 @@
+/* optimize/result.c: a result's parts, and how the best strategy differs from the job's own. */
+#include "optimize/result.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cost/buckets.h"
+#include "optimize/passes/passes.h"
+
+void dpro_optimum_destroy(struct dpro_optimum *o)
+{
+    if (!o)
+        return;
+    array_fini(&o->decisions);
+    array_fini(&o->improvements);
+    arena_fini(&o->arena);
+    free(o);
+}
+
+int result_keep(struct dpro_optimum *o, const struct dpro_model *model, struct space *space,
+                enum dpro_which which, const struct dpro_strategy *strategy)
+{
+    const struct dpro_pass_view *view = space_look(space, strategy);
+    o->times[which] = arena_array(&o->arena, view->n_buckets + (size_t)1, sizeof **o->times);
+    if (!o->times[which] || buckets_copy(model, strategy, &o->arena, &o->strategies[which]) < 0)
+        return -1;
+    for (uint32_t b = 0; b < view->n_buckets; b++)
+        o->times[which][b] = (struct dpro_bucket_times){
+            view->buckets[b].ready_ns, view->buckets[b].start_ns, view->buckets[b].end_ns};
+    return 0;
+}
+
+/* ---- decisions ---- */
+
+struct deciding {
+    struct dpro_optimum *o;
+    const struct dpro_model *model;
+    uint32_t *own_bucket; /* by tensor */
+    bool failed;
+};
+
+static const char *format(struct deciding *d, const char *text, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static const char *format(struct deciding *d, const char *text, ...)
+{
+    char buffer[512];
+    va_list args;
+    va_start(args, text);
+    vsnprintf(buffer, sizeof buffer, text, args);
+    va_end(args);
+    const char *copy = arena_copy_string(&d->o->arena, buffer, strlen(buffer));
+    d->failed |= !copy;
+    return copy ? copy : "";
+}
+
+static void decide(struct deciding *d, const struct dpro_pass *pass, const char *target,
+                   const char *decision)
+{
+    struct dpro_decision entry = {pass->name, target, decision};
+    if (array_push(&d->o->decisions, entry) < 0)
+        d->failed = true;
+}
+
+static const char *bucket_text(struct deciding *d, uint32_t b)
+{
+    const struct dpro_strategy *s = &d->o->strategies[DPRO_BEST];
+    const struct strategy_bucket *bucket = &s->buckets[b];
+    const char *first = d->model->tensors[s->order[bucket->first]].name;
+    const char *last = d->model->tensors[s->order[bucket->first + bucket->n - 1]].name;
+    if (bucket->n == 1)
+        return format(d, "bucket %u (%.200s)", b, first);
+    return format(d, "bucket %u (%.200s ... %.200s)", b, first, last);
+}
+
+/* Whether a bucket holds what a bucket of the own strategy holds; *own is that one. */
+static bool is_own(const struct deciding *d, uint32_t b, const struct strategy_bucket **own)
+{
+    const struct dpro_strategy *s = &d->o->strategies[DPRO_BEST];
+    const struct strategy_bucket *bucket = &s->buckets[b];
+    uint32_t index = d->own_bucket[s->order[bucket->first]];
+    *own = &d->o->strategies[DPRO_OWN].buckets[index];
+    for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++)
+        if (d->own_bucket[s->order[i]] != index)
+            return false;
+    return (*own)->n == bucket->n;
+}
+
+static bool order_differs(const struct deciding *d)
+{
+    const struct dpro_strategy *best = &d->o->strategies[DPRO_BEST];
+    uint32_t latest = 0;
+    for (uint32_t b = 0; b < best->n_buckets; b++) {
+        uint32_t bucket = d->own_bucket[best->order[best->buckets[b].first]];
+        if (bucket < latest)
+            return true;
+        latest = bucket > latest ? bucket : latest;
+    }
+    return false;
+}
+
+static void decide_bucket(struct deciding *d, uint32_t b)
+{
+    const struct dpro_strategy *s = &d->o->strategies[DPRO_BEST];
+    const struct strategy_bucket *bucket = &s->buckets[b], *own;
+    bool same = is_own(d, b, &own);
+    if (!same)
+        decide(d, &pass_tensor_fusion, bucket_text(d, b),
+               format(d, "%u tensor%s, %.2f MB", bucket->n, bucket->n == 1 ? "" : "s",
+                      (double)bucket_size_bytes(d->model, s, b) * 1e-6));
+    if (bucket->partitions != (same ? own->partitions : 1))
+        decide(d, &pass_tensor_partition, bucket_text(d, b),
+               bucket->partitions == 1 ? "whole" : format(d, "%u parts", bucket->partitions));
+    if (bucket->priority != (same ? own->priority : 0))
+        decide(d, &pass_priority, bucket_text(d, b), format(d, "priority %d", bucket->priority));
+}
+
+int result_decide(struct dpro_optimum *o, const struct dpro_model *model)
+{
+    static const char *const precisions[] = {"full precision", "fp16", "bf16"};
+    const struct dpro_strategy *own = &o->strategies[DPRO_OWN], *best = &o->strategies[DPRO_BEST];
+    struct deciding d = {.o = o, .model = model};
+    d.own_bucket = calloc(model->n_tensors + (size_t)1, sizeof *d.own_bucket);
+    if (!d.own_bucket)
+        return -1;
+    for (uint32_t b = 0; b < own->n_buckets; b++)
+        for (uint32_t i = own->buckets[b].first; i < own->buckets[b].first + own->buckets[b].n; i++)
+            d.own_bucket[own->order[i]] = b;
+    for (uint32_t b = 0; b < best->n_buckets; b++)
+        decide_bucket(&d, b);
+    if (order_differs(&d))
+        decide(&d, &pass_bucket_order, "all buckets", "launched in another order");
+    if (best->compression != own->compression)
+        decide(&d, &pass_compression, "all buckets", precisions[best->compression]);
+    free(d.own_bucket);
+    return d.failed ? -1 : 0;
+}
+
+/* ---- looking at it ---- */
+
+struct dpro_optimum_summary dpro_optimum_summary(const struct dpro_optimum *optimum)
+{
+    return optimum->summary;
+}
+
+uint32_t dpro_optimum_n_baselines(const struct dpro_optimum *optimum)
+{
+    (void)optimum;
+    return N_BASELINES;
+}
+
+struct dpro_baseline dpro_optimum_baseline(const struct dpro_optimum *optimum, uint32_t index)
+{
+    return (struct dpro_baseline){baselines[index].name, baselines[index].text,
+                                  optimum->baseline_ns[index], optimum->baseline_buckets[index]};
+}
+
+const struct dpro_strategy *dpro_optimum_strategy(const struct dpro_optimum *optimum,
+                                                  enum dpro_which which)
+{
+    return &optimum->strategies[which];
+}
+
+struct dpro_bucket_times dpro_optimum_times(const struct dpro_optimum *optimum,
+                                            enum dpro_which which, uint32_t bucket)
+{
+    return optimum->times[which][bucket];
+}
+
+uint32_t dpro_optimum_n_decisions(const struct dpro_optimum *optimum)
+{
+    return (uint32_t)optimum->decisions.n;
+}
+
+struct dpro_decision dpro_optimum_decision(const struct dpro_optimum *optimum, uint32_t index)
+{
+    return optimum->decisions.at[index];
+}
+
+uint32_t dpro_optimum_n_improvements(const struct dpro_optimum *optimum)
+{
+    return (uint32_t)optimum->improvements.n;
+}
+
+struct dpro_improvement dpro_optimum_improvement(const struct dpro_optimum *optimum, uint32_t index)
+{
+    return optimum->improvements.at[index];
+}

@@ -1,0 +1,24 @@
+/* optimize/result.h: what a search gives back. */
+#ifndef OPTIMIZE_RESULT_H
+#define OPTIMIZE_RESULT_H
+
+#include "optimize/search.h"
+
+struct dpro_optimum {
+    struct arena arena;
+    struct dpro_optimum_summary summary;
+    struct dpro_strategy strategies[2]; /* by enum dpro_which */
+    struct dpro_bucket_times *times[2];
+    int64_t baseline_ns[N_BASELINES];
+    uint32_t baseline_buckets[N_BASELINES];
+    ARRAY(struct dpro_decision) decisions; /* texts in the arena */
+    ARRAY(struct dpro_improvement) improvements;
+};
+
+/* -1: out of memory. */
+int result_keep(struct dpro_optimum *optimum, const struct dpro_model *model, struct space *space,
+                enum dpro_which which, const struct dpro_strategy *strategy);
+/* What makes the best of the own strategy, both kept before. */
+int result_decide(struct dpro_optimum *optimum, const struct dpro_model *model);
+
+#endif

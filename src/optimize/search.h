@@ -1,0 +1,193 @@
+/* optimize/search.h: the parts of the search, inside the library. */
+#ifndef OPTIMIZE_SEARCH_H
+#define OPTIMIZE_SEARCH_H
+
+#include <stdbool.h>
+
+#include <dpro/optimize.h>
+
+#include "base/arena.h"
+#include "base/array.h"
+#include "cost/evaluate.h"
+#include "cost/model.h"
+#include "cost/sync.h"
+#include "optimize/edit.h"
+
+/* ---- work.c: a job's computation, as if nothing slowed it down ---- */
+
+/* Times are from when a rank has all that it waits for at once (MODEL_ALL), else from the
+ * iteration's start; a round goes from there to there. */
+struct work_class {   /* ranks of one program, or the slowest of them */
+    double *ready_ns; /* [tensor] its gradient is ready */
+    double total_ns;  /* of a round's computation */
+    double scale;
+};
+struct work {
+    struct work_class *classes;
+    uint32_t n_classes;
+    bool drains;         /* every rank waits for all tensors at once */
+    double min_cycle_ns; /* no round is shorter: from where a tensor is waited for to where it is
+                            ready again, and to communicate it */
+};
+int work_of(const struct dpro_model *model, struct arena *arena, struct work *work);
+/* When a tensor is ready on its last rank. */
+double work_ready_ns(const struct work *work, uint32_t tensor);
+
+/* No strategy without compression makes an iteration shorter. -1: out of memory. */
+int lower_bound(const struct dpro_model *model, const struct work *work, int64_t *bound_ns);
+
+/* ---- condense.c: the Coarsened View and symmetry of ranks (paper, section 4.3) ---- */
+
+struct condensed {
+    struct arena arena;
+    struct dpro_model model;
+    uint32_t *first; /* [n_tensors + 1] tensors of the original that make up each of these */
+    bool differs;    /* from the original, in its tensors */
+};
+int condense(const struct dpro_model *model, bool coarsen, bool symmetry,
+             struct condensed *condensed);
+void condensed_fini(struct condensed *condensed);
+/* The strategy that it stands for. */
+void condensed_expand(const struct condensed *condensed, const struct dpro_strategy *from,
+                      struct dpro_strategy *to);
+
+/* ---- registry.c, child.c: passes ---- */
+
+struct candidate {
+    uint32_t first, n; /* edits */
+    uint32_t pass;
+};
+struct candidates {
+    ARRAY(struct candidate) list;
+    ARRAY(struct dpro_edit) edits;
+};
+void candidates_fini(struct candidates *candidates);
+
+struct registered {
+    const struct dpro_pass *pass; /* NULL: of a file */
+    const char *path;
+    char *name;
+    bool changes_numerics, rejected;
+};
+struct registry {
+    ARRAY(struct registered) passes;
+    const struct dpro_optimize_options *options;
+    struct dpro_edit *edits; /* room for one candidate */
+    unsigned compressions;
+};
+/* Those built in, and those of the options. A file without a pass is an error: DPRO_EUSAGE. */
+int registry_init(struct registry *registry, const struct dpro_optimize_options *options,
+                  struct dpro_error *err);
+void registry_fini(struct registry *registry);
+/* All candidates of all passes, in their order. A pass that misbehaves is told of and not asked
+ * again. -1: out of memory. */
+int registry_collect(struct registry *registry, const struct dpro_model *model,
+                     const struct dpro_strategy *strategy, const struct dpro_pass_view *view,
+                     struct candidates *candidates);
+
+/* What a file's pass said, in a child process. */
+struct child_answer {
+    char name[64];
+    int changes_numerics;
+    char why[256]; /* it was of no use; "" else */
+};
+/* Loads it and, with a view, has it propose; candidates are appended with pass 0. -1: out of
+ * memory; all else is in `answer`. */
+int child_run(const char *path, const struct dpro_pass_view *view, struct candidates *candidates,
+              struct child_answer *answer);
+
+/* ---- space.c: strategies of one model, and what they are worth ---- */
+
+struct improvement {
+    double seconds;
+    uint64_t n_candidates;
+    int64_t best_ns;
+};
+
+/* What goes on while searching, whatever the space. */
+struct search {
+    const struct dpro_optimize_options *options;
+    struct registry registry;
+    double start_s, told_s;
+    uint64_t n_candidates;
+    uint32_t n_rounds;
+    int64_t own_ns, best_ns; /* of any space */
+    ARRAY(struct improvement) improvements;
+    const char *stopped_by; /* NULL: goes on */
+    uint64_t random;
+    bool failed; /* out of memory */
+};
+
+struct space {
+    struct search *search;
+    const struct dpro_model *model;
+    struct arena arena;
+    struct work work;
+    struct evaluator **evaluators; /* by thread */
+    struct dpro_strategy *scratch; /* by thread */
+    struct journal *journals;      /* by thread */
+    uint32_t n_threads;
+    struct sync *sync;
+    struct dpro_strategy best;
+    int64_t best_ns; /* INT64_MAX: none yet */
+    /* the view of a strategy */
+    struct dpro_pass_view view;
+    struct dpro_pass_tensor *tensors;
+    struct dpro_pass_bucket *buckets;
+    struct candidates candidates;
+    int64_t *values; /* of candidates */
+    size_t n_values;
+};
+
+int space_init(struct space *space, struct search *search, const struct dpro_model *model,
+               struct dpro_error *err);
+void space_fini(struct space *space);
+int space_strategy(struct space *space, struct dpro_strategy *strategy); /* room for any */
+void space_copy(const struct space *space, const struct dpro_strategy *from,
+                struct dpro_strategy *to);
+
+/* Its iteration time; noted if it is the best so far. */
+int64_t space_evaluate(struct space *space, const struct dpro_strategy *strategy);
+/* Looks at a strategy, for passes and theorems. */
+const struct dpro_pass_view *space_look(struct space *space, const struct dpro_strategy *strategy);
+/* Fills in values[] for the candidates that were collected, on all threads. */
+void space_evaluate_candidates(struct space *space, const struct dpro_strategy *strategy);
+/* t_sync(s, k), and the k that makes it least. */
+int64_t space_sync_ns(struct space *space, uint64_t size_bytes, uint32_t partitions);
+uint32_t space_best_partitions(struct space *space, uint64_t size_bytes);
+void space_note(struct space *space, const struct dpro_strategy *strategy, int64_t ns);
+
+double search_seconds(const struct search *search);
+/* Whether to stop; tells the caller's callback now and then. */
+bool search_stops(struct search *search);
+uint64_t search_random(struct search *search);
+static inline double search_uniform(struct search *search) /* [0, 1) */
+{
+    return (double)(search_random(search) >> 11) * 0x1p-53;
+}
+
+/* Little has changed over 5 rounds (paper, section 4.3; reference: 0.1 %). */
+struct convergence {
+    int64_t best_ns;
+    uint32_t n_quiet;
+};
+bool has_converged(struct convergence *convergence, int64_t best_ns);
+
+/* ---- the algorithms; all leave what they find in space->best ---- */
+
+void search_dynamic(struct space *space, double stretch); /* dynamic.c */
+void search_paper(struct space *space);                   /* paper.c: Algorithm 1 */
+void search_local(struct space *space);                   /* local.c: from space->best */
+void search_mcmc(struct space *space);                    /* mcmc.c: from space->best */
+
+/* ---- baselines.c ---- */
+
+enum { N_BASELINES = 12 };
+struct baseline {
+    const char *name, *text;
+};
+extern const struct baseline baselines[N_BASELINES];
+void baseline_strategy(const struct dpro_model *model, const struct work *work, uint32_t baseline,
+                       struct dpro_strategy *strategy);
+
+#endif

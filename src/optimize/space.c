@@ -1,0 +1,321 @@
+/* optimize/space.c: what a strategy is worth, the best one so far, and what passes get to see of
+ * one. Evaluations run on several threads, each with an evaluator and a copy of the strategy; which
+ * one evaluates what makes no difference to the result. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/map.h"
+#include "base/pool.h"
+#include "cost/buckets.h"
+#include "cost/graph.h"
+#include "optimize/search.h"
+#include "replay/replay.h"
+
+enum { MOST_THREADS = 64, SLICE_A_THREAD = 64, QUIET_ROUNDS = 5 };
+#define TELL_EVERY_S  0.1
+#define QUIET_CHANGE  0.001
+#define LINKS_ARE_ONE 1 /* ns: what follows at once may start that much later, by rounding */
+
+/* ---- the search's own ---- */
+
+static double clock_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+double search_seconds(const struct search *search)
+{
+    return clock_seconds() - search->start_s;
+}
+
+bool search_stops(struct search *search)
+{
+    const struct dpro_optimize_options *o = search->options;
+    double now = search_seconds(search);
+    if (search->stopped_by)
+        return true;
+    if (search->failed || (o->budget_s > 0 && now >= o->budget_s)) {
+        search->stopped_by = "budget";
+        return true;
+    }
+    if (o->progress && now - search->told_s >= TELL_EVERY_S) {
+        struct dpro_optimize_progress progress = {now, search->n_candidates, search->n_rounds,
+                                                  search->own_ns, search->best_ns};
+        search->told_s = now;
+        if (o->progress(o->arg, &progress) != 0)
+            search->stopped_by = "stopped";
+    }
+    return search->stopped_by != NULL;
+}
+
+uint64_t search_random(struct search *search)
+{
+    search->random += 0x9e3779b97f4a7c15u;
+    return map_mix(search->random);
+}
+
+bool has_converged(struct convergence *convergence, int64_t best_ns)
+{
+    double change = (double)(convergence->best_ns - best_ns);
+    bool quiet = convergence->best_ns > 0 && change < QUIET_CHANGE * (double)best_ns;
+    convergence->n_quiet = quiet ? convergence->n_quiet + 1 : 0;
+    convergence->best_ns = best_ns;
+    return convergence->n_quiet >= QUIET_ROUNDS;
+}
+
+/* ---- a space ---- */
+
+static int64_t sync_for_view(const struct dpro_pass_view *view, uint64_t size_bytes,
+                             uint32_t partitions)
+{
+    struct space *space = (struct space *)((char *)(uintptr_t)view - offsetof(struct space, view));
+    return space_sync_ns(space, size_bytes, partitions ? partitions : 1);
+}
+
+int space_init(struct space *space, struct search *search, const struct dpro_model *model,
+               struct dpro_error *err)
+{
+    *space = (struct space){.search = search, .model = model, .best_ns = INT64_MAX};
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int n = search->options->threads > 0 ? search->options->threads : cores > 0 ? (int)cores : 1;
+    n = search->options->no_partial ? 1 : n > MOST_THREADS ? MOST_THREADS : n;
+    struct arena *a = &space->arena;
+    size_t n_tensors = model->n_tensors + (size_t)1;
+    space->evaluators = arena_array(a, (size_t)n, sizeof *space->evaluators);
+    space->scratch = arena_array(a, (size_t)n, sizeof *space->scratch);
+    space->journals = arena_array(a, (size_t)n, sizeof *space->journals);
+    space->tensors = arena_array(a, n_tensors, sizeof *space->tensors);
+    space->buckets = arena_array(a, n_tensors, sizeof *space->buckets);
+    space->sync = sync_create(&model->net);
+    if (!space->evaluators || !space->scratch || !space->journals || !space->tensors ||
+        !space->buckets || !space->sync || work_of(model, a, &space->work) < 0 ||
+        space_strategy(space, &space->best) < 0)
+        return dpro_error_nomem(err);
+    for (; space->n_threads < (uint32_t)n; space->n_threads++) {
+        uint32_t t = space->n_threads;
+        int rc = evaluator_create(model, &space->evaluators[t], err);
+        if (rc < 0)
+            return rc;
+        if (space_strategy(space, &space->scratch[t]) < 0)
+            return dpro_error_nomem(err);
+    }
+    return 0;
+}
+
+void space_fini(struct space *space)
+{
+    for (uint32_t t = 0; t < space->n_threads; t++) {
+        evaluator_destroy(space->evaluators[t]);
+        journal_fini(&space->journals[t]);
+    }
+    candidates_fini(&space->candidates);
+    free(space->values);
+    sync_destroy(space->sync);
+    arena_fini(&space->arena);
+}
+
+int space_strategy(struct space *space, struct dpro_strategy *strategy)
+{
+    return buckets_init(space->model, &space->arena, strategy);
+}
+
+void space_copy(const struct space *space, const struct dpro_strategy *from,
+                struct dpro_strategy *to)
+{
+    to->n_buckets = from->n_buckets;
+    to->compression = from->compression;
+    memcpy(to->order, from->order, space->model->n_tensors * sizeof *to->order);
+    memcpy(to->buckets, from->buckets, from->n_buckets * sizeof *to->buckets);
+}
+
+/* ---- evaluating ---- */
+
+/* As long as a replay of the whole graph takes, when partial replay is switched off. */
+static int64_t replay_whole(struct space *space, const struct dpro_strategy *strategy)
+{
+    static const struct dpro_replay_options defaults;
+    struct dpro_graph *graph = NULL;
+    struct dpro_error err;
+    int64_t ns = INT64_MAX;
+    if (cost_graph_job(space->model, strategy, NULL, &graph, &err) < 0 ||
+        replay_predict(graph, &defaults, &ns, &err) < 0)
+        space->search->failed = true;
+    dpro_graph_destroy(graph);
+    return ns;
+}
+
+static int64_t value_of(struct space *space, uint32_t thread, const struct dpro_strategy *strategy)
+{
+    return space->search->options->no_partial ? replay_whole(space, strategy)
+                                              : evaluate(space->evaluators[thread], strategy);
+}
+
+void space_note(struct space *space, const struct dpro_strategy *strategy, int64_t ns)
+{
+    struct search *search = space->search;
+    if (ns >= space->best_ns)
+        return;
+    space_copy(space, strategy, &space->best);
+    space->best_ns = ns;
+    if (ns >= search->best_ns)
+        return;
+    search->best_ns = ns;
+    struct improvement improvement = {search_seconds(search), search->n_candidates, ns};
+    if (array_push(&search->improvements, improvement) < 0)
+        search->failed = true;
+}
+
+int64_t space_evaluate(struct space *space, const struct dpro_strategy *strategy)
+{
+    int64_t ns = value_of(space, 0, strategy);
+    space->search->n_candidates++;
+    space_note(space, strategy, ns);
+    return ns;
+}
+
+struct slice {
+    struct space *space;
+    const struct dpro_strategy *strategy;
+    size_t first, n;
+};
+
+static void evaluate_share(void *arg, size_t thread)
+{
+    const struct slice *slice = arg;
+    struct space *space = slice->space;
+    struct dpro_strategy *mine = &space->scratch[thread];
+    struct journal *journal = &space->journals[thread];
+    space_copy(space, slice->strategy, mine);
+    for (size_t i = slice->first + thread; i < slice->first + slice->n; i += space->n_threads) {
+        const struct candidate *c = &space->candidates.list.at[i];
+        space->values[i] = INT64_MAX;
+        if (edits_apply(space->model, mine, space->candidates.edits.at + c->first, c->n, journal))
+            continue;
+        space->values[i] = value_of(space, (uint32_t)thread, mine);
+        edits_undo(mine, journal, 0);
+    }
+}
+
+void space_evaluate_candidates(struct space *space, const struct dpro_strategy *strategy)
+{
+    size_t n = space->candidates.list.n, step = (size_t)space->n_threads * SLICE_A_THREAD;
+    if (n > space->n_values) {
+        free(space->values);
+        space->values = malloc(n * sizeof *space->values);
+        space->n_values = space->values ? n : 0;
+        space->search->failed |= !space->values;
+    }
+    if (space->search->options->no_partial)
+        step = 1;
+    for (size_t first = 0; first < n; first += step) {
+        struct slice slice = {space, strategy, first, n - first < step ? n - first : step};
+        if (search_stops(space->search)) {
+            space->candidates.list.n = first;
+            return;
+        }
+        pool_run(space->n_threads, (int)space->n_threads, evaluate_share, &slice);
+        space->search->n_candidates += slice.n;
+    }
+}
+
+/* ---- t_sync ---- */
+
+/* Equal parts on several streams stay in step: all have the latency, then share the wire. */
+int64_t space_sync_ns(struct space *space, uint64_t size_bytes, uint32_t partitions)
+{
+    struct sync_cost cost = {0};
+    uint32_t streams = space->model->net.n_streams ? space->model->net.n_streams : 1;
+    if (sync_get(space->sync, size_bytes / partitions + (size_bytes % partitions != 0), &cost) < 0)
+        space->search->failed = true;
+    int64_t rounds = partitions / streams + (partitions % streams != 0);
+    return rounds * cost.latency_ns + partitions * cost.wire_ns;
+}
+
+uint32_t space_best_partitions(struct space *space, uint64_t size_bytes)
+{
+    static const uint32_t counts[] = {1, 2, 3, 4, 6, 8, 12, 16};
+    uint32_t best = 1;
+    int64_t least = INT64_MAX;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts && size_bytes / 4 >= counts[i]; i++) {
+        int64_t ns = space_sync_ns(space, size_bytes, counts[i]);
+        if (ns < least) {
+            least = ns;
+            best = counts[i];
+        }
+    }
+    return best;
+}
+
+/* ---- looking at a strategy ---- */
+
+/* From the transfer that ends last back to where one did not wait for a stream: the communication
+ * on the critical path. */
+static void mark_critical(struct space *space, uint32_t n_buckets)
+{
+    struct dpro_pass_bucket *buckets = space->buckets, *at = NULL;
+    for (uint32_t b = 0; b < n_buckets; b++)
+        if (!at || buckets[b].end_ns > at->end_ns)
+            at = &buckets[b];
+    while (at) {
+        struct dpro_pass_bucket *before = NULL;
+        at->critical = 1;
+        if (at->start_ns <= at->ready_ns + LINKS_ARE_ONE)
+            break;
+        for (uint32_t b = 0; b < n_buckets; b++)
+            if (!buckets[b].critical && buckets[b].end_ns <= at->start_ns + LINKS_ARE_ONE &&
+                buckets[b].end_ns >= at->start_ns - LINKS_ARE_ONE)
+                before = &buckets[b];
+        at = before;
+    }
+}
+
+const struct dpro_pass_view *space_look(struct space *space, const struct dpro_strategy *strategy)
+{
+    const struct evaluation *e = evaluate_detail(space->evaluators[0], strategy);
+    const struct dpro_model *model = space->model;
+    for (uint32_t b = 0; b < strategy->n_buckets; b++) {
+        const struct strategy_bucket *bucket = &strategy->buckets[b];
+        struct dpro_pass_bucket *seen = &space->buckets[b];
+        double latest = 0;
+        *seen = (struct dpro_pass_bucket){bucket->first,
+                                          bucket->n,
+                                          bucket->partitions,
+                                          bucket->priority,
+                                          0,
+                                          e->launched_ns[b],
+                                          e->start_ns[b],
+                                          e->end_ns[b],
+                                          0};
+        for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++) {
+            uint32_t t = strategy->order[i];
+            double ready = work_ready_ns(&space->work, t);
+            seen->size_bytes += model->tensors[t].size_bytes;
+            latest = ready > latest ? ready : latest;
+        }
+        for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++) {
+            uint32_t t = strategy->order[i];
+            double before = latest - work_ready_ns(&space->work, t);
+            space->tensors[t] =
+                (struct dpro_pass_tensor){model->tensors[t].name, model->tensors[t].size_bytes,
+                                          e->launched_ns[b] - (int64_t)before, e->end_ns[b], b};
+        }
+    }
+    mark_critical(space, strategy->n_buckets);
+    space->view = (struct dpro_pass_view){
+        .n_ranks = model->net.n_ranks,
+        .n_tensors = model->n_tensors,
+        .n_buckets = strategy->n_buckets,
+        .tensors = space->tensors,
+        .order = strategy->order,
+        .buckets = space->buckets,
+        .compression = strategy->compression,
+        .iteration_ns = e->iteration_ns,
+        .sync_ns = sync_for_view,
+    };
+    return &space->view;
+}

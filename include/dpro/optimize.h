@@ -18,7 +18,7 @@ extern "C" {
 enum dpro_algorithm {
     DPRO_ALGORITHM_DEFAULT, /* dynamic programming, then Algorithm 1, then local search from the
                                best found */
-    DPRO_ALGORITHM_PAPER,   /* Algorithm 1 from the job's own strategy */
+    DPRO_ALGORITHM_PAPER,   /* Algorithm 1, from a bucket for each tensor */
     DPRO_ALGORITHM_DP,      /* dynamic programming alone: exact for all-reduces one after the other
                                that don't slow computation down */
     DPRO_ALGORITHM_MCMC,    /* a random walk over the passes' candidates */
@@ -38,10 +38,12 @@ struct dpro_optimize_options {
     enum dpro_algorithm algorithm;
     double budget_s; /* 0: until the search has converged */
     uint64_t seed;
-    int threads;                             /* 0: one a core; the result is the same with any */
-    unsigned compressions;                   /* allowed, as 1 << enum dpro_compression; 0: none */
-    int no_coarsen, no_partial, no_symmetry; /* switch a speed-up of section 4.3 off */
-    const char *const *pass_files;           /* shared objects with a pass */
+    int threads;           /* 0: one a core; the result is the same with any */
+    unsigned compressions; /* allowed, as 1 << enum dpro_compression; 0: none */
+    /* Switch a speed-up of section 4.3 off: tensors that get ready together stay apart; whole
+     * graphs are replayed, for every question; each rank counts. For comparison: very slow. */
+    int no_coarsen, no_partial, no_symmetry;
+    const char *const *pass_files; /* shared objects with a pass */
     size_t n_pass_files;
     const struct dpro_pass *const *passes; /* and the caller's own, called in this process */
     size_t n_passes;

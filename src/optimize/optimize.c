@@ -228,7 +228,8 @@ int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize
                       struct dpro_optimum **optimum, struct dpro_error *err)
 {
     static const struct dpro_optimize_options defaults;
-    struct search search = {.options = options ? options : &defaults, .best_ns = INT64_MAX};
+    struct search search = {
+        .options = options ? options : &defaults, .told_s = -1, .best_ns = INT64_MAX};
     search.random = search.options->seed;
     struct dpro_optimum *o = calloc(1, sizeof *o);
     if (!o)

@@ -132,6 +132,7 @@ static int64_t bound_of(const struct bench *b)
 static void test_dynamic_programming_is_never_beaten_by_brute_force(void **state)
 {
     (void)state;
+    uint32_t n_between = 0; /* where neither one bucket nor one a tensor is best */
     for (uint64_t seed = 1; seed <= 3000; seed++) {
         struct generate_options o = {.seed = seed,
                                      .n_tensors = 1 + (uint32_t)(seed % 10),
@@ -150,56 +151,337 @@ static void test_dynamic_programming_is_never_beaten_by_brute_force(void **state
                           (long)b.space.best_ns, (long)best);
         assert_int_equal(b.space.best_ns, best);
         assert_true(bound_of(&b) <= best);
+        n_between += b.space.best.n_buckets > 1 && b.space.best.n_buckets < model->n_tensors;
         bench_fini(&b);
+        dpro_model_destroy(model);
+    }
+    assert_true(n_between > 1000);
+}
+
+/* How the default search does on jobs that dynamic programming is not exact for: the share that it
+ * finds no better strategy for than brute force, and how far off it is at most. */
+static void check_search(struct generate_options options, uint32_t at_least, double at_most_pct)
+{
+    enum { N = 200 };
+    uint32_t n_best = 0;
+    double worst = 0;
+    for (uint64_t seed = 1; seed <= N; seed++) {
+        options.seed = seed;
+        options.n_tensors = 2 + (uint32_t)(seed % 9);
+        options.n_ranks = 2 + (uint32_t)(seed % 3);
+        options.alike = seed % 4 > 0;
+        options.overheads = seed % 3 > 0;
+        struct dpro_model *model = random_job(&options);
+        struct bench b;
+        bench_init(&b, model, 1);
+        int64_t best = brute_force(model);
+        search_dynamic(&b.space, 1);
+        search_local(&b.space);
+        double off_pct = 100 * ((double)b.space.best_ns / (double)best - 1);
+        n_best += off_pct <= 0;
+        worst = off_pct > worst ? off_pct : worst;
+        assert_true(bound_of(&b) <= b.space.best_ns && bound_of(&b) <= best);
+        bench_fini(&b);
+        dpro_model_destroy(model);
+    }
+    print_message("%u of %d as good as brute force or better, at most %.2f %% off\n", n_best, N,
+                  worst);
+    assert_true(n_best >= at_least && worst <= at_most_pct);
+}
+
+static void test_search_with_two_streams(void **state)
+{
+    (void)state;
+    check_search((struct generate_options){.in_order = true, .n_streams = 2}, 190, 3);
+}
+
+static void test_search_where_transfers_slow_computation(void **state)
+{
+    (void)state;
+    check_search((struct generate_options){.in_order = true, .n_streams = 1, .interferes = true},
+                 198, 1);
+}
+
+static void test_search_where_each_layer_waits_for_its_own(void **state)
+{
+    (void)state;
+    check_search((struct generate_options){.n_streams = 1, .cycles = true}, 198, 1);
+}
+
+static void test_search_with_all_of_that(void **state)
+{
+    (void)state;
+    check_search((struct generate_options){.n_streams = 2, .cycles = true, .interferes = true}, 190,
+                 3);
+}
+
+/* ---- Algorithm 1 ---- */
+
+static void test_theorem_2_decides_rightly_on_two_tensors(void **state)
+{
+    (void)state;
+    uint32_t n_fused = 0;
+    for (uint64_t seed = 1; seed <= 500; seed++) {
+        struct generate_options o = {.seed = seed,
+                                     .n_tensors = 2,
+                                     .n_ranks = 2,
+                                     .alike = true,
+                                     .in_order = true,
+                                     .n_streams = 1};
+        struct dpro_model *model = random_job(&o);
+        struct bench b;
+        bench_init(&b, model, 1);
+        search_paper(&b.space);
+        assert_int_equal(b.space.best_ns, brute_force(model));
+        n_fused += b.space.best.n_buckets == 1;
+        bench_fini(&b);
+        dpro_model_destroy(model);
+    }
+    assert_true(n_fused > 20 && n_fused < 480); /* neither is always right */
+}
+
+static void test_algorithm_1_is_no_worse_than_where_it_starts(void **state)
+{
+    (void)state;
+    uint32_t n_best = 0;
+    double sum = 0;
+    for (uint64_t seed = 1; seed <= 500; seed++) {
+        struct generate_options o = {.seed = seed,
+                                     .n_tensors = 2 + (uint32_t)(seed % 9),
+                                     .n_ranks = 3,
+                                     .alike = true,
+                                     .in_order = true,
+                                     .n_streams = 1};
+        struct dpro_model *model = random_job(&o);
+        struct bench b;
+        bench_init(&b, model, 1);
+        int64_t own = space_evaluate(&b.space, &model->own), best = brute_force(model);
+        search_paper(&b.space);
+        assert_true(b.space.best_ns <= own && b.space.best_ns >= best);
+        n_best += b.space.best_ns == best;
+        sum += (double)b.space.best_ns / (double)best - 1;
+        bench_fini(&b);
+        dpro_model_destroy(model);
+    }
+    print_message("best of all in %u of 500, %.2f %% off in the mean\n", n_best, sum / 5);
+}
+
+/* ---- the Coarsened View ---- */
+
+static void test_the_coarsened_view_takes_as_long(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"resnet50", "vgg16", "inceptionv3", "bert-base"};
+    for (size_t i = 0; i < 4; i++) {
+        struct dpro_model *model = generate_job(names[i], 8);
+        struct condensed c;
+        struct dpro_strategy strategy, expanded;
+        struct arena arena = {0};
+        struct evaluator *small, *large;
+        assert_int_equal(condense(model, true, true, &c), 0);
+        assert_true(c.differs && c.model.n_ranks == 1 && c.model.n_tensors < model->n_tensors);
+        assert_true(c.model.programs[0].n_ops < model->programs[0].n_ops / 3);
+        assert_int_equal(buckets_init(&c.model, &arena, &strategy), 0);
+        assert_int_equal(buckets_init(model, &arena, &expanded), 0);
+        assert_int_equal(evaluator_create(&c.model, &small, NULL), 0);
+        assert_int_equal(evaluator_create(model, &large, NULL), 0);
+        for (uint64_t cap = 0; cap < 40000000; cap = cap * 3 + 4000) {
+            buckets_by_cap(&c.model, cap, cap, &strategy);
+            condensed_expand(&c, &strategy, &expanded);
+            assert_int_equal(bucket_size_bytes(model, &expanded, 0),
+                             bucket_size_bytes(&c.model, &strategy, 0));
+            int64_t a = evaluate(small, &strategy), b = evaluate(large, &expanded);
+            assert_true(llabs(a - b) <= 2); /* work is in doubles, summed in another order */
+        }
+        evaluator_destroy(small);
+        evaluator_destroy(large);
+        arena_fini(&arena);
+        condensed_fini(&c);
         dpro_model_destroy(model);
     }
 }
 
-static void test_stat(void **state)
+/* ---- results ---- */
+
+static struct dpro_optimum *optimum_of(const struct dpro_model *model,
+                                       const struct dpro_optimize_options *options)
+{
+    struct dpro_optimum *optimum;
+    struct dpro_error err;
+    assert_int_equal(dpro_optimize_run(model, options, &optimum, &err), 0);
+    return optimum;
+}
+
+static void test_a_result_is_no_worse_than_anything_it_is_compared_with(void **state)
 {
     (void)state;
-    for (int kind = 0; kind < 5; kind++) {
-        uint32_t exact[3] = {0}, n = 0;
-        double worst[3] = {0}, sum[3] = {0};
-        for (uint64_t seed = 1; seed <= 300; seed++) {
-            struct generate_options o = {.seed = seed,
-                                         .n_tensors = 2 + (uint32_t)(seed % 9),
-                                         .n_ranks = 2 + (uint32_t)(seed % 3),
-                                         .alike = seed % 4 > 0,
-                                         .in_order = kind < 3,
-                                         .n_streams = kind == 1 ? 2 : 1,
-                                         .interferes = kind == 2 || kind == 4,
-                                         .cycles = kind >= 3,
-                                         .overheads = seed % 3 > 0};
-            struct dpro_model *model = random_job(&o);
-            int64_t best = brute_force(model);
-            n++;
-            for (int a = 0; a < 3; a++) {
-                struct bench b;
-                bench_init(&b, model, 1);
-                if (a == 0)
-                    search_paper(&b.space);
-                else
-                    search_dynamic(&b.space, 1);
-                if (a == 2)
-                    search_local(&b.space);
-                double off = (double)b.space.best_ns / (double)best - 1;
-                assert_true(bound_of(&b) <= b.space.best_ns);
-                assert_true(bound_of(&b) <= best);
-                exact[a] += off <= 0;
-                sum[a] += off > 0 ? off : 0;
-                worst[a] = off > worst[a] ? off : worst[a];
-                bench_fini(&b);
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        struct generate_options o = {.seed = seed,
+                                     .n_tensors = 1 + (uint32_t)(seed % 16),
+                                     .n_ranks = 2 + (uint32_t)(seed % 3),
+                                     .alike = seed % 2,
+                                     .in_order = seed % 3,
+                                     .n_streams = 1 + seed % 2,
+                                     .interferes = seed % 5 == 0,
+                                     .overheads = true};
+        struct dpro_model *model = random_job(&o);
+        for (int a = DPRO_ALGORITHM_DEFAULT; a <= DPRO_ALGORITHM_MCMC; a++) {
+            struct dpro_optimize_options options = {.algorithm = (enum dpro_algorithm)a,
+                                                    .threads = 1};
+            struct dpro_optimum *optimum = optimum_of(model, &options);
+            struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
+            assert_true(s.best_ns <= s.own_ns && s.best_ns >= s.lower_bound_ns);
+            assert_string_equal(s.stopped_by, "converged");
+            for (uint32_t b = 0; b < dpro_optimum_n_baselines(optimum); b++) {
+                struct dpro_baseline baseline = dpro_optimum_baseline(optimum, b);
+                assert_true(s.best_ns <= baseline.iteration_ns);
+                assert_true(baseline.n_buckets >= 1 && baseline.n_buckets <= model->n_tensors);
             }
-            dpro_model_destroy(model);
+            /* and it is what its strategy takes */
+            struct evaluator *evaluator;
+            assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+            assert_int_equal(evaluate(evaluator, dpro_optimum_strategy(optimum, DPRO_BEST)),
+                             s.best_ns);
+            evaluator_destroy(evaluator);
+            dpro_optimum_destroy(optimum);
         }
-        for (int a = 0; a < 3; a++)
-            print_message("kind %d %s: exact %u of %u, mean off %.3f %%, worst %.1f %%\n", kind,
-                          a == 0   ? "paper"
-                          : a == 1 ? "dp"
-                                   : "dp+local",
-                          exact[a], n, 100 * sum[a] / n, 100 * worst[a]);
+        dpro_model_destroy(model);
     }
+}
+
+static void test_the_same_seed_gives_the_same_plan_with_any_number_of_threads(void **state)
+{
+    (void)state;
+    static const int algorithms[] = {DPRO_ALGORITHM_DEFAULT, DPRO_ALGORITHM_MCMC};
+    struct dpro_model *model = generate_job("resnet50", 4);
+    model->net.n_streams = 2;
+    model->net.cpu_ns.value = model->net.byte_ns.value / 4;
+    for (int a = 0; a < 2; a++) {
+        struct dpro_optimize_options options = {
+            .algorithm = (enum dpro_algorithm)algorithms[a], .seed = 5, .threads = 1};
+        struct dpro_optimum *first = optimum_of(model, &options);
+        const struct dpro_strategy *s = dpro_optimum_strategy(first, DPRO_BEST);
+        for (options.threads = 2; options.threads <= 5; options.threads += 3) {
+            struct dpro_optimum *other = optimum_of(model, &options);
+            const struct dpro_strategy *t = dpro_optimum_strategy(other, DPRO_BEST);
+            assert_int_equal(dpro_optimum_summary(first).best_ns,
+                             dpro_optimum_summary(other).best_ns);
+            assert_int_equal(dpro_optimum_summary(first).n_candidates,
+                             dpro_optimum_summary(other).n_candidates);
+            assert_int_equal(s->n_buckets, t->n_buckets);
+            assert_memory_equal(s->buckets, t->buckets, s->n_buckets * sizeof *s->buckets);
+            assert_memory_equal(s->order, t->order, model->n_tensors * sizeof *s->order);
+            dpro_optimum_destroy(other);
+        }
+        dpro_optimum_destroy(first);
+    }
+    dpro_model_destroy(model);
+}
+
+static int stop_soon(void *arg, const struct dpro_optimize_progress *progress)
+{
+    uint32_t *n_calls = arg;
+    assert_true(progress->best_ns <= progress->own_ns);
+    return ++*n_calls == 1;
+}
+
+static void test_a_stopped_search_gives_the_best_so_far(void **state)
+{
+    (void)state;
+    struct dpro_model *model = generate_job("bert-base", 4);
+    model->net.n_streams = 2;
+    for (uint32_t r = 0; r < 4; r++)
+        model->ranks[r].work_scale = 1 + r;
+    uint32_t n_calls = 0;
+    struct dpro_optimize_options options = {.algorithm = DPRO_ALGORITHM_MCMC,
+                                            .no_symmetry = 1,
+                                            .threads = 1,
+                                            .progress = stop_soon,
+                                            .arg = &n_calls};
+    struct dpro_optimum *optimum = optimum_of(model, &options);
+    struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
+    assert_string_equal(s.stopped_by, "stopped");
+    assert_int_equal(n_calls, 1);
+    assert_true(s.best_ns < s.own_ns);
+    dpro_optimum_destroy(optimum);
+
+    options = (struct dpro_optimize_options){
+        .algorithm = DPRO_ALGORITHM_MCMC, .no_symmetry = 1, .threads = 1, .budget_s = 1e-6};
+    optimum = optimum_of(model, &options);
+    s = dpro_optimum_summary(optimum);
+    assert_string_equal(s.stopped_by, "budget");
+    assert_true(s.best_ns < s.own_ns && s.seconds < 5);
+    dpro_optimum_destroy(optimum);
+    dpro_model_destroy(model);
+}
+
+static void test_uncertain_numbers_make_an_uncertain_gain(void **state)
+{
+    (void)state;
+    struct dpro_model *model = generate_job("bert-base", 4);
+    struct dpro_optimize_options options = {.threads = 1};
+    struct dpro_optimum *sure = optimum_of(model, &options);
+    assert_true(dpro_optimum_summary(sure).uncertainty_pct == 0);
+    model->net.byte_ns.std = model->net.byte_ns.value / 5;
+    struct dpro_optimum *unsure = optimum_of(model, &options);
+    assert_true(dpro_optimum_summary(unsure).uncertainty_pct > 0.01);
+    dpro_optimum_destroy(sure);
+    dpro_optimum_destroy(unsure);
+    dpro_model_destroy(model);
+}
+
+static void test_decisions_tell_all_that_differs(void **state)
+{
+    (void)state;
+    struct dpro_model *model = generate_job("bert-base", 4);
+    struct dpro_optimize_options options = {.threads = 1,
+                                            .compressions = 1u << DPRO_COMPRESSION_FP16};
+    struct dpro_optimum *optimum = optimum_of(model, &options);
+    const struct dpro_strategy *best = dpro_optimum_strategy(optimum, DPRO_BEST);
+    uint32_t n = dpro_optimum_n_decisions(optimum);
+    assert_true(n > 1);
+    struct dpro_decision last = dpro_optimum_decision(optimum, n - 1);
+    assert_string_equal(last.pass, "compression");
+    assert_string_equal(last.decision, "fp16");
+    uint32_t n_fusions = 0;
+    for (uint32_t i = 0; i < n; i++)
+        n_fusions += strcmp(dpro_optimum_decision(optimum, i).pass, "tensor-fusion") == 0;
+    assert_true(n_fusions > 0 && n_fusions <= best->n_buckets);
+    for (uint32_t b = 0; b < best->n_buckets; b++) {
+        struct dpro_bucket_times times = dpro_optimum_times(optimum, DPRO_BEST, b);
+        assert_true(times.ready_ns <= times.start_ns && times.start_ns < times.end_ns);
+    }
+    dpro_optimum_destroy(optimum);
+    /* a job that runs as well as it can is told so by silence */
+    struct generate_options o = {
+        .seed = 3, .n_tensors = 1, .n_ranks = 2, .alike = true, .in_order = true, .n_streams = 1};
+    struct dpro_model *lone = random_job(&o);
+    options.compressions = 0;
+    optimum = optimum_of(lone, &options);
+    assert_int_equal(dpro_optimum_n_decisions(optimum), 0);
+    dpro_optimum_destroy(optimum);
+    dpro_model_destroy(lone);
+    dpro_model_destroy(model);
+}
+
+/* ---- the strawman ---- */
+
+static void test_without_partial_replay_whole_graphs_are_replayed(void **state)
+{
+    (void)state;
+    struct generate_options o = {
+        .seed = 11, .n_tensors = 6, .n_ranks = 3, .alike = true, .in_order = true, .n_streams = 1};
+    struct dpro_model *model = random_job(&o);
+    struct dpro_optimize_options options = {
+        .algorithm = DPRO_ALGORITHM_PAPER, .no_coarsen = 1, .no_partial = 1, .no_symmetry = 1};
+    struct dpro_optimum *slow = optimum_of(model, &options);
+    struct dpro_optimum_summary s = dpro_optimum_summary(slow);
+    struct evaluator *evaluator;
+    assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+    assert_int_equal(evaluate(evaluator, dpro_optimum_strategy(slow, DPRO_BEST)), s.best_ns);
+    evaluator_destroy(evaluator);
+    dpro_optimum_destroy(slow);
+    dpro_model_destroy(model);
 }
 
 int main(void)
@@ -207,7 +489,19 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_evaluation_is_the_replay_of_the_whole_graph),
         cmocka_unit_test(test_dynamic_programming_is_never_beaten_by_brute_force),
-        cmocka_unit_test(test_stat),
+        cmocka_unit_test(test_search_with_two_streams),
+        cmocka_unit_test(test_search_where_transfers_slow_computation),
+        cmocka_unit_test(test_search_where_each_layer_waits_for_its_own),
+        cmocka_unit_test(test_search_with_all_of_that),
+        cmocka_unit_test(test_theorem_2_decides_rightly_on_two_tensors),
+        cmocka_unit_test(test_algorithm_1_is_no_worse_than_where_it_starts),
+        cmocka_unit_test(test_the_coarsened_view_takes_as_long),
+        cmocka_unit_test(test_a_result_is_no_worse_than_anything_it_is_compared_with),
+        cmocka_unit_test(test_the_same_seed_gives_the_same_plan_with_any_number_of_threads),
+        cmocka_unit_test(test_a_stopped_search_gives_the_best_so_far),
+        cmocka_unit_test(test_uncertain_numbers_make_an_uncertain_gain),
+        cmocka_unit_test(test_decisions_tell_all_that_differs),
+        cmocka_unit_test(test_without_partial_replay_whole_graphs_are_replayed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

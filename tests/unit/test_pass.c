@@ -1,0 +1,342 @@
+/* tests/unit/test_pass.c: edits and their undoing, passes built in, and passes from files. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cost/buckets.h"
+#include "cost/generate.h"
+#include "optimize/search.h"
+
+static uint64_t random_state;
+
+static uint32_t pick(uint32_t n)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((random_state >> 33) % n);
+}
+
+static struct dpro_model *job_of(uint32_t n_tensors)
+{
+    struct generate_options o = {.seed = 5,
+                                 .n_tensors = n_tensors,
+                                 .n_ranks = 2,
+                                 .alike = true,
+                                 .in_order = true,
+                                 .n_streams = 1};
+    struct dpro_model *model = generate_random(&o);
+    assert_non_null(model);
+    return model;
+}
+
+/* ---- edits ---- */
+
+static bool same(const struct dpro_model *m, const struct dpro_strategy *a,
+                 const struct dpro_strategy *b)
+{
+    return a->n_buckets == b->n_buckets && a->compression == b->compression &&
+           memcmp(a->order, b->order, m->n_tensors * sizeof *a->order) == 0 &&
+           memcmp(a->buckets, b->buckets, a->n_buckets * sizeof *a->buckets) == 0;
+}
+
+/* Every tensor in one bucket, buckets one after the other. */
+static void assert_whole(const struct dpro_model *m, const struct dpro_strategy *s)
+{
+    bool seen[64] = {false};
+    uint32_t next = 0;
+    for (uint32_t b = 0; b < s->n_buckets; b++) {
+        assert_int_equal(s->buckets[b].first, next);
+        assert_true(s->buckets[b].n > 0 && s->buckets[b].partitions > 0);
+        next += s->buckets[b].n;
+    }
+    assert_int_equal(next, m->n_tensors);
+    for (uint32_t i = 0; i < m->n_tensors; i++) {
+        assert_true(s->order[i] < m->n_tensors && !seen[s->order[i]]);
+        seen[s->order[i]] = true;
+    }
+}
+
+static struct dpro_edit random_edit(uint32_t n_buckets)
+{
+    struct dpro_edit edit = {(enum dpro_edit_kind)pick(7), pick(n_buckets + 1), (int64_t)pick(6)};
+    if (pick(50) == 0)
+        edit.value = INT64_MIN + pick(2);
+    return edit;
+}
+
+static void test_undoing_gives_back_what_was_there(void **state)
+{
+    (void)state;
+    struct dpro_model *model = job_of(12);
+    struct arena arena = {0};
+    struct dpro_strategy s, before;
+    struct journal journal = {0};
+    uint32_t n_made = 0, n_refused = 0;
+    assert_int_equal(buckets_init(model, &arena, &s), 0);
+    assert_int_equal(buckets_init(model, &arena, &before), 0);
+    for (int round = 0; round < 2000; round++) {
+        size_t mark = journal.undo.n;
+        before.n_buckets = s.n_buckets;
+        before.compression = s.compression;
+        memcpy(before.order, s.order, 12 * sizeof *s.order);
+        memcpy(before.buckets, s.buckets, s.n_buckets * sizeof *s.buckets);
+        for (uint32_t i = pick(8); i > 0; i--) {
+            struct dpro_edit edit = random_edit(s.n_buckets);
+            if (edit_apply(model, &s, &edit, &journal))
+                n_refused++;
+            else
+                n_made++;
+            assert_whole(model, &s);
+        }
+        if (pick(2)) {
+            edits_undo(&s, &journal, mark);
+            assert_true(same(model, &s, &before));
+        }
+    }
+    assert_true(n_made > 1000 && n_refused > 1000);
+    journal_fini(&journal);
+    arena_fini(&arena);
+    dpro_model_destroy(model);
+}
+
+static void test_edits_say_what_they_say(void **state)
+{
+    (void)state;
+    struct dpro_model *model = job_of(4);
+    struct arena arena = {0};
+    struct dpro_strategy s;
+    struct journal journal = {0};
+    assert_int_equal(buckets_init(model, &arena, &s), 0);
+    const struct dpro_edit edits[] = {{DPRO_EDIT_MERGE, 1, 0}, /* 0 | 1 2 | 3 */
+                                      {DPRO_EDIT_MOVE, 1, 2},  /* 0 | 3 | 1 2 */
+                                      {DPRO_EDIT_PRIORITY, 2, -7},
+                                      {DPRO_EDIT_MERGE, 0, 0}, /* 0 3 | 1 2 */
+                                      {DPRO_EDIT_SPLIT, 1, 1}, /* 0 3 | 1 | 2 */
+                                      {DPRO_EDIT_COMPRESS, 0, DPRO_COMPRESSION_BF16}};
+    assert_null(edits_apply(model, &s, edits, 6, &journal));
+    const uint32_t order[] = {0, 3, 1, 2};
+    assert_memory_equal(s.order, order, sizeof order);
+    assert_int_equal(s.n_buckets, 3);
+    assert_int_equal(s.buckets[0].n, 2);
+    assert_int_equal(s.buckets[0].priority, 0);
+    assert_int_equal(s.buckets[1].n, 1);
+    assert_int_equal(s.buckets[1].priority, -7);
+    assert_int_equal(s.buckets[2].priority, -7);
+    assert_int_equal(s.compression, DPRO_COMPRESSION_BF16);
+    journal_fini(&journal);
+    arena_fini(&arena);
+    dpro_model_destroy(model);
+}
+
+static void test_a_list_with_one_impossible_edit_changes_nothing(void **state)
+{
+    (void)state;
+    struct dpro_model *model = job_of(4);
+    struct arena arena = {0};
+    struct dpro_strategy s, before;
+    struct journal journal = {0};
+    assert_int_equal(buckets_init(model, &arena, &s), 0);
+    assert_int_equal(buckets_init(model, &arena, &before), 0);
+    const struct dpro_edit edits[] = {{DPRO_EDIT_MERGE, 1, 0}, {DPRO_EDIT_SPLIT, 0, 1}};
+    assert_non_null(edits_apply(model, &s, edits, 2, &journal));
+    assert_true(same(model, &s, &before));
+    assert_int_equal(journal.undo.n, 0);
+    journal_fini(&journal);
+    arena_fini(&arena);
+    dpro_model_destroy(model);
+}
+
+/* ---- passes ---- */
+
+/* What passes were told of. */
+static char told[2048];
+
+static void keep_log(void *arg, enum dpro_log_level level, const char *text)
+{
+    (void)arg;
+    (void)level;
+    snprintf(told + strlen(told), sizeof told - strlen(told), "%s\n", text);
+}
+
+static struct dpro_optimum *optimize_with(const struct dpro_model *model,
+                                          const struct dpro_optimize_options *options)
+{
+    struct dpro_optimum *optimum;
+    struct dpro_error err;
+    struct dpro_optimize_options o = *options;
+    o.threads = 2;
+    o.sink = (struct dpro_sink){.log = keep_log, .level = DPRO_LOG_WARN};
+    told[0] = '\0';
+    assert_int_equal(dpro_optimize_run(model, &o, &optimum, &err), 0);
+    return optimum;
+}
+
+static const char *path_of(const char *name)
+{
+    static char path[4096];
+    snprintf(path, sizeof path, "%s/%s.so", getenv("DPRO_TEST_PASSES"), name);
+    return path;
+}
+
+static void test_the_example_pass_takes_part(void **state)
+{
+    (void)state;
+    struct dpro_model *model = generate_job("resnet50", 4);
+    const char *const files[] = {path_of("equal")};
+    struct dpro_optimize_options options = {.pass_files = files, .n_pass_files = 1};
+    struct dpro_optimize_options without = {0};
+    struct dpro_optimum *with = optimize_with(model, &options);
+    assert_string_equal(told, "");
+    struct dpro_optimum *plain = optimize_with(model, &without);
+    /* its candidates are looked at beside the others */
+    assert_true(dpro_optimum_summary(with).n_candidates > dpro_optimum_summary(plain).n_candidates);
+    assert_true(dpro_optimum_summary(with).best_ns <= dpro_optimum_summary(with).own_ns);
+    dpro_optimum_destroy(with);
+    dpro_optimum_destroy(plain);
+    dpro_model_destroy(model);
+}
+
+/* A file that is a pass but misbehaves when asked: the search says so once and goes on. */
+static void check_contained(const char *name, const char *expected)
+{
+    struct dpro_model *model = job_of(6);
+    const char *const files[] = {path_of(name)};
+    struct dpro_optimize_options options = {.pass_files = files, .n_pass_files = 1};
+    struct dpro_optimum *optimum = optimize_with(model, &options);
+    if (!strstr(told, expected))
+        print_message("told: %s\n", told);
+    assert_non_null(strstr(told, expected));
+    assert_non_null(strstr(told, "pass 'bad'"));
+    assert_ptr_equal(strchr(told, '\n'), told + strlen(told) - 1); /* once */
+    dpro_optimum_destroy(optimum);
+    dpro_model_destroy(model);
+}
+
+static void test_a_pass_that_crashes_is_left_out(void **state)
+{
+    (void)state;
+    check_contained("bad_crashes", "crashed");
+}
+
+static void test_a_pass_that_exits_is_left_out(void **state)
+{
+    (void)state;
+    check_contained("bad_exits", "ended without an answer");
+}
+
+static void test_a_pass_that_loops_is_left_out(void **state)
+{
+    (void)state;
+    check_contained("bad_loops", "gave no answer within 5 s");
+}
+
+static void test_a_pass_that_proposes_nonsense_is_left_out(void **state)
+{
+    (void)state;
+    check_contained("bad_nonsense", "proposed what can't be done: there is no such bucket");
+}
+
+static void test_a_pass_that_prints_prints_to_stderr(void **state)
+{
+    (void)state;
+    struct dpro_model *model = job_of(6);
+    const char *const files[] = {path_of("bad_prints")};
+    struct dpro_optimize_options options = {.pass_files = files, .n_pass_files = 1};
+    FILE *out = tmpfile();
+    int saved = dup(STDOUT_FILENO);
+    fflush(stdout);
+    dup2(fileno(out), STDOUT_FILENO);
+    struct dpro_optimum *optimum = optimize_with(model, &options);
+    dup2(saved, STDOUT_FILENO);
+    close(saved);
+    fseek(out, 0, SEEK_END);
+    assert_int_equal(ftell(out), 0);
+    fclose(out);
+    assert_string_equal(told, "");
+    dpro_optimum_destroy(optimum);
+    dpro_model_destroy(model);
+}
+
+static void test_a_file_that_is_no_pass_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *expected;
+    } cases[] = {{"bad_empty", "holds no symbol dpro_pass"},
+                 {"bad_abi", "was made for version 2"},
+                 {"missing", "can't be loaded"}};
+    struct dpro_model *model = job_of(3);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *const files[] = {path_of(cases[i].name)};
+        struct dpro_optimize_options options = {.pass_files = files, .n_pass_files = 1};
+        struct dpro_optimum *optimum;
+        struct dpro_error err;
+        assert_int_equal(dpro_optimize_run(model, &options, &optimum, &err), DPRO_EUSAGE);
+        assert_non_null(strstr(err.text, cases[i].expected));
+        assert_non_null(strstr(err.text, cases[i].name));
+    }
+    dpro_model_destroy(model);
+}
+
+/* ---- the caller's own ---- */
+
+static uint32_t n_asked;
+
+static int propose_compression(const struct dpro_pass *pass, const struct dpro_pass_view *view,
+                               uint32_t index, struct dpro_candidate *candidate)
+{
+    (void)pass;
+    (void)view;
+    n_asked++;
+    candidate->edits[candidate->n_edits++] =
+        (struct dpro_edit){DPRO_EDIT_COMPRESS, 0, DPRO_COMPRESSION_FP16};
+    return index == 0;
+}
+
+static void test_what_changes_numerics_needs_leave(void **state)
+{
+    (void)state;
+    struct dpro_model *model = generate_job("vgg16", 4);
+    struct dpro_pass own = {.abi = DPRO_PASS_ABI, .name = "own", .propose = propose_compression};
+    const struct dpro_pass *const passes[] = {&own};
+    struct dpro_optimize_options options = {.passes = passes, .n_passes = 1};
+    n_asked = 0;
+    struct dpro_optimum *optimum = optimize_with(model, &options);
+    int64_t full_ns = dpro_optimum_summary(optimum).best_ns;
+    assert_true(n_asked > 0);
+    assert_int_equal(dpro_optimum_summary(optimum).compression, DPRO_COMPRESSION_NONE);
+    dpro_optimum_destroy(optimum);
+    own.changes_numerics = 1;
+    n_asked = 0;
+    dpro_optimum_destroy(optimize_with(model, &options));
+    assert_int_equal(n_asked, 0);
+    options.compressions = 1u << DPRO_COMPRESSION_BF16;
+    optimum = optimize_with(model, &options);
+    assert_int_equal(dpro_optimum_summary(optimum).compression, DPRO_COMPRESSION_BF16);
+    assert_true(dpro_optimum_summary(optimum).best_ns < full_ns);
+    dpro_optimum_destroy(optimum);
+    dpro_model_destroy(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_undoing_gives_back_what_was_there),
+        cmocka_unit_test(test_edits_say_what_they_say),
+        cmocka_unit_test(test_a_list_with_one_impossible_edit_changes_nothing),
+        cmocka_unit_test(test_the_example_pass_takes_part),
+        cmocka_unit_test(test_a_pass_that_crashes_is_left_out),
+        cmocka_unit_test(test_a_pass_that_exits_is_left_out),
+        cmocka_unit_test(test_a_pass_that_loops_is_left_out),
+        cmocka_unit_test(test_a_pass_that_proposes_nonsense_is_left_out),
+        cmocka_unit_test(test_a_pass_that_prints_prints_to_stderr),
+        cmocka_unit_test(test_a_file_that_is_no_pass_is_refused),
+        cmocka_unit_test(test_what_changes_numerics_needs_leave),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -24,6 +24,7 @@ PLAIN_MB_S, GZIP_MB_S, MEMORY_SHARE = 500, 400, 0.5  # of JSON, on one core; pea
 PANDAS_RATIO, SIMDJSON_RATIO = 20, 1
 EVENT_M_OPS, FIXED_M_OPS, BYTES_PER_OP = 10, 60, 60
 DLRM_S = 2.0
+SEARCH_S, EVALUATIONS_S = {16: 10, 128: 60}, 1000  # by ranks, a second
 ALIGN_S, ALIGN_BYTES, ALIGN_RATIO = (1, 30), 64, 1  # 16 clocks and 1,024
 
 
@@ -169,6 +170,32 @@ def align(table, build):
     table.add("align / SciPy", seconds / float(found[0][2]), "x faster", ALIGN_RATIO)
 
 
+def search(table, build):
+    """The paper's Table 5 on made-up jobs of 16 ranks, seconds; and the whole search."""
+    program = os.path.join(build, "bench", "bench_search")
+    if not os.path.exists(program):
+        table.missing("search", "bench_search was not built")
+        return
+    job = ""
+    for line in run([program]).splitlines():
+        named = re.match(r"(\S+), (\d+) ranks", line)
+        figures = re.match(r" +(\S+) +(?:> ([\d.e-]+) s, < )?([\d.e-]+) s", line)
+        rate = re.match(r"evaluations on 16 ranks: (\d+)", line)
+        if named:
+            job = f"{named[1]} on {named[2]}"
+        elif figures and figures[1] == "default":
+            limit = SEARCH_S[int(job.split()[-1])]
+            table.add(f"search, {job} ranks, to convergence, one core", float(figures[3]), "s", limit, False, digits=3)
+        elif figures and figures[2]:
+            table.add(f"Algorithm 1, {job}, {figures[1]}, more than", float(figures[2]), "s")
+            table.add(f"Algorithm 1, {job}, {figures[1]}, less than", float(figures[3]), "s")
+        elif figures:
+            table.add(f"Algorithm 1, {job}, {figures[1]}", float(figures[3]), "s", digits=5)
+        elif rate:
+            table.add("search, exact evaluations, 16 ranks, one core", float(rate[1]), "a second", EVALUATIONS_S,
+                      digits=0)
+
+
 def whole(table, build, rounds):
     folder = os.path.join(SHARED, "traces", "dlrm-8rank-v100-kineto+et")
     name = "dpro replay of the 8-rank DLRM set, files written"
@@ -215,6 +242,7 @@ def main():
     ingest(table, build, make_inputs(os.path.join(ROOT, "out", "bench"), args.times), args.rounds)
     replay(table, build)
     align(table, build)
+    search(table, build)
     whole(table, build, args.rounds)
     tracer(table, build, args.rounds)
     summary = table.summary()

@@ -104,6 +104,8 @@ struct improvement {
     int64_t best_ns;
 };
 
+struct space;
+
 /* What goes on while searching, whatever the space. */
 struct search {
     const struct dpro_optimize_options *options;
@@ -116,6 +118,9 @@ struct search {
     const char *stopped_by; /* NULL: goes on */
     uint64_t random;
     bool failed; /* out of memory */
+    /* Without partial replay: instead of the replay of a whole graph; NULL: nothing. To count them.
+     */
+    int64_t (*whole)(struct space *space, const struct dpro_strategy *strategy);
 };
 
 struct space {

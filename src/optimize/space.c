@@ -151,8 +151,10 @@ static int64_t replay_whole(struct space *space, const struct dpro_strategy *str
 
 static int64_t value_of(struct space *space, uint32_t thread, const struct dpro_strategy *strategy)
 {
-    return space->search->options->no_partial ? replay_whole(space, strategy)
-                                              : evaluate(space->evaluators[thread], strategy);
+    const struct search *search = space->search;
+    if (!search->options->no_partial)
+        return evaluate(space->evaluators[thread], strategy);
+    return search->whole ? search->whole(space, strategy) : replay_whole(space, strategy);
 }
 
 void space_note(struct space *space, const struct dpro_strategy *strategy, int64_t ns)

@@ -1,0 +1,157 @@
+/* bench/bench_search.c: seconds of CPU time, on one core, that a search takes.
+ *
+ * The paper's Table 5 once more: Algorithm 1 to convergence, as a strawman that answers every
+ * question by a replay of the whole graph with all its SENDs and RECVs, and with Coarsened View,
+ * partial replay and symmetry added one after the other. The strawman would take hours: how often
+ * it replays is counted by a run in which evaluate() answers for it (with the same numbers, so that
+ * it decides the same); the replays of the strategies that it ends and begins with, the smallest
+ * and about the largest graph it sees, are timed. Usage: bench_search [ranks] */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cost/generate.h"
+#include "cost/graph.h"
+#include "optimize/search.h"
+#include "replay/replay.h"
+
+static double cpu_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void check(int rc, const struct dpro_error *err)
+{
+    if (rc < 0) {
+        fprintf(stderr, "bench_search: %s\n", err->text);
+        exit(4);
+    }
+}
+
+static double replay_seconds(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                             uint32_t *n_ops)
+{
+    static const struct dpro_replay_options options;
+    struct dpro_graph *graph;
+    struct dpro_error err;
+    int64_t ns;
+    double start = cpu_seconds();
+    check(cost_graph_job(model, strategy, NULL, &graph, &err), &err);
+    check(replay_predict(graph, &options, &ns, &err), &err);
+    double seconds = cpu_seconds() - start;
+    *n_ops = dpro_graph_n_ops(graph);
+    dpro_graph_destroy(graph);
+    return seconds;
+}
+
+static int64_t answer_for_replay(struct space *space, const struct dpro_strategy *strategy)
+{
+    return evaluate(space->evaluators[0], strategy);
+}
+
+struct setting {
+    const char *name;
+    int no_coarsen, no_partial, no_symmetry;
+};
+
+/* Algorithm 1 with a setting. */
+static void run_setting(const struct dpro_model *model, const struct setting *setting)
+{
+    struct dpro_optimize_options options = {.threads = 1,
+                                            .no_coarsen = setting->no_coarsen,
+                                            .no_partial = setting->no_partial,
+                                            .no_symmetry = setting->no_symmetry};
+    struct search search = {.options = &options, .best_ns = INT64_MAX, .whole = answer_for_replay};
+    struct condensed condensed;
+    struct space space;
+    struct dpro_error err;
+    double start = cpu_seconds();
+    search.start_s = search_seconds(&search);
+    check(registry_init(&search.registry, &options, &err), &err);
+    if (condense(model, !options.no_coarsen, !options.no_symmetry, &condensed) < 0)
+        exit(4);
+    check(space_init(&space, &search, &condensed.model, &err), &err);
+    search_paper(&space);
+    double seconds = cpu_seconds() - start;
+    if (options.no_partial) {
+        struct dpro_strategy first; /* a bucket for each tensor */
+        uint32_t least_ops, most_ops;
+        if (space_strategy(&space, &first) < 0)
+            exit(4);
+        double least = replay_seconds(&condensed.model, &space.best, &least_ops);
+        double most = replay_seconds(&condensed.model, &first, &most_ops);
+        double n = (double)search.n_candidates;
+        printf("  %-10s > %.6g s, < %.6g s: %.0f replays of %u to %u ops\n", setting->name,
+               n * least, n * most, n, least_ops, most_ops);
+    } else {
+        printf("  %-10s %.6g s: %lu evaluations, %u rounds\n", setting->name, seconds,
+               (unsigned long)search.n_candidates, search.n_rounds);
+    }
+    space_fini(&space);
+    condensed_fini(&condensed);
+    registry_fini(&search.registry);
+    array_fini(&search.improvements);
+}
+
+static void run_default(const struct dpro_model *model)
+{
+    struct dpro_optimize_options options = {.threads = 1};
+    struct dpro_optimum *optimum;
+    struct dpro_error err;
+    double start = cpu_seconds();
+    check(dpro_optimize_run(model, &options, &optimum, &err), &err);
+    double seconds = cpu_seconds() - start;
+    struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
+    printf("  default    %.6g s: %lu evaluations, own %.3f ms, best %.3f, bound %.3f\n", seconds,
+           (unsigned long)s.n_candidates, (double)s.own_ns * 1e-6, (double)s.best_ns * 1e-6,
+           (double)s.lower_bound_ns * 1e-6);
+    dpro_optimum_destroy(optimum);
+}
+
+/* Every rank by itself, as exactly as the replay of the whole graph. */
+static void run_evaluations(const struct dpro_model *model)
+{
+    struct evaluator *evaluator;
+    struct dpro_error err;
+    uint64_t n = 0;
+    check(evaluator_create(model, &evaluator, &err), &err);
+    double start = cpu_seconds(), seconds;
+    do {
+        evaluate(evaluator, &model->own);
+        n++;
+    } while ((seconds = cpu_seconds() - start) < 1);
+    printf("evaluations on %u ranks: %.0f a second\n", model->n_ranks, (double)n / seconds);
+    evaluator_destroy(evaluator);
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const names[] = {"resnet50", "vgg16", "inceptionv3", "bert-base"};
+    static const struct setting settings[] = {
+        {"strawman", 1, 1, 1}, {"coarsened", 0, 1, 1}, {"partial", 0, 0, 1}, {"symmetry", 0, 0, 0}};
+    uint32_t n_ranks = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 16;
+    if (n_ranks < 2)
+        return 2;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct dpro_model *model = generate_job(names[i], n_ranks);
+        if (!model)
+            return 4;
+        printf("%s, %u ranks, %u tensors\n", names[i], n_ranks, model->n_tensors);
+        for (size_t s = 0; s < sizeof settings / sizeof *settings; s++)
+            run_setting(model, &settings[s]);
+        run_default(model);
+        if (i + 1 == sizeof names / sizeof *names)
+            run_evaluations(model);
+        dpro_model_destroy(model);
+    }
+    struct dpro_model *large = generate_job("bert-base", 8 * n_ranks);
+    if (!large)
+        return 4;
+    printf("bert-base, %u ranks\n", 8 * n_ranks);
+    run_default(large);
+    dpro_model_destroy(large);
+    return 0;
+}

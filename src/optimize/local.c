@@ -193,7 +193,8 @@ static void descend(struct space *space, struct place *at, struct dpro_strategy 
     free(ranked);
 }
 
-static void start_elsewhere(struct space *space, struct place *at, uint32_t turn)
+static void start_elsewhere(struct space *space, const struct dpro_strategy *best, struct place *at,
+                            uint32_t turn)
 {
     enum { N_EDITS = 4 };
     struct search *search = space->search;
@@ -208,7 +209,7 @@ static void start_elsewhere(struct space *space, struct place *at, uint32_t turn
                 edit_apply(space->model, s, &merge, &journal);
             }
     } else {
-        space_copy(space, &space->best, s);
+        space_copy(space, best, s);
         for (int i = 0; i < N_EDITS && collect(space, s) && space->candidates.list.n; i++) {
             const struct candidate *c =
                 &space->candidates.list.at[search_random(search) % space->candidates.list.n];
@@ -219,21 +220,26 @@ static void start_elsewhere(struct space *space, struct place *at, uint32_t turn
     at->ns = space_evaluate(space, s);
 }
 
-void search_local(struct space *space)
+void search_local(struct space *space, bool plain)
 {
+    const struct dpro_strategy *best = plain ? &space->plain : &space->best;
+    const int64_t *best_ns = plain ? &space->plain_ns : &space->best_ns;
     struct place at;
     struct dpro_strategy before;
     struct convergence convergence = {0};
-    if (space_strategy(space, &at.strategy) < 0 || space_strategy(space, &before) < 0) {
-        space->search->failed = true;
+    if (*best_ns == INT64_MAX || space_strategy(space, &at.strategy) < 0 ||
+        space_strategy(space, &before) < 0) {
+        space->search->failed |= *best_ns != INT64_MAX;
         return;
     }
-    space_copy(space, &space->best, &at.strategy);
-    at.ns = space->best_ns;
+    space->search->registry.plain = plain;
+    space_copy(space, best, &at.strategy);
+    at.ns = *best_ns;
     for (uint32_t turn = 0; !search_stops(space->search); turn++) {
         descend(space, &at, &before);
-        if (has_converged(&convergence, space->best_ns))
+        if (has_converged(&convergence, *best_ns))
             break;
-        start_elsewhere(space, &at, turn);
+        start_elsewhere(space, best, &at, turn);
     }
+    space->search->registry.plain = false;
 }

@@ -12,6 +12,10 @@
 #include "optimize/result.h"
 #include "optimize/search.h"
 
+/* By how much a strategy must be better to be preferred to a simpler one. */
+#define WORTH_OTHER_THAN_BUCKETS 0.005
+#define WORTH_A_BUCKET           0.0005
+
 static const char *const algorithm_names[] = {"default", "paper", "dp", "mcmc"};
 
 const char *dpro_algorithm_name(enum dpro_algorithm algorithm)
@@ -67,40 +71,58 @@ static void run_algorithm(struct space *space)
             search_dynamic(space, stretch_of(space));
         if (!search_stops(space->search))
             search_paper(space);
-        search_local(space);
+        search_local(space, true);
+        search_local(space, false);
         break;
     }
 }
 
-/* What a search leaves that makes no difference is taken away again. */
-static void simplify(struct space *space)
+/* Buckets are merged as long as that costs next to nothing. */
+static void merge_idle_borders(struct space *space, struct dpro_strategy *strategy, int64_t limit)
+{
+    struct journal journal = {0};
+    uint32_t best_at;
+    do {
+        int64_t best_ns = limit + 1;
+        best_at = MODEL_NONE;
+        for (uint32_t at = 0; at + 1 < strategy->n_buckets; at++) {
+            struct dpro_edit merge = {DPRO_EDIT_MERGE, at, 0};
+            if (search_stops(space->search) || edit_apply(space->model, strategy, &merge, &journal))
+                break;
+            int64_t ns = space_evaluate(space, strategy);
+            if (ns < best_ns) {
+                best_ns = ns;
+                best_at = at;
+            }
+            edits_undo(strategy, &journal, 0);
+        }
+        struct dpro_edit merge = {DPRO_EDIT_MERGE, best_at, 0};
+        if (best_at != MODEL_NONE)
+            edit_apply(space->model, strategy, &merge, &journal);
+        journal.undo.n = 0;
+    } while (best_at != MODEL_NONE);
+    journal_fini(&journal);
+}
+
+/* What is left of a search is simple where simple is as good: the model is not that exact, and
+ * what need not be asked of a job can't go wrong in it. Never slower than `limit`. */
+static void simplify(struct space *space, int64_t limit)
 {
     struct dpro_strategy strategy;
     if (space_strategy(space, &strategy) < 0) {
         space->search->failed = true;
         return;
     }
+    bool plain = (double)space->plain_ns <= (double)space->best_ns * (1 + WORTH_OTHER_THAN_BUCKETS);
+    if (plain && space->plain_ns <= limit) {
+        space_copy(space, &space->plain, &space->best);
+        space->best_ns = space->plain_ns;
+    }
     space_copy(space, &space->best, &strategy);
-    int64_t best_ns = space->best_ns;
-    for (uint32_t b = 0; b < strategy.n_buckets; b++) {
-        struct strategy_bucket before = strategy.buckets[b];
-        if (before.partitions == 1)
-            continue;
-        strategy.buckets[b].partitions = 1;
-        if (space_evaluate(space, &strategy) > best_ns)
-            strategy.buckets[b] = before;
-    }
-    struct dpro_strategy flat;
-    if (space_strategy(space, &flat) < 0) {
-        space->search->failed = true;
-        return;
-    }
-    space_copy(space, &strategy, &flat);
-    for (uint32_t b = 0; b < flat.n_buckets; b++)
-        flat.buckets[b].priority = 0;
-    const struct dpro_strategy *simplest =
-        space_evaluate(space, &flat) <= best_ns ? &flat : &strategy;
-    space_copy(space, simplest, &space->best);
+    int64_t most = (int64_t)((double)space->best_ns * (1 + WORTH_A_BUCKET));
+    merge_idle_borders(space, &strategy, most < limit ? most : limit);
+    space_copy(space, &strategy, &space->best);
+    space->best_ns = space_evaluate(space, &strategy);
 }
 
 /* In the Coarsened View, where there is one; the best found comes back. */
@@ -121,14 +143,21 @@ static int search_coarse(struct space *fine, struct dpro_error *err)
         if (condensed.differs) {
             try_baselines(&coarse, NULL, NULL);
         } else {
-            space_copy(&coarse, &fine->best, &coarse.best);
-            coarse.best_ns = fine->best_ns;
+            space_note(&coarse, &fine->best, fine->best_ns);
+            if (fine->plain_ns < INT64_MAX)
+                space_note(&coarse, &fine->plain, fine->plain_ns);
         }
         run_algorithm(&coarse);
         condensed_expand(&condensed, &coarse.best, &found);
         space_evaluate(fine, &found);
-        if (condensed.differs && o->algorithm == DPRO_ALGORITHM_DEFAULT)
-            search_local(fine);
+        if (coarse.plain_ns < INT64_MAX) {
+            condensed_expand(&condensed, &coarse.plain, &found);
+            space_evaluate(fine, &found);
+        }
+        if (condensed.differs && o->algorithm == DPRO_ALGORITHM_DEFAULT) {
+            search_local(fine, true);
+            search_local(fine, false);
+        }
     }
     space_fini(&coarse);
     condensed_fini(&condensed);
@@ -198,6 +227,7 @@ static int run(struct search *search, const struct dpro_model *model, struct dpr
 {
     struct condensed fine;
     struct space space = {0};
+    int64_t compared_ns = 0; /* the best of what the result is compared with */
     int rc = 0;
     if (condense(model, false, !search->options->no_symmetry, &fine) < 0) {
         condensed_fini(&fine);
@@ -213,10 +243,11 @@ static int run(struct search *search, const struct dpro_model *model, struct dpr
     }
     if (rc == 0) {
         try_baselines(&space, o->baseline_ns, o->baseline_buckets);
+        compared_ns = space.best_ns;
         rc = search_coarse(&space, err);
     }
-    if (rc == 0)
-        simplify(&space);
+    if (rc == 0 && search->options->algorithm == DPRO_ALGORITHM_DEFAULT)
+        simplify(&space, compared_ns);
     if (rc == 0 && (search->failed || keep_results(&space, model, o) < 0))
         rc = dpro_error_nomem(err);
     space_fini(&space);

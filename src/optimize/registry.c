@@ -162,7 +162,7 @@ int registry_collect(struct registry *r, const struct dpro_model *model,
         struct registered *entry = &r->passes.at[p];
         size_t first = candidates->list.n;
         struct child_answer answer = {0};
-        if (entry->rejected ||
+        if (entry->rejected || (r->plain && entry->pass != &pass_tensor_fusion) ||
             (entry->changes_numerics && r->compressions == 1u << DPRO_COMPRESSION_NONE))
             continue;
         rc = entry->pass ? propose_here(r, entry, view, candidates)

@@ -74,6 +74,7 @@ struct registry {
     const struct dpro_optimize_options *options;
     struct dpro_edit *edits; /* room for one candidate */
     unsigned compressions;
+    bool plain; /* tensor fusion alone */
 };
 /* Those built in, and those of the options. A file without a pass is an error: DPRO_EUSAGE. */
 int registry_init(struct registry *registry, const struct dpro_optimize_options *options,
@@ -133,8 +134,8 @@ struct space {
     struct journal *journals;      /* by thread */
     uint32_t n_threads;
     struct sync *sync;
-    struct dpro_strategy best;
-    int64_t best_ns; /* INT64_MAX: none yet */
+    struct dpro_strategy best, plain; /* plain: nothing but buckets in the order of tensors */
+    int64_t best_ns, plain_ns;        /* INT64_MAX: none yet */
     /* the view of a strategy */
     struct dpro_pass_view view;
     struct dpro_pass_tensor *tensors;
@@ -151,7 +152,7 @@ int space_strategy(struct space *space, struct dpro_strategy *strategy); /* room
 void space_copy(const struct space *space, const struct dpro_strategy *from,
                 struct dpro_strategy *to);
 
-/* Its iteration time; noted if it is the best so far. */
+/* Its iteration time; noted if it is the best so far, or the best plain one. */
 int64_t space_evaluate(struct space *space, const struct dpro_strategy *strategy);
 /* Looks at a strategy, for passes and theorems. */
 const struct dpro_pass_view *space_look(struct space *space, const struct dpro_strategy *strategy);
@@ -178,12 +179,12 @@ struct convergence {
 };
 bool has_converged(struct convergence *convergence, int64_t best_ns);
 
-/* ---- the algorithms; all leave what they find in space->best ---- */
+/* ---- the algorithms; all leave what they find in space->best and ->plain ---- */
 
 void search_dynamic(struct space *space, double stretch); /* dynamic.c */
 void search_paper(struct space *space);                   /* paper.c: Algorithm 1 */
-void search_local(struct space *space);                   /* local.c: from space->best */
-void search_mcmc(struct space *space);                    /* mcmc.c: from space->best */
+void search_local(struct space *space, bool plain); /* local.c: from space->best, or ->plain */
+void search_mcmc(struct space *space);              /* mcmc.c: from space->best */
 
 /* ---- baselines.c ---- */
 

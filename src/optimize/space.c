@@ -80,7 +80,8 @@ static int64_t sync_for_view(const struct dpro_pass_view *view, uint64_t size_by
 int space_init(struct space *space, struct search *search, const struct dpro_model *model,
                struct dpro_error *err)
 {
-    *space = (struct space){.search = search, .model = model, .best_ns = INT64_MAX};
+    *space = (struct space){.search = search, .model = model};
+    space->best_ns = space->plain_ns = INT64_MAX;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int n = search->options->threads > 0 ? search->options->threads : cores > 0 ? (int)cores : 1;
     n = search->options->no_partial ? 1 : n > MOST_THREADS ? MOST_THREADS : n;
@@ -94,7 +95,7 @@ int space_init(struct space *space, struct search *search, const struct dpro_mod
     space->sync = sync_create(&model->net);
     if (!space->evaluators || !space->scratch || !space->journals || !space->tensors ||
         !space->buckets || !space->sync || work_of(model, a, &space->work) < 0 ||
-        space_strategy(space, &space->best) < 0)
+        space_strategy(space, &space->best) < 0 || space_strategy(space, &space->plain) < 0)
         return dpro_error_nomem(err);
     for (; space->n_threads < (uint32_t)n; space->n_threads++) {
         uint32_t t = space->n_threads;
@@ -157,9 +158,24 @@ static int64_t value_of(struct space *space, uint32_t thread, const struct dpro_
     return search->whole ? search->whole(space, strategy) : replay_whole(space, strategy);
 }
 
+static bool is_plain(const struct dpro_model *model, const struct dpro_strategy *strategy)
+{
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        if (strategy->order[t] != t)
+            return false;
+    for (uint32_t b = 0; b < strategy->n_buckets; b++)
+        if (strategy->buckets[b].partitions != 1 || strategy->buckets[b].priority != 0)
+            return false;
+    return strategy->compression == DPRO_COMPRESSION_NONE;
+}
+
 void space_note(struct space *space, const struct dpro_strategy *strategy, int64_t ns)
 {
     struct search *search = space->search;
+    if (ns < space->plain_ns && is_plain(space->model, strategy)) {
+        space_copy(space, strategy, &space->plain);
+        space->plain_ns = ns;
+    }
     if (ns >= space->best_ns)
         return;
     space_copy(space, strategy, &space->best);

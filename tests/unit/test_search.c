@@ -176,7 +176,8 @@ static void check_search(struct generate_options options, uint32_t at_least, dou
         bench_init(&b, model, 1);
         int64_t best = brute_force(model);
         search_dynamic(&b.space, 1);
-        search_local(&b.space);
+        search_local(&b.space, true);
+        search_local(&b.space, false);
         double off_pct = 100 * ((double)b.space.best_ns / (double)best - 1);
         n_best += off_pct <= 0;
         worst = off_pct > worst ? off_pct : worst;
@@ -464,6 +465,46 @@ static void test_decisions_tell_all_that_differs(void **state)
     dpro_model_destroy(model);
 }
 
+static void test_a_plan_is_no_more_complicated_than_it_is_worth(void **state)
+{
+    (void)state;
+    uint32_t n_plain = 0, n_other = 0;
+    for (uint64_t seed = 1; seed <= 150; seed++) {
+        struct generate_options o = {.seed = seed,
+                                     .n_tensors = 3 + (uint32_t)(seed % 6),
+                                     .n_ranks = 2,
+                                     .alike = true,
+                                     .in_order = seed % 2,
+                                     .n_streams = 1 + seed % 3,
+                                     .cycles = seed % 5 == 0,
+                                     .overheads = true};
+        struct dpro_model *model = random_job(&o);
+        struct dpro_optimize_options options = {.threads = 1};
+        struct dpro_optimum *optimum = optimum_of(model, &options);
+        const struct dpro_strategy *best = dpro_optimum_strategy(optimum, DPRO_BEST);
+        int64_t best_ns = dpro_optimum_summary(optimum).best_ns, plain_ns = brute_force(model);
+        bool plain = true;
+        for (uint32_t t = 0; t < model->n_tensors; t++)
+            plain &= best->order[t] == t;
+        for (uint32_t b = 0; b < best->n_buckets; b++)
+            plain &= best->buckets[b].partitions == 1 && best->buckets[b].priority == 0;
+        if (plain)
+            n_plain++;
+        else
+            n_other++;
+        int64_t compared_ns = INT64_MAX; /* nothing that it is compared with may be better */
+        for (uint32_t b = 0; b < dpro_optimum_n_baselines(optimum); b++) {
+            int64_t ns = dpro_optimum_baseline(optimum, b).iteration_ns;
+            compared_ns = ns < compared_ns ? ns : compared_ns;
+        }
+        assert_true(plain || plain_ns > compared_ns || (double)best_ns <= (double)plain_ns / 1.004);
+        assert_true(!plain || (double)best_ns <= (double)plain_ns * 1.0011);
+        dpro_optimum_destroy(optimum);
+        dpro_model_destroy(model);
+    }
+    assert_true(n_plain > 20 && n_other > 5);
+}
+
 /* ---- the strawman ---- */
 
 static void test_without_partial_replay_whole_graphs_are_replayed(void **state)
@@ -501,6 +542,7 @@ int main(void)
         cmocka_unit_test(test_a_stopped_search_gives_the_best_so_far),
         cmocka_unit_test(test_uncertain_numbers_make_an_uncertain_gain),
         cmocka_unit_test(test_decisions_tell_all_that_differs),
+        cmocka_unit_test(test_a_plan_is_no_more_complicated_than_it_is_worth),
         cmocka_unit_test(test_without_partial_replay_whole_graphs_are_replayed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -71,7 +71,7 @@ static void run_setting(const struct dpro_model *model, const struct setting *se
     double start = cpu_seconds();
     search.start_s = search_seconds(&search);
     check(registry_init(&search.registry, &options, &err), &err);
-    if (condense(model, !options.no_coarsen, !options.no_symmetry, &condensed) < 0)
+    if (condense(model, !options.no_coarsen, !options.no_symmetry, UINT32_MAX, &condensed) < 0)
         exit(4);
     check(space_init(&space, &search, &condensed.model, &err), &err);
     search_paper(&space);

@@ -3,8 +3,9 @@
  * Coarsened View: ops between which nothing of communication happens are one op; tensors that
  * become ready at the same time, on every rank, are one tensor: fusing them costs nothing
  * (Theorem 3). Symmetry: of the ranks that run one program the slowest is left, as no other one is
- * ever waited for. Neither changes what a strategy takes. */
-#include <string.h>
+ * ever waited for. Neither changes what a strategy takes. Of many ranks whose programs differ, as
+ * recorded ones do by chance, those are left that gradients have to wait for; that is close. */
+#include <stdlib.h>
 
 #include "optimize/search.h"
 
@@ -104,7 +105,54 @@ static int condense_ranks(const struct dpro_model *from, bool symmetry, struct c
     return 0;
 }
 
-int condense(const struct dpro_model *model, bool coarsen, bool symmetry,
+struct late {
+    uint32_t rank, n; /* gradients that it is the last to have ready; all computation counts too */
+};
+
+static int compare_late(const void *a, const void *b)
+{
+    const struct late *x = a, *y = b;
+    if (x->n != y->n)
+        return x->n > y->n ? -1 : 1;
+    return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+/* Ranks of programs of their own that differ by chance: a recorded job of many. */
+static int keep_the_late(struct condensed *to, uint32_t most_ranks)
+{
+    struct dpro_model *m = &to->model;
+    struct work work;
+    struct late *late = arena_array(&to->arena, m->n_ranks + (size_t)1, sizeof *late);
+    bool *kept = arena_array(&to->arena, m->n_ranks + (size_t)1, sizeof *kept);
+    if (!late || !kept || work_of(m, &to->arena, &work) < 0)
+        return -1;
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        late[r].rank = r;
+    for (uint32_t t = 0; t <= m->n_tensors; t++) {
+        uint32_t last = 0;
+        double latest = -1;
+        for (uint32_t r = 0; r < m->n_ranks; r++) {
+            const struct work_class *class = &work.classes[m->ranks[r].program];
+            double when = t < m->n_tensors ? class->ready_ns[t] : class->total_ns;
+            if (when > latest) {
+                latest = when;
+                last = r;
+            }
+        }
+        late[last].n += t < m->n_tensors ? 1 : m->n_tensors;
+    }
+    qsort(late, m->n_ranks, sizeof *late, compare_late);
+    for (uint32_t i = 0; i < most_ranks; i++)
+        kept[late[i].rank] = true;
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        if (kept[r])
+            m->ranks[n++] = m->ranks[r];
+    m->n_ranks = n;
+    return 0;
+}
+
+int condense(const struct dpro_model *model, bool coarsen, bool symmetry, uint32_t most_ranks,
              struct condensed *condensed)
 {
     uint32_t *group_of;
@@ -123,7 +171,7 @@ int condense(const struct dpro_model *model, bool coarsen, bool symmetry,
         if (condense_program(&model->programs[p], coarsen, condensed, group_of, &m->programs[p]) <
             0)
             return -1;
-    return 0;
+    return m->n_ranks > most_ranks ? keep_the_late(condensed, most_ranks) : 0;
 }
 
 void condensed_fini(struct condensed *condensed)

@@ -17,7 +17,8 @@
 #include "optimize/search.h"
 
 /* States looked at in one pass at most; the number of buckets is limited to that. */
-#define MOST_STATES 4e8
+#define MOST_STATES 1e8
+#define HALF_A_NS   0.5
 
 struct table {
     struct space *space;
@@ -147,21 +148,30 @@ void search_dynamic(struct space *space, double stretch)
 {
     struct table t;
     struct dpro_strategy found;
-    double limit = INFINITY, round = 0;
-    uint32_t n_buckets = 0, m;
+    double round = 0;
+    uint32_t n_buckets = 0;
     if (table_init(&t, space, stretch) < 0 || space_strategy(space, &found) < 0) {
         space->search->failed = true;
         goto out;
     }
-    do {
+    fill(&t, INFINITY);
+    n_buckets = best_count(&t, INFINITY, &round);
+    if (n_buckets)
+        read_back(&t, n_buckets, &found);
+    /* nothing is shorter than `least`; with no copying back the first answer is the best */
+    for (double least = at_rest(&t, 1); t.copy_ns > 0 && round - least > HALF_A_NS;) {
+        double limit = (least + round) / 2;
         fill(&t, limit);
-        m = best_count(&t, limit, &round);
-        if (m == 0)
+        uint32_t m = best_count(&t, limit, &round);
+        if (m) {
+            n_buckets = m;
+            read_back(&t, m, &found);
+        } else {
+            least = limit;
+        }
+        if (search_stops(space->search))
             break;
-        limit = round;
-        n_buckets = m;
-        read_back(&t, m, &found);
-    } while (t.copy_ns > 0 && !search_stops(space->search));
+    }
     if (n_buckets)
         space_evaluate(space, &found);
 out:

@@ -12,6 +12,9 @@
 #include "optimize/result.h"
 #include "optimize/search.h"
 
+/* The search goes by that many of the ranks that are late; results are of all of them. */
+enum { MOST_RANKS = 8 };
+
 /* By how much a strategy must be better to be preferred to a simpler one. */
 #define WORTH_OTHER_THAN_BUCKETS 0.005
 #define WORTH_A_BUCKET           0.0005
@@ -81,26 +84,16 @@ static void run_algorithm(struct space *space)
 static void merge_idle_borders(struct space *space, struct dpro_strategy *strategy, int64_t limit)
 {
     struct journal journal = {0};
-    uint32_t best_at;
-    do {
-        int64_t best_ns = limit + 1;
-        best_at = MODEL_NONE;
-        for (uint32_t at = 0; at + 1 < strategy->n_buckets; at++) {
-            struct dpro_edit merge = {DPRO_EDIT_MERGE, at, 0};
-            if (search_stops(space->search) || edit_apply(space->model, strategy, &merge, &journal))
-                break;
-            int64_t ns = space_evaluate(space, strategy);
-            if (ns < best_ns) {
-                best_ns = ns;
-                best_at = at;
-            }
+    for (uint32_t at = 0; at + 1 < strategy->n_buckets && !search_stops(space->search);) {
+        struct dpro_edit merge = {DPRO_EDIT_MERGE, at, 0};
+        if (edit_apply(space->model, strategy, &merge, &journal))
+            break;
+        if (space_evaluate(space, strategy) > limit) {
             edits_undo(strategy, &journal, 0);
+            at++;
         }
-        struct dpro_edit merge = {DPRO_EDIT_MERGE, best_at, 0};
-        if (best_at != MODEL_NONE)
-            edit_apply(space->model, strategy, &merge, &journal);
         journal.undo.n = 0;
-    } while (best_at != MODEL_NONE);
+    }
     journal_fini(&journal);
 }
 
@@ -132,7 +125,8 @@ static int search_coarse(struct space *fine, struct dpro_error *err)
     struct condensed condensed;
     struct space coarse;
     struct dpro_strategy found;
-    if (condense(fine->model, !o->no_coarsen, !o->no_symmetry, &condensed) < 0) {
+    uint32_t most_ranks = o->no_symmetry ? UINT32_MAX : MOST_RANKS;
+    if (condense(fine->model, !o->no_coarsen, !o->no_symmetry, most_ranks, &condensed) < 0) {
         condensed_fini(&condensed);
         return dpro_error_nomem(err);
     }
@@ -140,7 +134,7 @@ static int search_coarse(struct space *fine, struct dpro_error *err)
     if (rc == 0 && space_strategy(fine, &found) < 0)
         rc = dpro_error_nomem(err);
     if (rc == 0) {
-        if (condensed.differs) {
+        if (condensed.differs || condensed.model.n_ranks < fine->model->n_ranks) {
             try_baselines(&coarse, NULL, NULL);
         } else {
             space_note(&coarse, &fine->best, fine->best_ns);
@@ -154,7 +148,8 @@ static int search_coarse(struct space *fine, struct dpro_error *err)
             condensed_expand(&condensed, &coarse.plain, &found);
             space_evaluate(fine, &found);
         }
-        if (condensed.differs && o->algorithm == DPRO_ALGORITHM_DEFAULT) {
+        if (condensed.differs && fine->model->n_ranks <= most_ranks &&
+            o->algorithm == DPRO_ALGORITHM_DEFAULT) {
             search_local(fine, true);
             search_local(fine, false);
         }
@@ -229,7 +224,7 @@ static int run(struct search *search, const struct dpro_model *model, struct dpr
     struct space space = {0};
     int64_t compared_ns = 0; /* the best of what the result is compared with */
     int rc = 0;
-    if (condense(model, false, !search->options->no_symmetry, &fine) < 0) {
+    if (condense(model, false, !search->options->no_symmetry, UINT32_MAX, &fine) < 0) {
         condensed_fini(&fine);
         return dpro_error_nomem(err);
     }

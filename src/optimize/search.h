@@ -44,7 +44,9 @@ struct condensed {
     uint32_t *first; /* [n_tensors + 1] tensors of the original that make up each of these */
     bool differs;    /* from the original, in its tensors */
 };
-int condense(const struct dpro_model *model, bool coarsen, bool symmetry,
+/* If more ranks than most_ranks are left, those that most gradients wait for stand for all: then it
+ * is no longer the same job to the nanosecond. */
+int condense(const struct dpro_model *model, bool coarsen, bool symmetry, uint32_t most_ranks,
              struct condensed *condensed);
 void condensed_fini(struct condensed *condensed);
 /* The strategy that it stands for. */

@@ -279,7 +279,7 @@ static void test_the_coarsened_view_takes_as_long(void **state)
         struct dpro_strategy strategy, expanded;
         struct arena arena = {0};
         struct evaluator *small, *large;
-        assert_int_equal(condense(model, true, true, &c), 0);
+        assert_int_equal(condense(model, true, true, UINT32_MAX, &c), 0);
         assert_true(c.differs && c.model.n_ranks == 1 && c.model.n_tensors < model->n_tensors);
         assert_true(c.model.programs[0].n_ops < model->programs[0].n_ops / 3);
         assert_int_equal(buckets_init(&c.model, &arena, &strategy), 0);
@@ -300,6 +300,55 @@ static void test_the_coarsened_view_takes_as_long(void **state)
         condensed_fini(&c);
         dpro_model_destroy(model);
     }
+}
+
+/* Recorded ranks have programs of their own, which differ a little. */
+static struct dpro_model *job_of_programs(uint32_t n_ranks)
+{
+    struct dpro_model *m = generate_job("resnet50", n_ranks);
+    struct model_program *programs = arena_array(&m->arena, n_ranks, sizeof *programs);
+    assert_non_null(programs);
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        const struct model_program *from = &m->programs[0];
+        programs[r].n_ops = from->n_ops;
+        programs[r].ops = arena_array(&m->arena, from->n_ops, sizeof *from->ops);
+        assert_non_null(programs[r].ops);
+        memcpy(programs[r].ops, from->ops, from->n_ops * sizeof *from->ops);
+        for (uint32_t i = 0; i < from->n_ops; i++)
+            programs[r].ops[i].work_ns += (int64_t)((i * 37 + r * 101) % 50 * 100);
+        m->ranks[r].program = r;
+    }
+    m->programs = programs;
+    m->n_programs = n_ranks;
+    return m;
+}
+
+static void test_late_ranks_stand_for_many_that_differ(void **state)
+{
+    (void)state;
+    struct dpro_model *model = job_of_programs(64);
+    struct condensed c;
+    assert_int_equal(condense(model, false, true, 8, &c), 0);
+    assert_int_equal(c.model.n_ranks, 8);
+    struct evaluator *few, *all;
+    assert_int_equal(evaluator_create(&c.model, &few, NULL), 0);
+    assert_int_equal(evaluator_create(model, &all, NULL), 0);
+    int64_t a = evaluate(few, &model->own), b = evaluate(all, &model->own);
+    assert_true(a <= b && (double)a > (double)b * 0.995);
+    evaluator_destroy(few);
+    evaluator_destroy(all);
+    condensed_fini(&c);
+    /* and the result is of all of them */
+    struct dpro_optimize_options options = {.threads = 1};
+    struct dpro_optimum *optimum;
+    assert_int_equal(dpro_optimize_run(model, &options, &optimum, NULL), 0);
+    struct evaluator *evaluator;
+    assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+    assert_int_equal(evaluate(evaluator, dpro_optimum_strategy(optimum, DPRO_BEST)),
+                     dpro_optimum_summary(optimum).best_ns);
+    evaluator_destroy(evaluator);
+    dpro_optimum_destroy(optimum);
+    dpro_model_destroy(model);
 }
 
 /* ---- results ---- */
@@ -537,6 +586,7 @@ int main(void)
         cmocka_unit_test(test_theorem_2_decides_rightly_on_two_tensors),
         cmocka_unit_test(test_algorithm_1_is_no_worse_than_where_it_starts),
         cmocka_unit_test(test_the_coarsened_view_takes_as_long),
+        cmocka_unit_test(test_late_ranks_stand_for_many_that_differ),
         cmocka_unit_test(test_a_result_is_no_worse_than_anything_it_is_compared_with),
         cmocka_unit_test(test_the_same_seed_gives_the_same_plan_with_any_number_of_threads),
         cmocka_unit_test(test_a_stopped_search_gives_the_best_so_far),

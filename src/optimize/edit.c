@@ -9,7 +9,7 @@
 
 enum { MAX_PARTITIONS = 4096, MOST_UNDO = 3 };
 
-static const char OUT_OF_MEMORY[] = "out of memory";
+const char edit_out_of_memory[] = "out of memory";
 
 static struct dpro_edit edit_of(enum dpro_edit_kind kind, uint32_t at, int64_t value)
 {
@@ -165,7 +165,7 @@ const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *str
         return wrong;
     struct dpro_edit undo[MOST_UNDO];
     if (array_reserve(&journal->undo, MOST_UNDO) < 0)
-        return OUT_OF_MEMORY;
+        return edit_out_of_memory;
     uint32_t n = inverse(strategy, edit, undo);
     memcpy(journal->undo.at + journal->undo.n, undo, n * sizeof *undo);
     journal->undo.n += n;

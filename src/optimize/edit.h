@@ -12,7 +12,10 @@ struct journal {
     ARRAY(struct dpro_edit) undo;
 };
 
-/* NULL: done; else what is wrong with the edit (static), the strategy is as it was. */
+extern const char edit_out_of_memory[];
+
+/* NULL: done; edit_out_of_memory; else what is wrong with the edit (static). If not done the
+ * strategy is as it was. */
 const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *strategy,
                        const struct dpro_edit *edit, struct journal *journal);
 /* All of them, or none. */

@@ -38,61 +38,65 @@ static uint64_t border_kind(const struct dpro_model *model, const struct dpro_st
     return hash;
 }
 
-/* One candidate more for each kind of border: all of that kind are taken away, or made. */
+/* What a place between two tensors is like. */
+struct place_kind {
+    uint64_t kind;
+    uint32_t bucket; /* that the tensor after it is in */
+};
+
+/* Where a split at `place` cuts its bucket, when places of that kind before it have been cut. */
+static uint32_t cut_at(const struct place_kind *kinds, uint32_t first, uint32_t place)
+{
+    for (uint32_t p = place; p-- > first + 1;)
+        if (kinds[p].kind == kinds[place].kind)
+            return place - p;
+    return place - first;
+}
+
+/* A candidate that takes away (or makes) the borders at all places like one. */
+static int add_for_kind(struct space *space, const struct dpro_strategy *strategy,
+                        const struct place_kind *kinds, uint32_t place, bool merges)
+{
+    struct candidates *candidates = &space->candidates;
+    struct candidate c = {(uint32_t)candidates->edits.n, 0, 0};
+    for (uint32_t p = place; p < space->model->n_tensors && c.n < DPRO_PASS_MAX_EDITS; p++) {
+        uint32_t b = kinds[p].bucket, first = strategy->buckets[b].first;
+        if (kinds[p].kind != kinds[place].kind || (first == p) != merges)
+            continue;
+        struct dpro_edit edit = {DPRO_EDIT_SPLIT, b + c.n, cut_at(kinds, first, p)};
+        if (merges) /* as many buckets fewer before it as there were edits */
+            edit = (struct dpro_edit){DPRO_EDIT_MERGE, b - c.n - 1, 0};
+        if (array_push(&candidates->edits, edit) < 0)
+            return -1;
+        c.n++;
+    }
+    if (c.n > 1)
+        return array_push(&candidates->list, c);
+    candidates->edits.n = c.first; /* one alone is proposed anyway */
+    return 0;
+}
+
 static int add_for_all_blocks(struct space *space, const struct dpro_strategy *strategy)
 {
-    const struct dpro_model *model = space->model;
-    struct candidates *candidates = &space->candidates;
-    uint32_t n = model->n_tensors;
-    struct arena arena = {0};
-    uint64_t *kinds = arena_array(&arena, n + (size_t)1, sizeof *kinds);
-    uint32_t *bucket_at = arena_array(&arena, n + (size_t)1, sizeof *bucket_at);
-    if (!kinds || !bucket_at) {
-        arena_fini(&arena);
-        return -1;
-    }
-    for (uint32_t b = 0; b < strategy->n_buckets; b++)
+    uint32_t n = space->model->n_tensors;
+    struct place_kind *kinds = calloc(n + (size_t)1, sizeof *kinds);
+    int rc = kinds ? 0 : -1;
+    for (uint32_t b = 0; b < strategy->n_buckets && rc == 0; b++)
         for (uint32_t i = 0; i < strategy->buckets[b].n; i++)
-            bucket_at[strategy->buckets[b].first + i] = b;
-    for (uint32_t place = 1; place < n; place++)
-        kinds[place] = border_kind(model, strategy, place);
-    int rc = 0;
+            kinds[strategy->buckets[b].first + i].bucket = b;
+    for (uint32_t place = 1; place < n && rc == 0; place++)
+        kinds[place].kind = border_kind(space->model, strategy, place);
     for (uint32_t place = 1; place < n && rc == 0; place++) {
-        uint32_t same = 1;
-        while (same < place && kinds[same] != kinds[place])
-            same++;
-        if (same < place)
-            continue; /* seen before */
-        for (int merges = 0; merges < 2 && rc == 0; merges++) {
-            struct candidate c = {(uint32_t)candidates->edits.n, 0, 0};
-            int32_t shift = 0; /* how far buckets have moved by the edits so far */
-            for (uint32_t p = place; p < n && rc == 0 && c.n < DPRO_PASS_MAX_EDITS; p++) {
-                uint32_t b = bucket_at[p];
-                bool border = strategy->buckets[b].first == p;
-                if (kinds[p] != kinds[place] || border != (merges == 1))
-                    continue;
-                struct dpro_edit edit = {DPRO_EDIT_MERGE, b + (uint32_t)shift - 1, 0};
-                if (!merges) {
-                    uint32_t first = strategy->buckets[b].first;
-                    /* an earlier edit may have cut the same bucket */
-                    for (uint32_t q = p; q-- > first + 1;)
-                        if (kinds[q] == kinds[place]) {
-                            first = q;
-                            break;
-                        }
-                    edit = (struct dpro_edit){DPRO_EDIT_SPLIT, b + (uint32_t)shift, p - first};
-                }
-                shift += merges ? -1 : 1;
-                rc = array_push(&candidates->edits, edit);
-                c.n++;
-            }
-            if (c.n > 1 && rc == 0)
-                rc = array_push(&candidates->list, c);
-            else
-                candidates->edits.n = c.first;
-        }
+        uint32_t before = 1;
+        while (before < place && kinds[before].kind != kinds[place].kind)
+            before++;
+        if (before == place) /* the first of its kind */
+            rc = add_for_kind(space, strategy, kinds, place, true) < 0 ||
+                         add_for_kind(space, strategy, kinds, place, false) < 0
+                     ? -1
+                     : 0;
     }
-    arena_fini(&arena);
+    free(kinds);
     return rc;
 }
 

@@ -130,12 +130,17 @@ static int sift(struct registry *r, uint32_t pass, const struct dpro_model *mode
     struct registered *entry = &r->passes.at[pass];
     struct journal journal = {0};
     size_t kept = first;
+    int rc = 0;
     for (size_t i = first; i < candidates->list.n; i++) {
         struct candidate c = candidates->list.at[i];
         const struct dpro_edit *edits = candidates->edits.at + c.first;
         if (c.n == 0 || changes_numerics(r, edits, c.n))
             continue;
         const char *wrong = edits_apply(model, strategy, edits, c.n, &journal);
+        if (wrong == edit_out_of_memory) {
+            rc = -1;
+            break;
+        }
         if (wrong) {
             reject(r, entry, "proposed what can't be done: %s", wrong);
             kept = first;
@@ -147,7 +152,7 @@ static int sift(struct registry *r, uint32_t pass, const struct dpro_model *mode
     }
     candidates->list.n = kept;
     journal_fini(&journal);
-    return 0;
+    return rc;
 }
 
 int registry_collect(struct registry *r, const struct dpro_model *model,

@@ -97,6 +97,55 @@ static void test_an_evaluation_is_the_replay_of_the_whole_graph(void **state)
     }
 }
 
+/* With nothing on the wires to share. */
+static void test_streams_of_the_whole_graph_are_those_of_an_evaluation(void **state)
+{
+    (void)state;
+    uint32_t n_overlap = 0;
+    for (uint64_t seed = 1; seed <= 200; seed++) {
+        struct generate_options o = {.seed = seed,
+                                     .n_tensors = 2 + (uint32_t)(seed % 8),
+                                     .n_ranks = 2 + (uint32_t)(seed % 3),
+                                     .alike = seed % 3 == 0,
+                                     .in_order = true,
+                                     .n_streams = 2 + (uint32_t)(seed % 2),
+                                     .overheads = seed % 2};
+        struct dpro_model *model = random_job(&o);
+        struct evaluator *evaluator;
+        model->net.byte_ns.value = 0;
+        assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+        int64_t ns = evaluate(evaluator, &model->own);
+        assert_int_equal(ns, replayed(model, &model->own));
+        evaluator_destroy(evaluator);
+        model->net.n_streams = 1;
+        assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+        n_overlap += evaluate(evaluator, &model->own) > ns;
+        evaluator_destroy(evaluator);
+        dpro_model_destroy(model);
+    }
+    assert_true(n_overlap > 30);
+}
+
+static void test_layers_that_wait_for_their_own_gradients_replay_as_evaluated(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 200; seed++) {
+        struct generate_options o = {.seed = seed,
+                                     .n_tensors = 1 + (uint32_t)(seed % 7),
+                                     .n_ranks = 2,
+                                     .alike = true,
+                                     .in_order = true,
+                                     .n_streams = 1,
+                                     .cycles = true};
+        struct dpro_model *model = random_job(&o);
+        struct evaluator *evaluator;
+        assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+        assert_int_equal(evaluate(evaluator, &model->own), replayed(model, &model->own));
+        evaluator_destroy(evaluator);
+        dpro_model_destroy(model);
+    }
+}
+
 /* ---- spaces by hand ---- */
 
 struct bench {
@@ -578,6 +627,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_evaluation_is_the_replay_of_the_whole_graph),
+        cmocka_unit_test(test_streams_of_the_whole_graph_are_those_of_an_evaluation),
+        cmocka_unit_test(test_layers_that_wait_for_their_own_gradients_replay_as_evaluated),
         cmocka_unit_test(test_dynamic_programming_is_never_beaten_by_brute_force),
         cmocka_unit_test(test_search_with_two_streams),
         cmocka_unit_test(test_search_where_transfers_slow_computation),

@@ -1,0 +1,106 @@
+/* tests/unit/test_nomem_search.c: whichever allocation fails while strategies are searched, it is
+ * said so or made up for, and nothing leaks (the address sanitizer looks). malloc and kin are
+ * wrapped by the linker. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+
+#include <dpro/optimize.h>
+
+#include "cost/generate.h"
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *at, size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *at, size_t size);
+
+static atomic_long n_left = -1; /* allocations until the one that fails; negative: none fails */
+
+static bool fails(void)
+{
+    return n_left >= 0 && atomic_fetch_sub(&n_left, 1) == 0;
+}
+
+void *__wrap_malloc(size_t size)
+{
+    return fails() ? NULL : __real_malloc(size);
+}
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+    return fails() ? NULL : __real_calloc(n, size);
+}
+
+void *__wrap_realloc(void *at, size_t size)
+{
+    return fails() ? NULL : __real_realloc(at, size);
+}
+
+/* `step`: only each so manieth allocation fails, for searches that make many. */
+static void check_search(const struct dpro_optimize_options *options, long step)
+{
+    struct generate_options o = {.seed = 4,
+                                 .n_tensors = 4,
+                                 .n_ranks = 2,
+                                 .in_order = true,
+                                 .n_streams = 2,
+                                 .overheads = true};
+    struct dpro_model *model = generate_random(&o);
+    assert_non_null(model);
+    uint32_t n_failed = 0;
+    bool all = false;
+    for (long n = 0; !all; n += step) {
+        struct dpro_error err = {0};
+        struct dpro_optimum *optimum = NULL;
+        n_left = n;
+        int rc = dpro_optimize_run(model, options, &optimum, &err);
+        all = n_left >= 0;
+        n_left = -1;
+        assert_true(rc == 0 || (rc == DPRO_ENOMEM && err.code == rc && optimum == NULL));
+        assert_true(rc < 0 ||
+                    dpro_optimum_summary(optimum).best_ns <= dpro_optimum_summary(optimum).own_ns);
+        n_failed += rc < 0;
+        dpro_optimum_destroy(optimum);
+    }
+    assert_true(n_failed > 30);
+    dpro_model_destroy(model);
+}
+
+static void test_a_search_survives_any_failed_allocation(void **state)
+{
+    (void)state;
+    struct dpro_optimize_options options = {.threads = 1};
+    check_search(&options, 3);
+}
+
+static void test_algorithm_1_survives_any_failed_allocation(void **state)
+{
+    (void)state;
+    struct dpro_optimize_options options = {.threads = 1, .algorithm = DPRO_ALGORITHM_PAPER};
+    check_search(&options, 1);
+}
+
+static void test_the_strawman_survives_any_failed_allocation(void **state)
+{
+    (void)state;
+    struct dpro_optimize_options options = {
+        .threads = 1, .algorithm = DPRO_ALGORITHM_PAPER, .no_partial = 1};
+    check_search(&options, 5);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_search_survives_any_failed_allocation),
+        cmocka_unit_test(test_algorithm_1_survives_any_failed_allocation),
+        cmocka_unit_test(test_the_strawman_survives_any_failed_allocation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -9,14 +9,14 @@
 
 #include <dpro/recording.h>
 
-#include "child.h"
 #include "cmd.h"
+#include "launch.h"
 #include "parts.h"
 
 enum { DEFAULT_WARMUP = 10, DEFAULT_ITERATIONS = 10, MAX_PROBLEMS = 3 };
 
 struct values { /* texts go into the environment as they are; NULL: not given */
-    const char *output, *warmup, *iterations, *net, *net_max_mb, *net_keep, *net_peers;
+    const char *output, *plan, *warmup, *iterations, *net, *net_max_mb, *net_keep, *net_peers;
     bool no_nccl, force, quiet, help;
 };
 
@@ -79,6 +79,8 @@ static const struct opt profile_opts[] = {
     {"output", 'o', "DIR", opt_read_string, AT(output), "a folder",
      "the trace directory, made when it is missing\n(default: dpro_trace)", NULL,
      OPT_COMPLETE_FOLDER},
+    {"plan", 0, "DIR", opt_read_string, AT(plan), "the folder of a plan",
+     "train with the buckets of this plan, which dpro optimize\nwrote", NULL, OPT_COMPLETE_PATH},
     {"warmup", 0, "N", read_whole, AT(warmup), "a whole number",
      "steps to pass over before anything is recorded\n(default: 10)", NULL, OPT_COMPLETE_NOTHING},
     {"iterations", 0, "N", read_positive, AT(iterations), "a whole number of 1 or more",
@@ -106,32 +108,6 @@ static const struct opt profile_opts[] = {
     {.name = NULL, .help = "options of the program itself come after '--'"},
 };
 
-static int set_env(const char *name, const char *value)
-{
-    if (value == NULL || setenv(name, value, 1) == 0)
-        return 0;
-    cmd_say("out of memory");
-    return CMD_SYSTEM;
-}
-
-/* Puts `value` before what the variable holds. */
-static int prepend_env(const char *name, const char *value)
-{
-    const char *old = getenv(name);
-    char *both;
-    int code;
-    if (old == NULL || old[0] == '\0')
-        return set_env(name, value);
-    code = asprintf(&both, "%s:%s", value, old) < 0 ? -1 : 0;
-    if (code < 0) {
-        cmd_say("out of memory");
-        return CMD_SYSTEM;
-    }
-    code = set_env(name, both);
-    free(both);
-    return code;
-}
-
 static int set_environment(const struct values *values, const char *trace,
                            const struct parts *parts)
 {
@@ -150,9 +126,11 @@ static int set_environment(const struct values *values, const char *trace,
     const char *net = getenv("DPRO_NET"), *plugin = getenv("NCCL_PROFILER_PLUGIN");
     int code = 0;
     for (size_t i = 0; i < sizeof texts / sizeof *texts && code == 0; i++)
-        code = set_env(texts[i][0], texts[i][1]);
+        code = launch_set_env(texts[i][0], texts[i][1]);
     if (code == 0)
-        code = prepend_env("PYTHONPATH", parts->site);
+        code = launch_set_path("DPRO_PLAN", values->plan);
+    if (code == 0)
+        code = launch_prepend_env("PYTHONPATH", parts->site);
     if (values->net != NULL)
         net = values->net;
     if (code == 0 && (net == NULL || strcmp(net, "off") != 0)) {
@@ -163,11 +141,11 @@ static int set_environment(const struct values *values, const char *trace,
                     "recording without the transport",
                     parts->tracer);
         else
-            code = prepend_env("LD_PRELOAD", parts->tracer);
+            code = launch_prepend_env("LD_PRELOAD", parts->tracer);
     }
     if (code == 0 && !values->no_nccl && parts->nccl != NULL &&
         (plugin == NULL || plugin[0] == '\0'))
-        code = set_env("NCCL_PROFILER_PLUGIN", parts->nccl);
+        code = launch_set_env("NCCL_PROFILER_PLUGIN", parts->nccl);
     return code;
 }
 
@@ -326,58 +304,14 @@ static void tell(const struct values *values, const char *trace, const char *pro
     dpro_recording_destroy(recording);
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n > m && strcmp(text + n - m, end) == 0;
-}
-
-/* argv of the program: a Python file is run by the python3 that a shell would run. */
-static char **make_argv(const struct opt_list *args)
-{
-    static char python[] = "python3";
-    char **argv = calloc(args->n + 2, sizeof *argv);
-    size_t n = 0;
-    if (argv == NULL)
-        return NULL;
-    if (ends_with(args->items[0], ".py"))
-        argv[n++] = python;
-    for (size_t i = 0; i < args->n; i++)
-        argv[n++] = (char *)(uintptr_t)args->items[i];
-    return argv;
-}
-
-static int say_not_started(const char *program, int problem)
-{
-    bool is_path = strchr(program, '/') != NULL;
-    switch (problem) {
-    case ENOENT:
-        if (is_path && access(program, F_OK) == 0)
-            cmd_say("%s: the interpreter that its first line names is not there", program);
-        else
-            cmd_say("%s: %s", program, is_path ? "no such program" : "no such program on PATH");
-        return CMD_USAGE;
-    case EACCES:
-    case EISDIR:
-    case ENOTDIR:
-        cmd_say("%s: is not a program that can be run; put its interpreter before it, as in 'dpro "
-                "profile -- bash job.sh'",
-                program);
-        return CMD_USAGE;
-    default:
-        cmd_say("%s can't be started: %s", program, strerror(problem));
-        return CMD_SYSTEM;
-    }
-}
-
 static int profile(const struct values *values, const struct opt_list *args)
 {
     const char *output = values->output;
     struct dpro_error err = {.code = 0};
     struct parts parts;
     struct stat info;
-    char *trace = NULL, **argv = NULL;
-    bool existed;
+    char *trace = NULL;
+    bool existed, started;
     int code;
 
     if (output == NULL)
@@ -388,18 +322,15 @@ static int profile(const struct values *values, const struct opt_list *args)
     code = parts_find(&parts);
     if (code != 0)
         goto done;
-    if (ends_with(args->items[0], ".py") && access(args->items[0], F_OK) < 0) {
-        cmd_say("%s: no such file", args->items[0]);
-        code = CMD_USAGE;
+    code = launch_check(args);
+    if (code != 0)
         goto done;
-    }
     if (dpro_recording_prepare(output, values->force, &err) < 0) {
         code = cmd_fail(&err);
         goto done;
     }
     trace = realpath(output, NULL);
-    argv = make_argv(args);
-    if (trace == NULL || argv == NULL) {
+    if (trace == NULL) {
         cmd_say("%s: %s", output, strerror(errno));
         code = CMD_SYSTEM;
         goto done;
@@ -407,15 +338,12 @@ static int profile(const struct values *values, const struct opt_list *args)
     code = set_environment(values, trace, &parts);
     if (code != 0)
         goto done;
-    code = child_run(argv);
-    if (code < 0)
-        code = say_not_started(argv[0], -code);
-    else if (!values->quiet)
+    code = launch_run("profile", args, &started);
+    if (started && !values->quiet)
         tell(values, trace, args->items[0]);
 done:
     if (trace != NULL && !existed)
         rmdir(trace); /* as long as nothing came into it */
-    free(argv);
     free(trace);
     parts_fini(&parts);
     return code;
@@ -453,7 +381,9 @@ const struct cmd cmd_profile = {
                    "the program's.",
     .examples = "  dpro profile -o runs/today -- torchrun --nproc-per-node=8 train.py --epochs 1\n"
                 "  dpro profile train.py -o runs/today           one process\n"
-                "  dpro replay runs/today                        then: what holds it back",
+                "  dpro replay runs/today                        then: what holds it back\n"
+                "  dpro profile --plan plan/ -o runs/new -- torchrun --nproc-per-node=8 train.py\n"
+                "                                                with what dpro optimize found",
     .opts = profile_opts,
     .run = run,
 };

@@ -13,6 +13,7 @@
 #include <dpro/replay.h>
 #include <dpro/report.h>
 #include <dpro/trace.h>
+#include <dpro/verify.h>
 #include <dpro/whatif.h>
 
 #endif

@@ -5,10 +5,10 @@
     @dpro.profile(recorder)
     def train_one_step(batch): ...
 
-Importing this package imports neither torch nor anything that costs time. What is recorded, and when: doc/profile.md."""
+`apply` gives a DDP model the buckets of a plan. Importing this package imports neither torch nor anything that costs time. What is recorded, and when: doc/profile.md."""
 
 __version__ = "0.1.0"
-__all__ = ["Error", "Recorder", "profile"]
+__all__ = ["Error", "Recorder", "apply", "profile"]
 
 
 class Error(Exception):
@@ -39,3 +39,14 @@ def profile(recorder):
         return session.wrap_step(function) if session else function
 
     return decorate
+
+
+def apply(model, plan):
+    """Gives a DistributedDataParallel model what `plan` says, the folder that dpro optimize wrote; a model that is not
+    wrapped yet is wrapped. Returns the model to train. All ranks call it, before the first step or between two. A plan
+    that can't be used is said on stderr, and the model is as it was."""
+    import os
+    if not isinstance(plan, (str, os.PathLike)):
+        raise Error("apply() takes the folder of a plan, not %r" % (plan,))
+    from . import planned
+    return planned.apply(model, plan)

@@ -10,6 +10,7 @@ import threading
 from . import settings
 
 OPTIMIZERS = "torch.optim.optimizer"
+DDP = "torch.nn.parallel.distributed"
 COMPILER = "torch._dynamo"
 PRELOADED = "DPRO_PRELOADED"  # pid of the process that was executed again: it is not done twice
 
@@ -19,17 +20,27 @@ _started = False
 
 def start():
     global _started
-    if _started or not settings.wanted():
+    if _started or not (settings.wanted() or os.environ.get("DPRO_PLAN")):
         return
     _started = True
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or torch's profiler tells of every start and stop on stderr
-    if os.environ.get("DPRO_OUT") and not os.path.isabs(os.environ["DPRO_OUT"]):
-        os.environ["DPRO_OUT"] = os.path.abspath(os.environ["DPRO_OUT"])  # children may start elsewhere
-    _preload()
-    if OPTIMIZERS in sys.modules:
-        _attach(sys.modules[OPTIMIZERS])
-    else:
-        _when_loaded(OPTIMIZERS, _attach)
+    for name in ("DPRO_OUT", "DPRO_PLAN", "DPRO_VERIFY"):
+        if os.environ.get(name):
+            os.environ[name] = os.path.abspath(os.environ[name])  # children may start elsewhere
+    if os.environ.get("DPRO_PLAN"):
+        from . import planned
+        _when_loaded(DDP, planned.attach)
+    if settings.wanted() and not settings.verifying():
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or torch's profiler tells of every start and stop on stderr
+        _preload()
+    _when_loaded(OPTIMIZERS, _optimizers_loaded)
+
+
+def _optimizers_loaded(module):
+    if settings.wanted():
+        _attach(module)
+    if os.environ.get("DPRO_PLAN"):
+        from . import planned
+        planned.watch_first_step(module)
 
 
 def with_recorder(model, out, warmup, iterations):
@@ -50,15 +61,15 @@ def _attach(optimizers, wanted=None):
     """torch.optim is there: from now on its steps are seen."""
     global _session
     import atexit
-    from .session import Session
+    if settings.verifying():
+        from .verify import Verification as Session
+    else:
+        from .session import Session
     if _session is not None:
         return
     _session = Session(wanted or settings.Settings())
     _session.attach(optimizers)
-    if COMPILER in sys.modules:
-        _session.keep_out_of(sys.modules[COMPILER])
-    else:
-        _when_loaded(COMPILER, _session.keep_out_of)
+    _when_loaded(COMPILER, _session.keep_out_of)
     os.register_at_fork(after_in_child=_session.after_fork)
     atexit.register(_at_exit)
 
@@ -69,6 +80,9 @@ def _at_exit():
 
 
 def _when_loaded(name, then):
+    if name in sys.modules:
+        then(sys.modules[name])
+        return
     sys.meta_path.insert(0, _Finder(name, then))
 
 

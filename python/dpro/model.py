@@ -107,7 +107,7 @@ def _parameter(name, p, shape=None):
             "size_bytes": n * p.element_size(), "requires_grad": bool(p.requires_grad)}
 
 
-def _reducer_order(ddp):
+def reducer_order(ddp):
     """The parameters that DDP reduces, as indices into the model's list, in the order of DDP's own numbers: module by
     module, shared ones once, those left out that need no gradient or were told to be ignored."""
     numbers = {id(p): n for n, (_, p) in enumerate(getattr(ddp.module, "_orig_mod", ddp.module).named_parameters())}
@@ -133,9 +133,13 @@ def _describe_ddp(ddp, inside):
                 "static_graph": bool(getattr(ddp, "static_graph", False)),
                 "find_unused_parameters": bool(getattr(ddp, "find_unused_parameters", False)),
                 "comm_hook": hook or None}
-    order, tensors, sparse = _reducer_order(ddp)
+    order, tensors, sparse = reducer_order(ddp)
+    from . import reducer
+    layout = reducer.layout_of(ddp)
     rebuilt = data.get("rebuilt_per_bucket_param_indices")
-    if rebuilt:
+    if layout is not None:
+        buckets = reducer.made_buckets(ddp, reducer.Parameters(ddp))
+    elif rebuilt:
         buckets = [[int(n) for n in part.split()] for part in rebuilt.split(",")]
     else:
         # never rebuilt (find_unused_parameters, or the job did not come so far): as it was when DDP was made

@@ -360,7 +360,7 @@ class Session:
         return [source for source in self._cycle.sources if hasattr(source, "param_groups")]
 
     def _describe(self):
-        from . import model
+        from . import model, planned
         import torch
         described = []
         for module in self._models:
@@ -373,7 +373,7 @@ class Session:
         self._info.update({
             "device": kind, "device_name": model.device_name(kind),
             "backend": torch.distributed.get_backend() if model.distributed() else None,
-            "process_groups": model.process_groups(), "models": described,
+            "process_groups": model.process_groups(), "models": described, "plan": planned.state(),
             "optimizers": [{"class": type(o).__name__, "n_parameters": sum(len(g["params"]) for g in o.param_groups)}
                            for o in self._optimizers()],
             "memory": model.memory(self._models, self._optimizers())})

@@ -7,10 +7,16 @@ from .report import say
 
 
 def wanted():
-    return os.environ.get("DPRO") == "1"
+    """Whether steps are to be seen in this job."""
+    return os.environ.get("DPRO") == "1" or verifying()
 
 
-def _number(name, default, least):
+def verifying():
+    """Whether they are only timed, with a plan's buckets and without."""
+    return bool(os.environ.get("DPRO_VERIFY"))
+
+
+def number(name, default, least):
     text = os.environ.get(name, "")
     try:
         value = int(text) if text else default
@@ -25,8 +31,8 @@ def _number(name, default, least):
 class Settings:
     def __init__(self, out=None, warmup=None, iterations=None):
         self.out = os.path.abspath(out or os.environ.get("DPRO_OUT") or "dpro_trace")
-        self.warmup = _number("DPRO_WARMUP", 10, 0) if warmup is None else warmup
-        self.iterations = _number("DPRO_ITERATIONS", 10, 1) if iterations is None else iterations
+        self.warmup = number("DPRO_WARMUP", 10, 0) if warmup is None else warmup
+        self.iterations = number("DPRO_ITERATIONS", 10, 1) if iterations is None else iterations
         self.net = os.environ.get("DPRO_NET") or "window"
         self.summary = os.environ.get("DPRO_SUMMARY") != "off"
 

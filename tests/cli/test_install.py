@@ -64,7 +64,7 @@ class Install(Case):
         names = {os.path.basename(name) for name in files}
         self.assertIn("bin/dpro", files)
         self.assertIn("include/dpro/dpro.h", files)
-        for page in ("dpro", "dpro-align", "dpro-attach", "dpro-export", "dpro-profile", "dpro-replay"):
+        for page in ("dpro", "dpro-align", "dpro-attach", "dpro-export", "dpro-profile", "dpro-replay", "dpro-verify"):
             self.assertIn(f"share/man/man1/{page}.1", files)
         self.assertIn("share/bash-completion/completions/dpro", files)
         self.assertIn("share/zsh/site-functions/_dpro", files)

@@ -8,7 +8,7 @@ import unittest
 from support import BUNDLED, CHECK_FAILED, DONE, DPRO, INPUT, ROOT, SYSTEM, USAGE, Case, dpro
 
 
-COMMANDS = ("profile", "attach", "replay", "align", "export", "completion", "help")
+COMMANDS = ("profile", "verify", "attach", "replay", "align", "export", "completion", "help")
 
 
 def long_options(text):
@@ -51,7 +51,7 @@ class Help(Case):
         self.assertEqual(result.out, "")
 
     def test_manual_pages_have_every_option_and_no_other(self):
-        for command in ("profile", "attach", "replay", "export"):
+        for command in ("profile", "verify", "attach", "replay", "export"):
             with open(os.path.join(ROOT, "doc", "man", f"dpro-{command}.1"), encoding="utf-8") as page:
                 text = page.read().replace("\\-", "-")
             options = long_options(dpro("help", command).out.split("\nOptions:\n")[1].split("\nExamples:\n")[0])

@@ -1,0 +1,116 @@
+/* launch.c: running the user's program in an environment that starts dpro in its Python processes.
+ */
+#include "launch.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "child.h"
+#include "cmd.h"
+
+int launch_set_env(const char *name, const char *value)
+{
+    if (value == NULL || setenv(name, value, 1) == 0)
+        return 0;
+    cmd_say("out of memory");
+    return CMD_SYSTEM;
+}
+
+int launch_set_path(const char *name, const char *path)
+{
+    char *absolute = path != NULL ? realpath(path, NULL) : NULL;
+    int code = launch_set_env(name, absolute != NULL ? absolute : path);
+    free(absolute);
+    return code;
+}
+
+int launch_prepend_env(const char *name, const char *value)
+{
+    const char *old = getenv(name);
+    char *both;
+    int code;
+    if (old == NULL || old[0] == '\0')
+        return launch_set_env(name, value);
+    code = asprintf(&both, "%s:%s", value, old) < 0 ? -1 : 0;
+    if (code < 0) {
+        cmd_say("out of memory");
+        return CMD_SYSTEM;
+    }
+    code = launch_set_env(name, both);
+    free(both);
+    return code;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n > m && strcmp(text + n - m, end) == 0;
+}
+
+/* argv of the program: a Python file is run by the python3 that a shell would run. */
+static char **make_argv(const struct opt_list *args)
+{
+    static char python[] = "python3";
+    char **argv = calloc(args->n + 2, sizeof *argv);
+    size_t n = 0;
+    if (argv == NULL)
+        return NULL;
+    if (ends_with(args->items[0], ".py"))
+        argv[n++] = python;
+    for (size_t i = 0; i < args->n; i++)
+        argv[n++] = (char *)(uintptr_t)args->items[i];
+    return argv;
+}
+
+static int say_not_started(const char *verb, const char *program, int problem)
+{
+    bool is_path = strchr(program, '/') != NULL;
+    switch (problem) {
+    case ENOENT:
+        if (is_path && access(program, F_OK) == 0)
+            cmd_say("%s: the interpreter that its first line names is not there", program);
+        else
+            cmd_say("%s: %s", program, is_path ? "no such program" : "no such program on PATH");
+        return CMD_USAGE;
+    case EACCES:
+    case EISDIR:
+    case ENOTDIR:
+        cmd_say("%s: is not a program that can be run; put its interpreter before it, as in 'dpro "
+                "%s -- bash job.sh'",
+                program, verb);
+        return CMD_USAGE;
+    default:
+        cmd_say("%s can't be started: %s", program, strerror(problem));
+        return CMD_SYSTEM;
+    }
+}
+
+int launch_check(const struct opt_list *args)
+{
+    if (!ends_with(args->items[0], ".py") || access(args->items[0], F_OK) == 0)
+        return 0;
+    cmd_say("%s: no such file", args->items[0]);
+    return CMD_USAGE;
+}
+
+int launch_run(const char *verb, const struct opt_list *args, bool *started)
+{
+    char **argv = make_argv(args);
+    int code;
+    *started = false;
+    if (argv == NULL) {
+        cmd_say("out of memory");
+        return CMD_SYSTEM;
+    }
+    code = child_run(argv);
+    if (code < 0)
+        code = say_not_started(verb, argv[0], -code);
+    else
+        *started = true;
+    free(argv);
+    return code;
+}

@@ -1,0 +1,127 @@
+"""Reading a plan (doc/formats/plan.md): all that can be told without the job. Imports nothing of torch."""
+import hashlib
+import json
+import os
+
+SCHEMA = "dpro.plan/1"
+COMPRESSIONS = ("none", "fp16", "bf16")
+MOST_PARTITIONS = 1024
+
+
+class Unusable(Exception):
+    """The plan can't be used; the text says where and why."""
+
+
+class Bucket:
+    def __init__(self, model, names, partitions, priority):
+        self.model, self.names, self.partitions, self.priority = model, names, partitions, priority
+
+
+class Plan:
+    """`models`: a name and {parameter: bytes} each, in the model's order; `buckets` in order of launch; `digest` is
+    equal for plans that ask for the same."""
+
+    def __init__(self, path, world_size, models, buckets, compression, expected):
+        self.path, self.world_size, self.models, self.buckets = path, world_size, models, buckets
+        self.compression, self.expected = compression, expected
+        text = repr((world_size, models, [vars(bucket) for bucket in buckets], compression))
+        self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def read(path):
+    path = os.path.abspath(path)
+    if os.path.isdir(path):
+        path = os.path.join(path, "plan.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except OSError as problem:
+        raise Unusable("%s: %s" % (path, problem.strerror or problem))
+    except (ValueError, RecursionError) as problem:
+        raise Unusable("%s is not JSON as dpro optimize writes it: %s" % (path, str(problem).split("\n")[0]))
+    try:
+        return _plan(path, value)
+    except Unusable as problem:
+        raise Unusable("%s: %s" % (path, problem))
+
+
+def _take(value, key, kind, where, default=None):
+    found = value.get(key, default)
+    if not isinstance(found, kind) or isinstance(found, bool):
+        raise Unusable("%s: %s is missing or not %s" % (
+            where, key, {dict: "an object", list: "a list", str: "a text", int: "a whole number"}[kind]))
+    return found
+
+
+def _objects(value, key, where):
+    for n, entry in enumerate(_take(value, key, list, where)):
+        if not isinstance(entry, dict):
+            raise Unusable("%s: %s[%d] is not an object" % (where, key, n))
+        yield n, entry
+
+
+def _plan(path, value):
+    if not isinstance(value, dict) or not str(value.get("schema", "")).startswith("dpro.plan/"):
+        raise Unusable("no plan: its schema is not %s" % SCHEMA)
+    if value["schema"] != SCHEMA:
+        raise Unusable("written as %s by dpro %s, this one reads %s" % (value["schema"], value.get("dpro"), SCHEMA))
+    job = _take(value, "job", dict, "the plan")
+    if job.get("framework") != "pytorch":
+        raise Unusable("the plan is for %s, not pytorch" % job.get("framework"))
+    world_size = _take(job, "world_size", int, "job")
+    models = [_model(n, entry) for n, entry in _objects(job, "models", "job")]
+    communication = _take(value, "communication", dict, "the plan")
+    compression = communication.get("compression", "none")
+    if compression not in COMPRESSIONS:
+        raise Unusable("communication: compression %r is none of %s" % (compression, ", ".join(COMPRESSIONS)))
+    buckets = [_bucket(n, entry, models) for n, entry in _objects(communication, "buckets", "communication")]
+    _check_cover(models, buckets)
+    expected = value.get("expected")
+    return Plan(path, world_size, models, buckets, compression, expected if isinstance(expected, dict) else None)
+
+
+def _model(n, entry):
+    where = "job.models[%d]" % n
+    sizes = {}
+    for _, parameter in _objects(entry, "parameters", where):
+        name = _take(parameter, "name", str, where)
+        if name in sizes:
+            raise Unusable("%s: parameter %s is there twice" % (where, name))
+        sizes[name] = _take(parameter, "size_bytes", int, "%s: %s" % (where, name))
+    if not sizes:
+        raise Unusable("%s has no parameters" % where)
+    return str(entry.get("name", "")), sizes
+
+
+def _bucket(n, entry, models):
+    where = "bucket %d" % n
+    model = _take(entry, "model", int, where, 0)
+    if not 0 <= model < len(models):
+        raise Unusable("%s: there is no model %d" % (where, model))
+    names, sizes = _take(entry, "parameters", list, where), models[model][1]
+    if not names:
+        raise Unusable("%s is empty" % where)
+    for name in names:
+        if not isinstance(name, str) or name not in sizes:
+            raise Unusable("%s: parameter %s is not among the model's" % (where, name))
+    size = _take(entry, "size_bytes", int, where)
+    if size != sum(sizes[name] for name in names):
+        raise Unusable("%s: size_bytes is %d, its parameters have %d" % (where, size, sum(sizes[name] for name in names)))
+    partitions = _take(entry, "partitions", int, where, 1)
+    if not 1 <= partitions <= MOST_PARTITIONS:
+        raise Unusable("%s: partitions is %d; 1 to %d are possible" % (where, partitions, MOST_PARTITIONS))
+    return Bucket(model, names, partitions, _take(entry, "priority", int, where, 0))
+
+
+def _check_cover(models, buckets):
+    """Each parameter is in one bucket."""
+    seen = set()
+    for n, bucket in enumerate(buckets):
+        for name in bucket.names:
+            if (bucket.model, name) in seen:
+                raise Unusable("bucket %d: parameter %s is in a bucket already" % (n, name))
+            seen.add((bucket.model, name))
+    for n, (_, sizes) in enumerate(models):
+        for name in sizes:
+            if (n, name) not in seen:
+                raise Unusable("parameter %s is in no bucket" % name)

@@ -1,0 +1,263 @@
+"""A plan in the job: DDP models are given the plan's buckets when they are made, or by `dpro.apply`.
+
+All ranks do it or none (consent.py). A plan that can't be used, for whatever reason, is told in one line, and the job
+goes on as it would without."""
+import functools
+import os
+import sys
+import weakref
+
+from . import plan as plans
+from . import report
+from .report import say
+
+DDP_MODULE = "torch.nn.parallel.distributed"
+
+_made = []    # weak references to the job's DDP models
+_last = None  # what became of the newest: for rank.json
+
+
+def _guarded(function):
+    @functools.wraps(function)
+    def safely(*args):
+        try:
+            return function(*args)
+        except Exception as problem:
+            if report.is_the_jobs(problem):
+                raise
+            _refuse("%s: %s" % (type(problem).__name__, str(problem).split("\n")[0]))
+            return None
+    return safely
+
+
+@functools.lru_cache(maxsize=None)
+def read(path):
+    """A plan and None, or None and what is wrong with it."""
+    try:
+        return plans.read(path), None
+    except plans.Unusable as problem:
+        return None, str(problem)
+
+
+def state():
+    """The entry in rank.json: what became of the plan that was asked for, None when none was."""
+    path = os.environ.get("DPRO_PLAN")
+    if _last is None and path:
+        return {"path": os.path.abspath(path), "applied": False, "reason": read(path)[1] or "no DDP model", "expected": None}
+    return _last
+
+
+def attach(module):
+    """To the module of DDP: a model is given the plan's buckets at the end of its making."""
+    ddp_class = module.DistributedDataParallel
+    init = ddp_class.__init__
+
+    @functools.wraps(init)
+    def __init__(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        _constructed(self)
+
+    ddp_class.__init__ = __init__
+    _watch_hooks(ddp_class)
+
+
+def _watch_hooks(ddp_class):
+    from . import reducer
+    reducer.watch_hooks(ddp_class, lambda ddp, name: _tell_left_out(name))
+
+
+@_guarded
+def _constructed(ddp):
+    if ddp in models():  # a class of the job's that calls the constructor twice
+        return
+    _made.append(weakref.ref(ddp))
+    if not os.environ.get("DPRO_VERIFY"):
+        use(ddp, os.environ["DPRO_PLAN"])
+
+
+def use(ddp, path):
+    """Gives the model the plan's buckets, if all ranks can. Returns whether it did."""
+    global _last
+    from . import reducer
+    plan, parameters, layout = prepare(ddp, path)
+    if layout is None:
+        return False
+    _watch_hooks(_base(type(ddp)))
+    hook = reducer.hook_of(ddp)
+    other = reducer.set_layout(ddp, layout)
+    _last = {"path": plan.path, "applied": True, "reason": None, "expected": plan.expected}
+    if hook and layout.needs_hook:
+        _tell_left_out(hook)
+    if other:
+        say("plan-buckets", "the plan's buckets can't all be had, the nearest are used: %s" % other, rank())
+    if rank() == 0:
+        report.tell(_applied_text(plan, ddp, layout, parameters))
+    return True
+
+
+def prepare(ddp, path):
+    """Asks all ranks of the model's group. Returns the plan, the model's parameters and the plan's layout of them; all
+    None when it can't be used, which has been said then."""
+    import torch.distributed as dist
+    from . import consent
+    plan, problem = read(os.fspath(path))
+    parameters = layout = None
+    try:
+        if plan is not None:
+            parameters, layout, problem = _fit(plan, ddp)
+    except Exception as failed:  # every rank has to answer
+        if report.is_the_jobs(failed):
+            raise
+        problem = "%s: %s" % (type(failed).__name__, str(failed).split("\n")[0])
+    if dist.get_world_size() == 1:
+        problem = problem or "there is one process only"
+    problem = consent.ask(ddp.process_group, "plan", plan.digest if plan else "", problem)
+    if problem:
+        _refuse(problem, path)
+        return None, None, None
+    return plan, parameters, layout
+
+
+def _base(ddp_class):
+    return next(c for c in ddp_class.__mro__ if c.__module__ == DDP_MODULE)
+
+
+def models():
+    """The DDP models of the job that were made since dpro is in it, as they were made."""
+    return [ddp for ddp in (ref() for ref in _made) if ddp is not None]
+
+
+def world_size():
+    dist = sys.modules["torch.distributed"]
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank():
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    return int(os.environ.get("RANK", "0")) if os.environ.get("RANK", "0").isdigit() else 0
+
+
+def _refuse(problem, path=None):
+    global _last
+    path = os.path.abspath(path or os.environ.get("DPRO_PLAN", ""))
+    if _last is None or not _last["applied"]:
+        _last = {"path": path, "applied": False, "reason": problem, "expected": None}
+    speaks = 0
+    named = problem.partition(":")[0].partition("rank ")[2]
+    if named.isdigit():  # that one: of the others it is not known that dpro is in them
+        speaks = int(named)
+    say("plan", "the plan is not applied, the job runs on with its own buckets: %s" % problem, rank() - speaks)
+
+
+def _tell_left_out(hook):
+    say("plan-hook", "the job has a communication hook of its own (%s): the plan's buckets are used, its partitions, "
+                     "priorities and compression are left out" % hook, rank())
+
+
+def _applied_text(plan, ddp, layout, parameters):
+    sizes = [sum(parameters.sizes[i] for i in bucket) / (1 << 20) for bucket in layout.buckets]
+    text = "plan applied to %s: %d bucket%s of %.1f to %.1f MiB" % (
+        type(ddp.module).__name__, len(sizes), "s" if len(sizes) > 1 else "", min(sizes), max(sizes))
+    if max(layout.partitions) > 1:
+        text += ", up to %d partitions" % max(layout.partitions)
+    if layout.compression != "none":
+        text += ", sent as %s" % layout.compression
+    expected = plan.expected or {}
+    if all(isinstance(expected.get(key), (int, float)) for key in ("baseline_ms", "iteration_ms")):
+        text += "; expected: %.1f ms an iteration instead of %.1f" % (expected["iteration_ms"], expected["baseline_ms"])
+    return text
+
+
+def _fit(plan, ddp):
+    """The model's parameters, the plan's layout of them, and what speaks against it."""
+    import torch.distributed as dist
+    from . import reducer
+    world_size = dist.get_world_size()
+    if world_size != plan.world_size:
+        return None, None, "it is for %d ranks, this job has %d" % (plan.world_size, world_size)
+    problem = reducer.unfit(ddp)
+    if problem:
+        return None, None, problem
+    parameters = reducer.Parameters(ddp)
+    here = dict(zip(parameters.names, parameters.sizes))
+    if len(here) != len(parameters.names):
+        return None, None, "the model has several parameters of one name"
+    number = _model(plan, here)
+    problem = _difference(plan.models[number], type(ddp.module).__name__, here)
+    if problem:
+        return None, None, problem
+    numbers = {name: n for n, name in enumerate(parameters.names)}
+    buckets = [bucket for bucket in plan.buckets if bucket.model == number]
+    lowest = min(bucket.priority for bucket in buckets)
+    layout = reducer.Layout([[numbers[name] for name in bucket.names] for bucket in buckets],
+                            [bucket.partitions for bucket in buckets],
+                            [bucket.priority > lowest for bucket in buckets], plan.compression)
+    return parameters, layout, reducer.unfit_layout(parameters, layout)
+
+
+def _model(plan, here):
+    """The plan's model that is most like this one."""
+    def likeness(n):
+        sizes = plan.models[n][1]
+        return (sum(here.get(name) == size for name, size in sizes.items()), -len(sizes))
+    return max(range(len(plan.models)), key=lambda n: (likeness(n), -n))
+
+
+def _difference(model, name_here, here):
+    name, sizes = model
+    for parameter, size in sizes.items():
+        if parameter not in here:
+            return "it is for another model (%s): %s here has no parameter %s to reduce" % (name, name_here, parameter)
+        if here[parameter] != size:
+            return "it is for another model (%s): its parameter %s has %d bytes, here it has %d" % (
+                name, parameter, size, here[parameter])
+    for parameter in here:
+        if parameter not in sizes:
+            return "it is for another model (%s): it does not know parameter %s of %s" % (name, parameter, name_here)
+    return None
+
+
+def apply(model, path):
+    """dpro.apply."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    if not isinstance(model, torch.nn.Module):
+        from . import Error
+        raise Error("apply() takes a torch.nn.Module and the folder of a plan")
+    if not isinstance(model, DistributedDataParallel):
+        if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+            _refuse("this job has no other ranks (dist.init_process_group comes before dpro.apply)", path)
+            return model
+        device = next(model.parameters()).device
+        model = DistributedDataParallel(model, device_ids=None if device.type == "cpu" else [device])
+    _apply(model, path)
+    return model
+
+
+@_guarded
+def _apply(ddp, path):
+    from . import reducer
+    layout = reducer.layout_of(ddp)
+    if layout is None:
+        use(ddp, path)
+    elif os.path.realpath(os.fspath(path)) != os.path.realpath(os.environ.get("DPRO_PLAN", "")):
+        say("plan-twice", "dpro.apply: the model has the plan of DPRO_PLAN already, which is kept", rank())
+
+
+def watch_first_step(optimizers):
+    """A job without DDP is told that there is nothing to apply a plan to, when it trains."""
+    register = getattr(optimizers, "register_optimizer_step_post_hook", None)
+    if register is None:
+        return
+
+    def first_step(optimizer, args, kwargs):
+        handle.remove()
+        if not _made:
+            alone = world_size() == 1
+            _refuse("%s; a plan is for the gradients of DistributedDataParallel"
+                    % ("the job is a single process" if alone else "it has no DDP model"))
+
+    handle = register(first_step)

@@ -1,0 +1,183 @@
+"""What a plan is worth, measured: the running job trains with its own buckets and with the plan's by turns, A B B A, so that
+whatever drifts meanwhile cancels out. What `dpro verify` starts; it does the arithmetic (src/report/verify.c).
+
+A turn begins with a new reducer (reducer.py) on all ranks after the same step, and a few steps that do not count: DDP
+cuts its own buckets after the first, and new memory is touched. Nothing else is on: no profiler, no log. Rank 0 writes
+the step times after each block of mirrored turns, so that a job which is stopped leaves what there is."""
+import json
+import os
+import sys
+import time
+
+from . import __version__, consent, planned, report
+from .session import Session
+from .settings import number
+
+SCHEMA = "dpro.verify-steps/1"
+OWN, PLAN = "own", "plan"
+
+
+def _caps():
+    """Limits in MB that a person might try, by name."""
+    caps = {}
+    for text in filter(None, os.environ.get("DPRO_VERIFY_AGAINST", "").split(",")):
+        try:
+            cap = float(text)
+        except ValueError:
+            cap = 0.0
+        if not 0 < cap < float("inf"):
+            report.say("against", "DPRO_VERIFY_AGAINST: %s is no bucket size in MB and is left out" % text)
+            continue
+        caps["cap=%s" % text] = cap
+    return caps
+
+
+class Verification(Session):
+    """Takes from a Session how steps are found."""
+
+    def __init__(self, settings):
+        super().__init__(settings)
+        self._file = os.environ["DPRO_VERIFY"]
+        self._n_steps = number("DPRO_VERIFY_STEPS", 8, 1)
+        self._n_settle = number("DPRO_VERIFY_SETTLE", 3, 2)
+        self._n_blocks = number("DPRO_VERIFY_BLOCKS", 5, 1)
+        self._caps = _caps()
+        names = [OWN, PLAN, *self._caps]
+        self._left = (names + names[::-1]) * self._n_blocks  # turns to come
+        self._n_turns_block = 2 * len(names)
+        self._planned = None   # (model, layout) of each model that the plan is for
+        self._now = OWN        # what the models have
+        self._turns = []       # that are over
+        self._n = 0            # steps of the one that runs
+        self._begin_ns = self._before_ns = 0
+        self._turn_times = []
+        self._problem = None
+
+    # Steps
+
+    def _step_ended(self, step, now_ns, frame):
+        if self.off:
+            return
+        self._step = step
+        if self._planned is None:
+            if step >= self.settings.warmup:
+                self._begin()
+            return
+        now = time.perf_counter_ns()
+        self._n += 1
+        if self._n > self._n_settle:
+            self._turn_times.append(now - self._before_ns)
+        if self._n == self._n_settle:
+            now = self._begin_ns = self._device_done()
+        elif self._n == self._n_settle + self._n_steps:
+            self._end_turn(self._device_done())
+            now = time.perf_counter_ns()
+        self._before_ns = now
+
+    def _restart(self, step):
+        if self._planned:
+            self._end("another optimizer turned out to end the steps; a longer --warmup lets it show before")
+
+    def _device_done(self):
+        """The time at which all is computed; a GPU works behind the host."""
+        torch = sys.modules["torch"]
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        return time.perf_counter_ns()
+
+    # Turns
+
+    def _begin(self):
+        self._planned = []
+        for ddp in planned.models():
+            plan, _, layout = planned.prepare(ddp, os.environ["DPRO_PLAN"])
+            if layout is not None:
+                self._planned.append((ddp, layout))
+        if self._planned:
+            self._next_turn()
+        else:
+            self._end((planned.state() or {}).get("reason") or "the job has no DDP model")
+
+    def _next_turn(self):
+        name = self._left.pop(0)
+        if name != self._now:
+            self._switch(name)
+        self._n, self._turn_times = 0, []
+        self._before_ns = time.perf_counter_ns()
+
+    def _switch(self, name):
+        from . import reducer
+        for ddp, layout in self._planned:
+            problem = consent.ask(ddp.process_group, "verify", "step %d: %s" % (self._step, name), None)
+            if problem:
+                self._end(problem, restore=False)
+                return
+            if name == PLAN:
+                other = reducer.set_layout(ddp, layout)
+                if other:
+                    report.say("plan-buckets", "the plan's buckets can't all be had, the nearest are used: %s" % other,
+                               planned.rank())
+            else:
+                reducer.set_cap(ddp, self._caps.get(name))
+        self._now = name
+
+    def _end_turn(self, now_ns):
+        from . import reducer
+        self._turns.append({
+            "block": len(self._turns) // self._n_turns_block, "name": self._now,
+            "first_step": self._step - self._n_steps + 1, "span_ns": now_ns - self._begin_ns,
+            "step_ns": self._turn_times,
+            "bucket_bytes": [size for ddp, _ in self._planned for size in reducer.bucket_bytes(ddp)]})
+        if len(self._turns) % self._n_turns_block == 0:
+            if sys.stderr.isatty() and planned.rank() == 0:
+                report.tell("verify: block %d of %d measured" % (len(self._turns) // self._n_turns_block, self._n_blocks))
+            self._write(not self._left)
+        if self._left:
+            self._next_turn()
+        else:
+            self._end(None)
+
+    # The end
+
+    def _end(self, problem, restore=True):
+        self._problem = self._problem or problem
+        if restore and self._planned and self._now != OWN:
+            self._switch(OWN)
+        if self.off:  # ended meanwhile
+            return
+        self._write(problem is None)
+        self._let_go()
+        self._planned = []
+
+    def _write(self, complete):
+        if planned.rank() != 0:
+            return
+        import torch
+        plan = planned.read(os.environ["DPRO_PLAN"])[0]
+        value = {"schema": SCHEMA, "dpro": __version__, "plan": plan and plan.path, "complete": complete,
+                 "problem": self._problem, "framework_version": str(torch.__version__),
+                 "world_size": planned.world_size(), "models": [type(ddp.module).__name__ for ddp, _ in self._planned or ()],
+                 "steps": self._n_steps, "settle": self._n_settle, "blocks": self._n_blocks, "warmup": self.settings.warmup,
+                 "step": self._step, "asynchronous": torch.cuda.is_initialized(), "turns": self._turns, "warnings": report.warnings}
+        part = self._file + ".part"
+        with open(part, "w", encoding="utf-8") as file:
+            json.dump(value, file, separators=(",", ":"))
+        os.replace(part, self._file)
+
+    def at_exit(self):
+        if not self.off and os.getpid() == self._pid and self._n_events:
+            self.off = True
+            try:
+                self._write(False)
+            except OSError:
+                pass  # dpro verify tells that there is nothing
+
+    def fail(self, problem):
+        self.off = True
+        self._problem = "%s: %s" % (type(problem).__name__, str(problem).split("\n")[0])
+        report.say("fail", "the verification ends, the job goes on: %s" % self._problem)
+        try:
+            self._write(False)
+        except OSError:
+            pass
+        self._let_go()

@@ -1,0 +1,595 @@
+/* report/verify.c: what a plan was worth, from step times of one job that trained with its own
+ * buckets and with the plan's by turns.
+ *
+ * A block holds every configuration twice, in mirrored order (A B B A): what changes at an even
+ * pace while it runs has the same share in all of them. So a block gives one gain for each
+ * configuration, the blocks' gains are compared with a t-distribution, and nothing is drawn at
+ * random. A turn's time is the median of its steps; where a GPU works behind the host, single steps
+ * mean little, and it is the time from first to last. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <dpro/verify.h>
+
+#include "base/arena.h"
+#include "base/array.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/writer.h"
+#include "report/table.h"
+
+enum { MOST_CONFIGURATIONS = 64, MOST_WARNINGS = 64 };
+
+struct turn {
+    const char *name;
+    int64_t block, first_step, span_ns;
+    size_t first, n;              /* into steps */
+    size_t first_bucket, n_buckets; /* into bucket_bytes */
+};
+
+struct gain { /* percent of an iteration saved, over the blocks */
+    double mean, low, high; /* low, high: NAN with one block */
+};
+
+struct configuration {
+    const char *name;
+    double iteration_ms;
+    size_t n_buckets, first_bucket; /* of its last turn */
+    struct gain gain; /* over the job's own buckets; for these themselves it is 0 */
+};
+
+struct dpro_verify {
+    struct arena arena; /* texts */
+    ARRAY(struct turn) turns;
+    ARRAY(int64_t) steps;
+    ARRAY(int64_t) bucket_bytes;
+    ARRAY(const char *) models;
+    ARRAY(const char *) warnings;
+    struct configuration configurations[MOST_CONFIGURATIONS]; /* own, plan, then the others */
+    size_t n_configurations;
+    size_t n_blocks; /* whole ones */
+    double *times;   /* of block b and configuration c at [b * n_configurations + c], in ms */
+    int best;        /* of the others; -1: there are none */
+    struct gain over_best;
+    struct dpro_plan_summary plan;
+    const char *plan_path, *problem, *framework_version;
+    int64_t world_size, n_steps, settle, blocks_wanted, warmup, last_step;
+    bool complete, asynchronous;
+};
+
+/* Half the width of a 95 % interval of a mean, in standard errors, by degrees of freedom. */
+static double t_quantile(size_t df)
+{
+    static const double table[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262,
+                                   2.228,  2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101,
+                                   2.093,  2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052,
+                                   2.048,  2.045, 2.042};
+    size_t n = sizeof table / sizeof *table;
+    return df <= n ? table[df - 1] : 1.960 + 2.46 / (double)df;
+}
+
+/* Reading */
+
+static const char *read_text(struct dpro_verify *v, struct json *js, bool *no_memory)
+{
+    const char *text;
+    size_t len;
+    if (json_peek(js) != '"')
+        return json_skip(js), NULL;
+    if (!json_string(js, &text, &len))
+        return NULL;
+    char *copy = arena_copy_string(&v->arena, text, len);
+    *no_memory |= copy == NULL;
+    return copy;
+}
+
+static int64_t read_int(struct json *js)
+{
+    int64_t value;
+    return json_read_decimal(js, 0, &value) == JSON_VALUE ? value : 0;
+}
+
+static bool read_bool(struct json *js)
+{
+    const char *text;
+    size_t len;
+    return json_scalar(js, &text, &len) && json_is(text, len, "true");
+}
+
+static bool enter(struct json *js, char bracket)
+{
+    if (json_peek(js) != bracket)
+        return json_skip(js), false;
+    js->p++;
+    return true;
+}
+
+static void read_turns(struct dpro_verify *v, struct json *js, bool *no_memory)
+{
+    const char *key;
+    size_t len;
+    if (!enter(js, '['))
+        return;
+    while (!*no_memory && json_array_next(js)) {
+        struct turn turn = {.name = NULL};
+        if (!enter(js, '{'))
+            continue;
+        while (!*no_memory && json_object_next(js, &key, &len)) {
+            if (json_is(key, len, "name")) {
+                turn.name = read_text(v, js, no_memory);
+            } else if (json_is(key, len, "block")) {
+                turn.block = read_int(js);
+            } else if (json_is(key, len, "first_step")) {
+                turn.first_step = read_int(js);
+            } else if (json_is(key, len, "span_ns")) {
+                turn.span_ns = read_int(js);
+            } else if (json_is(key, len, "step_ns") && enter(js, '[')) {
+                for (turn.first = v->steps.n; !*no_memory && json_array_next(js); turn.n++)
+                    *no_memory |= array_push(&v->steps, read_int(js)) < 0;
+            } else if (json_is(key, len, "bucket_bytes") && enter(js, '[')) {
+                turn.first_bucket = v->bucket_bytes.n;
+                for (; !*no_memory && json_array_next(js); turn.n_buckets++)
+                    *no_memory |= array_push(&v->bucket_bytes, read_int(js)) < 0;
+            } else {
+                json_skip(js);
+            }
+        }
+        if (turn.name && turn.n > 0 && turn.span_ns > 0)
+            *no_memory |= array_push(&v->turns, turn) < 0;
+    }
+}
+
+static void read_all(struct dpro_verify *v, struct json *js, bool *no_memory)
+{
+    const char *key;
+    size_t len;
+    if (!enter(js, '{')) {
+        json_stop(js, JSON_BAD);
+        return;
+    }
+    while (!*no_memory && json_object_next(js, &key, &len)) {
+        if (json_is(key, len, "plan")) {
+            v->plan_path = read_text(v, js, no_memory);
+        } else if (json_is(key, len, "problem")) {
+            v->problem = read_text(v, js, no_memory);
+        } else if (json_is(key, len, "framework_version")) {
+            v->framework_version = read_text(v, js, no_memory);
+        } else if (json_is(key, len, "complete")) {
+            v->complete = read_bool(js);
+        } else if (json_is(key, len, "asynchronous")) {
+            v->asynchronous = read_bool(js);
+        } else if (json_is(key, len, "world_size")) {
+            v->world_size = read_int(js);
+        } else if (json_is(key, len, "steps")) {
+            v->n_steps = read_int(js);
+        } else if (json_is(key, len, "settle")) {
+            v->settle = read_int(js);
+        } else if (json_is(key, len, "blocks")) {
+            v->blocks_wanted = read_int(js);
+        } else if (json_is(key, len, "warmup")) {
+            v->warmup = read_int(js);
+        } else if (json_is(key, len, "step")) {
+            v->last_step = read_int(js);
+        } else if (json_is(key, len, "turns")) {
+            read_turns(v, js, no_memory);
+        } else if (json_is(key, len, "models") && enter(js, '[')) {
+            while (!*no_memory && json_array_next(js)) {
+                const char *text = read_text(v, js, no_memory);
+                *no_memory |= text && array_push(&v->models, text) < 0;
+            }
+        } else if (json_is(key, len, "warnings") && enter(js, '[')) {
+            while (!*no_memory && json_array_next(js)) {
+                const char *text = read_text(v, js, no_memory);
+                *no_memory |= text && v->warnings.n < MOST_WARNINGS && array_push(&v->warnings, text) < 0;
+            }
+        } else {
+            json_skip(js);
+        }
+    }
+}
+
+/* Reckoning */
+
+static int compare_times(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static double turn_ms(const struct dpro_verify *v, const struct turn *turn)
+{
+    int64_t *steps = v->steps.at + turn->first;
+    if (v->asynchronous)
+        return (double)turn->span_ns / 1e6 / (double)turn->n;
+    qsort(steps, turn->n, sizeof *steps, compare_times);
+    return (double)(steps[(turn->n - 1) / 2] + steps[turn->n / 2]) / 2e6;
+}
+
+static int find_configurations(struct dpro_verify *v, struct dpro_error *err)
+{
+    for (size_t i = 0; i < v->turns.n; i++) {
+        size_t c = 0;
+        while (c < v->n_configurations && strcmp(v->configurations[c].name, v->turns.at[i].name) != 0)
+            c++;
+        if (c == MOST_CONFIGURATIONS)
+            return dpro_error_set(err, DPRO_EFORMAT, "more than %zu configurations by turns", c);
+        if (c == v->n_configurations)
+            v->configurations[v->n_configurations++].name = v->turns.at[i].name;
+        v->configurations[c].n_buckets = v->turns.at[i].n_buckets;
+        v->configurations[c].first_bucket = v->turns.at[i].first_bucket;
+    }
+    return 0;
+}
+
+/* Means of the two turns that each configuration has in a block; only whole blocks count. */
+static int find_times(struct dpro_verify *v, struct dpro_error *err)
+{
+    size_t n = v->n_configurations, per_block = 2 * n;
+    v->n_blocks = n < 2 ? 0 : v->turns.n / per_block;
+    v->times = calloc(v->n_blocks * n + 1, sizeof *v->times);
+    if (!v->times)
+        return dpro_error_nomem(err);
+    for (size_t i = 0; i < v->n_blocks * per_block; i++) {
+        size_t in_block = i % per_block, c = in_block < n ? in_block : per_block - 1 - in_block;
+        const struct turn *turn = &v->turns.at[i];
+        if (strcmp(turn->name, v->configurations[c].name) != 0 ||
+            turn->block != (int64_t)(i / per_block))
+            return dpro_error_set(err, DPRO_EFORMAT, "turn %zu is not in mirrored order", i);
+        v->times[i / per_block * n + c] += turn_ms(v, turn) / 2;
+    }
+    return 0;
+}
+
+/* What configuration `a` saves of `b`'s time, block by block. */
+static struct gain gain_over(const struct dpro_verify *v, size_t a, size_t b)
+{
+    size_t n = v->n_configurations;
+    double sum = 0, squares = 0;
+    for (size_t i = 0; i < v->n_blocks; i++)
+        sum += 100 * (1 - v->times[i * n + a] / v->times[i * n + b]);
+    struct gain gain = {sum / (double)v->n_blocks, NAN, NAN};
+    if (v->n_blocks < 2)
+        return gain;
+    for (size_t i = 0; i < v->n_blocks; i++) {
+        double off = 100 * (1 - v->times[i * n + a] / v->times[i * n + b]) - gain.mean;
+        squares += off * off;
+    }
+    double error = sqrt(squares / (double)(v->n_blocks - 1) / (double)v->n_blocks);
+    gain.low = gain.mean - t_quantile(v->n_blocks - 1) * error;
+    gain.high = gain.mean + t_quantile(v->n_blocks - 1) * error;
+    return gain;
+}
+
+static void reckon(struct dpro_verify *v)
+{
+    size_t n = v->n_configurations;
+    v->best = -1;
+    for (size_t c = 0; c < n; c++) {
+        struct configuration *config = &v->configurations[c];
+        for (size_t b = 0; b < v->n_blocks; b++)
+            config->iteration_ms += v->times[b * n + c] / (double)v->n_blocks;
+        config->gain = gain_over(v, c, 0);
+        if (c >= 2 &&
+            (v->best < 0 || config->iteration_ms < v->configurations[v->best].iteration_ms))
+            v->best = (int)c;
+    }
+    if (v->best >= 0)
+        v->over_best = gain_over(v, 1, (size_t)v->best);
+}
+
+static double expected_gain(const struct dpro_verify *v)
+{
+    const struct dpro_plan_summary *p = &v->plan;
+    return p->baseline_ns > 0 && p->iteration_ns > 0
+               ? 100 * (1 - (double)p->iteration_ns / (double)p->baseline_ns)
+               : NAN;
+}
+
+static double expected_uncertainty(const struct dpro_verify *v)
+{
+    const struct dpro_plan_summary *p = &v->plan;
+    return p->baseline_ns > 0
+               ? p->uncertainty_pct * (double)p->iteration_ns / (double)p->baseline_ns
+               : NAN;
+}
+
+enum verdict { NO_INTERVAL, NOISE, SLOWER, FASTER, AS_EXPECTED, LESS, MORE };
+
+static const char *const verdict_keys[] = {"no-interval", "noise", "slower", "faster",
+                                           "as-expected", "less",  "more"};
+
+static enum verdict verdict_of(const struct dpro_verify *v)
+{
+    struct gain gain = v->configurations[1].gain;
+    double expected = expected_gain(v), uncertainty = expected_uncertainty(v);
+    if (v->n_blocks < 2)
+        return NO_INTERVAL;
+    if (gain.high < 0)
+        return SLOWER;
+    if (gain.low <= 0)
+        return NOISE;
+    if (isnan(expected))
+        return FASTER;
+    if (expected > gain.high + uncertainty)
+        return LESS;
+    return expected < gain.low - uncertainty ? MORE : AS_EXPECTED;
+}
+
+int dpro_verify_is_slower(const struct dpro_verify *v)
+{
+    return verdict_of(v) == SLOWER;
+}
+
+static int say_nothing_measured(const struct dpro_verify *v, struct dpro_error *err)
+{
+    long long per_turn = v->settle + v->n_steps;
+    long long configurations = v->n_configurations < 2 ? 2 : (long long)v->n_configurations;
+    if (v->problem)
+        return dpro_error_set(err, DPRO_EEMPTY, "nothing was measured: %s", v->problem);
+    return dpro_error_set(err, DPRO_EEMPTY,
+                          "the job ended after step %lld, before one block of turns was measured, "
+                          "which takes %lld steps, and all %lld blocks %lld: run it longer, or "
+                          "choose fewer by --warmup, --steps and --blocks",
+                          (long long)v->last_step, v->warmup + 2 * configurations * per_turn,
+                          (long long)v->blocks_wanted,
+                          v->warmup + v->blocks_wanted * 2 * configurations * per_turn);
+}
+
+int dpro_verify_read(const char *path, const struct dpro_plan_summary *summary,
+                     struct dpro_verify **verify, struct dpro_error *err)
+{
+    struct dpro_verify *v = calloc(1, sizeof *v);
+    struct input in;
+    struct json js;
+    bool no_memory = false;
+    int rc;
+    if (!v)
+        return dpro_error_nomem(err);
+    v->plan = *summary;
+    rc = input_open(&in, path, err);
+    if (rc < 0)
+        goto failed;
+    rc = json_init(&js, &in, 0, err);
+    if (rc == 0) {
+        read_all(v, &js, &no_memory);
+        if (no_memory || js.fail == JSON_MEMORY)
+            rc = dpro_error_nomem(err);
+        else if (js.fail == JSON_IO)
+            rc = DPRO_EIO;
+        else if (js.fail != JSON_OK)
+            rc = dpro_error_set(err, DPRO_EFORMAT, "%s: byte %llu: not what a job writes", path,
+                                (unsigned long long)json_offset(&js));
+        json_fini(&js);
+    }
+    input_close(&in);
+    if (rc == 0)
+        rc = find_configurations(v, err);
+    if (rc == 0)
+        rc = find_times(v, err);
+    if (rc < 0)
+        goto failed;
+    if (v->n_blocks == 0) {
+        rc = say_nothing_measured(v, err);
+        goto failed;
+    }
+    reckon(v);
+    *verify = v;
+    return 0;
+failed:
+    dpro_verify_destroy(v);
+    return rc;
+}
+
+void dpro_verify_destroy(struct dpro_verify *v)
+{
+    if (!v)
+        return;
+    arena_fini(&v->arena);
+    array_fini(&v->turns);
+    array_fini(&v->steps);
+    array_fini(&v->bucket_bytes);
+    array_fini(&v->models);
+    array_fini(&v->warnings);
+    free(v->times);
+    free(v);
+}
+
+/* Telling */
+
+static void gain_text(char *out, size_t size, struct gain gain)
+{
+    char low[32], high[32], mean[32];
+    writer_format_fixed(mean, sizeof mean, gain.mean, 1);
+    if (isnan(gain.low)) {
+        snprintf(out, size, "%s %%", mean);
+        return;
+    }
+    writer_format_fixed(low, sizeof low, gain.low, 1);
+    writer_format_fixed(high, sizeof high, gain.high, 1);
+    snprintf(out, size, "%s %% (95 %% sure: %s to %s)", mean, low, high);
+}
+
+static void verdict_text(const struct dpro_verify *v, char *out, size_t size)
+{
+    char gain[128], expected[80] = "", uncertainty[32];
+    gain_text(gain, sizeof gain, v->configurations[1].gain);
+    if (!isnan(expected_gain(v))) {
+        char number[32];
+        writer_format_fixed(number, sizeof number, expected_gain(v), 1);
+        writer_format_fixed(uncertainty, sizeof uncertainty, expected_uncertainty(v), 1);
+        snprintf(expected, sizeof expected, "%s +- %s %%", number, uncertainty);
+    }
+    switch (verdict_of(v)) {
+    case NO_INTERVAL:
+        snprintf(out, size,
+                 "the plan saves %s of an iteration in one block: too few to tell from noise", gain);
+        return;
+    case SLOWER:
+        snprintf(out, size, "the plan is slower than the job's own buckets: it saves %s", gain);
+        return;
+    case NOISE:
+        snprintf(out, size, "no difference that could be told from noise: the plan saves %s%s%s", gain,
+                 expected[0] ? ", expected " : "", expected);
+        return;
+    case FASTER:
+        snprintf(out, size, "the plan saves %s of an iteration", gain);
+        return;
+    case AS_EXPECTED:
+        snprintf(out, size, "the plan saves %s of an iteration, as expected (%s)", gain, expected);
+        return;
+    case LESS:
+        snprintf(out, size, "the plan saves %s of an iteration, less than expected (%s)", gain,
+                 expected);
+        return;
+    case MORE:
+        snprintf(out, size, "the plan saves %s of an iteration, more than expected (%s)", gain,
+                 expected);
+        return;
+    }
+}
+
+int dpro_verify_text(const struct dpro_verify *v, FILE *out, struct dpro_error *err)
+{
+    static const char *const head[] = {"buckets", "iteration ms", "number", "saves %", "95 % low",
+                                       "high"};
+    struct table t = {.n_cols = 6, .left = {true}};
+    struct writer w;
+    char text[512];
+    int rc = writer_init_file(&w, out, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < sizeof head / sizeof *head; i++)
+        table_cell(&t, "%s", head[i]);
+    for (size_t c = 0; c < v->n_configurations; c++) {
+        const struct configuration *config = &v->configurations[c];
+        table_cell(&t, "%s", config->name);
+        table_fixed(&t, config->iteration_ms, 1, "");
+        table_cell(&t, "%zu", config->n_buckets);
+        if (c == 0) {
+            for (int i = 0; i < 3; i++)
+                table_cell(&t, "-");
+            continue;
+        }
+        table_fixed(&t, config->gain.mean, 1, "");
+        table_fixed(&t, config->gain.low, 1, "");
+        table_fixed(&t, config->gain.high, 1, "");
+    }
+    table_write(&w, &t);
+    verdict_text(v, text, sizeof text);
+    writer_text(&w, "\n");
+    table_wrapped(&w, "", 0, text);
+    if (v->best >= 0) {
+        char gain[128];
+        gain_text(gain, sizeof gain, v->over_best);
+        snprintf(text, sizeof text, "of the others %s is best: beside it the plan saves %s",
+                 v->configurations[v->best].name, gain);
+        table_wrapped(&w, "", 0, text);
+    }
+    snprintf(text, sizeof text,
+             "%zu block%s of mirrored turns, %lld steps a turn after %lld to settle; %lld rank%s",
+             v->n_blocks, v->n_blocks > 1 ? "s" : "", (long long)v->n_steps, (long long)v->settle,
+             (long long)v->world_size, v->world_size > 1 ? "s" : "");
+    if (!v->complete)
+        snprintf(text + strlen(text), sizeof text - strlen(text),
+                 "; %lld were wanted, but the job ended after step %lld",
+                 (long long)v->blocks_wanted, (long long)v->last_step);
+    table_wrapped(&w, "", 0, text);
+    for (size_t i = 0; i < v->warnings.n; i++)
+        table_wrapped(&w, "warning: ", 9, v->warnings.at[i]);
+    rc = writer_finish(&w, err);
+    writer_fini(&w);
+    return rc;
+}
+
+static void key_gain(struct writer *w, const char *key, struct gain gain)
+{
+    writer_key(w, key);
+    writer_open(w, '{');
+    writer_key(w, "mean");
+    writer_json_fixed(w, gain.mean, 3);
+    writer_key(w, "low");
+    writer_json_fixed(w, gain.low, 3);
+    writer_key(w, "high");
+    writer_json_fixed(w, gain.high, 3);
+    writer_close(w, '}');
+}
+
+static void write_configuration(struct writer *w, const struct dpro_verify *v, size_t c)
+{
+    const struct configuration *config = &v->configurations[c];
+    writer_newline(w);
+    writer_open(w, '{');
+    writer_key_string(w, "name", config->name);
+    writer_key(w, "iteration_ms");
+    writer_json_fixed(w, config->iteration_ms, 6);
+    if (c > 0)
+        key_gain(w, "gain_pct", config->gain);
+    writer_key(w, "per_block_ms");
+    writer_open(w, '[');
+    for (size_t b = 0; b < v->n_blocks; b++)
+        writer_json_fixed(w, v->times[b * v->n_configurations + c], 6);
+    writer_close(w, ']');
+    writer_key(w, "bucket_bytes");
+    writer_open(w, '[');
+    for (size_t i = 0; i < config->n_buckets; i++)
+        writer_json_int(w, v->bucket_bytes.at[config->first_bucket + i]);
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+static void key_texts(struct writer *w, const char *key, const char *const *texts, size_t n)
+{
+    writer_key(w, key);
+    writer_open(w, '[');
+    for (size_t i = 0; i < n; i++)
+        writer_string(w, texts[i]);
+    writer_close(w, ']');
+}
+
+int dpro_verify_json(const struct dpro_verify *v, FILE *out, struct dpro_error *err)
+{
+    struct writer w;
+    int rc = writer_init_file(&w, out, err);
+    if (rc < 0)
+        return rc;
+    writer_open(&w, '{');
+    writer_key_string(&w, "schema", "dpro.verify/1");
+    writer_key_string(&w, "version", dpro_version());
+    writer_key_string(&w, "plan", v->plan_path);
+    writer_key_string(&w, "framework_version", v->framework_version);
+    writer_key_int(&w, "world_size", v->world_size);
+    key_texts(&w, "models", v->models.at, v->models.n);
+    writer_key_int(&w, "blocks", (int64_t)v->n_blocks);
+    writer_key_int(&w, "steps", v->n_steps);
+    writer_key_int(&w, "settle", v->settle);
+    writer_key(&w, "complete");
+    writer_bool(&w, v->complete);
+    writer_newline(&w);
+    writer_key(&w, "configurations");
+    writer_open(&w, '[');
+    for (size_t c = 0; c < v->n_configurations; c++)
+        write_configuration(&w, v, c);
+    writer_close(&w, ']');
+    writer_newline(&w);
+    key_gain(&w, "gain_pct", v->configurations[1].gain);
+    writer_key(&w, "expected_gain_pct");
+    writer_json_fixed(&w, expected_gain(v), 3);
+    writer_key(&w, "expected_uncertainty_pct");
+    writer_json_fixed(&w, isnan(expected_gain(v)) ? NAN : expected_uncertainty(v), 3);
+    writer_key_string(&w, "verdict", verdict_keys[verdict_of(v)]);
+    writer_key_string(&w, "best_other", v->best >= 0 ? v->configurations[v->best].name : NULL);
+    if (v->best >= 0) {
+        key_gain(&w, "gain_over_best_other_pct", v->over_best);
+    } else {
+        writer_key(&w, "gain_over_best_other_pct");
+        writer_null(&w);
+    }
+    writer_newline(&w);
+    key_texts(&w, "warnings", v->warnings.at, v->warnings.n);
+    writer_close(&w, '}');
+    writer_text(&w, "\n");
+    rc = writer_finish(&w, err);
+    writer_fini(&w);
+    return rc;
+}

@@ -1,0 +1,268 @@
+"""A plan in real jobs of two ranks over gloo: DDP gets exactly its buckets, in every mode, on all ranks or on none, and
+trains to the same numbers."""
+import json
+import os
+import subprocess
+import unittest
+
+import live
+
+# net(): four layers of 64, weights of 16,384 bytes and biases of 256.
+SIZES = {"%d.%s" % (n, what): size for n in range(4) for what, size in (("weight", 16384), ("bias", 256))}
+# Not contiguous in the order in which gradients become ready (3.bias, 3.weight, 2.bias, ...), some of equal size.
+BUCKETS = [["3.bias", "3.weight", "2.bias"], ["1.weight"], ["2.weight"], ["0.bias"], ["1.bias", "0.weight"]]
+
+MODES = """
+names = None
+def buckets_of(ddp):
+    names = {id(p): n for n, p in ddp.module.named_parameters()}
+    return [[names[id(p)] for p in bucket.parameters()] for bucket in ddp.reducer._get_zeros_like_grad_buckets()]
+def job(steps=4, accumulate=False, hook=None, make=DDP, **mode):
+    global digest
+    digest = hashlib.sha256()
+    torch.manual_seed(7)
+    ddp = make(net(), **mode)
+    if hook:
+        ddp.register_comm_hook(None, hook)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+    g = torch.Generator().manual_seed(RANK)
+    for step in range(steps):
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
+        for part in range(2 if accumulate else 1):
+            x = torch.randn(8, 64, generator=g)
+            with ddp.no_sync() if accumulate and part == 0 else torch.enable_grad():
+                loss = ddp(x).pow(2).mean()
+                loss.backward()
+        see(loss, ddp)
+        optimizer.step()
+    told = ddp._get_ddp_logging_data()
+    print("MODE", RANK, sorted(mode), accumulate, digest.hexdigest(), flush=True)
+    print("BUCKETS", RANK, sorted(mode), buckets_of(ddp), flush=True)
+    print("TOLD", RANK, sorted(mode), told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes"), flush=True)
+    return ddp
+dist.init_process_group("gloo")
+"""
+
+ALL_MODES = MODES + """
+job()
+job(accumulate=True)
+job(gradient_as_bucket_view=True, accumulate=True)
+job(static_graph=True)
+job(static_graph=True, gradient_as_bucket_view=True)
+job(find_unused_parameters=True)
+job(find_unused_parameters=True, gradient_as_bucket_view=True)
+job(bucket_cap_mb=1, accumulate=True)
+import copy, pickle, io
+ddp = job()
+copied = copy.deepcopy(ddp)
+torch.save(ddp, io.BytesIO())
+copied(torch.ones(8, 64)).sum().backward()
+end()
+"""
+
+
+def plan(buckets=None, world_size=2, compression="none", **more):
+    sizes = more.pop("sizes", SIZES)
+    listed = [dict({"parameters": names, "size_bytes": sum(sizes[name] for name in names)}, **more.get("each", {}))
+              for names in buckets or BUCKETS]
+    for n, extra in more.get("some", {}).items():
+        listed[n].update(extra)
+    return {"schema": "dpro.plan/1", "dpro": "0.1.0",
+            "job": {"framework": "pytorch", "world_size": world_size,
+                    "models": [{"name": "Sequential",
+                                "parameters": [{"name": name, "size_bytes": size} for name, size in sizes.items()]}]},
+            "expected": {"baseline_ms": 10.0, "iteration_ms": 8.0, "speedup": 1.25, "uncertainty_pct": 2.0},
+            "communication": {"compression": compression, "changes_numerics": compression != "none", "buckets": listed}}
+
+
+class Case(live.Case):
+    def plan(self, value=None, name="plan"):
+        os.makedirs(self.path(name), exist_ok=True)
+        with open(self.path(name, "plan.json"), "w", encoding="utf-8") as file:
+            file.write(value if isinstance(value, str) else json.dumps(value or plan()))
+        return self.path(name)
+
+    def lines(self, run, word):
+        return sorted(line for line in run.out.splitlines() if line.startswith(word))
+
+    def run_planned(self, body, path, **more):
+        return self.ranks(body, dpro=False, DPRO_PLAN=path, PYTHONPATH=live.SITE, **more)
+
+
+class Buckets(Case):
+    def test_every_mode_has_the_buckets_asked_for_and_trains_to_the_same_numbers(self):
+        without = self.ranks(ALL_MODES, dpro=False)
+        self.assert_ran(without)
+        run = self.run_planned(ALL_MODES, self.plan())
+        self.assert_ran(run)
+        self.assertEqual(self.lines(run, "MODE"), self.lines(without, "MODE"))
+        self.assertNotEqual(self.lines(run, "BUCKETS"), self.lines(without, "BUCKETS"))
+        sizes = ", ".join(str(sum(SIZES[name] for name in names)) for names in BUCKETS)
+        for line in self.lines(run, "BUCKETS"):
+            self.assertEqual([sorted(names) for names in eval(line[line.index("[["):])],  # ours
+                             [sorted(names) for names in BUCKETS], line)
+        for line in self.lines(run, "TOLD"):
+            self.assertTrue(line.endswith(sizes), line)
+        self.assertEqual(len([line for line in run.said if "plan applied to Sequential: 5 buckets" in line]), 9)
+        self.assertEqual(len(run.said), 9, run.said)  # rank 0, for each model, and nothing else
+
+    def test_partitions_and_priorities_keep_the_numbers_at_two_ranks(self):
+        body = MODES + "job(accumulate=True)\njob(gradient_as_bucket_view=True)\nend()\n"
+        without = self.ranks(body, dpro=False)
+        run = self.run_planned(body, self.plan(plan(each={"partitions": 3}, some={2: {"priority": 5}})))
+        self.assert_ran(run)
+        self.assertEqual(self.lines(run, "MODE"), self.lines(without, "MODE"))
+        self.assertIn("up to 3 partitions", run.said[0])
+
+    def test_compression_is_that_of_torchs_own_hook(self):
+        for compression in ("fp16", "bf16"):
+            body = MODES + """
+import dpro
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+import functools
+job(hook=functools.partial(default_hooks._compress_hook, torch.%s) if 0 else default_hooks.%s_compress_hook)
+""" % ({"fp16": "float16", "bf16": "bfloat16"}[compression], compression)
+            if compression == "bf16":  # DDP refuses torch's own without NCCL
+                body = body.replace("job(hook=", "def as_torch(state, bucket):\n"
+                                    "    return default_hooks.bf16_compress_hook(state, bucket)\njob(hook=as_torch if 1 else ")
+            body += "job(make=lambda module: dpro.apply(DDP(module), 'plan'))\nend()\n"
+            with self.subTest(compression=compression):
+                self.plan(plan(compression=compression, each={"partitions": 2}))
+                run = self.ranks(body, dpro=False, PYTHONPATH=os.path.join(live.ROOT, "python"))
+                self.assert_ran(run)
+                modes = self.lines(run, "MODE")
+                self.assertEqual(len(modes), 4)
+                self.assertEqual(len(set(modes)), 2, modes)  # one a rank
+                self.assertIn("sent as %s" % compression, run.said[0])
+
+
+class Decisions(Case):
+    BODY = MODES + "job()\nend()\n"
+
+    def assert_refused(self, run, without, *texts):
+        self.assert_ran(run)
+        self.assertEqual(run.out, without.out)
+        self.assertEqual(len(run.said), 1, run.err)
+        self.assertIn("the plan is not applied, the job runs on with its own buckets", run.said[0])
+        for text in texts:
+            self.assertIn(text, run.said[0])
+
+    def test_a_plan_that_does_not_fit_leaves_the_job_as_it_is_and_says_what_differs(self):
+        without = self.ranks(self.BODY, dpro=False)
+        self.assert_ran(without)
+        other = dict(SIZES)
+        other["3.weight"] = 4096
+        more = dict(SIZES, head=64)
+        cases = (("world size", plan(world_size=4), "it is for 4 ranks, this job has 2"),
+                 ("another size", plan(sizes=other), "its parameter 3.weight has 4096 bytes, here it has 16384"),
+                 ("another parameter", plan(BUCKETS + [["head"]], sizes=more), "no parameter head"))
+        for name, value, text in cases:
+            with self.subTest(name):
+                self.assert_refused(self.run_planned(self.BODY, self.plan(value)), without, text)
+
+    def test_a_plan_that_one_rank_lacks_is_applied_by_none(self):
+        without = self.ranks(self.BODY, dpro=False)
+        switch = "if os.environ.get('RANK') == '1': os.environ['DPRO_PLAN'] = %r\n"
+        for name, environment, texts in (
+                ("missing", self.path("nowhere"), ("rank 1: ", "nowhere: No such file")),
+                ("another", self.plan(plan(BUCKETS[::-1]), "other"), ("not given the same",))):
+            with self.subTest(name):
+                run = self.run_planned(switch % environment + self.BODY, self.plan())
+                self.assert_refused(run, without, *texts)
+
+    def test_a_rank_without_dpro_keeps_the_others_from_it_and_from_waiting(self):
+        without = self.ranks(self.BODY, dpro=False)
+        body = "if os.environ.get('RANK') == '1': DDP.__init__ = DDP.__init__.__wrapped__\n" + self.BODY
+        run = self.run_planned(body, self.plan(), DPRO_PLAN_WAIT="2")
+        self.assert_refused(run, without, "not every rank of the job answered within 2 s")
+
+    def test_the_jobs_own_hook_stays_and_the_buckets_are_the_plans(self):
+        body = MODES + """
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+job(hook=allreduce_hook)
+end()
+"""
+        without = self.ranks(body, dpro=False)
+        run = self.run_planned(body, self.plan(plan(each={"partitions": 2})))
+        self.assert_ran(run)
+        self.assertEqual(self.lines(run, "MODE"), self.lines(without, "MODE"))
+        self.assertEqual(len(eval(self.lines(run, "BUCKETS")[0].split("[]", 1)[1])), len(BUCKETS))
+        self.assertEqual(len(run.said), 2, run.said)
+        self.assertIn("allreduce_hook", run.said[1])
+
+    def test_a_single_process_is_told_that_there_is_nothing_to_apply(self):
+        body = "model = net()\ntrain(model, torch.optim.SGD(model.parameters(), lr=0.05), 4)\nend()\n"
+        run = self.ranks(body, world=1, dpro=False, DPRO_PLAN=self.plan(), PYTHONPATH=live.SITE)
+        self.assert_untouched(run, body)
+        self.assertEqual(len(run.said), 1, run.said)
+        self.assertIn("single process", run.said[0])
+
+    def test_apply_wraps_a_bare_model_and_profile_records_the_plans_buckets(self):
+        body = MODES + """
+import dpro
+ddp = job(steps=30, make=lambda module: dpro.apply(module, "plan"))
+assert isinstance(ddp, DDP)
+end()
+"""
+        self.plan()
+        run = self.ranks(body)
+        self.assert_ran(run)
+        info = self.rank()
+        names = [p["name"] for p in info["models"][0]["parameters"]]
+        self.assertEqual([sorted(names[n] for n in bucket["parameters"]) for bucket in info["models"][0]["buckets"]],
+                         [sorted(bucket) for bucket in BUCKETS])
+        self.assertEqual(info["plan"]["applied"], True)
+        self.assertEqual(info["plan"]["expected"]["iteration_ms"], 8.0)
+
+
+class Verify(Case):
+    BODY = """
+dist.init_process_group("gloo")
+model = DDP(net(), gradient_as_bucket_view=True)
+import weakref, gc
+seen = set()
+def each(i):
+    seen.add(weakref.ref(model.reducer))
+train(model, torch.optim.SGD(model.parameters(), lr=0.05), 64, each=each)
+gc.collect()
+print("REDUCERS", len(seen), sum(ref() is not None for ref in seen))
+end()
+"""
+
+    def verify(self, *arguments, body=None, steps="3", **environment):
+        script = self.script(body or self.BODY)
+        settings = self.environment(dpro=False, PATH=os.path.dirname(live.PYTHON) + ":" + os.environ["PATH"], **environment)
+        command = [live.DPRO, "verify", "--plan", self.path("plan"), "--steps", steps, "--settle", "2", "--warmup", "4",
+                   *arguments, "--", live.PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2",
+                   "--master-port=%d" % live.free_port(), script]
+        return self.command(command, **settings)
+
+    def test_the_plan_is_measured_by_turns_and_the_job_is_as_it_was(self):
+        self.plan()
+        run = self.verify("--blocks", "2", "--against", "cap=1", "--json")
+        self.assertEqual(run.codes, [0], run.err[-3000:])
+        result = json.loads(run.out)
+        self.assertEqual(result["schema"], "dpro.verify/1")
+        self.assertEqual((result["blocks"], result["steps"], result["complete"], result["world_size"]), (2, 3, True, 2))
+        own, planned, cap = result["configurations"]
+        self.assertEqual([own["name"], planned["name"], cap["name"]], ["own", "plan", "cap=1"])
+        self.assertEqual(planned["bucket_bytes"], [sum(SIZES[name] for name in names) for names in BUCKETS])
+        self.assertEqual(own["bucket_bytes"], [66560])
+        gain = result["gain_pct"]
+        self.assertLess(gain["low"], gain["mean"])
+        self.assertLess(gain["mean"], gain["high"])
+        self.assertEqual(result["expected_gain_pct"], 20.0)
+        self.assertEqual(result["best_other"], "cap=1")
+        self.assertIn("REDUCERS 9 1", run.err)  # own, 2 x (plan, cap, plan, own): the old ones are gone
+        digests = sorted(line for line in run.err.splitlines() if line.startswith("DIGEST"))
+        self.assertEqual(digests, self.ranks(self.BODY, dpro=False).digests)
+
+    def test_a_job_that_is_too_short_says_what_it_takes(self):
+        self.plan()
+        run = self.verify("--blocks", "2", steps="40")
+        self.assertEqual(run.codes, [3])
+        self.assertIn("the job ended after step 64, before one block of turns was measured, which takes 172 steps", run.err)
+
+
+if __name__ == "__main__":
+    unittest.main()

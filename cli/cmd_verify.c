@@ -57,12 +57,12 @@ static const struct opt verify_opts[] = {
     {"plan", 0, "DIR", opt_read_string, AT(plan), "the folder of a plan",
      "the plan, as dpro optimize wrote it", NULL, OPT_COMPLETE_PATH},
     {"steps", 0, "N", read_positive, AT(steps), "a whole number of 1 or more",
-     "steps of a turn that are timed (default: 8)", NULL, OPT_COMPLETE_NOTHING},
+     "steps of a turn that are timed (default: 6)", NULL, OPT_COMPLETE_NOTHING},
     {"blocks", 0, "N", read_positive, AT(blocks), "a whole number of 1 or more",
-     "blocks of mirrored turns, own plan plan own; more make\nthe interval smaller (default: 5)",
+     "blocks of mirrored turns, own plan plan own; more make\nthe interval smaller (default: 8)",
      NULL, OPT_COMPLETE_NOTHING},
     {"settle", 0, "N", read_settle, AT(settle), "a whole number of 2 or more",
-     "steps at the begin of a turn that do not count\n(default: 3)", NULL, OPT_COMPLETE_NOTHING},
+     "steps at the begin of a turn that do not count\n(default: 2)", NULL, OPT_COMPLETE_NOTHING},
     {"warmup", 0, "N", read_whole, AT(warmup), "a whole number",
      "steps to pass over before the first turn (default: 10)", NULL, OPT_COMPLETE_NOTHING},
     {"against", 0, "cap=MB", read_against, AT(against), "cap= and a bucket size in MB",
@@ -221,15 +221,15 @@ const struct cmd cmd_verify = {
     .name = "verify",
     .summary = "measure what a plan is worth, in one run of the job",
     .usage = "--plan DIR [OPTIONS] [--] PROGRAM [ARG...]",
-    .description =
-        "Runs PROGRAM, the job's code unchanged. After a warm-up its DistributedDataParallel "
-        "models train\n"
-        "with the job's own buckets and with the plan's by turns, in mirrored order, so that "
-        "whatever\n"
-        "drifts meanwhile cancels out; steps are timed without a profiler. Then: what the plan "
-        "saves, with\n"
-        "a 95 % interval, beside what was expected. The exit code is the program's, if that is not "
-        "0.",
+    .description = "Runs PROGRAM, the job's code unchanged. After a warm-up its "
+                   "DistributedDataParallel models\n"
+                   "train with the job's own buckets and with the plan's by turns, in mirrored "
+                   "order, so that\n"
+                   "whatever drifts meanwhile cancels out; steps are timed without a profiler. "
+                   "Then: what the\n"
+                   "plan saves, with a 95 % interval, beside what was expected. The exit code is "
+                   "the program's\n"
+                   "if that is not 0.",
     .examples =
         "  dpro verify --plan plan/ -- torchrun --nproc-per-node=2 train.py\n"
         "  dpro verify --plan plan/ --against cap=1 --against cap=5 -- torchrun train.py\n"

@@ -84,6 +84,7 @@ def use(ddp, path):
         return False
     _watch_hooks(_base(type(ddp)))
     hook = reducer.hook_of(ddp)
+    layout.plan = plan
     other = reducer.set_layout(ddp, layout)
     _last = {"path": plan.path, "applied": True, "reason": None, "expected": plan.expected}
     if hook and layout.needs_hook:
@@ -156,10 +157,15 @@ def _tell_left_out(hook):
                      "priorities and compression are left out" % hook, rank())
 
 
+def _size_text(size_bytes):
+    return "%.1f MiB" % (size_bytes / (1 << 20)) if size_bytes >= 1 << 20 else "%.1f KiB" % (size_bytes / 1024)
+
+
 def _applied_text(plan, ddp, layout, parameters):
-    sizes = [sum(parameters.sizes[i] for i in bucket) / (1 << 20) for bucket in layout.buckets]
-    text = "plan applied to %s: %d bucket%s of %.1f to %.1f MiB" % (
-        type(ddp.module).__name__, len(sizes), "s" if len(sizes) > 1 else "", min(sizes), max(sizes))
+    from . import reducer
+    sizes = [sum(parameters.sizes[i] for i in bucket) for bucket in layout.buckets]
+    text = "plan applied to %s: %d bucket%s, the largest of %s" % (
+        reducer.name_of(ddp), len(sizes), "s" if len(sizes) > 1 else "", _size_text(max(sizes)))
     if max(layout.partitions) > 1:
         text += ", up to %d partitions" % max(layout.partitions)
     if layout.compression != "none":
@@ -185,7 +191,7 @@ def _fit(plan, ddp):
     if len(here) != len(parameters.names):
         return None, None, "the model has several parameters of one name"
     number = _model(plan, here)
-    problem = _difference(plan.models[number], type(ddp.module).__name__, here)
+    problem = _difference(plan.models[number], reducer.name_of(ddp), here)
     if problem:
         return None, None, problem
     numbers = {name: n for n, name in enumerate(parameters.names)}
@@ -240,11 +246,11 @@ def apply(model, path):
 @_guarded
 def _apply(ddp, path):
     from . import reducer
-    layout = reducer.layout_of(ddp)
+    layout, (plan, _) = reducer.layout_of(ddp), read(os.fspath(path))
     if layout is None:
         use(ddp, path)
-    elif os.path.realpath(os.fspath(path)) != os.path.realpath(os.environ.get("DPRO_PLAN", "")):
-        say("plan-twice", "dpro.apply: the model has the plan of DPRO_PLAN already, which is kept", rank())
+    elif plan is None or plan.path != layout.plan.path:
+        say("plan-twice", "dpro.apply: the model has the plan %s already, which is kept" % layout.plan.path, rank())
 
 
 def watch_first_step(optimizers):

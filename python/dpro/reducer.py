@@ -33,6 +33,7 @@ class Layout:
         self.partitions = partitions or [1] * len(buckets)
         self.urgent = urgent or [False] * len(buckets)
         self.compression = compression
+        self.plan = None  # that asked for it
 
     @property
     def needs_hook(self):
@@ -55,6 +56,10 @@ class Parameters:
         return (p.dtype, p.device)
 
 
+def name_of(ddp):
+    return type(getattr(ddp.module, "_orig_mod", ddp.module)).__name__
+
+
 def unfit(ddp):
     """Why this model's buckets can't be set, None when they can."""
     if not hasattr(ddp, "_bucket_config"):
@@ -63,6 +68,8 @@ def unfit(ddp):
         return "DDP works without its reducer here (compiled autograd, or its all-reduce is delayed)"
     if hook_of(ddp) and not ddp._comm_hooks and ddp not in _builtins and ddp not in _applied:
         return "its built-in communication hook was registered before dpro could see it"
+    if ddp._lazy_init_ran and any(hasattr(p, "_in_backward_optimizers") for p in ddp.module.parameters()):
+        return "its optimizers run within the backward pass: buckets can't be changed once it trains"
     return None
 
 
@@ -95,11 +102,13 @@ def _is_fixed(ddp):
 
 
 def _cuts(parameters, buckets):
-    """The order and the limits that make DDP cut into these buckets. It goes through the limits for each kind of
-    parameter by itself: with several kinds not all buckets can be had."""
+    """The order and the limits that make DDP cut into these buckets: it ends one with the parameter that makes it reach
+    its limit. It goes through the limits for each kind of parameter by itself, so that with several kinds not any buckets
+    can be had; most can with the largest parameter at the end, which leaves the limit the most room."""
     order, limits = [], {}
+    several = len({parameters.kind(i) for bucket in buckets for i in bucket}) > 1
     for bucket in buckets:
-        order += sorted(bucket, key=lambda i: parameters.sizes[i] > 0)  # one without bytes would come behind the cut
+        order += sorted(bucket, key=lambda i: parameters.sizes[i] if several else min(parameters.sizes[i], 1))
         if not any(parameters.sparse[i] for i in bucket):
             limits.setdefault(parameters.kind(bucket[0]), []).append(sum(parameters.sizes[i] for i in bucket))
     limits = [min(column) for column in itertools.zip_longest(*limits.values(), fillvalue=1 << 62)]
@@ -222,7 +231,9 @@ def watch_hooks(ddp_class, on_replaced):
     def make_room(ddp, name):
         layout = _applied.get(ddp)
         if layout is not None and layout.hooked:
-            set_layout(ddp, Layout(layout.buckets))
+            without = Layout(layout.buckets)
+            without.plan = layout.plan
+            set_layout(ddp, without)
             on_replaced(ddp, name)
 
     def register_comm_hook(self, state, hook):

@@ -38,13 +38,14 @@ class Verification(Session):
     def __init__(self, settings):
         super().__init__(settings)
         self._file = os.environ["DPRO_VERIFY"]
-        self._n_steps = number("DPRO_VERIFY_STEPS", 8, 1)
-        self._n_settle = number("DPRO_VERIFY_SETTLE", 3, 2)
-        self._n_blocks = number("DPRO_VERIFY_BLOCKS", 5, 1)
+        self._n_steps = number("DPRO_VERIFY_STEPS", 6, 1)
+        self._n_settle = number("DPRO_VERIFY_SETTLE", 2, 2)
+        self._n_blocks = number("DPRO_VERIFY_BLOCKS", 8, 1)
         self._caps = _caps()
         names = [OWN, PLAN, *self._caps]
         self._left = (names + names[::-1]) * self._n_blocks  # turns to come
         self._n_turns_block = 2 * len(names)
+        self._rank = self._world_size = None  # while there is a process group
         self._planned = None   # (model, layout) of each model that the plan is for
         self._now = OWN        # what the models have
         self._turns = []       # that are over
@@ -88,6 +89,7 @@ class Verification(Session):
     # Turns
 
     def _begin(self):
+        self._rank, self._world_size = planned.rank(), planned.world_size()
         self._planned = []
         for ddp in planned.models():
             plan, _, layout = planned.prepare(ddp, os.environ["DPRO_PLAN"])
@@ -116,7 +118,7 @@ class Verification(Session):
                 other = reducer.set_layout(ddp, layout)
                 if other:
                     report.say("plan-buckets", "the plan's buckets can't all be had, the nearest are used: %s" % other,
-                               planned.rank())
+                               self._rank)
             else:
                 reducer.set_cap(ddp, self._caps.get(name))
         self._now = name
@@ -129,7 +131,7 @@ class Verification(Session):
             "step_ns": self._turn_times,
             "bucket_bytes": [size for ddp, _ in self._planned for size in reducer.bucket_bytes(ddp)]})
         if len(self._turns) % self._n_turns_block == 0:
-            if sys.stderr.isatty() and planned.rank() == 0:
+            if sys.stderr.isatty() and self._rank == 0:
                 report.tell("verify: block %d of %d measured" % (len(self._turns) // self._n_turns_block, self._n_blocks))
             self._write(not self._left)
         if self._left:
@@ -150,13 +152,14 @@ class Verification(Session):
         self._planned = []
 
     def _write(self, complete):
-        if planned.rank() != 0:
+        if (planned.rank() if self._rank is None else self._rank) != 0:
             return
         import torch
+        from . import reducer
         plan = planned.read(os.environ["DPRO_PLAN"])[0]
         value = {"schema": SCHEMA, "dpro": __version__, "plan": plan and plan.path, "complete": complete,
                  "problem": self._problem, "framework_version": str(torch.__version__),
-                 "world_size": planned.world_size(), "models": [type(ddp.module).__name__ for ddp, _ in self._planned or ()],
+                 "world_size": self._world_size, "models": [reducer.name_of(ddp) for ddp, _ in self._planned or ()],
                  "steps": self._n_steps, "settle": self._n_settle, "blocks": self._n_blocks, "warmup": self.settings.warmup,
                  "step": self._step, "asynchronous": torch.cuda.is_initialized(), "turns": self._turns, "warnings": report.warnings}
         part = self._file + ".part"

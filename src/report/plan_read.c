@@ -234,7 +234,8 @@ static int read_all(struct plan_reader *r)
     return 0;
 }
 
-static int bad(struct plan_reader *r, const char *what, size_t n, const char *problem, uint32_t name)
+static int bad(struct plan_reader *r, const char *what, size_t n, const char *problem,
+               uint32_t name)
 {
     return dpro_error_set(r->err, DPRO_EFORMAT, "%s: %s %zu: %s%s", r->path, what, n, problem,
                           strtab_get(&r->strings, name));
@@ -318,9 +319,8 @@ static int check(struct plan_reader *r)
                               r->path);
     if (compression[0] != '\0' && strcmp(compression, "none") != 0 &&
         strcmp(compression, "fp16") != 0 && strcmp(compression, "bf16") != 0)
-        return dpro_error_set(r->err, DPRO_EFORMAT,
-                              "%s: compression is %s, not none, fp16 or bf16", r->path,
-                              compression);
+        return dpro_error_set(r->err, DPRO_EFORMAT, "%s: compression is %s, not none, fp16 or bf16",
+                              r->path, compression);
     if (r->parameters.n == 0)
         return dpro_error_set(r->err, DPRO_EFORMAT, "%s: job.models has no parameters", r->path);
     rc = check_parameters(r, &left);

@@ -24,11 +24,11 @@ enum { MOST_CONFIGURATIONS = 64, MOST_WARNINGS = 64 };
 struct turn {
     const char *name;
     int64_t block, first_step, span_ns;
-    size_t first, n;              /* into steps */
+    size_t first, n;                /* into steps */
     size_t first_bucket, n_buckets; /* into bucket_bytes */
 };
 
-struct gain { /* percent of an iteration saved, over the blocks */
+struct gain {               /* percent of an iteration saved, over the blocks */
     double mean, low, high; /* low, high: NAN with one block */
 };
 
@@ -36,7 +36,7 @@ struct configuration {
     const char *name;
     double iteration_ms;
     size_t n_buckets, first_bucket; /* of its last turn */
-    struct gain gain; /* over the job's own buckets; for these themselves it is 0 */
+    struct gain gain;               /* over the job's own buckets; for these themselves it is 0 */
 };
 
 struct dpro_verify {
@@ -61,10 +61,10 @@ struct dpro_verify {
 /* Half the width of a 95 % interval of a mean, in standard errors, by degrees of freedom. */
 static double t_quantile(size_t df)
 {
-    static const double table[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262,
-                                   2.228,  2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101,
-                                   2.093,  2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052,
-                                   2.048,  2.045, 2.042};
+    static const double table[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306,
+                                   2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+                                   2.110,  2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064,
+                                   2.060,  2.056, 2.052, 2.048, 2.045, 2.042};
     size_t n = sizeof table / sizeof *table;
     return df <= n ? table[df - 1] : 1.960 + 2.46 / (double)df;
 }
@@ -181,7 +181,8 @@ static void read_all(struct dpro_verify *v, struct json *js, bool *no_memory)
         } else if (json_is(key, len, "warnings") && enter(js, '[')) {
             while (!*no_memory && json_array_next(js)) {
                 const char *text = read_text(v, js, no_memory);
-                *no_memory |= text && v->warnings.n < MOST_WARNINGS && array_push(&v->warnings, text) < 0;
+                *no_memory |=
+                    text && v->warnings.n < MOST_WARNINGS && array_push(&v->warnings, text) < 0;
             }
         } else {
             json_skip(js);
@@ -210,7 +211,8 @@ static int find_configurations(struct dpro_verify *v, struct dpro_error *err)
 {
     for (size_t i = 0; i < v->turns.n; i++) {
         size_t c = 0;
-        while (c < v->n_configurations && strcmp(v->configurations[c].name, v->turns.at[i].name) != 0)
+        while (c < v->n_configurations &&
+               strcmp(v->configurations[c].name, v->turns.at[i].name) != 0)
             c++;
         if (c == MOST_CONFIGURATIONS)
             return dpro_error_set(err, DPRO_EFORMAT, "more than %zu configurations by turns", c);
@@ -423,14 +425,15 @@ static void verdict_text(const struct dpro_verify *v, char *out, size_t size)
     switch (verdict_of(v)) {
     case NO_INTERVAL:
         snprintf(out, size,
-                 "the plan saves %s of an iteration in one block: too few to tell from noise", gain);
+                 "the plan saves %s of an iteration in one block: too few to tell from noise",
+                 gain);
         return;
     case SLOWER:
         snprintf(out, size, "the plan is slower than the job's own buckets: it saves %s", gain);
         return;
     case NOISE:
-        snprintf(out, size, "no difference that could be told from noise: the plan saves %s%s%s", gain,
-                 expected[0] ? ", expected " : "", expected);
+        snprintf(out, size, "no difference that could be told from noise: the plan saves %s%s%s",
+                 gain, expected[0] ? ", expected " : "", expected);
         return;
     case FASTER:
         snprintf(out, size, "the plan saves %s of an iteration", gain);
@@ -451,8 +454,8 @@ static void verdict_text(const struct dpro_verify *v, char *out, size_t size)
 
 int dpro_verify_text(const struct dpro_verify *v, FILE *out, struct dpro_error *err)
 {
-    static const char *const head[] = {"buckets", "iteration ms", "number", "saves %", "95 % low",
-                                       "high"};
+    static const char *const head[] = {"buckets", "iteration ms", "number",
+                                       "saves %", "95 % low",     "high"};
     struct table t = {.n_cols = 6, .left = {true}};
     struct writer w;
     char text[512];

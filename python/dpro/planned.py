@@ -17,13 +17,17 @@ _made = []    # weak references to the job's DDP models
 _last = None  # what became of the newest: for rank.json
 
 
+class Broken(Exception):
+    """This rank could not do what all ranks had agreed on: the others would wait for it for ever."""
+
+
 def _guarded(function):
     @functools.wraps(function)
     def safely(*args):
         try:
             return function(*args)
         except Exception as problem:
-            if report.is_the_jobs(problem):
+            if isinstance(problem, Broken) or report.is_the_jobs(problem):
                 raise
             _refuse("%s: %s" % (type(problem).__name__, str(problem).split("\n")[0]))
             return None
@@ -83,24 +87,33 @@ def use(ddp, path):
     if layout is None:
         return False
     _watch_hooks(_base(type(ddp)))
-    hook = reducer.hook_of(ddp)
-    layout.plan = plan
-    other = reducer.set_layout(ddp, layout)
+    change(ddp, layout)
     _last = {"path": plan.path, "applied": True, "reason": None, "expected": plan.expected}
-    if hook and layout.needs_hook:
-        _tell_left_out(hook)
-    if other:
-        say("plan-buckets", "the plan's buckets can't all be had, the nearest are used: %s" % other, rank())
     if rank() == 0:
         report.tell(_applied_text(plan, ddp, layout, parameters))
     return True
+
+
+def change(ddp, layout=None, cap_mb=None):
+    """Gives the model a layout's buckets, or DDP's, when all ranks have agreed on it."""
+    from . import reducer
+    try:
+        if layout is None:
+            reducer.set_cap(ddp, cap_mb)
+            return
+        other = reducer.set_layout(ddp, layout)
+    except Exception as problem:
+        raise Broken("dpro: rank %d could not make the buckets that all ranks had agreed on; run the job without the plan"
+                     % rank()) from problem
+    if other:
+        say("plan-buckets", "the plan's buckets can't all be had, the nearest are used: %s" % other, rank())
 
 
 def prepare(ddp, path):
     """Asks all ranks of the model's group. Returns the plan, the model's parameters and the plan's layout of them; all
     None when it can't be used, which has been said then."""
     import torch.distributed as dist
-    from . import consent
+    from . import consent, reducer
     plan, problem = read(os.fspath(path))
     parameters = layout = None
     try:
@@ -116,6 +129,9 @@ def prepare(ddp, path):
     if problem:
         _refuse(problem, path)
         return None, None, None
+    layout.plan = plan
+    if layout.needs_hook and reducer.hook_of(ddp):
+        _tell_left_out(reducer.hook_of(ddp))
     return plan, parameters, layout
 
 

@@ -289,6 +289,6 @@ def send_bucket(state, bucket):
             future.wait()  # all are there: a failed one raises, a GPU's stream is told to wait
         return buffer if sent is buffer else buffer.copy_(sent)
 
-    if len(futures) == 1:
-        return futures[0].then(received)
-    return torch.futures.collect_all(futures).then(received)
+    if buffer.device.type == "cpu":
+        return torch.futures.collect_all(futures).then(received)
+    return futures[-1].then(received)  # of one device, which collect_all's is not; parts are done in order there

@@ -108,19 +108,15 @@ class Verification(Session):
         self._before_ns = time.perf_counter_ns()
 
     def _switch(self, name):
-        from . import reducer
         for ddp, layout in self._planned:
             problem = consent.ask(ddp.process_group, "verify", "step %d: %s" % (self._step, name), None)
             if problem:
                 self._end(problem, restore=False)
                 return
             if name == PLAN:
-                other = reducer.set_layout(ddp, layout)
-                if other:
-                    report.say("plan-buckets", "the plan's buckets can't all be had, the nearest are used: %s" % other,
-                               self._rank)
+                planned.change(ddp, layout)
             else:
-                reducer.set_cap(ddp, self._caps.get(name))
+                planned.change(ddp, cap_mb=self._caps.get(name))
         self._now = name
 
     def _end_turn(self, now_ns):
@@ -177,6 +173,8 @@ class Verification(Session):
 
     def fail(self, problem):
         self.off = True
+        if isinstance(problem, planned.Broken):
+            raise problem
         self._problem = "%s: %s" % (type(problem).__name__, str(problem).split("\n")[0])
         report.say("fail", "the verification ends, the job goes on: %s" % self._problem)
         try:

@@ -19,13 +19,19 @@
 #include "base/writer.h"
 #include "report/table.h"
 
-enum { MOST_CONFIGURATIONS = 64, MOST_WARNINGS = 64 };
+enum { MOST_CONFIGURATIONS = 64, MOST_TEXTS = 64 };
+#define MOST_STEP_NS INT64_C(1000000000000000) /* days */
 
 struct turn {
     const char *name;
-    int64_t block, first_step, span_ns;
+    int64_t block, span_ns;
     size_t first, n;                /* into steps */
     size_t first_bucket, n_buckets; /* into bucket_bytes */
+};
+
+struct text_list { /* the first of them */
+    const char *at[MOST_TEXTS];
+    size_t n;
 };
 
 struct gain {               /* percent of an iteration saved, over the blocks */
@@ -44,8 +50,7 @@ struct dpro_verify {
     ARRAY(struct turn) turns;
     ARRAY(int64_t) steps;
     ARRAY(int64_t) bucket_bytes;
-    ARRAY(const char *) models;
-    ARRAY(const char *) warnings;
+    struct text_list models, warnings;
     struct configuration configurations[MOST_CONFIGURATIONS]; /* own, plan, then the others */
     size_t n_configurations;
     size_t n_blocks; /* whole ones */
@@ -105,38 +110,65 @@ static bool enter(struct json *js, char bracket)
     return true;
 }
 
-static void read_turns(struct dpro_verify *v, struct json *js, bool *no_memory)
+/* Times that no step has make the list empty. */
+static void read_step_times(struct dpro_verify *v, struct json *js, struct turn *turn,
+                            bool *no_memory)
+{
+    bool possible = true;
+    turn->first = v->steps.n;
+    while (!*no_memory && json_array_next(js)) {
+        int64_t ns = read_int(js);
+        possible &= ns > 0 && ns < MOST_STEP_NS;
+        *no_memory |= array_push(&v->steps, ns) < 0;
+    }
+    turn->n = possible ? v->steps.n - turn->first : 0;
+}
+
+static void read_turn(struct dpro_verify *v, struct json *js, struct turn *turn, bool *no_memory)
 {
     const char *key;
     size_t len;
+    while (!*no_memory && json_object_next(js, &key, &len)) {
+        if (json_is(key, len, "name")) {
+            turn->name = read_text(v, js, no_memory);
+        } else if (json_is(key, len, "block")) {
+            turn->block = read_int(js);
+        } else if (json_is(key, len, "span_ns")) {
+            turn->span_ns = read_int(js);
+        } else if (json_is(key, len, "step_ns") && enter(js, '[')) {
+            read_step_times(v, js, turn, no_memory);
+        } else if (json_is(key, len, "bucket_bytes") && enter(js, '[')) {
+            turn->first_bucket = v->bucket_bytes.n;
+            while (!*no_memory && json_array_next(js))
+                *no_memory |= array_push(&v->bucket_bytes, read_int(js)) < 0;
+            turn->n_buckets = v->bucket_bytes.n - turn->first_bucket;
+        } else if (!json_is(key, len, "step_ns") && !json_is(key, len, "bucket_bytes")) {
+            json_skip(js);
+        }
+    }
+}
+
+static void read_turns(struct dpro_verify *v, struct json *js, bool *no_memory)
+{
     if (!enter(js, '['))
         return;
     while (!*no_memory && json_array_next(js)) {
         struct turn turn = {.name = NULL};
         if (!enter(js, '{'))
             continue;
-        while (!*no_memory && json_object_next(js, &key, &len)) {
-            if (json_is(key, len, "name")) {
-                turn.name = read_text(v, js, no_memory);
-            } else if (json_is(key, len, "block")) {
-                turn.block = read_int(js);
-            } else if (json_is(key, len, "first_step")) {
-                turn.first_step = read_int(js);
-            } else if (json_is(key, len, "span_ns")) {
-                turn.span_ns = read_int(js);
-            } else if (json_is(key, len, "step_ns") && enter(js, '[')) {
-                for (turn.first = v->steps.n; !*no_memory && json_array_next(js); turn.n++)
-                    *no_memory |= array_push(&v->steps, read_int(js)) < 0;
-            } else if (json_is(key, len, "bucket_bytes") && enter(js, '[')) {
-                turn.first_bucket = v->bucket_bytes.n;
-                for (; !*no_memory && json_array_next(js); turn.n_buckets++)
-                    *no_memory |= array_push(&v->bucket_bytes, read_int(js)) < 0;
-            } else {
-                json_skip(js);
-            }
-        }
-        if (turn.name && turn.n > 0 && turn.span_ns > 0)
+        read_turn(v, js, &turn, no_memory);
+        if (turn.name && turn.n > 0 && turn.span_ns > 0 && turn.span_ns < MOST_STEP_NS)
             *no_memory |= array_push(&v->turns, turn) < 0;
+    }
+}
+
+static void read_texts(struct dpro_verify *v, struct json *js, struct text_list *list,
+                       bool *no_memory)
+{
+    while (!*no_memory && json_array_next(js)) {
+        const char *text = read_text(v, js, no_memory);
+        if (text && list->n < MOST_TEXTS)
+            list->at[list->n++] = text;
     }
 }
 
@@ -174,16 +206,9 @@ static void read_all(struct dpro_verify *v, struct json *js, bool *no_memory)
         } else if (json_is(key, len, "turns")) {
             read_turns(v, js, no_memory);
         } else if (json_is(key, len, "models") && enter(js, '[')) {
-            while (!*no_memory && json_array_next(js)) {
-                const char *text = read_text(v, js, no_memory);
-                *no_memory |= text && array_push(&v->models, text) < 0;
-            }
+            read_texts(v, js, &v->models, no_memory);
         } else if (json_is(key, len, "warnings") && enter(js, '[')) {
-            while (!*no_memory && json_array_next(js)) {
-                const char *text = read_text(v, js, no_memory);
-                *no_memory |=
-                    text && v->warnings.n < MOST_WARNINGS && array_push(&v->warnings, text) < 0;
-            }
+            read_texts(v, js, &v->warnings, no_memory);
         } else {
             json_skip(js);
         }
@@ -391,8 +416,6 @@ void dpro_verify_destroy(struct dpro_verify *v)
     array_fini(&v->turns);
     array_fini(&v->steps);
     array_fini(&v->bucket_bytes);
-    array_fini(&v->models);
-    array_fini(&v->warnings);
     free(v->times);
     free(v);
 }
@@ -541,12 +564,12 @@ static void write_configuration(struct writer *w, const struct dpro_verify *v, s
     writer_close(w, '}');
 }
 
-static void key_texts(struct writer *w, const char *key, const char *const *texts, size_t n)
+static void key_texts(struct writer *w, const char *key, const struct text_list *texts)
 {
     writer_key(w, key);
     writer_open(w, '[');
-    for (size_t i = 0; i < n; i++)
-        writer_string(w, texts[i]);
+    for (size_t i = 0; i < texts->n; i++)
+        writer_string(w, texts->at[i]);
     writer_close(w, ']');
 }
 
@@ -562,7 +585,7 @@ int dpro_verify_json(const struct dpro_verify *v, FILE *out, struct dpro_error *
     writer_key_string(&w, "plan", v->plan_path);
     writer_key_string(&w, "framework_version", v->framework_version);
     writer_key_int(&w, "world_size", v->world_size);
-    key_texts(&w, "models", v->models.at, v->models.n);
+    key_texts(&w, "models", &v->models);
     writer_key_int(&w, "blocks", (int64_t)v->n_blocks);
     writer_key_int(&w, "steps", v->n_steps);
     writer_key_int(&w, "settle", v->settle);
@@ -589,7 +612,7 @@ int dpro_verify_json(const struct dpro_verify *v, FILE *out, struct dpro_error *
         writer_null(&w);
     }
     writer_newline(&w);
-    key_texts(&w, "warnings", v->warnings.at, v->warnings.n);
+    key_texts(&w, "warnings", &v->warnings);
     writer_close(&w, '}');
     writer_text(&w, "\n");
     rc = writer_finish(&w, err);

@@ -89,6 +89,13 @@ class Environment(Profile):
                          {"WARMUP": "3", "ITERATIONS": "4", "NET": "all", "NET_MAX_MB": "7", "NET_KEEP": "newest",
                           "NET_PEERS": "10.0.0.7,fd00::7"})
 
+    def test_a_plan_is_given_by_its_absolute_path_and_need_not_be_there(self):
+        os.mkdir(self.path("plan"))
+        for plan in ("plan", "./plan/../plan"):
+            self.assertEqual(self.environment("--plan", plan)["DPRO_PLAN"], self.path("plan"))
+        self.assertEqual(self.environment("--plan=nowhere")["DPRO_PLAN"], "nowhere")  # the job says so, and runs
+        self.assertNotIn("DPRO_PLAN", self.environment())
+
     def test_an_option_wins_over_the_environment_and_is_not_needed_with_it(self):
         env = self.environment("--warmup=3", env={"DPRO_WARMUP": "5", "DPRO_ITERATIONS": "6"})
         self.assertEqual((env["DPRO_WARMUP"], env["DPRO_ITERATIONS"]), ("3", "6"))

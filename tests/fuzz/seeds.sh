@@ -1,9 +1,9 @@
 #!/bin/sh
 # seeds.sh FOLDER: writes small inputs to begin fuzzing with, FOLDER/TARGET/*. The first byte of each
-# picks a chunk size, but for attach.
+# picks a chunk size, but for attach and verify.
 set -eu
 out=${1:?usage: seeds.sh FOLDER}
-for target in align attach csv et json kineto load log recording replay; do
+for target in align attach csv et json kineto load log recording replay verify; do
     mkdir -p "$out/$target"
 done
 put() { printf '%b' "$2" >"$out/$1"; }
@@ -247,3 +247,15 @@ done
 { printf 'K' && close 0 1 | sed 's/Optimizer.zero_grad#SGD.zero_grad/aten::z/'; } >"$out/replay/period"
 # a whole job of one recording, whose times are as far apart as they can be
 { printf 'A' && close 0 1 | sed -e 's/"ts":30,/"ts":-9223372036854775,/' -e 's/"ts":1550,/"ts":9223372036854000,/' -e 's/Optimizer/Other/'; } >"$out/replay/far"
+
+# a plan, and two blocks of turns
+printf '{"schema":"dpro.plan/1","dpro":"0.1.0","job":{"framework":"pytorch","world_size":2,"models":[{"name":"n","parameters":[{"name":"a","size_bytes":4},{"name":"b","size_bytes":8}]}]},"expected":{"baseline_ms":9.5,"iteration_ms":8,"uncertainty_pct":2},"communication":{"compression":"fp16","buckets":[{"model":0,"parameters":["b","a"],"size_bytes":12,"partitions":2,"priority":1}]}}' >"$out/verify/plan"
+{
+    printf '{"schema":"dpro.verify-steps/1","complete":true,"problem":null,"world_size":2,"models":["n"],"steps":2,"settle":2,"blocks":2,"turns":['
+    for block in 0 1; do
+        for name in own plan cap=5 cap=5 plan own; do
+            printf '{"block":%d,"name":"%s","span_ns":200,"step_ns":[100,10%d],"bucket_bytes":[12]},' "$block" "$name" "${#name}"
+        done
+    done
+    printf '],"warnings":["w"]}'
+} >"$out/verify/steps"

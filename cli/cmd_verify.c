@@ -14,7 +14,7 @@
 struct values { /* texts go into the environment as they are; NULL: not given */
     const char *plan, *steps, *blocks, *settle, *warmup, *fail_on;
     struct opt_list against;
-    bool json, quiet, help;
+    bool stop, json, help;
 };
 
 static const char *const fail_choices[] = {"slower", NULL};
@@ -67,6 +67,8 @@ static const struct opt verify_opts[] = {
      "steps to pass over before the first turn (default: 10)", NULL, OPT_COMPLETE_NOTHING},
     {"against", 0, "cap=MB", read_against, AT(against), "cap= and a bucket size in MB",
      "also measure DDP's buckets of this size; repeatable", NULL, OPT_COMPLETE_NOTHING},
+    {"stop", 0, NULL, opt_read_flag, AT(stop), NULL, "end the job when all is measured", NULL,
+     OPT_COMPLETE_NOTHING},
     {"fail-on", 0, "WHAT", read_fail_on, AT(fail_on), "slower",
      "slower: exit 1 when the plan is slower than the job's\nown buckets by more than noise",
      fail_choices, OPT_COMPLETE_NOTHING},
@@ -85,6 +87,7 @@ static int set_environment(const struct values *values, const char *result,
         {"DPRO_VERIFY_STEPS", values->steps},
         {"DPRO_VERIFY_BLOCKS", values->blocks},
         {"DPRO_VERIFY_SETTLE", values->settle},
+        {"DPRO_VERIFY_STOP", values->stop ? "1" : NULL},
         {"DPRO_WARMUP", values->warmup},
     };
     char caps[1024] = "";
@@ -130,14 +133,16 @@ static int tell(const struct values *values, const char *result,
     struct dpro_error err = {.code = 0};
     int code = CMD_DONE;
     if (access(result, F_OK) < 0) {
-        cmd_say("nothing was measured here: rank 0 of the job, on whose node the result is, is "
-                "elsewhere, or no Python process made a step of a torch optimizer (python -I and "
-                "-E keep dpro out)");
+        cmd_say(
+            "nothing was measured: no Python process made a step of a torch optimizer, as far as "
+            "dpro can see (python -I and -E keep it out)");
         return CMD_INPUT;
     }
     if (dpro_verify_read(result, plan, &verify, &err) < 0)
         return cmd_fail(&err);
-    if ((values->json ? dpro_verify_json : dpro_verify_text)(verify, stdout, &err) < 0)
+    if (dpro_verify_is_elsewhere(verify))
+        cmd_say("rank 0 of the job, on another node, has the result");
+    else if ((values->json ? dpro_verify_json : dpro_verify_text)(verify, stdout, &err) < 0)
         code = cmd_fail(&err);
     else if (values->fail_on != NULL && dpro_verify_is_slower(verify))
         code = CMD_CHECK_FAILED;

@@ -27,12 +27,16 @@ def start():
         if os.environ.get(name):
             os.environ[name] = os.path.abspath(os.environ[name])  # children may start elsewhere
     if os.environ.get("DPRO_PLAN"):
-        from . import planned
-        _when_loaded(DDP, planned.attach)
+        _when_loaded(DDP, _ddp_loaded)
     if settings.wanted() and not settings.verifying():
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or torch's profiler tells of every start and stop on stderr
         _preload()
     _when_loaded(OPTIMIZERS, _optimizers_loaded)
+
+
+def _ddp_loaded(module):
+    from . import planned
+    planned.attach(module)
 
 
 def _optimizers_loaded(module):
@@ -40,7 +44,7 @@ def _optimizers_loaded(module):
         _attach(module)
     if os.environ.get("DPRO_PLAN"):
         from . import planned
-        planned.watch_first_step(module)
+        _when_loaded(COMPILER, planned.FirstStep(module).keep_out_of)
 
 
 def with_recorder(model, out, warmup, iterations):
@@ -83,18 +87,22 @@ def _when_loaded(name, then):
     if name in sys.modules:
         then(sys.modules[name])
         return
+    for finder in sys.meta_path:
+        if isinstance(finder, _Finder) and finder.name == name:
+            finder.then.append(then)  # two of them would undo each other
+            return
     sys.meta_path.insert(0, _Finder(name, then))
 
 
 class _Finder:
-    """Finds nothing; sees one module go by and has its loader call then(module) when the module is complete."""
+    """Finds nothing; sees one module go by and has its loader call each of `then` when the module is complete."""
 
     def __init__(self, name, then):
-        self._name, self._then = name, then
+        self.name, self.then = name, [then]
         self._inside = threading.local()
 
     def find_spec(self, name, path=None, target=None):
-        if name != self._name or getattr(self._inside, "now", False):
+        if name != self.name or getattr(self._inside, "now", False):
             return None
         self._inside.now = True
         try:
@@ -116,10 +124,11 @@ class _Finder:
             execute(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
-            try:
-                self._then(module)
-            except Exception as problem:
-                self._failed("%s: %s" % (type(problem).__name__, problem))
+            for then in self.then:
+                try:
+                    then(module)
+                except Exception as problem:
+                    self._failed("%s: %s" % (type(problem).__name__, problem))
 
         try:
             loader.exec_module = exec_module
@@ -128,7 +137,7 @@ class _Finder:
 
     def _failed(self, why):
         from .report import say
-        say(self._name, "could not attach to %s (%s); nothing is recorded without dpro.Recorder" % (self._name, why))
+        say(self.name, "could not attach to %s (%s); nothing is recorded without dpro.Recorder" % (self.name, why))
 
 
 def _preload():

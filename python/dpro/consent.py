@@ -8,6 +8,8 @@ import os
 
 import torch.distributed as dist
 
+from . import report
+
 WAIT_S = 30
 YES = "yes"
 
@@ -30,7 +32,7 @@ def ask(group, subject, digest, problem):
     else None. Returns None when all do, else what keeps them from it, the same text on all ranks."""
     name = str(getattr(group, "group_name", ""))
     n = _n_asked[name] = _n_asked.get(name, 0) + 1
-    store, rank, size = _store(group), dist.get_rank(group), dist.get_world_size(group)
+    store, rank, size = _store(group), dist.get_rank(), dist.get_world_size(group)
     if size == 1:
         return problem
     prefix = "dpro/%s/%s/%d/" % (subject, name, n)
@@ -53,7 +55,9 @@ def ask(group, subject, digest, problem):
             elif store.add(prefix + "count", 1) == size:
                 decide(YES)
         store.wait([prefix + "decision"], timeout)
-    except Exception:  # DistStoreError, RuntimeError in older ones: nobody came to a decision
+    except Exception as failed:  # DistStoreError, RuntimeError in older ones: nobody came to a decision
+        if report.is_the_jobs(failed):
+            raise
         decide("rank %d: not every rank of the job answered within %d s; dpro must be in all of them (DPRO_PLAN and "
                "PYTHONPATH have to reach each node)" % (rank, timeout.seconds))
         store.wait([prefix + "decision"], timeout)

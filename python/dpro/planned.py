@@ -8,7 +8,7 @@ import sys
 import weakref
 
 from . import plan as plans
-from . import report
+from . import report, settings
 from .report import say
 
 DDP_MODULE = "torch.nn.parallel.distributed"
@@ -75,7 +75,7 @@ def _constructed(ddp):
     if ddp in models():  # a class of the job's that calls the constructor twice
         return
     _made.append(weakref.ref(ddp))
-    if not os.environ.get("DPRO_VERIFY"):
+    if not settings.verifying():
         use(ddp, os.environ["DPRO_PLAN"])
 
 
@@ -123,7 +123,7 @@ def prepare(ddp, path):
         if report.is_the_jobs(failed):
             raise
         problem = "%s: %s" % (type(failed).__name__, str(failed).split("\n")[0])
-    if dist.get_world_size() == 1:
+    if dist.get_world_size(ddp.process_group) == 1:
         problem = problem or "there is one process only"
     problem = consent.ask(ddp.process_group, "plan", plan.digest if plan else "", problem)
     if problem:
@@ -269,17 +269,21 @@ def _apply(ddp, path):
         say("plan-twice", "dpro.apply: the model has the plan %s already, which is kept" % layout.plan.path, rank())
 
 
-def watch_first_step(optimizers):
-    """A job without DDP is told that there is nothing to apply a plan to, when it trains."""
-    register = getattr(optimizers, "register_optimizer_step_post_hook", None)
-    if register is None:
-        return
+class FirstStep:
+    """The hook that tells a job without DDP, when it trains, that there is nothing to apply a plan to."""
 
-    def first_step(optimizer, args, kwargs):
-        handle.remove()
+    def __init__(self, optimizers):
+        register = getattr(optimizers, "register_optimizer_step_post_hook", None)
+        self._handle = register(self._stepped) if register else None
+
+    def _stepped(self, optimizer, args, kwargs):
+        self._handle.remove()
         if not _made:
-            alone = world_size() == 1
             _refuse("%s; a plan is for the gradients of DistributedDataParallel"
-                    % ("the job is a single process" if alone else "it has no DDP model"))
+                    % ("the job is a single process" if world_size() == 1 else "it has no DDP model"))
 
-    handle = register(first_step)
+    def keep_out_of(self, dynamo):
+        """What we do is not to be compiled with the job."""
+        hooks = self._handle.hooks_dict_ref() if self._handle else {}
+        if self._handle and self._handle.id in hooks:
+            hooks[self._handle.id] = dynamo.disable(self._stepped)

@@ -33,7 +33,8 @@ class Layout:
         self.partitions = partitions or [1] * len(buckets)
         self.urgent = urgent or [False] * len(buckets)
         self.compression = compression
-        self.plan = None  # that asked for it
+        self.plan = None     # that asked for it
+        self.hooked = False  # the communication hook is the layout's, not the job's
 
     @property
     def needs_hook(self):
@@ -76,7 +77,7 @@ def unfit(ddp):
 def hook_of(ddp):
     """The name of the job's own communication hook, as DDP tells it."""
     layout = _applied.get(ddp)
-    return None if layout is not None and layout.hooked else ddp._get_ddp_logging_data().get("comm_hook") or None
+    return None if layout and layout.hooked else ddp._get_ddp_logging_data().get("comm_hook") or None
 
 
 def unfit_layout(parameters, layout):
@@ -150,7 +151,7 @@ def set_layout(ddp, layout):
     if not fixed:
         ddp.reducer._push_all_rebuilt_params()
         ddp._has_rebuilt_buckets = ddp.reducer._rebuild_buckets()
-    layout.order, layout.hooked = order, False
+    layout.hooked = False
     _applied[ddp] = layout
     _put_hooks(ddp, layout)
     return difference(parameters.names, layout.buckets, made_buckets(ddp, parameters))

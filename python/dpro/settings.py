@@ -13,7 +13,7 @@ def wanted():
 
 def verifying():
     """Whether they are only timed, with a plan's buckets and without."""
-    return bool(os.environ.get("DPRO_VERIFY"))
+    return bool(os.environ.get("DPRO_VERIFY") and os.environ.get("DPRO_PLAN"))
 
 
 def number(name, default, least):

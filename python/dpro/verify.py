@@ -96,6 +96,7 @@ class Verification(Session):
             if layout is not None:
                 self._planned.append((ddp, layout))
         if self._planned:
+            self._write(False)  # a job that is killed is not taken for one without training
             self._next_turn()
         else:
             self._end((planned.state() or {}).get("reason") or "the job has no DDP model")
@@ -146,14 +147,21 @@ class Verification(Session):
         self._write(problem is None)
         self._let_go()
         self._planned = []
+        stop = os.environ.get("DPRO_VERIFY_STOP") == "1"
+        if self._rank == 0 and problem is None:
+            report.tell("verify: all is measured after step %d; the job %s" % (
+                self._step, "ends" if stop else "goes on with its own buckets (Ctrl-C ends it, the result stays)"))
+        if stop:
+            sys.exit(0)
 
     def _write(self, complete):
-        if (planned.rank() if self._rank is None else self._rank) != 0:
-            return
+        rank = planned.rank() if self._rank is None else self._rank
+        if rank != 0 and (os.environ.get("LOCAL_RANK") != "0" or os.path.exists(self._file)):
+            return  # the first rank of another node tells the dpro verify there that the result is elsewhere
         import torch
         from . import reducer
         plan = planned.read(os.environ["DPRO_PLAN"])[0]
-        value = {"schema": SCHEMA, "dpro": __version__, "plan": plan and plan.path, "complete": complete,
+        value = {"schema": SCHEMA, "dpro": __version__, "rank": rank, "plan": plan and plan.path, "complete": complete,
                  "problem": self._problem, "framework_version": str(torch.__version__),
                  "world_size": self._world_size, "models": [reducer.name_of(ddp) for ddp, _ in self._planned or ()],
                  "steps": self._n_steps, "settle": self._n_settle, "blocks": self._n_blocks, "warmup": self.settings.warmup,
@@ -168,7 +176,7 @@ class Verification(Session):
             self.off = True
             try:
                 self._write(False)
-            except OSError:
+            except Exception:
                 pass  # dpro verify tells that there is nothing
 
     def fail(self, problem):
@@ -179,6 +187,6 @@ class Verification(Session):
         report.say("fail", "the verification ends, the job goes on: %s" % self._problem)
         try:
             self._write(False)
-        except OSError:
+        except Exception:
             pass
         self._let_go()

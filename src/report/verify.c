@@ -59,7 +59,7 @@ struct dpro_verify {
     struct gain over_best;
     struct dpro_plan_summary plan;
     const char *plan_path, *problem, *framework_version;
-    int64_t world_size, n_steps, settle, blocks_wanted, warmup, last_step;
+    int64_t rank, world_size, n_steps, settle, blocks_wanted, warmup, last_step;
     bool complete, asynchronous;
 };
 
@@ -191,6 +191,8 @@ static void read_all(struct dpro_verify *v, struct json *js, bool *no_memory)
             v->complete = read_bool(js);
         } else if (json_is(key, len, "asynchronous")) {
             v->asynchronous = read_bool(js);
+        } else if (json_is(key, len, "rank")) {
+            v->rank = read_int(js);
         } else if (json_is(key, len, "world_size")) {
             v->world_size = read_int(js);
         } else if (json_is(key, len, "steps")) {
@@ -291,7 +293,6 @@ static struct gain gain_over(const struct dpro_verify *v, size_t a, size_t b)
 static void reckon(struct dpro_verify *v)
 {
     size_t n = v->n_configurations;
-    v->best = -1;
     for (size_t c = 0; c < n; c++) {
         struct configuration *config = &v->configurations[c];
         for (size_t b = 0; b < v->n_blocks; b++)
@@ -343,6 +344,11 @@ static enum verdict verdict_of(const struct dpro_verify *v)
     return expected < gain.low - uncertainty ? MORE : AS_EXPECTED;
 }
 
+int dpro_verify_is_elsewhere(const struct dpro_verify *v)
+{
+    return v->rank != 0;
+}
+
 int dpro_verify_is_slower(const struct dpro_verify *v)
 {
     return verdict_of(v) == SLOWER;
@@ -374,6 +380,7 @@ int dpro_verify_read(const char *path, const struct dpro_plan_summary *summary,
     if (!v)
         return dpro_error_nomem(err);
     v->plan = *summary;
+    v->best = -1;
     rc = input_open(&in, path, err);
     if (rc < 0)
         goto failed;
@@ -396,11 +403,12 @@ int dpro_verify_read(const char *path, const struct dpro_plan_summary *summary,
         rc = find_times(v, err);
     if (rc < 0)
         goto failed;
-    if (v->n_blocks == 0) {
+    if (v->n_blocks == 0 && !dpro_verify_is_elsewhere(v)) {
         rc = say_nothing_measured(v, err);
         goto failed;
     }
-    reckon(v);
+    if (v->n_blocks > 0)
+        reckon(v);
     *verify = v;
     return 0;
 failed:

@@ -118,7 +118,13 @@ class Verify(Case):
         self.assertIn("nothing was measured: rank 1: it is for 4 ranks", result.err)
         result = self.verify(script="true")
         self.assertEqual(result.code, INPUT)
-        self.assertIn("nothing was measured here", result.err)
+        self.assertIn("nothing was measured: no Python process", result.err)
+
+    def test_on_the_nodes_without_rank_0_it_is_said_where_the_result_is(self):
+        self.steps(turns(own=OWN, plan=PLAN), rank=8)
+        result = self.verify("--json")
+        self.assertEqual((result.code, result.out), (DONE, ""))
+        self.assertIn("rank 0 of the job, on another node, has the result", result.err)
 
     def test_steps_that_make_no_sense_are_refused(self):
         listed = turns(own=OWN, plan=PLAN)

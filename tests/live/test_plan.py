@@ -264,11 +264,13 @@ end()
         digests = sorted(line for line in run.err.splitlines() if line.startswith("DIGEST"))
         self.assertEqual(digests, self.ranks(self.BODY, dpro=False).digests)
 
-    def test_a_job_that_is_too_short_says_what_it_takes(self):
-        self.plan()
-        run = self.verify("--blocks", "2", steps="40")
-        self.assertEqual(run.codes, [3])
-        self.assertIn("the job ended after step 64, before one block of turns was measured, which takes 172 steps", run.err)
+    def test_with_stop_the_job_ends_when_all_is_measured(self):
+        self.plan(plan(each={"partitions": 2}))
+        run = self.verify("--blocks", "2", "--stop", body=self.BODY.replace("64", "100000"))
+        self.assertEqual(run.codes, [0], run.err[-3000:])
+        self.assertIn("all is measured after step 44; the job ends", run.err)
+        self.assertNotIn("DIGEST", run.out)
+        self.assertIn("2 blocks of mirrored turns, 3 steps a turn after 2 to settle; 2 ranks", run.out)
 
 
 if __name__ == "__main__":

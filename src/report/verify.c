@@ -251,7 +251,8 @@ static int find_configurations(struct dpro_verify *v, struct dpro_error *err)
     return 0;
 }
 
-/* Means of the two turns that each configuration has in a block; only whole blocks count. */
+/* Means of the two turns that each configuration has in a block: geometric, since other work on the
+ * machine makes steps longer by a share. Only whole blocks count. */
 static int find_times(struct dpro_verify *v, struct dpro_error *err)
 {
     size_t n = v->n_configurations, per_block = 2 * n;
@@ -265,7 +266,8 @@ static int find_times(struct dpro_verify *v, struct dpro_error *err)
         if (strcmp(turn->name, v->configurations[c].name) != 0 ||
             turn->block != (int64_t)(i / per_block))
             return dpro_error_set(err, DPRO_EFORMAT, "turn %zu is not in mirrored order", i);
-        v->times[i / per_block * n + c] += turn_ms(v, turn) / 2;
+        double *time = &v->times[i / per_block * n + c];
+        *time = in_block < n ? turn_ms(v, turn) : sqrt(*time * turn_ms(v, turn));
     }
     return 0;
 }

@@ -77,7 +77,7 @@ class Verification(Session):
 
     def _restart(self, step):
         if self._planned:
-            self._end("another optimizer turned out to end the steps; a longer --warmup lets it show before")
+            self._end("another optimizer turned out to end the steps (a longer --warmup lets it show before)")
 
     def _device_done(self):
         """The time at which all is computed; a GPU works behind the host."""
@@ -165,7 +165,8 @@ class Verification(Session):
                  "problem": self._problem, "framework_version": str(torch.__version__),
                  "world_size": self._world_size, "models": [reducer.name_of(ddp) for ddp, _ in self._planned or ()],
                  "steps": self._n_steps, "settle": self._n_settle, "blocks": self._n_blocks, "warmup": self.settings.warmup,
-                 "step": self._step, "asynchronous": torch.cuda.is_initialized(), "turns": self._turns, "warnings": report.warnings}
+                 "step": self._step, "asynchronous": torch.cuda.is_initialized(), "turns": self._turns,
+                 "warnings": report.warnings}
         part = self._file + ".part"
         with open(part, "w", encoding="utf-8") as file:
             json.dump(value, file, separators=(",", ":"))

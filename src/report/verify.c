@@ -528,8 +528,8 @@ int dpro_verify_text(const struct dpro_verify *v, FILE *out, struct dpro_error *
              (long long)v->world_size, v->world_size > 1 ? "s" : "");
     if (!v->complete)
         snprintf(text + strlen(text), sizeof text - strlen(text),
-                 "; %lld were wanted, but the job ended after step %lld",
-                 (long long)v->blocks_wanted, (long long)v->last_step);
+                 "; %lld were wanted, but %s after step %lld", (long long)v->blocks_wanted,
+                 v->problem ? v->problem : "the job ended", (long long)v->last_step);
     table_wrapped(&w, "", 0, text);
     for (size_t i = 0; i < v->warnings.n; i++)
         table_wrapped(&w, "warning: ", 9, v->warnings.at[i]);

@@ -98,6 +98,8 @@ class Verify(Case):
         self.assertEqual((told["blocks"], told["complete"], told["verdict"]), (1, False, "no-interval"))
         self.assertEqual(told["gain_pct"], {"mean": 20.0, "low": None, "high": None})
         self.assertIn("4 were wanted, but the job ended after step 77", " ".join(self.verify().out.split()))
+        self.steps(turns(own=OWN, plan=PLAN)[:7], complete=False, step=77, problem="rank 2: it was late")
+        self.assertIn("4 were wanted, but rank 2: it was late after step 77", " ".join(self.verify().out.split()))
 
     def test_behind_a_gpu_a_turn_is_timed_from_first_to_last_step(self):
         self.steps(turns(own=OWN, plan=PLAN), asynchronous=True)

@@ -159,51 +159,6 @@ static bool has_communication(const struct dpro_graph *graph)
     return false;
 }
 
-/* Tells how long a stage took, to those who asked with -v. */
-static void tell_stage(const struct dpro_sink *sink, struct timespec *since, const char *stage)
-{
-    struct timespec now;
-    char text[64];
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if (sink->log != NULL) {
-        snprintf(text, sizeof text, "%s: %.3f s", stage,
-                 (double)(now.tv_sec - since->tv_sec) +
-                     1e-9 * (double)(now.tv_nsec - since->tv_nsec));
-        sink->log(sink->arg, DPRO_LOG_INFO, text);
-    }
-    *since = now;
-}
-
-static int predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
-                   int64_t *iteration_ns, struct dpro_error *err)
-{
-    struct dpro_replay *replay;
-    int rc = dpro_replay_run(graph, options, &replay, err);
-    if (rc < 0)
-        return rc;
-    *iteration_ns = dpro_replay_iteration_ns(replay);
-    dpro_replay_destroy(replay);
-    return 0;
-}
-
-/* The job is predicted as it runs without a profiler; how much that is, by the graph as recorded.
- */
-static int take_out_profiler(struct dpro_graph *graph, const struct dpro_replay_options *plain,
-                             struct dpro_report *results, struct dpro_error *err)
-{
-    int64_t with, without;
-    results->profiler_op_ns = dpro_graph_profiler_op_ns(graph);
-    if (results->profiler_op_ns == 0)
-        return 0;
-    int rc = predict(graph, plain, &with, err);
-    dpro_graph_take_out_profiler(graph);
-    if (rc == 0)
-        rc = predict(graph, plain, &without, err);
-    if (rc == 0)
-        results->profiler_ns = with > without ? with - without : 0;
-    return rc;
-}
-
 static int replay_paths(const struct values *values, const struct opt_list *paths)
 {
     struct dpro_sink sink = progress_start(values->verbosity, values->quiet);
@@ -224,7 +179,6 @@ static int replay_paths(const struct values *values, const struct opt_list *path
     struct timespec since;
     int code;
 
-    clock_gettime(CLOCK_MONOTONIC, &since);
     replay_options.samples = values->samples;
     replay_options.seed = values->seed;
     replay_options.delays = values->delays.items;
@@ -233,26 +187,27 @@ static int replay_paths(const struct values *values, const struct opt_list *path
     code = job_load(paths->items, paths->n, &job_options, &job);
     if (code != 0)
         return code;
-    tell_stage(&sink, &since, "read the traces and built the graph");
+    clock_gettime(CLOCK_MONOTONIC, &since);
     if (!values->no_validate && dpro_replay_validate(job.graph, &plain, &validation, &err) < 0)
         goto failed;
-    tell_stage(&sink, &since, "validated");
+    job_tell_stage(&sink, &since, "validated");
     if (has_communication(job.graph)) {
         if (dpro_replay_daydream(job.graph, values->bandwidth_bytes_per_s, &daydream, &err) < 0)
             goto failed;
         results.daydream = &daydream;
     }
-    if (!values->keep_profiler && take_out_profiler(job.graph, &plain, &results, &err) < 0)
+    if (!values->keep_profiler && job_take_out_profiler(&job, &plain, &results.profiler_op_ns,
+                                                        &results.profiler_ns, &err) < 0)
         goto failed;
     if (dpro_replay_run(job.graph, &replay_options, &replay, &err) < 0)
         goto failed;
-    tell_stage(&sink, &since, "replayed");
+    job_tell_stage(&sink, &since, "replayed");
     results.trace = job.trace;
     results.graph = job.graph;
     results.replay = replay;
     results.validation = &validation;
     code = report(values, &results);
-    tell_stage(&sink, &since, "reported");
+    job_tell_stage(&sink, &since, "reported");
     goto done;
 failed:
     code = cmd_fail(&err);

@@ -2,6 +2,7 @@
 #include "job.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,6 +42,20 @@ bool job_read_delay(const char *text, void *field)
            opt_read_list(text, field);
 }
 
+void job_tell_stage(const struct dpro_sink *sink, struct timespec *since, const char *stage)
+{
+    struct timespec now;
+    char text[64];
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (sink->log != NULL) {
+        snprintf(text, sizeof text, "%s: %.3f s", stage,
+                 (double)(now.tv_sec - since->tv_sec) +
+                     1e-9 * (double)(now.tv_nsec - since->tv_nsec));
+        sink->log(sink->arg, DPRO_LOG_INFO, text);
+    }
+    *since = now;
+}
+
 int job_load(const char *const *paths, size_t n_paths, const struct job_options *options,
              struct job *job)
 {
@@ -52,16 +67,20 @@ int job_load(const char *const *paths, size_t n_paths, const struct job_options 
                                                .raw_receives = options->raw_receives,
                                                .sink = options->sink};
     struct dpro_error err = {.code = 0};
+    struct timespec since;
     *job = (struct job){NULL, NULL};
+    clock_gettime(CLOCK_MONOTONIC, &since);
     if (dpro_trace_load(paths, n_paths, &trace_options, &job->trace, &err) < 0) {
         int code = cmd_fail(&err);
         /* a path that can't be read is bad input, not a failing system */
         return code == CMD_SYSTEM && err.code == DPRO_EIO ? CMD_INPUT : code;
     }
+    job_tell_stage(&options->sink, &since, "read the traces");
     if (dpro_graph_build(job->trace, &graph_options, &job->graph, &err) < 0) {
         job_fini(job);
         return cmd_fail(&err);
     }
+    job_tell_stage(&options->sink, &since, "built the graph");
     return 0;
 }
 
@@ -72,10 +91,46 @@ void job_fini(struct job *job)
     *job = (struct job){NULL, NULL};
 }
 
+static int predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+                   int64_t *iteration_ns, struct dpro_error *err)
+{
+    struct dpro_replay *replay;
+    int rc = dpro_replay_run(graph, options, &replay, err);
+    if (rc < 0)
+        return rc;
+    *iteration_ns = dpro_replay_iteration_ns(replay);
+    dpro_replay_destroy(replay);
+    return 0;
+}
+
+int job_take_out_profiler(struct job *job, const struct dpro_replay_options *options,
+                          int64_t *op_ns, int64_t *profiler_ns, struct dpro_error *err)
+{
+    int64_t with, without;
+    *profiler_ns = 0;
+    *op_ns = dpro_graph_profiler_op_ns(job->graph);
+    if (*op_ns == 0)
+        return 0;
+    int rc = predict(job->graph, options, &with, err);
+    dpro_graph_take_out_profiler(job->graph);
+    if (rc == 0)
+        rc = predict(job->graph, options, &without, err);
+    if (rc == 0)
+        *profiler_ns = with > without ? with - without : 0;
+    return rc;
+}
+
 int job_model(struct job *job, const struct job_options *options, struct dpro_model **model)
 {
+    struct dpro_replay_options replay_options = {.sink = options->sink};
     struct dpro_model_options model_options = {.sink = options->sink};
     struct dpro_error err = {.code = 0};
-    dpro_graph_take_out_profiler(job->graph);
-    return dpro_model_build(job->graph, &model_options, model, &err) < 0 ? cmd_fail(&err) : 0;
+    struct timespec since;
+    clock_gettime(CLOCK_MONOTONIC, &since);
+    int64_t op_ns;
+    if (job_take_out_profiler(job, &replay_options, &op_ns, &model_options.profiler_ns, &err) < 0 ||
+        dpro_model_build(job->graph, &model_options, model, &err) < 0)
+        return cmd_fail(&err);
+    job_tell_stage(&options->sink, &since, "learnt the model");
+    return 0;
 }

@@ -4,10 +4,12 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
 #include <dpro/graph.h>
 #include <dpro/log.h>
 #include <dpro/model.h>
+#include <dpro/replay.h>
 #include <dpro/trace.h>
 
 #include "opt.h"
@@ -42,6 +44,14 @@ struct job { /* zeroed: nothing */
 int job_load(const char *const *paths, size_t n_paths, const struct job_options *options,
              struct job *job);
 void job_fini(struct job *job);
+
+/* Tells how long a stage took, to those who asked with -v. */
+void job_tell_stage(const struct dpro_sink *sink, struct timespec *since, const char *stage);
+
+/* The job is predicted as it runs without a profiler: takes out of the graph what recording an op
+ * cost, *op_ns (0: not known), and says what that made of an iteration as replayed. */
+int job_take_out_profiler(struct job *job, const struct dpro_replay_options *options,
+                          int64_t *op_ns, int64_t *profiler_ns, struct dpro_error *err);
 
 /* Learns the model of the job as it runs without a profiler. Returns as job_load. */
 int job_model(struct job *job, const struct job_options *options, struct dpro_model **model);

@@ -60,7 +60,11 @@ bool units_read_rate(const char *text, void *field)
 bool units_read_ratio(const char *text, double *ratio)
 {
     const char *unit;
-    return leading_number(text, ratio, &unit) && strcmp(unit, "x") == 0;
+    double value;
+    if (!leading_number(text, &value, &unit) || strcmp(unit, "x") != 0)
+        return false;
+    *ratio = value;
+    return true;
 }
 
 bool units_read_ns(const char *text, double *ns)

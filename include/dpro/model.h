@@ -22,6 +22,8 @@ struct dpro_model;    /* owns its memory; keeps nothing of the graph */
 struct dpro_strategy; /* lives as long as the model or the result that it is of */
 
 struct dpro_model_options {
+    int64_t profiler_ns; /* of the measured iterations, that is no longer in the graph's durations
+                            (dpro_graph_take_out_profiler) */
     struct dpro_sink sink;
 };
 
@@ -34,7 +36,8 @@ DPRO_API int dpro_model_build(const struct dpro_graph *graph,
 DPRO_API void dpro_model_destroy(struct dpro_model *model); /* NULL is fine */
 
 DPRO_API uint32_t dpro_model_n_ranks(const struct dpro_model *model);
-/* Mean of the measured iterations, and their standard deviation; 0: the job was generated. */
+/* Mean of the measured iterations without the profiler's part, and their standard deviation; 0: the
+ * job was generated. */
 DPRO_API int64_t dpro_model_measured_ns(const struct dpro_model *model);
 DPRO_API int64_t dpro_model_measured_std_ns(const struct dpro_model *model);
 DPRO_API uint32_t dpro_model_n_samples(const struct dpro_model *model); /* measured iterations */

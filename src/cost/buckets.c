@@ -164,7 +164,8 @@ static void read_bucket(struct reader *r)
             if (json_is(key, len, "parameters") && bucket->n == 0)
                 read_names(r);
             else if (json_is(key, len, "partitions"))
-                bucket->partitions = (uint32_t)read_int(r, "partitions", 1, 1 << 20);
+                bucket->partitions =
+                    (uint32_t)read_int(r, "partitions", 1, BUCKETS_MOST_PARTITIONS);
             else if (json_is(key, len, "priority"))
                 bucket->priority = read_int(r, "priority", INT32_MIN, INT32_MAX);
             else

@@ -4,6 +4,8 @@
 
 #include "cost/model.h"
 
+enum { BUCKETS_MOST_PARTITIONS = 1024 }; /* as in a plan */
+
 /* Room for any strategy of the model; one bucket a tensor, nothing set. -1: out of memory. */
 int buckets_init(const struct dpro_model *model, struct arena *arena,
                  struct dpro_strategy *strategy);

@@ -14,7 +14,7 @@
  * of 1 Gbit/s, measured with one TCP stream: 954 Mbit/s. */
 #define PAYLOAD_SHARE (1448.0 / 1514.0)
 
-enum { MOST_RANKS = 65536 };
+enum { MOST_RANKS = 4096 };
 
 int note(note_array *notes, struct arena *arena, const char *format, ...)
 {
@@ -153,8 +153,16 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
                        c->bucket_cap_bytes, &m->own);
         m->own.compression = own;
     }
-    if (c->partition_bytes != 0)
+    if (c->partition_bytes != 0) {
+        for (uint32_t b = 0; b < m->own.n_buckets; b++)
+            if (bucket_size_bytes(m, &m->own, b) / c->partition_bytes >= BUCKETS_MOST_PARTITIONS)
+                return dpro_error_set(err, DPRO_EUSAGE,
+                                      "partitions of %llu bytes make more than %d of bucket %u; "
+                                      "take larger ones",
+                                      (unsigned long long)c->partition_bytes,
+                                      BUCKETS_MOST_PARTITIONS, b);
         buckets_partition(m, c->partition_bytes, &m->own);
+    }
     if (c->compression)
         m->own.compression = *c->compression;
     if (m->own.compression != own && m->own.compression != DPRO_COMPRESSION_NONE &&

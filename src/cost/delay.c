@@ -1,6 +1,7 @@
 /* cost/delay.c: what delays of a graph's ops make of a model. An op of a program stands for a
- * stretch of its rank's ops: those of its phase, in backward those that run between two gradients.
- * It becomes longer by the ratio in which they do. */
+ * stretch of its rank's ops: in backward those that end between two gradients; the first one, too,
+ * for the optimizer and the forward pass before them. It becomes longer by the ratio in which they
+ * do. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,10 +18,9 @@ struct delayed {
     const struct dpro_graph *graph;
     const int64_t *dur_ns; /* after */
     struct dpro_model *model;
-    struct sums *ops;                    /* by op of the rank's program */
-    int64_t *ready_ns;                   /* by op: when its tensor is ready; INT64_MIN: none */
-    struct sums communication;           /* of the rank */
-    struct sums phases[DPRO_N_OP_KINDS]; /* of the rank */
+    struct sums *ops;          /* by op of the rank's program */
+    int64_t *ready_ns;         /* by op: when its tensor is ready; INT64_MIN: none */
+    struct sums communication; /* of the rank */
     bool has_gpu;
 };
 
@@ -32,34 +32,51 @@ static const struct graph_rank *find_rank(const struct dpro_graph *g, int rank)
     return NULL;
 }
 
-static void find_ready_times(struct delayed *d, uint32_t rank_index,
+/* The op of the program that ends with the tensor; MODEL_NONE: none. */
+static uint32_t find_stretch(const struct delayed *d, const struct model_program *program,
+                             const char *tensor)
+{
+    for (uint32_t o = 0; o < program->n_ops; o++)
+        if (program->ops[o].tensor != MODEL_NONE &&
+            strcmp(d->model->tensors[program->ops[o].tensor].name, tensor) == 0)
+            return o;
+    return MODEL_NONE;
+}
+
+/* A tensor is ready when what comes before its IN has ended. */
+static void find_ready_times(struct delayed *d, const struct graph_rank *rank,
                              const struct model_program *program)
 {
     const struct dpro_graph *g = d->graph;
-    for (uint32_t o = 0; o < program->n_ops; o++) {
+    for (uint32_t o = 0; o < program->n_ops; o++)
         d->ready_ns[o] = INT64_MIN;
-        if (program->ops[o].tensor == MODEL_NONE)
-            continue;
-        const char *name = d->model->tensors[program->ops[o].tensor].name;
-        for (uint32_t t = 0; t < g->n_tensors; t++)
-            if (g->tensors[t].rank == rank_index && g->tensors[t].in != DPRO_NO_OP &&
-                strcmp(strtab_get(&g->names, g->tensors[t].name), name) == 0)
-                d->ready_ns[o] = g->seen_start_ns[g->tensors[t].in];
+    for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
+        for (uint32_t e = g->row[op]; e < g->row[op + 1] && g->tensor && g->seen_start_ns; e++) {
+            uint32_t in = g->succ[e];
+            if (g->kind[in] != DPRO_OP_IN)
+                continue;
+            uint32_t o = find_stretch(d, program, strtab_get(&g->names, g->tensor[in]));
+            int64_t end = g->seen_start_ns[op] + g->seen_dur_ns[op];
+            if (o != MODEL_NONE && end > d->ready_ns[o])
+                d->ready_ns[o] = end;
+        }
     }
 }
 
-/* The stretch that ends with the first gradient to be ready after the op; the last one of the
- * phase when there is none. */
+/* The one that ends with the first gradient to be ready after the op; the last one when there is
+ * none. */
 static uint32_t stretch_of(const struct delayed *d, const struct model_program *program,
                            uint32_t op)
 {
-    int64_t end = d->graph->seen_start_ns[op] + d->graph->seen_dur_ns[op];
-    uint32_t last = MODEL_NONE;
+    const struct dpro_graph *g = d->graph;
+    uint32_t last = 0;
+    if (g->phase[op] != DPRO_OP_BW || !g->seen_start_ns)
+        return 0;
     for (uint32_t o = 0; o < program->n_ops; o++) {
-        if (program->ops[o].phase != DPRO_OP_BW)
+        if (d->ready_ns[o] == INT64_MIN)
             continue;
         last = o;
-        if (d->ready_ns[o] >= end)
+        if (d->ready_ns[o] >= g->seen_start_ns[op] + g->seen_dur_ns[op])
             return o;
     }
     return last;
@@ -69,26 +86,16 @@ static void add_op(struct delayed *d, const struct model_program *program, uint3
 {
     const struct dpro_graph *g = d->graph;
     uint8_t kind = g->kind[op], phase = g->phase[op];
-    double before = (double)g->dur_ns[op], after = (double)d->dur_ns[op];
-    struct sums *to[2] = {NULL, NULL};
-    if ((kind >= DPRO_OP_RECV && kind <= DPRO_OP_REDUCE) || kind == DPRO_OP_COLLECTIVE) {
-        to[0] = &d->communication;
-    } else if (phase <= DPRO_OP_INPUT && kind != DPRO_OP_SEND &&
-               (!d->has_gpu || (g->flags[op] & GRAPH_OP_GPU))) {
-        double gap = g->gap_ns ? (double)g->gap_ns[op] : 0;
-        uint32_t stretch = phase == DPRO_OP_BW && g->seen_start_ns && g->seen_dur_ns
-                               ? stretch_of(d, program, op)
-                               : MODEL_NONE;
-        before += gap;
-        after += gap;
-        to[0] = &d->phases[phase];
-        to[1] = stretch == MODEL_NONE ? NULL : &d->ops[stretch];
-    }
-    for (int i = 0; i < 2; i++) {
-        if (to[i]) {
-            to[i]->before += before;
-            to[i]->after += after;
-        }
+    double gap = g->gap_ns ? (double)g->gap_ns[op] : 0;
+    struct sums *to = NULL;
+    if ((kind >= DPRO_OP_RECV && kind <= DPRO_OP_REDUCE) || kind == DPRO_OP_COLLECTIVE)
+        to = &d->communication;
+    else if (phase <= DPRO_OP_INPUT && kind != DPRO_OP_SEND &&
+             (!d->has_gpu || (g->flags[op] & GRAPH_OP_GPU)))
+        to = &d->ops[stretch_of(d, program, op)];
+    if (to) {
+        to->before += (double)g->dur_ns[op] + gap;
+        to->after += (double)d->dur_ns[op] + gap;
     }
 }
 
@@ -96,7 +103,7 @@ static void delay_program(struct delayed *d, struct model_program *program)
 {
     for (uint32_t o = 0; o < program->n_ops; o++) {
         struct model_op *op = &program->ops[o];
-        const struct sums *sums = d->ops[o].before > 0 ? &d->ops[o] : &d->phases[op->phase];
+        const struct sums *sums = &d->ops[o];
         if (sums->before > 0)
             op->work_ns = (int64_t)((double)op->work_ns * (sums->after / sums->before));
     }
@@ -134,12 +141,11 @@ static int delay_ranks(struct delayed *d, struct arena *arena, double *slowest, 
             programs[r] = (struct model_program){.ops = ops, .n_ops = from->n_ops};
         }
         if (!failed && rank) {
-            memset(d->phases, 0, sizeof d->phases);
             d->communication = (struct sums){0, 0};
             d->has_gpu = false;
             for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
                 d->has_gpu |= (g->flags[op] & GRAPH_OP_GPU) != 0;
-            find_ready_times(d, (uint32_t)(rank - g->ranks), from);
+            find_ready_times(d, rank, from);
             for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
                 add_op(d, from, op);
             delay_program(d, &programs[r]);
@@ -164,7 +170,7 @@ int change_delay(const struct dpro_graph *graph, const char *const *delays, size
                  struct dpro_error *err)
 {
     struct delays parsed;
-    double slowest, fastest;
+    double slowest = 0, fastest = 0;
     int rc = delays_parse(graph, delays, n, &parsed, err);
     if (rc < 0)
         return rc;

@@ -31,7 +31,10 @@ static int evaluate_model(const struct dpro_model *model, int64_t *iteration_ns,
         return rc;
     *iteration_ns = evaluate(evaluator, &model->own);
     evaluator_destroy(evaluator);
-    return 0;
+    return *iteration_ns < INT64_MAX
+               ? 0
+               : dpro_error_set(err, DPRO_EUSAGE,
+                                "an iteration of the changed job never ends; change less");
 }
 
 static int compare_times(const void *a, const void *b)
@@ -73,7 +76,7 @@ static int predict(const struct dpro_model *model, struct dpro_prediction *predi
                    double *noise_ns, struct dpro_error *err)
 {
     int64_t draws[N_DRAWS];
-    double mean_ns;
+    double mean_ns = 0;
     int rc = evaluate_model(model, &prediction->iteration_ns, err);
     prediction->p50_ns = prediction->p95_ns = prediction->iteration_ns;
     *noise_ns = 0;

@@ -68,7 +68,7 @@ void model_write_text(struct writer *w, const struct dpro_model *model)
         writer_format_fixed(rate_std, sizeof rate_std, relative_pct(link.bandwidth_bytes_per_s),
                             1) < 0 ||
         writer_format_fixed(message, sizeof message, link.message_ns.value / 1e3, 1) < 0 ||
-        writer_format_fixed(taken, sizeof taken, link.interference_ns.value * 1e3, 2) < 0)
+        writer_format_fixed(taken, sizeof taken, link.interference_ns.value, 2) < 0)
         return;
     snprintf(line, sizeof line,
              "learnt: %s over %u ranks, %s MB/s (+- %s %%) each way on a rank's link, %s us a "

@@ -258,7 +258,7 @@ static void write_prediction(struct writer *w, const char *key, struct dpro_pred
     writer_key(w, "p95_ms");
     writer_json_ms(w, p.p95_ns);
     key_fixed(w, "uncertainty_pct", p.uncertainty_pct, 3);
-    writer_key(w, "strategy");
+    writer_key(w, "communication");
     model_write_strategy(w, model, dpro_model_strategy(model));
     writer_close(w, '}');
 }

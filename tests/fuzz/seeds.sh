@@ -1,9 +1,9 @@
 #!/bin/sh
 # seeds.sh FOLDER: writes small inputs to begin fuzzing with, FOLDER/TARGET/*. The first byte of each
-# picks a chunk size, but for attach and verify.
+# picks a chunk size, but for attach, buckets and verify.
 set -eu
 out=${1:?usage: seeds.sh FOLDER}
-for target in align attach csv et json kineto load log recording replay verify; do
+for target in align attach buckets csv et json kineto load log recording replay verify; do
     mkdir -p "$out/$target"
 done
 put() { printf '%b' "$2" >"$out/$1"; }
@@ -28,6 +28,10 @@ put json/values 'A{"a":[1,-2.5e3,"x\\u00e9\\\\\\"",null,true,NaN],"bb":{"c":"]}"
 put json/open 'B[{"ph":"X"},{"ph":'
 put json/deep 'C[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]'
 put json/et 'D{"schema":"1.0.1","pid":3,"nodes":[]}'
+
+put buckets/lists '[["a","c"],["d"],["b"]]'
+put buckets/plan '{"schema":"dpro.plan/1","communication":{"compression":"bf16","buckets":[{"parameters":["a","d"],"partitions":3,"priority":-1},{"model":0,"parameters":["c","b"]}]},"more":[{}]}'
+put buckets/twice '[["a","b"],["a","c","d"]]'
 
 put kineto/x 'A{"schemaVersion":1,"distributedInfo":{"backend":"nccl","rank":0,"world_size":2,"pg_config":[{"pg_name":"0","pg_desc":"d","ranks":[0,1]}]},"traceEvents":[\n  {\n    "ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 10, "tid": 11,\n    "ts": 4458676522690.655, "dur": 156.777,\n    "args": {\n      "External id": 2049,"Record function id": 1909, "Sequence number": 1080, "Fwd thread id": 1, "Ev Idx": 0\n    }\n  },\n  {\n    "ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 10, "tid": 11,\n    "ts": 4458676522790.655, "dur": 6.777,\n    "args": {\n      "External id": 2050,"Record function id": 1910\n    }\n  }],"baseTimeNanoseconds":17}'
 put kineto/gpu 'B[{"ph":"X","cat":"kernel","name":"nccl","pid":0,"tid":"stream 7","ts":1,"dur":2,"args":{"correlation":5,"External id":5,"grid":[1,2,3],"Collective name":"allreduce","In msg nelems":10,"Process Group Ranks":"[0, 1]","Group size":2,"dtype":"Float","Seq":3}},{"ph":"X","cat":"cuda_sync","name":"Event Sync","pid":0,"tid":-1,"ts":1,"dur":2,"args":{"cuda_sync_kind":"Event Sync","wait_on_stream":7,"wait_on_cuda_event_record_corr_id":3}},{"ph":"X","cat":"gpu_memcpy","name":"m","pid":0,"tid":7,"ts":1,"dur":2,"args":{"bytes":64}}]'

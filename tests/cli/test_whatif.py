@@ -1,0 +1,148 @@
+"""dpro whatif: other buckets, links, hosts, ranks, of real and of made-up jobs."""
+import json
+import os
+import unittest
+
+from support import BUNDLED, DONE, INPUT, LAYERS, USAGE, Case, dpro, job, recording
+
+
+class WhatIf(Case):
+    def ask(self, *args):
+        result = dpro("whatif", *args, "--json")
+        self.assert_code(result, DONE)
+        facts = result.json
+        self.assertEqual(facts["schema"], "dpro.whatif/1")
+        return facts
+
+    def time(self, *args):
+        return self.ask(BUNDLED, *args)["predicted"]["iteration_ms"]
+
+    def test_without_changes_both_are_the_job_as_it_ran(self):
+        facts = self.ask(BUNDLED)
+        self.assertEqual(facts["changes"], {})
+        self.assertEqual(facts["baseline"], facts["predicted"])
+        self.assertEqual((facts["speedup"], facts["speedup_std"]), (1, 0))
+        self.assertAlmostEqual(facts["baseline"]["iteration_ms"] / facts["measured_ms"], 1, delta=0.08)
+        self.assertLess(facts["baseline"]["p50_ms"], facts["baseline"]["p95_ms"])
+        self.assertEqual(facts["link"]["algorithm"], "ring")
+
+    def test_the_bundled_jobs_buckets_are_those_of_its_cap(self):
+        facts = self.ask(BUNDLED, "--bucket-cap-mb", "5")
+        self.assertEqual(facts["changes"], {"bucket_cap_mb": 5})
+        self.assertEqual(facts["predicted"]["communication"], facts["baseline"]["communication"])
+        self.assertEqual(len(facts["predicted"]["communication"]["buckets"]), 4)
+
+    def test_buckets_follow_ddps_rule(self):
+        tensors = [(b["parameters"], b["size_bytes"])
+                   for b in self.ask(BUNDLED, "--bucket-cap-mb", "0.00001")["predicted"]["communication"]["buckets"]]
+        self.assertTrue(all(len(names) == 1 for names, _ in tensors))
+        for first, cap in ((1, 25), (5, 5), (2, 4), (8, 3), (1, 100)):
+            wanted, names, size = [], [], 0
+            for (name,), size_bytes in tensors:
+                names.append(name)
+                size += size_bytes
+                if size >= (cap if wanted else first) * 1048576:
+                    wanted.append(names)
+                    names, size = [], 0
+            wanted += [names] if names else []
+            found = self.ask(BUNDLED, "--bucket-cap-mb", f"{cap},first {first}")["predicted"]["communication"]["buckets"]
+            self.assertEqual([b["parameters"] for b in found], wanted)
+
+    def test_slower_links_and_hosts_make_an_iteration_longer(self):
+        base = self.time()
+        times = [self.time("--bandwidth", f"{ratio}x") for ratio in (0.25, 0.5, 1, 2, 4)]
+        self.assertEqual(times, sorted(times, reverse=True))
+        self.assertEqual(times[2], base)
+        self.assertLess(self.time("--compute", "2x"), base)
+        self.assertGreater(self.time("--compute", "0.5x@1"), base)
+        self.assertGreaterEqual(self.time("--compute", "0.5x"), self.time("--compute", "0.5x@1"))
+        self.assertGreater(self.time("--latency", "+10ms"), base)
+        self.assertLess(self.time("--compress", "fp16"), base)
+        self.assertGreater(self.time("--world-size", "8"), base)
+
+    def test_a_rate_is_that_of_the_link(self):
+        # the bundled job ran on links of 1 Gbit/s
+        self.assertAlmostEqual(self.time("--bandwidth", "1gbit") / self.time(), 1, delta=0.03)
+        self.assertEqual(self.time("--bandwidth", "125MB/s"), self.time("--bandwidth", "1gbit"))
+
+    def test_delays_agree_with_the_replay(self):
+        base = dpro("replay", BUNDLED, "--no-validate", "--json").json["predicted"]["iteration_ms"]
+        for delay in ("BW=0.5", "FW=+50", "ALL=2", "UPDATE=+30"):
+            replayed = dpro("replay", BUNDLED, "--no-validate", "--delay", delay, "--json").json["predicted"]["iteration_ms"]
+            speedup = self.ask(BUNDLED, "--delay", delay)["speedup"]
+            self.assertAlmostEqual(speedup, base / replayed, delta=0.06 * base / replayed, msg=delay)
+
+    def test_changes_combine_and_are_told(self):
+        facts = self.ask(BUNDLED, "--bucket-cap-mb", "2,first=1", "--partition-mb", "1", "--compress", "bf16",
+                         "--bandwidth", "0.5x", "--latency", "+10us", "--compute", "1.5x", "--compute", "0.9x@0-1",
+                         "--delay", "FW=1.1", "--world-size", "4")
+        self.assertEqual(facts["changes"], {
+            "bucket_cap_mb": 2, "first_bucket_mb": 1, "partition_mb": 1, "compress": "bf16", "bandwidth_ratio": 0.5,
+            "latency_add_ns": 10000, "compute": [{"speed": 1.5, "ranks": None}, {"speed": 0.9, "ranks": [0, 1]}],
+            "delays": ["FW=1.1"], "world_size": 4})
+        self.assertEqual(facts["predicted"]["communication"]["compression"], "bf16")
+        self.assertGreater(max(b["partitions"] for b in facts["predicted"]["communication"]["buckets"]), 1)
+        self.assertTrue(any("bf16 rounds gradients" in w for w in facts["warnings"]))
+        self.assertTrue(any("4 ranks" in w for w in facts["warnings"]))
+
+    def test_the_text_says_the_same(self):
+        result = dpro("whatif", BUNDLED, "--bandwidth", "0.5x")
+        self.assert_code(result, DONE)
+        self.assertIn("links 0.5 times as fast", result.out)
+        self.assertRegex(result.out, r"Verdict +[0-9.]+ ms more an iteration, 0\.[0-9]+ times as fast")
+        self.assertEqual(result.err, "")
+        self.assertLessEqual(max(len(line) for line in result.out.splitlines()), 100)
+
+    def test_a_list_of_buckets_and_a_plan_are_taken(self):
+        trace = self.named_job()
+        names = [f"layers.{i}.weight" for i in reversed(range(LAYERS))]
+        lists = self.write("lists.json", [names[:1], names[1:]])
+        plan = self.write("plan/plan.json", {"schema": "dpro.plan/1", "communication": {
+            "compression": "none", "buckets": [{"parameters": names[:1]}, {"parameters": names[1:]}]}})
+        found = [self.ask(trace, "--buckets", path)["predicted"]
+                 for path in (lists, plan, os.path.dirname(plan))]
+        self.assertEqual([b["parameters"] for b in found[0]["communication"]["buckets"]], [names[:1], names[1:]])
+        self.assertEqual(found[0], found[1])
+        self.assertEqual(found[0], found[2])
+
+    def named_job(self, **options):
+        for rank, trace in enumerate(job(**options)):
+            self.write(f"TRACE/host0/rank{rank}/kineto.json", trace)
+            self.write(f"TRACE/host0/rank{rank}/rank.json", recording(rank))
+        return self.path("TRACE")
+
+    def test_a_list_that_does_not_fit_names_the_difference(self):
+        for content, says in (([["x"]], "'x' is no gradient of this trace"),
+                              ([["layers.0.weight"]], "2 of the 3 gradients of this trace are in no bucket"),
+                              ({"schema": "dpro.plan/7"}, "schema is not dpro.plan/1"),
+                              ("[[", "ends too early")):
+            path = self.write("list.json", content if isinstance(content, str) else json.dumps(content))
+            self.assert_error(dpro("whatif", self.named_job(), "--buckets", path), INPUT, "list.json: ", says)
+        self.assert_error(dpro("whatif", BUNDLED, "--buckets", self.path("absent")), INPUT, "absent")
+
+    def test_impossible_changes_are_wrong_usage(self):
+        for args in (["--world-size", "0"], ["--world-size", "1"], ["--world-size", "1000000"], ["--bandwidth", "-1gbit"],
+                     ["--bandwidth", "0x"], ["--bandwidth", "500"], ["--compute", "0x"], ["--compute", "-1x"],
+                     ["--compute", "2"], ["--compute", "2x@9"], ["--compute", "2x@1-0"], ["--latency", "10us"],
+                     ["--latency", "+10"], ["--compress", "int8"], ["--bucket-cap-mb", "0"], ["--bucket-cap-mb", "5,last 1"],
+                     ["--bucket-cap-mb", "nan"], ["--partition-mb", "-1"], ["--partition-mb", "0.000001"],
+                     ["--bucket-cap-mb", "5", "--buckets", "x"], ["--delay", "nothing=2"], ["--delay", "FW@9=2"]):
+            with self.subTest(args):
+                self.assert_error(dpro("whatif", BUNDLED, *args), USAGE)
+        self.assert_error(dpro("whatif"), USAGE, "needs a folder")
+
+    def test_a_trace_with_too_little_says_what_is_missing(self):
+        one = self.write("one.json", job(world=1)[0])
+        self.assert_error(dpro("whatif", one), INPUT, "one rank")
+        for rank, trace in enumerate(job(communicates=False)):
+            self.write(f"silent/rank{rank}.json", trace)
+        self.assert_error(dpro("whatif", self.path("silent")), INPUT, "communicat")
+        for rank, trace in enumerate(job(iterations=1)):
+            self.write(f"single/rank{rank}.json", trace)
+        facts = self.ask(self.path("single"), "--bandwidth", "0.5x")
+        self.assertTrue(any("one iteration" in w for w in facts["warnings"]))
+        self.assertEqual(facts["predicted"]["p50_ms"], facts["predicted"]["iteration_ms"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,42 @@
+/* Fuzz target: lists of buckets, and plans, for a model with the gradients a to d. What is taken
+ * has each of them in exactly one bucket. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "cost/buckets.h"
+#include "fuzz.h"
+
+enum { N = 4 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct model_tensor tensors[N] = {{"a", 4}, {"b", 8}, {"c", 12}, {"d", 16}};
+    struct dpro_model model = {.tensors = tensors, .n_tensors = N};
+    struct arena arena = {NULL, 0};
+    struct dpro_strategy strategy;
+    struct dpro_error err = {.code = 0};
+    char path[64];
+    int fd = memfd_create("input", 0);
+    if (fd < 0 || write(fd, data, size) != (ssize_t)size ||
+        buckets_init(&model, &arena, &strategy) < 0)
+        abort();
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    if (buckets_read(&model, path, &strategy, &err) == 0) {
+        uint32_t seen = 0, at = 0;
+        for (uint32_t b = 0; b < strategy.n_buckets; at += strategy.buckets[b++].n)
+            if (strategy.buckets[b].first != at || strategy.buckets[b].n == 0 ||
+                strategy.buckets[b].partitions == 0)
+                abort();
+        for (uint32_t i = 0; i < at; i++)
+            seen |= 1u << strategy.order[i];
+        if (at != N || seen != 15)
+            abort();
+    } else if (err.text[0] == '\0') {
+        abort();
+    }
+    close(fd);
+    arena_fini(&arena);
+    return 0;
+}

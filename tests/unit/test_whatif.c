@@ -1,0 +1,354 @@
+/* What-ifs of a model made by hand, where they can be worked out on paper. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <dpro/whatif.h>
+
+#include "cost/buckets.h"
+
+enum { MIB = 1048576, N = 4 };
+
+/* Two ranks that compute four gradients in 10 ms each and then wait for them; 100 MB/s. */
+struct job {
+    struct model_tensor tensors[N];
+    struct model_op ops[N + 1];
+    struct model_program program;
+    struct model_rank ranks[2];
+    double samples[2];
+    uint32_t order[N];
+    struct strategy_bucket buckets[N];
+    struct dpro_model model;
+};
+
+static struct job *new_job(void)
+{
+    static const char *const names[N] = {"d", "c", "b", "a"};
+    struct job *job = calloc(1, sizeof *job);
+    assert_non_null(job);
+    for (uint32_t t = 0; t < N; t++) {
+        job->tensors[t] = (struct model_tensor){names[t], MIB};
+        job->ops[t] = (struct model_op){"op", DPRO_OP_BW, false, MODEL_NONE, t, 10000000};
+        job->order[t] = t;
+    }
+    job->ops[N] = (struct model_op){"wait", DPRO_OP_UPDATE, false, MODEL_ALL, MODEL_NONE, 0};
+    job->program = (struct model_program){job->ops, N + 1};
+    job->samples[0] = 0.9;
+    job->samples[1] = 1.1;
+    for (int r = 0; r < 2; r++)
+        job->ranks[r] =
+            (struct model_rank){.rank = r, .work_scale = 1, .sample_scale = job->samples};
+    job->buckets[0] = (struct strategy_bucket){0, N, 1, 0};
+    struct dpro_model *m = &job->model;
+    m->tensors = job->tensors;
+    m->n_tensors = N;
+    m->programs = &job->program;
+    m->n_programs = 1;
+    m->ranks = job->ranks;
+    m->n_ranks = 2;
+    m->n_samples = 2;
+    m->net = (struct model_net){.n_ranks = 2, .n_streams = 1, .in_order = true};
+    m->net.byte_ns.value = 10;
+    m->own = (struct dpro_strategy){job->order, job->buckets, 1, DPRO_COMPRESSION_NONE};
+    return job;
+}
+
+static struct dpro_whatif *ask(const struct job *job, const struct dpro_changes *changes)
+{
+    struct dpro_whatif *whatif;
+    struct dpro_error err = {.code = 0};
+    if (dpro_whatif_run(NULL, &job->model, changes, &whatif, &err) < 0)
+        fail_msg("%s", err.text);
+    return whatif;
+}
+
+static int64_t time_with(const struct job *job, const struct dpro_changes *changes)
+{
+    struct dpro_whatif *whatif = ask(job, changes);
+    int64_t ns = dpro_whatif_predicted(whatif).iteration_ns;
+    dpro_whatif_destroy(whatif);
+    return ns;
+}
+
+/* A ring of two sends each byte once, each way: 4 MiB at 10 ns a byte behind 40 ms of work. */
+#define OWN_NS (40000000 + INT64_C(10) * N * MIB)
+
+static void test_without_changes_nothing_changes(void **state)
+{
+    (void)state;
+    struct job *job = new_job();
+    struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){0});
+    assert_int_equal(dpro_whatif_baseline(whatif).iteration_ns, OWN_NS);
+    assert_int_equal(dpro_whatif_predicted(whatif).iteration_ns, OWN_NS);
+    assert_true(dpro_whatif_speedup(whatif).value == 1);
+    assert_true(dpro_whatif_speedup(whatif).std == 0);
+    assert_int_equal(dpro_whatif_n_warnings(whatif), 0);
+    dpro_whatif_destroy(whatif);
+    free(job);
+}
+
+static void test_smaller_buckets_overlap_with_the_computation(void **state)
+{
+    (void)state;
+    struct job *job = new_job();
+    /* each waits for the one before it: 10.5 ms a MiB against 10 ms of work */
+    assert_int_equal(time_with(job, &(struct dpro_changes){.bucket_cap_bytes = MIB}),
+                     10000000 + INT64_C(10) * N * MIB);
+    free(job);
+}
+
+static void test_links_and_ranks_change_as_asked(void **state)
+{
+    (void)state;
+    struct job *job = new_job();
+    assert_int_equal(time_with(job, &(struct dpro_changes){.bandwidth_ratio = 0.5}),
+                     40000000 + INT64_C(20) * N * MIB);
+    /* a rate is a link's: 1448 of 1514 bytes are payload */
+    int64_t rate = time_with(job, &(struct dpro_changes){.bandwidth_bytes_per_s = 1e8});
+    assert_true(llabs((long long)(rate - 40000000 - (int64_t)(10.0 * N * MIB * 1514 / 1448))) < 10);
+    struct dpro_compute_change all = {2, -1, -1}, one = {0.5, 1, 1};
+    assert_int_equal(time_with(job, &(struct dpro_changes){.compute = &all, .n_compute = 1}),
+                     OWN_NS - 20000000);
+    assert_int_equal(time_with(job, &(struct dpro_changes){.compute = &one, .n_compute = 1}),
+                     OWN_NS + 40000000);
+    enum dpro_compression half = DPRO_COMPRESSION_FP16;
+    assert_int_equal(time_with(job, &(struct dpro_changes){.compression = &half}),
+                     40000000 + INT64_C(5) * N * MIB);
+    free(job);
+}
+
+static void test_what_is_asked_for_combines(void **state)
+{
+    (void)state;
+    struct job *job = new_job();
+    struct dpro_compute_change all = {2, -1, -1};
+    assert_int_equal(time_with(job, &(struct dpro_changes){.compute = &all,
+                                                           .n_compute = 1,
+                                                           .bandwidth_ratio = 2,
+                                                           .bucket_cap_bytes = MIB}),
+                     5000000 + INT64_C(5) * N * MIB);
+    free(job);
+}
+
+static void test_more_ranks_send_more_and_wait_for_a_slower_slowest(void **state)
+{
+    (void)state;
+    struct job *job = new_job();
+    struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){.world_size = 8});
+    /* a ring of n sends 2 (n - 1) / n of the bytes */
+    int64_t ring = 40000000 + INT64_C(10) * N * MIB * 14 / 8;
+    assert_in_range(dpro_whatif_predicted(whatif).iteration_ns, ring + 500000, ring + 4000000);
+    assert_int_equal(dpro_model_n_ranks(dpro_whatif_model(whatif)), 8);
+    assert_int_equal(dpro_whatif_n_warnings(whatif), 1);
+    dpro_whatif_destroy(whatif);
+    free(job);
+}
+
+static void test_the_percentiles_are_of_drawn_iterations(void **state)
+{
+    (void)state;
+    struct job *job = new_job();
+    struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){0});
+    struct dpro_prediction p = dpro_whatif_baseline(whatif);
+    /* three of four draws have a slow rank */
+    assert_int_equal(p.p50_ns, OWN_NS + 4000000);
+    assert_int_equal(p.p95_ns, OWN_NS + 4000000);
+    dpro_whatif_destroy(whatif);
+    free(job);
+}
+
+static void test_what_is_not_sure_of_the_link_shows(void **state)
+{
+    (void)state;
+    struct job *job = new_job();
+    job->model.net.byte_ns.std = 1;
+    struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){.bandwidth_ratio = 0.5});
+    double wire = 10.0 * N * MIB, before = dpro_whatif_baseline(whatif).uncertainty_pct;
+    double after = dpro_whatif_predicted(whatif).uncertainty_pct;
+    assert_true(before > 195 * wire / 10 / OWN_NS && before < 197 * wire / 10 / OWN_NS);
+    assert_true(after > before); /* communication is more of it */
+    assert_true(dpro_whatif_speedup(whatif).std > 0);
+    dpro_whatif_destroy(whatif);
+    free(job);
+}
+
+static void test_changes_without_sense_are_refused(void **state)
+{
+    (void)state;
+    struct job *job = new_job();
+    struct dpro_compute_change none = {0, -1, -1}, absent = {2, 7, 7};
+    const struct {
+        struct dpro_changes changes;
+        const char *says;
+    } cases[] = {
+        {{.bandwidth_ratio = -1}, "bandwidth above 0"},
+        {{.bandwidth_bytes_per_s = -1}, "bandwidth above 0"},
+        {{.bandwidth_bytes_per_s = 1, .bandwidth_ratio = 1}, "give one"},
+        {{.latency_ratio = -1}, "latency"},
+        {{.world_size = 1}, "1 ranks"},
+        {{.compute = &none, .n_compute = 1}, "makes no sense"},
+        {{.compute = &absent, .n_compute = 1}, "no rank 7"},
+        {{.bucket_cap_bytes = 1, .buckets_path = "x"}, "give one"},
+        {{.first_bucket_bytes = 1}, "first bucket"},
+        {{.partition_bytes = 1}, "take larger ones"},
+        {{.n_delays = 1}, "graph"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpro_whatif *whatif;
+        struct dpro_error err = {.code = 0};
+        assert_int_equal(dpro_whatif_run(NULL, &job->model, &cases[i].changes, &whatif, &err),
+                         DPRO_EUSAGE);
+        if (!strstr(err.text, cases[i].says))
+            fail_msg("'%s' does not say '%s'", err.text, cases[i].says);
+    }
+    free(job);
+}
+
+/* ---- lists of buckets ---- */
+
+static int read_list(const struct job *job, const char *text, struct dpro_strategy *strategy,
+                     struct arena *arena, struct dpro_error *err)
+{
+    char path[] = "/tmp/dpro-test-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+    *err = (struct dpro_error){.code = 0};
+    assert_int_equal(buckets_init(&job->model, arena, strategy), 0);
+    int rc = buckets_read(&job->model, path, strategy, err);
+    unlink(path);
+    return rc;
+}
+
+static void test_a_list_of_buckets_is_taken_as_it_is(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "[[\"d\",\"b\"],[\"a\",\"c\"]]",
+        "{\"communication\":{\"buckets\":[{\"priority\":3,\"parameters\":[\"d\",\"b\"]},"
+        "{\"parameters\":[\"a\",\"c\"],\"partitions\":2}],\"compression\":\"bf16\"},"
+        "\"schema\":\"dpro.plan/1\",\"new\":[{}]}",
+    };
+    struct job *job = new_job();
+    for (int plan = 0; plan < 2; plan++) {
+        struct arena arena = {NULL, 0};
+        struct dpro_strategy s;
+        struct dpro_error err;
+        if (read_list(job, texts[plan], &s, &arena, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_int_equal(s.n_buckets, 2);
+        static const uint32_t order[] = {0, 2, 3, 1};
+        assert_memory_equal(s.order, order, sizeof order);
+        assert_int_equal(s.buckets[1].first, 2);
+        assert_int_equal(s.buckets[1].n, 2);
+        assert_int_equal(s.buckets[1].partitions, plan ? 2 : 1);
+        assert_int_equal(s.buckets[0].priority, plan ? 3 : 0);
+        assert_int_equal(s.compression, plan ? DPRO_COMPRESSION_BF16 : DPRO_COMPRESSION_NONE);
+        arena_fini(&arena);
+    }
+    free(job);
+}
+
+static void test_a_list_that_does_not_fit_is_refused_by_name(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"[[\"a\",\"b\",\"c\",\"d\",\"e\"]]", "'e' is no gradient"},
+        {"[[\"a\",\"b\"],[\"c\",\"a\",\"d\"]]", "bucket 1: 'a' is in another"},
+        {"[[\"a\",\"b\"],[\"c\"]]", "'d' among them"},
+        {"[[\"a\",\"b\",\"c\",\"d\"],[]]", "bucket 1 is empty"},
+        {"[[\"a\"],[\"b\"],[\"c\"],[\"d\"],[\"d\"]]", "more buckets"},
+        {"[[1]]", "in quotes"},
+        {"[3]", "no list of names"},
+        {"[[\"a\"", "ends too early"},
+        {"", "ends too early"},
+        {"nonsense", "not a list of buckets"},
+        {"{\"schema\":\"dpro.plan/9\"}", "dpro.plan/1"},
+        {"{\"schema\":\"dpro.plan/1\"}", "no buckets"},
+        {"{\"communication\":{\"compression\":\"int8\"}}", "compression"},
+        {"{\"communication\":{\"buckets\":[{\"partitions\":0,\"parameters\":[\"a\"]}]}}",
+         "partitions"},
+    };
+    struct job *job = new_job();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct arena arena = {NULL, 0};
+        struct dpro_strategy s;
+        struct dpro_error err;
+        assert_int_equal(read_list(job, cases[i][0], &s, &arena, &err), DPRO_EFORMAT);
+        if (!strstr(err.text, cases[i][1]))
+            fail_msg("%s: '%s' does not say '%s'", cases[i][0], err.text, cases[i][1]);
+        arena_fini(&arena);
+    }
+    free(job);
+}
+
+static void test_a_bucket_ends_when_it_reaches_its_cap(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t first, cap;
+        uint32_t sizes[N]; /* tensors a bucket */
+    } cases[] = {
+        {MIB, MIB, {1, 1, 1, 1}}, {MIB + 1, MIB + 1, {2, 2}}, {MIB, 3 * MIB, {1, 3}},
+        {1, 2 * MIB, {1, 2, 1}},  {9 * MIB, 9 * MIB, {4}},    {3 * MIB, 1, {3, 1}},
+    };
+    struct job *job = new_job();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct arena arena = {NULL, 0};
+        struct dpro_strategy s;
+        assert_int_equal(buckets_init(&job->model, &arena, &s), 0);
+        buckets_by_cap(&job->model, cases[i].first, cases[i].cap, &s);
+        uint32_t at = 0;
+        for (uint32_t b = 0; b < s.n_buckets; at += s.buckets[b++].n) {
+            assert_int_equal(s.buckets[b].first, at);
+            assert_int_equal(s.buckets[b].n, cases[i].sizes[b]);
+        }
+        assert_int_equal(at, N);
+        arena_fini(&arena);
+    }
+    free(job);
+}
+
+static void test_partitions_are_of_at_most_that_size(void **state)
+{
+    (void)state;
+    struct job *job = new_job();
+    struct arena arena = {NULL, 0};
+    struct dpro_strategy s;
+    assert_int_equal(buckets_copy(&job->model, &job->model.own, &arena, &s), 0);
+    buckets_partition(&job->model, 4 * MIB, &s);
+    assert_int_equal(s.buckets[0].partitions, 1);
+    buckets_partition(&job->model, 4 * MIB - 1, &s);
+    assert_int_equal(s.buckets[0].partitions, 2);
+    buckets_partition(&job->model, MIB, &s);
+    assert_int_equal(s.buckets[0].partitions, 4);
+    arena_fini(&arena);
+    free(job);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_without_changes_nothing_changes),
+        cmocka_unit_test(test_smaller_buckets_overlap_with_the_computation),
+        cmocka_unit_test(test_links_and_ranks_change_as_asked),
+        cmocka_unit_test(test_what_is_asked_for_combines),
+        cmocka_unit_test(test_more_ranks_send_more_and_wait_for_a_slower_slowest),
+        cmocka_unit_test(test_the_percentiles_are_of_drawn_iterations),
+        cmocka_unit_test(test_what_is_not_sure_of_the_link_shows),
+        cmocka_unit_test(test_changes_without_sense_are_refused),
+        cmocka_unit_test(test_a_list_of_buckets_is_taken_as_it_is),
+        cmocka_unit_test(test_a_list_that_does_not_fit_is_refused_by_name),
+        cmocka_unit_test(test_a_bucket_ends_when_it_reaches_its_cap),
+        cmocka_unit_test(test_partitions_are_of_at_most_that_size),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

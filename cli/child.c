@@ -43,7 +43,7 @@ static int wait_for(pid_t child, const sigset_t *set)
     }
 }
 
-int child_run(char *const argv[])
+int child_run_program(char *const argv[])
 {
     struct sigaction plain = {.sa_handler = SIG_DFL}, reaped;
     sigset_t set, before;

@@ -9,6 +9,6 @@
  * Signals that the terminal sends to the process group reach the program by themselves; those sent
  * to dpro alone (kill, timeout, a scheduler) are passed on. None of them ends dpro, so that what
  * the job recorded until then is told. */
-int child_run(char *const argv[]);
+int child_run_program(char *const argv[]);
 
 #endif

@@ -1,6 +1,4 @@
-/* report/html.c: the report as one page that opens offline. The page's text is made by report.js
- * from the data embedded here, always as text and never as markup; a content security policy shuts
- * the network out. */
+/* report/html.c: the report as one page, whose text report.js makes from the data embedded here. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +6,7 @@
 #include "graph/graph.h"
 #include "report/assets.h"
 #include "report/facts.h"
+#include "report/page.h"
 
 /* About 50 bytes an op: what a browser still opens at once. */
 #define MAX_PAGE_OPS 250000u
@@ -341,21 +340,12 @@ int html_write(struct writer *w, struct report_facts *f, const struct slices *sl
     struct page page;
     int rc = page_init(&page, f, slices);
     if (rc == 0) {
-        writer_text(w, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-                       "<meta name=\"viewport\" content=\"width=device-width\">\n"
-                       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
-                       "style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n"
-                       "<title>dpro replay</title>\n<style>\n");
-        writer_put(w, asset_report_css, asset_report_css_size);
-        writer_text(w, "</style>\n</head>\n<body>\n<noscript>This page needs JavaScript. The same "
-                       "facts are in replay.json beside it.</noscript>\n"
-                       "<script type=\"application/json\" id=\"data\">\n");
-        w->need_comma = false;
+        page_begin(w, "dpro replay", "replay.json");
         write_data(w, f, slices, &page);
-        writer_text(w, "\n</script>\n<script>\n");
+        page_scripts(w);
         writer_put(w, asset_timeline_js, asset_timeline_js_size);
         writer_put(w, asset_report_js, asset_report_js_size);
-        writer_text(w, "</script>\n</body>\n</html>\n");
+        page_end(w);
     }
     page_fini(&page);
     return rc < 0 ? dpro_error_nomem(err) : 0;

@@ -37,6 +37,8 @@ void recording_rename(struct recording *recording, const uint32_t *names)
         recording->parameters.at[i].name = names[recording->parameters.at[i].name];
     for (size_t i = 0; i < recording->buckets.n; i++)
         recording->buckets.at[i].name = names[recording->buckets.at[i].name];
+    recording->plan.path = names[recording->plan.path];
+    recording->plan.reason = names[recording->plan.reason];
 }
 
 static uint32_t read_string(struct recording_reader *r)
@@ -345,6 +347,52 @@ static void read_groups(struct recording_reader *r)
     }
 }
 
+/* A decimal number with up to nine digits behind the point, 0 when it is none. */
+static double read_number(struct recording_reader *r)
+{
+    int64_t v;
+    return json_read_decimal(r->js, 9, &v) == JSON_VALUE ? (double)v / 1e9 : 0;
+}
+
+static void read_expected(struct recording_reader *r)
+{
+    const char *key;
+    size_t len;
+    if (!enter(r, '{'))
+        return;
+    while (json_object_next(r->js, &key, &len)) {
+        if (json_is(key, len, "baseline_ms"))
+            r->out->plan.baseline_ns = (int64_t)(1e6 * read_number(r));
+        else if (json_is(key, len, "iteration_ms"))
+            r->out->plan.iteration_ns = (int64_t)(1e6 * read_number(r));
+        else if (json_is(key, len, "uncertainty_pct"))
+            r->out->plan.uncertainty_pct = read_number(r);
+        else
+            json_skip(r->js);
+    }
+}
+
+static void read_plan(struct recording_reader *r)
+{
+    const char *key;
+    size_t len;
+    if (!enter(r, '{'))
+        return;
+    r->out->plan.asked = true;
+    while (json_object_next(r->js, &key, &len)) {
+        if (json_is(key, len, "path"))
+            r->out->plan.path = read_string(r);
+        else if (json_is(key, len, "applied"))
+            r->out->plan.applied = read_bool(r);
+        else if (json_is(key, len, "reason"))
+            r->out->plan.reason = read_string(r);
+        else if (json_is(key, len, "expected"))
+            read_expected(r);
+        else
+            json_skip(r->js);
+    }
+}
+
 static void read_top(struct recording_reader *r, const char *key, size_t len)
 {
     struct trace_part *part = r->part;
@@ -375,6 +423,8 @@ static void read_top(struct recording_reader *r, const char *key, size_t len)
         read_profiler(r);
     } else if (json_is(key, len, "models")) {
         read_models(r);
+    } else if (json_is(key, len, "plan")) {
+        read_plan(r);
     } else if (json_is(key, len, "steps")) {
         read_steps(r);
     } else {

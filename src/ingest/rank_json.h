@@ -36,7 +36,16 @@ struct recorded_step {
     uint8_t window;                   /* enum recorded_window */
 };
 
+/* The plan that the job was asked to run with; what the plan expects: 0 where it does not say. */
+struct recorded_plan {
+    bool asked, applied;
+    uint32_t path, reason; /* string ids; reason: why it was not applied */
+    int64_t baseline_ns, iteration_ns;
+    double uncertainty_pct; /* of iteration_ns: half of a 95 % interval */
+};
+
 struct recording {
+    struct recorded_plan plan;
     bool is_job; /* job.json: world size and process groups only */
     bool complete;
     int attempt; /* -1: not said */

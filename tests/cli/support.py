@@ -96,7 +96,10 @@ def span(name, start_us, dur_us, tid=1, cat="cpu_op", pid=100, **args):
     return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": start_us, "dur": dur_us, "args": args}
 
 
-def job(world=2, iterations=4, layers=3, forward_us=10_000, backward_us=20_000, transfer_us=8_000, slow=None,
+LAYERS = 3
+
+
+def job(world=2, iterations=4, layers=LAYERS, forward_us=10_000, backward_us=20_000, transfer_us=8_000, slow=None,
         communicates=True, steps=True, start_us=1_000_000_000.0, name="aten::linear"):
     """The Kineto traces of a small data-parallel CPU job, one a rank: forward, backward with an all-reduce a layer on
     a thread of its own, optimizer. `slow` = (rank, us) makes that rank's forward longer; the others wait."""
@@ -151,6 +154,20 @@ def job(world=2, iterations=4, layers=3, forward_us=10_000, backward_us=20_000, 
                  "ranks": ranks}]}
         traces.append(trace)
     return traces
+
+
+def recording(rank, world=2, complete=True, attempt=0, steps=None, profiler=None, plan=None):
+    """The rank.json of a rank of job()."""
+    parameters = [{"name": f"layers.{i}.weight", "shape": [10, 100], "dtype": "float32", "size_bytes": 4000,
+                   "requires_grad": True} for i in range(LAYERS)]
+    return {"schema": "dpro.rank/1", "rank": rank, "world_size": world, "attempt": attempt, "host": "0",
+            "host_name": "node-a", "boot_id": "b", "net_ns": 1, "pid": 100, "complete": complete,
+            "framework": "pytorch", "backend": "gloo",
+            "process_groups": [{"name": "0", "description": "default_pg", "backend": "gloo", "ranks": [0, 1]}],
+            "models": [{"name": "Net", "parallel": "ddp", "process_group": "0", "parameters": parameters,
+                        "buckets": [{"parameters": [i], "size_bytes": 4000} for i in reversed(range(LAYERS))]}],
+            "steps": steps or {"boundary": "optimizer", "warmup": 10, "timing": [], "structure": [], "before": [],
+                               "after": []}, "profiler": profiler, "plan": plan, "warnings": []}
 
 
 def console_commands(path):

@@ -5,23 +5,7 @@ import os
 import struct
 import unittest
 
-from support import DONE, INPUT, SYSTEM, USAGE, Case, dpro, job, span
-
-LAYERS = 3
-
-
-def recording(rank, world=2, complete=True, attempt=0, steps=None, profiler=None):
-    parameters = [{"name": f"layers.{i}.weight", "shape": [10, 100], "dtype": "float32", "size_bytes": 4000,
-                   "requires_grad": True} for i in range(LAYERS)]
-    return {"schema": "dpro.rank/1", "rank": rank, "world_size": world, "attempt": attempt, "host": "0",
-            "host_name": "node-a", "boot_id": "b", "net_ns": 1, "pid": 100, "complete": complete,
-            "framework": "pytorch", "backend": "gloo",
-            "process_groups": [{"name": "0", "description": "default_pg", "backend": "gloo", "ranks": [0, 1]}],
-            "models": [{"name": "Net", "parallel": "ddp", "process_group": "0", "parameters": parameters,
-                        "buckets": [{"parameters": [i], "size_bytes": 4000} for i in reversed(range(LAYERS))]}],
-            "steps": steps or {"boundary": "optimizer", "warmup": 10, "timing": [], "structure": [], "before": [],
-                               "after": []}, "profiler": profiler, "warnings": []}
-
+from support import DONE, INPUT, LAYERS, SYSTEM, USAGE, Case, dpro, job, recording, span
 
 def seconds(*durations, start=1_700_000_000_000_000_000):
     steps = []

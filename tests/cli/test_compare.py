@@ -1,0 +1,83 @@
+"""dpro compare: two traces of a job, and what a plan promised with what it brought."""
+import unittest
+
+from support import BUNDLED, DONE, INPUT, USAGE, Case, dpro, job, recording
+
+
+class Compare(Case):
+    def put(self, name, plan=None, **options):
+        for rank, trace in enumerate(job(**options)):
+            self.write(f"{name}/host0/rank{rank}/kineto.json", trace)
+            self.write(f"{name}/host0/rank{rank}/rank.json", recording(rank, options.get("world", 2), plan=plan))
+        return self.path(name)
+
+    def compare(self, a, b):
+        result = dpro("compare", a, b, "--json")
+        self.assert_code(result, DONE)
+        self.assertEqual(result.json["schema"], "dpro.compare/1")
+        return result.json
+
+    def test_a_job_is_no_different_from_itself(self):
+        facts = self.compare(BUNDLED, BUNDLED)
+        self.assertEqual(facts["difference"]["less_pct"], 0)
+        self.assertGreater(facts["difference"]["less_half_pct"], 0)
+        self.assertTrue(all(phase["a_ms"] == phase["b_ms"] for phase in facts["phases"]))
+        self.assertTrue(all(op["a_ms"] == op["b_ms"] and op["a_count"] == op["b_count"] for op in facts["ops"]))
+        self.assertIsNone(facts["plan"])
+        text = dpro("compare", BUNDLED, BUNDLED)
+        self.assert_code(text, DONE)
+        self.assertIn("no difference that could be told from noise", text.out)
+
+    def test_what_became_longer_is_found(self):
+        facts = self.compare(self.put("a"), self.put("b", backward_us=30_000))
+        phases = {phase["name"]: phase["b_ms"] - phase["a_ms"] for phase in facts["phases"]}
+        self.assertAlmostEqual(phases["backward"], 30, delta=1)
+        self.assertAlmostEqual(phases["forward"], 0, delta=0.5)
+        self.assertIn("AddmmBackward0", facts["ops"][0]["name"])
+        self.assertAlmostEqual(facts["ops"][0]["b_ms"] - facts["ops"][0]["a_ms"], 30, delta=1)
+        self.assertEqual(len(facts["a"]["communication"]["collectives"]), 3)
+        self.assertLess(facts["difference"]["less_pct"], -10)
+        text = dpro("compare", self.path("a"), self.path("b"))
+        self.assertRegex(text.out, r"B takes [0-9.]+ % more time an iteration")
+        self.assertLessEqual(max(len(line) for line in text.out.splitlines()), 100)
+
+    def test_what_a_plan_promised_stands_beside_what_it_brought(self):
+        def plan(iteration_ms):
+            return {"path": "/plan/plan.json", "applied": True, "reason": None,
+                    "expected": {"baseline_ms": 100.0, "iteration_ms": iteration_ms, "speedup": 1.0, "uncertainty_pct": 2.0}}
+        before = self.put("before", backward_us=30_000)
+        less = self.compare(before, self.put("after"))["difference"]["less_pct"]
+        for iteration_ms, verdict in ((100 - less, "as expected"), (100 - less - 20, "less"), (100 - less + 20, "more")):
+            facts = self.compare(before, self.put("after", plan=plan(iteration_ms)))
+            self.assertEqual(facts["plan"]["verdict"], verdict)
+            self.assertAlmostEqual(facts["plan"]["expected_less_pct"], 100 - iteration_ms, places=2)
+            self.assertAlmostEqual(facts["plan"]["achieved_less_pct"], less, places=2)
+        text = dpro("compare", before, self.path("after"))
+        self.assertRegex(text.out, r"Plan +expected [0-9.]+ % less \(\+- [0-9.]+ points\), achieved [0-9.]+ %: more")
+
+    def test_a_machine_that_became_slower_is_told_from_a_plan(self):
+        plan = {"path": "/plan/plan.json", "applied": True, "reason": None, "expected": None}
+        same = self.compare(self.put("a"), self.put("b", plan=plan, backward_us=15_000))
+        self.assertFalse(any("no plan changes" in w for w in same["warnings"]))
+        slower = self.compare(self.path("a"), self.put("b", plan=plan, forward_us=12_000))
+        self.assertTrue(any("takes 20 % more time in B, which no plan changes" in w for w in slower["warnings"]))
+
+    def test_a_plan_that_was_not_applied_is_said(self):
+        plan = {"path": "/plan/plan.json", "applied": False, "reason": "it is for 4 ranks", "expected": None}
+        facts = self.compare(self.put("a"), self.put("b", plan=plan))
+        self.assertEqual((facts["plan"]["applied"], facts["plan"]["reason"]), (False, "it is for 4 ranks"))
+        self.assertIsNone(facts["plan"]["verdict"])
+        self.assertTrue(any("not applied: it is for 4 ranks" in w for w in facts["warnings"]))
+
+    def test_jobs_of_different_size_are_warned_of(self):
+        facts = self.compare(self.put("a"), self.put("b", world=3))
+        self.assertTrue(any("A is a job of 2 ranks, B of 3" in w for w in facts["warnings"]))
+
+    def test_two_traces_are_needed(self):
+        for args in ([], [BUNDLED], [BUNDLED] * 3):
+            self.assert_error(dpro("compare", *args), USAGE, f"not {len(args)}")
+        self.assert_error(dpro("compare", BUNDLED, self.path("absent")), INPUT, "absent")
+
+
+if __name__ == "__main__":
+    unittest.main()

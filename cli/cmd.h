@@ -27,8 +27,8 @@ struct cmd {
     int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns an exit code */
 };
 
-extern const struct cmd cmd_profile, cmd_attach, cmd_replay, cmd_whatif, cmd_verify, cmd_align,
-    cmd_export, cmd_completion, cmd_help;
+extern const struct cmd cmd_profile, cmd_attach, cmd_replay, cmd_whatif, cmd_optimize, cmd_verify,
+    cmd_compare, cmd_align, cmd_export, cmd_completion, cmd_help;
 extern const struct cmd *const cmd_table[]; /* NULL-terminated */
 extern const struct opt cmd_help_only[];    /* a table of --help alone; its values: a bool */
 

@@ -13,9 +13,9 @@
 #include "cmd.h"
 #include "progress.h"
 
-const struct cmd *const cmd_table[] = {&cmd_profile, &cmd_attach, &cmd_replay, &cmd_whatif,
-                                       &cmd_verify,  &cmd_align,  &cmd_export, &cmd_completion,
-                                       &cmd_help,    NULL};
+const struct cmd *const cmd_table[] = {&cmd_profile,  &cmd_attach,     &cmd_replay, &cmd_whatif,
+                                       &cmd_optimize, &cmd_verify,     &cmd_compare, &cmd_align,
+                                       &cmd_export,   &cmd_completion, &cmd_help,    NULL};
 
 void cmd_say(const char *format, ...)
 {
@@ -143,8 +143,8 @@ const struct cmd cmd_help = {
     .usage = "[COMMAND]",
     .description = "Tells what a command does and which options it takes.",
     .opts = cmd_help_only,
-    .words = (const char *const[]){"profile", "attach", "replay", "whatif", "verify", "align",
-                                   "export", "completion", "help", NULL},
+    .words = (const char *const[]){"profile", "attach", "replay", "whatif", "optimize", "verify",
+                                   "compare", "align", "export", "completion", "help", NULL},
     .run = run_help,
 };
 

@@ -20,7 +20,7 @@
 static struct {
     pthread_mutex_t lock;
     bool drawn, color;
-    char stage[64];
+    char stage[64], told[64];
     double started_s, drawn_s;
     uint64_t first; /* what was done when the stage began: the rate is of what came after */
 } progress = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -43,6 +43,13 @@ void progress_clear(void)
 {
     pthread_mutex_lock(&progress.lock);
     clear_line();
+    pthread_mutex_unlock(&progress.lock);
+}
+
+void progress_tell(const char *text)
+{
+    pthread_mutex_lock(&progress.lock);
+    snprintf(progress.told, sizeof progress.told, "%s", text);
     pthread_mutex_unlock(&progress.lock);
 }
 
@@ -88,8 +95,10 @@ static void draw(const char *unit, uint64_t done, uint64_t total, double elapsed
     n += (size_t)snprintf(text + n, sizeof text - n, "  %s/s", part);
     if (total > done && rate > 0) {
         print_left(part, sizeof part, (double)(total - done) / rate);
-        snprintf(text + n, sizeof text - n, "  %s left", part);
+        n += (size_t)snprintf(text + n, sizeof text - n, "  %s left", part);
     }
+    if (progress.told[0] != '\0')
+        snprintf(text + n, sizeof text - n, "  %s", progress.told);
 
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0)
         columns = window.ws_col;

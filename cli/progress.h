@@ -11,6 +11,9 @@
  * library; it lives until the process ends. */
 struct dpro_sink progress_start(int verbosity, bool quiet);
 
+/* Shown behind the progress from now on; "": nothing. */
+void progress_tell(const char *text);
+
 /* Takes the progress line off the screen; call it before anything else is printed. */
 void progress_clear(void);
 

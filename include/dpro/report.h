@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include <dpro/graph.h>
+#include <dpro/optimize.h>
 #include <dpro/replay.h>
 #include <dpro/trace.h>
 #include <dpro/whatif.h>
@@ -59,6 +60,36 @@ DPRO_API int dpro_whatif_text(const struct dpro_whatif_report *report, FILE *out
                               struct dpro_error *err);
 DPRO_API int dpro_whatif_json(const struct dpro_whatif_report *report, FILE *out,
                               struct dpro_error *err); /* dpro.whatif/1 */
+
+/* Two traces of a job, each with its replay; everything is borrowed. */
+struct dpro_comparison {
+    const struct dpro_report *a, *b; /* no validation, no Daydream needed */
+    const char *a_name, *b_name;
+};
+DPRO_API int dpro_compare_text(const struct dpro_comparison *comparison, FILE *out,
+                               struct dpro_error *err);
+DPRO_API int dpro_compare_json(const struct dpro_comparison *comparison, FILE *out,
+                               struct dpro_error *err); /* dpro.compare/1 */
+
+/* What a search's report is made of; everything is borrowed. */
+struct dpro_optimize_report {
+    const struct dpro_trace *trace;
+    const struct dpro_graph *graph;
+    const struct dpro_model *model;
+    const struct dpro_optimum *optimum;
+    const char *plan;            /* the folder, as it was named; NULL: none was asked for */
+    const char *const *warnings; /* more lines, of the search; NULL-terminated, or NULL */
+};
+DPRO_API int dpro_optimize_text(const struct dpro_optimize_report *report, FILE *out,
+                                struct dpro_error *err);
+DPRO_API int dpro_optimize_json(const struct dpro_optimize_report *report, FILE *out,
+                                struct dpro_error *err); /* dpro.optimize/1 */
+/* Whether the gain is more than the model is unsure by: the plan then holds the strategy that was
+ * found, else the job's own. */
+DPRO_API int dpro_optimize_helps(const struct dpro_optimize_report *report);
+/* Writes plan.json and what other stacks take (doc/formats/plan.md), optimize.json and
+ * optimize.html into report->plan, which is made when missing. */
+DPRO_API int dpro_optimize_plan(const struct dpro_optimize_report *report, struct dpro_error *err);
 
 #ifdef __cplusplus
 }

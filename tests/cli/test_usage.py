@@ -8,11 +8,25 @@ import unittest
 from support import BUNDLED, CHECK_FAILED, DONE, DPRO, INPUT, ROOT, SYSTEM, USAGE, Case, dpro
 
 
-COMMANDS = ("profile", "verify", "attach", "replay", "align", "export", "completion", "help")
+COMMANDS = ("profile", "verify", "attach", "replay", "whatif", "optimize", "compare", "align", "export", "completion", "help")
 
 
 def long_options(text):
     return set(re.findall(r"--[a-z][a-z-]*", text))
+
+
+class Linking(unittest.TestCase):
+    @unittest.skipUnless(shutil.which("nm"), "no nm here")
+    def test_no_function_of_the_commands_is_named_as_one_of_the_library(self):
+        """The linker would silently take the command's for the library's own calls."""
+        def defined(*files):
+            lines = subprocess.run(["nm", "--defined-only", "--extern-only", *files], stdout=subprocess.PIPE,
+                                   check=True, text=True).stdout.splitlines()
+            return {line.split()[2] for line in lines if len(line.split()) == 3 and line.split()[1] in "TDBR"}
+        folder = os.path.join(os.path.dirname(DPRO), "dpro.p")
+        objects = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".o")]
+        both = defined(*objects) & defined(os.path.join(os.path.dirname(DPRO), "src", "libdpro.a"))
+        self.assertEqual(both, set())
 
 
 class Help(Case):
@@ -51,7 +65,7 @@ class Help(Case):
         self.assertEqual(result.out, "")
 
     def test_manual_pages_have_every_option_and_no_other(self):
-        for command in ("profile", "verify", "attach", "replay", "export"):
+        for command in ("profile", "verify", "attach", "replay", "whatif", "optimize", "compare", "align", "export"):
             with open(os.path.join(ROOT, "doc", "man", f"dpro-{command}.1"), encoding="utf-8") as page:
                 text = page.read().replace("\\-", "-")
             options = long_options(dpro("help", command).out.split("\nOptions:\n")[1].split("\nExamples:\n")[0])
@@ -111,7 +125,7 @@ class WrongUsage(Case):
 
     def test_unknown_command_suggests_the_nearest(self):
         self.refuse(["repaly"], "unknown command 'repaly'.*'replay'")
-        self.refuse(["complete"], "completion")
+        self.refuse(["completon"], "completion")
         self.refuse(["xyzzy"], "dpro help")
 
     def test_a_path_in_place_of_a_command_suggests_replay(self):

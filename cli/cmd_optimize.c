@@ -1,0 +1,292 @@
+/* cmd_optimize.c: dpro optimize: search the strategy that makes an iteration shortest; write it as
+ * a plan that the job takes. */
+#include <errno.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <dpro/dpro.h>
+
+#include "cmd.h"
+#include "job.h"
+#include "progress.h"
+
+struct values {
+    const char *output, *rank_regex;
+    struct job_steps steps;
+    struct opt_list passes;
+    enum dpro_algorithm algorithm;
+    double budget_s;
+    uint64_t seed;
+    unsigned compressions; /* allowed, as 1 << enum dpro_compression */
+    int threads, verbosity;
+    bool json, no_coarsen, no_partial, no_symmetry, no_align, raw_receives, quiet, help;
+};
+
+static const char *const algorithms[] = {"default", "paper", "dp", "mcmc", NULL};
+static const char *const compressions[] = {"none", "fp16", "bf16", NULL};
+
+static int find_word(const char *text, const char *const *words)
+{
+    for (int i = 0; words[i] != NULL; i++)
+        if (strcmp(text, words[i]) == 0)
+            return i;
+    return -1;
+}
+
+static bool read_algorithm(const char *text, void *field)
+{
+    int found = find_word(text, algorithms);
+    *(enum dpro_algorithm *)field = (enum dpro_algorithm)(found < 0 ? 0 : found);
+    return found >= 0;
+}
+
+static bool read_compression(const char *text, void *field)
+{
+    int found = find_word(text, compressions);
+    if (found > 0)
+        *(unsigned *)field |= 1u << found;
+    return found >= 0;
+}
+
+static bool read_seconds(const char *text, void *field)
+{
+    return opt_number(text, field) && *(double *)field > 0;
+}
+
+#define AT(member) offsetof(struct values, member)
+static const struct opt optimize_opts[] = {
+    {"output", 'o', "DIR", opt_read_string, AT(output), "a folder",
+     "write the strategy as a plan into DIR: plan.json, what\nHorovod, BytePS and torch.compile "
+     "take, and a page to\nlook at, optimize.html",
+     NULL, OPT_COMPLETE_FOLDER},
+    {"json", 0, NULL, opt_read_flag, AT(json), NULL,
+     "print JSON (dpro.optimize/1) and nothing else", NULL, OPT_COMPLETE_NOTHING},
+    {"compress", 0, "TYPE", read_compression, AT(compressions), "none, fp16 or bf16",
+     "also try gradients cast to TYPE for the transfer, which\nchanges what the job computes: "
+     "fp16 or bf16; may be\nrepeated (default: none)",
+     compressions, OPT_COMPLETE_NOTHING},
+    {"budget", 0, "SECONDS", read_seconds, AT(budget_s), "seconds above 0",
+     "stop searching after that long (default: when it has\nconverged)", NULL,
+     OPT_COMPLETE_NOTHING},
+    {"algorithm", 0, "NAME", read_algorithm, AT(algorithm), "default, paper, dp or mcmc",
+     "default: dynamic programming, the paper's Algorithm 1,\nlocal search; paper: Algorithm 1; "
+     "dp: dynamic\nprogramming; mcmc: a random walk",
+     algorithms, OPT_COMPLETE_NOTHING},
+    {"seed", 0, "N", opt_read_u64, AT(seed), "a whole number",
+     "of what is random in the search: equal seeds, equal\nresults", NULL, OPT_COMPLETE_NOTHING},
+    {"pass", 0, "FILE", opt_read_list, AT(passes), "a shared object such as ./x.so",
+     "also try what the graph pass in FILE proposes; may be\nrepeated", NULL, OPT_COMPLETE_PATH},
+    {"no-coarsen", 0, NULL, opt_read_flag, AT(no_coarsen), NULL,
+     "search without the paper's Coarsened View, to compare", NULL, OPT_COMPLETE_NOTHING},
+    {"no-partial", 0, NULL, opt_read_flag, AT(no_partial), NULL,
+     "search without partial replay, to compare", NULL, OPT_COMPLETE_NOTHING},
+    {"no-symmetry", 0, NULL, opt_read_flag, AT(no_symmetry), NULL,
+     "search without symmetry, to compare", NULL, OPT_COMPLETE_NOTHING},
+    {"steps", 0, "A:B", job_read_steps, AT(steps),
+     "A:B, A:, :B or A, iteration numbers with A <= B",
+     "learn from iterations A to B, both included, in the\njob's own numbers (default: all)", NULL,
+     OPT_COMPLETE_NOTHING},
+    {"rank-regex", 0, "RE", opt_read_regex, AT(rank_regex),
+     "an extended regular expression with a group, such as 'host-([0-9]+)'",
+     "take a file's rank from the first group of RE in its\nname (default: the file's metadata, "
+     "then its name)",
+     NULL, OPT_COMPLETE_NOTHING},
+    {"no-align", 0, NULL, opt_read_flag, AT(no_align), NULL,
+     "use the ranks' clocks as recorded, to compare", NULL, OPT_COMPLETE_NOTHING},
+    {"raw-receives", 0, NULL, opt_read_flag, AT(raw_receives), NULL,
+     "let a RECV last as its calls did, not from its\nSEND's start on, to compare", NULL,
+     OPT_COMPLETE_NOTHING},
+    {"threads", 0, "N", opt_read_int, AT(threads), "a whole number",
+     "files read, and candidates tried, at once (default: 0,\none a core); results are the same at "
+     "any number",
+     NULL, OPT_COMPLETE_NOTHING},
+    {"verbose", 'v', NULL, opt_read_count, AT(verbosity), NULL,
+     "say on stderr what is being done; -vv: per file", NULL, OPT_COMPLETE_NOTHING},
+    {"quiet", 'q', NULL, opt_read_flag, AT(quiet), NULL, "no progress, no notes: only errors", NULL,
+     OPT_COMPLETE_NOTHING},
+    {"help", 'h', NULL, opt_read_flag, AT(help), NULL, "this text", NULL, OPT_COMPLETE_NOTHING},
+    {.name = NULL},
+};
+
+/* ---- the search, which a signal ends early ---- */
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+/* The second Ctrl-C ends the command as usual. */
+static void catch_interrupt(struct sigaction *before)
+{
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, before);
+}
+
+static int on_progress(void *arg, const struct dpro_optimize_progress *progress)
+{
+    const struct dpro_sink *sink = arg;
+    char best[64];
+    if (sink->progress != NULL) {
+        snprintf(best, sizeof best, "best %.1f of %.1f ms", (double)progress->best_ns / 1e6,
+                 (double)progress->own_ns / 1e6);
+        progress_tell(best);
+        sink->progress(sink->arg, "searching", "candidates", progress->n_candidates, 0);
+    }
+    return interrupted;
+}
+
+/* Lines of the search (a pass that was rejected), kept for the report. */
+struct lines {
+    char **items; /* NULL-terminated */
+    size_t n;
+    struct dpro_sink to;
+};
+
+static void keep_line(void *arg, enum dpro_log_level level, const char *text)
+{
+    struct lines *lines = arg;
+    if (level == DPRO_LOG_WARN) {
+        char **items = realloc(lines->items, (lines->n + 2) * sizeof *items);
+        if (items != NULL) {
+            lines->items = items;
+            items[lines->n] = strdup(text);
+            lines->n += items[lines->n] != NULL;
+            items[lines->n] = NULL;
+        }
+    }
+    if (lines->to.log != NULL && level <= lines->to.level)
+        lines->to.log(lines->to.arg, level, text);
+}
+
+static void lines_fini(struct lines *lines)
+{
+    for (size_t i = 0; i < lines->n; i++)
+        free(lines->items[i]);
+    free(lines->items);
+}
+
+static int report(const struct values *values, const struct dpro_optimize_report *results)
+{
+    struct dpro_error err = {.code = 0};
+    if (results->plan != NULL) {
+        if (dpro_optimize_plan(results, &err) < 0)
+            return cmd_fail(&err);
+        if (!values->quiet)
+            cmd_say("wrote a plan to %s%s; optimize.html in it shows the search", results->plan,
+                    dpro_optimize_helps(results) ? "" : ", which keeps the job's own buckets");
+    }
+    progress_clear();
+    errno = 0;
+    return (values->json ? dpro_optimize_json : dpro_optimize_text)(results, stdout, &err) < 0
+               ? cmd_fail(&err)
+               : CMD_DONE;
+}
+
+static int search(const struct values *values, const struct job *job,
+                  const struct dpro_model *model, const struct dpro_sink *sink)
+{
+    struct lines lines = {.to = *sink};
+    struct dpro_optimize_options options = {
+        .algorithm = values->algorithm,
+        .budget_s = values->budget_s,
+        .seed = values->seed,
+        .threads = values->threads,
+        .compressions = values->compressions,
+        .no_coarsen = values->no_coarsen,
+        .no_partial = values->no_partial,
+        .no_symmetry = values->no_symmetry,
+        .pass_files = values->passes.items,
+        .n_pass_files = values->passes.n,
+        .progress = on_progress,
+        .arg = (void *)sink,
+        .sink = {.log = keep_line,
+                 .arg = &lines,
+                 .level = sink->level > DPRO_LOG_WARN ? sink->level : DPRO_LOG_WARN},
+    };
+    struct dpro_optimum *optimum = NULL;
+    struct dpro_error err = {.code = 0};
+    struct sigaction before;
+    catch_interrupt(&before);
+    int rc = dpro_optimize_run(model, &options, &optimum, &err);
+    sigaction(SIGINT, &before, NULL);
+    int code;
+    if (rc < 0) {
+        code = cmd_fail(&err);
+        if (err.code == DPRO_EIO) /* a pass that can't be read is bad input */
+            code = CMD_INPUT;
+    } else {
+        struct dpro_optimize_report results = {.trace = job->trace,
+                                               .graph = job->graph,
+                                               .model = model,
+                                               .optimum = optimum,
+                                               .plan = values->output,
+                                               .warnings = (const char *const *)lines.items};
+        code = report(values, &results);
+    }
+    dpro_optimum_destroy(optimum);
+    lines_fini(&lines);
+    return code;
+}
+
+static int optimize_paths(const struct values *values, const struct opt_list *paths)
+{
+    struct job_options options = {.rank_regex = values->rank_regex,
+                                  .steps = values->steps,
+                                  .threads = values->threads,
+                                  .no_align = values->no_align,
+                                  .raw_receives = values->raw_receives,
+                                  .sink = progress_start(values->verbosity, values->quiet)};
+    struct job job;
+    struct dpro_model *model = NULL;
+    int code = job_load(paths->items, paths->n, &options, &job);
+    if (code != 0)
+        return code;
+    code = job_model(&job, &options, &model);
+    if (code == 0)
+        code = search(values, &job, model, &options.sink);
+    dpro_model_destroy(model);
+    job_fini(&job);
+    return code;
+}
+
+static int run(int argc, char **argv)
+{
+    struct values values = {.output = NULL};
+    struct opt_list paths = {NULL, 0};
+    int code = opt_parse("optimize", optimize_opts, argc, argv, &values, &paths);
+    if (code == 0 && values.help) {
+        cmd_print_help(&cmd_optimize, stdout);
+    } else if (code == 0 && paths.n == 0) {
+        cmd_say("optimize needs a folder, file or glob of traces; see 'dpro help optimize'");
+        code = CMD_USAGE;
+    } else if (code == 0) {
+        code = optimize_paths(&values, &paths);
+    }
+    free(paths.items);
+    free(values.passes.items);
+    return code;
+}
+
+const struct cmd cmd_optimize = {
+    .name = "optimize",
+    .summary = "search the communication strategy that makes an iteration shortest",
+    .usage = "[OPTIONS] PATH...",
+    .description =
+        "Learns from a job's traces what computing and communicating cost it, searches how its\n"
+        "gradients travel best (in which buckets, partitions and order), and says what that\n"
+        "brings, how sure it is, what the usual settings would give, and what no bucketing can\n"
+        "beat. Ctrl-C ends the search: the best so far is the result.",
+    .examples =
+        "  dpro optimize TRACE -o plan/                     and a plan for the job\n"
+        "  dpro profile --plan plan/ -o TRACE2 -- torchrun --nproc_per_node 2 train.py\n"
+        "                                                   run the job with it\n"
+        "  dpro optimize TRACE --compress fp16 --json       16-bit transfers allowed; for programs",
+    .opts = optimize_opts,
+    .run = run,
+};

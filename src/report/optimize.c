@@ -1,0 +1,407 @@
+/* report/optimize.c: what a search found, as text and as JSON, schema dpro.optimize/1. Keys are
+ * never renamed or dropped. */
+#include "report/optimize.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/utf8.h"
+#include "report/assets.h"
+#include "report/columns.h"
+#include "report/facts.h"
+#include "report/model.h"
+#include "report/page.h"
+#include "report/table.h"
+
+#define HALF_OF_95_PCT 1.96 /* in standard errors */
+#define LEAST_GAIN_PCT 0.5  /* below that a plan is not worth its upkeep */
+#define MOST_DECISIONS 12
+
+void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_report *report)
+{
+    *f = (struct optimize_facts){.report = report};
+    f->found = dpro_optimum_summary(report->optimum);
+    double own = (double)f->found.own_ns, best = (double)f->found.best_ns;
+    f->speedup = own / best;
+    f->less_pct = 100 * (1 - best / own);
+    f->less_half_pct = HALF_OF_95_PCT * f->found.uncertainty_pct / (f->speedup * f->speedup);
+    f->uncertainty_pct = HALF_OF_95_PCT * f->found.uncertainty_pct / f->speedup;
+    f->at_most_pct = 100 * (1 - (double)f->found.lower_bound_ns / own);
+    f->helps = f->less_pct >= LEAST_GAIN_PCT && f->less_pct > f->less_half_pct;
+    f->planned = dpro_optimum_strategy(report->optimum, f->helps ? DPRO_BEST : DPRO_OWN);
+}
+
+int dpro_optimize_helps(const struct dpro_optimize_report *report)
+{
+    struct optimize_facts facts;
+    optimize_facts_fill(&facts, report);
+    return facts.helps;
+}
+
+/* Of the trace, the graph, the model, the search, the plan. */
+const char *optimize_warning(const struct optimize_facts *f, size_t i)
+{
+    const struct dpro_optimize_report *r = f->report;
+    size_t n = dpro_trace_n_warnings(r->trace);
+    if (i < n)
+        return dpro_trace_warning(r->trace, i);
+    i -= n;
+    n = dpro_graph_n_warnings(r->graph);
+    if (i < n)
+        return dpro_graph_warning(r->graph, i);
+    i -= n;
+    n = dpro_model_n_warnings(r->model);
+    if (i < n)
+        return dpro_model_warning(r->model, i);
+    i -= n;
+    for (n = 0; r->warnings && r->warnings[n];)
+        n++;
+    if (i < n)
+        return r->warnings[i];
+    i -= n;
+    if (!plan_is_named(r) && i-- == 0)
+        return "the trace does not name the parameters: record it with dpro profile to get a plan "
+               "that the job can be given";
+    if (f->found.compression != DPRO_COMPRESSION_NONE && i == 0)
+        return "compression rounds gradients: the job does not train to the same numbers; check "
+               "its "
+               "loss";
+    return NULL;
+}
+
+/* ---- text ---- */
+
+static char *one_digit(char out[TIME_TEXT], double value)
+{
+    if (writer_format_fixed(out, TIME_TEXT, value, 1) < 0)
+        strcpy(out, "?");
+    return out;
+}
+
+static void write_verdict(struct writer *w, const struct optimize_facts *f)
+{
+    const struct dpro_optimize_report *r = f->report;
+    char line[500], less[TIME_TEXT], half[TIME_TEXT], before[TIME_TEXT], after[TIME_TEXT];
+    char most[TIME_TEXT], strategy[STRATEGY_TEXT], own[STRATEGY_TEXT];
+    one_digit(less, f->less_pct);
+    one_digit(half, f->less_half_pct);
+    one_digit(most, f->at_most_pct);
+    if (f->helps) {
+        snprintf(line, sizeof line, "%s %% less time an iteration (+- %s points): %s instead of %s",
+                 less, half, facts_time(after, f->found.best_ns),
+                 facts_time(before, f->found.own_ns));
+        table_wrapped(w, "Verdict", 10, line);
+        snprintf(line, sizeof line, "%s, instead of %s",
+                 model_strategy_text(strategy, r->model, f->planned),
+                 model_strategy_text(own, r->model, dpro_optimum_strategy(r->optimum, DPRO_OWN)));
+        table_wrapped(w, "Change", 10, line);
+    } else {
+        snprintf(line, sizeof line,
+                 "nothing helps: the best strategy found takes %s %% less time by the model, which "
+                 "is unsure by %s points; keep %s",
+                 less, half, model_strategy_text(own, r->model, f->planned));
+        table_wrapped(w, "Verdict", 10, line);
+    }
+    snprintf(line, sizeof line,
+             "no bucketing without compression can win more than %s %%, by the "
+             "model: an iteration takes %s at least",
+             most, facts_time(before, f->found.lower_bound_ns));
+    table_wrapped(w, "At most", 10, line);
+    if (r->plan && f->helps) {
+        char safe[200];
+        utf8_escape(safe, sizeof safe, r->plan, strlen(r->plan));
+        snprintf(line, sizeof line,
+                 "dpro verify --plan %s -- torchrun ... shows what it brings; dpro profile --plan "
+                 "%s runs the job with it",
+                 safe, safe);
+        table_wrapped(w, "Next", 10, line);
+    } else if (f->helps) {
+        table_wrapped(w, "Next", 10, "-o plan/ writes this strategy as a plan for the job");
+    }
+}
+
+static void row(struct table *t, const struct optimize_facts *f, const char *name, int64_t ns,
+                const char *what)
+{
+    char time[TIME_TEXT], shown[NAME_COLUMNS * 4];
+    columns_shorten(shown, sizeof shown, what, 56); /* what the other columns leave */
+    table_cell(t, "%s", name);
+    table_cell(t, "%s", facts_time(time, ns));
+    table_fixed(t, 100 * ((double)ns / (double)f->found.own_ns - 1), 1, " %");
+    table_cell(t, "%s", shown);
+}
+
+static void write_table(struct writer *w, const struct optimize_facts *f)
+{
+    static const char *const head[] = {"strategy", "iteration", "change", ""};
+    const struct dpro_optimize_report *r = f->report;
+    struct table t = {.n_cols = 4, .left = {true, false, false, true}};
+    char what[STRATEGY_TEXT];
+    for (size_t i = 0; i < sizeof head / sizeof *head; i++)
+        table_cell(&t, "%s", head[i]);
+    row(&t, f, "as it ran", f->found.own_ns,
+        model_strategy_text(what, r->model, dpro_optimum_strategy(r->optimum, DPRO_OWN)));
+    row(&t, f, "best found", f->found.best_ns,
+        model_strategy_text(what, r->model, dpro_optimum_strategy(r->optimum, DPRO_BEST)));
+    for (uint32_t b = 0; b < dpro_optimum_n_baselines(r->optimum); b++) {
+        struct dpro_baseline baseline = dpro_optimum_baseline(r->optimum, b);
+        row(&t, f, baseline.name, baseline.iteration_ns, baseline.text);
+    }
+    row(&t, f, "lower bound", f->found.lower_bound_ns, "no bucketing can beat it");
+    table_write(w, &t);
+}
+
+static void write_decisions(struct writer *w, const struct optimize_facts *f)
+{
+    const struct dpro_optimum *optimum = f->report->optimum;
+    uint32_t n = dpro_optimum_n_decisions(optimum);
+    if (n == 0 || !f->helps)
+        return;
+    writer_text(w, "\nWhat makes the one from the other\n");
+    for (uint32_t i = 0; i < n && i < MOST_DECISIONS; i++) {
+        struct dpro_decision d = dpro_optimum_decision(optimum, i);
+        char line[600], safe[1024];
+        snprintf(line, sizeof line, "%.40s: %.300s: %.200s", d.pass, d.target, d.decision);
+        utf8_escape(safe, sizeof safe, line, strlen(line));
+        table_wrapped(w, "  -", 4, safe);
+    }
+    if (n > MOST_DECISIONS)
+        writer_printf(w, "    and %u more, which --json and the plan have\n", n - MOST_DECISIONS);
+}
+
+static void write_search(struct writer *w, const struct optimize_facts *f)
+{
+    char line[300], seconds[TIME_TEXT];
+    if (writer_format_fixed(seconds, sizeof seconds, f->found.seconds, 2) < 0)
+        strcpy(seconds, "?");
+    snprintf(line, sizeof line, "search: %s, %llu candidates in %s s, %u rounds, stopped by: %s",
+             f->found.algorithm, (unsigned long long)f->found.n_candidates, seconds,
+             f->found.n_rounds, f->found.stopped_by);
+    table_wrapped(w, " ", 2, line);
+}
+
+int dpro_optimize_text(const struct dpro_optimize_report *report, FILE *out, struct dpro_error *err)
+{
+    struct optimize_facts f;
+    struct writer w;
+    const char *warning;
+    int rc = writer_init_file(&w, out, err);
+    if (rc < 0)
+        return rc;
+    optimize_facts_fill(&f, report);
+    write_verdict(&w, &f);
+    writer_text(&w, "\n");
+    write_table(&w, &f);
+    write_decisions(&w, &f);
+    writer_text(&w, "\n");
+    write_search(&w, &f);
+    model_write_text(&w, report->model);
+    for (size_t i = 0; (warning = optimize_warning(&f, i)); i++) {
+        char safe[1024];
+        if (i == 0)
+            writer_text(&w, "\nWarnings\n");
+        utf8_escape(safe, sizeof safe, warning, strlen(warning));
+        table_wrapped(&w, "  -", 4, safe);
+    }
+    rc = writer_finish(&w, err);
+    writer_fini(&w);
+    return rc;
+}
+
+/* ---- JSON ---- */
+
+static void key_ms(struct writer *w, const char *key, int64_t ns)
+{
+    writer_key(w, key);
+    writer_json_ms(w, ns);
+}
+
+static void key_fixed(struct writer *w, const char *key, double value, int digits)
+{
+    writer_key(w, key);
+    writer_json_fixed(w, value, digits);
+}
+
+static void write_best(struct writer *w, const struct optimize_facts *f)
+{
+    const struct dpro_optimize_report *r = f->report;
+    writer_newline(w);
+    writer_key(w, "best");
+    writer_open(w, '{');
+    key_ms(w, "iteration_ms", f->found.best_ns);
+    key_fixed(w, "speedup", f->speedup, 6);
+    key_fixed(w, "uncertainty_pct", f->uncertainty_pct, 3);
+    writer_key(w, "helps");
+    writer_bool(w, f->helps);
+    writer_key(w, "changes_numerics");
+    writer_bool(w, f->found.compression != DPRO_COMPRESSION_NONE);
+    writer_newline(w);
+    writer_key(w, "communication");
+    model_write_strategy(w, r->model, dpro_optimum_strategy(r->optimum, DPRO_BEST));
+    writer_close(w, '}');
+    writer_newline(w);
+    writer_key(w, "own");
+    writer_open(w, '{');
+    writer_key(w, "communication");
+    model_write_strategy(w, r->model, dpro_optimum_strategy(r->optimum, DPRO_OWN));
+    writer_close(w, '}');
+}
+
+static void write_baselines(struct writer *w, const struct dpro_optimum *optimum)
+{
+    writer_newline(w);
+    writer_key(w, "baselines");
+    writer_open(w, '[');
+    for (uint32_t b = 0; b < dpro_optimum_n_baselines(optimum); b++) {
+        struct dpro_baseline baseline = dpro_optimum_baseline(optimum, b);
+        writer_newline(w);
+        writer_open(w, '{');
+        writer_key_string(w, "name", baseline.name);
+        writer_key_string(w, "text", baseline.text);
+        key_ms(w, "iteration_ms", baseline.iteration_ns);
+        writer_key_int(w, "buckets", baseline.n_buckets);
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+}
+
+static void write_search_json(struct writer *w, const struct optimize_facts *f)
+{
+    const struct dpro_optimum *optimum = f->report->optimum;
+    writer_newline(w);
+    writer_key(w, "search");
+    writer_open(w, '{');
+    writer_key_string(w, "algorithm", f->found.algorithm);
+    key_fixed(w, "seconds", f->found.seconds, 3);
+    writer_key_int(w, "candidates", (int64_t)f->found.n_candidates);
+    writer_key_int(w, "rounds", f->found.n_rounds);
+    writer_key_string(w, "stopped_by", f->found.stopped_by);
+    writer_key(w, "improvements");
+    writer_open(w, '[');
+    for (uint32_t i = 0; i < dpro_optimum_n_improvements(optimum); i++) {
+        struct dpro_improvement better = dpro_optimum_improvement(optimum, i);
+        writer_open(w, '{');
+        key_fixed(w, "seconds", better.seconds, 6);
+        writer_key_int(w, "candidates", (int64_t)better.n_candidates);
+        key_ms(w, "iteration_ms", better.best_ns);
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+static void write_decisions_json(struct writer *w, const struct dpro_optimum *optimum)
+{
+    writer_newline(w);
+    writer_key(w, "strategy");
+    writer_open(w, '[');
+    for (uint32_t i = 0; i < dpro_optimum_n_decisions(optimum); i++) {
+        struct dpro_decision d = dpro_optimum_decision(optimum, i);
+        writer_newline(w);
+        writer_open(w, '{');
+        writer_key_string(w, "pass", d.pass);
+        writer_key_string(w, "target", d.target);
+        writer_key_string(w, "decision", d.decision);
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+}
+
+void optimize_write_json(struct writer *w, const struct optimize_facts *f)
+{
+    const struct dpro_optimize_report *r = f->report;
+    const char *warning;
+    writer_open(w, '{');
+    writer_key_string(w, "schema", "dpro.optimize/1");
+    writer_key_string(w, "version", dpro_version());
+    writer_key(w, "measured_ms");
+    if (f->found.measured_ns > 0)
+        writer_json_ms(w, f->found.measured_ns);
+    else
+        writer_null(w);
+    key_ms(w, "replayed_ms", f->found.own_ns);
+    write_best(w, f);
+    writer_newline(w);
+    key_ms(w, "lower_bound_ms", f->found.lower_bound_ns);
+    write_baselines(w, r->optimum);
+    write_search_json(w, f);
+    write_decisions_json(w, r->optimum);
+    writer_newline(w);
+    writer_key_string(w, "plan", r->plan);
+    writer_key(w, "link");
+    model_write_link(w, r->model);
+    writer_newline(w);
+    writer_key(w, "warnings");
+    writer_open(w, '[');
+    for (size_t i = 0; (warning = optimize_warning(f, i)); i++)
+        writer_string(w, warning);
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+int dpro_optimize_json(const struct dpro_optimize_report *report, FILE *out, struct dpro_error *err)
+{
+    struct optimize_facts f;
+    struct writer w;
+    int rc = writer_init_file(&w, out, err);
+    if (rc < 0)
+        return rc;
+    optimize_facts_fill(&f, report);
+    optimize_write_json(&w, &f);
+    writer_text(&w, "\n");
+    rc = writer_finish(&w, err);
+    writer_fini(&w);
+    return rc;
+}
+
+/* ---- files ---- */
+
+static void write_times(struct writer *w, const char *key, const struct optimize_facts *f,
+                        enum dpro_which which)
+{
+    const struct dpro_optimum *optimum = f->report->optimum;
+    uint32_t n = dpro_strategy_n_buckets(dpro_optimum_strategy(optimum, which));
+    writer_newline(w);
+    writer_key(w, key);
+    writer_open(w, '[');
+    for (uint32_t b = 0; b < n; b++) {
+        struct dpro_bucket_times times = dpro_optimum_times(optimum, which, b);
+        writer_open(w, '[');
+        writer_json_ms(w, times.ready_ns);
+        writer_json_ms(w, times.start_ns);
+        writer_json_ms(w, times.end_ns);
+        writer_close(w, ']');
+    }
+    writer_close(w, ']');
+}
+
+void optimize_write_page(struct writer *w, const struct optimize_facts *f)
+{
+    page_begin(w, "dpro optimize", "optimize.json");
+    writer_open(w, '{');
+    writer_key(w, "report");
+    optimize_write_json(w, f);
+    writer_newline(w);
+    key_fixed(w, "less_pct", f->less_pct, 3);
+    key_fixed(w, "less_half_pct", f->less_half_pct, 3);
+    key_fixed(w, "at_most_pct", f->at_most_pct, 3);
+    write_times(w, "own_times", f, DPRO_OWN);
+    write_times(w, "best_times", f, DPRO_BEST);
+    writer_close(w, '}');
+    page_scripts(w);
+    writer_put(w, asset_optimize_js, asset_optimize_js_size);
+    page_end(w);
+}
+
+int dpro_optimize_plan(const struct dpro_optimize_report *report, struct dpro_error *err)
+{
+    struct optimize_facts f;
+    struct plan *plan;
+    optimize_facts_fill(&f, report);
+    int rc = plan_create(&f, &plan, err);
+    if (rc < 0)
+        return rc;
+    rc = files_write(report->plan, "plan", plan_files, n_plan_files, plan, err);
+    plan_destroy(plan);
+    return rc;
+}

@@ -1,0 +1,40 @@
+/* report/optimize.h: what every form of a search's report says, worked out once. */
+#ifndef REPORT_OPTIMIZE_H
+#define REPORT_OPTIMIZE_H
+
+#include <stdbool.h>
+
+#include <dpro/report.h>
+
+#include "base/writer.h"
+#include "report/files.h"
+
+struct optimize_facts {
+    const struct dpro_optimize_report *report;
+    struct dpro_optimum_summary found;
+    double speedup;         /* own over best */
+    double less_pct;        /* how much less time the best takes than the own */
+    double less_half_pct;   /* half of its 95 % interval, in points */
+    double at_most_pct;     /* what no bucketing can win more than */
+    double uncertainty_pct; /* of the best iteration, beside the own: half of a 95 % interval */
+    bool helps;
+    const struct dpro_strategy *planned; /* best, or own when that does not help */
+};
+
+void optimize_facts_fill(struct optimize_facts *facts, const struct dpro_optimize_report *report);
+/* NULL past the last. */
+const char *optimize_warning(const struct optimize_facts *facts, size_t index);
+void optimize_write_json(struct writer *writer, const struct optimize_facts *facts);
+void optimize_write_page(struct writer *writer, const struct optimize_facts *facts);
+
+/* plan.c */
+
+/* Whether the trace names parameters, so that a job can be given the plan. */
+bool plan_is_named(const struct dpro_optimize_report *report);
+extern const struct report_file plan_files[]; /* arg: struct plan */
+extern const int n_plan_files;
+struct plan;
+int plan_create(const struct optimize_facts *facts, struct plan **plan, struct dpro_error *err);
+void plan_destroy(struct plan *plan);
+
+#endif

@@ -1,0 +1,203 @@
+/* optimize.js: builds the page of a search from the embedded data. Names come from traces: they are
+   only ever set as text, never as markup. */
+"use strict";
+
+(function () {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const report = data.report;
+
+  /* ---- small helpers ---- */
+
+  function el(tag, className, ...children) {
+    const e = document.createElement(tag);
+    if (className) e.className = className;
+    for (const child of children.flat())
+      if (child !== null && child !== undefined) e.append(child); /* strings become text nodes */
+    return e;
+  }
+
+  function svg(tag, attributes, ...children) {
+    const e = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const key in attributes) e.setAttribute(key, attributes[key]);
+    e.append(...children);
+    return e;
+  }
+
+  const digits = (ms) => (Math.abs(ms) >= 99.95 ? 1 : Math.abs(ms) >= 0.995 || ms === 0 ? 2 : 3);
+  const ms = (v) => v.toFixed(digits(v)) + " ms";
+  const pct = (v) => v.toFixed(1) + " %";
+  const plural = (n, word) => n + " " + word + (n === 1 ? "" : "s");
+  const mb = (bytes) => (bytes / 1e6).toFixed(bytes < 995000 ? 2 : 1) + " MB";
+
+  function titled(element, ...lines) {
+    element.append(svg("title", {}, lines.join("\n")));
+    return element;
+  }
+
+  function picture(width, height, label) {
+    const s = svg("svg", { viewBox: "0 0 " + width + " " + height, role: "img", "aria-label": label });
+    s.style.maxWidth = width + "px";
+    return s;
+  }
+
+  /* Round values from 0 to max, at most six. */
+  function ticks(max) {
+    const raw = max / 5, power = Math.pow(10, Math.floor(Math.log10(raw)));
+    const step = [1, 2, 5, 10].find((s) => s * power >= raw) * power, list = [];
+    for (let i = 0; i * step <= max * 1.0001; i++) list.push(i * step);
+    return list;
+  }
+
+  /* ---- the top ---- */
+
+  function sentence(communication) {
+    const sizes = communication.buckets.map((b) => b.size_bytes);
+    const parts = Math.max(...communication.buckets.map((b) => b.partitions));
+    const least = Math.min(...sizes), most = Math.max(...sizes);
+    return plural(sizes.length, "bucket") + " of " + (least === most ? mb(most) : mb(least) + " to " + mb(most)) +
+      (parts > 1 ? ", in up to " + parts + " parts" : "") +
+      (communication.compression === "none" ? "" : ", as " + communication.compression);
+  }
+
+  function verdict() {
+    const list = el("dl", "verdict"), best = report.best;
+    const own = sentence(report.own.communication), found = sentence(best.communication);
+    const say = (name, title, text) => list.append(el("dt", name, title), el("dd", name, text));
+    if (best.helps) {
+      say("first", "Verdict", pct(data.less_pct) + " less time an iteration (± " + data.less_half_pct.toFixed(1) +
+        " points): " + ms(best.iteration_ms) + " instead of " + ms(report.replayed_ms));
+      say("", "Change", found + ", instead of " + own);
+    } else {
+      say("first", "Verdict", "Nothing helps: the best strategy found takes " + pct(data.less_pct) +
+        " less time by the model, which is unsure by " + data.less_half_pct.toFixed(1) + " points");
+      say("", "Change", "none: keep " + own);
+    }
+    say("", "At most", "no bucketing without compression can win more than " + pct(data.at_most_pct) +
+      ", by the model: an iteration takes " + ms(report.lower_bound_ms) + " at least");
+    if (best.changes_numerics)
+      say("", "Mind", "gradients are rounded for the transfer: the job does not train to the same numbers");
+    return el("section", "card", list);
+  }
+
+  /* ---- strategies side by side ---- */
+
+  function bars() {
+    const rows = [
+      ["as it ran", report.replayed_ms, "IDLE", sentence(report.own.communication)],
+      ["best found", report.best.iteration_ms, "UPDATE", sentence(report.best.communication)],
+      ...report.baselines.map((b) => [b.name, b.iteration_ms, "FW", b.text + ", " + plural(b.buckets, "bucket")]),
+    ];
+    const W = 700, left = 130, right = 118, line = 24, top = 8;
+    const max = Math.max(...rows.map((r) => r[1])), x = (v) => left + (v / max) * (W - left - right);
+    const H = top + rows.length * line + 22;
+    const s = picture(W, H, "iteration time of each strategy");
+    rows.forEach(([name, value, fill, what], i) => {
+      const y = top + i * line;
+      const change = (100 * (value - report.replayed_ms)) / report.replayed_ms;
+      s.append(svg("text", { x: left - 8, y: y + 14, "text-anchor": "end" }, name));
+      s.append(titled(svg("rect", { x: left, y: y + 2, width: Math.max(1, x(value) - left), height: line - 7, rx: 2,
+        style: "fill:var(--" + fill + ")" }), name + ": " + ms(value), what));
+      s.append(svg("text", { x: x(value) + 6, y: y + 14 }, ms(value) +
+        (i === 0 ? "" : " (" + (change < 0 ? "−" : "+") + pct(Math.abs(change)) + ")")));
+    });
+    const bound = x(report.lower_bound_ms);
+    s.append(svg("line", { x1: bound, x2: bound, y1: 0, y2: H - 18, style: "stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3" }));
+    s.append(svg("text", { x: bound, y: H - 5, "text-anchor": "middle", style: "fill:var(--bad)" },
+      "no bucketing gets below " + ms(report.lower_bound_ms)));
+    return el("section", "card", el("h2", "", "Iteration time by strategy, all by the same model"), el("figure", "", s));
+  }
+
+  /* ---- buckets on the wire ---- */
+
+  function timeline(title, communication, times, end) {
+    const W = 700, left = 34, right = 10, line = 18, top = 6, shown = Math.min(times.length, 40);
+    const x = (v) => left + (v / end) * (W - left - right), H = top + shown * line + 22;
+    const s = picture(W, H, title);
+    for (const tick of ticks(end)) {
+      s.append(svg("line", { x1: x(tick), x2: x(tick), y1: 0, y2: H - 18, style: "stroke:var(--line)" }));
+      s.append(svg("text", { x: x(tick), y: H - 5, "text-anchor": "middle" }, tick.toFixed(0) + " ms"));
+    }
+    for (let b = 0; b < shown; b++) {
+      const [ready, start, done] = times[b], bucket = communication.buckets[b], y = top + b * line;
+      const names = bucket.parameters, more = names.length > 6 ? "… and " + (names.length - 6) + " more" : "";
+      const tell = [mb(bucket.size_bytes) + ", " + plural(names.length, "gradient") +
+        (bucket.partitions > 1 ? ", " + bucket.partitions + " parts" : ""),
+        "ready " + ms(ready) + ", under way " + ms(start) + " to " + ms(done), ...names.slice(0, 6), more];
+      const group = svg("g", {});
+      group.append(svg("text", { x: left - 6, y: y + 12, "text-anchor": "end" }, String(b)));
+      if (start > ready)
+        group.append(svg("rect", { x: x(ready), y: y + 6, width: Math.max(0.5, x(start) - x(ready)), height: 3, style: "fill:var(--WAIT)" }));
+      group.append(svg("rect", { x: x(start), y: y + 2, width: Math.max(1, x(done) - x(start)), height: line - 6, rx: 2,
+        style: "fill:var(--COMM)" }));
+      s.append(titled(group, ...tell));
+    }
+    return el("div", "", el("h3", "", title), el("figure", "", s),
+      times.length > shown ? el("div", "dim", "the first " + shown + " of " + times.length + " buckets") : null);
+  }
+
+  function timelines() {
+    const ends = (times) => times.map((t) => t[2]);
+    const end = Math.max(report.replayed_ms, report.best.iteration_ms, ...ends(data.own_times), ...ends(data.best_times));
+    const swatch = (name, text) => {
+      const s = el("span", "swatch");
+      s.style.backgroundColor = "var(--" + name + ")";
+      return el("span", "", s, text);
+    };
+    return el("section", "card", el("h2", "", "Buckets in an iteration"),
+      el("div", "legend above", swatch("WAIT", "ready, waiting for its turn"), swatch("COMM", "under way")),
+      timeline("As it ran: " + sentence(report.own.communication), report.own.communication, data.own_times, end),
+      timeline("Best found: " + sentence(report.best.communication), report.best.communication, data.best_times, end));
+  }
+
+  /* ---- the search ---- */
+
+  function curve() {
+    const found = report.search.improvements, W = 700, H = 190, left = 70, right = 14, top = 10, bottom = 34;
+    const card = el("section", "card", el("h2", "", "The search"), el("p", "dim",
+      report.search.algorithm + ", " + plural(report.search.candidates, "candidate") + " in " +
+      report.search.seconds.toFixed(2) + " s, " + plural(report.search.rounds, "round") + ", stopped by: " + report.search.stopped_by));
+    if (found.length === 0) return card;
+    const last = Math.max(report.search.candidates, 2);
+    const values = [report.replayed_ms, ...found.map((f) => f.iteration_ms)];
+    const low = Math.min(report.lower_bound_ms, ...values), high = Math.max(...values), span = high - low || 1;
+    const x = (n) => left + (Math.log(Math.max(n, 1)) / Math.log(last)) * (W - left - right);
+    const y = (v) => top + ((high - v) / span) * (H - top - bottom);
+    const s = picture(W, H, "best iteration time found so far");
+    let path = "M" + left + " " + y(report.replayed_ms);
+    for (const f of found) path += "H" + x(f.candidates) + "V" + y(f.iteration_ms);
+    path += "H" + (W - right);
+    s.append(svg("line", { x1: left, x2: W - right, y1: y(report.lower_bound_ms), y2: y(report.lower_bound_ms),
+      style: "stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3" }));
+    s.append(svg("text", { x: W - right, y: y(report.lower_bound_ms) - 4, "text-anchor": "end", style: "fill:var(--bad)" }, "lower bound"));
+    s.append(svg("path", { d: path, style: "fill:none;stroke:var(--accent);stroke-width:2" }));
+    for (const f of found)
+      s.append(titled(svg("circle", { cx: x(f.candidates), cy: y(f.iteration_ms), r: 3, style: "fill:var(--accent)" }),
+        ms(f.iteration_ms), "candidate " + f.candidates + ", after " + f.seconds.toFixed(3) + " s"));
+    for (const v of [high, low]) s.append(svg("text", { x: left - 6, y: y(v) + 4, "text-anchor": "end" }, ms(v)));
+    for (let n = 1; n <= last; n *= 10) {
+      s.append(svg("text", { x: x(n), y: H - 18, "text-anchor": "middle" }, n.toLocaleString("en")));
+    }
+    s.append(svg("text", { x: (left + W - right) / 2, y: H - 3, "text-anchor": "middle" }, "candidates evaluated"));
+    card.append(el("figure", "", s));
+    return card;
+  }
+
+  function decisions() {
+    if (report.strategy.length === 0) return null;
+    return el("section", "card", el("h2", "", "What makes the one from the other"), el("div", "scroll", el("table", "",
+      el("tr", "", ["pass", "target", "decision"].map((t) => el("th", "", t))),
+      report.strategy.map((d) => el("tr", "", el("td", "", d.pass), el("td", "", d.target), el("td", "", d.decision))))));
+  }
+
+  function warnings() {
+    if (report.warnings.length === 0) return null;
+    return el("section", "card", el("h2", "", "Warnings"), el("ul", "", report.warnings.map((w) => el("li", "", w))));
+  }
+
+  const main = el("main", "",
+    el("header", "", el("h1", "", "Optimize"), el("span", "grow"), el("span", "dim", "dpro " + report.version)),
+    verdict(),
+    el("div", "grid", el("div", "stack", bars(), curve()), el("div", "stack", timelines(), decisions())),
+    warnings());
+  document.body.append(main);
+})();

@@ -1,0 +1,233 @@
+"""dpro optimize: the search's result, the plan it writes, and what is said when there is nothing to win."""
+import glob
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from support import BUNDLED, DONE, DPRO, INPUT, LAYERS, SYSTEM, USAGE, Case, dpro, job, recording
+
+FILES = ["byteps.env", "byteps_partition.txt", "horovod.env", "horovod_groups.json", "optimize.html", "optimize.json",
+         "plan.json", "torch_compile.json"]
+NAMES = [f"layers.{i}.weight" for i in range(LAYERS)]
+
+
+class Optimize(Case):
+    def optimize(self, *args):
+        result = dpro("optimize", *args, "--json")
+        self.assert_code(result, DONE)
+        self.assertEqual(result.json["schema"], "dpro.optimize/1")
+        return result.json
+
+    def put(self, **options):
+        """A job whose parameters are named, and which sends late what it could send early, or not."""
+        for rank, trace in enumerate(job(**options)):
+            self.write(f"TRACE/host0/rank{rank}/kineto.json", trace)
+            self.write(f"TRACE/host0/rank{rank}/rank.json", recording(rank, options.get("world", 2)))
+        return self.path("TRACE")
+
+    def read(self, *names):
+        with open(self.path(*names), encoding="utf-8") as file:
+            return json.load(file) if names[-1].endswith(".json") else file.read()
+
+    def test_the_best_is_between_the_bound_and_all_baselines(self):
+        facts = self.optimize(BUNDLED)
+        best = facts["best"]
+        self.assertLessEqual(facts["lower_bound_ms"], best["iteration_ms"])
+        for baseline in facts["baselines"]:
+            self.assertLessEqual(best["iteration_ms"], baseline["iteration_ms"], baseline)
+        self.assertLessEqual(best["iteration_ms"], facts["replayed_ms"])
+        self.assertAlmostEqual(best["speedup"], facts["replayed_ms"] / best["iteration_ms"], places=4)
+        self.assertGreaterEqual(len(facts["baselines"]), 11)
+        for name in ("ddp", "one-bucket", "bucket-per-tensor", "horovod", "byteps", "cap-5"):
+            self.assertIn(name, [baseline["name"] for baseline in facts["baselines"]])
+        self.assertIsNone(facts["plan"])
+        times = [facts["replayed_ms"]] + [better["iteration_ms"] for better in facts["search"]["improvements"]]
+        self.assertEqual(times, sorted(times, reverse=True))
+        self.assertEqual(best["communication"]["compression"], "none")
+
+    def test_a_what_if_of_the_plan_gives_the_same_time(self):
+        facts = self.optimize(BUNDLED, "-o", self.path("plan"), "--quiet")
+        asked = dpro("whatif", BUNDLED, "--buckets", self.path("plan"), "--json").json
+        wanted = facts["best"]["iteration_ms"] if facts["best"]["helps"] else facts["replayed_ms"]
+        self.assertAlmostEqual(asked["predicted"]["iteration_ms"], wanted, places=3)
+        self.assertAlmostEqual(asked["baseline"]["iteration_ms"], facts["replayed_ms"], places=3)
+        cap = next(baseline for baseline in facts["baselines"] if baseline["name"] == "cap-2")
+        asked = dpro("whatif", BUNDLED, "--bucket-cap-mb", "2", "--json").json
+        self.assertAlmostEqual(asked["predicted"]["iteration_ms"], cap["iteration_ms"], places=3)
+
+    def test_results_are_the_same_with_any_threads_and_a_seed(self):
+        def facts(*args):
+            found = self.optimize(BUNDLED, *args)
+            del found["search"]
+            return found
+        self.assertEqual(facts("--threads", "1"), facts("--threads", "3"))
+        self.assertEqual(facts("--algorithm", "mcmc", "--seed", "7"), facts("--algorithm", "mcmc", "--seed", "7"))
+
+    def test_every_algorithm_runs(self):
+        best = self.optimize(BUNDLED)["best"]["iteration_ms"]
+        for algorithm in ("paper", "dp", "mcmc"):
+            facts = self.optimize(BUNDLED, "--algorithm", algorithm)
+            self.assertEqual(facts["search"]["algorithm"], algorithm)
+            self.assertGreaterEqual(facts["best"]["iteration_ms"], facts["lower_bound_ms"])
+            self.assertLessEqual(best, facts["best"]["iteration_ms"] * 1.01)
+
+    def test_a_plan_names_the_jobs_parameters(self):
+        result = dpro("optimize", self.put(transfer_us=30_000), "-o", self.path("plan"))
+        self.assert_code(result, DONE)
+        self.assertRegex(result.err, r"\Adpro: wrote a plan to .*plan")
+        self.assertEqual(sorted(os.listdir(self.path("plan"))), FILES)
+        plan = self.read("plan", "plan.json")
+        self.assertEqual(plan["schema"], "dpro.plan/1")
+        self.assertEqual((plan["job"]["framework"], plan["job"]["world_size"]), ("pytorch", 2))
+        self.assertEqual(plan["job"]["models"], [
+            {"name": "Net", "parameters": [{"name": name, "size_bytes": 4000} for name in NAMES]}])
+        buckets = plan["communication"]["buckets"]
+        self.assertEqual(sorted(name for bucket in buckets for name in bucket["parameters"]), NAMES)
+        for bucket in buckets:
+            self.assertEqual(bucket["size_bytes"], 4000 * len(bucket["parameters"]))
+            self.assertEqual(bucket["model"], 0)
+            self.assertGreaterEqual(bucket["partitions"], 1)
+        self.assertFalse(plan["communication"]["changes_numerics"])
+        facts = self.read("plan", "optimize.json")
+        expected = plan["expected"]
+        self.assertEqual(expected["baseline_ms"], facts["replayed_ms"])
+        self.assertAlmostEqual(expected["speedup"], expected["baseline_ms"] / expected["iteration_ms"], places=4)
+        self.assertEqual(facts["plan"], self.path("plan"))
+        groups = self.read("plan", "horovod_groups.json")["mapping"]
+        self.assertEqual([[NAMES[int(i)] for i in group.split("+")] for group in groups],
+                         [bucket["parameters"] for bucket in buckets])
+        self.assertRegex(self.read("plan", "horovod.env"), r"\AHOROVOD_FUSION_THRESHOLD=\d+\nHOROVOD_CYCLE_TIME=1\n\Z")
+        self.assertRegex(self.read("plan", "byteps.env"), r"\ABYTEPS_PARTITION_BYTES=\d+\n\Z")
+        lines = [line.split(" ") for line in self.read("plan", "byteps_partition.txt").splitlines()]
+        self.assertEqual(sorted(name for name, _ in lines), NAMES)
+        self.assertTrue(all(0 < int(size) <= 4000 for _, size in lines))
+        settings = self.read("plan", "torch_compile.json")
+        self.assertEqual(settings["schema"], "dpro.torch-compile/1")
+        self.assertEqual(len(settings["bucket_all_reduces_mb"]), len(buckets))
+
+    def test_no_bucket_holds_gradients_of_two_models(self):
+        for rank, trace in enumerate(job(transfer_us=30_000)):
+            for name in ("c10d::allreduce_", "gloo:all_reduce"):  # every third bucket is smaller: the second model's
+                for event in [e for e in trace["traceEvents"] if e["name"] == name][2::3]:
+                    event["args"]["Input Dims"] = json.loads(json.dumps(event["args"]["Input Dims"]).replace("1000", "500"))
+            rank_json = recording(rank)
+            net = rank_json["models"][0]
+            net["parameters"][0].update(shape=[5, 100], size_bytes=2000)
+            rank_json["models"] = [
+                {**net, "name": "First", "parameters": net["parameters"][1:],
+                 "buckets": [{"parameters": [i], "size_bytes": 4000} for i in (1, 0)]},
+                {**net, "name": "Second", "parameters": net["parameters"][:1],
+                 "buckets": [{"parameters": [0], "size_bytes": 2000}]}]
+            self.write(f"TRACE/host0/rank{rank}/kineto.json", trace)
+            self.write(f"TRACE/host0/rank{rank}/rank.json", rank_json)
+        facts = self.optimize(self.path("TRACE"), "-o", self.path("plan"))
+        plan = self.read("plan", "plan.json")
+        self.assertEqual([(m["name"], [p["name"] for p in m["parameters"]]) for m in plan["job"]["models"]],
+                         [("First", NAMES[1:]), ("Second", NAMES[:1])])
+        taken = []
+        for bucket in plan["communication"]["buckets"]:
+            own = [p["name"] for p in plan["job"]["models"][bucket["model"]]["parameters"]]
+            self.assertTrue(set(bucket["parameters"]) <= set(own), bucket)
+            taken += bucket["parameters"]
+        self.assertEqual(sorted(taken), NAMES, facts["best"])
+
+    def test_the_page_holds_the_facts_and_no_markup_of_theirs(self):
+        evil = "</script><script>alert(1)</script>"
+        for rank, trace in enumerate(job(transfer_us=30_000)):
+            rank_json = recording(rank)
+            rank_json["models"][0]["parameters"][0]["name"] = evil
+            self.write(f"TRACE/host0/rank{rank}/kineto.json", trace)
+            self.write(f"TRACE/host0/rank{rank}/rank.json", rank_json)
+        self.assert_code(dpro("optimize", self.path("TRACE"), "-o", self.path("plan"), "-q"), DONE)
+        page = self.read("plan", "optimize.html")
+        data = re.search(r'<script type="application/json" id="data">\n(.*?)\n</script>', page, re.S).group(1)
+        self.assertNotIn(evil, page)
+        report = json.loads(data)["report"]
+        self.assertEqual(report, self.read("plan", "optimize.json"))
+        self.assertIn(evil, [name for bucket in report["own"]["communication"]["buckets"] for name in bucket["parameters"]])
+        self.assertEqual(len(json.loads(data)["own_times"]), len(report["own"]["communication"]["buckets"]))
+        self.assertIn("Content-Security-Policy", page)
+        self.assertIn(evil, [p["name"] for p in self.read("plan", "plan.json")["job"]["models"][0]["parameters"]])
+
+    def test_nothing_to_win_is_said_and_the_plan_keeps_the_jobs_buckets(self):
+        trace = self.put(transfer_us=10)
+        facts = self.optimize(trace, "-o", self.path("plan"))
+        self.assertFalse(facts["best"]["helps"])
+        plan = self.read("plan", "plan.json")
+        self.assertEqual([bucket["parameters"] for bucket in plan["communication"]["buckets"]],
+                         [bucket["parameters"] for bucket in facts["own"]["communication"]["buckets"]])
+        self.assertEqual(plan["expected"]["speedup"], 1)
+        text = dpro("optimize", trace)
+        self.assertIn("nothing helps", text.out)
+        self.assertRegex(text.out, r"can win more than [0-9.]+ %")
+
+    def test_the_text_is_for_a_terminal(self):
+        result = dpro("optimize", BUNDLED)
+        self.assert_code(result, DONE)
+        self.assertRegex(result.out, r"\AVerdict ")
+        self.assertIn("lower bound", result.out)
+        self.assertLessEqual(max(len(line) for line in result.out.splitlines()), 100)
+        self.assertEqual(result.err, "")
+
+    def test_a_trace_that_names_no_parameters_is_warned_of(self):
+        self.assertTrue(any("does not name the parameters" in w for w in self.optimize(BUNDLED)["warnings"]))
+        self.assertFalse(any("does not name" in w for w in self.optimize(self.put())["warnings"]))
+
+    def test_compression_is_tried_only_where_it_is_allowed(self):
+        facts = self.optimize(BUNDLED, "--compress", "fp16", "-o", self.path("plan"))
+        self.assertEqual(facts["best"]["communication"]["compression"], "fp16")
+        self.assertTrue(facts["best"]["changes_numerics"])
+        plan = self.read("plan", "plan.json")["communication"]
+        self.assertEqual((plan["compression"], plan["changes_numerics"]), ("fp16", True))
+        self.assertTrue(any("rounds gradients" in w for w in facts["warnings"]))
+
+    def test_a_plan_is_written_whole_or_not_at_all(self):
+        self.write("taken", "a file")
+        self.assert_error(dpro("optimize", BUNDLED, "-o", self.path("taken", "plan")), SYSTEM, "taken")
+        os.mkdir(self.path("plan"))
+        os.mkdir(self.path("plan", "plan.json"))  # in the way of the last file
+        self.assert_error(dpro("optimize", BUNDLED, "-o", self.path("plan")), SYSTEM, "plan.json")
+        self.assertEqual(glob.glob(self.path("plan", ".*")) + glob.glob(self.path("plan", "*.tmp*")), [])
+
+    def test_a_budget_ends_the_search(self):
+        started = time.monotonic()
+        facts = self.optimize(BUNDLED, "--algorithm", "mcmc", "--budget", "0.3")
+        self.assertLess(time.monotonic() - started, 20)
+        self.assertIn(facts["search"]["stopped_by"], ("budget", "converged"))
+        self.assertLessEqual(facts["best"]["iteration_ms"], facts["replayed_ms"])
+
+    def test_ctrl_c_gives_the_best_so_far(self):
+        # the strawman searches long enough to be interrupted
+        process = subprocess.Popen([DPRO, "optimize", BUNDLED, "--json", "--no-coarsen", "--no-partial", "--no-symmetry"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(2.5)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, err), (DONE, ""))
+        facts = json.loads(out)
+        self.assertIn(facts["search"]["stopped_by"], ("stopped", "converged"))
+        self.assertLessEqual(facts["best"]["iteration_ms"], facts["replayed_ms"])
+
+    def test_a_pass_that_is_none_is_named(self):
+        text = self.write("x.so", "no shared object")
+        self.assert_error(dpro("optimize", BUNDLED, "--pass", text), USAGE, "x.so", "can't be loaded")
+        self.assert_error(dpro("optimize", BUNDLED, "--pass", self.path("absent.so")), USAGE, "absent.so")
+
+    def test_wrong_usage_is_refused(self):
+        for args in ([], [BUNDLED, "--budget", "0"], [BUNDLED, "--budget", "-1"], [BUNDLED, "--algorithm", "best"],
+                     [BUNDLED, "--compress", "int8"], [BUNDLED, "--seed", "x"], [BUNDLED, "-o", ""]):
+            with self.subTest(args):
+                self.assert_error(dpro("optimize", *args), USAGE)
+
+    def test_a_trace_with_too_little_says_what_is_missing(self):
+        one = self.write("one.json", job(world=1)[0])
+        self.assert_error(dpro("optimize", one, "-o", self.path("plan")), INPUT, "one rank")
+        self.assertFalse(os.path.exists(self.path("plan")))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -2,6 +2,7 @@
  * never renamed or dropped. */
 #include "report/optimize.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@
 
 #define HALF_OF_95_PCT 1.96 /* in standard errors */
 #define LEAST_GAIN_PCT 0.5  /* below that a plan is not worth its upkeep */
+#define MISFIT_TO_TELL 5.0  /* percent */
 #define MOST_DECISIONS 12
 
 void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_report *report)
@@ -29,6 +31,13 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
     f->at_most_pct = 100 * (1 - (double)f->found.lower_bound_ns / own);
     f->helps = f->less_pct >= LEAST_GAIN_PCT && f->less_pct > f->less_half_pct;
     f->planned = dpro_optimum_strategy(report->optimum, f->helps ? DPRO_BEST : DPRO_OWN);
+    double misfit_pct =
+        f->found.measured_ns > 0 ? 100 * (own / (double)f->found.measured_ns - 1) : 0;
+    if (fabs(misfit_pct) > MISFIT_TO_TELL)
+        snprintf(f->misfit, sizeof f->misfit,
+                 "the model is %+.1f %% off the measured iteration: what it says of strategies may "
+                 "be off by as much; dpro verify measures",
+                 misfit_pct);
 }
 
 int dpro_optimize_helps(const struct dpro_optimize_report *report)
@@ -59,6 +68,8 @@ const char *optimize_warning(const struct optimize_facts *f, size_t i)
     if (i < n)
         return r->warnings[i];
     i -= n;
+    if (f->misfit[0] && i-- == 0)
+        return f->misfit;
     if (!plan_is_named(r) && i-- == 0)
         return "the trace does not name the parameters: record it with dpro profile to get a plan "
                "that the job can be given";

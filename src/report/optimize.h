@@ -18,6 +18,7 @@ struct optimize_facts {
     double at_most_pct;     /* what no bucketing can win more than */
     double uncertainty_pct; /* of the best iteration, beside the own: half of a 95 % interval */
     bool helps;
+    char misfit[160];                    /* a warning; "": the model fits the measured iterations */
     const struct dpro_strategy *planned; /* best, or own when that does not help */
 };
 

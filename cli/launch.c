@@ -106,7 +106,7 @@ int launch_run(const char *verb, const struct opt_list *args, bool *started)
         cmd_say("out of memory");
         return CMD_SYSTEM;
     }
-    code = child_run(argv);
+    code = child_run_program(argv);
     if (code < 0)
         code = say_not_started(verb, argv[0], -code);
     else

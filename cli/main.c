@@ -13,7 +13,7 @@
 #include "cmd.h"
 #include "progress.h"
 
-const struct cmd *const cmd_table[] = {&cmd_profile,  &cmd_attach,     &cmd_replay, &cmd_whatif,
+const struct cmd *const cmd_table[] = {&cmd_profile,  &cmd_attach,     &cmd_replay,  &cmd_whatif,
                                        &cmd_optimize, &cmd_verify,     &cmd_compare, &cmd_align,
                                        &cmd_export,   &cmd_completion, &cmd_help,    NULL};
 

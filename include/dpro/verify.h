@@ -33,8 +33,8 @@ DPRO_API int dpro_verify_read(const char *path, const struct dpro_plan_summary *
                               struct dpro_verify **verify, struct dpro_error *err);
 DPRO_API void dpro_verify_destroy(struct dpro_verify *verify); /* NULL is fine */
 
-/* 1: the times are of another rank than 0, which tells that rank 0, on another node, has the result:
- * nothing is told from these. */
+/* 1: the times are of another rank than 0, which tells that rank 0, on another node, has the
+ * result: nothing is told from these. */
 DPRO_API int dpro_verify_is_elsewhere(const struct dpro_verify *verify);
 
 /* 1: the plan is slower than the job's own buckets by more than the interval. */

@@ -5,11 +5,11 @@
     @dpro.profile(recorder)
     def train_one_step(batch): ...
 
-`apply` gives a DDP model the buckets of a plan (doc/plan.md). Importing this package imports neither torch nor anything
+`apply` gives a DDP model the buckets of a plan (doc/plan.md), `optimize` makes one (doc/search.md). Importing this package imports neither torch nor anything
 that costs time. What is recorded, and when: doc/profile.md."""
 
 __version__ = "0.1.0"
-__all__ = ["Error", "Recorder", "apply", "profile"]
+__all__ = ["Error", "Recorder", "apply", "optimize", "profile"]
 
 
 class Error(Exception):
@@ -51,3 +51,9 @@ def apply(model, plan):
         raise Error("apply() takes the folder of a plan, not %r" % (plan,))
     from . import planned
     return planned.apply(model, plan)
+
+
+def optimize(trace, plan=None, **options):
+    """`dpro optimize` from Python, with passes written in Python: see dpro.optimizer.optimize."""
+    from . import optimizer
+    return optimizer.optimize(trace, plan, **options)

@@ -1,0 +1,77 @@
+"""The Python package without torch: the search, with passes written in Python."""
+import os
+import sys
+import unittest
+
+from support import BUILD, BUNDLED, ROOT, SANITIZED, Case, dpro
+
+sys.path.insert(0, os.path.join(ROOT, "python"))
+import dpro as package  # noqa: E402
+
+
+def halve(view):
+    """Splits a bucket in the middle."""
+    for number, bucket in enumerate(view.buckets):
+        if len(bucket.tensors) > 1:
+            yield [("split", number, len(bucket.tensors) // 2)]
+
+
+@unittest.skipIf(SANITIZED, "an interpreter that is not instrumented can't load an instrumented library")
+@unittest.skipUnless(os.path.samefile(BUILD, os.path.join(ROOT, "build")), "the package finds the library in build/ only")
+class Optimize(Case):
+    def test_the_result_is_what_the_command_prints(self):
+        from_python = package.optimize(BUNDLED)
+        from_command = dpro("optimize", "--json", BUNDLED).json
+        for facts in (from_python, from_command):
+            facts.pop("search")
+        self.assertEqual(from_python, from_command)
+
+    def test_a_pass_sees_the_job_and_its_candidates_are_tried(self):
+        seen = []
+
+        def look(view):
+            seen.append((len(view.tensors), sum(len(b.tensors) for b in view.buckets), view.iteration_ns,
+                         view.sync_ns(1 << 20, 1), view.sync_ns(4 << 20, 1)))
+            return halve(view)
+
+        without = package.optimize(BUNDLED, algorithm="mcmc", seed=1)
+        facts = package.optimize(BUNDLED, algorithm="mcmc", seed=1, passes=[look])
+        self.assertTrue(seen)
+        for n_tensors, n_in_buckets, iteration_ns, small_ns, large_ns in seen:
+            self.assertEqual(n_tensors, 53)
+            self.assertEqual(n_in_buckets, 53)
+            self.assertGreater(iteration_ns, 0)
+            self.assertGreater(large_ns, small_ns)
+        self.assertLessEqual(facts["best"]["iteration_ms"], 1.02 * without["best"]["iteration_ms"])
+
+    def test_the_same_seed_gives_the_same_result(self):
+        results = [package.optimize(BUNDLED, algorithm="mcmc", seed=3, passes=[halve])["best"] for _ in range(2)]
+        self.assertEqual(*results)
+
+    def test_what_a_pass_raises_reaches_the_caller(self):
+        def broken(view):
+            raise KeyError("of the pass")
+
+        with self.assertRaisesRegex(KeyError, "of the pass"):
+            package.optimize(BUNDLED, passes=[broken])
+
+    def test_an_edit_that_is_none_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "'melt' is no edit"):
+            package.optimize(BUNDLED, passes=[lambda view: [[("melt", 0)]]])
+
+    def test_errors_of_the_library_are_the_packages_own(self):
+        with self.assertRaisesRegex(package.Error, "missing"):
+            package.optimize(self.path("missing"))
+        with self.assertRaisesRegex(package.Error, "algorithm"):
+            package.optimize(BUNDLED, algorithm="guess")
+        with self.assertRaisesRegex(package.Error, "compress"):
+            package.optimize(BUNDLED, compress=["fp8"])
+
+    def test_a_plan_is_written_where_asked_for(self):
+        facts = package.optimize(BUNDLED, self.path("plan"))
+        self.assertEqual(facts["plan"], self.path("plan"))
+        self.assertTrue(os.path.exists(self.path("plan", "plan.json")))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -142,7 +142,7 @@ struct place {
 static bool take_best(struct space *space, struct place *at, const struct dpro_strategy *before,
                       const struct ranked *ranked, int n)
 {
-    enum { MOST_TRIES = 64 };
+    enum { MOST_TRIES = 256 };
     struct journal journal = {0};
     struct dpro_edit *moved = malloc(DPRO_PASS_MAX_EDITS * sizeof *moved);
     space->search->failed |= !moved;

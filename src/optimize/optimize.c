@@ -55,27 +55,33 @@ static void try_baselines(struct space *space, int64_t *values, uint32_t *n_buck
     }
 }
 
+static void search_default(struct space *space)
+{
+    search_dynamic(space, 1);
+    double stretch = stretch_of(space);
+    if (stretch > 1 + WORTH_A_BUCKET && !search_stops(space->search))
+        search_dynamic(space, stretch);
+    if (!search_stops(space->search))
+        search_paper(space);
+    search_local(space, true);
+    search_local(space, false);
+}
+
 /* space->best is a start already. */
 static void run_algorithm(struct space *space)
 {
     switch (space->search->options->algorithm) {
-    case DPRO_ALGORITHM_DP:
-        search_dynamic(space, 1);
+    case DPRO_ALGORITHM_DEFAULT:
+        search_default(space);
         break;
     case DPRO_ALGORITHM_PAPER:
         search_paper(space);
         break;
+    case DPRO_ALGORITHM_DP:
+        search_dynamic(space, 1);
+        break;
     case DPRO_ALGORITHM_MCMC:
         search_mcmc(space);
-        break;
-    default:
-        search_dynamic(space, 1);
-        if (!search_stops(space->search))
-            search_dynamic(space, stretch_of(space));
-        if (!search_stops(space->search))
-            search_paper(space);
-        search_local(space, true);
-        search_local(space, false);
         break;
     }
 }

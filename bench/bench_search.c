@@ -31,20 +31,25 @@ static void check(int rc, const struct dpro_error *err)
     }
 }
 
+/* Making the graph and replaying it; the best of three. */
 static double replay_seconds(const struct dpro_model *model, const struct dpro_strategy *strategy,
                              uint32_t *n_ops)
 {
     static const struct dpro_replay_options options;
-    struct dpro_graph *graph;
-    struct dpro_error err;
-    int64_t ns;
-    double start = cpu_seconds();
-    check(cost_graph_job(model, strategy, NULL, &graph, &err), &err);
-    check(replay_predict(graph, &options, &ns, &err), &err);
-    double seconds = cpu_seconds() - start;
-    *n_ops = dpro_graph_n_ops(graph);
-    dpro_graph_destroy(graph);
-    return seconds;
+    double best = 0;
+    for (int round = 0; round < 3; round++) {
+        struct dpro_graph *graph;
+        struct dpro_error err;
+        int64_t ns;
+        double start = cpu_seconds();
+        check(cost_graph_job(model, strategy, NULL, &graph, &err), &err);
+        check(replay_predict(graph, &options, &ns, &err), &err);
+        double seconds = cpu_seconds() - start;
+        *n_ops = dpro_graph_n_ops(graph);
+        dpro_graph_destroy(graph);
+        best = round == 0 || seconds < best ? seconds : best;
+    }
+    return best;
 }
 
 static int64_t answer_for_replay(struct space *space, const struct dpro_strategy *strategy)

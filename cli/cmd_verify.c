@@ -35,6 +35,12 @@ static bool read_positive(const char *text, void *field)
     return read_at_least(text, 1, field);
 }
 
+static bool read_blocks(const char *text, void *field)
+{
+    uint32_t value;
+    return opt_read_u32(text, &value) && value <= 1000 && read_positive(text, field);
+}
+
 static bool read_settle(const char *text, void *field)
 {
     return read_at_least(text, 2, field);
@@ -58,7 +64,7 @@ static const struct opt verify_opts[] = {
      "the plan, as dpro optimize wrote it", NULL, OPT_COMPLETE_PATH},
     {"steps", 0, "N", read_positive, AT(steps), "a whole number of 1 or more",
      "steps of a turn that are timed (default: 6)", NULL, OPT_COMPLETE_NOTHING},
-    {"blocks", 0, "N", read_positive, AT(blocks), "a whole number of 1 or more",
+    {"blocks", 0, "N", read_blocks, AT(blocks), "a whole number from 1 to 1000",
      "blocks of mirrored turns, own plan plan own; more make\nthe interval smaller (default: 8)",
      NULL, OPT_COMPLETE_NOTHING},
     {"settle", 0, "N", read_settle, AT(settle), "a whole number of 2 or more",

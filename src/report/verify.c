@@ -2,10 +2,12 @@
  * buckets and with the plan's by turns.
  *
  * A block holds every configuration twice, in mirrored order (A B B A): what changes at an even
- * pace while it runs has the same share in all of them. So a block gives one gain for each
- * configuration, the blocks' gains are compared with a t-distribution, and nothing is drawn at
- * random. A turn's time is the median of its steps; where a GPU works behind the host, single steps
- * mean little, and it is the time from first to last. */
+ * pace while it runs has the same share in all of them. So each half of a block gives one gain for
+ * each configuration, of turns that were near each other. Other work on the machine disturbs some
+ * of them a lot, so their mean is the Hodges-Lehmann estimate, the median of the means of all
+ * pairs, and its interval that of Wilcoxon's signed ranks: exact, and nothing is drawn at random. A
+ * turn's time is the median of its steps; where a GPU works behind the host, single steps mean
+ * little, and it is the time from first to last. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +21,7 @@
 #include "base/writer.h"
 #include "report/table.h"
 
-enum { MOST_CONFIGURATIONS = 64, MOST_TEXTS = 64 };
+enum { MOST_CONFIGURATIONS = 64, MOST_TEXTS = 64, MOST_BLOCKS = 1000, LEAST_BLOCKS = 3 };
 #define MOST_STEP_NS INT64_C(1000000000000000) /* days */
 
 struct turn {
@@ -34,8 +36,8 @@ struct text_list { /* the first of them */
     size_t n;
 };
 
-struct gain {               /* percent of an iteration saved, over the blocks */
-    double mean, low, high; /* low, high: NAN with one block */
+struct gain {               /* percent of an iteration saved */
+    double mean, low, high; /* low, high: NAN with too few blocks */
 };
 
 struct configuration {
@@ -54,7 +56,7 @@ struct dpro_verify {
     struct configuration configurations[MOST_CONFIGURATIONS]; /* own, plan, then the others */
     size_t n_configurations;
     size_t n_blocks; /* whole ones */
-    double *times;   /* of block b and configuration c at [b * n_configurations + c], in ms */
+    double *times;   /* ms, of half h and configuration c at [h * n_configurations + c] */
     int best;        /* of the others; -1: there are none */
     struct gain over_best;
     struct dpro_plan_summary plan;
@@ -62,17 +64,6 @@ struct dpro_verify {
     int64_t rank, world_size, n_steps, settle, blocks_wanted, warmup, last_step;
     bool complete, asynchronous;
 };
-
-/* Half the width of a 95 % interval of a mean, in standard errors, by degrees of freedom. */
-static double t_quantile(size_t df)
-{
-    static const double table[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306,
-                                   2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-                                   2.110,  2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064,
-                                   2.060,  2.056, 2.052, 2.048, 2.045, 2.042};
-    size_t n = sizeof table / sizeof *table;
-    return df <= n ? table[df - 1] : 1.960 + 2.46 / (double)df;
-}
 
 /* Reading */
 
@@ -251,61 +242,97 @@ static int find_configurations(struct dpro_verify *v, struct dpro_error *err)
     return 0;
 }
 
-/* Means of the two turns that each configuration has in a block: geometric, since other work on the
- * machine makes steps longer by a share. Only whole blocks count. */
+/* The turns of whole blocks, by half; in the second half of a block they come in reverse order. */
 static int find_times(struct dpro_verify *v, struct dpro_error *err)
 {
-    size_t n = v->n_configurations, per_block = 2 * n;
-    v->n_blocks = n < 2 ? 0 : v->turns.n / per_block;
-    v->times = calloc(v->n_blocks * n + 1, sizeof *v->times);
+    size_t n = v->n_configurations;
+    v->n_blocks = n < 2 ? 0 : v->turns.n / (2 * n);
+    if (v->n_blocks > MOST_BLOCKS)
+        return dpro_error_set(err, DPRO_EFORMAT, "more than %d blocks of turns", MOST_BLOCKS);
+    v->times = calloc(2 * v->n_blocks * n + 1, sizeof *v->times);
     if (!v->times)
         return dpro_error_nomem(err);
-    for (size_t i = 0; i < v->n_blocks * per_block; i++) {
-        size_t in_block = i % per_block, c = in_block < n ? in_block : per_block - 1 - in_block;
+    for (size_t i = 0; i < 2 * v->n_blocks * n; i++) {
+        size_t half = i / n, c = half % 2 == 0 ? i % n : n - 1 - i % n;
         const struct turn *turn = &v->turns.at[i];
         if (strcmp(turn->name, v->configurations[c].name) != 0 ||
-            turn->block != (int64_t)(i / per_block))
+            turn->block != (int64_t)(half / 2))
             return dpro_error_set(err, DPRO_EFORMAT, "turn %zu is not in mirrored order", i);
-        double *time = &v->times[i / per_block * n + c];
-        *time = in_block < n ? turn_ms(v, turn) : sqrt(*time * turn_ms(v, turn));
+        v->times[half * n + c] = turn_ms(v, turn);
     }
     return 0;
 }
 
-/* What configuration `a` saves of `b`'s time, block by block. */
-static struct gain gain_over(const struct dpro_verify *v, size_t a, size_t b)
+static int compare_doubles(const void *a, const void *b)
 {
-    size_t n = v->n_configurations;
-    double sum = 0, squares = 0;
-    for (size_t i = 0; i < v->n_blocks; i++)
-        sum += 100 * (1 - v->times[i * n + a] / v->times[i * n + b]);
-    struct gain gain = {sum / (double)v->n_blocks, NAN, NAN};
-    if (v->n_blocks < 2)
-        return gain;
-    for (size_t i = 0; i < v->n_blocks; i++) {
-        double off = 100 * (1 - v->times[i * n + a] / v->times[i * n + b]) - gain.mean;
-        squares += off * off;
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, size_t n)
+{
+    qsort(values, n, sizeof *values, compare_doubles);
+    return (values[(n - 1) / 2] + values[n / 2]) / 2;
+}
+
+/* How many of the smallest, and of the largest, means of pairs lie outside of the 95 % interval
+ * for n values: the most for which the sum of positive ranks is below that in at most 2.5 % of all
+ * ways to give n ranks a sign. */
+static size_t ranks_outside(size_t n, double *ways)
+{
+    enum { EXACT = 60 };
+    size_t n_sums = n * (n + 1) / 2 + 1, k = 0;
+    double below = 0, mean = (double)(n_sums - 1) / 2;
+    if (n > EXACT)
+        return (size_t)(mean - 1.96 * sqrt(mean * (2 * (double)n + 1) / 6));
+    memset(ways, 0, n_sums * sizeof *ways); /* share of the ways, by the sum of positive ranks */
+    ways[0] = 1;
+    for (size_t rank = 1; rank <= n; rank++)
+        for (size_t sum = rank * (rank + 1) / 2 + 1; sum-- > 0;)
+            ways[sum] = (ways[sum] + (sum >= rank ? ways[sum - rank] : 0)) / 2;
+    while (below + ways[k] <= 0.025)
+        below += ways[k++];
+    return k;
+}
+
+/* What configuration `a` saves of `b`'s time. `work` has room for the means of all pairs. */
+static struct gain gain_over(const struct dpro_verify *v, size_t a, size_t b, double *work)
+{
+    size_t n = 2 * v->n_blocks, n_pairs = 0, outside = ranks_outside(n, work);
+    const double *times = v->times;
+    struct gain gain = {0, NAN, NAN};
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = i; j < n; j++) {
+            const double *x = times + i * v->n_configurations, *y = times + j * v->n_configurations;
+            work[n_pairs++] = 100 * (1 - (x[a] / x[b] + y[a] / y[b]) / 2);
+        }
+    gain.mean = median(work, n_pairs);
+    if (v->n_blocks >= LEAST_BLOCKS) {
+        gain.low = work[outside - 1];
+        gain.high = work[n_pairs - outside];
     }
-    double error = sqrt(squares / (double)(v->n_blocks - 1) / (double)v->n_blocks);
-    gain.low = gain.mean - t_quantile(v->n_blocks - 1) * error;
-    gain.high = gain.mean + t_quantile(v->n_blocks - 1) * error;
     return gain;
 }
 
-static void reckon(struct dpro_verify *v)
+static int reckon(struct dpro_verify *v, struct dpro_error *err)
 {
-    size_t n = v->n_configurations;
+    size_t n = v->n_configurations, n_halves = 2 * v->n_blocks;
+    double *work = calloc(n_halves * (n_halves + 1) / 2 + 1, sizeof *work);
+    if (!work)
+        return dpro_error_nomem(err);
     for (size_t c = 0; c < n; c++) {
         struct configuration *config = &v->configurations[c];
-        for (size_t b = 0; b < v->n_blocks; b++)
-            config->iteration_ms += v->times[b * n + c] / (double)v->n_blocks;
-        config->gain = gain_over(v, c, 0);
-        if (c >= 2 &&
-            (v->best < 0 || config->iteration_ms < v->configurations[v->best].iteration_ms))
+        for (size_t h = 0; h < n_halves; h++)
+            work[h] = v->times[h * n + c];
+        config->iteration_ms = median(work, n_halves);
+        config->gain = gain_over(v, c, 0, work);
+        if (c >= 2 && (v->best < 0 || config->gain.mean > v->configurations[v->best].gain.mean))
             v->best = (int)c;
     }
     if (v->best >= 0)
-        v->over_best = gain_over(v, 1, (size_t)v->best);
+        v->over_best = gain_over(v, 1, (size_t)v->best, work);
+    free(work);
+    return 0;
 }
 
 static double expected_gain(const struct dpro_verify *v)
@@ -333,7 +360,7 @@ static enum verdict verdict_of(const struct dpro_verify *v)
 {
     struct gain gain = v->configurations[1].gain;
     double expected = expected_gain(v), uncertainty = expected_uncertainty(v);
-    if (v->n_blocks < 2)
+    if (v->n_blocks < LEAST_BLOCKS)
         return NO_INTERVAL;
     if (gain.high < 0)
         return SLOWER;
@@ -410,7 +437,9 @@ int dpro_verify_read(const char *path, const struct dpro_plan_summary *summary,
         goto failed;
     }
     if (v->n_blocks > 0)
-        reckon(v);
+        rc = reckon(v, err);
+    if (rc < 0)
+        goto failed;
     *verify = v;
     return 0;
 failed:
@@ -561,10 +590,10 @@ static void write_configuration(struct writer *w, const struct dpro_verify *v, s
     writer_json_fixed(w, config->iteration_ms, 6);
     if (c > 0)
         key_gain(w, "gain_pct", config->gain);
-    writer_key(w, "per_block_ms");
+    writer_key(w, "per_turn_ms");
     writer_open(w, '[');
-    for (size_t b = 0; b < v->n_blocks; b++)
-        writer_json_fixed(w, v->times[b * v->n_configurations + c], 6);
+    for (size_t h = 0; h < 2 * v->n_blocks; h++)
+        writer_json_fixed(w, v->times[h * v->n_configurations + c], 6);
     writer_close(w, ']');
     writer_key(w, "bucket_bytes");
     writer_open(w, '[');

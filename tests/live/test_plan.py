@@ -231,7 +231,7 @@ import weakref, gc
 seen = set()
 def each(i):
     seen.add(weakref.ref(model.reducer))
-train(model, torch.optim.SGD(model.parameters(), lr=0.05), 64, each=each)
+train(model, torch.optim.SGD(model.parameters(), lr=0.05), 94, each=each)
 gc.collect()
 print("REDUCERS", len(seen), sum(ref() is not None for ref in seen))
 end()
@@ -247,27 +247,27 @@ end()
 
     def test_the_plan_is_measured_by_turns_and_the_job_is_as_it_was(self):
         self.plan()
-        run = self.verify("--blocks", "2", "--against", "cap=1", "--json")
+        run = self.verify("--blocks", "3", "--against", "cap=1", "--json")
         self.assertEqual(run.codes, [0], run.err[-3000:])
         result = json.loads(run.out)
         self.assertEqual(result["schema"], "dpro.verify/1")
-        self.assertEqual((result["blocks"], result["steps"], result["complete"], result["world_size"]), (2, 3, True, 2))
+        self.assertEqual((result["blocks"], result["steps"], result["complete"], result["world_size"]), (3, 3, True, 2))
         own, planned, cap = result["configurations"]
         self.assertEqual([own["name"], planned["name"], cap["name"]], ["own", "plan", "cap=1"])
         self.assertEqual(planned["bucket_bytes"], [sum(SIZES[name] for name in names) for names in BUCKETS])
         self.assertEqual(own["bucket_bytes"], [66560])
         gain = result["gain_pct"]
-        self.assertLess(gain["low"], gain["mean"])
-        self.assertLess(gain["mean"], gain["high"])
+        self.assertLess(gain["low"], gain["high"])
+        self.assertTrue(gain["low"] <= gain["mean"] <= gain["high"], gain)
         self.assertEqual(result["expected_gain_pct"], 20.0)
         self.assertEqual(result["best_other"], "cap=1")
-        self.assertIn("REDUCERS 9 1", run.err)  # own, 2 x (plan, cap, plan, own): the old ones are gone
+        self.assertIn("REDUCERS 13 1", run.err)  # own, 3 x (plan, cap, plan, own): the old ones are gone
         digests = sorted(line for line in run.err.splitlines() if line.startswith("DIGEST"))
         self.assertEqual(digests, self.ranks(self.BODY, dpro=False).digests)
 
     def test_with_stop_the_job_ends_when_all_is_measured(self):
         self.plan(plan(each={"partitions": 2}))
-        run = self.verify("--blocks", "2", "--stop", body=self.BODY.replace("64", "100000"))
+        run = self.verify("--blocks", "2", "--stop", body=self.BODY.replace("94", "100000"))
         self.assertEqual(run.codes, [0], run.err[-3000:])
         self.assertIn("all is measured after step 44; the job ends", run.err)
         self.assertNotIn("DIGEST", run.out)

@@ -15,7 +15,7 @@ import bench
 from bench import ROOT, Table
 from demo_live import go_first, live_python, record, train
 
-CAPS_MB = (1, 5, 100)
+CAPS_MB = (1, 5)
 WITHIN_POINTS, RATE_PCT = 5, 8  # targets
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import unittest
 
-from support import ROOT, SANITIZED, Case, dpro
+from support import BUNDLED, ROOT, SANITIZED, Case, dpro
 
 BUILDER = os.environ.get("DPRO_PYTHON", sys.executable)  # has meson-python, so that nothing is fetched
 
@@ -60,6 +60,10 @@ class Wheel(Case):
     def test_the_package_can_be_imported_without_torch(self):
         self.assertEqual(self.run_there("python", "-c", "import dpro; print(dpro.__version__)").stdout,
                          dpro("--version").out.split()[1] + "\n")
+
+    def test_the_package_searches_with_the_library_that_came_with_it(self):
+        done = self.run_there("python", "-c", f"import dpro; print(dpro.optimize({BUNDLED!r})['schema'])")
+        self.assertEqual(done.stdout, "dpro.optimize/1\n")
 
     def test_python_starts_without_loading_anything_of_ours(self):
         done = self.run_there("python", "-c", "import sys; print([m for m in sys.modules if m.startswith('dpro')])")

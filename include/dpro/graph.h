@@ -144,7 +144,7 @@ struct dpro_clock_segment {
  * is borrowed from the graph. */
 struct dpro_clock {
     const char *host;
-    const int *ranks; /* ascending */
+    const int *ranks; /* ascending; none: that of a parameter server or scheduler */
     uint32_t n_ranks;
     const char *method; /* "reference", whose own time is the common axis: zeros; "transport",
                            "nccl", "collectives" or several of them, "transport+collectives": from

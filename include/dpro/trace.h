@@ -41,7 +41,7 @@ enum dpro_file_kind {
 struct dpro_file_info {
     const char *path; /* borrowed from the trace */
     enum dpro_file_kind kind;
-    int rank;            /* -1: none (OTHER) */
+    int rank;            /* -1: none (OTHER, the log of a server) */
     uint64_t size_bytes; /* on disk */
     uint64_t json_bytes; /* after inflating, as far as it was read */
     uint64_t n_events;   /* trace events, ET nodes, entries, records or lines */
@@ -117,8 +117,8 @@ dpro_trace_transport_collective(const struct dpro_trace *trace, size_t index);
 DPRO_API const char *dpro_trace_transport_parameter(const struct dpro_trace *trace, size_t index,
                                                     uint32_t k);
 
-/* Writes the transport logs as CSV, net_rank<R>.csv.gz each, into `folder`, which is made when
- * missing. Fails with DPRO_EEMPTY when there are none, DPRO_EIO. */
+/* Writes the transport logs as CSV, net_rank<R>.csv.gz or net_server<N>.csv.gz each, into `folder`,
+ * which is made when missing. Fails with DPRO_EEMPTY when there are none, DPRO_EIO. */
 DPRO_API int dpro_trace_export_net_csv(const struct dpro_trace *trace, const char *folder,
                                        struct dpro_error *err);
 

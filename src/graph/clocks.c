@@ -3,8 +3,10 @@
  *
  * Transfers come first: they tell clocks apart by microseconds. Ranks that these don't tie to the
  * reference are tied by their collectives, which all members leave together, within microseconds on
- * one node and milliseconds over TCP. Processes of one host share a clock, unless that contradicts
- * what they sent: then they run in containers, or somebody played with their time. */
+ * one node and milliseconds over TCP. Workers of parameter servers say nothing to each other: they
+ * are tied through the servers, whose clocks are unknowns like theirs. Processes of one host share
+ * a clock, unless that contradicts what they sent: then they run in containers, or somebody played
+ * with their time. */
 #include "graph/clocks.h"
 
 #include <stdarg.h>
@@ -100,7 +102,7 @@ struct host {
     const char *name; /* "": unknown */
     bool twice;       /* another machine goes by the same name */
     uint32_t n_nodes;
-    bool split; /* its ranks' clocks differ */
+    bool split; /* its processes' clocks differ */
 };
 
 struct state {
@@ -167,7 +169,7 @@ static int find_hosts(struct state *st)
     return status;
 }
 
-/* The reference's clock is 0; others follow by their lowest rank. */
+/* The reference's clock is 0; others follow by their lowest rank, then those that have no rank. */
 static int number_clocks(struct state *st)
 {
     uint32_t *clock_of_host = malloc((st->n_hosts + (size_t)1) * sizeof *clock_of_host);
@@ -374,17 +376,19 @@ static const char *name_method(const struct state *st, uint32_t clock, bool tied
     return clock == 0 ? "reference" : names[tied ? st->sources[clock] & 7 : 0];
 }
 
-/* Names are the clocks' own: hosts that are split or go by one name get a rank's number. */
+/* Names are the clocks' own: hosts that are split or go by one name get a rank's number, or a
+ * server's. */
 static const char *name_clock(struct state *st, uint32_t node, bool shared)
 {
     const struct host *host = &st->hosts[st->host_of[node]];
     const char *name = st->nodes.at[node].host;
-    char text[320];
+    char text[320], process[NET_PROCESS_TEXT];
     int len;
+    net_process_format(process, st->nodes.at[node].rank);
     if (name[0] == '\0')
-        len = snprintf(text, sizeof text, "rank %d", st->nodes.at[node].rank);
+        len = snprintf(text, sizeof text, "%s", process);
     else if (host->twice || (host->split && !shared))
-        len = snprintf(text, sizeof text, "%.255s (rank %d)", name, st->nodes.at[node].rank);
+        len = snprintf(text, sizeof text, "%.255s (%s)", name, process);
     else
         len = snprintf(text, sizeof text, "%.255s", name);
     return arena_copy_string(&st->join->clocks.arena, text, (size_t)len);
@@ -412,7 +416,7 @@ static int write_clock(struct state *st, uint32_t c, const uint32_t *users, uint
     const struct dpro_clock_segment *segments = NULL;
     const struct dpro_clock_bound *bounds = NULL;
     uint32_t n_segments = st->align ? align_segments(st->align, c, &segments) : 0;
-    uint32_t n_bounds = 0;
+    uint32_t n_bounds = 0, n_ranks = 0;
     if (n_segments > 0)
         bounds = align_bounds(st->align, c, &n_bounds);
     int *ranks = arena_array(&clocks->arena, n, sizeof *ranks);
@@ -423,7 +427,8 @@ static int write_clock(struct state *st, uint32_t c, const uint32_t *users, uint
     if (!ranks || !own || !own_bounds->at)
         return -1;
     for (uint32_t i = 0; i < n; i++)
-        ranks[i] = st->nodes.at[users[i]].rank;
+        if (st->nodes.at[users[i]].rank >= 0)
+            ranks[n_ranks++] = st->nodes.at[users[i]].rank;
     if (n_segments > 0)
         memcpy(own, segments, n_segments * sizeof *own);
     if (n_bounds > 0)
@@ -431,7 +436,7 @@ static int write_clock(struct state *st, uint32_t c, const uint32_t *users, uint
     own_bounds->n = n_bounds;
     clocks->at[c] = (struct dpro_clock){.host = name_clock(st, users[0], n > 1),
                                         .ranks = ranks,
-                                        .n_ranks = n,
+                                        .n_ranks = n_ranks,
                                         .method = name_method(st, c, n_segments > 0),
                                         .segments = own,
                                         .n_segments = n_segments};
@@ -510,23 +515,23 @@ static int warn_all(struct state *st)
             warn(st,
                  "%u of %u clocks (first: that of %s) are known from collectives alone, since "
                  "no transport log tells of both ends of their ranks' connections: record "
-                 "the transport of every rank; addresses that are translated on the way "
+                 "the transport of every rank and server; addresses that are translated on the way "
                  "(NAT), and logs of other runs, have no other end here",
                  rough, st->n_clocks, st->join->clocks.at[first_rough].host);
     if (untied > 0)
         status |= warn(st,
                        "%u of %u clocks (first: that of %s) can't be tied to that of %s, since "
                        "nothing recorded went both ways between them: their times are used as "
-                       "recorded; record the transport of every rank",
+                       "recorded; record the transport of every rank and server",
                        untied, st->n_clocks, st->join->clocks.at[first].host,
                        st->join->clocks.at[0].host);
     for (uint32_t h = 0; h < st->n_hosts; h++)
         if (st->hosts[h].split)
-            status |=
-                warn(st,
-                     "the ranks on host '%s' contradict each other's times, so each of them gets "
-                     "a clock of its own",
-                     st->hosts[h].name[0] ? st->hosts[h].name : "one host");
+            status |= warn(
+                st,
+                "the processes on host '%s' contradict each other's times, so each of them gets "
+                "a clock of its own",
+                st->hosts[h].name[0] ? st->hosts[h].name : "one host");
     if (n > 0) {
         char texts[2][160];
         for (int k = 0; k < 2; k++)
@@ -547,12 +552,14 @@ static int warn_all(struct state *st)
 /* What has been asked for clocks alone has no other answer. */
 static int warn_alone(struct state *st)
 {
+    char process[NET_PROCESS_TEXT];
     if (st->nodes.n != 1)
         return 0;
+    net_process_format(process, st->nodes.at[0].rank);
     return warn(st,
-                "these are rank %d's times alone: there is nothing to compare its clock with; add "
+                "these are %s's times alone: there is nothing to compare its clock with; add "
                 "the other ranks' logs or profiles",
-                st->nodes.at[0].rank);
+                process);
 }
 
 static int align_all(struct state *st, const struct dpro_graph_options *options)

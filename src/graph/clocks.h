@@ -26,7 +26,7 @@ struct clock_bounds {
 
 struct clocks { /* zeroed: none */
     struct arena arena;
-    struct dpro_clock *at; /* the reference first, then by lowest rank */
+    struct dpro_clock *at; /* the reference first, then by lowest rank, then those of no rank */
     uint32_t n;
     struct clock_bounds *bounds; /* a clock */
     struct dpro_alignment alignment;
@@ -35,7 +35,8 @@ struct clocks { /* zeroed: none */
 };
 void clocks_fini(struct clocks *clocks);
 
-/* Estimates the clocks of a joined job into join->clocks, from what its ranks sent each other. */
+/* Estimates the clocks of a joined job into join->clocks, from what its ranks, and servers
+ * between them, sent each other. */
 int clocks_align(struct join *join, const struct dpro_trace *trace,
                  const struct dpro_graph_options *options, struct dpro_error *err);
 

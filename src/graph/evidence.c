@@ -1,6 +1,6 @@
-/* graph/evidence.c: what a job's ranks sent each other, as facts about their clocks. A byte is sent
- * before it is received, whatever the clocks say; and no rank can leave a collective whose result
- * needs all contributions before the last one has entered it. */
+/* graph/evidence.c: what a job's processes sent each other, as facts about their clocks. A byte is
+ * sent before it is received, whatever the clocks say; and no rank can leave a collective whose
+ * result needs all contributions before the last one has entered it. */
 #include "graph/evidence.h"
 
 #include <inttypes.h>
@@ -13,7 +13,7 @@
 static int by_rank(const void *a, const void *b)
 {
     const struct evidence_node *x = a, *y = b;
-    return (x->rank > y->rank) - (x->rank < y->rank);
+    return ((unsigned)x->rank > (unsigned)y->rank) - ((unsigned)x->rank < (unsigned)y->rank);
 }
 
 static struct evidence_node *add_node(evidence_nodes *nodes, size_t n_profiled, int rank)
@@ -361,14 +361,17 @@ static void describe_transfer(const struct dpro_trace *trace, uint64_t mark, cha
     uint32_t stream;
     const struct net_transport *peer = net_peer(trace, t, transfer->stream, &stream);
     struct stream received = peer ? stream_of(peer, stream) : (struct stream){0};
+    char sender[NET_PROCESS_TEXT], receiver[NET_PROCESS_TEXT];
     int64_t end = INT64_MIN;
+    net_process_format(sender, t->rank);
+    net_process_format(receiver, peer ? peer->rank : -1);
     for (uint32_t r = 0; r < received.n && end == INT64_MIN; r++)
         if (received.at[r].offset + received.at[r].bytes > transfer->offset)
             end = received.at[r].end_ns;
     snprintf(out, size,
-             "byte %" PRIu64 " of a connection from rank %d to rank %d, sent at %" PRId64
+             "byte %" PRIu64 " of a connection from %s to %s, sent at %" PRId64
              " ns and received at %" PRId64 " ns, each by its own clock",
-             transfer->offset, t->rank, peer ? peer->rank : -1, transfer->start_ns, end);
+             transfer->offset, sender, receiver, transfer->start_ns, end);
 }
 
 void evidence_describe(const struct join *join, const struct dpro_trace *trace,

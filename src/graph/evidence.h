@@ -1,4 +1,5 @@
-/* graph/evidence.h: what a job's ranks sent each other, as facts about their clocks. */
+/* graph/evidence.h: what a job's ranks, and the servers between them, sent each other, as facts
+ * about their clocks. */
 #ifndef GRAPH_EVIDENCE_H
 #define GRAPH_EVIDENCE_H
 
@@ -16,7 +17,7 @@ struct evidence {
 
 /* One process, or several of one rank. */
 struct evidence_node {
-    int rank;
+    int rank;            /* or a process that is none (transport.h) */
     uint32_t rank_index; /* in the join; NO_ID: it has no profile */
     const char *host;    /* its name; "": unknown */
     const char *boot_id; /* of its machine; "": unknown */
@@ -24,7 +25,8 @@ struct evidence_node {
 
 typedef ARRAY(struct evidence_node) evidence_nodes;
 
-/* Ranks in ascending order, so that node r is not always rank r of the join. -1: no memory. */
+/* Ranks in ascending order, so that node r is not always rank r of the join, then processes that
+ * are no ranks. -1: no memory. */
 int evidence_list(const struct join *join, const struct dpro_trace *trace, evidence_nodes *nodes);
 uint32_t evidence_node_of(const evidence_nodes *nodes, int rank); /* NO_ID: none */
 

@@ -46,9 +46,12 @@ static void write_line(struct writer *w, const struct net_transport *t,
     writer_int(w, transfer->start_ns);
     writer_put(w, ",", 1);
     writer_int(w, transfer->end_ns);
-    writer_printf(w, ",%d,%" PRIu32 ",%s,%s,%s,%" PRIu64 ",%" PRIu32 ",%" PRIu64, t->rank,
-                  transfer->thread, ends, transfer->stream % 2 ? "rx" : "tx",
-                  net_call_name(transfer->call), offset, transfer->requested, bytes);
+    writer_put(w, ",", 1);
+    if (t->rank >= 0)
+        writer_int(w, t->rank);
+    writer_printf(w, ",%" PRIu32 ",%s,%s,%s,%" PRIu64 ",%" PRIu32 ",%" PRIu64, transfer->thread,
+                  ends, transfer->stream % 2 ? "rx" : "tx", net_call_name(transfer->call), offset,
+                  transfer->requested, bytes);
     if (message)
         writer_printf(w, ",%" PRIu64 ",%d,%d,%" PRIu32 ",%" PRIu32 ",%" PRIu64 "\n",
                       message->size_bytes, message->opcode, message->prefix, message->tag,
@@ -103,11 +106,14 @@ static int write_file(const struct dpro_trace *trace, uint32_t index, const char
 {
     const struct net_transport *t = &trace->transports[index];
     bool another = index > 0 && trace->transports[index - 1].rank == t->rank;
-    char *path = NULL, process[32] = "";
+    char *path = NULL, name[NET_PROCESS_TEXT], *space, process[32] = "";
     struct writer w = {0};
+    net_process_format(name, t->rank);
+    if ((space = strchr(name, ' ')) != NULL) /* "rank 3" -> "rank3" */
+        memmove(space, space + 1, strlen(space));
     if (another) /* a second process of one rank */
         snprintf(process, sizeof process, "_pid%" PRIu64, t->pid);
-    if (asprintf(&path, "%s/net_rank%d%s.csv.gz", folder, t->rank, process) < 0)
+    if (asprintf(&path, "%s/net_%s%s.csv.gz", folder, name, process) < 0)
         return dpro_error_nomem(err);
     int rc = writer_init_path(&w, path, true, err);
     if (rc == 0)

@@ -281,7 +281,8 @@ bool source_usable(const struct source *source)
     return false;
 }
 
-/* Files without a rank in their name: by process id, else there is only one rank. */
+/* Files without a rank in their name: by process id; logs of servers by their role; else there is
+ * only one rank. */
 static int rank_by_process(const struct loader *loader, const struct source *source)
 {
     int same_pid = -1, any = -1;
@@ -295,7 +296,35 @@ static int rank_by_process(const struct loader *loader, const struct source *sou
         one &= any < 0 || any == other->rank;
         any = other->rank;
     }
-    return same_pid >= 0 ? same_pid : one ? any : -1;
+    int process = source->part.transport ? path_process(source->path) : -1;
+    return same_pid >= 0 ? same_pid : process != -1 ? process : one ? any : -1;
+}
+
+static bool same_process(const struct source *a, const struct source *b)
+{
+    const struct net_transport *s = a->part.transport, *t = b->part.transport;
+    return s->pid && s->pid == t->pid && strcmp(s->host, t->host) == 0;
+}
+
+/* Of a role and number there is one process; its log may have several parts. */
+static void drop_second_processes(struct loader *loader)
+{
+    for (size_t i = 0; i < loader->list.n; i++) {
+        struct source *source = &loader->list.at[i];
+        for (size_t k = 0; k < i && source->rank < -1; k++) {
+            const struct source *other = &loader->list.at[k];
+            if (other->rank != source->rank || other->kind != source->kind ||
+                other->attempt != source->attempt || same_process(source, other))
+                continue;
+            char process[NET_PROCESS_TEXT];
+            net_process_format(process, source->rank);
+            trace_warn(loader->trace, &loader->options->sink,
+                       "%s: a second process's log of %s, skipped; %s is used; name the file after "
+                       "another number",
+                       source->path, process, other->path);
+            source->rank = -1;
+        }
+    }
 }
 
 static int find_ranks(struct loader *loader, struct dpro_error *err)
@@ -355,11 +384,14 @@ static int find_ranks(struct loader *loader, struct dpro_error *err)
             (source->kind == DPRO_FILE_RECORDING && source->part.recording->is_job))
             continue;
         source->rank = rank_by_process(loader, source);
-        if (source->rank < 0)
+        if (source->rank == -1)
             trace_warn(loader->trace, &loader->options->sink,
-                       "%s: %s of no known rank, skipped; use --rank-regex", source->path,
-                       reader_of(source->kind)->word);
+                       "%s: %s of no known rank, skipped; use --rank-regex%s", source->path,
+                       reader_of(source->kind)->word,
+                       source->part.transport ? ", or name a server's log net_server0" : "");
     }
+    if (rc == 0)
+        drop_second_processes(loader);
     return rc;
 }
 
@@ -665,7 +697,7 @@ static int list_files(struct loader *loader, struct dpro_error *err)
         trace->files[trace->n_files++] = (struct dpro_file_info){
             .path = path,
             .kind = source->kind,
-            .rank = source->rank,
+            .rank = source->rank < 0 ? -1 : source->rank,
             .size_bytes = source->size_bytes,
             .json_bytes = source->json_bytes,
             .n_events = source->part.n_events,
@@ -677,7 +709,7 @@ static int list_files(struct loader *loader, struct dpro_error *err)
         if (source->kind != DPRO_FILE_OTHER)
             log_line(&loader->options->sink, DPRO_LOG_DEBUG,
                      "%s: %s, rank %d, %" PRIu64 " events, %" PRIu64 " spans", source->path,
-                     reader_of(source->kind)->word, source->rank, source->part.n_events,
+                     reader_of(source->kind)->word, trace->files[i].rank, source->part.n_events,
                      source->part.n_spans);
     }
     return 0;

@@ -14,7 +14,7 @@ struct source {
     char *path;
     bool named; /* by the caller, not found in a folder */
     enum dpro_file_kind kind;
-    int rank;    /* -1: none */
+    int rank;    /* -1: none; below: a process that is none (transport.h) */
     int attempt; /* of attempt<K>/ above it, 0 without one */
     struct trace_part part;
     uint32_t *names; /* string id of the part -> of the trace */
@@ -50,6 +50,8 @@ int sources_find(struct source_list *list, const char *const *paths, size_t n_pa
 void sources_fini(struct source_list *list);
 /* The rank in a file's name or its folder's, -1 when there is none. */
 int path_rank(const char *path);
+/* The process that is no rank by its file's name or its folder's, -1 when it has no role. */
+int path_process(const char *path);
 
 /* directory.c: what is peculiar to trace directories of dpro's own. Of a profile and its compressed
  * copy beside it one is taken; of a log and its CSV the log; of several attempts of a job the

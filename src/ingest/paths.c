@@ -196,6 +196,15 @@ static int rank_in(const char *name, size_t len)
     return -1;
 }
 
+int path_process(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *folder = slash;
+    int process = net_process_in(name, strlen(name));
+    while (folder && folder > path && folder[-1] != '/')
+        folder--;
+    return process == -1 && slash ? net_process_in(folder, (size_t)(slash - folder)) : process;
+}
+
 int path_rank(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;

@@ -130,7 +130,7 @@ struct dpro_transport_collective dpro_trace_transport_collective(const struct dp
     struct dpro_transport_collective out = {.rank = -1, .start_ns = INT64_MAX, .bucket = -1};
     if (!c)
         return out;
-    out = (struct dpro_transport_collective){.rank = transport->rank,
+    out = (struct dpro_transport_collective){.rank = transport->rank < 0 ? -1 : transport->rank,
                                              .kind = gloo_collective_name(c->prefix),
                                              .tag = c->tag,
                                              .start_ns = c->first_send_ns,

@@ -163,7 +163,8 @@ struct dpro_trace {
     struct strtab names;
     struct trace_rank *ranks; /* ascending */
     uint32_t n_ranks;
-    struct net_transport *transports; /* by rank; also of processes that have no profile */
+    struct net_transport *transports; /* by rank, also of ranks that have no profile; then those of
+                                         processes that are no ranks */
     uint32_t n_transports;
     struct dpro_transport_info transport_info;
     struct nccl_log **nccl_logs;

@@ -2,8 +2,11 @@
  * gloo's collectives from their messages. */
 #include "ingest/transport.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -22,6 +25,68 @@ void net_transport_fini(struct net_transport *t)
     free(t->first_transfer);
     free(t->first_message);
     *t = (struct net_transport){.rank = -1};
+}
+
+/* ---- processes that are no ranks ---- */
+
+enum { MAX_PROCESSES = 10000000 }; /* of a role */
+
+static const struct role {
+    const char *word;
+    bool single; /* a job has one, without a number */
+} roles[] = {{"server", false}, {"ps", false}, {"scheduler", true}};
+
+void net_process_format(char out[NET_PROCESS_TEXT], int rank)
+{
+    if (rank >= -1) {
+        snprintf(out, NET_PROCESS_TEXT, "rank %d", rank);
+        return;
+    }
+    unsigned process = (unsigned)rank - (unsigned)INT_MIN;
+    const struct role *role = &roles[process / MAX_PROCESSES];
+    if (role->single)
+        snprintf(out, NET_PROCESS_TEXT, "%s", role->word);
+    else
+        snprintf(out, NET_PROCESS_TEXT, "%s %u", role->word, process % MAX_PROCESSES);
+}
+
+static bool is_between(char c, char low, char high)
+{
+    return c >= low && c <= high;
+}
+
+static bool is_letter(char c)
+{
+    return is_between(c, 'a', 'z') || is_between(c, 'A', 'Z');
+}
+
+/* The number that follows a role's word; -1: none, or another word. */
+static int role_number(const struct role *role, const char *at, const char *end)
+{
+    int number = 0, n = 0;
+    if (!role->single && at < end && (*at == '_' || *at == '-' || *at == '.' || *at == '='))
+        at++;
+    for (; !role->single && at < end && is_between(*at, '0', '9'); at++, n++) {
+        number = number * 10 + (*at - '0');
+        if (number >= MAX_PROCESSES)
+            return -1;
+    }
+    return (role->single || n > 0) && !(at < end && is_letter(*at)) ? number : -1;
+}
+
+int net_process_in(const char *name, size_t len)
+{
+    for (size_t r = 0; r < sizeof roles / sizeof *roles; r++) {
+        size_t n = strlen(roles[r].word);
+        for (size_t i = 0; i + n <= len; i++) {
+            if (strncasecmp(name + i, roles[r].word, n) != 0 || (i > 0 && is_letter(name[i - 1])))
+                continue;
+            int number = role_number(&roles[r], name + i + n, name + len);
+            if (number >= 0)
+                return INT_MIN + (int)r * MAX_PROCESSES + number;
+        }
+    }
+    return -1;
 }
 
 /* ---- one process's files together ---- */
@@ -225,7 +290,7 @@ static int by_process(const void *a, const void *b)
     const struct source *x = *(struct source *const *)a, *y = *(struct source *const *)b;
     const struct net_transport *s = x->part.transport, *t = y->part.transport;
     if (x->rank != y->rank)
-        return x->rank < y->rank ? -1 : 1;
+        return (unsigned)x->rank < (unsigned)y->rank ? -1 : 1;
     if (s->pid != t->pid)
         return s->pid < t->pid ? -1 : 1;
     if (s->segment != t->segment)
@@ -510,7 +575,7 @@ int transports_build(struct loader *loader, struct dpro_error *err)
     struct source **sources = calloc(loader->list.n + 1, sizeof *sources);
     size_t n = 0;
     for (size_t i = 0; sources && i < loader->list.n; i++)
-        if (loader->list.at[i].part.transport && loader->list.at[i].rank >= 0 &&
+        if (loader->list.at[i].part.transport && loader->list.at[i].rank != -1 &&
             source_usable(&loader->list.at[i]))
             sources[n++] = &loader->list.at[i];
     int rc = sources ? 0 : -1;

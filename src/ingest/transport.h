@@ -114,6 +114,13 @@ struct net_collective { /* one rank's part in a gloo collective */
 /* "all_reduce", ...; NULL: unknown */
 const char *gloo_collective_name(uint8_t prefix);
 
+/* Whose a log is: a rank's, or that of a process that is no rank, such as a parameter server. These
+ * are numbered by role and number from INT_MIN on, so that as unsigned numbers they come after all
+ * ranks. -1: nobody's that is known. */
+enum { NET_PROCESS_TEXT = 32 };
+void net_process_format(char out[NET_PROCESS_TEXT], int rank); /* "rank 3", "server 0" */
+int net_process_in(const char *name, size_t len); /* "net_server0.csv"; -1: no role in it */
+
 struct net_mark {
     int64_t time_ns;
     char name[40];
@@ -127,7 +134,7 @@ struct net_anchor {
 /* One process's transport: what its log (one file, or segments of one) holds. In the parts of files
  * first; the loader moves it to the trace. */
 struct net_transport {
-    int rank;
+    int rank;            /* or other process */
     uint32_t rank_index; /* into the trace's ranks; NO_ID: it has no profile */
     uint64_t pid;
     uint64_t zone;    /* for addresses without one */

@@ -19,11 +19,31 @@ def aligned(clock, local_ns):
     raise AssertionError("no segment")
 
 
+def net_csv(own, peers, shift_ns):
+    """A process's transport log: every 10 ms each pair sends each other 100 bytes, 30 us or more under way. Its clock
+    shows shift_ns more."""
+    lines = ["t_start_ns,t_end_ns,local,remote,dir,offset,returned"]
+    for i in range(300):
+        sent = 1_700_000_000_000_000_000 + i * 10_000_000 + shift_ns
+        for peer in peers:
+            ends = f"10.0.0.{own}:{1000 + peer},10.0.0.{peer}:{1000 + own}"
+            lines.append(f"{sent},{sent + 1000},{ends},tx,{100 * i},100")
+            lines.append(f"{sent},{sent + 30_000 + i % 17 * 5000},{ends},rx,{100 * i},100")
+    return "\n".join(lines) + "\n"
+
+
 class Align(Case):
     def align(self, *args):
         result = dpro("align", *args, "--json")
         self.assert_code(result, DONE)
         return json.loads(result.out)
+
+    def assert_shown(self, clock, shift_ns):
+        """The clock shows shift_ns more than the reference."""
+        for segment in clock["segments"]:
+            for local_ns in (segment["start_ns"], segment["end_ns"]):
+                self.assertLessEqual(abs(aligned(clock, local_ns) - local_ns + shift_ns), segment["uncertainty_ns"], clock)
+                self.assertLess(segment["uncertainty_ns"], 200_000)
 
     def test_the_bundled_jobs_clocks_are_found(self):
         facts = self.align(BUNDLED)
@@ -125,6 +145,97 @@ class Align(Case):
         self.assertEqual([(h["method"], len(h["segments"])) for h in facts["hosts"]][1:], [("none", 0)])
         self.assertTrue(facts["warnings"])
         self.assertIn("unknown", dpro("align", self.path("TRACE")).out)
+
+    def write_server_job(self):
+        """Two workers that only talk to a server."""
+        self.write("TRACE/net_worker0.csv", net_csv(1, [9], 0))
+        self.write("TRACE/net_worker1.csv.gz", net_csv(2, [9], 8_000_000))
+        self.write("TRACE/net_server3.csv", net_csv(9, [1, 2], -30_000_000))
+
+    def test_workers_are_tied_through_their_server(self):
+        self.write_server_job()
+        facts = self.align(self.path("TRACE"))
+        self.assertEqual([(h["host"], h["ranks"], h["method"]) for h in facts["hosts"]],
+                         [("rank 0", [0], "reference"), ("rank 1", [1], "transport"), ("server 3", [], "transport")])
+        self.assert_shown(facts["hosts"][1], 8_000_000)
+        self.assert_shown(facts["hosts"][2], -30_000_000)
+        self.assertEqual((facts["pairs"], facts["violations_after"], facts["warnings"]), (4 * 300, 0, []))
+        self.assertRegex(dpro("align", self.path("TRACE")).out, r"\n  server 3 +transport +30\.\d")
+
+    def test_without_their_servers_log_workers_are_not_tied(self):
+        self.write_server_job()
+        os.remove(self.path("TRACE", "net_server3.csv"))
+        facts = self.align(self.path("TRACE"))
+        self.assertEqual([h["method"] for h in facts["hosts"]], ["reference", "none"])
+        self.assertIn("record the transport of every rank and server", " ".join(facts["warnings"]))
+
+    def test_a_server_is_known_by_its_folder_too(self):
+        self.write_server_job()
+        os.makedirs(self.path("TRACE", "server3"))
+        os.rename(self.path("TRACE", "net_server3.csv"), self.path("TRACE", "server3", "net.csv"))
+        self.assertEqual([h["host"] for h in self.align(self.path("TRACE"))["hosts"]], ["rank 0", "rank 1", "server 3"])
+
+    def test_of_two_processes_of_one_name_one_is_used(self):
+        self.write_server_job()
+        self.write("TRACE/other/net_server3.csv", net_csv(8, [1, 2], 0))
+        facts = self.align(self.path("TRACE"))
+        self.assertEqual([h["host"] for h in facts["hosts"]], ["rank 0", "rank 1", "server 3"])
+        self.assert_shown(facts["hosts"][1], 8_000_000)
+        warning, = facts["warnings"]
+        self.assertRegex(warning, r"other/net_server3\.csv: a second process's log of server 3, skipped; .*/net_server3\.csv is used")
+
+    def test_a_log_of_no_known_role_is_skipped(self):
+        self.write_server_job()
+        os.rename(self.path("TRACE", "net_server3.csv"), self.path("TRACE", "net_store.csv"))
+        facts = self.align(self.path("TRACE"))
+        self.assertEqual([h["method"] for h in facts["hosts"]], ["reference", "none"])
+        self.assertRegex(facts["warnings"][0], r"net_store\.csv: transport log of no known rank, skipped; .* net_server0$")
+
+    def test_a_servers_log_alone_has_nothing_to_be_compared_with(self):
+        self.write_server_job()
+        facts = self.align(self.path("TRACE", "net_server3.csv"))
+        self.assertEqual((facts["reference"], facts["hosts"][0]["ranks"]), ("server 3", []))
+        self.assertIn("these are server 3's times alone", facts["warnings"][0])
+
+    def test_an_exported_servers_log_says_the_same(self):
+        self.write_server_job()
+        self.assert_code(dpro("export", "--net-csv", "-q", "-o", self.path("csv"), self.path("TRACE")), DONE)
+        self.assertEqual(sorted(os.listdir(self.path("csv"))), ["net_rank0.csv.gz", "net_rank1.csv.gz", "net_server3.csv.gz"])
+        self.assertEqual(self.align(self.path("csv"))["hosts"], self.align(self.path("TRACE"))["hosts"])
+
+    def test_a_server_is_no_rank_of_a_replay(self):
+        for rank, trace in enumerate(job(world=2, start_us=1.7e15)):
+            self.write(f"TRACE/rank{rank}.json", trace)
+        before = self.assert_replays(self.path("TRACE"))
+        self.write_server_job()
+        after = self.assert_replays(self.path("TRACE"))
+        self.assertEqual([after["trace"][key] for key in ("world_size", "ranks_present")], [before["trace"][key] for key in ("world_size", "ranks_present")])
+        self.assertEqual([r["rank"] for r in after["ranks"]], [r["rank"] for r in before["ranks"]])
+        self.assertEqual(after["clock"]["hosts"][-1]["ranks"], [])
+        rank_of = {os.path.basename(f["path"]): f["rank"] for f in after["trace"]["files"]}
+        self.assertEqual((rank_of["net_worker1.csv.gz"], rank_of["net_server3.csv"]), (1, -1))
+
+    def test_captured_workers_are_tied_through_their_servers(self):
+        for name, servers in (("mxnet-ps-module", ["server 0"]), ("mxnet-ps-gluon", ["server 0", "server 1"]), ("tf-ps-v1", ["ps 0"])):
+            folder = os.path.join(SHARED, name)
+            if not os.path.exists(folder):
+                self.skipTest("no %s" % folder)
+            with open(os.path.join(folder, "metadata.json"), encoding="utf-8") as file:
+                truth = json.load(file).get("clock_truth")
+            with self.subTest(name):
+                facts = self.align(folder)
+                self.assertEqual([h["host"] for h in facts["hosts"]], ["rank 0", "rank 1", *servers])
+                self.assertEqual([h["method"] for h in facts["hosts"][1:]], ["transport"] * (1 + len(servers)))
+                self.assertEqual(facts["violations_after"], 0)
+                for clock in facts["hosts"]:
+                    if truth and clock["host"] == "rank 1":  # logs are named by host, and the second host's clock is off
+                        moments, = (r["error_at_first_and_last_profiled_step"] for r in truth["per_rank"] if r["host"] == 1)
+                        uncertainty = max(s["uncertainty_ns"] for s in clock["segments"])
+                        for at in moments:
+                            found = aligned(clock, at["trace_time_ns"]) - at["trace_time_ns"]
+                            self.assertLessEqual(abs(found + at["error_ns"]), uncertainty)
+                    else:
+                        self.assert_shown(clock, 0)
 
     def test_perfettos_manifest_puts_every_profile_on_the_axis(self):
         path = self.path("perfetto_manifest.json")

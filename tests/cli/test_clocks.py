@@ -12,10 +12,11 @@ TRACER = os.path.join(BUILD, "tracer", "libdpro_tracer.so")
 SHIFT = os.path.join(BUILD, "tests", "tracer", "libdpro_test_shift.so")
 SECONDS = 2.5
 
-# Every process listens, and talks to all of a lower number: questions and answers, of any size, at any time.
+# Every process listens, and talks to all of a lower number, or to the first one only: questions and answers, of any
+# size, at any time.
 PEER = """
 import random, socket, sys, threading, time
-rank, n, base, seconds = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+rank, n, base, seconds, star = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
 
 def ask(peer):
     with socket.socket() as s:
@@ -37,10 +38,10 @@ def answer(s):
             s.sendall(data)
 
 with socket.create_server(("127.0.0.1", base + rank)) as server:
-    threads = [threading.Thread(target=ask, args=(peer,)) for peer in range(rank)]
+    threads = [threading.Thread(target=ask, args=(peer,)) for peer in range(min(rank, 1) if star else rank)]
     for thread in threads:
         thread.start()
-    for _ in range(n - 1 - rank):
+    for _ in range(0 if star and rank else n - 1 - rank):
         threads.append(threading.Thread(target=answer, args=(server.accept()[0],)))
         threads[-1].start()
     for thread in threads:
@@ -56,22 +57,25 @@ class Clocks(Case):
         if not os.path.exists(SHIFT):
             self.skipTest(f"no {SHIFT}")
 
-    def record(self, shifts):
-        """Runs one process a shift (nanoseconds, ppm); returns since when they drift."""
+    def record(self, shifts, server=False):
+        """Runs one process a shift (nanoseconds, ppm); returns since when they drift. The first may be a server, and the
+        others then talk to it only."""
+        names = [f"rank{rank - server}" if rank >= server else "server0" for rank in range(len(shifts))]
         since, port = time.time_ns(), 20000 + os.getpid() % 20000
         python = os.path.realpath(sys.executable)
         running = []
         for rank, (shift_ns, ppm) in enumerate(shifts):
-            out = self.path("trace", "host0", f"rank{rank}")
+            out = self.path("trace", "host0", names[rank])
             os.makedirs(out)
             env = {**os.environ, "DPRO": "1", "DPRO_NET": "all", "DPRO_OUT": out, "SHIFT_NS": str(shift_ns), "SHIFT_PPM": str(ppm),
                    "SHIFT_SINCE_NS": str(since), "LD_PRELOAD": f"{SHIFT}:{TRACER}"}
-            running.append(subprocess.Popen([python, "-c", PEER, str(rank), str(len(shifts)), str(port), str(SECONDS)], env=env))
+            running.append(subprocess.Popen([python, "-c", PEER, str(rank), str(len(shifts)), str(port), str(SECONDS),
+                                             str(int(server))], env=env))
         for process in running:
             self.assertEqual(process.wait(60), 0)
-        for rank in range(len(shifts)):
-            log, = glob.glob(self.path("trace", "host0", f"rank{rank}", "*.log"))
-            os.rename(log, self.path("trace", "host0", f"rank{rank}", "net.log"))
+        for name in names:
+            log, = glob.glob(self.path("trace", "host0", name, "*.log"))
+            os.rename(log, self.path("trace", "host0", name, "net.log"))
         return since
 
     def test_clocks_of_real_processes_are_found(self):
@@ -86,13 +90,30 @@ class Clocks(Case):
         self.assertGreater(facts["violations_before"], facts["pairs"] // 3)
         self.assertEqual(facts["violations_after"], 0)
         self.assertIn("contradict each other's times", " ".join(facts["warnings"]))  # one machine, several clocks
-        for host, (shift_ns, ppm) in list(zip(facts["hosts"], shifts))[1:]:
-            for segment in host["segments"]:
-                for local in (segment["start_ns"], segment["end_ns"]):
-                    true = since + (local - shift_ns - since) / (1 + ppm * 1e-6)
-                    found = local + segment["offset_ns"] + segment["drift_ppm"] * 1e-6 * (local - segment["start_ns"])
-                    self.assertLessEqual(abs(found - true), segment["uncertainty_ns"] + 1000)
-                self.assertLess(segment["uncertainty_ns"], 2_000_000)
+        for host, shift in list(zip(facts["hosts"], shifts))[1:]:
+            self.check(host, shift, since)
+
+    def check(self, host, shift, since):
+        shift_ns, ppm = shift
+        for segment in host["segments"]:
+            for local in (segment["start_ns"], segment["end_ns"]):
+                true = since + (local - shift_ns - since) / (1 + ppm * 1e-6)
+                found = local + segment["offset_ns"] + segment["drift_ppm"] * 1e-6 * (local - segment["start_ns"])
+                self.assertLessEqual(abs(found - true), segment["uncertainty_ns"] + 1000)
+            self.assertLess(segment["uncertainty_ns"], 2_000_000)
+
+    def test_workers_that_only_talk_to_a_server_are_tied_through_it(self):
+        server, _, other = shifts = [(40_000_000, 50), (0, 0), (-3_000_000, -60)]
+        since = self.record(shifts, server=True)
+        result = dpro("align", self.path("trace"), "--json")
+        self.assert_code(result, DONE)
+        hosts = result.json["hosts"]
+        self.assertEqual([host["ranks"] for host in hosts], [[0], [1], []])
+        self.assertRegex(hosts[2]["host"], r" \(server 0\)$")  # one machine, several clocks
+        self.assertEqual([host["method"] for host in hosts], ["reference", "transport", "transport"])
+        self.assertEqual(result.json["violations_after"], 0)
+        self.check(hosts[1], other, since)
+        self.check(hosts[2], server, since)
 
     def test_processes_with_one_clock_share_it(self):
         self.record([(0, 0), (0, 0)])

@@ -182,6 +182,43 @@ static void test_logs_of_another_run_tie_nothing(void **state)
     dpro_graph_destroy(g);
 }
 
+static void test_workers_are_tied_through_their_server(void **state)
+{
+    (void)state;
+    enum { SERVER = 9 };
+    const int64_t shifts[] = {0, 8000}, server_shift = 30000;
+    struct trace_text *server = trace_text_server();
+    for (int rank = 0; rank < 2; rank++) {
+        struct trace_text *t = trace_text_begin(rank, 2);
+        for (int i = 0; i < N_STEPS; i++) {
+            int64_t at = (int64_t)STEP_US * i + shifts[rank];
+            trace_text_step(t, i, at, STEP_US);
+            trace_text_cpu(t, "cpu_op", "aten::mm", 1, at + 10, 100, "");
+        }
+        talk(trace_text_net(rank), rank, SERVER, 4000, shifts[rank]);
+        talk(server, SERVER, rank, 4000, server_shift);
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(dpro_graph_n_ranks(g), 2);
+    assert_int_equal(dpro_graph_n_clocks(g), 3);
+    for (uint32_t c = 1; c < 3; c++) {
+        struct dpro_clock clock = dpro_graph_clock(g, c);
+        int64_t shift = c == 1 ? shifts[1] : server_shift;
+        assert_string_equal(clock.host, c == 1 ? "rank 1" : "server 0");
+        assert_int_equal(clock.n_ranks, c == 1 ? 1 : 0);
+        assert_string_equal(clock.method, "transport");
+        assert_int_equal(clock.n_segments, 1);
+        assert_true(clock.segments[0].uncertainty_ns < 100 * US);
+        assert_true(
+            is_near(clock.segments[0].offset_ns, -shift * US, clock.segments[0].uncertainty_ns));
+    }
+    assert_int_equal(dpro_graph_alignment(g).n_pairs, 4 * 200);
+    assert_true(dpro_graph_alignment(g).violations_before >= 400);
+    assert_int_equal(dpro_graph_alignment(g).violations_after, 0);
+    assert_false(has_warning(g, "tied"));
+    dpro_graph_destroy(g);
+}
+
 static void test_a_rank_that_shares_nothing_keeps_its_time(void **state)
 {
     (void)state;
@@ -250,7 +287,7 @@ static void test_clocks_of_one_host_are_told_apart_by_evidence(void **state)
     assert_string_equal(clock_of(g, 1).host, "north (rank 1)");
     assert_string_equal(clock_of(g, 2).host, "south");
     assert_true(is_near(clock_of(g, 1).segments[0].offset_ns, -8 * MS, 20 * US));
-    assert_true(has_warning(g, "the ranks on host 'north' contradict"));
+    assert_true(has_warning(g, "the processes on host 'north' contradict"));
     dpro_graph_destroy(g);
 }
 
@@ -277,7 +314,7 @@ static void test_clocks_of_one_host_are_told_apart_by_a_third(void **state)
     assert_int_equal(dpro_graph_n_clocks(g), 3);
     assert_true(is_near(clock_of(g, 1).segments[0].offset_ns, -5 * MS, 20 * US));
     assert_true(is_near(clock_of(g, 2).segments[0].offset_ns, -12 * MS, 20 * US));
-    assert_true(has_warning(g, "the ranks on host 'south' contradict"));
+    assert_true(has_warning(g, "the processes on host 'south' contradict"));
     dpro_graph_destroy(g);
 }
 
@@ -447,6 +484,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_without_a_log_is_tied_by_its_collectives),
         cmocka_unit_test(test_logs_tie_a_group_that_collectives_tie_to_the_reference),
         cmocka_unit_test(test_logs_of_another_run_tie_nothing),
+        cmocka_unit_test(test_workers_are_tied_through_their_server),
         cmocka_unit_test(test_a_rank_that_shares_nothing_keeps_its_time),
         cmocka_unit_test(test_clocks_are_used_as_recorded_when_asked),
         cmocka_unit_test(test_ranks_of_one_host_share_its_clock),

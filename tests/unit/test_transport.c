@@ -562,6 +562,40 @@ static void test_equal_numbers_of_two_process_groups_are_two_collectives(void **
     dpro_trace_destroy(trace);
 }
 
+/* ---- whose a log is ---- */
+
+static void test_a_servers_role_is_read_from_its_name(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *process; /* NULL: of nobody known */
+    } cases[] = {
+        {"net_server0.csv.gz", "server 0"},
+        {"net_ps0.csv", "ps 0"},
+        {"Server-12", "server 12"},
+        {"net_scheduler.csv", "scheduler"},
+        {"net-scheduler0.log", "scheduler"},
+        {"net_server.csv", NULL},
+        {"net_observer0.csv", NULL},
+        {"tf-ps-v1.csv", NULL},
+        {"ps2workers.csv", NULL},
+        {"net_schedulers.csv", NULL},
+        {"server12345678.csv", NULL},
+        {"", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[NET_PROCESS_TEXT];
+        int process = net_process_in(cases[i].name, strlen(cases[i].name));
+        if (!cases[i].process) {
+            assert_int_equal(process, -1);
+            continue;
+        }
+        assert_true(process < -1);
+        net_process_format(text, process);
+        assert_string_equal(text, cases[i].process);
+    }
+}
+
 /* ---- CSV ---- */
 
 static bool same_facts(struct dpro_transport_info a, struct dpro_transport_info b)
@@ -845,6 +879,7 @@ int main(void)
         TEST(test_preambles_seen_at_the_other_end_only_are_enough),
         TEST(test_a_message_that_does_not_end_where_the_next_begins_is_a_break),
         TEST(test_equal_numbers_of_two_process_groups_are_two_collectives),
+        TEST(test_a_servers_role_is_read_from_its_name),
         TEST(test_csv_holds_the_same_facts),
         TEST(test_csv_of_loopback_stays_apart_by_its_zone),
         TEST(test_csv_columns_may_come_in_any_order),

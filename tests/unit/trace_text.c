@@ -61,15 +61,26 @@ void trace_text_host(struct trace_text *text, const char *host)
     snprintf(text->tail, sizeof text->tail, "\n], \"host_name\": \"%s\"}\n", host);
 }
 
+static struct trace_text *begin_net(const char *name, const char *who)
+{
+    struct trace_text *text = begin(name);
+    text->tail[0] = '\0';
+    fprintf(text->file,
+            "t_start_ns,t_end_ns,%s,tid,conn,local,remote,dir,call,offset,requested,returned\n",
+            who);
+    return text;
+}
+
 struct trace_text *trace_text_net(int rank)
 {
     char name[40];
     snprintf(name, sizeof name, "net_rank%d.csv", rank);
-    struct trace_text *text = begin(name);
-    text->tail[0] = '\0';
-    fputs("t_start_ns,t_end_ns,rank,tid,conn,local,remote,dir,call,offset,requested,returned\n",
-          text->file);
-    return text;
+    return begin_net(name, "rank");
+}
+
+struct trace_text *trace_text_server(void)
+{
+    return begin_net("net_server0.csv", "no_rank");
 }
 
 void trace_text_transfer(struct trace_text *text, int rank, int peer, int port, bool sends,

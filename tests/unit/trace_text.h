@@ -24,6 +24,9 @@ void trace_text_host(struct trace_text *text, const char *host);
 /* Begins the transport log of the rank, and adds a socket call: of the connection to `peer` whose
  * ports are `port` and the ranks' numbers; times in nanoseconds. */
 struct trace_text *trace_text_net(int rank);
+/* The log of server 0, a process that is no rank; to the other function its rank is any other
+ * number. */
+struct trace_text *trace_text_server(void);
 void trace_text_transfer(struct trace_text *text, int rank, int peer, int port, bool sends,
                          uint64_t offset, unsigned bytes, int64_t start_ns, int64_t end_ns);
 

@@ -250,6 +250,7 @@ def main():
     # started in the background these are ignored, by all that is started here as well
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     passed = failed = skipped = 0
     suites = find_suites(args.build, args.suite)
     for suite in suites:

@@ -16,15 +16,20 @@ build: ## build the command (build/dpro) and the library
 deps: ## install what is missing to build and test
 	@tools/install.sh build test
 
-demo: ## install what is missing, build, replay a bundled real trace
+demo: ## install what is missing, build, replay a bundled real trace, search how it could be faster
 	@tools/install.sh build
 	@tools/build.sh $(BUILD)
 	@./$(BUILD)/dpro replay $(DEMO) -o out/demo
+	@echo
+	@echo 'How its gradients would travel best:'
+	@echo
+	@./$(BUILD)/dpro optimize -q $(DEMO) -o out/demo/plan
 	@echo
 	@echo 'Look at:'
 	@echo '  out/demo/report.html          open it in a browser'
 	@echo '  out/demo/timeline.json.gz     open it at https://ui.perfetto.dev'
 	@echo '  out/demo/replay.json          the same facts for programs'
+	@echo '  out/demo/plan/optimize.html   the search for better buckets'
 	@echo "'make demo-live' records a training of its own first, with PyTorch."
 
 demo-live: ## install what is missing (PyTorch too), build, record a small real training, replay it

@@ -14,7 +14,7 @@ const struct baseline baselines[N_BASELINES] = {
     {"one-bucket", "all gradients at once"},
     {"bucket-per-tensor", "each gradient by itself"},
     {"horovod", "Horovod's default: what got ready in 5 ms, up to 64 MiB"},
-    {"byteps", "BytePS's default: parts of 4 MB, what is needed first goes first"},
+    {"byteps", "BytePS's default: 4 MB parts, by need"},
     {"cap-1", "bucket_cap_mb 1"},
     {"cap-2", "bucket_cap_mb 2"},
     {"cap-5", "bucket_cap_mb 5"},

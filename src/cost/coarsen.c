@@ -319,8 +319,9 @@ static int find_anchors(const struct coarsening *c, uint32_t r, const struct dpr
     }
     if (n_ready != model->n_tensors)
         return dpro_error_set(err, DPRO_EFORMAT,
-                              "rank %d communicates %u gradients and rank %d %u; are these traces "
-                              "of one job?",
+                              "rank %d communicates %u gradients and rank %d %u: one of their "
+                              "profiles is cut off, or of another job ('dpro replay' names files "
+                              "that are cut off); give whole ones of one job",
                               g->ranks[r].rank, n_ready, g->ranks[0].rank, model->n_tensors);
     if (add_needs(c, r, rank) < 0)
         return dpro_error_nomem(err);

@@ -32,7 +32,9 @@ static int add_file(struct registry *r, const char *path, struct dpro_error *err
     int rc = child_run(path, NULL, &none, &answer);
     candidates_fini(&none);
     if (rc == 0 && *answer.why)
-        return dpro_error_set(err, DPRO_EUSAGE, "%s: this pass %s", path, answer.why);
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "%s: this pass %s; examples/pass shows one that can be used", path,
+                              answer.why);
     if (rc < 0 || add(r, NULL, path, answer.name, answer.changes_numerics) < 0)
         return dpro_error_nomem(err);
     return 0;

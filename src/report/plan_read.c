@@ -341,8 +341,11 @@ int dpro_plan_read(const char *path, struct dpro_plan_summary *summary, struct d
         return dpro_error_nomem(err);
     rc = input_open(&in, file, err);
     if (rc < 0) {
-        if (rc == DPRO_EIO)
-            rc = err->code = DPRO_EFORMAT; /* what was named can't be read: bad input */
+        if (rc == DPRO_EIO) { /* what was named can't be read: bad input */
+            struct dpro_error why = *err;
+            rc = dpro_error_set(err, DPRO_EFORMAT, "%s; 'dpro optimize TRACE -o DIR' makes a plan",
+                                why.text);
+        }
         free(file);
         return rc;
     }

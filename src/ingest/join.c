@@ -373,6 +373,24 @@ static void join_execution_trace(struct rank_job *job)
     }
 }
 
+static void join_graph(struct rank_job *job)
+{
+    struct trace_rank *rank = job->rank;
+    const struct source *source = job->graph;
+    if (!source)
+        return;
+    for (size_t i = 0; i < source->part.dfg_inputs.n; i++)
+        rank->dfg_inputs[rank->n_dfg_inputs++] = source->part.dfg_inputs.at[i];
+    for (size_t i = 0; i < source->part.dfg_nodes.n; i++) {
+        struct dfg_node node = source->part.dfg_nodes.at[i];
+        node.name = source->names[node.name];
+        node.type = source->names[node.type];
+        node.device = source->names[node.device];
+        node.key = source->names[node.key];
+        rank->dfg_nodes[rank->n_dfg_nodes++] = node;
+    }
+}
+
 void rank_build(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
@@ -409,6 +427,7 @@ void rank_build(struct rank_job *job)
         join_launches(job, job->windows[w]);
     }
     join_execution_trace(job);
+    join_graph(job);
     if (!job->no_memory && job->execution_trace)
         rank_match_execution_trace(job);
 }

@@ -586,6 +586,7 @@ static void add_span(struct kineto *k, struct event *ev)
         .detail = NO_ID,
         .kind = ev->kind,
         .parent = NO_ID,
+        .node = NO_ID,
     };
     part->tracks.at[track].n_spans++;
     if (part->n_spans == 1 || ev->ts_ns < part->start_ns)

@@ -562,6 +562,7 @@ static int make_room(struct loader *loader, struct rank_job *job, struct dpro_er
                               "%s: rank %d: more than 4 billion spans; give fewer files",
                               job->windows[0]->path, rank->rank);
     const struct trace_part *et = job->execution_trace ? &job->execution_trace->part : NULL;
+    const struct trace_part *dfg = job->graph ? &job->graph->part : NULL;
     /* not cleared: pages are taken as they are filled, while the readers' blocks are given back */
     rank->spans = arena_alloc(arena, n_spans * sizeof *rank->spans);
     advise_huge(rank->spans, n_spans * sizeof *rank->spans);
@@ -571,8 +572,10 @@ static int make_room(struct loader *loader, struct rank_job *job, struct dpro_er
     rank->windows = arena_array(arena, job->n_windows, sizeof *rank->windows);
     rank->et_nodes = arena_alloc(arena, (et ? et->et_nodes.n : 0) * sizeof *rank->et_nodes);
     rank->et_tensors = arena_alloc(arena, (et ? et->et_tensors.n : 0) * sizeof *rank->et_tensors);
+    rank->dfg_nodes = arena_alloc(arena, (dfg ? dfg->dfg_nodes.n : 0) * sizeof *rank->dfg_nodes);
+    rank->dfg_inputs = arena_alloc(arena, (dfg ? dfg->dfg_inputs.n : 0) * sizeof *rank->dfg_inputs);
     if (!rank->spans || !rank->details || !rank->links || !rank->tracks || !rank->windows ||
-        !rank->et_nodes || !rank->et_tensors)
+        !rank->et_nodes || !rank->et_tensors || !rank->dfg_nodes || !rank->dfg_inputs)
         return dpro_error_nomem(err);
     for (size_t w = 0; w < job->n_windows; w++) {
         const struct source *source = job->windows[w];

@@ -69,6 +69,7 @@ struct rank_job {
     struct source **windows; /* ascending in time */
     size_t n_windows;
     struct source *execution_trace; /* NULL: none */
+    struct source *graph;           /* the framework's; NULL: none */
     uint32_t n_et_with_id, n_et_matched;
     const char *et_method;
     uint64_t n_duplicates;

@@ -77,6 +77,8 @@ void part_fini(struct trace_part *part)
     array_fini(&part->et_nodes);
     array_fini(&part->et_threads);
     array_fini(&part->et_tensors);
+    array_fini(&part->dfg_nodes);
+    array_fini(&part->dfg_inputs);
     recording_destroy(part->recording);
     if (part->transport)
         net_transport_fini(part->transport);

@@ -61,6 +61,8 @@ struct trace_part {
     ARRAY(struct et_node) et_nodes;
     ARRAY(uint32_t) et_threads; /* per node: the writer's thread number */
     ARRAY(struct et_tensor) et_tensors;
+    ARRAY(struct dfg_node) dfg_nodes;
+    ARRAY(struct dfg_input) dfg_inputs;
     struct arena arena;
     bool has_rank;
     int rank, world_size;

@@ -63,8 +63,9 @@ struct trace_span {
     uint8_t depth;   /* nesting on its track, 0 = outermost, saturates at 255 (set by load.c) */
     uint16_t window; /* index into the rank's windows */
     uint32_t
-        parent; /* index of the enclosing span on its track, NO_ID at depth 0 (set by load.c) */
-    uint32_t reserved;
+        parent;    /* index of the enclosing span on its track, NO_ID at depth 0 (set by load.c) */
+    uint32_t node; /* of the framework's graph that it ran, index into the rank's dfg_nodes; NO_ID:
+                      none */
 };
 
 enum sync_kind { SYNC_NONE, SYNC_EVENT, SYNC_STREAM_WAIT_EVENT, SYNC_STREAM, SYNC_DEVICE };
@@ -91,6 +92,7 @@ struct trace_detail {
 /* A thread or a stream. */
 struct trace_track {
     bool gpu;
+    bool pool;     /* a thread of an executor's pool: which of them runs an op is chance */
     uint64_t pid;  /* CPU: process id; GPU: device number */
     int64_t id;    /* CPU: thread id; GPU: stream number */
     uint32_t name; /* string id: the thread's or stream's name as the file gives it, may be "" */
@@ -140,6 +142,22 @@ struct et_node {
                              values; 0: none */
 };
 
+/* A node of the graph that a framework's executor runs: a partition graph of TensorFlow, an
+ * executor of MXNet. */
+struct dfg_node {
+    uint32_t name;   /* string id: the framework's own, one node each in a rank's graph */
+    uint32_t type;   /* string id of the kind of op: "MatMul", "_Recv", "_backward_Convolution" */
+    uint32_t device; /* string id as the framework writes it; 0: not said */
+    uint32_t key; /* string id: what both ends of a transfer, or all members of a collective, call
+                     it; 0: none */
+    uint32_t first_input, n_inputs; /* into the rank's dfg_inputs, in the order of its arguments */
+};
+
+struct dfg_input {
+    uint32_t node; /* index into the rank's dfg_nodes */
+    bool control;  /* order only, no tensor */
+};
+
 struct trace_rank {
     int rank;
     int world_size;   /* 0: the file does not say */
@@ -154,8 +172,11 @@ struct trace_rank {
     struct trace_group *groups;
     struct et_node *et_nodes; /* in file order */
     struct et_tensor *et_tensors;
+    struct dfg_node *dfg_nodes;
+    struct dfg_input *dfg_inputs;
     struct recording *recording; /* what dpro's recorder wrote of the rank; NULL: nothing */
     uint32_t n_tracks, n_windows, n_spans, n_details, n_links, n_groups, n_et_nodes, n_et_tensors;
+    uint32_t n_dfg_nodes, n_dfg_inputs;
 };
 
 struct dpro_trace {

@@ -25,6 +25,15 @@ void bytes_fini(struct bytes *bytes)
     *bytes = (struct bytes){0};
 }
 
+int bytes_rewind(struct bytes *bytes)
+{
+    bytes->rc = input_rewind(bytes->in, bytes->err);
+    bytes->p = bytes->end = bytes->buffer;
+    bytes->buffer_offset = 0;
+    bytes->ended = bytes->rc < 0;
+    return bytes->rc;
+}
+
 bool bytes_fill(struct bytes *bytes, size_t n)
 {
     size_t left = (size_t)(bytes->end - bytes->p);

@@ -27,6 +27,9 @@ int bytes_init(struct bytes *bytes, struct input *in, size_t chunk, size_t max,
                struct dpro_error *err);
 void bytes_fini(struct bytes *bytes);
 
+/* Back to the first byte. 0 or a negative code, which is in err and bytes->rc. */
+int bytes_rewind(struct bytes *bytes);
+
 /* Slow half of bytes_need. */
 bool bytes_fill(struct bytes *bytes, size_t n);
 

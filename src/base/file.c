@@ -173,6 +173,25 @@ int64_t input_read(struct input *in, void *out, size_t size, struct dpro_error *
     return n;
 }
 
+int input_rewind(struct input *in, struct dpro_error *err)
+{
+    if (in->fd < 0) {
+        in->memory -= in->read_bytes;
+        in->memory_left += in->read_bytes;
+    } else if (lseek(in->fd, 0, SEEK_SET) < 0) {
+        return dpro_error_set(err, DPRO_EIO, "%s: cannot read again: %s", in->path,
+                              strerror(errno));
+    }
+    free(in->inflate);
+    free(in->packed);
+    in->inflate = NULL;
+    in->packed = NULL;
+    in->source_ended = in->ended = false;
+    in->damage = NULL;
+    in->read_bytes = in->out_bytes = 0;
+    return start(in, err);
+}
+
 void input_close(struct input *in)
 {
     if (in->fd >= 0)

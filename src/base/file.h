@@ -33,6 +33,8 @@ int input_open_memory(struct input *in, const void *data, size_t size, const cha
  * negative DPRO_E* code. A gzip stream that is cut or damaged ends where it stops being readable,
  * with in->damage saying why. */
 int64_t input_read(struct input *in, void *out, size_t size, struct dpro_error *err);
+/* Back to the first byte, for formats that name things behind their use. 0 or a negative code. */
+int input_rewind(struct input *in, struct dpro_error *err);
 void input_close(struct input *in);
 
 #endif

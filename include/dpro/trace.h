@@ -36,6 +36,9 @@ enum dpro_file_kind {
     DPRO_FILE_TRANSPORT,       /* dpro's transport log, binary */
     DPRO_FILE_TRANSPORT_CSV,   /* the same as CSV */
     DPRO_FILE_NCCL,            /* dpro's log of NCCL's profiler events, binary */
+    DPRO_FILE_XPLANE,          /* TensorFlow profiler (XSpace), protobuf */
+    DPRO_FILE_RUN_METADATA,    /* TensorFlow's RunMetadata, protobuf: graphs, a session's step */
+    DPRO_FILE_GRAPH_DEF,       /* TensorFlow's GraphDef, protobuf */
 };
 
 struct dpro_file_info {

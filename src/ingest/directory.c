@@ -75,7 +75,7 @@ static int count_ranks(const struct loader *loader, int attempt, int *world_size
             continue;
         if (source->part.world_size > *world_size)
             *world_size = source->part.world_size;
-        bool counts = source->kind == DPRO_FILE_KINETO ||
+        bool counts = source_is_profile(source) ||
                       (loader->options->without_profile && source->part.transport);
         if (!counts || !source_usable(source) || source->rank < 0)
             continue;
@@ -83,7 +83,7 @@ static int count_ranks(const struct loader *loader, int attempt, int *world_size
         for (size_t k = i; k > 0 && !again; k--) {
             const struct source *other = &loader->list.at[k - 1];
             again = other->attempt == attempt && other->rank == source->rank &&
-                    (other->kind == DPRO_FILE_KINETO ||
+                    (source_is_profile(other) ||
                      (loader->options->without_profile && other->part.transport)) &&
                     source_usable(other);
         }

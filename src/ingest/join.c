@@ -430,4 +430,6 @@ void rank_build(struct rank_job *job)
     join_graph(job);
     if (!job->no_memory && job->execution_trace)
         rank_match_execution_trace(job);
+    if (!job->no_memory && job->graph)
+        rank_match_graph(job);
 }

@@ -83,8 +83,8 @@ static int read_bytes(struct source *source, struct input *in, struct reading *r
     bytes.on_chunk = report_chunk;
     bytes.arg = reading;
     rc = reader_of(source->kind)->read_bytes(&bytes, &source->part, &source->err);
-    source->fail = source->part.cut ? JSON_ENDED : JSON_OK;
-    source->fail_offset = bytes_offset(&bytes);
+    source->fail = source->part.cut ? JSON_ENDED : source->part.broken ? JSON_BAD : JSON_OK;
+    source->fail_offset = source->part.broken ? source->part.broken_offset : bytes_offset(&bytes);
     if (rc == 0 && bytes.rc < 0 && source->part.n_events == 0)
         rc = bytes.rc;
     bytes_fini(&bytes);
@@ -137,6 +137,12 @@ static bool is_damaged(const struct source *source)
     return source->fail != JSON_OK || source->damage;
 }
 
+static bool is_protobuf(const struct source *source)
+{
+    return source->kind == DPRO_FILE_XPLANE || source->kind == DPRO_FILE_RUN_METADATA ||
+           source->kind == DPRO_FILE_GRAPH_DEF;
+}
+
 static void warn_damage(struct loader *loader, const struct source *source)
 {
     static const char *const reasons[] = {
@@ -146,7 +152,9 @@ static void warn_damage(struct loader *loader, const struct source *source)
         [JSON_IO] = "could not be read further",
         [JSON_MEMORY] = "out of memory",
     };
-    const char *reason = source->damage ? source->damage : reasons[source->fail];
+    const char *reason = source->damage        ? source->damage
+                         : source->part.broken ? source->part.broken
+                                               : reasons[source->fail];
     uint64_t left = source->size_bytes > source->read_bytes
                         ? (source->size_bytes - source->read_bytes) * 100 / source->size_bytes
                         : 0;
@@ -156,11 +164,11 @@ static void warn_damage(struct loader *loader, const struct source *source)
     if (left)
         snprintf(lost, sizeof lost, ", %" PRIu64 " %% of the file is lost", left);
     trace_warn(loader->trace, &loader->options->sink,
-               "%s: byte %" PRIu64 " of the JSON: %s; the %s %s before it %s used%s; copy or "
+               "%s: byte %" PRIu64 " of the %s: %s; the %s %s before it %s used%s; copy or "
                "record the file again",
                source->path, source->fail != JSON_OK ? source->fail_offset : source->json_bytes,
-               reason, count(n, source->part.n_events), one ? reader->one : reader->many,
-               one ? "is" : "are", lost);
+               reader->read_json ? "JSON" : "protobuf", reason, count(n, source->part.n_events),
+               one ? reader->one : reader->many, one ? "is" : "are", lost);
 }
 
 static void warn_losses(struct loader *loader, const struct source *source)
@@ -172,7 +180,7 @@ static void warn_losses(struct loader *loader, const struct source *source)
     } kinds[] = {
         {l->n_no_time, "without a start time"},      {l->n_no_dur, "without a duration"},
         {l->n_negative, "with a negative duration"}, {l->n_overflow, "beyond 64-bit nanoseconds"},
-        {l->n_unpaired, "begun or ended only"},      {l->n_broken, "that are no JSON objects"},
+        {l->n_unpaired, "begun or ended only"},      {l->n_broken, "that make no sense"},
     };
     uint64_t n_lost = 0;
     char text[512] = "", number[32];
@@ -216,7 +224,7 @@ static int check_sources(struct loader *loader, struct dpro_error *err)
                                   source->path);
         if (source->kind == DPRO_FILE_OTHER)
             continue;
-        if (is_damaged(source) && reader_of(source->kind)->read_json)
+        if (is_damaged(source) && (reader_of(source->kind)->read_json || is_protobuf(source)))
             warn_damage(loader, source);
         warn_losses(loader, source);
         struct trace_part *part = &source->part;
@@ -230,6 +238,11 @@ static int check_sources(struct loader *loader, struct dpro_error *err)
         }
         part->start_ns += part->n_spans ? part->base_ns : 0;
         part->end_ns += part->n_spans ? part->base_ns : 0;
+        if (source->kind == DPRO_FILE_XPLANE && part->n_spans == 0)
+            trace_warn(loader->trace, &loader->options->sink,
+                       "%s: no TensorFlow ops among its %" PRIu64
+                       " events; was it recorded with host_tracer_level 2 or more?",
+                       source->path, part->n_events);
         if (source->kind == DPRO_FILE_KINETO && part->n_spans == 0)
             trace_warn(loader->trace, &loader->options->sink,
                        "%s: no PyTorch spans among its %" PRIu64
@@ -275,10 +288,20 @@ bool source_usable(const struct source *source)
         return source->part.transport != NULL;
     case DPRO_FILE_NCCL:
         return source->part.nccl != NULL;
+    case DPRO_FILE_XPLANE:
+        return source->part.n_spans > 0;
+    case DPRO_FILE_RUN_METADATA:
+    case DPRO_FILE_GRAPH_DEF:
+        return source->part.n_spans > 0 || source->part.dfg_nodes.n > 0;
     case DPRO_FILE_OTHER:
         break;
     }
     return false;
+}
+
+bool source_is_profile(const struct source *source)
+{
+    return source->kind != DPRO_FILE_OTHER && source->part.n_spans > 0;
 }
 
 /* Files without a rank in their name: by process id; logs of servers by their role; else there is
@@ -289,7 +312,7 @@ static int rank_by_process(const struct loader *loader, const struct source *sou
     bool one = true;
     for (size_t i = 0; i < loader->list.n; i++) {
         const struct source *other = &loader->list.at[i];
-        if (other->kind != DPRO_FILE_KINETO || !source_usable(other))
+        if (!source_is_profile(other))
             continue;
         if (other->part.pid == source->part.pid && source->part.pid && same_pid < 0)
             same_pid = other->rank;
@@ -346,11 +369,10 @@ static int find_ranks(struct loader *loader, struct dpro_error *err)
                                   pattern);
         }
     }
-    size_t n_kineto = 0;
+    size_t n_profiles = 0;
     int rc = 0;
     for (size_t i = 0; i < loader->list.n; i++)
-        n_kineto +=
-            loader->list.at[i].kind == DPRO_FILE_KINETO && source_usable(&loader->list.at[i]);
+        n_profiles += source_is_profile(&loader->list.at[i]);
     for (size_t i = 0; i < loader->list.n && rc == 0; i++) {
         struct source *source = &loader->list.at[i];
         if (!source_usable(source))
@@ -359,15 +381,15 @@ static int find_ranks(struct loader *loader, struct dpro_error *err)
             continue;
         if (pattern) {
             source->rank = rank_by_regex(&regex, source->path);
-            if (source->rank < 0 && source->kind == DPRO_FILE_KINETO)
+            if (source->rank < 0 && source_is_profile(source))
                 rc = dpro_error_set(err, DPRO_EFORMAT,
                                     "%s: --rank-regex '%s' finds no rank in its name", source->path,
                                     pattern);
             continue;
         }
         source->rank = source->part.has_rank ? source->part.rank : path_rank(source->path);
-        if (source->rank < 0 && source->kind == DPRO_FILE_KINETO) {
-            if (n_kineto == 1)
+        if (source->rank < 0 && source_is_profile(source)) {
+            if (n_profiles == 1)
                 source->rank = 0;
             else
                 rc = dpro_error_set(err, DPRO_EFORMAT,
@@ -380,7 +402,7 @@ static int find_ranks(struct loader *loader, struct dpro_error *err)
         regfree(&regex);
     for (size_t i = 0; i < loader->list.n && rc == 0; i++) {
         struct source *source = &loader->list.at[i];
-        if (source->kind == DPRO_FILE_KINETO || !source_usable(source) || source->rank >= 0 ||
+        if (source_is_profile(source) || !source_usable(source) || source->rank >= 0 ||
             (source->kind == DPRO_FILE_RECORDING && source->part.recording->is_job))
             continue;
         source->rank = rank_by_process(loader, source);
@@ -408,7 +430,7 @@ static int check_one_job(const struct loader *loader, struct dpro_error *err)
     for (size_t i = 0; i < loader->list.n; i++) {
         const struct source *source = &loader->list.at[i];
         const struct trace_part *part = &source->part;
-        if (source->kind != DPRO_FILE_KINETO || !source_usable(source))
+        if (!source_is_profile(source))
             continue;
         if (part->world_size && sized && sized->part.world_size != part->world_size)
             return dpro_error_set(err, DPRO_EFORMAT,
@@ -476,9 +498,9 @@ static int by_rank(const void *a, const void *b)
     const struct source *x = *(struct source *const *)a, *y = *(struct source *const *)b;
     if (x->rank != y->rank)
         return x->rank < y->rank ? -1 : 1;
-    if (x->kind != y->kind)
-        return x->kind == DPRO_FILE_KINETO ? -1 : 1;
-    if (x->kind == DPRO_FILE_KINETO && x->part.start_ns != y->part.start_ns)
+    if (source_is_profile(x) != source_is_profile(y))
+        return source_is_profile(x) ? -1 : 1;
+    if (source_is_profile(x) && x->part.start_ns != y->part.start_ns)
         return x->part.start_ns < y->part.start_ns ? -1 : 1;
     return (x > y) - (x < y);
 }
@@ -588,6 +610,19 @@ static int make_room(struct loader *loader, struct rank_job *job, struct dpro_er
     return 0;
 }
 
+/* What says what an executor ran rather than when. */
+static bool tells_structure(const struct source *source)
+{
+    return source->kind == DPRO_FILE_EXECUTION_TRACE || source->part.dfg_nodes.n > 0;
+}
+
+/* The graph that ran is better than the one it was made from. */
+static struct source *better_graph(struct source *graph, struct source *other)
+{
+    bool better = graph && graph->kind == DPRO_FILE_GRAPH_DEF && other->kind != graph->kind;
+    return !graph || better ? other : graph;
+}
+
 static int check_windows(const struct rank_job *job, struct dpro_error *err)
 {
     if (job->n_windows > MAX_WINDOWS)
@@ -626,7 +661,7 @@ static int build_ranks(struct loader *loader, struct dpro_error *err)
     int rc = sorted && jobs ? 0 : dpro_error_nomem(err);
     for (size_t i = 0; rc == 0 && i < loader->list.n; i++)
         if (source_usable(&loader->list.at[i]) && loader->list.at[i].rank >= 0 &&
-            loader->list.at[i].kind <= DPRO_FILE_EXECUTION_TRACE)
+            (source_is_profile(&loader->list.at[i]) || tells_structure(&loader->list.at[i])))
             sorted[n++] = &loader->list.at[i];
     if (rc == 0 && n)
         qsort(sorted, n, sizeof *sorted, by_rank);
@@ -642,9 +677,13 @@ static int build_ranks(struct loader *loader, struct dpro_error *err)
         job->rank->rank = sorted[i]->rank;
         job->windows = sorted + i;
         for (end = i; end < n && sorted[end]->rank == sorted[i]->rank; end++) {
-            if (sorted[end]->kind == DPRO_FILE_KINETO)
+            if (source_is_profile(sorted[end]))
                 job->n_windows++;
-            else if (!job->execution_trace)
+            if (sorted[end]->part.dfg_nodes.n)
+                job->graph = better_graph(job->graph, sorted[end]);
+            if (sorted[end]->kind != DPRO_FILE_EXECUTION_TRACE)
+                continue;
+            if (!job->execution_trace)
                 job->execution_trace = sorted[end];
             else
                 trace_warn(trace, &loader->options->sink,
@@ -725,7 +764,7 @@ static int check_any(const struct loader *loader, const char *first_path, struct
     size_t n_et = 0;
     for (size_t i = 0; i < loader->list.n; i++) {
         const struct source *source = &loader->list.at[i];
-        if (source->kind == DPRO_FILE_KINETO && source_usable(source))
+        if (source_is_profile(source))
             return 0;
         if (source->part.transport && source_usable(source)) {
             if (loader->options->without_profile)

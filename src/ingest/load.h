@@ -43,6 +43,8 @@ struct loader {
 
 /* load.c: whether there is something in the file to go on with. */
 bool source_usable(const struct source *source);
+/* Whether it says when what ran: a profile of any framework. */
+bool source_is_profile(const struct source *source);
 
 /* paths.c */
 int sources_find(struct source_list *list, const char *const *paths, size_t n_paths,
@@ -68,14 +70,19 @@ struct rank_job {
     struct trace_rank *rank;
     struct source **windows; /* ascending in time */
     size_t n_windows;
-    struct source *execution_trace; /* NULL: none */
-    struct source *graph;           /* the framework's; NULL: none */
+    struct source *execution_trace;     /* NULL: none */
+    struct source *graph;               /* the framework's; NULL: none */
+    uint64_t n_node_spans, n_unmatched; /* spans that should be nodes of it, and are not */
+    uint32_t first_unmatched;           /* string id */
     uint32_t n_et_with_id, n_et_matched;
     const char *et_method;
     uint64_t n_duplicates;
     bool no_memory;
 };
 void rank_build(struct rank_job *job);
+
+/* dfg.c: sets span.node. */
+void rank_match_graph(struct rank_job *job);
 
 /* match.c: sets et_node.span and the windows' has_execution_trace. */
 void rank_match_execution_trace(struct rank_job *job);

@@ -1,10 +1,12 @@
 /* ingest/part.c: keeping one file's spans, and telling formats apart by content. */
 #include "ingest/part.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/protobuf.h"
 #include "tracer/record.h"
 
 /* Large files take blocks of huge pages: faulting in small ones costs a tenth of the whole reading.
@@ -93,6 +95,9 @@ static const struct reader readers[] = {
     {DPRO_FILE_TRANSPORT, "transport log", "record", "records", NULL, log_read},
     {DPRO_FILE_TRANSPORT_CSV, "transport log", "line", "lines", NULL, net_csv_read},
     {DPRO_FILE_NCCL, "NCCL log", "record", "records", NULL, log_read},
+    {DPRO_FILE_XPLANE, "profile", "event", "events", NULL, xplane_read},
+    {DPRO_FILE_RUN_METADATA, "run metadata", "entry", "entries", NULL, runmeta_read},
+    {DPRO_FILE_GRAPH_DEF, "graph", "node", "nodes", NULL, graphdef_read},
 };
 
 const struct reader *reader_of(enum dpro_file_kind kind)
@@ -115,6 +120,63 @@ static enum dpro_file_kind recognise_array(struct json *js)
         if (json_is(key, len, "ph"))
             return DPRO_FILE_KINETO;
         json_skip(js);
+    }
+    return DPRO_FILE_OTHER;
+}
+
+static bool is_text(const unsigned char *p, uint64_t len, size_t there)
+{
+    for (size_t i = 0; i < len && i < there; i++)
+        if (!isprint(p[i]))
+            return false;
+    return len > 0;
+}
+
+/* What the first field of a protobuf file is: of XSpace a plane {id, name}, of GraphDef a node
+ * {name, op}, of RunMetadata a list of devices {{device}} or a graph. Only the first bytes of the
+ * file are there. */
+enum dpro_file_kind protobuf_recognise(const unsigned char *p, size_t n)
+{
+    struct pb_view file = {p, p + n, false};
+    uint64_t tag = 0, len;
+    for (; file.p < file.end; file.p += len) {
+        size_t there;
+        struct pb_field field;
+        const unsigned char *payload;
+        tag = *file.p;
+        if (tag != 0x0a && tag != 0x1a && tag != 0x22)
+            return DPRO_FILE_OTHER;
+        /* its length, while what it holds may reach beyond what is there */
+        for (len = 0, there = 1; file.p + there < file.end && there <= 9; there++) {
+            len |= (uint64_t)(file.p[there] & 0x7f) << (7 * (there - 1));
+            if (file.p[there] < 0x80)
+                break;
+        }
+        if (file.p + there >= file.end || there > 9)
+            return DPRO_FILE_OTHER;
+        file.p += there + 1;
+        there = (size_t)(file.end - file.p);
+        if (len == 0)
+            continue; /* no step_stats: a function's graphs come next */
+        struct pb_view inner = {file.p, file.p + (len < there ? len : there), false};
+        if (inner.p < inner.end && tag != 0x0a)
+            return *inner.p == 0x0a ? DPRO_FILE_RUN_METADATA : DPRO_FILE_OTHER;
+        while (inner.p < inner.end) {
+            const unsigned char *at = inner.p;
+            bool whole = pb_view_next(&inner, &field, &payload);
+            size_t left = (size_t)(file.end - payload);
+            if (!whole && (at[0] & 7) != PB_BYTES)
+                break;
+            if (field.number == 1 && field.wire == PB_VARINT)
+                continue;
+            if (field.number == 1)
+                return is_text(payload, field.value, left)      ? DPRO_FILE_GRAPH_DEF
+                       : payload < file.end && *payload == 0x0a ? DPRO_FILE_RUN_METADATA
+                                                                : DPRO_FILE_OTHER;
+            return field.number == 2 && is_text(payload, field.value, left) ? DPRO_FILE_XPLANE
+                                                                            : DPRO_FILE_OTHER;
+        }
+        return DPRO_FILE_OTHER;
     }
     return DPRO_FILE_OTHER;
 }
@@ -142,6 +204,11 @@ enum dpro_file_kind recognise(struct json *js)
     size_t len;
     bool schema = false;
     json_skip_mark(js);
+    /* before spaces are skipped: a newline is also a protobuf tag */
+    enum dpro_file_kind kind =
+        protobuf_recognise((const unsigned char *)js->p, (size_t)(js->end - js->p));
+    if (kind != DPRO_FILE_OTHER)
+        return kind;
     int c = json_peek(js);
     if (c != '{' && c != '[')
         return recognise_text(js);

@@ -77,6 +77,8 @@ struct trace_part {
     struct net_transport *transport; /* transport logs, binary or CSV; else NULL */
     struct nccl_log *nccl;           /* NCCL logs; else NULL */
     bool cut;                        /* a log that ends in the middle of a record or line */
+    const char *broken; /* protobuf: why reading stopped, static text; NULL: it did not */
+    uint64_t broken_offset;
 };
 
 void part_fini(struct trace_part *part);
@@ -101,8 +103,14 @@ int kineto_read(struct json *js, struct trace_part *part, struct dpro_error *err
 int et_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int recording_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int log_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
+int xplane_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
+int runmeta_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
+int graphdef_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
 int net_csv_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
 enum { PART_RECORD_MAX = 1 << 16 }; /* the longest record or line that readers of bytes ask for */
+
+/* What a protobuf file is, from its first bytes. */
+enum dpro_file_kind protobuf_recognise(const unsigned char *p, size_t n);
 
 /* What a document is, from its first bytes. */
 enum dpro_file_kind recognise(struct json *js);

@@ -43,7 +43,10 @@ enum span_kind {
                           */
     SPAN_SYNC,           /* cuda_sync: what a synchronize or stream wait waited for */
     SPAN_PYTHON,         /* python_function */
-    SPAN_OTHER,          /* overhead, Trace, ...; kept out of the graph */
+    SPAN_COLLECTIVE, /* a collective that a CPU thread ran, from its arrival to its end; `detail`
+                        says which */
+    SPAN_STEP,       /* an iteration as the job marked it; its number is in `sequence` */
+    SPAN_OTHER,      /* overhead, Trace, ...; kept out of the graph */
 };
 
 /* One interval on one track, 64 bytes. */

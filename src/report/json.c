@@ -41,6 +41,12 @@ static const char *file_kind(enum dpro_file_kind kind)
         return "transport-csv";
     case DPRO_FILE_NCCL:
         return "nccl-log";
+    case DPRO_FILE_XPLANE:
+        return "xplane";
+    case DPRO_FILE_RUN_METADATA:
+        return "run-metadata";
+    case DPRO_FILE_GRAPH_DEF:
+        return "graph-def";
     case DPRO_FILE_OTHER:
         break;
     }

@@ -1,0 +1,217 @@
+/* ingest/graphdef.c: TensorFlow's graphs: nodes, what they take, and what ties them to other
+ * partitions.
+ *
+ * Nodes name their inputs, which may stand behind them: names are kept as string ids and resolved
+ * when the graph has been read. Attributes hold whole constants; those are passed over unread. */
+#include "ingest/graphdef.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/map.h"
+
+enum { KEY_MAX = 1024 };
+
+struct graphdef {
+    struct pb *pb;
+    struct trace_part *part;
+    bool no_memory;
+};
+
+/* Attributes that make a transaction. */
+struct transfer {
+    uint32_t tensor_name, send_device, recv_device; /* string ids */
+    int64_t group_key, instance_key;                /* -1: none */
+};
+
+static uint32_t intern(struct graphdef *g, const char *text, size_t len)
+{
+    uint32_t id = strtab_add(&g->part->names, text, len);
+    if (id == STRTAB_FULL) {
+        g->no_memory = true;
+        return 0;
+    }
+    return id;
+}
+
+size_t graphdef_task(const char *device, size_t len)
+{
+    static const char task[] = "/task:";
+    const char *at = memmem(device, len, task, sizeof task - 1);
+    if (!at || len == 0 || *device != '/')
+        return 0;
+    size_t end = (size_t)(at - device) + sizeof task - 1;
+    while (end < len && device[end] >= '0' && device[end] <= '9')
+        end++;
+    return end;
+}
+
+/* An input: "node", "node:1" (its second output), "^node" (order only). */
+static void read_input(struct graphdef *g, struct dfg_node *node, const char *text, size_t len)
+{
+    struct dfg_input input = {.control = len > 0 && *text == '^'};
+    if (input.control) {
+        text++;
+        len--;
+    }
+    const char *colon = memrchr(text, ':', len);
+    if (colon && colon + 1 < text + len && colon[1] >= '0' && colon[1] <= '9')
+        len = (size_t)(colon - text);
+    input.node = intern(g, text, len); /* for now */
+    if (g->part->dfg_inputs.n >= NO_ID - 1 || array_push(&g->part->dfg_inputs, input) < 0)
+        g->no_memory = true;
+    else
+        node->n_inputs++;
+}
+
+static bool is(const char *text, size_t len, const char *word)
+{
+    return len == strlen(word) && memcmp(text, word, len) == 0;
+}
+
+/* An entry of attr: key 1, value 2 {s 2, i 3, ...}. */
+static void read_attr(struct graphdef *g, const struct pb_field *field, struct transfer *transfer)
+{
+    const char *text, *key = "";
+    size_t len, key_len = 0;
+    struct pb_field inner;
+    const unsigned char *payload;
+    if (!pb_text(g->pb, field, &text, &len))
+        return;
+    struct pb_view entry = {(const unsigned char *)text, (const unsigned char *)text + len, false};
+    while (pb_view_next(&entry, &inner, &payload)) {
+        if (inner.number == 1 && inner.wire == PB_BYTES) {
+            key = (const char *)payload;
+            key_len = inner.value;
+        }
+        if (inner.number != 2)
+            continue;
+        struct pb_view value = pb_view_of(&inner, payload);
+        while (pb_view_next(&value, &inner, &payload)) {
+            bool string = inner.number == 2 && inner.wire == PB_BYTES;
+            bool number = inner.number == 3 && inner.wire == PB_VARINT && inner.value <= INT64_MAX;
+            if (string && is(key, key_len, "tensor_name"))
+                transfer->tensor_name = intern(g, (const char *)payload, inner.value);
+            else if (string && is(key, key_len, "send_device"))
+                transfer->send_device = intern(g, (const char *)payload, inner.value);
+            else if (string && is(key, key_len, "recv_device"))
+                transfer->recv_device = intern(g, (const char *)payload, inner.value);
+            else if (number && is(key, key_len, "group_key"))
+                transfer->group_key = (int64_t)inner.value;
+            else if (number && is(key, key_len, "instance_key"))
+                transfer->instance_key = (int64_t)inner.value;
+        }
+    }
+}
+
+/* What the other end, or the other members, call it too. */
+static uint32_t key_of(struct graphdef *g, const struct transfer *transfer)
+{
+    const struct strtab *names = &g->part->names;
+    char key[KEY_MAX];
+    int len = 0;
+    if (transfer->tensor_name)
+        len = snprintf(key, sizeof key, "%s %s %s", strtab_get(names, transfer->tensor_name),
+                       strtab_get(names, transfer->send_device),
+                       strtab_get(names, transfer->recv_device));
+    else if (transfer->group_key >= 0 && transfer->instance_key >= 0)
+        len = snprintf(key, sizeof key, "%lld %lld", (long long)transfer->group_key,
+                       (long long)transfer->instance_key);
+    if (len <= 0)
+        return 0;
+    return intern(g, key, (size_t)len < sizeof key ? (size_t)len : sizeof key - 1);
+}
+
+/* A NodeDef: name 1, op 2, input 3, device 4, attr 5. */
+static void read_node(struct graphdef *g, const struct pb_field *node_field)
+{
+    struct trace_part *part = g->part;
+    struct dfg_node node = {.first_input = (uint32_t)part->dfg_inputs.n};
+    struct transfer transfer = {.group_key = -1, .instance_key = -1};
+    struct pb_field field;
+    const char *text;
+    size_t len, n_inputs = part->dfg_inputs.n;
+    uint64_t outer;
+    if (!pb_enter(g->pb, node_field, &outer))
+        return;
+    while (!g->no_memory && pb_next(g->pb, &field)) {
+        if (field.number == 5) {
+            read_attr(g, &field, &transfer);
+            continue;
+        }
+        if (field.number > 4 || !pb_text(g->pb, &field, &text, &len))
+            continue;
+        if (field.number == 1)
+            node.name = intern(g, text, len);
+        else if (field.number == 2)
+            node.type = intern(g, text, len);
+        else if (field.number == 3)
+            read_input(g, &node, text, len);
+        else
+            node.device = intern(g, text, len);
+    }
+    pb_leave(g->pb, outer);
+    if (g->pb->fail || node.name == 0) {
+        part->dfg_inputs.n = n_inputs;
+        part->losses.n_broken += !g->pb->fail;
+        return;
+    }
+    node.key = key_of(g, &transfer);
+    part->n_events++;
+    if (part->dfg_nodes.n >= NO_ID - 1 || array_push(&part->dfg_nodes, node) < 0)
+        g->no_memory = true;
+}
+
+/* Names of inputs to nodes; those of other graphs (arguments of a function) go. */
+static void resolve(struct graphdef *g, size_t first_node, size_t first_input)
+{
+    struct trace_part *part = g->part;
+    struct map nodes = {0};
+    uint64_t at;
+    size_t kept = first_input;
+    for (size_t n = first_node; n < part->dfg_nodes.n && !g->no_memory; n++)
+        if (!map_get(&nodes, part->dfg_nodes.at[n].name, NULL))
+            g->no_memory = map_set(&nodes, part->dfg_nodes.at[n].name, n) < 0;
+    for (size_t n = first_node; n < part->dfg_nodes.n && !g->no_memory; n++) {
+        struct dfg_node *node = &part->dfg_nodes.at[n];
+        uint32_t first = node->first_input, end = first + node->n_inputs;
+        node->first_input = (uint32_t)kept;
+        for (uint32_t i = first; i < end; i++) {
+            struct dfg_input input = part->dfg_inputs.at[i];
+            if (!input.node || !map_get(&nodes, input.node, &at))
+                continue;
+            input.node = (uint32_t)at;
+            part->dfg_inputs.at[kept++] = input;
+        }
+        node->n_inputs = (uint32_t)(kept - node->first_input);
+    }
+    part->dfg_inputs.n = kept;
+    map_fini(&nodes);
+}
+
+int graphdef_read_nodes(struct pb *pb, struct trace_part *part)
+{
+    struct graphdef g = {.pb = pb, .part = part};
+    struct pb_field field;
+    size_t first_node = part->dfg_nodes.n, first_input = part->dfg_inputs.n;
+    while (!g.no_memory && pb_next(pb, &field))
+        if (field.number == 1)
+            read_node(&g, &field);
+    if (!g.no_memory)
+        resolve(&g, first_node, first_input);
+    return g.no_memory ? -1 : 0;
+}
+
+int graphdef_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
+{
+    struct pb pb;
+    if (strtab_add(&part->names, "", 0) == STRTAB_FULL)
+        return dpro_error_nomem(err);
+    pb_init(&pb, bytes);
+    int rc = graphdef_read_nodes(&pb, part);
+    part->broken = pb.fail;
+    part->broken_offset = pb.fail_offset;
+    return rc < 0 ? dpro_error_nomem(err) : 0;
+}

@@ -121,6 +121,7 @@ static void destroy(struct build *build)
         free(rank->sample_step);
         free(rank->start_ns);
         free(rank->end_ns);
+        free(rank->free_ns);
         free(rank->seen_start_ns);
         free(rank->seen_end_ns);
         free(rank->parts);

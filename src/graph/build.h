@@ -17,6 +17,7 @@
 #include "base/array.h"
 #include "base/map.h"
 #include "graph/graph.h"
+#include "graph/names.h"
 #include "ingest/trace.h"
 
 #define ABSENT INT64_MIN /* a time that was not measured */
@@ -118,6 +119,8 @@ struct rank_build {
     uint32_t n_timed;       /* ops that have times; virtual ones come after them */
     uint32_t *match;        /* item of op o in step s at [s * n_timed + o], NO_ID: absent */
     int64_t *start_ns, *end_ns; /* [s * n_timed + o]; ABSENT */
+    int64_t *free_ns; /* [s * n_timed + o]: when the thread of a pool that ran the op then had done
+                         what it ran before; ABSENT: at no time known. NULL: there are no pools */
     struct net_part
         *parts; /* see ends.h: of collective c in sample s at [c * n_samples + s]; NULL: no logs */
     int64_t *seen_start_ns, *seen_end_ns; /* of each op in the template, nothing cut off */
@@ -169,6 +172,21 @@ void build_forget(struct rank_build *rank);
 static inline uint64_t build_correlation_key(uint64_t correlation, uint16_t window)
 {
     return map_mix(map_mix(correlation) + window) | 1;
+}
+
+/* Whether the span is a collective that its thread ran. */
+static inline bool build_runs_collective(const struct rank_build *rank,
+                                         const struct trace_span *span)
+{
+    return span->kind == SPAN_COLLECTIVE ||
+           (span->kind == SPAN_ANNOTATION && (rank->classes[span->name] & NAME_COMM_RUN));
+}
+
+/* Whether a lane is a thread of an executor's pool: which of them runs an op is chance. */
+static inline bool build_is_pool(const struct rank_build *rank, const struct lane *lane)
+{
+    return lane->kind == DPRO_DEVICE_CPU_THREAD && lane->track != NO_ID &&
+           rank->trace->tracks[lane->track].pool;
 }
 
 /* The item's span. */

@@ -70,6 +70,8 @@ static void move_rank(struct rank_build *rank, const struct clock_map *map)
     size_t n = (size_t)rank->n_timed * rank->steps.n;
     for (size_t i = 0; i < n; i++) {
         rank->start_ns[i] = moved(map, rank->start_ns[i]);
+        if (rank->free_ns)
+            rank->free_ns[i] = moved(map, rank->free_ns[i]);
         rank->end_ns[i] = moved(map, rank->end_ns[i]);
     }
     for (size_t o = 0; o < rank->n_timed; o++) {

@@ -193,7 +193,7 @@ static bool in_collective(const struct rank_build *rank, const struct trace_span
 {
     for (uint32_t up = span->parent; up != NO_ID; up = rank->trace->spans[up].parent) {
         span = &rank->trace->spans[up];
-        if (span->kind == SPAN_ANNOTATION && (rank->classes[span->name] & NAME_COMM_RUN))
+        if (build_runs_collective(rank, span))
             return true;
     }
     return false;
@@ -269,7 +269,7 @@ static unsigned use_of(const struct cutter *cutter, uint32_t track_index)
     unsigned use = TRACK_IDLE;
     for (uint32_t i = track->first; i < track->first + track->n; i++) {
         const struct trace_span *span = &rank->trace->spans[i];
-        if (span->kind == SPAN_ANNOTATION && (rank->classes[span->name] & NAME_COMM_RUN))
+        if (build_runs_collective(rank, span))
             use |= TRACK_COMM;
         else if (use & TRACK_OPS)
             continue;
@@ -303,7 +303,7 @@ static int cut_comm_tracks(struct cutter *cutter, const unsigned *uses)
             continue;
         for (uint32_t i = track->first; i < track->first + track->n && status == 0; i++) {
             const struct trace_span *span = &rank->trace->spans[i];
-            if (span->kind != SPAN_ANNOTATION || !(rank->classes[span->name] & NAME_COMM_RUN))
+            if (!build_runs_collective(rank, span))
                 continue;
             struct item item = {.start_ns = span->start_ns,
                                 .end_ns = span->start_ns + span->dur_ns,

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "graph/build.h"
+#include "graph/dfg.h"
 #include "graph/local.h"
 #include "graph/names.h"
 
@@ -210,6 +211,8 @@ static void trim_overlaps(struct rank_build *rank, uint32_t before, uint32_t aft
     }
 }
 
+/* On a thread of a pool only the order that was always the same, on whatever threads, is more than
+ * chance. */
 static int add_device_order(struct rank_build *rank)
 {
     size_t n_devices = rank->devices.n;
@@ -223,6 +226,12 @@ static int add_device_order(struct rank_build *rank)
         uint32_t device = rank->ops.at[o].device;
         if (device == NO_ID || rank->devices.at[device].kind == DPRO_DEVICE_COMM_THREAD)
             continue;
+        if (local_is_pooled(rank, o)) {
+            if (last[device] != NO_ID)
+                status = local_add_if_holds(rank, last[device], o, false);
+            last[device] = o;
+            continue;
+        }
         if (last[device] == NO_ID) {
             first[device] = o;
         } else {
@@ -254,6 +263,8 @@ static int add_comm_order(struct rank_build *rank)
 /* The main thread's last op ends the iteration; the next one begins after that. */
 static int add_boundary(struct rank_build *rank)
 {
+    if (local_has_executor(rank))
+        return local_add_executor_boundary(rank);
     uint32_t first = NO_ID, last = NO_ID;
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];
@@ -486,8 +497,9 @@ static int add_handovers(struct rank_build *rank, const uint32_t *op_of_item)
     struct givers givers = find_givers(rank);
     for (uint32_t l = 0; l < rank->n_lanes; l++) {
         const struct lane *lane = &rank->lanes[l];
-        if (lane->kind != DPRO_DEVICE_CPU_THREAD)
-            continue;
+        if (lane->kind != DPRO_DEVICE_CPU_THREAD ||
+            (build_is_pool(rank, lane) && dfg_is_known(rank)))
+            continue; /* an executor's threads: its graph says why an op starts */
         int64_t idle_since = rank->steps.at[t].start_ns;
         if (rank->steps.at[t].follows && lane->track != rank->main_track) {
             idle_since = rank->steps.at[t - 1].start_ns;
@@ -586,13 +598,13 @@ int build_local_edges(struct rank_build *rank, struct dpro_error *err)
         status = trim_copy_heads(rank, op_of_item);
     }
     if (status == 0)
+        status = local_free_threads(rank, op_of_item);
+    if (status == 0)
         status = add_comm_launches(rank);
     if (status == 0)
         status = add_device_order(rank);
     if (status == 0)
         status = add_comm_order(rank);
-    if (status == 0)
-        status = add_boundary(rank);
     if (status == 0)
         status = local_add_gpu_edges(rank, op_of_item);
     if (status == 0)
@@ -601,6 +613,10 @@ int build_local_edges(struct rank_build *rank, struct dpro_error *err)
         status = add_forward_backward(rank);
     if (status == 0)
         status = local_add_data_edges(rank);
+    if (status == 0)
+        status = local_add_node_edges(rank);
+    if (status == 0)
+        status = add_boundary(rank);
     free(op_of_item);
     return status < 0 ? dpro_error_nomem(err) : 0;
 }

@@ -34,6 +34,21 @@ uint32_t local_op_of_span(const uint64_t *pairs, size_t n, uint32_t span, bool w
 /* gpu.c: launch -> work, stream waits, synchronization, blocking copies. */
 int local_add_gpu_edges(struct rank_build *rank, const uint32_t *op_of_item);
 
+/* executor.c: a framework's executor, whose pool of threads runs what is ready. */
+bool local_has_executor(const struct rank_build *rank);
+static inline bool local_is_pooled(const struct rank_build *rank, uint32_t op)
+{
+    uint32_t lane = rank->ops.at[op].lane;
+    return lane != NO_ID && build_is_pool(rank, &rank->lanes[lane]);
+}
+/* When each op found a thread free: what it waited for one is no gap of its own. */
+int local_free_threads(struct rank_build *rank, const uint32_t *op_of_item);
+/* What begins and what ends an iteration, once all other edges are known. */
+int local_add_executor_boundary(struct rank_build *rank);
+
+/* dfg.c: producer -> consumer by the framework's own graph. */
+int local_add_node_edges(struct rank_build *rank);
+
 /* data.c: producer -> consumer by the storages of the execution trace. */
 int local_add_data_edges(struct rank_build *rank);
 

@@ -78,10 +78,18 @@ uint32_t name_classify(const char *name, size_t len)
         class |= NAME_BUCKET_OUT;
     if (starts(name, "Memcpy HtoD") || starts(name, "CopyHostToDevice"))
         class |= NAME_INPUT_COPY;
+    if (strcmp(name, "FunctionRun") == 0 || strcmp(name, "_SOURCE") == 0)
+        class |= NAME_EXECUTOR_CALL;
     const char *call = gpu_call(name);
     if (call)
         class |= classify_call(call);
     return class;
+}
+
+bool name_collective_type(const char *type)
+{
+    return starts(type, "Collective") && !starts(type, "CollectiveInitialize") &&
+           !starts(type, "CollectiveAssignGroup");
 }
 
 const char *name_collective(const char *name)
@@ -90,6 +98,10 @@ const char *name_collective(const char *name)
     static const struct {
         const char *word, *kind;
     } table[] = {
+        {"collectivereducescatter", "reduce_scatter"},
+        {"collectivereduce", "all_reduce"}, /* TensorFlow's */
+        {"collectivegather", "all_gather"},
+        {"collectivebcast", "broadcast"},
         {"allreduce", "all_reduce"},
         {"reducescatter", "reduce_scatter"},
         {"allgather", "all_gather"},

@@ -2,6 +2,7 @@
 #ifndef GRAPH_NAMES_H
 #define GRAPH_NAMES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,9 +26,13 @@ enum name_class {
     NAME_INPUT_COPY = 1 << 16,  /* Memcpy HtoD (device work) */
     NAME_POINT_TO_POINT = 1 << 17,
     NAME_EVENT_RECORD = 1 << 18,
+    NAME_EXECUTOR_CALL = 1 << 19, /* FunctionRun: the job calls TensorFlow's executor */
 };
 
 uint32_t name_classify(const char *name, size_t len);
+
+/* Whether a type of node is a collective that its thread runs: TensorFlow's CollectiveReduceV2. */
+bool name_collective_type(const char *type);
 
 /* The kind of collective that a kernel, annotation or framework op stands for: "all_reduce",
  * "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send", "recv", "barrier",

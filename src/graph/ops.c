@@ -21,6 +21,8 @@ static uint64_t key_of(const struct rank_build *rank, uint32_t item)
 {
     const struct trace_span *span = item_span(rank, item);
     uint64_t key = (uint64_t)span->name << 32 | rank->items.at[item].segment;
+    if (span->node != NO_ID)
+        key = map_mix((uint64_t)span->node << 32 | rank->items.at[item].segment);
     if (span->detail != NO_ID &&
         span->kind == SPAN_ANNOTATION) /* buckets of one name differ in size */
         key ^= map_mix(rank->trace->details[span->detail].numel);
@@ -30,13 +32,19 @@ static uint64_t key_of(const struct rank_build *rank, uint32_t item)
 uint64_t build_step_hash(const struct rank_build *rank, uint32_t step)
 {
     uint64_t hash = 1;
+    uint64_t pooled = 0; /* in whatever order */
     for (uint32_t l = 0; l < rank->n_lanes; l++) {
         const struct lane *lane = &rank->lanes[l];
+        if (build_is_pool(rank, lane)) {
+            for (uint32_t i = lane->first[step]; i < lane->first[step + 1]; i++)
+                pooled += map_mix(key_of(rank, i) + 1);
+            continue;
+        }
         hash = map_mix(hash + l + 1);
         for (uint32_t i = lane->first[step]; i < lane->first[step + 1]; i++)
             hash = (hash ^ key_of(rank, i)) * 0xd6e8feb86659fd93u + 1;
     }
-    return hash;
+    return map_mix(hash + pooled);
 }
 
 /* The items of one outermost span on a lane: [first, first + n). */
@@ -203,6 +211,14 @@ static void match_device(const struct rank_build *rank, const struct lane *lane,
     }
 }
 
+typedef ARRAY(uint32_t) item_array;
+
+/* What is matched over all threads of the pools. */
+struct pooled {
+    item_array a, b, to;
+    key_array keys_a, keys_b;
+};
+
 struct matcher {
     struct rank_build *rank;
     struct placed *placed; /* the template's items, in lane order, then by time */
@@ -211,18 +227,76 @@ struct matcher {
     uint32_t *place_of; /* item -> place in the lane-ordered template; NO_ID */
     uint32_t *found;    /* [step * n + place] */
     struct aligner aligner;
+    struct pooled pooled;
 };
+
+static int compare_items(const void *a, const void *b, void *arg)
+{
+    const struct rank_build *rank = arg;
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    int64_t s = rank->items.at[x].start_ns, t = rank->items.at[y].start_ns;
+    if (s != t)
+        return s < t ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+/* Items of the executor's pools in a step, in order of start. */
+static int list_pooled(const struct rank_build *rank, uint32_t step, item_array *items)
+{
+    items->n = 0;
+    for (uint32_t l = 0; l < rank->n_lanes; l++) {
+        const struct lane *lane = &rank->lanes[l];
+        for (uint32_t i = lane->first[step]; build_is_pool(rank, lane) && i < lane->first[step + 1];
+             i++)
+            if (array_push(items, i) < 0)
+                return -1;
+    }
+    if (items->n > 1)
+        qsort_r(items->at, items->n, sizeof *items->at, compare_items, (void *)rank);
+    return 0;
+}
+
+static int list_keys(const struct rank_build *rank, const item_array *items, key_array *keys)
+{
+    keys->n = 0;
+    for (size_t i = 0; i < items->n; i++)
+        if (array_push(keys, key_of(rank, items->at[i])) < 0)
+            return -1;
+    return 0;
+}
+
+/* On whichever of their threads: the k-th run of a node is its k-th run there. */
+static int match_pools(struct matcher *m, uint32_t step, uint32_t *found)
+{
+    const struct rank_build *rank = m->rank;
+    struct pooled *p = &m->pooled;
+    if (list_pooled(rank, rank->template_step, &p->a) < 0 || list_pooled(rank, step, &p->b) < 0)
+        return -1;
+    p->to.n = 0;
+    if (p->a.n == 0)
+        return 0;
+    if (list_keys(rank, &p->a, &p->keys_a) < 0 || list_keys(rank, &p->b, &p->keys_b) < 0 ||
+        array_reserve(&p->to, p->a.n) < 0 ||
+        match_by_count(p->keys_a.at, (uint32_t)p->a.n, p->keys_b.at, (uint32_t)p->b.n, p->to.at) <
+            0)
+        return -1;
+    for (size_t i = 0; i < p->a.n; i++)
+        found[m->place_of[p->a.at[i]]] = p->to.at[i] == NO_ID ? NO_ID : p->b.at[p->to.at[i]];
+    return 0;
+}
 
 static int match_steps(struct matcher *m)
 {
     struct rank_build *rank = m->rank;
     for (uint32_t s = 0; s < rank->steps.n; s++) {
         uint32_t *found = m->found + (size_t)s * m->n;
+        if (match_pools(m, s, found) < 0)
+            return -1;
         for (int pass = 0; pass < 2; pass++) /* CPU lanes first */
             for (uint32_t l = 0; l < rank->n_lanes; l++) {
                 const struct lane *lane = &rank->lanes[l];
                 bool gpu = lane->kind == DPRO_DEVICE_GPU_STREAM;
-                if (gpu != (pass == 1))
+                if (gpu != (pass == 1) || build_is_pool(rank, lane))
                     continue;
                 if (match_lane(&m->aligner, rank, lane, s, found + m->lane_place[l]) < 0)
                     return -1;
@@ -299,7 +373,7 @@ static void classify(const struct rank_build *rank, struct local_op *op)
             op->kind = DPRO_OP_INPUT;
         if (class & NAME_COMM_KERNEL)
             op->kind = op->phase = DPRO_OP_COLLECTIVE;
-    } else if (span->kind == SPAN_RUNTIME || (class & NAME_COMM_CALL)) {
+    } else if (span->kind == SPAN_RUNTIME || (class & (NAME_COMM_CALL | NAME_EXECUTOR_CALL))) {
         op->kind = DPRO_OP_LAUNCH;
     } else if (class & (NAME_BUCKET_IN | NAME_BUCKET_OUT)) {
         op->kind = DPRO_OP_COPY;
@@ -312,7 +386,8 @@ static void classify(const struct rank_build *rank, struct local_op *op)
 static void learn_collective(const struct rank_build *rank, const struct trace_span *span,
                              struct local_collective *c, uint64_t *item_bytes)
 {
-    const char *kind = name_collective(strtab_get(rank->names, span->name));
+    const char *kind =
+        span->kind == SPAN_COLLECTIVE ? NULL : name_collective(strtab_get(rank->names, span->name));
     if (kind && (!c->kind || strcmp(c->kind, "send_recv") == 0))
         c->kind = kind;
     if (span->detail == NO_ID)
@@ -346,7 +421,7 @@ void build_learn_collective(const struct rank_build *rank, uint32_t span_index,
         item_bytes = c->size_bytes / c->numel;
     for (uint32_t at = span_index; at != NO_ID; at = rank->trace->spans[at].parent) {
         const struct trace_span *span = &rank->trace->spans[at];
-        if (rank->classes[span->name] & wanted) {
+        if (span->kind == SPAN_COLLECTIVE || (rank->classes[span->name] & wanted)) {
             learn_collective(rank, span, c, &item_bytes);
             if (rank->classes[span->name] & (NAME_COMM_CALL | NAME_COMM_PARAM))
                 c->launch_span = at;
@@ -519,6 +594,11 @@ int build_ops(struct rank_build *rank, struct dpro_error *err)
     free(matcher.place_of);
     free(matcher.found);
     aligner_fini(&matcher.aligner);
+    array_fini(&matcher.pooled.a);
+    array_fini(&matcher.pooled.b);
+    array_fini(&matcher.pooled.to);
+    array_fini(&matcher.pooled.keys_a);
+    array_fini(&matcher.pooled.keys_b);
     return status < 0 ? dpro_error_nomem(err) : 0;
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "graph/build.h"
+#include "graph/dfg.h"
 #include "graph/names.h"
 
 enum { UNKNOWN = DPRO_N_OP_KINDS };
@@ -42,11 +43,12 @@ static uint32_t step_at(const struct rank_build *rank, int64_t time)
 }
 
 static void mark_track(struct rank_build *rank, const struct trace_track *track,
-                       struct backward *backward, bool *autograd)
+                       const uint8_t *of_nodes, struct backward *backward, bool *autograd)
 {
     for (uint32_t i = track->first; i < track->first + track->n; i++) {
         const struct trace_span *span = &rank->trace->spans[i];
-        uint8_t phase = own_phase(rank->classes[span->name]);
+        uint8_t phase =
+            span->node != NO_ID ? of_nodes[span->node] : own_phase(rank->classes[span->name]);
         if (phase == UNKNOWN && span->parent != NO_ID)
             phase = rank->phases[span->parent];
         rank->phases[i] = phase;
@@ -77,8 +79,9 @@ int build_phases(struct rank_build *rank, struct dpro_error *err)
     const struct trace_rank *trace = rank->trace;
     struct backward *backward = malloc((rank->steps.n + 1) * sizeof *backward);
     bool *autograd = calloc(trace->n_tracks + 1, sizeof *autograd);
+    uint8_t *of_nodes = NULL;
     rank->phases = malloc(trace->n_spans + 1);
-    if (!backward || !autograd || !rank->phases) {
+    if (!backward || !autograd || !rank->phases || dfg_find_phases(rank, &of_nodes) < 0) {
         free(backward);
         free(autograd);
         return dpro_error_nomem(err);
@@ -88,7 +91,7 @@ int build_phases(struct rank_build *rank, struct dpro_error *err)
         backward[s] = (struct backward){INT64_MAX, INT64_MIN};
     for (uint32_t t = 0; t < trace->n_tracks; t++)
         if (!trace->tracks[t].gpu)
-            mark_track(rank, &trace->tracks[t], backward, &autograd[t]);
+            mark_track(rank, &trace->tracks[t], of_nodes, backward, &autograd[t]);
     for (uint32_t t = 0; t < trace->n_tracks; t++) {
         const struct trace_track *track = &trace->tracks[t];
         if (track->gpu)
@@ -105,5 +108,6 @@ int build_phases(struct rank_build *rank, struct dpro_error *err)
     }
     free(backward);
     free(autograd);
+    free(of_nodes);
     return 0;
 }

@@ -251,6 +251,9 @@ static void time_sample(struct assembly *a, const struct timing *t, uint32_t sam
             continue;
         }
         struct readiness ready = ready_at(a, end_ns, t->first_edge[op], op, sample);
+        if (rank->free_ns && local < rank->n_timed &&
+            rank->free_ns[assembly_at(rank, step, local)] > ready.ready_ns)
+            ready.ready_ns = rank->free_ns[assembly_at(rank, step, local)];
         if (ready.ready_ns == ABSENT)
             ready.ready_ns = rank->steps.at[step].start_ns;
         doubtful[op] = !ready.complete;

@@ -31,6 +31,21 @@ static int64_t span_end(const struct trace_span *span)
     return span->start_ns + span->dur_ns;
 }
 
+/* Whether the span is of one of the classes of marks. */
+static bool is_of(const struct rank_build *rank, const struct trace_span *span, uint32_t classes)
+{
+    if (span->kind == SPAN_STEP)
+        return classes & NAME_STEP;
+    return span->kind <= SPAN_ANNOTATION && (rank->classes[span->name] & classes);
+}
+
+/* The number of a marked step: what the framework counts, or the one behind the name's '#'. */
+static int64_t number_of(const struct rank_build *rank, const struct trace_span *mark)
+{
+    return mark->kind == SPAN_STEP ? mark->sequence
+                                   : strtoll(strchr(name_of(rank, mark), '#') + 1, NULL, 10);
+}
+
 /* The CPU thread that drives the job: the one with most of the marks, else with most ops. */
 static uint32_t find_main_track(const struct rank_build *rank, uint32_t classes)
 {
@@ -44,10 +59,7 @@ static uint32_t find_main_track(const struct rank_build *rank, uint32_t classes)
         uint64_t count = 0;
         for (uint32_t i = track->first; i < track->first + track->n; i++) {
             const struct trace_span *span = &trace->spans[i];
-            if (span->kind > SPAN_ANNOTATION)
-                continue;
-            if (classes == 0 ? span->kind == SPAN_CPU_OP
-                             : (rank->classes[span->name] & classes) != 0)
+            if (classes == 0 ? span->kind == SPAN_CPU_OP : is_of(rank, span, classes))
                 count++;
         }
         if (count > best_count) {
@@ -66,8 +78,7 @@ static int collect(const struct rank_build *rank, uint32_t class, uint32_t name,
     ARRAY(const struct trace_span *) list = {0};
     for (uint32_t i = track->first; i < track->first + track->n; i++) {
         const struct trace_span *span = &rank->trace->spans[i];
-        if (span->kind <= SPAN_ANNOTATION && (rank->classes[span->name] & class) &&
-            (name == 0 || span->name == name))
+        if (is_of(rank, span, class) && (name == 0 || span->name == name))
             if (array_push(&list, span) < 0) {
                 array_fini(&list);
                 return -1;
@@ -108,10 +119,9 @@ static int steps_from_marks(struct rank_build *rank)
     int status = 0;
     for (size_t i = 0; i < n && status == 0; i++) {
         int64_t end = span_end(marks[i]);
-        const char *digits = strchr(name_of(rank, marks[i]), '#') + 1;
-        int64_t number = strtoll(digits, NULL, 10);
+        int64_t number = number_of(rank, marks[i]);
         if (i + 1 < n && marks[i + 1]->window == marks[i]->window) {
-            int64_t next = strtoll(strchr(name_of(rank, marks[i + 1]), '#') + 1, NULL, 10);
+            int64_t next = number_of(rank, marks[i + 1]);
             if (next > number && next - 1 == number && marks[i + 1]->start_ns > marks[i]->start_ns)
                 end = marks[i + 1]->start_ns;
         }

@@ -1,0 +1,312 @@
+/* graph/dfg.c: what a framework's own graph tells: which op takes what another one made, and which
+ * part of training each node is.
+ *
+ * An executor runs nodes when their inputs are there, so an edge of its graph is the reason why an
+ * op starts. Nodes that left no span (constants, arguments, what was folded) are looked through.
+ *
+ * Nodes bear no phase. Those that differentiate are known by their names. What they lead to is
+ * backward as long as it leads on to other gradients or to communication, update after that; what
+ * feeds updates only is update too; the rest is forward. */
+#include "graph/dfg.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "graph/local.h"
+#include "graph/names.h"
+
+enum { LOOK_THROUGH = 4096 }; /* nodes without a span behind one input */
+
+static const char *type_of(const struct rank_build *rank, uint32_t node)
+{
+    return strtab_get(rank->names, rank->trace->dfg_nodes[node].type);
+}
+
+static bool starts(const char *text, const char *prefix)
+{
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+/* By node: the one at the other end of a transfer within the rank, where it is what receives;
+ * NO_ID. */
+static uint32_t *find_senders(const struct rank_build *rank)
+{
+    const struct trace_rank *trace = rank->trace;
+    uint32_t *senders = malloc((trace->n_dfg_nodes + (size_t)1) * sizeof *senders);
+    struct map sends = {0}; /* key -> node */
+    int status = senders ? 0 : -1;
+    uint64_t node;
+    for (uint32_t n = 0; n < trace->n_dfg_nodes && status == 0; n++)
+        if (trace->dfg_nodes[n].key && strstr(type_of(rank, n), "Send"))
+            status = map_set(&sends, trace->dfg_nodes[n].key, n);
+    for (uint32_t n = 0; n < trace->n_dfg_nodes && status == 0; n++) {
+        bool receives = trace->dfg_nodes[n].key && strstr(type_of(rank, n), "Recv");
+        senders[n] = receives && map_get(&sends, trace->dfg_nodes[n].key, &node) && node != n
+                         ? (uint32_t)node
+                         : NO_ID;
+    }
+    map_fini(&sends);
+    if (status < 0) {
+        free(senders);
+        return NULL;
+    }
+    return senders;
+}
+
+/* ---- edges ---- */
+
+struct looker {
+    struct rank_build *rank;
+    uint32_t *senders;
+    uint32_t *first, *last; /* by node: its ops in the template; NO_ID: none */
+    uint32_t *seen;         /* by node: for which consumer it was looked at last, + 1 */
+    uint32_t *open;         /* nodes to look at */
+    uint32_t n_open;
+};
+
+static void look_at(struct looker *l, uint32_t node, uint32_t consumer)
+{
+    if (l->seen[node] == consumer + 1)
+        return;
+    l->seen[node] = consumer + 1;
+    l->open[l->n_open++] = node;
+}
+
+static void look_at_inputs(struct looker *l, uint32_t node, uint32_t consumer)
+{
+    const struct trace_rank *trace = l->rank->trace;
+    const struct dfg_node *n = &trace->dfg_nodes[node];
+    for (uint32_t i = 0; i < n->n_inputs; i++)
+        look_at(l, trace->dfg_inputs[n->first_input + i].node, consumer);
+    if (l->senders[node] != NO_ID)
+        look_at(l, l->senders[node], consumer);
+}
+
+static int add_edges_to(struct looker *l, uint32_t consumer)
+{
+    uint32_t n_seen = 0;
+    l->n_open = 0;
+    l->seen[consumer] = consumer + 1;
+    look_at_inputs(l, consumer, consumer);
+    while (l->n_open > 0) {
+        uint32_t node = l->open[--l->n_open];
+        if (l->last[node] != NO_ID) {
+            if (local_add_if_holds(l->rank, l->last[node], l->first[consumer], false) < 0)
+                return -1;
+        } else if (n_seen++ < LOOK_THROUGH) {
+            look_at_inputs(l, node, consumer);
+        }
+    }
+    return 0;
+}
+
+int local_add_node_edges(struct rank_build *rank)
+{
+    const struct trace_rank *trace = rank->trace;
+    uint32_t n = trace->n_dfg_nodes;
+    struct looker l = {.rank = rank};
+    int status = -1;
+    if (n == 0)
+        return 0;
+    l.senders = find_senders(rank);
+    l.first = malloc(n * sizeof *l.first);
+    l.last = malloc(n * sizeof *l.last);
+    l.seen = calloc(n, sizeof *l.seen);
+    l.open = malloc(n * sizeof *l.open);
+    if (l.senders && l.first && l.last && l.seen && l.open) {
+        status = 0;
+        memset(l.first, 0xFF, n * sizeof *l.first);
+        memset(l.last, 0xFF, n * sizeof *l.last);
+    }
+    for (uint32_t o = 0; o < rank->ops.n && status == 0; o++) {
+        const struct local_op *op = &rank->ops.at[o];
+        uint32_t node = op->item == NO_ID ? NO_ID : item_span(rank, op->item)->node;
+        if (node == NO_ID)
+            continue;
+        if (l.first[node] == NO_ID)
+            l.first[node] = o;
+        l.last[node] = o;
+    }
+    for (uint32_t node = 0; node < n && status == 0; node++)
+        if (l.first[node] != NO_ID)
+            status = add_edges_to(&l, node);
+    free(l.senders);
+    free(l.first);
+    free(l.last);
+    free(l.seen);
+    free(l.open);
+    return status;
+}
+
+/* ---- phases ---- */
+
+enum node_flag {
+    NODE_GRADIENT = 1, /* differentiates */
+    NODE_COMM = 2,     /* communicates with other processes */
+    NODE_AFTER = 4,    /* comes after a gradient */
+    NODE_BEFORE = 8,   /* is needed by a gradient or by communication of gradients */
+    NODE_UPDATE = 16,
+};
+
+struct marker {
+    const struct rank_build *rank;
+    uint32_t *senders;
+    uint32_t *row, *uses; /* nodes that take what node n makes: uses[row[n] .. row[n + 1]) */
+    uint8_t *flags;
+    uint32_t *open;
+    uint32_t n_open;
+};
+
+/* "tower0/gradients/...", "gradient_tape/...": a part of the name says so. */
+static bool is_gradient(const char *name)
+{
+    for (const char *at = name; (at = strstr(at, "gradient")) != NULL; at++)
+        if ((at == name || at[-1] == '/') &&
+            (starts(at, "gradient_tape/") || starts(at, "gradients/") || starts(at, "gradients_")))
+            return true;
+    return false;
+}
+
+/* "edge_5_x /job:ps/... /job:worker/...": whether the two devices are of different tasks. */
+static bool leaves_task(const char *key)
+{
+    const char *recv = strrchr(key, ' '), *send = recv;
+    if (!recv)
+        return false;
+    while (send > key && send[-1] != ' ')
+        send--;
+    size_t len = strcspn(send, " "), task = 0;
+    for (size_t i = 0; i < len; i++)
+        if (strncmp(send + i, "/device:", 8) == 0)
+            task = i;
+    return task > 0 && strncmp(send, recv + 1, task) != 0;
+}
+
+static bool communicates(const struct rank_build *rank, uint32_t node)
+{
+    const char *type = type_of(rank, node);
+    const char *key = strtab_get(rank->names, rank->trace->dfg_nodes[node].key);
+    return name_collective_type(type) || starts(type, "Horovod") ||
+           (starts(type, "_Send") && leaves_task(key));
+}
+
+static int index_uses(struct marker *m)
+{
+    const struct trace_rank *trace = m->rank->trace;
+    uint32_t n = trace->n_dfg_nodes;
+    m->row = calloc(n + (size_t)2, sizeof *m->row);
+    m->uses = malloc((trace->n_dfg_inputs + (size_t)n + 1) * sizeof *m->uses);
+    if (!m->row || !m->uses)
+        return -1;
+    for (int pass = 0; pass < 2; pass++) {
+        for (uint32_t to = 0; to < n; to++) {
+            const struct dfg_node *node = &trace->dfg_nodes[to];
+            for (uint32_t i = 0; i <= node->n_inputs; i++) {
+                uint32_t from = i < node->n_inputs ? trace->dfg_inputs[node->first_input + i].node
+                                                   : m->senders[to];
+                if (from == NO_ID)
+                    continue;
+                if (pass == 0)
+                    m->row[from + 2]++;
+                else
+                    m->uses[m->row[from + 1]++] = to;
+            }
+        }
+        for (uint32_t i = 2; pass == 0 && i < n + 2; i++)
+            m->row[i] += m->row[i - 1];
+    }
+    return 0;
+}
+
+static void mark(struct marker *m, uint32_t node, uint8_t flag)
+{
+    if (m->flags[node] & flag)
+        return;
+    m->flags[node] |= flag;
+    m->open[m->n_open++] = node;
+}
+
+/* Marks what can be reached from the nodes that are open. */
+static void mark_after(struct marker *m, uint8_t flag)
+{
+    while (m->n_open > 0) {
+        uint32_t node = m->open[--m->n_open];
+        for (uint32_t i = m->row[node]; i < m->row[node + 1]; i++)
+            mark(m, m->uses[i], flag);
+    }
+}
+
+/* Marks what leads to the nodes that are open, but for nodes that have one of `except`. */
+static void mark_before(struct marker *m, uint8_t flag, uint8_t except)
+{
+    const struct trace_rank *trace = m->rank->trace;
+    while (m->n_open > 0) {
+        uint32_t at = m->open[--m->n_open];
+        const struct dfg_node *node = &trace->dfg_nodes[at];
+        for (uint32_t i = 0; i <= node->n_inputs; i++) {
+            uint32_t from =
+                i < node->n_inputs ? trace->dfg_inputs[node->first_input + i].node : m->senders[at];
+            if (from != NO_ID && !(m->flags[from] & except))
+                mark(m, from, flag);
+        }
+    }
+}
+
+static void mark_all(struct marker *m)
+{
+    const struct rank_build *rank = m->rank;
+    const struct trace_rank *trace = rank->trace;
+    uint32_t n = trace->n_dfg_nodes;
+    for (uint32_t i = 0; i < n; i++) {
+        if (trace->dfg_nodes[i].n_inputs > 0 && /* constants are shared, whatever their name */
+            is_gradient(strtab_get(rank->names, trace->dfg_nodes[i].name)))
+            m->flags[i] |= NODE_GRADIENT;
+        if (communicates(rank, i))
+            m->flags[i] |= NODE_COMM;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (m->flags[i] & NODE_GRADIENT)
+            mark(m, i, NODE_AFTER);
+    mark_after(m, NODE_AFTER);
+    for (uint32_t i = 0; i < n; i++)
+        if ((m->flags[i] & NODE_GRADIENT) ||
+            ((m->flags[i] & NODE_COMM) && (m->flags[i] & NODE_AFTER)))
+            mark(m, i, NODE_BEFORE);
+    mark_before(m, NODE_BEFORE, 0);
+    for (uint32_t i = 0; i < n; i++)
+        if ((m->flags[i] & NODE_AFTER) && !(m->flags[i] & NODE_BEFORE))
+            mark(m, i, NODE_UPDATE);
+    mark_before(m, NODE_UPDATE, NODE_BEFORE);
+}
+
+static uint8_t phase_of(const struct rank_build *rank, uint32_t node, uint8_t flags)
+{
+    if (flags & NODE_UPDATE)
+        return DPRO_OP_UPDATE;
+    if ((flags & NODE_GRADIENT) || ((flags & NODE_AFTER) && (flags & NODE_BEFORE)))
+        return DPRO_OP_BW;
+    return starts(type_of(rank, node), "Iterator") ? DPRO_OP_INPUT : DPRO_OP_FW;
+}
+
+int dfg_find_phases(const struct rank_build *rank, uint8_t **phases)
+{
+    uint32_t n = rank->trace->n_dfg_nodes;
+    struct marker m = {.rank = rank, .senders = find_senders(rank)};
+    m.flags = calloc(n + (size_t)1, 1);
+    m.open = malloc((n + (size_t)1) * sizeof *m.open);
+    int status = m.senders && m.flags && m.open ? index_uses(&m) : -1;
+    if (status == 0) {
+        mark_all(&m);
+        for (uint32_t i = 0; i < n; i++)
+            m.flags[i] = phase_of(rank, i, m.flags[i]);
+        *phases = m.flags;
+        m.flags = NULL;
+    }
+    free(m.senders);
+    free(m.row);
+    free(m.uses);
+    free(m.flags);
+    free(m.open);
+    return status;
+}

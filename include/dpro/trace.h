@@ -39,6 +39,7 @@ enum dpro_file_kind {
     DPRO_FILE_XPLANE,          /* TensorFlow profiler (XSpace), protobuf */
     DPRO_FILE_RUN_METADATA,    /* TensorFlow's RunMetadata, protobuf: graphs, a session's step */
     DPRO_FILE_GRAPH_DEF,       /* TensorFlow's GraphDef, protobuf */
+    DPRO_FILE_MXNET,           /* MXNet's profile (mx.profiler), Chrome trace JSON */
 };
 
 struct dpro_file_info {
@@ -68,7 +69,7 @@ DPRO_API size_t dpro_trace_n_ranks(const struct dpro_trace *trace); /* ranks pre
 DPRO_API int dpro_trace_rank(const struct dpro_trace *trace,
                              size_t index);                         /* ascending rank numbers */
 DPRO_API int dpro_trace_world_size(const struct dpro_trace *trace); /* at least the ranks present */
-DPRO_API const char *dpro_trace_framework(const struct dpro_trace *trace); /* "pytorch" */
+DPRO_API const char *dpro_trace_framework(const struct dpro_trace *trace); /* "pytorch", "mxnet" */
 DPRO_API uint64_t dpro_trace_n_spans(const struct dpro_trace *trace);
 DPRO_API size_t dpro_trace_n_warnings(const struct dpro_trace *trace);
 DPRO_API const char *dpro_trace_warning(const struct dpro_trace *trace,

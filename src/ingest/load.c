@@ -243,11 +243,13 @@ static int check_sources(struct loader *loader, struct dpro_error *err)
                        "%s: no TensorFlow ops among its %" PRIu64
                        " events; was it recorded with host_tracer_level 2 or more?",
                        source->path, part->n_events);
-        if (source->kind == DPRO_FILE_KINETO && part->n_spans == 0)
+        if ((source->kind == DPRO_FILE_KINETO || source->kind == DPRO_FILE_MXNET) &&
+            part->n_spans == 0)
             trace_warn(loader->trace, &loader->options->sink,
-                       "%s: no PyTorch spans among its %" PRIu64
+                       "%s: no %s spans among its %" PRIu64
                        " events; was the profiler active?",
-                       source->path, part->n_events);
+                       source->path, source->kind == DPRO_FILE_MXNET ? "MXNet" : "PyTorch",
+                       part->n_events);
     }
     return 0;
 }
@@ -278,6 +280,7 @@ bool source_usable(const struct source *source)
 {
     switch (source->kind) {
     case DPRO_FILE_KINETO:
+    case DPRO_FILE_MXNET:
         return source->part.n_spans > 0;
     case DPRO_FILE_EXECUTION_TRACE:
         return source->part.et_nodes.n > 0;
@@ -350,6 +353,28 @@ static void drop_second_processes(struct loader *loader)
     }
 }
 
+/* MXNet writes the profile of server k to rank<k>_<name>, which says rank k: that of the worker
+ * has exchanges with servers in it. */
+static void tell_servers(struct loader *loader)
+{
+    for (size_t i = 0; i < loader->list.n; i++) {
+        struct source *source = &loader->list.at[i];
+        bool serves = source->kind == DPRO_FILE_MXNET && source_usable(source) &&
+                      source->rank >= 0 && source->part.details.n == 0 &&
+                      strncmp(base_name(source->path), "rank", 4) == 0;
+        for (size_t k = 0; k < loader->list.n && serves; k++) {
+            const struct source *other = &loader->list.at[k];
+            char name[NET_PROCESS_TEXT];
+            if (other->kind != DPRO_FILE_MXNET || other->rank != source->rank ||
+                other->part.details.n == 0)
+                continue;
+            int len = snprintf(name, sizeof name, "server%d", source->rank);
+            source->rank = net_process_in(name, (size_t)len);
+            serves = false;
+        }
+    }
+}
+
 static int find_ranks(struct loader *loader, struct dpro_error *err)
 {
     const char *pattern = loader->options->rank_regex;
@@ -388,10 +413,12 @@ static int find_ranks(struct loader *loader, struct dpro_error *err)
             continue;
         }
         source->rank = source->part.has_rank ? source->part.rank : path_rank(source->path);
-        if (source->rank < 0 && source_is_profile(source)) {
-            if (n_profiles == 1)
+        if (source->rank == -1 && source_is_profile(source)) {
+            if (source->kind == DPRO_FILE_MXNET)
+                source->rank = path_process(source->path);
+            if (source->rank == -1 && n_profiles == 1)
                 source->rank = 0;
-            else
+            else if (source->rank == -1)
                 rc = dpro_error_set(err, DPRO_EFORMAT,
                                     "%s: cannot tell its rank from its metadata or name; use "
                                     "--rank-regex, e.g. --rank-regex 'gpu([0-9]+)'",
@@ -400,9 +427,10 @@ static int find_ranks(struct loader *loader, struct dpro_error *err)
     }
     if (pattern)
         regfree(&regex);
+    tell_servers(loader);
     for (size_t i = 0; i < loader->list.n && rc == 0; i++) {
         struct source *source = &loader->list.at[i];
-        if (source_is_profile(source) || !source_usable(source) || source->rank >= 0 ||
+        if (source_is_profile(source) || !source_usable(source) || source->rank != -1 ||
             (source->kind == DPRO_FILE_RECORDING && source->part.recording->is_job))
             continue;
         source->rank = rank_by_process(loader, source);
@@ -477,7 +505,7 @@ static int merge_names(struct loader *loader, struct dpro_error *err)
     for (size_t i = 0; i < loader->list.n; i++) {
         struct source *source = &loader->list.at[i];
         const struct strtab *from = &source->part.names;
-        if (!source_usable(source) || source->rank < 0)
+        if (!source_usable(source) || source->rank == -1)
             continue;
         source->names = malloc((from->n + (size_t)1) * sizeof *source->names);
         if (!source->names)
@@ -496,8 +524,8 @@ static int merge_names(struct loader *loader, struct dpro_error *err)
 static int by_rank(const void *a, const void *b)
 {
     const struct source *x = *(struct source *const *)a, *y = *(struct source *const *)b;
-    if (x->rank != y->rank)
-        return x->rank < y->rank ? -1 : 1;
+    if (x->rank != y->rank) /* servers last */
+        return (unsigned)x->rank < (unsigned)y->rank ? -1 : 1;
     if (source_is_profile(x) != source_is_profile(y))
         return source_is_profile(x) ? -1 : 1;
     if (source_is_profile(x) && x->part.start_ns != y->part.start_ns)
@@ -660,7 +688,7 @@ static int build_ranks(struct loader *loader, struct dpro_error *err)
     size_t n = 0, n_jobs = 0;
     int rc = sorted && jobs ? 0 : dpro_error_nomem(err);
     for (size_t i = 0; rc == 0 && i < loader->list.n; i++)
-        if (source_usable(&loader->list.at[i]) && loader->list.at[i].rank >= 0 &&
+        if (source_usable(&loader->list.at[i]) && loader->list.at[i].rank != -1 &&
             (source_is_profile(&loader->list.at[i]) || tells_structure(&loader->list.at[i])))
             sorted[n++] = &loader->list.at[i];
     if (rc == 0 && n)
@@ -673,7 +701,12 @@ static int build_ranks(struct loader *loader, struct dpro_error *err)
     for (size_t i = 0, end; rc == 0 && i < n; i = end) {
         struct rank_job *job = &jobs[n_jobs];
         job->rank = &trace->ranks[n_jobs++];
-        trace->n_ranks = (uint32_t)n_jobs;
+        if (sorted[i]->rank >= 0) {
+            trace->n_ranks = (uint32_t)n_jobs;
+        } else {
+            trace->servers = &trace->ranks[trace->n_ranks];
+            trace->n_servers = (uint32_t)n_jobs - trace->n_ranks;
+        }
         job->rank->rank = sorted[i]->rank;
         job->windows = sorted + i;
         for (end = i; end < n && sorted[end]->rank == sorted[i]->rank; end++) {
@@ -773,7 +806,7 @@ static int check_any(const struct loader *loader, const char *first_path, struct
         }
         n_et += source->kind == DPRO_FILE_EXECUTION_TRACE;
         if (!trace_file &&
-            (source->kind == DPRO_FILE_KINETO || source->kind == DPRO_FILE_EXECUTION_TRACE))
+            (source_is_profile(source) || source->kind == DPRO_FILE_EXECUTION_TRACE))
             trace_file = source;
     }
     if (n_et == 0 && log)

@@ -90,6 +90,7 @@ void part_fini(struct trace_part *part)
 
 static const struct reader readers[] = {
     {DPRO_FILE_KINETO, "profile", "event", "events", kineto_read, NULL},
+    {DPRO_FILE_MXNET, "profile", "event", "events", mxnet_read, NULL},
     {DPRO_FILE_EXECUTION_TRACE, "execution trace", "node", "nodes", et_read, NULL},
     {DPRO_FILE_RECORDING, "recording", "entry", "entries", recording_read, NULL},
     {DPRO_FILE_TRANSPORT, "transport log", "record", "records", NULL, log_read},
@@ -216,9 +217,10 @@ enum dpro_file_kind recognise(struct json *js)
     if (c == '[')
         return recognise_array(js);
     while (json_object_next(js, &key, &len)) {
-        if (json_is(key, len, "traceEvents") || json_is(key, len, "schemaVersion") ||
-            json_is(key, len, "deviceProperties"))
+        if (json_is(key, len, "schemaVersion") || json_is(key, len, "deviceProperties"))
             return DPRO_FILE_KINETO;
+        if (json_is(key, len, "traceEvents"))
+            return json_peek(js) == '[' && mxnet_recognise(js) ? DPRO_FILE_MXNET : DPRO_FILE_KINETO;
         if (json_is(key, len, "schema")) {
             schema = true;
             if (json_peek(js) != '"')

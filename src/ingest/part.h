@@ -100,6 +100,7 @@ struct reader {
 const struct reader *reader_of(enum dpro_file_kind kind); /* NULL for DPRO_FILE_OTHER */
 
 int kineto_read(struct json *js, struct trace_part *part, struct dpro_error *err);
+int mxnet_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int et_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int recording_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int log_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
@@ -111,6 +112,8 @@ enum { PART_RECORD_MAX = 1 << 16 }; /* the longest record or line that readers o
 
 /* What a protobuf file is, from its first bytes. */
 enum dpro_file_kind protobuf_recognise(const unsigned char *p, size_t n);
+/* Whether the array of a Chrome trace, which is next, is of MXNet. */
+bool mxnet_recognise(struct json *js);
 
 /* What a document is, from its first bytes. */
 enum dpro_file_kind recognise(struct json *js);

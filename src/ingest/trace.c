@@ -29,6 +29,8 @@ void dpro_trace_destroy(struct dpro_trace *trace)
         return;
     for (uint32_t r = 0; r < trace->n_ranks; r++)
         recording_destroy(trace->ranks[r].recording);
+    for (uint32_t s = 0; s < trace->n_servers; s++)
+        recording_destroy(trace->servers[s].recording);
     for (uint32_t t = 0; t < trace->n_transports; t++)
         net_transport_fini(&trace->transports[t]);
     free(trace->transports);
@@ -69,8 +71,10 @@ int dpro_trace_world_size(const struct dpro_trace *trace)
 
 const char *dpro_trace_framework(const struct dpro_trace *trace)
 {
-    (void)trace; /* Kineto and execution traces are PyTorch's */
-    return "pytorch";
+    for (uint32_t i = 0; i < trace->n_files; i++)
+        if (trace->files[i].kind == DPRO_FILE_MXNET)
+            return "mxnet";
+    return "pytorch"; /* Kineto and execution traces are PyTorch's */
 }
 
 uint64_t dpro_trace_n_spans(const struct dpro_trace *trace)

@@ -187,6 +187,9 @@ struct dpro_trace {
     struct strtab names;
     struct trace_rank *ranks; /* ascending */
     uint32_t n_ranks;
+    struct trace_rank *servers; /* profiles of processes that are no ranks, numbered as net_process_*
+                                   does; ascending */
+    uint32_t n_servers;
     struct net_transport *transports; /* by rank, also of ranks that have no profile; then those of
                                          processes that are no ranks */
     uint32_t n_transports;

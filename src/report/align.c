@@ -228,6 +228,11 @@ static void write_file(struct writer *w, const char *path, const struct dpro_fil
     writer_close(w, '}');
 }
 
+static bool is_profile(const struct dpro_file_info *file)
+{
+    return file->rank >= 0 && (file->kind == DPRO_FILE_KINETO || file->kind == DPRO_FILE_MXNET);
+}
+
 /* The length of the folder, with its slash, that all profiles are in. */
 static size_t common_folder(const struct dpro_trace *trace)
 {
@@ -235,7 +240,7 @@ static size_t common_folder(const struct dpro_trace *trace)
     size_t len = 0;
     for (size_t f = 0; f < dpro_trace_n_files(trace); f++) {
         struct dpro_file_info file = dpro_trace_file(trace, f);
-        if (file.kind != DPRO_FILE_KINETO)
+        if (!is_profile(&file))
             continue;
         size_t same = 0;
         while (first && same < len && file.path[same] == first[same])
@@ -269,7 +274,7 @@ int dpro_align_manifest(const struct dpro_trace *trace, const struct dpro_graph 
     for (size_t f = 0; f < dpro_trace_n_files(trace); f++) {
         struct dpro_file_info file = dpro_trace_file(trace, f);
         struct dpro_clock clock;
-        if (file.kind == DPRO_FILE_KINETO && find_clock(graph, file.rank, &clock))
+        if (is_profile(&file) && find_clock(graph, file.rank, &clock))
             write_file(&w, file.path + folder, &file, &clock);
     }
     writer_close(&w, ']');

@@ -47,6 +47,8 @@ static const char *file_kind(enum dpro_file_kind kind)
         return "run-metadata";
     case DPRO_FILE_GRAPH_DEF:
         return "graph-def";
+    case DPRO_FILE_MXNET:
+        return "mxnet";
     case DPRO_FILE_OTHER:
         break;
     }

@@ -806,7 +806,8 @@ static int check_any(const struct loader *loader, const char *first_path, struct
         }
         n_et += source->kind == DPRO_FILE_EXECUTION_TRACE;
         if (!trace_file &&
-            (source_is_profile(source) || source->kind == DPRO_FILE_EXECUTION_TRACE))
+            (source->kind == DPRO_FILE_KINETO || source->kind == DPRO_FILE_MXNET ||
+             source->kind == DPRO_FILE_XPLANE || source->kind == DPRO_FILE_EXECUTION_TRACE))
             trace_file = source;
     }
     if (n_et == 0 && log)
@@ -821,7 +822,7 @@ static int check_any(const struct loader *loader, const char *first_path, struct
                               trace_file->path);
     if (trace_file)
         return dpro_error_set(err, DPRO_EEMPTY,
-                              "%s: no PyTorch spans in it; was torch.profiler active while the "
+                              "%s: no framework's spans in it; was the profiler active while the "
                               "job trained?",
                               trace_file->path);
     return dpro_error_set(err, DPRO_EEMPTY,

@@ -69,7 +69,8 @@ DPRO_API size_t dpro_trace_n_ranks(const struct dpro_trace *trace); /* ranks pre
 DPRO_API int dpro_trace_rank(const struct dpro_trace *trace,
                              size_t index);                         /* ascending rank numbers */
 DPRO_API int dpro_trace_world_size(const struct dpro_trace *trace); /* at least the ranks present */
-DPRO_API const char *dpro_trace_framework(const struct dpro_trace *trace); /* "pytorch", "mxnet" */
+/* "pytorch", "tensorflow", "mxnet" */
+DPRO_API const char *dpro_trace_framework(const struct dpro_trace *trace);
 DPRO_API uint64_t dpro_trace_n_spans(const struct dpro_trace *trace);
 DPRO_API size_t dpro_trace_n_warnings(const struct dpro_trace *trace);
 DPRO_API const char *dpro_trace_warning(const struct dpro_trace *trace,

@@ -88,6 +88,19 @@ static int warn_whole(struct assembly *a, const struct dpro_graph_options *optio
     return status;
 }
 
+static bool is_pytorch(const struct assembly *a)
+{
+    return strcmp(dpro_trace_framework(a->trace), "pytorch") == 0;
+}
+
+/* How a job tells where its iterations begin. */
+static const char *mark_advice(const struct assembly *a)
+{
+    return strcmp(dpro_trace_framework(a->trace), "tensorflow") == 0
+               ? "put each step into tf.profiler.experimental.Trace('train', step_num=i, _r=1)"
+               : "call profiler.step() once an iteration";
+}
+
 int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, uint32_t dropped)
 {
     struct join *join = a->join;
@@ -147,9 +160,9 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
             without++;
         snprintf(text, sizeof text,
                  "%u of %u ranks (first: rank %d) have no iteration marks and no period: the whole "
-                 "of their recording is taken for one iteration of the others; call "
-                 "profiler.step() on every rank",
-                 join->n_ranks - with, join->n_ranks, join->ranks[without].trace->rank);
+                 "of their recording is taken for one iteration of the others; %s on every rank",
+                 join->n_ranks - with, join->n_ranks, join->ranks[without].trace->rank,
+                 mark_advice(a));
         status |= warn(a, options, text);
     }
     for (uint32_t r = 0; r < join->n_ranks; r++)
@@ -170,17 +183,18 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
         snprintf(
             text, sizeof text,
             "one iteration only: its makespan is predicted instead of a steady period, and the "
-            "prediction can't be checked on another one; record 10 iterations "
-            "(torch.profiler.schedule(active=10))");
+            "prediction can't be checked on another one; record 10 iterations%s",
+            is_pytorch(a) ? " (torch.profiler.schedule(active=10))" : "");
         status |= warn(a, options, text);
     }
     if (join->ranks[0].step_source == STEPS_NONE) {
         snprintf(text, sizeof text,
                  "no iteration marks and no period found: the whole recording is replayed as one "
-                 "iteration; call profiler.step() once an iteration");
+                 "iteration; %s",
+                 mark_advice(a));
         status |= warn(a, options, text);
     } else if (join->ranks[0].step_source > STEPS_RECORDED) {
-        snprintf(text, sizeof text, "no ProfilerStep marks: iterations were found by %s",
+        snprintf(text, sizeof text, "no marks of steps: iterations were found by %s",
                  join->ranks[0].step_source == STEPS_OPTIMIZER ? "the optimizer's calls"
                                                                : "the period of the ops");
         status |= warn(a, options, text);

@@ -218,8 +218,9 @@ static int check_sources(struct loader *loader, struct dpro_error *err)
             return dpro_error_set(err, source->size_bytes ? DPRO_EFORMAT : DPRO_EEMPTY,
                                   source->size_bytes
                                       ? "%s: not a trace that dpro knows; give a PyTorch profiler "
-                                        "(Kineto) or execution trace, JSON or JSON.gz, or a "
-                                        "trace directory of dpro profile"
+                                        "(Kineto) or execution trace, JSON or JSON.gz, a "
+                                        "TensorFlow profile (.xplane.pb), or a trace directory "
+                                        "of dpro profile"
                                       : "%s: empty file; record it again",
                                   source->path);
         if (source->kind == DPRO_FILE_OTHER)
@@ -680,6 +681,50 @@ static void build_item(void *arg, size_t item)
     rank_build(&((struct rank_job *)arg)[item]);
 }
 
+/* Ops that are in no node of the graph: of another run, or of a function whose graph is not here.
+ */
+static void warn_unmatched(struct loader *loader, const struct rank_job *job)
+{
+    char some[32], all[32];
+    if (job->n_node_spans > 0)
+        log_line(&loader->options->sink, DPRO_LOG_DEBUG,
+                 "%s: %s of %s ops of rank %d are nodes of it", job->graph->path,
+                 count(some, job->n_node_spans - job->n_unmatched), count(all, job->n_node_spans),
+                 job->rank->rank);
+    if (job->n_unmatched == 0)
+        return;
+    if (job->n_unmatched == job->n_node_spans)
+        trace_warn(loader->trace, &loader->options->sink,
+                   "%s: none of the %s ops of rank %d's profile is a node of this graph; are both "
+                   "of one run? What waits for what is read off the timeline",
+                   job->graph->path, count(all, job->n_node_spans), job->rank->rank);
+    else
+        trace_warn(loader->trace, &loader->options->sink,
+                   "%s: %s of %s ops of rank %d's profile are no nodes of this graph (first: %s); "
+                   "what those wait for is not known",
+                   job->graph->path, count(some, job->n_unmatched), count(all, job->n_node_spans),
+                   job->rank->rank, strtab_get(&loader->trace->names, job->first_unmatched));
+}
+
+/* Said once: a profile of TensorFlow's says when ops ran, not why. */
+static void warn_no_graph(struct loader *loader, const struct rank_job *jobs, size_t n_jobs)
+{
+    size_t n_without = 0, n_profiles = 0, first = 0;
+    for (size_t i = 0; i < n_jobs; i++) {
+        if (jobs[i].n_windows == 0 || jobs[i].windows[0]->kind != DPRO_FILE_XPLANE)
+            continue;
+        n_profiles++;
+        if (!jobs[i].graph && n_without++ == 0)
+            first = i;
+    }
+    if (n_without)
+        trace_warn(loader->trace, &loader->options->sink,
+                   "%s: no graph beside %zu of %zu profiles: what waits for what is read off the "
+                   "timeline; add the RunMetadata of the function's first call "
+                   "(context.export_run_metadata) for exact dependencies",
+                   jobs[first].windows[0]->path, n_without, n_profiles);
+}
+
 static int build_ranks(struct loader *loader, struct dpro_error *err)
 {
     struct dpro_trace *trace = loader->trace;
@@ -752,6 +797,10 @@ static int build_ranks(struct loader *loader, struct dpro_error *err)
                      job->execution_trace->path, job->n_et_matched, job->n_et_with_id,
                      job->rank->rank, job->et_method ? job->et_method : "nothing");
     }
+    for (size_t i = 0; rc == 0 && i < n_jobs; i++)
+        warn_unmatched(loader, &jobs[i]);
+    if (rc == 0)
+        warn_no_graph(loader, jobs, n_jobs);
     trace->world_size = world_size;
     free(sorted);
     free(jobs);
@@ -793,7 +842,7 @@ static int list_files(struct loader *loader, struct dpro_error *err)
 /* Nothing to work with: says of which file, and what to do. */
 static int check_any(const struct loader *loader, const char *first_path, struct dpro_error *err)
 {
-    const struct source *trace_file = NULL, *log = NULL;
+    const struct source *trace_file = NULL, *log = NULL, *graph = NULL;
     size_t n_et = 0;
     for (size_t i = 0; i < loader->list.n; i++) {
         const struct source *source = &loader->list.at[i];
@@ -805,11 +854,23 @@ static int check_any(const struct loader *loader, const char *first_path, struct
             log = source;
         }
         n_et += source->kind == DPRO_FILE_EXECUTION_TRACE;
+        if (is_protobuf(source) && (!graph || source->kind == DPRO_FILE_XPLANE))
+            graph = source;
         if (!trace_file &&
             (source->kind == DPRO_FILE_KINETO || source->kind == DPRO_FILE_MXNET ||
              source->kind == DPRO_FILE_XPLANE || source->kind == DPRO_FILE_EXECUTION_TRACE))
             trace_file = source;
     }
+    if (graph && graph->kind == DPRO_FILE_XPLANE)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "%s: no TensorFlow ops in it; record it again while the job trains, "
+                              "with ProfilerOptions(host_tracer_level=2) or more",
+                              graph->path);
+    if (graph)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "%s: a graph holds no times; add the profile (.xplane.pb) of the "
+                              "same run",
+                              graph->path);
     if (n_et == 0 && log)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "%s: a transport log alone can't be replayed; add the profile of the "
@@ -826,8 +887,8 @@ static int check_any(const struct loader *loader, const char *first_path, struct
                               "job trained?",
                               trace_file->path);
     return dpro_error_set(err, DPRO_EEMPTY,
-                          "%s: no trace file found in it; give a folder with PyTorch profiler "
-                          "traces (.json or .json.gz)",
+                          "%s: no trace file found in it; give a folder with traces of the "
+                          "PyTorch profiler (.json, .json.gz) or TensorFlow's (.xplane.pb)",
                           first_path);
 }
 

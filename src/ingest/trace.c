@@ -71,9 +71,14 @@ int dpro_trace_world_size(const struct dpro_trace *trace)
 
 const char *dpro_trace_framework(const struct dpro_trace *trace)
 {
-    for (uint32_t i = 0; i < trace->n_files; i++)
+    for (uint32_t i = 0; i < trace->n_files; i++) {
         if (trace->files[i].kind == DPRO_FILE_MXNET)
             return "mxnet";
+        if (trace->files[i].kind == DPRO_FILE_XPLANE ||
+            trace->files[i].kind == DPRO_FILE_GRAPH_DEF ||
+            trace->files[i].kind == DPRO_FILE_RUN_METADATA)
+            return "tensorflow";
+    }
     return "pytorch"; /* Kineto and execution traces are PyTorch's */
 }
 

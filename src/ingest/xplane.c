@@ -560,16 +560,18 @@ static int read_all(struct xplane *x, struct bytes *bytes, struct dpro_error *er
     while (!x->no_memory && pb_next(&x->pb, &field))
         if (field.number == 1)
             read_names(x, &field);
+    x->part->broken = x->pb.fail;
+    x->part->broken_offset = x->pb.fail_offset;
     if (!x->no_memory && bytes->rc == 0 && bytes_rewind(bytes) < 0)
         return bytes->rc;
     pb_init(&x->pb, bytes);
     while (!x->no_memory && n < x->planes.n && pb_next(&x->pb, &field))
         if (field.number == 1)
             read_lines(x, &x->planes.at[n++], &field);
-    while (!x->no_memory && pb_next(&x->pb, &field)) /* to the end: is the file whole? */
-        ;
-    x->part->broken = x->pb.fail;
-    x->part->broken_offset = x->pb.fail_offset;
+    if (!x->part->broken) { /* what only a line's events show */
+        x->part->broken = x->pb.fail;
+        x->part->broken_offset = x->pb.fail_offset;
+    }
     return x->no_memory ? dpro_error_nomem(err) : 0;
 }
 

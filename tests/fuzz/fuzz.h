@@ -63,6 +63,15 @@ static inline uint64_t fuzz_hash_part(const struct trace_part *part)
     for (size_t i = 0; i < part->et_nodes.n; i++)
         h = fuzz_hash(h, &part->et_nodes.at[i].id, sizeof part->et_nodes.at[i].id);
     h ^= part->et_tensors.n ^ part->details.n << 8 ^ part->tracks.n << 16 ^ part->groups.n << 24;
+    for (size_t i = 0; i < part->dfg_nodes.n; i++) {
+        const struct dfg_node *node = &part->dfg_nodes.at[i];
+        h = fuzz_hash(h, node, sizeof *node);
+        if (node->first_input + node->n_inputs > part->dfg_inputs.n)
+            abort();
+        for (uint32_t k = 0; k < node->n_inputs; k++)
+            if (part->dfg_inputs.at[node->first_input + k].node >= part->dfg_nodes.n)
+                abort();
+    }
     if (part->transport)
         h ^= fuzz_hash_transport(part->transport);
     if (part->recording)

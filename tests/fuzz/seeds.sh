@@ -3,7 +3,7 @@
 # picks a chunk size, but for attach, buckets and verify.
 set -eu
 out=${1:?usage: seeds.sh FOLDER}
-for target in align attach buckets csv et json kineto load log recording replay verify; do
+for target in align attach buckets csv et json kineto load log recording replay runmeta verify xplane; do
     mkdir -p "$out/$target"
 done
 put() { printf '%b' "$2" >"$out/$1"; }
@@ -23,6 +23,19 @@ zeros() { head -c "$1" /dev/zero; }
     done
 } >"$out/align/two"
 { printf '\002' && head -c 360 "$0"; } >"$out/align/any"
+
+# a plane "/host:CPU" with a line of one event, and its name "a:B"; a graph of a node "a" that takes "b"
+host='\022\011/host:CPU' line='\032\031\010\005\022\005tf_x/\030\144\042\014\010\001\020\350\007\030\320\017\042\002\010\001'
+name='\042\013\010\001\022\007\010\001\022\003a:B' node='\012\017\012\001a\022\003Mul\032\001b\032\002^c'
+put xplane/behind "A\\012\\063$host$line$name"
+put xplane/before "B\\012\\063$host$name$line"
+put xplane/cut "C\\012\\063$host$line"
+put xplane/long 'D\012\377\377\377\377\377\377\377\377\377\001'
+put runmeta/graph "E$node"
+put runmeta/partition "F\\032\\021$node"
+put runmeta/function "G\\042\\023\\012\\021$node"
+put runmeta/cut "H\\032\\100$node"
+put runmeta/deep 'I\032\020\012\016\052\014\012\001s\022\007\012\005\012\003\012\001\012'
 
 put json/values 'A{"a":[1,-2.5e3,"x\\u00e9\\\\\\"",null,true,NaN],"bb":{"c":"]}"},"skip":[[1,2],"[\\"]"],"ddd":18446744073709551615}'
 put json/open 'B[{"ph":"X"},{"ph":'

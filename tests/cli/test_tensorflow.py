@@ -1,0 +1,161 @@
+"""TensorFlow's profiles and graphs: XPlane, RunMetadata, GraphDef."""
+import glob
+import gzip
+import json
+import os
+import shutil
+import statistics
+import unittest
+
+from support import DONE, INPUT, ROOT, Case, dpro
+
+SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
+RING = os.path.join(SHARED, "tf-mwms-ring")
+HOROVOD = os.path.join(SHARED, "hvd-tf")
+
+
+def read_varint(data, at):
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value, at
+
+
+def varint(value):
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes(out + bytes([value]))
+
+
+def fields(data):
+    """(number, value) of a protobuf message: an independent reader, as slow as it is short."""
+    at = 0
+    while at < len(data):
+        tag, at = read_varint(data, at)
+        if tag & 7 == 0:
+            value, at = read_varint(data, at)
+        else:
+            size = {1: 8, 5: 4}.get(tag & 7)
+            if size is None:
+                size, at = read_varint(data, at)
+            value = data[at:at + size]
+            at += size
+        yield tag >> 3, value
+
+
+def inflated(path):
+    with gzip.open(path) as file:
+        return file.read()
+
+
+def ops_of(path):
+    """Names of the ops that a profile's host plane has events of, as node:Type."""
+    names = set()
+    for number, plane in fields(inflated(path)):
+        if number != 1 or dict(fields(plane)).get(2) != b"/host:CPU":
+            continue
+        metadata, used = {}, set()
+        for field, value in fields(plane):
+            if field == 4:
+                entry = dict(fields(dict(fields(value))[2]))
+                metadata[entry.get(1, 0)] = entry.get(2, b"").decode()
+            elif field == 3:
+                used |= {dict(fields(event)).get(1, 0) for kind, event in fields(value) if kind == 4}
+        names |= {metadata[i] for i in used}
+    return {n for n in names if ":" in n and "::" not in n and ": " not in n}
+
+
+def nodes_of(path):
+    """Names of the nodes of a RunMetadata's partition graphs."""
+    return {dict(fields(node))[1].decode() for number, graph in fields(inflated(path)) if number == 3
+            for field, node in fields(graph) if field == 1}
+
+
+@unittest.skipUnless(os.path.isdir(RING), "no capture of a TensorFlow ring in ../shared/traces")
+class Ring(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.facts = dpro("replay", "--json", RING).json
+        with open(os.path.join(RING, "metadata.json"), encoding="utf-8") as file:
+            cls.truth = json.load(file)
+
+    def copy(self, *patterns):
+        for pattern in patterns:
+            for path in glob.glob(os.path.join(RING, pattern)):
+                shutil.copy(path, self.folder)
+        return self.folder
+
+    def test_every_op_of_the_profile_is_a_node_of_the_graph_that_ran(self):
+        profile, graph = os.path.join(RING, "worker0.xplane.pb.gz"), os.path.join(RING, "runmeta_first_rank0.pb.gz")
+        ops, nodes = ops_of(profile), nodes_of(graph)
+        self.assertEqual(len(ops), 328)
+        self.assertEqual({op.rsplit(":", 1)[0] for op in ops} - nodes, set())
+        said = dpro("replay", "-vv", "--no-validate", profile, graph)
+        self.assert_code(said, DONE)
+        self.assertRegex(said.err, r"runmeta_first_rank0.pb.gz: 2,?296 of 2,?296 ops of rank 0 are nodes of it")
+
+    def test_the_replay_is_within_5_percent_of_what_was_measured(self):
+        measured = statistics.mean(self.truth["profiled_ms"])
+        self.assertLess(abs(self.facts["predicted"]["iteration_ms"] / measured - 1), 0.05)
+        std = 100 * statistics.stdev(self.truth["profiled_ms"]) / measured
+        self.assertLess(self.facts["validation"]["mean_abs_error_pct"], max(5, std))
+
+    def test_the_facts_are_tensorflow_s(self):
+        self.assertEqual(self.facts["trace"]["framework"], "tensorflow")
+        self.assertEqual((self.facts["trace"]["ranks_present"], self.facts["trace"]["world_size"]), ([0, 1], 2))
+        self.assertEqual(self.facts["trace"]["iterations"], 7)
+        kinds = {file["kind"] for file in self.facts["trace"]["files"]}
+        self.assertEqual(kinds, {"xplane", "run-metadata", "graph-def", "transport-csv"})
+        self.assertEqual(self.facts["warnings"], [])
+
+    def test_without_graphs_it_goes_on_and_says_what_is_lost(self):
+        said = dpro("replay", "--json", self.copy("worker*", "net_*"))
+        self.assert_code(said, DONE)
+        self.assertRegex("\n".join(said.json["warnings"]), "no graph beside 2 of 2 profiles: what waits for what is read off")
+        self.assertLess(abs(said.json["error_pct"]), 15)
+
+    def test_graphs_alone_are_refused_in_one_line(self):
+        said = dpro("replay", self.copy("runmeta*", "graph*"))
+        self.assert_error(said, INPUT, "a graph holds no times; add the profile")
+
+    def test_the_graph_of_another_job_is_told(self):
+        self.copy("worker*")
+        for rank in range(2):
+            shutil.copy(os.path.join(HOROVOD, f"runmeta_first_rank{rank}.pb.gz"), self.folder)
+        said = dpro("replay", "--json", self.folder)
+        self.assert_code(said, DONE)
+        self.assertRegex("\n".join(said.json["warnings"]), "ops of rank 0's profile (is a node|are no nodes) of this graph")
+
+    def test_profiles_of_two_runs_are_refused(self):
+        self.copy("worker0*")
+        later = inflated(os.path.join(RING, "worker1.xplane.pb.gz"))
+        start = next(value for value in self.numbers(later) if value > 10**18)  # profile_start_time
+        self.write("worker1.xplane.pb", later.replace(varint(start), varint(start + 2 * 3600 * 10**9)))
+        self.assert_error(dpro("replay", self.folder), INPUT, "minutes apart, so not of one run")
+
+    def numbers(self, data):
+        for plane in (value for number, value in fields(data) if number == 1):
+            for stat in (value for number, value in fields(plane) if number == 6):
+                yield from (value for _, value in fields(stat) if isinstance(value, int))
+
+    def test_a_cut_profile_is_used_as_far_as_it_goes(self):
+        whole = inflated(os.path.join(RING, "worker0.xplane.pb.gz"))
+        for share in (0.2, 0.9, 0.999):
+            self.copy("runmeta_first_rank0*")
+            self.write("worker0.xplane.pb", whole[:int(len(whole) * share)])
+            said = dpro("replay", "--json", self.folder)
+            self.assert_code(said, DONE, INPUT)
+            if said.code == DONE:
+                self.assertRegex("\n".join(said.json["warnings"]), "of the protobuf: the file ends in the middle")
+            else:
+                self.assert_error(said, INPUT, "no TensorFlow ops in it")
+
+
+if __name__ == "__main__":
+    unittest.main()

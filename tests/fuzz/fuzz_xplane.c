@@ -1,0 +1,8 @@
+/* Fuzz target: the reader of TensorFlow's profiles. */
+#include "fuzz.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    fuzz_compare_bytes(xplane_read, data, size);
+    return 0;
+}

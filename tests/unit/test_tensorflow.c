@@ -1,0 +1,384 @@
+/* TensorFlow's files: the wire format, profiles, graphs; whole, cut and hostile. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/protobuf.h"
+#include "ingest/part.h"
+
+/* ---- writing ---- */
+
+struct message {
+    unsigned char at[1 << 14];
+    size_t n;
+};
+
+static void put(struct message *m, const void *data, size_t n)
+{
+    assert_true(m->n + n <= sizeof m->at);
+    memcpy(m->at + m->n, data, n);
+    m->n += n;
+}
+
+static void put_varint(struct message *m, uint64_t v)
+{
+    do {
+        unsigned char byte = (unsigned char)((v & 0x7f) | (v > 0x7f ? 0x80 : 0));
+        put(m, &byte, 1);
+        v >>= 7;
+    } while (v);
+}
+
+static void number(struct message *m, unsigned field, uint64_t v)
+{
+    put_varint(m, field << 3 | PB_VARINT);
+    put_varint(m, v);
+}
+
+static void bytes(struct message *m, unsigned field, const void *data, size_t n)
+{
+    put_varint(m, field << 3 | PB_BYTES);
+    put_varint(m, n);
+    put(m, data, n);
+}
+
+static void text(struct message *m, unsigned field, const char *s)
+{
+    bytes(m, field, s, strlen(s));
+}
+
+static void nested(struct message *m, unsigned field, const struct message *inner)
+{
+    bytes(m, field, inner->at, inner->n);
+}
+
+/* An entry of event_metadata (4) or stat_metadata (5). */
+static void name_entry(struct message *plane, unsigned field, uint64_t id, const char *name)
+{
+    struct message value = {.n = 0}, entry = {.n = 0};
+    number(&value, 1, id);
+    text(&value, 2, name);
+    number(&entry, 1, id);
+    nested(&entry, 2, &value);
+    nested(plane, field, &entry);
+}
+
+static void event(struct message *line, uint64_t meta, uint64_t offset_ns, uint64_t dur_ns,
+                  uint64_t stat, uint64_t value)
+{
+    struct message e = {.n = 0}, s = {.n = 0};
+    number(&e, 1, meta);
+    number(&e, 2, offset_ns * 1000);
+    number(&e, 3, dur_ns * 1000);
+    if (stat) {
+        number(&s, 1, stat);
+        number(&s, 4, value);
+        nested(&e, 4, &s);
+    }
+    nested(line, 4, &e);
+}
+
+enum { MATMUL = 1, PLUMBING, REDUCE, TRAIN, RUN, STEP_NUM = 1, GROUP_KEY, INSTANCE_KEY };
+
+static void names(struct message *plane)
+{
+    name_entry(plane, 4, MATMUL, "dense/MatMul:MatMul");
+    name_entry(plane, 4, PLUMBING, "ExecutorState::Process");
+    name_entry(plane, 4, REDUCE, "CollectiveReduceV2:CollectiveReduceV2");
+    name_entry(plane, 4, TRAIN, "train");
+    name_entry(plane, 4, RUN, "FunctionRun");
+    name_entry(plane, 5, STEP_NUM, "step_num");
+    name_entry(plane, 5, GROUP_KEY, "group_key");
+    name_entry(plane, 5, INSTANCE_KEY, "instance_key");
+}
+
+static void lines(struct message *plane)
+{
+    struct message pool = {.n = 0}, python = {.n = 0};
+    number(&pool, 1, 77);
+    text(&pool, 2, "tf_Compute/77");
+    number(&pool, 3, 1000);
+    event(&pool, MATMUL, 10, 5, 0, 0);
+    event(&pool, PLUMBING, 9, 20, 0, 0);
+    event(&pool, REDUCE, 30, 50, INSTANCE_KEY, 205);
+    number(&python, 1, 5);
+    text(&python, 2, "python");
+    number(&python, 3, 1000);
+    event(&python, TRAIN, 0, 100, STEP_NUM, 3);
+    event(&python, TRAIN, 100, 100, 0, 0);
+    event(&python, RUN, 2, 6, 0, 0);
+    nested(plane, 3, &pool);
+    nested(plane, 3, &python);
+}
+
+/* A profile; the names stand behind the lines as TensorFlow writes them, or before. */
+static struct message profile(bool names_first)
+{
+    struct message plane = {.n = 0}, task = {.n = 0}, stat = {.n = 0}, space = {.n = 0};
+    number(&plane, 1, 1);
+    text(&plane, 2, "/host:CPU");
+    if (names_first)
+        names(&plane);
+    lines(&plane);
+    if (!names_first)
+        names(&plane);
+    text(&task, 2, "Task Environment");
+    number(&stat, 1, 9);
+    number(&stat, 3, 1700000000000000000u);
+    nested(&task, 6, &stat);
+    name_entry(&task, 5, 9, "profile_start_time");
+    nested(&space, 1, &plane);
+    nested(&space, 1, &task);
+    return space;
+}
+
+/* ---- reading ---- */
+
+typedef int read_function(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
+
+static struct trace_part read_with(read_function *reader, const struct message *m, size_t chunk)
+{
+    struct input in;
+    struct bytes window;
+    struct dpro_error err;
+    struct trace_part part = {0};
+    assert_int_equal(input_open_memory(&in, m->at, m->n, "memory", &err), 0);
+    assert_int_equal(bytes_init(&window, &in, chunk, PART_RECORD_MAX, &err), 0);
+    assert_int_equal(reader(&window, &part, &err), 0);
+    bytes_fini(&window);
+    input_close(&in);
+    return part;
+}
+
+static const struct trace_span *span_named(const struct trace_part *part, const char *name)
+{
+    for (const struct span_block *block = part->first_block; block; block = block->next)
+        for (uint32_t i = 0; i < block->n; i++)
+            if (strcmp(strtab_get(&part->names, block->at[i].name), name) == 0)
+                return &block->at[i];
+    return NULL;
+}
+
+static void check_profile(const struct message *m, size_t chunk)
+{
+    struct trace_part part = read_with(xplane_read, m, chunk);
+    assert_null(part.broken);
+    assert_int_equal(part.n_spans, 4);
+    assert_int_equal(part.n_events, 6);
+    assert_int_equal(part.base_ns, 1700000000000000000);
+    const struct trace_span *op = span_named(&part, "dense/MatMul");
+    assert_non_null(op);
+    assert_int_equal(op->start_ns, 1010);
+    assert_int_equal(op->dur_ns, 5);
+    assert_int_equal(op->kind, SPAN_CPU_OP);
+    assert_true(part.tracks.at[op->track].track.pool);
+    const struct trace_span *reduce = span_named(&part, "CollectiveReduceV2");
+    assert_int_equal(reduce->kind, SPAN_COLLECTIVE);
+    assert_int_equal(part.details.at[reduce->detail].comm_sequence, 205);
+    const struct trace_span *step = span_named(&part, "train");
+    assert_int_equal(step->kind, SPAN_STEP);
+    assert_int_equal(step->sequence, 3);
+    assert_false(part.tracks.at[step->track].track.pool);
+    part_fini(&part);
+}
+
+static void test_a_profile_is_read_whether_names_stand_before_or_behind(void **state)
+{
+    (void)state;
+    for (size_t chunk = 0; chunk < 40; chunk += 13)
+        for (int first = 0; first < 2; first++) {
+            struct message m = profile(first);
+            check_profile(&m, chunk);
+        }
+}
+
+static void test_a_cut_profile_gives_what_is_whole(void **state)
+{
+    (void)state;
+    struct message whole = profile(true);
+    for (size_t n = 1; n < whole.n; n++) {
+        struct message cut = whole;
+        cut.n = n;
+        struct trace_part part = read_with(xplane_read, &cut, 0);
+        assert_true(part.n_spans <= 4);
+        part_fini(&part);
+    }
+    whole.n -= 3;
+    struct trace_part part = read_with(xplane_read, &whole, 0);
+    assert_non_null(part.broken);
+    assert_int_equal(part.n_spans, 4);
+    part_fini(&part);
+}
+
+static void test_hostile_lengths_and_depths_stop_the_reader(void **state)
+{
+    (void)state;
+    static const struct {
+        unsigned char at[16];
+        size_t n;
+        const char *why;
+    } cases[] = {
+        {{0x0a, 0x04, 0x12, 0x7f, 'a', 'b'}, 6, "a length that reaches beyond its message"},
+        {{0x0a, 0x02, 0x08, 0x80, 0x01}, 5, "a number that reaches beyond its message"},
+        {{0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01},
+         11,
+         "a length that reaches beyond its message"},
+        {{0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f}, 6, "the file ends in the middle of a message"},
+        {{0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01},
+         12,
+         "a number of more than 10 bytes"},
+        {{0x0b, 0x0c}, 2, "a wire type that no such message has"},
+        {{0x02, 0x00}, 2, "a field number that no message has"},
+        {{0x0d, 0x01}, 2, "the file ends in the middle of a message"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct message m = {.n = cases[i].n};
+        memcpy(m.at, cases[i].at, m.n);
+        struct trace_part part = read_with(xplane_read, &m, 0);
+        assert_non_null(part.broken);
+        assert_string_equal(part.broken, cases[i].why);
+        assert_int_equal(part.n_spans, 0);
+        part_fini(&part);
+    }
+}
+
+static void test_messages_are_entered_64_deep_and_no_deeper(void **state)
+{
+    (void)state;
+    struct input in;
+    struct bytes window;
+    struct dpro_error err;
+    struct pb pb;
+    struct pb_field field;
+    struct message m = {.n = 0};
+    for (int i = 0; i < 100; i++) {
+        struct message around = {.n = 0};
+        nested(&around, 1, &m);
+        m = around;
+    }
+    assert_int_equal(input_open_memory(&in, m.at, m.n, "deep", &err), 0);
+    assert_int_equal(bytes_init(&window, &in, 0, 64, &err), 0);
+    pb_init(&pb, &window);
+    uint64_t outer;
+    int depth = 0;
+    while (pb_next(&pb, &field) && pb_enter(&pb, &field, &outer))
+        depth++;
+    assert_int_equal(depth, PB_DEPTH_MAX);
+    assert_string_equal(pb.fail, "nested deeper than 64");
+    bytes_fini(&window);
+    input_close(&in);
+}
+
+/* ---- graphs ---- */
+
+static void node(struct message *graph, const char *name, const char *type, const char *device,
+                 const char *const *inputs)
+{
+    struct message m = {.n = 0};
+    text(&m, 1, name);
+    text(&m, 2, type);
+    for (; inputs && *inputs; inputs++)
+        text(&m, 3, *inputs);
+    text(&m, 4, device);
+    nested(graph, 1, &m);
+}
+
+static const char device[] = "/job:worker/replica:0/task:0/device:CPU:0";
+
+static struct message graph_of(int n_more)
+{
+    struct message graph = {.n = 0};
+    node(&graph, "b", "MatMul", device, (const char *const[]){"a:1", "^c", "elsewhere", NULL});
+    node(&graph, "a", "Split", device, NULL);
+    node(&graph, "c", "NoOp", device, NULL);
+    for (int i = 0; i < n_more; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "n%d", i);
+        node(&graph, name, "Const", device, NULL);
+    }
+    return graph;
+}
+
+static const struct dfg_node *node_named(const struct trace_part *part, const char *name)
+{
+    for (size_t i = 0; i < part->dfg_nodes.n; i++)
+        if (strcmp(strtab_get(&part->names, part->dfg_nodes.at[i].name), name) == 0)
+            return &part->dfg_nodes.at[i];
+    return NULL;
+}
+
+static void check_inputs(const struct trace_part *part)
+{
+    const struct dfg_node *b = node_named(part, "b");
+    assert_non_null(b);
+    assert_int_equal(b->n_inputs, 2); /* "elsewhere" is no node */
+    const struct dfg_input *inputs = &part->dfg_inputs.at[b->first_input];
+    assert_ptr_equal(&part->dfg_nodes.at[inputs[0].node], node_named(part, "a"));
+    assert_false(inputs[0].control);
+    assert_ptr_equal(&part->dfg_nodes.at[inputs[1].node], node_named(part, "c"));
+    assert_true(inputs[1].control);
+}
+
+static void test_a_graph_names_inputs_before_their_nodes(void **state)
+{
+    (void)state;
+    struct message graph = graph_of(0);
+    for (size_t chunk = 0; chunk < 30; chunk += 7) {
+        struct trace_part part = read_with(graphdef_read, &graph, chunk);
+        assert_int_equal(part.dfg_nodes.n, 3);
+        check_inputs(&part);
+        part_fini(&part);
+    }
+}
+
+static void test_of_two_functions_the_larger_one_s_graph_is_kept(void **state)
+{
+    (void)state;
+    for (int larger = 0; larger < 2; larger++) {
+        struct message m = {.n = 0}, first = graph_of(larger ? 0 : 5),
+                       second = graph_of(5 * larger);
+        nested(&m, 3, &first);
+        nested(&m, 3, &second);
+        struct trace_part part = read_with(runmeta_read, &m, 0);
+        assert_null(part.broken);
+        assert_int_equal(part.dfg_nodes.n, 8);
+        check_inputs(&part);
+        part_fini(&part);
+    }
+}
+
+static void test_files_are_told_apart_by_their_first_bytes(void **state)
+{
+    (void)state;
+    struct message space = profile(false), graph = graph_of(2), runmeta = {.n = 0};
+    nested(&runmeta, 3, &graph);
+    assert_int_equal(protobuf_recognise(space.at, space.n), DPRO_FILE_XPLANE);
+    assert_int_equal(protobuf_recognise(space.at, 20), DPRO_FILE_XPLANE);
+    assert_int_equal(protobuf_recognise(graph.at, graph.n), DPRO_FILE_GRAPH_DEF);
+    assert_int_equal(protobuf_recognise(runmeta.at, runmeta.n), DPRO_FILE_RUN_METADATA);
+    static const char *const others[] = {"\n{\"traceEvents\":[]}", "\n\n[]", "\n", "",
+                                         "name,value\n"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_int_equal(protobuf_recognise((const unsigned char *)others[i], strlen(others[i])),
+                         DPRO_FILE_OTHER);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_profile_is_read_whether_names_stand_before_or_behind),
+        cmocka_unit_test(test_a_cut_profile_gives_what_is_whole),
+        cmocka_unit_test(test_hostile_lengths_and_depths_stop_the_reader),
+        cmocka_unit_test(test_messages_are_entered_64_deep_and_no_deeper),
+        cmocka_unit_test(test_a_graph_names_inputs_before_their_nodes),
+        cmocka_unit_test(test_of_two_functions_the_larger_one_s_graph_is_kept),
+        cmocka_unit_test(test_files_are_told_apart_by_their_first_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -292,6 +292,8 @@ bool source_usable(const struct source *source)
         return source->part.transport != NULL;
     case DPRO_FILE_NCCL:
         return source->part.nccl != NULL;
+    case DPRO_FILE_TIMELINE:
+        return source->part.timeline && source->part.timeline->runs.n > 0;
     case DPRO_FILE_XPLANE:
         return source->part.n_spans > 0;
     case DPRO_FILE_RUN_METADATA:

@@ -237,29 +237,3 @@ int mxnet_read(struct json *js, struct trace_part *part, struct dpro_error *err)
     array_fini(&m.open);
     return m.no_memory ? dpro_error_nomem(err) : 0;
 }
-
-/* The first events name the devices. */
-bool mxnet_recognise(struct json *js)
-{
-    const char *key, *text;
-    size_t len;
-    bool found = false;
-    js->p++;
-    if (!json_array_next(js) || json_peek(js) != '{')
-        return false;
-    js->p++;
-    while (json_object_next(js, &key, &len)) {
-        if (!json_is(key, len, "args") || json_peek(js) != '{') {
-            json_skip(js);
-            continue;
-        }
-        js->p++;
-        while (json_object_next(js, &key, &len)) {
-            if (json_is(key, len, "name") && json_peek(js) == '"')
-                found |= json_string(js, &text, &len) && json_is(text, len, "cpu/0");
-            else
-                json_skip(js);
-        }
-    }
-    return found;
-}

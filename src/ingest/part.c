@@ -86,6 +86,7 @@ void part_fini(struct trace_part *part)
         net_transport_fini(part->transport);
     free(part->transport);
     nccl_log_destroy(part->nccl);
+    timeline_destroy(part->timeline);
 }
 
 static const struct reader readers[] = {
@@ -93,6 +94,7 @@ static const struct reader readers[] = {
     {DPRO_FILE_MXNET, "profile", "event", "events", mxnet_read, NULL},
     {DPRO_FILE_EXECUTION_TRACE, "execution trace", "node", "nodes", et_read, NULL},
     {DPRO_FILE_RECORDING, "recording", "entry", "entries", recording_read, NULL},
+    {DPRO_FILE_TIMELINE, "communication timeline", "event", "events", timeline_read, NULL},
     {DPRO_FILE_TRANSPORT, "transport log", "record", "records", NULL, log_read},
     {DPRO_FILE_TRANSPORT_CSV, "transport log", "line", "lines", NULL, net_csv_read},
     {DPRO_FILE_NCCL, "NCCL log", "record", "records", NULL, log_read},
@@ -109,20 +111,66 @@ const struct reader *reader_of(enum dpro_file_kind kind)
     return NULL;
 }
 
-/* An array is a Chrome trace when its first element is an event. */
-static enum dpro_file_kind recognise_array(struct json *js)
+/* Names that only a communication layer's timeline has. */
+static bool is_timeline_name(const char *name, size_t len)
 {
-    const char *key;
+    static const char *const starts[] = {"NEGOTIATE_", "CYCLE_START",  "MEMCPY_IN_FUSION_BUFFER",
+                                         "PUSH_PULL",  "INITCOMMUNICATION", "Comm.byteps"};
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++)
+        if (len >= strlen(starts[i]) && memcmp(name, starts[i], strlen(starts[i])) == 0)
+            return true;
+    return false;
+}
+
+/* One event of a Chrome trace: whose, as far as it alone can tell. OTHER: no event. */
+static enum dpro_file_kind recognise_event(struct json *js, bool *certain)
+{
+    const char *key, *text;
     size_t len;
-    if (!json_array_next(js) || json_peek(js) != '{')
-        return DPRO_FILE_OTHER;
+    bool is_event = false, timeline = false, category = false, mxnet = false;
     js->p++;
     while (json_object_next(js, &key, &len)) {
-        if (json_is(key, len, "ph"))
-            return DPRO_FILE_KINETO;
+        if (json_is(key, len, "name") && json_peek(js) == '"') {
+            timeline |= json_string(js, &text, &len) && is_timeline_name(text, len);
+            continue;
+        }
+        if (json_is(key, len, "args") && json_peek(js) == '{') {
+            js->p++;
+            while (json_object_next(js, &key, &len)) {
+                timeline |= json_is(key, len, "start_time_since_epoch_in_micros");
+                if (json_is(key, len, "name") && json_peek(js) == '"')
+                    mxnet |= json_string(js, &text, &len) && json_is(text, len, "cpu/0");
+                else
+                    json_skip(js);
+            }
+            continue;
+        }
+        is_event |= json_is(key, len, "ph");
+        category |= json_is(key, len, "cat");
         json_skip(js);
     }
-    return DPRO_FILE_OTHER;
+    *certain = timeline || category || mxnet;
+    if (mxnet) /* its first events name its devices */
+        return DPRO_FILE_MXNET;
+    return timeline ? DPRO_FILE_TIMELINE : is_event ? DPRO_FILE_KINETO : DPRO_FILE_OTHER;
+}
+
+/* An array is a Chrome trace when its first element is an event. Whose it is may show only after
+ * many that name processes. */
+static enum dpro_file_kind recognise_array(struct json *js)
+{
+    enum dpro_file_kind kind = DPRO_FILE_OTHER, found;
+    bool certain = false;
+    while (!certain && json_array_next(js) && json_peek(js) == '{') {
+        found = recognise_event(js, &certain);
+        if (found == DPRO_FILE_OTHER && js->fail != JSON_OK)
+            break;
+        if (kind == DPRO_FILE_OTHER || certain)
+            kind = found;
+        if (kind == DPRO_FILE_OTHER)
+            break;
+    }
+    return kind;
 }
 
 static bool is_text(const unsigned char *p, uint64_t len, size_t there)
@@ -217,10 +265,17 @@ enum dpro_file_kind recognise(struct json *js)
     if (c == '[')
         return recognise_array(js);
     while (json_object_next(js, &key, &len)) {
-        if (json_is(key, len, "schemaVersion") || json_is(key, len, "deviceProperties"))
+        if (json_is(key, len, "traceEvents") && json_peek(js) == '[') {
+            bool certain;
+            js->p++;
+            if (!json_array_next(js) || json_peek(js) != '{')
+                return DPRO_FILE_KINETO;
+            enum dpro_file_kind kind = recognise_event(js, &certain);
+            return kind == DPRO_FILE_OTHER ? DPRO_FILE_KINETO : kind;
+        }
+        if (json_is(key, len, "traceEvents") || json_is(key, len, "schemaVersion") ||
+            json_is(key, len, "deviceProperties"))
             return DPRO_FILE_KINETO;
-        if (json_is(key, len, "traceEvents"))
-            return json_peek(js) == '[' && mxnet_recognise(js) ? DPRO_FILE_MXNET : DPRO_FILE_KINETO;
         if (json_is(key, len, "schema")) {
             schema = true;
             if (json_peek(js) != '"')

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "ingest/nccl.h"
 #include "ingest/rank_json.h"
+#include "ingest/timeline.h"
 #include "ingest/trace.h"
 #include "ingest/transport.h"
 
@@ -76,6 +77,7 @@ struct trace_part {
     struct recording *recording;     /* rank.json, job.json; else NULL */
     struct net_transport *transport; /* transport logs, binary or CSV; else NULL */
     struct nccl_log *nccl;           /* NCCL logs; else NULL */
+    struct timeline *timeline;       /* communication timelines; else NULL */
     bool cut;                        /* a log that ends in the middle of a record or line */
     const char *broken; /* protobuf: why reading stopped, static text; NULL: it did not */
     uint64_t broken_offset;
@@ -103,6 +105,7 @@ int kineto_read(struct json *js, struct trace_part *part, struct dpro_error *err
 int mxnet_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int et_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int recording_read(struct json *js, struct trace_part *part, struct dpro_error *err);
+int timeline_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int log_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
 int xplane_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
 int runmeta_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
@@ -113,7 +116,6 @@ enum { PART_RECORD_MAX = 1 << 16 }; /* the longest record or line that readers o
 /* What a protobuf file is, from its first bytes. */
 enum dpro_file_kind protobuf_recognise(const unsigned char *p, size_t n);
 /* Whether the array of a Chrome trace, which is next, is of MXNet. */
-bool mxnet_recognise(struct json *js);
 
 /* What a document is, from its first bytes. */
 enum dpro_file_kind recognise(struct json *js);

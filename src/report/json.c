@@ -49,6 +49,8 @@ static const char *file_kind(enum dpro_file_kind kind)
         return "graph-def";
     case DPRO_FILE_MXNET:
         return "mxnet";
+    case DPRO_FILE_TIMELINE:
+        return "timeline";
     case DPRO_FILE_OTHER:
         break;
     }

@@ -1,0 +1,47 @@
+/* ingest/fused.h: between fusion.c, which finds rounds and groups, and fused.c, which finds them on
+ * every rank. */
+#ifndef INGEST_FUSED_H
+#define INGEST_FUSED_H
+
+#include <stdbool.h>
+
+#include "base/strtab.h"
+#include "ingest/fusion.h"
+
+/* What Horovod's thread does with a group, one after the other. */
+struct fused_times {
+    int64_t start_ns;       /* copies in from here on */
+    int64_t transfer_ns;    /* transfers */
+    int64_t transferred_ns; /* copies out */
+    int64_t out_ns;         /* tells the framework of each tensor */
+    int64_t end_ns;
+};
+
+/* A group as it was fused in one round. */
+struct actual_group {
+    uint32_t first, n; /* into rounds.runs */
+    struct fused_times times;
+};
+
+struct actual_round {
+    uint32_t first, n; /* groups */
+    uint32_t n_tensors;
+    bool complete; /* has all tensors */
+};
+
+struct rounds {
+    ARRAY(uint32_t) runs; /* of the timeline, those that take part, in order of start */
+    ARRAY(struct actual_group) groups;
+    ARRAY(struct actual_round) rounds;
+};
+
+/* *fusion is the caller's; NULL when there is no round. -1: no memory. */
+int rounds_find(const struct timeline *timeline, const struct strtab *names, struct rounds *rounds,
+                struct fusion **fusion);
+void rounds_fini(struct rounds *rounds);
+
+/* Bytes of a tensor's element; 4 where the timeline does not say. */
+uint64_t timeline_item_bytes(const struct timeline *timeline, const struct strtab *names,
+                             uint32_t tensor);
+
+#endif

@@ -61,7 +61,9 @@ static void link_rank(void *arg, size_t r)
     struct dpro_error *err = &build->errors[r];
     if (build_ops(rank, err) < 0 || build_local_edges(rank, err) < 0)
         return;
-    if (build_tensors(rank, err) == 0 && build_pool(rank, err) == 0 &&
+    const struct fusion *fusion = rank->trace->fused.track == NO_ID ? NULL : build->trace->fusion;
+    int status = fusion ? build_fused_tensors(rank, fusion, err) : build_tensors(rank, err);
+    if (status == 0 && build_pool(rank, err) == 0 &&
         build_parts(rank, build->trace, err) == 0)
         build_forget(rank);
 }

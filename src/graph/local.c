@@ -497,7 +497,9 @@ static int add_handovers(struct rank_build *rank, const uint32_t *op_of_item)
     struct givers givers = find_givers(rank);
     for (uint32_t l = 0; l < rank->n_lanes; l++) {
         const struct lane *lane = &rank->lanes[l];
-        if (lane->kind != DPRO_DEVICE_CPU_THREAD ||
+        if (lane->kind != DPRO_DEVICE_CPU_THREAD)
+            continue;
+        if ((lane->track != NO_ID && rank->trace->tracks[lane->track].serial) ||
             (build_is_pool(rank, lane) && dfg_is_known(rank)))
             continue; /* an executor's threads: its graph says why an op starts */
         int64_t idle_since = rank->steps.at[t].start_ns;

@@ -43,6 +43,22 @@ static uint32_t classify_call(const char *call)
     return 0;
 }
 
+/* What Horovod's thread does. */
+static uint32_t classify_horovod(const char *name)
+{
+    static const char *const backends[] = {"GLOO_", "NCCL_", "MPI_", "CCL_", "DDL_", "ADASUM_"};
+    if (starts(name, "NEGOTIATE_"))
+        return NAME_COMM_RUN | NAME_NEGOTIATE;
+    if (starts(name, "MEMCPY_IN_") || starts(name, "MEMCPY_OUT_"))
+        return NAME_FUSION_COPY;
+    if (strcmp(name, "CALLBACKS") == 0)
+        return NAME_CALLBACK;
+    for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
+        if (starts(name, backends[i]))
+            return NAME_COMM_RUN;
+    return 0;
+}
+
 uint32_t name_classify(const char *name, size_t len)
 {
     uint32_t class = 0;
@@ -78,6 +94,7 @@ uint32_t name_classify(const char *name, size_t len)
         class |= NAME_BUCKET_OUT;
     if (starts(name, "Memcpy HtoD") || starts(name, "CopyHostToDevice"))
         class |= NAME_INPUT_COPY;
+    class |= classify_horovod(name);
     if (strcmp(name, "FunctionRun") == 0 || strcmp(name, "_SOURCE") == 0)
         class |= NAME_EXECUTOR_CALL;
     const char *call = gpu_call(name);
@@ -98,6 +115,7 @@ const char *name_collective(const char *name)
     static const struct {
         const char *word, *kind;
     } table[] = {
+        {"negotiate", "negotiate"},
         {"collectivereducescatter", "reduce_scatter"},
         {"collectivereduce", "all_reduce"}, /* TensorFlow's */
         {"collectivegather", "all_gather"},

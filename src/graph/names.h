@@ -27,6 +27,9 @@ enum name_class {
     NAME_POINT_TO_POINT = 1 << 17,
     NAME_EVENT_RECORD = 1 << 18,
     NAME_EXECUTOR_CALL = 1 << 19, /* FunctionRun: the job calls TensorFlow's executor */
+    NAME_NEGOTIATE = 1 << 20,     /* Horovod: waits until all ranks are ready, and for its cycle */
+    NAME_FUSION_COPY = 1 << 21,   /* Horovod: MEMCPY_IN_FUSION_BUFFER, ... */
+    NAME_CALLBACK = 1 << 22,      /* Horovod: tells the framework that tensors are there */
 };
 
 uint32_t name_classify(const char *name, size_t len);
@@ -36,7 +39,7 @@ bool name_collective_type(const char *type);
 
 /* The kind of collective that a kernel, annotation or framework op stands for: "all_reduce",
  * "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send", "recv", "barrier",
- * "gather", "scatter"; static storage. "send_recv" for NCCL's common point-to-point kernel, NULL
+ * "gather", "scatter"; "negotiate" for Horovod's agreeing on one; static storage. "send_recv" for NCCL's common point-to-point kernel, NULL
  * when the name is none. */
 const char *name_collective(const char *name);
 

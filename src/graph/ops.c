@@ -335,6 +335,8 @@ static uint32_t device_of(struct rank_build *rank, const struct lane *lane, uint
     uint32_t track = item_span(rank, item)->track;
     if (device_of_track[track] == NO_ID) {
         struct graph_device device = {.kind = lane->kind, .rank = rank->trace->rank, .name = track};
+        if (rank->trace->tracks[track].serial) /* no pool: it runs one op at a time, in order */
+            device.kind = DPRO_DEVICE_CPU_THREAD;
         device_of_track[track] = (uint32_t)rank->devices.n;
         if (array_push(&rank->devices, device) < 0)
             return NO_ID;
@@ -375,6 +377,9 @@ static void classify(const struct rank_build *rank, struct local_op *op)
             op->kind = op->phase = DPRO_OP_COLLECTIVE;
     } else if (span->kind == SPAN_RUNTIME || (class & (NAME_COMM_CALL | NAME_EXECUTOR_CALL))) {
         op->kind = DPRO_OP_LAUNCH;
+    } else if (class & (NAME_FUSION_COPY | NAME_CALLBACK)) {
+        op->kind = class & NAME_FUSION_COPY ? DPRO_OP_COPY : DPRO_OP_LAUNCH;
+        op->phase = DPRO_OP_COLLECTIVE;
     } else if (class & (NAME_BUCKET_IN | NAME_BUCKET_OUT)) {
         op->kind = DPRO_OP_COPY;
     }

@@ -54,7 +54,7 @@ static uint32_t find_main_track(const struct rank_build *rank, uint32_t classes)
     uint64_t best_count = 0;
     for (uint32_t t = 0; t < trace->n_tracks; t++) {
         const struct trace_track *track = &trace->tracks[t];
-        if (track->gpu)
+        if (track->gpu || track->serial)
             continue;
         uint64_t count = 0;
         for (uint32_t i = track->first; i < track->first + track->n; i++) {

@@ -3,8 +3,6 @@
 #ifndef INGEST_FUSED_H
 #define INGEST_FUSED_H
 
-#include <stdbool.h>
-
 #include "base/strtab.h"
 #include "ingest/fusion.h"
 
@@ -26,13 +24,12 @@ struct actual_group {
 struct actual_round {
     uint32_t first, n; /* groups */
     uint32_t n_tensors;
-    bool complete; /* has all tensors */
 };
 
 struct rounds {
     ARRAY(uint32_t) runs; /* of the timeline, those that take part, in order of start */
     ARRAY(struct actual_group) groups;
-    ARRAY(struct actual_round) rounds;
+    ARRAY(struct actual_round) rounds; /* that have all tensors */
 };
 
 /* *fusion is the caller's; NULL when there is no round. -1: no memory. */

@@ -14,6 +14,7 @@
 /* Of tensors in one group; the first ones of a group are apart by a thread's going on, milliseconds
  * if it was put off its core, the next group by a negotiation at least. */
 static const int64_t MOST_APART_NS = 1000000;
+static const int64_t MOST_NS = 3600LL * 1000000000; /* what takes longer is no time */
 
 void fusion_destroy(struct fusion *fusion)
 {
@@ -146,7 +147,8 @@ static uint64_t hash_round(const struct timeline *t, const struct rounds *rounds
     return hash | 1;
 }
 
-/* The round that most others are alike; of equals the first. NO_ID: none is complete. */
+/* The round that most others are alike; of equals the first. NO_ID: there is none. Those that lack
+ * a tensor, as where the timeline begins or ends, are left out. */
 static int choose_round(const struct timeline *t, struct rounds *rounds, uint32_t *best,
                         struct fusion *fusion)
 {
@@ -157,17 +159,15 @@ static int choose_round(const struct timeline *t, struct rounds *rounds, uint32_
     for (size_t r = 0; r < rounds->rounds.n; r++)
         if (rounds->rounds.at[r].n_tensors > most_tensors)
             most_tensors = rounds->rounds.at[r].n_tensors;
+    for (size_t r = 0; r < rounds->rounds.n; r++)
+        if (rounds->rounds.at[r].n_tensors == most_tensors)
+            rounds->rounds.at[fusion->n_rounds++] = rounds->rounds.at[r];
+    rounds->rounds.n = fusion->n_rounds;
     for (int pass = 0; pass < 2 && status == 0; pass++)
         for (uint32_t r = 0; r < rounds->rounds.n && status == 0; r++) {
-            struct actual_round *round = &rounds->rounds.at[r];
-            uint64_t key, n = 0;
-            round->complete = round->n_tensors == most_tensors;
-            if (!round->complete)
-                continue;
-            key = hash_round(t, rounds, round);
+            uint64_t key = hash_round(t, rounds, &rounds->rounds.at[r]), n = 0;
             map_get(&counts, key, &n);
             if (pass == 0) {
-                fusion->n_rounds++;
                 status = map_set(&counts, key, n + 1);
             } else if (n > fusion->n_alike) {
                 fusion->n_alike = (uint32_t)n;
@@ -238,7 +238,7 @@ static int64_t find_cycle(const struct timeline *t)
 int rounds_find(const struct timeline *t, const struct strtab *names, struct rounds *rounds,
                 struct fusion **found)
 {
-    uint32_t most_runs = 0, best;
+    uint32_t most_runs = 0, best = NO_ID;
     struct fusion *fusion = calloc(1, sizeof *fusion);
     int status = fusion ? 0 : -1;
     *found = NULL;
@@ -246,7 +246,8 @@ int rounds_find(const struct timeline *t, const struct strtab *names, struct rou
         if (t->tensors.at[i].n_runs > most_runs)
             most_runs = t->tensors.at[i].n_runs;
     for (uint32_t i = 0; i < t->runs.n && status == 0; i++)
-        if (takes_part(names, t, &t->runs.at[i], most_runs))
+        if (takes_part(names, t, &t->runs.at[i], most_runs) &&
+            t->runs.at[i].whole.end_ns - t->runs.at[i].whole.start_ns < MOST_NS)
             status = array_push(&rounds->runs, i);
     if (status == 0 && rounds->runs.n > 1)
         qsort_r(rounds->runs.at, rounds->runs.n, sizeof *rounds->runs.at, by_start, (void *)t);

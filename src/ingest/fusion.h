@@ -25,13 +25,13 @@ struct fusion {
     uint32_t *tensors;               /* by group: indexes into timeline->tensors */
     struct fused_group *groups;      /* in order of time */
     uint32_t n_tensors, n_groups;
-    uint32_t n_rounds, n_alike; /* complete rounds; of them those that fused in this way */
+    uint32_t n_rounds, n_alike;      /* n_alike: those that were fused in this way */
     int64_t cycle_ns;           /* usual length of a cycle in which there was nothing to do; 0: unknown */
 };
 
 /* Where a rank's framework handed tensors to Horovod. */
 struct fused_rank {
-    uint32_t *enqueues; /* by round and tensor of the timeline: index of the span; NO_ID */
+    uint32_t *enqueues; /* [round * n_tensors + place in fusion->tensors]: span; NO_ID */
     uint32_t track;     /* of Horovod's thread; NO_ID: its times are not known */
 };
 

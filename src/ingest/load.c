@@ -437,6 +437,8 @@ static int find_ranks(struct loader *loader, struct dpro_error *err)
             (source->kind == DPRO_FILE_RECORDING && source->part.recording->is_job))
             continue;
         source->rank = rank_by_process(loader, source);
+        if (source->rank == -1 && source->kind == DPRO_FILE_TIMELINE)
+            source->rank = 0; /* the only one that writes one */
         if (source->rank == -1)
             trace_warn(loader->trace, &loader->options->sink,
                        "%s: %s of no known rank, skipped; use --rank-regex%s", source->path,
@@ -610,6 +612,10 @@ static int make_room(struct loader *loader, struct rank_job *job, struct dpro_er
         n_tracks += part->tracks.n;
         n_links += part->links.n;
     }
+    size_t n_fused = loader->n_timeline_runs * FUSION_SPANS; /* of Horovod's thread */
+    n_spans += n_fused;
+    n_details += n_fused;
+    n_tracks += n_fused > 0;
     if (n_spans >= NO_ID || n_details >= NO_ID || n_links >= NO_ID || n_tracks >= NO_ID)
         return dpro_error_set(err, DPRO_EFORMAT,
                               "%s: rank %d: more than 4 billion spans; give fewer files",
@@ -734,10 +740,13 @@ static int build_ranks(struct loader *loader, struct dpro_error *err)
     struct rank_job *jobs = calloc(loader->list.n + 1, sizeof *jobs);
     size_t n = 0, n_jobs = 0;
     int rc = sorted && jobs ? 0 : dpro_error_nomem(err);
-    for (size_t i = 0; rc == 0 && i < loader->list.n; i++)
+    for (size_t i = 0; rc == 0 && i < loader->list.n; i++) {
+        const struct timeline *timeline = loader->list.at[i].part.timeline;
+        loader->n_timeline_runs += timeline ? timeline->runs.n : 0;
         if (source_usable(&loader->list.at[i]) && loader->list.at[i].rank != -1 &&
             (source_is_profile(&loader->list.at[i]) || tells_structure(&loader->list.at[i])))
             sorted[n++] = &loader->list.at[i];
+    }
     if (rc == 0 && n)
         qsort(sorted, n, sizeof *sorted, by_rank);
     if (rc == 0) {
@@ -911,7 +920,8 @@ static int load(struct loader *loader, const char *const *paths, size_t n_paths,
     sources_choose_attempt(loader);
     if ((rc = check_one_job(loader, err)) < 0 || (rc = list_files(loader, err)) < 0 ||
         (rc = merge_names(loader, err)) < 0 || (rc = build_ranks(loader, err)) < 0 ||
-        (rc = transports_build(loader, err)) < 0 || (rc = nccl_build(loader, err)) < 0)
+        (rc = transports_build(loader, err)) < 0 || (rc = nccl_build(loader, err)) < 0 ||
+        (rc = timelines_build(loader, err)) < 0)
         return rc;
     sources_warn_recorded(loader);
     return sum_unprofiled(loader->trace, err);

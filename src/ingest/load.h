@@ -39,6 +39,7 @@ struct loader {
     struct dpro_trace *trace;
     atomic_uint_fast64_t bytes_done;
     uint64_t bytes_total;
+    size_t n_timeline_runs; /* of all files: each may become spans of every rank */
 };
 
 /* load.c: whether there is something in the file to go on with. */
@@ -63,6 +64,9 @@ void sources_drop_exports(struct loader *loader);
 void sources_choose_attempt(struct loader *loader);
 void sources_warn_recorded(struct loader *loader);
 int sum_unprofiled(struct dpro_trace *trace, struct dpro_error *err);
+
+/* timelines.c: gives each timeline to its rank. */
+int timelines_build(struct loader *loader, struct dpro_error *err);
 
 /* join.c: what one rank is made of, and where it goes. The arrays of *rank are allocated, as large
  * as they can get; counts are set here. */

@@ -27,8 +27,11 @@ void dpro_trace_destroy(struct dpro_trace *trace)
 {
     if (!trace)
         return;
-    for (uint32_t r = 0; r < trace->n_ranks; r++)
+    for (uint32_t r = 0; r < trace->n_ranks; r++) {
         recording_destroy(trace->ranks[r].recording);
+        timeline_destroy(trace->ranks[r].timeline);
+    }
+    fusion_destroy(trace->fusion);
     for (uint32_t s = 0; s < trace->n_servers; s++)
         recording_destroy(trace->servers[s].recording);
     for (uint32_t t = 0; t < trace->n_transports; t++)

@@ -15,6 +15,7 @@
 #include "base/arena.h"
 #include "base/array.h"
 #include "base/strtab.h"
+#include "ingest/fusion.h"
 #include "ingest/nccl.h"
 #include "ingest/rank_json.h"
 #include "ingest/transport.h"
@@ -96,6 +97,7 @@ struct trace_detail {
 struct trace_track {
     bool gpu;
     bool pool;     /* a thread of an executor's pool: which of them runs an op is chance */
+    bool serial;   /* a thread of one library that runs its collectives one after the other */
     uint64_t pid;  /* CPU: process id; GPU: device number */
     int64_t id;    /* CPU: thread id; GPU: stream number */
     uint32_t name; /* string id: the thread's or stream's name as the file gives it, may be "" */
@@ -178,6 +180,8 @@ struct trace_rank {
     struct dfg_node *dfg_nodes;
     struct dfg_input *dfg_inputs;
     struct recording *recording; /* what dpro's recorder wrote of the rank; NULL: nothing */
+    struct timeline *timeline;   /* what its communication layer wrote; NULL: nothing */
+    struct fused_rank fused;     /* where the trace has a fusion */
     uint32_t n_tracks, n_windows, n_spans, n_details, n_links, n_groups, n_et_nodes, n_et_tensors;
     uint32_t n_dfg_nodes, n_dfg_inputs;
 };
@@ -196,6 +200,7 @@ struct dpro_trace {
     struct dpro_transport_info transport_info;
     struct nccl_log **nccl_logs;
     uint32_t n_nccl_logs;
+    struct fusion *fusion; /* what Horovod fused; NULL: nothing tells */
     struct dpro_unprofiled unprofiled;
     struct dpro_file_info *files;
     uint32_t n_files;

@@ -1,0 +1,216 @@
+/* graph/fused.c: Horovod's tensors: op -> In -> negotiation ... copy out -> Out -> op.
+ *
+ * What happens on Horovod's thread is in its order there. What leads to it is the op that hands a
+ * tensor over, which the ingest stage found; what follows are the ops that use that op's output in
+ * the framework's graph, where there is one, and else what goes on when the thread falls idle. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "graph/build.h"
+#include "graph/local.h"
+#include "graph/names.h"
+
+typedef ARRAY(uint32_t) id_array;
+
+/* The framework's graph, from producer to consumer, and the op of each node. */
+struct consumers {
+    const struct rank_build *rank;
+    uint32_t *first, *nodes; /* consumers of node n: nodes[first[n] .. first[n + 1]) */
+    uint32_t *op_of;         /* by node: its first op in the template; NO_ID */
+    uint32_t *seen;          /* by node: the walk that saw it last */
+    uint32_t n_walks;
+    id_array stack;
+};
+
+static void consumers_fini(struct consumers *c)
+{
+    free(c->first);
+    free(c->nodes);
+    free(c->op_of);
+    free(c->seen);
+    array_fini(&c->stack);
+}
+
+static int find_consumers(const struct rank_build *rank, struct consumers *c)
+{
+    const struct trace_rank *trace = rank->trace;
+    uint32_t n = trace->n_dfg_nodes;
+    *c = (struct consumers){.rank = rank};
+    c->first = calloc(n + (size_t)2, sizeof *c->first);
+    c->nodes = malloc((trace->n_dfg_inputs + (size_t)1) * sizeof *c->nodes);
+    c->op_of = malloc((n + (size_t)1) * sizeof *c->op_of);
+    c->seen = calloc(n + (size_t)1, sizeof *c->seen);
+    if (!c->first || !c->nodes || !c->op_of || !c->seen)
+        return -1;
+    for (uint32_t i = 0; i < trace->n_dfg_inputs; i++)
+        if (trace->dfg_inputs[i].node < n)
+            c->first[trace->dfg_inputs[i].node + 2]++;
+    for (uint32_t i = 2; i < n + 2; i++)
+        c->first[i] += c->first[i - 1];
+    for (uint32_t node = 0; node < n; node++) {
+        const struct dfg_node *at = &trace->dfg_nodes[node];
+        c->op_of[node] = NO_ID;
+        for (uint32_t i = at->first_input; i < at->first_input + at->n_inputs; i++)
+            if (trace->dfg_inputs[i].node < n)
+                c->nodes[c->first[trace->dfg_inputs[i].node + 1]++] = node;
+    }
+    for (uint32_t o = (uint32_t)rank->ops.n; o-- > 0;) {
+        uint32_t item = rank->ops.at[o].item;
+        uint32_t node = item == NO_ID ? NO_ID : item_span(rank, item)->node;
+        if (node < n)
+            c->op_of[node] = o;
+    }
+    return 0;
+}
+
+/* The ops that use a node's output, seen through nodes that no span ran. */
+static int walk(struct consumers *c, uint32_t node, id_array *ops)
+{
+    ops->n = 0;
+    c->stack.n = 0;
+    c->n_walks++;
+    if (array_push(&c->stack, node) < 0)
+        return -1;
+    while (c->stack.n > 0) {
+        uint32_t at = c->stack.at[--c->stack.n];
+        for (uint32_t i = c->first[at]; i < c->first[at + 1]; i++) {
+            uint32_t next = c->nodes[i];
+            if (c->seen[next] == c->n_walks)
+                continue;
+            c->seen[next] = c->n_walks;
+            uint32_t op = c->op_of[next];
+            if (op == NO_ID ? array_push(&c->stack, next) < 0 : array_push(ops, op) < 0)
+                return -1;
+        }
+    }
+    return 0;
+}
+
+struct planned {
+    struct local_tensor tensor; /* in and out are still missing */
+    uint32_t from;              /* hands it over; NO_ID: not known */
+    uint32_t arrival;           /* of the negotiation */
+    uint32_t done;              /* the last op with the group */
+    uint32_t first_to, n_to;
+};
+
+struct maker {
+    struct rank_build *rank;
+    const struct fusion *fusion;
+    struct consumers consumers;
+    uint64_t *pairs; /* local_span_ops */
+    size_t n_pairs;
+    ARRAY(struct planned) plan;
+    id_array to, found;
+};
+
+/* What follows the transfer on its thread and still belongs to the group: the copy out. */
+static uint32_t last_op(const struct rank_build *rank, uint32_t transfer)
+{
+    for (uint32_t o = transfer + 1; o < rank->ops.n; o++) {
+        const struct local_op *op = &rank->ops.at[o];
+        if (op->device != rank->ops.at[transfer].device)
+            continue;
+        return op->kind == DPRO_OP_COPY ? o : transfer;
+    }
+    return transfer;
+}
+
+static int plan_group(struct maker *m, uint32_t collective, uint32_t negotiation)
+{
+    struct rank_build *rank = m->rank;
+    const struct local_collective *coll = &rank->collectives.at[collective];
+    const struct fused_group *group = &m->fusion->groups[fusion_group(m->fusion, coll->sequence)];
+    const uint32_t *enqueues = rank->trace->fused.enqueues +
+                               (size_t)fusion_round(m->fusion, coll->sequence) * m->fusion->n_tensors;
+    uint32_t done = last_op(rank, coll->transfer);
+    for (uint32_t i = group->first; i < group->first + group->n; i++) {
+        const struct timeline_tensor *tensor =
+            &m->fusion->timeline->tensors.at[m->fusion->tensors[i]];
+        uint32_t span = enqueues[i];
+        struct planned one = {.tensor = {.name = tensor->name, .collective = collective},
+                              .from = NO_ID,
+                              .arrival = rank->collectives.at[negotiation].arrival,
+                              .done = done,
+                              .first_to = (uint32_t)m->to.n};
+        one.tensor.size_bytes = group->numel ? tensor->numel * (group->size_bytes / group->numel) : 0;
+        if (span != NO_ID)
+            one.from = local_op_of_span(m->pairs, m->n_pairs, span, true);
+        uint32_t node = span == NO_ID ? NO_ID : rank->trace->spans[span].node;
+        if (node < rank->trace->n_dfg_nodes) {
+            if (walk(&m->consumers, node, &m->found) < 0)
+                return -1;
+            for (size_t k = 0; k < m->found.n; k++)
+                if (array_push(&m->to, m->found.at[k]) < 0)
+                    return -1;
+        }
+        one.n_to = (uint32_t)m->to.n - one.first_to;
+        if (array_push(&m->plan, one) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static uint32_t virtual_op(struct rank_build *rank, uint8_t kind, uint64_t bytes)
+{
+    struct local_op op = {.item = NO_ID,
+                          .lane = NO_ID,
+                          .device = NO_ID,
+                          .kind = kind,
+                          .phase = DPRO_OP_BARRIER,
+                          .size_bytes = bytes,
+                          .collective = NO_ID};
+    if (array_push(&rank->ops, op) < 0)
+        return NO_ID;
+    return (uint32_t)rank->ops.n - 1;
+}
+
+static int add_tensor(struct maker *m, const struct planned *planned)
+{
+    struct rank_build *rank = m->rank;
+    struct local_tensor tensor = planned->tensor;
+    tensor.in = virtual_op(rank, DPRO_OP_IN, tensor.size_bytes);
+    tensor.out = virtual_op(rank, DPRO_OP_OUT, tensor.size_bytes);
+    if (tensor.in == NO_ID || tensor.out == NO_ID || array_push(&rank->tensors, tensor) < 0)
+        return -1;
+    if ((planned->from != NO_ID &&
+         local_add_edge(rank, planned->from, tensor.in, false, true) < 0) ||
+        local_add_edge(rank, tensor.in, planned->arrival, false, true) < 0 ||
+        local_add_edge(rank, planned->done, tensor.out, false, false) < 0)
+        return -1;
+    for (uint32_t i = 0; i < planned->n_to; i++)
+        if (local_add_edge(rank, tensor.out, m->to.at[planned->first_to + i], false, true) < 0)
+            return -1;
+    return 0;
+}
+
+int build_fused_tensors(struct rank_build *rank, const struct fusion *fusion,
+                        struct dpro_error *err)
+{
+    struct maker m = {.rank = rank, .fusion = fusion};
+    uint32_t negotiation = NO_ID;
+    int status = find_consumers(rank, &m.consumers);
+    if (status == 0)
+        status = local_span_ops(rank, rank->template_step, &m.pairs, &m.n_pairs);
+    for (uint32_t c = 0; c < rank->collectives.n && status == 0; c++) {
+        const struct local_collective *coll = &rank->collectives.at[c];
+        const struct local_op *op = &rank->ops.at[coll->arrival];
+        uint32_t track = op->item == NO_ID ? NO_ID : item_span(rank, op->item)->track;
+        if (track != rank->trace->fused.track)
+            continue;
+        if (rank->classes[op->name] & NAME_NEGOTIATE)
+            negotiation = c;
+        else if (negotiation != NO_ID)
+            status = plan_group(&m, c, negotiation);
+    }
+    /* virtual ops change the number of ops: only now that nobody looks at times by op any more */
+    for (size_t i = 0; i < m.plan.n && status == 0; i++)
+        status = add_tensor(&m, &m.plan.at[i]);
+    consumers_fini(&m.consumers);
+    free(m.pairs);
+    array_fini(&m.plan);
+    array_fini(&m.to);
+    array_fini(&m.found);
+    return status < 0 ? dpro_error_nomem(err) : 0;
+}

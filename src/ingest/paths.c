@@ -174,10 +174,10 @@ static int read_rank(const char *at)
     return n ? rank : -1;
 }
 
-/* rank3, rank_3, rank-3, worker3, eg_3 and the like anywhere in a name. */
+/* rank3, rank_3, rank-3, worker3, proc3, eg_3 and the like anywhere in a name. */
 static int rank_in(const char *name, size_t len)
 {
-    static const char *const words[] = {"rank", "worker", "eg"};
+    static const char *const words[] = {"rank", "worker", "proc", "eg"};
     for (size_t w = 0; w < sizeof words / sizeof words[0]; w++) {
         size_t n = strlen(words[w]);
         for (size_t i = 0; i + n < len; i++) {
@@ -185,7 +185,7 @@ static int rank_in(const char *name, size_t len)
                 continue;
             const char *at = name + i + n;
             bool separated = *at == '_' || *at == '-' || *at == '.' || *at == '=';
-            if (w == 2 && (!separated || (i > 0 && name[i - 1] != '_')))
+            if (w == 3 && (!separated || (i > 0 && name[i - 1] != '_')))
                 continue; /* "eg" alone is too short to mean anything */
             if (separated)
                 at++;

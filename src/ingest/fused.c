@@ -318,7 +318,7 @@ static void put_on_clock(struct placing *p)
     int64_t best_ns = 0;
     for (uint32_t first = 0; first < n_rounds; first++) {
         double sum = 0, squares = 0;
-        int64_t least = INT64_MAX;
+        int64_t least = INT64_MAX, first_wait = 0;
         size_t n = 0;
         for (size_t i = 0; i < n_refs; i++) {
             size_t round = first + i / p->fusion->n_tensors;
@@ -330,8 +330,10 @@ static void put_on_clock(struct placing *p)
             if (!times)
                 continue;
             int64_t wait = times->start_ns - p->refs[i].start_ns;
-            sum += (double)wait / 1e6;
-            squares += (double)wait / 1e6 * ((double)wait / 1e6);
+            first_wait = n == 0 ? wait : first_wait;
+            double ms = (double)(wait - first_wait) / 1e6; /* waits are decades, all alike */
+            sum += ms;
+            squares += ms * ms;
             least = wait < least ? wait : least;
             n++;
         }

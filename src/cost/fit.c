@@ -335,16 +335,53 @@ static void choose_algorithm(const struct dpro_graph *g, const struct coarse *co
             net->algorithm = known[i].algorithm;
 }
 
+/* Horovod's first agreement of all ranks on what to reduce next; NULL: the job is not its. */
+static const struct graph_collective *find_negotiation(const struct dpro_graph *g)
+{
+    for (uint32_t j = 0; j < g->n_collectives; j++)
+        if (strcmp(strtab_get(&g->names, g->collectives[j].name), "negotiate") == 0)
+            return &g->collectives[j];
+    return NULL;
+}
+
 /* Threads that run a rank's collectives: gloo has two, of which a job with one bucket shows one. A
- * GPU stream is one. */
+ * GPU stream is one, and Horovod has one. */
 static uint32_t count_streams(const struct dpro_graph *g)
 {
     enum { GLOO_THREADS = 2 };
     uint32_t n = 0;
+    if (find_negotiation(g))
+        return 1;
     for (uint32_t d = 0; d < g->n_devices; d++)
         n +=
             g->devices[d].kind == DPRO_DEVICE_COMM_THREAD && g->devices[d].rank == g->ranks[0].rank;
     return n == 0 ? 1 : n < GLOO_THREADS ? GLOO_THREADS : n;
+}
+
+/* What Horovod's thread does for a bucket beside its transfer: waits for its cycle and for all ranks
+ * to agree, copies it in and out, and tells the framework. */
+static void fit_fusion(const struct dpro_graph *g, const struct coarse *coarse,
+                       const struct dpro_model *model, struct model_net *net)
+{
+    const struct graph_collective *negotiation = find_negotiation(g);
+    double all = 0, transfers = 0, n = 0;
+    for (uint32_t m = 0; negotiation && m < negotiation->n_members; m++) {
+        uint32_t device = g->device[g->members[negotiation->first_member + m].transfer];
+        for (uint32_t op = 0; op < g->n_ops; op++)
+            all += g->device[op] == device ? (double)g->dur_ns[op] : 0;
+    }
+    for (uint32_t t = 0; negotiation && t < model->n_tensors; t++) {
+        const struct graph_collective *c = &g->collectives[coarse->bucket_of[t]];
+        bool first = true;
+        for (uint32_t k = 0; k < t && first; k++)
+            first = coarse->bucket_of[k] != coarse->bucket_of[t];
+        for (uint32_t m = c->first_member; first && m < c->first_member + c->n_members; m++) {
+            transfers += (double)g->dur_ns[g->members[m].transfer];
+            n++;
+        }
+    }
+    if (n > 0 && all > transfers)
+        net->collective_ns = (struct dpro_estimate){(all - transfers) / n, 0.3 * (all - transfers) / n};
 }
 
 /* What a collective takes beside its messages: until its thread runs, and after the last message.
@@ -368,8 +405,10 @@ static void fit_overhead(const struct rehearsal *r, const struct coarse *coarse,
             n++;
         }
     }
-    if (n == 0)
+    if (n == 0) {
+        fit_fusion(g, coarse, model, net);
         return;
+    }
     double variance = squares / n - sum / n * (sum / n);
     net->collective_ns = (struct dpro_estimate){sum / n, sqrt(variance > 0 ? variance / n : 0)};
 }

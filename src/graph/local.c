@@ -213,6 +213,12 @@ static void trim_overlaps(struct rank_build *rank, uint32_t before, uint32_t aft
 
 /* On a thread of a pool only the order that was always the same, on whatever threads, is more than
  * chance. */
+bool local_in_pool(const struct rank_build *rank, uint32_t device)
+{
+    const struct graph_device *d = &rank->devices.at[device]; /* its name is still its track */
+    return d->kind == DPRO_DEVICE_COMM_THREAD && !rank->trace->tracks[d->name].serial;
+}
+
 static int add_device_order(struct rank_build *rank)
 {
     size_t n_devices = rank->devices.n;
@@ -224,7 +230,7 @@ static int add_device_order(struct rank_build *rank)
     int status = 0;
     for (uint32_t o = 0; o < rank->ops.n && status == 0; o++) {
         uint32_t device = rank->ops.at[o].device;
-        if (device == NO_ID || rank->devices.at[device].kind == DPRO_DEVICE_COMM_THREAD)
+        if (device == NO_ID || local_in_pool(rank, device))
             continue;
         if (local_is_pooled(rank, o)) {
             if (last[device] != NO_ID)
@@ -253,7 +259,7 @@ static int add_comm_order(struct rank_build *rank)
 {
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];
-        if (op->device != NO_ID && rank->devices.at[op->device].kind == DPRO_DEVICE_COMM_THREAD &&
+        if (op->device != NO_ID && local_in_pool(rank, op->device) &&
             (op->flags & GRAPH_OP_ARRIVAL) && local_add_edge(rank, o, o + 1, false, false) < 0)
             return -1;
     }

@@ -26,6 +26,9 @@ int local_add_completion(struct rank_build *rank, uint32_t transfer, uint32_t to
 /* The op whose end is the end of the item that `op` stands for: a collective's transfer. */
 uint32_t local_end_op(const struct rank_build *rank, uint32_t op);
 
+/* Whether a device is one of a pool of communication threads, on which order is chance. */
+bool local_in_pool(const struct rank_build *rank, uint32_t device);
+
 /* Sorted pairs span << 32 | op of the CPU ops as found in `step`; the caller frees them. */
 int local_span_ops(const struct rank_build *rank, uint32_t step, uint64_t **pairs, size_t *n_pairs);
 int local_compare_pairs(const void *a, const void *b);

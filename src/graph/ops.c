@@ -335,8 +335,8 @@ static uint32_t device_of(struct rank_build *rank, const struct lane *lane, uint
     uint32_t track = item_span(rank, item)->track;
     if (device_of_track[track] == NO_ID) {
         struct graph_device device = {.kind = lane->kind, .rank = rank->trace->rank, .name = track};
-        if (rank->trace->tracks[track].serial) /* no pool: it runs one op at a time, in order */
-            device.kind = DPRO_DEVICE_CPU_THREAD;
+        if (rank->trace->tracks[track].serial) /* its copies are communication, too */
+            device.kind = DPRO_DEVICE_COMM_THREAD;
         device_of_track[track] = (uint32_t)rank->devices.n;
         if (array_push(&rank->devices, device) < 0)
             return NO_ID;

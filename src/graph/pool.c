@@ -72,13 +72,13 @@ int build_pool(struct rank_build *rank, struct dpro_error *err)
 {
     uint32_t n_threads = 0;
     struct queued before = {.n = 0};
-    for (size_t d = 0; d < rank->devices.n; d++)
-        n_threads += rank->devices.at[d].kind == DPRO_DEVICE_COMM_THREAD;
+    for (uint32_t d = 0; d < rank->devices.n; d++)
+        n_threads += local_in_pool(rank, d);
     if (n_threads == 0 || n_threads > LOOK_BACK)
         return 0;
     for (uint32_t o = 0; o < rank->n_timed; o++) {
         const struct local_op *op = &rank->ops.at[o];
-        if (op->device == NO_ID || rank->devices.at[op->device].kind != DPRO_DEVICE_COMM_THREAD ||
+        if (op->device == NO_ID || !local_in_pool(rank, op->device) ||
             !(op->flags & GRAPH_OP_ARRIVAL))
             continue;
         if (before.n >= n_threads && bears_out(rank, &before, n_threads - 1, o) &&

@@ -476,7 +476,7 @@ static int intern_names(struct dpro_trace *trace, struct names *names)
                {&names->copy_out, "MEMCPY_OUT_FUSION_BUFFER"},
                {&names->callbacks, "CALLBACKS"},
                {&names->group, "horovod"},
-               {&names->thread, "Horovod"}};
+               {&names->thread, "Horovod thread"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if ((*all[i].id = strtab_add(&trace->names, all[i].text, strlen(all[i].text))) == STRTAB_FULL)
             return -1;

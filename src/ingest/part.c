@@ -270,8 +270,8 @@ enum dpro_file_kind recognise(struct json *js)
             js->p++;
             if (!json_array_next(js) || json_peek(js) != '{')
                 return DPRO_FILE_KINETO;
-            enum dpro_file_kind kind = recognise_event(js, &certain);
-            return kind == DPRO_FILE_OTHER ? DPRO_FILE_KINETO : kind;
+            enum dpro_file_kind of = recognise_event(js, &certain);
+            return of == DPRO_FILE_OTHER ? DPRO_FILE_KINETO : of;
         }
         if (json_is(key, len, "traceEvents") || json_is(key, len, "schemaVersion") ||
             json_is(key, len, "deviceProperties"))

@@ -92,6 +92,14 @@ void trace_text_transfer(struct trace_text *text, int rank, int peer, int port, 
             sends ? "tx" : "rx", sends ? "send" : "recv", offset, bytes, bytes);
 }
 
+struct trace_text *trace_text_timeline(void)
+{
+    struct trace_text *text = begin("timeline_rank0.json");
+    strcpy(text->tail, "]\n");
+    fputs("[\n", text->file);
+    return text;
+}
+
 void trace_text_node(struct trace_text *text, const char *json)
 {
     fputs(json, text->file);

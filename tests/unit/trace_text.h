@@ -35,6 +35,9 @@ void trace_text_transfer(struct trace_text *text, int rank, int peer, int port, 
 struct trace_text *trace_text_execution(const char *name);
 void trace_text_node(struct trace_text *text, const char *json);
 
+/* Begins Horovod's timeline of rank 0; events are added as JSON objects by trace_text_node. */
+struct trace_text *trace_text_timeline(void);
+
 /* A span on a CPU thread; `args` is JSON members to add, "" for none. */
 void trace_text_cpu(struct trace_text *text, const char *category, const char *name, int thread,
                     int64_t start, int64_t dur, const char *args);

@@ -1,8 +1,9 @@
-"""Getting into a process without touching its script: waits until torch's optimizers are imported, then registers
-torch's own hook that every optimizer calls after its step.
+"""Getting into a process without touching its script: waits until a framework is imported, then hooks what ends a
+training step there (torch_job.py, tensorflow_job.py, mxnet_job.py).
 
 `start()` is called at the interpreter's start, by site/sitecustomize.py (PYTHONPATH) or by dpro.pth (an installed
 package). It is the same in every Python process of the job; those that train no model never do more than this."""
+import functools
 import os
 import sys
 import threading
@@ -10,6 +11,20 @@ import threading
 from . import settings
 
 OPTIMIZERS = "torch.optim.optimizer"
+# What is imported -> the module and function of ours that is told, with the session and what was imported.
+HOOKS = {
+    OPTIMIZERS: ("torch_job", "attach"),
+    "tensorflow.python.eager.polymorphic_function.polymorphic_function": ("tensorflow_job", "attach_functions"),
+    "tensorflow.python.eager.backprop": ("tensorflow_job", "attach_tape"),
+    "tensorflow.python.client.session": ("tensorflow_job", "attach_sessions"),
+    "tensorflow.python.training.server_lib": ("tensorflow_job", "attach_servers"),
+    "tensorflow.python.profiler.profiler_v2": ("tensorflow_job", "attach_profiler"),
+    "keras.src.optimizers.base_optimizer": ("tensorflow_job", "attach_keras"),
+    "mxnet.gluon.trainer": ("mxnet_job", "attach_trainer"),
+    "mxnet.module.module": ("mxnet_job", "attach_module"),
+    "mxnet.kvstore_server": ("mxnet_job", "attach_server"),
+    "mxnet.profiler": ("mxnet_job", "attach_profiler"),
+}
 DDP = "torch.nn.parallel.distributed"
 COMPILER = "torch._dynamo"
 PRELOADED = "DPRO_PRELOADED"  # pid of the process that was executed again: it is not done twice
@@ -30,8 +45,17 @@ def start():
         _when_loaded(DDP, _ddp_loaded)
     if settings.wanted() and not settings.verifying():
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or torch's profiler tells of every start and stop on stderr
+        os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")  # or Horovod refuses to start one later
         _preload()
-    _when_loaded(OPTIMIZERS, _optimizers_loaded)
+    if settings.wanted():
+        _watch_frameworks(HOOKS if not settings.verifying() else (OPTIMIZERS,))
+    if os.environ.get("DPRO_PLAN"):
+        _when_loaded(OPTIMIZERS, _optimizers_loaded)
+
+
+def _watch_frameworks(names):
+    for name in names:
+        _when_loaded(name, functools.partial(_attach, *HOOKS[name]))
 
 
 def _ddp_loaded(module):
@@ -40,11 +64,8 @@ def _ddp_loaded(module):
 
 
 def _optimizers_loaded(module):
-    if settings.wanted():
-        _attach(module)
-    if os.environ.get("DPRO_PLAN"):
-        from . import planned
-        _when_loaded(COMPILER, planned.FirstStep(module).keep_out_of)
+    from . import planned
+    _when_loaded(COMPILER, planned.FirstStep(module).keep_out_of)
 
 
 def with_recorder(model, out, warmup, iterations):
@@ -52,30 +73,39 @@ def with_recorder(model, out, warmup, iterations):
     global _session
     if not settings.wanted() and out is None:
         return None
-    import torch.optim.optimizer as optimizers
     if _session is None:
-        _attach(optimizers, settings.Settings(out, warmup, iterations))
+        _make_session(settings.Settings(out, warmup, iterations))
+        if not _started:
+            _watch_frameworks(HOOKS)
     elif out is not None or warmup is not None or iterations is not None:
         _session.configure(settings.Settings(out, warmup, iterations))
     _session.use_model(model)
     return _session
 
 
-def _attach(optimizers, wanted=None):
-    """torch.optim is there: from now on its steps are seen."""
+def _make_session(wanted):
     global _session
     import atexit
     if settings.verifying():
         from .verify import Verification as Session
     else:
         from .session import Session
-    if _session is not None:
-        return
-    _session = Session(wanted or settings.Settings())
-    _session.attach(optimizers)
-    _when_loaded(COMPILER, _session.keep_out_of)
+    _session = Session(wanted)
     os.register_at_fork(after_in_child=_session.after_fork)
     atexit.register(_at_exit)
+
+
+def _attach(ours, function, module):
+    """A module of a framework is there: from now on its steps are seen."""
+    import importlib
+    if _session is None:
+        _make_session(settings.Settings())
+    getattr(importlib.import_module("dpro." + ours), function)(_session, module)
+
+
+def when_compiled(then):
+    """then(module) when torch's compiler is loaded."""
+    _when_loaded(COMPILER, then)
 
 
 def _at_exit():
@@ -85,24 +115,34 @@ def _at_exit():
 
 def _when_loaded(name, then):
     if name in sys.modules:
-        then(sys.modules[name])
+        _tell(then, name, sys.modules[name])
         return
-    for finder in sys.meta_path:
-        if isinstance(finder, _Finder) and finder.name == name:
-            finder.then.append(then)  # two of them would undo each other
-            return
-    sys.meta_path.insert(0, _Finder(name, then))
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    _finder.then.setdefault(name, []).append(then)
+
+
+def _tell(then, name, module):
+    try:
+        then(module)
+    except Exception as problem:
+        _failed(name, "%s: %s" % (type(problem).__name__, problem))
+
+
+def _failed(name, why):
+    from .report import say
+    say(name, "could not attach to %s (%s); nothing is recorded without dpro.Recorder" % (name, why))
 
 
 class _Finder:
-    """Finds nothing; sees one module go by and has its loader call each of `then` when the module is complete."""
+    """Finds nothing; sees modules go by and has their loaders call what waits for them when they are complete."""
 
-    def __init__(self, name, then):
-        self.name, self.then = name, [then]
+    def __init__(self):
+        self.then = {}
         self._inside = threading.local()
 
     def find_spec(self, name, path=None, target=None):
-        if name != self.name or getattr(self._inside, "now", False):
+        if name not in self.then or getattr(self._inside, "now", False):
             return None
         self._inside.now = True
         try:
@@ -110,34 +150,30 @@ class _Finder:
                 find = getattr(finder, "find_spec", None)
                 spec = find(name, path, target) if find and finder is not self else None
                 if spec is not None:
-                    self._watch(spec.loader)
+                    self._watch(name, spec.loader)
                     return spec
             return None
         finally:
             self._inside.now = False
 
-    def _watch(self, loader):
+    def _watch(self, name, loader):
         execute = getattr(loader, "exec_module", None)
 
         def exec_module(module):
             del loader.exec_module  # the class's own again
             execute(module)
-            if self in sys.meta_path:
+            for then in self.then.pop(name, ()):
+                _tell(then, name, module)
+            if not self.then and self in sys.meta_path:
                 sys.meta_path.remove(self)
-            for then in self.then:
-                try:
-                    then(module)
-                except Exception as problem:
-                    self._failed("%s: %s" % (type(problem).__name__, problem))
 
         try:
             loader.exec_module = exec_module
         except AttributeError:
-            self._failed("it is loaded by a %s" % type(loader).__name__)
+            _failed(name, "it is loaded by a %s" % type(loader).__name__)
 
-    def _failed(self, why):
-        from .report import say
-        say(self.name, "could not attach to %s (%s); nothing is recorded without dpro.Recorder" % (self.name, why))
+
+_finder = _Finder()
 
 
 def _preload():

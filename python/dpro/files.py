@@ -10,6 +10,7 @@ import re
 import threading
 
 COMPRESS_AT_EXIT_BYTES = 100 << 20  # a second or two; larger files stay as they are when the job ends first
+PACKAGES = {"pytorch": "torch"}     # where a framework's name is not its package's
 JOB_JSON_BY_ALL = 64                # ranks; above, only rank 0 writes job.json: reading all rank.json takes time
 
 
@@ -21,15 +22,15 @@ def host_number(host_name):
 
 
 class Folder:
-    """Claims a folder that nobody wrote into before: that of attempt 0, or the first free attempt's."""
+    """Claims a folder `name` that nobody wrote into before: that of attempt 0, or the first free attempt's."""
 
-    def __init__(self, out, host, rank):
+    def __init__(self, out, host, name):
         self.out = out
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
         self.attempt = int(attempt) if attempt.isdigit() else 0
         while True:
             self.root = os.path.join(out, "attempt%d" % self.attempt) if self.attempt else out
-            self.path = os.path.join(self.root, "host" + host, "rank%d" % rank)
+            self.path = os.path.join(self.root, "host" + host, name)
             try:
                 os.makedirs(os.path.dirname(self.path), exist_ok=True)
                 os.mkdir(self.path)
@@ -46,6 +47,12 @@ class Folder:
 
     def finish(self, name):
         os.replace(self.temporary(name), self.file(name))
+
+    def write(self, name, content):
+        """A whole file, of bytes."""
+        with open(self.temporary(name), "wb") as file:
+            file.write(content)
+        self.finish(name)
 
     def drop(self, name):
         for path in (self.temporary(name), self.file(name)):
@@ -175,7 +182,7 @@ def job_of(ranks, version):
             groups.setdefault((group["name"], tuple(group["ranks"])), group)
         parallel.update(model["parallel"] for model in rank["models"])
     return {"schema": "dpro.job/1", "dpro": version, "framework": first["framework"],
-            "framework_version": first["versions"]["torch"], "world_size": first["world_size"],
+            "framework_version": first["versions"][PACKAGES.get(first["framework"], first["framework"])], "world_size": first["world_size"],
             "backend": first["backend"], "attempt": first["attempt"], "command": first["command"],
             "batch_size": _common(rank["batch_size"] for rank in ranks), "iterations": first["iterations"],
             "parallel": parallel.pop() if len(parallel) == 1 else "mixed" if parallel else "none",

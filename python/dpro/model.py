@@ -5,6 +5,8 @@ import sys
 
 import torch
 
+from . import job
+
 
 def _type_is(thing, *classes):
     """Like isinstance, without asking the object: proxies and lazy modules may do a lot to answer."""
@@ -246,22 +248,7 @@ def device(models):
 def device_name(kind):
     if kind == "cuda" and torch.cuda.is_initialized():
         return torch.cuda.get_device_name()
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith(("model name", "Model")):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return None
-
-
-def _status(field):
-    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-        for line in file:
-            if line.startswith(field + ":"):
-                return int(line.split()[1]) << 10
-    return None
+    return job.device_name()
 
 
 def memory(models, optimizers):
@@ -277,7 +264,8 @@ def memory(models, optimizers):
                 if _type_is(value, torch.Tensor):
                     state += size_bytes(_local(value))
     cuda = torch.cuda.is_initialized()  # never asks the driver, which would harm children forked later
-    return {"rss_peak_bytes": _status("VmHWM"), "rss_bytes": _status("VmRSS"),
+    peak, now = job.process_memory()
+    return {"rss_peak_bytes": peak, "rss_bytes": now,
             "device_peak_bytes": torch.cuda.max_memory_allocated() if cuda else None,
             "device_reserved_peak_bytes": torch.cuda.max_memory_reserved() if cuda else None,
             "parameter_bytes": sum(size_bytes(_local(p)) for p in parameters.values()),

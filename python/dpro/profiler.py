@@ -10,9 +10,7 @@ import torch
 from torch.autograd import profiler as autograd_profiler
 from torch.profiler import ProfilerActivity, record_function
 
-
-class Busy(Exception):
-    """The job uses the profiler itself."""
+from .job import Busy, Window as JobWindow
 
 
 def missing():
@@ -56,22 +54,25 @@ def _keep_inputs_values(on):
         switch(on)
 
 
-class Window:
-    """on_job_profiles() is called when the job begins to use the profiler; the window is stopped then."""
+class Window(JobWindow):
+    """on_job_profiles() is called when the job begins to use the profiler; the window is stopped then. `profile` and
+    `graph` are names of files in `folder`; with a graph, the execution trace and memory are recorded, too."""
 
-    def __init__(self, on_job_profiles, execution_trace=None, memory=False):
+    def __init__(self, on_job_profiles, profile, graph, folder):
         if enabled() or _others_open():
             raise Busy
         from torch.profiler.profiler import _KinetoProfile
+        super().__init__()
+        self._files = profile, graph
         self._observer = None
         self._running = False
         self._step = None
-        self.n_steps = 0
         self._restore = []
-        self._profile = _KinetoProfile(activities=_activities(), record_shapes=True, profile_memory=memory)
-        if execution_trace:
+        self.when_stopped = None
+        self._profile = _KinetoProfile(activities=_activities(), record_shapes=True, profile_memory=graph is not None)
+        if graph:
             observer = torch.profiler.ExecutionTraceObserver()
-            observer.register_callback(execution_trace)
+            observer.register_callback(folder.temporary(graph))
             self._observer = observer if observer._registered else None
         self._profile.prepare_trace()
         self._watch(on_job_profiles)
@@ -121,11 +122,12 @@ class Window:
         if self._step is not None:
             self._step.__exit__(None, None, None)
             self._step = None
-            self.n_steps += 1
+            super().end_step()
 
     def stop(self):
-        """Returns whether there is anything to write."""
         self._unwatch()
+        if self.when_stopped:
+            self.when_stopped()
         if self._running:
             self._running = False
             if self._observer:
@@ -142,9 +144,19 @@ class Window:
         self._profile.stop_trace()
         return False
 
-    def write(self, path):
-        self._profile.export_chrome_trace(path)
+    def write(self, folder, unfinished):
+        profile, graph = self._files
+        self._profile.export_chrome_trace(folder.temporary(profile))
         self._profile = None
+        folder.finish_json(profile, unfinished)
+        if self._observer is None:
+            return [profile]
+        folder.finish_json(graph)
+        return [profile, graph]
+
+    def drop(self, folder):
+        for file in filter(None, self._files):
+            folder.drop(file)
 
 
 COST_BLOCKS, COST_CALLS, COST_CACHE_BYTES = 12, 5, 8 << 20

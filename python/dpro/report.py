@@ -1,4 +1,5 @@
 """What dpro says in a job: each thing once, one line on stderr; kept for rank.json as well."""
+import functools
 import signal
 import sys
 import traceback
@@ -46,3 +47,20 @@ def is_the_jobs(problem):
         if handler is not None:
             codes.add(handler)
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(problem.__traceback__))
+
+
+def guarded(method):
+    """A method that the job calls: after a failure of ours, `self.fail` has been told, `self.off` is true, and nothing is
+    done any more."""
+    @functools.wraps(method)
+    def safely(self, *args, **kwargs):
+        if self.off:
+            return None
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as problem:
+            if is_the_jobs(problem):
+                raise
+            self.fail(problem)
+            return None
+    return safely

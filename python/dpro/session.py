@@ -11,35 +11,13 @@ import threading
 import time
 
 from . import __version__, files, memory, report
-from .report import say
+from .job import Busy, Job, environment_number
+from .report import guarded, say
 from .steps import Cycle
 from .tracer import Tracer
 from .windows import Schedule
 
-WINDOW_FILES = {"timing": {"profile": "kineto.json"}, "structure": {"profile": "kineto_et.json", "graph": "et.json"}}
 RESTARTS = 3  # of the windows, when another optimizer turns out to end the steps
-
-
-def guarded(method):
-    @functools.wraps(method)
-    def safely(self, *args, **kwargs):
-        if self.off:
-            return None
-        try:
-            return method(self, *args, **kwargs)
-        except Exception as problem:
-            if report.is_the_jobs(problem):
-                raise
-            self.fail(problem)
-            return None
-    return safely
-
-
-def _integer(*names, default):
-    for name in names:
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    return default
 
 
 def _text(path):
@@ -78,11 +56,11 @@ def _when_returned(frame, then):
 
 
 class Session:
-    _hook = _wrapped_in = None
-
     def __init__(self, settings):
         self.settings = settings
         self.off = False          # nothing more is recorded
+        self.jobs = []            # frameworks that are loaded
+        self.job = None           # the one that trains
         self._given = []          # models, by Recorders
         self._models = []         # those, or what was found; let go of at the end
         self._thread = None       # that trains; events of others are not steps
@@ -91,7 +69,7 @@ class Session:
         self._n_events = 0
         self._n_skipped = 0
         self._n_restarts = 0
-        self._schedule = Schedule(settings.warmup, settings.iterations)
+        self._schedule = self._new_schedule(settings.warmup)
         self._step = 0
         self._phase = None        # the window that step times go to
         self._last_ns = None
@@ -105,29 +83,18 @@ class Session:
         self._window_name = None
         self._pending = None      # what waits for the optimizer's step to return
         self._folder = self._tracer = self._info = None
-        self._batch_size = None
         self._complete = False
         self._compressor = None
         self._pid = os.getpid()
 
     # What the job calls
 
-    def optimizer_stepped(self, optimizer, args, kwargs):
-        """The post hook of every optimizer."""
-        if not self.off and not self._by_recorder:
-            self._optimizer_stepped(optimizer)
-
     @guarded
-    def _optimizer_stepped(self, optimizer):
-        frame = sys._getframe(1)  # on to the wrapper that torch put around step
-        while frame.f_code.co_filename != self._wrapped_in:
-            frame = frame.f_back
-        code, outer = frame.f_code, frame.f_back
-        while outer is not None:  # an optimizer's step inside another one's is a part of it
-            if outer.f_code is code:
-                return
-            outer = outer.f_back
-        self._event(optimizer, frame)
+    def stepped(self, job, source, frame=None):
+        """`source` of a framework made a step; `frame`: of its call, where that has not returned yet."""
+        if not self._by_recorder and self.job in (None, job):
+            self.job = job
+            self._event(source, frame)
 
     def wrap_step(self, function):
         """`function`, whose calls are training steps."""
@@ -146,23 +113,15 @@ class Session:
     def _step_returned(self, function):
         self._event(function, None)
 
-    def attach(self, optimizers):
-        """To the module torch.optim.optimizer."""
-        self._resident = memory.resident()
-        self._wrapped_in = optimizers.Optimizer.__init__.__code__.co_filename
-        register = getattr(optimizers, "register_optimizer_step_post_hook", None)
-        if register is None:
-            say("hooks", "this torch has no hooks around an optimizer's step (2.0 or later has): steps are only found "
-                         "with dpro.Recorder")
-        else:
-            self._hook = register(self.optimizer_stepped)
+    def add(self, job):
+        """A framework that this process has loaded; the first of them that makes a step is the job's."""
+        self._resident = self._resident or memory.resident()
+        self.jobs.append(job)
 
-    def keep_out_of(self, dynamo):
-        """Before anything is compiled: what we do is not to be compiled with it."""
-        self._step_returned = dynamo.disable(self._step_returned)
-        self._run_pending = dynamo.disable(self._run_pending)
-        if self._hook is not None:
-            self._hook.hooks_dict_ref()[self._hook.id] = dynamo.disable(self.optimizer_stepped)
+    def keep_out_of(self, disable):
+        """Before anything is compiled: disable(function) gives one that is not compiled with the rest."""
+        self._step_returned = disable(self._step_returned)
+        self._run_pending = disable(self._run_pending)
 
     def configure(self, settings):
         """Before the first step: a Recorder's arguments in place of the environment's."""
@@ -170,7 +129,7 @@ class Session:
             say("recorder", "a Recorder made after the first step can't change what is recorded any more")
             return
         self.settings = settings
-        self._schedule = Schedule(settings.warmup, settings.iterations)
+        self._schedule = self._new_schedule(settings.warmup)
 
     def use_model(self, model):
         if model is not None:
@@ -178,9 +137,9 @@ class Session:
 
     @guarded
     def job_profiles(self):
-        """The job begins to use torch.profiler: ours makes way."""
+        """The job begins to use the framework's profiler: ours makes way."""
         if self._window is not None:
-            say("busy", "the job begins to use torch.profiler itself; the %s window ends" % self._window_name,
+            say("busy", "the job begins to use %s itself; the %s window ends" % (self.job.profiler, self._window_name),
                 self._folder.rank)
             self._close_window(unfinished=self._step + 1)
             self._finish("the job's own profiler began at step %d" % (self._step + 1))
@@ -189,13 +148,14 @@ class Session:
         """In a forked child: steps that it makes are its own; data loaders make none."""
         window, self._window = self._window, None
         if window is not None:
-            from . import profiler
-            profiler.mute_child()
+            self.job.mute_child()
         if self._n_events:
             self.off = True
             return
         report.forget()
+        jobs, resident = self.jobs, self._resident
         self.__init__(self.settings)
+        self.jobs, self._resident = jobs, resident
         if "multiprocessing.util" in sys.modules:  # such children leave without atexit
             sys.modules["multiprocessing.util"].Finalize(None, self.at_exit, exitpriority=100)
 
@@ -205,7 +165,8 @@ class Session:
         thread = threading.get_ident()
         if self._n_events == 0:
             self._thread = thread
-            self._watch_scaler()
+            self._choose_job()
+            self.job.first_step()
         if thread != self._thread:
             return
         self._n_events += 1
@@ -217,31 +178,35 @@ class Session:
                 self._restart(step)
             self._step_ended(step, time.time_ns(), frame)
 
-    def _watch_scaler(self):
-        """A gradient scaler that found an overflow leaves the optimizer's step out: a step of the job all the same."""
-        for module in ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"):
-            scaler = getattr(sys.modules.get(module), "GradScaler", None)
-            step = getattr(scaler, "_maybe_opt_step", None)
-            if step is None or hasattr(step, "_dpro"):
-                continue
+    def _choose_job(self):
+        """Of a Recorder's steps: the framework of its model, else the one that came last."""
+        if self.job is None:
+            of_model = [job for job in self.jobs if any(job.knows(model) for model in self._given)]
+            candidates = of_model or self.jobs
+            if not candidates:
+                raise RuntimeError("no framework that dpro knows is loaded (PyTorch, TensorFlow, MXNet)")
+            self.job = candidates[-1]
+        if self.job.windows != self._schedule.windows:
+            self._schedule = self._new_schedule(self.settings.warmup)
 
-            @functools.wraps(step)
-            def maybe_step(scaler, optimizer, *args, _step=step, **kwargs):
-                n = self._n_events
-                result = _step(scaler, optimizer, *args, **kwargs)
-                if self._n_events == n and not self._by_recorder:
-                    self._step_skipped(optimizer)
-                return result
-
-            maybe_step._dpro = True
-            scaler._maybe_opt_step = maybe_step
-            return
+    def _new_schedule(self, warmup):
+        return Schedule(warmup, self.settings.iterations, self.job.windows if self.job else ("timing",))
 
     @guarded
-    def _step_skipped(self, optimizer):
-        if threading.get_ident() == self._thread:
+    def skipped(self, job, source):
+        """A step of the job that its framework left out."""
+        if not self._by_recorder and self.job in (None, job) and threading.get_ident() == self._thread:
             self._n_skipped += 1
-            self._event(optimizer, None)
+            self._event(source, None)
+
+    @property
+    def n_events(self):
+        return self._n_events
+
+    @property
+    def folder(self):
+        """None until the first window comes near."""
+        return self._folder
 
     def _restart(self, step):
         """Another optimizer ends the steps than it seemed: what was measured has the wrong ends."""
@@ -254,7 +219,7 @@ class Session:
         for times in self._times.values():
             del times[:]
         self._windows = []
-        self._schedule = Schedule(max(self.settings.warmup, step + 1), self.settings.iterations)
+        self._schedule = self._new_schedule(max(self.settings.warmup, step + 1))
 
     def _step_ended(self, step, now_ns, frame):
         if self.off:
@@ -302,8 +267,6 @@ class Session:
             self._phase = verb
         elif verb == "prepare":
             self._phase = None
-            if self._folder.rank == 0 or self._batch_size is None:
-                self._watch_batch()
             self._prepare(name)
         elif verb == "start":
             if self._window is not None:
@@ -322,110 +285,53 @@ class Session:
     # Windows
 
     def _open_folder(self):
-        from . import model
         if self._folder is None:
             self._claim_folder()
-        self._models = self._given or model.find(self._optimizers())
+        self._models = self._given or self.job.find_models(self._cycle.sources)
         self._describe()
         self._write_rank()
-        if self._room is None and self._info["device"] == "cpu":
+        if self._room is None and self.job.wants_room(self._info):
             self._room = memory.Room(memory.resident() - self._resident, self._n_local())
 
     @staticmethod
     def _n_local():
         """Processes of the job on this machine."""
-        return _integer("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", default=1)
+        return environment_number("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "HOROVOD_LOCAL_SIZE", default=1)
 
     def _claim_folder(self):
-        from . import model
-        import torch
-        world = _integer("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", default=1)
-        rank = _integer("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", default=0)
-        if model.distributed():
-            rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        rank, world, local_rank = self.job.place()
         host_name = socket.gethostname()
         host = files.host_number(host_name)
-        self._folder = files.Folder(self.settings.out, host, rank)
+        self._folder = files.Folder(self.settings.out, host, "rank%d" % rank)
         self._folder.rank = rank
         self._tracer = Tracer(self.settings.net, world > 1)
         self._info = {"schema": "dpro.rank/1", "dpro": __version__, "rank": rank, "world_size": world,
-                      "local_rank": _integer("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", default=0),
+                      "local_rank": local_rank,
                       "attempt": self._folder.attempt, "host": host, "host_name": host_name,
                       "boot_id": _text("/proc/sys/kernel/random/boot_id"), "net_ns": _inode("/proc/self/ns/net"),
-                      "time_ns": _inode("/proc/self/ns/time"), "pid": os.getpid(), "framework": "pytorch",
-                      "versions": model.versions(), "command": list(sys.argv), "iterations": self.settings.iterations}
-
-    def _optimizers(self):
-        """Those that stepped; a decorated function is none."""
-        return [source for source in self._cycle.sources if hasattr(source, "param_groups")]
+                      "time_ns": _inode("/proc/self/ns/time"), "pid": os.getpid(), "framework": self.job.framework,
+                      "versions": self.job.versions(), "command": list(sys.argv), "iterations": self.settings.iterations}
 
     def _describe(self):
-        from . import model, planned
-        import torch
-        described = []
-        for module in self._models:
-            try:
-                described.append(model.describe(module))
-            except Exception as problem:
-                say("model", "the model %s can't be described: %s: %s"
-                    % (type(module).__name__, type(problem).__name__, problem))
-        kind = model.device(self._models)
-        self._info.update({
-            "device": kind, "device_name": model.device_name(kind),
-            "backend": torch.distributed.get_backend() if model.distributed() else None,
-            "process_groups": model.process_groups(), "models": described, "plan": planned.state(),
-            "optimizers": [{"class": type(o).__name__, "n_parameters": sum(len(g["params"]) for g in o.param_groups)}
-                           for o in self._optimizers()],
-            "memory": model.memory(self._models, self._optimizers())})
-
-    def _watch_batch(self):
-        """The batch size is the first dimension of the first tensor that goes into a module. Not where anything is
-        compiled: compiled code notices a hook."""
-        from torch.nn.modules import module as modules
-        import torch
-        counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
-        if self._batch_size is not None or (counters and counters["frames"]["total"]):
-            return
-
-        def look(module, args):
-            if threading.get_ident() != self._thread:
-                return
-            for arg in args:
-                if issubclass(type(arg), torch.Tensor) and arg.dim() > 0:
-                    self._batch_size = int(arg.shape[0])
-                    handle.remove()
-                    return
-
-        handle = modules.register_module_forward_pre_hook(look)
-        self._batch_hook = handle
-
-    _batch_hook = None
+        self._info.update(self.job.describe(self._models, self._cycle.sources))
 
     def _prepare(self, name):
-        from . import profiler
-        lacking = profiler.missing()
+        lacking = self.job.missing()
         if lacking:
             say("profiler", "%s is missing: only step times are recorded" % lacking, self._folder.rank)
             return
-        graph = WINDOW_FILES[name].get("graph")
         self._most_resident = memory.resident() + memory.available() // (memory.GROWTH * self._n_local())
         try:
-            self._window = profiler.Window(self.job_profiles, graph and self._folder.temporary(graph),
-                                           memory=name == "structure")
-        except profiler.Busy:
-            say("busy", "the job uses torch.profiler itself; the %s window is left out" % name, self._folder.rank)
+            self._window = self.job.prepare(name)
+        except Busy:
+            say("busy", "the job uses %s itself; the %s window is left out" % (self.job.profiler, name),
+                self._folder.rank)
             return
         self._window_name = name
-        if graph and not self._window.has_execution_trace:
-            say("et", "the execution trace can't be recorded: the job records one itself, or this torch can't",
-                self._folder.rank)
         self._tracer.start(self._folder.path, self._folder.rank, name)
 
     def _close_window(self, unfinished=None):
         """Writes what the open window recorded; `unfinished`: number of the step that was cut short."""
-        if self._batch_hook is not None:
-            self._batch_hook.remove()
-            self._batch_hook = None
         window, name, self._window = self._window, self._window_name, None
         if window is None:
             self._describe()
@@ -433,23 +339,15 @@ class Session:
             return
         self._tracer.stop(name)
         has_profile = window.stop()
-        written = []
         times = self._times[name]
         if has_profile and times:
-            profile, graph = WINDOW_FILES[name]["profile"], WINDOW_FILES[name].get("graph")
-            window.write(self._folder.temporary(profile))
-            self._folder.finish_json(profile, unfinished)
-            written.append(profile)
-            if graph and window.has_execution_trace:
-                self._folder.finish_json(graph)
-                written.append(graph)
+            written = window.write(self._folder, unfinished)
             self._windows.append({"name": name, "files": written, "first_step": times[0]["step"], "n_steps": len(times),
                                   "start_ns": times[0]["start_ns"], "end_ns": times[-1]["end_ns"]})
         if name == "timing":
             self._leave_room()
             if self._info.get("profiler") is None and not unfinished:
-                from . import profiler
-                self._info["profiler"] = profiler.cost()
+                self._info["profiler"] = self.job.cost()
         self._describe()
         self._write_rank()
         if self._folder.rank == 0:
@@ -466,8 +364,7 @@ class Session:
         if window is not None:
             self._tracer.stop(self._window_name)
             window.stop()
-            for file in WINDOW_FILES[self._window_name].values():
-                self._folder.drop(file)
+            window.drop(self._folder)
             del self._times[self._window_name][:]
         self._phase = None
 
@@ -475,7 +372,7 @@ class Session:
 
     def _write_rank(self):
         self._info.update({
-            "complete": self._complete, "batch_size": self._batch_size,
+            "complete": self._complete, "batch_size": self.job.batch_size,
             "steps": dict(self._times, boundary="recorder" if self._by_recorder else "optimizer",
                           warmup=self.settings.warmup, skipped=self._n_skipped),
             "windows": self._windows, "logs": self._tracer.stats, "warnings": report.warnings})
@@ -507,6 +404,8 @@ class Session:
         self.off = True
         self._leave_room()
         self._given, self._models, self._cycle = [], [], Cycle()
+        for job in self.jobs:
+            job.let_go()
 
     def _tell(self, reason):
         timing = [window for window in self._windows if window["name"] == "timing"]
@@ -544,7 +443,7 @@ class Session:
 
     def _tell_nothing(self):
         """Why there is no trace; said by processes that could have been meant to train."""
-        if _integer("RANK", "OMPI_COMM_WORLD_RANK", default=0) != 0:
+        if environment_number("RANK", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", default=0) != 0:
             return
         if self._n_events:
             report.tell("nothing recorded: the job ended after %d steps, while the first %d warm up "
@@ -552,7 +451,8 @@ class Session:
             return
         parent = getattr(sys.modules.get("multiprocessing.process"), "parent_process", lambda: None)()
         if parent is None and "torch.distributed.run" not in sys.modules and not os.path.isdir(self.settings.out):
-            report.tell("nothing recorded: no optimizer of torch.optim made a step; dpro.Recorder tells of other steps")
+            report.tell("nothing recorded: %s; dpro.Recorder tells of other steps"
+                        % (self.jobs[-1] if self.jobs else Job).no_step)
 
     def finish_files(self):
         """At exit, whatever was recorded."""
@@ -568,8 +468,7 @@ class Session:
         else:
             what = "%s: %s" % (type(problem).__name__, str(problem).split("\n")[0])
         say("fail", "recording ends, the job goes on: %s" % what)
-        for stop in (self._tracer and (lambda: self._tracer.stop("failed")), self._window and self._window.stop,
-                     self._batch_hook and self._batch_hook.remove):
+        for stop in (self._tracer and (lambda: self._tracer.stop("failed")), self._window and self._window.stop):
             try:
                 if stop:
                     stop()

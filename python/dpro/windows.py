@@ -1,7 +1,7 @@
 """When what is recorded: a list of things to do, by the number of steps that have ended.
 
 Times that are compared with a replay come from the windows before and after; the timing window has the profiler only;
-the execution trace and memory, which cost more, are in the structure window, two steps behind it."""
+the execution trace and memory of PyTorch, which cost more, are in the structure window, two steps behind it."""
 SETTLE = 2           # steps after a window in which its files are written
 STRUCTURE_STEPS = 2
 
@@ -9,11 +9,13 @@ STRUCTURE_STEPS = 2
 class Schedule:
     """`actions[n]` is what to do when step n has ended."""
 
-    def __init__(self, warmup, iterations):
+    def __init__(self, warmup, iterations, windows):
+        self.windows = windows
         base = max(warmup, 2)
         self.actions = {base - 1: "open", base: "before"}  # opening the folder takes some ranks longer than others
         step = base + iterations
-        for window, n_steps in (("timing", iterations), ("structure", STRUCTURE_STEPS)):
+        for window in windows:
+            n_steps = STRUCTURE_STEPS if window == "structure" else iterations
             self.actions[step] = "prepare " + window
             self.actions[step + 1] = "start " + window
             self.actions[step + 1 + n_steps] = "stop " + window

@@ -306,6 +306,18 @@ static int walk_logs(const char *path,
     return rc;
 }
 
+/* A file of the timing window: that of each framework's profiler. */
+static bool has_profile(const char *folder)
+{
+    static const char *const names[] = {"kineto.json.gz", "kineto.json", "xplane.pb.gz",
+                                        "xplane.pb",      "mxnet.json.gz", "mxnet.json",
+                                        "runmeta_step0.pb.gz", "runmeta_step0.pb"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (has_file(folder, names[i]))
+            return true;
+    return false;
+}
+
 static int add_rank(void *arg, const char *folder, const char *below, int attempt, int number,
                     struct dpro_error *err)
 {
@@ -316,7 +328,7 @@ static int add_rank(void *arg, const char *folder, const char *below, int attemp
     rank.is.folder = arena_copy_string(&recording->arena, below, strlen(below));
     if (!rank.is.folder || asprintf(&facts, "%s/rank.json", folder) < 0)
         return dpro_error_nomem(err);
-    if (has_file(folder, "kineto.json.gz") || has_file(folder, "kineto.json"))
+    if (has_profile(folder))
         rank.is.parts |= DPRO_RECORDING_TIMING;
     if (has_file(folder, "et.json.gz") || has_file(folder, "et.json"))
         rank.is.parts |= DPRO_RECORDING_STRUCTURE;

@@ -1,0 +1,153 @@
+"""What a recorder asks of a framework: where a step ends, who this process is, what it trains, a window of its profiler.
+
+A framework is attached when the job has imported one of its modules (activate.py); dpro itself imports none."""
+import json
+import os
+
+
+class Busy(Exception):
+    """The job uses the profiler itself."""
+
+
+def environment_number(*names, default):
+    for name in names:
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return default
+
+
+def tensorflow_task():
+    """(job, index, number among the tasks that train, how many of them) of TF_CONFIG; None where it is not there or
+    names no task. A chief is the first of the workers."""
+    try:
+        config = json.loads(os.environ["TF_CONFIG"])
+        cluster, task = config["cluster"], config["task"]
+        name, index = task["type"], int(task["index"])
+        n_chiefs, n_workers = (len(cluster.get(job, ())) for job in ("chief", "worker"))
+    except (KeyError, TypeError, ValueError):
+        return None
+    number = index if name == "chief" else n_chiefs + index if name == "worker" else None
+    return name, index, number, n_chiefs + n_workers
+
+
+def place():
+    """(rank, world size, local rank) as the launcher said it, (0, 1, 0) where none did."""
+    rank = environment_number("HOROVOD_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", default=None)
+    world = environment_number("HOROVOD_SIZE", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", default=1)
+    local_rank = environment_number("HOROVOD_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", default=0)
+    task = tensorflow_task()
+    if rank is None and task is not None and task[2] is not None:
+        return task[2], task[3], local_rank
+    return rank or 0, world, local_rank
+
+
+def device_name():
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith(("model name", "Model")):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return None
+
+
+def process_memory():
+    """Bytes of this process: (most so far, now)."""
+    found = {}
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        for line in file:
+            field, _, value = line.partition(":")
+            if field in ("VmHWM", "VmRSS"):
+                found[field] = int(value.split()[0]) << 10
+    return found.get("VmHWM"), found.get("VmRSS")
+
+
+class Job:
+    """One framework in this process. `framework` is its name in rank.json, `profiler` what its profiler is called,
+    `windows` the windows that it has (windows.py)."""
+    framework = profiler = None
+    packages = ()
+    windows = ("timing",)
+    no_step = "no framework that dpro knows made a step"
+    batch_size = None
+
+    def __init__(self, session):
+        self.session = session
+
+    @property
+    def off(self):
+        return self.session.off
+
+    def fail(self, problem):
+        self.session.fail(problem)
+
+    def knows(self, model):
+        """Whether a Recorder's model is one of this framework's."""
+        return type(model).__module__.partition(".")[0] in self.packages
+
+    def first_step(self):
+        """Called at the first step, by the thread that trains."""
+
+    def place(self):
+        return place()
+
+    def versions(self):
+        return {}
+
+    def find_models(self, sources):
+        """The models behind the sources of steps, where no Recorder named them."""
+        return []
+
+    def describe(self, models, sources):
+        """Fields of rank.json that the framework knows: see doc/formats/trace-directory.md."""
+        raise NotImplementedError
+
+    def wants_room(self, info):
+        """Whether the heap is to be made larger (memory.py)."""
+        return False
+
+    def missing(self):
+        """Which part of the profiler is not there, None when all is."""
+        return None
+
+    def prepare(self, name):
+        """A Window; raises Busy."""
+        raise NotImplementedError
+
+    def cost(self):
+        """What recording an op costs, None where it can't be told."""
+        return None
+
+    def mute_child(self):
+        """In a forked child of a process that is being profiled."""
+
+    def let_go(self):
+        """Nothing more is recorded: what is kept of the job's is forgotten."""
+
+
+class Window:
+    """One window of a framework's profiler: prepared a step ahead, started, cut into steps, stopped, written."""
+
+    def __init__(self):
+        self.n_steps = 0
+
+    def start(self):
+        raise NotImplementedError
+
+    def begin_step(self, number):
+        """Where the profiler can mark steps."""
+
+    def end_step(self):
+        self.n_steps += 1
+
+    def stop(self):
+        """Returns whether there is anything to write."""
+        raise NotImplementedError
+
+    def write(self, folder, unfinished):
+        """Returns the names of the files written; `unfinished`: number of a step that was cut short, else None."""
+        raise NotImplementedError
+
+    def drop(self, folder):
+        """What was stopped is not wanted."""

@@ -1,0 +1,428 @@
+"""TensorFlow in the recorder.
+
+A step of TensorFlow 2 ends where a tf.function that takes gradients returns to Python (so does Keras' fit), or where a
+Keras optimizer was applied eagerly; one of TensorFlow 1 where Session.run returns that ran an operation. Windows hold
+the XPlane of tf.profiler, or each Session.run's RunMetadata; what ran is the partition graph of the function, which
+TensorFlow gives away only when it is asked before the function's first call."""
+import errno
+import functools
+import glob
+import os
+import shutil
+import sys
+import weakref
+
+from . import job
+from .bystander import serve
+from .report import guarded, say
+
+ASK_GRAPHS_CALLS = 3  # of a function: variables may be made in the first, which is traced again then
+
+
+def _of(session):
+    for known in session.jobs:
+        if isinstance(known, TensorFlowJob):
+            return known
+    made = TensorFlowJob(session)
+    session.add(made)
+    return made
+
+
+def attach_functions(session, module):
+    """To tensorflow.python.eager.polymorphic_function.polymorphic_function."""
+    ours = _of(session)
+    for name in ("__call__", "get_concrete_function"):
+        setattr(module.Function, name, ours.watched(getattr(module.Function, name), is_call=name == "__call__"))
+
+
+def attach_tape(session, module):
+    """To tensorflow.python.eager.backprop."""
+    ours, gradient = _of(session), module.GradientTape.gradient
+
+    @functools.wraps(gradient)
+    def taken(*args, **kwargs):
+        ours.gradient_taken()
+        return gradient(*args, **kwargs)
+
+    module.GradientTape.gradient = taken
+
+
+def attach_keras(session, module):
+    """To keras.src.optimizers.base_optimizer."""
+    ours, apply = _of(session), module.BaseOptimizer.apply
+
+    @functools.wraps(apply)
+    def applied(optimizer, *args, **kwargs):
+        result = apply(optimizer, *args, **kwargs)
+        ours.optimizer_applied(optimizer)
+        return result
+
+    module.BaseOptimizer.apply = applied
+
+
+def attach_sessions(session, module):
+    """To tensorflow.python.client.session."""
+    ours, run = _of(session), module.BaseSession.run
+
+    @functools.wraps(run)
+    def ran(tf_session, fetches, feed_dict=None, options=None, run_metadata=None):
+        source = ours.session_source(tf_session, fetches)
+        if source is None:
+            return run(tf_session, fetches, feed_dict, options, run_metadata)
+        if ours.session_window is None or options is not None or run_metadata is not None:
+            result = run(tf_session, fetches, feed_dict, options, run_metadata)
+            if ours.session_window is not None:
+                ours.session_window.job_traces()
+        else:
+            options, run_metadata = ours.session_window.asked()
+            result = run(tf_session, fetches, feed_dict, options, run_metadata)
+            ours.session_window.ran(run_metadata)
+        ours.session_ran(source)
+        return result
+
+    module.BaseSession.run = ran
+
+
+def attach_servers(session, module):
+    """To tensorflow.python.training.server_lib: a server that is joined serves, and never comes back."""
+    ours, init, join = _of(session), module.Server.__init__, module.Server.join
+
+    @functools.wraps(init)
+    def made(server, *args, **kwargs):
+        init(server, *args, **kwargs)
+        ours.server_made(server)
+
+    @functools.wraps(join)
+    def joined(server):
+        ours.server_joined()
+        return join(server)
+
+    module.Server.__init__, module.Server.join = made, joined
+
+
+def attach_profiler(session, module):
+    """To tensorflow.python.profiler.profiler_v2: the job's own use of the profiler wins."""
+    start = module.start
+
+    @functools.wraps(start)
+    def started(*args, **kwargs):
+        session.job_profiles()
+        return start(*args, **kwargs)
+
+    module.start = started
+
+
+class _SessionSource:
+    """A step of a Session: what it is asked to run."""
+
+    def __init__(self, session):
+        self.session = weakref.ref(session)
+
+
+class TensorFlowJob(job.Job):
+    framework, profiler = "tensorflow", "tf.profiler"
+    packages = ("tensorflow", "keras", "tf_keras")
+    no_step = "no function of TensorFlow that takes gradients, no session with a training operation ran"
+
+    def __init__(self, session):
+        super().__init__(session)
+        self._trains = weakref.WeakSet()  # functions that take gradients
+        self._inside = []                 # functions being called or traced
+        self._n_calls = weakref.WeakKeyDictionary()
+        self._function = None             # the last one that made a step
+        self._graph = None                # RunMetadata with what ran, of that function
+        self._asked_graphs = False
+        self._sources = {}
+        self._task = None                 # (job, index, number among workers, workers), of a Server
+        self.session_window = None
+
+    # Steps of functions
+
+    def watched(self, method, is_call):
+        """Function.__call__ or get_concrete_function, which trace on their way."""
+        context = sys.modules["tensorflow.python.eager.context"]
+
+        @functools.wraps(method)
+        def call(function, *args, **kwargs):
+            if self.off:
+                return method(function, *args, **kwargs)
+            eager = context.executing_eagerly()
+            if eager:
+                self._before(function)
+            self._inside.append(function)
+            try:
+                result = method(function, *args, **kwargs)
+            finally:
+                if self._inside and self._inside[-1] is function:
+                    self._inside.pop()
+                else:  # threads in between
+                    self._inside = []
+            self._after(function, eager, eager and is_call)
+            return result
+
+        return call
+
+    @guarded
+    def _before(self, function):
+        if self._n_calls.get(function, 0) < ASK_GRAPHS_CALLS and self.session.folder is None:
+            sys.modules["tensorflow.python.eager.context"].context().enable_run_metadata()
+            self._asked_graphs = True
+
+    @guarded
+    def _after(self, function, eager, is_step):
+        trains = function in self._trains
+        if trains:
+            self._trains.update(self._inside)
+        if eager and self._asked_graphs:
+            self._take_graph(function, trains)
+        if trains and is_step:
+            self._function = function
+            self.session.stepped(self, function)
+
+    def _take_graph(self, function, trains):
+        self._asked_graphs = False
+        self._n_calls[function] = self._n_calls.get(function, 0) + 1
+        context = sys.modules["tensorflow.python.eager.context"].context()
+        metadata = context.export_run_metadata()
+        context.disable_run_metadata()
+        if trains and metadata is not None and metadata.function_graphs:
+            self._graph = metadata
+
+    @guarded
+    def gradient_taken(self):
+        self._trains.update(self._inside)
+
+    @guarded
+    def optimizer_applied(self, optimizer):
+        if sys.modules["tensorflow.python.eager.context"].executing_eagerly() and not self._inside:
+            self.session.stepped(self, optimizer)
+
+    # Steps of sessions
+
+    @guarded
+    def session_source(self, tf_session, fetches):
+        """What stands for this kind of run, None when it is no step: nothing of it is an operation without a result, as
+        training operations are."""
+        operation = sys.modules["tensorflow.python.framework.ops"].Operation
+        names = []
+
+        def look(thing):
+            if isinstance(thing, operation):
+                names.append(thing.name)
+            elif isinstance(thing, str) and ":" not in thing:
+                names.append(thing)
+            elif isinstance(thing, dict):
+                for value in thing.values():
+                    look(value)
+            elif isinstance(thing, (list, tuple)):
+                for value in thing:
+                    look(value)
+
+        look(fetches)
+        if not names:
+            return None
+        key = (id(tf_session), *names)
+        source = self._sources.get(key)
+        if source is None or source.session() is not tf_session:
+            source = self._sources[key] = _SessionSource(tf_session)
+        return source
+
+    @guarded
+    def session_ran(self, source):
+        self.session.stepped(self, source)
+
+    # Servers
+
+    @guarded
+    def server_made(self, server):
+        definition = server.server_def
+        n_tasks = {cluster_job.name: len(cluster_job.tasks) for cluster_job in definition.cluster.job}
+        name, index = definition.job_name, definition.task_index
+        n_chiefs, n_workers = n_tasks.get("chief", 0), n_tasks.get("worker", 0)
+        number = index if name == "chief" else n_chiefs + index if name == "worker" else None
+        self._task = name, index, number, n_chiefs + n_workers
+
+    @guarded
+    def server_joined(self):
+        name, index, number, _ = self._task or (None, 0, None, 0)
+        if name is not None:
+            serve(self.session.settings, "rank%d" % number if number is not None else "%s%d" % (name, index))
+
+    # What is trained
+
+    def place(self):
+        rank, world, local_rank = job.place()
+        if world == 1 and self._task is not None:
+            rank, world = self._task[2] or 0, max(self._task[3], 1)
+        return rank, world, local_rank
+
+    def versions(self):
+        import importlib.metadata
+        import platform
+        found = {"tensorflow": sys.modules["tensorflow"].__version__, "python": platform.python_version()}
+        for package in ("keras", "horovod"):
+            if package in sys.modules:
+                try:
+                    found[package] = importlib.metadata.version(package)
+                except importlib.metadata.PackageNotFoundError:
+                    pass
+        return found
+
+    def _parameters(self, models):
+        """Variables that are trained: of the models, else of the function that makes the steps."""
+        variables = {}
+        for model in models:
+            for variable in getattr(model, "trainable_variables", ()):
+                variables[id(variable)] = variable
+        if not variables and self._function is not None:
+            for concrete in self._function._list_all_concrete_functions():
+                for variable in concrete.graph.trainable_variables:
+                    variables[id(variable)] = variable
+        return list(variables.values())
+
+    def describe(self, models, sources):
+        parameters = []
+        try:
+            for variable in self._parameters(models):
+                dtype = getattr(variable.dtype, "name", variable.dtype)
+                dtype = sys.modules["tensorflow"].as_dtype(dtype)
+                shape = [int(n) for n in variable.shape]
+                n = 1
+                for dim in shape:
+                    n *= dim
+                parameters.append({"name": getattr(variable, "path", variable.name), "shape": shape, "dtype": dtype.name,
+                                   "size_bytes": n * dtype.size, "requires_grad": True})
+        except Exception as problem:
+            say("model", "the model can't be described: %s: %s" % (type(problem).__name__, problem))
+        world = self.place()[1]
+        names = [type(model).__name__ for model in models] or ["model"]
+        peak, now = job.process_memory()
+        return {"device": "cpu", "device_name": job.device_name(), "backend": None, "process_groups": [], "plan": None,
+                "models": [{"name": names[0], "parallel": "data" if world > 1 else "none", "process_group": None,
+                            "parameters": parameters, "ddp": None, "buckets": None, "fsdp": None}] if parameters else [],
+                "optimizers": [],
+                "memory": {"rss_peak_bytes": peak, "rss_bytes": now,
+                           "parameter_bytes": sum(p["size_bytes"] for p in parameters)}}
+
+    # Windows
+
+    def prepare(self, name):
+        if any(isinstance(source, _SessionSource) for source in self._sources.values()):
+            self.session_window = SessionWindow(self)
+            return self.session_window
+        if self._graph is None:
+            say("graph", "the graph that runs is not recorded: the function that trains was traced before dpro could ask for "
+                         "it, or the steps are not in a tf.function", self.session.folder.rank)
+        return FunctionWindow(self._graph, self.session.folder)
+
+    def let_go(self):
+        self._trains, self._inside, self._n_calls = weakref.WeakSet(), [], weakref.WeakKeyDictionary()
+        self._function = self._graph = self.session_window = None
+        self._sources = {}
+
+
+class FunctionWindow(job.Window):
+    """tf.profiler, and the graph that runs."""
+
+    FILES = "xplane.pb", "runmeta.pb"
+    OPTIONS = {"host_tracer_level": 3, "python_tracer_level": 0, "device_tracer_level": 1}
+
+    def __init__(self, graph, folder):
+        super().__init__()
+        from tensorflow.python.profiler import profiler_v2, trace
+        if profiler_v2._profiler is not None:
+            raise job.Busy
+        self._trace, self._graph, self._mark = trace.Trace, graph, None
+        self._logs = folder.temporary("tensorboard")  # TensorFlow makes folders below it
+        self._profiler = profiler_v2._pywrap_profiler.ProfilerSession()
+        self._running = False
+
+    def start(self):
+        self._profiler.start(self._logs, self.OPTIONS)
+        self._running = True
+
+    def begin_step(self, number):
+        self._mark = self._trace("train", step_num=number, _r=1)
+
+    def end_step(self):
+        if self._mark is not None:
+            self._mark.__exit__(None, None, None)
+            self._mark = None
+            super().end_step()
+
+    def stop(self):
+        profiler, self._profiler, self._mark = self._profiler, None, None
+        if self._running:
+            profiler.export_to_tb()
+        return self._running
+
+    def write(self, folder, unfinished):
+        written = []
+        for path in glob.glob(os.path.join(glob.escape(self._logs), "plugins", "profile", "*", "*.xplane.pb")):
+            os.replace(path, folder.file(self.FILES[0]))
+            written = [self.FILES[0]]
+        shutil.rmtree(self._logs, ignore_errors=True)
+        if not written:
+            raise OSError(errno.ENOSPC, "TensorFlow could not write it", folder.file(self.FILES[0]))
+        if self._graph is not None:
+            folder.write(self.FILES[1], self._graph.SerializeToString())
+            written.append(self.FILES[1])
+        self._graph = None
+        return written
+
+    def drop(self, folder):
+        shutil.rmtree(self._logs, ignore_errors=True)
+
+
+class SessionWindow(job.Window):
+    """What TensorFlow 1 tells of each Session.run that is a step. Asking for it changes what is prepared once: the step
+    before the window asks already."""
+
+    def __init__(self, ours):
+        super().__init__()
+        self._ours = ours
+        self._steps, self._now = [], None
+        self._begun = False
+
+    @staticmethod
+    def asked():
+        from tensorflow.core.protobuf import config_pb2
+        return (config_pb2.RunOptions(trace_level=config_pb2.RunOptions.FULL_TRACE, output_partition_graphs=True),
+                config_pb2.RunMetadata())
+
+    def job_traces(self):
+        say("busy", "the job traces its own Session.run: those are not recorded", self._ours.session.folder.rank)
+
+    def ran(self, metadata):
+        if self._begun and self._now is not None:
+            self._now.append(metadata)
+
+    def start(self):
+        self._begun = True
+
+    def begin_step(self, number):
+        self._now = []
+
+    def end_step(self):
+        if self._now is not None:
+            self._steps.append(self._now)
+            self._now = None
+            super().end_step()
+
+    def stop(self):
+        self._ours.session_window = None
+        return any(self._steps)
+
+    def write(self, folder, unfinished):
+        names = []
+        for number, runs in enumerate(self._steps):
+            if runs:
+                for more in runs[1:]:
+                    runs[0].MergeFrom(more)
+                names.append("runmeta_step%d.pb" % number)
+                folder.write(names[-1], runs[0].SerializeToString())
+        self._steps = []
+        return names
+
+    def drop(self, folder):
+        self._steps = []

@@ -1,0 +1,174 @@
+"""PyTorch in the recorder: steps by the hook that every torch.optim optimizer calls, and by gradient scalers that leave
+one out; what is trained (model.py); torch's profiler and execution trace (profiler.py)."""
+import functools
+import sys
+import threading
+
+from . import job, model, planned, profiler
+from .report import guarded, say
+
+FILES = {"timing": ("kineto.json", None), "structure": ("kineto_et.json", "et.json")}
+
+
+def attach(session, optimizers):
+    """To the module torch.optim.optimizer."""
+    from . import activate
+    if any(isinstance(known, TorchJob) for known in session.jobs):
+        return
+    torch_job = TorchJob(session, optimizers)
+    session.add(torch_job)
+    activate.when_compiled(torch_job.keep_out_of)
+
+
+class TorchJob(job.Job):
+    framework, profiler = "pytorch", "torch.profiler"
+    packages = ("torch",)
+    windows = ("timing", "structure")
+    no_step = "no optimizer of torch.optim made a step"
+
+    def __init__(self, session, optimizers):
+        super().__init__(session)
+        self._hook = None
+        self._batch_hook = None
+        self._wrapped_in = optimizers.Optimizer.__init__.__code__.co_filename
+        register = getattr(optimizers, "register_optimizer_step_post_hook", None)
+        if register is None:
+            say("hooks", "this torch has no hooks around an optimizer's step (2.0 or later has): steps are only found "
+                         "with dpro.Recorder")
+        else:
+            self._hook = register(self.optimizer_stepped)
+
+    # Steps
+
+    def optimizer_stepped(self, optimizer, args, kwargs):
+        """The post hook of every optimizer."""
+        if not self.off:
+            self._optimizer_stepped(optimizer)
+
+    @guarded
+    def _optimizer_stepped(self, optimizer):
+        frame = sys._getframe(1)  # on to the wrapper that torch put around step
+        while frame.f_code.co_filename != self._wrapped_in:
+            frame = frame.f_back
+        code, outer = frame.f_code, frame.f_back
+        while outer is not None:  # an optimizer's step inside another one's is a part of it
+            if outer.f_code is code:
+                return
+            outer = outer.f_back
+        self.session.stepped(self, optimizer, frame)
+
+    def keep_out_of(self, dynamo):
+        """Before anything is compiled: what we do is not to be compiled with it."""
+        self.session.keep_out_of(dynamo.disable)
+        if self._hook is not None:
+            self._hook.hooks_dict_ref()[self._hook.id] = dynamo.disable(self.optimizer_stepped)
+
+    def first_step(self):
+        """From then on, a gradient scaler that found an overflow leaves the optimizer's step out: a step all the same."""
+        for module in ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"):
+            scaler = getattr(sys.modules.get(module), "GradScaler", None)
+            step = getattr(scaler, "_maybe_opt_step", None)
+            if step is None or hasattr(step, "_dpro"):
+                continue
+
+            @functools.wraps(step)
+            def maybe_step(scaler, optimizer, *args, _step=step, **kwargs):
+                n = self.session.n_events
+                result = _step(scaler, optimizer, *args, **kwargs)
+                if self.session.n_events == n:
+                    self.session.skipped(self, optimizer)
+                return result
+
+            maybe_step._dpro = True
+            scaler._maybe_opt_step = maybe_step
+            return
+
+    # What is trained
+
+    def place(self):
+        import torch
+        rank, world, local_rank = job.place()
+        if model.distributed():
+            rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        return rank, world, local_rank
+
+    def versions(self):
+        return model.versions()
+
+    @staticmethod
+    def _optimizers(sources):
+        """Those that stepped; a decorated function is none."""
+        return [source for source in sources if hasattr(source, "param_groups")]
+
+    def find_models(self, sources):
+        return model.find(self._optimizers(sources))
+
+    def describe(self, models, sources):
+        import torch
+        described = []
+        for module in models:
+            try:
+                described.append(model.describe(module))
+            except Exception as problem:
+                say("model", "the model %s can't be described: %s: %s"
+                    % (type(module).__name__, type(problem).__name__, problem))
+        kind, optimizers = model.device(models), self._optimizers(sources)
+        return {"device": kind, "device_name": model.device_name(kind),
+                "backend": torch.distributed.get_backend() if model.distributed() else None,
+                "process_groups": model.process_groups(), "models": described, "plan": planned.state(),
+                "optimizers": [{"class": type(o).__name__, "n_parameters": sum(len(g["params"]) for g in o.param_groups)}
+                               for o in optimizers],
+                "memory": model.memory(models, optimizers)}
+
+    def _watch_batch(self):
+        """The batch size is the first dimension of the first tensor that goes into a module. Not where anything is
+        compiled: compiled code notices a hook."""
+        from torch.nn.modules import module as modules
+        import torch
+        counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+        if self.batch_size is not None or (counters and counters["frames"]["total"]):
+            return
+        thread = threading.get_ident()
+
+        def look(module, args):
+            if threading.get_ident() != thread:
+                return
+            for arg in args:
+                if issubclass(type(arg), torch.Tensor) and arg.dim() > 0:
+                    self.batch_size = int(arg.shape[0])
+                    self._unwatch_batch()
+                    return
+
+        self._batch_hook = modules.register_module_forward_pre_hook(look)
+
+    def _unwatch_batch(self):
+        hook, self._batch_hook = self._batch_hook, None
+        if hook is not None:
+            hook.remove()
+
+    # Windows
+
+    def wants_room(self, info):
+        return info["device"] == "cpu"
+
+    def missing(self):
+        return profiler.missing()
+
+    def prepare(self, name):
+        self._watch_batch()
+        profile, graph = FILES[name]
+        window = profiler.Window(self.session.job_profiles, profile, graph, self.session.folder)
+        if graph and not window.has_execution_trace:
+            say("et", "the execution trace can't be recorded: the job records one itself, or this torch can't",
+                self.session.folder.rank)
+        window.when_stopped = self._unwatch_batch
+        return window
+
+    def cost(self):
+        return profiler.cost()
+
+    def mute_child(self):
+        profiler.mute_child()
+
+    def let_go(self):
+        self._unwatch_batch()

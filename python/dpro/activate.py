@@ -22,7 +22,7 @@ HOOKS = {
     "keras.src.optimizers.base_optimizer": ("tensorflow_job", "attach_keras"),
     "mxnet.gluon.trainer": ("mxnet_job", "attach_trainer"),
     "mxnet.module.module": ("mxnet_job", "attach_module"),
-    "mxnet.kvstore_server": ("mxnet_job", "attach_server"),
+    "mxnet.kvstore.base": ("mxnet_job", "attach_stores"),
     "mxnet.profiler": ("mxnet_job", "attach_profiler"),
 }
 DDP = "torch.nn.parallel.distributed"

@@ -1,6 +1,6 @@
 """A process that serves and never steps: a parameter server, a scheduler, a worker that another one drives.
 
-Its transport is recorded while the workers' is, in TRACE/host<H>/<name>: a thread looks whether a rank has begun to write
+Its transport is recorded while the workers' is, in TRACE/host<H>/<name>: a thread looks whether rank 0 has begun to write
 into the trace directory, and whether its window is over. Where that directory is not shared with a worker's machine,
 DPRO_NET=all records it."""
 import glob
@@ -17,37 +17,30 @@ POLL_S = 0.05  # a moment of warm-up steps, which come between a rank's first fi
 _threads = []
 
 
-def serve(settings, name, when_over=None):
-    """This process is `name`, a text or a function that gives it once the job runs. when_over(folder) is called with the
-    folder of this process when the window is over."""
+def serve(settings, name, server=None):
+    """This process is `name`, a text or a function that gives it once the job runs. `server` is told of the window, if
+    given: begin(folder, rank 0's rank.json), end()."""
     if not _threads and settings.net != "off":
-        _threads.append(Bystander(settings, name, when_over))
+        _threads.append(Bystander(settings, name, server))
         _threads[0].start()
 
 
 class Bystander(threading.Thread):
-    def __init__(self, settings, name, when_over):
+    def __init__(self, settings, name, server):
         super().__init__(name="dpro-bystander", daemon=True)
-        self._settings, self._name, self._when_over = settings, name, when_over
+        self._settings, self._name, self._server = settings, name, server
         self._begun = time.time() - 1  # of what ran here before, files are left
 
-    def _ranks(self):
-        """rank.json of this run."""
-        for pattern in ("host*/rank*/rank.json", "attempt*/host*/rank*/rank.json"):
+    def _find(self):
+        """rank.json of this run's rank 0."""
+        for pattern in ("host*/rank0/rank.json", "attempt*/host*/rank0/rank.json"):
             for path in glob.iglob(os.path.join(glob.escape(self._settings.out), pattern)):
                 try:
                     if os.stat(path).st_mtime >= self._begun:
-                        yield path
+                        return path
                 except OSError:
                     pass
-
-    def _is_over(self, path):
-        try:
-            with open(path, encoding="utf-8") as file:
-                rank = json.load(file)
-            return bool(rank["windows"]) or rank["complete"] or rank.get("ended_early") is not None
-        except (OSError, ValueError, KeyError):
-            return False
+        return None
 
     def run(self):
         try:
@@ -56,18 +49,27 @@ class Bystander(threading.Thread):
             pass
 
     def _run(self):
-        first = None
-        while first is None:
+        path = None
+        while path is None:
             time.sleep(POLL_S)
-            first = next(self._ranks(), None)
-        root = os.path.dirname(os.path.dirname(os.path.dirname(first)))
+            path = self._find()
+        root = os.path.dirname(os.path.dirname(os.path.dirname(path)))
         name = self._name() if callable(self._name) else self._name
         folder = os.path.join(root, "host" + files.host_number(socket.gethostname()), name)
         os.makedirs(folder, exist_ok=True)
+        if self._server:
+            self._server.begin(folder, _read(path))
         tracer = Tracer(self._settings.net, True)
         tracer.start(folder, int(name[4:]) if name.startswith("rank") else -1, "timing")
-        while not self._is_over(first):
+        rank = _read(path)
+        while not (rank["windows"] or rank["complete"] or rank.get("ended_early")):
             time.sleep(POLL_S)
+            rank = _read(path)
         tracer.stop("timing")
-        if self._when_over:
-            self._when_over(folder)
+        if self._server:
+            self._server.end()
+
+
+def _read(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)

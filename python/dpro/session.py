@@ -11,6 +11,7 @@ import threading
 import time
 
 from . import __version__, files, memory, report
+from .horovod_timeline import Timeline
 from .job import Busy, Job, environment_number
 from .report import guarded, say
 from .steps import Cycle
@@ -77,6 +78,7 @@ class Session:
         self._times = {name: [] for name in ("before", "timing", "structure", "after")}
         self._windows = []
         self._window = None       # open profiler window
+        self._timeline = None     # Horovod's, during it
         self._room = None         # in the heap, for what it keeps
         self._most_resident = 0   # bytes; beyond them it ends
         self._resident = 0        # before the job built anything
@@ -204,6 +206,11 @@ class Session:
         return self._n_events
 
     @property
+    def sources(self):
+        """Optimizers and their kin that stepped, a Recorder's functions."""
+        return self._cycle.sources
+
+    @property
     def folder(self):
         """None until the first window comes near."""
         return self._folder
@@ -328,6 +335,8 @@ class Session:
                 self._folder.rank)
             return
         self._window_name = name
+        self._timeline = Timeline(self._folder)
+        self._timeline.start()
         self._tracer.start(self._folder.path, self._folder.rank, name)
 
     def _close_window(self, unfinished=None):
@@ -338,10 +347,11 @@ class Session:
             self._write_rank()
             return
         self._tracer.stop(name)
+        timeline = self._timeline.stop()
         has_profile = window.stop()
         times = self._times[name]
         if has_profile and times:
-            written = window.write(self._folder, unfinished)
+            written = window.write(self._folder, unfinished) + timeline
             self._windows.append({"name": name, "files": written, "first_step": times[0]["step"], "n_steps": len(times),
                                   "start_ns": times[0]["start_ns"], "end_ns": times[-1]["end_ns"]})
         if name == "timing":
@@ -363,6 +373,8 @@ class Session:
         self._leave_room()
         if window is not None:
             self._tracer.stop(self._window_name)
+            self._timeline.stop()
+            self._timeline.drop()
             window.stop()
             window.drop(self._folder)
             del self._times[self._window_name][:]
@@ -468,7 +480,8 @@ class Session:
         else:
             what = "%s: %s" % (type(problem).__name__, str(problem).split("\n")[0])
         say("fail", "recording ends, the job goes on: %s" % what)
-        for stop in (self._tracer and (lambda: self._tracer.stop("failed")), self._window and self._window.stop):
+        for stop in (self._tracer and (lambda: self._tracer.stop("failed")), self._window and self._window.stop,
+                     self._timeline and self._timeline.stop):
             try:
                 if stop:
                     stop()

@@ -1,0 +1,271 @@
+"""MXNet in the recorder: a step ends where Gluon's Trainer or a Module has asked for its updates (MXNet's engine makes
+them later); windows hold mx.profiler's events of the worker, and of the servers of its key-value store, which rank 0 asks
+for them."""
+import functools
+import gc
+import gzip
+import os
+import sys
+
+from . import job
+from .bystander import serve
+from .report import guarded, say
+
+PROFILE = "mxnet.json"
+SERVER_PROFILE = "dpro-%d/" + PROFILE  # a server writes rank<k>_<this> in its own working folder; of rank 0's process
+
+
+def _of(session):
+    for known in session.jobs:
+        if isinstance(known, MXNetJob):
+            return known
+    made = MXNetJob(session)
+    session.add(made)
+    return made
+
+
+def attach_trainer(session, module):
+    """To mxnet.gluon.trainer."""
+    ours = _of(session)
+
+    def watched(method):
+        @functools.wraps(method)
+        def update(trainer, batch_size, *args, **kwargs):
+            result = method(trainer, batch_size, *args, **kwargs)
+            ours.stepped(trainer, batch_size)
+            return result
+        return update
+
+    module.Trainer.step, module.Trainer.update = watched(module.Trainer.step), watched(module.Trainer.update)
+
+
+def attach_module(session, module):
+    """To mxnet.module.module."""
+    ours, update = _of(session), module.Module.update
+
+    @functools.wraps(update)
+    def updated(own, *args, **kwargs):
+        result = update(own, *args, **kwargs)
+        ours.stepped(own)
+        return result
+
+    module.Module.update = updated
+
+
+def attach_profiler(session, module):
+    """To mxnet.profiler: the job's own use wins."""
+    ours, set_state = _of(session), module.set_state
+
+    @functools.wraps(set_state)
+    def state_set(state="stop", profile_process="worker"):
+        ours.job_sets(state)
+        return set_state(state, profile_process)
+
+    ours.set_state, module.set_state = set_state, state_set
+
+
+def attach_stores(session, module):
+    """To mxnet.kvstore.base: a server or scheduler makes a store while mxnet is imported, and serves until the job ends."""
+    role, create = os.environ.get("DMLC_ROLE"), module.create
+    if role not in ("server", "scheduler"):
+        return
+
+    @functools.wraps(create)
+    def created(name="local"):
+        store = create(name)
+        # its rank is there when workers have talked to it
+        if role == "scheduler":
+            serve(session.settings, role)
+        else:
+            serve(session.settings, lambda: "server%d" % store.rank, Server())
+        return store
+
+    module.create = created
+
+
+class Server:
+    """Where MXNet puts a server's profile: by a link in the server's working folder, the only place that it knows."""
+
+    def __init__(self):
+        self._cwd = os.getcwd()
+        self._link = self._profile = None
+
+    def begin(self, folder, rank):
+        self._profile = os.path.join(folder, PROFILE)
+        name = "rank%s_%s" % (os.path.basename(folder)[len("server"):], os.path.dirname(SERVER_PROFILE % rank["pid"]))
+        link = os.path.join(self._cwd, name)
+        os.symlink(folder, link)
+        self._link = link
+
+    def end(self):
+        """MXNet leaves the list of events open until the server ends, when it finds no place to write to any more."""
+        os.unlink(self._link)
+        with open(self._profile, "rb") as file:
+            events = file.read().rstrip()
+        if events.endswith(b","):
+            events = events[:-1] + b"]}"
+        with gzip.open(self._profile + ".gz.part", "wb", 3) as file:
+            file.write(events)
+        os.replace(self._profile + ".gz.part", self._profile + ".gz")
+        os.unlink(self._profile)
+
+
+class MXNetJob(job.Job):
+    framework, profiler = "mxnet", "mx.profiler"
+    packages = ("mxnet",)
+    no_step = "no Trainer and no Module of MXNet made an update"
+
+    def __init__(self, session):
+        super().__init__(session)
+        self.set_state = None  # mx.profiler's own
+        self._job_profiles = False
+        self._inside = False   # of what we call ourselves
+
+    @guarded
+    def stepped(self, source, batch_size=None):
+        if isinstance(batch_size, int):
+            self.batch_size = batch_size
+        self.session.stepped(self, source)
+
+    @guarded
+    def job_sets(self, state):
+        self._job_profiles = state == "run"
+        if self._job_profiles:
+            self.session.job_profiles()
+
+    @staticmethod
+    def _store(sources):
+        """The distributed key-value store through which gradients go, None where there is none."""
+        for source in sources:
+            store = getattr(source, "_kvstore", None)
+            if store is not None and "dist" in getattr(store, "type", ""):
+                return store
+        return None
+
+    def place(self):
+        store = self._store(self.session.sources)
+        rank, world, local_rank = job.place()
+        return (store.rank, store.num_workers, 0) if store is not None else (rank, world, local_rank)
+
+    def versions(self):
+        import platform
+        found = {"mxnet": sys.modules["mxnet"].__version__, "python": platform.python_version()}
+        if "horovod" in sys.modules:
+            found["horovod"] = getattr(sys.modules["horovod"], "__version__", None)
+        return found
+
+    # What is trained
+
+    @staticmethod
+    def _graph(sources):
+        """Files that say what runs: of a Module's executor, forward and backward; else of the largest hybridized block."""
+        for source in sources:
+            group = getattr(source, "_exec_group", None)
+            if group is not None:
+                return {"symbol.json": source.symbol.tojson(), "exec_debug_str.txt": group.execs[0].debug_str()}
+        block_class = sys.modules["mxnet.gluon.block"].HybridBlock
+        graphs = [thing._cached_graph[1] for thing in gc.get_objects()
+                  if issubclass(type(thing), block_class) and getattr(thing, "_cached_graph", None)]
+        if not graphs:
+            return {}
+        largest = max(graphs, key=lambda symbol: len(symbol.list_arguments()))
+        return {"symbol.json": largest.tojson(), "debug_str.txt": largest.debug_str()}
+
+    @staticmethod
+    def _parameters(sources):
+        """(name, array) in the order of their keys."""
+        for source in sources:
+            group = getattr(source, "_exec_group", None)
+            if group is not None:
+                return [(name, arrays[0]) for name, arrays in zip(group.param_names, group.param_arrays)], source
+            parameters = getattr(source, "_params", None)
+            if parameters is not None:
+                return [(p.name, p.list_data()[0]) for p in parameters if p.grad_req != "null"], source
+        return [], None
+
+    def describe(self, models, sources):
+        parameters, source, described = [], None, []
+        try:
+            arrays, source = self._parameters(sources)
+            for name, array in arrays:
+                size = sys.modules["numpy"].dtype(array.dtype).itemsize
+                for dim in array.shape:
+                    size *= dim
+                parameters.append({"name": name, "shape": list(array.shape),
+                                   "dtype": sys.modules["numpy"].dtype(array.dtype).name, "size_bytes": size,
+                                   "requires_grad": True})
+            if self.batch_size is None and getattr(source, "binded", False):
+                self.batch_size = int(source.data_shapes[0].shape[0])
+        except Exception as problem:
+            say("model", "the model can't be described: %s: %s" % (type(problem).__name__, problem))
+        store, world = self._store(sources), self.place()[1]
+        if parameters:
+            described.append({"name": type(models[0] if models else source).__name__,
+                              "parallel": "data" if world > 1 else "none", "process_group": None,
+                              "parameters": parameters, "ddp": None, "buckets": None, "fsdp": None})
+        optimizer = getattr(source, "_optimizer", None)
+        peak, now = job.process_memory()
+        return {"device": "cpu", "device_name": job.device_name(), "backend": store.type if store is not None else None,
+                "process_groups": [], "models": described, "plan": None,
+                "optimizers": [{"class": type(optimizer).__name__, "n_parameters": len(parameters)}] if optimizer else [],
+                "memory": {"rss_peak_bytes": peak, "rss_bytes": now,
+                           "parameter_bytes": sum(p["size_bytes"] for p in parameters)}}
+
+    # Windows
+
+    def prepare(self, name):
+        if self._job_profiles:
+            raise job.Busy
+        sources = self.session.sources
+        store, folder, graph = self._store(sources), self.session.folder, {}
+        try:
+            graph = self._graph(sources)
+        except Exception as problem:
+            say("graph", "the graph can't be read: %s: %s" % (type(problem).__name__, problem), folder.rank)
+        if not graph:
+            say("graph", "the graph that runs is not recorded: no Module and no hybridized block trains (hybridize() makes "
+                         "one)", folder.rank)
+        return Window(self, folder, store if folder.rank == 0 else None, graph)
+
+
+class Window(job.Window):
+    """`store`: whose servers are asked for profiles, or None."""
+
+    def __init__(self, ours, folder, store, graph):
+        super().__init__()
+        self._profiler = sys.modules["mxnet.profiler"]
+        self._ours, self._store, self._graph = ours, store, graph
+        self._running = False
+        self._profiler.set_config(profile_all=True, aggregate_stats=False, filename=folder.temporary(PROFILE))
+        if store is not None:
+            self._profiler.set_kvstore_handle(store.handle)
+            self._profiler.set_config(profile_process="server", profile_all=True, aggregate_stats=False,
+                                      filename=SERVER_PROFILE % os.getpid())
+
+    def start(self):
+        if self._store is not None:
+            self._ours.set_state("run", "server")
+        self._ours.set_state("run")
+        self._running = True
+
+    def stop(self):
+        if not self._running:
+            return False
+        self._running = False
+        sys.modules["mxnet"].nd.waitall()  # what the last step asked for
+        self._ours.set_state("stop")
+        self._profiler.dump(True)
+        if self._store is not None:
+            self._ours.set_state("stop", "server")
+            self._profiler.dump(True, "server")
+            self._store = None
+        return True
+
+    def write(self, folder, unfinished):
+        folder.finish(PROFILE)
+        for name, text in self._graph.items():
+            folder.write(name, text.encode())
+        return [PROFILE, *self._graph]
+
+    def drop(self, folder):
+        folder.drop(PROFILE)

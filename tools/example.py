@@ -96,6 +96,9 @@ sys.exit(code)
 """
 
 
+SLOW_LOOPBACK = 'ip link set lo up; tc qdisc add dev lo root tbf rate "$1" burst 256kb latency 50ms; shift; exec "$@"'
+
+
 def train(example, command, steps, rate="1gbit", arguments=(), environment=None, quiet=False):
     """Trains an example on two workers, `command` (`dpro profile ... --`) before it on each host."""
     python = python_of(example)
@@ -107,6 +110,8 @@ def train(example, command, steps, rate="1gbit", arguments=(), environment=None,
         horovodrun = os.path.join(os.path.dirname(python), "horovodrun")
         launch = [*command, python, horovodrun, "--gloo", "--network-interface", "lo", "-np", str(WORKERS), "-H",
                   "localhost:%d" % WORKERS, python, *script]
+        if can_make_hosts():  # Horovod finds the others by their names: on one machine, whose own link is slowed down
+            launch = ["unshare", "--net", "bash", "-c", SLOW_LOOPBACK, "-", rate, *launch]
     else:
         processes = [(host, name, serves(example, name), more) for host, name, more in roles(example, 2 if apart else 1)]
         done = os.path.join(ROOT, "out", ".done-%d" % os.getpid())

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""A small convolutional network on synthetic images, data-parallel with Horovod and MXNet's Gluon:
+`horovodrun --gloo -np 2 python horovod_mxnet.py`, or alone."""
+import argparse
+import statistics
+import time
+
+import horovod.mxnet as hvd
+import mxnet as mx
+import numpy as np
+
+SIZE, CLASSES = 32, 10
+
+
+def network(width):
+    net = mx.gluon.nn.HybridSequential()
+    for n_out in (width, 2 * width, 4 * width):
+        net.add(mx.gluon.nn.Conv2D(n_out, 3, padding=1), mx.gluon.nn.BatchNorm(), mx.gluon.nn.Activation("relu"),
+                mx.gluon.nn.MaxPool2D(2, 2))
+    net.add(mx.gluon.nn.Dense(32 * width, activation="relu"), mx.gluon.nn.Dense(CLASSES))
+    return net
+
+
+def main():
+    parser = argparse.ArgumentParser(description="a convolutional network with Horovod on MXNet",
+                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--steps", type=int, default=100, help="steps to train")
+    parser.add_argument("--batch-size", type=int, default=16, help="samples a step and rank")
+    parser.add_argument("--width", type=int, default=16, help="channels of the first layer")
+    parser.add_argument("--seed", type=int, default=0, help="of parameters and data")
+    args = parser.parse_args()
+
+    hvd.init()
+    mx.random.seed(args.seed)
+    np.random.seed(args.seed)
+    random = np.random.RandomState(1000 * args.seed + hvd.rank())
+    net, loss_of = network(args.width), mx.gluon.loss.SoftmaxCrossEntropyLoss()
+    net.initialize(mx.init.Xavier())
+    net.hybridize(static_alloc=True, static_shape=True)
+    net(mx.nd.zeros((args.batch_size, 3, SIZE, SIZE)))
+    parameters = net.collect_params()
+    hvd.broadcast_parameters(parameters, root_rank=0)
+    trainer = hvd.DistributedTrainer(parameters, "sgd", {"learning_rate": 0.01, "momentum": 0.9})
+
+    times_ms, loss = [], None
+    begin = time.perf_counter()
+    for step in range(1, args.steps + 1):
+        images = mx.nd.array(random.normal(size=(args.batch_size, 3, SIZE, SIZE)))
+        labels = mx.nd.array(random.randint(CLASSES, size=args.batch_size))
+        with mx.autograd.record():
+            losses = loss_of(net(images), labels)
+        losses.backward()
+        trainer.step(args.batch_size)
+        loss = float(losses.mean().asscalar())
+        mx.nd.waitall()
+        end = time.perf_counter()
+        times_ms.append(1e3 * (end - begin))
+        begin = end
+        if hvd.rank() == 0 and (step % 10 == 0 or step == args.steps):
+            print("step %4d  loss %.6f  %8.1f ms" % (step, loss, statistics.median(times_ms[-10:])), flush=True)
+    if hvd.rank() == 0 and times_ms:
+        steady = times_ms[len(times_ms) // 4:]
+        print("median step time %.1f ms over the last %d steps, %d ranks, final loss %r"
+              % (statistics.median(steady), len(steady), hvd.size(), loss), flush=True)
+
+
+if __name__ == "__main__":
+    main()

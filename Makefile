@@ -4,10 +4,12 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 DEMO   := tests/data/torch-ddp-gloo-gpt-n2
 PYTHON ?= python3
+EXAMPLES := example-tensorflow example-tensorflow-ps example-mxnet example-mxnet-gluon example-horovod-tensorflow \
+	example-horovod-mxnet
 export PYTHON
 
 .DEFAULT_GOAL := build
-.PHONY: build deps demo demo-live test test-long bench bench-live bench-plans accuracy lint install clean help
+.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-plans accuracy lint install clean help
 
 build: ## build the command (build/dpro) and the library
 	@tools/install.sh --check build
@@ -37,6 +39,20 @@ demo-live: ## install what is missing (PyTorch too), build, record a small real 
 	@tools/venv.sh
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/demo_live.py --build $(BUILD)
+
+# Each trains one of examples/ on two workers, in an environment of its own: the target's first word after "example-".
+$(EXAMPLES):
+	@tools/install.sh build
+	@tools/venv.sh $(word 2,$(subst -, ,$@))
+	@tools/build.sh $(BUILD)
+	@$(PYTHON) tools/example.py $(patsubst example-%,%,$@) --build $(BUILD)
+
+example-tensorflow: ## train a small network on TensorFlow workers (ring) under dpro, replay it; installs what it needs
+example-tensorflow-ps: ## the same with a parameter server and TensorFlow 1's sessions
+example-mxnet: ## the same with MXNet's key-value store, a Module
+example-mxnet-gluon: ## the same with Gluon and two servers
+example-horovod-tensorflow: ## the same with Horovod and TensorFlow; compiles Horovod first, which takes 10 minutes
+example-horovod-mxnet: ## the same with Horovod and MXNet
 
 test: ## install what is missing (PyTorch too), build, run all tests; the last line counts them
 	@tools/install.sh build test
@@ -80,7 +96,7 @@ install: ## install command, library, headers, man pages: make install PREFIX=/u
 	@meson install -C $(BUILD) --no-rebuild --quiet $(if $(DESTDIR),--destdir $(abspath $(DESTDIR)))
 
 clean: ## remove everything that was built
-	rm -rf $(BUILD) build-asan build-tsan build-fuzz out .venv .venv.missing .venv-bench
+	rm -rf $(BUILD) build-asan build-tsan build-fuzz out .venv .venv.missing .venv-*
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\): ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+	@sed -n 's/^\([a-z-]*\): ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 28

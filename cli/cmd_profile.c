@@ -167,6 +167,7 @@ struct summary { /* of the last attempt that recorded something */
     size_t n_ranks, n_incomplete;
     int world_size, attempt, least_steps, most_steps;
     unsigned parts; /* that all ranks have */
+    bool all_ranks; /* one of them has the timing of all */
 };
 
 static int summarize(const struct dpro_recording *recording, struct summary *sum)
@@ -188,6 +189,7 @@ static int summarize(const struct dpro_recording *recording, struct summary *sum
         sum->ranks[sum->n_ranks++] = rank;
         sum->n_incomplete += !rank.complete;
         sum->parts &= rank.parts;
+        sum->all_ranks |= (rank.parts & DPRO_RECORDING_ALL_RANKS) != 0;
         if (rank.world_size > sum->world_size)
             sum->world_size = rank.world_size;
         if (rank.n_steps < sum->least_steps)
@@ -239,6 +241,7 @@ static void tell_recorded(const struct values *values, const char *trace, const 
 {
     char ranks[200], steps[64], more[64];
     long first, last;
+    size_t n_ranks = sum->all_ranks && sum->world_size > 0 ? (size_t)sum->world_size : sum->n_ranks;
     find_steps(values, &first, &last);
     print_ranks(ranks, sizeof ranks, sum->ranks, sum->n_ranks);
     if (sum->least_steps == sum->most_steps)
@@ -250,13 +253,12 @@ static void tell_recorded(const struct values *values, const char *trace, const 
              sum->parts & DPRO_RECORDING_STRUCTURE ? ", structure" : "",
              sum->parts & DPRO_RECORDING_TRANSPORT ? ", transport" : "",
              sum->parts & DPRO_RECORDING_NCCL ? ", NCCL" : "");
-    if (sum->world_size > (int)sum->n_ranks)
+    if (sum->world_size > (int)sum->n_ranks && !sum->all_ranks)
         cmd_say("recorded rank%s %s of %d: %s%s; the other ranks' nodes must record, too, and the "
                 "folders be copied into one",
                 sum->n_ranks > 1 ? "s" : "", ranks, sum->world_size, steps, more);
     else
-        cmd_say("recorded %zu rank%s: %s%s", sum->n_ranks, sum->n_ranks > 1 ? "s" : "", steps,
-                more);
+        cmd_say("recorded %zu rank%s: %s%s", n_ranks, n_ranks > 1 ? "s" : "", steps, more);
     if (sum->attempt > 0)
         cmd_say("the job was started again %d time%s: this is its last attempt that recorded",
                 sum->attempt, sum->attempt > 1 ? "s" : "");
@@ -281,8 +283,9 @@ static void tell_nothing(const struct values *values, const struct dpro_recordin
             "%ld is the last): run it longer, or choose fewer by --warmup and --iterations",
             first, last);
     else
-        cmd_say("there was nothing to record: no Python process of %s made a step of a torch "
-                "optimizer, as far as dpro can see (python -I and -E keep it out)",
+        cmd_say("there was nothing to record: no Python process of %s made a step of training with "
+                "PyTorch, TensorFlow or MXNet, as far as dpro can see (python -I and -E keep it "
+                "out)",
                 program);
 }
 
@@ -372,13 +375,13 @@ const struct cmd cmd_profile = {
     .name = "profile",
     .summary = "run a training job and record it, the job's code unchanged",
     .usage = "[OPTIONS] [--] PROGRAM [ARG...]",
-    .description = "Runs PROGRAM as it would run without dpro, and records what its PyTorch "
-                   "processes do in a\n"
-                   "few training steps after a warm-up: profile, execution trace, buckets, "
-                   "transport. A PROGRAM\n"
-                   "ending in .py is run by python3. Options of the program come after '--'. The "
-                   "exit code is\n"
-                   "the program's.",
+    .description = "Runs PROGRAM as it would run without dpro, and records what its PyTorch, "
+                   "TensorFlow and\n"
+                   "MXNet processes do in a few training steps after a warm-up: profile, graph, "
+                   "buckets,\n"
+                   "transport. A PROGRAM ending in .py is run by python3. Options of the program "
+                   "come after\n"
+                   "'--'. The exit code is the program's.",
     .examples = "  dpro profile -o runs/today -- torchrun --nproc-per-node=8 train.py --epochs 1\n"
                 "  dpro profile train.py -o runs/today           one process\n"
                 "  dpro replay runs/today                        then: what holds it back\n"

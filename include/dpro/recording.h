@@ -20,6 +20,8 @@ enum dpro_recording_part { /* bits: the files a rank has */
                            DPRO_RECORDING_STRUCTURE = 2,
                            DPRO_RECORDING_TRANSPORT = 4,
                            DPRO_RECORDING_NCCL = 8,
+                           /* timing of all ranks: one client drives them (TensorFlow 1) */
+                           DPRO_RECORDING_ALL_RANKS = 16,
 };
 
 struct dpro_recording_rank { /* texts are borrowed from the recording */

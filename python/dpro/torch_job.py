@@ -1,10 +1,11 @@
 """PyTorch in the recorder: steps by the hook that every torch.optim optimizer calls, and by gradient scalers that leave
-one out; what is trained (model.py); torch's profiler and execution trace (profiler.py)."""
+one out; what is trained (model.py); torch's profiler and execution trace (profiler.py). Torch is still being imported when
+this is: what imports more of it waits for the first step."""
 import functools
 import sys
 import threading
 
-from . import job, model, planned, profiler
+from . import job
 from .report import guarded, say
 
 FILES = {"timing": ("kineto.json", None), "structure": ("kineto_et.json", "et.json")}
@@ -86,6 +87,7 @@ class TorchJob(job.Job):
     # What is trained
 
     def place(self):
+        from . import model
         import torch
         rank, world, local_rank = job.place()
         if model.distributed():
@@ -93,6 +95,7 @@ class TorchJob(job.Job):
         return rank, world, local_rank
 
     def versions(self):
+        from . import model
         return model.versions()
 
     @staticmethod
@@ -101,9 +104,11 @@ class TorchJob(job.Job):
         return [source for source in sources if hasattr(source, "param_groups")]
 
     def find_models(self, sources):
+        from . import model
         return model.find(self._optimizers(sources))
 
     def describe(self, models, sources):
+        from . import model, planned
         import torch
         described = []
         for module in models:
@@ -152,9 +157,11 @@ class TorchJob(job.Job):
         return info["device"] == "cpu"
 
     def missing(self):
+        from . import profiler
         return profiler.missing()
 
     def prepare(self, name):
+        from . import profiler
         self._watch_batch()
         profile, graph = FILES[name]
         window = profiler.Window(self.session.job_profiles, profile, graph, self.session.folder)
@@ -165,9 +172,11 @@ class TorchJob(job.Job):
         return window
 
     def cost(self):
+        from . import profiler
         return profiler.cost()
 
     def mute_child(self):
+        from . import profiler
         profiler.mute_child()
 
     def let_go(self):

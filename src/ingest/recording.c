@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "base/folder.h"
 #include "base/json.h"
+#include "ingest/transport.h"
 
 enum {
     MAX_WARNINGS = 16, /* of a rank; the rest is in its file */
@@ -217,12 +218,20 @@ static int by_name(const FTSENT **a, const FTSENT **b)
     return strcmp((*a)->fts_name, (*b)->fts_name);
 }
 
+/* The rank of a folder rank<R>, the number that transport.h gives server<K> and its kin; -1: none.
+ */
+static int process_in(const char *folder)
+{
+    int rank = numbered(folder, "rank");
+    return rank >= 0 ? rank : net_process_in(folder, strlen(folder));
+}
+
 /* What a folder below the trace directory is, from its name and where it stands. An entry's
  * fts_number is the attempt it belongs to. */
-static bool is_rank_folder(FTSENT *at)
+static bool is_process_folder(FTSENT *at)
 {
     FTSENT *host = at->fts_parent;
-    return at->fts_level >= 2 && is_host(host->fts_name) && numbered(at->fts_name, "rank") >= 0 &&
+    return at->fts_level >= 2 && is_host(host->fts_name) && process_in(at->fts_name) != -1 &&
            (at->fts_level == 2 || (at->fts_level == 3 && host->fts_number > 0));
 }
 
@@ -237,7 +246,7 @@ static bool leads_to_ranks(FTSENT *at)
            (is_host(at->fts_name) && at->fts_level == (at->fts_parent->fts_number > 0 ? 2 : 1));
 }
 
-/* Calls `visit` for every rank's folder: its whole path, and what it is below `path`. */
+/* Calls `visit` for every process's folder: its whole path, and what it is below `path`. */
 static int walk(const char *path,
                 int (*visit)(void *arg, const char *folder, const char *below, int attempt,
                              int number, struct dpro_error *err),
@@ -253,14 +262,14 @@ static int walk(const char *path,
             if (at->fts_level == 0)
                 rc = dpro_error_set(err, DPRO_EIO, "%s: the folder can't be read: %s", path,
                                     strerror(at->fts_errno));
-        } else if (at->fts_info == FTS_D && is_rank_folder(at)) {
+        } else if (at->fts_info == FTS_D && is_process_folder(at)) {
             const char *below = at->fts_path + strlen(at->fts_path);
             for (int parts = at->fts_level; parts > 0; parts--) /* the last 2 or 3 names */
                 while (*--below != '/')
                     continue;
             fts_set(tree, at, FTS_SKIP);
             rc = visit(arg, at->fts_path, below + 1, (int)at->fts_parent->fts_number,
-                       numbered(at->fts_name, "rank"), err);
+                       process_in(at->fts_name), err);
         } else if (at->fts_info == FTS_D && !leads_to_ranks(at)) {
             fts_set(tree, at, FTS_SKIP);
         }
@@ -309,9 +318,8 @@ static int walk_logs(const char *path,
 /* A file of the timing window: that of each framework's profiler. */
 static bool has_profile(const char *folder)
 {
-    static const char *const names[] = {"kineto.json.gz", "kineto.json", "xplane.pb.gz",
-                                        "xplane.pb",      "mxnet.json.gz", "mxnet.json",
-                                        "runmeta_step0.pb.gz", "runmeta_step0.pb"};
+    static const char *const names[] = {"kineto.json.gz", "kineto.json",   "xplane.pb.gz",
+                                        "xplane.pb",      "mxnet.json.gz", "mxnet.json"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (has_file(folder, names[i]))
             return true;
@@ -325,11 +333,15 @@ static int add_rank(void *arg, const char *folder, const char *below, int attemp
     struct rank rank = {.is = {.rank = number, .attempt = attempt}};
     char *facts;
     int rc = 0;
+    if (number < 0)
+        return 0; /* a server: no rank */
     rank.is.folder = arena_copy_string(&recording->arena, below, strlen(below));
     if (!rank.is.folder || asprintf(&facts, "%s/rank.json", folder) < 0)
         return dpro_error_nomem(err);
     if (has_profile(folder))
         rank.is.parts |= DPRO_RECORDING_TIMING;
+    if (has_file(folder, "runmeta_step0.pb.gz") || has_file(folder, "runmeta_step0.pb"))
+        rank.is.parts |= DPRO_RECORDING_TIMING | DPRO_RECORDING_ALL_RANKS;
     if (has_file(folder, "et.json.gz") || has_file(folder, "et.json"))
         rank.is.parts |= DPRO_RECORDING_STRUCTURE;
     if (has_file(folder, "net.log") || has_file(folder, "net.log.old"))

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""A small convolutional network on synthetic images with TensorFlow 1's sessions: variables and their updates are on a
+parameter server, gradients come from all workers, and worker 0 drives them in one synchronous session. One process per
+task, each with its TF_CONFIG, which names the tasks of the jobs ps and worker; all but worker 0 serve until they are ended."""
+import argparse
+import json
+import os
+import statistics
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import numpy as np  # noqa: E402  TensorFlow's log level is read when it is imported
+import tensorflow as tf  # noqa: E402
+
+tf1 = tf.compat.v1
+SIZE, CLASSES = 32, 10
+
+
+def variable(name, shape, seed):
+    scale = (2 / np.prod(shape[:-1])) ** 0.5 if len(shape) > 1 else 0
+    return tf1.get_variable(name, initializer=tf1.random_normal(shape, stddev=scale, seed=seed))
+
+
+def parameters(width, seed):
+    shapes = {"conv0": (3, 3, 3, width), "conv1": (3, 3, width, 2 * width),
+              "fc0": (SIZE * SIZE // 16 * 2 * width, 16 * width), "fc1": (16 * width, CLASSES)}
+    made = {}
+    for number, (name, shape) in enumerate(shapes.items()):
+        made[name] = variable(name + "_w", shape, seed + number), variable(name + "_b", shape[-1:], seed)
+    return made
+
+
+def loss_of(images, labels, made):
+    x = images
+    for name in ("conv0", "conv1"):
+        w, b = made[name]
+        x = tf1.nn.max_pool(tf1.nn.relu(tf1.nn.bias_add(tf1.nn.conv2d(x, w, [1, 1, 1, 1], "SAME"), b)),
+                            [1, 2, 2, 1], [1, 2, 2, 1], "SAME")
+    x = tf1.reshape(x, (-1, made["fc0"][0].shape[0]))
+    x = tf1.nn.relu(tf1.matmul(x, made["fc0"][0]) + made["fc0"][1])
+    x = tf1.matmul(x, made["fc1"][0]) + made["fc1"][1]
+    return tf1.reduce_mean(tf1.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x))
+
+
+def main():
+    parser = argparse.ArgumentParser(description="a convolutional network on a TensorFlow parameter server",
+                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--steps", type=int, default=100, help="steps to train")
+    parser.add_argument("--batch-size", type=int, default=16, help="samples a step and worker")
+    parser.add_argument("--width", type=int, default=16, help="channels of the first layer")
+    parser.add_argument("--seed", type=int, default=0, help="of parameters and data")
+    args = parser.parse_args()
+
+    tf1.disable_eager_execution()
+    config = json.loads(os.environ["TF_CONFIG"])
+    cluster, task = tf.train.ClusterSpec(config["cluster"]), config["task"]
+    threads = int(os.environ.get("OMP_NUM_THREADS", 0))
+    server = tf1.train.Server(cluster, job_name=task["type"], task_index=task["index"], config=tf1.ConfigProto(
+        intra_op_parallelism_threads=threads, inter_op_parallelism_threads=2 * threads))
+    if (task["type"], task["index"]) != ("worker", 0):
+        server.join()
+
+    workers = cluster.num_tasks("worker")
+    with tf1.device("/job:ps/task:0"):
+        made = parameters(args.width, args.seed + 1)
+    variables = [part for pair in made.values() for part in pair]
+    losses, gradients = [], []
+    for worker in range(workers):
+        with tf1.device("/job:worker/task:%d" % worker), tf1.name_scope("tower%d" % worker):
+            images = tf1.random_normal((args.batch_size, SIZE, SIZE, 3), seed=1000 * args.seed + worker)
+            labels = tf1.random_uniform((args.batch_size,), maxval=CLASSES, dtype=tf.int32, seed=args.seed + worker)
+            losses.append(loss_of(images, labels, made))
+            gradients.append(tf1.gradients(losses[-1], variables))
+    with tf1.device("/job:ps/task:0"):
+        means = [tf1.add_n(list(parts)) / workers for parts in zip(*gradients)]
+        train = tf1.train.GradientDescentOptimizer(0.01).apply_gradients(zip(means, variables))
+
+    times_ms, loss = [], None
+    with tf1.Session(server.target) as session:
+        session.run(tf1.global_variables_initializer())
+        begin = time.perf_counter()
+        for step in range(1, args.steps + 1):
+            loss, _ = session.run([losses[0], train])
+            end = time.perf_counter()
+            times_ms.append(1e3 * (end - begin))
+            begin = end
+            if step % 10 == 0 or step == args.steps:
+                print("step %4d  loss %.6f  %8.1f ms" % (step, loss, statistics.median(times_ms[-10:])), flush=True)
+    steady = times_ms[len(times_ms) // 4:]
+    if steady:
+        print("median step time %.1f ms over the last %d steps, %d workers, final loss %r"
+              % (statistics.median(steady), len(steady), workers, float(loss)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,7 @@ static int add(struct dpro_candidate *candidate, enum dpro_edit_kind kind, uint3
 {
     if (candidate->n_edits == DPRO_PASS_MAX_EDITS)
         return 0;
-    struct dpro_edit edit = {kind, at, value};
+    struct dpro_edit edit = {.kind = kind, .at = at, .value = value};
     candidate->edits[candidate->n_edits++] = edit;
     return 1;
 }

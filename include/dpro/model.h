@@ -60,6 +60,12 @@ struct dpro_bucket {
     uint32_t partitions; /* 1: whole */
     int32_t priority;    /* of those that are ready, the largest is launched first */
 };
+/* Neighbouring ops of what a rank computes that run as one (op fusion): `n` of `program`, the first
+ * of which is number `first`. Ranks that compute alike share a program. */
+struct dpro_fused_op {
+    uint32_t program, first, n;
+    int64_t work_ns; /* as one, with nothing being communicated meanwhile */
+};
 /* How the job ran; borrowed. */
 DPRO_API const struct dpro_strategy *dpro_model_strategy(const struct dpro_model *model);
 DPRO_API enum dpro_compression dpro_strategy_compression(const struct dpro_strategy *strategy);
@@ -68,6 +74,7 @@ DPRO_API uint32_t dpro_strategy_n_buckets(const struct dpro_strategy *strategy);
 DPRO_API struct dpro_bucket dpro_strategy_bucket(const struct dpro_model *model,
                                                  const struct dpro_strategy *strategy,
                                                  uint32_t bucket);
+DPRO_API uint32_t dpro_strategy_n_fused_ops(const struct dpro_strategy *strategy);
 
 /* A number that was learnt, and its standard error. */
 struct dpro_estimate {

@@ -68,7 +68,8 @@ struct dpro_optimum_summary {
     int64_t measured_ns;    /* 0: unknown */
     int64_t own_ns;         /* the job's own strategy, replayed */
     int64_t best_ns;        /* <= own_ns */
-    int64_t lower_bound_ns; /* no bucketing without compression gets below it, by the model */
+    int64_t lower_bound_ns; /* no bucketing without compression gets below it, by the model, with
+                               the ops fused that the best strategy fuses */
     double uncertainty_pct; /* one standard deviation of the gain (own_ns / best_ns - 1), in points:
                                how sure the model's numbers are */
     enum dpro_compression compression;
@@ -108,13 +109,24 @@ DPRO_API struct dpro_bucket_times dpro_optimum_times(const struct dpro_optimum *
 
 /* What makes the best strategy out of the job's own, for people. Borrowed. */
 struct dpro_decision {
-    const char *pass;     /* "tensor-fusion", "tensor-partition", ... */
+    const char *pass;     /* "tensor-fusion", "tensor-partition", ..., "op-fusion" */
     const char *target;   /* "bucket 3 (fc.weight ... head.bias)" */
     const char *decision; /* "6.3 MB, 12 tensors", "4 partitions", ... */
 };
 DPRO_API uint32_t dpro_optimum_n_decisions(const struct dpro_optimum *optimum);
 DPRO_API struct dpro_decision dpro_optimum_decision(const struct dpro_optimum *optimum,
                                                     uint32_t index);
+
+/* Neighbouring ops that the best strategy runs as one. Borrowed. */
+struct dpro_op_fusion {
+    const char *const *ops; /* [n_ops] their names, as they run */
+    uint32_t n_ops, n_ranks;
+    const int *ranks;          /* [n_ranks] that do so */
+    int64_t work_ns, apart_ns; /* as one and one by one, on the rank where they take longest */
+};
+DPRO_API uint32_t dpro_optimum_n_op_fusions(const struct dpro_optimum *optimum);
+DPRO_API struct dpro_op_fusion dpro_optimum_op_fusion(const struct dpro_optimum *optimum,
+                                                      uint32_t index);
 
 /* Each time a better strategy was found. */
 struct dpro_improvement {

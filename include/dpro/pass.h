@@ -6,6 +6,9 @@
  * nor undo it wrongly. A pass must answer the same view with the same candidates: it keeps no state
  * between calls.
  *
+ * A pass of computation need propose nothing: it says what neighbouring ops take as one (opfs_ns),
+ * and the search does the rest, by Theorems 1 and 3 and by trying.
+ *
  * A shared object with a pass for `dpro optimize --pass` holds one `struct dpro_pass` named
  * dpro_pass. It is never loaded into the caller's process but into a child with a time limit. */
 #ifndef DPRO_PASS_H
@@ -19,10 +22,12 @@
 extern "C" {
 #endif
 
-#define DPRO_PASS_ABI 1 /* of the structs below; a pass made for another one is refused */
+#define DPRO_PASS_ABI 2 /* of the structs below; a pass made for another one is refused */
 
 #define DPRO_PASS_MAX_CANDIDATES 4096 /* from one call */
 #define DPRO_PASS_MAX_EDITS      1024 /* in one candidate */
+#define DPRO_PASS_MAX_FUSED      64   /* ops that opfs_ns() is asked about at once */
+#define DPRO_PASS_NO_TENSOR      UINT32_MAX
 
 /* Times are from the start of the iteration. */
 struct dpro_pass_tensor {
@@ -42,6 +47,22 @@ struct dpro_pass_bucket {
     int critical; /* the critical path runs through its transfer */
 };
 
+/* The paper's p_n, as it ran. */
+struct dpro_pass_op {
+    const char *name;
+    enum dpro_op_kind kind; /* DPRO_OP_FW, BW, UPDATE or INPUT */
+    int waits;       /* for communication, before it begins: it can't be fused with the op before it
+                      */
+    uint32_t tensor; /* whose gradient is ready after it; DPRO_PASS_NO_TENSOR */
+    int64_t work_ns; /* with nothing being communicated meanwhile */
+};
+
+/* What a rank computes in an iteration, one op after the other. */
+struct dpro_pass_program {
+    const struct dpro_pass_op *ops;
+    uint32_t n_ops;
+};
+
 struct dpro_pass_view {
     uint32_t n_ranks, n_tensors, n_buckets;
     const struct dpro_pass_tensor *tensors; /* numbered as they become ready on the first rank */
@@ -49,6 +70,11 @@ struct dpro_pass_view {
     const struct dpro_pass_bucket *buckets; /* in the order in which they are launched */
     enum dpro_compression compression;
     int64_t iteration_ns;
+    const struct dpro_pass_program *programs; /* ranks that compute alike share one */
+    uint32_t n_programs;
+    uint32_t critical_program;             /* of the rank that is done last */
+    const struct dpro_fused_op *fused_ops; /* that the strategy has, by program and first op */
+    uint32_t n_fused_ops;
     /* t_sync(s, k): what communicating s bytes in k partitions takes, by partial replay. */
     int64_t (*sync_ns)(const struct dpro_pass_view *view, uint64_t size_bytes, uint32_t partitions);
 };
@@ -61,13 +87,18 @@ enum dpro_edit_kind {
     DPRO_EDIT_PRIORITY,  /* of bucket `at`, becomes `value` */
     DPRO_EDIT_MOVE,      /* bucket `at` moves to place `value` among the buckets */
     DPRO_EDIT_COMPRESS,  /* all buckets: `value` is an enum dpro_compression; `at` is 0 */
+    DPRO_EDIT_FUSE,      /* ops `at` ... `at` + `n` - 1 of `program` run as one that takes `value`
+                            ns; it takes in fused ops among them */
+    DPRO_EDIT_UNFUSE,    /* the fused op of `program` that begins with op `at` comes apart */
 };
 
-/* Edits count buckets as the edits before them in the list left them. */
+/* Edits count buckets as the edits before them in the list left them; ops as they ran, always.
+ * What is done to one program alone is done to the ranks that run it: to all, by an edit each. */
 struct dpro_edit {
     enum dpro_edit_kind kind;
     uint32_t at;
     int64_t value;
+    uint32_t program, n; /* FUSE, UNFUSE */
 };
 
 struct dpro_candidate {
@@ -80,9 +111,14 @@ struct dpro_pass {
     const char *name;     /* a short word, for reports */
     const char *summary;  /* one line */
     int changes_numerics; /* used only where the user allowed that */
-    /* Fills in candidate number `index`, 0 first, best guess first: 1; 0: there are no more. */
+    /* Fills in candidate number `index`, 0 first, best guess first: 1; 0: there are no more. NULL:
+     * the pass has opfs_ns(). */
     int (*propose)(const struct dpro_pass *pass, const struct dpro_pass_view *view, uint32_t index,
                    struct dpro_candidate *candidate);
+    /* opfs_time(p_1, ..., p_n): what neighbouring ops, 2 or more, take as one; negative: they can't
+     * be. The same ops must get the same answer. NULL: it fuses no ops, or proposes to itself. */
+    int64_t (*opfs_ns)(const struct dpro_pass *pass, const struct dpro_pass_op *ops,
+                       uint32_t n_ops);
     void *state; /* the pass's own; not touched by the library */
 };
 

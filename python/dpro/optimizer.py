@@ -1,16 +1,19 @@
 """`optimize`: the search of `dpro optimize`, with passes written in Python. A binding of the C library's include/dpro/
 headers by ctypes: structs here are those there, in the same order."""
 import ctypes as c
+import functools
 import json
 import os
 import threading
 
 from . import Error
 
-_EDITS = {"merge": 0, "split": 1, "partition": 2, "priority": 3, "move": 4, "compress": 5}
+_EDITS = {"merge": 0, "split": 1, "partition": 2, "priority": 3, "move": 4, "compress": 5, "fuse": 6, "unfuse": 7}
+_KINDS = ("FW", "BW", "UPDATE", "INPUT")
+_NO_TENSOR = 0xffffffff
 _COMPRESSIONS = {"none": 0, "fp16": 1, "bf16": 2}
 _ALGORITHMS = {"default": 0, "paper": 1, "dp": 2, "mcmc": 3}
-_PASS_ABI = 1
+_PASS_ABI = 2
 _MOST_EDITS = 1024
 
 
@@ -51,6 +54,18 @@ class _Bucket(c.Structure):
                 ("critical", c.c_int)]
 
 
+class _Op(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("kind", c.c_int), ("waits", c.c_int), ("tensor", c.c_uint32), ("work_ns", c.c_int64)]
+
+
+class _Program(c.Structure):
+    _fields_ = [("ops", c.POINTER(_Op)), ("n_ops", c.c_uint32)]
+
+
+class _FusedOp(c.Structure):
+    _fields_ = [("program", c.c_uint32), ("first", c.c_uint32), ("n", c.c_uint32), ("work_ns", c.c_int64)]
+
+
 class _View(c.Structure):
     pass
 
@@ -58,11 +73,13 @@ class _View(c.Structure):
 _SYNC = c.CFUNCTYPE(c.c_int64, c.POINTER(_View), c.c_uint64, c.c_uint32)
 _View._fields_ = [("n_ranks", c.c_uint32), ("n_tensors", c.c_uint32), ("n_buckets", c.c_uint32),
                   ("tensors", c.POINTER(_Tensor)), ("order", c.POINTER(c.c_uint32)), ("buckets", c.POINTER(_Bucket)),
-                  ("compression", c.c_int), ("iteration_ns", c.c_int64), ("sync_ns", _SYNC)]
+                  ("compression", c.c_int), ("iteration_ns", c.c_int64), ("programs", c.POINTER(_Program)),
+                  ("n_programs", c.c_uint32), ("critical_program", c.c_uint32), ("fused_ops", c.POINTER(_FusedOp)),
+                  ("n_fused_ops", c.c_uint32), ("sync_ns", _SYNC)]
 
 
 class _Edit(c.Structure):
-    _fields_ = [("kind", c.c_int), ("at", c.c_uint32), ("value", c.c_int64)]
+    _fields_ = [("kind", c.c_int), ("at", c.c_uint32), ("value", c.c_int64), ("program", c.c_uint32), ("n", c.c_uint32)]
 
 
 class _Candidate(c.Structure):
@@ -74,8 +91,9 @@ class _Pass(c.Structure):
 
 
 _PROPOSE = c.CFUNCTYPE(c.c_int, c.POINTER(_Pass), c.POINTER(_View), c.c_uint32, c.POINTER(_Candidate))
+_OPFS = c.CFUNCTYPE(c.c_int64, c.POINTER(_Pass), c.POINTER(_Op), c.c_uint32)
 _Pass._fields_ = [("abi", c.c_uint32), ("name", c.c_char_p), ("summary", c.c_char_p), ("changes_numerics", c.c_int),
-                  ("propose", _PROPOSE), ("state", c.c_void_p)]
+                  ("propose", _PROPOSE), ("opfs_ns", _OPFS), ("state", c.c_void_p)]
 
 
 class _OptimizeOptions(c.Structure):
@@ -112,9 +130,22 @@ class Bucket:
         self.critical = bool(bucket.critical)
 
 
+class Op:
+    """What a rank computes up to a gradient, or between two: name; kind, one of FW, BW, UPDATE, INPUT; waits, whether it
+    waits for communication first, so that it can't be fused with the op before it; tensor, whose gradient is ready after
+    it, or None; work_ns."""
+
+    def __init__(self, op):
+        self.name = op.name.decode("utf-8", "replace")
+        self.kind, self.waits, self.work_ns = _KINDS[op.kind], bool(op.waits), op.work_ns
+        self.tensor = None if op.tensor == _NO_TENSOR else op.tensor
+
+
 class View:
     """The job under the strategy that is looked at: n_ranks, tensors, buckets (in the order of launch), compression,
-    iteration_ns. A pass must keep nothing of it."""
+    iteration_ns; programs, the ops that ranks run one after the other (those that compute alike share one);
+    critical_program, of the rank that is done last; fused_ops, (program, first op, number, ns) of each. A pass must keep
+    nothing of it."""
 
     def __init__(self, pointer):
         view = pointer.contents
@@ -123,6 +154,13 @@ class View:
         self.tensors = [Tensor(view.tensors[t]) for t in range(view.n_tensors)]
         self.buckets = [Bucket(view.buckets[b], view.order) for b in range(view.n_buckets)]
         self.compression = next(name for name, value in _COMPRESSIONS.items() if value == view.compression)
+        self.critical_program = view.critical_program
+        self.fused_ops = [(f.program, f.first, f.n, f.work_ns) for f in view.fused_ops[:view.n_fused_ops]]
+
+    @functools.cached_property
+    def programs(self):
+        view = self._pointer.contents
+        return [[Op(op) for op in program.ops[:program.n_ops]] for program in view.programs[:view.n_programs]]
 
     def sync_ns(self, size_bytes, partitions=1):
         """t_sync(s, k): what communicating so many bytes takes by itself, in partitions."""
@@ -138,7 +176,8 @@ class _Callable:
         self._here = threading.local()  # a view's candidates, asked for one by one
         name = getattr(function, "__name__", "pass")
         self.c = _Pass(_PASS_ABI, name.encode(), (function.__doc__ or name).strip().split("\n")[0].encode(),
-                       int(bool(getattr(function, "changes_numerics", False))), _PROPOSE(self._propose), None)
+                       int(bool(getattr(function, "changes_numerics", False))), _PROPOSE(self._propose),
+                       _OPFS(self._opfs_ns) if hasattr(function, "opfs_ns") else _OPFS(), None)
 
     def _propose(self, _, view, index, candidate):
         try:
@@ -158,12 +197,24 @@ class _Callable:
             self.problem = self.problem or problem
             return 0
 
+    def _opfs_ns(self, _, ops, n_ops):
+        try:
+            ns = None if self.problem is not None else self.function.opfs_ns([Op(op) for op in ops[:n_ops]])
+            return -1 if ns is None else int(ns)
+        except Exception as problem:
+            self.problem = self.problem or problem
+            return -1
+
     @staticmethod
-    def _edit(kind, at=0, value=0):
+    def _edit(kind, at=0, value=0, *more):
         if kind not in _EDITS:
             raise ValueError("%r is no edit: %s" % (kind, ", ".join(_EDITS)))
         if kind == "compress":
             at, value = 0, _COMPRESSIONS[at]
+        if kind == "unfuse":
+            return _Edit(_EDITS[kind], at=value, program=at)
+        if kind == "fuse":
+            return _Edit(_EDITS[kind], at=value, program=at, n=more[0], value=int(more[1]))
         return _Edit(_EDITS[kind], at, value)
 
 
@@ -244,9 +295,12 @@ def optimize(trace, plan=None, passes=(), budget_s=0, seed=0, algorithm="default
     written into that folder.
 
     `passes` are functions: pass(view) returns candidates, each a list of edits: ("merge", bucket), ("split", bucket, n),
-    ("partition", bucket, k), ("priority", bucket, p), ("move", bucket, place), ("compress", "fp16"). Edits count buckets as
-    the ones before them in the list left them. The same view must get the same answer. A function whose attribute
-    `changes_numerics` is true is only used where `compress` allows something. What a pass raises, optimize raises."""
+    ("partition", bucket, k), ("priority", bucket, p), ("move", bucket, place), ("compress", "fp16"),
+    ("fuse", program, first op, n, ns), ("unfuse", program, first op). Edits count buckets as the ones before them in the
+    list left them. The same view must get the same answer. A pass may have attributes: `opfs_ns`, a function that says what
+    a list of neighbouring ops takes as one, ns, or None if they can't be fused, so that the search fuses ops;
+    `changes_numerics`, if true the pass is only used where `compress` allows something. What a pass raises, optimize
+    raises."""
     if algorithm not in _ALGORITHMS:
         raise Error("optimize: algorithm=%r: one of %s is needed" % (algorithm, ", ".join(_ALGORITHMS)))
     unknown = [name for name in compress if name not in _COMPRESSIONS]

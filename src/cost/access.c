@@ -64,6 +64,11 @@ uint32_t dpro_strategy_n_buckets(const struct dpro_strategy *strategy)
     return strategy->n_buckets;
 }
 
+uint32_t dpro_strategy_n_fused_ops(const struct dpro_strategy *strategy)
+{
+    return strategy->n_fused;
+}
+
 struct dpro_bucket dpro_strategy_bucket(const struct dpro_model *model,
                                         const struct dpro_strategy *strategy, uint32_t bucket)
 {

@@ -12,10 +12,14 @@
 int buckets_init(const struct dpro_model *model, struct arena *arena,
                  struct dpro_strategy *strategy)
 {
+    size_t n_ops = 0;
     *strategy = (struct dpro_strategy){.n_buckets = model->n_tensors};
+    for (uint32_t p = 0; p < model->n_programs; p++)
+        n_ops += model->programs[p].n_ops;
+    strategy->fused = arena_array(arena, n_ops / 2 + 1, sizeof *strategy->fused);
     strategy->order = arena_array(arena, (size_t)model->n_tensors + 1, sizeof *strategy->order);
     strategy->buckets = arena_array(arena, (size_t)model->n_tensors + 1, sizeof *strategy->buckets);
-    if (!strategy->order || !strategy->buckets)
+    if (!strategy->order || !strategy->buckets || !strategy->fused)
         return -1;
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         strategy->order[t] = t;
@@ -24,15 +28,24 @@ int buckets_init(const struct dpro_model *model, struct arena *arena,
     return 0;
 }
 
+void buckets_assign(const struct dpro_model *model, const struct dpro_strategy *from,
+                    struct dpro_strategy *strategy)
+{
+    strategy->n_buckets = from->n_buckets;
+    strategy->compression = from->compression;
+    strategy->n_fused = from->n_fused;
+    memcpy(strategy->order, from->order, model->n_tensors * sizeof *from->order);
+    memcpy(strategy->buckets, from->buckets, from->n_buckets * sizeof *from->buckets);
+    if (from->n_fused) /* a job's own strategy has no array of them */
+        memcpy(strategy->fused, from->fused, from->n_fused * sizeof *from->fused);
+}
+
 int buckets_copy(const struct dpro_model *model, const struct dpro_strategy *from,
                  struct arena *arena, struct dpro_strategy *strategy)
 {
     if (buckets_init(model, arena, strategy) < 0)
         return -1;
-    strategy->n_buckets = from->n_buckets;
-    strategy->compression = from->compression;
-    memcpy(strategy->order, from->order, model->n_tensors * sizeof *from->order);
-    memcpy(strategy->buckets, from->buckets, from->n_buckets * sizeof *from->buckets);
+    buckets_assign(model, from, strategy);
     return 0;
 }
 
@@ -50,7 +63,7 @@ void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64
                     struct dpro_strategy *strategy)
 {
     uint64_t bytes = 0;
-    strategy->n_buckets = 0;
+    strategy->n_buckets = strategy->n_fused = 0;
     strategy->compression = DPRO_COMPRESSION_NONE;
     for (uint32_t t = 0, first = 0; t < model->n_tensors; t++) {
         strategy->order[t] = t;
@@ -307,7 +320,7 @@ int buckets_read(const struct dpro_model *model, const char *path, struct dpro_s
         return dpro_error_nomem(err);
     r.path = file;
     r.taken = calloc((size_t)model->n_tensors + 1, sizeof *r.taken);
-    strategy->n_buckets = 0;
+    strategy->n_buckets = strategy->n_fused = 0;
     strategy->compression = DPRO_COMPRESSION_NONE;
     int rc = r.taken ? input_open(&in, file, err) : dpro_error_nomem(err);
     if (rc == 0) {

@@ -11,10 +11,13 @@ int buckets_init(const struct dpro_model *model, struct arena *arena,
                  struct dpro_strategy *strategy);
 int buckets_copy(const struct dpro_model *model, const struct dpro_strategy *from,
                  struct arena *arena, struct dpro_strategy *strategy);
+/* Into one that has room. */
+void buckets_assign(const struct dpro_model *model, const struct dpro_strategy *from,
+                    struct dpro_strategy *strategy);
 
 /* DDP's rule: tensors in the order in which they become ready; a bucket ends with the tensor that
- * makes it reach its cap. The first bucket's cap is first_bytes. Partitions, priorities and
- * compression are none. */
+ * makes it reach its cap. The first bucket's cap is first_bytes. Partitions, priorities,
+ * compression and fused ops are none. */
 void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64_t cap_bytes,
                     struct dpro_strategy *strategy);
 

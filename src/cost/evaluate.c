@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "cost/fused.h"
 #include "cost/sync.h"
 
 enum { MOST_ITERATIONS = 12, MOST_LOSS_PCT = 90 };
@@ -55,6 +56,8 @@ struct bucket_state {
 
 struct evaluator {
     const struct dpro_model *model;
+    struct model_program *merged; /* programs, ops between which nothing is communicated as one */
+    struct model_op *merged_ops;  /* of all of them */
     struct class *classes;
     uint32_t n_classes;
     uint32_t *class_of; /* by rank */
@@ -72,6 +75,41 @@ struct evaluator {
     const struct dpro_strategy *strategy;
     struct evaluation result;
 };
+
+static bool goes_on_at_once(const struct model_program *program, uint32_t op)
+{
+    return op > 0 && program->ops[op - 1].tensor == MODEL_NONE &&
+           program->ops[op].needs == MODEL_NONE;
+}
+
+/* Fewer steps of an evaluation, where ops are not fused otherwise. */
+static int merge_ops(struct evaluator *e)
+{
+    const struct dpro_model *m = e->model;
+    size_t n_ops = 0;
+    for (uint32_t p = 0; p < m->n_programs; p++)
+        n_ops += m->programs[p].n_ops;
+    e->merged = calloc(m->n_programs + (size_t)1, sizeof *e->merged);
+    e->merged_ops = malloc((n_ops + 1) * sizeof *e->merged_ops);
+    if (!e->merged || !e->merged_ops)
+        return -1;
+    struct model_op *next = e->merged_ops;
+    for (uint32_t p = 0; p < m->n_programs; p++) {
+        const struct model_program *program = &m->programs[p];
+        e->merged[p].ops = next;
+        for (uint32_t i = 0; i < program->n_ops; i++) {
+            const struct model_op *op = &program->ops[i];
+            if (goes_on_at_once(program, i)) {
+                next[-1].work_ns += op->work_ns;
+                next[-1].tensor = op->tensor;
+            } else {
+                *next++ = *op;
+            }
+        }
+        e->merged[p].n_ops = (uint32_t)(next - e->merged[p].ops);
+    }
+    return 0;
+}
 
 int evaluator_create(const struct dpro_model *model, struct evaluator **evaluator,
                      struct dpro_error *err)
@@ -115,6 +153,7 @@ int evaluator_create(const struct dpro_model *model, struct evaluator **evaluato
         e->n_classes++;
     }
     e->costs = sync_create(&model->net);
+    enough = enough && merge_ops(e) == 0;
     if (!enough || !e->costs) {
         evaluator_destroy(e);
         return dpro_error_nomem(err);
@@ -130,6 +169,8 @@ void evaluator_destroy(struct evaluator *e)
     for (uint32_t c = 0; e->classes && c < e->n_classes; c++)
         free(e->classes[c].actions);
     sync_destroy(e->costs);
+    free(e->merged);
+    free(e->merged_ops);
     free(e->classes);
     free(e->class_of);
     free(e->buckets);
@@ -181,9 +222,11 @@ static void make_actions(struct evaluator *e, struct class *c)
 {
     const struct dpro_model *m = e->model;
     const struct dpro_strategy *s = e->strategy;
-    const struct model_program *program = &m->programs[c->program];
     double work = 0;
     uint32_t next = 0; /* in order: the bucket to be launched next */
+    uint32_t fused = fused_find(s, c->program, 0);
+    bool fuses = fused < s->n_fused && s->fused[fused].program == c->program;
+    const struct model_program *program = fuses ? &m->programs[c->program] : &e->merged[c->program];
     for (uint32_t b = 0; b < s->n_buckets; b++)
         e->n_missing[b] = s->buckets[b].n;
     c->n_actions = 0;
@@ -197,7 +240,8 @@ static void make_actions(struct evaluator *e, struct class *c)
         } else if (op->needs != MODEL_NONE) {
             push_action(c, &work, op->needs_before ? WAIT_BEFORE : WAIT, e->bucket_of[op->needs]);
         }
-        work += (double)op->work_ns * c->scale;
+        int64_t work_ns = fuses ? fused_work_ns(m, s, c->program, i, &fused) : op->work_ns;
+        work += (double)work_ns * c->scale;
         if (op->tensor == MODEL_NONE)
             continue;
         uint32_t b = e->bucket_of[op->tensor];

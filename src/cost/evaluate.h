@@ -1,6 +1,7 @@
 /* cost/evaluate.h: how long an iteration of a model takes under a strategy.
  *
- * Each rank runs its program's ops one after the other. A bucket is launched on a rank once all its
+ * Each rank runs its program's ops one after the other, those that the strategy fuses as one: the
+ * gradients of all of them are ready when it ends. A bucket is launched on a rank once all its
  * tensors are ready there and, in_order, those before it are launched; when all ranks have launched
  * it and one of the n_streams is free, it transfers: latency, then its bytes on the wires, which
  * those under way share equally. While bytes are on the wires, computation goes on at

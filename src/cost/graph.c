@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "cost/buckets.h"
+#include "cost/fused.h"
 #include "cost/sync.h"
 #include "graph/builder.h"
 
@@ -299,11 +300,17 @@ static void add_rank(struct job *j, uint32_t rank)
         j->buckets[b].n_missing = s->buckets[b].n;
     for (uint32_t i = 0; i < program->n_ops && !j->m.failed; i++) {
         const struct model_op *op = &program->ops[i];
+        uint32_t f = fused_find(s, r->program, i);
+        const struct dpro_fused_op *fused = f < s->n_fused ? &s->fused[f] : NULL;
+        bool within = fused && fused->program == r->program && fused->first <= i;
         add_waits(j, rank, op, r->work_scale, &last);
-        uint32_t node = go_on(j, rank, (enum dpro_op_kind)op->phase, op->name,
-                              (double)op->work_ns * r->work_scale, &last);
-        if (op->needs < j->model->n_tensors)
-            add_edge(&j->m, j->buckets[j->bucket_of[op->needs]].end, node, op->needs_before);
+        if (!within || fused->first == i) {
+            int64_t work_ns = within ? fused->work_ns : op->work_ns;
+            uint32_t node = go_on(j, rank, (enum dpro_op_kind)op->phase, op->name,
+                                  (double)work_ns * r->work_scale, &last);
+            if (op->needs < j->model->n_tensors)
+                add_edge(&j->m, j->buckets[j->bucket_of[op->needs]].end, node, op->needs_before);
+        }
         if (op->tensor == MODEL_NONE)
             continue;
         uint32_t b = j->bucket_of[op->tensor];

@@ -4,8 +4,9 @@
  * Each rank runs a *program*: the computation of one iteration, cut where gradients become ready
  * and where it waits for communication. An op of a program is the paper's p_n, its tensor q_n.
  * Gradients travel in *buckets*, each of which is one collective of all ranks (or, in partitions,
- * several); which tensor is in which bucket, in how many partitions and in which order is the
- * *strategy*, all else is the model. Times are ns, sizes bytes. */
+ * several); which tensor is in which bucket, in how many partitions and in which order, and which
+ * neighbouring ops run as one, is the *strategy*, all else is the model. Times are ns, sizes bytes.
+ */
 #ifndef COST_MODEL_H
 #define COST_MODEL_H
 
@@ -91,6 +92,8 @@ struct dpro_strategy {
     struct strategy_bucket *buckets;
     uint32_t n_buckets;
     enum dpro_compression compression;
+    struct dpro_fused_op *fused; /* by program and first op; none lies within another's ops */
+    uint32_t n_fused;
 };
 
 struct dpro_model {

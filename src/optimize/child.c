@@ -16,11 +16,12 @@
 
 enum { TIME_LIMIT_MS = 5000, MOST_EDITS = 1 << 20 };
 
-/* What goes over the pipe: the answer's head, then a count and that many edits for each candidate.
- */
+/* What goes over the pipe: the answer's head, then a count and that many edits for each candidate,
+ * then the times. */
 struct head {
     struct child_answer answer;
     uint32_t n_candidates;
+    uint64_t n_times;
 };
 
 /* ---- in the child ---- */
@@ -53,8 +54,9 @@ static const struct dpro_pass *load(const char *path, struct child_answer *answe
         snprintf(answer->why, sizeof answer->why,
                  "was made for version %u of dpro/pass.h, this is %d; compile it again", pass->abi,
                  DPRO_PASS_ABI);
-    else if (!pass->propose || !pass->name || !*pass->name)
-        snprintf(answer->why, sizeof answer->why, "has no name or no propose()");
+    else if ((!pass->propose && !pass->opfs_ns) || !pass->name || !*pass->name)
+        snprintf(answer->why, sizeof answer->why,
+                 "has no name, or neither propose() nor opfs_ns()");
     return *answer->why ? NULL : pass;
 }
 
@@ -79,7 +81,25 @@ static void propose_all(const struct dpro_pass *pass, const struct dpro_pass_vie
     }
 }
 
-static void child(int fd, const char *path, const struct dpro_pass_view *view)
+/* All runs that can be fused at all. */
+static void time_all(const struct dpro_pass *pass, const struct child_question *q,
+                     times_array *times)
+{
+    for (uint32_t p = 0; p < q->view->n_programs; p++) {
+        const struct dpro_pass_program *program = &q->view->programs[p];
+        for (uint32_t n = q->least; n <= q->most; n++)
+            for (uint32_t first = 0; first + n <= program->n_ops; first++) {
+                bool waits = false;
+                for (uint32_t i = first + 1; i < first + n; i++)
+                    waits |= program->ops[i].waits != 0;
+                int64_t ns = waits ? -1 : pass->opfs_ns(pass, program->ops + first, n);
+                if (array_push(times, ns) < 0)
+                    return;
+            }
+    }
+}
+
+static void child(int fd, const char *path, const struct child_question *question)
 {
     static const int to_default[] = {SIGINT, SIGTERM, SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
     for (size_t i = 0; i < sizeof to_default / sizeof *to_default; i++)
@@ -89,20 +109,28 @@ static void child(int fd, const char *path, const struct dpro_pass_view *view)
     dup2(STDERR_FILENO, STDOUT_FILENO); /* what it prints is no part of our output */
     struct head head = {0};
     struct candidates candidates = {0};
+    times_array times = {0};
     const struct dpro_pass *pass = load(path, &head.answer);
     if (pass) {
         snprintf(head.answer.name, sizeof head.answer.name, "%s", pass->name);
         head.answer.changes_numerics = pass->changes_numerics != 0;
-        if (view)
-            propose_all(pass, view, &candidates);
+        head.answer.proposes = pass->propose != NULL;
+        head.answer.fuses = pass->opfs_ns != NULL;
+        if (question->view && question->most > 0)
+            time_all(pass, question, &times);
+        else if (question->view)
+            propose_all(pass, question->view, &candidates);
     }
     head.n_candidates = (uint32_t)candidates.list.n;
+    head.n_times = times.n;
     send_all(fd, &head, sizeof head);
     for (size_t i = 0; i < candidates.list.n; i++) {
         const struct candidate *c = &candidates.list.at[i];
         send_all(fd, &c->n, sizeof c->n);
         send_all(fd, candidates.edits.at + c->first, c->n * sizeof(struct dpro_edit));
     }
+    if (times.n)
+        send_all(fd, times.at, times.n * sizeof *times.at);
     _exit(0);
 }
 
@@ -149,13 +177,15 @@ static int take(const char **at, const char *end, void *to, size_t n)
 
 /* 0: whole; 1: not; -1: out of memory. */
 static int understand(const char *at, const char *end, struct candidates *candidates,
-                      struct child_answer *answer)
+                      times_array *times, struct child_answer *answer)
 {
     struct head head;
     if (take(&at, end, &head, sizeof head) < 0)
         return 1;
     *answer = head.answer;
     answer->name[sizeof answer->name - 1] = answer->why[sizeof answer->why - 1] = '\0';
+    if ((head.n_candidates && !candidates) || (head.n_times && !times))
+        return 1; /* nobody asked */
     for (uint32_t i = 0; i < head.n_candidates; i++) {
         uint32_t n;
         if (take(&at, end, &n, sizeof n) < 0 || n > DPRO_PASS_MAX_EDITS)
@@ -169,15 +199,24 @@ static int understand(const char *at, const char *end, struct candidates *candid
             return 1;
         candidates->edits.n += n;
     }
+    if (head.n_times == 0)
+        return 0;
+    if (head.n_times > (size_t)(end - at) / sizeof *times->at)
+        return 1;
+    if (array_reserve(times, head.n_times) < 0)
+        return -1;
+    memcpy(times->at + times->n, at, head.n_times * sizeof *times->at);
+    times->n += head.n_times;
     return 0;
 }
 
-int child_run(const char *path, const struct dpro_pass_view *view, struct candidates *candidates,
-              struct child_answer *answer)
+int child_run(const char *path, const struct child_question *question,
+              struct candidates *candidates, times_array *times, struct child_answer *answer)
 {
     int fds[2], status = 0, rc;
     bool late = false;
-    size_t n_list = candidates->list.n, n_edits = candidates->edits.n;
+    size_t n_list = candidates ? candidates->list.n : 0;
+    size_t n_edits = candidates ? candidates->edits.n : 0;
     ARRAY(char) bytes = {0};
     *answer = (struct child_answer){0};
     fflush(NULL); /* or the child prints what is buffered once more */
@@ -188,7 +227,7 @@ int child_run(const char *path, const struct dpro_pass_view *view, struct candid
     }
     if (pid == 0) {
         close(fds[0]);
-        child(fds[1], path, view);
+        child(fds[1], path, question);
     }
     close(fds[1]);
     rc = receive(fds[0], &bytes, &late);
@@ -197,9 +236,9 @@ int child_run(const char *path, const struct dpro_pass_view *view, struct candid
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     if (rc == 0)
-        rc = understand(bytes.at, bytes.at + bytes.n, candidates, answer);
+        rc = understand(bytes.at, bytes.at + bytes.n, candidates, times, answer);
     array_fini(&bytes);
-    if (rc != 0) {
+    if (rc != 0 && candidates) {
         candidates->list.n = n_list;
         candidates->edits.n = n_edits;
     }

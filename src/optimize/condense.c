@@ -1,11 +1,13 @@
 /* optimize/condense.c: the same job, smaller (paper, section 4.3).
  *
- * Coarsened View: ops between which nothing of communication happens are one op; tensors that
- * become ready at the same time, on every rank, are one tensor: fusing them costs nothing
- * (Theorem 3). Symmetry: of the ranks that run one program the slowest is left, as no other one is
- * ever waited for. Neither changes what a strategy takes. Of many ranks whose programs differ, as
- * recorded ones do by chance, those are left that gradients have to wait for; that is close. */
+ * Coarsened View: tensors that become ready at the same time, on every rank, are one tensor: fusing
+ * them costs nothing (Theorem 3). Ops between which nothing is communicated are one in an
+ * evaluation, anyway. Symmetry: of the ranks that run one program the slowest is left, as no other
+ * one is ever waited for. Neither changes what a strategy takes. Of many ranks whose programs
+ * differ, as recorded ones do by chance, those are left that gradients have to wait for; that is
+ * close. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "optimize/search.h"
 
@@ -57,30 +59,23 @@ static int condense_tensors(const struct dpro_model *from, bool coarsen, struct 
     return 0;
 }
 
-static int condense_program(const struct model_program *from, bool coarsen, struct condensed *to,
+/* Ops keep their numbers, by which passes fuse them. */
+static int condense_program(const struct model_program *from, struct condensed *to,
                             const uint32_t *group_of, struct model_program *program)
 {
     program->ops = arena_array(&to->arena, from->n_ops + (size_t)1, sizeof *program->ops);
     if (!program->ops)
         return -1;
+    program->n_ops = from->n_ops;
     for (uint32_t i = 0; i < from->n_ops; i++) {
-        struct model_op op = from->ops[i];
-        bool last_of_group = true;
-        if (op.needs < MODEL_ALL)
-            op.needs = group_of[op.needs];
-        if (op.tensor != MODEL_NONE) {
-            uint32_t group = group_of[op.tensor];
-            last_of_group = op.tensor + 1 == to->first[group + 1];
-            op.tensor = last_of_group ? group : MODEL_NONE;
-        }
-        struct model_op *before = program->n_ops ? &program->ops[program->n_ops - 1] : NULL;
-        if (coarsen && before && before->tensor == MODEL_NONE && op.needs == MODEL_NONE) {
-            before->work_ns += op.work_ns;
-            before->tensor = op.tensor;
-            before->name = op.name;
-            before->phase = op.phase;
-        } else {
-            program->ops[program->n_ops++] = op;
+        struct model_op *op = &program->ops[i];
+        *op = from->ops[i];
+        if (op->needs < MODEL_ALL)
+            op->needs = group_of[op->needs];
+        if (op->tensor != MODEL_NONE) {
+            uint32_t group = group_of[op->tensor];
+            bool last = op->tensor + 1 == to->first[group + 1];
+            op->tensor = last ? group : MODEL_NONE;
         }
     }
     return 0;
@@ -124,7 +119,7 @@ static int keep_the_late(struct condensed *to, uint32_t most_ranks)
     struct work work;
     struct late *late = arena_array(&to->arena, m->n_ranks + (size_t)1, sizeof *late);
     bool *kept = arena_array(&to->arena, m->n_ranks + (size_t)1, sizeof *kept);
-    if (!late || !kept || work_of(m, &to->arena, &work) < 0)
+    if (!late || !kept || work_of(m, &m->own, &to->arena, &work) < 0)
         return -1;
     for (uint32_t r = 0; r < m->n_ranks; r++)
         late[r].rank = r;
@@ -168,8 +163,7 @@ int condense(const struct dpro_model *model, bool coarsen, bool symmetry, uint32
     if (!m->programs)
         return -1;
     for (uint32_t p = 0; p < model->n_programs; p++)
-        if (condense_program(&model->programs[p], coarsen, condensed, group_of, &m->programs[p]) <
-            0)
+        if (condense_program(&model->programs[p], condensed, group_of, &m->programs[p]) < 0)
             return -1;
     return m->n_ranks > most_ranks ? keep_the_late(condensed, most_ranks) : 0;
 }
@@ -185,6 +179,9 @@ void condensed_expand(const struct condensed *condensed, const struct dpro_strat
     uint32_t n = 0;
     to->n_buckets = from->n_buckets;
     to->compression = from->compression;
+    to->n_fused = from->n_fused;
+    if (from->n_fused)
+        memcpy(to->fused, from->fused, from->n_fused * sizeof *from->fused);
     for (uint32_t b = 0; b < from->n_buckets; b++) {
         to->buckets[b] = from->buckets[b];
         to->buckets[b].first = n;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cost/buckets.h"
+#include "cost/fused.h"
 
 enum { MAX_PARTITIONS = 4096, MOST_UNDO = 3 };
 
@@ -13,7 +14,7 @@ const char edit_out_of_memory[] = "out of memory";
 
 static struct dpro_edit edit_of(enum dpro_edit_kind kind, uint32_t at, int64_t value)
 {
-    return (struct dpro_edit){kind, at, value};
+    return (struct dpro_edit){.kind = kind, .at = at, .value = value};
 }
 
 static void merge(struct dpro_strategy *s, uint32_t at)
@@ -64,10 +65,71 @@ static void move(struct dpro_strategy *s, uint32_t at, uint32_t to)
     }
 }
 
-static const char *check(const struct dpro_model *model, const struct dpro_strategy *s,
-                         const struct dpro_edit *e)
+/* ---- ops ---- */
+
+/* How many fused ops from number `f` on lie within the edit's. */
+static uint32_t n_taken_in(const struct dpro_strategy *s, const struct dpro_edit *e, uint32_t f)
 {
-    if (e->kind != DPRO_EDIT_COMPRESS && e->at >= s->n_buckets)
+    uint32_t n = 0;
+    while (f + n < s->n_fused && s->fused[f + n].program == e->program &&
+           s->fused[f + n].first < e->at + e->n)
+        n++;
+    return n;
+}
+
+static void fuse(struct dpro_strategy *s, const struct dpro_edit *e)
+{
+    uint32_t f = fused_find(s, e->program, e->at), n = n_taken_in(s, e, f);
+    memmove(&s->fused[f + 1], &s->fused[f + n], (s->n_fused - f - n) * sizeof *s->fused);
+    s->fused[f] = (struct dpro_fused_op){e->program, e->at, e->n, e->value};
+    s->n_fused += 1 - n;
+}
+
+static void unfuse(struct dpro_strategy *s, const struct dpro_edit *e)
+{
+    uint32_t f = fused_find(s, e->program, e->at);
+    s->n_fused--;
+    memmove(&s->fused[f], &s->fused[f + 1], (s->n_fused - f) * sizeof *s->fused);
+}
+
+static const char *check_fuse(const struct dpro_model *model, const struct dpro_strategy *s,
+                              const struct dpro_edit *e)
+{
+    if (e->program >= model->n_programs)
+        return "there is no such program";
+    const struct model_program *program = &model->programs[e->program];
+    if (e->n < 2 || e->n > program->n_ops || e->at > program->n_ops - e->n)
+        return "two or more ops of a program can be fused";
+    if (e->value < 0 || e->value > EDIT_MOST_WORK_NS)
+        return "a fused op takes 0 to 1e15 ns";
+    for (uint32_t i = e->at + 1; i < e->at + e->n; i++)
+        if (program->ops[i].needs != MODEL_NONE)
+            return "an op that waits for communication can't be fused with the one before it";
+    uint32_t f = fused_find(s, e->program, e->at), n = n_taken_in(s, e, f);
+    if (n > 0 && (s->fused[f].first < e->at ||
+                  s->fused[f + n - 1].first + s->fused[f + n - 1].n > e->at + e->n))
+        return "a fused op is taken in whole";
+    return NULL;
+}
+
+static const char *check_unfuse(const struct dpro_strategy *s, const struct dpro_edit *e)
+{
+    uint32_t f = fused_find(s, e->program, e->at);
+    bool there = f < s->n_fused && s->fused[f].program == e->program && s->fused[f].first == e->at;
+    return there ? NULL : "no fused op begins there";
+}
+
+/* ---- all edits ---- */
+
+bool edit_is_of_ops(const struct dpro_edit *e)
+{
+    return e->kind == DPRO_EDIT_FUSE || e->kind == DPRO_EDIT_UNFUSE;
+}
+
+const char *edit_check(const struct dpro_model *model, const struct dpro_strategy *s,
+                       const struct dpro_edit *e)
+{
+    if (!edit_is_of_ops(e) && e->kind != DPRO_EDIT_COMPRESS && e->at >= s->n_buckets)
         return "there is no such bucket";
     switch (e->kind) {
     case DPRO_EDIT_MERGE:
@@ -90,15 +152,33 @@ static const char *check(const struct dpro_model *model, const struct dpro_strat
         return e->value >= DPRO_COMPRESSION_NONE && e->value <= DPRO_COMPRESSION_BF16
                    ? NULL
                    : "there is no such compression";
+    case DPRO_EDIT_FUSE:
+        return check_fuse(model, s, e);
+    case DPRO_EDIT_UNFUSE:
+        return check_unfuse(s, e);
     }
     return "there is no such kind of edit";
 }
 
+static struct dpro_edit fuse_edit(const struct dpro_fused_op *f)
+{
+    return (struct dpro_edit){DPRO_EDIT_FUSE, f->first, f->work_ns, f->program, f->n};
+}
+
+/* How many edits undo it, at most. */
+static uint32_t n_undo(const struct dpro_strategy *s, const struct dpro_edit *e)
+{
+    if (e->kind != DPRO_EDIT_FUSE)
+        return MOST_UNDO;
+    return 1 + n_taken_in(s, e, fused_find(s, e->program, e->at));
+}
+
 /* What undoes it, the last to be made first. */
 static uint32_t inverse(const struct dpro_strategy *s, const struct dpro_edit *e,
-                        struct dpro_edit undo[MOST_UNDO])
+                        struct dpro_edit *undo)
 {
-    const struct strategy_bucket *b = &s->buckets[e->at];
+    const struct strategy_bucket *b = edit_is_of_ops(e) ? NULL : &s->buckets[e->at];
+    uint32_t f = edit_is_of_ops(e) ? fused_find(s, e->program, e->at) : 0, n = 0;
     switch (e->kind) {
     case DPRO_EDIT_MERGE:
         undo[0] = edit_of(DPRO_EDIT_PRIORITY, e->at + 1, b[1].priority);
@@ -120,6 +200,15 @@ static uint32_t inverse(const struct dpro_strategy *s, const struct dpro_edit *e
         return 1;
     case DPRO_EDIT_COMPRESS:
         undo[0] = edit_of(DPRO_EDIT_COMPRESS, 0, s->compression);
+        return 1;
+    case DPRO_EDIT_FUSE:
+        n = n_taken_in(s, e, f);
+        for (uint32_t i = 0; i < n; i++)
+            undo[i] = fuse_edit(&s->fused[f + i]);
+        undo[n] = (struct dpro_edit){DPRO_EDIT_UNFUSE, e->at, 0, e->program, 0};
+        return n + 1;
+    case DPRO_EDIT_UNFUSE:
+        undo[0] = fuse_edit(&s->fused[f]);
         return 1;
     }
     return 0;
@@ -146,6 +235,12 @@ static void make(struct dpro_strategy *s, const struct dpro_edit *e)
     case DPRO_EDIT_COMPRESS:
         s->compression = (enum dpro_compression)e->value;
         break;
+    case DPRO_EDIT_FUSE:
+        fuse(s, e);
+        break;
+    case DPRO_EDIT_UNFUSE:
+        unfuse(s, e);
+        break;
     }
 }
 
@@ -160,15 +255,12 @@ static void limit_partitions(const struct dpro_model *model, struct dpro_strateg
 const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *strategy,
                        const struct dpro_edit *edit, struct journal *journal)
 {
-    const char *wrong = check(model, strategy, edit);
+    const char *wrong = edit_check(model, strategy, edit);
     if (wrong)
         return wrong;
-    struct dpro_edit undo[MOST_UNDO];
-    if (array_reserve(&journal->undo, MOST_UNDO) < 0)
+    if (array_reserve(&journal->undo, n_undo(strategy, edit)) < 0)
         return edit_out_of_memory;
-    uint32_t n = inverse(strategy, edit, undo);
-    memcpy(journal->undo.at + journal->undo.n, undo, n * sizeof *undo);
-    journal->undo.n += n;
+    journal->undo.n += inverse(strategy, edit, journal->undo.at + journal->undo.n);
     make(strategy, edit);
     if (edit->kind == DPRO_EDIT_SPLIT) {
         limit_partitions(model, strategy, edit->at);

@@ -7,6 +7,8 @@
 #include "base/array.h"
 #include "cost/model.h"
 
+#define EDIT_MOST_WORK_NS 1000000000000000 /* of a fused op: eleven days */
+
 /* What takes edits back, the last one first. Its memory may be kept for the next strategy. */
 struct journal {
     ARRAY(struct dpro_edit) undo;
@@ -14,6 +16,10 @@ struct journal {
 
 extern const char edit_out_of_memory[];
 
+bool edit_is_of_ops(const struct dpro_edit *edit); /* else of buckets */
+/* NULL: it can be made; else what is wrong with it (static). */
+const char *edit_check(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                       const struct dpro_edit *edit);
 /* NULL: done; edit_out_of_memory; else what is wrong with the edit (static). If not done the
  * strategy is as it was. */
 const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *strategy,

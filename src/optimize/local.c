@@ -63,9 +63,10 @@ static int add_for_kind(struct space *space, const struct dpro_strategy *strateg
         uint32_t b = kinds[p].bucket, first = strategy->buckets[b].first;
         if (kinds[p].kind != kinds[place].kind || (first == p) != merges)
             continue;
-        struct dpro_edit edit = {DPRO_EDIT_SPLIT, b + c.n, cut_at(kinds, first, p)};
+        struct dpro_edit edit = {
+            .kind = DPRO_EDIT_SPLIT, .at = b + c.n, .value = cut_at(kinds, first, p)};
         if (merges) /* as many buckets fewer before it as there were edits */
-            edit = (struct dpro_edit){DPRO_EDIT_MERGE, b - c.n - 1, 0};
+            edit = (struct dpro_edit){.kind = DPRO_EDIT_MERGE, .at = b - c.n - 1, .value = 0};
         if (array_push(&candidates->edits, edit) < 0)
             return -1;
         c.n++;
@@ -103,21 +104,28 @@ static int add_for_all_blocks(struct space *space, const struct dpro_strategy *s
 /* ---- a round ---- */
 
 /* A candidate's edits, made for the round's first strategy, after others have been made: its first
- * bucket is found again by where it begins, and must still be as long. */
+ * bucket is found again by where it begins, and must still be as long. Ops have numbers of their
+ * own. */
 static bool move_edits(const struct dpro_strategy *before, const struct dpro_strategy *now,
                        const struct dpro_edit *edits, uint32_t n, struct dpro_edit *moved)
 {
-    const struct strategy_bucket *bucket = &before->buckets[edits[0].at];
-    uint32_t at = 0;
+    uint32_t first = 0, at = 0;
+    memcpy(moved, edits, n * sizeof *moved);
+    while (first < n && edit_is_of_ops(&edits[first]))
+        first++;
+    if (first == n)
+        return true;
+    const struct strategy_bucket *bucket = &before->buckets[edits[first].at];
     while (at < now->n_buckets && now->buckets[at].first != bucket->first)
         at++;
     if (at == now->n_buckets || now->buckets[at].n != bucket->n)
         return false;
-    for (uint32_t i = 0; i < n; i++) {
-        moved[i] = edits[i];
-        moved[i].at += at - edits[0].at;
+    for (uint32_t i = first; i < n; i++) {
+        if (edit_is_of_ops(&edits[i]))
+            continue;
+        moved[i].at += at - edits[first].at;
         if (edits[i].kind == DPRO_EDIT_MOVE)
-            moved[i].value += (int64_t)at - edits[0].at;
+            moved[i].value += (int64_t)at - edits[first].at;
     }
     return true;
 }
@@ -144,7 +152,7 @@ static bool take_best(struct space *space, struct place *at, const struct dpro_s
 {
     enum { MOST_TRIES = 256 };
     struct journal journal = {0};
-    struct dpro_edit *moved = malloc(DPRO_PASS_MAX_EDITS * sizeof *moved);
+    struct dpro_edit *moved = malloc((space->candidates.edits.n + 1) * sizeof *moved);
     space->search->failed |= !moved;
     for (int i = 0; i < n && moved && i < MOST_TRIES && !search_stops(space->search); i++) {
         const struct candidate *c = &space->candidates.list.at[ranked[i].candidate];
@@ -204,12 +212,14 @@ static void start_elsewhere(struct space *space, const struct dpro_strategy *bes
     struct search *search = space->search;
     struct journal journal = {0};
     struct dpro_strategy *s = &at->strategy;
-    if (turn % 2) {
+    if (turn % 2) { /* other buckets for the ops that it fuses */
         double borders = search_uniform(search);
+        space_copy(space, best, s);
         buckets_by_cap(space->model, 0, 0, s);
+        s->n_fused = best->n_fused;
         for (uint32_t b = s->n_buckets; b-- > 1;)
             if (search_uniform(search) > borders * borders) {
-                struct dpro_edit merge = {DPRO_EDIT_MERGE, b - 1, 0};
+                struct dpro_edit merge = {.kind = DPRO_EDIT_MERGE, .at = b - 1, .value = 0};
                 edit_apply(space->model, s, &merge, &journal);
             }
     } else {

@@ -10,7 +10,7 @@
 enum { STEPS_A_ROUND = 100, MEMORY = 5 };
 #define BETA 10.0 /* a millisecond */
 
-/* What the last edits of a bucket, known by its first tensor, have won. */
+/* What the last edits of a bucket, known by its first tensor, or of an op have won. */
 struct heat {
     double won_ms[MEMORY];
     uint32_t step[MEMORY];
@@ -27,9 +27,11 @@ static double weight_of(const struct heat *heat, uint32_t step)
     return weight > 0.01 ? weight : 0.01;
 }
 
-static struct heat *heat_of(struct heat *heats, const struct dpro_strategy *strategy,
-                            const struct dpro_edit *edit)
+static struct heat *heat_of(const struct space *space, struct heat *heats,
+                            const struct dpro_strategy *strategy, const struct dpro_edit *edit)
 {
+    if (edit_is_of_ops(edit))
+        return &heats[space->model->n_tensors + edit->at];
     return &heats[strategy->order[strategy->buckets[edit->at].first]];
 }
 
@@ -39,10 +41,12 @@ static const struct candidate *draw(struct space *space, const struct dpro_strat
     const struct candidates *all = &space->candidates;
     double sum = 0;
     for (size_t i = 0; i < all->list.n; i++)
-        sum += weight_of(heat_of(heats, strategy, &all->edits.at[all->list.at[i].first]), step);
+        sum +=
+            weight_of(heat_of(space, heats, strategy, &all->edits.at[all->list.at[i].first]), step);
     double left = search_uniform(space->search) * sum;
     for (size_t i = 0; i < all->list.n; i++) {
-        left -= weight_of(heat_of(heats, strategy, &all->edits.at[all->list.at[i].first]), step);
+        left -=
+            weight_of(heat_of(space, heats, strategy, &all->edits.at[all->list.at[i].first]), step);
         if (left < 0)
             return &all->list.at[i];
     }
@@ -63,7 +67,7 @@ static bool walk(struct space *space, struct dpro_strategy *strategy, struct jou
     if (!c)
         return false;
     const struct dpro_edit *edits = space->candidates.edits.at + c->first;
-    struct heat *heat = heat_of(heats, strategy, edits);
+    struct heat *heat = heat_of(space, heats, strategy, edits);
     journal->undo.n = 0;
     if (edits_apply(space->model, strategy, edits, c->n, journal))
         return true;
@@ -84,8 +88,11 @@ void search_mcmc(struct space *space)
     struct dpro_strategy strategy;
     struct journal journal = {0};
     struct convergence convergence = {0};
-    struct heat *heats =
-        arena_array(&space->arena, space->model->n_tensors + (size_t)1, sizeof *heats);
+    size_t n_heats = space->model->n_tensors + (size_t)1, n_ops = 0;
+    for (uint32_t p = 0; p < space->model->n_programs; p++)
+        if (space->model->programs[p].n_ops > n_ops)
+            n_ops = space->model->programs[p].n_ops;
+    struct heat *heats = arena_array(&space->arena, n_heats + n_ops, sizeof *heats);
     if (!heats || space_strategy(space, &strategy) < 0) {
         space->search->failed = true;
         return;

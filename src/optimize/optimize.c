@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cost/buckets.h"
+#include "cost/fused.h"
 #include "optimize/result.h"
 #include "optimize/search.h"
 
@@ -91,12 +92,33 @@ static void merge_idle_borders(struct space *space, struct dpro_strategy *strate
 {
     struct journal journal = {0};
     for (uint32_t at = 0; at + 1 < strategy->n_buckets && !search_stops(space->search);) {
-        struct dpro_edit merge = {DPRO_EDIT_MERGE, at, 0};
+        struct dpro_edit merge = {.kind = DPRO_EDIT_MERGE, .at = at, .value = 0};
         if (edit_apply(space->model, strategy, &merge, &journal))
             break;
         if (space_evaluate(space, strategy) > limit) {
             edits_undo(strategy, &journal, 0);
             at++;
+        }
+        journal.undo.n = 0;
+    }
+    journal_fini(&journal);
+}
+
+/* Fused ops come apart where they win next to nothing, on all ranks that have them. */
+static void unfuse_idle_ops(struct space *space, struct dpro_strategy *strategy, int64_t limit)
+{
+    struct journal journal = {0};
+    for (uint32_t f = 0; f < strategy->n_fused && !search_stops(space->search);) {
+        struct dpro_fused_op op = strategy->fused[f];
+        for (uint32_t p = op.program; p < space->model->n_programs; p++) {
+            struct dpro_edit unfuse = {DPRO_EDIT_UNFUSE, op.first, 0, p, 0};
+            uint32_t at = fused_find(strategy, p, op.first);
+            if (at < strategy->n_fused && strategy->fused[at].n == op.n)
+                edit_apply(space->model, strategy, &unfuse, &journal);
+        }
+        if (space_evaluate(space, strategy) > limit) {
+            edits_undo(strategy, &journal, 0);
+            f++;
         }
         journal.undo.n = 0;
     }
@@ -119,7 +141,9 @@ static void simplify(struct space *space, int64_t limit)
     }
     space_copy(space, &space->best, &strategy);
     int64_t most = (int64_t)((double)space->best_ns * (1 + WORTH_A_BUCKET));
-    merge_idle_borders(space, &strategy, most < limit ? most : limit);
+    most = most < limit ? most : limit;
+    unfuse_idle_ops(space, &strategy, most);
+    merge_idle_borders(space, &strategy, most);
     space_copy(space, &strategy, &space->best);
     space->best_ns = space_evaluate(space, &strategy);
 }
@@ -196,10 +220,13 @@ static int keep_results(struct space *space, const struct dpro_model *model, str
 {
     struct search *search = space->search;
     struct dpro_optimum_summary *s = &o->summary;
+    struct work work; /* with the ops fused that the best strategy fuses */
     int64_t bound_ns = 0;
     if (result_keep(o, model, space, DPRO_OWN, &model->own) < 0 ||
         result_keep(o, model, space, DPRO_BEST, &space->best) < 0 ||
-        lower_bound(space->model, &space->work, &bound_ns) < 0 || result_decide(o, model) < 0)
+        work_of(space->model, &space->best, &space->arena, &work) < 0 ||
+        lower_bound(space->model, &work, &bound_ns) < 0 || result_fuse(o, model) < 0 ||
+        result_decide(o, model) < 0)
         return -1;
     for (size_t i = 0; i < search->improvements.n; i++) {
         const struct improvement *from = &search->improvements.at[i];
@@ -249,7 +276,8 @@ static int run(struct search *search, const struct dpro_model *model, struct dpr
     }
     if (rc == 0 && search->options->algorithm == DPRO_ALGORITHM_DEFAULT)
         simplify(&space, compared_ns);
-    if (rc == 0 && (search->failed || keep_results(&space, model, o) < 0))
+    if (rc == 0 &&
+        (search->failed || search->registry.failed || keep_results(&space, model, o) < 0))
         rc = dpro_error_nomem(err);
     space_fini(&space);
     condensed_fini(&fine);

@@ -1,10 +1,13 @@
 /* optimize/paper.c: Algorithm 1 of the paper (section 4.2), in rounds over the critical path.
  *
- * Where computation is critical Theorem 1 decides on fusing ops, with the tensors they make ready
- * (Theorem 3): that takes a pass that knows a fused op's time, and there is none yet, so there only
- * the number of partitions is chosen. Where communication is critical Theorem 2 decides on fusing
- * a bucket with the one before it. With partial replay switched off a replay of everything
- * decides, with the change and without. */
+ * Bucket after bucket, with the ops that lead up to it. Where computation is critical Theorem 1
+ * decides on fusing two ops, by what passes say that the fused op takes; the buckets of their
+ * gradients are fused with them (Theorem 3). Where communication is critical Theorem 2 decides on
+ * fusing a bucket with the one before it; ops whose gradients travel together delay nothing by
+ * being fused (Theorem 3), as those without gradients. With partial replay switched off a replay of
+ * everything decides, with the change and without. */
+#include <math.h>
+
 #include "optimize/search.h"
 
 struct walk {
@@ -13,6 +16,13 @@ struct walk {
     struct journal journal;
     const struct dpro_pass_view *view; /* of the round's start */
     int64_t value_ns; /* of the strategy as it is; kept up only without partial replay */
+    /* ops of the critical rank */
+    bool fuses; /* some pass knows what fused ops take */
+    double scale;
+    struct step last;        /* that the walk has passed; n 0: none */
+    double won_ns;           /* by what was fused so far this round */
+    uint32_t *op_of;         /* by tensor: the op that makes it ready */
+    struct candidates edits; /* room for those of one fused op */
 };
 
 static int64_t best_sync_ns(struct space *space, uint64_t size, uint32_t *partitions)
@@ -23,15 +33,16 @@ static int64_t best_sync_ns(struct space *space, uint64_t size, uint32_t *partit
 
 static bool edit(struct walk *w, enum dpro_edit_kind kind, uint32_t at, int64_t value)
 {
-    struct dpro_edit edit = {kind, at, value};
+    struct dpro_edit edit = {.kind = kind, .at = at, .value = value};
     return edit_apply(w->space->model, &w->strategy, &edit, &w->journal) == NULL;
 }
 
-/* Makes the edit if a replay of everything says that it helps. */
-static bool try(struct walk *w, enum dpro_edit_kind kind, uint32_t at, int64_t value)
+/* Makes the edits if a replay of everything says that they help. */
+static bool try_edits(struct walk *w, const struct dpro_edit *edits, uint32_t n)
 {
     size_t mark = w->journal.undo.n;
-    if (search_stops(w->space->search) || !edit(w, kind, at, value))
+    if (search_stops(w->space->search) ||
+        edits_apply(w->space->model, &w->strategy, edits, n, &w->journal))
         return false;
     int64_t ns = space_evaluate(w->space, &w->strategy);
     if (ns < w->value_ns) {
@@ -40,6 +51,12 @@ static bool try(struct walk *w, enum dpro_edit_kind kind, uint32_t at, int64_t v
     }
     edits_undo(&w->strategy, &w->journal, mark);
     return false;
+}
+
+static bool try(struct walk *w, enum dpro_edit_kind kind, uint32_t at, int64_t value)
+{
+    struct dpro_edit edit = {.kind = kind, .at = at, .value = value};
+    return try_edits(w, &edit, 1);
 }
 
 static void choose_partitions(struct walk *w, uint32_t at, uint64_t size)
@@ -62,6 +79,76 @@ static bool fusing_helps(struct walk *w, int64_t before_ns, int64_t ready_ns, ui
                            best_sync_ns(w->space, size, &unused);
 }
 
+/* ---- ops ---- */
+
+/* Theorem 1: fuses the op with the last one that was passed if that wins more than it delays a
+ * bucket that was ready before it. */
+static bool fuse_op(struct walk *w, const struct step *step, double delay_ns)
+{
+    struct space *space = w->space;
+    uint32_t program = w->view->critical_program;
+    int64_t ns;
+    if (w->last.n == 0 || step->waits)
+        return false;
+    w->edits.edits.n = 0;
+    uint32_t n = fuse_edits(&space->search->registry, NULL, space->model, &w->strategy, w->view,
+                            program, w->last.first, w->last.n + step->n, &w->edits, &ns);
+    if (n == 0)
+        return false;
+    double gain_ns = (double)(w->last.work_ns + step->work_ns - ns) * w->scale;
+    if (space->search->options->no_partial) {
+        if (!try_edits(w, w->edits.edits.at, n))
+            return false;
+    } else if (delay_ns >= gain_ns ||
+               edits_apply(space->model, &w->strategy, w->edits.edits.at, n, &w->journal)) {
+        return false;
+    }
+    w->won_ns += gain_ns;
+    w->last = (struct step){w->last.first, w->last.n + step->n, ns, w->last.waits};
+    return true;
+}
+
+/* The ops before number `end` that were not passed yet. Fusing the first of them with the one
+ * before delays a bucket by delay_ns; true: it was done. */
+static bool walk_ops(struct walk *w, uint32_t end, double delay_ns)
+{
+    bool fused_first = false;
+    for (bool first = true; w->last.first + w->last.n < end; first = false) {
+        struct step step = step_at(w->space->model, &w->strategy, w->view->critical_program,
+                                   w->last.first + w->last.n);
+        if (fuse_op(w, &step, first ? delay_ns : 0))
+            fused_first |= first;
+        else
+            w->last = step;
+    }
+    return fused_first;
+}
+
+/* The number of ops up to the last that makes a gradient of the bucket ready. */
+static uint32_t ops_up_to(const struct walk *w, const struct dpro_pass_bucket *bucket)
+{
+    uint32_t end = 0;
+    for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++) {
+        uint32_t op = w->op_of[w->view->order[i]];
+        end = op + 1 > end ? op + 1 : end;
+    }
+    return end;
+}
+
+static void begin_ops(struct walk *w)
+{
+    const struct dpro_pass_program *program = &w->view->programs[w->view->critical_program];
+    w->fuses = fuse_may(&w->space->search->registry);
+    w->last = (struct step){0};
+    w->won_ns = 0;
+    w->scale = w->space->work.classes[w->view->critical_program].scale;
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        if (program->ops[i].tensor != DPRO_PASS_NO_TENSOR)
+            w->op_of[program->ops[i].tensor] = i;
+}
+
+/* ---- buckets ---- */
+
 static void walk_path(struct walk *w)
 {
     const struct dpro_pass_view *view = w->view;
@@ -69,15 +156,28 @@ static void walk_path(struct walk *w)
     bool whole = w->space->search->options->no_partial;
     uint64_t size_before = 0;
     int64_t before_ns = 0, before_that_ns = 0; /* ends of bucket at - 1, and of the one before */
+    begin_ops(w);
     for (uint32_t n = 0; n < n_buckets && !w->space->search->stopped_by; n++, at++) {
         const struct dpro_pass_bucket *bucket = &view->buckets[n];
         uint64_t size = bucket->size_bytes;
+        int64_t ready_ns = bucket->ready_ns - (int64_t)w->won_ns;
         bool fused = false;
         if (at > 0 && whole)
             fused = try(w, DPRO_EDIT_MERGE, at - 1, 0);
         else if (at > 0 && bucket->critical)
-            fused = fusing_helps(w, before_ns, bucket->ready_ns, size_before, size) &&
+            fused = fusing_helps(w, before_ns, ready_ns, size_before, size) &&
                     edit(w, DPRO_EDIT_MERGE, at - 1, 0);
+        if (w->fuses) {
+            double delay_ns = 0;
+            if (at > 0 && !fused) /* where communication is critical, fused ops win nothing */
+                delay_ns = bucket->critical && view->buckets[n - 1].critical
+                               ? INFINITY
+                               : (double)best_sync_ns(w->space, size_before, &partitions);
+            bool ops = walk_ops(w, ops_up_to(w, bucket), delay_ns);
+            ready_ns = bucket->ready_ns - (int64_t)w->won_ns;
+            if (ops && at > 0 && !fused && !whole)
+                fused = edit(w, DPRO_EDIT_MERGE, at - 1, 0);
+        }
         if (fused) {
             at--;
             size += size_before;
@@ -85,11 +185,13 @@ static void walk_path(struct walk *w)
         }
         choose_partitions(w, at, size);
         int64_t takes = best_sync_ns(w->space, size, &partitions);
-        int64_t start = bucket->ready_ns > before_ns ? bucket->ready_ns : before_ns;
+        int64_t start = ready_ns > before_ns ? ready_ns : before_ns;
         before_that_ns = before_ns;
         before_ns = start + takes;
         size_before = size;
     }
+    if (w->fuses)
+        walk_ops(w, view->programs[view->critical_program].n_ops, 0);
 }
 
 /* From a bucket for each tensor of the Coarsened View. */
@@ -97,7 +199,8 @@ void search_paper(struct space *space)
 {
     struct walk w = {.space = space};
     struct convergence convergence = {0};
-    if (space_strategy(space, &w.strategy) < 0) {
+    w.op_of = arena_array(&space->arena, space->model->n_tensors + (size_t)1, sizeof *w.op_of);
+    if (!w.op_of || space_strategy(space, &w.strategy) < 0) {
         space->search->failed = true;
         return;
     }
@@ -111,5 +214,6 @@ void search_paper(struct space *space)
         if (w.journal.undo.n == 0)
             break;
     }
+    candidates_fini(&w.edits);
     journal_fini(&w.journal);
 }

@@ -15,27 +15,38 @@ static const struct dpro_pass *const built_in[] = {&pass_tensor_fusion, &pass_te
                                                    &pass_compression};
 enum { N_BUILT_IN = sizeof built_in / sizeof *built_in };
 
-static int add(struct registry *r, const struct dpro_pass *pass, const char *path, const char *name,
-               bool changes_numerics)
+static int add(struct registry *r, const char *name, struct registered entry)
 {
-    struct registered entry = {pass, path, strdup(name), changes_numerics, false};
+    entry.name = strdup(name);
     if (entry.name && array_push(&r->passes, entry) == 0)
         return 0;
     free(entry.name);
     return -1;
 }
 
+static int add_pass(struct registry *r, const struct dpro_pass *pass)
+{
+    struct registered entry = {.pass = pass,
+                               .changes_numerics = pass->changes_numerics != 0,
+                               .proposes = pass->propose != NULL,
+                               .fuses = pass->opfs_ns != NULL};
+    return add(r, pass->name, entry);
+}
+
 static int add_file(struct registry *r, const char *path, struct dpro_error *err)
 {
     struct child_answer answer;
-    struct candidates none = {0};
-    int rc = child_run(path, NULL, &none, &answer);
-    candidates_fini(&none);
+    struct child_question question = {0};
+    int rc = child_run(path, &question, NULL, NULL, &answer);
     if (rc == 0 && *answer.why)
         return dpro_error_set(err, DPRO_EUSAGE,
                               "%s: this pass %s; examples/pass shows one that can be used", path,
                               answer.why);
-    if (rc < 0 || add(r, NULL, path, answer.name, answer.changes_numerics) < 0)
+    struct registered entry = {.path = path,
+                               .changes_numerics = answer.changes_numerics,
+                               .proposes = answer.proposes,
+                               .fuses = answer.fuses};
+    if (rc < 0 || add(r, answer.name, entry) < 0)
         return dpro_error_nomem(err);
     return 0;
 }
@@ -48,14 +59,16 @@ int registry_init(struct registry *r, const struct dpro_optimize_options *option
     r->edits = calloc(DPRO_PASS_MAX_EDITS, sizeof *r->edits);
     int rc = r->edits ? 0 : dpro_error_nomem(err);
     for (size_t i = 0; i < N_BUILT_IN && rc == 0; i++)
-        if (add(r, built_in[i], NULL, built_in[i]->name, built_in[i]->changes_numerics) < 0)
+        if (add_pass(r, built_in[i]) < 0)
             rc = dpro_error_nomem(err);
     for (size_t i = 0; i < options->n_passes && rc == 0; i++) {
         const struct dpro_pass *pass = options->passes[i];
-        if (pass->abi != DPRO_PASS_ABI || !pass->propose || !pass->name)
+        if (pass->abi != DPRO_PASS_ABI || !pass->name || (!pass->propose && !pass->opfs_ns))
             rc = dpro_error_set(err, DPRO_EUSAGE,
-                                "pass %zu: needs abi DPRO_PASS_ABI, a name and propose()", i);
-        else if (add(r, pass, NULL, pass->name, pass->changes_numerics != 0) < 0)
+                                "pass %zu: needs abi DPRO_PASS_ABI, a name, and propose() or "
+                                "opfs_ns()",
+                                i);
+        else if (add_pass(r, pass) < 0)
             rc = dpro_error_nomem(err);
     }
     for (size_t i = 0; i < options->n_pass_files && rc == 0; i++)
@@ -65,10 +78,25 @@ int registry_init(struct registry *r, const struct dpro_optimize_options *option
 
 void registry_fini(struct registry *r)
 {
+    registry_forget(r);
     for (size_t i = 0; i < r->passes.n; i++)
         free(r->passes.at[i].name);
     array_fini(&r->passes);
     free(r->edits);
+}
+
+void registry_forget(struct registry *r)
+{
+    for (size_t i = 0; i < r->passes.n; i++) {
+        map_fini(&r->passes.at[i].times);
+        r->passes.at[i].n_known = 0;
+    }
+}
+
+bool registry_uses(const struct registry *r, const struct registered *entry)
+{
+    return !entry->rejected &&
+           (!entry->changes_numerics || r->compressions != 1u << DPRO_COMPRESSION_NONE);
 }
 
 void candidates_fini(struct candidates *candidates)
@@ -77,10 +105,7 @@ void candidates_fini(struct candidates *candidates)
     array_fini(&candidates->edits);
 }
 
-static void reject(struct registry *r, struct registered *entry, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void reject(struct registry *r, struct registered *entry, const char *format, ...)
+void registry_reject(struct registry *r, struct registered *entry, const char *format, ...)
 {
     char why[384], text[512];
     va_list args;
@@ -102,7 +127,7 @@ static int propose_here(struct registry *r, struct registered *entry,
         if (!entry->pass->propose(entry->pass, view, i, &candidate))
             break;
         if (candidate.n_edits > DPRO_PASS_MAX_EDITS) {
-            reject(r, entry, "proposed more edits than there is room for");
+            registry_reject(r, entry, "proposed more edits than there is room for");
             break;
         }
         struct candidate c = {(uint32_t)candidates->edits.n, candidate.n_edits, 0};
@@ -113,6 +138,17 @@ static int propose_here(struct registry *r, struct registered *entry,
         candidates->edits.n += c.n;
     }
     return 0;
+}
+
+static int propose_in_child(struct registry *r, struct registered *entry,
+                            const struct dpro_pass_view *view, struct candidates *candidates)
+{
+    struct child_question question = {.view = view};
+    struct child_answer answer;
+    int rc = child_run(entry->path, &question, candidates, NULL, &answer);
+    if (rc == 0 && *answer.why)
+        registry_reject(r, entry, "%s", answer.why);
+    return rc;
 }
 
 static bool changes_numerics(const struct registry *r, const struct dpro_edit *edits, uint32_t n)
@@ -144,7 +180,7 @@ static int sift(struct registry *r, uint32_t pass, const struct dpro_model *mode
             break;
         }
         if (wrong) {
-            reject(r, entry, "proposed what can't be done: %s", wrong);
+            registry_reject(r, entry, "proposed what can't be done: %s", wrong);
             kept = first;
             break;
         }
@@ -168,14 +204,13 @@ int registry_collect(struct registry *r, const struct dpro_model *model,
     for (uint32_t p = 0; p < r->passes.n && rc == 0; p++) {
         struct registered *entry = &r->passes.at[p];
         size_t first = candidates->list.n;
-        struct child_answer answer = {0};
-        if (entry->rejected || (r->plain && entry->pass != &pass_tensor_fusion) ||
-            (entry->changes_numerics && r->compressions == 1u << DPRO_COMPRESSION_NONE))
+        if (!registry_uses(r, entry) || (r->plain && entry->pass != &pass_tensor_fusion))
             continue;
-        rc = entry->pass ? propose_here(r, entry, view, candidates)
-                         : child_run(entry->path, view, candidates, &answer);
-        if (rc == 0 && *answer.why)
-            reject(r, entry, "%s", answer.why);
+        if (entry->proposes)
+            rc = entry->pass ? propose_here(r, entry, view, candidates)
+                             : propose_in_child(r, entry, view, candidates);
+        if (rc == 0 && entry->fuses && !entry->rejected)
+            rc = fuse_propose(r, entry, model, strategy, view, candidates);
         if (rc == 0)
             rc = sift(r, p, model, &copy, candidates, first);
     }

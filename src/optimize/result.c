@@ -7,12 +7,14 @@
 #include <string.h>
 
 #include "cost/buckets.h"
+#include "cost/fused.h"
 #include "optimize/passes/passes.h"
 
 void dpro_optimum_destroy(struct dpro_optimum *o)
 {
     if (!o)
         return;
+    array_fini(&o->fusions);
     array_fini(&o->decisions);
     array_fini(&o->improvements);
     arena_fini(&o->arena);
@@ -29,6 +31,72 @@ int result_keep(struct dpro_optimum *o, const struct dpro_model *model, struct s
     for (uint32_t b = 0; b < view->n_buckets; b++)
         o->times[which][b] = (struct dpro_bucket_times){
             view->buckets[b].ready_ns, view->buckets[b].start_ns, view->buckets[b].end_ns};
+    return 0;
+}
+
+/* ---- fused ops ---- */
+
+/* Whether they are the same ops, of two programs. */
+static bool is_same(const struct dpro_model *model, const struct dpro_fused_op *a,
+                    const struct dpro_fused_op *b)
+{
+    bool same = a->first == b->first && a->n == b->n;
+    for (uint32_t i = a->first; i < a->first + a->n && same; i++)
+        same = strcmp(model->programs[a->program].ops[i].name,
+                      model->programs[b->program].ops[i].name) == 0;
+    return same;
+}
+
+static const struct dpro_fused_op *same_of(const struct dpro_model *model,
+                                           const struct dpro_strategy *s,
+                                           const struct dpro_fused_op *op, uint32_t program)
+{
+    uint32_t f = fused_find(s, program, op->first);
+    bool found = f < s->n_fused && s->fused[f].program == program;
+    return found && is_same(model, op, &s->fused[f]) ? &s->fused[f] : NULL;
+}
+
+/* By the first program that has it. */
+static int add_fusion(struct dpro_optimum *o, const struct dpro_model *model,
+                      const struct dpro_fused_op *op)
+{
+    const struct dpro_strategy *s = &o->strategies[DPRO_BEST];
+    const char **names = arena_array(&o->arena, op->n, sizeof *names);
+    int *ranks = arena_array(&o->arena, model->n_ranks + (size_t)1, sizeof *ranks);
+    struct dpro_op_fusion fusion = {.ops = names, .n_ops = op->n, .ranks = ranks};
+    if (!names || !ranks)
+        return -1;
+    for (uint32_t i = 0; i < op->n; i++) {
+        const char *name = model->programs[op->program].ops[op->first + i].name;
+        names[i] = arena_copy_string(&o->arena, name, strlen(name));
+        if (!names[i])
+            return -1;
+    }
+    for (uint32_t r = 0; r < model->n_ranks; r++) {
+        const struct model_rank *rank = &model->ranks[r];
+        const struct dpro_fused_op *same = same_of(model, s, op, rank->program);
+        if (!same)
+            continue;
+        double apart_ns = (double)fused_apart_ns(model, same) * rank->work_scale;
+        ranks[fusion.n_ranks++] = rank->rank;
+        if (apart_ns > (double)fusion.apart_ns) {
+            fusion.apart_ns = (int64_t)apart_ns;
+            fusion.work_ns = (int64_t)((double)same->work_ns * rank->work_scale);
+        }
+    }
+    return array_push(&o->fusions, fusion);
+}
+
+int result_fuse(struct dpro_optimum *o, const struct dpro_model *model)
+{
+    const struct dpro_strategy *s = &o->strategies[DPRO_BEST];
+    for (uint32_t f = 0; f < s->n_fused; f++) {
+        uint32_t program = 0;
+        while (program < s->fused[f].program && !same_of(model, s, &s->fused[f], program))
+            program++;
+        if (program == s->fused[f].program && add_fusion(o, model, &s->fused[f]) < 0)
+            return -1;
+    }
     return 0;
 }
 
@@ -56,10 +124,9 @@ static const char *format(struct deciding *d, const char *text, ...)
     return copy ? copy : "";
 }
 
-static void decide(struct deciding *d, const struct dpro_pass *pass, const char *target,
-                   const char *decision)
+static void decide(struct deciding *d, const char *pass, const char *target, const char *decision)
 {
-    struct dpro_decision entry = {pass->name, target, decision};
+    struct dpro_decision entry = {pass, target, decision};
     if (array_push(&d->o->decisions, entry) < 0)
         d->failed = true;
 }
@@ -107,14 +174,27 @@ static void decide_bucket(struct deciding *d, uint32_t b)
     const struct strategy_bucket *bucket = &s->buckets[b], *own;
     bool same = is_own(d, b, &own);
     if (!same)
-        decide(d, &pass_tensor_fusion, bucket_text(d, b),
+        decide(d, pass_tensor_fusion.name, bucket_text(d, b),
                format(d, "%u tensor%s, %.2f MB", bucket->n, bucket->n == 1 ? "" : "s",
                       (double)bucket_size_bytes(d->model, s, b) * 1e-6));
     if (bucket->partitions != (same ? own->partitions : 1))
-        decide(d, &pass_tensor_partition, bucket_text(d, b),
+        decide(d, pass_tensor_partition.name, bucket_text(d, b),
                bucket->partitions == 1 ? "whole" : format(d, "%u parts", bucket->partitions));
     if (bucket->priority != (same ? own->priority : 0))
-        decide(d, &pass_priority, bucket_text(d, b), format(d, "priority %d", bucket->priority));
+        decide(d, pass_priority.name, bucket_text(d, b),
+               format(d, "priority %d", bucket->priority));
+}
+
+static void decide_fusion(struct deciding *d, const struct dpro_op_fusion *f)
+{
+    const char *first = f->ops[0], *last = f->ops[f->n_ops - 1], *where = "";
+    if (f->n_ranks == 1 && d->model->n_ranks > 1)
+        where = format(d, ", on rank %d", f->ranks[0]);
+    else if (f->n_ranks < d->model->n_ranks)
+        where = format(d, ", on %u of %u ranks", f->n_ranks, d->model->n_ranks);
+    decide(d, "op-fusion", format(d, "%u ops (%.200s ... %.200s)", f->n_ops, first, last),
+           format(d, "one op, %.1f us instead of %.1f us%s", (double)f->work_ns * 1e-3,
+                  (double)f->apart_ns * 1e-3, where));
 }
 
 int result_decide(struct dpro_optimum *o, const struct dpro_model *model)
@@ -130,10 +210,12 @@ int result_decide(struct dpro_optimum *o, const struct dpro_model *model)
             d.own_bucket[own->order[i]] = b;
     for (uint32_t b = 0; b < best->n_buckets; b++)
         decide_bucket(&d, b);
+    for (size_t i = 0; i < o->fusions.n; i++)
+        decide_fusion(&d, &o->fusions.at[i]);
     if (order_differs(&d))
-        decide(&d, &pass_bucket_order, "all buckets", "launched in another order");
+        decide(&d, pass_bucket_order.name, "all buckets", "launched in another order");
     if (best->compression != own->compression)
-        decide(&d, &pass_compression, "all buckets", precisions[best->compression]);
+        decide(&d, pass_compression.name, "all buckets", precisions[best->compression]);
     free(d.own_bucket);
     return d.failed ? -1 : 0;
 }
@@ -177,6 +259,16 @@ uint32_t dpro_optimum_n_decisions(const struct dpro_optimum *optimum)
 struct dpro_decision dpro_optimum_decision(const struct dpro_optimum *optimum, uint32_t index)
 {
     return optimum->decisions.at[index];
+}
+
+uint32_t dpro_optimum_n_op_fusions(const struct dpro_optimum *optimum)
+{
+    return (uint32_t)optimum->fusions.n;
+}
+
+struct dpro_op_fusion dpro_optimum_op_fusion(const struct dpro_optimum *optimum, uint32_t index)
+{
+    return optimum->fusions.at[index];
 }
 
 uint32_t dpro_optimum_n_improvements(const struct dpro_optimum *optimum)

@@ -11,6 +11,7 @@ struct dpro_optimum {
     struct dpro_bucket_times *times[2];
     int64_t baseline_ns[N_BASELINES];
     uint32_t baseline_buckets[N_BASELINES];
+    ARRAY(struct dpro_op_fusion) fusions;  /* lists in the arena */
     ARRAY(struct dpro_decision) decisions; /* texts in the arena */
     ARRAY(struct dpro_improvement) improvements;
 };
@@ -18,7 +19,9 @@ struct dpro_optimum {
 /* -1: out of memory. */
 int result_keep(struct dpro_optimum *optimum, const struct dpro_model *model, struct space *space,
                 enum dpro_which which, const struct dpro_strategy *strategy);
-/* What makes the best of the own strategy, both kept before. */
+/* What the best strategy fuses, of all ranks; the names are copied. */
+int result_fuse(struct dpro_optimum *optimum, const struct dpro_model *model);
+/* What makes the best of the own strategy; all of these were kept before. */
 int result_decide(struct dpro_optimum *optimum, const struct dpro_model *model);
 
 #endif

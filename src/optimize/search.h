@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "base/array.h"
+#include "base/map.h"
 #include "cost/evaluate.h"
 #include "cost/model.h"
 #include "cost/sync.h"
@@ -29,11 +30,17 @@ struct work {
     double min_cycle_ns; /* no round is shorter: from where a tensor is waited for to where it is
                             ready again, and to communicate it */
 };
-int work_of(const struct dpro_model *model, struct arena *arena, struct work *work);
+/* Of the model under a strategy, as far as that fuses ops. -1: out of memory. */
+int work_of(const struct dpro_model *model, const struct dpro_strategy *strategy,
+            struct arena *arena, struct work *work);
+/* Of another strategy: when tensors are ready, and how long a round is. */
+void work_set(const struct dpro_model *model, const struct dpro_strategy *strategy,
+              struct work *work);
 /* When a tensor is ready on its last rank. */
 double work_ready_ns(const struct work *work, uint32_t tensor);
 
-/* No strategy without compression makes an iteration shorter. -1: out of memory. */
+/* No strategy without compression that fuses the ops that this work is of makes an iteration
+ * shorter. -1: out of memory. */
 int lower_bound(const struct dpro_model *model, const struct work *work, int64_t *bound_ns);
 
 /* ---- condense.c: the Coarsened View and symmetry of ranks (paper, section 4.3) ---- */
@@ -53,7 +60,7 @@ void condensed_fini(struct condensed *condensed);
 void condensed_expand(const struct condensed *condensed, const struct dpro_strategy *from,
                       struct dpro_strategy *to);
 
-/* ---- registry.c, child.c: passes ---- */
+/* ---- registry.c, child.c, fuse.c: passes ---- */
 
 struct candidate {
     uint32_t first, n; /* edits */
@@ -70,34 +77,74 @@ struct registered {
     const char *path;
     char *name;
     bool changes_numerics, rejected;
+    bool proposes, fuses; /* it has propose(), opfs_ns() */
+    struct map times;     /* what opfs_ns() has said */
+    uint32_t n_known;     /* of a file: it has been asked about all runs of up to that many ops */
 };
 struct registry {
     ARRAY(struct registered) passes;
     const struct dpro_optimize_options *options;
     struct dpro_edit *edits; /* room for one candidate */
     unsigned compressions;
-    bool plain; /* tensor fusion alone */
+    bool plain;  /* tensor fusion alone */
+    bool failed; /* out of memory */
 };
 /* Those built in, and those of the options. A file without a pass is an error: DPRO_EUSAGE. */
 int registry_init(struct registry *registry, const struct dpro_optimize_options *options,
                   struct dpro_error *err);
 void registry_fini(struct registry *registry);
+/* What opfs_ns() has said, of another model's ops. */
+void registry_forget(struct registry *registry);
 /* All candidates of all passes, in their order. A pass that misbehaves is told of and not asked
  * again. -1: out of memory. */
 int registry_collect(struct registry *registry, const struct dpro_model *model,
                      const struct dpro_strategy *strategy, const struct dpro_pass_view *view,
                      struct candidates *candidates);
 
-/* What a file's pass said, in a child process. */
+/* Whether a pass is to be asked: it has not misbehaved, and does what the user allowed. */
+bool registry_uses(const struct registry *registry, const struct registered *entry);
+/* Tells why a pass is left out from now on. */
+void registry_reject(struct registry *registry, struct registered *entry, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* What a file's pass is asked, and what it said, in a child process. */
+struct child_question {
+    const struct dpro_pass_view *view; /* NULL: what it is, no more */
+    uint32_t least, most; /* 0: to propose; else opfs_ns() of all runs of so many ops, program by
+                             program, by number of ops, by first op; negative where it can't be */
+};
 struct child_answer {
     char name[64];
-    int changes_numerics;
+    int changes_numerics, proposes, fuses;
     char why[256]; /* it was of no use; "" else */
 };
-/* Loads it and, with a view, has it propose; candidates are appended with pass 0. -1: out of
- * memory; all else is in `answer`. */
-int child_run(const char *path, const struct dpro_pass_view *view, struct candidates *candidates,
-              struct child_answer *answer);
+typedef ARRAY(int64_t) times_array;
+/* Appends candidates with pass 0, or times. -1: out of memory; all else is in `answer`. */
+int child_run(const char *path, const struct child_question *question,
+              struct candidates *candidates, times_array *times, struct child_answer *answer);
+
+/* An op as a strategy runs it: one, or several fused. */
+struct step {
+    uint32_t first, n;
+    int64_t work_ns;
+    bool waits; /* for communication: it is never fused with the one before it */
+};
+struct step step_at(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                    uint32_t program, uint32_t op);
+/* Whether any pass fuses ops. */
+bool fuse_may(const struct registry *registry);
+/* Appends the edits that fuse n ops from `first` on in `program` and those alike: other ranks' at
+ * the same place that make the same gradients ready. Their durations are the least that any pass
+ * says (`entry` NULL), or this one; *ns is that of `program`. Appends none where that can't be. */
+uint32_t fuse_edits(struct registry *registry, struct registered *entry,
+                    const struct dpro_model *model, const struct dpro_strategy *strategy,
+                    const struct dpro_pass_view *view, uint32_t program, uint32_t first, uint32_t n,
+                    struct candidates *candidates, int64_t *ns);
+/* Appends candidates: neighbouring ops are fused, and with them the buckets of their gradients;
+ * fused ones come apart. */
+int fuse_propose(struct registry *registry, struct registered *entry,
+                 const struct dpro_model *model, const struct dpro_strategy *strategy,
+                 const struct dpro_pass_view *view, struct candidates *candidates);
 
 /* ---- space.c: strategies of one model, and what they are worth ---- */
 
@@ -130,7 +177,7 @@ struct space {
     struct search *search;
     const struct dpro_model *model;
     struct arena arena;
-    struct work work;
+    struct work work;              /* with nothing fused */
     struct evaluator **evaluators; /* by thread */
     struct dpro_strategy *scratch; /* by thread */
     struct journal *journals;      /* by thread */
@@ -142,6 +189,9 @@ struct space {
     struct dpro_pass_view view;
     struct dpro_pass_tensor *tensors;
     struct dpro_pass_bucket *buckets;
+    struct dpro_pass_program *programs;
+    struct work seen; /* of the strategy that was looked at last */
+    bool seen_fused;  /* it fuses ops */
     struct candidates candidates;
     int64_t *values; /* of candidates */
     size_t n_values;

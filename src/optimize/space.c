@@ -39,7 +39,7 @@ bool search_stops(struct search *search)
     double now = search_seconds(search);
     if (search->stopped_by)
         return true;
-    if (search->failed || (o->budget_s > 0 && now >= o->budget_s)) {
+    if (search->failed || search->registry.failed || (o->budget_s > 0 && now >= o->budget_s)) {
         search->stopped_by = "budget";
         return true;
     }
@@ -77,6 +77,27 @@ static int64_t sync_for_view(const struct dpro_pass_view *view, uint64_t size_by
     return space_sync_ns(space, size_bytes, partitions ? partitions : 1);
 }
 
+/* What passes see of the model's programs. */
+static int show_programs(struct space *space)
+{
+    const struct dpro_model *m = space->model;
+    space->programs =
+        arena_array(&space->arena, m->n_programs + (size_t)1, sizeof *space->programs);
+    for (uint32_t p = 0; space->programs && p < m->n_programs; p++) {
+        uint32_t n = m->programs[p].n_ops;
+        struct dpro_pass_op *ops = arena_array(&space->arena, n + (size_t)1, sizeof *ops);
+        if (!ops)
+            return -1;
+        for (uint32_t i = 0; i < n; i++) {
+            const struct model_op *op = &m->programs[p].ops[i];
+            ops[i] = (struct dpro_pass_op){op->name, (enum dpro_op_kind)op->phase,
+                                           op->needs != MODEL_NONE, op->tensor, op->work_ns};
+        }
+        space->programs[p] = (struct dpro_pass_program){ops, n};
+    }
+    return space->programs ? 0 : -1;
+}
+
 int space_init(struct space *space, struct search *search, const struct dpro_model *model,
                struct dpro_error *err)
 {
@@ -94,9 +115,12 @@ int space_init(struct space *space, struct search *search, const struct dpro_mod
     space->buckets = arena_array(a, n_tensors, sizeof *space->buckets);
     space->sync = sync_create(&model->net);
     if (!space->evaluators || !space->scratch || !space->journals || !space->tensors ||
-        !space->buckets || !space->sync || work_of(model, a, &space->work) < 0 ||
-        space_strategy(space, &space->best) < 0 || space_strategy(space, &space->plain) < 0)
+        !space->buckets || !space->sync || space_strategy(space, &space->best) < 0 ||
+        space_strategy(space, &space->plain) < 0 ||
+        work_of(model, &space->plain, a, &space->work) < 0 ||
+        work_of(model, &space->plain, a, &space->seen) < 0 || show_programs(space) < 0)
         return dpro_error_nomem(err);
+    registry_forget(&search->registry);
     for (; space->n_threads < (uint32_t)n; space->n_threads++) {
         uint32_t t = space->n_threads;
         int rc = evaluator_create(model, &space->evaluators[t], err);
@@ -128,10 +152,7 @@ int space_strategy(struct space *space, struct dpro_strategy *strategy)
 void space_copy(const struct space *space, const struct dpro_strategy *from,
                 struct dpro_strategy *to)
 {
-    to->n_buckets = from->n_buckets;
-    to->compression = from->compression;
-    memcpy(to->order, from->order, space->model->n_tensors * sizeof *to->order);
-    memcpy(to->buckets, from->buckets, from->n_buckets * sizeof *to->buckets);
+    buckets_assign(space->model, from, to);
 }
 
 /* ---- evaluating ---- */
@@ -166,7 +187,7 @@ static bool is_plain(const struct dpro_model *model, const struct dpro_strategy 
     for (uint32_t b = 0; b < strategy->n_buckets; b++)
         if (strategy->buckets[b].partitions != 1 || strategy->buckets[b].priority != 0)
             return false;
-    return strategy->compression == DPRO_COMPRESSION_NONE;
+    return strategy->compression == DPRO_COMPRESSION_NONE && strategy->n_fused == 0;
 }
 
 void space_note(struct space *space, const struct dpro_strategy *strategy, int64_t ns)
@@ -296,6 +317,9 @@ const struct dpro_pass_view *space_look(struct space *space, const struct dpro_s
 {
     const struct evaluation *e = evaluate_detail(space->evaluators[0], strategy);
     const struct dpro_model *model = space->model;
+    if (strategy->n_fused > 0 || space->seen_fused)
+        work_set(model, strategy, &space->seen);
+    space->seen_fused = strategy->n_fused > 0;
     for (uint32_t b = 0; b < strategy->n_buckets; b++) {
         const struct strategy_bucket *bucket = &strategy->buckets[b];
         struct dpro_pass_bucket *seen = &space->buckets[b];
@@ -311,13 +335,13 @@ const struct dpro_pass_view *space_look(struct space *space, const struct dpro_s
                                           0};
         for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++) {
             uint32_t t = strategy->order[i];
-            double ready = work_ready_ns(&space->work, t);
+            double ready = work_ready_ns(&space->seen, t);
             seen->size_bytes += model->tensors[t].size_bytes;
             latest = ready > latest ? ready : latest;
         }
         for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++) {
             uint32_t t = strategy->order[i];
-            double before = latest - work_ready_ns(&space->work, t);
+            double before = latest - work_ready_ns(&space->seen, t);
             space->tensors[t] =
                 (struct dpro_pass_tensor){model->tensors[t].name, model->tensors[t].size_bytes,
                                           e->launched_ns[b] - (int64_t)before, e->end_ns[b], b};
@@ -333,6 +357,11 @@ const struct dpro_pass_view *space_look(struct space *space, const struct dpro_s
         .buckets = space->buckets,
         .compression = strategy->compression,
         .iteration_ns = e->iteration_ns,
+        .programs = space->programs,
+        .n_programs = model->n_programs,
+        .critical_program = model->ranks[e->last_rank].program,
+        .fused_ops = strategy->fused,
+        .n_fused_ops = strategy->n_fused,
         .sync_ns = sync_for_view,
     };
     return &space->view;

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "cost/fused.h"
 #include "optimize/search.h"
 
 static uint32_t first_wait_for_all(const struct model_program *program)
@@ -25,7 +26,34 @@ static void find_classes(const struct dpro_model *m, struct work *w)
     }
 }
 
-static void walk(const struct dpro_model *m, uint32_t p, struct work *w)
+/* Over a program's ops and round to its beginning, from the first op or one that waits, either of
+ * which is never in the middle of a fused one. */
+struct walker {
+    const struct dpro_model *model;
+    const struct dpro_strategy *strategy;
+    uint32_t program, at, fused;
+};
+
+static struct walker walk_from(const struct dpro_model *m, const struct dpro_strategy *s,
+                               uint32_t program, uint32_t op)
+{
+    return (struct walker){m, s, program, op, fused_find(s, program, op)};
+}
+
+static const struct model_op *walk_on(struct walker *w, double *work_ns)
+{
+    const struct model_program *program = &w->model->programs[w->program];
+    const struct model_op *op = &program->ops[w->at];
+    *work_ns = (double)fused_work_ns(w->model, w->strategy, w->program, w->at, &w->fused);
+    if (++w->at == program->n_ops) {
+        w->at = 0;
+        w->fused = fused_find(w->strategy, w->program, 0);
+    }
+    return op;
+}
+
+static void walk(const struct dpro_model *m, const struct dpro_strategy *s, uint32_t p,
+                 struct work *w)
 {
     const struct model_program *program = &m->programs[p];
     struct work_class *class = &w->classes[p];
@@ -34,10 +62,11 @@ static void walk(const struct dpro_model *m, uint32_t p, struct work *w)
         w->drains = false;
         begin = 0;
     }
-    double now = 0;
+    struct walker walker = walk_from(m, s, p, begin);
+    double now = 0, work_ns;
     for (uint32_t i = 0; i < program->n_ops; i++) {
-        const struct model_op *op = &program->ops[(begin + i) % program->n_ops];
-        now += (double)op->work_ns * class->scale;
+        const struct model_op *op = walk_on(&walker, &work_ns);
+        now += work_ns * class->scale;
         if (op->tensor != MODEL_NONE)
             class->ready_ns[op->tensor] = now;
     }
@@ -45,7 +74,8 @@ static void walk(const struct dpro_model *m, uint32_t p, struct work *w)
 }
 
 /* From an op that waits for a tensor to where it is ready again. */
-static double longest_cycle(const struct dpro_model *m, uint32_t p, double scale)
+static double longest_cycle(const struct dpro_model *m, const struct dpro_strategy *s, uint32_t p,
+                            double scale)
 {
     const struct model_program *program = &m->programs[p];
     double longest = 0;
@@ -53,10 +83,11 @@ static double longest_cycle(const struct dpro_model *m, uint32_t p, double scale
         uint32_t tensor = program->ops[i].needs;
         if (tensor >= m->n_tensors)
             continue;
-        double passed = 0;
+        struct walker walker = walk_from(m, s, p, i);
+        double passed = 0, work_ns;
         for (uint32_t k = 0; k < program->n_ops; k++) {
-            const struct model_op *op = &program->ops[(i + k) % program->n_ops];
-            passed += (double)op->work_ns * scale;
+            const struct model_op *op = walk_on(&walker, &work_ns);
+            passed += work_ns * scale;
             if (op->tensor == tensor) {
                 longest = fmax(longest, passed);
                 break;
@@ -66,7 +97,16 @@ static double longest_cycle(const struct dpro_model *m, uint32_t p, double scale
     return longest;
 }
 
-int work_of(const struct dpro_model *model, struct arena *arena, struct work *work)
+void work_set(const struct dpro_model *model, const struct dpro_strategy *strategy,
+              struct work *work)
+{
+    for (uint32_t p = 0; p < model->n_programs; p++)
+        if (work->classes[p].scale >= 0)
+            walk(model, strategy, p, work);
+}
+
+int work_of(const struct dpro_model *model, const struct dpro_strategy *strategy,
+            struct arena *arena, struct work *work)
 {
     *work = (struct work){.n_classes = model->n_programs, .drains = true};
     work->classes = arena_array(arena, model->n_programs + (size_t)1, sizeof *work->classes);
@@ -78,11 +118,11 @@ int work_of(const struct dpro_model *model, struct arena *arena, struct work *wo
         class->ready_ns = arena_array(arena, model->n_tensors + (size_t)1, sizeof(double));
         if (!class->ready_ns)
             return -1;
-        if (class->scale < 0)
-            continue; /* no rank runs it */
-        walk(model, p, work);
-        work->min_cycle_ns = fmax(work->min_cycle_ns, longest_cycle(model, p, class->scale));
+        if (class->scale >= 0) /* some rank runs it */
+            work->min_cycle_ns =
+                fmax(work->min_cycle_ns, longest_cycle(model, strategy, p, class->scale));
     }
+    work_set(model, strategy, work);
     return 0;
 }
 

@@ -20,7 +20,7 @@ static int propose(const struct dpro_pass *pass, const struct dpro_pass_view *vi
 #elif defined BAD_EXITS
     exit(0);
 #elif defined BAD_NONSENSE
-    candidate->edits[0] = (struct dpro_edit){DPRO_EDIT_MERGE, 100000, 0};
+    candidate->edits[0] = (struct dpro_edit){.kind = DPRO_EDIT_MERGE, .at = 100000, .value = 0};
     candidate->n_edits = 1;
     return index == 0;
 #elif defined BAD_PRINTS
@@ -28,6 +28,18 @@ static int propose(const struct dpro_pass *pass, const struct dpro_pass_view *vi
 #endif
     return 0;
 }
+
+#if defined BAD_FUSES_CRASHING || defined BAD_FUSES_FOREVER
+static int64_t opfs_ns(const struct dpro_pass *pass, const struct dpro_pass_op *ops, uint32_t n)
+{
+    (void)pass;
+    (void)ops;
+#ifdef BAD_FUSES_CRASHING
+    *(volatile int *)(uintptr_t)(n / 1000) = 1;
+#endif
+    return INT64_MAX - n;
+}
+#endif
 
 #ifndef BAD_EMPTY
 const struct dpro_pass dpro_pass = {
@@ -39,6 +51,9 @@ const struct dpro_pass dpro_pass = {
     .name = "bad",
     .summary = "",
     .propose = propose,
+#if defined BAD_FUSES_CRASHING || defined BAD_FUSES_FOREVER
+    .opfs_ns = opfs_ns,
+#endif
 };
 #else
 int no_pass(void);

@@ -62,7 +62,7 @@ static struct job *job_of_two(void)
     m->n_ranks = 2;
     m->net = (struct model_net){.n_ranks = 2, .n_streams = 1, .in_order = true};
     m->net.byte_ns.value = 1;
-    m->own = (struct dpro_strategy){job->order, job->buckets, 2, DPRO_COMPRESSION_NONE};
+    m->own = (struct dpro_strategy){.order = job->order, .buckets = job->buckets, .n_buckets = 2};
     return job;
 }
 

@@ -127,7 +127,7 @@ static void test_the_jobs_own_strategy_takes_what_was_measured(void **state)
     /* in one bucket nothing would be slowed down, and nothing would overlap: 5 ms of work, then
      * both transfers */
     struct strategy_bucket whole = {0, 4, 1, 0};
-    struct dpro_strategy one = {m->own.order, &whole, 1, DPRO_COMPRESSION_NONE};
+    struct dpro_strategy one = {.order = m->own.order, .buckets = &whole, .n_buckets = 1};
     assert_in_range(evaluate(evaluator, &one), 13400 * US, 14400 * US);
     evaluator_destroy(evaluator);
     dpro_model_destroy(m);

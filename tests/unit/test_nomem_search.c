@@ -87,6 +87,26 @@ static void test_algorithm_1_survives_any_failed_allocation(void **state)
     check_search(&options, 1);
 }
 
+static int64_t take_half(const struct dpro_pass *pass, const struct dpro_pass_op *ops, uint32_t n)
+{
+    (void)pass;
+    int64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += ops[i].work_ns;
+    return sum / 2;
+}
+
+static void test_fusing_ops_survives_any_failed_allocation(void **state)
+{
+    (void)state;
+    struct dpro_pass pass = {.abi = DPRO_PASS_ABI, .name = "half", .opfs_ns = take_half};
+    const struct dpro_pass *const passes[] = {&pass};
+    struct dpro_optimize_options options = {.threads = 1, .passes = passes, .n_passes = 1};
+    check_search(&options, 7);
+    options.algorithm = DPRO_ALGORITHM_PAPER;
+    check_search(&options, 1);
+}
+
 static void test_the_strawman_survives_any_failed_allocation(void **state)
 {
     (void)state;
@@ -100,6 +120,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_search_survives_any_failed_allocation),
         cmocka_unit_test(test_algorithm_1_survives_any_failed_allocation),
+        cmocka_unit_test(test_fusing_ops_survives_any_failed_allocation),
         cmocka_unit_test(test_the_strawman_survives_any_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

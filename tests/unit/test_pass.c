@@ -41,7 +41,9 @@ static bool same(const struct dpro_model *m, const struct dpro_strategy *a,
 {
     return a->n_buckets == b->n_buckets && a->compression == b->compression &&
            memcmp(a->order, b->order, m->n_tensors * sizeof *a->order) == 0 &&
-           memcmp(a->buckets, b->buckets, a->n_buckets * sizeof *a->buckets) == 0;
+           memcmp(a->buckets, b->buckets, a->n_buckets * sizeof *a->buckets) == 0 &&
+           a->n_fused == b->n_fused &&
+           memcmp(a->fused, b->fused, a->n_fused * sizeof *a->fused) == 0;
 }
 
 /* Every tensor in one bucket, buckets one after the other. */
@@ -59,11 +61,21 @@ static void assert_whole(const struct dpro_model *m, const struct dpro_strategy 
         assert_true(s->order[i] < m->n_tensors && !seen[s->order[i]]);
         seen[s->order[i]] = true;
     }
+    uint32_t end = 0;
+    for (uint32_t f = 0; f < s->n_fused; f++) { /* of one program here */
+        assert_true(s->fused[f].first >= end && s->fused[f].n >= 2);
+        end = s->fused[f].first + s->fused[f].n;
+        assert_true(end <= m->programs[0].n_ops);
+    }
 }
 
 static struct dpro_edit random_edit(uint32_t n_buckets)
 {
-    struct dpro_edit edit = {(enum dpro_edit_kind)pick(7), pick(n_buckets + 1), (int64_t)pick(6)};
+    struct dpro_edit edit = {.kind = (enum dpro_edit_kind)pick(9),
+                             .at = pick(n_buckets + 1),
+                             .value = (int64_t)pick(6),
+                             .program = pick(9) == 0,
+                             .n = pick(6)};
     if (pick(50) == 0)
         edit.value = INT64_MIN + pick(2);
     return edit;
@@ -76,15 +88,13 @@ static void test_undoing_gives_back_what_was_there(void **state)
     struct arena arena = {0};
     struct dpro_strategy s, before;
     struct journal journal = {0};
-    uint32_t n_made = 0, n_refused = 0;
+    uint32_t n_made = 0, n_refused = 0, n_fused = 0;
     assert_int_equal(buckets_init(model, &arena, &s), 0);
     assert_int_equal(buckets_init(model, &arena, &before), 0);
     for (int round = 0; round < 2000; round++) {
         size_t mark = journal.undo.n;
-        before.n_buckets = s.n_buckets;
-        before.compression = s.compression;
-        memcpy(before.order, s.order, 12 * sizeof *s.order);
-        memcpy(before.buckets, s.buckets, s.n_buckets * sizeof *s.buckets);
+        buckets_assign(model, &s, &before);
+        n_fused += s.n_fused;
         for (uint32_t i = pick(8); i > 0; i--) {
             struct dpro_edit edit = random_edit(s.n_buckets);
             if (edit_apply(model, &s, &edit, &journal))
@@ -98,7 +108,7 @@ static void test_undoing_gives_back_what_was_there(void **state)
             assert_true(same(model, &s, &before));
         }
     }
-    assert_true(n_made > 1000 && n_refused > 1000);
+    assert_true(n_made > 1000 && n_refused > 1000 && n_fused > 1000);
     journal_fini(&journal);
     arena_fini(&arena);
     dpro_model_destroy(model);
@@ -112,12 +122,13 @@ static void test_edits_say_what_they_say(void **state)
     struct dpro_strategy s;
     struct journal journal = {0};
     assert_int_equal(buckets_init(model, &arena, &s), 0);
-    const struct dpro_edit edits[] = {{DPRO_EDIT_MERGE, 1, 0}, /* 0 | 1 2 | 3 */
-                                      {DPRO_EDIT_MOVE, 1, 2},  /* 0 | 3 | 1 2 */
-                                      {DPRO_EDIT_PRIORITY, 2, -7},
-                                      {DPRO_EDIT_MERGE, 0, 0}, /* 0 3 | 1 2 */
-                                      {DPRO_EDIT_SPLIT, 1, 1}, /* 0 3 | 1 | 2 */
-                                      {DPRO_EDIT_COMPRESS, 0, DPRO_COMPRESSION_BF16}};
+    const struct dpro_edit edits[] = {
+        {.kind = DPRO_EDIT_MERGE, .at = 1, .value = 0}, /* 0 | 1 2 | 3 */
+        {.kind = DPRO_EDIT_MOVE, .at = 1, .value = 2},  /* 0 | 3 | 1 2 */
+        {.kind = DPRO_EDIT_PRIORITY, .at = 2, .value = -7},
+        {.kind = DPRO_EDIT_MERGE, .at = 0, .value = 0}, /* 0 3 | 1 2 */
+        {.kind = DPRO_EDIT_SPLIT, .at = 1, .value = 1}, /* 0 3 | 1 | 2 */
+        {.kind = DPRO_EDIT_COMPRESS, .at = 0, .value = DPRO_COMPRESSION_BF16}};
     assert_null(edits_apply(model, &s, edits, 6, &journal));
     const uint32_t order[] = {0, 3, 1, 2};
     assert_memory_equal(s.order, order, sizeof order);
@@ -133,6 +144,42 @@ static void test_edits_say_what_they_say(void **state)
     dpro_model_destroy(model);
 }
 
+static void test_fusing_ops_takes_in_those_fused_before(void **state)
+{
+    (void)state;
+    struct dpro_model *model = job_of(6); /* forward, six backward, update */
+    struct arena arena = {0};
+    struct dpro_strategy s;
+    struct journal journal = {0};
+    assert_int_equal(buckets_init(model, &arena, &s), 0);
+    const struct dpro_edit first[] = {{.kind = DPRO_EDIT_FUSE, .at = 5, .n = 2, .value = 7},
+                                      {.kind = DPRO_EDIT_FUSE, .at = 1, .n = 2, .value = 5},
+                                      {.kind = DPRO_EDIT_FUSE, .at = 3, .n = 2, .value = 6}};
+    assert_null(edits_apply(model, &s, first, 3, &journal));
+    assert_int_equal(s.n_fused, 3);
+    size_t mark = journal.undo.n;
+    struct dpro_edit wide = {.kind = DPRO_EDIT_FUSE, .at = 0, .n = 5, .value = 9};
+    assert_null(edit_apply(model, &s, &wide, &journal));
+    assert_int_equal(s.n_fused, 2);
+    assert_int_equal(s.fused[0].n, 5);
+    assert_int_equal(s.fused[1].first, 5);
+    struct dpro_edit across = {.kind = DPRO_EDIT_FUSE, .at = 4, .n = 2, .value = 1};
+    assert_string_equal(edit_apply(model, &s, &across, &journal), "a fused op is taken in whole");
+    struct dpro_edit waiting = {.kind = DPRO_EDIT_FUSE, .at = 5, .n = 3, .value = 1};
+    assert_non_null(strstr(edit_apply(model, &s, &waiting, &journal), "waits for communication"));
+    struct dpro_edit unfuse = {.kind = DPRO_EDIT_UNFUSE, .at = 0};
+    assert_null(edit_apply(model, &s, &unfuse, &journal));
+    assert_int_equal(s.n_fused, 1);
+    edits_undo(&s, &journal, mark);
+    assert_int_equal(s.n_fused, 3);
+    assert_int_equal(s.fused[0].first, 1);
+    assert_int_equal(s.fused[1].work_ns, 6);
+    assert_int_equal(s.fused[2].work_ns, 7);
+    journal_fini(&journal);
+    arena_fini(&arena);
+    dpro_model_destroy(model);
+}
+
 static void test_a_list_with_one_impossible_edit_changes_nothing(void **state)
 {
     (void)state;
@@ -142,7 +189,8 @@ static void test_a_list_with_one_impossible_edit_changes_nothing(void **state)
     struct journal journal = {0};
     assert_int_equal(buckets_init(model, &arena, &s), 0);
     assert_int_equal(buckets_init(model, &arena, &before), 0);
-    const struct dpro_edit edits[] = {{DPRO_EDIT_MERGE, 1, 0}, {DPRO_EDIT_SPLIT, 0, 1}};
+    const struct dpro_edit edits[] = {{.kind = DPRO_EDIT_MERGE, .at = 1, .value = 0},
+                                      {.kind = DPRO_EDIT_SPLIT, .at = 0, .value = 1}};
     assert_non_null(edits_apply(model, &s, edits, 2, &journal));
     assert_true(same(model, &s, &before));
     assert_int_equal(journal.undo.n, 0);
@@ -201,6 +249,43 @@ static void test_the_example_pass_takes_part(void **state)
     dpro_model_destroy(model);
 }
 
+/* As examples/pass/gaps.c has it. */
+static int64_t save_gaps(const struct dpro_pass *pass, const struct dpro_pass_op *ops, uint32_t n)
+{
+    (void)pass;
+    int64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        sum += ops[i].work_ns;
+        if (ops[i].kind != ops[0].kind || n > 8)
+            return -1;
+    }
+    sum -= 5000 * (int64_t)(n - 1);
+    return sum > 0 ? sum : 0;
+}
+
+static void test_a_file_that_fuses_ops_does_what_one_in_this_process_does(void **state)
+{
+    (void)state;
+    struct dpro_model *model = generate_job("resnet50", 4);
+    const char *const files[] = {path_of("gaps")};
+    struct dpro_pass own = {.abi = DPRO_PASS_ABI, .name = "gaps", .opfs_ns = save_gaps};
+    const struct dpro_pass *const passes[] = {&own};
+    struct dpro_optimize_options of_file = {.pass_files = files, .n_pass_files = 1};
+    struct dpro_optimize_options of_ours = {.passes = passes, .n_passes = 1};
+    struct dpro_optimum *a = optimize_with(model, &of_file);
+    assert_string_equal(told, "");
+    struct dpro_optimum *b = optimize_with(model, &of_ours);
+    const struct dpro_strategy *s = dpro_optimum_strategy(a, DPRO_BEST);
+    const struct dpro_strategy *t = dpro_optimum_strategy(b, DPRO_BEST);
+    assert_true(s->n_fused > 10);
+    assert_true(same(model, s, t));
+    assert_int_equal(dpro_optimum_summary(a).best_ns, dpro_optimum_summary(b).best_ns);
+    assert_int_equal(dpro_optimum_summary(a).n_candidates, dpro_optimum_summary(b).n_candidates);
+    dpro_optimum_destroy(a);
+    dpro_optimum_destroy(b);
+    dpro_model_destroy(model);
+}
+
 /* A file that is a pass but misbehaves when asked: the search says so once and goes on. */
 static void check_contained(const char *name, const char *expected)
 {
@@ -221,6 +306,18 @@ static void test_a_pass_that_crashes_is_left_out(void **state)
 {
     (void)state;
     check_contained("bad_crashes", "crashed");
+}
+
+static void test_a_pass_that_crashes_over_fused_ops_is_left_out(void **state)
+{
+    (void)state;
+    check_contained("bad_fuses_crashing", "crashed");
+}
+
+static void test_a_pass_whose_fused_ops_take_for_ever_is_left_out(void **state)
+{
+    (void)state;
+    check_contained("bad_fuses_forever", "says that a fused op takes longer than eleven days");
 }
 
 static void test_a_pass_that_exits_is_left_out(void **state)
@@ -268,7 +365,7 @@ static void test_a_file_that_is_no_pass_is_refused(void **state)
     static const struct {
         const char *name, *expected;
     } cases[] = {{"bad_empty", "holds no symbol dpro_pass"},
-                 {"bad_abi", "was made for version 2"},
+                 {"bad_abi", "was made for version 3"},
                  {"missing", "can't be loaded"}};
     struct dpro_model *model = job_of(3);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -294,7 +391,7 @@ static int propose_compression(const struct dpro_pass *pass, const struct dpro_p
     (void)view;
     n_asked++;
     candidate->edits[candidate->n_edits++] =
-        (struct dpro_edit){DPRO_EDIT_COMPRESS, 0, DPRO_COMPRESSION_FP16};
+        (struct dpro_edit){.kind = DPRO_EDIT_COMPRESS, .at = 0, .value = DPRO_COMPRESSION_FP16};
     return index == 0;
 }
 
@@ -329,9 +426,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_undoing_gives_back_what_was_there),
         cmocka_unit_test(test_edits_say_what_they_say),
+        cmocka_unit_test(test_fusing_ops_takes_in_those_fused_before),
         cmocka_unit_test(test_a_list_with_one_impossible_edit_changes_nothing),
         cmocka_unit_test(test_the_example_pass_takes_part),
+        cmocka_unit_test(test_a_file_that_fuses_ops_does_what_one_in_this_process_does),
         cmocka_unit_test(test_a_pass_that_crashes_is_left_out),
+        cmocka_unit_test(test_a_pass_that_crashes_over_fused_ops_is_left_out),
+        cmocka_unit_test(test_a_pass_whose_fused_ops_take_for_ever_is_left_out),
         cmocka_unit_test(test_a_pass_that_exits_is_left_out),
         cmocka_unit_test(test_a_pass_that_loops_is_left_out),
         cmocka_unit_test(test_a_pass_that_proposes_nonsense_is_left_out),

@@ -97,6 +97,60 @@ static void test_an_evaluation_is_the_replay_of_the_whole_graph(void **state)
     }
 }
 
+/* Fuses random neighbours that may be. */
+static void fuse_some(const struct dpro_model *model, uint64_t seed, struct dpro_strategy *strategy)
+{
+    struct journal journal = {0};
+    for (uint32_t p = 0; p < model->n_programs; p++)
+        for (uint32_t i = 0; i < model->programs[p].n_ops; i++) {
+            uint64_t random = map_mix(seed * 1000 + p * 100 + i);
+            struct dpro_edit edit = {.kind = DPRO_EDIT_FUSE,
+                                     .at = i,
+                                     .value = (int64_t)(random >> 40) % 500,
+                                     .program = p,
+                                     .n = 2 + (uint32_t)(random >> 20) % 3};
+            if (random % 3 == 0)
+                edit_apply(model, strategy, &edit, &journal);
+        }
+    journal_fini(&journal);
+}
+
+static void test_fused_ops_replay_as_they_are_evaluated(void **state)
+{
+    (void)state;
+    uint32_t n_fused = 0, n_longer = 0;
+    for (uint64_t seed = 1; seed <= 400; seed++) {
+        struct generate_options o = {.seed = seed,
+                                     .n_tensors = 1 + (uint32_t)(seed % 9),
+                                     .n_ranks = 2 + (uint32_t)(seed % 3),
+                                     .alike = seed % 3 == 0 || seed % 5 == 0,
+                                     .in_order = true,
+                                     .n_streams = 1,
+                                     .cycles = seed % 5 == 0,
+                                     .overheads = seed % 5 && seed % 2};
+        struct dpro_model *model = random_job(&o);
+        struct evaluator *evaluator;
+        struct arena arena = {0};
+        struct dpro_strategy strategy;
+        assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+        assert_int_equal(buckets_init(model, &arena, &strategy), 0);
+        if (!o.cycles)
+            cut(model, (uint32_t)(seed * 2654435761u) >> 12, &strategy);
+        int64_t apart_ns = evaluate(evaluator, &strategy);
+        fuse_some(model, seed, &strategy);
+        int64_t ns = evaluate(evaluator, &strategy);
+        assert_int_equal(ns, replayed(model, &strategy));
+        n_fused += strategy.n_fused;
+        n_longer += ns > apart_ns;
+        strategy.n_fused = 0;
+        assert_int_equal(evaluate(evaluator, &strategy), apart_ns);
+        arena_fini(&arena);
+        evaluator_destroy(evaluator);
+        dpro_model_destroy(model);
+    }
+    assert_true(n_fused > 300 && n_longer > 10); /* it may well be worse */
+}
+
 /* With nothing on the wires to share. */
 static void test_streams_of_the_whole_graph_are_those_of_an_evaluation(void **state)
 {
@@ -154,9 +208,11 @@ struct bench {
     struct space space;
 };
 
-static void bench_init(struct bench *b, const struct dpro_model *model, int threads)
+/* With one pass of the caller's (a list of it), or none (NULL). */
+static void bench_init(struct bench *b, const struct dpro_model *model,
+                       const struct dpro_pass *const *pass)
 {
-    *b = (struct bench){.options = {.threads = threads}};
+    *b = (struct bench){.options = {.threads = 1, .passes = pass, .n_passes = pass ? 1 : 0}};
     b->search = (struct search){.options = &b->options, .best_ns = INT64_MAX};
     b->search.start_s = search_seconds(&b->search);
     assert_int_equal(registry_init(&b->search.registry, &b->options, NULL), 0);
@@ -192,7 +248,7 @@ static void test_dynamic_programming_is_never_beaten_by_brute_force(void **state
                                      .overheads = seed % 3 > 0};
         struct dpro_model *model = random_job(&o);
         struct bench b;
-        bench_init(&b, model, 1);
+        bench_init(&b, model, NULL);
         search_dynamic(&b.space, 1);
         int64_t best = brute_force(model);
         if (b.space.best_ns != best)
@@ -222,7 +278,7 @@ static void check_search(struct generate_options options, uint32_t at_least, dou
         options.overheads = seed % 3 > 0;
         struct dpro_model *model = random_job(&options);
         struct bench b;
-        bench_init(&b, model, 1);
+        bench_init(&b, model, NULL);
         int64_t best = brute_force(model);
         search_dynamic(&b.space, 1);
         search_local(&b.space, true);
@@ -280,7 +336,7 @@ static void test_theorem_2_decides_rightly_on_two_tensors(void **state)
                                      .n_streams = 1};
         struct dpro_model *model = random_job(&o);
         struct bench b;
-        bench_init(&b, model, 1);
+        bench_init(&b, model, NULL);
         search_paper(&b.space);
         assert_int_equal(b.space.best_ns, brute_force(model));
         n_fused += b.space.best.n_buckets == 1;
@@ -304,7 +360,7 @@ static void test_algorithm_1_is_no_worse_than_where_it_starts(void **state)
                                      .n_streams = 1};
         struct dpro_model *model = random_job(&o);
         struct bench b;
-        bench_init(&b, model, 1);
+        bench_init(&b, model, NULL);
         int64_t own = space_evaluate(&b.space, &model->own), best = brute_force(model);
         search_paper(&b.space);
         assert_true(b.space.best_ns <= own && b.space.best_ns >= best);
@@ -314,6 +370,215 @@ static void test_algorithm_1_is_no_worse_than_where_it_starts(void **state)
         dpro_model_destroy(model);
     }
     print_message("best of all in %u of 500, %.2f %% off in the mean\n", n_best, sum / 5);
+}
+
+/* ---- op fusion ---- */
+
+/* A fused op saves what lies between its parts; forward and backward are not one. */
+static int64_t save_gaps(const struct dpro_pass *pass, const struct dpro_pass_op *ops, uint32_t n)
+{
+    int64_t gap_ns = *(const int64_t *)pass->state, sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (ops[i].kind != ops[0].kind)
+            return -1;
+        sum += ops[i].work_ns;
+    }
+    sum -= gap_ns * (n - 1);
+    return sum > 0 ? sum : 0;
+}
+
+/* The best of all contiguous buckets and all ways to fuse neighbouring ops. */
+static int64_t brute_force_ops(const struct dpro_model *model, const struct dpro_pass *pass,
+                               const struct dpro_pass_program *program)
+{
+    struct evaluator *evaluator;
+    struct arena arena = {0};
+    struct dpro_strategy strategy;
+    struct journal journal = {0};
+    int64_t best = INT64_MAX;
+    assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+    assert_int_equal(buckets_init(model, &arena, &strategy), 0);
+    for (uint32_t joins = 0; joins < 1u << (program->n_ops - 1); joins++) {
+        bool possible = true;
+        for (uint32_t i = 0, n; i < program->n_ops && possible; i += n) {
+            for (n = 1; i + n < program->n_ops && joins >> (i + n - 1) & 1;)
+                n++;
+            struct dpro_edit edit = {.kind = DPRO_EDIT_FUSE, .at = i, .n = n};
+            edit.value = n > 1 ? pass->opfs_ns(pass, program->ops + i, n) : 0;
+            possible =
+                n == 1 || (edit.value >= 0 && !edit_apply(model, &strategy, &edit, &journal));
+        }
+        for (uint32_t borders = 0; possible && borders < 1u << (model->n_tensors - 1); borders++) {
+            cut(model, borders, &strategy);
+            int64_t ns = evaluate(evaluator, &strategy);
+            best = ns < best ? ns : best;
+        }
+        edits_undo(&strategy, &journal, 0);
+        assert_int_equal(strategy.n_fused, 0);
+    }
+    journal_fini(&journal);
+    evaluator_destroy(evaluator);
+    arena_fini(&arena);
+    return best;
+}
+
+static struct dpro_pass gap_pass(int64_t *gap_ns)
+{
+    return (struct dpro_pass){
+        .abi = DPRO_PASS_ABI, .name = "gaps", .opfs_ns = save_gaps, .state = gap_ns};
+}
+
+/* Gaps that are a part of an op, or many ops: both answers are right now and then. */
+static int64_t gap_of(const struct dpro_model *model, uint64_t seed)
+{
+    int64_t sum = 0;
+    for (uint32_t i = 0; i < model->programs[0].n_ops; i++)
+        sum += model->programs[0].ops[i].work_ns;
+    return 1 + sum / model->programs[0].n_ops * (int64_t)(1 + seed % 7) / 8;
+}
+
+/* By definition on two ops and two tensors, with computation as the bottleneck: the tensor of the
+ * first is through when the second op is done. */
+static void test_theorem_1_decides_rightly_on_two_ops(void **state)
+{
+    (void)state;
+    uint32_t n_fused = 0, n_apart = 0;
+    for (uint64_t seed = 1; seed <= 600; seed++) {
+        struct generate_options o = {.seed = seed,
+                                     .n_tensors = 2,
+                                     .n_ranks = 2,
+                                     .alike = true,
+                                     .in_order = true,
+                                     .n_streams = 1};
+        struct dpro_model *model = random_job(&o);
+        struct model_op *ops = model->programs[0].ops; /* forward, backward, backward, update */
+        struct sync_cost first, both, second;
+        assert_int_equal(sync_cost(&model->net, model->tensors[0].size_bytes, &first), 0);
+        ops[2].work_ns += first.latency_ns + first.wire_ns;
+        int64_t gap_ns = (first.latency_ns + first.wire_ns) * (int64_t)(1 + seed % 8) / 4;
+        if (gap_ns > ops[1].work_ns + ops[2].work_ns)
+            gap_ns = ops[1].work_ns + ops[2].work_ns;
+        struct dpro_pass pass = gap_pass(&gap_ns);
+        const struct dpro_pass *const passes[] = {&pass};
+        struct bench b;
+        bench_init(&b, model, passes);
+        struct dpro_strategy s;
+        struct journal journal = {0};
+        struct dpro_edit fuse = {.kind = DPRO_EDIT_FUSE,
+                                 .at = 1,
+                                 .n = 2,
+                                 .value = ops[1].work_ns + ops[2].work_ns - gap_ns};
+        assert_int_equal(space_strategy(&b.space, &s), 0);
+        int64_t apart_ns = space_evaluate(&b.space, &s);
+        assert_null(edit_apply(model, &s, &fuse, &journal));
+        int64_t fused_ns = space_evaluate(&b.space, &s);
+        bool theorem = first.latency_ns + first.wire_ns <= gap_ns;
+        assert_true(theorem ? fused_ns <= apart_ns : fused_ns >= apart_ns);
+        /* Theorem 3: and better still with the tensors fused, where that is no longer by itself */
+        assert_int_equal(sync_cost(&model->net, model->tensors[1].size_bytes, &second), 0);
+        assert_int_equal(
+            sync_cost(&model->net,
+                      bucket_size_bytes(model, &s, 0) + bucket_size_bytes(model, &s, 1), &both),
+            0);
+        struct dpro_edit merge = {.kind = DPRO_EDIT_MERGE};
+        assert_null(edit_apply(model, &s, &merge, &journal));
+        assert_true(both.latency_ns + both.wire_ns >
+                        first.latency_ns + first.wire_ns + second.latency_ns + second.wire_ns ||
+                    space_evaluate(&b.space, &s) <= fused_ns);
+        n_fused += theorem;
+        n_apart += !theorem;
+        journal_fini(&journal);
+        bench_fini(&b);
+        dpro_model_destroy(model);
+    }
+    assert_true(n_fused > 100 && n_apart > 100);
+}
+
+enum { BY_PAPER, BY_LOCAL, BY_MCMC, BY_ALL, N_WAYS };
+
+static void test_op_fusion_is_found_by_every_search(void **state)
+{
+    (void)state;
+    enum { N = 120 };
+    static const char *const names[] = {"Algorithm 1", "local search", "MCMC", "default"};
+    uint32_t n_best[N_WAYS] = {0}, n_with = 0;
+    double sum[N_WAYS] = {0}, without = 0;
+    for (uint64_t seed = 1; seed <= N; seed++) {
+        struct generate_options o = {.seed = seed,
+                                     .n_tensors = 2 + (uint32_t)(seed % 5),
+                                     .n_ranks = 2 + (uint32_t)(seed % 2),
+                                     .alike = seed % 3 > 0,
+                                     .in_order = true,
+                                     .n_streams = 1,
+                                     .overheads = seed % 2};
+        struct dpro_model *model = random_job(&o);
+        int64_t gap_ns = gap_of(model, seed);
+        struct dpro_pass pass = gap_pass(&gap_ns);
+        const struct dpro_pass *const passes[] = {&pass};
+        struct bench b;
+        bench_init(&b, model, passes);
+        int64_t best = brute_force_ops(model, &pass, b.space.programs);
+        n_with += best < brute_force(model);
+        without += (double)brute_force(model) / (double)best - 1;
+        bench_fini(&b);
+        for (int way = 0; way < N_WAYS; way++) {
+            bench_init(&b, model, passes);
+            int64_t own = space_evaluate(&b.space, &model->own);
+            if (way == BY_ALL)
+                search_dynamic(&b.space, 1);
+            if (way == BY_PAPER || way == BY_ALL)
+                search_paper(&b.space);
+            if (way == BY_LOCAL || way == BY_ALL)
+                search_local(&b.space, false);
+            if (way == BY_MCMC)
+                search_mcmc(&b.space);
+            assert_true(b.space.best_ns <= own);
+            n_best[way] += b.space.best_ns <= best;
+            sum[way] += (double)b.space.best_ns / (double)best - 1;
+            bench_fini(&b);
+        }
+        dpro_model_destroy(model);
+    }
+    for (int way = 0; way < N_WAYS; way++)
+        print_message("%s: as good as brute force or better in %u of %d, %.2f %% off in the mean\n",
+                      names[way], n_best[way], N, 100 * sum[way] / N);
+    print_message("fusing no ops: %.2f %% off\n", 100 * without / N);
+    assert_true(n_with > N / 2 && sum[BY_PAPER] < without);
+    for (int way = BY_LOCAL; way < N_WAYS; way++)
+        assert_true(n_best[way] > 90 && sum[way] < 0.01 * N);
+}
+
+static void test_fused_ops_that_do_harm_come_apart(void **state)
+{
+    (void)state;
+    struct generate_options o = {
+        .seed = 4, .n_tensors = 6, .n_ranks = 2, .alike = true, .in_order = true, .n_streams = 1};
+    struct dpro_model *model = random_job(&o);
+    int64_t gap_ns = -1; /* each part makes the fused op longer */
+    struct dpro_pass pass = gap_pass(&gap_ns);
+    const struct dpro_pass *const passes[] = {&pass};
+    struct dpro_strategy s;
+    struct journal journal = {0};
+    for (int mcmc = 0; mcmc < 2; mcmc++) {
+        struct bench b;
+        bench_init(&b, model, passes);
+        assert_int_equal(space_strategy(&b.space, &s), 0);
+        for (uint32_t at = 1; at < 7; at += 3) {
+            struct dpro_edit fuse = {.kind = DPRO_EDIT_FUSE, .at = at, .n = 3, .value = 100000};
+            assert_null(edit_apply(model, &s, &fuse, &journal));
+        }
+        space_evaluate(&b.space, &s); /* the best so far, where the search starts */
+        assert_int_equal(b.space.best.n_fused, 2);
+        if (mcmc)
+            search_mcmc(&b.space);
+        else
+            search_local(&b.space, false);
+        assert_int_equal(b.space.best.n_fused, 0);
+        assert_true(mcmc || b.space.best_ns <= brute_force(model));
+        bench_fini(&b);
+    }
+    journal_fini(&journal);
+    dpro_model_destroy(model);
 }
 
 /* ---- the Coarsened View ---- */
@@ -330,7 +595,6 @@ static void test_the_coarsened_view_takes_as_long(void **state)
         struct evaluator *small, *large;
         assert_int_equal(condense(model, true, true, UINT32_MAX, &c), 0);
         assert_true(c.differs && c.model.n_ranks == 1 && c.model.n_tensors < model->n_tensors);
-        assert_true(c.model.programs[0].n_ops < model->programs[0].n_ops / 3);
         assert_int_equal(buckets_init(&c.model, &arena, &strategy), 0);
         assert_int_equal(buckets_init(model, &arena, &expanded), 0);
         assert_int_equal(evaluator_create(&c.model, &small, NULL), 0);
@@ -397,6 +661,55 @@ static void test_late_ranks_stand_for_many_that_differ(void **state)
                      dpro_optimum_summary(optimum).best_ns);
     evaluator_destroy(evaluator);
     dpro_optimum_destroy(optimum);
+    dpro_model_destroy(model);
+}
+
+static void test_ops_are_fused_on_all_ranks_that_compute_alike(void **state)
+{
+    (void)state;
+    struct dpro_model *model = job_of_programs(4);
+    int64_t gap_ns = 100000;
+    struct dpro_pass pass = gap_pass(&gap_ns);
+    const struct dpro_pass *const passes[] = {&pass};
+    /* one rank has some gradients ready in another order */
+    struct model_op *ops = model->programs[2].ops;
+    uint32_t n = model->programs[2].n_ops, swapped = 0;
+    for (uint32_t i = 1; i + 1 < n && swapped < 10; i++)
+        if (ops[i].tensor != MODEL_NONE && ops[i + 1].tensor != MODEL_NONE && ++swapped) {
+            uint32_t tensor = ops[i].tensor;
+            ops[i].tensor = ops[i + 1].tensor;
+            ops[++i].tensor = tensor;
+        }
+    for (int a = DPRO_ALGORITHM_DEFAULT; a <= DPRO_ALGORITHM_PAPER; a++) {
+        struct dpro_optimize_options options = {
+            .algorithm = (enum dpro_algorithm)a, .passes = passes, .n_passes = 1};
+        struct dpro_optimum *optimum, *other;
+        options.threads = 1;
+        assert_int_equal(dpro_optimize_run(model, &options, &optimum, NULL), 0);
+        options.threads = 3;
+        assert_int_equal(dpro_optimize_run(model, &options, &other, NULL), 0);
+        const struct dpro_strategy *s = dpro_optimum_strategy(optimum, DPRO_BEST);
+        const struct dpro_strategy *t = dpro_optimum_strategy(other, DPRO_BEST);
+        struct dpro_optimum_summary summary = dpro_optimum_summary(optimum);
+        assert_true(s->n_fused > 20 && s->n_fused == dpro_strategy_n_fused_ops(t));
+        assert_memory_equal(s->fused, t->fused, s->n_fused * sizeof *s->fused);
+        assert_true(summary.best_ns >= summary.lower_bound_ns);
+        assert_true((double)summary.best_ns < 0.97 * (double)summary.own_ns);
+        /* what is told of them: each op once for all ranks that fuse it, with the decision */
+        uint32_t n_all = 0, n_told = dpro_optimum_n_op_fusions(optimum), n_decided = 0;
+        for (uint32_t i = 0; i < n_told; i++) {
+            struct dpro_op_fusion f = dpro_optimum_op_fusion(optimum, i);
+            n_all += f.n_ranks;
+            assert_true(f.n_ops >= 2 && f.work_ns < f.apart_ns);
+        }
+        assert_int_equal(n_all, s->n_fused);
+        assert_true(n_told <= s->n_fused / 3);
+        for (uint32_t i = 0; i < dpro_optimum_n_decisions(optimum); i++)
+            n_decided += strcmp(dpro_optimum_decision(optimum, i).pass, "op-fusion") == 0;
+        assert_int_equal(n_decided, n_told);
+        dpro_optimum_destroy(optimum);
+        dpro_optimum_destroy(other);
+    }
     dpro_model_destroy(model);
 }
 
@@ -627,6 +940,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_evaluation_is_the_replay_of_the_whole_graph),
+        cmocka_unit_test(test_fused_ops_replay_as_they_are_evaluated),
         cmocka_unit_test(test_streams_of_the_whole_graph_are_those_of_an_evaluation),
         cmocka_unit_test(test_layers_that_wait_for_their_own_gradients_replay_as_evaluated),
         cmocka_unit_test(test_dynamic_programming_is_never_beaten_by_brute_force),
@@ -636,8 +950,12 @@ int main(void)
         cmocka_unit_test(test_search_with_all_of_that),
         cmocka_unit_test(test_theorem_2_decides_rightly_on_two_tensors),
         cmocka_unit_test(test_algorithm_1_is_no_worse_than_where_it_starts),
+        cmocka_unit_test(test_theorem_1_decides_rightly_on_two_ops),
+        cmocka_unit_test(test_op_fusion_is_found_by_every_search),
+        cmocka_unit_test(test_fused_ops_that_do_harm_come_apart),
         cmocka_unit_test(test_the_coarsened_view_takes_as_long),
         cmocka_unit_test(test_late_ranks_stand_for_many_that_differ),
+        cmocka_unit_test(test_ops_are_fused_on_all_ranks_that_compute_alike),
         cmocka_unit_test(test_a_result_is_no_worse_than_anything_it_is_compared_with),
         cmocka_unit_test(test_the_same_seed_gives_the_same_plan_with_any_number_of_threads),
         cmocka_unit_test(test_a_stopped_search_gives_the_best_so_far),

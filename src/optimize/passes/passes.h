@@ -13,7 +13,8 @@ extern const struct dpro_pass pass_compression;
 static inline int pass_edit(struct dpro_candidate *candidate, enum dpro_edit_kind kind, uint32_t at,
                             int64_t value)
 {
-    candidate->edits[candidate->n_edits++] = (struct dpro_edit){kind, at, value};
+    candidate->edits[candidate->n_edits++] =
+        (struct dpro_edit){.kind = kind, .at = at, .value = value};
     return 1;
 }
 

@@ -1,0 +1,28 @@
+/* cost/fused.h: the ops that a strategy fuses. All the work of a fused op is done where its first
+ * op stands, the others take no time: so the gradients of all are ready at its end, and nothing
+ * else of a program changes. */
+#ifndef COST_FUSED_H
+#define COST_FUSED_H
+
+#include "cost/model.h"
+
+/* The first fused op, by program and op, that ends after `op` of `program`; n_fused: none. */
+uint32_t fused_find(const struct dpro_strategy *strategy, uint32_t program, uint32_t op);
+
+/* The work that the strategy makes of an op. Ops are asked for in their order, *at is
+ * fused_find()'s answer for the first of them. */
+static inline int64_t fused_work_ns(const struct dpro_model *model,
+                                    const struct dpro_strategy *strategy, uint32_t program,
+                                    uint32_t op, uint32_t *at)
+{
+    const struct dpro_fused_op *f = *at < strategy->n_fused ? &strategy->fused[*at] : NULL;
+    if (!f || f->program != program || op < f->first)
+        return model->programs[program].ops[op].work_ns;
+    *at += op + 1 == f->first + f->n;
+    return op == f->first ? f->work_ns : 0;
+}
+
+/* What they take one by one. */
+int64_t fused_apart_ns(const struct dpro_model *model, const struct dpro_fused_op *fused);
+
+#endif

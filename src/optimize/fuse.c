@@ -1,0 +1,227 @@
+/* optimize/fuse.c: op fusion (paper, section 4.1), from what passes say that neighbouring ops take
+ * as one. What is fused on one rank is fused on those that compute alike, each with its own time:
+ * a gradient is communicated when it is ready on all. */
+#include <stdlib.h>
+
+#include "cost/fused.h"
+#include "optimize/search.h"
+
+enum { FIRST_ASKED = 8 }; /* ops: a file is asked about all runs of up to that many at first */
+
+struct step step_at(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                    uint32_t program, uint32_t op)
+{
+    const struct model_op *ops = model->programs[program].ops;
+    uint32_t f = fused_find(strategy, program, op);
+    const struct dpro_fused_op *fused = f < strategy->n_fused ? &strategy->fused[f] : NULL;
+    bool waits = ops[op].needs != MODEL_NONE;
+    if (fused && fused->program == program && fused->first == op)
+        return (struct step){op, fused->n, fused->work_ns, waits};
+    return (struct step){op, 1, ops[op].work_ns, waits};
+}
+
+bool fuse_may(const struct registry *r)
+{
+    for (size_t i = 0; i < r->passes.n; i++)
+        if (r->passes.at[i].fuses && registry_uses(r, &r->passes.at[i]))
+            return true;
+    return false;
+}
+
+/* ---- what passes say ---- */
+
+static uint64_t key_of(uint32_t program, uint32_t first, uint32_t n)
+{
+    return (uint64_t)(program + 1) << 39 | (uint64_t)first << 7 | n; /* n <= DPRO_PASS_MAX_FUSED */
+}
+
+static void remember(struct registry *r, struct registered *entry, uint64_t key, int64_t ns)
+{
+    if (ns > EDIT_MOST_WORK_NS && !entry->rejected)
+        registry_reject(r, entry, "says that a fused op takes longer than eleven days");
+    if (map_set(&entry->times, key, ns < 0 ? UINT64_MAX : (uint64_t)ns) < 0)
+        r->failed = true;
+}
+
+/* Asks a file about all runs of up to n ops, and of a few more. */
+static void ask_file(struct registry *r, struct registered *entry,
+                     const struct dpro_pass_view *view, uint32_t n)
+{
+    uint32_t most = entry->n_known ? 2 * entry->n_known : FIRST_ASKED;
+    while (most < n)
+        most *= 2;
+    struct child_question question = {view, entry->n_known ? entry->n_known + 1 : 2,
+                                      most < DPRO_PASS_MAX_FUSED ? most : DPRO_PASS_MAX_FUSED};
+    struct child_answer answer;
+    times_array times = {0};
+    if (child_run(entry->path, &question, NULL, &times, &answer) < 0)
+        r->failed = true;
+    else if (*answer.why)
+        registry_reject(r, entry, "%s", answer.why);
+    size_t at = 0;
+    for (uint32_t p = 0; p < view->n_programs; p++)
+        for (uint32_t k = question.least; k <= question.most; k++)
+            for (uint32_t first = 0; first + k <= view->programs[p].n_ops; first++, at++)
+                if (at < times.n && times.at[at] >= 0)
+                    remember(r, entry, key_of(p, first, k), times.at[at]);
+    entry->n_known = question.most;
+    array_fini(&times);
+}
+
+/* opfs_time() by one pass; negative: they can't be fused. */
+static int64_t opfs_ns(struct registry *r, struct registered *entry,
+                       const struct dpro_pass_view *view, uint32_t program, uint32_t first,
+                       uint32_t n)
+{
+    uint64_t key = key_of(program, first, n), said;
+    if (n > DPRO_PASS_MAX_FUSED || !registry_uses(r, entry))
+        return -1;
+    if (!entry->pass && n > entry->n_known)
+        ask_file(r, entry, view, n);
+    if (entry->rejected)
+        return -1;
+    if (map_get(&entry->times, key, &said))
+        return said == UINT64_MAX ? -1 : (int64_t)said;
+    if (!entry->pass)
+        return -1;
+    int64_t ns = entry->pass->opfs_ns(entry->pass, view->programs[program].ops + first, n);
+    remember(r, entry, key, ns);
+    return entry->rejected ? -1 : ns;
+}
+
+static int64_t least_opfs_ns(struct registry *r, struct registered *only,
+                             const struct dpro_pass_view *view, uint32_t program, uint32_t first,
+                             uint32_t n)
+{
+    int64_t least = -1;
+    for (size_t i = 0; i < r->passes.n; i++) {
+        struct registered *entry = &r->passes.at[i];
+        if (!entry->fuses || (only && entry != only))
+            continue;
+        int64_t ns = opfs_ns(r, entry, view, program, first, n);
+        if (ns >= 0 && (least < 0 || ns < least))
+            least = ns;
+    }
+    return least;
+}
+
+/* ---- edits ---- */
+
+/* Whether n ops from `first` on make the same gradients ready in both programs, in any order, and
+ * wait for nothing on the way. */
+static bool is_alike(const struct dpro_model *model, uint32_t a, uint32_t b, uint32_t first,
+                     uint32_t n)
+{
+    const struct model_program *x = &model->programs[a], *y = &model->programs[b];
+    uint64_t difference = 0;
+    if (first + n > y->n_ops || x->n_ops != y->n_ops)
+        return false;
+    for (uint32_t i = first; i < first + n; i++) {
+        difference += map_mix(x->ops[i].tensor + (uint64_t)1);
+        difference -= map_mix(y->ops[i].tensor + (uint64_t)1);
+        if (i > first && y->ops[i].needs != MODEL_NONE)
+            return false;
+    }
+    return difference == 0;
+}
+
+static void add_edit(struct registry *r, struct candidates *candidates, struct dpro_edit edit)
+{
+    if (array_push(&candidates->edits, edit) < 0)
+        r->failed = true;
+}
+
+uint32_t fuse_edits(struct registry *r, struct registered *entry, const struct dpro_model *model,
+                    const struct dpro_strategy *strategy, const struct dpro_pass_view *view,
+                    uint32_t program, uint32_t first, uint32_t n, struct candidates *candidates,
+                    int64_t *ns)
+{
+    size_t before = candidates->edits.n;
+    *ns = least_opfs_ns(r, entry, view, program, first, n);
+    for (uint32_t p = 0; p < model->n_programs && *ns >= 0; p++) {
+        if (p != program && !is_alike(model, program, p, first, n))
+            continue;
+        int64_t takes = p == program ? *ns : least_opfs_ns(r, entry, view, p, first, n);
+        struct dpro_edit edit = {DPRO_EDIT_FUSE, first, takes, p, n};
+        if (takes >= 0 && !edit_check(model, strategy, &edit))
+            add_edit(r, candidates, edit);
+        else if (p == program)
+            break;
+    }
+    return (uint32_t)(candidates->edits.n - before);
+}
+
+static int add_candidate(struct candidates *candidates, size_t first)
+{
+    struct candidate c = {(uint32_t)first, (uint32_t)(candidates->edits.n - first), 0};
+    return c.n > 0 ? array_push(&candidates->list, c) : 0;
+}
+
+/* The bucket of the last gradient that ops [first, end) make ready, or of the first one. */
+static uint32_t bucket_of_ops(const struct dpro_pass_view *view, uint32_t program, uint32_t first,
+                              uint32_t end, bool last)
+{
+    const struct dpro_pass_op *ops = view->programs[program].ops;
+    for (uint32_t i = first; i < end; i++) {
+        uint32_t tensor = ops[last ? first + end - 1 - i : i].tensor;
+        if (tensor != DPRO_PASS_NO_TENSOR)
+            return view->tensors[tensor].bucket;
+    }
+    return UINT32_MAX;
+}
+
+/* Two neighbours are fused, without and (Theorem 3) with the buckets of their gradients. */
+static int propose_pair(struct registry *r, struct registered *entry,
+                        const struct dpro_model *model, const struct dpro_strategy *strategy,
+                        const struct dpro_pass_view *view, const struct step *a,
+                        const struct step *b, struct candidates *candidates)
+{
+    uint32_t program = view->critical_program, n = a->n + b->n;
+    size_t first = candidates->edits.n;
+    int64_t ns;
+    if (fuse_edits(r, entry, model, strategy, view, program, a->first, n, candidates, &ns) == 0)
+        return 0;
+    if (add_candidate(candidates, first) < 0)
+        return -1;
+    uint32_t left = bucket_of_ops(view, program, a->first, b->first, true);
+    uint32_t right = bucket_of_ops(view, program, b->first, b->first + b->n, false);
+    if (left == UINT32_MAX || right != left + 1)
+        return 0;
+    first = candidates->edits.n;
+    add_edit(r, candidates, (struct dpro_edit){.kind = DPRO_EDIT_MERGE, .at = left});
+    fuse_edits(r, entry, model, strategy, view, program, a->first, n, candidates, &ns);
+    return add_candidate(candidates, first);
+}
+
+static int propose_apart(struct registry *r, const struct dpro_model *model,
+                         const struct dpro_strategy *strategy, uint32_t program,
+                         const struct step *step, struct candidates *candidates)
+{
+    size_t first = candidates->edits.n;
+    for (uint32_t p = 0; p < model->n_programs; p++) {
+        uint32_t f = fused_find(strategy, p, step->first);
+        const struct dpro_fused_op *fused = f < strategy->n_fused ? &strategy->fused[f] : NULL;
+        if (fused && fused->program == p && fused->first == step->first && fused->n == step->n &&
+            is_alike(model, program, p, step->first, step->n))
+            add_edit(r, candidates, (struct dpro_edit){DPRO_EDIT_UNFUSE, step->first, 0, p, 0});
+    }
+    return add_candidate(candidates, first);
+}
+
+int fuse_propose(struct registry *r, struct registered *entry, const struct dpro_model *model,
+                 const struct dpro_strategy *strategy, const struct dpro_pass_view *view,
+                 struct candidates *candidates)
+{
+    uint32_t program = view->critical_program, n_ops = model->programs[program].n_ops;
+    struct step before = {0};
+    int rc = 0;
+    for (uint32_t op = 0; op < n_ops && rc == 0; op += before.n) {
+        struct step step = step_at(model, strategy, program, op);
+        if (before.n > 0 && !step.waits)
+            rc = propose_pair(r, entry, model, strategy, view, &before, &step, candidates);
+        if (step.n > 1 && rc == 0)
+            rc = propose_apart(r, model, strategy, program, &step, candidates);
+        before = step;
+    }
+    return r->failed ? -1 : rc;
+}

@@ -14,7 +14,7 @@ extern "C" {
 
 struct dpro_plan_summary { /* times 0: the plan does not say */
     int world_size;
-    uint32_t n_buckets;
+    uint32_t n_buckets, n_fused_ops;
     int64_t baseline_ns, iteration_ns;
     double uncertainty_pct;
 };

@@ -1,13 +1,11 @@
 /* cost/buckets.c: which tensors travel together, by DDP's rule or as a file says. */
 #include "cost/buckets.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "cost/plan.h"
 
 int buckets_init(const struct dpro_model *model, struct arena *arena,
                  struct dpro_strategy *strategy)
@@ -92,242 +90,69 @@ void buckets_partition(const struct dpro_model *model, uint64_t partition_bytes,
 
 /* ---- from a file ---- */
 
-struct reader {
-    struct json js;
-    const struct dpro_model *model;
-    const char *path;
-    struct dpro_strategy *strategy;
-    bool *taken; /* by tensor */
-    uint32_t n_taken;
-    bool found; /* a list of buckets */
-    int rc;     /* first failure, err is set */
-    struct dpro_error *err;
-};
-
-static uint32_t find_tensor(const struct dpro_model *model, const char *name, size_t len)
+static uint32_t find_tensor(const struct dpro_model *model, const char *name)
 {
-    for (uint32_t t = 0; t < model->n_tensors; t++)
-        if (strlen(model->tensors[t].name) == len && memcmp(model->tensors[t].name, name, len) == 0)
-            return t;
-    return MODEL_NONE;
+    uint32_t t = 0;
+    while (t < model->n_tensors && strcmp(model->tensors[t].name, name) != 0)
+        t++;
+    return t < model->n_tensors ? t : MODEL_NONE;
 }
 
-/* Ends reading with a message. */
-#define stop(r, ...)                                                                               \
-    ((r)->rc = dpro_error_set((r)->err, DPRO_EFORMAT, __VA_ARGS__), json_stop(&(r)->js, JSON_BAD))
-
-static void read_names(struct reader *r)
+/* taken[t]: tensor t is in a bucket. */
+static int take_buckets(const struct dpro_model *m, const struct plan_file *plan, bool *taken,
+                        struct dpro_strategy *s, struct dpro_error *err)
 {
-    struct dpro_strategy *s = r->strategy;
-    struct strategy_bucket *bucket = &s->buckets[s->n_buckets - 1];
-    const char *name;
-    size_t len;
-    if (json_peek(&r->js) != '[') {
-        stop(r, "%s: bucket %u: its parameters are no list of names", r->path, s->n_buckets - 1);
-        return;
-    }
-    r->js.p++;
-    while (json_array_next(&r->js)) {
-        if (json_peek(&r->js) != '"') {
-            stop(r, "%s: bucket %u: a parameter's name is a text in quotes", r->path,
-                 s->n_buckets - 1);
-            return;
+    uint32_t n_taken = 0;
+    for (size_t b = 0; b < plan->buckets.n; b++) {
+        const struct plan_file_bucket *from = &plan->buckets.at[b];
+        s->buckets[s->n_buckets++] =
+            (struct strategy_bucket){n_taken, (uint32_t)from->n, from->partitions, from->priority};
+        for (size_t i = from->first; i < from->first + from->n; i++) {
+            const char *name = strtab_get(&plan->strings, plan->names.at[i]);
+            uint32_t t = find_tensor(m, name);
+            if (t == MODEL_NONE || taken[t])
+                return dpro_error_set(
+                    err, DPRO_EFORMAT, "%s: bucket %zu: '%.200s' %s", plan->path, b, name,
+                    t == MODEL_NONE ? "is no gradient of this trace; a plan fits the model that "
+                                      "it was made for"
+                                    : "is in another bucket or twice in this one");
+            taken[t] = true;
+            s->order[n_taken++] = t;
         }
-        if (!json_string(&r->js, &name, &len))
-            return;
-        uint32_t t = find_tensor(r->model, name, len);
-        if (t == MODEL_NONE || r->taken[t]) {
-            stop(r, "%s: bucket %u: '%.*s' %s", r->path, s->n_buckets - 1,
-                 (int)(len < 200 ? len : 200), name,
-                 t == MODEL_NONE ? "is no gradient of this trace; a plan fits the model that it "
-                                   "was made for"
-                                 : "is in another bucket or twice in this one");
-            return;
-        }
-        r->taken[t] = true;
-        s->order[r->n_taken++] = t;
-        bucket->n++;
     }
-}
-
-static int32_t read_int(struct reader *r, const char *what, int64_t least, int64_t most)
-{
-    int64_t value = 0;
-    if (json_read_decimal(&r->js, 0, &value) != JSON_VALUE || value < least || value > most)
-        stop(r, "%s: bucket %u: %s is not between %lld and %lld", r->path,
-             r->strategy->n_buckets - 1, what, (long long)least, (long long)most);
-    return (int32_t)value;
-}
-
-/* An object of a plan, or a plain list of names. */
-static void read_bucket(struct reader *r)
-{
-    struct dpro_strategy *s = r->strategy;
-    const char *key;
-    size_t len;
-    if (s->n_buckets == r->model->n_tensors) {
-        stop(r, "%s: more buckets than the model has gradients (%u)", r->path, s->n_buckets);
-        return;
-    }
-    struct strategy_bucket *bucket = &s->buckets[s->n_buckets++];
-    *bucket = (struct strategy_bucket){.first = r->n_taken, .partitions = 1};
-    if (json_peek(&r->js) == '{') {
-        r->js.p++;
-        while (json_object_next(&r->js, &key, &len)) {
-            if (json_is(key, len, "parameters") && bucket->n == 0)
-                read_names(r);
-            else if (json_is(key, len, "partitions"))
-                bucket->partitions =
-                    (uint32_t)read_int(r, "partitions", 1, BUCKETS_MOST_PARTITIONS);
-            else if (json_is(key, len, "priority"))
-                bucket->priority = read_int(r, "priority", INT32_MIN, INT32_MAX);
-            else
-                json_skip(&r->js);
-        }
-    } else {
-        read_names(r);
-    }
-    if (r->js.fail == JSON_OK && bucket->n == 0)
-        stop(r, "%s: bucket %u is empty", r->path, s->n_buckets - 1);
-}
-
-static void read_buckets(struct reader *r)
-{
-    if (json_peek(&r->js) != '[' || r->found) {
-        stop(r, "%s: %s", r->path, r->found ? "two lists of buckets" : "buckets are no list");
-        return;
-    }
-    r->found = true;
-    r->js.p++;
-    while (json_array_next(&r->js))
-        read_bucket(r);
-}
-
-static void read_compression(struct reader *r)
-{
-    const char *text;
-    size_t len;
-    if (json_peek(&r->js) == '"' && json_string(&r->js, &text, &len))
-        for (int c = DPRO_COMPRESSION_NONE; c <= DPRO_COMPRESSION_BF16; c++) {
-            const char *name = dpro_compression_name((enum dpro_compression)c);
-            if (strlen(name) == len && memcmp(name, text, len) == 0) {
-                r->strategy->compression = (enum dpro_compression)c;
-                return;
-            }
-        }
-    stop(r, "%s: compression is none of \"none\", \"fp16\", \"bf16\"", r->path);
-}
-
-static void read_communication(struct reader *r)
-{
-    const char *key;
-    size_t len;
-    if (json_peek(&r->js) != '{') {
-        stop(r, "%s: communication is no object", r->path);
-        return;
-    }
-    r->js.p++;
-    while (json_object_next(&r->js, &key, &len)) {
-        if (json_is(key, len, "buckets"))
-            read_buckets(r);
-        else if (json_is(key, len, "compression"))
-            read_compression(r);
-        else
-            json_skip(&r->js);
-    }
-}
-
-static void read_schema(struct reader *r)
-{
-    static const char known[] = "dpro.plan/1";
-    const char *text;
-    size_t len;
-    if (json_peek(&r->js) != '"' || !json_string(&r->js, &text, &len) || len != sizeof known - 1 ||
-        memcmp(text, known, len) != 0)
-        stop(r, "%s: its schema is not %s; was it written by another version of dpro?", r->path,
-             known);
-}
-
-static void read_plan(struct reader *r)
-{
-    const char *key;
-    size_t len;
-    r->js.p++;
-    while (json_object_next(&r->js, &key, &len)) {
-        if (json_is(key, len, "schema"))
-            read_schema(r);
-        else if (json_is(key, len, "communication"))
-            read_communication(r);
-        else
-            json_skip(&r->js);
-    }
-}
-
-static void check_all_taken(struct reader *r)
-{
-    const struct dpro_model *m = r->model;
     uint32_t first = 0;
-    if (r->n_taken == m->n_tensors)
-        return;
-    while (r->taken[first])
+    while (n_taken < m->n_tensors && taken[first])
         first++;
-    r->rc =
-        dpro_error_set(r->err, DPRO_EFORMAT,
-                       "%s: %u of the %u gradients of this trace are in no bucket, '%.200s' "
-                       "among them",
-                       r->path, m->n_tensors - r->n_taken, m->n_tensors, m->tensors[first].name);
-}
-
-static int read_input(struct reader *r, struct input *in)
-{
-    int rc = json_init(&r->js, in, 0, r->err);
-    if (rc < 0)
-        return rc;
-    json_skip_mark(&r->js);
-    int c = json_peek(&r->js);
-    if (c == '{')
-        read_plan(r);
-    else if (c == '[')
-        read_buckets(r);
-    else
-        json_stop(&r->js, c < 0 ? JSON_ENDED : JSON_BAD);
-    if (r->rc == 0 && r->js.fail == JSON_IO)
-        r->rc = r->err->code;
-    else if (r->rc == 0 && r->js.fail == JSON_MEMORY)
-        r->rc = dpro_error_nomem(r->err);
-    else if (r->rc == 0 && r->js.fail != JSON_OK)
-        r->rc = dpro_error_set(r->err, DPRO_EFORMAT, "%s: byte %llu: %s", r->path,
-                               (unsigned long long)json_offset(&r->js),
-                               r->js.fail == JSON_ENDED ? "the file ends too early"
-                                                        : "not a list of buckets, nor a plan");
-    else if (r->rc == 0 && !r->found)
-        r->rc = dpro_error_set(r->err, DPRO_EFORMAT, "%s: no buckets in it", r->path);
-    if (r->rc == 0)
-        check_all_taken(r);
-    json_fini(&r->js);
-    return r->rc;
+    if (n_taken < m->n_tensors)
+        return dpro_error_set(err, DPRO_EFORMAT,
+                              "%s: %u of the %u gradients of this trace are in no bucket, "
+                              "'%.200s' among them",
+                              plan->path, m->n_tensors - n_taken, m->n_tensors,
+                              m->tensors[first].name);
+    return 0;
 }
 
 int buckets_read(const struct dpro_model *model, const char *path, struct dpro_strategy *strategy,
-                 struct dpro_error *err)
+                 uint32_t *n_fused_ops, struct dpro_error *err)
 {
-    struct reader r = {.model = model, .strategy = strategy, .err = err};
-    struct stat st;
-    struct input in;
-    char *file;
-    bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    if (asprintf(&file, folder ? "%s/plan.json" : "%s", path) < 0)
-        return dpro_error_nomem(err);
-    r.path = file;
-    r.taken = calloc((size_t)model->n_tensors + 1, sizeof *r.taken);
+    struct plan_file plan;
+    int rc = plan_file_read(path, &plan, err);
+    if (rc < 0)
+        return rc;
+    bool *taken = calloc((size_t)model->n_tensors + 1, sizeof *taken);
     strategy->n_buckets = strategy->n_fused = 0;
-    strategy->compression = DPRO_COMPRESSION_NONE;
-    int rc = r.taken ? input_open(&in, file, err) : dpro_error_nomem(err);
-    if (rc == 0) {
-        rc = read_input(&r, &in);
-        input_close(&in);
-    }
-    free(r.taken);
-    free(file);
+    strategy->compression = plan.compression;
+    *n_fused_ops = plan.n_fused_ops;
+    if (!taken)
+        rc = dpro_error_nomem(err);
+    else if (plan.buckets.n == 0)
+        rc = dpro_error_set(err, DPRO_EFORMAT, "%s: no buckets in it", plan.path);
+    else if (plan.buckets.n > model->n_tensors)
+        rc = dpro_error_set(err, DPRO_EFORMAT, "%s: more buckets than the model has gradients (%u)",
+                            path, model->n_tensors);
+    else
+        rc = take_buckets(model, &plan, taken, strategy, err);
+    free(taken);
+    plan_file_fini(&plan);
     return rc;
 }

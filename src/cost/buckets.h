@@ -4,8 +4,6 @@
 
 #include "cost/model.h"
 
-enum { BUCKETS_MOST_PARTITIONS = 1024 }; /* as in a plan */
-
 /* Room for any strategy of the model; one bucket a tensor, nothing set. -1: out of memory. */
 int buckets_init(const struct dpro_model *model, struct arena *arena,
                  struct dpro_strategy *strategy);
@@ -22,9 +20,10 @@ void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64
                     struct dpro_strategy *strategy);
 
 /* From a JSON list of lists of tensor names, or a plan (its folder, or plan.json): that one's
- * partitions, priorities and compression, too. Every tensor must be in exactly one bucket. */
+ * partitions, priorities and compression, too. Every tensor must be in exactly one bucket. The ops
+ * that it fuses are counted, no more. */
 int buckets_read(const struct dpro_model *model, const char *path, struct dpro_strategy *strategy,
-                 struct dpro_error *err);
+                 uint32_t *n_fused_ops, struct dpro_error *err);
 
 /* Cuts buckets in parts of at most that. */
 void buckets_partition(const struct dpro_model *model, uint64_t partition_bytes,

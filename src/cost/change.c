@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cost/buckets.h"
+#include "cost/plan.h"
 
 /* Of a link's rate, what is left for payload: 1448 of the 1514 bytes of a frame on Ethernet. A link
  * of 1 Gbit/s, measured with one TCP stream: 954 Mbit/s. */
@@ -145,9 +146,15 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
         return dpro_error_set(err, DPRO_EUSAGE,
                               "a cap for the first bucket needs one for the others");
     if (c->buckets_path) {
-        int rc = buckets_read(m, c->buckets_path, &m->own, err);
+        uint32_t n_fused_ops;
+        int rc = buckets_read(m, c->buckets_path, &m->own, &n_fused_ops, err);
         if (rc < 0)
             return rc;
+        if (n_fused_ops > 0 &&
+            note(notes, arena,
+                 "the plan fuses ops (%u), too: that is left out, what it sends is looked at alone",
+                 n_fused_ops) < 0)
+            return dpro_error_nomem(err);
     } else if (c->bucket_cap_bytes != 0) {
         buckets_by_cap(m, c->first_bucket_bytes ? c->first_bucket_bytes : c->bucket_cap_bytes,
                        c->bucket_cap_bytes, &m->own);
@@ -155,12 +162,12 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
     }
     if (c->partition_bytes != 0) {
         for (uint32_t b = 0; b < m->own.n_buckets; b++)
-            if (bucket_size_bytes(m, &m->own, b) / c->partition_bytes >= BUCKETS_MOST_PARTITIONS)
+            if (bucket_size_bytes(m, &m->own, b) / c->partition_bytes >= PLAN_MOST_PARTITIONS)
                 return dpro_error_set(err, DPRO_EUSAGE,
                                       "partitions of %llu bytes make more than %d of bucket %u; "
                                       "take larger ones",
-                                      (unsigned long long)c->partition_bytes,
-                                      BUCKETS_MOST_PARTITIONS, b);
+                                      (unsigned long long)c->partition_bytes, PLAN_MOST_PARTITIONS,
+                                      b);
         buckets_partition(m, c->partition_bytes, &m->own);
     }
     if (c->compression)

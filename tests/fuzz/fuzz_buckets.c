@@ -23,7 +23,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         buckets_init(&model, &arena, &strategy) < 0)
         abort();
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    if (buckets_read(&model, path, &strategy, &err) == 0) {
+    uint32_t n_fused_ops;
+    if (buckets_read(&model, path, &strategy, &n_fused_ops, &err) == 0) {
         uint32_t seen = 0, at = 0;
         for (uint32_t b = 0; b < strategy.n_buckets; at += strategy.buckets[b++].n)
             if (strategy.buckets[b].first != at || strategy.buckets[b].n == 0 ||

@@ -223,7 +223,8 @@ static int read_list(const struct job *job, const char *text, struct dpro_strate
     close(fd);
     *err = (struct dpro_error){.code = 0};
     assert_int_equal(buckets_init(&job->model, arena, strategy), 0);
-    int rc = buckets_read(&job->model, path, strategy, err);
+    uint32_t n_fused_ops;
+    int rc = buckets_read(&job->model, path, strategy, &n_fused_ops, err);
     unlink(path);
     return rc;
 }

@@ -1,0 +1,383 @@
+/* cost/plan.c: the one reader of plans. Keys come in any order; unknown ones are passed over. */
+#include "cost/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "base/json.h"
+
+struct reader {
+    struct json js;
+    struct plan_file *plan;
+    bool has_schema, no_memory;
+    int rc; /* first failure, err is set */
+    struct dpro_error *err;
+};
+
+/* Ends reading with a message. */
+#define stop(r, ...)                                                                               \
+    ((r)->rc = dpro_error_set((r)->err, DPRO_EFORMAT, __VA_ARGS__), json_stop(&(r)->js, JSON_BAD))
+
+static uint32_t intern(struct reader *r, const char *text, size_t len)
+{
+    uint32_t id = strtab_add(&r->plan->strings, text, len);
+    r->no_memory |= id == STRTAB_FULL;
+    return id == STRTAB_FULL ? 0 : id;
+}
+
+static uint32_t read_string(struct reader *r)
+{
+    const char *text;
+    size_t len;
+    if (json_peek(&r->js) != '"')
+        return json_skip(&r->js), 0;
+    return json_string(&r->js, &text, &len) ? intern(r, text, len) : 0;
+}
+
+static uint64_t read_whole(struct reader *r)
+{
+    uint64_t value;
+    return json_read_unsigned(&r->js, &value) == JSON_VALUE ? value : UINT64_MAX;
+}
+
+static bool enter(struct reader *r, char bracket)
+{
+    if (json_peek(&r->js) != bracket)
+        return json_skip(&r->js), false;
+    r->js.p++;
+    return true;
+}
+
+/* The objects of a list; what else stands there is an object without keys. */
+static bool next_object(struct reader *r, bool *is_object)
+{
+    if (r->no_memory || !json_array_next(&r->js))
+        return false;
+    *is_object = enter(r, '{');
+    return true;
+}
+
+static bool next_key(struct reader *r, bool is_object, const char **key, size_t *len)
+{
+    return is_object && !r->no_memory && json_object_next(&r->js, key, len);
+}
+
+/* ---- the job, and what is expected ---- */
+
+static void read_parameters(struct reader *r)
+{
+    const char *key;
+    size_t len;
+    bool is_object;
+    if (!enter(r, '['))
+        return;
+    while (next_object(r, &is_object)) {
+        struct plan_file_parameter parameter = {.model = r->plan->n_models,
+                                                .size_bytes = PLAN_NO_SIZE};
+        while (next_key(r, is_object, &key, &len)) {
+            if (json_is(key, len, "name"))
+                parameter.name = read_string(r);
+            else if (json_is(key, len, "size_bytes"))
+                parameter.size_bytes = read_whole(r);
+            else
+                json_skip(&r->js);
+        }
+        r->no_memory |= array_push(&r->plan->parameters, parameter) < 0;
+    }
+}
+
+static void read_job(struct reader *r)
+{
+    struct plan_file *plan = r->plan;
+    const char *key;
+    size_t len;
+    bool is_object;
+    if (!enter(r, '{'))
+        return;
+    while (next_key(r, true, &key, &len)) {
+        if (json_is(key, len, "framework")) {
+            plan->framework = read_string(r);
+        } else if (json_is(key, len, "world_size")) {
+            if (json_read_decimal(&r->js, 0, &plan->world_size) != JSON_VALUE)
+                plan->world_size = 0;
+        } else if (json_is(key, len, "models") && enter(r, '[')) {
+            for (plan->n_models = 0; next_object(r, &is_object); plan->n_models++)
+                while (next_key(r, is_object, &key, &len)) {
+                    if (json_is(key, len, "parameters"))
+                        read_parameters(r);
+                    else
+                        json_skip(&r->js);
+                }
+        } else if (!json_is(key, len, "models")) {
+            json_skip(&r->js);
+        }
+    }
+}
+
+static void read_expected(struct reader *r)
+{
+    struct plan_file *plan = r->plan;
+    const char *key;
+    size_t len;
+    int64_t value;
+    if (!enter(r, '{'))
+        return;
+    while (next_key(r, true, &key, &len)) {
+        bool baseline = json_is(key, len, "baseline_ms");
+        bool percent = json_is(key, len, "uncertainty_pct");
+        if (!baseline && !percent && !json_is(key, len, "iteration_ms")) {
+            json_skip(&r->js);
+            continue;
+        }
+        if (json_read_decimal(&r->js, 6, &value) != JSON_VALUE || value < 0)
+            continue;
+        if (percent)
+            plan->uncertainty_pct = (double)value / 1e6;
+        else if (baseline)
+            plan->baseline_ns = value;
+        else
+            plan->iteration_ns = value;
+    }
+}
+
+/* ---- buckets ---- */
+
+static size_t number_of_bucket(const struct reader *r)
+{
+    return r->plan->buckets.n;
+}
+
+static void read_names(struct reader *r, struct plan_file_bucket *bucket)
+{
+    const char *name;
+    size_t len;
+    if (json_peek(&r->js) != '[') {
+        stop(r, "%s: bucket %zu: its parameters are no list of names", r->plan->path,
+             number_of_bucket(r));
+        return;
+    }
+    r->js.p++;
+    bucket->first = r->plan->names.n;
+    while (!r->no_memory && json_array_next(&r->js)) {
+        if (json_peek(&r->js) != '"') {
+            stop(r, "%s: bucket %zu: a parameter's name is a text in quotes", r->plan->path,
+                 number_of_bucket(r));
+            return;
+        }
+        if (!json_string(&r->js, &name, &len))
+            return;
+        r->no_memory |= array_push(&r->plan->names, intern(r, name, len)) < 0;
+    }
+    bucket->n = r->plan->names.n - bucket->first;
+}
+
+static int64_t read_between(struct reader *r, const char *what, int64_t least, int64_t most)
+{
+    int64_t value = 0;
+    if (json_read_decimal(&r->js, 0, &value) != JSON_VALUE || value < least || value > most)
+        stop(r, "%s: bucket %zu: %s is not between %lld and %lld", r->plan->path,
+             number_of_bucket(r), what, (long long)least, (long long)most);
+    return value;
+}
+
+/* An object, or a plain list of names. */
+static void read_bucket(struct reader *r)
+{
+    struct plan_file_bucket bucket = {.partitions = 1, .size_bytes = PLAN_NO_SIZE};
+    const char *key;
+    size_t len;
+    if (json_peek(&r->js) == '{') {
+        r->js.p++;
+        while (next_key(r, true, &key, &len)) {
+            if (json_is(key, len, "parameters"))
+                read_names(r, &bucket);
+            else if (json_is(key, len, "model"))
+                bucket.model = read_whole(r);
+            else if (json_is(key, len, "size_bytes"))
+                bucket.size_bytes = read_whole(r);
+            else if (json_is(key, len, "partitions"))
+                bucket.partitions =
+                    (uint32_t)read_between(r, "partitions", 1, PLAN_MOST_PARTITIONS);
+            else if (json_is(key, len, "priority"))
+                bucket.priority = (int32_t)read_between(r, "priority", INT32_MIN, INT32_MAX);
+            else
+                json_skip(&r->js);
+        }
+    } else {
+        read_names(r, &bucket);
+    }
+    if (r->js.fail == JSON_OK && !r->no_memory && bucket.n == 0)
+        stop(r, "%s: bucket %zu is empty", r->plan->path, number_of_bucket(r));
+    r->no_memory |= array_push(&r->plan->buckets, bucket) < 0;
+}
+
+static void read_buckets(struct reader *r)
+{
+    if (json_peek(&r->js) != '[' || r->plan->buckets.n > 0) {
+        stop(r, "%s: %s", r->plan->path,
+             r->plan->buckets.n > 0 ? "two lists of buckets" : "buckets are no list");
+        return;
+    }
+    r->js.p++;
+    while (!r->no_memory && json_array_next(&r->js))
+        read_bucket(r);
+}
+
+static void read_compression(struct reader *r)
+{
+    const char *text = "no text";
+    size_t len = strlen(text);
+    if (json_peek(&r->js) == '"' && json_string(&r->js, &text, &len))
+        for (int c = DPRO_COMPRESSION_NONE; c <= DPRO_COMPRESSION_BF16; c++) {
+            const char *name = dpro_compression_name((enum dpro_compression)c);
+            if (strlen(name) == len && memcmp(name, text, len) == 0) {
+                r->plan->compression = (enum dpro_compression)c;
+                return;
+            }
+        }
+    stop(r, "%s: compression is %.*s, not none, fp16 or bf16", r->plan->path,
+         (int)(len < 80 ? len : 80), text);
+}
+
+static void read_communication(struct reader *r)
+{
+    const char *key;
+    size_t len;
+    if (json_peek(&r->js) != '{') {
+        stop(r, "%s: communication is no object", r->plan->path);
+        return;
+    }
+    r->js.p++;
+    while (next_key(r, true, &key, &len)) {
+        if (json_is(key, len, "buckets"))
+            read_buckets(r);
+        else if (json_is(key, len, "compression"))
+            read_compression(r);
+        else
+            json_skip(&r->js);
+    }
+}
+
+/* ---- computation ---- */
+
+/* Nothing here can use more of it than that it is there. */
+static void read_computation(struct reader *r)
+{
+    const char *key;
+    size_t len;
+    if (!enter(r, '{'))
+        return;
+    while (next_key(r, true, &key, &len)) {
+        if (!json_is(key, len, "fused_ops")) {
+            json_skip(&r->js);
+        } else if (enter(r, '[')) {
+            for (; json_array_next(&r->js); r->plan->n_fused_ops++)
+                json_skip(&r->js);
+        }
+    }
+}
+
+/* ---- all of it ---- */
+
+/* Version 2 has fused ops, and is 1 otherwise. */
+static void read_schema(struct reader *r)
+{
+    const char *text;
+    size_t len;
+    r->has_schema = true;
+    if (json_peek(&r->js) != '"' || !json_string(&r->js, &text, &len) || len < 10 ||
+        memcmp(text, "dpro.plan/", 10) != 0)
+        stop(r, "%s: no plan: its schema is not dpro.plan/1 or dpro.plan/2", r->plan->path);
+    else if (len != 11 || (text[10] != '1' && text[10] != '2'))
+        stop(r,
+             "%s: written as %.*s by another version of dpro, this one reads dpro.plan/1 and "
+             "dpro.plan/2",
+             r->plan->path, (int)(len < 80 ? len : 80), text);
+}
+
+static void read_plan(struct reader *r)
+{
+    const char *key;
+    size_t len;
+    r->js.p++;
+    while (next_key(r, true, &key, &len)) {
+        if (json_is(key, len, "schema"))
+            read_schema(r);
+        else if (json_is(key, len, "job"))
+            read_job(r);
+        else if (json_is(key, len, "expected"))
+            read_expected(r);
+        else if (json_is(key, len, "communication"))
+            read_communication(r);
+        else if (json_is(key, len, "computation"))
+            read_computation(r);
+        else
+            json_skip(&r->js);
+    }
+    if (r->js.fail == JSON_OK && !r->has_schema)
+        stop(r, "%s: no plan: its schema is not dpro.plan/1 or dpro.plan/2", r->plan->path);
+}
+
+static int read_input(struct reader *r, struct input *in)
+{
+    int rc = json_init(&r->js, in, 0, r->err);
+    if (rc < 0)
+        return rc;
+    intern(r, "", 0);
+    json_skip_mark(&r->js);
+    int c = json_peek(&r->js);
+    r->plan->is_list = c == '[';
+    if (c == '{')
+        read_plan(r);
+    else if (c == '[')
+        read_buckets(r);
+    else
+        json_stop(&r->js, c < 0 ? JSON_ENDED : JSON_BAD);
+    rc = r->rc;
+    if (r->no_memory || (rc == 0 && r->js.fail == JSON_MEMORY))
+        rc = dpro_error_nomem(r->err);
+    else if (rc == 0 && r->js.fail == JSON_IO)
+        rc = r->err->code;
+    else if (rc == 0 && r->js.fail != JSON_OK)
+        rc = dpro_error_set(r->err, DPRO_EFORMAT, "%s: byte %llu: %s", r->plan->path,
+                            (unsigned long long)json_offset(&r->js),
+                            r->js.fail == JSON_ENDED ? "the file ends too early"
+                                                     : "not a list of buckets, nor a plan");
+    json_fini(&r->js);
+    return rc;
+}
+
+int plan_file_read(const char *path, struct plan_file *plan, struct dpro_error *err)
+{
+    struct reader r = {.plan = plan, .err = err};
+    struct stat info;
+    struct input in;
+    bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    *plan = (struct plan_file){.is_list = false};
+    if (asprintf(&plan->path, is_folder ? "%s/plan.json" : "%s", path) < 0)
+        return dpro_error_nomem(err);
+    int rc = input_open(&in, plan->path, err);
+    if (rc == DPRO_EIO) { /* what was named can't be read: bad input */
+        struct dpro_error why = *err;
+        rc = dpro_error_set(err, DPRO_EFORMAT, "%s; 'dpro optimize TRACE -o DIR' makes a plan",
+                            why.text);
+    } else if (rc == 0) {
+        rc = read_input(&r, &in);
+        input_close(&in);
+    }
+    if (rc < 0)
+        plan_file_fini(plan);
+    return rc;
+}
+
+void plan_file_fini(struct plan_file *plan)
+{
+    free(plan->path);
+    strtab_fini(&plan->strings);
+    array_fini(&plan->parameters);
+    array_fini(&plan->buckets);
+    array_fini(&plan->names);
+}

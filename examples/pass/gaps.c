@@ -8,7 +8,11 @@
  * A real one knows what the fused op takes from a compiler, a profile or a model of its own. */
 #include <dpro/pass.h>
 
-enum { GAP_NS = 5000, MOST_OPS = 8 };
+#ifndef GAP_NS
+#define GAP_NS 5000
+#endif
+
+enum { MOST_OPS = 8 };
 
 static int64_t fused_ns(const struct dpro_pass *pass, const struct dpro_pass_op *ops,
                         uint32_t n_ops)

@@ -68,6 +68,7 @@ struct dpro_optimum_summary {
     int64_t measured_ns;    /* 0: unknown */
     int64_t own_ns;         /* the job's own strategy, replayed */
     int64_t best_ns;        /* <= own_ns */
+    int64_t apart_ns;       /* of the best strategy without its op fusions */
     int64_t lower_bound_ns; /* no bucketing without compression gets below it, by the model, with
                                the ops fused that the best strategy fuses */
     double uncertainty_pct; /* one standard deviation of the gain (own_ns / best_ns - 1), in points:

@@ -3,7 +3,7 @@ import hashlib
 import json
 import os
 
-SCHEMA = "dpro.plan/1"
+SCHEMAS = ("dpro.plan/1", "dpro.plan/2")  # 2: with fused ops
 COMPRESSIONS = ("none", "fp16", "bf16")
 MOST_PARTITIONS = 1024
 
@@ -19,11 +19,11 @@ class Bucket:
 
 class Plan:
     """`models`: a name and {parameter: bytes} each, in the model's order; `buckets` in order of launch; `digest` is
-    equal for plans that ask for the same."""
+    equal for plans that ask for the same of communication; `n_fused_ops` is all that is known of computation."""
 
-    def __init__(self, path, world_size, models, buckets, compression, expected):
+    def __init__(self, path, world_size, models, buckets, compression, expected, n_fused_ops):
         self.path, self.world_size, self.models, self.buckets = path, world_size, models, buckets
-        self.compression, self.expected = compression, expected
+        self.compression, self.expected, self.n_fused_ops = compression, expected, n_fused_ops
         text = repr((world_size, models, [vars(bucket) for bucket in buckets], compression))
         self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -62,9 +62,10 @@ def _objects(value, key, where):
 
 def _plan(path, value):
     if not isinstance(value, dict) or not str(value.get("schema", "")).startswith("dpro.plan/"):
-        raise Unusable("no plan: its schema is not %s" % SCHEMA)
-    if value["schema"] != SCHEMA:
-        raise Unusable("written as %s by dpro %s, this one reads %s" % (value["schema"], value.get("dpro"), SCHEMA))
+        raise Unusable("no plan: its schema is not %s" % " or ".join(SCHEMAS))
+    if value["schema"] not in SCHEMAS:
+        raise Unusable("written as %s by dpro %s, this one reads %s" % (
+            value["schema"], value.get("dpro"), " and ".join(SCHEMAS)))
     job = _take(value, "job", dict, "the plan")
     if job.get("framework") != "pytorch":
         raise Unusable("the plan is for %s, not pytorch" % job.get("framework"))
@@ -77,7 +78,8 @@ def _plan(path, value):
     buckets = [_bucket(n, entry, models) for n, entry in _objects(communication, "buckets", "communication")]
     _check_cover(models, buckets)
     expected = value.get("expected")
-    return Plan(path, world_size, models, buckets, compression, expected if isinstance(expected, dict) else None)
+    fused_ops = _take(_take(value, "computation", dict, "the plan", {}), "fused_ops", list, "computation", [])
+    return Plan(path, world_size, models, buckets, compression, expected if isinstance(expected, dict) else None, len(fused_ops))
 
 
 def _model(n, entry):

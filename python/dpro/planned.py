@@ -130,6 +130,9 @@ def prepare(ddp, path):
         _refuse(problem, path)
         return None, None, None
     layout.plan = plan
+    if plan.n_fused_ops:
+        say("plan-fused", "the plan fuses ops (%d), which dpro can't ask PyTorch for: what it sends is applied alone"
+            % plan.n_fused_ops, rank())
     if layout.needs_hook and reducer.hook_of(ddp):
         _tell_left_out(reducer.hook_of(ddp))
     return plan, parameters, layout

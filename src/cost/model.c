@@ -84,7 +84,8 @@ static int make_program(const struct rehearsal *r, const struct coarse_rank *ran
         double work = work_before(r, rank, a, lost, room);
         if (a == 0 && rank->drains && copied > 0)
             work = work > copied ? work - copied : 0;
-        struct model_op op = {.name = model->tensors[anchor->tensor].name,
+        struct model_op op = {.name = anchor->needs ? "up to a wait"
+                                                    : model->tensors[anchor->tensor].name,
                               .phase = DPRO_OP_BW,
                               .needs = MODEL_NONE,
                               .tensor = MODEL_NONE};

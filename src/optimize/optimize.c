@@ -216,6 +216,13 @@ static double uncertainty_of(const struct dpro_model *model, const struct dpro_s
     return sqrt(sum);
 }
 
+static int64_t best_apart_ns(struct space *space)
+{
+    struct dpro_strategy apart = space->best;
+    apart.n_fused = 0;
+    return space->best.n_fused > 0 ? evaluate(space->evaluators[0], &apart) : space->best_ns;
+}
+
 static int keep_results(struct space *space, const struct dpro_model *model, struct dpro_optimum *o)
 {
     struct search *search = space->search;
@@ -237,6 +244,7 @@ static int keep_results(struct space *space, const struct dpro_model *model, str
     s->measured_ns = model->measured_ns;
     s->own_ns = search->own_ns;
     s->best_ns = space->best_ns;
+    s->apart_ns = best_apart_ns(space);
     s->lower_bound_ns = bound_ns;
     s->uncertainty_pct =
         uncertainty_of(space->model, &model->own, &space->best,

@@ -30,6 +30,15 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
     f->uncertainty_pct = HALF_OF_95_PCT * f->found.uncertainty_pct / f->speedup;
     f->at_most_pct = 100 * (1 - (double)f->found.lower_bound_ns / own);
     f->helps = f->less_pct >= LEAST_GAIN_PCT && f->less_pct > f->less_half_pct;
+    f->n_fusions = f->helps ? dpro_optimum_n_op_fusions(report->optimum) : 0;
+    if (f->n_fusions > 0) {
+        char time[TIME_TEXT];
+        snprintf(f->fusions, sizeof f->fusions,
+                 "fused ops are listed in plan.json, but no job can be given them: DDP, Horovod, "
+                 "BytePS and torch.compile get the plan's communication alone, which takes %s an "
+                 "iteration by the model",
+                 facts_time(time, f->found.apart_ns));
+    }
     f->planned = dpro_optimum_strategy(report->optimum, f->helps ? DPRO_BEST : DPRO_OWN);
     double misfit_pct =
         f->found.measured_ns > 0 ? 100 * (own / (double)f->found.measured_ns - 1) : 0;
@@ -73,6 +82,8 @@ const char *optimize_warning(const struct optimize_facts *f, size_t i)
     if (!plan_is_named(r) && i-- == 0)
         return "the trace does not name the parameters: record it with dpro profile to get a plan "
                "that the job can be given";
+    if (f->n_fusions > 0 && i-- == 0)
+        return f->fusions;
     if (f->found.compression != DPRO_COMPRESSION_NONE && i == 0)
         return "compression rounds gradients: the job does not train to the same numbers; check "
                "its "
@@ -89,6 +100,18 @@ static char *one_digit(char out[TIME_TEXT], double value)
     return out;
 }
 
+static char *strategy_text(const struct optimize_facts *f, char out[STRATEGY_TEXT],
+                           enum dpro_which which)
+{
+    const struct dpro_optimum *optimum = f->report->optimum;
+    uint32_t n = which == DPRO_BEST ? dpro_optimum_n_op_fusions(optimum) : 0;
+    model_strategy_text(out, f->report->model, dpro_optimum_strategy(optimum, which));
+    size_t used = strlen(out);
+    if (n > 0)
+        snprintf(out + used, STRATEGY_TEXT - used, ", %u fused op%s", n, n == 1 ? "" : "s");
+    return out;
+}
+
 static void write_verdict(struct writer *w, const struct optimize_facts *f)
 {
     const struct dpro_optimize_report *r = f->report;
@@ -102,8 +125,7 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
                  less, half, facts_time(after, f->found.best_ns),
                  facts_time(before, f->found.own_ns));
         table_wrapped(w, "Verdict", 10, line);
-        snprintf(line, sizeof line, "%s, instead of %s",
-                 model_strategy_text(strategy, r->model, f->planned),
+        snprintf(line, sizeof line, "%s, instead of %s", strategy_text(f, strategy, DPRO_BEST),
                  model_strategy_text(own, r->model, dpro_optimum_strategy(r->optimum, DPRO_OWN)));
         table_wrapped(w, "Change", 10, line);
     } else {
@@ -114,9 +136,10 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
         table_wrapped(w, "Verdict", 10, line);
     }
     snprintf(line, sizeof line,
-             "no bucketing without compression can win more than %s %%, by the "
+             "%sno bucketing without compression can win more than %s %%, by the "
              "model: an iteration takes %s at least",
-             most, facts_time(before, f->found.lower_bound_ns));
+             f->n_fusions ? "with these ops fused " : "", most,
+             facts_time(before, f->found.lower_bound_ns));
     table_wrapped(w, "At most", 10, line);
     if (r->plan && f->helps) {
         char safe[200];
@@ -150,10 +173,8 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
     char what[STRATEGY_TEXT];
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
         table_cell(&t, "%s", head[i]);
-    row(&t, f, "as it ran", f->found.own_ns,
-        model_strategy_text(what, r->model, dpro_optimum_strategy(r->optimum, DPRO_OWN)));
-    row(&t, f, "best found", f->found.best_ns,
-        model_strategy_text(what, r->model, dpro_optimum_strategy(r->optimum, DPRO_BEST)));
+    row(&t, f, "as it ran", f->found.own_ns, strategy_text(f, what, DPRO_OWN));
+    row(&t, f, "best found", f->found.best_ns, strategy_text(f, what, DPRO_BEST));
     for (uint32_t b = 0; b < dpro_optimum_n_baselines(r->optimum); b++) {
         struct dpro_baseline baseline = dpro_optimum_baseline(r->optimum, b);
         row(&t, f, baseline.name, baseline.iteration_ns, baseline.text);
@@ -233,6 +254,33 @@ static void key_fixed(struct writer *w, const char *key, double value, int digit
     writer_json_fixed(w, value, digits);
 }
 
+void optimize_write_fusions(struct writer *w, const struct dpro_optimum *optimum)
+{
+    writer_open(w, '{');
+    writer_key(w, "fused_ops");
+    writer_open(w, '[');
+    for (uint32_t i = 0; i < dpro_optimum_n_op_fusions(optimum); i++) {
+        struct dpro_op_fusion fusion = dpro_optimum_op_fusion(optimum, i);
+        writer_newline(w);
+        writer_open(w, '{');
+        writer_key(w, "ops");
+        writer_open(w, '[');
+        for (uint32_t o = 0; o < fusion.n_ops; o++)
+            writer_string(w, fusion.ops[o]);
+        writer_close(w, ']');
+        writer_key(w, "ranks");
+        writer_open(w, '[');
+        for (uint32_t r = 0; r < fusion.n_ranks; r++)
+            writer_json_int(w, fusion.ranks[r]);
+        writer_close(w, ']');
+        key_ms(w, "fused_ms", fusion.work_ns);
+        key_ms(w, "apart_ms", fusion.apart_ns);
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
 static void write_best(struct writer *w, const struct optimize_facts *f)
 {
     const struct dpro_optimize_report *r = f->report;
@@ -246,6 +294,9 @@ static void write_best(struct writer *w, const struct optimize_facts *f)
     writer_bool(w, f->helps);
     writer_key(w, "changes_numerics");
     writer_bool(w, f->found.compression != DPRO_COMPRESSION_NONE);
+    writer_newline(w);
+    writer_key(w, "computation");
+    optimize_write_fusions(w, r->optimum);
     writer_newline(w);
     writer_key(w, "communication");
     model_write_strategy(w, r->model, dpro_optimum_strategy(r->optimum, DPRO_BEST));

@@ -18,6 +18,8 @@ struct optimize_facts {
     double at_most_pct;     /* what no bucketing can win more than */
     double uncertainty_pct; /* of the best iteration, beside the own: half of a 95 % interval */
     bool helps;
+    uint32_t n_fusions;                  /* of ops, that are planned */
+    char fusions[320];                   /* a warning about them */
     char misfit[160];                    /* a warning; "": the model fits the measured iterations */
     const struct dpro_strategy *planned; /* best, or own when that does not help */
 };
@@ -26,6 +28,8 @@ void optimize_facts_fill(struct optimize_facts *facts, const struct dpro_optimiz
 /* NULL past the last. */
 const char *optimize_warning(const struct optimize_facts *facts, size_t index);
 void optimize_write_json(struct writer *writer, const struct optimize_facts *facts);
+/* The ops that the best strategy fuses, a JSON object. */
+void optimize_write_fusions(struct writer *writer, const struct dpro_optimum *optimum);
 void optimize_write_page(struct writer *writer, const struct optimize_facts *facts);
 
 /* plan.c */

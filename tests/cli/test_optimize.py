@@ -5,10 +5,14 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 import unittest
 
-from support import BUNDLED, DONE, DPRO, INPUT, LAYERS, SYSTEM, USAGE, Case, dpro, job, recording
+from support import BUNDLED, DONE, DPRO, INPUT, LAYERS, ROOT, SYSTEM, USAGE, Case, dpro, job, recording
+
+sys.path.insert(0, os.path.join(ROOT, "python"))
+from dpro import plan as plans  # noqa: E402
 
 FILES = ["byteps.env", "byteps_partition.txt", "horovod.env", "horovod_groups.json", "optimize.html", "optimize.json",
          "plan.json", "torch_compile.json"]
@@ -108,6 +112,34 @@ class Optimize(Case):
         settings = self.read("plan", "torch_compile.json")
         self.assertEqual(settings["schema"], "dpro.torch-compile/1")
         self.assertEqual(len(settings["bucket_all_reduces_mb"]), len(buckets))
+
+    def test_a_plan_with_fused_ops_says_which_and_that_jobs_dont_get_them(self):
+        trace, gaps = self.put(transfer_us=3_000), self.path("gaps.so")
+        source = os.path.join(ROOT, "examples", "pass", "gaps.c")
+        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-DGAP_NS=5000000", "-I", os.path.join(ROOT, "include"), "-o", gaps,
+                        source], check=True)
+        result = dpro("optimize", trace, "--pass", gaps, "-o", self.path("plan"))
+        self.assert_code(result, DONE)
+        self.assertRegex(result.out, r"\bfused ops?\b")
+        self.assertRegex(result.out, r"- op-fusion: \d ops \(.* \.\.\. .*\): one op, ")
+        self.assertIn("no job can be given them", " ".join(result.out.split()))
+        plan, facts = self.read("plan", "plan.json"), self.read("plan", "optimize.json")
+        self.assertEqual(plan["schema"], "dpro.plan/2")
+        self.assertEqual(plan["computation"], facts["best"]["computation"])
+        for fused in plan["computation"]["fused_ops"]:
+            self.assertGreater(len(fused["ops"]), 1)
+            self.assertLessEqual(set(fused["ops"]), set(NAMES) | {"up to a wait"})
+            self.assertEqual(fused["ranks"], [0, 1])
+            self.assertAlmostEqual(fused["apart_ms"] - fused["fused_ms"], 5 * (len(fused["ops"]) - 1), places=5)
+        # what is expected of the job is what can be applied
+        self.assertGreater(plan["expected"]["iteration_ms"], facts["best"]["iteration_ms"])
+        whatif = dpro("whatif", trace, "--buckets", self.path("plan"), "--json").json
+        self.assertAlmostEqual(whatif["predicted"]["iteration_ms"], plan["expected"]["iteration_ms"], places=3)
+        self.assertTrue(any("fuses ops" in w for w in whatif["warnings"]))
+        self.assertEqual(len(plan["computation"]["fused_ops"]), plans.read(self.path("plan")).n_fused_ops)
+        # and without fused ops a plan is what it was
+        dpro("optimize", trace, "-o", self.path("plain"))
+        self.assertEqual(self.read("plain", "plan.json")["schema"], "dpro.plan/1")
 
     def test_no_bucket_holds_gradients_of_two_models(self):
         for rank, trace in enumerate(job(transfer_us=30_000)):

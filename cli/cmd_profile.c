@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <dpro/recording.h>
+#include <dpro/verify.h>
 
 #include "cmd.h"
 #include "launch.h"
@@ -311,6 +312,7 @@ static int profile(const struct values *values, const struct opt_list *args)
 {
     const char *output = values->output;
     struct dpro_error err = {.code = 0};
+    struct dpro_plan_summary plan;
     struct parts parts;
     struct stat info;
     char *trace = NULL;
@@ -328,6 +330,10 @@ static int profile(const struct values *values, const struct opt_list *args)
     code = launch_check(args);
     if (code != 0)
         goto done;
+    if (values->plan && dpro_plan_read(values->plan, &plan, &err) < 0) {
+        code = cmd_fail(&err);
+        goto done;
+    }
     if (dpro_recording_prepare(output, values->force, &err) < 0) {
         code = cmd_fail(&err);
         goto done;

@@ -43,7 +43,7 @@ struct dpro_optimize_options {
     /* Switch a speed-up of section 4.3 off: tensors that get ready together stay apart; whole
      * graphs are replayed, for every question; each rank counts. For comparison: very slow. */
     int no_coarsen, no_partial, no_symmetry;
-    const char *const *pass_files; /* shared objects with a pass */
+    const char *const *pass_files; /* shared objects with a pass; DPRO_EFORMAT where one has none */
     size_t n_pass_files;
     const struct dpro_pass *const *passes; /* and the caller's own, called in this process */
     size_t n_passes;

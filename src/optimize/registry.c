@@ -39,7 +39,7 @@ static int add_file(struct registry *r, const char *path, struct dpro_error *err
     struct child_question question = {0};
     int rc = child_run(path, &question, NULL, NULL, &answer);
     if (rc == 0 && *answer.why)
-        return dpro_error_set(err, DPRO_EUSAGE,
+        return dpro_error_set(err, DPRO_EFORMAT,
                               "%s: this pass %s; examples/pass shows one that can be used", path,
                               answer.why);
     struct registered entry = {.path = path,

@@ -89,7 +89,7 @@ struct registry {
     bool plain;  /* tensor fusion alone */
     bool failed; /* out of memory */
 };
-/* Those built in, and those of the options. A file without a pass is an error: DPRO_EUSAGE. */
+/* Those built in, and those of the options. A file without a pass is an error: DPRO_EFORMAT. */
 int registry_init(struct registry *registry, const struct dpro_optimize_options *options,
                   struct dpro_error *err);
 void registry_fini(struct registry *registry);

@@ -246,8 +246,8 @@ class Optimize(Case):
 
     def test_a_pass_that_is_none_is_named(self):
         text = self.write("x.so", "no shared object")
-        self.assert_error(dpro("optimize", BUNDLED, "--pass", text), USAGE, "x.so", "can't be loaded")
-        self.assert_error(dpro("optimize", BUNDLED, "--pass", self.path("absent.so")), USAGE, "absent.so")
+        self.assert_error(dpro("optimize", BUNDLED, "--pass", text), INPUT, "x.so", "can't be loaded")
+        self.assert_error(dpro("optimize", BUNDLED, "--pass", self.path("absent.so")), INPUT, "absent.so")
 
     def test_wrong_usage_is_refused(self):
         for args in ([], [BUNDLED, "--budget", "0"], [BUNDLED, "--budget", "-1"], [BUNDLED, "--algorithm", "best"],

@@ -9,7 +9,7 @@ import sys
 import time
 import unittest
 
-from support import BUILD, DONE, DPRO, ROOT, SYSTEM, USAGE, Case, dpro
+from support import BUILD, DONE, DPRO, INPUT, ROOT, SYSTEM, USAGE, Case, dpro
 
 NEXT = "next: dpro replay "
 
@@ -89,12 +89,23 @@ class Environment(Profile):
                          {"WARMUP": "3", "ITERATIONS": "4", "NET": "all", "NET_MAX_MB": "7", "NET_KEEP": "newest",
                           "NET_PEERS": "10.0.0.7,fd00::7"})
 
-    def test_a_plan_is_given_by_its_absolute_path_and_need_not_be_there(self):
-        os.mkdir(self.path("plan"))
+    def test_a_plan_is_given_by_its_absolute_path(self):
+        self.write("plan/plan.json", {
+            "schema": "dpro.plan/1", "job": {"framework": "pytorch", "world_size": 2, "models": [
+                {"name": "net", "parameters": [{"name": "a", "size_bytes": 4}]}]},
+            "communication": {"buckets": [{"parameters": ["a"], "size_bytes": 4}]}})
         for plan in ("plan", "./plan/../plan"):
             self.assertEqual(self.environment("--plan", plan)["DPRO_PLAN"], self.path("plan"))
-        self.assertEqual(self.environment("--plan=nowhere")["DPRO_PLAN"], "nowhere")  # the job says so, and runs
         self.assertNotIn("DPRO_PLAN", self.environment())
+
+    def test_a_plan_that_cant_be_read_is_said_before_the_job_starts(self):
+        self.write("cut/plan.json", '{"schema":"dpro.plan/1"')
+        for plan, *says in (("nowhere", "nowhere", "'dpro optimize TRACE -o DIR' makes a plan"),
+                            ("cut", "cut/plan.json", "ends too early")):
+            result = dpro("profile", "--plan", self.path(plan), "-o", self.path("out"), "--", "echo", "started")
+            self.assertEqual(result.out, "")
+            self.assert_error(result, INPUT, *says)
+            self.assertFalse(os.path.exists(self.path("out")))
 
     def test_an_option_wins_over_the_environment_and_is_not_needed_with_it(self):
         env = self.environment("--warmup=3", env={"DPRO_WARMUP": "5", "DPRO_ITERATIONS": "6"})

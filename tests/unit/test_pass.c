@@ -373,7 +373,7 @@ static void test_a_file_that_is_no_pass_is_refused(void **state)
         struct dpro_optimize_options options = {.pass_files = files, .n_pass_files = 1};
         struct dpro_optimum *optimum;
         struct dpro_error err;
-        assert_int_equal(dpro_optimize_run(model, &options, &optimum, &err), DPRO_EUSAGE);
+        assert_int_equal(dpro_optimize_run(model, &options, &optimum, &err), DPRO_EFORMAT);
         assert_non_null(strstr(err.text, cases[i].expected));
         assert_non_null(strstr(err.text, cases[i].name));
     }

@@ -103,16 +103,16 @@ static void run_setting(const struct dpro_model *model, const struct setting *se
 
 static void run_default(const struct dpro_model *model)
 {
-    struct dpro_optimize_options options = {.threads = 1};
+    struct dpro_optimize_options options = {.threads = 1, .budget_s = 120};
     struct dpro_optimum *optimum;
     struct dpro_error err;
     double start = cpu_seconds();
     check(dpro_optimize_run(model, &options, &optimum, &err), &err);
     double seconds = cpu_seconds() - start;
     struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
-    printf("  default    %.6g s: %lu evaluations, own %.3f ms, best %.3f, bound %.3f\n", seconds,
-           (unsigned long)s.n_candidates, (double)s.own_ns * 1e-6, (double)s.best_ns * 1e-6,
-           (double)s.lower_bound_ns * 1e-6);
+    printf("  default    %.6g s: %lu evaluations, own %.3f ms, best %.3f, bound %.3f, %s\n",
+           seconds, (unsigned long)s.n_candidates, (double)s.own_ns * 1e-6,
+           (double)s.best_ns * 1e-6, (double)s.lower_bound_ns * 1e-6, s.stopped_by);
     dpro_optimum_destroy(optimum);
 }
 
@@ -128,8 +128,39 @@ static void run_evaluations(const struct dpro_model *model)
         evaluate(evaluator, &model->own);
         n++;
     } while ((seconds = cpu_seconds() - start) < 1);
-    printf("evaluations on %u ranks: %.0f a second\n", model->n_ranks, (double)n / seconds);
+    printf("  evaluations on %u ranks: %.0f a second\n", model->n_ranks, (double)n / seconds);
     evaluator_destroy(evaluator);
+}
+
+/* Gradients that are ready long before their turn: nearly all of them wait. */
+static void run_waiting(void)
+{
+    struct generate_options o = {.seed = 7,
+                                 .n_tensors = 1000,
+                                 .n_ranks = 2,
+                                 .alike = true,
+                                 .in_order = true,
+                                 .n_streams = 1};
+    struct dpro_model *model = generate_random(&o);
+    if (!model)
+        exit(4);
+    model->net.message_ns.value = 10 * (double)model->programs[0].ops[1].work_ns;
+    model->net.collective_ns.value = 0;
+    printf("1,000 buckets, nearly all waiting for the link\n");
+    run_evaluations(model);
+    run_default(model);
+    dpro_model_destroy(model);
+}
+
+/* Ranks that all differ, as recorded ones do. */
+static void run_apart(uint32_t n_ranks)
+{
+    struct dpro_model *model = generate_job("bert-base", n_ranks);
+    if (!model || generate_apart(model, 0.1) < 0)
+        exit(4);
+    printf("bert-base, %u ranks that all differ\n", n_ranks);
+    run_default(model);
+    dpro_model_destroy(model);
 }
 
 int main(int argc, char **argv)
@@ -158,5 +189,8 @@ int main(int argc, char **argv)
     printf("bert-base, %u ranks\n", 8 * n_ranks);
     run_default(large);
     dpro_model_destroy(large);
+    run_apart(n_ranks);
+    run_apart(8 * n_ranks);
+    run_waiting();
     return 0;
 }

@@ -65,7 +65,7 @@ struct evaluator {
     struct bucket_state *buckets; /* room for n_tensors */
     uint32_t *bucket_of;          /* by tensor */
     uint32_t *n_missing;          /* by bucket, while actions are made */
-    uint32_t *queue;              /* buckets with partitions waiting */
+    uint32_t *queue;              /* buckets with partitions waiting, a heap: the next one first */
     uint32_t n_queue;
     struct transfer *active;
     uint32_t n_active, n_on_wire;
@@ -271,18 +271,39 @@ static void set_rate(struct evaluator *e)
     e->rate = e->n_on_wire > 0 ? 1 - (lost > most ? most : lost) : 1;
 }
 
+/* By priority, then as they were launched. */
+static bool goes_before(const struct evaluator *e, uint32_t a, uint32_t b)
+{
+    int32_t pa = e->strategy->buckets[a].priority, pb = e->strategy->buckets[b].priority;
+    return pa > pb || (pa == pb && e->buckets[a].turn < e->buckets[b].turn);
+}
+
+static void push_waiting(struct evaluator *e, uint32_t bucket)
+{
+    uint32_t at = e->n_queue++;
+    for (; at > 0 && goes_before(e, bucket, e->queue[(at - 1) / 2]); at = (at - 1) / 2)
+        e->queue[at] = e->queue[(at - 1) / 2];
+    e->queue[at] = bucket;
+}
+
+static void pop_waiting(struct evaluator *e)
+{
+    uint32_t last = e->queue[--e->n_queue], at = 0, child;
+    for (; (child = 2 * at + 1) < e->n_queue; at = child) {
+        if (child + 1 < e->n_queue && goes_before(e, e->queue[child + 1], e->queue[child]))
+            child++;
+        if (!goes_before(e, e->queue[child], last))
+            break;
+        e->queue[at] = e->queue[child];
+    }
+    e->queue[at] = last;
+}
+
 /* Begins what waits while a stream is free. */
 static void begin_transfers(struct evaluator *e)
 {
     while (e->n_active < e->model->net.n_streams && e->n_queue > 0) {
-        uint32_t best = 0;
-        for (uint32_t q = 1; q < e->n_queue; q++) {
-            uint32_t a = e->queue[q], b = e->queue[best];
-            int32_t pa = e->strategy->buckets[a].priority, pb = e->strategy->buckets[b].priority;
-            if (pa > pb || (pa == pb && e->buckets[a].turn < e->buckets[b].turn))
-                best = q;
-        }
-        uint32_t b = e->queue[best];
+        uint32_t b = e->queue[0];
         struct bucket_state *bucket = &e->buckets[b];
         uint32_t parts = e->strategy->buckets[b].partitions;
         uint64_t size = bucket->size_bytes / parts;
@@ -290,7 +311,7 @@ static void begin_transfers(struct evaluator *e)
             bucket->start_ns = e->now_ns;
         if (--bucket->n_waiting == 0) {
             size = bucket->size_bytes - (parts - 1) * size;
-            e->queue[best] = e->queue[--e->n_queue];
+            pop_waiting(e);
         }
         struct sync_cost cost = {0};
         if (sync_get(e->costs, size, &cost) < 0)
@@ -330,7 +351,7 @@ static void act(struct evaluator *e, struct class *c)
             bucket->launched_ns = e->now_ns;
             bucket->n_waiting = bucket->n_left = e->strategy->buckets[a->bucket].partitions;
             bucket->turn = e->turn++;
-            e->queue[e->n_queue++] = a->bucket;
+            push_waiting(e, a->bucket);
         } else if (a->kind == END) {
             c->done_ns[c->iteration] = e->now_ns;
             c->at = 0;

@@ -242,6 +242,29 @@ struct dpro_model *generate_job(const char *name, uint32_t n_ranks)
     return m;
 }
 
+int generate_apart(struct dpro_model *m, double share)
+{
+    struct model_program *programs = arena_array(&m->arena, m->n_ranks, sizeof *programs);
+    if (!programs)
+        return -1;
+    for (uint32_t r = 0; r < m->n_ranks; r++) {
+        const struct model_program *from = &m->programs[m->ranks[r].program];
+        programs[r] = (struct model_program){
+            arena_array(&m->arena, from->n_ops + (size_t)1, sizeof *from->ops), from->n_ops};
+        if (!programs[r].ops)
+            return -1;
+        memcpy(programs[r].ops, from->ops, from->n_ops * sizeof *from->ops);
+        for (uint32_t i = 0; i < from->n_ops; i++) {
+            double chance = (double)(map_mix(((uint64_t)r << 32) + i + 1) >> 11) * 0x1p-53;
+            programs[r].ops[i].work_ns += (int64_t)((double)from->ops[i].work_ns * share * chance);
+        }
+        m->ranks[r].program = r;
+    }
+    m->programs = programs;
+    m->n_programs = m->n_ranks;
+    return 0;
+}
+
 /* ---- random ones ---- */
 
 static uint64_t pick(uint64_t *state, uint64_t n)

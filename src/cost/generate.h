@@ -10,6 +10,10 @@
  * differs a little from rank to rank. NULL: no such model, or out of memory. */
 struct dpro_model *generate_job(const char *name, uint32_t n_ranks);
 
+/* Gives each rank a program of its own, as recorded ranks have: ops take up to a share longer, by
+ * chance. -1: out of memory. */
+int generate_apart(struct dpro_model *model, double share);
+
 /* A job of n_tensors that any seed makes another one of: ready times close together or far apart
  * against their transfers, sizes over a factor of a thousand. All times are whole numbers. */
 struct generate_options {

@@ -615,31 +615,11 @@ static void test_the_coarsened_view_takes_as_long(void **state)
     }
 }
 
-/* Recorded ranks have programs of their own, which differ a little. */
-static struct dpro_model *job_of_programs(uint32_t n_ranks)
-{
-    struct dpro_model *m = generate_job("resnet50", n_ranks);
-    struct model_program *programs = arena_array(&m->arena, n_ranks, sizeof *programs);
-    assert_non_null(programs);
-    for (uint32_t r = 0; r < n_ranks; r++) {
-        const struct model_program *from = &m->programs[0];
-        programs[r].n_ops = from->n_ops;
-        programs[r].ops = arena_array(&m->arena, from->n_ops, sizeof *from->ops);
-        assert_non_null(programs[r].ops);
-        memcpy(programs[r].ops, from->ops, from->n_ops * sizeof *from->ops);
-        for (uint32_t i = 0; i < from->n_ops; i++)
-            programs[r].ops[i].work_ns += (int64_t)((i * 37 + r * 101) % 50 * 100);
-        m->ranks[r].program = r;
-    }
-    m->programs = programs;
-    m->n_programs = n_ranks;
-    return m;
-}
-
 static void test_late_ranks_stand_for_many_that_differ(void **state)
 {
     (void)state;
-    struct dpro_model *model = job_of_programs(64);
+    struct dpro_model *model = generate_job("resnet50", 64);
+    assert_int_equal(generate_apart(model, 0.05), 0);
     struct condensed c;
     assert_int_equal(condense(model, false, true, 8, &c), 0);
     assert_int_equal(c.model.n_ranks, 8);
@@ -667,7 +647,8 @@ static void test_late_ranks_stand_for_many_that_differ(void **state)
 static void test_ops_are_fused_on_all_ranks_that_compute_alike(void **state)
 {
     (void)state;
-    struct dpro_model *model = job_of_programs(4);
+    struct dpro_model *model = generate_job("resnet50", 4);
+    assert_int_equal(generate_apart(model, 0.05), 0);
     int64_t gap_ns = 100000;
     struct dpro_pass pass = gap_pass(&gap_ns);
     const struct dpro_pass *const passes[] = {&pass};

@@ -137,7 +137,8 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
     }
     snprintf(line, sizeof line,
              "%sno bucketing without compression can win more than %s %%, by the "
-             "model: an iteration takes %s at least",
+             "model: an iteration takes %s at least; if 'dpro replay' shows more communication "
+             "exposed, that takes compression or faster links",
              f->n_fusions ? "with these ops fused " : "", most,
              facts_time(before, f->found.lower_bound_ns));
     table_wrapped(w, "At most", 10, line);

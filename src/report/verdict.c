@@ -227,7 +227,9 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
     else if (most == f->wait_ns)
         say_wait(f, line);
     else if (most == f->exposed_ns)
-        say(line, "hide or shrink communication (buckets, compression, bandwidth): up to %s to win",
+        say(line,
+            "hide or shrink communication: %s of it are exposed; better buckets win a part of that "
+            "('dpro optimize' says how much at most), compression and faster links more",
             facts_time(a, f->exposed_ns));
     else if (most == f->input_ns)
         say(line, "load and copy input ahead of time: up to %s to win", facts_time(a, f->input_ns));

@@ -51,6 +51,19 @@ static inline uint64_t fuzz_hash_recording(const struct recording *r)
 }
 
 /* All that a part holds, as one number. */
+static inline uint64_t fuzz_hash_timeline(const struct timeline *timeline)
+{
+    uint64_t h = timeline->writer + timeline->n_open;
+    for (size_t i = 0; i < timeline->runs.n; i++) {
+        const struct timeline_run *run = &timeline->runs.at[i];
+        h = fuzz_hash(h ^ run->tensor ^ (uint64_t)run->op << 32, &run->whole, sizeof run->whole);
+        h = fuzz_hash(h, run->stages, sizeof run->stages);
+    }
+    for (size_t i = 0; i < timeline->tensors.n; i++)
+        h ^= timeline->tensors.at[i].numel + ((uint64_t)timeline->tensors.at[i].name << 32);
+    return h ^ timeline->cycles.n;
+}
+
 static inline uint64_t fuzz_hash_part(const struct trace_part *part)
 {
     uint64_t h = part->n_spans;
@@ -78,6 +91,8 @@ static inline uint64_t fuzz_hash_part(const struct trace_part *part)
         h ^= fuzz_hash_recording(part->recording);
     if (part->nccl)
         h ^= part->nccl->operations.n ^ part->nccl->steps.n << 16 ^ part->nccl->proxy_ops.n << 32;
+    if (part->timeline)
+        h ^= fuzz_hash_timeline(part->timeline);
     h ^= part->n_events << 3 ^ part->cut;
     return h ^ fuzz_hash(h, &part->losses, sizeof part->losses);
 }

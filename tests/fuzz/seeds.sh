@@ -3,7 +3,7 @@
 # picks a chunk size, but for attach, buckets and verify.
 set -eu
 out=${1:?usage: seeds.sh FOLDER}
-for target in align attach buckets csv et json kineto load log recording replay runmeta verify xplane; do
+for target in align attach buckets csv et json kineto load log recording replay runmeta timeline verify xplane; do
     mkdir -p "$out/$target"
 done
 put() { printf '%b' "$2" >"$out/$1"; }
@@ -55,6 +55,14 @@ put et/chakra 'B{"schema":"1.1.1-chakra.0.0.4","pid":7,"nodes":[{"id":436,"name"
 
 put recording/rank 'A{"schema":"dpro.rank/1","rank":1,"world_size":2,"attempt":0,"complete":true,"pid":7,"process_groups":[{"name":"0","description":"d","ranks":[0,1]}],"models":[{"name":"m","parallel":"ddp","buckets":[{"parameters":[1,0],"size_bytes":24}],"parameters":[{"name":"a","shape":[2,2],"dtype":"float32","size_bytes":16},{"name":"b","shape":[2],"size_bytes":8}],"fsdp":{"units":[{"name":"u","parameters":[5]}]}}],"steps":{"before":[{"step":1,"start_ns":10,"end_ns":20}],"timing":[{"step":2,"start_ns":30,"end_ns":20}]}}'
 put recording/job 'B{"schema":"dpro.job/1","world_size":2,"hosts":[]}'
+
+hvd='{"name":"process_name","ph":"M","pid":0,"args":{"start_time_since_epoch_in_micros":1800000000000000}},{"name":"process_name","ph":"M","pid":1,"args":{"name":"g/w"}},{"ph":"i","name":"CYCLE_START","ts":9,"s":"g"},{"ph":"B","name":"NEGOTIATE_ALLREDUCE","ts":10,"pid":1},{"ph":"X","name":"1","ts":11,"pid":1,"dur":0},{"ph":"E","ts":12,"pid":1},{"ph":"B","name":"ALLREDUCE","ts":13,"pid":1},{"ph":"B","name":"MEMCPY_IN_FUSION_BUFFER","ts":14,"pid":1},{"ph":"E","ts":16,"pid":1},{"ph":"B","name":"GLOO_ALLREDUCE","ts":17,"pid":1},{"ph":"E","ts":30,"pid":1},{"ph":"E","ts":35,"pid":1,"args":{"dtype":"float32","shape":"[512, 10]"}}'
+put timeline/horovod "A[$hvd,$hvd"
+put timeline/cut "B[$hvd,{\"ph\":\"B\",\"na"
+put timeline/era 'C[{"name":"process_name","ph":"M","pid":3,"args":{"name":"x.12_0"}},{"ph":"B","pid":3,"name":"QUEUE","ts":1},{"ph":"E","pid":3,"ts":3},{"ph":"B","pid":3,"name":"NCCL_ALLREDUCE","ts":4},{"ph":"E","pid":3,"ts":9},{"ph":"B","pid":3,"name":"QUEUE","ts":11}]'
+put timeline/bytescheduler 'D[{"ph":"M","args":{"name":"w_0"},"pid":0,"name":"process_name"},{"ph":"B","pid":0,"ts":1,"name":"PUSH_PULLQUEUE"},{"ph":"E","pid":0,"ts":2,"name":"PUSH_PULLQUEUE"},{"ph":"B","pid":0,"ts":3,"name":"PUSH_PULLCOMMUNICATION"},{"ph":"E","pid":0,"ts":4}, '
+put timeline/byteps 'E{"traceEvents":[{"ph":"X","args":{"name":"Comm.byteps.gradient_0"},"pid":"Comm.byteps.gradient_0","name":"Comm.byteps.gradient_0.PUSH","ts":1574685984662375,"dur":1074,"tid":"26148864","cat":"Comm"}]}'
+put load/horovod "A{\"schemaVersion\":1,\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"g/w\",\"pid\":1,\"tid\":1,\"ts\":1800000000000010,\"dur\":2},{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"u\",\"pid\":1,\"tid\":1,\"ts\":1800000000000040,\"dur\":9}]}\\000[$hvd]"
 
 header=t_start_ns,t_end_ns,rank,tid,conn,local,remote,dir,call,offset,requested,returned,gloo_nbytes,gloo_opcode,gloo_prefix,gloo_tag,gloo_delta,gloo_len
 put csv/gloo "A$header\n10,20,0,5,4,10.0.0.1:6,10.0.0.2:5,tx,writev,0,148,148,148,1,4,9,0,100\n30,40,0,5,4,[::1]%1f:6,[::1]%1f:5,rx,recv,0,48,48,48,3,4,9,0,100\n50,60,0,5,4,unix:7,unix:0,rx,read,48,1,1,,,,,,\n"

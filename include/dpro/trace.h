@@ -123,6 +123,16 @@ dpro_trace_transport_collective(const struct dpro_trace *trace, size_t index);
 DPRO_API const char *dpro_trace_transport_parameter(const struct dpro_trace *trace, size_t index,
                                                     uint32_t k);
 
+/* What Horovod's timeline tells of the job. A round is one reduction of every gradient; which of them
+ * travel together in a group differs between rounds, and the groups are those of most rounds. */
+struct dpro_fusion_info {
+    uint32_t n_tensors; /* 0: there is no timeline */
+    uint32_t n_groups, n_rounds;
+    uint32_t n_alike; /* rounds that were fused in just these groups */
+    int64_t cycle_ns; /* of a cycle with nothing to do; 0: not marked */
+};
+DPRO_API struct dpro_fusion_info dpro_trace_fusion(const struct dpro_trace *trace);
+
 /* Writes the transport logs as CSV, net_rank<R>.csv.gz or net_server<N>.csv.gz each, into `folder`,
  * which is made when missing. Fails with DPRO_EEMPTY when there are none, DPRO_EIO. */
 DPRO_API int dpro_trace_export_net_csv(const struct dpro_trace *trace, const char *folder,

@@ -103,6 +103,15 @@ const char *dpro_trace_warning(const struct dpro_trace *trace, size_t index)
     return index < trace->warnings.n ? trace->warnings.at[index] : NULL;
 }
 
+struct dpro_fusion_info dpro_trace_fusion(const struct dpro_trace *trace)
+{
+    const struct fusion *f = trace->fusion;
+    if (!f)
+        return (struct dpro_fusion_info){0};
+    return (struct dpro_fusion_info){f->n_tensors, f->n_groups, f->n_rounds, f->n_alike,
+                                     f->cycle_ns};
+}
+
 struct dpro_transport_info dpro_trace_transport(const struct dpro_trace *trace)
 {
     return trace->transport_info;

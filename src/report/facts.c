@@ -58,9 +58,27 @@ static void sum_predicted(struct report_facts *f)
 }
 
 /* Beside the prediction, never in it: what the same job took without a profiler. */
+/* What Horovod's thread does beside transferring. */
+static void find_fusion(struct report_facts *f)
+{
+    const struct dpro_graph *graph = f->report->graph;
+    uint32_t n_ranks = dpro_graph_n_ranks(graph);
+    f->fusion = dpro_trace_fusion(f->report->trace);
+    for (dpro_op_id id = 0; f->fusion.n_tensors > 0 && id < dpro_graph_n_ops(graph); id++) {
+        struct dpro_op op = dpro_graph_op(graph, id);
+        if (strncmp(op.name, "NEGOTIATE_", 10) == 0)
+            f->negotiate_ns += op.dur_ns / n_ranks;
+        else if (op.kind == DPRO_OP_COPY && strstr(op.name, "_FUSION_BUFFER"))
+            f->copy_ns += op.dur_ns / n_ranks;
+        else if (strcmp(op.name, "CALLBACKS") == 0)
+            f->callback_ns += op.dur_ns / n_ranks;
+    }
+}
+
 static void sum_recorded(struct report_facts *f)
 {
     f->transport = dpro_trace_transport(f->report->trace);
+    find_fusion(f);
     f->unprofiled = dpro_trace_unprofiled(f->report->trace);
     if (f->unprofiled.n_steps == 0)
         return;

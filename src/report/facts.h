@@ -60,6 +60,9 @@ struct report_facts {
     double unprofiled_error_pct; /* predicted against the mean without the profiler */
     double unprofiled_median_error_pct;
     struct dpro_transport_info transport;
+    struct dpro_fusion_info fusion;
+    int64_t negotiate_ns, copy_ns, callback_ns; /* of Horovod's thread in an iteration, means over
+                                                   the ranks */
 
     uint32_t n_ranks;
     struct rank_fact *ranks;

@@ -177,6 +177,27 @@ static void write_unprofiled(struct writer *w, const struct report_facts *f)
     writer_close(w, '}');
 }
 
+static void write_fusion(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_fusion_info *h = &f->fusion;
+    writer_newline(w);
+    writer_key(w, "horovod");
+    if (h->n_tensors == 0) {
+        writer_null(w);
+        return;
+    }
+    writer_open(w, '{');
+    writer_key_int(w, "tensors", h->n_tensors);
+    writer_key_int(w, "groups", h->n_groups);
+    writer_key_int(w, "rounds", h->n_rounds);
+    writer_key_int(w, "rounds_fused_alike", h->n_alike);
+    writer_key_int(w, "cycle_ns", h->cycle_ns);
+    writer_key_int(w, "negotiate_ns", f->negotiate_ns);
+    writer_key_int(w, "copy_ns", f->copy_ns);
+    writer_key_int(w, "callback_ns", f->callback_ns);
+    writer_close(w, '}');
+}
+
 static void write_transport(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_transport_info *t = &f->transport;
@@ -376,6 +397,7 @@ void json_write_report(struct writer *w, const struct report_facts *f, bool with
     write_checks(w, f);
     write_unprofiled(w, f);
     write_transport(w, f);
+    write_fusion(w, f);
     write_collectives(w, f);
     write_ranks(w, f);
     write_path(w, f, with_ops);

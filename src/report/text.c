@@ -381,6 +381,24 @@ static void write_transport(struct writer *w, const struct report_facts *f)
     table_wrapped(w, " ", 2, line);
 }
 
+static void write_fusion(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_fusion_info *h = &f->fusion;
+    char line[500], cycle[TIME_TEXT], negotiate[TIME_TEXT], copy[TIME_TEXT], call[TIME_TEXT];
+    if (h->n_tensors == 0)
+        return;
+    int len = snprintf(line, sizeof line,
+                       "Horovod: %u tensors in %u group%s (%u of %u rounds were fused just so); of "
+                       "an iteration its thread negotiates %s, copies %s, and calls back %s",
+                       h->n_tensors, h->n_groups, h->n_groups == 1 ? "" : "s", h->n_alike,
+                       h->n_rounds, facts_time(negotiate, f->negotiate_ns),
+                       facts_time(copy, f->copy_ns), facts_time(call, f->callback_ns));
+    if (h->cycle_ns > 0)
+        snprintf(line + len, sizeof line - (size_t)len, "; its cycle takes %s",
+                 facts_time(cycle, h->cycle_ns));
+    table_wrapped(w, " ", 2, line);
+}
+
 static void write_collectives(struct writer *w, const struct report_facts *f)
 {
     enum { MOST_KINDS = 6 };
@@ -431,6 +449,7 @@ int dpro_report_text(const struct dpro_report *report, FILE *out, struct dpro_er
         write_checks(&w, &facts);
         write_unprofiled(&w, &facts);
         write_transport(&w, &facts);
+        write_fusion(&w, &facts);
         write_collectives(&w, &facts);
         write_warnings(&w, &facts);
         rc = writer_finish(&w, err);

@@ -159,6 +159,11 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
         buckets_by_cap(m, c->first_bucket_bytes ? c->first_bucket_bytes : c->bucket_cap_bytes,
                        c->bucket_cap_bytes, &m->own);
         m->own.compression = own;
+        if (m->net.negotiates &&
+            note(notes, arena,
+                 "Horovod fuses what is ready when a cycle begins, up to HOROVOD_FUSION_THRESHOLD: "
+                 "the cap stands for that threshold, with cycles long enough to reach it") < 0)
+            return dpro_error_nomem(err);
     }
     if (c->partition_bytes != 0) {
         for (uint32_t b = 0; b < m->own.n_buckets; b++)

@@ -421,6 +421,7 @@ int fit_net(const struct rehearsal *r, const struct coarse *coarse, struct dpro_
     net->n_ranks = g->collectives[coarse->bucket_of[0]].n_expected; /* with those not recorded */
     net->ranks_per_host = 1;
     net->in_order = true;
+    net->negotiates = find_negotiation(g) != NULL;
     net->n_streams = count_streams(g);
     choose_algorithm(g, coarse, net);
     bool messages = g->collectives[coarse->bucket_of[0]].n_messages > 0;

@@ -95,6 +95,10 @@ uint32_t name_classify(const char *name, size_t len)
     if (starts(name, "Memcpy HtoD") || starts(name, "CopyHostToDevice"))
         class |= NAME_INPUT_COPY;
     class |= classify_horovod(name);
+    if (ends(name, len, ".PUSH") || ends(name, len, ".PUSH_PULL"))
+        class |= NAME_PUSH;
+    if (ends(name, len, ".PULL"))
+        class |= NAME_PULL;
     if (strcmp(name, "FunctionRun") == 0 || strcmp(name, "_SOURCE") == 0)
         class |= NAME_EXECUTOR_CALL;
     const char *call = gpu_call(name);

@@ -30,6 +30,8 @@ enum name_class {
     NAME_NEGOTIATE = 1 << 20,     /* Horovod: waits until all ranks are ready, and for its cycle */
     NAME_FUSION_COPY = 1 << 21,   /* Horovod: MEMCPY_IN_FUSION_BUFFER, ... */
     NAME_CALLBACK = 1 << 22,      /* Horovod: tells the framework that tensors are there */
+    NAME_PUSH = 1 << 23,          /* "fc6_weight.PUSH", "fc6_weight.PUSH_PULL" of a timeline */
+    NAME_PULL = 1 << 24,
 };
 
 uint32_t name_classify(const char *name, size_t len);

@@ -380,6 +380,9 @@ static void classify(const struct rank_build *rank, struct local_op *op)
     } else if (class & (NAME_FUSION_COPY | NAME_CALLBACK)) {
         op->kind = class & NAME_FUSION_COPY ? DPRO_OP_COPY : DPRO_OP_LAUNCH;
         op->phase = DPRO_OP_COLLECTIVE;
+    } else if (class & (NAME_PUSH | NAME_PULL)) {
+        op->kind = class & NAME_PUSH ? DPRO_OP_PUSH : DPRO_OP_PULL;
+        op->phase = DPRO_OP_COLLECTIVE;
     } else if (class & (NAME_BUCKET_IN | NAME_BUCKET_OUT)) {
         op->kind = DPRO_OP_COPY;
     }

@@ -65,7 +65,9 @@ void sources_choose_attempt(struct loader *loader);
 void sources_warn_recorded(struct loader *loader);
 int sum_unprofiled(struct dpro_trace *trace, struct dpro_error *err);
 
-/* timelines.c: gives each timeline to its rank. */
+/* timelines.c: gives each timeline to its rank; before that, makes profiles of the timelines where
+ * there are no others. */
+int timelines_stand_alone(struct loader *loader, struct dpro_error *err);
 int timelines_build(struct loader *loader, struct dpro_error *err);
 
 /* join.c: what one rank is made of, and where it goes. The arrays of *rank are allocated, as large

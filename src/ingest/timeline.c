@@ -95,7 +95,7 @@ static enum timeline_stage stage_of(const char *name, enum timeline_writer write
         return N_TIMELINE_STAGES;
     }
     if (writer == TIMELINE_BYTESCHEDULER) { /* "PUSH_PULLQUEUE", "ALLREDUCECOMMUNICATION" */
-        if (starts(name, "INIT"))
+        if (starts(name, "INIT") || starts(name, "PULL")) /* of the parameters, at the start */
             return N_TIMELINE_STAGES;
         if (strstr(name, "QUEUE"))
             return STAGE_QUEUE;

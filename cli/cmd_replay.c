@@ -148,17 +148,6 @@ static int report(const struct values *values, const struct dpro_report *results
     return CMD_DONE;
 }
 
-static bool has_communication(const struct dpro_graph *graph)
-{
-    uint32_t n_ops = dpro_graph_n_ops(graph);
-    for (dpro_op_id op = 0; op < n_ops; op++) {
-        enum dpro_op_kind kind = dpro_graph_op(graph, op).kind;
-        if (kind == DPRO_OP_COLLECTIVE || (kind >= DPRO_OP_SEND && kind <= DPRO_OP_REDUCE))
-            return true;
-    }
-    return false;
-}
-
 static int replay_paths(const struct values *values, const struct opt_list *paths)
 {
     struct dpro_sink sink = progress_start(values->verbosity, values->quiet);
@@ -191,7 +180,7 @@ static int replay_paths(const struct values *values, const struct opt_list *path
     if (!values->no_validate && dpro_replay_validate(job.graph, &plain, &validation, &err) < 0)
         goto failed;
     job_tell_stage(&sink, &since, "validated");
-    if (has_communication(job.graph)) {
+    if (dpro_graph_n_collectives(job.graph) > 0) {
         if (dpro_replay_daydream(job.graph, values->bandwidth_bytes_per_s, &daydream, &err) < 0)
             goto failed;
         results.daydream = &daydream;

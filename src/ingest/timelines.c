@@ -14,6 +14,7 @@ static const int64_t EPOCH_NS = 1000000000LL * 1000000000;
 /* A timeline is often of the whole run, a profile of seconds of it; clocks of one process are equal.
  */
 static const int64_t SLACK_NS = 1000000000;
+static const int64_t MARK_NS = 1000;
 
 static struct trace_rank *find_rank(struct dpro_trace *trace, int number)
 {
@@ -206,8 +207,13 @@ static int stand_alone(struct trace_part *part)
         struct timeline_interval time = {b.start_ns[r],
                                          r + 1 < b.n ? b.start_ns[r + 1] : b.end_ns};
         snprintf(mark, sizeof mark, "ProfilerStep#%u", r);
-        if (time.end_ns > time.start_ns)
-            status = add_span(part, 0, SPAN_ANNOTATION, mark, time);
+        if (time.end_ns - time.start_ns < 2 * MARK_NS)
+            continue;
+        status = add_span(part, 0, SPAN_ANNOTATION, mark, time);
+        /* what ties a round to the one before: else each tensor would go on by itself */
+        time.end_ns = time.start_ns + MARK_NS;
+        if (status == 0)
+            status = add_span(part, 0, SPAN_CPU_OP, "round", time);
     }
     if (status == 0 && t->writer != TIMELINE_HOROVOD)
         status = add_transfers(part);

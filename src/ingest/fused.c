@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "ingest/trace.h"
+#include "ingest/load.h"
 
 static const int64_t NEVER = INT64_MIN;
 
@@ -303,8 +303,6 @@ static void shorten_nameless(const struct placing *p)
 
 /* ---- clocks ---- */
 
-static const int64_t EPOCH_NS = 1000000000LL * 1000000000;
-
 /* A profile whose times count from its own start is put on the timeline's clock: no tensor is
  * reduced before it was handed over, and some were at once. Which round the profile begins with is
  * not known: the one for which the waits differ least. */
@@ -345,12 +343,7 @@ static void put_on_clock(struct placing *p)
     }
     if (best_spread < 0 || best_ns > TRACE_TIME_MAX / 2 || best_ns < -TRACE_TIME_MAX / 2)
         return;
-    for (uint32_t i = 0; i < rank->n_spans; i++)
-        rank->spans[i].start_ns += best_ns;
-    for (uint32_t w = 0; w < rank->n_windows; w++) {
-        rank->windows[w].start_ns += best_ns;
-        rank->windows[w].end_ns += best_ns;
-    }
+    rank_shift(rank, best_ns);
     for (size_t i = 0; i < p->n_refs; i++)
         p->refs[i].start_ns += best_ns;
 }
@@ -596,8 +589,7 @@ static int place_rank(struct placing *p, int lead, const struct names *names)
         p->actual[g] = rounds->groups.at[g].times;
     if (p->rank->rank != lead && times_from_logs(p, lead) < 0)
         return -1;
-    if (p->rank->n_windows && p->rank->windows[0].start_ns < EPOCH_NS &&
-        p->fusion->timeline->on_epoch)
+    if (!rank_on_epoch(p->rank) && p->fusion->timeline->on_epoch)
         put_on_clock(p);
     if (take_named(p, enqueues) < 0)
         return -1;

@@ -65,6 +65,11 @@ void sources_choose_attempt(struct loader *loader);
 void sources_warn_recorded(struct loader *loader);
 int sum_unprofiled(struct dpro_trace *trace, struct dpro_error *err);
 
+/* epoch.c: puts profiles without a date on the recorder's clock; before anything is tied to logs. */
+int epoch_build(struct dpro_trace *trace); /* -1: no memory */
+bool rank_on_epoch(const struct trace_rank *rank);
+void rank_shift(struct trace_rank *rank, int64_t by_ns);
+
 /* timelines.c: gives each timeline to its rank; before that, makes profiles of the timelines where
  * there are no others. */
 int timelines_stand_alone(struct loader *loader, struct dpro_error *err);

@@ -9,8 +9,6 @@
 #include "base/error.h"
 #include "ingest/load.h"
 
-/* Times below this are not since the epoch. */
-static const int64_t EPOCH_NS = 1000000000LL * 1000000000;
 /* A timeline is often of the whole run, a profile of seconds of it; clocks of one process are equal.
  */
 static const int64_t SLACK_NS = 1000000000;
@@ -28,13 +26,11 @@ static struct trace_rank *find_rank(struct dpro_trace *trace, int number)
 static int64_t distance_ns(const struct trace_rank *rank, const struct source *source)
 {
     int64_t least = INT64_MAX;
-    if (!source->part.timeline->on_epoch)
+    if (!source->part.timeline->on_epoch || !rank_on_epoch(rank))
         return 0;
     for (uint32_t w = 0; w < rank->n_windows; w++) {
         const struct trace_window *window = &rank->windows[w];
         int64_t away = 0;
-        if (window->start_ns < EPOCH_NS)
-            return 0;
         if (window->start_ns > source->part.end_ns)
             away = window->start_ns - source->part.end_ns;
         else if (source->part.start_ns > window->end_ns)

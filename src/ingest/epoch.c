@@ -1,0 +1,68 @@
+/* ingest/epoch.c: puts profiles that count from their own start on the clock of the rank's logs.
+ *
+ * TensorFlow before 2.13 does not write when its profile began. dpro's recorder timed the same steps
+ * by the clock of the logs, so that the difference is the same for each of them, but for what the
+ * two calls took. */
+#include <stdlib.h>
+
+#include "ingest/load.h"
+
+/* Times below this are not since the epoch (2001). */
+static const int64_t EPOCH_NS = 1000000000LL * 1000000000;
+
+static int compare_i64(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+void rank_shift(struct trace_rank *rank, int64_t by_ns)
+{
+    for (uint32_t i = 0; i < rank->n_spans; i++)
+        rank->spans[i].start_ns += by_ns;
+    for (uint32_t w = 0; w < rank->n_windows; w++) {
+        rank->windows[w].start_ns += by_ns;
+        rank->windows[w].end_ns += by_ns;
+    }
+}
+
+bool rank_on_epoch(const struct trace_rank *rank)
+{
+    return rank->n_windows == 0 || rank->windows[0].start_ns >= EPOCH_NS;
+}
+
+/* The median difference of the steps of equal number; -1: no memory. */
+static int put_on_epoch(struct trace_rank *rank)
+{
+    const struct recording *recording = rank->recording;
+    int64_t *differences = malloc((recording->steps.n + 1) * sizeof *differences);
+    size_t n = 0;
+    if (!differences)
+        return -1;
+    for (uint32_t i = 0; i < rank->n_spans && n < recording->steps.n; i++) {
+        const struct trace_span *span = &rank->spans[i];
+        for (size_t s = 0; span->kind == SPAN_STEP && s < recording->steps.n; s++)
+            if (recording->steps.at[s].number == span->sequence) {
+                differences[n++] = recording->steps.at[s].start_ns - span->start_ns;
+                break;
+            }
+    }
+    if (n > 0) {
+        qsort(differences, n, sizeof *differences, compare_i64);
+        if (differences[n / 2] >= 0 && differences[n / 2] < TRACE_TIME_MAX / 2)
+            rank_shift(rank, differences[n / 2]);
+    }
+    free(differences);
+    return 0;
+}
+
+int epoch_build(struct dpro_trace *trace)
+{
+    for (uint32_t r = 0; r < trace->n_ranks; r++) {
+        struct trace_rank *rank = &trace->ranks[r];
+        if (!rank_on_epoch(rank) && rank->recording && rank->recording->steps.n > 0 &&
+            put_on_epoch(rank) < 0)
+            return -1;
+    }
+    return 0;
+}

@@ -4,15 +4,11 @@ A step of TensorFlow 2 ends where a tf.function that takes gradients returns to 
 Keras optimizer was applied eagerly; one of TensorFlow 1 where Session.run returns that ran an operation. Windows hold
 the XPlane of tf.profiler, or each Session.run's RunMetadata; what ran is the partition graph of the function, which
 TensorFlow gives away only when it is asked before the function's first call."""
-import errno
 import functools
-import glob
-import os
-import shutil
 import sys
 import weakref
 
-from . import job
+from . import job, xplane
 from .bystander import serve
 from .report import guarded, say
 
@@ -329,16 +325,16 @@ class FunctionWindow(job.Window):
 
     def __init__(self, graph, folder):
         super().__init__()
-        from tensorflow.python.profiler import profiler_v2, trace
-        if profiler_v2._profiler is not None:
-            raise job.Busy
+        from tensorflow.python.profiler import trace
         self._trace, self._graph, self._mark = trace.Trace, graph, None
-        self._logs = folder.temporary("tensorboard")  # TensorFlow makes folders below it
-        self._profiler = profiler_v2._pywrap_profiler.ProfilerSession()
-        self._running = False
+        self._profiler = xplane.Session(folder.temporary("tensorboard"))
+        if self._profiler.busy:
+            raise job.Busy
+        self._path = folder.temporary(self.FILES[0])
+        self._running = self._written = False
 
     def start(self):
-        self._profiler.start(self._logs, self.OPTIONS)
+        self._profiler.start(self.OPTIONS)
         self._running = True
 
     def begin_step(self, number):
@@ -351,27 +347,29 @@ class FunctionWindow(job.Window):
             super().end_step()
 
     def stop(self):
-        profiler, self._profiler, self._mark = self._profiler, None, None
+        self._mark = None
         if self._running:
-            profiler.export_to_tb()
-        return self._running
+            self._running = False
+            self._written = self._profiler.export(self._path, self._collectives())
+        return self._written
+
+    def _collectives(self):
+        """How the profile names the collectives that ran."""
+        return [("%s:%s" % (node.name, node.op)).encode() for function in self._graph.function_graphs
+                for graph in function.partition_graphs for node in graph.node
+                if node.op.startswith("CollectiveReduce")] if self._graph is not None else []
 
     def write(self, folder, unfinished):
-        written = []
-        for path in glob.glob(os.path.join(glob.escape(self._logs), "plugins", "profile", "*", "*.xplane.pb")):
-            os.replace(path, folder.file(self.FILES[0]))
-            written = [self.FILES[0]]
-        shutil.rmtree(self._logs, ignore_errors=True)
-        if not written:
-            raise OSError(errno.ENOSPC, "TensorFlow could not write it", folder.file(self.FILES[0]))
-        if self._graph is not None:
-            folder.write(self.FILES[1], self._graph.SerializeToString())
-            written.append(self.FILES[1])
+        folder.finish(self.FILES[0])
+        if self._graph is None:
+            return [self.FILES[0]]
+        folder.write(self.FILES[1], self._graph.SerializeToString())
         self._graph = None
-        return written
+        return list(self.FILES)
 
     def drop(self, folder):
-        shutil.rmtree(self._logs, ignore_errors=True)
+        self._profiler.drop()
+        folder.drop(self.FILES[0])
 
 
 class SessionWindow(job.Window):

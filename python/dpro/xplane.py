@@ -1,0 +1,131 @@
+"""Getting the XPlane out of TensorFlow's profiler without risk for the job.
+
+Where an operation begins on one thread and ends on another, as collectives do, TensorFlow's recorder of host events
+(TraceMeRecorder::Consume, seen in 2.21) may write through pointers into memory that it has moved and freed: a job that is
+profiled dies of it now and then, or those operations are missing, as the order of its table of threads has it. So a forked
+child writes the file, of which the job sees no more than how it ended; another try has a few threads more, which changes
+that order."""
+import ctypes
+import glob
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import warnings
+
+THREADS = 0, 5, 19, 70  # more than there were, of each try
+WAIT_S = 10
+POLL_S = 0.005
+_LEVEL = "_ZN3tsl8profiler8internal13g_trace_levelE"      # events above it are not recorded; -1: none is
+_CLEAR = "_ZN3tsl8profiler15TraceMeRecorder5ClearEv"      # forgets those that are
+
+
+class Session:
+    """A profiler session of TensorFlow's: start, export, done. `logs`: a folder of its own."""
+
+    def __init__(self, logs):
+        from tensorflow.python.profiler import profiler_v2
+        self.busy = profiler_v2._profiler is not None
+        self._logs = logs
+        self._profiler = None if self.busy else profiler_v2._pywrap_profiler.ProfilerSession()
+
+    def start(self, options):
+        self._profiler.start(self._logs, options)
+
+    def export(self, path, names):
+        """Writes `path`; whether it could be. `names`, bytes, should be in it."""
+        profiler, self._profiler = self._profiler, None
+        recorder = None if self._has_gpus() else _Recorder.find()
+        if recorder is None:
+            profiler.export_to_tb()
+            return self._take(path)
+        recorder.pause()
+        done = False
+        for n_threads in THREADS:
+            if recorder.in_child(lambda n=n_threads: self._export(profiler, n)) and self._take(path):
+                done = True
+                with open(path, "rb") as file:
+                    space = file.read()
+                if all(name in space for name in names):
+                    break
+        recorder.clear()
+        return done
+
+    @staticmethod
+    def _has_gpus():
+        """What CUDA's profiler has recorded is not there in a child."""
+        return bool(sys.modules["tensorflow"].config.list_logical_devices("GPU"))
+
+    @staticmethod
+    def _export(profiler, n_threads):
+        from tensorflow.python.profiler import trace
+        for _ in range(n_threads):
+            thread = threading.Thread(target=lambda: trace.Trace("dpro").__exit__(None, None, None))
+            thread.start()
+            thread.join()
+        profiler.export_to_tb()
+
+    def _take(self, path):
+        found = glob.glob(os.path.join(glob.escape(self._logs), "plugins", "profile", "*", "*.xplane.pb"))
+        if found:
+            os.replace(found[0], path)
+        self.drop()
+        return bool(found)
+
+    def drop(self):
+        shutil.rmtree(self._logs, ignore_errors=True)
+
+
+class _Recorder:
+    """TensorFlow's recorder of host events."""
+
+    def __init__(self, library):
+        self._level = ctypes.c_int.in_dll(library, _LEVEL)
+        self._clear = getattr(library, _CLEAR)
+        self._clear.restype = None
+        self._was = self._level.value
+
+    @classmethod
+    def find(cls):
+        """None in a TensorFlow whose recorder looks otherwise."""
+        try:
+            with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+                path = next(line.split(None, 5)[5].strip() for line in maps if "/libtensorflow_framework.so" in line)
+            return cls(ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD))
+        except (OSError, StopIteration, ValueError, AttributeError):
+            return None
+
+    def pause(self):
+        self._was = self._level.value
+        self._level.value = -1
+
+    def clear(self):
+        self._clear()
+
+    def in_child(self, work):
+        """Whether work() came to its end in a forked child, in which the recorder goes on."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of forking with threads: nothing of theirs is used there
+            child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+                for number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS):
+                    signal.signal(number, signal.SIG_DFL)  # the job's own handler would tell of its death
+                self._level.value = self._was
+                work()
+                code = 0
+            finally:
+                os._exit(code)
+        end = time.monotonic() + WAIT_S
+        while time.monotonic() < end:
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                return status == 0
+            time.sleep(POLL_S)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return False

@@ -92,7 +92,10 @@ struct dpro_transport_info {
     uint64_t n_messages;       /* gloo's */
     uint64_t n_zmtp_frames;    /* ZeroMQ's */
     uint64_t n_framing_breaks; /* where a message did not end at the next one's start */
-    uint64_t n_collectives;    /* gloo's spans in the profiles of these processes */
+    uint64_t n_pushes;         /* messages with data to a parameter server, */
+    uint64_t n_pulls;          /* and from one; each counted where it was sent */
+    uint64_t n_collectives;    /* gloo's and key-value stores' spans in the profiles of these
+                                  processes */
     uint64_t n_tied;           /* of them: those whose messages were found */
     uint64_t n_checked;        /* of the tied ones: all-reduces and all-gathers of known size */
     uint64_t n_exact; /* of these: whose bytes, over all ranks, are to the byte what their size asks

@@ -19,6 +19,7 @@ struct log_reader {
     struct map connections;    /* number + 1 -> index */
     uint32_t last_number, last_index;
     uint64_t losses[N_LOSS_CAUSES];
+    struct ps_assembler frames;
     bool no_memory;
 };
 
@@ -133,6 +134,30 @@ static bool read_gloo(struct log_reader *r, const struct record_gloo *g)
     };
     if (!r->no_memory)
         put(r, r->net->messages.n >= NO_ID - 1 ? -1 : array_push(&r->net->messages, message));
+    return true;
+}
+
+static bool read_zmtp(struct log_reader *r, const struct record_zmtp *z, size_t size)
+{
+    if (z->direction > DIRECTION_RECEIVE || z->n_body > sizeof z->body ||
+        offsetof(struct record_zmtp, body) + z->n_body > size || z->position > INT64_MAX / 2)
+        return false;
+    r->net->n_frames++;
+    if (z->flags & ZMTP_COMMAND)
+        return true;
+    uint32_t stream = connection_of(r, z->connection) * 2 + z->direction;
+    struct ps_frame frame = {.source = stream + UINT64_C(1),
+                             .stream = stream,
+                             .position = z->position,
+                             .length = z->length,
+                             .time_ns = INT64_MIN,
+                             .index = z->index,
+                             .received = z->direction == DIRECTION_RECEIVE,
+                             .more = z->flags & ZMTP_MORE,
+                             .body = z->body,
+                             .n_body = z->n_body};
+    if (!r->no_memory)
+        put(r, ps_add_frame(&r->frames, &frame));
     return true;
 }
 
@@ -307,6 +332,7 @@ static bool read_record(struct log_reader *r, const unsigned char *at, size_t si
         struct record_connection connection;
         struct record_call call;
         struct record_gloo gloo;
+        struct record_zmtp zmtp;
         struct record_nccl_comm comm;
         struct record_nccl_event event;
     } u = {0};
@@ -347,8 +373,7 @@ static bool read_record(struct log_reader *r, const unsigned char *at, size_t si
         case RECORD_GLOO:
             return size >= sizeof u.gloo && read_gloo(r, &u.gloo);
         case RECORD_ZMTP:
-            r->net->n_frames++;
-            return true;
+            return size >= offsetof(struct record_zmtp, body) && read_zmtp(r, &u.zmtp, size);
         case RECORD_TOTAL: /* what the calls add up to */
             return true;
         default:
@@ -412,6 +437,7 @@ static int begin(struct log_reader *r, const struct log_header *header, const ch
     r->net = part->transport = calloc(1, sizeof *part->transport);
     if (!r->net)
         return dpro_error_nomem(err);
+    r->frames.out = &r->net->ps;
     r->net->pid = header->pid;
     r->net->segment = header->segment;
     r->net->zone = zone_of(header);
@@ -468,6 +494,12 @@ int log_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *er
     } else if (rc == 0) {
         part->cut = true;
     }
+    if (r.net && !part->has_rank) {
+        int process = ps_own_process(&r.frames, r.net);
+        part->has_rank = process != -1;
+        part->rank = process;
+    }
+    ps_assembler_fini(&r.frames);
     map_fini(&r.connections);
     if (rc == 0 && r.no_memory)
         rc = dpro_error_nomem(err);

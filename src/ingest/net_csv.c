@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/map.h"
 #include "ingest/part.h"
 
 enum column {
@@ -71,6 +72,8 @@ struct csv {
     size_t n_columns;
     struct strtab ends; /* "number,local,remote" -> id - 1 is the connection's index */
     uint32_t last;      /* the id found last */
+    struct ps_assembler frames;
+    uint64_t receiving; /* the source of the message that frames are received of; 0: none */
     bool no_memory;
 };
 
@@ -257,6 +260,106 @@ static bool read_line(struct csv *csv, const char *line, size_t len)
     return true;
 }
 
+/* ---- ZeroMQ's calls ---- */
+
+enum { ZMQ_SENDS_MORE = 2, MAX_BODY = 256 };
+
+/* op,socket,flags,size,start,end,thread,first bytes in hexadecimal */
+enum frame_field {
+    FRAME_OP,
+    FRAME_SOCKET,
+    FRAME_FLAGS,
+    FRAME_SIZE,
+    FRAME_START,
+    FRAME_END,
+    FRAME_THREAD,
+    FRAME_BODY,
+    N_FRAME_FIELDS
+};
+
+static size_t read_hex(struct field field, uint8_t out[MAX_BODY])
+{
+    size_t n = 0;
+    for (; n < MAX_BODY && 2 * n + 1 < field.len; n++) {
+        unsigned digits[2];
+        for (int i = 0; i < 2; i++) {
+            char c = field.text[2 * n + (size_t)i];
+            digits[i] = c >= '0' && c <= '9'   ? (unsigned)(c - '0')
+                        : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10
+                                               : 99;
+        }
+        if (digits[0] > 15 || digits[1] > 15)
+            break;
+        out[n] = (uint8_t)(digits[0] << 4 | digits[1]);
+    }
+    return n;
+}
+
+static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t n)
+{
+    const unsigned char *at = bytes;
+    for (size_t i = 0; i < n; i++)
+        hash = map_mix(hash ^ at[i]) + i + 1;
+    return hash | 1;
+}
+
+/* A socket that several peers send to gives their name, "ps9", before each message. */
+static bool is_identity(const uint8_t *body, size_t n, uint64_t size)
+{
+    bool is = n == size && n >= 3 && n <= 12 && body[0] == 'p' && body[1] == 's';
+    for (size_t i = 2; i < n && is; i++)
+        is = body[i] >= '0' && body[i] <= '9';
+    return is;
+}
+
+/* False: no valid line. */
+static bool read_frame(struct csv *csv, const char *line, size_t len)
+{
+    struct field at[MAX_FIELDS];
+    uint8_t body[MAX_BODY];
+    uint64_t flags, size, start, end;
+    if (split(line, len, at) < N_FRAME_FIELDS || !number(at[FRAME_FLAGS], UINT32_MAX, &flags) ||
+        !number(at[FRAME_SIZE], INT64_MAX / 4, &size) ||
+        !number(at[FRAME_START], TRACE_TIME_MAX, &start) ||
+        !number(at[FRAME_END], TRACE_TIME_MAX, &end) || end < start)
+        return false;
+    struct ps_frame frame = {.stream = NO_ID,
+                             .index = NO_ID,
+                             .length = size,
+                             .time_ns = (int64_t)start,
+                             .body = body,
+                             .n_body = read_hex(at[FRAME_BODY], body)};
+    csv->out->n_frames++;
+    if (at[FRAME_OP].len == strlen("zmq_msg_recv") &&
+        memcmp(at[FRAME_OP].text, "zmq_msg_recv", at[FRAME_OP].len) == 0) {
+        if (is_identity(body, frame.n_body, size)) {
+            csv->no_memory |= csv->receiving && ps_end_message(&csv->frames, csv->receiving) < 0;
+            csv->receiving = hash_bytes(
+                hash_bytes(1, at[FRAME_SOCKET].text, at[FRAME_SOCKET].len), body, frame.n_body);
+            return true;
+        }
+        frame.received = frame.more = true; /* how many come is seen when the next one begins */
+        frame.time_ns = (int64_t)end;
+        frame.source = csv->receiving;
+    } else {
+        frame.source = hash_bytes(2, at[FRAME_SOCKET].text, at[FRAME_SOCKET].len);
+        frame.more = flags & ZMQ_SENDS_MORE;
+    }
+    csv->no_memory |= frame.source && ps_add_frame(&csv->frames, &frame) < 0;
+    return true;
+}
+
+static void finish_frames(struct csv *csv)
+{
+    csv->no_memory |= csv->receiving && ps_end_message(&csv->frames, csv->receiving) < 0;
+    int process = ps_own_process(&csv->frames, csv->out);
+    if (process != -1) { /* its name may be that of its host */
+        csv->part->has_rank = true;
+        csv->part->rank = process;
+    }
+    ps_assembler_fini(&csv->frames);
+}
+
 int net_csv_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
 {
     struct csv csv = {.part = part};
@@ -268,6 +371,7 @@ int net_csv_read(struct bytes *bytes, struct trace_part *part, struct dpro_error
         strtab_fini(&csv.ends);
         return dpro_error_nomem(err);
     }
+    csv.frames.out = &csv.out->ps;
     part->pid = 0;
     if (bytes_line(bytes, &line, &len) && read_header(&csv, line, len)) {
         while (!csv.no_memory && bytes_line(bytes, &line, &len)) {
@@ -281,7 +385,7 @@ int net_csv_read(struct bytes *bytes, struct trace_part *part, struct dpro_error
             }
             part->n_events++;
             if (len > 8 && memcmp(line, "zmq_msg_", 8) == 0) { /* not a socket call */
-                csv.out->n_frames++;
+                part->losses.n_broken_records += !read_frame(&csv, line, len);
                 continue;
             }
             part->losses.n_broken_records += !read_line(&csv, line, len);
@@ -290,6 +394,7 @@ int net_csv_read(struct bytes *bytes, struct trace_part *part, struct dpro_error
         part->cut = true;
     }
     strtab_fini(&csv.ends);
+    finish_frames(&csv);
     if (bytes->rc < 0)
         part->cut = true;
     return csv.no_memory ? dpro_error_nomem(err) : 0;

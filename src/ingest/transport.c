@@ -20,10 +20,12 @@ void net_transport_fini(struct net_transport *t)
     array_fini(&t->transfers);
     array_fini(&t->messages);
     array_fini(&t->collectives);
+    array_fini(&t->ps);
     array_fini(&t->marks);
     array_fini(&t->anchors);
     free(t->first_transfer);
     free(t->first_message);
+    free(t->first_ps);
     *t = (struct net_transport){.rank = -1};
 }
 
@@ -132,6 +134,8 @@ static int append(struct net_transport *into, struct net_transport *from, struct
                         into->messages.n + from->messages.n >= NO_ID ||
                         array_reserve(&into->transfers, from->transfers.n) < 0 ||
                         array_reserve(&into->messages, from->messages.n) < 0 ||
+                        into->ps.n + from->ps.n >= NO_ID ||
+                        array_reserve(&into->ps, from->ps.n) < 0 ||
                         array_reserve(&into->marks, from->marks.n) < 0 ||
                         array_reserve(&into->anchors, from->anchors.n) < 0))
         status = -1;
@@ -145,6 +149,17 @@ static int append(struct net_transport *into, struct net_transport *from, struct
             struct net_message message = from->messages.at[i];
             message.stream = to[message.stream / 2] * 2 + message.stream % 2;
             into->messages.at[into->messages.n++] = message;
+        }
+        uint32_t n_channels = 0;
+        for (size_t i = 0; i < into->ps.n; i++)
+            n_channels = into->ps.at[i].channel + 1 > n_channels ? into->ps.at[i].channel + 1
+                                                                 : n_channels;
+        for (size_t i = 0; i < from->ps.n; i++) {
+            struct ps_message message = from->ps.at[i];
+            message.channel += n_channels;
+            if (message.stream != NO_ID)
+                message.stream = to[message.stream / 2] * 2 + message.stream % 2;
+            into->ps.at[into->ps.n++] = message;
         }
         for (size_t i = 0; i < from->marks.n; i++)
             into->marks.at[into->marks.n++] = from->marks.at[i];
@@ -556,7 +571,7 @@ static int join_all(struct loader *loader, struct source **sources, size_t n)
         sorting.transports = trace->transports;
         rc = run_all(loader, sort_item, &sorting, status);
     }
-    if (rc < 0 || join_connections(trace) < 0 || gloo_build(trace) < 0 ||
+    if (rc < 0 || join_connections(trace) < 0 || gloo_build(trace) < 0 || ps_build(trace) < 0 ||
         count_bytes(trace, info) < 0)
         rc = -1;
     info->n_processes = trace->n_transports;

@@ -16,6 +16,7 @@
 #include <dpro/trace.h>
 
 #include "base/array.h"
+#include "ingest/ps.h"
 
 struct loader;
 
@@ -145,9 +146,11 @@ struct net_transport {
     ARRAY(struct net_transfer) transfers; /* by stream, then offset */
     ARRAY(struct net_message) messages;   /* by stream, then offset */
     ARRAY(struct net_collective) collectives;
+    ps_messages ps; /* ps-lite's, by stream, then offset */
     ARRAY(struct net_mark) marks;
     ARRAY(struct net_anchor) anchors;
-    uint32_t *first_transfer, *first_message; /* by stream, and one more; 2 * connections.n + 1 */
+    uint32_t *first_transfer, *first_message,
+        *first_ps; /* by stream, and one more; 2 * connections.n + 1 */
     uint64_t n_frames;                        /* of ZeroMQ */
     uint64_t n_lost;                          /* records that the tracer could not keep */
     uint64_t n_unframed; /* streams whose protocol it could not follow any further */

@@ -10,12 +10,13 @@
 #include "base/error.h"
 #include "base/map.h"
 #include "graph/assembly.h"
+#include "graph/names.h"
 
 enum { TENSOR_NAME = 256 }; /* longer ones are cut */
 
 uint32_t assembly_rank_of(const struct assembly *a, uint32_t op)
 {
-    uint32_t low = 0, high = a->join->n_ranks;
+    uint32_t low = 0, high = assembly_n_processes(a);
     while (low + 1 < high) {
         uint32_t mid = (low + high) / 2;
         if (a->first_op[mid] <= op)
@@ -50,9 +51,8 @@ static uint32_t member_of_message(const struct message *message, enum message_op
 static uint32_t rank_of_message(const struct join *join, const struct message *message,
                                 enum message_op as)
 {
-    const struct member *members = &join->members.at[join->joined.at[message->joined].first_member];
     uint32_t member = member_of_message(message, as);
-    return member == NO_ID ? NO_ID : members[member].rank;
+    return member == NO_ID ? NO_ID : joined_rank(join, &join->joined.at[message->joined], member);
 }
 
 /* Gives the ops of messages their numbers, rank by rank in the order of the messages; n_ops[] is
@@ -61,15 +61,16 @@ static int number_messages(struct assembly *a, const uint32_t *n_ops)
 {
     const struct join *join = a->join;
     size_t n = join->messages.all.n * N_MESSAGE_OPS, first = 0;
-    uint32_t *next = calloc(join->n_ranks + (size_t)1, sizeof *next);
+    uint32_t n_processes = assembly_n_processes(a);
+    uint32_t *next = calloc(n_processes + (size_t)1, sizeof *next);
     a->message_ops = malloc((n + 1) * sizeof *a->message_ops);
     a->message_of = malloc((n + 1) * sizeof *a->message_of);
-    a->first_of = malloc((join->n_ranks + (size_t)1) * sizeof *a->first_of);
+    a->first_of = malloc((n_processes + (size_t)1) * sizeof *a->first_of);
     if (!next || !a->message_ops || !a->message_of || !a->first_of) {
         free(next);
         return -1;
     }
-    for (uint32_t r = 0; r < join->n_ranks; r++) {
+    for (uint32_t r = 0; r < n_processes; r++) {
         a->first_of[r] = (uint32_t)first;
         first += n_ops[r];
     }
@@ -91,12 +92,13 @@ static int number_messages(struct assembly *a, const uint32_t *n_ops)
 static int number_ops(struct assembly *a)
 {
     struct join *join = a->join;
-    uint32_t *n_meets = calloc(join->n_ranks + 1, sizeof *n_meets);
-    a->first_op = calloc(join->n_ranks + 1, sizeof *a->first_op);
-    a->first_device = calloc(join->n_ranks + 1, sizeof *a->first_device);
+    uint32_t n_processes = assembly_n_processes(a);
+    uint32_t *n_meets = calloc(n_processes + (size_t)1, sizeof *n_meets);
+    a->first_op = calloc(n_processes + (size_t)1, sizeof *a->first_op);
+    a->first_device = calloc(n_processes + (size_t)1, sizeof *a->first_device);
     a->meets = malloc((join->joined.n + 1) * sizeof *a->meets);
-    a->first_message = calloc(join->n_ranks + (size_t)1, sizeof *a->first_message);
-    uint32_t *n_messages = calloc(join->n_ranks + (size_t)1, sizeof *n_messages);
+    a->first_message = calloc(n_processes + (size_t)1, sizeof *a->first_message);
+    uint32_t *n_messages = calloc(n_processes + (size_t)1, sizeof *n_messages);
     if (!n_meets || !a->first_op || !a->first_device || !a->meets || !a->first_message ||
         !n_messages) {
         free(n_meets);
@@ -112,7 +114,7 @@ static int number_ops(struct assembly *a)
     for (size_t j = 0; j < join->joined.n; j++)
         n_meets[join->joined.at[j].rank] += join->joined.at[j].n_members > 1;
     uint64_t n_ops = 0, n_devices = 0;
-    for (uint32_t r = 0; r < join->n_ranks; r++) {
+    for (uint32_t r = 0; r < n_processes; r++) {
         a->first_op[r] = (uint32_t)n_ops;
         a->first_device[r] = (uint32_t)n_devices;
         n_ops += join->ranks[r].ops.n + n_meets[r];
@@ -123,9 +125,9 @@ static int number_ops(struct assembly *a)
             break;
     }
     a->n_ops = (uint32_t)n_ops;
-    a->first_op[join->n_ranks] = a->n_ops;
-    a->first_device[join->n_ranks] = (uint32_t)n_devices;
-    memset(n_meets, 0, join->n_ranks * sizeof *n_meets);
+    a->first_op[n_processes] = a->n_ops;
+    a->first_device[n_processes] = (uint32_t)n_devices;
+    memset(n_meets, 0, n_processes * sizeof *n_meets);
     for (size_t j = 0; j < join->joined.n; j++) {
         const struct joined *joined = &join->joined.at[j];
         a->meets[j] = DPRO_NO_OP;
@@ -144,6 +146,8 @@ static int number_ops(struct assembly *a)
 static const char *device_name(const struct assembly *a, const struct trace_rank *rank,
                                const struct graph_device *device, char *text, size_t size)
 {
+    if (rank->rank < 0)
+        return "server thread";
     const struct trace_track *track = &rank->tracks[device->name];
     const char *name = strtab_get(&a->trace->names, track->name);
     if (device->kind == DPRO_DEVICE_GPU_STREAM)
@@ -162,7 +166,7 @@ static const char *device_name(const struct assembly *a, const struct trace_rank
 static int add_devices(struct assembly *a, struct dpro_graph_builder *builder)
 {
     char text[160];
-    for (uint32_t r = 0; r < a->join->n_ranks; r++) {
+    for (uint32_t r = 0; r < assembly_n_processes(a); r++) {
         const struct rank_build *rank = &a->join->ranks[r];
         for (size_t d = 0; d < rank->devices.n; d++) {
             const struct graph_device *device = &rank->devices.at[d];
@@ -208,6 +212,10 @@ static void name_carried(const struct assembly *a, const struct rank_build *rank
 {
     const struct local_collective *c = &rank->collectives.at[collective];
     const struct strtab *names = &a->trace->names;
+    if (c->bucket == NO_ID && (rank->classes[rank->ops.at[c->arrival].name] & NAME_EXCHANGE)) {
+        snprintf(text, TENSOR_NAME, "%s", strtab_get(names, c->group));
+        return;
+    }
     if (c->bucket == NO_ID) {
         snprintf(text, TENSOR_NAME, "%s %u", c->kind, collective);
         return;
@@ -245,6 +253,14 @@ static int add_op(struct assembly *a, struct dpro_graph_builder *builder, uint32
         out.name = "iteration boundary";
     else if (op->spare > 0)
         out.name = "a communication thread is free";
+    if (r >= a->join->n_ranks) {
+        uint32_t server = r - a->join->n_ranks;
+        const struct joined *joined =
+            &a->join->joined.at[servers_joined_of(a->join, server, o)];
+        name_carried(a, &a->join->ranks[joined->rank], joined->collective, tensor_name);
+        servers_name_op(a->join, server, o, text, sizeof text);
+        out.name = text;
+    }
     if (tensor) {
         name_tensor(a, tensor, index, tensor_name);
         snprintf(text, sizeof text, "%s %s", op->kind == DPRO_OP_IN ? "In" : "Out", tensor_name);
@@ -268,22 +284,27 @@ static int add_message_op(struct assembly *a, struct dpro_graph_builder *builder
         {"call that gives notice to", "notice to", "notice from"}};
     char tensor_name[TENSOR_NAME], text[64];
     enum message_op as = MESSAGE_CALL;
-    uint32_t m = assembly_message(a, r, op, &as), links = a->first_device[a->join->n_ranks];
+    uint32_t m = assembly_message(a, r, op, &as), links = a->first_device[assembly_n_processes(a)];
     const struct message *message = &a->join->messages.all.at[m];
     const struct joined *joined = &a->join->joined.at[message->joined];
     const struct member *members = &a->join->members.at[joined->first_member];
     bool receives = member_of_message(message, as) == message->to;
-    const struct member *own = &members[receives ? message->to : message->from];
-    const struct member *other = &members[receives ? message->from : message->to];
+    uint32_t other = receives ? message->from : message->to;
+    uint32_t worker = message->from < joined->n_members ? message->from : message->to;
     const struct rank_build *rank = &a->join->ranks[r];
     const char *does =
         as == MESSAGE_CALL && receives ? "call that sends, of" : names[message->is_notice][as];
-    name_carried(a, rank, own->collective, tensor_name);
-    if (other->unlogged && joined->n_unlogged > 1)
+    char process[NET_PROCESS_TEXT];
+    net_process_format(process, a->join->ranks[joined_rank(a->join, joined, other)].trace->rank);
+    name_carried(a, &a->join->ranks[members[worker].rank], members[worker].collective, tensor_name);
+    if (other < joined->n_members && members[other].unlogged && joined->n_unlogged > 1)
         snprintf(text, sizeof text, "%s a rank without a log", does);
     else
-        snprintf(text, sizeof text, "%s rank %d", does, a->join->ranks[other->rank].trace->rank);
-    struct dpro_op out = {.kind = kinds[as],
+        snprintf(text, sizeof text, "%s %s", does, process);
+    enum dpro_op_kind kind = kinds[as];
+    if (joined->has_servers && as != MESSAGE_CALL)
+        kind = message->to < joined->n_members ? DPRO_OP_PULL : DPRO_OP_PUSH;
+    struct dpro_op out = {.kind = kind,
                           .rank = rank->trace->rank,
                           .device = DPRO_NO_DEVICE,
                           .name = text,
@@ -299,7 +320,7 @@ static int add_message_op(struct assembly *a, struct dpro_graph_builder *builder
 
 static int add_ops(struct assembly *a, struct dpro_graph_builder *builder)
 {
-    for (uint32_t r = 0; r < a->join->n_ranks; r++) {
+    for (uint32_t r = 0; r < assembly_n_processes(a); r++) {
         const struct rank_build *rank = &a->join->ranks[r];
         for (uint32_t o = 0; o < rank->ops.n; o++)
             if (add_op(a, builder, r, o) < 0)
@@ -344,10 +365,11 @@ static int fill_seen(struct assembly *a)
         g->seen_dur_ns = arena_array(&g->arena, a->n_ops, sizeof *g->seen_dur_ns);
     if (!g->seen_start_ns || !g->seen_dur_ns)
         return -1;
-    for (uint32_t r = 0; r < join->n_ranks; r++) {
+    for (uint32_t r = 0, n = 0; r < assembly_n_processes(a); r++) {
         const struct rank_build *rank = &join->ranks[r];
         const struct step *step = &rank->steps.at[rank->template_step];
-        g->ranks[r].offset_ns = assembly_span(zero, step->start_ns);
+        if (a->first_op[r + 1] > a->first_op[r]) /* else a server that took no part */
+            g->ranks[n++].offset_ns = assembly_span(zero, step->start_ns);
         for (uint32_t o = 0; o < rank->n_timed; o++) {
             uint32_t op = a->first_op[r] + o;
             int64_t start = rank->seen_start_ns[o];
@@ -405,8 +427,10 @@ static int fill_measured(struct assembly *a)
 static int fill_ops(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
-    for (uint32_t r = 0; r < a->join->n_ranks; r++) {
+    for (uint32_t r = 0, n = 0; r < assembly_n_processes(a); r++) {
         const struct rank_build *rank = &a->join->ranks[r];
+        if (a->first_op[r + 1] == a->first_op[r])
+            continue; /* a server that took no part */
         for (uint32_t o = 0; o < rank->ops.n; o++) {
             g->flags[a->first_op[r] + o] = rank->ops.at[o].flags;
             g->phase[a->first_op[r] + o] = rank->ops.at[o].phase;
@@ -418,9 +442,12 @@ static int fill_ops(struct assembly *a)
         }
         for (uint32_t op = a->first_op[r] + (uint32_t)rank->ops.n; op < a->first_message[r]; op++)
             g->phase[op] = DPRO_OP_BARRIER;
-        g->ranks[r].n_message_ops = a->first_op[r + 1] - a->first_message[r];
-        g->ranks[r].boundary = a->first_op[r] + rank->boundary;
+        g->ranks[n].n_message_ops = a->first_op[r + 1] - a->first_message[r];
+        g->ranks[n++].boundary =
+            rank->boundary == NO_ID ? DPRO_NO_OP : a->first_op[r] + rank->boundary;
     }
+    g->n_servers = g->n_ranks - a->join->n_ranks;
+    g->n_ranks = a->join->n_ranks;
     return 0;
 }
 
@@ -561,7 +588,8 @@ static int fill_profiled(struct assembly *a)
     }
     if (n_known == 0)
         return 0;
-    g->profiler_op_ns = arena_array(&g->arena, a->join->n_ranks, sizeof *g->profiler_op_ns);
+    g->profiler_op_ns =
+        arena_array(&g->arena, assembly_n_processes(a), sizeof *g->profiler_op_ns);
     g->profiled = arena_array(&g->arena, a->n_ops, sizeof *g->profiled);
     if (!g->profiler_op_ns || !g->profiled)
         return -1;

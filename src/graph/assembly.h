@@ -18,10 +18,10 @@ enum message_op { MESSAGE_CALL, MESSAGE_SEND, MESSAGE_RECV, N_MESSAGE_OPS };
 struct assembly {
     struct join *join;
     const struct dpro_trace *trace;
-    uint32_t *first_op; /* a rank's first op; [n_ranks] is their number */
+    uint32_t *first_op; /* a rank's or server's first op; behind the last: their number */
     uint32_t n_ops;
     uint32_t *meets;        /* op of each joined collective, or DPRO_NO_OP */
-    uint32_t *first_device; /* of each rank; [n_ranks]: of the links, two each */
+    uint32_t *first_device; /* of each; behind the last: of the links, two each */
     /* Ops of messages come last in their rank: see assembly_message. */
     uint32_t *first_message;  /* a rank's first; what follows is its */
     uint32_t *message_ops;    /* [message * N_MESSAGE_OPS + enum message_op]; DPRO_NO_OP: none */
@@ -34,7 +34,14 @@ struct assembly {
     struct dpro_graph *graph;
 };
 
+/* Index of the rank, or of the server behind the ranks. */
 uint32_t assembly_rank_of(const struct assembly *a, uint32_t op);
+
+/* Ranks and servers. */
+static inline uint32_t assembly_n_processes(const struct assembly *a)
+{
+    return a->join->n_ranks + a->join->n_servers;
+}
 
 /* Where a rank's times of an op in a step are. */
 static inline size_t assembly_at(const struct rank_build *rank, uint32_t step, uint32_t local)

@@ -89,7 +89,7 @@ static int create(struct build *build, struct dpro_error *err)
     build->n_ranks = trace->n_ranks;
     if (build->options->single_rank && build->n_ranks > 1)
         build->n_ranks = 1;
-    build->ranks = calloc(build->n_ranks + 1, sizeof *build->ranks);
+    build->ranks = calloc(build->n_ranks + trace->n_transports + (size_t)1, sizeof *build->ranks);
     build->errors = calloc(build->n_ranks + 1, sizeof *build->errors);
     build->hashes = calloc(build->n_ranks + 1, sizeof *build->hashes);
     build->classes = calloc(trace->names.n + 1, sizeof *build->classes);
@@ -111,7 +111,7 @@ static int create(struct build *build, struct dpro_error *err)
 
 static void destroy(struct build *build)
 {
-    for (uint32_t r = 0; build->ranks && r < build->n_ranks; r++) {
+    for (uint32_t r = 0; build->ranks && r < build->n_ranks + build->join.n_servers; r++) {
         struct rank_build *rank = &build->ranks[r];
         build_forget(rank);
         array_fini(&rank->steps);
@@ -127,7 +127,7 @@ static void destroy(struct build *build)
         free(rank->seen_start_ns);
         free(rank->seen_end_ns);
         free(rank->parts);
-        if (build->hashes)
+        if (build->hashes && r < build->n_ranks)
             free(build->hashes[r]);
     }
     free(build->ranks);
@@ -186,11 +186,14 @@ static int run(struct build *build, struct dpro_graph **graph, struct dpro_error
     if (status < 0)
         return status;
     if ((status = build_ranks(build, err)) < 0 ||
+        (status = servers_find(&build->join, build->trace, err)) < 0 ||
         (status = clocks_align(&build->join, build->trace, build->options, err)) < 0)
         return status;
     clocks_move(&build->join);
     join_cut_waiting(&build->join);
-    if ((status = join_messages(&build->join, build->trace, err)) < 0)
+    if ((status = servers_begin(&build->join, err)) < 0 ||
+        (status = join_messages(&build->join, build->trace, err)) < 0 ||
+        (status = servers_build(&build->join, err)) < 0)
         return status;
     return assemble_graph(&build->join, build->trace, build->options, graph, err);
 }

@@ -123,6 +123,7 @@ struct rank_build {
                          what it ran before; ABSENT: at no time known. NULL: there are no pools */
     struct net_part
         *parts; /* see ends.h: of collective c in sample s at [c * n_samples + s]; NULL: no logs */
+    int64_t *free_ns; /* the same of a server: when its thread was free for the op; else NULL */
     int64_t *seen_start_ns, *seen_end_ns; /* of each op in the template, nothing cut off */
     uint8_t *phases;                      /* per span, see phase.c */
 };

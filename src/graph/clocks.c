@@ -470,13 +470,17 @@ static int write_clocks(struct state *st)
 static int write_maps(struct state *st)
 {
     struct clocks *clocks = &st->join->clocks;
-    clocks->of_rank =
-        arena_array(&clocks->arena, st->join->n_ranks + (size_t)1, sizeof *clocks->of_rank);
+    uint32_t n_ranks = st->join->n_ranks, n_servers = st->join->n_servers;
+    clocks->of_rank = arena_array(&clocks->arena, n_ranks + (size_t)n_servers + 1,
+                                  sizeof *clocks->of_rank);
     if (!clocks->of_rank)
         return -1;
     for (uint32_t i = 0; i < st->nodes.n; i++)
         if (st->nodes.at[i].rank_index != NO_ID)
             clocks->of_rank[st->nodes.at[i].rank_index] = st->maps[st->clock_of[i]];
+    for (uint32_t k = n_ranks; k < n_ranks + n_servers; k++)
+        clocks->of_rank[k] =
+            st->maps[st->clock_of[evidence_node_of(&st->nodes, st->join->ranks[k].trace->rank)]];
     return 0;
 }
 

@@ -30,7 +30,7 @@ struct clocks { /* zeroed: none */
     uint32_t n;
     struct clock_bounds *bounds; /* a clock */
     struct dpro_alignment alignment;
-    struct clock_map *of_rank;    /* by index of the rank in the join */
+    struct clock_map *of_rank;    /* by index of the rank, or server, in the join */
     ARRAY(const char *) warnings; /* text in the arena */
 };
 void clocks_fini(struct clocks *clocks);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "graph/join.h"
+#include "graph/names.h"
 #include "ingest/nccl.h"
 
 /* ---- each rank alone ---- */
@@ -46,6 +47,20 @@ static int index_spans(const struct dpro_trace *trace, uint32_t rank_index, stru
     return status;
 }
 
+static bool is_exchange(const struct rank_build *rank, const struct local_collective *c)
+{
+    return rank->classes[rank->ops.at[c->arrival].name] & NAME_EXCHANGE;
+}
+
+/* The rank's transport log; NO_ID: none. */
+static uint32_t transport_of(const struct dpro_trace *trace, uint32_t rank_index)
+{
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        if (trace->transports[t].rank_index == rank_index)
+            return t;
+    return NO_ID;
+}
+
 /* The span that ran an item of a collective: its own on a communication thread, its launch's where
  * it is a kernel. */
 static uint32_t span_of(const struct rank_build *rank, const struct local_collective *c,
@@ -78,6 +93,12 @@ int build_parts(struct rank_build *rank, const struct dpro_trace *trace, struct 
             uint32_t span = span_of(rank, collective, rank->match[row + collective->arrival]);
             uint64_t found;
             *part = (struct net_part){NO_ID, NO_ID};
+            if (is_exchange(rank, collective)) {
+                if (span != NO_ID)
+                    *part = (struct net_part){
+                        transport_of(trace, (uint32_t)(rank->trace - trace->ranks)), span};
+                continue;
+            }
             while (span != NO_ID && !map_get(&by_span, (uint64_t)span + 1, &found))
                 span = rank->trace->spans[span].parent;
             if (span != NO_ID)
@@ -159,6 +180,29 @@ static int index_log(struct end_log *log)
     return n > 0;
 }
 
+static int by_span(const void *a, const void *b, void *arg)
+{
+    const struct ps_message *all = arg;
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    if (all[x].span != all[y].span)
+        return all[x].span < all[y].span ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+static int index_exchanges(struct end_log *log)
+{
+    const struct net_transport *t = log->transport;
+    log->exchanged = malloc((t->ps.n + 1) * sizeof *log->exchanged);
+    if (!log->exchanged)
+        return -1;
+    for (uint32_t i = 0; i < t->ps.n; i++)
+        if (t->ps.at[i].span != NO_ID)
+            log->exchanged[log->n_exchanged++] = i;
+    if (log->n_exchanged > 1)
+        qsort_r(log->exchanged, log->n_exchanged, sizeof *log->exchanged, by_span, t->ps.at);
+    return 0;
+}
+
 int ends_index(struct ends *ends, const struct join *join, const struct dpro_trace *trace)
 {
     *ends = (struct ends){.join = join, .trace = trace};
@@ -175,10 +219,11 @@ int ends_index(struct ends *ends, const struct join *join, const struct dpro_tra
             log->nccl = trace->nccl_logs[ends->n_logs - trace->n_transports];
         int any = index_log(log);
         *(is_gloo ? &ends->has_gloo : &ends->has_nccl) |= any > 0;
-        if (any < 0) {
+        if (any < 0 || (is_gloo && index_exchanges(log) < 0)) {
             ends->n_logs++;
             return -1;
         }
+        ends->has_ps |= log->n_exchanged > 0;
     }
     return 0;
 }
@@ -187,6 +232,7 @@ void ends_fini(struct ends *ends)
 {
     for (uint32_t l = 0; l < ends->n_logs; l++) {
         free(ends->logs[l].leader);
+        free(ends->logs[l].exchanged);
         free(ends->logs[l].first);
         free(ends->logs[l].events);
     }
@@ -229,6 +275,99 @@ static bool read_message(const struct ends *ends, const struct member *members, 
     end->end_ns = message->end_ns;
     end->connection = &t->connections.at[message->stream / 2];
     return true;
+}
+
+/* ---- ps-lite's ---- */
+
+/* The other end's own record of a message; NULL: it has none. */
+static const struct ps_message *other_end(const struct net_transport *peer, uint32_t stream,
+                                          uint64_t offset)
+{
+    uint32_t low = peer->first_ps[stream], high = peer->first_ps[stream + 1], end = high;
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (peer->ps.at[mid].offset < offset)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < end && peer->ps.at[low].offset == offset ? &peer->ps.at[low] : NULL;
+}
+
+/* The member that a process is, of those behind the ranks; NO_ID: no server that is known. */
+static uint32_t server_member(const struct join *join, const struct joined *joined, int process)
+{
+    for (uint32_t k = 0; k < join->n_servers; k++)
+        if (join->ranks[join->n_ranks + k].trace->rank == process)
+            return joined->n_members + k;
+    return NO_ID;
+}
+
+static int64_t aligned(const struct clock_map *clock, int64_t ns)
+{
+    return ns == INT64_MIN ? ABSENT : clock_aligned(clock, ns);
+}
+
+/* Both ends of one of a worker's messages. Returns whether they can be told, -1: no memory. */
+static int add_exchanged(struct ends *ends, const struct joined *joined, uint32_t member,
+                         const struct net_transport *t, const struct ps_message *m)
+{
+    const struct join *join = ends->join;
+    uint32_t peer_stream;
+    const struct net_transport *peer = net_peer(ends->trace, t, m->stream, &peer_stream);
+    uint32_t server = peer ? server_member(join, joined, peer->rank) : NO_ID;
+    const struct ps_message *there =
+        server == NO_ID ? NULL : other_end(peer, peer_stream, m->offset);
+    if (!there)
+        return 0;
+    bool sends = m->stream % 2 == 0;
+    for (int side = 0; side < 2; side++) {
+        const struct ps_message *own = side ? there : m;
+        const struct net_transport *log = side ? peer : t;
+        const struct clock_map *clock =
+            &join->clocks.of_rank[joined_rank(join, joined, side ? server : member)];
+        struct end end = {.from = sends ? member : server,
+                          .to = sends ? server : member,
+                          .number = (uint32_t)m->flags,
+                          .stream = sends ? m->stream : peer_stream,
+                          .offset = m->offset,
+                          .sends = (own->stream % 2 == 0),
+                          .size_bytes = m->data_bytes,
+                          .start_ns = aligned(clock, own->start_ns),
+                          .end_ns = aligned(clock, own->end_ns),
+                          .connection = &log->connections.at[own->stream / 2]};
+        if (array_push(&ends->found, end) < 0)
+            return -1;
+    }
+    return 1;
+}
+
+int ends_find_exchange(struct ends *ends, const struct joined *joined, uint32_t sample)
+{
+    const struct member *members = &ends->join->members.at[joined->first_member];
+    int complete = 1;
+    ends->found.n = 0;
+    for (uint32_t m = 0; m < joined->n_members && complete == 1; m++) {
+        const struct net_part *part = ends_part(ends->join, &members[m], sample);
+        const struct end_log *log = part->log == NO_ID ? NULL : &ends->logs[part->log];
+        uint32_t low = 0, high = log ? log->n_exchanged : 0;
+        const struct ps_message *all = log ? log->transport->ps.at : NULL;
+        while (low < high) {
+            uint32_t mid = low + (high - low) / 2;
+            if (all[log->exchanged[mid]].span < part->collective)
+                low = mid + 1;
+            else
+                high = mid;
+        }
+        size_t before = ends->found.n;
+        for (uint32_t i = low; log && i < log->n_exchanged &&
+                               all[log->exchanged[i]].span == part->collective && complete == 1;
+             i++)
+            complete = add_exchanged(ends, joined, m, log->transport, &all[log->exchanged[i]]);
+        if (complete == 1 && ends->found.n == before)
+            complete = 0; /* nothing of it is in the log */
+    }
+    return complete;
 }
 
 /* ---- NCCL's ---- */

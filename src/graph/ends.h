@@ -12,11 +12,13 @@
 
 struct join;
 struct member;
+struct joined;
 
 /* Where the logs have a rank's part in a collective of an iteration. */
 struct net_part {
     uint32_t log;        /* number: the trace's transports, then its NCCL logs; NO_ID: nowhere */
-    uint32_t collective; /* of a transport; NCCL: the first operation of the profile's span */
+    uint32_t collective; /* of a transport; NCCL: the first operation of the profile's span; of an
+                            exchange with servers: its span */
 };
 
 struct end {
@@ -40,6 +42,8 @@ struct end_log {
     const struct net_transport *transport; /* or */
     const struct nccl_log *nccl;
     uint32_t *leader; /* NCCL: of each operation, the first of the same span; NO_ID */
+    uint32_t *exchanged; /* ps-lite's messages that are of spans, by span; n_exchanged */
+    uint32_t n_exchanged;
     uint32_t *first,
         *events; /* messages or steps of collective c: events[first[c] .. first[c + 1]) */
 };
@@ -55,7 +59,7 @@ struct ends {
     const struct dpro_trace *trace;
     struct end_log *logs;
     uint32_t n_logs;
-    bool has_gloo, has_nccl;            /* any message, any step */
+    bool has_gloo, has_nccl, has_ps;    /* any message, any step */
     ARRAY(struct comm_rank) comm_ranks; /* of the collective at hand, by rank */
     end_array found;
 };
@@ -74,6 +78,9 @@ const struct net_part *ends_part(const struct join *join, const struct member *m
  * left_out says false. Returns whether all of them can be told, -1 when memory runs out. */
 int ends_find(struct ends *ends, const struct member *members, uint32_t n_members,
               const bool *left_out, uint32_t sample, bool with_notices);
+
+/* The same of an exchange with servers; which of them is at the other end, from n_members on. */
+int ends_find_exchange(struct ends *ends, const struct joined *joined, uint32_t sample);
 
 /* The algorithm that NCCL says it ran: "ring", ..., static; NULL: not known. */
 const char *ends_algorithm(const struct ends *ends, const struct net_part *part);

@@ -70,6 +70,7 @@ struct dpro_graph {
     struct strtab names;
 
     uint32_t n_ops, n_devices, n_ranks;
+    uint32_t n_servers; /* that have ops, too: their ranks come behind those of the workers */
     /* hot, by op id */
     int64_t *dur_ns, *gap_ns;
     uint32_t *device;
@@ -79,7 +80,7 @@ struct dpro_graph {
     uint8_t *kind, *flags;
     uint8_t *phase; /* what the op's time counts as in a rank's breakdown: DPRO_OP_FW, BW, UPDATE,
                        INPUT or COLLECTIVE; DPRO_OP_BARRIER: nothing */
-    uint16_t *rank; /* index into ranks */
+    uint16_t *rank; /* index into ranks, or of a server behind them */
     uint32_t *name;
     uint32_t *tensor;                   /* (*) string id */
     uint64_t *size_bytes, *transaction; /* (*) */

@@ -268,4 +268,5 @@ void join_fini(struct join *join)
     array_fini(&join->members);
     clocks_fini(&join->clocks);
     messages_fini(&join->messages);
+    servers_fini(&join->servers);
 }

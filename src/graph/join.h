@@ -6,6 +6,7 @@
 #include "graph/clocks.h"
 #include "graph/messages.h"
 #include "graph/pattern.h"
+#include "graph/servers.h"
 
 /* One communication of the job. Members are in order of rank. */
 struct joined {
@@ -16,6 +17,7 @@ struct joined {
     uint32_t first_message, n_messages; /* into join.messages; none: taken as one op a rank */
     uint32_t n_data;                    /* of them that carry data */
     uint32_t n_unlogged;                /* members */
+    bool has_servers; /* messages go to and come from servers: "members" n_members and above */
     bool has_parties;                   /* of more than one member, or of one without a log */
     struct pattern pattern;             /* of its messages */
 };
@@ -29,12 +31,13 @@ struct member {
 };
 
 struct join {
-    struct rank_build *ranks;
-    uint32_t n_ranks;
+    struct rank_build *ranks; /* those of servers come behind */
+    uint32_t n_ranks, n_servers;
     int world_size;
     ARRAY(struct joined) joined;
     ARRAY(struct member) members;
     struct messages messages;
+    struct servers servers;
     struct clocks clocks;
     bool by_place;                /* ranks number their iterations differently */
     uint32_t n_mismatched;        /* collectives that other ranks did not confirm */
@@ -43,6 +46,14 @@ struct join {
     uint32_t n_incomplete; /* iterations left out as cut short; the rank of the first */
     uint32_t first_incomplete_rank;
 };
+
+/* Whose a member of a collective is, index into ranks: a rank's, or a server's. */
+static inline uint32_t joined_rank(const struct join *join, const struct joined *joined,
+                                   uint32_t member)
+{
+    return member < joined->n_members ? join->members.at[joined->first_member + member].rank
+                                      : join->n_ranks + (member - joined->n_members);
+}
 
 uint64_t join_hash_text(const char *text); /* never 0 */
 

@@ -259,7 +259,7 @@ static int add_comm_order(struct rank_build *rank)
 {
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];
-        if (op->device != NO_ID && local_in_pool(rank, op->device) &&
+        if ((op->device == NO_ID || local_in_pool(rank, op->device)) &&
             (op->flags & GRAPH_OP_ARRIVAL) && local_add_edge(rank, o, o + 1, false, false) < 0)
             return -1;
     }
@@ -615,6 +615,8 @@ int build_local_edges(struct rank_build *rank, struct dpro_error *err)
         status = add_comm_order(rank);
     if (status == 0)
         status = local_add_gpu_edges(rank, op_of_item);
+    if (status == 0)
+        status = local_add_engine_edges(rank, op_of_item);
     if (status == 0)
         status = add_handovers(rank, op_of_item);
     if (status == 0)

@@ -52,6 +52,9 @@ int local_add_executor_boundary(struct rank_build *rank);
 /* dfg.c: producer -> consumer by the framework's own graph. */
 int local_add_node_edges(struct rank_build *rank);
 
+/* engine.c: calls that wait for an engine's work, and what exchanges with servers wait for. */
+int local_add_engine_edges(struct rank_build *rank, const uint32_t *op_of_item);
+
 /* data.c: producer -> consumer by the storages of the execution trace. */
 int local_add_data_edges(struct rank_build *rank);
 

@@ -76,12 +76,12 @@ struct linker {
 
 static const struct rank_build *rank_of(const struct linker *l, uint32_t member)
 {
-    return &l->a->join->ranks[l->members[member].rank];
+    return &l->a->join->ranks[joined_rank(l->a->join, l->joined, member)];
 }
 
 static uint32_t local_op(const struct linker *l, uint32_t member, uint32_t local)
 {
-    return l->a->first_op[l->members[member].rank] + local;
+    return l->a->first_op[joined_rank(l->a->join, l->joined, member)] + local;
 }
 
 static uint32_t message_op(const struct linker *l, uint32_t message, enum message_op as)
@@ -95,10 +95,16 @@ static int add(const struct linker *l, uint32_t from, uint32_t to, bool soft)
     return array_push(&l->a->edges, edge);
 }
 
+/* Of a server its own. */
+static uint32_t party_of(const struct linker *l, uint32_t member)
+{
+    return member < l->joined->n_members ? l->members[member].party : member;
+}
+
 static int compare_connections(const struct linker *l, const struct message *x,
                                const struct message *y)
 {
-    uint32_t party = l->members[x->to].party, other = l->members[y->to].party;
+    uint32_t party = party_of(l, x->to), other = party_of(l, y->to);
     if (party != other)
         return party < other ? -1 : 1;
     if (x->to != y->to)
@@ -124,7 +130,8 @@ static int compare_receivers(const void *x, const void *y, void *arg)
 static int find_inbound(struct linker *l)
 {
     const struct message *all = l->a->join->messages.all.at;
-    uint32_t n = l->joined->n_messages, n_members = l->joined->n_members;
+    uint32_t n = l->joined->n_messages;
+    uint32_t n_members = l->joined->n_members + (l->joined->has_servers ? l->a->join->n_servers : 0);
     l->messages = malloc((n + (size_t)1) * sizeof *l->messages);
     l->inbound = malloc((n + (size_t)1) * sizeof *l->inbound);
     l->first_inbound = calloc(n_members + (size_t)2, sizeof *l->first_inbound);
@@ -140,7 +147,7 @@ static int find_inbound(struct linker *l)
             last = &l->inbound[l->n_inbound++];
             *last =
                 (struct inbound){.from = m->from, .to = m->to, .channel = m->channel, .first = i};
-            l->first_inbound[l->members[m->to].party + 1]++;
+            l->first_inbound[party_of(l, m->to) + 1]++;
         }
         last->n += !m->is_notice;
         last->n_notices += m->is_notice;
@@ -150,7 +157,7 @@ static int find_inbound(struct linker *l)
     size_t n_waited = 0;
     l->senders = malloc((l->n_inbound * (size_t)2 + 1) * sizeof *l->senders);
     for (size_t i = 0; i < l->n_inbound * (size_t)2 && l->senders; i++) {
-        uint32_t party = l->members[l->inbound[i / 2].from].party;
+        uint32_t party = party_of(l, l->inbound[i / 2].from);
         l->senders[i] = (struct sender){NO_ID, (uint32_t)n_waited, 0};
         n_waited += l->first_inbound[party + 1] - l->first_inbound[party];
     }
@@ -192,6 +199,8 @@ static uint32_t connection_of(const struct linker *l, const struct message *mess
 static int add_arrival(const struct linker *l, uint32_t m, uint32_t member, bool sure,
                        int64_t most_ns)
 {
+    if (member >= l->joined->n_members)
+        return 0; /* a server is always there */
     bool unlogged = l->members[member].unlogged;
     for (uint32_t k = unlogged ? 0 : member; k < l->joined->n_members; k++) {
         uint32_t arrival = rank_of(l, k)->collectives.at[l->members[k].collective].arrival;
@@ -248,7 +257,7 @@ static int add_received(const struct linker *l, uint32_t m, const struct sender 
                         int64_t most_ns)
 {
     const struct message *message = &l->a->join->messages.all.at[m];
-    uint32_t party = l->members[message->from].party, *waited = l->waited + sender->waited;
+    uint32_t party = party_of(l, message->from), *waited = l->waited + sender->waited;
     for (uint32_t i = l->first_inbound[party]; i < l->first_inbound[party + 1]; i++, waited++) {
         const uint32_t *received = l->messages + l->inbound[i].first;
         uint32_t n = *waited;
@@ -292,6 +301,8 @@ static int add_end(const struct linker *l, uint32_t m, uint32_t member)
 {
     const struct message *message = &l->a->join->messages.all.at[m];
     uint32_t end = assembly_message_end(l->a, m), sent = end;
+    if (member >= l->joined->n_members)
+        return 0;
     if (!message->ends_sender)
         sent = message_op(l, m, MESSAGE_CALL);
     else if (message->tx != NO_ID)

@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "graph/ends.h"
 #include "graph/join.h"
+#include "graph/names.h"
 #include "graph/pattern.h"
 
 void messages_fini(struct messages *messages)
@@ -173,7 +174,8 @@ static void clip_times(const struct finder *f, const struct joined *joined, uint
     }
     for (size_t i = 0; i < f->found.n; i++) {
         struct found *found = &f->found.at[i];
-        int64_t left = found->received ? left_ns(f->join, &members[found->end.to], sample) : ABSENT;
+        bool leaves = found->received && found->end.to < joined->n_members; /* a server stays */
+        int64_t left = leaves ? left_ns(f->join, &members[found->end.to], sample) : ABSENT;
         if (left != ABSENT && found->time.end_ns > left)
             found->time.end_ns = left;
         if (!found->sent && found->time.start_ns < arrived)
@@ -233,8 +235,11 @@ static int keep_notices(found_array *found)
  * Returns as pair_ends does. */
 static int find_messages(struct finder *f, const struct joined *joined, uint32_t sample)
 {
-    int complete = ends_find(&f->ends, &f->join->members.at[joined->first_member],
-                             joined->n_members, f->unlogged, sample, f->with_notices);
+    int complete =
+        joined->has_servers
+            ? ends_find_exchange(&f->ends, joined, sample)
+            : ends_find(&f->ends, &f->join->members.at[joined->first_member], joined->n_members,
+                        f->unlogged, sample, f->with_notices);
     if (complete == 1)
         complete = pair_ends(f);
     if (complete == 1 && f->with_notices)
@@ -363,7 +368,6 @@ static int compare_sent(const void *a, const void *b, void *arg)
 static int add_shown(struct finder *f, uint32_t j)
 {
     struct joined *joined = &f->join->joined.at[j];
-    const struct member *members = &f->join->members.at[joined->first_member];
     size_t n = f->shown.n;
     if (f->n_places < n) {
         free(f->place);
@@ -396,9 +400,9 @@ static int add_shown(struct finder *f, uint32_t j)
         f->place[order[i]] = i;
         joined->n_data += !end->is_notice;
         if (found->sent)
-            message.tx = find_link(f, found->sender, members[end->from].rank);
+            message.tx = find_link(f, found->sender, joined_rank(f->join, joined, end->from));
         if (found->received)
-            message.rx = find_link(f, found->receiver, members[end->to].rank);
+            message.rx = find_link(f, found->receiver, joined_rank(f->join, joined, end->to));
         if ((found->sent && message.tx == NO_ID) || (found->received && message.rx == NO_ID) ||
             array_push(&f->messages->all, message) < 0)
             return -1;
@@ -431,8 +435,11 @@ static int find_pattern(struct finder *f, struct joined *joined)
         known = ends_algorithm(&f->ends, ends_part(f->join, &members[m], 0));
     for (uint32_t m = 0; m < joined->n_members && !known; m++)
         known = members[m].party == m ? NULL : "partly seen";
+    if (joined->has_servers)
+        known = "parameter server";
+    uint32_t n_ends = joined->n_members + (joined->has_servers ? f->join->n_servers : 0);
     uint32_t n_passes = strcmp(c->kind, "all_reduce") == 0 ? 2 : 1;
-    int status = pattern_find(pairs, n, joined->n_members, known,
+    int status = pattern_find(pairs, n, n_ends, known,
                               n_passes * (joined->n_members - 1), &joined->pattern);
     free(pairs);
     return status;
@@ -641,6 +648,8 @@ bool message_ends_member(const struct join *join, const struct joined *joined, u
     const struct member *members = &join->members.at[joined->first_member];
     const struct message *it = &join->messages.all.at[message];
     uint32_t own = receives ? it->to : it->from;
+    if (own >= joined->n_members)
+        return false; /* a server's */
     if (member == own && !members[own].unlogged)
         return true;
     bool may = receives ? members[member].party == members[own].party
@@ -672,6 +681,8 @@ static void cut_transfers(struct join *join, const struct joined *joined)
         const struct message *message = &join->messages.all.at[m];
         for (int side = 0; side < 2 && !message->is_notice; side++) {
             uint32_t own = side ? message->to : message->from;
+            if (own >= joined->n_members)
+                continue;
             if (!members[own].unlogged)
                 cut_transfer(join, &members[own], m, side);
             for (uint32_t k = 0; k < joined->n_members && joined->has_parties && message->is_last;
@@ -685,6 +696,19 @@ static void cut_transfers(struct join *join, const struct joined *joined)
 
 /* ---- all of them ---- */
 
+/* Of servers only what their workers sent them and got from them is of the collective. */
+static int take_exchange(struct finder *f, uint32_t j)
+{
+    struct joined *joined = &f->join->joined.at[j];
+    if (joined->n_members < joined->n_expected || find_parties(f, joined) < 0)
+        return joined->n_members < joined->n_expected ? 0 : -1;
+    for (uint32_t k = 0; k < f->join->n_servers; k++)
+        f->unlogged[joined->n_members + k] = false;
+    joined->has_parties = false;
+    joined->has_servers = true;
+    return take_apart(f, j, false);
+}
+
 /* Takes one apart, if the logs that such have say enough. */
 static int take(struct finder *f, uint32_t j)
 {
@@ -692,6 +716,8 @@ static int take(struct finder *f, uint32_t j)
     const struct rank_build *rank = &f->join->ranks[joined->rank];
     const struct local_collective *c = &rank->collectives.at[joined->collective];
     bool on_gpu = rank->ops.at[c->arrival].flags & GRAPH_OP_GPU;
+    if (rank->classes[rank->ops.at[c->arrival].name] & NAME_EXCHANGE)
+        return take_exchange(f, j);
     if (joined->n_members < 2 || joined->n_members < joined->n_expected)
         return 0;
     int64_t n_logged = find_parties(f, joined);
@@ -723,12 +749,13 @@ static int take(struct finder *f, uint32_t j)
 int join_messages(struct join *join, const struct dpro_trace *trace, struct dpro_error *err)
 {
     struct finder f = {.join = join, .messages = &join->messages};
-    if (trace->n_transports + trace->n_nccl_logs == 0 || join->n_ranks < 2)
+    size_t n_ends = join->n_ranks + (size_t)join->n_servers;
+    if (trace->n_transports + trace->n_nccl_logs == 0 || n_ends < 2)
         return 0;
     join->messages.lacks = calloc(join->n_ranks, 1);
-    f.unlogged = malloc((join->n_ranks + (size_t)1) * sizeof *f.unlogged);
+    f.unlogged = malloc((n_ends + 1) * sizeof *f.unlogged);
     int status = !join->messages.lacks || !f.unlogged ? -1 : ends_index(&f.ends, join, trace);
-    bool any = f.ends.has_gloo || f.ends.has_nccl;
+    bool any = f.ends.has_gloo || f.ends.has_nccl || f.ends.has_ps;
     for (uint32_t j = 0; j < join->joined.n && status == 0 && any; j++)
         status = take(&f, j);
     if (status == 0 && join->messages.n_partial > 0)

@@ -18,7 +18,8 @@ enum { MOST_MESSAGES = 5000000, MOST_MESSAGE_TIMES = 50000000 };
 
 struct message {
     uint32_t joined;     /* index of its collective */
-    uint32_t from, to;   /* members of it, from 0; of several without a log the first */
+    uint32_t from, to;   /* members of it, from 0; of several without a log the first; from
+                            n_members on they are servers */
     uint32_t tx, rx;     /* links; NO_ID: that member has no log, so it has no SEND, or no RECV */
     uint32_t stream;     /* that it stands in with others from the same rank to the same rank */
     uint32_t channel;    /* what came in on one goes out on it again; 0 where there are none */

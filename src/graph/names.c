@@ -59,6 +59,21 @@ static uint32_t classify_horovod(const char *name)
     return 0;
 }
 
+/* Calls of MXNet's interface and types of its ops. */
+static uint32_t classify_mxnet(const char *name, size_t len)
+{
+    static const char *const waits[] = {"MXNDArrayWaitAll", "MXNDArrayWaitToRead",
+                                        "MXNDArrayWaitToWrite", "MXNDArraySyncCopyToCPU"};
+    for (size_t i = 0; i < sizeof waits / sizeof *waits; i++)
+        if (starts(name, waits[i]))
+            return NAME_HOST_WAIT;
+    if (starts(name, "KVStoreDist"))
+        return NAME_COMM_RUN | NAME_EXCHANGE;
+    if (starts(name, "_backward_"))
+        return NAME_BACKWARD_NODE;
+    return ends(name, len, "_update") ? NAME_UPDATE_NODE : 0;
+}
+
 uint32_t name_classify(const char *name, size_t len)
 {
     uint32_t class = 0;
@@ -101,6 +116,7 @@ uint32_t name_classify(const char *name, size_t len)
         class |= NAME_PULL;
     if (strcmp(name, "FunctionRun") == 0 || strcmp(name, "_SOURCE") == 0)
         class |= NAME_EXECUTOR_CALL;
+    class |= classify_mxnet(name, len);
     const char *call = gpu_call(name);
     if (call)
         class |= classify_call(call);
@@ -136,6 +152,9 @@ const char *name_collective(const char *name)
         {"reduce", "reduce"},
         {"send", "send"},
         {"recv", "recv"},
+        {"pushpull", "push_pull"},
+        {"push", "push"},
+        {"pull", "pull"},
     };
     char plain[96];
     size_t n = 0;

@@ -32,6 +32,10 @@ enum name_class {
     NAME_CALLBACK = 1 << 22,      /* Horovod: tells the framework that tensors are there */
     NAME_PUSH = 1 << 23,          /* "fc6_weight.PUSH", "fc6_weight.PUSH_PULL" of a timeline */
     NAME_PULL = 1 << 24,
+    NAME_EXCHANGE = 1 << 25, /* KVStoreDist...PushPull: a worker's push and pull of a key */
+    NAME_HOST_WAIT = 1 << 26, /* MXNDArrayWaitAll: the program waits for what it asked for */
+    NAME_BACKWARD_NODE = 1 << 27, /* _backward_Convolution: of a graph; of no thread of autograd's */
+    NAME_UPDATE_NODE = 1 << 28,   /* sgd_mom_update */
 };
 
 uint32_t name_classify(const char *name, size_t len);

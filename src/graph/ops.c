@@ -25,7 +25,8 @@ static uint64_t key_of(const struct rank_build *rank, uint32_t item)
         key = map_mix((uint64_t)span->node << 32 | rank->items.at[item].segment);
     if (span->detail != NO_ID &&
         span->kind == SPAN_ANNOTATION) /* buckets of one name differ in size */
-        key ^= map_mix(rank->trace->details[span->detail].numel);
+        key ^= map_mix(rank->trace->details[span->detail].numel +
+                       ((uint64_t)rank->trace->details[span->detail].process_group << 32));
     return key;
 }
 
@@ -431,6 +432,8 @@ void build_learn_collective(const struct rank_build *rank, uint32_t span_index,
         const struct trace_span *span = &rank->trace->spans[at];
         if (span->kind == SPAN_COLLECTIVE || (rank->classes[span->name] & wanted)) {
             learn_collective(rank, span, c, &item_bytes);
+            if (rank->classes[span->name] & NAME_EXCHANGE)
+                break; /* what is around it in time are others */
             if (rank->classes[span->name] & (NAME_COMM_CALL | NAME_COMM_PARAM))
                 c->launch_span = at;
         }
@@ -485,8 +488,9 @@ static int make_ops(struct matcher *m)
             continue;
         op.name = item_span(rank, op.item)->name;
         op.profiled = (uint8_t)(item->profiled_within | item->profiled_before << 4);
-        op.device = device_of(rank, lane, op.item, device_of_track);
-        if (op.device == NO_ID) {
+        bool exchange = rank->classes[op.name] & NAME_EXCHANGE; /* no thread runs it */
+        op.device = exchange ? NO_ID : device_of(rank, lane, op.item, device_of_track);
+        if (op.device == NO_ID && !exchange) {
             status = -1;
             break;
         }

@@ -50,7 +50,7 @@ static int collect_edges(struct assembly *a)
                 return -1;
         }
     }
-    return assembly_message_edges(a);
+    return assembly_message_edges(a) < 0 || assembly_server_edges(a) < 0 ? -1 : 0;
 }
 
 static void sort_edges(struct assembly *a)
@@ -218,7 +218,7 @@ static int tie_loose_ops(struct assembly *a)
     for (uint32_t op = 0; op < a->n_ops && status == 0; op++) {
         uint32_t r = assembly_rank_of(a, op);
         uint32_t boundary = a->first_op[r] + a->join->ranks[r].boundary;
-        if (!has[op])
+        if (!has[op] && a->join->ranks[r].boundary != NO_ID)
             status = push_edge(a, boundary, op, true, false);
     }
     free(has);

@@ -16,11 +16,12 @@ enum { UNKNOWN = DPRO_N_OP_KINDS };
 
 static uint8_t own_phase(uint32_t class)
 {
-    if (class & (NAME_OPTIMIZER_STEP | NAME_ZERO_GRAD))
+    if (class & (NAME_OPTIMIZER_STEP | NAME_ZERO_GRAD | NAME_UPDATE_NODE))
         return DPRO_OP_UPDATE;
     if (class & NAME_LOADER)
         return DPRO_OP_INPUT;
-    if (class & (NAME_BACKWARD | NAME_ACCUMULATE | NAME_BUCKET_IN | NAME_BUCKET_OUT))
+    if (class & (NAME_BACKWARD | NAME_BACKWARD_NODE | NAME_ACCUMULATE | NAME_BUCKET_IN |
+                 NAME_BUCKET_OUT))
         return DPRO_OP_BW;
     return UNKNOWN;
 }

@@ -8,6 +8,8 @@
  *
  * A worker's span around a push, a pull or both begins before its request is passed on, and spans
  * and requests come in the same order: the timestamps count. */
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -250,6 +252,16 @@ static int add_from_peers(struct dpro_trace *trace)
     return 0;
 }
 
+/* One call may receive many messages: they are spread over it, in their order. */
+static int64_t passed_at(const struct net_transfer *transfer, uint64_t offset)
+{
+    double part = (double)(offset + 1 - transfer->offset) / transfer->bytes;
+    int64_t dur_ns = transfer->end_ns - transfer->start_ns;
+    if (transfer->stream % 2 == 0)
+        return transfer->end_ns;
+    return transfer->start_ns + (int64_t)(part * (double)dur_ns);
+}
+
 static void time_messages(struct net_transport *t)
 {
     for (uint32_t s = 0; s < t->connections.n * 2; s++) {
@@ -266,7 +278,7 @@ static void time_messages(struct net_transport *t)
             while (i < end && t->transfers.at[i].offset + t->transfers.at[i].bytes <= last)
                 i++;
             if (i < end && t->transfers.at[i].offset <= last)
-                m->end_ns = t->transfers.at[i].end_ns;
+                m->end_ns = passed_at(&t->transfers.at[i], last);
         }
     }
 }
@@ -333,11 +345,14 @@ static uint64_t answer_key(const struct ps_message *m)
 static void describe(struct dpro_trace *trace, struct trace_rank *rank, uint32_t span,
                      const struct ps_message *m, uint32_t names[4])
 {
+    char text[32];
+    int len = snprintf(text, sizeof text, "key %" PRIu64, m->key);
+    uint32_t id = strtab_add(&trace->names, text, (size_t)len);
     struct trace_detail *detail = &rank->details[rank->spans[span].detail];
     detail->numel += ps_is_push(m) || ps_is_pull(m) ? m->data_bytes / sizeof(float) : 0;
     detail->collective = names[(ps_is_push(m) ? 1 : 0) + (m->flags & PS_PULL ? 2 : 0)];
     detail->group_size = trace->world_size;
-    detail->comm_sequence = (int64_t)m->key;
+    detail->process_group = id == STRTAB_FULL ? 0 : id;
 }
 
 /* The requests of a rank and the spans that made them, both in order; then the answers. */

@@ -122,7 +122,8 @@ static void add_span(struct mxnet *m, const struct event *begin, const struct ev
                                 .sequence = -1,
                                 .detail = NO_ID,
                                 .kind = SPAN_CPU_OP,
-                                .parent = NO_ID};
+                                .parent = NO_ID,
+                                .node = NO_ID};
     if (is_exchange(strtab_get(&part->names, begin->name))) {
         /* what it carries is found later, from the messages */
         struct trace_detail detail = {.peer = -1, .comm_sequence = -1, .wait_stream = -1};

@@ -262,7 +262,7 @@ int delays_parse(const struct dpro_graph *graph, const char *const *texts, size_
     if (n == 0)
         return 0;
     int rc = 0;
-    uint8_t *has_gpu = calloc((size_t)graph->n_ranks + 1, 1);
+    uint8_t *has_gpu = calloc((size_t)graph->n_ranks + graph->n_servers + 1, 1);
     delays->list = calloc(n, sizeof *delays->list);
     if (!has_gpu || !delays->list) {
         rc = dpro_error_nomem(err);

@@ -170,7 +170,7 @@ int fixed_create(const struct dpro_graph *graph, uint32_t *order, uint32_t n_cop
 {
     struct pull pull = {0};
     uint64_t n = (uint64_t)graph->n_ops * n_copies;
-    uint64_t n_lead = cyclic ? n : release_ns ? graph->n_ranks : 0;
+    uint64_t n_lead = cyclic ? n : release_ns ? graph->n_ranks + (uint64_t)graph->n_servers : 0;
     struct fixed *f = calloc(1, sizeof *f);
     int rc = -1;
     if (!f || n + n_lead >= UINT32_MAX) {

@@ -341,7 +341,7 @@ static int plan_copies(struct chain *c, struct dpro_error *err)
     c->drawn = calloc((size_t)n_drawn + 1, sizeof *c->drawn);
     c->copies = calloc(c->n_kept, sizeof *c->copies);
     c->boundary_ns = calloc((size_t)c->n_copies * g->n_ranks + 1, sizeof *c->boundary_ns);
-    c->release_ns = calloc((size_t)g->n_ranks + 1, sizeof *c->release_ns);
+    c->release_ns = calloc((size_t)g->n_ranks + g->n_servers + 1, sizeof *c->release_ns);
     if (!c->drawn || !c->copies || !c->boundary_ns || !c->release_ns || make_mean(c) < 0 ||
         (c->drains && make_draining(c) < 0))
         return dpro_error_nomem(err);

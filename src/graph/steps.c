@@ -242,13 +242,17 @@ static int steps_from_period(struct rank_build *rank, uint32_t window)
     const struct trace_track *track = &rank->trace->tracks[rank->main_track];
     ARRAY(const struct trace_span *) outer = {0};
     ARRAY(uint32_t) names = {0};
-    int64_t end = INT64_MIN;
+    int64_t end = INT64_MIN, waited_until = INT64_MIN;
     int status = 0;
     for (uint32_t i = track->first; i < track->first + track->n && status == 0; i++) {
         const struct trace_span *span = &rank->trace->spans[i];
         if (span->window != window || span->kind != SPAN_CPU_OP || span->start_ns < end)
             continue;
         end = span_end(span);
+        if (rank->classes[span->name] & NAME_HOST_WAIT) { /* idle, and that is where loops end */
+            waited_until = end;
+            continue;
+        }
         if (array_push(&outer, span) < 0 || array_push(&names, span->name) < 0)
             status = -1;
     }
@@ -265,9 +269,14 @@ static int steps_from_period(struct rank_build *rank, uint32_t window)
             }
         }
         int64_t number = 0;
-        for (size_t i = phase; i + period < outer.n && status == 0; i += period)
+        size_t i = phase;
+        for (; i + period < outer.n && status == 0; i += period)
             status = push_step(rank, outer.at[i]->start_ns, outer.at[i + period]->start_ns,
                                number++, window);
+        /* the last one is whole if the program waited for it */
+        if (i + period == outer.n && status == 0 &&
+            waited_until >= span_end(outer.at[outer.n - 1]))
+            status = push_step(rank, outer.at[i]->start_ns, waited_until, number, window);
     }
     array_fini(&outer);
     array_fini(&names);

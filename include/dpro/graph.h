@@ -55,6 +55,11 @@ enum dpro_device_kind {
     DPRO_DEVICE_LINK_RX,
 };
 
+/* What a rank is called, "rank 3": also a parameter server, "server 0", or another process that is
+ * none, whose ops have a number below -1 for it. */
+enum { DPRO_PROCESS_NAME_MAX = 32 };
+DPRO_API void dpro_process_name(char out[DPRO_PROCESS_NAME_MAX], int rank);
+
 /* "FW", "BW", ..., static storage; NULL for a value that is no kind. */
 DPRO_API const char *dpro_op_kind_name(enum dpro_op_kind kind);
 
@@ -81,7 +86,7 @@ DPRO_API void dpro_graph_destroy(struct dpro_graph *graph); /* NULL is fine */
 struct dpro_op {
     dpro_op_id id;
     enum dpro_op_kind kind;
-    int rank;
+    int rank; /* below -1: a parameter server, see dpro_process_name */
     dpro_device_id device; /* DPRO_NO_DEVICE: virtual */
     const char *name;
     int64_t dur_ns;        /* mean over the measured iterations */

@@ -1,6 +1,8 @@
 /* graph/graph.c: reading a finished graph. A getter copies out one op or lends an array; none of
  * them can fail, and an id that is out of range gives an empty answer rather than a crash. */
 #include "graph/graph.h"
+
+#include "ingest/transport.h"
 #include "graph/clocks.h"
 
 #include <assert.h>
@@ -38,6 +40,12 @@ uint32_t dpro_graph_n_edges(const struct dpro_graph *graph)
 uint32_t dpro_graph_n_devices(const struct dpro_graph *graph)
 {
     return graph->n_devices;
+}
+
+void dpro_process_name(char out[DPRO_PROCESS_NAME_MAX], int rank)
+{
+    _Static_assert((int)DPRO_PROCESS_NAME_MAX == (int)NET_PROCESS_TEXT, "one and the same");
+    net_process_format(out, rank);
 }
 
 uint32_t dpro_graph_n_ranks(const struct dpro_graph *graph)

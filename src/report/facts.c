@@ -204,7 +204,8 @@ static int sum_path(struct report_facts *f)
         f->kind_ns[PATH_GAP] += c->gap_ns;
         if (c->gap_ns > f->path[f->longest_gap].gap_ns)
             f->longest_gap = i;
-        f->ranks[g->rank[c->op]].path_ns += c->dur_ns + c->gap_ns;
+        *(g->rank[c->op] < f->n_ranks ? &f->ranks[g->rank[c->op]].path_ns : &f->servers_path_ns) +=
+            c->dur_ns + c->gap_ns;
         if (op.device != DPRO_NO_DEVICE &&
             dpro_graph_device(g, op.device).kind == DPRO_DEVICE_CPU_THREAD)
             f->path_cpu_ns += c->dur_ns + c->gap_ns;

@@ -116,6 +116,22 @@ static void write_strings(struct writer *w, struct page *page)
     writer_close(w, ']');
 }
 
+/* What those are called that are no ranks, by their numbers. */
+static void write_processes(struct writer *w, const struct page *page)
+{
+    const struct dpro_graph *g = page->graph;
+    writer_newline(w);
+    writer_key(w, "processes");
+    writer_open(w, '{');
+    for (uint32_t s = 0; s < g->n_servers; s++) {
+        char number[16], name[DPRO_PROCESS_NAME_MAX];
+        snprintf(number, sizeof number, "%d", g->ranks[g->n_ranks + s].rank);
+        dpro_process_name(name, g->ranks[g->n_ranks + s].rank);
+        writer_key_string(w, number, name);
+    }
+    writer_close(w, '}');
+}
+
 static void write_devices(struct writer *w, const struct page *page)
 {
     const struct dpro_graph *g = page->graph;
@@ -319,6 +335,7 @@ static void write_data(struct writer *w, struct report_facts *f, const struct sl
     writer_json_int(w, page->shortest_ns);
     writer_close(w, ']');
     write_strings(w, page);
+    write_processes(w, page);
     write_devices(w, page);
     write_ops(w, page);
     writer_newline(w);

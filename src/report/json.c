@@ -259,6 +259,20 @@ static void write_ranks(struct writer *w, const struct report_facts *f)
     writer_close(w, ']');
 }
 
+/* A server has no rank, but a name. */
+static void key_process(struct writer *w, int rank)
+{
+    char name[DPRO_PROCESS_NAME_MAX];
+    if (rank >= -1) {
+        writer_key_int(w, "rank", rank);
+        return;
+    }
+    dpro_process_name(name, rank);
+    writer_key(w, "rank");
+    writer_null(w);
+    writer_key_string(w, "process", name);
+}
+
 static void write_path_ops(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
@@ -269,7 +283,7 @@ static void write_path_ops(struct writer *w, const struct report_facts *f)
         writer_newline(w);
         writer_open(w, '{');
         writer_key_string(w, "name", op.name);
-        writer_key_int(w, "rank", op.rank);
+        key_process(w, op.rank);
         writer_key_string(
             w, "device", op.device == DPRO_NO_DEVICE ? NULL : dpro_graph_device(g, op.device).name);
         writer_key_string(w, "kind", dpro_op_kind_name(op.kind));
@@ -307,6 +321,8 @@ static void write_path(struct writer *w, const struct report_facts *f, bool with
         key_ms(w, rank, f->ranks[r].path_ns);
     }
     writer_close(w, '}');
+    if (f->servers_path_ns > 0)
+        key_ms(w, "servers_ms", f->servers_path_ns);
     if (with_ops)
         write_path_ops(w, f);
     writer_close(w, '}');

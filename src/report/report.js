@@ -162,7 +162,7 @@
     const device = model.opDevice[op] >= 0 ? model.devices[model.opDevice[op]] : null;
     const kind = model.kinds[model.opKind[op]], rows = [];
     rows.push(["kind", track && track.waiting[i] >= 0 ? "waiting for peers" : kind + ", " + (KIND_WORDS[kind] || "")]);
-    if (device) rows.push(["rank, device", device[0] + ", " + device[2]]);
+    if (device) rows.push(["rank, device", processName(model, device[0]) + ", " + device[2]]);
     if (track) rows.push([track.isPath ? "on the path" : track.replayed ? "replayed" : "measured", ns(track.end[i] - track.start[i]) + " from " + ns(track.start[i])]);
     if (track && track.isPath && track.gap[i]) rows.push(["gap on the path", ns(track.gap[i])]);
     else if (model.opGap[op]) rows.push(["gap before", ns(model.opGap[op])]);
@@ -328,7 +328,7 @@
       b.addEventListener("click", () => find(name));
       withTip(b, name, [["click", "find in the timeline"]]);
       body.append(el("tr", "", el("td", "op", b), el("td", "kind", swatch(KIND_COLOR[kind] || "LAUNCH"), kind),
-        el("td", "num", nRanks === 1 ? "rank " + rank : nRanks + " ranks"), el("td", "num", String(count)),
+        el("td", "num", nRanks === 1 ? processName(data, rank) : nRanks + " ranks"), el("td", "num", String(count)),
         el("td", "num", (dur / 1e6).toFixed(3)), el("td", "num", pct(share(dur / 1e6, whole)))));
     }
     const head = el("tr", "", el("th", "", "op"), el("th", "", "kind"), el("th", "num", "where"), el("th", "num", "count"),

@@ -167,8 +167,10 @@ static void write_path(struct writer *w, const struct report_facts *f)
     struct dpro_op op = dpro_graph_op(f->report->graph, f->path[f->longest_gap].op);
     char name[256];
     columns_shorten(name, sizeof name, op.name, 44);
-    writer_printf(w, "  longest gap: %s on rank %d, before %s%s\n",
-                  facts_time(time, f->path[f->longest_gap].gap_ns), op.rank, name,
+    char process[DPRO_PROCESS_NAME_MAX];
+    dpro_process_name(process, op.rank);
+    writer_printf(w, "  longest gap: %s on %s, before %s%s\n",
+                  facts_time(time, f->path[f->longest_gap].gap_ns), process, name,
                   f->longest_gap == 0 && f->apart_ns > 0 ? "; the rank starts late" : "");
 }
 
@@ -211,6 +213,11 @@ static void write_path_ranks(struct writer *w, const struct report_facts *f)
         cell_ms(&t, f, rank->path_ns);
         table_fixed(&t, facts_pct(rank->path_ns, f->path_ns), 1, "%");
     }
+    if (f->servers_path_ns > 0) {
+        table_cell(&t, "servers");
+        cell_ms(&t, f, f->servers_path_ns);
+        table_fixed(&t, facts_pct(f->servers_path_ns, f->path_ns), 1, "%");
+    }
     table_write(w, &t);
     free(order);
 }
@@ -237,8 +244,10 @@ static void write_names(struct writer *w, const struct report_facts *f)
         columns_shorten(text, sizeof text, name->name, NAME_COLUMNS);
         table_cell(&t, "%s", text);
         table_cell(&t, "%s", dpro_op_kind_name(name->kind));
+        char process[DPRO_PROCESS_NAME_MAX];
+        dpro_process_name(process, name->rank);
         if (name->n_ranks == 1)
-            table_cell(&t, "rank %d", name->rank);
+            table_cell(&t, "%s", process);
         else
             table_cell(&t, "%u ranks", name->n_ranks);
         table_cell(&t, "%u", name->count);

@@ -1,6 +1,7 @@
 /* report/timeline.c: the measured and the replayed iteration for the Perfetto UI, as Chrome trace
  * events: a process a rank, two tracks a device, the critical path as a process of its own, and
  * arrows where one op makes another start. */
+#include <limits.h>
 #include <string.h>
 
 #include "base/map.h"
@@ -19,7 +20,8 @@ struct timeline {
 /* Process and thread 0 mean the idle task to some viewers. */
 static int64_t pid_of_rank(int rank)
 {
-    return (int64_t)rank + 1;
+    /* servers come after all ranks */
+    return rank >= 0 ? (int64_t)rank + 1 : (int64_t)rank - INT_MIN + INT_MAX + 10;
 }
 
 static int64_t tid_of_track(dpro_device_id device, bool replayed)
@@ -255,8 +257,12 @@ static void write_critical_path(struct timeline *t, const struct report_facts *f
         key_start(t, c->start_ns);
         key_us(w, "dur", c->dur_ns);
         write_args(w, &op, dpro_op_kind_name(op.kind));
-        writer_key(w, "rank");
-        writer_json_int(w, op.rank);
+        char process[DPRO_PROCESS_NAME_MAX];
+        dpro_process_name(process, op.rank);
+        if (op.rank >= 0)
+            writer_key_int(w, "rank", op.rank);
+        else
+            writer_key_string(w, "process", process);
         if (op.device != DPRO_NO_DEVICE)
             writer_key_string(w, "device", dpro_graph_device(t->graph, op.device).name);
         writer_close(w, '}');
@@ -301,6 +307,12 @@ void timeline_write(struct writer *w, const struct report_facts *f, const struct
         snprintf(name, sizeof name, "rank %d", rank);
         write_meta(w, "process", pid_of_rank(rank), 0, name, rank);
         max_rank = rank > max_rank ? rank : max_rank;
+    }
+    for (uint32_t s = 0; s < g->n_servers; s++) {
+        int rank = g->ranks[g->n_ranks + s].rank;
+        char name[DPRO_PROCESS_NAME_MAX];
+        dpro_process_name(name, rank);
+        write_meta(w, "process", pid_of_rank(rank), 0, name, pid_of_rank(rank));
     }
     write_critical_path(&t, f, pid_of_rank(max_rank) + 1);
     for (dpro_device_id d = 0; d < slices->n_devices; d++) {

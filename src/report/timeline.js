@@ -9,6 +9,11 @@ const KIND_COLOR = {
 };
 const DEVICE_ORDER = [4, 0, 1, 2, 3]; /* by kind: streams first, plain CPU threads last */
 
+/* a parameter server has no rank, but a name */
+function processName(data, rank) {
+  return (data.processes || {})[rank] || "rank " + rank;
+}
+
 function lowerBound(array, value, from) {
   let lo = from || 0, hi = array.length;
   while (lo < hi) {
@@ -39,7 +44,7 @@ function decodeData(data) {
   const ops = data.ops, n = ops.name.length;
   const zeros = new Uint8Array(n);
   const model = {
-    strings: data.strings, kinds: data.kinds, devices: data.devices, nOps: n,
+    strings: data.strings, kinds: data.kinds, devices: data.devices, processes: data.processes, nOps: n,
     opName: ops.name, opKind: ops.kind, opDevice: ops.device,
     opGap: ops.gap || zeros, opBytes: ops.bytes || zeros, opTensor: ops.tensor || zeros,
     tracks: [], critical: new Uint8Array(n),
@@ -107,7 +112,7 @@ class Timeline {
     const byDevice = [];
     for (const r of ranks.values()) for (const d of r.devices) byDevice[d.device] = d;
     for (const t of this.model.tracks) byDevice[t.device].tracks.push(t);
-    const list = [...ranks.values()].sort((a, b) => a.rank - b.rank);
+    const list = [...ranks.values()].sort((a, b) => (a.rank < 0) - (b.rank < 0) || a.rank - b.rank);
     for (const r of list) {
       r.devices = r.devices.filter((d) => d.tracks.length > 0);
       r.devices.sort((a, b) => DEVICE_ORDER[a.kind] - DEVICE_ORDER[b.kind] || a.device - b.device);
@@ -354,7 +359,7 @@ class Timeline {
     if (rank.open) { c.moveTo(ax - 4, ay - 2); c.lineTo(ax + 4, ay - 2); c.lineTo(ax, ay + 4); }
     else { c.moveTo(ax - 2, ay - 4); c.lineTo(ax + 4, ay); c.lineTo(ax - 2, ay + 4); }
     c.fill();
-    const title = "rank " + rank.rank;
+    const title = processName(this.model, rank.rank);
     this.label(title, 22, ay, this.gutter - 30, this.color.text, true);
     if (rank.open || !rank.main) return;
     const left = 34 + c.measureText(title).width + 8;

@@ -119,11 +119,10 @@ struct rank_build {
     uint32_t n_timed;       /* ops that have times; virtual ones come after them */
     uint32_t *match;        /* item of op o in step s at [s * n_timed + o], NO_ID: absent */
     int64_t *start_ns, *end_ns; /* [s * n_timed + o]; ABSENT */
-    int64_t *free_ns; /* [s * n_timed + o]: when the thread of a pool that ran the op then had done
-                         what it ran before; ABSENT: at no time known. NULL: there are no pools */
+    int64_t *free_ns; /* [s * n_timed + o]: when the thread of a pool, or of a server, that ran the
+                         op then had done what it ran before; ABSENT: at no time known. NULL: there are no pools */
     struct net_part
         *parts; /* see ends.h: of collective c in sample s at [c * n_samples + s]; NULL: no logs */
-    int64_t *free_ns; /* the same of a server: when its thread was free for the op; else NULL */
     int64_t *seen_start_ns, *seen_end_ns; /* of each op in the template, nothing cut off */
     uint8_t *phases;                      /* per span, see phase.c */
 };

@@ -263,8 +263,6 @@ static void time_sample(struct assembly *a, const struct timing *t, uint32_t sam
         }
         int64_t start = ready.ready_ns, end = start;
         bool measured = local < rank->n_timed;
-        if (rank->free_ns && rank->free_ns[assembly_at(rank, step, local)] > ready.ready_ns)
-            ready.ready_ns = rank->free_ns[assembly_at(rank, step, local)];
         if (measured && rank->start_ns[assembly_at(rank, step, local)] != ABSENT) {
             start = rank->start_ns[assembly_at(rank, step, local)];
             end = rank->end_ns[assembly_at(rank, step, local)];

@@ -13,6 +13,7 @@
 #include "graph/ends.h"
 #include "graph/join.h"
 #include "graph/names.h"
+#include "graph/session.h"
 
 struct build {
     const struct dpro_trace *trace;
@@ -87,6 +88,8 @@ static int create(struct build *build, struct dpro_error *err)
 {
     const struct dpro_trace *trace = build->trace;
     build->n_ranks = trace->n_ranks;
+    if (trace->n_ranks > 0 && trace->ranks[0].in_session)
+        build->n_ranks += trace->n_servers; /* they lie behind the ranks */
     if (build->options->single_rank && build->n_ranks > 1)
         build->n_ranks = 1;
     build->ranks = calloc(build->n_ranks + trace->n_transports + (size_t)1, sizeof *build->ranks);
@@ -120,6 +123,8 @@ static void destroy(struct build *build)
         array_fini(&rank->devices);
         array_fini(&rank->collectives);
         array_fini(&rank->tensors);
+        array_fini(&rank->sends);
+        array_fini(&rank->receives);
         free(rank->sample_step);
         free(rank->start_ns);
         free(rank->end_ns);
@@ -190,6 +195,8 @@ static int run(struct build *build, struct dpro_graph **graph, struct dpro_error
         (status = clocks_align(&build->join, build->trace, build->options, err)) < 0)
         return status;
     clocks_move(&build->join);
+    if ((status = session_join(&build->join, err)) < 0)
+        return status;
     join_cut_waiting(&build->join);
     if ((status = servers_begin(&build->join, err)) < 0 ||
         (status = join_messages(&build->join, build->trace, err)) < 0 ||

@@ -85,6 +85,13 @@ struct local_collective {
     uint32_t bucket; /* that it carries, index into the recording's buckets; NO_ID: unknown */
 };
 
+/* One end of a transfer between processes that the framework's graph lists: what makes it, or what
+ * takes it. */
+struct local_transfer {
+    uint32_t key; /* string id */
+    uint32_t op;
+};
+
 struct local_tensor {
     uint32_t name; /* string id, 0: none */
     uint64_t size_bytes;
@@ -92,7 +99,14 @@ struct local_tensor {
     uint32_t collective; /* index into the rank's collectives */
 };
 
-enum step_source { STEPS_NONE, STEPS_MARKED, STEPS_RECORDED, STEPS_OPTIMIZER, STEPS_PERIOD };
+enum step_source {
+    STEPS_NONE,
+    STEPS_MARKED,
+    STEPS_SESSION,
+    STEPS_RECORDED,
+    STEPS_OPTIMIZER,
+    STEPS_PERIOD
+};
 
 struct rank_build {
     const struct trace_rank *trace;
@@ -112,6 +126,7 @@ struct rank_build {
     ARRAY(struct graph_device) devices;
     ARRAY(struct local_collective) collectives;
     ARRAY(struct local_tensor) tensors;
+    ARRAY(struct local_transfer) sends, receives;
     uint32_t
         n_bucket_conflicts; /* buckets of which the recorder and the profile say different things
                              */
@@ -191,6 +206,18 @@ static inline bool build_is_pool(const struct rank_build *rank, const struct lan
 {
     return lane->kind == DPRO_DEVICE_CPU_THREAD && lane->track != NO_ID &&
            rank->trace->tracks[lane->track].pool;
+}
+
+/* Whether a lane is what came in from another process. */
+static inline bool build_is_inbox(const struct lane *lane)
+{
+    return lane->kind == DPRO_DEVICE_LINK_RX;
+}
+
+/* Whether its items are matched by what they are, in whatever order they come. */
+static inline bool build_is_unordered(const struct rank_build *rank, const struct lane *lane)
+{
+    return build_is_pool(rank, lane) || build_is_inbox(lane);
 }
 
 /* The item's span. */

@@ -56,6 +56,21 @@ static uint32_t *find_senders(const struct rank_build *rank)
 
 /* ---- edges ---- */
 
+/* "edge_5_x /job:ps/... /job:worker/...": whether the two devices are of different tasks. */
+static bool leaves_task(const char *key)
+{
+    const char *recv = strrchr(key, ' '), *send = recv;
+    if (!recv)
+        return false;
+    while (send > key && send[-1] != ' ')
+        send--;
+    size_t len = strcspn(send, " "), task = 0;
+    for (size_t i = 0; i < len; i++)
+        if (strncmp(send + i, "/device:", 8) == 0)
+            task = i;
+    return task > 0 && strncmp(send, recv + 1, task) != 0;
+}
+
 struct looker {
     struct rank_build *rank;
     uint32_t *senders;
@@ -101,6 +116,44 @@ static int add_edges_to(struct looker *l, uint32_t consumer)
     return 0;
 }
 
+/* The ops that make what a node sends to another process. */
+static int add_sends_of(struct looker *l, uint32_t node)
+{
+    struct rank_build *rank = l->rank;
+    uint32_t n_seen = 0;
+    l->n_open = 0;
+    l->seen[node] = node + 1;
+    look_at_inputs(l, node, node);
+    while (l->n_open > 0) {
+        uint32_t from = l->open[--l->n_open];
+        if (l->last[from] != NO_ID) {
+            struct local_transfer send = {rank->trace->dfg_nodes[node].key, l->last[from]};
+            if (array_push(&rank->sends, send) < 0)
+                return -1;
+        } else if (n_seen++ < LOOK_THROUGH) {
+            look_at_inputs(l, from, node);
+        }
+    }
+    return 0;
+}
+
+static int add_transfers(struct looker *l)
+{
+    struct rank_build *rank = l->rank;
+    const struct trace_rank *trace = rank->trace;
+    for (uint32_t n = 0; n < trace->n_dfg_nodes; n++) {
+        uint32_t key = trace->dfg_nodes[n].key;
+        if (!key || !leaves_task(strtab_get(rank->names, key)))
+            continue;
+        struct local_transfer receive = {key, l->first[n]};
+        if (strstr(type_of(rank, n), "Send") ? add_sends_of(l, n) < 0
+            : l->first[n] != NO_ID           ? array_push(&rank->receives, receive) < 0
+                                             : false)
+            return -1;
+    }
+    return 0;
+}
+
 int local_add_node_edges(struct rank_build *rank)
 {
     const struct trace_rank *trace = rank->trace;
@@ -131,6 +184,8 @@ int local_add_node_edges(struct rank_build *rank)
     for (uint32_t node = 0; node < n && status == 0; node++)
         if (l.first[node] != NO_ID)
             status = add_edges_to(&l, node);
+    if (status == 0)
+        status = add_transfers(&l);
     free(l.senders);
     free(l.first);
     free(l.last);
@@ -166,21 +221,6 @@ static bool is_gradient(const char *name)
             (starts(at, "gradient_tape/") || starts(at, "gradients/") || starts(at, "gradients_")))
             return true;
     return false;
-}
-
-/* "edge_5_x /job:ps/... /job:worker/...": whether the two devices are of different tasks. */
-static bool leaves_task(const char *key)
-{
-    const char *recv = strrchr(key, ' '), *send = recv;
-    if (!recv)
-        return false;
-    while (send > key && send[-1] != ' ')
-        send--;
-    size_t len = strcspn(send, " "), task = 0;
-    for (size_t i = 0; i < len; i++)
-        if (strncmp(send + i, "/device:", 8) == 0)
-            task = i;
-    return task > 0 && strncmp(send, recv + 1, task) != 0;
 }
 
 static bool communicates(const struct rank_build *rank, uint32_t node)

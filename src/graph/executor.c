@@ -69,6 +69,20 @@ int local_free_threads(struct rank_build *rank, const uint32_t *op_of_item)
     return 0;
 }
 
+int local_add_usual_order(struct rank_build *rank, uint32_t before, uint32_t after)
+{
+    uint32_t seen = 0, held = 0;
+    for (uint32_t i = 0; i < rank->n_samples; i++) {
+        size_t base = (size_t)rank->sample_step[i] * rank->n_timed;
+        int64_t end = rank->end_ns[base + before], start = rank->start_ns[base + after];
+        if (end == ABSENT || start == ABSENT)
+            continue;
+        seen++;
+        held += start >= end - LOCAL_ROUNDING_NS;
+    }
+    return held * 2 > seen ? local_add_edge(rank, before, after, false, true) : 0;
+}
+
 static bool is_call(const struct rank_build *rank, uint32_t op)
 {
     return rank->ops.at[op].item != NO_ID &&

@@ -241,7 +241,7 @@ static int start_lane(struct cutter *cutter, uint8_t kind, uint32_t track)
 
 /* What a CPU track is for: a thread that only polls (event queries of a watchdog) takes no part;
  * one that runs collectives may do other work between them, such as what a DDP hook asked for. */
-enum track_use { TRACK_IDLE = 0, TRACK_OPS = 1, TRACK_COMM = 2 };
+enum track_use { TRACK_IDLE = 0, TRACK_OPS = 1, TRACK_COMM = 2, TRACK_INBOX = 4 };
 
 static int cut_cpu_track(struct cutter *cutter, uint32_t track_index, unsigned use)
 {
@@ -269,7 +269,9 @@ static unsigned use_of(const struct cutter *cutter, uint32_t track_index)
     unsigned use = TRACK_IDLE;
     for (uint32_t i = track->first; i < track->first + track->n; i++) {
         const struct trace_span *span = &rank->trace->spans[i];
-        if (build_runs_collective(rank, span))
+        if (span->kind == SPAN_TRANSFER)
+            use |= TRACK_INBOX;
+        else if (build_runs_collective(rank, span))
             use |= TRACK_COMM;
         else if (use & TRACK_OPS)
             continue;
@@ -281,6 +283,24 @@ static unsigned use_of(const struct cutter *cutter, uint32_t track_index)
             use |= TRACK_OPS;
     }
     return use;
+}
+
+/* What came in, in order of when it was asked for; many at a time. */
+static int cut_inbox(struct cutter *cutter, uint32_t track_index)
+{
+    const struct trace_rank *trace = cutter->rank->trace;
+    const struct trace_track *track = &trace->tracks[track_index];
+    uint32_t item;
+    if (start_lane(cutter, DPRO_DEVICE_LINK_RX, track_index) < 0)
+        return -1;
+    for (uint32_t i = track->first; i < track->first + track->n; i++) {
+        const struct trace_span *span = &trace->spans[i];
+        if (span->kind == SPAN_TRANSFER &&
+            emit(cutter, i, 0, span->start_ns, span->start_ns + span->dur_ns, &item) < 0)
+            return -1;
+    }
+    finish_lane(cutter);
+    return 0;
 }
 
 static int compare_starts(const void *a, const void *b)
@@ -436,6 +456,8 @@ static int cut_all(struct cutter *cutter, unsigned *uses)
             continue;
         uses[t] = use_of(cutter, t);
         if ((uses[t] & TRACK_OPS) && cut_cpu_track(cutter, t, uses[t]) < 0)
+            return -1;
+        if ((uses[t] & TRACK_INBOX) && cut_inbox(cutter, t) < 0)
             return -1;
     }
     if (cut_comm_tracks(cutter, uses) < 0)

@@ -30,6 +30,10 @@ struct member {
     bool unlogged;  /* no log has its part: others' ends of its messages are all that is known */
 };
 
+struct cross_edge {
+    uint32_t from_rank, from, to_rank, to; /* index of a rank, its op */
+};
+
 struct join {
     struct rank_build *ranks; /* those of servers come behind */
     uint32_t n_ranks, n_servers;
@@ -38,6 +42,7 @@ struct join {
     ARRAY(struct member) members;
     struct messages messages;
     struct servers servers;
+    ARRAY(struct cross_edge) cross; /* between ranks, but for collectives and messages */
     struct clocks clocks;
     bool by_place;                /* ranks number their iterations differently */
     uint32_t n_mismatched;        /* collectives that other ranks did not confirm */

@@ -211,8 +211,6 @@ static void trim_overlaps(struct rank_build *rank, uint32_t before, uint32_t aft
     }
 }
 
-/* On a thread of a pool only the order that was always the same, on whatever threads, is more than
- * chance. */
 bool local_in_pool(const struct rank_build *rank, uint32_t device)
 {
     const struct graph_device *d = &rank->devices.at[device]; /* its name is still its track */
@@ -232,9 +230,11 @@ static int add_device_order(struct rank_build *rank)
         uint32_t device = rank->ops.at[o].device;
         if (device == NO_ID || local_in_pool(rank, device))
             continue;
+        if (rank->devices.at[device].kind == DPRO_DEVICE_LINK_RX)
+            continue;
         if (local_is_pooled(rank, o)) {
             if (last[device] != NO_ID)
-                status = local_add_if_holds(rank, last[device], o, false);
+                status = local_add_usual_order(rank, last[device], o);
             last[device] = o;
             continue;
         }

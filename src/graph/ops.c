@@ -36,7 +36,7 @@ uint64_t build_step_hash(const struct rank_build *rank, uint32_t step)
     uint64_t pooled = 0; /* in whatever order */
     for (uint32_t l = 0; l < rank->n_lanes; l++) {
         const struct lane *lane = &rank->lanes[l];
-        if (build_is_pool(rank, lane)) {
+        if (build_is_unordered(rank, lane)) {
             for (uint32_t i = lane->first[step]; i < lane->first[step + 1]; i++)
                 pooled += map_mix(key_of(rank, i) + 1);
             continue;
@@ -247,8 +247,8 @@ static int list_pooled(const struct rank_build *rank, uint32_t step, item_array 
     items->n = 0;
     for (uint32_t l = 0; l < rank->n_lanes; l++) {
         const struct lane *lane = &rank->lanes[l];
-        for (uint32_t i = lane->first[step]; build_is_pool(rank, lane) && i < lane->first[step + 1];
-             i++)
+        for (uint32_t i = lane->first[step];
+             build_is_unordered(rank, lane) && i < lane->first[step + 1]; i++)
             if (array_push(items, i) < 0)
                 return -1;
     }
@@ -297,7 +297,7 @@ static int match_steps(struct matcher *m)
             for (uint32_t l = 0; l < rank->n_lanes; l++) {
                 const struct lane *lane = &rank->lanes[l];
                 bool gpu = lane->kind == DPRO_DEVICE_GPU_STREAM;
-                if (gpu != (pass == 1) || build_is_pool(rank, lane))
+                if (gpu != (pass == 1) || build_is_unordered(rank, lane))
                     continue;
                 if (match_lane(&m->aligner, rank, lane, s, found + m->lane_place[l]) < 0)
                     return -1;
@@ -357,6 +357,15 @@ static uint8_t phase_of_item(const struct rank_build *rank, uint32_t item)
     return rank->phases[it->span];
 }
 
+/* What a parameter server takes in was pushed to it, what comes from one was pulled. */
+static uint8_t received_as(const struct rank_build *rank, const struct trace_span *span)
+{
+    uint32_t key = span->detail == NO_ID ? 0 : rank->trace->details[span->detail].process_group;
+    if (rank->trace->rank < 0)
+        return DPRO_OP_PUSH;
+    return strstr(strtab_get(rank->names, key), " /job:ps/") ? DPRO_OP_PULL : DPRO_OP_RECV;
+}
+
 static void classify(const struct rank_build *rank, struct local_op *op)
 {
     const struct trace_span *span = item_span(rank, op->item);
@@ -366,6 +375,8 @@ static void classify(const struct rank_build *rank, struct local_op *op)
     op->kind = op->phase;
     if (lane_kind == DPRO_DEVICE_COMM_THREAD) {
         op->kind = op->phase = DPRO_OP_COLLECTIVE;
+    } else if (lane_kind == DPRO_DEVICE_LINK_RX) {
+        op->kind = op->phase = received_as(rank, span);
     } else if (lane_kind == DPRO_DEVICE_GPU_STREAM) {
         op->flags |= GRAPH_OP_GPU;
         if (span->kind == SPAN_MEMCPY)

@@ -38,6 +38,12 @@ static int collect_edges(struct assembly *a)
         }
         array_fini(&join->ranks[r].edges); /* taken over */
     }
+    for (size_t e = 0; e < join->cross.n; e++) {
+        const struct cross_edge *edge = &join->cross.at[e];
+        if (push_edge(a, a->first_op[edge->from_rank] + edge->from,
+                      a->first_op[edge->to_rank] + edge->to, false, true) < 0)
+            return -1;
+    }
     for (size_t j = 0; j < join->joined.n; j++) {
         const struct joined *joined = &join->joined.at[j];
         for (uint32_t m = 0; m < joined->n_members && a->meets[j] != DPRO_NO_OP; m++) {

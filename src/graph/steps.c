@@ -131,6 +131,33 @@ static int steps_from_marks(struct rank_build *rank)
     return status;
 }
 
+/* A session's steps: one a window. Where the next one was asked for as soon as this one was done it
+ * begins there, so that the client's own time belongs to the step; the last one is as long beyond
+ * its ops as the shortest of the others. */
+static int steps_from_session(struct rank_build *rank)
+{
+    const struct trace_rank *trace = rank->trace;
+    int64_t shortest_rest = INT64_MAX;
+    for (uint32_t w = 0; w < trace->n_windows; w++) {
+        const struct trace_window *window = &trace->windows[w];
+        int64_t end = window->end_ns, own = window->end_ns - window->start_ns;
+        if (w + 1 < trace->n_windows && trace->windows[w + 1].start_ns - end <= own) {
+            end = trace->windows[w + 1].start_ns;
+            shortest_rest =
+                end - window->end_ns < shortest_rest ? end - window->end_ns : shortest_rest;
+        } else if (shortest_rest != INT64_MAX) {
+            end += shortest_rest;
+        }
+        if (push_step(rank, window->start_ns, end, w, w) < 0)
+            return -1;
+        /* steps of one run follow each other though each has a window of its own */
+        if (w > 0 && rank->steps.n > 1)
+            rank->steps.at[rank->steps.n - 1].follows =
+                rank->steps.at[rank->steps.n - 2].end_ns == window->start_ns;
+    }
+    return 0;
+}
+
 /* The steps that dpro's recorder timed, those that lie in a window. */
 static int steps_from_recording(struct rank_build *rank)
 {
@@ -305,6 +332,12 @@ int build_steps(struct rank_build *rank, struct dpro_error *err)
 {
     const uint32_t marks[] = {NAME_STEP, NAME_ZERO_GRAD, NAME_OPTIMIZER_STEP};
     rank->step_source = STEPS_NONE;
+    if (rank->trace->in_session) {
+        rank->main_track = find_main_track(rank, 0);
+        if (steps_from_session(rank) < 0)
+            return dpro_error_nomem(err);
+        rank->step_source = STEPS_SESSION;
+    }
     for (size_t i = 0; i < 3 && rank->steps.n == 0; i++) {
         if (i == 1) {
             rank->main_track = find_main_track(rank, 0);

@@ -6,7 +6,7 @@
 static bool runs_a_node(const struct trace_rank *rank, const struct trace_span *span)
 {
     return (span->kind == SPAN_CPU_OP && rank->tracks[span->track].pool) ||
-           span->kind == SPAN_COLLECTIVE;
+           span->kind == SPAN_COLLECTIVE || span->kind == SPAN_TRANSFER;
 }
 
 void rank_match_graph(struct rank_job *job)

@@ -106,22 +106,39 @@ static void read_attr(struct graphdef *g, const struct pb_field *field, struct t
     }
 }
 
+static uint32_t intern_key(struct trace_part *part, const char *key, int len, bool *no_memory)
+{
+    uint32_t id =
+        strtab_add(&part->names, key, (size_t)len < KEY_MAX ? (size_t)len : (size_t)KEY_MAX - 1);
+    if (id == STRTAB_FULL) {
+        *no_memory = true;
+        return 0;
+    }
+    return id;
+}
+
+uint32_t graphdef_key(struct trace_part *part, const char *tensor, const char *send_device,
+                      const char *recv_device, bool *no_memory)
+{
+    char key[KEY_MAX];
+    int len = snprintf(key, sizeof key, "%s %s %s", tensor, send_device, recv_device);
+    return len <= 2 ? 0 : intern_key(part, key, len, no_memory);
+}
+
 /* What the other end, or the other members, call it too. */
 static uint32_t key_of(struct graphdef *g, const struct transfer *transfer)
 {
     const struct strtab *names = &g->part->names;
-    char key[KEY_MAX];
-    int len = 0;
+    char key[64];
     if (transfer->tensor_name)
-        len = snprintf(key, sizeof key, "%s %s %s", strtab_get(names, transfer->tensor_name),
-                       strtab_get(names, transfer->send_device),
-                       strtab_get(names, transfer->recv_device));
-    else if (transfer->group_key >= 0 && transfer->instance_key >= 0)
-        len = snprintf(key, sizeof key, "%lld %lld", (long long)transfer->group_key,
-                       (long long)transfer->instance_key);
-    if (len <= 0)
+        return graphdef_key(g->part, strtab_get(names, transfer->tensor_name),
+                            strtab_get(names, transfer->send_device),
+                            strtab_get(names, transfer->recv_device), &g->no_memory);
+    if (transfer->group_key < 0 || transfer->instance_key < 0)
         return 0;
-    return intern(g, key, (size_t)len < sizeof key ? (size_t)len : sizeof key - 1);
+    int len = snprintf(key, sizeof key, "%lld %lld", (long long)transfer->group_key,
+                       (long long)transfer->instance_key);
+    return intern_key(g->part, key, len, &g->no_memory);
 }
 
 /* A NodeDef: name 1, op 2, input 3, device 4, attr 5. */

@@ -200,6 +200,29 @@ static void warn_losses(struct loader *loader, const struct source *source)
                space);
 }
 
+/* A file that tells of several processes becomes a source a process. */
+static int split_sources(struct loader *loader, struct dpro_error *err)
+{
+    for (size_t i = 0; i < loader->list.n; i++) {
+        struct source *source = &loader->list.at[i], fresh = *source;
+        struct trace_part *next = source->part.next;
+        if (source->part.is_session_step && !source->part.has_rank)
+            source->kind = DPRO_FILE_OTHER; /* an evaluator, a client: no part of the training */
+        if (!next)
+            continue;
+        fresh.path = strdup(source->path);
+        fresh.part = *next;
+        source->part.next = NULL;
+        free(next);
+        if (!fresh.path || array_push(&loader->list, fresh) < 0) {
+            free(fresh.path);
+            part_fini(&fresh.part);
+            return dpro_error_nomem(err);
+        }
+    }
+    return 0;
+}
+
 /* What reading said about each file; decides which go on. */
 static int check_sources(struct loader *loader, struct dpro_error *err)
 {
@@ -247,8 +270,7 @@ static int check_sources(struct loader *loader, struct dpro_error *err)
         if ((source->kind == DPRO_FILE_KINETO || source->kind == DPRO_FILE_MXNET) &&
             part->n_spans == 0)
             trace_warn(loader->trace, &loader->options->sink,
-                       "%s: no %s spans among its %" PRIu64
-                       " events; was the profiler active?",
+                       "%s: no %s spans among its %" PRIu64 " events; was the profiler active?",
                        source->path, source->kind == DPRO_FILE_MXNET ? "MXNet" : "PyTorch",
                        part->n_events);
     }
@@ -343,7 +365,8 @@ static void drop_second_processes(struct loader *loader)
         for (size_t k = 0; k < i && source->rank < -1; k++) {
             const struct source *other = &loader->list.at[k];
             if (other->rank != source->rank || other->kind != source->kind ||
-                other->attempt != source->attempt || same_process(source, other))
+                other->attempt != source->attempt || !source->part.transport ||
+                !other->part.transport || same_process(source, other))
                 continue;
             char process[NET_PROCESS_TEXT];
             net_process_format(process, source->rank);
@@ -407,7 +430,7 @@ static int find_ranks(struct loader *loader, struct dpro_error *err)
             continue;
         if (source->kind == DPRO_FILE_RECORDING && source->part.recording->is_job)
             continue;
-        if (pattern) {
+        if (pattern && !source->part.is_session_step) {
             source->rank = rank_by_regex(&regex, source->path);
             if (source->rank < 0 && source_is_profile(source))
                 rc = dpro_error_set(err, DPRO_EFORMAT,
@@ -764,6 +787,7 @@ static int build_ranks(struct loader *loader, struct dpro_error *err)
             trace->n_servers = (uint32_t)n_jobs - trace->n_ranks;
         }
         job->rank->rank = sorted[i]->rank;
+        job->rank->in_session = sorted[i]->part.is_session_step;
         job->windows = sorted + i;
         for (end = i; end < n && sorted[end]->rank == sorted[i]->rank; end++) {
             if (source_is_profile(sorted[end]))
@@ -913,7 +937,7 @@ static int load(struct loader *loader, const char *const *paths, size_t n_paths,
         loader->bytes_total += loader->list.at[i].size_bytes;
     pool_run(loader->list.n, loader->options->threads, read_item, loader);
     sources_drop_copies(loader);
-    if ((rc = check_sources(loader, err)) < 0 || (rc = timelines_stand_alone(loader, err)) < 0 ||
+    if ((rc = split_sources(loader, err)) < 0 || (rc = check_sources(loader, err)) < 0 || (rc = timelines_stand_alone(loader, err)) < 0 ||
         (rc = check_any(loader, paths[0], err)) < 0 ||
         (rc = find_ranks(loader, err)) < 0)
         return rc;

@@ -87,6 +87,9 @@ void part_fini(struct trace_part *part)
     free(part->transport);
     nccl_log_destroy(part->nccl);
     timeline_destroy(part->timeline);
+    if (part->next)
+        part_fini(part->next);
+    free(part->next);
 }
 
 static const struct reader readers[] = {

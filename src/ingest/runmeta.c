@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "ingest/graphdef.h"
+#include "ingest/session.h"
 
 /* A partition graph in a part. */
 struct partition {
@@ -117,7 +118,9 @@ static void read_all(struct runmeta *r)
     struct pb_field field;
     bool has_partitions = false;
     while (!r->no_memory && pb_next(&r->pb, &field)) {
-        if (field.number == 3) {
+        if (field.number == 1) {
+            r->no_memory |= session_read_step(&r->pb, &field, r->part) < 0;
+        } else if (field.number == 3) {
             has_partitions = true;
             read_graph(r, &field);
         } else if (field.number == 4 && !has_partitions) {
@@ -134,6 +137,7 @@ int runmeta_read(struct bytes *bytes, struct trace_part *part, struct dpro_error
     pb_init(&r.pb, bytes);
     read_all(&r);
     compact(&r);
+    r.no_memory |= session_split(part) < 0;
     part->broken = r.pb.fail;
     part->broken_offset = r.pb.fail_offset;
     for (size_t p = 0; p < r.partitions.n; p++)

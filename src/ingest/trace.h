@@ -46,8 +46,10 @@ enum span_kind {
     SPAN_PYTHON,         /* python_function */
     SPAN_COLLECTIVE, /* a collective that a CPU thread ran, from its arrival to its end; `detail`
                         says which */
-    SPAN_STEP,       /* an iteration as the job marked it; its number is in `sequence` */
-    SPAN_OTHER,      /* overhead, Trace, ...; kept out of the graph */
+    SPAN_TRANSFER, /* what came from another process, from when it was asked for; `detail` says from
+                      where and how much */
+    SPAN_STEP,     /* an iteration as the job marked it; its number is in `sequence` */
+    SPAN_OTHER,    /* overhead, Trace, ...; kept out of the graph */
 };
 
 /* One interval on one track, 64 bytes. */
@@ -169,6 +171,7 @@ struct trace_rank {
     uint64_t pid;     /* process id of the CPU side, 0: unknown */
     uint32_t host;    /* string id of host_name; 0: unknown */
     uint32_t backend; /* string id of distributedInfo.backend */
+    bool in_session;  /* its windows are a session's steps, each of all processes together */
     struct trace_track *tracks;
     struct trace_window *windows; /* ascending in time */
     struct trace_span *spans;     /* by track, then start */
@@ -191,8 +194,8 @@ struct dpro_trace {
     struct strtab names;
     struct trace_rank *ranks; /* ascending */
     uint32_t n_ranks;
-    struct trace_rank *servers; /* profiles of processes that are no ranks, numbered as net_process_*
-                                   does; ascending */
+    struct trace_rank *servers; /* profiles of processes that are no ranks, numbered as
+                                   net_process_* does; ascending */
     uint32_t n_servers;
     struct net_transport *transports; /* by rank, also of ranks that have no profile; then those of
                                          processes that are no ranks */

@@ -11,6 +11,7 @@ from support import DONE, INPUT, ROOT, Case, dpro
 
 SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
 RING = os.path.join(SHARED, "tf-mwms-ring")
+SERVER = os.path.join(SHARED, "tf-ps-v1")
 HOROVOD = os.path.join(SHARED, "hvd-tf")
 
 
@@ -155,6 +156,56 @@ class Ring(Case):
                 self.assertRegex("\n".join(said.json["warnings"]), "of the protobuf: the file ends in the middle")
             else:
                 self.assert_error(said, INPUT, "no TensorFlow ops in it")
+
+
+@unittest.skipUnless(os.path.isdir(SERVER), "no capture of a TensorFlow parameter server in ../shared/traces")
+class ParameterServer(Case):
+    """A session of one client, two workers and a parameter server; one file is one step of all of them."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.facts = dpro("replay", "--json", SERVER).json
+        with open(os.path.join(SERVER, "metadata.json"), encoding="utf-8") as file:
+            cls.truth = json.load(file)
+
+    def test_the_replay_is_within_5_percent_of_what_was_measured(self):
+        measured = statistics.mean(self.truth["profiled_ms"])
+        self.assertLess(abs(self.facts["predicted"]["iteration_ms"] / measured - 1), 0.05)
+        std = 100 * statistics.stdev(self.truth["profiled_ms"]) / measured
+        self.assertLess(self.facts["validation"]["mean_abs_error_pct"], max(5, std))
+
+    def test_workers_are_the_ranks_and_the_server_is_none(self):
+        self.assertEqual((self.facts["trace"]["ranks_present"], self.facts["trace"]["world_size"]), ([0, 1], 2))
+        self.assertEqual(self.facts["trace"]["iterations"], 7)
+        self.assertEqual(self.facts["warnings"], [])
+
+    def test_pushes_and_pulls_are_on_the_critical_path(self):
+        kinds = self.facts["critical_path"]["by_kind_ms"]
+        # the largest variable has 2 MiB; it takes 16.8 ms at 1 Gbit/s, each way
+        self.assertGreater(kinds["PUSH"], 14)
+        self.assertGreater(kinds["PULL"], 14)
+
+    def test_every_event_that_is_no_bookkeeping_is_a_node(self):
+        said = dpro("replay", "-vv", "--no-validate", SERVER)
+        self.assert_code(said, DONE)
+        counts = [line.split(": ")[-1] for line in said.err.splitlines() if "are nodes of it" in line]
+        self.assertEqual(len(counts), 3)
+        for count in counts:
+            found, every = count.split(" ops")[0].split(" of ")
+            self.assertEqual(found, every)
+
+    def test_one_step_is_enough_to_see_its_makespan(self):
+        said = dpro("replay", "--json", os.path.join(SERVER, "runmeta_step3.pb.gz"))
+        self.assert_code(said, DONE)
+        self.assertLess(abs(said.json["error_pct"]), 10)
+
+    def test_cut_steps_are_used_as_far_as_they_go(self):
+        whole = inflated(os.path.join(SERVER, "runmeta_step3.pb.gz"))
+        for share in (0.1, 0.3, 0.5, 0.9):
+            said = dpro("replay", "--json", self.write("runmeta_step3.pb", whole[:int(len(whole) * share)]))
+            self.assert_code(said, DONE, INPUT)
+            if said.code == DONE:
+                self.assertRegex("\n".join(said.json["warnings"]), "of the protobuf: the file ends in the middle")
 
 
 if __name__ == "__main__":

@@ -93,6 +93,8 @@ static inline uint64_t fuzz_hash_part(const struct trace_part *part)
         h ^= part->nccl->operations.n ^ part->nccl->steps.n << 16 ^ part->nccl->proxy_ops.n << 32;
     if (part->timeline)
         h ^= fuzz_hash_timeline(part->timeline);
+    if (part->next)
+        h ^= fuzz_hash_part(part->next) * 3;
     h ^= part->n_events << 3 ^ part->cut;
     return h ^ fuzz_hash(h, &part->losses, sizeof part->losses);
 }

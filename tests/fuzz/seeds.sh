@@ -34,6 +34,8 @@ put xplane/long 'D\012\377\377\377\377\377\377\377\377\377\001'
 put runmeta/graph "E$node"
 put runmeta/partition "F\\032\\021$node"
 put runmeta/function "G\\042\\023\\012\\021$node"
+# a step of a session: a worker received what a parameter server sent
+put runmeta/session 'J\012\364\001\012\260\001\012)/job:worker/replica:0/task:0/device:CPU:0\022x\012\012RecvTensor\020\012(\005Bf[4B]\040[1Mb/s]\040e\040from\040/job:ps/replica:0/task:0/device:CPU:0\040to\040/job:worker/replica:0/task:0/device:CPU:0\022\011\012\003mul\020\020(\002\012?\012\045/job:ps/replica:0/task:0/device:CPU:0\022\015\012\007_SOURCE\020\001(\001\022\007\012\001v\020\003(\002\032\356\001\012\271\001\012\001s\022\005_Send\042\045/job:ps/replica:0/task:0/device:CPU:0*\022\012\013tensor_name\022\003\022\001e*6\012\013send_device\022\047\022\045/job:ps/replica:0/task:0/device:CPU:0*:\012\013recv_device\022+\022)/job:worker/replica:0/task:0/device:CPU:0\0120\012\001v\022\004Read\042\045/job:ps/replica:0/task:0/device:CPU:0\032\372\001\012\275\001\012\001r\022\005_Recv\042)/job:worker/replica:0/task:0/device:CPU:0*\022\012\013tensor_name\022\003\022\001e*6\012\013send_device\022\047\022\045/job:ps/replica:0/task:0/device:CPU:0*:\012\013recv_device\022+\022)/job:worker/replica:0/task:0/device:CPU:0\0128\012\003mul\022\003Mul\032\001r\042)/job:worker/replica:0/task:0/device:CPU:0'
 put runmeta/cut "H\\032\\100$node"
 put runmeta/deep 'I\032\020\012\016\052\014\012\001s\022\007\012\005\012\003\012\001\012'
 

@@ -353,6 +353,93 @@ static void test_of_two_functions_the_larger_one_s_graph_is_kept(void **state)
     }
 }
 
+/* ---- sessions ---- */
+
+static void stats(struct message *device_stats, const char *name, uint64_t micros, uint64_t took,
+                  const char *label)
+{
+    struct message m = {.n = 0};
+    text(&m, 1, name);
+    number(&m, 2, micros);
+    number(&m, 5, took);
+    if (label)
+        text(&m, 8, label);
+    nested(device_stats, 2, &m);
+}
+
+static void attr(struct message *m, const char *key, const char *value)
+{
+    struct message entry = {.n = 0}, inner = {.n = 0};
+    text(&inner, 2, value);
+    text(&entry, 1, key);
+    nested(&entry, 2, &inner);
+    nested(m, 5, &entry);
+}
+
+static void end_node(struct message *graph, const char *name, const char *type, const char *place)
+{
+    struct message m = {.n = 0};
+    text(&m, 1, name);
+    text(&m, 2, type);
+    text(&m, 4, place);
+    attr(&m, "tensor_name", "edge_1_v");
+    attr(&m, "send_device", "/job:ps/replica:0/task:0/device:CPU:0");
+    attr(&m, "recv_device", device);
+    nested(graph, 1, &m);
+}
+
+static const struct trace_part *part_of_rank(const struct trace_part *part, int rank)
+{
+    while (part && part->rank != rank)
+        part = part->next;
+    return part;
+}
+
+static void test_a_session_s_step_is_one_part_a_task(void **state)
+{
+    (void)state;
+    static const char ps[] = "/job:ps/replica:0/task:0/device:CPU:0";
+    struct message m = {.n = 0}, step = {.n = 0}, worker = {.n = 0}, received = {.n = 0},
+                   server = {.n = 0}, graph = {.n = 0}, ps_graph = {.n = 0};
+    text(&received, 1, device);
+    stats(&received, "RecvTensor", 10, 5,
+          "[4B] [1.0Mb/s] edge_1_v from /job:ps/replica:0/task:0/device:CPU:0 to "
+          "/job:worker/replica:0/task:0/device:CPU:0");
+    text(&worker, 1, device);
+    stats(&worker, "_SOURCE", 1, 1, NULL);
+    stats(&worker, "a", 20, 5, NULL);
+    stats(&worker, "b", 22, 5, NULL); /* beside a: two threads */
+    text(&server, 1, ps);
+    stats(&server, "v", 5, 2, NULL);
+    nested(&step, 1, &received);
+    nested(&step, 1, &worker);
+    nested(&step, 1, &server);
+    nested(&m, 1, &step);
+    end_node(&graph, "v_S1", "_Recv", device);
+    node(&graph, "a", "Mul", device, (const char *const[]){"v_S1", NULL});
+    end_node(&ps_graph, "v_S0", "_Send", ps);
+    nested(&m, 3, &graph);
+    nested(&m, 3, &ps_graph);
+
+    struct trace_part part = read_with(runmeta_read, &m, 0);
+    const struct trace_part *own = part_of_rank(&part, 0);
+    const struct trace_part *other = part_of_rank(&part, net_process_in("ps0", 3));
+    assert_non_null(own);
+    assert_non_null(other);
+    assert_true(own->is_session_step && other->is_session_step);
+    assert_int_equal(own->n_spans, 4);
+    assert_int_equal(other->n_spans, 1);
+    const struct trace_span *span = span_named(own, "v_S1");
+    assert_non_null(span); /* under the name of the node that receives */
+    assert_int_equal(span->kind, SPAN_TRANSFER);
+    assert_int_equal(span->dur_ns, 5000);
+    assert_int_not_equal(span_named(own, "a")->track, span_named(own, "b")->track);
+    assert_int_equal(own->dfg_nodes.n, 2);
+    assert_string_equal(strtab_get(&own->names, node_named(own, "v_S1")->key),
+                        strtab_get(&other->names, node_named(other, "v_S0")->key));
+    part_fini(&part);
+}
+
 static void test_files_are_told_apart_by_their_first_bytes(void **state)
 {
     (void)state;
@@ -378,6 +465,7 @@ int main(void)
         cmocka_unit_test(test_messages_are_entered_64_deep_and_no_deeper),
         cmocka_unit_test(test_a_graph_names_inputs_before_their_nodes),
         cmocka_unit_test(test_of_two_functions_the_larger_one_s_graph_is_kept),
+        cmocka_unit_test(test_a_session_s_step_is_one_part_a_task),
         cmocka_unit_test(test_files_are_told_apart_by_their_first_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,191 @@
+/* graph/session.c: a TensorFlow session's step, which one client starts on all tasks and which is
+ * over when all of them are done.
+ *
+ * A tensor that goes from one task to another was asked for when the step began, so the time from
+ * then on is no transfer (paper, section 3.2). The transfer begins when the op that made the tensor
+ * is over, and when the tensors before it from that task have arrived: what is sent shares one way.
+ */
+#include "graph/session.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/map.h"
+#include "graph/local.h"
+
+static size_t at(const struct rank_build *rank, uint32_t sample, uint32_t op)
+{
+    return (size_t)rank->sample_step[sample] * rank->n_timed + op;
+}
+
+/* ---- bounds ---- */
+
+/* From the first task's start to the next step's first start, or to the last task's end. */
+static void share_bounds(struct join *join, uint32_t sample)
+{
+    int64_t start = INT64_MAX, end = INT64_MIN, next = INT64_MAX;
+    bool follows = true;
+    for (uint32_t r = 0; r < join->n_ranks; r++) {
+        const struct rank_build *rank = &join->ranks[r];
+        uint32_t s = rank->sample_step[sample];
+        const struct step *step = &rank->steps.at[s];
+        bool followed = s + 1 < rank->steps.n && rank->steps.at[s + 1].follows;
+        start = step->start_ns < start ? step->start_ns : start;
+        end = step->end_ns > end ? step->end_ns : end;
+        next = step->end_ns < next ? step->end_ns : next;
+        follows &= followed;
+    }
+    for (uint32_t r = 0; r < join->n_ranks; r++) {
+        struct rank_build *rank = &join->ranks[r];
+        struct step *step = &rank->steps.at[rank->sample_step[sample]];
+        step->start_ns = start;
+        step->end_ns = follows ? next : end;
+        rank->start_ns[at(rank, sample, rank->boundary)] = step->end_ns;
+        rank->end_ns[at(rank, sample, rank->boundary)] = step->end_ns;
+    }
+}
+
+/* ---- transfers ---- */
+
+struct made {
+    uint32_t key, rank, op;
+};
+
+static int compare_made(const void *a, const void *b)
+{
+    const struct made *x = a, *y = b;
+    if (x->key != y->key)
+        return x->key < y->key ? -1 : 1;
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    return x->op < y->op ? -1 : x->op > y->op;
+}
+
+static size_t first_made(const struct made *made, size_t n, uint32_t key)
+{
+    size_t low = 0, high = n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (made[mid].key < key)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+static int tie(struct join *join, const struct made *made, size_t n)
+{
+    for (uint32_t r = 0; r < join->n_ranks; r++) {
+        struct rank_build *rank = &join->ranks[r];
+        for (size_t i = 0; i < rank->receives.n; i++) {
+            const struct local_transfer *receive = &rank->receives.at[i];
+            for (size_t m = first_made(made, n, receive->key); m < n && made[m].key == receive->key;
+                 m++) {
+                struct cross_edge edge = {made[m].rank, made[m].op, r, receive->op};
+                if (made[m].rank == r)
+                    continue;
+                if (array_push(&join->cross, edge) < 0)
+                    return -1;
+                for (uint32_t s = 0; s < rank->n_samples; s++) {
+                    const struct rank_build *from = &join->ranks[made[m].rank];
+                    int64_t ready = from->end_ns[at(from, s, made[m].op)];
+                    int64_t *start = &rank->start_ns[at(rank, s, receive->op)];
+                    int64_t end = rank->end_ns[at(rank, s, receive->op)];
+                    if (*start != ABSENT && ready > *start)
+                        *start = ready < end ? ready : end;
+                }
+            }
+        }
+    }
+    return 0;
+}
+
+struct arrived {
+    uint32_t device, op;
+    int64_t end_ns;
+};
+
+static int compare_arrived(const void *a, const void *b)
+{
+    const struct arrived *x = a, *y = b;
+    if (x->device != y->device)
+        return x->device < y->device ? -1 : 1;
+    if (x->end_ns != y->end_ns)
+        return x->end_ns < y->end_ns ? -1 : 1;
+    return x->op < y->op ? -1 : x->op > y->op;
+}
+
+/* One after the other by when they arrived. */
+static int line_up(struct rank_build *rank)
+{
+    struct arrived *list = malloc((rank->n_timed + (size_t)1) * sizeof *list);
+    if (!list)
+        return -1;
+    for (uint32_t s = 0; s < rank->n_samples; s++) {
+        size_t n = 0;
+        for (uint32_t o = 0; o < rank->n_timed; o++) {
+            uint32_t device = rank->ops.at[o].device;
+            if (device != NO_ID && rank->devices.at[device].kind == DPRO_DEVICE_LINK_RX &&
+                rank->end_ns[at(rank, s, o)] != ABSENT)
+                list[n++] = (struct arrived){device, o, rank->end_ns[at(rank, s, o)]};
+        }
+        qsort(list, n, sizeof *list, compare_arrived);
+        for (size_t i = 1; i < n; i++) {
+            int64_t *start = &rank->start_ns[at(rank, s, list[i].op)];
+            if (list[i].device != list[i - 1].device)
+                continue;
+            if (rank->free_ns)
+                rank->free_ns[at(rank, s, list[i].op)] = list[i - 1].end_ns;
+            if (*start < list[i - 1].end_ns)
+                *start = list[i - 1].end_ns;
+        }
+    }
+    free(list);
+    return 0;
+}
+
+/* The step is over when all that any task does is done; all begin the next one after that. */
+static int tie_boundaries(struct join *join)
+{
+    for (uint32_t r = 0; r < join->n_ranks; r++) {
+        const struct rank_build *rank = &join->ranks[r];
+        for (size_t e = 0; e < rank->edges.n; e++) {
+            const struct local_edge *edge = &rank->edges.at[e];
+            if (edge->to != rank->boundary || edge->next)
+                continue;
+            for (uint32_t other = 0; other < join->n_ranks; other++) {
+                struct cross_edge last = {r, edge->from, other, join->ranks[other].boundary};
+                if (other != r && array_push(&join->cross, last) < 0)
+                    return -1;
+            }
+        }
+    }
+    return 0;
+}
+
+int session_join(struct join *join, struct dpro_error *err)
+{
+    ARRAY(struct made) made = {0};
+    int status = 0;
+    if (join->n_ranks == 0 || !join->ranks[0].trace->in_session)
+        return 0;
+    for (uint32_t s = 0; s < join->ranks[0].n_samples; s++)
+        share_bounds(join, s);
+    for (uint32_t r = 0; r < join->n_ranks && status == 0; r++)
+        for (size_t i = 0; i < join->ranks[r].sends.n && status == 0; i++) {
+            const struct local_transfer *send = &join->ranks[r].sends.at[i];
+            struct made one = {send->key, r, send->op};
+            status = array_push(&made, one);
+        }
+    if (made.n > 1)
+        qsort(made.at, made.n, sizeof *made.at, compare_made);
+    if (status == 0)
+        status = tie(join, made.at, made.n);
+    for (uint32_t r = 0; r < join->n_ranks && status == 0; r++)
+        status = line_up(&join->ranks[r]);
+    if (status == 0)
+        status = tie_boundaries(join);
+    array_fini(&made);
+    return status < 0 ? dpro_error_nomem(err) : 0;
+}

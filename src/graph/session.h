@@ -1,0 +1,11 @@
+/* graph/session.h: steps of one session that several processes run together. */
+#ifndef GRAPH_SESSION_H
+#define GRAPH_SESSION_H
+
+#include "graph/join.h"
+
+/* Ties what is received to what made it, on other ranks, and gives all ranks the session's bounds
+ * of each step. Times are on the common axis. Does nothing where there is no session. */
+int session_join(struct join *join, struct dpro_error *err);
+
+#endif

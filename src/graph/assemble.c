@@ -446,8 +446,11 @@ static int fill_ops(struct assembly *a)
         g->ranks[n++].boundary =
             rank->boundary == NO_ID ? DPRO_NO_OP : a->first_op[r] + rank->boundary;
     }
-    g->n_servers = g->n_ranks - a->join->n_ranks;
-    g->n_ranks = a->join->n_ranks;
+    uint32_t n_workers = 0; /* a session's servers are built as its workers are */
+    while (n_workers < a->join->n_ranks && a->join->ranks[n_workers].trace->rank >= 0)
+        n_workers++;
+    g->n_servers = g->n_ranks - n_workers;
+    g->n_ranks = n_workers;
     return 0;
 }
 

@@ -40,6 +40,8 @@ enum dpro_file_kind {
     DPRO_FILE_RUN_METADATA,    /* TensorFlow's RunMetadata, protobuf: graphs, a session's step */
     DPRO_FILE_GRAPH_DEF,       /* TensorFlow's GraphDef, protobuf */
     DPRO_FILE_MXNET,           /* MXNet's profile (mx.profiler), Chrome trace JSON */
+    DPRO_FILE_MXNET_TEXT,      /* what MXNet's executor or symbol says of itself (debug_str) */
+    DPRO_FILE_MXNET_SYMBOL,    /* MXNet's symbol, JSON */
     DPRO_FILE_TIMELINE,        /* of Horovod, ByteScheduler or BytePS, Chrome trace JSON */
 };
 

@@ -300,7 +300,8 @@ static void mark_all(struct marker *m)
     uint32_t n = trace->n_dfg_nodes;
     for (uint32_t i = 0; i < n; i++) {
         if (trace->dfg_nodes[i].n_inputs > 0 && /* constants are shared, whatever their name */
-            is_gradient(strtab_get(rank->names, trace->dfg_nodes[i].name)))
+            (is_gradient(strtab_get(rank->names, trace->dfg_nodes[i].name)) ||
+             starts(type_of(rank, i), "_backward_")))
             m->flags[i] |= NODE_GRADIENT;
         if (communicates(rank, i))
             m->flags[i] |= NODE_COMM;

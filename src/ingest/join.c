@@ -430,6 +430,8 @@ void rank_build(struct rank_job *job)
     join_graph(job);
     if (!job->no_memory && job->execution_trace)
         rank_match_execution_trace(job);
-    if (!job->no_memory && job->graph)
+    if (!job->no_memory && job->graph && job->windows[0]->kind == DPRO_FILE_MXNET)
+        rank_match_types(job);
+    else if (!job->no_memory && job->graph)
         rank_match_graph(job);
 }

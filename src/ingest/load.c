@@ -316,6 +316,9 @@ bool source_usable(const struct source *source)
         return source->part.nccl != NULL;
     case DPRO_FILE_TIMELINE:
         return source->part.timeline && source->part.timeline->runs.n > 0;
+    case DPRO_FILE_MXNET_TEXT:
+    case DPRO_FILE_MXNET_SYMBOL:
+        return source->part.dfg_nodes.n > 0;
     case DPRO_FILE_XPLANE:
         return source->part.n_spans > 0;
     case DPRO_FILE_RUN_METADATA:
@@ -401,6 +404,8 @@ static void tell_servers(struct loader *loader)
     }
 }
 
+static bool is_everyones(const struct source *source);
+
 static int find_ranks(struct loader *loader, struct dpro_error *err)
 {
     const char *pattern = loader->options->rank_regex;
@@ -458,6 +463,8 @@ static int find_ranks(struct loader *loader, struct dpro_error *err)
         struct source *source = &loader->list.at[i];
         if (source_is_profile(source) || !source_usable(source) || source->rank != -1 ||
             (source->kind == DPRO_FILE_RECORDING && source->part.recording->is_job))
+            continue;
+        if (is_everyones(source))
             continue;
         source->rank = rank_by_process(loader, source);
         if (source->rank == -1 && source->kind == DPRO_FILE_TIMELINE)
@@ -533,7 +540,7 @@ static int merge_names(struct loader *loader, struct dpro_error *err)
     for (size_t i = 0; i < loader->list.n; i++) {
         struct source *source = &loader->list.at[i];
         const struct strtab *from = &source->part.names;
-        if (!source_usable(source) || source->rank == -1)
+        if (!source_usable(source) || (source->rank == -1 && !is_everyones(source)))
             continue;
         source->names = malloc((from->n + (size_t)1) * sizeof *source->names);
         if (!source->names)
@@ -680,7 +687,23 @@ static bool tells_structure(const struct source *source)
 static struct source *better_graph(struct source *graph, struct source *other)
 {
     bool better = graph && graph->kind == DPRO_FILE_GRAPH_DEF && other->kind != graph->kind;
+    better |= graph && graph->part.is_mirrored && !other->part.is_mirrored;
     return !graph || better ? other : graph;
+}
+
+/* All workers of MXNet run one graph, which may have been written once. */
+static bool is_everyones(const struct source *source)
+{
+    return (source->kind == DPRO_FILE_MXNET_TEXT || source->kind == DPRO_FILE_MXNET_SYMBOL) &&
+           source->rank == -1 && source_usable(source);
+}
+
+static void find_everyones_graph(struct loader *loader, struct rank_job *job)
+{
+    for (size_t i = 0; i < loader->list.n && job->n_windows > 0; i++)
+        if (is_everyones(&loader->list.at[i]) && job->windows[0]->kind == DPRO_FILE_MXNET &&
+            job->rank->rank >= 0)
+            job->graph = better_graph(job->graph, &loader->list.at[i]);
 }
 
 static int check_windows(const struct rank_job *job, struct dpro_error *err)
@@ -803,6 +826,9 @@ static int build_ranks(struct loader *loader, struct dpro_error *err)
                            "%s: second execution trace of rank %d, skipped; %s is used",
                            sorted[end]->path, sorted[end]->rank, job->execution_trace->path);
         }
+        job->names = &trace->names;
+        if (!job->graph)
+            find_everyones_graph(loader, job);
         rc = check_windows(job, err);
         if (rc == 0)
             rc = describe_rank(loader, job, err);

@@ -81,10 +81,12 @@ struct rank_job {
     struct trace_rank *rank;
     struct source **windows; /* ascending in time */
     size_t n_windows;
+    const struct strtab *names;         /* the trace's */
     struct source *execution_trace;     /* NULL: none */
     struct source *graph;               /* the framework's; NULL: none */
     uint64_t n_node_spans, n_unmatched; /* spans that should be nodes of it, and are not */
     uint32_t first_unmatched;           /* string id */
+    uint32_t n_bulks;                   /* ops that stand for several nodes */
     uint32_t n_et_with_id, n_et_matched;
     const char *et_method;
     uint64_t n_duplicates;
@@ -94,6 +96,9 @@ void rank_build(struct rank_job *job);
 
 /* dfg.c: sets span.node. */
 void rank_match_graph(struct rank_job *job);
+
+/* mxnet_match.c: the same where spans bear the nodes' types only. */
+void rank_match_types(struct rank_job *job);
 
 /* match.c: sets et_node.span and the windows' has_execution_trace. */
 void rank_match_execution_trace(struct rank_job *job);

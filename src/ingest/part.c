@@ -95,6 +95,8 @@ void part_fini(struct trace_part *part)
 static const struct reader readers[] = {
     {DPRO_FILE_KINETO, "profile", "event", "events", kineto_read, NULL},
     {DPRO_FILE_MXNET, "profile", "event", "events", mxnet_read, NULL},
+    {DPRO_FILE_MXNET_TEXT, "graph", "node", "nodes", NULL, mxnet_text_read},
+    {DPRO_FILE_MXNET_SYMBOL, "graph", "node", "nodes", mxnet_symbol_read, NULL},
     {DPRO_FILE_EXECUTION_TRACE, "execution trace", "node", "nodes", et_read, NULL},
     {DPRO_FILE_RECORDING, "recording", "entry", "entries", recording_read, NULL},
     {DPRO_FILE_TIMELINE, "communication timeline", "event", "events", timeline_read, NULL},
@@ -243,6 +245,9 @@ static enum dpro_file_kind recognise_text(const struct json *js)
         if (memcmp(header.magic, LOG_MAGIC, sizeof header.magic) == 0)
             return header.kind == LOG_NCCL ? DPRO_FILE_NCCL : DPRO_FILE_TRANSPORT;
     }
+    static const char mxnet[] = "Symbol Outputs:";
+    if (there > strlen(mxnet) && memcmp(js->p, mxnet, strlen(mxnet)) == 0)
+        return DPRO_FILE_MXNET_TEXT;
     static const char *const lines[] = {"t_start_ns,t_end_ns,", "# op,local>peer,"};
     for (size_t i = 0; i < 2; i++)
         if (there > strlen(lines[i]) && memcmp(js->p, lines[i], strlen(lines[i])) == 0)
@@ -289,7 +294,9 @@ enum dpro_file_kind recognise(struct json *js)
             continue;
         }
         if (json_is(key, len, "nodes"))
-            return schema ? DPRO_FILE_EXECUTION_TRACE : DPRO_FILE_OTHER;
+            return schema                          ? DPRO_FILE_EXECUTION_TRACE
+                   : mxnet_symbol_recognise(js) ? DPRO_FILE_MXNET_SYMBOL
+                                                : DPRO_FILE_OTHER;
         json_skip(js);
     }
     return DPRO_FILE_OTHER;

@@ -78,6 +78,7 @@ struct trace_part {
     struct net_transport *transport; /* transport logs, binary or CSV; else NULL */
     struct nccl_log *nccl;           /* NCCL logs; else NULL */
     struct timeline *timeline;       /* communication timelines; else NULL */
+    bool is_mirrored; /* the graph: of its backward half, how it must look is all that is known */
     bool cut;                        /* a log that ends in the middle of a record or line */
     struct trace_part *next;         /* what the same file tells of another process; owned */
     bool is_session_step;            /* the file is one step of a session of several processes */
@@ -105,6 +106,8 @@ const struct reader *reader_of(enum dpro_file_kind kind); /* NULL for DPRO_FILE_
 
 int kineto_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int mxnet_read(struct json *js, struct trace_part *part, struct dpro_error *err);
+int mxnet_text_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
+int mxnet_symbol_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int et_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int recording_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int timeline_read(struct json *js, struct trace_part *part, struct dpro_error *err);
@@ -118,6 +121,9 @@ enum { PART_RECORD_MAX = 1 << 16 }; /* the longest record or line that readers o
 /* What a protobuf file is, from its first bytes. */
 enum dpro_file_kind protobuf_recognise(const unsigned char *p, size_t n);
 /* Whether the array of a Chrome trace, which is next, is of MXNet. */
+
+/* Whether the list of nodes that is next is one of MXNet's symbols. */
+bool mxnet_symbol_recognise(struct json *js);
 
 /* What a document is, from its first bytes. */
 enum dpro_file_kind recognise(struct json *js);

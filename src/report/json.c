@@ -49,6 +49,10 @@ static const char *file_kind(enum dpro_file_kind kind)
         return "graph-def";
     case DPRO_FILE_MXNET:
         return "mxnet";
+    case DPRO_FILE_MXNET_TEXT:
+        return "mxnet-graph";
+    case DPRO_FILE_MXNET_SYMBOL:
+        return "mxnet-symbol";
     case DPRO_FILE_TIMELINE:
         return "timeline";
     case DPRO_FILE_OTHER:

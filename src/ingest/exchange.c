@@ -341,18 +341,78 @@ static uint64_t answer_key(const struct ps_message *m)
     return map_mix(map_mix((uint32_t)m->timestamp + UINT64_C(1)) ^ (m->key << 8 | m->server)) | 1;
 }
 
+static int compare_keys(const void *a, const void *b)
+{
+    const struct ps_key *x = a, *y = b;
+    return x->key < y->key ? -1 : x->key > y->key;
+}
+
+/* The keys that a worker pushes or pulls, by number, with the names of their parameters. A key that
+ * several servers share counts what all of them get. */
+static int list_keys(struct dpro_trace *trace, const struct net_transport *t, ps_keys *keys)
+{
+    struct map seen = {0}; /* key + 1 -> place; server's part of it */
+    int status = 0;
+    for (size_t i = 0; i < t->ps.n && status == 0; i++) {
+        const struct ps_message *m = &t->ps.at[i];
+        struct ps_key fresh = {.key = m->key};
+        uint64_t at, part = map_mix(map_mix(m->key + 1) + m->server) | 1;
+        if (m->stream % 2 || !ps_is_push(m) || m->span == NO_ID || map_get(&seen, part, NULL))
+            continue;
+        if (!map_get(&seen, map_mix(m->key) << 1 | 1, &at)) {
+            at = keys->n;
+            status = array_push(keys, fresh) < 0 ||
+                             map_set(&seen, map_mix(m->key) << 1 | 1, at) < 0
+                         ? -1
+                         : 0;
+        }
+        if (status == 0) {
+            keys->at[at].size_bytes += m->data_bytes;
+            status = map_set(&seen, part, 1);
+        }
+    }
+    map_fini(&seen);
+    if (keys->n > 1)
+        qsort(keys->at, keys->n, sizeof *keys->at, compare_keys);
+    return status == 0 ? mxnet_name_keys(trace, &trace->ranks[t->rank_index], keys) : -1;
+}
+
+/* What the messages' spans carry, by name. */
+static int name_spans(struct dpro_trace *trace, const struct net_transport *t)
+{
+    struct trace_rank *rank = &trace->ranks[t->rank_index];
+    ps_keys keys = {0};
+    int status = list_keys(trace, t, &keys);
+    for (size_t i = 0; i < t->ps.n && status == 0; i++) {
+        const struct ps_message *m = &t->ps.at[i];
+        struct ps_key wanted = {.key = m->key}, *key;
+        if (m->span == NO_ID || rank->details[rank->spans[m->span].detail].process_group)
+            continue;
+        key = keys.n == 0 ? NULL
+                          : bsearch(&wanted, keys.at, keys.n, sizeof wanted, compare_keys);
+        uint32_t name = key ? key->name : 0;
+        char text[32];
+        if (name == 0) {
+            int len = snprintf(text, sizeof text, "key %" PRIu64, m->key);
+            name = strtab_add(&trace->names, text, (size_t)len);
+        }
+        if (name == STRTAB_FULL)
+            status = -1;
+        else
+            rank->details[rank->spans[m->span].detail].process_group = name;
+    }
+    array_fini(&keys);
+    return status;
+}
+
 /* What a span exchanges, for whoever looks at it as at a collective. */
 static void describe(struct dpro_trace *trace, struct trace_rank *rank, uint32_t span,
                      const struct ps_message *m, uint32_t names[4])
 {
-    char text[32];
-    int len = snprintf(text, sizeof text, "key %" PRIu64, m->key);
-    uint32_t id = strtab_add(&trace->names, text, (size_t)len);
     struct trace_detail *detail = &rank->details[rank->spans[span].detail];
     detail->numel += ps_is_push(m) || ps_is_pull(m) ? m->data_bytes / sizeof(float) : 0;
     detail->collective = names[(ps_is_push(m) ? 1 : 0) + (m->flags & PS_PULL ? 2 : 0)];
     detail->group_size = trace->world_size;
-    detail->process_group = id == STRTAB_FULL ? 0 : id;
 }
 
 /* The requests of a rank and the spans that made them, both in order; then the answers. */
@@ -417,7 +477,7 @@ static int tie_rank(struct dpro_trace *trace, struct net_transport *t)
     array_fini(&requests);
     array_fini(&spans);
     map_fini(&asked);
-    return status;
+    return status < 0 ? status : name_spans(trace, t);
 }
 
 int ps_build(struct dpro_trace *trace)

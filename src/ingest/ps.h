@@ -16,6 +16,7 @@
 
 struct dpro_trace;
 struct net_transport;
+struct trace_rank;
 
 enum ps_flag {
     PS_REQUEST = 1, /* from a worker, else an answer */
@@ -50,6 +51,16 @@ static inline bool ps_is_pull(const struct ps_message *m)
 {
     return (m->flags & (PS_REQUEST | PS_PULL)) == PS_PULL;
 }
+
+/* A key that a worker pushes. */
+struct ps_key {
+    uint64_t key, size_bytes; /* of one push, all servers together */
+    uint32_t name;            /* string id of the parameter's; 0: unknown */
+};
+typedef ARRAY(struct ps_key) ps_keys;
+
+/* mxnet_keys.c: finds the names of a worker's keys, which are sorted. -1: no memory. */
+int mxnet_name_keys(const struct dpro_trace *trace, const struct trace_rank *rank, ps_keys *keys);
 
 /* ---- from frames to messages ---- */
 

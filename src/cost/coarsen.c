@@ -108,8 +108,9 @@ static int find_tensors(struct coarsening *c, struct dpro_model *model, struct c
         if (tensor->rank != 0 || tensor->collective == UINT32_MAX || tensor->in == DPRO_NO_OP)
             continue;
         const struct graph_collective *bucket = &g->collectives[tensor->collective];
+        const char *kind = strtab_get(&g->names, bucket->name);
         if (bucket->n_members != g->n_ranks ||
-            strcmp(strtab_get(&g->names, bucket->name), "all_reduce") != 0)
+            (strcmp(kind, "all_reduce") != 0 && strcmp(kind, "push_pull") != 0))
             continue;
         order[n++] = (struct ready){r->end_ns[r->first][tensor->in], t};
     }

@@ -62,7 +62,9 @@ static void fit_line(const point_array *points, struct dpro_estimate *slope,
 static double wire_share(const struct model_net *net)
 {
     double n = net->n_ranks;
-    return net->algorithm == MODEL_SERVER || net->algorithm == MODEL_TREE ? 1 : 2 * (n - 1) / n;
+    if (net->algorithm == MODEL_SERVER) /* out, and then back again */
+        return 2;
+    return net->algorithm == MODEL_TREE ? 1 : 2 * (n - 1) / n;
 }
 
 /* A bucket's messages on one rank, from when all ranks had come to its last one. */
@@ -327,7 +329,8 @@ static void choose_algorithm(const struct dpro_graph *g, const struct coarse *co
     } known[] = {{"ring", MODEL_RING},
                  {"halving-doubling", MODEL_HALVING_DOUBLING},
                  {"tree", MODEL_TREE},
-                 {"direct", MODEL_DIRECT}};
+                 {"direct", MODEL_DIRECT},
+                 {"parameter server", MODEL_SERVER}};
     const char *pattern = g->collectives[coarse->bucket_of[0]].pattern;
     net->algorithm = MODEL_RING;
     for (size_t i = 0; pattern && i < sizeof known / sizeof *known; i++)
@@ -424,6 +427,12 @@ int fit_net(const struct rehearsal *r, const struct coarse *coarse, struct dpro_
     net->negotiates = find_negotiation(g) != NULL;
     net->n_streams = count_streams(g);
     choose_algorithm(g, coarse, net);
+    if (net->algorithm == MODEL_SERVER) { /* keys wait for no other key */
+        net->n_servers = g->n_servers;
+        net->servers_share_hosts = g->servers_share_hosts && g->n_servers <= g->n_ranks;
+        net->n_streams = model->n_tensors;
+        net->in_order = false;
+    }
     bool messages = g->collectives[coarse->bucket_of[0]].n_messages > 0;
     if ((messages ? fit_bytes(r, coarse, model, net) : fit_collectives(r, coarse, model, net)) < 0)
         return dpro_error_nomem(err);

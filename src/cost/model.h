@@ -66,6 +66,7 @@ enum model_algorithm {
 struct model_net {
     enum model_algorithm algorithm;
     uint32_t n_ranks, ranks_per_host, n_servers;
+    bool servers_share_hosts; /* server s with rank s: what those say to each other takes no link */
     uint32_t n_streams;   /* collectives that a rank has under way at once: 1 on a stream of NCCL's,
                              2 with gloo's threads */
     bool in_order;        /* a bucket waits for those before it to be launched (DDP) */

@@ -66,7 +66,7 @@ static uint32_t n_servers(const struct model_net *net)
 
 uint32_t sync_n_nodes(const struct model_net *net)
 {
-    return net->n_ranks + n_servers(net);
+    return net->n_ranks + (net->servers_share_hosts ? 0 : n_servers(net));
 }
 
 /* Hosts that can't be filled evenly are taken for one ring. */
@@ -259,20 +259,24 @@ static int list_tree(const struct lister *l, uint64_t size)
 static int list_servers(const struct lister *l, uint64_t size)
 {
     uint32_t n = l->net->n_ranks, n_servers_ = n_servers(l->net);
+    uint32_t first = l->net->servers_share_hosts ? 0 : n; /* the servers' nodes */
     uint64_t share = divide_up(size, n_servers_);
     uint32_t n_chunks = chunks_of(l->net, share), *last = table(l, n_servers_);
     uint64_t chunk = divide_up(share, n_chunks);
     for (uint32_t c = 0; c < n_chunks && last; c++) {
         for (uint32_t turn = 0; turn < n_servers_; turn++)
             for (uint32_t i = 0; i < n; i++) {
-                uint32_t server = (i + turn) % n_servers_;
+                uint32_t server = (i + turn) % n_servers_, node = first + server;
+                if (node == i)
+                    continue;
                 last[server] = (uint32_t)l->m->list.n;
-                if (add(l, i, n + server, chunk, SYNC_NONE, true) < 0)
+                if (add(l, i, node, chunk, SYNC_NONE, true) < 0)
                     return -1;
             }
         for (uint32_t turn = 0; turn < n; turn++)
             for (uint32_t server = 0; server < n_servers_; server++)
-                if (add(l, n + server, (server + turn) % n, chunk, last[server], false) < 0)
+                if (first + server != (server + turn) % n &&
+                    add(l, first + server, (server + turn) % n, chunk, last[server], false) < 0)
                     return -1;
     }
     return last ? 0 : -1;

@@ -424,6 +424,23 @@ static int fill_measured(struct assembly *a)
     return 0;
 }
 
+/* Whether each server sends to some worker without a network. */
+static bool servers_share_hosts(const struct assembly *a)
+{
+    const struct join *join = a->join;
+    uint32_t n_shared = 0;
+    for (uint32_t k = 0; k < join->n_servers; k++) {
+        bool shared = false;
+        for (size_t m = 0; m < join->messages.all.n && !shared; m++) {
+            const struct message *message = &join->messages.all.at[m];
+            shared = message->from == join->joined.at[message->joined].n_members + k &&
+                     message->tx != NO_ID && join->messages.links.at[message->tx].within;
+        }
+        n_shared += shared;
+    }
+    return n_shared > 0 && n_shared == join->n_servers;
+}
+
 static int fill_ops(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
@@ -451,6 +468,7 @@ static int fill_ops(struct assembly *a)
         n_workers++;
     g->n_servers = g->n_ranks - n_workers;
     g->n_ranks = n_workers;
+    g->servers_share_hosts = servers_share_hosts(a);
     return 0;
 }
 

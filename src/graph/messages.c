@@ -335,7 +335,7 @@ static uint32_t find_link(struct finder *f, const struct net_connection *c, uint
     key = map_mix(key ^ (within || !c ? rank + UINT64_C(1) : 0)) | 1;
     if (map_get(&f->link_of, key, &index))
         return (uint32_t)index;
-    struct link link = {.rank = rank};
+    struct link link = {.rank = rank, .within = within};
     if (!c) {
         strcpy(link.name, "to the network");
     } else if (within) {

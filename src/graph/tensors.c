@@ -85,7 +85,8 @@ static int collect_buckets(const struct rank_build *rank, struct start **starts,
         return -1;
     for (uint32_t c = 0; c < rank->collectives.n; c++) {
         const struct local_collective *coll = &rank->collectives.at[c];
-        if (strcmp(coll->kind, "all_reduce") != 0 && strcmp(coll->kind, "reduce_scatter") != 0)
+        if (strcmp(coll->kind, "all_reduce") != 0 && strcmp(coll->kind, "reduce_scatter") != 0 &&
+            strcmp(coll->kind, "push_pull") != 0)
             continue;
         int64_t start = seen_start(rank, coll->arrival);
         if (coll->launch_span != NO_ID) {
@@ -316,7 +317,10 @@ static int plan_bucket(struct maker *m, const struct start *start, planned_array
     size_t n_in = take_copies(&m->in, m->next_in, coll->numel, start->start_ns);
     size_t n_out = coll->numel ? take_copies(&m->out, m->next_out, coll->numel, INT64_MAX) : 0;
     uint32_t use = NO_ID;
-    if (n_out > 0)
+    bool exchanged = strcmp(coll->kind, "push_pull") == 0; /* what takes it, the engine knows */
+    if (exchanged)
+        use = NO_ID;
+    else if (n_out > 0)
         use = first_use(m, m->out.at[m->next_out].first);
     else
         use = first_update(m, coll);
@@ -334,8 +338,8 @@ static int plan_bucket(struct maker *m, const struct start *start, planned_array
     if (coll->bucket != NO_ID)
         return plan_recorded(m, start, n_in, n_out, use, plan);
     rank->n_bucket_conflicts += m->walk.recording && m->walk.recording->buckets.n > 0 && n_in > 0;
-    if (n_in == 0)
-        return plan_one(m, start->collective, 0, coll->size_bytes, NULL, NULL, use, plan);
+    if (n_in == 0) /* a key of a parameter server is a parameter */
+        return plan_one(m, start->collective, exchanged ? coll->group : 0, coll->size_bytes, NULL, NULL, use, plan);
     for (size_t i = 0; i < n_in; i++) {
         struct copy *in = &m->in.at[m->next_in + i];
         struct copy *out = take_one(&m->out, m->next_out, n_out, in->numel);

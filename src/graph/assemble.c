@@ -255,8 +255,7 @@ static int add_op(struct assembly *a, struct dpro_graph_builder *builder, uint32
         out.name = "a communication thread is free";
     if (r >= a->join->n_ranks) {
         uint32_t server = r - a->join->n_ranks;
-        const struct joined *joined =
-            &a->join->joined.at[servers_joined_of(a->join, server, o)];
+        const struct joined *joined = &a->join->joined.at[servers_joined_of(a->join, server, o)];
         name_carried(a, &a->join->ranks[joined->rank], joined->collective, tensor_name);
         servers_name_op(a->join, server, o, text, sizeof text);
         out.name = text;
@@ -441,6 +440,29 @@ static bool servers_share_hosts(const struct assembly *a)
     return n_shared > 0 && n_shared == join->n_servers;
 }
 
+/* The threads of an executor's pool take its ops in turns, a link those tensors of a session that
+ * are on their way, one by one. */
+static void fill_pools(struct assembly *a)
+{
+    for (uint32_t r = 0; r < assembly_n_processes(a); r++) {
+        const struct rank_build *rank = &a->join->ranks[r];
+        uint32_t pool = DPRO_NO_DEVICE;
+        for (uint32_t d = 0; d < rank->devices.n && rank->n_slots > 0; d++) {
+            const struct graph_device *device = &rank->devices.at[d]; /* named after its track */
+            if (device->kind == DPRO_DEVICE_LINK_RX) {
+                a->graph->devices[a->first_device[r] + d].pool = a->first_device[r] + d;
+                a->graph->devices[a->first_device[r] + d].n_slots = 1;
+            }
+            if (device->kind != DPRO_DEVICE_CPU_THREAD || !rank->trace->tracks[device->name].pool)
+                continue;
+            if (pool == DPRO_NO_DEVICE)
+                pool = a->first_device[r] + d;
+            a->graph->devices[a->first_device[r] + d].pool = pool;
+            a->graph->devices[a->first_device[r] + d].n_slots = rank->n_slots;
+        }
+    }
+}
+
 static int fill_ops(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
@@ -469,6 +491,7 @@ static int fill_ops(struct assembly *a)
     g->n_servers = g->n_ranks - n_workers;
     g->n_ranks = n_workers;
     g->servers_share_hosts = servers_share_hosts(a);
+    fill_pools(a);
     return 0;
 }
 
@@ -609,8 +632,7 @@ static int fill_profiled(struct assembly *a)
     }
     if (n_known == 0)
         return 0;
-    g->profiler_op_ns =
-        arena_array(&g->arena, assembly_n_processes(a), sizeof *g->profiler_op_ns);
+    g->profiler_op_ns = arena_array(&g->arena, assembly_n_processes(a), sizeof *g->profiler_op_ns);
     g->profiled = arena_array(&g->arena, a->n_ops, sizeof *g->profiled);
     if (!g->profiler_op_ns || !g->profiled)
         return -1;

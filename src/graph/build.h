@@ -134,8 +134,9 @@ struct rank_build {
     uint32_t n_timed;       /* ops that have times; virtual ones come after them */
     uint32_t *match;        /* item of op o in step s at [s * n_timed + o], NO_ID: absent */
     int64_t *start_ns, *end_ns; /* [s * n_timed + o]; ABSENT */
-    int64_t *free_ns; /* [s * n_timed + o]: when the thread of a pool, or of a server, that ran the
-                         op then had done what it ran before; ABSENT: at no time known. NULL: there are no pools */
+    uint32_t n_slots; /* ops that the pool's threads ran at once at most; 0: there is no pool */
+    int64_t *free_ns; /* of a server, [s * n_timed + o]: when its thread had done what it ran before
+                         op o; ABSENT: not known. NULL: no server's */
     struct net_part
         *parts; /* see ends.h: of collective c in sample s at [c * n_samples + s]; NULL: no logs */
     int64_t *seen_start_ns, *seen_end_ns; /* of each op in the template, nothing cut off */

@@ -87,7 +87,7 @@ int64_t dpro_graph_add_device(struct dpro_graph_builder *builder, enum dpro_devi
     if (builder->devices.n >= DPRO_NO_DEVICE)
         return DPRO_ENOMEM;
     uint32_t id = strtab_add(&builder->graph->names, name ? name : "", name ? strlen(name) : 0);
-    struct graph_device device = {(uint8_t)kind, rank, id};
+    struct graph_device device = {.kind = (uint8_t)kind, .rank = rank, .name = id};
     if (id == STRTAB_FULL || array_push(&builder->devices, device) < 0)
         return DPRO_ENOMEM;
     return (int64_t)builder->devices.n - 1;

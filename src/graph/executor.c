@@ -1,10 +1,10 @@
 /* graph/executor.c: a framework's executor: a call of it, the pool of threads that runs what is
  * ready, and its return when all is done.
  *
- * Which thread runs an op, and after which other one, is chance. An op that is ready waits until
- * one of the threads is free, which is when some op of the pool ends: of the waiting only what
- * follows is the op's own gap. In a replay the template's thread stands for the one that it waits
- * for. */
+ * Which thread runs an op, and after which other one, is chance, and what of the ready ones it
+ * takes first is the executor's own affair: the time from when an op is ready until it starts is
+ * its gap, waiting for a thread included. In a replay (event.c) ops start after that, if no more
+ * run then than ever ran at once in the job. */
 #include <stdlib.h>
 
 #include "graph/build.h"
@@ -18,69 +18,57 @@ bool local_has_executor(const struct rank_build *rank)
     return false;
 }
 
-static int compare_times(const void *a, const void *b)
+static int compare_starts(const void *a, const void *b, void *arg)
 {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    const struct rank_build *rank = arg;
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    int64_t p = rank->items.at[x].start_ns, q = rank->items.at[y].start_ns;
+    if (p != q)
+        return p < q ? -1 : 1;
     return x < y ? -1 : x > y;
 }
 
-/* The latest of the ascending times that is not after `ns`; ABSENT: none. */
-static int64_t latest_until(const int64_t *times, size_t n, int64_t ns)
+/* The items of a step on the pool's threads, in order of start. */
+static uint32_t list_items(struct rank_build *rank, uint32_t step, uint32_t *items)
 {
-    size_t low = 0, high = n;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (times[mid] <= ns)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low > 0 ? times[low - 1] : ABSENT;
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < rank->n_lanes; l++)
+        for (uint32_t i = rank->lanes[l].first[step];
+             build_is_pool(rank, &rank->lanes[l]) && i < rank->lanes[l].first[step + 1]; i++)
+            items[n++] = i;
+    qsort_r(items, n, sizeof *items, compare_starts, rank);
+    return n;
 }
 
-int local_free_threads(struct rank_build *rank, const uint32_t *op_of_item)
+static uint32_t earliest(const int64_t *ends, uint32_t n)
 {
-    size_t total = (size_t)rank->n_timed * rank->steps.n;
+    uint32_t first = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (ends[i] < ends[first])
+            first = i;
+    return first;
+}
+
+int local_count_slots(struct rank_build *rank)
+{
     if (!local_has_executor(rank))
         return 0;
-    int64_t *ends = malloc((rank->items.n + 1) * sizeof *ends);
-    rank->free_ns = malloc((total + 1) * sizeof *rank->free_ns);
-    if (!rank->free_ns || !ends) {
-        free(ends);
-        return -1;
+    uint32_t *items = malloc((rank->items.n + 1) * sizeof *items);
+    int64_t *ends = malloc((rank->items.n + 1) * sizeof *ends); /* of what ran last on each */
+    for (uint32_t s = 0; items && ends && s < rank->steps.n; s++) {
+        uint32_t n = list_items(rank, s, items);
+        for (uint32_t i = 0; i < n; i++) {
+            const struct item *item = &rank->items.at[items[i]];
+            uint32_t slot = earliest(ends, rank->n_slots);
+            if (rank->n_slots == 0 || ends[slot] > item->start_ns)
+                slot = rank->n_slots++;
+            ends[slot] = item->end_ns;
+        }
     }
-    for (size_t i = 0; i < total; i++)
-        rank->free_ns[i] = ABSENT;
-    for (uint32_t s = 0; s < rank->steps.n; s++) {
-        size_t n = 0;
-        for (uint32_t l = 0; l < rank->n_lanes; l++)
-            for (uint32_t i = rank->lanes[l].first[s];
-                 build_is_pool(rank, &rank->lanes[l]) && i < rank->lanes[l].first[s + 1]; i++)
-                ends[n++] = rank->items.at[i].end_ns;
-        qsort(ends, n, sizeof *ends, compare_times);
-        for (uint32_t l = 0; l < rank->n_lanes; l++)
-            for (uint32_t i = rank->lanes[l].first[s];
-                 build_is_pool(rank, &rank->lanes[l]) && i < rank->lanes[l].first[s + 1]; i++)
-                if (op_of_item[i] != NO_ID)
-                    rank->free_ns[(size_t)s * rank->n_timed + op_of_item[i]] =
-                        latest_until(ends, n, rank->items.at[i].start_ns);
-    }
+    bool ready = items && ends;
+    free(items);
     free(ends);
-    return 0;
-}
-
-int local_add_usual_order(struct rank_build *rank, uint32_t before, uint32_t after)
-{
-    uint32_t seen = 0, held = 0;
-    for (uint32_t i = 0; i < rank->n_samples; i++) {
-        size_t base = (size_t)rank->sample_step[i] * rank->n_timed;
-        int64_t end = rank->end_ns[base + before], start = rank->start_ns[base + after];
-        if (end == ABSENT || start == ABSENT)
-            continue;
-        seen++;
-        held += start >= end - LOCAL_ROUNDING_NS;
-    }
-    return held * 2 > seen ? local_add_edge(rank, before, after, false, true) : 0;
+    return ready ? 0 : -1;
 }
 
 static bool is_call(const struct rank_build *rank, uint32_t op)

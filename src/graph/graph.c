@@ -2,8 +2,8 @@
  * them can fail, and an id that is out of range gives an empty answer rather than a crash. */
 #include "graph/graph.h"
 
-#include "ingest/transport.h"
 #include "graph/clocks.h"
+#include "ingest/transport.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -219,4 +219,12 @@ int64_t graph_all_but_latest(const int64_t *ends, uint32_t n, uint32_t spare)
         latest[at] = ends[i];
     }
     return kept > spare ? latest[spare] : 0;
+}
+
+bool graph_has_pools(const struct dpro_graph *graph)
+{
+    for (uint32_t d = 0; d < graph->n_devices; d++)
+        if (graph->devices[d].n_slots > 0)
+            return true;
+    return false;
 }

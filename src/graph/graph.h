@@ -33,6 +33,9 @@ struct graph_device {
     uint8_t kind; /* enum dpro_device_kind */
     int rank;
     uint32_t name;
+    uint32_t n_slots; /* one of a pool's threads, which take ops in turns: how many of these ran at
+                         once at most; 0: of no pool */
+    uint32_t pool;    /* the first of the pool's devices */
 };
 
 /* A communication over several ranks: per member an arrival op and a transfer op; all arrivals
@@ -70,7 +73,7 @@ struct dpro_graph {
     struct strtab names;
 
     uint32_t n_ops, n_devices, n_ranks;
-    uint32_t n_servers; /* that have ops, too: their ranks come behind those of the workers */
+    uint32_t n_servers;       /* that have ops, too: their ranks come behind those of the workers */
     bool servers_share_hosts; /* each of them with a worker */
     /* hot, by op id */
     int64_t *dur_ns, *gap_ns;
@@ -119,5 +122,8 @@ struct dpro_graph {
 
 /* The end of all but the `spare` latest of n ends; 0 when that leaves none. */
 int64_t graph_all_but_latest(const int64_t *ends, uint32_t n, uint32_t spare);
+
+/* Whether which of several threads runs an op is decided by who is free first. */
+bool graph_has_pools(const struct dpro_graph *graph);
 
 #endif

@@ -233,8 +233,8 @@ static int add_device_order(struct rank_build *rank)
         if (rank->devices.at[device].kind == DPRO_DEVICE_LINK_RX)
             continue;
         if (local_is_pooled(rank, o)) {
-            if (last[device] != NO_ID)
-                status = local_add_usual_order(rank, last[device], o);
+            if (last[device] != NO_ID && !dfg_is_known(rank))
+                status = local_add_if_holds(rank, last[device], o, false);
             last[device] = o;
             continue;
         }
@@ -606,7 +606,7 @@ int build_local_edges(struct rank_build *rank, struct dpro_error *err)
         status = trim_copy_heads(rank, op_of_item);
     }
     if (status == 0)
-        status = local_free_threads(rank, op_of_item);
+        status = local_count_slots(rank);
     if (status == 0)
         status = add_comm_launches(rank);
     if (status == 0)

@@ -44,11 +44,8 @@ static inline bool local_is_pooled(const struct rank_build *rank, uint32_t op)
     uint32_t lane = rank->ops.at[op].lane;
     return lane != NO_ID && build_is_pool(rank, &rank->lanes[lane]);
 }
-/* When each op found a thread free: what it waited for one is no gap of its own. */
-int local_free_threads(struct rank_build *rank, const uint32_t *op_of_item);
-/* Two ops that followed each other on a thread: an edge if most iterations had them in that order,
- * on whatever threads. Less is chance. */
-int local_add_usual_order(struct rank_build *rank, uint32_t before, uint32_t after);
+/* How many ops its threads ran at once at most: rank->n_slots. */
+int local_count_slots(struct rank_build *rank);
 /* What begins and what ends an iteration, once all other edges are known. */
 int local_add_executor_boundary(struct rank_build *rank);
 

@@ -69,7 +69,7 @@ int servers_begin(struct join *join, struct dpro_error *err)
     const struct rank_build *lead = &join->ranks[0];
     for (uint32_t k = 0; k < join->n_servers; k++) {
         struct rank_build *server = &join->ranks[join->n_ranks + k];
-        struct graph_device thread = {DPRO_DEVICE_CPU_THREAD, server->trace->rank, 0};
+        struct graph_device thread = {.kind = DPRO_DEVICE_CPU_THREAD, .rank = server->trace->rank};
         server->n_samples = lead->n_samples;
         server->sample_step = malloc((lead->n_samples + (size_t)1) * sizeof *server->sample_step);
         if (!server->sample_step || array_push(&server->devices, thread) < 0)
@@ -89,7 +89,8 @@ int servers_begin(struct join *join, struct dpro_error *err)
 
 /* ---- ops ---- */
 
-static const struct message_time *time_of(const struct join *join, uint32_t message, uint32_t sample)
+static const struct message_time *time_of(const struct join *join, uint32_t message,
+                                          uint32_t sample)
 {
     return &join->messages.times.at[(size_t)message * join->ranks[0].n_samples + sample];
 }
@@ -196,11 +197,11 @@ static int list_tasks(struct join *join, const struct served *served, uint32_t s
         answered = start < answered ? start : answered;
     }
     for (uint32_t i = 0; i < served->n_pushes; i++) {
-        struct task task = {
-            .after_ns = time_of(join, messages[served->first_push + i], sample)->end_ns,
-            .before_ns = answered,
-            .op = served->op + i,
-            .sample = sample};
+        struct task task = {.after_ns =
+                                time_of(join, messages[served->first_push + i], sample)->end_ns,
+                            .before_ns = answered,
+                            .op = served->op + i,
+                            .sample = sample};
         if (array_push(tasks, task) < 0)
             return -1;
         if (by_arrival(&task, &tasks->at[first]) < 0)
@@ -332,8 +333,8 @@ static int time_by_profile(struct join *join, uint32_t k, task_array *tasks)
         if (!task->last)
             continue;
         const struct work *done = take_last(&profile, final, task->after_ns, task->before_ns);
-        const struct work *sum = take_last(&profile, SORT_SUM, task->after_ns,
-                                           done ? done->start_ns : task->before_ns);
+        const struct work *sum =
+            take_last(&profile, SORT_SUM, task->after_ns, done ? done->start_ns : task->before_ns);
         time_task(join, server, task, sum, done);
     }
     if (status == 0 && tasks->n > 1)
@@ -407,9 +408,8 @@ static int time_server(struct join *join, uint32_t k)
     server->end_ns = malloc((n + 1) * sizeof *server->end_ns);
     server->seen_start_ns = malloc((server->ops.n + 1) * sizeof *server->seen_start_ns);
     server->seen_end_ns = malloc((server->ops.n + 1) * sizeof *server->seen_end_ns);
-    int status = server->start_ns && server->end_ns && server->seen_start_ns && server->seen_end_ns
-                     ? 0
-                     : -1;
+    int status =
+        server->start_ns && server->end_ns && server->seen_start_ns && server->seen_end_ns ? 0 : -1;
     for (size_t i = 0; i < join->servers.served.n && status == 0; i++)
         for (uint32_t s = 0; s < server->n_samples && status == 0; s++)
             if (join->servers.served.at[i].server == k)
@@ -491,9 +491,8 @@ int assembly_server_edges(struct assembly *a)
                 return -1;
             for (uint32_t n = 0; n < served->n_answers; n++) {
                 size_t answer = messages[served->first_answer + n];
-                struct edge done = {first + p,
-                                    a->message_ops[answer * N_MESSAGE_OPS + MESSAGE_CALL], false,
-                                    true};
+                struct edge done = {
+                    first + p, a->message_ops[answer * N_MESSAGE_OPS + MESSAGE_CALL], false, true};
                 if (array_push(&a->edges, done) < 0)
                     return -1;
             }

@@ -135,8 +135,6 @@ static int line_up(struct rank_build *rank)
             int64_t *start = &rank->start_ns[at(rank, s, list[i].op)];
             if (list[i].device != list[i - 1].device)
                 continue;
-            if (rank->free_ns)
-                rank->free_ns[at(rank, s, list[i].op)] = list[i - 1].end_ns;
             if (*start < list[i - 1].end_ns)
                 *start = list[i - 1].end_ns;
         }

@@ -177,8 +177,10 @@ static void join_tracks(struct rank_job *job)
     for (size_t w = 0; w < job->n_windows; w++) {
         const struct trace_part *part = &job->windows[w]->part;
         for (size_t t = 0; t < part->tracks.n; t++)
-            if (part->tracks.at[t].n_spans)
-                rank->tracks[n++] = part->tracks.at[t].track;
+            if (part->tracks.at[t].n_spans) {
+                rank->tracks[n] = part->tracks.at[t].track;
+                rank->tracks[n++].name = job->windows[w]->names[part->tracks.at[t].track.name];
+            }
     }
     if (n)
         qsort(rank->tracks, n, sizeof *rank->tracks, by_track);

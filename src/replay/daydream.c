@@ -124,6 +124,10 @@ int dpro_replay_daydream(const struct dpro_graph *graph, double bandwidth_bytes_
     if (rc < 0)
         goto out;
     local->single_iteration = graph->single_iteration;
+    for (uint32_t d = 0; d < graph->n_devices; d++) {
+        local->devices[d].pool = graph->devices[d].pool;
+        local->devices[d].n_slots = graph->devices[d].n_slots;
+    }
     if (graph->spare) {
         local->spare = arena_alloc(&local->arena, local->n_ops);
         if (!local->spare) {

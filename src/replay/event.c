@@ -4,7 +4,9 @@
  * Of all waiting ops the one with the smallest (max(ready, clock), ready, node) runs next. Within a
  * device that is the smallest (ready, node), so each device keeps its waiting ops in a heap on
  * (ready, node), with the first one outside it as most queues hold only one; over the devices a
- * tournament tree keeps the device whose first op comes next. Ops without a device wait in a queue
+ * tournament tree keeps the device whose first op comes next. The threads of an executor's pool
+ * share a queue, whose clock is that of the thread that is free first; their ops' gaps pass while
+ * they wait. Ops without a device wait in a queue
  * of their own whose clock stays 0. Keys never decrease, as an op gets ready at its predecessor's
  * end or later.
  *
@@ -26,6 +28,12 @@ struct entry {
     uint64_t id; /* copy << 32 | op: orders as the node number does */
 };
 
+/* One of the threads of a pool. */
+struct slot_clock {
+    int64_t clock;
+    uint32_t last_op;
+};
+
 /* A node of the tournament tree: who won, and its max(ready, clock), so that a match reads two
  * neighbours and the queues only on a tie. */
 struct match {
@@ -38,8 +46,12 @@ struct queue {
     struct entry head;
     ARRAY(struct entry) rest; /* binary heap */
     uint32_t last_op, last_copy;
+    struct slot_clock *threads; /* of a pool: the queue's clock and last op are those of the one
+                                   that is free first; NULL: it is no pool's */
+    uint32_t n_threads, free_thread;
     uint32_t first_root, n_roots, roots_left; /* see open_roots */
-    bool serial; /* runs one op at a time; not so ops without a device, and pools of threads */
+    bool serial; /* runs one op at a time, or so many as its pool has threads; not so ops without a
+                    device, and communication threads */
 };
 
 /* How many predecessors each op of a copy has. */
@@ -81,7 +93,7 @@ struct event {
     struct counts first, later; /* of copy 0; of the others, with the edges from the copy before */
     struct slot **slots;        /* by copy; NULL: not yet opened, or closed */
     uint32_t *roots;            /* ops that wait for nothing in any copy, by queue */
-    bool has_roots;
+    bool has_roots, has_pools;
     struct spared *spared; /* by op */
     uint32_t n_spared, n_spared_ends;
 };
@@ -189,10 +201,38 @@ static void play_all(struct event *e)
         e->matches[node] = play(e, node);
 }
 
+/* The threads of a pool share the queue of the first. */
 static inline uint32_t queue_of(const struct event *e, uint32_t op)
 {
     uint32_t device = e->g->device[op];
-    return device == DPRO_NO_DEVICE ? e->n_queues - 1 : device;
+    if (device == DPRO_NO_DEVICE)
+        return e->n_queues - 1;
+    if (__builtin_expect(e->has_pools, 0) && e->g->devices[device].n_slots > 0)
+        return e->g->devices[device].pool;
+    return device;
+}
+
+/* When an op that is ready may start, if its device is free. One of a pool's has its gap while
+ * others run, waiting for a thread included. */
+static inline int64_t startable(const struct event *e, const struct slot *slot, uint32_t q,
+                                uint32_t op, int64_t ready)
+{
+    if (__builtin_expect(e->queues[q].threads != NULL, 0) && slot->times.gap_ns)
+        return time_add(ready, slot->times.gap_ns[op]);
+    return ready;
+}
+
+/* A pool's free thread has got an op to run: which one is free next. */
+static void take_thread(struct queue *queue, uint32_t op, int64_t end)
+{
+    uint32_t next = 0;
+    queue->threads[queue->free_thread] = (struct slot_clock){end, op};
+    for (uint32_t i = 1; i < queue->n_threads; i++)
+        if (queue->threads[i].clock < queue->threads[next].clock)
+            next = i;
+    queue->free_thread = next;
+    queue->clock = queue->threads[next].clock;
+    queue->last_op = queue->threads[next].last_op;
 }
 
 /* ---- counts of predecessors ---- */
@@ -383,7 +423,9 @@ static int open_roots(struct event *e, struct queue *queue, uint32_t copy)
         return rc;
     queue->roots_left = queue->n_roots;
     for (uint32_t i = 0; i < queue->n_roots; i++) {
-        struct entry entry = {0, (uint64_t)copy << 32 | e->roots[queue->first_root + i]};
+        uint32_t op = e->roots[queue->first_root + i];
+        struct entry entry = {startable(e, slot, (uint32_t)(queue - e->queues), op, 0),
+                              (uint64_t)copy << 32 | op};
         if (queue_push(queue, entry) < 0)
             return dpro_error_nomem(e->err);
     }
@@ -489,7 +531,8 @@ static inline int arrive(struct event *e, struct slot *slot, uint32_t op, int64_
         }
     }
     uint32_t q = queue_of(e, op);
-    struct entry entry = {ready, (uint64_t)slot->times.number << 32 | op};
+    struct entry entry = {startable(e, slot, q, op, ready),
+                          (uint64_t)slot->times.number << 32 | op};
     int changed = queue_push(&e->queues[q], entry);
     if (changed < 0)
         return -1;
@@ -510,8 +553,9 @@ static int start_first_copy(struct event *e)
         if (slot->pending[op])
             continue;
         int64_t ready = e->options->release_ns ? e->options->release_ns[e->g->rank[op]] : 0;
-        struct entry entry = {ready, op};
-        if (queue_push(&e->queues[queue_of(e, op)], entry) < 0)
+        uint32_t q = queue_of(e, op);
+        struct entry entry = {startable(e, slot, q, op, ready), op};
+        if (queue_push(&e->queues[q], entry) < 0)
             return dpro_error_nomem(e->err);
     }
     play_all(e);
@@ -540,7 +584,7 @@ static int run(struct event *e, bool *laps)
         done++;
         struct slot *slot = e->slots[copy];
         int64_t start = e->matches[1].when;
-        if (slot->times.gap_ns)
+        if (slot->times.gap_ns && !queue->threads)
             start = time_add(start, slot->times.gap_ns[op]);
         int64_t end = time_add(start, slot->times.dur_ns[op]);
         slot->times.end_ns[op] = end;
@@ -553,7 +597,9 @@ static int run(struct event *e, bool *laps)
             else if (order_copy == copy)
                 *order++ = op;
         }
-        if (queue->serial) {
+        if (queue->threads) {
+            take_thread(queue, op, end);
+        } else if (queue->serial) {
             queue->clock = end;
             if (copy < queue->last_copy && laps)
                 *laps = true;
@@ -607,6 +653,18 @@ static int prepare(struct event *e)
         e->queues[q].last_op = DPRO_NO_OP;
         e->queues[q].serial = q < g->n_devices && g->devices[q].kind != DPRO_DEVICE_COMM_THREAD;
     }
+    e->has_pools = graph_has_pools(g);
+    for (uint32_t q = 0; e->has_pools && q < g->n_devices; q++) {
+        struct queue *queue = &e->queues[q];
+        if (g->devices[q].n_slots == 0 || g->devices[q].pool != q)
+            continue;
+        queue->n_threads = g->devices[q].n_slots;
+        queue->threads = malloc(queue->n_threads * sizeof *queue->threads);
+        if (!queue->threads)
+            return -1;
+        for (uint32_t i = 0; i < queue->n_threads; i++)
+            queue->threads[i] = (struct slot_clock){0, DPRO_NO_OP};
+    }
     for (uint32_t q = 0; q < e->n_leaves; q++)
         e->matches[e->n_leaves + q] = (struct match){INT64_MAX, q};
     if (count_predecessors(g, false, &e->first) < 0 || (g->spare && find_spared(e) < 0))
@@ -631,8 +689,10 @@ int event_replay(const struct dpro_graph *graph, const struct event_options *opt
         rc = run(&e, laps);
     for (uint32_t copy = 0; e.slots && copy < options->n_copies; copy++)
         slot_destroy(e.slots[copy]);
-    for (uint32_t q = 0; e.queues && q < e.n_queues; q++)
+    for (uint32_t q = 0; e.queues && q < e.n_queues; q++) {
         array_fini(&e.queues[q].rest);
+        free(e.queues[q].threads);
+    }
     free(e.queues);
     free(e.matches);
     free(e.slots);

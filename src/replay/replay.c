@@ -417,10 +417,10 @@ static int chain_run(struct chain *c, struct dpro_error *err)
                                     .release_ns = c->g->single_iteration ? c->release_ns : NULL,
                                     .want_device_prev = !c->only_time};
     struct replay_hooks hooks = {c, open_copy, close_copy};
-    if (c->options->engine == DPRO_ENGINE_FIXED && c->g->spare) {
+    if (c->options->engine == DPRO_ENGINE_FIXED && (c->g->spare || graph_has_pools(c->g))) {
         say(sink, DPRO_LOG_INFO,
-            "replay: which transfer frees a communication thread may change, so there is no fixed "
-            "order; replayed event by event");
+            "replay: which op frees a thread of a pool may change, so there is no fixed order; "
+            "replayed event by event");
     } else if (c->options->engine == DPRO_ENGINE_FIXED) {
         const int64_t *dur_ns, *gap_ns;
         uint64_t n_violations;

@@ -349,6 +349,41 @@ static struct dpro_graph *fan(uint32_t width, int next)
     return g;
 }
 
+/* d0 and d1 are threads of one pool, of which `n_slots` ran at once. */
+static int64_t *ends_in_pool(struct dpro_graph *g, uint32_t n_slots)
+{
+    for (uint32_t d = 0; d < g->n_devices; d++) {
+        g->devices[d].pool = 0;
+        g->devices[d].n_slots = n_slots;
+    }
+    return event_ends(g, 1, g->dur_ns, NULL, NULL);
+}
+
+static void test_a_pools_op_takes_whichever_thread_is_free_first(void **state)
+{
+    (void)state;
+    struct dpro_graph *g = graph_of("a:10@d0; b:30@d1; c:5@d1; e:4@d1");
+    int64_t *end = ends_in_pool(g, 2);
+    assert_int_equal(end[op_named(g, "c")], 15); /* after a, though the job had it after b */
+    assert_int_equal(end[op_named(g, "e")], 19);
+    free(end);
+    end = ends_in_pool(g, 1);
+    assert_int_equal(end[op_named(g, "e")], 49);
+    free(end);
+    dpro_graph_destroy(g);
+}
+
+static void test_gaps_in_a_pool_pass_while_other_ops_run(void **state)
+{
+    (void)state;
+    struct dpro_graph *g = graph_of("a:10@d0; b:5@d0+4; c:5@d1+25");
+    int64_t *end = ends_in_pool(g, 1);
+    assert_int_equal(end[op_named(g, "b")], 15);
+    assert_int_equal(end[op_named(g, "c")], 30);
+    free(end);
+    dpro_graph_destroy(g);
+}
+
 static void test_ops_with_very_many_predecessors(void **state)
 {
     (void)state;
@@ -422,6 +457,8 @@ int main(void)
         cmocka_unit_test(test_an_order_that_no_longer_holds_is_counted),
         cmocka_unit_test(test_the_first_to_be_ready_runs_first_and_ties_go_by_id),
         cmocka_unit_test(test_gaps_hold_the_device),
+        cmocka_unit_test(test_a_pools_op_takes_whichever_thread_is_free_first),
+        cmocka_unit_test(test_gaps_in_a_pool_pass_while_other_ops_run),
         cmocka_unit_test(test_ops_with_very_many_predecessors),
         cmocka_unit_test(test_few_copies_are_open_at_once),
         cmocka_unit_test(test_huge_durations_stop_at_the_largest_time),

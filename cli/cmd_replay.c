@@ -233,10 +233,10 @@ const struct cmd cmd_replay = {
     .summary = "predict the iteration time from traces, and say what it is spent on",
     .usage = "[OPTIONS] PATH...",
     .description =
-        "Reads the traces of a job's ranks (PyTorch profiler files and execution traces, .json or\n"
-        ".json.gz; PATH is a file, a folder or a glob), joins the ranks, replays a training\n"
-        "iteration and reports: how long it takes, how sure that is, what each rank spends it on,\n"
-        "and the critical path over all ranks.",
+        "Reads the traces of a job's ranks (profiles and graphs of PyTorch, TensorFlow or MXNet;\n"
+        "PATH is a file, a folder or a glob), joins the ranks, replays a training iteration and\n"
+        "reports: how long it takes, how sure that is, what each rank spends it on, and the\n"
+        "critical path over all ranks.",
     .examples =
         "  dpro replay runs/yesterday/                   a folder, one file or more a rank\n"
         "  dpro replay runs/yesterday/ -o out/           and a page and a timeline to look at\n"

@@ -244,15 +244,6 @@ static int visit_sample(const struct join *join, struct gathering *g)
     return status;
 }
 
-/* Horovod's thread is seen on rank 0 alone: its times on the others rest on that, and are no
- * evidence. */
-static bool is_inferred(const struct join *join, const struct joined *joined)
-{
-    const struct rank_build *rank = &join->ranks[joined->rank];
-    uint32_t device = rank->ops.at[rank->collectives.at[joined->collective].transfer].device;
-    return device != NO_ID && rank->trace->tracks[rank->devices.at[device].name].serial;
-}
-
 int evidence_visit_collectives(const struct join *join, const evidence_nodes *nodes,
                                const struct evidence_visitor *visitor)
 {
@@ -264,7 +255,7 @@ int evidence_visit_collectives(const struct join *join, const evidence_nodes *no
         node_of[r] = evidence_node_of(nodes, join->ranks[r].trace->rank);
     for (size_t j = 0; j < join->joined.n; j++)
         for (uint32_t s = 0; s < n_samples && status == 0; s++) {
-            if (is_inferred(join, &join->joined.at[j]))
+            if (join_is_inferred(join, &join->joined.at[j]))
                 break;
             struct gathering g = {visitor, &join->joined.at[j], moments, 0, (uint64_t)j << 32 | s};
             for (uint32_t m = 0; m < g.joined->n_members; m++) {

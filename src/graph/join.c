@@ -232,6 +232,13 @@ int join_match(struct join *join, struct dpro_error *err)
     return status < 0 ? dpro_error_nomem(err) : 0;
 }
 
+bool join_is_inferred(const struct join *join, const struct joined *joined)
+{
+    const struct rank_build *rank = &join->ranks[joined->rank];
+    uint32_t device = rank->ops.at[rank->collectives.at[joined->collective].transfer].device;
+    return device != NO_ID && rank->trace->tracks[rank->devices.at[device].name].serial;
+}
+
 /* ---- waiting ---- */
 
 static void cut_joined(struct join *join, const struct joined *joined, uint32_t sample)

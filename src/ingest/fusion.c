@@ -147,8 +147,29 @@ static uint64_t hash_round(const struct timeline *t, const struct rounds *rounds
     return hash | 1;
 }
 
-/* The round that most others are alike; of equals the first. NO_ID: there is none. Those that lack
- * a tensor, as where the timeline begins or ends, are left out. */
+static int compare_u32(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The usual number of groups of a round. -1: no memory. */
+static int64_t usual_groups(const struct rounds *rounds)
+{
+    uint32_t *numbers = malloc((rounds->rounds.n + 1) * sizeof *numbers);
+    if (!numbers)
+        return -1;
+    for (size_t r = 0; r < rounds->rounds.n; r++)
+        numbers[r] = rounds->rounds.at[r].n;
+    qsort(numbers, rounds->rounds.n, sizeof *numbers, compare_u32);
+    int64_t usual = rounds->rounds.n ? numbers[rounds->rounds.n / 2] : 0;
+    free(numbers);
+    return usual;
+}
+
+/* The round that most others are alike; of equals one of as many groups as usual, then the first.
+ * NO_ID: there is none. Those that lack a tensor, as where the timeline begins or ends, are left
+ * out. */
 static int choose_round(const struct timeline *t, struct rounds *rounds, uint32_t *best,
                         struct fusion *fusion)
 {
@@ -163,13 +184,17 @@ static int choose_round(const struct timeline *t, struct rounds *rounds, uint32_
         if (rounds->rounds.at[r].n_tensors == most_tensors)
             rounds->rounds.at[fusion->n_rounds++] = rounds->rounds.at[r];
     rounds->rounds.n = fusion->n_rounds;
+    int64_t usual = usual_groups(rounds);
+    status = usual < 0 ? -1 : 0;
     for (int pass = 0; pass < 2 && status == 0; pass++)
         for (uint32_t r = 0; r < rounds->rounds.n && status == 0; r++) {
             uint64_t key = hash_round(t, rounds, &rounds->rounds.at[r]), n = 0;
             map_get(&counts, key, &n);
             if (pass == 0) {
                 status = map_set(&counts, key, n + 1);
-            } else if (n > fusion->n_alike) {
+            } else if (n > fusion->n_alike ||
+                       (n == fusion->n_alike && rounds->rounds.at[r].n == usual &&
+                        rounds->rounds.at[*best].n != usual)) {
                 fusion->n_alike = (uint32_t)n;
                 *best = r;
             }

@@ -1,0 +1,138 @@
+"""Horovod's timelines beside profiles and alone, and those of ByteScheduler and BytePS."""
+import os
+import unittest
+
+from support import INPUT, ROOT, Case, dpro, span
+
+SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
+EPOCH_US = 1_800_000_000_000_000
+ITERATION_US = 100_000
+
+
+def profile(rank, iterations=4, start_us=EPOCH_US):
+    events = []
+    for i in range(iterations):
+        begin = start_us + i * ITERATION_US
+        events.append(span(f"ProfilerStep#{i}", begin, ITERATION_US, cat="user_annotation"))
+        for name, at, dur in (("forward", 1000, 18000), ("grad_a", 20000, 100), ("grad_b", 25000, 100), ("update", 80000, 10000)):
+            events.append(span(name, begin + at, dur))
+    return {"schemaVersion": 1, "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": 2}, "traceEvents": events}
+
+
+def timeline(iterations=4, start_us=EPOCH_US):
+    """As text, since what is wrong with one is mostly where its text ends."""
+    lines = ['{"name":"process_name","ph":"M","pid":0,"args":{"start_time_since_epoch_in_micros":%d}}' % start_us]
+    for pid, name in ((1, "grad_a"), (2, "grad_b")):
+        lines.append('{"name":"process_name","ph":"M","pid":%d,"args":{"name":"%s"}}' % (pid, name))
+    for i in range(iterations):
+        for pid, ready in ((1, 21000), (2, 28000)):
+            for phase, name, at in (("B", "NEGOTIATE_ALLREDUCE", ready), ("E", None, 29900), ("B", "ALLREDUCE", 30000),
+                                    ("B", "MEMCPY_IN_FUSION_BUFFER", 30000), ("E", None, 31000),
+                                    ("B", "GLOO_ALLREDUCE", 31000), ("E", None, 69000),
+                                    ("B", "MEMCPY_OUT_FUSION_BUFFER", 69000), ("E", None, 70000), ("E", None, 70000)):
+                named = '"name":"%s",' % name if name else ""
+                lines.append('{"ph":"%s",%s"ts":%d,"pid":%d}' % (phase, named, i * ITERATION_US + at, pid))
+    return "[\n" + ",\n".join(lines) + "]\n"
+
+
+class Horovod(Case):
+    def put(self, text, ranks=(0, 1), **options):
+        for rank in ranks:
+            self.write(f"job/rank{rank}.json", profile(rank, **options))
+        self.write("job/timeline_rank0.json", text)
+        return self.path("job")
+
+    def test_its_thread_is_told_of_in_the_report_and_in_json(self):
+        facts = self.assert_replays(self.put(timeline()))
+        self.assertEqual(facts["horovod"], {"tensors": 2, "groups": 1, "rounds": 4, "rounds_fused_alike": 4, "cycle_ns": 0,
+                                            "negotiate_ns": 4900000, "copy_ns": 2000000, "callback_ns": 0})
+        # Horovod's groups are no evidence of clocks: without transport logs nothing ties those
+        self.assertEqual([warning[:13] for warning in facts["warnings"]], ["1 of 2 clocks"])
+        out = dpro("replay", self.path("job")).out
+        self.assertIn("Horovod: 2 tensors in 1 group (4 of 4 rounds were fused just so)", out)
+
+    def test_a_job_without_a_timeline_says_null(self):
+        self.write("job/rank0.json", profile(0))
+        self.assertIsNone(self.assert_replays(self.path("job"))["horovod"])
+
+    def test_of_a_timeline_cut_in_the_middle_the_whole_part_is_used(self):
+        text = timeline()
+        facts = self.assert_replays(self.put(text[:text.rindex('"GLOO_ALLREDUCE"') + 4]))
+        self.assertEqual(facts["horovod"]["rounds"], 3)
+        self.assertTrue(any("ends in the middle of its JSON" in warning for warning in facts["warnings"]), facts["warnings"])
+
+    def test_a_timeline_that_its_writer_left_open_is_no_damage(self):
+        facts = self.assert_replays(self.put(timeline().rstrip("]\n") + ",\n"))
+        self.assertFalse([warning for warning in facts["warnings"] if "timeline" in warning])
+        self.assertEqual(facts["horovod"]["rounds"], 4)
+
+    def test_a_timeline_of_another_run_is_left_out(self):
+        facts = self.assert_replays(self.put(timeline(start_us=EPOCH_US - 7_200_000_000)))
+        self.assertIsNone(facts["horovod"])
+        self.assertRegex(facts["warnings"][0], "timeline_rank0.json: recorded 7199 seconds away from rank 0's profile")
+
+    def test_a_timeline_whose_rank_has_no_profile_is_left_out(self):
+        facts = self.assert_replays(self.put(timeline(), ranks=(1,)))
+        self.assertIsNone(facts["horovod"])
+        self.assertTrue(any("rank 0 has no profile" in warning for warning in facts["warnings"]), facts["warnings"])
+
+    def test_a_timeline_alone_tells_of_communication_and_what_is_missing(self):
+        self.write("timeline.json", timeline())
+        facts = self.assert_replays(self.path("timeline.json"))
+        self.assertEqual(facts["horovod"]["tensors"], 2)
+        self.assertTrue(any("without a profile" in warning for warning in facts["warnings"]), facts["warnings"])
+
+    def test_a_timeline_without_one_whole_reduction_is_named(self):
+        text = timeline()
+        self.write("timeline.json", text[:text.index('"ALLREDUCE"')])
+        self.assert_error(dpro("replay", self.path("timeline.json")), INPUT, "timeline.json")
+
+    def test_a_bucket_cap_is_the_fusion_threshold(self):
+        result = dpro("whatif", self.put(timeline()), "--bucket-cap-mb", "1")
+        self.assertIn("HOROVOD_FUSION_THRESHOLD", result.out)
+
+
+class OthersTimelines(Case):
+    def test_byteps_partitions_are_read(self):
+        events = []
+        for i in range(4):
+            for key in (26148864, 26148865):
+                for stage, at in (("PUSH", 10000), ("PULL", 40000)):
+                    events.append({"ph": "X", "args": {"name": "Comm.byteps.gradient_0"}, "pid": "Comm.byteps.gradient_0",
+                                   "name": f"Comm.byteps.gradient_0.{stage}", "ts": EPOCH_US + i * ITERATION_US + at, "dur": 20000,
+                                   "tid": str(key), "cat": "Comm"})
+        self.write("0/comm.json", {"traceEvents": events, "displayTimeUnit": "ms"})
+        facts = self.assert_replays(self.path("0"))
+        self.assertEqual([file["kind"] for file in facts["trace"]["files"]], ["timeline"])
+        self.assertAlmostEqual(facts["predicted"]["iteration_ms"], 100, delta=20)
+
+    @unittest.skipUnless(os.path.isdir(os.path.join(SHARED, "bytescheduler-mxnet-vgg")), "no ByteScheduler timeline in ../shared/traces")
+    def test_byteschedulers_rounds_are_iterations(self):
+        for name in ("no-priority", "priority"):
+            facts = self.assert_replays(os.path.join(SHARED, "bytescheduler-mxnet-vgg", f"timeline_{name}.json.gz"))
+            self.assertEqual(facts["trace"]["iterations"], 60)
+
+
+class Captures(Case):
+    """Replayed within 5 % of what was measured; left-out iterations no worse than they spread."""
+
+    def check(self, name, n_tensors):
+        folder = os.path.join(SHARED, name)
+        if not os.path.isdir(folder):
+            self.skipTest(f"no {name} in ../shared/traces")
+        facts = self.assert_replays(folder)
+        self.assertEqual(facts["horovod"]["tensors"], n_tensors)
+        self.assertLess(abs(facts["error_pct"]), 5)
+        spread = 100 * facts["measured"]["std_ms"] / facts["measured"]["iteration_ms"]
+        self.assertLess(facts["validation"]["mean_abs_error_pct"], max(spread, 5))
+        self.assertEqual(facts["transport"]["unpaired_bytes"], 0)
+
+    def test_horovod_on_tensorflow(self):
+        self.check("hvd-tf", 16)
+
+    def test_horovod_on_mxnet(self):
+        self.check("hvd-mx", 16)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -117,6 +117,26 @@ static uint32_t last_op(const struct rank_build *rank, uint32_t transfer)
     return transfer;
 }
 
+static int64_t seen_start(const struct rank_build *rank, uint32_t op)
+{
+    return rank->start_ns[(size_t)rank->template_step * rank->n_timed + op];
+}
+
+/* Where no graph tells what uses the tensors: the first work of the optimizer that starts after the
+ * group's last op has begun. It may not need all of them, and have begun before in an iteration that
+ * fused otherwise; its iteration ended no earlier for that. */
+static int wait_for_update(struct rank_build *rank, uint32_t done)
+{
+    for (uint32_t o = done + 1; o < rank->n_timed; o++) {
+        const struct local_op *op = &rank->ops.at[o];
+        if (op->item != NO_ID && op->phase == DPRO_OP_UPDATE && op->kind != DPRO_OP_LAUNCH &&
+            !strcasestr(strtab_get(rank->names, op->name), "horovod") &&
+            seen_start(rank, o) > seen_start(rank, done))
+            return local_add_edge(rank, done, o, false, true);
+    }
+    return 0;
+}
+
 static int plan_group(struct maker *m, uint32_t collective, uint32_t negotiation)
 {
     struct rank_build *rank = m->rank;
@@ -125,6 +145,7 @@ static int plan_group(struct maker *m, uint32_t collective, uint32_t negotiation
     const uint32_t *enqueues = rank->trace->fused.enqueues +
                                (size_t)fusion_round(m->fusion, coll->sequence) * m->fusion->n_tensors;
     uint32_t done = last_op(rank, coll->transfer);
+    size_t n_before = m->to.n;
     for (uint32_t i = group->first; i < group->first + group->n; i++) {
         const struct timeline_tensor *tensor =
             &m->fusion->timeline->tensors.at[m->fusion->tensors[i]];
@@ -149,7 +170,7 @@ static int plan_group(struct maker *m, uint32_t collective, uint32_t negotiation
         if (array_push(&m->plan, one) < 0)
             return -1;
     }
-    return 0;
+    return m->to.n > n_before ? 0 : wait_for_update(rank, done);
 }
 
 static uint32_t virtual_op(struct rank_build *rank, uint8_t kind, uint64_t bytes)

@@ -195,10 +195,10 @@ static void write_fusion(struct writer *w, const struct report_facts *f)
     writer_key_int(w, "groups", h->n_groups);
     writer_key_int(w, "rounds", h->n_rounds);
     writer_key_int(w, "rounds_fused_alike", h->n_alike);
-    writer_key_int(w, "cycle_ns", h->cycle_ns);
-    writer_key_int(w, "negotiate_ns", f->negotiate_ns);
-    writer_key_int(w, "copy_ns", f->copy_ns);
-    writer_key_int(w, "callback_ns", f->callback_ns);
+    key_ms_or_null(w, "cycle_ms", h->cycle_ns ? h->cycle_ns : -1);
+    key_ms_or_null(w, "negotiate_ms", f->negotiate_ns);
+    key_ms_or_null(w, "copy_ms", f->copy_ns);
+    key_ms_or_null(w, "callback_ms", f->callback_ns);
     writer_close(w, '}');
 }
 

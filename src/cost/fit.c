@@ -361,8 +361,8 @@ static uint32_t count_streams(const struct dpro_graph *g)
     return n == 0 ? 1 : n < GLOO_THREADS ? GLOO_THREADS : n;
 }
 
-/* What Horovod's thread does for a bucket beside its transfer: waits for its cycle and for all ranks
- * to agree, copies it in and out, and tells the framework. */
+/* What Horovod's thread does for a bucket beside its transfer: waits for its cycle and for all
+ * ranks to agree, copies it in and out, and tells the framework. */
 static void fit_fusion(const struct dpro_graph *g, const struct coarse *coarse,
                        const struct dpro_model *model, struct model_net *net)
 {
@@ -384,7 +384,8 @@ static void fit_fusion(const struct dpro_graph *g, const struct coarse *coarse,
         }
     }
     if (n > 0 && all > transfers)
-        net->collective_ns = (struct dpro_estimate){(all - transfers) / n, 0.3 * (all - transfers) / n};
+        net->collective_ns =
+            (struct dpro_estimate){(all - transfers) / n, 0.3 * (all - transfers) / n};
 }
 
 /* What a collective takes beside its messages: until its thread runs, and after the last message.

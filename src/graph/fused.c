@@ -123,8 +123,8 @@ static int64_t seen_start(const struct rank_build *rank, uint32_t op)
 }
 
 /* Where no graph tells what uses the tensors: the first work of the optimizer that starts after the
- * group's last op has begun. It may not need all of them, and have begun before in an iteration that
- * fused otherwise; its iteration ended no earlier for that. */
+ * group's last op has begun. It may not need all of them, and have begun before in an iteration
+ * that fused otherwise; its iteration ended no earlier for that. */
 static int wait_for_update(struct rank_build *rank, uint32_t done)
 {
     for (uint32_t o = done + 1; o < rank->n_timed; o++) {
@@ -142,8 +142,9 @@ static int plan_group(struct maker *m, uint32_t collective, uint32_t negotiation
     struct rank_build *rank = m->rank;
     const struct local_collective *coll = &rank->collectives.at[collective];
     const struct fused_group *group = &m->fusion->groups[fusion_group(m->fusion, coll->sequence)];
-    const uint32_t *enqueues = rank->trace->fused.enqueues +
-                               (size_t)fusion_round(m->fusion, coll->sequence) * m->fusion->n_tensors;
+    const uint32_t *enqueues =
+        rank->trace->fused.enqueues +
+        (size_t)fusion_round(m->fusion, coll->sequence) * m->fusion->n_tensors;
     uint32_t done = last_op(rank, coll->transfer);
     size_t n_before = m->to.n;
     for (uint32_t i = group->first; i < group->first + group->n; i++) {
@@ -155,7 +156,8 @@ static int plan_group(struct maker *m, uint32_t collective, uint32_t negotiation
                               .arrival = rank->collectives.at[negotiation].arrival,
                               .done = done,
                               .first_to = (uint32_t)m->to.n};
-        one.tensor.size_bytes = group->numel ? tensor->numel * (group->size_bytes / group->numel) : 0;
+        one.tensor.size_bytes =
+            group->numel ? tensor->numel * (group->size_bytes / group->numel) : 0;
         if (span != NO_ID)
             one.from = local_op_of_span(m->pairs, m->n_pairs, span, true);
         uint32_t node = span == NO_ID ? NO_ID : rank->trace->spans[span].node;

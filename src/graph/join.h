@@ -18,8 +18,8 @@ struct joined {
     uint32_t n_data;                    /* of them that carry data */
     uint32_t n_unlogged;                /* members */
     bool has_servers; /* messages go to and come from servers: "members" n_members and above */
-    bool has_parties;                   /* of more than one member, or of one without a log */
-    struct pattern pattern;             /* of its messages */
+    bool has_parties; /* of more than one member, or of one without a log */
+    struct pattern pattern; /* of its messages */
 };
 
 struct member {
@@ -67,8 +67,8 @@ uint64_t join_hash_text(const char *text); /* never 0 */
  * within those. */
 int join_match(struct join *join, struct dpro_error *err);
 
-/* Horovod's thread is seen on rank 0 alone: its times on the others rest on that, and tell nothing of
- * their clocks. */
+/* Horovod's thread is seen on rank 0 alone: its times on the others rest on that, and tell nothing
+ * of their clocks. */
 bool join_is_inferred(const struct join *join, const struct joined *joined);
 
 /* Cuts every transfer to what follows the last arrival; times are on the common axis. */

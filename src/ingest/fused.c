@@ -21,25 +21,25 @@ struct placing {
     const struct fusion *fusion;
     const struct rounds *rounds;
     struct trace_rank *rank;
-    struct fused_times *actual;  /* by rounds->groups */
-    struct fused_times *groups;  /* [round * n_groups + group]; start_ns NEVER: not in that round */
-    const uint32_t *place_of;    /* by tensor of the timeline: in fusion->tensors; NO_ID */
-    const uint32_t *group_of;    /* by such a place: its group */
-    const uint32_t *cells;       /* [round * n_tensors + place]: the actual group; NO_ID */
-    struct span_ref *refs;       /* room for the rank's spans that enqueue */
+    struct fused_times *actual; /* by rounds->groups */
+    struct fused_times *groups; /* [round * n_groups + group]; start_ns NEVER: not in that round */
+    const uint32_t *place_of;   /* by tensor of the timeline: in fusion->tensors; NO_ID */
+    const uint32_t *group_of;   /* by such a place: its group */
+    const uint32_t *cells;      /* [round * n_tensors + place]: the actual group; NO_ID */
+    struct span_ref *refs;      /* room for the rank's spans that enqueue */
     size_t n_refs;
 };
 
 struct span_ref {
     int64_t start_ns;
     uint32_t span;
-    uint32_t place;  /* of the tensor; NO_ID: its name does not tell */
+    uint32_t place; /* of the tensor; NO_ID: its name does not tell */
 };
 
 /* ---- when a rank transferred a group ---- */
 
 struct byte_range {
-    uint64_t start, end;   /* of a stream's bytes; empty: none */
+    uint64_t start, end;       /* of a stream's bytes; empty: none */
     int64_t first_ns, last_ns; /* of the peer's calls that moved them */
 };
 
@@ -122,7 +122,8 @@ static int64_t times_from_logs(struct placing *p, int lead)
 {
     const struct net_transport *own = transport_of(p->trace, lead);
     size_t n = p->rounds->groups.n;
-    struct byte_range *found = malloc((n + 1) * sizeof *found), *ranges = malloc((n + 1) * sizeof *ranges);
+    struct byte_range *found = malloc((n + 1) * sizeof *found),
+                      *ranges = malloc((n + 1) * sizeof *ranges);
     int64_t n_found = 0, shift_ns = 0;
     if (!found || !ranges) {
         free(found);
@@ -134,7 +135,8 @@ static int64_t times_from_logs(struct placing *p, int lead)
     for (uint32_t s = 0; own && s < own->connections.n * 2; s++) {
         uint32_t peer_stream;
         const struct net_transport *peer = net_peer(p->trace, own, s, &peer_stream);
-        if (!peer || peer->rank != p->rank->rank || own->first_transfer[s] == own->first_transfer[s + 1])
+        if (!peer || peer->rank != p->rank->rank ||
+            own->first_transfer[s] == own->first_transfer[s + 1])
             continue;
         find_ranges(p->rounds, own, s, ranges);
         time_ranges(peer, peer_stream, n, ranges);
@@ -354,8 +356,8 @@ static uint64_t weight_of(const struct placing *p, uint32_t tensor)
 {
     const struct timeline *t = p->fusion->timeline;
     uint64_t numel = t->tensors.at[tensor].numel, bytes;
-    if (__builtin_mul_overflow(numel ? numel : 1,
-                               timeline_item_bytes(t, &p->trace->names, tensor), &bytes))
+    if (__builtin_mul_overflow(numel ? numel : 1, timeline_item_bytes(t, &p->trace->names, tensor),
+                               &bytes))
         return 1;
     return bytes;
 }
@@ -471,7 +473,8 @@ static int intern_names(struct dpro_trace *trace, struct names *names)
                {&names->group, "horovod"},
                {&names->thread, "Horovod thread"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if ((*all[i].id = strtab_add(&trace->names, all[i].text, strlen(all[i].text))) == STRTAB_FULL)
+        if ((*all[i].id = strtab_add(&trace->names, all[i].text, strlen(all[i].text))) ==
+            STRTAB_FULL)
             return -1;
     return 0;
 }
@@ -681,8 +684,9 @@ int fusion_build(struct dpro_trace *trace, const struct dpro_sink *sink)
     if (status == 0 && trace->fusion) {
         status = place_ranks(trace, &rounds, lead);
         log_line(sink, DPRO_LOG_DEBUG,
-                 "Horovod: %u tensors in %u groups; %u of %u rounds fused the same", trace->fusion->n_tensors,
-                 trace->fusion->n_groups, trace->fusion->n_alike, trace->fusion->n_rounds);
+                 "Horovod: %u tensors in %u groups; %u of %u rounds fused the same",
+                 trace->fusion->n_tensors, trace->fusion->n_groups, trace->fusion->n_alike,
+                 trace->fusion->n_rounds);
     }
     rounds_fini(&rounds);
     return status;

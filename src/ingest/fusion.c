@@ -89,10 +89,12 @@ static int cut_groups(const struct timeline *t, struct rounds *rounds)
         int64_t start = begins_ns(run);
         int64_t end = timeline_has(run, STAGE_TRANSFER) ? run->stages[STAGE_TRANSFER].end_ns
                                                         : run->whole.end_ns;
-        struct actual_group *last = rounds->groups.n ? &rounds->groups.at[rounds->groups.n - 1] : NULL;
+        struct actual_group *last =
+            rounds->groups.n ? &rounds->groups.at[rounds->groups.n - 1] : NULL;
         if (!last || start >= first_end || start - last->times.transfer_ns > MOST_APART_NS) {
-            struct actual_group fresh = {.first = (uint32_t)i,
-                                         .times = {INT64_MAX, INT64_MAX, INT64_MIN, INT64_MIN, INT64_MIN}};
+            struct actual_group fresh = {
+                .first = (uint32_t)i,
+                .times = {INT64_MAX, INT64_MAX, INT64_MIN, INT64_MIN, INT64_MIN}};
             if (array_push(&rounds->groups, fresh) < 0)
                 return -1;
             last = &rounds->groups.at[rounds->groups.n - 1];

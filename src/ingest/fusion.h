@@ -1,5 +1,5 @@
-/* ingest/fusion.h: what Horovod's timeline tells of the job: which tensors travel together, and when
- * each rank's background thread negotiated, copied and reduced them. */
+/* ingest/fusion.h: what Horovod's timeline tells of the job: which tensors travel together, and
+ * when each rank's background thread negotiated, copied and reduced them. */
 #ifndef INGEST_FUSION_H
 #define INGEST_FUSION_H
 
@@ -25,8 +25,8 @@ struct fusion {
     uint32_t *tensors;               /* by group: indexes into timeline->tensors */
     struct fused_group *groups;      /* in order of time */
     uint32_t n_tensors, n_groups;
-    uint32_t n_rounds, n_alike;      /* n_alike: those that were fused in this way */
-    int64_t cycle_ns;           /* usual length of a cycle in which there was nothing to do; 0: unknown */
+    uint32_t n_rounds, n_alike; /* n_alike: those that were fused in this way */
+    int64_t cycle_ns; /* usual length of a cycle in which there was nothing to do; 0: unknown */
 };
 
 /* Where a rank's framework handed tensors to Horovod. */

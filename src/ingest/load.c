@@ -963,9 +963,9 @@ static int load(struct loader *loader, const char *const *paths, size_t n_paths,
         loader->bytes_total += loader->list.at[i].size_bytes;
     pool_run(loader->list.n, loader->options->threads, read_item, loader);
     sources_drop_copies(loader);
-    if ((rc = split_sources(loader, err)) < 0 || (rc = check_sources(loader, err)) < 0 || (rc = timelines_stand_alone(loader, err)) < 0 ||
-        (rc = check_any(loader, paths[0], err)) < 0 ||
-        (rc = find_ranks(loader, err)) < 0)
+    if ((rc = split_sources(loader, err)) < 0 || (rc = check_sources(loader, err)) < 0 ||
+        (rc = timelines_stand_alone(loader, err)) < 0 ||
+        (rc = check_any(loader, paths[0], err)) < 0 || (rc = find_ranks(loader, err)) < 0)
         return rc;
     sources_drop_exports(loader);
     sources_choose_attempt(loader);

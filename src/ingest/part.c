@@ -119,8 +119,9 @@ const struct reader *reader_of(enum dpro_file_kind kind)
 /* Names that only a communication layer's timeline has. */
 static bool is_timeline_name(const char *name, size_t len)
 {
-    static const char *const starts[] = {"NEGOTIATE_", "CYCLE_START",  "MEMCPY_IN_FUSION_BUFFER",
-                                         "PUSH_PULL",  "INITCOMMUNICATION", "Comm.byteps"};
+    static const char *const starts[] = {
+        "NEGOTIATE_", "CYCLE_START",       "MEMCPY_IN_FUSION_BUFFER",
+        "PUSH_PULL",  "INITCOMMUNICATION", "Comm.byteps"};
     for (size_t i = 0; i < sizeof starts / sizeof *starts; i++)
         if (len >= strlen(starts[i]) && memcmp(name, starts[i], strlen(starts[i])) == 0)
             return true;

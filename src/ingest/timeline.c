@@ -20,14 +20,14 @@ static const int64_t NEVER = INT64_MIN;
 /* A tensor's B events that wait for their E, and the run that is being put together. */
 struct writing {
     struct timeline_run run;
-    bool any;         /* the run has a stage */
-    uint8_t n_open;   /* may pass MAX_NESTED: deeper ones are counted only */
-    uint8_t outer;    /* how deep the event is that stands for the whole run, from 1; 0: none */
+    bool any;       /* the run has a stage */
+    uint8_t n_open; /* may pass MAX_NESTED: deeper ones are counted only */
+    uint8_t outer;  /* how deep the event is that stands for the whole run, from 1; 0: none */
     uint8_t stages[MAX_NESTED]; /* enum timeline_stage; N_TIMELINE_STAGES: none of them */
 };
 
 struct event {
-    uint64_t pid;     /* a number, or the hash of a name */
+    uint64_t pid; /* a number, or the hash of a name */
     uint64_t tid;
     char ph;
     bool has_pid, is_name, has_ts, has_dur, has_anchor;
@@ -41,7 +41,7 @@ struct reader_state {
     struct json *js;
     struct trace_part *part;
     struct timeline *timeline;
-    struct map tensor_of; /* pid (and BytePS's tid) -> tensor + 1 */
+    struct map tensor_of;          /* pid (and BytePS's tid) -> tensor + 1 */
     ARRAY(struct writing) writing; /* by tensor */
     bool known_writer;
     bool no_memory;
@@ -240,11 +240,11 @@ static bool read_event(struct reader_state *r, struct event *e)
         } else if (json_is(key, len, "name")) {
             e->name = read_text(r);
         } else if (json_is(key, len, "ts")) {
-            e->has_ts = json_read_decimal(js, 3, &e->ts_ns) == JSON_VALUE &&
-                        trace_time_fits(e->ts_ns);
+            e->has_ts =
+                json_read_decimal(js, 3, &e->ts_ns) == JSON_VALUE && trace_time_fits(e->ts_ns);
         } else if (json_is(key, len, "dur")) {
-            e->has_dur = json_read_decimal(js, 3, &e->dur_ns) == JSON_VALUE &&
-                         trace_time_fits(e->dur_ns);
+            e->has_dur =
+                json_read_decimal(js, 3, &e->dur_ns) == JSON_VALUE && trace_time_fits(e->dur_ns);
         } else if (json_is(key, len, "pid")) {
             e->pid = read_id(r, &e->pid_name);
             e->has_pid = true;
@@ -299,8 +299,7 @@ static void begin_stage(struct reader_state *r, const struct event *e)
     }
     unsigned depth = w->n_open++;
     bool operation = r->timeline->writer == TIMELINE_HOROVOD && is_operation(name);
-    enum timeline_stage stage =
-        operation ? N_TIMELINE_STAGES : stage_of(name, r->timeline->writer);
+    enum timeline_stage stage = operation ? N_TIMELINE_STAGES : stage_of(name, r->timeline->writer);
     if (depth == 0) {
         w->outer = 0;
         if ((operation && w->run.whole.start_ns != NEVER) ||
@@ -405,7 +404,8 @@ static void read_whole_stage(struct reader_state *r, const struct event *e)
     if (e->tid_name && json_unsigned(name_of(r, e->tid_name), strlen(name_of(r, e->tid_name)),
                                      &part_key) != JSON_VALUE)
         part_key = UINT64_MAX;
-    r->timeline->tensors.at[tensor].partition = part_key == UINT64_MAX ? -1 : (int32_t)(part_key & 0xFFFF);
+    r->timeline->tensors.at[tensor].partition =
+        part_key == UINT64_MAX ? -1 : (int32_t)(part_key & 0xFFFF);
     if (begins_again(&r->writing.at[tensor].run, stage))
         end_run(r, tensor);
     add_stage(r, tensor, stage, e->name, e->ts_ns, end_ns);

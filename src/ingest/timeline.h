@@ -35,9 +35,9 @@ struct timeline_run {
 };
 
 struct timeline_tensor {
-    uint32_t name;     /* string id */
-    uint32_t dtype;    /* string id of the element type, 0: unknown */
-    uint32_t backend;  /* string id of its transfer stage's name, "GLOO_ALLREDUCE"; 0: unknown */
+    uint32_t name;    /* string id */
+    uint32_t dtype;   /* string id of the element type, 0: unknown */
+    uint32_t backend; /* string id of its transfer stage's name, "GLOO_ALLREDUCE"; 0: unknown */
     uint32_t n_runs;
     uint64_t numel;    /* 0: unknown */
     int32_t partition; /* -1: it is whole */

@@ -9,7 +9,8 @@
 #include "base/error.h"
 #include "ingest/load.h"
 
-/* A timeline is often of the whole run, a profile of seconds of it; clocks of one process are equal.
+/* A timeline is often of the whole run, a profile of seconds of it; clocks of one process are
+ * equal.
  */
 static const int64_t SLACK_NS = 1000000000;
 static const int64_t MARK_NS = 1000;
@@ -58,10 +59,11 @@ static void give(struct loader *loader, struct source *source)
     const struct dpro_sink *sink = &loader->options->sink;
     struct trace_rank *rank = find_rank(trace, source->rank);
     if (!rank) {
-        trace_warn(trace, sink,
-                   "%s: rank %d has no profile that its timeline could go with; it is left out; add "
-                   "the framework's profile of the same steps",
-                   source->path, source->rank);
+        trace_warn(
+            trace, sink,
+            "%s: rank %d has no profile that its timeline could go with; it is left out; add "
+            "the framework's profile of the same steps",
+            source->path, source->rank);
         return;
     }
     int64_t away = distance_ns(rank, source);
@@ -133,8 +135,7 @@ static int find_beginnings(const struct timeline *t, struct beginnings *b)
 
 static int add_track(struct trace_part *part, uint32_t name)
 {
-    struct part_track track = {
-        .track = {.pid = 1, .id = (int64_t)part->tracks.n, .name = name}};
+    struct part_track track = {.track = {.pid = 1, .id = (int64_t)part->tracks.n, .name = name}};
     return array_push(&part->tracks, track);
 }
 
@@ -200,8 +201,7 @@ static int stand_alone(struct trace_part *part)
         status = name == STRTAB_FULL ? -1 : add_track(part, name);
     for (uint32_t r = 0; r < b.n && status == 0; r++) {
         char mark[40];
-        struct timeline_interval time = {b.start_ns[r],
-                                         r + 1 < b.n ? b.start_ns[r + 1] : b.end_ns};
+        struct timeline_interval time = {b.start_ns[r], r + 1 < b.n ? b.start_ns[r + 1] : b.end_ns};
         snprintf(mark, sizeof mark, "ProfilerStep#%u", r);
         if (time.end_ns - time.start_ns < 2 * MARK_NS)
             continue;

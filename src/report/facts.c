@@ -420,13 +420,14 @@ const char *facts_assumption(struct report_facts *f, size_t index, char *out, si
     case 7:
         if (f->fusion.n_tensors == 0)
             return NULL;
-        snprintf(out, size,
-                 "Horovod's thread is known from rank 0's timeline; on other ranks it moved the "
-                 "same bytes at the times of their transport logs, or without one at the same "
-                 "time. %u of %u rounds were fused as in the graph; in the others a group takes "
-                 "its tensors' shares, by bytes, of the groups there. Transfers are replayed whole, "
-                 "not message by message.",
-                 f->fusion.n_alike, f->fusion.n_rounds);
+        snprintf(
+            out, size,
+            "Horovod's thread is known from rank 0's timeline; on other ranks it moved the "
+            "same bytes at the times of their transport logs, or without one at the same "
+            "time. %u of %u rounds were fused as in the graph; in the others a group takes "
+            "its tensors' shares, by bytes, of the groups there. Transfers are replayed whole, "
+            "not message by message.",
+            f->fusion.n_alike, f->fusion.n_rounds);
         return out;
     default:
         return NULL;

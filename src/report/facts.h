@@ -71,7 +71,7 @@ struct report_facts {
     const struct dpro_critical_op *path; /* borrowed */
     uint32_t n_path;
     int64_t path_ns;
-    int64_t servers_path_ns; /* of it, parameter servers, which are no ranks */
+    int64_t servers_path_ns;       /* of it, parameter servers, which are no ranks */
     int64_t kind_ns[PATH_GAP + 1]; /* of the path, by op kind; PATH_GAP: between ops */
     int kinds[PATH_GAP + 1];       /* those that take time, longest first */
     int n_kinds;

@@ -35,8 +35,8 @@ static void put_event(struct trace_text *text, const char *phase, const char *na
                       int64_t ts, const char *more)
 {
     char json[300];
-    snprintf(json, sizeof json, "{\"ph\":\"%s\",\"name\":\"%s\",\"ts\":%lld,\"pid\":%d%s},\n", phase,
-             name, (long long)ts, pid, more);
+    snprintf(json, sizeof json, "{\"ph\":\"%s\",\"name\":\"%s\",\"ts\":%lld,\"pid\":%d%s},\n",
+             phase, name, (long long)ts, pid, more);
     trace_text_node(text, json);
 }
 

@@ -36,7 +36,8 @@ static void assert_stage(const struct timeline_run *run, enum timeline_stage sta
 }
 
 #define NAMED(pid, tensor)                                                                         \
-    "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":" #pid ",\"args\":{\"name\":\"" tensor "\"}},"
+    "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":" #pid ",\"args\":{\"name\":\"" tensor "\"}}" \
+                                                                                            ","
 #define B(pid, what, ts) "{\"ph\":\"B\",\"name\":\"" what "\",\"ts\":" #ts ",\"pid\":" #pid "},"
 #define E(pid, ts)       "{\"ph\":\"E\",\"ts\":" #ts ",\"pid\":" #pid "},"
 #define LAST(pid, ts)                                                                              \
@@ -133,11 +134,10 @@ static void test_stages_without_an_operation_around_them_make_runs(void **state)
 static void test_byteschedulers_partitions_wait_and_travel(void **state)
 {
     (void)state;
-    struct trace_part part =
-        read_text("[" NAMED(0, "fc6_weight_0") B(0, "INITCOMMUNICATION", 1) E(0, 2)
-                      B(0, "PUSH_PULLQUEUE", 10) E(0, 20) B(0, "PUSH_PULLCOMMUNICATION", 20)
-                          E(0, 45),
-                  0);
+    struct trace_part part = read_text("[" NAMED(0, "fc6_weight_0") B(0, "INITCOMMUNICATION", 1)
+                                           E(0, 2) B(0, "PUSH_PULLQUEUE", 10) E(0, 20)
+                                               B(0, "PUSH_PULLCOMMUNICATION", 20) E(0, 45),
+                                       0);
     const struct timeline *t = part.timeline;
     assert_int_equal(t->writer, TIMELINE_BYTESCHEDULER);
     assert_int_equal(t->runs.n, 1);

@@ -417,6 +417,20 @@ static void fit_overhead(const struct rehearsal *r, const struct coarse *coarse,
     net->collective_ns = (struct dpro_estimate){sum / n, sqrt(variance > 0 ? variance / n : 0)};
 }
 
+/* How many servers share the largest key: small ones go whole to one, whichever that is. */
+static uint32_t servers_a_key(const struct dpro_graph *g, const struct coarse *coarse,
+                              const struct dpro_model *model)
+{
+    const struct graph_collective *largest = NULL;
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
+        const struct graph_collective *c = &g->collectives[coarse->bucket_of[t]];
+        if (!largest || c->size_bytes > largest->size_bytes)
+            largest = c;
+    }
+    uint32_t n = largest ? largest->n_messages / (2 * largest->n_members) : 0;
+    return n < 1 ? 1 : n > g->n_servers ? g->n_servers : n;
+}
+
 int fit_net(const struct rehearsal *r, const struct coarse *coarse, struct dpro_model *model,
             struct dpro_error *err)
 {
@@ -429,7 +443,7 @@ int fit_net(const struct rehearsal *r, const struct coarse *coarse, struct dpro_
     net->n_streams = count_streams(g);
     choose_algorithm(g, coarse, net);
     if (net->algorithm == MODEL_SERVER) { /* keys wait for no other key */
-        net->n_servers = g->n_servers;
+        net->n_servers = servers_a_key(g, coarse, model);
         net->servers_share_hosts = g->servers_share_hosts && g->n_servers <= g->n_ranks;
         net->n_streams = model->n_tensors;
         net->in_order = false;

@@ -21,9 +21,8 @@ NOT_JUDGED = {"sampled-2of128"}
 # No timed training iterations in them: execution traces alone, tiny samples, other frameworks.
 LEFT_OUT = {"dlrm-8rank-v100-et-plus", "pytorch-et", "pytorch-et-2rank", "chakra-et", "tiny-hta",
             "tf-xplane-gpu-multi-worker", "bytescheduler-mxnet-vgg"}
-LEFT_OUT_PREFIXES = ("mxnet-",)
 # Other frameworks' captures: few iterations and hosts of one core, so threads share it; the target is wider.
-FRAMEWORK_PREFIXES = ("tf-", "hvd-")
+FRAMEWORK_PREFIXES = ("tf-", "mxnet-", "hvd-")
 FRAMEWORK_ERROR_PCT = 5.0
 
 

@@ -185,7 +185,11 @@ static int run(struct build *build, struct dpro_graph **graph, struct dpro_error
     if (build->options->clocks_only)
         return run_clocks(build, graph, err);
     if (build->trace->n_ranks == 0)
-        return dpro_error_set(err, DPRO_EEMPTY, "the trace holds no rank");
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              build->trace->n_servers > 0
+                                  ? "the trace holds profiles of parameter servers only; add those "
+                                    "of the workers"
+                                  : "the trace holds no rank");
     int status = create(build, err);
     if (status < 0)
         return status;

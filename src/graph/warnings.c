@@ -188,6 +188,23 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
     if (join->messages.n_whole > 0)
         status |= warn_whole(a, options);
     status |= assembly_warn_clocks(a, options);
+    if (join->servers.served.n > 0 && join->servers.n_unprofiled > 0) {
+        snprintf(text, sizeof text,
+                 "%u of %u parameter servers have no profile: what they do with a push is all that "
+                 "lies between the last one of its key and the answer; profile the servers, too",
+                 join->servers.n_unprofiled, join->n_servers);
+        status |= warn(a, options, text);
+    }
+    uint64_t n_pushes = 0;
+    for (size_t i = 0; i < join->servers.served.n; i++)
+        n_pushes += (uint64_t)join->servers.served.at[i].n_pushes * a->n_samples;
+    if (join->servers.n_untimed * UINT64_C(10) > n_pushes) {
+        snprintf(text, sizeof text,
+                 "%u pushes have no op in their server's profile that could be theirs, and take it "
+                 "no time; are profiles and logs of one run?",
+                 join->servers.n_untimed);
+        status |= warn(a, options, text);
+    }
     if (a->n_samples == 1) {
         snprintf(
             text, sizeof text,

@@ -313,6 +313,12 @@ static void number_keys(struct dpro_trace *trace)
 
 /* ---- spans ---- */
 
+static bool is_exchange(const struct dpro_trace *trace, const struct trace_span *span)
+{
+    return span->kind == SPAN_ANNOTATION && span->detail != NO_ID &&
+           strncmp(strtab_get(&trace->names, span->name), "KVStoreDist", 11) == 0;
+}
+
 struct request {
     int32_t timestamp;
     int64_t first_ns; /* passed on, or else sent */
@@ -429,8 +435,7 @@ static int tie_rank(struct dpro_trace *trace, struct net_transport *t)
                      ? -1
                      : 0;
     for (uint32_t i = 0; i < rank->n_spans && status == 0; i++)
-        if (rank->spans[i].kind == SPAN_ANNOTATION && rank->spans[i].detail != NO_ID &&
-            strncmp(strtab_get(&trace->names, rank->spans[i].name), "KVStoreDist", 11) == 0)
+        if (is_exchange(trace, &rank->spans[i]))
             status = array_push(&spans, i);
     for (uint32_t i = 0; i < t->ps.n && status == 0; i++) {
         const struct ps_message *m = &t->ps.at[i];
@@ -480,6 +485,29 @@ static int tie_rank(struct dpro_trace *trace, struct net_transport *t)
     return status < 0 ? status : name_spans(trace, t);
 }
 
+/* Where the messages of one worker are not known, all exchanges are told apart by their order: what
+ * names they have would keep them from those that have none. */
+static void forget_names(struct dpro_trace *trace)
+{
+    bool any = false, all = true;
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t r = 0; r < trace->n_ranks; r++) {
+            struct trace_rank *rank = &trace->ranks[r];
+            bool exchanges = false, named = false;
+            for (uint32_t i = 0; i < rank->n_spans; i++) {
+                if (!is_exchange(trace, &rank->spans[i]))
+                    continue;
+                uint32_t *name = &rank->details[rank->spans[i].detail].process_group;
+                exchanges = true;
+                named |= *name != 0;
+                if (pass == 1 && any && !all)
+                    *name = 0;
+            }
+            any |= named;
+            all &= named || !exchanges;
+        }
+}
+
 int ps_build(struct dpro_trace *trace)
 {
     int status = 0;
@@ -504,5 +532,6 @@ int ps_build(struct dpro_trace *trace)
         if (t->rank_index != NO_ID)
             status = tie_rank(trace, t);
     }
-    return status;
+    forget_names(trace);
+    return status < 0 ? status : ps_assign_profiles(trace);
 }

@@ -107,6 +107,9 @@ void ps_assembler_fini(struct ps_assembler *a);
 
 /* ---- of all processes ---- */
 
+/* server_profiles.c: gives the servers' profiles the numbers that their servers' logs have. */
+int ps_assign_profiles(struct dpro_trace *trace);
+
 /* Finds the streams of messages that have none, both ends of each message, when they were sent and
  * received, the keys' own numbers, and which spans of the profiles they are of. -1: no memory. */
 int ps_build(struct dpro_trace *trace);

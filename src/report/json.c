@@ -224,6 +224,8 @@ static void write_transport(struct writer *w, const struct report_facts *f)
     writer_key_int(w, "edge_bytes", (int64_t)t->edge_bytes);
     writer_key_int(w, "gloo_messages", (int64_t)t->n_messages);
     writer_key_int(w, "zmtp_frames", (int64_t)t->n_zmtp_frames);
+    writer_key_int(w, "pushes", (int64_t)t->n_pushes);
+    writer_key_int(w, "pulls", (int64_t)t->n_pulls);
     writer_key_int(w, "framing_breaks", (int64_t)t->n_framing_breaks);
     writer_key_int(w, "collectives", (int64_t)t->n_collectives);
     writer_key_int(w, "collectives_tied", (int64_t)t->n_tied);

@@ -3,7 +3,7 @@
 # picks a chunk size, but for attach, buckets and verify.
 set -eu
 out=${1:?usage: seeds.sh FOLDER}
-for target in align attach buckets csv et json kineto load log recording replay runmeta timeline verify xplane; do
+for target in align attach buckets csv et json kineto load log mxnet recording replay runmeta timeline verify xplane; do
     mkdir -p "$out/$target"
 done
 put() { printf '%b' "$2" >"$out/$1"; }
@@ -70,6 +70,12 @@ header=t_start_ns,t_end_ns,rank,tid,conn,local,remote,dir,call,offset,requested,
 put csv/gloo "A$header\n10,20,0,5,4,10.0.0.1:6,10.0.0.2:5,tx,writev,0,148,148,148,1,4,9,0,100\n30,40,0,5,4,[::1]%1f:6,[::1]%1f:5,rx,recv,0,48,48,48,3,4,9,0,100\n50,60,0,5,4,unix:7,unix:0,rx,read,48,1,1,,,,,,\n"
 put csv/other 'B# op,local>peer,stream_offset,bytes,t0_ns,t1_ns(CLOCK_REALTIME),tid\nsendmsg,10.0.0.2:3>10.0.0.1:1,0,82,17,18,2\nzmq_msg_send,0x7f,0,5,1,2,3,00\n'
 put csv/cut "C$header\r\n10,20,0,5,4,10.0.0.1:6,10.0.0.2:5,tx,writev,0,148,14"
+
+put csv/zmq 'D# op,local>peer,stream_offset,bytes,t0_ns,t1_ns(CLOCK_REALTIME),tid\nsend,10.0.0.1:5>10.0.0.2:6,0,141,20,30,2\nzmq_msg_send,0x7f,2,128,10,11,3,08ffffffff071a6608021217080110091a0931302e37372e302e3220d5f802280050001217080010081a0931302e37372e302e3120e3ad0328005000\nzmq_msg_send,0x7f,2,24,10,11,3,0800200128013000380040a1084a03080b03500060016800\nzmq_msg_send,0x7f,2,8,12,13,3,0e00000000000000\nzmq_msg_send,0x7f,2,20480,12,13,3,\nzmq_msg_send,0x7f,0,4,12,13,3,00500000\nzmq_msg_recv,0x1,0,3,1,14,2,707338\nzmq_msg_recv,0x1,0,24,1,14,2,0800200028013000380040a1084a03080b03500060016800\nzmq_msg_recv,0x1,0,8,1,14,2,0e00000000000000\n'
+
+put mxnet/profile 'A{"traceEvents":[{"ph":"M","args":{"name":"cpu/0"},"pid":0,"name":"process_name"},{"name":"Convolution","cat":"operator","ph":"B","ts":10,"pid":0,"tid":18300543871357970401},{"name":"Convolution","cat":"operator","ph":"E","ts":12,"pid":0,"tid":18300543871357970401},{"name":"KVStoreDistDefaultStoragePushPull","cat":"operator","ph":"B","ts":12,"pid":1,"tid":7},{"name":"KVStoreDistDefaultStoragePushPull","cat":"operator","ph":"E","ts":90,"pid":1,"tid":7},{"name":"MXNDArrayWaitAll","cat":"MXNET_C_API","ph":"b","ts":10,"id":5,"pid":8,"tid":5},{"name":"MXNDArrayWaitAll","cat":"MXNET_C_API","ph":"e","ts":95,"id":5,"pid":8,"tid":5}],"displayTimeUnit":"ms"}'
+put mxnet/symbol 'B{"nodes":[{"op":"null","name":"data","inputs":[]},{"op":"null","name":"w","attrs":{"__shape__":"(2,)"},"inputs":[]},{"op":"FullyConnected","name":"fc","inputs":[[0,0,0],[1,0,0]]},{"op":"Flatten","name":"flat","inputs":[[2,0,0],[9,0,0]]}],"arg_nodes":[0,1],"heads":[[3,0,0]]}'
+put mxnet/text 'CSymbol Outputs:\n\toutput[0]=fc(0)\nVariable:data\nVariable:w\n--------------------\nOp:FullyConnected, Name=fc\nInputs:\n\targ[0]=data(0) version=0\n\targ[1]=w(0) version=0\nAttrs:\n\tnum_hidden=2\n--------------------\nOp:_backward_FullyConnected, Name=fc_backward\nInputs:\n\targ[0]=fc(0)\n\targ[1]=nobody(0)\nControl deps:\n\tcdep[0]=fc\nTotal 5 MB allocated\n'
 
 # logs are binary: struct log_header, then records, as tracer/record.h has them
 python3 - "$out/log" <<'END'

@@ -1,0 +1,105 @@
+"""MXNet's parameter servers: profiles of workers and servers, graphs, pushes and pulls in the transport logs."""
+import glob
+import json
+import os
+import shutil
+import unittest
+
+from support import DONE, INPUT, ROOT, Case, dpro
+
+SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
+CAPTURES = [os.path.join(SHARED, name) for name in ("mxnet-ps-module", "mxnet-ps-gluon")]
+PARAMETERS = 16  # of the captures' model, each a key of its own
+
+
+def replayed(*arguments):
+    result = dpro("replay", "--json", *arguments)
+    assert result.code == DONE, result.err
+    return json.loads(result.out)
+
+
+@unittest.skipUnless(all(map(os.path.isdir, CAPTURES)), "no captures of MXNet in ../shared/traces")
+class TestMXNet(Case):
+    def copy(self, capture=CAPTURES[0], without=()):
+        folder = os.path.join(self.folder, "trace")
+        shutil.rmtree(folder, ignore_errors=True)
+        os.mkdir(folder)
+        for path in glob.glob(os.path.join(capture, "*.gz")):
+            if not any(part in os.path.basename(path) for part in ("times", *without)):
+                shutil.copy(path, folder)
+                os.chmod(os.path.join(folder, os.path.basename(path)), 0o644)
+        return folder
+
+    def test_replays_are_within_5_percent_of_what_was_measured(self):
+        for capture in CAPTURES:
+            facts = replayed(capture)
+            spread = 100 * facts["measured"]["std_ms"] / facts["measured"]["iteration_ms"]
+            self.assertLess(abs(facts["error_pct"]), 5, capture)
+            self.assertLess(facts["validation"]["mean_abs_error_pct"], max(5, spread), capture)
+            self.assertEqual(facts["trace"]["framework"], "mxnet")
+            self.assertEqual((facts["trace"]["world_size"], facts["trace"]["ranks_present"]), (2, [0, 1]))
+
+    def test_every_parameter_is_pushed_and_pulled_in_every_iteration(self):
+        for capture in CAPTURES:
+            facts = replayed(capture)
+            transport = facts["transport"]
+            self.assertEqual(transport["paired_bytes"] + transport["unpaired_bytes"], transport["paired_bytes"])
+            self.assertEqual(transport["edge_bytes"], 0)
+            # each worker's spans, of 7 recorded iterations, have their messages
+            self.assertEqual((transport["collectives"], transport["collectives_tied"]), (2 * 7 * PARAMETERS,) * 2)
+            # replayed message by message: a push and a pull of each parameter and worker
+            self.assertEqual(sum(c["count"] for c in facts["collectives"]), PARAMETERS)
+            self.assertEqual(sum(c["messages"] for c in facts["collectives"]), 4 * PARAMETERS)
+            self.assertEqual({(c["kind"], c["pattern"]) for c in facts["collectives"]}, {("push_pull", "parameter server")})
+
+    def test_logs_are_told_apart_by_the_nodes_list_where_names_mislead(self):
+        with open(os.path.join(CAPTURES[0], "metadata.json"), encoding="utf-8") as file:
+            truth = {r["rank"]: r["error_at_first_and_last_profiled_step"][0]["error_ns"] / 1e6
+                     for r in json.load(file)["clock_truth"]["per_rank"]}
+        clocks = {clock["ranks"][0]: clock for clock in replayed(CAPTURES[0])["clock"]["hosts"] if clock["ranks"]}
+        self.assertLess(abs(clocks[1]["offset_ms"] - (truth[0] - truth[1])), 0.1)
+
+    def test_what_servers_do_is_theirs_and_bears_their_names(self):
+        for options in (), ("--json",), ("-o", os.path.join(self.folder, "report")):
+            result = dpro("replay", *options, CAPTURES[0])
+            self.assertEqual(result.code, DONE, result.err)
+            self.assertIn("server 0", result.out)
+            self.assertNotIn("-2147483648", result.out)
+
+    def test_it_goes_on_with_what_is_there_and_says_what_is_lost(self):
+        for without, message in ((("profile_server",), "parameter servers have no profile"),
+                                 (("net_server",), "replayed whole"),
+                                 (("net_worker0",), "replayed whole"),
+                                 (("debug_str", "symbol"), "")):
+            facts = replayed(self.copy(without=without))
+            self.assertLess(abs(facts["error_pct"]), 5, without)
+            self.assertIn(message, "\n".join(facts["warnings"]))
+
+    def test_profiles_of_servers_alone_are_not_enough(self):
+        result = dpro("replay", self.copy(without=("profile_worker",)))
+        self.assertEqual(result.code, INPUT)
+        self.assertIn("add those of the workers", result.err)
+
+    def test_a_server_profile_under_mxnets_own_name_is_no_workers(self):
+        folder = self.copy()
+        os.rename(os.path.join(folder, "profile_server0.json.gz"), os.path.join(folder, "rank0_profile.json.gz"))
+        self.assertEqual(replayed(folder)["predicted"], replayed(CAPTURES[0])["predicted"])
+
+    def test_servers_profiles_are_told_apart_by_their_answers(self):
+        folder = self.copy(CAPTURES[1])
+        names = [os.path.join(folder, "profile_server%d.json.gz" % k) for k in (0, 1)]
+        os.rename(names[0], names[0] + ".x")
+        os.rename(names[1], names[0])
+        os.rename(names[0] + ".x", names[1])
+        self.assertEqual(replayed(folder)["predicted"], replayed(CAPTURES[1])["predicted"])
+
+    def test_a_what_if_knows_the_links_rate(self):
+        result = dpro("whatif", "--json", "--bandwidth", "1gbit", CAPTURES[0])
+        self.assertEqual(result.code, DONE, result.err)
+        facts = json.loads(result.out)
+        self.assertLess(abs(facts["baseline"]["iteration_ms"] / facts["measured_ms"] - 1), 0.1)
+        self.assertIn("conv0_weight", result.out)
+
+
+if __name__ == "__main__":
+    unittest.main()

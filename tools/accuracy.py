@@ -31,7 +31,7 @@ def find_traces():
     for base in (shared, os.path.join(ROOT, "tests", "data")):
         if os.path.isdir(base):
             names = [n for n in sorted(os.listdir(base)) if os.path.isdir(os.path.join(base, n))
-                     and n not in LEFT_OUT and not n.startswith(LEFT_OUT_PREFIXES)]
+                     and n not in LEFT_OUT]
             if names:
                 return [os.path.join(base, name) for name in names]
     return []

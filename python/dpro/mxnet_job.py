@@ -54,14 +54,20 @@ def attach_module(session, module):
 
 def attach_profiler(session, module):
     """To mxnet.profiler: the job's own use wins."""
-    ours, set_state = _of(session), module.set_state
+    ours, set_state, set_config = _of(session), module.set_state, module.set_config
 
     @functools.wraps(set_state)
     def state_set(state="stop", profile_process="worker"):
-        ours.job_sets(state)
+        ours.job_sets(state, profile_process)
         return set_state(state, profile_process)
 
-    ours.set_state, module.set_state = set_state, state_set
+    @functools.wraps(set_config)
+    def configured(**kwargs):
+        ours.job_configures(kwargs)
+        return set_config(**kwargs)
+
+    ours.set_state, ours.set_config = set_state, set_config
+    module.set_state, module.set_config = state_set, configured
 
 
 def attach_stores(session, module):
@@ -98,16 +104,26 @@ class Server:
         self._link = link
 
     def end(self):
-        """MXNet leaves the list of events open until the server ends, when it finds no place to write to any more."""
         os.unlink(self._link)
-        with open(self._profile, "rb") as file:
-            events = file.read().rstrip()
-        if events.endswith(b","):
-            events = events[:-1] + b"]}"
-        with gzip.open(self._profile + ".gz.part", "wb", 3) as file:
-            file.write(events)
+        _close_events(self._profile)
+        with open(self._profile, "rb") as file, gzip.open(self._profile + ".gz.part", "wb", 3) as target:
+            target.write(file.read())
         os.replace(self._profile + ".gz.part", self._profile + ".gz")
         os.unlink(self._profile)
+
+
+def _close_events(path):
+    """MXNet has one list of events for all that a process ever dumps, and leaves it open until it is told, or the process
+    ends; told once, it does not let the job profile itself any more."""
+    with open(path, "r+b") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(file.tell() - 16, 0))
+        end = file.read()
+        if end.rstrip().endswith(b","):
+            file.seek(len(end.rstrip()) - 1 - len(end), os.SEEK_CUR)
+            file.truncate()
+        if not end.rstrip().endswith(b"]}"):
+            file.write(b"]}")
 
 
 class MXNetJob(job.Job):
@@ -117,9 +133,10 @@ class MXNetJob(job.Job):
 
     def __init__(self, session):
         super().__init__(session)
-        self.set_state = None  # mx.profiler's own
+        self.set_state = self.set_config = None  # mx.profiler's own
+        self.has_dumped = False                  # into the process's one list of events
         self._job_profiles = False
-        self._inside = False   # of what we call ourselves
+        self._job_file = "profile.json"          # MXNet's default
 
     @guarded
     def stepped(self, source, batch_size=None):
@@ -127,11 +144,28 @@ class MXNetJob(job.Job):
             self.batch_size = batch_size
         self.session.stepped(self, source)
 
-    @guarded
-    def job_sets(self, state):
+    def job_configures(self, options):
+        if options.get("profile_process", "worker") == "worker":
+            self._job_file = options.get("filename", self._job_file)
+            self.session.job_profiles()
+
+    def job_sets(self, state, process):
+        if process != "worker":
+            return
         self._job_profiles = state == "run"
         if self._job_profiles:
             self.session.job_profiles()
+            if self.has_dumped:
+                self._begin_events()
+
+    def _begin_events(self):
+        """What MXNet dumps now goes on where our window ended: it needs a beginning."""
+        self.has_dumped = False
+        try:
+            with open(self._job_file, "w", encoding="ascii") as file:
+                file.write('{"traceEvents":[{"ph":"M","name":"process_name","pid":0,"args":{"name":"cpu/0"}}')
+        except (OSError, TypeError):
+            pass  # MXNet will say so
 
     @staticmethod
     def _store(sources):
@@ -164,8 +198,8 @@ class MXNetJob(job.Job):
             if group is not None:
                 return {"symbol.json": source.symbol.tojson(), "exec_debug_str.txt": group.execs[0].debug_str()}
         block_class = sys.modules["mxnet.gluon.block"].HybridBlock
-        graphs = [thing._cached_graph[1] for thing in gc.get_objects()
-                  if issubclass(type(thing), block_class) and getattr(thing, "_cached_graph", None)]
+        graphs = [thing._cached_graph[1] for thing in gc.get_objects() if issubclass(type(thing), block_class)
+                  and getattr(thing, "_active", False) and getattr(thing, "_cached_graph", None)]
         if not graphs:
             return {}
         largest = max(graphs, key=lambda symbol: len(symbol.list_arguments()))
@@ -236,11 +270,12 @@ class Window(job.Window):
         self._profiler = sys.modules["mxnet.profiler"]
         self._ours, self._store, self._graph = ours, store, graph
         self._running = False
-        self._profiler.set_config(profile_all=True, aggregate_stats=False, filename=folder.temporary(PROFILE))
+        self._path = folder.temporary(PROFILE)
+        ours.set_config(profile_all=True, aggregate_stats=False, filename=self._path)
         if store is not None:
             self._profiler.set_kvstore_handle(store.handle)
-            self._profiler.set_config(profile_process="server", profile_all=True, aggregate_stats=False,
-                                      filename=SERVER_PROFILE % os.getpid())
+            ours.set_config(profile_process="server", profile_all=True, aggregate_stats=False,
+                            filename=SERVER_PROFILE % os.getpid())
 
     def start(self):
         if self._store is not None:
@@ -254,14 +289,17 @@ class Window(job.Window):
         self._running = False
         sys.modules["mxnet"].nd.waitall()  # what the last step asked for
         self._ours.set_state("stop")
-        self._profiler.dump(True)
+        self._profiler.dump(False)
+        self._ours.has_dumped = True
         if self._store is not None:
             self._ours.set_state("stop", "server")
-            self._profiler.dump(True, "server")
+            self._profiler.dump(False, "server")
             self._store = None
+        self._ours.set_config(filename=os.devnull)  # at its end MXNet writes once more
         return True
 
     def write(self, folder, unfinished):
+        _close_events(self._path)
         folder.finish(PROFILE)
         for name, text in self._graph.items():
             folder.write(name, text.encode())

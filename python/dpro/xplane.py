@@ -18,8 +18,7 @@ import warnings
 THREADS = 0, 5, 19, 70  # more than there were, of each try
 WAIT_S = 10
 POLL_S = 0.005
-_LEVEL = "_ZN3tsl8profiler8internal13g_trace_levelE"      # events above it are not recorded; -1: none is
-_CLEAR = "_ZN3tsl8profiler15TraceMeRecorder5ClearEv"      # forgets those that are
+_LEVEL = "_ZN3tsl8profiler8internal13g_trace_levelE"  # events above it are not recorded; -1: none is
 
 
 class Session:
@@ -50,8 +49,14 @@ class Session:
                     space = file.read()
                 if all(name in space for name in names):
                     break
-        recorder.clear()
+        del profiler
+        self._forget()
         return done
+
+    def _forget(self):
+        """What the recorder holds is dropped where another session begins."""
+        from tensorflow.python.profiler import profiler_v2
+        profiler_v2._pywrap_profiler.ProfilerSession().start(self._logs, {"host_tracer_level": 1})
 
     @staticmethod
     def _has_gpus():
@@ -83,8 +88,6 @@ class _Recorder:
 
     def __init__(self, library):
         self._level = ctypes.c_int.in_dll(library, _LEVEL)
-        self._clear = getattr(library, _CLEAR)
-        self._clear.restype = None
         self._was = self._level.value
 
     @classmethod
@@ -94,15 +97,12 @@ class _Recorder:
             with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
                 path = next(line.split(None, 5)[5].strip() for line in maps if "/libtensorflow_framework.so" in line)
             return cls(ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD))
-        except (OSError, StopIteration, ValueError, AttributeError):
+        except (OSError, StopIteration, ValueError):
             return None
 
     def pause(self):
         self._was = self._level.value
         self._level.value = -1
-
-    def clear(self):
-        self._clear()
 
     def in_child(self, work):
         """Whether work() came to its end in a forked child, in which the recorder goes on."""

@@ -9,7 +9,7 @@ EXAMPLES := example-tensorflow example-tensorflow-ps example-mxnet example-mxnet
 export PYTHON
 
 .DEFAULT_GOAL := build
-.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-plans accuracy lint install clean help
+.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-frameworks bench-plans accuracy lint install clean help
 
 build: ## build the command (build/dpro) and the library
 	@tools/install.sh --check build
@@ -60,7 +60,7 @@ test: ## install what is missing (PyTorch too), build, run all tests; the last l
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/run_tests.py --build $(BUILD)
 
-test-long: ## the tests under the sanitizers, and each fuzz target for a minute
+test-long: ## the tests under the sanitizers, jobs of every framework, and each fuzz target for a minute
 	@tools/install.sh build test
 	@tools/test_long.sh
 
@@ -75,6 +75,12 @@ bench-live: ## what recording costs a training job, in one process; takes minute
 	@tools/venv.sh
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/bench_live.py --build $(BUILD)
+
+bench-frameworks: ## what recording costs jobs of TensorFlow, MXNet and Horovod; takes minutes, wants a quiet machine
+	@tools/install.sh build
+	@for framework in tensorflow mxnet horovod; do tools/venv.sh $$framework; done
+	@tools/build.sh $(BUILD)
+	@$(PYTHON) tools/bench_frameworks.py --build $(BUILD)
 
 bench-plans: ## what plans are worth on real jobs with a slow link; takes minutes, wants a quiet machine and root
 	@tools/install.sh build

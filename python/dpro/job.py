@@ -141,6 +141,9 @@ class Window:
     def end_step(self):
         self.n_steps += 1
 
+    def settle(self):
+        """After the last step: waits for what it only asked for, which is recorded still."""
+
     def stop(self):
         """Returns whether there is anything to write."""
         raise NotImplementedError

@@ -283,11 +283,14 @@ class Window(job.Window):
         self._ours.set_state("run")
         self._running = True
 
+    def settle(self):
+        if self._running:
+            sys.modules["mxnet"].nd.waitall()
+
     def stop(self):
         if not self._running:
             return False
         self._running = False
-        sys.modules["mxnet"].nd.waitall()  # what the last step asked for
         self._ours.set_state("stop")
         self._profiler.dump(False)
         self._ours.has_dumped = True

@@ -346,6 +346,7 @@ class Session:
             self._describe()
             self._write_rank()
             return
+        window.settle()
         self._tracer.stop(name)
         timeline = self._timeline.stop()
         has_profile = window.stop()

@@ -345,6 +345,10 @@ static int profile(const struct values *values, const struct opt_list *args)
         goto done;
     }
     code = set_environment(values, trace, &parts);
+    if (code == 0 && values->plan && strcmp(plan.framework, "pytorch") != 0)
+        code = launch_set_env_file(values->plan, "horovod.env");
+    if (code == 0 && values->plan && strcmp(plan.framework, "mxnet") == 0)
+        code = launch_set_env_file(values->plan, "mxnet.env");
     if (code != 0)
         goto done;
     code = launch_run("profile", args, &started);

@@ -28,6 +28,37 @@ int launch_set_path(const char *name, const char *path)
     return code;
 }
 
+int launch_set_env_file(const char *plan, const char *file)
+{
+    static const char whole[] = "/plan.json";
+    size_t n = strlen(plan), end = sizeof whole - 1;
+    char *path, line[256];
+    int code = 0;
+    if (n == end - 1 && strcmp(plan, whole + 1) == 0)
+        plan = ".", n = 1;
+    else if (n > end && strcmp(plan + n - end, whole) == 0)
+        n -= end;
+    if (asprintf(&path, "%.*s/%s", (int)n, plan, file) < 0) {
+        cmd_say("out of memory");
+        return CMD_SYSTEM;
+    }
+    FILE *lines = fopen(path, "re");
+    free(path);
+    if (lines == NULL)
+        return 0;
+    while (code == 0 && fgets(line, sizeof line, lines) != NULL) {
+        char *value = strchr(line, '=');
+        line[strcspn(line, "\n")] = '\0';
+        if (value == NULL || value == line)
+            continue;
+        cmd_say("plan: %s", line);
+        *value = '\0';
+        code = launch_set_env(line, value + 1);
+    }
+    fclose(lines);
+    return code;
+}
+
 int launch_prepend_env(const char *name, const char *value)
 {
     const char *old = getenv(name);

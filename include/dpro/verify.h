@@ -13,6 +13,7 @@ extern "C" {
 #endif
 
 struct dpro_plan_summary { /* times 0: the plan does not say */
+    char framework[16];    /* pytorch, tensorflow or mxnet */
     int world_size;
     uint32_t n_buckets, n_fused_ops;
     int64_t baseline_ns, iteration_ns;

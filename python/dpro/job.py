@@ -41,6 +41,32 @@ def place():
     return rank or 0, world, local_rank
 
 
+def plan_state(by_variables):
+    """The plan's entry in rank.json, of a framework that takes it by variables (dpro profile --plan sets them), if it does;
+    None where no plan was asked for."""
+    path = os.environ.get("DPRO_PLAN")
+    if not path:
+        return None
+    state = {"path": path, "applied": False, "reason": None, "expected": None}
+    try:
+        folder = path if os.path.isdir(path) else os.path.dirname(path)
+        with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
+            plan = json.load(file)
+        state["expected"] = plan.get("expected")
+        for name in by_variables:
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                for line in file:
+                    variable, _, value = line.strip().partition("=")
+                    if os.environ.get(variable) != value:
+                        raise ValueError("%s is not %s in this process" % (variable, value))
+        if not by_variables:
+            raise ValueError("TensorFlow's own collectives take no plan (doc/plan.md)")
+        state["applied"] = True
+    except (OSError, ValueError, AttributeError) as problem:
+        state["reason"] = str(problem).split("\n")[0]
+    return state
+
+
 def device_name():
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:

@@ -240,7 +240,8 @@ class MXNetJob(job.Job):
         optimizer = getattr(source, "_optimizer", None)
         peak, now = job.process_memory()
         return {"device": "cpu", "device_name": job.device_name(), "backend": store.type if store is not None else None,
-                "process_groups": [], "models": described, "plan": None,
+                "process_groups": [], "models": described,
+                "plan": job.plan_state(("horovod.env",) if "horovod.mxnet" in sys.modules else ("mxnet.env",)),
                 "optimizers": [{"class": type(optimizer).__name__, "n_parameters": len(parameters)}] if optimizer else [],
                 "memory": {"rss_peak_bytes": peak, "rss_bytes": now,
                            "parameter_bytes": sum(p["size_bytes"] for p in parameters)}}

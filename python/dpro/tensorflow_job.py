@@ -293,7 +293,8 @@ class TensorFlowJob(job.Job):
         world = self.place()[1]
         names = [type(model).__name__ for model in models] or ["model"]
         peak, now = job.process_memory()
-        return {"device": "cpu", "device_name": job.device_name(), "backend": None, "process_groups": [], "plan": None,
+        return {"device": "cpu", "device_name": job.device_name(), "backend": None, "process_groups": [],
+                "plan": job.plan_state(("horovod.env",) if "horovod.tensorflow" in sys.modules else ()),
                 "models": [{"name": names[0], "parallel": "data" if world > 1 else "none", "process_group": None,
                             "parameters": parameters, "ddp": None, "buckets": None, "fsdp": None}] if parameters else [],
                 "optimizers": [],

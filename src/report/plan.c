@@ -331,6 +331,28 @@ static int write_byteps_env(struct writer *w, void *arg, struct dpro_error *err)
     return 0;
 }
 
+/* MXNet sends a tensor of so many elements or more in parts, one a server. */
+static int write_mxnet_env(struct writer *w, void *arg, struct dpro_error *err)
+{
+    const struct plan *plan = arg;
+    uint64_t largest = 0, least_parted = UINT64_MAX;
+    (void)err;
+    for (size_t b = 0; b < plan->buckets.n; b++) {
+        const struct plan_bucket *bucket = &plan->buckets.at[b];
+        for (uint32_t i = 0; i < bucket->n; i++) {
+            uint64_t size = plan->parameters.at[plan->members.at[bucket->first + i]].size_bytes;
+            if (size > largest)
+                largest = size;
+            if (bucket->partitions > 1 && size < least_parted)
+                least_parted = size;
+        }
+    }
+    writer_printf(
+        w, "MXNET_KVSTORE_BIGARRAY_BOUND=%llu\n",
+        (unsigned long long)(least_parted < UINT64_MAX ? (least_parted + 3) / 4 : largest / 4 + 1));
+    return 0;
+}
+
 static int write_byteps_partition(struct writer *w, void *arg, struct dpro_error *err)
 {
     const struct plan *plan = arg;
@@ -396,6 +418,7 @@ const struct report_file plan_files[] = {
     {"horovod_groups.json", false, write_horovod_groups},
     {"byteps.env", false, write_byteps_env},
     {"byteps_partition.txt", false, write_byteps_partition},
+    {"mxnet.env", false, write_mxnet_env},
     {"torch_compile.json", false, write_torch_compile},
     {"optimize.json", false, write_json},
     {"optimize.html", false, write_page},

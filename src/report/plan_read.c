@@ -72,6 +72,15 @@ static int check_parameters(struct checker *r, struct map *left)
     return 0;
 }
 
+static bool is_known(const char *framework)
+{
+    static const char *const known[] = {"pytorch", "tensorflow", "mxnet"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(framework, known[i]) == 0)
+            return true;
+    return false;
+}
+
 static int check(struct checker *r)
 {
     const struct plan_file *plan = r->plan;
@@ -79,8 +88,9 @@ static int check(struct checker *r)
     if (plan->is_list)
         return dpro_error_set(r->err, DPRO_EFORMAT, "%s: a list of buckets is no plan",
                               r->plan->path);
-    if (strcmp(strtab_get(&plan->strings, plan->framework), "pytorch") != 0)
-        return dpro_error_set(r->err, DPRO_EFORMAT, "%s: its job's framework is not pytorch",
+    if (!is_known(strtab_get(&plan->strings, plan->framework)))
+        return dpro_error_set(r->err, DPRO_EFORMAT,
+                              "%s: its job's framework is not pytorch, tensorflow or mxnet",
                               r->plan->path);
     if (plan->world_size < 1 || plan->world_size > INT32_MAX)
         return dpro_error_set(r->err, DPRO_EFORMAT, "%s: job.world_size is not a number of ranks",
@@ -108,6 +118,9 @@ int dpro_plan_read(const char *path, struct dpro_plan_summary *summary, struct d
                                               .baseline_ns = plan.baseline_ns,
                                               .iteration_ns = plan.iteration_ns,
                                               .uncertainty_pct = plan.uncertainty_pct};
+    if (rc == 0)
+        snprintf(summary->framework, sizeof summary->framework, "%s",
+                 strtab_get(&plan.strings, plan.framework));
     plan_file_fini(&plan);
     return rc;
 }

@@ -14,7 +14,7 @@ from support import BUNDLED, DONE, DPRO, INPUT, LAYERS, ROOT, SYSTEM, USAGE, Cas
 sys.path.insert(0, os.path.join(ROOT, "python"))
 from dpro import plan as plans  # noqa: E402
 
-FILES = ["byteps.env", "byteps_partition.txt", "horovod.env", "horovod_groups.json", "optimize.html", "optimize.json",
+FILES = ["byteps.env", "byteps_partition.txt", "horovod.env", "horovod_groups.json", "mxnet.env", "optimize.html", "optimize.json",
          "plan.json", "torch_compile.json"]
 NAMES = [f"layers.{i}.weight" for i in range(LAYERS)]
 

@@ -98,6 +98,23 @@ class Environment(Profile):
             self.assertEqual(self.environment("--plan", plan)["DPRO_PLAN"], self.path("plan"))
         self.assertNotIn("DPRO_PLAN", self.environment())
 
+    def test_a_plan_of_another_framework_is_given_by_variables(self):
+        variables = {"horovod.env": "HOROVOD_FUSION_THRESHOLD=4\nHOROVOD_CYCLE_TIME=1\n",
+                     "mxnet.env": "MXNET_KVSTORE_BIGARRAY_BOUND=7\n"}
+        for framework, names in (("tensorflow", ["horovod.env"]), ("mxnet", ["horovod.env", "mxnet.env"]), ("pytorch", [])):
+            self.write("plan/plan.json", {
+                "schema": "dpro.plan/1", "job": {"framework": framework, "world_size": 2, "models": [
+                    {"name": "net", "parameters": [{"name": "a", "size_bytes": 4}]}]},
+                "communication": {"buckets": [{"parameters": ["a"], "size_bytes": 4}]}})
+            for name, text in variables.items():
+                self.write("plan/" + name, text)
+            for plan in ("plan", "plan/plan.json"):
+                env = self.environment("--plan", plan)
+                for name, text in variables.items():
+                    for line in text.splitlines():
+                        variable, _, value = line.partition("=")
+                        self.assertEqual(env.get(variable), value if name in names else None, (framework, variable))
+
     def test_a_plan_that_cant_be_read_is_said_before_the_job_starts(self):
         self.write("cut/plan.json", '{"schema":"dpro.plan/1"')
         for plan, *says in (("nowhere", "nowhere", "'dpro optimize TRACE -o DIR' makes a plan"),

@@ -2,9 +2,11 @@
 import gzip
 import json
 import os
+import subprocess
 import unittest
 
 import frameworks
+import live
 
 
 class Recordings(frameworks.Case):
@@ -30,6 +32,28 @@ class Recordings(frameworks.Case):
 
     def test_tensorflow(self):
         self.check("horovod-tensorflow", {"xplane.pb.gz", "runmeta.pb.gz"}, "HorovodAllreduce")
+
+    def test_a_plan_reaches_every_rank_and_changes_what_is_fused(self):
+        self.record("horovod-tensorflow")
+        fused = self.n_collectives()
+        plan = self.path("plan")
+        done = subprocess.run([live.DPRO, "optimize", "-q", self.trace, "-o", plan], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        with open(os.path.join(plan, "horovod.env"), "w", encoding="utf-8") as file:
+            file.write("HOROVOD_FUSION_THRESHOLD=1024\nHOROVOD_CYCLE_TIME=2\n")
+        self.trace = self.path("planned")
+        self.record("horovod-tensorflow", options=["--plan", plan])
+        for rank in range(2):
+            told = self.rank(rank)["plan"]
+            self.assertEqual((told["applied"], told["reason"]), (True, None))
+            self.assertGreater(told["expected"]["iteration_ms"], 0)
+        self.assertGreater(self.n_collectives(), fused)
+
+    def n_collectives(self):
+        """How often Horovod's ring ran in the window: tensors that are fused begin it together."""
+        with gzip.open(os.path.join(self.rank_folder(0), "timeline.json.gz"), "rt") as file:
+            return len({e["ts"] // 20 for e in json.load(file) if e.get("name") == "GLOO_ALLREDUCE"})
 
     def test_mxnet(self):
         self.check("horovod-mxnet", {"mxnet.json.gz", "symbol.json.gz", "debug_str.txt.gz"}, "")

@@ -5,33 +5,25 @@
 #include <dpro/dpro.h>
 
 #include "cmd.h"
+#include "job.h"
 #include "progress.h"
 
 struct values {
-    const char *manifest, *rank_regex;
-    int threads, verbosity;
-    bool json, quiet, help;
+    struct job_values job;
+    const char *manifest;
 };
 
 #define AT(member) offsetof(struct values, member)
 static const struct opt align_opts[] = {
-    {"json", 0, NULL, opt_read_flag, AT(json), NULL, "print JSON (dpro.align/1) and nothing else",
-     NULL, OPT_COMPLETE_NOTHING},
+    JOB_OPT_JSON("dpro.align/1"),
     {"perfetto-manifest", 0, "FILE", opt_read_string, AT(manifest), "a file",
      "also write the manifest with which Perfetto merges\nthe profiles onto the common axis", NULL,
      OPT_COMPLETE_NOTHING},
-    {"rank-regex", 0, "RE", opt_read_regex, AT(rank_regex),
-     "an extended regular expression with a group, such as 'host-([0-9]+)'",
-     "take a file's rank from the first group of RE in its\nname (default: the file's metadata, "
-     "then its name)",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"threads", 0, "N", opt_read_int, AT(threads), "a whole number",
-     "files read at once (default: 0, one a core)", NULL, OPT_COMPLETE_NOTHING},
-    {"verbose", 'v', NULL, opt_read_count, AT(verbosity), NULL,
-     "say on stderr what is being done; -vv: per file", NULL, OPT_COMPLETE_NOTHING},
-    {"quiet", 'q', NULL, opt_read_flag, AT(quiet), NULL, "no progress, no notes: only errors", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"help", 'h', NULL, opt_read_flag, AT(help), NULL, "this text", NULL, OPT_COMPLETE_NOTHING},
+    JOB_OPT_RANK_REGEX,
+    JOB_OPT_THREADS(JOB_THREADS_READ),
+    JOB_OPT_VERBOSE,
+    JOB_OPT_QUIET,
+    JOB_OPT_HELP,
     {.name = NULL},
 };
 
@@ -42,59 +34,38 @@ static int tell(const struct values *values, const struct dpro_trace *trace,
     if (values->manifest != NULL) {
         if (dpro_align_manifest(trace, graph, values->manifest, &err) < 0)
             return cmd_fail(&err);
-        if (!values->quiet)
+        if (!values->job.quiet)
             cmd_say("wrote %s: put it into one tar or zip with the profiles and open that in "
                     "Perfetto",
                     values->manifest);
     }
     progress_clear();
     errno = 0;
-    int rc = values->json ? dpro_align_json(trace, graph, stdout, &err)
-                          : dpro_align_text(trace, graph, stdout, &err);
+    int rc = values->job.json ? dpro_align_json(trace, graph, stdout, &err)
+                              : dpro_align_text(trace, graph, stdout, &err);
     return rc < 0 ? cmd_fail(&err) : CMD_DONE;
 }
 
-static int align_paths(const struct values *values, const struct opt_list *paths)
+static int align_paths(const struct job_values *given, const struct opt_list *paths)
 {
-    struct dpro_sink sink = progress_start(values->verbosity, values->quiet);
-    struct dpro_trace_options trace_options = {.rank_regex = values->rank_regex,
-                                               .threads = values->threads,
-                                               .without_profile = 1,
-                                               .sink = sink};
-    struct dpro_graph_options graph_options = {.clocks_only = 1, .sink = sink};
-    struct dpro_trace *trace = NULL;
-    struct dpro_graph *graph = NULL;
+    struct job job;
     struct dpro_error err = {.code = 0};
-    int code;
-    if (dpro_trace_load(paths->items, paths->n, &trace_options, &trace, &err) < 0) {
-        code = cmd_fail(&err);
-        /* a path that can't be read is bad input, not a failing system */
-        return code == CMD_SYSTEM && err.code == DPRO_EIO ? CMD_INPUT : code;
-    }
-    if (dpro_graph_build(trace, &graph_options, &graph, &err) < 0)
+    int code = job_read(paths->items, paths->n, given, true, &job);
+    if (code != 0)
+        return code;
+    struct dpro_graph_options options = {.clocks_only = 1, .sink = job.sink};
+    if (dpro_graph_build(job.trace, &options, &job.graph, &err) < 0)
         code = cmd_fail(&err);
     else
-        code = tell(values, trace, graph);
-    dpro_graph_destroy(graph);
-    dpro_trace_destroy(trace);
+        code = tell((const struct values *)given, job.trace, job.graph);
+    job_fini(&job);
     return code;
 }
 
 static int run(int argc, char **argv)
 {
     struct values values = {.manifest = NULL};
-    struct opt_list paths = {NULL, 0};
-    int code = opt_parse("align", align_opts, argc, argv, &values, &paths);
-    if (code == 0 && values.help) {
-        cmd_print_help(&cmd_align, stdout);
-    } else if (code == 0 && paths.n == 0) {
-        cmd_say("align needs a folder, file or glob of traces; see 'dpro help align'");
-        code = CMD_USAGE;
-    } else if (code == 0) {
-        code = align_paths(&values, &paths);
-    }
-    free(paths.items);
-    return code;
+    return job_run(&cmd_align, JOB_NEEDS, argc, argv, &values.job, align_paths);
 }
 
 const struct cmd cmd_align = {

@@ -8,38 +8,17 @@
 #include "job.h"
 #include "progress.h"
 
-struct values {
-    const char *rank_regex;
-    struct job_steps steps;
-    int threads, verbosity;
-    bool json, no_align, raw_receives, quiet, help;
-};
-
-#define AT(member) offsetof(struct values, member)
 static const struct opt compare_opts[] = {
-    {"json", 0, NULL, opt_read_flag, AT(json), NULL, "print JSON (dpro.compare/1) and nothing else",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"steps", 0, "A:B", job_read_steps, AT(steps),
-     "A:B, A:, :B or A, iteration numbers with A <= B",
-     "use iterations A to B of both, both included, in the\njobs' own numbers (default: all)", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"rank-regex", 0, "RE", opt_read_regex, AT(rank_regex),
-     "an extended regular expression with a group, such as 'host-([0-9]+)'",
-     "take a file's rank from the first group of RE in its\nname (default: the file's metadata, "
-     "then its name)",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"no-align", 0, NULL, opt_read_flag, AT(no_align), NULL,
-     "use the ranks' clocks as recorded, to compare", NULL, OPT_COMPLETE_NOTHING},
-    {"raw-receives", 0, NULL, opt_read_flag, AT(raw_receives), NULL,
-     "let a RECV last as its calls did, not from its\nSEND's start on, to compare", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"threads", 0, "N", opt_read_int, AT(threads), "a whole number",
-     "files read at once (default: 0, one a core)", NULL, OPT_COMPLETE_NOTHING},
-    {"verbose", 'v', NULL, opt_read_count, AT(verbosity), NULL,
-     "say on stderr what is being done; -vv: per file", NULL, OPT_COMPLETE_NOTHING},
-    {"quiet", 'q', NULL, opt_read_flag, AT(quiet), NULL, "no progress, no notes: only errors", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"help", 'h', NULL, opt_read_flag, AT(help), NULL, "this text", NULL, OPT_COMPLETE_NOTHING},
+    JOB_OPT_JSON("dpro.compare/1"),
+    JOB_OPT_STEPS(
+        "use iterations A to B of both, both included, in the\njobs' own numbers (default: all)"),
+    JOB_OPT_RANK_REGEX,
+    JOB_OPT_NO_ALIGN,
+    JOB_OPT_RAW_RECEIVES,
+    JOB_OPT_THREADS(JOB_THREADS_READ),
+    JOB_OPT_VERBOSE,
+    JOB_OPT_QUIET,
+    JOB_OPT_HELP,
     {.name = NULL},
 };
 
@@ -50,13 +29,13 @@ struct side { /* zeroed: nothing */
 };
 
 /* Both as they run without a profiler. */
-static int load_side(const char *path, const struct job_options *options, struct side *side)
+static int load_side(const char *path, const struct job_values *values, struct side *side)
 {
-    struct dpro_replay_options replay_options = {.sink = options->sink};
     struct dpro_error err = {.code = 0};
-    int code = job_load(&path, 1, options, &side->job);
+    int code = job_load(&path, 1, values, &side->job);
     if (code != 0)
         return code;
+    struct dpro_replay_options replay_options = {.sink = side->job.sink};
     if (job_take_out_profiler(&side->job, &replay_options, &side->report.profiler_op_ns,
                               &side->report.profiler_ns, &err) < 0 ||
         dpro_replay_run(side->job.graph, &replay_options, &side->replay, &err) < 0)
@@ -73,19 +52,19 @@ static void side_fini(struct side *side)
     job_fini(&side->job);
 }
 
-static int compare_paths(const struct values *values, const struct opt_list *paths)
+static int compare_paths(const struct job_values *values, const struct opt_list *paths)
 {
-    struct job_options options = {.rank_regex = values->rank_regex,
-                                  .steps = values->steps,
-                                  .threads = values->threads,
-                                  .no_align = values->no_align,
-                                  .raw_receives = values->raw_receives,
-                                  .sink = progress_start(values->verbosity, values->quiet)};
+    if (paths->n != 2) {
+        cmd_say("compare needs two folders, files or globs (in quotes) of traces, not %zu; see "
+                "'dpro help compare'",
+                paths->n);
+        return CMD_USAGE;
+    }
     struct side a = {.replay = NULL}, b = {.replay = NULL};
     struct dpro_error err = {.code = 0};
-    int code = load_side(paths->items[0], &options, &a);
+    int code = load_side(paths->items[0], values, &a);
     if (code == 0)
-        code = load_side(paths->items[1], &options, &b);
+        code = load_side(paths->items[1], values, &b);
     if (code == 0) {
         struct dpro_comparison comparison = {
             .a = &a.report, .b = &b.report, .a_name = paths->items[0], .b_name = paths->items[1]};
@@ -101,21 +80,9 @@ static int compare_paths(const struct values *values, const struct opt_list *pat
 
 static int run(int argc, char **argv)
 {
-    struct values values = {.rank_regex = NULL};
-    struct opt_list paths = {NULL, 0};
-    int code = opt_parse("compare", compare_opts, argc, argv, &values, &paths);
-    if (code == 0 && values.help) {
-        cmd_print_help(&cmd_compare, stdout);
-    } else if (code == 0 && paths.n != 2) {
-        cmd_say("compare needs two folders, files or globs (in quotes) of traces, not %zu; see "
-                "'dpro help compare'",
-                paths.n);
-        code = CMD_USAGE;
-    } else if (code == 0) {
-        code = compare_paths(&values, &paths);
-    }
-    free(paths.items);
-    return code;
+    struct job_values values = {.rank_regex = NULL};
+    return job_run(&cmd_compare, "two folders, files or globs of traces, not 0", argc, argv,
+                   &values, compare_paths);
 }
 
 const struct cmd cmd_compare = {

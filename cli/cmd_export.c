@@ -4,12 +4,12 @@
 #include <dpro/dpro.h>
 
 #include "cmd.h"
-#include "progress.h"
+#include "job.h"
 
 struct values {
-    const char *output, *rank_regex;
-    int threads, verbosity;
-    bool net_csv, quiet, help;
+    struct job_values job;
+    const char *output;
+    bool net_csv;
 };
 
 #define AT(member) offsetof(struct values, member)
@@ -19,62 +19,41 @@ static const struct opt export_opts[] = {
      OPT_COMPLETE_NOTHING},
     {"output", 'o', "DIR", opt_read_string, AT(output), "a folder", "write into DIR", NULL,
      OPT_COMPLETE_FOLDER},
-    {"rank-regex", 0, "RE", opt_read_regex, AT(rank_regex),
-     "an extended regular expression with a group, such as 'host-([0-9]+)'",
-     "take a file's rank from the first group of RE in its\nname (default: the file's metadata, "
-     "then its name)",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"threads", 0, "N", opt_read_int, AT(threads), "a whole number",
-     "files read at once (default: 0, one a core)", NULL, OPT_COMPLETE_NOTHING},
-    {"verbose", 'v', NULL, opt_read_count, AT(verbosity), NULL,
-     "say on stderr what is being done; -vv: per file", NULL, OPT_COMPLETE_NOTHING},
-    {"quiet", 'q', NULL, opt_read_flag, AT(quiet), NULL, "no progress, no notes: only errors", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"help", 'h', NULL, opt_read_flag, AT(help), NULL, "this text", NULL, OPT_COMPLETE_NOTHING},
+    JOB_OPT_RANK_REGEX,
+    JOB_OPT_THREADS(JOB_THREADS_READ),
+    JOB_OPT_VERBOSE,
+    JOB_OPT_QUIET,
+    JOB_OPT_HELP,
     {.name = NULL},
 };
 
-static int export_paths(const struct values *values, const struct opt_list *paths)
+static int export_paths(const struct job_values *given, const struct opt_list *paths)
 {
-    struct dpro_trace_options options = {.rank_regex = values->rank_regex,
-                                         .threads = values->threads,
-                                         .without_profile = 1,
-                                         .sink = progress_start(values->verbosity, values->quiet)};
-    struct dpro_trace *trace = NULL;
+    const struct values *values = (const struct values *)given;
+    struct job job;
     struct dpro_error err = {.code = 0};
-    int code = CMD_DONE;
-    if (dpro_trace_load(paths->items, paths->n, &options, &trace, &err) < 0) {
-        code = cmd_fail(&err);
-        /* a path that can't be read is bad input, not a failing system */
-        return code == CMD_SYSTEM && err.code == DPRO_EIO ? CMD_INPUT : code;
+    if (!values->net_csv || values->output == NULL) {
+        cmd_say("export needs %s; see 'dpro help export'",
+                !values->net_csv ? "to be told what: --net-csv" : "a folder to write into: -o DIR");
+        return CMD_USAGE;
     }
-    if (dpro_trace_export_net_csv(trace, values->output, &err) < 0)
+    int code = job_read(paths->items, paths->n, given, true, &job);
+    if (code != 0)
+        return code;
+    if (dpro_trace_export_net_csv(job.trace, values->output, &err) < 0)
         code = cmd_fail(&err);
-    else if (!values->quiet)
+    else if (!given->quiet)
         cmd_say("wrote the transport logs of %u processes to %s",
-                dpro_trace_transport(trace).n_processes, values->output);
-    dpro_trace_destroy(trace);
+                dpro_trace_transport(job.trace).n_processes, values->output);
+    job_fini(&job);
     return code;
 }
 
 static int run(int argc, char **argv)
 {
     struct values values = {.net_csv = false};
-    struct opt_list paths = {NULL, 0};
-    int code = opt_parse("export", export_opts, argc, argv, &values, &paths);
-    if (code == 0 && values.help) {
-        cmd_print_help(&cmd_export, stdout);
-    } else if (code == 0 && (paths.n == 0 || !values.net_csv || values.output == NULL)) {
-        cmd_say("export needs %s; see 'dpro help export'",
-                paths.n == 0      ? "a trace: a folder, files or a glob"
-                : !values.net_csv ? "to be told what: --net-csv"
-                                  : "a folder to write into: -o DIR");
-        code = CMD_USAGE;
-    } else if (code == 0) {
-        code = export_paths(&values, &paths);
-    }
-    free(paths.items);
-    return code;
+    return job_run(&cmd_export, "a trace: a folder, files or a glob", argc, argv, &values.job,
+                   export_paths);
 }
 
 const struct cmd cmd_export = {

@@ -13,15 +13,14 @@
 #include "progress.h"
 
 struct values {
-    const char *output, *rank_regex;
-    struct job_steps steps;
+    struct job_values job;
+    const char *output;
     struct opt_list passes;
     enum dpro_algorithm algorithm;
     double budget_s;
     uint64_t seed;
     unsigned compressions; /* allowed, as 1 << enum dpro_compression */
-    int threads, verbosity;
-    bool json, no_coarsen, no_partial, no_symmetry, no_align, raw_receives, quiet, help;
+    bool no_coarsen, no_partial, no_symmetry;
 };
 
 static const char *const algorithms[] = {"default", "paper", "dp", "mcmc", NULL};
@@ -61,8 +60,7 @@ static const struct opt optimize_opts[] = {
      "write the strategy as a plan into DIR: plan.json, what\nHorovod, BytePS and torch.compile "
      "take, and a page to\nlook at, optimize.html",
      NULL, OPT_COMPLETE_FOLDER},
-    {"json", 0, NULL, opt_read_flag, AT(json), NULL,
-     "print JSON (dpro.optimize/1) and nothing else", NULL, OPT_COMPLETE_NOTHING},
+    JOB_OPT_JSON("dpro.optimize/1"),
     {"compress", 0, "TYPE", read_compression, AT(compressions), "none, fp16 or bf16",
      "also try gradients cast to TYPE for the transfer, which\nchanges what the job computes: "
      "fp16 or bf16; may be\nrepeated (default: none)",
@@ -84,29 +82,17 @@ static const struct opt optimize_opts[] = {
      "search without partial replay, to compare", NULL, OPT_COMPLETE_NOTHING},
     {"no-symmetry", 0, NULL, opt_read_flag, AT(no_symmetry), NULL,
      "search without symmetry, to compare", NULL, OPT_COMPLETE_NOTHING},
-    {"steps", 0, "A:B", job_read_steps, AT(steps),
-     "A:B, A:, :B or A, iteration numbers with A <= B",
-     "learn from iterations A to B, both included, in the\njob's own numbers (default: all)", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"rank-regex", 0, "RE", opt_read_regex, AT(rank_regex),
-     "an extended regular expression with a group, such as 'host-([0-9]+)'",
-     "take a file's rank from the first group of RE in its\nname (default: the file's metadata, "
-     "then its name)",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"no-align", 0, NULL, opt_read_flag, AT(no_align), NULL,
-     "use the ranks' clocks as recorded, to compare", NULL, OPT_COMPLETE_NOTHING},
-    {"raw-receives", 0, NULL, opt_read_flag, AT(raw_receives), NULL,
-     "let a RECV last as its calls did, not from its\nSEND's start on, to compare", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"threads", 0, "N", opt_read_int, AT(threads), "a whole number",
-     "files read, and candidates tried, at once (default: 0,\none a core); results are the same at "
-     "any number",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"verbose", 'v', NULL, opt_read_count, AT(verbosity), NULL,
-     "say on stderr what is being done; -vv: per file", NULL, OPT_COMPLETE_NOTHING},
-    {"quiet", 'q', NULL, opt_read_flag, AT(quiet), NULL, "no progress, no notes: only errors", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"help", 'h', NULL, opt_read_flag, AT(help), NULL, "this text", NULL, OPT_COMPLETE_NOTHING},
+    JOB_OPT_STEPS(
+        "learn from iterations A to B, both included, in the\njob's own numbers (default: all)"),
+    JOB_OPT_RANK_REGEX,
+    JOB_OPT_NO_ALIGN,
+    JOB_OPT_RAW_RECEIVES,
+    JOB_OPT_THREADS("files read, and candidates tried, at once (default: 0,\none a core); results "
+                    "are the same at "
+                    "any number"),
+    JOB_OPT_VERBOSE,
+    JOB_OPT_QUIET,
+    JOB_OPT_HELP,
     {.name = NULL},
 };
 
@@ -177,26 +163,28 @@ static int report(const struct values *values, const struct dpro_optimize_report
     if (results->plan != NULL) {
         if (dpro_optimize_plan(results, &err) < 0)
             return cmd_fail(&err);
-        if (!values->quiet)
+        if (!values->job.quiet)
             cmd_say("wrote a plan to %s%s; optimize.html in it shows the search", results->plan,
                     dpro_optimize_helps(results) ? "" : ", which keeps the job's own buckets");
     }
     progress_clear();
     errno = 0;
-    return (values->json ? dpro_optimize_json : dpro_optimize_text)(results, stdout, &err) < 0
+    return (values->job.json ? dpro_optimize_json : dpro_optimize_text)(results, stdout, &err) < 0
                ? cmd_fail(&err)
                : CMD_DONE;
 }
 
-static int search(const struct values *values, const struct job *job,
-                  const struct dpro_model *model, const struct dpro_sink *sink)
+static int search(const struct job_values *given, const struct job *job,
+                  const struct dpro_model *model)
 {
+    const struct values *values = (const struct values *)given;
+    const struct dpro_sink *sink = &job->sink;
     struct lines lines = {.to = *sink};
     struct dpro_optimize_options options = {
         .algorithm = values->algorithm,
         .budget_s = values->budget_s,
         .seed = values->seed,
-        .threads = values->threads,
+        .threads = given->threads,
         .compressions = values->compressions,
         .no_coarsen = values->no_coarsen,
         .no_partial = values->no_partial,
@@ -218,8 +206,6 @@ static int search(const struct values *values, const struct job *job,
     int code;
     if (rc < 0) {
         code = cmd_fail(&err);
-        if (err.code == DPRO_EIO) /* a pass that can't be read is bad input */
-            code = CMD_INPUT;
     } else {
         struct dpro_optimize_report results = {.trace = job->trace,
                                                .graph = job->graph,
@@ -234,41 +220,15 @@ static int search(const struct values *values, const struct job *job,
     return code;
 }
 
-static int optimize_paths(const struct values *values, const struct opt_list *paths)
+static int optimize_paths(const struct job_values *given, const struct opt_list *paths)
 {
-    struct job_options options = {.rank_regex = values->rank_regex,
-                                  .steps = values->steps,
-                                  .threads = values->threads,
-                                  .no_align = values->no_align,
-                                  .raw_receives = values->raw_receives,
-                                  .sink = progress_start(values->verbosity, values->quiet)};
-    struct job job;
-    struct dpro_model *model = NULL;
-    int code = job_load(paths->items, paths->n, &options, &job);
-    if (code != 0)
-        return code;
-    code = job_model(&job, &options, &model);
-    if (code == 0)
-        code = search(values, &job, model, &options.sink);
-    dpro_model_destroy(model);
-    job_fini(&job);
-    return code;
+    return job_with_model(given, paths, search);
 }
 
 static int run(int argc, char **argv)
 {
     struct values values = {.output = NULL};
-    struct opt_list paths = {NULL, 0};
-    int code = opt_parse("optimize", optimize_opts, argc, argv, &values, &paths);
-    if (code == 0 && values.help) {
-        cmd_print_help(&cmd_optimize, stdout);
-    } else if (code == 0 && paths.n == 0) {
-        cmd_say("optimize needs a folder, file or glob of traces; see 'dpro help optimize'");
-        code = CMD_USAGE;
-    } else if (code == 0) {
-        code = optimize_paths(&values, &paths);
-    }
-    free(paths.items);
+    int code = job_run(&cmd_optimize, JOB_NEEDS, argc, argv, &values.job, optimize_paths);
     free(values.passes.items);
     return code;
 }

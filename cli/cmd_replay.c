@@ -15,15 +15,14 @@
 #include "units.h"
 
 struct values {
-    const char *output, *rank_regex;
-    struct job_steps steps;
+    struct job_values job;
+    const char *output;
     struct opt_list delays;
     enum dpro_engine engine;
     uint32_t samples;
     uint64_t seed;
     double bandwidth_bytes_per_s, fail_on_pct; /* fail_on_pct < 0: not asked for */
-    int threads, verbosity;
-    bool json, no_align, raw_receives, keep_profiler, no_validate, quiet, help;
+    bool keep_profiler, no_validate;
 };
 
 static const char *const engines[] = {"event", "fixed", NULL};
@@ -53,17 +52,9 @@ static const struct opt replay_opts[] = {
      "also write a page, a timeline and JSON into DIR:\nreport.html, timeline.json.gz (for "
      "Perfetto),\nreplay.json",
      NULL, OPT_COMPLETE_FOLDER},
-    {"json", 0, NULL, opt_read_flag, AT(json), NULL, "print JSON (dpro.replay/1) and nothing else",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"steps", 0, "A:B", job_read_steps, AT(steps),
-     "A:B, A:, :B or A, iteration numbers with A <= B",
-     "use iterations A to B, both included, in the job's\nown numbers (default: all)", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"rank-regex", 0, "RE", opt_read_regex, AT(rank_regex),
-     "an extended regular expression with a group, such as 'host-([0-9]+)'",
-     "take a file's rank from the first group of RE in its\nname (default: the file's metadata, "
-     "then its name)",
-     NULL, OPT_COMPLETE_NOTHING},
+    JOB_OPT_JSON("dpro.replay/1"),
+    JOB_OPT_STEPS("use iterations A to B, both included, in the job's\nown numbers (default: all)"),
+    JOB_OPT_RANK_REGEX,
     {"delay", 0, "SPEC", job_read_delay, AT(delays),
      "KIND=RATIO, KIND=+MS, OP=RATIO or OP=+MS, any with @RANK before the =, such as 'BW=0.5' or "
      "'FW@1=+20'",
@@ -85,11 +76,8 @@ static const struct opt replay_opts[] = {
      "link rate for the Daydream baseline (default: the\nfastest transfer seen), as in 1gbit, "
      "12.5GB/s",
      NULL, OPT_COMPLETE_NOTHING},
-    {"no-align", 0, NULL, opt_read_flag, AT(no_align), NULL,
-     "use the ranks' clocks as recorded, to compare", NULL, OPT_COMPLETE_NOTHING},
-    {"raw-receives", 0, NULL, opt_read_flag, AT(raw_receives), NULL,
-     "let a RECV last as its calls did, not from its\nSEND's start on, to compare", NULL,
-     OPT_COMPLETE_NOTHING},
+    JOB_OPT_NO_ALIGN,
+    JOB_OPT_RAW_RECEIVES,
     {"keep-profiler", 0, NULL, opt_read_flag, AT(keep_profiler), NULL,
      "leave in what recording cost the job (a trace of\ndpro's recorder says it; default: take it "
      "out)",
@@ -99,14 +87,11 @@ static const struct opt replay_opts[] = {
     {"fail-on", 0, "PCT", read_percent, AT(fail_on_pct), "a percentage of 0 or more",
      "exit 1 when the replay is more than PCT percent off\nthe measured iteration time", NULL,
      OPT_COMPLETE_NOTHING},
-    {"threads", 0, "N", opt_read_int, AT(threads), "a whole number",
-     "files read at once (default: 0, one a core); results\nare the same at any number", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"verbose", 'v', NULL, opt_read_count, AT(verbosity), NULL,
-     "say on stderr what is being done; -vv: per file", NULL, OPT_COMPLETE_NOTHING},
-    {"quiet", 'q', NULL, opt_read_flag, AT(quiet), NULL, "no progress, no notes: only errors", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"help", 'h', NULL, opt_read_flag, AT(help), NULL, "this text", NULL, OPT_COMPLETE_NOTHING},
+    JOB_OPT_THREADS(
+        "files read at once (default: 0, one a core); results\nare the same at any number"),
+    JOB_OPT_VERBOSE,
+    JOB_OPT_QUIET,
+    JOB_OPT_HELP,
     {.name = NULL},
 };
 
@@ -127,12 +112,12 @@ static int report(const struct values *values, const struct dpro_report *results
     if (values->output != NULL) {
         if (dpro_report_folder(results, values->output, &err) < 0)
             return cmd_fail(&err);
-        if (!values->quiet)
+        if (!values->job.quiet)
             cmd_say("wrote report.html, timeline.json.gz and replay.json to %s", values->output);
     }
     progress_clear();
     errno = 0;
-    if ((values->json ? dpro_report_json : dpro_report_text)(results, stdout, &err) < 0)
+    if ((values->job.json ? dpro_report_json : dpro_report_text)(results, stdout, &err) < 0)
         return cmd_fail(&err);
     if (cmd_finish_output(CMD_DONE) != CMD_DONE)
         return CMD_SYSTEM;
@@ -148,17 +133,9 @@ static int report(const struct values *values, const struct dpro_report *results
     return CMD_DONE;
 }
 
-static int replay_paths(const struct values *values, const struct opt_list *paths)
+static int replay_paths(const struct job_values *given, const struct opt_list *paths)
 {
-    struct dpro_sink sink = progress_start(values->verbosity, values->quiet);
-    struct job_options job_options = {.rank_regex = values->rank_regex,
-                                      .steps = values->steps,
-                                      .threads = values->threads,
-                                      .no_align = values->no_align,
-                                      .raw_receives = values->raw_receives,
-                                      .sink = sink};
-    struct dpro_replay_options plain = {.engine = values->engine, .sink = sink};
-    struct dpro_replay_options replay_options = plain;
+    const struct values *values = (const struct values *)given;
     struct dpro_validation validation = {.method = "none"};
     struct dpro_daydream daydream;
     struct dpro_report results = {.what_if = values->delays.n > 0, .n_samples = values->samples};
@@ -166,20 +143,24 @@ static int replay_paths(const struct values *values, const struct opt_list *path
     struct dpro_replay *replay = NULL;
     struct dpro_error err = {.code = 0};
     struct timespec since;
-    int code;
-
+    if (values->fail_on_pct >= 0 && values->delays.n > 0) {
+        cmd_say("--fail-on compares with what was measured, which --delay changes: give one of "
+                "them");
+        return CMD_USAGE;
+    }
+    int code = job_load(paths->items, paths->n, given, &job);
+    if (code != 0)
+        return code;
+    struct dpro_replay_options plain = {.engine = values->engine, .sink = job.sink};
+    struct dpro_replay_options replay_options = plain;
     replay_options.samples = values->samples;
     replay_options.seed = values->seed;
     replay_options.delays = values->delays.items;
     replay_options.n_delays = values->delays.n;
-
-    code = job_load(paths->items, paths->n, &job_options, &job);
-    if (code != 0)
-        return code;
     clock_gettime(CLOCK_MONOTONIC, &since);
     if (!values->no_validate && dpro_replay_validate(job.graph, &plain, &validation, &err) < 0)
         goto failed;
-    job_tell_stage(&sink, &since, "validated");
+    job_tell_stage(&job.sink, &since, "validated");
     if (dpro_graph_n_collectives(job.graph) > 0) {
         if (dpro_replay_daydream(job.graph, values->bandwidth_bytes_per_s, &daydream, &err) < 0)
             goto failed;
@@ -190,13 +171,13 @@ static int replay_paths(const struct values *values, const struct opt_list *path
         goto failed;
     if (dpro_replay_run(job.graph, &replay_options, &replay, &err) < 0)
         goto failed;
-    job_tell_stage(&sink, &since, "replayed");
+    job_tell_stage(&job.sink, &since, "replayed");
     results.trace = job.trace;
     results.graph = job.graph;
     results.replay = replay;
     results.validation = &validation;
     code = report(values, &results);
-    job_tell_stage(&sink, &since, "reported");
+    job_tell_stage(&job.sink, &since, "reported");
     goto done;
 failed:
     code = cmd_fail(&err);
@@ -209,21 +190,7 @@ done:
 static int run(int argc, char **argv)
 {
     struct values values = {.fail_on_pct = -1};
-    struct opt_list paths = {NULL, 0};
-    int code = opt_parse("replay", replay_opts, argc, argv, &values, &paths);
-    if (code == 0 && values.help) {
-        cmd_print_help(&cmd_replay, stdout);
-    } else if (code == 0 && paths.n == 0) {
-        cmd_say("replay needs a folder, file or glob of traces; see 'dpro help replay'");
-        code = CMD_USAGE;
-    } else if (code == 0 && values.fail_on_pct >= 0 && values.delays.n > 0) {
-        cmd_say("--fail-on compares with what was measured, which --delay changes: give one of "
-                "them");
-        code = CMD_USAGE;
-    } else if (code == 0) {
-        code = replay_paths(&values, &paths);
-    }
-    free(paths.items);
+    int code = job_run(&cmd_replay, JOB_NEEDS, argc, argv, &values.job, replay_paths);
     free(values.delays.items);
     return code;
 }

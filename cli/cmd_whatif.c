@@ -30,8 +30,8 @@ struct compression {
 };
 
 struct values {
-    const char *rank_regex, *buckets;
-    struct job_steps steps;
+    struct job_values job;
+    const char *buckets;
     struct caps caps;
     struct bandwidth bandwidth;
     struct latency latency;
@@ -39,8 +39,6 @@ struct values {
     uint64_t partition_bytes;
     struct opt_list delays, computes;
     uint32_t world_size;
-    int threads, verbosity;
-    bool json, no_align, raw_receives, quiet, help;
 };
 
 /* "5", "5,1", "5,first 1", "5,first=1" */
@@ -181,35 +179,23 @@ static const struct opt whatif_opts[] = {
      OPT_COMPLETE_NOTHING},
     {"world-size", 0, "N", read_world_size, AT(world_size), "a whole number of 2 or more",
      "N ranks, on hosts of the same kind", NULL, OPT_COMPLETE_NOTHING},
-    {"json", 0, NULL, opt_read_flag, AT(json), NULL, "print JSON (dpro.whatif/1) and nothing else",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"steps", 0, "A:B", job_read_steps, AT(steps),
-     "A:B, A:, :B or A, iteration numbers with A <= B",
-     "learn from iterations A to B, both included, in the\njob's own numbers (default: all)", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"rank-regex", 0, "RE", opt_read_regex, AT(rank_regex),
-     "an extended regular expression with a group, such as 'host-([0-9]+)'",
-     "take a file's rank from the first group of RE in its\nname (default: the file's metadata, "
-     "then its name)",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"no-align", 0, NULL, opt_read_flag, AT(no_align), NULL,
-     "use the ranks' clocks as recorded, to compare", NULL, OPT_COMPLETE_NOTHING},
-    {"raw-receives", 0, NULL, opt_read_flag, AT(raw_receives), NULL,
-     "let a RECV last as its calls did, not from its\nSEND's start on, to compare", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"threads", 0, "N", opt_read_int, AT(threads), "a whole number",
-     "files read at once (default: 0, one a core)", NULL, OPT_COMPLETE_NOTHING},
-    {"verbose", 'v', NULL, opt_read_count, AT(verbosity), NULL,
-     "say on stderr what is being done; -vv: per file", NULL, OPT_COMPLETE_NOTHING},
-    {"quiet", 'q', NULL, opt_read_flag, AT(quiet), NULL, "no progress, no notes: only errors", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"help", 'h', NULL, opt_read_flag, AT(help), NULL, "this text", NULL, OPT_COMPLETE_NOTHING},
+    JOB_OPT_JSON("dpro.whatif/1"),
+    JOB_OPT_STEPS(
+        "learn from iterations A to B, both included, in the\njob's own numbers (default: all)"),
+    JOB_OPT_RANK_REGEX,
+    JOB_OPT_NO_ALIGN,
+    JOB_OPT_RAW_RECEIVES,
+    JOB_OPT_THREADS(JOB_THREADS_READ),
+    JOB_OPT_VERBOSE,
+    JOB_OPT_QUIET,
+    JOB_OPT_HELP,
     {.name = NULL},
 };
 
-static int predict(const struct values *values, const struct job *job,
+static int predict(const struct job_values *given, const struct job *job,
                    const struct dpro_model *model)
 {
+    const struct values *values = (const struct values *)given;
     struct dpro_compute_change *computes =
         calloc(values->computes.n + 1, sizeof *computes); /* NULL: tested below */
     struct dpro_changes changes = {
@@ -239,8 +225,6 @@ static int predict(const struct values *values, const struct job *job,
         parse_compute(values->computes.items[i], &computes[i]);
     if (dpro_whatif_run(job->graph, model, &changes, &whatif, &err) < 0) {
         code = cmd_fail(&err);
-        if (err.code == DPRO_EIO) /* a path that can't be read is bad input */
-            code = CMD_INPUT;
     } else {
         struct dpro_whatif_report report = {.trace = job->trace,
                                             .graph = job->graph,
@@ -249,7 +233,7 @@ static int predict(const struct values *values, const struct job *job,
                                             .whatif = whatif};
         progress_clear();
         errno = 0;
-        if ((values->json ? dpro_whatif_json : dpro_whatif_text)(&report, stdout, &err) < 0)
+        if ((given->json ? dpro_whatif_json : dpro_whatif_text)(&report, stdout, &err) < 0)
             code = cmd_fail(&err);
     }
     dpro_whatif_destroy(whatif);
@@ -257,44 +241,20 @@ static int predict(const struct values *values, const struct job *job,
     return code;
 }
 
-static int whatif_paths(const struct values *values, const struct opt_list *paths)
+static int whatif_paths(const struct job_values *given, const struct opt_list *paths)
 {
-    struct job_options options = {.rank_regex = values->rank_regex,
-                                  .steps = values->steps,
-                                  .threads = values->threads,
-                                  .no_align = values->no_align,
-                                  .raw_receives = values->raw_receives,
-                                  .sink = progress_start(values->verbosity, values->quiet)};
-    struct job job;
-    struct dpro_model *model = NULL;
-    int code = job_load(paths->items, paths->n, &options, &job);
-    if (code != 0)
-        return code;
-    code = job_model(&job, &options, &model);
-    if (code == 0)
-        code = predict(values, &job, model);
-    dpro_model_destroy(model);
-    job_fini(&job);
-    return code;
+    const struct values *values = (const struct values *)given;
+    if (values->caps.others_bytes != 0 && values->buckets != NULL) {
+        cmd_say("--bucket-cap-mb and --buckets both say which buckets: give one of them");
+        return CMD_USAGE;
+    }
+    return job_with_model(given, paths, predict);
 }
 
 static int run(int argc, char **argv)
 {
     struct values values = {.buckets = NULL};
-    struct opt_list paths = {NULL, 0};
-    int code = opt_parse("whatif", whatif_opts, argc, argv, &values, &paths);
-    if (code == 0 && values.help) {
-        cmd_print_help(&cmd_whatif, stdout);
-    } else if (code == 0 && paths.n == 0) {
-        cmd_say("whatif needs a folder, file or glob of traces; see 'dpro help whatif'");
-        code = CMD_USAGE;
-    } else if (code == 0 && values.caps.others_bytes != 0 && values.buckets != NULL) {
-        cmd_say("--bucket-cap-mb and --buckets both say which buckets: give one of them");
-        code = CMD_USAGE;
-    } else if (code == 0) {
-        code = whatif_paths(&values, &paths);
-    }
-    free(paths.items);
+    int code = job_run(&cmd_whatif, JOB_NEEDS, argc, argv, &values.job, whatif_paths);
     free(values.delays.items);
     free(values.computes.items);
     return code;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cmd.h"
+#include "progress.h"
 
 bool job_read_steps(const char *text, void *field)
 {
@@ -56,31 +56,60 @@ void job_tell_stage(const struct dpro_sink *sink, struct timespec *since, const 
     *since = now;
 }
 
-int job_load(const char *const *paths, size_t n_paths, const struct job_options *options,
+int job_run(const struct cmd *cmd, const char *needs, int argc, char **argv,
+            struct job_values *values,
+            int (*work)(const struct job_values *values, const struct opt_list *paths))
+{
+    struct opt_list paths = {NULL, 0};
+    int code = opt_parse(cmd->name, cmd->opts, argc, argv, values, &paths);
+    if (code == 0 && values->help) {
+        cmd_print_help(cmd, stdout);
+    } else if (code == 0 && paths.n == 0) {
+        cmd_say("%s needs %s; see 'dpro help %s'", cmd->name, needs, cmd->name);
+        code = CMD_USAGE;
+    } else if (code == 0) {
+        code = work(values, &paths);
+    }
+    free(paths.items);
+    return code;
+}
+
+int job_read(const char *const *paths, size_t n_paths, const struct job_values *values,
+             bool without_profile, struct job *job)
+{
+    *job = (struct job){.sink = progress_start(values->verbosity, values->quiet)};
+    struct dpro_trace_options options = {.rank_regex = values->rank_regex,
+                                         .threads = values->threads,
+                                         .without_profile = without_profile,
+                                         .sink = job->sink};
+    struct dpro_error err = {.code = 0};
+    if (dpro_trace_load(paths, n_paths, &options, &job->trace, &err) == 0)
+        return 0;
+    int code = cmd_fail(&err);
+    /* a path that can't be read is bad input, not a failing system */
+    return code == CMD_SYSTEM && err.code == DPRO_EIO ? CMD_INPUT : code;
+}
+
+int job_load(const char *const *paths, size_t n_paths, const struct job_values *values,
              struct job *job)
 {
-    struct dpro_trace_options trace_options = {
-        .rank_regex = options->rank_regex, .threads = options->threads, .sink = options->sink};
-    struct dpro_graph_options graph_options = {.first_step = options->steps.first,
-                                               .last_step = options->steps.last,
-                                               .no_align = options->no_align,
-                                               .raw_receives = options->raw_receives,
-                                               .sink = options->sink};
     struct dpro_error err = {.code = 0};
     struct timespec since;
-    *job = (struct job){NULL, NULL};
     clock_gettime(CLOCK_MONOTONIC, &since);
-    if (dpro_trace_load(paths, n_paths, &trace_options, &job->trace, &err) < 0) {
-        int code = cmd_fail(&err);
-        /* a path that can't be read is bad input, not a failing system */
-        return code == CMD_SYSTEM && err.code == DPRO_EIO ? CMD_INPUT : code;
-    }
-    job_tell_stage(&options->sink, &since, "read the traces");
-    if (dpro_graph_build(job->trace, &graph_options, &job->graph, &err) < 0) {
+    int code = job_read(paths, n_paths, values, false, job);
+    if (code != 0)
+        return code;
+    job_tell_stage(&job->sink, &since, "read the traces");
+    struct dpro_graph_options options = {.first_step = values->steps.first,
+                                         .last_step = values->steps.last,
+                                         .no_align = values->no_align,
+                                         .raw_receives = values->raw_receives,
+                                         .sink = job->sink};
+    if (dpro_graph_build(job->trace, &options, &job->graph, &err) < 0) {
         job_fini(job);
         return cmd_fail(&err);
     }
-    job_tell_stage(&options->sink, &since, "built the graph");
+    job_tell_stage(&job->sink, &since, "built the graph");
     return 0;
 }
 
@@ -88,7 +117,7 @@ void job_fini(struct job *job)
 {
     dpro_graph_destroy(job->graph);
     dpro_trace_destroy(job->trace);
-    *job = (struct job){NULL, NULL};
+    *job = (struct job){.trace = NULL};
 }
 
 static int predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
@@ -120,10 +149,10 @@ int job_take_out_profiler(struct job *job, const struct dpro_replay_options *opt
     return rc;
 }
 
-int job_model(struct job *job, const struct job_options *options, struct dpro_model **model)
+static int learn_model(struct job *job, struct dpro_model **model)
 {
-    struct dpro_replay_options replay_options = {.sink = options->sink};
-    struct dpro_model_options model_options = {.sink = options->sink};
+    struct dpro_replay_options replay_options = {.sink = job->sink};
+    struct dpro_model_options model_options = {.sink = job->sink};
     struct dpro_error err = {.code = 0};
     struct timespec since;
     clock_gettime(CLOCK_MONOTONIC, &since);
@@ -131,6 +160,23 @@ int job_model(struct job *job, const struct job_options *options, struct dpro_mo
     if (job_take_out_profiler(job, &replay_options, &op_ns, &model_options.profiler_ns, &err) < 0 ||
         dpro_model_build(job->graph, &model_options, model, &err) < 0)
         return cmd_fail(&err);
-    job_tell_stage(&options->sink, &since, "learnt the model");
+    job_tell_stage(&job->sink, &since, "learnt the model");
     return 0;
+}
+
+int job_with_model(const struct job_values *values, const struct opt_list *paths,
+                   int (*work)(const struct job_values *values, const struct job *job,
+                               const struct dpro_model *model))
+{
+    struct job job;
+    struct dpro_model *model = NULL;
+    int code = job_load(paths->items, paths->n, values, &job);
+    if (code != 0)
+        return code;
+    code = learn_model(&job, &model);
+    if (code == 0)
+        code = work(values, &job, model);
+    dpro_model_destroy(model);
+    job_fini(&job);
+    return code;
 }

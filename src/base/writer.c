@@ -408,6 +408,18 @@ void writer_key_int(struct writer *w, const char *key, int64_t value)
     writer_json_int(w, value);
 }
 
+void writer_key_ms(struct writer *w, const char *key, int64_t ns)
+{
+    writer_key(w, key);
+    writer_json_ms(w, ns);
+}
+
+void writer_key_fixed(struct writer *w, const char *key, double value, int digits)
+{
+    writer_key(w, key);
+    writer_json_fixed(w, value, digits);
+}
+
 void writer_null(struct writer *w)
 {
     comma(w);

@@ -60,6 +60,8 @@ void writer_string_n(struct writer *writer, const char *text, size_t len);
 void writer_null(struct writer *writer);
 void writer_key_string(struct writer *writer, const char *key, const char *text); /* NULL: null */
 void writer_key_int(struct writer *writer, const char *key, int64_t value);
+void writer_key_ms(struct writer *writer, const char *key, int64_t ns);
+void writer_key_fixed(struct writer *writer, const char *key, double value, int digits);
 void writer_bool(struct writer *writer, bool value);
 void writer_json_int(struct writer *writer, int64_t value);
 void writer_json_ms(struct writer *writer, int64_t ns);

@@ -104,13 +104,8 @@ int dpro_align_text(const struct dpro_trace *trace, const struct dpro_graph *gra
                       (unsigned long long)alignment.violations_before,
                       (unsigned long long)alignment.violations_after);
     const char *line;
-    for (size_t i = 0; (line = warning(trace, graph, i)); i++) {
-        char text[1024];
-        if (i == 0)
-            writer_text(&w, "\nWarnings\n");
-        utf8_escape(text, sizeof text, line, strlen(line));
-        table_wrapped(&w, "  -", 4, text);
-    }
+    for (size_t i = 0; (line = warning(trace, graph, i)); i++)
+        table_warning(&w, i, line);
     rc = writer_finish(&w, err);
     writer_fini(&w);
     return rc;

@@ -403,12 +403,8 @@ int dpro_compare_text(const struct dpro_comparison *comparison, FILE *out, struc
         write_side_communication(&w, &c, 0);
         write_side_communication(&w, &c, 1);
         write_families(&w, &c);
-        for (size_t i = 0; warning(&c, i, line, sizeof line); i++) {
-            if (i == 0)
-                writer_text(&w, "\nWarnings\n");
-            utf8_escape(safe, sizeof safe, line, strlen(line));
-            table_wrapped(&w, "  -", 4, safe);
-        }
+        for (size_t i = 0; warning(&c, i, line, sizeof line); i++)
+            table_warning(&w, i, line);
         rc = writer_finish(&w, err);
         writer_fini(&w);
     }
@@ -425,12 +421,6 @@ static void key_ms(struct writer *w, const char *key, double ns)
         writer_null(w);
     else
         writer_json_ms(w, (int64_t)llround(ns));
-}
-
-static void key_fixed(struct writer *w, const char *key, double value, int digits)
-{
-    writer_key(w, key);
-    writer_json_fixed(w, value, digits);
 }
 
 static void write_side(struct writer *w, const char *key, const struct side *s)
@@ -492,7 +482,7 @@ static void write_plan(struct writer *w, const struct comparison *c)
         writer_json_fixed(w, p.half_pct, 3);
     else
         writer_null(w);
-    key_fixed(w, "achieved_less_pct", c->less_pct, 3);
+    writer_key_fixed(w, "achieved_less_pct", c->less_pct, 3);
     writer_key_string(w, "verdict", p.verdict);
     writer_close(w, '}');
 }
@@ -550,8 +540,8 @@ int dpro_compare_json(const struct dpro_comparison *comparison, FILE *out, struc
         writer_key_string(&w, "basis", c.unprofiled ? "unprofiled" : "measured");
         writer_key(&w, "less_ms");
         writer_json_ms(&w, (int64_t)(c.sides[0].mean_ns - c.sides[1].mean_ns));
-        key_fixed(&w, "less_pct", c.less_pct, 3);
-        key_fixed(&w, "less_half_pct", c.half_pct, 3);
+        writer_key_fixed(&w, "less_pct", c.less_pct, 3);
+        writer_key_fixed(&w, "less_half_pct", c.half_pct, 3);
         writer_close(&w, '}');
         write_plan(&w, &c);
         write_rows(&w, &c);

@@ -2,12 +2,6 @@
  * what is unknown is null. */
 #include "report/facts.h"
 
-static void key_ms(struct writer *w, const char *key, int64_t ns)
-{
-    writer_key(w, key);
-    writer_json_ms(w, ns);
-}
-
 static void key_ms_or_null(struct writer *w, const char *key, int64_t ns)
 {
     writer_key(w, key);
@@ -246,15 +240,15 @@ static void write_ranks(struct writer *w, const struct report_facts *f)
         writer_newline(w);
         writer_open(w, '{');
         writer_key_int(w, "rank", t->rank);
-        key_ms(w, "iteration_ms", t->iteration_ns);
-        key_ms(w, "forward_ms", t->forward_ns);
-        key_ms(w, "backward_ms", t->backward_ns);
-        key_ms(w, "update_ms", t->update_ns);
-        key_ms(w, "input_ms", t->input_ns);
-        key_ms(w, "communication_ms", t->communication_ns);
-        key_ms(w, "exposed_communication_ms", t->exposed_communication_ns);
-        key_ms(w, "wait_for_peers_ms", t->wait_for_peers_ns);
-        key_ms(w, "idle_ms", t->idle_ns);
+        writer_key_ms(w, "iteration_ms", t->iteration_ns);
+        writer_key_ms(w, "forward_ms", t->forward_ns);
+        writer_key_ms(w, "backward_ms", t->backward_ns);
+        writer_key_ms(w, "update_ms", t->update_ns);
+        writer_key_ms(w, "input_ms", t->input_ns);
+        writer_key_ms(w, "communication_ms", t->communication_ns);
+        writer_key_ms(w, "exposed_communication_ms", t->exposed_communication_ns);
+        writer_key_ms(w, "wait_for_peers_ms", t->wait_for_peers_ns);
+        writer_key_ms(w, "idle_ms", t->idle_ns);
         writer_key(w, "waited_most_for");
         if (t->waited_most_for < 0)
             writer_null(w);
@@ -293,9 +287,9 @@ static void write_path_ops(struct writer *w, const struct report_facts *f)
         writer_key_string(
             w, "device", op.device == DPRO_NO_DEVICE ? NULL : dpro_graph_device(g, op.device).name);
         writer_key_string(w, "kind", dpro_op_kind_name(op.kind));
-        key_ms(w, "start_ms", f->path[i].start_ns);
-        key_ms(w, "duration_ms", f->path[i].dur_ns);
-        key_ms(w, "gap_ms", f->path[i].gap_ns);
+        writer_key_ms(w, "start_ms", f->path[i].start_ns);
+        writer_key_ms(w, "duration_ms", f->path[i].dur_ns);
+        writer_key_ms(w, "gap_ms", f->path[i].gap_ns);
         writer_close(w, '}');
     }
     writer_close(w, ']');
@@ -306,7 +300,7 @@ static void write_path(struct writer *w, const struct report_facts *f, bool with
     writer_newline(w);
     writer_key(w, "critical_path");
     writer_open(w, '{');
-    key_ms(w, "length_ms", f->path_ns);
+    writer_key_ms(w, "length_ms", f->path_ns);
     writer_key(w, "iteration");
     if (f->shown < 0)
         writer_null(w);
@@ -316,15 +310,15 @@ static void write_path(struct writer *w, const struct report_facts *f, bool with
     writer_open(w, '{');
     for (int k = 0; k < DPRO_N_OP_KINDS; k++)
         if (f->kind_ns[k] > 0)
-            key_ms(w, dpro_op_kind_name(k), f->kind_ns[k]);
-    key_ms(w, "GAP", f->kind_ns[PATH_GAP]);
+            writer_key_ms(w, dpro_op_kind_name(k), f->kind_ns[k]);
+    writer_key_ms(w, "GAP", f->kind_ns[PATH_GAP]);
     writer_close(w, '}');
     writer_key(w, "by_rank_ms");
     writer_open(w, '{');
     for (uint32_t r = 0; r < f->n_ranks; r++) {
         char rank[16];
         snprintf(rank, sizeof rank, "%d", f->ranks[r].time.rank);
-        key_ms(w, rank, f->ranks[r].path_ns);
+        writer_key_ms(w, rank, f->ranks[r].path_ns);
     }
     writer_close(w, '}');
     if (f->servers_path_ns > 0)

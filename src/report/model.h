@@ -3,6 +3,7 @@
 #define REPORT_MODEL_H
 
 #include <dpro/model.h>
+#include <dpro/trace.h>
 
 #include "base/writer.h"
 
@@ -12,6 +13,11 @@ char *model_strategy_text(char out[STRATEGY_TEXT], const struct dpro_model *mode
                           const struct dpro_strategy *strategy);
 /* What the prediction rests on, a paragraph. */
 void model_write_text(struct writer *writer, const struct dpro_model *model);
+
+/* Of what it was learnt from: trace, graph, model. NULL past the last; *index is counted on from
+ * there then. */
+const char *model_warning(const struct dpro_trace *trace, const struct dpro_graph *graph,
+                          const struct dpro_model *model, size_t *index);
 
 /* JSON values. */
 void model_write_strategy(struct writer *writer, const struct dpro_model *model,

@@ -60,19 +60,11 @@ int dpro_optimize_helps(const struct dpro_optimize_report *report)
 const char *optimize_warning(const struct optimize_facts *f, size_t i)
 {
     const struct dpro_optimize_report *r = f->report;
-    size_t n = dpro_trace_n_warnings(r->trace);
-    if (i < n)
-        return dpro_trace_warning(r->trace, i);
-    i -= n;
-    n = dpro_graph_n_warnings(r->graph);
-    if (i < n)
-        return dpro_graph_warning(r->graph, i);
-    i -= n;
-    n = dpro_model_n_warnings(r->model);
-    if (i < n)
-        return dpro_model_warning(r->model, i);
-    i -= n;
-    for (n = 0; r->warnings && r->warnings[n];)
+    const char *learnt = model_warning(r->trace, r->graph, r->model, &i);
+    if (learnt)
+        return learnt;
+    size_t n = 0;
+    while (r->warnings && r->warnings[n])
         n++;
     if (i < n)
         return r->warnings[i];
@@ -229,31 +221,14 @@ int dpro_optimize_text(const struct dpro_optimize_report *report, FILE *out, str
     writer_text(&w, "\n");
     write_search(&w, &f);
     model_write_text(&w, report->model);
-    for (size_t i = 0; (warning = optimize_warning(&f, i)); i++) {
-        char safe[1024];
-        if (i == 0)
-            writer_text(&w, "\nWarnings\n");
-        utf8_escape(safe, sizeof safe, warning, strlen(warning));
-        table_wrapped(&w, "  -", 4, safe);
-    }
+    for (size_t i = 0; (warning = optimize_warning(&f, i)); i++)
+        table_warning(&w, i, warning);
     rc = writer_finish(&w, err);
     writer_fini(&w);
     return rc;
 }
 
 /* ---- JSON ---- */
-
-static void key_ms(struct writer *w, const char *key, int64_t ns)
-{
-    writer_key(w, key);
-    writer_json_ms(w, ns);
-}
-
-static void key_fixed(struct writer *w, const char *key, double value, int digits)
-{
-    writer_key(w, key);
-    writer_json_fixed(w, value, digits);
-}
 
 void optimize_write_fusions(struct writer *w, const struct dpro_optimum *optimum)
 {
@@ -274,8 +249,8 @@ void optimize_write_fusions(struct writer *w, const struct dpro_optimum *optimum
         for (uint32_t r = 0; r < fusion.n_ranks; r++)
             writer_json_int(w, fusion.ranks[r]);
         writer_close(w, ']');
-        key_ms(w, "fused_ms", fusion.work_ns);
-        key_ms(w, "apart_ms", fusion.apart_ns);
+        writer_key_ms(w, "fused_ms", fusion.work_ns);
+        writer_key_ms(w, "apart_ms", fusion.apart_ns);
         writer_close(w, '}');
     }
     writer_close(w, ']');
@@ -288,9 +263,9 @@ static void write_best(struct writer *w, const struct optimize_facts *f)
     writer_newline(w);
     writer_key(w, "best");
     writer_open(w, '{');
-    key_ms(w, "iteration_ms", f->found.best_ns);
-    key_fixed(w, "speedup", f->speedup, 6);
-    key_fixed(w, "uncertainty_pct", f->uncertainty_pct, 3);
+    writer_key_ms(w, "iteration_ms", f->found.best_ns);
+    writer_key_fixed(w, "speedup", f->speedup, 6);
+    writer_key_fixed(w, "uncertainty_pct", f->uncertainty_pct, 3);
     writer_key(w, "helps");
     writer_bool(w, f->helps);
     writer_key(w, "changes_numerics");
@@ -321,7 +296,7 @@ static void write_baselines(struct writer *w, const struct dpro_optimum *optimum
         writer_open(w, '{');
         writer_key_string(w, "name", baseline.name);
         writer_key_string(w, "text", baseline.text);
-        key_ms(w, "iteration_ms", baseline.iteration_ns);
+        writer_key_ms(w, "iteration_ms", baseline.iteration_ns);
         writer_key_int(w, "buckets", baseline.n_buckets);
         writer_close(w, '}');
     }
@@ -335,7 +310,7 @@ static void write_search_json(struct writer *w, const struct optimize_facts *f)
     writer_key(w, "search");
     writer_open(w, '{');
     writer_key_string(w, "algorithm", f->found.algorithm);
-    key_fixed(w, "seconds", f->found.seconds, 3);
+    writer_key_fixed(w, "seconds", f->found.seconds, 3);
     writer_key_int(w, "candidates", (int64_t)f->found.n_candidates);
     writer_key_int(w, "rounds", f->found.n_rounds);
     writer_key_string(w, "stopped_by", f->found.stopped_by);
@@ -344,9 +319,9 @@ static void write_search_json(struct writer *w, const struct optimize_facts *f)
     for (uint32_t i = 0; i < dpro_optimum_n_improvements(optimum); i++) {
         struct dpro_improvement better = dpro_optimum_improvement(optimum, i);
         writer_open(w, '{');
-        key_fixed(w, "seconds", better.seconds, 6);
+        writer_key_fixed(w, "seconds", better.seconds, 6);
         writer_key_int(w, "candidates", (int64_t)better.n_candidates);
-        key_ms(w, "iteration_ms", better.best_ns);
+        writer_key_ms(w, "iteration_ms", better.best_ns);
         writer_close(w, '}');
     }
     writer_close(w, ']');
@@ -382,10 +357,10 @@ void optimize_write_json(struct writer *w, const struct optimize_facts *f)
         writer_json_ms(w, f->found.measured_ns);
     else
         writer_null(w);
-    key_ms(w, "replayed_ms", f->found.own_ns);
+    writer_key_ms(w, "replayed_ms", f->found.own_ns);
     write_best(w, f);
     writer_newline(w);
-    key_ms(w, "lower_bound_ms", f->found.lower_bound_ns);
+    writer_key_ms(w, "lower_bound_ms", f->found.lower_bound_ns);
     write_baselines(w, r->optimum);
     write_search_json(w, f);
     write_decisions_json(w, r->optimum);
@@ -445,9 +420,9 @@ void optimize_write_page(struct writer *w, const struct optimize_facts *f)
     writer_key(w, "report");
     optimize_write_json(w, f);
     writer_newline(w);
-    key_fixed(w, "less_pct", f->less_pct, 3);
-    key_fixed(w, "less_half_pct", f->less_half_pct, 3);
-    key_fixed(w, "at_most_pct", f->at_most_pct, 3);
+    writer_key_fixed(w, "less_pct", f->less_pct, 3);
+    writer_key_fixed(w, "less_half_pct", f->less_half_pct, 3);
+    writer_key_fixed(w, "at_most_pct", f->at_most_pct, 3);
     write_times(w, "own_times", f, DPRO_OWN);
     write_times(w, "best_times", f, DPRO_BEST);
     writer_close(w, '}');

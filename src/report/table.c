@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "report/columns.h"
 
 /* Words of `text` in lines of at most TABLE_COLUMNS, all but the first indented. */
@@ -96,4 +97,13 @@ void table_write(struct writer *w, struct table *t)
             writer_text(w, "\n");
     }
     array_fini(&t->cells);
+}
+
+void table_warning(struct writer *w, size_t index, const char *text)
+{
+    char safe[1024];
+    if (index == 0)
+        writer_text(w, "\nWarnings\n");
+    utf8_escape(safe, sizeof safe, text, strlen(text));
+    table_wrapped(w, "  -", 4, safe);
 }

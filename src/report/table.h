@@ -31,5 +31,7 @@ void table_write(struct writer *writer, struct table *table);
 
 /* Words of `text` in lines, all but the first indented. */
 void table_wrapped(struct writer *writer, const char *first, int indent, const char *text);
+/* Of a list of warnings, escaped; the first one comes with the heading. */
+void table_warning(struct writer *writer, size_t index, const char *text);
 
 #endif

@@ -431,13 +431,8 @@ static void write_collectives(struct writer *w, const struct report_facts *f)
 static void write_warnings(struct writer *w, const struct report_facts *f)
 {
     const char *warning;
-    for (size_t i = 0; (warning = facts_warning(f->report, i)); i++) {
-        char text[1024];
-        if (i == 0)
-            writer_text(w, "\nWarnings\n");
-        utf8_escape(text, sizeof text, warning, strlen(warning));
-        table_wrapped(w, "  -", 4, text);
-    }
+    for (size_t i = 0; (warning = facts_warning(f->report, i)); i++)
+        table_warning(w, i, warning);
 }
 
 int dpro_report_text(const struct dpro_report *report, FILE *out, struct dpro_error *err)

@@ -15,18 +15,9 @@
 /* Of the trace, the graph, the model, this what-if; NULL past the last. */
 static const char *warning(const struct dpro_whatif_report *r, size_t i)
 {
-    size_t n = dpro_trace_n_warnings(r->trace);
-    if (i < n)
-        return dpro_trace_warning(r->trace, i);
-    i -= n;
-    n = dpro_graph_n_warnings(r->graph);
-    if (i < n)
-        return dpro_graph_warning(r->graph, i);
-    i -= n;
-    n = dpro_model_n_warnings(r->model);
-    if (i < n)
-        return dpro_model_warning(r->model, i);
-    i -= n;
+    const char *learnt = model_warning(r->trace, r->graph, r->model, &i);
+    if (learnt)
+        return learnt;
     return i < dpro_whatif_n_warnings(r->whatif) ? dpro_whatif_warning(r->whatif, i) : NULL;
 }
 
@@ -172,12 +163,8 @@ int dpro_whatif_text(const struct dpro_whatif_report *r, FILE *out, struct dpro_
     writer_text(&w, "\n");
     model_write_text(&w, r->model);
     const char *line;
-    for (size_t i = 0; (line = warning(r, i)); i++) {
-        if (i == 0)
-            writer_text(&w, "\nWarnings\n");
-        utf8_escape(safe, sizeof safe, line, strlen(line));
-        table_wrapped(&w, "  -", 4, safe);
-    }
+    for (size_t i = 0; (line = warning(r, i)); i++)
+        table_warning(&w, i, line);
     rc = writer_finish(&w, err);
     writer_fini(&w);
     return rc;
@@ -185,33 +172,27 @@ int dpro_whatif_text(const struct dpro_whatif_report *r, FILE *out, struct dpro_
 
 /* ---- JSON ---- */
 
-static void key_fixed(struct writer *w, const char *key, double value, int digits)
-{
-    writer_key(w, key);
-    writer_json_fixed(w, value, digits);
-}
-
 /* Those that were asked for. */
 static void write_changes(struct writer *w, const struct dpro_changes *c)
 {
     writer_key(w, "changes");
     writer_open(w, '{');
     if (c->bucket_cap_bytes)
-        key_fixed(w, "bucket_cap_mb", (double)c->bucket_cap_bytes / 1048576, 6);
+        writer_key_fixed(w, "bucket_cap_mb", (double)c->bucket_cap_bytes / 1048576, 6);
     if (c->first_bucket_bytes)
-        key_fixed(w, "first_bucket_mb", (double)c->first_bucket_bytes / 1048576, 6);
+        writer_key_fixed(w, "first_bucket_mb", (double)c->first_bucket_bytes / 1048576, 6);
     if (c->buckets_path)
         writer_key_string(w, "buckets", c->buckets_path);
     if (c->partition_bytes)
-        key_fixed(w, "partition_mb", (double)c->partition_bytes / 1048576, 6);
+        writer_key_fixed(w, "partition_mb", (double)c->partition_bytes / 1048576, 6);
     if (c->compression)
         writer_key_string(w, "compress", dpro_compression_name(*c->compression));
     if (c->bandwidth_bytes_per_s != 0)
-        key_fixed(w, "bandwidth_bytes_per_s", c->bandwidth_bytes_per_s, 3);
+        writer_key_fixed(w, "bandwidth_bytes_per_s", c->bandwidth_bytes_per_s, 3);
     if (c->bandwidth_ratio != 0)
-        key_fixed(w, "bandwidth_ratio", c->bandwidth_ratio, 6);
+        writer_key_fixed(w, "bandwidth_ratio", c->bandwidth_ratio, 6);
     if (c->latency_ratio != 0)
-        key_fixed(w, "latency_ratio", c->latency_ratio, 6);
+        writer_key_fixed(w, "latency_ratio", c->latency_ratio, 6);
     if (c->latency_add_ns != 0)
         writer_key_int(w, "latency_add_ns", c->latency_add_ns);
     if (c->n_compute) {
@@ -219,7 +200,7 @@ static void write_changes(struct writer *w, const struct dpro_changes *c)
         writer_open(w, '[');
         for (size_t i = 0; i < c->n_compute; i++) {
             writer_open(w, '{');
-            key_fixed(w, "speed", c->compute[i].speed, 6);
+            writer_key_fixed(w, "speed", c->compute[i].speed, 6);
             writer_key(w, "ranks"); /* first and last; null: all */
             if (c->compute[i].first_rank < 0) {
                 writer_null(w);
@@ -257,7 +238,7 @@ static void write_prediction(struct writer *w, const char *key, struct dpro_pred
     writer_json_ms(w, p.p50_ns);
     writer_key(w, "p95_ms");
     writer_json_ms(w, p.p95_ns);
-    key_fixed(w, "uncertainty_pct", p.uncertainty_pct, 3);
+    writer_key_fixed(w, "uncertainty_pct", p.uncertainty_pct, 3);
     writer_key(w, "communication");
     model_write_strategy(w, model, dpro_model_strategy(model));
     writer_close(w, '}');
@@ -285,8 +266,8 @@ int dpro_whatif_json(const struct dpro_whatif_report *r, FILE *out, struct dpro_
     write_prediction(&w, "predicted", dpro_whatif_predicted(r->whatif),
                      dpro_whatif_model(r->whatif));
     writer_newline(&w);
-    key_fixed(&w, "speedup", speedup.value, 6);
-    key_fixed(&w, "speedup_std", speedup.std, 6);
+    writer_key_fixed(&w, "speedup", speedup.value, 6);
+    writer_key_fixed(&w, "speedup_std", speedup.std, 6);
     writer_key(&w, "link");
     model_write_link(&w, r->model);
     writer_newline(&w);

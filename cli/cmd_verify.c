@@ -49,8 +49,9 @@ static bool read_settle(const char *text, void *field)
 static bool read_against(const char *text, void *field)
 {
     double cap;
-    return strncmp(text, "cap=", 4) == 0 && strchr(text, ',') == NULL &&
-           opt_number(text + 4, &cap) && cap > 0 && opt_read_list(text, field);
+    bool is_plan = strncmp(text, "plan=", 5) == 0 && text[5] != '\0';
+    return (is_plan || (strncmp(text, "cap=", 4) == 0 && opt_number(text + 4, &cap) && cap > 0)) &&
+           strchr(text, ',') == NULL && opt_read_list(text, field);
 }
 
 static bool read_fail_on(const char *text, void *field)
@@ -71,8 +72,10 @@ static const struct opt verify_opts[] = {
      "steps at the begin of a turn that do not count\n(default: 2)", NULL, OPT_COMPLETE_NOTHING},
     {"warmup", 0, "N", read_whole, AT(warmup), "a whole number",
      "steps to pass over before the first turn (default: 10)", NULL, OPT_COMPLETE_NOTHING},
-    {"against", 0, "cap=MB", read_against, AT(against), "cap= and a bucket size in MB",
-     "also measure DDP's buckets of this size; repeatable", NULL, OPT_COMPLETE_NOTHING},
+    {"against", 0, "cap=MB", read_against, AT(against),
+     "cap= and a bucket size in MB, or plan= and the folder of a plan",
+     "also measure DDP's buckets of this size, or another plan\n(plan=DIR); repeatable", NULL,
+     OPT_COMPLETE_NOTHING},
     {"stop", 0, NULL, opt_read_flag, AT(stop), NULL, "end the job when all is measured", NULL,
      OPT_COMPLETE_NOTHING},
     {"fail-on", 0, "WHAT", read_fail_on, AT(fail_on), "slower",
@@ -85,6 +88,37 @@ static const struct opt verify_opts[] = {
     {.name = NULL, .help = "options of the program itself come after '--'"},
 };
 
+/* What DPRO_VERIFY_AGAINST holds: bucket sizes, and absolute paths of plans. */
+static int list_against(const struct opt_list *against, char *text, size_t size)
+{
+    struct dpro_plan_summary plan;
+    struct dpro_error err = {.code = 0};
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < against->n; i++) {
+        const char *item = strchr(against->items[i], '=') + 1;
+        char *path = NULL;
+        if (against->items[i][0] == 'p') {
+            if (dpro_plan_read(item, &plan, &err) < 0)
+                return cmd_fail(&err);
+            path = realpath(item, NULL);
+        }
+        int n = snprintf(text + used, size - used, "%s%s", i > 0 ? "," : "", path ? path : item);
+        bool has_comma = path != NULL && strchr(path, ',') != NULL;
+        free(path);
+        if (has_comma) {
+            cmd_say("%s: a plan to measure against can't have a comma in its path", item);
+            return CMD_USAGE;
+        }
+        if (n < 0 || (size_t)n >= size - used) {
+            cmd_say("too many of --against");
+            return CMD_USAGE;
+        }
+        used += (size_t)n;
+    }
+    return 0;
+}
+
 static int set_environment(const struct values *values, const char *result,
                            const struct parts *parts)
 {
@@ -96,21 +130,13 @@ static int set_environment(const struct values *values, const char *result,
         {"DPRO_VERIFY_STOP", values->stop ? "1" : NULL},
         {"DPRO_WARMUP", values->warmup},
     };
-    char caps[1024] = "";
-    int code = 0;
+    char against[4096];
+    int code = list_against(&values->against, against, sizeof against);
     unsetenv("DPRO"); /* nothing is recorded */
     for (size_t i = 0; i < sizeof texts / sizeof *texts && code == 0; i++)
         code = launch_set_env(texts[i][0], texts[i][1]);
-    for (size_t i = 0; i < values->against.n; i++) {
-        size_t used = strlen(caps);
-        if (snprintf(caps + used, sizeof caps - used, "%s%s", i > 0 ? "," : "",
-                     values->against.items[i] + 4) >= (int)(sizeof caps - used)) {
-            cmd_say("too many of --against");
-            return CMD_USAGE;
-        }
-    }
     if (code == 0)
-        code = launch_set_env("DPRO_VERIFY_AGAINST", caps);
+        code = launch_set_env("DPRO_VERIFY_AGAINST", against);
     if (code == 0)
         code = launch_set_path("DPRO_PLAN", values->plan);
     if (code == 0)

@@ -17,10 +17,13 @@ SCHEMA = "dpro.verify-steps/1"
 OWN, PLAN = "own", "plan"
 
 
-def _caps():
-    """Limits in MB that a person might try, by name."""
-    caps = {}
+def _against():
+    """What else is measured, by name: limits in MB that a person might try, and paths of other plans."""
+    caps, plans = {}, {}
     for text in filter(None, os.environ.get("DPRO_VERIFY_AGAINST", "").split(",")):
+        if os.path.isabs(text):
+            plans["plan=%s" % os.path.basename(text)] = text
+            continue
         try:
             cap = float(text)
         except ValueError:
@@ -29,7 +32,7 @@ def _caps():
             report.say("against", "DPRO_VERIFY_AGAINST: %s is no bucket size in MB and is left out" % text)
             continue
         caps["cap=%s" % text] = cap
-    return caps
+    return caps, plans
 
 
 class Verification(Session):
@@ -41,12 +44,11 @@ class Verification(Session):
         self._n_steps = number("DPRO_VERIFY_STEPS", 6, 1)
         self._n_settle = number("DPRO_VERIFY_SETTLE", 2, 2)
         self._n_blocks = number("DPRO_VERIFY_BLOCKS", 8, 1)
-        self._caps = _caps()
-        names = [OWN, PLAN, *self._caps]
-        self._left = (names + names[::-1]) * self._n_blocks  # turns to come
-        self._n_turns_block = 2 * len(names)
+        self._caps, self._plans = _against()
+        self._plans[PLAN] = os.environ["DPRO_PLAN"]
+        self._left, self._n_turns_block = [], 1  # turns to come; known when the plans are
         self._rank = self._world_size = None  # while there is a process group
-        self._planned = None   # (model, layout) of each model that the plan is for
+        self._planned = None   # (model, layouts by plan) of each model that the plan is for
         self._now = OWN        # what the models have
         self._turns = []       # that are over
         self._n = 0            # steps of the one that runs
@@ -92,9 +94,19 @@ class Verification(Session):
         self._rank, self._world_size = planned.rank(), planned.world_size()
         self._planned = []
         for ddp in planned.models():
-            plan, _, layout = planned.prepare(ddp, os.environ["DPRO_PLAN"])
+            layout = planned.prepare(ddp, self._plans[PLAN])[2]
             if layout is not None:
-                self._planned.append((ddp, layout))
+                self._planned.append((ddp, {PLAN: layout}))
+        for name in [name for name in self._plans if name != PLAN and self._planned]:
+            found = [planned.prepare(ddp, self._plans[name])[2] for ddp, _ in self._planned]
+            if None in found:
+                report.say("against-" + name, "%s is left out: it does not fit the job" % name, self._rank)
+                continue
+            for (_, layouts), layout in zip(self._planned, found):
+                layouts[name] = layout
+        names = [OWN, PLAN, *self._caps, *(name for name in (self._planned[0][1] if self._planned else ()) if name != PLAN)]
+        self._left = (names + names[::-1]) * self._n_blocks
+        self._n_turns_block = 2 * len(names)
         if self._planned:
             self._write(False)  # a job that is killed is not taken for one without training
             self._next_turn()
@@ -109,13 +121,13 @@ class Verification(Session):
         self._before_ns = time.perf_counter_ns()
 
     def _switch(self, name):
-        for ddp, layout in self._planned:
+        for ddp, layouts in self._planned:
             problem = consent.ask(ddp.process_group, "verify", "step %d: %s" % (self._step, name), None)
             if problem:
                 self._end(problem, restore=False)
                 return
-            if name == PLAN:
-                planned.change(ddp, layout)
+            if name in layouts:
+                planned.change(ddp, layouts[name])
             else:
                 planned.change(ddp, cap_mb=self._caps.get(name))
         self._now = name

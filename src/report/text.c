@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/utf8.h"
 #include "graph/graph.h"
 #include "report/columns.h"
 #include "report/facts.h"

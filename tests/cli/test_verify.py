@@ -166,17 +166,23 @@ class Verify(Case):
         self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("dpro-verify")], [])
 
     def test_the_environment_says_what_is_to_be_measured(self):
+        self.write("other/plan.json", good_plan())
         result = self.verify("--steps=4", "--blocks=3", "--settle=2", "--warmup=0", "--against", "cap=1", "--against", "cap=2.5",
-                             script="env | grep ^DPRO | sort")
+                             "--against", "plan=" + self.path("other"), script="env | grep ^DPRO | sort")
         told = dict(line.split("=", 1) for line in result.out.splitlines())
         self.assertEqual(told["DPRO_PLAN"], self.path("plan"))
-        self.assertEqual(told["DPRO_VERIFY_AGAINST"], "1,2.5")
+        self.assertEqual(told["DPRO_VERIFY_AGAINST"], "1,2.5," + self.path("other"))
         self.assertEqual([told["DPRO_VERIFY_" + name] for name in ("STEPS", "BLOCKS", "SETTLE")], ["4", "3", "2"])
         self.assertEqual(told["DPRO_WARMUP"], "0")
         self.assertNotIn("DPRO", told)
 
+    def test_a_plan_to_compare_with_must_be_one(self):
+        result = self.verify("--against", "plan=" + self.path("nowhere"), script="echo started")
+        self.assert_error(result, INPUT, "nowhere")
+        self.assertEqual(result.out, "")
+
     def test_wrong_usage(self):
-        for arguments in (["--steps=0"], ["--settle=1"], ["--against", "cap=0"], ["--against", "25"], ["--fail-on", "less"]):
+        for arguments in (["--steps=0"], ["--settle=1"], ["--against", "cap=0"], ["--against", "25"], ["--against", "plan="], ["--fail-on", "less"]):
             with self.subTest(arguments):
                 self.assertEqual(self.verify(*arguments).code, USAGE)
         self.assertEqual(dpro("verify", "--", "true").code, USAGE)

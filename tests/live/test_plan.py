@@ -168,6 +168,15 @@ class Decisions(Case):
             with self.subTest(name):
                 self.assert_refused(self.run_planned(self.BODY, self.plan(value)), without, text)
 
+    def test_fused_ops_are_left_out_and_that_is_said(self):
+        value = plan()
+        value.update(schema="dpro.plan/2", computation={"fused_ops": [{"ops": ["a", "b"], "ranks": [0, 1]}]})
+        run = self.run_planned(self.BODY, self.plan(value))
+        self.assert_ran(run)
+        self.assertEqual(len(run.said), 2, run.said)
+        self.assertIn("the plan fuses ops (1), which dpro can't ask PyTorch for", run.said[0])
+        self.assertIn("plan applied to Sequential: 5 buckets", run.said[1])
+
     def test_a_plan_that_one_rank_lacks_is_applied_by_none(self):
         without = self.without(self.BODY)
         switch = "if os.environ.get('RANK') == '1': os.environ['DPRO_PLAN'] = %r\n"
@@ -231,7 +240,7 @@ import weakref, gc
 seen = set()
 def each(i):
     seen.add(weakref.ref(model.reducer))
-train(model, torch.optim.SGD(model.parameters(), lr=0.05), 94, each=each)
+train(model, torch.optim.SGD(model.parameters(), lr=0.05), 124, each=each)
 gc.collect()
 print("REDUCERS", len(seen), sum(ref() is not None for ref in seen))
 end()
@@ -247,27 +256,29 @@ end()
 
     def test_the_plan_is_measured_by_turns_and_the_job_is_as_it_was(self):
         self.plan()
-        run = self.verify("--blocks", "3", "--against", "cap=1", "--json")
+        self.plan(plan(BUCKETS[:2] + [sum(BUCKETS[2:], [])]), "other")
+        run = self.verify("--blocks", "3", "--against", "cap=1", "--against", "plan=" + self.path("other"), "--json")
         self.assertEqual(run.codes, [0], run.err[-3000:])
         result = json.loads(run.out)
         self.assertEqual(result["schema"], "dpro.verify/1")
         self.assertEqual((result["blocks"], result["steps"], result["complete"], result["world_size"]), (3, 3, True, 2))
-        own, planned, cap = result["configurations"]
-        self.assertEqual([own["name"], planned["name"], cap["name"]], ["own", "plan", "cap=1"])
+        own, planned, cap, other = result["configurations"]
+        self.assertEqual([own["name"], planned["name"], cap["name"], other["name"]], ["own", "plan", "cap=1", "plan=other"])
+        self.assertEqual(len(other["bucket_bytes"]), 3)
         self.assertEqual(planned["bucket_bytes"], [sum(SIZES[name] for name in names) for names in BUCKETS])
         self.assertEqual(own["bucket_bytes"], [66560])
         gain = result["gain_pct"]
         self.assertLess(gain["low"], gain["high"])
         self.assertTrue(gain["low"] <= gain["mean"] <= gain["high"], gain)
         self.assertEqual(result["expected_gain_pct"], 20.0)
-        self.assertEqual(result["best_other"], "cap=1")
-        self.assertIn("REDUCERS 13 1", run.err)  # own, 3 x (plan, cap, plan, own): the old ones are gone
+        self.assertIn(result["best_other"], ("cap=1", "plan=other"))
+        self.assertIn("REDUCERS 19 1", run.err)  # own, 3 x (plan, cap, other, cap, plan, own): the old ones are gone
         digests = sorted(line for line in run.err.splitlines() if line.startswith("DIGEST"))
         self.assertEqual(digests, self.ranks(self.BODY, dpro=False).digests)
 
     def test_with_stop_the_job_ends_when_all_is_measured(self):
         self.plan(plan(each={"partitions": 2}))
-        run = self.verify("--blocks", "2", "--stop", body=self.BODY.replace("94", "100000"))
+        run = self.verify("--blocks", "2", "--stop", body=self.BODY.replace("124", "100000"))
         self.assertEqual(run.codes, [0], run.err[-3000:])
         self.assertIn("all is measured after step 44; the job ends", run.err)
         self.assertNotIn("DIGEST", run.out)

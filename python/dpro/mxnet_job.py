@@ -13,6 +13,8 @@ from .report import guarded, say
 
 PROFILE = "mxnet.json"
 SERVER_PROFILE = "dpro-%d/" + PROFILE  # a server writes rank<k>_<this> in its own working folder; of rank 0's process
+# At its end MXNet removes the file that it knows and writes it once more, devices not excepted: this one can't be.
+NOWHERE = os.path.join(os.devnull, "profile.json")
 
 
 def _of(session):
@@ -299,7 +301,7 @@ class Window(job.Window):
             self._ours.set_state("stop", "server")
             self._profiler.dump(False, "server")
             self._store = None
-        self._ours.set_config(filename=os.devnull)  # at its end MXNet writes once more
+        self._ours.set_config(filename=NOWHERE)
         return True
 
     def write(self, folder, unfinished):

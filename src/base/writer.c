@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -80,6 +81,16 @@ static int open_temp(struct writer *w)
     return -1;
 }
 
+/* What is no file, a device or a FIFO, is written to, not replaced. */
+static int open_path(struct writer *w)
+{
+    struct stat status;
+    if (stat(w->path, &status) != 0 || S_ISREG(status.st_mode) || S_ISDIR(status.st_mode))
+        return open_temp(w);
+    w->fd = open(w->path, O_WRONLY | O_CLOEXEC);
+    return w->fd >= 0 ? 0 : -1;
+}
+
 int writer_init_path(struct writer *w, const char *path, bool gzip, struct dpro_error *err)
 {
     int rc = init(w, err);
@@ -88,7 +99,7 @@ int writer_init_path(struct writer *w, const char *path, bool gzip, struct dpro_
     w->path = strdup(path);
     if (!w->path || (gzip && init_gzip(w) < 0)) {
         rc = dpro_error_nomem(err);
-    } else if (open_temp(w) < 0) {
+    } else if (open_path(w) < 0) {
         rc = dpro_error_set(err, DPRO_EIO, "%s: can't be written: %s; name another place", path,
                             strerror(errno));
     }

@@ -26,7 +26,8 @@ struct writer {
 
 /* `file` stays the caller's, who closes it. */
 int writer_init_file(struct writer *writer, FILE *file, struct dpro_error *err);
-/* Writes to a temporary file beside `path`, gzip-compressed when `gzip`. */
+/* Writes to a temporary file beside `path`, gzip-compressed when `gzip`; straight to `path` where
+ * that is a device or a FIFO. */
 int writer_init_path(struct writer *writer, const char *path, bool gzip, struct dpro_error *err);
 /* Writes out what is buffered; DPRO_EIO with the file's name and the reason when anything failed.
  */

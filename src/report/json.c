@@ -322,7 +322,7 @@ static void write_path(struct writer *w, const struct report_facts *f, bool with
     }
     writer_close(w, '}');
     if (f->servers_path_ns > 0)
-        key_ms(w, "servers_ms", f->servers_path_ns);
+        writer_key_ms(w, "servers_ms", f->servers_path_ns);
     if (with_ops)
         write_path_ops(w, f);
     writer_close(w, '}');

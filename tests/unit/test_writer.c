@@ -223,6 +223,28 @@ static void test_a_full_disk_is_told_with_name_and_reason(void **state)
     fclose(full);
 }
 
+static void test_a_fifo_is_written_to_not_replaced(void **state)
+{
+    (void)state;
+    char path[64], text[8] = "";
+    struct writer w;
+    struct stat status;
+    snprintf(path, sizeof path, "%s/fifo", folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    int reader = open(path, O_RDONLY | O_NONBLOCK);
+    assert_int_equal(writer_init_path(&w, path, false, NULL), 0);
+    writer_text(&w, "a b");
+    assert_int_equal(writer_finish(&w, NULL), 0);
+    assert_int_equal(writer_commit(&w, NULL), 0);
+    writer_fini(&w);
+    assert_int_equal(stat(path, &status), 0);
+    assert_true(S_ISFIFO(status.st_mode));
+    assert_int_equal(read(reader, text, sizeof text), 3);
+    assert_memory_equal(text, "a b", 3);
+    close(reader);
+    unlink(path);
+}
+
 static void test_a_folder_that_is_no_folder_is_told(void **state)
 {
     (void)state;
@@ -251,6 +273,7 @@ int main(void)
         cmocka_unit_test(test_gzip_holds_what_was_written),
         cmocka_unit_test(test_a_file_appears_only_when_committed),
         cmocka_unit_test(test_a_full_disk_is_told_with_name_and_reason),
+        cmocka_unit_test(test_a_fifo_is_written_to_not_replaced),
         cmocka_unit_test(test_a_folder_that_is_no_folder_is_told),
         cmocka_unit_test(test_a_zeroed_writer_can_be_freed),
     };

@@ -63,13 +63,14 @@ static uint32_t classify_horovod(const char *name)
 static uint32_t classify_mxnet(const char *name, size_t len)
 {
     static const char *const waits[] = {"MXNDArrayWaitAll", "MXNDArrayWaitToRead",
-                                        "MXNDArrayWaitToWrite", "MXNDArraySyncCopyToCPU"};
+                                        "MXNDArrayWaitToWrite", "MXNDArraySyncCopyToCPU",
+                                        "MXNDArraySyncCopyFromCPU"};
     for (size_t i = 0; i < sizeof waits / sizeof *waits; i++)
         if (starts(name, waits[i]))
             return NAME_HOST_WAIT;
     if (starts(name, "KVStoreDist"))
         return NAME_COMM_RUN | NAME_EXCHANGE;
-    if (starts(name, "_backward_"))
+    if (starts(name, "_backward_") || starts(name, "[_backward_"))
         return NAME_BACKWARD_NODE;
     return ends(name, len, "_update") ? NAME_UPDATE_NODE : 0;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/map.h"
 #include "graph/build.h"
 #include "graph/names.h"
 
@@ -158,12 +159,114 @@ static int steps_from_session(struct rank_build *rank)
     return 0;
 }
 
+/* ---- by what an engine did ---- */
+
+static int compare_starts(const void *a, const void *b)
+{
+    const struct trace_span *x = *(const struct trace_span *const *)a;
+    const struct trace_span *y = *(const struct trace_span *const *)b;
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    return x->name < y->name ? -1 : x->name > y->name;
+}
+
+typedef ARRAY(const struct trace_span *) span_array;
+
+/* The exchanges with servers in a window. */
+static int list_exchanges(const struct rank_build *rank, uint32_t window, span_array *exchanges)
+{
+    for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
+        const struct trace_span *span = &rank->trace->spans[i];
+        if (span->window == window && span->kind == SPAN_ANNOTATION && span->detail != NO_ID &&
+            (rank->classes[span->name] & NAME_EXCHANGE) && array_push(exchanges, span) < 0)
+            return -1;
+    }
+    if (exchanges->n > 1)
+        qsort(exchanges->at, exchanges->n, sizeof *exchanges->at, compare_starts);
+    return 0;
+}
+
+/* The number of the recorded step that a time is in; -1: none. */
+static int64_t recorded_number(const struct recording *recording, int64_t ns)
+{
+    for (size_t s = 0; s < recording->steps.n; s++)
+        if (recording->steps.at[s].start_ns <= ns && ns < recording->steps.at[s].end_ns)
+            return recording->steps.at[s].number;
+    return -1;
+}
+
+/* Where a program only asks an engine for work, its steps end while their work goes on. If it waits
+ * for all of it in every step, an iteration ends with that wait. */
+static int steps_from_waits(struct rank_build *rank, uint32_t window)
+{
+    const struct trace_track *track = &rank->trace->tracks[rank->main_track];
+    const struct recording *recording = rank->trace->recording;
+    int64_t cut = ABSENT;
+    size_t n_before = rank->steps.n, n_inside = 0;
+    uint32_t i = track->first;
+    for (size_t s = 0; s < recording->steps.n; s++) {
+        const struct recorded_step *step = &recording->steps.at[s];
+        int64_t end = ABSENT;
+        if (step->start_ns < rank->trace->windows[window].start_ns ||
+            step->end_ns > rank->trace->windows[window].end_ns)
+            continue;
+        n_inside++;
+        for (; i < track->first + track->n && rank->trace->spans[i].start_ns < step->end_ns; i++) {
+            const struct trace_span *span = &rank->trace->spans[i];
+            if (strcmp(name_of(rank, span), "MXNDArrayWaitAll") == 0 &&
+                span_end(span) >= step->start_ns && span_end(span) < step->end_ns)
+                end = span_end(span);
+        }
+        if (cut != ABSENT && end != ABSENT && push_step(rank, cut, end, step->number, window) < 0)
+            return -1;
+        cut = end;
+    }
+    if (rank->steps.n - n_before + 2 < n_inside)
+        rank->steps.n = n_before; /* not in every step */
+    return 0;
+}
+
+/* Else an iteration is what lies between the last exchange to begin in one and in the next: all of
+ * its exchanges, each key's once, begin in it. */
+static int steps_from_exchanges(struct rank_build *rank, uint32_t window)
+{
+    span_array exchanges = {0};
+    struct map keys = {0}; /* of the iteration at hand */
+    int64_t cut = ABSENT, last = ABSENT;
+    int status = list_exchanges(rank, window, &exchanges);
+    for (size_t i = 0; i < exchanges.n && status == 0; i++) {
+        const struct trace_span *span = exchanges.at[i];
+        uint32_t key = rank->trace->details[span->detail].process_group;
+        if (key == 0)
+            break; /* which key it is nobody knows */
+        if (map_get(&keys, (uint64_t)key + 1, NULL)) {
+            int64_t number = cut == ABSENT ? -1 : recorded_number(rank->trace->recording, cut);
+            if (number >= 0)
+                status = push_step(rank, cut, last + 1, number, window);
+            cut = last + 1;
+            map_fini(&keys);
+        }
+        if (status == 0)
+            status = map_set(&keys, (uint64_t)key + 1, 1);
+        last = span->start_ns;
+    }
+    map_fini(&keys);
+    array_fini(&exchanges);
+    return status;
+}
+
 /* The steps that dpro's recorder timed, those that lie in a window. */
 static int steps_from_recording(struct rank_build *rank)
 {
     const struct recording *recording = rank->trace->recording;
     for (uint32_t w = 0; recording && w < rank->trace->n_windows; w++) {
         const struct trace_window *window = &rank->trace->windows[w];
+        size_t n_before = rank->steps.n;
+        if (steps_from_waits(rank, w) < 0 ||
+            (rank->steps.n == n_before && steps_from_exchanges(rank, w) < 0))
+            return -1;
+        if (rank->steps.n > n_before)
+            continue;
         for (size_t s = 0; s < recording->steps.n; s++) {
             const struct recorded_step *step = &recording->steps.at[s];
             if (step->start_ns >= window->start_ns && step->end_ns <= window->end_ns &&

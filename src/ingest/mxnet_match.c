@@ -99,10 +99,12 @@ static uint32_t take(struct matcher *m, uint32_t type, bool *known)
     return node;
 }
 
-/* "[Convolution,BatchNorm,...]": each of the types that stand there whole. */
+/* "[Convolution,BatchNorm,...]", with brackets or without: each of the types that stand there whole.
+ */
 static uint32_t take_bulk(struct matcher *m, const struct strtab *names, uint32_t name, bool *known)
 {
-    const char *at = strtab_get(names, name) + 1, *comma;
+    const char *at = strtab_get(names, name), *comma;
+    at += *at == '[';
     uint32_t last = NO_ID;
     bool any = false;
     for (; (comma = strpbrk(at, ",]")) != NULL; at = comma + 1) {
@@ -142,7 +144,7 @@ void rank_match_types(struct rank_job *job)
         begin_iteration(&m);
     for (uint32_t i = 0; i < n; i++) {
         struct trace_span *span = &rank->spans[order[i]];
-        bool known = false, bulk = strtab_get(names, span->name)[0] == '[';
+        bool known = false, bulk = strchr(strtab_get(names, span->name), ',');
         uint32_t node = bulk ? take_bulk(&m, names, span->name, &known)
                              : take(&m, span->name, &known);
         span->node = node;

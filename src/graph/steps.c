@@ -404,8 +404,7 @@ static int steps_from_period(struct rank_build *rank, uint32_t window)
             status = push_step(rank, outer.at[i]->start_ns, outer.at[i + period]->start_ns,
                                number++, window);
         /* the last one is whole if the program waited for it */
-        if (i + period == outer.n && status == 0 &&
-            waited_until >= span_end(outer.at[outer.n - 1]))
+        if (i + period == outer.n && status == 0 && waited_until >= span_end(outer.at[outer.n - 1]))
             status = push_step(rank, outer.at[i]->start_ns, waited_until, number, window);
     }
     array_fini(&outer);
@@ -429,6 +428,66 @@ static int whole_window(struct rank_build *rank, uint32_t window)
     if (start == INT64_MAX)
         return 0;
     return push_step(rank, start, end > start ? end : start + 1, 0, window);
+}
+
+/* ---- what Horovod works at while an iteration ends ---- */
+
+/* The round that begins nearest to a time; NO_ID: none is known. */
+static uint32_t nearest_round(const struct fused_rank *fused, int64_t time_ns)
+{
+    uint32_t best = NO_ID;
+    int64_t least = INT64_MAX;
+    for (uint32_t r = 0; r < fused->n_rounds; r++) {
+        if (fused->starts_ns[r] == ABSENT)
+            continue;
+        int64_t away = fused->starts_ns[r] > time_ns ? fused->starts_ns[r] - time_ns
+                                                     : time_ns - fused->starts_ns[r];
+        if (away < least) {
+            least = away;
+            best = r;
+        }
+    }
+    return best;
+}
+
+/* Whether an iteration ends when a round has begun, with most of it still to come. */
+static bool cuts_a_round(const struct rank_build *rank)
+{
+    const struct fused_rank *fused = &rank->trace->fused;
+    for (size_t s = 0; s < rank->steps.n; s++) {
+        int64_t end = rank->steps.at[s].end_ns;
+        for (uint32_t r = 0; r < fused->n_rounds; r++)
+            if (fused->starts_ns[r] != ABSENT && fused->starts_ns[r] < end &&
+                fused->ends_ns[r] - end > end - fused->starts_ns[r])
+                return true;
+    }
+    return false;
+}
+
+/* Where the program waits only for its loss, an iteration ends in the midst of a round, at another
+ * place in it on every rank and each time. Then the iterations are those of the rounds: from the
+ * first tensor that is handed over in one to that of the next. */
+static void cut_at_rounds(struct rank_build *rank)
+{
+    const struct fused_rank *fused = &rank->trace->fused;
+    size_t n = 0;
+    if (!cuts_a_round(rank))
+        return;
+    for (size_t s = 0; s < rank->steps.n; s++) {
+        struct step step = rank->steps.at[s];
+        uint32_t r = nearest_round(fused, step.start_ns), next = r == NO_ID ? NO_ID : r + 1;
+        if (next == NO_ID || next >= fused->n_rounds || fused->starts_ns[next] == ABSENT ||
+            fused->starts_ns[next] <= fused->starts_ns[r] ||
+            (n > 0 && rank->steps.at[n - 1].start_ns >= fused->starts_ns[r]))
+            continue;
+        step.start_ns = fused->starts_ns[r];
+        step.end_ns = fused->starts_ns[next];
+        step.follows = n > 0 && rank->steps.at[n - 1].end_ns == step.start_ns &&
+                       rank->steps.at[n - 1].window == step.window;
+        rank->steps.at[n++] = step;
+    }
+    if (n > 0)
+        rank->steps.n = n;
 }
 
 int build_steps(struct rank_build *rank, struct dpro_error *err)
@@ -472,6 +531,9 @@ int build_steps(struct rank_build *rank, struct dpro_error *err)
                 return dpro_error_nomem(err);
         }
     }
+
+    if (rank->trace->fused.n_rounds > 0)
+        cut_at_rounds(rank);
 
     /* Times come from windows without an execution trace, if there are any. */
     bool clean = false;

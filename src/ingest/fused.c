@@ -577,6 +577,31 @@ static void add_spans(struct placing *p, const struct names *names)
 
 /* ---- all of it ---- */
 
+/* From when until when the rank was busy with each round. */
+static int time_rounds(struct placing *p)
+{
+    struct fused_rank *fused = &p->rank->fused;
+    uint32_t n = (uint32_t)p->rounds->rounds.n, n_groups = p->fusion->n_groups;
+    fused->starts_ns = arena_array(&p->trace->arena, n, sizeof *fused->starts_ns);
+    fused->ends_ns = arena_array(&p->trace->arena, n, sizeof *fused->ends_ns);
+    if (!fused->starts_ns || !fused->ends_ns)
+        return -1;
+    for (uint32_t r = 0; r < n; r++) {
+        fused->starts_ns[r] = fused->ends_ns[r] = NEVER;
+        for (uint32_t i = 0; i < p->fusion->n_tensors; i++) {
+            uint32_t span = fused->enqueues[(size_t)r * p->fusion->n_tensors + i];
+            int64_t start = span == NO_ID ? NEVER : p->rank->spans[span].start_ns;
+            if (start != NEVER && (fused->starts_ns[r] == NEVER || start < fused->starts_ns[r]))
+                fused->starts_ns[r] = start;
+        }
+        for (uint32_t g = 0; g < n_groups; g++)
+            if (p->groups[(size_t)r * n_groups + g].start_ns != NEVER)
+                fused->ends_ns[r] = p->groups[(size_t)r * n_groups + g].end_ns;
+    }
+    fused->n_rounds = n;
+    return 0;
+}
+
 static int place_rank(struct placing *p, int lead, const struct names *names)
 {
     const struct rounds *rounds = p->rounds;
@@ -599,7 +624,7 @@ static int place_rank(struct placing *p, int lead, const struct names *names)
     if (p->n_refs > 0 && p->refs[0].place == NO_ID)
         take_nameless(p, enqueues);
     shorten_nameless(p);
-    if (place_groups(p) < 0)
+    if (place_groups(p) < 0 || time_rounds(p) < 0)
         return -1;
     add_spans(p, names);
     return 0;

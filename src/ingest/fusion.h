@@ -31,8 +31,11 @@ struct fusion {
 
 /* Where a rank's framework handed tensors to Horovod. */
 struct fused_rank {
-    uint32_t *enqueues; /* [round * n_tensors + place in fusion->tensors]: span; NO_ID */
-    uint32_t track;     /* of Horovod's thread; NO_ID: its times are not known */
+    uint32_t *enqueues;           /* [round * n_tensors + place in fusion->tensors]: span; NO_ID */
+    int64_t *starts_ns, *ends_ns; /* by round: the first hand-over, the end of the last group;
+                                     INT64_MIN: not known */
+    uint32_t n_rounds;
+    uint32_t track; /* of Horovod's thread; NO_ID: its times are not known */
 };
 
 /* The collectives of one group have two numbers in a row: its negotiation's and its transfer's. */

@@ -122,7 +122,7 @@ static int64_t seen_start(const struct rank_build *rank, uint32_t op)
     return rank->start_ns[(size_t)rank->template_step * rank->n_timed + op];
 }
 
-/* Where no graph tells what uses the tensors: the first work of the optimizer that starts after the
+/* Where the graph does not tell what uses the tensors: the first work of the optimizer that starts after the
  * group's last op has begun. It may not need all of them, and have begun before in an iteration
  * that fused otherwise; its iteration ended no earlier for that. */
 static int wait_for_update(struct rank_build *rank, uint32_t done)
@@ -172,7 +172,8 @@ static int plan_group(struct maker *m, uint32_t collective, uint32_t negotiation
         if (array_push(&m->plan, one) < 0)
             return -1;
     }
-    return m->to.n > n_before ? 0 : wait_for_update(rank, done);
+    /* without any graph, what goes on when a thread falls idle tells better */
+    return m->to.n > n_before || rank->trace->n_dfg_nodes == 0 ? 0 : wait_for_update(rank, done);
 }
 
 static uint32_t virtual_op(struct rank_build *rank, uint8_t kind, uint64_t bytes)

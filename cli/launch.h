@@ -10,8 +10,8 @@
 
 int launch_set_env(const char *name, const char *value); /* NULL: left as it is */
 /* A path, made absolute if it is there. */
-/* NAME=VALUE lines of a file in the folder of a plan, or beside plan.json; each is told. A file that
- * isn't there sets nothing. */
+/* NAME=VALUE lines of a file in the folder of a plan, or beside plan.json; each is told. A file
+ * that isn't there sets nothing. */
 int launch_set_env_file(const char *plan, const char *file);
 int launch_set_path(const char *name, const char *path);
 /* Puts `value` and a colon before what the variable holds. */

@@ -46,6 +46,7 @@ put json/et 'D{"schema":"1.0.1","pid":3,"nodes":[]}'
 
 put buckets/lists '[["a","c"],["d"],["b"]]'
 put buckets/plan '{"schema":"dpro.plan/1","communication":{"compression":"bf16","buckets":[{"parameters":["a","d"],"partitions":3,"priority":-1},{"model":0,"parameters":["c","b"]}]},"more":[{}]}'
+put buckets/fused '{"schema":"dpro.plan/2","computation":{"fused_ops":[{"ops":["a","d"],"ranks":[0,1],"fused_ms":1.5,"apart_ms":2},{}],"more":0},"communication":{"buckets":[{"parameters":["a","d"]},{"parameters":["c","b"]}]}}'
 put buckets/twice '[["a","b"],["a","c","d"]]'
 
 put kineto/x 'A{"schemaVersion":1,"distributedInfo":{"backend":"nccl","rank":0,"world_size":2,"pg_config":[{"pg_name":"0","pg_desc":"d","ranks":[0,1]}]},"traceEvents":[\n  {\n    "ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 10, "tid": 11,\n    "ts": 4458676522690.655, "dur": 156.777,\n    "args": {\n      "External id": 2049,"Record function id": 1909, "Sequence number": 1080, "Fwd thread id": 1, "Ev Idx": 0\n    }\n  },\n  {\n    "ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 10, "tid": 11,\n    "ts": 4458676522790.655, "dur": 6.777,\n    "args": {\n      "External id": 2050,"Record function id": 1910\n    }\n  }],"baseTimeNanoseconds":17}'

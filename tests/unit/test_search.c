@@ -905,15 +905,25 @@ static void test_without_partial_replay_whole_graphs_are_replayed(void **state)
     struct generate_options o = {
         .seed = 11, .n_tensors = 6, .n_ranks = 3, .alike = true, .in_order = true, .n_streams = 1};
     struct dpro_model *model = random_job(&o);
-    struct dpro_optimize_options options = {
-        .algorithm = DPRO_ALGORITHM_PAPER, .no_coarsen = 1, .no_partial = 1, .no_symmetry = 1};
-    struct dpro_optimum *slow = optimum_of(model, &options);
-    struct dpro_optimum_summary s = dpro_optimum_summary(slow);
-    struct evaluator *evaluator;
-    assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
-    assert_int_equal(evaluate(evaluator, dpro_optimum_strategy(slow, DPRO_BEST)), s.best_ns);
-    evaluator_destroy(evaluator);
-    dpro_optimum_destroy(slow);
+    int64_t gap_ns = gap_of(model, 3);
+    struct dpro_pass pass = gap_pass(&gap_ns);
+    const struct dpro_pass *const passes[] = {&pass};
+    struct dpro_optimize_options options = {.algorithm = DPRO_ALGORITHM_PAPER,
+                                            .no_coarsen = 1,
+                                            .no_partial = 1,
+                                            .no_symmetry = 1,
+                                            .passes = passes};
+    for (options.n_passes = 0; options.n_passes < 2; options.n_passes++) {
+        struct dpro_optimum *slow = optimum_of(model, &options);
+        struct dpro_optimum_summary s = dpro_optimum_summary(slow);
+        const struct dpro_strategy *best = dpro_optimum_strategy(slow, DPRO_BEST);
+        struct evaluator *evaluator;
+        assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+        assert_int_equal(evaluate(evaluator, best), s.best_ns);
+        assert_true((best->n_fused > 0) == (options.n_passes > 0));
+        evaluator_destroy(evaluator);
+        dpro_optimum_destroy(slow);
+    }
     dpro_model_destroy(model);
 }
 

@@ -345,8 +345,13 @@ static int profile(const struct values *values, const struct opt_list *args)
         goto done;
     }
     code = set_environment(values, trace, &parts);
-    if (code == 0 && values->plan && strcmp(plan.framework, "pytorch") != 0)
+    if (code == 0 && values->plan && strcmp(plan.framework, "pytorch") != 0) {
+        if (plan.n_fused_ops > 0) /* PyTorch's jobs say it themselves */
+            cmd_say("%s: the plan fuses ops (%u), which no job can be given: what it sends is "
+                    "used alone",
+                    values->plan, plan.n_fused_ops);
         code = launch_set_env_file(values->plan, "horovod.env");
+    }
     if (code == 0 && values->plan && strcmp(plan.framework, "mxnet") == 0)
         code = launch_set_env_file(values->plan, "mxnet.env");
     if (code != 0)

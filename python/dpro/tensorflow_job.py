@@ -310,7 +310,19 @@ class TensorFlowJob(job.Job):
         if self._graph is None:
             say("graph", "the graph that runs is not recorded: the function that trains was traced before dpro could ask for "
                          "it, or the steps are not in a tf.function", self.session.folder.rank)
-        return FunctionWindow(self._graph, self.session.folder)
+        return FunctionWindow(self._graph, self._shapes(), self.session.folder)
+
+    def _shapes(self):
+        """The function's graph before TensorFlow optimized it, which has the tensors' shapes; None where it can't be had."""
+        try:
+            graph = self._function._list_all_concrete_functions()[-1].graph.as_graph_def(add_shapes=True)
+        except (AttributeError, IndexError, RuntimeError, ValueError):
+            return None
+        graph.ClearField("library")
+        for node in graph.node:
+            for key in set(node.attr) - {"_output_shapes", "T", "dtype"}:
+                del node.attr[key]
+        return graph
 
     def let_go(self):
         self._trains, self._inside, self._n_calls = weakref.WeakSet(), [], weakref.WeakKeyDictionary()
@@ -321,13 +333,13 @@ class TensorFlowJob(job.Job):
 class FunctionWindow(job.Window):
     """tf.profiler, and the graph that runs."""
 
-    FILES = "xplane.pb", "runmeta.pb"
+    FILES = "xplane.pb", "runmeta.pb", "graph.pb"
     OPTIONS = {"host_tracer_level": 3, "python_tracer_level": 0, "device_tracer_level": 1}
 
-    def __init__(self, graph, folder):
+    def __init__(self, graph, shapes, folder):
         super().__init__()
         from tensorflow.python.profiler import trace
-        self._trace, self._graph, self._mark = trace.Trace, graph, None
+        self._trace, self._graph, self._shapes, self._mark = trace.Trace, graph, shapes, None
         self._profiler = xplane.Session(folder.temporary("tensorboard"))
         if self._profiler.busy:
             raise job.Busy
@@ -361,12 +373,14 @@ class FunctionWindow(job.Window):
                 if node.op.startswith("CollectiveReduce")] if self._graph is not None else []
 
     def write(self, folder, unfinished):
+        written = [self.FILES[0]]
         folder.finish(self.FILES[0])
-        if self._graph is None:
-            return [self.FILES[0]]
-        folder.write(self.FILES[1], self._graph.SerializeToString())
-        self._graph = None
-        return list(self.FILES)
+        for name, message in zip(self.FILES[1:], (self._graph, self._shapes)):
+            if message is not None:
+                folder.write(name, message.SerializeToString())
+                written.append(name)
+        self._graph = self._shapes = None
+        return written
 
     def drop(self, folder):
         self._profiler.drop()

@@ -490,6 +490,14 @@ static int measure(const struct coarsening *c, uint32_t r, struct coarse_rank *r
     return 0;
 }
 
+static bool has_sizes(const struct dpro_model *model)
+{
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        if (model->tensors[t].size_bytes > 0)
+            return true;
+    return false;
+}
+
 int coarsen(const struct rehearsal *rehearsal, struct dpro_model *model, struct coarse *coarse,
             struct dpro_error *err)
 {
@@ -501,6 +509,10 @@ int coarsen(const struct rehearsal *rehearsal, struct dpro_model *model, struct 
         rc = no_gradients(g, err);
     if (rc == 0)
         rc = find_tensors(&c, model, coarse, err);
+    if (rc == 0 && !has_sizes(model))
+        rc = dpro_error_set(err, DPRO_EEMPTY,
+                            "the trace does not say how large the gradients are; record it with "
+                            "dpro profile, or add the graph with its shapes");
     if (rc == 0)
         rc = find_waiting(&c, err);
     for (uint32_t r = 0; r < g->n_ranks && rc == 0; r++) {

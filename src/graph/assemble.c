@@ -199,7 +199,10 @@ static const struct local_tensor *tensor_of(const struct rank_build *rank, uint3
 static void name_tensor(const struct assembly *a, const struct local_tensor *tensor, size_t index,
                         char text[TENSOR_NAME])
 {
-    if (tensor->name)
+    if (tensor->name && tensor->output) /* as TensorFlow writes it */
+        snprintf(text, TENSOR_NAME, "%.240s:%u", strtab_get(&a->trace->names, tensor->name),
+                 tensor->output);
+    else if (tensor->name)
         snprintf(text, TENSOR_NAME, "%s", strtab_get(&a->trace->names, tensor->name));
     else
         snprintf(text, TENSOR_NAME, "gradient %zu", index);
@@ -440,8 +443,7 @@ static bool servers_share_hosts(const struct assembly *a)
     return n_shared > 0 && n_shared == join->n_servers;
 }
 
-/* The threads of an executor's pool take its ops in turns, a link those tensors of a session that
- * are on their way, one by one. */
+/* The threads of an executor's pool take its ops in turns. */
 static void fill_pools(struct assembly *a)
 {
     for (uint32_t r = 0; r < assembly_n_processes(a); r++) {
@@ -449,10 +451,6 @@ static void fill_pools(struct assembly *a)
         uint32_t pool = DPRO_NO_DEVICE;
         for (uint32_t d = 0; d < rank->devices.n && rank->n_slots > 0; d++) {
             const struct graph_device *device = &rank->devices.at[d]; /* named after its track */
-            if (device->kind == DPRO_DEVICE_LINK_RX) {
-                a->graph->devices[a->first_device[r] + d].pool = a->first_device[r] + d;
-                a->graph->devices[a->first_device[r] + d].n_slots = 1;
-            }
             if (device->kind != DPRO_DEVICE_CPU_THREAD || !rank->trace->tracks[device->name].pool)
                 continue;
             if (pool == DPRO_NO_DEVICE)

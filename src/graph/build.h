@@ -93,7 +93,8 @@ struct local_transfer {
 };
 
 struct local_tensor {
-    uint32_t name; /* string id, 0: none */
+    uint32_t name;   /* string id, 0: none */
+    uint32_t output; /* of the node of that name, from 0 */
     uint64_t size_bytes;
     uint32_t in, out;    /* local ops */
     uint32_t collective; /* index into the rank's collectives */
@@ -135,8 +136,9 @@ struct rank_build {
     uint32_t *match;        /* item of op o in step s at [s * n_timed + o], NO_ID: absent */
     int64_t *start_ns, *end_ns; /* [s * n_timed + o]; ABSENT */
     uint32_t n_slots; /* ops that the pool's threads ran at once at most; 0: there is no pool */
-    int64_t *free_ns; /* of a server, [s * n_timed + o]: when its thread had done what it ran before
-                         op o; ABSENT: not known. NULL: no server's */
+    int64_t *free_ns; /* [s * n_timed + o]: when a server's thread had done what it ran before op o,
+                         or a link had brought what came before; ABSENT: not known, or neither.
+                         NULL: there is none of them */
     struct net_part
         *parts; /* see ends.h: of collective c in sample s at [c * n_samples + s]; NULL: no logs */
     int64_t *seen_start_ns, *seen_end_ns; /* of each op in the template, nothing cut off */

@@ -194,6 +194,86 @@ int local_add_node_edges(struct rank_build *rank)
     return status;
 }
 
+/* ---- tensors ---- */
+
+static bool packs(const char *type)
+{
+    return starts(type, "Concat") || strcmp(type, "Pack") == 0;
+}
+
+/* Nodes that hand on what they take. */
+static bool hands_on(const char *type)
+{
+    return strcmp(type, "Reshape") == 0 || strcmp(type, "Identity") == 0;
+}
+
+/* The last op that ran a node; NO_ID. */
+static uint32_t op_of_node(const struct rank_build *rank, uint32_t node)
+{
+    for (uint32_t o = (uint32_t)rank->ops.n; o-- > 0;)
+        if (rank->ops.at[o].item != NO_ID && item_span(rank, rank->ops.at[o].item)->node == node)
+            return o;
+    return NO_ID;
+}
+
+static int add_tensor(const struct rank_build *rank, const struct dfg_input *input,
+                      dfg_tensors *tensors)
+{
+    const struct trace_rank *trace = rank->trace;
+    struct dfg_tensor tensor = {.from = NO_ID};
+    for (uint32_t depth = 0; depth < 8; depth++) {
+        const struct dfg_node *node = &trace->dfg_nodes[input->node];
+        tensor.name = node->name;
+        tensor.output = input->output;
+        if (tensor.from == NO_ID)
+            tensor.from = op_of_node(rank, input->node);
+        if (tensor.size_bytes == 0 && input->output == 0)
+            tensor.size_bytes = node->size_bytes;
+        if (!hands_on(type_of(rank, input->node)) || node->n_inputs == 0)
+            break;
+        input = &trace->dfg_inputs[node->first_input];
+    }
+    return array_push(tensors, tensor);
+}
+
+/* Those of unknown size share what the known ones leave of the whole: of a fused op only the first
+ * output's size is known, the others are a layer's biases. */
+static void share_rest(dfg_tensors *tensors, uint64_t size_bytes)
+{
+    uint64_t known = 0, n_unknown = 0;
+    for (size_t i = 0; i < tensors->n; i++) {
+        known += tensors->at[i].size_bytes;
+        n_unknown += tensors->at[i].size_bytes == 0;
+    }
+    for (size_t i = 0; i < tensors->n && known < size_bytes; i++)
+        if (tensors->at[i].size_bytes == 0)
+            tensors->at[i].size_bytes = (size_bytes - known) / n_unknown;
+}
+
+int dfg_find_tensors(const struct rank_build *rank, uint32_t op, dfg_tensors *tensors)
+{
+    const struct trace_rank *trace = rank->trace;
+    uint32_t node =
+        rank->ops.at[op].item == NO_ID ? NO_ID : item_span(rank, rank->ops.at[op].item)->node;
+    if (node == NO_ID || trace->dfg_nodes[node].n_inputs == 0)
+        return 0;
+    const struct dfg_input *taken = &trace->dfg_inputs[trace->dfg_nodes[node].first_input];
+    const struct dfg_node *pack = &trace->dfg_nodes[taken->node];
+    if (taken->control)
+        return 0;
+    if (!packs(type_of(rank, taken->node)))
+        return add_tensor(rank, taken, tensors);
+    bool has_axis = starts(type_of(rank, taken->node), "Concat"); /* its last argument */
+    uint32_t n = 0;
+    while (n < pack->n_inputs && !trace->dfg_inputs[pack->first_input + n].control)
+        n++;
+    for (uint32_t i = 0; i + has_axis < n; i++)
+        if (add_tensor(rank, &trace->dfg_inputs[pack->first_input + i], tensors) < 0)
+            return -1;
+    share_rest(tensors, pack->size_bytes);
+    return 0;
+}
+
 /* ---- phases ---- */
 
 enum node_flag {

@@ -119,9 +119,15 @@ static int compare_arrived(const void *a, const void *b)
 /* One after the other by when they arrived. */
 static int line_up(struct rank_build *rank)
 {
+    size_t total = (size_t)rank->n_timed * rank->steps.n;
     struct arrived *list = malloc((rank->n_timed + (size_t)1) * sizeof *list);
-    if (!list)
+    rank->free_ns = malloc((total + 1) * sizeof *rank->free_ns);
+    if (!list || !rank->free_ns) {
+        free(list);
         return -1;
+    }
+    for (size_t i = 0; i < total; i++)
+        rank->free_ns[i] = ABSENT;
     for (uint32_t s = 0; s < rank->n_samples; s++) {
         size_t n = 0;
         for (uint32_t o = 0; o < rank->n_timed; o++) {
@@ -135,6 +141,7 @@ static int line_up(struct rank_build *rank)
             int64_t *start = &rank->start_ns[at(rank, s, list[i].op)];
             if (list[i].device != list[i - 1].device)
                 continue;
+            rank->free_ns[at(rank, s, list[i].op)] = list[i - 1].end_ns;
             if (*start < list[i - 1].end_ns)
                 *start = list[i - 1].end_ns;
         }

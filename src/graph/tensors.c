@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "graph/build.h"
+#include "graph/dfg.h"
 #include "graph/local.h"
 #include "graph/names.h"
 #include "ingest/runs.h"
@@ -218,6 +219,7 @@ struct planned {
     uint32_t collective, from, to;
     uint32_t name; /* string id, 0: none */
     uint64_t bytes;
+    uint32_t output; /* of the node of that name */
 };
 
 /* Adds one gradient: `from` -> In -> collective -> Out -> `to`, either end may be NO_ID. */
@@ -225,8 +227,10 @@ static int add_tensor(struct rank_build *rank, const struct planned *planned)
 {
     const struct local_collective *coll = &rank->collectives.at[planned->collective];
     uint32_t from = planned->from, to = planned->to;
-    struct local_tensor tensor = {
-        .name = planned->name, .size_bytes = planned->bytes, .collective = planned->collective};
+    struct local_tensor tensor = {.name = planned->name,
+                                  .output = planned->output,
+                                  .size_bytes = planned->bytes,
+                                  .collective = planned->collective};
     tensor.in = virtual_op(rank, DPRO_OP_IN, planned->bytes);
     tensor.out = virtual_op(rank, DPRO_OP_OUT, planned->bytes);
     if (tensor.in == NO_ID || tensor.out == NO_ID || array_push(&rank->tensors, tensor) < 0)
@@ -270,7 +274,7 @@ static int plan_one(struct maker *m, uint32_t collective, uint32_t name, uint64_
 {
     struct rank_build *rank = m->rank;
     const struct local_collective *coll = &rank->collectives.at[collective];
-    struct planned one = {collective, NO_ID, use, name, bytes};
+    struct planned one = {collective, NO_ID, use, name, bytes, 0};
     if (in && local_holds(rank, in->last, coll->arrival, false, false))
         one.from = in->last;
     if (out && local_holds(rank, coll->transfer, out->first, false, false))
@@ -309,10 +313,43 @@ static int plan_recorded(struct maker *m, const struct start *start, size_t n_in
     return 0;
 }
 
+/* What the framework's graph says. `known`: it does. */
+static int plan_nodes(struct maker *m, const struct start *start, planned_array *plan, bool *known)
+{
+    struct rank_build *rank = m->rank;
+    struct local_collective *coll = &rank->collectives.at[start->collective];
+    dfg_tensors tensors = {0};
+    int status = dfg_find_tensors(rank, coll->arrival, &tensors);
+    uint64_t sum = 0;
+    bool sized = true;
+    for (size_t i = 0; i < tensors.n; i++) {
+        sized &= tensors.at[i].size_bytes > 0;
+        sum += tensors.at[i].size_bytes;
+    }
+    if (sized && coll->size_bytes == 0)
+        coll->size_bytes = sum;
+    for (size_t i = 0; i < tensors.n && status == 0; i++) {
+        const struct dfg_tensor *tensor = &tensors.at[i];
+        struct planned one = {start->collective, tensor->from,       NO_ID,
+                              tensor->name,      tensor->size_bytes, tensor->output};
+        if (one.from != NO_ID && !local_holds(rank, one.from, coll->arrival, false, false))
+            one.from = NO_ID;
+        status = array_push(plan, one);
+    }
+    *known = tensors.n > 0;
+    array_fini(&tensors);
+    return status;
+}
+
 static int plan_bucket(struct maker *m, const struct start *start, planned_array *plan)
 {
     struct rank_build *rank = m->rank;
     struct local_collective *coll = &rank->collectives.at[start->collective];
+    bool known = false;
+    if (plan_nodes(m, start, plan, &known) < 0)
+        return -1;
+    if (known)
+        return 0;
     uint64_t item_bytes = coll->numel ? coll->size_bytes / coll->numel : 4;
     size_t n_in = take_copies(&m->in, m->next_in, coll->numel, start->start_ns);
     size_t n_out = coll->numel ? take_copies(&m->out, m->next_out, coll->numel, INT64_MAX) : 0;
@@ -339,7 +376,8 @@ static int plan_bucket(struct maker *m, const struct start *start, planned_array
         return plan_recorded(m, start, n_in, n_out, use, plan);
     rank->n_bucket_conflicts += m->walk.recording && m->walk.recording->buckets.n > 0 && n_in > 0;
     if (n_in == 0) /* a key of a parameter server is a parameter */
-        return plan_one(m, start->collective, exchanged ? coll->group : 0, coll->size_bytes, NULL, NULL, use, plan);
+        return plan_one(m, start->collective, exchanged ? coll->group : 0, coll->size_bytes, NULL,
+                        NULL, use, plan);
     for (size_t i = 0; i < n_in; i++) {
         struct copy *in = &m->in.at[m->next_in + i];
         struct copy *out = take_one(&m->out, m->next_out, n_out, in->numel);

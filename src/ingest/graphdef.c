@@ -20,10 +20,12 @@ struct graphdef {
     bool no_memory;
 };
 
-/* Attributes that make a transaction. */
-struct transfer {
+/* Attributes that make a transaction, and a size. */
+struct attributes {
     uint32_t tensor_name, send_device, recv_device; /* string ids */
     int64_t group_key, instance_key;                /* -1: none */
+    uint64_t numel;                                 /* of the first output; 0: not known */
+    uint32_t item_bytes;                            /* of its elements; 0: not known */
 };
 
 static uint32_t intern(struct graphdef *g, const char *text, size_t len)
@@ -57,8 +59,11 @@ static void read_input(struct graphdef *g, struct dfg_node *node, const char *te
         len--;
     }
     const char *colon = memrchr(text, ':', len);
-    if (colon && colon + 1 < text + len && colon[1] >= '0' && colon[1] <= '9')
+    if (colon && colon + 1 < text + len && colon[1] >= '0' && colon[1] <= '9') {
+        for (const char *digit = colon + 1; digit < text + len && input.output < 1000; digit++)
+            input.output = (uint16_t)(input.output * 10 + (*digit - '0') % 10);
         len = (size_t)(colon - text);
+    }
     input.node = intern(g, text, len); /* for now */
     if (g->part->dfg_inputs.n >= NO_ID - 1 || array_push(&g->part->dfg_inputs, input) < 0)
         g->no_memory = true;
@@ -71,8 +76,51 @@ static bool is(const char *text, size_t len, const char *word)
     return len == strlen(word) && memcmp(text, word, len) == 0;
 }
 
-/* An entry of attr: key 1, value 2 {s 2, i 3, ...}. */
-static void read_attr(struct graphdef *g, const struct pb_field *field, struct transfer *transfer)
+/* Bytes of an element of DataType; 0: of no fixed size, or unknown. */
+static uint32_t item_bytes_of(uint64_t type)
+{
+    static const uint8_t bytes[] = {
+        [1] = 4, [2] = 8,  [3] = 4,  [4] = 1,  [5] = 2,  [6] = 1,  [8] = 8,
+        [9] = 8, [10] = 1, [14] = 2, [17] = 2, [19] = 2, [22] = 4, [23] = 8};
+    return type < sizeof bytes ? bytes[type] : 0;
+}
+
+/* Elements of a TensorShapeProto, dim 2 {size 1}; 0: a dimension is not known. */
+static uint64_t numel_of(struct pb_view shape)
+{
+    uint64_t numel = 1;
+    struct pb_field field, inner;
+    const unsigned char *payload;
+    while (numel && pb_view_next(&shape, &field, &payload)) {
+        uint64_t size = 0;
+        if (field.number == 3)
+            return 0; /* of unknown rank */
+        if (field.number != 2 || field.wire != PB_BYTES)
+            continue;
+        struct pb_view dim = pb_view_of(&field, payload);
+        while (pb_view_next(&dim, &inner, &payload))
+            if (inner.number == 1 && inner.wire == PB_VARINT && inner.value <= INT64_MAX)
+                size = inner.value;
+        if (__builtin_mul_overflow(numel, size, &numel))
+            return 0;
+    }
+    return numel;
+}
+
+/* The first of _output_shapes: a list 1 {shape 7}. */
+static uint64_t first_numel(struct pb_view list)
+{
+    struct pb_field field;
+    const unsigned char *payload;
+    while (pb_view_next(&list, &field, &payload))
+        if (field.number == 7 && field.wire == PB_BYTES)
+            return numel_of(pb_view_of(&field, payload));
+    return 0;
+}
+
+/* An entry of attr: key 1, value 2 {list 1, s 2, i 3, type 6, ...}. */
+static void read_attr(struct graphdef *g, const struct pb_field *field,
+                      struct attributes *attributes)
 {
     const char *text, *key = "";
     size_t len, key_len = 0;
@@ -92,16 +140,22 @@ static void read_attr(struct graphdef *g, const struct pb_field *field, struct t
         while (pb_view_next(&value, &inner, &payload)) {
             bool string = inner.number == 2 && inner.wire == PB_BYTES;
             bool number = inner.number == 3 && inner.wire == PB_VARINT && inner.value <= INT64_MAX;
+            bool list = inner.number == 1 && inner.wire == PB_BYTES;
+            bool type = inner.number == 6 && inner.wire == PB_VARINT;
             if (string && is(key, key_len, "tensor_name"))
-                transfer->tensor_name = intern(g, (const char *)payload, inner.value);
+                attributes->tensor_name = intern(g, (const char *)payload, inner.value);
             else if (string && is(key, key_len, "send_device"))
-                transfer->send_device = intern(g, (const char *)payload, inner.value);
+                attributes->send_device = intern(g, (const char *)payload, inner.value);
             else if (string && is(key, key_len, "recv_device"))
-                transfer->recv_device = intern(g, (const char *)payload, inner.value);
+                attributes->recv_device = intern(g, (const char *)payload, inner.value);
             else if (number && is(key, key_len, "group_key"))
-                transfer->group_key = (int64_t)inner.value;
+                attributes->group_key = (int64_t)inner.value;
             else if (number && is(key, key_len, "instance_key"))
-                transfer->instance_key = (int64_t)inner.value;
+                attributes->instance_key = (int64_t)inner.value;
+            else if (list && is(key, key_len, "_output_shapes"))
+                attributes->numel = first_numel(pb_view_of(&inner, payload));
+            else if (type && (is(key, key_len, "T") || is(key, key_len, "dtype")))
+                attributes->item_bytes = item_bytes_of(inner.value);
         }
     }
 }
@@ -126,18 +180,18 @@ uint32_t graphdef_key(struct trace_part *part, const char *tensor, const char *s
 }
 
 /* What the other end, or the other members, call it too. */
-static uint32_t key_of(struct graphdef *g, const struct transfer *transfer)
+static uint32_t key_of(struct graphdef *g, const struct attributes *attributes)
 {
     const struct strtab *names = &g->part->names;
     char key[64];
-    if (transfer->tensor_name)
-        return graphdef_key(g->part, strtab_get(names, transfer->tensor_name),
-                            strtab_get(names, transfer->send_device),
-                            strtab_get(names, transfer->recv_device), &g->no_memory);
-    if (transfer->group_key < 0 || transfer->instance_key < 0)
+    if (attributes->tensor_name)
+        return graphdef_key(g->part, strtab_get(names, attributes->tensor_name),
+                            strtab_get(names, attributes->send_device),
+                            strtab_get(names, attributes->recv_device), &g->no_memory);
+    if (attributes->group_key < 0 || attributes->instance_key < 0)
         return 0;
-    int len = snprintf(key, sizeof key, "%lld %lld", (long long)transfer->group_key,
-                       (long long)transfer->instance_key);
+    int len = snprintf(key, sizeof key, "%lld %lld", (long long)attributes->group_key,
+                       (long long)attributes->instance_key);
     return intern_key(g->part, key, len, &g->no_memory);
 }
 
@@ -146,7 +200,7 @@ static void read_node(struct graphdef *g, const struct pb_field *node_field)
 {
     struct trace_part *part = g->part;
     struct dfg_node node = {.first_input = (uint32_t)part->dfg_inputs.n};
-    struct transfer transfer = {.group_key = -1, .instance_key = -1};
+    struct attributes attributes = {.group_key = -1, .instance_key = -1};
     struct pb_field field;
     const char *text;
     size_t len, n_inputs = part->dfg_inputs.n;
@@ -155,7 +209,7 @@ static void read_node(struct graphdef *g, const struct pb_field *node_field)
         return;
     while (!g->no_memory && pb_next(g->pb, &field)) {
         if (field.number == 5) {
-            read_attr(g, &field, &transfer);
+            read_attr(g, &field, &attributes);
             continue;
         }
         if (field.number > 4 || !pb_text(g->pb, &field, &text, &len))
@@ -175,7 +229,9 @@ static void read_node(struct graphdef *g, const struct pb_field *node_field)
         part->losses.n_broken += !g->pb->fail;
         return;
     }
-    node.key = key_of(g, &transfer);
+    node.key = key_of(g, &attributes);
+    if (__builtin_mul_overflow(attributes.numel, attributes.item_bytes, &node.size_bytes))
+        node.size_bytes = 0;
     part->n_events++;
     if (part->dfg_nodes.n >= NO_ID - 1 || array_push(&part->dfg_nodes, node) < 0)
         g->no_memory = true;

@@ -375,6 +375,28 @@ static void join_execution_trace(struct rank_job *job)
     }
 }
 
+/* What Grappler made of a graph has no shapes: they are those of the nodes of these names before.
+ */
+static void join_shapes(struct rank_job *job)
+{
+    struct trace_rank *rank = job->rank;
+    const struct source *source = job->shapes;
+    struct map sizes = {0};
+    uint64_t size;
+    if (!source || source == job->graph)
+        return;
+    for (size_t i = 0; i < source->part.dfg_nodes.n && !job->no_memory; i++) {
+        const struct dfg_node *node = &source->part.dfg_nodes.at[i];
+        if (node->size_bytes && source->names[node->name])
+            job->no_memory = map_set(&sizes, source->names[node->name], node->size_bytes) < 0;
+    }
+    for (uint32_t n = 0; n < rank->n_dfg_nodes; n++)
+        if (rank->dfg_nodes[n].name && rank->dfg_nodes[n].size_bytes == 0 &&
+            map_get(&sizes, rank->dfg_nodes[n].name, &size))
+            rank->dfg_nodes[n].size_bytes = size;
+    map_fini(&sizes);
+}
+
 static void join_graph(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
@@ -430,6 +452,7 @@ void rank_build(struct rank_job *job)
     }
     join_execution_trace(job);
     join_graph(job);
+    join_shapes(job);
     if (!job->no_memory && job->execution_trace)
         rank_match_execution_trace(job);
     if (!job->no_memory && job->graph && job->windows[0]->kind == DPRO_FILE_MXNET)

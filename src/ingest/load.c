@@ -817,6 +817,8 @@ static int build_ranks(struct loader *loader, struct dpro_error *err)
                 job->n_windows++;
             if (sorted[end]->part.dfg_nodes.n)
                 job->graph = better_graph(job->graph, sorted[end]);
+            if (sorted[end]->kind == DPRO_FILE_GRAPH_DEF && sorted[end]->part.dfg_nodes.n)
+                job->shapes = sorted[end];
             if (sorted[end]->kind != DPRO_FILE_EXECUTION_TRACE)
                 continue;
             if (!job->execution_trace)

@@ -65,7 +65,8 @@ void sources_choose_attempt(struct loader *loader);
 void sources_warn_recorded(struct loader *loader);
 int sum_unprofiled(struct dpro_trace *trace, struct dpro_error *err);
 
-/* epoch.c: puts profiles without a date on the recorder's clock; before anything is tied to logs. */
+/* epoch.c: puts profiles without a date on the recorder's clock; before anything is tied to logs.
+ */
 int epoch_build(struct dpro_trace *trace); /* -1: no memory */
 bool rank_on_epoch(const struct trace_rank *rank);
 void rank_shift(struct trace_rank *rank, int64_t by_ns);
@@ -84,6 +85,7 @@ struct rank_job {
     const struct strtab *names;         /* the trace's */
     struct source *execution_trace;     /* NULL: none */
     struct source *graph;               /* the framework's; NULL: none */
+    struct source *shapes;              /* what it was made from, with sizes; NULL: none */
     uint64_t n_node_spans, n_unmatched; /* spans that should be nodes of it, and are not */
     uint32_t first_unmatched;           /* string id */
     uint32_t n_bulks;                   /* ops that stand for several nodes */

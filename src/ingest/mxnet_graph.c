@@ -2,8 +2,8 @@
  * (debug_str of an executor or a symbol) or from the symbol's JSON.
  *
  * An executor lists forward and backward ops in the order in which it runs them, a symbol the
- * forward ones only: then the backward ones are added as their mirror image, each after those of the
- * ops that take what it made. Of equal names the last one before is meant. Variables are nodes
+ * forward ones only: then the backward ones are added as their mirror image, each after those of
+ * the ops that take what it made. Of equal names the last one before is meant. Variables are nodes
  * without inputs. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ static void add_node(struct grapher *g, uint32_t name, uint32_t type)
 /* An input of the node added last. */
 static void add_input(struct grapher *g, uint32_t node, bool control)
 {
-    struct dfg_input input = {node, control};
+    struct dfg_input input = {.node = node, .control = control};
     if (g->part->dfg_inputs.n >= NO_ID - 1 || array_push(&g->part->dfg_inputs, input) < 0)
         g->no_memory = true;
     else

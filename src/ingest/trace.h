@@ -158,11 +158,13 @@ struct dfg_node {
     uint32_t key; /* string id: what both ends of a transfer, or all members of a collective, call
                      it; 0: none */
     uint32_t first_input, n_inputs; /* into the rank's dfg_inputs, in the order of its arguments */
+    uint64_t size_bytes;            /* of the first tensor that it makes; 0: not known */
 };
 
 struct dfg_input {
-    uint32_t node; /* index into the rank's dfg_nodes */
-    bool control;  /* order only, no tensor */
+    uint32_t node;   /* index into the rank's dfg_nodes */
+    uint16_t output; /* which of the tensors that it makes, from 0 */
+    bool control;    /* order only, no tensor */
 };
 
 struct trace_rank {

@@ -32,6 +32,7 @@ def timeline(iterations=4, start_us=EPOCH_US):
                                     ("B", "MEMCPY_OUT_FUSION_BUFFER", 69000), ("E", None, 70000), ("E", None, 70000)):
                 named = '"name":"%s",' % name if name else ""
                 lines.append('{"ph":"%s",%s"ts":%d,"pid":%d}' % (phase, named, i * ITERATION_US + at, pid))
+            lines[-1] = lines[-1][:-1] + ',"args":{"dtype":"float32","shape":"[512, 10]"}}'
     return "[\n" + ",\n".join(lines) + "]\n"
 
 

@@ -163,7 +163,7 @@ static void match(const char *const *nodes, uint32_t n_nodes, const char *const 
         dfg[i] = (struct dfg_node){.type = strtab_add(&names, nodes[i], strlen(nodes[i])),
                                    .first_input = i,
                                    .n_inputs = 1};
-        inputs[i] = (struct dfg_input){i ? i - 1 : 0, false};
+        inputs[i] = (struct dfg_input){.node = i ? i - 1 : 0};
     }
     for (uint32_t i = 0; i < n; i++)
         spans[i] = (struct trace_span){.start_ns = i,
@@ -209,7 +209,8 @@ static void test_what_a_bulk_hid_has_run_when_what_takes_it_runs(void **state)
 /* ---- messages ---- */
 
 #define CSV_HEAD "# op,local>peer,stream_offset,bytes,t0_ns,t1_ns(CLOCK_REALTIME),tid\n"
-#define FRAME(op, flags, size, time, hex) "zmq_msg_" op ",0x7f," flags "," size "," time "," time ",3," hex "\n"
+#define FRAME(op, flags, size, time, hex)                                                          \
+    "zmq_msg_" op ",0x7f," flags "," size "," time "," time ",3," hex "\n"
 #define PUSH_META "0800200128013000380040a1084a03080b03500060016800"
 #define PULL_META "0800200028013000380040a1084a03080b03500060016800"
 

@@ -3,8 +3,8 @@
  *
  * A tensor that goes from one task to another was asked for when the step began, so the time from
  * then on is no transfer (paper, section 3.2). The transfer begins when the op that made the tensor
- * is over, and when the tensors before it from that task have arrived: what is sent shares one way.
- */
+ * is over, and when the tensors before it from that task have arrived: what is sent shares one way,
+ * in the order that most steps had. */
 #include "graph/session.h"
 
 #include <stdlib.h>
@@ -116,27 +116,43 @@ static int compare_arrived(const void *a, const void *b)
     return x->op < y->op ? -1 : x->op > y->op;
 }
 
-/* One after the other by when they arrived. */
+/* What a rank received from each sender in a sample, by when it arrived. */
+static size_t list_arrived(const struct rank_build *rank, uint32_t sample, struct arrived *list)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < rank->receives.n; i++) {
+        uint32_t op = rank->receives.at[i].op;
+        int64_t end = rank->end_ns[at(rank, sample, op)];
+        if (end != ABSENT)
+            list[n++] = (struct arrived){rank->ops.at[op].device, op, end};
+    }
+    qsort(list, n, sizeof *list, compare_arrived);
+    return n;
+}
+
+/* An edge if in most iterations the one arrived before the other. */
+static int follow(struct rank_build *rank, uint32_t before, uint32_t after)
+{
+    uint32_t seen = 0, held = 0;
+    for (uint32_t s = 0; s < rank->n_samples; s++) {
+        int64_t a = rank->end_ns[at(rank, s, before)], b = rank->end_ns[at(rank, s, after)];
+        seen += a != ABSENT && b != ABSENT;
+        held += a != ABSENT && b != ABSENT && a <= b;
+    }
+    return held * 2 > seen ? local_add_edge(rank, before, after, false, true) : 0;
+}
+
+/* One after the other: each transfer begins when the one before it has arrived. */
 static int line_up(struct rank_build *rank)
 {
-    size_t total = (size_t)rank->n_timed * rank->steps.n;
-    struct arrived *list = malloc((rank->n_timed + (size_t)1) * sizeof *list);
-    rank->free_ns = malloc((total + 1) * sizeof *rank->free_ns);
-    if (!list || !rank->free_ns) {
-        free(list);
-        return -1;
-    }
-    for (size_t i = 0; i < total; i++)
+    struct arrived *list = malloc((rank->receives.n + 1) * sizeof *list);
+    size_t n_times = (size_t)rank->n_timed * rank->steps.n;
+    rank->free_ns = malloc((n_times + 1) * sizeof *rank->free_ns);
+    int status = list && rank->free_ns ? 0 : -1;
+    for (size_t i = 0; i < n_times && status == 0; i++)
         rank->free_ns[i] = ABSENT;
-    for (uint32_t s = 0; s < rank->n_samples; s++) {
-        size_t n = 0;
-        for (uint32_t o = 0; o < rank->n_timed; o++) {
-            uint32_t device = rank->ops.at[o].device;
-            if (device != NO_ID && rank->devices.at[device].kind == DPRO_DEVICE_LINK_RX &&
-                rank->end_ns[at(rank, s, o)] != ABSENT)
-                list[n++] = (struct arrived){device, o, rank->end_ns[at(rank, s, o)]};
-        }
-        qsort(list, n, sizeof *list, compare_arrived);
+    for (uint32_t s = 0; s < rank->n_samples && status == 0; s++) {
+        size_t n = list_arrived(rank, s, list);
         for (size_t i = 1; i < n; i++) {
             int64_t *start = &rank->start_ns[at(rank, s, list[i].op)];
             if (list[i].device != list[i - 1].device)
@@ -146,8 +162,16 @@ static int line_up(struct rank_build *rank)
                 *start = list[i - 1].end_ns;
         }
     }
+    for (uint32_t s = 0; s < rank->n_samples && status == 0; s++) {
+        if (rank->sample_step[s] != rank->template_step)
+            continue;
+        size_t n = list_arrived(rank, s, list);
+        for (size_t i = 1; i < n && status == 0; i++)
+            if (list[i].device == list[i - 1].device)
+                status = follow(rank, list[i - 1].op, list[i].op);
+    }
     free(list);
-    return 0;
+    return status;
 }
 
 /* The step is over when all that any task does is done; all begin the next one after that. */

@@ -91,6 +91,23 @@ static uint32_t key_of_label(struct trace_part *part, const struct stats *stats,
     return graphdef_key(part, tensor, from + 6, to + 4, no_memory);
 }
 
+/* "g/CollectiveReduce = CollectiveReduce(g, ...)": the type of a collective; 0: it is none. */
+static uint32_t collective_of_label(struct trace_part *part, const struct stats *stats,
+                                    bool *no_memory)
+{
+    static const char word[] = " = Collective";
+    const char *at = memmem(stats->label, stats->label_len, word, sizeof word - 1);
+    if (!at)
+        return 0;
+    at += 3;
+    size_t len = 0, left = (size_t)(stats->label + stats->label_len - at);
+    while (len < left && at[len] != '(')
+        len++;
+    uint32_t type = strtab_add(&part->names, at, len);
+    *no_memory |= type == STRTAB_FULL;
+    return type;
+}
+
 /* While the file is read a track is a device: its name says which. */
 static uint32_t device_track(struct trace_part *part, uint32_t device, bool gpu, bool *no_memory)
 {
@@ -111,6 +128,8 @@ static const struct trace_detail no_detail = {.peer = -1, .comm_sequence = -1, .
 static void add_span(struct trace_part *part, uint32_t track, const struct stats *stats,
                      bool *no_memory)
 {
+    if (stats->name_len == 7 && memcmp(stats->name, "RecvBuf", 7) == 0)
+        return; /* a part of a collective, which has a span of its own */
     struct trace_span *span = part_add_span(part);
     if (!span) {
         *no_memory = true;
@@ -132,6 +151,14 @@ static void add_span(struct trace_part *part, uint32_t track, const struct stats
         detail.process_group = key_of_label(part, stats, no_memory);
         detail.bytes = stats->requested_bytes;
         span->kind = SPAN_TRANSFER;
+        span->detail = (uint32_t)part->details.n;
+        *no_memory |= array_push(&part->details, detail) < 0;
+        return;
+    }
+    struct trace_detail detail = no_detail;
+    detail.collective = collective_of_label(part, stats, no_memory);
+    if (detail.collective) {
+        span->kind = SPAN_COLLECTIVE;
         span->detail = (uint32_t)part->details.n;
         *no_memory |= array_push(&part->details, detail) < 0;
     }
@@ -210,6 +237,7 @@ struct splitter {
     size_t n;
     uint32_t *task_of;    /* string id of a device -> task + 1 */
     struct map receivers; /* key -> name of the node that receives it */
+    struct map groups;    /* name of a collective's node -> its key */
     bool no_memory;
 };
 
@@ -402,6 +430,23 @@ static uint32_t sender_track(struct splitter *s, struct task *task, uint32_t key
     return own_track(s, task, track);
 }
 
+/* Which collective it is: "1 104", group and instance, on all tasks alike. */
+static void name_group(struct splitter *s, struct task *task, uint32_t node,
+                       struct trace_detail *detail)
+{
+    uint64_t key;
+    char *end;
+    if (!node || !map_get(&s->groups, node, &key))
+        return;
+    const char *text = strtab_get(&s->from->names, (uint32_t)key);
+    size_t len = strcspn(text, " ");
+    detail->process_group = strtab_add(&task->part->names, text, len);
+    s->no_memory |= detail->process_group == STRTAB_FULL;
+    long long instance = strtoll(text + len, &end, 10);
+    if (*end == '\0' && end > text + len && instance >= 0)
+        detail->comm_sequence = instance;
+}
+
 static void move_span(struct splitter *s, const struct trace_span *from)
 {
     const struct trace_track *device = &s->from->tracks.at[from->track].track;
@@ -415,6 +460,13 @@ static void move_span(struct splitter *s, const struct trace_span *from)
             span.name = (uint32_t)name;
         span.track = sender_track(s, task, detail.process_group);
         detail.process_group = own_id(s, task, detail.process_group);
+        span.detail = (uint32_t)part->details.n;
+        s->no_memory |= array_push(&part->details, detail) < 0;
+    } else if (span.kind == SPAN_COLLECTIVE) {
+        struct trace_detail detail = s->from->details.at[span.detail];
+        detail.collective = own_id(s, task, detail.collective);
+        name_group(s, task, span.name, &detail);
+        span.track = idle_thread(s, task, from);
         span.detail = (uint32_t)part->details.n;
         s->no_memory |= array_push(&part->details, detail) < 0;
     } else if (device->gpu) {
@@ -474,8 +526,11 @@ static void find_receivers(struct splitter *s)
     const struct trace_part *from = s->from;
     for (size_t n = 0; n < from->dfg_nodes.n && !s->no_memory; n++) {
         const struct dfg_node *node = &from->dfg_nodes.at[n];
-        if (node->key && strstr(strtab_get(&from->names, node->type), "Recv"))
+        const char *type = strtab_get(&from->names, node->type);
+        if (node->key && strstr(type, "Recv"))
             s->no_memory |= map_set(&s->receivers, node->key, node->name) < 0;
+        if (node->key && node->name && strncmp(type, "Collective", 10) == 0)
+            s->no_memory |= map_set(&s->groups, node->name, node->key) < 0;
     }
 }
 
@@ -530,5 +585,6 @@ int session_split(struct trace_part *part)
     free(s.tasks);
     free(s.task_of);
     map_fini(&s.receivers);
+    map_fini(&s.groups);
     return s.no_memory ? -1 : 0;
 }

@@ -388,6 +388,23 @@ static void end_node(struct message *graph, const char *name, const char *type, 
     nested(graph, 1, &m);
 }
 
+static void collective_node(struct message *graph, const char *name, uint64_t group,
+                            uint64_t instance)
+{
+    struct message m = {.n = 0};
+    text(&m, 1, name);
+    text(&m, 2, "CollectiveReduce");
+    text(&m, 4, device);
+    for (int i = 0; i < 2; i++) {
+        struct message entry = {.n = 0}, inner = {.n = 0};
+        number(&inner, 3, i ? instance : group);
+        text(&entry, 1, i ? "instance_key" : "group_key");
+        nested(&entry, 2, &inner);
+        nested(&m, 5, &entry);
+    }
+    nested(graph, 1, &m);
+}
+
 static const struct trace_part *part_of_rank(const struct trace_part *part, int rank)
 {
     while (part && part->rank != rank)
@@ -410,6 +427,8 @@ static void test_a_session_s_step_is_one_part_a_task(void **state)
     stats(&worker, "a", 20, 5, NULL);
     stats(&worker, "b", 22, 5, NULL); /* beside a: two threads */
     text(&server, 1, ps);
+    stats(&worker, "g", 30, 9, "g = CollectiveReduce(a)");
+    stats(&received, "RecvBuf", 31, 5, "[1.0MB] [1Mb/s] 1:104:0:0:0:1:1 from a to b");
     stats(&server, "v", 5, 2, NULL);
     nested(&step, 1, &received);
     nested(&step, 1, &worker);
@@ -417,6 +436,7 @@ static void test_a_session_s_step_is_one_part_a_task(void **state)
     nested(&m, 1, &step);
     end_node(&graph, "v_S1", "_Recv", device);
     node(&graph, "a", "Mul", device, (const char *const[]){"v_S1", NULL});
+    collective_node(&graph, "g", 1, 104);
     end_node(&ps_graph, "v_S0", "_Send", ps);
     nested(&m, 3, &graph);
     nested(&m, 3, &ps_graph);
@@ -427,14 +447,16 @@ static void test_a_session_s_step_is_one_part_a_task(void **state)
     assert_non_null(own);
     assert_non_null(other);
     assert_true(own->is_session_step && other->is_session_step);
-    assert_int_equal(own->n_spans, 4);
+    assert_int_equal(own->n_spans, 5);
+    assert_int_equal(span_named(own, "g")->kind, SPAN_COLLECTIVE);
+    assert_int_equal(own->details.at[span_named(own, "g")->detail].comm_sequence, 104);
     assert_int_equal(other->n_spans, 1);
     const struct trace_span *span = span_named(own, "v_S1");
     assert_non_null(span); /* under the name of the node that receives */
     assert_int_equal(span->kind, SPAN_TRANSFER);
     assert_int_equal(span->dur_ns, 5000);
     assert_int_not_equal(span_named(own, "a")->track, span_named(own, "b")->track);
-    assert_int_equal(own->dfg_nodes.n, 2);
+    assert_int_equal(own->dfg_nodes.n, 3);
     assert_string_equal(strtab_get(&own->names, node_named(own, "v_S1")->key),
                         strtab_get(&other->names, node_named(other, "v_S0")->key));
     part_fini(&part);

@@ -2,6 +2,7 @@
 import gzip
 import json
 import os
+import stat
 import unittest
 
 import frameworks
@@ -25,6 +26,7 @@ class Store(frameworks.Case):
             self.assert_operators("server%d" % server, "CopyCPU2CPU", 5)
         self.assertEqual(self.files("scheduler"), {"net.log"})
         self.assertEqual(set(os.listdir(".")), before)  # a server writes its profile where it stands
+        self.assertTrue(stat.S_ISCHR(os.stat(os.devnull).st_mode))  # MXNet removes, at its end, the file it was left with
         return printed
 
     def assert_operators(self, process, name, least):

@@ -368,7 +368,8 @@ static int wire_times(const struct coarsening *c, uint32_t r, interval_array *ti
                 return -1;
         }
     }
-    qsort(times->at, times->n, sizeof *times->at, compare_intervals);
+    if (times->n > 1)
+        qsort(times->at, times->n, sizeof *times->at, compare_intervals);
     size_t n = 0;
     for (size_t i = 0; i < times->n; i++) {
         if (n > 0 && times->at[i].start_ns <= times->at[n - 1].end_ns) {

@@ -70,7 +70,7 @@ struct model_net {
     uint32_t n_streams;   /* collectives that a rank has under way at once: 1 on a stream of NCCL's,
                              2 with gloo's threads */
     bool in_order;        /* a bucket waits for those before it to be launched (DDP) */
-    bool negotiates; /* Horovod: what is ready when a cycle begins is fused */
+    bool negotiates;      /* Horovod: what is ready when a cycle begins is fused */
     uint64_t chunk_bytes; /* the largest message; 0: a step is one message */
     struct dpro_estimate byte_ns, message_ns, reduce_ns;
     struct dpro_estimate collective_ns; /* from a collective's last arrival to its first message,

@@ -131,7 +131,8 @@ static int find_inbound(struct linker *l)
 {
     const struct message *all = l->a->join->messages.all.at;
     uint32_t n = l->joined->n_messages;
-    uint32_t n_members = l->joined->n_members + (l->joined->has_servers ? l->a->join->n_servers : 0);
+    uint32_t n_members =
+        l->joined->n_members + (l->joined->has_servers ? l->a->join->n_servers : 0);
     l->messages = malloc((n + (size_t)1) * sizeof *l->messages);
     l->inbound = malloc((n + (size_t)1) * sizeof *l->inbound);
     l->first_inbound = calloc(n_members + (size_t)2, sizeof *l->first_inbound);

@@ -235,11 +235,10 @@ static int keep_notices(found_array *found)
  * Returns as pair_ends does. */
 static int find_messages(struct finder *f, const struct joined *joined, uint32_t sample)
 {
-    int complete =
-        joined->has_servers
-            ? ends_find_exchange(&f->ends, joined, sample)
-            : ends_find(&f->ends, &f->join->members.at[joined->first_member], joined->n_members,
-                        f->unlogged, sample, f->with_notices);
+    int complete = joined->has_servers
+                       ? ends_find_exchange(&f->ends, joined, sample)
+                       : ends_find(&f->ends, &f->join->members.at[joined->first_member],
+                                   joined->n_members, f->unlogged, sample, f->with_notices);
     if (complete == 1)
         complete = pair_ends(f);
     if (complete == 1 && f->with_notices)
@@ -439,8 +438,8 @@ static int find_pattern(struct finder *f, struct joined *joined)
         known = "parameter server";
     uint32_t n_ends = joined->n_members + (joined->has_servers ? f->join->n_servers : 0);
     uint32_t n_passes = strcmp(c->kind, "all_reduce") == 0 ? 2 : 1;
-    int status = pattern_find(pairs, n, n_ends, known,
-                              n_passes * (joined->n_members - 1), &joined->pattern);
+    int status =
+        pattern_find(pairs, n, n_ends, known, n_passes * (joined->n_members - 1), &joined->pattern);
     free(pairs);
     return status;
 }

@@ -32,10 +32,11 @@ enum name_class {
     NAME_CALLBACK = 1 << 22,      /* Horovod: tells the framework that tensors are there */
     NAME_PUSH = 1 << 23,          /* "fc6_weight.PUSH", "fc6_weight.PUSH_PULL" of a timeline */
     NAME_PULL = 1 << 24,
-    NAME_EXCHANGE = 1 << 25, /* KVStoreDist...PushPull: a worker's push and pull of a key */
+    NAME_EXCHANGE = 1 << 25,  /* KVStoreDist...PushPull: a worker's push and pull of a key */
     NAME_HOST_WAIT = 1 << 26, /* MXNDArrayWaitAll: the program waits for what it asked for */
-    NAME_BACKWARD_NODE = 1 << 27, /* _backward_Convolution: of a graph; of no thread of autograd's */
-    NAME_UPDATE_NODE = 1 << 28,   /* sgd_mom_update */
+    NAME_BACKWARD_NODE =
+        1 << 27,                /* _backward_Convolution: of a graph; of no thread of autograd's */
+    NAME_UPDATE_NODE = 1 << 28, /* sgd_mom_update */
 };
 
 uint32_t name_classify(const char *name, size_t len);
@@ -45,8 +46,8 @@ bool name_collective_type(const char *type);
 
 /* The kind of collective that a kernel, annotation or framework op stands for: "all_reduce",
  * "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send", "recv", "barrier",
- * "gather", "scatter"; "negotiate" for Horovod's agreeing on one; static storage. "send_recv" for NCCL's common point-to-point kernel, NULL
- * when the name is none. */
+ * "gather", "scatter"; "negotiate" for Horovod's agreeing on one; static storage. "send_recv" for
+ * NCCL's common point-to-point kernel, NULL when the name is none. */
 const char *name_collective(const char *name);
 
 #endif

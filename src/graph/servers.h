@@ -1,9 +1,9 @@
 /* graph/servers.h: parameter servers in a graph of workers.
  *
- * A server is a process without iterations: what it does for a push belongs to the iteration of that
- * push. Its struct rank_build follows those of the ranks, with the first rank's steps; its ops are
- * what it does with each push: copy the first of a key, add the others to it, and update with the
- * last. They have their times in every iteration; in a replay the server's thread takes them as
+ * A server is a process without iterations: what it does for a push belongs to the iteration of
+ * that push. Its struct rank_build follows those of the ranks, with the first rank's steps; its ops
+ * are what it does with each push: copy the first of a key, add the others to it, and update with
+ * the last. They have their times in every iteration; in a replay the server's thread takes them as
  * they come. */
 #ifndef GRAPH_SERVERS_H
 #define GRAPH_SERVERS_H
@@ -15,8 +15,8 @@ struct assembly;
 
 /* What one server does for one collective of its workers. */
 struct served {
-    uint32_t joined, server;           /* server: index among the servers */
-    uint32_t first_push, n_pushes;     /* into struct servers.messages, in the order of messages */
+    uint32_t joined, server;       /* server: index among the servers */
+    uint32_t first_push, n_pushes; /* into struct servers.messages, in the order of messages */
     uint32_t first_answer, n_answers;
     uint32_t op; /* the server's: one for each push, in that order */
 };

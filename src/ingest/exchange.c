@@ -84,7 +84,8 @@ static uint32_t fit_channel(struct net_transport *t, const uint32_t *order,
         const struct piece *piece = &pieces->at[p];
         uint64_t bytes, length = piece->end - piece->start, at;
         uint32_t first = next;
-        next = take_messages(t->ps.at, own, channel->n, first, pieces, p, channel->received, &bytes);
+        next =
+            take_messages(t->ps.at, own, channel->n, first, pieces, p, channel->received, &bytes);
         bool opens = piece->start == 0;
         if (next == first || bytes > length || (length > bytes && !opens) ||
             length - bytes > MAX_GREETING)
@@ -367,8 +368,7 @@ static int list_keys(struct dpro_trace *trace, const struct net_transport *t, ps
             continue;
         if (!map_get(&seen, map_mix(m->key) << 1 | 1, &at)) {
             at = keys->n;
-            status = array_push(keys, fresh) < 0 ||
-                             map_set(&seen, map_mix(m->key) << 1 | 1, at) < 0
+            status = array_push(keys, fresh) < 0 || map_set(&seen, map_mix(m->key) << 1 | 1, at) < 0
                          ? -1
                          : 0;
         }
@@ -394,8 +394,7 @@ static int name_spans(struct dpro_trace *trace, const struct net_transport *t)
         struct ps_key wanted = {.key = m->key}, *key;
         if (m->span == NO_ID || rank->details[rank->spans[m->span].detail].process_group)
             continue;
-        key = keys.n == 0 ? NULL
-                          : bsearch(&wanted, keys.at, keys.n, sizeof wanted, compare_keys);
+        key = keys.n == 0 ? NULL : bsearch(&wanted, keys.at, keys.n, sizeof wanted, compare_keys);
         uint32_t name = key ? key->name : 0;
         char text[32];
         if (name == 0) {
@@ -431,9 +430,8 @@ static int tie_rank(struct dpro_trace *trace, struct net_transport *t)
     uint32_t names[4] = {0, strtab_add(&trace->names, "push", 4),
                          strtab_add(&trace->names, "pull", 4),
                          strtab_add(&trace->names, "push_pull", 9)};
-    int status = names[1] == STRTAB_FULL || names[2] == STRTAB_FULL || names[3] == STRTAB_FULL
-                     ? -1
-                     : 0;
+    int status =
+        names[1] == STRTAB_FULL || names[2] == STRTAB_FULL || names[3] == STRTAB_FULL ? -1 : 0;
     for (uint32_t i = 0; i < rank->n_spans && status == 0; i++)
         if (is_exchange(trace, &rank->spans[i]))
             status = array_push(&spans, i);
@@ -453,9 +451,9 @@ static int tie_rank(struct dpro_trace *trace, struct net_transport *t)
         for (end = i; end < requests.n && requests.at[end].timestamp == requests.at[i].timestamp;
              end++)
             first = requests.at[end].first_ns < first ? requests.at[end].first_ns : first;
-        while (s < spans.n && rank->spans[spans.at[s]].start_ns + rank->spans[spans.at[s]].dur_ns +
-                                      SLACK_NS <
-                                  first)
+        while (s < spans.n &&
+               rank->spans[spans.at[s]].start_ns + rank->spans[spans.at[s]].dur_ns + SLACK_NS <
+                   first)
             s++;
         if (s == spans.n || first < rank->spans[spans.at[s]].start_ns - SLACK_NS)
             continue;
@@ -526,8 +524,10 @@ int ps_build(struct dpro_trace *trace)
         struct net_transport *t = &trace->transports[n];
         time_messages(t);
         for (size_t m = 0; m < t->ps.n; m++) {
-            trace->transport_info.n_pushes += t->ps.at[m].stream % 2 == 0 && ps_is_push(&t->ps.at[m]);
-            trace->transport_info.n_pulls += t->ps.at[m].stream % 2 == 0 && ps_is_pull(&t->ps.at[m]);
+            trace->transport_info.n_pushes +=
+                t->ps.at[m].stream % 2 == 0 && ps_is_push(&t->ps.at[m]);
+            trace->transport_info.n_pulls +=
+                t->ps.at[m].stream % 2 == 0 && ps_is_pull(&t->ps.at[m]);
         }
         if (t->rank_index != NO_ID)
             status = tie_rank(trace, t);

@@ -2,9 +2,9 @@
  *
  * It is a Chrome trace in whole microseconds. What the engine ran comes twice, as a B/E pair of the
  * device and as an async pair of the domain: the former is taken. B and E of one operation stand
- * next to each other, whatever else ran at the time, so that they pair by thread and name and do not
- * nest. Calls of the C interface are async pairs whose id is the thread. What stands between the
- * brackets of two calls on a thread is the program's own time. */
+ * next to each other, whatever else ran at the time, so that they pair by thread and name and do
+ * not nest. Calls of the C interface are async pairs whose id is the thread. What stands between
+ * the brackets of two calls on a thread is the program's own time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* ingest/mxnet_keys.c: which parameter each key of MXNet's key-value store is.
  *
- * dpro's recorder lists the parameters in the order of their keys. Else the graph has them: a Module
- * numbers them as the executor lists them, and names keys (calls ending in Ex); Gluon's Trainer
- * sorts their names. Either way those without a gradient have no pushes, so that the k-th key that
- * is pushed is the k-th parameter; and there must be as many. */
+ * dpro's recorder lists the parameters in the order of their keys. Else the graph has them: a
+ * Module numbers them as the executor lists them, and names keys (calls ending in Ex); Gluon's
+ * Trainer sorts their names. Either way those without a gradient have no pushes, so that the k-th
+ * key that is pushed is the k-th parameter; and there must be as many. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,8 +19,8 @@ static bool ends(const char *text, const char *suffix)
 /* What is fed, and what BatchNorm keeps by itself. */
 static bool is_parameter(const char *name)
 {
-    static const char *const others[] = {"data",        "data0",       "data1",
-                                         "label",       "moving_mean", "moving_var",
+    static const char *const others[] = {"data",         "data0",       "data1",
+                                         "label",        "moving_mean", "moving_var",
                                          "running_mean", "running_var"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (ends(name, others[i]))
@@ -79,8 +79,7 @@ static int list_recorded(const struct dpro_trace *trace, const struct recording 
     return 0;
 }
 
-int mxnet_name_keys(const struct dpro_trace *trace, const struct trace_rank *rank,
-                    ps_keys *keys)
+int mxnet_name_keys(const struct dpro_trace *trace, const struct trace_rank *rank, ps_keys *keys)
 {
     named_array names = {0};
     int status = 0;

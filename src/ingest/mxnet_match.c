@@ -2,8 +2,8 @@
  *
  * The profile has types, not names. In an iteration the k-th op of a type is the k-th node of that
  * type in the executor's order; and what a node takes has run when the node runs, so that nodes
- * which a bulk hid are passed over. When all nodes of a type have run, the next iteration has begun.
- * A bulk that lists its types, "[Convolution,BatchNorm]", is the last of its nodes. */
+ * which a bulk hid are passed over. When all nodes of a type have run, the next iteration has
+ * begun. A bulk that lists its types, "[Convolution,BatchNorm]", is the last of its nodes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,10 +11,10 @@
 #include "ingest/load.h"
 
 struct types {
-    struct map lists;         /* type -> index + 1 of its list */
-    uint32_t *next;           /* node -> the next of its type */
-    ARRAY(uint32_t) firsts;   /* by list: its first node */
-    ARRAY(uint32_t) at;       /* by list: the node that is up next, NO_ID: all have run */
+    struct map lists;       /* type -> index + 1 of its list */
+    uint32_t *next;         /* node -> the next of its type */
+    ARRAY(uint32_t) firsts; /* by list: its first node */
+    ARRAY(uint32_t) at;     /* by list: the node that is up next, NO_ID: all have run */
 };
 
 struct matcher {
@@ -99,7 +99,8 @@ static uint32_t take(struct matcher *m, uint32_t type, bool *known)
     return node;
 }
 
-/* "[Convolution,BatchNorm,...]", with brackets or without: each of the types that stand there whole.
+/* "[Convolution,BatchNorm,...]", with brackets or without: each of the types that stand there
+ * whole.
  */
 static uint32_t take_bulk(struct matcher *m, const struct strtab *names, uint32_t name, bool *known)
 {
@@ -145,8 +146,8 @@ void rank_match_types(struct rank_job *job)
     for (uint32_t i = 0; i < n; i++) {
         struct trace_span *span = &rank->spans[order[i]];
         bool known = false, bulk = strchr(strtab_get(names, span->name), ',');
-        uint32_t node = bulk ? take_bulk(&m, names, span->name, &known)
-                             : take(&m, span->name, &known);
+        uint32_t node =
+            bulk ? take_bulk(&m, names, span->name, &known) : take(&m, span->name, &known);
         span->node = node;
         job->n_bulks += bulk;
         job->n_node_spans += known;

@@ -334,8 +334,8 @@ static bool read_frame(struct csv *csv, const char *line, size_t len)
         memcmp(at[FRAME_OP].text, "zmq_msg_recv", at[FRAME_OP].len) == 0) {
         if (is_identity(body, frame.n_body, size)) {
             csv->no_memory |= csv->receiving && ps_end_message(&csv->frames, csv->receiving) < 0;
-            csv->receiving = hash_bytes(
-                hash_bytes(1, at[FRAME_SOCKET].text, at[FRAME_SOCKET].len), body, frame.n_body);
+            csv->receiving = hash_bytes(hash_bytes(1, at[FRAME_SOCKET].text, at[FRAME_SOCKET].len),
+                                        body, frame.n_body);
             return true;
         }
         frame.received = frame.more = true; /* how many come is seen when the next one begins */

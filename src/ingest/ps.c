@@ -198,8 +198,7 @@ int ps_own_process(const struct ps_assembler *a, const struct net_transport *tra
             continue;
         for (size_t c = 0; c < transport->connections.n; c++) {
             const struct net_address *local = &transport->connections.at[c].local;
-            if (local->port != address.port ||
-                memcmp(local->ip, address.ip, sizeof local->ip) != 0)
+            if (local->port != address.port || memcmp(local->ip, address.ip, sizeof local->ip) != 0)
                 continue;
             /* servers are 8, 10, ..., workers 9, 11, ... */
             if (node->role == 1)

@@ -1,5 +1,5 @@
-/* ingest/ps.h: what ps-lite's nodes sent each other, as the transport logs show it: pushes and pulls
- * of keys between workers and servers (MXNet's dist kvstore, BytePS).
+/* ingest/ps.h: what ps-lite's nodes sent each other, as the transport logs show it: pushes and
+ * pulls of keys between workers and servers (MXNet's dist kvstore, BytePS).
  *
  * A message is ZeroMQ's frames: meta data, keys, values, their lengths. A request and its answer
  * have the worker, the server and the timestamp in common: with key and direction that is the
@@ -37,7 +37,7 @@ struct ps_message {
     uint32_t thread;          /* of the first call */
     int32_t timestamp;
     uint8_t flags;
-    bool received; /* which end it is of that the channel is */
+    bool received;  /* which end it is of that the channel is */
     uint8_t server; /* which part of the keys' range, set with the key */
 };
 typedef ARRAY(struct ps_message) ps_messages;
@@ -91,7 +91,7 @@ struct ps_node {
     int32_t role, id; /* 0 server, 1 worker, 2 scheduler */
 };
 
-struct ps_assembler { /* zeroed */
+struct ps_assembler {   /* zeroed */
     struct map sources; /* -> index of its open message */
     ARRAY(struct ps_open) open;
     ARRAY(struct ps_node) nodes;

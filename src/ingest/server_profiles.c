@@ -78,14 +78,14 @@ static int by_number(const void *a, const void *b)
     return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
-/* The best fits first, one profile a server; what fits nothing keeps its number, if that is free. */
+/* The best fits first, one profile a server; what fits nothing keeps its number, if that is free.
+ */
 static void assign(struct dpro_trace *trace, const struct pair *pairs, size_t n)
 {
     bool transports[MAX_SERVERS] = {false}, profiles[MAX_SERVERS] = {false};
     for (size_t i = 0; i < n; i++) {
         const struct pair *pair = &pairs[i];
-        if (transports[pair->transport % MAX_SERVERS] || profiles[pair->profile] ||
-            pair->fits == 0)
+        if (transports[pair->transport % MAX_SERVERS] || profiles[pair->profile] || pair->fits == 0)
             continue;
         transports[pair->transport % MAX_SERVERS] = profiles[pair->profile] = true;
         trace->servers[pair->profile].rank = trace->transports[pair->transport].rank;
@@ -98,8 +98,7 @@ int ps_assign_profiles(struct dpro_trace *trace)
     ARRAY(struct pair) pairs = {0};
     int status = 0;
     size_t n_fitting = 0;
-    if (trace->n_servers < 2 || trace->n_servers > MAX_SERVERS ||
-        trace->n_transports > MAX_SERVERS)
+    if (trace->n_servers < 2 || trace->n_servers > MAX_SERVERS || trace->n_transports > MAX_SERVERS)
         return 0;
     for (uint32_t p = 0; p < trace->n_servers && status == 0; p++) {
         uint32_t n_ends, best = 0;

@@ -150,9 +150,9 @@ struct net_transport {
     ARRAY(struct net_mark) marks;
     ARRAY(struct net_anchor) anchors;
     uint32_t *first_transfer, *first_message,
-        *first_ps; /* by stream, and one more; 2 * connections.n + 1 */
-    uint64_t n_frames;                        /* of ZeroMQ */
-    uint64_t n_lost;                          /* records that the tracer could not keep */
+        *first_ps;       /* by stream, and one more; 2 * connections.n + 1 */
+    uint64_t n_frames;   /* of ZeroMQ */
+    uint64_t n_lost;     /* records that the tracer could not keep */
     uint64_t n_unframed; /* streams whose protocol it could not follow any further */
     uint64_t n_unknown;  /* records of kinds we don't know */
     uint64_t n_duplicates;

@@ -444,6 +444,11 @@ static int find_ranks(struct loader *loader, struct dpro_error *err)
             continue;
         }
         source->rank = source->part.has_rank ? source->part.rank : path_rank(source->path);
+        if (source->rank == -1 && source->kind == DPRO_FILE_TIMELINE) {
+            source->rank = path_folder_number(source->path);
+            if (source->rank == -1) /* of Horovod the only one that writes one */
+                source->rank = 0;
+        }
         if (source->rank == -1 && source_is_profile(source)) {
             if (source->kind == DPRO_FILE_MXNET)
                 source->rank = path_process(source->path);
@@ -467,8 +472,6 @@ static int find_ranks(struct loader *loader, struct dpro_error *err)
         if (is_everyones(source))
             continue;
         source->rank = rank_by_process(loader, source);
-        if (source->rank == -1 && source->kind == DPRO_FILE_TIMELINE)
-            source->rank = 0; /* the only one that writes one */
         if (source->rank == -1)
             trace_warn(loader->trace, &loader->options->sink,
                        "%s: %s of no known rank, skipped; use --rank-regex%s", source->path,

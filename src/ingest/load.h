@@ -53,6 +53,8 @@ int sources_find(struct source_list *list, const char *const *paths, size_t n_pa
 void sources_fini(struct source_list *list);
 /* The rank in a file's name or its folder's, -1 when there is none. */
 int path_rank(const char *path);
+/* The number that its folder's name is, -1 when that is none: BytePS's <local rank>/comm.json. */
+int path_folder_number(const char *path);
 /* The process that is no rank by its file's name or its folder's, -1 when it has no role. */
 int path_process(const char *path);
 

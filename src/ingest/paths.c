@@ -205,6 +205,18 @@ int path_process(const char *path)
     return process == -1 && slash ? net_process_in(folder, (size_t)(slash - folder)) : process;
 }
 
+int path_folder_number(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *folder = slash;
+    while (folder && folder > path && folder[-1] != '/')
+        folder--;
+    int number = folder ? read_rank(folder) : -1;
+    for (; folder && folder < slash; folder++)
+        if (!is_digit(*folder))
+            return -1;
+    return number;
+}
+
 int path_rank(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;

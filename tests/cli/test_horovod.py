@@ -102,9 +102,10 @@ class OthersTimelines(Case):
                     events.append({"ph": "X", "args": {"name": "Comm.byteps.gradient_0"}, "pid": "Comm.byteps.gradient_0",
                                    "name": f"Comm.byteps.gradient_0.{stage}", "ts": EPOCH_US + i * ITERATION_US + at, "dur": 20000,
                                    "tid": str(key), "cat": "Comm"})
-        self.write("0/comm.json", {"traceEvents": events, "displayTimeUnit": "ms"})
-        facts = self.assert_replays(self.path("0"))
-        self.assertEqual([file["kind"] for file in facts["trace"]["files"]], ["timeline"])
+        for rank in range(2):
+            self.write(f"byteps/{rank}/comm.json", {"traceEvents": events, "displayTimeUnit": "ms"})
+        facts = self.assert_replays(self.path("byteps"))
+        self.assertEqual([(file["kind"], file["rank"]) for file in facts["trace"]["files"]], [("timeline", 0), ("timeline", 1)])
         self.assertAlmostEqual(facts["predicted"]["iteration_ms"], 100, delta=20)
 
     @unittest.skipUnless(os.path.isdir(os.path.join(SHARED, "bytescheduler-mxnet-vgg")), "no ByteScheduler timeline in ../shared/traces")

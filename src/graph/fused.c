@@ -122,9 +122,9 @@ static int64_t seen_start(const struct rank_build *rank, uint32_t op)
     return rank->start_ns[(size_t)rank->template_step * rank->n_timed + op];
 }
 
-/* Where the graph does not tell what uses the tensors: the first work of the optimizer that starts after the
- * group's last op has begun. It may not need all of them, and have begun before in an iteration
- * that fused otherwise; its iteration ended no earlier for that. */
+/* Where the graph does not tell what uses the tensors: the first work of the optimizer that starts
+ * after the group's last op has begun. It may not need all of them, and have begun before in an
+ * iteration that fused otherwise; its iteration ended no earlier for that. */
 static int wait_for_update(struct rank_build *rank, uint32_t done)
 {
     for (uint32_t o = done + 1; o < rank->n_timed; o++) {

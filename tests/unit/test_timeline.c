@@ -37,7 +37,7 @@ static void assert_stage(const struct timeline_run *run, enum timeline_stage sta
 
 #define NAMED(pid, tensor)                                                                         \
     "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":" #pid ",\"args\":{\"name\":\"" tensor "\"}}" \
-                                                                                            ","
+    ","
 #define B(pid, what, ts) "{\"ph\":\"B\",\"name\":\"" what "\",\"ts\":" #ts ",\"pid\":" #pid "},"
 #define E(pid, ts)       "{\"ph\":\"E\",\"ts\":" #ts ",\"pid\":" #pid "},"
 #define LAST(pid, ts)                                                                              \

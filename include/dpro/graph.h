@@ -86,7 +86,7 @@ DPRO_API void dpro_graph_destroy(struct dpro_graph *graph); /* NULL is fine */
 struct dpro_op {
     dpro_op_id id;
     enum dpro_op_kind kind;
-    int rank; /* below -1: a parameter server, see dpro_process_name */
+    int rank;              /* below -1: a parameter server, see dpro_process_name */
     dpro_device_id device; /* DPRO_NO_DEVICE: virtual */
     const char *name;
     int64_t dur_ns;        /* mean over the measured iterations */

@@ -128,8 +128,9 @@ dpro_trace_transport_collective(const struct dpro_trace *trace, size_t index);
 DPRO_API const char *dpro_trace_transport_parameter(const struct dpro_trace *trace, size_t index,
                                                     uint32_t k);
 
-/* What Horovod's timeline tells of the job. A round is one reduction of every gradient; which of them
- * travel together in a group differs between rounds, and the groups are those of most rounds. */
+/* What Horovod's timeline tells of the job. A round is one reduction of every gradient; which of
+ * them travel together in a group differs between rounds, and the groups are those of most rounds.
+ */
 struct dpro_fusion_info {
     uint32_t n_tensors; /* 0: there is no timeline */
     uint32_t n_groups, n_rounds;

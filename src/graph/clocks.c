@@ -471,8 +471,8 @@ static int write_maps(struct state *st)
 {
     struct clocks *clocks = &st->join->clocks;
     uint32_t n_ranks = st->join->n_ranks, n_servers = st->join->n_servers;
-    clocks->of_rank = arena_array(&clocks->arena, n_ranks + (size_t)n_servers + 1,
-                                  sizeof *clocks->of_rank);
+    clocks->of_rank =
+        arena_array(&clocks->arena, n_ranks + (size_t)n_servers + 1, sizeof *clocks->of_rank);
     if (!clocks->of_rank)
         return -1;
     for (uint32_t i = 0; i < st->nodes.n; i++)

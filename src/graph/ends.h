@@ -41,7 +41,7 @@ typedef ARRAY(struct end) end_array;
 struct end_log {
     const struct net_transport *transport; /* or */
     const struct nccl_log *nccl;
-    uint32_t *leader; /* NCCL: of each operation, the first of the same span; NO_ID */
+    uint32_t *leader;    /* NCCL: of each operation, the first of the same span; NO_ID */
     uint32_t *exchanged; /* ps-lite's messages that are of spans, by span; n_exchanged */
     uint32_t n_exchanged;
     uint32_t *first,

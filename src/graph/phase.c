@@ -20,8 +20,8 @@ static uint8_t own_phase(uint32_t class)
         return DPRO_OP_UPDATE;
     if (class & NAME_LOADER)
         return DPRO_OP_INPUT;
-    if (class & (NAME_BACKWARD | NAME_BACKWARD_NODE | NAME_ACCUMULATE | NAME_BUCKET_IN |
-                 NAME_BUCKET_OUT))
+    if (class &
+        (NAME_BACKWARD | NAME_BACKWARD_NODE | NAME_ACCUMULATE | NAME_BUCKET_IN | NAME_BUCKET_OUT))
         return DPRO_OP_BW;
     return UNKNOWN;
 }

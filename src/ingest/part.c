@@ -295,7 +295,7 @@ enum dpro_file_kind recognise(struct json *js)
             continue;
         }
         if (json_is(key, len, "nodes"))
-            return schema                          ? DPRO_FILE_EXECUTION_TRACE
+            return schema                       ? DPRO_FILE_EXECUTION_TRACE
                    : mxnet_symbol_recognise(js) ? DPRO_FILE_MXNET_SYMBOL
                                                 : DPRO_FILE_OTHER;
         json_skip(js);

@@ -79,10 +79,10 @@ struct trace_part {
     struct nccl_log *nccl;           /* NCCL logs; else NULL */
     struct timeline *timeline;       /* communication timelines; else NULL */
     bool is_mirrored; /* the graph: of its backward half, how it must look is all that is known */
-    bool cut;                        /* a log that ends in the middle of a record or line */
-    struct trace_part *next;         /* what the same file tells of another process; owned */
-    bool is_session_step;            /* the file is one step of a session of several processes */
-    const char *broken; /* protobuf: why reading stopped, static text; NULL: it did not */
+    bool cut;         /* a log that ends in the middle of a record or line */
+    struct trace_part *next; /* what the same file tells of another process; owned */
+    bool is_session_step;    /* the file is one step of a session of several processes */
+    const char *broken;      /* protobuf: why reading stopped, static text; NULL: it did not */
     uint64_t broken_offset;
 };
 

@@ -130,14 +130,14 @@ static int append(struct net_transport *into, struct net_transport *from, struct
 {
     uint32_t *to = malloc((from->connections.n + 1) * sizeof *to);
     int status = to ? merge_connections(into, from, seen, to) : -1;
-    if (status == 0 && (into->transfers.n + from->transfers.n >= NO_ID ||
-                        into->messages.n + from->messages.n >= NO_ID ||
-                        array_reserve(&into->transfers, from->transfers.n) < 0 ||
-                        array_reserve(&into->messages, from->messages.n) < 0 ||
-                        into->ps.n + from->ps.n >= NO_ID ||
-                        array_reserve(&into->ps, from->ps.n) < 0 ||
-                        array_reserve(&into->marks, from->marks.n) < 0 ||
-                        array_reserve(&into->anchors, from->anchors.n) < 0))
+    if (status == 0 &&
+        (into->transfers.n + from->transfers.n >= NO_ID ||
+         into->messages.n + from->messages.n >= NO_ID ||
+         array_reserve(&into->transfers, from->transfers.n) < 0 ||
+         array_reserve(&into->messages, from->messages.n) < 0 || into->ps.n + from->ps.n >= NO_ID ||
+         array_reserve(&into->ps, from->ps.n) < 0 ||
+         array_reserve(&into->marks, from->marks.n) < 0 ||
+         array_reserve(&into->anchors, from->anchors.n) < 0))
         status = -1;
     if (status == 0) {
         for (size_t i = 0; i < from->transfers.n; i++) {
@@ -152,8 +152,8 @@ static int append(struct net_transport *into, struct net_transport *from, struct
         }
         uint32_t n_channels = 0;
         for (size_t i = 0; i < into->ps.n; i++)
-            n_channels = into->ps.at[i].channel + 1 > n_channels ? into->ps.at[i].channel + 1
-                                                                 : n_channels;
+            n_channels =
+                into->ps.at[i].channel + 1 > n_channels ? into->ps.at[i].channel + 1 : n_channels;
         for (size_t i = 0; i < from->ps.n; i++) {
             struct ps_message message = from->ps.at[i];
             message.channel += n_channels;

@@ -348,7 +348,8 @@ static void test_bad_paths_are_named(void **state)
     write_text("notes.json", "{\"a\": [1, 2]}");
     expect_error(in_folder("notes.json"), NULL, DPRO_EFORMAT, "notes.json", "not a trace");
     write_text("nothing.json", TRACE("", SPAN_OF("Trace", "0", "0", "t", "0", "9", "")));
-    expect_error(in_folder("nothing.json"), NULL, DPRO_EEMPTY, "nothing.json", "no framework's spans");
+    expect_error(in_folder("nothing.json"), NULL, DPRO_EEMPTY, "nothing.json",
+                 "no framework's spans");
     write_text(
         "et_0.json",
         "{\"schema\":\"1.0.1\",\"pid\":3,\"nodes\":[{\"name\":\"a\",\"id\":1,\"rf_id\":2}]}");

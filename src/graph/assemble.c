@@ -449,9 +449,15 @@ static void fill_pools(struct assembly *a)
     for (uint32_t r = 0; r < assembly_n_processes(a); r++) {
         const struct rank_build *rank = &a->join->ranks[r];
         uint32_t pool = DPRO_NO_DEVICE;
-        for (uint32_t d = 0; d < rank->devices.n && rank->n_slots > 0; d++) {
+        for (uint32_t d = 0; d < rank->devices.n; d++) {
             const struct graph_device *device = &rank->devices.at[d]; /* named after its track */
-            if (device->kind != DPRO_DEVICE_CPU_THREAD || !rank->trace->tracks[device->name].pool)
+            if (device->n_slots > 0) {
+                a->graph->devices[a->first_device[r] + d].pool = a->first_device[r] + d;
+                a->graph->devices[a->first_device[r] + d].n_slots = device->n_slots;
+                continue;
+            }
+            if (rank->n_slots == 0 || device->kind != DPRO_DEVICE_CPU_THREAD ||
+                !rank->trace->tracks[device->name].pool)
                 continue;
             if (pool == DPRO_NO_DEVICE)
                 pool = a->first_device[r] + d;

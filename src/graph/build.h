@@ -136,9 +136,8 @@ struct rank_build {
     uint32_t *match;        /* item of op o in step s at [s * n_timed + o], NO_ID: absent */
     int64_t *start_ns, *end_ns; /* [s * n_timed + o]; ABSENT */
     uint32_t n_slots; /* ops that the pool's threads ran at once at most; 0: there is no pool */
-    int64_t *free_ns; /* [s * n_timed + o]: when a server's thread had done what it ran before op o,
-                         or a link had brought what came before; ABSENT: not known, or neither.
-                         NULL: there is none of them */
+    int64_t *free_ns; /* [s * n_timed + o]: when the link had brought what came before op o; ABSENT:
+                         nothing did, or it is no transfer. NULL: of no session */
     struct net_part
         *parts; /* see ends.h: of collective c in sample s at [c * n_samples + s]; NULL: no logs */
     int64_t *seen_start_ns, *seen_end_ns; /* of each op in the template, nothing cut off */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/map.h"
 #include "graph/assembly.h"
 #include "graph/local.h"
 
@@ -336,9 +337,59 @@ static int add_ends(const struct linker *l)
     return status;
 }
 
+static bool is_exchange(const struct assembly *a, uint32_t message)
+{
+    const struct joined *joined = &a->join->joined.at[a->join->messages.all.at[message].joined];
+    const struct local_collective *c =
+        &a->join->ranks[joined->rank].collectives.at[joined->collective];
+    return strcmp(c->kind, "push_pull") == 0;
+}
+
+/* Keys are exchanged beside each other, over one connection: a small one that is sent a moment
+ * before a large one goes first. What went onto a link one after the other in every iteration
+ * keeps that order. */
+static int add_link_order(struct assembly *a)
+{
+    const struct messages *messages = &a->join->messages;
+    const struct rank_build *lead = &a->join->ranks[0];
+    struct sent_message *sent = malloc((messages->all.n + 1) * sizeof *sent);
+    struct map last = {0}; /* of a pair of links: the last message between them, + 1 */
+    uint32_t shown = 0;
+    int status = sent ? 0 : -1;
+    for (uint32_t s = 0; s < a->n_samples; s++)
+        if (lead->sample_step[s] == lead->template_step)
+            shown = s;
+    if (status == 0)
+        messages_by_start(messages, a->n_samples, shown, sent);
+    for (size_t i = 0; i < messages->all.n && status == 0; i++) {
+        uint32_t m = sent[i].message;
+        const struct message *message = &messages->all.at[m];
+        uint64_t key = map_mix((uint64_t)message->tx << 32 | message->rx) | 1, seen = 0;
+        if (message->tx == NO_ID || !is_exchange(a, m))
+            continue;
+        map_get(&last, key, &seen);
+        status = map_set(&last, key, (uint64_t)m + 1);
+        uint32_t before = (uint32_t)seen - 1;
+        if (seen == 0 || assembly_time_of(a, before, shown)->start_ns != sent[i].start_ns ||
+            !holds(a, starts_of(a, before), starts_of(a, m), 0) ||
+            !holds(a, ends_of(a, before), ends_of(a, m), 0))
+            continue;
+        for (int as = MESSAGE_CALL; as < N_MESSAGE_OPS && status == 0; as++) {
+            uint32_t from = a->message_ops[(size_t)before * N_MESSAGE_OPS + as];
+            uint32_t to = a->message_ops[(size_t)m * N_MESSAGE_OPS + as];
+            struct edge edge = {from, to, false, true};
+            if (from != DPRO_NO_OP && to != DPRO_NO_OP)
+                status = array_push(&a->edges, edge);
+        }
+    }
+    free(sent);
+    map_fini(&last);
+    return status;
+}
+
 int assembly_message_edges(struct assembly *a)
 {
-    int status = 0;
+    int status = a->join->messages.all.n > 0 ? add_link_order(a) : 0;
     for (size_t j = 0; j < a->join->joined.n && status == 0; j++) {
         struct linker l = {.a = a, .joined = &a->join->joined.at[j]};
         if (l.joined->n_messages == 0)

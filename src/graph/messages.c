@@ -37,15 +37,18 @@ static int compare_starts(const void *a, const void *b)
     const struct sent_message *x = a, *y = b;
     if (x->start_ns != y->start_ns)
         return x->start_ns < y->start_ns ? -1 : 1;
+    if (x->end_ns != y->end_ns) /* of several that one call sent */
+        return x->end_ns < y->end_ns ? -1 : 1;
     return x->message < y->message ? -1 : x->message > y->message;
 }
 
 void messages_by_start(const struct messages *messages, uint32_t n_samples, uint32_t sample,
                        struct sent_message *sent)
 {
-    for (uint32_t m = 0; m < messages->all.n; m++)
-        sent[m] =
-            (struct sent_message){messages->times.at[(size_t)m * n_samples + sample].start_ns, m};
+    for (uint32_t m = 0; m < messages->all.n; m++) {
+        const struct message_time *time = &messages->times.at[(size_t)m * n_samples + sample];
+        sent[m] = (struct sent_message){time->start_ns, time->end_ns, m};
+    }
     if (messages->all.n > 1)
         qsort(sent, messages->all.n, sizeof *sent, compare_starts);
 }

@@ -73,7 +73,7 @@ bool message_ends_member(const struct join *join, const struct joined *joined, u
                          bool receives, uint32_t member);
 
 struct sent_message {
-    int64_t start_ns;
+    int64_t start_ns, end_ns;
     uint32_t message;
 };
 /* All messages, in the order in which they were sent in an iteration. */

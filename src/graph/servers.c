@@ -69,7 +69,9 @@ int servers_begin(struct join *join, struct dpro_error *err)
     const struct rank_build *lead = &join->ranks[0];
     for (uint32_t k = 0; k < join->n_servers; k++) {
         struct rank_build *server = &join->ranks[join->n_ranks + k];
-        struct graph_device thread = {.kind = DPRO_DEVICE_CPU_THREAD, .rank = server->trace->rank};
+        /* what of the waiting it takes first is its own affair: a pool of one */
+        struct graph_device thread = {
+            .kind = DPRO_DEVICE_CPU_THREAD, .rank = server->trace->rank, .n_slots = 1};
         server->n_samples = lead->n_samples;
         server->sample_step = malloc((lead->n_samples + (size_t)1) * sizeof *server->sample_step);
         if (!server->sample_step || array_push(&server->devices, thread) < 0)
@@ -361,15 +363,12 @@ static int by_own_start(const void *a, const void *b, void *arg)
     return x < y ? -1 : x > y;
 }
 
-/* The server's thread does one thing at a time: what waits for it is not held up by itself. */
-static int find_free(struct rank_build *server)
+/* The server's thread does one thing at a time. */
+static int line_up(struct rank_build *server)
 {
     uint32_t n = server->n_timed, *order = malloc((n + (size_t)1) * sizeof *order);
-    server->free_ns = malloc(((size_t)n * server->n_samples + 1) * sizeof *server->free_ns);
-    if (!order || !server->free_ns) {
-        free(order);
+    if (!order)
         return -1;
-    }
     for (uint32_t s = 0; s < server->n_samples; s++) {
         int64_t *start_ns = server->start_ns + (size_t)s * n, free_ns = INT64_MIN;
         for (uint32_t o = 0; o < n; o++)
@@ -381,7 +380,6 @@ static int find_free(struct rank_build *server)
                 server->start_ns[at] = free_ns;
             if (server->end_ns[at] < server->start_ns[at])
                 server->end_ns[at] = server->start_ns[at];
-            server->free_ns[at] = free_ns;
             free_ns = server->end_ns[at];
         }
     }
@@ -419,7 +417,7 @@ static int time_server(struct join *join, uint32_t k)
     if (status == 0 && server->trace->n_spans > 0)
         status = time_by_profile(join, k, &tasks);
     if (status == 0)
-        status = find_free(server);
+        status = line_up(server);
     for (size_t o = 0; o < server->ops.n && status == 0; o++) {
         size_t at = (size_t)server->template_step * server->n_timed + o;
         server->seen_start_ns[o] = server->start_ns[at];

@@ -1,7 +1,6 @@
 /* ingest/load.c: from paths to a trace: files are read in parallel, then joined by rank in the
  * order of their names, so that the result does not depend on who finished first. */
 #include <inttypes.h>
-#include <regex.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -277,28 +276,6 @@ static int check_sources(struct loader *loader, struct dpro_error *err)
     return 0;
 }
 
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
-static int rank_by_regex(const regex_t *regex, const char *path)
-{
-    const char *names[] = {base_name(path), path};
-    for (size_t i = 0; i < 2; i++) {
-        regmatch_t match[2];
-        if (regexec(regex, names[i], 2, match, 0) != 0 || match[1].rm_so < 0)
-            continue;
-        char *end;
-        long rank = strtol(names[i] + match[1].rm_so, &end, 10);
-        if (end == names[i] + match[1].rm_eo && match[1].rm_eo > match[1].rm_so && rank >= 0 &&
-            rank < 10000000)
-            return (int)rank;
-    }
-    return -1;
-}
-
 bool source_usable(const struct source *source)
 {
     switch (source->kind) {
@@ -333,154 +310,6 @@ bool source_usable(const struct source *source)
 bool source_is_profile(const struct source *source)
 {
     return source->kind != DPRO_FILE_OTHER && source->part.n_spans > 0;
-}
-
-/* Files without a rank in their name: by process id; logs of servers by their role; else there is
- * only one rank. */
-static int rank_by_process(const struct loader *loader, const struct source *source)
-{
-    int same_pid = -1, any = -1;
-    bool one = true;
-    for (size_t i = 0; i < loader->list.n; i++) {
-        const struct source *other = &loader->list.at[i];
-        if (!source_is_profile(other))
-            continue;
-        if (other->part.pid == source->part.pid && source->part.pid && same_pid < 0)
-            same_pid = other->rank;
-        one &= any < 0 || any == other->rank;
-        any = other->rank;
-    }
-    int process = source->part.transport ? path_process(source->path) : -1;
-    return same_pid >= 0 ? same_pid : process != -1 ? process : one ? any : -1;
-}
-
-static bool same_process(const struct source *a, const struct source *b)
-{
-    const struct net_transport *s = a->part.transport, *t = b->part.transport;
-    return s->pid && s->pid == t->pid && strcmp(s->host, t->host) == 0;
-}
-
-/* Of a role and number there is one process; its log may have several parts. */
-static void drop_second_processes(struct loader *loader)
-{
-    for (size_t i = 0; i < loader->list.n; i++) {
-        struct source *source = &loader->list.at[i];
-        for (size_t k = 0; k < i && source->rank < -1; k++) {
-            const struct source *other = &loader->list.at[k];
-            if (other->rank != source->rank || other->kind != source->kind ||
-                other->attempt != source->attempt || !source->part.transport ||
-                !other->part.transport || same_process(source, other))
-                continue;
-            char process[NET_PROCESS_TEXT];
-            net_process_format(process, source->rank);
-            trace_warn(loader->trace, &loader->options->sink,
-                       "%s: a second process's log of %s, skipped; %s is used; name the file after "
-                       "another number",
-                       source->path, process, other->path);
-            source->rank = -1;
-        }
-    }
-}
-
-/* MXNet writes the profile of server k to rank<k>_<name>, which says rank k: that of the worker
- * has exchanges with servers in it. */
-static void tell_servers(struct loader *loader)
-{
-    for (size_t i = 0; i < loader->list.n; i++) {
-        struct source *source = &loader->list.at[i];
-        bool serves = source->kind == DPRO_FILE_MXNET && source_usable(source) &&
-                      source->rank >= 0 && source->part.details.n == 0 &&
-                      strncmp(base_name(source->path), "rank", 4) == 0;
-        for (size_t k = 0; k < loader->list.n && serves; k++) {
-            const struct source *other = &loader->list.at[k];
-            char name[NET_PROCESS_TEXT];
-            if (other->kind != DPRO_FILE_MXNET || other->rank != source->rank ||
-                other->part.details.n == 0)
-                continue;
-            int len = snprintf(name, sizeof name, "server%d", source->rank);
-            source->rank = net_process_in(name, (size_t)len);
-            serves = false;
-        }
-    }
-}
-
-static bool is_everyones(const struct source *source);
-
-static int find_ranks(struct loader *loader, struct dpro_error *err)
-{
-    const char *pattern = loader->options->rank_regex;
-    regex_t regex;
-    if (pattern) {
-        int bad = regcomp(&regex, pattern, REG_EXTENDED);
-        if (bad) {
-            char text[128];
-            regerror(bad, &regex, text, sizeof text);
-            return dpro_error_set(err, DPRO_EUSAGE, "--rank-regex '%s': %s", pattern, text);
-        }
-        if (regex.re_nsub < 1) {
-            regfree(&regex);
-            return dpro_error_set(err, DPRO_EUSAGE,
-                                  "--rank-regex '%s': put the rank in parentheses, e.g. "
-                                  "'rank([0-9]+)'",
-                                  pattern);
-        }
-    }
-    size_t n_profiles = 0;
-    int rc = 0;
-    for (size_t i = 0; i < loader->list.n; i++)
-        n_profiles += source_is_profile(&loader->list.at[i]);
-    for (size_t i = 0; i < loader->list.n && rc == 0; i++) {
-        struct source *source = &loader->list.at[i];
-        if (!source_usable(source))
-            continue;
-        if (source->kind == DPRO_FILE_RECORDING && source->part.recording->is_job)
-            continue;
-        if (pattern && !source->part.is_session_step) {
-            source->rank = rank_by_regex(&regex, source->path);
-            if (source->rank < 0 && source_is_profile(source))
-                rc = dpro_error_set(err, DPRO_EFORMAT,
-                                    "%s: --rank-regex '%s' finds no rank in its name", source->path,
-                                    pattern);
-            continue;
-        }
-        source->rank = source->part.has_rank ? source->part.rank : path_rank(source->path);
-        if (source->rank == -1 && source->kind == DPRO_FILE_TIMELINE) {
-            source->rank = path_folder_number(source->path);
-            if (source->rank == -1) /* of Horovod the only one that writes one */
-                source->rank = 0;
-        }
-        if (source->rank == -1 && source_is_profile(source)) {
-            if (source->kind == DPRO_FILE_MXNET)
-                source->rank = path_process(source->path);
-            if (source->rank == -1 && n_profiles == 1)
-                source->rank = 0;
-            else if (source->rank == -1)
-                rc = dpro_error_set(err, DPRO_EFORMAT,
-                                    "%s: cannot tell its rank from its metadata or name; use "
-                                    "--rank-regex, e.g. --rank-regex 'gpu([0-9]+)'",
-                                    source->path);
-        }
-    }
-    if (pattern)
-        regfree(&regex);
-    tell_servers(loader);
-    for (size_t i = 0; i < loader->list.n && rc == 0; i++) {
-        struct source *source = &loader->list.at[i];
-        if (source_is_profile(source) || !source_usable(source) || source->rank != -1 ||
-            (source->kind == DPRO_FILE_RECORDING && source->part.recording->is_job))
-            continue;
-        if (is_everyones(source))
-            continue;
-        source->rank = rank_by_process(loader, source);
-        if (source->rank == -1)
-            trace_warn(loader->trace, &loader->options->sink,
-                       "%s: %s of no known rank, skipped; use --rank-regex%s", source->path,
-                       reader_of(source->kind)->word,
-                       source->part.transport ? ", or name a server's log net_server0" : "");
-    }
-    if (rc == 0)
-        drop_second_processes(loader);
-    return rc;
 }
 
 static const char *name_of(const struct source *source, uint32_t id)
@@ -543,7 +372,7 @@ static int merge_names(struct loader *loader, struct dpro_error *err)
     for (size_t i = 0; i < loader->list.n; i++) {
         struct source *source = &loader->list.at[i];
         const struct strtab *from = &source->part.names;
-        if (!source_usable(source) || (source->rank == -1 && !is_everyones(source)))
+        if (!source_usable(source) || (source->rank == -1 && !source_is_everyones(source)))
             continue;
         source->names = malloc((from->n + (size_t)1) * sizeof *source->names);
         if (!source->names)
@@ -694,17 +523,10 @@ static struct source *better_graph(struct source *graph, struct source *other)
     return !graph || better ? other : graph;
 }
 
-/* All workers of MXNet run one graph, which may have been written once. */
-static bool is_everyones(const struct source *source)
-{
-    return (source->kind == DPRO_FILE_MXNET_TEXT || source->kind == DPRO_FILE_MXNET_SYMBOL) &&
-           source->rank == -1 && source_usable(source);
-}
-
 static void find_everyones_graph(struct loader *loader, struct rank_job *job)
 {
     for (size_t i = 0; i < loader->list.n && job->n_windows > 0; i++)
-        if (is_everyones(&loader->list.at[i]) && job->windows[0]->kind == DPRO_FILE_MXNET &&
+        if (source_is_everyones(&loader->list.at[i]) && job->windows[0]->kind == DPRO_FILE_MXNET &&
             job->rank->rank >= 0)
             job->graph = better_graph(job->graph, &loader->list.at[i]);
 }
@@ -970,7 +792,7 @@ static int load(struct loader *loader, const char *const *paths, size_t n_paths,
     sources_drop_copies(loader);
     if ((rc = split_sources(loader, err)) < 0 || (rc = check_sources(loader, err)) < 0 ||
         (rc = timelines_stand_alone(loader, err)) < 0 ||
-        (rc = check_any(loader, paths[0], err)) < 0 || (rc = find_ranks(loader, err)) < 0)
+        (rc = check_any(loader, paths[0], err)) < 0 || (rc = sources_find_ranks(loader, err)) < 0)
         return rc;
     sources_drop_exports(loader);
     sources_choose_attempt(loader);

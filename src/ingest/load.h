@@ -47,6 +47,11 @@ bool source_usable(const struct source *source);
 /* Whether it says when what ran: a profile of any framework. */
 bool source_is_profile(const struct source *source);
 
+/* ranks.c: sets each usable source's rank. */
+int sources_find_ranks(struct loader *loader, struct dpro_error *err);
+/* Whether it tells of all workers alike. */
+bool source_is_everyones(const struct source *source);
+
 /* paths.c */
 int sources_find(struct source_list *list, const char *const *paths, size_t n_paths,
                  struct dpro_error *err);

@@ -202,6 +202,10 @@ class ParameterServer(Case):
         self.assertGreater(kinds["PUSH"], 14)
         self.assertGreater(kinds["PULL"], 14)
 
+    def test_a_session_has_no_buckets_to_choose(self):
+        said = dpro("optimize", SERVER)
+        self.assert_error(said, INPUT, "no buckets that could be chosen")
+
     def test_every_event_that_is_no_bookkeeping_is_a_node(self):
         said = dpro("replay", "-vv", "--no-validate", SERVER)
         self.assert_code(said, DONE)

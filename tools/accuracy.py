@@ -95,10 +95,21 @@ def judge(row):
         row["missed"].append("left_out")
 
 
+def error_at(injected, local_ns):
+    """Of a clock whose error is known at two moments."""
+    (first_ns, first), (last_ns, last) = ((m["trace_time_ns"], m["error_ns"])
+                                          for m in injected["error_at_first_and_last_profiled_step"])
+    return first + (last - first) * (local_ns - first_ns) / (last_ns - first_ns)
+
+
 def true_correction(metadata, rank, local_ns):
-    """What has to be added to a rank's clock, which was made to show true + offset + ppm * (true - ref); rank 0's is true."""
-    truth, anchor = metadata["clock_truth"], metadata["ranks"][0]["tracer_clock_anchors"][0]
+    """What has to be added to a rank's clock, which was made to show true + offset + ppm * (true - ref), to be on rank 0's."""
+    truth = metadata["clock_truth"]
     injected = next(r for r in truth["per_rank"] if r["rank"] == rank)
+    if "error_at_first_and_last_profiled_step" in injected:
+        reference = next(r for r in truth["per_rank"] if r["rank"] == 0)
+        return error_at(reference, local_ns) - error_at(injected, local_ns)
+    anchor = metadata["ranks"][0]["tracer_clock_anchors"][0]
     ref_ns = truth["ref_mono_ns"] + anchor["realtime_ns"] - anchor["monotonic_ns"]
     drift = injected["ppm"] * 1e-6
     return -injected["offset_ns"] - (local_ns - ref_ns - injected["offset_ns"]) * drift / (1 + drift)
@@ -120,7 +131,7 @@ def clock_row(dpro, folder):
     facts = json.loads(done.stdout)
     worst = uncertain = most = outside = 0
     for clock in facts["hosts"]:
-        for segment in clock["segments"]:
+        for segment in clock["segments"] if clock["ranks"] else ():
             for local_ns in (segment["start_ns"], segment["end_ns"]):
                 found = segment["offset_ns"] + segment["drift_ppm"] * 1e-6 * (local_ns - segment["start_ns"])
                 wanted = true_correction(truth, clock["ranks"][0], local_ns)

@@ -56,10 +56,11 @@ static int no_gradients(const struct dpro_graph *g, struct dpro_error *err)
                               "the trace has one rank only: when the others get to a bucket is not "
                               "known; give the traces of all ranks ('dpro replay' works with one)");
     if (g->n_collectives == 0 && g->n_servers > 0)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "each tensor of a session goes to its server and back by itself: there "
-                              "are no buckets that could be chosen; for other questions there is "
-                              "'dpro replay --delay'");
+        return dpro_error_set(
+            err, DPRO_EEMPTY,
+            "each tensor of a session goes to its server and back by itself: there "
+            "are no buckets that could be chosen; for other questions there is "
+            "'dpro replay --delay'");
     if (g->n_collectives == 0)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "the trace shows no communication; was the job run with more than "

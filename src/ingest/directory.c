@@ -152,7 +152,9 @@ void sources_warn_recorded(struct loader *loader)
         const struct source *source = &loader->list.at[i];
         if (source->kind == DPRO_FILE_OTHER)
             continue;
-        note(&cut, source, !reader_of(source->kind)->read_json && source->fail != JSON_OK);
+        note(&cut, source,
+             !reader_of(source->kind)->read_json && !source_is_protobuf(source) &&
+                 source->fail != JSON_OK);
         note(&broken, source, source->part.losses.n_broken_records);
     }
     for (uint32_t r = 0; r < trace->n_ranks; r++) {

@@ -136,7 +136,7 @@ static bool is_damaged(const struct source *source)
     return source->fail != JSON_OK || source->damage;
 }
 
-static bool is_protobuf(const struct source *source)
+bool source_is_protobuf(const struct source *source)
 {
     return source->kind == DPRO_FILE_XPLANE || source->kind == DPRO_FILE_RUN_METADATA ||
            source->kind == DPRO_FILE_GRAPH_DEF;
@@ -247,7 +247,8 @@ static int check_sources(struct loader *loader, struct dpro_error *err)
                                   source->path);
         if (source->kind == DPRO_FILE_OTHER)
             continue;
-        if (is_damaged(source) && (reader_of(source->kind)->read_json || is_protobuf(source)))
+        if (is_damaged(source) &&
+            (reader_of(source->kind)->read_json || source_is_protobuf(source)))
             warn_damage(loader, source);
         warn_losses(loader, source);
         struct trace_part *part = &source->part;
@@ -318,6 +319,30 @@ static const char *name_of(const struct source *source, uint32_t id)
 }
 
 /* Two files that cannot be of one job. */
+/* A TensorFlow profile says when it began near its end: of one that is cut off it is not known
+ * where it lies beside the others', unless dpro's recorder or a timeline knows. */
+static void drop_undated(struct loader *loader)
+{
+    bool dated = false, helped = false;
+    for (size_t i = 0; i < loader->list.n; i++) {
+        const struct source *source = &loader->list.at[i];
+        dated |= source->kind == DPRO_FILE_XPLANE && source->part.start_ns >= EPOCH_NS;
+        helped |= source->part.recording || source->part.timeline;
+    }
+    for (size_t i = 0; dated && !helped && i < loader->list.n; i++) {
+        struct source *source = &loader->list.at[i];
+        if (source->kind != DPRO_FILE_XPLANE || !source_is_profile(source) ||
+            source->part.start_ns >= EPOCH_NS || source->rank < 0)
+            continue;
+        trace_warn(
+            loader->trace, &loader->options->sink,
+            "%s: does not say when it began, as the other ranks' profiles do, so that rank %d "
+            "can't be put beside them; it is left out; copy or record the file again",
+            source->path, source->rank);
+        source->rank = -1;
+    }
+}
+
 static int check_one_job(const struct loader *loader, struct dpro_error *err)
 {
     const struct source *sized = NULL, *backed = NULL, *timed = NULL;
@@ -627,6 +652,16 @@ static int build_ranks(struct loader *loader, struct dpro_error *err)
     }
     for (size_t i = 0, end; rc == 0 && i < n; i = end) {
         struct rank_job *job = &jobs[n_jobs];
+        if (!source_is_profile(sorted[i])) { /* profiles go first: there is none */
+            trace_warn(
+                trace, &loader->options->sink,
+                "%s: there is no profile of rank %d beside it: without times it is left out; "
+                "add the profile of the same run",
+                sorted[i]->path, sorted[i]->rank);
+            for (end = i; end < n && sorted[end]->rank == sorted[i]->rank;)
+                end++;
+            continue;
+        }
         job->rank = &trace->ranks[n_jobs++];
         if (sorted[i]->rank >= 0) {
             trace->n_ranks = (uint32_t)n_jobs;
@@ -742,7 +777,7 @@ static int check_any(const struct loader *loader, const char *first_path, struct
             log = source;
         }
         n_et += source->kind == DPRO_FILE_EXECUTION_TRACE;
-        if (is_protobuf(source) && (!graph || source->kind == DPRO_FILE_XPLANE))
+        if (source_is_protobuf(source) && (!graph || source->kind == DPRO_FILE_XPLANE))
             graph = source;
         if (!trace_file &&
             (source->kind == DPRO_FILE_KINETO || source->kind == DPRO_FILE_MXNET ||
@@ -796,6 +831,7 @@ static int load(struct loader *loader, const char *const *paths, size_t n_paths,
         return rc;
     sources_drop_exports(loader);
     sources_choose_attempt(loader);
+    drop_undated(loader);
     if ((rc = check_one_job(loader, err)) < 0 || (rc = list_files(loader, err)) < 0 ||
         (rc = merge_names(loader, err)) < 0 || (rc = build_ranks(loader, err)) < 0 ||
         (rc = epoch_build(loader->trace) < 0 ? dpro_error_nomem(err) : 0) < 0 ||

@@ -46,6 +46,8 @@ struct loader {
 bool source_usable(const struct source *source);
 /* Whether it says when what ran: a profile of any framework. */
 bool source_is_profile(const struct source *source);
+/* Whether it is one of TensorFlow's. */
+bool source_is_protobuf(const struct source *source);
 
 /* ranks.c: sets each usable source's rank. */
 int sources_find_ranks(struct loader *loader, struct dpro_error *err);

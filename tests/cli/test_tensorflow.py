@@ -162,6 +162,16 @@ class Ring(Case):
             for stat in (value for number, value in fields(plane) if number == 6):
                 yield from (value for _, value in fields(stat) if isinstance(value, int))
 
+    def test_a_rank_of_which_the_date_is_cut_off_is_left_out(self):
+        self.copy("worker1*", "runmeta*")
+        whole = inflated(os.path.join(RING, "worker0.xplane.pb.gz"))
+        self.write("worker0.xplane.pb", whole[:int(len(whole) * 0.97)])
+        said = dpro("replay", "--json", self.folder)
+        self.assert_code(said, DONE)
+        self.assertEqual((said.json["trace"]["ranks_present"], said.json["trace"]["world_size"]), ([1], 2))
+        self.assertRegex("\n".join(said.json["warnings"]), "worker0.xplane.pb: does not say when it began.*left out")
+        self.assertLess(said.json["measured"]["iteration_ms"], 60)
+
     def test_a_cut_profile_is_used_as_far_as_it_goes(self):
         whole = inflated(os.path.join(RING, "worker0.xplane.pb.gz"))
         for share in (0.2, 0.9, 0.999):

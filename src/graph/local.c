@@ -271,7 +271,7 @@ static int add_boundary(struct rank_build *rank)
 {
     if (local_has_executor(rank))
         return local_add_executor_boundary(rank);
-    uint32_t first = NO_ID, last = NO_ID, ended = NO_ID;
+    uint32_t first = NO_ID, last = NO_ID;
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];
         if (op->lane == NO_ID || rank->lanes[op->lane].track != rank->main_track)
@@ -279,11 +279,7 @@ static int add_boundary(struct rank_build *rank)
         if (first == NO_ID)
             first = o;
         last = o;
-        if (o != rank->boundary && local_holds(rank, o, rank->boundary, false, false))
-            ended = o;
     }
-    if (ended != NO_ID) /* a later one laps over into the next iteration */
-        last = ended;
     if (last == NO_ID) /* device work only: the last op of all */
         last = rank->boundary > 0 ? local_end_op(rank, rank->boundary - 1) : NO_ID;
     if (last != NO_ID && local_add_edge(rank, last, rank->boundary, false, false) < 0)

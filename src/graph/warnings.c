@@ -105,9 +105,12 @@ static bool is_pytorch(const struct assembly *a)
 /* How a job tells where its iterations begin. */
 static const char *mark_advice(const struct assembly *a)
 {
-    return strcmp(dpro_trace_framework(a->trace), "tensorflow") == 0
-               ? "put each step into tf.profiler.experimental.Trace('train', step_num=i, _r=1)"
-               : "call profiler.step() once an iteration";
+    const char *framework = dpro_trace_framework(a->trace);
+    if (strcmp(framework, "tensorflow") == 0)
+        return "put each step into tf.profiler.experimental.Trace('train', step_num=i, _r=1)";
+    if (strcmp(framework, "mxnet") == 0)
+        return "record the job with 'dpro profile', which notes where they begin";
+    return "call profiler.step() once an iteration";
 }
 
 int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, uint32_t dropped)

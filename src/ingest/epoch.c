@@ -7,9 +7,6 @@
 
 #include "ingest/load.h"
 
-/* Times below this are not since the epoch (2001). */
-static const int64_t EPOCH_NS = 1000000000LL * 1000000000;
-
 static int compare_i64(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -28,7 +25,7 @@ void rank_shift(struct trace_rank *rank, int64_t by_ns)
 
 bool rank_on_epoch(const struct trace_rank *rank)
 {
-    return rank->n_windows == 0 || rank->windows[0].start_ns >= EPOCH_NS;
+    return rank->n_windows == 0 || time_on_epoch(rank->windows[0].start_ns);
 }
 
 /* The median difference of the steps of equal number; -1: no memory. */

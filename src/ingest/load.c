@@ -16,8 +16,6 @@ enum { RECOGNISE_BYTES = 1 << 20, RECOGNISE_CHUNK = 1 << 14, MAX_WINDOWS = UINT1
 
 /* Ranks of one job record at about the same time; a capture of an hour is unheard of. */
 static const int64_t MAX_GAP_NS = 3600LL * 1000000000;
-/* Times above this are since the epoch (2001), below it since some boot. */
-static const int64_t EPOCH_NS = 1000000000LL * 1000000000;
 
 struct reading {
     struct loader *loader;
@@ -318,7 +316,6 @@ static const char *name_of(const struct source *source, uint32_t id)
     return strtab_get(&source->part.names, id);
 }
 
-/* Two files that cannot be of one job. */
 /* A TensorFlow profile says when it began near its end: of one that is cut off it is not known
  * where it lies beside the others', unless dpro's recorder or a timeline knows. */
 static void drop_undated(struct loader *loader)
@@ -326,13 +323,13 @@ static void drop_undated(struct loader *loader)
     bool dated = false, helped = false;
     for (size_t i = 0; i < loader->list.n; i++) {
         const struct source *source = &loader->list.at[i];
-        dated |= source->kind == DPRO_FILE_XPLANE && source->part.start_ns >= EPOCH_NS;
+        dated |= source->kind == DPRO_FILE_XPLANE && time_on_epoch(source->part.start_ns);
         helped |= source->part.recording || source->part.timeline;
     }
     for (size_t i = 0; dated && !helped && i < loader->list.n; i++) {
         struct source *source = &loader->list.at[i];
         if (source->kind != DPRO_FILE_XPLANE || !source_is_profile(source) ||
-            source->part.start_ns >= EPOCH_NS || source->rank < 0)
+            time_on_epoch(source->part.start_ns) || source->rank < 0)
             continue;
         trace_warn(
             loader->trace, &loader->options->sink,
@@ -343,6 +340,7 @@ static void drop_undated(struct loader *loader)
     }
 }
 
+/* Two files that cannot be of one job. */
 static int check_one_job(const struct loader *loader, struct dpro_error *err)
 {
     const struct source *sized = NULL, *backed = NULL, *timed = NULL;
@@ -369,7 +367,7 @@ static int check_one_job(const struct loader *loader, struct dpro_error *err)
                                   backend);
         if (*backend && !backed)
             backed = source;
-        if (part->start_ns < EPOCH_NS)
+        if (!time_on_epoch(part->start_ns))
             continue;
         if (timed && timed->rank != source->rank &&
             (part->start_ns - end > MAX_GAP_NS || start - part->end_ns > MAX_GAP_NS))

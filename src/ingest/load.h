@@ -78,6 +78,11 @@ int sum_unprofiled(struct dpro_trace *trace, struct dpro_error *err);
  */
 int epoch_build(struct dpro_trace *trace); /* -1: no memory */
 bool rank_on_epoch(const struct trace_rank *rank);
+/* Whether a time is since the epoch (after 2001) rather than since some boot or start. */
+static inline bool time_on_epoch(int64_t ns)
+{
+    return ns >= 1000000000LL * 1000000000;
+}
 void rank_shift(struct trace_rank *rank, int64_t by_ns);
 
 /* timelines.c: gives each timeline to its rank; before that, makes profiles of the timelines where

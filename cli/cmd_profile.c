@@ -308,6 +308,22 @@ static void tell(const struct values *values, const char *trace, const char *pro
     dpro_recording_destroy(recording);
 }
 
+/* What the job's stack takes of a plan before it starts; the rest is the recorder's. */
+static int use_plan(const char *path, const struct dpro_plan_summary *plan)
+{
+    static const char *const files[][2] = {
+        {"horovod", "horovod.env"}, {"mxnet-ps", "mxnet.env"}, {"byteps", "byteps.env"}};
+    int code = 0;
+    if (plan->n_fused_ops > 0 && strcmp(plan->stack, "ddp") != 0) /* those jobs say it themselves */
+        cmd_say("%s: the plan fuses ops (%u), which no job can be given: what it sends is used "
+                "alone",
+                path, plan->n_fused_ops);
+    for (size_t i = 0; i < sizeof files / sizeof *files && code == 0; i++)
+        if (strcmp(plan->stack, files[i][0]) == 0)
+            code = launch_set_env_file(path, files[i][1]);
+    return code;
+}
+
 static int profile(const struct values *values, const struct opt_list *args)
 {
     const char *output = values->output;
@@ -345,15 +361,8 @@ static int profile(const struct values *values, const struct opt_list *args)
         goto done;
     }
     code = set_environment(values, trace, &parts);
-    if (code == 0 && values->plan && strcmp(plan.framework, "pytorch") != 0) {
-        if (plan.n_fused_ops > 0) /* PyTorch's jobs say it themselves */
-            cmd_say("%s: the plan fuses ops (%u), which no job can be given: what it sends is "
-                    "used alone",
-                    values->plan, plan.n_fused_ops);
-        code = launch_set_env_file(values->plan, "horovod.env");
-    }
-    if (code == 0 && values->plan && strcmp(plan.framework, "mxnet") == 0)
-        code = launch_set_env_file(values->plan, "mxnet.env");
+    if (code == 0 && values->plan)
+        code = use_plan(values->plan, &plan);
     if (code != 0)
         goto done;
     code = launch_run("profile", args, &started);

@@ -217,9 +217,9 @@ static int verify(const struct values *values, const struct opt_list *args)
         return code;
     if (dpro_plan_read(values->plan, &plan, &err) < 0)
         return cmd_fail(&err);
-    if (strcmp(plan.framework, "pytorch") != 0) {
-        cmd_say("%s: the plan is for %s, not pytorch, whose buckets verify changes in the running "
-                "job: 'dpro profile --plan' records the job with it",
+    if (strcmp(plan.framework, "pytorch") != 0 || strcmp(plan.stack, "ddp") != 0) {
+        cmd_say("%s: the plan is for %s, not pytorch's DDP, whose buckets verify changes in the "
+                "running job: 'dpro profile --plan' records the job with it",
                 values->plan, plan.framework);
         return CMD_INPUT;
     }

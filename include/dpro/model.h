@@ -98,6 +98,22 @@ struct dpro_link {
 };
 DPRO_API struct dpro_link dpro_model_link(const struct dpro_model *model);
 
+/* What carries the job's gradients from rank to rank. */
+enum dpro_stack {
+    DPRO_STACK_DDP, /* PyTorch's DistributedDataParallel; also where nothing tells */
+    DPRO_STACK_HOROVOD,
+    DPRO_STACK_TENSORFLOW_RING, /* TensorFlow's own collectives */
+    DPRO_STACK_TENSORFLOW_PS,   /* its parameter servers */
+    DPRO_STACK_MXNET_PS,        /* MXNet's key-value store */
+    DPRO_STACK_BYTEPS,
+};
+DPRO_API const char *dpro_stack_name(enum dpro_stack stack); /* "ddp", "horovod", "tensorflow-ring",
+                                         "tensorflow-ps", "mxnet-ps", "byteps"; static */
+DPRO_API enum dpro_stack dpro_model_stack(const struct dpro_model *model);
+/* What a plan can ask of it, for people: a line without its end; static. A search looks for nothing
+ * else. */
+DPRO_API const char *dpro_model_means(const struct dpro_model *model);
+
 DPRO_API size_t dpro_model_n_warnings(const struct dpro_model *model);
 DPRO_API const char *dpro_model_warning(const struct dpro_model *model,
                                         size_t index); /* borrowed, one line */

@@ -56,7 +56,8 @@ struct dpro_optimize_options {
 
 struct dpro_optimum; /* a result; owns its memory, keeps nothing of the model */
 
-/* Searches; *optimum is the caller's. What it holds is never slower, by the model, than the job's
+/* Searches what the job's stack can be given (dpro_model_means); *optimum is the caller's. What it
+ * holds is never slower, by the model, than the job's
  * own strategy or any baseline; of strategies that differ by less than 0.5 % in what they take the
  * default algorithm gives a simpler one. */
 DPRO_API int dpro_optimize_run(const struct dpro_model *model,
@@ -82,7 +83,7 @@ struct dpro_optimum_summary {
 };
 DPRO_API struct dpro_optimum_summary dpro_optimum_summary(const struct dpro_optimum *optimum);
 
-/* What others would choose, each evaluated in the same way. */
+/* What others would choose and the job's stack can be given, each evaluated in the same way. */
 struct dpro_baseline {
     const char *name; /* "ddp", "one-bucket", "bucket-per-tensor", "horovod", "cap-5", "byteps" */
     const char *text; /* what it is, a few words */

@@ -14,6 +14,7 @@ extern "C" {
 
 struct dpro_plan_summary { /* times 0: the plan does not say */
     char framework[16];    /* pytorch, tensorflow or mxnet */
+    char stack[20];        /* as dpro_stack_name() has it */
     int world_size;
     uint32_t n_buckets, n_fused_ops;
     int64_t baseline_ns, iteration_ns;

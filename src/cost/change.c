@@ -182,6 +182,9 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
              "%s rounds gradients: the job does not train to the same numbers; check its loss",
              dpro_compression_name(m->own.compression)) < 0)
         return dpro_error_nomem(err);
+    if (!means_allow(&m->means, &m->own) &&
+        note(notes, arena, "no plan can ask that of the job: %s", dpro_model_means(m)) < 0)
+        return dpro_error_nomem(err);
     return 0;
 }
 

@@ -438,8 +438,8 @@ int fit_net(const struct rehearsal *r, const struct coarse *coarse, struct dpro_
     struct model_net *net = &model->net;
     net->n_ranks = g->collectives[coarse->bucket_of[0]].n_expected; /* with those not recorded */
     net->ranks_per_host = 1;
-    net->in_order = true;
     net->negotiates = find_negotiation(g) != NULL;
+    net->in_order = !net->negotiates; /* what is ready goes */
     net->n_streams = count_streams(g);
     choose_algorithm(g, coarse, net);
     if (net->algorithm == MODEL_SERVER) { /* keys wait for no other key */

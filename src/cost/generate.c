@@ -140,6 +140,7 @@ static struct dpro_model *empty_model(uint32_t n_tensors, uint32_t n_ops, uint32
     struct dpro_model *m = calloc(1, sizeof *m);
     if (!m)
         return NULL;
+    m->means = model_means(DPRO_STACK_DDP);
     m->tensors = arena_array(&m->arena, n_tensors + (size_t)1, sizeof *m->tensors);
     m->programs = arena_array(&m->arena, 1, sizeof *m->programs);
     m->ranks = arena_array(&m->arena, n_ranks + (size_t)1, sizeof *m->ranks);

@@ -207,6 +207,20 @@ static void measure_iterations(const struct dpro_graph *g, struct dpro_model *mo
     model->measured_std_ns = n > 1 ? sqrt(squares / (n - 1)) : 0;
 }
 
+/* A graph that no trace is behind has no framework. */
+static enum dpro_stack stack_of(const struct dpro_graph *g, const struct model_net *net)
+{
+    bool tensorflow = g->framework && strcmp(g->framework, "tensorflow") == 0;
+    bool mxnet = g->framework && strcmp(g->framework, "mxnet") == 0;
+    if (net->negotiates)
+        return DPRO_STACK_HOROVOD;
+    if (net->algorithm == MODEL_SERVER)
+        return tensorflow ? DPRO_STACK_TENSORFLOW_PS
+               : mxnet    ? DPRO_STACK_MXNET_PS
+                          : DPRO_STACK_BYTEPS;
+    return tensorflow ? DPRO_STACK_TENSORFLOW_RING : DPRO_STACK_DDP;
+}
+
 static int build(const struct rehearsal *r, struct dpro_model *model, struct dpro_error *err)
 {
     struct coarse coarse;
@@ -214,6 +228,7 @@ static int build(const struct rehearsal *r, struct dpro_model *model, struct dpr
     if (rc < 0)
         return rc;
     rc = fit_net(r, &coarse, model, err);
+    model->means = model_means(stack_of(r->graph, &model->net));
     if (rc == 0 && (make_ranks(r, &coarse, model) < 0 || make_own(r, &coarse, model) < 0))
         rc = dpro_error_nomem(err);
     if (rc == 0 && r->graph->n_samples < 2 &&

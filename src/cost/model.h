@@ -82,6 +82,27 @@ struct model_net {
                                 both want the same cores (or multiprocessors) */
 };
 
+enum model_parts {
+    PARTS_NONE,
+    PARTS_FREE,        /* each bucket in as many as are wanted */
+    PARTS_OVER_SERVERS /* one a server, of what has a certain size or more */
+};
+
+/* What the job's stack can be given: no other strategy is looked for, or compared with. */
+struct model_means {
+    enum dpro_stack stack;
+    bool together; /* tensors may share a bucket, any of them */
+    enum model_parts parts;
+    bool priorities;
+    bool reorders;         /* buckets may be launched in another order than they get ready */
+    unsigned compressions; /* as 1 << enum dpro_compression */
+};
+
+/* means.c */
+struct model_means model_means(enum dpro_stack stack);
+struct dpro_strategy;
+bool means_allow(const struct model_means *means, const struct dpro_strategy *strategy);
+
 /* Strategies are made of contiguous runs of `order`. */
 struct strategy_bucket {
     uint32_t first, n;   /* of order; n > 0 */
@@ -107,6 +128,7 @@ struct dpro_model {
     struct model_rank *ranks;
     uint32_t n_ranks, n_samples;
     struct model_net net;
+    struct model_means means;
     struct dpro_strategy own; /* as the job ran */
     int64_t measured_ns;      /* mean iteration; 0: unknown (generated) */
     double measured_std_ns;   /* of the iterations */

@@ -100,6 +100,8 @@ static void read_job(struct reader *r)
     while (next_key(r, true, &key, &len)) {
         if (json_is(key, len, "framework")) {
             plan->framework = read_string(r);
+        } else if (json_is(key, len, "stack")) {
+            plan->stack = read_string(r);
         } else if (json_is(key, len, "world_size")) {
             if (json_read_decimal(&r->js, 0, &plan->world_size) != JSON_VALUE)
                 plan->world_size = 0;

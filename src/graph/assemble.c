@@ -495,6 +495,7 @@ static int fill_ops(struct assembly *a)
     g->n_servers = g->n_ranks - n_workers;
     g->n_ranks = n_workers;
     g->servers_share_hosts = servers_share_hosts(a);
+    g->framework = dpro_trace_framework(a->trace);
     fill_pools(a);
     return 0;
 }

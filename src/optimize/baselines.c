@@ -47,6 +47,13 @@ static void by_cycles(const struct dpro_model *model, const struct work *work,
     }
 }
 
+bool baseline_is_within(const struct model_means *means, uint32_t baseline)
+{
+    if (baseline == BYTEPS)
+        return means->parts == PARTS_FREE && means->priorities;
+    return means->together || baseline == EACH;
+}
+
 void baseline_strategy(const struct dpro_model *model, const struct work *work, uint32_t baseline,
                        struct dpro_strategy *strategy)
 {

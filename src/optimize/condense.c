@@ -1,11 +1,11 @@
 /* optimize/condense.c: the same job, smaller (paper, section 4.3).
  *
  * Coarsened View: tensors that become ready at the same time, on every rank, are one tensor: fusing
- * them costs nothing (Theorem 3). Ops between which nothing is communicated are one in an
- * evaluation, anyway. Symmetry: of the ranks that run one program the slowest is left, as no other
- * one is ever waited for. Neither changes what a strategy takes. Of many ranks whose programs
- * differ, as recorded ones do by chance, those are left that gradients have to wait for; that is
- * close. */
+ * them costs nothing (Theorem 3), where they may travel together at all. Ops between which nothing
+ * is communicated are one in an evaluation, anyway. Symmetry: of the ranks that run one program the
+ * slowest is left, as no other one is ever waited for. Neither changes what a strategy takes. Of
+ * many ranks whose programs differ, as recorded ones do by chance, those are left that gradients
+ * have to wait for; that is close. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -155,7 +155,7 @@ int condense(const struct dpro_model *model, bool coarsen, bool symmetry, uint32
     struct dpro_model *m = &condensed->model;
     m->arena = (struct arena){0};
     m->own = (struct dpro_strategy){0};
-    if (condense_tensors(model, coarsen, condensed, &group_of) < 0 ||
+    if (condense_tensors(model, coarsen && model->means.together, condensed, &group_of) < 0 ||
         condense_ranks(model, symmetry, condensed) < 0)
         return -1;
     m->programs =

@@ -126,11 +126,34 @@ bool edit_is_of_ops(const struct dpro_edit *e)
     return e->kind == DPRO_EDIT_FUSE || e->kind == DPRO_EDIT_UNFUSE;
 }
 
+bool edit_is_within(const struct model_means *means, const struct dpro_edit *e)
+{
+    switch (e->kind) {
+    case DPRO_EDIT_MERGE:
+    case DPRO_EDIT_SPLIT:
+        return means->together;
+    case DPRO_EDIT_PARTITION:
+        return means->parts == PARTS_FREE;
+    case DPRO_EDIT_PRIORITY:
+        return means->priorities;
+    case DPRO_EDIT_MOVE:
+        return means->reorders;
+    case DPRO_EDIT_COMPRESS:
+        return e->value < 0 || e->value >= 32 || (means->compressions & 1u << e->value);
+    case DPRO_EDIT_FUSE:
+    case DPRO_EDIT_UNFUSE:
+        break;
+    }
+    return true; /* ops: no stack can be told, which the report says */
+}
+
 const char *edit_check(const struct dpro_model *model, const struct dpro_strategy *s,
                        const struct dpro_edit *e)
 {
     if (!edit_is_of_ops(e) && e->kind != DPRO_EDIT_COMPRESS && e->at >= s->n_buckets)
         return "there is no such bucket";
+    if (!edit_is_within(&model->means, e))
+        return "what carries the job's gradients can't be given that";
     switch (e->kind) {
     case DPRO_EDIT_MERGE:
         return e->at + 1 < s->n_buckets ? NULL : "the last bucket has none after it to take in";

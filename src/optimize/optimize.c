@@ -4,6 +4,7 @@
  * the Coarsened View, whose best is brought back and refined. The best of everything is the
  * result, so that it is never worse than what it is compared with. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +40,8 @@ static double stretch_of(struct space *space)
     return ready > 0 && launched > ready ? launched / ready : 1;
 }
 
-static void try_baselines(struct space *space, int64_t *values, uint32_t *n_buckets)
+/* Those that the job's stack can be given; `optimum` may be NULL. */
+static void try_baselines(struct space *space, struct dpro_optimum *optimum)
 {
     struct dpro_strategy strategy;
     if (space_strategy(space, &strategy) < 0) {
@@ -47,20 +49,23 @@ static void try_baselines(struct space *space, int64_t *values, uint32_t *n_buck
         return;
     }
     for (uint32_t i = 0; i < N_BASELINES; i++) {
+        if (!baseline_is_within(&space->model->means, i))
+            continue;
         baseline_strategy(space->model, &space->work, i, &strategy);
         int64_t ns = space_evaluate(space, &strategy);
-        if (values) {
-            values[i] = ns;
-            n_buckets[i] = strategy.n_buckets;
-        }
+        if (optimum)
+            optimum->baselines[optimum->n_baselines++] = (struct dpro_baseline){
+                baselines[i].name, baselines[i].text, ns, strategy.n_buckets};
     }
 }
 
 static void search_default(struct space *space)
 {
-    search_dynamic(space, 1);
+    if (space->model->means.together)
+        search_dynamic(space, 1);
     double stretch = stretch_of(space);
-    if (stretch > 1 + WORTH_A_BUCKET && !search_stops(space->search))
+    if (stretch > 1 + WORTH_A_BUCKET && space->model->means.together &&
+        !search_stops(space->search))
         search_dynamic(space, stretch);
     if (!search_stops(space->search))
         search_paper(space);
@@ -79,7 +84,8 @@ static void run_algorithm(struct space *space)
         search_paper(space);
         break;
     case DPRO_ALGORITHM_DP:
-        search_dynamic(space, 1);
+        if (space->model->means.together)
+            search_dynamic(space, 1);
         break;
     case DPRO_ALGORITHM_MCMC:
         search_mcmc(space);
@@ -165,7 +171,7 @@ static int search_coarse(struct space *fine, struct dpro_error *err)
         rc = dpro_error_nomem(err);
     if (rc == 0) {
         if (condensed.differs || condensed.model.n_ranks < fine->model->n_ranks) {
-            try_baselines(&coarse, NULL, NULL);
+            try_baselines(&coarse, NULL);
         } else {
             space_note(&coarse, &fine->best, fine->best_ns);
             if (fine->plain_ns < INT64_MAX)
@@ -278,7 +284,7 @@ static int run(struct search *search, const struct dpro_model *model, struct dpr
                                 "for is not in the trace");
     }
     if (rc == 0) {
-        try_baselines(&space, o->baseline_ns, o->baseline_buckets);
+        try_baselines(&space, o);
         compared_ns = space.best_ns;
         rc = search_coarse(&space, err);
     }
@@ -290,6 +296,21 @@ static int run(struct search *search, const struct dpro_model *model, struct dpr
     space_fini(&space);
     condensed_fini(&fine);
     return rc;
+}
+
+/* Tells of what is allowed but can't be had. */
+static void tell_compressions(const struct dpro_model *model,
+                              const struct dpro_optimize_options *options)
+{
+    char text[96];
+    for (int c = DPRO_COMPRESSION_FP16; c <= DPRO_COMPRESSION_BF16; c++) {
+        if (!(options->compressions & ~model->means.compressions & 1u << c) || !options->sink.log ||
+            options->sink.level < DPRO_LOG_WARN)
+            continue;
+        snprintf(text, sizeof text, "%s is not tried: what carries the job's gradients can't do it",
+                 dpro_compression_name((enum dpro_compression)c));
+        options->sink.log(options->sink.arg, DPRO_LOG_WARN, text);
+    }
 }
 
 int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *options,
@@ -312,6 +333,8 @@ int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize
                             "nothing to search");
     if (rc == 0)
         rc = registry_init(&search.registry, search.options, err);
+    if (rc == 0)
+        tell_compressions(model, search.options);
     search.start_s = search_seconds(&search);
     if (rc == 0)
         rc = run(&search, model, o, err);

@@ -151,6 +151,14 @@ static int propose_in_child(struct registry *r, struct registered *entry,
     return rc;
 }
 
+static bool is_within(const struct model_means *means, const struct dpro_edit *edits, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!edit_is_within(means, &edits[i]))
+            return false;
+    return true;
+}
+
 static bool changes_numerics(const struct registry *r, const struct dpro_edit *edits, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -160,8 +168,8 @@ static bool changes_numerics(const struct registry *r, const struct dpro_edit *e
     return false;
 }
 
-/* Drops candidates from `first` on that do nothing or what was not allowed, and all of a pass that
- * proposes what can't be done. */
+/* Drops candidates from `first` on that do nothing, what was not allowed or what the job's stack
+ * can't be given, and all of a pass that proposes what can't be done. */
 static int sift(struct registry *r, uint32_t pass, const struct dpro_model *model,
                 struct dpro_strategy *strategy, struct candidates *candidates, size_t first)
 {
@@ -172,7 +180,7 @@ static int sift(struct registry *r, uint32_t pass, const struct dpro_model *mode
     for (size_t i = first; i < candidates->list.n; i++) {
         struct candidate c = candidates->list.at[i];
         const struct dpro_edit *edits = candidates->edits.at + c.first;
-        if (c.n == 0 || changes_numerics(r, edits, c.n))
+        if (c.n == 0 || changes_numerics(r, edits, c.n) || !is_within(&model->means, edits, c.n))
             continue;
         const char *wrong = edits_apply(model, strategy, edits, c.n, &journal);
         if (wrong == edit_out_of_memory) {

@@ -229,14 +229,12 @@ struct dpro_optimum_summary dpro_optimum_summary(const struct dpro_optimum *opti
 
 uint32_t dpro_optimum_n_baselines(const struct dpro_optimum *optimum)
 {
-    (void)optimum;
-    return N_BASELINES;
+    return optimum->n_baselines;
 }
 
 struct dpro_baseline dpro_optimum_baseline(const struct dpro_optimum *optimum, uint32_t index)
 {
-    return (struct dpro_baseline){baselines[index].name, baselines[index].text,
-                                  optimum->baseline_ns[index], optimum->baseline_buckets[index]};
+    return optimum->baselines[index];
 }
 
 const struct dpro_strategy *dpro_optimum_strategy(const struct dpro_optimum *optimum,

@@ -9,8 +9,8 @@ struct dpro_optimum {
     struct dpro_optimum_summary summary;
     struct dpro_strategy strategies[2]; /* by enum dpro_which */
     struct dpro_bucket_times *times[2];
-    int64_t baseline_ns[N_BASELINES];
-    uint32_t baseline_buckets[N_BASELINES];
+    struct dpro_baseline baselines[N_BASELINES];
+    uint32_t n_baselines;
     ARRAY(struct dpro_op_fusion) fusions;  /* lists in the arena */
     ARRAY(struct dpro_decision) decisions; /* texts in the arena */
     ARRAY(struct dpro_improvement) improvements;

@@ -194,6 +194,8 @@ int lower_bound(const struct dpro_model *model, const struct work *work, int64_t
         if (class->scale < 0)
             continue;
         double overhead = net->launch_ns.value;
+        if (!model->means.together)
+            overhead *= model->n_tensors;
         if (work->drains)
             overhead += net->copy_ns.value * bytes;
         bound = fmax(bound, class->total_ns + overhead * class->scale);

@@ -45,8 +45,10 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
     if (fabs(misfit_pct) > MISFIT_TO_TELL)
         snprintf(f->misfit, sizeof f->misfit,
                  "the model is %+.1f %% off the measured iteration: what it says of strategies may "
-                 "be off by as much; dpro verify measures",
-                 misfit_pct);
+                 "be off by as much; %s measures",
+                 misfit_pct,
+                 dpro_model_stack(report->model) == DPRO_STACK_DDP ? "dpro verify"
+                                                                   : "a run with the plan");
 }
 
 int dpro_optimize_helps(const struct dpro_optimize_report *report)
@@ -104,6 +106,27 @@ static char *strategy_text(const struct optimize_facts *f, char out[STRATEGY_TEX
     return out;
 }
 
+/* How the job is started with the plan. */
+static void write_next(struct writer *w, const struct dpro_optimize_report *r)
+{
+    static const char *const launchers[] = {
+        [DPRO_STACK_DDP] = "torchrun ...",
+        [DPRO_STACK_HOROVOD] = "horovodrun ...",
+        [DPRO_STACK_TENSORFLOW_RING] = "python train.py, on every worker,",
+        [DPRO_STACK_TENSORFLOW_PS] = "python train.py, on every worker and server,",
+        [DPRO_STACK_MXNET_PS] = "python train.py, on every worker and server,",
+        [DPRO_STACK_BYTEPS] = "bpslaunch ..., on every worker and server,"};
+    enum dpro_stack stack = dpro_model_stack(r->model);
+    char line[700], safe[200], verify[300] = "";
+    utf8_escape(safe, sizeof safe, r->plan, strlen(r->plan));
+    if (stack == DPRO_STACK_DDP)
+        snprintf(verify, sizeof verify, "dpro verify --plan %s -- %s shows what it brings; ", safe,
+                 launchers[stack]);
+    snprintf(line, sizeof line, "%sdpro profile --plan %s -- %s runs the job with it", verify, safe,
+             launchers[stack]);
+    table_wrapped(w, "Next", 10, line);
+}
+
 static void write_verdict(struct writer *w, const struct optimize_facts *f)
 {
     const struct dpro_optimize_report *r = f->report;
@@ -134,14 +157,9 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
              f->n_fusions ? "with these ops fused " : "", most,
              facts_time(before, f->found.lower_bound_ns));
     table_wrapped(w, "At most", 10, line);
+    table_wrapped(w, "Within", 10, dpro_model_means(r->model));
     if (r->plan && f->helps) {
-        char safe[200];
-        utf8_escape(safe, sizeof safe, r->plan, strlen(r->plan));
-        snprintf(line, sizeof line,
-                 "dpro verify --plan %s -- torchrun ... shows what it brings; dpro profile --plan "
-                 "%s runs the job with it",
-                 safe, safe);
-        table_wrapped(w, "Next", 10, line);
+        write_next(w, r);
     } else if (f->helps) {
         table_wrapped(w, "Next", 10, "-o plan/ writes this strategy as a plan for the job");
     }
@@ -369,6 +387,9 @@ void optimize_write_json(struct writer *w, const struct optimize_facts *f)
     writer_key(w, "link");
     model_write_link(w, r->model);
     writer_newline(w);
+    writer_key_string(w, "stack", dpro_stack_name(dpro_model_stack(r->model)));
+    writer_key_string(w, "within", dpro_model_means(r->model));
+    writer_newline(w);
     writer_key(w, "warnings");
     writer_open(w, '[');
     for (size_t i = 0; (warning = optimize_warning(f, i)); i++)
@@ -436,10 +457,11 @@ int dpro_optimize_plan(const struct dpro_optimize_report *report, struct dpro_er
     struct optimize_facts f;
     struct plan *plan;
     optimize_facts_fill(&f, report);
+    struct report_file files[MOST_PLAN_FILES];
     int rc = plan_create(&f, &plan, err);
     if (rc < 0)
         return rc;
-    rc = files_write(report->plan, "plan", plan_files, n_plan_files, plan, err);
+    rc = files_write(report->plan, "plan", files, plan_files(report->model, files), plan, err);
     plan_destroy(plan);
     return rc;
 }

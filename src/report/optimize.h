@@ -20,7 +20,7 @@ struct optimize_facts {
     bool helps;
     uint32_t n_fusions;                  /* of ops, that are planned */
     char fusions[320];                   /* a warning about them */
-    char misfit[160];                    /* a warning; "": the model fits the measured iterations */
+    char misfit[176];                    /* a warning; "": the model fits the measured iterations */
     const struct dpro_strategy *planned; /* best, or own when that does not help */
 };
 
@@ -36,8 +36,9 @@ void optimize_write_page(struct writer *writer, const struct optimize_facts *fac
 
 /* Whether the trace names parameters, so that a job can be given the plan. */
 bool plan_is_named(const struct dpro_optimize_report *report);
-extern const struct report_file plan_files[]; /* arg: struct plan */
-extern const int n_plan_files;
+enum { MOST_PLAN_FILES = 10 };
+/* Those that the job's stack takes; arg: struct plan. */
+int plan_files(const struct dpro_model *model, struct report_file files[MOST_PLAN_FILES]);
 struct plan;
 int plan_create(const struct optimize_facts *facts, struct plan **plan, struct dpro_error *err);
 void plan_destroy(struct plan *plan);

@@ -1,5 +1,5 @@
-/* report/plan.c: a strategy as files that jobs take: dpro's own plan.json, and what Horovod, BytePS
- * and torch.compile read. doc/formats/plan.md has them all. */
+/* report/plan.c: a strategy as files that jobs take: dpro's own plan.json, and what the job's stack
+ * reads. doc/formats/plan.md has them all. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -187,6 +187,7 @@ static void write_job(struct writer *w, const struct plan *plan)
     writer_key(w, "job");
     writer_open(w, '{');
     writer_key_string(w, "framework", dpro_trace_framework(trace));
+    writer_key_string(w, "stack", dpro_stack_name(dpro_model_stack(plan->facts->report->model)));
     writer_key_int(w, "world_size", dpro_trace_world_size(trace));
     writer_key(w, "models");
     writer_open(w, '[');
@@ -246,6 +247,8 @@ static int write_plan(struct writer *w, void *arg, struct dpro_error *err)
     writer_key_string(w, "compression", dpro_compression_name(compression));
     writer_key(w, "changes_numerics");
     writer_bool(w, compression != DPRO_COMPRESSION_NONE);
+    writer_key(w, "is_own");
+    writer_bool(w, !plan->facts->helps);
     writer_key(w, "buckets");
     writer_open(w, '[');
     for (size_t b = 0; b < plan->buckets.n; b++) {
@@ -295,11 +298,24 @@ static uint64_t mean_bucket_bytes(const struct plan *plan)
     return plan->buckets.n ? total / plan->buckets.n : 0;
 }
 
+/* A job of Horovod's is given the plan's groups, which are then to stay as they are; another one
+ * that comes to Horovod gets near to the plan. */
 static int write_horovod_env(struct writer *w, void *arg, struct dpro_error *err)
 {
+    const struct plan *plan = arg;
+    uint64_t threshold = 128 << 20; /* Horovod's own */
     (void)err;
-    writer_printf(w, "HOROVOD_FUSION_THRESHOLD=%llu\nHOROVOD_CYCLE_TIME=1\n",
-                  (unsigned long long)mean_bucket_bytes(arg));
+    if (dpro_model_stack(plan->facts->report->model) != DPRO_STACK_HOROVOD) {
+        writer_printf(w, "HOROVOD_FUSION_THRESHOLD=%llu\nHOROVOD_CYCLE_TIME=1\n",
+                      (unsigned long long)mean_bucket_bytes(plan));
+        return 0;
+    }
+    for (size_t b = 0; b < plan->buckets.n; b++)
+        if (plan->buckets.at[b].size_bytes > threshold)
+            threshold = round_up(plan->buckets.at[b].size_bytes, 1 << 20);
+    if (plan->facts->helps)
+        writer_printf(w, "HOROVOD_DISABLE_GROUP_FUSION=1\nHOROVOD_FUSION_THRESHOLD=%llu\n",
+                      (unsigned long long)threshold);
     return 0;
 }
 
@@ -412,16 +428,36 @@ static int write_page(struct writer *w, void *arg, struct dpro_error *err)
     return 0;
 }
 
-/* plan.json last: who sees it sees all. */
-const struct report_file plan_files[] = {
-    {"horovod.env", false, write_horovod_env},
-    {"horovod_groups.json", false, write_horovod_groups},
-    {"byteps.env", false, write_byteps_env},
-    {"byteps_partition.txt", false, write_byteps_partition},
-    {"mxnet.env", false, write_mxnet_env},
-    {"torch_compile.json", false, write_torch_compile},
-    {"optimize.json", false, write_json},
-    {"optimize.html", false, write_page},
-    {"plan.json", false, write_plan},
+enum {
+    DDP = 1u << DPRO_STACK_DDP,
+    HOROVOD = 1u << DPRO_STACK_HOROVOD,
+    MXNET_PS = 1u << DPRO_STACK_MXNET_PS,
+    BYTEPS = 1u << DPRO_STACK_BYTEPS,
+    ANY = ~0u
 };
-const int n_plan_files = sizeof plan_files / sizeof *plan_files;
+
+/* A job of DDP can be moved to Horovod or BytePS. plan.json last: who sees it sees all. */
+static const struct {
+    unsigned stacks;
+    struct report_file file;
+} all_files[] = {
+    {DDP | HOROVOD, {"horovod.env", false, write_horovod_env}},
+    {DDP | HOROVOD, {"horovod_groups.json", false, write_horovod_groups}},
+    {DDP | BYTEPS, {"byteps.env", false, write_byteps_env}},
+    {DDP | BYTEPS, {"byteps_partition.txt", false, write_byteps_partition}},
+    {MXNET_PS, {"mxnet.env", false, write_mxnet_env}},
+    {DDP, {"torch_compile.json", false, write_torch_compile}},
+    {ANY, {"optimize.json", false, write_json}},
+    {ANY, {"optimize.html", false, write_page}},
+    {ANY, {"plan.json", false, write_plan}},
+};
+_Static_assert(sizeof all_files / sizeof *all_files <= MOST_PLAN_FILES, "room for all of them");
+
+int plan_files(const struct dpro_model *model, struct report_file files[MOST_PLAN_FILES])
+{
+    int n = 0;
+    for (size_t i = 0; i < sizeof all_files / sizeof *all_files; i++)
+        if (all_files[i].stacks & 1u << dpro_model_stack(model))
+            files[n++] = all_files[i].file;
+    return n;
+}

@@ -81,6 +81,14 @@ static bool is_known(const char *framework)
     return false;
 }
 
+static bool is_stack(const char *name)
+{
+    for (int s = DPRO_STACK_DDP; s <= DPRO_STACK_BYTEPS; s++)
+        if (strcmp(name, dpro_stack_name((enum dpro_stack)s)) == 0)
+            return true;
+    return false;
+}
+
 static int check(struct checker *r)
 {
     const struct plan_file *plan = r->plan;
@@ -92,6 +100,10 @@ static int check(struct checker *r)
         return dpro_error_set(r->err, DPRO_EFORMAT,
                               "%s: its job's framework is not pytorch, tensorflow or mxnet",
                               r->plan->path);
+    if (plan->stack && !is_stack(strtab_get(&plan->strings, plan->stack)))
+        return dpro_error_set(r->err, DPRO_EFORMAT,
+                              "%s: its job's stack, %.40s, is none that this dpro knows",
+                              r->plan->path, strtab_get(&plan->strings, plan->stack));
     if (plan->world_size < 1 || plan->world_size > INT32_MAX)
         return dpro_error_set(r->err, DPRO_EFORMAT, "%s: job.world_size is not a number of ranks",
                               r->plan->path);
@@ -118,9 +130,13 @@ int dpro_plan_read(const char *path, struct dpro_plan_summary *summary, struct d
                                               .baseline_ns = plan.baseline_ns,
                                               .iteration_ns = plan.iteration_ns,
                                               .uncertainty_pct = plan.uncertainty_pct};
-    if (rc == 0)
+    if (rc == 0) {
         snprintf(summary->framework, sizeof summary->framework, "%s",
                  strtab_get(&plan.strings, plan.framework));
+        snprintf(summary->stack, sizeof summary->stack, "%s",
+                 plan.stack ? strtab_get(&plan.strings, plan.stack)
+                            : dpro_stack_name(DPRO_STACK_DDP));
+    }
     plan_file_fini(&plan);
     return rc;
 }

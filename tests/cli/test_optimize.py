@@ -14,9 +14,10 @@ from support import BUNDLED, DONE, DPRO, INPUT, LAYERS, ROOT, SYSTEM, USAGE, Cas
 sys.path.insert(0, os.path.join(ROOT, "python"))
 from dpro import plan as plans  # noqa: E402
 
-FILES = ["byteps.env", "byteps_partition.txt", "horovod.env", "horovod_groups.json", "mxnet.env", "optimize.html", "optimize.json",
+FILES = ["byteps.env", "byteps_partition.txt", "horovod.env", "horovod_groups.json", "optimize.html", "optimize.json",
          "plan.json", "torch_compile.json"]
 NAMES = [f"layers.{i}.weight" for i in range(LAYERS)]
+SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
 
 
 class Optimize(Case):
@@ -112,6 +113,46 @@ class Optimize(Case):
         settings = self.read("plan", "torch_compile.json")
         self.assertEqual(settings["schema"], "dpro.torch-compile/1")
         self.assertEqual(len(settings["bucket_all_reduces_mb"]), len(buckets))
+
+    def test_a_plan_asks_nothing_that_the_jobs_stack_cant_do(self):
+        report = ["optimize.html", "optimize.json", "plan.json"]
+        for name, framework, stack, files, starts in (
+                ("tf-mwms-ring", "tensorflow", "tensorflow-ring", [], "python train.py, on every worker"),
+                ("hvd-tf", "tensorflow", "horovod", ["horovod.env", "horovod_groups.json"], "horovodrun ..."),
+                ("hvd-mx", "mxnet", "horovod", ["horovod.env", "horovod_groups.json"], "horovodrun ..."),
+                ("mxnet-ps-module", "mxnet", "mxnet-ps", ["mxnet.env"], "python train.py, on every worker")):
+            trace, plan = os.path.join(SHARED, name), self.path(name)
+            if not os.path.isdir(trace):
+                self.skipTest(f"no {name} in ../shared/traces")
+            with self.subTest(name):
+                result = dpro("optimize", trace, "--compress", "bf16", "-o", plan)
+                self.assert_code(result, DONE)
+                said = " ".join(result.out.split())
+                self.assertNotIn("torchrun", said)
+                self.assertNotIn("dpro verify", said)
+                self.assertIn("bf16 is not tried", said)
+                self.assertEqual(f"dpro profile --plan {plan} -- {starts}" in said, "Verdict nothing helps" not in said, said)
+                self.assertEqual(sorted(os.listdir(plan)), sorted(files + report))
+                made, facts = self.read(name, "plan.json"), self.read(name, "optimize.json")
+                self.assertEqual((made["job"]["framework"], made["job"]["stack"]), (framework, stack))
+                self.assertEqual(facts["stack"], stack)
+                self.assertIn(facts["within"], said)
+                self.assertEqual(made["communication"]["is_own"], not facts["best"]["helps"])
+                self.assertEqual(made["communication"]["compression"], "none")
+                for bucket in made["communication"]["buckets"]:
+                    self.assertEqual((bucket["partitions"], bucket["priority"]), (1, 0))
+                    self.assertTrue(stack != "mxnet-ps" or len(bucket["parameters"]) == 1)
+                baselines = [baseline["name"] for baseline in facts["baselines"]]
+                self.assertNotIn("byteps", baselines)
+                self.assertEqual("one-bucket" in baselines, stack != "mxnet-ps")
+
+    def test_a_what_if_says_when_no_plan_can_ask_for_it(self):
+        trace = os.path.join(SHARED, "hvd-tf")
+        if not os.path.isdir(trace):
+            self.skipTest("no hvd-tf in ../shared/traces")
+        for args, told in ((["--partition-mb", "1"], True), (["--compress", "bf16"], True), (["--bucket-cap-mb", "1"], False)):
+            warnings = dpro("whatif", trace, *args, "--json").json["warnings"]
+            self.assertEqual(any("no plan can ask that of the job" in line for line in warnings), told, warnings)
 
     def test_a_plan_with_fused_ops_says_which_and_that_jobs_dont_get_them(self):
         trace, gaps = self.put(transfer_us=3_000), self.path("gaps.so")

@@ -98,12 +98,14 @@ class Environment(Profile):
             self.assertEqual(self.environment("--plan", plan)["DPRO_PLAN"], self.path("plan"))
         self.assertNotIn("DPRO_PLAN", self.environment())
 
-    def test_a_plan_of_another_framework_is_given_by_variables(self):
-        variables = {"horovod.env": "HOROVOD_FUSION_THRESHOLD=4\nHOROVOD_CYCLE_TIME=1\n",
-                     "mxnet.env": "MXNET_KVSTORE_BIGARRAY_BOUND=7\n"}
-        for framework, names in (("tensorflow", ["horovod.env"]), ("mxnet", ["horovod.env", "mxnet.env"]), ("pytorch", [])):
+    def test_a_plan_is_given_by_variables_to_the_stack_that_reads_them(self):
+        variables = {"horovod.env": "HOROVOD_FUSION_THRESHOLD=4\nHOROVOD_DISABLE_GROUP_FUSION=1\n",
+                     "mxnet.env": "MXNET_KVSTORE_BIGARRAY_BOUND=7\n", "byteps.env": "BYTEPS_PARTITION_BYTES=4096\n"}
+        for framework, stack, name_set in (("tensorflow", "horovod", "horovod.env"), ("mxnet", "horovod", "horovod.env"),
+                                           ("mxnet", "mxnet-ps", "mxnet.env"), ("pytorch", "byteps", "byteps.env"),
+                                           ("tensorflow", "tensorflow-ring", None), ("pytorch", "ddp", None)):
             self.write("plan/plan.json", {
-                "schema": "dpro.plan/1", "job": {"framework": framework, "world_size": 2, "models": [
+                "schema": "dpro.plan/1", "job": {"framework": framework, "stack": stack, "world_size": 2, "models": [
                     {"name": "net", "parameters": [{"name": "a", "size_bytes": 4}]}]},
                 "communication": {"buckets": [{"parameters": ["a"], "size_bytes": 4}]}})
             for name, text in variables.items():
@@ -113,13 +115,13 @@ class Environment(Profile):
                 for name, text in variables.items():
                     for line in text.splitlines():
                         variable, _, value = line.partition("=")
-                        self.assertEqual(env.get(variable), value if name in names else None, (framework, variable))
+                        self.assertEqual(env.get(variable), value if name == name_set else None, (stack, variable))
 
     def test_fused_ops_of_a_plan_given_by_variables_are_said_to_be_left_out(self):
         self.write("plan/horovod.env", "HOROVOD_CYCLE_TIME=1\n")
-        for framework, n in (("tensorflow", 1), ("pytorch", 0)):  # the recorder in PyTorch says it there
+        for stack, n in (("horovod", 1), ("ddp", 0)):  # the recorder in PyTorch says it there
             self.write("plan/plan.json", {
-                "schema": "dpro.plan/2", "job": {"framework": framework, "world_size": 2, "models": [
+                "schema": "dpro.plan/2", "job": {"framework": "pytorch", "stack": stack, "world_size": 2, "models": [
                     {"name": "net", "parameters": [{"name": "a", "size_bytes": 4}]}]},
                 "communication": {"buckets": [{"parameters": ["a"], "size_bytes": 4}]},
                 "computation": {"fused_ops": [{"ops": ["a", "b"]}]}})

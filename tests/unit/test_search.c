@@ -742,6 +742,47 @@ static void test_a_result_is_no_worse_than_anything_it_is_compared_with(void **s
     }
 }
 
+static void test_a_result_is_what_the_jobs_stack_can_be_given(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 90; seed++) {
+        struct generate_options o = {.seed = seed,
+                                     .n_tensors = 2 + (uint32_t)(seed % 8),
+                                     .n_ranks = 2,
+                                     .alike = seed % 2,
+                                     .in_order = seed % 3,
+                                     .n_streams = 1 + seed % 2,
+                                     .cycles = seed % 5 == 0,
+                                     .overheads = true};
+        struct dpro_model *model = random_job(&o);
+        int64_t plain_ns = brute_force(model);
+        for (int k = DPRO_STACK_DDP; k <= DPRO_STACK_BYTEPS; k++)
+            for (int a = DPRO_ALGORITHM_DEFAULT; a <= DPRO_ALGORITHM_MCMC; a++) {
+                model->means = model_means((enum dpro_stack)k);
+                struct dpro_optimize_options options = {.algorithm = (enum dpro_algorithm)a,
+                                                        .threads = 1,
+                                                        .compressions = 1 << DPRO_COMPRESSION_FP16 |
+                                                                        1 << DPRO_COMPRESSION_BF16};
+                struct dpro_optimum *optimum = optimum_of(model, &options);
+                const struct dpro_strategy *best = dpro_optimum_strategy(optimum, DPRO_BEST);
+                struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
+                assert_true(means_allow(&model->means, best));
+                assert_true(s.best_ns <= s.own_ns);
+                for (uint32_t t = 1; t < model->n_tensors && k == DPRO_STACK_HOROVOD; t++)
+                    assert_true(best->order[t] > best->order[t - 1]);
+                if (a == DPRO_ALGORITHM_DEFAULT && model->means.together)
+                    assert_true((double)s.best_ns <= (double)plain_ns * 1.0011);
+                if (!model->means.together) {
+                    assert_int_equal(best->n_buckets, model->n_tensors);
+                    assert_true(s.compression != DPRO_COMPRESSION_NONE ||
+                                s.best_ns >= s.lower_bound_ns);
+                }
+                dpro_optimum_destroy(optimum);
+            }
+        dpro_model_destroy(model);
+    }
+}
+
 static void test_the_same_seed_gives_the_same_plan_with_any_number_of_threads(void **state)
 {
     (void)state;
@@ -948,6 +989,7 @@ int main(void)
         cmocka_unit_test(test_late_ranks_stand_for_many_that_differ),
         cmocka_unit_test(test_ops_are_fused_on_all_ranks_that_compute_alike),
         cmocka_unit_test(test_a_result_is_no_worse_than_anything_it_is_compared_with),
+        cmocka_unit_test(test_a_result_is_what_the_jobs_stack_can_be_given),
         cmocka_unit_test(test_the_same_seed_gives_the_same_plan_with_any_number_of_threads),
         cmocka_unit_test(test_a_stopped_search_gives_the_best_so_far),
         cmocka_unit_test(test_uncertain_numbers_make_an_uncertain_gain),

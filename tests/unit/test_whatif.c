@@ -55,6 +55,7 @@ static struct job *new_job(void)
     m->n_ranks = 2;
     m->n_samples = 2;
     m->net = (struct model_net){.n_ranks = 2, .n_streams = 1, .in_order = true};
+    m->means = model_means(DPRO_STACK_DDP);
     m->net.byte_ns.value = 10;
     m->own = (struct dpro_strategy){.order = job->order, .buckets = job->buckets, .n_buckets = 1};
     return job;

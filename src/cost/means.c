@@ -1,0 +1,75 @@
+/* cost/means.c: what a plan can ask of what carries a job's gradients. */
+#include "cost/model.h"
+
+enum {
+    NONE = 1u << DPRO_COMPRESSION_NONE,
+    FP16 = 1u << DPRO_COMPRESSION_FP16,
+    BF16 = 1u << DPRO_COMPRESSION_BF16
+};
+
+static const struct {
+    const char *name, *text;
+    struct model_means means;
+} stacks[] = {
+    [DPRO_STACK_DDP] = {"ddp",
+                        "PyTorch's DDP can be given any buckets, in parts, in any order; fp16 and "
+                        "bf16",
+                        {.together = true,
+                         .parts = PARTS_FREE,
+                         .priorities = true,
+                         .reorders = true,
+                         .compressions = NONE | FP16 | BF16}},
+    [DPRO_STACK_HOROVOD] = {"horovod",
+                            "Horovod can be given any groups of gradients, each of which goes when "
+                            "it is ready; fp16",
+                            {.together = true, .compressions = NONE | FP16}},
+    [DPRO_STACK_TENSORFLOW_RING] = {"tensorflow-ring",
+                                    "TensorFlow's collectives can be given any packs of gradients, "
+                                    "one after the other in any order",
+                                    {.together = true, .reorders = true, .compressions = NONE}},
+    [DPRO_STACK_TENSORFLOW_PS] = {"tensorflow-ps",
+                                  "TensorFlow's parameter servers take each gradient by itself",
+                                  {.compressions = NONE}},
+    [DPRO_STACK_MXNET_PS] = {"mxnet-ps",
+                             "MXNet's key-value store takes each gradient by itself; from which "
+                             "size on one is parted over all servers can be set",
+                             {.parts = PARTS_OVER_SERVERS, .compressions = NONE}},
+    [DPRO_STACK_BYTEPS] =
+        {"byteps",
+         "BytePS takes each gradient by itself, in parts, by priority; fp16",
+         {.parts = PARTS_FREE, .priorities = true, .reorders = true, .compressions = NONE | FP16}},
+};
+
+struct model_means model_means(enum dpro_stack stack)
+{
+    struct model_means means = stacks[stack].means;
+    means.stack = stack;
+    return means;
+}
+
+bool means_allow(const struct model_means *means, const struct dpro_strategy *strategy)
+{
+    bool allowed = (means->compressions & 1u << strategy->compression) != 0;
+    for (uint32_t b = 0; b < strategy->n_buckets; b++) {
+        const struct strategy_bucket *bucket = &strategy->buckets[b];
+        allowed &= bucket->n == 1 || means->together;
+        allowed &= bucket->partitions == 1 || means->parts != PARTS_NONE;
+        allowed &= bucket->priority == 0 || means->priorities;
+    }
+    return allowed;
+}
+
+const char *dpro_stack_name(enum dpro_stack stack)
+{
+    return stacks[stack].name;
+}
+
+enum dpro_stack dpro_model_stack(const struct dpro_model *model)
+{
+    return model->means.stack;
+}
+
+const char *dpro_model_means(const struct dpro_model *model)
+{
+    return stacks[model->means.stack].text;
+}

@@ -155,11 +155,16 @@ static int pair_ends(struct finder *f)
     return 1;
 }
 
-static int64_t left_ns(const struct join *join, const struct member *member, uint32_t sample)
+static size_t transfer_at(const struct join *join, const struct member *member, uint32_t sample)
 {
     const struct rank_build *rank = &join->ranks[member->rank];
-    uint32_t transfer = rank->collectives.at[member->collective].transfer;
-    return rank->end_ns[(size_t)rank->sample_step[sample] * rank->n_timed + transfer];
+    return (size_t)rank->sample_step[sample] * rank->n_timed +
+           rank->collectives.at[member->collective].transfer;
+}
+
+static int64_t left_ns(const struct join *join, const struct member *member, uint32_t sample)
+{
+    return join->ranks[member->rank].end_ns[transfer_at(join, member, sample)];
 }
 
 /* A receiver that went on has received, even if the call that did it was noted later. And what a
@@ -274,19 +279,42 @@ static int join_nodes(const struct join *join, struct joined *joined, struct mem
     return status;
 }
 
+/* Horovod may fuse otherwise in an iteration: its messages there are none of this collective's. */
+static bool is_seen(const struct finder *f, const struct joined *joined, uint32_t sample)
+{
+    const struct member *members = &f->join->members.at[joined->first_member];
+    bool seen = !join_is_inferred(f->join, joined);
+    for (uint32_t m = 0; m < joined->n_members && !seen; m++)
+        seen = ends_part(f->join, &members[m], sample)->log != NO_ID;
+    return seen;
+}
+
+/* The iteration that the graph shows, or the first in which the collective was seen; NO_ID: in none.
+ */
+static uint32_t shown_sample(const struct finder *f, const struct joined *joined)
+{
+    const struct rank_build *rank = &f->join->ranks[0];
+    uint32_t s = 0;
+    while (s + 1 < rank->n_samples && rank->sample_step[s] != rank->template_step)
+        s++;
+    for (uint32_t k = 0; k < rank->n_samples && !is_seen(f, joined, s); k++)
+        s = k;
+    return is_seen(f, joined, s) ? s : NO_ID;
+}
+
 /* Returns how many of the members have a log of their part in every iteration; -1: no memory. */
 static int64_t find_parties(struct finder *f, struct joined *joined)
 {
     struct member *members = &f->join->members.at[joined->first_member];
     uint32_t n_samples = f->join->ranks[0].n_samples, n_logged = 0;
-    bool by_nccl = false;
+    bool by_nccl = false, any = shown_sample(f, joined) != NO_ID;
     f->nobody = NO_ID;
     for (uint32_t m = 0; m < joined->n_members; m++) {
         members[m].party = m;
         members[m].unlogged = false;
         for (uint32_t s = 0; s < n_samples; s++) {
             uint32_t log = ends_part(f->join, &members[m], s)->log;
-            members[m].unlogged |= log == NO_ID;
+            members[m].unlogged |= log == NO_ID && (!any || is_seen(f, joined, s));
             by_nccl |= log != NO_ID && f->ends.logs[log].nccl;
         }
         f->unlogged[m] = members[m].unlogged;
@@ -458,13 +486,49 @@ static bool equal_messages(const found_array *a, const found_array *b)
     return equal;
 }
 
-static uint32_t shown_sample(const struct join *join)
+/* When a collective's transfer began and ended in an iteration, over its members. */
+static bool find_transfer(const struct join *join, const struct joined *joined, uint32_t sample,
+                          int64_t *start_ns, int64_t *end_ns)
 {
-    const struct rank_build *rank = &join->ranks[0];
-    uint32_t s = 0;
-    while (s + 1 < rank->n_samples && rank->sample_step[s] != rank->template_step)
-        s++;
-    return s;
+    const struct member *members = &join->members.at[joined->first_member];
+    *start_ns = INT64_MAX;
+    *end_ns = INT64_MIN;
+    for (uint32_t m = 0; m < joined->n_members; m++) {
+        const struct rank_build *rank = &join->ranks[members[m].rank];
+        size_t at = transfer_at(join, &members[m], sample);
+        if (rank->start_ns[at] == ABSENT)
+            return false;
+        *start_ns = rank->start_ns[at] < *start_ns ? rank->start_ns[at] : *start_ns;
+        *end_ns = rank->end_ns[at] > *end_ns ? rank->end_ns[at] : *end_ns;
+    }
+    return *end_ns > *start_ns;
+}
+
+static int64_t stretched(int64_t ns, int64_t from_ns, int64_t to_ns, double by)
+{
+    double at = ((double)ns - (double)from_ns) * by;
+    return ns == ABSENT || !(at > -0x1p60 && at < 0x1p60) ? ns : to_ns + (int64_t)at;
+}
+
+/* Where Horovod fused otherwise, a group's transfer is its share of what those took, and so are its
+ * messages. */
+static bool stretch_times(struct finder *f, const struct joined *joined, struct message_time *times,
+                          uint32_t from, uint32_t to)
+{
+    uint32_t n_samples = f->join->ranks[0].n_samples;
+    int64_t start, end, own_start, own_end;
+    if (!find_transfer(f->join, joined, from, &start, &end) ||
+        !find_transfer(f->join, joined, to, &own_start, &own_end))
+        return false;
+    double by = ((double)own_end - (double)own_start) / ((double)end - (double)start);
+    for (uint32_t m = 0; m < joined->n_messages; m++) {
+        const struct message_time *time = &times[(size_t)m * n_samples + from];
+        times[(size_t)m * n_samples + to] =
+            (struct message_time){stretched(time->start_ns, start, own_start, by),
+                                  stretched(time->end_ns, start, own_start, by),
+                                  stretched(time->received_ns, start, own_start, by)};
+    }
+    return true;
 }
 
 /* Takes one collective apart, with notices where they can be had, or counts why it can't be. */
@@ -475,7 +539,8 @@ static int take_apart(struct finder *f, uint32_t j, bool with_notices)
     struct messages *messages = f->messages;
     uint32_t n_samples = f->join->ranks[0].n_samples;
     size_t first_time = messages->times.n, first_message = messages->all.n;
-    int complete = find_messages(f, joined, shown_sample(f->join));
+    uint32_t shown = shown_sample(f, joined);
+    int complete = find_messages(f, joined, shown);
     if (complete == 1 && f->found.n == 0)
         return 0; /* a barrier, or all that it says is known without data */
     size_t n = first_message + f->found.n;
@@ -494,12 +559,17 @@ static int take_apart(struct finder *f, uint32_t j, bool with_notices)
     }
     bool uneven = false;
     for (uint32_t s = 0; s < n_samples && complete == 1 && !uneven; s++) {
+        if (!is_seen(f, joined, s))
+            continue;
         complete = find_messages(f, joined, s);
         uneven = complete == 1 && !equal_messages(&f->found, &f->shown);
         for (size_t i = 0; i < f->found.n && complete == 1 && !uneven; i++)
             messages->times.at[first_time + (size_t)f->place[i] * n_samples + s] =
                 f->found.at[i].time;
     }
+    for (uint32_t s = 0; s < n_samples && complete == 1 && !uneven; s++)
+        if (!is_seen(f, joined, s))
+            complete = stretch_times(f, joined, &messages->times.at[first_time], shown, s);
     if (complete == 1 && !uneven)
         return find_pattern(f, joined);
     messages->all.n = first_message;
@@ -589,13 +659,6 @@ static int estimate_ends(struct join *join)
 }
 
 /* ---- what remains of the transfers ---- */
-
-static size_t transfer_at(const struct join *join, const struct member *member, uint32_t sample)
-{
-    const struct rank_build *rank = &join->ranks[member->rank];
-    return (size_t)rank->sample_step[sample] * rank->n_timed +
-           rank->collectives.at[member->collective].transfer;
-}
 
 /* When a message is over for those who receive it, or for those who send it. */
 static int64_t over_ns(const struct join *join, uint32_t message, bool receives, uint32_t sample)

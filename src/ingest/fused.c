@@ -708,6 +708,8 @@ int fusion_build(struct dpro_trace *trace, const struct dpro_sink *sink)
     status = rounds_find(timeline, &trace->names, &rounds, &trace->fusion);
     if (status == 0 && trace->fusion) {
         status = place_ranks(trace, &rounds, lead);
+        if (status == 0)
+            status = fused_find_messages(trace, &rounds, lead);
         log_line(sink, DPRO_LOG_DEBUG,
                  "Horovod: %u tensors in %u groups; %u of %u rounds fused the same",
                  trace->fusion->n_tensors, trace->fusion->n_groups, trace->fusion->n_alike,

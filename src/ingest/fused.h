@@ -37,6 +37,10 @@ int rounds_find(const struct timeline *timeline, const struct strtab *names, str
                 struct fusion **fusion);
 void rounds_fini(struct rounds *rounds);
 
+/* fused_messages.c: gives each group the messages that carried it, on all ranks, and ties those of
+ * the graph's groups to their spans. Needs the spans of all ranks. -1: no memory. */
+int fused_find_messages(struct dpro_trace *trace, const struct rounds *rounds, int lead);
+
 /* Bytes of a tensor's element; 4 where the timeline does not say. */
 uint64_t timeline_item_bytes(const struct timeline *timeline, const struct strtab *names,
                              uint32_t tensor);

@@ -477,16 +477,23 @@ static int join_collectives(struct dpro_trace *trace)
     return status;
 }
 
+int gloo_share_messages(struct dpro_trace *trace)
+{
+    int status = add_from_peers(trace);
+    for (uint32_t t = 0; t < trace->n_transports && status == 0; t++)
+        time_messages(&trace->transports[t]);
+    return status;
+}
+
 int gloo_build(struct dpro_trace *trace)
 {
     struct dpro_transport_info *info = &trace->transport_info;
     net_range_array ranges = {0};
-    int status = add_from_peers(trace);
+    int status = gloo_share_messages(trace);
     for (uint32_t t = 0; t < trace->n_transports && status == 0; t++) {
         struct net_transport *transport = &trace->transports[t];
         for (size_t m = 0; m < transport->messages.n; m++)
             info->n_messages += transport->messages.at[m].stream % 2 == 0;
-        time_messages(transport);
         if (count_breaks(transport, &ranges, &info->n_framing_breaks) < 0 ||
             find_contexts(transport) < 0 || find_collectives(transport) < 0 ||
             (transport->rank_index != NO_ID && tie_rank(trace, transport) < 0))

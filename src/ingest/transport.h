@@ -78,7 +78,8 @@ struct net_transfer { /* one socket call that moved bytes */
 };
 
 enum { GLOO_PREAMBLE_BYTES = 48 };
-enum gloo_opcode { GLOO_DATA = 1, GLOO_SEND_READY = 2, GLOO_RECV_READY = 3 };
+enum gloo_opcode { GLOO_DATA = 1, GLOO_SEND_READY = 2, GLOO_RECV_READY = 3 }; /* 0: not known */
+enum { GLOO_ALL_REDUCE = 4 }; /* prefix */
 
 struct net_message { /* gloo's, preamble included */
     uint64_t offset, size_bytes;
@@ -174,6 +175,10 @@ int net_ranges(const struct net_transport *t, uint32_t stream, net_range_array *
 
 /* Sorts the messages by stream and offset, one for each place, and indexes them. -1: no memory. */
 int net_sort_messages(struct net_transport *t);
+
+/* gloo.c: adds to each end the messages that only the other end's log has, and when they passed.
+ * -1: no memory. */
+int gloo_share_messages(struct dpro_trace *trace);
 
 /* gloo.c: messages, contexts, collectives, and the spans and buckets they are. -1: no memory. */
 int gloo_build(struct dpro_trace *trace);

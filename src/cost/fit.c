@@ -101,13 +101,14 @@ static int add_stretches(struct exchange *exchanges, size_t n, point_array *poin
 }
 
 /* What a byte takes, from how long links had something to carry: single messages are measured by
- * when threads came to them, and what they wait for each other is theirs, too. */
+ * when threads came to them, and what they wait for each other is theirs, too. And what such a
+ * stretch takes beside its bytes. */
 static int fit_bytes(const struct rehearsal *r, const struct coarse *coarse,
-                     const struct dpro_model *model, struct model_net *net)
+                     const struct dpro_model *model, struct model_net *net,
+                     struct dpro_estimate *start)
 {
     const struct dpro_graph *g = r->graph;
     point_array points = {0};
-    struct dpro_estimate start;
     struct exchange *exchanges = malloc((model->n_tensors + (size_t)1) * sizeof *exchanges);
     uint8_t *used = malloc((size_t)g->n_collectives + 1);
     int status = exchanges && used ? 0 : -1;
@@ -129,7 +130,7 @@ static int fit_bytes(const struct rehearsal *r, const struct coarse *coarse,
             status = add_stretches(exchanges, n, &points);
         }
     if (status == 0)
-        fit_line(&points, &net->byte_ns, &start);
+        fit_line(&points, &net->byte_ns, start);
     array_fini(&points);
     free(exchanges);
     free(used);
@@ -362,9 +363,10 @@ static uint32_t count_streams(const struct dpro_graph *g)
 }
 
 /* What Horovod's thread does for a bucket beside its transfer: waits for its cycle and for all
- * ranks to agree, copies it in and out, and tells the framework. */
+ * ranks to agree, copies it in and out, and tells the framework. And what of a transfer its bytes
+ * and messages don't explain. */
 static void fit_fusion(const struct dpro_graph *g, const struct coarse *coarse,
-                       const struct dpro_model *model, struct model_net *net)
+                       const struct dpro_model *model, double start_ns, struct model_net *net)
 {
     const struct graph_collective *negotiation = find_negotiation(g);
     double all = 0, transfers = 0, n = 0;
@@ -379,19 +381,20 @@ static void fit_fusion(const struct dpro_graph *g, const struct coarse *coarse,
         for (uint32_t k = 0; k < t && first; k++)
             first = coarse->bucket_of[k] != coarse->bucket_of[t];
         for (uint32_t m = c->first_member; first && m < c->first_member + c->n_members; m++) {
-            transfers += (double)g->dur_ns[g->members[m].transfer];
+            if (c->n_messages == 0)
+                transfers += (double)g->dur_ns[g->members[m].transfer];
             n++;
         }
     }
-    if (n > 0 && all > transfers)
-        net->collective_ns =
-            (struct dpro_estimate){(all - transfers) / n, 0.3 * (all - transfers) / n};
+    start_ns -= 2 * (net->n_ranks - 1.0) * net->message_ns.value;
+    double rest = (n > 0 && all > transfers ? (all - transfers) / n : 0) + fmax(start_ns, 0);
+    net->collective_ns = (struct dpro_estimate){rest, 0.3 * rest};
 }
 
 /* What a collective takes beside its messages: until its thread runs, and after the last message.
  */
 static void fit_overhead(const struct rehearsal *r, const struct coarse *coarse,
-                         const struct dpro_model *model, struct model_net *net)
+                         const struct dpro_model *model, double start_ns, struct model_net *net)
 {
     const struct dpro_graph *g = r->graph;
     double sum = 0, squares = 0, n = 0;
@@ -409,8 +412,8 @@ static void fit_overhead(const struct rehearsal *r, const struct coarse *coarse,
             n++;
         }
     }
-    if (n == 0) {
-        fit_fusion(g, coarse, model, net);
+    if (n == 0 || find_negotiation(g)) {
+        fit_fusion(g, coarse, model, start_ns, net);
         return;
     }
     double variance = squares / n - sum / n * (sum / n);
@@ -449,13 +452,15 @@ int fit_net(const struct rehearsal *r, const struct coarse *coarse, struct dpro_
         net->in_order = false;
     }
     bool messages = g->collectives[coarse->bucket_of[0]].n_messages > 0;
-    if ((messages ? fit_bytes(r, coarse, model, net) : fit_collectives(r, coarse, model, net)) < 0)
+    struct dpro_estimate start = {0};
+    if ((messages ? fit_bytes(r, coarse, model, net, &start)
+                  : fit_collectives(r, coarse, model, net)) < 0)
         return dpro_error_nomem(err);
     if (messages)
         fit_messages(g, net);
     if (fit_interference(r, coarse, net) < 0 || fit_launches(r, coarse, model, net) < 0)
         return dpro_error_nomem(err);
-    fit_overhead(r, coarse, model, net);
+    fit_overhead(r, coarse, model, start.value, net);
     uint64_t bytes = 0;
     double copied = 0;
     for (uint32_t t = 0; t < model->n_tensors; t++)

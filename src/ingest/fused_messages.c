@@ -151,11 +151,12 @@ struct ring {
 
 enum { FOUND_SENT = 1, FOUND_RECEIVED = 2 };
 
-/* From the end of the last group before that is known to the start of the next one. */
+/* From the end of the group before to the start of the next one, as far as these are known. */
 static struct span_ns window_of(const struct ring *ring, uint32_t rank, size_t group)
 {
+    const int64_t SLACK_NS = 1000000000;
     const struct span_ns *spans = ring->spans + rank * ring->n_groups;
-    struct span_ns window = {INT64_MIN, INT64_MAX};
+    struct span_ns window = {spans[group].first_ns - SLACK_NS, spans[group].last_ns + SLACK_NS};
     if (group > 0 && spans[group - 1].first_ns != INT64_MAX)
         window.first_ns = spans[group - 1].last_ns;
     if (group + 1 < ring->n_groups && spans[group + 1].first_ns != INT64_MAX)
@@ -480,6 +481,7 @@ int fused_find_messages(struct dpro_trace *trace, const struct rounds *rounds, i
         status = take_all(&ring, (uint32_t)lead);
     if (status == 0 && !(actual = index_groups(trace->fusion, rounds)))
         status = -1;
+
     for (uint32_t t = 0; t < trace->n_transports && status == 0; t++) {
         struct net_transport *transport = &trace->transports[t];
         transport->collectives.n = 0;

@@ -21,7 +21,7 @@ static void end_message(const struct net_transport *receiver, uint32_t last,
 {
     const struct net_transfer *transfer = &receiver->transfers.at[last];
     message->size_bytes = transfer->offset + transfer->bytes - message->offset;
-    message->length = net_message_payload(message);
+    message->length = message->size_bytes - GLOO_PREAMBLE_BYTES;
     if (message->length > 0)
         message->opcode = GLOO_DATA;
 }
@@ -402,22 +402,7 @@ static int add_collectives(struct ring *ring, struct net_transport *t)
         if (array_push(&t->collectives, fresh) < 0)
             return -1;
     }
-    for (size_t m = 0; m < t->messages.n; m++) {
-        const struct net_message *message = &t->messages.at[m];
-        if (message->collective == NO_ID)
-            continue;
-        struct net_collective *collective = &t->collectives.at[message->collective];
-        collective->n_messages++;
-        if (message->opcode == GLOO_DATA)
-            *(message->stream % 2 ? &collective->received_bytes : &collective->sent_bytes) +=
-                message->length;
-        if (message->end_ns > collective->last_ns)
-            collective->last_ns = message->end_ns;
-        if (message->stream % 2 == 0 && message->start_ns < collective->first_send_ns) {
-            collective->first_send_ns = message->start_ns;
-            collective->thread = message->thread;
-        }
-    }
+    net_sum_collectives(t);
     return 0;
 }
 

@@ -277,20 +277,10 @@ static int find_collectives(struct net_transport *t)
         uint64_t index = 0;
         uint32_t context = t->connections.at[message->stream / 2].context;
         map_get(&seen, collective_key(context, message_key(message)), &index);
-        struct net_collective *collective = &t->collectives.at[index];
         message->collective = (uint32_t)index;
-        collective->n_messages++;
-        if (message->start_ns == INT64_MIN)
-            continue; /* not recorded at this end */
-        *(message->stream % 2 ? &collective->received_bytes : &collective->sent_bytes) +=
-            net_message_payload(message);
-        if (message->end_ns > collective->last_ns)
-            collective->last_ns = message->end_ns;
-        if (message->stream % 2 == 0 && message->start_ns < collective->first_send_ns) {
-            collective->first_send_ns = message->start_ns;
-            collective->thread = message->thread;
-        }
     }
+    if (status == 0)
+        net_sum_collectives(t);
     map_fini(&seen);
     return status;
 }

@@ -250,8 +250,11 @@ static bool read_line(struct csv *csv, const char *line, size_t len)
         message.size_bytes < GLOO_PREAMBLE_BYTES || !number(at[COLUMN_OPCODE], 255, &opcode) ||
         !number(at[COLUMN_PREFIX], 255, &prefix) || !number(at[COLUMN_TAG], UINT32_MAX, &tag))
         return false;
-    message.length = number(at[COLUMN_LEN], INT64_MAX, &value) ? value : 0;
     message.opcode = (uint8_t)opcode;
+    if (message.opcode == GLOO_DATA)
+        message.length = message.size_bytes - GLOO_PREAMBLE_BYTES;
+    else
+        message.length = number(at[COLUMN_LEN], INT64_MAX, &value) ? value : 0;
     message.prefix = (uint8_t)prefix;
     message.tag = (uint32_t)tag;
     message.delta = number(at[COLUMN_DELTA], UINT32_MAX, &value) ? (uint32_t)value : 0;

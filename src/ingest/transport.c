@@ -276,6 +276,27 @@ int net_sort_messages(struct net_transport *t)
     return 0;
 }
 
+void net_sum_collectives(struct net_transport *t)
+{
+    for (size_t m = 0; m < t->messages.n; m++) {
+        const struct net_message *message = &t->messages.at[m];
+        if (message->collective == NO_ID)
+            continue;
+        struct net_collective *collective = &t->collectives.at[message->collective];
+        collective->n_messages++;
+        if (message->start_ns == INT64_MIN)
+            continue; /* not recorded at this end */
+        *(message->stream % 2 ? &collective->received_bytes : &collective->sent_bytes) +=
+            net_message_payload(message);
+        if (message->end_ns > collective->last_ns)
+            collective->last_ns = message->end_ns;
+        if (message->stream % 2 == 0 && message->start_ns < collective->first_send_ns) {
+            collective->first_send_ns = message->start_ns;
+            collective->thread = message->thread;
+        }
+    }
+}
+
 /* Addresses that mean something in their own network namespace only are told apart by it. */
 static void set_zones(struct net_transport *t)
 {
@@ -572,7 +593,7 @@ static int join_all(struct loader *loader, struct source **sources, size_t n)
         rc = run_all(loader, sort_item, &sorting, status);
     }
     if (rc < 0 || join_connections(trace) < 0 || gloo_build(trace) < 0 || ps_build(trace) < 0 ||
-        count_bytes(trace, info) < 0)
+        ring_build(trace) < 0 || count_bytes(trace, info) < 0)
         rc = -1;
     info->n_processes = trace->n_transports;
     for (uint32_t t = 0; t < trace->n_transports; t++) {

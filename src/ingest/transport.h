@@ -81,7 +81,7 @@ enum { GLOO_PREAMBLE_BYTES = 48 };
 enum gloo_opcode { GLOO_DATA = 1, GLOO_SEND_READY = 2, GLOO_RECV_READY = 3 }; /* 0: not known */
 enum { GLOO_ALL_REDUCE = 4 }; /* prefix */
 
-struct net_message { /* gloo's, preamble included */
+struct net_message { /* gloo's, preamble included; or a chunk of a ring over gRPC, as it is on the wire */
     uint64_t offset, size_bytes;
     uint64_t length;          /* of the data it carries or announces */
     int64_t start_ns, end_ns; /* of the calls with its first and last byte at this end; INT64_MIN:
@@ -96,7 +96,7 @@ struct net_message { /* gloo's, preamble included */
 
 static inline uint64_t net_message_payload(const struct net_message *message)
 {
-    return message->size_bytes - GLOO_PREAMBLE_BYTES;
+    return message->opcode == GLOO_DATA ? message->length : 0;
 }
 
 struct net_collective { /* one rank's part in a gloo collective */
@@ -176,12 +176,19 @@ int net_ranges(const struct net_transport *t, uint32_t stream, net_range_array *
 /* Sorts the messages by stream and offset, one for each place, and indexes them. -1: no memory. */
 int net_sort_messages(struct net_transport *t);
 
+/* What each collective's messages add up to, when and on which thread. */
+void net_sum_collectives(struct net_transport *t);
+
 /* gloo.c: adds to each end the messages that only the other end's log has, and when they passed.
  * -1: no memory. */
 int gloo_share_messages(struct dpro_trace *trace);
 
 /* gloo.c: messages, contexts, collectives, and the spans and buckets they are. -1: no memory. */
 int gloo_build(struct dpro_trace *trace);
+
+/* ring.c: the chunks of TensorFlow's rings, where there are no messages that tell of themselves.
+ * -1: no memory. */
+int ring_build(struct dpro_trace *trace);
 
 /* transport.c: joins the parts' transports by rank and connection and ties messages to spans. Needs
  * the trace's ranks. */

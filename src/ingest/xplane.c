@@ -15,7 +15,7 @@
 #include "base/protobuf.h"
 #include "ingest/part.h"
 
-enum { NO_META = UINT32_MAX, LINE_NAME_MAX = 256, N_CACHED = 256 };
+enum { NO_META = UINT32_MAX, LINE_NAME_MAX = 256, N_CACHED = 4096 };
 
 /* Statistics that are wanted, by name. */
 enum stat {
@@ -70,18 +70,25 @@ struct plane {
     struct map stat_texts; /* mixed metadata id -> string id: values that are references */
 };
 
+/* Ids are small numbers in a row, as the profiler gives them. */
+struct cached {
+    uint64_t id;
+    uint32_t plane; /* its number, + 1 */
+    uint32_t meta;  /* index; NO_META: plumbing */
+};
+
 struct xplane {
     struct pb pb;
     struct trace_part *part;
     ARRAY(struct plane) planes; /* in file order */
     ARRAY(struct meta) metas;
-    uint32_t last_track;
+    struct cached cache[N_CACHED]; /* at id % N_CACHED */
     bool no_memory;
 };
 
 /* One event's own statistics. */
 struct event {
-    uint64_t meta, offset_ps, dur_ps;
+    uint64_t offset_ps, dur_ps;
     uint64_t values[N_STATS];
     uint32_t texts[N_STATS]; /* string ids */
     bool has[N_STATS];
@@ -112,6 +119,19 @@ static bool starts(const char *text, size_t len, const char *prefix)
 static bool is(const char *text, size_t len, const char *word)
 {
     return len == strlen(word) && memcmp(text, word, len) == 0;
+}
+
+/* What an event of the plane is; NULL: plumbing. */
+static inline const struct meta *meta_of(struct xplane *x, const struct plane *plane, uint64_t id)
+{
+    struct cached *cached = &x->cache[id % N_CACHED];
+    uint32_t number = (uint32_t)(plane - x->planes.at) + 1;
+    if (cached->id != id || cached->plane != number) {
+        uint64_t at = NO_META;
+        map_get(&plane->events, key_of(id), &at);
+        *cached = (struct cached){id, number, (uint32_t)at};
+    }
+    return cached->meta == NO_META ? NULL : &x->metas.at[cached->meta];
 }
 
 /* ---- names ---- */
@@ -279,7 +299,7 @@ static void read_stat(struct xplane *x, const struct plane *plane, struct pb_vie
 static void read_names(struct xplane *x, const struct pb_field *plane_field)
 {
     struct plane plane = {.kind = PLANE_OTHER};
-    struct event own = {.meta = 0};
+    struct event own = {.offset_ps = 0};
     struct pb_field field;
     const char *text;
     size_t len, n_own = 0;
@@ -467,16 +487,18 @@ static void read_event(struct xplane *x, const struct plane *plane, struct line 
     struct pb_field field;
     const unsigned char *payload;
     const struct meta *meta = NULL;
-    uint64_t at;
-    event.meta = event.offset_ps = event.dur_ps = 0;
-    memset(event.has, 0, sizeof event.has);
-    memset(event.values, 0, sizeof event.values);
+    event.offset_ps = event.dur_ps = 0;
     while (pb_view_next(&view, &field, &payload)) {
         switch (field.number) {
         case 1:
-            if (!map_get(&plane->events, key_of(field.value), &at))
+            meta = meta_of(x, plane, field.value);
+            if (!meta)
                 return;
-            meta = &x->metas.at[at];
+            if (meta->use > USE_RUN) {
+                memset(event.has, 0, sizeof event.has);
+                memset(event.values, 0, sizeof event.values);
+                memset(event.texts, 0, sizeof event.texts);
+            }
             break;
         case 2:
             event.offset_ps = field.value;

@@ -65,24 +65,57 @@ static int64_t time_on_link(struct direction *direction, const struct message *m
     return dur;
 }
 
-/* Durations of the SENDs and RECVs of one iteration. */
-static int time_messages(struct assembly *a, uint32_t sample, struct turn *turns)
+/* A message in an iteration. */
+struct sending {
+    int64_t start_ns;
+    uint32_t message, sample;
+};
+
+static int compare_sendings(const void *x, const void *y, void *arg)
+{
+    const struct assembly *a = arg;
+    const struct sending *p = x, *q = y;
+    if (p->start_ns != q->start_ns)
+        return p->start_ns < q->start_ns ? -1 : 1;
+    int64_t end = assembly_time_of(a, p->message, p->sample)->end_ns;
+    int64_t other = assembly_time_of(a, q->message, q->sample)->end_ns;
+    if (end != other) /* of several that one call sent */
+        return end < other ? -1 : 1;
+    if (p->sample != q->sample)
+        return p->sample < q->sample ? -1 : 1;
+    return p->message < q->message ? -1 : p->message > q->message;
+}
+
+/* All messages of all iterations, in the order in which they were sent. NULL: no memory. */
+static struct sending *list_sendings(struct assembly *a)
+{
+    size_t n_messages = a->join->messages.all.n, n = 0;
+    struct sending *sent = malloc((n_messages * a->n_samples + 1) * sizeof *sent);
+    for (uint32_t s = 0; s < a->n_samples && sent; s++)
+        for (uint32_t m = 0; m < n_messages; m++)
+            sent[n++] = (struct sending){assembly_time_of(a, m, s)->start_ns, m, s};
+    if (n > 1)
+        qsort_r(sent, n, sizeof *sent, compare_sendings, a);
+    return sent;
+}
+
+/* Durations of the SENDs and RECVs, and how each message found its links. What is still on a link
+ * when an iteration begins holds up what that sends, as it does in a replay. */
+static int time_messages(struct assembly *a, struct turn *turns)
 {
     const struct messages *messages = &a->join->messages;
-    int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
-    struct sent_message *sent = malloc((messages->all.n + 1) * sizeof *sent);
+    struct sending *sent = list_sendings(a);
     struct direction *directions = malloc((messages->links.n * 2 + 1) * sizeof *directions);
     bool ready = sent && directions;
     for (size_t l = 0; l < messages->links.n * 2 && ready; l++)
         directions[l] = (struct direction){INT64_MIN, NULL, INT64_MIN, INT64_MIN};
-    if (ready)
-        messages_by_start(messages, a->n_samples, sample, sent);
-    for (size_t i = 0; i < messages->all.n && ready; i++) {
-        uint32_t m = sent[i].message;
+    for (size_t i = 0; i < messages->all.n * a->n_samples && ready; i++) {
+        uint32_t m = sent[i].message, sample = sent[i].sample;
         const struct message *message = &messages->all.at[m];
         const struct message_time *time = assembly_time_of(a, m, sample);
         const uint32_t *ops = a->message_ops + (size_t)m * N_MESSAGE_OPS;
-        struct turn *turn = &turns[m];
+        int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
+        struct turn *turn = &turns[sample * messages->all.n + m];
         *turn = (struct turn){INT64_MAX, INT64_MAX, INT64_MIN};
         if (message->tx != NO_ID)
             dur[ops[MESSAGE_SEND]] = time_on_link(&directions[message->tx * 2], message, time,
@@ -197,7 +230,7 @@ struct timing {
     int64_t *end_ns;          /* of each op, in the sample at hand */
     uint8_t *doubtful;        /* by sample and op: something before the window may have held it up,
                                  which must not become a gap */
-    struct turn *turns;       /* of each message, in the sample at hand */
+    struct turn *turns;       /* [sample * messages + message] */
     int64_t *usual_ns;        /* of each message's call; NULL in the first pass */
 };
 
@@ -207,7 +240,7 @@ static void time_call(struct assembly *a, const struct timing *t, uint32_t sampl
 {
     int64_t *gap = a->graph->sample_gap_ns + (size_t)sample * a->n_ops;
     const uint32_t *ops = a->message_ops + (size_t)message * N_MESSAGE_OPS;
-    const struct turn *turn = &t->turns[message];
+    const struct turn *turn = &t->turns[sample * a->join->messages.all.n + message];
     int64_t sent = assembly_time_of(a, message, sample)->start_ns, called = sent, usual;
     int64_t busy_until =
         turn->send_free_ns < turn->recv_free_ns ? turn->send_free_ns : turn->recv_free_ns;
@@ -310,17 +343,15 @@ static int time_samples(struct assembly *a, struct timing *t)
     size_t n_messages = a->join->messages.all.n;
     int64_t *usual_ns = malloc((n_messages + 1) * sizeof *usual_ns);
     int status = usual_ns ? 0 : -1;
+    if (status == 0 && n_messages > 0)
+        status = time_messages(a, t->turns);
     for (int pass = 0; pass < (n_messages > 0 ? 2 : 1) && status == 0; pass++) {
         if (pass == 1) {
             status = find_usual_gaps(a, usual_ns);
             t->usual_ns = usual_ns;
         }
-        for (uint32_t s = 0; s < a->n_samples && status == 0; s++) {
-            if (n_messages > 0)
-                status = time_messages(a, s, t->turns);
-            if (status == 0)
-                time_sample(a, t, s);
-        }
+        for (uint32_t s = 0; s < a->n_samples && status == 0; s++)
+            time_sample(a, t, s);
     }
     free(usual_ns);
     return status;
@@ -334,7 +365,7 @@ int assembly_time(struct assembly *a)
     struct timing t = {.first_edge = first_edge,
                        .end_ns = malloc((a->n_ops + 1) * sizeof *t.end_ns),
                        .doubtful = calloc(n + 1, 1),
-                       .turns = malloc((n_messages + 1) * sizeof *t.turns)};
+                       .turns = malloc((n_messages * a->n_samples + 1) * sizeof *t.turns)};
     g->sample_dur_ns = arena_array(&g->arena, n, sizeof *g->sample_dur_ns);
     g->sample_gap_ns = arena_array(&g->arena, n, sizeof *g->sample_gap_ns);
     if (!g->gap_ns)

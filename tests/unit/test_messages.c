@@ -382,6 +382,33 @@ static void test_a_message_behind_another_queues_on_the_link(void **state)
     dpro_graph_destroy(g);
 }
 
+static void test_what_is_on_a_link_when_an_iteration_begins_holds_up_what_that_sends(void **state)
+{
+    (void)state;
+    struct job job = {.n_ranks = 2, .n_collectives = 2, .kind = "broadcast"};
+    for (int r = 0; r < 2; r++) {
+        job.arrive[r][0] = 100;
+        job.leave[r][0] = 170;
+        job.arrive[r][1] = 1800;
+        job.leave[r][1] = STEP + 150;
+    }
+    send_one(&job, 1, 0, 105, 106, 0);
+    last_sent(&job)->opcode = RECV_READY;
+    send_one(&job, 0, 1, 110, 160, 1000); /* behind the other one, from the second iteration on */
+    send_one(&job, 1, 0, 1805, 1806, 0);
+    last_sent(&job)->opcode = RECV_READY;
+    last_sent(&job)->collective = 1;
+    send_one(&job, 0, 1, 1900, STEP + 140, 1000);
+    last_sent(&job)->collective = 1;
+    struct dpro_graph *g = graph_of(&job);
+    dpro_op_id first = op_of(g, 1, "receive from rank 0", 0);
+    assert_int_equal(g->n_samples, N);
+    assert_int_equal(g->sample_dur_ns[first], 50 * US);
+    for (uint32_t s = 1; s < N; s++)
+        assert_int_equal(g->sample_dur_ns[(size_t)s * g->n_ops + first], 20 * US);
+    dpro_graph_destroy(g);
+}
+
 /* A job of two whose first rank sends `n` messages of 50 us to the other, and a call each at `at`.
  */
 static struct job one_way(int n, const int *at)
@@ -952,6 +979,7 @@ int main(void)
         TEST(test_a_ring_becomes_sends_and_receives_that_give_back_what_was_measured),
         TEST(test_a_send_waits_for_the_receive_that_it_passes_on),
         TEST(test_a_message_behind_another_queues_on_the_link),
+        TEST(test_what_is_on_a_link_when_an_iteration_begins_holds_up_what_that_sends),
         TEST(test_what_a_busy_link_held_up_is_not_late_on_a_faster_one),
         TEST(test_collectives_at_once_share_the_link),
         TEST(test_a_late_rank_is_waited_for_as_before),

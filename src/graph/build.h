@@ -114,6 +114,7 @@ struct rank_build {
     const struct strtab *names; /* the trace's */
     const uint32_t *classes;    /* enum name_class of each string id */
     enum step_source step_source;
+    bool ends_with_exchange; /* iterations end where the last of their exchanges begins */
     ARRAY(struct step) steps;
     ARRAY(struct item) items;
     struct lane *lanes;
@@ -146,6 +147,11 @@ struct rank_build {
 
 /* steps.c: finds the iterations. Steps come out ascending in time. */
 int build_steps(struct rank_build *rank, struct dpro_error *err);
+
+/* engine.c: what MXNet's engine copies of what it pulled to where the program uses it. Sets
+ * stored_ns[] of such a copy's span, and of the exchange that it is the end of, to its end; of all
+ * others to ABSENT. */
+int build_find_stores(const struct rank_build *rank, int64_t *stored_ns);
 
 /* items.c: cuts the tracks into items, lane by lane and step by step, and joins calls with the
  * device work they launch. Needs steps. */

@@ -28,6 +28,7 @@ struct cutter {
     uint32_t step;        /* the step that the next item falls into, or the one after it */
     struct map device_of; /* window and correlation -> first device span + 1 */
     uint32_t *launch_of;  /* device span -> launching item */
+    int64_t *stored_ns;   /* see build_find_stores */
     struct open_span open[MAX_OPEN];
     uint32_t n_open;
     bool after_op; /* the last span without parent was an op */
@@ -251,7 +252,7 @@ static int cut_cpu_track(struct cutter *cutter, uint32_t track_index, unsigned u
     if (start_lane(cutter, DPRO_DEVICE_CPU_THREAD, track_index) < 0)
         return -1;
     for (uint32_t i = track->first; i < track->first + track->n; i++)
-        if (is_work(rank, &rank->trace->spans[i]) &&
+        if (is_work(rank, &rank->trace->spans[i]) && cutter->stored_ns[i] == ABSENT &&
             !((use & TRACK_COMM) && in_collective(rank, &rank->trace->spans[i])) &&
             open_one(cutter, i, &floor) < 0)
             return -1;
@@ -325,8 +326,9 @@ static int cut_comm_tracks(struct cutter *cutter, const unsigned *uses)
             const struct trace_span *span = &rank->trace->spans[i];
             if (!build_runs_collective(rank, span))
                 continue;
+            int64_t end = span->start_ns + span->dur_ns, stored = cutter->stored_ns[i];
             struct item item = {.start_ns = span->start_ns,
-                                .end_ns = span->start_ns + span->dur_ns,
+                                .end_ns = stored == ABSENT ? end : stored,
                                 .span = i,
                                 .launch = NO_ID,
                                 .next = NO_ID};
@@ -491,11 +493,14 @@ int build_items(struct rank_build *rank, struct dpro_error *err)
     if (cutter) {
         cutter->rank = rank;
         cutter->launch_of = malloc((trace->n_spans + 1) * sizeof *cutter->launch_of);
+        cutter->stored_ns = malloc((trace->n_spans + 1) * sizeof *cutter->stored_ns);
     }
-    if (cutter && uses && rank->lanes && cutter->launch_of)
+    if (cutter && uses && rank->lanes && cutter->launch_of && cutter->stored_ns &&
+        build_find_stores(rank, cutter->stored_ns) == 0)
         status = cut_all(cutter, uses);
     if (cutter) {
         free(cutter->launch_of);
+        free(cutter->stored_ns);
         map_fini(&cutter->device_of);
     }
     free(cutter);

@@ -266,11 +266,14 @@ static int add_comm_order(struct rank_build *rank)
     return 0;
 }
 
-/* The main thread's last op ends the iteration; the next one begins after that. */
+/* The main thread's last op ends the iteration; the next one begins after that. Or all exchanges
+ * have begun, whatever the main thread does. */
 static int add_boundary(struct rank_build *rank)
 {
     if (local_has_executor(rank))
         return local_add_executor_boundary(rank);
+    if (rank->ends_with_exchange)
+        return local_add_exchange_boundary(rank);
     uint32_t first = NO_ID, last = NO_ID;
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];

@@ -52,8 +52,11 @@ int local_add_executor_boundary(struct rank_build *rank);
 /* dfg.c: producer -> consumer by the framework's own graph. */
 int local_add_node_edges(struct rank_build *rank);
 
-/* engine.c: calls that wait for an engine's work, and what exchanges with servers wait for. */
+/* engine.c: calls that wait for an engine's work, what exchanges with servers wait for, and what
+ * waits for them. */
 int local_add_engine_edges(struct rank_build *rank, const uint32_t *op_of_item);
+/* What ends an iteration that ends with an exchange. */
+int local_add_exchange_boundary(struct rank_build *rank);
 
 /* data.c: producer -> consumer by the storages of the execution trace. */
 int local_add_data_edges(struct rank_build *rank);

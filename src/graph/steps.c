@@ -240,7 +240,10 @@ static int steps_from_exchanges(struct rank_build *rank, uint32_t window)
         if (key == 0)
             break; /* which key it is nobody knows */
         if (map_get(&keys, (uint64_t)key + 1, NULL)) {
-            int64_t number = cut == ABSENT ? -1 : recorded_number(rank->trace->recording, cut);
+            /* the program's own steps end about when its gradients leave: amidst them is sure */
+            int64_t number =
+                cut == ABSENT ? -1
+                              : recorded_number(rank->trace->recording, cut + (last + 1 - cut) / 2);
             if (number >= 0)
                 status = push_step(rank, cut, last + 1, number, window);
             cut = last + 1;
@@ -255,6 +258,23 @@ static int steps_from_exchanges(struct rank_build *rank, uint32_t window)
     return status;
 }
 
+/* What a window's first iteration found on the links and in the servers' queues was not recorded:
+ * it is no more than what came before the next one, where there are enough others. */
+static void leave_out_first(struct rank_build *rank)
+{
+    enum { ENOUGH = 4 };
+    bool exchanges = false;
+    for (uint32_t i = 0; i < rank->trace->n_spans && !exchanges; i++)
+        exchanges = rank->classes[rank->trace->spans[i].name] & NAME_EXCHANGE;
+    for (size_t s = 0; s + ENOUGH <= rank->steps.n && exchanges; s++) {
+        bool enough = !rank->steps.at[s].follows;
+        for (size_t i = 1; i < ENOUGH && enough; i++)
+            enough = rank->steps.at[s + i].follows;
+        if (enough)
+            rank->steps.at[s].timed = false;
+    }
+}
+
 /* The steps that dpro's recorder timed, those that lie in a window. */
 static int steps_from_recording(struct rank_build *rank)
 {
@@ -262,9 +282,13 @@ static int steps_from_recording(struct rank_build *rank)
     for (uint32_t w = 0; recording && w < rank->trace->n_windows; w++) {
         const struct trace_window *window = &rank->trace->windows[w];
         size_t n_before = rank->steps.n;
-        if (steps_from_waits(rank, w) < 0 ||
-            (rank->steps.n == n_before && steps_from_exchanges(rank, w) < 0))
+        if (steps_from_waits(rank, w) < 0)
             return -1;
+        if (rank->steps.n > n_before)
+            continue;
+        if (steps_from_exchanges(rank, w) < 0)
+            return -1;
+        rank->ends_with_exchange |= rank->steps.n > n_before;
         if (rank->steps.n > n_before)
             continue;
         for (size_t s = 0; s < recording->steps.n; s++) {
@@ -542,5 +566,6 @@ int build_steps(struct rank_build *rank, struct dpro_error *err)
     for (size_t s = 0; s < rank->steps.n; s++)
         rank->steps.at[s].timed =
             !clean || !rank->trace->windows[rank->steps.at[s].window].has_execution_trace;
+    leave_out_first(rank);
     return 0;
 }

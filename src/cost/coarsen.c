@@ -261,6 +261,8 @@ static void waiting(const struct coarsening *c, uint32_t copy, uint32_t op, int6
 static int compare_anchors(const void *a, const void *b)
 {
     const struct anchor *x = a, *y = b;
+    if (x->next != y->next)
+        return x->next ? 1 : -1;
     if (x->when_ns != y->when_ns)
         return x->when_ns < y->when_ns ? -1 : 1;
     return x->op < y->op ? -1 : x->op > y->op;
@@ -273,6 +275,13 @@ static int64_t mean_when(const struct coarsening *c, uint32_t op, bool needs)
     for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
         sum += (needs ? rehearsal_start(r, copy, op) : r->end_ns[copy][op]) / r->n;
     return sum;
+}
+
+/* Whether an iteration may end before this bucket is taken: where servers update; elsewhere the
+ * ranks do something with it before. */
+static bool may_lap(const struct dpro_graph *g, uint32_t collective)
+{
+    return strcmp(strtab_get(&g->names, g->collectives[collective].name), "push_pull") == 0;
 }
 
 /* A bucket is waited for by the first op that follows it; the others only follow that one. */
@@ -293,9 +302,8 @@ static int add_needs(const struct coarsening *c, uint32_t r, struct coarse_rank 
                 continue;
             uint32_t j = c->is_transfer[entries[i].from] - 1;
             /* an op of the iteration after comes a period later; those of this one go first */
-            struct anchor anchor = {op, c->first_of[j], true, mean_when(c, op, true)};
-            if (entries[i].next)
-                anchor.when_ns = INT64_MAX;
+            struct anchor anchor = {op, c->first_of[j], true, mean_when(c, op, true),
+                                    entries[i].next};
             if (c->first_of[j] != MODEL_NONE &&
                 (!first[j].needs || compare_anchors(&anchor, &first[j]) < 0))
                 first[j] = anchor;
@@ -303,7 +311,7 @@ static int add_needs(const struct coarsening *c, uint32_t r, struct coarse_rank 
     }
     int status = 0;
     for (uint32_t j = 0; j < g->n_collectives && status == 0; j++)
-        if (first[j].needs && first[j].when_ns != INT64_MAX)
+        if (first[j].needs && (!first[j].next || may_lap(g, j)))
             status = array_push(&rank->anchors, first[j]);
     free(first);
     return status;
@@ -318,8 +326,8 @@ static int find_anchors(const struct coarsening *c, uint32_t r, const struct dpr
         const struct graph_tensor *tensor = &g->tensors[t];
         if (tensor->rank != r || c->tensor_of[t] == MODEL_NONE || tensor->in == DPRO_NO_OP)
             continue;
-        struct anchor anchor = {tensor->in, c->tensor_of[t], false,
-                                mean_when(c, tensor->in, false)};
+        struct anchor anchor = {tensor->in, c->tensor_of[t], false, mean_when(c, tensor->in, false),
+                                false};
         if (array_push(&rank->anchors, anchor) < 0)
             return dpro_error_nomem(err);
         n_ready++;
@@ -335,6 +343,7 @@ static int find_anchors(const struct coarsening *c, uint32_t r, const struct dpr
     qsort(rank->anchors.at, rank->anchors.n, sizeof *rank->anchors.at, compare_anchors);
     rank->drains = true;
     for (size_t a = 0, seen = 0; a < rank->anchors.n; a++) {
+        rank->drains &= !rank->anchors.at[a].next;
         rank->drains &= !rank->anchors.at[a].needs || seen == n_ready;
         seen += !rank->anchors.at[a].needs;
     }
@@ -472,7 +481,7 @@ static int measure(const struct coarsening *c, uint32_t r, struct coarse_rank *r
             const struct anchor *anchor = &rank->anchors.at[a];
             int64_t came = re->end_ns[copy][anchor->op], on = came;
             if (anchor->needs)
-                waiting(c, copy, anchor->op, &came, &on);
+                waiting(c, copy + anchor->next, anchor->op, &came, &on);
             if (copy >= re->first) {
                 struct stretch *stretch = &rank->stretches[(copy - re->first) * n + a];
                 stretch->elapsed_ns = came > went_on ? came - went_on : 0;

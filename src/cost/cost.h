@@ -34,6 +34,7 @@ struct anchor {
     uint32_t tensor; /* of the model; NEED: first of the bucket */
     bool needs;
     int64_t when_ns; /* mean, to order them */
+    bool next;       /* NEED: the op is of the iteration after */
 };
 
 /* What was seen between an anchor and the one before it, in one iteration. */

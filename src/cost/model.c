@@ -69,7 +69,7 @@ static int make_program(const struct rehearsal *r, const struct coarse_rank *ran
                         struct dpro_model *model, struct model_program *program, double *room)
 {
     double lost = lost_of(&model->net), copied = (double)rank->copy_back_ns, before_wait = 0;
-    program->ops = arena_array(&model->arena, rank->anchors.n + 2, sizeof *program->ops);
+    program->ops = arena_array(&model->arena, 2 * rank->anchors.n + 2, sizeof *program->ops);
     if (!program->ops)
         return -1;
     bool waits = false;

@@ -12,12 +12,12 @@ import numpy as np
 SIZE, CLASSES = 32, 10
 
 
-def network(width):
+def network(width, hidden):
     net = mx.gluon.nn.HybridSequential()
     for n_out in (width, 2 * width, 4 * width):
         net.add(mx.gluon.nn.Conv2D(n_out, 3, padding=1), mx.gluon.nn.BatchNorm(), mx.gluon.nn.Activation("relu"),
                 mx.gluon.nn.MaxPool2D(2, 2))
-    net.add(mx.gluon.nn.Dense(32 * width, activation="relu"), mx.gluon.nn.Dense(CLASSES))
+    net.add(*[mx.gluon.nn.Dense(32 * width, activation="relu") for _ in range(hidden)], mx.gluon.nn.Dense(CLASSES))
     return net
 
 
@@ -27,6 +27,7 @@ def main():
     parser.add_argument("--steps", type=int, default=100, help="steps to train")
     parser.add_argument("--batch-size", type=int, default=16, help="samples a step and rank")
     parser.add_argument("--width", type=int, default=16, help="channels of the first layer")
+    parser.add_argument("--hidden", type=int, default=1, help="dense layers before the last")
     parser.add_argument("--seed", type=int, default=0, help="of parameters and data")
     args = parser.parse_args()
 
@@ -34,7 +35,7 @@ def main():
     mx.random.seed(args.seed)
     np.random.seed(args.seed)
     random = np.random.RandomState(1000 * args.seed + hvd.rank())
-    net, loss_of = network(args.width), mx.gluon.loss.SoftmaxCrossEntropyLoss()
+    net, loss_of = network(args.width, args.hidden), mx.gluon.loss.SoftmaxCrossEntropyLoss()
     net.initialize(mx.init.Xavier())
     net.hybridize(static_alloc=True, static_shape=True)
     net(mx.nd.zeros((args.batch_size, 3, SIZE, SIZE)))

@@ -13,14 +13,14 @@ import tensorflow as tf  # noqa: E402
 SIZE, CLASSES = 32, 10
 
 
-def network(width):
+def network(width, hidden):
     layers = [tf.keras.Input((SIZE, SIZE, 3))]
     for n_out in (width, 2 * width, 4 * width):
         layers += [tf.keras.layers.Conv2D(n_out, 3, padding="same"), tf.keras.layers.BatchNormalization(),
                    tf.keras.layers.ReLU(), tf.keras.layers.MaxPooling2D()]
-    layers += [tf.keras.layers.Flatten(), tf.keras.layers.Dense(32 * width, activation="relu"),
-               tf.keras.layers.Dense(CLASSES)]
-    return tf.keras.Sequential(layers)
+    layers.append(tf.keras.layers.Flatten())
+    layers += [tf.keras.layers.Dense(32 * width, activation="relu") for _ in range(hidden)]
+    return tf.keras.Sequential([*layers, tf.keras.layers.Dense(CLASSES)])
 
 
 def main():
@@ -29,6 +29,7 @@ def main():
     parser.add_argument("--steps", type=int, default=100, help="steps to train")
     parser.add_argument("--batch-size", type=int, default=16, help="samples a step and rank")
     parser.add_argument("--width", type=int, default=16, help="channels of the first layer")
+    parser.add_argument("--hidden", type=int, default=1, help="dense layers before the last")
     parser.add_argument("--seed", type=int, default=0, help="of parameters and data")
     args = parser.parse_args()
 
@@ -37,7 +38,7 @@ def main():
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(2 * threads)
     tf.keras.utils.set_random_seed(args.seed)  # the same parameters on every rank
-    model = network(args.width)
+    model = network(args.width, args.hidden)
     momenta = [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in model.trainable_variables]
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     generator = tf.random.Generator.from_seed(1000 * args.seed + hvd.rank())

@@ -14,14 +14,14 @@ import tensorflow as tf  # noqa: E402  its log level is read when it is imported
 SIZE, CLASSES = 32, 10
 
 
-def network(width):
+def network(width, hidden):
     layers = [tf.keras.Input((SIZE, SIZE, 3))]
     for n_out in (width, 2 * width, 4 * width):
         layers += [tf.keras.layers.Conv2D(n_out, 3, padding="same"), tf.keras.layers.BatchNormalization(),
                    tf.keras.layers.ReLU(), tf.keras.layers.MaxPooling2D()]
-    layers += [tf.keras.layers.Flatten(), tf.keras.layers.Dense(32 * width, activation="relu"),
-               tf.keras.layers.Dense(CLASSES)]
-    return tf.keras.Sequential(layers)
+    layers.append(tf.keras.layers.Flatten())
+    layers += [tf.keras.layers.Dense(32 * width, activation="relu") for _ in range(hidden)]
+    return tf.keras.Sequential([*layers, tf.keras.layers.Dense(CLASSES)])
 
 
 def main():
@@ -31,6 +31,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=16, help="samples a step and worker")
     parser.add_argument("--width", type=int, default=16, help="channels of the first layer")
     parser.add_argument("--bytes-per-pack", type=int, default=0, help="gradients that travel together; 0: all")
+    parser.add_argument("--hidden", type=int, default=1, help="dense layers before the last")
     parser.add_argument("--seed", type=int, default=0, help="of parameters and data")
     args = parser.parse_args()
 
@@ -44,7 +45,7 @@ def main():
     rank = strategy.cluster_resolver.task_id or 0
 
     with strategy.scope():
-        model = network(args.width)
+        model = network(args.width, args.hidden)
         momenta = [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in model.trainable_variables]
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
     generator = tf.random.Generator.from_seed(1000 * args.seed + rank)

@@ -98,6 +98,16 @@ static void look_at_inputs(struct looker *l, uint32_t node, uint32_t consumer)
         look_at(l, l->senders[node], consumer);
 }
 
+/* What takes a collective's result begins as soon as it is there; the thread that ran it may note
+ * its end later. */
+static int add_edge(struct rank_build *rank, uint32_t from, uint32_t to)
+{
+    uint32_t c = rank->ops.at[from].collective;
+    bool transfers = c != NO_ID && rank->collectives.at[c].transfer == from;
+    return transfers ? local_add_completion(rank, from, to, true)
+                     : local_add_if_holds(rank, from, to, false);
+}
+
 static int add_edges_to(struct looker *l, uint32_t consumer)
 {
     uint32_t n_seen = 0;
@@ -107,7 +117,7 @@ static int add_edges_to(struct looker *l, uint32_t consumer)
     while (l->n_open > 0) {
         uint32_t node = l->open[--l->n_open];
         if (l->last[node] != NO_ID) {
-            if (local_add_if_holds(l->rank, l->last[node], l->first[consumer], false) < 0)
+            if (add_edge(l->rank, l->last[node], l->first[consumer]) < 0)
                 return -1;
         } else if (n_seen++ < LOOK_THROUGH) {
             look_at_inputs(l, node, consumer);

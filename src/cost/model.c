@@ -47,15 +47,32 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The middle one of the iterations: what holds up one of them now and then (another process, a page
- * fault) is no part of the work. */
+static double middle_of(double *values, uint32_t n)
+{
+    qsort(values, n, sizeof *values, compare_doubles);
+    return (values[(n - 1) / 2] + values[n / 2]) / 2;
+}
+
 static double work_before(const struct rehearsal *r, const struct coarse_rank *rank, size_t anchor,
                           double lost, double *room)
 {
     for (uint32_t i = 0; i < r->n; i++)
         room[i] = alone(&rank->stretches[i * rank->anchors.n + anchor], lost);
-    qsort(room, r->n, sizeof *room, compare_doubles);
-    return (room[(r->n - 1) / 2] + room[r->n / 2]) / 2;
+    return middle_of(room, r->n);
+}
+
+/* Work since an iteration's first anchor, each iteration's in `sums`: the middle one of them, as
+ * what holds up one iteration now and then (another process, a page fault) is no part of the work.
+ * Of sums, for where several threads compute, their gradients get ready in one order in this
+ * iteration and in another in the next, and the middle ones of the parts don't add up. */
+static double work_up_to(const struct rehearsal *r, const struct coarse_rank *rank, size_t anchor,
+                         double lost, double *sums, double *room)
+{
+    for (uint32_t i = 0; i < r->n; i++) {
+        sums[i] += alone(&rank->stretches[i * rank->anchors.n + anchor], lost);
+        room[i] = sums[i];
+    }
+    return middle_of(room, r->n);
 }
 
 static void push_op(struct model_program *program, struct model_op op)
@@ -69,6 +86,8 @@ static int make_program(const struct rehearsal *r, const struct coarse_rank *ran
                         struct dpro_model *model, struct model_program *program, double *room)
 {
     double lost = lost_of(&model->net), copied = (double)rank->copy_back_ns, before_wait = 0;
+    double *sums = room + r->n, before = 0;
+    memset(sums, 0, r->n * sizeof *sums);
     program->ops = arena_array(&model->arena, 2 * rank->anchors.n + 2, sizeof *program->ops);
     if (!program->ops)
         return -1;
@@ -81,7 +100,10 @@ static int make_program(const struct rehearsal *r, const struct coarse_rank *ran
     }
     for (size_t a = 0; a < rank->anchors.n; a++) {
         const struct anchor *anchor = &rank->anchors.at[a];
-        double work = work_before(r, rank, a, lost, room);
+        if (rank->drains && anchor->needs && a > 0 && rank->anchors.at[a - 1].needs)
+            continue; /* copying */
+        double up_to = work_up_to(r, rank, a, lost, sums, room), work = up_to - before;
+        before = up_to;
         if (a == 0 && rank->drains && copied > 0)
             work = work > copied ? work - copied : 0;
         struct model_op op = {.name = anchor->needs ? "up to a wait"
@@ -101,7 +123,7 @@ static int make_program(const struct rehearsal *r, const struct coarse_rank *ran
             op.work_ns = 0;
             op.needs = anchor->tensor;
             push_op(program, op);
-        } else if (a == 0 || !rank->anchors.at[a - 1].needs) {
+        } else {
             op.work_ns = llround(work);
             push_op(program, op);
         }
@@ -123,7 +145,7 @@ static int make_ranks(const struct rehearsal *r, const struct coarse *coarse,
     model->n_samples = g->sample_dur_ns ? g->n_samples : 0;
     model->ranks = arena_array(&model->arena, g->n_ranks, sizeof *model->ranks);
     model->programs = arena_array(&model->arena, g->n_ranks, sizeof *model->programs);
-    double *room = malloc((r->n + (size_t)1) * sizeof *room);
+    double *room = malloc(2 * (r->n + (size_t)1) * sizeof *room);
     int status = model->ranks && model->programs && room ? 0 : -1;
     for (uint32_t i = 0; i < g->n_ranks && status == 0; i++) {
         const struct coarse_rank *rank = &coarse->ranks[i];

@@ -1,11 +1,11 @@
 /* ingest/ring.c: the messages of TensorFlow's rings over gRPC.
  *
  * A rank's collective is a span with a number that is equal on all ranks (group_key, instance_key).
- * In it the rank sends its neighbour 2 (n - 1) chunks of the tensor, or a multiple of that, each the
- * answer to a RecvBuf request: bytes in one call on a stream, or in a few if the socket was full,
- * hundreds of times what else goes over gRPC then. All chunks are as long but for what rounding
- * leaves of the last. When they are fewer or more, or two collectives run at once, nothing tells
- * which bytes are whose: these stay whole. */
+ * In it the rank sends its neighbour 2 (n - 1) chunks of the tensor, or a multiple of that, each
+ * the answer to a RecvBuf request: bytes in one call on a stream, or in a few if the socket was
+ * full, hundreds of times what else goes over gRPC then. All chunks are as long but for what
+ * rounding leaves of the last. When they are fewer or more, or two collectives run at once, nothing
+ * tells which bytes are whose: these stay whole. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,8 +117,8 @@ static int list_pieces(const struct net_transport *t, uint32_t stream, const str
             last->bytes += at->bytes;
         else if (at->bytes >= LEAST_CHUNK && array_push(pieces, fresh) < 0)
             return -1;
-        partial = at->requested > at->bytes && pieces->n > 0 &&
-                  (partial || at->bytes >= LEAST_CHUNK);
+        partial =
+            at->requested > at->bytes && pieces->n > 0 && (partial || at->bytes >= LEAST_CHUNK);
     }
     return 0;
 }
@@ -227,7 +227,8 @@ static int take_all(struct ring *ring)
     return gloo_share_messages(ring->trace);
 }
 
-/* One collective of each number, on all ranks alike; of those whose ranks all have one neighbour. */
+/* One collective of each number, on all ranks alike; of those whose ranks all have one neighbour.
+ */
 static int add_collectives(struct ring *ring)
 {
     struct dpro_transport_info *info = &ring->trace->transport_info;

@@ -79,9 +79,10 @@ struct net_transfer { /* one socket call that moved bytes */
 
 enum { GLOO_PREAMBLE_BYTES = 48 };
 enum gloo_opcode { GLOO_DATA = 1, GLOO_SEND_READY = 2, GLOO_RECV_READY = 3 }; /* 0: not known */
-enum { GLOO_ALL_REDUCE = 4 }; /* prefix */
+enum { GLOO_ALL_REDUCE = 4 };                                                 /* prefix */
 
-struct net_message { /* gloo's, preamble included; or a chunk of a ring over gRPC, as it is on the wire */
+struct net_message { /* gloo's, preamble included; or a chunk of a ring over gRPC, as it is on the
+                        wire */
     uint64_t offset, size_bytes;
     uint64_t length;          /* of the data it carries or announces */
     int64_t start_ns, end_ns; /* of the calls with its first and last byte at this end; INT64_MIN:

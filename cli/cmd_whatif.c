@@ -38,7 +38,8 @@ struct values {
     struct compression compression;
     uint64_t partition_bytes;
     struct opt_list delays, computes;
-    uint32_t world_size;
+    uint32_t world_size, servers, bigarray_bound;
+    struct bandwidth server_bandwidth;
 };
 
 /* "5", "5,1", "5,first 1", "5,first=1" */
@@ -145,6 +146,11 @@ static bool read_world_size(const char *text, void *field)
     return opt_read_u32(text, field) && *(uint32_t *)field > 1;
 }
 
+static bool read_above_0(const char *text, void *field)
+{
+    return opt_read_u32(text, field) && *(uint32_t *)field > 0;
+}
+
 #define AT(member) offsetof(struct values, member)
 static const struct opt whatif_opts[] = {
     {"bucket-cap-mb", 0, "X[,first Y]", read_caps, AT(caps),
@@ -179,6 +185,17 @@ static const struct opt whatif_opts[] = {
      OPT_COMPLETE_NOTHING},
     {"world-size", 0, "N", read_world_size, AT(world_size), "a whole number of 2 or more",
      "N ranks, on hosts of the same kind", NULL, OPT_COMPLETE_NOTHING},
+    {"servers", 0, "N", read_above_0, AT(servers), "a whole number of 1 or more",
+     "N parameter servers, on ranks' hosts if they are\nthere now, else on hosts of their own", NULL,
+     OPT_COMPLETE_NOTHING},
+    {"bigarray-bound", 0, "N", read_above_0, AT(bigarray_bound), "a number of elements above 0",
+     "MXNet: arrays of N elements or more are parted over\nall servers "
+     "(MXNET_KVSTORE_BIGARRAY_BOUND)",
+     NULL, OPT_COMPLETE_NOTHING},
+    {"server-bandwidth", 0, "BW", read_bandwidth, AT(server_bandwidth),
+     "a ratio such as 0.5x, or a rate with its unit, such as 500mbit or 10gbit",
+     "as --bandwidth, for the links of servers that have\nhosts of their own", NULL,
+     OPT_COMPLETE_NOTHING},
     JOB_OPT_JSON("dpro.whatif/1"),
     JOB_OPT_STEPS(
         "learn from iterations A to B, both included, in the\njob's own numbers (default: all)"),
@@ -213,6 +230,10 @@ static int predict(const struct job_values *given, const struct job *job,
         .delays = values->delays.items,
         .n_delays = values->delays.n,
         .world_size = values->world_size,
+        .n_servers = values->servers,
+        .bigarray_bound = values->bigarray_bound,
+        .server_bandwidth_bytes_per_s = values->server_bandwidth.bytes_per_s,
+        .server_bandwidth_ratio = values->server_bandwidth.ratio,
     };
     struct dpro_whatif *whatif = NULL;
     struct dpro_error err = {.code = 0};
@@ -267,10 +288,12 @@ const struct cmd cmd_whatif = {
     .description =
         "Learns from a job's traces what computing and communicating cost it, and predicts the\n"
         "iteration with what the options change: how gradients are put into buckets, partitions\n"
-        "and compression, links, computing speed, the number of ranks. Options combine.",
+        "and compression, links, computing speed, the number of ranks and of parameter servers.\n"
+        "Options combine.",
     .examples = "  dpro whatif TRACE --bucket-cap-mb 5             DDP's buckets of 5 MB\n"
                 "  dpro whatif TRACE --bandwidth 0.5x --compress fp16\n"
                 "  dpro whatif TRACE --compute 2x --world-size 16  faster hosts, and more of them\n"
+                "  dpro whatif TRACE --servers 4 --bigarray-bound 100000  MXNet's key-value store\n"
                 "  dpro whatif TRACE --buckets plan/ --json        a plan, for programs",
     .opts = whatif_opts,
     .run = run,

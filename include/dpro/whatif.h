@@ -41,6 +41,13 @@ struct dpro_changes {
     size_t n_delays;
 
     uint32_t world_size; /* ranks, on hosts of the same kind; 0: as it is */
+
+    /* Of jobs with parameter servers: */
+    uint32_t n_servers;      /* 0: as it is */
+    uint64_t bigarray_bound; /* MXNet: elements from which on an array is parted over all servers;
+                                0: as it is */
+    double server_bandwidth_bytes_per_s; /* of the links of servers' own hosts; or */
+    double server_bandwidth_ratio;       /* times as much */
 };
 
 struct dpro_whatif; /* a result; owns its memory, but borrows the model's */

@@ -10,6 +10,8 @@
 #include "base/error.h"
 #include "cost/buckets.h"
 #include "cost/plan.h"
+#include "cost/servers.h"
+#include "cost/sync.h"
 
 /* Of a link's rate, what is left for payload: 1448 of the 1514 bytes of a frame on Ethernet. A link
  * of 1 Gbit/s, measured with one TCP stream: 954 Mbit/s. */
@@ -70,7 +72,8 @@ static int change_world(uint32_t world_size, struct dpro_model *m, struct arena 
                   "collectives use them, are taken to stay as they are",
                   world_size, world_size > n ? "more" : "that stays", n);
     if (rc == 0 && m->net.algorithm == MODEL_SERVER)
-        rc = note(notes, arena, "the job keeps its %u parameter servers", m->net.n_servers);
+        rc = note(notes, arena, "the job keeps its %u parameter servers; --servers changes that",
+                  m->net.n_servers);
     return rc < 0 ? dpro_error_nomem(err) : 0;
 }
 
@@ -134,6 +137,66 @@ static int change_link(const struct dpro_changes *c, struct dpro_model *m, struc
              ratio > 1 ? ratio : 1 / ratio) < 0)
         return dpro_error_nomem(err);
     return 0;
+}
+
+static int change_server_links(const struct dpro_changes *c, struct dpro_model *m,
+                               struct dpro_error *err)
+{
+    struct model_net *net = &m->net;
+    bool own_hosts = false;
+    if (c->server_bandwidth_bytes_per_s == 0 && c->server_bandwidth_ratio == 0)
+        return 0;
+    for (uint32_t s = 0; s < net->n_servers; s++)
+        own_hosts |= !net->server_hosts || net->server_hosts[s] < 0;
+    if (!own_hosts)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "each server is on the host of a rank, and shares its link; "
+                              "--bandwidth changes both");
+    net->server_link = c->server_bandwidth_ratio;
+    if (c->server_bandwidth_bytes_per_s != 0)
+        net->server_link =
+            c->server_bandwidth_bytes_per_s * PAYLOAD_SHARE * net->byte_ns.value / 1e9;
+    if (!(net->server_link > 0) || !isfinite(net->server_link))
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "a link needs a bandwidth above 0, such as 500mbit or 0.5x");
+    return 0;
+}
+
+static int change_servers(const struct dpro_changes *c, struct dpro_model *m, struct arena *arena,
+                          note_array *notes, struct dpro_error *err)
+{
+    struct model_net *net = &m->net;
+    bool changes = c->n_servers != 0 || c->bigarray_bound != 0 ||
+                   c->server_bandwidth_bytes_per_s != 0 || c->server_bandwidth_ratio != 0;
+    if (!changes)
+        return 0;
+    if (net->algorithm != MODEL_SERVER)
+        return dpro_error_set(err, DPRO_EUSAGE, "the job has no parameter servers to change");
+    if (c->n_servers > MOST_RANKS)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "%u servers can't be predicted; 1 to %d can", c->n_servers,
+                              MOST_RANKS);
+    if (c->bigarray_bound != 0 && net->placement != MODEL_BY_KEY)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "a bound from which on arrays are parted is MXNet's; this job's "
+                              "servers have none");
+    uint32_t n = net->n_servers;
+    if (c->n_servers != 0 && c->n_servers != n) {
+        if (servers_change(m, c->n_servers, arena) < 0)
+            return dpro_error_nomem(err);
+        const char *rule = net->placement == MODEL_BY_KEY
+                               ? "keys go where MXNet's rule puts them"
+                               : "tensors go to them in turns";
+        uint32_t n_apart = sync_n_nodes(net) - net->n_ranks;
+        if (note(notes, arena,
+                 "%u parameter server%s: %s; %u of them on hosts of their own, with links as the "
+                 "others have",
+                 c->n_servers, c->n_servers > 1 ? "s" : "", rule, n_apart) < 0)
+            return dpro_error_nomem(err);
+    }
+    if (c->bigarray_bound != 0)
+        servers_set_bound(m, c->bigarray_bound, &m->own);
+    return change_server_links(c, m, err);
 }
 
 static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, struct arena *arena,
@@ -203,5 +266,7 @@ int change_apply(const struct dpro_graph *graph, const struct dpro_changes *chan
         rc = change_compute(&changes->compute[i], model, err);
     if (rc == 0)
         rc = change_link(changes, model, arena, notes, err);
+    if (rc == 0)
+        rc = change_servers(changes, model, arena, notes, err);
     return rc < 0 ? rc : change_strategy(changes, model, arena, notes, err);
 }

@@ -27,6 +27,7 @@ struct coarsening {
     uint32_t *is_transfer; /* by op: 1 + graph collective whose transfer (or OUT of it) it is; 0 */
     uint8_t *waits;        /* by op: it may wait for communication */
     ARRAY(struct entry) entries; /* by `to` */
+    bool has_servers;
 };
 
 /* Of FSDP and ZeRO. gloo reduces and scatters by an all-reduce, so that a unit's gathering is what
@@ -72,6 +73,18 @@ static int no_gradients(const struct dpro_graph *g, struct dpro_error *err)
 
 /* ---- tensors ---- */
 
+static bool is_exchange(const struct dpro_graph *g, const struct graph_collective *c)
+{
+    return strcmp(strtab_get(&g->names, c->name), "push_pull") == 0;
+}
+
+/* After which op of its rank a gradient is ready: a key's alone is what the push waits for. */
+static uint32_t ready_op(const struct dpro_graph *g, const struct graph_tensor *tensor)
+{
+    const struct graph_collective *c = &g->collectives[tensor->collective];
+    return is_exchange(g, c) ? g->members[c->first_member + tensor->rank].arrival : tensor->in;
+}
+
 struct ready {
     int64_t when_ns;
     uint32_t tensor; /* of the graph */
@@ -116,9 +129,9 @@ static int find_tensors(struct coarsening *c, struct dpro_model *model, struct c
         const struct graph_collective *bucket = &g->collectives[tensor->collective];
         const char *kind = strtab_get(&g->names, bucket->name);
         if (bucket->n_members != g->n_ranks ||
-            (strcmp(kind, "all_reduce") != 0 && strcmp(kind, "push_pull") != 0))
+            (strcmp(kind, "all_reduce") != 0 && !is_exchange(g, bucket)))
             continue;
-        order[n++] = (struct ready){r->end_ns[r->first][tensor->in], t};
+        order[n++] = (struct ready){r->end_ns[r->first][ready_op(g, tensor)], t};
     }
     qsort(order, n, sizeof *order, compare_ready);
     model->tensors = arena_array(&model->arena, n, sizeof *model->tensors);
@@ -129,8 +142,9 @@ static int find_tensors(struct coarsening *c, struct dpro_model *model, struct c
         const struct graph_tensor *tensor = &g->tensors[order[i].tensor];
         const char *name = strtab_get(&g->names, tensor->name);
         model->tensors[i] = (struct model_tensor){
-            arena_copy_string(&model->arena, name, strlen(name)), tensor->size_bytes};
+            arena_copy_string(&model->arena, name, strlen(name)), tensor->size_bytes, (uint32_t)i};
         coarse->bucket_of[i] = tensor->collective;
+        c->has_servers |= is_exchange(g, &g->collectives[tensor->collective]);
         if (c->first_of[tensor->collective] == MODEL_NONE)
             c->first_of[tensor->collective] = (uint32_t)i;
         if (!model->tensors[i].name || map_set(&numbers, tensor_key(tensor), i) < 0)
@@ -326,8 +340,8 @@ static int find_anchors(const struct coarsening *c, uint32_t r, const struct dpr
         const struct graph_tensor *tensor = &g->tensors[t];
         if (tensor->rank != r || c->tensor_of[t] == MODEL_NONE || tensor->in == DPRO_NO_OP)
             continue;
-        struct anchor anchor = {tensor->in, c->tensor_of[t], false, mean_when(c, tensor->in, false),
-                                false};
+        uint32_t op = ready_op(g, tensor);
+        struct anchor anchor = {op, c->tensor_of[t], false, mean_when(c, op, false), false};
         if (array_push(&rank->anchors, anchor) < 0)
             return dpro_error_nomem(err);
         n_ready++;
@@ -338,7 +352,8 @@ static int find_anchors(const struct coarsening *c, uint32_t r, const struct dpr
                               "profiles is cut off, or of another job ('dpro replay' names files "
                               "that are cut off); give whole ones of one job",
                               g->ranks[r].rank, n_ready, g->ranks[0].rank, model->n_tensors);
-    if (add_needs(c, r, rank) < 0)
+    /* the first gradient needs all parameters, when each is needed before shows in no order */
+    if (!c->has_servers && add_needs(c, r, rank) < 0)
         return dpro_error_nomem(err);
     qsort(rank->anchors.at, rank->anchors.n, sizeof *rank->anchors.at, compare_anchors);
     rank->drains = true;
@@ -347,7 +362,7 @@ static int find_anchors(const struct coarsening *c, uint32_t r, const struct dpr
         rank->drains &= !rank->anchors.at[a].needs || seen == n_ready;
         seen += !rank->anchors.at[a].needs;
     }
-    rank->drains &= rank->anchors.n > n_ready;
+    rank->drains &= rank->anchors.n > n_ready || c->has_servers;
     return 0;
 }
 
@@ -440,7 +455,7 @@ static int find_families(const struct coarsening *c, uint32_t r, const struct dp
             continue;
         for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
             if (g->succ[e] >= ops->first_op && g->succ[e] < ops->first_op + ops->n_ops &&
-                g->kind[g->succ[e]] == DPRO_OP_IN)
+                (g->kind[g->succ[e]] == DPRO_OP_IN || (g->flags[g->succ[e]] & GRAPH_OP_ARRIVAL)))
                 maker[g->succ[e] - ops->first_op] = op;
     }
     uint32_t last = DPRO_NO_OP;
@@ -461,6 +476,18 @@ static int find_families(const struct coarsening *c, uint32_t r, const struct dp
     }
     free(maker);
     return 0;
+}
+
+/* When the rank has all that it pulls. */
+static int64_t last_transfer(const struct coarsening *c, uint32_t copy, uint32_t r)
+{
+    const struct dpro_graph *g = c->g;
+    const int64_t *end_ns = c->rehearsal->end_ns[copy];
+    int64_t last = INT64_MIN;
+    for (uint32_t op = g->ranks[r].first_op; op < g->ranks[r].first_op + g->ranks[r].n_ops; op++)
+        if (c->is_transfer[op] && end_ns[op] > last)
+            last = end_ns[op];
+    return last;
 }
 
 static int measure(const struct coarsening *c, uint32_t r, struct coarse_rank *rank)
@@ -493,7 +520,9 @@ static int measure(const struct coarsening *c, uint32_t r, struct coarse_rank *r
             }
             went_on = on > went_on ? on : went_on;
         }
-        if (copy < re->first || !rank->drains)
+        if (c->has_servers && last_transfer(c, copy, r) > went_on)
+            went_on = last_transfer(c, copy, r);
+        if (copy < re->first || !rank->drains || c->has_servers)
             continue;
         for (uint32_t op = g->ranks[r].first_op; op < g->ranks[r].first_op + g->ranks[r].n_ops;
              op++)

@@ -62,6 +62,14 @@ int coarsen(const struct rehearsal *rehearsal, struct dpro_model *model, struct 
             struct dpro_error *err);
 void coarse_fini(struct coarse *coarse, uint32_t n_ranks);
 
+/* ---- servers.c: who the parameter servers are, and what they do ---- */
+
+int fit_servers(const struct rehearsal *rehearsal, const struct coarse *coarse,
+                struct dpro_model *model);
+/* How a bucket of the graph went: in so many parts, the first of them to that server. */
+void servers_own(const struct dpro_graph *graph, uint32_t collective,
+                 struct strategy_bucket *bucket);
+
 /* ---- fit.c: what communicating costs ---- */
 
 int fit_net(const struct rehearsal *rehearsal, const struct coarse *coarse,

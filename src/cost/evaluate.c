@@ -1,7 +1,7 @@
 /* cost/evaluate.c: a small simulation. A rank's program comes down to a few actions (launch a
  * bucket, wait for one) with work between them, ranks that do the same are one, and collectives
  * are fluids, so that an evaluation takes microseconds. */
-#include "cost/evaluate.h"
+#include "cost/evaluator.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -9,72 +9,8 @@
 
 #include "base/error.h"
 #include "cost/fused.h"
-#include "cost/sync.h"
 
-enum { MOST_ITERATIONS = 12, MOST_LOSS_PCT = 90 };
-
-enum action_kind { LAUNCH, WAIT, WAIT_BEFORE, END };
-
-struct action {
-    double work_ns; /* before it */
-    uint8_t kind;
-    uint32_t bucket;
-};
-
-/* Ranks that do the same at the same time. */
-struct class
-{
-    uint32_t program;
-    double scale;
-    struct action *actions;
-    uint32_t n_actions;
-    /* while it runs */
-    uint32_t at;
-    uint32_t iteration;
-    bool blocked;
-    double left_ns; /* of the work before action `at` */
-    double done_ns[MOST_ITERATIONS + 1];
-};
-
-struct transfer {
-    uint32_t bucket;
-    bool on_wire;
-    double latency_ns, wire_ns; /* left */
-};
-
-struct bucket_state {
-    uint64_t size_bytes; /* on the wires */
-    double copy_ns, launch_ns, latency_ns;
-    uint32_t n_launched;                  /* classes, of the iteration under way */
-    uint32_t n_waiting;                   /* partitions not begun */
-    uint32_t n_left;                      /* partitions not ended */
-    uint32_t n_ended;                     /* iterations */
-    double asked_ns;                      /* when the last class launched it */
-    uint64_t turn;                        /* in the order in which they were launched */
-    double launched_ns, start_ns, end_ns; /* of the last iteration */
-};
-
-struct evaluator {
-    const struct dpro_model *model;
-    struct model_program *merged; /* programs, ops between which nothing is communicated as one */
-    struct model_op *merged_ops;  /* of all of them */
-    struct class *classes;
-    uint32_t n_classes;
-    uint32_t *class_of; /* by rank */
-    struct sync *costs;
-    struct bucket_state *buckets; /* room for n_tensors */
-    uint32_t *bucket_of;          /* by tensor */
-    uint32_t *n_missing;          /* by bucket, while actions are made */
-    uint32_t *queue;              /* buckets with partitions waiting, a heap: the next one first */
-    uint32_t n_queue;
-    struct transfer *active;
-    uint32_t n_active, n_on_wire;
-    uint64_t turn;
-    bool failed; /* out of memory */
-    double now_ns, wire_ns, rate;
-    const struct dpro_strategy *strategy;
-    struct evaluation result;
-};
+enum { MOST_LOSS_PCT = 90 };
 
 static bool goes_on_at_once(const struct model_program *program, uint32_t op)
 {
@@ -153,6 +89,8 @@ int evaluator_create(const struct dpro_model *model, struct evaluator **evaluato
         e->n_classes++;
     }
     e->costs = sync_create(&model->net);
+    e->serving = sync_n_servers(&model->net) ? serving_create(model) : NULL;
+    enough = enough && (e->serving || !sync_n_servers(&model->net));
     enough = enough && merge_ops(e) == 0;
     if (!enough || !e->costs) {
         evaluator_destroy(e);
@@ -169,6 +107,7 @@ void evaluator_destroy(struct evaluator *e)
     for (uint32_t c = 0; e->classes && c < e->n_classes; c++)
         free(e->classes[c].actions);
     sync_destroy(e->costs);
+    serving_destroy(e->serving);
     free(e->merged);
     free(e->merged_ops);
     free(e->classes);
@@ -260,15 +199,19 @@ static void make_actions(struct evaluator *e, struct class *c)
 
 /* ---- running ---- */
 
-static void set_rate(struct evaluator *e)
+double evaluator_rate(const struct model_net *net)
 {
-    const struct model_net *net = &e->model->net;
     double lost = net->byte_ns.value > 0 ? net->cpu_ns.value / net->byte_ns.value : 0;
     double most = MOST_LOSS_PCT / 100.0;
+    return 1 - (lost > most ? most : lost);
+}
+
+static void set_rate(struct evaluator *e)
+{
     e->n_on_wire = 0;
     for (uint32_t t = 0; t < e->n_active; t++)
         e->n_on_wire += e->active[t].on_wire;
-    e->rate = e->n_on_wire > 0 ? 1 - (lost > most ? most : lost) : 1;
+    e->rate = e->n_on_wire > 0 ? evaluator_rate(&e->model->net) : 1;
 }
 
 /* By priority, then as they were launched. */
@@ -461,6 +404,8 @@ int64_t evaluate(struct evaluator *e, const struct dpro_strategy *strategy)
         class->blocked = false;
         class->left_ns = class->actions[0].work_ns;
     }
+    if (e->serving)
+        return serving_run(e);
     uint32_t n = 0;
     while (n < MOST_ITERATIONS && !is_steady(e, n) && step(e))
         n = n_done(e);
@@ -478,6 +423,10 @@ const struct evaluation *evaluate_detail(struct evaluator *e, const struct dpro_
 {
     struct evaluation *r = &e->result;
     r->iteration_ns = evaluate(e, strategy);
+    if (e->serving) {
+        serving_detail(e, r);
+        return r;
+    }
     uint32_t n = n_done(e);
     double from = 0, latest = -1;
     for (uint32_t c = 0; n >= 2 && c < e->n_classes; c++)

@@ -62,8 +62,6 @@ static void fit_line(const point_array *points, struct dpro_estimate *slope,
 static double wire_share(const struct model_net *net)
 {
     double n = net->n_ranks;
-    if (net->algorithm == MODEL_SERVER) /* out, and then back again */
-        return 2;
     return net->algorithm == MODEL_TREE ? 1 : 2 * (n - 1) / n;
 }
 
@@ -420,20 +418,6 @@ static void fit_overhead(const struct rehearsal *r, const struct coarse *coarse,
     net->collective_ns = (struct dpro_estimate){sum / n, sqrt(variance > 0 ? variance / n : 0)};
 }
 
-/* How many servers share the largest key: small ones go whole to one, whichever that is. */
-static uint32_t servers_a_key(const struct dpro_graph *g, const struct coarse *coarse,
-                              const struct dpro_model *model)
-{
-    const struct graph_collective *largest = NULL;
-    for (uint32_t t = 0; t < model->n_tensors; t++) {
-        const struct graph_collective *c = &g->collectives[coarse->bucket_of[t]];
-        if (!largest || c->size_bytes > largest->size_bytes)
-            largest = c;
-    }
-    uint32_t n = largest ? largest->n_messages / (2 * largest->n_members) : 0;
-    return n < 1 ? 1 : n > g->n_servers ? g->n_servers : n;
-}
-
 int fit_net(const struct rehearsal *r, const struct coarse *coarse, struct dpro_model *model,
             struct dpro_error *err)
 {
@@ -446,21 +430,23 @@ int fit_net(const struct rehearsal *r, const struct coarse *coarse, struct dpro_
     net->n_streams = count_streams(g);
     choose_algorithm(g, coarse, net);
     if (net->algorithm == MODEL_SERVER) { /* keys wait for no other key */
-        net->n_servers = servers_a_key(g, coarse, model);
-        net->servers_share_hosts = g->servers_share_hosts && g->n_servers <= g->n_ranks;
         net->n_streams = model->n_tensors;
         net->in_order = false;
+        if (fit_servers(r, coarse, model) < 0)
+            return dpro_error_nomem(err);
     }
     bool messages = g->collectives[coarse->bucket_of[0]].n_messages > 0;
+    bool served = net->algorithm == MODEL_SERVER;
     struct dpro_estimate start = {0};
-    if ((messages ? fit_bytes(r, coarse, model, net, &start)
-                  : fit_collectives(r, coarse, model, net)) < 0)
+    if (!served && (messages ? fit_bytes(r, coarse, model, net, &start)
+                             : fit_collectives(r, coarse, model, net)) < 0)
         return dpro_error_nomem(err);
-    if (messages)
+    if (messages && !served)
         fit_messages(g, net);
     if (fit_interference(r, coarse, net) < 0 || fit_launches(r, coarse, model, net) < 0)
         return dpro_error_nomem(err);
-    fit_overhead(r, coarse, model, start.value, net);
+    if (!served)
+        fit_overhead(r, coarse, model, start.value, net);
     uint64_t bytes = 0;
     double copied = 0;
     for (uint32_t t = 0; t < model->n_tensors; t++)

@@ -221,7 +221,8 @@ struct dpro_model *generate_job(const char *name, uint32_t n_ranks)
                 m = NULL;
                 break;
             }
-            m->tensors[tensor++] = (struct model_tensor){copy, layer->sizes[s] * 4};
+            m->tensors[tensor] = (struct model_tensor){copy, layer->sizes[s] * 4, tensor};
+            tensor++;
         }
     if (m) {
         add_ops(m, &layers, known[k].forward_ns, known[k].backward_ns);
@@ -286,7 +287,7 @@ struct dpro_model *generate_random(const struct generate_options *o)
     uint64_t most_work = 10ull << pick(&state, 14), most_bits = 4 + pick(&state, 10);
     for (uint32_t t = 0; t < n; t++)
         m->tensors[t] =
-            (struct model_tensor){names[t % 16], 4 + 4 * pick(&state, 1ull << most_bits)};
+            (struct model_tensor){names[t % 16], 4 + 4 * pick(&state, 1ull << most_bits), t};
     add_op(m, "forward", DPRO_OP_FW, (double)pick(&state, most_work * n), MODEL_NONE, MODEL_NONE);
     for (uint32_t t = n; t-- > 0 && o->cycles;) {
         add_op(m, "forward", DPRO_OP_FW, (double)pick(&state, most_work), t, MODEL_NONE);

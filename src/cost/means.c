@@ -28,8 +28,9 @@ static const struct {
                                     "one after the other in any order",
                                     {.together = true, .reorders = true, .compressions = NONE}},
     [DPRO_STACK_TENSORFLOW_PS] = {"tensorflow-ps",
-                                  "TensorFlow's parameter servers take each gradient by itself",
-                                  {.compressions = NONE}},
+                                  "TensorFlow's parameter servers take each gradient by itself; on "
+                                  "which of them each variable is can be chosen",
+                                  {.places = true, .compressions = NONE}},
     [DPRO_STACK_MXNET_PS] = {"mxnet-ps",
                              "MXNet's key-value store takes each gradient by itself; from which "
                              "size on one is parted over all servers can be set",

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cost/cost.h"
+#include "cost/sync.h"
 
 static int warn(struct dpro_model *model, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -209,6 +210,8 @@ static int make_own(const struct rehearsal *r, const struct coarse *coarse,
         if (t == 0 || placed[t].bucket != placed[t - 1].bucket)
             own->buckets[own->n_buckets++] = (struct strategy_bucket){.first = t, .partitions = 1};
         own->buckets[own->n_buckets - 1].n++;
+        if (sync_n_servers(&model->net))
+            servers_own(g, placed[t].bucket, &own->buckets[own->n_buckets - 1]);
     }
     free(placed);
     return 0;

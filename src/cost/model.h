@@ -25,6 +25,7 @@
 struct model_tensor {
     const char *name;
     uint64_t size_bytes;
+    uint32_t key; /* its number in a key-value store; else its own */
 };
 
 /* One op of a program. It waits for `needs`, works, and then the gradient of `tensor` is ready. */
@@ -60,19 +61,39 @@ enum model_algorithm {
     MODEL_DIRECT,       /* each rank to each other one */
 };
 
+/* Which server each part of a bucket goes to. */
+enum model_placement {
+    MODEL_BY_KEY, /* MXNet: the parts of a bucket that has any to one server after the other; a
+                     whole one to where its key says */
+    MODEL_ANYWHERE, /* the first part to the bucket's server, the others to those after it */
+};
+
 /* What a collective of all ranks costs. A message of b bytes takes message_ns + b * byte_ns from
  * one rank to the next, of which b * byte_ns on the sender's and on the receiver's link, which send
  * and receive at once; a rank adds received bytes up at reduce_ns a byte. */
 struct model_net {
     enum model_algorithm algorithm;
     uint32_t n_ranks, ranks_per_host, n_servers;
-    bool servers_share_hosts; /* server s with rank s: what those say to each other takes no link */
+    const int32_t *server_hosts; /* [n_servers] the rank (index) on whose host it is, so that what
+                                    they say to each other takes no link; -1: on one of its own;
+                                    NULL: all are */
+    double server_link; /* the rate of such a host's link against a rank's; 0: the same */
+    enum model_placement placement;
+    const uint32_t *server_of_key; /* [n_servers] a whole key's, by key * 9973 modulo n_servers;
+                                      NULL: that number itself */
+    bool pulls_at_start; /* a session: all are pulled when an iteration begins, which is when all
+                            of the one before is done; else each as soon as all have pushed it */
     uint32_t n_streams;   /* collectives that a rank has under way at once: 1 on a stream of NCCL's,
                              2 with gloo's threads */
     bool in_order;        /* a bucket waits for those before it to be launched (DDP) */
     bool negotiates;      /* Horovod: what is ready when a cycle begins is fused */
     uint64_t chunk_bytes; /* the largest message; 0: a step is one message */
     struct dpro_estimate byte_ns, message_ns, reduce_ns;
+    struct dpro_estimate push_ns;   /* of a server's time, for each push; reduce_ns for its bytes */
+    struct dpro_estimate answer_ns; /* from a server's last push of a bucket to its answer; of its
+                                       time, for each pull of a session */
+    struct dpro_estimate within_ns; /* a byte between a rank and a server of its host */
+    struct dpro_estimate step_ns;   /* of a session, between two iterations */
     struct dpro_estimate collective_ns; /* from a collective's last arrival to its first message,
                                       and from its last message to its end */
     struct dpro_estimate launch_ns;     /* of computing time, for each collective */
@@ -93,6 +114,7 @@ struct model_means {
     enum dpro_stack stack;
     bool together; /* tensors may share a bucket, any of them */
     enum model_parts parts;
+    bool places;              /* the server of each can be chosen */
     bool priorities;
     bool reorders;         /* buckets may be launched in another order than they get ready */
     unsigned compressions; /* as 1 << enum dpro_compression */
@@ -108,6 +130,7 @@ struct strategy_bucket {
     uint32_t first, n;   /* of order; n > 0 */
     uint32_t partitions; /* > 0 */
     int32_t priority; /* of those ready, the largest is launched first; all equal: as they come */
+    uint32_t server;  /* of its first part, MODEL_ANYWHERE */
 };
 
 struct dpro_strategy {
@@ -129,6 +152,7 @@ struct dpro_model {
     uint32_t n_ranks, n_samples;
     struct model_net net;
     struct model_means means;
+    uint32_t *pulled;         /* [n_tensors] of a session: in the order in which they are pulled */
     struct dpro_strategy own; /* as the job ran */
     int64_t measured_ns;      /* mean iteration; 0: unknown (generated) */
     double measured_std_ns;   /* of the iterations */

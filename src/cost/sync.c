@@ -59,14 +59,29 @@ int64_t sync_message_ns(const struct model_net *net)
     return round_ns(net->message_ns.value);
 }
 
-static uint32_t n_servers(const struct model_net *net)
+uint32_t sync_n_servers(const struct model_net *net)
 {
     return net->algorithm != MODEL_SERVER ? 0 : net->n_servers ? net->n_servers : 1;
 }
 
+uint32_t sync_server_node(const struct model_net *net, uint32_t server)
+{
+    uint32_t node = net->n_ranks;
+    if (!net->server_hosts)
+        return node + server;
+    if (net->server_hosts[server] >= 0)
+        return (uint32_t)net->server_hosts[server];
+    for (uint32_t s = 0; s < server; s++)
+        node += net->server_hosts[s] < 0;
+    return node;
+}
+
 uint32_t sync_n_nodes(const struct model_net *net)
 {
-    return net->n_ranks + (net->servers_share_hosts ? 0 : n_servers(net));
+    uint32_t n = net->n_ranks;
+    for (uint32_t s = 0; s < sync_n_servers(net); s++)
+        n += !net->server_hosts || net->server_hosts[s] < 0;
+    return n;
 }
 
 /* Hosts that can't be filled evenly are taken for one ring. */
@@ -258,15 +273,15 @@ static int list_tree(const struct lister *l, uint64_t size)
 /* Workers go round the servers, and servers round the workers, each from a place of its own. */
 static int list_servers(const struct lister *l, uint64_t size)
 {
-    uint32_t n = l->net->n_ranks, n_servers_ = n_servers(l->net);
-    uint32_t first = l->net->servers_share_hosts ? 0 : n; /* the servers' nodes */
-    uint64_t share = divide_up(size, n_servers_);
-    uint32_t n_chunks = chunks_of(l->net, share), *last = table(l, n_servers_);
+    uint32_t n = l->net->n_ranks, n_servers = sync_n_servers(l->net);
+    uint64_t share = divide_up(size, n_servers);
+    uint32_t n_chunks = chunks_of(l->net, share), *last = table(l, n_servers);
     uint64_t chunk = divide_up(share, n_chunks);
     for (uint32_t c = 0; c < n_chunks && last; c++) {
-        for (uint32_t turn = 0; turn < n_servers_; turn++)
+        for (uint32_t turn = 0; turn < n_servers; turn++)
             for (uint32_t i = 0; i < n; i++) {
-                uint32_t server = (i + turn) % n_servers_, node = first + server;
+                uint32_t server = (i + turn) % n_servers;
+                uint32_t node = sync_server_node(l->net, server);
                 if (node == i)
                     continue;
                 last[server] = (uint32_t)l->m->list.n;
@@ -274,10 +289,11 @@ static int list_servers(const struct lister *l, uint64_t size)
                     return -1;
             }
         for (uint32_t turn = 0; turn < n; turn++)
-            for (uint32_t server = 0; server < n_servers_; server++)
-                if (first + server != (server + turn) % n &&
-                    add(l, first + server, (server + turn) % n, chunk, last[server], false) < 0)
+            for (uint32_t server = 0; server < n_servers; server++) {
+                uint32_t node = sync_server_node(l->net, server), to = (server + turn) % n;
+                if (node != to && add(l, node, to, chunk, last[server], false) < 0)
                     return -1;
+            }
     }
     return last ? 0 : -1;
 }

@@ -34,6 +34,8 @@ int sync_list(const struct model_net *net, uint64_t size_bytes, bool alike,
               struct sync_messages *messages);
 void sync_messages_fini(struct sync_messages *messages);
 uint32_t sync_n_nodes(const struct model_net *net);
+uint32_t sync_n_servers(const struct model_net *net); /* 0: not by servers */
+uint32_t sync_server_node(const struct model_net *net, uint32_t server);
 
 /* Time that a message keeps its links busy, and to add it up. */
 int64_t sync_wire_ns(const struct model_net *net, uint64_t bytes);

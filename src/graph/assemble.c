@@ -556,6 +556,7 @@ static int fill_collectives(struct assembly *a)
         g->collectives[j] =
             (struct graph_collective){.name = strtab_add(&g->names, c->kind, strlen(c->kind)),
                                       .group = strtab_add(&g->names, group, strlen(group)),
+                                      .key = c->key,
                                       .size_bytes = c->size_bytes,
                                       .meet = a->meets[j],
                                       .first_member = joined->first_member,

@@ -80,6 +80,7 @@ struct local_collective {
     int32_t group_size;         /* 0: not recorded */
     int32_t peer;               /* point-to-point: the other rank; -1: not, or not recorded */
     int64_t sequence;           /* -1: not recorded */
+    uint32_t key;               /* 1 + that of a key-value store; 0: none */
     uint64_t numel, size_bytes; /* 0: not recorded */
     uint32_t launch_span;       /* the framework's op that asked for it; NO_ID: unknown */
     uint32_t bucket; /* that it carries, index into the recording's buckets; NO_ID: unknown */

@@ -430,6 +430,8 @@ static void learn_collective(const struct rank_build *rank, const struct trace_s
         c->sequence = d->comm_sequence;
     if (c->peer < 0)
         c->peer = d->peer;
+    if (c->key == 0)
+        c->key = d->key;
 }
 
 void build_learn_collective(const struct rank_build *rank, uint32_t span_index,

@@ -418,6 +418,7 @@ static void describe(struct dpro_trace *trace, struct trace_rank *rank, uint32_t
     detail->numel += ps_is_push(m) || ps_is_pull(m) ? m->data_bytes / sizeof(float) : 0;
     detail->collective = names[(ps_is_push(m) ? 1 : 0) + (m->flags & PS_PULL ? 2 : 0)];
     detail->group_size = trace->world_size;
+    detail->key = m->key < UINT32_MAX ? (uint32_t)m->key + 1 : 0;
 }
 
 /* The requests of a rank and the spans that made them, both in order; then the answers. */

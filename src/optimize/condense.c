@@ -48,7 +48,8 @@ static int condense_tensors(const struct dpro_model *from, bool coarsen, struct 
     for (uint32_t t = 0; t < n; t++) {
         if (!joined[t]) {
             to->first[groups] = t;
-            to->model.tensors[groups++] = (struct model_tensor){from->tensors[t].name, 0};
+            to->model.tensors[groups++] = from->tensors[t];
+            to->model.tensors[groups - 1].size_bytes = 0;
         }
         (*group_of)[t] = groups - 1;
         to->model.tensors[groups - 1].size_bytes += from->tensors[t].size_bytes;

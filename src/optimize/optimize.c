@@ -154,6 +154,12 @@ static void simplify(struct space *space, int64_t limit)
     space->best_ns = space_evaluate(space, &strategy);
 }
 
+/* All of a collective's ranks wait for each other; those of a parameter server share its links. */
+static bool alike_ranks_are_one(const struct search *search, const struct dpro_model *model)
+{
+    return !search->options->no_symmetry && !sync_n_servers(&model->net);
+}
+
 /* In the Coarsened View, where there is one; the best found comes back. */
 static int search_coarse(struct space *fine, struct dpro_error *err)
 {
@@ -161,8 +167,9 @@ static int search_coarse(struct space *fine, struct dpro_error *err)
     struct condensed condensed;
     struct space coarse;
     struct dpro_strategy found;
-    uint32_t most_ranks = o->no_symmetry ? UINT32_MAX : MOST_RANKS;
-    if (condense(fine->model, !o->no_coarsen, !o->no_symmetry, most_ranks, &condensed) < 0) {
+    bool symmetry = alike_ranks_are_one(fine->search, fine->model);
+    uint32_t most_ranks = symmetry ? MOST_RANKS : UINT32_MAX;
+    if (condense(fine->model, !o->no_coarsen, symmetry, most_ranks, &condensed) < 0) {
         condensed_fini(&condensed);
         return dpro_error_nomem(err);
     }
@@ -202,7 +209,8 @@ static double uncertainty_of(const struct dpro_model *model, const struct dpro_s
     struct dpro_model other = *model;
     struct dpro_estimate *const estimates[] = {
         &other.net.byte_ns,   &other.net.message_ns, &other.net.reduce_ns, &other.net.collective_ns,
-        &other.net.launch_ns, &other.net.copy_ns,    &other.net.cast_ns,   &other.net.cpu_ns};
+        &other.net.launch_ns, &other.net.copy_ns,    &other.net.cast_ns,   &other.net.cpu_ns,
+        &other.net.push_ns,   &other.net.answer_ns,  &other.net.within_ns, &other.net.step_ns};
     double sum = 0;
     for (size_t i = 0; i < sizeof estimates / sizeof *estimates; i++) {
         struct dpro_estimate was = *estimates[i];
@@ -271,7 +279,7 @@ static int run(struct search *search, const struct dpro_model *model, struct dpr
     struct space space = {0};
     int64_t compared_ns = 0; /* the best of what the result is compared with */
     int rc = 0;
-    if (condense(model, false, !search->options->no_symmetry, UINT32_MAX, &fine) < 0) {
+    if (condense(model, false, alike_ranks_are_one(search, model), UINT32_MAX, &fine) < 0) {
         condensed_fini(&fine);
         return dpro_error_nomem(err);
     }
@@ -286,9 +294,12 @@ static int run(struct search *search, const struct dpro_model *model, struct dpr
     if (rc == 0) {
         try_baselines(&space, o);
         compared_ns = space.best_ns;
-        rc = search_coarse(&space, err);
+        if (assign_is_all(model))
+            search_assign(&space, &model->own);
+        else
+            rc = search_coarse(&space, err);
     }
-    if (rc == 0 && search->options->algorithm == DPRO_ALGORITHM_DEFAULT)
+    if (rc == 0 && search->options->algorithm == DPRO_ALGORITHM_DEFAULT && !assign_is_all(model))
         simplify(&space, compared_ns);
     if (rc == 0 &&
         (search->failed || search->registry.failed || keep_results(&space, model, o) < 0))

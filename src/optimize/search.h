@@ -238,6 +238,13 @@ void search_paper(struct space *space);                   /* paper.c: Algorithm 
 void search_local(struct space *space, bool plain); /* local.c: from space->best, or ->plain */
 void search_mcmc(struct space *space);              /* mcmc.c: from space->best */
 
+/* ---- assign.c: parts over servers, and tensors' servers ---- */
+
+/* Whether that is all that the job's stack can be given. */
+bool assign_is_all(const struct dpro_model *model);
+/* From how the job ran. */
+void search_assign(struct space *space, const struct dpro_strategy *own);
+
 /* ---- baselines.c ---- */
 
 enum { N_BASELINES = 12 };

@@ -182,7 +182,8 @@ static double longest_tail(const struct dpro_model *m, const struct work_class *
 int lower_bound(const struct dpro_model *model, const struct work *work, int64_t *bound_ns)
 {
     const struct model_net *net = &model->net;
-    double wire_ns = wire_ns_a_byte(net), bytes = 0, bound = 0;
+    /* what a server has with it takes no link */
+    double wire_ns = sync_n_servers(net) ? 0 : wire_ns_a_byte(net), bytes = 0, bound = 0;
     double least_ns = (double)(sync_start_ns(net) + (net->n_ranks > 1 ? sync_message_ns(net) : 0));
     struct ready *order = malloc((model->n_tensors + (size_t)1) * sizeof *order);
     if (!order)

@@ -100,6 +100,16 @@ static void say_changes(struct words *s, const struct dpro_changes *c)
         say(s, "%.100s", c->delays[i]);
     if (c->world_size)
         say(s, "%u ranks", c->world_size);
+    if (c->n_servers)
+        say(s, "%u parameter server%s", c->n_servers, c->n_servers > 1 ? "s" : "");
+    if (c->bigarray_bound)
+        say(s, "arrays of %llu elements or more parted over all servers",
+            (unsigned long long)c->bigarray_bound);
+    if (c->server_bandwidth_bytes_per_s != 0)
+        say(s, "servers' links of %s Mbit/s",
+            number(a, c->server_bandwidth_bytes_per_s * 8 / 1e6, 3));
+    if (c->server_bandwidth_ratio != 0)
+        say(s, "servers' links %s times as fast", number(a, c->server_bandwidth_ratio, 3));
     if (s->n == 0)
         say(s, "nothing is changed");
 }
@@ -223,6 +233,14 @@ static void write_changes(struct writer *w, const struct dpro_changes *c)
     }
     if (c->world_size)
         writer_key_int(w, "world_size", c->world_size);
+    if (c->n_servers)
+        writer_key_int(w, "servers", c->n_servers);
+    if (c->bigarray_bound)
+        writer_key_int(w, "bigarray_bound", (int64_t)c->bigarray_bound);
+    if (c->server_bandwidth_bytes_per_s != 0)
+        writer_key_fixed(w, "server_bandwidth_bytes_per_s", c->server_bandwidth_bytes_per_s, 3);
+    if (c->server_bandwidth_ratio != 0)
+        writer_key_fixed(w, "server_bandwidth_ratio", c->server_bandwidth_ratio, 6);
     writer_close(w, '}');
 }
 

@@ -12,7 +12,7 @@ enum { N = 4 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct model_tensor tensors[N] = {{"a", 4}, {"b", 8}, {"c", 12}, {"d", 16}};
+    struct model_tensor tensors[N] = {{"a", 4, 0}, {"b", 8, 1}, {"c", 12, 2}, {"d", 16, 3}};
     struct dpro_model model = {.tensors = tensors, .n_tensors = N};
     struct arena arena = {NULL, 0};
     struct dpro_strategy strategy;

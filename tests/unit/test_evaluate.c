@@ -42,8 +42,8 @@ static struct job *job_of_two(void)
 {
     struct job *job = calloc(1, sizeof *job);
     assert_non_null(job);
-    job->tensors[0] = (struct model_tensor){"t0", 30};
-    job->tensors[1] = (struct model_tensor){"t1", 40};
+    job->tensors[0] = (struct model_tensor){"t0", 30, 0};
+    job->tensors[1] = (struct model_tensor){"t1", 40, 1};
     job->ops[0] = computes(10, 0);
     job->ops[1] = computes(20, 1);
     job->ops[2] = waits_for(MODEL_ALL);
@@ -51,8 +51,8 @@ static struct job *job_of_two(void)
     job->ranks[0] = (struct model_rank){.rank = 0, .work_scale = 1};
     job->ranks[1] = (struct model_rank){.rank = 1, .work_scale = 1};
     job->order[1] = 1;
-    job->buckets[0] = (struct strategy_bucket){0, 1, 1, 0};
-    job->buckets[1] = (struct strategy_bucket){1, 1, 1, 0};
+    job->buckets[0] = (struct strategy_bucket){0, 1, 1, 0, 0};
+    job->buckets[1] = (struct strategy_bucket){1, 1, 1, 0, 0};
     struct dpro_model *m = &job->model;
     m->tensors = job->tensors;
     m->n_tensors = 2;

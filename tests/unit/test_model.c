@@ -126,7 +126,7 @@ static void test_the_jobs_own_strategy_takes_what_was_measured(void **state)
     assert_in_range(own, m->measured_ns * 97 / 100, m->measured_ns * 103 / 100);
     /* in one bucket nothing would be slowed down, and nothing would overlap: 5 ms of work, then
      * both transfers */
-    struct strategy_bucket whole = {0, 4, 1, 0};
+    struct strategy_bucket whole = {0, 4, 1, 0, 0};
     struct dpro_strategy one = {.order = m->own.order, .buckets = &whole, .n_buckets = 1};
     assert_in_range(evaluate(evaluator, &one), 13400 * US, 14400 * US);
     evaluator_destroy(evaluator);

@@ -34,7 +34,7 @@ static struct job *new_job(void)
     struct job *job = calloc(1, sizeof *job);
     assert_non_null(job);
     for (uint32_t t = 0; t < N; t++) {
-        job->tensors[t] = (struct model_tensor){names[t], MIB};
+        job->tensors[t] = (struct model_tensor){names[t], MIB, t};
         job->ops[t] = (struct model_op){"op", DPRO_OP_BW, false, MODEL_NONE, t, 10000000};
         job->order[t] = t;
     }
@@ -45,7 +45,7 @@ static struct job *new_job(void)
     for (int r = 0; r < 2; r++)
         job->ranks[r] =
             (struct model_rank){.rank = r, .work_scale = 1, .sample_scale = job->samples};
-    job->buckets[0] = (struct strategy_bucket){0, N, 1, 0};
+    job->buckets[0] = (struct strategy_bucket){0, N, 1, 0, 0};
     struct dpro_model *m = &job->model;
     m->tensors = job->tensors;
     m->n_tensors = N;

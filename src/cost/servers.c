@@ -1,0 +1,446 @@
+/* cost/servers.c: the parameter servers of a trace: which key went where, how fast, and what their
+ * threads do with it.
+ *
+ * MXNet's rule: a key whose array has MXNET_KVSTORE_BIGARRAY_BOUND elements or more is parted over
+ * all servers; any other goes to server number key * 9973 modulo their number. The servers' own
+ * numbers are those in which they came to the scheduler, ours those of the files: what the trace
+ * shows tells which is which. */
+#include "cost/servers.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cost/buckets.h"
+#include "cost/cost.h"
+#include "cost/sync.h"
+
+/* What passes between two processes of a host takes less than that part of what the link takes. */
+#define WITHIN_A_HOST 0.25
+
+enum { KEY_FACTOR = 9973, LONG_BYTES = 4096, PAUSE_NS = 50000 };
+
+static uint32_t number_of_key(uint32_t key, uint32_t n_servers)
+{
+    return (uint32_t)((uint64_t)key * KEY_FACTOR % n_servers);
+}
+
+uint32_t servers_of_part(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                         uint32_t bucket, uint32_t part)
+{
+    const struct model_net *net = &model->net;
+    const struct strategy_bucket *b = &strategy->buckets[bucket];
+    uint32_t n = net->n_servers ? net->n_servers : 1;
+    if (net->placement == MODEL_ANYWHERE)
+        return (b->server + part) % n;
+    if (b->partitions > 1)
+        return part % n;
+    uint32_t number = number_of_key(model->tensors[strategy->order[b->first]].key, n);
+    return net->server_of_key ? net->server_of_key[number] : number;
+}
+
+uint32_t servers_pulled(const struct dpro_model *model, uint32_t i)
+{
+    return model->pulled ? model->pulled[i] : i;
+}
+
+/* ---- changes ---- */
+
+static uint64_t n_elements(const struct dpro_model *model, const struct dpro_strategy *s,
+                           uint32_t bucket)
+{
+    return bucket_size_bytes(model, s, bucket) / sizeof(float);
+}
+
+uint64_t servers_bound(const struct dpro_model *model, const struct dpro_strategy *s)
+{
+    uint64_t least_parted = UINT64_MAX, largest_whole = 0;
+    for (uint32_t b = 0; b < s->n_buckets; b++) {
+        uint64_t n = n_elements(model, s, b);
+        if (s->buckets[b].partitions > 1 && n < least_parted)
+            least_parted = n;
+        if (s->buckets[b].partitions == 1 && n > largest_whole)
+            largest_whole = n;
+    }
+    if (least_parted < UINT64_MAX)
+        return least_parted;
+    return largest_whole < SERVERS_DEFAULT_BOUND ? SERVERS_DEFAULT_BOUND : largest_whole + 1;
+}
+
+void servers_set_bound(const struct dpro_model *model, uint64_t bound, struct dpro_strategy *s)
+{
+    uint32_t n_servers = sync_n_servers(&model->net);
+    for (uint32_t b = 0; b < s->n_buckets; b++)
+        s->buckets[b].partitions = n_elements(model, s, b) >= bound ? n_servers : 1;
+}
+
+static int change_hosts(struct dpro_model *m, uint32_t n, struct arena *arena)
+{
+    struct model_net *net = &m->net;
+    bool *taken = arena_array(arena, m->n_ranks + (size_t)1, sizeof *taken);
+    int32_t *hosts = arena_array(arena, n, sizeof *hosts);
+    bool with_ranks = net->server_hosts != NULL;
+    if (!taken || !hosts)
+        return -1;
+    for (uint32_t s = 0; s < n; s++) {
+        bool known = net->server_hosts && s < net->n_servers;
+        uint32_t free = 0;
+        if (known)
+            hosts[s] = net->server_hosts[s];
+        while (free < m->n_ranks && taken[free])
+            free++;
+        if (!known)
+            hosts[s] = with_ranks && free < m->n_ranks ? (int32_t)free : -1;
+        with_ranks &= hosts[s] >= 0;
+        if (hosts[s] >= 0)
+            taken[hosts[s]] = true;
+    }
+    net->server_hosts = hosts;
+    return 0;
+}
+
+int servers_change(struct dpro_model *m, uint32_t n_servers, struct arena *arena)
+{
+    struct model_net *net = &m->net;
+    struct dpro_strategy *own = &m->own;
+    uint64_t bound = servers_bound(m, own);
+    if (change_hosts(m, n_servers, arena) < 0)
+        return -1;
+    net->n_servers = n_servers;
+    net->server_of_key = NULL;
+    if (net->placement == MODEL_BY_KEY)
+        servers_set_bound(m, bound, own);
+    else /* in turns */
+        for (uint32_t b = 0; b < own->n_buckets; b++)
+            own->buckets[b].server = m->tensors[own->order[own->buckets[b].first]].key % n_servers;
+    return 0;
+}
+
+/* ---- what the trace shows ---- */
+
+/* What came from another process over a link: at a server from a rank, or the other way round. */
+struct transfer {
+    uint32_t op, rank, server;
+};
+typedef ARRAY(struct transfer) transfer_array;
+
+static bool is_transfer(const struct dpro_graph *g, uint32_t op)
+{
+    bool pushed = g->kind[op] == DPRO_OP_PUSH && g->rank[op] >= g->n_ranks;
+    bool pulled = g->kind[op] == DPRO_OP_PULL && g->rank[op] < g->n_ranks;
+    return (pushed || pulled) && g->size_bytes && g->size_bytes[op] > 0 &&
+           g->device[op] != DPRO_NO_DEVICE &&
+           g->devices[g->device[op]].kind == DPRO_DEVICE_LINK_RX;
+}
+
+static int list_transfers(const struct dpro_graph *g, transfer_array *transfers)
+{
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++) {
+            uint32_t to = g->succ[e], from = g->rank[op], at = g->rank[to];
+            if (!is_transfer(g, to) || (from < g->n_ranks) == (at < g->n_ranks))
+                continue;
+            struct transfer t = {to, at < g->n_ranks ? at : from,
+                                 (at < g->n_ranks ? from : at) - g->n_ranks};
+            if (array_push(transfers, t) < 0)
+                return -1;
+        }
+    return 0;
+}
+
+/* ---- links ---- */
+
+struct moment {
+    int64_t start_ns, end_ns;
+    uint32_t device;
+    double bytes;
+};
+
+static int compare_moments(const void *a, const void *b)
+{
+    const struct moment *x = a, *y = b;
+    if (x->device != y->device)
+        return x->device < y->device ? -1 : 1;
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    return (x->end_ns > y->end_ns) - (x->end_ns < y->end_ns);
+}
+
+/* What a byte takes in one iteration, between hosts or within one: of the stretches of time in
+ * which a link had something to carry without a pause, the long ones. The last bytes of one
+ * transfer often come when the next one's are awaited. 0: none. */
+static double byte_ns_of(const struct rehearsal *r, const struct model_net *net,
+                         const transfer_array *transfers, uint32_t copy, bool within,
+                         struct moment *moments)
+{
+    size_t n = 0, n_stretches = 0;
+    double longest = 0, ns = 0, bytes = 0;
+    for (size_t i = 0; i < transfers->n; i++) {
+        const struct transfer *t = &transfers->at[i];
+        if ((net->server_hosts[t->server] == (int32_t)t->rank) == within)
+            moments[n++] = (struct moment){rehearsal_start(r, copy, t->op), r->end_ns[copy][t->op],
+                                           r->graph->device[t->op],
+                                           (double)r->graph->size_bytes[t->op]};
+    }
+    qsort(moments, n, sizeof *moments, compare_moments);
+    for (size_t i = 0; i < n; i++) {
+        struct moment *last = n_stretches ? &moments[n_stretches - 1] : NULL;
+        if (last && last->device == moments[i].device &&
+            moments[i].start_ns <= last->end_ns + PAUSE_NS) {
+            last->bytes += moments[i].bytes;
+            last->end_ns = moments[i].end_ns > last->end_ns ? moments[i].end_ns : last->end_ns;
+        } else {
+            moments[n_stretches++] = moments[i];
+        }
+    }
+    for (size_t i = 0; i < n_stretches; i++)
+        longest = fmax(longest, moments[i].bytes);
+    for (size_t i = 0; i < n_stretches; i++)
+        if (moments[i].bytes >= longest / 8) {
+            ns += (double)(moments[i].end_ns - moments[i].start_ns);
+            bytes += moments[i].bytes;
+        }
+    return bytes > 0 ? ns / bytes : 0;
+}
+
+static int fit_way(const struct rehearsal *r, const struct model_net *net,
+                   const transfer_array *transfers, bool within, struct dpro_estimate *byte_ns)
+{
+    double sum = 0, squares = 0, n = (double)r->n;
+    struct moment *moments = malloc((transfers->n + 1) * sizeof *moments);
+    if (!moments)
+        return -1;
+    for (uint32_t copy = r->first; copy < r->first + r->n; copy++) {
+        double ns = byte_ns_of(r, net, transfers, copy, within, moments);
+        sum += ns;
+        squares += ns * ns;
+    }
+    double variance = squares / n - sum / n * (sum / n);
+    *byte_ns = (struct dpro_estimate){sum / n, sqrt(variance > 0 ? variance / n : 0)};
+    free(moments);
+    return 0;
+}
+
+static bool is_within(const struct dpro_graph *g, uint32_t device)
+{
+    return strncmp(strtab_get(&g->names, g->devices[device].name), "link within", 11) == 0;
+}
+
+/* Who is with whom: as the links' addresses say; where there are none, their bytes take much less
+ * than others'. */
+static int find_hosts(const struct dpro_graph *g, const transfer_array *transfers,
+                      struct dpro_model *model)
+{
+    size_t n_pairs = (size_t)g->n_ranks * g->n_servers;
+    double *ns = calloc(n_pairs + 1, sizeof *ns), *bytes = calloc(n_pairs + 1, sizeof *bytes);
+    bool *within = calloc(n_pairs + 1, sizeof *within), named = false;
+    int32_t *hosts = arena_array(&model->arena, g->n_servers, sizeof *hosts);
+    double slowest = 0;
+    if (!ns || !bytes || !within || !hosts) {
+        free(ns);
+        free(bytes);
+        free(within);
+        return -1;
+    }
+    for (size_t i = 0; i < transfers->n; i++) {
+        const struct transfer *t = &transfers->at[i];
+        size_t pair = (size_t)t->server * g->n_ranks + t->rank;
+        ns[pair] += (double)g->dur_ns[t->op];
+        bytes[pair] += (double)g->size_bytes[t->op];
+        if (is_within(g, g->device[t->op]))
+            within[pair] = named = true;
+    }
+    for (size_t p = 0; p < n_pairs; p++)
+        if (bytes[p] >= LONG_BYTES && ns[p] / bytes[p] > slowest)
+            slowest = ns[p] / bytes[p];
+    for (uint32_t s = 0; s < g->n_servers; s++) {
+        double fastest = slowest * WITHIN_A_HOST;
+        hosts[s] = -1;
+        for (uint32_t r = 0; r < g->n_ranks; r++) {
+            size_t pair = (size_t)s * g->n_ranks + r;
+            if (within[pair])
+                hosts[s] = (int32_t)r;
+            if (named || bytes[pair] < LONG_BYTES || ns[pair] / bytes[pair] >= fastest)
+                continue;
+            fastest = ns[pair] / bytes[pair];
+            hosts[s] = (int32_t)r;
+        }
+    }
+    model->net.server_hosts = hosts;
+    free(ns);
+    free(bytes);
+    free(within);
+    return 0;
+}
+
+/* ---- servers' threads ---- */
+
+static int compare_times(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+typedef ARRAY(double) times_array;
+
+static struct dpro_estimate middle_of(times_array *times)
+{
+    if (times->n == 0)
+        return (struct dpro_estimate){0};
+    qsort(times->at, times->n, sizeof *times->at, compare_times);
+    double spread = times->at[(times->n - 1) * 84 / 100] - times->at[(times->n - 1) * 16 / 100];
+    return (struct dpro_estimate){(times->at[(times->n - 1) / 2] + times->at[times->n / 2]) / 2,
+                                  spread / 2 / sqrt((double)times->n)};
+}
+
+/* Whether it is what a push makes a server do: the first of a key is copied, the others added. */
+static bool serves_push(const struct dpro_graph *g, uint32_t op)
+{
+    return g->rank[op] >= g->n_ranks && g->size_bytes && g->size_bytes[op] > 0 &&
+           (g->kind[op] == DPRO_OP_REDUCE || g->kind[op] == DPRO_OP_COPY);
+}
+
+/* What a push makes a server do: so much for itself, as small ones show, and the rest a byte. */
+static void fit_pushes(const struct dpro_graph *g, struct model_net *net)
+{
+    double small_ns = 0, squares = 0, n_small = 0, ns = 0, bytes = 0;
+    for (int large = 0; large < 2; large++)
+        for (uint32_t op = 0; op < g->n_ops; op++) {
+            double dur = (double)g->dur_ns[op];
+            if (!serves_push(g, op) || (g->size_bytes[op] >= LONG_BYTES) != large)
+                continue;
+            if (large) {
+                ns += fmax(dur - net->push_ns.value, 0);
+                bytes += (double)g->size_bytes[op];
+                continue;
+            }
+            small_ns += dur;
+            squares += dur * dur;
+            n_small++;
+            double mean = small_ns / n_small, variance = squares / n_small - mean * mean;
+            net->push_ns = (struct dpro_estimate){mean, sqrt(fmax(variance, 0) / n_small)};
+        }
+    net->reduce_ns.value = bytes > 0 ? ns / bytes : 0;
+    net->reduce_ns.std = 0.2 * net->reduce_ns.value;
+}
+
+/* From a server's last work on a key to its first answer, and from the last answer's arrival to the
+ * end of the exchange. */
+static int fit_waits(const struct rehearsal *r, const struct coarse *coarse,
+                     const struct dpro_model *model, const transfer_array *transfers,
+                     struct model_net *net)
+{
+    const struct dpro_graph *g = r->graph;
+    times_array answers = {0}, ends = {0};
+    int status = 0;
+    for (uint32_t copy = r->first; copy < r->first + r->n && status == 0; copy++)
+        for (uint32_t t = 0; t < model->n_tensors && status == 0; t++) {
+            const struct graph_collective *c = &g->collectives[coarse->bucket_of[t]];
+            int64_t served = INT64_MIN, answered = INT64_MAX;
+            uint32_t name = g->tensor[g->members[c->first_member].transfer];
+            for (uint32_t op = 0; op < g->n_ops; op++)
+                if (serves_push(g, op) && g->tensor[op] == name && r->end_ns[copy][op] > served)
+                    served = r->end_ns[copy][op];
+            for (size_t i = 0; i < transfers->n; i++) {
+                uint32_t op = transfers->at[i].op;
+                if (g->kind[op] == DPRO_OP_PULL && g->tensor[op] == name &&
+                    rehearsal_start(r, copy, op) < answered)
+                    answered = rehearsal_start(r, copy, op);
+            }
+            if (served > INT64_MIN && answered < INT64_MAX)
+                status = array_push(&answers, fmax((double)(answered - served), 0));
+            for (uint32_t m = c->first_member; m < c->first_member + c->n_members && status == 0;
+                 m++) {
+                uint32_t transfer = g->members[m].transfer;
+                double ns = (double)r->dur_ns[copy][transfer];
+                if (r->gap_ns[copy])
+                    ns += (double)r->gap_ns[copy][transfer];
+                status = array_push(&ends, ns);
+            }
+        }
+    net->answer_ns = middle_of(&answers);
+    net->collective_ns = middle_of(&ends);
+    array_fini(&answers);
+    array_fini(&ends);
+    return status;
+}
+
+/* ---- keys ---- */
+
+void servers_own(const struct dpro_graph *g, uint32_t collective, struct strategy_bucket *bucket)
+{
+    const struct graph_collective *c = &g->collectives[collective];
+    uint32_t name = g->tensor[g->members[c->first_member].transfer], n = 0;
+    bucket->server = 0;
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (is_transfer(g, op) && g->kind[op] == DPRO_OP_PULL && g->rank[op] == 0 &&
+            g->tensor[op] == name)
+            n++;
+    for (uint32_t op = g->n_ops; op-- > 0;)
+        if (is_transfer(g, op) && g->kind[op] == DPRO_OP_PUSH && g->tensor[op] == name)
+            bucket->server = g->rank[op] - g->n_ranks;
+    bucket->partitions = n > 1 ? n : 1;
+}
+
+/* Which server is which in MXNet's numbers. Returns whether its rule holds for every key. */
+static bool learn_rule(const struct dpro_graph *g, const struct coarse *coarse,
+                       const struct dpro_model *model, uint32_t *server_of_key)
+{
+    for (uint32_t s = 0; s < g->n_servers; s++)
+        server_of_key[s] = MODEL_NONE;
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
+        struct strategy_bucket bucket = {.n = 1};
+        uint32_t number = number_of_key(model->tensors[t].key, g->n_servers);
+        servers_own(g, coarse->bucket_of[t], &bucket);
+        if (g->collectives[coarse->bucket_of[t]].key == 0)
+            return false;
+        if (bucket.partitions > 1) {
+            if (bucket.partitions != g->n_servers)
+                return false;
+            continue;
+        }
+        if (server_of_key[number] != MODEL_NONE && server_of_key[number] != bucket.server)
+            return false;
+        server_of_key[number] = bucket.server;
+    }
+    for (uint32_t s = 0; s < g->n_servers; s++) { /* those that no key went to */
+        uint32_t spare = 0, known = 0;
+        for (; server_of_key[s] == MODEL_NONE; spare++) {
+            for (known = 0; known < g->n_servers && server_of_key[known] != spare; known++)
+                ;
+            if (known == g->n_servers)
+                server_of_key[s] = spare;
+        }
+    }
+    return true;
+}
+
+int fit_servers(const struct rehearsal *r, const struct coarse *coarse, struct dpro_model *model)
+{
+    const struct dpro_graph *g = r->graph;
+    struct model_net *net = &model->net;
+    transfer_array transfers = {0};
+    uint32_t *server_of_key = arena_array(&model->arena, g->n_servers, sizeof *server_of_key);
+    net->n_servers = g->n_servers ? g->n_servers : 1;
+    int status = server_of_key ? list_transfers(g, &transfers) : -1;
+    if (status == 0)
+        status = find_hosts(g, &transfers, model);
+    fit_pushes(g, net);
+    if (status == 0)
+        status = fit_waits(r, coarse, model, &transfers, net);
+    if (status == 0)
+        status = fit_way(r, net, &transfers, false, &net->byte_ns);
+    if (status == 0)
+        status = fit_way(r, net, &transfers, true, &net->within_ns);
+    if (status == 0) {
+        for (uint32_t t = 0; t < model->n_tensors; t++) {
+            uint32_t key = g->collectives[coarse->bucket_of[t]].key;
+            model->tensors[t].key = key ? key - 1 : t;
+        }
+        net->server_of_key = server_of_key;
+        net->placement =
+            learn_rule(g, coarse, model, server_of_key) ? MODEL_BY_KEY : MODEL_ANYWHERE;
+    }
+    array_fini(&transfers);
+    return status;
+}

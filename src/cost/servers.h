@@ -1,0 +1,23 @@
+/* cost/servers.h: which parameter server what goes to. */
+#ifndef COST_SERVERS_H
+#define COST_SERVERS_H
+
+#include "cost/model.h"
+
+/* The server of a bucket's part under a strategy. */
+uint32_t servers_of_part(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                         uint32_t bucket, uint32_t part);
+/* MXNet's rule for what is parted: arrays of so many elements or more. */
+enum { SERVERS_DEFAULT_BOUND = 1000000 };
+uint64_t servers_bound(const struct dpro_model *model, const struct dpro_strategy *strategy);
+void servers_set_bound(const struct dpro_model *model, uint64_t bound,
+                       struct dpro_strategy *strategy);
+/* Other servers, in the same places as far as they go, then with ranks that have none if the others
+ * are with ranks. The own strategy goes to them as the job's stack would have it. -1: out of
+ * memory. */
+int servers_change(struct dpro_model *model, uint32_t n_servers, struct arena *arena);
+
+/* The i-th tensor that a session pulls. */
+uint32_t servers_pulled(const struct dpro_model *model, uint32_t i);
+
+#endif

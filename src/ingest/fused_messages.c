@@ -45,7 +45,8 @@ static int frame_stream(struct net_transport *t, uint32_t stream,
         uint64_t over = receiver->transfers.at[j].offset + receiver->transfers.at[j].bytes;
         bool begins = k < k_end && t->transfers.at[k].offset == at->offset && at->bytes > 0 &&
                       over == at->offset + GLOO_PREAMBLE_BYTES;
-        bool hole = i > receiver->first_transfer[received] && at[-1].offset + at[-1].bytes < at->offset;
+        bool hole =
+            i > receiver->first_transfer[received] && at[-1].offset + at[-1].bytes < at->offset;
         if (open && (begins || hole)) {
             end_message(receiver, i - 1, &t->messages.at[t->messages.n - 1]);
             open = false;
@@ -104,8 +105,9 @@ static uint64_t round_up(uint64_t value, uint64_t to)
 }
 
 /* What a rank sends for a tensor, in order. Every rank has as many segments of it, two at least and
- * none longer than a MiB. In a first pass a rank sends those of all ranks but its own, from the next
- * rank's on; in a second all but the next one's, from its own on. None where that is not known. */
+ * none longer than a MiB. In a first pass a rank sends those of all ranks but its own, from the
+ * next rank's on; in a second all but the next one's, from its own on. None where that is not
+ * known. */
 static int list_lengths(uint64_t bytes, uint64_t item, uint32_t n, uint32_t rank,
                         length_array *lengths)
 {
@@ -142,7 +144,7 @@ struct ring {
     size_t n_groups;
     struct group_size {
         uint64_t bytes, item; /* bytes 0: not known */
-    } *sizes;
+    } * sizes;
     uint32_t *transport_of; /* a rank; NO_ID */
     struct span_ns *spans;  /* [rank * n_groups + group]: when the rank moved its messages */
     uint8_t *found;         /* like spans: bits, FOUND_SENT */
@@ -260,9 +262,9 @@ static int take_stream(struct ring *ring, uint32_t rank, uint32_t stream, uint32
                          &ring->lengths) < 0)
             return -1;
         struct span_ns window = window_of(ring, rank, g);
-        uint32_t run = ring->lengths.n == 0 ? NO_ID
-                                            : find_run(t, stream, next, GLOO_DATA, &ring->lengths,
-                                                       window);
+        uint32_t run = ring->lengths.n == 0
+                           ? NO_ID
+                           : find_run(t, stream, next, GLOO_DATA, &ring->lengths, window);
         if (run == NO_ID)
             continue;
         next = take_run(ring, t, stream, run, GLOO_DATA, peer_rank, (uint32_t)g);
@@ -270,8 +272,7 @@ static int take_stream(struct ring *ring, uint32_t rank, uint32_t stream, uint32
         *others |= sends ? FOUND_RECEIVED : FOUND_SENT;
         run = find_run(t, back, next_notice, GLOO_RECV_READY, &ring->lengths, window);
         if (run != NO_ID)
-            next_notice =
-                take_run(ring, t, back, run, GLOO_RECV_READY, peer_rank, (uint32_t)g);
+            next_notice = take_run(ring, t, back, run, GLOO_RECV_READY, peer_rank, (uint32_t)g);
     }
     return 0;
 }
@@ -392,8 +393,7 @@ static int add_collectives(struct ring *ring, struct net_transport *t)
                                        .joint = g,
                                        .exact = ring->sizes[g].bytes > 0};
         for (uint32_t r = 0; r < ring->n; r++)
-            fresh.exact &=
-                ring->found[r * ring->n_groups + g] == (FOUND_SENT | FOUND_RECEIVED);
+            fresh.exact &= ring->found[r * ring->n_groups + g] == (FOUND_SENT | FOUND_RECEIVED);
         bool tied = ring->found[rank * ring->n_groups + g] != 0;
         info->n_collectives++;
         info->n_tied += tied;

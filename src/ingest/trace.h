@@ -89,7 +89,7 @@ struct trace_detail {
     uint32_t group_ranks;      /* string id of "Process Group Ranks" as written, "[0, 1]" */
     int32_t group_size;        /* "Group size"; 0: unknown */
     int32_t peer;              /* "Src Rank" or "Dst Rank" of a point-to-point op; -1: none */
-    uint32_t key; /* 1 + the key of a key-value store that is exchanged; 0: none */
+    uint32_t key;              /* 1 + the key of a key-value store that is exchanged; 0: none */
     int64_t comm_sequence;     /* "Seq" of the collective in its group; -1: unknown */
     int32_t sync;              /* enum sync_kind */
     int64_t wait_stream;       /* cuda_sync: wait_on_stream; -1: none */

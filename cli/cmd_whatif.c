@@ -186,8 +186,8 @@ static const struct opt whatif_opts[] = {
     {"world-size", 0, "N", read_world_size, AT(world_size), "a whole number of 2 or more",
      "N ranks, on hosts of the same kind", NULL, OPT_COMPLETE_NOTHING},
     {"servers", 0, "N", read_above_0, AT(servers), "a whole number of 1 or more",
-     "N parameter servers, on ranks' hosts if they are\nthere now, else on hosts of their own", NULL,
-     OPT_COMPLETE_NOTHING},
+     "N parameter servers, on ranks' hosts if they are\nthere now, else on hosts of their own",
+     NULL, OPT_COMPLETE_NOTHING},
     {"bigarray-bound", 0, "N", read_above_0, AT(bigarray_bound), "a number of elements above 0",
      "MXNet: arrays of N elements or more are parted over\nall servers "
      "(MXNET_KVSTORE_BIGARRAY_BOUND)",

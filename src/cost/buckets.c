@@ -105,8 +105,8 @@ static int take_buckets(const struct dpro_model *m, const struct plan_file *plan
     uint32_t n_taken = 0;
     for (size_t b = 0; b < plan->buckets.n; b++) {
         const struct plan_file_bucket *from = &plan->buckets.at[b];
-        s->buckets[s->n_buckets++] =
-            (struct strategy_bucket){n_taken, (uint32_t)from->n, from->partitions, from->priority, 0};
+        s->buckets[s->n_buckets++] = (struct strategy_bucket){n_taken, (uint32_t)from->n,
+                                                              from->partitions, from->priority, 0};
         for (size_t i = from->first; i < from->first + from->n; i++) {
             const char *name = strtab_get(&plan->strings, plan->names.at[i]);
             uint32_t t = find_tensor(m, name);

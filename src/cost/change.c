@@ -173,9 +173,8 @@ static int change_servers(const struct dpro_changes *c, struct dpro_model *m, st
     if (net->algorithm != MODEL_SERVER)
         return dpro_error_set(err, DPRO_EUSAGE, "the job has no parameter servers to change");
     if (c->n_servers > MOST_RANKS)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "%u servers can't be predicted; 1 to %d can", c->n_servers,
-                              MOST_RANKS);
+        return dpro_error_set(err, DPRO_EUSAGE, "%u servers can't be predicted; 1 to %d can",
+                              c->n_servers, MOST_RANKS);
     if (c->bigarray_bound != 0 && net->placement != MODEL_BY_KEY)
         return dpro_error_set(err, DPRO_EUSAGE,
                               "a bound from which on arrays are parted is MXNet's; this job's "
@@ -184,9 +183,8 @@ static int change_servers(const struct dpro_changes *c, struct dpro_model *m, st
     if (c->n_servers != 0 && c->n_servers != n) {
         if (servers_change(m, c->n_servers, arena) < 0)
             return dpro_error_nomem(err);
-        const char *rule = net->placement == MODEL_BY_KEY
-                               ? "keys go where MXNet's rule puts them"
-                               : "tensors go to them in turns";
+        const char *rule = net->placement == MODEL_BY_KEY ? "keys go where MXNet's rule puts them"
+                                                          : "tensors go to them in turns";
         uint32_t n_apart = sync_n_nodes(net) - net->n_ranks;
         if (note(notes, arena,
                  "%u parameter server%s: %s; %u of them on hosts of their own, with links as the "

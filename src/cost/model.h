@@ -63,8 +63,8 @@ enum model_algorithm {
 
 /* Which server each part of a bucket goes to. */
 enum model_placement {
-    MODEL_BY_KEY, /* MXNet: the parts of a bucket that has any to one server after the other; a
-                     whole one to where its key says */
+    MODEL_BY_KEY,   /* MXNet: the parts of a bucket that has any to one server after the other; a
+                       whole one to where its key says */
     MODEL_ANYWHERE, /* the first part to the bucket's server, the others to those after it */
 };
 
@@ -77,12 +77,12 @@ struct model_net {
     const int32_t *server_hosts; /* [n_servers] the rank (index) on whose host it is, so that what
                                     they say to each other takes no link; -1: on one of its own;
                                     NULL: all are */
-    double server_link; /* the rate of such a host's link against a rank's; 0: the same */
+    double server_link;          /* the rate of such a host's link against a rank's; 0: the same */
     enum model_placement placement;
     const uint32_t *server_of_key; /* [n_servers] a whole key's, by key * 9973 modulo n_servers;
                                       NULL: that number itself */
-    bool pulls_at_start; /* a session: all are pulled when an iteration begins, which is when all
-                            of the one before is done; else each as soon as all have pushed it */
+    bool pulls_at_start;  /* a session: all are pulled when an iteration begins, which is when all
+                             of the one before is done; else each as soon as all have pushed it */
     uint32_t n_streams;   /* collectives that a rank has under way at once: 1 on a stream of NCCL's,
                              2 with gloo's threads */
     bool in_order;        /* a bucket waits for those before it to be launched (DDP) */
@@ -114,7 +114,7 @@ struct model_means {
     enum dpro_stack stack;
     bool together; /* tensors may share a bucket, any of them */
     enum model_parts parts;
-    bool places;              /* the server of each can be chosen */
+    bool places; /* the server of each can be chosen */
     bool priorities;
     bool reorders;         /* buckets may be launched in another order than they get ready */
     unsigned compressions; /* as 1 << enum dpro_compression */

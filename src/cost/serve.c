@@ -32,7 +32,7 @@ struct list {
 
 /* From a rank to a server or back. */
 struct way {
-    struct list parcels; /* the first is under way */
+    struct list parcels;     /* the first is under way */
     uint32_t from, to, rank; /* nodes; the rank at either end */
     double left_ns;          /* of the first one, alone on its links */
 };
@@ -44,7 +44,8 @@ struct server {
 
 struct timer {
     double at_ns;
-    uint32_t what; /* a parcel that comes down: handed over; up: answered; NONE: the next iteration */
+    uint32_t
+        what; /* a parcel that comes down: handed over; up: answered; NONE: the next iteration */
 };
 
 struct worker {
@@ -60,8 +61,8 @@ struct worker {
 struct serving {
     const struct model_net *net;
     uint32_t n_ranks, n_servers, n_nodes;
-    struct way *ways;     /* [rank * n_servers + server], then those down */
-    uint32_t *active;     /* ways */
+    struct way *ways; /* [rank * n_servers + server], then those down */
+    uint32_t *active; /* ways */
     uint32_t n_active;
     uint32_t *n_sending, *n_receiving; /* [node] ways on its link */
     double server_link;                /* how much longer a byte takes on a link of theirs */
@@ -70,8 +71,8 @@ struct serving {
     uint32_t *counts; /* of the workers, [2 * rank * n_buckets] */
     ARRAY(struct parcel) parcels;
     ARRAY(struct part) parts;
-    ARRAY(struct timer) timers; /* a heap */
-    uint32_t *first_part;       /* [bucket], one more */
+    ARRAY(struct timer) timers;              /* a heap */
+    uint32_t *first_part;                    /* [bucket], one more */
     size_t n_ended, n_served, n_handed_over; /* of a session's iteration: ranks, parts, parcels */
     double now_ns, wire_ns, rate;
     bool failed;
@@ -399,8 +400,8 @@ static void served(struct evaluator *e, uint32_t number)
     struct part *part = &s->parts.at[part_of(s, parcel)];
     if (server->parcels.first != NONE) {
         uint32_t next = server->parcels.first;
-        server->left_ns = goes_down(next) ? s->net->answer_ns.value
-                                          : s->parts.at[part_of(s, next)].serve_ns;
+        server->left_ns =
+            goes_down(next) ? s->net->answer_ns.value : s->parts.at[part_of(s, next)].serve_ns;
     }
     if (goes_down(parcel)) {
         send(e, parcel);
@@ -512,7 +513,8 @@ static int lay_out(struct evaluator *e)
         uint32_t n = strategy->buckets[b].partitions;
         s->first_part[b] = (uint32_t)s->parts.n;
         for (uint32_t p = 0; p < n; p++) {
-            uint64_t size = e->buckets[b].size_bytes * (p + 1) / n - e->buckets[b].size_bytes * p / n;
+            uint64_t size =
+                e->buckets[b].size_bytes * (p + 1) / n - e->buckets[b].size_bytes * p / n;
             double bytes = (double)size;
             struct part part = {.bucket = b,
                                 .server = servers_of_part(e->model, strategy, b, p),

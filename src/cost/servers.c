@@ -129,8 +129,7 @@ static bool is_transfer(const struct dpro_graph *g, uint32_t op)
     bool pushed = g->kind[op] == DPRO_OP_PUSH && g->rank[op] >= g->n_ranks;
     bool pulled = g->kind[op] == DPRO_OP_PULL && g->rank[op] < g->n_ranks;
     return (pushed || pulled) && g->size_bytes && g->size_bytes[op] > 0 &&
-           g->device[op] != DPRO_NO_DEVICE &&
-           g->devices[g->device[op]].kind == DPRO_DEVICE_LINK_RX;
+           g->device[op] != DPRO_NO_DEVICE && g->devices[g->device[op]].kind == DPRO_DEVICE_LINK_RX;
 }
 
 static int list_transfers(const struct dpro_graph *g, transfer_array *transfers)
@@ -178,9 +177,9 @@ static double byte_ns_of(const struct rehearsal *r, const struct model_net *net,
     for (size_t i = 0; i < transfers->n; i++) {
         const struct transfer *t = &transfers->at[i];
         if ((net->server_hosts[t->server] == (int32_t)t->rank) == within)
-            moments[n++] = (struct moment){rehearsal_start(r, copy, t->op), r->end_ns[copy][t->op],
-                                           r->graph->device[t->op],
-                                           (double)r->graph->size_bytes[t->op]};
+            moments[n++] =
+                (struct moment){rehearsal_start(r, copy, t->op), r->end_ns[copy][t->op],
+                                r->graph->device[t->op], (double)r->graph->size_bytes[t->op]};
     }
     qsort(moments, n, sizeof *moments, compare_moments);
     for (size_t i = 0; i < n; i++) {

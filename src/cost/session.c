@@ -115,8 +115,8 @@ static int list_moves(const struct rehearsal *r, struct lists *l)
     uint8_t *variables = calloc((size_t)g->n_ops + 1, 1);
     int status = variables ? 0 : -1;
     for (uint32_t op = 0; op < g->n_ops && status == 0; op++) {
-        uint32_t reader = moves(g, op, DPRO_OP_PULL) && !is_servers(g, op) ? sender_of(g, l, op)
-                                                                           : DPRO_NO_OP;
+        uint32_t reader =
+            moves(g, op, DPRO_OP_PULL) && !is_servers(g, op) ? sender_of(g, l, op) : DPRO_NO_OP;
         if (reader == DPRO_NO_OP)
             continue;
         struct pull pull = {op, g->rank[op], root_of(g, l, reader), reader,
@@ -125,8 +125,8 @@ static int list_moves(const struct rehearsal *r, struct lists *l)
         status = array_push(&l->pulls, pull);
     }
     for (uint32_t op = 0; op < g->n_ops && status == 0; op++) {
-        uint32_t maker = moves(g, op, DPRO_OP_PUSH) && is_servers(g, op) ? sender_of(g, l, op)
-                                                                         : DPRO_NO_OP;
+        uint32_t maker =
+            moves(g, op, DPRO_OP_PUSH) && is_servers(g, op) ? sender_of(g, l, op) : DPRO_NO_OP;
         if (maker == DPRO_NO_OP)
             continue;
         struct push push = {op, g->rank[maker], updated_by(g, l, op, variables), maker};
@@ -179,8 +179,8 @@ static uint32_t list_variables(const struct rehearsal *r, const struct lists *l,
                 if (l->pulls.at[i].variable == v.op && l->pulls.at[i].rank == rank) {
                     pulled = true;
                     bytes += g->size_bytes[l->pulls.at[i].op];
-                    v.pulled_ns = l->pulls.at[i].when_ns < v.pulled_ns ? l->pulls.at[i].when_ns
-                                                                       : v.pulled_ns;
+                    v.pulled_ns =
+                        l->pulls.at[i].when_ns < v.pulled_ns ? l->pulls.at[i].when_ns : v.pulled_ns;
                 }
             for (size_t i = 0; i < l->pushes.n; i++)
                 if (l->pushes.at[i].variable == v.op && l->pushes.at[i].rank == rank) {

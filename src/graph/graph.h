@@ -43,7 +43,7 @@ struct graph_device {
 struct graph_collective {
     uint32_t name;                    /* string id: "all_reduce", "all_to_all", "send", ... */
     uint32_t group;                   /* string id */
-    uint32_t key;        /* 1 + that of a key-value store; 0: none */
+    uint32_t key;                     /* 1 + that of a key-value store; 0: none */
     uint64_t size_bytes;              /* a member's contribution; 0: unknown */
     uint32_t meet;                    /* op; DPRO_NO_OP for a single member */
     uint32_t first_member, n_members; /* into members */

@@ -289,7 +289,8 @@ static bool is_seen(const struct finder *f, const struct joined *joined, uint32_
     return seen;
 }
 
-/* The iteration that the graph shows, or the first in which the collective was seen; NO_ID: in none.
+/* The iteration that the graph shows, or the first in which the collective was seen; NO_ID: in
+ * none.
  */
 static uint32_t shown_sample(const struct finder *f, const struct joined *joined)
 {

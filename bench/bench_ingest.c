@@ -74,8 +74,11 @@ int main(int argc, char **argv)
         dpro_graph_destroy(graph);
         json_bytes = n_events = 0;
         for (size_t f = 0; f < dpro_trace_n_files(trace); f++) {
-            json_bytes += dpro_trace_file(trace, f).json_bytes;
-            n_events += dpro_trace_file(trace, f).n_events;
+            struct dpro_file_info file = dpro_trace_file(trace, f);
+            if (f > 0 && strcmp(file.path, dpro_trace_file(trace, f - 1).path) == 0)
+                continue; /* another task's part of it */
+            json_bytes += file.json_bytes;
+            n_events += file.n_events;
         }
         n_spans = dpro_trace_n_spans(trace);
         dpro_trace_destroy(trace);

@@ -21,6 +21,7 @@ BUNDLED = os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2")
 SHARED = os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared"))
 
 PLAIN_MB_S, GZIP_MB_S, MEMORY_SHARE = 500, 400, 0.5  # of JSON, on one core; peak memory over the JSON's size
+PROTOBUF_MB_S, PROTOBUF_MEMORY = 300, 1  # TensorFlow's files to spans, on one core; peak memory over the file's size
 PANDAS_RATIO, SIMDJSON_RATIO = 20, 1
 EVENT_M_OPS, FIXED_M_OPS, BYTES_PER_OP = 10, 60, 60
 DLRM_S = 2.0
@@ -56,6 +57,8 @@ class Table:
 
 
 RATE = re.compile(r"([\d.]+) MB/s of JSON a core")
+SPANS_RATE = re.compile(r"([\d.]+) to spans")
+SPANS_MEMORY = re.compile(r"\(([\d.]+) MB, .* ([\d.]+) MB to spans")
 WALL = re.compile(r"([\d.]+) s wall to spans")
 MEMORY = re.compile(r"= ([\d.]+) x\)")
 
@@ -119,6 +122,27 @@ def ingest(table, build, inputs, rounds):
             continue
         rates = in_turns({"ours": [program, "-t", "1", inputs[0][0]], "peer": [*command, inputs[0][0]]}, rounds)
         table.add(f"ingest to a graph over {name}, same file", rates["ours"] / rates["peer"], "x", limit, digits=2)
+
+
+def protobuf(table, build, folder, rounds):
+    """TensorFlow's files, captures made large; deleted again, as they are."""
+    program = os.path.join(build, "bench", "bench_ingest")
+    for name, script, source, times in (
+            ("XPlane", "enlarge_xplane.py", ("tf-mwms-ring", "worker0.xplane.pb.gz"), 1600),
+            ("RunMetadata of a session", "enlarge_runmeta.py", ("tf-ps-v1", "runmeta_step0.pb.gz"), 2000)):
+        source = os.path.join(SHARED, "traces", *source)
+        if not os.path.exists(source) or not os.path.exists(program):
+            table.missing(f"ingest, {name}", f"no {os.path.basename(source)}, or bench_ingest was not built")
+            continue
+        large = os.path.join(folder, f"large-{os.path.basename(source)}"[:-3])
+        os.makedirs(folder, exist_ok=True)
+        subprocess.run([sys.executable, os.path.join(ROOT, "bench", script), source, large, str(times)], check=True)
+        out = run([program, "-t", "1", "-n", str(rounds), large])
+        os.unlink(large)
+        size, peak = (float(part) for part in SPANS_MEMORY.search(out).groups())
+        table.add(f"ingest to spans, {name}, one core", figure(SPANS_RATE, out), "MB/s", PROTOBUF_MB_S, digits=0)
+        table.add(f"ingest to spans, {name}, memory over the file", peak / size, "", PROTOBUF_MEMORY, False, digits=2)
+        table.add(f"ingest to a graph, {name}, memory over the file", figure(MEMORY, out), "", digits=2)
 
 
 def peers(build):
@@ -240,6 +264,7 @@ def main():
     table = Table()
     print(f"{'what':<52} {'value':>12} {'':<9} {'target':>8}")
     ingest(table, build, make_inputs(os.path.join(ROOT, "out", "bench"), args.times), args.rounds)
+    protobuf(table, build, os.path.join(ROOT, "out", "bench"), args.rounds)
     replay(table, build)
     align(table, build)
     search(table, build)

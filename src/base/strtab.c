@@ -29,28 +29,33 @@ static uint32_t hash_text(const char *text, size_t len)
 static uint32_t find_slot(const struct strtab *table, const char *text, size_t len, uint32_t hash)
 {
     uint32_t mask = table->n_slots - 1, slot = hash & mask;
-    while (table->slots[slot]) {
-        const struct strtab_entry *entry = &table->entries[table->slots[slot] - 1];
-        if (entry->hash == hash && entry->len == len && memcmp(entry->text, text, len) == 0)
+    for (; table->slots[slot]; slot = (slot + 1) & mask) {
+        if (table->slots[slot] >> 32 != hash)
+            continue;
+        const struct strtab_entry *entry = &table->entries[(uint32_t)table->slots[slot] - 1];
+        if (entry->len == len && memcmp(entry->text, text, len) == 0)
             break;
-        slot = (slot + 1) & mask;
     }
     return slot;
 }
 
-static int grow_slots(struct strtab *table)
+int strtab_reserve(struct strtab *table, uint32_t n)
 {
-    uint32_t n_slots = table->n_slots ? table->n_slots * 2 : 256;
+    uint32_t n_slots = table->n_slots ? table->n_slots : 256;
+    while (n_slots && n * 2ull > n_slots)
+        n_slots *= 2;
     if (n_slots == 0)
         return -1;
-    uint32_t *slots = calloc(n_slots, sizeof *slots);
+    if (n_slots == table->n_slots)
+        return 0;
+    uint64_t *slots = calloc(n_slots, sizeof *slots);
     if (!slots)
         return -1;
     for (uint32_t id = 0; id < table->n; id++) {
         uint32_t slot = table->entries[id].hash & (n_slots - 1);
         while (slots[slot])
             slot = (slot + 1) & (n_slots - 1);
-        slots[slot] = id + 1;
+        slots[slot] = (uint64_t)table->entries[id].hash << 32 | (id + 1);
     }
     free(table->slots);
     table->slots = slots;
@@ -60,13 +65,11 @@ static int grow_slots(struct strtab *table)
 
 static uint32_t add_hashed(struct strtab *table, const char *text, size_t len, uint32_t hash)
 {
-    if (len >= UINT32_MAX || (table->n + 1) * 2ull > table->n_slots) {
-        if (len >= UINT32_MAX || grow_slots(table) < 0)
-            return STRTAB_FULL;
-    }
+    if (len >= UINT32_MAX || table->n == UINT32_MAX || strtab_reserve(table, table->n + 1) < 0)
+        return STRTAB_FULL;
     uint32_t slot = find_slot(table, text, len, hash);
     if (table->slots[slot])
-        return table->slots[slot] - 1;
+        return (uint32_t)table->slots[slot] - 1;
     if (table->n == table->cap) {
         void *entries = table->entries;
         size_t cap = table->cap;
@@ -80,7 +83,7 @@ static uint32_t add_hashed(struct strtab *table, const char *text, size_t len, u
     if (!copy)
         return STRTAB_FULL;
     table->entries[table->n] = (struct strtab_entry){copy, (uint32_t)len, hash};
-    table->slots[slot] = ++table->n;
+    table->slots[slot] = (uint64_t)hash << 32 | ++table->n;
     return table->n - 1;
 }
 
@@ -91,6 +94,14 @@ uint32_t strtab_add(struct strtab *table, const char *text, size_t len)
     return len == 0 ? 0 : add_hashed(table, text, len, hash_text(text, len));
 }
 
+uint32_t strtab_copy(struct strtab *table, const struct strtab *from, uint32_t id)
+{
+    if (table->n == 0 || id >= from->n || from->entries[id].len == 0)
+        return strtab_add(table, "", 0);
+    const struct strtab_entry *entry = &from->entries[id];
+    return add_hashed(table, entry->text, entry->len, entry->hash);
+}
+
 uint32_t strtab_find(const struct strtab *table, const char *text, size_t len)
 {
     if (len == 0)
@@ -98,7 +109,7 @@ uint32_t strtab_find(const struct strtab *table, const char *text, size_t len)
     if (table->n_slots == 0)
         return STRTAB_FULL;
     uint32_t slot = find_slot(table, text, len, hash_text(text, len));
-    return table->slots[slot] ? table->slots[slot] - 1 : STRTAB_FULL;
+    return table->slots[slot] ? (uint32_t)table->slots[slot] - 1 : STRTAB_FULL;
 }
 
 void strtab_fini(struct strtab *table)

@@ -19,12 +19,15 @@ struct strtab_entry {
 struct strtab {
     struct arena arena;
     struct strtab_entry *entries;
-    uint32_t *slots; /* open addressing; entry id + 1, 0 = free */
+    uint64_t *slots; /* open addressing; hash << 32 | entry id + 1, 0 = free */
     uint32_t n, cap, n_slots;
 };
 
 /* A zeroed struct strtab is an empty table. */
 uint32_t strtab_add(struct strtab *table, const char *text, size_t len); /* id, or STRTAB_FULL */
+/* The same for a text of another table, which has been hashed already. */
+uint32_t strtab_copy(struct strtab *table, const struct strtab *from, uint32_t id);
+int strtab_reserve(struct strtab *table, uint32_t n); /* -1: no memory */
 uint32_t strtab_find(const struct strtab *table, const char *text,
                      size_t len); /* id, or STRTAB_FULL when absent */
 void strtab_fini(struct strtab *table);

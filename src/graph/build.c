@@ -39,12 +39,29 @@ static int first_error(const struct build *build, struct dpro_error *err)
 
 /* ---- each rank alone ---- */
 
+/* More iterations say no more, and all of a day's would take more memory than their file. */
+static void limit_steps(struct rank_build *rank, const struct dpro_graph_options *options)
+{
+    enum { MOST_STEPS = 1000 };
+    size_t first = 0;
+    if (rank->steps.n <= MOST_STEPS)
+        return;
+    while (first + MOST_STEPS < rank->steps.n && rank->steps.at[first].number < options->first_step)
+        first++;
+    memmove(rank->steps.at, rank->steps.at + first, MOST_STEPS * sizeof *rank->steps.at);
+    rank->n_steps_beyond = (uint32_t)(rank->steps.n - MOST_STEPS);
+    rank->steps.n = MOST_STEPS;
+}
+
 static void cut_rank(void *arg, size_t r)
 {
     struct build *build = arg;
     struct rank_build *rank = &build->ranks[r];
     struct dpro_error *err = &build->errors[r];
-    if (build_steps(rank, err) < 0 || build_phases(rank, err) < 0 || build_items(rank, err) < 0)
+    if (build_steps(rank, err) < 0)
+        return;
+    limit_steps(rank, build->options);
+    if (build_phases(rank, err) < 0 || build_items(rank, err) < 0)
         return;
     build->hashes[r] = malloc((rank->steps.n + 1) * sizeof *build->hashes[r]);
     if (!build->hashes[r]) {

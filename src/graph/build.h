@@ -117,6 +117,7 @@ struct rank_build {
     enum step_source step_source;
     bool ends_with_exchange; /* iterations end where the last of their exchanges begins */
     ARRAY(struct step) steps;
+    uint32_t n_steps_beyond; /* that were too many */
     ARRAY(struct item) items;
     struct lane *lanes;
     uint32_t n_lanes;

@@ -797,7 +797,9 @@ static int take(struct finder *f, uint32_t j)
     if (n_logged < 0)
         return -1;
     if (n_logged == 0) {
-        bool could_be = on_gpu ? f->ends.has_nccl : f->ends.has_gloo && on_comm_thread(rank, c);
+        bool could_be = on_gpu ? f->ends.has_nccl
+                               : f->ends.has_gloo && on_comm_thread(rank, c) &&
+                                     strcmp(c->kind, "negotiate") != 0; /* that moves no tensors */
         f->messages->n_whole += could_be;
         if (could_be)
             note_lacking(f, joined, LACKS_WHOLE);

@@ -56,28 +56,19 @@ static int warn_partial(struct assembly *a, const struct dpro_graph_options *opt
 }
 
 /* Collectives that could have been taken apart and were not. */
-static uint32_t count_horovods(const struct join *join)
-{
-    uint32_t n = 0;
-    for (size_t j = 0; j < join->joined.n; j++)
-        n += join_is_inferred(join, &join->joined.at[j]);
-    return n;
-}
-
 static int warn_whole(struct assembly *a, const struct dpro_graph_options *options)
 {
     const struct messages *messages = &a->join->messages;
     uint32_t unlogged = messages->n_whole - messages->n_uneven - messages->n_beyond;
-    uint32_t horovods = count_horovods(a->join);
     char text[400], ranks[120];
     int status = 0;
-    if (unlogged > horovods) { /* what it fuses is known by time, not by message */
+    if (unlogged > 0) {
         list_lacking(a->join, LACKS_WHOLE, ranks, sizeof ranks);
         snprintf(text, sizeof text,
                  "%u of %zu collectives are replayed whole, not message by message: the transport "
                  "logs%s%s do not have all that was sent and received in them; record every rank, "
                  "from before it connects",
-                 unlogged - horovods, a->join->joined.n, ranks[0] ? " of " : "", ranks);
+                 unlogged, a->join->joined.n, ranks[0] ? " of " : "", ranks);
         status |= warn(a, options, text);
     }
     if (messages->n_uneven > 0) {
@@ -206,6 +197,13 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
                  "%u pushes have no op in their server's profile that could be theirs, and take it "
                  "no time; are profiles and logs of one run?",
                  join->servers.n_untimed);
+        status |= warn(a, options, text);
+    }
+    if (join->ranks[0].n_steps_beyond > 0) {
+        snprintf(text, sizeof text,
+                 "%zu of %zu iterations are learnt from, the others would add little; choose which "
+                 "with --steps",
+                 join->ranks[0].steps.n, join->ranks[0].steps.n + join->ranks[0].n_steps_beyond);
         status |= warn(a, options, text);
     }
     if (a->n_samples == 1) {

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/map.h"
 
 enum { KEY_MAX = 1024 };
 
@@ -237,34 +236,38 @@ static void read_node(struct graphdef *g, const struct pb_field *node_field)
         g->no_memory = true;
 }
 
-/* Names of inputs to nodes; those of other graphs (arguments of a function) go. */
-static void resolve(struct graphdef *g, size_t first_node, size_t first_input)
+/* Names of inputs to nodes; those of other graphs (arguments of a function) go. Of two nodes of one
+ * name the first counts. */
+static int resolve(struct graphdef *g, size_t first_node, size_t first_input,
+                   graphdef_places *places)
 {
     struct trace_part *part = g->part;
-    struct map nodes = {0};
-    uint64_t at;
-    size_t kept = first_input;
-    for (size_t n = first_node; n < part->dfg_nodes.n && !g->no_memory; n++)
-        if (!map_get(&nodes, part->dfg_nodes.at[n].name, NULL))
-            g->no_memory = map_set(&nodes, part->dfg_nodes.at[n].name, n) < 0;
-    for (size_t n = first_node; n < part->dfg_nodes.n && !g->no_memory; n++) {
+    size_t n_names = part->names.n, kept = first_input;
+    if (n_names > places->n && array_reserve(places, n_names - places->n) < 0)
+        return -1;
+    while (places->n < n_names)
+        places->at[places->n++] = NO_ID;
+    for (size_t n = part->dfg_nodes.n; n-- > first_node;)
+        places->at[part->dfg_nodes.at[n].name] = (uint32_t)n;
+    for (size_t n = first_node; n < part->dfg_nodes.n; n++) {
         struct dfg_node *node = &part->dfg_nodes.at[n];
         uint32_t first = node->first_input, end = first + node->n_inputs;
         node->first_input = (uint32_t)kept;
         for (uint32_t i = first; i < end; i++) {
             struct dfg_input input = part->dfg_inputs.at[i];
-            if (!input.node || !map_get(&nodes, input.node, &at))
-                continue;
-            input.node = (uint32_t)at;
-            part->dfg_inputs.at[kept++] = input;
+            input.node = places->at[input.node];
+            if (input.node != NO_ID)
+                part->dfg_inputs.at[kept++] = input;
         }
         node->n_inputs = (uint32_t)(kept - node->first_input);
     }
     part->dfg_inputs.n = kept;
-    map_fini(&nodes);
+    for (size_t n = first_node; n < part->dfg_nodes.n; n++)
+        places->at[part->dfg_nodes.at[n].name] = NO_ID;
+    return 0;
 }
 
-int graphdef_read_nodes(struct pb *pb, struct trace_part *part)
+int graphdef_read_nodes(struct pb *pb, struct trace_part *part, graphdef_places *places)
 {
     struct graphdef g = {.pb = pb, .part = part};
     struct pb_field field;
@@ -272,9 +275,7 @@ int graphdef_read_nodes(struct pb *pb, struct trace_part *part)
     while (!g.no_memory && pb_next(pb, &field))
         if (field.number == 1)
             read_node(&g, &field);
-    if (!g.no_memory)
-        resolve(&g, first_node, first_input);
-    return g.no_memory ? -1 : 0;
+    return g.no_memory ? -1 : resolve(&g, first_node, first_input, places);
 }
 
 int graphdef_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
@@ -282,8 +283,10 @@ int graphdef_read(struct bytes *bytes, struct trace_part *part, struct dpro_erro
     struct pb pb;
     if (strtab_add(&part->names, "", 0) == STRTAB_FULL)
         return dpro_error_nomem(err);
+    graphdef_places places = {0};
     pb_init(&pb, bytes);
-    int rc = graphdef_read_nodes(&pb, part);
+    int rc = graphdef_read_nodes(&pb, part, &places);
+    array_fini(&places);
     part->broken = pb.fail;
     part->broken_offset = pb.fail_offset;
     return rc < 0 ? dpro_error_nomem(err) : 0;

@@ -401,8 +401,10 @@ static int merge_names(struct loader *loader, struct dpro_error *err)
         if (!source->names)
             return dpro_error_nomem(err);
         source->names[0] = 0;
+        if (from->n > NO_ID - names->n || strtab_reserve(names, names->n + from->n) < 0)
+            return dpro_error_nomem(err);
         for (uint32_t id = 0; id < from->n; id++) {
-            source->names[id] = strtab_add(names, from->entries[id].text, from->entries[id].len);
+            source->names[id] = strtab_copy(names, from, id);
             if (source->names[id] == STRTAB_FULL)
                 return dpro_error_nomem(err);
         }

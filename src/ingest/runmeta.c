@@ -23,6 +23,7 @@ struct runmeta {
     struct pb pb;
     struct trace_part *part; /* of the file */
     ARRAY(struct partition) partitions;
+    graphdef_places places;
     bool no_memory;
 };
 
@@ -54,7 +55,7 @@ static void read_graph(struct runmeta *r, const struct pb_field *field)
     uint64_t outer;
     if (!pb_enter(&r->pb, field, &outer))
         return;
-    r->no_memory |= graphdef_read_nodes(&r->pb, part) < 0;
+    r->no_memory |= graphdef_read_nodes(&r->pb, part, &r->places) < 0;
     pb_leave(&r->pb, outer);
     fresh.n_nodes = part->dfg_nodes.n - fresh.first_node;
     fresh.n_inputs = part->dfg_inputs.n - fresh.first_input;
@@ -143,5 +144,6 @@ int runmeta_read(struct bytes *bytes, struct trace_part *part, struct dpro_error
     for (size_t p = 0; p < r.partitions.n; p++)
         free(r.partitions.at[p].device);
     array_fini(&r.partitions);
+    array_fini(&r.places);
     return r.no_memory ? dpro_error_nomem(err) : 0;
 }

@@ -229,6 +229,7 @@ struct task {
     uint32_t *names;    /* string id of the file -> of the task, + 1 */
     uint32_t n_threads; /* its kernels were put on */
     int64_t thread_end_ns[MAX_THREADS];
+    uint32_t thread_tracks[MAX_THREADS];
 };
 
 struct splitter {
@@ -308,7 +309,7 @@ static uint32_t own_id(struct splitter *s, struct task *task, uint32_t id)
     const struct strtab *names = &s->from->names;
     if (task->names[id])
         return task->names[id] - 1;
-    uint32_t own = strtab_add(&task->part->names, strtab_get(names, id), strtab_len(names, id));
+    uint32_t own = strtab_copy(&task->part->names, names, id);
     if (own == STRTAB_FULL) {
         s->no_memory = true;
         return 0;
@@ -402,18 +403,19 @@ static uint32_t name_track(struct splitter *s, struct task *task, const char *na
 static uint32_t idle_thread(struct splitter *s, struct task *task, const struct trace_span *span)
 {
     uint32_t thread = 0;
-    char name[32];
     while (thread < task->n_threads && thread < MAX_THREADS - 1 &&
            task->thread_end_ns[thread] > span->start_ns)
         thread++;
-    if (thread == task->n_threads)
-        task->n_threads++;
+    if (thread == task->n_threads) {
+        char name[32];
+        snprintf(name, sizeof name, "executor %u", thread);
+        struct trace_track track = {.pool = true, .id = thread};
+        track.name = name_track(s, task, name);
+        task->thread_tracks[task->n_threads++] = own_track(s, task, track);
+    }
     if (task->thread_end_ns[thread] < span->start_ns + span->dur_ns)
         task->thread_end_ns[thread] = span->start_ns + span->dur_ns;
-    snprintf(name, sizeof name, "executor %u", thread);
-    struct trace_track track = {.pool = true, .id = thread};
-    track.name = name_track(s, task, name);
-    return own_track(s, task, track);
+    return task->thread_tracks[thread];
 }
 
 /* What came from one task is on a track of its own. */

@@ -5,49 +5,18 @@ import json
 import os
 import shutil
 import statistics
+import sys
 import unittest
 
 from support import DONE, INPUT, ROOT, Case, dpro
+
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+from wire import fields, varint
 
 SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
 RING = os.path.join(SHARED, "tf-mwms-ring")
 SERVER = os.path.join(SHARED, "tf-ps-v1")
 HOROVOD = os.path.join(SHARED, "hvd-tf")
-
-
-def read_varint(data, at):
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            return value, at
-
-
-def varint(value):
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes(out + bytes([value]))
-
-
-def fields(data):
-    """(number, value) of a protobuf message: an independent reader, as slow as it is short."""
-    at = 0
-    while at < len(data):
-        tag, at = read_varint(data, at)
-        if tag & 7 == 0:
-            value, at = read_varint(data, at)
-        else:
-            size = {1: 8, 5: 4}.get(tag & 7)
-            if size is None:
-                size, at = read_varint(data, at)
-            value = data[at:at + size]
-            at += size
-        yield tag >> 3, value
 
 
 def inflated(path):

@@ -334,12 +334,15 @@ static int by_timestamp(const void *a, const void *b)
     return x->message < y->message ? -1 : x->message > y->message;
 }
 
+/* What began in one microsecond ends in the order in which it was sent, or nearly so. */
 static int by_start(const void *a, const void *b, void *arg)
 {
     const struct trace_rank *rank = arg;
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
     if (rank->spans[x].start_ns != rank->spans[y].start_ns)
         return rank->spans[x].start_ns < rank->spans[y].start_ns ? -1 : 1;
+    if (rank->spans[x].dur_ns != rank->spans[y].dur_ns)
+        return rank->spans[x].dur_ns < rank->spans[y].dur_ns ? -1 : 1;
     return x < y ? -1 : x > y;
 }
 

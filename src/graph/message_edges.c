@@ -346,8 +346,8 @@ static bool is_exchange(const struct assembly *a, uint32_t message)
 }
 
 /* Keys are exchanged beside each other, over one connection: a small one that is sent a moment
- * before a large one goes first. What went onto a link one after the other in every iteration
- * keeps that order. */
+ * before a large one goes first. What was sent one after the other in every iteration keeps that
+ * order, and a link takes what is sent as it comes. */
 static int add_link_order(struct assembly *a)
 {
     const struct messages *messages = &a->join->messages;
@@ -374,13 +374,9 @@ static int add_link_order(struct assembly *a)
             !holds(a, starts_of(a, before), starts_of(a, m), 0) ||
             !holds(a, ends_of(a, before), ends_of(a, m), 0))
             continue;
-        for (int as = MESSAGE_CALL; as < N_MESSAGE_OPS && status == 0; as++) {
-            uint32_t from = a->message_ops[(size_t)before * N_MESSAGE_OPS + as];
-            uint32_t to = a->message_ops[(size_t)m * N_MESSAGE_OPS + as];
-            struct edge edge = {from, to, false, true};
-            if (from != DPRO_NO_OP && to != DPRO_NO_OP)
-                status = array_push(&a->edges, edge);
-        }
+        struct edge edge = {a->message_ops[(size_t)before * N_MESSAGE_OPS + MESSAGE_CALL],
+                            a->message_ops[(size_t)m * N_MESSAGE_OPS + MESSAGE_CALL], false, true};
+        status = array_push(&a->edges, edge);
     }
     free(sent);
     map_fini(&last);

@@ -32,6 +32,7 @@ struct direction {
     int64_t free_ns; /* its messages so far are over; INT64_MIN: there were none */
     const struct message *last;
     int64_t sent_ns, other_ns; /* when that was sent, and the last one of another series */
+    int64_t n_at_once;         /* that were sent when the last one was, before it */
 };
 
 /* How a message found its links. */
@@ -39,6 +40,7 @@ struct turn {
     int64_t send_free_ns, recv_free_ns; /* those before it were over, at either end; INT64_MAX: that
                                            end is not known */
     int64_t before_ns; /* the last of those that need not come before it was sent */
+    int64_t later_ns;  /* one call may send several: by so much later, to keep their order */
 };
 
 /* Messages of a series keep their order by their edges: data, or notices, from one rank to another
@@ -61,7 +63,12 @@ static int64_t time_on_link(struct direction *direction, const struct message *m
         direction->other_ns = direction->sent_ns;
     if (direction->other_ns > turn->before_ns)
         turn->before_ns = direction->other_ns;
-    *direction = (struct direction){start + dur, message, time->start_ns, direction->other_ns};
+    int64_t n_at_once =
+        direction->last && direction->sent_ns == time->start_ns ? direction->n_at_once + 1 : 0;
+    if (n_at_once > turn->later_ns)
+        turn->later_ns = n_at_once;
+    *direction =
+        (struct direction){start + dur, message, time->start_ns, direction->other_ns, n_at_once};
     return dur;
 }
 
@@ -108,7 +115,7 @@ static int time_messages(struct assembly *a, struct turn *turns)
     struct direction *directions = malloc((messages->links.n * 2 + 1) * sizeof *directions);
     bool ready = sent && directions;
     for (size_t l = 0; l < messages->links.n * 2 && ready; l++)
-        directions[l] = (struct direction){INT64_MIN, NULL, INT64_MIN, INT64_MIN};
+        directions[l] = (struct direction){INT64_MIN, NULL, INT64_MIN, INT64_MIN, 0};
     for (size_t i = 0; i < messages->all.n * a->n_samples && ready; i++) {
         uint32_t m = sent[i].message, sample = sent[i].sample;
         const struct message *message = &messages->all.at[m];
@@ -116,7 +123,7 @@ static int time_messages(struct assembly *a, struct turn *turns)
         const uint32_t *ops = a->message_ops + (size_t)m * N_MESSAGE_OPS;
         int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
         struct turn *turn = &turns[sample * messages->all.n + m];
-        *turn = (struct turn){INT64_MAX, INT64_MAX, INT64_MIN};
+        *turn = (struct turn){INT64_MAX, INT64_MAX, INT64_MIN, 0};
         if (message->tx != NO_ID)
             dur[ops[MESSAGE_SEND]] = time_on_link(&directions[message->tx * 2], message, time,
                                                   &turn->send_free_ns, turn);
@@ -256,6 +263,8 @@ static void time_call(struct assembly *a, const struct timing *t, uint32_t sampl
         called = turn->before_ns < usual ? usual : turn->before_ns + 1;
         called = called < sent ? called : sent;
     }
+    if (a->join->joined.at[a->join->messages.all.at[message].joined].has_servers)
+        called += turn->later_ns;
     *end_ns = called;
     gap[ops[MESSAGE_CALL]] = assembly_span(ready_ns, called);
     if (ops[MESSAGE_SEND] != DPRO_NO_OP)

@@ -5,6 +5,7 @@ import os
 import shutil
 import unittest
 
+import mxnet_job
 from support import DONE, INPUT, ROOT, Case, dpro
 
 SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
@@ -99,6 +100,25 @@ class TestMXNet(Case):
         facts = json.loads(result.out)
         self.assertLess(abs(facts["baseline"]["iteration_ms"] / facts["measured_ms"] - 1), 0.1)
         self.assertIn("conv0_weight", result.out)
+
+
+class TestMXNetJob(Case):
+    """On a job with known answers: see mxnet_job.py."""
+
+    def iteration(self, *options, copies=False):
+        mxnet_job.write(self.folder, copies)
+        return replayed(*options, self.folder)["predicted"]["iteration_ms"]
+
+    def test_messages_that_one_call_sends_keep_their_order_in_each_iteration(self):
+        self.assertAlmostEqual(self.iteration(), (mxnet_job.SHORT + mxnet_job.LONG) / 2000, delta=0.001)
+
+    def test_an_op_waits_for_the_parameter_that_it_takes_and_no_other(self):
+        for copies in (False, True):
+            expected = (mxnet_job.SHORT + mxnet_job.LONG) / 2000
+            # the large parameter comes 200 us earlier, in every other iteration the small one does, too
+            self.assertAlmostEqual(self.iteration("--delay", "PULL=0.5", copies=copies), expected - 0.205, delta=0.002)
+            # in those, the first op is what the second waits for; in the others it waits for the large parameter
+            self.assertAlmostEqual(self.iteration("--delay", "Convolution=2", copies=copies), expected + 0.150, delta=0.002)
 
 
 if __name__ == "__main__":

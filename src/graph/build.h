@@ -25,7 +25,9 @@
 /* One iteration of one rank in one window. Bounds are on the rank's clock. */
 struct step {
     int64_t start_ns, end_ns;
-    int64_t number; /* the job's own number, or its position */
+    int64_t program_start_ns, program_end_ns; /* of what the main thread does in it: the same,
+                                                 unless it asks an engine for work */
+    int64_t number;                           /* the job's own number, or its position */
     uint16_t window;
     bool timed;   /* its times may be learnt from (no execution trace was being recorded) */
     bool follows; /* the step before it in the array is the iteration before it in the job */

@@ -43,12 +43,14 @@ static bool is_device_work(const struct trace_span *span)
 static uint32_t find_step(struct cutter *cutter, int64_t time)
 {
     const struct rank_build *rank = cutter->rank;
-    while (cutter->step < rank->steps.n && rank->steps.at[cutter->step].end_ns <= time) {
-        cutter->step++;
-        cutter->lane->first[cutter->step] = (uint32_t)rank->items.n;
+    bool program = cutter->lane->track == rank->main_track;
+    for (; cutter->step < rank->steps.n;
+         cutter->lane->first[++cutter->step] = (uint32_t)rank->items.n) {
+        const struct step *step = &rank->steps.at[cutter->step];
+        if ((program ? step->program_end_ns : step->end_ns) > time)
+            return (program ? step->program_start_ns : step->start_ns) <= time ? cutter->step
+                                                                               : NO_ID;
     }
-    if (cutter->step < rank->steps.n && rank->steps.at[cutter->step].start_ns <= time)
-        return cutter->step;
     return NO_ID;
 }
 

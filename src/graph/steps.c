@@ -99,6 +99,8 @@ static int push_step(struct rank_build *rank, int64_t start, int64_t end, int64_
         return 0;
     struct step step = {.start_ns = start,
                         .end_ns = end,
+                        .program_start_ns = start,
+                        .program_end_ns = end,
                         .number = number,
                         .window = (uint16_t)window,
                         .timed = true};
@@ -186,13 +188,13 @@ static int list_exchanges(const struct rank_build *rank, uint32_t window, span_a
     return 0;
 }
 
-/* The number of the recorded step that a time is in; -1: none. */
-static int64_t recorded_number(const struct recording *recording, int64_t ns)
+/* The recorded step that a time is in; NULL: none. */
+static const struct recorded_step *recorded_at(const struct recording *recording, int64_t ns)
 {
     for (size_t s = 0; s < recording->steps.n; s++)
         if (recording->steps.at[s].start_ns <= ns && ns < recording->steps.at[s].end_ns)
-            return recording->steps.at[s].number;
-    return -1;
+            return &recording->steps.at[s];
+    return NULL;
 }
 
 /* Where a program only asks an engine for work, its steps end while their work goes on. If it waits
@@ -226,6 +228,25 @@ static int steps_from_waits(struct rank_build *rank, uint32_t window)
     return 0;
 }
 
+/* Adds an iteration of the engine. The program's own step, which ends about when its gradients
+ * leave, is the one around its middle. */
+static int push_engine_step(struct rank_build *rank, int64_t start, int64_t end, uint32_t window)
+{
+    const struct recorded_step *own =
+        recorded_at(rank->trace->recording, start + (end - start) / 2);
+    const struct step *before = rank->steps.n ? &rank->steps.at[rank->steps.n - 1] : NULL;
+    if (!own || (before && own->start_ns < before->program_end_ns))
+        return 0;
+    size_t n = rank->steps.n;
+    if (push_step(rank, start, end, own->number, window) < 0)
+        return -1;
+    if (rank->steps.n > n) {
+        rank->steps.at[n].program_start_ns = own->start_ns;
+        rank->steps.at[n].program_end_ns = own->end_ns;
+    }
+    return 0;
+}
+
 /* Else an iteration is what lies between the last exchange to begin in one and in the next: all of
  * its exchanges, each key's once, begin in it. */
 static int steps_from_exchanges(struct rank_build *rank, uint32_t window)
@@ -240,12 +261,8 @@ static int steps_from_exchanges(struct rank_build *rank, uint32_t window)
         if (key == 0)
             break; /* which key it is nobody knows */
         if (map_get(&keys, (uint64_t)key + 1, NULL)) {
-            /* the program's own steps end about when its gradients leave: amidst them is sure */
-            int64_t number =
-                cut == ABSENT ? -1
-                              : recorded_number(rank->trace->recording, cut + (last + 1 - cut) / 2);
-            if (number >= 0)
-                status = push_step(rank, cut, last + 1, number, window);
+            if (cut != ABSENT)
+                status = push_engine_step(rank, cut, last + 1, window);
             cut = last + 1;
             map_fini(&keys);
         }
@@ -504,8 +521,8 @@ static void cut_at_rounds(struct rank_build *rank)
             fused->starts_ns[next] <= fused->starts_ns[r] ||
             (n > 0 && rank->steps.at[n - 1].start_ns >= fused->starts_ns[r]))
             continue;
-        step.start_ns = fused->starts_ns[r];
-        step.end_ns = fused->starts_ns[next];
+        step.start_ns = step.program_start_ns = fused->starts_ns[r];
+        step.end_ns = step.program_end_ns = fused->starts_ns[next];
         step.follows = n > 0 && rank->steps.at[n - 1].end_ns == step.start_ns &&
                        rank->steps.at[n - 1].window == step.window;
         rank->steps.at[n++] = step;

@@ -70,9 +70,9 @@ def attach_sessions(session, module):
             if ours.session_window is not None:
                 ours.session_window.job_traces()
         else:
-            options, run_metadata = ours.session_window.asked()
+            options, run_metadata = ours.session_window.asked(source)
             result = run(tf_session, fetches, feed_dict, options, run_metadata)
-            ours.session_window.ran(run_metadata)
+            ours.session_window.ran(source, run_metadata)
         ours.session_ran(source)
         return result
 
@@ -389,26 +389,27 @@ class FunctionWindow(job.Window):
 
 class SessionWindow(job.Window):
     """What TensorFlow 1 tells of each Session.run that is a step. Asking for it changes what is prepared once: the step
-    before the window asks already."""
+    before the window asks already, and for the graphs, which stay the same and take as long to get as the rest."""
 
     def __init__(self, ours):
         super().__init__()
         self._ours = ours
         self._steps, self._now = [], None
         self._begun = False
+        self._graphs = {}  # of each run's fetches
 
-    @staticmethod
-    def asked():
+    def asked(self, fetches):
         from tensorflow.core.protobuf import config_pb2
-        return (config_pb2.RunOptions(trace_level=config_pb2.RunOptions.FULL_TRACE, output_partition_graphs=True),
-                config_pb2.RunMetadata())
+        return (config_pb2.RunOptions(trace_level=config_pb2.RunOptions.FULL_TRACE,
+                                      output_partition_graphs=fetches not in self._graphs), config_pb2.RunMetadata())
 
     def job_traces(self):
         say("busy", "the job traces its own Session.run: those are not recorded", self._ours.session.folder.rank)
 
-    def ran(self, metadata):
+    def ran(self, fetches, metadata):
+        self._graphs.setdefault(fetches, metadata.partition_graphs)
         if self._begun and self._now is not None:
-            self._now.append(metadata)
+            self._now.append((fetches, metadata))
 
     def start(self):
         self._begun = True
@@ -429,11 +430,14 @@ class SessionWindow(job.Window):
     def write(self, folder, unfinished):
         names = []
         for number, runs in enumerate(self._steps):
+            for fetches, metadata in runs:
+                if not metadata.partition_graphs:
+                    metadata.partition_graphs.extend(self._graphs[fetches])
             if runs:
-                for more in runs[1:]:
-                    runs[0].MergeFrom(more)
+                for _, more in runs[1:]:
+                    runs[0][1].MergeFrom(more)
                 names.append("runmeta_step%d.pb" % number)
-                folder.write(names[-1], runs[0].SerializeToString())
+                folder.write(names[-1], runs[0][1].SerializeToString())
         self._steps = []
         return names
 

@@ -24,10 +24,12 @@ struct coarsening {
     const struct dpro_graph *g;
     uint32_t *tensor_of;   /* by graph tensor: the model's; MODEL_NONE */
     uint32_t *first_of;    /* by graph collective: first tensor of the model in it; MODEL_NONE */
-    uint32_t *is_transfer; /* by op: 1 + graph collective whose transfer (or OUT of it) it is; 0 */
+    uint32_t *is_transfer; /* by op: 1 + graph collective whose transfer (or OUT of it) it is; 0; of
+                              a session: 1 + the tensor that it pulls */
     uint8_t *waits;        /* by op: it may wait for communication */
     ARRAY(struct entry) entries; /* by `to` */
-    bool has_servers;
+    uint32_t n_groups; /* collectives, or a session's tensors */
+    bool has_servers;  /* that answer at once */
 };
 
 /* Of FSDP and ZeRO. gloo reduces and scatters by an all-reduce, so that a unit's gathering is what
@@ -56,12 +58,10 @@ static int no_gradients(const struct dpro_graph *g, struct dpro_error *err)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "the trace has one rank only: when the others get to a bucket is not "
                               "known; give the traces of all ranks ('dpro replay' works with one)");
-    if (g->n_collectives == 0 && g->n_servers > 0)
-        return dpro_error_set(
-            err, DPRO_EEMPTY,
-            "each tensor of a session goes to its server and back by itself: there "
-            "are no buckets that could be chosen; for other questions there is "
-            "'dpro replay --delay'");
+    if (session_is(g))
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "no variable goes from a server to every worker and back as a "
+                              "gradient; for other questions there is 'dpro replay --delay'");
     if (g->n_collectives == 0)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "the trace shows no communication; was the job run with more than "
@@ -115,6 +115,7 @@ static int find_tensors(struct coarsening *c, struct dpro_model *model, struct c
     struct ready *order = malloc(((size_t)g->n_tensors + 1) * sizeof *order);
     c->tensor_of = malloc(((size_t)g->n_tensors + 1) * sizeof *c->tensor_of);
     c->first_of = malloc(((size_t)g->n_collectives + 1) * sizeof *c->first_of);
+    c->n_groups = g->n_collectives;
     if (!order || !c->tensor_of || !c->first_of) {
         free(order);
         return dpro_error_nomem(err);
@@ -151,16 +152,39 @@ static int find_tensors(struct coarsening *c, struct dpro_model *model, struct c
             rc = dpro_error_nomem(err);
     }
     model->n_tensors = (uint32_t)n;
+    coarse->ready = malloc((n * g->n_ranks + 1) * sizeof *coarse->ready);
+    if (!coarse->ready)
+        rc = dpro_error_nomem(err);
+    for (size_t i = 0; i < n * g->n_ranks && rc == 0; i++)
+        coarse->ready[i] = DPRO_NO_OP;
     for (uint32_t t = 0; t < g->n_tensors && rc == 0; t++) {
+        const struct graph_tensor *tensor = &g->tensors[t];
         uint64_t number;
-        if (map_get(&numbers, tensor_key(&g->tensors[t]), &number))
-            c->tensor_of[t] = (uint32_t)number;
+        if (!map_get(&numbers, tensor_key(tensor), &number))
+            continue;
+        c->tensor_of[t] = (uint32_t)number;
+        if (tensor->in != DPRO_NO_OP && tensor->rank < g->n_ranks)
+            coarse->ready[tensor->rank * n + number] = ready_op(g, tensor);
     }
     map_fini(&numbers);
     free(order);
     if (rc == 0 && n == 0)
         rc = no_gradients(g, err);
     return rc;
+}
+
+static int find_variables(struct coarsening *c, struct dpro_model *model, struct coarse *coarse,
+                          struct dpro_error *err)
+{
+    if (session_tensors(c->rehearsal, model, coarse, c->is_transfer) < 0)
+        return dpro_error_nomem(err);
+    c->n_groups = model->n_tensors;
+    c->first_of = malloc(((size_t)c->n_groups + 1) * sizeof *c->first_of);
+    if (!c->first_of)
+        return dpro_error_nomem(err);
+    for (uint32_t t = 0; t < c->n_groups; t++)
+        c->first_of[t] = t;
+    return c->n_groups > 0 ? 0 : no_gradients(c->g, err);
 }
 
 /* ---- who waits ---- */
@@ -197,13 +221,12 @@ static int compare_entries(const void *a, const void *b)
 static int find_waiting(struct coarsening *c, struct dpro_error *err)
 {
     const struct dpro_graph *g = c->g;
-    c->is_transfer = calloc((size_t)g->n_ops + 1, sizeof *c->is_transfer);
     c->waits = calloc((size_t)g->n_ops + 1, 1);
-    if (!c->is_transfer || !c->waits)
+    if (!c->waits)
         return dpro_error_nomem(err);
     for (uint32_t t = 0; t < g->n_tensors; t++) {
         const struct graph_tensor *tensor = &g->tensors[t];
-        if (c->tensor_of[t] == MODEL_NONE)
+        if (!c->tensor_of || c->tensor_of[t] == MODEL_NONE)
             continue;
         const struct graph_collective *collective = &g->collectives[tensor->collective];
         for (uint32_t m = 0; m < collective->n_members; m++)
@@ -295,7 +318,7 @@ static int64_t mean_when(const struct coarsening *c, uint32_t op, bool needs)
  * ranks do something with it before. */
 static bool may_lap(const struct dpro_graph *g, uint32_t collective)
 {
-    return strcmp(strtab_get(&g->names, g->collectives[collective].name), "push_pull") == 0;
+    return g->n_collectives > 0 && is_exchange(g, &g->collectives[collective]);
 }
 
 /* A bucket is waited for by the first op that follows it; the others only follow that one. */
@@ -303,7 +326,7 @@ static int add_needs(const struct coarsening *c, uint32_t r, struct coarse_rank 
 {
     const struct dpro_graph *g = c->g;
     const struct graph_rank *ops = &g->ranks[r];
-    struct anchor *first = calloc((size_t)g->n_collectives + 1, sizeof *first);
+    struct anchor *first = calloc((size_t)c->n_groups + 1, sizeof *first);
     if (!first)
         return -1;
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++) {
@@ -324,7 +347,7 @@ static int add_needs(const struct coarsening *c, uint32_t r, struct coarse_rank 
         }
     }
     int status = 0;
-    for (uint32_t j = 0; j < g->n_collectives && status == 0; j++)
+    for (uint32_t j = 0; j < c->n_groups && status == 0; j++)
         if (first[j].needs && (!first[j].next || may_lap(g, j)))
             status = array_push(&rank->anchors, first[j]);
     free(first);
@@ -332,16 +355,16 @@ static int add_needs(const struct coarsening *c, uint32_t r, struct coarse_rank 
 }
 
 static int find_anchors(const struct coarsening *c, uint32_t r, const struct dpro_model *model,
-                        struct coarse_rank *rank, struct dpro_error *err)
+                        const struct coarse *coarse, struct dpro_error *err)
 {
     const struct dpro_graph *g = c->g;
+    struct coarse_rank *rank = &coarse->ranks[r];
     uint32_t n_ready = 0;
-    for (uint32_t t = 0; t < g->n_tensors; t++) {
-        const struct graph_tensor *tensor = &g->tensors[t];
-        if (tensor->rank != r || c->tensor_of[t] == MODEL_NONE || tensor->in == DPRO_NO_OP)
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
+        uint32_t op = coarse->ready[(size_t)r * model->n_tensors + t];
+        if (op == DPRO_NO_OP)
             continue;
-        uint32_t op = ready_op(g, tensor);
-        struct anchor anchor = {op, c->tensor_of[t], false, mean_when(c, op, false), false};
+        struct anchor anchor = {op, t, false, mean_when(c, op, false), false};
         if (array_push(&rank->anchors, anchor) < 0)
             return dpro_error_nomem(err);
         n_ready++;
@@ -386,7 +409,8 @@ static int wire_times(const struct coarsening *c, uint32_t r, interval_array *ti
     const struct rehearsal *re = c->rehearsal;
     const struct graph_rank *rank = &g->ranks[r];
     for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
-        bool message = (g->kind[op] == DPRO_OP_SEND || g->kind[op] == DPRO_OP_RECV) &&
+        bool message = (g->kind[op] == DPRO_OP_SEND || g->kind[op] == DPRO_OP_RECV ||
+                        g->kind[op] == DPRO_OP_PUSH || g->kind[op] == DPRO_OP_PULL) &&
                        g->size_bytes && g->size_bytes[op] > 0;
         bool whole = c->is_transfer[op] && g->kind[op] == DPRO_OP_COLLECTIVE &&
                      g->collectives[c->is_transfer[op] - 1].n_messages == 0;
@@ -504,6 +528,8 @@ static int measure(const struct coarsening *c, uint32_t r, struct coarse_rank *r
     int64_t went_on = 0;
     for (uint32_t copy = re->first - 1; copy < re->first + re->n; copy++) {
         int64_t first_wait = 0, waited = 0, copied = 0;
+        if (session_is(g)) /* all begin at once */
+            went_on = re->end_ns[copy - 1][g->ranks[r].boundary];
         for (size_t a = 0; a < n; a++) {
             const struct anchor *anchor = &rank->anchors.at[a];
             int64_t came = re->end_ns[copy][anchor->op], on = came;
@@ -552,8 +578,12 @@ int coarsen(const struct rehearsal *rehearsal, struct dpro_model *model, struct 
     int rc = coarse->ranks ? 0 : dpro_error_nomem(err);
     if (rc == 0 && (g->n_ranks < 2 || is_sharded(g)))
         rc = no_gradients(g, err);
+    c.is_transfer = calloc((size_t)g->n_ops + 1, sizeof *c.is_transfer);
+    if (rc == 0 && !c.is_transfer)
+        rc = dpro_error_nomem(err);
     if (rc == 0)
-        rc = find_tensors(&c, model, coarse, err);
+        rc = session_is(g) ? find_variables(&c, model, coarse, err)
+                           : find_tensors(&c, model, coarse, err);
     if (rc == 0 && !has_sizes(model))
         rc = dpro_error_set(err, DPRO_EEMPTY,
                             "the trace does not say how large the gradients are; record it with "
@@ -561,7 +591,7 @@ int coarsen(const struct rehearsal *rehearsal, struct dpro_model *model, struct 
     if (rc == 0)
         rc = find_waiting(&c, err);
     for (uint32_t r = 0; r < g->n_ranks && rc == 0; r++) {
-        rc = find_anchors(&c, r, model, &coarse->ranks[r], err);
+        rc = find_anchors(&c, r, model, coarse, err);
         if (rc == 0 && (find_families(&c, r, model, &coarse->ranks[r]) < 0 ||
                         measure(&c, r, &coarse->ranks[r]) < 0))
             rc = dpro_error_nomem(err);
@@ -585,5 +615,7 @@ void coarse_fini(struct coarse *coarse, uint32_t n_ranks)
     }
     free(coarse->ranks);
     free(coarse->bucket_of);
+    free(coarse->ready);
+    free(coarse->server_of);
     *coarse = (struct coarse){.ranks = NULL};
 }

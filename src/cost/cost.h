@@ -30,7 +30,7 @@ static inline int64_t rehearsal_start(const struct rehearsal *r, uint32_t copy, 
 
 /* Where a rank's computation meets communication: gradients get ready, or it waits for one. */
 struct anchor {
-    uint32_t op;     /* NEED: that waits; else the tensor's IN */
+    uint32_t op;     /* NEED: that waits; else the tensor is ready after it */
     uint32_t tensor; /* of the model; NEED: first of the bucket */
     bool needs;
     int64_t when_ns; /* mean, to order them */
@@ -54,7 +54,9 @@ struct coarse_rank {
 
 struct coarse {
     struct coarse_rank *ranks;
-    uint32_t *bucket_of; /* by tensor: the graph's collective */
+    uint32_t *bucket_of; /* by tensor: the graph's collective; of a session its own number */
+    uint32_t *ready;     /* [rank * n_tensors + tensor] the op after which it is; DPRO_NO_OP: none */
+    uint32_t *server_of; /* of a session, by tensor; NULL: no session */
 };
 
 /* Finds the tensors of the model and what each rank does between them. */
@@ -62,10 +64,19 @@ int coarsen(const struct rehearsal *rehearsal, struct dpro_model *model, struct 
             struct dpro_error *err);
 void coarse_fini(struct coarse *coarse, uint32_t n_ranks);
 
+/* ---- session.c: the tensors of a session ---- */
+
+bool session_is(const struct dpro_graph *graph);
+/* Fills in the model's tensors, what coarse says of them, and 1 + the tensor for each op that pulls
+ * one. None are found where no variable goes to all ranks and back. -1: out of memory. */
+int session_tensors(const struct rehearsal *rehearsal, struct dpro_model *model,
+                    struct coarse *coarse, uint32_t *is_transfer);
+
 /* ---- servers.c: who the parameter servers are, and what they do ---- */
 
 int fit_servers(const struct rehearsal *rehearsal, const struct coarse *coarse,
                 struct dpro_model *model);
+int fit_session(const struct rehearsal *rehearsal, struct dpro_model *model);
 /* How a bucket of the graph went: in so many parts, the first of them to that server. */
 void servers_own(const struct dpro_graph *graph, uint32_t collective,
                  struct strategy_bucket *bucket);

@@ -423,6 +423,10 @@ int fit_net(const struct rehearsal *r, const struct coarse *coarse, struct dpro_
 {
     const struct dpro_graph *g = r->graph;
     struct model_net *net = &model->net;
+    if (session_is(g))
+        return fit_session(r, model) < 0 || fit_interference(r, coarse, net) < 0
+                   ? dpro_error_nomem(err)
+                   : 0;
     net->n_ranks = g->collectives[coarse->bucket_of[0]].n_expected; /* with those not recorded */
     net->ranks_per_host = 1;
     net->negotiates = find_negotiation(g) != NULL;

@@ -200,9 +200,10 @@ static int make_own(const struct rehearsal *r, const struct coarse *coarse,
         return -1;
     }
     for (uint32_t t = 0; t < model->n_tensors; t++) {
-        const struct graph_collective *c = &g->collectives[coarse->bucket_of[t]];
-        placed[t] = (struct placed){t, coarse->bucket_of[t],
-                                    r->end_ns[r->first][g->members[c->first_member].arrival]};
+        uint32_t op = coarse->ready[t];
+        if (!coarse->server_of)
+            op = g->members[g->collectives[coarse->bucket_of[t]].first_member].arrival;
+        placed[t] = (struct placed){t, coarse->bucket_of[t], r->end_ns[r->first][op]};
     }
     qsort(placed, model->n_tensors, sizeof *placed, compare_placed);
     for (uint32_t t = 0; t < model->n_tensors; t++) {
@@ -210,7 +211,9 @@ static int make_own(const struct rehearsal *r, const struct coarse *coarse,
         if (t == 0 || placed[t].bucket != placed[t - 1].bucket)
             own->buckets[own->n_buckets++] = (struct strategy_bucket){.first = t, .partitions = 1};
         own->buckets[own->n_buckets - 1].n++;
-        if (sync_n_servers(&model->net))
+        if (coarse->server_of)
+            own->buckets[t].server = coarse->server_of[placed[t].tensor];
+        else if (sync_n_servers(&model->net))
             servers_own(g, placed[t].bucket, &own->buckets[own->n_buckets - 1]);
     }
     free(placed);

@@ -15,9 +15,6 @@
 #include "cost/cost.h"
 #include "cost/sync.h"
 
-/* What passes between two processes of a host takes less than that part of what the link takes. */
-#define WITHIN_A_HOST 0.25
-
 enum { KEY_FACTOR = 9973, LONG_BYTES = 4096, PAUSE_NS = 50000 };
 
 static uint32_t number_of_key(uint32_t key, uint32_t n_servers)
@@ -121,6 +118,7 @@ int servers_change(struct dpro_model *m, uint32_t n_servers, struct arena *arena
 /* What came from another process over a link: at a server from a rank, or the other way round. */
 struct transfer {
     uint32_t op, rank, server;
+    uint32_t from; /* the sender's op that it follows */
 };
 typedef ARRAY(struct transfer) transfer_array;
 
@@ -140,7 +138,7 @@ static int list_transfers(const struct dpro_graph *g, transfer_array *transfers)
             if (!is_transfer(g, to) || (from < g->n_ranks) == (at < g->n_ranks))
                 continue;
             struct transfer t = {to, at < g->n_ranks ? at : from,
-                                 (at < g->n_ranks ? from : at) - g->n_ranks};
+                                 (at < g->n_ranks ? from : at) - g->n_ranks, op};
             if (array_push(transfers, t) < 0)
                 return -1;
         }
@@ -220,56 +218,13 @@ static int fit_way(const struct rehearsal *r, const struct model_net *net,
     return 0;
 }
 
-static bool is_within(const struct dpro_graph *g, uint32_t device)
+static int find_hosts(const struct dpro_graph *g, struct dpro_model *model)
 {
-    return strncmp(strtab_get(&g->names, g->devices[device].name), "link within", 11) == 0;
-}
-
-/* Who is with whom: as the links' addresses say; where there are none, their bytes take much less
- * than others'. */
-static int find_hosts(const struct dpro_graph *g, const transfer_array *transfers,
-                      struct dpro_model *model)
-{
-    size_t n_pairs = (size_t)g->n_ranks * g->n_servers;
-    double *ns = calloc(n_pairs + 1, sizeof *ns), *bytes = calloc(n_pairs + 1, sizeof *bytes);
-    bool *within = calloc(n_pairs + 1, sizeof *within), named = false;
-    int32_t *hosts = arena_array(&model->arena, g->n_servers, sizeof *hosts);
-    double slowest = 0;
-    if (!ns || !bytes || !within || !hosts) {
-        free(ns);
-        free(bytes);
-        free(within);
-        return -1;
-    }
-    for (size_t i = 0; i < transfers->n; i++) {
-        const struct transfer *t = &transfers->at[i];
-        size_t pair = (size_t)t->server * g->n_ranks + t->rank;
-        ns[pair] += (double)g->dur_ns[t->op];
-        bytes[pair] += (double)g->size_bytes[t->op];
-        if (is_within(g, g->device[t->op]))
-            within[pair] = named = true;
-    }
-    for (size_t p = 0; p < n_pairs; p++)
-        if (bytes[p] >= LONG_BYTES && ns[p] / bytes[p] > slowest)
-            slowest = ns[p] / bytes[p];
-    for (uint32_t s = 0; s < g->n_servers; s++) {
-        double fastest = slowest * WITHIN_A_HOST;
-        hosts[s] = -1;
-        for (uint32_t r = 0; r < g->n_ranks; r++) {
-            size_t pair = (size_t)s * g->n_ranks + r;
-            if (within[pair])
-                hosts[s] = (int32_t)r;
-            if (named || bytes[pair] < LONG_BYTES || ns[pair] / bytes[pair] >= fastest)
-                continue;
-            fastest = ns[pair] / bytes[pair];
-            hosts[s] = (int32_t)r;
-        }
-    }
+    int32_t *hosts = arena_array(&model->arena, g->n_servers + (size_t)1, sizeof *hosts);
+    for (uint32_t s = 0; hosts && s < g->n_servers; s++)
+        hosts[s] = g->server_hosts ? g->server_hosts[s] : -1;
     model->net.server_hosts = hosts;
-    free(ns);
-    free(bytes);
-    free(within);
-    return 0;
+    return hosts ? 0 : -1;
 }
 
 /* ---- servers' threads ---- */
@@ -423,7 +378,7 @@ int fit_servers(const struct rehearsal *r, const struct coarse *coarse, struct d
     net->n_servers = g->n_servers ? g->n_servers : 1;
     int status = server_of_key ? list_transfers(g, &transfers) : -1;
     if (status == 0)
-        status = find_hosts(g, &transfers, model);
+        status = find_hosts(g, model);
     fit_pushes(g, net);
     if (status == 0)
         status = fit_waits(r, coarse, model, &transfers, net);
@@ -441,5 +396,116 @@ int fit_servers(const struct rehearsal *r, const struct coarse *coarse, struct d
             learn_rule(g, coarse, model, server_of_key) ? MODEL_BY_KEY : MODEL_ANYWHERE;
     }
     array_fini(&transfers);
+    return status;
+}
+
+/* ---- sessions ---- */
+
+/* What servers do with a push, and when they send what is pulled: in one iteration. */
+struct session_times {
+    int64_t first_read_ns, last_read_ns; /* the first and last op that something is sent after */
+    int64_t last_push_ns;                /* the last arrival */
+    uint32_t n_reads;
+};
+
+static struct session_times look_at_session(const struct rehearsal *r, uint32_t copy,
+                                            const transfer_array *transfers)
+{
+    const struct dpro_graph *g = r->graph;
+    struct session_times times = {INT64_MAX, INT64_MIN, INT64_MIN, 0};
+    for (size_t i = 0; i < transfers->n; i++) {
+        const struct transfer *t = &transfers->at[i];
+        int64_t end = r->end_ns[copy][t->op], start = rehearsal_start(r, copy, t->op);
+        if (g->kind[t->op] == DPRO_OP_PUSH) {
+            times.last_push_ns = end > times.last_push_ns ? end : times.last_push_ns;
+            continue;
+        }
+        int64_t read = t->from != DPRO_NO_OP ? r->end_ns[copy][t->from] : start;
+        times.first_read_ns = read < times.first_read_ns ? read : times.first_read_ns;
+        times.last_read_ns = read > times.last_read_ns ? read : times.last_read_ns;
+        times.n_reads++;
+    }
+    return times;
+}
+
+/* All that the servers compute once something was pushed. */
+static double served_ns(const struct rehearsal *r, const transfer_array *transfers)
+{
+    const struct dpro_graph *g = r->graph;
+    int64_t first_push = INT64_MAX;
+    double ns = 0;
+    for (size_t i = 0; i < transfers->n; i++)
+        if (g->kind[transfers->at[i].op] == DPRO_OP_PUSH &&
+            r->end_ns[r->first][transfers->at[i].op] < first_push)
+            first_push = r->end_ns[r->first][transfers->at[i].op];
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (g->rank[op] >= g->n_ranks && g->device[op] != DPRO_NO_DEVICE &&
+            g->devices[g->device[op]].kind == DPRO_DEVICE_CPU_THREAD &&
+            rehearsal_start(r, r->first, op) >= first_push)
+            ns += (double)g->dur_ns[op];
+    return ns;
+}
+
+/* A step lasts longer than its ops: until the client knows, and until servers begin to send. */
+static void fit_steps(const struct rehearsal *r, const transfer_array *transfers,
+                      struct model_net *net)
+{
+    const struct dpro_graph *g = r->graph;
+    double between = 0, squares = 0, reads = 0, n = (double)r->n;
+    for (uint32_t copy = r->first; copy < r->first + r->n; copy++) {
+        struct session_times times = look_at_session(r, copy, transfers);
+        int64_t begun = r->end_ns[copy - 1][g->ranks[0].boundary], over = times.last_push_ns;
+        for (uint32_t op = 0; op < g->ranks[g->n_ranks - 1].first_op + g->ranks[g->n_ranks - 1].n_ops;
+             op++)
+            if (g->device[op] != DPRO_NO_DEVICE && r->end_ns[copy][op] > over)
+                over = r->end_ns[copy][op];
+        double ns = (double)(r->end_ns[copy][g->ranks[0].boundary] - over) +
+                    (double)(times.first_read_ns - begun);
+        ns = ns > 0 ? ns : 0;
+        between += ns;
+        squares += ns * ns;
+        if (times.n_reads > net->n_servers)
+            reads += (double)(times.last_read_ns - times.first_read_ns) * net->n_servers /
+                     (times.n_reads - net->n_servers);
+    }
+    double variance = squares / n - between / n * (between / n);
+    net->step_ns = (struct dpro_estimate){between / n, sqrt(fmax(variance, 0) / n)};
+    net->answer_ns = (struct dpro_estimate){reads / n, 0.3 * reads / n};
+}
+
+int fit_session(const struct rehearsal *r, struct dpro_model *model)
+{
+    const struct dpro_graph *g = r->graph;
+    struct model_net *net = &model->net;
+    transfer_array transfers = {0};
+    times_array small = {0};
+    double n_pushes = 0;
+    *net = (struct model_net){.algorithm = MODEL_SERVER,
+                              .n_ranks = g->n_ranks,
+                              .ranks_per_host = 1,
+                              .n_servers = g->n_servers,
+                              .placement = MODEL_ANYWHERE,
+                              .pulls_at_start = true,
+                              .n_streams = model->n_tensors};
+    int status = list_transfers(g, &transfers);
+    if (status == 0)
+        status = find_hosts(g, model);
+    if (status == 0)
+        status = fit_way(r, net, &transfers, false, &net->byte_ns);
+    if (status == 0)
+        status = fit_way(r, net, &transfers, true, &net->within_ns);
+    for (size_t i = 0; i < transfers.n && status == 0; i++) {
+        n_pushes += g->kind[transfers.at[i].op] == DPRO_OP_PUSH;
+        if (g->size_bytes[transfers.at[i].op] < LONG_BYTES)
+            status = array_push(&small, (double)g->dur_ns[transfers.at[i].op]);
+    }
+    if (status == 0) {
+        net->message_ns = middle_of(&small);
+        fit_steps(r, &transfers, net);
+        net->push_ns.value = n_pushes > 0 ? served_ns(r, &transfers) / n_pushes : 0;
+        net->push_ns.std = 0.3 * net->push_ns.value;
+    }
+    array_fini(&transfers);
+    array_fini(&small);
     return status;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "base/error.h"
 #include "base/map.h"
@@ -426,21 +427,41 @@ static int fill_measured(struct assembly *a)
     return 0;
 }
 
-/* Whether each server sends to some worker without a network. */
-static bool servers_share_hosts(const struct assembly *a)
+/* Whether two processes have an address of their own in common. */
+static bool share_host(const struct dpro_trace *trace, int a, int b)
 {
-    const struct join *join = a->join;
-    uint32_t n_shared = 0;
-    for (uint32_t k = 0; k < join->n_servers; k++) {
-        bool shared = false;
-        for (size_t m = 0; m < join->messages.all.n && !shared; m++) {
-            const struct message *message = &join->messages.all.at[m];
-            shared = message->from == join->joined.at[message->joined].n_members + k &&
-                     message->tx != NO_ID && join->messages.links.at[message->tx].within;
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        for (uint32_t u = 0; u < trace->n_transports; u++) {
+            const struct net_transport *x = &trace->transports[t], *y = &trace->transports[u];
+            if (x->rank != a || y->rank != b)
+                continue;
+            for (size_t i = 0; i < x->connections.n; i++)
+                for (size_t k = 0; k < y->connections.n; k++) {
+                    const struct net_address *one = &x->connections.at[i].local;
+                    const struct net_address *other = &y->connections.at[k].local;
+                    if (one->family != AF_UNIX && other->family != AF_UNIX &&
+                        one->zone == other->zone &&
+                        memcmp(one->ip, other->ip, sizeof one->ip) == 0)
+                        return true;
+                }
         }
-        n_shared += shared;
+    return false;
+}
+
+/* Which worker each server is with. */
+static int fill_server_hosts(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    g->server_hosts = arena_array(&g->arena, g->n_servers + (size_t)1, sizeof *g->server_hosts);
+    if (!g->server_hosts)
+        return -1;
+    for (uint32_t s = 0; s < g->n_servers; s++) {
+        g->server_hosts[s] = -1;
+        for (uint32_t r = 0; r < g->n_ranks && g->server_hosts[s] < 0; r++)
+            if (share_host(a->trace, g->ranks[g->n_ranks + s].rank, g->ranks[r].rank))
+                g->server_hosts[s] = (int32_t)r;
     }
-    return n_shared > 0 && n_shared == join->n_servers;
+    return 0;
 }
 
 /* The threads of an executor's pool take its ops in turns. */
@@ -494,7 +515,8 @@ static int fill_ops(struct assembly *a)
         n_workers++;
     g->n_servers = g->n_ranks - n_workers;
     g->n_ranks = n_workers;
-    g->servers_share_hosts = servers_share_hosts(a);
+    if (fill_server_hosts(a) < 0)
+        return -1;
     g->framework = dpro_trace_framework(a->trace);
     fill_pools(a);
     return 0;

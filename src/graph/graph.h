@@ -75,7 +75,8 @@ struct dpro_graph {
 
     uint32_t n_ops, n_devices, n_ranks;
     uint32_t n_servers;       /* that have ops, too: their ranks come behind those of the workers */
-    bool servers_share_hosts; /* each of them with a worker */
+    int32_t *server_hosts;    /* [n_servers] the rank (index) on whose host it is; -1: none, as far
+                                 as the logs tell */
     const char *framework;    /* "pytorch", "tensorflow", "mxnet"; static */
     /* hot, by op id */
     int64_t *dur_ns, *gap_ns;

@@ -28,8 +28,8 @@ struct coarsening {
                               a session: 1 + the tensor that it pulls */
     uint8_t *waits;        /* by op: it may wait for communication */
     ARRAY(struct entry) entries; /* by `to` */
-    uint32_t n_groups; /* collectives, or a session's tensors */
-    bool has_servers;  /* that answer at once */
+    uint32_t n_groups;           /* collectives, or a session's tensors */
+    bool has_servers;            /* that answer at once */
 };
 
 /* Of FSDP and ZeRO. gloo reduces and scatters by an all-reduce, so that a unit's gathering is what

@@ -55,7 +55,7 @@ struct coarse_rank {
 struct coarse {
     struct coarse_rank *ranks;
     uint32_t *bucket_of; /* by tensor: the graph's collective; of a session its own number */
-    uint32_t *ready;     /* [rank * n_tensors + tensor] the op after which it is; DPRO_NO_OP: none */
+    uint32_t *ready; /* [rank * n_tensors + tensor] the op after which it is; DPRO_NO_OP: none */
     uint32_t *server_of; /* of a session, by tensor; NULL: no session */
 };
 

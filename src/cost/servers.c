@@ -165,7 +165,8 @@ static int compare_moments(const void *a, const void *b)
 
 /* What a byte takes in one iteration, between hosts or within one: of the stretches of time in
  * which a link had something to carry without a pause, the long ones. The last bytes of one
- * transfer often come when the next one's are awaited. 0: none. */
+ * transfer often come when the next one's are awaited. Within a host nothing is queued: of single
+ * transfers. 0: none. */
 static double byte_ns_of(const struct rehearsal *r, const struct model_net *net,
                          const transfer_array *transfers, uint32_t copy, bool within,
                          struct moment *moments)
@@ -182,7 +183,7 @@ static double byte_ns_of(const struct rehearsal *r, const struct model_net *net,
     qsort(moments, n, sizeof *moments, compare_moments);
     for (size_t i = 0; i < n; i++) {
         struct moment *last = n_stretches ? &moments[n_stretches - 1] : NULL;
-        if (last && last->device == moments[i].device &&
+        if (!within && last && last->device == moments[i].device &&
             moments[i].start_ns <= last->end_ns + PAUSE_NS) {
             last->bytes += moments[i].bytes;
             last->end_ns = moments[i].end_ns > last->end_ns ? moments[i].end_ns : last->end_ns;
@@ -455,8 +456,8 @@ static void fit_steps(const struct rehearsal *r, const transfer_array *transfers
     for (uint32_t copy = r->first; copy < r->first + r->n; copy++) {
         struct session_times times = look_at_session(r, copy, transfers);
         int64_t begun = r->end_ns[copy - 1][g->ranks[0].boundary], over = times.last_push_ns;
-        for (uint32_t op = 0; op < g->ranks[g->n_ranks - 1].first_op + g->ranks[g->n_ranks - 1].n_ops;
-             op++)
+        for (uint32_t op = 0;
+             op < g->ranks[g->n_ranks - 1].first_op + g->ranks[g->n_ranks - 1].n_ops; op++)
             if (g->device[op] != DPRO_NO_DEVICE && r->end_ns[copy][op] > over)
                 over = r->end_ns[copy][op];
         double ns = (double)(r->end_ns[copy][g->ranks[0].boundary] - over) +

@@ -440,8 +440,7 @@ static bool share_host(const struct dpro_trace *trace, int a, int b)
                     const struct net_address *one = &x->connections.at[i].local;
                     const struct net_address *other = &y->connections.at[k].local;
                     if (one->family != AF_UNIX && other->family != AF_UNIX &&
-                        one->zone == other->zone &&
-                        memcmp(one->ip, other->ip, sizeof one->ip) == 0)
+                        one->zone == other->zone && memcmp(one->ip, other->ip, sizeof one->ip) == 0)
                         return true;
                 }
         }

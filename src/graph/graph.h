@@ -74,10 +74,10 @@ struct dpro_graph {
     struct strtab names;
 
     uint32_t n_ops, n_devices, n_ranks;
-    uint32_t n_servers;       /* that have ops, too: their ranks come behind those of the workers */
-    int32_t *server_hosts;    /* [n_servers] the rank (index) on whose host it is; -1: none, as far
-                                 as the logs tell */
-    const char *framework;    /* "pytorch", "tensorflow", "mxnet"; static */
+    uint32_t n_servers;    /* that have ops, too: their ranks come behind those of the workers */
+    int32_t *server_hosts; /* [n_servers] the rank (index) on whose host it is; -1: none, as far
+                              as the logs tell */
+    const char *framework; /* "pytorch", "tensorflow", "mxnet"; static */
     /* hot, by op id */
     int64_t *dur_ns, *gap_ns;
     uint32_t *device;

@@ -150,7 +150,8 @@ static void search_places(struct space *space, const struct dpro_strategy *own)
 
 bool assign_is_all(const struct dpro_model *model)
 {
-    return model->means.parts == PARTS_OVER_SERVERS || model->means.places;
+    return sync_n_servers(&model->net) > 0 &&
+           (model->means.parts == PARTS_OVER_SERVERS || model->means.places);
 }
 
 void search_assign(struct space *space, const struct dpro_strategy *own)

@@ -3,6 +3,7 @@ import glob
 import json
 import os
 import shutil
+import tempfile
 import unittest
 
 import mxnet_job
@@ -98,8 +99,35 @@ class TestMXNet(Case):
         result = dpro("whatif", "--json", "--bandwidth", "1gbit", CAPTURES[0])
         self.assertEqual(result.code, DONE, result.err)
         facts = json.loads(result.out)
-        self.assertLess(abs(facts["baseline"]["iteration_ms"] / facts["measured_ms"] - 1), 0.1)
+        self.assertLess(abs(facts["baseline"]["iteration_ms"] / facts["measured_ms"] - 1), 0.05)
         self.assertIn("conv0_weight", result.out)
+
+    def whatif_ms(self, capture, *options):
+        result = dpro("whatif", "--json", *options, capture)
+        self.assertEqual(result.code, DONE, result.err)
+        return json.loads(result.out)["predicted"]["iteration_ms"]
+
+    def test_arrays_parted_over_two_servers_take_half_as_long_on_each_link(self):
+        own = self.whatif_ms(CAPTURES[1])  # its largest array has 524288 elements and is on one server
+        self.assertLess(self.whatif_ms(CAPTURES[1], "--bigarray-bound", "500000"), 0.9 * own)
+        self.assertEqual(self.whatif_ms(CAPTURES[1], "--bigarray-bound", "600000"), own)
+        self.assertEqual(self.whatif_ms(CAPTURES[1], "--servers", "2"), own)
+        self.assertLess(self.whatif_ms(CAPTURES[0], "--servers", "2", "--bigarray-bound", "500000"),
+                        0.8 * self.whatif_ms(CAPTURES[0]))
+
+    def test_a_plan_is_the_bound_from_which_on_arrays_are_parted(self):
+        with tempfile.TemporaryDirectory() as folder:
+            result = dpro("optimize", "-q", "--json", "-o", folder, CAPTURES[1])
+            self.assertEqual(result.code, DONE, result.err)
+            found = json.loads(result.out)
+            self.assertTrue(found["best"]["helps"])
+            with open(os.path.join(folder, "mxnet.env"), encoding="ascii") as file:
+                name, _, bound = file.read().strip().partition("=")
+            self.assertEqual(name, "MXNET_KVSTORE_BIGARRAY_BOUND")
+            for bucket in found["best"]["communication"]["buckets"]:
+                self.assertEqual(bucket["partitions"], 2 if bucket["size_bytes"] >= 4 * int(bound) else 1)
+        one = json.loads(dpro("optimize", "-q", "--json", CAPTURES[0]).out)
+        self.assertFalse(one["best"]["helps"])  # one server
 
 
 class TestMXNetJob(Case):

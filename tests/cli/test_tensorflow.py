@@ -8,7 +8,7 @@ import statistics
 import sys
 import unittest
 
-from support import DONE, INPUT, ROOT, Case, dpro
+from support import DONE, INPUT, ROOT, USAGE, Case, dpro
 
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 from wire import fields, varint
@@ -181,9 +181,30 @@ class ParameterServer(Case):
         self.assertGreater(kinds["PUSH"], 14)
         self.assertGreater(kinds["PULL"], 14)
 
-    def test_a_session_has_no_buckets_to_choose(self):
-        said = dpro("optimize", SERVER)
-        self.assert_error(said, INPUT, "no buckets that could be chosen")
+    def test_the_model_has_its_variables_and_is_within_5_percent_of_what_was_measured(self):
+        said = dpro("whatif", "--json", SERVER)
+        self.assert_code(said, DONE)
+        facts = said.json
+        self.assertLess(abs(facts["baseline"]["iteration_ms"] / facts["measured_ms"] - 1), 0.05)
+        for layer in ("conv0", "conv1", "fc0", "fc1"):
+            self.assertIn('"%s/w"' % layer, said.out)
+            self.assertIn('"%s/b"' % layer, said.out)
+
+    def test_one_server_leaves_nothing_to_choose(self):
+        said = dpro("optimize", "--json", SERVER)
+        self.assert_code(said, DONE)
+        self.assertFalse(said.json["best"]["helps"])
+        self.assertEqual(said.json["stack"], "tensorflow-ps")
+
+    def test_slower_links_and_more_servers_count(self):
+        def ms(*options):
+            return dpro("whatif", "--json", *options, SERVER).json["predicted"]["iteration_ms"]
+        own = ms()
+        self.assertGreater(ms("--bandwidth", "0.5x"), own + 25)   # 2 MiB at 1 Gbit/s, each way once
+        self.assertLess(ms("--bandwidth", "10x"), own - 8)
+        self.assertLess(ms("--servers", "2"), own)
+        self.assert_error(dpro("whatif", "--bigarray-bound", "1000", SERVER), USAGE, "is MXNet's")
+        self.assert_error(dpro("whatif", "--server-bandwidth", "2x", SERVER), USAGE, "--bandwidth changes both")
 
     def test_every_event_that_is_no_bookkeeping_is_a_node(self):
         said = dpro("replay", "-vv", "--no-validate", SERVER)

@@ -108,6 +108,11 @@ int critical_find(const struct dpro_graph *graph, const struct critical_span *sp
         struct node before;
         bool more = i + 1 < most && ready > span->start_ns &&
                     find_binding(span, &same, &next, node, ready, &before);
+        if (!more && i + 1 < most && start > span->start_ns && start > ready &&
+            find_binding(span, &same, &next, node, start, &before)) {
+            more = true; /* its gap passed while it waited for a thread of its pool */
+            ready = start;
+        }
         if (start < span->start_ns)
             start = span->start_ns;
         if (!more)

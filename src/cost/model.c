@@ -81,9 +81,35 @@ static void push_op(struct model_program *program, struct model_op op)
     program->ops[program->n_ops++] = op;
 }
 
+/* Whether an executor takes the rank's ops as they get ready: what waits for communication holds
+ * nothing up. */
+static bool has_executor(const struct dpro_graph *g, int rank)
+{
+    for (uint32_t d = 0; d < g->n_devices; d++)
+        if (g->devices[d].rank == rank && g->devices[d].n_slots > 0)
+            return true;
+    return false;
+}
+
+/* First all that hands tensors over, then all that waits. */
+static int wait_last(struct dpro_model *model, struct model_program *program)
+{
+    struct model_op *ordered =
+        arena_array(&model->arena, program->n_ops + (size_t)1, sizeof *ordered);
+    uint32_t n = 0;
+    if (!ordered)
+        return -1;
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i < program->n_ops; i++)
+            if ((program->ops[i].tensor == MODEL_NONE) == pass)
+                ordered[n++] = program->ops[i];
+    program->ops = ordered;
+    return 0;
+}
+
 /* An iteration of the program begins after the last thing that the one before waited for, so that
  * the optimizer and the next forward lead up to the first gradient. */
-static int make_program(const struct rehearsal *r, const struct coarse_rank *rank,
+static int make_program(const struct rehearsal *r, const struct coarse_rank *rank, int rank_number,
                         struct dpro_model *model, struct model_program *program, double *room)
 {
     double lost = lost_of(&model->net), copied = (double)rank->copy_back_ns, before_wait = 0;
@@ -134,7 +160,7 @@ static int make_program(const struct rehearsal *r, const struct coarse_rank *ran
                                            .phase = DPRO_OP_UPDATE,
                                            .needs = MODEL_ALL,
                                            .tensor = MODEL_NONE});
-    return 0;
+    return has_executor(r->graph, rank_number) ? wait_last(model, program) : 0;
 }
 
 static int make_ranks(const struct rehearsal *r, const struct coarse *coarse,
@@ -153,7 +179,8 @@ static int make_ranks(const struct rehearsal *r, const struct coarse *coarse,
         struct model_rank *to = &model->ranks[i];
         *to = (struct model_rank){.rank = g->ranks[i].rank, .program = i, .work_scale = 1};
         to->sample_scale = arena_array(&model->arena, model->n_samples, sizeof(double));
-        if (!to->sample_scale || make_program(r, rank, model, &model->programs[i], room) < 0) {
+        if (!to->sample_scale ||
+            make_program(r, rank, to->rank, model, &model->programs[i], room) < 0) {
             status = -1;
             break;
         }

@@ -43,6 +43,12 @@ enum dpro_file_kind {
     DPRO_FILE_MXNET_TEXT,      /* what MXNet's executor or symbol says of itself (debug_str) */
     DPRO_FILE_MXNET_SYMBOL,    /* MXNet's symbol, JSON */
     DPRO_FILE_TIMELINE,        /* of Horovod, ByteScheduler or BytePS, Chrome trace JSON */
+    DPRO_FILE_TF_CHROME,       /* TensorFlow's profile as Chrome trace JSON */
+    DPRO_FILE_TF_METADATA,     /* its ops with what they take and make, JSON */
+    DPRO_FILE_GML,             /* its graph in GML */
+    DPRO_FILE_GRADIENTS,       /* the names of numbered tensors, JSON */
+    DPRO_FILE_CHUNKS,          /* what a patched NCCL sent and received, Chrome trace JSON */
+    DPRO_FILE_RINGS,           /* its rings, JSON */
 };
 
 struct dpro_file_info {

@@ -318,7 +318,7 @@ static bool communicates(const struct rank_build *rank, uint32_t node)
     const char *type = type_of(rank, node);
     const char *key = strtab_get(rank->names, rank->trace->dfg_nodes[node].key);
     return name_collective_type(type) || starts(type, "Horovod") ||
-           (starts(type, "_Send") && leaves_task(key));
+           starts(type, "BytepsPushPull") || (starts(type, "_Send") && leaves_task(key));
 }
 
 static int index_uses(struct marker *m)

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { ROUNDING_NS = 1000 }; /* what is written in whole microseconds */
+
 /* ---- processes ---- */
 
 static int by_rank(const void *a, const void *b)
@@ -309,7 +311,10 @@ static bool find_step_end(const struct nccl_log *log, const struct nccl_step *st
     key = map_mix(key ^ operation->sequence) + (uint64_t)op->channel;
     key = map_mix(key ^ ranks[!end->sends]) + ranks[end->sends];
     end->key = map_mix(key ^ map_mix((uint64_t)step->step + 1));
-    end->ns = end->sends ? nccl_step_sent_ns(step) : nccl_step_there_ns(step);
+    int64_t sent_ns = nccl_step_sent_ns(step);
+    if (log->of_rings && step->stop_ns - ROUNDING_NS > sent_ns)
+        sent_ns = step->stop_ns - ROUNDING_NS; /* they have been sent when their time is over */
+    end->ns = end->sends ? sent_ns : nccl_step_there_ns(step);
     return end->ns > 0;
 }
 

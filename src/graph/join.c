@@ -236,7 +236,12 @@ bool join_is_inferred(const struct join *join, const struct joined *joined)
 {
     const struct rank_build *rank = &join->ranks[joined->rank];
     uint32_t device = rank->ops.at[rank->collectives.at[joined->collective].transfer].device;
-    return device != NO_ID && rank->trace->tracks[rank->devices.at[device].name].serial;
+    if (device == NO_ID || !rank->trace->tracks[rank->devices.at[device].name].serial)
+        return false;
+    bool told = true;
+    for (uint32_t m = joined->first_member; m < joined->first_member + joined->n_members; m++)
+        told &= join->ranks[join->members.at[m].rank].trace->fused.own_times;
+    return !told;
 }
 
 /* ---- waiting ---- */

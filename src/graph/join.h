@@ -67,8 +67,8 @@ uint64_t join_hash_text(const char *text); /* never 0 */
  * within those. */
 int join_match(struct join *join, struct dpro_error *err);
 
-/* Horovod's thread is seen on rank 0 alone: its times on the others rest on that, and tell nothing
- * of their clocks. */
+/* Horovod's thread is mostly seen on rank 0 alone: its times on the others rest on that then, and
+ * tell nothing of their clocks. */
 bool join_is_inferred(const struct join *join, const struct joined *joined);
 
 /* Cuts every transfer to what follows the last arrival; times are on the common axis. */

@@ -22,6 +22,7 @@
 #include "graph/join.h"
 #include "graph/names.h"
 #include "graph/pattern.h"
+#include "ingest/nccl.h"
 
 void messages_fini(struct messages *messages)
 {
@@ -315,8 +316,9 @@ static int64_t find_parties(struct finder *f, struct joined *joined)
         members[m].unlogged = false;
         for (uint32_t s = 0; s < n_samples; s++) {
             uint32_t log = ends_part(f->join, &members[m], s)->log;
+            const struct nccl_log *nccl = log == NO_ID ? NULL : f->ends.logs[log].nccl;
             members[m].unlogged |= log == NO_ID && (!any || is_seen(f, joined, s));
-            by_nccl |= log != NO_ID && f->ends.logs[log].nccl;
+            by_nccl |= nccl && !nccl->of_rings;
         }
         f->unlogged[m] = members[m].unlogged;
         n_logged += !members[m].unlogged;

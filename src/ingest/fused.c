@@ -1,16 +1,18 @@
 /* ingest/fused.c: Horovod's thread on every rank.
  *
- * Only rank 0 writes a timeline. What it says of a group holds for all ranks, since none begins
- * before all are ready. When another rank moved the same bytes, its transport log tells: what rank
- * 0 sent and received while a group was transferred are ranges of its connections' bytes, and the
- * other ends moved the very same ranges. Where a rank has no log, its group took as long as rank
- * 0's, at the same time. When a rank handed over its tensors its framework's profile tells. */
+ * Only rank 0 writes a timeline, unless it was patched. What it says of a group holds for all
+ * ranks, since none begins before all are ready. When another rank moved the same bytes, its
+ * transport log tells: what rank 0 sent and received while a group was transferred are ranges of
+ * its connections' bytes, and the other ends moved the very same ranges. Where a rank has no log,
+ * its group took as long as rank 0's, at the same time. When a rank handed over its tensors its
+ * framework's profile tells. */
 #include "ingest/fused.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "base/map.h"
 #include "ingest/load.h"
 
 static const int64_t NEVER = INT64_MIN;
@@ -160,6 +162,65 @@ static int64_t times_from_logs(struct placing *p, int lead)
     free(found);
     free(ranges);
     return n_found;
+}
+
+/* ---- a rank that wrote a timeline, too ---- */
+
+/* The runs of a timeline by tensor, each tensor's in order. */
+struct runs_of {
+    uint32_t *first, *runs;
+};
+
+static int list_runs(const struct timeline *t, struct runs_of *of)
+{
+    of->first = calloc(t->tensors.n + 2, sizeof *of->first);
+    of->runs = malloc((t->runs.n + 1) * sizeof *of->runs);
+    if (!of->first || !of->runs)
+        return -1;
+    for (size_t i = 0; i < t->runs.n; i++)
+        of->first[t->runs.at[i].tensor + 2]++;
+    for (size_t i = 2; i < t->tensors.n + 2; i++)
+        of->first[i] += of->first[i - 1];
+    for (uint32_t i = 0; i < t->runs.n; i++)
+        of->runs[of->first[t->runs.at[i].tensor + 1]++] = i;
+    return 0;
+}
+
+/* The k-th time that a tensor travelled is the same on both; of a group that the rank fused
+ * otherwise the times are those of its tensors. */
+static int times_from_own(struct placing *p)
+{
+    const struct timeline *lead = p->fusion->timeline, *own = p->rank->timeline;
+    struct runs_of of = {NULL, NULL};
+    struct map tensors = {0};                                     /* name + 1 -> the rank's own */
+    uint32_t *seen = calloc(lead->tensors.n + 1, sizeof *seen);   /* by tensor: runs so far */
+    uint32_t *place = malloc((lead->runs.n + 1) * sizeof *place); /* of a run among its tensor's */
+    int status = seen && place ? list_runs(own, &of) : -1;
+    for (uint32_t t = 0; t < own->tensors.n && status == 0; t++)
+        status = map_set(&tensors, (uint64_t)own->tensors.at[t].name + 1, t);
+    for (size_t i = 0; i < lead->runs.n && status == 0; i++)
+        place[i] = seen[lead->runs.at[i].tensor]++;
+    for (size_t g = 0; g < p->rounds->groups.n && status == 0; g++) {
+        const struct actual_group *group = &p->rounds->groups.at[g];
+        struct fused_times times = FUSED_NOTHING;
+        for (uint32_t i = group->first; i < group->first + group->n; i++) {
+            uint32_t run = p->rounds->runs.at[i];
+            uint64_t name = lead->tensors.at[lead->runs.at[run].tensor].name + UINT64_C(1), tensor;
+            if (!map_get(&tensors, name, &tensor) ||
+                of.first[tensor] + place[run] >= of.first[tensor + 1])
+                continue;
+            fused_widen(&times, &own->runs.at[of.runs[of.first[tensor] + place[run]]]);
+        }
+        if (times.start_ns <= times.end_ns)
+            p->actual[g] = times;
+    }
+    p->rank->fused.own_times = status == 0;
+    map_fini(&tensors);
+    free(seen);
+    free(place);
+    free(of.first);
+    free(of.runs);
+    return status;
 }
 
 /* ---- when a rank handed over its tensors ---- */
@@ -560,10 +621,13 @@ static void add_spans(struct placing *p, const struct names *names)
                 ready = t->start_ns;
             if (ready < free_ns)
                 ready = free_ns < t->start_ns ? free_ns : t->start_ns;
-            add_span(p, SPAN_ANNOTATION, names->negotiate, window, ready, t->start_ns,
+            /* of two spans that begin together the longer one would come first */
+            int64_t start = ready < t->start_ns ? t->start_ns : t->start_ns + 1;
+            int64_t transfer = start < t->transfer_ns ? t->transfer_ns : start;
+            add_span(p, SPAN_ANNOTATION, names->negotiate, window, ready, start,
                      add_detail(p, names, NULL, sequence));
-            add_span(p, SPAN_CPU_OP, names->copy_in, window, t->start_ns, t->transfer_ns, NO_ID);
-            add_span(p, SPAN_ANNOTATION, group->backend, window, t->transfer_ns, t->transferred_ns,
+            add_span(p, SPAN_CPU_OP, names->copy_in, window, start, transfer, NO_ID);
+            add_span(p, SPAN_ANNOTATION, group->backend, window, transfer, t->transferred_ns,
                      add_detail(p, names, group, sequence + 1));
             add_span(p, SPAN_CPU_OP, names->copy_out, window, t->transferred_ns, t->out_ns, NO_ID);
             add_span(p, SPAN_CPU_OP, names->callbacks, window, t->out_ns, t->end_ns, NO_ID);
@@ -615,7 +679,10 @@ static int place_rank(struct placing *p, int lead, const struct names *names)
     memset(enqueues, 0xFF, n_cells * sizeof *enqueues);
     for (size_t g = 0; g < rounds->groups.n; g++)
         p->actual[g] = rounds->groups.at[g].times;
-    if (p->rank->rank != lead && times_from_logs(p, lead) < 0)
+    bool leads = p->rank->rank == lead;
+    bool writes = p->rank->timeline && p->rank->timeline->writer == TIMELINE_HOROVOD;
+    p->rank->fused.own_times = leads;
+    if (!leads && (writes ? times_from_own(p) : times_from_logs(p, lead)) < 0)
         return -1;
     if (!rank_on_epoch(p->rank) && p->fusion->timeline->on_epoch)
         put_on_clock(p);

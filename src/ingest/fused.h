@@ -15,6 +15,11 @@ struct fused_times {
     int64_t end_ns;
 };
 
+/* The times of a group, at first FUSED_NOTHING: of the first of its tensors to begin
+ * a stage and of the last to end it. */
+#define FUSED_NOTHING ((struct fused_times){INT64_MAX, INT64_MAX, INT64_MIN, INT64_MIN, INT64_MIN})
+void fused_widen(struct fused_times *times, const struct timeline_run *run);
+
 /* A group as it was fused in one round. */
 struct actual_group {
     uint32_t first, n; /* into rounds.runs */

@@ -59,8 +59,7 @@ static bool takes_part(const struct strtab *names, const struct timeline *t,
     return t->tensors.at[run->tensor].n_runs * 2 >= most_runs;
 }
 
-/* The times of a group: of the first of its tensors to begin and the last to end a stage. */
-static void widen_group(struct fused_times *times, const struct timeline_run *run)
+void fused_widen(struct fused_times *times, const struct timeline_run *run)
 {
     const struct timeline_interval *transfer = &run->stages[STAGE_TRANSFER];
     int64_t transfer_start = transfer->start_ns, transfer_end = transfer->end_ns, out_end;
@@ -92,9 +91,7 @@ static int cut_groups(const struct timeline *t, struct rounds *rounds)
         struct actual_group *last =
             rounds->groups.n ? &rounds->groups.at[rounds->groups.n - 1] : NULL;
         if (!last || start >= first_end || start - last->times.transfer_ns > MOST_APART_NS) {
-            struct actual_group fresh = {
-                .first = (uint32_t)i,
-                .times = {INT64_MAX, INT64_MAX, INT64_MIN, INT64_MIN, INT64_MIN}};
+            struct actual_group fresh = {.first = (uint32_t)i, .times = FUSED_NOTHING};
             if (array_push(&rounds->groups, fresh) < 0)
                 return -1;
             last = &rounds->groups.at[rounds->groups.n - 1];
@@ -102,7 +99,7 @@ static int cut_groups(const struct timeline *t, struct rounds *rounds)
         }
         first_end = end < first_end ? end : first_end;
         last->n++;
-        widen_group(&last->times, run);
+        fused_widen(&last->times, run);
     }
     return 0;
 }

@@ -3,6 +3,7 @@
 #ifndef INGEST_FUSION_H
 #define INGEST_FUSION_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "ingest/timeline.h"
@@ -36,6 +37,7 @@ struct fused_rank {
                                      INT64_MIN: not known */
     uint32_t n_rounds;
     uint32_t track; /* of Horovod's thread; NO_ID: its times are not known */
+    bool own_times; /* which the rank's own timeline tells */
 };
 
 /* The collectives of one group have two numbers in a row: its negotiation's and its transfer's. */

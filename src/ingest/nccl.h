@@ -85,6 +85,7 @@ struct nccl_log {
     ARRAY(struct nccl_proxy_op) proxy_ops;
     ARRAY(struct nccl_step) steps;
     ARRAY(struct nccl_kernel) kernels;
+    bool of_rings;     /* it has the steps within a node, too */
     uint64_t n_others; /* events of other kinds */
     uint64_t n_lost;
 };

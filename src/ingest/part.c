@@ -87,6 +87,7 @@ void part_fini(struct trace_part *part)
     free(part->transport);
     nccl_log_destroy(part->nccl);
     timeline_destroy(part->timeline);
+    reference_part_destroy(part->reference);
     if (part->next)
         part_fini(part->next);
     free(part->next);
@@ -100,6 +101,12 @@ static const struct reader readers[] = {
     {DPRO_FILE_EXECUTION_TRACE, "execution trace", "node", "nodes", et_read, NULL},
     {DPRO_FILE_RECORDING, "recording", "entry", "entries", recording_read, NULL},
     {DPRO_FILE_TIMELINE, "communication timeline", "event", "events", timeline_read, NULL},
+    {DPRO_FILE_TF_CHROME, "profile", "event", "events", tf_chrome_read, NULL},
+    {DPRO_FILE_TF_METADATA, "graph", "node", "nodes", tf_metadata_read, NULL},
+    {DPRO_FILE_GML, "graph", "node", "nodes", NULL, gml_read},
+    {DPRO_FILE_GRADIENTS, "list of tensors", "name", "names", gradients_read, NULL},
+    {DPRO_FILE_CHUNKS, "list of chunks", "event", "events", chunks_read, NULL},
+    {DPRO_FILE_RINGS, "list of rings", "hop", "hops", rings_read, NULL},
     {DPRO_FILE_TRANSPORT, "transport log", "record", "records", NULL, log_read},
     {DPRO_FILE_TRANSPORT_CSV, "transport log", "line", "lines", NULL, net_csv_read},
     {DPRO_FILE_NCCL, "NCCL log", "record", "records", NULL, log_read},
@@ -128,12 +135,37 @@ static bool is_timeline_name(const char *name, size_t len)
     return false;
 }
 
+/* What the arguments of an event say of its writer. */
+struct hints {
+    bool timeline, mxnet, tensorflow, chunk;
+};
+
+static void read_hints(struct json *js, struct hints *hints)
+{
+    const char *key, *text;
+    size_t len;
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        hints->timeline |= json_is(key, len, "start_time_since_epoch_in_micros");
+        hints->tensorflow |= json_is(key, len, "long_name");
+        hints->chunk |= json_is(key, len, "chunkId");
+        if (!json_is(key, len, "name") || json_peek(js) != '"') {
+            json_skip(js);
+        } else if (json_string(js, &text, &len)) {
+            hints->mxnet |= json_is(text, len, "cpu/0");
+            hints->tensorflow |= len > 8 && memcmp(text, "/device:", 8) == 0;
+            hints->timeline |= memmem(text, len, "HorovodAllreduce", 16) != NULL;
+        }
+    }
+}
+
 /* One event of a Chrome trace: whose, as far as it alone can tell. OTHER: no event. */
 static enum dpro_file_kind recognise_event(struct json *js, bool *certain)
 {
     const char *key, *text;
     size_t len;
-    bool is_event = false, timeline = false, category = false, mxnet = false;
+    bool is_event = false, timeline = false, category = false;
+    struct hints hints = {false, false, false, false};
     js->p++;
     while (json_object_next(js, &key, &len)) {
         if (json_is(key, len, "name") && json_peek(js) == '"') {
@@ -141,24 +173,25 @@ static enum dpro_file_kind recognise_event(struct json *js, bool *certain)
             continue;
         }
         if (json_is(key, len, "args") && json_peek(js) == '{') {
-            js->p++;
-            while (json_object_next(js, &key, &len)) {
-                timeline |= json_is(key, len, "start_time_since_epoch_in_micros");
-                if (json_is(key, len, "name") && json_peek(js) == '"')
-                    mxnet |= json_string(js, &text, &len) && json_is(text, len, "cpu/0");
-                else
-                    json_skip(js);
-            }
+            read_hints(js, &hints);
             continue;
         }
         is_event |= json_is(key, len, "ph");
         category |= json_is(key, len, "cat");
         json_skip(js);
     }
-    *certain = timeline || category || mxnet;
-    if (mxnet) /* its first events name its devices */
+    timeline |= hints.timeline;
+    *certain = true;
+    if (hints.mxnet) /* its first events name its devices */
         return DPRO_FILE_MXNET;
-    return timeline ? DPRO_FILE_TIMELINE : is_event ? DPRO_FILE_KINETO : DPRO_FILE_OTHER;
+    if (hints.chunk)
+        return DPRO_FILE_CHUNKS;
+    if (hints.tensorflow)
+        return DPRO_FILE_TF_CHROME;
+    if (timeline)
+        return DPRO_FILE_TIMELINE;
+    *certain = category;
+    return is_event ? DPRO_FILE_KINETO : DPRO_FILE_OTHER;
 }
 
 /* An array is a Chrome trace when its first element is an event. Whose it is may show only after
@@ -253,14 +286,14 @@ static enum dpro_file_kind recognise_text(const struct json *js)
     for (size_t i = 0; i < 2; i++)
         if (there > strlen(lines[i]) && memcmp(js->p, lines[i], strlen(lines[i])) == 0)
             return DPRO_FILE_TRANSPORT_CSV;
-    return DPRO_FILE_OTHER;
+    return gml_recognise(js->p, there) ? DPRO_FILE_GML : DPRO_FILE_OTHER;
 }
 
 enum dpro_file_kind recognise(struct json *js)
 {
     const char *key, *text;
     size_t len;
-    bool schema = false;
+    bool schema = false, is_first = true;
     json_skip_mark(js);
     /* before spaces are skipped: a newline is also a protobuf tag */
     enum dpro_file_kind kind =
@@ -273,14 +306,21 @@ enum dpro_file_kind recognise(struct json *js)
     js->p++;
     if (c == '[')
         return recognise_array(js);
-    while (json_object_next(js, &key, &len)) {
+    for (; json_object_next(js, &key, &len); is_first = false) {
         if (json_is(key, len, "traceEvents") && json_peek(js) == '[') {
-            bool certain;
             js->p++;
-            if (!json_array_next(js) || json_peek(js) != '{')
-                return DPRO_FILE_KINETO;
-            enum dpro_file_kind of = recognise_event(js, &certain);
+            enum dpro_file_kind of = recognise_array(js);
             return of == DPRO_FILE_OTHER ? DPRO_FILE_KINETO : of;
+        }
+        if (json_is(key, len, "RealRing"))
+            return DPRO_FILE_RINGS;
+        if (json_is(key, len, "gradient_name_list") || json_is(key, len, "model_name") ||
+            (len > 17 && memcmp(key, "HorovodAllreduce.", 17) == 0))
+            return DPRO_FILE_GRADIENTS;
+        if (is_first && json_peek(js) == '{') {
+            if (tf_metadata_recognise(js))
+                return DPRO_FILE_TF_METADATA;
+            continue;
         }
         if (json_is(key, len, "traceEvents") || json_is(key, len, "schemaVersion") ||
             json_is(key, len, "deviceProperties"))

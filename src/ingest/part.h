@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "ingest/nccl.h"
 #include "ingest/rank_json.h"
+#include "ingest/reference.h"
 #include "ingest/timeline.h"
 #include "ingest/trace.h"
 #include "ingest/transport.h"
@@ -74,10 +75,11 @@ struct trace_part {
     bool has_correlation, has_record_fn, external_is_op;
     uint64_t n_events;
     struct part_losses losses;
-    struct recording *recording;     /* rank.json, job.json; else NULL */
-    struct net_transport *transport; /* transport logs, binary or CSV; else NULL */
-    struct nccl_log *nccl;           /* NCCL logs; else NULL */
-    struct timeline *timeline;       /* communication timelines; else NULL */
+    struct recording *recording;      /* rank.json, job.json; else NULL */
+    struct net_transport *transport;  /* transport logs, binary or CSV; else NULL */
+    struct nccl_log *nccl;            /* NCCL logs; else NULL */
+    struct timeline *timeline;        /* communication timelines; else NULL */
+    struct reference_part *reference; /* see there; else NULL */
     bool is_mirrored; /* the graph: of its backward half, how it must look is all that is known */
     bool cut;         /* a log that ends in the middle of a record or line */
     struct trace_part *next; /* what the same file tells of another process; owned */
@@ -111,6 +113,12 @@ int mxnet_symbol_read(struct json *js, struct trace_part *part, struct dpro_erro
 int et_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int recording_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int timeline_read(struct json *js, struct trace_part *part, struct dpro_error *err);
+int tf_chrome_read(struct json *js, struct trace_part *part, struct dpro_error *err);
+int tf_metadata_read(struct json *js, struct trace_part *part, struct dpro_error *err);
+int gml_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
+int gradients_read(struct json *js, struct trace_part *part, struct dpro_error *err);
+int chunks_read(struct json *js, struct trace_part *part, struct dpro_error *err);
+int rings_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int log_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
 int xplane_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
 int runmeta_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
@@ -120,10 +128,12 @@ enum { PART_RECORD_MAX = 1 << 16 }; /* the longest record or line that readers o
 
 /* What a protobuf file is, from its first bytes. */
 enum dpro_file_kind protobuf_recognise(const unsigned char *p, size_t n);
-/* Whether the array of a Chrome trace, which is next, is of MXNet. */
-
 /* Whether the list of nodes that is next is one of MXNet's symbols. */
 bool mxnet_symbol_recognise(struct json *js);
+/* Whether the object that is next is an op of metadata.json. */
+bool tf_metadata_recognise(struct json *js);
+/* Whether a text that begins so is GML. */
+bool gml_recognise(const char *text, size_t len);
 
 /* What a document is, from its first bytes. */
 enum dpro_file_kind recognise(struct json *js);

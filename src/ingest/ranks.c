@@ -1,5 +1,6 @@
 /* ingest/ranks.c: whose each file is: a rank's by what it says of itself, else by its name, else by
  * its process; a server's by its role. */
+#include <limits.h>
 #include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +29,66 @@ static int rank_by_regex(const regex_t *regex, const char *path)
             return (int)rank;
     }
     return -1;
+}
+
+/* Where the folder above a file's begins and ends: "host0" of host0/1/trace.json. */
+static size_t above_folder(const char *path, const char **at)
+{
+    const char *slash = strrchr(path, '/'), *end = slash;
+    while (end && end > path && end[-1] != '/')
+        end--;
+    *at = end && end > path ? end - 1 : path;
+    size_t len = 0;
+    for (; *at > path && (*at)[-1] != '/'; len++)
+        (*at)--;
+    return end && end > path ? len : 0;
+}
+
+/* By where the folder above them is, as people count: host2 before host10. */
+static int compare_hosts(const char *a, const char *b)
+{
+    char x[PATH_MAX], y[PATH_MAX];
+    const char *at;
+    size_t n = above_folder(a, &at);
+    snprintf(x, sizeof x, "%.*s", (int)(at + n - a), a);
+    n = above_folder(b, &at);
+    snprintf(y, sizeof y, "%.*s", (int)(at + n - b), b);
+    return strverscmp(x, y);
+}
+
+/* host1/0/trace.json.gz, traces_1/0/comm.json: folders named by a local rank's number, in one for
+ * each host. Ranks count through them. -1: the file is in no such folder. */
+static int rank_by_folder(const struct loader *loader, const struct source *source)
+{
+    int number = path_folder_number(source->path), rank = 0;
+    bool several = false;
+    if (number == -1)
+        return -1;
+    for (size_t i = 0; i < loader->list.n; i++) {
+        const char *path = loader->list.at[i].path;
+        const char *last = i > 0 ? loader->list.at[i - 1].path : NULL;
+        int other = source_usable(&loader->list.at[i]) ? path_folder_number(path) : -1;
+        if (other == -1)
+            continue;
+        int order = compare_hosts(path, source->path);
+        several |= order != 0;
+        bool again = last && path_folder_number(last) == other && compare_hosts(last, path) == 0 &&
+                     source_usable(&loader->list.at[i - 1]);
+        rank += !again && (order < 0 || (order == 0 && other < number));
+    }
+    return several ? rank : number;
+}
+
+/* What runs in such folders runs on that host. -1: no memory. */
+static int name_host(struct source *source)
+{
+    const char *at;
+    size_t len = above_folder(source->path, &at);
+    bool says = len > 4 && (strncmp(at, "host", 4) == 0 || strncmp(at, "traces_", 7) == 0);
+    if (!says || source->part.host || path_folder_number(source->path) == -1)
+        return 0;
+    source->part.host = strtab_add(&source->part.names, at, len);
+    return source->part.host == STRTAB_FULL ? -1 : 0;
 }
 
 /* Files without a rank in their name: by process id; logs of servers by their role; else there is
@@ -99,10 +160,12 @@ static void tell_servers(struct loader *loader)
     }
 }
 
-/* All workers of MXNet run one graph, which may have been written once. */
+/* All workers run one graph, which may have been written once, and number tensors alike. */
 bool source_is_everyones(const struct source *source)
 {
-    return (source->kind == DPRO_FILE_MXNET_TEXT || source->kind == DPRO_FILE_MXNET_SYMBOL) &&
+    return (source->kind == DPRO_FILE_MXNET_TEXT || source->kind == DPRO_FILE_MXNET_SYMBOL ||
+            source->kind == DPRO_FILE_GML || source->kind == DPRO_FILE_TF_METADATA ||
+            source->kind == DPRO_FILE_GRADIENTS || source->kind == DPRO_FILE_RINGS) &&
            source->rank == -1 && source_usable(source);
 }
 
@@ -144,11 +207,13 @@ int sources_find_ranks(struct loader *loader, struct dpro_error *err)
             continue;
         }
         source->rank = source->part.has_rank ? source->part.rank : path_rank(source->path);
-        if (source->rank == -1 && source->kind == DPRO_FILE_TIMELINE) {
-            source->rank = path_folder_number(source->path);
-            if (source->rank == -1) /* of Horovod the only one that writes one */
-                source->rank = 0;
+        if (source->rank == -1) {
+            source->rank = rank_by_folder(loader, source);
+            if (source->rank != -1 && source_is_profile(source) && name_host(source) < 0)
+                return dpro_error_nomem(err);
         }
+        if (source->rank == -1 && source->kind == DPRO_FILE_TIMELINE)
+            source->rank = 0; /* of Horovod the only one that writes one */
         if (source->rank == -1 && source_is_profile(source)) {
             if (source->kind == DPRO_FILE_MXNET)
                 source->rank = path_process(source->path);

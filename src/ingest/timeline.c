@@ -164,7 +164,10 @@ static void add_stage(struct reader_state *r, uint32_t tensor, enum timeline_sta
 {
     struct writing *w = &r->writing.at[tensor];
     widen(&w->run.stages[stage], start_ns, end_ns);
-    if (stage != STAGE_NEGOTIATE)
+    /* Horovod waits in the queue for the tensor's data: no work of its thread */
+    bool waits = stage == STAGE_NEGOTIATE ||
+                 (stage == STAGE_QUEUE && r->timeline->writer == TIMELINE_HOROVOD);
+    if (!waits)
         widen(&w->run.whole, start_ns, end_ns);
     if (stage == STAGE_TRANSFER && r->timeline->tensors.at[tensor].backend == 0)
         r->timeline->tensors.at[tensor].backend = name;
@@ -300,6 +303,8 @@ static void begin_stage(struct reader_state *r, const struct event *e)
     unsigned depth = w->n_open++;
     bool operation = r->timeline->writer == TIMELINE_HOROVOD && is_operation(name);
     enum timeline_stage stage = operation ? N_TIMELINE_STAGES : stage_of(name, r->timeline->writer);
+    if (strcmp(name_of(r, r->timeline->tensors.at[tensor].name), "Sync") == 0)
+        stage = N_TIMELINE_STAGES; /* a process of its own, whose events are named by tensors */
     if (depth == 0) {
         w->outer = 0;
         if ((operation && w->run.whole.start_ns != NEVER) ||

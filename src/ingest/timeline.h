@@ -30,7 +30,7 @@ struct timeline_interval {
 struct timeline_run {
     uint32_t tensor;
     uint32_t op;                    /* string id: "ALLREDUCE", ... */
-    struct timeline_interval whole; /* from the first of its stages but negotiation to its end */
+    struct timeline_interval whole; /* from the first of its stages but waiting to its end */
     struct timeline_interval stages[N_TIMELINE_STAGES];
 };
 

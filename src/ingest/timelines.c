@@ -245,5 +245,8 @@ int timelines_build(struct loader *loader, struct dpro_error *err)
         if (source->kind == DPRO_FILE_TIMELINE && source_usable(source) && source->rank >= 0)
             give(loader, source);
     }
-    return fusion_build(loader->trace, &loader->options->sink) < 0 ? dpro_error_nomem(err) : 0;
+    int status = fusion_build(loader->trace, &loader->options->sink);
+    if (status == 0)
+        status = chunk_logs_tie(loader->trace);
+    return status < 0 ? dpro_error_nomem(err) : 0;
 }

@@ -225,7 +225,8 @@ static void write_file(struct writer *w, const char *path, const struct dpro_fil
 
 static bool is_profile(const struct dpro_file_info *file)
 {
-    return file->rank >= 0 && (file->kind == DPRO_FILE_KINETO || file->kind == DPRO_FILE_MXNET);
+    return file->rank >= 0 && (file->kind == DPRO_FILE_KINETO || file->kind == DPRO_FILE_MXNET ||
+                               file->kind == DPRO_FILE_TF_CHROME);
 }
 
 /* The length of the folder, with its slash, that all profiles are in. */

@@ -49,6 +49,18 @@ static const char *file_kind(enum dpro_file_kind kind)
         return "mxnet-symbol";
     case DPRO_FILE_TIMELINE:
         return "timeline";
+    case DPRO_FILE_TF_CHROME:
+        return "tensorflow-chrome";
+    case DPRO_FILE_TF_METADATA:
+        return "tensorflow-metadata";
+    case DPRO_FILE_GML:
+        return "gml";
+    case DPRO_FILE_GRADIENTS:
+        return "gradients";
+    case DPRO_FILE_CHUNKS:
+        return "nccl-chunks";
+    case DPRO_FILE_RINGS:
+        return "nccl-rings";
     case DPRO_FILE_OTHER:
         break;
     }

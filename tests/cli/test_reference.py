@@ -1,0 +1,152 @@
+"""Trace directories of dPRO's first implementation: simulated jobs, whose truth is known, in its files."""
+import os
+import random
+import unittest
+
+from reference_job import Horovod
+from support import INPUT, Case, dpro
+
+
+class Rings(Case):
+    """TensorFlow under Horovod on NCCL's rings."""
+
+    def check(self, job, without=(), most_pct=1.0):
+        self.n_written = getattr(self, "n_written", 0) + 1
+        facts = self.assert_replays(job.write(self, f"trial{self.n_written}", without))
+        self.assertLess(abs(facts["predicted"]["iteration_ms"] / job.iteration_ms - 1) * 100, most_pct)
+        return facts
+
+    def test_the_iteration_is_that_of_the_job(self):
+        for more in ({}, {"hosts": 2, "gpus": 1, "offsets_us": (0, -900_000)}, {"hosts": 1, "gpus": 4, "jitter": 0},
+                     {"hosts": 4, "gpus": 1, "slow": (1, 1.3), "offsets_us": (0, 5000, -7000, 300)},
+                     {"layers": 12, "fused": 3, "step_us": 2500}, {"update_us": 1500}):
+            with self.subTest(**more):
+                job = Horovod(**more)
+                facts = self.check(job)
+                self.assertEqual(facts["warnings"], [])
+                self.assertEqual(facts["horovod"]["groups"], -(-job.layers // job.fused))
+                self.assertEqual(len({file["rank"] for file in facts["trace"]["files"]}), job.world)
+
+    def test_every_file_is_known(self):
+        facts = self.check(Horovod())
+        kinds = {os.path.basename(file["path"]): file["kind"] for file in facts["trace"]["files"]}
+        self.assertEqual(kinds, {"trace.json.gz": "tensorflow-chrome", "comm.json": "timeline", "comm_detail.json": "nccl-chunks",
+                                 "metadata.json": "tensorflow-metadata", "dag.gml": "gml", "gradient_name_list.json": "gradients",
+                                 "nccl_rank_graph.json": "nccl-rings"})
+
+    def test_ranks_are_counted_through_the_hosts(self):
+        facts = self.check(Horovod(hosts=2, gpus=2))
+        ranks = {tuple(file["path"].split("/")[-3:-1]): file["rank"] for file in facts["trace"]["files"]}
+        self.assertEqual(ranks, {("host0", "0"): 0, ("host0", "1"): 1, ("host1", "0"): 2, ("host1", "1"): 3})
+
+    def test_clocks_are_told_by_the_chunks(self):
+        path = Horovod(hosts=2, gpus=2, offsets_us=(0, 3700)).write(self, "trial")
+        hosts = dpro("align", path, "--json").json["hosts"]
+        self.assertAlmostEqual(hosts[1]["segments"][0]["offset_ns"], -3_700_000, delta=20_000)
+
+    def test_a_ring_of_chunks_is_replayed_message_by_message(self):
+        result = dpro("replay", Horovod().write(self, "trial"))
+        self.assertIn("3 all_reduce over 4 ranks, 6.3 MB a rank: ring, 72 messages", result.out)
+
+    def test_tensors_bear_their_gradients_names(self):
+        path = Horovod().write(self, "trial")
+        self.assertIn("dense_5/kernel:0", dpro("optimize", path).out)
+
+    def test_numbers_of_gradients_may_be_listed_by_name(self):
+        job = Horovod()
+        path = job.write(self, "trial", without=("gradient_name_list.json",))
+        for rank in range(job.world):
+            self.write(f"trial/host{rank // 2}/{rank % 2}/gradient_name2ID.json",
+                       {f"HorovodAllreduce.dense_{layer}_kernel_0": layer for layer in range(job.layers)})
+        self.assertIn("dense_5_kernel_0", dpro("optimize", path).out)
+
+    def test_what_there_is_suffices(self):
+        """Without a graph, without names, without chunks, without rings: less is known, the rest is as true."""
+        for without in (("dag.gml",), ("metadata.json",), ("metadata.json", "dag.gml"), ("gradient_name_list.json",),
+                        ("comm_detail.json",), ("nccl_rank_graph.json",), ("comm.json", "comm_detail.json")):
+            with self.subTest(without=without):
+                self.check(Horovod(), without)
+
+    def test_one_ranks_graph_and_names_are_everyones(self):
+        job = Horovod()
+        path = job.write(self, "trial")
+        for rank in range(1, job.world):
+            for name in ("dag.gml", "metadata.json", "gradient_name_list.json"):
+                os.remove(os.path.join(path, f"host{rank // 2}", str(rank % 2), name))
+        facts = self.assert_replays(path)
+        self.assertLess(abs(facts["predicted"]["iteration_ms"] / job.iteration_ms - 1), 0.01)
+        self.assertEqual(facts["warnings"], [])
+
+    def test_steps_that_not_all_ranks_have_are_left_out(self):
+        job = Horovod()
+        for rank in (1, 2):
+            job.ops[rank] = [op for op in job.ops[rank] if op[3] >= 2]
+        self.assertEqual(self.check(job)["trace"]["iterations"], 6)
+
+    def test_links_that_are_twice_as_fast_shorten_what_is_exposed(self):
+        slow, fast = Horovod(step_us=2500, jitter=0), Horovod(step_us=1250, jitter=0)
+        result = dpro("whatif", slow.write(self, "trial"), "--bandwidth", "2x", "--json").json
+        gain = result["baseline"]["iteration_ms"] - result["predicted"]["iteration_ms"]
+        self.assertAlmostEqual(gain / (slow.iteration_ms - fast.iteration_ms), 1, delta=0.1)
+
+
+class BadRings(Case):
+    FILES = ("trace.json.gz", "comm.json", "comm_detail.json", "metadata.json", "dag.gml", "gradient_name_list.json",
+             "nccl_rank_graph.json")
+
+    def test_of_a_file_cut_in_the_middle_the_rest_is_used(self):
+        job = Horovod(hosts=2, gpus=1)
+        for name in self.FILES[1:]:
+            with self.subTest(name=name):
+                path = job.write(self, "trial")
+                cut = os.path.join(path, "host1", "0", name)
+                with open(cut, "rb+") as file:
+                    file.truncate(os.path.getsize(cut) * 2 // 3)
+                self.assert_survives(path)
+
+    def test_hostile_values_are_survived(self):
+        job = Horovod(hosts=2, gpus=1, iterations=3, layers=3)
+        dice = random.Random(7)
+        for name in self.FILES[1:]:
+            for _ in range(12):
+                path = job.write(self, "trial")
+                bad = os.path.join(path, "host1", "0", name)
+                with open(bad, "rb") as file:
+                    text = bytearray(file.read())
+                for _ in range(8):
+                    text[dice.randrange(len(text))] = dice.choice(b'0123456789-"[]{},:e\x00\xff')
+                with open(bad, "wb") as file:
+                    file.write(text)
+                result = dpro("replay", path, "--json")
+                self.assertIn(result.code, (0, INPUT), result.err)
+
+    def test_numbers_that_no_tensor_has_are_passed_over(self):
+        job = Horovod(hosts=2, gpus=1)
+        path = job.write(self, "trial")
+        self.write("trial/host0/0/gradient_name_list.json", {"model_name": "x", "gradient_name_list": ["only/one:0"]})
+        facts = self.assert_replays(path)
+        self.assertLess(abs(facts["predicted"]["iteration_ms"] / job.iteration_ms - 1), 0.01)
+
+    def test_chunks_of_another_run_are_of_no_collective(self):
+        job, other = Horovod(hosts=2, gpus=1), Horovod(hosts=2, gpus=1)
+        path = job.write(self, "trial")
+        for rank in range(2):
+            events = other.comm_detail(rank)
+            for event in events["traceEvents"]:
+                event["ts"] += 3_600_000_000
+            self.write(f"trial/host{rank}/0/comm_detail.json", events)
+        facts = self.assert_replays(path)
+        self.assertLess(abs(facts["predicted"]["iteration_ms"] / job.iteration_ms - 1), 0.01)
+
+    def test_a_profile_without_ops_is_named(self):
+        self.write("trial/host0/0/trace.json.gz", {"traceEvents": [{"ph": "M", "pid": 1, "name": "process_name",
+                                                                    "args": {"name": "/device:GPU:0"}}]})
+        self.assert_error(dpro("replay", self.path("trial")), INPUT, "trace.json.gz")
+
+    def test_names_alone_are_no_trace(self):
+        self.write("trial/host0/0/gradient_name_list.json", {"model_name": "x", "gradient_name_list": ["a:0"]})
+        self.assert_error(dpro("replay", self.path("trial")), INPUT, "trial")
+
+
+if __name__ == "__main__":
+    unittest.main()

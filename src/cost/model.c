@@ -160,7 +160,9 @@ static int make_program(const struct rehearsal *r, const struct coarse_rank *ran
                                            .phase = DPRO_OP_UPDATE,
                                            .needs = MODEL_ALL,
                                            .tensor = MODEL_NONE});
-    return has_executor(r->graph, rank_number) ? wait_last(model, program) : 0;
+    /* what servers send back is taken before there are gradients, in the next iteration */
+    bool reordered = model->net.algorithm != MODEL_SERVER && has_executor(r->graph, rank_number);
+    return reordered ? wait_last(model, program) : 0;
 }
 
 static int make_ranks(const struct rehearsal *r, const struct coarse *coarse,

@@ -185,7 +185,7 @@ int local_add_node_edges(struct rank_build *rank)
     for (uint32_t o = 0; o < rank->ops.n && status == 0; o++) {
         const struct local_op *op = &rank->ops.at[o];
         uint32_t node = op->item == NO_ID ? NO_ID : item_span(rank, op->item)->node;
-        if (node == NO_ID)
+        if (node == NO_ID || (op->flags & GRAPH_OP_GPU)) /* an executor goes on meanwhile */
             continue;
         if (l.first[node] == NO_ID)
             l.first[node] = o;

@@ -108,8 +108,12 @@ uint32_t name_classify(const char *name, size_t len)
         class |= NAME_BUCKET_IN;
     if (strstr(name, "reducer::copy_bucket_to_grad"))
         class |= NAME_BUCKET_OUT;
-    if (starts(name, "Memcpy HtoD") || starts(name, "CopyHostToDevice"))
+    if (starts(name, "Memcpy HtoD") || starts(name, "CopyHostToDevice") ||
+        starts(name, "MemcpyH2D"))
         class |= NAME_INPUT_COPY;
+    if (strcmp(name, "MemcpyH2D") == 0 || strcmp(name, "MemcpyD2H") == 0 ||
+        strcmp(name, "MemcpyD2D") == 0 || strcmp(name, "MemcpyP2P") == 0)
+        class |= NAME_COPY_CALL; /* TensorFlow's calls are named for what they do */
     class |= classify_horovod(name);
     if (ends(name, len, ".PUSH") || ends(name, len, ".PUSH_PULL"))
         class |= NAME_PUSH;

@@ -23,6 +23,8 @@ static uint64_t key_of(const struct rank_build *rank, uint32_t item)
     uint64_t key = (uint64_t)span->name << 32 | rank->items.at[item].segment;
     if (span->node != NO_ID)
         key = map_mix((uint64_t)span->node << 32 | rank->items.at[item].segment);
+    if (span->node != NO_ID && rank->trace->tracks[span->track].gpu) /* one of a node's kernels */
+        key = map_mix(key ^ span->name);
     if (span->detail != NO_ID &&
         span->kind == SPAN_ANNOTATION) /* buckets of one name differ in size */
         key ^= map_mix(rank->trace->details[span->detail].numel +

@@ -9,6 +9,33 @@ static bool runs_a_node(const struct trace_rank *rank, const struct trace_span *
            span->kind == SPAN_COLLECTIVE || span->kind == SPAN_TRANSFER;
 }
 
+/* A kernel runs for the node whose span its launch is in. */
+static int match_kernels(struct trace_rank *rank)
+{
+    struct map launches = {0}; /* correlation and window -> node */
+    int status = 0;
+    uint64_t node;
+    for (uint32_t s = 0; s < rank->n_spans && status == 0; s++) {
+        const struct trace_span *span = &rank->spans[s];
+        uint32_t at = span->parent;
+        if (span->kind != SPAN_RUNTIME || !span->correlation)
+            continue;
+        while (at != NO_ID && rank->spans[at].node == NO_ID)
+            at = rank->spans[at].parent;
+        if (at != NO_ID)
+            status = map_set(&launches, map_mix(map_mix(span->correlation) + span->window) | 1,
+                             rank->spans[at].node);
+    }
+    for (uint32_t s = 0; s < rank->n_spans && launches.n > 0; s++) {
+        struct trace_span *span = &rank->spans[s];
+        if (rank->tracks[span->track].gpu && span->correlation &&
+            map_get(&launches, map_mix(map_mix(span->correlation) + span->window) | 1, &node))
+            span->node = (uint32_t)node;
+    }
+    map_fini(&launches);
+    return status;
+}
+
 void rank_match_graph(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
@@ -30,4 +57,6 @@ void rank_match_graph(struct rank_job *job)
         span->node = (uint32_t)node;
     }
     map_fini(&nodes);
+    if (rank->n_dfg_nodes > 0 && !job->no_memory)
+        job->no_memory = match_kernels(rank) < 0;
 }

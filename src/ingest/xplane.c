@@ -48,7 +48,8 @@ enum use {
     USE_RUN,        /* a call of the executor */
     USE_COLLECTIVE, /* node:CollectiveReduceV2 and kin */
     USE_MARK,       /* a range that the job drew; a step if it has a number */
-    USE_CALL,       /* into the GPU's driver */
+    USE_MAYBE_CALL, /* plumbing, unless its statistics say that it is a call */
+    USE_CALL,       /* into the GPU's driver: named for it, or for the kernel that it launches */
     USE_KERNEL,
     USE_MEMCPY,
     USE_MEMSET,
@@ -65,6 +66,7 @@ enum plane_kind { PLANE_OTHER, PLANE_HOST, PLANE_CALLS, PLANE_GPU, PLANE_TASK };
 struct plane {
     enum plane_kind kind;
     uint64_t device;       /* of a GPU */
+    bool has_calls;        /* its events have correlation ids */
     struct map events;     /* mixed metadata id -> index into metas */
     struct map stats;      /* mixed metadata id -> enum stat */
     struct map stat_texts; /* mixed metadata id -> string id: values that are references */
@@ -165,7 +167,7 @@ static enum use use_on_host(const char *name, size_t len, size_t node_len)
     }
     if (is(name, len, "FunctionRun"))
         return USE_RUN;
-    return memchr(name, ':', len) || starts(name, len, "Memory") ? USE_NOTHING : USE_MARK;
+    return memchr(name, ':', len) || starts(name, len, "Memory") ? USE_MAYBE_CALL : USE_MARK;
 }
 
 static enum use use_on_gpu(const char *name, size_t len)
@@ -211,6 +213,7 @@ static void add_stat(struct xplane *x, struct plane *plane, uint64_t id, const c
     for (unsigned s = 1; s < N_STATS; s++)
         if (is(name, len, stat_names[s]))
             stat = s;
+    plane->has_calls |= stat == STAT_CORRELATION;
     if (stat != STAT_OTHER && map_set(&plane->stats, key_of(id), stat) < 0)
         x->no_memory = true;
     /* texts that events share are written as names of statistics nobody has */
@@ -413,9 +416,15 @@ static void describe(struct xplane *x, const struct meta *meta, const struct eve
         span->detail = add_detail(x, &detail);
         break;
     case USE_MARK:
+        if (event->has[STAT_CORRELATION]) {
+            span->kind = SPAN_RUNTIME;
+            span->correlation = event->values[STAT_CORRELATION];
+            break;
+        }
         span->kind = SPAN_STEP;
         span->sequence = (int32_t)event->values[STAT_STEP_NUM];
         break;
+    case USE_MAYBE_CALL:
     case USE_CALL:
         span->kind = SPAN_RUNTIME;
         span->correlation = event->values[STAT_CORRELATION];
@@ -442,8 +451,11 @@ static void add_span(struct xplane *x, const struct plane *plane, struct line *l
 {
     struct trace_part *part = x->part;
     int64_t start = 0, end = 0;
-    if (meta->use == USE_MARK &&
-        (!event->has[STAT_STEP_NUM] || event->values[STAT_STEP_NUM] > INT32_MAX))
+    bool may_call = meta->use == USE_MAYBE_CALL || meta->use == USE_MARK;
+    bool calls = may_call && event->has[STAT_CORRELATION];
+    if ((meta->use == USE_MAYBE_CALL && !calls) ||
+        (meta->use == USE_MARK && !calls &&
+         (!event->has[STAT_STEP_NUM] || event->values[STAT_STEP_NUM] > INT32_MAX)))
         return;
     if (__builtin_add_overflow(line->start_ns, (int64_t)(event->offset_ps / 1000), &start) ||
         __builtin_add_overflow(line->start_ns,
@@ -492,7 +504,7 @@ static void read_event(struct xplane *x, const struct plane *plane, struct line 
         switch (field.number) {
         case 1:
             meta = meta_of(x, plane, field.value);
-            if (!meta)
+            if (!meta || (meta->use == USE_MAYBE_CALL && !plane->has_calls))
                 return;
             if (meta->use > USE_RUN) {
                 memset(event.has, 0, sizeof event.has);

@@ -11,7 +11,7 @@ import unittest
 from support import DONE, INPUT, ROOT, USAGE, Case, dpro
 
 sys.path.insert(0, os.path.join(ROOT, "bench"))
-from wire import fields, varint
+from wire import fields, message, number, varint
 
 SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
 RING = os.path.join(SHARED, "tf-mwms-ring")
@@ -152,6 +152,69 @@ class Ring(Case):
                 self.assertRegex("\n".join(said.json["warnings"]), "of the protobuf: the file ends in the middle")
             else:
                 self.assert_error(said, INPUT, "no TensorFlow ops in it")
+
+
+class Gpu(Case):
+    """Made-up profiles in the shape of real ones: kernels on a stream, their launches on the executor's thread, a wait for the
+    stream at the end of a step."""
+    STEP_US, STEPS, KERNEL_US = 25_000, 5, 10_000
+    HOST = ["train", "a/MatMul:MatMul", "b/MatMul:MatMul", "void ns::gemm<float>(int)", "cuStreamSynchronize", "FunctionRun"]
+    TRAIN, A, B, LAUNCH, SYNC, RUN = range(1, 7)
+    STEP_NUM, CORRELATION = 1, 2
+
+    def event(self, meta, start_us, dur_us, stat=0, value=0):
+        content = number(1, meta) + number(2, start_us * 10**6) + number(3, dur_us * 10**6)
+        return message(4, content + (message(4, number(1, stat) + number(4, value)) if stat else b""))
+
+    def plane(self, name, lines, metas):
+        content = message(2, name)
+        for i, (line, events) in enumerate(lines):
+            content += message(3, number(1, i + 1) + message(2, line) + number(3, 1) + b"".join(events))
+        for field, names in ((4, metas), (5, ["step_num", "correlation_id"])):
+            for i, text in enumerate(names):
+                entry = number(1, i + 1) + message(2, number(1, i + 1) + message(2, text.encode()))
+                content += message(field, entry)
+        return message(1, content)
+
+    def profile(self, launches=True):
+        main, pool, stream = [], [], []
+        for step in range(self.STEPS):
+            at = step * self.STEP_US
+            main.append(self.event(self.TRAIN, at, self.STEP_US - 100, self.STEP_NUM, step))
+            main.append(self.event(self.RUN, at + 10, 50))
+            for k, op in enumerate((self.A, self.B)):
+                pool.append(self.event(op, at + 100 + 100 * k, 80))
+                if launches:
+                    pool.append(self.event(self.LAUNCH, at + 110 + 100 * k, 20, self.CORRELATION, 10 * step + k + 1))
+                stream.append(self.event(1, at + 150 + k * self.KERNEL_US, self.KERNEL_US, self.CORRELATION, 10 * step + k + 1))
+            if launches:
+                waits = at + 150 + 2 * self.KERNEL_US - (at + 300) + 20
+                main.append(self.event(self.SYNC, at + 300, waits, self.CORRELATION, 10 * step + 9))
+        return (self.plane(b"/host:CPU", [(b"python", main), (b"tf_gpu_private_0/1", pool)], self.HOST)
+                + self.plane(b"/device:GPU:0", [(b"Stream #7(Compute)", stream)], ["ns::gemm"]))
+
+    def graph(self):
+        node = b"".join(message(1, message(1, name) + message(2, b"MatMul") + b"".join(message(3, i) for i in inputs))
+                        for name, inputs in ((b"a/MatMul", []), (b"b/MatMul", [b"a/MatMul"])))
+        return message(3, node)
+
+    def replay(self, **options):
+        for name, content in (("worker0.xplane.pb", self.profile(**options)), ("runmeta_rank0.pb", self.graph())):
+            with open(self.path(name), "wb") as file:
+                file.write(content)
+        return self.assert_replays(self.folder)
+
+    def test_launches_streams_and_waits_are_one_chain(self):
+        facts = self.replay()
+        self.assertLess(abs(facts["error_pct"]), 1)
+        self.assertEqual(facts["critical_path"]["by_kind_ms"]["FW"], 20)
+        chain = [op["name"] for op in facts["critical_path"]["ops"]]
+        self.assertEqual(chain, ["FunctionRun", "void ns::gemm<float>(int)", "ns::gemm", "ns::gemm", "cuStreamSynchronize",
+                                 "iteration boundary"])
+
+    def test_without_launches_kernels_keep_their_stream_s_order(self):
+        facts = self.replay(launches=False)
+        self.assertLess(abs(facts["error_pct"]), 1)
 
 
 @unittest.skipUnless(os.path.isdir(SERVER), "no capture of a TensorFlow parameter server in ../shared/traces")

@@ -198,6 +198,58 @@ static void test_a_profile_is_read_whether_names_stand_before_or_behind(void **s
         }
 }
 
+/* Calls bear the names of the kernels that they launch, or of the driver's functions, and stand
+ * among what the runtime does. */
+static void test_calls_of_the_gpu_s_driver_are_known_by_their_correlation(void **state)
+{
+    (void)state;
+    enum { KERNEL = 1, SYNC, OTHER, COPY, CORRELATION };
+    struct message host = {.n = 0}, gpu = {.n = 0}, line = {.n = 0}, stream = {.n = 0},
+                   ops = {.n = 0}, space = {.n = 0};
+    text(&host, 2, "/host:CPU");
+    number(&line, 1, 7);
+    text(&line, 2, "tf_gpu_private_0/7");
+    event(&line, KERNEL, 10, 2, CORRELATION, 41);
+    event(&line, OTHER, 13, 2, 0, 0);
+    event(&line, COPY, 14, 1, CORRELATION, 42);
+    event(&line, SYNC, 15, 30, CORRELATION, 43);
+    nested(&host, 3, &line);
+    name_entry(&host, 4, KERNEL, "void ns::kernel<float>(int)");
+    name_entry(&host, 4, SYNC, "cuStreamSynchronize");
+    name_entry(&host, 4, OTHER, "ExecutorState::Process");
+    name_entry(&host, 4, COPY, "MemcpyH2D");
+    name_entry(&host, 5, CORRELATION, "correlation_id");
+    text(&gpu, 2, "/device:GPU:3");
+    number(&stream, 1, 12);
+    text(&stream, 2, "Stream #12(Compute)");
+    event(&stream, KERNEL, 20, 9, CORRELATION, 41);
+    number(&ops, 1, 99);
+    text(&ops, 2, "TensorFlow Ops");
+    event(&ops, KERNEL, 20, 9, 0, 0);
+    nested(&gpu, 3, &stream);
+    nested(&gpu, 3, &ops);
+    name_entry(&gpu, 4, KERNEL, "ns::kernel");
+    name_entry(&gpu, 5, CORRELATION, "correlation_id");
+    nested(&space, 1, &host);
+    nested(&space, 1, &gpu);
+
+    struct trace_part part = read_with(xplane_read, &space, 0);
+    assert_null(part.broken);
+    assert_int_equal(part.n_spans, 4);
+    const struct trace_span *call = span_named(&part, "void ns::kernel<float>(int)");
+    const struct trace_span *kernel = span_named(&part, "ns::kernel");
+    assert_int_equal(call->kind, SPAN_RUNTIME);
+    assert_int_equal(call->correlation, 41);
+    assert_int_equal(span_named(&part, "MemcpyH2D")->kind, SPAN_RUNTIME);
+    assert_int_equal(span_named(&part, "cuStreamSynchronize")->correlation, 43);
+    assert_int_equal(kernel->kind, SPAN_KERNEL);
+    assert_int_equal(kernel->correlation, 41);
+    assert_true(part.tracks.at[kernel->track].track.gpu);
+    assert_int_equal(part.tracks.at[kernel->track].track.pid, 3);
+    assert_int_equal(part.tracks.at[kernel->track].track.id, 12);
+    part_fini(&part);
+}
+
 static void test_a_cut_profile_gives_what_is_whole(void **state)
 {
     (void)state;
@@ -482,6 +534,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_profile_is_read_whether_names_stand_before_or_behind),
+        cmocka_unit_test(test_calls_of_the_gpu_s_driver_are_known_by_their_correlation),
         cmocka_unit_test(test_a_cut_profile_gives_what_is_whole),
         cmocka_unit_test(test_hostile_lengths_and_depths_stop_the_reader),
         cmocka_unit_test(test_messages_are_entered_64_deep_and_no_deeper),

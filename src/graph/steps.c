@@ -340,17 +340,22 @@ static int find_backward(const struct rank_build *rank, i64_array *starts)
     return 0;
 }
 
-static bool any_between(const i64_array *times, int64_t from, int64_t to)
+static size_t count_before(const i64_array *times, int64_t ns)
 {
     size_t low = 0, high = times->n;
     while (low < high) {
         size_t mid = (low + high) / 2;
-        if (times->at[mid] < from)
+        if (times->at[mid] < ns)
             low = mid + 1;
         else
             high = mid;
     }
-    return low < times->n && times->at[low] < to;
+    return low;
+}
+
+static bool any_between(const i64_array *times, int64_t from, int64_t to)
+{
+    return count_before(times, from) < count_before(times, to);
 }
 
 /* Once an iteration: zero_grad's start or step's end. With several optimizers, the first one's:
@@ -450,6 +455,64 @@ static int steps_from_period(struct rank_build *rank, uint32_t window)
     }
     array_fini(&outer);
     array_fini(&names);
+    return status;
+}
+
+/* Ops of the executor's threads, by start. */
+static int find_pooled(const struct rank_build *rank, i64_array *starts)
+{
+    for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
+        const struct trace_span *span = &rank->trace->spans[i];
+        if (rank->trace->tracks[span->track].pool && array_push(starts, span->start_ns) < 0)
+            return -1;
+    }
+    if (starts->n > 1)
+        qsort(starts->at, starts->n, sizeof *starts->at, compare_i64);
+    return 0;
+}
+
+/* Calls that run as many ops, but for a tenth, call the same function. A number for each. */
+static uint32_t function_of(i64_array *functions, int64_t n_ops)
+{
+    for (size_t f = 0; f < functions->n; f++)
+        if (llabs(functions->at[f] - n_ops) * 10 <= functions->at[f])
+            return (uint32_t)f;
+    return array_push(functions, n_ops) < 0 ? NO_ID : (uint32_t)functions->n - 1;
+}
+
+/* An iteration calls the executor for the same functions, one after the other; it begins with the
+ * largest of them. */
+static int steps_from_calls(struct rank_build *rank, uint32_t window)
+{
+    enum { MOST_FUNCTIONS = 1000 };
+    i64_array ops = {0}, functions = {0};
+    ARRAY(uint32_t) called = {0};
+    const struct trace_span **calls = NULL;
+    size_t n = 0, first = 0;
+    int status = find_pooled(rank, &ops);
+    if (status == 0)
+        status = collect(rank, NAME_EXECUTOR_CALL, 0, &calls, &n);
+    while (first < n && calls[first]->window != window)
+        first++;
+    while (n > first && calls[n - 1]->window != window)
+        n--;
+    for (size_t i = first; i + 1 < n && status == 0 && functions.n < MOST_FUNCTIONS; i++) {
+        size_t n_ops = count_before(&ops, calls[i + 1]->start_ns) -
+                       count_before(&ops, calls[i]->start_ns);
+        uint32_t function = function_of(&functions, (int64_t)n_ops);
+        status = function == NO_ID ? -1 : array_push(&called, function);
+    }
+    size_t period = status == 0 && called.n >= 2 ? find_period(called.at, called.n) : 0, phase = 0;
+    for (size_t i = 1; i < period; i++)
+        if (functions.at[called.at[i]] > functions.at[called.at[phase]])
+            phase = i;
+    int64_t number = 0;
+    for (size_t i = first + phase; period > 0 && i + period < n && status == 0; i += period)
+        status = push_step(rank, calls[i]->start_ns, calls[i + period]->start_ns, number++, window);
+    array_fini(&ops);
+    array_fini(&functions);
+    array_fini(&called);
+    free(calls);
     return status;
 }
 
@@ -559,6 +622,15 @@ int build_steps(struct rank_build *rank, struct dpro_error *err)
             return dpro_error_nomem(err);
         if (rank->steps.n > 0)
             rank->step_source = i == 0 ? STEPS_MARKED : STEPS_OPTIMIZER;
+    }
+    if (rank->steps.n == 0) {
+        uint32_t caller = find_main_track(rank, NAME_EXECUTOR_CALL);
+        rank->main_track = caller;
+        for (uint32_t w = 0; w < rank->trace->n_windows && caller != NO_ID; w++)
+            if (steps_from_calls(rank, w) < 0)
+                return dpro_error_nomem(err);
+        if (rank->steps.n > 0)
+            rank->step_source = STEPS_PERIOD;
     }
     if (rank->steps.n == 0) {
         rank->main_track = find_main_track(rank, 0);

@@ -1,5 +1,7 @@
 """Horovod's timelines beside profiles and alone, and those of ByteScheduler and BytePS."""
+import glob
 import os
+import shutil
 import unittest
 
 from support import INPUT, ROOT, Case, dpro, span
@@ -127,13 +129,31 @@ class Captures(Case):
         self.assertLess(abs(facts["error_pct"]), 5)
         spread = 100 * facts["measured"]["std_ms"] / facts["measured"]["iteration_ms"]
         self.assertLess(facts["validation"]["mean_abs_error_pct"], max(spread, 5))
-        self.assertEqual(facts["transport"]["unpaired_bytes"], 0)
+        return facts
+
+    def check_messages(self, facts, n_groups):
+        """Every group of every rank is tied to the bytes that carried it, and to all that its size asks for."""
+        transport = facts["transport"]
+        self.assertEqual(transport["unpaired_bytes"], 0)
+        self.assertEqual([transport["collectives" + what] for what in ("", "_tied", "_checked", "_exact")], [2 * n_groups] * 4)
+        reduced = facts["collectives"][0]
+        self.assertEqual((reduced["kind"], reduced["messages"]), ("all_reduce", reduced["count"] * 8))
 
     def test_horovod_on_tensorflow(self):
-        self.check("hvd-tf", 16)
+        self.check_messages(self.check("hvd-tf", 16), 18)
 
     def test_horovod_on_mxnet(self):
-        self.check("hvd-mx", 16)
+        self.check_messages(self.check("hvd-mx", 16), 21)
+
+    def test_without_one_rank_s_log_groups_are_replayed_whole(self):
+        if not os.path.isdir(os.path.join(SHARED, "hvd-tf")):
+            self.skipTest("no hvd-tf in ../shared/traces")
+        for path in glob.glob(os.path.join(SHARED, "hvd-tf", "*")):
+            if "net_proc1" not in path and "times" not in path:
+                shutil.copy(path, self.folder)
+        facts = self.assert_replays(self.folder)
+        self.assertEqual(facts["collectives"][0]["messages"], 0)
+        self.assertLess(abs(facts["error_pct"]), 5)
 
 
 if __name__ == "__main__":

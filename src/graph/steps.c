@@ -497,8 +497,8 @@ static int steps_from_calls(struct rank_build *rank, uint32_t window)
     while (n > first && calls[n - 1]->window != window)
         n--;
     for (size_t i = first; i + 1 < n && status == 0 && functions.n < MOST_FUNCTIONS; i++) {
-        size_t n_ops = count_before(&ops, calls[i + 1]->start_ns) -
-                       count_before(&ops, calls[i]->start_ns);
+        size_t n_ops =
+            count_before(&ops, calls[i + 1]->start_ns) - count_before(&ops, calls[i]->start_ns);
         uint32_t function = function_of(&functions, (int64_t)n_ops);
         status = function == NO_ID ? -1 : array_push(&called, function);
     }

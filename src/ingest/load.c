@@ -632,6 +632,21 @@ static void warn_unmatched(struct loader *loader, const struct rank_job *job)
                    job->rank->rank, strtab_get(&loader->trace->names, job->first_unmatched));
 }
 
+/* Said once: MXNet runs many ops as one where it is not told otherwise. */
+static void warn_bulks(struct loader *loader, const struct rank_job *jobs, size_t n_jobs)
+{
+    char some[32], all[32];
+    size_t i = 0;
+    while (i < n_jobs && jobs[i].n_bulks == 0)
+        i++;
+    if (i < n_jobs)
+        trace_warn(loader->trace, &loader->options->sink,
+                   "%s: %s of %s ops of rank %d are bulks of several nodes of the graph, each "
+                   "replayed as one op; MXNET_EXEC_BULK_EXEC_TRAIN=0 shows the nodes apart",
+                   jobs[i].windows[0]->path, count(some, jobs[i].n_bulks),
+                   count(all, jobs[i].n_node_spans), jobs[i].rank->rank);
+}
+
 /* Said once: a profile of TensorFlow's says when ops ran, not why. */
 static void warn_no_graph(struct loader *loader, const struct rank_job *jobs, size_t n_jobs)
 {
@@ -745,6 +760,8 @@ static int build_ranks(struct loader *loader, struct dpro_error *err)
     }
     for (size_t i = 0; rc == 0 && i < n_jobs; i++)
         warn_unmatched(loader, &jobs[i]);
+    if (rc == 0)
+        warn_bulks(loader, jobs, n_jobs);
     if (rc == 0)
         warn_no_graph(loader, jobs, n_jobs);
     trace->world_size = world_size;

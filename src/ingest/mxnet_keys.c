@@ -3,7 +3,8 @@
  * dpro's recorder lists the parameters in the order of their keys. Else the graph has them: a
  * Module numbers them as the executor lists them, and names keys (calls ending in Ex); Gluon's
  * Trainer sorts their names. Either way those without a gradient have no pushes, so that the k-th
- * key that is pushed is the k-th parameter; and there must be as many. */
+ * key that is pushed is the k-th parameter; and there must be as many. A graph has no sizes, but
+ * those of what one layer takes go together: that of another model shows. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,7 +80,40 @@ static int list_recorded(const struct dpro_trace *trace, const struct recording 
     return 0;
 }
 
-int mxnet_name_keys(const struct dpro_trace *trace, const struct trace_rank *rank, ps_keys *keys)
+/* The bytes of a node's input whose name ends so; 0: it has none. */
+static uint64_t input_bytes(const struct dpro_trace *trace, const struct trace_rank *rank,
+                            const struct dfg_node *node, const char *suffix,
+                            const named_array *names, const ps_keys *keys)
+{
+    for (uint32_t i = 0; i < node->n_inputs; i++) {
+        const struct dfg_node *input =
+            &rank->dfg_nodes[rank->dfg_inputs[node->first_input + i].node];
+        if (!ends(strtab_get(&trace->names, input->name), suffix))
+            continue;
+        for (size_t k = 0; k < keys->n; k++)
+            if (names->at[k].id == input->name)
+                return keys->at[k].size_bytes;
+    }
+    return 0;
+}
+
+/* A weight has so many rows as its bias has elements, a scale as many elements as its shift. */
+static bool sizes_agree(const struct dpro_trace *trace, const struct trace_rank *rank,
+                        const named_array *names, const ps_keys *keys)
+{
+    for (uint32_t n = 0; n < rank->n_dfg_nodes; n++) {
+        const struct dfg_node *node = &rank->dfg_nodes[n];
+        uint64_t weight = input_bytes(trace, rank, node, "weight", names, keys);
+        uint64_t bias = input_bytes(trace, rank, node, "bias", names, keys);
+        uint64_t gamma = input_bytes(trace, rank, node, "gamma", names, keys);
+        uint64_t beta = input_bytes(trace, rank, node, "beta", names, keys);
+        if ((weight && bias && weight % bias != 0) || (gamma && beta && gamma != beta))
+            return false;
+    }
+    return true;
+}
+
+int mxnet_name_keys(struct dpro_trace *trace, const struct trace_rank *rank, ps_keys *keys)
 {
     named_array names = {0};
     int status = 0;
@@ -91,10 +125,12 @@ int mxnet_name_keys(const struct dpro_trace *trace, const struct trace_rank *ran
     if (!fits && status == 0) {
         names.n = 0;
         status = list_graph(trace, rank, &names);
-        fits = names.n == keys->n;
+        fits = names.n == keys->n && sizes_agree(trace, rank, &names, keys);
     }
     for (size_t k = 0; k < keys->n && status == 0 && fits; k++)
         keys->at[k].name = names.at[k].id;
+    if (names.n > 0 && keys->n > 0 && !fits && trace->n_misnamed++ == 0)
+        trace->first_misnamed = rank->rank;
     array_fini(&names);
     return status;
 }

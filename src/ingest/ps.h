@@ -59,8 +59,9 @@ struct ps_key {
 };
 typedef ARRAY(struct ps_key) ps_keys;
 
-/* mxnet_keys.c: finds the names of a worker's keys, which are sorted. -1: no memory. */
-int mxnet_name_keys(const struct dpro_trace *trace, const struct trace_rank *rank, ps_keys *keys);
+/* mxnet_keys.c: finds the names of a worker's keys, which are sorted; where what is known of the
+ * parameters is not of these keys it counts trace->n_misnamed. -1: no memory. */
+int mxnet_name_keys(struct dpro_trace *trace, const struct trace_rank *rank, ps_keys *keys);
 
 /* ---- from frames to messages ---- */
 

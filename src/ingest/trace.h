@@ -211,6 +211,8 @@ struct dpro_trace {
     struct dpro_file_info *files;
     uint32_t n_files;
     int world_size;
+    uint32_t n_misnamed; /* ranks whose keys are not the parameters that are known; the first */
+    int first_misnamed;
     ARRAY(char *) warnings; /* in the arena */
 };
 

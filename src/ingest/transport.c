@@ -606,6 +606,17 @@ static int join_all(struct loader *loader, struct source **sources, size_t n)
     return rc;
 }
 
+static void warn_misnamed(struct loader *loader)
+{
+    struct dpro_trace *trace = loader->trace;
+    if (trace->n_misnamed > 0)
+        trace_warn(
+            trace, &loader->options->sink,
+            "what rank %d%s pushes are other parameters than its graph or recording lists, by "
+            "number or size, so they are called by their keys; is the graph of this run?",
+            trace->first_misnamed, trace->n_misnamed > 1 ? ", as others," : "");
+}
+
 int transports_build(struct loader *loader, struct dpro_error *err)
 {
     struct source **sources = calloc(loader->list.n + 1, sizeof *sources);
@@ -618,6 +629,7 @@ int transports_build(struct loader *loader, struct dpro_error *err)
     if (n > 0) {
         qsort(sources, n, sizeof *sources, by_process);
         rc = join_all(loader, sources, n);
+        warn_misnamed(loader);
     }
     free(sources);
     return rc < 0 ? dpro_error_nomem(err) : 0;

@@ -8,7 +8,7 @@ import os
 
 WORKER, SERVER = "10.0.0.1:500", "10.0.0.9:900"
 ENGINE, MAIN, CALLER = 11, 12, 13  # threads
-FLOATS = 1000, 100000  # of the parameters, by their keys
+FLOATS = 999, 100000  # of the parameters, by their keys
 N, T0 = 9, 1_795_250_000_000_000
 SHORT, LONG = 1195, 1500  # periods: the first op waits for the small parameter or for both
 GRAPH = """Symbol Outputs:

@@ -1,5 +1,6 @@
 """MXNet's parameter servers: profiles of workers and servers, graphs, pushes and pulls in the transport logs."""
 import glob
+import gzip
 import json
 import os
 import shutil
@@ -132,6 +133,20 @@ class TestMXNet(Case):
 
 class TestMXNetJob(Case):
     """On a job with known answers: see mxnet_job.py."""
+
+    def test_keys_bear_the_names_of_parameters_only_where_their_sizes_go_together(self):
+        for bias, fits in ((b"small_weight", True), (b"small_bias", False)):
+            mxnet_job.write(self.folder)
+            path = os.path.join(self.folder, "exec_debug_str.txt")
+            with open(path, "rb") as file:
+                graph = file.read()
+            with open(path, "wb") as file:  # the second op takes both
+                second = b"\targ[1]=large_weight(0) version=0\n"
+                file.write(graph.replace(b"small_weight", bias).replace(second, second + b"\targ[2]=%s(0)\n" % bias))
+            facts = replayed("-o", self.folder, self.folder)
+            self.assertEqual("other parameters than its graph" in "\n".join(facts["warnings"]), not fits)
+            with gzip.open(os.path.join(self.folder, "timeline.json.gz"), "rb") as file:
+                self.assertEqual(b"small_weight" in file.read(), fits)
 
     def iteration(self, *options, copies=False):
         mxnet_job.write(self.folder, copies)

@@ -60,7 +60,8 @@ static int64_t time_on_link(struct direction *direction, const struct message *m
     int64_t dur = assembly_span(start, time->end_ns);
     *free_ns = direction->free_ns;
     if (!direction->last || !of_one_series(direction->last, message))
-        direction->other_ns = direction->sent_ns;
+        direction->other_ns =
+            direction->last ? direction->sent_ns + direction->n_at_once : INT64_MIN;
     if (direction->other_ns > turn->before_ns)
         turn->before_ns = direction->other_ns;
     int64_t n_at_once =

@@ -51,7 +51,7 @@ class Ring(frameworks.Case):
     def test_an_unchanged_job_leaves_the_whole_directory_and_trains_the_same(self):
         printed = self.record("tensorflow")
         for rank in range(2):
-            self.assertEqual(self.files("rank%d" % rank), {"rank.json", "xplane.pb.gz", "runmeta.pb.gz", "net.log"})
+            self.assertEqual(self.files("rank%d" % rank), {"rank.json", "xplane.pb.gz", "runmeta.pb.gz", "graph.pb.gz", "net.log"})
             info = self.assert_windows(rank)
             self.assertEqual((info["framework"], info["rank"], info["world_size"]), ("tensorflow", rank, 2))
             self.assertEqual(info["models"][0]["parallel"], "data")
@@ -87,7 +87,7 @@ class Steps(frameworks.Case):
         self.assert_ran(run)
         info = self.assert_windows()
         self.assertEqual(info["steps"]["boundary"], boundary)
-        self.assertEqual(self.files("rank0") - {"net.log"}, {"rank.json", "xplane.pb.gz", "runmeta.pb.gz"})
+        self.assertEqual(self.files("rank0") - {"net.log"}, {"rank.json", "xplane.pb.gz", "runmeta.pb.gz", "graph.pb.gz"})
         return run, info
 
     def test_a_step_is_a_call_of_the_function_that_takes_gradients(self):

@@ -1,12 +1,40 @@
 """What a recorder asks of a framework: where a step ends, who this process is, what it trains, a window of its profiler.
 
 A framework is attached when the job has imported one of its modules (activate.py); dpro itself imports none."""
+import functools
 import json
 import os
 
 
 class Busy(Exception):
     """The job uses the profiler itself."""
+
+
+def attached(session, kind):
+    """The session's job of a framework, made with the first of its modules."""
+    for known in session.jobs:
+        if isinstance(known, kind):
+            return known
+    made = kind(session)
+    session.add(made)
+    return made
+
+
+def watch(owner, name, before=None, after=None):
+    """Tells before() and after() of each call of owner.name, with its arguments. Returns what owner.name was."""
+    method = getattr(owner, name)
+
+    @functools.wraps(method)
+    def called(*args, **kwargs):
+        if before:
+            before(*args, **kwargs)
+        result = method(*args, **kwargs)
+        if after:
+            after(*args, **kwargs)
+        return result
+
+    setattr(owner, name, called)
+    return method
 
 
 def environment_number(*names, default):

@@ -17,59 +17,22 @@ SERVER_PROFILE = "dpro-%d/" + PROFILE  # a server writes rank<k>_<this> in its o
 NOWHERE = os.path.join(os.devnull, "profile.json")
 
 
-def _of(session):
-    for known in session.jobs:
-        if isinstance(known, MXNetJob):
-            return known
-    made = MXNetJob(session)
-    session.add(made)
-    return made
-
-
 def attach_trainer(session, module):
     """To mxnet.gluon.trainer."""
-    ours = _of(session)
-
-    def watched(method):
-        @functools.wraps(method)
-        def update(trainer, batch_size, *args, **kwargs):
-            result = method(trainer, batch_size, *args, **kwargs)
-            ours.stepped(trainer, batch_size)
-            return result
-        return update
-
-    module.Trainer.step, module.Trainer.update = watched(module.Trainer.step), watched(module.Trainer.update)
+    for name in ("step", "update"):
+        job.watch(module.Trainer, name, after=job.attached(session, MXNetJob).stepped)
 
 
 def attach_module(session, module):
     """To mxnet.module.module."""
-    ours, update = _of(session), module.Module.update
-
-    @functools.wraps(update)
-    def updated(own, *args, **kwargs):
-        result = update(own, *args, **kwargs)
-        ours.stepped(own)
-        return result
-
-    module.Module.update = updated
+    job.watch(module.Module, "update", after=job.attached(session, MXNetJob).stepped)
 
 
 def attach_profiler(session, module):
     """To mxnet.profiler: the job's own use wins."""
-    ours, set_state, set_config = _of(session), module.set_state, module.set_config
-
-    @functools.wraps(set_state)
-    def state_set(state="stop", profile_process="worker"):
-        ours.job_sets(state, profile_process)
-        return set_state(state, profile_process)
-
-    @functools.wraps(set_config)
-    def configured(**kwargs):
-        ours.job_configures(kwargs)
-        return set_config(**kwargs)
-
-    ours.set_state, ours.set_config = set_state, set_config
-    module.set_state, module.set_config = state_set, configured
+    ours = job.attached(session, MXNetJob)
+    ours.set_state = job.watch(module, "set_state", before=ours.job_sets)
+    ours.set_config = job.watch(module, "set_config", before=ours.job_configures)
 
 
 def attach_stores(session, module):
@@ -141,18 +104,18 @@ class MXNetJob(job.Job):
         self._job_file = "profile.json"          # MXNet's default
 
     @guarded
-    def stepped(self, source, batch_size=None):
+    def stepped(self, source, batch_size=None, *_, **__):
         if isinstance(batch_size, int):
             self.batch_size = batch_size
         self.session.stepped(self, source)
 
-    def job_configures(self, options):
+    def job_configures(self, **options):
         if options.get("profile_process", "worker") == "worker":
             self._job_file = options.get("filename", self._job_file)
             self.session.job_profiles()
 
-    def job_sets(self, state, process):
-        if process != "worker":
+    def job_sets(self, state="stop", profile_process="worker"):
+        if profile_process != "worker":
             return
         self._job_profiles = state == "run"
         if self._job_profiles:

@@ -15,50 +15,26 @@ from .report import guarded, say
 ASK_GRAPHS_CALLS = 3  # of a function: variables may be made in the first, which is traced again then
 
 
-def _of(session):
-    for known in session.jobs:
-        if isinstance(known, TensorFlowJob):
-            return known
-    made = TensorFlowJob(session)
-    session.add(made)
-    return made
-
-
 def attach_functions(session, module):
     """To tensorflow.python.eager.polymorphic_function.polymorphic_function."""
-    ours = _of(session)
+    ours = job.attached(session, TensorFlowJob)
     for name in ("__call__", "get_concrete_function"):
         setattr(module.Function, name, ours.watched(getattr(module.Function, name), is_call=name == "__call__"))
 
 
 def attach_tape(session, module):
     """To tensorflow.python.eager.backprop."""
-    ours, gradient = _of(session), module.GradientTape.gradient
-
-    @functools.wraps(gradient)
-    def taken(*args, **kwargs):
-        ours.gradient_taken()
-        return gradient(*args, **kwargs)
-
-    module.GradientTape.gradient = taken
+    job.watch(module.GradientTape, "gradient", before=job.attached(session, TensorFlowJob).gradient_taken)
 
 
 def attach_keras(session, module):
     """To keras.src.optimizers.base_optimizer."""
-    ours, apply = _of(session), module.BaseOptimizer.apply
-
-    @functools.wraps(apply)
-    def applied(optimizer, *args, **kwargs):
-        result = apply(optimizer, *args, **kwargs)
-        ours.optimizer_applied(optimizer)
-        return result
-
-    module.BaseOptimizer.apply = applied
+    job.watch(module.BaseOptimizer, "apply", after=job.attached(session, TensorFlowJob).optimizer_applied)
 
 
 def attach_sessions(session, module):
     """To tensorflow.python.client.session."""
-    ours, run = _of(session), module.BaseSession.run
+    ours, run = job.attached(session, TensorFlowJob), module.BaseSession.run
 
     @functools.wraps(run)
     def ran(tf_session, fetches, feed_dict=None, options=None, run_metadata=None):
@@ -81,31 +57,14 @@ def attach_sessions(session, module):
 
 def attach_servers(session, module):
     """To tensorflow.python.training.server_lib: a server that is joined serves, and never comes back."""
-    ours, init, join = _of(session), module.Server.__init__, module.Server.join
-
-    @functools.wraps(init)
-    def made(server, *args, **kwargs):
-        init(server, *args, **kwargs)
-        ours.server_made(server)
-
-    @functools.wraps(join)
-    def joined(server):
-        ours.server_joined()
-        return join(server)
-
-    module.Server.__init__, module.Server.join = made, joined
+    ours = job.attached(session, TensorFlowJob)
+    job.watch(module.Server, "__init__", after=ours.server_made)
+    job.watch(module.Server, "join", before=ours.server_joined)
 
 
 def attach_profiler(session, module):
     """To tensorflow.python.profiler.profiler_v2: the job's own use of the profiler wins."""
-    start = module.start
-
-    @functools.wraps(start)
-    def started(*args, **kwargs):
-        session.job_profiles()
-        return start(*args, **kwargs)
-
-    module.start = started
+    job.watch(module, "start", before=lambda *_, **__: session.job_profiles())
 
 
 class _SessionSource:
@@ -185,11 +144,11 @@ class TensorFlowJob(job.Job):
             self._graph = metadata
 
     @guarded
-    def gradient_taken(self):
+    def gradient_taken(self, *_, **__):
         self._trains.update(self._inside)
 
     @guarded
-    def optimizer_applied(self, optimizer):
+    def optimizer_applied(self, optimizer, *_, **__):
         if sys.modules["tensorflow.python.eager.context"].executing_eagerly() and not self._inside:
             self.session.stepped(self, optimizer)
 
@@ -230,7 +189,7 @@ class TensorFlowJob(job.Job):
     # Servers
 
     @guarded
-    def server_made(self, server):
+    def server_made(self, server, *_, **__):
         definition = server.server_def
         n_tasks = {cluster_job.name: len(cluster_job.tasks) for cluster_job in definition.cluster.job}
         name, index = definition.job_name, definition.task_index
@@ -239,7 +198,7 @@ class TensorFlowJob(job.Job):
         self._task = name, index, number, n_chiefs + n_workers
 
     @guarded
-    def server_joined(self):
+    def server_joined(self, _):
         name, index, number, _ = self._task or (None, 0, None, 0)
         if name is not None:
             serve(self.session.settings, "rank%d" % number if number is not None else "%s%d" % (name, index))

@@ -18,8 +18,11 @@ static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int
     const struct dpro_graph *g = r->graph;
     bool measured = g->n_samples > 0 && copy >= r->first && copy < r->first + r->n;
     size_t at = measured ? (size_t)(copy - r->first) * g->n_ops : 0;
-    *dur_ns = measured ? g->sample_dur_ns + at : g->dur_ns;
-    *gap_ns = measured && g->sample_gap_ns ? g->sample_gap_ns + at : g->gap_ns;
+    bool leads = g->lead_dur_ns && copy + 1 == r->first;
+    *dur_ns = measured ? g->sample_dur_ns + at : leads ? g->lead_dur_ns : g->dur_ns;
+    *gap_ns = measured && g->sample_gap_ns ? g->sample_gap_ns + at
+              : leads                      ? g->lead_gap_ns
+                                           : g->gap_ns;
     r->dur_ns[copy] = *dur_ns;
     r->gap_ns[copy] = *gap_ns;
     return 0;

@@ -357,7 +357,7 @@ static int fill_seen(struct assembly *a)
     int64_t zero = INT64_MAX;
     for (uint32_t s = 0; s < a->n_samples; s++)
         if (join->ranks[0].sample_step[s] == join->ranks[0].template_step)
-            g->shown_sample = s;
+            g->shown_sample = s - a->first_sample;
     for (uint32_t r = 0; r < join->n_ranks; r++) {
         int64_t start = join->ranks[r].steps.at[join->ranks[r].template_step].start_ns;
         zero = start < zero ? start : zero;
@@ -383,7 +383,8 @@ static int fill_seen(struct assembly *a)
         for (uint32_t op = a->first_message[r]; op < a->first_op[r + 1]; op++) {
             enum message_op as = MESSAGE_CALL;
             uint32_t m = assembly_message(a, r, op, &as);
-            const struct message_time *time = assembly_time_of(a, m, g->shown_sample);
+            const struct message_time *time =
+                assembly_time_of(a, m, g->shown_sample + a->first_sample);
             int64_t dur = g->sample_dur_ns[(size_t)g->shown_sample * a->n_ops + op];
             int64_t start = as == MESSAGE_CALL ? time->start_ns : time->end_ns - dur;
             if (__builtin_sub_overflow(start, zero, &g->seen_start_ns[op]))
@@ -398,18 +399,18 @@ static int fill_measured(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
     struct join *join = a->join;
-    g->measured_ns = arena_array(&g->arena, a->n_samples, sizeof *g->measured_ns);
-    g->sample_number = arena_array(&g->arena, a->n_samples, sizeof *g->sample_number);
-    g->sample_follows = arena_array(&g->arena, a->n_samples, sizeof *g->sample_follows);
+    g->measured_ns = arena_array(&g->arena, g->n_samples, sizeof *g->measured_ns);
+    g->sample_number = arena_array(&g->arena, g->n_samples, sizeof *g->sample_number);
+    g->sample_follows = arena_array(&g->arena, g->n_samples, sizeof *g->sample_follows);
     if (!g->measured_ns || !g->sample_number || !g->sample_follows)
         return -1;
     g->single_iteration = a->n_samples == 1;
-    for (uint32_t s = 0; s < a->n_samples; s++) {
+    for (uint32_t s = 0; s < g->n_samples; s++) {
         __int128 sum = 0;
         int64_t first = INT64_MAX, last = INT64_MIN;
         for (uint32_t r = 0; r < join->n_ranks; r++) {
             const struct rank_build *rank = &join->ranks[r];
-            uint32_t step = assembly_step(a, r, s);
+            uint32_t step = assembly_step(a, r, a->first_sample + s);
             sum += assembly_span(rank->steps.at[step].start_ns, rank->steps.at[step].end_ns);
             for (uint32_t o = 0; o < rank->n_timed && g->single_iteration; o++) {
                 size_t at = assembly_at(rank, step, o);
@@ -421,8 +422,10 @@ static int fill_measured(struct assembly *a)
         }
         g->measured_ns[s] =
             g->single_iteration ? assembly_span(first, last) : (int64_t)(sum / join->n_ranks);
-        g->sample_follows[s] = join->ranks[0].steps.at[assembly_step(a, 0, s)].follows;
-        g->sample_number[s] = join->ranks[0].steps.at[assembly_step(a, 0, s)].number;
+        g->sample_follows[s] =
+            join->ranks[0].steps.at[assembly_step(a, 0, a->first_sample + s)].follows;
+        g->sample_number[s] =
+            join->ranks[0].steps.at[assembly_step(a, 0, a->first_sample + s)].number;
     }
     return 0;
 }
@@ -701,6 +704,7 @@ int assemble_graph(struct join *join, const struct dpro_trace *trace,
     struct assembly a = {.join = join,
                          .trace = trace,
                          .n_samples = join->ranks[0].n_samples,
+                         .first_sample = join->has_lead,
                          .raw_receives = options->raw_receives != 0};
     uint32_t dropped = 0;
     int status = 0;

@@ -29,8 +29,8 @@ struct assembly {
     uint32_t *first_of;       /* where a rank begins in message_of */
     ARRAY(struct edge) edges; /* by where they end, once they are ordered */
     uint32_t *order;          /* ops in topological order */
-    uint32_t n_samples;
-    bool raw_receives; /* RECVs start as their calls did, not as their SENDs */
+    uint32_t n_samples, first_sample; /* that before the first one is what leads up to it */
+    bool raw_receives;                /* RECVs start as their calls did, not as their SENDs */
     struct dpro_graph *graph;
 };
 

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "graph/names.h"
 
 static bool wanted(const struct chooser *c, const struct step *step)
 {
@@ -193,7 +194,7 @@ static int choose_template(const struct chooser *c, uint32_t *best)
     if (status == 0)
         status = off_middle(values, n, off_count);
     *best = 0;
-    for (uint32_t i = 0; i < n && status == 0; i++) {
+    for (uint32_t i = c->has_lead; i < n && status == 0; i++) {
         bool follows = true;
         for (uint32_t r = 0; r < c->n_ranks; r++)
             follows &= c->ranks[r].steps.at[c->ranks[r].sample_step[i]].follows;
@@ -246,6 +247,27 @@ static int leave_out_incomplete(struct chooser *c, struct dpro_error *err)
     return 0;
 }
 
+/* What a recording's first iteration found on the links and in the servers' queues was not
+ * recorded. Where there are enough others, it only leads up to them. */
+static bool leads(const struct chooser *c)
+{
+    enum { ENOUGH = 4 };
+    bool exchanges = false, first = false;
+    for (uint32_t r = 0; r < c->n_ranks; r++) {
+        const struct rank_build *rank = &c->ranks[r];
+        for (uint32_t i = 0; i < rank->trace->n_spans && !exchanges; i++)
+            exchanges = rank->classes[rank->trace->spans[i].name] & NAME_EXCHANGE;
+        if (rank->n_samples < ENOUGH)
+            return false;
+        first |= !rank->steps.at[rank->sample_step[0]].follows;
+        for (uint32_t s = 1; s < ENOUGH; s++)
+            if (!rank->steps.at[rank->sample_step[s]].follows ||
+                rank->sample_step[s] != rank->sample_step[s - 1] + 1)
+                return false;
+    }
+    return exchanges && first;
+}
+
 int choose_steps(struct chooser *c, struct dpro_error *err)
 {
     int status = leave_out_incomplete(c, err);
@@ -278,6 +300,7 @@ int choose_steps(struct chooser *c, struct dpro_error *err)
     }
     if (n < 0)
         return n;
+    c->has_lead = leads(c);
     uint32_t template;
     if (choose_template(c, &template) < 0)
         return dpro_error_nomem(err);

@@ -193,6 +193,8 @@ void dpro_graph_take_out_profiler(struct dpro_graph *g)
             continue;
         shorten(g->dur_ns, op, within);
         shorten(g->gap_ns, op, before);
+        shorten(g->lead_dur_ns, op, within);
+        shorten(g->lead_gap_ns, op, before);
         for (uint32_t s = 0; s < g->n_samples; s++) {
             shorten(g->sample_dur_ns, (size_t)s * g->n_ops + op, within);
             shorten(g->sample_gap_ns, (size_t)s * g->n_ops + op, before);

@@ -98,6 +98,9 @@ struct dpro_graph {
      * mean */
     int64_t *sample_dur_ns, *sample_gap_ns;
     uint32_t n_samples;
+    /* The same of an iteration that was measured, but only as what led up to the first sample;
+     * NULL: there is none. */
+    int64_t *lead_dur_ns, *lead_gap_ns;
     bool *sample_follows; /* by sample: the job ran it right after another recorded iteration; else
                              the recording began with it, and nothing from before held it up; NULL:
                              all */

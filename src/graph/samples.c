@@ -316,10 +316,10 @@ static void time_sample(struct assembly *a, const struct timing *t, uint32_t sam
     }
 }
 
-static int64_t mean_of(const int64_t *values, uint32_t n, size_t stride)
+static int64_t mean_of(const int64_t *values, size_t n, size_t stride)
 {
     __int128 sum = 0;
-    for (uint32_t s = 0; s < n; s++)
+    for (size_t s = 0; s < n; s++)
         sum += values[s * stride];
     return n ? (int64_t)((sum + n / 2) / n) : 0;
 }
@@ -329,10 +329,11 @@ static int64_t mean_of(const int64_t *values, uint32_t n, size_t stride)
 static void settle_gaps(struct assembly *a, const uint8_t *doubtful)
 {
     struct dpro_graph *g = a->graph;
+    size_t n_samples = a->n_samples - a->first_sample, first = a->first_sample * a->n_ops;
     for (uint32_t op = 0; op < a->n_ops; op++) {
         __int128 sum = 0;
         uint32_t sure = 0;
-        for (uint32_t s = 0; s < a->n_samples; s++)
+        for (uint32_t s = a->first_sample; s < a->n_samples; s++)
             if (!doubtful[(size_t)s * a->n_ops + op]) {
                 sum += g->sample_gap_ns[(size_t)s * a->n_ops + op];
                 sure++;
@@ -342,8 +343,8 @@ static void settle_gaps(struct assembly *a, const uint8_t *doubtful)
             if (doubtful[(size_t)s * a->n_ops + op] && *gap > (int64_t)(sum / sure))
                 *gap = (int64_t)(sum / sure);
         }
-        g->dur_ns[op] = mean_of(g->sample_dur_ns + op, a->n_samples, a->n_ops);
-        g->gap_ns[op] = mean_of(g->sample_gap_ns + op, a->n_samples, a->n_ops);
+        g->dur_ns[op] = mean_of(g->sample_dur_ns + first + op, n_samples, a->n_ops);
+        g->gap_ns[op] = mean_of(g->sample_gap_ns + first + op, n_samples, a->n_ops);
     }
 }
 
@@ -393,7 +394,13 @@ int assembly_time(struct assembly *a)
     }
     if (ready) {
         settle_gaps(a, t.doubtful);
-        g->n_samples = a->n_samples;
+        g->n_samples = a->n_samples - a->first_sample;
+        if (a->first_sample > 0) {
+            g->lead_dur_ns = g->sample_dur_ns;
+            g->lead_gap_ns = g->sample_gap_ns;
+            g->sample_dur_ns += a->n_ops;
+            g->sample_gap_ns += a->n_ops;
+        }
     }
     free(first_edge);
     free(t.end_ns);

@@ -275,23 +275,6 @@ static int steps_from_exchanges(struct rank_build *rank, uint32_t window)
     return status;
 }
 
-/* What a window's first iteration found on the links and in the servers' queues was not recorded:
- * it is no more than what came before the next one, where there are enough others. */
-static void leave_out_first(struct rank_build *rank)
-{
-    enum { ENOUGH = 4 };
-    bool exchanges = false;
-    for (uint32_t i = 0; i < rank->trace->n_spans && !exchanges; i++)
-        exchanges = rank->classes[rank->trace->spans[i].name] & NAME_EXCHANGE;
-    for (size_t s = 0; s + ENOUGH <= rank->steps.n && exchanges; s++) {
-        bool enough = !rank->steps.at[s].follows;
-        for (size_t i = 1; i < ENOUGH && enough; i++)
-            enough = rank->steps.at[s + i].follows;
-        if (enough)
-            rank->steps.at[s].timed = false;
-    }
-}
-
 /* The steps that dpro's recorder timed, those that lie in a window. */
 static int steps_from_recording(struct rank_build *rank)
 {
@@ -655,6 +638,5 @@ int build_steps(struct rank_build *rank, struct dpro_error *err)
     for (size_t s = 0; s < rank->steps.n; s++)
         rank->steps.at[s].timed =
             !clean || !rank->trace->windows[rank->steps.at[s].window].has_execution_trace;
-    leave_out_first(rank);
     return 0;
 }

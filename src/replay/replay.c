@@ -4,10 +4,11 @@
  * copies of the graph run one after the other: two with mean durations to get into the swing, then
  * one for each measured iteration, with the durations and gaps that all ranks had in it, so that
  * what the ranks had in common stays in common and the slowest of noisy ranks is as slow as it
- * was; and one more with mean durations, so that the last one that counts is also followed by
- * another. Where the recording began with the first of them, all that laps over from the swing is
- * let run dry before it, as it was then: a CPU that runs ahead of its GPU has yet to get ahead.
- * Then, if asked for, copies in which each rank draws its iteration by itself.
+ * was; before them, where it was measured, the iteration that led up to the first, in place of the
+ * second with mean durations; and one more with mean durations, so that the last one that counts is
+ * also followed by another. Where the recording began with the first of them, all that laps over
+ * from the swing is let run dry before it, as it was then: a CPU that runs ahead of its GPU has yet
+ * to get ahead. Then, if asked for, copies in which each rank draws its iteration by itself.
  *
  * To predict an iteration that is left out, it runs after the up to three iterations that came
  * before it, with the mean of all the others; where only the time is asked for, with each of the
@@ -25,6 +26,7 @@ enum { N_WARM_UP = 2, N_AFTER = 1, N_BEFORE = 3, COPIES_OF_MEAN = 4 };
 
 #define MEAN  UINT32_MAX /* instead of a sample */
 #define DRAWN (UINT32_MAX - 1)
+#define LEAD  (UINT32_MAX - 2)
 
 struct dpro_replay {
     uint32_t n_ops, n_ranks;
@@ -61,6 +63,7 @@ struct chain {
     bool only_time; /* nothing is kept but what the iteration times need */
     struct durations mean,
         *of_sample;             /* changed by delays or by leaving one out; made on first use */
+    int64_t *lead_dur_ns;       /* changed by delays; made on first use */
     int64_t *draining_gap_ns;   /* of the last warm-up copy, if it drains */
     struct durations *drawn;    /* by copy - n_kept, while open */
     int64_t *boundary_ns;       /* [copy * n_ranks + rank index]: ends of iterations */
@@ -157,6 +160,20 @@ static int get_sample(struct chain *c, uint32_t s, const int64_t **dur_ns, const
     return 0;
 }
 
+static int get_lead(struct chain *c, const int64_t **dur_ns, const int64_t **gap_ns)
+{
+    const struct dpro_graph *g = c->g;
+    if (c->delays.n && !c->lead_dur_ns) {
+        c->lead_dur_ns = clone(g->lead_dur_ns, g->n_ops);
+        if (!c->lead_dur_ns)
+            return -1;
+        delays_apply(&c->delays, g, c->lead_dur_ns);
+    }
+    *dur_ns = c->delays.n ? c->lead_dur_ns : g->lead_dur_ns;
+    *gap_ns = g->lead_gap_ns;
+    return 0;
+}
+
 /* The draw depends on seed, copy and rank only, so that it is the same in whatever order copies
  * are opened. */
 static uint32_t draw(const struct chain *c, uint32_t copy, uint32_t rank)
@@ -194,6 +211,8 @@ static uint32_t sample_of(const struct chain *c, uint32_t copy)
 {
     if (copy >= c->n_kept)
         return c->n_samples ? DRAWN : MEAN;
+    if (c->g->lead_dur_ns && copy == N_WARM_UP - 1 && c->first_sample == 0)
+        return LEAD;
     if (c->g->single_iteration || copy < N_WARM_UP || copy >= N_WARM_UP + c->n_main ||
         c->n_samples == 0)
         return MEAN;
@@ -223,6 +242,8 @@ static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int
     int rc = 0;
     if (sample == MEAN)
         get_mean(c, dur_ns, gap_ns);
+    else if (sample == LEAD)
+        rc = get_lead(c, dur_ns, gap_ns);
     else if (sample == DRAWN)
         rc = get_drawn(c, copy, dur_ns, gap_ns);
     else
@@ -387,6 +408,7 @@ static void chain_fini(struct chain *c)
     }
     free(c->mean.dur_ns);
     free(c->mean.gap_ns);
+    free(c->lead_dur_ns);
     free(c->draining_gap_ns);
     free(c->of_sample);
     free(c->samples);

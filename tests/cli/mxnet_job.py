@@ -73,8 +73,8 @@ class Log:
             file.write("".join(line + "\n" for _, line in sorted(self._lines, key=lambda line: line[0])))
 
 
-def write(folder, copies=False):
-    """`copies`: what was pulled is copied by the engine."""
+def write(folder, copies=False, late=0):
+    """`copies`: what was pulled is copied by the engine; `late`: the first iteration's answers are, by so much."""
     worker, server, events = Log(), Log(), []
 
     def span(name, category, thread, start, end):
@@ -91,6 +91,7 @@ def write(folder, copies=False):
         sent = []
         for k, (key, arrived, answered, back) in enumerate(((1, 400, 410, 810), (0, 420, 430, 830)) if large_first else
                                                            ((0, 20, 30, 50), (1, 420, 430, 830))):
+            back += late if i == 0 else 0
             meta = {"push": 1, "timestamp": 2 * i + k, "pull": 1}
             tail = [bytes((key, 0, 0, 0, 0, 0, 0, 0)), bytes(4 * FLOATS[key]), b"\0\0\0\0"]
             request, answer = [varints(request=1, **meta), *tail], [varints(request=0, **meta), *tail]
@@ -107,12 +108,14 @@ def write(folder, copies=False):
                 span("CopyCPU2CPU", "operator", ENGINE, at + back + 4, at + back + 8)
         worker.call("send", WORKER + "1>" + SERVER + "1", sum(map(wire, sent)), at, at + 1)
         first, rest = (840, 1145) if large_first else (60, 840)
+        if i == 0:
+            first, rest = first + late, rest + late
         for name, start, end in (("Convolution", first, first + 300), ("FullyConnected", rest, rest + 160),
                                  ("_backward_FullyConnected", rest + 165, rest + 255),
                                  ("_backward_Convolution", rest + 260, rest + 350)):
             span(name, "operator", ENGINE, at + start, at + end)
         span("MXNDArraySyncCopyToCPU", "MXNET_C_API", CALLER, at - 150, at + rest + 163)
-        at += LONG if large_first else SHORT
+        at += (LONG if large_first else SHORT) + (late if i == 0 else 0)
     with open(os.path.join(folder, "profile_worker0.json"), "w", encoding="ascii") as file:
         process = {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "cpu/0"}}
         json.dump({"traceEvents": [process, *sorted(events, key=lambda event: event["ts"])]}, file)

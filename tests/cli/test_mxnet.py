@@ -148,9 +148,12 @@ class TestMXNetJob(Case):
             with gzip.open(os.path.join(self.folder, "timeline.json.gz"), "rb") as file:
                 self.assertEqual(b"small_weight" in file.read(), fits)
 
-    def iteration(self, *options, copies=False):
-        mxnet_job.write(self.folder, copies)
+    def iteration(self, *options, **how):
+        mxnet_job.write(self.folder, **how)
         return replayed(*options, self.folder)["predicted"]["iteration_ms"]
+
+    def test_a_recordings_first_iteration_only_leads_up_to_the_others(self):
+        self.assertAlmostEqual(self.iteration(late=3000), self.iteration(), delta=0.001)
 
     def test_messages_that_one_call_sends_keep_their_order_in_each_iteration(self):
         self.assertAlmostEqual(self.iteration(), (mxnet_job.SHORT + mxnet_job.LONG) / 2000, delta=0.001)

@@ -38,6 +38,9 @@ def attach_profiler(session, module):
 def attach_stores(session, module):
     """To mxnet.kvstore.base: a server or scheduler makes a store while mxnet is imported, and serves until the job ends."""
     role, create = os.environ.get("DMLC_ROLE"), module.create
+    if role and "PORT" in os.environ:
+        say("port", "PORT=%s is in the environment, and MXNet's parameter servers bind every process to it: if the job aborts, "
+            "start it with 'env -u PORT'" % os.environ["PORT"])
     if role not in ("server", "scheduler"):
         return
 

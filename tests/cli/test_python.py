@@ -1,5 +1,6 @@
 """The Python package without torch: the search, with passes written in Python."""
 import os
+import subprocess
 import sys
 import unittest
 
@@ -103,6 +104,19 @@ class Optimize(Case):
         facts = package.optimize(BUNDLED, self.path("plan"))
         self.assertEqual(facts["plan"], self.path("plan"))
         self.assertTrue(os.path.exists(self.path("plan", "plan.json")))
+
+
+class MXNet(Case):
+    def test_a_port_that_its_servers_would_bind_to_is_told_once(self):
+        script = ("import types; from dpro import mxnet_job; store = types.SimpleNamespace(create=None)\n"
+                  "mxnet_job.attach_stores(None, store); mxnet_job.attach_stores(None, store)")
+        environ = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "python"), "DMLC_ROLE": "worker"}
+        for port, said in (("8080", 1), (None, 0)):
+            environ.pop("PORT", None)
+            if port:
+                environ["PORT"] = port
+            ran = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=60)
+            self.assertEqual((ran.returncode, ran.stderr.count("dpro: PORT=8080 is in the environment")), (0, said), ran.stderr)
 
 
 if __name__ == "__main__":

@@ -248,7 +248,8 @@ static int find_waiting(struct coarsening *c, struct dpro_error *err)
                     return dpro_error_nomem(err);
             }
         }
-    qsort(c->entries.at, c->entries.n, sizeof *c->entries.at, compare_entries);
+    if (c->entries.n > 1)
+        qsort(c->entries.at, c->entries.n, sizeof *c->entries.at, compare_entries);
     return 0;
 }
 

@@ -1,5 +1,5 @@
-/* Fuzz target: loading two files, parted by a NUL, to the joined trace. An even first byte takes
- * them as two ranks, an odd one as one rank's (or a profile and its execution trace). */
+/* Fuzz target: loading files, parted by "\n==\n", to the joined trace. An even first byte takes
+ * them as a rank each, an odd one as their metadata says (or a profile and its execution trace). */
 #include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,20 +16,25 @@ static int put_file(int *fd, char path[32], const uint8_t *data, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static int fds[2];
-    char paths[2][32];
-    const char *names[2] = {paths[0], paths[1]};
+    enum { MOST_FILES = 6 };
+    static const char part[] = "\n==\n";
+    static int fds[MOST_FILES];
+    char paths[MOST_FILES][32];
+    const char *names[MOST_FILES];
+    size_t n_files = 0;
     if (size < 1)
         return 0;
     struct dpro_trace_options options = {.threads = 1,
                                          .rank_regex = data[0] % 2 ? NULL : "fd/([0-9]+)"};
-    const uint8_t *end = data + size, *part = memchr(data + 1, 0, size - 1);
-    if (!part)
-        part = end;
-    size_t n_files = part < end ? 2 : 1;
-    if (put_file(&fds[0], paths[0], data + 1, (size_t)(part - data - 1)) < 0 ||
-        (n_files == 2 && put_file(&fds[1], paths[1], part + 1, (size_t)(end - part - 1)) < 0))
-        return 0;
+    const uint8_t *at = data + 1, *end = data + size;
+    while (at && n_files < MOST_FILES) {
+        const uint8_t *over = memmem(at, (size_t)(end - at), part, sizeof part - 1);
+        names[n_files] = paths[n_files];
+        if (put_file(&fds[n_files], paths[n_files], at, (size_t)((over ? over : end) - at)) < 0)
+            return 0;
+        n_files++;
+        at = over ? over + sizeof part - 1 : NULL;
+    }
     struct dpro_trace *trace;
     struct dpro_error err = {0};
     if (dpro_trace_load(names, n_files, &options, &trace, &err) < 0) {

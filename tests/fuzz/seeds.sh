@@ -65,7 +65,25 @@ put timeline/cut "B[$hvd,{\"ph\":\"B\",\"na"
 put timeline/era 'C[{"name":"process_name","ph":"M","pid":3,"args":{"name":"x.12_0"}},{"ph":"B","pid":3,"name":"QUEUE","ts":1},{"ph":"E","pid":3,"ts":3},{"ph":"B","pid":3,"name":"NCCL_ALLREDUCE","ts":4},{"ph":"E","pid":3,"ts":9},{"ph":"B","pid":3,"name":"QUEUE","ts":11}]'
 put timeline/bytescheduler 'D[{"ph":"M","args":{"name":"w_0"},"pid":0,"name":"process_name"},{"ph":"B","pid":0,"ts":1,"name":"PUSH_PULLQUEUE"},{"ph":"E","pid":0,"ts":2,"name":"PUSH_PULLQUEUE"},{"ph":"B","pid":0,"ts":3,"name":"PUSH_PULLCOMMUNICATION"},{"ph":"E","pid":0,"ts":4}, '
 put timeline/byteps 'E{"traceEvents":[{"ph":"X","args":{"name":"Comm.byteps.gradient_0"},"pid":"Comm.byteps.gradient_0","name":"Comm.byteps.gradient_0.PUSH","ts":1574685984662375,"dur":1074,"tid":"26148864","cat":"Comm"}]}'
-put load/horovod "A{\"schemaVersion\":1,\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"g/w\",\"pid\":1,\"tid\":1,\"ts\":1800000000000010,\"dur\":2},{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"u\",\"pid\":1,\"tid\":1,\"ts\":1800000000000040,\"dur\":9}]}\\000[$hvd]"
+put load/horovod "A{\"schemaVersion\":1,\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"g/w\",\"pid\":1,\"tid\":1,\"ts\":1800000000000010,\"dur\":2},{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"u\",\"pid\":1,\"tid\":1,\"ts\":1800000000000040,\"dur\":9}]}\\n==\\n[$hvd]"
+
+# the same with both ranks and their calls: four messages of 48 + 5,120 bytes each way
+calls() # calls RANK
+{
+    printf 't_start_ns,t_end_ns,rank,tid,conn,local,remote,dir,call,offset,requested,returned\n'
+    for i in 0 1 2 3; do
+        for side in "tx 0 5168" "rx 0 48" "rx 48 5120"; do
+            set -- "$1" $side
+            t=$((1800000000000018000 + i * 2000 + $3 * 10))
+            printf '%d,%d,%d,7,1,10.0.0.%d:5,10.0.0.%d:5,%s,send,%d,%d,%d\n' $t $((t + 400)) "$1" $((1 + $1)) $((2 - $1)) "$2" $((i * 5168 + $3)) "$4" "$4"
+        done
+    done
+}
+rank() # rank RANK
+{
+    printf '{"schemaVersion":1,"distributedInfo":{"backend":"gloo","rank":%d,"world_size":2},"traceEvents":[{"ph":"X","cat":"cpu_op","name":"g/w","pid":1,"tid":1,"ts":1800000000000010,"dur":2},{"ph":"X","cat":"cpu_op","name":"u","pid":1,"tid":1,"ts":1800000000000040,"dur":9}]}' "$1"
+}
+{ printf A && rank 0 && printf '\n==\n' && rank 1 && printf '\n==\n[%s]\n==\n' "$hvd" && calls 0 && printf '\n==\n' && calls 1; } >"$out/load/horovod-ring"
 
 put reference/trace 'A{"displayTimeUnit":"ns","traceEvents":[{"ph":"M","pid":3,"name":"process_name","args":{"name":"/device:GPU:0"}},{"ph":"M","pid":3,"tid":7,"name":"thread_name","args":{"name":"TensorFlow Ops"}},{"ph":"X","pid":3,"tid":7,"ts":100.0,"dur":12.5,"name":"Relu","args":{"long_name":"StatefulPartitionedCall/m/relu:Relu","group_id":0}},{"ph":"X","pid":3,"tid":7,"ts":112.4,"dur":2,"args":{"long_name":"m/x:X","group_id":1}}]}'
 put reference/metadata 'B{"a":{"op":"MatMul","input":[],"output":[{"name":"a:0","shape":[2,null],"dtype":"float16"}]},"b":{"op":"Relu","input":[{"name":"a:0"},{"name":"^a"},{"name":"c"}],"output":[{"name":"b:0","shape":[2,3],"dtype":"float32"}]}}'
@@ -139,10 +157,22 @@ for name, data in (("pair", one + two), ("one", one), ("nccl", nccl), ("cut", on
         out.write(b"B" + bytes([128 if name == "pair" else 0]) + data)
 END
 
-# two files, parted by a NUL
+# two profiles of a collective and the chunks that it sent: 5,000 bytes twice each way
+chunks() # chunks RANK
+{
+    printf 't_start_ns,t_end_ns,rank,tid,conn,local,remote,dir,call,offset,requested,returned\n'
+    for i in 0 1; do
+        for side in tx rx; do
+            printf '%d,%d,%d,7,1,10.0.0.%d:5,10.0.0.%d:5,%s,sendmsg,%d,5000,5000\n' $((110 + i * 200)) $((150 + i * 200)) "$1" $((1 + $1)) $((2 - $1)) $side $((i * 5000))
+        done
+    done
+}
+collective='\012t\022\011/host:CPU\032&\010\005\022\005tf_x/\030d\042\016\010\001\020\000\030\240\302\036\042\004\010\001\040\007\042\011\010\002\020\300\317\044\030\210\047\042\034\010\001\022\030\010\001\022\024g:CollectiveReduceV\062\042\013\010\002\022\007\010\002\022\003a:B*\024\010\001\022\020\010\001\022\014instance_key'
+put xplane/collective "A$collective"
+{ printf '%b' "B$collective" && printf '\n==\n' && printf '%b' "$collective" && printf '\n==\n' && chunks 0 && printf '\n==\n' && chunks 1; } >"$out/load/ring"
 for first in x gpu flows; do
-    { cat "$out/kineto/$first" && printf '\000' && tail -c +2 "$out/kineto/x"; } >"$out/load/$first"
-    { printf B && tail -c +2 "$out/kineto/$first" && printf '\000' && tail -c +2 "$out/et/flat"; } >"$out/load/$first-et"
+    { cat "$out/kineto/$first" && printf '\n==\n' && tail -c +2 "$out/kineto/x"; } >"$out/load/$first"
+    { printf B && tail -c +2 "$out/kineto/$first" && printf '\n==\n' && tail -c +2 "$out/et/flat"; } >"$out/load/$first-et"
 done
 
 # whole jobs: events are appended to $events, a file is begun with `job` and ended with `close`

@@ -423,7 +423,7 @@ static int fill_measured(struct assembly *a)
         g->measured_ns[s] =
             g->single_iteration ? assembly_span(first, last) : (int64_t)(sum / join->n_ranks);
         g->sample_follows[s] =
-            join->ranks[0].steps.at[assembly_step(a, 0, a->first_sample + s)].follows;
+            join->laps || join->ranks[0].steps.at[assembly_step(a, 0, a->first_sample + s)].follows;
         g->sample_number[s] =
             join->ranks[0].steps.at[assembly_step(a, 0, a->first_sample + s)].number;
     }

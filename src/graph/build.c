@@ -93,6 +93,7 @@ static int choose(struct build *build, struct dpro_error *err)
                               .options = build->options};
     int status = choose_steps(&chooser, err);
     build->join.by_place = chooser.by_place;
+    build->join.laps = chooser.laps;
     build->join.has_lead = chooser.has_lead;
     build->join.n_incomplete = chooser.n_incomplete;
     build->join.first_incomplete_rank = chooser.first_incomplete_rank;

@@ -247,16 +247,24 @@ static int leave_out_incomplete(struct chooser *c, struct dpro_error *err)
     return 0;
 }
 
+/* What servers send in answer laps over into the next iteration. */
+static bool laps(const struct chooser *c)
+{
+    const struct rank_build *lead = &c->ranks[0];
+    bool exchanges = false;
+    for (uint32_t i = 0; i < lead->trace->n_spans && !exchanges; i++)
+        exchanges = lead->classes[lead->trace->spans[i].name] & NAME_EXCHANGE;
+    return exchanges;
+}
+
 /* What a recording's first iteration found on the links and in the servers' queues was not
- * recorded. Where there are enough others, it only leads up to them. */
+ * recorded. Where there are others that follow it, it only leads up to them. */
 static bool leads(const struct chooser *c)
 {
-    enum { ENOUGH = 4 };
-    bool exchanges = false, first = false;
+    enum { ENOUGH = 3 };
+    bool first = false;
     for (uint32_t r = 0; r < c->n_ranks; r++) {
         const struct rank_build *rank = &c->ranks[r];
-        for (uint32_t i = 0; i < rank->trace->n_spans && !exchanges; i++)
-            exchanges = rank->classes[rank->trace->spans[i].name] & NAME_EXCHANGE;
         if (rank->n_samples < ENOUGH)
             return false;
         first |= !rank->steps.at[rank->sample_step[0]].follows;
@@ -265,7 +273,7 @@ static bool leads(const struct chooser *c)
                 rank->sample_step[s] != rank->sample_step[s - 1] + 1)
                 return false;
     }
-    return exchanges && first;
+    return first;
 }
 
 int choose_steps(struct chooser *c, struct dpro_error *err)
@@ -300,7 +308,8 @@ int choose_steps(struct chooser *c, struct dpro_error *err)
     }
     if (n < 0)
         return n;
-    c->has_lead = leads(c);
+    c->laps = laps(c);
+    c->has_lead = c->laps && leads(c);
     uint32_t template;
     if (choose_template(c, &template) < 0)
         return dpro_error_nomem(err);

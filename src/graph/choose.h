@@ -12,6 +12,7 @@ struct chooser {
     uint32_t n_incomplete; /* out: iterations left out as cut short, and the rank of the first */
     uint32_t first_incomplete_rank;
     bool by_place; /* out: ranks number their iterations differently */
+    bool laps;     /* out: iterations begin in the midst of the ones before */
     bool has_lead; /* out: the first sample is only what the others follow */
 };
 

@@ -45,6 +45,7 @@ struct join {
     ARRAY(struct cross_edge) cross; /* between ranks, but for collectives and messages */
     struct clocks clocks;
     bool by_place;                /* ranks number their iterations differently */
+    bool laps;                    /* iterations begin in the midst of the ones before */
     bool has_lead;                /* the first sample is only what the others follow */
     uint32_t n_mismatched;        /* collectives that other ranks did not confirm */
     uint32_t first_mismatch_rank; /* indexes, to name one */

@@ -26,6 +26,13 @@ HOOKS = {
     "mxnet.profiler": ("mxnet_job", "attach_profiler"),
 }
 DDP = "torch.nn.parallel.distributed"
+# What carries gradients, once it is imported -> the module and function of ours that gives it a plan.
+CARRIERS = {
+    DDP: ("planned", "attach"),
+    "horovod.tensorflow": ("horovod_plan", "attach_tensorflow"),
+    "horovod.mxnet": ("horovod_plan", "attach_mxnet"),
+    "tensorflow.python.distribute.cross_device_utils": ("tensorflow_plan", "attach"),
+}
 COMPILER = "torch._dynamo"
 PRELOADED = "DPRO_PRELOADED"  # pid of the process that was executed again: it is not done twice
 
@@ -42,7 +49,8 @@ def start():
         if os.environ.get(name):
             os.environ[name] = os.path.abspath(os.environ[name])  # children may start elsewhere
     if os.environ.get("DPRO_PLAN"):
-        _when_loaded(DDP, _ddp_loaded)
+        for name, ours in CARRIERS.items():
+            _when_loaded(name, functools.partial(_carrier_loaded, *ours))
     if settings.wanted() and not settings.verifying():
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or torch's profiler tells of every start and stop on stderr
         os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")  # or Horovod refuses to start one later
@@ -58,9 +66,9 @@ def _watch_frameworks(names):
         _when_loaded(name, functools.partial(_attach, *HOOKS[name]))
 
 
-def _ddp_loaded(module):
-    from . import planned
-    planned.attach(module)
+def _carrier_loaded(ours, function, module):
+    import importlib
+    getattr(importlib.import_module("dpro." + ours), function)(module)
 
 
 def _optimizers_loaded(module):

@@ -1,19 +1,16 @@
 """What changes how ranks communicate is done by all of them or by none: else they wait for each other for ever.
 
-They agree through the process group's own key-value store, which works where ranks are missing: one that dpro is not
-in, or that is late, makes the others go on without after a time. Each rank makes a few requests, however many ranks
-there are."""
-import datetime
+They agree through a key-value store that the job has anyway, which works where ranks are missing: one that dpro is not
+in, or that is late, makes the others go on without after a time. Rank 0 reads what each rank answers and decides."""
 import os
-
-import torch.distributed as dist
+import time
 
 from . import report
 
 WAIT_S = 30
 YES = "yes"
 
-_n_asked = {}  # a group's name: questions so far, the same on all its ranks
+_n_asked = {}  # by store and subject: questions so far, the same on all its ranks
 
 
 def _wait_s():
@@ -21,45 +18,87 @@ def _wait_s():
     return int(text) if text.isdigit() and int(text) > 0 else WAIT_S
 
 
-def _store(group):
-    c10d = dist.distributed_c10d
-    find = getattr(c10d, "_get_process_group_store", None)
-    return find(group) if find else c10d._get_default_store()
+class Store:
+    """`name` is the same on all `size` ranks; `rank` is this one's. A key is put once."""
+
+    name = ""
+    rank, size = 0, 1
+
+    def put(self, key, text):
+        raise NotImplementedError
+
+    def get(self, key, wait_s):
+        """The text, None when it is not there in time."""
+        raise NotImplementedError
 
 
-def ask(group, subject, digest, problem):
-    """Whether all ranks of the group want to do the same, which `digest` stands for; `problem` says why this one can't,
-    else None. Returns None when all do, else what keeps them from it, the same text on all ranks."""
-    name = str(getattr(group, "group_name", ""))
-    n = _n_asked[name] = _n_asked.get(name, 0) + 1
-    store, rank, size = _store(group), dist.get_rank(), dist.get_world_size(group)
-    if size == 1:
+class TorchStore(Store):
+    """That of a process group."""
+
+    def __init__(self, group):
+        import torch.distributed as dist
+        c10d = dist.distributed_c10d
+        find = getattr(c10d, "_get_process_group_store", None)
+        self._store = find(group) if find else c10d._get_default_store()
+        self.name = str(getattr(group, "group_name", ""))
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+
+    def put(self, key, text):
+        self._store.set(key, text)
+
+    def get(self, key, wait_s):
+        import datetime
+        try:
+            if wait_s <= 0 and not self._store.check([key]):
+                return None
+            self._store.wait([key], datetime.timedelta(seconds=max(wait_s, 0.001)))
+            return self._store.get(key).decode()
+        except Exception as failed:  # DistStoreError, RuntimeError in older ones: it did not come
+            if report.is_the_jobs(failed):
+                raise
+            return None
+
+
+def ask(store, subject, digest, problem):
+    """Whether all ranks want to do the same, which `digest` stands for; `problem` says why this one can't, else None.
+    Returns None when all do, else what keeps them from it, the same text on all ranks that got an answer."""
+    asked = store.name, subject
+    n = _n_asked[asked] = _n_asked.get(asked, 0) + 1
+    if store.size == 1:
         return problem
-    prefix = "dpro/%s/%s/%d/" % (subject, name, n)
-    timeout = datetime.timedelta(seconds=_wait_s())
+    prefix, wait_s = "dpro/%s/%s/%d/" % (subject, store.name, n), _wait_s()
+    answer = "no rank %d: %s" % (store.rank, problem) if problem else "%s %s" % (YES, digest)
+    if store.rank == 0:
+        return _decide(store, prefix, answer, wait_s)
+    store.put("%sanswer%d" % (prefix, store.rank), answer)
+    text = store.get(prefix + "decision", 2 * wait_s)  # rank 0 may come last, and then waits for others
+    if text is None:
+        store.put("%sgone%d" % (prefix, store.rank), "")
+        if store.get(prefix + "weighed", 0) is not None:  # it came just now, and looks who has gone
+            text = store.get(prefix + "decision", wait_s)
+    if text is None:
+        return "rank 1: rank 0 did not answer within %d s; %s" % (2 * wait_s, _MISSING)
+    return None if text == YES else text
 
-    def decide(text):  # the first decision counts
-        if store.add(prefix + "decided", 1) == 1:
-            store.set(prefix + "decision", text)
 
-    try:
-        if problem:
-            decide("rank %d: %s" % (rank, problem))
-        else:
-            if store.add(prefix + "first", 1) == 1:
-                store.set(prefix + "digest", "%d %s" % (rank, digest))
-            store.wait([prefix + "digest"], timeout)
-            first, _, wanted = store.get(prefix + "digest").decode().partition(" ")
-            if wanted != digest:
-                decide("rank %d: it is not given the same as rank %s" % (rank, first))
-            elif store.add(prefix + "count", 1) == size:
-                decide(YES)
-        store.wait([prefix + "decision"], timeout)
-    except Exception as failed:  # DistStoreError, RuntimeError in older ones: nobody came to a decision
-        if report.is_the_jobs(failed):
-            raise
-        decide("rank %d: not every rank of the job answered within %d s; dpro must be in all of them (DPRO_PLAN and "
-               "PYTHONPATH have to reach each node)" % (rank, timeout.seconds))
-        store.wait([prefix + "decision"], timeout)
-    text = store.get(prefix + "decision").decode()
+_MISSING = "dpro must be in all ranks of the job (DPRO_PLAN and PYTHONPATH have to reach each node)"
+
+
+def _decide(store, prefix, mine, wait_s):
+    text, until = YES, time.monotonic() + wait_s
+    for rank in range(store.size):
+        answer = mine if rank == 0 else store.get("%sanswer%d" % (prefix, rank), max(until - time.monotonic(), 0.1))
+        if answer is None:
+            text = "rank 0: not every rank of the job answered within %d s, rank %d did not; %s" % (wait_s, rank, _MISSING)
+        elif answer.startswith("no "):
+            text = answer[len("no "):]
+        elif answer != mine:
+            text = "rank %d: it is not given the same as rank 0" % rank
+        if text != YES:
+            break
+    if text == YES:
+        store.put(prefix + "weighed", "")
+        if any(store.get("%sgone%d" % (prefix, rank), 0) is not None for rank in range(1, store.size)):
+            text = "rank 0: another rank had waited for too long for it"
+    store.put(prefix + "decision", text)
     return None if text == YES else text

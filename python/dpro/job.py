@@ -87,8 +87,6 @@ def plan_state(by_variables):
                     variable, _, value = line.strip().partition("=")
                     if os.environ.get(variable) != value:
                         raise ValueError("%s is not %s in this process" % (variable, value))
-        if not by_variables:
-            raise ValueError("TensorFlow's own collectives take no plan (doc/plan.md)")
         state["applied"] = True
     except (OSError, ValueError, AttributeError) as problem:
         state["reason"] = str(problem).split("\n")[0]

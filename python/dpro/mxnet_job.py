@@ -7,7 +7,7 @@ import gzip
 import os
 import sys
 
-from . import job
+from . import applied, horovod_plan, job
 from .bystander import serve
 from .report import guarded, say
 
@@ -209,7 +209,7 @@ class MXNetJob(job.Job):
         peak, now = job.process_memory()
         return {"device": "cpu", "device_name": job.device_name(), "backend": store.type if store is not None else None,
                 "process_groups": [], "models": described,
-                "plan": job.plan_state(("horovod.env",) if "horovod.mxnet" in sys.modules else ("mxnet.env",)),
+                "plan": applied.state(horovod_plan.NO_JOB) if "horovod.mxnet" in sys.modules else job.plan_state(("mxnet.env",)),
                 "optimizers": [{"class": type(optimizer).__name__, "n_parameters": len(parameters)}] if optimizer else [],
                 "memory": {"rss_peak_bytes": peak, "rss_bytes": now,
                            "parameter_bytes": sum(p["size_bytes"] for p in parameters)}}

@@ -4,6 +4,8 @@ import json
 import os
 
 SCHEMAS = ("dpro.plan/1", "dpro.plan/2")  # 2: with fused ops
+STACKS = {"ddp": "PyTorch's DDP", "horovod": "Horovod", "tensorflow-ring": "TensorFlow's collectives",
+          "tensorflow-ps": "TensorFlow's parameter servers", "mxnet-ps": "MXNet's key-value store", "byteps": "BytePS"}
 COMPRESSIONS = ("none", "fp16", "bf16")
 MOST_PARTITIONS = 1024
 
@@ -18,13 +20,15 @@ class Bucket:
 
 
 class Plan:
-    """`models`: a name and {parameter: bytes} each, in the model's order; `buckets` in order of launch; `digest` is
-    equal for plans that ask for the same of communication; `n_fused_ops` is all that is known of computation."""
+    """`stack`: what carries the job's gradients; `models`: a name and {parameter: bytes} each, in the model's order;
+    `buckets` in order of launch; `is_own`: they are those that the job had; `digest` is equal for plans that ask for the
+    same of communication; `n_fused_ops` is all that is known of computation."""
 
-    def __init__(self, path, world_size, models, buckets, compression, expected, n_fused_ops):
-        self.path, self.world_size, self.models, self.buckets = path, world_size, models, buckets
-        self.compression, self.expected, self.n_fused_ops = compression, expected, n_fused_ops
-        text = repr((world_size, models, [vars(bucket) for bucket in buckets], compression))
+    def __init__(self, path, stack, world_size, models, buckets, is_own, compression, expected, n_fused_ops):
+        self.path, self.stack, self.world_size, self.models = path, stack, world_size, models
+        self.buckets, self.is_own, self.compression = buckets, is_own, compression
+        self.expected, self.n_fused_ops = expected, n_fused_ops
+        text = repr((stack, world_size, models, [vars(bucket) for bucket in buckets], compression))
         self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -67,8 +71,11 @@ def _plan(path, value):
         raise Unusable("written as %s by dpro %s, this one reads %s" % (
             value["schema"], value.get("dpro"), " and ".join(SCHEMAS)))
     job = _take(value, "job", dict, "the plan")
-    if job.get("framework") != "pytorch":
+    stack = _take(job, "stack", str, "job", "ddp")
+    if stack == "ddp" and job.get("framework") != "pytorch":
         raise Unusable("the plan is for %s, not pytorch" % job.get("framework"))
+    if stack not in STACKS:
+        raise Unusable("job: stack %r is none of %s" % (stack, ", ".join(STACKS)))
     world_size = _take(job, "world_size", int, "job")
     models = [_model(n, entry) for n, entry in _objects(job, "models", "job")]
     communication = _take(value, "communication", dict, "the plan")
@@ -79,7 +86,8 @@ def _plan(path, value):
     _check_cover(models, buckets)
     expected = value.get("expected")
     fused_ops = _take(_take(value, "computation", dict, "the plan", {}), "fused_ops", list, "computation", [])
-    return Plan(path, world_size, models, buckets, compression, expected if isinstance(expected, dict) else None, len(fused_ops))
+    return Plan(path, stack, world_size, models, buckets, communication.get("is_own") is True, compression,
+                expected if isinstance(expected, dict) else None, len(fused_ops))
 
 
 def _model(n, entry):

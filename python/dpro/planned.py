@@ -7,14 +7,14 @@ import os
 import sys
 import weakref
 
-from . import plan as plans
-from . import report, settings
+from . import applied, report, settings
 from .report import say
 
 DDP_MODULE = "torch.nn.parallel.distributed"
 
-_made = []    # weak references to the job's DDP models
-_last = None  # what became of the newest: for rank.json
+STACK = "ddp"
+
+_made = []  # weak references to the job's DDP models
 
 
 class Broken(Exception):
@@ -32,23 +32,6 @@ def _guarded(function):
             _refuse("%s: %s" % (type(problem).__name__, str(problem).split("\n")[0]))
             return None
     return safely
-
-
-@functools.lru_cache(maxsize=None)
-def read(path):
-    """A plan and None, or None and what is wrong with it."""
-    try:
-        return plans.read(path), None
-    except plans.Unusable as problem:
-        return None, str(problem)
-
-
-def state():
-    """The entry in rank.json: what became of the plan that was asked for, None when none was."""
-    path = os.environ.get("DPRO_PLAN")
-    if _last is None and path:
-        return {"path": os.path.abspath(path), "applied": False, "reason": read(path)[1] or "no DDP model", "expected": None}
-    return _last
 
 
 def attach(module):
@@ -81,16 +64,16 @@ def _constructed(ddp):
 
 def use(ddp, path):
     """Gives the model the plan's buckets, if all ranks can. Returns whether it did."""
-    global _last
     from . import reducer
     plan, parameters, layout = prepare(ddp, path)
     if layout is None:
         return False
     _watch_hooks(_base(type(ddp)))
     change(ddp, layout)
-    _last = {"path": plan.path, "applied": True, "reason": None, "expected": plan.expected}
-    if rank() == 0:
-        report.tell(_applied_text(plan, ddp, layout, parameters))
+    more = ", up to %d partitions" % max(layout.partitions) if max(layout.partitions) > 1 else ""
+    more += ", sent as %s" % layout.compression if layout.compression != "none" else ""
+    sizes = [sum(parameters.sizes[i] for i in bucket) for bucket in layout.buckets]
+    applied.tell(plan, rank(), reducer.name_of(ddp), sizes, more=more)
     return True
 
 
@@ -114,7 +97,7 @@ def prepare(ddp, path):
     None when it can't be used, which has been said then."""
     import torch.distributed as dist
     from . import consent, reducer
-    plan, problem = read(os.fspath(path))
+    plan, problem = applied.read_for(STACK, path)
     parameters = layout = None
     try:
         if plan is not None:
@@ -125,7 +108,7 @@ def prepare(ddp, path):
         problem = "%s: %s" % (type(failed).__name__, str(failed).split("\n")[0])
     if dist.get_world_size(ddp.process_group) == 1:
         problem = problem or "there is one process only"
-    problem = consent.ask(ddp.process_group, "plan", plan.digest if plan else "", problem)
+    problem = consent.ask(consent.TorchStore(ddp.process_group), "plan", plan.digest if plan else "", problem)
     if problem:
         _refuse(problem, path)
         return None, None, None
@@ -160,39 +143,12 @@ def rank():
 
 
 def _refuse(problem, path=None):
-    global _last
-    path = os.path.abspath(path or os.environ.get("DPRO_PLAN", ""))
-    if _last is None or not _last["applied"]:
-        _last = {"path": path, "applied": False, "reason": problem, "expected": None}
-    speaks = 0
-    named = problem.partition(":")[0].partition("rank ")[2]
-    if named.isdigit():  # that one: of the others it is not known that dpro is in them
-        speaks = int(named)
-    say("plan", "the plan is not applied, the job runs on with its own buckets: %s" % problem, rank() - speaks)
+    applied.refuse(problem, rank(), path)
 
 
 def _tell_left_out(hook):
     say("plan-hook", "the job has a communication hook of its own (%s): the plan's buckets are used, its partitions, "
                      "priorities and compression are left out" % hook, rank())
-
-
-def _size_text(size_bytes):
-    return "%.1f MiB" % (size_bytes / (1 << 20)) if size_bytes >= 1 << 20 else "%.1f KiB" % (size_bytes / 1024)
-
-
-def _applied_text(plan, ddp, layout, parameters):
-    from . import reducer
-    sizes = [sum(parameters.sizes[i] for i in bucket) for bucket in layout.buckets]
-    text = "plan applied to %s: %d bucket%s, the largest of %s" % (
-        reducer.name_of(ddp), len(sizes), "s" if len(sizes) > 1 else "", _size_text(max(sizes)))
-    if max(layout.partitions) > 1:
-        text += ", up to %d partitions" % max(layout.partitions)
-    if layout.compression != "none":
-        text += ", sent as %s" % layout.compression
-    expected = plan.expected or {}
-    if all(isinstance(expected.get(key), (int, float)) for key in ("baseline_ms", "iteration_ms")):
-        text += "; expected: %.1f ms an iteration instead of %.1f" % (expected["iteration_ms"], expected["baseline_ms"])
-    return text
 
 
 def _fit(plan, ddp):
@@ -265,7 +221,7 @@ def apply(model, path):
 @_guarded
 def _apply(ddp, path):
     from . import reducer
-    layout, (plan, _) = reducer.layout_of(ddp), read(os.fspath(path))
+    layout, (plan, _) = reducer.layout_of(ddp), applied.read(os.fspath(path))
     if layout is None:
         use(ddp, path)
     elif plan is None or plan.path != layout.plan.path:

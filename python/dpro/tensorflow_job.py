@@ -8,7 +8,7 @@ import functools
 import sys
 import weakref
 
-from . import job, xplane
+from . import applied, horovod_plan, job, tensorflow_plan, xplane
 from .bystander import serve
 from .report import guarded, say
 
@@ -253,7 +253,7 @@ class TensorFlowJob(job.Job):
         names = [type(model).__name__ for model in models] or ["model"]
         peak, now = job.process_memory()
         return {"device": "cpu", "device_name": job.device_name(), "backend": None, "process_groups": [],
-                "plan": job.plan_state(("horovod.env",) if "horovod.tensorflow" in sys.modules else ()),
+                "plan": applied.state(horovod_plan.NO_JOB if "horovod.tensorflow" in sys.modules else tensorflow_plan.NO_JOB),
                 "models": [{"name": names[0], "parallel": "data" if world > 1 else "none", "process_group": None,
                             "parameters": parameters, "ddp": None, "buckets": None, "fsdp": None}] if parameters else [],
                 "optimizers": [],

@@ -108,7 +108,7 @@ class TorchJob(job.Job):
         return model.find(self._optimizers(sources))
 
     def describe(self, models, sources):
-        from . import model, planned
+        from . import applied, model
         import torch
         described = []
         for module in models:
@@ -120,7 +120,7 @@ class TorchJob(job.Job):
         kind, optimizers = model.device(models), self._optimizers(sources)
         return {"device": kind, "device_name": model.device_name(kind),
                 "backend": torch.distributed.get_backend() if model.distributed() else None,
-                "process_groups": model.process_groups(), "models": described, "plan": planned.state(),
+                "process_groups": model.process_groups(), "models": described, "plan": applied.state("no DDP model"),
                 "optimizers": [{"class": type(o).__name__, "n_parameters": sum(len(g["params"]) for g in o.param_groups)}
                                for o in optimizers],
                 "memory": model.memory(models, optimizers)}

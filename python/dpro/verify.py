@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from . import __version__, consent, planned, report
+from . import __version__, applied, consent, planned, report
 from .session import Session
 from .settings import number
 
@@ -111,7 +111,7 @@ class Verification(Session):
             self._write(False)  # a job that is killed is not taken for one without training
             self._next_turn()
         else:
-            self._end((planned.state() or {}).get("reason") or "the job has no DDP model")
+            self._end((applied.state("no DDP model") or {}).get("reason") or "the job has no DDP model")
 
     def _next_turn(self):
         name = self._left.pop(0)
@@ -122,7 +122,7 @@ class Verification(Session):
 
     def _switch(self, name):
         for ddp, layouts in self._planned:
-            problem = consent.ask(ddp.process_group, "verify", "step %d: %s" % (self._step, name), None)
+            problem = consent.ask(consent.TorchStore(ddp.process_group), "verify", "step %d: %s" % (self._step, name), None)
             if problem:
                 self._end(problem, restore=False)
                 return
@@ -172,7 +172,7 @@ class Verification(Session):
             return  # the first rank of another node tells the dpro verify there that the result is elsewhere
         import torch
         from . import reducer
-        plan = planned.read(os.environ["DPRO_PLAN"])[0]
+        plan = applied.read(os.environ["DPRO_PLAN"])[0]
         value = {"schema": SCHEMA, "dpro": __version__, "rank": rank, "plan": plan and plan.path, "complete": complete,
                  "problem": self._problem, "framework_version": str(torch.__version__),
                  "world_size": self._world_size, "models": [reducer.name_of(ddp) for ddp, _ in self._planned or ()],

@@ -110,10 +110,12 @@ class Case(frameworks.Case):
 
 
 def main():
-    """plan_loop.py EXAMPLE FOLDER RATE [STEP...] -- ARGUMENTS: for trying by hand; prints the facts as JSON."""
+    """plan_loop.py EXAMPLE FOLDER RATE [NAME=VALUE...] [STEP...] -- ARGUMENTS: for trying by hand; prints the facts."""
     at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     name, folder, rate, *wanted = sys.argv[1:at]
-    loop = Loop(name, folder, sys.argv[at + 1:], rate)
+    settings = dict(text.split("=", 1) for text in wanted if "=" in text)
+    wanted = [text for text in wanted if "=" not in text]
+    loop = Loop(name, folder, sys.argv[at + 1:], rate, settings)
     for step in wanted or ("record", "replay", "plan", "measure"):
         getattr(loop, step)()
     print(json.dumps(loop.facts, indent=1))

@@ -206,12 +206,16 @@ double evaluator_rate(const struct model_net *net)
     return 1 - (lost > most ? most : lost);
 }
 
-static void set_rate(struct evaluator *e)
+static void set_rates(struct evaluator *e)
 {
     e->n_on_wire = 0;
     for (uint32_t t = 0; t < e->n_active; t++)
         e->n_on_wire += e->active[t].on_wire;
     e->rate = e->n_on_wire > 0 ? evaluator_rate(&e->model->net) : 1;
+    e->wire_rate = 1;
+    for (uint32_t c = 0; c < e->n_classes; c++)
+        if (!e->classes[c].blocked && e->classes[c].left_ns > 0)
+            e->wire_rate = 1 - e->model->net.held_share.value;
 }
 
 /* By priority, then as they were launched. */
@@ -312,7 +316,7 @@ static bool step(struct evaluator *e)
 {
     double dt = INFINITY;
     uint32_t next_class = UINT32_MAX, next_transfer = UINT32_MAX;
-    set_rate(e);
+    set_rates(e);
     for (uint32_t c = 0; c < e->n_classes; c++) {
         const struct class *class = &e->classes[c];
         if (!class->blocked && class->left_ns / e->rate < dt) {
@@ -322,7 +326,8 @@ static bool step(struct evaluator *e)
     }
     for (uint32_t t = 0; t < e->n_active; t++) {
         const struct transfer *transfer = &e->active[t];
-        double left = transfer->on_wire ? transfer->wire_ns * e->n_on_wire : transfer->latency_ns;
+        double left = transfer->on_wire ? transfer->wire_ns * e->n_on_wire / e->wire_rate
+                                        : transfer->latency_ns;
         if (left < dt) {
             dt = left;
             next_transfer = t;
@@ -339,7 +344,7 @@ static bool step(struct evaluator *e)
     for (uint32_t t = 0; t < e->n_active; t++) {
         struct transfer *transfer = &e->active[t];
         if (transfer->on_wire)
-            transfer->wire_ns -= dt / e->n_on_wire;
+            transfer->wire_ns -= dt * e->wire_rate / e->n_on_wire;
         else
             transfer->latency_ns -= dt;
     }

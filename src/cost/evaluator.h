@@ -66,7 +66,7 @@ struct evaluator {
     uint32_t n_active, n_on_wire;
     uint64_t turn;
     bool failed; /* out of memory */
-    double now_ns, wire_ns, rate;
+    double now_ns, wire_ns, rate, wire_rate;
     const struct dpro_strategy *strategy;
     struct evaluation result;
     struct serving *serving; /* by parameter servers; NULL: by collectives */

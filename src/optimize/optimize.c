@@ -210,7 +210,8 @@ static double uncertainty_of(const struct dpro_model *model, const struct dpro_s
     struct dpro_estimate *const estimates[] = {
         &other.net.byte_ns,   &other.net.message_ns, &other.net.reduce_ns, &other.net.collective_ns,
         &other.net.launch_ns, &other.net.copy_ns,    &other.net.cast_ns,   &other.net.cpu_ns,
-        &other.net.push_ns,   &other.net.answer_ns,  &other.net.within_ns, &other.net.step_ns};
+        &other.net.push_ns,   &other.net.answer_ns,  &other.net.within_ns, &other.net.step_ns,
+        &other.net.held_share};
     double sum = 0;
     for (size_t i = 0; i < sizeof estimates / sizeof *estimates; i++) {
         struct dpro_estimate was = *estimates[i];

@@ -136,6 +136,15 @@ static void test_communication_slows_computation_down(void **state)
     assert_int_equal(time_of(job), 45 + 40);
 }
 
+static void test_computation_holds_communication_up(void **state)
+{
+    (void)state;
+    struct job *job = job_of_two();
+    job->model.net.held_share.value = 0.5;
+    /* t0, of 30: half its rate from 10 to 30, the rest by 50; t1 alone */
+    assert_int_equal(time_of(job), 50 + 40);
+}
+
 static void test_the_slowest_rank_holds_all_up(void **state)
 {
     (void)state;
@@ -243,6 +252,7 @@ int main(void)
         cmocka_unit_test(test_launching_and_copying_back_take_computing_time),
         cmocka_unit_test(test_two_streams_share_the_wire),
         cmocka_unit_test(test_communication_slows_computation_down),
+        cmocka_unit_test(test_computation_holds_communication_up),
         cmocka_unit_test(test_the_slowest_rank_holds_all_up),
         cmocka_unit_test(test_buckets_are_launched_in_order_where_the_job_does_so),
         cmocka_unit_test(test_a_bucket_of_high_priority_overtakes_partitions),

@@ -5,7 +5,8 @@
  * tensors are ready there and, in_order, those before it are launched; when all ranks have launched
  * it and one of the n_streams is free, it transfers: latency, then its bytes on the wires, which
  * those under way share equally. While bytes are on the wires, computation goes on at
- * 1 - cpu_ns / byte_ns of its rate, and while a rank computes, they at 1 - held_share. Iterations follow each other until their period is steady. */
+ * 1 - cpu_ns / byte_ns of its rate, and while a rank computes, they at 1 - held_share. Iterations
+ * follow each other until their period is steady. */
 #ifndef COST_EVALUATE_H
 #define COST_EVALUATE_H
 

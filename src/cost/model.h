@@ -97,11 +97,11 @@ struct model_net {
     struct dpro_estimate collective_ns; /* from a collective's last arrival to its first message,
                                       and from its last message to its end */
     struct dpro_estimate launch_ns;     /* of computing time, for each collective */
-    struct dpro_estimate copy_ns; /* a byte of a bucket, of computing time, when it comes back */
-    struct dpro_estimate cast_ns; /* a byte of a bucket cast to another precision and back */
+    struct dpro_estimate copy_ns;    /* a byte of a bucket, of computing time, when it comes back */
+    struct dpro_estimate cast_ns;    /* a byte of a bucket cast to another precision and back */
     struct dpro_estimate held_share; /* of its rate, that a transfer loses while a rank computes */
-    struct dpro_estimate cpu_ns;  /* computing time that a byte on a rank's link costs it, where
-                                both want the same cores (or multiprocessors) */
+    struct dpro_estimate cpu_ns;     /* computing time that a byte on a rank's link costs it, where
+                                   both want the same cores (or multiprocessors) */
 };
 
 enum model_parts {

@@ -14,6 +14,7 @@
 #include "graph/names.h"
 
 enum { TENSOR_NAME = 256 }; /* longer ones are cut */
+enum { OVERTAKING_AT_ONCE = 64 };
 
 uint32_t assembly_rank_of(const struct assembly *a, uint32_t op)
 {
@@ -176,10 +177,12 @@ static int add_devices(struct assembly *a, struct dpro_graph_builder *builder)
                 return -1;
         }
     }
-    for (size_t l = 0; l < a->join->messages.links.n; l++)
+    size_t n_links = a->join->messages.links.n;
+    for (size_t l = 0; l < n_links * (1 + (size_t)a->any_overtakes); l++)
         for (int in = 0; in < 2; in++) {
-            const struct link *link = &a->join->messages.links.at[l];
-            snprintf(text, sizeof text, "link %s, %s", link->name, in ? "in" : "out");
+            const struct link *link = &a->join->messages.links.at[l % n_links];
+            snprintf(text, sizeof text, "link %s, %s%s", link->name, in ? "in" : "out",
+                     l < n_links ? "" : ", overtaking");
             if (dpro_graph_add_device(builder, in ? DPRO_DEVICE_LINK_RX : DPRO_DEVICE_LINK_TX,
                                       a->join->ranks[link->rank].trace->rank, text) < 0)
                 return -1;
@@ -287,7 +290,7 @@ static int add_message_op(struct assembly *a, struct dpro_graph_builder *builder
         {"call that gives notice to", "notice to", "notice from"}};
     char tensor_name[TENSOR_NAME], text[64];
     enum message_op as = MESSAGE_CALL;
-    uint32_t m = assembly_message(a, r, op, &as), links = a->first_device[assembly_n_processes(a)];
+    uint32_t m = assembly_message(a, r, op, &as);
     const struct message *message = &a->join->messages.all.at[m];
     const struct joined *joined = &a->join->joined.at[message->joined];
     const struct member *members = &a->join->members.at[joined->first_member];
@@ -314,8 +317,8 @@ static int add_message_op(struct assembly *a, struct dpro_graph_builder *builder
                           .size_bytes = as == MESSAGE_CALL ? 0 : message->size_bytes,
                           .tensor = tensor_name};
     if (as != MESSAGE_CALL) {
-        out.device =
-            links + 2 * (as == MESSAGE_RECV ? message->rx : message->tx) + (as == MESSAGE_RECV);
+        out.device = assembly_link_device(a, as == MESSAGE_RECV ? message->rx : message->tx,
+                                          as == MESSAGE_RECV, message->overtakes);
         out.transaction = a->join->joined.n + m + 1; /* those before are the collectives' */
     }
     return dpro_graph_add_op(builder, &out) < 0 ? -1 : 0;
@@ -488,6 +491,13 @@ static void fill_pools(struct assembly *a)
             a->graph->devices[a->first_device[r] + d].n_slots = rank->n_slots;
         }
     }
+    /* what overtakes does not wait for what does, either */
+    for (size_t l = 0; l < a->join->messages.links.n && a->any_overtakes; l++)
+        for (int in = 0; in < 2; in++) {
+            uint32_t device = assembly_link_device(a, (uint32_t)l, in, true);
+            a->graph->devices[device].pool = device;
+            a->graph->devices[device].n_slots = OVERTAKING_AT_ONCE;
+        }
 }
 
 static int fill_ops(struct assembly *a)
@@ -708,7 +718,7 @@ int assemble_graph(struct join *join, const struct dpro_trace *trace,
                          .raw_receives = options->raw_receives != 0};
     uint32_t dropped = 0;
     int status = 0;
-    if (number_ops(&a) < 0 || assembly_order(&a, &dropped) < 0)
+    if (number_ops(&a) < 0 || assembly_find_overtaking(&a) < 0 || assembly_order(&a, &dropped) < 0)
         status = dpro_error_nomem(err);
     if (status == 0)
         status = build_graph(&a, err);

@@ -21,7 +21,8 @@ struct assembly {
     uint32_t *first_op; /* a rank's or server's first op; behind the last: their number */
     uint32_t n_ops;
     uint32_t *meets;        /* op of each joined collective, or DPRO_NO_OP */
-    uint32_t *first_device; /* of each; behind the last: of the links, two each */
+    uint32_t *first_device; /* of each; behind the last: of the links, two each, and once more for
+                               what overtakes there */
     /* Ops of messages come last in their rank: see assembly_message. */
     uint32_t *first_message;  /* a rank's first; what follows is its */
     uint32_t *message_ops;    /* [message * N_MESSAGE_OPS + enum message_op]; DPRO_NO_OP: none */
@@ -30,7 +31,8 @@ struct assembly {
     ARRAY(struct edge) edges; /* by where they end, once they are ordered */
     uint32_t *order;          /* ops in topological order */
     uint32_t n_samples, first_sample; /* that before the first one is what leads up to it */
-    bool raw_receives;                /* RECVs start as their calls did, not as their SENDs */
+    bool any_overtakes;
+    bool raw_receives; /* RECVs start as their calls did, not as their SENDs */
     struct dpro_graph *graph;
 };
 
@@ -72,6 +74,15 @@ static inline const struct message_time *assembly_time_of(const struct assembly 
     return &a->join->messages.times.at[(size_t)message * a->n_samples + sample];
 }
 
+/* The device of what goes out of a link or comes in. */
+static inline uint32_t assembly_link_device(const struct assembly *a, uint32_t link, bool in,
+                                            bool overtakes)
+{
+    size_t n_links = a->join->messages.links.n;
+    return a->first_device[assembly_n_processes(a)] +
+           (uint32_t)(2 * (link + (overtakes ? n_links : 0)) + in);
+}
+
 /* The op with which a message is over: its RECV, or its SEND where there is none. */
 static inline uint32_t assembly_message_end(const struct assembly *a, uint32_t message)
 {
@@ -90,7 +101,9 @@ int assembly_order(struct assembly *a, uint32_t *dropped);
 /* message_edges.c: what each message waits for, and what waits for it. -1: no memory. */
 int assembly_message_edges(struct assembly *a);
 
-/* samples.c: durations and gaps of every op in every sample, and their means, into the graph. */
+/* samples.c: which messages overtake others. -1: no memory. */
+int assembly_find_overtaking(struct assembly *a);
+/* Durations and gaps of every op in every sample, and their means, into the graph. */
 int assembly_time(struct assembly *a);
 
 /* warnings.c: notes in the graph what was assumed, missing or left out, and tells the sink. */

@@ -107,6 +107,49 @@ static struct sending *list_sendings(struct assembly *a)
     return sent;
 }
 
+/* What was sent of late in a direction of a link. */
+struct traffic {
+    int64_t end_ns;       /* all of it is over */
+    uint64_t large_bytes; /* the largest message since there was none */
+};
+
+/* Connections share a link, so that a small message does not wait until a large one of another
+ * connection has gone. It is one that overtook others in half of the iterations at least. */
+int assembly_find_overtaking(struct assembly *a)
+{
+    enum { TIMES_LARGER = 8 };
+    const struct messages *messages = &a->join->messages;
+    struct sending *sent = list_sendings(a);
+    struct traffic *traffic = calloc(messages->links.n * 2 + 1, sizeof *traffic);
+    uint32_t *n_overtook = calloc(messages->all.n + 1, sizeof *n_overtook);
+    bool ready = sent && traffic && n_overtook;
+    for (size_t l = 0; l < messages->links.n * 2 && ready; l++)
+        traffic[l].end_ns = INT64_MIN;
+    for (size_t i = 0; i < messages->all.n * a->n_samples && ready; i++) {
+        uint32_t m = sent[i].message;
+        const struct message *message = &messages->all.at[m];
+        int64_t end = assembly_time_of(a, m, sent[i].sample)->end_ns;
+        bool is_sent = message->tx != NO_ID;
+        if (!a->join->joined.at[message->joined].has_servers)
+            continue;
+        struct traffic *on = &traffic[2 * (is_sent ? message->tx : message->rx) + !is_sent];
+        if (sent[i].start_ns >= on->end_ns || message->size_bytes > on->large_bytes)
+            on->large_bytes = message->size_bytes;
+        if (end >= on->end_ns)
+            on->end_ns = end;
+        else
+            n_overtook[m] += message->size_bytes <= on->large_bytes / TIMES_LARGER;
+    }
+    for (uint32_t m = 0; m < messages->all.n && ready; m++) {
+        messages->all.at[m].overtakes = n_overtook[m] > 0 && n_overtook[m] * 2 >= a->n_samples;
+        a->any_overtakes |= messages->all.at[m].overtakes;
+    }
+    free(sent);
+    free(traffic);
+    free(n_overtook);
+    return ready ? 0 : -1;
+}
+
 /* Durations of the SENDs and RECVs, and how each message found its links. What is still on a link
  * when an iteration begins holds up what that sends, as it does in a replay. */
 static int time_messages(struct assembly *a, struct turn *turns)
@@ -125,6 +168,13 @@ static int time_messages(struct assembly *a, struct turn *turns)
         int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
         struct turn *turn = &turns[sample * messages->all.n + m];
         *turn = (struct turn){INT64_MAX, INT64_MAX, INT64_MIN, 0};
+        if (message->overtakes) {
+            *turn = (struct turn){INT64_MIN, INT64_MIN, INT64_MIN, 0};
+            for (int as = MESSAGE_SEND; as < N_MESSAGE_OPS; as++)
+                if (ops[as] != DPRO_NO_OP)
+                    dur[ops[as]] = assembly_span(time->start_ns, time->end_ns);
+            continue;
+        }
         if (message->tx != NO_ID)
             dur[ops[MESSAGE_SEND]] = time_on_link(&directions[message->tx * 2], message, time,
                                                   &turn->send_free_ns, turn);

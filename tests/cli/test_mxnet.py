@@ -158,6 +158,9 @@ class TestMXNetJob(Case):
     def test_messages_that_one_call_sends_keep_their_order_in_each_iteration(self):
         self.assertAlmostEqual(self.iteration(), (mxnet_job.SHORT + mxnet_job.LONG) / 2000, delta=0.001)
 
+    def test_a_small_message_overtakes_a_large_one_of_another_connection(self):
+        self.assertAlmostEqual(self.iteration(apart=True), mxnet_job.SHORT / 1000, delta=0.001)
+
     def test_an_op_waits_for_the_parameter_that_it_takes_and_no_other(self):
         for copies in (False, True):
             expected = (mxnet_job.SHORT + mxnet_job.LONG) / 2000

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A small convolutional network on synthetic images with TensorFlow 1's sessions: variables and their updates are on a
-parameter server, gradients come from all workers, and worker 0 drives them in one synchronous session. One process per
+"""A small convolutional network on synthetic images with TensorFlow 1's sessions: variables and their updates are on
+parameter servers, gradients come from all workers, and worker 0 drives them in one synchronous session. One process per
 task, each with its TF_CONFIG, which names the tasks of the jobs ps and worker; all but worker 0 serve until they are ended."""
 import argparse
 import json
@@ -16,14 +16,21 @@ tf1 = tf.compat.v1
 SIZE, CLASSES = 32, 10
 
 
+def shapes_of(width, units, hidden):
+    """Of the weights, layer by layer."""
+    shapes = {"conv0": (3, 3, 3, width), "conv1": (3, 3, width, 2 * width)}
+    n_in = SIZE * SIZE // 16 * 2 * width
+    for layer in range(hidden):
+        shapes["fc%d" % layer], n_in = (n_in, units), units
+    return {**shapes, "fc%d" % hidden: (n_in, CLASSES)}
+
+
 def variable(name, shape, seed):
     scale = (2 / np.prod(shape[:-1])) ** 0.5 if len(shape) > 1 else 0
     return tf1.get_variable(name, initializer=tf1.random_normal(shape, stddev=scale, seed=seed))
 
 
-def parameters(width, seed):
-    shapes = {"conv0": (3, 3, 3, width), "conv1": (3, 3, width, 2 * width),
-              "fc0": (SIZE * SIZE // 16 * 2 * width, 16 * width), "fc1": (16 * width, CLASSES)}
+def parameters(shapes, seed):
     made = {}
     for number, (name, shape) in enumerate(shapes.items()):
         made[name] = variable(name + "_w", shape, seed + number), variable(name + "_b", shape[-1:], seed)
@@ -37,8 +44,9 @@ def loss_of(images, labels, made):
         x = tf1.nn.max_pool(tf1.nn.relu(tf1.nn.bias_add(tf1.nn.conv2d(x, w, [1, 1, 1, 1], "SAME"), b)),
                             [1, 2, 2, 1], [1, 2, 2, 1], "SAME")
     x = tf1.reshape(x, (-1, made["fc0"][0].shape[0]))
-    x = tf1.nn.relu(tf1.matmul(x, made["fc0"][0]) + made["fc0"][1])
-    x = tf1.matmul(x, made["fc1"][0]) + made["fc1"][1]
+    layers = [pair for name, pair in made.items() if name.startswith("fc")]
+    for number, (w, b) in enumerate(layers):
+        x = tf1.matmul(x if number == 0 else tf1.nn.relu(x), w) + b
     return tf1.reduce_mean(tf1.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x))
 
 
@@ -48,6 +56,8 @@ def main():
     parser.add_argument("--steps", type=int, default=100, help="steps to train")
     parser.add_argument("--batch-size", type=int, default=16, help="samples a step and worker")
     parser.add_argument("--width", type=int, default=16, help="channels of the first layer")
+    parser.add_argument("--units", type=int, default=0, help="of a hidden layer; 0: 16 times the width")
+    parser.add_argument("--hidden", type=int, default=1, help="dense layers but for the last")
     parser.add_argument("--seed", type=int, default=0, help="of parameters and data")
     args = parser.parse_args()
 
@@ -61,8 +71,9 @@ def main():
         server.join()
 
     workers = cluster.num_tasks("worker")
-    with tf1.device("/job:ps/task:0"):
-        made = parameters(args.width, args.seed + 1)
+    # one server after the other: a layer's weights, its biases, the next layer's weights, ...
+    with tf1.device(tf1.train.replica_device_setter(cluster=cluster, worker_device="/job:worker/task:0", merge_devices=True)):
+        made = parameters(shapes_of(args.width, args.units or 16 * args.width, args.hidden), args.seed + 1)
     variables = [part for pair in made.values() for part in pair]
     losses, gradients = [], []
     for worker in range(workers):
@@ -71,8 +82,11 @@ def main():
             labels = tf1.random_uniform((args.batch_size,), maxval=CLASSES, dtype=tf.int32, seed=args.seed + worker)
             losses.append(loss_of(images, labels, made))
             gradients.append(tf1.gradients(losses[-1], variables))
+    means = []
+    for made_there, parts in zip(variables, zip(*gradients)):
+        with tf1.device(made_there.device):
+            means.append(tf1.add_n(list(parts)) / workers)
     with tf1.device("/job:ps/task:0"):
-        means = [tf1.add_n(list(parts)) / workers for parts in zip(*gradients)]
         train = tf1.train.GradientDescentOptimizer(0.01).apply_gradients(zip(means, variables))
 
     times_ms, loss = [], None

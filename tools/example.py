@@ -25,6 +25,10 @@ class Example:
 EXAMPLES = {
     "tensorflow": Example("tensorflow", "tensorflow_ring.py", "tensorflow"),
     "tensorflow-ps": Example("tensorflow", "tensorflow_ps.py", "tensorflow", servers=1),
+    # on two servers, with weights of several layers to share out
+    "tensorflow-ps-2": Example("tensorflow", "tensorflow_ps.py", "tensorflow",
+                               ["--width", "8", "--units", "512", "--hidden", "3"], servers=2),
+    "mxnet-2": Example("mxnet", "mxnet_ps.py", "mxnet", servers=2),
     "mxnet": Example("mxnet", "mxnet_ps.py", "mxnet", servers=1),
     "mxnet-gluon": Example("mxnet", "mxnet_ps.py", "mxnet", ["--gluon"], servers=2),
     "horovod-tensorflow": Example("horovod", "horovod_tensorflow.py", "horovod"),

@@ -59,6 +59,7 @@ struct dpro_bucket {
     uint64_t size_bytes; /* of its gradients, uncompressed */
     uint32_t partitions; /* 1: whole */
     int32_t priority;    /* of those that are ready, the largest is launched first */
+    int server;          /* where it can be chosen: the number of its parameter server; -1: not */
 };
 /* Neighbouring ops of what a rank computes that run as one (op fusion): `n` of `program`, the first
  * of which is number `first`. Ranks that compute alike share a program. */

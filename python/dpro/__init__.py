@@ -9,7 +9,7 @@
 that costs time. What is recorded, and when: doc/profile.md."""
 
 __version__ = "0.1.0"
-__all__ = ["Error", "Recorder", "apply", "optimize", "profile"]
+__all__ = ["Error", "Recorder", "apply", "optimize", "profile", "ps_strategy"]
 
 
 class Error(Exception):
@@ -51,6 +51,16 @@ def apply(model, plan):
         raise Error("apply() takes the folder of a plan, not %r" % (plan,))
     from . import planned
     return planned.apply(model, plan)
+
+
+def ps_strategy(plan):
+    """A `ps_strategy` for tf.compat.v1.train.replica_device_setter that puts the variables of a session on the parameter servers
+    that `plan` says; those that it does not know go to the servers in turns. A plan that can't be used is said on stderr."""
+    import os
+    if not isinstance(plan, (str, os.PathLike)):
+        raise Error("ps_strategy() takes the folder of a plan, not %r" % (plan,))
+    from . import session_plan
+    return session_plan.Strategy(plan)
 
 
 def optimize(trace, plan=None, **options):

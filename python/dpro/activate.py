@@ -32,6 +32,7 @@ CARRIERS = {
     "horovod.tensorflow": ("horovod_plan", "attach_tensorflow"),
     "horovod.mxnet": ("horovod_plan", "attach_mxnet"),
     "tensorflow.python.distribute.cross_device_utils": ("tensorflow_plan", "attach"),
+    "tensorflow.python.training.device_setter": ("session_plan", "attach"),
 }
 COMPILER = "torch._dynamo"
 PRELOADED = "DPRO_PRELOADED"  # pid of the process that was executed again: it is not done twice

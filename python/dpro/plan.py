@@ -15,8 +15,9 @@ class Unusable(Exception):
 
 
 class Bucket:
-    def __init__(self, model, names, partitions, priority):
+    def __init__(self, model, names, partitions, priority, server):
         self.model, self.names, self.partitions, self.priority = model, names, partitions, priority
+        self.server = server  # -1: none is chosen
 
 
 class Plan:
@@ -120,7 +121,7 @@ def _bucket(n, entry, models):
     partitions = _take(entry, "partitions", int, where, 1)
     if not 1 <= partitions <= MOST_PARTITIONS:
         raise Unusable("%s: partitions is %d; 1 to %d are possible" % (where, partitions, MOST_PARTITIONS))
-    return Bucket(model, names, partitions, _take(entry, "priority", int, where, 0))
+    return Bucket(model, names, partitions, _take(entry, "priority", int, where, 0), _take(entry, "server", int, where, -1))
 
 
 def _check_cover(models, buckets):

@@ -8,7 +8,7 @@ import functools
 import sys
 import weakref
 
-from . import applied, horovod_plan, job, tensorflow_plan, xplane
+from . import applied, horovod_plan, job, session_plan, tensorflow_plan, xplane
 from .bystander import serve
 from .report import guarded, say
 
@@ -253,17 +253,25 @@ class TensorFlowJob(job.Job):
         names = [type(model).__name__ for model in models] or ["model"]
         peak, now = job.process_memory()
         return {"device": "cpu", "device_name": job.device_name(), "backend": None, "process_groups": [],
-                "plan": applied.state(horovod_plan.NO_JOB if "horovod.tensorflow" in sys.modules else tensorflow_plan.NO_JOB),
+                "plan": applied.state(self._no_plan()),
                 "models": [{"name": names[0], "parallel": "data" if world > 1 else "none", "process_group": None,
                             "parameters": parameters, "ddp": None, "buckets": None, "fsdp": None}] if parameters else [],
                 "optimizers": [],
                 "memory": {"rss_peak_bytes": peak, "rss_bytes": now,
                            "parameter_bytes": sum(p["size_bytes"] for p in parameters)}}
 
+    def _no_plan(self):
+        if self._is_session():
+            return session_plan.NO_JOB
+        return horovod_plan.NO_JOB if "horovod.tensorflow" in sys.modules else tensorflow_plan.NO_JOB
+
+    def _is_session(self):
+        return any(isinstance(source, _SessionSource) for source in self._sources.values())
+
     # Windows
 
     def prepare(self, name):
-        if any(isinstance(source, _SessionSource) for source in self._sources.values()):
+        if self._is_session():
             self.session_window = SessionWindow(self)
             return self.session_window
         if self._graph is None:

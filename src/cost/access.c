@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "cost/buckets.h"
+#include "cost/servers.h"
 
 void dpro_model_destroy(struct dpro_model *model)
 {
@@ -77,7 +78,9 @@ struct dpro_bucket dpro_strategy_bucket(const struct dpro_model *model,
                                 .n_tensors = b->n,
                                 .size_bytes = bucket_size_bytes(model, strategy, bucket),
                                 .partitions = b->partitions,
-                                .priority = b->priority};
+                                .priority = b->priority,
+                                .server =
+                                    model->means.places ? servers_number(model, b->server) : -1};
 }
 
 struct dpro_link dpro_model_link(const struct dpro_model *model)

@@ -77,6 +77,7 @@ struct model_net {
     const int32_t *server_hosts; /* [n_servers] the rank (index) on whose host it is, so that what
                                     they say to each other takes no link; -1: on one of its own;
                                     NULL: all are */
+    const int *server_numbers;   /* [n_servers] the job's own; NULL: as they are counted */
     double server_link;          /* the rate of such a host's link against a rank's; 0: the same */
     enum model_placement placement;
     const uint32_t *server_of_key; /* [n_servers] a whole key's, by key * 9973 modulo n_servers;

@@ -41,6 +41,11 @@ uint32_t servers_pulled(const struct dpro_model *model, uint32_t i)
     return model->pulled ? model->pulled[i] : i;
 }
 
+int servers_number(const struct dpro_model *model, uint32_t server)
+{
+    return model->net.server_numbers ? model->net.server_numbers[server] : (int)server;
+}
+
 /* ---- changes ---- */
 
 static uint64_t n_elements(const struct dpro_model *model, const struct dpro_strategy *s,
@@ -105,6 +110,7 @@ int servers_change(struct dpro_model *m, uint32_t n_servers, struct arena *arena
         return -1;
     net->n_servers = n_servers;
     net->server_of_key = NULL;
+    net->server_numbers = NULL;
     if (net->placement == MODEL_BY_KEY)
         servers_set_bound(m, bound, own);
     else /* in turns */
@@ -219,13 +225,20 @@ static int fit_way(const struct rehearsal *r, const struct model_net *net,
     return 0;
 }
 
-static int find_hosts(const struct dpro_graph *g, struct dpro_model *model)
+static int find_servers(const struct dpro_graph *g, struct dpro_model *model)
 {
     int32_t *hosts = arena_array(&model->arena, g->n_servers + (size_t)1, sizeof *hosts);
-    for (uint32_t s = 0; hosts && s < g->n_servers; s++)
+    int *numbers = arena_array(&model->arena, g->n_servers + (size_t)1, sizeof *numbers);
+    for (uint32_t s = 0; hosts && numbers && s < g->n_servers; s++) {
+        char name[DPRO_PROCESS_NAME_MAX];
+        dpro_process_name(name, g->ranks[g->n_ranks + s].rank); /* "ps 0" */
+        const char *number = strrchr(name, ' ');
         hosts[s] = g->server_hosts ? g->server_hosts[s] : -1;
+        numbers[s] = number ? atoi(number + 1) : (int)s;
+    }
     model->net.server_hosts = hosts;
-    return hosts ? 0 : -1;
+    model->net.server_numbers = numbers;
+    return hosts && numbers ? 0 : -1;
 }
 
 /* ---- servers' threads ---- */
@@ -379,7 +392,7 @@ int fit_servers(const struct rehearsal *r, const struct coarse *coarse, struct d
     net->n_servers = g->n_servers ? g->n_servers : 1;
     int status = server_of_key ? list_transfers(g, &transfers) : -1;
     if (status == 0)
-        status = find_hosts(g, model);
+        status = find_servers(g, model);
     fit_pushes(g, net);
     if (status == 0)
         status = fit_waits(r, coarse, model, &transfers, net);
@@ -490,7 +503,7 @@ int fit_session(const struct rehearsal *r, struct dpro_model *model)
                               .n_streams = model->n_tensors};
     int status = list_transfers(g, &transfers);
     if (status == 0)
-        status = find_hosts(g, model);
+        status = find_servers(g, model);
     if (status == 0)
         status = fit_way(r, net, &transfers, false, &net->byte_ns);
     if (status == 0)

@@ -17,6 +17,9 @@ void servers_set_bound(const struct dpro_model *model, uint64_t bound,
  * memory. */
 int servers_change(struct dpro_model *model, uint32_t n_servers, struct arena *arena);
 
+/* What the job calls a server: task 1 of its servers may be the first that the trace shows. */
+int servers_number(const struct dpro_model *model, uint32_t server);
+
 /* The i-th tensor that a session pulls. */
 uint32_t servers_pulled(const struct dpro_model *model, uint32_t i);
 

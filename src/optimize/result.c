@@ -8,6 +8,7 @@
 
 #include "cost/buckets.h"
 #include "cost/fused.h"
+#include "cost/servers.h"
 #include "optimize/passes/passes.h"
 
 void dpro_optimum_destroy(struct dpro_optimum *o)
@@ -180,6 +181,10 @@ static void decide_bucket(struct deciding *d, uint32_t b)
     if (bucket->partitions != (same ? own->partitions : 1))
         decide(d, pass_tensor_partition.name, bucket_text(d, b),
                bucket->partitions == 1 ? "whole" : format(d, "%u parts", bucket->partitions));
+    if (d->model->means.places && same && bucket->server != own->server)
+        decide(d, "placement", bucket_text(d, b),
+               format(d, "on parameter server %d, not %d", servers_number(d->model, bucket->server),
+                      servers_number(d->model, own->server)));
     if (bucket->priority != (same ? own->priority : 0))
         decide(d, pass_priority.name, bucket_text(d, b),
                format(d, "priority %d", bucket->priority));

@@ -110,6 +110,8 @@ void model_write_strategy(struct writer *w, const struct dpro_model *model,
         writer_open(w, '{');
         writer_key_int(w, "size_bytes", (int64_t)bucket.size_bytes);
         writer_key_int(w, "partitions", bucket.partitions);
+        if (bucket.server >= 0)
+            writer_key_int(w, "server", bucket.server);
         writer_key_int(w, "priority", bucket.priority);
         writer_key(w, "parameters");
         writer_open(w, '[');

@@ -21,6 +21,7 @@ struct plan_bucket {
     uint64_t size_bytes;
     uint32_t partitions;
     int32_t priority;
+    int server; /* -1: none is chosen */
 };
 
 struct plan {
@@ -47,7 +48,10 @@ static const struct recording *find_recording(const struct dpro_trace *trace)
 
 bool plan_is_named(const struct dpro_optimize_report *report)
 {
-    return find_recording(report->trace) != NULL;
+    enum dpro_stack stack = dpro_model_stack(report->model);
+    /* keys and variables have names of their own */
+    return stack == DPRO_STACK_MXNET_PS || stack == DPRO_STACK_TENSORFLOW_PS ||
+           find_recording(report->trace) != NULL;
 }
 
 static uint32_t take_tensor(const struct dpro_model *model, const char *name, bool *taken)
@@ -130,7 +134,8 @@ static int add_bucket(struct plan *plan, const struct dpro_bucket *bucket, uint3
     struct plan_bucket to = {.model = model,
                              .first = (uint32_t)plan->members.n,
                              .partitions = bucket->partitions,
-                             .priority = bucket->priority};
+                             .priority = bucket->priority,
+                             .server = bucket->server};
     for (uint32_t i = 0; i < bucket->n_tensors; i++) {
         uint32_t p = plan->parameter_of[bucket->tensors[i]];
         if (plan->parameters.at[p].model != model)
@@ -264,6 +269,8 @@ static int write_plan(struct writer *w, void *arg, struct dpro_error *err)
         writer_key_int(w, "size_bytes", (int64_t)bucket->size_bytes);
         writer_key_int(w, "partitions", bucket->partitions);
         writer_key_int(w, "priority", bucket->priority);
+        if (bucket->server >= 0)
+            writer_key_int(w, "server", bucket->server);
         writer_close(w, '}');
     }
     writer_close(w, ']');

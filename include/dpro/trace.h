@@ -49,6 +49,10 @@ enum dpro_file_kind {
     DPRO_FILE_GRADIENTS,       /* the names of numbered tensors, JSON */
     DPRO_FILE_CHUNKS,          /* what a patched NCCL sent and received, Chrome trace JSON */
     DPRO_FILE_RINGS,           /* its rings, JSON */
+    DPRO_FILE_BYTEPS_LOG,      /* a patched BytePS node's log of its messages, text */
+    DPRO_FILE_BYTEPS_SERVER,   /* a patched BytePS server's log of its threads, text */
+    DPRO_FILE_BYTEPS_KEYS,     /* the keys of BytePS's tensors, text */
+    DPRO_FILE_BYTEPS_TIMELINE, /* what was derived from these logs, Chrome trace JSON */
 };
 
 struct dpro_file_info {

@@ -126,6 +126,33 @@ static int add_edges_to(struct looker *l, uint32_t consumer)
     return 0;
 }
 
+/* Of a node whose tensor travels in parts, each a collective by itself, every part waits for what
+ * the first op waits for, and what follows the last one follows every part. */
+static int add_parts(struct looker *l)
+{
+    struct rank_build *rank = l->rank;
+    size_t n_edges = rank->edges.n;
+    for (uint32_t c = 0; c < rank->collectives.n; c++) {
+        const struct local_collective *part = &rank->collectives.at[c];
+        uint32_t item = rank->ops.at[part->arrival].item;
+        uint32_t node = item == NO_ID ? NO_ID : item_span(rank, item)->node;
+        if (node == NO_ID || (l->first[node] == part->arrival && l->last[node] == part->transfer))
+            continue;
+        for (size_t e = 0; e < n_edges; e++) {
+            struct local_edge edge = rank->edges.at[e];
+            if (edge.next)
+                continue;
+            if (edge.to == l->first[node] && part->arrival != edge.to &&
+                local_add_if_holds(rank, edge.from, part->arrival, false) < 0)
+                return -1;
+            if (edge.from == l->last[node] && part->transfer != edge.from &&
+                local_add_if_holds(rank, part->transfer, edge.to, false) < 0)
+                return -1;
+        }
+    }
+    return 0;
+}
+
 /* The ops that make what a node sends to another process. */
 static int add_sends_of(struct looker *l, uint32_t node)
 {
@@ -194,6 +221,8 @@ int local_add_node_edges(struct rank_build *rank)
     for (uint32_t node = 0; node < n && status == 0; node++)
         if (l.first[node] != NO_ID)
             status = add_edges_to(&l, node);
+    if (status == 0)
+        status = add_parts(&l);
     if (status == 0)
         status = add_transfers(&l);
     free(l.senders);

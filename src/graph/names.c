@@ -68,7 +68,7 @@ static uint32_t classify_mxnet(const char *name, size_t len)
     for (size_t i = 0; i < sizeof waits / sizeof *waits; i++)
         if (starts(name, waits[i]))
             return NAME_HOST_WAIT;
-    if (starts(name, "KVStoreDist"))
+    if (starts(name, "KVStoreDist") || starts(name, "BytePSPushPull."))
         return NAME_COMM_RUN | NAME_EXCHANGE;
     if (starts(name, "_backward_") || starts(name, "[_backward_"))
         return NAME_BACKWARD_NODE;
@@ -140,6 +140,7 @@ const char *name_collective(const char *name)
     static const struct {
         const char *word, *kind;
     } table[] = {
+        {"bytepspushpull", "push_pull"}, /* a tensor's name is behind it */
         {"negotiate", "negotiate"},
         {"collectivereducescatter", "reduce_scatter"},
         {"collectivereduce", "all_reduce"}, /* TensorFlow's */

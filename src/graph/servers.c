@@ -74,8 +74,12 @@ int servers_begin(struct join *join, struct dpro_error *err)
             .kind = DPRO_DEVICE_CPU_THREAD, .rank = server->trace->rank, .n_slots = 1};
         server->n_samples = lead->n_samples;
         server->sample_step = malloc((lead->n_samples + (size_t)1) * sizeof *server->sample_step);
-        if (!server->sample_step || array_push(&server->devices, thread) < 0)
+        if (!server->sample_step)
             return dpro_error_nomem(err);
+        uint32_t n_threads = server_tells_keys(server->trace) ? server->trace->n_tracks : 1;
+        for (uint32_t t = 0; t < n_threads; t++, thread.name++)
+            if (array_push(&server->devices, thread) < 0)
+                return dpro_error_nomem(err);
         /* a step for each sample: its times are kept by step */
         for (uint32_t s = 0; s < lead->n_samples; s++) {
             if (array_push(&server->steps, lead->steps.at[lead->sample_step[s]]) < 0)
@@ -148,10 +152,25 @@ static int serve(struct join *join, uint32_t j, uint32_t k)
         server->ops.n = served.op;
         return 0;
     }
+    served.copies_sum = server_tells_keys(server->trace);
+    if (served.copies_sum && add_op(server, DPRO_OP_COPY, 0) < 0)
+        return -1;
     return array_push(&servers->served, served);
 }
 
 /* ---- times ---- */
+
+/* That a push has come is answered at once; what it made the server do, the answer to a pull waits
+ * for. Where only pushes are answered these do. */
+static bool carries_result(const struct join *join, const struct served *served, uint32_t answer)
+{
+    const struct message *all = join->messages.all.at;
+    const uint32_t *messages = join->servers.messages.at + served->first_answer;
+    bool any = false;
+    for (uint32_t i = 0; i < served->n_answers; i++)
+        any |= all[messages[i]].size_bytes > 0;
+    return !any || all[messages[answer]].size_bytes > 0;
+}
 
 enum sort { SORT_COPY, SORT_SUM, SORT_UPDATE, N_SORTS };
 
@@ -187,17 +206,25 @@ static void set_times(struct rank_build *server, const struct task *task, int64_
 }
 
 /* The pushes of one key; their times as they are without a profile. */
+int64_t served_answered_ns(const struct join *join, const struct served *served, uint32_t sample)
+{
+    int64_t answered = INT64_MAX;
+    for (uint32_t i = 0; i < served->n_answers; i++) {
+        uint32_t message = join->servers.messages.at[served->first_answer + i];
+        int64_t start = time_of(join, message, sample)->start_ns;
+        if (carries_result(join, served, i))
+            answered = start < answered ? start : answered;
+    }
+    return answered;
+}
+
 static int list_tasks(struct join *join, const struct served *served, uint32_t sample,
                       task_array *tasks)
 {
     struct rank_build *server = &join->ranks[join->n_ranks + served->server];
     const uint32_t *messages = join->servers.messages.at;
-    int64_t answered = INT64_MAX;
+    int64_t answered = served_answered_ns(join, served, sample);
     size_t n_before = tasks->n, first = n_before, last = n_before;
-    for (uint32_t i = 0; i < served->n_answers; i++) {
-        int64_t start = time_of(join, messages[served->first_answer + i], sample)->start_ns;
-        answered = start < answered ? start : answered;
-    }
     for (uint32_t i = 0; i < served->n_pushes; i++) {
         struct task task = {.after_ns =
                                 time_of(join, messages[served->first_push + i], sample)->end_ns,
@@ -213,10 +240,13 @@ static int list_tasks(struct join *join, const struct served *served, uint32_t s
     }
     tasks->at[first].first = first != last;
     tasks->at[last].last = true;
+    struct task copy = {.op = served->op + served->n_pushes, .sample = sample};
+    if (served->copies_sum)
+        set_times(server, &copy, answered, answered);
     for (size_t i = n_before; i < tasks->n; i++) {
         int64_t arrived = tasks->at[i].after_ns;
         set_times(server, &tasks->at[i], arrived,
-                  i == last && answered > arrived ? answered : arrived);
+                  i == last && answered > arrived && !served->copies_sum ? answered : arrived);
     }
     return 0;
 }
@@ -363,27 +393,35 @@ static int by_own_start(const void *a, const void *b, void *arg)
     return x < y ? -1 : x > y;
 }
 
-/* The server's thread does one thing at a time. */
+/* A server's thread does one thing at a time. */
 static int line_up(struct rank_build *server)
 {
     uint32_t n = server->n_timed, *order = malloc((n + (size_t)1) * sizeof *order);
-    if (!order)
+    int64_t *free_at = malloc((server->devices.n + 1) * sizeof *free_at);
+    if (!order || !free_at) {
+        free(order);
+        free(free_at);
         return -1;
+    }
     for (uint32_t s = 0; s < server->n_samples; s++) {
-        int64_t *start_ns = server->start_ns + (size_t)s * n, free_ns = INT64_MIN;
+        int64_t *start_ns = server->start_ns + (size_t)s * n;
+        for (size_t d = 0; d < server->devices.n; d++)
+            free_at[d] = INT64_MIN;
         for (uint32_t o = 0; o < n; o++)
             order[o] = o;
         qsort_r(order, n, sizeof *order, by_own_start, start_ns);
         for (uint32_t i = 0; i < n; i++) {
             size_t at = (size_t)s * n + order[i];
-            if (server->start_ns[at] < free_ns)
-                server->start_ns[at] = free_ns;
+            int64_t *free_ns = &free_at[server->ops.at[order[i]].device];
+            if (server->start_ns[at] < *free_ns)
+                server->start_ns[at] = *free_ns;
             if (server->end_ns[at] < server->start_ns[at])
                 server->end_ns[at] = server->start_ns[at];
-            free_ns = server->end_ns[at];
+            *free_ns = server->end_ns[at];
         }
     }
     free(order);
+    free(free_at);
     return 0;
 }
 
@@ -414,7 +452,9 @@ static int time_server(struct join *join, uint32_t k)
                 status = list_tasks(join, &join->servers.served.at[i], s, &tasks);
     if (status == 0)
         name_kinds(server, &tasks);
-    if (status == 0 && server->trace->n_spans > 0)
+    if (status == 0 && server_tells_keys(server->trace))
+        status = server_time_by_keys(join, k);
+    else if (status == 0 && server->trace->n_spans > 0)
         status = time_by_profile(join, k, &tasks);
     if (status == 0)
         status = line_up(server);
@@ -469,6 +509,10 @@ void servers_name_op(const struct join *join, uint32_t server, uint32_t op, char
                                        [DPRO_OP_UPDATE] = "update by the push"};
     const struct served *served = served_of(join, server, op);
     const struct joined *joined = &join->joined.at[served->joined];
+    if (op - served->op == served->n_pushes) {
+        snprintf(out, size, "copy the sum");
+        return;
+    }
     const struct message *push =
         &join->messages.all.at[join->servers.messages.at[served->first_push + op - served->op]];
     snprintf(out, size, "%s of rank %d", does[join->ranks[join->n_ranks + server].ops.at[op].kind],
@@ -482,13 +526,22 @@ int assembly_server_edges(struct assembly *a)
         const struct served *served = &join->servers.served.at[i];
         const uint32_t *messages = join->servers.messages.at;
         uint32_t first = a->first_op[join->n_ranks + served->server] + served->op;
-        for (uint32_t p = 0; p < served->n_pushes; p++) {
-            struct edge arrives = {assembly_message_end(a, messages[served->first_push + p]),
-                                   first + p, false, true};
-            if (array_push(&a->edges, arrives) < 0)
+        uint32_t n_ops = served->n_pushes + served->copies_sum, sum = first + served->n_pushes;
+        for (uint32_t p = 0; p < n_ops; p++) {
+            bool pushed = p < served->n_pushes;
+            struct edge arrives = {
+                pushed ? assembly_message_end(a, messages[served->first_push + p]) : 0, first + p,
+                false, true};
+            struct edge added = {first + p, sum, false, true};
+            if (pushed && (array_push(&a->edges, arrives) < 0 ||
+                           (served->copies_sum && array_push(&a->edges, added) < 0)))
                 return -1;
+            if (pushed && served->copies_sum)
+                continue; /* answers wait for the sum */
             for (uint32_t n = 0; n < served->n_answers; n++) {
                 size_t answer = messages[served->first_answer + n];
+                if (!carries_result(join, served, n))
+                    continue;
                 struct edge done = {
                     first + p, a->message_ops[answer * N_MESSAGE_OPS + MESSAGE_CALL], false, true};
                 if (array_push(&a->edges, done) < 0)

@@ -18,7 +18,9 @@ struct served {
     uint32_t joined, server;       /* server: index among the servers */
     uint32_t first_push, n_pushes; /* into struct servers.messages, in the order of messages */
     uint32_t first_answer, n_answers;
-    uint32_t op; /* the server's: one for each push, in that order */
+    uint32_t op; /* the server's: one for each push, in that order; then, where its log tells of keys,
+                    one that copies the sum */
+    bool copies_sum;
 };
 
 struct servers {
@@ -43,5 +45,13 @@ void servers_name_op(const struct join *join, uint32_t server, uint32_t op, char
 /* The collective that it is for. */
 uint32_t servers_joined_of(const struct join *join, uint32_t server, uint32_t op);
 void servers_fini(struct servers *servers);
+
+/* When the first answer that waits for the sum was sent. */
+int64_t served_answered_ns(const struct join *join, const struct served *served, uint32_t sample);
+
+/* server_work.c: whether a server's profile says which tensor each of its works is for; and the
+ * times of the server's ops by that. -1: no memory. */
+bool server_tells_keys(const struct trace_rank *server);
+int server_time_by_keys(struct join *join, uint32_t k);
 
 #endif

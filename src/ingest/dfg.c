@@ -1,5 +1,7 @@
 /* ingest/dfg.c: which node of the framework's graph each span ran, where spans bear the nodes'
  * names. */
+#include <string.h>
+
 #include "base/map.h"
 #include "ingest/load.h"
 
@@ -36,6 +38,16 @@ static int match_kernels(struct trace_rank *rank)
     return status;
 }
 
+/* "BytePSPushPull.w~PART1" runs a part of the node's tensor. */
+static uint32_t whole_name(const struct rank_job *job, const struct trace_span *span)
+{
+    const char *name = strtab_get(job->names, span->name);
+    const char *part = span->kind == SPAN_COLLECTIVE ? strstr(name, "~PART") : NULL;
+    uint32_t whole =
+        part ? strtab_find(job->names, name, (size_t)(part - name)) : span->name;
+    return whole == STRTAB_FULL ? span->name : whole;
+}
+
 void rank_match_graph(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
@@ -49,7 +61,7 @@ void rank_match_graph(struct rank_job *job)
         if (!runs_a_node(rank, span) || !span->name)
             continue;
         job->n_node_spans++;
-        if (!map_get(&nodes, span->name, &node)) {
+        if (!map_get(&nodes, whole_name(job, span), &node)) {
             if (!job->n_unmatched++)
                 job->first_unmatched = span->name;
             continue;

@@ -310,6 +310,11 @@ bool source_usable(const struct source *source)
         return source->part.reference->chunks.n > 0;
     case DPRO_FILE_RINGS:
         return source->part.reference->hops.n > 0;
+    case DPRO_FILE_BYTEPS_LOG:
+    case DPRO_FILE_BYTEPS_SERVER:
+    case DPRO_FILE_BYTEPS_KEYS:
+    case DPRO_FILE_BYTEPS_TIMELINE:
+        return source->part.byteps || source->part.n_spans > 0 || source->part.transport;
     case DPRO_FILE_RUN_METADATA:
     case DPRO_FILE_GRAPH_DEF:
         return source->part.n_spans > 0 || source->part.dfg_nodes.n > 0;
@@ -874,6 +879,7 @@ static int load(struct loader *loader, const char *const *paths, size_t n_paths,
     sources_choose_attempt(loader);
     drop_undated(loader);
     if ((rc = check_one_job(loader, err)) < 0 || (rc = reference_join(loader, err)) < 0 ||
+        (rc = byteps_join(loader, err)) < 0 ||
         (rc = list_files(loader, err)) < 0 || (rc = merge_names(loader, err)) < 0 ||
         (rc = build_ranks(loader, err)) < 0 ||
         (rc = epoch_build(loader->trace) < 0 ? dpro_error_nomem(err) : 0) < 0 ||

@@ -88,6 +88,7 @@ void part_fini(struct trace_part *part)
     nccl_log_destroy(part->nccl);
     timeline_destroy(part->timeline);
     reference_part_destroy(part->reference);
+    byteps_part_destroy(part->byteps);
     if (part->next)
         part_fini(part->next);
     free(part->next);
@@ -107,6 +108,10 @@ static const struct reader readers[] = {
     {DPRO_FILE_GRADIENTS, "list of tensors", "name", "names", gradients_read, NULL},
     {DPRO_FILE_CHUNKS, "list of chunks", "event", "events", chunks_read, NULL},
     {DPRO_FILE_RINGS, "list of rings", "hop", "hops", rings_read, NULL},
+    {DPRO_FILE_BYTEPS_LOG, "transport log", "line", "lines", NULL, byteps_log_read},
+    {DPRO_FILE_BYTEPS_SERVER, "server's log", "line", "lines", NULL, byteps_server_read},
+    {DPRO_FILE_BYTEPS_KEYS, "list of keys", "line", "lines", NULL, byteps_keys_read},
+    {DPRO_FILE_BYTEPS_TIMELINE, "timeline", "event", "events", byteps_timeline_read, NULL},
     {DPRO_FILE_TRANSPORT, "transport log", "record", "records", NULL, log_read},
     {DPRO_FILE_TRANSPORT_CSV, "transport log", "line", "lines", NULL, net_csv_read},
     {DPRO_FILE_NCCL, "NCCL log", "record", "records", NULL, log_read},
@@ -137,7 +142,7 @@ static bool is_timeline_name(const char *name, size_t len)
 
 /* What the arguments of an event say of its writer. */
 struct hints {
-    bool timeline, mxnet, tensorflow, chunk;
+    bool timeline, mxnet, tensorflow, chunk, byteps;
 };
 
 static void read_hints(struct json *js, struct hints *hints)
@@ -155,6 +160,9 @@ static void read_hints(struct json *js, struct hints *hints)
             hints->mxnet |= json_is(text, len, "cpu/0");
             hints->tensorflow |= len > 8 && memcmp(text, "/device:", 8) == 0;
             hints->timeline |= memmem(text, len, "HorovodAllreduce", 16) != NULL;
+            char label[64] = "";
+            memcpy(label, text, len < sizeof label ? len : sizeof label - 1);
+            hints->byteps |= byteps_is_process(label);
         }
     }
 }
@@ -165,7 +173,7 @@ static enum dpro_file_kind recognise_event(struct json *js, bool *certain)
     const char *key, *text;
     size_t len;
     bool is_event = false, timeline = false, category = false;
-    struct hints hints = {false, false, false, false};
+    struct hints hints = {.timeline = false};
     js->p++;
     while (json_object_next(js, &key, &len)) {
         if (json_is(key, len, "name") && json_peek(js) == '"') {
@@ -184,6 +192,8 @@ static enum dpro_file_kind recognise_event(struct json *js, bool *certain)
     *certain = true;
     if (hints.mxnet) /* its first events name its devices */
         return DPRO_FILE_MXNET;
+    if (hints.byteps)
+        return DPRO_FILE_BYTEPS_TIMELINE;
     if (hints.chunk)
         return DPRO_FILE_CHUNKS;
     if (hints.tensorflow)
@@ -286,7 +296,7 @@ static enum dpro_file_kind recognise_text(const struct json *js)
     for (size_t i = 0; i < 2; i++)
         if (there > strlen(lines[i]) && memcmp(js->p, lines[i], strlen(lines[i])) == 0)
             return DPRO_FILE_TRANSPORT_CSV;
-    return gml_recognise(js->p, there) ? DPRO_FILE_GML : DPRO_FILE_OTHER;
+    return gml_recognise(js->p, there) ? DPRO_FILE_GML : byteps_recognise(js->p, there);
 }
 
 enum dpro_file_kind recognise(struct json *js)

@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/json.h"
+#include "ingest/byteps.h"
 #include "ingest/nccl.h"
 #include "ingest/rank_json.h"
 #include "ingest/reference.h"
@@ -80,6 +81,7 @@ struct trace_part {
     struct nccl_log *nccl;            /* NCCL logs; else NULL */
     struct timeline *timeline;        /* communication timelines; else NULL */
     struct reference_part *reference; /* see there; else NULL */
+    struct byteps_part *byteps;       /* see there; else NULL */
     bool is_mirrored; /* the graph: of its backward half, how it must look is all that is known */
     bool cut;         /* a log that ends in the middle of a record or line */
     struct trace_part *next; /* what the same file tells of another process; owned */
@@ -118,6 +120,10 @@ int tf_metadata_read(struct json *js, struct trace_part *part, struct dpro_error
 int gml_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
 int gradients_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int chunks_read(struct json *js, struct trace_part *part, struct dpro_error *err);
+int byteps_log_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
+int byteps_server_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
+int byteps_keys_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
+int byteps_timeline_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int rings_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int log_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
 int xplane_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
@@ -132,6 +138,10 @@ enum dpro_file_kind protobuf_recognise(const unsigned char *p, size_t n);
 bool mxnet_symbol_recognise(struct json *js);
 /* Whether the object that is next is an op of metadata.json. */
 bool tf_metadata_recognise(struct json *js);
+/* What a text that begins so is of BytePS. */
+enum dpro_file_kind byteps_recognise(const char *text, size_t len);
+/* Whether a process of a Chrome trace is called as in timelines derived from BytePS's logs. */
+bool byteps_is_process(const char *label);
 /* Whether a text that begins so is GML. */
 bool gml_recognise(const char *text, size_t len);
 

@@ -234,8 +234,8 @@ int sources_find_ranks(struct loader *loader, struct dpro_error *err)
         if (source_is_profile(source) || !source_usable(source) || source->rank != -1 ||
             (source->kind == DPRO_FILE_RECORDING && source->part.recording->is_job))
             continue;
-        if (source_is_everyones(source))
-            continue;
+        if (source_is_everyones(source) || source->part.byteps)
+            continue; /* byteps.c finds out */
         source->rank = rank_by_process(loader, source);
         if (source->rank == -1)
             trace_warn(loader->trace, &loader->options->sink,

@@ -6,6 +6,7 @@
  * handed over no event tells, but the graph does: when the ops that its node takes from had run. */
 #include "ingest/reference.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,11 +104,14 @@ static bool is_communication(const char *name)
            strncmp(name, "Comm.", 5) == 0;
 }
 
-/* "X/HorovodAllreduce.12_0", "Comm.12", "X/BytePSPushPull_12": the tensor's number; NO_ID: none. */
+/* "X/HorovodAllreduce.12_0", "Comm.12", "X/BytePSPushPull_12", "byteps.gradient_12": the tensor's number; NO_ID: none. */
 static uint32_t number_in(const char *name)
 {
-    const char *at = strstr(name, "PushPull");
-    at = at ? at + strlen("PushPull") : strrchr(name, '.');
+    const char *at = strstr(name, "PushPull"), *gradient = strstr(name, "gradient_");
+    bool numbered = gradient && gradient[9] >= '0' && gradient[9] <= '9';
+    at = at         ? at + strlen("PushPull")
+         : numbered ? gradient + strlen("gradient")
+                    : strrchr(name, '.');
     if (!at || (*at != '.' && *at != '_') || at[1] < '0' || at[1] > '9')
         return NO_ID;
     char *end;
@@ -167,14 +171,41 @@ static int describe_nodes(struct source *dag, const struct source *metadata)
     return no_memory ? -1 : 0;
 }
 
-/* Nodes that communicate are Horovod's, whatever wrote the graph calls them. */
-static int type_communication(struct source *graph)
+void reference_tensor_name(const struct loader *loader, const char *raw, char *name, size_t size)
+{
+    uint32_t number = number_in(raw);
+    for (size_t i = 0; i < loader->list.n && number != NO_ID; i++) {
+        const struct reference_part *reference = loader->list.at[i].part.reference;
+        if (!reference || number >= reference->gradients.n || !reference->gradients.at[number].name)
+            continue;
+        snprintf(name, size, "%s",
+                 text_of(&loader->list.at[i], reference->gradients.at[number].name));
+        return;
+    }
+    if (number == NO_ID)
+        snprintf(name, size, "%s", raw);
+    else
+        snprintf(name, size, "tensor %u", number);
+}
+
+/* Nodes that communicate are Horovod's, whatever wrote the graph calls them; BytePS's are called by
+ * their tensors. */
+static int type_communication(const struct loader *loader, struct source *graph)
 {
     bool no_memory = false;
     for (size_t n = 0; n < graph->part.dfg_nodes.n && !no_memory; n++) {
         struct dfg_node *node = &graph->part.dfg_nodes.at[n];
-        if (!node->type && is_communication(text_of(graph, node->name)))
+        const char *raw = text_of(graph, node->name);
+        bool pushes = strstr(raw, "PushPull") != NULL;
+        char name[1024] = "BytePSPushPull.";
+        if (pushes) {
+            size_t len = strlen(name);
+            reference_tensor_name(loader, raw, name + len, sizeof name - len);
+            node->name = intern(graph, name, &no_memory);
+            node->type = intern(graph, "BytepsPushPull", &no_memory);
+        } else if (!node->type && is_communication(raw)) {
             node->type = intern(graph, "HorovodAllreduce", &no_memory);
+        }
     }
     return no_memory ? -1 : 0;
 }
@@ -271,6 +302,26 @@ static int name_tensor(const struct reference_files *files, struct timeline_tens
     return no_memory ? -1 : 0;
 }
 
+uint64_t reference_tensor_bytes(const struct loader *loader, const char *name)
+{
+    const char *part = strstr(name, "~PART");
+    char plain[1024];
+    snprintf(plain, sizeof plain, "%.*s", (int)(part ? part - name : (long)strlen(name)), name);
+    for (size_t i = 0; i < loader->list.n; i++) {
+        const struct source *source = &loader->list.at[i];
+        const struct reference_part *reference = source->part.reference;
+        const struct tensor_shape *shape = find_output(source, plain);
+        for (size_t g = 0; reference && !shape && g < reference->gradients.n; g++)
+            if (strcmp(text_of(source, reference->gradients.at[g].name), plain) == 0)
+                shape = &reference->gradients.at[g];
+        uint64_t bytes;
+        if (shape && shape->numel &&
+            !__builtin_mul_overflow(shape->numel, shape->item_bytes ? shape->item_bytes : 4, &bytes))
+            return bytes;
+    }
+    return 0;
+}
+
 /* ---- all of it ---- */
 
 static int describe_graphs(struct loader *loader)
@@ -286,7 +337,7 @@ static int describe_graphs(struct loader *loader)
     for (size_t i = 0; i < loader->list.n; i++) {
         struct source *source = &loader->list.at[i];
         bool graph = source->kind == DPRO_FILE_GML || source->kind == DPRO_FILE_TF_METADATA;
-        if (source_usable(source) && graph && type_communication(source) < 0)
+        if (source_usable(source) && graph && type_communication(loader, source) < 0)
             return -1;
     }
     return 0;

@@ -248,5 +248,7 @@ int timelines_build(struct loader *loader, struct dpro_error *err)
     int status = fusion_build(loader->trace, &loader->options->sink);
     if (status == 0)
         status = chunk_logs_tie(loader->trace);
+    if (status == 0)
+        status = byteps_tie(loader->trace);
     return status < 0 ? dpro_error_nomem(err) : 0;
 }

@@ -347,6 +347,7 @@ static int collect(struct loader *loader, struct source **sources, size_t n)
         int status = 0;
         *t = (struct net_transport){
             .rank = sources[i]->rank, .rank_index = NO_ID, .pid = first->pid, .zone = first->zone};
+        t->by_sender = first->by_sender;
         memcpy(t->host, first->host, sizeof t->host);
         memcpy(t->boot_id, first->boot_id, sizeof t->boot_id);
         for (end = i; end < n && sources[end]->rank == t->rank &&

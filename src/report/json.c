@@ -61,6 +61,14 @@ static const char *file_kind(enum dpro_file_kind kind)
         return "nccl-chunks";
     case DPRO_FILE_RINGS:
         return "nccl-rings";
+    case DPRO_FILE_BYTEPS_LOG:
+        return "byteps-log";
+    case DPRO_FILE_BYTEPS_SERVER:
+        return "byteps-server";
+    case DPRO_FILE_BYTEPS_KEYS:
+        return "byteps-keys";
+    case DPRO_FILE_BYTEPS_TIMELINE:
+        return "byteps-timeline";
     case DPRO_FILE_OTHER:
         break;
     }

@@ -1,5 +1,7 @@
 """A simulated training whose truth is known, written as dPRO's first implementation recorded such: TensorFlow under
 Horovod on NCCL's rings. Clocks of hosts differ; what the truth says is by a clock that no file has."""
+import heapq
+import itertools
 import os
 import random
 
@@ -175,4 +177,239 @@ class Horovod:
             for name, content in files.items():
                 if name not in without:
                     case.write(os.path.join(folder, f"host{rank // self.gpus}", str(rank % self.gpus), name), content)
+        return case.path(folder)
+
+
+class PushPull:
+    """BytePS: `workers` push each layer's gradient, in `parts`, to `servers`, which add them up. A message takes its sender's
+    way out and its receiver's way in for as long as it lasts; a server's threads and a worker's device take what is ready
+    first. `rdma` says at which end the end of a message is noted."""
+
+    def __init__(self, workers=3, servers=2, layers=6, parts=1, threads=2, iterations=8, forward_us=2000, backward_us=3000,
+                 push_us=1200, update_us=100, copy_us=150, sum_us=250, small_us=20, offsets_us=(0, 2500, -1800), jitter=0.01,
+                 slow=None, rdma=False, seed=1):
+        self.workers, self.servers, self.layers, self.parts, self.threads = workers, servers, layers, parts, threads
+        self.iterations, self.jitter, self.slow, self.rdma, self.random = iterations, jitter, slow, rdma, random.Random(seed)
+        self.us = {"forward": forward_us, "backward": backward_us, "push": push_us / parts, "update": update_us,
+                   "COPY_FIRST": copy_us / parts, "SUM": sum_us / parts, "COPY_MERGED": copy_us / parts, "small": small_us}
+        nodes = [("worker", w) for w in range(workers)] + [("server", s) for s in range(servers)]
+        self.offset = {node: offsets_us[at % len(offsets_us)] for at, node in enumerate(nodes)}
+        self.ops = [[] for _ in range(workers)]
+        self.messages, self.works, self.starts = [], [], []
+        self.run()
+
+    def takes(self, what, worker=None):
+        factor = self.slow[1] if self.slow and self.slow[0] == worker and what in ("forward", "backward") else 1
+        return self.us[what] * factor * (1 + self.jitter * self.random.uniform(-1, 1))
+
+    def name(self, layer, what):
+        return {"forward": f"model/dense_{layer}/MatMul", "backward": f"gradient_tape/model/dense_{layer}/MatMul_1",
+                "reduce": f"DistributedOptimizer/BytePSPushPull_{layer}", "update": f"SGD/update_{layer}/ResourceApply"}[what]
+
+    def key(self, layer, part):
+        return (layer << 16) + part
+
+    def server_of(self, layer, part):
+        return ("server", (layer * self.parts + part) % self.servers)
+
+    # ---- what happens ----
+
+    def at(self, when, what, *more):
+        heapq.heappush(self.agenda, (when, len(self.agenda) + next(self.count), what, more))
+
+    def run(self):
+        self.agenda, self.count, self.free, self.waiting = [], itertools.count(1, 100_000), {}, {}
+        self.pending, self.iteration = [], [0] * self.workers
+        for worker in range(self.workers):
+            self.at(1_000_000.0, self.begin, worker)
+        while self.agenda:
+            self.now, _, what, more = heapq.heappop(self.agenda)
+            what(*more)
+
+    def begin(self, worker):
+        if worker == 0:
+            self.starts.append(self.now)
+        if self.iteration[worker] == self.iterations:
+            return
+        self.left = getattr(self, "left", {})
+        self.left[worker] = self.layers
+        self.compute(worker, "forward", 0)
+
+    def compute(self, worker, what, layer):
+        self.use(("device", worker), self.takes(what, worker), self.computed, worker, what, layer)
+
+    def computed(self, start, worker, what, layer):
+        self.ops[worker].append((self.name(layer, what), start, self.now, self.iteration[worker]))
+        if what == "forward":
+            self.compute(worker, *(("forward", layer + 1) if layer + 1 < self.layers else ("backward", layer)))
+        elif what == "backward":
+            for part in range(self.parts):
+                self.send(("worker", worker), self.server_of(layer, part), "PUSH_REQ", layer, part, worker, self.iteration[worker])
+            if layer > 0:
+                self.compute(worker, "backward", layer - 1)
+        else:
+            self.left[worker] -= 1
+            if self.left[worker] == 0:
+                self.iteration[worker] += 1
+                self.begin(worker)
+
+    def use(self, device, dur, then, *more):
+        """One thing at a time, what got ready first goes first."""
+        queue = self.waiting.setdefault(device, [])
+        queue.append((dur, then, more))
+        if not self.free.get(device):
+            self.go_on(device)
+
+    def go_on(self, device):
+        if not self.waiting[device]:
+            self.free[device] = False
+            return
+        dur, then, more = self.waiting[device].pop(0)
+        self.free[device] = True
+        self.at(self.now + dur, self.used, device, self.now, then, more)
+
+    def used(self, device, start, then, more):
+        then(start, *more)
+        self.go_on(device)
+
+    def send(self, source, target, stage, *what):
+        self.pending.append((source, target, stage, what))
+        self.start_messages()
+
+    def start_messages(self):
+        for message in list(self.pending):
+            source, target, stage, what = message
+            if self.free.get(("out", source)) or self.free.get(("in", target)):
+                continue
+            self.pending.remove(message)
+            self.free[("out", source)] = self.free[("in", target)] = True
+            dur = self.takes("push" if stage in ("PUSH_REQ", "PULL_RES") else "small")
+            self.at(self.now + dur, self.arrived, message, self.now)
+
+    def arrived(self, message, start):
+        source, target, stage, (layer, part, worker, iteration) = message
+        self.free[("out", source)] = self.free[("in", target)] = False
+        self.messages.append((source, target, stage, layer, part, start, self.now))
+        state = self.state = getattr(self, "state", {})
+        done = state.setdefault((layer, part, iteration), {"pushed": 0, "asked": [], "ready": False, "pulled": 0})
+        if stage == "PUSH_REQ":
+            done["pushed"] += 1
+            op = "COPY_FIRST" if done["pushed"] == 1 else "SUM"
+            thread = ("thread", target, self.key(layer, part) % self.threads)
+            self.use(thread, self.takes(op), self.worked, target, op, layer, part, iteration, done["pushed"] == self.workers)
+            self.send(target, source, "PUSH_RES", layer, part, worker, iteration)
+        elif stage == "PUSH_RES":
+            self.send(target, source, "PULL_REQ", layer, part, worker, iteration)
+        elif stage == "PULL_REQ":
+            done["asked"].append(worker)
+            self.answer(done, layer, part, iteration)
+        else:
+            got = state.setdefault((layer, worker, iteration, "got"), [0])
+            got[0] += 1
+            if got[0] == self.parts:
+                self.compute(worker, "update", layer)
+        self.start_messages()
+
+    def worked(self, start, server, op, layer, part, iteration, last):
+        self.works.append((server[1], op, self.key(layer, part), self.key(layer, part) % self.threads, start, self.now))
+        if op == "COPY_MERGED":
+            done = self.state[(layer, part, iteration)]
+            done["ready"] = True
+            self.answer(done, layer, part, iteration)
+        elif last:
+            thread = ("thread", server, self.key(layer, part) % self.threads)
+            self.use(thread, self.takes("COPY_MERGED"), self.worked, server, "COPY_MERGED", layer, part, iteration, False)
+
+    def answer(self, done, layer, part, iteration):
+        while done["ready"] and done["asked"]:
+            worker = done["asked"].pop(0)
+            self.send(self.server_of(layer, part), ("worker", worker), "PULL_RES", layer, part, worker, iteration)
+
+    @property
+    def iteration_ms(self):
+        return (self.starts[-1] - self.starts[0]) / self.iterations / 1000
+
+    # ---- files ----
+
+    trace = Horovod.trace
+    edges, nodes, gml = Horovod.edges, Horovod.nodes, Horovod.gml
+
+    @property
+    def offsets_us(self):
+        return [self.offset["worker", worker] for worker in range(self.workers)]
+
+    def metadata(self):
+        types = {"forward": "MatMul", "backward": "MatMul", "reduce": "BytepsPushPull", "update": "ResourceApplyGradientDescent"}
+        into = {}
+        for source, target in self.edges():
+            into.setdefault(target, []).append({"name": source + ":0", "shape": [512, 512], "dtype": "float32"})
+        return {self.name(layer, what): {"op": types[what], "input": into.get(self.name(layer, what), []),
+                                         "output": [{"name": self.name(layer, what) + ":0", "shape": [512, 512], "dtype": "float32"}]}
+                for what in types for layer in range(self.layers)}
+
+    def log(self, node):
+        ids = {("worker", w): 9 + 2 * w for w in range(self.workers)} | {("server", s): 8 + 2 * s for s in range(self.servers)}
+        lines = []
+        for source, target, stage, layer, part, start, end in self.messages:
+            push, request = str(stage.startswith("PUSH")).lower(), str(stage.endswith("REQ")).lower()
+            for time, starts, by in ((start, "true", source), (end, "false", target if self.rdma else source)):
+                if by == node:
+                    lines.append((time, f"{round(time + self.offset[node])} {starts} {push} {request} {self.key(layer, part)} "
+                                        f"{ids[source]} {ids[target]}"))
+        return f"role={node[0]}, id={ids[node]}, ip=10.0.0.1, port=1234\n" + "".join(line + "\n" for _, line in sorted(lines))
+
+    def server_log(self, server):
+        lines = []
+        for at, op, key, thread, start, end in self.works:
+            if at == server:
+                offset = self.offset["server", server]
+                lines += [(start, f"{round(start + offset)}: start, {key}, {op}, {thread}"),
+                          (end, f"{round(end + offset)}: stop, {key}, {op}, {thread}")]
+        return "".join(line + "\n" for _, line in sorted(lines, key=lambda line: line[0]))
+
+    def key_dict(self):
+        return "".join(f"byteps.BytePSPushPull.{layer}: " + " ".join(str(self.key(layer, part)) for part in range(self.parts)) + "\n"
+                       for layer in range(self.layers))
+
+    def tensor(self, layer, part):
+        return f"byteps.BytePSPushPull.{layer}" + (f"~PART{part}" if self.parts > 1 else "")
+
+    def comm_timeline(self):
+        """As derived from the logs."""
+        pids, events = {}, []
+        for source, target, stage, layer, part, start, end in self.messages:
+            pid = pids.setdefault((source, target), len(pids))
+            for ph, time in (("B", start), ("E", end)):
+                events.append({"name": f"{self.tensor(layer, part)}.{stage[:4]}", "ph": ph, "ts": round(time + self.offset[source]),
+                               "pid": pid, "tid": 0})
+        return [{"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": "{}_{} -> {}_{}".format(*a, *b)}}
+                for (a, b), pid in pids.items()] + events
+
+    def server_timeline(self):
+        events = [{"name": "process_name", "ph": "M", "pid": server, "tid": 0, "args": {"name": f"server_{server}"}}
+                  for server in range(self.servers)]
+        for server, op, key, thread, start, end in self.works:
+            for ph, time in (("B", start), ("E", end)):
+                events.append({"name": f"{self.tensor(key >> 16, key & 0xffff)}.{op}", "ph": ph,
+                               "ts": round(time + self.offset["server", server]), "pid": server, "tid": thread})
+        return events
+
+    def write(self, case, folder, without=(), derived=False):
+        names = {"model_name": "dense", "gradient_name_list": [f"dense_{layer}/kernel:0" for layer in range(self.layers)]}
+        files = {}
+        for worker in range(self.workers):
+            for name, content in (("trace.json.gz", self.trace(worker)), ("metadata.json", self.metadata()), ("dag.gml", self.gml()),
+                                  ("gradient_name_list.json", names)):
+                files[f"traces_{worker}/0/{name}"] = content
+            files[f"comm/worker_{worker}.log"] = self.log(("worker", worker))
+        for server in range(self.servers):
+            files[f"comm/server_{server}.log"] = self.log(("server", server))
+            files[f"server/server_log_{server}.txt"] = self.server_log(server)
+        files["key_dict.txt"] = self.key_dict()
+        if derived:
+            files = {name: content for name, content in files.items() if not name.startswith(("comm/", "server/", "key_dict"))}
+            files.update({"comm_timeline.json": self.comm_timeline(), "server_timeline.json": self.server_timeline()})
+        for name, content in files.items():
+            if os.path.basename(name) not in without:
+                case.write(os.path.join(folder, name), content)
         return case.path(folder)

@@ -101,8 +101,7 @@ static uint32_t take_round(struct rank_build *server, const struct served *serve
     size_t first, end, last;
     find_group(list, group, &first, &end);
     for (last = end; last > first; last--)
-        if (list->at[last - 1].ends_round &&
-            list->at[last - 1].end_ns <= answered_ns + ROUNDING_NS)
+        if (list->at[last - 1].ends_round && list->at[last - 1].end_ns <= answered_ns + ROUNDING_NS)
             break;
     if (last == first)
         return served->n_pushes;

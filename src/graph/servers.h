@@ -18,8 +18,8 @@ struct served {
     uint32_t joined, server;       /* server: index among the servers */
     uint32_t first_push, n_pushes; /* into struct servers.messages, in the order of messages */
     uint32_t first_answer, n_answers;
-    uint32_t op; /* the server's: one for each push, in that order; then, where its log tells of keys,
-                    one that copies the sum */
+    uint32_t op; /* the server's: one for each push, in that order; then, where its log tells of
+                    keys, one that copies the sum */
     bool copies_sum;
 };
 

@@ -1,5 +1,5 @@
-/* ingest/byteps.c: BytePS's pushes and pulls, from what its nodes logged to what a worker's profile,
- * a transport log and a server's profile would show.
+/* ingest/byteps.c: BytePS's pushes and pulls, from what its nodes logged to what a worker's
+ * profile, a transport log and a server's profile would show.
  *
  * Of a key a worker pushes (PUSH_REQ), the server says that it has it (PUSH_RES), the worker asks
  * for the sum (PULL_REQ) and gets it (PULL_RES): one *exchange*. The k-th request of a key and
@@ -35,13 +35,13 @@ struct stream {
 
 /* A tensor, or a part of it. */
 struct tensor {
-    char *name; /* with ~PART behind it where it has parts */
+    char *name;          /* with ~PART behind it where it has parts */
     uint64_t size_bytes; /* 0: unknown */
 };
 
 struct node {
-    int32_t id;     /* as logged */
-    int32_t number; /* of its role, as files and folders count */
+    int32_t id;            /* as logged */
+    int32_t number;        /* of its role, as files and folders count */
     struct source *source; /* index: its transport is here */
 };
 
@@ -174,14 +174,13 @@ static void list_keys(struct joiner *j)
         for (size_t k = 0; byteps && k < byteps->keys.n && !j->no_memory; k++) {
             const struct byteps_key *key = &byteps->keys.at[k];
             char raw[NAME_BYTES], name[NAME_BYTES];
-            int len = snprintf(raw, sizeof raw, "%.900s",
-                               strtab_get(&source->part.names, key->name));
+            int len =
+                snprintf(raw, sizeof raw, "%.900s", strtab_get(&source->part.names, key->name));
             if (key->part >= 0)
                 snprintf(raw + len, sizeof raw - (size_t)len, "~PART%d", (int)key->part);
             name_tensor(j, raw, name, sizeof name);
             uint32_t tensor = tensor_named(j, name);
-            j->no_memory |= !j->no_memory &&
-                            map_set(&j->tensor_of, hash_key(key->key), tensor) < 0;
+            j->no_memory |= !j->no_memory && map_set(&j->tensor_of, hash_key(key->key), tensor) < 0;
         }
     }
 }
@@ -215,7 +214,8 @@ static void size_tensors(struct joiner *j)
 
 static struct stream *stream_of(struct joiner *j, int32_t worker, int32_t server, uint32_t tensor)
 {
-    uint64_t key = map_mix(map_mix((uint64_t)(uint32_t)worker << 32 | (uint32_t)server) + tensor) | 1;
+    uint64_t key =
+        map_mix(map_mix((uint64_t)(uint32_t)worker << 32 | (uint32_t)server) + tensor) | 1;
     uint64_t known;
     if (map_get(&j->stream_of, key, &known))
         return &j->streams.at[known];
@@ -289,14 +289,15 @@ static uint64_t list_streams(struct joiner *j)
             if (request != byteps_is_worker(from->from))
                 continue;
             n_unknown += tensor == UINT32_MAX;
-            struct stream *stream =
-                tensor == UINT32_MAX
-                    ? NULL
-                    : stream_of(j, request ? from->from : from->to,
-                                request ? from->to : from->from, tensor);
-            struct moment moment = {from->time_ns, from->logged_by ? from->logged_by : from->from, 0,
-                                    (uint8_t)(push ? request ? PUSH_REQ : PUSH_RES
-                                              : request ? PULL_REQ : PULL_RES),
+            struct stream *stream = tensor == UINT32_MAX
+                                        ? NULL
+                                        : stream_of(j, request ? from->from : from->to,
+                                                    request ? from->to : from->from, tensor);
+            struct moment moment = {from->time_ns, from->logged_by ? from->logged_by : from->from,
+                                    0,
+                                    (uint8_t)(push      ? request ? PUSH_REQ : PUSH_RES
+                                              : request ? PULL_REQ
+                                                        : PULL_RES),
                                     from->flags & BYTEPS_STARTS};
             if (!stream)
                 continue;
@@ -346,8 +347,7 @@ static uint32_t add_track(struct joiner *j, struct source *source, const char *n
 {
     struct part_track fresh = {.track = {.id = (int64_t)source->part.tracks.n + 1000000}};
     fresh.track.name = strtab_add(&source->part.names, name, strlen(name));
-    j->no_memory |=
-        fresh.track.name == STRTAB_FULL || array_push(&source->part.tracks, fresh) < 0;
+    j->no_memory |= fresh.track.name == STRTAB_FULL || array_push(&source->part.tracks, fresh) < 0;
     return (uint32_t)source->part.tracks.n - 1;
 }
 
@@ -441,14 +441,14 @@ static void add_message(struct joiner *j, const struct stream *s, enum stage sta
     uint64_t size = j->tensors.at[s->tensor].size_bytes;
     bool by_receiver = sent->end_ns != NEVER && sent->end_by == to->id;
     bool carries = stage == PUSH_REQ || stage == PULL_RES;
-    struct ps_message message = {.size_bytes = 1,
-                                 .key = s->tensor,
-                                 .data_bytes = carries ? size ? size : 1 : 0,
-                                 .sent_ns = NEVER,
-                                 .span = NO_ID,
-                                 .timestamp = (int32_t)exchange,
-                                 .flags = (uint8_t)((request ? PS_REQUEST : 0) |
-                                                    (stage <= PUSH_RES ? PS_PUSH : PS_PULL))};
+    struct ps_message message = {
+        .size_bytes = 1,
+        .key = s->tensor,
+        .data_bytes = carries ? size ? size : 1 : 0,
+        .sent_ns = NEVER,
+        .span = NO_ID,
+        .timestamp = (int32_t)exchange,
+        .flags = (uint8_t)((request ? PS_REQUEST : 0) | (stage <= PUSH_RES ? PS_PUSH : PS_PULL))};
     for (int side = 0; side < 2 && !j->no_memory; side++) {
         struct node *own = side ? to : from, *peer = side ? from : to;
         uint32_t stream = connect_nodes(j, own, peer);
@@ -485,8 +485,8 @@ static void add_exchanges(struct joiner *j, struct stream *s, struct source *pro
     int64_t ahead_ns = clock_ahead(s);
     uint32_t track = NO_ID, span_name = 0;
     char name[NAME_BYTES + 16];
-    bool answered = s->sent[PUSH_RES].n == s->sent[PUSH_REQ].n &&
-                    s->sent[PULL_RES].n == s->sent[PULL_REQ].n;
+    bool answered =
+        s->sent[PUSH_RES].n == s->sent[PUSH_REQ].n && s->sent[PULL_RES].n == s->sent[PULL_REQ].n;
     for (size_t k = 0; k < s->sent[PULL_REQ].n && !j->no_memory; k++) {
         size_t push = push_before(s, k);
         if (push == SIZE_MAX || s->sent[PUSH_REQ].at[push].start_ns < first_ns ||
@@ -677,8 +677,8 @@ static void give_server_profiles(struct joiner *j)
         bool first = true;
         for (int32_t server = 0; server <= most && !j->no_memory; server++) {
             char name[32];
-            int process = net_process_in(name, (size_t)snprintf(name, sizeof name, "server%d",
-                                                                (int)server));
+            int process =
+                net_process_in(name, (size_t)snprintf(name, sizeof name, "server%d", (int)server));
             struct source like = j->loader->list.at[i], *target = &j->loader->list.at[i];
             if (!works_in(byteps, server))
                 continue;

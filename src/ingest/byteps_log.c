@@ -1,8 +1,8 @@
 /* ingest/byteps_log.c: the texts that a patched BytePS wrote, one line an event.
  *
  *     role=worker, id=9, ...                               a node's log of its messages: who it is,
- *     1600000000000000 true true true 65536 9 8            when, start, push, request, key, from, to
- *     1600000000000000: start, 65536, COPY_FIRST, 1        a server's log of its threads
+ *     1600000000000000 true true true 65536 9 8            when, start, push, request, key, from,
+ * to 1600000000000000: start, 65536, COPY_FIRST, 1        a server's log of its threads
  *     byteps.BytePSPushPull.12: 65536 65537                the keys of a tensor
  */
 #include <ctype.h>
@@ -125,8 +125,8 @@ static bool read_work(struct byteps_part *byteps, char *line, bool *no_memory)
     for (int op = 0; op < N_BYTEPS_OPS; op++)
         if (strcmp(word, ops[op]) == 0)
             work.op = (uint8_t)op;
-    if (next_word(&line, &word) && (json_unsigned(word, strlen(word), &thread) != JSON_VALUE ||
-                                    thread > MAX_NODE))
+    if (next_word(&line, &word) &&
+        (json_unsigned(word, strlen(word), &thread) != JSON_VALUE || thread > MAX_NODE))
         return false;
     work.thread = (uint32_t)thread;
     *no_memory |= work.op < N_BYTEPS_OPS && array_push(&byteps->work, work) < 0; /* INIT is none */

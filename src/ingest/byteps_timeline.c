@@ -156,7 +156,8 @@ static void take_event(struct reader_state *r, const struct event *e)
         name_process(r, e);
         return;
     }
-    if ((e->ph != 'B' && e->ph != 'E') || !map_get(&r->processes, map_mix(e->pid + 1) | 1, &process))
+    if ((e->ph != 'B' && e->ph != 'E') ||
+        !map_get(&r->processes, map_mix(e->pid + 1) | 1, &process))
         return;
     if (!e->has_ts) {
         r->part->losses.n_no_time++;
@@ -182,8 +183,7 @@ static void read_event(struct reader_state *r)
             if (json_scalar(js, &text, &len))
                 e.ph = len == 1 ? text[0] : '?';
         } else if (json_is(key, len, "ts")) {
-            e.has_ts =
-                json_read_decimal(js, 3, &e.ts_ns) == JSON_VALUE && trace_time_fits(e.ts_ns);
+            e.has_ts = json_read_decimal(js, 3, &e.ts_ns) == JSON_VALUE && trace_time_fits(e.ts_ns);
         } else if (json_is(key, len, "pid")) {
             json_read_unsigned(js, &e.pid);
         } else if (json_is(key, len, "tid")) {

@@ -43,8 +43,7 @@ static uint32_t whole_name(const struct rank_job *job, const struct trace_span *
 {
     const char *name = strtab_get(job->names, span->name);
     const char *part = span->kind == SPAN_COLLECTIVE ? strstr(name, "~PART") : NULL;
-    uint32_t whole =
-        part ? strtab_find(job->names, name, (size_t)(part - name)) : span->name;
+    uint32_t whole = part ? strtab_find(job->names, name, (size_t)(part - name)) : span->name;
     return whole == STRTAB_FULL ? span->name : whole;
 }
 

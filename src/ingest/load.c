@@ -879,9 +879,8 @@ static int load(struct loader *loader, const char *const *paths, size_t n_paths,
     sources_choose_attempt(loader);
     drop_undated(loader);
     if ((rc = check_one_job(loader, err)) < 0 || (rc = reference_join(loader, err)) < 0 ||
-        (rc = byteps_join(loader, err)) < 0 ||
-        (rc = list_files(loader, err)) < 0 || (rc = merge_names(loader, err)) < 0 ||
-        (rc = build_ranks(loader, err)) < 0 ||
+        (rc = byteps_join(loader, err)) < 0 || (rc = list_files(loader, err)) < 0 ||
+        (rc = merge_names(loader, err)) < 0 || (rc = build_ranks(loader, err)) < 0 ||
         (rc = epoch_build(loader->trace) < 0 ? dpro_error_nomem(err) : 0) < 0 ||
         (rc = transports_build(loader, err)) < 0 || (rc = nccl_build(loader, err)) < 0 ||
         (rc = timelines_build(loader, err)) < 0)

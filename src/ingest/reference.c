@@ -104,7 +104,8 @@ static bool is_communication(const char *name)
            strncmp(name, "Comm.", 5) == 0;
 }
 
-/* "X/HorovodAllreduce.12_0", "Comm.12", "X/BytePSPushPull_12", "byteps.gradient_12": the tensor's number; NO_ID: none. */
+/* "X/HorovodAllreduce.12_0", "Comm.12", "X/BytePSPushPull_12", "byteps.gradient_12": the tensor's
+ * number; NO_ID: none. */
 static uint32_t number_in(const char *name)
 {
     const char *at = strstr(name, "PushPull"), *gradient = strstr(name, "gradient_");
@@ -316,7 +317,8 @@ uint64_t reference_tensor_bytes(const struct loader *loader, const char *name)
                 shape = &reference->gradients.at[g];
         uint64_t bytes;
         if (shape && shape->numel &&
-            !__builtin_mul_overflow(shape->numel, shape->item_bytes ? shape->item_bytes : 4, &bytes))
+            !__builtin_mul_overflow(shape->numel, shape->item_bytes ? shape->item_bytes : 4,
+                                    &bytes))
             return bytes;
     }
     return 0;

@@ -60,8 +60,8 @@ struct source *reference_graph(const struct reference_files *files);
 /* The node of a name, else that which communicates the tensor of a number; NO_ID: none. */
 uint32_t reference_find_node(const struct source *graph, const char *name, uint32_t number);
 
-/* What a tensor with a number in its name is called, "dense/kernel:0", else "tensor 12"; other names
- * stay. Cut to size. And its bytes, by that name; 0: unknown. */
+/* What a tensor with a number in its name is called, "dense/kernel:0", else "tensor 12"; other
+ * names stay. Cut to size. And its bytes, by that name; 0: unknown. */
 void reference_tensor_name(const struct loader *loader, const char *raw, char *name, size_t size);
 uint64_t reference_tensor_bytes(const struct loader *loader, const char *name);
 

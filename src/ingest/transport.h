@@ -146,7 +146,7 @@ struct net_transport {
     uint64_t zone;    /* for addresses without one */
     uint32_t segment; /* of the file */
     bool numbered;    /* a connection's number is all that is needed to know it again */
-    bool by_sender;   /* of BytePS: what a sender says of its messages is mostly all that is known */
+    bool by_sender; /* of BytePS: what a sender says of its messages is mostly all that is known */
     char host[64], boot_id[40];
     ARRAY(struct net_connection) connections;
     ARRAY(struct net_transfer) transfers; /* by stream, then offset */

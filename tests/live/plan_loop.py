@@ -14,7 +14,6 @@ from frameworks import example
 
 STEPS = 60          # of a turn
 MOST_OFF = 8        # percentage points between what was expected and what was achieved
-LEAST_GAIN = 3      # percent: what turns can tell from nothing
 REPLAY_OFF_PCT = 5  # of the profiled mean
 
 
@@ -92,7 +91,7 @@ class Loop:
         """The figures of the issue."""
         facts = self.facts
         case.assertLess(abs(facts["replay_error_pct"]), REPLAY_OFF_PCT, facts)
-        if facts["helps"] or abs(facts["achieved_pct"]) > LEAST_GAIN:
+        if facts["helps"]:
             case.assertLess(abs(facts["expected_pct"] - facts["achieved_pct"]), MOST_OFF, facts)
 
 
@@ -104,7 +103,8 @@ class Case(frameworks.Case):
         loop.plan()
         for told in loop.applied() if loop.facts["helps"] else ():
             self.assertEqual((told["applied"], told["reason"]), (True, None))
-        loop.measure()
+        if loop.facts["helps"]:  # else the plan is what the job does, and turns would tell how much they differ by themselves
+            loop.measure()
         loop.check(self)
         return loop.facts
 

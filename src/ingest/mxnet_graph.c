@@ -136,8 +136,9 @@ static void read_input(struct grapher *g, const char *line, size_t len, bool con
 {
     const char *end = line + len, *at = memchr(line, '=', len);
     uint64_t node;
-    if (!at++)
+    if (!at)
         return;
+    at++;
     const char *version = memmem(at, (size_t)(end - at), " version=", 9);
     if (version)
         end = version;

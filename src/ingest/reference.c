@@ -373,6 +373,22 @@ static int world_of(const struct loader *loader)
     return world;
 }
 
+static bool is_log(const struct source *source)
+{
+    return source_usable(source) && source->rank >= 0 &&
+           (source->kind == DPRO_FILE_TIMELINE || source->kind == DPRO_FILE_CHUNKS);
+}
+
+/* Of each rank that has any: a rank's number may be whatever a file says. */
+static bool is_first_log(const struct loader *loader, size_t index)
+{
+    const struct source *all = loader->list.at;
+    bool is = is_log(&all[index]);
+    for (size_t i = 0; i < index && is; i++)
+        is = !is_log(&all[i]) || all[i].rank != all[index].rank;
+    return is;
+}
+
 int reference_join(struct loader *loader, struct dpro_error *err)
 {
     int32_t first = INT32_MIN, last = INT32_MAX;
@@ -380,7 +396,8 @@ int reference_join(struct loader *loader, struct dpro_error *err)
     for (size_t i = 0; i < loader->list.n && status == 0; i++)
         if (loader->list.at[i].kind == DPRO_FILE_TF_CHROME && loader->list.at[i].rank >= 0)
             status = reference_common_steps(&loader->list.at[i], &first, &last);
-    for (int rank = 0; rank < world && status == 0; rank++)
-        status = join_rank(loader, rank, world, first, last);
+    for (size_t i = 0; i < loader->list.n && status == 0; i++)
+        if (is_first_log(loader, i))
+            status = join_rank(loader, loader->list.at[i].rank, world, first, last);
     return status < 0 ? dpro_error_nomem(err) : 0;
 }

@@ -3,7 +3,7 @@ import os
 import random
 import unittest
 
-from reference_job import Horovod
+from reference_job import Horovod, PushPull
 from support import INPUT, Case, dpro
 
 
@@ -88,6 +88,56 @@ class Rings(Case):
         result = dpro("whatif", slow.write(self, "trial"), "--bandwidth", "2x", "--json").json
         gain = result["baseline"]["iteration_ms"] - result["predicted"]["iteration_ms"]
         self.assertAlmostEqual(gain / (slow.iteration_ms - fast.iteration_ms), 1, delta=0.1)
+
+
+class Servers(Case):
+    """BytePS's pushes and pulls."""
+
+    def check(self, job, without=(), **how):
+        self.n_written = getattr(self, "n_written", 0) + 1
+        facts = self.assert_replays(job.write(self, f"trial{self.n_written}", without, **how))
+        self.assertLess(abs(facts["predicted"]["iteration_ms"] / job.iteration_ms - 1), 0.01)
+        return facts
+
+    def test_the_iteration_is_that_of_the_job(self):
+        for more in ({}, {"rdma": True}, {"jitter": 0, "workers": 2, "servers": 1}, {"slow": (1, 1.2)}):
+            with self.subTest(**more):
+                job = PushPull(**more)
+                facts = self.check(job)
+                self.assertEqual(facts["warnings"], [])
+                self.assertEqual([(c["kind"], c["pattern"], c["messages"]) for c in facts["collectives"]],
+                                 [("push_pull", "parameter server", 4 * job.layers * job.workers)])
+
+    def test_derived_timelines_tell_the_same(self):
+        self.assertEqual(self.check(PushPull(), derived=True)["warnings"], [])
+
+    def test_clocks_are_told_by_requests_and_answers(self):
+        path = PushPull().write(self, "trial")
+        hosts = {host["host"]: host for host in dpro("align", path, "--json").json["hosts"]}
+        for name, offset_us in (("traces_1", -2500), ("traces_2", 1800)):
+            self.assertAlmostEqual(hosts[name]["segments"][0]["offset_ns"] / 1000, offset_us, delta=100)
+
+    def test_what_is_missing_is_said(self):
+        for without, said in ((("server_log_0.txt", "server_log_1.txt"), "have no profile"),
+                              (("server_0.log", "server_1.log"), "have no answers"), (("key_dict.txt",), "keys that no tensor has")):
+            with self.subTest(without=without):
+                warnings = self.check(PushPull(), without)["warnings"]
+                self.assertTrue(any(said in warning for warning in warnings), warnings)
+
+    def test_hostile_lines_are_survived(self):
+        job, dice = PushPull(workers=2, servers=1, layers=3, iterations=4), random.Random(3)
+        for name in ("comm/worker_1.log", "comm/server_0.log", "server/server_log_0.txt", "key_dict.txt"):
+            for _ in range(8):
+                path = job.write(self, "trial")
+                with open(os.path.join(path, name), "rb+") as file:
+                    text = bytearray(file.read())
+                    for _ in range(8):
+                        text[dice.randrange(len(text))] = dice.choice(b"0123456789- :,\ntfx\x00\xff")
+                    file.seek(0)
+                    file.write(text[:dice.randrange(len(text) // 2, len(text))])
+                    file.truncate()
+                result = dpro("replay", path, "--json")
+                self.assertIn(result.code, (0, INPUT), result.err)
 
 
 class BadRings(Case):

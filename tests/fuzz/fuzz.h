@@ -78,6 +78,16 @@ static inline uint64_t fuzz_hash_reference(const struct reference_part *r)
     return fuzz_hash(h, r->hops.at, r->hops.n * sizeof r->hops.at[0]);
 }
 
+static inline uint64_t fuzz_hash_byteps(const struct byteps_part *b)
+{
+    uint64_t h = b->keys.n ^ (uint64_t)b->node << 32;
+    for (size_t i = 0; i < b->moments.n; i++)
+        h = fuzz_hash(h ^ b->moments.at[i].key, &b->moments.at[i].time_ns, sizeof(int64_t));
+    for (size_t i = 0; i < b->work.n; i++)
+        h = fuzz_hash(h ^ b->work.at[i].op, &b->work.at[i].time_ns, sizeof(int64_t));
+    return h;
+}
+
 static inline uint64_t fuzz_hash_part(const struct trace_part *part)
 {
     uint64_t h = part->n_spans;
@@ -107,6 +117,8 @@ static inline uint64_t fuzz_hash_part(const struct trace_part *part)
         h ^= part->nccl->operations.n ^ part->nccl->steps.n << 16 ^ part->nccl->proxy_ops.n << 32;
     if (part->timeline)
         h ^= fuzz_hash_timeline(part->timeline);
+    if (part->byteps)
+        h ^= fuzz_hash_byteps(part->byteps);
     if (part->reference)
         h ^= fuzz_hash_reference(part->reference);
     if (part->next)

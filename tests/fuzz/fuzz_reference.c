@@ -9,5 +9,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_compare(chunks_read, data, size);
     fuzz_compare(rings_read, data, size);
     fuzz_compare_bytes(gml_read, data, size);
+    fuzz_compare_bytes(byteps_log_read, data, size);
+    fuzz_compare_bytes(byteps_server_read, data, size);
+    fuzz_compare_bytes(byteps_keys_read, data, size);
+    fuzz_compare(byteps_timeline_read, data, size);
     return 0;
 }

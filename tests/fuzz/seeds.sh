@@ -91,6 +91,10 @@ put reference/gml 'Cgraph [\n  directed 1\n  # comment ]\n  node [ id 0 label "a
 put reference/gradients 'D{"model_name":"x","gradient_name_list":["a:0","w;shape=(512, 1024);dtype=float16"]}'
 put reference/numbers 'E{"HorovodAllreduce.a":1,"HorovodAllreduce.b":0}'
 put reference/chunks 'F{"traceEvents":[{"ph":"X","cat":"Comm","pid":"c","ts":5,"dur":40,"name":"allreduce<<x>>.2+1.SEND","args":{"name":"..","loopId":0,"channelId":0,"chunkId":3,"sliceId":0}}]}'
+put reference/log 'Hrole=worker, id=9, ip=x\n1600000000000000 true true true 65536 9 8\n1600000000000009 false true true 65536 9 8\n'
+put reference/server 'I1600000000000000: start, 65536, COPY_FIRST, 1\n1600000000000003: stop, 65536, COPY_FIRST, 1\n'
+put reference/keys 'Jbyteps.BytePSPushPull.12: 65536 65537\n'
+put reference/pushes 'K[{"name":"process_name","ph":"M","pid":0,"args":{"name":"worker_0 -> server_1"}},{"name":"process_name","ph":"M","pid":1,"args":{"name":"server_1"}},{"name":"w~PART1.PUSH","ph":"B","ts":5,"pid":0},{"name":"w~PART1.PUSH","ph":"E","ts":6,"pid":0},{"name":"w.SUM","ph":"B","ts":7,"pid":1,"tid":2}]'
 put reference/rings 'G{"RealRing":{"0":"0[1a] -> 1[1b] [receive] via NET/Socket/0,1[1b] -> 2[1c] via P2P"},"Tree":{"-1":"x"}}'
 
 header=t_start_ns,t_end_ns,rank,tid,conn,local,remote,dir,call,offset,requested,returned,gloo_nbytes,gloo_opcode,gloo_prefix,gloo_tag,gloo_delta,gloo_len

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cost/plan.h"
+#include "cost/servers.h"
 
 int buckets_init(const struct dpro_model *model, struct arena *arena,
                  struct dpro_strategy *strategy)
@@ -107,6 +108,13 @@ static int take_buckets(const struct dpro_model *m, const struct plan_file *plan
         const struct plan_file_bucket *from = &plan->buckets.at[b];
         s->buckets[s->n_buckets++] = (struct strategy_bucket){n_taken, (uint32_t)from->n,
                                                               from->partitions, from->priority, 0};
+        uint32_t server =
+            from->server >= 0 && m->means.places ? servers_with_number(m, from->server) : 0;
+        if (server == MODEL_NONE)
+            return dpro_error_set(err, DPRO_EFORMAT,
+                                  "%s: bucket %zu: there is no parameter server %d in this trace",
+                                  plan->path, b, from->server);
+        s->buckets[s->n_buckets - 1].server = server;
         for (size_t i = from->first; i < from->first + from->n; i++) {
             const char *name = strtab_get(&plan->strings, plan->names.at[i]);
             uint32_t t = find_tensor(m, name);

@@ -188,7 +188,7 @@ static int64_t read_between(struct reader *r, const char *what, int64_t least, i
 /* An object, or a plain list of names. */
 static void read_bucket(struct reader *r)
 {
-    struct plan_file_bucket bucket = {.partitions = 1, .size_bytes = PLAN_NO_SIZE};
+    struct plan_file_bucket bucket = {.partitions = 1, .size_bytes = PLAN_NO_SIZE, .server = -1};
     const char *key;
     size_t len;
     if (json_peek(&r->js) == '{') {
@@ -203,6 +203,8 @@ static void read_bucket(struct reader *r)
             else if (json_is(key, len, "partitions"))
                 bucket.partitions =
                     (uint32_t)read_between(r, "partitions", 1, PLAN_MOST_PARTITIONS);
+            else if (json_is(key, len, "server"))
+                bucket.server = (int32_t)read_between(r, "server", 0, INT32_MAX);
             else if (json_is(key, len, "priority"))
                 bucket.priority = (int32_t)read_between(r, "priority", INT32_MIN, INT32_MAX);
             else

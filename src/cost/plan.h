@@ -25,6 +25,7 @@ struct plan_file_bucket {
     uint64_t model, size_bytes;
     uint32_t partitions;
     int32_t priority;
+    int32_t server; /* the job's number of it; -1: not told */
 };
 
 struct plan_file {

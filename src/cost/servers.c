@@ -46,6 +46,15 @@ int servers_number(const struct dpro_model *model, uint32_t server)
     return model->net.server_numbers ? model->net.server_numbers[server] : (int)server;
 }
 
+uint32_t servers_with_number(const struct dpro_model *model, int number)
+{
+    uint32_t n = sync_n_servers(&model->net);
+    for (uint32_t s = 0; s < n; s++)
+        if (servers_number(model, s) == number)
+            return s;
+    return MODEL_NONE;
+}
+
 /* ---- changes ---- */
 
 static uint64_t n_elements(const struct dpro_model *model, const struct dpro_strategy *s,

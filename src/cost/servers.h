@@ -17,6 +17,8 @@ void servers_set_bound(const struct dpro_model *model, uint64_t bound,
  * memory. */
 int servers_change(struct dpro_model *model, uint32_t n_servers, struct arena *arena);
 
+/* The server that the job calls that; MODEL_NONE: the model has none of that number. */
+uint32_t servers_with_number(const struct dpro_model *model, int number);
 /* What the job calls a server: task 1 of its servers may be the first that the trace shows. */
 int servers_number(const struct dpro_model *model, uint32_t server);
 

@@ -244,6 +244,81 @@ static void test_a_job_that_waits_for_nothing_it_sends_never_ends(void **state)
     assert_true(time_of(job) == INT64_MAX);
 }
 
+/* ---- parameter servers ---- */
+
+static struct job *served_job(uint32_t n_servers, const int32_t *hosts)
+{
+    struct job *job = job_of_two();
+    struct model_net *net = &job->model.net;
+    net->algorithm = MODEL_SERVER;
+    net->n_servers = n_servers;
+    net->server_hosts = hosts;
+    net->in_order = false;
+    return job;
+}
+
+static void test_ranks_share_a_servers_link_each_way(void **state)
+{
+    (void)state;
+    /* t0 arrives at 70 and t1 behind it at 150; t1 is back 80 later */
+    assert_int_equal(time_of(served_job(1, NULL)), 230);
+}
+
+static void test_a_second_server_has_a_link_of_its_own(void **state)
+{
+    (void)state;
+    /* t1, on its own way from 30 on, arrives at 110, and comes back beside t0 */
+    assert_int_equal(time_of(served_job(2, NULL)), 190);
+}
+
+static void test_what_a_rank_and_a_server_of_its_host_say_takes_no_link(void **state)
+{
+    (void)state;
+    static const int32_t hosts[] = {0};
+    /* rank 1 has the link for itself: t0 from 10 to 40, t1 behind it to 80, and back */
+    assert_int_equal(time_of(served_job(1, hosts)), 120);
+}
+
+static void test_parts_of_a_tensor_go_to_all_servers(void **state)
+{
+    (void)state;
+    static const int32_t hosts[] = {0, 1};
+    struct job *job = served_job(2, hosts);
+    in_one_bucket(job);
+    /* both keys to server 0: 30 + 70 + 70 on rank 1's link */
+    assert_int_equal(time_of(job), 170);
+    job = served_job(2, hosts);
+    in_one_bucket(job);
+    job->buckets[0].partitions = 2; /* half of it each way, at once */
+    assert_int_equal(time_of(job), 30 + 35 + 35);
+}
+
+static void test_a_servers_thread_takes_one_push_after_the_other(void **state)
+{
+    (void)state;
+    static const int32_t hosts[] = {0};
+    struct job *job = served_job(1, hosts);
+    job->model.net.push_ns.value = 25;
+    job->model.net.answer_ns.value = 3;
+    /* rank 0 is ahead: of rank 1's, t0 is served from 40 to 65 and t1 when it is there, at 80 */
+    assert_int_equal(time_of(job), 80 + 25 + 3 + 40);
+}
+
+static void test_a_session_pulls_when_all_of_the_step_before_is_done(void **state)
+{
+    (void)state;
+    static const int32_t hosts[] = {0};
+    struct job *job = served_job(1, hosts);
+    job->model.net.placement = MODEL_ANYWHERE;
+    job->model.net.pulls_at_start = true;
+    job->model.net.step_ns.value = 7;
+    job->ops[0].needs = 0;
+    job->ops[1].needs = 1;
+    job->ops[2] = computes(0, MODEL_NONE);
+    /* t0 comes in 30, t1 40 later; t0 is ready at 40, t1 at 90 and away at 130 */
+    assert_int_equal(time_of(job), 7 + 130);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -261,6 +336,12 @@ int main(void)
         cmocka_unit_test(test_iterations_may_lap_over),
         cmocka_unit_test(test_ranks_that_are_alike_count_once_and_change_nothing),
         cmocka_unit_test(test_a_job_that_waits_for_nothing_it_sends_never_ends),
+        cmocka_unit_test(test_ranks_share_a_servers_link_each_way),
+        cmocka_unit_test(test_a_second_server_has_a_link_of_its_own),
+        cmocka_unit_test(test_what_a_rank_and_a_server_of_its_host_say_takes_no_link),
+        cmocka_unit_test(test_parts_of_a_tensor_go_to_all_servers),
+        cmocka_unit_test(test_a_servers_thread_takes_one_push_after_the_other),
+        cmocka_unit_test(test_a_session_pulls_when_all_of_the_step_before_is_done),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

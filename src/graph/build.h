@@ -141,8 +141,9 @@ struct rank_build {
     uint32_t *match;        /* item of op o in step s at [s * n_timed + o], NO_ID: absent */
     int64_t *start_ns, *end_ns; /* [s * n_timed + o]; ABSENT */
     uint32_t n_slots; /* ops that the pool's threads ran at once at most; 0: there is no pool */
-    int64_t *free_ns; /* [s * n_timed + o]: when the link had brought what came before op o; ABSENT:
-                         nothing did, or it is no transfer. NULL: of no session */
+    int64_t *free_ns; /* [s * n_timed + o]: when a session's link had brought what came before op o,
+                         or Horovod's thread was through with it; ABSENT: nothing did, or it is no
+                         such op. NULL: neither */
     struct net_part
         *parts; /* see ends.h: of collective c in sample s at [c * n_samples + s]; NULL: no logs */
     int64_t *seen_start_ns, *seen_end_ns; /* of each op in the template, nothing cut off */

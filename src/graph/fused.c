@@ -103,6 +103,8 @@ struct maker {
     size_t n_pairs;
     ARRAY(struct planned) plan;
     id_array to, found;
+    uint32_t thread;  /* Horovod's, a device; NO_ID: it did nothing */
+    uint8_t *follows; /* by timed op: it uses what a group brings, as far as is known */
 };
 
 /* What follows the transfer on its thread and still belongs to the group: the copy out. */
@@ -122,18 +124,22 @@ static int64_t seen_start(const struct rank_build *rank, uint32_t op)
     return rank->start_ns[(size_t)rank->template_step * rank->n_timed + op];
 }
 
+/* An op of the optimizer's work, which may use a tensor that Horovod reduced. */
+static bool is_update(const struct rank_build *rank, uint32_t op)
+{
+    const struct local_op *o = &rank->ops.at[op];
+    return o->item != NO_ID && o->phase == DPRO_OP_UPDATE && o->kind != DPRO_OP_LAUNCH &&
+           !strcasestr(strtab_get(rank->names, o->name), "horovod");
+}
+
 /* Where the graph does not tell what uses the tensors: the first work of the optimizer that starts
  * after the group's last op has begun. It may not need all of them, and have begun before in an
  * iteration that fused otherwise; its iteration ended no earlier for that. */
 static int wait_for_update(struct rank_build *rank, uint32_t done)
 {
-    for (uint32_t o = done + 1; o < rank->n_timed; o++) {
-        const struct local_op *op = &rank->ops.at[o];
-        if (op->item != NO_ID && op->phase == DPRO_OP_UPDATE && op->kind != DPRO_OP_LAUNCH &&
-            !strcasestr(strtab_get(rank->names, op->name), "horovod") &&
-            seen_start(rank, o) > seen_start(rank, done))
+    for (uint32_t o = done + 1; o < rank->n_timed; o++)
+        if (is_update(rank, o) && seen_start(rank, o) > seen_start(rank, done))
             return local_add_edge(rank, done, o, false, true);
-    }
     return 0;
 }
 
@@ -164,9 +170,11 @@ static int plan_group(struct maker *m, uint32_t collective, uint32_t negotiation
         if (node < rank->trace->n_dfg_nodes) {
             if (walk(&m->consumers, node, &m->found) < 0)
                 return -1;
-            for (size_t k = 0; k < m->found.n; k++)
+            for (size_t k = 0; k < m->found.n; k++) {
                 if (array_push(&m->to, m->found.at[k]) < 0)
                     return -1;
+                m->follows[m->found.at[k]] = 1;
+            }
         }
         one.n_to = (uint32_t)m->to.n - one.first_to;
         if (array_push(&m->plan, one) < 0)
@@ -209,12 +217,107 @@ static int add_tensor(struct maker *m, const struct planned *planned)
     return 0;
 }
 
+/* An op of Horovod's thread in an iteration. */
+struct turn {
+    int64_t start_ns, end_ns;
+    uint32_t op;
+};
+
+static int compare_turns(const void *a, const void *b)
+{
+    const struct turn *x = a, *y = b;
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    return x->op < y->op ? -1 : x->op > y->op;
+}
+
+/* What the thread did in a step, in order. *alike: tensors were fused there as in the graph. */
+static uint32_t list_turns(const struct maker *m, uint32_t step, struct turn *turns, bool *alike)
+{
+    const struct rank_build *rank = m->rank;
+    size_t first = (size_t)step * rank->n_timed;
+    uint32_t n = 0;
+    *alike = true;
+    for (uint32_t o = 0; o < rank->n_timed; o++) {
+        uint32_t item = rank->match[first + o];
+        if (rank->ops.at[o].device != m->thread || rank->start_ns[first + o] == ABSENT)
+            continue;
+        uint32_t detail = item == NO_ID ? NO_ID : item_span(rank, item)->detail;
+        if (detail != NO_ID)
+            *alike &=
+                m->fusion
+                    ->alike[fusion_round(m->fusion, rank->trace->details[detail].comm_sequence)];
+        turns[n++] = (struct turn){rank->start_ns[first + o], rank->end_ns[first + o], o};
+    }
+    qsort(turns, n, sizeof *turns, compare_turns);
+    return n;
+}
+
+/* What waits for Horovod's thread, by the framework's graph or as the timeline has it. */
+static void mark_followers(const struct maker *m)
+{
+    const struct rank_build *rank = m->rank;
+    for (uint32_t o = 0; o < rank->n_timed && m->to.n == 0; o++)
+        m->follows[o] = is_update(rank, o);
+    for (size_t e = 0; e < rank->edges.n; e++) {
+        const struct local_edge *edge = &rank->edges.at[e];
+        if (rank->ops.at[edge->from].device == m->thread && !edge->next &&
+            edge->to < rank->n_timed && rank->ops.at[edge->to].device != m->thread)
+            m->follows[edge->to] = 1;
+    }
+}
+
+/* Until when the thread was busy before that time, or that time where it still was. */
+static int64_t busy_until(const struct turn *turns, uint32_t n, int64_t time_ns)
+{
+    int64_t until = ABSENT;
+    for (uint32_t t = 0; t < n && turns[t].start_ns < time_ns; t++) {
+        int64_t end = turns[t].end_ns < time_ns ? turns[t].end_ns : time_ns;
+        until = end > until ? end : until;
+    }
+    return until;
+}
+
+/* When the thread was free for each of its ops, and had what each op after a group waits for: where
+ * an iteration took the groups in another order, or fused otherwise, what the thread did meanwhile
+ * is no gap. */
+static int note_turns(const struct maker *m)
+{
+    struct rank_build *rank = m->rank;
+    size_t n_times = (size_t)rank->n_timed * rank->steps.n;
+    struct turn *turns = malloc((rank->n_timed + (size_t)1) * sizeof *turns);
+    rank->free_ns = malloc((n_times + 1) * sizeof *rank->free_ns);
+    if (!turns || !rank->free_ns) {
+        free(turns);
+        return -1;
+    }
+    for (size_t i = 0; i < n_times; i++)
+        rank->free_ns[i] = ABSENT;
+    for (uint32_t i = 0; i < rank->n_samples; i++) {
+        size_t first = (size_t)rank->sample_step[i] * rank->n_timed;
+        bool alike;
+        uint32_t n = list_turns(m, rank->sample_step[i], turns, &alike);
+        int64_t free_ns = ABSENT;
+        for (uint32_t t = 0; t < n; t++) {
+            rank->free_ns[first + turns[t].op] = free_ns;
+            free_ns = turns[t].end_ns > free_ns ? turns[t].end_ns : free_ns;
+        }
+        bool unsure = !alike || m->to.n == 0;
+        for (uint32_t o = 0; o < rank->n_timed && unsure; o++)
+            if (m->follows[o] && rank->start_ns[first + o] != ABSENT)
+                rank->free_ns[first + o] = busy_until(turns, n, rank->start_ns[first + o]);
+    }
+    free(turns);
+    return 0;
+}
+
 int build_fused_tensors(struct rank_build *rank, const struct fusion *fusion,
                         struct dpro_error *err)
 {
-    struct maker m = {.rank = rank, .fusion = fusion};
+    struct maker m = {
+        .rank = rank, .fusion = fusion, .follows = calloc(rank->ops.n + 1, sizeof *m.follows)};
     uint32_t negotiation = NO_ID;
-    int status = find_consumers(rank, &m.consumers);
+    int status = m.follows ? find_consumers(rank, &m.consumers) : -1;
     if (status == 0)
         status = local_span_ops(rank, rank->template_step, &m.pairs, &m.n_pairs);
     for (uint32_t c = 0; c < rank->collectives.n && status == 0; c++) {
@@ -223,11 +326,16 @@ int build_fused_tensors(struct rank_build *rank, const struct fusion *fusion,
         uint32_t track = op->item == NO_ID ? NO_ID : item_span(rank, op->item)->track;
         if (track != rank->trace->fused.track)
             continue;
+        m.thread = op->device;
         if (rank->classes[op->name] & NAME_NEGOTIATE)
             negotiation = c;
         else if (negotiation != NO_ID)
             status = plan_group(&m, c, negotiation);
     }
+    if (status == 0 && m.thread != NO_ID)
+        mark_followers(&m);
+    if (status == 0 && m.thread != NO_ID)
+        status = note_turns(&m);
     /* virtual ops change the number of ops: only now that nobody looks at times by op any more */
     for (size_t i = 0; i < m.plan.n && status == 0; i++)
         status = add_tensor(&m, &m.plan.at[i]);
@@ -236,5 +344,6 @@ int build_fused_tensors(struct rank_build *rank, const struct fusion *fusion,
     array_fini(&m.plan);
     array_fini(&m.to);
     array_fini(&m.found);
+    free(m.follows);
     return status < 0 ? dpro_error_nomem(err) : 0;
 }

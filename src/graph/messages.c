@@ -514,10 +514,20 @@ static bool find_transfer(const struct join *join, const struct joined *joined, 
     return *end_ns > *start_ns;
 }
 
-static int64_t stretched(int64_t ns, int64_t from_ns, int64_t to_ns, double by)
+/* A time in or beside one transfer, put into or beside another; only what is within it is longer or
+ * shorter there. */
+static int64_t stretched(int64_t ns, int64_t start_ns, int64_t end_ns, int64_t own_start_ns,
+                         int64_t own_end_ns)
 {
-    double at = ((double)ns - (double)from_ns) * by;
-    return ns == ABSENT || !(at > -0x1p60 && at < 0x1p60) ? ns : to_ns + (int64_t)at;
+    int64_t moved;
+    if (ns == ABSENT)
+        return ns;
+    if (ns <= start_ns)
+        return __builtin_add_overflow(ns - start_ns, own_start_ns, &moved) ? own_start_ns : moved;
+    if (ns >= end_ns)
+        return __builtin_add_overflow(ns - end_ns, own_end_ns, &moved) ? own_end_ns : moved;
+    double by = ((double)own_end_ns - (double)own_start_ns) / ((double)end_ns - (double)start_ns);
+    return own_start_ns + (int64_t)((double)(ns - start_ns) * by);
 }
 
 /* Where Horovod fused otherwise, a group's transfer is its share of what those took, and so are its
@@ -530,13 +540,12 @@ static bool stretch_times(struct finder *f, const struct joined *joined, struct 
     if (!find_transfer(f->join, joined, from, &start, &end) ||
         !find_transfer(f->join, joined, to, &own_start, &own_end))
         return false;
-    double by = ((double)own_end - (double)own_start) / ((double)end - (double)start);
     for (uint32_t m = 0; m < joined->n_messages; m++) {
         const struct message_time *time = &times[(size_t)m * n_samples + from];
         times[(size_t)m * n_samples + to] =
-            (struct message_time){stretched(time->start_ns, start, own_start, by),
-                                  stretched(time->end_ns, start, own_start, by),
-                                  stretched(time->received_ns, start, own_start, by)};
+            (struct message_time){stretched(time->start_ns, start, end, own_start, own_end),
+                                  stretched(time->end_ns, start, end, own_start, own_end),
+                                  stretched(time->received_ns, start, end, own_start, own_end)};
     }
     return true;
 }

@@ -22,6 +22,7 @@ void fusion_destroy(struct fusion *fusion)
         return;
     free(fusion->tensors);
     free(fusion->groups);
+    free(fusion->alike);
     free(fusion);
 }
 
@@ -183,8 +184,9 @@ static int choose_round(const struct timeline *t, struct rounds *rounds, uint32_
         if (rounds->rounds.at[r].n_tensors == most_tensors)
             rounds->rounds.at[fusion->n_rounds++] = rounds->rounds.at[r];
     rounds->rounds.n = fusion->n_rounds;
+    fusion->alike = calloc(fusion->n_rounds + (size_t)1, sizeof *fusion->alike);
     int64_t usual = usual_groups(rounds);
-    status = usual < 0 ? -1 : 0;
+    status = usual < 0 || !fusion->alike ? -1 : 0;
     for (int pass = 0; pass < 2 && status == 0; pass++)
         for (uint32_t r = 0; r < rounds->rounds.n && status == 0; r++) {
             uint64_t key = hash_round(t, rounds, &rounds->rounds.at[r]), n = 0;
@@ -199,6 +201,9 @@ static int choose_round(const struct timeline *t, struct rounds *rounds, uint32_
             }
         }
     map_fini(&counts);
+    for (uint32_t r = 0; r < rounds->rounds.n && status == 0 && *best != NO_ID; r++)
+        fusion->alike[r] = hash_round(t, rounds, &rounds->rounds.at[r]) ==
+                           hash_round(t, rounds, &rounds->rounds.at[*best]);
     return status;
 }
 

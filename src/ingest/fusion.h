@@ -27,6 +27,7 @@ struct fusion {
     struct fused_group *groups;      /* in order of time */
     uint32_t n_tensors, n_groups;
     uint32_t n_rounds, n_alike; /* n_alike: those that were fused in this way */
+    bool *alike;                /* by round: whether it was */
     int64_t cycle_ns; /* usual length of a cycle in which there was nothing to do; 0: unknown */
 };
 

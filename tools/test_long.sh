@@ -40,7 +40,8 @@ for framework in torch tensorflow mxnet horovod; do
     tools/venv.sh "$framework"
 done
 if tools/build.sh build; then
-    tools/run_tests.py --build build live/tensorflow live/mxnet live/horovod | tee "$log"
+    DPRO_LONG=1 tools/run_tests.py --build build live/tensorflow live/mxnet live/horovod live/framework_plans live/server_plans |
+        tee "$log"
 else
     echo "could not be built" | tee "$log"
 fi

@@ -97,6 +97,8 @@ class Loop:
 
 class Case(frameworks.Case):
     def loop(self, name, arguments=(), rate="1gbit", settings=None):
+        if not os.environ.get("DPRO_LONG"):
+            self.skipTest("minutes of training on an idle machine; 'make test-long' runs it")
         loop = Loop(name, self.folder, arguments, rate, settings)
         loop.record()
         loop.replay()

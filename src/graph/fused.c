@@ -103,6 +103,7 @@ struct maker {
     size_t n_pairs;
     ARRAY(struct planned) plan;
     id_array to, found;
+    bool guesses;     /* what uses the tensors of some group is not known */
     uint32_t thread;  /* Horovod's, a device; NO_ID: it did nothing */
     uint8_t *follows; /* by timed op: it uses what a group brings, as far as is known */
 };
@@ -134,13 +135,13 @@ static bool is_update(const struct rank_build *rank, uint32_t op)
 
 /* Where the graph does not tell what uses the tensors: the first work of the optimizer that starts
  * after the group's last op has begun. It may not need all of them, and have begun before in an
- * iteration that fused otherwise; its iteration ended no earlier for that. */
-static int wait_for_update(struct rank_build *rank, uint32_t done)
+ * iteration that fused otherwise; its iteration ended no earlier for that. NO_ID: there is none. */
+static uint32_t find_update(const struct rank_build *rank, uint32_t done)
 {
     for (uint32_t o = done + 1; o < rank->n_timed; o++)
         if (is_update(rank, o) && seen_start(rank, o) > seen_start(rank, done))
-            return local_add_edge(rank, done, o, false, true);
-    return 0;
+            return o;
+    return NO_ID;
 }
 
 static int plan_group(struct maker *m, uint32_t collective, uint32_t negotiation)
@@ -152,7 +153,7 @@ static int plan_group(struct maker *m, uint32_t collective, uint32_t negotiation
         rank->trace->fused.enqueues +
         (size_t)fusion_round(m->fusion, coll->sequence) * m->fusion->n_tensors;
     uint32_t done = last_op(rank, coll->transfer);
-    size_t n_before = m->to.n;
+    size_t n_before = m->to.n, first_planned = m->plan.n;
     for (uint32_t i = group->first; i < group->first + group->n; i++) {
         const struct timeline_tensor *tensor =
             &m->fusion->timeline->tensors.at[m->fusion->tensors[i]];
@@ -181,7 +182,16 @@ static int plan_group(struct maker *m, uint32_t collective, uint32_t negotiation
             return -1;
     }
     /* without any graph, what goes on when a thread falls idle tells better */
-    return m->to.n > n_before || rank->trace->n_dfg_nodes == 0 ? 0 : wait_for_update(rank, done);
+    bool unknown = m->to.n == n_before && rank->trace->n_dfg_nodes > 0;
+    uint32_t update = unknown ? find_update(rank, done) : NO_ID;
+    m->guesses |= m->to.n == n_before;
+    if (update == NO_ID)
+        return 0;
+    for (size_t i = first_planned; i < m->plan.n; i++) {
+        m->plan.at[i].first_to = (uint32_t)m->to.n;
+        m->plan.at[i].n_to = 1;
+    }
+    return array_push(&m->to, update);
 }
 
 static uint32_t virtual_op(struct rank_build *rank, uint8_t kind, uint64_t bytes)
@@ -257,7 +267,7 @@ static uint32_t list_turns(const struct maker *m, uint32_t step, struct turn *tu
 static void mark_followers(const struct maker *m)
 {
     const struct rank_build *rank = m->rank;
-    for (uint32_t o = 0; o < rank->n_timed && m->to.n == 0; o++)
+    for (uint32_t o = 0; o < rank->n_timed && m->guesses; o++)
         m->follows[o] = is_update(rank, o);
     for (size_t e = 0; e < rank->edges.n; e++) {
         const struct local_edge *edge = &rank->edges.at[e];
@@ -302,7 +312,7 @@ static int note_turns(const struct maker *m)
             rank->free_ns[first + turns[t].op] = free_ns;
             free_ns = turns[t].end_ns > free_ns ? turns[t].end_ns : free_ns;
         }
-        bool unsure = !alike || m->to.n == 0;
+        bool unsure = !alike || m->guesses;
         for (uint32_t o = 0; o < rank->n_timed && unsure; o++)
             if (m->follows[o] && rank->start_ns[first + o] != ABSENT)
                 rank->free_ns[first + o] = busy_until(turns, n, rank->start_ns[first + o]);

@@ -185,7 +185,7 @@ int match_by_count(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t 
 /* local.c: edges within a rank, kept only where every measured iteration agrees. */
 int build_local_edges(struct rank_build *rank, struct dpro_error *err);
 
-/* fused.c: the same of what Horovod fused, on a rank that has its thread. */
+/* horovod.c: the same of what Horovod fused, on a rank that has its thread. */
 int build_fused_tensors(struct rank_build *rank, const struct fusion *fusion,
                         struct dpro_error *err);
 

@@ -15,7 +15,7 @@
 #include "base/arena.h"
 #include "base/array.h"
 #include "base/strtab.h"
-#include "ingest/fusion.h"
+#include "ingest/horovod_rounds.h"
 #include "ingest/nccl.h"
 #include "ingest/rank_json.h"
 #include "ingest/transport.h"

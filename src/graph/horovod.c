@@ -1,4 +1,4 @@
-/* graph/fused.c: Horovod's tensors: op -> In -> negotiation ... copy out -> Out -> op.
+/* graph/horovod.c: Horovod's tensors: op -> In -> negotiation ... copy out -> Out -> op.
  *
  * What happens on Horovod's thread is in its order there. What leads to it is the op that hands a
  * tensor over, which the ingest stage found; what follows are the ops that use that op's output in

@@ -1,8 +1,8 @@
-/* ingest/fusion.c: the rounds of a timeline and the groups that Horovod fused in each.
+/* ingest/horovod_rounds.c: the rounds of a timeline and the groups that Horovod fused in each.
  *
  * Horovod's thread works at one group after the other, so runs whose transfers begin together and
  * overlap are one group. A round ends where a tensor would come a second time. */
-#include "ingest/fused.h"
+#include "ingest/horovod_thread.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* ingest/fused_messages.c: the messages that carried each of Horovod's groups.
+/* ingest/horovod_messages.c: the messages that carried each of Horovod's groups.
  *
  * Gloo does not number Horovod's operations, and its negotiation shares their connections. But a
  * ring's messages are known: how many a rank sends to its neighbour, and how long each is, follows
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/map.h"
-#include "ingest/fused.h"
+#include "ingest/horovod_thread.h"
 #include "ingest/trace.h"
 #include "ingest/transport.h"
 

@@ -1,7 +1,7 @@
-/* ingest/fusion.h: what Horovod's timeline tells of the job: which tensors travel together, and
- * when each rank's background thread negotiated, copied and reduced them. */
-#ifndef INGEST_FUSION_H
-#define INGEST_FUSION_H
+/* ingest/horovod_rounds.h: what Horovod's timeline tells of the job: which tensors travel together,
+ * and when each rank's background thread negotiated, copied and reduced them. */
+#ifndef INGEST_HOROVOD_ROUNDS_H
+#define INGEST_HOROVOD_ROUNDS_H
 
 #include <stdbool.h>
 #include <stdint.h>

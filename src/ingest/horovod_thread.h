@@ -1,10 +1,10 @@
-/* ingest/fused.h: between fusion.c, which finds rounds and groups, and fused.c, which finds them on
- * every rank. */
-#ifndef INGEST_FUSED_H
-#define INGEST_FUSED_H
+/* ingest/horovod_thread.h: between horovod_rounds.c, which finds rounds and
+ * groups, and horovod_thread.c, which finds them on every rank. */
+#ifndef INGEST_HOROVOD_THREAD_H
+#define INGEST_HOROVOD_THREAD_H
 
 #include "base/strtab.h"
-#include "ingest/fusion.h"
+#include "ingest/horovod_rounds.h"
 
 /* What Horovod's thread does with a group, one after the other. */
 struct fused_times {
@@ -42,8 +42,8 @@ int rounds_find(const struct timeline *timeline, const struct strtab *names, str
                 struct fusion **fusion);
 void rounds_fini(struct rounds *rounds);
 
-/* fused_messages.c: gives each group the messages that carried it, on all ranks, and ties those of
- * the graph's groups to their spans. Needs the spans of all ranks. -1: no memory. */
+/* horovod_messages.c: gives each group the messages that carried it, on all ranks, and ties those
+ * of the graph's groups to their spans. Needs the spans of all ranks. -1: no memory. */
 int fused_find_messages(struct dpro_trace *trace, const struct rounds *rounds, int lead);
 
 /* Bytes of a tensor's element; 4 where the timeline does not say. */

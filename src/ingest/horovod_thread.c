@@ -1,4 +1,4 @@
-/* ingest/fused.c: Horovod's thread on every rank.
+/* ingest/horovod_thread.c: Horovod's thread on every rank.
  *
  * Only rank 0 writes a timeline, unless it was patched. What it says of a group holds for all
  * ranks, since none begins before all are ready. When another rank moved the same bytes, its
@@ -6,7 +6,7 @@
  * its connections' bytes, and the other ends moved the very same ranges. Where a rank has no log,
  * its group took as long as rank 0's, at the same time. When a rank handed over its tensors its
  * framework's profile tells. */
-#include "ingest/fused.h"
+#include "ingest/horovod_thread.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -81,14 +81,12 @@ static void push_op(struct model_program *program, struct model_op op)
     program->ops[program->n_ops++] = op;
 }
 
-/* Whether an executor takes the rank's ops as they get ready: what waits for communication holds
+/* Whether an executor takes the ranks' ops as they get ready: what waits for communication holds
  * nothing up. */
-static bool has_executor(const struct dpro_graph *g, int rank)
+static bool has_executor(const struct dpro_graph *g)
 {
-    for (uint32_t d = 0; d < g->n_devices; d++)
-        if (g->devices[d].rank == rank && g->devices[d].n_slots > 0)
-            return true;
-    return false;
+    return g->framework &&
+           (strcmp(g->framework, "tensorflow") == 0 || strcmp(g->framework, "mxnet") == 0);
 }
 
 /* First all that hands tensors over, then all that waits. */
@@ -109,7 +107,7 @@ static int wait_last(struct dpro_model *model, struct model_program *program)
 
 /* An iteration of the program begins after the last thing that the one before waited for, so that
  * the optimizer and the next forward lead up to the first gradient. */
-static int make_program(const struct rehearsal *r, const struct coarse_rank *rank, int rank_number,
+static int make_program(const struct rehearsal *r, const struct coarse_rank *rank,
                         struct dpro_model *model, struct model_program *program, double *room)
 {
     double lost = lost_of(&model->net), copied = (double)rank->copy_back_ns, before_wait = 0;
@@ -161,7 +159,7 @@ static int make_program(const struct rehearsal *r, const struct coarse_rank *ran
                                            .needs = MODEL_ALL,
                                            .tensor = MODEL_NONE});
     /* what servers send back is taken before there are gradients, in the next iteration */
-    bool reordered = model->net.algorithm != MODEL_SERVER && has_executor(r->graph, rank_number);
+    bool reordered = model->net.algorithm != MODEL_SERVER && has_executor(r->graph);
     return reordered ? wait_last(model, program) : 0;
 }
 
@@ -181,8 +179,7 @@ static int make_ranks(const struct rehearsal *r, const struct coarse *coarse,
         struct model_rank *to = &model->ranks[i];
         *to = (struct model_rank){.rank = g->ranks[i].rank, .program = i, .work_scale = 1};
         to->sample_scale = arena_array(&model->arena, model->n_samples, sizeof(double));
-        if (!to->sample_scale ||
-            make_program(r, rank, to->rank, model, &model->programs[i], room) < 0) {
+        if (!to->sample_scale || make_program(r, rank, model, &model->programs[i], room) < 0) {
             status = -1;
             break;
         }

@@ -40,7 +40,8 @@ static double stretch_of(struct space *space)
     return ready > 0 && launched > ready ? launched / ready : 1;
 }
 
-/* Those that the job's stack can be given; `optimum` may be NULL. */
+/* Those that the job's stack can be given and under which its iterations end; `optimum` may be
+ * NULL. */
 static void try_baselines(struct space *space, struct dpro_optimum *optimum)
 {
     struct dpro_strategy strategy;
@@ -53,7 +54,7 @@ static void try_baselines(struct space *space, struct dpro_optimum *optimum)
             continue;
         baseline_strategy(space->model, &space->work, i, &strategy);
         int64_t ns = space_evaluate(space, &strategy);
-        if (optimum)
+        if (optimum && ns < INT64_MAX)
             optimum->baselines[optimum->n_baselines++] = (struct dpro_baseline){
                 baselines[i].name, baselines[i].text, ns, strategy.n_buckets};
     }

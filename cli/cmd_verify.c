@@ -219,7 +219,8 @@ static int verify(const struct values *values, const struct opt_list *args)
         return cmd_fail(&err);
     if (strcmp(plan.framework, "pytorch") != 0 || strcmp(plan.stack, "ddp") != 0) {
         cmd_say("%s: the plan is for %s, not pytorch's DDP, whose buckets verify changes in the "
-                "running job: 'dpro profile --plan' records the job with it",
+                "running job: record the job with 'dpro profile --plan' and 'dpro compare' both "
+                "recordings",
                 values->plan, plan.framework);
         return CMD_INPUT;
     }

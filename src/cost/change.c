@@ -171,7 +171,11 @@ static int change_servers(const struct dpro_changes *c, struct dpro_model *m, st
     if (!changes)
         return 0;
     if (net->algorithm != MODEL_SERVER)
-        return dpro_error_set(err, DPRO_EUSAGE, "the job has no parameter servers to change");
+        return dpro_error_set(
+            err, DPRO_EUSAGE,
+            "the job has no parameter servers to change, its ranks exchange gradients "
+            "among themselves; --bandwidth and --ranks change their links and "
+            "their number");
     if (c->n_servers > MOST_RANKS)
         return dpro_error_set(err, DPRO_EUSAGE, "%u servers can't be predicted; 1 to %d can",
                               c->n_servers, MOST_RANKS);

@@ -855,10 +855,11 @@ static int check_any(const struct loader *loader, const char *first_path, struct
                               "%s: no framework's spans in it; was the profiler active while the "
                               "job trained?",
                               trace_file->path);
-    return dpro_error_set(err, DPRO_EEMPTY,
-                          "%s: no trace file found in it; give a folder with traces of the "
-                          "PyTorch profiler (.json, .json.gz) or TensorFlow's (.xplane.pb)",
-                          first_path);
+    return dpro_error_set(
+        err, DPRO_EEMPTY,
+        "%s: no trace file found in it; give what 'dpro profile' recorded, or a folder "
+        "with the profiles of PyTorch, TensorFlow, MXNet or Horovod",
+        first_path);
 }
 
 static int load(struct loader *loader, const char *const *paths, size_t n_paths,

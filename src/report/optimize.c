@@ -74,8 +74,7 @@ const char *optimize_warning(const struct optimize_facts *f, size_t i)
     if (f->misfit[0] && i-- == 0)
         return f->misfit;
     if (!plan_is_named(r) && i-- == 0)
-        return "the trace does not name the parameters: record it with dpro profile to get a plan "
-               "that the job can be given";
+        return "the trace does not name the parameters, so the job can't be given this plan";
     if (f->n_fusions > 0 && i-- == 0)
         return f->fusions;
     if (f->found.compression != DPRO_COMPRESSION_NONE && i == 0)
@@ -116,14 +115,24 @@ static void write_next(struct writer *w, const struct dpro_optimize_report *r)
         [DPRO_STACK_TENSORFLOW_PS] = "python train.py, on every worker and server,",
         [DPRO_STACK_MXNET_PS] = "python train.py, on every worker and server,",
         [DPRO_STACK_BYTEPS] = "bpslaunch ..., on every worker and server,"};
-    enum dpro_stack stack = dpro_model_stack(r->model);
-    char line[700], safe[200], verify[300] = "";
+    const char *launcher = launchers[dpro_model_stack(r->model)];
+    char line[700], safe[200];
     utf8_escape(safe, sizeof safe, r->plan, strlen(r->plan));
-    if (stack == DPRO_STACK_DDP)
-        snprintf(verify, sizeof verify, "dpro verify --plan %s -- %s shows what it brings; ", safe,
-                 launchers[stack]);
-    snprintf(line, sizeof line, "%sdpro profile --plan %s -- %s runs the job with it", verify, safe,
-             launchers[stack]);
+    if (!plan_is_named(r))
+        snprintf(line, sizeof line,
+                 "dpro profile -o TRACE -- %s records the job with its parameters' names; dpro "
+                 "optimize TRACE -o %s then writes a plan that the job can be given",
+                 launcher, safe);
+    else if (dpro_model_stack(r->model) == DPRO_STACK_DDP)
+        snprintf(line, sizeof line,
+                 "dpro verify --plan %s -- %s shows what it brings; dpro profile --plan %s -- %s "
+                 "runs the job with it",
+                 safe, launcher, safe, launcher);
+    else
+        snprintf(line, sizeof line,
+                 "dpro profile --plan %s -o TRACE2 -- %s runs the job with it; dpro compare of "
+                 "this trace and TRACE2 shows what it brings",
+                 safe, launcher);
     table_wrapped(w, "Next", 10, line);
 }
 

@@ -618,6 +618,42 @@ static void warn_misnamed(struct loader *loader)
             trace->first_misnamed, trace->n_misnamed > 1 ? ", as others," : "");
 }
 
+/* How many connections of the process no other log has the other end of, if that is all of those to
+ * other processes. */
+static uint32_t n_alone(const struct dpro_trace *trace, uint32_t t)
+{
+    const struct net_transport *transport = &trace->transports[t];
+    uint32_t n = 0;
+    for (uint32_t c = 0; c < transport->connections.n; c++) {
+        const struct net_connection *connection = &transport->connections.at[c];
+        if (connection->peer != NO_ID && connection->peer != t)
+            return 0;
+        n += connection->peer == NO_ID && connection->whole &&
+             transport->first_transfer[c * 2 + 2] > transport->first_transfer[c * 2];
+    }
+    return n;
+}
+
+/* Logs of two runs have no connection in common. */
+static void warn_strangers(struct loader *loader, struct source **sources)
+{
+    struct dpro_trace *trace = loader->trace;
+    char name[NET_PROCESS_TEXT];
+    uint32_t n = 0, first = 0;
+    for (uint32_t t = 0; t < trace->n_transports && trace->n_transports > 1; t++)
+        if (n_alone(trace, t) > 0)
+            first = n++ ? first : t;
+    if (n == 0)
+        return;
+    while ((*sources)->rank != trace->transports[first].rank)
+        sources++;
+    net_process_format(name, (*sources)->rank);
+    trace_warn(trace, &loader->options->sink,
+               "%s: no other log has the other end of any of the %u connections of %s%s; are all "
+               "logs of one run?",
+               (*sources)->path, n_alone(trace, first), name, n > 1 ? " (and of others)" : "");
+}
+
 int transports_build(struct loader *loader, struct dpro_error *err)
 {
     struct source **sources = calloc(loader->list.n + 1, sizeof *sources);
@@ -631,6 +667,7 @@ int transports_build(struct loader *loader, struct dpro_error *err)
         qsort(sources, n, sizeof *sources, by_process);
         rc = join_all(loader, sources, n);
         warn_misnamed(loader);
+        warn_strangers(loader, sources);
     }
     free(sources);
     return rc < 0 ? dpro_error_nomem(err) : 0;

@@ -78,6 +78,13 @@ class TestMXNet(Case):
             self.assertLess(abs(facts["error_pct"]), 5, without)
             self.assertIn(message, "\n".join(facts["warnings"]))
 
+    def test_logs_of_two_runs_are_told(self):
+        self.assertFalse(any("one run" in warning for warning in replayed(CAPTURES[1])["warnings"]))
+        folder = self.copy(CAPTURES[1])
+        for path in glob.glob(os.path.join(CAPTURES[0], "*worker1*")):
+            shutil.copy(path, folder)
+        self.assertRegex("\n".join(replayed(folder)["warnings"]), "net_worker1.csv.gz: .* are all logs of one run")
+
     def test_profiles_of_servers_alone_are_not_enough(self):
         result = dpro("replay", self.copy(without=("profile_worker",)))
         self.assertEqual(result.code, INPUT)

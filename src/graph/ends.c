@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "graph/join.h"
 #include "graph/names.h"
-#include "ingest/nccl.h"
+#include "ingest/transport/nccl.h"
 
 /* ---- each rank alone ---- */
 

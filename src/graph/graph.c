@@ -3,7 +3,7 @@
 #include "graph/graph.h"
 
 #include "graph/clocks.h"
-#include "ingest/transport.h"
+#include "ingest/transport/transport.h"
 
 #include <assert.h>
 #include <stdlib.h>

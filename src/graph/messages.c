@@ -22,7 +22,7 @@
 #include "graph/join.h"
 #include "graph/names.h"
 #include "graph/pattern.h"
-#include "ingest/nccl.h"
+#include "ingest/transport/nccl.h"
 
 void messages_fini(struct messages *messages)
 {

@@ -11,7 +11,7 @@
 #include "base/map.h"
 #include "graph/build.h"
 #include "graph/names.h"
-#include "ingest/kineto_words.h"
+#include "ingest/pytorch/kineto_words.h"
 
 struct placed {
     uint32_t item, lane;

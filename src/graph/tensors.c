@@ -15,7 +15,7 @@
 #include "graph/dfg.h"
 #include "graph/local.h"
 #include "graph/names.h"
-#include "ingest/runs.h"
+#include "ingest/transport/runs.h"
 
 struct copy {
     uint32_t span;

@@ -85,8 +85,8 @@ static inline bool time_on_epoch(int64_t ns)
 }
 void rank_shift(struct trace_rank *rank, int64_t by_ns);
 
-/* timelines.c: gives each timeline to its rank; before that, makes profiles of the timelines where
- * there are no others. */
+/* horovod/timelines.c: gives each timeline to its rank; before that, makes profiles of the
+ * timelines where there are no others. */
 int timelines_stand_alone(struct loader *loader, struct dpro_error *err);
 int timelines_build(struct loader *loader, struct dpro_error *err);
 
@@ -113,10 +113,10 @@ void rank_build(struct rank_job *job);
 /* dfg.c: sets span.node. */
 void rank_match_graph(struct rank_job *job);
 
-/* mxnet_match.c: the same where spans bear the nodes' types only. */
+/* mxnet/match.c: the same where spans bear the nodes' types only. */
 void rank_match_types(struct rank_job *job);
 
-/* match.c: sets et_node.span and the windows' has_execution_trace. */
+/* pytorch/match.c: sets et_node.span and the windows' has_execution_trace. */
 void rank_match_execution_trace(struct rank_job *job);
 
 #endif

@@ -4,13 +4,13 @@
 
 #include "base/bytes.h"
 #include "base/json.h"
-#include "ingest/byteps.h"
-#include "ingest/nccl.h"
+#include "ingest/byteps/byteps.h"
+#include "ingest/horovod/timeline.h"
 #include "ingest/rank_json.h"
-#include "ingest/reference.h"
-#include "ingest/timeline.h"
+#include "ingest/reference/reference.h"
 #include "ingest/trace.h"
-#include "ingest/transport.h"
+#include "ingest/transport/nccl.h"
+#include "ingest/transport/transport.h"
 
 /* Spans come in blocks that are mapped on their own, so that a block's memory goes back to the
  * system the moment its spans have been copied to their final place. */

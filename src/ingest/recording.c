@@ -19,7 +19,7 @@
 #include "base/error.h"
 #include "base/folder.h"
 #include "base/json.h"
-#include "ingest/transport.h"
+#include "ingest/transport/transport.h"
 
 enum {
     MAX_WARNINGS = 16, /* of a rank; the rest is in its file */

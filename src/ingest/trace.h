@@ -15,10 +15,10 @@
 #include "base/arena.h"
 #include "base/array.h"
 #include "base/strtab.h"
-#include "ingest/horovod_rounds.h"
-#include "ingest/nccl.h"
+#include "ingest/horovod/rounds.h"
 #include "ingest/rank_json.h"
-#include "ingest/transport.h"
+#include "ingest/transport/nccl.h"
+#include "ingest/transport/transport.h"
 
 #define NO_ID UINT32_MAX /* an index or id that is not there */
 

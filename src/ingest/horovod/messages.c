@@ -1,0 +1,487 @@
+/* ingest/horovod/messages.c: the messages that carried each of Horovod's groups.
+ *
+ * Gloo does not number Horovod's operations, and its negotiation shares their connections. But a
+ * ring's messages are known: how many a rank sends to its neighbour, and how long each is, follows
+ * from the bytes of the group and the number of ranks. Horovod's thread does one thing after the
+ * other, so of a stream's messages those of one group are a run of just these lengths, after the
+ * group before and before the next. Rank 0's timeline says when that was on rank 0; what its
+ * neighbour moved of the same messages says when it was there, and so on around the ring. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "ingest/horovod/thread.h"
+#include "ingest/trace.h"
+#include "ingest/transport/transport.h"
+
+/* ---- messages of a log that has calls only ---- */
+
+static void end_message(const struct net_transport *receiver, uint32_t last,
+                        struct net_message *message)
+{
+    const struct net_transfer *transfer = &receiver->transfers.at[last];
+    message->size_bytes = transfer->offset + transfer->bytes - message->offset;
+    message->length = message->size_bytes - GLOO_PREAMBLE_BYTES;
+    if (message->length > 0)
+        message->opcode = GLOO_DATA;
+}
+
+/* Gloo writes each message on its own and reads its preamble on its own, so a message begins where
+ * calls of both ends begin and the receiver's next one begins 48 bytes further on. */
+static int frame_stream(struct net_transport *t, uint32_t stream,
+                        const struct net_transport *receiver, uint32_t received)
+{
+    uint32_t k = t->first_transfer[stream], k_end = t->first_transfer[stream + 1];
+    uint32_t end = receiver->first_transfer[received + 1];
+    bool open = false;
+    for (uint32_t i = receiver->first_transfer[received]; i < end; i++) {
+        const struct net_transfer *at = &receiver->transfers.at[i];
+        uint32_t j = i;
+        while (k < k_end && t->transfers.at[k].offset < at->offset)
+            k++;
+        while (j + 1 < end && receiver->transfers.at[j].offset + receiver->transfers.at[j].bytes <
+                                  at->offset + GLOO_PREAMBLE_BYTES)
+            j++;
+        uint64_t over = receiver->transfers.at[j].offset + receiver->transfers.at[j].bytes;
+        bool begins = k < k_end && t->transfers.at[k].offset == at->offset && at->bytes > 0 &&
+                      over == at->offset + GLOO_PREAMBLE_BYTES;
+        bool hole =
+            i > receiver->first_transfer[received] && at[-1].offset + at[-1].bytes < at->offset;
+        if (open && (begins || hole)) {
+            end_message(receiver, i - 1, &t->messages.at[t->messages.n - 1]);
+            open = false;
+        }
+        if (!begins)
+            continue;
+        struct net_message message = {.offset = at->offset,
+                                      .start_ns = INT64_MIN,
+                                      .end_ns = INT64_MIN,
+                                      .stream = stream,
+                                      .collective = NO_ID};
+        if (t->messages.n >= NO_ID - 1 || array_push(&t->messages, message) < 0)
+            return -1;
+        open = true;
+        i = j;
+    }
+    if (open)
+        end_message(receiver, end - 1, &t->messages.at[t->messages.n - 1]);
+    return 0;
+}
+
+static bool has_messages(const struct net_transport *t, uint32_t stream)
+{
+    return t->first_message[stream] < t->first_message[stream + 1];
+}
+
+static int frame_all(struct dpro_trace *trace)
+{
+    bool any = false;
+    for (uint32_t n = 0; n < trace->n_transports; n++) {
+        struct net_transport *t = &trace->transports[n];
+        size_t n_own = t->messages.n;
+        for (uint32_t s = 0; s < t->connections.n * 2; s += 2) {
+            uint32_t received;
+            const struct net_transport *peer = net_peer(trace, t, s, &received);
+            if (peer && !has_messages(t, s) && !has_messages(peer, received) &&
+                frame_stream(t, s, peer, received) < 0)
+                return -1;
+        }
+        if (t->messages.n > n_own && net_sort_messages(t) < 0)
+            return -1;
+        trace->transport_info.n_messages += t->messages.n - n_own;
+        any |= t->messages.n > n_own;
+    }
+    return any ? gloo_share_messages(trace) : 0;
+}
+
+/* ---- what a ring sends ---- */
+
+enum { SEGMENT_BYTES = 1 << 20, MOST_LENGTHS = 1 << 16 };
+typedef ARRAY(uint64_t) length_array;
+
+static uint64_t round_up(uint64_t value, uint64_t to)
+{
+    return (value + to - 1) / to * to;
+}
+
+/* What a rank sends for a tensor, in order. Every rank has as many segments of it, two at least and
+ * none longer than a MiB. In a first pass a rank sends those of all ranks but its own, from the
+ * next rank's on; in a second all but the next one's, from its own on. None where that is not
+ * known. */
+static int list_lengths(uint64_t bytes, uint64_t item, uint32_t n, uint32_t rank,
+                        length_array *lengths)
+{
+    uint64_t most = item * (SEGMENT_BYTES / item ? SEGMENT_BYTES / item : 1);
+    uint64_t n_segments = (bytes + most - 1) / most;
+    lengths->n = 0;
+    if (n_segments < n * UINT64_C(2))
+        n_segments = n * UINT64_C(2);
+    n_segments = round_up(n_segments, n);
+    uint64_t each = n_segments / n, segment = round_up((bytes + n_segments - 1) / n_segments, item);
+    if (n_segments > MOST_LENGTHS)
+        return 0;
+    for (uint64_t pass = 0; pass < 2; pass++)
+        for (uint64_t i = 0; i < n_segments - each; i++) {
+            uint64_t offset = ((rank + 1 - pass) * each + i) % n_segments * segment;
+            uint64_t length = offset >= bytes ? 0 : bytes - offset;
+            length = length < segment ? length : segment;
+            if (length > 0 && array_push(lengths, length) < 0)
+                return -1;
+        }
+    return 0;
+}
+
+/* ---- from one rank to the next ---- */
+
+struct span_ns {
+    int64_t first_ns, last_ns; /* first INT64_MAX: not known */
+};
+
+struct ring {
+    struct dpro_trace *trace;
+    const struct rounds *rounds;
+    uint32_t n; /* ranks */
+    size_t n_groups;
+    struct group_size {
+        uint64_t bytes, item; /* bytes 0: not known */
+    } * sizes;
+    uint32_t *transport_of; /* a rank; NO_ID */
+    struct span_ns *spans;  /* [rank * n_groups + group]: when the rank moved its messages */
+    uint8_t *found;         /* like spans: bits, FOUND_SENT */
+    length_array lengths;
+};
+
+enum { FOUND_SENT = 1, FOUND_RECEIVED = 2 };
+
+/* From the end of the group before to the start of the next one, as far as these are known. */
+static struct span_ns window_of(const struct ring *ring, uint32_t rank, size_t group)
+{
+    const int64_t SLACK_NS = 1000000000;
+    const struct span_ns *spans = ring->spans + rank * ring->n_groups;
+    struct span_ns window = {spans[group].first_ns - SLACK_NS, spans[group].last_ns + SLACK_NS};
+    if (group > 0 && spans[group - 1].first_ns != INT64_MAX)
+        window.first_ns = spans[group - 1].last_ns;
+    if (group + 1 < ring->n_groups && spans[group + 1].first_ns != INT64_MAX)
+        window.last_ns = spans[group + 1].first_ns;
+    return window;
+}
+
+static bool is_wanted(const struct net_message *message, uint8_t opcode)
+{
+    return message->opcode == opcode && message->length > 0;
+}
+
+/* Where a run of messages of just these lengths is, which begins in the window; NO_ID: there is
+ * none. */
+static uint32_t find_run(const struct net_transport *t, uint32_t stream, uint32_t from,
+                         uint8_t opcode, const length_array *lengths, struct span_ns window)
+{
+    enum { MOST_TRIES = 1000 };
+    uint32_t end = t->first_message[stream + 1], n_tries = 0;
+    for (uint32_t m = from; m < end && n_tries < MOST_TRIES; m++) {
+        const struct net_message *first = &t->messages.at[m];
+        if (!is_wanted(first, opcode) || first->start_ns == INT64_MIN ||
+            first->start_ns < window.first_ns)
+            continue;
+        if (first->start_ns >= window.last_ns)
+            return NO_ID;
+        n_tries++;
+        size_t k = 0;
+        for (uint32_t at = m; at < end && k < lengths->n; at++) {
+            const struct net_message *message = &t->messages.at[at];
+            if (!is_wanted(message, opcode))
+                continue;
+            if (message->length != lengths->at[k])
+                break;
+            k++;
+        }
+        if (k == lengths->n)
+            return m;
+    }
+    return NO_ID;
+}
+
+static void widen(struct span_ns *span, const struct net_message *message)
+{
+    if (message->start_ns != INT64_MIN && message->start_ns < span->first_ns)
+        span->first_ns = message->start_ns;
+    if (message->end_ns != INT64_MIN && message->end_ns > span->last_ns)
+        span->last_ns = message->end_ns;
+}
+
+static struct net_message *at_offset(struct net_transport *t, uint32_t stream, uint64_t offset)
+{
+    uint32_t low = t->first_message[stream], high = t->first_message[stream + 1], end = high;
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (t->messages.at[mid].offset < offset)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < end && t->messages.at[low].offset == offset ? &t->messages.at[low] : NULL;
+}
+
+/* Gives the run to the group, at both ends. Returns what follows it. */
+static uint32_t take_run(const struct ring *ring, struct net_transport *t, uint32_t stream,
+                         uint32_t run, uint8_t opcode, uint32_t peer_rank, uint32_t group)
+{
+    uint32_t peer_stream = 0, n = 0;
+    struct net_transport *peer = &ring->trace->transports[ring->transport_of[peer_rank]];
+    net_peer(ring->trace, t, stream, &peer_stream);
+    for (; n < ring->lengths.n; run++) {
+        struct net_message *message = &t->messages.at[run];
+        if (!is_wanted(message, opcode))
+            continue;
+        n++;
+        message->collective = group;
+        struct net_message *other = at_offset(peer, peer_stream, message->offset);
+        if (!other)
+            continue;
+        other->collective = group;
+        if (opcode == GLOO_DATA)
+            widen(&ring->spans[peer_rank * ring->n_groups + group], other);
+    }
+    return run;
+}
+
+/* All groups' runs on a stream between two neighbours, of which one is the rank at hand. */
+static int take_stream(struct ring *ring, uint32_t rank, uint32_t stream, uint32_t peer_rank)
+{
+    struct net_transport *t = &ring->trace->transports[ring->transport_of[rank]];
+    bool sends = stream % 2 == 0;
+    uint32_t sender = sends ? rank : peer_rank, back = stream ^ 1;
+    uint32_t next = t->first_message[stream], next_notice = t->first_message[back];
+    for (size_t g = 0; g < ring->n_groups; g++) {
+        uint8_t *own = &ring->found[rank * ring->n_groups + g];
+        uint8_t *others = &ring->found[peer_rank * ring->n_groups + g];
+        if (ring->sizes[g].bytes == 0 || (*own & (sends ? FOUND_SENT : FOUND_RECEIVED)) ||
+            ring->spans[rank * ring->n_groups + g].first_ns == INT64_MAX)
+            continue;
+        if (list_lengths(ring->sizes[g].bytes, ring->sizes[g].item, ring->n, sender,
+                         &ring->lengths) < 0)
+            return -1;
+        struct span_ns window = window_of(ring, rank, g);
+        uint32_t run = ring->lengths.n == 0
+                           ? NO_ID
+                           : find_run(t, stream, next, GLOO_DATA, &ring->lengths, window);
+        if (run == NO_ID)
+            continue;
+        next = take_run(ring, t, stream, run, GLOO_DATA, peer_rank, (uint32_t)g);
+        *own |= sends ? FOUND_SENT : FOUND_RECEIVED;
+        *others |= sends ? FOUND_RECEIVED : FOUND_SENT;
+        run = find_run(t, back, next_notice, GLOO_RECV_READY, &ring->lengths, window);
+        if (run != NO_ID)
+            next_notice = take_run(ring, t, back, run, GLOO_RECV_READY, peer_rank, (uint32_t)g);
+    }
+    return 0;
+}
+
+static int take_rank(struct ring *ring, uint32_t rank)
+{
+    const struct net_transport *t = &ring->trace->transports[ring->transport_of[rank]];
+    uint32_t to = (rank + ring->n - 1) % ring->n, from = (rank + 1) % ring->n;
+    for (uint32_t s = 0; s < t->connections.n * 2; s++) {
+        uint32_t peer_stream, wanted = s % 2 == 0 ? to : from;
+        const struct net_transport *peer = net_peer(ring->trace, t, s, &peer_stream);
+        if (peer && peer->rank == (int)wanted && has_messages(t, s) &&
+            take_stream(ring, rank, s, wanted) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int take_all(struct ring *ring, uint32_t lead)
+{
+    uint32_t *queue = malloc((ring->n + (size_t)1) * sizeof *queue), n = 0;
+    bool *queued = calloc(ring->n + (size_t)1, sizeof *queued);
+    int status = queue && queued ? 0 : -1;
+    if (status == 0 && ring->transport_of[lead] != NO_ID) {
+        queue[n++] = lead;
+        queued[lead] = true;
+    }
+    for (uint32_t i = 0; i < n && status == 0; i++) {
+        status = take_rank(ring, queue[i]);
+        for (uint32_t side = 0; side < 2; side++) {
+            uint32_t peer = (queue[i] + (side ? 1 : ring->n - 1)) % ring->n;
+            if (!queued[peer] && ring->transport_of[peer] != NO_ID) {
+                queue[n++] = peer;
+                queued[peer] = true;
+            }
+        }
+    }
+    free(queue);
+    free(queued);
+    return status;
+}
+
+/* ---- collectives ---- */
+
+/* A group that was fused as in the graph is one of its collectives; NO_ID: it was not. */
+static uint32_t graph_group(const struct fusion *f, const uint32_t *group_of,
+                            const struct rounds *rounds, const struct actual_group *group)
+{
+    uint32_t same = NO_ID;
+    for (uint32_t i = group->first; i < group->first + group->n; i++) {
+        uint32_t own = group_of[f->timeline->runs.at[rounds->runs.at[i]].tensor];
+        if (own == NO_ID || (i > group->first && own != same) || f->groups[own].n != group->n)
+            return NO_ID;
+        same = own;
+    }
+    return same;
+}
+
+/* By round and group of the graph: the actual group that it was; NO_ID. */
+static uint32_t *index_groups(const struct fusion *f, const struct rounds *rounds)
+{
+    size_t n = rounds->rounds.n * f->n_groups;
+    uint32_t *group_of = malloc((f->timeline->tensors.n + 1) * sizeof *group_of);
+    uint32_t *actual = malloc((n + 1) * sizeof *actual);
+    if (group_of && actual) {
+        memset(group_of, 0xFF, f->timeline->tensors.n * sizeof *group_of);
+        memset(actual, 0xFF, n * sizeof *actual);
+        for (uint32_t g = 0; g < f->n_groups; g++)
+            for (uint32_t i = f->groups[g].first; i < f->groups[g].first + f->groups[g].n; i++)
+                group_of[f->tensors[i]] = g;
+        for (size_t r = 0; r < rounds->rounds.n; r++) {
+            const struct actual_round *round = &rounds->rounds.at[r];
+            for (uint32_t a = round->first; a < round->first + round->n; a++) {
+                uint32_t g = graph_group(f, group_of, rounds, &rounds->groups.at[a]);
+                if (g != NO_ID)
+                    actual[r * f->n_groups + g] = a;
+            }
+        }
+    }
+    free(group_of);
+    return actual;
+}
+
+static void tie_spans(const struct ring *ring, struct net_transport *t, const uint32_t *actual)
+{
+    const struct fusion *f = ring->trace->fusion;
+    const struct trace_rank *rank = &ring->trace->ranks[t->rank_index];
+    size_t n = ring->rounds->rounds.n * f->n_groups;
+    if (rank->fused.track == NO_ID)
+        return;
+    const struct trace_track *track = &rank->tracks[rank->fused.track];
+    for (uint32_t i = track->first; i < track->first + track->n; i++) {
+        uint32_t detail = rank->spans[i].detail;
+        int64_t sequence = detail == NO_ID ? -1 : rank->details[detail].comm_sequence;
+        if (sequence < 0 || sequence % 2 == 0 || (uint64_t)sequence / 2 >= n ||
+            actual[sequence / 2] == NO_ID)
+            continue;
+        struct net_collective *collective = &t->collectives.at[actual[sequence / 2]];
+        if (collective->exact)
+            collective->span = i;
+    }
+}
+
+/* One collective a group, on each rank; of those to whose bytes no one added or took away. */
+static int add_collectives(struct ring *ring, struct net_transport *t)
+{
+    struct dpro_transport_info *info = &ring->trace->transport_info;
+    uint32_t rank = (uint32_t)t->rank;
+    t->collectives.n = 0;
+    for (uint32_t g = 0; g < ring->n_groups; g++) {
+        struct net_collective fresh = {.prefix = GLOO_ALL_REDUCE,
+                                       .tag = g,
+                                       .first_send_ns = INT64_MAX,
+                                       .last_ns = INT64_MIN,
+                                       .size_bytes = ring->sizes[g].bytes,
+                                       .span = NO_ID,
+                                       .bucket = NO_ID,
+                                       .joint = g,
+                                       .exact = ring->sizes[g].bytes > 0};
+        for (uint32_t r = 0; r < ring->n; r++)
+            fresh.exact &= ring->found[r * ring->n_groups + g] == (FOUND_SENT | FOUND_RECEIVED);
+        bool tied = ring->found[rank * ring->n_groups + g] != 0;
+        info->n_collectives++;
+        info->n_tied += tied;
+        info->n_checked += tied;
+        info->n_exact += fresh.exact;
+        if (array_push(&t->collectives, fresh) < 0)
+            return -1;
+    }
+    net_sum_collectives(t);
+    return 0;
+}
+
+static int prepare(struct ring *ring, int lead)
+{
+    const struct timeline *timeline = ring->trace->fusion->timeline;
+    size_t n_cells = ring->n * ring->n_groups;
+    ring->sizes = calloc(ring->n_groups + 1, sizeof *ring->sizes);
+    ring->transport_of = malloc((ring->n + (size_t)1) * sizeof *ring->transport_of);
+    ring->spans = malloc((n_cells + 1) * sizeof *ring->spans);
+    ring->found = calloc(n_cells + 1, 1);
+    if (!ring->sizes || !ring->transport_of || !ring->spans || !ring->found)
+        return -1;
+    memset(ring->transport_of, 0xFF, ring->n * sizeof *ring->transport_of);
+    for (uint32_t t = 0; t < ring->trace->n_transports; t++) {
+        const struct net_transport *transport = &ring->trace->transports[t];
+        if (transport->rank_index != NO_ID && transport->rank >= 0 &&
+            transport->rank < (int)ring->n)
+            ring->transport_of[transport->rank] = t;
+    }
+    for (size_t i = 0; i < n_cells; i++)
+        ring->spans[i] = (struct span_ns){INT64_MAX, INT64_MIN};
+    for (size_t g = 0; g < ring->n_groups; g++) {
+        const struct actual_group *group = &ring->rounds->groups.at[g];
+        struct group_size *size = &ring->sizes[g];
+        ring->spans[(size_t)lead * ring->n_groups + g] =
+            (struct span_ns){group->times.transfer_ns, group->times.transferred_ns};
+        for (uint32_t i = group->first; i < group->first + group->n; i++) {
+            uint32_t tensor = timeline->runs.at[ring->rounds->runs.at[i]].tensor;
+            uint64_t bytes;
+            size->item = timeline_item_bytes(timeline, &ring->trace->names, tensor);
+            if (timeline->tensors.at[tensor].numel == 0 ||
+                __builtin_mul_overflow(timeline->tensors.at[tensor].numel, size->item, &bytes) ||
+                __builtin_add_overflow(size->bytes, bytes, &size->bytes) ||
+                size->bytes > UINT64_MAX / 4) {
+                size->bytes = 0;
+                break;
+            }
+        }
+    }
+    return 0;
+}
+
+int fused_find_messages(struct dpro_trace *trace, const struct rounds *rounds, int lead)
+{
+    struct ring ring = {.trace = trace,
+                        .rounds = rounds,
+                        .n = (uint32_t)trace->world_size,
+                        .n_groups = rounds->groups.n};
+    uint32_t *actual = NULL;
+    if (trace->world_size < 2 || (uint32_t)trace->world_size > trace->n_transports || lead < 0 ||
+        lead >= trace->world_size)
+        return 0;
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        for (size_t m = 0; m < trace->transports[t].messages.n; m++)
+            trace->transports[t].messages.at[m].collective = NO_ID;
+    int status = frame_all(trace);
+    if (status == 0)
+        status = prepare(&ring, lead);
+    if (status == 0)
+        status = take_all(&ring, (uint32_t)lead);
+    if (status == 0 && !(actual = index_groups(trace->fusion, rounds)))
+        status = -1;
+
+    for (uint32_t t = 0; t < trace->n_transports && status == 0; t++) {
+        struct net_transport *transport = &trace->transports[t];
+        transport->collectives.n = 0;
+        if (transport->rank < 0 || transport->rank >= trace->world_size ||
+            ring.transport_of[transport->rank] != t)
+            continue;
+        status = add_collectives(&ring, transport);
+        if (status == 0)
+            tie_spans(&ring, transport, actual);
+    }
+    free(actual);
+    free(ring.sizes);
+    free(ring.transport_of);
+    free(ring.spans);
+    free(ring.found);
+    array_fini(&ring.lengths);
+    return status;
+}

@@ -1,0 +1,300 @@
+/* ingest/horovod/rounds.c: the rounds of a timeline and the groups that Horovod fused in each.
+ *
+ * Horovod's thread works at one group after the other, so runs whose transfers begin together and
+ * overlap are one group. A round ends where a tensor would come a second time. */
+#include "ingest/horovod/thread.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "ingest/pytorch/kineto_words.h"
+#include "ingest/trace.h"
+
+/* Of tensors in one group; the first ones of a group are apart by a thread's going on, milliseconds
+ * if it was put off its core, the next group by a negotiation at least. */
+static const int64_t MOST_APART_NS = 1000000;
+static const int64_t MOST_NS = 3600LL * 1000000000; /* what takes longer is no time */
+
+void fusion_destroy(struct fusion *fusion)
+{
+    if (!fusion)
+        return;
+    free(fusion->tensors);
+    free(fusion->groups);
+    free(fusion->alike);
+    free(fusion);
+}
+
+void rounds_fini(struct rounds *rounds)
+{
+    array_fini(&rounds->runs);
+    array_fini(&rounds->groups);
+    array_fini(&rounds->rounds);
+}
+
+static int64_t begins_ns(const struct timeline_run *run)
+{
+    return timeline_has(run, STAGE_TRANSFER) ? run->stages[STAGE_TRANSFER].start_ns
+                                             : run->whole.start_ns;
+}
+
+static int by_start(const void *a, const void *b, void *arg)
+{
+    const struct timeline *t = arg;
+    const struct timeline_run *x = &t->runs.at[*(const uint32_t *)a],
+                              *y = &t->runs.at[*(const uint32_t *)b];
+    if (begins_ns(x) != begins_ns(y))
+        return begins_ns(x) < begins_ns(y) ? -1 : 1;
+    return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
+}
+
+/* Tensors that are reduced each iteration: no broadcast at the start, no metric now and then. */
+static bool takes_part(const struct strtab *names, const struct timeline *t,
+                       const struct timeline_run *run, uint32_t most_runs)
+{
+    const char *op = strtab_get(names, run->op);
+    if (run->op && strcmp(op, "ALLREDUCE") != 0 && strcmp(op, "ADASUM") != 0 &&
+        strcmp(op, "REDUCESCATTER") != 0)
+        return false;
+    return t->tensors.at[run->tensor].n_runs * 2 >= most_runs;
+}
+
+void fused_widen(struct fused_times *times, const struct timeline_run *run)
+{
+    const struct timeline_interval *transfer = &run->stages[STAGE_TRANSFER];
+    int64_t transfer_start = transfer->start_ns, transfer_end = transfer->end_ns, out_end;
+    if (!timeline_has(run, STAGE_TRANSFER)) {
+        transfer_start = run->whole.start_ns;
+        transfer_end = run->whole.end_ns;
+    }
+    out_end = timeline_has(run, STAGE_COPY_OUT) ? run->stages[STAGE_COPY_OUT].end_ns : transfer_end;
+    if (run->whole.start_ns < times->start_ns)
+        times->start_ns = run->whole.start_ns;
+    if (transfer_start < times->transfer_ns)
+        times->transfer_ns = transfer_start;
+    if (transfer_end > times->transferred_ns)
+        times->transferred_ns = transfer_end;
+    if (out_end > times->out_ns)
+        times->out_ns = out_end;
+    if (run->whole.end_ns > times->end_ns)
+        times->end_ns = run->whole.end_ns;
+}
+
+static int cut_groups(const struct timeline *t, struct rounds *rounds)
+{
+    int64_t first_end = INT64_MIN;
+    for (size_t i = 0; i < rounds->runs.n; i++) {
+        const struct timeline_run *run = &t->runs.at[rounds->runs.at[i]];
+        int64_t start = begins_ns(run);
+        int64_t end = timeline_has(run, STAGE_TRANSFER) ? run->stages[STAGE_TRANSFER].end_ns
+                                                        : run->whole.end_ns;
+        struct actual_group *last =
+            rounds->groups.n ? &rounds->groups.at[rounds->groups.n - 1] : NULL;
+        if (!last || start >= first_end || start - last->times.transfer_ns > MOST_APART_NS) {
+            struct actual_group fresh = {.first = (uint32_t)i, .times = FUSED_NOTHING};
+            if (array_push(&rounds->groups, fresh) < 0)
+                return -1;
+            last = &rounds->groups.at[rounds->groups.n - 1];
+            first_end = end;
+        }
+        first_end = end < first_end ? end : first_end;
+        last->n++;
+        fused_widen(&last->times, run);
+    }
+    return 0;
+}
+
+static int cut_rounds(const struct timeline *t, struct rounds *rounds)
+{
+    uint32_t *seen = calloc(t->tensors.n + 1, sizeof *seen); /* round + 1 */
+    int status = seen ? 0 : -1;
+    for (uint32_t g = 0; g < rounds->groups.n && status == 0; g++) {
+        const struct actual_group *group = &rounds->groups.at[g];
+        bool again = rounds->rounds.n == 0;
+        for (uint32_t i = group->first; i < group->first + group->n; i++)
+            again |= seen[t->runs.at[rounds->runs.at[i]].tensor] == rounds->rounds.n;
+        if (again) {
+            struct actual_round fresh = {.first = g};
+            status = array_push(&rounds->rounds, fresh);
+        }
+        if (status < 0)
+            break;
+        struct actual_round *round = &rounds->rounds.at[rounds->rounds.n - 1];
+        round->n++;
+        for (uint32_t i = group->first; i < group->first + group->n; i++) {
+            uint32_t *at = &seen[t->runs.at[rounds->runs.at[i]].tensor];
+            round->n_tensors += *at != rounds->rounds.n;
+            *at = (uint32_t)rounds->rounds.n;
+        }
+    }
+    free(seen);
+    return status;
+}
+
+/* Equal where the same tensors were fused, in the same order of groups. */
+static uint64_t hash_round(const struct timeline *t, const struct rounds *rounds,
+                           const struct actual_round *round)
+{
+    uint64_t hash = 1;
+    for (uint32_t g = round->first; g < round->first + round->n; g++) {
+        const struct actual_group *group = &rounds->groups.at[g];
+        uint64_t sum = 0;
+        for (uint32_t i = group->first; i < group->first + group->n; i++)
+            sum += map_mix(t->runs.at[rounds->runs.at[i]].tensor + 1);
+        hash = map_mix(hash * 3 + sum);
+    }
+    return hash | 1;
+}
+
+static int compare_u32(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The usual number of groups of a round. -1: no memory. */
+static int64_t usual_groups(const struct rounds *rounds)
+{
+    uint32_t *numbers = malloc((rounds->rounds.n + 1) * sizeof *numbers);
+    if (!numbers)
+        return -1;
+    for (size_t r = 0; r < rounds->rounds.n; r++)
+        numbers[r] = rounds->rounds.at[r].n;
+    qsort(numbers, rounds->rounds.n, sizeof *numbers, compare_u32);
+    int64_t usual = rounds->rounds.n ? numbers[rounds->rounds.n / 2] : 0;
+    free(numbers);
+    return usual;
+}
+
+/* The round that most others are alike; of equals one of as many groups as usual, then the first.
+ * NO_ID: there is none. Those that lack a tensor, as where the timeline begins or ends, are left
+ * out. */
+static int choose_round(const struct timeline *t, struct rounds *rounds, uint32_t *best,
+                        struct fusion *fusion)
+{
+    struct map counts = {0};
+    uint32_t most_tensors = 0;
+    int status = 0;
+    *best = NO_ID;
+    for (size_t r = 0; r < rounds->rounds.n; r++)
+        if (rounds->rounds.at[r].n_tensors > most_tensors)
+            most_tensors = rounds->rounds.at[r].n_tensors;
+    for (size_t r = 0; r < rounds->rounds.n; r++)
+        if (rounds->rounds.at[r].n_tensors == most_tensors)
+            rounds->rounds.at[fusion->n_rounds++] = rounds->rounds.at[r];
+    rounds->rounds.n = fusion->n_rounds;
+    fusion->alike = calloc(fusion->n_rounds + (size_t)1, sizeof *fusion->alike);
+    int64_t usual = usual_groups(rounds);
+    status = usual < 0 || !fusion->alike ? -1 : 0;
+    for (int pass = 0; pass < 2 && status == 0; pass++)
+        for (uint32_t r = 0; r < rounds->rounds.n && status == 0; r++) {
+            uint64_t key = hash_round(t, rounds, &rounds->rounds.at[r]), n = 0;
+            map_get(&counts, key, &n);
+            if (pass == 0) {
+                status = map_set(&counts, key, n + 1);
+            } else if (n > fusion->n_alike ||
+                       (n == fusion->n_alike && rounds->rounds.at[r].n == usual &&
+                        rounds->rounds.at[*best].n != usual)) {
+                fusion->n_alike = (uint32_t)n;
+                *best = r;
+            }
+        }
+    map_fini(&counts);
+    for (uint32_t r = 0; r < rounds->rounds.n && status == 0 && *best != NO_ID; r++)
+        fusion->alike[r] = hash_round(t, rounds, &rounds->rounds.at[r]) ==
+                           hash_round(t, rounds, &rounds->rounds.at[*best]);
+    return status;
+}
+
+static int copy_groups(const struct timeline *t, const struct strtab *names,
+                       const struct rounds *rounds, const struct actual_round *round,
+                       struct fusion *fusion)
+{
+    fusion->tensors = calloc(t->tensors.n + 1, sizeof *fusion->tensors);
+    fusion->groups = calloc(round->n + (size_t)1, sizeof *fusion->groups);
+    if (!fusion->tensors || !fusion->groups)
+        return -1;
+    for (uint32_t g = round->first; g < round->first + round->n; g++) {
+        const struct actual_group *actual = &rounds->groups.at[g];
+        struct fused_group *group = &fusion->groups[fusion->n_groups++];
+        *group = (struct fused_group){.first = fusion->n_tensors, .n = actual->n};
+        for (uint32_t i = actual->first; i < actual->first + actual->n; i++) {
+            uint32_t tensor = t->runs.at[rounds->runs.at[i]].tensor;
+            const struct timeline_tensor *at = &t->tensors.at[tensor];
+            uint64_t bytes;
+            fusion->tensors[fusion->n_tensors++] = tensor;
+            if (__builtin_add_overflow(group->numel, at->numel, &group->numel) ||
+                __builtin_mul_overflow(at->numel, timeline_item_bytes(t, names, tensor), &bytes) ||
+                __builtin_add_overflow(group->size_bytes, bytes, &group->size_bytes))
+                group->numel = group->size_bytes = 0;
+            if (!group->dtype)
+                group->dtype = at->dtype;
+            if (!group->backend)
+                group->backend = at->backend;
+        }
+    }
+    return 0;
+}
+
+uint64_t timeline_item_bytes(const struct timeline *t, const struct strtab *names, uint32_t tensor)
+{
+    uint64_t bytes = kineto_dtype_bytes(strtab_get(names, t->tensors.at[tensor].dtype));
+    return bytes ? bytes : 4;
+}
+
+static int compare_i64(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The lower quartile of the cycles: those in which there was nothing to do. */
+static int64_t find_cycle(const struct timeline *t)
+{
+    int64_t cycle_ns = 0, *lengths = malloc((t->cycles.n + 1) * sizeof *lengths);
+    size_t n = 0;
+    for (size_t i = 1; lengths && i < t->cycles.n; i++)
+        lengths[n++] = t->cycles.at[i] - t->cycles.at[i - 1];
+    if (n > 0) {
+        qsort(lengths, n, sizeof *lengths, compare_i64);
+        cycle_ns = lengths[n / 4];
+    }
+    free(lengths);
+    return cycle_ns;
+}
+
+int rounds_find(const struct timeline *t, const struct strtab *names, struct rounds *rounds,
+                struct fusion **found)
+{
+    uint32_t most_runs = 0, best = NO_ID;
+    struct fusion *fusion = calloc(1, sizeof *fusion);
+    int status = fusion ? 0 : -1;
+    *found = NULL;
+    for (size_t i = 0; i < t->tensors.n; i++)
+        if (t->tensors.at[i].n_runs > most_runs)
+            most_runs = t->tensors.at[i].n_runs;
+    for (uint32_t i = 0; i < t->runs.n && status == 0; i++)
+        if (takes_part(names, t, &t->runs.at[i], most_runs) &&
+            t->runs.at[i].whole.end_ns - t->runs.at[i].whole.start_ns < MOST_NS)
+            status = array_push(&rounds->runs, i);
+    if (status == 0 && rounds->runs.n > 1)
+        qsort_r(rounds->runs.at, rounds->runs.n, sizeof *rounds->runs.at, by_start, (void *)t);
+    if (status == 0)
+        status = cut_groups(t, rounds);
+    if (status == 0)
+        status = cut_rounds(t, rounds);
+    if (status == 0)
+        status = choose_round(t, rounds, &best, fusion);
+    if (status == 0 && best != NO_ID) {
+        status = copy_groups(t, names, rounds, &rounds->rounds.at[best], fusion);
+        fusion->timeline = t;
+        fusion->cycle_ns = find_cycle(t);
+        if (status == 0) {
+            *found = fusion;
+            return 0;
+        }
+    }
+    fusion_destroy(fusion);
+    return status;
+}

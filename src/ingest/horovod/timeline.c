@@ -1,0 +1,593 @@
+/* ingest/horovod/timeline.c: reads the timelines of communication layers.
+ *
+ * Horovod and ByteScheduler give each tensor a process of its own, named by a process_name event,
+ * in which B and E events nest (an E has no name); BytePS writes one X event for each stage. The
+ * array is often open: the writer adds to it until its process ends. What nests, and in which
+ * order, differs between versions, so a run is put together from whatever stages come: the next one
+ * of its tensor begins with a stage that this one has been through. */
+#include "ingest/horovod/timeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/map.h"
+#include "ingest/part.h"
+
+enum { MAX_NESTED = 8, MAX_TENSORS = 1 << 22, MAX_NAME = 4096 };
+static const int64_t NEVER = INT64_MIN;
+
+/* A tensor's B events that wait for their E, and the run that is being put together. */
+struct writing {
+    struct timeline_run run;
+    bool any;       /* the run has a stage */
+    uint8_t n_open; /* may pass MAX_NESTED: deeper ones are counted only */
+    uint8_t outer;  /* how deep the event is that stands for the whole run, from 1; 0: none */
+    uint8_t stages[MAX_NESTED]; /* enum timeline_stage; N_TIMELINE_STAGES: none of them */
+};
+
+struct event {
+    uint64_t pid; /* a number, or the hash of a name */
+    uint64_t tid;
+    char ph;
+    bool has_pid, is_name, has_ts, has_dur, has_anchor;
+    uint32_t pid_name; /* where it is one */
+    uint32_t tid_name;
+    uint32_t name, args_name, dtype, shape;
+    int64_t ts_ns, dur_ns, anchor_us;
+};
+
+struct reader_state {
+    struct json *js;
+    struct trace_part *part;
+    struct timeline *timeline;
+    struct map tensor_of;          /* pid (and BytePS's tid) -> tensor + 1 */
+    ARRAY(struct writing) writing; /* by tensor */
+    bool known_writer;
+    bool no_memory;
+};
+
+static const struct timeline_interval nothing = {INT64_MIN, INT64_MIN};
+
+void timeline_destroy(struct timeline *timeline)
+{
+    if (!timeline)
+        return;
+    array_fini(&timeline->tensors);
+    array_fini(&timeline->runs);
+    array_fini(&timeline->cycles);
+    free(timeline);
+}
+
+/* ---- names ---- */
+
+static bool starts(const char *name, const char *prefix)
+{
+    return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+/* What Horovod calls an operation as a whole. */
+static bool is_operation(const char *name)
+{
+    static const char *const names[] = {"ALLREDUCE", "ALLGATHER",     "BROADCAST",
+                                        "ALLTOALL",  "REDUCESCATTER", "ADASUM"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* N_TIMELINE_STAGES: none, such as the making of a buffer. */
+static enum timeline_stage stage_of(const char *name, enum timeline_writer writer)
+{
+    if (writer == TIMELINE_BYTEPS) {
+        /* "Comm.byteps.gradient_0.PUSH" */
+        const char *dot = strrchr(name, '.');
+        const char *stage = dot ? dot + 1 : name;
+        if (strcmp(stage, "PUSH") == 0)
+            return STAGE_PUSH;
+        if (strcmp(stage, "PULL") == 0)
+            return STAGE_PULL;
+        if (strcmp(stage, "COPYD2H") == 0)
+            return STAGE_COPY_IN;
+        if (strcmp(stage, "COPYH2D") == 0)
+            return STAGE_COPY_OUT;
+        return N_TIMELINE_STAGES;
+    }
+    if (writer == TIMELINE_BYTESCHEDULER) { /* "PUSH_PULLQUEUE", "ALLREDUCECOMMUNICATION" */
+        if (starts(name, "INIT") || starts(name, "PULL")) /* of the parameters, at the start */
+            return N_TIMELINE_STAGES;
+        if (strstr(name, "QUEUE"))
+            return STAGE_QUEUE;
+        return strstr(name, "COMMUNICATION") ? STAGE_TRANSFER : N_TIMELINE_STAGES;
+    }
+    if (starts(name, "NEGOTIATE_"))
+        return STAGE_NEGOTIATE;
+    if (strcmp(name, "QUEUE") == 0 || starts(name, "WAIT_FOR_"))
+        return STAGE_QUEUE;
+    if (starts(name, "MEMCPY_IN_"))
+        return STAGE_COPY_IN;
+    if (starts(name, "MEMCPY_OUT_"))
+        return STAGE_COPY_OUT;
+    if (starts(name, "INIT_") || strcmp(name, "Sync") == 0)
+        return N_TIMELINE_STAGES;
+    return STAGE_TRANSFER; /* GLOO_ALLREDUCE, NCCL_ALLREDUCE, MPI_ALLGATHER, ... */
+}
+
+/* ---- runs ---- */
+
+static void widen(struct timeline_interval *interval, int64_t start_ns, int64_t end_ns)
+{
+    if (interval->start_ns == NEVER || start_ns < interval->start_ns)
+        interval->start_ns = start_ns;
+    if (interval->end_ns == NEVER || end_ns > interval->end_ns)
+        interval->end_ns = end_ns;
+}
+
+static void begin_run(struct writing *w, uint32_t tensor)
+{
+    w->run = (struct timeline_run){.tensor = tensor, .whole = nothing};
+    for (int s = 0; s < N_TIMELINE_STAGES; s++)
+        w->run.stages[s] = nothing;
+    w->any = false;
+}
+
+/* A run with nothing but a negotiation was not communicated yet. */
+static void end_run(struct reader_state *r, uint32_t tensor)
+{
+    struct writing *w = &r->writing.at[tensor];
+    struct timeline *timeline = r->timeline;
+    if (!w->any)
+        return;
+    if (w->run.whole.start_ns == NEVER) {
+        timeline->n_open++;
+    } else if (timeline->runs.n >= NO_ID - 1 || array_push(&timeline->runs, w->run) < 0) {
+        r->no_memory = true;
+    } else {
+        timeline->tensors.at[tensor].n_runs++;
+    }
+    begin_run(w, tensor);
+}
+
+/* A stage that ends a run that has been through it, or through a later one. It may have waited
+ * several times. */
+static bool begins_again(const struct timeline_run *run, enum timeline_stage stage)
+{
+    for (int s = (int)stage + 1; s < N_TIMELINE_STAGES; s++)
+        if (timeline_has(run, (enum timeline_stage)s))
+            return true;
+    return timeline_has(run, stage) && stage != STAGE_QUEUE;
+}
+
+static void add_stage(struct reader_state *r, uint32_t tensor, enum timeline_stage stage,
+                      uint32_t name, int64_t start_ns, int64_t end_ns)
+{
+    struct writing *w = &r->writing.at[tensor];
+    widen(&w->run.stages[stage], start_ns, end_ns);
+    /* Horovod waits in the queue for the tensor's data: no work of its thread */
+    bool waits = stage == STAGE_NEGOTIATE ||
+                 (stage == STAGE_QUEUE && r->timeline->writer == TIMELINE_HOROVOD);
+    if (!waits)
+        widen(&w->run.whole, start_ns, end_ns);
+    if (stage == STAGE_TRANSFER && r->timeline->tensors.at[tensor].backend == 0)
+        r->timeline->tensors.at[tensor].backend = name;
+    w->any = true;
+}
+
+/* ---- events ---- */
+
+static uint32_t intern(struct reader_state *r, const char *text, size_t len)
+{
+    uint32_t id = strtab_add(&r->part->names, text, len < MAX_NAME ? len : MAX_NAME);
+    if (id == STRTAB_FULL) {
+        r->no_memory = true;
+        return 0;
+    }
+    return id;
+}
+
+static uint32_t read_text(struct reader_state *r)
+{
+    const char *text;
+    size_t len;
+    if (json_peek(r->js) != '"')
+        return json_skip(r->js), 0;
+    return json_string(r->js, &text, &len) ? intern(r, text, len) : 0;
+}
+
+/* A number, or a name, which is hashed. */
+static uint64_t read_id(struct reader_state *r, uint32_t *name)
+{
+    uint64_t id = 0;
+    if (json_peek(r->js) != '"')
+        return json_read_unsigned(r->js, &id) == JSON_VALUE ? id : 0;
+    *name = read_text(r);
+    return *name;
+}
+
+static void read_args(struct reader_state *r, struct event *e)
+{
+    struct json *js = r->js;
+    const char *key;
+    size_t len;
+    if (json_peek(js) != '{') {
+        json_skip(js);
+        return;
+    }
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        if (json_is(key, len, "name"))
+            e->args_name = read_text(r);
+        else if (json_is(key, len, "dtype"))
+            e->dtype = read_text(r);
+        else if (json_is(key, len, "shape"))
+            e->shape = read_text(r);
+        else if (json_is(key, len, "start_time_since_epoch_in_micros"))
+            e->has_anchor = json_read_decimal(js, 0, &e->anchor_us) == JSON_VALUE;
+        else
+            json_skip(js);
+    }
+}
+
+static bool read_event(struct reader_state *r, struct event *e)
+{
+    struct json *js = r->js;
+    const char *key, *text;
+    size_t len;
+    *e = (struct event){.ph = 0};
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        if (json_is(key, len, "ph")) {
+            if (json_scalar(js, &text, &len) && len == 1)
+                e->ph = *text;
+        } else if (json_is(key, len, "name")) {
+            e->name = read_text(r);
+        } else if (json_is(key, len, "ts")) {
+            e->has_ts =
+                json_read_decimal(js, 3, &e->ts_ns) == JSON_VALUE && trace_time_fits(e->ts_ns);
+        } else if (json_is(key, len, "dur")) {
+            e->has_dur =
+                json_read_decimal(js, 3, &e->dur_ns) == JSON_VALUE && trace_time_fits(e->dur_ns);
+        } else if (json_is(key, len, "pid")) {
+            e->pid = read_id(r, &e->pid_name);
+            e->has_pid = true;
+        } else if (json_is(key, len, "tid")) {
+            e->tid = read_id(r, &e->tid_name);
+        } else if (json_is(key, len, "args")) {
+            read_args(r, e);
+        } else {
+            json_skip(js);
+        }
+    }
+    return js->fail == JSON_OK && !r->no_memory;
+}
+
+/* The tensor of a pid (and partition); a new one where there is none yet. NO_ID: no memory, or too
+ * many. */
+static uint32_t find_tensor(struct reader_state *r, const struct event *e)
+{
+    uint64_t key = map_mix(e->pid + 1), found;
+    if (r->timeline->writer == TIMELINE_BYTEPS)
+        key = map_mix(key + e->tid * 2 + (e->tid_name != 0));
+    key |= 1;
+    if (map_get(&r->tensor_of, key, &found))
+        return (uint32_t)found - 1;
+    struct timeline_tensor tensor = {.name = e->pid_name, .partition = -1};
+    struct writing writing = {.n_open = 0};
+    begin_run(&writing, (uint32_t)r->timeline->tensors.n);
+    if (r->timeline->tensors.n >= MAX_TENSORS || array_push(&r->timeline->tensors, tensor) < 0 ||
+        array_push(&r->writing, writing) < 0 ||
+        map_set(&r->tensor_of, key, r->timeline->tensors.n) < 0) {
+        r->no_memory = true;
+        return NO_ID;
+    }
+    return (uint32_t)r->timeline->tensors.n - 1;
+}
+
+static const char *name_of(const struct reader_state *r, uint32_t id)
+{
+    return strtab_get(&r->part->names, id);
+}
+
+static void begin_stage(struct reader_state *r, const struct event *e)
+{
+    uint32_t tensor = find_tensor(r, e);
+    if (tensor == NO_ID)
+        return;
+    struct writing *w = &r->writing.at[tensor];
+    const char *name = name_of(r, e->name);
+    if (w->n_open == UINT8_MAX) {
+        r->part->losses.n_broken++;
+        return;
+    }
+    unsigned depth = w->n_open++;
+    bool operation = r->timeline->writer == TIMELINE_HOROVOD && is_operation(name);
+    enum timeline_stage stage = operation ? N_TIMELINE_STAGES : stage_of(name, r->timeline->writer);
+    if (strcmp(name_of(r, r->timeline->tensors.at[tensor].name), "Sync") == 0)
+        stage = N_TIMELINE_STAGES; /* a process of its own, whose events are named by tensors */
+    if (depth == 0) {
+        w->outer = 0;
+        if ((operation && w->run.whole.start_ns != NEVER) ||
+            (stage != N_TIMELINE_STAGES && begins_again(&w->run, stage)))
+            end_run(r, tensor);
+    }
+    if (operation && depth == 0) {
+        w->outer = 1;
+        w->run.op = e->name;
+        w->any = true;
+        widen(&w->run.whole, e->ts_ns, e->ts_ns);
+    }
+    if (depth >= MAX_NESTED)
+        return;
+    w->stages[depth] = (uint8_t)stage;
+    if (stage == N_TIMELINE_STAGES)
+        return;
+    add_stage(r, tensor, stage, e->name, e->ts_ns, e->ts_ns);
+    if (stage == STAGE_NEGOTIATE && w->run.op == 0)
+        w->run.op = intern(r, name + strlen("NEGOTIATE_"), strlen(name) - strlen("NEGOTIATE_"));
+}
+
+/* "[512, 10]": the product. */
+static uint64_t numel_of(const char *shape)
+{
+    uint64_t numel = 1, dim = 0;
+    bool digits = false, any = false;
+    for (const char *at = shape;; at++) {
+        if (*at >= '0' && *at <= '9') {
+            if (__builtin_mul_overflow(dim, 10, &dim) ||
+                __builtin_add_overflow(dim, (uint64_t)(*at - '0'), &dim))
+                return 0;
+            digits = any = true;
+            continue;
+        }
+        if (digits && __builtin_mul_overflow(numel, dim, &numel))
+            return 0;
+        digits = false;
+        dim = 0;
+        if (!*at)
+            break;
+    }
+    return any || strcmp(shape, "[]") == 0 ? numel : 0;
+}
+
+static void end_stage(struct reader_state *r, const struct event *e)
+{
+    uint32_t tensor = find_tensor(r, e);
+    if (tensor == NO_ID)
+        return;
+    struct writing *w = &r->writing.at[tensor];
+    struct timeline_tensor *t = &r->timeline->tensors.at[tensor];
+    if (w->n_open == 0) {
+        r->part->losses.n_unpaired++;
+        return;
+    }
+    unsigned depth = --w->n_open;
+    if (e->dtype)
+        t->dtype = e->dtype;
+    if (e->shape)
+        t->numel = numel_of(name_of(r, e->shape));
+    enum timeline_stage stage = depth < MAX_NESTED ? w->stages[depth] : N_TIMELINE_STAGES;
+    if (stage != N_TIMELINE_STAGES)
+        add_stage(r, tensor, stage, 0, e->ts_ns, e->ts_ns);
+    if (depth == 0 && w->outer) {
+        widen(&w->run.whole, e->ts_ns, e->ts_ns);
+        w->outer = 0;
+        end_run(r, tensor);
+    }
+}
+
+static void name_tensor(struct reader_state *r, const struct event *e)
+{
+    uint32_t tensor = find_tensor(r, e);
+    if (tensor != NO_ID && e->args_name)
+        r->timeline->tensors.at[tensor].name = e->args_name;
+}
+
+/* BytePS: "Comm.byteps.gradient_0", and the partition's key, (number << 16) + part. */
+static void read_whole_stage(struct reader_state *r, const struct event *e)
+{
+    const char *name = name_of(r, e->name);
+    if (r->timeline->writer != TIMELINE_BYTEPS)
+        return; /* Horovod: "0", "1": the instant at which that rank was ready */
+    enum timeline_stage stage = stage_of(name, TIMELINE_BYTEPS);
+    int64_t end_ns;
+    if (stage == N_TIMELINE_STAGES)
+        return; /* among them the sum of all, without a stage */
+    if (!e->has_dur || e->dur_ns < 0 || __builtin_add_overflow(e->ts_ns, e->dur_ns, &end_ns)) {
+        r->part->losses.n_no_dur += !e->has_dur;
+        r->part->losses.n_negative += e->has_dur;
+        return;
+    }
+    uint32_t tensor = find_tensor(r, e);
+    if (tensor == NO_ID)
+        return;
+    struct timeline_tensor *t = &r->timeline->tensors.at[tensor];
+    const char *plain = name_of(r, e->pid_name);
+    if (starts(plain, "Comm."))
+        t->name = intern(r, plain + strlen("Comm."), strlen(plain) - strlen("Comm."));
+    uint64_t part_key = e->tid;
+    if (e->tid_name && json_unsigned(name_of(r, e->tid_name), strlen(name_of(r, e->tid_name)),
+                                     &part_key) != JSON_VALUE)
+        part_key = UINT64_MAX;
+    r->timeline->tensors.at[tensor].partition =
+        part_key == UINT64_MAX ? -1 : (int32_t)(part_key & 0xFFFF);
+    if (begins_again(&r->writing.at[tensor].run, stage))
+        end_run(r, tensor);
+    add_stage(r, tensor, stage, e->name, e->ts_ns, end_ns);
+}
+
+/* Who writes: ByteScheduler's and BytePS's names are their own. */
+static void learn_writer(struct reader_state *r, const struct event *e)
+{
+    const char *name = name_of(r, e->name);
+    if (r->known_writer || (e->ph != 'B' && e->ph != 'X'))
+        return;
+    r->known_writer = true;
+    if (e->ph == 'X' && starts(name, "Comm."))
+        r->timeline->writer = TIMELINE_BYTEPS;
+    else if (strstr(name, "COMMUNICATION") || strstr(name, "_PULLQUEUE"))
+        r->timeline->writer = TIMELINE_BYTESCHEDULER;
+    if (r->timeline->writer == TIMELINE_BYTEPS)
+        r->timeline->on_epoch = true;
+}
+
+static void take_event(struct reader_state *r, const struct event *e)
+{
+    learn_writer(r, e);
+    r->part->n_events++;
+    if (e->ph == 'M') {
+        if (e->has_anchor) {
+            r->timeline->on_epoch = true;
+            if (__builtin_mul_overflow(e->anchor_us, 1000, &r->part->base_ns))
+                r->part->base_ns = 0;
+        } else if (e->has_pid && strcmp(name_of(r, e->name), "process_name") == 0) {
+            name_tensor(r, e);
+        }
+        return;
+    }
+    if (e->ph != 'B' && e->ph != 'E' && e->ph != 'X' && e->ph != 'i')
+        return;
+    if (!e->has_ts) {
+        r->part->losses.n_no_time++;
+    } else if (e->ph == 'i') {
+        if (strcmp(name_of(r, e->name), "CYCLE_START") == 0 &&
+            array_push(&r->timeline->cycles, e->ts_ns) < 0)
+            r->no_memory = true;
+    } else if (e->ph == 'B') {
+        begin_stage(r, e);
+    } else if (e->ph == 'E') {
+        end_stage(r, e);
+    } else {
+        read_whole_stage(r, e);
+    }
+}
+
+/* The array is the writer's to close, which it does only when it is told to stop: that it ends
+ * between two elements is no damage. */
+static bool next_element(struct json *js)
+{
+    int c = json_peek(js);
+    while (c == ',') {
+        js->p++;
+        c = json_peek(js);
+    }
+    return c >= 0 && json_array_next(js);
+}
+
+static void read_events(struct reader_state *r)
+{
+    struct json *js = r->js;
+    struct event event;
+    js->p++;
+    while (!r->no_memory && next_element(js)) {
+        if (json_peek(js) != '{') {
+            r->part->losses.n_broken++;
+            json_skip(js);
+        } else if (read_event(r, &event)) {
+            take_event(r, &event);
+        }
+    }
+}
+
+/* ---- what it gives ---- */
+
+static int by_time(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static int by_end(const void *a, const void *b)
+{
+    const struct timeline_run *x = a, *y = b;
+    if (x->whole.end_ns != y->whole.end_ns)
+        return x->whole.end_ns < y->whole.end_ns ? -1 : 1;
+    return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
+}
+
+static bool shift(struct timeline_interval *interval, int64_t by_ns)
+{
+    if (interval->start_ns == NEVER)
+        return true;
+    return !__builtin_add_overflow(interval->start_ns, by_ns, &interval->start_ns) &&
+           !__builtin_add_overflow(interval->end_ns, by_ns, &interval->end_ns) &&
+           trace_time_fits(interval->start_ns) && trace_time_fits(interval->end_ns);
+}
+
+/* From the file's times to those since the epoch; what does not fit is left out. */
+static void add_base(struct timeline *timeline, struct trace_part *part)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < timeline->runs.n; i++) {
+        struct timeline_run run = timeline->runs.at[i];
+        bool fits = shift(&run.whole, part->base_ns);
+        for (int s = 0; s < N_TIMELINE_STAGES; s++)
+            fits &= shift(&run.stages[s], part->base_ns);
+        if (fits)
+            timeline->runs.at[kept++] = run;
+        part->losses.n_overflow += !fits;
+    }
+    timeline->runs.n = kept;
+    kept = 0;
+    for (size_t i = 0; i < timeline->cycles.n; i++) {
+        int64_t time_ns;
+        if (!__builtin_add_overflow(timeline->cycles.at[i], part->base_ns, &time_ns))
+            timeline->cycles.at[kept++] = time_ns;
+    }
+    timeline->cycles.n = kept;
+}
+
+static void finish(struct reader_state *r)
+{
+    struct timeline *timeline = r->timeline;
+    for (uint32_t t = 0; t < timeline->tensors.n && !r->no_memory; t++) {
+        struct writing *w = &r->writing.at[t];
+        if (w->n_open > 0) { /* its end is not in the file */
+            timeline->n_open += w->any;
+            continue;
+        }
+        end_run(r, t);
+    }
+    add_base(timeline, r->part);
+    if (timeline->runs.n > 1)
+        qsort(timeline->runs.at, timeline->runs.n, sizeof *timeline->runs.at, by_end);
+    if (timeline->cycles.n > 1)
+        qsort(timeline->cycles.at, timeline->cycles.n, sizeof *timeline->cycles.at, by_time);
+    if (timeline->runs.n > 0) {
+        r->part->start_ns = INT64_MAX;
+        for (size_t i = 0; i < timeline->runs.n; i++)
+            if (timeline->runs.at[i].whole.start_ns < r->part->start_ns)
+                r->part->start_ns = timeline->runs.at[i].whole.start_ns;
+        r->part->end_ns = timeline->runs.at[timeline->runs.n - 1].whole.end_ns;
+    }
+}
+
+int timeline_read(struct json *js, struct trace_part *part, struct dpro_error *err)
+{
+    struct reader_state r = {.js = js, .part = part};
+    const char *key;
+    size_t len;
+    r.timeline = part->timeline = calloc(1, sizeof *part->timeline);
+    if (!r.timeline || strtab_add(&part->names, "", 0) == STRTAB_FULL)
+        return dpro_error_nomem(err);
+    json_skip_mark(js);
+    int c = json_peek(js);
+    if (c == '[') {
+        read_events(&r);
+    } else if (c == '{') {
+        js->p++;
+        while (!r.no_memory && json_object_next(js, &key, &len)) {
+            if (json_is(key, len, "traceEvents") && json_peek(js) == '[')
+                read_events(&r);
+            else
+                json_skip(js);
+        }
+    } else {
+        json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
+    }
+    if (!r.no_memory)
+        finish(&r);
+    map_fini(&r.tensor_of);
+    array_fini(&r.writing);
+    return r.no_memory ? dpro_error_nomem(err) : 0;
+}

@@ -1,0 +1,254 @@
+/* ingest/horovod/timelines.c: gives each communication timeline to its rank. A rank has one; one
+ * that was recorded at another time than the rank's profile is of another run. Where there is no
+ * profile at all the timelines are what there is: their rounds are the iterations. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "ingest/load.h"
+
+/* A timeline is often of the whole run, a profile of seconds of it; clocks of one process are
+ * equal.
+ */
+static const int64_t SLACK_NS = 1000000000;
+static const int64_t MARK_NS = 1000;
+
+static struct trace_rank *find_rank(struct dpro_trace *trace, int number)
+{
+    for (uint32_t r = 0; r < trace->n_ranks; r++)
+        if (trace->ranks[r].rank == number)
+            return &trace->ranks[r];
+    return NULL;
+}
+
+/* How far the timeline is from the nearest of the rank's windows. */
+static int64_t distance_ns(const struct trace_rank *rank, const struct source *source)
+{
+    int64_t least = INT64_MAX;
+    if (!source->part.timeline->on_epoch || !rank_on_epoch(rank))
+        return 0;
+    for (uint32_t w = 0; w < rank->n_windows; w++) {
+        const struct trace_window *window = &rank->windows[w];
+        int64_t away = 0;
+        if (window->start_ns > source->part.end_ns)
+            away = window->start_ns - source->part.end_ns;
+        else if (source->part.start_ns > window->end_ns)
+            away = source->part.start_ns - window->end_ns;
+        least = away < least ? away : least;
+    }
+    return least;
+}
+
+static void rename_all(struct timeline *timeline, const uint32_t *names)
+{
+    for (size_t t = 0; t < timeline->tensors.n; t++) {
+        struct timeline_tensor *tensor = &timeline->tensors.at[t];
+        tensor->name = names[tensor->name];
+        tensor->dtype = names[tensor->dtype];
+        tensor->backend = names[tensor->backend];
+    }
+    for (size_t r = 0; r < timeline->runs.n; r++)
+        timeline->runs.at[r].op = names[timeline->runs.at[r].op];
+}
+
+static void give(struct loader *loader, struct source *source)
+{
+    struct dpro_trace *trace = loader->trace;
+    const struct dpro_sink *sink = &loader->options->sink;
+    struct trace_rank *rank = find_rank(trace, source->rank);
+    if (!rank) {
+        trace_warn(
+            trace, sink,
+            "%s: rank %d has no profile that its timeline could go with; it is left out; add "
+            "the framework's profile of the same steps",
+            source->path, source->rank);
+        return;
+    }
+    int64_t away = distance_ns(rank, source);
+    if (away > SLACK_NS) {
+        trace_warn(trace, sink,
+                   "%s: recorded %" PRId64 " seconds away from rank %d's profile, so of another "
+                   "run or of other steps; it is left out",
+                   source->path, away / 1000000000, source->rank);
+        return;
+    }
+    if (rank->timeline) {
+        trace_warn(trace, sink, "%s: second timeline of rank %d, left out", source->path,
+                   source->rank);
+        return;
+    }
+    rank->timeline = source->part.timeline;
+    source->part.timeline = NULL;
+    rename_all(rank->timeline, source->names);
+    if (rank->timeline->n_open > 0)
+        trace_warn(trace, sink,
+                   "%s: %" PRIu64 " tensors were on their way where the timeline ends; of these "
+                   "the last communication is left out",
+                   source->path, rank->timeline->n_open);
+}
+
+/* ---- without a profile ---- */
+
+/* When each round began: the k-th of a tensor's runs is of round k. Tensors that travel now and
+ * then are of none. */
+struct beginnings {
+    int64_t *start_ns; /* by round */
+    uint32_t *next;    /* by tensor: its next round */
+    uint32_t n, most_runs;
+    int64_t end_ns;
+};
+
+static int64_t begins_ns(const struct timeline_run *run)
+{
+    int64_t start = run->whole.start_ns;
+    for (int s = 0; s < N_TIMELINE_STAGES; s++)
+        if (timeline_has(run, (enum timeline_stage)s) && run->stages[s].start_ns < start)
+            start = run->stages[s].start_ns;
+    return start;
+}
+
+static int find_beginnings(const struct timeline *t, struct beginnings *b)
+{
+    *b = (struct beginnings){.end_ns = INT64_MIN};
+    for (size_t i = 0; i < t->tensors.n; i++)
+        if (t->tensors.at[i].n_runs > b->most_runs)
+            b->most_runs = t->tensors.at[i].n_runs;
+    b->start_ns = malloc((b->most_runs + (size_t)1) * sizeof *b->start_ns);
+    b->next = calloc(t->tensors.n + 1, sizeof *b->next);
+    if (!b->start_ns || !b->next)
+        return -1;
+    for (size_t i = 0; i < t->runs.n; i++) {
+        const struct timeline_run *run = &t->runs.at[i];
+        if (t->tensors.at[run->tensor].n_runs * 2 < b->most_runs)
+            continue;
+        uint32_t round = b->next[run->tensor]++;
+        int64_t start = begins_ns(run);
+        for (; b->n <= round; b->n++)
+            b->start_ns[b->n] = INT64_MAX;
+        b->start_ns[round] = start < b->start_ns[round] ? start : b->start_ns[round];
+        b->end_ns = run->whole.end_ns > b->end_ns ? run->whole.end_ns : b->end_ns;
+    }
+    return 0;
+}
+
+static int add_track(struct trace_part *part, uint32_t name)
+{
+    struct part_track track = {.track = {.pid = 1, .id = (int64_t)part->tracks.n, .name = name}};
+    return array_push(&part->tracks, track);
+}
+
+static int add_span(struct trace_part *part, size_t track, uint8_t kind, const char *name,
+                    struct timeline_interval time)
+{
+    struct trace_span *span = part_add_span(part);
+    uint32_t id = strtab_add(&part->names, name, strlen(name));
+    if (!span || id == STRTAB_FULL)
+        return -1;
+    *span = (struct trace_span){.start_ns = time.start_ns,
+                                .dur_ns = time.end_ns - time.start_ns,
+                                .name = id,
+                                .track = (uint32_t)track,
+                                .sequence = -1,
+                                .detail = NO_ID,
+                                .kind = kind,
+                                .parent = NO_ID,
+                                .node = NO_ID};
+    part->tracks.at[track].n_spans++;
+    part->start_ns = time.start_ns < part->start_ns ? time.start_ns : part->start_ns;
+    part->end_ns = time.end_ns > part->end_ns ? time.end_ns : part->end_ns;
+    return 0;
+}
+
+/* Each tensor or partition is a track, on which its transfers are the work. */
+static int add_transfers(struct trace_part *part)
+{
+    static const struct {
+        enum timeline_stage stage;
+        const char *name;
+    } stages[] = {{STAGE_TRANSFER, "PUSH_PULL"}, {STAGE_PUSH, "PUSH"}, {STAGE_PULL, "PULL"}};
+    const struct timeline *t = part->timeline;
+    for (size_t i = 0; i < t->tensors.n; i++)
+        if (add_track(part, t->tensors.at[i].name) < 0)
+            return -1;
+    for (size_t i = 0; i < t->runs.n; i++)
+        for (size_t s = 0; s < sizeof stages / sizeof *stages; s++) {
+            const struct timeline_run *run = &t->runs.at[i];
+            const struct timeline_tensor *tensor = &t->tensors.at[run->tensor];
+            char name[600], partition[24] = "";
+            if (!timeline_has(run, stages[s].stage))
+                continue;
+            if (tensor->partition >= 0)
+                snprintf(partition, sizeof partition, "~PART%d", (int)tensor->partition);
+            snprintf(name, sizeof name, "%.500s%s.%s", strtab_get(&part->names, tensor->name),
+                     partition, stages[s].name);
+            if (add_span(part, run->tensor + (size_t)1, SPAN_CPU_OP, name,
+                         run->stages[stages[s].stage]) < 0)
+                return -1;
+        }
+    return 0;
+}
+
+/* Of Horovod's only the rounds are marked here: its thread comes with fusion_build. */
+static int stand_alone(struct trace_part *part)
+{
+    const struct timeline *t = part->timeline;
+    struct beginnings b;
+    int status = find_beginnings(t, &b);
+    uint32_t name = strtab_add(&part->names, "rounds", strlen("rounds"));
+    if (status == 0)
+        status = name == STRTAB_FULL ? -1 : add_track(part, name);
+    for (uint32_t r = 0; r < b.n && status == 0; r++) {
+        char mark[40];
+        struct timeline_interval time = {b.start_ns[r], r + 1 < b.n ? b.start_ns[r + 1] : b.end_ns};
+        snprintf(mark, sizeof mark, "ProfilerStep#%u", r);
+        if (time.end_ns - time.start_ns < 2 * MARK_NS)
+            continue;
+        status = add_span(part, 0, SPAN_ANNOTATION, mark, time);
+        /* what ties a round to the one before: else each tensor would go on by itself */
+        time.end_ns = time.start_ns + MARK_NS;
+        if (status == 0)
+            status = add_span(part, 0, SPAN_CPU_OP, "round", time);
+    }
+    if (status == 0 && t->writer != TIMELINE_HOROVOD)
+        status = add_transfers(part);
+    part->base_ns = 0; /* the runs' times have it */
+    free(b.start_ns);
+    free(b.next);
+    return status;
+}
+
+int timelines_stand_alone(struct loader *loader, struct dpro_error *err)
+{
+    for (size_t i = 0; i < loader->list.n; i++)
+        if (source_is_profile(&loader->list.at[i]))
+            return 0;
+    for (size_t i = 0; i < loader->list.n; i++) {
+        struct source *source = &loader->list.at[i];
+        if (source->kind != DPRO_FILE_TIMELINE || !source_usable(source))
+            continue;
+        if (stand_alone(&source->part) < 0)
+            return dpro_error_nomem(err);
+        trace_warn(loader->trace, &loader->options->sink,
+                   "%s: a communication timeline without a profile tells when tensors travelled, "
+                   "and nothing of the computation; add the framework's profile of the same steps",
+                   source->path);
+    }
+    return 0;
+}
+
+int timelines_build(struct loader *loader, struct dpro_error *err)
+{
+    for (size_t i = 0; i < loader->list.n; i++) {
+        struct source *source = &loader->list.at[i];
+        if (source->kind == DPRO_FILE_TIMELINE && source_usable(source) && source->rank >= 0)
+            give(loader, source);
+    }
+    int status = fusion_build(loader->trace, &loader->options->sink);
+    if (status == 0)
+        status = chunk_logs_tie(loader->trace);
+    if (status == 0)
+        status = byteps_tie(loader->trace);
+    return status < 0 ? dpro_error_nomem(err) : 0;
+}

@@ -1,0 +1,298 @@
+/* ingest/mxnet/graph.c: the graph that MXNet's executor runs, from what it prints of itself
+ * (debug_str of an executor or a symbol) or from the symbol's JSON.
+ *
+ * An executor lists forward and backward ops in the order in which it runs them, a symbol the
+ * forward ones only: then the backward ones are added as their mirror image, each after those of
+ * the ops that take what it made. Of equal names the last one before is meant. Variables are nodes
+ * without inputs. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/map.h"
+#include "ingest/part.h"
+
+enum { MAX_NODES = 1 << 24, NAME_MAX_BYTES = 4096 };
+
+typedef ARRAY(uint32_t) ids_array;
+
+struct grapher {
+    struct trace_part *part;
+    struct map node_of; /* name id + 1 -> node */
+    bool no_memory;
+};
+
+static uint32_t intern(struct grapher *g, const char *text, size_t len)
+{
+    uint32_t id = strtab_add(&g->part->names, text, len);
+    g->no_memory |= id == STRTAB_FULL;
+    return g->no_memory ? 0 : id;
+}
+
+static void add_node(struct grapher *g, uint32_t name, uint32_t type)
+{
+    struct dfg_node node = {
+        .name = name, .type = type, .first_input = (uint32_t)g->part->dfg_inputs.n};
+    if (g->part->dfg_nodes.n >= MAX_NODES || array_push(&g->part->dfg_nodes, node) < 0 ||
+        map_set(&g->node_of, (uint64_t)name + 1, g->part->dfg_nodes.n - 1) < 0)
+        g->no_memory = true;
+    g->part->n_events++;
+}
+
+/* An input of the node added last. */
+static void add_input(struct grapher *g, uint32_t node, bool control)
+{
+    struct dfg_input input = {.node = node, .control = control};
+    if (g->part->dfg_inputs.n >= NO_ID - 1 || array_push(&g->part->dfg_inputs, input) < 0)
+        g->no_memory = true;
+    else
+        g->part->dfg_nodes.at[g->part->dfg_nodes.n - 1].n_inputs++;
+}
+
+static bool starts(const char *text, size_t len, const char *prefix)
+{
+    size_t n = strlen(prefix);
+    return len >= n && memcmp(text, prefix, n) == 0;
+}
+
+/* ---- the mirror image ---- */
+
+/* Ops whose gradient only changes the shape share one. */
+static const char *gradient_of(const char *type)
+{
+    static const char *const copies[] = {"Flatten", "Reshape", "reshape", "expand_dims", "squeeze"};
+    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
+        if (strcmp(type, copies[i]) == 0)
+            return "copy";
+    return strcmp(type, "elemwise_add") == 0 || strcmp(type, "_Plus") == 0 ? "add" : type;
+}
+
+static bool is_variable(const struct trace_part *part, uint32_t node)
+{
+    return strcmp(strtab_get(&part->names, part->dfg_nodes.at[node].type), "Variable") == 0;
+}
+
+static void mirror(struct grapher *g)
+{
+    struct trace_part *part = g->part;
+    uint32_t n = (uint32_t)part->dfg_nodes.n, n_inputs = (uint32_t)part->dfg_inputs.n;
+    uint32_t *row = calloc(n + (size_t)2, sizeof *row); /* who takes what a node makes */
+    uint32_t *uses = malloc((n_inputs + (size_t)1) * sizeof *uses);
+    uint32_t *image = malloc((n + (size_t)1) * sizeof *image);
+    char text[NAME_MAX_BYTES + 16];
+    if (!row || !uses || !image)
+        g->no_memory = true;
+    for (int pass = 0; pass < 2 && !g->no_memory; pass++) {
+        for (uint32_t to = 0; to < n; to++)
+            for (uint32_t i = 0; i < part->dfg_nodes.at[to].n_inputs; i++) {
+                uint32_t from = part->dfg_inputs.at[part->dfg_nodes.at[to].first_input + i].node;
+                if (pass == 0)
+                    row[from + 2]++;
+                else
+                    uses[row[from + 1]++] = to;
+            }
+        for (uint32_t i = 2; pass == 0 && i < n + 2; i++)
+            row[i] += row[i - 1];
+    }
+    for (uint32_t node = n; node-- > 0 && !g->no_memory;) {
+        image[node] = NO_ID;
+        if (is_variable(part, node))
+            continue;
+        const char *name = strtab_get(&part->names, part->dfg_nodes.at[node].name);
+        int len = snprintf(text, sizeof text, "%.*s_backward", NAME_MAX_BYTES, name);
+        uint32_t own = intern(g, text, (size_t)len);
+        len = snprintf(text, sizeof text, "_backward_%.256s",
+                       gradient_of(strtab_get(&part->names, part->dfg_nodes.at[node].type)));
+        image[node] = (uint32_t)part->dfg_nodes.n;
+        add_node(g, own, intern(g, text, (size_t)len));
+        for (uint32_t u = row[node]; u < row[node + 1] && !g->no_memory; u++)
+            if (image[uses[u]] != NO_ID)
+                add_input(g, image[uses[u]], false);
+        if (!g->no_memory)
+            add_input(g, node, true);
+    }
+    free(row);
+    free(uses);
+    free(image);
+}
+
+static void finish(struct grapher *g)
+{
+    bool backward = false;
+    for (size_t i = 0; i < g->part->dfg_nodes.n && !backward; i++) {
+        const char *type = strtab_get(&g->part->names, g->part->dfg_nodes.at[i].type);
+        backward = starts(type, strlen(type), "_backward_");
+    }
+    g->part->is_mirrored = !backward;
+    if (!backward && g->part->dfg_nodes.n > 0 && !g->no_memory)
+        mirror(g);
+}
+
+/* ---- text ---- */
+
+/* "arg[0]=conv0(0) version=0", "cdep[0]=conv0": the name behind the '='. */
+static void read_input(struct grapher *g, const char *line, size_t len, bool control)
+{
+    const char *end = line + len, *at = memchr(line, '=', len);
+    uint64_t node;
+    if (!at)
+        return;
+    at++;
+    const char *version = memmem(at, (size_t)(end - at), " version=", 9);
+    if (version)
+        end = version;
+    while (!control && end > at && *--end != '(')
+        ;
+    uint32_t name = strtab_find(&g->part->names, at, (size_t)(end - at));
+    if (name != STRTAB_FULL && map_get(&g->node_of, (uint64_t)name + 1, &node))
+        add_input(g, (uint32_t)node, control);
+    else
+        g->part->losses.n_broken_records++;
+}
+
+static void read_line(struct grapher *g, const char *line, size_t len, bool *in_node)
+{
+    while (len > 0 && (*line == '\t' || *line == ' ')) {
+        line++;
+        len--;
+    }
+    if (starts(line, len, "Variable:") && len > 9) {
+        add_node(g, intern(g, line + 9, len - 9), intern(g, "Variable", 8));
+        *in_node = false;
+    } else if (starts(line, len, "Op:")) {
+        const char *comma = memmem(line, len, ", Name=", 7);
+        *in_node = comma != NULL;
+        if (comma) {
+            uint32_t type = intern(g, line + 3, (size_t)(comma - line) - 3);
+            uint32_t name = intern(g, comma + 7, (size_t)(line + len - comma) - 7);
+            add_node(g, name, type);
+        } else {
+            g->part->losses.n_broken_records++;
+        }
+    } else if (*in_node && starts(line, len, "arg[")) {
+        read_input(g, line, len, false);
+    } else if (*in_node && starts(line, len, "cdep[")) {
+        read_input(g, line, len, true);
+    }
+}
+
+int mxnet_text_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
+{
+    struct grapher g = {.part = part};
+    const char *line;
+    size_t len;
+    bool in_node = false;
+    g.no_memory = strtab_add(&part->names, "", 0) == STRTAB_FULL;
+    while (!g.no_memory && bytes_line(bytes, &line, &len))
+        read_line(&g, line, len, &in_node);
+    part->cut |= bytes->rc < 0;
+    finish(&g);
+    map_fini(&g.node_of);
+    return g.no_memory ? dpro_error_nomem(err) : 0;
+}
+
+/* ---- JSON ---- */
+
+/* [[node, output, version], ...]; nodes come before those that take what they make. */
+static void read_inputs(struct grapher *g, struct json *js, ids_array *inputs)
+{
+    js->p++;
+    while (json_array_next(js)) {
+        uint64_t node;
+        if (json_peek(js) != '[') {
+            json_skip(js);
+            continue;
+        }
+        js->p++;
+        bool known = json_array_next(js) && json_read_unsigned(js, &node) == JSON_VALUE;
+        while (json_array_next(js))
+            json_skip(js);
+        if (known && node < g->part->dfg_nodes.n)
+            g->no_memory |= array_push(inputs, (uint32_t)node) < 0;
+        else
+            g->part->losses.n_broken_records++;
+    }
+}
+
+static void read_node(struct grapher *g, struct json *js, ids_array *inputs)
+{
+    const char *key, *text;
+    size_t len;
+    uint32_t name = 0, type = 0;
+    inputs->n = 0;
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        bool is_op = json_is(key, len, "op"), is_name = json_is(key, len, "name");
+        if ((is_op || is_name) && json_peek(js) == '"') {
+            if (!json_string(js, &text, &len))
+                return;
+            if (is_name)
+                name = intern(g, text, len);
+            else if (json_is(text, len, "null"))
+                type = intern(g, "Variable", 8);
+            else
+                type = intern(g, text, len);
+        } else if (json_is(key, len, "inputs") && json_peek(js) == '[') {
+            read_inputs(g, js, inputs);
+        } else {
+            json_skip(js);
+        }
+    }
+    if (js->fail != JSON_OK || g->no_memory)
+        return; /* a node that is not whole is none */
+    add_node(g, name, type);
+    for (size_t i = 0; i < inputs->n && !g->no_memory; i++)
+        add_input(g, inputs->at[i], false);
+}
+
+int mxnet_symbol_read(struct json *js, struct trace_part *part, struct dpro_error *err)
+{
+    struct grapher g = {.part = part};
+    ids_array inputs = {0};
+    const char *key;
+    size_t len;
+    g.no_memory = strtab_add(&part->names, "", 0) == STRTAB_FULL;
+    json_skip_mark(js);
+    if (json_peek(js) == '{')
+        js->p++;
+    else
+        json_stop(js, JSON_BAD);
+    while (!g.no_memory && json_object_next(js, &key, &len)) {
+        if (!json_is(key, len, "nodes") || json_peek(js) != '[') {
+            json_skip(js);
+            continue;
+        }
+        js->p++;
+        while (!g.no_memory && json_array_next(js)) {
+            if (json_peek(js) == '{')
+                read_node(&g, js, &inputs);
+            else
+                json_skip(js);
+        }
+    }
+    finish(&g);
+    array_fini(&inputs);
+    map_fini(&g.node_of);
+    return g.no_memory ? dpro_error_nomem(err) : 0;
+}
+
+/* A list of nodes with ops, names and inputs. */
+bool mxnet_symbol_recognise(struct json *js)
+{
+    const char *key;
+    size_t len;
+    bool op = false, name = false;
+    if (json_peek(js) != '[')
+        return false;
+    js->p++;
+    if (!json_array_next(js) || json_peek(js) != '{')
+        return false;
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        op |= json_is(key, len, "op");
+        name |= json_is(key, len, "name");
+        json_skip(js);
+    }
+    return op && name;
+}

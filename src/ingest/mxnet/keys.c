@@ -1,0 +1,136 @@
+/* ingest/mxnet/keys.c: which parameter each key of MXNet's key-value store is.
+ *
+ * dpro's recorder lists the parameters in the order of their keys. Else the graph has them: a
+ * Module numbers them as the executor lists them, and names keys (calls ending in Ex); Gluon's
+ * Trainer sorts their names. Either way those without a gradient have no pushes, so that the k-th
+ * key that is pushed is the k-th parameter; and there must be as many. A graph has no sizes, but
+ * those of what one layer takes go together: that of another model shows. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ingest/trace.h"
+#include "ingest/transport/ps.h"
+
+static bool ends(const char *text, const char *suffix)
+{
+    size_t len = strlen(text), n = strlen(suffix);
+    return len >= n && strcmp(text + len - n, suffix) == 0;
+}
+
+/* What is fed, and what BatchNorm keeps by itself. */
+static bool is_parameter(const char *name)
+{
+    static const char *const others[] = {"data",         "data0",       "data1",
+                                         "label",        "moving_mean", "moving_var",
+                                         "running_mean", "running_var"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (ends(name, others[i]))
+            return false;
+    return true;
+}
+
+struct named {
+    const char *text;
+    uint32_t id;
+    uint64_t size_bytes; /* 0: unknown */
+};
+typedef ARRAY(struct named) named_array;
+
+static int by_name(const void *a, const void *b)
+{
+    const struct named *x = a, *y = b;
+    return strcmp(x->text, y->text);
+}
+
+static bool names_keys(const struct dpro_trace *trace, const struct trace_rank *rank)
+{
+    for (uint32_t i = 0; i < rank->n_spans; i++) {
+        const char *name = strtab_get(&trace->names, rank->spans[i].name);
+        if (strncmp(name, "MXKVStorePush", 13) == 0 && ends(name, "Ex"))
+            return true;
+    }
+    return false;
+}
+
+static int list_graph(const struct dpro_trace *trace, const struct trace_rank *rank,
+                      named_array *names)
+{
+    for (uint32_t n = 0; n < rank->n_dfg_nodes; n++) {
+        const struct dfg_node *node = &rank->dfg_nodes[n];
+        struct named named = {strtab_get(&trace->names, node->name), node->name, 0};
+        if (strcmp(strtab_get(&trace->names, node->type), "Variable") == 0 &&
+            is_parameter(named.text) && array_push(names, named) < 0)
+            return -1;
+    }
+    if (names->n > 1 && !names_keys(trace, rank))
+        qsort(names->at, names->n, sizeof *names->at, by_name);
+    return 0;
+}
+
+static int list_recorded(const struct dpro_trace *trace, const struct recording *recording,
+                         named_array *names)
+{
+    for (size_t p = 0; p < recording->parameters.n; p++) {
+        const struct recorded_parameter *parameter = &recording->parameters.at[p];
+        struct named named = {strtab_get(&trace->names, parameter->name), parameter->name,
+                              parameter->size_bytes};
+        if (array_push(names, named) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* The bytes of a node's input whose name ends so; 0: it has none. */
+static uint64_t input_bytes(const struct dpro_trace *trace, const struct trace_rank *rank,
+                            const struct dfg_node *node, const char *suffix,
+                            const named_array *names, const ps_keys *keys)
+{
+    for (uint32_t i = 0; i < node->n_inputs; i++) {
+        const struct dfg_node *input =
+            &rank->dfg_nodes[rank->dfg_inputs[node->first_input + i].node];
+        if (!ends(strtab_get(&trace->names, input->name), suffix))
+            continue;
+        for (size_t k = 0; k < keys->n; k++)
+            if (names->at[k].id == input->name)
+                return keys->at[k].size_bytes;
+    }
+    return 0;
+}
+
+/* A weight has so many rows as its bias has elements, a scale as many elements as its shift. */
+static bool sizes_agree(const struct dpro_trace *trace, const struct trace_rank *rank,
+                        const named_array *names, const ps_keys *keys)
+{
+    for (uint32_t n = 0; n < rank->n_dfg_nodes; n++) {
+        const struct dfg_node *node = &rank->dfg_nodes[n];
+        uint64_t weight = input_bytes(trace, rank, node, "weight", names, keys);
+        uint64_t bias = input_bytes(trace, rank, node, "bias", names, keys);
+        uint64_t gamma = input_bytes(trace, rank, node, "gamma", names, keys);
+        uint64_t beta = input_bytes(trace, rank, node, "beta", names, keys);
+        if ((weight && bias && weight % bias != 0) || (gamma && beta && gamma != beta))
+            return false;
+    }
+    return true;
+}
+
+int mxnet_name_keys(struct dpro_trace *trace, const struct trace_rank *rank, ps_keys *keys)
+{
+    named_array names = {0};
+    int status = 0;
+    if (rank->recording)
+        status = list_recorded(trace, rank->recording, &names);
+    bool fits = names.n == keys->n;
+    for (size_t k = 0; k < keys->n && fits; k++)
+        fits = names.at[k].size_bytes == 0 || names.at[k].size_bytes == keys->at[k].size_bytes;
+    if (!fits && status == 0) {
+        names.n = 0;
+        status = list_graph(trace, rank, &names);
+        fits = names.n == keys->n && sizes_agree(trace, rank, &names, keys);
+    }
+    for (size_t k = 0; k < keys->n && status == 0 && fits; k++)
+        keys->at[k].name = names.at[k].id;
+    if (names.n > 0 && keys->n > 0 && !fits && trace->n_misnamed++ == 0)
+        trace->first_misnamed = rank->rank;
+    array_fini(&names);
+    return status;
+}

@@ -1,0 +1,164 @@
+/* ingest/mxnet/match.c: which node of the executor's graph each op of MXNet's profile is.
+ *
+ * The profile has types, not names. In an iteration the k-th op of a type is the k-th node of that
+ * type in the executor's order; and what a node takes has run when the node runs, so that nodes
+ * which a bulk hid are passed over. When all nodes of a type have run, the next iteration has
+ * begun. A bulk that lists its types, "[Convolution,BatchNorm]", is the last of its nodes. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "ingest/load.h"
+
+struct types {
+    struct map lists;       /* type -> index + 1 of its list */
+    uint32_t *next;         /* node -> the next of its type */
+    ARRAY(uint32_t) firsts; /* by list: its first node */
+    ARRAY(uint32_t) at;     /* by list: the node that is up next, NO_ID: all have run */
+};
+
+struct matcher {
+    struct rank_job *job;
+    struct types types;
+    bool *ran;
+    uint32_t *open;
+    uint32_t n_ran, n_ops;
+};
+
+static bool add_types(struct matcher *m)
+{
+    const struct trace_rank *rank = m->job->rank;
+    struct map last = {0}; /* type -> its last node so far */
+    bool fine = true;
+    for (uint32_t n = 0; n < rank->n_dfg_nodes && fine; n++) {
+        uint32_t type = rank->dfg_nodes[n].type;
+        uint64_t before;
+        m->types.next[n] = NO_ID;
+        m->n_ops += rank->dfg_nodes[n].n_inputs > 0;
+        if (map_get(&last, (uint64_t)type + 1, &before))
+            m->types.next[before] = n;
+        else
+            fine = array_push(&m->types.firsts, n) == 0 &&
+                   map_set(&m->types.lists, (uint64_t)type + 1, m->types.firsts.n) == 0;
+        fine = fine && map_set(&last, (uint64_t)type + 1, n) == 0;
+    }
+    map_fini(&last);
+    return fine && array_reserve(&m->types.at, m->types.firsts.n) == 0;
+}
+
+static void begin_iteration(struct matcher *m)
+{
+    for (size_t i = 0; i < m->types.firsts.n; i++)
+        m->types.at.at[i] = m->types.firsts.at[i];
+    memset(m->ran, 0, m->job->rank->n_dfg_nodes);
+    m->n_ran = 0;
+}
+
+/* The node has run, and so has all that it needed. */
+static void run(struct matcher *m, uint32_t node)
+{
+    const struct trace_rank *rank = m->job->rank;
+    uint32_t n_open = 0;
+    m->ran[node] = true;
+    m->open[n_open++] = node;
+    while (n_open > 0) {
+        const struct dfg_node *at = &rank->dfg_nodes[m->open[--n_open]];
+        m->n_ran += at->n_inputs > 0;
+        for (uint32_t i = 0; i < at->n_inputs; i++) {
+            uint32_t input = rank->dfg_inputs[at->first_input + i].node;
+            if (m->ran[input])
+                continue;
+            m->ran[input] = true;
+            m->open[n_open++] = input;
+        }
+    }
+}
+
+static uint32_t next_of(struct matcher *m, uint64_t list)
+{
+    uint32_t *at = &m->types.at.at[list];
+    while (*at != NO_ID && m->ran[*at])
+        *at = m->types.next[*at];
+    return *at;
+}
+
+/* The node that an op of a type is; NO_ID: none, or the type is none of the graph's (*known). */
+static uint32_t take(struct matcher *m, uint32_t type, bool *known)
+{
+    uint64_t list;
+    *known = map_get(&m->types.lists, (uint64_t)type + 1, &list);
+    if (!*known)
+        return NO_ID;
+    uint32_t node = next_of(m, --list);
+    if (node == NO_ID && m->n_ran * 2 >= m->n_ops) {
+        begin_iteration(m);
+        node = next_of(m, list);
+    }
+    if (node != NO_ID)
+        run(m, node);
+    return node;
+}
+
+/* "[Convolution,BatchNorm,...]", with brackets or without: each of the types that stand there
+ * whole.
+ */
+static uint32_t take_bulk(struct matcher *m, const struct strtab *names, uint32_t name, bool *known)
+{
+    const char *at = strtab_get(names, name), *comma;
+    at += *at == '[';
+    uint32_t last = NO_ID;
+    bool any = false;
+    for (; (comma = strpbrk(at, ",]")) != NULL; at = comma + 1) {
+        uint32_t type = strtab_find(names, at, (size_t)(comma - at));
+        uint32_t node = type == STRTAB_FULL ? NO_ID : take(m, type, &any);
+        last = node == NO_ID ? last : node;
+        *known |= any;
+    }
+    return last;
+}
+
+static int by_start(const void *a, const void *b, void *arg)
+{
+    const struct trace_rank *rank = arg;
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    if (rank->spans[x].start_ns != rank->spans[y].start_ns)
+        return rank->spans[x].start_ns < rank->spans[y].start_ns ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+void rank_match_types(struct rank_job *job)
+{
+    const struct strtab *names = job->names;
+    struct trace_rank *rank = job->rank;
+    struct matcher m = {.job = job};
+    uint32_t *order = malloc((rank->n_spans + (size_t)1) * sizeof *order), n = 0;
+    m.types.next = malloc((rank->n_dfg_nodes + (size_t)1) * sizeof *m.types.next);
+    m.ran = calloc(rank->n_dfg_nodes + (size_t)1, sizeof *m.ran);
+    m.open = malloc((rank->n_dfg_nodes + (size_t)1) * sizeof *m.open);
+    job->no_memory |= !order || !m.types.next || !m.ran || !m.open || !add_types(&m);
+    for (uint32_t s = 0; s < rank->n_spans && !job->no_memory; s++)
+        if (rank->spans[s].kind == SPAN_CPU_OP)
+            order[n++] = s;
+    if (n > 1)
+        qsort_r(order, n, sizeof *order, by_start, rank);
+    if (!job->no_memory)
+        begin_iteration(&m);
+    for (uint32_t i = 0; i < n; i++) {
+        struct trace_span *span = &rank->spans[order[i]];
+        bool known = false, bulk = strchr(strtab_get(names, span->name), ',');
+        uint32_t node =
+            bulk ? take_bulk(&m, names, span->name, &known) : take(&m, span->name, &known);
+        span->node = node;
+        job->n_bulks += bulk;
+        job->n_node_spans += known;
+        if (known && node == NO_ID && !job->n_unmatched++)
+            job->first_unmatched = span->name;
+    }
+    free(order);
+    free(m.ran);
+    free(m.open);
+    free(m.types.next);
+    map_fini(&m.types.lists);
+    array_fini(&m.types.firsts);
+    array_fini(&m.types.at);
+}

@@ -1,0 +1,240 @@
+/* ingest/mxnet/profile.c: the profile of MXNet 1.x (mx.profiler), of a worker or of a server.
+ *
+ * It is a Chrome trace in whole microseconds. What the engine ran comes twice, as a B/E pair of the
+ * device and as an async pair of the domain: the former is taken. B and E of one operation stand
+ * next to each other, whatever else ran at the time, so that they pair by thread and name and do
+ * not nest. Calls of the C interface are async pairs whose id is the thread. What stands between
+ * the brackets of two calls on a thread is the program's own time. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/map.h"
+#include "ingest/part.h"
+
+enum { MAX_OPEN = 4096, MAX_TRACKS = 1 << 20 };
+
+enum category { CATEGORY_OTHER, CATEGORY_OPERATOR, CATEGORY_CALL };
+
+struct event {
+    uint64_t thread;
+    int64_t ts_ns;
+    uint32_t name;
+    uint8_t category;
+    char ph;
+    enum json_value ts;
+};
+
+struct mxnet {
+    struct json *js;
+    struct trace_part *part;
+    struct map tracks;         /* thread -> index + 1 */
+    uint32_t n_engine_threads; /* named so far */
+    ARRAY(struct event) open;  /* begun */
+    bool no_memory;
+};
+
+/* A push, a pull, or both of a key: it lasts until the servers have answered. */
+static bool is_exchange(const char *name)
+{
+    return strncmp(name, "KVStoreDist", 11) == 0 && (strstr(name, "Push") || strstr(name, "Pull"));
+}
+
+static uint32_t read_name(struct mxnet *m)
+{
+    const char *text;
+    size_t len;
+    if (json_peek(m->js) != '"') {
+        json_skip(m->js);
+        return 0;
+    }
+    if (!json_string(m->js, &text, &len))
+        return 0;
+    uint32_t id = strtab_add(&m->part->names, text, len);
+    m->no_memory |= id == STRTAB_FULL;
+    return m->no_memory ? 0 : id;
+}
+
+static uint8_t read_category(struct mxnet *m)
+{
+    const char *text;
+    size_t len;
+    if (!json_scalar(m->js, &text, &len))
+        return CATEGORY_OTHER;
+    if (json_is(text, len, "operator"))
+        return CATEGORY_OPERATOR;
+    return json_is(text, len, "MXNET_C_API") ? CATEGORY_CALL : CATEGORY_OTHER;
+}
+
+/* Threads are numbered by a hash; which device it serves changes with the operation, a pinned
+ * memory's counting as another one. */
+static uint32_t track_of(struct mxnet *m, const struct event *ev)
+{
+    struct trace_part *part = m->part;
+    uint64_t key = map_mix(ev->thread) | 1, index;
+    char text[64];
+    if (map_get(&m->tracks, key, &index))
+        return (uint32_t)index;
+    struct part_track fresh = {.track = {.id = (int64_t)(ev->thread & INT64_MAX)}};
+    if (ev->category == CATEGORY_CALL)
+        snprintf(text, sizeof text, "thread %zu of the program", part->tracks.n + 1);
+    else
+        snprintf(text, sizeof text, "engine thread %u", ++m->n_engine_threads);
+    struct part_label label = {0, fresh.track.id, strtab_add(&part->names, text, strlen(text))};
+    if (part->tracks.n >= MAX_TRACKS || label.name == STRTAB_FULL ||
+        array_push(&part->labels, label) < 0 || array_push(&part->tracks, fresh) < 0 ||
+        map_set(&m->tracks, key, part->tracks.n - 1) < 0) {
+        m->no_memory = true;
+        return 0;
+    }
+    return (uint32_t)part->tracks.n - 1;
+}
+
+static void add_span(struct mxnet *m, const struct event *begin, const struct event *end)
+{
+    struct trace_part *part = m->part;
+    int64_t dur_ns;
+    if (begin->ts == JSON_NO_VALUE || end->ts == JSON_NO_VALUE) {
+        part->losses.n_no_time++;
+        return;
+    }
+    if (begin->ts == JSON_SATURATED || end->ts == JSON_SATURATED ||
+        !trace_time_fits(begin->ts_ns) || !trace_time_fits(end->ts_ns) ||
+        __builtin_sub_overflow(end->ts_ns, begin->ts_ns, &dur_ns)) {
+        part->losses.n_overflow++;
+        return;
+    }
+    if (dur_ns < 0) {
+        part->losses.n_negative++;
+        return;
+    }
+    uint32_t track = track_of(m, begin);
+    struct trace_span *span = m->no_memory ? NULL : part_add_span(part);
+    if (!span) {
+        m->no_memory = true;
+        return;
+    }
+    *span = (struct trace_span){.start_ns = begin->ts_ns,
+                                .dur_ns = dur_ns,
+                                .name = begin->name,
+                                .track = track,
+                                .sequence = -1,
+                                .detail = NO_ID,
+                                .kind = SPAN_CPU_OP,
+                                .parent = NO_ID,
+                                .node = NO_ID};
+    if (is_exchange(strtab_get(&part->names, begin->name))) {
+        /* what it carries is found later, from the messages */
+        struct trace_detail detail = {.peer = -1, .comm_sequence = -1, .wait_stream = -1};
+        span->kind = SPAN_ANNOTATION;
+        span->detail = (uint32_t)part->details.n;
+        m->no_memory |= array_push(&part->details, detail) < 0;
+    }
+    part->tracks.at[track].n_spans++;
+    if (part->n_spans == 1 || begin->ts_ns < part->start_ns)
+        part->start_ns = begin->ts_ns;
+    if (part->n_spans == 1 || end->ts_ns > part->end_ns)
+        part->end_ns = end->ts_ns;
+}
+
+static void open_event(struct mxnet *m, const struct event *ev)
+{
+    if (m->open.n == MAX_OPEN) {
+        m->part->losses.n_unpaired++;
+        return;
+    }
+    m->no_memory |= array_push(&m->open, *ev) < 0;
+}
+
+static void close_event(struct mxnet *m, const struct event *end)
+{
+    for (size_t i = m->open.n; i-- > 0;) {
+        const struct event begin = m->open.at[i];
+        if (begin.thread != end->thread || begin.category != end->category ||
+            (end->name && begin.name != end->name))
+            continue;
+        memmove(&m->open.at[i], &m->open.at[i + 1], (m->open.n - i - 1) * sizeof begin);
+        m->open.n--;
+        add_span(m, &begin, end);
+        return;
+    }
+    m->part->losses.n_unpaired++;
+}
+
+static void read_event(struct mxnet *m)
+{
+    struct json *js = m->js;
+    struct event ev = {.ph = '?'};
+    const char *key, *text;
+    size_t len;
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        if (json_is(key, len, "ph")) {
+            if (json_scalar(js, &text, &len))
+                ev.ph = len == 1 ? text[0] : '?';
+        } else if (json_is(key, len, "ts")) {
+            ev.ts = json_read_decimal(js, 3, &ev.ts_ns);
+        } else if (json_is(key, len, "name")) {
+            ev.name = read_name(m);
+        } else if (json_is(key, len, "cat")) {
+            ev.category = read_category(m);
+        } else if (json_is(key, len, "tid")) {
+            if (json_read_unsigned(js, &ev.thread) == JSON_NO_VALUE)
+                ev.thread = 0;
+        } else {
+            json_skip(js);
+        }
+    }
+    if (js->fail != JSON_OK)
+        return; /* an event that is not whole is none */
+    m->part->n_events++;
+    char begin = ev.category == CATEGORY_CALL ? 'b' : 'B', end = begin == 'b' ? 'e' : 'E';
+    if (ev.category != CATEGORY_OTHER && ev.ph == begin)
+        open_event(m, &ev);
+    else if (ev.category != CATEGORY_OTHER && ev.ph == end)
+        close_event(m, &ev);
+}
+
+static void read_document(struct mxnet *m)
+{
+    struct json *js = m->js;
+    const char *key;
+    size_t len;
+    json_skip_mark(js);
+    int c = json_peek(js);
+    if (c != '{') {
+        json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
+        return;
+    }
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        if (!json_is(key, len, "traceEvents") || json_peek(js) != '[') {
+            json_skip(js);
+            continue;
+        }
+        js->p++;
+        while (!m->no_memory && json_array_next(js)) {
+            if (json_peek(js) == '{') {
+                read_event(m);
+            } else {
+                m->part->losses.n_broken++;
+                json_skip(js);
+            }
+        }
+        if (m->no_memory)
+            return;
+    }
+}
+
+int mxnet_read(struct json *js, struct trace_part *part, struct dpro_error *err)
+{
+    struct mxnet m = {.js = js, .part = part};
+    m.no_memory = strtab_add(&part->names, "", 0) == STRTAB_FULL;
+    if (!m.no_memory)
+        read_document(&m);
+    part->losses.n_unpaired += m.open.n;
+    map_fini(&m.tracks);
+    array_fini(&m.open);
+    return m.no_memory ? dpro_error_nomem(err) : 0;
+}

@@ -1,0 +1,287 @@
+/* ingest/pytorch/et.c: PyTorch execution traces, schema 1.0.1 (everything a node has as its own
+ * key) to 1.1.1-chakra.0.0.4 (inputs.values, attrs).
+ *
+ * Of a node's inputs and outputs only the tensors are kept, [id, storage, offset, elements, bytes
+ * an element, device], wherever they stand in lists of lists: they are known by their form, five
+ * numbers and a string, so that the type strings need not be read. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "ingest/part.h"
+
+enum { MAX_RAW_INPUTS = 16384 };
+
+struct et {
+    struct json *js;
+    struct trace_part *part;
+    bool no_memory;
+};
+
+static uint32_t intern(struct et *et, const char *text, size_t len)
+{
+    uint32_t id = strtab_add(&et->part->names, text, len);
+    if (id == STRTAB_FULL) {
+        et->no_memory = true;
+        return 0;
+    }
+    return id;
+}
+
+static uint32_t read_string(struct et *et)
+{
+    const char *text;
+    size_t len;
+    if (json_peek(et->js) != '"')
+        return json_skip(et->js), 0;
+    return json_string(et->js, &text, &len) ? intern(et, text, len) : 0;
+}
+
+static uint64_t read_u64(struct json *js)
+{
+    uint64_t v;
+    return json_read_unsigned(js, &v) == JSON_VALUE ? v : 0;
+}
+
+/* Collects the tensors of a list of values; js is before its '['. */
+static void read_tensors(struct et *et, struct json *js, uint32_t *first, uint32_t *n)
+{
+    struct trace_part *part = et->part;
+    uint64_t numbers[5];
+    unsigned n_values =
+        0; /* in the innermost list: up to 5 numbers, 6 with the device, 7: no tensor */
+    uint32_t device = 0;
+    int depth = 0;
+    const char *text;
+    size_t len;
+    *first = (uint32_t)part->et_tensors.n;
+    *n = 0;
+    if (json_peek(js) != '[') {
+        json_skip(js);
+        return;
+    }
+    do {
+        int c = json_peek(js);
+        if (c == '[') {
+            js->p++;
+            n_values = 0;
+            if (++depth > JSON_DEPTH_MAX)
+                json_stop(js, JSON_DEEP);
+        } else if (c == ']') {
+            js->p++;
+            depth--;
+            if (n_values == 6) {
+                struct et_tensor tensor = {.id = numbers[0],
+                                           .storage = numbers[1],
+                                           .offset = numbers[2],
+                                           .numel = numbers[3],
+                                           .item_bytes = (uint32_t)numbers[4],
+                                           .device = device};
+                if (part->et_tensors.n >= NO_ID - 1 || array_push(&part->et_tensors, tensor) < 0)
+                    et->no_memory = true;
+                else
+                    ++*n;
+            }
+            n_values = 7;
+        } else if (c == ',') {
+            js->p++;
+        } else if (c == '"') {
+            if (!json_string(js, &text, &len))
+                break;
+            bool tensor = n_values == 5 && depth > 1;
+            if (tensor)
+                device = intern(et, text, len);
+            n_values = tensor ? 6 : 7;
+        } else if (c == '{' || c < 0 || c == '}' || c == ':') {
+            n_values = 7;
+            json_skip(js);
+        } else {
+            uint64_t v = 0;
+            if (json_read_unsigned(js, &v) != JSON_VALUE)
+                v = 0; /* -1, true: no tensor has them where it matters */
+            if (n_values < 5)
+                numbers[n_values++] = v;
+            else
+                n_values = 7;
+        }
+    } while (depth > 0 && js->fail == JSON_OK && !et->no_memory);
+}
+
+/* Inputs of communication: the tensors, and the text itself, which holds the collective's name and
+ * group. */
+static void read_inputs(struct et *et, struct et_node *node, bool wants_text)
+{
+    const char *text;
+    size_t len;
+    bool cut;
+    if (!wants_text || json_peek(et->js) != '[') {
+        read_tensors(et, et->js, &node->first_input, &node->n_inputs);
+        return;
+    }
+    if (!json_raw(et->js, JSON_TEXT_MAX, &text, &len, &cut))
+        return;
+    node->text_inputs = intern(et, text, len < MAX_RAW_INPUTS ? len : MAX_RAW_INPUTS);
+    struct input memory;
+    struct json inner;
+    struct dpro_error ignored;
+    if (input_open_memory(&memory, text, len, "inputs", &ignored) < 0)
+        return;
+    if (json_init(&inner, &memory, len + 1, &ignored) < 0) {
+        et->no_memory = true;
+    } else {
+        read_tensors(et, &inner, &node->first_input, &node->n_inputs);
+        json_fini(&inner);
+    }
+    input_close(&memory);
+}
+
+/* inputs or outputs of the later schemas: {"values": [...], "shapes": [...], "types": [...]}. */
+static void read_values(struct et *et, struct et_node *node, bool outputs, bool wants_text)
+{
+    struct json *js = et->js;
+    const char *key;
+    size_t len;
+    if (json_peek(js) == '{') {
+        js->p++;
+        while (json_object_next(js, &key, &len)) {
+            if (!json_is(key, len, "values"))
+                json_skip(js);
+            else if (outputs)
+                read_tensors(et, js, &node->first_output, &node->n_outputs);
+            else
+                read_inputs(et, node, wants_text);
+        }
+    } else if (outputs) {
+        read_tensors(et, js, &node->first_output, &node->n_outputs);
+    } else {
+        read_inputs(et, node, wants_text);
+    }
+}
+
+/* One {"name": "rf_id", "type": "uint64", "value": 0}. */
+static void read_attr(struct et *et, struct et_node *node, uint32_t *thread)
+{
+    struct json *js = et->js;
+    const char *key, *text;
+    size_t len;
+    enum { OTHER, RF_ID, SEQ_ID, TID } which = OTHER;
+    int64_t value = 0;
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        if (json_is(key, len, "name")) {
+            if (!json_scalar(js, &text, &len))
+                return;
+            which = json_is(text, len, "rf_id")    ? RF_ID
+                    : json_is(text, len, "seq_id") ? SEQ_ID
+                    : json_is(text, len, "tid")    ? TID
+                                                   : OTHER;
+        } else if (json_is(key, len, "value")) {
+            if (json_read_decimal(js, 0, &value) != JSON_VALUE)
+                value = which == SEQ_ID ? -1 : 0;
+        } else {
+            json_skip(js);
+        }
+    }
+    if (which == RF_ID)
+        node->record_fn = (uint32_t)value;
+    else if (which == SEQ_ID)
+        node->sequence = value < INT32_MIN || value > INT32_MAX ? -1 : (int32_t)value;
+    else if (which == TID)
+        *thread = (uint32_t)value;
+}
+
+static void read_node(struct et *et)
+{
+    struct json *js = et->js;
+    struct trace_part *part = et->part;
+    const char *key;
+    size_t len, n_tensors = part->et_tensors.n;
+    struct et_node node = {.span = NO_ID, .sequence = -1};
+    uint32_t thread = 0;
+    bool wants_text = false;
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        int64_t v;
+        if (json_is(key, len, "name")) {
+            node.name = read_string(et);
+            wants_text = json_is(strtab_get(&part->names, node.name),
+                                 strtab_len(&part->names, node.name), "record_param_comms");
+        } else if (json_is(key, len, "id")) {
+            node.id = read_u64(js);
+        } else if (json_is(key, len, "parent") || json_is(key, len, "ctrl_deps")) {
+            if (json_peek(js) == '[') { /* a list of one in some */
+                js->p++;
+                for (bool first = true; json_array_next(js); first = false) {
+                    if (first)
+                        node.parent = read_u64(js);
+                    else
+                        json_skip(js);
+                }
+            } else {
+                node.parent = read_u64(js);
+            }
+        } else if (json_is(key, len, "rf_id")) {
+            node.record_fn = (uint32_t)read_u64(js);
+        } else if (json_is(key, len, "seq_id")) {
+            if (json_read_decimal(js, 0, &v) == JSON_VALUE && v >= -1 && v <= INT32_MAX)
+                node.sequence = (int32_t)v;
+        } else if (json_is(key, len, "tid")) {
+            thread = (uint32_t)read_u64(js);
+        } else if (json_is(key, len, "inputs")) {
+            read_values(et, &node, false, wants_text);
+        } else if (json_is(key, len, "outputs")) {
+            read_values(et, &node, true, false);
+        } else if (json_is(key, len, "attrs") && json_peek(js) == '[') {
+            js->p++;
+            while (json_array_next(js)) {
+                if (json_peek(js) == '{')
+                    read_attr(et, &node, &thread);
+                else
+                    json_skip(js);
+            }
+        } else {
+            json_skip(js);
+        }
+    }
+    if (js->fail != JSON_OK) {
+        part->et_tensors.n = n_tensors;
+        return;
+    }
+    part->n_events++;
+    if (array_push(&part->et_nodes, node) < 0 || array_push(&part->et_threads, thread) < 0)
+        et->no_memory = true;
+}
+
+int et_read(struct json *js, struct trace_part *part, struct dpro_error *err)
+{
+    struct et et = {.js = js, .part = part};
+    const char *key;
+    size_t len;
+    if (strtab_add(&part->names, "", 0) == STRTAB_FULL)
+        return dpro_error_nomem(err);
+    json_skip_mark(js);
+    int c = json_peek(js);
+    if (c != '{') {
+        json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
+        return 0;
+    }
+    js->p++;
+    while (!et.no_memory && json_object_next(js, &key, &len)) {
+        if (json_is(key, len, "pid")) {
+            part->pid = read_u64(js);
+        } else if (json_is(key, len, "nodes") && json_peek(js) == '[') {
+            js->p++;
+            while (!et.no_memory && json_array_next(js)) {
+                if (json_peek(js) == '{') {
+                    read_node(&et);
+                } else {
+                    part->losses.n_broken++;
+                    json_skip(js);
+                }
+            }
+        } else {
+            json_skip(js);
+        }
+    }
+    return et.no_memory ? dpro_error_nomem(err) : 0;
+}

@@ -1,0 +1,952 @@
+/* ingest/pytorch/kineto.c: PyTorch profiler (Kineto) traces, every dialect from 2021 to 2026, and
+ * Chrome traces that look like them.
+ *
+ * One pass: each event is read into a struct on the stack whatever the order of its keys, and kept
+ * as a 64-byte span when it is an interval of work. Most of the text is arguments that nobody
+ * needs; keys are told apart by their length first, and what is not wanted is skipped unread. Times
+ * stay relative here: baseTimeNanoseconds may come behind the events. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/map.h"
+#include "ingest/part.h"
+#include "ingest/pytorch/kineto_words.h"
+
+enum { KIND_NONE = 255, NAME_CACHE = 4096, MAX_OPEN = 1 << 20 };
+
+enum name_flag { NAME_SEEN = 1, NAME_COMMUNICATION = 2 };
+
+/* Keys that are wanted; others get numbers as they come. */
+enum key {
+    KEY_END, /* no key: the object ended */
+    KEY_PH,
+    KEY_TS,
+    KEY_ID,
+    KEY_CAT,
+    KEY_PID,
+    KEY_TID,
+    KEY_DUR,
+    KEY_NAME,
+    KEY_ARGS,
+    KEY_SEQ,
+    KEY_BYTES,
+    KEY_DTYPE,
+    KEY_SRC_RANK,
+    KEY_DST_RANK,
+    KEY_INPUT_DIMS,
+    KEY_INPUT_TYPE,
+    KEY_GROUP_SIZE,
+    KEY_CORRELATION,
+    KEY_EXTERNAL_ID,
+    KEY_EXTERNAL_ID_2021,
+    KEY_FWD_THREAD_ID,
+    KEY_IN_NELEMS,
+    KEY_OUT_NELEMS,
+    KEY_WAIT_ON_STREAM,
+    KEY_SYNC_KIND,
+    KEY_SEQUENCE_NUMBER,
+    KEY_COLLECTIVE_NAME,
+    KEY_RECORD_FUNCTION_ID,
+    KEY_GROUP_NAME,
+    KEY_GROUP_RANKS,
+    KEY_WAIT_ON_CORRELATION,
+    N_WANTED_KEYS,
+    KEY_ANY = 127, /* any other, when the numbers have run out */
+    N_KEYS,
+};
+
+static const char *const wanted_keys[N_WANTED_KEYS] = {
+    [KEY_END] = "",
+    [KEY_PH] = "ph",
+    [KEY_TS] = "ts",
+    [KEY_ID] = "id",
+    [KEY_CAT] = "cat",
+    [KEY_PID] = "pid",
+    [KEY_TID] = "tid",
+    [KEY_DUR] = "dur",
+    [KEY_NAME] = "name",
+    [KEY_ARGS] = "args",
+    [KEY_SEQ] = "Seq",
+    [KEY_BYTES] = "bytes",
+    [KEY_DTYPE] = "dtype",
+    [KEY_SRC_RANK] = "Src Rank",
+    [KEY_DST_RANK] = "Dst Rank",
+    [KEY_INPUT_DIMS] = "Input Dims",
+    [KEY_INPUT_TYPE] = "Input type",
+    [KEY_GROUP_SIZE] = "Group size",
+    [KEY_CORRELATION] = "correlation",
+    [KEY_EXTERNAL_ID] = "External id",
+    [KEY_EXTERNAL_ID_2021] = "external id",
+    [KEY_FWD_THREAD_ID] = "Fwd thread id",
+    [KEY_IN_NELEMS] = "In msg nelems",
+    [KEY_OUT_NELEMS] = "Out msg nelems",
+    [KEY_WAIT_ON_STREAM] = "wait_on_stream",
+    [KEY_SYNC_KIND] = "cuda_sync_kind",
+    [KEY_SEQUENCE_NUMBER] = "Sequence number",
+    [KEY_COLLECTIVE_NAME] = "Collective name",
+    [KEY_RECORD_FUNCTION_ID] = "Record function id",
+    [KEY_GROUP_NAME] = "Process Group Name",
+    [KEY_GROUP_RANKS] = "Process Group Ranks",
+    [KEY_WAIT_ON_CORRELATION] = "wait_on_cuda_event_record_corr_id",
+};
+
+/* Guesses are kept apart by the phase of an event and by the kind of its arguments. */
+enum { N_PHASES = 8, N_CONTEXTS = N_PHASES + SPAN_OTHER + 2 };
+
+struct guess_pair {
+    struct json_guess at[2]; /* the later one first */
+};
+
+struct event {
+    int64_t ts_ns, dur_ns;
+    uint64_t pid, flow_id, correlation;
+    int64_t tid;
+    uint32_t name, external, record_fn, fwd_thread;
+    int32_t sequence;
+    uint8_t kind, flow;
+    char ph;
+    enum json_value ts, dur; /* JSON_NO_VALUE: none or not a number */
+    bool has_name, has_detail;
+    uint32_t label; /* thread_name's or process_name's args.name */
+    uint64_t dims_numel;
+    uint32_t dims_type;
+};
+
+static const struct trace_detail no_detail = {.peer = -1, .comm_sequence = -1, .wait_stream = -1};
+
+/* A B event that waits for its E, in a list per (pid, tid). */
+struct open_span {
+    struct event event;
+    struct trace_detail detail;
+    uint32_t below; /* index + 1 of the one that was open before it */
+};
+
+struct kineto {
+    struct json *js;
+    struct trace_part *part;
+    uint32_t *name_cache;
+    ARRAY(uint8_t) name_flags; /* by name id */
+    uint32_t *track_slots;     /* open addressing: track index + 1 */
+    uint32_t n_track_slots;
+    uint32_t last_track[2]; /* of the CPU, of the GPU */
+    struct map stacks;      /* hash of (pid, tid) -> index + 1 of the innermost open span */
+    ARRAY(struct open_span) open;
+    uint32_t free_open; /* list of unused slots in `open`, index + 1 */
+    uint64_t n_external_is_correlation, n_external_differs;
+    struct trace_detail detail; /* of the event being read; no_detail unless detail_used */
+    bool detail_used;
+    struct guess_pair (*guesses)[N_KEYS]; /* [N_CONTEXTS]: after which key */
+    struct guess_pair between;            /* from one event into the next */
+    struct strtab other_keys;             /* id + N_WANTED_KEYS - 1 is the key's number */
+    bool no_memory;
+};
+
+/* A key's number; the slow way, when no guess was right. */
+static unsigned key_number(struct kineto *k, const char *key, size_t len)
+{
+    for (unsigned i = 1; i < N_WANTED_KEYS; i++)
+        if (strlen(wanted_keys[i]) == len && memcmp(wanted_keys[i], key, len) == 0)
+            return i;
+    if (len == 0 || len > 64)
+        return KEY_ANY;
+    uint32_t id = strtab_find(&k->other_keys, key, len);
+    if (id == STRTAB_FULL && k->other_keys.n < KEY_ANY - N_WANTED_KEYS)
+        id = strtab_add(&k->other_keys, key, len);
+    return id == STRTAB_FULL ? KEY_ANY : N_WANTED_KEYS + id - 1;
+}
+
+static void learn(struct kineto *k, uint64_t from, unsigned key, struct guess_pair *pair)
+{
+    struct json_guess fresh = {.len = 0};
+    json_learn(k->js, from, (uint8_t)key, &fresh);
+    if (fresh.len) {
+        pair->at[1] = pair->at[0];
+        pair->at[0] = fresh;
+    }
+}
+
+static __attribute__((noinline)) unsigned next_key_slow(struct kineto *k, struct guess_pair *pair)
+{
+    const char *text;
+    size_t len;
+    uint64_t from = json_offset(k->js);
+    unsigned key = KEY_END;
+    if (json_object_next(k->js, &text, &len))
+        key = key_number(k, text, len);
+    learn(k, from, key, pair);
+    return key;
+}
+
+/* The number of the next key of an object, KEY_END at its end and on failure. */
+static inline unsigned next_key(struct kineto *k, unsigned context, unsigned previous)
+{
+    struct guess_pair *pair = &k->guesses[context][previous];
+    if (json_guess(k->js, &pair->at[0]))
+        return pair->at[0].key;
+    if (json_guess(k->js, &pair->at[1]))
+        return pair->at[1].key;
+    return next_key_slow(k, pair);
+}
+
+static uint32_t intern(struct kineto *k, const char *text, size_t len)
+{
+    /* Names repeat thousands of times: a small cache keyed by length and both ends is faster than
+     * hashing kernel names of a kilobyte. */
+    uint64_t head = 0, tail = 0;
+    if (len >= 8) {
+        memcpy(&head, text, 8);
+        memcpy(&tail, text + len - 8, 8);
+    } else {
+        memcpy(&head, text, len);
+    }
+    uint64_t middle = 0;
+    if (len >= 24)
+        memcpy(&middle, text + len / 2, 8);
+    uint64_t hash =
+        (head * 0x9e3779b97f4a7c15u ^ tail * 0xd6e8feb86659fd93u ^ middle * 0xc2b2ae3d27d4eb4fu) +
+        len;
+    uint32_t *slot = &k->name_cache[(hash ^ hash >> 29) * 0x9e3779b97f4a7c15u >> 52];
+    const struct strtab_entry *entry = &k->part->names.entries[*slot];
+    if (*slot < k->part->names.n && entry->len == len && memcmp(entry->text, text, len) == 0)
+        return *slot;
+    uint32_t id = strtab_add(&k->part->names, text, len);
+    if (id == STRTAB_FULL) {
+        k->no_memory = true;
+        return 0;
+    }
+    return *slot = id;
+}
+
+static bool name_is_communication(struct kineto *k, uint32_t name)
+{
+    if (name >= k->name_flags.n) {
+        size_t extra = k->part->names.n - k->name_flags.n;
+        if (array_reserve(&k->name_flags, extra) < 0) {
+            k->no_memory = true;
+            return false;
+        }
+        memset(k->name_flags.at + k->name_flags.n, 0, extra);
+        k->name_flags.n += extra;
+    }
+    uint8_t *flags = &k->name_flags.at[name];
+    if (!(*flags & NAME_SEEN)) {
+        *flags = NAME_SEEN;
+        if (kineto_is_communication(strtab_get(&k->part->names, name),
+                                    strtab_len(&k->part->names, name)))
+            *flags |= NAME_COMMUNICATION;
+    }
+    return *flags & NAME_COMMUNICATION;
+}
+
+static bool on_gpu(unsigned kind)
+{
+    return kind == SPAN_KERNEL || kind == SPAN_MEMCPY || kind == SPAN_MEMSET ||
+           kind == SPAN_GPU_ANNOTATION || kind == SPAN_SYNC;
+}
+
+/* A pid or tid: a number, a quoted number, "stream 7", or a name, which gets a number of its own
+ * far from any real one. */
+static int64_t read_id(struct json *js)
+{
+    const char *text;
+    size_t len, i = 0;
+    if (!json_scalar(js, &text, &len) || len == 0)
+        return 0;
+    int64_t v = 0;
+    while (i < len && i < 18 && text[i] >= '0' && text[i] <= '9')
+        v = v * 10 + (text[i++] - '0');
+    if (i == len)
+        return v;
+    if (json_decimal(text, len, 0, &v) != JSON_NO_VALUE)
+        return v;
+    for (i = 0; i < len && (text[i] < '0' || text[i] > '9'); i++)
+        ;
+    size_t first = i;
+    while (i < len && text[i] >= '0' && text[i] <= '9')
+        i++;
+    if (i > first && json_decimal(text + first, i - first, 0, &v) == JSON_VALUE)
+        return first > 0 && text[first - 1] == '-' ? -v : v;
+    uint64_t hash = len;
+    for (i = 0; i < len; i++)
+        hash = map_mix(hash ^ (unsigned char)text[i] ^ 0x100);
+    return INT64_MIN / 2 - (int64_t)(hash >> 3);
+}
+
+static uint32_t read_u32(struct json *js)
+{
+    uint64_t v;
+    return json_read_unsigned(js, &v) == JSON_VALUE ? (uint32_t)v : 0;
+}
+
+static int32_t read_i32(struct json *js, int32_t none)
+{
+    int64_t v;
+    if (json_read_decimal(js, 0, &v) != JSON_VALUE || v < INT32_MIN || v > INT32_MAX)
+        return none;
+    return (int32_t)v;
+}
+
+static uint64_t read_u64(struct json *js)
+{
+    uint64_t v;
+    return json_read_unsigned(js, &v) == JSON_VALUE ? v : 0;
+}
+
+/* A string's id; other values are skipped and give 0. */
+static uint32_t read_string(struct kineto *k)
+{
+    const char *text;
+    size_t len;
+    if (json_peek(k->js) != '"')
+        return json_skip(k->js), 0;
+    return json_string(k->js, &text, &len) ? intern(k, text, len) : 0;
+}
+
+/* The id of a string, or of a value's raw text, "[0, 1]". */
+static uint32_t read_text(struct kineto *k)
+{
+    const char *text;
+    size_t len;
+    bool cut;
+    if (json_peek(k->js) == '"')
+        return read_string(k);
+    return json_raw(k->js, JSON_TEXT_MAX, &text, &len, &cut) ? intern(k, text, len) : 0;
+}
+
+/* "Input Dims": a list with one entry an input, [] where it is no tensor, [2, 3] for a tensor,
+ * [[2], [3]] for a list of tensors. Gives the elements of the first tensor or list of tensors. */
+static uint64_t read_dims(struct json *js)
+{
+    uint64_t numel = 0, product = 1;
+    int depth = 0, done_at = 0; /* 1: the first tensor has been seen */
+    bool numbers = false;
+    if (json_peek(js) != '[')
+        return json_skip(js), 0;
+    do {
+        int c = json_peek(js);
+        int64_t v;
+        if (c == '[') {
+            js->p++;
+            if (++depth > 8) {
+                json_stop(js, JSON_DEEP);
+                return 0;
+            }
+            numbers = false;
+            product = 1;
+        } else if (c == ']') {
+            js->p++;
+            depth--;
+            if (numbers && !done_at && __builtin_add_overflow(numel, product, &numel))
+                numel = UINT64_MAX;
+            numbers = false;
+            if (depth == 1 && numel > 0)
+                done_at = 1;
+        } else if (c == ',') {
+            js->p++;
+        } else if (c < 0 || c == '}' || c == ':') {
+            json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
+        } else if (json_read_decimal(js, 0, &v) != JSON_NO_VALUE && depth >= 2) {
+            numbers = true;
+            if (v < 0 || __builtin_mul_overflow(product, (uint64_t)v, &product))
+                product = 0;
+        }
+    } while (depth > 0 && js->fail == JSON_OK);
+    return numel;
+}
+
+/* "Input type": the first that names an element type. */
+static uint32_t read_types(struct kineto *k)
+{
+    struct json *js = k->js;
+    uint32_t type = 0;
+    const char *text;
+    size_t len;
+    if (json_peek(js) != '[')
+        return json_skip(js), 0;
+    js->p++;
+    while (json_array_next(js)) {
+        if (type || json_peek(js) != '"') {
+            json_skip(js);
+            continue;
+        }
+        if (!json_string(js, &text, &len))
+            break;
+        if (len > 0 && !json_is(text, len, "Scalar") && !json_is(text, len, "TensorList") &&
+            !json_is(text, len, "ScalarList") && !json_is(text, len, "GenericList") &&
+            !json_is(text, len, "Int") && !json_is(text, len, "String"))
+            type = intern(k, text, len);
+    }
+    return type;
+}
+
+/* Arguments of communication, which few spans have. False when `key` is none of them. */
+static bool read_communication_arg(struct kineto *k, struct trace_detail *detail, unsigned key)
+{
+    struct json *js = k->js;
+    int64_t v;
+    switch (key) {
+    case KEY_SEQ:
+        detail->comm_sequence = json_read_decimal(js, 0, &v) == JSON_VALUE && v >= 0 ? v : -1;
+        return true;
+    case KEY_DTYPE:
+        detail->dtype = read_string(k);
+        return true;
+    case KEY_SRC_RANK:
+    case KEY_DST_RANK:
+        detail->peer = read_i32(js, -1);
+        return true;
+    case KEY_GROUP_SIZE:
+        detail->group_size = read_i32(js, 0);
+        return true;
+    case KEY_IN_NELEMS:
+        detail->numel = read_u64(js);
+        return true;
+    case KEY_OUT_NELEMS:
+        detail->out_numel = read_u64(js);
+        return true;
+    case KEY_COLLECTIVE_NAME:
+        detail->collective = read_string(k);
+        return true;
+    case KEY_GROUP_NAME:
+        detail->process_group = read_text(k);
+        return true;
+    case KEY_GROUP_RANKS:
+        detail->group_ranks = read_text(k);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void read_arg(struct kineto *k, struct event *ev, unsigned key)
+{
+    struct json *js = k->js;
+    const char *text;
+    size_t len;
+    int64_t v;
+    switch (key) {
+    case KEY_NAME:
+        ev->label = read_string(k);
+        return;
+    case KEY_CORRELATION:
+        ev->correlation = read_u64(js);
+        return;
+    case KEY_EXTERNAL_ID:
+    case KEY_EXTERNAL_ID_2021:
+        ev->external = read_u32(js);
+        return;
+    case KEY_RECORD_FUNCTION_ID:
+        ev->record_fn = read_u32(js);
+        return;
+    case KEY_SEQUENCE_NUMBER:
+        ev->sequence = read_i32(js, -1);
+        return;
+    case KEY_FWD_THREAD_ID:
+        ev->fwd_thread = read_u32(js);
+        return;
+    case KEY_INPUT_DIMS:
+        if (ev->has_name && !name_is_communication(k, ev->name))
+            break;
+        ev->dims_numel = read_dims(js);
+        return;
+    case KEY_INPUT_TYPE:
+        if (ev->has_name && !name_is_communication(k, ev->name))
+            break;
+        ev->dims_type = read_types(k);
+        return;
+    case KEY_BYTES:
+        if (ev->kind != SPAN_MEMCPY && ev->kind != SPAN_MEMSET && ev->kind != KIND_NONE)
+            break;
+        k->detail.bytes = read_u64(js);
+        k->detail_used = ev->has_detail = true;
+        return;
+    case KEY_WAIT_ON_STREAM:
+        k->detail_used = true;
+        k->detail.wait_stream = json_read_decimal(js, 0, &v) == JSON_VALUE ? v : -1;
+        return;
+    case KEY_WAIT_ON_CORRELATION:
+        k->detail_used = true;
+        k->detail.wait_correlation = read_u64(js);
+        return;
+    case KEY_SYNC_KIND:
+        if (json_scalar(js, &text, &len))
+            k->detail.sync = (int32_t)kineto_sync_kind(text, len);
+        k->detail_used = true;
+        return;
+    default:
+        if (key < N_WANTED_KEYS && read_communication_arg(k, &k->detail, key)) {
+            k->detail_used = ev->has_detail = true;
+            return;
+        }
+        break;
+    }
+    json_skip(js);
+}
+
+static void read_args(struct kineto *k, struct event *ev)
+{
+    struct json *js = k->js;
+    /* flows, instants and counters carry nothing of use; python functions only their call tree */
+    if (json_peek(js) != '{' || (ev->ph && ev->ph != 'X' && ev->ph != 'M' && ev->ph != 'B') ||
+        ev->kind == SPAN_PYTHON) {
+        json_skip(js);
+        return;
+    }
+    js->p++;
+    unsigned context = N_PHASES + (ev->kind <= SPAN_OTHER ? ev->kind : SPAN_OTHER + 1);
+    for (unsigned key = KEY_ARGS; (key = next_key(k, context, key)) != KEY_END;)
+        read_arg(k, ev, key);
+}
+
+static uint32_t find_track(struct kineto *k, bool gpu, uint64_t pid, int64_t id)
+{
+    struct trace_part *part = k->part;
+    uint32_t last = k->last_track[gpu];
+    if (last < part->tracks.n && part->tracks.at[last].track.pid == pid &&
+        part->tracks.at[last].track.id == id && part->tracks.at[last].track.gpu == gpu)
+        return last;
+    if ((part->tracks.n + 1) * 2 > k->n_track_slots) {
+        uint32_t n_slots = k->n_track_slots ? k->n_track_slots * 2 : 64;
+        uint32_t *slots = calloc(n_slots, sizeof *slots);
+        if (!slots) {
+            k->no_memory = true;
+            return 0;
+        }
+        for (uint32_t i = 0; i < part->tracks.n; i++) {
+            const struct trace_track *track = &part->tracks.at[i].track;
+            uint64_t slot = map_mix(map_mix(track->pid * 2 + track->gpu) ^ (uint64_t)track->id);
+            while (slots[slot & (n_slots - 1)])
+                slot++;
+            slots[slot & (n_slots - 1)] = i + 1;
+        }
+        free(k->track_slots);
+        k->track_slots = slots;
+        k->n_track_slots = n_slots;
+    }
+    uint64_t slot = map_mix(map_mix(pid * 2 + gpu) ^ (uint64_t)id);
+    for (;; slot++) {
+        uint32_t found = k->track_slots[slot & (k->n_track_slots - 1)];
+        if (!found)
+            break;
+        const struct trace_track *track = &part->tracks.at[found - 1].track;
+        if (track->pid == pid && track->id == id && track->gpu == gpu)
+            return k->last_track[gpu] = found - 1;
+    }
+    struct part_track fresh = {.track = {.gpu = gpu, .pid = pid, .id = id}};
+    if (part->tracks.n >= UINT32_MAX / 4 || array_push(&part->tracks, fresh) < 0) {
+        k->no_memory = true;
+        return 0;
+    }
+    k->track_slots[slot & (k->n_track_slots - 1)] = (uint32_t)part->tracks.n;
+    return k->last_track[gpu] = (uint32_t)part->tracks.n - 1;
+}
+
+static void add_span(struct kineto *k, struct event *ev)
+{
+    struct trace_part *part = k->part;
+    if (ev->kind >= SPAN_OTHER)
+        return;
+    if (ev->ts != JSON_VALUE) {
+        part->losses.n_no_time += ev->ts == JSON_NO_VALUE;
+        part->losses.n_overflow += ev->ts == JSON_SATURATED;
+        return;
+    }
+    int64_t end_ns;
+    if (ev->dur == JSON_NO_VALUE) {
+        part->losses.n_no_dur++;
+        return;
+    }
+    if (ev->dur_ns < 0) {
+        part->losses.n_negative++;
+        return;
+    }
+    if (ev->dur == JSON_SATURATED || __builtin_add_overflow(ev->ts_ns, ev->dur_ns, &end_ns) ||
+        !trace_time_fits(ev->ts_ns) || !trace_time_fits(end_ns)) {
+        part->losses.n_overflow++;
+        return;
+    }
+    bool gpu = on_gpu(ev->kind);
+    uint32_t track = find_track(k, gpu, ev->pid, ev->tid);
+    struct trace_span *span = k->no_memory ? NULL : part_add_span(part);
+    if (!span) {
+        k->no_memory = true;
+        return;
+    }
+    *span = (struct trace_span){
+        .start_ns = ev->ts_ns,
+        .dur_ns = ev->dur_ns,
+        .correlation = ev->correlation,
+        .name = ev->name,
+        .track = track,
+        .external = ev->external,
+        .record_fn = ev->record_fn,
+        .sequence = ev->sequence,
+        .fwd_thread = ev->fwd_thread,
+        .detail = NO_ID,
+        .kind = ev->kind,
+        .parent = NO_ID,
+        .node = NO_ID,
+    };
+    part->tracks.at[track].n_spans++;
+    if (part->n_spans == 1 || ev->ts_ns < part->start_ns)
+        part->start_ns = ev->ts_ns;
+    if (part->n_spans == 1 || end_ns > part->end_ns)
+        part->end_ns = end_ns;
+    if ((ev->dims_numel || ev->dims_type) && name_is_communication(k, ev->name)) {
+        if (!k->detail.numel)
+            k->detail.numel = ev->dims_numel;
+        if (!k->detail.dtype)
+            k->detail.dtype = ev->dims_type;
+        k->detail_used = ev->has_detail = true;
+    }
+    if (ev->kind == SPAN_SYNC) {
+        if (k->detail.sync == SYNC_NONE)
+            k->detail.sync = (int32_t)kineto_sync_kind(strtab_get(&part->names, ev->name),
+                                                       strtab_len(&part->names, ev->name));
+        k->detail_used = ev->has_detail = true;
+    }
+    if (ev->has_detail) {
+        span->detail = (uint32_t)part->details.n;
+        if (part->details.n >= NO_ID - 1 || array_push(&part->details, k->detail) < 0)
+            k->no_memory = true;
+    }
+    if (ev->correlation && !part->has_correlation) {
+        part->has_correlation = true;
+        array_fini(&part->launches);
+    }
+    if (ev->record_fn)
+        part->has_record_fn = true;
+    if (gpu && ev->kind != SPAN_GPU_ANNOTATION && ev->external && ev->correlation) {
+        k->n_external_is_correlation += ev->external == (uint32_t)ev->correlation;
+        k->n_external_differs += ev->external != (uint32_t)ev->correlation;
+    }
+    if (!gpu && !part->pid)
+        part->pid = ev->pid;
+}
+
+static void add_flow(struct kineto *k, const struct event *ev)
+{
+    struct trace_part *part = k->part;
+    if (ev->ts != JSON_VALUE || ev->flow == FLOW_NONE)
+        return;
+    struct part_flow flow = {.ts_ns = ev->ts_ns, .id = ev->flow_id, .start = ev->ph == 's'};
+    if (ev->flow == FLOW_FWDBWD) {
+        flow.track = find_track(k, false, ev->pid, ev->tid);
+        if (array_push(&part->links, flow) < 0)
+            k->no_memory = true;
+    } else if (!part->has_correlation) {
+        /* both ends name a thread or a stream; which, is seen when spans are known */
+        flow.track = find_track(k, false, ev->pid, ev->tid);
+        if (array_push(&part->launches, flow) < 0)
+            k->no_memory = true;
+    }
+}
+
+static uint64_t stack_key(const struct event *ev)
+{
+    uint64_t key = map_mix(map_mix(ev->pid + 1) ^ (uint64_t)ev->tid);
+    return key ? key : 1;
+}
+
+static void open_span(struct kineto *k, const struct event *ev)
+{
+    uint64_t below = 0, key = stack_key(ev);
+    map_get(&k->stacks, key, &below);
+    uint32_t slot = k->free_open;
+    if (slot) {
+        k->free_open = k->open.at[slot - 1].below;
+    } else if (k->open.n >= MAX_OPEN) {
+        k->part->losses.n_unpaired++;
+        return;
+    } else {
+        struct open_span none = {0};
+        if (array_push(&k->open, none) < 0) {
+            k->no_memory = true;
+            return;
+        }
+        slot = (uint32_t)k->open.n;
+    }
+    k->open.at[slot - 1] = (struct open_span){*ev, k->detail, (uint32_t)below};
+    if (map_set(&k->stacks, key, slot) < 0)
+        k->no_memory = true;
+}
+
+static void close_span(struct kineto *k, const struct event *end)
+{
+    uint64_t slot = 0, key = stack_key(end);
+    if (!map_get(&k->stacks, key, &slot) || slot == 0) {
+        k->part->losses.n_unpaired++;
+        return;
+    }
+    struct open_span *open = &k->open.at[slot - 1];
+    struct event ev = open->event;
+    k->detail = open->detail;
+    k->detail_used = true;
+    if (map_set(&k->stacks, key, open->below) < 0)
+        k->no_memory = true;
+    open->below = k->free_open;
+    k->free_open = (uint32_t)slot;
+    ev.dur = end->ts == JSON_NO_VALUE || ev.ts == JSON_NO_VALUE ? JSON_NO_VALUE : JSON_VALUE;
+    if (ev.dur == JSON_VALUE && __builtin_sub_overflow(end->ts_ns, ev.ts_ns, &ev.dur_ns))
+        ev.dur = JSON_SATURATED;
+    add_span(k, &ev);
+}
+
+static void add_label(struct kineto *k, const struct event *ev)
+{
+    const struct strtab *names = &k->part->names;
+    if (!json_is(strtab_get(names, ev->name), strtab_len(names, ev->name), "thread_name"))
+        return;
+    struct part_label label = {ev->pid, ev->tid, ev->label};
+    if (array_push(&k->part->labels, label) < 0)
+        k->no_memory = true;
+}
+
+/* One event from its first key on. */
+static void read_event(struct kineto *k, unsigned key)
+{
+    struct json *js = k->js;
+    const char *text;
+    size_t len;
+    struct event ev;
+    memset(&ev, 0, sizeof ev);
+    ev.kind = KIND_NONE;
+    ev.sequence = -1;
+    if (k->detail_used) {
+        k->detail = no_detail;
+        k->detail_used = false;
+    }
+    for (; key != KEY_END; key = next_key(k, (unsigned char)ev.ph % N_PHASES, key)) {
+        switch (key) {
+        case KEY_PH:
+            if (json_scalar(js, &text, &len))
+                ev.ph = len == 1 ? text[0] : '?';
+            break;
+        case KEY_TS:
+            ev.ts = json_read_decimal(js, 3, &ev.ts_ns);
+            break;
+        case KEY_DUR:
+            ev.dur = json_read_decimal(js, 3, &ev.dur_ns);
+            break;
+        case KEY_ID:
+            ev.flow_id = (uint64_t)read_id(js);
+            break;
+        case KEY_CAT:
+            if (json_scalar(js, &text, &len))
+                ev.kind = kineto_category(text, len, &ev.flow);
+            break;
+        case KEY_PID:
+            ev.pid = (uint64_t)read_id(js);
+            break;
+        case KEY_TID:
+            ev.tid = read_id(js);
+            break;
+        case KEY_NAME:
+            ev.name = read_string(k);
+            ev.has_name = true;
+            break;
+        case KEY_ARGS:
+            read_args(k, &ev);
+            break;
+        default:
+            json_skip(js);
+        }
+    }
+    if (js->fail != JSON_OK)
+        return; /* an event that is not whole is none */
+    k->part->n_events++;
+    switch (ev.ph) {
+    case 'X':
+        add_span(k, &ev);
+        break;
+    case 'B':
+        open_span(k, &ev);
+        break;
+    case 'E':
+        close_span(k, &ev);
+        break;
+    case 's':
+    case 'f':
+        add_flow(k, &ev);
+        break;
+    case 'M':
+        add_label(k, &ev);
+        break;
+    default:
+        break;
+    }
+}
+
+/* A bare array that is left open is how some writers end: only a cut event is a loss then. */
+static void read_events(struct kineto *k, bool may_stay_open)
+{
+    struct json *js = k->js;
+    while (!k->no_memory) {
+        struct guess_pair *pair = &k->between;
+        if (json_guess(js, &pair->at[0])) {
+            read_event(k, pair->at[0].key);
+            continue;
+        }
+        if (json_guess(js, &pair->at[1])) {
+            read_event(k, pair->at[1].key);
+            continue;
+        }
+        uint64_t from = json_offset(js);
+        int c = json_peek(js);
+        while (c == ',') {
+            js->p++;
+            c = json_peek(js);
+        }
+        if ((c < 0 && may_stay_open && js->fail == JSON_OK) || !json_array_next(js))
+            return;
+        if (json_peek(js) != '{') {
+            k->part->losses.n_broken++;
+            json_skip(js);
+            continue;
+        }
+        js->p++;
+        const char *text;
+        size_t len;
+        unsigned key = KEY_END;
+        if (json_object_next(js, &text, &len)) {
+            key = key_number(k, text, len);
+            learn(k, from, key, pair);
+        }
+        read_event(k, key);
+    }
+}
+
+/* One entry of distributedInfo.pg_config. */
+static void read_group(struct kineto *k)
+{
+    struct json *js = k->js;
+    struct trace_group group = {0};
+    ARRAY(int32_t) ranks = {0};
+    const char *key;
+    size_t len;
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        if (json_is(key, len, "pg_name")) {
+            group.name = read_text(k);
+        } else if (json_is(key, len, "pg_desc")) {
+            group.description = read_string(k);
+        } else if (json_is(key, len, "ranks") && json_peek(js) == '[') {
+            js->p++;
+            while (json_array_next(js)) {
+                int32_t rank = read_i32(js, -1);
+                if (rank >= 0 && array_push(&ranks, rank) < 0)
+                    k->no_memory = true;
+            }
+        } else {
+            json_skip(js);
+        }
+    }
+    if (js->fail == JSON_OK && !k->no_memory) {
+        group.n_ranks = (uint32_t)ranks.n;
+        group.ranks = arena_array(&k->part->arena, ranks.n, sizeof *ranks.at);
+        if (!group.ranks)
+            k->no_memory = true;
+        else if (ranks.n)
+            memcpy(group.ranks, ranks.at, ranks.n * sizeof *ranks.at);
+        if (!k->no_memory && array_push(&k->part->groups, group) < 0)
+            k->no_memory = true;
+    }
+    array_fini(&ranks);
+}
+
+static void read_distributed_info(struct kineto *k)
+{
+    struct json *js = k->js;
+    const char *key;
+    size_t len;
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        if (json_is(key, len, "rank")) {
+            int32_t rank = read_i32(js, -1);
+            if (rank >= 0) {
+                k->part->rank = rank;
+                k->part->has_rank = true;
+            }
+        } else if (json_is(key, len, "world_size")) {
+            int32_t size = read_i32(js, 0);
+            k->part->world_size = size > 0 ? size : 0;
+        } else if (json_is(key, len, "backend")) {
+            k->part->backend = read_string(k);
+        } else if (json_is(key, len, "pg_config") && json_peek(js) == '[') {
+            js->p++;
+            while (json_array_next(js)) {
+                if (json_peek(js) == '{')
+                    read_group(k);
+                else
+                    json_skip(js);
+            }
+        } else {
+            json_skip(js);
+        }
+    }
+}
+
+static void read_document(struct kineto *k)
+{
+    struct json *js = k->js;
+    const char *key;
+    size_t len;
+    json_skip_mark(js);
+    int c = json_peek(js);
+    if (c == '[') {
+        js->p++;
+        read_events(k, true);
+        return;
+    }
+    if (c != '{') {
+        json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
+        return;
+    }
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        c = json_peek(js);
+        if (c == '[' && json_is(key, len, "traceEvents")) {
+            js->p++;
+            read_events(k, false);
+        } else if (c == '{' && json_is(key, len, "distributedInfo")) {
+            read_distributed_info(k);
+        } else if (json_is(key, len, "baseTimeNanoseconds")) {
+            int64_t base;
+            if (json_read_decimal(js, 0, &base) == JSON_VALUE)
+                k->part->base_ns = base;
+        } else if (json_is(key, len, "host_name")) {
+            k->part->host = read_string(k);
+        } else {
+            json_skip(js);
+        }
+        if (k->no_memory)
+            return;
+    }
+}
+
+int kineto_read(struct json *js, struct trace_part *part, struct dpro_error *err)
+{
+    struct kineto k = {.js = js, .part = part, .last_track = {NO_ID, NO_ID}, .detail_used = true};
+    k.name_cache = calloc(NAME_CACHE, sizeof *k.name_cache);
+    k.guesses = aligned_alloc(64, N_CONTEXTS * sizeof *k.guesses);
+    if (k.guesses)
+        memset(k.guesses, 0, N_CONTEXTS * sizeof *k.guesses);
+    if (!k.name_cache || !k.guesses || strtab_add(&part->names, "", 0) == STRTAB_FULL)
+        k.no_memory = true;
+    else
+        read_document(&k);
+    for (size_t i = 0; i < k.stacks.n_slots; i++)
+        for (uint64_t slot = k.stacks.slots[i].key ? k.stacks.slots[i].value : 0; slot;
+             slot = k.open.at[slot - 1].below)
+            part->losses.n_unpaired++;
+    part->external_is_op = k.n_external_differs > k.n_external_is_correlation;
+    free(k.name_cache);
+    free(k.guesses);
+    strtab_fini(&k.other_keys);
+    free(k.track_slots);
+    map_fini(&k.stacks);
+    array_fini(&k.name_flags);
+    array_fini(&k.open);
+    return k.no_memory ? dpro_error_nomem(err) : 0;
+}

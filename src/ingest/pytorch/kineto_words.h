@@ -1,0 +1,19 @@
+/* ingest/pytorch/kineto_words.h: what the words in Kineto traces mean, in the spellings of all
+ * years. */
+#ifndef INGEST_PYTORCH_KINETO_WORDS_H
+#define INGEST_PYTORCH_KINETO_WORDS_H
+
+#include "ingest/trace.h"
+
+enum category_flow { FLOW_NONE, FLOW_FWDBWD, FLOW_LAUNCH };
+
+/* An event's category; SPAN_OTHER for flows, *flow tells which, and for what is not kept. */
+enum span_kind kineto_category(const char *cat, size_t len, uint8_t *flow);
+/* Names whose "Input Dims" are worth reading: communication, and DDP's traffic with its buckets. */
+bool kineto_is_communication(const char *name, size_t len);
+/* A cuda_sync's kind, from cuda_sync_kind or the event's name. */
+enum sync_kind kineto_sync_kind(const char *text, size_t len);
+/* Bytes of an element type, "float", "c10::Half"; 0: unknown. */
+uint64_t kineto_dtype_bytes(const char *name);
+
+#endif

@@ -1,0 +1,206 @@
+/* ingest/pytorch/match.c: which span is which execution-trace node.
+ *
+ * Since 2024 both sides carry the record function's id. Before that they name the same calls in the
+ * same order: a node's rf_id counts the calls of the process as they start, so each thread's nodes
+ * by rf_id and each thread's spans by start are the same sequence of names, but for what one side
+ * did not see. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "ingest/load.h"
+
+enum {
+    LOOK_AHEAD = 64, /* names one side may have that the other has not, in a row */
+    SURE_RUN = 16,   /* equal names in a row that make a place the right one to begin */
+};
+
+static bool is_call(const struct trace_span *span)
+{
+    return span->kind == SPAN_CPU_OP || span->kind == SPAN_ANNOTATION;
+}
+
+/* Matches by an id that both sides have; only into windows of the node's process. `write` false:
+ * counts only. */
+static bool match_by_id(struct rank_job *job, uint32_t window, bool external, bool write,
+                        uint32_t *n_matched)
+{
+    struct trace_rank *rank = job->rank;
+    struct map by_id = {0};
+    uint64_t pid = job->execution_trace->part.pid;
+    *n_matched = 0;
+    for (uint32_t i = 0; i < rank->n_spans; i++) {
+        const struct trace_span *span = &rank->spans[i];
+        uint32_t id = external ? span->external : span->record_fn;
+        if (span->window != window || id == 0 || !is_call(span) ||
+            (pid && rank->tracks[span->track].pid != pid))
+            continue;
+        if (map_set(&by_id, id, i) < 0) {
+            map_fini(&by_id);
+            return false;
+        }
+    }
+    for (uint32_t i = 0; i < rank->n_et_nodes; i++) {
+        struct et_node *node = &rank->et_nodes[i];
+        uint64_t span;
+        if (node->record_fn == 0 || !map_get(&by_id, node->record_fn, &span) ||
+            rank->spans[span].name != node->name)
+            continue;
+        if (write)
+            node->span = (uint32_t)span;
+        ++*n_matched;
+    }
+    map_fini(&by_id);
+    return true;
+}
+
+struct call {
+    uint32_t thread, record_fn, node;
+};
+
+static int by_thread(const void *a, const void *b)
+{
+    const struct call *x = a, *y = b;
+    if (x->thread != y->thread)
+        return x->thread < y->thread ? -1 : 1;
+    if (x->record_fn != y->record_fn)
+        return x->record_fn < y->record_fn ? -1 : 1;
+    return (x->node > y->node) - (x->node < y->node);
+}
+
+/* Walks both sequences; returns how many names met, and sets the nodes' spans when `write`. */
+static uint32_t walk(struct trace_rank *rank, const struct call *calls, uint32_t n_calls,
+                     const uint32_t *spans, uint32_t n_spans, bool write)
+{
+    uint32_t n_matched = 0, c = 0, s = 0;
+    /* where to begin: the recording of one side may have started much earlier */
+    for (uint32_t begin = 0; begin < n_spans && n_calls > 0; begin++) {
+        uint32_t run = 0;
+        while (run < SURE_RUN && run < n_calls && begin + run < n_spans &&
+               rank->spans[spans[begin + run]].name == rank->et_nodes[calls[run].node].name)
+            run++;
+        if (run == SURE_RUN || (run == n_calls && run > 0)) {
+            s = begin;
+            break;
+        }
+    }
+    while (c < n_calls && s < n_spans) {
+        bool met = false;
+        for (uint32_t skip = 0; skip <= LOOK_AHEAD && !met; skip++) {
+            for (uint32_t on_spans = 0; on_spans <= skip && !met; on_spans++) {
+                uint32_t sc = c + (skip - on_spans), ss = s + on_spans;
+                if (sc < n_calls && ss < n_spans &&
+                    rank->et_nodes[calls[sc].node].name == rank->spans[spans[ss]].name) {
+                    c = sc;
+                    s = ss;
+                    met = true;
+                }
+            }
+        }
+        if (!met) {
+            c++;
+            s++;
+            continue;
+        }
+        if (write)
+            rank->et_nodes[calls[c].node].span = spans[s];
+        n_matched++;
+        c++;
+        s++;
+    }
+    return n_matched;
+}
+
+/* Each thread's nodes against the thread's spans that fit best. */
+static bool match_by_order(struct rank_job *job, uint32_t window, bool write, uint32_t *n_matched)
+{
+    struct trace_rank *rank = job->rank;
+    const struct trace_part *part = &job->execution_trace->part;
+    struct call *calls = malloc((rank->n_et_nodes + (size_t)1) * sizeof *calls);
+    uint32_t *spans = malloc((rank->n_spans + (size_t)1) * sizeof *spans);
+    uint32_t *first = malloc((rank->n_tracks + (size_t)1) * sizeof *first);
+    bool fine = calls && spans && first;
+    uint32_t n_calls = 0, n = 0;
+    *n_matched = 0;
+    for (uint32_t i = 0; fine && i < rank->n_et_nodes; i++)
+        if (rank->et_nodes[i].record_fn)
+            calls[n_calls++] =
+                (struct call){part->et_threads.at[i], rank->et_nodes[i].record_fn, i};
+    if (fine && n_calls)
+        qsort(calls, n_calls, sizeof *calls, by_thread);
+    for (uint32_t t = 0; fine && t < rank->n_tracks; t++) {
+        const struct trace_track *track = &rank->tracks[t];
+        first[t] = n;
+        if (track->gpu || (part->pid && track->pid != part->pid))
+            continue;
+        for (uint32_t i = track->first; i < track->first + track->n; i++)
+            if (rank->spans[i].window == window && is_call(&rank->spans[i]))
+                spans[n++] = i;
+    }
+    if (fine)
+        first[rank->n_tracks] = n;
+    for (uint32_t c = 0, end; fine && c < n_calls; c = end) {
+        for (end = c + 1; end < n_calls && calls[end].thread == calls[c].thread; end++)
+            ;
+        uint32_t best = 0, best_track = NO_ID;
+        for (uint32_t t = 0; t < rank->n_tracks; t++) {
+            uint32_t met =
+                walk(rank, calls + c, end - c, spans + first[t], first[t + 1] - first[t], false);
+            if (met > best) {
+                best = met;
+                best_track = t;
+            }
+        }
+        if (best_track == NO_ID)
+            continue;
+        *n_matched += best;
+        if (write)
+            walk(rank, calls + c, end - c, spans + first[best_track],
+                 first[best_track + 1] - first[best_track], true);
+    }
+    free(calls);
+    free(spans);
+    free(first);
+    return fine;
+}
+
+void rank_match_execution_trace(struct rank_job *job)
+{
+    struct trace_rank *rank = job->rank;
+    uint32_t best = 0, best_window = NO_ID;
+    enum { BY_RECORD_FN, BY_EXTERNAL, BY_ORDER } best_way = BY_RECORD_FN;
+    job->n_et_with_id = 0;
+    for (uint32_t i = 0; i < rank->n_et_nodes; i++)
+        job->n_et_with_id += rank->et_nodes[i].record_fn != 0;
+    /* a better way is only looked for when the one before explains less than half of the nodes */
+    for (int way = BY_RECORD_FN; way <= BY_ORDER && best <= job->n_et_with_id / 2; way++) {
+        for (uint32_t w = 0; w < rank->n_windows; w++) {
+            const struct trace_part *part = &job->windows[w]->part;
+            uint32_t n = 0;
+            if (part->has_record_fn != (way == BY_RECORD_FN))
+                continue;
+            bool fine = way == BY_ORDER ? match_by_order(job, w, false, &n)
+                                        : match_by_id(job, w, way == BY_EXTERNAL, false, &n);
+            if (!fine) {
+                job->no_memory = true;
+                return;
+            }
+            if (n > best) {
+                best = n;
+                best_window = w;
+                best_way = way;
+            }
+        }
+    }
+    if (best_window == NO_ID)
+        return;
+    bool fine = best_way == BY_ORDER ? match_by_order(job, best_window, true, &job->n_et_matched)
+                                     : match_by_id(job, best_window, best_way == BY_EXTERNAL, true,
+                                                   &job->n_et_matched);
+    if (!fine)
+        job->no_memory = true;
+    static const char *const ways[] = {"record function id", "external id", "order of names"};
+    job->et_method = ways[best_way];
+    rank->windows[best_window].has_execution_trace =
+        job->n_et_matched > 0 && job->n_et_matched >= job->n_et_with_id / 2;
+}

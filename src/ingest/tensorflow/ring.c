@@ -1,0 +1,297 @@
+/* ingest/tensorflow/ring.c: the messages of TensorFlow's rings over gRPC.
+ *
+ * A rank's collective is a span with a number that is equal on all ranks (group_key, instance_key).
+ * In it the rank sends its neighbour 2 (n - 1) chunks of the tensor, or a multiple of that, each
+ * the answer to a RecvBuf request: bytes in one call on a stream, or in a few if the socket was
+ * full, hundreds of times what else goes over gRPC then. All chunks are as long but for what
+ * rounding leaves of the last. When they are fewer or more, or two collectives run at once, nothing
+ * tells which bytes are whose: these stay whole. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "ingest/trace.h"
+#include "ingest/transport/transport.h"
+
+/* What else goes over gRPC is shorter, and so far may chunks differ. */
+enum { LEAST_CHUNK = 4096, CHUNK_SLACK = 8192, MOST_CHUNKS = 1 << 16 };
+static const int64_t SLACK_NS = 1000000; /* a span is read off the clock beside the calls */
+
+/* A collective of one rank. */
+struct run {
+    uint64_t key; /* of all ranks' */
+    int64_t start_ns, end_ns;
+    uint32_t transport, span;
+    uint32_t joint; /* number of the collective */
+};
+typedef ARRAY(struct run) run_array;
+
+/* One write, or what could be written of it at a time. */
+struct piece {
+    uint64_t offset, bytes;
+};
+typedef ARRAY(struct piece) piece_array;
+
+static int by_time(const void *a, const void *b)
+{
+    const struct run *x = a, *y = b;
+    if (x->transport != y->transport)
+        return x->transport < y->transport ? -1 : 1;
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    return x->span < y->span ? -1 : x->span > y->span;
+}
+
+static int list_runs(const struct dpro_trace *trace, run_array *runs)
+{
+    for (uint32_t t = 0; t < trace->n_transports; t++) {
+        if (trace->transports[t].rank_index == NO_ID)
+            continue;
+        const struct trace_rank *rank = &trace->ranks[trace->transports[t].rank_index];
+        for (uint32_t i = 0; i < rank->n_spans; i++) {
+            const struct trace_span *span = &rank->spans[i];
+            if (span->kind != SPAN_COLLECTIVE || span->detail == NO_ID ||
+                rank->details[span->detail].comm_sequence < 0)
+                continue;
+            const struct trace_detail *detail = &rank->details[span->detail];
+            struct run run = {.key = map_mix(map_mix(detail->process_group + UINT64_C(1)) ^
+                                             (uint64_t)detail->comm_sequence) |
+                                     1,
+                              .start_ns = span->start_ns,
+                              .end_ns = span->start_ns + span->dur_ns,
+                              .transport = t,
+                              .span = i};
+            if (array_push(runs, run) < 0)
+                return -1;
+        }
+    }
+    if (runs->n > 1)
+        qsort(runs->at, runs->n, sizeof *runs->at, by_time);
+    return 0;
+}
+
+/* Numbers the collectives; returns how many ranks each has. NULL: no memory. */
+static uint32_t *number_runs(run_array *runs, uint32_t *n)
+{
+    struct map seen = {0};
+    uint32_t *n_ranks = calloc(runs->n + 1, sizeof *n_ranks);
+    int status = n_ranks ? 0 : -1;
+    *n = 0;
+    for (size_t i = 0; i < runs->n && status == 0; i++) {
+        uint64_t joint;
+        if (!map_get(&seen, runs->at[i].key, &joint)) {
+            joint = (*n)++;
+            status = map_set(&seen, runs->at[i].key, joint);
+        }
+        runs->at[i].joint = (uint32_t)joint;
+        n_ranks[joint]++;
+    }
+    map_fini(&seen);
+    if (status < 0) {
+        free(n_ranks);
+        return NULL;
+    }
+    return n_ranks;
+}
+
+/* ---- chunks ---- */
+
+/* The stream's long writes between two moments. */
+static int list_pieces(const struct net_transport *t, uint32_t stream, const struct run *run,
+                       int64_t until_ns, piece_array *pieces)
+{
+    uint32_t low = t->first_transfer[stream], end = t->first_transfer[stream + 1], high = end;
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (t->transfers.at[mid].start_ns < run->start_ns - SLACK_NS)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    pieces->n = 0;
+    for (bool partial = false; low < end && t->transfers.at[low].start_ns < until_ns; low++) {
+        const struct net_transfer *at = &t->transfers.at[low];
+        struct piece fresh = {at->offset, at->bytes};
+        struct piece *last = pieces->n ? &pieces->at[pieces->n - 1] : NULL;
+        if (partial && last && last->offset + last->bytes == at->offset)
+            last->bytes += at->bytes;
+        else if (at->bytes >= LEAST_CHUNK && array_push(pieces, fresh) < 0)
+            return -1;
+        partial =
+            at->requested > at->bytes && pieces->n > 0 && (partial || at->bytes >= LEAST_CHUNK);
+    }
+    return 0;
+}
+
+/* Whether they are n chunks. */
+static bool are_chunks(const piece_array *pieces, uint64_t n)
+{
+    uint64_t least = UINT64_MAX, most = 0;
+    for (size_t i = 0; i < pieces->n; i++) {
+        least = pieces->at[i].bytes < least ? pieces->at[i].bytes : least;
+        most = pieces->at[i].bytes > most ? pieces->at[i].bytes : most;
+    }
+    return n > 0 && pieces->n > 0 && pieces->n <= MOST_CHUNKS && pieces->n % n == 0 &&
+           most - least <= CHUNK_SLACK + most / 256;
+}
+
+/* Puts pieces together that were written one after the other, up to a chunk's length. */
+static void merge_pieces(piece_array *pieces, uint64_t n)
+{
+    uint64_t sum = 0;
+    size_t kept = 0;
+    for (size_t i = 0; i < pieces->n; i++)
+        sum += pieces->at[i].bytes;
+    uint64_t chunk = sum / n - sum / n / 256;
+    for (size_t i = 0; i < pieces->n; i++) {
+        struct piece *last = kept ? &pieces->at[kept - 1] : NULL;
+        if (last && last->bytes + CHUNK_SLACK < chunk)
+            last->bytes = pieces->at[i].offset + pieces->at[i].bytes - last->offset;
+        else
+            pieces->at[kept++] = pieces->at[i];
+    }
+    pieces->n = kept;
+}
+
+struct ring {
+    struct dpro_trace *trace;
+    const run_array *runs;
+    const uint32_t *n_ranks; /* by collective */
+    uint8_t *n_found;        /* [transport * n + collective]: streams with chunks that it sent */
+    bool *mixed;             /* by collective: another one ran at the same time */
+    uint32_t n;
+    piece_array pieces;
+};
+
+static void find_mixed(struct ring *ring)
+{
+    for (size_t i = 0; i < ring->runs->n; i++) {
+        const struct run *run = &ring->runs->at[i];
+        for (size_t k = i + 1; k < ring->runs->n && ring->runs->at[k].transport == run->transport &&
+                               ring->runs->at[k].start_ns < run->end_ns;
+             k++)
+            ring->mixed[run->joint] = ring->mixed[ring->runs->at[k].joint] = true;
+    }
+}
+
+/* The chunks that a rank sent in a collective. */
+static int take_run(struct ring *ring, const struct run *run, int64_t until_ns)
+{
+    struct net_transport *t = &ring->trace->transports[run->transport];
+    uint64_t n = 2 * (ring->n_ranks[run->joint] - UINT64_C(1));
+    for (uint32_t s = 0; s < t->connections.n * 2; s += 2) {
+        uint32_t peer_stream;
+        const struct net_transport *peer = net_peer(ring->trace, t, s, &peer_stream);
+        if (!peer || peer->rank_index == NO_ID)
+            continue;
+        if (list_pieces(t, s, run, until_ns, &ring->pieces) < 0)
+            return -1;
+        if (ring->pieces.n > 0 && n > 0 && !are_chunks(&ring->pieces, n))
+            merge_pieces(&ring->pieces, n);
+        if (!are_chunks(&ring->pieces, n))
+            continue;
+        uint8_t *found = &ring->n_found[(size_t)run->transport * ring->n + run->joint];
+        *found += *found < UINT8_MAX;
+        for (size_t i = 0; i < ring->pieces.n; i++) {
+            struct net_message message = {.offset = ring->pieces.at[i].offset,
+                                          .size_bytes = ring->pieces.at[i].bytes,
+                                          .length = ring->pieces.at[i].bytes,
+                                          .start_ns = INT64_MIN,
+                                          .end_ns = INT64_MIN,
+                                          .stream = s,
+                                          .tag = run->joint,
+                                          .collective = run->joint,
+                                          .prefix = GLOO_ALL_REDUCE,
+                                          .opcode = GLOO_DATA};
+            if (t->messages.n >= NO_ID - 1 || array_push(&t->messages, message) < 0)
+                return -1;
+        }
+    }
+    return 0;
+}
+
+static int take_all(struct ring *ring)
+{
+    for (size_t i = 0; i < ring->runs->n; i++) {
+        const struct run *run = &ring->runs->at[i];
+        bool last = i + 1 == ring->runs->n || run[1].transport != run->transport;
+        /* the last chunk may still be on its way when the rank has all of its own */
+        int64_t until_ns = last ? run->end_ns + (run->end_ns - run->start_ns) : run[1].start_ns;
+        if (!ring->mixed[run->joint] && ring->n_ranks[run->joint] > 1 &&
+            take_run(ring, run, until_ns) < 0)
+            return -1;
+    }
+    for (uint32_t t = 0; t < ring->trace->n_transports; t++)
+        if (net_sort_messages(&ring->trace->transports[t]) < 0)
+            return -1;
+    return gloo_share_messages(ring->trace);
+}
+
+/* One collective of each number, on all ranks alike; of those whose ranks all have one neighbour.
+ */
+static int add_collectives(struct ring *ring)
+{
+    struct dpro_transport_info *info = &ring->trace->transport_info;
+    bool *exact = malloc((ring->n + (size_t)1) * sizeof *exact);
+    int status = exact ? 0 : -1;
+    for (uint32_t j = 0; j < ring->n && status == 0; j++)
+        exact[j] = !ring->mixed[j] && ring->n_ranks[j] > 1;
+    for (size_t i = 0; i < ring->runs->n && status == 0; i++) {
+        const struct run *run = &ring->runs->at[i];
+        exact[run->joint] &= ring->n_found[(size_t)run->transport * ring->n + run->joint] == 1;
+    }
+    for (uint32_t t = 0; t < ring->trace->n_transports && status == 0; t++)
+        for (uint32_t j = 0; j < ring->n && status == 0; j++) {
+            struct net_collective fresh = {.tag = j,
+                                           .prefix = GLOO_ALL_REDUCE,
+                                           .first_send_ns = INT64_MAX,
+                                           .last_ns = INT64_MIN,
+                                           .span = NO_ID,
+                                           .bucket = NO_ID,
+                                           .joint = j};
+            status = array_push(&ring->trace->transports[t].collectives, fresh);
+        }
+    for (size_t i = 0; i < ring->runs->n && status == 0; i++) {
+        const struct run *run = &ring->runs->at[i];
+        info->n_collectives++;
+        info->n_tied += exact[run->joint];
+        if (exact[run->joint])
+            ring->trace->transports[run->transport].collectives.at[run->joint].span = run->span;
+    }
+    for (uint32_t t = 0; t < ring->trace->n_transports && status == 0; t++)
+        net_sum_collectives(&ring->trace->transports[t]);
+    free(exact);
+    return status;
+}
+
+int ring_build(struct dpro_trace *trace)
+{
+    run_array runs = {0};
+    struct ring ring = {.trace = trace, .runs = &runs};
+    uint32_t *n_ranks = NULL;
+    bool others = false; /* messages that tell of themselves */
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        others |= trace->transports[t].messages.n > 0 || trace->transports[t].ps.n > 0;
+    int status = others ? 0 : list_runs(trace, &runs);
+    if (others || status < 0 || runs.n == 0 || runs.n > MOST_CHUNKS * (size_t)64) {
+        array_fini(&runs);
+        return status;
+    }
+    ring.n_ranks = n_ranks = number_runs(&runs, &ring.n);
+    ring.mixed = calloc(ring.n + (size_t)1, sizeof *ring.mixed);
+    ring.n_found = calloc((size_t)trace->n_transports * ring.n + 1, 1);
+    if (!n_ranks || !ring.mixed || !ring.n_found)
+        status = -1;
+    if (status == 0) {
+        find_mixed(&ring);
+        status = take_all(&ring);
+    }
+    if (status == 0)
+        status = add_collectives(&ring);
+    free(n_ranks);
+    free(ring.mixed);
+    free(ring.n_found);
+    array_fini(&ring.pieces);
+    array_fini(&runs);
+    return status;
+}

@@ -1,0 +1,149 @@
+/* ingest/tensorflow/runmeta.c: what TensorFlow's RunMetadata holds: the graphs that its executors
+ * ran, cut by device, and for a session's step when every kernel of every task ran.
+ *
+ * A step of a session has all tasks of the job in one file: it is read into one part a task, in a
+ * list. Of a device's graphs, as a run of several functions leaves them, the largest is kept: the
+ * training step, not what initialized it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "ingest/tensorflow/graphdef.h"
+#include "ingest/tensorflow/session.h"
+
+/* A partition graph in a part. */
+struct partition {
+    char *device; /* its nodes'; NULL: dropped */
+    struct trace_part *part;
+    size_t first_node, n_nodes, first_input, n_inputs;
+};
+
+struct runmeta {
+    struct pb pb;
+    struct trace_part *part; /* of the file */
+    ARRAY(struct partition) partitions;
+    graphdef_places places;
+    bool no_memory;
+};
+
+static const char *device_of(const struct trace_part *part, size_t node)
+{
+    return strtab_get(&part->names, part->dfg_nodes.at[node].device);
+}
+
+/* Of two graphs of one device one goes: the one at hand when it is no larger. */
+static bool is_second(struct runmeta *r, const struct partition *fresh)
+{
+    for (size_t p = 0; p < r->partitions.n; p++) {
+        struct partition *other = &r->partitions.at[p];
+        if (!other->device || strcmp(other->device, fresh->device) != 0)
+            continue;
+        if (fresh->n_nodes <= other->n_nodes)
+            return true;
+        free(other->device);
+        other->device = NULL;
+    }
+    return false;
+}
+
+static void read_graph(struct runmeta *r, const struct pb_field *field)
+{
+    struct trace_part *part = r->part;
+    struct partition fresh = {
+        .part = part, .first_node = part->dfg_nodes.n, .first_input = part->dfg_inputs.n};
+    uint64_t outer;
+    if (!pb_enter(&r->pb, field, &outer))
+        return;
+    r->no_memory |= graphdef_read_nodes(&r->pb, part, &r->places) < 0;
+    pb_leave(&r->pb, outer);
+    fresh.n_nodes = part->dfg_nodes.n - fresh.first_node;
+    fresh.n_inputs = part->dfg_inputs.n - fresh.first_input;
+    if (r->no_memory || fresh.n_nodes == 0)
+        return;
+    fresh.device = strdup(device_of(part, fresh.first_node));
+    if (!fresh.device || is_second(r, &fresh)) {
+        r->no_memory |= !fresh.device;
+        free(fresh.device);
+        part->dfg_nodes.n = fresh.first_node;
+        part->dfg_inputs.n = fresh.first_input;
+    } else if (array_push(&r->partitions, fresh) < 0) {
+        free(fresh.device);
+        r->no_memory = true;
+    }
+}
+
+/* Closes the gaps that dropped graphs left. */
+static void compact(struct runmeta *r)
+{
+    struct trace_part *part = r->part;
+    size_t node = 0, input = 0;
+    for (size_t p = 0; p < r->partitions.n; p++) {
+        const struct partition *at = &r->partitions.at[p];
+        if (!at->device)
+            continue;
+        for (size_t i = 0; i < at->n_inputs; i++) {
+            struct dfg_input moved = part->dfg_inputs.at[at->first_input + i];
+            moved.node -= (uint32_t)(at->first_node - node);
+            part->dfg_inputs.at[input + i] = moved;
+        }
+        for (size_t n = 0; n < at->n_nodes; n++) {
+            struct dfg_node moved = part->dfg_nodes.at[at->first_node + n];
+            moved.first_input -= (uint32_t)(at->first_input - input);
+            part->dfg_nodes.at[node + n] = moved;
+        }
+        node += at->n_nodes;
+        input += at->n_inputs;
+    }
+    part->dfg_nodes.n = node;
+    part->dfg_inputs.n = input;
+}
+
+/* FunctionGraphs: partition_graphs 1. */
+static void read_function(struct runmeta *r, const struct pb_field *function)
+{
+    struct pb_field field;
+    uint64_t outer;
+    if (!pb_enter(&r->pb, function, &outer))
+        return;
+    while (!r->no_memory && pb_next(&r->pb, &field))
+        if (field.number == 1)
+            read_graph(r, &field);
+    pb_leave(&r->pb, outer);
+}
+
+/* RunMetadata: step_stats 1, partition_graphs 3, function_graphs 4. TensorFlow 2 writes a
+ * function's graphs twice, as 3 and as 4. */
+static void read_all(struct runmeta *r)
+{
+    struct pb_field field;
+    bool has_partitions = false;
+    while (!r->no_memory && pb_next(&r->pb, &field)) {
+        if (field.number == 1) {
+            r->no_memory |= session_read_step(&r->pb, &field, r->part) < 0;
+        } else if (field.number == 3) {
+            has_partitions = true;
+            read_graph(r, &field);
+        } else if (field.number == 4 && !has_partitions) {
+            read_function(r, &field);
+        }
+    }
+}
+
+int runmeta_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
+{
+    struct runmeta r = {.part = part};
+    if (strtab_add(&part->names, "", 0) == STRTAB_FULL)
+        return dpro_error_nomem(err);
+    pb_init(&r.pb, bytes);
+    read_all(&r);
+    compact(&r);
+    r.no_memory |= session_split(part) < 0;
+    part->broken = r.pb.fail;
+    part->broken_offset = r.pb.fail_offset;
+    for (size_t p = 0; p < r.partitions.n; p++)
+        free(r.partitions.at[p].device);
+    array_fini(&r.partitions);
+    array_fini(&r.places);
+    return r.no_memory ? dpro_error_nomem(err) : 0;
+}

@@ -1,0 +1,147 @@
+/* ingest/transport/export.c: transport logs as CSV, in the form that net_csv.c reads: one line a
+ * socket call in the order of their starts, a gloo message in the fields of the line that begins
+ * with it. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/folder.h"
+#include "base/writer.h"
+#include "ingest/trace.h"
+
+static const char header[] =
+    "t_start_ns,t_end_ns,rank,tid,conn,local,remote,dir,call,offset,requested,returned,"
+    "gloo_nbytes,gloo_opcode,gloo_prefix,gloo_tag,gloo_delta,gloo_len\n";
+
+static int by_start(const void *a, const void *b, void *arg)
+{
+    const struct net_transfer *transfers = arg;
+    const struct net_transfer *x = &transfers[*(const uint32_t *)a],
+                              *y = &transfers[*(const uint32_t *)b];
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    return (x > y) - (x < y);
+}
+
+/* The first message of a stream at or behind an offset; NULL: none. */
+static const struct net_message *message_at(const struct net_transport *t, uint32_t stream,
+                                            uint64_t offset)
+{
+    uint32_t low = t->first_message[stream], high = t->first_message[stream + 1];
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (t->messages.at[mid].offset < offset)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < t->first_message[stream + 1] ? &t->messages.at[low] : NULL;
+}
+
+static void write_line(struct writer *w, const struct net_transport *t,
+                       const struct net_transfer *transfer, const char *ends, uint64_t offset,
+                       uint64_t bytes, const struct net_message *message)
+{
+    writer_int(w, transfer->start_ns);
+    writer_put(w, ",", 1);
+    writer_int(w, transfer->end_ns);
+    writer_put(w, ",", 1);
+    if (t->rank >= 0)
+        writer_int(w, t->rank);
+    writer_printf(w, ",%" PRIu32 ",%s,%s,%s,%" PRIu64 ",%" PRIu32 ",%" PRIu64, transfer->thread,
+                  ends, transfer->stream % 2 ? "rx" : "tx", net_call_name(transfer->call), offset,
+                  transfer->requested, bytes);
+    if (message)
+        writer_printf(w, ",%" PRIu64 ",%d,%d,%" PRIu32 ",%" PRIu32 ",%" PRIu64 "\n",
+                      message->size_bytes, message->opcode, message->prefix, message->tag,
+                      message->delta, message->length);
+    else
+        writer_text(w, ",,,,,,\n");
+}
+
+/* A call that a message begins in the middle of becomes two lines. */
+static void write_transfer(struct writer *w, const struct net_transport *t,
+                           const struct net_transfer *transfer, const char *ends)
+{
+    uint64_t at = transfer->offset, end = at + transfer->bytes;
+    do {
+        const struct net_message *message = message_at(t, transfer->stream, at);
+        const struct net_message *next = message;
+        bool begins = message && message->offset == at && transfer->bytes > 0;
+        if (begins)
+            next = message_at(t, transfer->stream, at + 1);
+        uint64_t stop = next && next->offset < end ? next->offset : end;
+        write_line(w, t, transfer, ends, at, stop - at, begins ? message : NULL);
+        at = stop;
+    } while (at < end);
+}
+
+static int write_transport(struct writer *w, const struct net_transport *t, struct dpro_error *err)
+{
+    uint32_t *order = malloc((t->transfers.n + 1) * sizeof *order);
+    if (!order)
+        return dpro_error_nomem(err);
+    for (uint32_t i = 0; i < t->transfers.n; i++)
+        order[i] = i;
+    qsort_r(order, t->transfers.n, sizeof *order, by_start, t->transfers.at);
+    writer_text(w, header);
+    for (uint32_t i = 0; i < t->transfers.n; i++) {
+        const struct net_transfer *transfer = &t->transfers.at[order[i]];
+        const struct net_connection *connection = &t->connections.at[transfer->stream / 2];
+        char local[NET_ADDRESS_TEXT], remote[NET_ADDRESS_TEXT], ends[2 * NET_ADDRESS_TEXT + 16];
+        if (connection->local.family == 0)
+            continue; /* its ends were lost with the log's older part */
+        net_address_format(local, &connection->local);
+        net_address_format(remote, &connection->remote);
+        snprintf(ends, sizeof ends, "%" PRIu32 ",%s,%s", connection->number, local, remote);
+        write_transfer(w, t, transfer, ends);
+    }
+    free(order);
+    return writer_finish(w, err);
+}
+
+static int write_file(const struct dpro_trace *trace, uint32_t index, const char *folder,
+                      struct dpro_error *err)
+{
+    const struct net_transport *t = &trace->transports[index];
+    bool another = index > 0 && trace->transports[index - 1].rank == t->rank;
+    char *path = NULL, name[NET_PROCESS_TEXT], *space, process[32] = "";
+    struct writer w = {0};
+    net_process_format(name, t->rank);
+    if ((space = strchr(name, ' ')) != NULL) /* "rank 3" -> "rank3" */
+        memmove(space, space + 1, strlen(space));
+    if (another) /* a second process of one rank */
+        snprintf(process, sizeof process, "_pid%" PRIu64, t->pid);
+    if (asprintf(&path, "%s/net_%s%s.csv.gz", folder, name, process) < 0)
+        return dpro_error_nomem(err);
+    int rc = writer_init_path(&w, path, true, err);
+    if (rc == 0)
+        rc = write_transport(&w, t, err);
+    if (rc == 0)
+        rc = writer_commit(&w, err);
+    writer_fini(&w);
+    free(path);
+    return rc;
+}
+
+int dpro_trace_export_net_csv(const struct dpro_trace *trace, const char *folder,
+                              struct dpro_error *err)
+{
+    if (trace->n_transports == 0)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "the trace has no transport log (net.log); record one with "
+                              "'dpro profile'");
+    char *path = strdup(folder);
+    size_t first_made;
+    if (!path)
+        return dpro_error_nomem(err);
+    int rc = folder_make(path, &first_made, err);
+    for (uint32_t t = 0; t < trace->n_transports && rc == 0; t++)
+        rc = write_file(trace, t, folder, err);
+    if (rc < 0)
+        folder_take_back(path, first_made);
+    free(path);
+    return rc;
+}

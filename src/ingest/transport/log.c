@@ -1,0 +1,507 @@
+/* ingest/transport/log.c: the binary logs of the transport tracer and of the NCCL profiler plugin,
+ * records as tracer/record.h lays them out. What a record says of its own size decides where the
+ * next one is; shorter ones than we know are refused, of longer ones the known part is read,
+ * unknown types are passed over. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/error.h"
+#include "base/map.h"
+#include "ingest/part.h"
+#include "tracer/record.h"
+
+struct log_reader {
+    struct trace_part *part;
+    struct net_transport *net; /* NULL: an NCCL log */
+    struct nccl_log *nccl;     /* NULL: a transport log */
+    struct map connections;    /* number + 1 -> index */
+    uint32_t last_number, last_index;
+    uint64_t losses[N_LOSS_CAUSES];
+    struct ps_assembler frames;
+    bool no_memory;
+};
+
+static bool time_fits(int64_t ns)
+{
+    return ns >= 0 && trace_time_fits(ns);
+}
+
+static void put(struct log_reader *r, int status)
+{
+    r->no_memory |= status < 0;
+}
+
+/* A connection may be referred to before its record comes. */
+static uint32_t connection_of(struct log_reader *r, uint32_t number)
+{
+    uint64_t index;
+    if (number == r->last_number && r->net->connections.n > 0)
+        return r->last_index;
+    if (!map_get(&r->connections, (uint64_t)number + 1, &index)) {
+        struct net_connection fresh = {
+            .number = number, .peer = NO_ID, .peer_connection = NO_ID, .context = NO_ID};
+        index = r->net->connections.n;
+        if (index >= NO_ID / 2 - 1 || array_push(&r->net->connections, fresh) < 0 ||
+            map_set(&r->connections, (uint64_t)number + 1, index) < 0) {
+            r->no_memory = true;
+            return 0;
+        }
+    }
+    r->last_number = number;
+    return r->last_index = (uint32_t)index;
+}
+
+static void set_address(struct net_address *out, const struct record_connection *c, bool remote)
+{
+    const uint8_t *bytes = remote ? c->remote : c->local;
+    *out = (struct net_address){.family = AF_INET, .port = remote ? c->remote_port : c->local_port};
+    if (c->family == FAMILY_IPV4) {
+        out->ip[10] = out->ip[11] = 0xff;
+        memcpy(out->ip + 12, bytes, 4);
+    } else if (c->family == FAMILY_IPV6) {
+        memcpy(out->ip, bytes, 16);
+    } else { /* a UNIX socket's name says nothing of who is at the other end */
+        out->family = AF_UNIX;
+        out->port = 0;
+        if (!remote)
+            memcpy(out->ip, &c->inode, sizeof c->inode);
+    }
+}
+
+static bool read_connection(struct log_reader *r, const struct record_connection *c)
+{
+    if (c->family != FAMILY_UNIX && c->family != FAMILY_IPV4 && c->family != FAMILY_IPV6)
+        return false;
+    uint32_t index = connection_of(r, c->connection);
+    if (r->no_memory)
+        return true;
+    struct net_connection *connection = &r->net->connections.at[index];
+    set_address(&connection->local, c, false);
+    set_address(&connection->remote, c, true);
+    connection->whole = c->flags & CONNECTION_WHOLE;
+    return true;
+}
+
+static bool read_call(struct log_reader *r, const struct record_call *c)
+{
+    static const uint8_t calls[] = {
+        [CALL_READ] = NET_CALL_READ,         [CALL_READV] = NET_CALL_READV,
+        [CALL_RECV] = NET_CALL_RECV,         [CALL_RECVFROM] = NET_CALL_RECVFROM,
+        [CALL_RECVMSG] = NET_CALL_RECVMSG,   [CALL_RECVMMSG] = NET_CALL_RECVMMSG,
+        [CALL_WRITE] = NET_CALL_WRITE,       [CALL_WRITEV] = NET_CALL_WRITEV,
+        [CALL_SEND] = NET_CALL_SEND,         [CALL_SENDTO] = NET_CALL_SENDTO,
+        [CALL_SENDMSG] = NET_CALL_SENDMSG,   [CALL_SENDMMSG] = NET_CALL_SENDMMSG,
+        [CALL_SENDFILE] = NET_CALL_SENDFILE, [CALL_SPLICE] = NET_CALL_SPLICE,
+    };
+    if (c->direction > DIRECTION_RECEIVE || !time_fits(c->start_ns) || !time_fits(c->end_ns) ||
+        c->end_ns < c->start_ns || c->offset > INT64_MAX)
+        return false;
+    struct net_transfer transfer = {
+        .start_ns = c->start_ns,
+        .end_ns = c->end_ns,
+        .offset = c->offset,
+        .bytes = c->returned,
+        .requested = c->requested,
+        .stream = connection_of(r, c->connection) * 2 + c->direction,
+        .thread = c->head.thread,
+        .call = c->call < sizeof calls ? calls[c->call] : NET_CALL_OTHER,
+    };
+    if (!r->no_memory)
+        put(r, r->net->transfers.n >= NO_ID - 1 ? -1 : array_push(&r->net->transfers, transfer));
+    return true;
+}
+
+static bool read_gloo(struct log_reader *r, const struct record_gloo *g)
+{
+    if (g->direction > DIRECTION_RECEIVE || g->position > INT64_MAX ||
+        g->length > INT64_MAX - GLOO_PREAMBLE_BYTES)
+        return false;
+    bool data = g->opcode <= GLOO_DATA;
+    struct net_message message = {
+        .offset = g->position,
+        .size_bytes = GLOO_PREAMBLE_BYTES + (data ? g->length : 0),
+        .length = g->length,
+        .start_ns = INT64_MIN,
+        .end_ns = INT64_MIN,
+        .stream = connection_of(r, g->connection) * 2 + g->direction,
+        .tag = (uint32_t)(g->slot >> 24),
+        .delta = (uint32_t)(g->slot & 0xffffff),
+        .prefix = (uint8_t)(g->slot >> 56),
+        .opcode = data ? GLOO_DATA : g->opcode,
+        .collective = NO_ID,
+    };
+    if (!r->no_memory)
+        put(r, r->net->messages.n >= NO_ID - 1 ? -1 : array_push(&r->net->messages, message));
+    return true;
+}
+
+static bool read_zmtp(struct log_reader *r, const struct record_zmtp *z, size_t size)
+{
+    if (z->direction > DIRECTION_RECEIVE || z->n_body > sizeof z->body ||
+        offsetof(struct record_zmtp, body) + z->n_body > size || z->position > INT64_MAX / 2)
+        return false;
+    r->net->n_frames++;
+    if (z->flags & ZMTP_COMMAND)
+        return true;
+    uint32_t stream = connection_of(r, z->connection) * 2 + z->direction;
+    struct ps_frame frame = {.source = stream + UINT64_C(1),
+                             .stream = stream,
+                             .position = z->position,
+                             .length = z->length,
+                             .time_ns = INT64_MIN,
+                             .index = z->index,
+                             .received = z->direction == DIRECTION_RECEIVE,
+                             .more = z->flags & ZMTP_MORE,
+                             .body = z->body,
+                             .n_body = z->n_body};
+    if (!r->no_memory)
+        put(r, ps_add_frame(&r->frames, &frame));
+    return true;
+}
+
+/* ---- NCCL ---- */
+
+static uint32_t string_of(const struct log_reader *r, uint32_t number)
+{
+    return number < r->nccl->strings.n ? r->nccl->strings.at[number] : 0;
+}
+
+static bool read_string(struct log_reader *r, const struct record_string *s)
+{
+    enum { MAX_STRINGS = 1 << 20 };
+    uint32_t none = 0;
+    if (s->string == 0 || s->string > MAX_STRINGS)
+        return false;
+    while (r->nccl->strings.n <= s->string && !r->no_memory)
+        put(r, array_push(&r->nccl->strings, none));
+    uint32_t id = strtab_add(&r->nccl->names, s->text, strnlen(s->text, sizeof s->text));
+    if (id == STRTAB_FULL || r->no_memory)
+        r->no_memory = true;
+    else
+        r->nccl->strings.at[s->string] = id;
+    return true;
+}
+
+static bool read_comm(struct log_reader *r, const struct record_nccl_comm *c)
+{
+    struct nccl_comm comm = {.number = c->comm,
+                             .rank = c->rank,
+                             .n_ranks = c->n_ranks,
+                             .n_nodes = c->n_nodes,
+                             .hash = c->hash,
+                             .nccl_version = c->nccl_version};
+    comm.name = strtab_add(&r->nccl->names, c->name, strnlen(c->name, sizeof c->name));
+    if (comm.name == STRTAB_FULL)
+        r->no_memory = true;
+    else
+        put(r, array_push(&r->nccl->comms, comm)); /* the last one of a number counts */
+    return true;
+}
+
+static bool read_event(struct log_reader *r, const struct record_nccl_event *e)
+{
+    struct nccl_log *log = r->nccl;
+    if (!time_fits(e->start_ns) || !time_fits(e->stop_ns) ||
+        (e->stop_ns && e->stop_ns < e->start_ns))
+        return false;
+    if (log->operations.n >= NO_ID - 1 || log->proxy_ops.n >= NO_ID - 1 ||
+        log->steps.n >= NO_ID - 1 || log->kernels.n >= NO_ID - 1) {
+        r->no_memory = true;
+        return true;
+    }
+    uint32_t flags =
+        (e->flags & NCCL_SEND ? NCCL_OP_SENDS : 0) | (e->flags & NCCL_RECV ? NCCL_OP_RECEIVES : 0) |
+        (e->flags & NCCL_FOREIGN ? NCCL_OP_FOREIGN : 0) | (e->flags & NCCL_OPEN ? NCCL_OP_OPEN : 0);
+    switch (e->type) {
+    case NCCL_COLL: {
+        struct nccl_operation op = {.event = e->event,
+                                    .start_ns = e->start_ns,
+                                    .stop_ns = e->stop_ns,
+                                    .sequence = e->coll.sequence,
+                                    .count = e->coll.count,
+                                    .size_bytes = e->coll.size_bytes,
+                                    .comm = e->comm,
+                                    .thread = e->head.thread,
+                                    .func = string_of(r, e->coll.func),
+                                    .datatype = string_of(r, e->coll.datatype),
+                                    .algorithm = string_of(r, e->coll.algorithm),
+                                    .protocol = string_of(r, e->coll.protocol),
+                                    .peer = e->coll.root,
+                                    .n_channels = e->coll.n_channels,
+                                    .span = NO_ID};
+        put(r, array_push(&log->operations, op));
+        return true;
+    }
+    case NCCL_P2P: {
+        struct nccl_operation op = {.event = e->event,
+                                    .start_ns = e->start_ns,
+                                    .stop_ns = e->stop_ns,
+                                    .count = e->p2p.count,
+                                    .size_bytes = e->p2p.size_bytes,
+                                    .comm = e->comm,
+                                    .thread = e->head.thread,
+                                    .func = string_of(r, e->p2p.func),
+                                    .datatype = string_of(r, e->p2p.datatype),
+                                    .peer = e->p2p.peer,
+                                    .n_channels = e->p2p.n_channels,
+                                    .point_to_point = true,
+                                    .span = NO_ID};
+        put(r, array_push(&log->operations, op));
+        return true;
+    }
+    case NCCL_PROXY_OP: {
+        struct nccl_proxy_op op = {.event = e->event,
+                                   .parent = e->parent,
+                                   .operation = NO_ID,
+                                   .peer = e->proxy_op.peer,
+                                   .channel = e->proxy_op.channel,
+                                   .n_steps = e->proxy_op.n_steps,
+                                   .flags = flags,
+                                   .size_bytes = e->proxy_op.size_bytes,
+                                   .start_ns = e->start_ns,
+                                   .stop_ns = e->stop_ns,
+                                   .posted_ns = e->proxy_op.posted_ns,
+                                   .done_ns = e->proxy_op.done_ns};
+        put(r, array_push(&log->proxy_ops, op));
+        return true;
+    }
+    case NCCL_PROXY_STEP: {
+        struct nccl_step step = {.parent = e->parent,
+                                 .proxy_op = NO_ID,
+                                 .step = e->proxy_step.step,
+                                 .size_bytes = e->proxy_step.size_bytes,
+                                 .start_ns = e->start_ns,
+                                 .stop_ns = e->stop_ns,
+                                 .gpu_wait_ns = e->proxy_step.gpu_wait_ns,
+                                 .peer_wait_ns = e->proxy_step.peer_wait_ns,
+                                 .net_wait_ns = e->proxy_step.net_wait_ns,
+                                 .flush_wait_ns = e->proxy_step.flush_wait_ns};
+        put(r, array_push(&log->steps, step));
+        return true;
+    }
+    case NCCL_KERNEL_CH: {
+        struct nccl_kernel kernel = {.parent = e->parent,
+                                     .operation = NO_ID,
+                                     .channel = e->kernel_ch.channel,
+                                     .start_ns = e->start_ns,
+                                     .stop_ns = e->stop_ns,
+                                     .gpu_start = e->kernel_ch.gpu_start,
+                                     .gpu_stop = e->kernel_ch.gpu_stop};
+        put(r, array_push(&log->kernels, kernel));
+        return true;
+    }
+    default:
+        log->n_others++;
+        return true;
+    }
+}
+
+/* Bytes of an event record of a type, at least. */
+static size_t event_bytes(uint8_t type)
+{
+    const struct record_nccl_event *e = NULL;
+    size_t head = offsetof(struct record_nccl_event, coll);
+    switch (type) {
+    case NCCL_COLL:
+        return head + sizeof e->coll;
+    case NCCL_P2P:
+        return head + sizeof e->p2p;
+    case NCCL_PROXY_OP:
+        return head + sizeof e->proxy_op;
+    case NCCL_PROXY_STEP:
+        return head + sizeof e->proxy_step;
+    case NCCL_KERNEL_CH:
+        return head + sizeof e->kernel_ch;
+    default:
+        return head;
+    }
+}
+
+/* ---- records ---- */
+
+static bool read_record(struct log_reader *r, const unsigned char *at, size_t size)
+{
+    union {
+        struct record head;
+        struct record_anchor anchor;
+        struct record_loss loss;
+        struct record_mark mark;
+        struct record_string string;
+        struct record_connection connection;
+        struct record_call call;
+        struct record_gloo gloo;
+        struct record_zmtp zmtp;
+        struct record_nccl_comm comm;
+        struct record_nccl_event event;
+    } u = {0};
+    memcpy(&u, at, size < sizeof u ? size : sizeof u);
+    switch (u.head.type) {
+    case RECORD_LOSS:
+        if (size < sizeof u.loss || u.loss.cause >= N_LOSS_CAUSES)
+            return false;
+        if (u.loss.n_records > r->losses[u.loss.cause])
+            r->losses[u.loss.cause] = u.loss.n_records;
+        return true;
+    case RECORD_ANCHOR:
+        if (size < sizeof u.anchor)
+            return false;
+        if (r->net) {
+            struct net_anchor anchor = {u.anchor.realtime_ns, u.anchor.monotonic_ns, u.anchor.tsc};
+            put(r, array_push(&r->net->anchors, anchor));
+        }
+        return true;
+    case RECORD_MARK:
+        if (size < sizeof u.mark || !time_fits(u.mark.time_ns))
+            return false;
+        if (r->net) {
+            struct net_mark mark = {.time_ns = u.mark.time_ns};
+            memcpy(mark.name, u.mark.name, sizeof mark.name - 1);
+            put(r, array_push(&r->net->marks, mark));
+        }
+        return true;
+    default:
+        break;
+    }
+    if (r->net) {
+        switch (u.head.type) {
+        case RECORD_CONNECTION:
+            return size >= sizeof u.connection && read_connection(r, &u.connection);
+        case RECORD_CALL:
+            return size >= sizeof u.call && read_call(r, &u.call);
+        case RECORD_GLOO:
+            return size >= sizeof u.gloo && read_gloo(r, &u.gloo);
+        case RECORD_ZMTP:
+            return size >= offsetof(struct record_zmtp, body) && read_zmtp(r, &u.zmtp, size);
+        case RECORD_TOTAL: /* what the calls add up to */
+            return true;
+        default:
+            r->net->n_unknown++;
+            return true;
+        }
+    }
+    switch (u.head.type) {
+    case RECORD_STRING:
+        return size >= sizeof u.string && read_string(r, &u.string);
+    case RECORD_NCCL_COMM:
+        return size >= sizeof u.comm && read_comm(r, &u.comm);
+    case RECORD_NCCL_EVENT:
+        return size >= offsetof(struct record_nccl_event, coll) &&
+               size >= event_bytes(u.event.type) && read_event(r, &u.event);
+    default:
+        r->nccl->n_others++;
+        return true;
+    }
+}
+
+static void copy_text(char *out, size_t size, const char *text, size_t max)
+{
+    size_t len = strnlen(text, max);
+    len = len < size - 1 ? len : size - 1;
+    memcpy(out, text, len);
+    out[len] = '\0';
+}
+
+/* A number for the network namespace of a machine; 0: unknown. */
+static uint64_t zone_of(const struct log_header *header)
+{
+    if (header->net_ns == 0)
+        return 0;
+    uint64_t zone = map_mix(header->net_ns);
+    for (size_t i = 0; i < sizeof header->boot_id && header->boot_id[i]; i++)
+        zone = map_mix(zone ^ (unsigned char)header->boot_id[i]);
+    return zone | 1;
+}
+
+static int begin(struct log_reader *r, const struct log_header *header, const char *path,
+                 struct dpro_error *err)
+{
+    struct trace_part *part = r->part;
+    if (header->version != LOG_VERSION || header->header_bytes < sizeof *header ||
+        header->header_bytes > PART_RECORD_MAX || header->header_bytes % 8)
+        return dpro_error_set(err, DPRO_EFORMAT,
+                              "%s: a log of version %" PRIu32 ", this dpro reads version %d; use "
+                              "the dpro that recorded it",
+                              path, header->version, LOG_VERSION);
+    part->pid = header->pid;
+    part->has_rank = header->rank >= 0;
+    part->rank = part->has_rank ? header->rank : 0;
+    if (header->kind == LOG_NCCL) {
+        r->nccl = part->nccl = calloc(1, sizeof *part->nccl);
+        if (!r->nccl || strtab_add(&r->nccl->names, "", 0) == STRTAB_FULL)
+            return dpro_error_nomem(err);
+        r->nccl->segment = header->segment;
+        return 0;
+    }
+    r->net = part->transport = calloc(1, sizeof *part->transport);
+    if (!r->net)
+        return dpro_error_nomem(err);
+    r->frames.out = &r->net->ps;
+    r->net->pid = header->pid;
+    r->net->segment = header->segment;
+    r->net->zone = zone_of(header);
+    r->net->numbered = true;
+    copy_text(r->net->host, sizeof r->net->host, header->host, sizeof header->host);
+    copy_text(r->net->boot_id, sizeof r->net->boot_id, header->boot_id, sizeof header->boot_id);
+    return 0;
+}
+
+static void read_records(struct log_reader *r, struct bytes *bytes)
+{
+    struct record head;
+    while (!r->no_memory && bytes_need(bytes, sizeof head)) {
+        memcpy(&head, bytes->p, sizeof head);
+        if (head.size_bytes < sizeof head || head.size_bytes % 8) {
+            r->part->cut = true; /* nothing tells where the next one is */
+            return;
+        }
+        if (!bytes_need(bytes, head.size_bytes))
+            break;
+        r->part->n_events++;
+        r->part->losses.n_broken_records += !read_record(r, bytes->p, head.size_bytes);
+        bytes->p += head.size_bytes;
+    }
+    r->part->cut |= bytes->p < bytes->end;
+}
+
+int log_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
+{
+    struct log_reader r = {.part = part};
+    struct log_header header;
+    if (strtab_add(&part->names, "", 0) == STRTAB_FULL)
+        return dpro_error_nomem(err);
+    if (!bytes_need(bytes, sizeof header)) {
+        part->cut = true;
+        return 0;
+    }
+    memcpy(&header, bytes->p, sizeof header);
+    int rc = begin(&r, &header, bytes->in->path, err);
+    if (rc == 0 && bytes_need(bytes, header.header_bytes)) {
+        bytes->p += header.header_bytes;
+        read_records(&r, bytes);
+        uint64_t n_lost = 0;
+        for (int i = 0; i < LOSS_FRAMING; i++)
+            n_lost += r.losses[i];
+        if (r.net) {
+            r.net->n_lost = n_lost;
+            r.net->n_unframed = r.losses[LOSS_FRAMING];
+        } else {
+            r.nccl->n_lost = n_lost;
+            if (nccl_log_join(r.nccl) < 0)
+                r.no_memory = true;
+        }
+    } else if (rc == 0) {
+        part->cut = true;
+    }
+    if (r.net && !part->has_rank) {
+        int process = ps_own_process(&r.frames, r.net);
+        part->has_rank = process != -1;
+        part->rank = process;
+    }
+    ps_assembler_fini(&r.frames);
+    map_fini(&r.connections);
+    if (rc == 0 && r.no_memory)
+        rc = dpro_error_nomem(err);
+    return rc;
+}

@@ -1,0 +1,99 @@
+/* ingest/transport/nccl.h: what the NCCL profiler plugin logged: communicators, the collectives and
+ * point-to-point calls of this process, and the proxy's work for them: per channel and peer an op,
+ * and its steps, each one chunk that was sent or received. */
+#ifndef INGEST_TRANSPORT_NCCL_H
+#define INGEST_TRANSPORT_NCCL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/array.h"
+#include "base/strtab.h"
+
+struct loader;
+struct dpro_error;
+
+struct nccl_comm {
+    uint32_t number; /* in the log */
+    int32_t rank, n_ranks, n_nodes;
+    uint64_t hash; /* equal on all its ranks */
+    uint32_t nccl_version;
+    uint32_t name; /* string id, of this log's table */
+};
+
+struct nccl_operation { /* a collective, or one send or recv */
+    uint64_t event;
+    int64_t start_ns, stop_ns; /* of its enqueueing; stop 0: not seen */
+    uint64_t sequence;         /* collectives: in the communicator, per function */
+    uint64_t count, size_bytes;
+    uint32_t comm;                                /* index; NO_ID: unknown */
+    uint32_t thread;                              /* that called */
+    uint32_t func, datatype, algorithm, protocol; /* string ids */
+    int32_t peer; /* point-to-point: the peer; else the root, or -1 */
+    uint32_t n_channels;
+    bool point_to_point;
+    uint32_t span; /* the profile's span around the call; NO_ID */
+};
+
+enum { NCCL_OP_SENDS = 1, NCCL_OP_RECEIVES = 2, NCCL_OP_FOREIGN = 4, NCCL_OP_OPEN = 8 };
+
+struct nccl_proxy_op {
+    uint64_t event, parent;
+    uint32_t operation; /* index; NO_ID: not here */
+    int32_t peer, channel, n_steps;
+    uint32_t flags; /* NCCL_OP_... */
+    uint64_t size_bytes;
+    int64_t start_ns, stop_ns, posted_ns, done_ns; /* 0: not seen */
+};
+
+struct nccl_step {
+    uint64_t parent;
+    uint32_t proxy_op; /* index; NO_ID: not here */
+    int32_t step;
+    uint64_t size_bytes;
+    int64_t start_ns, stop_ns;
+    int64_t gpu_wait_ns, peer_wait_ns, net_wait_ns, flush_wait_ns; /* when each began; 0: never */
+};
+
+/* When its data were handed to the network, and when they were there; 0: not seen. */
+static inline int64_t nccl_step_sent_ns(const struct nccl_step *step)
+{
+    return step->net_wait_ns ? step->net_wait_ns : step->start_ns;
+}
+
+static inline int64_t nccl_step_there_ns(const struct nccl_step *step)
+{
+    int64_t used = step->gpu_wait_ns ? step->gpu_wait_ns : step->stop_ns;
+    return step->flush_wait_ns ? step->flush_wait_ns : used;
+}
+
+struct nccl_kernel {
+    uint64_t parent;
+    uint32_t operation; /* index; NO_ID: not here */
+    uint32_t channel;
+    int64_t start_ns, stop_ns;
+    uint64_t gpu_start, gpu_stop;
+};
+
+struct nccl_log {
+    int rank;
+    uint32_t segment;
+    struct strtab names;
+    ARRAY(uint32_t) strings; /* the log's numbers -> ids in names */
+    ARRAY(struct nccl_comm) comms;
+    ARRAY(struct nccl_operation) operations;
+    ARRAY(struct nccl_proxy_op) proxy_ops;
+    ARRAY(struct nccl_step) steps;
+    ARRAY(struct nccl_kernel) kernels;
+    bool of_rings;     /* it has the steps within a node, too */
+    uint64_t n_others; /* events of other kinds */
+    uint64_t n_lost;
+};
+
+void nccl_log_destroy(struct nccl_log *log); /* NULL is fine */
+/* Finds parents by their numbers, once all is read. -1: no memory. */
+int nccl_log_join(struct nccl_log *log);
+/* Moves the logs to the trace and finds the spans of their operations. */
+int nccl_build(struct loader *loader, struct dpro_error *err);
+
+#endif

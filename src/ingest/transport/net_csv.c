@@ -1,0 +1,405 @@
+/* ingest/transport/net_csv.c: transport logs as CSV, one line a socket call; see
+ * doc/formats/net-csv.md.
+ *
+ * Fields are found by a table from the header line, so that columns may come in any order and ones
+ * that we don't know are passed over. A connection is known by its number and both addresses: their
+ * text is interned as one, and its id is the connection's. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/map.h"
+#include "ingest/part.h"
+
+enum column {
+    COLUMN_NONE,
+    COLUMN_START,
+    COLUMN_END,
+    COLUMN_RANK,
+    COLUMN_TID,
+    COLUMN_CONN,
+    COLUMN_LOCAL,
+    COLUMN_REMOTE,
+    COLUMN_DIR,
+    COLUMN_CALL,
+    COLUMN_OFFSET,
+    COLUMN_REQUESTED,
+    COLUMN_RETURNED,
+    COLUMN_NBYTES,
+    COLUMN_OPCODE,
+    COLUMN_PREFIX,
+    COLUMN_TAG,
+    COLUMN_DELTA,
+    COLUMN_LEN,
+    COLUMN_ENDS, /* "local>remote" */
+    N_COLUMNS,
+};
+
+static const char *const column_names[N_COLUMNS] = {
+    [COLUMN_NONE] = "",
+    [COLUMN_START] = "t_start_ns",
+    [COLUMN_END] = "t_end_ns",
+    [COLUMN_RANK] = "rank",
+    [COLUMN_TID] = "tid",
+    [COLUMN_CONN] = "conn",
+    [COLUMN_LOCAL] = "local",
+    [COLUMN_REMOTE] = "remote",
+    [COLUMN_DIR] = "dir",
+    [COLUMN_CALL] = "call",
+    [COLUMN_OFFSET] = "offset",
+    [COLUMN_REQUESTED] = "requested",
+    [COLUMN_RETURNED] = "returned",
+    [COLUMN_NBYTES] = "gloo_nbytes",
+    [COLUMN_OPCODE] = "gloo_opcode",
+    [COLUMN_PREFIX] = "gloo_prefix",
+    [COLUMN_TAG] = "gloo_tag",
+    [COLUMN_DELTA] = "gloo_delta",
+    [COLUMN_LEN] = "gloo_len",
+    [COLUMN_ENDS] = "local>peer",
+};
+
+enum { MAX_FIELDS = 64, MAX_ENDS = 256 };
+
+struct field {
+    const char *text;
+    size_t len;
+};
+
+struct csv {
+    struct trace_part *part;
+    struct net_transport *out;
+    uint8_t columns[MAX_FIELDS]; /* enum column of each field */
+    size_t n_columns;
+    struct strtab ends; /* "number,local,remote" -> id - 1 is the connection's index */
+    uint32_t last;      /* the id found last */
+    struct ps_assembler frames;
+    uint64_t receiving; /* the source of the message that frames are received of; 0: none */
+    bool no_memory;
+};
+
+static size_t split(const char *line, size_t len, struct field fields[MAX_FIELDS])
+{
+    size_t n = 0;
+    const char *at = line, *end = line + len;
+    while (n < MAX_FIELDS) {
+        const char *comma = memchr(at, ',', (size_t)(end - at));
+        fields[n++] = (struct field){at, (size_t)((comma ? comma : end) - at)};
+        if (!comma)
+            break;
+        at = comma + 1;
+    }
+    return n;
+}
+
+/* The header of other captures: "#
+ * op,local>peer,stream_offset,bytes,t0_ns,t1_ns(CLOCK_REALTIME),tid | ...". */
+static bool read_other_header(struct csv *csv, const char *line, size_t len)
+{
+    static const char start[] = "# op,local>peer,stream_offset,bytes,t0_ns,t1_ns";
+    static const uint8_t order[] = {COLUMN_CALL,  COLUMN_ENDS, COLUMN_OFFSET, COLUMN_RETURNED,
+                                    COLUMN_START, COLUMN_END,  COLUMN_TID};
+    if (len < sizeof start - 1 || memcmp(line, start, sizeof start - 1) != 0)
+        return false;
+    memcpy(csv->columns, order, sizeof order);
+    csv->n_columns = sizeof order;
+    return true;
+}
+
+static bool read_header(struct csv *csv, const char *line, size_t len)
+{
+    struct field fields[MAX_FIELDS];
+    bool seen[N_COLUMNS] = {false};
+    if (read_other_header(csv, line, len))
+        return true;
+    csv->n_columns = split(line, len, fields);
+    for (size_t i = 0; i < csv->n_columns; i++) {
+        csv->columns[i] = COLUMN_NONE;
+        for (uint8_t c = 1; c < COLUMN_ENDS; c++)
+            if (strlen(column_names[c]) == fields[i].len && !seen[c] &&
+                memcmp(column_names[c], fields[i].text, fields[i].len) == 0) {
+                csv->columns[i] = c;
+                seen[c] = true;
+            }
+    }
+    return seen[COLUMN_START] && seen[COLUMN_END] && seen[COLUMN_LOCAL] && seen[COLUMN_REMOTE] &&
+           seen[COLUMN_DIR] && seen[COLUMN_OFFSET] && seen[COLUMN_RETURNED];
+}
+
+static bool number(struct field field, uint64_t max, uint64_t *value)
+{
+    uint64_t v = 0;
+    if (field.len == 0 || field.len > 20)
+        return false;
+    for (size_t i = 0; i < field.len; i++) {
+        unsigned digit = (unsigned)field.text[i] - '0';
+        if (digit > 9 || __builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, digit, &v))
+            return false;
+    }
+    *value = v;
+    return v <= max;
+}
+
+/* The connection of a line; NO_ID when its ends are no addresses. */
+static uint32_t find_connection(struct csv *csv, struct field conn, struct field local,
+                                struct field remote)
+{
+    char key[MAX_ENDS];
+    size_t len = conn.len + local.len + remote.len + 2;
+    if (len > sizeof key)
+        return NO_ID;
+    memcpy(key, conn.text, conn.len);
+    key[conn.len] = ',';
+    memcpy(key + conn.len + 1, local.text, local.len);
+    key[conn.len + 1 + local.len] = ',';
+    memcpy(key + conn.len + local.len + 2, remote.text, remote.len);
+    if (csv->last && strtab_len(&csv->ends, csv->last) == len &&
+        memcmp(strtab_get(&csv->ends, csv->last), key, len) == 0)
+        return csv->last - 1;
+    uint32_t id = strtab_find(&csv->ends, key, len);
+    if (id != STRTAB_FULL) {
+        csv->last = id;
+        return id - 1;
+    }
+    struct net_connection fresh = {.peer = NO_ID,
+                                   .peer_connection = NO_ID,
+                                   .context = NO_ID,
+                                   .number = csv->ends.n - 1,
+                                   .whole = true};
+    uint64_t value;
+    if (number(conn, UINT32_MAX, &value))
+        fresh.number = (uint32_t)value;
+    if (!net_address_parse(local.text, local.len, &fresh.local) ||
+        !net_address_parse(remote.text, remote.len, &fresh.remote))
+        return NO_ID;
+    if (csv->ends.n >= NO_ID / 2 || array_push(&csv->out->connections, fresh) < 0 ||
+        (csv->last = strtab_add(&csv->ends, key, len)) == STRTAB_FULL) {
+        csv->last = 0;
+        csv->no_memory = true;
+        return NO_ID;
+    }
+    return csv->last - 1;
+}
+
+/* 1: sent, 0: received, -1: neither. */
+static int direction(const struct field *fields)
+{
+    struct field dir = fields[COLUMN_DIR], call = fields[COLUMN_CALL];
+    if (dir.len == 2)
+        return memcmp(dir.text, "tx", 2) == 0 ? 1 : memcmp(dir.text, "rx", 2) == 0 ? 0 : -1;
+    if (dir.len > 0 || call.len < 4 || memchr(call.text, '_', call.len)) /* zmq_msg_send */
+        return -1;
+    if (memcmp(call.text, "send", 4) == 0 || memcmp(call.text, "writ", 4) == 0)
+        return 1;
+    return memcmp(call.text, "recv", 4) == 0 || memcmp(call.text, "read", 4) == 0 ? 0 : -1;
+}
+
+/* False: no valid line. */
+static bool read_line(struct csv *csv, const char *line, size_t len)
+{
+    struct field split_up[MAX_FIELDS], at[N_COLUMNS];
+    uint64_t start, end, offset, bytes, value;
+    size_t n = split(line, len, split_up);
+    if (n < csv->n_columns)
+        return false;
+    for (size_t c = 0; c < N_COLUMNS; c++)
+        at[c] = (struct field){"", 0};
+    for (size_t i = 0; i < csv->n_columns; i++)
+        at[csv->columns[i]] = split_up[i];
+    if (at[COLUMN_ENDS].len > 0) {
+        const char *arrow = memchr(at[COLUMN_ENDS].text, '>', at[COLUMN_ENDS].len);
+        if (!arrow)
+            return false;
+        at[COLUMN_LOCAL] =
+            (struct field){at[COLUMN_ENDS].text, (size_t)(arrow - at[COLUMN_ENDS].text)};
+        at[COLUMN_REMOTE] =
+            (struct field){arrow + 1, at[COLUMN_ENDS].len - at[COLUMN_LOCAL].len - 1};
+    }
+    int sends = direction(at);
+    if (sends < 0 || !number(at[COLUMN_START], TRACE_TIME_MAX, &start) ||
+        !number(at[COLUMN_END], TRACE_TIME_MAX, &end) || end < start ||
+        !number(at[COLUMN_OFFSET], INT64_MAX, &offset) ||
+        !number(at[COLUMN_RETURNED], UINT32_MAX, &bytes))
+        return false;
+    uint32_t connection =
+        find_connection(csv, at[COLUMN_CONN], at[COLUMN_LOCAL], at[COLUMN_REMOTE]);
+    if (connection == NO_ID)
+        return false;
+    struct net_transfer transfer = {.start_ns = (int64_t)start,
+                                    .end_ns = (int64_t)end,
+                                    .offset = offset,
+                                    .bytes = (uint32_t)bytes,
+                                    .stream = connection * 2 + !sends};
+    transfer.requested = number(at[COLUMN_REQUESTED], UINT32_MAX, &value) ? (uint32_t)value : 0;
+    transfer.thread = number(at[COLUMN_TID], UINT32_MAX, &value) ? (uint32_t)value : 0;
+    transfer.call = (uint8_t)net_call_find(at[COLUMN_CALL].text, at[COLUMN_CALL].len);
+    if (csv->out->transfers.n >= NO_ID - 1 || array_push(&csv->out->transfers, transfer) < 0)
+        csv->no_memory = true;
+    if (!csv->part->has_rank && number(at[COLUMN_RANK], INT32_MAX, &value)) {
+        csv->part->has_rank = true;
+        csv->part->rank = (int)value;
+    }
+    struct net_message message = {.offset = offset,
+                                  .stream = transfer.stream,
+                                  .start_ns = INT64_MIN,
+                                  .end_ns = INT64_MIN,
+                                  .collective = NO_ID};
+    uint64_t opcode, prefix, tag;
+    if (at[COLUMN_NBYTES].len == 0)
+        return true;
+    if (!number(at[COLUMN_NBYTES], INT64_MAX, &message.size_bytes) ||
+        message.size_bytes < GLOO_PREAMBLE_BYTES || !number(at[COLUMN_OPCODE], 255, &opcode) ||
+        !number(at[COLUMN_PREFIX], 255, &prefix) || !number(at[COLUMN_TAG], UINT32_MAX, &tag))
+        return false;
+    message.opcode = (uint8_t)opcode;
+    if (message.opcode == GLOO_DATA)
+        message.length = message.size_bytes - GLOO_PREAMBLE_BYTES;
+    else
+        message.length = number(at[COLUMN_LEN], INT64_MAX, &value) ? value : 0;
+    message.prefix = (uint8_t)prefix;
+    message.tag = (uint32_t)tag;
+    message.delta = number(at[COLUMN_DELTA], UINT32_MAX, &value) ? (uint32_t)value : 0;
+    if (array_push(&csv->out->messages, message) < 0)
+        csv->no_memory = true;
+    return true;
+}
+
+/* ---- ZeroMQ's calls ---- */
+
+enum { ZMQ_SENDS_MORE = 2, MAX_BODY = 256 };
+
+/* op,socket,flags,size,start,end,thread,first bytes in hexadecimal */
+enum frame_field {
+    FRAME_OP,
+    FRAME_SOCKET,
+    FRAME_FLAGS,
+    FRAME_SIZE,
+    FRAME_START,
+    FRAME_END,
+    FRAME_THREAD,
+    FRAME_BODY,
+    N_FRAME_FIELDS
+};
+
+static size_t read_hex(struct field field, uint8_t out[MAX_BODY])
+{
+    size_t n = 0;
+    for (; n < MAX_BODY && 2 * n + 1 < field.len; n++) {
+        unsigned digits[2];
+        for (int i = 0; i < 2; i++) {
+            char c = field.text[2 * n + (size_t)i];
+            digits[i] = c >= '0' && c <= '9'   ? (unsigned)(c - '0')
+                        : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10
+                                               : 99;
+        }
+        if (digits[0] > 15 || digits[1] > 15)
+            break;
+        out[n] = (uint8_t)(digits[0] << 4 | digits[1]);
+    }
+    return n;
+}
+
+static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t n)
+{
+    const unsigned char *at = bytes;
+    for (size_t i = 0; i < n; i++)
+        hash = map_mix(hash ^ at[i]) + i + 1;
+    return hash | 1;
+}
+
+/* A socket that several peers send to gives their name, "ps9", before each message. */
+static bool is_identity(const uint8_t *body, size_t n, uint64_t size)
+{
+    bool is = n == size && n >= 3 && n <= 12 && body[0] == 'p' && body[1] == 's';
+    for (size_t i = 2; i < n && is; i++)
+        is = body[i] >= '0' && body[i] <= '9';
+    return is;
+}
+
+/* False: no valid line. */
+static bool read_frame(struct csv *csv, const char *line, size_t len)
+{
+    struct field at[MAX_FIELDS];
+    uint8_t body[MAX_BODY];
+    uint64_t flags, size, start, end;
+    if (split(line, len, at) < N_FRAME_FIELDS || !number(at[FRAME_FLAGS], UINT32_MAX, &flags) ||
+        !number(at[FRAME_SIZE], INT64_MAX / 4, &size) ||
+        !number(at[FRAME_START], TRACE_TIME_MAX, &start) ||
+        !number(at[FRAME_END], TRACE_TIME_MAX, &end) || end < start)
+        return false;
+    struct ps_frame frame = {.stream = NO_ID,
+                             .index = NO_ID,
+                             .length = size,
+                             .time_ns = (int64_t)start,
+                             .body = body,
+                             .n_body = read_hex(at[FRAME_BODY], body)};
+    csv->out->n_frames++;
+    if (at[FRAME_OP].len == strlen("zmq_msg_recv") &&
+        memcmp(at[FRAME_OP].text, "zmq_msg_recv", at[FRAME_OP].len) == 0) {
+        if (is_identity(body, frame.n_body, size)) {
+            csv->no_memory |= csv->receiving && ps_end_message(&csv->frames, csv->receiving) < 0;
+            csv->receiving = hash_bytes(hash_bytes(1, at[FRAME_SOCKET].text, at[FRAME_SOCKET].len),
+                                        body, frame.n_body);
+            return true;
+        }
+        frame.received = frame.more = true; /* how many come is seen when the next one begins */
+        frame.time_ns = (int64_t)end;
+        frame.source = csv->receiving;
+    } else {
+        frame.source = hash_bytes(2, at[FRAME_SOCKET].text, at[FRAME_SOCKET].len);
+        frame.more = flags & ZMQ_SENDS_MORE;
+    }
+    csv->no_memory |= frame.source && ps_add_frame(&csv->frames, &frame) < 0;
+    return true;
+}
+
+static void finish_frames(struct csv *csv)
+{
+    csv->no_memory |= csv->receiving && ps_end_message(&csv->frames, csv->receiving) < 0;
+    int process = ps_own_process(&csv->frames, csv->out);
+    if (process != -1) { /* its name may be that of its host */
+        csv->part->has_rank = true;
+        csv->part->rank = process;
+    }
+    ps_assembler_fini(&csv->frames);
+}
+
+int net_csv_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
+{
+    struct csv csv = {.part = part};
+    const char *line;
+    size_t len;
+    csv.out = part->transport = calloc(1, sizeof *part->transport);
+    if (!csv.out || strtab_add(&part->names, "", 0) == STRTAB_FULL ||
+        strtab_add(&csv.ends, "", 0) == STRTAB_FULL) {
+        strtab_fini(&csv.ends);
+        return dpro_error_nomem(err);
+    }
+    csv.frames.out = &csv.out->ps;
+    part->pid = 0;
+    if (bytes_line(bytes, &line, &len) && read_header(&csv, line, len)) {
+        while (!csv.no_memory && bytes_line(bytes, &line, &len)) {
+            if (len == 0 || *line == '#')
+                continue;
+            /* a line that is cut loses digits and still looks like one: only what ends with a line
+             * break is sure to be whole */
+            if (bytes->ended && bytes->p == bytes->end && bytes->p[-1] != '\n') {
+                part->cut = true;
+                break;
+            }
+            part->n_events++;
+            if (len > 8 && memcmp(line, "zmq_msg_", 8) == 0) { /* not a socket call */
+                part->losses.n_broken_records += !read_frame(&csv, line, len);
+                continue;
+            }
+            part->losses.n_broken_records += !read_line(&csv, line, len);
+        }
+    } else {
+        part->cut = true;
+    }
+    strtab_fini(&csv.ends);
+    finish_frames(&csv);
+    if (bytes->rc < 0)
+        part->cut = true;
+    return csv.no_memory ? dpro_error_nomem(err) : 0;
+}

@@ -1,0 +1,221 @@
+/* ingest/transport/ps.c: ps-lite's messages from ZeroMQ's frames, and who a process is among its
+ * nodes.
+ *
+ * Of the meta data (a protobuf) the fields wanted are 3 control, 4 request, 5 push, 8 timestamp and
+ * 12 pull. A message without control and with keys moves data; its third frame is them. */
+#include "ingest/transport/ps.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ingest/transport/transport.h"
+
+enum { MAX_NODES = 1 << 16, ADD_NODE = 2 };
+
+struct wire {
+    const uint8_t *p, *end;
+};
+
+static bool read_varint(struct wire *w, uint64_t *value)
+{
+    *value = 0;
+    for (unsigned shift = 0; w->p < w->end && shift < 64; shift += 7) {
+        uint8_t byte = *w->p++;
+        *value |= (uint64_t)(byte & 0x7f) << shift;
+        if (!(byte & 0x80))
+            return true;
+    }
+    return false;
+}
+
+/* One field: its number, and its value or its bytes. What was cut off ends the reading. */
+static bool read_field(struct wire *w, uint64_t *field, uint64_t *value, struct wire *bytes)
+{
+    uint64_t tag;
+    *bytes = (struct wire){NULL, NULL};
+    if (w->p == w->end || !read_varint(w, &tag))
+        return false;
+    *field = tag >> 3;
+    if ((tag & 7) == 0)
+        return read_varint(w, value);
+    if ((tag & 7) != 2 || !read_varint(w, value) || *value > (uint64_t)(w->end - w->p))
+        return false;
+    *bytes = (struct wire){w->p, w->p + *value};
+    w->p += *value;
+    return true;
+}
+
+static int read_node(struct ps_assembler *a, struct wire w)
+{
+    struct ps_node node = {.role = -1, .id = -1};
+    struct wire text;
+    uint64_t field, value;
+    while (read_field(&w, &field, &value, &text)) {
+        size_t len = text.p ? (size_t)(text.end - text.p) : 0;
+        if (field == 1 && value <= 2)
+            node.role = (int32_t)value;
+        else if (field == 2 && value < INT_MAX) /* INT_MAX: it asks for one */
+            node.id = (int32_t)value;
+        else if (field == 3 && len < sizeof node.host)
+            memcpy(node.host, text.p, len);
+        else if (field == 4 && value <= UINT16_MAX)
+            node.port = (uint32_t)value;
+    }
+    if (node.role < 0 || node.id < 0 || !node.port || a->nodes.n >= MAX_NODES)
+        return 0;
+    return array_push(&a->nodes, node);
+}
+
+static int read_control(struct ps_assembler *a, struct wire w)
+{
+    struct wire bytes;
+    uint64_t field, value, command = 0;
+    int status = 0;
+    while (status == 0 && read_field(&w, &field, &value, &bytes)) {
+        if (field == 1)
+            command = value;
+        else if (field == 2 && bytes.p && command == ADD_NODE)
+            status = read_node(a, bytes);
+    }
+    return status;
+}
+
+static int read_meta(struct ps_assembler *a, const struct ps_frame *frame, struct ps_open *open)
+{
+    struct wire w = {frame->body, frame->body + frame->n_body}, bytes;
+    uint64_t field, value;
+    bool control = false, timed = false;
+    struct ps_message *m = &open->message;
+    while (read_field(&w, &field, &value, &bytes)) {
+        if (field == 3 && bytes.p) {
+            control = true;
+            if (read_control(a, bytes) < 0)
+                return -1;
+        } else if (field == 4) {
+            m->flags |= value ? PS_REQUEST : 0;
+        } else if (field == 5) {
+            m->flags |= value ? PS_PUSH : 0;
+        } else if (field == 8) {
+            m->timestamp = (int32_t)value;
+            timed = true;
+        } else if (field == 12) {
+            m->flags |= value ? PS_PULL : 0;
+        }
+    }
+    open->is_data = timed && !control && (m->flags & (PS_PUSH | PS_PULL));
+    return 0;
+}
+
+static struct ps_open *open_of(struct ps_assembler *a, const struct ps_frame *frame)
+{
+    uint64_t index;
+    if (map_get(&a->sources, frame->source, &index))
+        return &a->open.at[index];
+    struct ps_open fresh = {.channel = (uint32_t)a->open.n};
+    if (a->open.n >= UINT32_MAX / 2 || array_push(&a->open, fresh) < 0 ||
+        map_set(&a->sources, frame->source, a->open.n - 1) < 0)
+        return NULL;
+    return &a->open.at[a->open.n - 1];
+}
+
+static uint64_t frame_bytes(uint64_t length)
+{
+    return length + (length > UINT8_MAX ? 9 : 2);
+}
+
+static int finish(struct ps_assembler *a, struct ps_open *open)
+{
+    /* messages without data are kept where their stream is to be found by their sizes */
+    bool keep = open->n_frames > 0 && (open->is_data || open->message.stream == UINT32_MAX);
+    if (!open->is_data)
+        open->message.flags = 0;
+    open->n_frames = 0;
+    return keep ? array_push(a->out, open->message) : 0;
+}
+
+int ps_end_message(struct ps_assembler *a, uint64_t source)
+{
+    uint64_t index;
+    return map_get(&a->sources, source, &index) ? finish(a, &a->open.at[index]) : 0;
+}
+
+int ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame)
+{
+    struct ps_open *open = open_of(a, frame);
+    uint64_t size;
+    if (!open)
+        return -1;
+    bool follows = frame->stream == UINT32_MAX || frame->position == open->next;
+    if (frame->index != UINT32_MAX &&
+        (frame->index != open->n_frames || (open->n_frames > 0 && !follows))) {
+        open->n_frames = 0; /* some were not logged: what is left of the message is none */
+        if (frame->index > 0)
+            return 0;
+    }
+    if (__builtin_add_overflow(frame->length, 9, &size) || size > INT64_MAX)
+        return 0;
+    size = frame_bytes(frame->length);
+    if (open->n_frames == 0) {
+        open->message = (struct ps_message){.offset = frame->position,
+                                            .sent_ns = frame->time_ns,
+                                            .start_ns = INT64_MIN,
+                                            .end_ns = INT64_MIN,
+                                            .stream = frame->stream,
+                                            .channel = open->channel,
+                                            .received = frame->received,
+                                            .span = UINT32_MAX};
+        open->is_data = false;
+        if (read_meta(a, frame, open) < 0)
+            return -1;
+    } else if (open->n_frames == 1) {
+        open->is_data &= frame->n_body >= 8;
+        for (size_t i = 0; i < 8 && i < frame->n_body; i++)
+            open->message.key |= (uint64_t)frame->body[i] << (8 * i);
+    } else if (open->n_frames == 2) {
+        open->message.data_bytes = frame->length;
+    }
+    open->n_frames++;
+    open->next = frame->position + size;
+    if (__builtin_add_overflow(open->message.size_bytes, size, &open->message.size_bytes) ||
+        open->message.size_bytes > INT64_MAX / 2) {
+        open->n_frames = 0;
+        return 0;
+    }
+    return frame->more ? 0 : finish(a, open);
+}
+
+/* The node that listens where connections to the process end. */
+int ps_own_process(const struct ps_assembler *a, const struct net_transport *transport)
+{
+    for (size_t n = 0; n < a->nodes.n; n++) {
+        const struct ps_node *node = &a->nodes.at[n];
+        struct net_address address;
+        char text[96];
+        int len = snprintf(text, sizeof text, "%s:%u", node->host, node->port);
+        if (len < 0 || (size_t)len >= sizeof text ||
+            !net_address_parse(text, (size_t)len, &address))
+            continue;
+        for (size_t c = 0; c < transport->connections.n; c++) {
+            const struct net_address *local = &transport->connections.at[c].local;
+            if (local->port != address.port || memcmp(local->ip, address.ip, sizeof local->ip) != 0)
+                continue;
+            /* servers are 8, 10, ..., workers 9, 11, ... */
+            if (node->role == 1)
+                return node->id >= 9 ? (node->id - 9) / 2 : -1;
+            len = node->role == 0 && node->id >= 8
+                      ? snprintf(text, sizeof text, "server%d", (node->id - 8) / 2)
+                      : snprintf(text, sizeof text, "scheduler");
+            return net_process_in(text, (size_t)len);
+        }
+    }
+    return -1;
+}
+
+void ps_assembler_fini(struct ps_assembler *a)
+{
+    map_fini(&a->sources);
+    array_fini(&a->open);
+    array_fini(&a->nodes);
+}

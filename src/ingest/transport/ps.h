@@ -1,0 +1,122 @@
+/* ingest/transport/ps.h: what ps-lite's nodes sent each other, as the transport logs show it:
+ * pushes and pulls of keys between workers and servers (MXNet's dist kvstore, BytePS).
+ *
+ * A message is ZeroMQ's frames: meta data, keys, values, their lengths. A request and its answer
+ * have the worker, the server and the timestamp in common: with key and direction that is the
+ * transaction. */
+#ifndef INGEST_TRANSPORT_PS_H
+#define INGEST_TRANSPORT_PS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/array.h"
+#include "base/map.h"
+
+struct dpro_trace;
+struct net_transport;
+struct trace_rank;
+
+enum ps_flag {
+    PS_REQUEST = 1, /* from a worker, else an answer */
+    PS_PUSH = 2,
+    PS_PULL = 4, /* both: the answer to the push carries what a pull would */
+};
+
+/* Of exchanges that BytePS's logs tell of: push, its answer, pull, its answer. Their messages'
+ * offsets are the exchange's number times this plus the stage's. */
+enum { PS_STAGES = 4 };
+
+struct ps_message {
+    uint64_t offset, size_bytes; /* in its stream: all its frames */
+    uint64_t key;                /* of the wire at first, then the program's own */
+    uint64_t data_bytes;
+    int64_t sent_ns;          /* when the program passed it on, or got it; INT64_MIN: unknown */
+    int64_t start_ns, end_ns; /* of the calls with its first and last byte at this end; INT64_MIN:
+                                 not recorded */
+    uint32_t stream;          /* NO_ID: not found yet */
+    uint32_t channel;         /* until then: messages of one are in one stream, in this order */
+    uint32_t span;            /* the rank's span that asked for it; NO_ID */
+    uint32_t thread;          /* of the first call */
+    int32_t timestamp;
+    uint8_t flags;
+    bool received;  /* which end it is of that the channel is */
+    uint8_t server; /* which part of the keys' range, set with the key */
+};
+typedef ARRAY(struct ps_message) ps_messages;
+
+/* The data that a worker sends, or gets. Other messages carry none. */
+static inline bool ps_is_push(const struct ps_message *m)
+{
+    return (m->flags & (PS_REQUEST | PS_PUSH)) == (PS_REQUEST | PS_PUSH);
+}
+static inline bool ps_is_pull(const struct ps_message *m)
+{
+    return (m->flags & (PS_REQUEST | PS_PULL)) == PS_PULL;
+}
+
+/* A key that a worker pushes. */
+struct ps_key {
+    uint64_t key, size_bytes; /* of one push, all servers together */
+    uint32_t name;            /* string id of the parameter's; 0: unknown */
+};
+typedef ARRAY(struct ps_key) ps_keys;
+
+/* mxnet/keys.c: finds the names of a worker's keys, which are sorted; where what is known of the
+ * parameters is not of these keys it counts trace->n_misnamed. -1: no memory. */
+int mxnet_name_keys(struct dpro_trace *trace, const struct trace_rank *rank, ps_keys *keys);
+
+/* ---- from frames to messages ---- */
+
+struct ps_frame {
+    uint64_t source;   /* equal for frames of one series: a stream's, or a socket's; not 0 */
+    uint32_t stream;   /* NO_ID: unknown */
+    uint64_t position; /* in the stream; where that is unknown 0 */
+    uint64_t length;
+    int64_t time_ns; /* INT64_MIN: unknown */
+    uint32_t index;  /* in its message; NO_ID: unknown */
+    bool received;   /* at this end */
+    bool more;       /* another frame of the message follows */
+    const uint8_t *body;
+    size_t n_body; /* of it, the bytes that were kept */
+};
+
+struct ps_open { /* a message of which not all frames have come */
+    struct ps_message message;
+    uint64_t next; /* where its next frame begins */
+    uint32_t n_frames, channel;
+    bool is_data; /* so far: request or answer with keys */
+};
+
+/* A node of the job by its place: who is where, as the scheduler tells everybody. */
+struct ps_node {
+    char host[64];
+    uint32_t port;
+    int32_t role, id; /* 0 server, 1 worker, 2 scheduler */
+};
+
+struct ps_assembler {   /* zeroed */
+    struct map sources; /* -> index of its open message */
+    ARRAY(struct ps_open) open;
+    ARRAY(struct ps_node) nodes;
+    ps_messages *out;
+};
+
+int ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame); /* -1: no memory */
+/* The source has no more frames of the message at hand. */
+int ps_end_message(struct ps_assembler *a, uint64_t source);
+/* Which process the owner of the connections is, as net_process numbers it; -1: unknown. */
+int ps_own_process(const struct ps_assembler *a, const struct net_transport *transport);
+void ps_assembler_fini(struct ps_assembler *a);
+
+/* ---- of all processes ---- */
+
+/* server_profiles.c: gives the servers' profiles the numbers that their servers' logs have. */
+int ps_assign_profiles(struct dpro_trace *trace);
+
+/* Finds the streams of messages that have none, both ends of each message, when they were sent and
+ * received, the keys' own numbers, and which spans of the profiles they are of. -1: no memory. */
+int ps_build(struct dpro_trace *trace);
+
+#endif

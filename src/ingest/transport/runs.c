@@ -1,0 +1,138 @@
+/* ingest/transport/runs.c: finding the span of a collective by thread and time. */
+#include "ingest/transport/runs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The profiler's clock and the logs' are the same one, read apart. */
+enum { SLACK_NS = 200000 };
+
+static int compare_runs(const void *a, const void *b)
+{
+    const struct run *x = a, *y = b;
+    if (x->thread != y->thread)
+        return x->thread < y->thread ? -1 : 1;
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    return x->span < y->span ? -1 : x->span > y->span;
+}
+
+int runs_list(const struct dpro_trace *trace, const struct trace_rank *rank, const char *prefix,
+              run_array *runs)
+{
+    for (uint32_t i = 0; i < rank->n_spans; i++) {
+        const struct trace_span *span = &rank->spans[i];
+        if (span->kind != SPAN_ANNOTATION ||
+            strncmp(strtab_get(&trace->names, span->name), prefix, strlen(prefix)) != 0)
+            continue;
+        struct run run = {
+            span->start_ns, span->start_ns + span->dur_ns, rank->tracks[span->track].id, i, NO_ID,
+            false};
+        if (array_push(runs, run) < 0)
+            return -1;
+    }
+    if (runs->n > 1)
+        qsort(runs->at, runs->n, sizeof *runs->at, compare_runs);
+    return 0;
+}
+
+struct run *runs_at(const run_array *runs, int64_t thread, int64_t time_ns)
+{
+    size_t low = 0, high = runs->n;
+    while (low < high) { /* first one that starts later */
+        size_t mid = (low + high) / 2;
+        const struct run *run = &runs->at[mid];
+        if (run->thread < thread || (run->thread == thread && run->start_ns - SLACK_NS <= time_ns))
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    /* the slack may reach into the span before */
+    for (size_t back = 0; back < 2 && low > back; back++) {
+        struct run *run = &runs->at[low - 1 - back];
+        if (run->thread == thread && run->start_ns <= time_ns && time_ns <= run->end_ns)
+            return run;
+    }
+    struct run *run = low > 0 ? &runs->at[low - 1] : NULL;
+    return run && run->thread == thread && time_ns <= run->end_ns + SLACK_NS ? run : NULL;
+}
+
+struct call {
+    int64_t start_ns;
+    uint32_t span;
+    uint16_t window;
+    struct run *run; /* NULL: a call */
+};
+
+static int compare_calls(const void *a, const void *b)
+{
+    const struct call *x = a, *y = b;
+    if (x->window != y->window)
+        return x->window < y->window ? -1 : 1;
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    return x->span < y->span ? -1 : x->span > y->span;
+}
+
+typedef ARRAY(struct call) call_array;
+
+static int add_call(const struct trace_rank *rank, uint32_t span, struct run *run,
+                    call_array *calls)
+{
+    struct call call = {rank->spans[span].start_ns, span, rank->spans[span].window, run};
+    return array_push(calls, call);
+}
+
+int runs_find_calls(const struct dpro_trace *trace, const struct trace_rank *rank, run_array *runs)
+{
+    call_array calls = {0}, asked = {0};
+    int status = 0;
+    for (uint32_t i = 0; i < rank->n_spans && status == 0; i++)
+        if (rank->spans[i].kind == SPAN_CPU_OP &&
+            strncmp(strtab_get(&trace->names, rank->spans[i].name), "c10d::", 6) == 0)
+            status = add_call(rank, i, NULL, &calls);
+    for (size_t r = 0; r < runs->n && status == 0; r++)
+        status = add_call(rank, runs->at[r].span, &runs->at[r], &asked);
+    if (status == 0 && calls.n > 1)
+        qsort(calls.at, calls.n, sizeof *calls.at, compare_calls);
+    if (status == 0 && asked.n > 1)
+        qsort(asked.at, asked.n, sizeof *asked.at, compare_calls);
+    for (size_t i = 0, k = 0; i < asked.n && status == 0;) {
+        uint16_t window = asked.at[i].window;
+        size_t end = i, from;
+        while (end < asked.n && asked.at[end].window == window)
+            end++;
+        while (k < calls.n && calls.at[k].window < window)
+            k++;
+        for (from = k; k < calls.n && calls.at[k].window == window; k++)
+            ;
+        for (; i < end; i++, from++)
+            if (k - from == end - i)
+                asked.at[i].run->call = calls.at[from].span;
+    }
+    array_fini(&calls);
+    array_fini(&asked);
+    return status;
+}
+
+/* "FSDP::all_gather (blocks.0)" names its unit, "FSDP::all_gather" is the root's. */
+uint32_t recorded_unit_of(const struct strtab *names, const struct trace_rank *rank, uint32_t span)
+{
+    const struct recording *recording = rank->recording;
+    for (uint32_t up = span; recording && up != NO_ID; up = rank->spans[up].parent) {
+        const char *name = strtab_get(names, rank->spans[up].name);
+        if (strncmp(name, "FSDP::", 6) != 0)
+            continue;
+        const char *open = strchr(name, '('), *close = open ? strrchr(open, ')') : NULL;
+        const char *unit = open && close ? open + 1 : "";
+        size_t len = open && close ? (size_t)(close - open - 1) : 0;
+        for (size_t m = 0; m < recording->models.n; m++)
+            for (uint32_t u = 0; u < recording->models.at[m].n_units; u++) {
+                uint32_t index = recording->models.at[m].first_unit + u;
+                uint32_t id = recording->buckets.at[index].name;
+                if (strtab_len(names, id) == len && memcmp(strtab_get(names, id), unit, len) == 0)
+                    return index;
+            }
+    }
+    return NO_ID;
+}

@@ -1,0 +1,31 @@
+/* ingest/transport/runs.h: the profiler's spans around the calls of a communication library, by
+ * thread and time: what a log says happened on that thread then belongs to that span. */
+#ifndef INGEST_TRANSPORT_RUNS_H
+#define INGEST_TRANSPORT_RUNS_H
+
+#include "ingest/trace.h"
+
+struct run {
+    int64_t start_ns, end_ns;
+    int64_t thread;
+    uint32_t span;
+    uint32_t call; /* span of the call that asked for it; NO_ID: unknown */
+    bool tied;     /* the caller's mark */
+};
+typedef ARRAY(struct run) run_array;
+
+/* All annotations of a rank whose names begin with `prefix`. -1: no memory. */
+int runs_list(const struct dpro_trace *trace, const struct trace_rank *rank, const char *prefix,
+              run_array *runs);
+/* The framework's calls, c10d::..., that asked for the runs: the k-th of a window for the k-th,
+ * since they are run in the order in which they were asked for. Sets run.call, NO_ID where the
+ * numbers of a window differ. -1: no memory. */
+int runs_find_calls(const struct dpro_trace *trace, const struct trace_rank *rank, run_array *runs);
+/* The unit of a sharded model that a call is for, as the annotations around it name it: index into
+ * the recording's buckets, NO_ID when there is none. */
+uint32_t recorded_unit_of(const struct strtab *names, const struct trace_rank *rank, uint32_t span);
+
+/* The one that was open on a thread at a time; NULL: none. */
+struct run *runs_at(const run_array *runs, int64_t thread, int64_t time_ns);
+
+#endif

@@ -1,0 +1,128 @@
+/* ingest/transport/server_profiles.c: which server each profile of a parameter server is of.
+ *
+ * Servers are numbered by ps-lite, their profiles by who collected them. But a server answers right
+ * after it has updated: in its own profile, which has its own clock, an op ends just before. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ingest/load.h"
+#include "ingest/transport/ps.h"
+
+enum { JUST_BEFORE_NS = 500000, ROUNDING_NS = 2000, MAX_SERVERS = 1024 };
+
+static int compare_times(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* When the engine's ops ended, in order. */
+static int64_t *list_ends(const struct dpro_trace *trace, const struct trace_rank *profile,
+                          uint32_t *n)
+{
+    int64_t *ends = malloc((profile->n_spans + (size_t)1) * sizeof *ends);
+    *n = 0;
+    for (uint32_t i = 0; i < profile->n_spans && ends; i++) {
+        const struct trace_span *span = &profile->spans[i];
+        const char *name = strtab_get(&trace->names, span->name);
+        if (span->kind == SPAN_CPU_OP && strncmp(name, "MX", 2) != 0 &&
+            strcmp(name, "WaitForVar") != 0 && strcmp(name, "DeleteVariable") != 0)
+            ends[(*n)++] = span->start_ns + span->dur_ns;
+    }
+    if (ends)
+        qsort(ends, *n, sizeof *ends, compare_times);
+    return ends;
+}
+
+/* How many of a server's answers follow an op of the profile. */
+static uint32_t count_fits(const struct net_transport *t, const int64_t *ends, uint32_t n)
+{
+    uint32_t fits = 0;
+    for (size_t i = 0; i < t->ps.n; i++) {
+        const struct ps_message *m = &t->ps.at[i];
+        if (m->stream % 2 || !ps_is_pull(m) || m->start_ns == INT64_MIN)
+            continue;
+        uint32_t low = 0, high = n; /* the first that ends after it */
+        while (low < high) {
+            uint32_t mid = low + (high - low) / 2;
+            if (ends[mid] <= m->start_ns + ROUNDING_NS)
+                low = mid + 1;
+            else
+                high = mid;
+        }
+        fits += low > 0 && m->start_ns - ends[low - 1] <= JUST_BEFORE_NS;
+    }
+    return fits;
+}
+
+struct pair {
+    uint32_t fits, transport, profile;
+    bool named; /* as the names have it */
+};
+
+static int compare_pairs(const void *a, const void *b)
+{
+    const struct pair *x = a, *y = b;
+    if (x->fits != y->fits)
+        return x->fits > y->fits ? -1 : 1;
+    if (x->named != y->named)
+        return x->named ? -1 : 1;
+    if (x->transport != y->transport)
+        return x->transport < y->transport ? -1 : 1;
+    return x->profile < y->profile ? -1 : x->profile > y->profile;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    const struct trace_rank *x = a, *y = b;
+    return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+/* The best fits first, one profile a server; what fits nothing keeps its number, if that is free.
+ */
+static void assign(struct dpro_trace *trace, const struct pair *pairs, size_t n)
+{
+    bool transports[MAX_SERVERS] = {false}, profiles[MAX_SERVERS] = {false};
+    for (size_t i = 0; i < n; i++) {
+        const struct pair *pair = &pairs[i];
+        if (transports[pair->transport % MAX_SERVERS] || profiles[pair->profile] || pair->fits == 0)
+            continue;
+        transports[pair->transport % MAX_SERVERS] = profiles[pair->profile] = true;
+        trace->servers[pair->profile].rank = trace->transports[pair->transport].rank;
+    }
+    qsort(trace->servers, trace->n_servers, sizeof *trace->servers, by_number);
+}
+
+int ps_assign_profiles(struct dpro_trace *trace)
+{
+    ARRAY(struct pair) pairs = {0};
+    int status = 0;
+    size_t n_fitting = 0;
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        if (trace->transports[t].by_sender)
+            return 0; /* their logs' names say */
+    if (trace->n_servers < 2 || trace->n_servers > MAX_SERVERS || trace->n_transports > MAX_SERVERS)
+        return 0;
+    for (uint32_t p = 0; p < trace->n_servers && status == 0; p++) {
+        uint32_t n_ends, best = 0;
+        int64_t *ends = list_ends(trace, &trace->servers[p], &n_ends);
+        status = ends ? 0 : -1;
+        for (uint32_t t = 0; t < trace->n_transports && status == 0; t++) {
+            const struct net_transport *transport = &trace->transports[t];
+            if (transport->rank >= -1 || transport->ps.n == 0)
+                continue;
+            struct pair pair = {count_fits(transport, ends, n_ends), t, p,
+                                transport->rank == trace->servers[p].rank};
+            best = pair.fits > best ? pair.fits : best;
+            status = array_push(&pairs, pair);
+        }
+        n_fitting += best > 0;
+        free(ends);
+    }
+    if (status == 0 && n_fitting == trace->n_servers) {
+        qsort(pairs.at, pairs.n, sizeof *pairs.at, compare_pairs);
+        assign(trace, pairs.at, pairs.n);
+    }
+    array_fini(&pairs);
+    return status;
+}

@@ -1,0 +1,202 @@
+/* ingest/transport/transport.h: what the transport logs say of a job: which socket calls moved
+ * which bytes of which connection, and what the bytes were.
+ *
+ * A *stream* is one direction of a connection as one end saw it: stream 2c is what the owner of
+ * connection c sent, 2c + 1 what it received. Bytes are numbered from the connection's first one,
+ * at both ends alike: (connection, direction, range of bytes) is the transaction id of a byte
+ * stream. A gloo *message* is a range of its own; a data message is one SEND at one end and one
+ * RECV at the other. */
+#ifndef INGEST_TRANSPORT_TRANSPORT_H
+#define INGEST_TRANSPORT_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <dpro/trace.h>
+
+#include "base/array.h"
+#include "ingest/transport/ps.h"
+
+struct loader;
+
+struct net_address {
+    uint8_t ip[16]; /* IPv4 as ::ffff:a.b.c.d; UNIX: the socket's number in the first eight */
+    uint64_t zone;  /* loopback, link-local and UNIX addresses are unique within a machine's network
+                       namespace only, and this is a number for that; 0: unknown, or not needed */
+    uint16_t port;
+    uint16_t family; /* AF_INET for both IPs, AF_UNIX, NET_FAMILY_NODE */
+    uint32_t reserved;
+};
+
+enum { NET_ADDRESS_TEXT = 80 };
+/* A node of a parameter-server job of which no address is known: twice its number in the first
+ * eight bytes of its "ip", and 1 more if it is a worker. */
+enum { NET_FAMILY_NODE = UINT16_MAX };
+/* "10.0.0.1:80", "[fe80::1]:80", "unix:1234"; "127.0.0.1%1f2e:80" with a zone (hexadecimal). */
+bool net_address_parse(const char *text, size_t len, struct net_address *address);
+void net_address_format(char out[NET_ADDRESS_TEXT], const struct net_address *address);
+bool net_address_is_local(const struct net_address *address); /* needs a zone to be unique */
+static inline bool net_address_equal(const struct net_address *a, const struct net_address *b)
+{
+    return __builtin_memcmp(a, b, sizeof *a) == 0;
+}
+
+/* Which call; NET_CALL_OTHER for names we don't know. */
+enum net_call {
+    NET_CALL_OTHER,
+    NET_CALL_READ,
+    NET_CALL_READV,
+    NET_CALL_RECV,
+    NET_CALL_RECVFROM,
+    NET_CALL_RECVMSG,
+    NET_CALL_RECVMMSG,
+    NET_CALL_WRITE,
+    NET_CALL_WRITEV,
+    NET_CALL_SEND,
+    NET_CALL_SENDTO,
+    NET_CALL_SENDMSG,
+    NET_CALL_SENDMMSG,
+    NET_CALL_SENDFILE,
+    NET_CALL_SPLICE,
+    N_NET_CALLS,
+};
+const char *net_call_name(enum net_call call); /* "recv", static; "other" */
+enum net_call net_call_find(const char *name, size_t len);
+
+struct net_connection {
+    uint32_t number; /* the process's own, in the order in which it made them */
+    struct net_address local, remote;
+    uint32_t peer, peer_connection; /* the other end: transport and connection; NO_ID: not here */
+    uint32_t context; /* number of the gloo context within the transport; NO_ID: no gloo messages */
+    bool whole; /* seen from its first byte; else its numbers are not those of the other end */
+};
+
+struct net_transfer { /* one socket call that moved bytes */
+    int64_t start_ns, end_ns;
+    uint64_t offset; /* of its first byte in the stream */
+    uint32_t bytes, requested;
+    uint32_t stream, thread;
+    uint8_t call; /* enum net_call */
+};
+
+enum { GLOO_PREAMBLE_BYTES = 48 };
+enum gloo_opcode { GLOO_DATA = 1, GLOO_SEND_READY = 2, GLOO_RECV_READY = 3 }; /* 0: not known */
+enum { GLOO_ALL_REDUCE = 4 };                                                 /* prefix */
+
+struct net_message { /* gloo's, preamble included; or a chunk of a ring over gRPC, as it is on the
+                        wire */
+    uint64_t offset, size_bytes;
+    uint64_t length;          /* of the data it carries or announces */
+    int64_t start_ns, end_ns; /* of the calls with its first and last byte at this end; INT64_MIN:
+                                 not recorded */
+    uint32_t stream, thread;  /* thread: of the first call */
+    uint32_t tag;             /* the collective's number in its context */
+    uint32_t collective;      /* index into the transport's collectives; NO_ID */
+    uint32_t delta;
+    uint8_t prefix; /* which kind of collective */
+    uint8_t opcode; /* enum gloo_opcode */
+};
+
+static inline uint64_t net_message_payload(const struct net_message *message)
+{
+    return message->opcode == GLOO_DATA ? message->length : 0;
+}
+
+struct net_collective { /* one rank's part in a gloo collective */
+    uint32_t context;
+    uint32_t tag;
+    uint8_t prefix;
+    bool exact; /* all its ranks are here and their bytes are those of its size */
+    uint32_t n_messages;
+    int64_t first_send_ns, last_ns;      /* first_send_ns INT64_MAX: it sent nothing */
+    uint32_t thread;                     /* of the first send */
+    uint64_t sent_bytes, received_bytes; /* payload */
+    uint64_t size_bytes;                 /* of the tensor, from the span; 0: unknown */
+    uint32_t span;                       /* the rank's span that ran it; NO_ID */
+    uint32_t bucket;                     /* index into the recording's buckets; NO_ID */
+    uint32_t joint;                      /* equal on all ranks for one collective; NO_ID */
+};
+/* "all_reduce", ...; NULL: unknown */
+const char *gloo_collective_name(uint8_t prefix);
+
+/* Whose a log is: a rank's, or that of a process that is no rank, such as a parameter server. These
+ * are numbered by role and number from INT_MIN on, so that as unsigned numbers they come after all
+ * ranks. -1: nobody's that is known. */
+enum { NET_PROCESS_TEXT = 32 };
+void net_process_format(char out[NET_PROCESS_TEXT], int rank); /* "rank 3", "server 0" */
+int net_process_in(const char *name, size_t len); /* "net_server0.csv"; -1: no role in it */
+
+struct net_mark {
+    int64_t time_ns;
+    char name[40];
+};
+
+struct net_anchor {
+    int64_t realtime_ns, monotonic_ns;
+    uint64_t tsc;
+};
+
+/* One process's transport: what its log (one file, or segments of one) holds. In the parts of files
+ * first; the loader moves it to the trace. */
+struct net_transport {
+    int rank;            /* or other process */
+    uint32_t rank_index; /* into the trace's ranks; NO_ID: it has no profile */
+    uint64_t pid;
+    uint64_t zone;    /* for addresses without one */
+    uint32_t segment; /* of the file */
+    bool numbered;    /* a connection's number is all that is needed to know it again */
+    bool by_sender; /* of BytePS: what a sender says of its messages is mostly all that is known */
+    char host[64], boot_id[40];
+    ARRAY(struct net_connection) connections;
+    ARRAY(struct net_transfer) transfers; /* by stream, then offset */
+    ARRAY(struct net_message) messages;   /* by stream, then offset */
+    ARRAY(struct net_collective) collectives;
+    ps_messages ps; /* ps-lite's, by stream, then offset */
+    ARRAY(struct net_mark) marks;
+    ARRAY(struct net_anchor) anchors;
+    uint32_t *first_transfer, *first_message,
+        *first_ps;       /* by stream, and one more; 2 * connections.n + 1 */
+    uint64_t n_frames;   /* of ZeroMQ */
+    uint64_t n_lost;     /* records that the tracer could not keep */
+    uint64_t n_unframed; /* streams whose protocol it could not follow any further */
+    uint64_t n_unknown;  /* records of kinds we don't know */
+    uint64_t n_duplicates;
+};
+
+void net_transport_fini(struct net_transport *transport);
+
+/* The process at the other end of a stream, and its stream of the same bytes; NULL: not recorded.
+ */
+const struct net_transport *net_peer(const struct dpro_trace *trace, const struct net_transport *t,
+                                     uint32_t stream, uint32_t *peer_stream);
+
+struct net_range {
+    uint64_t start, end;
+};
+typedef ARRAY(struct net_range) net_range_array;
+/* The bytes of a stream that were recorded, as ranges with holes between. -1: no memory. */
+int net_ranges(const struct net_transport *t, uint32_t stream, net_range_array *ranges);
+
+/* Sorts the messages by stream and offset, one for each place, and indexes them. -1: no memory. */
+int net_sort_messages(struct net_transport *t);
+
+/* What each collective's messages add up to, when and on which thread. */
+void net_sum_collectives(struct net_transport *t);
+
+/* gloo.c: adds to each end the messages that only the other end's log has, and when they passed.
+ * -1: no memory. */
+int gloo_share_messages(struct dpro_trace *trace);
+
+/* gloo.c: messages, contexts, collectives, and the spans and buckets they are. -1: no memory. */
+int gloo_build(struct dpro_trace *trace);
+
+/* tensorflow/ring.c: the chunks of TensorFlow's rings, where there are no messages that tell of
+ * themselves. -1: no memory. */
+int ring_build(struct dpro_trace *trace);
+
+/* transport.c: joins the parts' transports by rank and connection and ties messages to spans. Needs
+ * the trace's ranks. */
+int transports_build(struct loader *loader, struct dpro_error *err);
+
+#endif

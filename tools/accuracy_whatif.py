@@ -1,8 +1,10 @@
 """What-ifs against the same jobs really run that way: whatif.json beside a capture has iteration times of other bucket caps
 and of fp16 gradients, measured without a profiler. A capture without one is judged by its sibling's: same job, other cap.
 
-Two errors: of the milliseconds, and of the ratio to the capture's own configuration, which a machine that was faster or
-slower between recording and measuring leaves alone."""
+Three errors: of the milliseconds; of the ratio to the capture's own configuration, which a machine that was faster or
+slower between recording and measuring leaves alone; and, of the model's own configuration, against the iterations around the
+recording. How much faster the machine ran that configuration when the what-ifs were measured stands beside them: by so much
+a model that is right about its recording is off in milliseconds."""
 import json
 import os
 import re
@@ -23,9 +25,9 @@ def truth_of(folder):
     return {(c["bucket_cap_mb"], c["comm_hook"]): c["median_ms"] for c in configs}
 
 
-def own_cap(folder):
+def metadata_of(folder):
     with open(os.path.join(folder, "metadata.json"), encoding="utf-8") as file:
-        return json.load(file)["bucket_cap_mb"]
+        return json.load(file)
 
 
 def whatif_row(dpro, folder):
@@ -33,8 +35,10 @@ def whatif_row(dpro, folder):
     truth = truth_of(folder)
     if truth is None:
         return None
-    own = own_cap(folder)
-    row = {"trace": os.path.basename(folder), "problem": None, "configs": []}
+    metadata = metadata_of(folder)
+    own, around = metadata["bucket_cap_mb"], metadata["unprofiled_median_ms"]
+    row = {"trace": os.path.basename(folder), "problem": None, "configs": [], "around_ms": around,
+           "machine_pct": 100 * (truth[(own, "none")] / around - 1)}
     for (cap, hook), measured in truth.items():
         command = [dpro, "whatif", "--json", folder, "--bucket-cap-mb", f"{cap:g}"]
         done = subprocess.run(command + ([] if hook == "none" else ["--compress", hook]), stdout=subprocess.PIPE,
@@ -45,6 +49,7 @@ def whatif_row(dpro, folder):
         facts = json.loads(done.stdout)
         predicted, baseline = facts["predicted"]["iteration_ms"], facts["baseline"]["iteration_ms"]
         ratio = predicted / baseline / (measured / truth[(own, "none")])
+        row["own_error_pct"] = 100 * (baseline / around - 1)
         row["configs"].append({"bucket_cap_mb": cap, "compress": hook, "measured_ms": measured, "predicted_ms": predicted,
                                "error_pct": 100 * (predicted / measured - 1),
                                "ratio_error_pct": None if (cap, hook) == (own, "none") else 100 * (ratio - 1)})
@@ -64,14 +69,22 @@ def print_whatifs(rows):
             name = f"cap {c['bucket_cap_mb']:g}" + ("" if c["compress"] == "none" else " " + c["compress"])
             ratio = "own" if c["ratio_error_pct"] is None else f"{c['ratio_error_pct']:+.1f}"
             cells.append(f"{name}: {c['predicted_ms']:.0f} ({c['error_pct']:+.1f} / {ratio})")
-        print(f"{row['trace']:<42}", "  ".join(cells))
+        print(f"{row['trace']:<42}", "  ".join(cells), " own, around the recording: %+.1f; machine: %+.1f" % (
+            row["own_error_pct"], row["machine_pct"]))
     errors = [abs(c["error_pct"]) for row in good for c in row["configs"]]
     ratios = [abs(c["ratio_error_pct"]) for row in good for c in row["configs"] if c["ratio_error_pct"] is not None]
     if not errors:
         return None
+    own, machine = ([abs(row[key]) for row in good] for key in ("own_error_pct", "machine_pct"))
     summary = {"n": len(errors), "median_pct": statistics.median(errors), "worst_pct": max(errors),
-               "ratio_median_pct": statistics.median(ratios), "ratio_worst_pct": max(ratios)}
+               "ratio_median_pct": statistics.median(ratios), "ratio_worst_pct": max(ratios),
+               "own_median_pct": statistics.median(own), "own_worst_pct": max(own),
+               "machine_median_pct": statistics.median(machine), "machine_worst_pct": max(machine)}
     print("|error|: median %.1f %%, worst %.1f %%; of ratios: median %.1f %%, worst %.1f %% (targets %g and %g %%)" % (
         summary["median_pct"], summary["worst_pct"], summary["ratio_median_pct"], summary["ratio_worst_pct"],
         MEDIAN_PCT, WORST_PCT))
+    print("own configuration against the iterations around the recording: median %.1f %%, worst %.1f %%; the machine ran it "
+          "differently when what-ifs were measured: median %.1f %%, worst %.1f %%" % (
+              summary["own_median_pct"], summary["own_worst_pct"], summary["machine_median_pct"],
+              summary["machine_worst_pct"]))
     return summary

@@ -13,6 +13,8 @@ from support import DONE, INPUT, ROOT, Case, dpro
 SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
 CAPTURES = [os.path.join(SHARED, name) for name in ("mxnet-ps-module", "mxnet-ps-gluon")]
 PARAMETERS = 16  # of the captures' model, each a key of its own
+# What no executor's graph has
+OTHER_TYPES = {"CopyCPU2CPU", "KVStoreDistDefaultStoragePushPull"}
 
 
 def replayed(*arguments):
@@ -41,6 +43,22 @@ class TestMXNet(Case):
             self.assertLess(facts["validation"]["mean_abs_error_pct"], max(5, spread), capture)
             self.assertEqual(facts["trace"]["framework"], "mxnet")
             self.assertEqual((facts["trace"]["world_size"], facts["trace"]["ranks_present"]), (2, [0, 1]))
+
+    def test_every_event_of_a_type_that_the_executors_graph_has_is_a_node_of_it(self):
+        for capture, graph, per_step in zip(CAPTURES, ("exec_debug_str", "debug_str"), (37, 28)):
+            said = dpro("replay", "-vv", "--no-validate", capture)
+            self.assert_code(said, DONE)
+            for rank in (0, 1):
+                self.assertIn("/%s.txt.gz: %d of %d ops of rank %d are nodes of it" % (graph, 7 * per_step, 7 * per_step, rank),
+                              said.err)
+        # a Module's graph has all that its worker computes: what is not of it copies, exchanges or waits
+        with gzip.open(os.path.join(CAPTURES[0], "profile_worker0.json.gz"), "rt", encoding="utf-8") as file:
+            types = [e["name"] for e in json.load(file)["traceEvents"] if e["ph"] == "B" and e.get("cat") == "operator"]
+        with gzip.open(os.path.join(CAPTURES[0], "exec_debug_str.txt.gz"), "rt", encoding="utf-8") as file:
+            nodes = [line[3:].split(",")[0] for line in file if line.startswith("Op:")]
+        self.assertEqual(len(nodes), 37)
+        self.assertEqual(sorted(name for name in types if name in nodes), sorted(7 * nodes))
+        self.assertEqual(set(types) - set(nodes), OTHER_TYPES)
 
     def test_every_parameter_is_pushed_and_pulled_in_every_iteration(self):
         for capture in CAPTURES:

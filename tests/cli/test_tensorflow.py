@@ -66,6 +66,20 @@ def nodes_of(path):
             for field, node in fields(graph) if field == 1}
 
 
+@unittest.skipUnless(os.path.isdir(HOROVOD), "no capture of Horovod on TensorFlow in ../shared/traces")
+class Horovod(Case):
+    def test_every_op_of_the_profile_is_a_node_of_the_graph_that_ran(self):
+        for rank in (0, 1):
+            profile = os.path.join(HOROVOD, f"worker{rank}.xplane.pb.gz")
+            graph = os.path.join(HOROVOD, f"runmeta_first_rank{rank}.pb.gz")
+            ops = ops_of(profile)
+            self.assertEqual(len(ops), 117)
+            self.assertEqual({op.rsplit(":", 1)[0] for op in ops} - nodes_of(graph), set())
+            said = dpro("replay", "-vv", "--no-validate", profile, graph)
+            self.assert_code(said, DONE)
+            self.assertRegex(said.err, rf"runmeta_first_rank{rank}.pb.gz: 819 of 819 ops of rank {rank} are nodes of it")
+
+
 @unittest.skipUnless(os.path.isdir(RING), "no capture of a TensorFlow ring in ../shared/traces")
 class Ring(Case):
     @classmethod

@@ -70,6 +70,8 @@ static uint32_t classify_mxnet(const char *name, size_t len)
             return NAME_HOST_WAIT;
     if (starts(name, "KVStoreDist") || starts(name, "BytePSPushPull."))
         return NAME_COMM_RUN | NAME_EXCHANGE;
+    if (starts(name, "MXKVStorePush") || starts(name, "MXKVStorePull"))
+        return NAME_EXCHANGE_CALL;
     if (starts(name, "_backward_") || starts(name, "[_backward_"))
         return NAME_BACKWARD_NODE;
     return ends(name, len, "_update") ? NAME_UPDATE_NODE : 0;

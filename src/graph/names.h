@@ -37,6 +37,7 @@ enum name_class {
     NAME_BACKWARD_NODE =
         1 << 27,                /* _backward_Convolution: of a graph; of no thread of autograd's */
     NAME_UPDATE_NODE = 1 << 28, /* sgd_mom_update */
+    NAME_EXCHANGE_CALL = 1 << 29, /* MXKVStorePushPullEx: the program asks for an exchange */
 };
 
 uint32_t name_classify(const char *name, size_t len);

@@ -394,12 +394,127 @@ static size_t find_period(const uint32_t *names, size_t n)
     return 0;
 }
 
-/* Iterations begin where the longest idle stretch of a period lies, as the best guess at a loop's
- * head that the timeline alone allows. */
+/* A call of the program's loop. */
+struct call {
+    int64_t start_ns, end_ns;
+    uint32_t name;
+    bool waited; /* before it the program waited for what it had asked for */
+};
+typedef ARRAY(struct call) call_array;
+
+/* Where in a period its iterations begin. Of a program that asks for exchanges with servers: where
+ * it first waits after the last of them, which is the same place on every rank. Else after the
+ * stretch that is usually the longest idle one, as the best guess at a loop's head that the
+ * timeline alone allows; of one period alone it would be chance. */
+static int find_head(const struct rank_build *rank, const call_array *calls, size_t period,
+                     size_t *head)
+{
+    i64_array idle = {0};
+    int64_t longest = -1;
+    int status = 0;
+    size_t last = 0;
+    *head = 0;
+    for (size_t i = 0; i < period; i++)
+        if (rank->classes[calls->at[i].name] & NAME_EXCHANGE_CALL)
+            last = i + 1;
+    for (size_t i = last; last > 0 && i < last + period && i < calls->n; i++)
+        if (calls->at[i].waited) {
+            *head = i % period;
+            return 0;
+        }
+    for (size_t place = 1; place <= period && status == 0; place++) {
+        idle.n = 0;
+        for (size_t i = place; i < calls->n && status == 0; i += period)
+            status = array_push(&idle, calls->at[i].start_ns - calls->at[i - 1].end_ns);
+        if (idle.n == 0 || status < 0)
+            break;
+        qsort(idle.at, idle.n, sizeof *idle.at, compare_i64);
+        if (idle.at[idle.n / 2] > longest) {
+            longest = idle.at[idle.n / 2];
+            *head = place % period;
+        }
+    }
+    array_fini(&idle);
+    return status;
+}
+
+/* Of the window's exchanges the one that begins last in an iteration, where each has n of them: the
+ * first of those places after which it is idle longest, over all of them. */
+static size_t last_in_iteration(const span_array *exchanges, size_t n)
+{
+    size_t best = 0;
+    int64_t longest = -1;
+    for (size_t place = 0; place < n; place++) {
+        int64_t idle = 0;
+        for (size_t i = place; i + 1 < exchanges->n; i += n)
+            idle += exchanges->at[i + 1]->start_ns - exchanges->at[i]->start_ns;
+        if (idle > longest) {
+            longest = idle;
+            best = place;
+        }
+    }
+    return best;
+}
+
+/* Whether as many exchanges begin in each step from the first-th on. */
+static bool begin_evenly(const struct rank_build *rank, const span_array *exchanges, size_t first,
+                         size_t n)
+{
+    size_t e = 0;
+    for (size_t s = first; s < rank->steps.n; s++) {
+        size_t in_step = 0;
+        while (e < exchanges->n && exchanges->at[e]->start_ns < rank->steps.at[s].start_ns)
+            e++;
+        for (; e < exchanges->n && exchanges->at[e]->start_ns < rank->steps.at[s].end_ns; e++)
+            in_step++;
+        if (in_step != n)
+            return false;
+    }
+    return true;
+}
+
+/* A loop asks for n exchanges in each of its iterations, the steps from the first-th on, and the
+ * engine may begin with some of them when the loop is in its next one, and not each time with the
+ * same. Then an iteration is what lies between the last exchange to begin in one and in the next.
+ */
+static int cut_at_exchanges(struct rank_build *rank, uint32_t window, size_t first, size_t n)
+{
+    span_array exchanges = {0};
+    size_t n_loops = rank->steps.n - first, n_before = rank->steps.n;
+    int status = n > 0 ? list_exchanges(rank, window, &exchanges) : 0;
+    /* each that was asked for, but for what the recording's ends cut off */
+    if (n > 0 && exchanges.n + n >= n_loops * n && exchanges.n <= (n_loops + 2) * n &&
+        !begin_evenly(rank, &exchanges, first, n)) {
+        int64_t number = 0;
+        for (size_t i = last_in_iteration(&exchanges, n); i + n < exchanges.n && status == 0;
+             i += n)
+            status = push_step(rank, exchanges.at[i]->start_ns + 1,
+                               exchanges.at[i + n]->start_ns + 1, number++, window);
+    }
+    for (size_t e = n_before; e < rank->steps.n; e++) {
+        struct step *step = &rank->steps.at[e];
+        int64_t middle = step->start_ns + (step->end_ns - step->start_ns) / 2;
+        for (size_t s = first; s < n_before; s++)
+            if (rank->steps.at[s].start_ns <= middle && middle < rank->steps.at[s].end_ns) {
+                step->program_start_ns = rank->steps.at[s].start_ns;
+                step->program_end_ns = rank->steps.at[s].end_ns;
+            }
+    }
+    if (rank->steps.n > n_before) {
+        memmove(&rank->steps.at[first], &rank->steps.at[n_before],
+                (rank->steps.n - n_before) * sizeof *rank->steps.at);
+        rank->steps.n -= n_loops;
+        rank->ends_with_exchange = true;
+    }
+    array_fini(&exchanges);
+    return status;
+}
+
+/* The iterations of the main thread's loop. */
 static int steps_from_period(struct rank_build *rank, uint32_t window)
 {
     const struct trace_track *track = &rank->trace->tracks[rank->main_track];
-    ARRAY(const struct trace_span *) outer = {0};
+    call_array calls = {0};
     ARRAY(uint32_t) names = {0};
     int64_t end = INT64_MIN, waited_until = INT64_MIN;
     int status = 0;
@@ -412,31 +527,29 @@ static int steps_from_period(struct rank_build *rank, uint32_t window)
             waited_until = end;
             continue;
         }
-        if (array_push(&outer, span) < 0 || array_push(&names, span->name) < 0)
+        struct call call = {span->start_ns, end, span->name,
+                            calls.n > 0 && waited_until > calls.at[calls.n - 1].start_ns};
+        if (array_push(&calls, call) < 0 || array_push(&names, span->name) < 0)
             status = -1;
     }
-    size_t period = status == 0 && outer.n >= 6 ? find_period(names.at, names.n) : 0;
+    size_t period = status == 0 && calls.n >= 6 ? find_period(names.at, names.n) : 0, i = 0;
     /* a loop over one op is a loop inside an iteration, not training */
     if (period >= 3) {
-        size_t phase = 0;
-        int64_t longest = -1;
-        for (size_t i = 1; i <= period && i < outer.n; i++) {
-            int64_t idle = outer.at[i]->start_ns - span_end(outer.at[i - 1]);
-            if (idle > longest) {
-                longest = idle;
-                phase = i % period;
-            }
-        }
         int64_t number = 0;
-        size_t i = phase;
-        for (; i + period < outer.n && status == 0; i += period)
-            status = push_step(rank, outer.at[i]->start_ns, outer.at[i + period]->start_ns,
-                               number++, window);
+        size_t n_asked = 0, n_before = rank->steps.n;
+        status = find_head(rank, &calls, period, &i);
+        for (size_t k = 0; k < period; k++)
+            n_asked += (rank->classes[calls.at[k].name] & NAME_EXCHANGE_CALL) != 0;
+        for (; i + period < calls.n && status == 0; i += period)
+            status = push_step(rank, calls.at[i].start_ns, calls.at[i + period].start_ns, number++,
+                               window);
         /* the last one is whole if the program waited for it */
-        if (i + period == outer.n && status == 0 && waited_until >= span_end(outer.at[outer.n - 1]))
-            status = push_step(rank, outer.at[i]->start_ns, waited_until, number, window);
+        if (i + period == calls.n && status == 0 && waited_until >= calls.at[calls.n - 1].end_ns)
+            status = push_step(rank, calls.at[i].start_ns, waited_until, number, window);
+        if (status == 0)
+            status = cut_at_exchanges(rank, window, n_before, n_asked);
     }
-    array_fini(&outer);
+    array_fini(&calls);
     array_fini(&names);
     return status;
 }

@@ -141,6 +141,25 @@ static void test_without_any_mark_the_period_of_the_ops_cuts_iterations(void **s
     dpro_graph_destroy(g);
 }
 
+static void test_the_loops_head_is_where_it_is_usually_idle_not_where_it_was_once(void **state)
+{
+    (void)state;
+    const char *const ops[] = {"aten::a", "aten::b", "aten::c", "aten::b"};
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 5; i++)
+        for (int k = 0; k < 4; k++) {
+            int late = i == 0 && k >= 2 ? 350 : 0;
+            trace_text_cpu(t, "cpu_op", ops[k], 1, 1000 * i + 100 * k + late, 90, "");
+        }
+    struct dpro_graph *g = trace_text_graph();
+    uint32_t n;
+    const int64_t *measured = dpro_graph_measured_ns(g, &n);
+    assert_int_equal(n, 4);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(measured[i], 1000 * US);
+    dpro_graph_destroy(g);
+}
+
 static void test_a_recording_without_period_is_one_iteration(void **state)
 {
     (void)state;
@@ -779,6 +798,7 @@ int main(void)
         cmocka_unit_test(test_marks_of_the_gpu_are_not_counted_twice),
         cmocka_unit_test(test_without_marks_the_optimizer_cuts_iterations),
         cmocka_unit_test(test_without_any_mark_the_period_of_the_ops_cuts_iterations),
+        cmocka_unit_test(test_the_loops_head_is_where_it_is_usually_idle_not_where_it_was_once),
         cmocka_unit_test(test_a_recording_without_period_is_one_iteration),
         cmocka_unit_test(test_ranks_learn_from_the_iterations_they_share),
         cmocka_unit_test(test_a_rank_without_iterations_among_others_is_named),

@@ -1,10 +1,13 @@
 """A job of TensorFlow, MXNet or Horovod round the whole loop: recorded, replayed, its plan made, applied and measured.
 
-Own and plan are measured in turns (own plan plan own), each a run of its own without the recorder, so that what drifts
-meanwhile weighs on both. An example prints the median of its last three quarters of steps."""
+Own and plan are measured in turns (own plan plan own ...), each a run of its own without the recorder, so that what drifts
+meanwhile weighs on both. An example prints the median of its last three quarters of steps; of the turns the middle one
+counts, as now and then a whole run is slower by a tenth. How far they are apart tells how far the gain can be judged:
+turns go on until that suffices."""
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 
@@ -12,13 +15,23 @@ import frameworks  # first: it knows where example is
 import live
 from frameworks import example
 
-STEPS = 60          # of a turn
+STEPS = 60          # of a recording
+TURN_STEPS = 40     # of a turn
+LEAST_TURNS, MOST_TURNS = 8, 16
+MOST_UNSURE = 2.5   # percentage points, a standard error of the achieved gain with which it can be judged
 MOST_OFF = 8        # percentage points between what was expected and what was achieved
 REPLAY_OFF_PCT = 5  # of the profiled mean
 
 
 def step_ms(printed):
     return float(re.search(r"median step time ([\d.]+) ms", printed)[1])
+
+
+def standard_error(turns):
+    """Of their median, in per cent, by how far they are from it."""
+    middle = statistics.median(turns)
+    away = 1.4826 * statistics.median(abs(turn - middle) for turn in turns)  # a standard deviation, were they normal
+    return 100 * 1.25 * away / middle / len(turns)**0.5
 
 
 class Loop:
@@ -69,12 +82,20 @@ class Loop:
                     environment.update(line.strip().split("=", 1) for line in file if "=" in line)
         return environment
 
-    def measure(self, turns="abba", steps=STEPS):
-        times = {"a": [], "b": []}
-        for turn in turns:
-            times[turn].append(step_ms(self._train([], steps, self.planned() if turn == "b" else None)))
-        own, plan = (sum(times[turn]) / len(times[turn]) for turn in "ab")
-        self.facts.update(own_ms=own, plan_ms=plan, turns_ms=times, achieved_pct=100 * (1 - plan / own))
+    def measure(self):
+        times, n_turns = {"own": [], "plan": []}, 0
+        while n_turns < LEAST_TURNS or (n_turns < MOST_TURNS and self.facts["unsure_points"] > MOST_UNSURE):
+            for turn in ("own", "plan", "plan", "own"):
+                times[turn].append(step_ms(self._train([], TURN_STEPS, self.planned() if turn == "plan" else None)))
+                n_turns += 1
+            self._judge(times)
+
+    def _judge(self, times):
+        own, plan = (statistics.median(times[turn]) for turn in ("own", "plan"))
+        unsure = sum(standard_error(turns)**2 for turns in times.values())**0.5 * plan / own
+        spread = 100 * (max(times["own"]) - min(times["own"])) / own
+        self.facts.update(own_ms=own, plan_ms=plan, turns_ms=times, achieved_pct=100 * (1 - plan / own),
+                          unsure_points=unsure, own_spread_pct=spread)
 
     def applied(self):
         """The `plan` entries of rank.json, of a recorded run with the plan."""
@@ -92,6 +113,8 @@ class Loop:
         facts = self.facts
         case.assertLess(abs(facts["replay_error_pct"]), REPLAY_OFF_PCT, facts)
         if facts["helps"]:
+            if facts["unsure_points"] > MOST_UNSURE:
+                case.skipTest("turns differ by too much to judge a gain: %r" % facts)
             case.assertLess(abs(facts["expected_pct"] - facts["achieved_pct"]), MOST_OFF, facts)
 
 
@@ -107,6 +130,7 @@ class Case(frameworks.Case):
             self.assertEqual((told["applied"], told["reason"]), (True, None))
         if loop.facts["helps"]:  # else the plan is what the job does, and turns would tell how much they differ by themselves
             loop.measure()
+        print(json.dumps(loop.facts), file=sys.stderr)
         loop.check(self)
         return loop.facts
 

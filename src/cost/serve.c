@@ -2,7 +2,7 @@
  *
  * A rank pushes a part of a bucket when the bucket is whole. What goes from one process to another
  * keeps its order (of equal priority); different ways share the links that they have in common
- * equally. A server's thread takes what was pushed as it comes; when all ranks have pushed a part,
+ * equally. What a message takes beside its bytes passes while others are on the links. A server's thread takes what was pushed as it comes; when all ranks have pushed a part,
  * it answers them all (or, in a session, sends it when the next iteration begins). */
 #include <math.h>
 #include <stdlib.h>
@@ -42,10 +42,16 @@ struct server {
     double left_ns;
 };
 
+enum happening {
+    ARRIVED,     /* a parcel, and is handed over or served */
+    ANSWERED,    /* all pushed a parcel's part */
+    STEP_BEGINS, /* of a session */
+};
+
 struct timer {
     double at_ns;
-    uint32_t
-        what; /* a parcel that comes down: handed over; up: answered; NONE: the next iteration */
+    enum happening what;
+    uint32_t parcel;
 };
 
 struct worker {
@@ -191,9 +197,9 @@ static uint32_t take_first(struct serving *s, struct list *list)
 
 /* ---- timers ---- */
 
-static void set_timer(struct serving *s, double at_ns, uint32_t what)
+static void set_timer(struct serving *s, double at_ns, enum happening what, uint32_t parcel)
 {
-    struct timer timer = {at_ns, what};
+    struct timer timer = {at_ns, what, parcel};
     if (array_push(&s->timers, timer) < 0) {
         s->failed = true;
         return;
@@ -205,10 +211,9 @@ static void set_timer(struct serving *s, double at_ns, uint32_t what)
     at[i] = timer;
 }
 
-static uint32_t take_timer(struct serving *s)
+static struct timer take_timer(struct serving *s)
 {
-    struct timer *at = s->timers.at, last = at[--s->timers.n];
-    uint32_t what = at[0].what;
+    struct timer *at = s->timers.at, first = at[0], last = at[--s->timers.n];
     size_t i = 0;
     for (size_t child; (child = 2 * i + 1) < s->timers.n; i = child) {
         child += child + 1 < s->timers.n && at[child + 1].at_ns < at[child].at_ns;
@@ -217,7 +222,7 @@ static uint32_t take_timer(struct serving *s)
         at[i] = at[child];
     }
     at[i] = last;
-    return what;
+    return first;
 }
 
 /* ---- on the ways ---- */
@@ -277,10 +282,8 @@ static void arrive(struct evaluator *e, uint32_t active)
             s->n_receiving[way->to]--;
         }
     }
-    if (goes_down(parcel))
-        set_timer(s, s->now_ns + s->net->collective_ns.value, parcel);
-    else
-        serve(e, parcel);
+    double rest_ns = goes_down(parcel) ? s->net->collective_ns.value : 0;
+    set_timer(s, s->now_ns + s->net->message_ns.value + rest_ns, ARRIVED, parcel);
 }
 
 /* ---- ranks ---- */
@@ -304,7 +307,7 @@ static void end_session_step(struct serving *s)
     if (s->n_ended == s->n_ranks && s->n_served == s->parts.n &&
         s->n_handed_over == s->parts.n * s->n_ranks) {
         s->n_ended = s->n_served = s->n_handed_over = 0;
-        set_timer(s, s->now_ns + s->net->step_ns.value, NONE);
+        set_timer(s, s->now_ns + s->net->step_ns.value, STEP_BEGINS, NONE);
     }
 }
 
@@ -369,26 +372,39 @@ static void begin_session_step(struct evaluator *e)
             act(e, r);
 }
 
-static void go_off(struct evaluator *e, uint32_t what)
+static void hand_over(struct evaluator *e, uint32_t parcel)
 {
     struct serving *s = e->serving;
-    if (what == NONE) {
-        begin_session_step(e);
-    } else if (goes_down(what)) {
-        uint32_t rank = rank_of(s, what), b = s->parts.at[part_of(s, what)].bucket;
-        struct worker *w = &s->workers[rank];
-        s->n_handed_over++;
-        if (--w->n_missing[b] == 0) {
-            w->n_got[b]++;
-            e->buckets[b].end_ns = s->now_ns;
-            if (w->blocked && !w->ended && w->iteration <= MOST_ITERATIONS)
-                act(e, rank);
-        }
-        if (s->net->pulls_at_start)
-            end_session_step(s);
-    } else {
+    uint32_t rank = rank_of(s, parcel), b = s->parts.at[part_of(s, parcel)].bucket;
+    struct worker *w = &s->workers[rank];
+    s->n_handed_over++;
+    if (--w->n_missing[b] == 0) {
+        w->n_got[b]++;
+        e->buckets[b].end_ns = s->now_ns;
+        if (w->blocked && !w->ended && w->iteration <= MOST_ITERATIONS)
+            act(e, rank);
+    }
+    if (s->net->pulls_at_start)
+        end_session_step(s);
+}
+
+static void go_off(struct evaluator *e, struct timer timer)
+{
+    struct serving *s = e->serving;
+    switch (timer.what) {
+    case ARRIVED:
+        if (goes_down(timer.parcel))
+            hand_over(e, timer.parcel);
+        else
+            serve(e, timer.parcel);
+        break;
+    case ANSWERED:
         for (uint32_t r = 0; r < s->n_ranks; r++)
-            send(e, parcel_of(s, part_of(s, what), r, true));
+            send(e, parcel_of(s, part_of(s, timer.parcel), r, true));
+        break;
+    case STEP_BEGINS:
+        begin_session_step(e);
+        break;
     }
 }
 
@@ -411,7 +427,7 @@ static void served(struct evaluator *e, uint32_t number)
         if (s->net->pulls_at_start)
             end_session_step(s);
         else
-            set_timer(s, s->now_ns + s->net->answer_ns.value, parcel);
+            set_timer(s, s->now_ns + s->net->answer_ns.value, ANSWERED, parcel);
     }
 }
 
@@ -518,8 +534,8 @@ static int lay_out(struct evaluator *e)
             double bytes = (double)size;
             struct part part = {.bucket = b,
                                 .server = servers_of_part(e->model, strategy, b, p),
-                                .wire_ns = net->message_ns.value + bytes * net->byte_ns.value,
-                                .within_ns = net->message_ns.value + bytes * net->within_ns.value,
+                                .wire_ns = bytes * net->byte_ns.value,
+                                .within_ns = bytes * net->within_ns.value,
                                 .serve_ns = net->push_ns.value + bytes * net->reduce_ns.value};
             if (array_push(&s->parts, part) < 0)
                 return -1;
@@ -556,7 +572,7 @@ static void reset(struct evaluator *e)
         memset(w->n_missing, 0, e->strategy->n_buckets * sizeof *w->n_missing);
     }
     if (s->net->pulls_at_start)
-        set_timer(s, 0, NONE);
+        set_timer(s, 0, STEP_BEGINS, NONE);
 }
 
 static uint32_t n_done(const struct serving *s)

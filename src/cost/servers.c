@@ -160,6 +160,26 @@ static int list_transfers(const struct dpro_graph *g, transfer_array *transfers)
     return 0;
 }
 
+/* ---- times ---- */
+
+static int compare_times(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+typedef ARRAY(double) times_array;
+
+static struct dpro_estimate middle_of(times_array *times)
+{
+    if (times->n == 0)
+        return (struct dpro_estimate){0};
+    qsort(times->at, times->n, sizeof *times->at, compare_times);
+    double spread = times->at[(times->n - 1) * 84 / 100] - times->at[(times->n - 1) * 16 / 100];
+    return (struct dpro_estimate){(times->at[(times->n - 1) / 2] + times->at[times->n / 2]) / 2,
+                                  spread / 2 / sqrt((double)times->n)};
+}
+
 /* ---- links ---- */
 
 struct moment {
@@ -209,29 +229,29 @@ static double byte_ns_of(const struct rehearsal *r, const struct model_net *net,
     for (size_t i = 0; i < n_stretches; i++)
         longest = fmax(longest, moments[i].bytes);
     for (size_t i = 0; i < n_stretches; i++)
-        if (moments[i].bytes >= longest / 8) {
+        if (moments[i].bytes >= longest / 8 && moments[i].end_ns > moments[i].start_ns) {
             ns += (double)(moments[i].end_ns - moments[i].start_ns);
             bytes += moments[i].bytes;
         }
     return bytes > 0 ? ns / bytes : 0;
 }
 
+/* The middle one of iterations: in some a transfer was not seen, or only its end. */
 static int fit_way(const struct rehearsal *r, const struct model_net *net,
                    const transfer_array *transfers, bool within, struct dpro_estimate *byte_ns)
 {
-    double sum = 0, squares = 0, n = (double)r->n;
+    times_array times = {0};
     struct moment *moments = malloc((transfers->n + 1) * sizeof *moments);
-    if (!moments)
-        return -1;
-    for (uint32_t copy = r->first; copy < r->first + r->n; copy++) {
+    int status = moments ? 0 : -1;
+    for (uint32_t copy = r->first; copy < r->first + r->n && status == 0; copy++) {
         double ns = byte_ns_of(r, net, transfers, copy, within, moments);
-        sum += ns;
-        squares += ns * ns;
+        if (ns > 0)
+            status = array_push(&times, ns);
     }
-    double variance = squares / n - sum / n * (sum / n);
-    *byte_ns = (struct dpro_estimate){sum / n, sqrt(variance > 0 ? variance / n : 0)};
+    *byte_ns = middle_of(&times);
+    array_fini(&times);
     free(moments);
-    return 0;
+    return status;
 }
 
 static int find_servers(const struct dpro_graph *g, struct dpro_model *model)
@@ -251,24 +271,6 @@ static int find_servers(const struct dpro_graph *g, struct dpro_model *model)
 }
 
 /* ---- servers' threads ---- */
-
-static int compare_times(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-typedef ARRAY(double) times_array;
-
-static struct dpro_estimate middle_of(times_array *times)
-{
-    if (times->n == 0)
-        return (struct dpro_estimate){0};
-    qsort(times->at, times->n, sizeof *times->at, compare_times);
-    double spread = times->at[(times->n - 1) * 84 / 100] - times->at[(times->n - 1) * 16 / 100];
-    return (struct dpro_estimate){(times->at[(times->n - 1) / 2] + times->at[times->n / 2]) / 2,
-                                  spread / 2 / sqrt((double)times->n)};
-}
 
 /* Whether it is what a push makes a server do: the first of a key is copied, the others added. */
 static bool serves_push(const struct dpro_graph *g, uint32_t op)

@@ -356,6 +356,40 @@ static uint32_t *index_groups(const struct fusion *f, const struct rounds *round
     return actual;
 }
 
+/* The group of the graph that a span on Horovod's thread is the transfer of, [round * n_groups + g];
+ * n_groups times rounds: none. */
+static size_t place_of_span(const struct ring *ring, const struct trace_rank *rank, uint32_t span)
+{
+    size_t n = ring->rounds->rounds.n * ring->trace->fusion->n_groups;
+    uint32_t detail = rank->spans[span].detail;
+    int64_t sequence = detail == NO_ID ? -1 : rank->details[detail].comm_sequence;
+    return sequence < 0 || sequence % 2 == 0 || (uint64_t)sequence / 2 >= n ? n
+                                                                            : (size_t)sequence / 2;
+}
+
+/* In a round that took its groups in another order than the graph they lie elsewhere on the thread
+ * than where their messages went: what these would tell then is the order. */
+static void drop_moved(const struct ring *ring, int lead, uint32_t *actual)
+{
+    const struct trace_rank *rank = NULL;
+    size_t n = ring->rounds->rounds.n * ring->trace->fusion->n_groups;
+    for (uint32_t r = 0; r < ring->trace->n_ranks; r++)
+        if (ring->trace->ranks[r].rank == lead)
+            rank = &ring->trace->ranks[r];
+    if (!rank || rank->fused.track == NO_ID)
+        return;
+    const struct trace_track *track = &rank->tracks[rank->fused.track];
+    for (uint32_t i = track->first; i < track->first + track->n; i++) {
+        size_t place = place_of_span(ring, rank, i);
+        if (place == n || actual[place] == NO_ID)
+            continue;
+        const struct fused_times *times = &ring->rounds->groups.at[actual[place]].times;
+        int64_t moved = rank->spans[i].start_ns - times->transfer_ns;
+        if (llabs(moved) > (times->transferred_ns - times->transfer_ns) / 4)
+            actual[place] = NO_ID;
+    }
+}
+
 static void tie_spans(const struct ring *ring, struct net_transport *t, const uint32_t *actual)
 {
     const struct fusion *f = ring->trace->fusion;
@@ -365,12 +399,10 @@ static void tie_spans(const struct ring *ring, struct net_transport *t, const ui
         return;
     const struct trace_track *track = &rank->tracks[rank->fused.track];
     for (uint32_t i = track->first; i < track->first + track->n; i++) {
-        uint32_t detail = rank->spans[i].detail;
-        int64_t sequence = detail == NO_ID ? -1 : rank->details[detail].comm_sequence;
-        if (sequence < 0 || sequence % 2 == 0 || (uint64_t)sequence / 2 >= n ||
-            actual[sequence / 2] == NO_ID)
+        size_t place = place_of_span(ring, rank, i);
+        if (place == n || actual[place] == NO_ID)
             continue;
-        struct net_collective *collective = &t->collectives.at[actual[sequence / 2]];
+        struct net_collective *collective = &t->collectives.at[actual[place]];
         if (collective->exact)
             collective->span = i;
     }
@@ -466,7 +498,8 @@ int fused_find_messages(struct dpro_trace *trace, const struct rounds *rounds, i
         status = take_all(&ring, (uint32_t)lead);
     if (status == 0 && !(actual = index_groups(trace->fusion, rounds)))
         status = -1;
-
+    if (status == 0)
+        drop_moved(&ring, lead, actual);
     for (uint32_t t = 0; t < trace->n_transports && status == 0; t++) {
         struct net_transport *transport = &trace->transports[t];
         transport->collectives.n = 0;

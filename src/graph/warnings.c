@@ -112,7 +112,14 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
     uint32_t missing = 0, conflicts = 0;
     for (size_t j = 0; j < join->joined.n; j++)
         missing += join->joined.at[j].n_expected > join->joined.at[j].n_members;
-    if (missing > 0) {
+    if (missing > 0 && (int)join->n_ranks >= join->world_size) {
+        snprintf(text, sizeof text,
+                 "all ranks are here, but in %u of %zu collectives not the part of each: those "
+                 "without are assumed to arrive as late as they did in the trace; is a rank's log "
+                 "or timeline missing or cut short?",
+                 missing, join->joined.n);
+        status |= warn(a, options, text);
+    } else if (missing > 0) {
         snprintf(
             text, sizeof text,
             "%u of %d ranks are here: in %u of %zu collectives the missing ranks are assumed to "
@@ -183,10 +190,13 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
         status |= warn_whole(a, options);
     status |= assembly_warn_clocks(a, options);
     if (join->servers.served.n > 0 && join->servers.n_unprofiled > 0) {
+        bool logs = a->trace->n_transports > 0 && a->trace->transports[0].by_sender; /* BytePS's */
         snprintf(text, sizeof text,
-                 "%u of %u parameter servers have no profile: what they do with a push is all that "
-                 "lies between the last one of its key and the answer; profile the servers, too",
-                 join->servers.n_unprofiled, join->n_servers);
+                 "%u of %u parameter servers have no %s: what they do with a push is all that "
+                 "lies between the last one of its key and the answer; %s",
+                 join->servers.n_unprofiled, join->n_servers,
+                 logs ? "log of their work" : "profile",
+                 logs ? "add each server's (server_log_<number>.txt)" : "profile the servers, too");
         status |= warn(a, options, text);
     }
     uint64_t n_pushes = 0;

@@ -274,6 +274,7 @@ static int check_sources(struct loader *loader, struct dpro_error *err)
                        "%s: no %s spans among its %" PRIu64 " events; was the profiler active?",
                        source->path, framework, part->n_events);
     }
+    reference_warn_passed_over(loader);
     return 0;
 }
 

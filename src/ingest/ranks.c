@@ -57,24 +57,26 @@ static int compare_hosts(const char *a, const char *b)
 }
 
 /* host1/0/trace.json.gz, traces_1/0/comm.json: folders named by a local rank's number, in one for
- * each host. Ranks count through them. -1: the file is in no such folder. */
+ * each host. Ranks count through them; a rank of which no file can be used is one, too. -1: the
+ * file is in no such folder. */
 static int rank_by_folder(const struct loader *loader, const struct source *source)
 {
     int number = path_folder_number(source->path), rank = 0;
+    const char *last = NULL; /* counted; files of one folder follow each other */
     bool several = false;
     if (number == -1)
         return -1;
     for (size_t i = 0; i < loader->list.n; i++) {
         const char *path = loader->list.at[i].path;
-        const char *last = i > 0 ? loader->list.at[i - 1].path : NULL;
-        int other = source_usable(&loader->list.at[i]) ? path_folder_number(path) : -1;
+        bool counts = source_usable(&loader->list.at[i]) || reference_is_of_rank(path);
+        int other = counts ? path_folder_number(path) : -1;
         if (other == -1)
             continue;
         int order = compare_hosts(path, source->path);
         several |= order != 0;
-        bool again = last && path_folder_number(last) == other && compare_hosts(last, path) == 0 &&
-                     source_usable(&loader->list.at[i - 1]);
+        bool again = last && path_folder_number(last) == other && compare_hosts(last, path) == 0;
         rank += !again && (order < 0 || (order == 0 && other < number));
+        last = path;
     }
     return several ? rank : number;
 }

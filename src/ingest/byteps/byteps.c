@@ -43,6 +43,9 @@ struct node {
     int32_t id;            /* as logged */
     int32_t number;        /* of its role, as files and folders count */
     struct source *source; /* index: its transport is here */
+    const char *path;      /* of its log; NULL: there is none */
+    size_t n_streams;      /* that the profiles' steps have */
+    size_t n_short;        /* of these it logged fewer messages than the other end */
 };
 
 struct joiner {
@@ -595,6 +598,38 @@ static void add_work(struct joiner *j, struct source *target, const struct sourc
     array_fini(&list);
 }
 
+/* A server copies each sum that is pulled: says when its log has fewer of them. */
+static void check_work(struct joiner *j, const struct source *from, int32_t server)
+{
+    const struct byteps_part *byteps = from->part.byteps;
+    size_t *n_pulled = calloc(j->tensors.n + 1, sizeof *n_pulled), n_all = 0, n_told = 0;
+    j->no_memory |= !n_pulled;
+    for (size_t s = 0; s < j->streams.n && !j->no_memory; s++) {
+        const struct stream *stream = &j->streams.at[s];
+        const struct node *node = find_node(j, stream->server);
+        size_t *most = &n_pulled[stream->tensor];
+        if (node && node->number == server && stream->sent[PULL_REQ].n > *most)
+            *most = stream->sent[PULL_REQ].n;
+    }
+    for (size_t t = 0; t < j->tensors.n && !j->no_memory; t++)
+        n_all += n_pulled[t];
+    for (size_t w = 0; w < byteps->work.n && !j->no_memory; w++) {
+        const struct byteps_work *work = &byteps->work.at[w];
+        uint32_t tensor = tensor_of(j, from, work->name, work->key);
+        if (work->server != server || work->op != BYTEPS_COPY_MERGED || work->starts ||
+            tensor == UINT32_MAX || tensor >= j->tensors.n || n_pulled[tensor] == 0)
+            continue;
+        n_pulled[tensor]--;
+        n_told++;
+    }
+    if (n_told < n_all && !j->no_memory)
+        trace_warn(j->loader->trace, &j->loader->options->sink,
+                   "%s: tells of %zu of the %zu sums that were pulled from server %d; the others' "
+                   "times are taken from these; was it cut short?",
+                   from->path, n_told, n_all, (int)server);
+    free(n_pulled);
+}
+
 /* ---- sources ---- */
 
 /* A source of its own for a node of which a file tells beside others. */
@@ -687,6 +722,7 @@ static void give_server_profiles(struct joiner *j)
             if (target) {
                 target->rank = process;
                 add_work(j, target, &j->loader->list.at[i], server);
+                check_work(j, &j->loader->list.at[i], server);
             }
             first = false;
         }
@@ -695,23 +731,51 @@ static void give_server_profiles(struct joiner *j)
 
 /* ---- all of it ---- */
 
-static int warn(struct joiner *j, const char *path, uint64_t n_unknown, size_t n_silent)
+/* Of a stream that has not as many answers as requests. */
+static void blame(struct joiner *j, const struct stream *s)
 {
-    struct loader *loader = j->loader;
-    if (n_unknown > 0)
-        trace_warn(loader->trace, &loader->options->sink,
-                   "%s: %" PRIu64 " messages are of keys that no tensor has, and are left out; is "
-                   "key_dict.txt of this run here?",
-                   path, n_unknown);
-    if (n_silent > 0)
-        trace_warn(loader->trace, &loader->options->sink,
-                   "%s: of %zu keys pushes and pulls have no answers, or not as many as there are "
-                   "requests: they are replayed whole; are the servers' logs of this run here?",
-                   path, n_silent);
-    return 0;
+    size_t n_requests = s->sent[PUSH_REQ].n + s->sent[PULL_REQ].n;
+    size_t n_answers = s->sent[PUSH_RES].n + s->sent[PULL_RES].n;
+    struct node *server = find_node(j, s->server), *worker = find_node(j, s->worker);
+    bool uneven = s->sent[PUSH_RES].n != s->sent[PUSH_REQ].n ||
+                  s->sent[PULL_RES].n != s->sent[PULL_REQ].n;
+    server->n_streams++;
+    worker->n_streams++;
+    server->n_short += uneven && n_answers < n_requests;
+    worker->n_short += uneven && n_answers >= n_requests;
 }
 
-static void join_workers(struct joiner *j, size_t *n_silent)
+static void warn_node(struct joiner *j, const struct node *node, const char *path)
+{
+    const char *role = byteps_is_worker(node->id) ? "worker" : "server";
+    if (!node->path)
+        trace_warn(j->loader->trace, &j->loader->options->sink,
+                   "%s: there is no log of %s %d (node %d) beside it: %s; add its log", path, role,
+                   (int)node->number, (int)node->id,
+                   byteps_is_worker(node->id)
+                       ? "when it pushed and pulled is not known"
+                       : "what workers exchange with it is replayed whole, not message by message");
+    else
+        trace_warn(j->loader->trace, &j->loader->options->sink,
+                   "%s: of %zu of %s %d's %zu exchanges of a key with a node it tells less than "
+                   "that node's log: these are replayed whole, not message by message; was it cut "
+                   "short?",
+                   node->path, node->n_short, role, (int)node->number, node->n_streams);
+}
+
+static void warn(struct joiner *j, const char *path, uint64_t n_unknown)
+{
+    if (n_unknown > 0)
+        trace_warn(j->loader->trace, &j->loader->options->sink,
+                   "%s: %" PRIu64 " messages are of keys that no tensor has, and are left out; is "
+                   "key_dict.txt of this run here, and whole?",
+                   path, n_unknown);
+    for (size_t n = 0; n < j->nodes.n; n++)
+        if (j->nodes.at[n].n_short > 0)
+            warn_node(j, &j->nodes.at[n], path);
+}
+
+static void join_workers(struct joiner *j)
 {
     for (size_t n = 0; n < j->nodes.n && !j->no_memory; n++) {
         const struct node *node = &j->nodes.at[n];
@@ -722,11 +786,26 @@ static void join_workers(struct joiner *j, size_t *n_silent)
         uint32_t n_exchanges = 0;
         for (size_t s = 0; s < j->streams.n && profile && !j->no_memory; s++) {
             struct stream *stream = &j->streams.at[s];
-            if (stream->worker != node->id)
+            if (stream->worker != node->id || !find_node(j, stream->server))
                 continue;
-            *n_silent += stream->sent[PUSH_RES].n != stream->sent[PUSH_REQ].n ||
-                         stream->sent[PULL_RES].n != stream->sent[PULL_REQ].n;
+            blame(j, stream);
             add_exchanges(j, stream, profile, first_ns, last_ns, &n_exchanges);
+        }
+    }
+}
+
+/* Which log is whose; in a timeline that was made from them are all of them. */
+static void find_logs(struct joiner *j)
+{
+    for (size_t i = 0; i < j->loader->list.n && !j->no_memory; i++) {
+        const struct source *source = &j->loader->list.at[i];
+        const struct byteps_part *byteps = source->part.byteps;
+        for (size_t m = 0; byteps && m < byteps->moments.n; m++) {
+            const struct byteps_moment *moment = &byteps->moments.at[m];
+            struct node *by =
+                find_node(j, moment->logged_by ? moment->logged_by : moment->from);
+            if (by && !by->path)
+                by->path = source->path;
         }
     }
 }
@@ -735,7 +814,6 @@ int byteps_join(struct loader *loader, struct dpro_error *err)
 {
     struct joiner j = {.loader = loader};
     const char *path = NULL;
-    size_t n_silent = 0;
     for (size_t i = 0; i < loader->list.n && !j.no_memory; i++) {
         const struct source *source = &loader->list.at[i];
         const struct byteps_part *byteps = source->part.byteps;
@@ -753,11 +831,14 @@ int byteps_join(struct loader *loader, struct dpro_error *err)
         node_of(&j, j.streams.at[s].worker);
         node_of(&j, j.streams.at[s].server);
     }
+    find_logs(&j);
     size_tensors(&j);
     give_server_profiles(&j);
     give_sources(&j);
-    join_workers(&j, &n_silent);
-    int status = j.no_memory ? dpro_error_nomem(err) : warn(&j, path, n_unknown, n_silent);
+    join_workers(&j);
+    if (!j.no_memory)
+        warn(&j, path, n_unknown);
+    int status = j.no_memory ? dpro_error_nomem(err) : 0;
     for (size_t t = 0; t < j.tensors.n; t++)
         free(j.tensors.at[t].name);
     for (size_t s = 0; s < j.streams.n; s++)

@@ -164,6 +164,12 @@ static int read_lines(struct bytes *bytes, struct trace_part *part, enum dpro_fi
     while (!no_memory && bytes_line(bytes, &line, &len)) {
         if (len == 0)
             continue;
+        /* a line that is cut loses digits and still looks like one; a list may end without break */
+        if (kind != DPRO_FILE_BYTEPS_KEYS && bytes->ended && bytes->p == bytes->end &&
+            bytes->p[-1] != '\n') {
+            part->cut = true;
+            break;
+        }
         size_t n = len < MAX_LINE ? len : MAX_LINE - 1;
         memcpy(copy, line, n);
         copy[n] = '\0';

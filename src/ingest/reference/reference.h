@@ -66,6 +66,11 @@ uint32_t reference_find_node(const struct source *graph, const char *name, uint3
 void reference_tensor_name(const struct loader *loader, const char *raw, char *name, size_t size);
 uint64_t reference_tensor_bytes(const struct loader *loader, const char *name);
 
+/* names.c: whether a rank's files are called so; and says which files hold nothing of what
+ * their names promise, where others are of the same implementation. */
+bool reference_is_of_rank(const char *path);
+void reference_warn_passed_over(struct loader *loader);
+
 /* hand_over.c: adds to the profile when its ops handed tensors over, in the steps from first to
  * last. -1: no memory. */
 int reference_hand_over(const struct reference_files *files, int32_t first, int32_t last);

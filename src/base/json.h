@@ -233,6 +233,26 @@ static inline bool json_skip(struct json *js)
     return json_number(js, &text, &len);
 }
 
+/* Takes the bracket of an object or array that is next; what is none is skipped: false. */
+static inline bool json_open(struct json *js, char bracket)
+{
+    if (json_peek(js) != bracket)
+        return json_skip(js), false;
+    js->p++;
+    return true;
+}
+
+/* Takes the bracket of a document that is an object; of another one js->fail says so: false. */
+static inline bool json_open_document(struct json *js)
+{
+    json_skip_mark(js);
+    int c = json_peek(js);
+    if (c != '{')
+        return json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
+    js->p++;
+    return true;
+}
+
 /* A guess at what stands between the end of one value and the start of the next: comma, space, key,
  * colon. Writers repeat themselves to the byte, so that comparing with what was there the last time
  * is mostly right, and the processor need not wait for the key's end to be found. */

@@ -65,6 +65,66 @@ void part_free_blocks(struct trace_part *part)
     part->first_block = part->last_block = NULL;
 }
 
+bool part_place_span(struct trace_part *part, const struct trace_span *span)
+{
+    struct trace_span *to = part_add_span(part);
+    if (!to)
+        return false;
+    *to = *span;
+    part->tracks.at[span->track].n_spans++;
+    if (part->n_spans == 1 || span->start_ns < part->start_ns)
+        part->start_ns = span->start_ns;
+    if (part->n_spans == 1 || span->start_ns + span->dur_ns > part->end_ns)
+        part->end_ns = span->start_ns + span->dur_ns;
+    return true;
+}
+
+uint32_t part_intern(struct trace_part *part, const char *text, size_t len, bool *no_memory)
+{
+    uint32_t id = strtab_add(&part->names, text, len);
+    *no_memory |= id == STRTAB_FULL;
+    return *no_memory ? 0 : id;
+}
+
+uint32_t part_read_text(struct trace_part *part, struct json *js, bool *no_memory)
+{
+    const char *text;
+    size_t len;
+    if (json_peek(js) != '"')
+        return json_skip(js), 0;
+    return json_string(js, &text, &len) ? part_intern(part, text, len, no_memory) : 0;
+}
+
+void part_read_events(struct trace_part *part, struct json *js, void (*read_event)(void *reader),
+                      void *reader, const bool *no_memory)
+{
+    const char *key;
+    size_t len;
+    json_skip_mark(js);
+    int c = json_peek(js);
+    if (c != '[' && c != '{')
+        json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
+    else
+        js->p += c == '{';
+    while (!*no_memory && (c == '[' || (c == '{' && json_object_next(js, &key, &len)))) {
+        if (c == '{' && (!json_is(key, len, "traceEvents") || json_peek(js) != '[')) {
+            json_skip(js);
+            continue;
+        }
+        js->p++;
+        while (!*no_memory && json_array_next(js)) {
+            if (json_peek(js) == '{') {
+                read_event(reader);
+            } else {
+                part->losses.n_broken++;
+                json_skip(js);
+            }
+        }
+        if (c == '[')
+            break;
+    }
+}
+
 void part_fini(struct trace_part *part)
 {
     part_free_blocks(part);

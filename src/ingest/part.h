@@ -93,8 +93,18 @@ struct trace_part {
 void part_fini(struct trace_part *part);
 /* Adds a span and returns it, or NULL when memory runs out. */
 struct trace_span *part_add_span(struct trace_part *part);
+/* The same, counted on its track and in the time that the part spans; false: no memory. */
+bool part_place_span(struct trace_part *part, const struct trace_span *span);
 /* Frees all blocks of spans. */
 void part_free_blocks(struct trace_part *part);
+
+/* The text that is next, as a string id; 0: it is none. Sets *no_memory when that runs out. */
+uint32_t part_intern(struct trace_part *part, const char *text, size_t len, bool *no_memory);
+uint32_t part_read_text(struct trace_part *part, struct json *js, bool *no_memory);
+/* Calls read_event at each event of a Chrome trace, an array or an object with "traceEvents"; what
+ * is no event is counted as broken. Ends early once *no_memory is set. */
+void part_read_events(struct trace_part *part, struct json *js, void (*read_event)(void *reader),
+                      void *reader, const bool *no_memory);
 
 /* One reader a format. A JSON reader takes the whole document from js, another one the bytes. Both
  * return 0 also when the file ends early or is broken further on: js->fail, or part->cut, tells;

@@ -118,8 +118,9 @@ class Servers(Case):
             self.assertAlmostEqual(hosts[name]["segments"][0]["offset_ns"] / 1000, offset_us, delta=100)
 
     def test_what_is_missing_is_said(self):
-        for without, said in ((("server_log_0.txt", "server_log_1.txt"), "have no profile"),
-                              (("server_0.log", "server_1.log"), "have no answers"), (("key_dict.txt",), "keys that no tensor has")):
+        for without, said in ((("server_log_0.txt", "server_log_1.txt"), "have no log of their work"),
+                              (("server_0.log", "server_1.log"), "no log of server 1 (node 10)"),
+                              (("worker_1.log",), "no log of worker 1 (node 11)"), (("key_dict.txt",), "keys that no tensor has")):
             with self.subTest(without=without):
                 warnings = self.check(PushPull(), without)["warnings"]
                 self.assertTrue(any(said in warning for warning in warnings), warnings)
@@ -138,6 +139,55 @@ class Servers(Case):
                     file.truncate()
                 result = dpro("replay", path, "--json")
                 self.assertIn(result.code, (0, INPUT), result.err)
+
+
+class Harmed(Case):
+    """Each file of a recording cut, emptied, or holding something else: it is named, and nothing wrong is said of the others."""
+
+    HARMS = {"cut": lambda text: text[:len(text) * 2 // 3], "empty": lambda text: b"", "object": lambda text: b"{}",
+             "junk": lambda text: b"\x00\x01 not what it should be \xff\n" * 50}
+
+    def check(self, job, files, ranks, **how):
+        trial = job.write(self, "trial", **how)
+        for name in files:
+            path = os.path.join(trial, name)
+            with open(path, "rb") as file:
+                text = file.read()
+            for harm, harmed in self.HARMS.items():
+                with self.subTest(name=name, harm=harm):
+                    with open(path, "wb") as file:
+                        file.write(harmed(text))
+                    facts = self.assert_replays(trial)
+                    lines = facts["warnings"]
+                    self.assertTrue(any(name in line for line in lines), lines)
+                    self.assertEqual(facts["trace"]["world_size"], ranks, lines)
+                    lost = "trace.json" in name and harm != "cut"
+                    self.assertEqual([line for line in lines if "ranks are here" in line and not line.startswith("all")],
+                                     [line for line in lines if lost and line.startswith(f"{ranks - 1} of {ranks} ranks are here")])
+            with open(path, "wb") as file:
+                file.write(text)
+
+    def test_a_rank_of_rings(self):
+        self.check(Horovod(iterations=6), [f"host1/0/{name}" for name in BadRings.FILES], 4)
+
+    def test_a_worker_of_servers(self):
+        files = [f"traces_1/0/{name}" for name in BadRings.FILES if name not in ("comm.json", "comm_detail.json", "nccl_rank_graph.json")]
+        self.check(PushPull(iterations=6), files, 3)
+
+    def test_logs_of_servers_and_workers(self):
+        self.check(PushPull(iterations=6), ["comm/worker_1.log", "comm/server_0.log", "server/server_log_0.txt", "key_dict.txt"], 3)
+
+    def test_derived_timelines(self):
+        self.check(PushPull(iterations=6), ["comm_timeline.json", "server_timeline.json"], 3, derived=True)
+
+    def test_all_of_a_rank(self):
+        """It counts: the others keep their numbers."""
+        trial = Horovod(iterations=6).write(self, "trial")
+        for name in BadRings.FILES:
+            with open(os.path.join(trial, "host0", "1", name), "wb"):
+                pass
+        facts = self.assert_replays(trial)
+        self.assertEqual({file["rank"] for file in facts["trace"]["files"] if "host1" in file["path"]}, {2, 3})
 
 
 class BadRings(Case):

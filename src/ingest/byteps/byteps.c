@@ -356,20 +356,9 @@ static uint32_t add_track(struct joiner *j, struct source *source, const char *n
 
 static void add_span(struct joiner *j, struct source *source, struct trace_span span)
 {
-    struct trace_part *part = &source->part;
-    struct trace_span *to = j->no_memory ? NULL : part_add_span(part);
-    if (!to) {
-        j->no_memory = true;
-        return;
-    }
     span.sequence = -1;
     span.parent = span.node = NO_ID;
-    *to = span;
-    part->tracks.at[span.track].n_spans++;
-    if (part->n_spans == 1 || span.start_ns < part->start_ns)
-        part->start_ns = span.start_ns;
-    if (part->n_spans == 1 || span.start_ns + span.dur_ns > part->end_ns)
-        part->end_ns = span.start_ns + span.dur_ns;
+    j->no_memory = j->no_memory || !part_place_span(&source->part, &span);
 }
 
 static struct trace_detail detail_of(struct joiner *j, struct source *source,

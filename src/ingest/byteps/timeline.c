@@ -35,15 +35,7 @@ struct reader_state {
 
 static uint32_t read_text(struct reader_state *r)
 {
-    const char *text;
-    size_t len;
-    if (json_peek(r->js) != '"')
-        return json_skip(r->js), 0;
-    if (!json_string(r->js, &text, &len))
-        return 0;
-    uint32_t id = strtab_add(&r->part->names, text, len);
-    r->no_memory |= id == STRTAB_FULL;
-    return r->no_memory ? 0 : id;
+    return part_read_text(r->part, r->js, &r->no_memory);
 }
 
 /* "worker_3": its node; 0: none. */
@@ -88,11 +80,8 @@ static void read_args(struct reader_state *r, struct event *e)
 {
     const char *key;
     size_t len;
-    if (json_peek(r->js) != '{') {
-        json_skip(r->js);
+    if (!json_open(r->js, '{'))
         return;
-    }
-    r->js->p++;
     while (json_object_next(r->js, &key, &len)) {
         if (json_is(key, len, "name"))
             e->label = read_text(r);
@@ -113,9 +102,7 @@ static void name_process(struct reader_state *r, const struct event *e)
 /* "dense~PART1.PUSH": the tensor's part. */
 static uint32_t tensor_of(struct reader_state *r, const char *name, const char *dot)
 {
-    uint32_t id = strtab_add(&r->part->names, name, (size_t)(dot - name));
-    r->no_memory |= id == STRTAB_FULL;
-    return r->no_memory ? 0 : id;
+    return part_intern(r->part, name, (size_t)(dot - name), &r->no_memory);
 }
 
 static void take_moment(struct reader_state *r, const struct event *e, const struct process *p,
@@ -171,8 +158,9 @@ static void take_event(struct reader_state *r, const struct event *e)
         take_work(r, e, p, name, dot);
 }
 
-static void read_event(struct reader_state *r)
+static void read_event(void *reader)
 {
+    struct reader_state *r = reader;
     struct json *js = r->js;
     struct event e = {.ph = '?'};
     const char *key, *text;
@@ -200,39 +188,11 @@ static void read_event(struct reader_state *r)
         take_event(r, &e);
 }
 
-static void read_events(struct reader_state *r)
-{
-    r->js->p++;
-    while (!r->no_memory && json_array_next(r->js)) {
-        if (json_peek(r->js) == '{') {
-            read_event(r);
-        } else {
-            r->part->losses.n_broken++;
-            json_skip(r->js);
-        }
-    }
-}
-
 int byteps_timeline_read(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
     struct reader_state r = {.js = js, .part = part};
-    const char *key;
-    size_t len;
     r.no_memory = !byteps_part_of(part) || strtab_add(&part->names, "", 0) == STRTAB_FULL;
-    json_skip_mark(js);
-    int c = json_peek(js);
-    if (c == '[' && !r.no_memory)
-        read_events(&r);
-    else if (c == '{')
-        js->p++;
-    else
-        json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
-    while (!r.no_memory && c == '{' && json_object_next(js, &key, &len)) {
-        if (json_is(key, len, "traceEvents") && json_peek(js) == '[')
-            read_events(&r);
-        else
-            json_skip(js);
-    }
+    part_read_events(part, js, read_event, &r, &r.no_memory);
     map_fini(&r.processes);
     array_fini(&r.at);
     return r.no_memory ? dpro_error_nomem(err) : 0;

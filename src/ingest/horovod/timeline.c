@@ -210,11 +210,8 @@ static void read_args(struct reader_state *r, struct event *e)
     struct json *js = r->js;
     const char *key;
     size_t len;
-    if (json_peek(js) != '{') {
-        json_skip(js);
+    if (!json_open(js, '{'))
         return;
-    }
-    js->p++;
     while (json_object_next(js, &key, &len)) {
         if (json_is(key, len, "name"))
             e->args_name = read_text(r);

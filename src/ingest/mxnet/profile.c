@@ -41,21 +41,6 @@ static bool is_exchange(const char *name)
     return strncmp(name, "KVStoreDist", 11) == 0 && (strstr(name, "Push") || strstr(name, "Pull"));
 }
 
-static uint32_t read_name(struct mxnet *m)
-{
-    const char *text;
-    size_t len;
-    if (json_peek(m->js) != '"') {
-        json_skip(m->js);
-        return 0;
-    }
-    if (!json_string(m->js, &text, &len))
-        return 0;
-    uint32_t id = strtab_add(&m->part->names, text, len);
-    m->no_memory |= id == STRTAB_FULL;
-    return m->no_memory ? 0 : id;
-}
-
 static uint8_t read_category(struct mxnet *m)
 {
     const char *text;
@@ -110,32 +95,23 @@ static void add_span(struct mxnet *m, const struct event *begin, const struct ev
         return;
     }
     uint32_t track = track_of(m, begin);
-    struct trace_span *span = m->no_memory ? NULL : part_add_span(part);
-    if (!span) {
-        m->no_memory = true;
-        return;
-    }
-    *span = (struct trace_span){.start_ns = begin->ts_ns,
-                                .dur_ns = dur_ns,
-                                .name = begin->name,
-                                .track = track,
-                                .sequence = -1,
-                                .detail = NO_ID,
-                                .kind = SPAN_CPU_OP,
-                                .parent = NO_ID,
-                                .node = NO_ID};
+    struct trace_span span = {.start_ns = begin->ts_ns,
+                              .dur_ns = dur_ns,
+                              .name = begin->name,
+                              .track = track,
+                              .sequence = -1,
+                              .detail = NO_ID,
+                              .kind = SPAN_CPU_OP,
+                              .parent = NO_ID,
+                              .node = NO_ID};
     if (is_exchange(strtab_get(&part->names, begin->name))) {
         /* what it carries is found later, from the messages */
         struct trace_detail detail = {.peer = -1, .comm_sequence = -1, .wait_stream = -1};
-        span->kind = SPAN_ANNOTATION;
-        span->detail = (uint32_t)part->details.n;
+        span.kind = SPAN_ANNOTATION;
+        span.detail = (uint32_t)part->details.n;
         m->no_memory |= array_push(&part->details, detail) < 0;
     }
-    part->tracks.at[track].n_spans++;
-    if (part->n_spans == 1 || begin->ts_ns < part->start_ns)
-        part->start_ns = begin->ts_ns;
-    if (part->n_spans == 1 || end->ts_ns > part->end_ns)
-        part->end_ns = end->ts_ns;
+    m->no_memory = m->no_memory || !part_place_span(part, &span);
 }
 
 static void open_event(struct mxnet *m, const struct event *ev)
@@ -162,8 +138,9 @@ static void close_event(struct mxnet *m, const struct event *end)
     m->part->losses.n_unpaired++;
 }
 
-static void read_event(struct mxnet *m)
+static void read_event(void *reader)
 {
+    struct mxnet *m = reader;
     struct json *js = m->js;
     struct event ev = {.ph = '?'};
     const char *key, *text;
@@ -176,7 +153,7 @@ static void read_event(struct mxnet *m)
         } else if (json_is(key, len, "ts")) {
             ev.ts = json_read_decimal(js, 3, &ev.ts_ns);
         } else if (json_is(key, len, "name")) {
-            ev.name = read_name(m);
+            ev.name = part_read_text(m->part, js, &m->no_memory);
         } else if (json_is(key, len, "cat")) {
             ev.category = read_category(m);
         } else if (json_is(key, len, "tid")) {
@@ -196,43 +173,11 @@ static void read_event(struct mxnet *m)
         close_event(m, &ev);
 }
 
-static void read_document(struct mxnet *m)
-{
-    struct json *js = m->js;
-    const char *key;
-    size_t len;
-    json_skip_mark(js);
-    int c = json_peek(js);
-    if (c != '{') {
-        json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
-        return;
-    }
-    js->p++;
-    while (json_object_next(js, &key, &len)) {
-        if (!json_is(key, len, "traceEvents") || json_peek(js) != '[') {
-            json_skip(js);
-            continue;
-        }
-        js->p++;
-        while (!m->no_memory && json_array_next(js)) {
-            if (json_peek(js) == '{') {
-                read_event(m);
-            } else {
-                m->part->losses.n_broken++;
-                json_skip(js);
-            }
-        }
-        if (m->no_memory)
-            return;
-    }
-}
-
 int mxnet_read(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
     struct mxnet m = {.js = js, .part = part};
     m.no_memory = strtab_add(&part->names, "", 0) == STRTAB_FULL;
-    if (!m.no_memory)
-        read_document(&m);
+    part_read_events(part, js, read_event, &m, &m.no_memory);
     part->losses.n_unpaired += m.open.n;
     map_fini(&m.tracks);
     array_fini(&m.open);

@@ -56,9 +56,7 @@ static uint32_t sorted_numbers(struct reader_state *r, const char *text, size_t 
         qsort(numbers, n, sizeof *numbers, by_number);
     for (size_t i = 0; i < n; i++)
         at += (size_t)snprintf(sorted + at, sizeof sorted - at, "%s%u", i ? "+" : "", numbers[i]);
-    uint32_t id = strtab_add(&r->part->names, sorted, at);
-    r->no_memory |= id == STRTAB_FULL;
-    return r->no_memory || n == 0 ? 0 : id;
+    return n == 0 ? 0 : part_intern(r->part, sorted, at, &r->no_memory);
 }
 
 /* "allreduce.2+1.SEND"; what stands between << and >> is left out. */
@@ -98,11 +96,8 @@ static void read_args(struct reader_state *r, struct event *e)
     struct json *js = r->js;
     const char *key;
     size_t len;
-    if (json_peek(js) != '{') {
-        json_skip(js);
+    if (!json_open(js, '{'))
         return;
-    }
-    js->p++;
     while (json_object_next(js, &key, &len)) {
         if (json_is(key, len, "loopId"))
             json_read_unsigned(js, &e->loop);
@@ -144,8 +139,9 @@ static void take_chunk(struct reader_state *r, const struct event *e)
     }
 }
 
-static void read_event(struct reader_state *r)
+static void read_event(void *reader)
 {
+    struct reader_state *r = reader;
     struct json *js = r->js;
     struct event e = {.ts_ns = 0};
     const char *key, *text;
@@ -173,39 +169,11 @@ static void read_event(struct reader_state *r)
         take_chunk(r, &e);
 }
 
-static void read_events(struct reader_state *r)
-{
-    r->js->p++;
-    while (!r->no_memory && json_array_next(r->js)) {
-        if (json_peek(r->js) == '{') {
-            read_event(r);
-        } else {
-            r->part->losses.n_broken++;
-            json_skip(r->js);
-        }
-    }
-}
-
 int chunks_read(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
     struct reader_state r = {.js = js, .part = part, .reference = reference_part_of(part)};
-    const char *key;
-    size_t len;
     r.no_memory = !r.reference || strtab_add(&part->names, "", 0) == STRTAB_FULL;
-    json_skip_mark(js);
-    int c = json_peek(js);
-    if (c == '[' && !r.no_memory)
-        read_events(&r);
-    else if (c == '{')
-        js->p++;
-    else
-        json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
-    while (!r.no_memory && c == '{' && json_object_next(js, &key, &len)) {
-        if (json_is(key, len, "traceEvents") && json_peek(js) == '[')
-            read_events(&r);
-        else
-            json_skip(js);
-    }
+    part_read_events(part, js, read_event, &r, &r.no_memory);
     return r.no_memory ? dpro_error_nomem(err) : 0;
 }
 
@@ -258,13 +226,8 @@ int rings_read(struct json *js, struct trace_part *part, struct dpro_error *err)
     const char *key;
     size_t len;
     r.no_memory = !r.reference || strtab_add(&part->names, "", 0) == STRTAB_FULL;
-    json_skip_mark(js);
-    int c = json_peek(js);
-    if (c != '{')
-        json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
-    else
-        js->p++;
-    while (!r.no_memory && c == '{' && json_object_next(js, &key, &len)) {
+    bool open = json_open_document(js);
+    while (!r.no_memory && open && json_object_next(js, &key, &len)) {
         if (!json_is(key, len, "RealRing") || json_peek(js) != '{') {
             json_skip(js);
             continue;

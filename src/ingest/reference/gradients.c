@@ -74,8 +74,7 @@ static void put(struct reader_state *r, uint64_t number, const char *text, size_
         r->part->losses.n_broken++;
         return;
     }
-    fresh.name = strtab_add(&r->part->names, text, len);
-    r->no_memory |= fresh.name == STRTAB_FULL;
+    fresh.name = part_intern(r->part, text, len, &r->no_memory);
     struct tensor_shape none = {.name = 0};
     while (!r->no_memory && r->reference->gradients.n <= number)
         r->no_memory = array_push(&r->reference->gradients, none) < 0;
@@ -105,13 +104,8 @@ int gradients_read(struct json *js, struct trace_part *part, struct dpro_error *
     const char *key;
     size_t len;
     r.no_memory = !r.reference || strtab_add(&part->names, "", 0) == STRTAB_FULL;
-    json_skip_mark(js);
-    int c = json_peek(js);
-    if (c != '{')
-        json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
-    else
-        js->p++;
-    while (!r.no_memory && c == '{' && json_object_next(js, &key, &len)) {
+    bool open = json_open_document(js);
+    while (!r.no_memory && open && json_object_next(js, &key, &len)) {
         char name[1024];
         uint64_t number;
         int value = json_peek(js);

@@ -40,18 +40,12 @@ struct reader_state {
 
 static uint32_t intern(struct reader_state *r, const char *text, size_t len)
 {
-    uint32_t id = strtab_add(&r->part->names, text, len);
-    r->no_memory |= id == STRTAB_FULL;
-    return r->no_memory ? 0 : id;
+    return part_intern(r->part, text, len, &r->no_memory);
 }
 
 static uint32_t read_text(struct reader_state *r)
 {
-    const char *text;
-    size_t len;
-    if (json_peek(r->js) != '"')
-        return json_skip(r->js), 0;
-    return json_string(r->js, &text, &len) ? intern(r, text, len) : 0;
+    return part_read_text(r->part, r->js, &r->no_memory);
 }
 
 /* "StatefulPartitionedCall/dense/MatMul:MatMul": the node's own name. */
@@ -76,11 +70,8 @@ static void read_args(struct reader_state *r, struct event *e)
 {
     const char *key;
     size_t len;
-    if (json_peek(r->js) != '{') {
-        json_skip(r->js);
+    if (!json_open(r->js, '{'))
         return;
-    }
-    r->js->p++;
     while (json_object_next(r->js, &key, &len)) {
         if (json_is(key, len, "name"))
             e->label = read_text(r);
@@ -142,8 +133,9 @@ static void take_op(struct reader_state *r, const struct event *e)
     }
 }
 
-static void read_event(struct reader_state *r)
+static void read_event(void *reader)
 {
+    struct reader_state *r = reader;
     struct json *js = r->js;
     struct event e = {.ph = '?'};
     const char *key, *text;
@@ -178,34 +170,10 @@ static void read_event(struct reader_state *r)
         take_op(r, &e);
 }
 
-static void read_events(struct reader_state *r)
+static void add_span(struct reader_state *r, struct trace_span span)
 {
-    r->js->p++;
-    while (!r->no_memory && json_array_next(r->js)) {
-        if (json_peek(r->js) == '{') {
-            read_event(r);
-        } else {
-            r->part->losses.n_broken++;
-            json_skip(r->js);
-        }
-    }
-}
-
-static void add_span(struct reader_state *r, const struct trace_span *from)
-{
-    struct trace_part *part = r->part;
-    struct trace_span *span = part_add_span(part);
-    if (!span) {
-        r->no_memory = true;
-        return;
-    }
-    *span = *from;
-    span->detail = span->parent = span->node = NO_ID;
-    part->tracks.at[span->track].n_spans++;
-    if (part->n_spans == 1 || span->start_ns < part->start_ns)
-        part->start_ns = span->start_ns;
-    if (part->n_spans == 1 || span->start_ns + span->dur_ns > part->end_ns)
-        part->end_ns = span->start_ns + span->dur_ns;
+    span.detail = span.parent = span.node = NO_ID;
+    r->no_memory |= !part_place_span(r->part, &span);
 }
 
 static int by_track(const void *a, const void *b)
@@ -268,7 +236,7 @@ static void add_steps(struct reader_state *r)
                                   .track = (uint32_t)r->part->tracks.n - 1,
                                   .sequence = (int32_t)r->ran.at[i].group,
                                   .kind = SPAN_STEP};
-        add_span(r, &step);
+        add_span(r, step);
     }
 }
 
@@ -290,7 +258,7 @@ static void finish(struct reader_state *r)
                                   .track = r->ran.at[i].track,
                                   .sequence = -1,
                                   .kind = SPAN_CPU_OP};
-        add_span(r, &span);
+        add_span(r, span);
     }
     if (n > 1)
         qsort(r->ran.at, n, sizeof *r->ran.at, by_group);
@@ -300,24 +268,8 @@ static void finish(struct reader_state *r)
 int tf_chrome_read(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
     struct reader_state r = {.js = js, .part = part};
-    const char *key;
-    size_t len;
     r.no_memory = strtab_add(&part->names, "", 0) == STRTAB_FULL;
-    json_skip_mark(js);
-    int c = json_peek(js);
-    if (c == '[') {
-        read_events(&r);
-    } else if (c == '{') {
-        js->p++;
-        while (!r.no_memory && json_object_next(js, &key, &len)) {
-            if (json_is(key, len, "traceEvents") && json_peek(js) == '[')
-                read_events(&r);
-            else
-                json_skip(js);
-        }
-    } else {
-        json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
-    }
+    part_read_events(part, js, read_event, &r, &r.no_memory);
     if (!r.no_memory)
         finish(&r);
     map_fini(&r.tracks);

@@ -23,29 +23,17 @@ struct metadata {
     bool no_memory;
 };
 
-static uint32_t intern(struct metadata *m, const char *text, size_t len)
-{
-    uint32_t id = strtab_add(&m->part->names, text, len);
-    m->no_memory |= id == STRTAB_FULL;
-    return m->no_memory ? 0 : id;
-}
-
 static uint32_t read_text(struct metadata *m)
 {
-    const char *text;
-    size_t len;
-    if (json_peek(m->js) != '"')
-        return json_skip(m->js), 0;
-    return json_string(m->js, &text, &len) ? intern(m, text, len) : 0;
+    return part_read_text(m->part, m->js, &m->no_memory);
 }
 
 /* [512, 10]; a dimension that is null is not known, and so is the product. */
 static uint64_t read_shape(struct json *js)
 {
     uint64_t numel = 1;
-    if (json_peek(js) != '[')
-        return json_skip(js), 0;
-    js->p++;
+    if (!json_open(js, '['))
+        return 0;
     while (json_array_next(js)) {
         uint64_t dim;
         if (json_read_unsigned(js, &dim) != JSON_VALUE ||
@@ -60,11 +48,8 @@ static struct tensor_shape read_tensor(struct metadata *m)
     struct tensor_shape tensor = {.name = 0};
     const char *key;
     size_t len;
-    if (json_peek(m->js) != '{') {
-        json_skip(m->js);
+    if (!json_open(m->js, '{'))
         return tensor;
-    }
-    m->js->p++;
     while (json_object_next(m->js, &key, &len)) {
         if (json_is(key, len, "name")) {
             tensor.name = read_text(m);
@@ -108,11 +93,8 @@ static void add_output(struct metadata *m, struct dfg_node *node, uint32_t numbe
 static void read_list(struct metadata *m, struct dfg_node *node, uint32_t number, bool outputs)
 {
     uint32_t n = 0;
-    if (json_peek(m->js) != '[') {
-        json_skip(m->js);
+    if (!json_open(m->js, '['))
         return;
-    }
-    m->js->p++;
     while (!m->no_memory && json_array_next(m->js)) {
         if (outputs)
             add_output(m, node, number, n++);
@@ -196,14 +178,9 @@ int tf_metadata_read(struct json *js, struct trace_part *part, struct dpro_error
     size_t len;
     m.reference = reference_part_of(part);
     m.no_memory = !m.reference || strtab_add(&part->names, "", 0) == STRTAB_FULL;
-    json_skip_mark(js);
-    int c = json_peek(js);
-    if (c != '{')
-        json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
-    else
-        js->p++;
-    while (!m.no_memory && c == '{' && json_object_next(js, &key, &len)) {
-        uint32_t name = intern(&m, key, len);
+    bool open = json_open_document(js);
+    while (!m.no_memory && open && json_object_next(js, &key, &len)) {
+        uint32_t name = part_intern(part, key, len, &m.no_memory);
         if (json_peek(js) == '{')
             read_op(&m, name);
         else

@@ -317,80 +317,9 @@ static int take_all(struct ring *ring, uint32_t lead)
 
 /* ---- collectives ---- */
 
-/* A group that was fused as in the graph is one of its collectives; NO_ID: it was not. */
-static uint32_t graph_group(const struct fusion *f, const uint32_t *group_of,
-                            const struct rounds *rounds, const struct actual_group *group)
-{
-    uint32_t same = NO_ID;
-    for (uint32_t i = group->first; i < group->first + group->n; i++) {
-        uint32_t own = group_of[f->timeline->runs.at[rounds->runs.at[i]].tensor];
-        if (own == NO_ID || (i > group->first && own != same) || f->groups[own].n != group->n)
-            return NO_ID;
-        same = own;
-    }
-    return same;
-}
-
-/* By round and group of the graph: the actual group that it was; NO_ID. */
-static uint32_t *index_groups(const struct fusion *f, const struct rounds *rounds)
-{
-    size_t n = rounds->rounds.n * f->n_groups;
-    uint32_t *group_of = malloc((f->timeline->tensors.n + 1) * sizeof *group_of);
-    uint32_t *actual = malloc((n + 1) * sizeof *actual);
-    if (group_of && actual) {
-        memset(group_of, 0xFF, f->timeline->tensors.n * sizeof *group_of);
-        memset(actual, 0xFF, n * sizeof *actual);
-        for (uint32_t g = 0; g < f->n_groups; g++)
-            for (uint32_t i = f->groups[g].first; i < f->groups[g].first + f->groups[g].n; i++)
-                group_of[f->tensors[i]] = g;
-        for (size_t r = 0; r < rounds->rounds.n; r++) {
-            const struct actual_round *round = &rounds->rounds.at[r];
-            for (uint32_t a = round->first; a < round->first + round->n; a++) {
-                uint32_t g = graph_group(f, group_of, rounds, &rounds->groups.at[a]);
-                if (g != NO_ID)
-                    actual[r * f->n_groups + g] = a;
-            }
-        }
-    }
-    free(group_of);
-    return actual;
-}
-
-/* The group of the graph that a span on Horovod's thread is the transfer of, [round * n_groups + g];
- * n_groups times rounds: none. */
-static size_t place_of_span(const struct ring *ring, const struct trace_rank *rank, uint32_t span)
-{
-    size_t n = ring->rounds->rounds.n * ring->trace->fusion->n_groups;
-    uint32_t detail = rank->spans[span].detail;
-    int64_t sequence = detail == NO_ID ? -1 : rank->details[detail].comm_sequence;
-    return sequence < 0 || sequence % 2 == 0 || (uint64_t)sequence / 2 >= n ? n
-                                                                            : (size_t)sequence / 2;
-}
-
-/* In a round that took its groups in another order than the graph they lie elsewhere on the thread
- * than where their messages went: what these would tell then is the order. */
-static void drop_moved(const struct ring *ring, int lead, uint32_t *actual)
-{
-    const struct trace_rank *rank = NULL;
-    size_t n = ring->rounds->rounds.n * ring->trace->fusion->n_groups;
-    for (uint32_t r = 0; r < ring->trace->n_ranks; r++)
-        if (ring->trace->ranks[r].rank == lead)
-            rank = &ring->trace->ranks[r];
-    if (!rank || rank->fused.track == NO_ID)
-        return;
-    const struct trace_track *track = &rank->tracks[rank->fused.track];
-    for (uint32_t i = track->first; i < track->first + track->n; i++) {
-        size_t place = place_of_span(ring, rank, i);
-        if (place == n || actual[place] == NO_ID)
-            continue;
-        const struct fused_times *times = &ring->rounds->groups.at[actual[place]].times;
-        int64_t moved = rank->spans[i].start_ns - times->transfer_ns;
-        if (llabs(moved) > (times->transferred_ns - times->transfer_ns) / 4)
-            actual[place] = NO_ID;
-    }
-}
-
-static void tie_spans(const struct ring *ring, struct net_transport *t, const uint32_t *actual)
+/* A round that fused as the graph does has its collectives, one after the other; what another one
+ * sent is none of theirs. */
+static void tie_spans(const struct ring *ring, struct net_transport *t)
 {
     const struct fusion *f = ring->trace->fusion;
     const struct trace_rank *rank = &ring->trace->ranks[t->rank_index];
@@ -399,10 +328,15 @@ static void tie_spans(const struct ring *ring, struct net_transport *t, const ui
         return;
     const struct trace_track *track = &rank->tracks[rank->fused.track];
     for (uint32_t i = track->first; i < track->first + track->n; i++) {
-        size_t place = place_of_span(ring, rank, i);
-        if (place == n || actual[place] == NO_ID)
+        uint32_t detail = rank->spans[i].detail;
+        int64_t sequence = detail == NO_ID ? -1 : rank->details[detail].comm_sequence;
+        if (sequence < 0 || sequence % 2 == 0 || (uint64_t)sequence / 2 >= n)
             continue;
-        struct net_collective *collective = &t->collectives.at[actual[place]];
+        uint32_t round = fusion_round(f, sequence), group = fusion_group(f, sequence);
+        if (!f->alike[round])
+            continue;
+        struct net_collective *collective =
+            &t->collectives.at[ring->rounds->rounds.at[round].first + group];
         if (collective->exact)
             collective->span = i;
     }
@@ -484,7 +418,6 @@ int fused_find_messages(struct dpro_trace *trace, const struct rounds *rounds, i
                         .rounds = rounds,
                         .n = (uint32_t)trace->world_size,
                         .n_groups = rounds->groups.n};
-    uint32_t *actual = NULL;
     if (trace->world_size < 2 || (uint32_t)trace->world_size > trace->n_transports || lead < 0 ||
         lead >= trace->world_size)
         return 0;
@@ -496,10 +429,6 @@ int fused_find_messages(struct dpro_trace *trace, const struct rounds *rounds, i
         status = prepare(&ring, lead);
     if (status == 0)
         status = take_all(&ring, (uint32_t)lead);
-    if (status == 0 && !(actual = index_groups(trace->fusion, rounds)))
-        status = -1;
-    if (status == 0)
-        drop_moved(&ring, lead, actual);
     for (uint32_t t = 0; t < trace->n_transports && status == 0; t++) {
         struct net_transport *transport = &trace->transports[t];
         transport->collectives.n = 0;
@@ -508,9 +437,8 @@ int fused_find_messages(struct dpro_trace *trace, const struct rounds *rounds, i
             continue;
         status = add_collectives(&ring, transport);
         if (status == 0)
-            tie_spans(&ring, transport, actual);
+            tie_spans(&ring, transport);
     }
-    free(actual);
     free(ring.sizes);
     free(ring.transport_of);
     free(ring.spans);

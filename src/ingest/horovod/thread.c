@@ -26,7 +26,6 @@ struct placing {
     struct fused_times *actual; /* by rounds->groups */
     struct fused_times *groups; /* [round * n_groups + group]; start_ns NEVER: not in that round */
     const uint32_t *place_of;   /* by tensor of the timeline: in fusion->tensors; NO_ID */
-    const uint32_t *group_of;   /* by such a place: its group */
     const uint32_t *cells;      /* [round * n_tensors + place]: the actual group; NO_ID */
     struct span_ref *refs;      /* room for the rank's spans that enqueue */
     size_t n_refs;
@@ -413,74 +412,81 @@ static void put_on_clock(struct placing *p)
 
 /* ---- from the groups as they were fused to those of the graph ---- */
 
-static uint64_t weight_of(const struct placing *p, uint32_t tensor)
-{
-    const struct timeline *t = p->fusion->timeline;
-    uint64_t numel = t->tensors.at[tensor].numel, bytes;
-    if (__builtin_mul_overflow(numel ? numel : 1, timeline_item_bytes(t, &p->trace->names, tensor),
-                               &bytes))
-        return 1;
-    return bytes;
-}
-
 static int64_t share(int64_t ns, double part)
 {
     return part >= 1 ? ns : (int64_t)((double)ns * part);
 }
 
-static int by_number(const void *a, const void *b)
+static int64_t length_of(const struct fused_times *times)
 {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
+    return times->end_ns > times->start_ns ? times->end_ns - times->start_ns : 1;
 }
 
 /* What the parts of a group of the graph add up to in a round. */
 struct parts {
     uint32_t n;
     struct fused_times sums; /* start_ns is not used; the others: how long until then */
-    double weight;           /* of the actual group at hand */
 };
 
-/* What an actual group gives to those of the graph: its tensors' shares, in the graph's order, each
- * beginning where the one before it left off. */
-static void spread_group(struct placing *p, uint32_t actual, struct parts *parts, uint32_t *touched,
-                         struct fused_times *groups)
+/* Gives a group of the graph the part of an actual one from one fraction of its length to another.
+ */
+static void add_part(struct parts *parts, struct fused_times *group, const struct fused_times *t,
+                     double from, double to)
 {
-    const struct actual_group *group = &p->rounds->groups.at[actual];
-    const struct fused_times *t = &p->actual[actual];
-    double all = 0, before = 0;
-    size_t n = 0;
-    for (uint32_t i = group->first; i < group->first + group->n; i++) {
-        uint32_t tensor = p->fusion->timeline->runs.at[p->rounds->runs.at[i]].tensor;
-        uint32_t place = p->place_of[tensor];
-        double weight = (double)weight_of(p, tensor);
-        all += weight;
-        if (place == NO_ID)
+    double of = to - from;
+    parts->n++;
+    parts->sums.transfer_ns += share(t->transfer_ns - t->start_ns, of);
+    parts->sums.transferred_ns += share(t->transferred_ns - t->transfer_ns, of);
+    parts->sums.out_ns += share(t->out_ns - t->transferred_ns, of);
+    parts->sums.end_ns += share(t->end_ns - t->out_ns, of);
+    group->end_ns = t->start_ns + share(t->end_ns - t->start_ns, to);
+}
+
+/* How long each group of the graph takes in those rounds that fused as it does. */
+static void find_usual_lengths(const struct placing *p, double *usual)
+{
+    const struct fusion *f = p->fusion;
+    for (uint32_t r = 0; r < p->rounds->rounds.n; r++)
+        for (uint32_t g = 0; g < f->n_groups && f->alike[r]; g++)
+            usual[g] += (double)length_of(&p->actual[p->rounds->rounds.at[r].first + g]);
+}
+
+/* What Horovod's thread did in a round is cut into the groups of the graph, in its order. A round
+ * that fused otherwise, or in another order, is cut where the usual lengths of these groups have
+ * it: so the thread was busy for as long as it was, whichever tensors it had first. */
+static void spread_round(const struct placing *p, uint32_t round, const double *usual,
+                         struct parts *parts, struct fused_times *groups)
+{
+    const struct actual_round *at = &p->rounds->rounds.at[round];
+    const struct fused_times *actual = &p->actual[at->first];
+    uint32_t n = p->fusion->n_groups, g = 0;
+    double all = 0, all_usual = 0;
+    for (uint32_t i = 0; i < at->n; i++)
+        all += (double)length_of(&actual[i]);
+    for (uint32_t i = 0; i < n; i++)
+        all_usual += usual[i];
+    double left = all * (usual[0] / all_usual);
+    for (uint32_t i = 0; i < at->n; i++) {
+        double length = (double)length_of(&actual[i]), used = 0;
+        if (p->fusion->alike[round]) {
+            add_part(&parts[i], &groups[i], &actual[i], 0, 1);
             continue;
-        struct parts *part = &parts[p->group_of[place]];
-        if (part->weight <= 0)
-            touched[n++] = p->group_of[place];
-        part->weight += weight;
+        }
+        while (g + 1 < n && left < length - used) {
+            add_part(&parts[g], &groups[g], &actual[i], used / length, (used + left) / length);
+            used += left;
+            left = all * (usual[++g] / all_usual);
+        }
+        add_part(&parts[g], &groups[g], &actual[i], used / length, 1);
+        left -= length - used;
     }
-    if (n > 1)
-        qsort(touched, n, sizeof *touched, by_number);
-    for (size_t i = 0; i < n; i++) {
-        struct parts *part = &parts[touched[i]];
-        double of = part->weight >= all ? 1 : part->weight / all;
-        before += of;
-        part->n++;
-        part->sums.transfer_ns += share(t->transfer_ns - t->start_ns, of);
-        part->sums.transferred_ns += share(t->transferred_ns - t->transfer_ns, of);
-        part->sums.out_ns += share(t->out_ns - t->transferred_ns, of);
-        part->sums.end_ns += share(t->end_ns - t->out_ns, of);
-        part->weight = 0;
-        groups[touched[i]].end_ns = t->start_ns + share(t->end_ns - t->start_ns, before);
-    }
+    for (g++; g < n && !p->fusion->alike[round]; g++) /* roundings left nothing for it */
+        add_part(&parts[g], &groups[g], &actual[at->n - 1], 1, 1);
 }
 
 /* Lays the groups of a round out so that each ends where its last part did, takes as long as its
  * parts together, and is over before the next begins. */
-static void lay_out(struct placing *p, struct fused_times *groups, struct parts *parts)
+static void lay_out(const struct placing *p, struct fused_times *groups, struct parts *parts)
 {
     int64_t next_ns = INT64_MAX;
     for (uint32_t g = p->fusion->n_groups; g-- > 0;) {
@@ -502,17 +508,17 @@ static int place_groups(struct placing *p)
 {
     uint32_t n = p->fusion->n_groups;
     struct parts *parts = calloc(n + (size_t)1, sizeof *parts);
-    uint32_t *touched = malloc((n + (size_t)1) * sizeof *touched);
-    for (uint32_t r = 0; parts && touched && r < p->rounds->rounds.n; r++) {
-        const struct actual_round *round = &p->rounds->rounds.at[r];
+    double *usual = calloc(n + (size_t)1, sizeof *usual);
+    if (parts && usual)
+        find_usual_lengths(p, usual);
+    for (uint32_t r = 0; parts && usual && r < p->rounds->rounds.n; r++) {
         struct fused_times *groups = p->groups + (size_t)r * n;
-        for (uint32_t g = round->first; g < round->first + round->n; g++)
-            spread_group(p, g, parts, touched, groups);
+        spread_round(p, r, usual, parts, groups);
         lay_out(p, groups, parts);
     }
-    int status = parts && touched ? 0 : -1;
+    int status = parts && usual ? 0 : -1;
     free(parts);
-    free(touched);
+    free(usual);
     return status;
 }
 
@@ -700,24 +706,21 @@ static int place_rank(struct placing *p, int lead, const struct names *names)
 /* Where each tensor is, and in which actual group of each round: cells are no more than runs, since
  * rounds have all tensors. */
 struct index {
-    uint32_t *place_of, *group_of, *cells;
+    uint32_t *place_of, *cells;
 };
 
 static int make_index(const struct fusion *f, const struct rounds *rounds, struct index *index)
 {
     size_t n_cells = rounds->rounds.n * f->n_tensors;
     index->place_of = malloc((f->timeline->tensors.n + 1) * sizeof *index->place_of);
-    index->group_of = malloc((f->n_tensors + (size_t)1) * sizeof *index->group_of);
     index->cells = malloc((n_cells + 1) * sizeof *index->cells);
-    if (!index->place_of || !index->group_of || !index->cells)
+    if (!index->place_of || !index->cells)
         return -1;
     memset(index->place_of, 0xFF, f->timeline->tensors.n * sizeof *index->place_of);
     memset(index->cells, 0xFF, n_cells * sizeof *index->cells);
     for (uint32_t g = 0; g < f->n_groups; g++)
-        for (uint32_t i = f->groups[g].first; i < f->groups[g].first + f->groups[g].n; i++) {
+        for (uint32_t i = f->groups[g].first; i < f->groups[g].first + f->groups[g].n; i++)
             index->place_of[f->tensors[i]] = i;
-            index->group_of[i] = g;
-        }
     for (size_t r = 0; r < rounds->rounds.n; r++) {
         const struct actual_round *round = &rounds->rounds.at[r];
         for (uint32_t g = round->first; g < round->first + round->n; g++)
@@ -734,7 +737,7 @@ static int make_index(const struct fusion *f, const struct rounds *rounds, struc
 static int place_ranks(struct dpro_trace *trace, const struct rounds *rounds, int lead)
 {
     struct names names;
-    struct index index = {NULL, NULL, NULL};
+    struct index index = {NULL, NULL};
     int status = intern_names(trace, &names);
     if (status == 0)
         status = make_index(trace->fusion, rounds, &index);
@@ -744,7 +747,6 @@ static int place_ranks(struct dpro_trace *trace, const struct rounds *rounds, in
                             .rounds = rounds,
                             .rank = &trace->ranks[r],
                             .place_of = index.place_of,
-                            .group_of = index.group_of,
                             .cells = index.cells};
         status = place_rank(&p, lead, &names);
         free(p.actual);
@@ -752,7 +754,6 @@ static int place_ranks(struct dpro_trace *trace, const struct rounds *rounds, in
         free(p.refs);
     }
     free(index.place_of);
-    free(index.group_of);
     free(index.cells);
     return status;
 }

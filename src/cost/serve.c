@@ -2,8 +2,9 @@
  *
  * A rank pushes a part of a bucket when the bucket is whole. What goes from one process to another
  * keeps its order (of equal priority); different ways share the links that they have in common
- * equally. What a message takes beside its bytes passes while others are on the links. A server's thread takes what was pushed as it comes; when all ranks have pushed a part,
- * it answers them all (or, in a session, sends it when the next iteration begins). */
+ * equally. What a message takes beside its bytes passes while others are on the links. A server's
+ * thread takes what was pushed as it comes; when all ranks have pushed a part, it answers them all
+ * (or, in a session, sends it when the next iteration begins). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

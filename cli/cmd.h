@@ -1,20 +1,11 @@
-/* cmd.h: the table of commands, and what all of them share. */
+/* cmd.h: the table of commands. */
 #ifndef CLI_CMD_H
 #define CLI_CMD_H
 
 #include <stdio.h>
 
-#include <dpro/error.h>
-
 #include "opt.h"
-
-enum cmd_exit {
-    CMD_DONE = 0,
-    CMD_CHECK_FAILED = 1, /* --fail-on */
-    CMD_USAGE = 2,
-    CMD_INPUT = 3,  /* unreadable, or not enough */
-    CMD_SYSTEM = 4, /* I/O, memory */
-};
+#include "say.h"
 
 struct cmd {
     const char *name;
@@ -34,14 +25,5 @@ extern const struct opt cmd_help_only[];    /* a table of --help alone; its valu
 
 const struct cmd *cmd_find(const char *name); /* says what is wrong and returns NULL */
 void cmd_print_help(const struct cmd *cmd, FILE *out);
-
-/* One line on stderr, "dpro: ...", control characters escaped. */
-void cmd_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-/* Says the error; returns the exit code that belongs to it. */
-int cmd_fail(const struct dpro_error *err);
-
-/* Ends output to stdout: what could not be written is said, and turns `code` into CMD_SYSTEM. */
-int cmd_finish_output(int code);
 
 #endif

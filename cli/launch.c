@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "child.h"
-#include "cmd.h"
+#include "say.h"
 
 int launch_set_env(const char *name, const char *value)
 {

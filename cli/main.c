@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,55 +10,10 @@
 #include <dpro/dpro.h>
 
 #include "cmd.h"
-#include "progress.h"
 
 const struct cmd *const cmd_table[] = {&cmd_profile,  &cmd_attach,     &cmd_replay,  &cmd_whatif,
                                        &cmd_optimize, &cmd_verify,     &cmd_compare, &cmd_align,
                                        &cmd_export,   &cmd_completion, &cmd_help,    NULL};
-
-void cmd_say(const char *format, ...)
-{
-    char *text = NULL;
-    va_list args;
-    va_start(args, format);
-    if (vasprintf(&text, format, args) < 0)
-        text = NULL;
-    va_end(args);
-    progress_clear();
-    fputs("dpro: ", stderr);
-    for (const char *p = text != NULL ? text : "out of memory"; *p != '\0'; p++) {
-        unsigned char c = (unsigned char)*p;
-        if (c < 0x20 || c == 0x7f)
-            fprintf(stderr, "\\x%02x", c);
-        else
-            fputc(c, stderr);
-    }
-    fputc('\n', stderr);
-    free(text);
-}
-
-int cmd_fail(const struct dpro_error *err)
-{
-    cmd_say("%s", err->text);
-    switch (err->code) {
-    case DPRO_EUSAGE:
-        return CMD_USAGE;
-    case DPRO_EFORMAT:
-    case DPRO_EEMPTY:
-        return CMD_INPUT;
-    default:
-        return CMD_SYSTEM;
-    }
-}
-
-int cmd_finish_output(int code)
-{
-    bool failed = ferror(stdout) != 0;
-    if (code == CMD_SYSTEM || (fflush(stdout) == 0 && !failed))
-        return code; /* what failed before has been said */
-    cmd_say("standard output: %s", errno != 0 ? strerror(errno) : "could not be written");
-    return CMD_SYSTEM;
-}
 
 static const char *name_of_cmd(const void *names, size_t i)
 {

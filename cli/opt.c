@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cmd.h"
+#include "say.h"
 
 bool opt_read_flag(const char *text, void *field)
 {

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cmd.h"
+#include "say.h"
 
 /* The resolved path of an existing file, NULL when there is none. */
 static char *existing(const char *folder, const char *name)

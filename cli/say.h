@@ -1,0 +1,24 @@
+/* say.h: what a command says beside its output, and how it ends. */
+#ifndef CLI_SAY_H
+#define CLI_SAY_H
+
+#include <dpro/error.h>
+
+enum cmd_exit {
+    CMD_DONE = 0,
+    CMD_CHECK_FAILED = 1, /* --fail-on */
+    CMD_USAGE = 2,
+    CMD_INPUT = 3,  /* unreadable, or not enough */
+    CMD_SYSTEM = 4, /* I/O, memory */
+};
+
+/* One line on stderr, "dpro: ...", control characters escaped. */
+void cmd_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Says the error; returns the exit code that belongs to it. */
+int cmd_fail(const struct dpro_error *err);
+
+/* Ends output to stdout: what could not be written is said, and turns `code` into CMD_SYSTEM. */
+int cmd_finish_output(int code);
+
+#endif

@@ -156,6 +156,48 @@ class TestMXNet(Case):
         self.assertFalse(one["best"]["helps"])  # one server
 
 
+class TestLoops(Case):
+    """Profiles of two workers with neither logs nor marks."""
+    PERIOD, N = 2000, 9  # us
+
+    def write_worker(self, rank, laps):
+        """In each iteration that laps the second exchange begins when the program is in its next one."""
+        events = []
+
+        def span(name, category, thread, start, end):
+            phases = "BE" if category == "operator" else "be"
+            events.extend({"name": name, "cat": category, "ph": phase, "ts": mxnet_job.T0 + at, "pid": 0, "tid": thread}
+                          for phase, at in zip(phases, (start, end)))
+
+        for i in range(self.N):
+            at = i * self.PERIOD
+            # its first round is idle longest somewhere else
+            early = 600 if i == 0 and rank == 1 else 0
+            for name, start, end in (("MXNDArrayCreateEx", 100, 110), ("MXImperativeInvokeEx", 120 + early, 130 + early),
+                                     ("MXExecutorForward", 140 + early, 150 + early),
+                                     ("MXExecutorBackwardEx", 160 + early, 170 + early),
+                                     ("MXKVStorePushPullEx", 180 + early, 190 + early),
+                                     ("MXKVStorePushPullEx", 200 + early, 210 + early),
+                                     ("MXNDArraySyncCopyToCPU", 220 + early, 1300)):
+                span(name, "MXNET_C_API", mxnet_job.CALLER, at + start, at + end)
+            span("Convolution", "operator", mxnet_job.ENGINE, at + 800, at + 1300)
+            span("_backward_Convolution", "operator", mxnet_job.ENGINE, at + 1300, at + 1700)
+            span("KVStoreDistDefaultStoragePushPull", "operator", mxnet_job.MAIN, at + 1710, at + 2150)
+            second = 2120 if i in laps else 1720
+            span("KVStoreDistDefaultStoragePushPull", "operator", mxnet_job.MAIN, at + second, at + 2160)
+        process = {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "cpu/0"}}
+        self.write(f"profile_worker{rank}.json", {"traceEvents": [process, *sorted(events, key=lambda event: event["ts"])]})
+
+    def test_exchanges_that_lap_over_the_programs_iterations_stay_together(self):
+        self.write_worker(0, laps=())
+        self.write_worker(1, laps=(1, 2, 5))
+        facts = replayed(self.folder)
+        self.assertNotIn("missing ranks", "\n".join(facts["warnings"]))
+        self.assertEqual(sum(c["count"] for c in facts["collectives"]), 2)
+        self.assertAlmostEqual(facts["measured"]["iteration_ms"], self.PERIOD / 1000, delta=0.1)
+        self.assertLess(abs(facts["error_pct"]), 5)
+
+
 class TestMXNetJob(Case):
     """On a job with known answers: see mxnet_job.py."""
 

@@ -55,13 +55,17 @@ static int change_world(uint32_t world_size, struct dpro_model *m, struct arena 
                               "a world of %u ranks can't be predicted; 2 to %d can", world_size,
                               MOST_RANKS);
     struct model_rank *ranks = arena_array(arena, world_size, sizeof *ranks);
-    if (!ranks)
+    uint32_t *hosts = m->net.rank_hosts ? arena_array(arena, world_size, sizeof *hosts) : NULL;
+    if (!ranks || (!hosts && m->net.rank_hosts))
         return dpro_error_nomem(err);
     for (uint32_t r = 0; r < world_size; r++) {
         ranks[r] = m->ranks[r % n];
         ranks[r].rank = r < n ? m->ranks[r].rank : last + 1;
         last = ranks[r].rank;
     }
+    for (uint32_t r = 0; hosts && r < world_size; r++)
+        hosts[r] = r < n ? m->net.rank_hosts[r] : r;
+    m->net.rank_hosts = hosts;
     m->ranks = ranks;
     m->n_ranks = world_size;
     m->net.n_ranks = world_size;

@@ -618,5 +618,6 @@ void coarse_fini(struct coarse *coarse, uint32_t n_ranks)
     free(coarse->bucket_of);
     free(coarse->ready);
     free(coarse->server_of);
+    free(coarse->sent_ns);
     *coarse = (struct coarse){.ranks = NULL};
 }

@@ -57,6 +57,7 @@ struct coarse {
     uint32_t *bucket_of; /* by tensor: the graph's collective; of a session its own number */
     uint32_t *ready; /* [rank * n_tensors + tensor] the op after which it is; DPRO_NO_OP: none */
     uint32_t *server_of; /* of a session, by tensor; NULL: no session */
+    int64_t *sent_ns;    /* of a session, as `ready`: see struct model_rank */
 };
 
 /* Finds the tensors of the model and what each rank does between them. */

@@ -163,6 +163,21 @@ static int make_program(const struct rehearsal *r, const struct coarse_rank *ran
     return reordered ? wait_last(model, program) : 0;
 }
 
+/* Of a session. */
+static int keep_sent(const struct coarse *coarse, uint32_t rank, struct dpro_model *model,
+                     struct model_rank *to)
+{
+    uint32_t n = model->n_tensors;
+    int64_t *sent_ns = coarse->sent_ns ? arena_array(&model->arena, n, sizeof *sent_ns) : NULL;
+    if (!coarse->sent_ns)
+        return 0;
+    if (!sent_ns)
+        return -1;
+    memcpy(sent_ns, coarse->sent_ns + (size_t)rank * n, n * sizeof *sent_ns);
+    to->sent_ns = sent_ns;
+    return 0;
+}
+
 static int make_ranks(const struct rehearsal *r, const struct coarse *coarse,
                       struct dpro_model *model)
 {
@@ -179,7 +194,8 @@ static int make_ranks(const struct rehearsal *r, const struct coarse *coarse,
         struct model_rank *to = &model->ranks[i];
         *to = (struct model_rank){.rank = g->ranks[i].rank, .program = i, .work_scale = 1};
         to->sample_scale = arena_array(&model->arena, model->n_samples, sizeof(double));
-        if (!to->sample_scale || make_program(r, rank, model, &model->programs[i], room) < 0) {
+        if (!to->sample_scale || keep_sent(coarse, i, model, to) < 0 ||
+            make_program(r, rank, model, &model->programs[i], room) < 0) {
             status = -1;
             break;
         }

@@ -47,9 +47,11 @@ struct model_program {
 
 struct model_rank {
     int rank;
-    uint32_t program;     /* ranks that behave alike share one */
-    double work_scale;    /* of all work_ns; 1 */
-    double *sample_scale; /* [n_samples] the work of each measured iteration against work_ns; 1 */
+    uint32_t program;       /* ranks that behave alike share one */
+    double work_scale;      /* of all work_ns; 1 */
+    double *sample_scale;   /* [n_samples] the work of each measured iteration against work_ns; 1 */
+    const int64_t *sent_ns; /* [n_tensors] of a session: when a server sends what the rank pulls,
+                               from the first that is sent in an iteration */
 };
 
 enum model_algorithm {
@@ -77,6 +79,8 @@ struct model_net {
     const int32_t *server_hosts; /* [n_servers] the rank (index) on whose host it is, so that what
                                     they say to each other takes no link; -1: on one of its own;
                                     NULL: all are */
+    const uint32_t *rank_hosts;  /* [n_ranks] of those on one host, which share its link, the first
+                                    (index); NULL: each has one of its own */
     const int *server_numbers;   /* [n_servers] the job's own; NULL: as they are counted */
     double server_link;          /* the rate of such a host's link against a rank's; 0: the same */
     enum model_placement placement;
@@ -91,8 +95,7 @@ struct model_net {
     uint64_t chunk_bytes; /* the largest message; 0: a step is one message */
     struct dpro_estimate byte_ns, message_ns, reduce_ns;
     struct dpro_estimate push_ns;   /* of a server's time, for each push; reduce_ns for its bytes */
-    struct dpro_estimate answer_ns; /* from a server's last push of a bucket to its answer; of its
-                                       time, for each pull of a session */
+    struct dpro_estimate answer_ns; /* from a server's last push of a bucket to its answer */
     struct dpro_estimate within_ns; /* a byte between a rank and a server of its host */
     struct dpro_estimate step_ns;   /* of a session, between two iterations */
     struct dpro_estimate collective_ns; /* from a collective's last arrival to its first message,
@@ -154,7 +157,6 @@ struct dpro_model {
     uint32_t n_ranks, n_samples;
     struct model_net net;
     struct model_means means;
-    uint32_t *pulled;         /* [n_tensors] of a session: in the order in which they are pulled */
     struct dpro_strategy own; /* as the job ran */
     int64_t measured_ns;      /* mean iteration; 0: unknown (generated) */
     double measured_std_ns;   /* of the iterations */

@@ -4,7 +4,7 @@
  * keeps its order (of equal priority); different ways share the links that they have in common
  * equally. What a message takes beside its bytes passes while others are on the links. A server's
  * thread takes what was pushed as it comes; when all ranks have pushed a part, it answers them all
- * (or, in a session, sends it when the next iteration begins). */
+ * (or, in a session, sends it when it has read it in the next iteration). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,10 +47,12 @@ enum happening {
     ARRIVED,     /* a parcel, and is handed over or served */
     ANSWERED,    /* all pushed a parcel's part */
     STEP_BEGINS, /* of a session */
+    READ,        /* by a server of a session: what is pulled is sent */
 };
 
 struct timer {
     double at_ns;
+    uint64_t number; /* of those at one time the first that was set goes first */
     enum happening what;
     uint32_t parcel;
 };
@@ -79,6 +81,7 @@ struct serving {
     ARRAY(struct parcel) parcels;
     ARRAY(struct part) parts;
     ARRAY(struct timer) timers;              /* a heap */
+    uint64_t n_timers;                       /* ever set */
     uint32_t *first_part;                    /* [bucket], one more */
     size_t n_ended, n_served, n_handed_over; /* of a session's iteration: ranks, parts, parcels */
     double now_ns, wire_ns, rate;
@@ -112,9 +115,11 @@ struct serving *serving_create(const struct dpro_model *model)
         s->workers[r].n_missing = s->counts + 2 * n_counts * r;
         s->workers[r].n_got = s->workers[r].n_missing + n_counts;
         for (uint32_t v = 0; v < s->n_servers; v++) {
-            uint32_t node = sync_server_node(net, v);
-            s->ways[r * s->n_servers + v] = (struct way){.from = r, .to = node, .rank = r};
-            s->ways[n_ways + r * s->n_servers + v] = (struct way){.from = node, .to = r, .rank = r};
+            uint32_t node = sync_server_node(net, v),
+                     own = net->rank_hosts ? net->rank_hosts[r] : r;
+            s->ways[r * s->n_servers + v] = (struct way){.from = own, .to = node, .rank = r};
+            s->ways[n_ways + r * s->n_servers + v] =
+                (struct way){.from = node, .to = own, .rank = r};
         }
     }
     return s;
@@ -173,7 +178,8 @@ static void line_up(const struct evaluator *e, struct list *list, uint32_t parce
     uint32_t before = list->last;
     if (list->first != NONE && priority_of(e, list->last) < priority_of(e, parcel)) {
         before = list->first;
-        while (priority_of(e, parcels[before].next) >= priority_of(e, parcel))
+        while (before != list->last &&
+               priority_of(e, parcels[before].next) >= priority_of(e, parcel))
             before = parcels[before].next;
     }
     if (list->first == NONE) {
@@ -198,16 +204,21 @@ static uint32_t take_first(struct serving *s, struct list *list)
 
 /* ---- timers ---- */
 
+static bool goes_off_before(const struct timer *a, const struct timer *b)
+{
+    return a->at_ns < b->at_ns || (a->at_ns == b->at_ns && a->number < b->number);
+}
+
 static void set_timer(struct serving *s, double at_ns, enum happening what, uint32_t parcel)
 {
-    struct timer timer = {at_ns, what, parcel};
+    struct timer timer = {at_ns, s->n_timers++, what, parcel};
     if (array_push(&s->timers, timer) < 0) {
         s->failed = true;
         return;
     }
     struct timer *at = s->timers.at;
     size_t i = s->timers.n - 1;
-    for (; i > 0 && at[(i - 1) / 2].at_ns > at_ns; i = (i - 1) / 2)
+    for (; i > 0 && goes_off_before(&timer, &at[(i - 1) / 2]); i = (i - 1) / 2)
         at[i] = at[(i - 1) / 2];
     at[i] = timer;
 }
@@ -217,8 +228,8 @@ static struct timer take_timer(struct serving *s)
     struct timer *at = s->timers.at, first = at[0], last = at[--s->timers.n];
     size_t i = 0;
     for (size_t child; (child = 2 * i + 1) < s->timers.n; i = child) {
-        child += child + 1 < s->timers.n && at[child + 1].at_ns < at[child].at_ns;
-        if (at[child].at_ns >= last.at_ns)
+        child += child + 1 < s->timers.n && goes_off_before(&at[child + 1], &at[child]);
+        if (!goes_off_before(&at[child], &last))
             break;
         at[i] = at[child];
     }
@@ -265,7 +276,7 @@ static void serve(struct evaluator *e, uint32_t parcel)
     struct server *server = &s->servers[part->server];
     line_up(e, &server->parcels, parcel);
     if (server->parcels.first == parcel)
-        server->left_ns = goes_down(parcel) ? s->net->answer_ns.value : part->serve_ns;
+        server->left_ns = part->serve_ns;
 }
 
 static void arrive(struct evaluator *e, uint32_t active)
@@ -353,6 +364,19 @@ static void act(struct evaluator *e, uint32_t rank)
     }
 }
 
+/* When the last of a bucket's variables is read, from the step's begin. */
+static double sent_ns(const struct evaluator *e, uint32_t b, uint32_t rank)
+{
+    const struct strategy_bucket *bucket = &e->strategy->buckets[b];
+    const int64_t *times = e->model->ranks[rank].sent_ns;
+    int64_t last = 0;
+    for (uint32_t i = bucket->first; times && i < bucket->first + bucket->n; i++) {
+        int64_t ns = times[e->strategy->order[i]];
+        last = ns > last ? ns : last;
+    }
+    return (double)last;
+}
+
 static void begin_session_step(struct evaluator *e)
 {
     struct serving *s = e->serving;
@@ -362,12 +386,10 @@ static void begin_session_step(struct evaluator *e)
         s->workers[r].ended = false;
         s->workers[r].blocked = s->workers[r].iteration > MOST_ITERATIONS;
     }
-    for (uint32_t i = 0; i < e->strategy->n_buckets; i++) {
-        uint32_t b = e->bucket_of[servers_pulled(e->model, i)];
-        for (uint32_t p = s->first_part[b]; p < s->first_part[b + 1]; p++)
-            for (uint32_t r = 0; r < s->n_ranks; r++)
-                serve(e, parcel_of(s, p, r, true));
-    }
+    for (uint32_t b = 0; b < e->strategy->n_buckets; b++)
+        for (uint32_t r = 0; r < s->n_ranks; r++)
+            for (uint32_t p = s->first_part[b]; p < s->first_part[b + 1]; p++)
+                set_timer(s, s->now_ns + sent_ns(e, b, r), READ, parcel_of(s, p, r, true));
     for (uint32_t r = 0; r < s->n_ranks; r++)
         if (!s->workers[r].blocked)
             act(e, r);
@@ -406,6 +428,9 @@ static void go_off(struct evaluator *e, struct timer timer)
     case STEP_BEGINS:
         begin_session_step(e);
         break;
+    case READ:
+        send(e, timer.parcel);
+        break;
     }
 }
 
@@ -415,14 +440,9 @@ static void served(struct evaluator *e, uint32_t number)
     struct server *server = &s->servers[number];
     uint32_t parcel = take_first(s, &server->parcels);
     struct part *part = &s->parts.at[part_of(s, parcel)];
-    if (server->parcels.first != NONE) {
-        uint32_t next = server->parcels.first;
-        server->left_ns =
-            goes_down(next) ? s->net->answer_ns.value : s->parts.at[part_of(s, next)].serve_ns;
-    }
-    if (goes_down(parcel)) {
-        send(e, parcel);
-    } else if (++part->n_pushed == s->n_ranks) {
+    if (server->parcels.first != NONE)
+        server->left_ns = s->parts.at[part_of(s, server->parcels.first)].serve_ns;
+    if (++part->n_pushed == s->n_ranks) {
         part->n_pushed = 0;
         s->n_served++;
         if (s->net->pulls_at_start)
@@ -553,6 +573,7 @@ static void reset(struct evaluator *e)
     s->n_active = 0;
     s->n_ended = s->n_served = s->n_handed_over = 0;
     s->timers.n = 0;
+    s->n_timers = 0;
     s->now_ns = s->wire_ns = 0;
     s->rate = evaluator_rate(s->net);
     s->server_link = s->net->server_link > 0 ? 1 / s->net->server_link : 1;

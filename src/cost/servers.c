@@ -36,11 +36,6 @@ uint32_t servers_of_part(const struct dpro_model *model, const struct dpro_strat
     return net->server_of_key ? net->server_of_key[number] : number;
 }
 
-uint32_t servers_pulled(const struct dpro_model *model, uint32_t i)
-{
-    return model->pulled ? model->pulled[i] : i;
-}
-
 int servers_number(const struct dpro_model *model, uint32_t server)
 {
     return model->net.server_numbers ? model->net.server_numbers[server] : (int)server;
@@ -85,6 +80,11 @@ void servers_set_bound(const struct dpro_model *model, uint64_t bound, struct dp
         s->buckets[b].partitions = n_elements(model, s, b) >= bound ? n_servers : 1;
 }
 
+static uint32_t host_of(const struct model_net *net, uint32_t rank)
+{
+    return net->rank_hosts ? net->rank_hosts[rank] : rank;
+}
+
 static int change_hosts(struct dpro_model *m, uint32_t n, struct arena *arena)
 {
     struct model_net *net = &m->net;
@@ -93,6 +93,8 @@ static int change_hosts(struct dpro_model *m, uint32_t n, struct arena *arena)
     bool with_ranks = net->server_hosts != NULL;
     if (!taken || !hosts)
         return -1;
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        taken[r] = host_of(net, r) != r;
     for (uint32_t s = 0; s < n; s++) {
         bool known = net->server_hosts && s < net->n_servers;
         uint32_t free = 0;
@@ -210,7 +212,8 @@ static double byte_ns_of(const struct rehearsal *r, const struct model_net *net,
     double longest = 0, ns = 0, bytes = 0;
     for (size_t i = 0; i < transfers->n; i++) {
         const struct transfer *t = &transfers->at[i];
-        if ((net->server_hosts[t->server] == (int32_t)t->rank) == within)
+        bool together = net->server_hosts[t->server] == (int32_t)host_of(net, t->rank);
+        if (together == within)
             moments[n++] =
                 (struct moment){rehearsal_start(r, copy, t->op), r->end_ns[copy][t->op],
                                 r->graph->device[t->op], (double)r->graph->size_bytes[t->op]};
@@ -265,9 +268,13 @@ static int find_servers(const struct dpro_graph *g, struct dpro_model *model)
         hosts[s] = g->server_hosts ? g->server_hosts[s] : -1;
         numbers[s] = number ? atoi(number + 1) : (int)s;
     }
+    uint32_t *ranks = g->rank_hosts ? arena_array(&model->arena, g->n_ranks, sizeof *ranks) : NULL;
+    for (uint32_t r = 0; ranks && r < g->n_ranks; r++)
+        ranks[r] = g->rank_hosts[r];
+    model->net.rank_hosts = ranks;
     model->net.server_hosts = hosts;
     model->net.server_numbers = numbers;
-    return hosts && numbers ? 0 : -1;
+    return hosts && numbers && (ranks || !g->rank_hosts) ? 0 : -1;
 }
 
 /* ---- servers' threads ---- */
@@ -426,29 +433,25 @@ int fit_servers(const struct rehearsal *r, const struct coarse *coarse, struct d
 
 /* ---- sessions ---- */
 
-/* What servers do with a push, and when they send what is pulled: in one iteration. */
+/* From when to when servers have to do with an iteration. */
 struct session_times {
-    int64_t first_read_ns, last_read_ns; /* the first and last op that something is sent after */
-    int64_t last_push_ns;                /* the last arrival */
-    uint32_t n_reads;
+    int64_t first_read_ns; /* the end of the first op that something is sent after */
+    int64_t last_push_ns;  /* the last arrival */
 };
 
 static struct session_times look_at_session(const struct rehearsal *r, uint32_t copy,
                                             const transfer_array *transfers)
 {
     const struct dpro_graph *g = r->graph;
-    struct session_times times = {INT64_MAX, INT64_MIN, INT64_MIN, 0};
+    struct session_times times = {INT64_MAX, INT64_MIN};
     for (size_t i = 0; i < transfers->n; i++) {
         const struct transfer *t = &transfers->at[i];
-        int64_t end = r->end_ns[copy][t->op], start = rehearsal_start(r, copy, t->op);
-        if (g->kind[t->op] == DPRO_OP_PUSH) {
+        bool pushed = g->kind[t->op] == DPRO_OP_PUSH;
+        int64_t end = r->end_ns[copy][pushed ? t->op : t->from];
+        if (pushed)
             times.last_push_ns = end > times.last_push_ns ? end : times.last_push_ns;
-            continue;
-        }
-        int64_t read = t->from != DPRO_NO_OP ? r->end_ns[copy][t->from] : start;
-        times.first_read_ns = read < times.first_read_ns ? read : times.first_read_ns;
-        times.last_read_ns = read > times.last_read_ns ? read : times.last_read_ns;
-        times.n_reads++;
+        else
+            times.first_read_ns = end < times.first_read_ns ? end : times.first_read_ns;
     }
     return times;
 }
@@ -471,31 +474,28 @@ static double served_ns(const struct rehearsal *r, const transfer_array *transfe
     return ns;
 }
 
-/* A step lasts longer than its ops: until the client knows, and until servers begin to send. */
-static void fit_steps(const struct rehearsal *r, const transfer_array *transfers,
-                      struct model_net *net)
+/* A step lasts longer than its ops: until the client knows, and until servers begin to send. The
+ * middle one of iterations, as the last arrivals of one may not have been seen. */
+static int fit_steps(const struct rehearsal *r, const transfer_array *transfers,
+                     struct model_net *net)
 {
     const struct dpro_graph *g = r->graph;
-    double between = 0, squares = 0, reads = 0, n = (double)r->n;
-    for (uint32_t copy = r->first; copy < r->first + r->n; copy++) {
+    const struct graph_rank *last = &g->ranks[g->n_ranks - 1];
+    times_array rests = {0};
+    int status = 0;
+    for (uint32_t copy = r->first; copy < r->first + r->n && status == 0; copy++) {
         struct session_times times = look_at_session(r, copy, transfers);
         int64_t begun = r->end_ns[copy - 1][g->ranks[0].boundary], over = times.last_push_ns;
-        for (uint32_t op = 0;
-             op < g->ranks[g->n_ranks - 1].first_op + g->ranks[g->n_ranks - 1].n_ops; op++)
+        for (uint32_t op = 0; op < last->first_op + last->n_ops; op++)
             if (g->device[op] != DPRO_NO_DEVICE && r->end_ns[copy][op] > over)
                 over = r->end_ns[copy][op];
-        double ns = (double)(r->end_ns[copy][g->ranks[0].boundary] - over) +
-                    (double)(times.first_read_ns - begun);
-        ns = ns > 0 ? ns : 0;
-        between += ns;
-        squares += ns * ns;
-        if (times.n_reads > net->n_servers)
-            reads += (double)(times.last_read_ns - times.first_read_ns) * net->n_servers /
-                     (times.n_reads - net->n_servers);
+        status = array_push(&rests, fmax((double)(r->end_ns[copy][g->ranks[0].boundary] - over) +
+                                             (double)(times.first_read_ns - begun),
+                                         0));
     }
-    double variance = squares / n - between / n * (between / n);
-    net->step_ns = (struct dpro_estimate){between / n, sqrt(fmax(variance, 0) / n)};
-    net->answer_ns = (struct dpro_estimate){reads / n, 0.3 * reads / n};
+    net->step_ns = middle_of(&rests);
+    array_fini(&rests);
+    return status;
 }
 
 int fit_session(const struct rehearsal *r, struct dpro_model *model)
@@ -525,8 +525,8 @@ int fit_session(const struct rehearsal *r, struct dpro_model *model)
             status = array_push(&small, (double)g->dur_ns[transfers.at[i].op]);
     }
     if (status == 0) {
+        status = fit_steps(r, &transfers, net);
         net->message_ns = middle_of(&small);
-        fit_steps(r, &transfers, net);
         net->push_ns.value = n_pushes > 0 ? served_ns(r, &transfers) / n_pushes : 0;
         net->push_ns.std = 0.3 * net->push_ns.value;
     }

@@ -22,7 +22,4 @@ uint32_t servers_with_number(const struct dpro_model *model, int number);
 /* What the job calls a server: task 1 of its servers may be the first that the trace shows. */
 int servers_number(const struct dpro_model *model, uint32_t server);
 
-/* The i-th tensor that a session pulls. */
-uint32_t servers_pulled(const struct dpro_model *model, uint32_t i);
-
 #endif

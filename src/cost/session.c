@@ -20,7 +20,6 @@ bool session_is(const struct dpro_graph *g)
 struct pull {
     uint32_t op, rank, variable; /* variable: the server's op */
     uint32_t reader;             /* the server's op that it is sent after */
-    int64_t when_ns;
 };
 
 struct push {
@@ -109,9 +108,8 @@ static uint32_t updated_by(const struct dpro_graph *g, const struct lists *l, ui
     return DPRO_NO_OP;
 }
 
-static int list_moves(const struct rehearsal *r, struct lists *l)
+static int list_moves(const struct dpro_graph *g, struct lists *l)
 {
-    const struct dpro_graph *g = r->graph;
     uint8_t *variables = calloc((size_t)g->n_ops + 1, 1);
     int status = variables ? 0 : -1;
     for (uint32_t op = 0; op < g->n_ops && status == 0; op++) {
@@ -119,8 +117,7 @@ static int list_moves(const struct rehearsal *r, struct lists *l)
             moves(g, op, DPRO_OP_PULL) && !is_servers(g, op) ? sender_of(g, l, op) : DPRO_NO_OP;
         if (reader == DPRO_NO_OP)
             continue;
-        struct pull pull = {op, g->rank[op], root_of(g, l, reader), reader,
-                            rehearsal_start(r, r->first, op)};
+        struct pull pull = {op, g->rank[op], root_of(g, l, reader), reader};
         variables[pull.variable] = 1;
         status = array_push(&l->pulls, pull);
     }
@@ -141,7 +138,7 @@ static int list_moves(const struct rehearsal *r, struct lists *l)
 
 struct variable {
     uint32_t op;
-    int64_t ready_ns, pulled_ns;
+    int64_t ready_ns;
     uint64_t size_bytes;
 };
 
@@ -153,12 +150,10 @@ static int by_ready(const void *a, const void *b)
     return x->op < y->op ? -1 : x->op > y->op;
 }
 
-static int by_pulled(const void *a, const void *b)
+static int by_time(const void *a, const void *b)
 {
-    const struct variable *const *x = a, *const *y = b;
-    if ((*x)->pulled_ns != (*y)->pulled_ns)
-        return (*x)->pulled_ns < (*y)->pulled_ns ? -1 : 1;
-    return (*x)->op < (*y)->op ? -1 : (*x)->op > (*y)->op;
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
 }
 
 /* Variables that every rank pulls and pushes. */
@@ -168,7 +163,7 @@ static uint32_t list_variables(const struct rehearsal *r, const struct lists *l,
     const struct dpro_graph *g = r->graph;
     uint32_t n = 0;
     for (size_t p = 0; p < l->pulls.n; p++) {
-        struct variable v = {l->pulls.at[p].variable, INT64_MIN, INT64_MAX, 0};
+        struct variable v = {l->pulls.at[p].variable, INT64_MIN, 0};
         bool known = false, everywhere = true;
         for (uint32_t k = 0; k < n; k++)
             known |= variables[k].op == v.op;
@@ -179,8 +174,6 @@ static uint32_t list_variables(const struct rehearsal *r, const struct lists *l,
                 if (l->pulls.at[i].variable == v.op && l->pulls.at[i].rank == rank) {
                     pulled = true;
                     bytes += g->size_bytes[l->pulls.at[i].op];
-                    v.pulled_ns =
-                        l->pulls.at[i].when_ns < v.pulled_ns ? l->pulls.at[i].when_ns : v.pulled_ns;
                 }
             for (size_t i = 0; i < l->pushes.n; i++)
                 if (l->pushes.at[i].variable == v.op && l->pushes.at[i].rank == rank) {
@@ -224,50 +217,124 @@ static int tell_tensors(const struct rehearsal *r, const struct lists *l,
     return 0;
 }
 
+/* When a rank pulls a variable, from the first that is sent in an iteration: the middle one of
+ * iterations. */
+struct pulled {
+    int64_t sent_ns, came_ns;
+    uint32_t rank, tensor, server;
+};
+
+static int in_turn(const void *a, const void *b)
+{
+    const struct pulled *x = a, *y = b;
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    if (x->server != y->server)
+        return x->server < y->server ? -1 : 1;
+    if (x->came_ns != y->came_ns)
+        return x->came_ns < y->came_ns ? -1 : 1;
+    return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
+}
+
+/* `room`: for two times of each iteration. */
+static struct pulled look_at_pull(const struct rehearsal *r, const struct lists *l,
+                                  const int64_t *first, uint32_t variable, uint32_t rank,
+                                  int64_t *room)
+{
+    int64_t *sent = room, *came = room + r->n;
+    for (uint32_t i = 0; i < r->n; i++) {
+        const int64_t *end_ns = r->end_ns[r->first + i];
+        sent[i] = came[i] = 0;
+        for (size_t p = 0; p < l->pulls.n; p++) {
+            const struct pull *pull = &l->pulls.at[p];
+            if (pull->variable != variable || pull->rank != rank)
+                continue;
+            int64_t read = end_ns[pull->reader] - first[i], there = end_ns[pull->op] - first[i];
+            sent[i] = read > sent[i] ? read : sent[i];
+            came[i] = there > came[i] ? there : came[i];
+        }
+    }
+    qsort(sent, r->n, sizeof *sent, by_time);
+    qsort(came, r->n, sizeof *came, by_time);
+    return (struct pulled){sent[r->n / 2], came[r->n / 2], rank, 0, 0};
+}
+
+/* When the values that ranks pull are sent. What goes from one server to one rank comes in the
+ * order in which it is sent; reading it ends now in this order and now in that. */
+static int tell_sent(const struct rehearsal *r, const struct lists *l,
+                     const struct variable *variables, uint32_t n, struct coarse *coarse)
+{
+    size_t n_pulled = (size_t)n * r->graph->n_ranks;
+    int64_t *first = malloc((r->n + (size_t)1) * sizeof *first);
+    int64_t *room = malloc((2 * (size_t)r->n + 1) * sizeof *room);
+    struct pulled *pulled = malloc((n_pulled + 1) * sizeof *pulled);
+    int status = first && room && pulled ? 0 : -1;
+    for (uint32_t i = 0; i < r->n && status == 0; i++) {
+        first[i] = INT64_MAX;
+        for (size_t p = 0; p < l->pulls.n; p++) {
+            int64_t read = r->end_ns[r->first + i][l->pulls.at[p].reader];
+            first[i] = read < first[i] ? read : first[i];
+        }
+    }
+    for (size_t at = 0; at < n_pulled && status == 0; at++) {
+        pulled[at] = look_at_pull(r, l, first, variables[at % n].op, (uint32_t)(at / n), room);
+        pulled[at].tensor = (uint32_t)(at % n);
+        pulled[at].server = coarse->server_of[at % n];
+    }
+    if (status == 0)
+        qsort(pulled, n_pulled, sizeof *pulled, in_turn);
+    for (size_t i = 0; i < n_pulled && status == 0; i++) {
+        struct pulled *this = &pulled[i];
+        if (i > 0 && this[-1].rank == this->rank && this[-1].server == this->server &&
+            this->sent_ns <= this[-1].sent_ns)
+            this->sent_ns = this[-1].sent_ns + 1;
+        coarse->sent_ns[(size_t)this->rank * n + this->tensor] = this->sent_ns;
+    }
+    free(first);
+    free(room);
+    free(pulled);
+    return status;
+}
+
 int session_tensors(const struct rehearsal *r, struct dpro_model *model, struct coarse *coarse,
                     uint32_t *is_transfer)
 {
     const struct dpro_graph *g = r->graph;
     struct lists l = {0};
-    struct variable *variables = NULL, **turns = NULL;
+    struct variable *variables = NULL;
     uint32_t n = 0;
     int status = list_preds(g, &l);
     if (status == 0)
-        status = list_moves(r, &l);
+        status = list_moves(g, &l);
     if (status == 0) {
         variables = malloc((l.pulls.n + 1) * sizeof *variables);
-        turns = malloc((l.pulls.n + 1) * sizeof *turns);
-        status = variables && turns ? 0 : -1;
+        status = variables ? 0 : -1;
     }
     if (status == 0) {
         n = list_variables(r, &l, variables);
         qsort(variables, n, sizeof *variables, by_ready);
-        for (uint32_t t = 0; t < n; t++)
-            turns[t] = &variables[t];
-        qsort(turns, n, sizeof *turns, by_pulled);
         model->tensors = arena_array(&model->arena, n, sizeof *model->tensors);
-        model->pulled = arena_array(&model->arena, n, sizeof *model->pulled);
         coarse->bucket_of = malloc((n + (size_t)1) * sizeof *coarse->bucket_of);
         coarse->server_of = malloc((n + (size_t)1) * sizeof *coarse->server_of);
         coarse->ready = malloc(((size_t)n * g->n_ranks + 1) * sizeof *coarse->ready);
-        status = model->tensors && model->pulled && coarse->bucket_of && coarse->server_of &&
-                         coarse->ready
+        coarse->sent_ns = malloc(((size_t)n * g->n_ranks + 1) * sizeof *coarse->sent_ns);
+        status = model->tensors && coarse->bucket_of && coarse->server_of && coarse->ready &&
+                         coarse->sent_ns
                      ? 0
                      : -1;
     }
     for (size_t i = 0; i < (size_t)n * g->n_ranks && status == 0; i++)
         coarse->ready[i] = DPRO_NO_OP;
-    for (uint32_t t = 0; t < n && status == 0; t++) {
-        model->pulled[t] = (uint32_t)(turns[t] - variables);
+    for (uint32_t t = 0; t < n && status == 0; t++)
         coarse->server_of[t] = g->rank[variables[t].op] - g->n_ranks;
-    }
     if (status == 0)
         status = tell_tensors(r, &l, variables, n, model, coarse, is_transfer);
+    if (status == 0)
+        status = tell_sent(r, &l, variables, n, coarse);
     model->n_tensors = status == 0 ? n : 0;
     free(l.first_pred);
     free(l.preds);
     free(variables);
-    free(turns);
     array_fini(&l.pulls);
     array_fini(&l.pushes);
     return status;

@@ -437,40 +437,74 @@ static int fill_measured(struct assembly *a)
     return 0;
 }
 
-/* Whether two processes have an address of their own in common. */
-static bool share_host(const struct dpro_trace *trace, int a, int b)
+/* An address that a process has for its own. */
+struct own_address {
+    struct net_address address; /* without its port */
+    uint32_t process;
+};
+
+static int compare_addresses(const void *a, const void *b)
 {
-    for (uint32_t t = 0; t < trace->n_transports; t++)
-        for (uint32_t u = 0; u < trace->n_transports; u++) {
-            const struct net_transport *x = &trace->transports[t], *y = &trace->transports[u];
-            if (x->rank != a || y->rank != b)
-                continue;
-            for (size_t i = 0; i < x->connections.n; i++)
-                for (size_t k = 0; k < y->connections.n; k++) {
-                    const struct net_address *one = &x->connections.at[i].local;
-                    const struct net_address *other = &y->connections.at[k].local;
-                    if (one->family != AF_UNIX && other->family != AF_UNIX &&
-                        one->zone == other->zone && memcmp(one->ip, other->ip, sizeof one->ip) == 0)
-                        return true;
-                }
-        }
-    return false;
+    const struct own_address *x = a, *y = b;
+    int order = memcmp(&x->address, &y->address, sizeof x->address);
+    return order ? order : (x->process > y->process) - (x->process < y->process);
 }
 
-/* Which worker each server is with. */
-static int fill_server_hosts(struct assembly *a)
+static int list_addresses(const struct assembly *a, struct own_address **addresses, size_t *n)
+{
+    const struct dpro_graph *g = a->graph;
+    ARRAY(struct own_address) list = {0};
+    int status = 0;
+    for (uint32_t p = 0; p < g->n_ranks + g->n_servers; p++)
+        for (uint32_t t = 0; t < a->trace->n_transports; t++) {
+            const struct net_transport *transport = &a->trace->transports[t];
+            for (size_t i = 0; i < transport->connections.n && status == 0; i++) {
+                const struct net_address *local = &transport->connections.at[i].local;
+                struct own_address own = {{.zone = local->zone, .family = local->family}, p};
+                memcpy(own.address.ip, local->ip, sizeof own.address.ip);
+                if (transport->rank == g->ranks[p].rank && local->family != AF_UNIX)
+                    status = array_push(&list, own);
+            }
+        }
+    if (list.n > 0)
+        qsort(list.at, list.n, sizeof *list.at, compare_addresses);
+    *addresses = list.at;
+    *n = list.n;
+    return status;
+}
+
+/* Which rank is the first one with whom each process has an address in common. */
+static int fill_hosts(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
+    struct own_address *addresses;
+    size_t n;
+    if (g->n_servers == 0)
+        return 0;
+    g->rank_hosts = arena_array(&g->arena, g->n_ranks + (size_t)1, sizeof *g->rank_hosts);
     g->server_hosts = arena_array(&g->arena, g->n_servers + (size_t)1, sizeof *g->server_hosts);
-    if (!g->server_hosts)
-        return -1;
-    for (uint32_t s = 0; s < g->n_servers; s++) {
+    int status = list_addresses(a, &addresses, &n);
+    if (!g->rank_hosts || !g->server_hosts)
+        status = -1;
+    for (uint32_t r = 0; r < g->n_ranks && status == 0; r++)
+        g->rank_hosts[r] = r;
+    for (uint32_t s = 0; s < g->n_servers && status == 0; s++)
         g->server_hosts[s] = -1;
-        for (uint32_t r = 0; r < g->n_ranks && g->server_hosts[s] < 0; r++)
-            if (share_host(a->trace, g->ranks[g->n_ranks + s].rank, g->ranks[r].rank))
-                g->server_hosts[s] = (int32_t)r;
+    for (size_t i = 0, first = 0; i < n && status == 0; i++) { /* ranks go before servers */
+        uint32_t process = addresses[i].process;
+        if (memcmp(&addresses[i].address, &addresses[first].address, sizeof addresses->address) !=
+            0)
+            first = i;
+        uint32_t with = addresses[first].process;
+        if (process < g->n_ranks && with < g->rank_hosts[process])
+            g->rank_hosts[process] = with;
+        if (process >= g->n_ranks && with < g->n_ranks) {
+            int32_t *host = &g->server_hosts[process - g->n_ranks];
+            *host = *host < 0 || with < (uint32_t)*host ? (int32_t)with : *host;
+        }
     }
-    return 0;
+    free(addresses);
+    return status;
 }
 
 /* The threads of an executor's pool take its ops in turns. */
@@ -531,7 +565,7 @@ static int fill_ops(struct assembly *a)
         n_workers++;
     g->n_servers = g->n_ranks - n_workers;
     g->n_ranks = n_workers;
-    if (fill_server_hosts(a) < 0)
+    if (fill_hosts(a) < 0)
         return -1;
     g->framework = dpro_trace_framework(a->trace);
     fill_pools(a);

@@ -304,9 +304,43 @@ static void test_a_servers_thread_takes_one_push_after_the_other(void **state)
     assert_int_equal(time_of(job), 80 + 25 + 3 + 40);
 }
 
-static void test_a_session_pulls_when_all_of_the_step_before_is_done(void **state)
+static void test_a_messages_own_time_keeps_no_link_busy(void **state)
 {
     (void)state;
+    static const int32_t hosts[] = {0};
+    struct job *job = served_job(1, hosts);
+    job->model.net.message_ns.value = 5;
+    /* t1 goes behind t0 at 40 as it does without, and comes back at once */
+    assert_int_equal(time_of(job), 80 + 5 + 40 + 5);
+}
+
+static void test_what_has_priority_goes_behind_what_is_under_way(void **state)
+{
+    (void)state;
+    struct job *job = served_job(1, NULL);
+    job->ops[0].work_ns = 0;
+    job->ops[1].work_ns = 1;
+    job->buckets[1].priority = 1;
+    /* t0 arrives at 60 all the same, t1 80 later, and comes back in as long */
+    assert_int_equal(time_of(job), 60 + 80 + 80);
+}
+
+static void test_ranks_of_one_host_share_its_link_and_its_server(void **state)
+{
+    (void)state;
+    static const int32_t hosts[] = {0};
+    static const uint32_t rank_hosts[] = {0, 0};
+    struct job *job = served_job(1, hosts);
+    job->model.net.rank_hosts = rank_hosts;
+    assert_int_equal(time_of(job), 30); /* nothing but computation */
+    job = served_job(1, NULL);
+    job->model.net.rank_hosts = rank_hosts;
+    /* both push over one link: t0 away at 10 + 60, t1 80 later, the answers as long */
+    assert_int_equal(time_of(job), 70 + 80 + 80);
+}
+
+static struct job *session_job(void)
+{
     static const int32_t hosts[] = {0};
     struct job *job = served_job(1, hosts);
     job->model.net.placement = MODEL_ANYWHERE;
@@ -315,8 +349,25 @@ static void test_a_session_pulls_when_all_of_the_step_before_is_done(void **stat
     job->ops[0].needs = 0;
     job->ops[1].needs = 1;
     job->ops[2] = computes(0, MODEL_NONE);
+    return job;
+}
+
+static void test_a_session_sends_what_it_has_read(void **state)
+{
+    (void)state;
+    static const int64_t sent_ns[] = {0, 100};
+    struct job *job = session_job();
+    for (uint32_t r = 0; r < job->model.n_ranks; r++)
+        job->model.ranks[r].sent_ns = sent_ns;
+    /* t1 comes at 140, its gradient is ready at 160 and away at 200 */
+    assert_int_equal(time_of(job), 7 + 200);
+}
+
+static void test_a_session_pulls_when_all_of_the_step_before_is_done(void **state)
+{
+    (void)state;
     /* t0 comes in 30, t1 40 later; t0 is ready at 40, t1 at 90 and away at 130 */
-    assert_int_equal(time_of(job), 7 + 130);
+    assert_int_equal(time_of(session_job()), 7 + 130);
 }
 
 int main(void)
@@ -341,6 +392,10 @@ int main(void)
         cmocka_unit_test(test_what_a_rank_and_a_server_of_its_host_say_takes_no_link),
         cmocka_unit_test(test_parts_of_a_tensor_go_to_all_servers),
         cmocka_unit_test(test_a_servers_thread_takes_one_push_after_the_other),
+        cmocka_unit_test(test_a_messages_own_time_keeps_no_link_busy),
+        cmocka_unit_test(test_what_has_priority_goes_behind_what_is_under_way),
+        cmocka_unit_test(test_ranks_of_one_host_share_its_link_and_its_server),
+        cmocka_unit_test(test_a_session_sends_what_it_has_read),
         cmocka_unit_test(test_a_session_pulls_when_all_of_the_step_before_is_done),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -726,8 +726,8 @@ static void blame(struct joiner *j, const struct stream *s)
     size_t n_requests = s->sent[PUSH_REQ].n + s->sent[PULL_REQ].n;
     size_t n_answers = s->sent[PUSH_RES].n + s->sent[PULL_RES].n;
     struct node *server = find_node(j, s->server), *worker = find_node(j, s->worker);
-    bool uneven = s->sent[PUSH_RES].n != s->sent[PUSH_REQ].n ||
-                  s->sent[PULL_RES].n != s->sent[PULL_REQ].n;
+    bool uneven =
+        s->sent[PUSH_RES].n != s->sent[PUSH_REQ].n || s->sent[PULL_RES].n != s->sent[PULL_REQ].n;
     server->n_streams++;
     worker->n_streams++;
     server->n_short += uneven && n_answers < n_requests;
@@ -791,8 +791,7 @@ static void find_logs(struct joiner *j)
         const struct byteps_part *byteps = source->part.byteps;
         for (size_t m = 0; byteps && m < byteps->moments.n; m++) {
             const struct byteps_moment *moment = &byteps->moments.at[m];
-            struct node *by =
-                find_node(j, moment->logged_by ? moment->logged_by : moment->from);
+            struct node *by = find_node(j, moment->logged_by ? moment->logged_by : moment->from);
             if (by && !by->path)
                 by->path = source->path;
         }

@@ -65,8 +65,9 @@ static bool is_silently_passed_over(const struct source *source)
     bool said = source->rc < 0 || source->fail != JSON_OK || source->damage ||
                 source->kind == DPRO_FILE_KINETO || source->kind == DPRO_FILE_MXNET ||
                 source->kind == DPRO_FILE_TF_CHROME;
-    bool read = source->kind == DPRO_FILE_OTHER ? source->part.n_events > 0 /* another copy is used */
-                                                : source_usable(source);
+    bool read = source->kind == DPRO_FILE_OTHER
+                    ? source->part.n_events > 0 /* another copy is used */
+                    : source_usable(source);
     return !said && !read;
 }
 

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/map.h"
 #include "cost/change.h"
-#include "cost/evaluate.h"
+#include "cost/uncertainty.h"
 
 enum { N_DRAWS = 200 };
 #define MISFIT_TO_TELL_PCT 5.0
@@ -21,21 +21,6 @@ struct dpro_whatif {
     struct dpro_estimate speedup;
     note_array notes;
 };
-
-static int evaluate_model(const struct dpro_model *model, int64_t *iteration_ns,
-                          struct dpro_error *err)
-{
-    struct evaluator *evaluator;
-    int rc = evaluator_create(model, &evaluator, err);
-    if (rc < 0)
-        return rc;
-    *iteration_ns = evaluate(evaluator, &model->own);
-    evaluator_destroy(evaluator);
-    return *iteration_ns < INT64_MAX
-               ? 0
-               : dpro_error_set(err, DPRO_EUSAGE,
-                                "an iteration of the changed job never ends; change less");
-}
 
 static int compare_times(const void *a, const void *b)
 {
@@ -61,7 +46,7 @@ static int draw_iterations(const struct dpro_model *model, int64_t draws[N_DRAWS
             drawn.ranks[r] = model->ranks[r];
             drawn.ranks[r].work_scale *= model->ranks[r].sample_scale[sample];
         }
-        rc = evaluate_model(&drawn, &draws[d], err);
+        rc = uncertainty_time(&drawn, &draws[d], err);
         sum += (double)draws[d];
     }
     free(drawn.ranks);
@@ -77,7 +62,7 @@ static int predict(const struct dpro_model *model, struct dpro_prediction *predi
 {
     int64_t draws[N_DRAWS];
     double mean_ns = 0;
-    int rc = evaluate_model(model, &prediction->iteration_ns, err);
+    int rc = uncertainty_time(model, &prediction->iteration_ns, err);
     prediction->p50_ns = prediction->p95_ns = prediction->iteration_ns;
     *noise_ns = 0;
     if (rc == 0 && model->n_samples > 1) {
@@ -91,75 +76,23 @@ static int predict(const struct dpro_model *model, struct dpro_prediction *predi
     return rc;
 }
 
-/* How far the prediction and the speedup move when each number of the net that was learnt moves by
- * its standard error; these are independent. */
-static int add_errors_of_net(const struct dpro_model *before, const struct dpro_model *after,
-                             double *baseline, double *predicted, double *speedup,
-                             struct dpro_error *err)
-{
-    static const size_t parts[] = {
-        offsetof(struct model_net, byte_ns),   offsetof(struct model_net, message_ns),
-        offsetof(struct model_net, reduce_ns), offsetof(struct model_net, collective_ns),
-        offsetof(struct model_net, launch_ns), offsetof(struct model_net, copy_ns),
-        offsetof(struct model_net, cast_ns),   offsetof(struct model_net, cpu_ns),
-        offsetof(struct model_net, push_ns),   offsetof(struct model_net, answer_ns),
-        offsetof(struct model_net, within_ns), offsetof(struct model_net, step_ns),
-        offsetof(struct model_net, held_share)};
-    struct dpro_model models[2] = {*before, *after};
-    for (size_t p = 0; p < sizeof parts / sizeof *parts; p++) {
-        double times[2][2]; /* model, lower and upper */
-        for (int m = 0; m < 2; m++) {
-            struct dpro_estimate *number = (void *)((char *)&models[m].net + parts[p]);
-            struct dpro_estimate learnt = *number;
-            for (int up = 0; up < 2; up++) {
-                int64_t ns = 0;
-                number->value = learnt.value + (up ? learnt.std : -learnt.std);
-                number->value = number->value > 0 ? number->value : 0;
-                int rc = evaluate_model(&models[m], &ns, err);
-                if (rc < 0)
-                    return rc;
-                times[m][up] = (double)ns;
-            }
-            *number = learnt;
-        }
-        double moved[3] = {
-            (times[0][1] - times[0][0]) / (times[0][1] + times[0][0]),
-            (times[1][1] - times[1][0]) / (times[1][1] + times[1][0]),
-            (times[0][1] / times[1][1] - times[0][0] / times[1][0]) / 2,
-        };
-        *baseline += moved[0] * moved[0];
-        *predicted += moved[1] * moved[1];
-        *speedup += moved[2] * moved[2];
-    }
-    return 0;
-}
-
 static int add_uncertainty(const struct dpro_model *model, struct dpro_whatif *w,
                            struct dpro_error *err)
 {
-    double baseline = 0, predicted = 0, speedup = 0;
-    double ratio = (double)w->baseline.iteration_ns / (double)w->predicted.iteration_ns;
-    int rc = add_errors_of_net(model, &w->model, &baseline, &predicted, &speedup, err);
+    struct uncertainty u;
+    int rc = uncertainty_of(model, &w->model, &u, err);
     if (rc < 0)
         return rc;
-    if (model->measured_ns > 0) {
-        double measured = (double)model->measured_ns;
-        double misfit = (double)w->baseline.iteration_ns / measured - 1;
-        double noise =
-            model->n_samples > 1 ? model->measured_std_ns / measured / sqrt(model->n_samples) : 0;
-        baseline += misfit * misfit + noise * noise;
-        predicted += misfit * misfit + noise * noise;
-        speedup += misfit * misfit * (ratio - 1) * (ratio - 1);
-        if (fabs(100 * misfit) > MISFIT_TO_TELL_PCT &&
-            note(&w->notes, &w->arena,
-                 "the model is %+.1f %% off the measured iteration; trust the ratio more than the "
-                 "milliseconds",
-                 100 * misfit) < 0)
-            return dpro_error_nomem(err);
-    }
-    w->baseline.uncertainty_pct = 100 * HALF_OF_95_PCT * sqrt(baseline);
-    w->predicted.uncertainty_pct = 100 * HALF_OF_95_PCT * sqrt(predicted);
-    w->speedup = (struct dpro_estimate){ratio, sqrt(speedup)};
+    if (fabs(100 * u.misfit) > MISFIT_TO_TELL_PCT &&
+        note(&w->notes, &w->arena,
+             "the model is %+.1f %% off the measured iteration; trust the ratio more than the "
+             "milliseconds",
+             100 * u.misfit) < 0)
+        return dpro_error_nomem(err);
+    double ratio = (double)w->baseline.iteration_ns / (double)w->predicted.iteration_ns;
+    w->baseline.uncertainty_pct = 100 * HALF_OF_95_PCT * u.before;
+    w->predicted.uncertainty_pct = 100 * HALF_OF_95_PCT * u.after;
+    w->speedup = (struct dpro_estimate){ratio, u.speedup};
     return 0;
 }
 

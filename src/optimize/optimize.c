@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "cost/buckets.h"
 #include "cost/fused.h"
+#include "cost/uncertainty.h"
 #include "optimize/result.h"
 #include "optimize/search.h"
 
@@ -203,35 +204,6 @@ static int search_coarse(struct space *fine, struct dpro_error *err)
     return rc;
 }
 
-/* How far the gain moves when the model's numbers are off by their standard errors. */
-static double uncertainty_of(const struct dpro_model *model, const struct dpro_strategy *own,
-                             const struct dpro_strategy *best, double gain_pct)
-{
-    struct dpro_model other = *model;
-    struct dpro_estimate *const estimates[] = {
-        &other.net.byte_ns,   &other.net.message_ns, &other.net.reduce_ns, &other.net.collective_ns,
-        &other.net.launch_ns, &other.net.copy_ns,    &other.net.cast_ns,   &other.net.cpu_ns,
-        &other.net.push_ns,   &other.net.answer_ns,  &other.net.within_ns, &other.net.step_ns,
-        &other.net.held_share};
-    double sum = 0;
-    for (size_t i = 0; i < sizeof estimates / sizeof *estimates; i++) {
-        struct dpro_estimate was = *estimates[i];
-        struct evaluator *evaluator;
-        if (was.std <= 0)
-            continue;
-        estimates[i]->value += was.std;
-        if (evaluator_create(&other, &evaluator, NULL) == 0) {
-            int64_t own_ns = evaluate(evaluator, own), best_ns = evaluate(evaluator, best);
-            double moved = 100 * ((double)own_ns / (double)best_ns - 1) - gain_pct;
-            if (own_ns < INT64_MAX && best_ns < INT64_MAX)
-                sum += moved * moved;
-            evaluator_destroy(evaluator);
-        }
-        *estimates[i] = was;
-    }
-    return sqrt(sum);
-}
-
 static int64_t best_apart_ns(struct space *space)
 {
     struct dpro_strategy apart = space->best;
@@ -243,6 +215,8 @@ static int keep_results(struct space *space, const struct dpro_model *model, str
 {
     struct search *search = space->search;
     struct dpro_optimum_summary *s = &o->summary;
+    struct dpro_model ran = *space->model, planned = *space->model;
+    struct uncertainty unsure;
     struct work work; /* with the ops fused that the best strategy fuses */
     int64_t bound_ns = 0;
     if (result_keep(o, model, space, DPRO_OWN, &model->own) < 0 ||
@@ -250,6 +224,10 @@ static int keep_results(struct space *space, const struct dpro_model *model, str
         work_of(space->model, &space->best, &space->arena, &work) < 0 ||
         lower_bound(space->model, &work, &bound_ns) < 0 || result_fuse(o, model) < 0 ||
         result_decide(o, model) < 0)
+        return -1;
+    ran.own = model->own;
+    planned.own = space->best;
+    if (uncertainty_of(&ran, &planned, &unsure, NULL) < 0)
         return -1;
     for (size_t i = 0; i < search->improvements.n; i++) {
         const struct improvement *from = &search->improvements.at[i];
@@ -262,9 +240,7 @@ static int keep_results(struct space *space, const struct dpro_model *model, str
     s->best_ns = space->best_ns;
     s->apart_ns = best_apart_ns(space);
     s->lower_bound_ns = bound_ns;
-    s->uncertainty_pct =
-        uncertainty_of(space->model, &model->own, &space->best,
-                       100 * ((double)search->own_ns / (double)space->best_ns - 1));
+    s->uncertainty_pct = 100 * unsure.speedup;
     s->compression = space->best.compression;
     s->algorithm = dpro_algorithm_name(search->options->algorithm);
     s->seconds = search_seconds(search);

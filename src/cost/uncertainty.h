@@ -1,0 +1,20 @@
+/* cost/uncertainty.h: how far off what a model says of another strategy or of other links may be. */
+#ifndef COST_UNCERTAINTY_H
+#define COST_UNCERTAINTY_H
+
+#include "cost/model.h"
+
+/* One standard error each, relative; speedup: of before / after, as a number. */
+struct uncertainty {
+    double before, after, speedup;
+    double misfit; /* of the model as the job ran, against the measured iteration; 0: none known */
+};
+
+/* How long an iteration of the model's own strategy takes. */
+int uncertainty_time(const struct dpro_model *model, int64_t *iteration_ns, struct dpro_error *err);
+
+/* Of two models of one job, each under its own strategy: as it ran and otherwise. */
+int uncertainty_of(const struct dpro_model *before, const struct dpro_model *after,
+                   struct uncertainty *uncertainty, struct dpro_error *err);
+
+#endif

@@ -9,8 +9,8 @@
 #include "base/error.h"
 #include "cost/evaluate.h"
 
-/* Of a gain. Of plans that were run in the jobs that they were made for, gains of 9 to 34 % were off
- * by a sixth in the middle. */
+/* Of a gain. Of plans that were run in the jobs that they were made for, gains of 9 to 34 % were
+ * off by a sixth in the middle. */
 #define USUAL_ERROR 0.15
 
 int uncertainty_time(const struct dpro_model *model, int64_t *iteration_ns, struct dpro_error *err)

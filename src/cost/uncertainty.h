@@ -1,4 +1,5 @@
-/* cost/uncertainty.h: how far off what a model says of another strategy or of other links may be. */
+/* cost/uncertainty.h: how far off what a model says of another strategy or of other links may be.
+ */
 #ifndef COST_UNCERTAINTY_H
 #define COST_UNCERTAINTY_H
 

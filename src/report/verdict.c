@@ -211,6 +211,31 @@ static void say_wait(const struct report_facts *f, struct verdict_line *line)
     }
 }
 
+/* Between workers and servers, on the critical path: workers that take no part in it idle. */
+static int64_t with_servers_ns(const struct report_facts *f)
+{
+    return f->kind_ns[DPRO_OP_PUSH] + f->kind_ns[DPRO_OP_PULL];
+}
+
+static void say_shrink(const struct report_facts *f, struct verdict_line *line)
+{
+    char a[TIME_TEXT];
+    if (f->exposed_ns >= with_servers_ns(f))
+        say(line, "hide or shrink communication: %s of it are exposed; ",
+            facts_time(a, f->exposed_ns));
+    else
+        say(line,
+            "hide or shrink communication: %s of the critical path are between workers and "
+            "servers; ",
+            facts_time(a, with_servers_ns(f)));
+    if (with_servers_ns(f) > 0)
+        say(line, "more servers, or what each of them holds, may win a part of that ('dpro "
+                  "optimize' and 'dpro whatif --servers' say how much), faster links more");
+    else
+        say(line, "better buckets win a part of that ('dpro optimize' says how much at most), "
+                  "compression and faster links more");
+}
+
 static void say_next(const struct report_facts *f, struct verdict_line *line)
 {
     char a[TIME_TEXT], b[TIME_TEXT];
@@ -226,11 +251,8 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
         say_cheaper(f, line);
     else if (most == f->wait_ns)
         say_wait(f, line);
-    else if (most == f->exposed_ns)
-        say(line,
-            "hide or shrink communication: %s of it are exposed; better buckets win a part of that "
-            "('dpro optimize' says how much at most), compression and faster links more",
-            facts_time(a, f->exposed_ns));
+    else if (most == f->exposed_ns || (most == f->idle_ns && with_servers_ns(f) >= most))
+        say_shrink(f, line);
     else if (most == f->input_ns)
         say(line, "load and copy input ahead of time: up to %s to win", facts_time(a, f->input_ns));
     else if (facts_launch_bound(f))

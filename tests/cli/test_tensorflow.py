@@ -289,6 +289,10 @@ class ParameterServer(Case):
         self.assertEqual(self.facts["trace"]["iterations"], 7)
         self.assertEqual(self.facts["warnings"], [])
 
+    def test_the_next_step_is_about_servers_though_workers_idle_longest(self):
+        said = " ".join(dpro("replay", SERVER).out.split())
+        self.assertRegex(said, r"Next step hide or shrink communication: .* between workers and servers; .* whatif --servers")
+
     def test_pushes_and_pulls_are_on_the_critical_path(self):
         kinds = self.facts["critical_path"]["by_kind_ms"]
         # the largest variable has 2 MiB; it takes 16.8 ms at 1 Gbit/s, each way

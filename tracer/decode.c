@@ -19,7 +19,7 @@ size_t decode_collect(struct decoder *d, size_t wanted, const uint8_t *bytes, si
         return 0;
     size_t take = n < wanted - have ? n : wanted - have;
     memcpy(d->have + have, bytes, take);
-    d->n_have = (uint8_t)(have + take);
+    d->n_have = (uint16_t)(have + take);
     return take;
 }
 

@@ -16,7 +16,7 @@
 /* Zeroed: at a connection's first byte. */
 struct decoder {
     uint8_t phase;     /* enum decode_phase */
-    uint8_t n_have;    /* bytes in `have` */
+    uint16_t n_have;   /* bytes in `have` */
     uint8_t revision;  /* ZMTP: that this side announced, plus 1; 0: not yet */
     uint8_t index;     /* ZMTP: of the next frame in its message */
     uint8_t flags;     /* ZMTP: of the frame at hand */

@@ -175,16 +175,17 @@ struct record_gloo {
 enum zmtp_flags { ZMTP_MORE = 1, ZMTP_LONG = 2, ZMTP_COMMAND = 4 };
 
 /* A ZeroMQ frame of a connection whose greeting was seen. `body` holds the first n_body bytes of
- * the first two frames of a message (ps-lite: its meta data and its keys), nothing of the others.
- */
-#define ZMTP_BODY_MAX 96
+ * the first two frames of a message (ps-lite: its meta data, in which the scheduler lists nodes,
+ * and its keys), nothing of the others. */
+#define ZMTP_BODY_MAX 424
+#define ZMTP_KEYS_MAX 96
 struct record_zmtp { /* its size ends with the body, rounded up to 8 */
     struct record head;
     uint32_t connection;
     uint8_t direction;
-    uint8_t flags; /* enum zmtp_flags */
-    uint8_t index; /* of the frame in its message; 255: 255 or more */
-    uint8_t n_body;
+    uint8_t flags;     /* enum zmtp_flags */
+    uint8_t index;     /* of the frame in its message; 255: 255 or more */
+    uint8_t n_body;    /* 255: 255 or more, all of the body that the record has room for */
     uint64_t position; /* stream offset of the frame's flags byte */
     uint64_t length;   /* of the body on the wire */
     uint8_t body[ZMTP_BODY_MAX];

@@ -67,7 +67,7 @@ static void end_frame(struct decoder *d, struct decode_sink *sink)
         r->direction = sink->direction;
         r->flags = d->flags;
         r->index = d->index;
-        r->n_body = d->n_have;
+        r->n_body = d->n_have < UINT8_MAX ? (uint8_t)d->n_have : UINT8_MAX;
         r->position = d->position;
         r->length = d->length;
         memcpy(r->body, d->have, d->n_have);
@@ -83,7 +83,8 @@ static size_t bytes_to_keep(const struct decoder *d)
 {
     if (d->index >= BODIES || (d->flags & ZMTP_COMMAND))
         return 0;
-    return d->length < ZMTP_BODY_MAX ? (size_t)d->length : ZMTP_BODY_MAX;
+    size_t most = d->index == 0 ? ZMTP_BODY_MAX : ZMTP_KEYS_MAX;
+    return d->length < most ? (size_t)d->length : most;
 }
 
 static size_t decode_header(struct decoder *d, const uint8_t *bytes, size_t n, uint64_t position,

@@ -249,8 +249,8 @@ static void test_zmtp_frames_are_found_in_calls_of_any_size(void **state)
         assert_memory_equal(zmtp[1].body, meta, sizeof meta);
         assert_int_equal(zmtp[2].index, 1);
         assert_int_equal(zmtp[2].length, sizeof keys);
-        assert_int_equal(zmtp[2].n_body, ZMTP_BODY_MAX);
-        assert_memory_equal(zmtp[2].body, keys, ZMTP_BODY_MAX);
+        assert_int_equal(zmtp[2].n_body, ZMTP_KEYS_MAX);
+        assert_memory_equal(zmtp[2].body, keys, ZMTP_KEYS_MAX);
         assert_int_equal(zmtp[3].flags, ZMTP_MORE | ZMTP_LONG);
         assert_int_equal(zmtp[3].length, 700);
         assert_int_equal(zmtp[3].n_body, 0); /* values stay the job's */
@@ -259,6 +259,28 @@ static void test_zmtp_frames_are_found_in_calls_of_any_size(void **state)
         assert_int_equal(zmtp[5].index, 0);
         assert_int_equal(zmtp[5].length, 0);
         assert_int_equal(zmtp[5].position + 2, s.n);
+    }
+}
+
+static void test_of_a_long_meta_frame_as_much_is_kept_as_a_record_holds(void **state)
+{
+    (void)state;
+    uint8_t meta[1200];
+    for (size_t i = 0; i < sizeof meta; i++)
+        meta[i] = (uint8_t)(i * 7);
+    for (size_t size = 250; size <= sizeof meta; size += 95) {
+        struct stream s = {.n = 0};
+        put_greeting_3(&s, "NULL");
+        put_frame(&s, ZMTP_MORE, meta, size);
+        put_frame(&s, 0, meta, 3);
+        decode_in_pieces(&s, 100, NULL);
+        assert_int_equal(n_zmtp, 2);
+        size_t kept = size < ZMTP_BODY_MAX ? size : ZMTP_BODY_MAX;
+        assert_int_equal(zmtp[0].n_body, kept < 255 ? kept : 255);
+        assert_int_equal(zmtp[0].head.size_bytes,
+                         (offsetof(struct record_zmtp, body) + kept + 7) / 8 * 8);
+        assert_memory_equal(zmtp[0].body, meta, kept);
+        assert_int_equal(zmtp[1].n_body, 3);
     }
 }
 
@@ -325,6 +347,7 @@ int main(void)
         cmocka_unit_test(test_what_is_no_known_protocol_is_not_decoded),
         cmocka_unit_test(test_bytes_that_were_not_seen_are_passed_over_in_a_payload_only),
         cmocka_unit_test(test_zmtp_frames_are_found_in_calls_of_any_size),
+        cmocka_unit_test(test_of_a_long_meta_frame_as_much_is_kept_as_a_record_holds),
         cmocka_unit_test(test_a_zmtp_side_goes_on_as_the_lower_version_says),
         cmocka_unit_test(test_encrypted_zmtp_is_not_decoded),
         cmocka_unit_test(test_any_bytes_are_taken_without_harm),

@@ -137,25 +137,32 @@ static bool read_gloo(struct log_reader *r, const struct record_gloo *g)
     return true;
 }
 
-static bool read_zmtp(struct log_reader *r, const struct record_zmtp *z, size_t size)
+static bool read_zmtp(struct log_reader *r, const unsigned char *at, size_t size)
 {
-    if (z->direction > DIRECTION_RECEIVE || z->n_body > sizeof z->body ||
-        offsetof(struct record_zmtp, body) + z->n_body > size || z->position > INT64_MAX / 2)
+    struct record_zmtp z;
+    const size_t head = offsetof(struct record_zmtp, body);
+    if (size < head)
+        return false;
+    memcpy(&z, at, head);
+    size_t n_body = z.n_body;
+    if (n_body == UINT8_MAX) /* all that there is */
+        n_body = z.length < size - head ? (size_t)z.length : size - head;
+    if (z.direction > DIRECTION_RECEIVE || head + n_body > size || z.position > INT64_MAX / 2)
         return false;
     r->net->n_frames++;
-    if (z->flags & ZMTP_COMMAND)
+    if (z.flags & ZMTP_COMMAND)
         return true;
-    uint32_t stream = connection_of(r, z->connection) * 2 + z->direction;
+    uint32_t stream = connection_of(r, z.connection) * 2 + z.direction;
     struct ps_frame frame = {.source = stream + UINT64_C(1),
                              .stream = stream,
-                             .position = z->position,
-                             .length = z->length,
+                             .position = z.position,
+                             .length = z.length,
                              .time_ns = INT64_MIN,
-                             .index = z->index,
-                             .received = z->direction == DIRECTION_RECEIVE,
-                             .more = z->flags & ZMTP_MORE,
-                             .body = z->body,
-                             .n_body = z->n_body};
+                             .index = z.index,
+                             .received = z.direction == DIRECTION_RECEIVE,
+                             .more = z.flags & ZMTP_MORE,
+                             .body = at + head,
+                             .n_body = n_body};
     if (!r->no_memory)
         put(r, ps_add_frame(&r->frames, &frame));
     return true;
@@ -332,7 +339,6 @@ static bool read_record(struct log_reader *r, const unsigned char *at, size_t si
         struct record_connection connection;
         struct record_call call;
         struct record_gloo gloo;
-        struct record_zmtp zmtp;
         struct record_nccl_comm comm;
         struct record_nccl_event event;
     } u = {0};
@@ -373,7 +379,7 @@ static bool read_record(struct log_reader *r, const unsigned char *at, size_t si
         case RECORD_GLOO:
             return size >= sizeof u.gloo && read_gloo(r, &u.gloo);
         case RECORD_ZMTP:
-            return size >= offsetof(struct record_zmtp, body) && read_zmtp(r, &u.zmtp, size);
+            return read_zmtp(r, at, size);
         case RECORD_TOTAL: /* what the calls add up to */
             return true;
         default:

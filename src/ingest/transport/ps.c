@@ -1,8 +1,10 @@
 /* ingest/transport/ps.c: ps-lite's messages from ZeroMQ's frames, and who a process is among its
  * nodes.
  *
- * Of the meta data (a protobuf) the fields wanted are 3 control, 4 request, 5 push, 8 timestamp and
- * 12 pull. A message without control and with keys moves data; its third frame is them. */
+ * MXNet's meta data are a protobuf, of which the fields wanted are 3 control, 4 request, 5 push, 8
+ * timestamp and 12 pull. BytePS's are the C structs of its own ps-lite: 88 bytes, the body, the
+ * types of the data (4 bytes each), the nodes (84 bytes each). A message without control and with
+ * keys moves data; its third frame is them. */
 #include "ingest/transport/ps.h"
 
 #include <limits.h>
@@ -108,6 +110,62 @@ static int read_meta(struct ps_assembler *a, const struct ps_frame *frame, struc
     return 0;
 }
 
+/* ---- BytePS's structs ---- */
+
+enum { RAW_META = 88, RAW_NODE = 84, RAW_TYPE = 4, RAW_HOST = 64, RAW_EMPTY = 0 };
+
+static uint32_t read_u32(const uint8_t *at)
+{
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+/* The struct says how long the frame is: no protobuf does so by chance. */
+static bool is_raw(const struct ps_frame *frame)
+{
+    const uint8_t *at = frame->body;
+    uint64_t size = RAW_META;
+    if (frame->n_body < RAW_META)
+        return false;
+    size += read_u32(at + 4);
+    size += (uint64_t)read_u32(at + 44) * RAW_TYPE;
+    size += (uint64_t)read_u32(at + 12) * RAW_NODE;
+    return size == frame->length;
+}
+
+/* Role, id, host, port. */
+static int read_raw_nodes(struct ps_assembler *a, const struct ps_frame *frame, size_t at)
+{
+    int status = 0;
+    for (; at + RAW_NODE <= frame->n_body && status == 0; at += RAW_NODE) {
+        const uint8_t *from = frame->body + at;
+        struct ps_node node = {.role = (int32_t)read_u32(from),
+                               .id = (int32_t)read_u32(from + 4),
+                               .port = read_u32(from + 8 + RAW_HOST)};
+        memcpy(node.host, from + 8, sizeof node.host - 1);
+        bool known = node.role >= 0 && node.role <= 2 && node.id > 0 && node.id < INT_MAX &&
+                     node.port > 0 && node.port <= UINT16_MAX;
+        if (known && a->nodes.n < MAX_NODES)
+            status = array_push(&a->nodes, node);
+    }
+    return status;
+}
+
+static int read_raw_meta(struct ps_assembler *a, const struct ps_frame *frame, struct ps_open *open)
+{
+    const uint8_t *at = frame->body;
+    uint32_t command = read_u32(at + 8);
+    bool request = at[32], push = at[52], simple = at[53];
+    size_t nodes = (size_t)RAW_META + read_u32(at + 4) + (size_t)read_u32(at + 44) * RAW_TYPE;
+    if (command == ADD_NODE && nodes < frame->n_body)
+        return read_raw_nodes(a, frame, nodes);
+    open->message.timestamp = (int32_t)read_u32(at + 40);
+    open->message.key = (uint64_t)read_u32(at + 68) << 32 | read_u32(at + 64);
+    open->message.flags =
+        (uint8_t)((request ? PS_REQUEST : 0) | (push ? PS_PUSH : PS_PULL)); /* never both */
+    open->is_data = command == RAW_EMPTY && !simple;
+    return 0;
+}
+
 static struct ps_open *open_of(struct ps_assembler *a, const struct ps_frame *frame)
 {
     uint64_t index;
@@ -167,10 +225,11 @@ int ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame)
                                             .received = frame->received,
                                             .span = UINT32_MAX};
         open->is_data = false;
-        if (read_meta(a, frame, open) < 0)
+        if ((is_raw(frame) ? read_raw_meta : read_meta)(a, frame, open) < 0)
             return -1;
     } else if (open->n_frames == 1) {
         open->is_data &= frame->n_body >= 8;
+        open->message.key = 0;
         for (size_t i = 0; i < 8 && i < frame->n_body; i++)
             open->message.key |= (uint64_t)frame->body[i] << (8 * i);
     } else if (open->n_frames == 2) {

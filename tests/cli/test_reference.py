@@ -1,6 +1,7 @@
 """Trace directories of dPRO's first implementation: simulated jobs, whose truth is known, in its files."""
 import os
 import random
+import shutil
 import unittest
 
 from reference_job import Horovod, PushPull
@@ -110,6 +111,17 @@ class Servers(Case):
 
     def test_derived_timelines_tell_the_same(self):
         self.assertEqual(self.check(PushPull(), derived=True)["warnings"], [])
+
+    def test_of_a_host_with_several_gpus_the_first_one_exchanges(self):
+        """The others' files are theirs: the pushes and pulls are replayed as if they were not there."""
+        job = PushPull()
+        path = job.write(self, "trial")
+        for worker in range(job.workers):
+            shutil.copytree(os.path.join(path, f"traces_{worker}", "0"), os.path.join(path, f"traces_{worker}", "1"))
+        facts = self.assert_replays(path)
+        self.assertEqual((facts["trace"]["world_size"], facts["warnings"]), (2 * job.workers, []))
+        self.assertEqual([c["messages"] for c in facts["collectives"]], [4 * job.layers * job.workers])
+        self.assertLess(abs(facts["predicted"]["iteration_ms"] / job.iteration_ms - 1), 0.01)
 
     def test_clocks_are_told_by_requests_and_answers(self):
         path = PushPull().write(self, "trial")

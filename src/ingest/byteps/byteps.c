@@ -55,6 +55,7 @@ struct joiner {
     struct map stream_of; /* worker, server, tensor -> index + 1 */
     struct map tensor_of; /* of a key: -> index + 1; of names: by their hash */
     ARRAY(struct node) nodes;
+    int32_t n_workers; /* of the nodes */
     bool no_memory;
 };
 
@@ -505,6 +506,7 @@ static void add_exchanges(struct joiner *j, struct stream *s, struct source *pro
             track = add_track(j, profile, "BytePS");
         }
         struct trace_detail detail = detail_of(j, profile, tensor);
+        detail.group_size = j->n_workers; /* not all ranks, where hosts have several GPUs */
         j->no_memory |= array_push(&profile->part.details, detail) < 0;
         struct trace_span span = {.start_ns = of[PUSH_REQ]->start_ns,
                                   .dur_ns = end_ns - of[PUSH_REQ]->start_ns,
@@ -766,6 +768,8 @@ static void warn(struct joiner *j, const char *path, uint64_t n_unknown)
 
 static void join_workers(struct joiner *j)
 {
+    for (size_t n = 0; n < j->nodes.n; n++)
+        j->n_workers += byteps_is_worker(j->nodes.at[n].id);
     for (size_t n = 0; n < j->nodes.n && !j->no_memory; n++) {
         const struct node *node = &j->nodes.at[n];
         int rank = byteps_is_worker(node->id) ? process_of(j, node) : -1;

@@ -23,7 +23,9 @@ static uint64_t key_of(const struct rank_build *rank, uint32_t item)
     uint64_t key = (uint64_t)span->name << 32 | rank->items.at[item].segment;
     if (span->node != NO_ID)
         key = map_mix((uint64_t)span->node << 32 | rank->items.at[item].segment);
-    if (span->node != NO_ID && rank->trace->tracks[span->track].gpu) /* one of a node's kernels */
+    /* one of a node's kernels, or of the parts in which its tensor travels */
+    if (span->node != NO_ID &&
+        (rank->trace->tracks[span->track].gpu || span->kind == SPAN_COLLECTIVE))
         key = map_mix(key ^ span->name);
     if (span->detail != NO_ID &&
         span->kind == SPAN_ANNOTATION) /* buckets of one name differ in size */

@@ -91,6 +91,7 @@ struct planned {
     struct local_tensor tensor; /* in and out are still missing */
     uint32_t from;              /* hands it over; NO_ID: not known */
     uint32_t arrival;           /* of the negotiation */
+    uint32_t waits_for;         /* whose tensor its group waits for: usually its own; NO_ID */
     uint32_t done;              /* the last op with the group */
     uint32_t first_to, n_to;
 };
@@ -161,6 +162,7 @@ static int plan_group(struct maker *m, uint32_t collective, uint32_t negotiation
         struct planned one = {.tensor = {.name = tensor->name, .collective = collective},
                               .from = NO_ID,
                               .arrival = rank->collectives.at[negotiation].arrival,
+                              .waits_for = (uint32_t)m->plan.n,
                               .done = done,
                               .first_to = (uint32_t)m->to.n};
         one.tensor.size_bytes =
@@ -208,6 +210,40 @@ static uint32_t virtual_op(struct rank_build *rank, uint8_t kind, uint64_t bytes
     return (uint32_t)rank->ops.n - 1;
 }
 
+/* Whether an op had begun in every iteration when the negotiation of a group began. */
+static bool always_begun(const struct rank_build *rank, uint32_t op, uint32_t arrival)
+{
+    bool begun = true;
+    for (uint32_t i = 0; i < rank->n_samples && begun; i++) {
+        size_t first = (size_t)rank->sample_step[i] * rank->n_timed;
+        int64_t from = rank->start_ns[first + op], to = rank->start_ns[first + arrival];
+        begun = from == ABSENT || to == ABSENT || from < to;
+    }
+    return begun;
+}
+
+/* Where an iteration fused otherwise, or in another order, what the thread did first there may have
+ * been before a tensor of the graph's first group was handed over. Nothing waits for that tensor
+ * then: only for the last of those that were always handed over before. */
+static void relax_arrivals(const struct maker *m)
+{
+    const struct rank_build *rank = m->rank;
+    for (size_t i = 0; i < m->plan.n; i++) {
+        struct planned *one = &m->plan.at[i];
+        uint32_t last = NO_ID;
+        if (one->from >= rank->n_timed || one->arrival >= rank->n_timed ||
+            always_begun(rank, one->from, one->arrival))
+            continue;
+        for (uint32_t k = 0; k < m->plan.n; k++) {
+            uint32_t from = m->plan.at[k].from;
+            if (from < rank->n_timed && always_begun(rank, from, one->arrival) &&
+                (last == NO_ID || seen_start(rank, from) > seen_start(rank, m->plan.at[last].from)))
+                last = k;
+        }
+        one->waits_for = last;
+    }
+}
+
 static int add_tensor(struct maker *m, const struct planned *planned)
 {
     struct rank_build *rank = m->rank;
@@ -218,7 +254,6 @@ static int add_tensor(struct maker *m, const struct planned *planned)
         return -1;
     if ((planned->from != NO_ID &&
          local_add_edge(rank, planned->from, tensor.in, false, true) < 0) ||
-        local_add_edge(rank, tensor.in, planned->arrival, false, true) < 0 ||
         local_add_edge(rank, planned->done, tensor.out, false, false) < 0)
         return -1;
     for (uint32_t i = 0; i < planned->n_to; i++)
@@ -346,9 +381,15 @@ int build_fused_tensors(struct rank_build *rank, const struct fusion *fusion,
         mark_followers(&m);
     if (status == 0 && m.thread != NO_ID)
         status = note_turns(&m);
+    relax_arrivals(&m);
     /* virtual ops change the number of ops: only now that nobody looks at times by op any more */
+    size_t first = rank->tensors.n;
     for (size_t i = 0; i < m.plan.n && status == 0; i++)
         status = add_tensor(&m, &m.plan.at[i]);
+    for (size_t i = 0; i < m.plan.n && status == 0; i++)
+        if (m.plan.at[i].waits_for != NO_ID)
+            status = local_add_edge(rank, rank->tensors.at[first + m.plan.at[i].waits_for].in,
+                                    m.plan.at[i].arrival, false, true);
     consumers_fini(&m.consumers);
     free(m.pairs);
     array_fini(&m.plan);

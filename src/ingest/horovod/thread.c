@@ -417,8 +417,9 @@ static int64_t share(int64_t ns, double part)
     return part >= 1 ? ns : (int64_t)((double)ns * part);
 }
 
-static int64_t length_of(const struct fused_times *times)
+static int64_t length_of(const struct actual_group *group)
 {
+    const struct fused_times *times = &group->times;
     return times->end_ns > times->start_ns ? times->end_ns - times->start_ns : 1;
 }
 
@@ -442,32 +443,34 @@ static void add_part(struct parts *parts, struct fused_times *group, const struc
     group->end_ns = t->start_ns + share(t->end_ns - t->start_ns, to);
 }
 
-/* How long each group of the graph takes in those rounds that fused as it does. */
+/* How long each group of the graph takes, on rank 0, in those rounds that fused as it does. */
 static void find_usual_lengths(const struct placing *p, double *usual)
 {
     const struct fusion *f = p->fusion;
     for (uint32_t r = 0; r < p->rounds->rounds.n; r++)
         for (uint32_t g = 0; g < f->n_groups && f->alike[r]; g++)
-            usual[g] += (double)length_of(&p->actual[p->rounds->rounds.at[r].first + g]);
+            usual[g] += (double)length_of(&p->rounds->groups.at[p->rounds->rounds.at[r].first + g]);
 }
 
 /* What Horovod's thread did in a round is cut into the groups of the graph, in its order. A round
  * that fused otherwise, or in another order, is cut where the usual lengths of these groups have
- * it: so the thread was busy for as long as it was, whichever tensors it had first. */
+ * it: so the thread was busy for as long as it was, whichever tensors it had first. All ranks' are
+ * cut at the same places, by rank 0's lengths. */
 static void spread_round(const struct placing *p, uint32_t round, const double *usual,
                          struct parts *parts, struct fused_times *groups)
 {
     const struct actual_round *at = &p->rounds->rounds.at[round];
+    const struct actual_group *lead = &p->rounds->groups.at[at->first];
     const struct fused_times *actual = &p->actual[at->first];
     uint32_t n = p->fusion->n_groups, g = 0;
     double all = 0, all_usual = 0;
     for (uint32_t i = 0; i < at->n; i++)
-        all += (double)length_of(&actual[i]);
+        all += (double)length_of(&lead[i]);
     for (uint32_t i = 0; i < n; i++)
         all_usual += usual[i];
     double left = all * (usual[0] / all_usual);
     for (uint32_t i = 0; i < at->n; i++) {
-        double length = (double)length_of(&actual[i]), used = 0;
+        double length = (double)length_of(&lead[i]), used = 0;
         if (p->fusion->alike[round]) {
             add_part(&parts[i], &groups[i], &actual[i], 0, 1);
             continue;

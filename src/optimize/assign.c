@@ -11,6 +11,8 @@
 #define WORTH_A_MOVE 0.0005
 #define WORTH_PARTS  0.005
 
+enum { MOST_WAYS = 4096 }; /* up to that many are all tried */
+
 static int compare_sizes(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -50,6 +52,24 @@ static void search_bounds(struct space *space, const struct dpro_strategy *own)
         space->best_ns = chosen_ns;
     }
     free(sizes);
+}
+
+/* All ways to place the tensors, where these are few: moving one or two at a time may end where
+ * only three would help. Returns whether they were. */
+static bool try_all(struct space *space, struct dpro_strategy *strategy)
+{
+    uint32_t n_servers = sync_n_servers(&space->model->net), n_ways = 1;
+    for (uint32_t b = 0; b < strategy->n_buckets; b++)
+        if ((n_ways *= n_servers) > MOST_WAYS)
+            return false;
+    for (uint32_t way = 0; way < n_ways && !search_stops(space->search); way++) {
+        uint32_t rest = way;
+        for (uint32_t b = 0; b < strategy->n_buckets; b++, rest /= n_servers)
+            strategy->buckets[b].server = rest % n_servers;
+        space_evaluate(space, strategy);
+    }
+    space->search->n_rounds++;
+    return true;
 }
 
 /* The largest first, each to the server that has least. */
@@ -109,6 +129,22 @@ static void improve(struct space *space, const uint32_t *largest_first,
     }
 }
 
+/* What moved for next to nothing goes back. */
+static void stay(struct space *space, const struct dpro_strategy *own,
+                 struct dpro_strategy *strategy)
+{
+    int64_t most_ns = (int64_t)((double)space->best_ns * (1 + WORTH_A_MOVE));
+    space_copy(space, &space->best, strategy);
+    for (uint32_t b = 0; b < own->n_buckets && !search_stops(space->search); b++) {
+        uint32_t moved = strategy->buckets[b].server;
+        strategy->buckets[b].server = own->buckets[b].server;
+        if (moved != own->buckets[b].server && space_evaluate(space, strategy) > most_ns)
+            strategy->buckets[b].server = moved;
+    }
+    space->best_ns = space_evaluate(space, strategy);
+    space_copy(space, strategy, &space->best);
+}
+
 struct sorting {
     const struct dpro_model *model;
     const struct dpro_strategy *strategy;
@@ -140,9 +176,12 @@ static void search_places(struct space *space, const struct dpro_strategy *own)
             largest_first[b] = b;
         struct sorting sorting = {model, &strategy};
         qsort_r(largest_first, n, sizeof *largest_first, compare_buckets, &sorting);
-        improve(space, largest_first, &strategy);
-        level(model, largest_first, load, &strategy);
-        improve(space, largest_first, &strategy);
+        if (!try_all(space, &strategy)) {
+            improve(space, largest_first, &strategy);
+            level(model, largest_first, load, &strategy);
+            improve(space, largest_first, &strategy);
+        }
+        stay(space, own, &strategy);
     }
     free(largest_first);
     free(load);

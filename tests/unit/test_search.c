@@ -1,5 +1,6 @@
 /* tests/unit/test_search.c: the search against brute force, evaluations against replays of whole
  * graphs, and what a result promises. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +12,7 @@
 #include "cost/buckets.h"
 #include "cost/generate.h"
 #include "cost/graph.h"
+#include "cost/servers.h"
 #include "optimize/search.h"
 #include "replay/replay.h"
 
@@ -866,6 +868,40 @@ static void test_uncertain_numbers_make_an_uncertain_gain(void **state)
     dpro_model_destroy(model);
 }
 
+static void test_a_model_off_its_recording_makes_an_uncertain_gain(void **state)
+{
+    (void)state;
+    struct dpro_model *model = generate_job("bert-base", 4);
+    struct dpro_optimize_options options = {.threads = 1};
+    struct dpro_optimum *generated = optimum_of(model, &options);
+    struct dpro_optimum_summary s = dpro_optimum_summary(generated);
+    double gain_pct = 100 * ((double)s.own_ns / (double)s.best_ns - 1);
+    assert_true(gain_pct > 1);
+    double before = 0;
+    for (int off_pct = 0; off_pct <= 30; off_pct += 10) {
+        model->measured_ns = s.own_ns * 100 / (100 + off_pct);
+        struct dpro_optimum *learnt = optimum_of(model, &options);
+        double unsure = dpro_optimum_summary(learnt).uncertainty_pct;
+        assert_true(unsure > before && unsure >= gain_pct * off_pct / 100);
+        before = unsure;
+        dpro_optimum_destroy(learnt);
+    }
+    model->measured_ns = s.own_ns; /* right, of iterations that differ by as much */
+    model->measured_std_ns = 0.9 * (double)s.own_ns;
+    model->n_samples = 9;
+    for (uint32_t r = 0; r < model->n_ranks; r++) {
+        model->ranks[r].sample_scale = arena_array(&model->arena, 9, sizeof(double));
+        assert_non_null(model->ranks[r].sample_scale);
+        for (uint32_t i = 0; i < 9; i++)
+            model->ranks[r].sample_scale[i] = 1;
+    }
+    struct dpro_optimum *restless = optimum_of(model, &options);
+    assert_true(dpro_optimum_summary(restless).uncertainty_pct >= 0.3 * gain_pct);
+    dpro_optimum_destroy(restless);
+    dpro_optimum_destroy(generated);
+    dpro_model_destroy(model);
+}
+
 static void test_decisions_tell_all_that_differs(void **state)
 {
     (void)state;
@@ -970,6 +1006,150 @@ static void test_without_partial_replay_whole_graphs_are_replayed(void **state)
     dpro_model_destroy(model);
 }
 
+/* ---- parameter servers ---- */
+
+static struct dpro_model *random_served(uint64_t seed, uint32_t n_tensors, uint32_t n_servers)
+{
+    static const int32_t hosts[] = {0, 1, -1};
+    struct generate_options o = {.seed = seed,
+                                 .n_tensors = n_tensors,
+                                 .n_ranks = 2 + (uint32_t)(seed % 2),
+                                 .alike = seed % 3 == 0,
+                                 .n_streams = n_tensors,
+                                 .overheads = seed % 2};
+    struct dpro_model *model = random_job(&o);
+    struct model_net *net = &model->net;
+    net->algorithm = MODEL_SERVER;
+    net->n_servers = n_servers;
+    net->server_hosts = seed % 4 ? hosts : NULL;
+    net->push_ns.value = seed % 5 * 100.0;
+    for (uint32_t b = 0; b < model->own.n_buckets; b++)
+        model->own.buckets[b].partitions = 1;
+    return model;
+}
+
+/* The best of all ways to choose one of n for each bucket, the least the same for all. */
+static int64_t best_choice(const struct dpro_model *model, uint32_t n,
+                           void (*choose)(struct strategy_bucket *bucket, uint32_t choice))
+{
+    struct evaluator *evaluator;
+    struct arena arena = {0};
+    struct dpro_strategy strategy;
+    int64_t best = INT64_MAX;
+    uint32_t n_ways = 1;
+    assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+    assert_int_equal(buckets_copy(model, &model->own, &arena, &strategy), 0);
+    for (uint32_t b = 0; b < strategy.n_buckets; b++)
+        n_ways *= n;
+    for (uint32_t way = 0; way < n_ways; way++) {
+        uint32_t rest = way;
+        for (uint32_t b = 0; b < strategy.n_buckets; b++, rest /= n)
+            choose(&strategy.buckets[b], rest % n);
+        int64_t ns = evaluate(evaluator, &strategy);
+        best = ns < best ? ns : best;
+    }
+    evaluator_destroy(evaluator);
+    arena_fini(&arena);
+    return best;
+}
+
+static void choose_server(struct strategy_bucket *bucket, uint32_t choice)
+{
+    bucket->server = choice;
+}
+
+static void choose_parts(struct strategy_bucket *bucket, uint32_t choice)
+{
+    bucket->partitions = choice + 1;
+}
+
+static void check_places(uint32_t n_tensors, uint32_t n, uint32_t least_best, double most_off)
+{
+    uint32_t n_best = 0;
+    double worst = 0;
+    for (uint64_t seed = 1; seed <= n; seed++) {
+        uint32_t n_servers = n_tensors > 10 ? 2 : 2 + (uint32_t)(seed % 2);
+        struct dpro_model *model = random_served(seed, n_tensors, n_servers);
+        model->net.placement = MODEL_ANYWHERE;
+        model->means = model_means(DPRO_STACK_TENSORFLOW_PS);
+        struct dpro_optimize_options options = {.threads = 1};
+        struct dpro_optimum *optimum = optimum_of(model, &options);
+        int64_t found = dpro_optimum_summary(optimum).best_ns;
+        int64_t best = best_choice(model, n_servers, choose_server);
+        assert_true(found >= best);
+        n_best += (double)found <= 1.0006 * (double)best; /* nothing moves for less */
+        worst = fmax(worst, (double)found / (double)best - 1);
+        dpro_optimum_destroy(optimum);
+        dpro_model_destroy(model);
+    }
+    print_message("%u of %u as good as brute force, at most %.2f %% off\n", n_best, n, 100 * worst);
+    assert_true(n_best >= least_best && worst <= most_off);
+}
+
+static void test_few_variables_are_placed_as_well_as_by_brute_force(void **state)
+{
+    (void)state;
+    check_places(5, 60, 60, 0.0006);
+}
+
+static void test_many_variables_are_placed_nearly_as_well_as_by_brute_force(void **state)
+{
+    (void)state;
+    check_places(13, 4, 2, 0.05);
+}
+
+static void test_parts_of_pushes_are_nearly_as_good_as_brute_force(void **state)
+{
+    (void)state;
+    enum { N = 60 };
+    uint32_t n_best = 0;
+    double worst = 0;
+    for (uint64_t seed = 1; seed <= N; seed++) {
+        struct dpro_model *model = random_served(seed, 3, 2);
+        model->net.placement = MODEL_ANYWHERE;
+        model->means = model_means(DPRO_STACK_BYTEPS);
+        struct dpro_optimize_options options = {.threads = 1};
+        struct dpro_optimum *optimum = optimum_of(model, &options);
+        int64_t found = dpro_optimum_summary(optimum).best_ns;
+        int64_t best = best_choice(model, 8, choose_parts);
+        n_best += found <= best;
+        worst = fmax(worst, (double)found / (double)best - 1);
+        dpro_optimum_destroy(optimum);
+        dpro_model_destroy(model);
+    }
+    print_message("%u of %d as good as brute force, at most %.2f %% off\n", n_best, N, 100 * worst);
+    assert_true(n_best >= N / 2 && worst < 0.05);
+}
+
+static void test_the_bound_is_the_best_of_all_bounds(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        struct dpro_model *model = random_served(seed, 6, 2);
+        model->means = model_means(DPRO_STACK_MXNET_PS);
+        struct dpro_optimize_options options = {.threads = 1};
+        struct dpro_optimum *optimum = optimum_of(model, &options);
+        struct evaluator *evaluator;
+        struct arena arena = {0};
+        struct dpro_strategy strategy;
+        int64_t best = INT64_MAX;
+        assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+        assert_int_equal(buckets_copy(model, &model->own, &arena, &strategy), 0);
+        for (uint32_t t = 0; t <= model->n_tensors; t++) {
+            uint64_t bound = t < model->n_tensors ? model->tensors[t].size_bytes / 4 : UINT64_MAX;
+            servers_set_bound(model, bound, &strategy);
+            int64_t ns = evaluate(evaluator, &strategy);
+            best = ns < best ? ns : best;
+        }
+        int64_t found = dpro_optimum_summary(optimum).best_ns;
+        assert_true(found >= best && (double)found <= 1.0051 * (double)best);
+        evaluator_destroy(evaluator);
+        arena_fini(&arena);
+        dpro_optimum_destroy(optimum);
+        dpro_model_destroy(model);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -994,7 +1174,12 @@ int main(void)
         cmocka_unit_test(test_a_result_is_what_the_jobs_stack_can_be_given),
         cmocka_unit_test(test_the_same_seed_gives_the_same_plan_with_any_number_of_threads),
         cmocka_unit_test(test_a_stopped_search_gives_the_best_so_far),
+        cmocka_unit_test(test_few_variables_are_placed_as_well_as_by_brute_force),
+        cmocka_unit_test(test_many_variables_are_placed_nearly_as_well_as_by_brute_force),
+        cmocka_unit_test(test_parts_of_pushes_are_nearly_as_good_as_brute_force),
+        cmocka_unit_test(test_the_bound_is_the_best_of_all_bounds),
         cmocka_unit_test(test_uncertain_numbers_make_an_uncertain_gain),
+        cmocka_unit_test(test_a_model_off_its_recording_makes_an_uncertain_gain),
         cmocka_unit_test(test_decisions_tell_all_that_differs),
         cmocka_unit_test(test_a_plan_is_no_more_complicated_than_it_is_worth),
         cmocka_unit_test(test_without_partial_replay_whole_graphs_are_replayed),

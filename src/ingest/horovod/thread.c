@@ -106,16 +106,48 @@ static const struct net_transport *transport_of(const struct dpro_trace *trace, 
     return NULL;
 }
 
-/* Moves a group so that its transfer is from first to last; what comes before and after it takes as
- * long as on rank 0. */
-static void move_group(struct fused_times *times, int64_t first_ns, int64_t last_ns)
+static int64_t after_of(const struct fused_times *times)
 {
-    int64_t before = first_ns - times->transfer_ns, after = last_ns - times->transferred_ns;
-    times->start_ns += before;
+    return times->end_ns - times->transferred_ns;
+}
+
+/* Moves a group so that its transfer is from first to last; what comes before and after it takes as
+ * long as on rank 0. Where rank 0's thread was put off its core after it, this one was not: that is
+ * no longer than usual_ns. */
+static void move_group(struct fused_times *times, int64_t first_ns, int64_t last_ns,
+                       int64_t usual_ns)
+{
+    int64_t out = times->out_ns - times->transferred_ns, after = after_of(times);
+    if (after > usual_ns) {
+        out = (int64_t)((double)out * (double)usual_ns / (double)after);
+        after = usual_ns;
+    }
+    times->start_ns += first_ns - times->transfer_ns;
     times->transfer_ns = first_ns;
     times->transferred_ns = last_ns;
-    times->out_ns += after;
-    times->end_ns += after;
+    times->out_ns = last_ns + out;
+    times->end_ns = last_ns + after;
+}
+
+static int compare_i64(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The upper quartile of what rank 0 did after a transfer. -1: no memory. */
+static int64_t usual_after(const struct rounds *rounds)
+{
+    size_t n = rounds->groups.n;
+    int64_t *lengths = malloc((n + 1) * sizeof *lengths), usual = -1;
+    for (size_t g = 0; lengths && g < n; g++)
+        lengths[g] = after_of(&rounds->groups.at[g].times);
+    if (lengths) {
+        qsort(lengths, n, sizeof *lengths, compare_i64);
+        usual = n && lengths[n * 3 / 4] > 0 ? lengths[n * 3 / 4] : 0;
+    }
+    free(lengths);
+    return usual;
 }
 
 /* Looks up the rank's groups in the logs. Returns how many were found there, -1: no memory. */
@@ -125,8 +157,8 @@ static int64_t times_from_logs(struct placing *p, int lead)
     size_t n = p->rounds->groups.n;
     struct byte_range *found = malloc((n + 1) * sizeof *found),
                       *ranges = malloc((n + 1) * sizeof *ranges);
-    int64_t n_found = 0, shift_ns = 0;
-    if (!found || !ranges) {
+    int64_t n_found = 0, shift_ns = 0, usual_ns = usual_after(p->rounds);
+    if (!found || !ranges || usual_ns < 0) {
         free(found);
         free(ranges);
         return -1;
@@ -151,11 +183,11 @@ static int64_t times_from_logs(struct placing *p, int lead)
     for (size_t g = 0; g < n; g++) {
         if (found[g].first_ns < found[g].last_ns) {
             shift_ns = found[g].first_ns - p->actual[g].transfer_ns;
-            move_group(&p->actual[g], found[g].first_ns, found[g].last_ns);
+            move_group(&p->actual[g], found[g].first_ns, found[g].last_ns, usual_ns);
             n_found++;
         } else if (n_found > 0) { /* as far off as the last one that was found */
             move_group(&p->actual[g], p->actual[g].transfer_ns + shift_ns,
-                       p->actual[g].transferred_ns + shift_ns);
+                       p->actual[g].transferred_ns + shift_ns, usual_ns);
         }
     }
     free(found);

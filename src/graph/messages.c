@@ -530,22 +530,39 @@ static int64_t stretched(int64_t ns, int64_t start_ns, int64_t end_ns, int64_t o
     return own_start_ns + (int64_t)((double)(ns - start_ns) * by);
 }
 
+/* A receiver that went on has received. */
+static struct message_time received_by(int64_t left_ns, struct message_time time)
+{
+    if (left_ns == ABSENT || time.end_ns <= left_ns)
+        return time;
+    time.end_ns = left_ns;
+    if (time.start_ns > left_ns)
+        time.start_ns = left_ns;
+    if (time.received_ns > left_ns)
+        time.received_ns = left_ns;
+    return time;
+}
+
 /* Where Horovod fused otherwise, a group's transfer is its share of what those took, and so are its
  * messages. */
 static bool stretch_times(struct finder *f, const struct joined *joined, struct message_time *times,
                           uint32_t from, uint32_t to)
 {
     uint32_t n_samples = f->join->ranks[0].n_samples;
+    const struct member *members = &f->join->members.at[joined->first_member];
     int64_t start, end, own_start, own_end;
     if (!find_transfer(f->join, joined, from, &start, &end) ||
         !find_transfer(f->join, joined, to, &own_start, &own_end))
         return false;
     for (uint32_t m = 0; m < joined->n_messages; m++) {
         const struct message_time *time = &times[(size_t)m * n_samples + from];
-        times[(size_t)m * n_samples + to] =
+        uint32_t receiver = f->messages->all.at[joined->first_message + m].to;
+        int64_t left = left_ns(f->join, &members[receiver], to);
+        times[(size_t)m * n_samples + to] = received_by(
+            left,
             (struct message_time){stretched(time->start_ns, start, end, own_start, own_end),
                                   stretched(time->end_ns, start, end, own_start, own_end),
-                                  stretched(time->received_ns, start, end, own_start, own_end)};
+                                  stretched(time->received_ns, start, end, own_start, own_end)});
     }
     return true;
 }

@@ -105,11 +105,13 @@ static int cut_groups(const struct timeline *t, struct rounds *rounds)
     return 0;
 }
 
-static int cut_rounds(const struct timeline *t, struct rounds *rounds)
+/* Cuts what comes from a group on: a round ends where a tensor would come a second time. */
+static int cut_rounds_from(const struct timeline *t, struct rounds *rounds, uint32_t first)
 {
     uint32_t *seen = calloc(t->tensors.n + 1, sizeof *seen); /* round + 1 */
     int status = seen ? 0 : -1;
-    for (uint32_t g = 0; g < rounds->groups.n && status == 0; g++) {
+    rounds->rounds.n = 0;
+    for (uint32_t g = first; g < rounds->groups.n && status == 0; g++) {
         const struct actual_group *group = &rounds->groups.at[g];
         bool again = rounds->rounds.n == 0;
         for (uint32_t i = group->first; i < group->first + group->n; i++)
@@ -130,6 +132,53 @@ static int cut_rounds(const struct timeline *t, struct rounds *rounds)
     }
     free(seen);
     return status;
+}
+
+/* How many rounds were over before any tensor of the next was ready on a rank. */
+static uint32_t count_apart(const struct timeline *t, const struct rounds *rounds)
+{
+    uint32_t n_apart = 0;
+    int64_t over_ns = INT64_MAX;
+    for (size_t r = 0; r < rounds->rounds.n; r++) {
+        const struct actual_round *round = &rounds->rounds.at[r];
+        int64_t ready_ns = INT64_MAX, end_ns = INT64_MIN;
+        for (uint32_t g = round->first; g < round->first + round->n; g++) {
+            const struct actual_group *group = &rounds->groups.at[g];
+            for (uint32_t i = group->first; i < group->first + group->n; i++) {
+                const struct timeline_run *run = &t->runs.at[rounds->runs.at[i]];
+                int64_t at = timeline_has(run, STAGE_NEGOTIATE)
+                                 ? run->stages[STAGE_NEGOTIATE].start_ns
+                                 : run->whole.start_ns;
+                ready_ns = at < ready_ns ? at : ready_ns;
+            }
+            end_ns = group->times.end_ns > end_ns ? group->times.end_ns : end_ns;
+        }
+        n_apart += ready_ns >= over_ns;
+        over_ns = end_ns;
+    }
+    return n_apart;
+}
+
+/* A timeline may begin in the midst of a round. Then the next round's first groups would be taken
+ * for its own, and so on to the end: the first group of a round is the one from which on most
+ * rounds are over before the next begins. */
+static int cut_rounds(const struct timeline *t, struct rounds *rounds)
+{
+    enum { MOST_GROUPS = 256 };
+    if (cut_rounds_from(t, rounds, 0) < 0)
+        return -1;
+    uint32_t n = rounds->rounds.n > 0 ? rounds->rounds.at[0].n : 0, best = 0;
+    uint32_t most = count_apart(t, rounds);
+    for (uint32_t g = 1; g < n && n <= MOST_GROUPS && most + 1 < rounds->rounds.n; g++) {
+        if (cut_rounds_from(t, rounds, g) < 0)
+            return -1;
+        uint32_t n_apart = count_apart(t, rounds);
+        if (n_apart > most) {
+            most = n_apart;
+            best = g;
+        }
+    }
+    return cut_rounds_from(t, rounds, best);
 }
 
 /* Equal where the same tensors were fused, in the same order of groups. */
@@ -202,8 +251,9 @@ static int choose_round(const struct timeline *t, struct rounds *rounds, uint32_
         }
     map_fini(&counts);
     for (uint32_t r = 0; r < rounds->rounds.n && status == 0 && *best != NO_ID; r++)
-        fusion->alike[r] = hash_round(t, rounds, &rounds->rounds.at[r]) ==
-                           hash_round(t, rounds, &rounds->rounds.at[*best]);
+        fusion->alike[r] = rounds->rounds.at[r].n == rounds->rounds.at[*best].n &&
+                           hash_round(t, rounds, &rounds->rounds.at[r]) ==
+                               hash_round(t, rounds, &rounds->rounds.at[*best]);
     return status;
 }
 

@@ -259,8 +259,7 @@ static bool always_after(const struct maker *m, uint32_t op, uint32_t done, bool
     for (uint32_t i = 0; i < rank->n_samples && after; i++) {
         size_t first = (size_t)rank->sample_step[i] * rank->n_timed;
         int64_t start = rank->start_ns[first + op], end = rank->end_ns[first + done];
-        after = start == ABSENT || end == ABSENT || start >= end ||
-                (only_unlike && !m->unlike[i]);
+        after = start == ABSENT || end == ABSENT || start >= end || (only_unlike && !m->unlike[i]);
     }
     return after;
 }

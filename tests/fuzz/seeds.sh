@@ -84,6 +84,8 @@ rank() # rank RANK
     printf '{"schemaVersion":1,"distributedInfo":{"backend":"gloo","rank":%d,"world_size":2},"traceEvents":[{"ph":"X","cat":"cpu_op","name":"g/w","pid":1,"tid":1,"ts":1800000000000010,"dur":2},{"ph":"X","cat":"cpu_op","name":"u","pid":1,"tid":1,"ts":1800000000000040,"dur":9}]}' "$1"
 }
 { printf A && rank 0 && printf '\n==\n' && rank 1 && printf '\n==\n[%s]\n==\n' "$hvd" && calls 0 && printf '\n==\n' && calls 1; } >"$out/load/horovod-ring"
+# and with a profile that holds nothing, so that a log's process is another one than its rank
+{ printf A && rank 0 && printf '\n==\n' && rank 1 | sed 's/traceEvents/nothing/' && printf '\n==\n[%s]\n==\n' "$hvd" && calls 0 && printf '\n==\n' && calls 1; } >"$out/load/horovod-lone"
 
 put reference/trace 'A{"displayTimeUnit":"ns","traceEvents":[{"ph":"M","pid":3,"name":"process_name","args":{"name":"/device:GPU:0"}},{"ph":"M","pid":3,"tid":7,"name":"thread_name","args":{"name":"TensorFlow Ops"}},{"ph":"X","pid":3,"tid":7,"ts":100.0,"dur":12.5,"name":"Relu","args":{"long_name":"StatefulPartitionedCall/m/relu:Relu","group_id":0}},{"ph":"X","pid":3,"tid":7,"ts":112.4,"dur":2,"args":{"long_name":"m/x:X","group_id":1}}]}'
 put reference/metadata 'B{"a":{"op":"MatMul","input":[],"output":[{"name":"a:0","shape":[2,null],"dtype":"float16"}]},"b":{"op":"Relu","input":[{"name":"a:0"},{"name":"^a"},{"name":"c"}],"output":[{"name":"b:0","shape":[2,3],"dtype":"float32"}]}}'

@@ -209,7 +209,8 @@ static void widen(struct span_ns *span, const struct net_message *message)
         span->last_ns = message->end_ns;
 }
 
-static struct net_message *at_offset(struct net_transport *t, uint32_t stream, uint64_t offset)
+static struct net_message *at_offset(const struct net_transport *t, uint32_t stream,
+                                     uint64_t offset)
 {
     uint32_t low = t->first_message[stream], high = t->first_message[stream + 1], end = high;
     while (low < high) {
@@ -227,15 +228,16 @@ static uint32_t take_run(const struct ring *ring, struct net_transport *t, uint3
                          uint32_t run, uint8_t opcode, uint32_t peer_rank, uint32_t group)
 {
     uint32_t peer_stream = 0, n = 0;
-    struct net_transport *peer = &ring->trace->transports[ring->transport_of[peer_rank]];
-    net_peer(ring->trace, t, stream, &peer_stream);
+    /* of two logs of one rank, as a hostile folder has them, the one with the connection's other
+     * end */
+    const struct net_transport *peer = net_peer(ring->trace, t, stream, &peer_stream);
     for (; n < ring->lengths.n; run++) {
         struct net_message *message = &t->messages.at[run];
         if (!is_wanted(message, opcode))
             continue;
         n++;
         message->collective = group;
-        struct net_message *other = at_offset(peer, peer_stream, message->offset);
+        struct net_message *other = peer ? at_offset(peer, peer_stream, message->offset) : NULL;
         if (!other)
             continue;
         other->collective = group;

@@ -96,10 +96,6 @@ struct planned {
     uint32_t first_to, n_to;
 };
 
-struct late_edge {
-    uint32_t from, to;
-};
-
 struct maker {
     struct rank_build *rank;
     const struct fusion *fusion;
@@ -111,8 +107,6 @@ struct maker {
     bool guesses;     /* what uses the tensors of some group is not known */
     uint32_t thread;  /* Horovod's, a device; NO_ID: it did nothing */
     uint8_t *follows; /* by timed op: it uses what a group brings, as far as is known */
-    uint8_t *unlike;  /* by sample: it fused otherwise than the graph, or in another order */
-    ARRAY(struct late_edge) late; /* from a group's last op to what always came after */
 };
 
 /* What follows the transfer on its thread and still belongs to the group: the copy out. */
@@ -250,83 +244,6 @@ static void relax_arrivals(const struct maker *m)
     }
 }
 
-/* Whether an op had always to wait until the thread was through with a group: it never began before
- * in an iteration, or in one that fused otherwise. */
-static bool always_after(const struct maker *m, uint32_t op, uint32_t done, bool only_unlike)
-{
-    const struct rank_build *rank = m->rank;
-    bool after = true;
-    for (uint32_t i = 0; i < rank->n_samples && after; i++) {
-        size_t first = (size_t)rank->sample_step[i] * rank->n_timed;
-        int64_t start = rank->start_ns[first + op], end = rank->end_ns[first + done];
-        after = start == ABSENT || end == ABSENT || start >= end || (only_unlike && !m->unlike[i]);
-    }
-    return after;
-}
-
-/* The last of the groups that were always done before an op; NO_ID: there is none. */
-static uint32_t last_done_before(const struct maker *m, uint32_t op)
-{
-    uint32_t last = NO_ID;
-    for (size_t i = 0; i < m->plan.n; i++) {
-        uint32_t done = m->plan.at[i].done;
-        if ((last == NO_ID || seen_start(m->rank, done) > seen_start(m->rank, last)) &&
-            always_after(m, op, done, false))
-            last = done;
-    }
-    return last;
-}
-
-/* The first op of other threads that always came after a group; NO_ID: there is none. */
-static uint32_t first_after(const struct maker *m, uint32_t done)
-{
-    const struct rank_build *rank = m->rank;
-    uint32_t first = NO_ID;
-    for (uint32_t o = 0; o < rank->n_timed; o++)
-        if (rank->ops.at[o].device != m->thread && seen_start(rank, o) != ABSENT &&
-            seen_start(rank, o) >= seen_start(rank, done) &&
-            (first == NO_ID || seen_start(rank, o) < seen_start(rank, first)) &&
-            always_after(m, o, done, false))
-            first = o;
-    return first;
-}
-
-/* What uses a tensor follows the group that has it in the graph. Where an iteration had the tensor
- * in an earlier one, and it was used before, it follows the last group that it always followed. And
- * something always follows the last group. */
-static int relax_followers(struct maker *m)
-{
-    const struct rank_build *rank = m->rank;
-    uint32_t last = NO_ID;
-    bool relaxed = false, followed = false;
-    int status = 0;
-    for (size_t i = 0; i < m->plan.n; i++)
-        if (last == NO_ID || seen_start(rank, m->plan.at[i].done) > seen_start(rank, last))
-            last = m->plan.at[i].done;
-    for (size_t i = 0; i < m->plan.n && status == 0; i++) {
-        const struct planned *one = &m->plan.at[i];
-        for (uint32_t k = one->first_to; k < one->first_to + one->n_to && status == 0; k++) {
-            uint32_t op = m->to.at[k];
-            bool keeps = op >= rank->n_timed || always_after(m, op, one->done, true);
-            followed |= keeps && one->done == last;
-            if (keeps)
-                continue;
-            relaxed = true;
-            m->to.at[k] = NO_ID;
-            m->follows[op] = 0;
-            struct late_edge late = {last_done_before(m, op), op};
-            if (late.from != NO_ID)
-                status = array_push(&m->late, late);
-        }
-    }
-    if (relaxed && !followed && status == 0) {
-        struct late_edge late = {last, first_after(m, last)};
-        if (late.to != NO_ID)
-            status = array_push(&m->late, late);
-    }
-    return status;
-}
-
 static int add_tensor(struct maker *m, const struct planned *planned)
 {
     struct rank_build *rank = m->rank;
@@ -339,11 +256,9 @@ static int add_tensor(struct maker *m, const struct planned *planned)
          local_add_edge(rank, planned->from, tensor.in, false, true) < 0) ||
         local_add_edge(rank, planned->done, tensor.out, false, false) < 0)
         return -1;
-    for (uint32_t i = 0; i < planned->n_to; i++) {
-        uint32_t to = m->to.at[planned->first_to + i];
-        if (to != NO_ID && local_add_edge(rank, tensor.out, to, false, true) < 0)
+    for (uint32_t i = 0; i < planned->n_to; i++)
+        if (local_add_edge(rank, tensor.out, m->to.at[planned->first_to + i], false, true) < 0)
             return -1;
-    }
     return 0;
 }
 
@@ -361,32 +276,24 @@ static int compare_turns(const void *a, const void *b)
     return x->op < y->op ? -1 : x->op > y->op;
 }
 
-static int find_unlike(struct maker *m)
-{
-    const struct rank_build *rank = m->rank;
-    m->unlike = calloc(rank->n_samples + (size_t)1, sizeof *m->unlike);
-    for (uint32_t i = 0; i < rank->n_samples && m->unlike; i++)
-        for (uint32_t o = 0; o < rank->n_timed; o++) {
-            uint32_t item = rank->match[(size_t)rank->sample_step[i] * rank->n_timed + o];
-            uint32_t detail = item == NO_ID || rank->ops.at[o].device != m->thread
-                                  ? NO_ID
-                                  : item_span(rank, item)->detail;
-            if (detail != NO_ID)
-                m->unlike[i] |= !m->fusion->alike[fusion_round(
-                    m->fusion, rank->trace->details[detail].comm_sequence)];
-        }
-    return m->unlike ? 0 : -1;
-}
-
-/* What the thread did in a step, in order. */
-static uint32_t list_turns(const struct maker *m, uint32_t step, struct turn *turns)
+/* What the thread did in a step, in order. *alike: tensors were fused there as in the graph. */
+static uint32_t list_turns(const struct maker *m, uint32_t step, struct turn *turns, bool *alike)
 {
     const struct rank_build *rank = m->rank;
     size_t first = (size_t)step * rank->n_timed;
     uint32_t n = 0;
-    for (uint32_t o = 0; o < rank->n_timed; o++)
-        if (rank->ops.at[o].device == m->thread && rank->start_ns[first + o] != ABSENT)
-            turns[n++] = (struct turn){rank->start_ns[first + o], rank->end_ns[first + o], o};
+    *alike = true;
+    for (uint32_t o = 0; o < rank->n_timed; o++) {
+        uint32_t item = rank->match[first + o];
+        if (rank->ops.at[o].device != m->thread || rank->start_ns[first + o] == ABSENT)
+            continue;
+        uint32_t detail = item == NO_ID ? NO_ID : item_span(rank, item)->detail;
+        if (detail != NO_ID)
+            *alike &=
+                m->fusion
+                    ->alike[fusion_round(m->fusion, rank->trace->details[detail].comm_sequence)];
+        turns[n++] = (struct turn){rank->start_ns[first + o], rank->end_ns[first + o], o};
+    }
     qsort(turns, n, sizeof *turns, compare_turns);
     return n;
 }
@@ -433,13 +340,14 @@ static int note_turns(const struct maker *m)
         rank->free_ns[i] = ABSENT;
     for (uint32_t i = 0; i < rank->n_samples; i++) {
         size_t first = (size_t)rank->sample_step[i] * rank->n_timed;
-        uint32_t n = list_turns(m, rank->sample_step[i], turns);
+        bool alike;
+        uint32_t n = list_turns(m, rank->sample_step[i], turns, &alike);
         int64_t free_ns = ABSENT;
         for (uint32_t t = 0; t < n; t++) {
             rank->free_ns[first + turns[t].op] = free_ns;
             free_ns = turns[t].end_ns > free_ns ? turns[t].end_ns : free_ns;
         }
-        bool unsure = m->unlike[i] || m->guesses;
+        bool unsure = !alike || m->guesses;
         for (uint32_t o = 0; o < rank->n_timed && unsure; o++)
             if (m->follows[o] && rank->start_ns[first + o] != ABSENT)
                 rank->free_ns[first + o] = busy_until(turns, n, rank->start_ns[first + o]);
@@ -470,16 +378,10 @@ int build_fused_tensors(struct rank_build *rank, const struct fusion *fusion,
             status = plan_group(&m, c, negotiation);
     }
     if (status == 0 && m.thread != NO_ID)
-        status = find_unlike(&m);
-    if (status == 0 && m.thread != NO_ID) {
         mark_followers(&m);
-        relax_arrivals(&m);
-        status = relax_followers(&m);
-    }
     if (status == 0 && m.thread != NO_ID)
         status = note_turns(&m);
-    for (size_t i = 0; i < m.late.n && status == 0; i++)
-        status = local_add_edge(rank, m.late.at[i].from, m.late.at[i].to, false, true);
+    relax_arrivals(&m);
     /* virtual ops change the number of ops: only now that nobody looks at times by op any more */
     size_t first = rank->tensors.n;
     for (size_t i = 0; i < m.plan.n && status == 0; i++)
@@ -493,8 +395,6 @@ int build_fused_tensors(struct rank_build *rank, const struct fusion *fusion,
     array_fini(&m.plan);
     array_fini(&m.to);
     array_fini(&m.found);
-    array_fini(&m.late);
-    free(m.unlike);
     free(m.follows);
     return status < 0 ? dpro_error_nomem(err) : 0;
 }

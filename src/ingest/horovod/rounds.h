@@ -19,8 +19,8 @@ struct fused_group {
 };
 
 /* A *round* is one communication of every tensor. Which tensors Horovod fuses is chance: what is
- * ready when a cycle begins. Groups are those of the rounds that are most alike; in the others each
- * takes its tensors' shares, by bytes, of the time that the groups there took. */
+ * ready when a cycle begins. Groups are those of the rounds that are most alike; what Horovod's
+ * thread did in another one is cut into these groups where they usually begin and end. */
 struct fusion {
     const struct timeline *timeline; /* whose tensors these are */
     uint32_t *tensors;               /* by group: indexes into timeline->tensors */

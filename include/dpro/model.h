@@ -75,6 +75,15 @@ DPRO_API uint32_t dpro_strategy_n_buckets(const struct dpro_strategy *strategy);
 DPRO_API struct dpro_bucket dpro_strategy_bucket(const struct dpro_model *model,
                                                  const struct dpro_strategy *strategy,
                                                  uint32_t bucket);
+/* Of a strategy of Horovod's: every cycle_ns its thread looks what is ready (0: the job is not its,
+ * or that is not known). `fuses`: what is ready then travels together, up to fusion_bytes, so that
+ * the buckets are what came of it; else each bucket is a group that the job makes. */
+struct dpro_cycles {
+    int64_t cycle_ns;
+    int fuses;
+    uint64_t fusion_bytes;
+};
+DPRO_API struct dpro_cycles dpro_strategy_cycles(const struct dpro_strategy *strategy);
 DPRO_API uint32_t dpro_strategy_n_fused_ops(const struct dpro_strategy *strategy);
 
 /* A number that was learnt, and its standard error. */

@@ -210,6 +210,7 @@ class MXNetJob(job.Job):
         return {"device": "cpu", "device_name": job.device_name(), "backend": store.type if store is not None else None,
                 "process_groups": [], "models": described,
                 "plan": applied.state(horovod_plan.NO_JOB) if "horovod.mxnet" in sys.modules else job.plan_state(("mxnet.env",)),
+                "horovod": horovod_plan.settings() if "horovod.mxnet" in sys.modules else None,
                 "optimizers": [{"class": type(optimizer).__name__, "n_parameters": len(parameters)}] if optimizer else [],
                 "memory": {"rss_peak_bytes": peak, "rss_bytes": now,
                            "parameter_bytes": sum(p["size_bytes"] for p in parameters)}}

@@ -254,6 +254,7 @@ class TensorFlowJob(job.Job):
         peak, now = job.process_memory()
         return {"device": "cpu", "device_name": job.device_name(), "backend": None, "process_groups": [],
                 "plan": applied.state(self._no_plan()),
+                "horovod": horovod_plan.settings() if "horovod.tensorflow" in sys.modules else None,
                 "models": [{"name": names[0], "parallel": "data" if world > 1 else "none", "process_group": None,
                             "parameters": parameters, "ddp": None, "buckets": None, "fsdp": None}] if parameters else [],
                 "optimizers": [],

@@ -65,6 +65,11 @@ uint32_t dpro_strategy_n_buckets(const struct dpro_strategy *strategy)
     return strategy->n_buckets;
 }
 
+struct dpro_cycles dpro_strategy_cycles(const struct dpro_strategy *strategy)
+{
+    return (struct dpro_cycles){strategy->cycle_ns, strategy->fuses, strategy->fusion_bytes};
+}
+
 uint32_t dpro_strategy_n_fused_ops(const struct dpro_strategy *strategy)
 {
     return strategy->n_fused;

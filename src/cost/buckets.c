@@ -12,7 +12,8 @@ int buckets_init(const struct dpro_model *model, struct arena *arena,
                  struct dpro_strategy *strategy)
 {
     size_t n_ops = 0;
-    *strategy = (struct dpro_strategy){.n_buckets = model->n_tensors};
+    *strategy =
+        (struct dpro_strategy){.n_buckets = model->n_tensors, .cycle_ns = model->net.cycle_ns};
     for (uint32_t p = 0; p < model->n_programs; p++)
         n_ops += model->programs[p].n_ops;
     strategy->fused = arena_array(arena, n_ops / 2 + 1, sizeof *strategy->fused);
@@ -31,6 +32,9 @@ void buckets_assign(const struct dpro_model *model, const struct dpro_strategy *
                     struct dpro_strategy *strategy)
 {
     strategy->n_buckets = from->n_buckets;
+    strategy->cycle_ns = from->cycle_ns;
+    strategy->fuses = from->fuses;
+    strategy->fusion_bytes = from->fusion_bytes;
     strategy->compression = from->compression;
     strategy->n_fused = from->n_fused;
     memcpy(strategy->order, from->order, model->n_tensors * sizeof *from->order);
@@ -63,6 +67,7 @@ void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64
 {
     uint64_t bytes = 0;
     strategy->n_buckets = strategy->n_fused = 0;
+    strategy->fuses = false;
     strategy->compression = DPRO_COMPRESSION_NONE;
     for (uint32_t t = 0, first = 0; t < model->n_tensors; t++) {
         strategy->order[t] = t;
@@ -149,6 +154,10 @@ int buckets_read(const struct dpro_model *model, const char *path, struct dpro_s
         return rc;
     bool *taken = calloc((size_t)model->n_tensors + 1, sizeof *taken);
     strategy->n_buckets = strategy->n_fused = 0;
+    strategy->fuses = plan.fuses && model->net.cycle_ns > 0;
+    strategy->fusion_bytes = plan.fusion_bytes;
+    if (plan.cycle_ns > 0 && model->net.cycle_ns > 0)
+        strategy->cycle_ns = plan.cycle_ns;
     strategy->compression = plan.compression;
     *n_fused_ops = plan.n_fused_ops;
     if (!taken)

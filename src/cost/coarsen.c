@@ -549,8 +549,8 @@ static int measure(const struct coarsening *c, uint32_t r, struct coarse_rank *r
         }
         if (c->has_servers && last_transfer(c, copy, r) > went_on)
             went_on = last_transfer(c, copy, r);
-        if (copy < re->first || !rank->drains || c->has_servers)
-            continue;
+        if (copy < re->first || !rank->drains || c->has_servers || g->cycles.cycle_ns > 0)
+            continue; /* who copies is another: Horovod's thread, or nobody */
         for (uint32_t op = g->ranks[r].first_op; op < g->ranks[r].first_op + g->ranks[r].n_ops;
              op++)
             if (c->waits[op] && re->end_ns[copy][op] > copied)

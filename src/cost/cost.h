@@ -82,6 +82,13 @@ int fit_session(const struct rehearsal *rehearsal, struct dpro_model *model);
 void servers_own(const struct dpro_graph *graph, uint32_t collective,
                  struct strategy_bucket *bucket);
 
+/* ---- reductions.c: what all-reduces cost that run one after the other ---- */
+
+/* With those of Horovod's its cycles are known, too. 0: too few were seen; 1: they were enough; -1:
+ * out of memory. */
+int fit_reductions(const struct rehearsal *rehearsal, const struct coarse *coarse,
+                   const struct dpro_model *model, struct model_net *net);
+
 /* ---- fit.c: what communicating costs ---- */
 
 int fit_net(const struct rehearsal *rehearsal, const struct coarse *coarse,

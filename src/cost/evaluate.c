@@ -65,12 +65,17 @@ int evaluator_create(const struct dpro_model *model, struct evaluator **evaluato
     e->n_missing = calloc(n, sizeof *e->n_missing);
     e->queue = calloc(n, sizeof *e->queue);
     e->active = calloc(model->net.n_streams + (size_t)1, sizeof *e->active);
+    e->groups = calloc(n, sizeof *e->groups);
+    e->ready = calloc(n, sizeof *e->ready);
+    e->apart.order = calloc(n, sizeof *e->apart.order);
+    e->apart.buckets = calloc(n, sizeof *e->apart.buckets);
     e->result.launched_ns = calloc(n, sizeof *e->result.launched_ns);
     e->result.start_ns = calloc(n, sizeof *e->result.start_ns);
     e->result.end_ns = calloc(n, sizeof *e->result.end_ns);
     e->result.done_ns = calloc(model->n_ranks + (size_t)1, sizeof *e->result.done_ns);
     bool enough = e->classes && e->class_of && e->buckets && e->bucket_of && e->n_missing &&
-                  e->queue && e->active && e->result.launched_ns && e->result.start_ns &&
+                  e->queue && e->active && e->groups && e->ready && e->apart.order && e->apart.buckets &&
+                  e->result.launched_ns && e->result.start_ns &&
                   e->result.end_ns && e->result.done_ns;
     for (uint32_t r = 0; enough && r < model->n_ranks; r++) {
         const struct model_rank *rank = &model->ranks[r];
@@ -117,6 +122,10 @@ void evaluator_destroy(struct evaluator *e)
     free(e->n_missing);
     free(e->queue);
     free(e->active);
+    free(e->groups);
+    free(e->ready);
+    free(e->apart.order);
+    free(e->apart.buckets);
     free(e->result.launched_ns);
     free(e->result.start_ns);
     free(e->result.end_ns);
@@ -246,9 +255,86 @@ static void pop_waiting(struct evaluator *e)
     e->queue[at] = last;
 }
 
+/* ---- Horovod's cycles ---- */
+
+/* How many of ready[0 .. n) travel with the first: as long as they fit. (Of one data type, as
+ * gradients are taken to be, Horovod does not look past what does not fit.) */
+static uint32_t fuse(struct evaluator *e, const uint32_t *ready, uint32_t n)
+{
+    uint64_t most = e->strategy->fusion_bytes, bytes = e->buckets[ready[0]].size_bytes;
+    uint32_t i = 1;
+    for (; i < n; i++) {
+        uint64_t size = e->buckets[ready[i]].size_bytes;
+        if (size > most || bytes > most - size)
+            break;
+        e->buckets[ready[i - 1]].next = ready[i];
+        bytes += size;
+    }
+    return i;
+}
+
+/* A cycle begins: it takes all that waits. */
+static void begin_cycle(struct evaluator *e)
+{
+    uint32_t n = 0;
+    for (; e->n_queue > 0; pop_waiting(e))
+        e->ready[n++] = e->queue[0];
+    e->n_groups = e->n_begun = 0;
+    for (uint32_t i = 0; i < n;) {
+        e->groups[e->n_groups++] = e->ready[i];
+        i += e->strategy->fuses ? fuse(e, e->ready + i, n - i) : 1;
+    }
+    e->next_cycle_ns = e->now_ns + (double)e->strategy->cycle_ns;
+}
+
+/* Until the next cycle that has something to do; infinity: nothing waits, or one is under way. */
+static double until_cycle_ns(struct evaluator *e)
+{
+    double cycle = (double)e->strategy->cycle_ns;
+    if (cycle <= 0 || e->n_queue == 0 || e->n_active > 0)
+        return INFINITY;
+    if (e->next_cycle_ns < e->now_ns)
+        e->next_cycle_ns += ceil((e->now_ns - e->next_cycle_ns) / cycle) * cycle;
+    return e->next_cycle_ns - e->now_ns;
+}
+
+/* The next of the cycle's groups, when the one before is through; with the last the cycle ends. */
+static void begin_group(struct evaluator *e)
+{
+    if (e->n_active > 0)
+        return;
+    if (e->n_begun == e->n_groups) {
+        if (e->n_groups > 0 && e->next_cycle_ns < e->now_ns)
+            e->next_cycle_ns = e->now_ns;
+        e->n_groups = e->n_begun = 0;
+        return;
+    }
+    struct transfer transfer = {.bucket = e->groups[e->n_begun]};
+    uint64_t size = 0;
+    for (uint32_t b = transfer.bucket; b != MODEL_NONE; b = e->buckets[b].next) {
+        size += e->buckets[b].size_bytes;
+        transfer.latency_ns += e->buckets[b].latency_ns;
+        e->buckets[b].start_ns = e->now_ns;
+    }
+    struct sync_cost cost = {0};
+    if (sync_get(e->costs, size, &cost) < 0)
+        e->failed = true;
+    transfer.latency_ns += (double)cost.latency_ns;
+    transfer.wire_ns = (double)cost.wire_ns;
+    if (e->n_begun++ == 0)
+        transfer.latency_ns += e->model->net.negotiate_ns.value;
+    e->active[e->n_active++] = transfer;
+}
+
+/* ---- transfers ---- */
+
 /* Begins what waits while a stream is free. */
 static void begin_transfers(struct evaluator *e)
 {
+    if (e->strategy->cycle_ns > 0) {
+        begin_group(e);
+        return;
+    }
     while (e->n_active < e->model->net.n_streams && e->n_queue > 0) {
         uint32_t b = e->queue[0];
         struct bucket_state *bucket = &e->buckets[b];
@@ -297,6 +383,7 @@ static void act(struct evaluator *e, struct class *c)
             bucket->n_launched = 0;
             bucket->launched_ns = e->now_ns;
             bucket->n_waiting = bucket->n_left = e->strategy->buckets[a->bucket].partitions;
+            bucket->next = MODEL_NONE;
             bucket->turn = e->turn++;
             push_waiting(e, a->bucket);
         } else if (a->kind == END) {
@@ -311,10 +398,30 @@ static void act(struct evaluator *e, struct class *c)
     }
 }
 
+/* What a transfer carried is there. */
+static void end_transfer(struct evaluator *e, uint32_t transfer)
+{
+    uint32_t first = e->active[transfer].bucket;
+    bool whole = true;
+    e->active[transfer] = e->active[--e->n_active];
+    for (uint32_t b = first; b != MODEL_NONE; b = e->buckets[b].next) {
+        struct bucket_state *bucket = &e->buckets[b];
+        whole = e->strategy->cycle_ns > 0 || --bucket->n_left == 0;
+        if (whole) {
+            bucket->end_ns = e->now_ns;
+            bucket->n_ended++;
+        }
+    }
+    for (uint32_t c = 0; c < e->n_classes && whole; c++)
+        if (e->classes[c].blocked && e->classes[c].iteration <= MOST_ITERATIONS)
+            act(e, &e->classes[c]);
+}
+
 /* Moves time on to the next thing that happens. */
 static bool step(struct evaluator *e)
 {
-    double dt = INFINITY;
+    double dt = until_cycle_ns(e);
+    bool cycle = !isinf(dt);
     uint32_t next_class = UINT32_MAX, next_transfer = UINT32_MAX;
     set_rates(e);
     for (uint32_t c = 0; c < e->n_classes; c++) {
@@ -322,6 +429,7 @@ static bool step(struct evaluator *e)
         if (!class->blocked && class->left_ns / e->rate < dt) {
             dt = class->left_ns / e->rate;
             next_class = c;
+            cycle = false;
         }
     }
     for (uint32_t t = 0; t < e->n_active; t++) {
@@ -331,6 +439,7 @@ static bool step(struct evaluator *e)
         if (left < dt) {
             dt = left;
             next_transfer = t;
+            cycle = false;
         }
     }
     if (isinf(dt))
@@ -348,24 +457,15 @@ static bool step(struct evaluator *e)
         else
             transfer->latency_ns -= dt;
     }
-    if (next_transfer == UINT32_MAX) {
+    if (cycle) {
+        begin_cycle(e);
+    } else if (next_transfer == UINT32_MAX) {
         e->classes[next_class].left_ns = 0;
         act(e, &e->classes[next_class]);
+    } else if (!e->active[next_transfer].on_wire) {
+        e->active[next_transfer].on_wire = true;
     } else {
-        struct transfer *transfer = &e->active[next_transfer];
-        if (!transfer->on_wire) {
-            transfer->on_wire = true;
-        } else {
-            struct bucket_state *bucket = &e->buckets[transfer->bucket];
-            *transfer = e->active[--e->n_active];
-            if (--bucket->n_left == 0) {
-                bucket->end_ns = e->now_ns;
-                bucket->n_ended++;
-                for (uint32_t c = 0; c < e->n_classes; c++)
-                    if (e->classes[c].blocked && e->classes[c].iteration <= MOST_ITERATIONS)
-                        act(e, &e->classes[c]);
-            }
-        }
+        end_transfer(e, next_transfer);
     }
     begin_transfers(e);
     return true;
@@ -394,10 +494,32 @@ static bool is_steady(const struct evaluator *e, uint32_t n)
     return true;
 }
 
+/* A strategy that fuses is run with a bucket for each tensor. */
+static const struct dpro_strategy *take_apart(struct evaluator *e,
+                                              const struct dpro_strategy *strategy)
+{
+    struct dpro_strategy *apart = &e->apart;
+    *apart = (struct dpro_strategy){.order = apart->order,
+                                    .buckets = apart->buckets,
+                                    .n_buckets = e->model->n_tensors,
+                                    .cycle_ns = strategy->cycle_ns,
+                                    .fuses = true,
+                                    .fusion_bytes = strategy->fusion_bytes,
+                                    .compression = strategy->compression,
+                                    .fused = strategy->fused,
+                                    .n_fused = strategy->n_fused};
+    for (uint32_t t = 0; t < e->model->n_tensors; t++) {
+        apart->order[t] = t;
+        apart->buckets[t] = (struct strategy_bucket){.first = t, .n = 1, .partitions = 1};
+    }
+    return apart;
+}
+
 int64_t evaluate(struct evaluator *e, const struct dpro_strategy *strategy)
 {
-    e->strategy = strategy;
-    e->n_queue = e->n_active = 0;
+    e->strategy = strategy->fuses ? take_apart(e, strategy) : strategy;
+    e->n_queue = e->n_active = e->n_groups = e->n_begun = 0;
+    e->next_cycle_ns = 0;
     e->turn = 0;
     e->now_ns = e->wire_ns = 0;
     e->failed = false;
@@ -416,12 +538,48 @@ int64_t evaluate(struct evaluator *e, const struct dpro_strategy *strategy)
         n = n_done(e);
     if (n < 2 || e->failed)
         return INT64_MAX; /* a program that waits for what never comes */
+    /* cycles may meet each iteration elsewhere: the mean of those after the first few */
+    uint32_t first = e->strategy->cycle_ns > 0 && !is_steady(e, n) ? n / 3 : n - 2;
     double last = 0, before = 0;
     for (uint32_t c = 0; c < e->n_classes; c++) {
         last = fmax(last, e->classes[c].done_ns[n - 1]);
-        before = fmax(before, e->classes[c].done_ns[n - 2]);
+        before = fmax(before, e->classes[c].done_ns[first]);
     }
-    return llround(last - before);
+    return llround((last - before) / (n - 1 - first));
+}
+
+struct begun {
+    double start_ns;
+    uint32_t tensor;
+};
+
+static int compare_begun(const void *a, const void *b)
+{
+    const struct begun *x = a, *y = b;
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
+}
+
+int evaluated_groups(const struct evaluator *e, struct dpro_strategy *strategy)
+{
+    uint32_t n = e->model->n_tensors;
+    struct begun *begun = malloc((n + (size_t)1) * sizeof *begun);
+    if (!begun)
+        return -1;
+    for (uint32_t t = 0; t < n; t++)
+        begun[t] = (struct begun){e->buckets[t].start_ns, t};
+    qsort(begun, n, sizeof *begun, compare_begun);
+    strategy->n_buckets = 0;
+    for (uint32_t t = 0; t < n; t++) {
+        strategy->order[t] = begun[t].tensor;
+        if (t == 0 || begun[t].start_ns > begun[t - 1].start_ns)
+            strategy->buckets[strategy->n_buckets++] =
+                (struct strategy_bucket){.first = t, .partitions = 1};
+        strategy->buckets[strategy->n_buckets - 1].n++;
+    }
+    free(begun);
+    return 0;
 }
 
 const struct evaluation *evaluate_detail(struct evaluator *e, const struct dpro_strategy *strategy)
@@ -437,9 +595,17 @@ const struct evaluation *evaluate_detail(struct evaluator *e, const struct dpro_
     for (uint32_t c = 0; n >= 2 && c < e->n_classes; c++)
         from = fmax(from, e->classes[c].done_ns[n - 2]);
     for (uint32_t b = 0; b < strategy->n_buckets; b++) {
-        r->launched_ns[b] = llround(e->buckets[b].launched_ns - from);
-        r->start_ns[b] = llround(e->buckets[b].start_ns - from);
-        r->end_ns[b] = llround(e->buckets[b].end_ns - from);
+        /* of one that is fused in cycles: its last tensor's */
+        uint32_t first = strategy->fuses ? strategy->buckets[b].first : b;
+        uint32_t n_parts = strategy->fuses ? strategy->buckets[b].n : 1;
+        struct bucket_state last = {.end_ns = -1};
+        for (uint32_t i = first; i < first + n_parts; i++) {
+            const struct bucket_state *part = &e->buckets[strategy->fuses ? strategy->order[i] : i];
+            last = part->end_ns > last.end_ns ? *part : last;
+        }
+        r->launched_ns[b] = llround(last.launched_ns - from);
+        r->start_ns[b] = llround(last.start_ns - from);
+        r->end_ns[b] = llround(last.end_ns - from);
     }
     for (uint32_t i = 0; n >= 1 && i < e->model->n_ranks; i++) {
         double done = e->classes[e->class_of[i]].done_ns[n - 1];

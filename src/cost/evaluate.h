@@ -6,7 +6,12 @@
  * it and one of the n_streams is free, it transfers: latency, then its bytes on the wires, which
  * those under way share equally. While bytes are on the wires, computation goes on at
  * 1 - cpu_ns / byte_ns of its rate, and while a rank computes, they at 1 - held_share. Iterations
- * follow each other until their period is steady. */
+ * follow each other until their period is steady.
+ *
+ * Where a strategy has cycles (Horovod), what all ranks have launched waits for the next one to
+ * begin. Then it transfers, one collective after the other: each bucket, or where the strategy
+ * fuses, what is ready together as long as it is not more than fusion_bytes. A cycle begins
+ * cycle_ns after the one before, or when that has nothing left to do, whichever is later. */
 #ifndef COST_EVALUATE_H
 #define COST_EVALUATE_H
 
@@ -31,6 +36,9 @@ void evaluator_destroy(struct evaluator *evaluator); /* NULL is fine */
 
 /* The steady iteration, ns; INT64_MAX where it never ends, or memory ran out. */
 int64_t evaluate(struct evaluator *evaluator, const struct dpro_strategy *strategy);
+/* Of a strategy that fuses, after its evaluation: puts what travelled together in the last iteration
+ * into its buckets. -1: out of memory. */
+int evaluated_groups(const struct evaluator *evaluator, struct dpro_strategy *strategy);
 /* Borrowed, until the next call. */
 const struct evaluation *evaluate_detail(struct evaluator *evaluator,
                                          const struct dpro_strategy *strategy);

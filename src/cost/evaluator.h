@@ -32,7 +32,7 @@ struct class
 };
 
 struct transfer {
-    uint32_t bucket;
+    uint32_t bucket; /* the first of those that travel together */
     bool on_wire;
     double latency_ns, wire_ns; /* left */
 };
@@ -46,6 +46,7 @@ struct bucket_state {
     uint32_t n_ended;                     /* iterations */
     double asked_ns;                      /* when the last class launched it */
     uint64_t turn;                        /* in the order in which they were launched */
+    uint32_t next;                        /* that travels with it; MODEL_NONE: it is the last */
     double launched_ns, start_ns, end_ns; /* of the last iteration */
 };
 
@@ -67,6 +68,12 @@ struct evaluator {
     uint64_t turn;
     bool failed; /* out of memory */
     double now_ns, wire_ns, rate, wire_rate;
+    /* Horovod's cycles */
+    struct dpro_strategy apart; /* a bucket for each tensor, of strategies that fuse */
+    uint32_t *ready;            /* what a cycle takes, room for n_tensors */
+    uint32_t *groups;           /* first buckets of what this cycle transfers, room for n_tensors */
+    uint32_t n_groups, n_begun; /* the cycle ends with the last of them */
+    double next_cycle_ns;
     const struct dpro_strategy *strategy;
     struct evaluation result;
     struct serving *serving; /* by parameter servers; NULL: by collectives */

@@ -259,6 +259,9 @@ static int make_own(const struct rehearsal *r, const struct coarse *coarse,
             servers_own(g, placed[t].bucket, &own->buckets[own->n_buckets - 1]);
     }
     free(placed);
+    own->cycle_ns = model->net.cycle_ns;
+    own->fuses = own->cycle_ns > 0 && g->cycles.fuses;
+    own->fusion_bytes = g->cycles.fusion_bytes;
     return 0;
 }
 

@@ -91,7 +91,9 @@ struct model_net {
     uint32_t n_streams;   /* collectives that a rank has under way at once: 1 on a stream of NCCL's,
                              2 with gloo's threads */
     bool in_order;        /* a bucket waits for those before it to be launched (DDP) */
-    bool negotiates;      /* Horovod: what is ready when a cycle begins is fused */
+    int64_t cycle_ns;     /* Horovod: from one cycle to the next where nothing else is said; 0: of
+                             others, or not known */
+    bool negotiates;      /* Horovod: a thread looks in cycles what is ready */
     uint64_t chunk_bytes; /* the largest message; 0: a step is one message */
     struct dpro_estimate byte_ns, message_ns, reduce_ns;
     struct dpro_estimate push_ns;   /* of a server's time, for each push; reduce_ns for its bytes */
@@ -100,6 +102,10 @@ struct model_net {
     struct dpro_estimate step_ns;   /* of a session, between two iterations */
     struct dpro_estimate collective_ns; /* from a collective's last arrival to its first message,
                                       and from its last message to its end */
+    struct dpro_estimate negotiate_ns; /* of a cycle of Horovod's that has something to reduce, for
+                                          the ranks to agree on what */
+    struct dpro_estimate least_ns; /* a collective takes that much, however small it is, and its bytes
+                                      are there by then */
     struct dpro_estimate launch_ns;     /* of computing time, for each collective */
     struct dpro_estimate copy_ns;    /* a byte of a bucket, of computing time, when it comes back */
     struct dpro_estimate cast_ns;    /* a byte of a bucket cast to another precision and back */
@@ -142,6 +148,10 @@ struct dpro_strategy {
     uint32_t *order; /* [model's n_tensors] tensors by bucket */
     struct strategy_bucket *buckets;
     uint32_t n_buckets;
+    int64_t cycle_ns; /* Horovod's thread looks that often what is ready; 0: it goes at once */
+    bool fuses;       /* what is ready then travels together, up to fusion_bytes; buckets only tell
+                         what came of that */
+    uint64_t fusion_bytes;
     enum dpro_compression compression;
     struct dpro_fused_op *fused; /* by program and first op; none lies within another's ops */
     uint32_t n_fused;

@@ -246,6 +246,21 @@ static void read_compression(struct reader *r)
          (int)(len < 80 ? len : 80), text);
 }
 
+static void read_cycle(struct reader *r)
+{
+    enum { MS_IN_NS = 6 };
+    if (json_read_decimal(&r->js, MS_IN_NS, &r->plan->cycle_ns) != JSON_VALUE ||
+        r->plan->cycle_ns <= 0)
+        stop(r, "%s: cycle_time_ms is no time above 0", r->plan->path);
+}
+
+static void read_threshold(struct reader *r)
+{
+    r->plan->fuses = true;
+    if (json_read_unsigned(&r->js, &r->plan->fusion_bytes) != JSON_VALUE)
+        stop(r, "%s: fusion_threshold_bytes is no number of bytes", r->plan->path);
+}
+
 static void read_communication(struct reader *r)
 {
     const char *key;
@@ -260,6 +275,10 @@ static void read_communication(struct reader *r)
             read_buckets(r);
         else if (json_is(key, len, "compression"))
             read_compression(r);
+        else if (json_is(key, len, "cycle_time_ms"))
+            read_cycle(r);
+        else if (json_is(key, len, "fusion_threshold_bytes"))
+            read_threshold(r);
         else
             json_skip(&r->js);
     }

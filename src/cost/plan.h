@@ -41,6 +41,9 @@ struct plan_file {
     int64_t baseline_ns, iteration_ns; /* expected */
     double uncertainty_pct;
     enum dpro_compression compression;
+    int64_t cycle_ns; /* Horovod's; 0: not told */
+    bool fuses;       /* the job is given no groups, and Horovod fuses up to fusion_bytes */
+    uint64_t fusion_bytes;
 };
 
 /* The file, or plan.json in the folder `path`. What is in it need not fit together. */

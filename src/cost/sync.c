@@ -429,12 +429,20 @@ static bool ring_cost(const struct model_net *net, uint64_t size_bytes, struct s
     return true;
 }
 
+/* `messages` is room for them. */
+static int find_cost(const struct model_net *net, uint64_t size_bytes,
+                     struct sync_messages *messages, struct sync_cost *cost)
+{
+    if (!ring_cost(net, size_bytes, cost) && replay_alone(net, size_bytes, messages, cost) < 0)
+        return -1;
+    cost->latency_ns = later(cost->latency_ns, round_ns(net->least_ns.value) - cost->wire_ns);
+    return 0;
+}
+
 int sync_cost(const struct model_net *net, uint64_t size_bytes, struct sync_cost *cost)
 {
-    if (ring_cost(net, size_bytes, cost))
-        return 0;
     struct sync_messages messages = {0};
-    int rc = replay_alone(net, size_bytes, &messages, cost);
+    int rc = find_cost(net, size_bytes, &messages, cost);
     sync_messages_fini(&messages);
     return rc;
 }
@@ -469,8 +477,7 @@ int sync_get(struct sync *sync, uint64_t size_bytes, struct sync_cost *cost)
 {
     size_t slot = (size_t)(map_mix(size_bytes) >> (64 - CACHE_BITS));
     if (sync->slots[slot].size_plus_1 != size_bytes + 1) {
-        if (!ring_cost(sync->net, size_bytes, &sync->slots[slot].cost) &&
-            replay_alone(sync->net, size_bytes, &sync->messages, &sync->slots[slot].cost) < 0)
+        if (find_cost(sync->net, size_bytes, &sync->messages, &sync->slots[slot].cost) < 0)
             return -1;
         sync->slots[slot].size_plus_1 = size_bytes + 1;
     }

@@ -39,7 +39,8 @@ static int add_errors_of_net(const struct dpro_model *before, const struct dpro_
         offsetof(struct model_net, cast_ns),   offsetof(struct model_net, cpu_ns),
         offsetof(struct model_net, push_ns),   offsetof(struct model_net, answer_ns),
         offsetof(struct model_net, within_ns), offsetof(struct model_net, step_ns),
-        offsetof(struct model_net, held_share)};
+        offsetof(struct model_net, held_share), offsetof(struct model_net, negotiate_ns),
+        offsetof(struct model_net, least_ns)};
     struct dpro_model models[2] = {*before, *after};
     for (size_t p = 0; p < sizeof parts / sizeof *parts; p++) {
         double times[2][2]; /* model, lower and upper */

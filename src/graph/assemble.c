@@ -538,6 +538,36 @@ static void fill_pools(struct assembly *a)
         }
 }
 
+static int fill_cycles(struct assembly *a)
+{
+    enum { USUAL_MIB = 128 }; /* since 0.21; 64 before */
+    const struct fusion *fusion = a->trace->fusion;
+    struct graph_cycles *cycles = &a->graph->cycles;
+    if (!fusion || fusion->cycle_ns <= 0)
+        return 0;
+    *cycles = (struct graph_cycles){.cycle_ns = fusion->cycle_ns,
+                                    .negotiate_ns = fusion->negotiate_ns,
+                                    .fuses = true,
+                                    .fusion_bytes = (uint64_t)USUAL_MIB << 20};
+    if (fusion->most_bytes < cycles->fusion_bytes)
+        cycles->fusion_bytes = fusion->most_bytes;
+    for (uint32_t r = 0; r < a->trace->n_ranks; r++) {
+        const struct recording *recording = a->trace->ranks[r].recording;
+        if (!recording || !recording->fusion.is_set)
+            continue;
+        cycles->fuses = !recording->fusion.in_groups;
+        cycles->fusion_bytes = recording->fusion.most_bytes;
+    }
+    cycles->reductions = arena_array(&a->graph->arena, fusion->n_samples + (size_t)1,
+                                     sizeof *cycles->reductions);
+    if (!cycles->reductions)
+        return -1;
+    for (uint32_t i = 0; i < fusion->n_samples; i++)
+        cycles->reductions[cycles->n_reductions++] = (struct graph_reduction){
+            fusion->samples[i].size_bytes, fusion->samples[i].took_ns};
+    return 0;
+}
+
 static int fill_ops(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
@@ -569,7 +599,7 @@ static int fill_ops(struct assembly *a)
         return -1;
     g->framework = dpro_trace_framework(a->trace);
     fill_pools(a);
-    return 0;
+    return fill_cycles(a);
 }
 
 static uint64_t kind_and_size(const struct graph_collective *c)

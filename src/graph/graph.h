@@ -69,6 +69,22 @@ struct graph_tensor {
     uint32_t collective; /* index; UINT32_MAX: not communicated */
 };
 
+/* A group of Horovod's as it was reduced once. */
+struct graph_reduction {
+    uint64_t size_bytes;
+    int64_t took_ns; /* all that its thread did for it */
+};
+
+/* How Horovod's thread went on; cycle_ns 0: the job is not its, or no cycles were marked. */
+struct graph_cycles {
+    int64_t cycle_ns;     /* from one cycle to the next, with nothing to do */
+    int64_t negotiate_ns; /* of one with something to do, before it does it */
+    bool fuses;           /* what is ready together, up to fusion_bytes; else groups of the job's */
+    uint64_t fusion_bytes;
+    struct graph_reduction *reductions; /* of all iterations */
+    uint32_t n_reductions;
+};
+
 struct dpro_graph {
     struct arena arena;
     struct strtab names;
@@ -80,6 +96,7 @@ struct dpro_graph {
     int32_t *server_hosts; /* [n_servers] the rank (index) on whose host it is; -1: none, as far
                               as the logs tell */
     const char *framework; /* "pytorch", "tensorflow", "mxnet"; static */
+    struct graph_cycles cycles;
     /* hot, by op id */
     int64_t *dur_ns, *gap_ns;
     uint32_t *device;

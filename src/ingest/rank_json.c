@@ -393,6 +393,23 @@ static void read_plan(struct recording_reader *r)
     }
 }
 
+static void read_fusion(struct recording_reader *r)
+{
+    const char *key;
+    size_t len;
+    if (!enter(r, '{'))
+        return;
+    r->out->fusion.is_set = true;
+    while (json_object_next(r->js, &key, &len)) {
+        if (json_is(key, len, "fusion_threshold_bytes"))
+            r->out->fusion.most_bytes = read_size(r);
+        else if (json_is(key, len, "in_groups"))
+            r->out->fusion.in_groups = read_bool(r);
+        else
+            json_skip(r->js);
+    }
+}
+
 static void read_top(struct recording_reader *r, const char *key, size_t len)
 {
     struct trace_part *part = r->part;
@@ -425,6 +442,8 @@ static void read_top(struct recording_reader *r, const char *key, size_t len)
         read_models(r);
     } else if (json_is(key, len, "plan")) {
         read_plan(r);
+    } else if (json_is(key, len, "horovod")) {
+        read_fusion(r);
     } else if (json_is(key, len, "steps")) {
         read_steps(r);
     } else {

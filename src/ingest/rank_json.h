@@ -44,8 +44,16 @@ struct recorded_plan {
     double uncertainty_pct; /* of iteration_ns: half of a 95 % interval */
 };
 
+/* How Horovod was told to fuse. */
+struct recorded_fusion {
+    bool is_set;
+    bool in_groups; /* those that the job or a plan makes, each by itself */
+    uint64_t most_bytes;
+};
+
 struct recording {
     struct recorded_plan plan;
+    struct recorded_fusion fusion;
     bool is_job; /* job.json: world size and process groups only */
     bool complete;
     int attempt; /* -1: not said */

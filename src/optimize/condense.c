@@ -179,6 +179,7 @@ void condensed_expand(const struct condensed *condensed, const struct dpro_strat
 {
     uint32_t n = 0;
     to->n_buckets = from->n_buckets;
+    to->cycle_ns = from->cycle_ns;
     to->compression = from->compression;
     to->n_fused = from->n_fused;
     if (from->n_fused)

@@ -43,8 +43,12 @@ char *model_strategy_text(char out[STRATEGY_TEXT], const struct dpro_model *mode
         used += snprintf(out + used, STRATEGY_TEXT - (size_t)used, ", in up to %u parts", parts);
     enum dpro_compression compression = dpro_strategy_compression(strategy);
     if (compression != DPRO_COMPRESSION_NONE)
-        snprintf(out + used, STRATEGY_TEXT - (size_t)used, ", as %s",
-                 dpro_compression_name(compression));
+        used += snprintf(out + used, STRATEGY_TEXT - (size_t)used, ", as %s",
+                         dpro_compression_name(compression));
+    struct dpro_cycles cycles = dpro_strategy_cycles(strategy);
+    if (cycles.cycle_ns > 0)
+        snprintf(out + used, STRATEGY_TEXT - (size_t)used, ", by cycles of %s",
+                 facts_time(a, cycles.cycle_ns));
     return out;
 }
 
@@ -101,7 +105,12 @@ void model_write_strategy(struct writer *w, const struct dpro_model *model,
                           const struct dpro_strategy *strategy)
 {
     writer_open(w, '{');
+    struct dpro_cycles cycles = dpro_strategy_cycles(strategy);
     writer_key_string(w, "compression", dpro_compression_name(dpro_strategy_compression(strategy)));
+    if (cycles.cycle_ns > 0)
+        writer_key_ms(w, "cycle_time_ms", cycles.cycle_ns);
+    if (cycles.cycle_ns > 0 && cycles.fuses)
+        writer_key_int(w, "fusion_threshold_bytes", (int64_t)cycles.fusion_bytes);
     writer_key(w, "buckets");
     writer_open(w, '[');
     for (uint32_t i = 0; i < dpro_strategy_n_buckets(strategy); i++) {

@@ -244,6 +244,65 @@ static void test_a_job_that_waits_for_nothing_it_sends_never_ends(void **state)
     assert_true(time_of(job) == INT64_MAX);
 }
 
+/* ---- Horovod's cycles ---- */
+
+/* Both tensors are ready at 10; a collective takes 5 beside its bytes. */
+static struct job *job_with_cycles(int64_t cycle_ns)
+{
+    struct job *job = job_of_two();
+    job->ops[1].work_ns = 0;
+    job->model.net.in_order = false;
+    job->model.net.negotiates = true;
+    job->model.net.collective_ns.value = 5;
+    job->model.own.cycle_ns = cycle_ns;
+    return job;
+}
+
+static void test_what_is_ready_waits_for_the_next_cycle(void **state)
+{
+    (void)state;
+    /* cycles at 0 and 40; the first of the next iteration begins as this one ends */
+    assert_int_equal(time_of(job_with_cycles(40)), 40 + 5 + 30 + 5 + 40);
+    struct job *job = job_with_cycles(40);
+    job->model.net.negotiate_ns.value = 3;
+    assert_int_equal(time_of(job), 40 + 3 + 5 + 30 + 5 + 40);
+    /* one cycle an iteration, whatever it has to do */
+    assert_int_equal(time_of(job_with_cycles(1000)), 1000);
+}
+
+static void test_what_is_ready_together_is_fused_up_to_the_threshold(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t fusion_bytes;
+        uint32_t n_groups;
+        int64_t ns;
+    } cases[] = {{70, 1, 40 + 5 + 70}, {69, 2, 40 + 5 + 30 + 5 + 40}, {0, 2, 120}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct job *job = job_with_cycles(40);
+        struct evaluator *evaluator;
+        struct dpro_error err;
+        job->model.own.fuses = true;
+        job->model.own.fusion_bytes = cases[i].fusion_bytes;
+        assert_int_equal(evaluator_create(&job->model, &evaluator, &err), 0);
+        assert_int_equal(evaluate(evaluator, &job->model.own), cases[i].ns);
+        assert_int_equal(evaluated_groups(evaluator, &job->model.own), 0);
+        assert_int_equal(job->model.own.n_buckets, cases[i].n_groups);
+        assert_int_equal(job->model.own.buckets[0].n, cases[i].n_groups == 1 ? 2 : 1);
+        evaluator_destroy(evaluator);
+        free(job);
+    }
+}
+
+static void test_a_cycle_that_is_busy_delays_the_next(void **state)
+{
+    (void)state;
+    struct job *job = job_with_cycles(1);
+    job->ops[1].work_ns = 20;
+    /* t0 is sent from 10 to 45, t1 from there to 90 */
+    assert_int_equal(time_of(job), 90);
+}
+
 /* ---- parameter servers ---- */
 
 static struct job *served_job(uint32_t n_servers, const int32_t *hosts)
@@ -387,6 +446,9 @@ int main(void)
         cmocka_unit_test(test_iterations_may_lap_over),
         cmocka_unit_test(test_ranks_that_are_alike_count_once_and_change_nothing),
         cmocka_unit_test(test_a_job_that_waits_for_nothing_it_sends_never_ends),
+        cmocka_unit_test(test_what_is_ready_waits_for_the_next_cycle),
+        cmocka_unit_test(test_what_is_ready_together_is_fused_up_to_the_threshold),
+        cmocka_unit_test(test_a_cycle_that_is_busy_delays_the_next),
         cmocka_unit_test(test_ranks_share_a_servers_link_each_way),
         cmocka_unit_test(test_a_second_server_has_a_link_of_its_own),
         cmocka_unit_test(test_what_a_rank_and_a_server_of_its_host_say_takes_no_link),

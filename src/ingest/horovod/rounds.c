@@ -23,6 +23,7 @@ void fusion_destroy(struct fusion *fusion)
     free(fusion->tensors);
     free(fusion->groups);
     free(fusion->alike);
+    free(fusion->samples);
     free(fusion);
 }
 
@@ -314,6 +315,73 @@ static int64_t find_cycle(const struct timeline *t)
     return cycle_ns;
 }
 
+/* Of cycles that reduced something: usually so long until they began to. */
+static int64_t find_negotiation(const struct timeline *t, const struct rounds *rounds)
+{
+    int64_t usual_ns = 0, *lengths = malloc((rounds->groups.n + 1) * sizeof *lengths);
+    size_t n = 0, cycle = 0, last = 0; /* one more than the cycle that the last group was of */
+    for (size_t g = 0; lengths && g < rounds->groups.n; g++) {
+        int64_t start_ns = rounds->groups.at[g].times.start_ns;
+        while (cycle < t->cycles.n && t->cycles.at[cycle] <= start_ns)
+            cycle++;
+        if (cycle > last)
+            lengths[n++] = start_ns - t->cycles.at[cycle - 1];
+        last = cycle;
+    }
+    if (n > 0) {
+        qsort(lengths, n, sizeof *lengths, compare_i64);
+        usual_ns = lengths[n / 2];
+    }
+    free(lengths);
+    return usual_ns;
+}
+
+/* Bytes of a group, and of its largest tensor; 0: not known. */
+static uint64_t bytes_of(const struct timeline *t, const struct strtab *names,
+                         const struct rounds *rounds, const struct actual_group *group,
+                         uint64_t *largest)
+{
+    uint64_t sum = 0;
+    *largest = 0;
+    for (uint32_t i = group->first; i < group->first + group->n; i++) {
+        uint32_t tensor = t->runs.at[rounds->runs.at[i]].tensor;
+        uint64_t bytes;
+        if (__builtin_mul_overflow(t->tensors.at[tensor].numel,
+                                   timeline_item_bytes(t, names, tensor), &bytes) ||
+            bytes == 0 || __builtin_add_overflow(sum, bytes, &sum))
+            return 0;
+        *largest = bytes > *largest ? bytes : *largest;
+    }
+    return sum;
+}
+
+/* What each group took; and from groups of one cycle, which both together were too much. */
+static int keep_samples(const struct timeline *t, const struct strtab *names,
+                        const struct rounds *rounds, struct fusion *fusion)
+{
+    uint64_t before = 0, largest;
+    size_t cycle = 0, last = 0; /* how many began before the group, and before the last one */
+    fusion->most_bytes = UINT64_MAX;
+    fusion->samples = calloc(rounds->groups.n + 1, sizeof *fusion->samples);
+    if (!fusion->samples)
+        return -1;
+    for (size_t g = 0; g < rounds->groups.n; g++) {
+        const struct actual_group *group = &rounds->groups.at[g];
+        uint64_t bytes = bytes_of(t, names, rounds, group, &largest), both;
+        int64_t took_ns = group->times.end_ns - group->times.start_ns;
+        while (cycle < t->cycles.n && t->cycles.at[cycle] <= group->times.start_ns)
+            cycle++;
+        if (bytes > 0 && took_ns > 0)
+            fusion->samples[fusion->n_samples++] = (struct fusion_sample){bytes, took_ns};
+        if (bytes > 0 && before > 0 && !__builtin_add_overflow(before, largest, &both) &&
+            both - 1 < fusion->most_bytes && cycle > 0 && cycle == last)
+            fusion->most_bytes = both - 1;
+        before = bytes;
+        last = cycle;
+    }
+    return 0;
+}
+
 int rounds_find(const struct timeline *t, const struct strtab *names, struct rounds *rounds,
                 struct fusion **found)
 {
@@ -338,8 +406,11 @@ int rounds_find(const struct timeline *t, const struct strtab *names, struct rou
         status = choose_round(t, rounds, &best, fusion);
     if (status == 0 && best != NO_ID) {
         status = copy_groups(t, names, rounds, &rounds->rounds.at[best], fusion);
+        if (status == 0)
+            status = keep_samples(t, names, rounds, fusion);
         fusion->timeline = t;
         fusion->cycle_ns = find_cycle(t);
+        fusion->negotiate_ns = find_negotiation(t, rounds);
         if (status == 0) {
             *found = fusion;
             return 0;

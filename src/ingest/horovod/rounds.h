@@ -18,6 +18,12 @@ struct fused_group {
     uint32_t backend; /* string id, "GLOO_ALLREDUCE" */
 };
 
+/* A group as it was fused, in whichever round. */
+struct fusion_sample {
+    uint64_t size_bytes;
+    int64_t took_ns; /* from copying in to telling the framework of the last tensor, on rank 0 */
+};
+
 /* A *round* is one communication of every tensor. Which tensors Horovod fuses is chance: what is
  * ready when a cycle begins. Groups are those of the rounds that are most alike; what Horovod's
  * thread did in another one is cut into these groups where they usually begin and end. */
@@ -29,6 +35,10 @@ struct fusion {
     uint32_t n_rounds, n_alike; /* n_alike: those that were fused in this way */
     bool *alike;                /* by round: whether it was */
     int64_t cycle_ns; /* usual length of a cycle in which there was nothing to do; 0: unknown */
+    uint64_t most_bytes; /* what is more was not fused where it could have been; UINT64_MAX: never */
+    struct fusion_sample *samples; /* all groups of all rounds */
+    uint32_t n_samples;
+    int64_t negotiate_ns; /* from the start of one that had to that of its first group, usually */
 };
 
 /* Where a rank's framework handed tensors to Horovod. */

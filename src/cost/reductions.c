@@ -1,0 +1,196 @@
+/* cost/reductions.c: what an all-reduce costs where they run one after the other: Horovod's groups,
+ * every one that its timeline has, in whichever iteration and fused however; and the packs of
+ * TensorFlow's ring, where there are several.
+ *
+ * Two forms are tried, and the one that is nearer to what was seen is taken: so much for each and
+ * so much for a byte; or so much for a byte, but so much at least, as where waiting for other
+ * processes lies beside what is in flight. With either, those that were seen take together what
+ * they took, but for the few that are far off. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "cost/cost.h"
+
+struct reduction {
+    double bytes, took_ns;
+    double kept_ns; /* what of it counts: a rank that comes late is no cost */
+};
+
+typedef ARRAY(struct reduction) reduction_array;
+
+struct form {
+    double byte_ns, base_ns, least_ns;
+    double off; /* squares of what it is off by */
+};
+
+static double by_form(const struct form *form, const struct reduction *r)
+{
+    return fmax(form->base_ns + form->byte_ns * r->bytes, form->least_ns);
+}
+
+static void measure_form(const reduction_array *seen, struct form *form)
+{
+    form->off = 0;
+    for (size_t i = 0; i < seen->n; i++) {
+        double off = seen->at[i].kept_ns - by_form(form, &seen->at[i]);
+        form->off += off * off;
+    }
+}
+
+/* Least squares; where sizes don't differ, or more bytes take less: all by the byte. */
+static struct form with_base(const reduction_array *seen)
+{
+    double n = (double)seen->n, x = 0, y = 0, xx = 0, xy = 0;
+    for (size_t i = 0; i < seen->n; i++) {
+        x += seen->at[i].bytes / n;
+        y += seen->at[i].kept_ns / n;
+    }
+    for (size_t i = 0; i < seen->n; i++) {
+        double dx = seen->at[i].bytes - x;
+        xx += dx * dx / n;
+        xy += dx * (seen->at[i].kept_ns - y) / n;
+    }
+    struct form form = {.byte_ns = xx > x * x / 16 ? xy / xx : y / x};
+    form.base_ns = y - form.byte_ns * x;
+    if (form.byte_ns <= 0 || form.base_ns < 0)
+        form = (struct form){.byte_ns = y / x};
+    measure_form(seen, &form);
+    return form;
+}
+
+/* Those above some size take their time by the byte, the others their mean: until none changes
+ * sides. */
+static struct form with_least(const reduction_array *seen)
+{
+    enum { MOST_ROUNDS = 20 };
+    struct form start = with_base(seen);
+    struct form form = {.byte_ns = start.byte_ns, .least_ns = start.base_ns};
+    for (int round = 0; round < MOST_ROUNDS; round++) {
+        double bytes = 0, large_ns = 0, small_ns = 0, n_small = 0;
+        for (size_t i = 0; i < seen->n; i++) {
+            const struct reduction *r = &seen->at[i];
+            if (form.byte_ns * r->bytes > form.least_ns) {
+                bytes += r->bytes;
+                large_ns += r->kept_ns;
+            } else {
+                small_ns += r->kept_ns;
+                n_small++;
+            }
+        }
+        if (bytes > 0)
+            form.byte_ns = large_ns / bytes;
+        if (n_small > 0)
+            form.least_ns = small_ns / n_small;
+    }
+    measure_form(seen, &form);
+    return form;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* One of the forms, fitted again with what is far off cut to three standard deviations. */
+static int fit_form(reduction_array *seen, struct form (*fit)(const reduction_array *),
+                    struct form *form)
+{
+    enum { MOST_ROUNDS = 5 };
+    const double FAR = 3 * 1.4826; /* median distances */
+    double *off = malloc((seen->n + 1) * sizeof *off);
+    if (!off)
+        return -1;
+    for (size_t i = 0; i < seen->n; i++)
+        seen->at[i].kept_ns = seen->at[i].took_ns;
+    *form = fit(seen);
+    for (int round = 0; round < MOST_ROUNDS; round++) {
+        for (size_t i = 0; i < seen->n; i++)
+            off[i] = fabs(seen->at[i].took_ns - by_form(form, &seen->at[i]));
+        qsort(off, seen->n, sizeof *off, compare_doubles);
+        double most = FAR * off[seen->n / 2];
+        for (size_t i = 0; i < seen->n; i++) {
+            double ns = by_form(form, &seen->at[i]);
+            seen->at[i].kept_ns = fmin(fmax(seen->at[i].took_ns, ns - most), ns + most);
+        }
+        *form = fit(seen);
+    }
+    free(off);
+    return 0;
+}
+
+/* Each bucket on each rank, from when all were there. */
+static int see_packs(const struct dpro_graph *g, const struct coarse *coarse,
+                     const struct dpro_model *model, reduction_array *seen)
+{
+    uint8_t *used = calloc((size_t)g->n_collectives + 1, 1);
+    int status = used ? 0 : -1;
+    for (uint32_t t = 0; t < model->n_tensors && status == 0; t++) {
+        const struct graph_collective *c = &g->collectives[coarse->bucket_of[t]];
+        if (used[coarse->bucket_of[t]]++ || c->size_bytes == 0)
+            continue;
+        for (uint32_t m = c->first_member; m < c->first_member + c->n_members && status == 0; m++) {
+            struct reduction one = {.bytes = (double)c->size_bytes,
+                                    .took_ns = (double)g->dur_ns[g->members[m].transfer]};
+            if (c->n_messages > 0)
+                one.took_ns += (double)g->members[m].exchange_ns;
+            if (g->gap_ns) /* until its thread came to it, with nothing before it any more */
+                one.took_ns += (double)g->gap_ns[g->members[m].transfer] +
+                               (double)g->gap_ns[g->members[m].arrival];
+            status = array_push(seen, one);
+        }
+    }
+    free(used);
+    return status;
+}
+
+static int see_groups(const struct graph_cycles *cycles, reduction_array *seen)
+{
+    for (uint32_t i = 0; i < cycles->n_reductions; i++) {
+        struct reduction one = {.bytes = (double)cycles->reductions[i].size_bytes,
+                                .took_ns = (double)cycles->reductions[i].took_ns};
+        if (array_push(seen, one) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static void take_form(const struct form *form, const reduction_array *seen, struct model_net *net)
+{
+    double bytes = 0, n = (double)seen->n, messages = 2 * (net->n_ranks - 1.0);
+    double share = messages / net->n_ranks; /* of a byte, on a rank's link */
+    for (size_t i = 0; i < seen->n; i++)
+        bytes += seen->at[i].bytes / n;
+    double std_ns = sqrt(form->off / n) / sqrt(n > 2 ? n - 2 : 1); /* of their mean */
+    net->byte_ns = (struct dpro_estimate){form->byte_ns / share, std_ns / bytes / share};
+    if (net->message_ns.value > form->base_ns / messages)
+        net->message_ns = (struct dpro_estimate){form->base_ns / messages, std_ns / messages};
+    net->collective_ns =
+        (struct dpro_estimate){form->base_ns - messages * net->message_ns.value, std_ns};
+    net->least_ns = (struct dpro_estimate){form->least_ns, form->least_ns > 0 ? std_ns : 0};
+}
+
+int fit_reductions(const struct rehearsal *r, const struct coarse *coarse,
+                   const struct dpro_model *model, struct model_net *net)
+{
+    enum { LEAST_GROUPS = 4, LEAST_PACKS = 4 };
+    const struct dpro_graph *g = r->graph;
+    reduction_array seen = {0};
+    bool cycles = net->negotiates && g->cycles.cycle_ns > 0;
+    int status = cycles ? see_groups(&g->cycles, &seen) : see_packs(g, coarse, model, &seen);
+    size_t least = cycles ? LEAST_GROUPS : (size_t)LEAST_PACKS * g->n_ranks;
+    bool enough = seen.n >= least && net->n_ranks > 1;
+    struct form base, floor;
+    if (status == 0 && enough)
+        status = fit_form(&seen, with_base, &base) < 0 ? -1 : fit_form(&seen, with_least, &floor);
+    if (status == 0 && enough) {
+        take_form(floor.off < base.off ? &floor : &base, &seen, net);
+        if (cycles) {
+            double negotiate = (double)g->cycles.negotiate_ns;
+            net->negotiate_ns = (struct dpro_estimate){negotiate, 0.3 * negotiate};
+            net->cycle_ns = g->cycles.cycle_ns;
+        }
+    }
+    array_fini(&seen);
+    return status < 0 ? -1 : enough;
+}

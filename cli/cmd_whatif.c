@@ -29,6 +29,11 @@ struct compression {
     enum dpro_compression value;
 };
 
+struct fusion {
+    bool is_set;
+    uint64_t bytes;
+};
+
 struct values {
     struct job_values job;
     const char *buckets;
@@ -40,6 +45,8 @@ struct values {
     struct opt_list delays, computes;
     uint32_t world_size, servers, bigarray_bound;
     struct bandwidth server_bandwidth;
+    int64_t cycle_ns;
+    struct fusion fusion;
 };
 
 /* "5", "5,1", "5,first 1", "5,first=1" */
@@ -74,6 +81,31 @@ static bool read_partition(const char *text, void *field)
         return false;
     *(uint64_t *)field = (uint64_t)bytes;
     return true;
+}
+
+/* 0 is a value of Horovod's: nothing is fused. */
+static bool read_fusion(const char *text, void *field)
+{
+    struct fusion *fusion = field;
+    double value;
+    fusion->is_set = true;
+    fusion->bytes = 0;
+    if (opt_number(text, &value) && value == 0)
+        return true;
+    if (!units_read_mb(text, &value))
+        return false;
+    fusion->bytes = (uint64_t)value;
+    return true;
+}
+
+/* Milliseconds, as HOROVOD_CYCLE_TIME has them. */
+static bool read_cycle(const char *text, void *field)
+{
+    double ms;
+    if (!opt_number(text, &ms) || !(ms > 0) || ms > 10000)
+        return false;
+    *(int64_t *)field = (int64_t)(ms * 1e6);
+    return *(int64_t *)field > 0;
 }
 
 static const char *const compressions[] = {"none", "fp16", "bf16", NULL};
@@ -196,6 +228,13 @@ static const struct opt whatif_opts[] = {
      "a ratio such as 0.5x, or a rate with its unit, such as 500mbit or 10gbit",
      "as --bandwidth, for the links of servers that have\nhosts of their own", NULL,
      OPT_COMPLETE_NOTHING},
+    {"cycle-time", 0, "MS", read_cycle, AT(cycle_ns), "milliseconds above 0, up to 10000",
+     "Horovod: it looks every MS milliseconds which\ngradients are ready (HOROVOD_CYCLE_TIME)", NULL,
+     OPT_COMPLETE_NOTHING},
+    {"fusion-mb", 0, "X", read_fusion, AT(fusion), "megabytes, or 0",
+     "Horovod: what is ready travels together up to X MB; 0:\neach gradient by itself "
+     "(HOROVOD_FUSION_THRESHOLD)",
+     NULL, OPT_COMPLETE_NOTHING},
     JOB_OPT_JSON("dpro.whatif/1"),
     JOB_OPT_STEPS(
         "learn from iterations A to B, both included, in the\njob's own numbers (default: all)"),
@@ -234,6 +273,8 @@ static int predict(const struct job_values *given, const struct job *job,
         .bigarray_bound = values->bigarray_bound,
         .server_bandwidth_bytes_per_s = values->server_bandwidth.bytes_per_s,
         .server_bandwidth_ratio = values->server_bandwidth.ratio,
+        .cycle_ns = values->cycle_ns,
+        .fusion_bytes = values->fusion.is_set ? &values->fusion.bytes : NULL,
     };
     struct dpro_whatif *whatif = NULL;
     struct dpro_error err = {.code = 0};
@@ -294,6 +335,7 @@ const struct cmd cmd_whatif = {
                 "  dpro whatif TRACE --bandwidth 0.5x --compress fp16\n"
                 "  dpro whatif TRACE --compute 2x --world-size 16  faster hosts, and more of them\n"
                 "  dpro whatif TRACE --servers 4 --bigarray-bound 100000  MXNet's key-value store\n"
+                "  dpro whatif TRACE --cycle-time 5 --fusion-mb 2  Horovod's settings\n"
                 "  dpro whatif TRACE --buckets plan/ --json        a plan, for programs",
     .opts = whatif_opts,
     .run = run,

@@ -42,6 +42,11 @@ struct dpro_changes {
 
     uint32_t world_size; /* ranks, on hosts of the same kind; 0: as it is */
 
+    /* Of jobs of Horovod: */
+    int64_t cycle_ns;             /* HOROVOD_CYCLE_TIME; 0: as it is */
+    const uint64_t *fusion_bytes; /* HOROVOD_FUSION_THRESHOLD, 0: nothing is fused; NULL: as it is;
+                                     not with buckets */
+
     /* Of jobs with parameter servers: */
     uint32_t n_servers;      /* 0: as it is */
     uint64_t bigarray_bound; /* MXNet: elements from which on an array is parted over all servers;

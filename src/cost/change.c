@@ -18,6 +18,7 @@
 #define PAYLOAD_SHARE (1448.0 / 1514.0)
 
 enum { MOST_RANKS = 4096 };
+static const int64_t MOST_CYCLE_NS = 10000000000;
 
 int note(note_array *notes, struct arena *arena, const char *format, ...)
 {
@@ -126,8 +127,10 @@ static int change_link(const struct dpro_changes *c, struct dpro_model *m, struc
         return dpro_error_set(err, DPRO_EUSAGE,
                               "a latency of %g times the measured one makes no sense",
                               c->latency_ratio);
-    if (c->latency_ratio != 0)
+    if (c->latency_ratio != 0) {
         scale(&net->message_ns, c->latency_ratio);
+        scale(&net->least_ns, c->latency_ratio);
+    }
     net->message_ns.value += (double)c->latency_add_ns;
     if (net->message_ns.value < 0) {
         net->message_ns.value = 0;
@@ -205,6 +208,38 @@ static int change_servers(const struct dpro_changes *c, struct dpro_model *m, st
     return change_server_links(c, m, err);
 }
 
+static int change_cycles(const struct dpro_changes *c, struct dpro_model *m,
+                         struct dpro_error *err)
+{
+    if (c->cycle_ns == 0 && !c->fusion_bytes)
+        return 0;
+    if (m->means.stack != DPRO_STACK_HOROVOD)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "the cycle time and the fusion threshold are Horovod's, and this "
+                              "job's gradients are not reduced by it; a bucket cap changes what "
+                              "travels together");
+    if (m->net.cycle_ns == 0)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "Horovod's timeline has no marks of its cycles: what another cycle "
+                              "time or threshold would do is not known; record with 'dpro "
+                              "profile', or with HOROVOD_TIMELINE_MARK_CYCLES=1");
+    if (c->fusion_bytes && (c->bucket_cap_bytes != 0 || c->buckets_path))
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "a fusion threshold leaves it to Horovod what travels together: give "
+                              "it or buckets");
+    if (c->cycle_ns < 0 || c->cycle_ns > MOST_CYCLE_NS)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "a cycle of %g ms makes no sense; up to %g can be predicted",
+                              (double)c->cycle_ns / 1e6, (double)MOST_CYCLE_NS / 1e6);
+    if (c->cycle_ns != 0)
+        m->own.cycle_ns = c->cycle_ns;
+    if (c->fusion_bytes) {
+        m->own.fuses = true;
+        m->own.fusion_bytes = *c->fusion_bytes;
+    }
+    return 0;
+}
+
 static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, struct arena *arena,
                            note_array *notes, struct dpro_error *err)
 {
@@ -230,8 +265,8 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
         m->own.compression = own;
         if (m->net.negotiates &&
             note(notes, arena,
-                 "Horovod fuses what is ready when a cycle begins, up to HOROVOD_FUSION_THRESHOLD: "
-                 "the cap stands for that threshold, with cycles long enough to reach it") < 0)
+                 "Horovod fuses what is ready when a cycle begins: buckets are groups of gradients "
+                 "that the job makes; --fusion-mb and --cycle-time are what it does by itself") < 0)
             return dpro_error_nomem(err);
     }
     if (c->partition_bytes != 0) {
@@ -274,5 +309,7 @@ int change_apply(const struct dpro_graph *graph, const struct dpro_changes *chan
         rc = change_link(changes, model, arena, notes, err);
     if (rc == 0)
         rc = change_servers(changes, model, arena, notes, err);
+    if (rc == 0)
+        rc = change_cycles(changes, model, err);
     return rc < 0 ? rc : change_strategy(changes, model, arena, notes, err);
 }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/map.h"
 #include "cost/change.h"
+#include "cost/evaluate.h"
 #include "cost/uncertainty.h"
 
 enum { N_DRAWS = 200 };
@@ -21,6 +22,19 @@ struct dpro_whatif {
     struct dpro_estimate speedup;
     note_array notes;
 };
+
+/* Which gradients travel together is what comes of the cycles. */
+static int show_groups(struct dpro_model *model, struct dpro_error *err)
+{
+    struct evaluator *evaluator;
+    int rc = evaluator_create(model, &evaluator, err);
+    if (rc < 0)
+        return rc;
+    evaluate(evaluator, &model->own);
+    rc = evaluated_groups(evaluator, &model->own) < 0 ? dpro_error_nomem(err) : 0;
+    evaluator_destroy(evaluator);
+    return rc;
+}
 
 static int compare_times(const void *a, const void *b)
 {
@@ -111,6 +125,8 @@ int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *mod
         rc = predict(model, &w->baseline, &noise_before, err);
     if (rc == 0)
         rc = predict(&w->model, &w->predicted, &noise_after, err);
+    if (rc == 0 && w->model.own.fuses)
+        rc = show_groups(&w->model, err);
     if (rc == 0 && changes->world_size != 0) /* more ranks: a slower slowest one */
         w->predicted.iteration_ns += llround(noise_after - noise_before);
     if (rc == 0)

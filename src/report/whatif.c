@@ -110,6 +110,12 @@ static void say_changes(struct words *s, const struct dpro_changes *c)
             number(a, c->server_bandwidth_bytes_per_s * 8 / 1e6, 3));
     if (c->server_bandwidth_ratio != 0)
         say(s, "servers' links %s times as fast", number(a, c->server_bandwidth_ratio, 3));
+    if (c->cycle_ns != 0)
+        say(s, "Horovod's cycles of %s ms", number(a, (double)c->cycle_ns / 1e6, 3));
+    if (c->fusion_bytes && *c->fusion_bytes > 0)
+        say(s, "up to %s MB fused", number(a, (double)*c->fusion_bytes / 1048576, 3));
+    else if (c->fusion_bytes)
+        say(s, "nothing fused");
     if (s->n == 0)
         say(s, "nothing is changed");
 }
@@ -241,6 +247,10 @@ static void write_changes(struct writer *w, const struct dpro_changes *c)
         writer_key_fixed(w, "server_bandwidth_bytes_per_s", c->server_bandwidth_bytes_per_s, 3);
     if (c->server_bandwidth_ratio != 0)
         writer_key_fixed(w, "server_bandwidth_ratio", c->server_bandwidth_ratio, 6);
+    if (c->cycle_ns != 0)
+        writer_key_fixed(w, "cycle_time_ms", (double)c->cycle_ns / 1e6, 6);
+    if (c->fusion_bytes)
+        writer_key_fixed(w, "fusion_mb", (double)*c->fusion_bytes / 1048576, 6);
     writer_close(w, '}');
 }
 

@@ -1,10 +1,11 @@
 """Horovod's timelines beside profiles and alone, and those of ByteScheduler and BytePS."""
 import glob
+import json
 import os
 import shutil
 import unittest
 
-from support import INPUT, ROOT, Case, dpro, span
+from support import BUNDLED, DONE, INPUT, ROOT, USAGE, Case, dpro, span
 
 SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
 EPOCH_US = 1_800_000_000_000_000
@@ -21,7 +22,10 @@ def profile(rank, iterations=4, start_us=EPOCH_US):
     return {"schemaVersion": 1, "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": 2}, "traceEvents": events}
 
 
-def timeline(iterations=4, start_us=EPOCH_US):
+CYCLES_US = (0, 10_000, 20_000, 30_000, 70_000, 80_000, 90_000)  # one that is busy
+
+
+def timeline(iterations=4, start_us=EPOCH_US, cycles=()):
     """As text, since what is wrong with one is mostly where its text ends."""
     lines = ['{"name":"process_name","ph":"M","pid":0,"args":{"start_time_since_epoch_in_micros":%d}}' % start_us]
     for pid, name in ((1, "grad_a"), (2, "grad_b")):
@@ -35,6 +39,7 @@ def timeline(iterations=4, start_us=EPOCH_US):
                 named = '"name":"%s",' % name if name else ""
                 lines.append('{"ph":"%s",%s"ts":%d,"pid":%d}' % (phase, named, i * ITERATION_US + at, pid))
             lines[-1] = lines[-1][:-1] + ',"args":{"dtype":"float32","shape":"[512, 10]"}}'
+    lines += ['{"ph":"i","name":"CYCLE_START","ts":%d,"s":"g"}' % (i * ITERATION_US + at) for i in range(iterations) for at in cycles]
     return "[\n" + ",\n".join(lines) + "]\n"
 
 
@@ -90,9 +95,42 @@ class Horovod(Case):
         self.write("timeline.json", text[:text.index('"ALLREDUCE"')])
         self.assert_error(dpro("replay", self.path("timeline.json")), INPUT, "timeline.json")
 
-    def test_a_bucket_cap_is_the_fusion_threshold(self):
+    def test_a_bucket_cap_makes_groups_of_the_jobs(self):
         result = dpro("whatif", self.put(timeline()), "--bucket-cap-mb", "1")
-        self.assertIn("HOROVOD_FUSION_THRESHOLD", result.out)
+        self.assertRegex(result.out.replace("\n    ", " "), "buckets are groups of gradients that the job makes")
+
+    def ask(self, *arguments):
+        result = dpro("whatif", self.put(timeline(cycles=CYCLES_US)), "--json", *arguments)
+        self.assert_code(result, DONE)
+        return result.json
+
+    def test_what_is_ready_in_a_cycle_travels_together(self):
+        facts = self.ask("--cycle-time", "10")
+        self.assertEqual(facts["changes"], {"cycle_time_ms": 10})
+        own = facts["baseline"]["communication"]
+        self.assertEqual((own["cycle_time_ms"], own["fusion_threshold_bytes"], len(own["buckets"])), (10, 128 << 20, 1))
+        self.assertEqual(facts["predicted"]["communication"], own)
+        self.assertEqual(facts["speedup"], 1)
+
+    def test_with_a_threshold_of_0_each_gradient_travels_alone(self):
+        facts = self.ask("--fusion-mb", "0")
+        self.assertEqual(facts["changes"], {"fusion_mb": 0})
+        found = facts["predicted"]["communication"]
+        self.assertEqual((found["fusion_threshold_bytes"], [len(b["parameters"]) for b in found["buckets"]]), (0, [1, 1]))
+        self.assertLessEqual(facts["speedup"], 1)
+
+    def test_gradients_wait_for_a_longer_cycle(self):
+        times = [self.ask("--cycle-time", str(ms))["predicted"]["iteration_ms"] for ms in (10, 200, 500)]
+        self.assertLess(times[0], times[1])
+        self.assertEqual(times[1:], [200, 500])
+
+    def test_cycles_that_are_not_marked_or_not_there_are_refused(self):
+        self.assert_error(dpro("whatif", self.put(timeline()), "--cycle-time", "5"), USAGE, "HOROVOD_TIMELINE_MARK_CYCLES=1")
+        self.assert_error(dpro("whatif", BUNDLED, "--fusion-mb", "5"), USAGE, "this job's gradients are not reduced by it")
+        marked = self.put(timeline(cycles=CYCLES_US))
+        self.assert_error(dpro("whatif", marked, "--fusion-mb", "5", "--bucket-cap-mb", "5"), USAGE, "give it or buckets")
+        for wrong in ("0", "-1", "x", "1e9"):
+            self.assert_code(dpro("whatif", marked, "--cycle-time", wrong), USAGE)
 
 
 class Recorded(Case):
@@ -103,6 +141,34 @@ class Recorded(Case):
         self.assertLess(abs(facts["error_pct"]), 5)
         spread = 100 * facts["measured"]["std_ms"] / facts["measured"]["iteration_ms"]
         self.assertLess(facts["validation"]["mean_abs_error_pct"], 1.5 * spread)
+
+
+    def test_its_settings_are_asked_for_and_planned(self):
+        trace = os.path.join(ROOT, "tests", "data", "hvd-mx-n2")
+
+        def ask(*arguments):
+            result = dpro("whatif", trace, "--json", *arguments)
+            self.assert_code(result, DONE)
+            return result.json
+
+        facts = ask("--fusion-mb", "0")
+        self.assertEqual(len(facts["predicted"]["communication"]["buckets"]), 22)
+        self.assertAlmostEqual(facts["baseline"]["iteration_ms"] / facts["measured_ms"], 1, delta=0.15)
+        self.assertLess(facts["speedup"], 0.95)
+        self.assertLess(ask("--cycle-time", "100")["speedup"], 0.95)
+        result = dpro("optimize", trace, "-q", "-o", self.path("plan"))
+        self.assert_code(result, DONE)
+        with open(self.path("plan/plan.json"), encoding="utf-8") as file:
+            planned = json.load(file)["communication"]
+        with open(self.path("plan/horovod.env"), encoding="utf-8") as file:
+            settings = file.read()
+        self.assertAlmostEqual(planned["cycle_time_ms"], 1, delta=0.2)
+        if planned["is_own"]:
+            self.assertEqual(settings, "")
+        elif "fusion_threshold_bytes" in planned:
+            self.assertIn("HOROVOD_FUSION_THRESHOLD=%d\n" % planned["fusion_threshold_bytes"], settings)
+        else:
+            self.assertIn("HOROVOD_DISABLE_GROUP_FUSION=1\n", settings)
 
 
 class OthersTimelines(Case):

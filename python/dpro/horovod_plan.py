@@ -103,6 +103,10 @@ def _groups(names, sizes, dtypes, of_plan, problem):
     if _decided:  # a function that is traced again, for other gradients
         return None
     _decided[key] = None
+    planned = applied.read(os.environ["DPRO_PLAN"])[0]
+    if planned is not None and planned.stack == STACK and planned.by_settings and not planned.is_own:
+        _by_settings(planned)
+        return None
     store = Rendezvous()
     plan, groups, problem = _fit(names, sizes, dtypes, of_plan, problem)
     if store.size == 1:
@@ -122,6 +126,28 @@ def _groups(names, sizes, dtypes, of_plan, problem):
         more = ", sent as fp16" if plan.compression == "fp16" else ""
         applied.tell(plan, store.rank, "Horovod's gradients", [sum(sizes[n] for n in group) for group in groups], "group", more)
     return _decided[key]
+
+
+def settings():
+    """The entry in rank.json: how Horovod was told to fuse."""
+    def number(name, usual):
+        try:
+            return float(os.environ.get(name) or usual)
+        except ValueError:
+            return usual
+    return {"cycle_time_ms": number("HOROVOD_CYCLE_TIME", 1),
+            "fusion_threshold_bytes": int(number("HOROVOD_FUSION_THRESHOLD", 128 << 20)), "in_groups": any(_decided.values())}
+
+
+def _by_settings(plan):
+    """A plan of which all is in variables that Horovod reads when it starts."""
+    state, rank = job.plan_state(("horovod.env",)), job.place()[0]
+    if state["applied"]:
+        text = "cycles of %s ms, up to %s bytes together" % tuple(
+            os.environ.get(name, "its own") for name in ("HOROVOD_CYCLE_TIME", "HOROVOD_FUSION_THRESHOLD"))
+        applied.tell(plan, rank, "Horovod (%s)" % text, [bucket.size_bytes for bucket in plan.buckets], "group")
+    else:
+        applied.refuse("%s: 'dpro profile --plan' sets what horovod.env of the plan says" % state["reason"], rank, what="fusion")
 
 
 def _plan():

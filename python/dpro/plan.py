@@ -15,21 +15,24 @@ class Unusable(Exception):
 
 
 class Bucket:
-    def __init__(self, model, names, partitions, priority, server):
+    def __init__(self, model, names, size_bytes, partitions, priority, server):
         self.model, self.names, self.partitions, self.priority = model, names, partitions, priority
+        self.size_bytes = size_bytes
         self.server = server  # -1: none is chosen
 
 
 class Plan:
     """`stack`: what carries the job's gradients; `models`: a name and {parameter: bytes} each, in the model's order;
     `buckets` in order of launch; `is_own`: they are those that the job had; `digest` is equal for plans that ask for the
-    same of communication; `n_fused_ops` is all that is known of computation."""
+    same of communication; `by_settings`: Horovod makes the buckets by itself, as it is told by variables; `n_fused_ops` is
+    all that is known of computation."""
 
-    def __init__(self, path, stack, world_size, models, buckets, is_own, compression, expected, n_fused_ops):
+    def __init__(self, path, stack, world_size, models, buckets, is_own, compression, by_settings, expected, n_fused_ops):
         self.path, self.stack, self.world_size, self.models = path, stack, world_size, models
         self.buckets, self.is_own, self.compression = buckets, is_own, compression
+        self.by_settings = by_settings
         self.expected, self.n_fused_ops = expected, n_fused_ops
-        text = repr((stack, world_size, models, [vars(bucket) for bucket in buckets], compression))
+        text = repr((stack, world_size, models, [vars(bucket) for bucket in buckets], compression, by_settings))
         self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -88,6 +91,7 @@ def _plan(path, value):
     expected = value.get("expected")
     fused_ops = _take(_take(value, "computation", dict, "the plan", {}), "fused_ops", list, "computation", [])
     return Plan(path, stack, world_size, models, buckets, communication.get("is_own") is True, compression,
+                stack == "horovod" and "fusion_threshold_bytes" in communication,
                 expected if isinstance(expected, dict) else None, len(fused_ops))
 
 
@@ -121,7 +125,7 @@ def _bucket(n, entry, models):
     partitions = _take(entry, "partitions", int, where, 1)
     if not 1 <= partitions <= MOST_PARTITIONS:
         raise Unusable("%s: partitions is %d; 1 to %d are possible" % (where, partitions, MOST_PARTITIONS))
-    return Bucket(model, names, partitions, _take(entry, "priority", int, where, 0), _take(entry, "server", int, where, -1))
+    return Bucket(model, names, size, partitions, _take(entry, "priority", int, where, 0), _take(entry, "server", int, where, -1))
 
 
 def _check_cover(models, buckets):

@@ -21,7 +21,7 @@ static const struct {
                          .compressions = NONE | FP16 | BF16}},
     [DPRO_STACK_HOROVOD] = {"horovod",
                             "Horovod can be given any groups of gradients, each of which goes when "
-                            "it is ready; fp16",
+                            "it is ready, or another cycle time and threshold; fp16",
                             {.together = true, .compressions = NONE | FP16}},
     [DPRO_STACK_TENSORFLOW_RING] = {"tensorflow-ring",
                                     "TensorFlow's collectives can be given any packs of gradients, "

@@ -261,9 +261,11 @@ static int run(struct search *search, const struct dpro_model *model, struct dpr
         condensed_fini(&fine);
         return dpro_error_nomem(err);
     }
+    cycles_prepare(&fine.model);
     rc = space_init(&space, search, &fine.model, err);
     if (rc == 0) {
-        search->own_ns = space_evaluate(&space, &model->own);
+        search->own_ns = model->own.fuses ? cycles_own(&space, &model->own)
+                                          : space_evaluate(&space, &model->own);
         if (search->own_ns == INT64_MAX && !search->failed)
             rc = dpro_error_set(err, DPRO_EEMPTY,
                                 "by its model an iteration of this job never ends: what it waits "
@@ -271,7 +273,7 @@ static int run(struct search *search, const struct dpro_model *model, struct dpr
     }
     if (rc == 0) {
         try_baselines(&space, o);
-        compared_ns = space.best_ns;
+        compared_ns = search->own_ns < space.best_ns ? search->own_ns : space.best_ns;
         if (assign_is_all(model))
             search_assign(&space, &model->own);
         else
@@ -279,6 +281,8 @@ static int run(struct search *search, const struct dpro_model *model, struct dpr
     }
     if (rc == 0 && search->options->algorithm == DPRO_ALGORITHM_DEFAULT && !assign_is_all(model))
         simplify(&space, compared_ns);
+    if (rc == 0 && model->net.cycle_ns > 0)
+        cycles_search(&space, &model->own, compared_ns);
     if (rc == 0 &&
         (search->failed || search->registry.failed || keep_results(&space, model, o) < 0))
         rc = dpro_error_nomem(err);

@@ -202,6 +202,20 @@ static void decide_fusion(struct deciding *d, const struct dpro_op_fusion *f)
                   (double)f->apart_ns * 1e-3, where));
 }
 
+/* Horovod's settings. */
+static void decide_cycles(struct deciding *d)
+{
+    const struct dpro_strategy *own = &d->o->strategies[DPRO_OWN];
+    const struct dpro_strategy *best = &d->o->strategies[DPRO_BEST];
+    if (best->cycle_ns != own->cycle_ns)
+        decide(d, "cycles", "Horovod's cycle time",
+               format(d, "%g ms, not %g ms", (double)best->cycle_ns * 1e-6,
+                      (double)own->cycle_ns * 1e-6));
+    if (best->fuses && (!own->fuses || best->fusion_bytes != own->fusion_bytes))
+        decide(d, "cycles", "Horovod's fusion threshold",
+               format(d, "%.2f MB", (double)best->fusion_bytes * 1e-6));
+}
+
 int result_decide(struct dpro_optimum *o, const struct dpro_model *model)
 {
     static const char *const precisions[] = {"full precision", "fp16", "bf16"};
@@ -213,11 +227,12 @@ int result_decide(struct dpro_optimum *o, const struct dpro_model *model)
     for (uint32_t b = 0; b < own->n_buckets; b++)
         for (uint32_t i = own->buckets[b].first; i < own->buckets[b].first + own->buckets[b].n; i++)
             d.own_bucket[own->order[i]] = b;
-    for (uint32_t b = 0; b < best->n_buckets; b++)
+    decide_cycles(&d);
+    for (uint32_t b = 0; b < best->n_buckets && !best->fuses; b++) /* else they come of that */
         decide_bucket(&d, b);
     for (size_t i = 0; i < o->fusions.n; i++)
         decide_fusion(&d, &o->fusions.at[i]);
-    if (order_differs(&d))
+    if (!best->fuses && order_differs(&d))
         decide(&d, pass_bucket_order.name, "all buckets", "launched in another order");
     if (best->compression != own->compression)
         decide(&d, pass_compression.name, "all buckets", precisions[best->compression]);

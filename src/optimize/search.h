@@ -206,6 +206,8 @@ void space_copy(const struct space *space, const struct dpro_strategy *from,
 
 /* Its iteration time; noted if it is the best so far, or the best plain one. */
 int64_t space_evaluate(struct space *space, const struct dpro_strategy *strategy);
+/* The same, of what is no start for other strategies: it is not noted. */
+int64_t space_value(struct space *space, const struct dpro_strategy *strategy);
 /* Looks at a strategy, for passes and theorems. */
 const struct dpro_pass_view *space_look(struct space *space, const struct dpro_strategy *strategy);
 /* Fills in values[] for the candidates that were collected, on all threads. */
@@ -241,6 +243,14 @@ void search_mcmc(struct space *space);              /* mcmc.c: from space->best 
 /* ---- assign.c: parts over servers, and tensors' servers ---- */
 
 /* Whether that is all that the job's stack can be given. */
+/* cycles.c: of Horovod. Groups are looked for with cycles that are no longer than usual. */
+void cycles_prepare(struct dpro_model *model);
+/* What the job's own strategy takes, that fuses; its groups become a start. */
+int64_t cycles_own(struct space *space, const struct dpro_strategy *own);
+/* The best settings, if they are as good as the best groups, and no slower than `limit_ns` or than
+ * those, become the best strategy. */
+void cycles_search(struct space *space, const struct dpro_strategy *own, int64_t limit_ns);
+
 bool assign_is_all(const struct dpro_model *model);
 /* From how the job ran. */
 void search_assign(struct space *space, const struct dpro_strategy *own);

@@ -174,7 +174,7 @@ static int64_t replay_whole(struct space *space, const struct dpro_strategy *str
 static int64_t value_of(struct space *space, uint32_t thread, const struct dpro_strategy *strategy)
 {
     const struct search *search = space->search;
-    if (!search->options->no_partial)
+    if (!search->options->no_partial || strategy->cycle_ns > 0) /* graphs know no cycles */
         return evaluate(space->evaluators[thread], strategy);
     return search->whole ? search->whole(space, strategy) : replay_whole(space, strategy);
 }
@@ -209,10 +209,15 @@ void space_note(struct space *space, const struct dpro_strategy *strategy, int64
         search->failed = true;
 }
 
+int64_t space_value(struct space *space, const struct dpro_strategy *strategy)
+{
+    space->search->n_candidates++;
+    return value_of(space, 0, strategy);
+}
+
 int64_t space_evaluate(struct space *space, const struct dpro_strategy *strategy)
 {
-    int64_t ns = value_of(space, 0, strategy);
-    space->search->n_candidates++;
+    int64_t ns = space_value(space, strategy);
     space_note(space, strategy, ns);
     return ns;
 }

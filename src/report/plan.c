@@ -254,6 +254,11 @@ static int write_plan(struct writer *w, void *arg, struct dpro_error *err)
     writer_bool(w, compression != DPRO_COMPRESSION_NONE);
     writer_key(w, "is_own");
     writer_bool(w, !plan->facts->helps);
+    struct dpro_cycles cycles = dpro_strategy_cycles(plan->facts->planned);
+    if (cycles.cycle_ns > 0)
+        writer_key_ms(w, "cycle_time_ms", cycles.cycle_ns);
+    if (cycles.cycle_ns > 0 && cycles.fuses)
+        writer_key_int(w, "fusion_threshold_bytes", (int64_t)cycles.fusion_bytes);
     writer_key(w, "buckets");
     writer_open(w, '[');
     for (size_t b = 0; b < plan->buckets.n; b++) {
@@ -305,24 +310,33 @@ static uint64_t mean_bucket_bytes(const struct plan *plan)
     return plan->buckets.n ? total / plan->buckets.n : 0;
 }
 
-/* A job of Horovod's is given the plan's groups, which are then to stay as they are; another one
- * that comes to Horovod gets near to the plan. */
+/* A job of Horovod's is given the plan's groups, which are then to stay as they are, or settings by
+ * which it fuses by itself; another one that comes to Horovod gets near to the plan. */
 static int write_horovod_env(struct writer *w, void *arg, struct dpro_error *err)
 {
     const struct plan *plan = arg;
+    const struct dpro_model *model = plan->facts->report->model;
+    struct dpro_cycles own = dpro_strategy_cycles(dpro_model_strategy(model));
+    struct dpro_cycles cycles = dpro_strategy_cycles(plan->facts->planned);
     uint64_t threshold = 128 << 20; /* Horovod's own */
     (void)err;
-    if (dpro_model_stack(plan->facts->report->model) != DPRO_STACK_HOROVOD) {
+    if (dpro_model_stack(model) != DPRO_STACK_HOROVOD) {
         writer_printf(w, "HOROVOD_FUSION_THRESHOLD=%llu\nHOROVOD_CYCLE_TIME=1\n",
                       (unsigned long long)mean_bucket_bytes(plan));
         return 0;
     }
+    if (!plan->facts->helps)
+        return 0;
     for (size_t b = 0; b < plan->buckets.n; b++)
         if (plan->buckets.at[b].size_bytes > threshold)
             threshold = round_up(plan->buckets.at[b].size_bytes, 1 << 20);
-    if (plan->facts->helps)
-        writer_printf(w, "HOROVOD_DISABLE_GROUP_FUSION=1\nHOROVOD_FUSION_THRESHOLD=%llu\n",
-                      (unsigned long long)threshold);
+    if (cycles.fuses)
+        threshold = cycles.fusion_bytes;
+    else
+        writer_text(w, "HOROVOD_DISABLE_GROUP_FUSION=1\n");
+    writer_printf(w, "HOROVOD_FUSION_THRESHOLD=%llu\n", (unsigned long long)threshold);
+    if (cycles.cycle_ns != own.cycle_ns) /* else the job keeps what it has */
+        writer_printf(w, "HOROVOD_CYCLE_TIME=%g\n", (double)cycles.cycle_ns / 1e6);
     return 0;
 }
 

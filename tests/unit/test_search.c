@@ -787,6 +787,37 @@ static void test_a_result_is_what_the_jobs_stack_can_be_given(void **state)
     }
 }
 
+static void test_horovods_cycles_are_shortened_and_never_for_the_worse(void **state)
+{
+    (void)state;
+    static const int64_t cycles_ns[] = {1000000, 20000000, 200000000};
+    for (size_t i = 0; i < sizeof cycles_ns / sizeof *cycles_ns; i++) {
+        struct dpro_model *model = generate_job("resnet50", 4);
+        model->means = model_means(DPRO_STACK_HOROVOD);
+        model->net.in_order = false;
+        model->net.negotiates = true;
+        model->net.cycle_ns = model->own.cycle_ns = cycles_ns[i];
+        model->own.fuses = true;
+        model->own.fusion_bytes = UINT64_C(128) << 20;
+        struct dpro_optimize_options options = {.threads = 1};
+        struct dpro_optimum *optimum = optimum_of(model, &options);
+        struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
+        struct dpro_cycles best =
+            dpro_strategy_cycles(dpro_optimum_strategy(optimum, DPRO_BEST));
+        assert_true(s.best_ns <= s.own_ns);
+        if (cycles_ns[i] > s.best_ns) { /* which an iteration takes at least then */
+            assert_true(s.own_ns >= cycles_ns[i]);
+            assert_true(best.cycle_ns < cycles_ns[i]);
+        }
+        struct evaluator *evaluator;
+        assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+        assert_int_equal(evaluate(evaluator, dpro_optimum_strategy(optimum, DPRO_BEST)), s.best_ns);
+        evaluator_destroy(evaluator);
+        dpro_optimum_destroy(optimum);
+        dpro_model_destroy(model);
+    }
+}
+
 static void test_the_same_seed_gives_the_same_plan_with_any_number_of_threads(void **state)
 {
     (void)state;
@@ -1172,6 +1203,7 @@ int main(void)
         cmocka_unit_test(test_ops_are_fused_on_all_ranks_that_compute_alike),
         cmocka_unit_test(test_a_result_is_no_worse_than_anything_it_is_compared_with),
         cmocka_unit_test(test_a_result_is_what_the_jobs_stack_can_be_given),
+        cmocka_unit_test(test_horovods_cycles_are_shortened_and_never_for_the_worse),
         cmocka_unit_test(test_the_same_seed_gives_the_same_plan_with_any_number_of_threads),
         cmocka_unit_test(test_a_stopped_search_gives_the_best_so_far),
         cmocka_unit_test(test_few_variables_are_placed_as_well_as_by_brute_force),

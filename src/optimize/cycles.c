@@ -1,0 +1,80 @@
+/* optimize/cycles.c: Horovod's own settings, its cycle time and its fusion threshold, as another way
+ * than groups of the job's. A job needs nothing but two variables for them, so they are preferred
+ * where groups are hardly better. */
+#include "cost/buckets.h"
+#include "optimize/search.h"
+
+/* By how much groups, and settings other than the job's, must be better: as cycles meet a model's
+ * iterations always at the same moments, a little is chance. */
+#define WORTH_GROUPS   0.02
+#define WORTH_SETTINGS 0.02
+
+enum { MS = 1000000, KIB = 1024, N_CYCLES = 6, N_THRESHOLDS = 8 };
+/* Shorter cycles than Horovod's usual one cost the ranks more messages than they win time. */
+static const int64_t cycles_ms[N_CYCLES] = {1, 2, 5, 10, 20, 50};
+/* Its usual threshold first. */
+static const uint64_t thresholds_kib[N_THRESHOLDS] = {131072, 0,    64,   256,
+                                                      1024,   4096, 16384, 65536};
+
+void cycles_prepare(struct dpro_model *model)
+{
+    if (model->net.cycle_ns > cycles_ms[0] * MS * 3 / 2) /* the job's may be 1 ms and a bit */
+        model->net.cycle_ns = cycles_ms[0] * MS;
+}
+
+int64_t cycles_own(struct space *space, const struct dpro_strategy *own)
+{
+    struct dpro_strategy groups;
+    if (space_strategy(space, &groups) < 0) {
+        space->search->failed = true;
+        return INT64_MAX;
+    }
+    int64_t cycle_ns = groups.cycle_ns;
+    space_copy(space, own, &groups);
+    groups.fuses = false;
+    groups.cycle_ns = cycle_ns;
+    space_evaluate(space, &groups);
+    return space_value(space, own);
+}
+
+/* The settings that are best; of those as good the job's own, then what comes first. */
+static int64_t find_settings(struct space *space, const struct dpro_strategy *own,
+                             struct dpro_strategy *s, struct dpro_strategy *found)
+{
+    int64_t best_ns = own->fuses ? space_value(space, own) : INT64_MAX;
+    if (own->fuses)
+        space_copy(space, own, found);
+    for (int c = -1; c < N_CYCLES; c++)
+        for (int t = 0; t < N_THRESHOLDS && !search_stops(space->search); t++) {
+            s->cycle_ns = c < 0 ? own->cycle_ns : cycles_ms[c] * MS;
+            s->fusion_bytes = thresholds_kib[t] * KIB;
+            if (s->cycle_ns < space->model->net.cycle_ns)
+                continue;
+            int64_t ns = space_value(space, s);
+            if ((double)ns < (double)best_ns * (1 - WORTH_SETTINGS)) {
+                best_ns = ns;
+                space_copy(space, s, found);
+            }
+        }
+    return best_ns;
+}
+
+void cycles_search(struct space *space, const struct dpro_strategy *own, int64_t limit_ns)
+{
+    struct dpro_strategy s, found;
+    if (space_strategy(space, &s) < 0 || space_strategy(space, &found) < 0) {
+        space->search->failed = true;
+        return;
+    }
+    s.fuses = true;
+    s.compression = space->best.compression;
+    int64_t ns = find_settings(space, own, &s, &found);
+    bool as_good = ns <= limit_ns && (double)ns <= (double)space->best_ns * (1 + WORTH_GROUPS);
+    if (ns == INT64_MAX || (ns > space->best_ns && !as_good))
+        return;
+    space_value(space, &found); /* the one whose groups are asked for */
+    if (evaluated_groups(space->evaluators[0], &found) < 0)
+        space->search->failed = true;
+    space_copy(space, &found, &space->best);
+    space->best_ns = ns;
+}

@@ -9,6 +9,9 @@ import live
 import plan_loop
 
 
+DEEP = ["--width", "8", "--hidden", "6", "--batch-size", "32"]  # many gradients of several sizes
+
+
 class Plans(plan_loop.Case):
     """A plan made by hand: two packs or groups of what the job sends as it likes."""
 
@@ -26,6 +29,7 @@ class Plans(plan_loop.Case):
         value["communication"].update(is_own=False, buckets=[
             {"model": 0, "parameters": names[half::2], "size_bytes": sum(sizes[n] for n in names[half::2])}
             for half in range(2)])
+        value["communication"].pop("fusion_threshold_bytes", None)  # these are groups that the job makes
         change(value)
         with open(path, "w", encoding="utf-8") as file:
             json.dump(value, file)
@@ -54,6 +58,11 @@ class Plans(plan_loop.Case):
             self.assertFalse(told["applied"])
             self.assertIn(reason, told["reason"])
 
+    def loop_that_helps(self, *job):
+        facts = self.loop(*job)
+        self.assertTrue(facts["helps"], facts)
+        self.assertGreater(facts["achieved_pct"], 5, facts)
+
     @staticmethod
     def of_another_model(plan):
         for parameter in plan["job"]["models"][0]["parameters"]:
@@ -74,6 +83,9 @@ class Ring(Plans):
     def test_the_loop(self):
         self.loop("tensorflow", ["--hidden", "4", "--batch-size", "32"])
 
+    def test_the_loop_of_a_job_that_packs_nothing(self):
+        self.loop_that_helps("tensorflow", [*DEEP, "--bytes-per-pack", "1"], "300mbit")
+
 
 class Horovod(Plans):
     framework = "horovod"
@@ -92,6 +104,12 @@ class Horovod(Plans):
 
     def test_the_loop_on_mxnet(self):
         self.loop("horovod-mxnet", rate="500mbit")
+
+    def test_the_loop_of_a_job_that_fuses_nothing_on_tensorflow(self):
+        self.loop_that_helps("horovod-tensorflow", DEEP, "500mbit", {"HOROVOD_FUSION_THRESHOLD": "0"})
+
+    def test_the_loop_of_a_job_with_long_cycles_on_mxnet(self):
+        self.loop_that_helps("horovod-mxnet", DEEP, "500mbit", {"HOROVOD_CYCLE_TIME": "50"})
 
 
 if __name__ == "__main__":

@@ -229,8 +229,8 @@ static const struct opt whatif_opts[] = {
      "as --bandwidth, for the links of servers that have\nhosts of their own", NULL,
      OPT_COMPLETE_NOTHING},
     {"cycle-time", 0, "MS", read_cycle, AT(cycle_ns), "milliseconds above 0, up to 10000",
-     "Horovod: it looks every MS milliseconds which\ngradients are ready (HOROVOD_CYCLE_TIME)", NULL,
-     OPT_COMPLETE_NOTHING},
+     "Horovod: it looks every MS milliseconds which\ngradients are ready (HOROVOD_CYCLE_TIME)",
+     NULL, OPT_COMPLETE_NOTHING},
     {"fusion-mb", 0, "X", read_fusion, AT(fusion), "megabytes, or 0",
      "Horovod: what is ready travels together up to X MB; 0:\neach gradient by itself "
      "(HOROVOD_FUSION_THRESHOLD)",

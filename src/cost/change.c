@@ -208,8 +208,7 @@ static int change_servers(const struct dpro_changes *c, struct dpro_model *m, st
     return change_server_links(c, m, err);
 }
 
-static int change_cycles(const struct dpro_changes *c, struct dpro_model *m,
-                         struct dpro_error *err)
+static int change_cycles(const struct dpro_changes *c, struct dpro_model *m, struct dpro_error *err)
 {
     if (c->cycle_ns == 0 && !c->fusion_bytes)
         return 0;

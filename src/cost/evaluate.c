@@ -74,8 +74,8 @@ int evaluator_create(const struct dpro_model *model, struct evaluator **evaluato
     e->result.end_ns = calloc(n, sizeof *e->result.end_ns);
     e->result.done_ns = calloc(model->n_ranks + (size_t)1, sizeof *e->result.done_ns);
     bool enough = e->classes && e->class_of && e->buckets && e->bucket_of && e->n_missing &&
-                  e->queue && e->active && e->groups && e->ready && e->apart.order && e->apart.buckets &&
-                  e->result.launched_ns && e->result.start_ns &&
+                  e->queue && e->active && e->groups && e->ready && e->apart.order &&
+                  e->apart.buckets && e->result.launched_ns && e->result.start_ns &&
                   e->result.end_ns && e->result.done_ns;
     for (uint32_t r = 0; enough && r < model->n_ranks; r++) {
         const struct model_rank *rank = &model->ranks[r];

@@ -36,8 +36,8 @@ void evaluator_destroy(struct evaluator *evaluator); /* NULL is fine */
 
 /* The steady iteration, ns; INT64_MAX where it never ends, or memory ran out. */
 int64_t evaluate(struct evaluator *evaluator, const struct dpro_strategy *strategy);
-/* Of a strategy that fuses, after its evaluation: puts what travelled together in the last iteration
- * into its buckets. -1: out of memory. */
+/* Of a strategy that fuses, after its evaluation: puts what travelled together in the last
+ * iteration into its buckets. -1: out of memory. */
 int evaluated_groups(const struct evaluator *evaluator, struct dpro_strategy *strategy);
 /* Borrowed, until the next call. */
 const struct evaluation *evaluate_detail(struct evaluator *evaluator,

@@ -373,9 +373,9 @@ static uint32_t count_streams(const struct dpro_graph *g)
     return n == 0 ? 1 : n < GLOO_THREADS ? GLOO_THREADS : n;
 }
 
-/* What Horovod's thread does for a bucket beside its transfer, where its cycles are not known: waits
- * for one and for all ranks to agree, copies it in and out, and tells the framework. And what of a
- * transfer its bytes and messages don't explain. */
+/* What Horovod's thread does for a bucket beside its transfer, where its cycles are not known:
+ * waits for one and for all ranks to agree, copies it in and out, and tells the framework. And what
+ * of a transfer its bytes and messages don't explain. */
 static void fit_fusion(const struct dpro_graph *g, const struct coarse *coarse,
                        const struct dpro_model *model, double start_ns, struct model_net *net)
 {
@@ -491,7 +491,8 @@ int fit_net(const struct rehearsal *r, const struct coarse *coarse, struct dpro_
         fit_messages(g, net);
     bool in_turn = net->negotiates || is_tensorflow_ring(g);
     int reductions = in_turn ? fit_reductions(r, coarse, model, net) : 0;
-    if (reductions < 0 || fit_interference(r, coarse, net) < 0 || fit_launches(r, coarse, model, net) < 0)
+    if (reductions < 0 || fit_interference(r, coarse, net) < 0 ||
+        fit_launches(r, coarse, model, net) < 0)
         return dpro_error_nomem(err);
     if (is_tensorflow_ring(g) && !reductions) {
         if (fit_packs(r, coarse, model, net) < 0)

@@ -33,12 +33,12 @@ static int add_errors_of_net(const struct dpro_model *before, const struct dpro_
                              struct uncertainty *squares, struct dpro_error *err)
 {
     static const size_t parts[] = {
-        offsetof(struct model_net, byte_ns),   offsetof(struct model_net, message_ns),
-        offsetof(struct model_net, reduce_ns), offsetof(struct model_net, collective_ns),
-        offsetof(struct model_net, launch_ns), offsetof(struct model_net, copy_ns),
-        offsetof(struct model_net, cast_ns),   offsetof(struct model_net, cpu_ns),
-        offsetof(struct model_net, push_ns),   offsetof(struct model_net, answer_ns),
-        offsetof(struct model_net, within_ns), offsetof(struct model_net, step_ns),
+        offsetof(struct model_net, byte_ns),    offsetof(struct model_net, message_ns),
+        offsetof(struct model_net, reduce_ns),  offsetof(struct model_net, collective_ns),
+        offsetof(struct model_net, launch_ns),  offsetof(struct model_net, copy_ns),
+        offsetof(struct model_net, cast_ns),    offsetof(struct model_net, cpu_ns),
+        offsetof(struct model_net, push_ns),    offsetof(struct model_net, answer_ns),
+        offsetof(struct model_net, within_ns),  offsetof(struct model_net, step_ns),
         offsetof(struct model_net, held_share), offsetof(struct model_net, negotiate_ns),
         offsetof(struct model_net, least_ns)};
     struct dpro_model models[2] = {*before, *after};

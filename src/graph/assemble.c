@@ -558,13 +558,13 @@ static int fill_cycles(struct assembly *a)
         cycles->fuses = !recording->fusion.in_groups;
         cycles->fusion_bytes = recording->fusion.most_bytes;
     }
-    cycles->reductions = arena_array(&a->graph->arena, fusion->n_samples + (size_t)1,
-                                     sizeof *cycles->reductions);
+    cycles->reductions =
+        arena_array(&a->graph->arena, fusion->n_samples + (size_t)1, sizeof *cycles->reductions);
     if (!cycles->reductions)
         return -1;
     for (uint32_t i = 0; i < fusion->n_samples; i++)
-        cycles->reductions[cycles->n_reductions++] = (struct graph_reduction){
-            fusion->samples[i].size_bytes, fusion->samples[i].took_ns};
+        cycles->reductions[cycles->n_reductions++] =
+            (struct graph_reduction){fusion->samples[i].size_bytes, fusion->samples[i].took_ns};
     return 0;
 }
 

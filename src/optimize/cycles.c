@@ -1,6 +1,6 @@
-/* optimize/cycles.c: Horovod's own settings, its cycle time and its fusion threshold, as another way
- * than groups of the job's. A job needs nothing but two variables for them, so they are preferred
- * where groups are hardly better. */
+/* optimize/cycles.c: Horovod's own settings, its cycle time and its fusion threshold, as another
+ * way than groups of the job's. A job needs nothing but two variables for them, so they are
+ * preferred where groups are hardly better. */
 #include "cost/buckets.h"
 #include "optimize/search.h"
 
@@ -13,8 +13,7 @@ enum { MS = 1000000, KIB = 1024, N_CYCLES = 6, N_THRESHOLDS = 8 };
 /* Shorter cycles than Horovod's usual one cost the ranks more messages than they win time. */
 static const int64_t cycles_ms[N_CYCLES] = {1, 2, 5, 10, 20, 50};
 /* Its usual threshold first. */
-static const uint64_t thresholds_kib[N_THRESHOLDS] = {131072, 0,    64,   256,
-                                                      1024,   4096, 16384, 65536};
+static const uint64_t thresholds_kib[N_THRESHOLDS] = {131072, 0, 64, 256, 1024, 4096, 16384, 65536};
 
 void cycles_prepare(struct dpro_model *model)
 {

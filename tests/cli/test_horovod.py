@@ -39,7 +39,8 @@ def timeline(iterations=4, start_us=EPOCH_US, cycles=()):
                 named = '"name":"%s",' % name if name else ""
                 lines.append('{"ph":"%s",%s"ts":%d,"pid":%d}' % (phase, named, i * ITERATION_US + at, pid))
             lines[-1] = lines[-1][:-1] + ',"args":{"dtype":"float32","shape":"[512, 10]"}}'
-    lines += ['{"ph":"i","name":"CYCLE_START","ts":%d,"s":"g"}' % (i * ITERATION_US + at) for i in range(iterations) for at in cycles]
+    lines += ['{"ph":"i","name":"CYCLE_START","ts":%d,"s":"g"}' % (i * ITERATION_US + at)
+              for i in range(iterations) for at in cycles]
     return "[\n" + ",\n".join(lines) + "]\n"
 
 

@@ -802,8 +802,7 @@ static void test_horovods_cycles_are_shortened_and_never_for_the_worse(void **st
         struct dpro_optimize_options options = {.threads = 1};
         struct dpro_optimum *optimum = optimum_of(model, &options);
         struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
-        struct dpro_cycles best =
-            dpro_strategy_cycles(dpro_optimum_strategy(optimum, DPRO_BEST));
+        struct dpro_cycles best = dpro_strategy_cycles(dpro_optimum_strategy(optimum, DPRO_BEST));
         assert_true(s.best_ns <= s.own_ns);
         if (cycles_ns[i] > s.best_ns) { /* which an iteration takes at least then */
             assert_true(s.own_ns >= cycles_ns[i]);

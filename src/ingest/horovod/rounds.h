@@ -35,7 +35,8 @@ struct fusion {
     uint32_t n_rounds, n_alike; /* n_alike: those that were fused in this way */
     bool *alike;                /* by round: whether it was */
     int64_t cycle_ns; /* usual length of a cycle in which there was nothing to do; 0: unknown */
-    uint64_t most_bytes; /* what is more was not fused where it could have been; UINT64_MAX: never */
+    uint64_t
+        most_bytes; /* what is more was not fused where it could have been; UINT64_MAX: never */
     struct fusion_sample *samples; /* all groups of all rounds */
     uint32_t n_samples;
     int64_t negotiate_ns; /* from the start of one that had to that of its first group, usually */

@@ -105,7 +105,7 @@ struct model_net {
     struct dpro_estimate negotiate_ns;  /* of a cycle of Horovod's that has something to reduce, for
                                            the ranks to agree on what */
     struct dpro_estimate least_ns;   /* a collective takes that much, however small it is, and its
-                                        bytes   are there by then */
+                                        bytes are there by then */
     struct dpro_estimate launch_ns;  /* of computing time, for each collective */
     struct dpro_estimate copy_ns;    /* a byte of a bucket, of computing time, when it comes back */
     struct dpro_estimate cast_ns;    /* a byte of a bucket cast to another precision and back */

@@ -22,7 +22,7 @@ def _horovod():
 class Timeline:
     def __init__(self, folder):
         self._folder, self._horovod = folder, _horovod()
-        self._running = False
+        self._running = self._started = False
 
     def start(self):
         """A step ahead of the window: it begins with Horovod's next cycle."""
@@ -30,7 +30,7 @@ class Timeline:
             return
         try:
             self._horovod.start_timeline(self._folder.file(FILE), mark_cycles=True)
-            self._running = True
+            self._running = self._started = True
         except (ValueError, AttributeError) as problem:
             why = problem if isinstance(problem, ValueError) else "this Horovod can't start one in a running job"
             if os.environ.get("HOROVOD_TIMELINE") not in (None, "DYNAMIC"):
@@ -46,4 +46,5 @@ class Timeline:
         return [FILE] if self._folder.rank == 0 else []
 
     def drop(self):
-        self._folder.drop(FILE)
+        if self._started:
+            self._folder.drop(FILE)

@@ -336,7 +336,8 @@ class Session:
             return
         self._window_name = name
         self._timeline = Timeline(self._folder)
-        self._timeline.start()
+        if name == "timing":  # the structure window's steps are not those that are replayed
+            self._timeline.start()
         self._tracer.start(self._folder.path, self._folder.rank, name)
 
     def _close_window(self, unfinished=None):

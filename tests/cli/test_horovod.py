@@ -25,6 +25,21 @@ def profile(rank, iterations=4, start_us=EPOCH_US):
 CYCLES_US = (0, 10_000, 20_000, 30_000, 70_000, 80_000, 90_000)  # one that is busy
 
 
+def torch_profile(rank, iterations=4, start_us=EPOCH_US):
+    """Of PyTorch: no op says that it hands a gradient to Horovod, or which."""
+    events = []
+    for i in range(iterations):
+        begin = start_us + i * ITERATION_US
+        events.append(span(f"ProfilerStep#{i}", begin, ITERATION_US, cat="user_annotation"))
+        events.append(span("Optimizer.step#SGD.step", begin + 27000, 65000, cat="user_annotation"))
+        for name, at, dur in (("aten::mm", 1000, 18000),
+                              ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 20000, 100),
+                              ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 25000, 100),
+                              ("aten::set_", 70100, 10), ("aten::set_", 70200, 10), ("aten::add_", 80000, 10000)):
+            events.append(span(name, begin + at, dur))
+    return {"schemaVersion": 1, "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": 2}, "traceEvents": events}
+
+
 def timeline(iterations=4, start_us=EPOCH_US, cycles=()):
     """As text, since what is wrong with one is mostly where its text ends."""
     lines = ['{"name":"process_name","ph":"M","pid":0,"args":{"start_time_since_epoch_in_micros":%d}}' % start_us]
@@ -59,6 +74,16 @@ class Horovod(Case):
         self.assertEqual([warning[:13] for warning in facts["warnings"]], ["1 of 2 clocks"])
         out = dpro("replay", self.path("job")).out
         self.assertIn("Horovod: 2 tensors in 1 group (4 of 4 rounds were fused just so)", out)
+
+    def test_an_optimizer_of_pytorch_waits_for_what_autograd_handed_over(self):
+        for rank in range(2):
+            self.write(f"job/rank{rank}.json", torch_profile(rank))
+        self.write("job/timeline_rank0.json", timeline())
+        facts = self.assert_replays(self.path("job"))
+        self.assertLess(abs(facts["error_pct"]), 1)
+        self.assertGreater(min(rank["exposed_communication_ms"] for rank in facts["ranks"]), 35)
+        slower = dpro("replay", self.path("job"), "--delay", "COLLECTIVE=2", "--json").json
+        self.assertGreater(slower["predicted"]["iteration_ms"], facts["predicted"]["iteration_ms"] + 35)
 
     def test_a_job_without_a_timeline_says_null(self):
         self.write("job/rank0.json", profile(0))

@@ -265,7 +265,7 @@ static int by_ref(const void *a, const void *b)
 }
 
 /* By string id: the place of the tensor that an op of that name, or of that node, hands over, + 1.
- * MXNet's ops are all called "horovod_allreduce". */
+ */
 static uint32_t *places_by_name(const struct placing *p)
 {
     const struct strtab *names = &p->trace->names;
@@ -288,10 +288,18 @@ static uint32_t *places_by_name(const struct placing *p)
     return of;
 }
 
+static bool is_mxnets(const struct strtab *names, const struct trace_span *span)
+{
+    return strcmp(strtab_get(names, span->name), "horovod_allreduce") == 0;
+}
+
+/* What hands a tensor over without saying which: MXNet's ops; with PyTorch a hook that runs where
+ * autograd has accumulated the tensor. */
 static bool is_nameless(const struct strtab *names, const struct trace_span *span)
 {
-    const char *name = strtab_get(names, span->name);
-    return strcmp(name, "horovod_allreduce") == 0;
+    return is_mxnets(names, span) ||
+           strcmp(strtab_get(names, span->name),
+                  "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad") == 0;
 }
 
 static int find_refs(struct placing *p)
@@ -385,12 +393,12 @@ static void take_nameless(const struct placing *p, uint32_t *enqueues)
 
 /* MXNet's op lasts until the tensor is reduced, while its thread goes on: handing it over takes no
  * time that could be told. */
-static void shorten_nameless(const struct placing *p)
+static void shorten_mxnets(const struct placing *p)
 {
     enum { HANDING_OVER_NS = 1000 };
     for (size_t i = 0; i < p->n_refs; i++) {
         struct trace_span *span = &p->rank->spans[p->refs[i].span];
-        if (p->refs[i].place == NO_ID && span->dur_ns > HANDING_OVER_NS)
+        if (is_mxnets(&p->trace->names, span) && span->dur_ns > HANDING_OVER_NS)
             span->dur_ns = HANDING_OVER_NS;
     }
 }
@@ -731,7 +739,7 @@ static int place_rank(struct placing *p, int lead, const struct names *names)
         return -1;
     if (p->n_refs > 0 && p->refs[0].place == NO_ID)
         take_nameless(p, enqueues);
-    shorten_nameless(p);
+    shorten_mxnets(p);
     if (place_groups(p) < 0 || time_rounds(p) < 0)
         return -1;
     add_spans(p, names);

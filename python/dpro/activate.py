@@ -31,6 +31,7 @@ CARRIERS = {
     DDP: ("planned", "attach"),
     "horovod.tensorflow": ("horovod_plan", "attach_tensorflow"),
     "horovod.mxnet": ("horovod_plan", "attach_mxnet"),
+    "horovod.torch": ("horovod_plan", "attach_torch"),
     "tensorflow.python.distribute.cross_device_utils": ("tensorflow_plan", "attach"),
     "tensorflow.python.training.device_setter": ("session_plan", "attach"),
 }

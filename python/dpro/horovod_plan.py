@@ -1,8 +1,10 @@
 """A plan in a job of Horovod's: its gradients are reduced in the plan's groups. A group goes when all of it is ready.
 
-In a tf.function the groups are made while it is traced; in MXNet at each of a trainer's steps. All ranks do it or none
+In a tf.function the groups are made while it is traced; in MXNet at each of a trainer's steps; PyTorch's optimizer is given
+them when it is made. All ranks do it or none
 (consent.py), by the store with which horovodrun has brought them together."""
 import functools
+import inspect
 import os
 import re
 import sys
@@ -218,6 +220,51 @@ def _tensorflow_groups(grads, problem):
     sizes = [grad.shape.num_elements() * grad.dtype.size if hasattr(grad, "shape") and grad.shape.num_elements() is not None
              else None for grad in grads]
     return _groups(names, sizes, [grad.dtype for grad in grads], _tensorflow_name, problem)
+
+
+# PyTorch
+
+def attach_torch(module):
+    """To horovod.torch: its optimizer takes groups."""
+    make = module.DistributedOptimizer
+    signature = inspect.signature(make)
+
+    @functools.wraps(make)
+    def made(*args, **kwargs):
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            return make(*args, **kwargs)  # which says what is wrong
+        if given.get("named_parameters") is not None:
+            given["named_parameters"] = list(given["named_parameters"])  # a generator can be read once
+        groups = _torch_groups(module, given)
+        if groups is not None:
+            trained = _trained(given["named_parameters"])
+            given["groups"] = [[trained[n][1] for n in group] for group in groups]
+            if _plan().compression == "fp16":
+                given["compression"] = module.Compression.fp16
+        return make(**given)
+
+    module.DistributedOptimizer = made
+
+
+def _trained(named):
+    return [(name, parameter) for name, parameter in named if parameter.requires_grad]
+
+
+@_guarded
+def _torch_groups(module, given):
+    problem, named = None, _trained(given.get("named_parameters") or ())
+    if given.get("groups") is not None or given.get("num_groups"):
+        problem = "the job makes groups of its own"
+    elif given.get("op", module.Average) not in (module.Average, module.Sum):
+        problem = "the job reduces its gradients in a way of its own"
+    elif given.get("process_set", module.global_process_set) is not module.global_process_set:
+        problem = "the job reduces its gradients over a part of its ranks"
+    elif not named:
+        problem = "the job names no parameters: DistributedOptimizer was given no named_parameters"
+    return _groups([name for name, _ in named], [p.numel() * p.element_size() for _, p in named], [p.dtype for _, p in named],
+                   lambda name: name.rpartition("allreduce.")[2], problem)
 
 
 # MXNet

@@ -237,7 +237,7 @@ class FirstStep:
 
     def _stepped(self, optimizer, args, kwargs):
         self._handle.remove()
-        if not _made:
+        if not _made and "horovod.torch" not in sys.modules:
             _refuse("%s; a plan is for the gradients of DistributedDataParallel"
                     % ("the job is a single process" if world_size() == 1 else "it has no DDP model"))
 

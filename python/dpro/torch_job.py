@@ -108,8 +108,9 @@ class TorchJob(job.Job):
         return model.find(self._optimizers(sources))
 
     def describe(self, models, sources):
-        from . import applied, model
+        from . import applied, horovod_plan, model
         import torch
+        horovod = "horovod.torch" in sys.modules
         described = []
         for module in models:
             try:
@@ -120,7 +121,9 @@ class TorchJob(job.Job):
         kind, optimizers = model.device(models), self._optimizers(sources)
         return {"device": kind, "device_name": model.device_name(kind),
                 "backend": torch.distributed.get_backend() if model.distributed() else None,
-                "process_groups": model.process_groups(), "models": described, "plan": applied.state("no DDP model"),
+                "process_groups": model.process_groups(), "models": described, 
+                "plan": applied.state(horovod_plan.NO_JOB if horovod else "no DDP model"),
+                "horovod": horovod_plan.settings() if horovod else None,
                 "optimizers": [{"class": type(o).__name__, "n_parameters": sum(len(g["params"]) for g in o.param_groups)}
                                for o in optimizers],
                 "memory": model.memory(models, optimizers)}

@@ -96,6 +96,13 @@ class TestMXNet(Case):
             self.assertLess(abs(facts["error_pct"]), 5, without)
             self.assertIn(message, "\n".join(facts["warnings"]))
 
+    def test_a_worker_that_left_only_its_log_is_missing(self):
+        facts = replayed(self.copy(without=("profile_worker1",)))
+        self.assertEqual((facts["trace"]["world_size"], len(facts["trace"]["ranks_present"])), (2, 1))
+        said = "\n".join(facts["warnings"])
+        self.assertRegex(said, r"net_worker\d.csv.gz: rank \d has a transport log and no profile")
+        self.assertIn("1 of 2 ranks are here", said)
+
     def test_logs_of_two_runs_are_told(self):
         self.assertFalse(any("one run" in warning for warning in replayed(CAPTURES[1])["warnings"]))
         folder = self.copy(CAPTURES[1])

@@ -583,6 +583,29 @@ static int run_all(struct loader *loader, void (*run)(void *arg, size_t item), v
     return 0;
 }
 
+/* A rank may have left a log and no profile: then it is missing, and the world is larger by it.
+ * Where there are logs only, clocks are asked for. */
+static void note_missing(struct loader *loader, struct source **sources)
+{
+    struct dpro_trace *trace = loader->trace;
+    uint32_t n = 0;
+    for (uint32_t t = 0; t < trace->n_transports && trace->n_ranks > 0; t++) {
+        const struct net_transport *transport = &trace->transports[t];
+        if (transport->rank < 0 || transport->rank_index != NO_ID)
+            continue;
+        while ((*sources)->rank != transport->rank)
+            sources++;
+        if (n++ == 0)
+            trace_warn(trace, &loader->options->sink,
+                       "%s: rank %d has a transport log and no profile: what it computes is not "
+                       "known, and when it gets to what it has in common with others only as far "
+                       "as they waited for it; give its profile, too",
+                       (*sources)->path, transport->rank);
+        if (transport->rank >= trace->world_size)
+            trace->world_size = transport->rank + 1;
+    }
+}
+
 static int join_all(struct loader *loader, struct source **sources, size_t n)
 {
     struct dpro_trace *trace = loader->trace;
@@ -590,6 +613,7 @@ static int join_all(struct loader *loader, struct source **sources, size_t n)
     int *status = calloc(n, sizeof *status), rc = -1;
     struct sorting sorting = {.status = status};
     if (status && collect(loader, sources, n) == 0) {
+        note_missing(loader, sources);
         sorting.transports = trace->transports;
         rc = run_all(loader, sort_item, &sorting, status);
     }

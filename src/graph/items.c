@@ -26,6 +26,8 @@ struct cutter {
     struct rank_build *rank;
     struct lane *lane;
     uint32_t step;        /* the step that the next item falls into, or the one after it */
+    uint32_t round;       /* of Horovod's, that begins after the last item */
+    bool waits_for_rounds;
     struct map device_of; /* window and correlation -> first device span + 1 */
     uint32_t *launch_of;  /* device span -> launching item */
     int64_t *stored_ns;   /* see build_find_stores */
@@ -60,13 +62,55 @@ static bool is_profiled(const struct cutter *cutter, uint32_t span)
     return cutter->rank->trace->spans[span].kind == SPAN_CPU_OP;
 }
 
+/* Whether most rounds of Horovod's are over in the iteration that handed over their first tensor. */
+static bool waits_for_rounds(const struct rank_build *rank)
+{
+    const struct fused_rank *fused = &rank->trace->fused;
+    uint32_t n = 0, n_over = 0;
+    for (size_t s = 0; s < rank->steps.n; s++)
+        for (uint32_t r = 0; r < fused->n_rounds; r++) {
+            const struct step *step = &rank->steps.at[s];
+            if (fused->starts_ns[r] == ABSENT || fused->starts_ns[r] < step->start_ns ||
+                fused->starts_ns[r] >= step->end_ns)
+                continue;
+            n++;
+            n_over += fused->ends_ns[r] <= step->end_ns;
+        }
+    return n_over * 2 > n;
+}
+
+/* What Horovod's thread did for a round belongs to where the rank handed over the round's first
+ * tensor, as device work belongs to its launch, where the program waits for the round: of a rank
+ * without a timeline, the last group may seem to end after the iteration, when its own part was
+ * done. */
+static int64_t belongs_at(struct cutter *cutter, uint32_t span, int64_t start)
+{
+    const struct trace_rank *trace = cutter->rank->trace;
+    const struct fused_rank *fused = &trace->fused;
+    if (!cutter->waits_for_rounds || trace->spans[span].track != fused->track)
+        return start;
+    while (cutter->round < fused->n_rounds && fused->starts_ns[cutter->round] <= start)
+        cutter->round++;
+    for (uint32_t r = cutter->round; r-- > 0;)
+        if (fused->starts_ns[r] != ABSENT)
+            return fused->starts_ns[r];
+    return start;
+}
+
 /* Appends an item if it lies in a step; *item is its id or NO_ID. */
 static int emit(struct cutter *cutter, uint32_t span, uint32_t segment, int64_t start, int64_t end,
                 uint32_t *item)
 {
     *item = NO_ID;
-    if (find_step(cutter, start) == NO_ID)
+    int64_t at = belongs_at(cutter, span, start);
+    uint32_t step = find_step(cutter, at);
+    if (step == NO_ID)
         return 0;
+    if (at != start) {
+        int64_t over_ns = cutter->rank->steps.at[step].end_ns;
+        start = start < over_ns ? start : over_ns;
+        end = end < over_ns ? end : over_ns;
+    }
     struct item fresh = {.start_ns = start,
                          .end_ns = end,
                          .span = span,
@@ -236,7 +280,7 @@ static int start_lane(struct cutter *cutter, uint8_t kind, uint32_t track)
     rank->n_lanes++;
     lane->first[0] = (uint32_t)rank->items.n;
     cutter->lane = lane;
-    cutter->step = 0;
+    cutter->step = cutter->round = 0;
     cutter->n_open = 0;
     cutter->after_op = false;
     return 0;
@@ -494,6 +538,7 @@ int build_items(struct rank_build *rank, struct dpro_error *err)
     rank->lanes = calloc(trace->n_tracks + 1, sizeof *rank->lanes);
     if (cutter) {
         cutter->rank = rank;
+        cutter->waits_for_rounds = waits_for_rounds(rank);
         cutter->launch_of = malloc((trace->n_spans + 1) * sizeof *cutter->launch_of);
         cutter->stored_ns = malloc((trace->n_spans + 1) * sizeof *cutter->stored_ns);
     }

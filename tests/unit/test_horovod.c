@@ -1,6 +1,7 @@
 /* Horovod: its thread on every rank, and the way of a tensor from op to op. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -54,8 +55,9 @@ static void put_run(struct trace_text *text, int pid, int64_t ready, int64_t sta
     put_event(text, "E", "", pid, end, ",\"args\":{\"dtype\":\"float32\",\"shape\":\"[1000]\"}");
 }
 
-/* Both tensors fused, from 30 to 70 ms; in the iteration `apart` one after the other. */
-static void put_timeline(int apart)
+/* Both tensors fused, from 30 to 70 ms; in the iteration `odd` one after the other, or (`inverse`)
+ * in all others. */
+static void put_timeline_with(int odd, bool inverse)
 {
     struct trace_text *text = trace_text_timeline();
     char json[300];
@@ -69,9 +71,15 @@ static void put_timeline(int apart)
                           "\"args\":{\"name\":\"grad_b\"}},\n");
     for (int i = 0; i < N_ITERATIONS; i++) {
         int64_t t = (int64_t)i * ITERATION;
-        put_run(text, 1, t + 21000, t + 30000, t + (i == apart ? 48000 : 70000));
-        put_run(text, 2, t + 28000, t + (i == apart ? 50000 : 30000), t + 70000);
+        bool apart = (i == odd) != inverse;
+        put_run(text, 1, t + 21000, t + 30000, t + (apart ? 48000 : 70000));
+        put_run(text, 2, t + 28000, t + (apart ? 50000 : 30000), t + 70000);
     }
+}
+
+static void put_timeline(int apart)
+{
+    put_timeline_with(apart, false);
 }
 
 static int64_t duration(const struct dpro_graph *graph, dpro_op_id op)
@@ -131,6 +139,34 @@ static void test_an_iteration_that_fused_otherwise_gives_its_shares(void **state
     dpro_graph_destroy(graph);
 }
 
+/* Rank 1 has no timeline: of its second iteration, which is over after 45 ms, rank 0's tells that
+ * the thread was busy until 70 ms. */
+static void test_what_seems_to_end_after_its_iteration_is_no_part_of_the_next(void **state)
+{
+    (void)state;
+    put_profile(0, 0);
+    struct trace_text *text = trace_text_begin(1, 2);
+    for (int i = 0; i < N_ITERATIONS; i++) {
+        int64_t start = i == 2 ? at(1, 45000) : at(i, 0),
+                end = i == 1 ? at(1, 45000) : at(i + 1, 0);
+        int64_t update = i == 1 ? at(i, 40000) : at(i, 80000);
+        trace_text_step(text, i, start, end - start);
+        trace_text_cpu(text, "cpu_op", "forward", 1, at(i, 1000), 18000, "");
+        trace_text_cpu(text, "cpu_op", "grad_a", 1, at(i, 20000), 100, "");
+        trace_text_cpu(text, "cpu_op", "grad_b", 1, at(i, 25000), 100, "");
+        trace_text_cpu(text, "cpu_op", "update", 1, update, 1000, "");
+    }
+    put_timeline_with(1, true);
+    struct dpro_graph *graph = trace_text_graph();
+    assert_int_equal(dpro_graph_n_collectives(graph), 4);
+    int64_t usual = duration(graph, trace_text_op(graph, 0, "GLOO_ALLREDUCE", 1));
+    assert_in_range(duration(graph, trace_text_op(graph, 1, "GLOO_ALLREDUCE", 1)), usual / 2,
+                    usual);
+    for (dpro_op_id op = 0; op < dpro_graph_n_ops(graph); op++)
+        assert_in_range(duration(graph, op), 0, 40000000);
+    dpro_graph_destroy(graph);
+}
+
 static void test_a_timeline_of_another_run_is_left_out(void **state)
 {
     (void)state;
@@ -150,6 +186,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_tensor_goes_from_its_op_through_horovods_thread_to_what_follows),
         cmocka_unit_test(test_an_iteration_that_fused_otherwise_gives_its_shares),
+        cmocka_unit_test(test_what_seems_to_end_after_its_iteration_is_no_part_of_the_next),
         cmocka_unit_test(test_a_timeline_of_another_run_is_left_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

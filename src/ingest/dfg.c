@@ -1,5 +1,6 @@
 /* ingest/dfg.c: which node of the framework's graph each span ran, where spans bear the nodes'
  * names. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/map.h"
@@ -38,13 +39,22 @@ static int match_kernels(struct trace_rank *rank)
     return status;
 }
 
-/* "BytePSPushPull.w~PART1" runs a part of the node's tensor. */
-static uint32_t whole_name(const struct rank_job *job, const struct trace_span *span)
+/* The name of the node that a span runs. "BytePSPushPull.w~PART1" runs a part of the node's tensor.
+ * Where TensorFlow makes a function of a graph that was one before, it names what the function
+ * returns anew, after the old node's name in small letters: "y_retval_RetVal" is "y_RetVal". */
+static uint32_t name_of_node(const struct rank_job *job, const struct trace_span *span)
 {
-    const char *name = strtab_get(job->names, span->name);
+    static const char again[] = "_retval_RetVal";
+    const char *name = strtab_get(job->names, span->name), *end = strstr(name, again);
     const char *part = span->kind == SPAN_COLLECTIVE ? strstr(name, "~PART") : NULL;
-    uint32_t whole = part ? strtab_find(job->names, name, (size_t)(part - name)) : span->name;
-    return whole == STRTAB_FULL ? span->name : whole;
+    uint32_t id = span->name;
+    char node[512];
+    if (part)
+        id = strtab_find(job->names, name, (size_t)(part - name));
+    else if (end && strcmp(end, again) == 0 && (size_t)(end - name) < sizeof node - sizeof again)
+        id = strtab_find(job->names, node,
+                         (size_t)sprintf(node, "%.*s_RetVal", (int)(end - name), name));
+    return id == STRTAB_FULL ? span->name : id;
 }
 
 void rank_match_graph(struct rank_job *job)
@@ -60,7 +70,7 @@ void rank_match_graph(struct rank_job *job)
         if (!runs_a_node(rank, span) || !span->name)
             continue;
         job->n_node_spans++;
-        if (!map_get(&nodes, whole_name(job, span), &node)) {
+        if (!map_get(&nodes, name_of_node(job, span), &node)) {
             if (!job->n_unmatched++)
                 job->first_unmatched = span->name;
             continue;

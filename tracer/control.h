@@ -3,6 +3,7 @@
 #ifndef TRACER_CONTROL_H
 #define TRACER_CONTROL_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* Records into `path` until dpro_tracer_stop. `rank` goes into the log's header, -1: unknown.
@@ -14,5 +15,9 @@ void dpro_tracer_stop(void);
 void dpro_tracer_mark(const char *name);
 /* Records made, records lost, bytes of the log's files, bytes of memory in use. Returns 0. */
 int dpro_tracer_stats(uint64_t out[4]);
+/* A thread that calls sched_yield() over and over from `function`, of so many bytes, sleeps for a
+ * millisecond each time from now on: it is there for the recording, and would keep a core of the
+ * job's busy. Of one function, the last that was named; size 0: none. */
+void dpro_tracer_ease(const void *function, size_t size);
 
 #endif

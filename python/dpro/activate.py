@@ -24,6 +24,9 @@ HOOKS = {
     "mxnet.module.module": ("mxnet_job", "attach_module"),
     "mxnet.kvstore.base": ("mxnet_job", "attach_stores"),
     "mxnet.profiler": ("mxnet_job", "attach_profiler"),
+    "horovod.tensorflow.mpi_ops": ("horovod_timeline", "attach"),
+    "horovod.mxnet.mpi_ops": ("horovod_timeline", "attach"),
+    "horovod.torch.mpi_ops": ("horovod_timeline", "attach"),
 }
 DDP = "torch.nn.parallel.distributed"
 # What carries gradients, once it is imported -> the module and function of ours that gives it a plan.

@@ -1,13 +1,26 @@
 """Horovod's timeline around the recorder's windows: which tensors were reduced together and when, as rank 0 saw it.
 
-Horovod starts one in a running job where HOROVOD_TIMELINE=DYNAMIC was set before hvd.init (activate.py does that)."""
+Horovod starts one in a running job where HOROVOD_TIMELINE=DYNAMIC was set before hvd.init (activate.py does that). From
+then to the job's end a thread of rank 0's looks for something to write without ever resting, which takes a core away from
+the training; the preloaded tracer has it sleep in between."""
+import ctypes
 import os
 import sys
 
 from .report import say
+from .tracer import ease
 
 FILE = "timeline.json"
+_WRITER = "_ZN7horovod6common14TimelineWriter10WriterLoopEv"
 _BINDINGS = ("tensorflow", "mxnet", "torch")
+
+
+def attach(_, module):
+    """To horovod.<binding>.mpi_ops, which has loaded Horovod's library; before hvd.init."""
+    library = getattr(getattr(module, "_basics", None), "MPI_LIB_CTYPES", None)
+    writer = getattr(library, _WRITER, None)
+    if writer is not None and os.environ.get("HOROVOD_TIMELINE") == "DYNAMIC":
+        ease(ctypes.cast(writer, ctypes.c_void_p))
 
 
 def _horovod():

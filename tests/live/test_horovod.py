@@ -30,6 +30,11 @@ class Recordings(frameworks.Case):
         self.assertTrue(any(tensor in e["args"]["name"] for e in events if e["ph"] == "M" and "name" in e["args"]))
         self.assertEqual(self.final_loss(printed), self.final_loss(self.record(name, dpro=False)))
 
+    def test_its_timeline_takes_no_core_of_rank_0(self):
+        self.record("horovod-tensorflow")
+        for step in self.rank(0)["steps"]["before"]:
+            self.assertLess(step["cpu_ns"], 0.8 * (step["end_ns"] - step["start_ns"]))
+
     def test_tensorflow(self):
         self.check("horovod-tensorflow", {"xplane.pb.gz", "runmeta.pb.gz"}, "HorovodAllreduce")
 

@@ -344,6 +344,12 @@ static void test_calls_before_all_constructors_do_no_harm(void **state)
 
 /* ---- threads and signals ---- */
 
+static void test_a_thread_that_never_rests_is_made_to_sleep_and_no_other(void **state)
+{
+    (void)state;
+    assert_int_equal(JOB("yields"), 0);
+}
+
 struct message {
     uint32_t thread, number, filler[2];
 };
@@ -723,12 +729,14 @@ static void test_only_hooks_and_control_functions_are_exported(void **state)
         "connect",
         "accept",
         "accept4",
+        "sched_yield",
         "_exit",
         "_Exit",
         "dpro_tracer_start",
         "dpro_tracer_stop",
         "dpro_tracer_mark",
         "dpro_tracer_stats",
+        "dpro_tracer_ease",
     };
     const size_t n_names = sizeof names / sizeof *names;
     char command[600], line[200];
@@ -764,6 +772,7 @@ int main(void)
         CASE(test_a_socket_that_connects_again_is_one_connection),
         CASE(test_calls_of_a_library_loaded_later_are_recorded),
         CASE(test_calls_before_all_constructors_do_no_harm),
+        CASE(test_a_thread_that_never_rests_is_made_to_sleep_and_no_other),
         CASE(test_the_order_of_concurrent_blocking_writers_is_the_kernels),
         CASE(test_the_order_of_concurrent_nonblocking_writers_is_the_kernels),
         CASE(test_a_thread_asleep_in_a_call_holds_up_no_other),

@@ -9,6 +9,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -44,6 +45,7 @@ static const char *argument; /* the scenario's own, or NULL */
 static int (*tracer_start)(const char *, int);
 static void (*tracer_stop)(void);
 static int (*tracer_stats)(uint64_t *);
+static void (*tracer_ease)(const void *, size_t);
 
 static void sleep_ms(long ms)
 {
@@ -755,6 +757,33 @@ static void connect_again(void)
     CHECK(write(fd, bytes, 8) == 8 && read(end, bytes, 8) == 8);
 }
 
+/* How often a thread that never rests comes round in 20 ms. */
+static __attribute__((noinline, aligned(4096))) int restless(void)
+{
+    int n = 0;
+    for (int64_t until = now_ns() + 20000000; now_ns() < until; n++)
+        sched_yield();
+    return n;
+}
+
+static __attribute__((noinline, aligned(4096))) void yield_once(void)
+{
+    CHECK(sched_yield() == 0);
+}
+
+static void yields(void)
+{
+    CHECK(tracer_ease && restless() > 100);
+    tracer_ease((const void *)(uintptr_t)restless, 512);
+    errno = EXDEV;
+    CHECK(restless() <= 20 && errno == EXDEV);
+    int64_t start = now_ns();
+    yield_once(); /* of another function */
+    CHECK(now_ns() - start < 900000);
+    tracer_ease(NULL, 0);
+    CHECK(restless() > 100);
+}
+
 /* ---- before everything else ---- */
 
 static int early_result;
@@ -817,10 +846,12 @@ int main(int argc, char **argv)
         SCENARIO(library),
         SCENARIO(connect_again),
         SCENARIO(constructors),
+        SCENARIO(yields),
     };
     *(void **)&tracer_start = dlsym(RTLD_DEFAULT, "dpro_tracer_start");
     *(void **)&tracer_stop = dlsym(RTLD_DEFAULT, "dpro_tracer_stop");
     *(void **)&tracer_stats = dlsym(RTLD_DEFAULT, "dpro_tracer_stats");
+    *(void **)&tracer_ease = dlsym(RTLD_DEFAULT, "dpro_tracer_ease");
     argument = argc > 2 ? argv[2] : NULL;
     for (size_t i = 0; argc > 1 && i < sizeof scenarios / sizeof *scenarios; i++)
         if (strcmp(argv[1], scenarios[i].name) == 0) {

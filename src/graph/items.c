@@ -25,8 +25,8 @@ struct open_span {
 struct cutter {
     struct rank_build *rank;
     struct lane *lane;
-    uint32_t step;        /* the step that the next item falls into, or the one after it */
-    uint32_t round;       /* of Horovod's, that begins after the last item */
+    uint32_t step;  /* the step that the next item falls into, or the one after it */
+    uint32_t round; /* of Horovod's, that begins after the last item */
     bool waits_for_rounds;
     struct map device_of; /* window and correlation -> first device span + 1 */
     uint32_t *launch_of;  /* device span -> launching item */
@@ -62,7 +62,8 @@ static bool is_profiled(const struct cutter *cutter, uint32_t span)
     return cutter->rank->trace->spans[span].kind == SPAN_CPU_OP;
 }
 
-/* Whether most rounds of Horovod's are over in the iteration that handed over their first tensor. */
+/* Whether most rounds of Horovod's are over in the iteration that handed over their first tensor.
+ */
 static bool waits_for_rounds(const struct rank_build *rank)
 {
     const struct fused_rank *fused = &rank->trace->fused;

@@ -100,7 +100,7 @@ sys.exit(code)
 """
 
 
-SLOW_LOOPBACK = 'ip link set lo up; tc qdisc add dev lo root tbf rate "$1" burst 256kb latency 50ms; shift; exec "$@"'
+SLOW_LOOPBACK = 'ip link set lo up; tc qdisc add dev lo root tbf rate "$1" burst 80kb latency 50ms; shift; exec "$@"'
 
 
 def train(example, command, steps, rate="1gbit", arguments=(), environment=None, quiet=False):

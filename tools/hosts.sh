@@ -51,8 +51,9 @@ for ((i = 0; i < hosts; i++)); do
     ip -n "$tag-$i" addr add "10.77.0.$((i + 1))/24" dev eth0
     ip -n "$tag-$i" link set eth0 up
     ip -n "$tag-$i" link set lo up
-    tc -n "$tag-$i" qdisc add dev eth0 root tbf rate "$rate" burst 256kb latency 50ms
-    tc qdisc add dev "$tag-v$i" root tbf rate "$rate" burst 256kb latency 50ms
+    # a bucket of hardly more than one packet of 64 KiB: what a link did not carry it does not carry later
+    tc -n "$tag-$i" qdisc add dev eth0 root tbf rate "$rate" burst 80kb latency 50ms
+    tc qdisc add dev "$tag-v$i" root tbf rate "$rate" burst 80kb latency 50ms
 done
 
 export HOSTS=$hosts HOST0=10.77.0.1 GLOO_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME=eth0

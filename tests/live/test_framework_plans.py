@@ -84,7 +84,7 @@ class Ring(Plans):
         self.loop("tensorflow", ["--hidden", "4", "--batch-size", "32"])
 
     def test_the_loop_of_a_job_that_packs_nothing(self):
-        self.loop_that_helps("tensorflow", [*DEEP, "--bytes-per-pack", "1"], "300mbit")
+        self.loop_that_helps("tensorflow", [*DEEP, "--bytes-per-pack", "1"], "150mbit")
 
 
 class Horovod(Plans):
@@ -106,10 +106,10 @@ class Horovod(Plans):
         self.loop("horovod-mxnet", rate="500mbit")
 
     def test_the_loop_of_a_job_that_fuses_nothing_on_tensorflow(self):
-        self.loop_that_helps("horovod-tensorflow", DEEP, "500mbit", {"HOROVOD_FUSION_THRESHOLD": "0"})
+        self.loop_that_helps("horovod-tensorflow", DEEP, "250mbit", {"HOROVOD_FUSION_THRESHOLD": "0"})
 
-    def test_the_loop_of_a_job_with_long_cycles_on_mxnet(self):
-        self.loop_that_helps("horovod-mxnet", DEEP, "500mbit", {"HOROVOD_CYCLE_TIME": "50"})
+    def test_the_loop_of_a_job_that_fuses_nothing_on_mxnet(self):
+        self.loop_that_helps("horovod-mxnet", DEEP, "250mbit", {"HOROVOD_FUSION_THRESHOLD": "0"})
 
 
 if __name__ == "__main__":

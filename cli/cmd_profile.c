@@ -129,8 +129,6 @@ static int set_environment(const struct values *values, const char *trace,
     for (size_t i = 0; i < sizeof texts / sizeof *texts && code == 0; i++)
         code = launch_set_env(texts[i][0], texts[i][1]);
     if (code == 0)
-        code = launch_set_path("DPRO_PLAN", values->plan);
-    if (code == 0)
         code = launch_prepend_env("PYTHONPATH", parts->site);
     if (values->net != NULL)
         net = values->net;
@@ -308,20 +306,13 @@ static void tell(const struct values *values, const char *trace, const char *pro
     dpro_recording_destroy(recording);
 }
 
-/* What the job's stack takes of a plan before it starts; the rest is the recorder's. */
 static int use_plan(const char *path, const struct dpro_plan_summary *plan)
 {
-    static const char *const files[][2] = {
-        {"horovod", "horovod.env"}, {"mxnet-ps", "mxnet.env"}, {"byteps", "byteps.env"}};
-    int code = 0;
     if (plan->n_fused_ops > 0 && strcmp(plan->stack, "ddp") != 0) /* those jobs say it themselves */
         cmd_say("%s: the plan fuses ops (%u), which no job can be given: what it sends is used "
                 "alone",
                 path, plan->n_fused_ops);
-    for (size_t i = 0; i < sizeof files / sizeof *files && code == 0; i++)
-        if (strcmp(plan->stack, files[i][0]) == 0)
-            code = launch_set_env_file(path, files[i][1]);
-    return code;
+    return launch_set_plan(path, plan->stack, true);
 }
 
 static int profile(const struct values *values, const struct opt_list *args)

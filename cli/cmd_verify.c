@@ -1,6 +1,11 @@
-/* cmd_verify.c: dpro verify: runs a program that trains with its own buckets and with a plan's by
- * turns, and tells what the plan is worth. */
+/* cmd_verify.c: dpro verify: has a program train with a plan and without by turns, and tells what
+ * the plan is worth.
+ *
+ * PyTorch's DDP is switched in the running job, which is run once. No other stack can change what
+ * it sends meanwhile: there each turn is a run of the program, and all hosts make the same. */
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,6 +15,8 @@
 #include "cmd.h"
 #include "launch.h"
 #include "parts.h"
+
+enum { DEFAULT_BLOCKS_OF_RUNS = 4, MOST_STRATEGIES = 16, PATH_SIZE = 2200 };
 
 struct values { /* texts go into the environment as they are; NULL: not given */
     const char *plan, *steps, *blocks, *settle, *warmup, *fail_on;
@@ -64,22 +71,27 @@ static const struct opt verify_opts[] = {
     {"plan", 0, "DIR", opt_read_string, AT(plan), "the folder of a plan",
      "the plan, as dpro optimize wrote it", NULL, OPT_COMPLETE_PATH},
     {"steps", 0, "N", read_positive, AT(steps), "a whole number of 1 or more",
-     "steps of a turn that are timed (default: 6)", NULL, OPT_COMPLETE_NOTHING},
+     "steps of a turn that are timed (default: 6; where a turn\nis a run of the job, 30)", NULL,
+     OPT_COMPLETE_NOTHING},
     {"blocks", 0, "N", read_blocks, AT(blocks), "a whole number from 1 to 1000",
-     "blocks of mirrored turns, own plan plan own; more make\nthe interval smaller (default: 8)",
+     "blocks of mirrored turns, own plan plan own; more make\nthe interval smaller (default: 8; "
+     "of runs, 4)",
      NULL, OPT_COMPLETE_NOTHING},
     {"settle", 0, "N", read_settle, AT(settle), "a whole number of 2 or more",
-     "steps at the begin of a turn that do not count\n(default: 2)", NULL, OPT_COMPLETE_NOTHING},
+     "steps at the begin of a turn that do not count\n(default: 2; only of PyTorch's DDP)", NULL,
+     OPT_COMPLETE_NOTHING},
     {"warmup", 0, "N", read_whole, AT(warmup), "a whole number",
-     "steps to pass over before the first turn (default: 10)", NULL, OPT_COMPLETE_NOTHING},
+     "steps to pass over before the first turn, or in each run\n(default: 10)", NULL,
+     OPT_COMPLETE_NOTHING},
     {"against", 0, "cap=MB", read_against, AT(against),
      "cap= and a bucket size in MB, or plan= and the folder of a plan",
-     "also measure DDP's buckets of this size, or another plan\n(plan=DIR); repeatable", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"stop", 0, NULL, opt_read_flag, AT(stop), NULL, "end the job when all is measured", NULL,
-     OPT_COMPLETE_NOTHING},
+     "also measure DDP's buckets of this size, or another plan\n(plan=DIR, on any stack); "
+     "repeatable",
+     NULL, OPT_COMPLETE_NOTHING},
+    {"stop", 0, NULL, opt_read_flag, AT(stop), NULL,
+     "end the job when all is measured, or each run when its\nturn is", NULL, OPT_COMPLETE_NOTHING},
     {"fail-on", 0, "WHAT", read_fail_on, AT(fail_on), "slower",
-     "slower: exit 1 when the plan is slower than the job's\nown buckets by more than noise",
+     "slower: exit 1 when the plan is slower than what the job\ndoes by itself by more than noise",
      fail_choices, OPT_COMPLETE_NOTHING},
     {"json", 0, NULL, opt_read_flag, AT(json), NULL,
      "print JSON (dpro.verify/1) and nothing else; what the\nprogram prints goes to stderr", NULL,
@@ -119,26 +131,19 @@ static int list_against(const struct opt_list *against, char *text, size_t size)
     return 0;
 }
 
-static int set_environment(const struct values *values, const char *result,
-                           const struct parts *parts)
+static int set_environment(const struct values *values, const struct parts *parts)
 {
+    static const char *const others[] = {"DPRO", "DPRO_PLAN", "DPRO_VERIFY_TURN"};
     const char *const texts[][2] = {
-        {"DPRO_VERIFY", result},
         {"DPRO_VERIFY_STEPS", values->steps},
-        {"DPRO_VERIFY_BLOCKS", values->blocks},
-        {"DPRO_VERIFY_SETTLE", values->settle},
         {"DPRO_VERIFY_STOP", values->stop ? "1" : NULL},
         {"DPRO_WARMUP", values->warmup},
     };
-    char against[4096];
-    int code = list_against(&values->against, against, sizeof against);
-    unsetenv("DPRO"); /* nothing is recorded */
+    int code = 0;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        unsetenv(others[i]);
     for (size_t i = 0; i < sizeof texts / sizeof *texts && code == 0; i++)
         code = launch_set_env(texts[i][0], texts[i][1]);
-    if (code == 0)
-        code = launch_set_env("DPRO_VERIFY_AGAINST", against);
-    if (code == 0)
-        code = launch_set_path("DPRO_PLAN", values->plan);
     if (code == 0)
         code = launch_prepend_env("PYTHONPATH", parts->site);
     return code;
@@ -158,20 +163,31 @@ static int run_program(const struct values *values, const struct opt_list *args,
     return code;
 }
 
-static int tell(const struct values *values, const char *result,
-                const struct dpro_plan_summary *plan)
+/* What a run left at `path`, by one of the names of python/dpro/verify_file.py: steps of rank 0, of
+ * another rank, or the word of a process that serves. */
+static bool find_steps(char *path, size_t size)
+{
+    static const char *const endings[] = {"", ".other", ".serves"};
+    size_t n = strlen(path);
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        snprintf(path + n, size - n, "%s", endings[i]);
+        if (access(path, F_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* `problem`: why there are no more runs, NULL: these are all. */
+static int tell(const struct values *values, const char *const *paths, size_t n_runs,
+                const struct dpro_plan_summary *plan, const char *problem)
 {
     struct dpro_verify *verify = NULL;
     struct dpro_error err = {.code = 0};
     int code = CMD_DONE;
-    if (access(result, F_OK) < 0) {
-        cmd_say(
-            "nothing was measured: no Python process made a step of a torch optimizer, as far as "
-            "dpro can see (python -I and -E keep it out)");
-        return CMD_INPUT;
-    }
-    if (dpro_verify_read(result, plan, &verify, &err) < 0)
+    if (dpro_verify_read(paths, n_runs, plan, problem, &verify, &err) < 0)
         return cmd_fail(&err);
+    if (problem != NULL)
+        cmd_say("%s", problem);
     if (dpro_verify_is_elsewhere(verify))
         cmd_say("rank 0 of the job, on another node, has the result");
     else if ((values->json ? dpro_verify_json : dpro_verify_text)(verify, stdout, &err) < 0)
@@ -182,27 +198,210 @@ static int tell(const struct values *values, const char *result,
     return code;
 }
 
-static int verify_in(const struct values *values, const struct opt_list *args, const char *folder,
-                     const struct dpro_plan_summary *plan, const struct parts *parts)
+/* Turns are of the job's steps. */
+static int verify_in_one_run(const struct values *values, const struct opt_list *args,
+                             const char *folder, const struct dpro_plan_summary *plan)
 {
-    char result[4096];
+    char path[PATH_SIZE], against[4096];
+    const char *const paths[] = {path};
     bool started = false;
-    int code, told;
-    if (snprintf(result, sizeof result, "%s/verify.json", folder) >= (int)sizeof result) {
-        cmd_say("%s: %s", folder, strerror(ENAMETOOLONG));
-        return CMD_SYSTEM;
-    }
-    code = set_environment(values, result, parts);
+    int code = list_against(&values->against, against, sizeof against), told = CMD_INPUT;
+    const char *const texts[][2] = {
+        {"DPRO_VERIFY", path},
+        {"DPRO_VERIFY_BLOCKS", values->blocks},
+        {"DPRO_VERIFY_SETTLE", values->settle},
+        {"DPRO_VERIFY_AGAINST", against},
+    };
+    snprintf(path, sizeof path, "%s/verify.json", folder);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts && code == 0; i++)
+        code = launch_set_env(texts[i][0], texts[i][1]);
+    if (code == 0)
+        code = launch_set_plan(values->plan, plan->stack, true);
     if (code == 0)
         code = run_program(values, args, &started);
-    if (started) {
-        told = tell(values, result, plan);
-        code = code != 0 ? code : told;
+    if (!started)
+        return code;
+    if (find_steps(path, sizeof path))
+        told = tell(values, paths, 1, plan, NULL);
+    else
+        cmd_say(
+            "nothing was measured: no Python process made a step of a torch optimizer, as far as "
+            "dpro can see (python -I and -E keep it out)");
+    return code != 0 ? code : told;
+}
+
+/* What a run trains with. */
+struct strategy {
+    const char *name;
+    const char *plan; /* its folder; NULL: what the job does by itself */
+};
+
+static int check_against(const char *item, const struct dpro_plan_summary *plan)
+{
+    struct dpro_plan_summary other;
+    struct dpro_error err = {.code = 0};
+    if (item[0] != 'p') {
+        cmd_say("--against %s: buckets by size are PyTorch's DDP's, and this plan is for %s", item,
+                plan->stack);
+        return CMD_USAGE;
     }
-    unlink(result);
-    strcat(result, ".part");
-    unlink(result);
+    if (dpro_plan_read(strchr(item, '=') + 1, &other, &err) < 0)
+        return cmd_fail(&err);
+    if (strcmp(other.stack, plan->stack) != 0) {
+        cmd_say("--against %s: it is for %s, the plan to measure for %s", item, other.stack,
+                plan->stack);
+        return CMD_INPUT;
+    }
+    return 0;
+}
+
+/* Own, plan, and those that --against names. */
+static int list_strategies(const struct values *values, const struct dpro_plan_summary *plan,
+                           struct strategy *strategies, size_t *n)
+{
+    strategies[0] = (struct strategy){"own", NULL};
+    strategies[1] = (struct strategy){"plan", values->plan};
+    *n = 2;
+    for (size_t i = 0; i < values->against.n; i++) {
+        const char *item = values->against.items[i];
+        int code = check_against(item, plan);
+        if (code != 0)
+            return code;
+        for (size_t s = 0; s < *n; s++)
+            if (*n == MOST_STRATEGIES || strcmp(strategies[s].name, item) == 0) {
+                cmd_say("--against %s: %s", item,
+                        *n == MOST_STRATEGIES ? "too many of them" : "it is there already");
+                return CMD_USAGE;
+            }
+        strategies[(*n)++] = (struct strategy){item, strchr(item, '=') + 1};
+    }
+    return 0;
+}
+
+struct turn {
+    const struct strategy *strategy;
+    size_t block;
+    bool is_first;        /* of its strategy */
+    char path[PATH_SIZE]; /* what the run left */
+    char problem[700];    /* why it is not to be used; "": it is */
+};
+
+static int set_turn(const struct turn *turn, const struct dpro_plan_summary *plan)
+{
+    char block[24];
+    snprintf(block, sizeof block, "%zu", turn->block);
+    int code = launch_set_env("DPRO_VERIFY", turn->path);
+    if (code == 0)
+        code = launch_set_env("DPRO_VERIFY_TURN", turn->strategy->name);
+    if (code == 0)
+        code = launch_set_env("DPRO_VERIFY_BLOCK", block);
+    if (code == 0 && turn->strategy->plan != NULL)
+        code = launch_set_plan(turn->strategy->plan, plan->stack, turn->is_first);
     return code;
+}
+
+/* Returns the exit code; turn->path becomes that of the steps. */
+static int run_turn(const struct values *values, const struct opt_list *args, struct turn *turn,
+                    const struct dpro_plan_summary *plan)
+{
+    struct dpro_error err = {.code = 0};
+    bool started = false;
+    char **kept = launch_keep_env();
+    if (kept == NULL)
+        return CMD_SYSTEM;
+    int code = set_turn(turn, plan);
+    if (code == 0)
+        code = run_program(values, args, &started);
+    if (launch_restore_env(kept) != 0)
+        code = CMD_SYSTEM;
+    launch_free_env(kept);
+    if (started && code != 0) {
+        snprintf(turn->problem, sizeof turn->problem, "it ended with exit code %d", code);
+    } else if (started && !find_steps(turn->path, sizeof turn->path)) {
+        snprintf(turn->problem, sizeof turn->problem,
+                 "no Python process made a step of training with PyTorch, TensorFlow or MXNet, as "
+                 "far as dpro can see (python -I and -E keep it out)");
+        code = CMD_INPUT;
+    } else if (started && dpro_verify_check_run(turn->path, &err) < 0) {
+        snprintf(turn->problem, sizeof turn->problem, "%s", err.text);
+        code = CMD_INPUT;
+    }
+    return code;
+}
+
+static int tell_runs(const struct values *values, const char *const *paths, size_t done,
+                     const struct dpro_plan_summary *plan, const char *problem, int code)
+{
+    if (problem != NULL && strcmp(plan->stack, "horovod") != 0)
+        cmd_say("where dpro verify runs for this job on other hosts, too, end it there");
+    int told = tell(values, paths, done, plan, problem);
+    return code != 0 ? code : told;
+}
+
+/* Each turn is a run. */
+static int verify_in_runs(const struct values *values, const struct opt_list *args,
+                          const char *folder, const struct dpro_plan_summary *plan)
+{
+    struct strategy strategies[MOST_STRATEGIES];
+    struct turn turn = {.problem = ""};
+    char blocks[24], problem[sizeof turn.problem + 100];
+    uint32_t n_blocks = DEFAULT_BLOCKS_OF_RUNS;
+    size_t n, n_runs, done = 0;
+    char **paths;
+    int code = list_strategies(values, plan, strategies, &n);
+    if (code == 0 && values->settle != NULL) {
+        cmd_say(
+            "--settle is PyTorch's DDP's: in a plan for %s each turn is a run of the job, whose "
+            "first steps --warmup leaves out",
+            plan->stack);
+        code = CMD_USAGE;
+    }
+    if (code != 0)
+        return code;
+    if (values->blocks != NULL)
+        opt_read_u32(values->blocks, &n_blocks);
+    n_runs = 2 * n * n_blocks;
+    paths = calloc(n_runs, sizeof *paths);
+    if (paths == NULL) {
+        cmd_say("out of memory");
+        return CMD_SYSTEM;
+    }
+    snprintf(blocks, sizeof blocks, "%u", n_blocks);
+    code = launch_set_env("DPRO_VERIFY_BLOCKS", blocks);
+    while (code == 0 && done < n_runs) {
+        size_t half = done / n, at = half % 2 == 0 ? done % n : n - 1 - done % n;
+        turn.strategy = &strategies[at];
+        turn.block = half / 2;
+        turn.is_first = done < n;
+        snprintf(turn.path, sizeof turn.path, "%s/turn%zu.json", folder, done);
+        cmd_say("verify: run %zu of %zu: %s", done + 1, n_runs, strategies[at].name);
+        code = run_turn(values, args, &turn, plan);
+        if (code == 0 && (paths[done] = strdup(turn.path)) != NULL)
+            done++;
+        else if (code == 0)
+            code = CMD_SYSTEM;
+    }
+    snprintf(problem, sizeof problem, "run %zu of %zu (%s): %s", done + 1, n_runs,
+             turn.strategy->name, turn.problem);
+    if (code == 0 || turn.problem[0] != '\0')
+        code = tell_runs(values, (const char *const *)paths, done, plan, code != 0 ? problem : NULL,
+                         code);
+    while (done > 0)
+        free(paths[--done]);
+    free(paths);
+    return code;
+}
+
+static void remove_folder(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *entry;
+    while (dir != NULL && (entry = readdir(dir)) != NULL)
+        if (entry->d_name[0] != '.')
+            unlinkat(dirfd(dir), entry->d_name, 0);
+    if (dir != NULL)
+        closedir(dir);
+    rmdir(folder);
 }
 
 static int verify(const struct values *values, const struct opt_list *args)
@@ -217,11 +416,10 @@ static int verify(const struct values *values, const struct opt_list *args)
         return code;
     if (dpro_plan_read(values->plan, &plan, &err) < 0)
         return cmd_fail(&err);
-    if (strcmp(plan.framework, "pytorch") != 0 || strcmp(plan.stack, "ddp") != 0) {
-        cmd_say("%s: the plan is for %s, not pytorch's DDP, whose buckets verify changes in the "
-                "running job: record the job with 'dpro profile --plan' and 'dpro compare' both "
-                "recordings",
-                values->plan, plan.framework);
+    if (strcmp(plan.stack, "byteps") == 0) {
+        cmd_say("%s: the plan is for BytePS, whose jobs dpro can't record: its own measure of a "
+                "step tells what byteps.env brings",
+                values->plan);
         return CMD_INPUT;
     }
     if (temporary == NULL || temporary[0] != '/' || strlen(temporary) > sizeof folder - 32)
@@ -235,8 +433,11 @@ static int verify(const struct values *values, const struct opt_list *args)
         code = CMD_SYSTEM;
         goto done;
     }
-    code = verify_in(values, args, folder, &plan, &parts);
-    rmdir(folder);
+    code = set_environment(values, &parts);
+    if (code == 0)
+        code = (strcmp(plan.stack, "ddp") == 0 ? verify_in_one_run : verify_in_runs)(values, args,
+                                                                                     folder, &plan);
+    remove_folder(folder);
 done:
     parts_fini(&parts);
     return code;
@@ -263,21 +464,25 @@ static int run(int argc, char **argv)
 
 const struct cmd cmd_verify = {
     .name = "verify",
-    .summary = "measure what a plan is worth, in one run of the job",
+    .summary = "measure what a plan is worth, with it and without by turns",
     .usage = "--plan DIR [OPTIONS] [--] PROGRAM [ARG...]",
-    .description = "Runs PROGRAM, the job's code unchanged. After a warm-up its "
-                   "DistributedDataParallel models\n"
-                   "train with the job's own buckets and with the plan's by turns, in mirrored "
-                   "order, so that\n"
-                   "whatever drifts meanwhile cancels out; steps are timed without a profiler. "
-                   "Then: what the\n"
-                   "plan saves, with a 95 % interval, beside what was expected. The exit code is "
-                   "the program's\n"
-                   "if that is not 0.",
+    .description =
+        "Has PROGRAM, the job's code unchanged, train with the plan and without by "
+        "turns, in mirrored\n"
+        "order, so that whatever drifts meanwhile cancels out. PyTorch's "
+        "DistributedDataParallel\n"
+        "models change their buckets in one run of the job; of Horovod, TensorFlow and "
+        "MXNet each\n"
+        "turn is a run, on all hosts where the command is started. Steps are timed after "
+        "a warm-up,\n"
+        "without a profiler. Then: what the plan saves, with a 95 % interval, beside "
+        "what was\n"
+        "expected. The exit code is the program's if that is not 0.",
     .examples =
         "  dpro verify --plan plan/ -- torchrun --nproc-per-node=2 train.py\n"
         "  dpro verify --plan plan/ --against cap=1 --against cap=5 -- torchrun train.py\n"
         "                                                beside what a person would try\n"
+        "  dpro verify --plan plan/ --stop -- horovodrun -np 4 python train.py      16 runs\n"
         "  dpro verify --plan plan/ --fail-on slower --json -- torchrun train.py > gain.json",
     .opts = verify_opts,
     .run = run,

@@ -28,7 +28,8 @@ int launch_set_path(const char *name, const char *path)
     return code;
 }
 
-int launch_set_env_file(const char *plan, const char *file)
+/* A file that isn't there sets nothing. */
+static int set_env_file(const char *plan, const char *file, bool tell)
 {
     static const char whole[] = "/plan.json";
     size_t n = strlen(plan), end = sizeof whole - 1;
@@ -51,12 +52,65 @@ int launch_set_env_file(const char *plan, const char *file)
         line[strcspn(line, "\n")] = '\0';
         if (value == NULL || value == line)
             continue;
-        cmd_say("plan: %s", line);
+        if (tell)
+            cmd_say("plan: %s", line);
         *value = '\0';
         code = launch_set_env(line, value + 1);
     }
     fclose(lines);
     return code;
+}
+
+int launch_set_plan(const char *plan, const char *stack, bool tell)
+{
+    static const char *const files[][2] = {
+        {"horovod", "horovod.env"}, {"mxnet-ps", "mxnet.env"}, {"byteps", "byteps.env"}};
+    int code = launch_set_path("DPRO_PLAN", plan);
+    for (size_t i = 0; i < sizeof files / sizeof *files && code == 0; i++)
+        if (strcmp(stack, files[i][0]) == 0)
+            code = set_env_file(plan, files[i][1], tell);
+    return code;
+}
+
+char **launch_keep_env(void)
+{
+    size_t n = 0;
+    char **kept;
+    while (environ[n] != NULL)
+        n++;
+    kept = calloc(n + 1, sizeof *kept);
+    for (size_t i = 0; kept != NULL && i < n; i++) {
+        kept[i] = strdup(environ[i]);
+        if (kept[i] == NULL) {
+            launch_free_env(kept);
+            kept = NULL;
+        }
+    }
+    if (kept == NULL)
+        cmd_say("out of memory");
+    return kept;
+}
+
+int launch_restore_env(char *const *kept)
+{
+    int code = 0;
+    clearenv();
+    for (size_t i = 0; kept[i] != NULL && code == 0; i++) {
+        char *value = strchr(kept[i], '=');
+        if (value == NULL)
+            continue;
+        *value = '\0';
+        code = launch_set_env(kept[i], value + 1);
+        *value = '=';
+    }
+    return code;
+}
+
+void launch_free_env(char **kept)
+{
+    for (size_t i = 0; kept != NULL && kept[i] != NULL; i++)
+        free(kept[i]);
+    free(kept);
 }
 
 int launch_prepend_env(const char *name, const char *value)

@@ -10,12 +10,17 @@
 
 int launch_set_env(const char *name, const char *value); /* NULL: left as it is */
 /* A path, made absolute if it is there. */
-/* NAME=VALUE lines of a file in the folder of a plan, or beside plan.json; each is told. A file
- * that isn't there sets nothing. */
-int launch_set_env_file(const char *plan, const char *file);
 int launch_set_path(const char *name, const char *path);
+/* The plan, and what a job on `stack` (struct dpro_plan_summary) takes of it before it starts: the
+ * NAME=VALUE lines of a file in its folder, or beside plan.json. `tell`: each is told. */
+int launch_set_plan(const char *plan, const char *stack, bool tell);
 /* Puts `value` and a colon before what the variable holds. */
 int launch_prepend_env(const char *name, const char *value);
+
+/* The environment as it is now, to go back to. NULL, after having said so: no memory. */
+char **launch_keep_env(void);
+int launch_restore_env(char *const *kept);
+void launch_free_env(char **kept); /* NULL is fine */
 
 /* Whether the program can be there, before anything is made for it. */
 int launch_check(const struct opt_list *args);

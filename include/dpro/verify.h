@@ -1,5 +1,6 @@
-/* verify.h: what a plan was worth in a running job: the step times that the job's ranks left, with
- * its own buckets and with the plan's by turns, and what follows from them. */
+/* verify.h: what a plan was worth: the step times that a job's ranks left, of turns with the plan
+ * and without, and what follows from them. PyTorch's DDP is switched in the running job; elsewhere
+ * each turn is a run of its own. */
 #ifndef DPRO_VERIFY_H
 #define DPRO_VERIFY_H
 
@@ -28,18 +29,23 @@ DPRO_API int dpro_plan_read(const char *path, struct dpro_plan_summary *summary,
 
 struct dpro_verify;
 
-/* Reads what the job wrote (dpro.verify-steps/1) at `path`; `summary` is the plan's. Fails with
+/* Reads what `n_runs` runs of the job wrote (dpro.verify-steps/1) at `paths`, in their order;
+ * `summary` is the plan's, `problem` why there are no more of them, NULL: these are all. Fails with
  * DPRO_EEMPTY when not one block of turns was measured; the message says why and what to do. On
  * success *verify is the caller's. */
-DPRO_API int dpro_verify_read(const char *path, const struct dpro_plan_summary *summary,
+DPRO_API int dpro_verify_read(const char *const *paths, size_t n_runs,
+                              const struct dpro_plan_summary *summary, const char *problem,
                               struct dpro_verify **verify, struct dpro_error *err);
+/* Whether a run that is one turn left its steps at `path`: DPRO_EEMPTY with the reason when it did
+ * not. A host whose processes only serve the job leaves none, and that is well. */
+DPRO_API int dpro_verify_check_run(const char *path, struct dpro_error *err);
 DPRO_API void dpro_verify_destroy(struct dpro_verify *verify); /* NULL is fine */
 
 /* 1: the times are of another rank than 0, which tells that rank 0, on another node, has the
  * result: nothing is told from these. */
 DPRO_API int dpro_verify_is_elsewhere(const struct dpro_verify *verify);
 
-/* 1: the plan is slower than the job's own buckets by more than the interval. */
+/* 1: the plan is slower than what the job does by itself by more than the interval. */
 DPRO_API int dpro_verify_is_slower(const struct dpro_verify *verify);
 
 /* Write the whole or fail with DPRO_EIO. The JSON is dpro.verify/1. */

@@ -56,12 +56,12 @@ def start():
     if os.environ.get("DPRO_PLAN"):
         for name, ours in CARRIERS.items():
             _when_loaded(name, functools.partial(_carrier_loaded, *ours))
-    if settings.wanted() and not settings.verifying():
+    if settings.recording():
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or torch's profiler tells of every start and stop on stderr
         os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")  # or Horovod refuses to start one later
         _preload()
     if settings.wanted():
-        _watch_frameworks(HOOKS if not settings.verifying() else (OPTIMIZERS,))
+        _watch_frameworks((OPTIMIZERS,) if settings.verifying() else HOOKS)
     if os.environ.get("DPRO_PLAN"):
         _when_loaded(OPTIMIZERS, _optimizers_loaded)
 
@@ -101,6 +101,8 @@ def _make_session(wanted):
     import atexit
     if settings.verifying():
         from .verify import Verification as Session
+    elif settings.turn() is not None:
+        from .verify_turn import Turn as Session
     else:
         from .session import Session
     _session = Session(wanted)

@@ -151,6 +151,13 @@ class Job:
         """The models behind the sources of steps, where no Recorder named them."""
         return []
 
+    def plan(self):
+        """What became of the plan that was asked for, as in rank.json; None when none was."""
+        return None
+
+    def settle(self):
+        """Waits until all that the steps asked for is computed."""
+
     def describe(self, models, sources):
         """Fields of rank.json that the framework knows: see doc/formats/trace-directory.md."""
         raise NotImplementedError

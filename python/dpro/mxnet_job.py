@@ -8,7 +8,6 @@ import os
 import sys
 
 from . import applied, horovod_plan, job
-from .bystander import serve
 from .report import guarded, say
 
 PROFILE = "mxnet.json"
@@ -49,9 +48,9 @@ def attach_stores(session, module):
         store = create(name)
         # its rank is there when workers have talked to it
         if role == "scheduler":
-            serve(session.settings, role)
+            session.serve(role)
         else:
-            serve(session.settings, lambda: "server%d" % store.rank, Server())
+            session.serve(lambda: "server%d" % store.rank, Server())
         return store
 
     module.create = created
@@ -185,6 +184,12 @@ class MXNetJob(job.Job):
                 return [(p.name, p.list_data()[0]) for p in parameters if p.grad_req != "null"], source
         return [], None
 
+    def plan(self):
+        return applied.state(horovod_plan.NO_JOB) if "horovod.mxnet" in sys.modules else job.plan_state(("mxnet.env",))
+
+    def settle(self):
+        sys.modules["mxnet"].nd.waitall()
+
     def describe(self, models, sources):
         parameters, source, described = [], None, []
         try:
@@ -209,7 +214,7 @@ class MXNetJob(job.Job):
         peak, now = job.process_memory()
         return {"device": "cpu", "device_name": job.device_name(), "backend": store.type if store is not None else None,
                 "process_groups": [], "models": described,
-                "plan": applied.state(horovod_plan.NO_JOB) if "horovod.mxnet" in sys.modules else job.plan_state(("mxnet.env",)),
+                "plan": self.plan(),
                 "horovod": horovod_plan.settings() if "horovod.mxnet" in sys.modules else None,
                 "optimizers": [{"class": type(optimizer).__name__, "n_parameters": len(parameters)}] if optimizer else [],
                 "memory": {"rss_peak_bytes": peak, "rss_bytes": now,
@@ -255,7 +260,7 @@ class Window(job.Window):
 
     def settle(self):
         if self._running:
-            sys.modules["mxnet"].nd.waitall()
+            self._ours.settle()
 
     def stop(self):
         if not self._running:

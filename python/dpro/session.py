@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from . import __version__, files, memory, report
+from . import __version__, bystander, files, memory, report
 from .horovod_timeline import Timeline
 from .job import Busy, Job, environment_number
 from .report import guarded, say
@@ -57,6 +57,8 @@ def _when_returned(frame, then):
 
 
 class Session:
+    records = True  # else steps are only timed
+
     def __init__(self, settings):
         self.settings = settings
         self.off = False          # nothing more is recorded
@@ -119,6 +121,10 @@ class Session:
         """A framework that this process has loaded; the first of them that makes a step is the job's."""
         self._resident = self._resident or memory.resident()
         self.jobs.append(job)
+
+    def serve(self, name, server=None):
+        """This process serves and makes no steps: see bystander.serve."""
+        bystander.serve(self.settings, name, server)
 
     def keep_out_of(self, disable):
         """Before anything is compiled: disable(function) gives one that is not compiled with the rest."""

@@ -8,12 +8,21 @@ from .report import say
 
 def wanted():
     """Whether steps are to be seen in this job."""
-    return os.environ.get("DPRO") == "1" or verifying()
+    return recording() or verifying() or turn() is not None
+
+
+def recording():
+    return os.environ.get("DPRO") == "1" and not verifying() and turn() is None
 
 
 def verifying():
-    """Whether they are only timed, with a plan's buckets and without."""
-    return bool(os.environ.get("DPRO_VERIFY") and os.environ.get("DPRO_PLAN"))
+    """Whether they are only timed, with a plan's buckets and without by turns (verify.py)."""
+    return bool(os.environ.get("DPRO_VERIFY") and os.environ.get("DPRO_PLAN")) and turn() is None
+
+
+def turn():
+    """Where this whole run is one turn (verify_turn.py): what it trains with; else None."""
+    return os.environ.get("DPRO_VERIFY_TURN") if os.environ.get("DPRO_VERIFY") else None
 
 
 def number(name, default, least):

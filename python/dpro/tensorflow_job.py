@@ -9,7 +9,6 @@ import sys
 import weakref
 
 from . import applied, horovod_plan, job, session_plan, tensorflow_plan, xplane
-from .bystander import serve
 from .report import guarded, say
 
 ASK_GRAPHS_CALLS = 3  # of a function: variables may be made in the first, which is traced again then
@@ -119,7 +118,7 @@ class TensorFlowJob(job.Job):
 
     @guarded
     def _before(self, function):
-        if self._n_calls.get(function, 0) < ASK_GRAPHS_CALLS and self.session.folder is None:
+        if self.session.records and self.session.folder is None and self._n_calls.get(function, 0) < ASK_GRAPHS_CALLS:
             sys.modules["tensorflow.python.eager.context"].context().enable_run_metadata()
             self._asked_graphs = True
 
@@ -201,7 +200,7 @@ class TensorFlowJob(job.Job):
     def server_joined(self, _):
         name, index, number, _ = self._task or (None, 0, None, 0)
         if name is not None:
-            serve(self.session.settings, "rank%d" % number if number is not None else "%s%d" % (name, index))
+            self.session.serve("rank%d" % number if number is not None else "%s%d" % (name, index))
 
     # What is trained
 
@@ -253,7 +252,7 @@ class TensorFlowJob(job.Job):
         names = [type(model).__name__ for model in models] or ["model"]
         peak, now = job.process_memory()
         return {"device": "cpu", "device_name": job.device_name(), "backend": None, "process_groups": [],
-                "plan": applied.state(self._no_plan()),
+                "plan": self.plan(),
                 "horovod": horovod_plan.settings() if "horovod.tensorflow" in sys.modules else None,
                 "models": [{"name": names[0], "parallel": "data" if world > 1 else "none", "process_group": None,
                             "parameters": parameters, "ddp": None, "buckets": None, "fsdp": None}] if parameters else [],
@@ -261,10 +260,10 @@ class TensorFlowJob(job.Job):
                 "memory": {"rss_peak_bytes": peak, "rss_bytes": now,
                            "parameter_bytes": sum(p["size_bytes"] for p in parameters)}}
 
-    def _no_plan(self):
+    def plan(self):
         if self._is_session():
-            return session_plan.NO_JOB
-        return horovod_plan.NO_JOB if "horovod.tensorflow" in sys.modules else tensorflow_plan.NO_JOB
+            return applied.state(session_plan.NO_JOB)
+        return applied.state(horovod_plan.NO_JOB if "horovod.tensorflow" in sys.modules else tensorflow_plan.NO_JOB)
 
     def _is_session(self):
         return any(isinstance(source, _SessionSource) for source in self._sources.values())

@@ -107,10 +107,19 @@ class TorchJob(job.Job):
         from . import model
         return model.find(self._optimizers(sources))
 
-    def describe(self, models, sources):
-        from . import applied, horovod_plan, model
+    def plan(self):
+        from . import applied, horovod_plan
+        return applied.state(horovod_plan.NO_JOB if "horovod.torch" in sys.modules else "no DDP model")
+
+    def settle(self):
+        """A GPU works behind the host."""
         import torch
-        horovod = "horovod.torch" in sys.modules
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    def describe(self, models, sources):
+        from . import horovod_plan, model
+        import torch
         described = []
         for module in models:
             try:
@@ -122,8 +131,8 @@ class TorchJob(job.Job):
         return {"device": kind, "device_name": model.device_name(kind),
                 "backend": torch.distributed.get_backend() if model.distributed() else None,
                 "process_groups": model.process_groups(), "models": described, 
-                "plan": applied.state(horovod_plan.NO_JOB if horovod else "no DDP model"),
-                "horovod": horovod_plan.settings() if horovod else None,
+                "plan": self.plan(),
+                "horovod": horovod_plan.settings() if "horovod.torch" in sys.modules else None,
                 "optimizers": [{"class": type(o).__name__, "n_parameters": sum(len(g["params"]) for g in o.param_groups)}
                                for o in optimizers],
                 "memory": model.memory(models, optimizers)}

@@ -4,16 +4,14 @@ whatever drifts meanwhile cancels out. What `dpro verify` starts; it does the ar
 A turn begins with a new reducer (reducer.py) on all ranks after the same step, and a few steps that do not count: DDP
 cuts its own buckets after the first, and new memory is touched. Nothing else is on: no profiler, no log. Rank 0 writes
 the step times after each block of mirrored turns, so that a job which is stopped leaves what there is."""
-import json
 import os
 import sys
 import time
 
-from . import __version__, applied, consent, planned, report
+from . import applied, consent, planned, report, verify_file
 from .session import Session
 from .settings import number
 
-SCHEMA = "dpro.verify-steps/1"
 OWN, PLAN = "own", "plan"
 
 
@@ -37,6 +35,7 @@ def _against():
 
 class Verification(Session):
     """Takes from a Session how steps are found."""
+    records = False
 
     def __init__(self, settings):
         super().__init__(settings)
@@ -82,10 +81,8 @@ class Verification(Session):
             self._end("another optimizer turned out to end the steps (a longer --warmup lets it show before)")
 
     def _device_done(self):
-        """The time at which all is computed; a GPU works behind the host."""
-        torch = sys.modules["torch"]
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+        """The time at which all is computed."""
+        self.job.settle()
         return time.perf_counter_ns()
 
     # Turns
@@ -168,21 +165,18 @@ class Verification(Session):
 
     def _write(self, complete):
         rank = planned.rank() if self._rank is None else self._rank
-        if rank != 0 and (os.environ.get("LOCAL_RANK") != "0" or os.path.exists(self._file)):
-            return  # the first rank of another node tells the dpro verify there that the result is elsewhere
+        if rank != 0 and os.environ.get("LOCAL_RANK") != "0":
+            return
         import torch
         from . import reducer
         plan = applied.read(os.environ["DPRO_PLAN"])[0]
-        value = {"schema": SCHEMA, "dpro": __version__, "rank": rank, "plan": plan and plan.path, "complete": complete,
-                 "problem": self._problem, "framework_version": str(torch.__version__),
-                 "world_size": self._world_size, "models": [reducer.name_of(ddp) for ddp, _ in self._planned or ()],
-                 "steps": self._n_steps, "settle": self._n_settle, "blocks": self._n_blocks, "warmup": self.settings.warmup,
-                 "step": self._step, "asynchronous": torch.cuda.is_initialized(), "turns": self._turns,
-                 "warnings": report.warnings}
-        part = self._file + ".part"
-        with open(part, "w", encoding="utf-8") as file:
-            json.dump(value, file, separators=(",", ":"))
-        os.replace(part, self._file)
+        verify_file.write(self._file, rank, {
+            "plan": plan and plan.path, "complete": complete, "problem": self._problem,
+            "framework_version": str(torch.__version__), "world_size": self._world_size,
+            "models": [reducer.name_of(ddp) for ddp, _ in self._planned or ()],
+            "steps": self._n_steps, "settle": self._n_settle, "blocks": self._n_blocks, "warmup": self.settings.warmup,
+            "step": self._step, "asynchronous": torch.cuda.is_initialized(), "turns": self._turns,
+            "warnings": report.warnings})
 
     def at_exit(self):
         if not self.off and os.getpid() == self._pid and self._n_events:

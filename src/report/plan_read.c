@@ -89,6 +89,11 @@ static bool is_stack(const char *name)
     return false;
 }
 
+static const char *stack_of(const struct plan_file *plan)
+{
+    return plan->stack ? strtab_get(&plan->strings, plan->stack) : dpro_stack_name(DPRO_STACK_DDP);
+}
+
 static int check(struct checker *r)
 {
     const struct plan_file *plan = r->plan;
@@ -100,10 +105,14 @@ static int check(struct checker *r)
         return dpro_error_set(r->err, DPRO_EFORMAT,
                               "%s: its job's framework is not pytorch, tensorflow or mxnet",
                               r->plan->path);
-    if (plan->stack && !is_stack(strtab_get(&plan->strings, plan->stack)))
+    if (!is_stack(stack_of(plan)))
         return dpro_error_set(r->err, DPRO_EFORMAT,
                               "%s: its job's stack, %.40s, is none that this dpro knows",
-                              r->plan->path, strtab_get(&plan->strings, plan->stack));
+                              r->plan->path, stack_of(plan));
+    if (strcmp(stack_of(plan), dpro_stack_name(DPRO_STACK_DDP)) == 0 &&
+        strcmp(strtab_get(&plan->strings, plan->framework), "pytorch") != 0)
+        return dpro_error_set(r->err, DPRO_EFORMAT, "%s: the plan is for %s, not pytorch",
+                              r->plan->path, strtab_get(&plan->strings, plan->framework));
     if (plan->world_size < 1 || plan->world_size > INT32_MAX)
         return dpro_error_set(r->err, DPRO_EFORMAT, "%s: job.world_size is not a number of ranks",
                               r->plan->path);
@@ -133,9 +142,7 @@ int dpro_plan_read(const char *path, struct dpro_plan_summary *summary, struct d
     if (rc == 0) {
         snprintf(summary->framework, sizeof summary->framework, "%s",
                  strtab_get(&plan.strings, plan.framework));
-        snprintf(summary->stack, sizeof summary->stack, "%s",
-                 plan.stack ? strtab_get(&plan.strings, plan.stack)
-                            : dpro_stack_name(DPRO_STACK_DDP));
+        snprintf(summary->stack, sizeof summary->stack, "%s", stack_of(&plan));
     }
     plan_file_fini(&plan);
     return rc;

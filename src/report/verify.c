@@ -1,5 +1,5 @@
-/* report/verify.c: what a plan was worth, from step times of one job that trained with its own
- * buckets and with the plan's by turns.
+/* report/verify.c: what a plan was worth, from step times of a job that trained with it and without
+ * by turns: in one run where its buckets can be changed meanwhile, else each turn is a run.
  *
  * A block holds every configuration twice, in mirrored order (A B B A): what changes at an even
  * pace while it runs has the same share in all of them. So each half of a block gives one gain for
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <dpro/model.h>
 #include <dpro/verify.h>
 
 #include "base/arena.h"
@@ -61,7 +62,10 @@ struct dpro_verify {
     struct gain over_best;
     struct dpro_plan_summary plan;
     const char *plan_path, *problem, *framework_version;
-    int64_t rank, world_size, n_steps, settle, blocks_wanted, warmup, last_step;
+    size_t n_runs; /* read so far */
+    bool one_run;  /* its turns are the job's steps, not runs of it */
+    int64_t rank;  /* of the first run */
+    int64_t world_size, n_steps, settle, blocks_wanted, warmup, last_step;
     bool complete, asynchronous;
 };
 
@@ -158,7 +162,10 @@ static void read_texts(struct dpro_verify *v, struct json *js, struct text_list 
 {
     while (!*no_memory && json_array_next(js)) {
         const char *text = read_text(v, js, no_memory);
-        if (text && list->n < MOST_TEXTS)
+        size_t i = 0; /* runs warn of the same */
+        while (text && i < list->n && strcmp(text, list->at[i]) != 0)
+            i++;
+        if (text && i == list->n && list->n < MOST_TEXTS)
             list->at[list->n++] = text;
     }
 }
@@ -173,7 +180,8 @@ static void read_all(struct dpro_verify *v, struct json *js, bool *no_memory)
     }
     while (!*no_memory && json_object_next(js, &key, &len)) {
         if (json_is(key, len, "plan")) {
-            v->plan_path = read_text(v, js, no_memory);
+            const char *path = read_text(v, js, no_memory);
+            v->plan_path = v->plan_path ? v->plan_path : path;
         } else if (json_is(key, len, "problem")) {
             v->problem = read_text(v, js, no_memory);
         } else if (json_is(key, len, "framework_version")) {
@@ -181,9 +189,10 @@ static void read_all(struct dpro_verify *v, struct json *js, bool *no_memory)
         } else if (json_is(key, len, "complete")) {
             v->complete = read_bool(js);
         } else if (json_is(key, len, "asynchronous")) {
-            v->asynchronous = read_bool(js);
+            v->asynchronous |= read_bool(js);
         } else if (json_is(key, len, "rank")) {
-            v->rank = read_int(js);
+            int64_t rank = read_int(js);
+            v->rank = v->n_runs == 0 ? rank : v->rank;
         } else if (json_is(key, len, "world_size")) {
             v->world_size = read_int(js);
         } else if (json_is(key, len, "steps")) {
@@ -388,7 +397,10 @@ static int say_nothing_measured(const struct dpro_verify *v, struct dpro_error *
     long long per_turn = v->settle + v->n_steps;
     long long configurations = v->n_configurations < 2 ? 2 : (long long)v->n_configurations;
     if (v->problem)
-        return dpro_error_set(err, DPRO_EEMPTY, "nothing was measured: %s", v->problem);
+        return dpro_error_set(err, DPRO_EEMPTY, "%s: %s",
+                              v->turns.n > 0 && !v->one_run ? "not one block of turns was measured"
+                                                            : "nothing was measured",
+                              v->problem);
     return dpro_error_set(err, DPRO_EEMPTY,
                           "the job ended after step %lld, before one block of turns was measured, "
                           "which takes %lld steps, and all %lld blocks %lld: run it longer, or "
@@ -398,21 +410,14 @@ static int say_nothing_measured(const struct dpro_verify *v, struct dpro_error *
                           v->warmup + v->blocks_wanted * 2 * configurations * per_turn);
 }
 
-int dpro_verify_read(const char *path, const struct dpro_plan_summary *summary,
-                     struct dpro_verify **verify, struct dpro_error *err)
+static int read_run(struct dpro_verify *v, const char *path, struct dpro_error *err)
 {
-    struct dpro_verify *v = calloc(1, sizeof *v);
     struct input in;
     struct json js;
     bool no_memory = false;
-    int rc;
-    if (!v)
-        return dpro_error_nomem(err);
-    v->plan = *summary;
-    v->best = -1;
-    rc = input_open(&in, path, err);
+    int rc = input_open(&in, path, err);
     if (rc < 0)
-        goto failed;
+        return rc;
     rc = json_init(&js, &in, 0, err);
     if (rc == 0) {
         read_all(v, &js, &no_memory);
@@ -426,6 +431,28 @@ int dpro_verify_read(const char *path, const struct dpro_plan_summary *summary,
         json_fini(&js);
     }
     input_close(&in);
+    v->n_runs++;
+    return rc;
+}
+
+int dpro_verify_read(const char *const *paths, size_t n_runs,
+                     const struct dpro_plan_summary *summary, const char *problem,
+                     struct dpro_verify **verify, struct dpro_error *err)
+{
+    struct dpro_verify *v = calloc(1, sizeof *v);
+    int rc = 0;
+    if (!v)
+        return dpro_error_nomem(err);
+    v->plan = *summary;
+    v->one_run = strcmp(summary->stack, dpro_stack_name(DPRO_STACK_DDP)) == 0;
+    v->best = -1;
+    for (size_t i = 0; i < n_runs && rc == 0; i++)
+        rc = read_run(v, paths[i], err);
+    if (rc == 0 && problem) {
+        v->complete = false;
+        v->problem = arena_copy_string(&v->arena, problem, strlen(problem));
+        rc = v->problem ? 0 : dpro_error_nomem(err);
+    }
     if (rc == 0)
         rc = find_configurations(v, err);
     if (rc == 0)
@@ -443,6 +470,18 @@ int dpro_verify_read(const char *path, const struct dpro_plan_summary *summary,
     *verify = v;
     return 0;
 failed:
+    dpro_verify_destroy(v);
+    return rc;
+}
+
+int dpro_verify_check_run(const char *path, struct dpro_error *err)
+{
+    struct dpro_verify *v = calloc(1, sizeof *v);
+    if (!v)
+        return dpro_error_nomem(err);
+    int rc = read_run(v, path, err);
+    if (rc == 0 && v->turns.n == 0 && v->rank >= 0)
+        rc = dpro_error_set(err, DPRO_EEMPTY, "%s", v->problem ? v->problem : "no step was timed");
     dpro_verify_destroy(v);
     return rc;
 }
@@ -491,7 +530,8 @@ static void verdict_text(const struct dpro_verify *v, char *out, size_t size)
                  gain);
         return;
     case SLOWER:
-        snprintf(out, size, "the plan is slower than the job's own buckets: it saves %s", gain);
+        snprintf(out, size, "the plan is slower than what the job does by itself: it saves %s",
+                 gain);
         return;
     case NOISE:
         snprintf(out, size, "no difference that could be told from noise: the plan saves %s%s%s",
@@ -514,10 +554,38 @@ static void verdict_text(const struct dpro_verify *v, char *out, size_t size)
     }
 }
 
+static void said_turns(const struct dpro_verify *v, char *out, size_t size)
+{
+    const char *blocks = v->n_blocks > 1 ? "s" : "", *ranks = v->world_size > 1 ? "s" : "";
+    size_t used;
+    if (v->one_run)
+        snprintf(
+            out, size,
+            "%zu block%s of mirrored turns, %lld steps a turn after %lld to settle; %lld rank%s",
+            v->n_blocks, blocks, (long long)v->n_steps, (long long)v->settle,
+            (long long)v->world_size, ranks);
+    else
+        snprintf(out, size,
+                 "%zu block%s of mirrored turns, each a run of the job: %lld steps after %lld to "
+                 "warm up; %lld rank%s",
+                 v->n_blocks, blocks, (long long)v->n_steps, (long long)v->warmup,
+                 (long long)v->world_size, ranks);
+    used = strlen(out);
+    if (v->complete)
+        return;
+    if (v->one_run)
+        snprintf(out + used, size - used, "; %lld were wanted, but %s after step %lld",
+                 (long long)v->blocks_wanted, v->problem ? v->problem : "the job ended",
+                 (long long)v->last_step);
+    else
+        snprintf(out + used, size - used, "; %lld were wanted, but %s", (long long)v->blocks_wanted,
+                 v->problem ? v->problem : "the others are missing");
+}
+
 int dpro_verify_text(const struct dpro_verify *v, FILE *out, struct dpro_error *err)
 {
-    static const char *const head[] = {"buckets", "iteration ms", "number",
-                                       "saves %", "95 % low",     "high"};
+    static const char *const head[] = {"strategy", "iteration ms", "buckets",
+                                       "saves %",  "95 % low",     "high"};
     struct table t = {.n_cols = 6, .left = {true}};
     struct writer w;
     char text[512];
@@ -530,7 +598,10 @@ int dpro_verify_text(const struct dpro_verify *v, FILE *out, struct dpro_error *
         const struct configuration *config = &v->configurations[c];
         table_cell(&t, "%s", config->name);
         table_fixed(&t, config->iteration_ms, 1, "");
-        table_cell(&t, "%zu", config->n_buckets);
+        if (config->n_buckets > 0)
+            table_cell(&t, "%zu", config->n_buckets);
+        else
+            table_cell(&t, "-");
         if (c == 0) {
             for (int i = 0; i < 3; i++)
                 table_cell(&t, "-");
@@ -551,14 +622,7 @@ int dpro_verify_text(const struct dpro_verify *v, FILE *out, struct dpro_error *
                  v->configurations[v->best].name, gain);
         table_wrapped(&w, "", 0, text);
     }
-    snprintf(text, sizeof text,
-             "%zu block%s of mirrored turns, %lld steps a turn after %lld to settle; %lld rank%s",
-             v->n_blocks, v->n_blocks > 1 ? "s" : "", (long long)v->n_steps, (long long)v->settle,
-             (long long)v->world_size, v->world_size > 1 ? "s" : "");
-    if (!v->complete)
-        snprintf(text + strlen(text), sizeof text - strlen(text),
-                 "; %lld were wanted, but %s after step %lld", (long long)v->blocks_wanted,
-                 v->problem ? v->problem : "the job ended", (long long)v->last_step);
+    said_turns(v, text, sizeof text);
     table_wrapped(&w, "", 0, text);
     for (size_t i = 0; i < v->warnings.n; i++)
         table_wrapped(&w, "warning: ", 9, v->warnings.at[i]);
@@ -628,8 +692,11 @@ int dpro_verify_json(const struct dpro_verify *v, FILE *out, struct dpro_error *
     writer_key_int(&w, "blocks", (int64_t)v->n_blocks);
     writer_key_int(&w, "steps", v->n_steps);
     writer_key_int(&w, "settle", v->settle);
+    writer_key_int(&w, "warmup", v->warmup);
+    writer_key_int(&w, "runs", (int64_t)v->n_runs);
     writer_key(&w, "complete");
     writer_bool(&w, v->complete);
+    writer_key_string(&w, "problem", v->problem);
     writer_newline(&w);
     writer_key(&w, "configurations");
     writer_open(&w, '[');

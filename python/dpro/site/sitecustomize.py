@@ -8,7 +8,7 @@ def _activate():
     import sys
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
-    if os.environ.get("DPRO") != "1" and not os.environ.get("DPRO_PLAN"):
+    if os.environ.get("DPRO") != "1" and not any(os.environ.get(name) for name in ("DPRO_PLAN", "DPRO_VERIFY")):
         return
     if "dpro" not in sys.modules:
         # by its place: the folder above may hold what the job must not see on its path

@@ -1,0 +1,31 @@
+"""The file that `dpro verify` reads when the job has ended (doc/formats/verify-json.md).
+
+Rank 0 writes it. On hosts without rank 0, dpro verify is to know that the job was measured, and that the result is elsewhere: another
+rank's steps go into a file beside it, and a process that only serves leaves one without steps. So nobody has to know who else is on
+his host."""
+import json
+import os
+
+from . import __version__
+
+SCHEMA = "dpro.verify-steps/1"
+OTHER, SERVES = ".other", ".serves"  # looked for in this order where rank 0 left nothing
+
+
+def write(path, rank, value):
+    """`value` of this rank, more than once where it grows."""
+    _write(path if rank == 0 else path + OTHER, dict(value, schema=SCHEMA, dpro=__version__, rank=rank))
+
+
+def serve(path):
+    _write(path + SERVES, {"schema": SCHEMA, "dpro": __version__, "rank": -1, "turns": []})
+
+
+def _write(path, value):
+    part = "%s.part%d" % (path, os.getpid())
+    try:
+        with open(part, "w", encoding="utf-8") as file:
+            json.dump(value, file, separators=(",", ":"))
+        os.replace(part, path)
+    except FileNotFoundError:
+        pass  # a host on which nobody started dpro verify: horovodrun took its variables there

@@ -417,8 +417,8 @@ static int verify(const struct values *values, const struct opt_list *args)
     if (dpro_plan_read(values->plan, &plan, &err) < 0)
         return cmd_fail(&err);
     if (strcmp(plan.stack, "byteps") == 0) {
-        cmd_say("%s: the plan is for BytePS, whose jobs dpro can't record: its own measure of a "
-                "step tells what byteps.env brings",
+        cmd_say("%s: the plan is for BytePS, and no process can say whether its job took it: "
+                "record the job with 'dpro profile --plan' and 'dpro compare' both recordings",
                 values->plan);
         return CMD_INPUT;
     }

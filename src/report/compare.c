@@ -241,7 +241,7 @@ static const char *warning(const struct comparison *c, size_t i, char *out, size
     if (plan && fabs(after - before) > DRIFT_TO_TELL * before && i-- == 0) {
         snprintf(out, size,
                  "the forward pass takes %.0f %% %s time in B, which no plan changes: the machine "
-                 "was another one then; 'dpro verify' measures in one run",
+                 "was another one then; 'dpro verify' measures by turns",
                  100 * fabs(after / before - 1), after < before ? "less" : "more");
         return out;
     }

@@ -47,8 +47,8 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
                  "the model is %+.1f %% off the measured iteration: what it says of strategies may "
                  "be off by as much; %s measures",
                  misfit_pct,
-                 dpro_model_stack(report->model) == DPRO_STACK_DDP ? "dpro verify"
-                                                                   : "a run with the plan");
+                 dpro_model_stack(report->model) != DPRO_STACK_BYTEPS ? "dpro verify"
+                                                                      : "a run with the plan");
 }
 
 int dpro_optimize_helps(const struct dpro_optimize_report *report)
@@ -123,7 +123,7 @@ static void write_next(struct writer *w, const struct dpro_optimize_report *r)
                  "dpro profile -o TRACE -- %s records the job with its parameters' names; dpro "
                  "optimize TRACE -o %s then writes a plan that the job can be given",
                  launcher, safe);
-    else if (dpro_model_stack(r->model) == DPRO_STACK_DDP)
+    else if (dpro_model_stack(r->model) != DPRO_STACK_BYTEPS)
         snprintf(line, sizeof line,
                  "dpro verify --plan %s -- %s shows what it brings; dpro profile --plan %s -- %s "
                  "runs the job with it",

@@ -129,10 +129,9 @@ class Optimize(Case):
                 self.assert_code(result, DONE)
                 said = " ".join(result.out.split())
                 self.assertNotIn("torchrun", said)
-                self.assertNotIn("dpro verify", said)
                 self.assertIn("bf16 is not tried", said)
                 named = "does not name the parameters" not in said
-                start = f"dpro profile --plan {plan} -o TRACE2 -- {starts}" if named else f"dpro profile -o TRACE -- {starts}"
+                start = f"dpro verify --plan {plan} -- {starts}" if named else f"dpro profile -o TRACE -- {starts}"
                 self.assertEqual(start in said, "Verdict nothing helps" not in said, said)
                 self.assertEqual(sorted(os.listdir(plan)), sorted(files + report))
                 made, facts = self.read(name, "plan.json"), self.read(name, "optimize.json")

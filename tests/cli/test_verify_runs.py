@@ -76,7 +76,8 @@ class Runs(Case):
                          ("dpro.verify/1", 16, 4, 5, 0, 10))
         self.assertEqual((told["complete"], told["problem"], told["warnings"]), (True, None, ["the same"]))
         self.assertEqual(told["plan"], self.path("plan"))
-        self.assertEqual([c["per_turn_ms"] for c in told["configurations"]], [[ms for ms in times for half in (1, 2)] for times in (OWN, PLAN)])
+        self.assertEqual([c["per_turn_ms"] for c in told["configurations"]],
+                         [[ms for ms in times for half in (1, 2)] for times in (OWN, PLAN)])
         self.assertEqual([c["bucket_bytes"] for c in told["configurations"]], [[], [8, 8]])
         self.assertEqual((told["verdict"], told["expected_gain_pct"]), ("as-expected", 20.0))
         self.assertAlmostEqual(told["gain_pct"]["mean"], 19.8, delta=0.2)
@@ -132,7 +133,8 @@ class Runs(Case):
                 result = self.verify("--json", "--blocks=2", extra=extra)
                 self.assertEqual((result.code, result.out, len(self.told())), (DONE, "", 8), result.err)
                 self.assertIn("rank 0 of the job, on another node, has the result", result.err)
-        result = self.verify("--json", "--blocks=2", extra="n_run % 2 == 0 and value.update(rank=1); path += '.other' if not n_run % 2 else ''")
+        result = self.verify("--json", "--blocks=2",
+                             extra="n_run % 2 or value.update(rank=1); path += '' if n_run % 2 else '.other'")
         self.assertEqual(result.json["blocks"], 2)
 
     def test_steps_in_disorder_are_refused(self):
@@ -220,7 +222,8 @@ class Jobs(Case):
 
     def test_a_job_that_runs_ahead_of_what_computes_is_timed_as_a_whole(self):
         """Steps that only ask take nothing; to wait for them takes what they take."""
-        self.write("mxnet/gluon/trainer.py", FAKE_MXNET["mxnet/gluon/trainer.py"].replace("time.sleep(", "from .. import nd; nd.asked += ("))
+        trainer = "mxnet/gluon/trainer.py"
+        self.write(trainer, FAKE_MXNET[trainer].replace("time.sleep(", "from .. import nd; nd.asked += ("))
         self.write("mxnet/nd.py", "import time\nasked = 0\ndef waitall():\n    global asked\n    time.sleep(asked)\n    asked = 0\n")
         result = self.verify("--json", "--blocks=1", steps=10)
         self.assert_code(result, DONE)

@@ -5,7 +5,7 @@ DESTDIR ?=
 DEMO   := tests/data/torch-ddp-gloo-gpt-n2
 PYTHON ?= python3
 EXAMPLES := example-tensorflow example-tensorflow-ps example-mxnet example-mxnet-gluon example-horovod-tensorflow \
-	example-horovod-mxnet
+	example-horovod-mxnet example-horovod-pytorch
 export PYTHON
 
 .DEFAULT_GOAL := build
@@ -40,10 +40,10 @@ demo-live: ## install what is missing (PyTorch too), build, record a small real 
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/demo_live.py --build $(BUILD)
 
-# Each trains one of examples/ on two workers, in an environment of its own: the target's first word after "example-".
+# Each trains one of examples/ on two workers, in an environment of its own, called as the framework in the target's name.
 $(EXAMPLES):
 	@tools/install.sh build
-	@tools/venv.sh $(word 2,$(subst -, ,$@))
+	@tools/venv.sh $(if $(findstring pytorch,$@),horovod-pytorch,$(word 2,$(subst -, ,$@)))
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/example.py $(patsubst example-%,%,$@) --build $(BUILD)
 
@@ -53,6 +53,7 @@ example-mxnet: ## the same with MXNet's key-value store, a Module
 example-mxnet-gluon: ## the same with Gluon and two servers
 example-horovod-tensorflow: ## the same with Horovod and TensorFlow; compiles Horovod first, which takes 10 minutes
 example-horovod-mxnet: ## the same with Horovod and MXNet
+example-horovod-pytorch: ## the same with Horovod and PyTorch; compiles a Horovod for it, which takes 10 minutes
 
 test: ## install what is missing (PyTorch too), build, run all tests; the last line counts them
 	@tools/install.sh build test

@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 from demo_live import ROOT, go_first
-from example import EXAMPLES, Example, python_of, train
+from example import EXAMPLES, Example, python_in, train
 
 WARMUP, SETTLE = 10, 2
 
@@ -63,7 +63,7 @@ def main():
           flush=True)
     for name in args.example or EXAMPLES:
         example = EXAMPLES[name]
-        if python_of(example) is None:
+        if python_in(example.venv) is None:
             print("%-*s  skipped: no .venv-%s" % (width, name, example.venv), flush=True)
             continue
         in_turns = Example(example.venv, os.path.join(os.pardir, "bench", "record_in_turns.py"), example.kind,

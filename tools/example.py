@@ -33,13 +33,14 @@ EXAMPLES = {
     "mxnet-gluon": Example("mxnet", "mxnet_ps.py", "mxnet", ["--gluon"], servers=2),
     "horovod-tensorflow": Example("horovod", "horovod_tensorflow.py", "horovod"),
     "horovod-mxnet": Example("horovod", "horovod_mxnet.py", "horovod"),
+    "horovod-pytorch": Example("horovod-pytorch", "horovod_pytorch.py", "horovod"),
 }
 
 
-def python_of(example):
-    """The interpreter of its environment."""
-    python = os.environ.get("DPRO_%s_PYTHON" % example.venv.upper()) or os.path.join(ROOT, ".venv-" + example.venv, "bin",
-                                                                                    "python")
+def python_in(venv):
+    """The interpreter of an environment, None where there is none."""
+    named = os.environ.get("DPRO_%s_PYTHON" % venv.upper().replace("-", "_"))
+    python = named or os.path.join(ROOT, ".venv-" + venv, "bin", "python")
     return python if os.path.exists(python) else None
 
 
@@ -107,7 +108,7 @@ SLOW_LOOPBACK = 'ip link set lo up; tc qdisc add dev lo root tbf rate "$1" burst
 
 def train(example, command, steps, rate="1gbit", arguments=(), environment=None, quiet=False):
     """Trains an example on two workers, `command` (`dpro profile ... --`) before it on each host."""
-    python = python_of(example)
+    python = python_in(example.venv)
     script = [os.path.join("examples", example.script), "--steps", str(steps), *example.arguments, *arguments]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **(environment or {})}
     env.pop("PORT", None)  # ps-lite would bind every process to it
@@ -147,7 +148,7 @@ def main():
     args = parser.parse_args()
     example = EXAMPLES[args.example]
     os.chdir(ROOT)
-    if python_of(example) is None:
+    if python_in(example.venv) is None:
         raise SystemExit("dpro: no .venv-%s: tools/venv.sh %s makes it" % (example.venv, example.venv))
     dpro, out = os.path.join(args.build, "dpro"), args.out or os.path.join("out", "example-" + args.example)
     trace = os.path.join(out, "trace")

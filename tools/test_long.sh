@@ -36,7 +36,7 @@ sanitize build-asan address,undefined
 sanitize build-tsan thread
 
 echo "== jobs of TensorFlow, MXNet and Horovod"
-for framework in torch tensorflow mxnet horovod; do
+for framework in torch tensorflow mxnet horovod horovod-pytorch; do
     tools/venv.sh "$framework"
 done
 if tools/build.sh build; then

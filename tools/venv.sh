@@ -1,7 +1,7 @@
 #!/bin/sh
-# venv.sh [torch|tensorflow|mxnet|horovod]: makes .venv (torch; the default), where the live tests find torch and what else
-# they need, or .venv-NAME of another framework, or completes it. What can't be had is no error: FOLDER.missing holds the
-# reason, and the tests that need it are skipped with it.
+# venv.sh [torch|tensorflow|mxnet|horovod|horovod-pytorch]: makes .venv (torch; the default), where the live tests find torch
+# and what else they need, or .venv-NAME of another framework, or completes it. What can't be had is no error: FOLDER.missing
+# holds the reason, and the tests that need it are skipped with it.
 set -eu
 cd "$(dirname "$0")/.."
 framework=${1:-torch} venv=.venv-${1:-} before=''
@@ -14,7 +14,11 @@ horovod) # built from its source: with Gloo, for TensorFlow and MXNet; its build
     named=${DPRO_HOROVOD_PYTHON:-} wanted='horovod=0.28.1'
     before='setuptools<66 wheel cmake==3.26.4'
     packages='mxnet==1.9.1 numpy==1.23.5 tensorflow-cpu==2.12.0 cloudpickle psutil pyyaml packaging cffi' ;;
-*) echo "venv.sh: no environment for $framework: torch, tensorflow, mxnet or horovod" >&2; exit 2 ;;
+horovod-pytorch) # the same for PyTorch
+    named=${DPRO_HOROVOD_PYTORCH_PYTHON:-} wanted='horovod=0.28.1'
+    before='setuptools<66 wheel cmake==3.26.4'
+    packages='numpy cloudpickle psutil pyyaml packaging cffi' ;;
+*) echo "venv.sh: no environment for $framework: torch, tensorflow, mxnet, horovod or horovod-pytorch" >&2; exit 2 ;;
 esac
 
 [ -z "$named" ] || exit 0 # somebody's own
@@ -34,8 +38,9 @@ if has $wanted $others; then
     exit 0
 fi
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+work=$(mktemp -d)
+log=$work/log
+trap 'rm -rf "$work"' EXIT
 give_up() # give_up WHAT
 {
     reason=$(grep -v '^WARNING\|^ *$' "$log" | tail -n 1)
@@ -43,25 +48,46 @@ give_up() # give_up WHAT
     echo "$1 ($reason): tests that need it are skipped" >&2
     exit 0
 }
-pip() # one try and no long waits: without a network the tests go on soon
+pip() # pip VERB...: one try and no long waits, so that without a network the tests go on soon
 {
-    "$venv/bin/python" -m pip --disable-pip-version-check install --retries 1 --timeout 20 "$@" </dev/null >"$log" 2>&1
+    verb=$1
+    shift
+    "$venv/bin/python" -m pip --disable-pip-version-check "$verb" --retries 1 --timeout 20 "$@" </dev/null >"$log" 2>&1
+}
+install_torch() # never the one with CUDA: its gigabytes are not needed here
+{
+    pip install "torch==2.13.0+cpu" || pip install --extra-index-url https://download.pytorch.org/whl/cpu "torch==2.13.0+cpu" ||
+        give_up 'no torch 2.13.0'
+}
+install_horovod() # install_horovod WHAT: for the frameworks that HOROVOD_WITH_... name
+{
+    PATH=$PWD/$venv/bin:$PATH MAKEFLAGS=-j$(nproc) HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_CPU_OPERATIONS=GLOO \
+        pip install --no-cache-dir --no-build-isolation --no-deps "$1" || give_up 'no horovod 0.28.1'
+} # no cache: what pip keeps there may be for other frameworks
+fetch_horovod() # its source, which takes PyTorch for C++14
+{
+    pip download --no-binary horovod --no-build-isolation --no-deps --dest "$work" horovod==0.28.1 ||
+        give_up 'no source of horovod 0.28.1'
+    tar -C "$work" -xzf "$work/horovod-0.28.1.tar.gz"
+    source=$work/horovod-0.28.1
+    sed -i 's/CMAKE_CXX_STANDARD 14/CMAKE_CXX_STANDARD 17/' "$source/CMakeLists.txt" "$source/horovod/torch/CMakeLists.txt"
 }
 
-echo "installing $wanted in $venv$([ "$framework" != horovod ] || echo ': it is compiled, which takes 10 minutes')" >&2
+compiled=''
+[ -z "$before" ] || compiled=': it is compiled, which takes 10 minutes'
+echo "installing $wanted in $venv$compiled" >&2
 tools/install.sh venv >"$log" 2>&1 || give_up 'no python3-venv'
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "${PYTHON:-python3}" -m venv "$venv" >"$log" 2>&1 || give_up "no $venv"
 # shellcheck disable=SC2086
-[ -z "$before" ] || pip $before || give_up "no $before"
+[ -z "$before" ] || pip install $before || give_up "no $before"
 # shellcheck disable=SC2086
-pip $packages || give_up "no $packages"
+pip install $packages || give_up "no $packages"
 case $framework in
-torch) # Never the one with CUDA: its gigabytes are not needed here.
-    pip "torch==2.13.0+cpu" || pip --extra-index-url https://download.pytorch.org/whl/cpu "torch==2.13.0+cpu" ||
-        give_up 'no torch 2.13.0' ;;
-horovod)
-    PATH=$PWD/$venv/bin:$PATH MAKEFLAGS=-j$(nproc) HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_PYTORCH=1 \
-        HOROVOD_WITH_MXNET=1 HOROVOD_WITH_TENSORFLOW=1 HOROVOD_CPU_OPERATIONS=GLOO pip --no-build-isolation --no-deps \
-        horovod==0.28.1 || give_up 'no horovod 0.28.1' ;;
+torch) install_torch ;;
+horovod) HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MXNET=1 HOROVOD_WITHOUT_PYTORCH=1 install_horovod horovod==0.28.1 ;;
+horovod-pytorch)
+    install_torch
+    fetch_horovod
+    HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 install_horovod "$source" ;;
 esac
 rm -f "$venv.missing"

@@ -4,6 +4,7 @@ A framework is attached when the job has imported one of its modules (activate.p
 import functools
 import json
 import os
+import sys
 
 
 class Busy(Exception):
@@ -102,6 +103,19 @@ def device_name():
     except OSError:
         pass
     return None
+
+
+def versions_of(*packages):
+    """Of those that this process has loaded."""
+    import importlib.metadata
+    found = {}
+    for package in packages:
+        if package in sys.modules:
+            try:
+                found[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                pass
+    return found
 
 
 def process_memory():

@@ -150,10 +150,7 @@ class MXNetJob(job.Job):
 
     def versions(self):
         import platform
-        found = {"mxnet": sys.modules["mxnet"].__version__, "python": platform.python_version()}
-        if "horovod" in sys.modules:
-            found["horovod"] = getattr(sys.modules["horovod"], "__version__", None)
-        return found
+        return {"mxnet": sys.modules["mxnet"].__version__, "python": platform.python_version(), **job.versions_of("horovod")}
 
     # What is trained
 

@@ -211,16 +211,9 @@ class TensorFlowJob(job.Job):
         return rank, world, local_rank
 
     def versions(self):
-        import importlib.metadata
         import platform
-        found = {"tensorflow": sys.modules["tensorflow"].__version__, "python": platform.python_version()}
-        for package in ("keras", "horovod"):
-            if package in sys.modules:
-                try:
-                    found[package] = importlib.metadata.version(package)
-                except importlib.metadata.PackageNotFoundError:
-                    pass
-        return found
+        return {"tensorflow": sys.modules["tensorflow"].__version__, "python": platform.python_version(),
+                **job.versions_of("keras", "horovod")}
 
     def _parameters(self, models):
         """Variables that are trained: of the models, else of the function that makes the steps."""

@@ -96,7 +96,7 @@ class TorchJob(job.Job):
 
     def versions(self):
         from . import model
-        return model.versions()
+        return {**model.versions(), **job.versions_of("horovod")}
 
     @staticmethod
     def _optimizers(sources):

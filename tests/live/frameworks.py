@@ -11,13 +11,10 @@ import live
 sys.path.insert(0, os.path.join(live.ROOT, "tools"))
 import example  # noqa: E402
 
+python = example.python_in
+
 SMALL = {"DPRO_WARMUP": "4", "DPRO_ITERATIONS": "5"}
 N_STEPS = 30  # of a recording with these, and a few more
-
-
-def python(name):
-    named = os.environ.get("DPRO_%s_PYTHON" % name.upper(), os.path.join(live.ROOT, ".venv-" + name, "bin", "python"))
-    return named if os.path.exists(named) else None
 
 
 def missing(name):

@@ -112,5 +112,12 @@ class Horovod(Plans):
         self.loop_that_helps("horovod-mxnet", DEEP, "250mbit", {"HOROVOD_FUSION_THRESHOLD": "0"})
 
 
+class HorovodOnPyTorch(Plans):
+    framework = "horovod-pytorch"
+
+    def test_groups_are_the_plans_and_the_job_trains_the_same(self):
+        self.check_applied("horovod-pytorch")
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -1,4 +1,4 @@
-"""Horovod's jobs, on TensorFlow and on MXNet, leave rank 0's timeline beside what the framework leaves."""
+"""Horovod's jobs, on TensorFlow, MXNet and PyTorch, leave rank 0's timeline beside what the framework leaves."""
 import gzip
 import json
 import os
@@ -9,9 +9,7 @@ import frameworks
 import live
 
 
-class Recordings(frameworks.Case):
-    framework = "horovod"
-
+class Case(frameworks.Case):
     def check(self, name, files, tensor):
         printed = self.record(name)
         self.assertEqual(self.files("rank0"), files | {"rank.json", "net.log", "timeline.json.gz"})
@@ -29,6 +27,10 @@ class Recordings(frameworks.Case):
         self.assertEqual(len(reduced) // len(steps), 16, len(reduced))
         self.assertTrue(any(tensor in e["args"]["name"] for e in events if e["ph"] == "M" and "name" in e["args"]))
         self.assertEqual(self.final_loss(printed), self.final_loss(self.record(name, dpro=False)))
+
+
+class Recordings(Case):
+    framework = "horovod"
 
     def test_its_timeline_takes_no_core_of_rank_0(self):
         self.record("horovod-tensorflow")
@@ -62,6 +64,14 @@ class Recordings(frameworks.Case):
 
     def test_mxnet(self):
         self.check("horovod-mxnet", {"mxnet.json.gz", "symbol.json.gz", "debug_str.txt.gz"}, "")
+
+
+class OnPyTorch(Case):
+    framework = "horovod-pytorch"
+
+    def test_pytorch(self):
+        self.check("horovod-pytorch", {"kineto.json.gz", "kineto_et.json.gz", "et.json.gz"}, "0.weight")
+        self.assert_replays()
 
 
 if __name__ == "__main__":

@@ -55,12 +55,12 @@ static int read_node(struct ps_assembler *a, struct wire w)
     struct wire text;
     uint64_t field, value;
     while (read_field(&w, &field, &value, &text)) {
-        size_t len = text.p ? (size_t)(text.end - text.p) : 0;
+        size_t len = (size_t)(text.end - text.p);
         if (field == 1 && value <= 2)
             node.role = (int32_t)value;
         else if (field == 2 && value < INT_MAX) /* INT_MAX: it asks for one */
             node.id = (int32_t)value;
-        else if (field == 3 && len < sizeof node.host)
+        else if (field == 3 && text.p && len < sizeof node.host)
             memcpy(node.host, text.p, len);
         else if (field == 4 && value <= UINT16_MAX)
             node.port = (uint32_t)value;

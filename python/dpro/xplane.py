@@ -19,6 +19,8 @@ THREADS = 0, 5, 19, 70  # more than there were, of each try
 WAIT_S = 10
 POLL_S = 0.005
 _LEVEL = "_ZN3tsl8profiler8internal13g_trace_levelE"  # events above it are not recorded; -1: none is
+_SET_COLLECTOR = "_ZN3tsl7tracing17SetEventCollectorENS0_13EventCategoryEPKNS0_14EventCollectorE"
+_CLOSURES = 0, 1  # categories: given to a pool of threads, run by one of them
 
 
 class Session:
@@ -32,6 +34,9 @@ class Session:
 
     def start(self, options):
         self._profiler.start(self._logs, options)
+        recorder = _Recorder.find()
+        if recorder is not None:
+            recorder.leave_closures_out()
 
     def export(self, path, names):
         """Writes `path`; whether it could be. `names`, bytes, should be in it."""
@@ -89,6 +94,7 @@ class _Recorder:
     def __init__(self, library):
         self._level = ctypes.c_int.in_dll(library, _LEVEL)
         self._was = self._level.value
+        self._set_collector = getattr(library, _SET_COLLECTOR, None)
 
     @classmethod
     def find(cls):
@@ -99,6 +105,13 @@ class _Recorder:
             return cls(ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD))
         except (OSError, StopIteration, ValueError):
             return None
+
+    def leave_closures_out(self):
+        """Three events each, at any level, which cost a job more than the recording of its operations, and tell of none: as
+        the profiler itself does when it stops."""
+        if self._set_collector is not None:
+            for category in _CLOSURES:
+                self._set_collector(category, None)
 
     def pause(self):
         self._was = self._level.value

@@ -1,4 +1,6 @@
 """TensorFlow jobs that are not changed leave a trace directory, and do not notice."""
+import gzip
+import os
 import unittest
 
 import frameworks
@@ -59,6 +61,8 @@ class Ring(frameworks.Case):
             unknown = self.in_framework(UNKNOWN_OPS, self.rank_folder(rank)).split()
             self.assertGreater(int(unknown[0]), 100)
             self.assertIn(unknown[1:], ([], ["EagerLocalExecute"]))
+            with gzip.open(os.path.join(self.rank_folder(rank), "xplane.pb.gz")) as file:
+                self.assertNotIn(b"ThreadpoolListener", file.read())
         job = self.job()
         self.assertEqual((job["framework"], job["world_size"], job["parallel"]), ("tensorflow", 2, "data"))
         facts = self.assert_replays()

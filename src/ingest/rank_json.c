@@ -191,9 +191,9 @@ static void read_fsdp(struct recording_reader *r, struct recorded_model *model)
 }
 
 /* Sums a bucket's elements; one with a member that is no parameter has none. */
-static void check_bucket(struct recording *out, const struct recorded_model *model, uint32_t index)
+static void check_bucket(struct recorded_bucket *bucket, const struct recorded_model *model,
+                         struct recording *out)
 {
-    struct recorded_bucket *bucket = &out->buckets.at[index];
     uint64_t size_bytes = 0;
     for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++) {
         if (out->members.at[i] >= model->n_parameters) {
@@ -222,6 +222,7 @@ static void read_models(struct recording_reader *r)
     while (next_object(r)) {
         struct recording *out = r->out;
         struct recorded_model model = {.first_parameter = (uint32_t)out->parameters.n};
+        size_t bucket = out->buckets.n; /* a file may have a list twice, all are checked */
         while (json_object_next(r->js, &key, &len)) {
             if (json_is(key, len, "name"))
                 model.name = read_string(r);
@@ -237,10 +238,8 @@ static void read_models(struct recording_reader *r)
                 json_skip(r->js);
         }
         model.n_parameters = (uint32_t)out->parameters.n - model.first_parameter;
-        for (uint32_t b = 0; b < model.n_buckets; b++)
-            check_bucket(out, &model, model.first_bucket + b);
-        for (uint32_t u = 0; u < model.n_units; u++)
-            check_bucket(out, &model, model.first_unit + u);
+        for (; bucket < out->buckets.n; bucket++)
+            check_bucket(&out->buckets.at[bucket], &model, out);
         if (array_push(&out->models, model) < 0)
             r->no_memory = true;
     }

@@ -5,21 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_BLOCK = 4096, LAST_BLOCK = 1 << 20 };
+enum { FIRST_BLOCK = 4096, LAST_BLOCK = 1 << 20, ALIGN = 16 };
 
 struct arena_block {
     struct arena_block *next;
     size_t used, size;
-    _Alignas(16) unsigned char data[];
+    _Alignas(ALIGN) unsigned char data[];
 };
 
-void *arena_alloc(struct arena *arena, size_t size)
+static void *take(struct arena *arena, size_t size, size_t align)
 {
     if (size > SIZE_MAX / 2)
         return NULL;
-    size = (size + 15) & ~(size_t)15;
     struct arena_block *block = arena->head;
-    if (!block || block->size - block->used < size) {
+    size_t begin = block ? (block->used + align - 1) & ~(align - 1) : 0;
+    if (!block || block->size < begin || block->size - begin < size) {
         size_t block_size = block ? block->size * 2 : FIRST_BLOCK;
         if (block_size > LAST_BLOCK)
             block_size = LAST_BLOCK;
@@ -38,11 +38,16 @@ void *arena_alloc(struct arena *arena, size_t size)
             arena->head = fresh;
         }
         block = fresh;
+        begin = 0;
     }
-    void *at = block->data + block->used;
-    block->used += size;
+    block->used = begin + size;
     arena->used_bytes += size;
-    return at;
+    return block->data + begin;
+}
+
+void *arena_alloc(struct arena *arena, size_t size)
+{
+    return take(arena, size, ALIGN);
 }
 
 void *arena_array(struct arena *arena, size_t count, size_t size)
@@ -60,7 +65,7 @@ char *arena_copy_string(struct arena *arena, const char *text, size_t len)
 {
     if (len == SIZE_MAX)
         return NULL;
-    char *copy = arena_alloc(arena, len + 1);
+    char *copy = take(arena, len + 1, 1); /* names are most of a trace: they lie side by side */
     if (copy) {
         if (len)
             memcpy(copy, text, len);

@@ -44,6 +44,7 @@ static int collect_edges(struct assembly *a)
                       a->first_op[edge->to_rank] + edge->to, false, true) < 0)
             return -1;
     }
+    array_fini(&join->cross);
     for (size_t j = 0; j < join->joined.n; j++) {
         const struct joined *joined = &join->joined.at[j];
         for (uint32_t m = 0; m < joined->n_members && a->meets[j] != DPRO_NO_OP; m++) {

@@ -14,8 +14,9 @@ struct rehearsal {
                                     order, or of mean durations where there are no others */
     int64_t **end_ns;            /* [copy][op] */
     uint32_t **device_prev;      /* [copy][op] */
-    const int64_t **dur_ns, **gap_ns; /* [copy][op]; borrowed from the graph; gap_ns[copy] may be
-                                         NULL */
+    const int64_t **dur_ns, **gap_ns; /* [copy][op]; borrowed from the graph, or
+                                         shared_dur_ns[copy]; gap_ns[copy] may be NULL */
+    int64_t **shared_dur_ns;          /* [copy]: as in struct replay_copy */
 };
 
 int rehearse(const struct dpro_graph *graph, struct rehearsal *rehearsal, struct dpro_error *err);

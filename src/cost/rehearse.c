@@ -23,7 +23,6 @@ static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int
     *gap_ns = measured && g->sample_gap_ns ? g->sample_gap_ns + at
               : leads                      ? g->lead_gap_ns
                                            : g->gap_ns;
-    r->dur_ns[copy] = *dur_ns;
     r->gap_ns[copy] = *gap_ns;
     return 0;
 }
@@ -34,8 +33,11 @@ static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *er
     struct rehearsal *r = arg;
     r->end_ns[copy->number] = copy->end_ns;
     r->device_prev[copy->number] = copy->device_prev;
+    r->dur_ns[copy->number] = copy->dur_ns;
+    r->shared_dur_ns[copy->number] = copy->shared_dur_ns;
     copy->end_ns = NULL;
     copy->device_prev = NULL;
+    copy->shared_dur_ns = NULL;
     return 0;
 }
 
@@ -48,8 +50,9 @@ int rehearse(const struct dpro_graph *graph, struct rehearsal *r, struct dpro_er
     r->device_prev = calloc(r->n_copies, sizeof *r->device_prev);
     r->dur_ns = calloc(r->n_copies, sizeof *r->dur_ns);
     r->gap_ns = calloc(r->n_copies, sizeof *r->gap_ns);
+    r->shared_dur_ns = calloc(r->n_copies, sizeof *r->shared_dur_ns);
     int rc;
-    if (!r->end_ns || !r->device_prev || !r->dur_ns || !r->gap_ns) {
+    if (!r->end_ns || !r->device_prev || !r->dur_ns || !r->gap_ns || !r->shared_dur_ns) {
         rc = dpro_error_nomem(err);
     } else {
         struct event_options options = {.n_copies = r->n_copies, .want_device_prev = true};
@@ -68,10 +71,13 @@ void rehearsal_fini(struct rehearsal *r)
             free(r->end_ns[c]);
         if (r->device_prev)
             free(r->device_prev[c]);
+        if (r->shared_dur_ns)
+            free(r->shared_dur_ns[c]);
     }
     free(r->end_ns);
     free(r->device_prev);
     free(r->dur_ns);
     free(r->gap_ns);
+    free(r->shared_dur_ns);
     *r = (struct rehearsal){.graph = NULL};
 }

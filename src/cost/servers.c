@@ -214,9 +214,9 @@ static double byte_ns_of(const struct rehearsal *r, const struct model_net *net,
         const struct transfer *t = &transfers->at[i];
         bool together = net->server_hosts[t->server] == (int32_t)host_of(net, t->rank);
         if (together == within)
-            moments[n++] =
-                (struct moment){rehearsal_start(r, copy, t->op), r->end_ns[copy][t->op],
-                                r->graph->device[t->op], (double)r->graph->size_bytes[t->op]};
+            moments[n++] = (struct moment){rehearsal_start(r, copy, t->op), r->end_ns[copy][t->op],
+                                           graph_link_of(r->graph, r->graph->device[t->op]),
+                                           (double)r->graph->size_bytes[t->op]};
     }
     qsort(moments, n, sizeof *moments, compare_moments);
     for (size_t i = 0; i < n; i++) {

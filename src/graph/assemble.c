@@ -14,7 +14,6 @@
 #include "graph/names.h"
 
 enum { TENSOR_NAME = 256 }; /* longer ones are cut */
-enum { OVERTAKING_AT_ONCE = 64 };
 
 uint32_t assembly_rank_of(const struct assembly *a, uint32_t op)
 {
@@ -181,16 +180,21 @@ static int add_devices(struct assembly *a, struct dpro_graph_builder *builder)
                 return -1;
         }
     }
-    size_t n_links = a->join->messages.links.n;
-    for (size_t l = 0; l < n_links * (1 + (size_t)a->any_overtakes); l++)
-        for (int in = 0; in < 2; in++) {
-            const struct link *link = &a->join->messages.links.at[l % n_links];
-            snprintf(text, sizeof text, "link %s, %s%s", link->name, in ? "in" : "out",
-                     l < n_links ? "" : ", overtaking");
-            if (dpro_graph_add_device(builder, in ? DPRO_DEVICE_LINK_RX : DPRO_DEVICE_LINK_TX,
-                                      a->join->ranks[link->rank].trace->rank, text) < 0)
-                return -1;
+    for (size_t l = 0; l < a->lines.n; l++) {
+        const struct line *line = &a->lines.at[l];
+        const struct link *link = &a->join->messages.links.at[line->direction / 2];
+        bool in = line->direction % 2;
+        int length = snprintf(text, sizeof text, "link %s, %s", link->name, in ? "in" : "out");
+        if (line->n_sharing > 1) {
+            char from[NET_PROCESS_TEXT], to[NET_PROCESS_TEXT];
+            net_process_format(from, a->join->ranks[line->from].trace->rank);
+            net_process_format(to, a->join->ranks[line->to].trace->rank);
+            snprintf(text + length, sizeof text - (size_t)length, ", %s to %s", from, to);
         }
+        if (dpro_graph_add_device(builder, in ? DPRO_DEVICE_LINK_RX : DPRO_DEVICE_LINK_TX,
+                                  a->join->ranks[link->rank].trace->rank, text) < 0)
+            return -1;
+    }
     return 0;
 }
 
@@ -321,8 +325,7 @@ static int add_message_op(struct assembly *a, struct dpro_graph_builder *builder
                           .size_bytes = as == MESSAGE_CALL ? 0 : message->size_bytes,
                           .tensor = tensor_name};
     if (as != MESSAGE_CALL) {
-        out.device = assembly_link_device(a, as == MESSAGE_RECV ? message->rx : message->tx,
-                                          as == MESSAGE_RECV, message->overtakes);
+        out.device = assembly_line_device(a, a->line_of[2 * m + (as == MESSAGE_RECV)]);
         out.transaction = a->join->joined.n + m + 1; /* those before are the collectives' */
     }
     return dpro_graph_add_op(builder, &out) < 0 ? -1 : 0;
@@ -400,6 +403,23 @@ static int fill_seen(struct assembly *a)
         }
     }
     return 0;
+}
+
+static int fill_lead(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    const struct join *join = a->join;
+    int64_t first = INT64_MAX;
+    if (a->first_sample == 0)
+        return 0;
+    g->lead_begin_ns = arena_array(&g->arena, join->n_ranks, sizeof *g->lead_begin_ns);
+    for (uint32_t r = 0; r < join->n_ranks && g->lead_begin_ns; r++) {
+        g->lead_begin_ns[r] = join->ranks[r].steps.at[assembly_step(a, r, 0)].start_ns;
+        first = g->lead_begin_ns[r] < first ? g->lead_begin_ns[r] : first;
+    }
+    for (uint32_t r = 0; r < join->n_ranks && g->lead_begin_ns; r++)
+        g->lead_begin_ns[r] = assembly_span(first, g->lead_begin_ns[r]);
+    return g->lead_begin_ns ? 0 : -1;
 }
 
 static int fill_measured(struct assembly *a)
@@ -529,13 +549,18 @@ static void fill_pools(struct assembly *a)
             a->graph->devices[a->first_device[r] + d].n_slots = rank->n_slots;
         }
     }
-    /* what overtakes does not wait for what does, either */
-    for (size_t l = 0; l < a->join->messages.links.n && a->any_overtakes; l++)
-        for (int in = 0; in < 2; in++) {
-            uint32_t device = assembly_link_device(a, (uint32_t)l, in, true);
-            a->graph->devices[device].pool = device;
-            a->graph->devices[device].n_slots = OVERTAKING_AT_ONCE;
-        }
+}
+
+static void fill_shared_links(struct assembly *a)
+{
+    for (uint32_t l = 0; l < a->lines.n; l++) {
+        const struct line *line = &a->lines.at[l];
+        struct graph_device *device = &a->graph->devices[assembly_line_device(a, l)];
+        if (line->n_sharing == 1)
+            continue;
+        device->shared = assembly_line_device(a, line->first);
+        device->n_sharing = line->n_sharing;
+    }
 }
 
 static int fill_cycles(struct assembly *a)
@@ -599,6 +624,7 @@ static int fill_ops(struct assembly *a)
         return -1;
     g->framework = dpro_trace_framework(a->trace);
     fill_pools(a);
+    fill_shared_links(a);
     return fill_cycles(a);
 }
 
@@ -786,14 +812,15 @@ int assemble_graph(struct join *join, const struct dpro_trace *trace,
                          .raw_receives = options->raw_receives != 0};
     uint32_t dropped = 0;
     int status = 0;
-    if (number_ops(&a) < 0 || assembly_find_overtaking(&a) < 0 || assembly_order(&a, &dropped) < 0)
+    if (number_ops(&a) < 0 || assembly_find_lines(&a) < 0 || assembly_order(&a, &dropped) < 0)
         status = dpro_error_nomem(err);
     if (status == 0)
         status = build_graph(&a, err);
     if (status == 0) {
         if (fill_ops(&a) < 0 || assembly_time(&a) < 0 || fill_seen(&a) < 0 ||
-            fill_measured(&a) < 0 || fill_collectives(&a) < 0 || fill_tensors(&a) < 0 ||
-            fill_profiled(&a) < 0 || assembly_warn(&a, options, dropped) < 0) {
+            fill_measured(&a) < 0 || fill_lead(&a) < 0 || fill_collectives(&a) < 0 ||
+            fill_tensors(&a) < 0 || fill_profiled(&a) < 0 ||
+            assembly_warn(&a, options, dropped) < 0) {
             dpro_graph_destroy(a.graph);
             status = dpro_error_nomem(err);
         } else {
@@ -810,6 +837,8 @@ int assemble_graph(struct join *join, const struct dpro_trace *trace,
     free(a.message_of);
     free(a.first_of);
     free(a.order);
+    free(a.line_of);
+    array_fini(&a.lines);
     array_fini(&a.edges);
     return status;
 }

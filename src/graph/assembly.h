@@ -15,14 +15,28 @@ struct edge {
  * the call and one of the two. */
 enum message_op { MESSAGE_CALL, MESSAGE_SEND, MESSAGE_RECV, N_MESSAGE_OPS };
 
+/* What goes one after the other in a direction of a link: a device. */
+struct line {
+    uint32_t direction;        /* twice the link, one more for what comes in */
+    uint32_t from, to;         /* of a connection: from which process to which, indices */
+    uint32_t first, n_sharing; /* the first of those that share the direction; how many they are */
+};
+
+/* A message in an iteration, on one of its lines. */
+struct line_use {
+    uint32_t line, sample;
+    int64_t start_ns, end_ns;
+    int64_t *dur_ns; /* what it would have taken had it had the link to itself; NULL: not wanted */
+};
+typedef ARRAY(struct line_use) line_use_array;
+
 struct assembly {
     struct join *join;
     const struct dpro_trace *trace;
     uint32_t *first_op; /* a rank's or server's first op; behind the last: their number */
     uint32_t n_ops;
     uint32_t *meets;        /* op of each joined collective, or DPRO_NO_OP */
-    uint32_t *first_device; /* of each; behind the last: of the links, two each, and once more for
-                               what overtakes there */
+    uint32_t *first_device; /* of each; behind the last: of the lines */
     /* Ops of messages come last in their rank: see assembly_message. */
     uint32_t *first_message;  /* a rank's first; what follows is its */
     uint32_t *message_ops;    /* [message * N_MESSAGE_OPS + enum message_op]; DPRO_NO_OP: none */
@@ -31,8 +45,9 @@ struct assembly {
     ARRAY(struct edge) edges; /* by where they end, once they are ordered */
     uint32_t *order;          /* ops in topological order */
     uint32_t n_samples, first_sample; /* that before the first one is what leads up to it */
-    bool any_overtakes;
-    bool raw_receives; /* RECVs start as their calls did, not as their SENDs */
+    ARRAY(struct line) lines;         /* those that share a direction of a link behind each other */
+    uint32_t *line_of;                /* at [message * 2], its SEND's, and behind it its RECV's */
+    bool raw_receives;                /* RECVs start as their calls did, not as their SENDs */
     struct dpro_graph *graph;
 };
 
@@ -74,13 +89,10 @@ static inline const struct message_time *assembly_time_of(const struct assembly 
     return &a->join->messages.times.at[(size_t)message * a->n_samples + sample];
 }
 
-/* The device of what goes out of a link or comes in. */
-static inline uint32_t assembly_link_device(const struct assembly *a, uint32_t link, bool in,
-                                            bool overtakes)
+/* The device of what goes out over a line or comes in. */
+static inline uint32_t assembly_line_device(const struct assembly *a, uint32_t line)
 {
-    size_t n_links = a->join->messages.links.n;
-    return a->first_device[assembly_n_processes(a)] +
-           (uint32_t)(2 * (link + (overtakes ? n_links : 0)) + in);
+    return a->first_device[assembly_n_processes(a)] + line;
 }
 
 /* The op with which a message is over: its RECV, or its SEND where there is none. */
@@ -101,9 +113,12 @@ int assembly_order(struct assembly *a, uint32_t *dropped);
 /* message_edges.c: what each message waits for, and what waits for it. -1: no memory. */
 int assembly_message_edges(struct assembly *a);
 
-/* samples.c: which messages overtake others. -1: no memory. */
-int assembly_find_overtaking(struct assembly *a);
-/* Durations and gaps of every op in every sample, and their means, into the graph. */
+/* links.c: the lines, and which each message takes. -1: no memory. */
+int assembly_find_lines(struct assembly *a);
+/* Sets *dur_ns of all that were on lines which share links. -1: no memory. */
+int lines_share(const struct assembly *a, const struct line_use *uses, size_t n);
+
+/* samples.c: durations and gaps of every op in every sample, and their means, into the graph. */
 int assembly_time(struct assembly *a);
 
 /* warnings.c: notes in the graph what was assumed, missing or left out, and tells the sink. */

@@ -230,3 +230,11 @@ bool graph_has_pools(const struct dpro_graph *graph)
             return true;
     return false;
 }
+
+bool graph_has_shared_links(const struct dpro_graph *graph)
+{
+    for (uint32_t d = 0; d < graph->n_devices; d++)
+        if (graph->devices[d].n_sharing > 0)
+            return true;
+    return false;
+}

@@ -36,6 +36,9 @@ struct graph_device {
     uint32_t n_slots; /* one of a pool's threads, which take ops in turns: how many of these ran at
                          once at most; 0: of no pool */
     uint32_t pool;    /* the first of the pool's devices */
+    uint32_t n_sharing; /* a connection over a link that several share evenly: how many devices
+                           these are, one behind the other; 0: it shares nothing */
+    uint32_t shared;    /* the first of them */
 };
 
 /* A communication over several ranks: per member an arrival op and a transfer op; all arrivals
@@ -120,6 +123,7 @@ struct dpro_graph {
     /* The same of an iteration that was measured, but only as what led up to the first sample;
      * NULL: there is none. */
     int64_t *lead_dur_ns, *lead_gap_ns;
+    int64_t *lead_begin_ns; /* [n_ranks]: when each began it, from when the first of them did */
     bool *sample_follows; /* by sample: the job ran it right after another recorded iteration; else
                              the recording began with it, and nothing from before held it up; NULL:
                              all */
@@ -150,5 +154,12 @@ int64_t graph_all_but_latest(const int64_t *ends, uint32_t n, uint32_t spare);
 
 /* Whether which of several threads runs an op is decided by who is free first. */
 bool graph_has_pools(const struct dpro_graph *graph);
+/* Of a connection that shares a link the first that does; else the device itself. */
+static inline uint32_t graph_link_of(const struct dpro_graph *graph, uint32_t device)
+{
+    return graph->devices[device].n_sharing > 0 ? graph->devices[device].shared : device;
+}
+/* Whether connections share a link. */
+bool graph_has_shared_links(const struct dpro_graph *graph);
 
 #endif

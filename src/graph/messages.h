@@ -27,7 +27,6 @@ struct message {
     bool is_notice;      /* carries no data */
     bool is_last;        /* with data, of its stream */
     bool ends_sender;    /* its sender leaves the collective only after it has arrived */
-    bool overtakes;      /* a small one that does not wait for what is on the link */
     uint64_t size_bytes; /* of data */
 };
 

@@ -27,7 +27,7 @@ static int64_t end_before(const struct assembly *a, uint32_t op, uint32_t sample
 
 /* ---- messages ---- */
 
-/* One direction of a link. */
+/* A line. */
 struct direction {
     int64_t free_ns; /* its messages so far are over; INT64_MIN: there were none */
     const struct message *last;
@@ -51,9 +51,9 @@ static bool of_one_series(const struct message *a, const struct message *b)
            a->stream == b->stream && a->is_notice == b->is_notice;
 }
 
-/* A message takes its link from when it was sent, or the one before it on that link was over, until
+/* A message takes its line from when it was sent, or the one before it on that line was over, until
  * it was received whole; as the replay lets it. */
-static int64_t time_on_link(struct direction *direction, const struct message *message,
+static int64_t time_on_line(struct direction *direction, const struct message *message,
                             const struct message_time *time, int64_t *free_ns, struct turn *turn)
 {
     int64_t start = direction->free_ns > time->start_ns ? direction->free_ns : time->start_ns;
@@ -107,47 +107,34 @@ static struct sending *list_sendings(struct assembly *a)
     return sent;
 }
 
-/* What was sent of late in a direction of a link. */
-struct traffic {
-    int64_t end_ns;       /* all of it is over */
-    uint64_t large_bytes; /* the largest message since there was none */
-};
-
-/* Connections share a link, so that a small message does not wait until a large one of another
- * connection has gone. It is one that overtook others in half of the iterations at least. */
-int assembly_find_overtaking(struct assembly *a)
+/* Whether the iteration after a sample is the next sample. */
+static bool next_is_seen(const struct assembly *a, uint32_t sample)
 {
-    enum { TIMES_LARGER = 8 };
-    const struct messages *messages = &a->join->messages;
-    struct sending *sent = list_sendings(a);
-    struct traffic *traffic = calloc(messages->links.n * 2 + 1, sizeof *traffic);
-    uint32_t *n_overtook = calloc(messages->all.n + 1, sizeof *n_overtook);
-    bool ready = sent && traffic && n_overtook;
-    for (size_t l = 0; l < messages->links.n * 2 && ready; l++)
-        traffic[l].end_ns = INT64_MIN;
-    for (size_t i = 0; i < messages->all.n * a->n_samples && ready; i++) {
-        uint32_t m = sent[i].message;
-        const struct message *message = &messages->all.at[m];
-        int64_t end = assembly_time_of(a, m, sent[i].sample)->end_ns;
-        bool is_sent = message->tx != NO_ID;
-        if (!a->join->joined.at[message->joined].has_servers)
+    const struct rank_build *lead = &a->join->ranks[0];
+    if (sample + 1 == a->n_samples)
+        return false;
+    uint32_t step = lead->sample_step[sample], next = lead->sample_step[sample + 1];
+    return next == step + 1 && lead->steps.at[next].follows;
+}
+
+/* What shares a line with messages of an iteration may be of the one after it. Where that is not
+ * seen, it is taken to send what this one did. -1: no memory. */
+static int add_unseen(const struct assembly *a, line_use_array *uses)
+{
+    const struct rank_build *lead = &a->join->ranks[0];
+    for (size_t i = 0, n = uses->n; i < n; i++) {
+        struct line_use use = uses->at[i];
+        const struct step *step = &lead->steps.at[lead->sample_step[use.sample]];
+        int64_t later = assembly_span(step->start_ns, step->end_ns);
+        if (next_is_seen(a, use.sample) ||
+            __builtin_add_overflow(use.start_ns, later, &use.start_ns) ||
+            __builtin_add_overflow(use.end_ns, later, &use.end_ns))
             continue;
-        struct traffic *on = &traffic[2 * (is_sent ? message->tx : message->rx) + !is_sent];
-        if (sent[i].start_ns >= on->end_ns || message->size_bytes > on->large_bytes)
-            on->large_bytes = message->size_bytes;
-        if (end >= on->end_ns)
-            on->end_ns = end;
-        else
-            n_overtook[m] += message->size_bytes <= on->large_bytes / TIMES_LARGER;
+        use.dur_ns = NULL;
+        if (array_push(uses, use) < 0)
+            return -1;
     }
-    for (uint32_t m = 0; m < messages->all.n && ready; m++) {
-        messages->all.at[m].overtakes = n_overtook[m] > 0 && n_overtook[m] * 2 >= a->n_samples;
-        a->any_overtakes |= messages->all.at[m].overtakes;
-    }
-    free(sent);
-    free(traffic);
-    free(n_overtook);
-    return ready ? 0 : -1;
+    return 0;
 }
 
 /* Durations of the SENDs and RECVs, and how each message found its links. What is still on a link
@@ -156,38 +143,42 @@ static int time_messages(struct assembly *a, struct turn *turns)
 {
     const struct messages *messages = &a->join->messages;
     struct sending *sent = list_sendings(a);
-    struct direction *directions = malloc((messages->links.n * 2 + 1) * sizeof *directions);
-    bool ready = sent && directions;
-    for (size_t l = 0; l < messages->links.n * 2 && ready; l++)
+    struct direction *directions = malloc((a->lines.n + 1) * sizeof *directions);
+    line_use_array uses = {0};
+    int status = sent && directions ? 0 : -1;
+    for (size_t l = 0; l < a->lines.n && status == 0; l++)
         directions[l] = (struct direction){INT64_MIN, NULL, INT64_MIN, INT64_MIN, 0};
-    for (size_t i = 0; i < messages->all.n * a->n_samples && ready; i++) {
+    for (size_t i = 0; i < messages->all.n * a->n_samples && status == 0; i++) {
         uint32_t m = sent[i].message, sample = sent[i].sample;
         const struct message *message = &messages->all.at[m];
         const struct message_time *time = assembly_time_of(a, m, sample);
-        const uint32_t *ops = a->message_ops + (size_t)m * N_MESSAGE_OPS;
         int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
         struct turn *turn = &turns[sample * messages->all.n + m];
         *turn = (struct turn){INT64_MAX, INT64_MAX, INT64_MIN, 0};
-        if (message->overtakes) {
-            *turn = (struct turn){INT64_MIN, INT64_MIN, INT64_MIN, 0};
-            for (int as = MESSAGE_SEND; as < N_MESSAGE_OPS; as++)
-                if (ops[as] != DPRO_NO_OP)
-                    dur[ops[as]] = assembly_span(time->start_ns, time->end_ns);
-            continue;
+        for (uint32_t in = 0; in < 2 && status == 0; in++) {
+            uint32_t op = a->message_ops[m * N_MESSAGE_OPS + (in ? MESSAGE_RECV : MESSAGE_SEND)];
+            if (op == DPRO_NO_OP)
+                continue;
+            uint32_t line = a->line_of[2 * m + in];
+            struct message_time seen = *time; /* the correction: a RECV starts as its SEND does */
+            if (in && a->raw_receives && time->received_ns != ABSENT)
+                seen.start_ns = time->received_ns;
+            dur[op] = time_on_line(&directions[line], message, &seen,
+                                   in ? &turn->recv_free_ns : &turn->send_free_ns, turn);
+            int64_t end = directions[line].free_ns;
+            struct line_use use = {line, sample, end - dur[op], end, &dur[op]};
+            if (a->lines.at[line].n_sharing > 1)
+                status = array_push(&uses, use);
         }
-        if (message->tx != NO_ID)
-            dur[ops[MESSAGE_SEND]] = time_on_link(&directions[message->tx * 2], message, time,
-                                                  &turn->send_free_ns, turn);
-        struct message_time received = *time; /* the correction: it starts as its SEND does */
-        if (a->raw_receives && time->received_ns != ABSENT)
-            received.start_ns = time->received_ns;
-        if (message->rx != NO_ID)
-            dur[ops[MESSAGE_RECV]] = time_on_link(&directions[message->rx * 2 + 1], message,
-                                                  &received, &turn->recv_free_ns, turn);
     }
+    if (status == 0)
+        status = add_unseen(a, &uses);
+    if (status == 0)
+        status = lines_share(a, uses.at, uses.n);
+    array_fini(&uses);
     free(sent);
     free(directions);
-    return ready ? 0 : -1;
+    return status;
 }
 
 /* A sender's calls of one collective, of its data or its notices. */
@@ -375,7 +366,7 @@ static int64_t mean_of(const int64_t *values, size_t n, size_t stride)
 }
 
 /* In a window's first iteration what laps over from before is unseen: such a gap is at most the
- * usual one. */
+ * usual one. Not so in what only leads up to the others: a replay has nothing before that. */
 static void settle_gaps(struct assembly *a, const uint8_t *doubtful)
 {
     struct dpro_graph *g = a->graph;
@@ -388,7 +379,7 @@ static void settle_gaps(struct assembly *a, const uint8_t *doubtful)
                 sum += g->sample_gap_ns[(size_t)s * a->n_ops + op];
                 sure++;
             }
-        for (uint32_t s = 0; s < a->n_samples && sure > 0; s++) {
+        for (uint32_t s = a->first_sample; s < a->n_samples && sure > 0; s++) {
             int64_t *gap = &g->sample_gap_ns[(size_t)s * a->n_ops + op];
             if (doubtful[(size_t)s * a->n_ops + op] && *gap > (int64_t)(sum / sure))
                 *gap = (int64_t)(sum / sure);

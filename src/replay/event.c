@@ -6,7 +6,8 @@
  * (ready, node), with the first one outside it as most queues hold only one; over the devices a
  * tournament tree keeps the device whose first op comes next. The threads of an executor's pool
  * share a queue, whose clock is that of the thread that is free first; their ops' gaps pass while
- * they wait. Ops without a device wait in a queue
+ * they wait. So do the connections of a link, where what gets ready is handed on to share.c: such
+ * an op runs, as far as others are concerned, when it is over. Ops without a device wait in a queue
  * of their own whose clock stays 0. Keys never decrease, as an op gets ready at its predecessor's
  * end or later.
  *
@@ -19,6 +20,7 @@
 
 #include "base/array.h"
 #include "replay/replay.h"
+#include "replay/share.h"
 
 #define WIDE     255        /* in a count byte: see the side table */
 #define NO_ENTRY UINT64_MAX /* id of an empty queue's head */
@@ -49,6 +51,7 @@ struct queue {
     struct slot_clock *threads; /* of a pool: the queue's clock and last op are those of the one
                                    that is free first; NULL: it is no pool's */
     uint32_t n_threads, free_thread;
+    struct share *share; /* of a link that connections share; NULL: it is no such link's */
     uint32_t first_root, n_roots, roots_left; /* see open_roots */
     bool serial; /* runs one op at a time, or so many as its pool has threads; not so ops without a
                     device, and communication threads */
@@ -93,7 +96,7 @@ struct event {
     struct counts first, later; /* of copy 0; of the others, with the edges from the copy before */
     struct slot **slots;        /* by copy; NULL: not yet opened, or closed */
     uint32_t *roots;            /* ops that wait for nothing in any copy, by queue */
-    bool has_roots, has_pools;
+    bool has_roots, has_pools, has_shares;
     struct spared *spared; /* by op */
     uint32_t n_spared, n_spared_ends;
 };
@@ -163,8 +166,10 @@ static inline void queue_pop(struct queue *q)
 static inline void set_leaf(struct event *e, uint32_t q)
 {
     const struct queue *queue = &e->queues[q];
-    int64_t ready = queue->head.ready;
-    e->matches[e->n_leaves + q].when = ready > queue->clock ? ready : queue->clock;
+    int64_t when = queue->head.ready > queue->clock ? queue->head.ready : queue->clock;
+    if (__builtin_expect(queue->share != NULL, 0) && queue->share->next_ns < when)
+        when = queue->share->next_ns;
+    e->matches[e->n_leaves + q].when = when;
 }
 
 static inline struct match play(const struct event *e, uint32_t node)
@@ -201,7 +206,7 @@ static void play_all(struct event *e)
         e->matches[node] = play(e, node);
 }
 
-/* The threads of a pool share the queue of the first. */
+/* The threads of a pool share the queue of the first, and so do the connections of a link. */
 static inline uint32_t queue_of(const struct event *e, uint32_t op)
 {
     uint32_t device = e->g->device[op];
@@ -209,6 +214,8 @@ static inline uint32_t queue_of(const struct event *e, uint32_t op)
         return e->n_queues - 1;
     if (__builtin_expect(e->has_pools, 0) && e->g->devices[device].n_slots > 0)
         return e->g->devices[device].pool;
+    if (__builtin_expect(e->has_shares, 0) && e->g->devices[device].n_sharing > 0)
+        return e->g->devices[device].shared;
     return device;
 }
 
@@ -316,6 +323,7 @@ static void slot_destroy(struct slot *slot)
         return;
     free(slot->times.end_ns);
     free(slot->times.device_prev);
+    free(slot->times.shared_dur_ns);
     free(slot->pending);
     free(slot->wide);
     free(slot->spared);
@@ -365,7 +373,16 @@ static struct slot *open_slot(struct event *e, uint32_t copy, int *rc)
     if (!slot->times.end_ns || !slot->pending)
         goto out_of_memory;
     *rc = e->hooks->open(e->hooks->arg, copy, &slot->times.dur_ns, &slot->times.gap_ns, e->err);
-    return *rc < 0 ? NULL : slot;
+    if (*rc < 0)
+        return NULL;
+    if (e->has_shares) {
+        slot->times.shared_dur_ns = malloc(((size_t)n + 1) * sizeof *slot->times.shared_dur_ns);
+        if (!slot->times.shared_dur_ns)
+            goto out_of_memory;
+        memcpy(slot->times.shared_dur_ns, slot->times.dur_ns, n * sizeof *slot->times.dur_ns);
+        slot->times.dur_ns = slot->times.shared_dur_ns;
+    }
+    return slot;
 out_of_memory:
     *rc = dpro_error_nomem(e->err);
     return NULL;
@@ -438,8 +455,6 @@ static bool is_root(const struct event *e, const struct queue *queue, uint32_t o
     return queue->n_roots &&
            bsearch(&op, e->roots + queue->first_root, queue->n_roots, sizeof op, compare_u32);
 }
-
-/* ---- the run ---- */
 
 static bool wide_arrival(const struct event *e, struct slot *slot, uint32_t op)
 {
@@ -562,75 +577,127 @@ static int start_first_copy(struct event *e)
     return 0;
 }
 
+/* `op` is over: lets go what waits for it. `q` is its queue, whose key the caller sets. */
+static int finish(struct event *e, struct slot *slot, uint32_t q, uint32_t op, int64_t end)
+{
+    const struct dpro_graph *g = e->g;
+    const uint32_t copy = slot->times.number, n_copies = e->options->n_copies;
+    for (uint32_t i = g->row[op]; i < g->row[op + 1]; i++)
+        if (arrive(e, slot, g->succ[i], end, q) < 0)
+            return dpro_error_nomem(e->err);
+    if (g->next_row && copy + 1 < n_copies && g->next_row[op] < g->next_row[op + 1]) {
+        int rc = 0;
+        struct slot *next = open_slot(e, copy + 1, &rc);
+        if (!next)
+            return rc;
+        for (uint32_t i = g->next_row[op]; i < g->next_row[op + 1]; i++)
+            if (arrive(e, next, g->next_succ[i], end, q) < 0)
+                return dpro_error_nomem(e->err);
+    }
+    struct queue *queue = &e->queues[q];
+    if (e->has_roots && copy + 1 < n_copies && is_root(e, queue, op) && --queue->roots_left == 0)
+        return open_roots(e, queue, copy + 1);
+    return 0;
+}
+
+/* ---- links that connections share ---- */
+
+/* What happens next on such a link: an op gets its turn, begins or is over; *done says the latter,
+ * and the op is *op of *copy then. */
+static int share_link(struct event *e, struct queue *queue, bool *done, uint32_t *op,
+                      uint32_t *copy)
+{
+    struct share_sent sent;
+    *done = false;
+    if (queue->share->next_ns == INT64_MAX || queue->head.ready < queue->share->next_ns) {
+        *op = (uint32_t)queue->head.id;
+        const struct replay_copy *times = &e->slots[queue->head.id >> 32]->times;
+        struct share_item item = {queue->head.id, times->gap_ns ? times->gap_ns[*op] : 0,
+                                  times->dur_ns[*op]};
+        uint32_t stream = e->g->device[*op] - e->g->devices[e->g->device[*op]].shared;
+        int64_t now = queue->head.ready;
+        queue_pop(queue);
+        return share_add(queue->share, stream, &item, now) < 0 ? dpro_error_nomem(e->err) : 0;
+    }
+    if (!share_step(queue->share, &sent))
+        return 0;
+    *done = true;
+    *op = (uint32_t)sent.id;
+    *copy = (uint32_t)(sent.id >> 32);
+    struct replay_copy *times = &e->slots[*copy]->times;
+    times->end_ns[*op] = sent.end_ns;
+    times->shared_dur_ns[*op] = sent.end_ns - sent.begin_ns;
+    if (times->device_prev)
+        times->device_prev[*op] =
+            sent.previous == UINT64_MAX ? DPRO_NO_OP : (uint32_t)sent.previous;
+    return 0;
+}
+
+/* ---- the run ---- */
+
+static void note_order(struct event *e, uint32_t **order, uint32_t copy, uint32_t op)
+{
+    if (e->options->order_copy == UINT32_MAX)
+        *(*order)++ = copy * e->g->n_ops + op;
+    else if (e->options->order_copy == copy)
+        *(*order)++ = op;
+}
+
+/* The first op of a queue, on its device. */
+static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint32_t op, bool *laps)
+{
+    uint32_t copy = slot->times.number;
+    int64_t start = e->matches[1].when;
+    if (slot->times.gap_ns && !queue->threads)
+        start = time_add(start, slot->times.gap_ns[op]);
+    int64_t end = time_add(start, slot->times.dur_ns[op]);
+    slot->times.end_ns[op] = end;
+    queue_pop(queue);
+    if (slot->times.device_prev)
+        slot->times.device_prev[op] = queue->serial ? queue->last_op : DPRO_NO_OP;
+    if (queue->threads) {
+        take_thread(queue, op, end);
+    } else if (queue->serial) {
+        queue->clock = end;
+        if (copy < queue->last_copy && laps)
+            *laps = true;
+        queue->last_copy = copy;
+        queue->last_op = op;
+    }
+}
+
 static int run(struct event *e, bool *laps)
 {
     const struct dpro_graph *g = e->g;
-    const uint32_t *row = g->row, *succ = g->succ;
-    const uint32_t *next_row = g->next_row, *next_succ = g->next_succ;
-    const uint32_t n_copies = e->options->n_copies;
     uint32_t *order = e->options->order;
-    const uint32_t order_copy = e->options->order_copy;
-    for (uint64_t done = 0; done < (uint64_t)n_copies * g->n_ops;) {
+    for (uint64_t n_done = 0; n_done < (uint64_t)e->options->n_copies * g->n_ops;) {
         uint32_t q = e->matches[1].queue;
         struct queue *queue = &e->queues[q];
-        assert(queue->head.id != NO_ENTRY); /* a graph without cycles always has an op to run */
         uint32_t op = (uint32_t)queue->head.id, copy = (uint32_t)(queue->head.id >> 32);
-        if (is_stale(e, copy, op)) {
+        bool done = true;
+        int rc = 0;
+        /* a graph without cycles always has an op to run */
+        assert(queue->head.id != NO_ENTRY || queue->share);
+        if (__builtin_expect(queue->share != NULL, 0)) {
+            rc = share_link(e, queue, &done, &op, &copy);
+        } else if (is_stale(e, copy, op)) {
             queue_pop(queue);
-            set_leaf(e, q);
-            replay_matches(e, q);
-            continue;
+            done = false;
+        } else {
+            run_op(e, queue, e->slots[copy], op, laps);
         }
-        done++;
-        struct slot *slot = e->slots[copy];
-        int64_t start = e->matches[1].when;
-        if (slot->times.gap_ns && !queue->threads)
-            start = time_add(start, slot->times.gap_ns[op]);
-        int64_t end = time_add(start, slot->times.dur_ns[op]);
-        slot->times.end_ns[op] = end;
-        queue_pop(queue);
-        if (slot->times.device_prev)
-            slot->times.device_prev[op] = queue->serial ? queue->last_op : DPRO_NO_OP;
-        if (order) {
-            if (order_copy == UINT32_MAX)
-                *order++ = copy * g->n_ops + op;
-            else if (order_copy == copy)
-                *order++ = op;
-        }
-        if (queue->threads) {
-            take_thread(queue, op, end);
-        } else if (queue->serial) {
-            queue->clock = end;
-            if (copy < queue->last_copy && laps)
-                *laps = true;
-            queue->last_copy = copy;
-            queue->last_op = op;
-        }
-        for (uint32_t i = row[op]; i < row[op + 1]; i++)
-            if (arrive(e, slot, succ[i], end, q) < 0)
-                return dpro_error_nomem(e->err);
-        if (next_row && copy + 1 < n_copies && next_row[op] < next_row[op + 1]) {
-            int rc = 0;
-            struct slot *next = open_slot(e, copy + 1, &rc);
-            if (!next)
-                return rc;
-            for (uint32_t i = next_row[op]; i < next_row[op + 1]; i++)
-                if (arrive(e, next, next_succ[i], end, q) < 0)
-                    return dpro_error_nomem(e->err);
-        }
-        if (e->has_roots && copy + 1 < n_copies && is_root(e, queue, op) &&
-            --queue->roots_left == 0) {
-            int rc = open_roots(e, queue, copy + 1);
-            if (rc < 0)
-                return rc;
-        }
+        struct slot *slot = done && rc == 0 ? e->slots[copy] : NULL;
+        if (slot && order)
+            note_order(e, &order, copy, op);
+        if (slot)
+            rc = finish(e, slot, q, op, slot->times.end_ns[op]);
+        n_done += done;
         set_leaf(e, q);
         replay_matches(e, q);
-        if (--slot->n_left == 0) {
-            int rc = close_slot(e, slot);
-            if (rc < 0)
-                return rc;
-        }
+        if (rc == 0 && slot && --slot->n_left == 0)
+            rc = close_slot(e, slot);
+        if (rc < 0)
+            return rc;
     }
     return 0;
 }
@@ -665,6 +732,11 @@ static int prepare(struct event *e)
         for (uint32_t i = 0; i < queue->n_threads; i++)
             queue->threads[i] = (struct slot_clock){0, DPRO_NO_OP};
     }
+    e->has_shares = graph_has_shared_links(g);
+    for (uint32_t q = 0; e->has_shares && q < g->n_devices; q++)
+        if (g->devices[q].n_sharing > 0 && g->devices[q].shared == q &&
+            !(e->queues[q].share = share_create(g->devices[q].n_sharing)))
+            return -1;
     for (uint32_t q = 0; q < e->n_leaves; q++)
         e->matches[e->n_leaves + q] = (struct match){INT64_MAX, q};
     if (count_predecessors(g, false, &e->first) < 0 || (g->spare && find_spared(e) < 0))
@@ -679,7 +751,6 @@ int event_replay(const struct dpro_graph *graph, const struct event_options *opt
                  const struct replay_hooks *hooks, bool *laps, struct dpro_error *err)
 {
     struct event e = {.g = graph, .options = options, .hooks = hooks, .err = err};
-    assert(options->n_copies <= 1 || !options->release_ns);
     if (laps)
         *laps = false;
     if (graph->n_ops == 0 || options->n_copies == 0)
@@ -692,6 +763,7 @@ int event_replay(const struct dpro_graph *graph, const struct event_options *opt
     for (uint32_t q = 0; e.queues && q < e.n_queues; q++) {
         array_fini(&e.queues[q].rest);
         free(e.queues[q].threads);
+        share_destroy(e.queues[q].share);
     }
     free(e.queues);
     free(e.matches);

@@ -4,9 +4,9 @@
  * copies of the graph run one after the other: two with mean durations to get into the swing, then
  * one for each measured iteration, with the durations and gaps that all ranks had in it, so that
  * what the ranks had in common stays in common and the slowest of noisy ranks is as slow as it
- * was; before them, where it was measured, the iteration that led up to the first, in place of the
- * second with mean durations; and one more with mean durations, so that the last one that counts is
- * also followed by another. Where the recording began with the first of them, all that laps over
+ * was; where it was measured, the iteration that led up to the first, which each rank begins when
+ * it did, in place of those with mean durations; and the last one once more, so that it is also
+ * followed by another. Where the recording began with the first of them, all that laps over
  * from the swing is let run dry before it, as it was then: a CPU that runs ahead of its GPU has yet
  * to get ahead. Then, if asked for, copies in which each rank draws its iteration by itself.
  *
@@ -22,7 +22,7 @@
 #include "base/map.h"
 #include "replay/replay.h"
 
-enum { N_WARM_UP = 2, N_AFTER = 1, N_BEFORE = 3, COPIES_OF_MEAN = 4 };
+enum { N_WARM_UP = 2, N_LEAD = 1, N_AFTER = 1, N_BEFORE = 3, COPIES_OF_MEAN = 4 };
 
 #define MEAN  UINT32_MAX /* instead of a sample */
 #define DRAWN (UINT32_MAX - 1)
@@ -55,10 +55,12 @@ struct chain {
     uint32_t stand_in;     /* the sample, or MEAN, that one left out is replayed with */
     uint32_t first_sample; /* of the first copy after warm-up; the others follow in order */
     bool drains;           /* before that copy everything runs dry */
-    uint32_t n_main;       /* copies that the prediction is the mean of, or the last of them if one
-                              sample is left out */
-    uint32_t n_kept;       /* warm-up, main, after: end times are kept for breakdown and path */
-    uint32_t n_copies;     /* and the drawn ones */
+    bool leads;            /* before that copy is what led up to the first sample, from its begin */
+    uint32_t n_warm_up;
+    uint32_t n_main;   /* copies that the prediction is the mean of, or the last of them if one
+                          sample is left out */
+    uint32_t n_kept;   /* warm-up, main, after: end times are kept for breakdown and path */
+    uint32_t n_copies; /* and the drawn ones */
     uint32_t n_closed;
     bool only_time; /* nothing is kept but what the iteration times need */
     struct durations mean,
@@ -211,12 +213,13 @@ static uint32_t sample_of(const struct chain *c, uint32_t copy)
 {
     if (copy >= c->n_kept)
         return c->n_samples ? DRAWN : MEAN;
-    if (c->g->lead_dur_ns && copy == N_WARM_UP - 1 && c->first_sample == 0)
+    if (copy < c->n_warm_up && c->leads)
         return LEAD;
-    if (c->g->single_iteration || copy < N_WARM_UP || copy >= N_WARM_UP + c->n_main ||
-        c->n_samples == 0)
+    if (c->g->single_iteration || copy < c->n_warm_up || c->n_samples == 0)
         return MEAN;
-    uint32_t sample = c->first_sample + copy - N_WARM_UP;
+    if (copy >= c->n_warm_up + c->n_main)
+        copy = c->n_warm_up + c->n_main - 1;
+    uint32_t sample = c->first_sample + copy - c->n_warm_up;
     return sample + 1 == c->options->skip_sample ? c->stand_in : sample;
 }
 
@@ -225,8 +228,8 @@ static uint32_t shown_copy(const struct chain *c)
 {
     if (c->g->single_iteration)
         return 0;
-    uint32_t last = N_WARM_UP + c->n_main - 1;
-    for (uint32_t copy = last; c->n_samples && copy >= N_WARM_UP; copy--)
+    uint32_t last = c->n_warm_up + c->n_main - 1;
+    for (uint32_t copy = last; c->n_samples && copy >= c->n_warm_up; copy--)
         if (sample_of(c, copy) == c->g->shown_sample)
             return copy;
     return last;
@@ -248,7 +251,7 @@ static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int
         rc = get_drawn(c, copy, dur_ns, gap_ns);
     else
         rc = get_sample(c, sample, dur_ns, gap_ns);
-    if (c->drains && copy == N_WARM_UP - 1)
+    if (c->drains && copy == c->n_warm_up - 1)
         *gap_ns = c->draining_gap_ns;
     return rc < 0 ? dpro_error_nomem(err) : 0;
 }
@@ -298,7 +301,7 @@ static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *er
         find_makespan(c, copy);
     if (copy->number < c->n_kept && !c->only_time) {
         c->copies[copy->number] = *copy;
-        copy->end_ns = NULL;
+        copy->end_ns = copy->shared_dur_ns = NULL;
         /* the critical path hardly ever goes back further than the copy before */
         uint32_t shown = shown_copy(c);
         if (copy->number + 2 < shown || copy->number > shown + 1)
@@ -353,7 +356,9 @@ static int plan_copies(struct chain *c, struct dpro_error *err)
             c->n_main = skip - c->first_sample;
         }
         c->drains = c->n_samples && g->sample_follows && !g->sample_follows[c->first_sample];
-        c->n_kept = N_WARM_UP + c->n_main + N_AFTER;
+        c->leads = g->lead_dur_ns && c->first_sample == 0;
+        c->n_warm_up = c->leads ? N_LEAD : N_WARM_UP;
+        c->n_kept = c->n_warm_up + c->n_main + N_AFTER;
     }
     if (n_drawn > 1000000)
         return dpro_error_set(err, DPRO_EUSAGE, "replay: %u samples are too many; 1000000 at most",
@@ -373,6 +378,8 @@ static int plan_copies(struct chain *c, struct dpro_error *err)
     for (uint32_t r = 0; g->single_iteration && r < g->n_ranks; r++)
         if (__builtin_sub_overflow(g->ranks[r].offset_ns, earliest, &c->release_ns[r]))
             c->release_ns[r] = INT64_MAX / 2;
+    for (uint32_t r = 0; c->leads && r < g->n_ranks; r++)
+        c->release_ns[r] = g->lead_begin_ns[r];
     return 0;
 }
 
@@ -405,6 +412,7 @@ static void chain_fini(struct chain *c)
     for (uint32_t i = 0; c->copies && i < c->n_kept; i++) {
         free(c->copies[i].end_ns);
         free(c->copies[i].device_prev);
+        free(c->copies[i].shared_dur_ns);
     }
     free(c->mean.dur_ns);
     free(c->mean.gap_ns);
@@ -436,19 +444,27 @@ static int chain_run(struct chain *c, struct dpro_error *err)
 {
     const struct dpro_sink *sink = &c->options->sink;
     struct event_options options = {.n_copies = c->n_copies,
-                                    .release_ns = c->g->single_iteration ? c->release_ns : NULL,
+                                    .release_ns =
+                                        c->g->single_iteration || c->leads ? c->release_ns : NULL,
                                     .want_device_prev = !c->only_time};
     struct replay_hooks hooks = {c, open_copy, close_copy};
     if (c->options->engine == DPRO_ENGINE_FIXED && (c->g->spare || graph_has_pools(c->g))) {
         say(sink, DPRO_LOG_INFO,
             "replay: which op frees a thread of a pool may change, so there is no fixed order; "
             "replayed event by event");
+    } else if (c->options->engine == DPRO_ENGINE_FIXED && graph_has_shared_links(c->g)) {
+        say(sink, DPRO_LOG_INFO,
+            "replay: connections send over a link at once, so there is no order; replayed event by "
+            "event");
     } else if (c->options->engine == DPRO_ENGINE_FIXED) {
         const int64_t *dur_ns, *gap_ns;
         uint64_t n_violations;
         bool laps;
         get_mean(c, &dur_ns, &gap_ns);
-        int rc = fixed_replay(c->g, &options, &hooks, dur_ns, gap_ns, &laps, &n_violations, err);
+        struct event_options fixed = options;
+        if (c->leads) /* it has an order of iterations that follow others only */
+            fixed.release_ns = NULL;
+        int rc = fixed_replay(c->g, &fixed, &hooks, dur_ns, gap_ns, &laps, &n_violations, err);
         if (rc < 0)
             return rc;
         if (n_violations)
@@ -525,7 +541,7 @@ static void fill_periods(const struct chain *c, int64_t *iterations_ns)
 {
     for (uint32_t i = 0; i < c->n_main; i++)
         iterations_ns[i] =
-            c->g->single_iteration ? c->last_ns - c->first_ns : period(c, N_WARM_UP + i);
+            c->g->single_iteration ? c->last_ns - c->first_ns : period(c, c->n_warm_up + i);
 }
 
 static int64_t predicted_ns(const struct chain *c, const int64_t *iterations_ns)
@@ -564,8 +580,9 @@ static int fill_ranks(const struct chain *c, struct dpro_replay *r, struct dpro_
     }
     for (uint32_t i = 0; i < n; i++) {
         bool single = c->g->single_iteration;
-        from[i] = single ? c->first_ns : c->boundary_ns[(size_t)(N_WARM_UP - 1) * n + i];
-        to[i] = single ? c->last_ns : c->boundary_ns[(size_t)(N_WARM_UP + c->n_main - 1) * n + i];
+        from[i] = single ? c->first_ns : c->boundary_ns[(size_t)(c->n_warm_up - 1) * n + i];
+        to[i] =
+            single ? c->last_ns : c->boundary_ns[(size_t)(c->n_warm_up + c->n_main - 1) * n + i];
     }
     struct breakdown_span span = {c->copies, c->n_kept, from, to, c->n_main};
     rc = breakdown_fill(c->g, &span, r->ranks, err);

@@ -25,6 +25,8 @@ struct replay_copy {
     int64_t *end_ns;
     uint32_t *device_prev;          /* the op its device ran before; NULL unless asked for */
     const int64_t *dur_ns, *gap_ns; /* as given when it was opened; gap_ns may be NULL */
+    int64_t *shared_dur_ns;         /* where connections share links: dur_ns is this, in which what
+                                       was sent took as long as that made of it; else NULL */
 };
 
 struct replay_hooks {
@@ -32,7 +34,8 @@ struct replay_hooks {
     /* Lends a copy's durations until the copy is closed; *gap_ns may be left NULL: all zero. */
     int (*open)(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns,
                 struct dpro_error *err);
-    /* Whoever wants to keep end_ns or device_prev sets the field NULL and later frees the array. */
+    /* Whoever wants to keep end_ns, device_prev or shared_dur_ns sets the field NULL and later
+     * frees the array. */
     int (*close)(void *arg, struct replay_copy *copy, struct dpro_error *err);
 };
 
@@ -40,8 +43,8 @@ struct replay_hooks {
 
 struct event_options {
     uint32_t n_copies;
-    const int64_t *release_ns; /* by rank index: when ops without predecessors are ready; only with
-                                  one copy; NULL: 0 */
+    const int64_t *release_ns; /* by rank index: when ops without predecessors are ready, of the
+                                  first copy; NULL: 0 */
     bool want_device_prev;
     /* The order of dispatch: room for n_ops ids of copy `order_copy`, or for n_copies * n_ops nodes
      * (copy * n_ops + op) when order_copy is UINT32_MAX. NULL: not wanted. */

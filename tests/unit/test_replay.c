@@ -493,6 +493,104 @@ static void test_a_recording_that_began_idle_is_replayed_from_idle(void **state)
     dpro_graph_destroy(g);
 }
 
+/* Makes two links of a graph, one behind the other, connections that share one. */
+static void share_link(struct dpro_graph *g, const char *first, const char *second)
+{
+    uint32_t a = g->device[op_named(g, first)], b = g->device[op_named(g, second)];
+    assert_int_equal(b, a + 1);
+    for (uint32_t d = a; d <= b; d++) {
+        g->devices[d].shared = a;
+        g->devices[d].n_sharing = 2;
+    }
+}
+
+static void test_connections_share_a_link_evenly(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t large_ns, small_ns;
+    } cases[] = {
+        /* a small message waits no longer than for its own half of the link */
+        {"large:100@l0; small:10@l1; x:1@d0 -> large; y:21@d1 -> small", 111, 41},
+        /* nor does a large one once the small one is over: what both sent takes 110 together */
+        {"large:100@l0; small:10@l1; x:1@d0 -> large; y:1@d1 -> small", 111, 21},
+        /* before it begins it takes nothing of the link */
+        {"large:100@l0; small:10+200@l1; x:1@d0 -> large; y:21@d1 -> small", 101, 231},
+        {"large:100@l0; small:10@l1; x:1@d0 -> large; y:101@d1 -> small", 101, 111},
+        {"large:0@l0; small:10@l1; x:1@d0 -> large; y:1@d1 -> small", 1, 11},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpro_graph *g = graph_of(cases[i].text);
+        share_link(g, "large", "small");
+        g->single_iteration = true;
+        struct dpro_replay *r = run(g, NULL);
+        check_sums(g, r);
+        assert_int_equal(dpro_replay_end_ns(r, op_named(g, "large")), cases[i].large_ns);
+        assert_int_equal(dpro_replay_end_ns(r, op_named(g, "small")), cases[i].small_ns);
+        dpro_replay_destroy(r);
+        /* an order that does not change is no way to replay it */
+        struct dpro_replay_options fixed = {.engine = DPRO_ENGINE_FIXED};
+        r = run(g, &fixed);
+        assert_int_equal(dpro_replay_end_ns(r, op_named(g, "small")), cases[i].small_ns);
+        dpro_replay_destroy(r);
+        dpro_graph_destroy(g);
+    }
+}
+
+static void test_a_connection_sends_one_message_after_the_other(void **state)
+{
+    (void)state;
+    struct dpro_graph *g =
+        graph_of("a:30@l0; c:30@l1; b:10@l0; x:1@d0 -> a; y:2@d1 -> c; z:3@d2 -> b;"
+                 "b -> w:1@d3");
+    share_link(g, "a", "c");
+    g->single_iteration = true;
+    struct dpro_replay *r = run(g, NULL);
+    check_sums(g, r);
+    assert_int_equal(dpro_replay_end_ns(r, op_named(g, "a")), 60);
+    assert_int_equal(dpro_replay_start_ns(r, op_named(g, "b")), 60);
+    assert_int_equal(dpro_replay_end_ns(r, op_named(g, "c")), 62);
+    assert_int_equal(dpro_replay_end_ns(r, op_named(g, "b")), 71);
+    assert_int_equal(dpro_replay_end_ns(r, op_named(g, "w")), 72);
+    dpro_replay_destroy(r);
+    dpro_graph_destroy(g);
+}
+
+static void test_hostile_durations_on_a_shared_link_come_to_an_end(void **state)
+{
+    (void)state;
+    struct dpro_graph *g = graph_of("a:9223372036854775807@l0 => a; b:9223372036854775807@l1 => b;"
+                                    "a -> c:9223372036854775807@l0 => c; d:3@l1; b -> e:7@d0 => e");
+    share_link(g, "a", "b");
+    dpro_replay_destroy(run(g, NULL));
+    dpro_graph_destroy(g);
+}
+
+static void test_what_led_up_to_the_first_iteration_begins_when_it_did(void **state)
+{
+    (void)state;
+    /* rank 0 waits for what rank 1 did in the iteration before */
+    struct dpro_graph *g = graph_of("a:10/10@d0#0 -> e*#0 => a; b:30/30@d1#1 -> f*#1 => b; f => a");
+    int64_t lead_dur[8] = {0}, lead_gap[8] = {0}, begin[2] = {0, 0};
+    lead_dur[op_named(g, "a")] = 10;
+    lead_dur[op_named(g, "b")] = 30;
+    g->lead_dur_ns = lead_dur;
+    g->lead_gap_ns = lead_gap;
+    g->lead_begin_ns = begin;
+    for (int64_t late = 0; late <= 100; late += 100) {
+        uint32_t n;
+        begin[1] = late;
+        struct dpro_replay *r = run(g, NULL);
+        const int64_t *ns = dpro_replay_iterations_ns(r, &n);
+        assert_int_equal(n, 2);
+        assert_int_equal(ns[0], 30 + late / 2); /* the mean of both ranks */
+        assert_int_equal(ns[1], 30);
+        dpro_replay_destroy(r);
+    }
+    dpro_graph_destroy(g);
+}
+
 static void test_each_measured_iteration_is_replayed(void **state)
 {
     (void)state;
@@ -756,6 +854,10 @@ int main(void)
         cmocka_unit_test(
             test_what_waits_for_one_of_two_takes_the_one_that_ends_first_not_starts_first),
         cmocka_unit_test(test_a_recording_that_began_idle_is_replayed_from_idle),
+        cmocka_unit_test(test_connections_share_a_link_evenly),
+        cmocka_unit_test(test_a_connection_sends_one_message_after_the_other),
+        cmocka_unit_test(test_hostile_durations_on_a_shared_link_come_to_an_end),
+        cmocka_unit_test(test_what_led_up_to_the_first_iteration_begins_when_it_did),
         cmocka_unit_test(test_each_measured_iteration_is_replayed),
         cmocka_unit_test(test_noise_that_ranks_share_does_not_make_them_wait),
         cmocka_unit_test(test_drawn_samples_give_a_distribution_that_depends_on_the_seed_only),

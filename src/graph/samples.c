@@ -27,8 +27,8 @@ static int64_t end_before(const struct assembly *a, uint32_t op, uint32_t sample
 
 /* ---- messages ---- */
 
-/* A line. */
-struct direction {
+/* A line, so far. */
+struct line_state {
     int64_t free_ns; /* its messages so far are over; INT64_MIN: there were none */
     const struct message *last;
     int64_t sent_ns, other_ns; /* when that was sent, and the last one of another series */
@@ -53,23 +53,20 @@ static bool of_one_series(const struct message *a, const struct message *b)
 
 /* A message takes its line from when it was sent, or the one before it on that line was over, until
  * it was received whole; as the replay lets it. */
-static int64_t time_on_line(struct direction *direction, const struct message *message,
+static int64_t time_on_line(struct line_state *state, const struct message *message,
                             const struct message_time *time, int64_t *free_ns, struct turn *turn)
 {
-    int64_t start = direction->free_ns > time->start_ns ? direction->free_ns : time->start_ns;
+    int64_t start = state->free_ns > time->start_ns ? state->free_ns : time->start_ns;
     int64_t dur = assembly_span(start, time->end_ns);
-    *free_ns = direction->free_ns;
-    if (!direction->last || !of_one_series(direction->last, message))
-        direction->other_ns =
-            direction->last ? direction->sent_ns + direction->n_at_once : INT64_MIN;
-    if (direction->other_ns > turn->before_ns)
-        turn->before_ns = direction->other_ns;
-    int64_t n_at_once =
-        direction->last && direction->sent_ns == time->start_ns ? direction->n_at_once + 1 : 0;
+    *free_ns = state->free_ns;
+    if (!state->last || !of_one_series(state->last, message))
+        state->other_ns = state->last ? state->sent_ns + state->n_at_once : INT64_MIN;
+    if (state->other_ns > turn->before_ns)
+        turn->before_ns = state->other_ns;
+    int64_t n_at_once = state->last && state->sent_ns == time->start_ns ? state->n_at_once + 1 : 0;
     if (n_at_once > turn->later_ns)
         turn->later_ns = n_at_once;
-    *direction =
-        (struct direction){start + dur, message, time->start_ns, direction->other_ns, n_at_once};
+    *state = (struct line_state){start + dur, message, time->start_ns, state->other_ns, n_at_once};
     return dur;
 }
 
@@ -143,11 +140,11 @@ static int time_messages(struct assembly *a, struct turn *turns)
 {
     const struct messages *messages = &a->join->messages;
     struct sending *sent = list_sendings(a);
-    struct direction *directions = malloc((a->lines.n + 1) * sizeof *directions);
+    struct line_state *states = malloc((a->lines.n + 1) * sizeof *states);
     line_use_array uses = {0};
-    int status = sent && directions ? 0 : -1;
+    int status = sent && states ? 0 : -1;
     for (size_t l = 0; l < a->lines.n && status == 0; l++)
-        directions[l] = (struct direction){INT64_MIN, NULL, INT64_MIN, INT64_MIN, 0};
+        states[l] = (struct line_state){INT64_MIN, NULL, INT64_MIN, INT64_MIN, 0};
     for (size_t i = 0; i < messages->all.n * a->n_samples && status == 0; i++) {
         uint32_t m = sent[i].message, sample = sent[i].sample;
         const struct message *message = &messages->all.at[m];
@@ -163,9 +160,9 @@ static int time_messages(struct assembly *a, struct turn *turns)
             struct message_time seen = *time; /* the correction: a RECV starts as its SEND does */
             if (in && a->raw_receives && time->received_ns != ABSENT)
                 seen.start_ns = time->received_ns;
-            dur[op] = time_on_line(&directions[line], message, &seen,
+            dur[op] = time_on_line(&states[line], message, &seen,
                                    in ? &turn->recv_free_ns : &turn->send_free_ns, turn);
-            int64_t end = directions[line].free_ns;
+            int64_t end = states[line].free_ns;
             struct line_use use = {line, sample, end - dur[op], end, &dur[op]};
             if (a->lines.at[line].n_sharing > 1)
                 status = array_push(&uses, use);
@@ -177,7 +174,7 @@ static int time_messages(struct assembly *a, struct turn *turns)
         status = lines_share(a, uses.at, uses.n);
     array_fini(&uses);
     free(sent);
-    free(directions);
+    free(states);
     return status;
 }
 

@@ -348,7 +348,9 @@ static void time_sample(struct assembly *a, const struct timing *t, uint32_t sam
             start = rank->start_ns[assembly_at(rank, step, local)];
             end = rank->end_ns[assembly_at(rank, step, local)];
         }
-        end_ns[op] = end;
+        /* it may have run before what the graph has it wait for; what follows it in a replay waits
+         * for that, too, and has it in no gap once more */
+        end_ns[op] = end > ready.ready_ns ? end : ready.ready_ns;
         dur[op] = assembly_span(start, end);
         gap[op] = assembly_span(ready.ready_ns, start);
     }

@@ -11,6 +11,11 @@
 #include "cmd.h"
 #include "job.h"
 #include "progress.h"
+#include "units.h"
+
+struct servers {
+    uint32_t least, most; /* 0: as many as there are */
+};
 
 struct values {
     struct job_values job;
@@ -21,6 +26,7 @@ struct values {
     uint64_t seed;
     unsigned compressions; /* allowed, as 1 << enum dpro_compression */
     bool no_coarsen, no_partial, no_symmetry;
+    struct servers servers;
 };
 
 static const char *const algorithms[] = {"default", "paper", "dp", "mcmc", NULL};
@@ -49,6 +55,19 @@ static bool read_compression(const char *text, void *field)
     return found >= 0;
 }
 
+/* "3", "1:4" */
+static bool read_servers(const char *text, void *field)
+{
+    struct servers *servers = field;
+    char least[16];
+    const char *most;
+    if (!units_split(text, ':', false, least, sizeof least, &most) ||
+        !opt_read_u32(least, &servers->least) || servers->least == 0)
+        return false;
+    servers->most = servers->least;
+    return most == NULL || (opt_read_u32(most, &servers->most) && servers->least <= servers->most);
+}
+
 static bool read_seconds(const char *text, void *field)
 {
     return opt_number(text, field) && *(double *)field > 0;
@@ -68,6 +87,10 @@ static const struct opt optimize_opts[] = {
     {"budget", 0, "SECONDS", read_seconds, AT(budget_s), "seconds above 0",
      "stop searching after that long (default: when it has\nconverged)", NULL,
      OPT_COMPLETE_NOTHING},
+    {"servers", 0, "A[:B]", read_servers, AT(servers), "a number of 1 or more, or two such as 1:4",
+     "search with A to B parameter servers, too, and say what\neach number would win (default: as "
+     "many as there are)",
+     NULL, OPT_COMPLETE_NOTHING},
     {"algorithm", 0, "NAME", read_algorithm, AT(algorithm), "default, paper, dp or mcmc",
      "default: dynamic programming, the paper's Algorithm 1,\nlocal search; paper: Algorithm 1; "
      "dp: dynamic\nprogramming; mcmc: a random walk",
@@ -189,6 +212,8 @@ static int search(const struct job_values *given, const struct job *job,
         .no_coarsen = values->no_coarsen,
         .no_partial = values->no_partial,
         .no_symmetry = values->no_symmetry,
+        .least_servers = values->servers.least,
+        .most_servers = values->servers.most,
         .pass_files = values->passes.items,
         .n_pass_files = values->passes.n,
         .progress = on_progress,
@@ -246,7 +271,8 @@ const struct cmd cmd_optimize = {
         "  dpro optimize TRACE -o plan/                     and a plan for the job\n"
         "  dpro profile --plan plan/ -o TRACE2 -- torchrun --nproc_per_node 2 train.py\n"
         "                                                   run the job with it\n"
-        "  dpro optimize TRACE --compress fp16 --json       16-bit transfers allowed; for programs",
+        "  dpro optimize TRACE --compress fp16 --json       16-bit transfers allowed; for programs\n"
+        "  dpro optimize TRACE --servers 1:4                how many parameter servers are best",
     .opts = optimize_opts,
     .run = run,
 };

@@ -312,6 +312,12 @@ static int use_plan(const char *path, const struct dpro_plan_summary *plan)
         cmd_say("%s: the plan fuses ops (%u), which no job can be given: what it sends is used "
                 "alone",
                 path, plan->n_fused_ops);
+    const char *n_servers = getenv("DMLC_NUM_SERVER"); /* MXNet's and BytePS's */
+    if (plan->n_servers > 0 && n_servers != NULL &&
+        strtoul(n_servers, NULL, 10) != plan->n_servers)
+        cmd_say("%s: the plan is for %u parameter servers, and DMLC_NUM_SERVER is %.20s: it won't "
+                "bring what it says; start the job with %u, or 'dpro optimize --servers %.20s'",
+                path, plan->n_servers, n_servers, plan->n_servers, n_servers);
     return launch_set_plan(path, plan->stack, true);
 }
 

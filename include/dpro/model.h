@@ -36,6 +36,7 @@ DPRO_API int dpro_model_build(const struct dpro_graph *graph,
 DPRO_API void dpro_model_destroy(struct dpro_model *model); /* NULL is fine */
 
 DPRO_API uint32_t dpro_model_n_ranks(const struct dpro_model *model);
+DPRO_API uint32_t dpro_model_n_servers(const struct dpro_model *model); /* parameter servers */
 /* Mean of the measured iterations without the profiler's part, and their standard deviation; 0: the
  * job was generated. */
 DPRO_API int64_t dpro_model_measured_ns(const struct dpro_model *model);

@@ -43,6 +43,9 @@ struct dpro_optimize_options {
     /* Switch a speed-up of section 4.3 off: tensors that get ready together stay apart; whole
      * graphs are replayed, for every question; each rank counts. For comparison: very slow. */
     int no_coarsen, no_partial, no_symmetry;
+    /* How many parameter servers the job may have, from the one to the other; both 0: as many as it
+     * has. DPRO_EUSAGE where it has none. */
+    uint32_t least_servers, most_servers;
     const char *const *pass_files; /* shared objects with a pass; DPRO_EFORMAT where one has none */
     size_t n_pass_files;
     const struct dpro_pass *const *passes; /* and the caller's own, called in this process */
@@ -54,7 +57,7 @@ struct dpro_optimize_options {
     struct dpro_sink sink; /* warnings: a pass that was rejected, and why */
 };
 
-struct dpro_optimum; /* a result; owns its memory, keeps nothing of the model */
+struct dpro_optimum; /* a result; owns its memory, but borrows the model's */
 
 /* Searches what the job's stack can be given (dpro_model_means); *optimum is the caller's. What it
  * holds is never slower, by the model, than the job's
@@ -96,10 +99,24 @@ DPRO_API uint32_t dpro_optimum_n_baselines(const struct dpro_optimum *optimum);
 DPRO_API struct dpro_baseline dpro_optimum_baseline(const struct dpro_optimum *optimum,
                                                     uint32_t index);
 
+/* Each number of parameter servers that was looked at, fewest first; none where the options name
+ * none. The best strategy is that of the fewest that are as good as any within 1 %. */
+struct dpro_server_count {
+    uint32_t n_servers;
+    uint32_t n_hosts;        /* of these have hosts of their own; the others are with ranks */
+    int64_t own_ns, best_ns; /* with servers given tensors as usual; with the best strategy found */
+};
+DPRO_API uint32_t dpro_optimum_n_server_counts(const struct dpro_optimum *optimum);
+DPRO_API struct dpro_server_count dpro_optimum_server_count(const struct dpro_optimum *optimum,
+                                                            uint32_t index);
+
 enum dpro_which { DPRO_OWN, DPRO_BEST };
 
-/* Borrowed from the result; dpro_strategy_bucket (model.h) takes it with the model of the search.
- */
+/* The job's model; of the best strategy one with another number of parameter servers, if that is
+ * what it has. Borrowed. */
+DPRO_API const struct dpro_model *dpro_optimum_model(const struct dpro_optimum *optimum,
+                                                     enum dpro_which which);
+/* Borrowed from the result; dpro_strategy_bucket (model.h) takes it with its model. */
 DPRO_API const struct dpro_strategy *dpro_optimum_strategy(const struct dpro_optimum *optimum,
                                                            enum dpro_which which);
 

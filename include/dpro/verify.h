@@ -18,6 +18,7 @@ struct dpro_plan_summary { /* times 0: the plan does not say */
     char stack[20];        /* as dpro_stack_name() has it */
     int world_size;
     uint32_t n_buckets, n_fused_ops;
+    uint32_t n_servers; /* parameter servers that it is for; 0: the plan does not say */
     int64_t baseline_ns, iteration_ns;
     double uncertainty_pct;
 };

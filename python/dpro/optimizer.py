@@ -99,9 +99,9 @@ _Pass._fields_ = [("abi", c.c_uint32), ("name", c.c_char_p), ("summary", c.c_cha
 class _OptimizeOptions(c.Structure):
     _fields_ = [("algorithm", c.c_int), ("budget_s", c.c_double), ("seed", c.c_uint64), ("threads", c.c_int),
                 ("compressions", c.c_uint), ("no_coarsen", c.c_int), ("no_partial", c.c_int), ("no_symmetry", c.c_int),
-                ("pass_files", c.POINTER(c.c_char_p)), ("n_pass_files", c.c_size_t),
-                ("passes", c.POINTER(c.POINTER(_Pass))), ("n_passes", c.c_size_t), ("progress", c.c_void_p),
-                ("arg", c.c_void_p), ("sink", _Sink)]
+                ("least_servers", c.c_uint32), ("most_servers", c.c_uint32), ("pass_files", c.POINTER(c.c_char_p)),
+                ("n_pass_files", c.c_size_t), ("passes", c.POINTER(c.POINTER(_Pass))), ("n_passes", c.c_size_t),
+                ("progress", c.c_void_p), ("arg", c.c_void_p), ("sink", _Sink)]
 
 
 class _Report(c.Structure):
@@ -289,10 +289,10 @@ def _json(run, report):
         libc.free(text)
 
 
-def optimize(trace, plan=None, passes=(), budget_s=0, seed=0, algorithm="default", compress=(), threads=0):
+def optimize(trace, plan=None, passes=(), budget_s=0, seed=0, algorithm="default", compress=(), threads=0, servers=None):
     """Searches the communication strategy that makes an iteration of the job in `trace` (a path, or several) shortest;
     returns the result as `dpro optimize --json` prints it, a dict of schema dpro.optimize/1. With `plan`, a plan is
-    written into that folder.
+    written into that folder. `servers`, a number or a pair of them (from, to), says how many parameter servers the job may have.
 
     `passes` are functions: pass(view) returns candidates, each a list of edits: ("merge", bucket), ("split", bucket, n),
     ("partition", bucket, k), ("priority", bucket, p), ("move", bucket, place), ("compress", "fp16"),
@@ -306,6 +306,7 @@ def optimize(trace, plan=None, passes=(), budget_s=0, seed=0, algorithm="default
     unknown = [name for name in compress if name not in _COMPRESSIONS]
     if unknown:
         raise Error("optimize: compress=%r: %s are known" % (unknown[0], ", ".join(_COMPRESSIONS)))
+    least, most = servers if isinstance(servers, (tuple, list)) else (servers or 0, servers or 0)
     paths = [trace] if isinstance(trace, (str, os.PathLike)) else list(trace)
     paths = [os.fsencode(path) for path in paths]
     given = [_Callable(function) for function in passes]
@@ -318,6 +319,7 @@ def optimize(trace, plan=None, passes=(), budget_s=0, seed=0, algorithm="default
         model = run.make("model", "dpro_model_build", graph, c.byref(model_options))
         options = _OptimizeOptions(algorithm=_ALGORITHMS[algorithm], budget_s=budget_s, seed=seed, threads=threads,
                                    compressions=sum(1 << _COMPRESSIONS[name] for name in set(compress)),
+                                   least_servers=least, most_servers=most,
                                    passes=(c.POINTER(_Pass) * len(given))(*[c.pointer(p.c) for p in given]),
                                    n_passes=len(given))
         optimum = run.make("optimum", "dpro_optimize_run", model, c.byref(options))

@@ -24,15 +24,16 @@ class Bucket:
 class Plan:
     """`stack`: what carries the job's gradients; `models`: a name and {parameter: bytes} each, in the model's order;
     `buckets` in order of launch; `is_own`: they are those that the job had; `digest` is equal for plans that ask for the
-    same of communication; `by_settings`: Horovod makes the buckets by itself, as it is told by variables; `n_fused_ops` is
-    all that is known of computation."""
+    same of communication; `by_settings`: Horovod makes the buckets by itself, as it is told by variables; `n_servers`:
+    parameter servers that it is for, 0 where it does not say; `n_fused_ops` is all that is known of computation."""
 
-    def __init__(self, path, stack, world_size, models, buckets, is_own, compression, by_settings, expected, n_fused_ops):
+    def __init__(self, path, stack, world_size, models, buckets, is_own, compression, by_settings, expected, n_fused_ops,
+                 n_servers):
         self.path, self.stack, self.world_size, self.models = path, stack, world_size, models
         self.buckets, self.is_own, self.compression = buckets, is_own, compression
-        self.by_settings = by_settings
+        self.by_settings, self.n_servers = by_settings, n_servers
         self.expected, self.n_fused_ops = expected, n_fused_ops
-        text = repr((stack, world_size, models, [vars(bucket) for bucket in buckets], compression, by_settings))
+        text = repr((stack, world_size, models, [vars(bucket) for bucket in buckets], compression, by_settings, n_servers))
         self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -92,7 +93,8 @@ def _plan(path, value):
     fused_ops = _take(_take(value, "computation", dict, "the plan", {}), "fused_ops", list, "computation", [])
     return Plan(path, stack, world_size, models, buckets, communication.get("is_own") is True, compression,
                 stack == "horovod" and "fusion_threshold_bytes" in communication,
-                expected if isinstance(expected, dict) else None, len(fused_ops))
+                expected if isinstance(expected, dict) else None, len(fused_ops),
+                _take(communication, "servers", int, "communication", 0))
 
 
 def _model(n, entry):

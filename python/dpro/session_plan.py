@@ -30,8 +30,9 @@ class Strategy:
         servers = [server for server, _ in self.places.values()]
         if min(servers, default=-1) < 0:
             return "it does not say on which servers the variables are to be"
-        if n_servers is not None and max(servers) >= n_servers:
-            return "it is for %d parameter servers, this job has %d" % (max(servers) + 1, n_servers)
+        needed = max(max(servers) + 1, self._plan.n_servers)
+        if n_servers is not None and needed > n_servers:
+            return "it is for %d parameter servers, this job has %d" % (needed, n_servers)
         return None
 
     def _refuse(self, problem):

@@ -3,6 +3,7 @@
 
 #include "cost/buckets.h"
 #include "cost/servers.h"
+#include "cost/sync.h"
 
 void dpro_model_destroy(struct dpro_model *model)
 {
@@ -16,6 +17,11 @@ void dpro_model_destroy(struct dpro_model *model)
 uint32_t dpro_model_n_ranks(const struct dpro_model *model)
 {
     return model->n_ranks;
+}
+
+uint32_t dpro_model_n_servers(const struct dpro_model *model)
+{
+    return sync_n_servers(&model->net);
 }
 
 int64_t dpro_model_measured_ns(const struct dpro_model *model)

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "cost/plan.h"
 #include "cost/servers.h"
+#include "cost/sync.h"
 
 int buckets_init(const struct dpro_model *model, struct arena *arena,
                  struct dpro_strategy *strategy)
@@ -62,6 +63,26 @@ uint64_t bucket_size_bytes(const struct dpro_model *model, const struct dpro_str
     return bytes;
 }
 
+/* That a tensor's bucket goes to as the job ran. */
+static uint32_t own_server(const struct dpro_model *model, uint32_t tensor)
+{
+    for (uint32_t b = 0; b < model->own.n_buckets; b++) {
+        const struct strategy_bucket *bucket = &model->own.buckets[b];
+        for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++)
+            if (model->own.order[i] == tensor)
+                return bucket->server;
+    }
+    return 0;
+}
+
+/* Parameter servers keep what they have where nothing else is said. */
+static void keep_servers(const struct dpro_model *model, struct dpro_strategy *s)
+{
+    if (model->net.algorithm == MODEL_SERVER && model->net.placement == MODEL_ANYWHERE)
+        for (uint32_t b = 0; b < s->n_buckets; b++)
+            s->buckets[b].server = own_server(model, s->order[s->buckets[b].first]);
+}
+
 void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64_t cap_bytes,
                     struct dpro_strategy *strategy)
 {
@@ -80,6 +101,7 @@ void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64
         first = t + 1;
         bytes = 0;
     }
+    keep_servers(model, strategy);
 }
 
 void buckets_partition(const struct dpro_model *model, uint64_t partition_bytes,
@@ -113,13 +135,6 @@ static int take_buckets(const struct dpro_model *m, const struct plan_file *plan
         const struct plan_file_bucket *from = &plan->buckets.at[b];
         s->buckets[s->n_buckets++] = (struct strategy_bucket){n_taken, (uint32_t)from->n,
                                                               from->partitions, from->priority, 0};
-        uint32_t server =
-            from->server >= 0 && m->means.places ? servers_with_number(m, from->server) : 0;
-        if (server == MODEL_NONE)
-            return dpro_error_set(err, DPRO_EFORMAT,
-                                  "%s: bucket %zu: there is no parameter server %d in this trace",
-                                  plan->path, b, from->server);
-        s->buckets[s->n_buckets - 1].server = server;
         for (size_t i = from->first; i < from->first + from->n; i++) {
             const char *name = strtab_get(&plan->strings, plan->names.at[i]);
             uint32_t t = find_tensor(m, name);
@@ -142,6 +157,28 @@ static int take_buckets(const struct dpro_model *m, const struct plan_file *plan
                               "'%.200s' among them",
                               plan->path, m->n_tensors - n_taken, m->n_tensors,
                               m->tensors[first].name);
+    return 0;
+}
+
+static int take_servers(const struct dpro_model *m, const struct plan_file *plan,
+                        struct dpro_strategy *s, struct dpro_error *err)
+{
+    uint32_t n = sync_n_servers(&m->net);
+    if (n > 0 && plan->n_servers > 0 && plan->n_servers != n)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "%s: the plan is for %u parameter servers, this job has %u; add "
+                              "--servers %u",
+                              plan->path, plan->n_servers, n, plan->n_servers);
+    keep_servers(m, s);
+    for (size_t b = 0; b < plan->buckets.n && m->means.places; b++) {
+        int number = plan->buckets.at[b].server;
+        uint32_t server = number >= 0 ? servers_with_number(m, number) : s->buckets[b].server;
+        if (server == MODEL_NONE)
+            return dpro_error_set(err, DPRO_EFORMAT,
+                                  "%s: bucket %zu: there is no parameter server %d in this trace",
+                                  plan->path, b, number);
+        s->buckets[b].server = server;
+    }
     return 0;
 }
 
@@ -169,6 +206,8 @@ int buckets_read(const struct dpro_model *model, const char *path, struct dpro_s
                             path, model->n_tensors);
     else
         rc = take_buckets(model, &plan, taken, strategy, err);
+    if (rc == 0)
+        rc = take_servers(model, &plan, strategy, err);
     free(taken);
     plan_file_fini(&plan);
     return rc;

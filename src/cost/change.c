@@ -183,9 +183,9 @@ static int change_servers(const struct dpro_changes *c, struct dpro_model *m, st
             "the job has no parameter servers to change, its ranks exchange gradients "
             "among themselves; --bandwidth and --ranks change their links and "
             "their number");
-    if (c->n_servers > MOST_RANKS)
+    if (c->n_servers > SERVERS_MOST)
         return dpro_error_set(err, DPRO_EUSAGE, "%u servers can't be predicted; 1 to %d can",
-                              c->n_servers, MOST_RANKS);
+                              c->n_servers, SERVERS_MOST);
     if (c->bigarray_bound != 0 && net->placement != MODEL_BY_KEY)
         return dpro_error_set(err, DPRO_EUSAGE,
                               "a bound from which on arrays are parted is MXNet's; this job's "

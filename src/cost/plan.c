@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "cost/servers.h"
 
 struct reader {
     struct json js;
@@ -261,6 +262,14 @@ static void read_threshold(struct reader *r)
         stop(r, "%s: fusion_threshold_bytes is no number of bytes", r->plan->path);
 }
 
+static void read_servers(struct reader *r)
+{
+    int64_t value = 0;
+    if (json_read_decimal(&r->js, 0, &value) != JSON_VALUE || value < 1 || value > SERVERS_MOST)
+        stop(r, "%s: servers is not between 1 and %d", r->plan->path, SERVERS_MOST);
+    r->plan->n_servers = (uint32_t)value;
+}
+
 static void read_communication(struct reader *r)
 {
     const char *key;
@@ -279,6 +288,8 @@ static void read_communication(struct reader *r)
             read_cycle(r);
         else if (json_is(key, len, "fusion_threshold_bytes"))
             read_threshold(r);
+        else if (json_is(key, len, "servers"))
+            read_servers(r);
         else
             json_skip(&r->js);
     }

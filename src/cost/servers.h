@@ -12,6 +12,7 @@ enum { SERVERS_DEFAULT_BOUND = 1000000 };
 uint64_t servers_bound(const struct dpro_model *model, const struct dpro_strategy *strategy);
 void servers_set_bound(const struct dpro_model *model, uint64_t bound,
                        struct dpro_strategy *strategy);
+enum { SERVERS_MOST = 4096 }; /* that can be predicted */
 /* Other servers, in the same places as far as they go, then with ranks that have none if the others
  * are with ranks. The own strategy goes to them as the job's stack would have it. -1: out of
  * memory. */

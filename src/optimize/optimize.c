@@ -10,7 +10,9 @@
 
 #include "base/error.h"
 #include "cost/buckets.h"
+#include "cost/change.h"
 #include "cost/fused.h"
+#include "cost/servers.h"
 #include "cost/uncertainty.h"
 #include "optimize/result.h"
 #include "optimize/search.h"
@@ -211,21 +213,39 @@ static int64_t best_apart_ns(struct space *space)
     return space->best.n_fused > 0 ? evaluate(space->evaluators[0], &apart) : space->best_ns;
 }
 
-static int keep_results(struct space *space, const struct dpro_model *model, struct dpro_optimum *o)
+/* How the job ran, which is what the result is compared with. */
+static int keep_own(struct space *space, struct dpro_optimum *o)
 {
+    const struct dpro_model *ran = o->models[DPRO_OWN];
+    struct space own;
+    o->summary.own_ns = space->search->own_ns;
+    if (ran == o->models[DPRO_BEST])
+        return result_keep(o, ran, space, DPRO_OWN, &ran->own);
+    int rc = space_init(&own, space->search, ran, NULL) < 0 ? -1 : 0;
+    if (rc == 0) {
+        o->summary.own_ns = space_value(&own, &ran->own);
+        rc = result_keep(o, ran, &own, DPRO_OWN, &ran->own);
+    }
+    space_fini(&own);
+    return rc;
+}
+
+static int keep_results(struct space *space, struct dpro_optimum *o)
+{
+    const struct dpro_model *model = o->models[DPRO_BEST];
     struct search *search = space->search;
     struct dpro_optimum_summary *s = &o->summary;
-    struct dpro_model ran = *space->model, planned = *space->model;
+    bool same = model == o->models[DPRO_OWN];
+    struct dpro_model ran = same ? *space->model : *o->models[DPRO_OWN], planned = *space->model;
     struct uncertainty unsure;
     struct work work; /* with the ops fused that the best strategy fuses */
     int64_t bound_ns = 0;
-    if (result_keep(o, model, space, DPRO_OWN, &model->own) < 0 ||
-        result_keep(o, model, space, DPRO_BEST, &space->best) < 0 ||
+    if (keep_own(space, o) < 0 || result_keep(o, model, space, DPRO_BEST, &space->best) < 0 ||
         work_of(space->model, &space->best, &space->arena, &work) < 0 ||
         lower_bound(space->model, &work, &bound_ns) < 0 || result_fuse(o, model) < 0 ||
-        result_decide(o, model) < 0)
+        result_decide(o) < 0)
         return -1;
-    ran.own = model->own;
+    ran.own = o->models[DPRO_OWN]->own;
     planned.own = space->best;
     if (uncertainty_of(&ran, &planned, &unsure, NULL) < 0)
         return -1;
@@ -236,7 +256,6 @@ static int keep_results(struct space *space, const struct dpro_model *model, str
             return -1;
     }
     s->measured_ns = model->measured_ns;
-    s->own_ns = search->own_ns;
     s->best_ns = space->best_ns;
     s->apart_ns = best_apart_ns(space);
     s->lower_bound_ns = bound_ns;
@@ -250,9 +269,9 @@ static int keep_results(struct space *space, const struct dpro_model *model, str
     return 0;
 }
 
-static int run(struct search *search, const struct dpro_model *model, struct dpro_optimum *o,
-               struct dpro_error *err)
+static int run(struct search *search, struct dpro_optimum *o, struct dpro_error *err)
 {
+    const struct dpro_model *model = o->models[DPRO_BEST];
     struct condensed fine;
     struct space space = {0};
     int64_t compared_ns = 0; /* the best of what the result is compared with */
@@ -284,7 +303,7 @@ static int run(struct search *search, const struct dpro_model *model, struct dpr
     if (rc == 0 && model->net.cycle_ns > 0)
         cycles_search(&space, &model->own, compared_ns);
     if (rc == 0 &&
-        (search->failed || search->registry.failed || keep_results(&space, model, o) < 0))
+        (search->failed || search->registry.failed || keep_results(&space, o) < 0))
         rc = dpro_error_nomem(err);
     space_fini(&space);
     condensed_fini(&fine);
@@ -306,31 +325,28 @@ static void tell_compressions(const struct dpro_model *model,
     }
 }
 
-int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *options,
-                      struct dpro_optimum **optimum, struct dpro_error *err)
+int search_one(const struct dpro_model *model, uint32_t n_servers,
+               const struct dpro_optimize_options *options, struct dpro_optimum **optimum,
+               struct dpro_error *err)
 {
-    static const struct dpro_optimize_options defaults;
     struct search search = {
-        .options = options ? options : &defaults, .told_s = -1, .best_ns = INT64_MAX};
-    search.random = search.options->seed;
+        .options = options, .random = options->seed, .told_s = -1, .best_ns = INT64_MAX};
     struct dpro_optimum *o = calloc(1, sizeof *o);
     if (!o)
         return dpro_error_nomem(err);
     int rc = 0;
-    if (!dpro_algorithm_name(search.options->algorithm))
-        rc = dpro_error_set(err, DPRO_EUSAGE, "there is no search algorithm number %d",
-                            (int)search.options->algorithm);
-    else if (model->n_tensors == 0)
-        rc = dpro_error_set(err, DPRO_EEMPTY,
-                            "the job communicates no gradients: there is "
-                            "nothing to search");
+    o->models[DPRO_OWN] = o->models[DPRO_BEST] = model;
+    if (n_servers != sync_n_servers(&model->net)) {
+        o->models[DPRO_BEST] = &o->changed;
+        if (change_copy(model, &o->arena, &o->changed) < 0 ||
+            servers_change(&o->changed, n_servers, &o->arena) < 0)
+            rc = dpro_error_nomem(err);
+    }
     if (rc == 0)
-        rc = registry_init(&search.registry, search.options, err);
-    if (rc == 0)
-        tell_compressions(model, search.options);
+        rc = registry_init(&search.registry, options, err);
     search.start_s = search_seconds(&search);
     if (rc == 0)
-        rc = run(&search, model, o, err);
+        rc = run(&search, o, err);
     registry_fini(&search.registry);
     array_fini(&search.improvements);
     if (rc < 0)
@@ -338,4 +354,22 @@ int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize
     else
         *optimum = o;
     return rc;
+}
+
+int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *options,
+                      struct dpro_optimum **optimum, struct dpro_error *err)
+{
+    static const struct dpro_optimize_options defaults;
+    const struct dpro_optimize_options *o = options ? options : &defaults;
+    if (!dpro_algorithm_name(o->algorithm))
+        return dpro_error_set(err, DPRO_EUSAGE, "there is no search algorithm number %d",
+                              (int)o->algorithm);
+    if (model->n_tensors == 0)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "the job communicates no gradients: there is "
+                              "nothing to search");
+    tell_compressions(model, o);
+    return o->least_servers || o->most_servers
+               ? search_counts(model, o, optimum, err)
+               : search_one(model, sync_n_servers(&model->net), o, optimum, err);
 }

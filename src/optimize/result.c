@@ -15,6 +15,7 @@ void dpro_optimum_destroy(struct dpro_optimum *o)
 {
     if (!o)
         return;
+    array_fini(&o->counts);
     array_fini(&o->fusions);
     array_fini(&o->decisions);
     array_fini(&o->improvements);
@@ -181,10 +182,11 @@ static void decide_bucket(struct deciding *d, uint32_t b)
     if (bucket->partitions != (same ? own->partitions : 1))
         decide(d, pass_tensor_partition.name, bucket_text(d, b),
                bucket->partitions == 1 ? "whole" : format(d, "%u parts", bucket->partitions));
-    if (d->model->means.places && same && bucket->server != own->server)
+    int server = servers_number(d->model, bucket->server);
+    int was = servers_number(d->o->models[DPRO_OWN], own->server);
+    if (d->model->means.places && same && server != was)
         decide(d, "placement", bucket_text(d, b),
-               format(d, "on parameter server %d, not %d", servers_number(d->model, bucket->server),
-                      servers_number(d->model, own->server)));
+               format(d, "on parameter server %d, not %d", server, was));
     if (bucket->priority != (same ? own->priority : 0))
         decide(d, pass_priority.name, bucket_text(d, b),
                format(d, "priority %d", bucket->priority));
@@ -202,6 +204,14 @@ static void decide_fusion(struct deciding *d, const struct dpro_op_fusion *f)
                   (double)f->apart_ns * 1e-3, where));
 }
 
+static void decide_servers(struct deciding *d)
+{
+    uint32_t n = dpro_model_n_servers(d->model);
+    uint32_t was = dpro_model_n_servers(d->o->models[DPRO_OWN]);
+    if (n != was)
+        decide(d, "servers", "the job", format(d, "%u parameter servers, not %u", n, was));
+}
+
 /* Horovod's settings. */
 static void decide_cycles(struct deciding *d)
 {
@@ -216,10 +226,11 @@ static void decide_cycles(struct deciding *d)
                format(d, "%.2f MB", (double)best->fusion_bytes * 1e-6));
 }
 
-int result_decide(struct dpro_optimum *o, const struct dpro_model *model)
+int result_decide(struct dpro_optimum *o)
 {
     static const char *const precisions[] = {"full precision", "fp16", "bf16"};
     const struct dpro_strategy *own = &o->strategies[DPRO_OWN], *best = &o->strategies[DPRO_BEST];
+    const struct dpro_model *model = o->models[DPRO_BEST];
     struct deciding d = {.o = o, .model = model};
     d.own_bucket = calloc(model->n_tensors + (size_t)1, sizeof *d.own_bucket);
     if (!d.own_bucket)
@@ -227,6 +238,7 @@ int result_decide(struct dpro_optimum *o, const struct dpro_model *model)
     for (uint32_t b = 0; b < own->n_buckets; b++)
         for (uint32_t i = own->buckets[b].first; i < own->buckets[b].first + own->buckets[b].n; i++)
             d.own_bucket[own->order[i]] = b;
+    decide_servers(&d);
     decide_cycles(&d);
     for (uint32_t b = 0; b < best->n_buckets && !best->fuses; b++) /* else they come of that */
         decide_bucket(&d, b);
@@ -255,6 +267,23 @@ uint32_t dpro_optimum_n_baselines(const struct dpro_optimum *optimum)
 struct dpro_baseline dpro_optimum_baseline(const struct dpro_optimum *optimum, uint32_t index)
 {
     return optimum->baselines[index];
+}
+
+uint32_t dpro_optimum_n_server_counts(const struct dpro_optimum *optimum)
+{
+    return (uint32_t)optimum->counts.n;
+}
+
+struct dpro_server_count dpro_optimum_server_count(const struct dpro_optimum *optimum,
+                                                   uint32_t index)
+{
+    return optimum->counts.at[index];
+}
+
+const struct dpro_model *dpro_optimum_model(const struct dpro_optimum *optimum,
+                                            enum dpro_which which)
+{
+    return optimum->models[which];
 }
 
 const struct dpro_strategy *dpro_optimum_strategy(const struct dpro_optimum *optimum,

@@ -240,10 +240,21 @@ void search_paper(struct space *space);                   /* paper.c: Algorithm 
 void search_local(struct space *space, bool plain); /* local.c: from space->best, or ->plain */
 void search_mcmc(struct space *space);              /* mcmc.c: from space->best */
 
-/* ---- assign.c: parts over servers, and tensors' servers ---- */
+/* ---- optimize.c: a search from beginning to end ---- */
 
-/* Whether that is all that the job's stack can be given. */
-/* cycles.c: of Horovod. Groups are looked for with cycles that are no longer than usual. */
+/* Of the job with so many parameter servers. */
+int search_one(const struct dpro_model *model, uint32_t n_servers,
+               const struct dpro_optimize_options *options, struct dpro_optimum **optimum,
+               struct dpro_error *err);
+
+/* ---- counts.c: each number of parameter servers that the options allow ---- */
+
+int search_counts(const struct dpro_model *model, const struct dpro_optimize_options *options,
+                  struct dpro_optimum **optimum, struct dpro_error *err);
+
+/* ---- cycles.c: of Horovod ---- */
+
+/* Groups are looked for with cycles that are no longer than usual. */
 void cycles_prepare(struct dpro_model *model);
 /* What the job's own strategy takes, that fuses; its groups become a start. */
 int64_t cycles_own(struct space *space, const struct dpro_strategy *own);
@@ -251,6 +262,9 @@ int64_t cycles_own(struct space *space, const struct dpro_strategy *own);
  * those, become the best strategy. */
 void cycles_search(struct space *space, const struct dpro_strategy *own, int64_t limit_ns);
 
+/* ---- assign.c: parts over servers, and tensors' servers ---- */
+
+/* Whether that is all that the job's stack can be given. */
 bool assign_is_all(const struct dpro_model *model);
 /* From how the job ran. */
 void search_assign(struct space *space, const struct dpro_strategy *own);

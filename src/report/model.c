@@ -111,6 +111,8 @@ void model_write_strategy(struct writer *w, const struct dpro_model *model,
         writer_key_ms(w, "cycle_time_ms", cycles.cycle_ns);
     if (cycles.cycle_ns > 0 && cycles.fuses)
         writer_key_int(w, "fusion_threshold_bytes", (int64_t)cycles.fusion_bytes);
+    if (dpro_model_n_servers(model) > 0)
+        writer_key_int(w, "servers", dpro_model_n_servers(model));
     writer_key(w, "buckets");
     writer_open(w, '[');
     for (uint32_t i = 0; i < dpro_strategy_n_buckets(strategy); i++) {

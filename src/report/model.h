@@ -8,7 +8,7 @@
 #include "base/writer.h"
 
 /* "2 buckets (19.1, 10.4 MB)", "12 buckets of 1.1 to 8.4 MB, fp16"; returns out. */
-#define STRATEGY_TEXT 160
+#define STRATEGY_TEXT 200
 char *model_strategy_text(char out[STRATEGY_TEXT], const struct dpro_model *model,
                           const struct dpro_strategy *strategy);
 /* What the prediction rests on, a paragraph. */

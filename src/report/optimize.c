@@ -39,7 +39,11 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
                  "iteration by the model",
                  facts_time(time, f->found.apart_ns));
     }
-    f->planned = dpro_optimum_strategy(report->optimum, f->helps ? DPRO_BEST : DPRO_OWN);
+    f->which = f->helps ? DPRO_BEST : DPRO_OWN;
+    f->planned = dpro_optimum_strategy(report->optimum, f->which);
+    f->model = dpro_optimum_model(report->optimum, f->which);
+    f->n_servers = dpro_model_n_servers(f->model);
+    f->own_servers = dpro_model_n_servers(report->model);
     double misfit_pct =
         f->found.measured_ns > 0 ? 100 * (own / (double)f->found.measured_ns - 1) : 0;
     if (fabs(misfit_pct) > MISFIT_TO_TELL)
@@ -97,9 +101,16 @@ static char *strategy_text(const struct optimize_facts *f, char out[STRATEGY_TEX
                            enum dpro_which which)
 {
     const struct dpro_optimum *optimum = f->report->optimum;
+    const struct dpro_model *model = dpro_optimum_model(optimum, which);
     uint32_t n = which == DPRO_BEST ? dpro_optimum_n_op_fusions(optimum) : 0;
-    model_strategy_text(out, f->report->model, dpro_optimum_strategy(optimum, which));
+    model_strategy_text(out, model, dpro_optimum_strategy(optimum, which));
     size_t used = strlen(out);
+    uint32_t n_servers =
+        dpro_optimum_n_server_counts(optimum) > 0 ? dpro_model_n_servers(model) : 0;
+    if (n_servers > 0)
+        snprintf(out + used, STRATEGY_TEXT - used, ", on %u parameter server%s", n_servers,
+                 n_servers == 1 ? "" : "s");
+    used = strlen(out);
     if (n > 0)
         snprintf(out + used, STRATEGY_TEXT - used, ", %u fused op%s", n, n == 1 ? "" : "s");
     return out;
@@ -136,6 +147,24 @@ static void write_next(struct writer *w, const struct dpro_optimize_report *r)
     table_wrapped(w, "Next", 10, line);
 }
 
+/* What no plan can do in the job: its servers are there before it. */
+static void write_servers_needed(struct writer *w, const struct optimize_facts *f)
+{
+    bool session = dpro_model_stack(f->report->model) == DPRO_STACK_TENSORFLOW_PS;
+    char line[300];
+    if (f->n_servers == f->own_servers)
+        return;
+    snprintf(line, sizeof line,
+             "the plan is for %u parameter server%s, the job ran with %u, and it can't change that "
+             "by itself: %s %u",
+             f->n_servers, f->n_servers == 1 ? "" : "s", f->own_servers,
+             session ? "start it with another list of 'ps' tasks in its cluster, of"
+                     : "start it with as many processes of DMLC_ROLE=server, all of its processes "
+                       "with DMLC_NUM_SERVER of",
+             f->n_servers);
+    table_wrapped(w, "Servers", 10, line);
+}
+
 static void write_verdict(struct writer *w, const struct optimize_facts *f)
 {
     const struct dpro_optimize_report *r = f->report;
@@ -150,13 +179,13 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
                  facts_time(before, f->found.own_ns));
         table_wrapped(w, "Verdict", 10, line);
         snprintf(line, sizeof line, "%s, instead of %s", strategy_text(f, strategy, DPRO_BEST),
-                 model_strategy_text(own, r->model, dpro_optimum_strategy(r->optimum, DPRO_OWN)));
+                 strategy_text(f, own, DPRO_OWN));
         table_wrapped(w, "Change", 10, line);
     } else {
         snprintf(line, sizeof line,
                  "nothing helps: the best strategy found takes %s %% less time by the model, which "
                  "is unsure by %s points; keep %s",
-                 less, half, model_strategy_text(own, r->model, f->planned));
+                 less, half, strategy_text(f, own, DPRO_OWN));
         table_wrapped(w, "Verdict", 10, line);
     }
     snprintf(line, sizeof line,
@@ -167,6 +196,7 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
              facts_time(before, f->found.lower_bound_ns));
     table_wrapped(w, "At most", 10, line);
     table_wrapped(w, "Within", 10, dpro_model_means(r->model));
+    write_servers_needed(w, f);
     if (r->plan && f->helps) {
         write_next(w, r);
     } else if (f->helps) {
@@ -200,6 +230,36 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
         row(&t, f, baseline.name, baseline.iteration_ns, baseline.text);
     }
     row(&t, f, "lower bound", f->found.lower_bound_ns, "no bucketing can beat it");
+    table_write(w, &t);
+}
+
+static void write_change(struct table *t, const struct optimize_facts *f, int64_t ns)
+{
+    char time[TIME_TEXT];
+    table_cell(t, "%s", facts_time(time, ns));
+    table_fixed(t, 100 * ((double)ns / (double)f->found.own_ns - 1), 1, " %");
+}
+
+/* What each number of servers would win, and what it takes. */
+static void write_counts(struct writer *w, const struct optimize_facts *f)
+{
+    static const char *const head[] = {"servers", "on own hosts", "placed as usual",
+                                       "change",  "best found",   "change"};
+    const struct dpro_optimum *optimum = f->report->optimum;
+    struct table t = {.n_cols = 6};
+    uint32_t n = dpro_optimum_n_server_counts(optimum);
+    if (n == 0)
+        return;
+    for (size_t i = 0; i < sizeof head / sizeof *head; i++)
+        table_cell(&t, "%s", head[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        struct dpro_server_count count = dpro_optimum_server_count(optimum, i);
+        table_cell(&t, "%u", count.n_servers);
+        table_cell(&t, "%u", count.n_hosts);
+        write_change(&t, f, count.own_ns);
+        write_change(&t, f, count.best_ns);
+    }
+    writer_text(w, "\n");
     table_write(w, &t);
 }
 
@@ -244,6 +304,7 @@ int dpro_optimize_text(const struct dpro_optimize_report *report, FILE *out, str
     write_verdict(&w, &f);
     writer_text(&w, "\n");
     write_table(&w, &f);
+    write_counts(&w, &f);
     write_decisions(&w, &f);
     writer_text(&w, "\n");
     write_search(&w, &f);
@@ -302,7 +363,8 @@ static void write_best(struct writer *w, const struct optimize_facts *f)
     optimize_write_fusions(w, r->optimum);
     writer_newline(w);
     writer_key(w, "communication");
-    model_write_strategy(w, r->model, dpro_optimum_strategy(r->optimum, DPRO_BEST));
+    model_write_strategy(w, dpro_optimum_model(r->optimum, DPRO_BEST),
+                         dpro_optimum_strategy(r->optimum, DPRO_BEST));
     writer_close(w, '}');
     writer_newline(w);
     writer_key(w, "own");
@@ -325,6 +387,24 @@ static void write_baselines(struct writer *w, const struct dpro_optimum *optimum
         writer_key_string(w, "text", baseline.text);
         writer_key_ms(w, "iteration_ms", baseline.iteration_ns);
         writer_key_int(w, "buckets", baseline.n_buckets);
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+}
+
+static void write_counts_json(struct writer *w, const struct dpro_optimum *optimum)
+{
+    writer_newline(w);
+    writer_key(w, "servers");
+    writer_open(w, '[');
+    for (uint32_t i = 0; i < dpro_optimum_n_server_counts(optimum); i++) {
+        struct dpro_server_count count = dpro_optimum_server_count(optimum, i);
+        writer_newline(w);
+        writer_open(w, '{');
+        writer_key_int(w, "servers", count.n_servers);
+        writer_key_int(w, "on_own_hosts", count.n_hosts);
+        writer_key_ms(w, "usual_ms", count.own_ns);
+        writer_key_ms(w, "iteration_ms", count.best_ns);
         writer_close(w, '}');
     }
     writer_close(w, ']');
@@ -389,6 +469,7 @@ void optimize_write_json(struct writer *w, const struct optimize_facts *f)
     writer_newline(w);
     writer_key_ms(w, "lower_bound_ms", f->found.lower_bound_ns);
     write_baselines(w, r->optimum);
+    write_counts_json(w, r->optimum);
     write_search_json(w, f);
     write_decisions_json(w, r->optimum);
     writer_newline(w);

@@ -21,7 +21,10 @@ struct optimize_facts {
     uint32_t n_fusions;                  /* of ops, that are planned */
     char fusions[320];                   /* a warning about them */
     char misfit[176];                    /* a warning; "": the model fits the measured iterations */
-    const struct dpro_strategy *planned; /* best, or own when that does not help */
+    enum dpro_which which;               /* is planned: best, or own when that does not help */
+    const struct dpro_strategy *planned;
+    const struct dpro_model *model;  /* of what is planned */
+    uint32_t n_servers, own_servers; /* parameter servers of the planned job, and as it ran */
 };
 
 void optimize_facts_fill(struct optimize_facts *facts, const struct dpro_optimize_report *report);

@@ -56,7 +56,8 @@
     const least = Math.min(...sizes), most = Math.max(...sizes);
     return plural(sizes.length, "bucket") + " of " + (least === most ? mb(most) : mb(least) + " to " + mb(most)) +
       (parts > 1 ? ", in up to " + parts + " parts" : "") +
-      (communication.compression === "none" ? "" : ", as " + communication.compression);
+      (communication.compression === "none" ? "" : ", as " + communication.compression) +
+      (report.servers.length ? ", on " + plural(communication.servers, "parameter server") : "");
   }
 
   function verdict() {
@@ -85,6 +86,8 @@
     const rows = [
       ["as it ran", report.replayed_ms, "IDLE", sentence(report.own.communication)],
       ["best found", report.best.iteration_ms, "UPDATE", sentence(report.best.communication)],
+      ...report.servers.map((s) => [plural(s.servers, "server"), s.iteration_ms, "UPDATE",
+        "the best found with so many; placed as usual: " + ms(s.usual_ms)]),
       ...report.baselines.map((b) => [b.name, b.iteration_ms, "FW", b.text + ", " + plural(b.buckets, "bucket")]),
     ];
     const W = 700, left = 130, right = 118, line = 24, top = 8;

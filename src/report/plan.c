@@ -159,7 +159,7 @@ int plan_create(const struct optimize_facts *facts, struct plan **made, struct d
         calloc((size_t)dpro_model_n_tensors(model) + 1, sizeof *plan->parameter_of);
     int rc = plan->parameter_of ? add_models(plan) : -1;
     for (uint32_t b = 0; b < dpro_strategy_n_buckets(facts->planned) && rc == 0; b++) {
-        struct dpro_bucket bucket = dpro_strategy_bucket(model, facts->planned, b);
+        struct dpro_bucket bucket = dpro_strategy_bucket(facts->model, facts->planned, b);
         for (uint32_t m = 0; m < plan->models.n && rc == 0; m++)
             rc = add_bucket(plan, &bucket, m);
     }
@@ -259,6 +259,8 @@ static int write_plan(struct writer *w, void *arg, struct dpro_error *err)
         writer_key_ms(w, "cycle_time_ms", cycles.cycle_ns);
     if (cycles.cycle_ns > 0 && cycles.fuses)
         writer_key_int(w, "fusion_threshold_bytes", (int64_t)cycles.fusion_bytes);
+    if (plan->facts->n_servers > 0)
+        writer_key_int(w, "servers", plan->facts->n_servers);
     writer_key(w, "buckets");
     writer_open(w, '[');
     for (size_t b = 0; b < plan->buckets.n; b++) {

@@ -136,6 +136,7 @@ int dpro_plan_read(const char *path, struct dpro_plan_summary *summary, struct d
         *summary = (struct dpro_plan_summary){.world_size = (int)plan.world_size,
                                               .n_buckets = (uint32_t)plan.buckets.n,
                                               .n_fused_ops = plan.n_fused_ops,
+                                              .n_servers = plan.n_servers,
                                               .baseline_ns = plan.baseline_ns,
                                               .iteration_ns = plan.iteration_ns,
                                               .uncertainty_pct = plan.uncertainty_pct};

@@ -20,6 +20,10 @@ NAMES = [f"layers.{i}.weight" for i in range(LAYERS)]
 SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
 
 
+def plan_ms(facts):
+    return facts["best"]["iteration_ms"] if facts["best"]["helps"] else facts["replayed_ms"]
+
+
 class Optimize(Case):
     def optimize(self, *args):
         result = dpro("optimize", *args, "--json")
@@ -57,8 +61,7 @@ class Optimize(Case):
     def test_a_what_if_of_the_plan_gives_the_same_time(self):
         facts = self.optimize(BUNDLED, "-o", self.path("plan"), "--quiet")
         asked = dpro("whatif", BUNDLED, "--buckets", self.path("plan"), "--json").json
-        wanted = facts["best"]["iteration_ms"] if facts["best"]["helps"] else facts["replayed_ms"]
-        self.assertAlmostEqual(asked["predicted"]["iteration_ms"], wanted, places=3)
+        self.assertAlmostEqual(asked["predicted"]["iteration_ms"], plan_ms(facts), places=3)
         self.assertAlmostEqual(asked["baseline"]["iteration_ms"], facts["replayed_ms"], places=3)
         cap = next(baseline for baseline in facts["baselines"] if baseline["name"] == "cap-2")
         asked = dpro("whatif", BUNDLED, "--bucket-cap-mb", "2", "--json").json
@@ -149,6 +152,47 @@ class Optimize(Case):
                 # what a thread of MXNet's engine happened to run first waits for nothing that comes after it
                 slowest = max(baseline["iteration_ms"] for baseline in facts["baselines"])
                 self.assertLess(slowest, 10 * facts["best"]["iteration_ms"])
+
+    def test_the_plan_has_the_fewest_servers_that_are_as_good_as_any(self):
+        for name, bound in (("mxnet-ps-gluon", True), ("tf-ps-v1", False)):
+            trace = os.path.join(SHARED, name)
+            if not os.path.isdir(trace):
+                self.skipTest(f"no {name} in ../shared/traces")
+            with self.subTest(name):
+                facts = self.optimize(trace, "--servers", "1:3", "-o", self.path(name), "--quiet")
+                counts = facts["servers"]
+                self.assertEqual([count["servers"] for count in counts], [1, 2, 3])
+                own, best = (facts[which]["communication"]["servers"] for which in ("own", "best"))
+                least = min(count["iteration_ms"] for count in counts)
+                self.assertEqual(best, next(c["servers"] for c in counts if c["iteration_ms"] <= 1.01 * least))
+                chosen = counts[best - 1]
+                self.assertEqual(chosen["iteration_ms"], facts["best"]["iteration_ms"])
+                for count in counts:
+                    self.assertLessEqual(count["iteration_ms"], count["usual_ms"])
+                    self.assertGreaterEqual(count["servers"], count["on_own_hosts"])
+                    asked = dpro("whatif", trace, "--servers", str(count["servers"]), "--json").json
+                    self.assertAlmostEqual(asked["predicted"]["iteration_ms"], count["usual_ms"], places=3)
+                self.assertEqual(counts[own - 1]["usual_ms"], facts["replayed_ms"])
+                # the plan is for as many, and a what-if of it takes as long
+                plan = self.read(name, "plan.json")["communication"]
+                helps = facts["best"]["helps"]
+                self.assertEqual(plan["servers"], best if helps else own)
+                self.assertEqual(os.path.exists(self.path(name, "mxnet.env")), bound)
+                asked = dpro("whatif", trace, "--buckets", self.path(name), "--servers", str(plan["servers"]), "--json").json
+                self.assertAlmostEqual(asked["predicted"]["iteration_ms"], plan_ms(facts), places=3)
+                said = " ".join(dpro("optimize", trace, "--servers", "1:3").out.split())
+                self.assertEqual(f"the plan is for {best} parameter server" in said, helps and best != own, said)
+                if helps and best != own:
+                    other = dpro("whatif", trace, "--buckets", self.path(name))
+                    self.assert_code(other, USAGE)
+                    self.assertIn(f"add --servers {best}", other.err)
+
+    def test_servers_are_asked_for_where_there_are_some(self):
+        for text in ("0", "3:1", "1:x", "-1", "5000:6000"):
+            self.assert_code(dpro("optimize", BUNDLED, "--servers", text), USAGE)
+        result = dpro("optimize", BUNDLED, "--servers", "1:2")
+        self.assert_code(result, USAGE)
+        self.assertIn("no parameter servers", result.err)
 
     def test_a_what_if_says_when_no_plan_can_ask_for_it(self):
         trace = os.path.join(SHARED, "hvd-tf")

@@ -1,0 +1,118 @@
+/* optimize/counts.c: how many parameter servers a job had better have: a search for each number.
+ *
+ * A server is a process that someone has to start and to find room for, so that of two numbers that
+ * are about as good the smaller one is the result. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "cost/servers.h"
+#include "cost/uncertainty.h"
+#include "optimize/result.h"
+#include "optimize/search.h"
+
+#define WORTH_SERVERS 0.01 /* of an iteration */
+
+static int check(const struct dpro_model *model, const struct dpro_optimize_options *o,
+                 struct dpro_error *err)
+{
+    if (sync_n_servers(&model->net) == 0)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "the job has no parameter servers to change, its ranks exchange "
+                              "gradients among themselves");
+    if (o->least_servers < 1 || o->least_servers > o->most_servers ||
+        o->most_servers > SERVERS_MOST)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "%u to %u parameter servers can't be searched; 1 to %d can, the "
+                              "smaller number first",
+                              o->least_servers, o->most_servers, SERVERS_MOST);
+    return 0;
+}
+
+static struct dpro_server_count count_of(const struct dpro_optimum *o, int64_t own_ns)
+{
+    const struct model_net *net = &o->models[DPRO_BEST]->net;
+    return (struct dpro_server_count){.n_servers = sync_n_servers(net),
+                                      .n_hosts = sync_n_nodes(net) - net->n_ranks,
+                                      .own_ns = own_ns,
+                                      .best_ns = o->summary.best_ns};
+}
+
+/* One after the other, until one is stopped. */
+static int search_all(const struct dpro_model *model, const struct dpro_optimize_options *options,
+                      struct dpro_optimum **found, uint32_t *n_found, struct dpro_error *err)
+{
+    struct dpro_optimize_options mine = *options;
+    double left_s = options->budget_s;
+    int rc = 0;
+    for (uint32_t n = options->least_servers; n <= options->most_servers && rc == 0; n++) {
+        if (options->budget_s > 0) /* what is left of it, in equal shares */
+            mine.budget_s = left_s > 0 ? left_s / (options->most_servers - n + 1) : 1e-9;
+        rc = search_one(model, n, &mine, &found[*n_found], err);
+        if (rc < 0)
+            break;
+        const struct dpro_optimum_summary *s = &found[(*n_found)++]->summary;
+        left_s -= s->seconds;
+        mine.sink.log = NULL; /* what is said of a pass is the same for all */
+        if (strcmp(s->stopped_by, "stopped") == 0)
+            break;
+    }
+    return rc;
+}
+
+static uint32_t choose(struct dpro_optimum *const *found, uint32_t n)
+{
+    int64_t least_ns = INT64_MAX;
+    uint32_t chosen = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (found[i]->summary.best_ns < least_ns)
+            least_ns = found[i]->summary.best_ns;
+    while ((double)found[chosen]->summary.best_ns > (double)least_ns * (1 + WORTH_SERVERS))
+        chosen++;
+    return chosen;
+}
+
+/* What the searches took together, and each number. */
+static int sum_up(struct dpro_optimum *const *found, uint32_t n, struct dpro_optimum *chosen)
+{
+    struct dpro_optimum_summary sum = chosen->summary;
+    sum.seconds = 0;
+    sum.n_candidates = sum.n_rounds = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct dpro_optimum_summary *s = &found[i]->summary;
+        sum.seconds += s->seconds;
+        sum.n_candidates += s->n_candidates;
+        sum.n_rounds += s->n_rounds;
+        if (strcmp(s->stopped_by, "converged") != 0)
+            sum.stopped_by = s->stopped_by;
+        int64_t own_ns = 0;
+        if (uncertainty_time(found[i]->models[DPRO_BEST], &own_ns, NULL) < 0 ||
+            array_push(&chosen->counts, count_of(found[i], own_ns)) < 0)
+            return -1;
+    }
+    chosen->summary = sum;
+    return 0;
+}
+
+int search_counts(const struct dpro_model *model, const struct dpro_optimize_options *options,
+                  struct dpro_optimum **optimum, struct dpro_error *err)
+{
+    uint32_t n_found = 0, chosen = 0;
+    int rc = check(model, options, err);
+    if (rc < 0)
+        return rc;
+    struct dpro_optimum **found =
+        calloc(options->most_servers - options->least_servers + (size_t)1, sizeof *found);
+    rc = found ? search_all(model, options, found, &n_found, err) : dpro_error_nomem(err);
+    if (rc == 0) {
+        chosen = choose(found, n_found);
+        rc = sum_up(found, n_found, found[chosen]) < 0 ? dpro_error_nomem(err) : 0;
+    }
+    for (uint32_t i = 0; i < n_found; i++)
+        if (rc < 0 || i != chosen)
+            dpro_optimum_destroy(found[i]);
+    if (rc == 0)
+        *optimum = found[chosen];
+    free(found);
+    return rc;
+}

@@ -10,8 +10,9 @@ int cost_graph_collective(const struct model_net *net, uint64_t size_bytes,
                           struct dpro_graph **graph, struct dpro_error *err);
 
 /* The job under a strategy. Collectives follow one another in the order of `turns`, the buckets by
- * when they begin (NULL: as the strategy has them); at most n_streams are under way. What they take
- * from computation that goes on meanwhile is not in it. */
+ * when they begin (NULL: as the strategy has them); at most n_streams are under way; of parameter
+ * servers, what goes one way goes in that order. What they take from computation that goes on
+ * meanwhile is not in it. */
 int cost_graph_job(const struct dpro_model *model, const struct dpro_strategy *strategy,
                    const uint32_t *turns, struct dpro_graph **graph, struct dpro_error *err);
 

@@ -100,7 +100,8 @@ DPRO_API struct dpro_baseline dpro_optimum_baseline(const struct dpro_optimum *o
                                                     uint32_t index);
 
 /* Each number of parameter servers that was looked at, fewest first; none where the options name
- * none. The best strategy is that of the fewest that are as good as any within 1 %. */
+ * none. The best strategy is that of the job's own number, where no other is better by 10 %; else
+ * of the fewest that are as good as any within 1 %. */
 struct dpro_server_count {
     uint32_t n_servers;
     uint32_t n_hosts;        /* of these have hosts of their own; the others are with ranks */

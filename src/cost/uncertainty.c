@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "cost/evaluate.h"
+#include "cost/sync.h"
 
 /* Of a gain. Of plans that were run in the jobs that they were made for, gains of 9 to 34 % were
  * off by a sixth in the middle. */
@@ -93,6 +94,11 @@ int uncertainty_of(const struct dpro_model *before, const struct dpro_model *aft
         squares.before += own;
         squares.after += own;
         squares.speedup += (own + USUAL_ERROR * USUAL_ERROR) * gain * gain;
+        if (sync_n_servers(&before->net) != sync_n_servers(&after->net)) {
+            double other = UNCERTAINTY_SERVERS * (1 + gain);
+            squares.after += UNCERTAINTY_SERVERS * UNCERTAINTY_SERVERS;
+            squares.speedup += other * other;
+        }
     }
     *uncertainty = (struct uncertainty){sqrt(squares.before), sqrt(squares.after),
                                         sqrt(squares.speedup), squares.misfit};

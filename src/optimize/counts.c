@@ -1,7 +1,9 @@
 /* optimize/counts.c: how many parameter servers a job had better have: a search for each number.
  *
  * A server is a process that someone has to start and to find room for, so that of two numbers that
- * are about as good the smaller one is the result. */
+ * are about as good the smaller one is the result. What another number than the job's own would
+ * bring no recording shows: it must be better by more than what such predictions are usually off. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,12 +64,15 @@ static int search_all(const struct dpro_model *model, const struct dpro_optimize
 
 static uint32_t choose(struct dpro_optimum *const *found, uint32_t n)
 {
-    int64_t least_ns = INT64_MAX;
+    double least_ns = INFINITY;
     uint32_t chosen = 0;
     for (uint32_t i = 0; i < n; i++)
-        if (found[i]->summary.best_ns < least_ns)
-            least_ns = found[i]->summary.best_ns;
-    while ((double)found[chosen]->summary.best_ns > (double)least_ns * (1 + WORTH_SERVERS))
+        least_ns = fmin(least_ns, (double)found[i]->summary.best_ns);
+    for (uint32_t i = 0; i < n; i++)
+        if (found[i]->models[DPRO_BEST] == found[i]->models[DPRO_OWN] &&
+            (double)found[i]->summary.best_ns <= least_ns * (1 + UNCERTAINTY_SERVERS))
+            return i;
+    while ((double)found[chosen]->summary.best_ns > least_ns * (1 + WORTH_SERVERS))
         chosen++;
     return chosen;
 }

@@ -153,7 +153,7 @@ class Optimize(Case):
                 slowest = max(baseline["iteration_ms"] for baseline in facts["baselines"])
                 self.assertLess(slowest, 10 * facts["best"]["iteration_ms"])
 
-    def test_the_plan_has_the_fewest_servers_that_are_as_good_as_any(self):
+    def test_each_number_of_servers_is_searched_and_the_plan_is_for_one(self):
         for name, bound in (("mxnet-ps-gluon", True), ("tf-ps-v1", False)):
             trace = os.path.join(SHARED, name)
             if not os.path.isdir(trace):
@@ -164,7 +164,10 @@ class Optimize(Case):
                 self.assertEqual([count["servers"] for count in counts], [1, 2, 3])
                 own, best = (facts[which]["communication"]["servers"] for which in ("own", "best"))
                 least = min(count["iteration_ms"] for count in counts)
-                self.assertEqual(best, next(c["servers"] for c in counts if c["iteration_ms"] <= 1.01 * least))
+                if counts[own - 1]["iteration_ms"] <= 1.1 * least:  # the others are no surer to be better
+                    self.assertEqual(best, own)
+                else:
+                    self.assertEqual(best, next(c["servers"] for c in counts if c["iteration_ms"] <= 1.01 * least))
                 chosen = counts[best - 1]
                 self.assertEqual(chosen["iteration_ms"], facts["best"]["iteration_ms"])
                 for count in counts:
@@ -180,12 +183,25 @@ class Optimize(Case):
                 self.assertEqual(os.path.exists(self.path(name, "mxnet.env")), bound)
                 asked = dpro("whatif", trace, "--buckets", self.path(name), "--servers", str(plan["servers"]), "--json").json
                 self.assertAlmostEqual(asked["predicted"]["iteration_ms"], plan_ms(facts), places=3)
-                said = " ".join(dpro("optimize", trace, "--servers", "1:3").out.split())
-                self.assertEqual(f"the plan is for {best} parameter server" in said, helps and best != own, said)
-                if helps and best != own:
-                    other = dpro("whatif", trace, "--buckets", self.path(name))
-                    self.assert_code(other, USAGE)
-                    self.assertIn(f"add --servers {best}", other.err)
+                self.assertNotIn("the plan is for", dpro("optimize", trace, "--servers", f"{own}").out)
+
+    def test_a_plan_for_other_servers_says_what_it_needs(self):
+        trace = os.path.join(SHARED, "mxnet-ps-gluon")
+        if not os.path.isdir(trace):
+            self.skipTest("no mxnet-ps-gluon in ../shared/traces")
+        result = dpro("optimize", trace, "--servers", "3", "-o", self.path("plan"))
+        self.assert_code(result, DONE)
+        said = " ".join(result.out.split())
+        self.assertIn("the plan is for 3 parameter servers, the job ran with 2", said)
+        self.assertEqual(self.read("plan", "plan.json")["communication"]["servers"], 3)
+        other = dpro("whatif", trace, "--buckets", self.path("plan"))
+        self.assert_code(other, USAGE)
+        self.assertIn("add --servers 3", other.err)
+        facts = self.read("plan", "optimize.json")
+        asked = dpro("whatif", trace, "--buckets", self.path("plan"), "--servers", "3", "--json").json
+        self.assertAlmostEqual(asked["predicted"]["iteration_ms"], plan_ms(facts), places=3)
+        # no recording shows what another number brings
+        self.assertGreater(facts["best"]["uncertainty_pct"], 15)
 
     def test_servers_are_asked_for_where_there_are_some(self):
         for text in ("0", "3:1", "1:x", "-1", "5000:6000"):

@@ -8,12 +8,17 @@
 #include "cost/buckets.h"
 #include "fuzz.h"
 
-enum { N = 4 };
+enum { N = 4, N_SERVERS = 3 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct model_tensor tensors[N] = {{"a", 4, 0}, {"b", 8, 1}, {"c", 12, 2}, {"d", 16, 3}};
-    struct dpro_model model = {.tensors = tensors, .n_tensors = N};
+    struct dpro_model model = {.tensors = tensors,
+                               .n_tensors = N,
+                               .net = {.algorithm = MODEL_SERVER,
+                                       .placement = MODEL_ANYWHERE,
+                                       .n_servers = N_SERVERS},
+                               .means = model_means(DPRO_STACK_TENSORFLOW_PS)};
     struct arena arena = {NULL, 0};
     struct dpro_strategy strategy;
     struct dpro_error err = {.code = 0};
@@ -28,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         uint32_t seen = 0, at = 0;
         for (uint32_t b = 0; b < strategy.n_buckets; at += strategy.buckets[b++].n)
             if (strategy.buckets[b].first != at || strategy.buckets[b].n == 0 ||
-                strategy.buckets[b].partitions == 0)
+                strategy.buckets[b].partitions == 0 || strategy.buckets[b].server >= N_SERVERS)
                 abort();
         for (uint32_t i = 0; i < at; i++)
             seen |= 1u << strategy.order[i];

@@ -385,6 +385,21 @@ class PushPull:
         return [{"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": "{}_{} -> {}_{}".format(*a, *b)}}
                 for (a, b), pid in pids.items()] + events
 
+    def comm(self, worker):
+        """BytePS's own trace, from first push to last answer of each part."""
+        open_, events = {}, []
+        for source, target, stage, layer, part, start, end in sorted(self.messages, key=lambda message: message[5]):
+            if ("worker", worker) not in (source, target):
+                continue
+            if stage.endswith("REQ"):
+                open_[stage[:4], layer, part] = start
+                continue
+            name, start = f"Comm.byteps.gradient_{layer}", open_.pop((stage[:4], layer, part))
+            events.append({"ph": "X", "args": {"name": name}, "pid": name, "name": f"{name}.{stage[:4]}", "cat": "Comm",
+                           "tid": str(self.key(layer, part)), "ts": round(start + self.offset["worker", worker]),
+                           "dur": round(end - start)})
+        return {"traceEvents": events}
+
     def server_timeline(self):
         events = [{"name": "process_name", "ph": "M", "pid": server, "tid": 0, "args": {"name": f"server_{server}"}}
                   for server in range(self.servers)]
@@ -394,7 +409,8 @@ class PushPull:
                                "ts": round(time + self.offset["server", server]), "pid": server, "tid": thread})
         return events
 
-    def write(self, case, folder, without=(), derived=False):
+    def write(self, case, folder, without=(), derived=False, own=False):
+        """`derived`: timelines made of the logs, in their place; `own`: BytePS's own traces, in their place."""
         names = {"model_name": "dense", "gradient_name_list": [f"dense_{layer}/kernel:0" for layer in range(self.layers)]}
         files = {}
         for worker in range(self.workers):
@@ -408,6 +424,10 @@ class PushPull:
         files["key_dict.txt"] = self.key_dict()
         if derived:
             files = {name: content for name, content in files.items() if not name.startswith(("comm/", "server/", "key_dict"))}
+        if own:
+            files = {name: content for name, content in files.items() if not name.startswith(("comm/", "server/", "key_dict"))}
+            files.update({f"traces_{worker}/0/comm.json": self.comm(worker) for worker in range(self.workers)})
+        if derived:
             files.update({"comm_timeline.json": self.comm_timeline(), "server_timeline.json": self.server_timeline()})
         for name, content in files.items():
             if os.path.basename(name) not in without:

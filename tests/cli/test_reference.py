@@ -3,11 +3,12 @@ import gzip
 import json
 import os
 import random
+import re
 import shutil
 import unittest
 
 from reference_job import Horovod, PushPull
-from support import DONE, INPUT, Case, dpro
+from support import DONE, INPUT, ROOT, Case, dpro
 
 
 class Rings(Case):
@@ -116,8 +117,24 @@ class Servers(Case):
                 self.assertEqual([(c["kind"], c["pattern"], c["messages"]) for c in facts["collectives"]],
                                  [("push_pull", "parameter server", 4 * job.layers * job.workers)])
 
+    def test_what_waited_for_a_device_does_not_wait_twice(self):
+        for more in ({"parts": 2}, {"parts": 3}, {"parts": 4}, {"parts": 4, "workers": 2, "servers": 1}, {"parts": 2, "rdma": True}):
+            with self.subTest(**more):
+                job = PushPull(**more)
+                facts = self.assert_replays(job.write(self, f"parts{len(os.listdir(self.path()))}"))
+                self.assertLess(abs(facts["predicted"]["iteration_ms"] / job.iteration_ms - 1), 0.02)
+
     def test_derived_timelines_tell_the_same(self):
         self.assertEqual(self.check(PushPull(), derived=True)["warnings"], [])
+
+    def test_byteps_own_traces_tell_exchanges_where_there_are_no_logs(self):
+        for parts in (1, 2):
+            with self.subTest(parts=parts):
+                job = PushPull(parts=parts, workers=2)
+                facts = self.assert_replays(job.write(self, f"own{parts}", own=True))
+                [exchanges] = facts["collectives"]
+                self.assertEqual((exchanges["kind"], exchanges["messages"]), ("push_pull", 0))
+                self.assertLess(abs(facts["predicted"]["iteration_ms"] / job.iteration_ms - 1), 0.05)
 
     def test_of_a_host_with_several_gpus_the_first_one_exchanges(self):
         """The others' files are theirs: the pushes and pulls are replayed as if they were not there."""
@@ -158,6 +175,41 @@ class Servers(Case):
                     file.truncate()
                 result = dpro("replay", path, "--json")
                 self.assertIn(result.code, (0, INPUT), result.err)
+
+
+class Mxnet(Case):
+    """Its MXNet kind: mx.profiler's events, the executor's text, and names of gradients with their shapes."""
+
+    def put(self):
+        source = os.path.join(ROOT, "tests", "data", "hvd-mx-n2", "hostvm")
+        def read(*path):
+            with gzip.open(os.path.join(source, *path)) as file:
+                return file.read()
+        graph = read("rank0", "debug_str.txt.gz").decode()
+        names = [name for name in re.findall(r"Variable:(\S+)", graph) if not name.endswith(("data", "running_mean", "running_var"))]
+        for rank in range(2):
+            folder = f"trial/host0/{rank}/"
+            for name, content in (("trace.json.gz", read(f"rank{rank}", "mxnet.json.gz").decode()), ("symbol_debug_str.txt", graph),
+                                  ("comm.json", read("rank0", "timeline.json.gz").decode()),
+                                  ("metadata.json", {"outputs": ["out"], "out_shapes": [[16, 10]], "opt_aggregate_num": 4,
+                                                     "gradient_name_list": [name + ";shape=(64, 64);dtype=float32" for name in names]})):
+                self.write(folder + name, content)
+        return self.path("trial"), names
+
+    def test_its_files_are_one_job(self):
+        path, names = self.put()
+        facts = self.assert_replays(path)
+        self.assertEqual((facts["trace"]["world_size"], facts["trace"]["framework"]), (2, "mxnet"))
+        self.assertLess(abs(facts["predicted"]["iteration_ms"] / facts["measured"]["iteration_ms"] - 1), 0.05)
+        self.assertEqual([line for line in facts["warnings"] if "passed over" in line], [])
+        told = dpro("replay", path).out
+        self.assertIn(f"Horovod: {len(names)} tensors in", " ".join(told.split()))
+
+    def test_without_its_graph_the_rest_is_read(self):
+        path, _ = self.put()
+        for rank in range(2):
+            os.remove(os.path.join(path, "host0", str(rank), "symbol_debug_str.txt"))
+        self.assert_replays(path)
 
 
 class Harmed(Case):

@@ -47,6 +47,7 @@ put json/et 'D{"schema":"1.0.1","pid":3,"nodes":[]}'
 
 put buckets/lists '[["a","c"],["d"],["b"]]'
 put buckets/plan '{"schema":"dpro.plan/1","communication":{"compression":"bf16","buckets":[{"parameters":["a","d"],"partitions":3,"priority":-1},{"model":0,"parameters":["c","b"]}]},"more":[{}]}'
+put buckets/servers '{"schema":"dpro.plan/1","communication":{"servers":3,"buckets":[{"parameters":["a","d"],"server":2},{"parameters":["c","b"],"server":0}]}}'
 put buckets/fused '{"schema":"dpro.plan/2","computation":{"fused_ops":[{"ops":["a","d"],"ranks":[0,1],"fused_ms":1.5,"apart_ms":2},{}],"more":0},"communication":{"buckets":[{"parameters":["a","d"]},{"parameters":["c","b"]}]}}'
 put buckets/twice '[["a","b"],["a","c","d"]]'
 
@@ -88,6 +89,11 @@ rank() # rank RANK
 { printf A && rank 0 && printf '\n==\n' && rank 1 && printf '\n==\n[%s]\n==\n' "$hvd" && calls 0 && printf '\n==\n' && calls 1; } >"$out/load/horovod-ring"
 # and with a profile that holds nothing, so that a log's process is another one than its rank
 { printf A && rank 0 && printf '\n==\n' && rank 1 | sed 's/traceEvents/nothing/' && printf '\n==\n[%s]\n==\n' "$hvd" && calls 0 && printf '\n==\n' && calls 1; } >"$out/load/horovod-lone"
+
+# BytePS's own trace beside profiles: a tensor in two parts
+{ printf A && rank 0 && printf '\n==\n' && rank 1 && printf '\n==\n{"traceEvents":[' && for part in 0 1; do for stage in PUSH PULL; do
+    printf '{"ph":"X","args":{"name":"Comm.g/w"},"pid":"Comm.g/w","name":"Comm.g/w.%s","ts":180000000000001%d,"dur":2,"tid":"%d","cat":"Comm"},' $stage $((part + ${#stage})) $((65536 + part))
+done; done && printf '{}]}'; } >"$out/load/byteps-own"
 
 put reference/trace 'A{"displayTimeUnit":"ns","traceEvents":[{"ph":"M","pid":3,"name":"process_name","args":{"name":"/device:GPU:0"}},{"ph":"M","pid":3,"tid":7,"name":"thread_name","args":{"name":"TensorFlow Ops"}},{"ph":"X","pid":3,"tid":7,"ts":100.0,"dur":12.5,"name":"Relu","args":{"long_name":"StatefulPartitionedCall/m/relu:Relu","group_id":0}},{"ph":"X","pid":3,"tid":7,"ts":112.4,"dur":2,"args":{"long_name":"m/x:X","group_id":1}}]}'
 put reference/metadata 'B{"a":{"op":"MatMul","input":[],"output":[{"name":"a:0","shape":[2,null],"dtype":"float16"}]},"b":{"op":"Relu","input":[{"name":"a:0"},{"name":"^a"},{"name":"c"}],"output":[{"name":"b:0","shape":[2,3],"dtype":"float32"}]}}'

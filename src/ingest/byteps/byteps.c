@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "ingest/horovod/timeline.h"
 #include "ingest/load.h"
 #include "ingest/reference/reference.h"
 
@@ -802,6 +803,102 @@ static void find_logs(struct joiner *j)
     }
 }
 
+/* ---- BytePS's own traces, where there are no logs ---- */
+
+static const struct timeline *timeline_of(const struct source *source)
+{
+    const struct timeline *t = source_usable(source) ? source->part.timeline : NULL;
+    return t && t->writer == TIMELINE_BYTEPS && t->on_epoch ? t : NULL;
+}
+
+/* The tensor of one in a timeline, as a key's; UINT32_MAX: no memory. */
+static uint32_t traced_tensor(struct joiner *j, const struct source *source, uint32_t index)
+{
+    const struct timeline *timeline = source->part.timeline;
+    const struct timeline_tensor *t = &timeline->tensors.at[index];
+    char raw[NAME_BYTES], name[NAME_BYTES];
+    bool parts = false;
+    for (size_t i = 0; i < timeline->tensors.n; i++)
+        parts |= timeline->tensors.at[i].name == t->name && timeline->tensors.at[i].partition > 0;
+    int len = snprintf(raw, sizeof raw, "%.900s", strtab_get(&source->part.names, t->name));
+    if (parts)
+        snprintf(raw + len, sizeof raw - (size_t)len, "~PART%d", (int)t->partition);
+    name_tensor(j, raw, name, sizeof name);
+    return tensor_named(j, name);
+}
+
+/* From a push's begin, copying it to the host included, to the pull's end: one exchange, whole. */
+static void add_runs(struct joiner *j, const struct source *source, struct source *profile)
+{
+    const struct timeline *timeline = source->part.timeline;
+    uint32_t *tracks = malloc((timeline->tensors.n + 1) * sizeof *tracks);
+    j->no_memory |= !tracks;
+    for (size_t t = 0; t < timeline->tensors.n && !j->no_memory; t++)
+        tracks[t] = NO_ID;
+    for (size_t r = 0; r < timeline->runs.n && !j->no_memory; r++) {
+        const struct timeline_run *run = &timeline->runs.at[r];
+        uint32_t index = traced_tensor(j, source, run->tensor);
+        if (!timeline_has(run, STAGE_PUSH) || !timeline_has(run, STAGE_PULL) ||
+            run->whole.start_ns < profile->part.start_ns ||
+            run->whole.start_ns > profile->part.end_ns || index == UINT32_MAX)
+            continue;
+        const struct tensor *tensor = &j->tensors.at[index];
+        char name[NAME_BYTES + 16];
+        int len = snprintf(name, sizeof name, "BytePSPushPull.%s", tensor->name);
+        struct trace_detail detail = detail_of(j, profile, tensor);
+        detail.group_size = j->n_workers;
+        j->no_memory |= array_push(&profile->part.details, detail) < 0;
+        struct trace_span span = {.start_ns = run->whole.start_ns,
+                                  .dur_ns = run->whole.end_ns - run->whole.start_ns,
+                                  .detail = (uint32_t)profile->part.details.n - 1,
+                                  .kind = SPAN_COLLECTIVE};
+        if (tracks[run->tensor] == NO_ID)
+            tracks[run->tensor] = add_track(j, profile, "BytePS");
+        span.track = tracks[run->tensor];
+        span.name = strtab_add(&profile->part.names, name, (size_t)len);
+        j->no_memory |= span.name == STRTAB_FULL;
+        if (!j->no_memory)
+            add_span(j, profile, span);
+    }
+    free(tracks);
+}
+
+static void join_timelines(struct joiner *j)
+{
+    struct loader *loader = j->loader;
+    for (size_t i = 0; i < loader->list.n && !j->no_memory; i++) {
+        const struct source *source = &loader->list.at[i];
+        const struct timeline *timeline = timeline_of(source);
+        for (size_t t = 0; timeline && t < timeline->tensors.n && !j->no_memory; t++)
+            traced_tensor(j, source, (uint32_t)t);
+        j->n_workers += timeline && profile_of(loader, source->rank);
+    }
+    if (j->n_workers == 0)
+        return;
+    size_tensors(j);
+    for (size_t i = 0; i < loader->list.n && !j->no_memory; i++) {
+        const struct source *source = &loader->list.at[i];
+        struct source *profile = timeline_of(source) ? profile_of(loader, source->rank) : NULL;
+        if (profile)
+            add_runs(j, source, profile);
+    }
+}
+
+static int joiner_fini(struct joiner *j, struct dpro_error *err)
+{
+    for (size_t t = 0; t < j->tensors.n; t++)
+        free(j->tensors.at[t].name);
+    for (size_t s = 0; s < j->streams.n; s++)
+        for (int stage = 0; stage < N_STAGES; stage++)
+            array_fini(&j->streams.at[s].sent[stage]);
+    array_fini(&j->tensors);
+    array_fini(&j->streams);
+    array_fini(&j->nodes);
+    map_fini(&j->stream_of);
+    map_fini(&j->tensor_of);
+    return j->no_memory ? dpro_error_nomem(err) : 0;
+}
+
 int byteps_join(struct loader *loader, struct dpro_error *err)
 {
     struct joiner j = {.loader = loader};
@@ -815,8 +912,10 @@ int byteps_join(struct loader *loader, struct dpro_error *err)
         if (node && number_in_name(source->path) >= 0)
             node->number = number_in_name(source->path);
     }
-    if (!path)
-        return j.no_memory ? dpro_error_nomem(err) : 0;
+    if (!path) {
+        join_timelines(&j);
+        return joiner_fini(&j, err);
+    }
     list_keys(&j);
     uint64_t n_unknown = list_streams(&j);
     for (size_t s = 0; s < j.streams.n && !j.no_memory; s++) {
@@ -830,18 +929,7 @@ int byteps_join(struct loader *loader, struct dpro_error *err)
     join_workers(&j);
     if (!j.no_memory)
         warn(&j, path, n_unknown);
-    int status = j.no_memory ? dpro_error_nomem(err) : 0;
-    for (size_t t = 0; t < j.tensors.n; t++)
-        free(j.tensors.at[t].name);
-    for (size_t s = 0; s < j.streams.n; s++)
-        for (int stage = 0; stage < N_STAGES; stage++)
-            array_fini(&j.streams.at[s].sent[stage]);
-    array_fini(&j.tensors);
-    array_fini(&j.streams);
-    array_fini(&j.nodes);
-    map_fini(&j.stream_of);
-    map_fini(&j.tensor_of);
-    return status;
+    return joiner_fini(&j, err);
 }
 
 /* ---- spans ---- */

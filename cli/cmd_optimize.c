@@ -271,7 +271,8 @@ const struct cmd cmd_optimize = {
         "  dpro optimize TRACE -o plan/                     and a plan for the job\n"
         "  dpro profile --plan plan/ -o TRACE2 -- torchrun --nproc_per_node 2 train.py\n"
         "                                                   run the job with it\n"
-        "  dpro optimize TRACE --compress fp16 --json       16-bit transfers allowed; for programs\n"
+        "  dpro optimize TRACE --compress fp16 --json       16-bit transfers allowed; for "
+        "programs\n"
         "  dpro optimize TRACE --servers 1:4                how many parameter servers are best",
     .opts = optimize_opts,
     .run = run,

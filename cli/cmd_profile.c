@@ -313,8 +313,7 @@ static int use_plan(const char *path, const struct dpro_plan_summary *plan)
                 "alone",
                 path, plan->n_fused_ops);
     const char *n_servers = getenv("DMLC_NUM_SERVER"); /* MXNet's and BytePS's */
-    if (plan->n_servers > 0 && n_servers != NULL &&
-        strtoul(n_servers, NULL, 10) != plan->n_servers)
+    if (plan->n_servers > 0 && n_servers != NULL && strtoul(n_servers, NULL, 10) != plan->n_servers)
         cmd_say("%s: the plan is for %u parameter servers, and DMLC_NUM_SERVER is %.20s: it won't "
                 "bring what it says; start the job with %u, or 'dpro optimize --servers %.20s'",
                 path, plan->n_servers, n_servers, plan->n_servers, n_servers);

@@ -443,8 +443,8 @@ static uint32_t carry(struct job *j, uint32_t rank, uint32_t server, bool down, 
         there = add_chunks(j, way, after, bytes);
     }
     double more_ns = net->message_ns.value + (down ? net->collective_ns.value : 0);
-    uint32_t arrived = add_op(m, DPRO_OP_BARRIER, rank, DPRO_NO_DEVICE, "arrives",
-                              (int64_t)(more_ns + 0.5));
+    uint32_t arrived =
+        add_op(m, DPRO_OP_BARRIER, rank, DPRO_NO_DEVICE, "arrives", (int64_t)(more_ns + 0.5));
     add_edge(m, there, arrived, false);
     return arrived;
 }

@@ -42,8 +42,8 @@ struct plan_file {
     double uncertainty_pct;
     enum dpro_compression compression;
     uint32_t n_servers; /* parameter servers; 0: not told */
-    int64_t cycle_ns; /* Horovod's; 0: not told */
-    bool fuses;       /* the job is given no groups, and Horovod fuses up to fusion_bytes */
+    int64_t cycle_ns;   /* Horovod's; 0: not told */
+    bool fuses;         /* the job is given no groups, and Horovod fuses up to fusion_bytes */
     uint64_t fusion_bytes;
 };
 

@@ -142,8 +142,8 @@ struct rank_build {
     int64_t *start_ns, *end_ns; /* [s * n_timed + o]; ABSENT */
     uint32_t n_slots; /* ops that the pool's threads ran at once at most; 0: there is no pool */
     int64_t *free_ns; /* [s * n_timed + o]: when a session's link had brought what came before op o,
-                         or the only thread of a pool, of a server or of Horovod was through with it;
-                         ABSENT: nothing did, or it is no such op. NULL: none of these */
+                         or the only thread of a pool, of a server or of Horovod was through with
+                         it; ABSENT: nothing did, or it is no such op. NULL: none of these */
     struct net_part
         *parts; /* see ends.h: of collective c in sample s at [c * n_samples + s]; NULL: no logs */
     int64_t *seen_start_ns, *seen_end_ns; /* of each op in the template, nothing cut off */

@@ -2,7 +2,8 @@
  *
  * A server is a process that someone has to start and to find room for, so that of two numbers that
  * are about as good the smaller one is the result. What another number than the job's own would
- * bring no recording shows: it must be better by more than what such predictions are usually off. */
+ * bring no recording shows: it must be better by more than what such predictions are usually off.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -302,8 +302,7 @@ static int run(struct search *search, struct dpro_optimum *o, struct dpro_error 
         simplify(&space, compared_ns);
     if (rc == 0 && model->net.cycle_ns > 0)
         cycles_search(&space, &model->own, compared_ns);
-    if (rc == 0 &&
-        (search->failed || search->registry.failed || keep_results(&space, o) < 0))
+    if (rc == 0 && (search->failed || search->registry.failed || keep_results(&space, o) < 0))
         rc = dpro_error_nomem(err);
     space_fini(&space);
     condensed_fini(&fine);

@@ -18,10 +18,10 @@ struct optimize_facts {
     double at_most_pct;     /* what no bucketing can win more than */
     double uncertainty_pct; /* of the best iteration, beside the own: half of a 95 % interval */
     bool helps;
-    uint32_t n_fusions;                  /* of ops, that are planned */
-    char fusions[320];                   /* a warning about them */
-    char misfit[176];                    /* a warning; "": the model fits the measured iterations */
-    enum dpro_which which;               /* is planned: best, or own when that does not help */
+    uint32_t n_fusions;    /* of ops, that are planned */
+    char fusions[320];     /* a warning about them */
+    char misfit[176];      /* a warning; "": the model fits the measured iterations */
+    enum dpro_which which; /* is planned: best, or own when that does not help */
     const struct dpro_strategy *planned;
     const struct dpro_model *model;  /* of what is planned */
     uint32_t n_servers, own_servers; /* parameter servers of the planned job, and as it ran */

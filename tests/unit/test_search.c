@@ -1106,8 +1106,7 @@ static double parts_off(struct dpro_model *model, uint32_t *chosen, uint32_t *be
     struct dpro_strategy s;
     struct dpro_optimum *optimum = optimum_of(model, &options);
     int64_t least = INT64_MAX, found;
-    assert_int_equal(
-        buckets_copy(model, dpro_optimum_strategy(optimum, DPRO_BEST), &arena, &s), 0);
+    assert_int_equal(buckets_copy(model, dpro_optimum_strategy(optimum, DPRO_BEST), &arena, &s), 0);
     for (uint32_t b = 0; b < s.n_buckets; b++)
         s.buckets[b].priority = 0; /* graphs know none */
     struct strategy_bucket *largest = &s.buckets[largest_bucket(model, &s)];
@@ -1125,7 +1124,8 @@ static double parts_off(struct dpro_model *model, uint32_t *chosen, uint32_t *be
     return (double)found / (double)least - 1;
 }
 
-static void test_the_parts_of_the_largest_tensor_are_the_best_by_replays_of_whole_graphs(void **state)
+static void
+test_the_parts_of_the_largest_tensor_are_the_best_by_replays_of_whole_graphs(void **state)
 {
     (void)state;
     enum { N = 60 };

@@ -81,11 +81,7 @@ static void link_rank(void *arg, size_t r)
         return;
     const struct fusion *fusion = rank->trace->fused.track == NO_ID ? NULL : build->trace->fusion;
     int status = fusion ? build_fused_tensors(rank, fusion, err) : build_tensors(rank, err);
-    if (status < 0 || build_pool(rank, err) < 0)
-        return;
-    if (build_note_free(rank) < 0)
-        dpro_error_nomem(err);
-    else if (build_parts(rank, build->trace, err) == 0)
+    if (status == 0 && build_pool(rank, err) == 0 && build_parts(rank, build->trace, err) == 0)
         build_forget(rank);
 }
 

@@ -142,8 +142,8 @@ struct rank_build {
     int64_t *start_ns, *end_ns; /* [s * n_timed + o]; ABSENT */
     uint32_t n_slots; /* ops that the pool's threads ran at once at most; 0: there is no pool */
     int64_t *free_ns; /* [s * n_timed + o]: when a session's link had brought what came before op o,
-                         or the only thread of a pool, of a server or of Horovod was through with
-                         it; ABSENT: nothing did, or it is no such op. NULL: none of these */
+                         or Horovod's thread was through with it; ABSENT: nothing did, or it is no
+                         such op. NULL: neither */
     struct net_part
         *parts; /* see ends.h: of collective c in sample s at [c * n_samples + s]; NULL: no logs */
     int64_t *seen_start_ns, *seen_end_ns; /* of each op in the template, nothing cut off */
@@ -194,9 +194,6 @@ int build_tensors(struct rank_build *rank, struct dpro_error *err);
 
 /* pool.c: collectives that stood in a queue for one of several threads. Adds virtual ops. */
 int build_pool(struct rank_build *rank, struct dpro_error *err);
-
-/* executor.c: when the thread of a pool of one was free for each of its ops. -1: no memory. */
-int build_note_free(struct rank_build *rank);
 
 /* Frees what only the rank itself needed, once its edges are known: items, lanes, matches, phases.
  */

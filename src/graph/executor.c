@@ -4,8 +4,7 @@
  * Which thread runs an op, and after which other one, is chance, and what of the ready ones it
  * takes first is the executor's own affair: the time from when an op is ready until it starts is
  * its gap, waiting for a thread included. In a replay (event.c) ops start after that, if no more
- * run then than ever ran at once in the job. Where that was one at a time, it is known when it was
- * free, and waiting for it is no gap: the replay has its own. */
+ * run then than ever ran at once in the job. */
 #include <stdlib.h>
 
 #include "graph/build.h"
@@ -17,19 +16,6 @@ bool local_has_executor(const struct rank_build *rank)
         if (build_is_pool(rank, &rank->lanes[l]))
             return true;
     return false;
-}
-
-struct started {
-    int64_t start_ns;
-    uint32_t op;
-};
-
-static int compare_started(const void *a, const void *b)
-{
-    const struct started *x = a, *y = b;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return x->op < y->op ? -1 : x->op > y->op;
 }
 
 static int compare_starts(const void *a, const void *b, void *arg)
@@ -82,45 +68,6 @@ int local_count_slots(struct rank_build *rank)
     bool ready = items && ends;
     free(items);
     free(ends);
-    return ready ? 0 : -1;
-}
-
-/* The pooled ops of a step, in order of start. */
-static uint32_t list_pooled(const struct rank_build *rank, uint32_t step, struct started *list)
-{
-    uint32_t n = 0;
-    for (uint32_t o = 0; o < rank->n_timed; o++) {
-        int64_t start = rank->start_ns[(size_t)step * rank->n_timed + o];
-        if (local_is_pooled(rank, o) && start != ABSENT)
-            list[n++] = (struct started){start, o};
-    }
-    qsort(list, n, sizeof *list, compare_started);
-    return n;
-}
-
-int build_note_free(struct rank_build *rank)
-{
-    size_t n_times = (size_t)rank->n_timed * rank->steps.n;
-    bool noted = rank->free_ns != NULL;
-    int64_t free_ns = ABSENT;
-    if (rank->n_slots != 1)
-        return 0;
-    if (!noted)
-        rank->free_ns = malloc((n_times + 1) * sizeof *rank->free_ns);
-    struct started *list = malloc((rank->n_timed + (size_t)1) * sizeof *list);
-    for (size_t i = 0; i < n_times && rank->free_ns && !noted; i++)
-        rank->free_ns[i] = ABSENT;
-    for (uint32_t s = 0; s < rank->steps.n && rank->free_ns && list; s++) {
-        uint32_t n = list_pooled(rank, s, list);
-        free_ns = rank->steps.at[s].follows ? free_ns : ABSENT;
-        for (uint32_t i = 0; i < n; i++) {
-            size_t at = (size_t)s * rank->n_timed + list[i].op;
-            rank->free_ns[at] = free_ns > rank->free_ns[at] ? free_ns : rank->free_ns[at];
-            free_ns = rank->end_ns[at] > free_ns ? rank->end_ns[at] : free_ns;
-        }
-    }
-    bool ready = rank->free_ns && list;
-    free(list);
     return ready ? 0 : -1;
 }
 

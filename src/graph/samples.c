@@ -4,6 +4,11 @@
  * replay of what was measured gives back what was measured, and waiting that an edge explains is
  * never in a gap or a duration.
  *
+ * Where one thread takes what is ready first (a device of a recorded queue, BytePS's servers), an
+ * op that starts when the thread gets free was ready before; how long before no edge need tell. It
+ * was not before those that the thread took first: so long is its gap, and the rest is waiting for
+ * the thread, which the replay has of its own.
+ *
  * A message that finds its link busy may be sent late because of just that: a socket takes no more
  * than fits its buffers. On a faster link it would not be. So its call takes no longer than such
  * calls of its rank usually take while their link is free, if the link is still busy then; and what
@@ -11,6 +16,7 @@
 #include <stdlib.h>
 
 #include "graph/assembly.h"
+#include "graph/servers.h"
 
 /* When `op` of the iteration before ended, as seen from `sample`. */
 static int64_t end_before(const struct assembly *a, uint32_t op, uint32_t sample)
@@ -356,6 +362,92 @@ static void time_sample(struct assembly *a, const struct timing *t, uint32_t sam
     }
 }
 
+/* ---- threads that take what is ready first ---- */
+
+struct turn_of_op {
+    uint32_t thread; /* device; NO_ID: the pool */
+    uint32_t local;
+    int64_t start_ns, end_ns;
+};
+
+static int compare_turns(const void *x, const void *y)
+{
+    const struct turn_of_op *a = x, *b = y;
+    if (a->thread != b->thread)
+        return a->thread < b->thread ? -1 : 1;
+    if (a->start_ns != b->start_ns)
+        return a->start_ns < b->start_ns ? -1 : 1;
+    return a->local < b->local ? -1 : a->local > b->local;
+}
+
+/* Whether an op is of a thread that runs one at a time, in whatever order. Of servers whose profile
+ * tells no keys it is a guess which op was whose. */
+static bool takes_turns(const struct rank_build *rank, bool tells_keys, uint32_t local,
+                        uint32_t *thread)
+{
+    uint32_t d = rank->ops.at[local].device;
+    const struct graph_device *device = d == NO_ID ? NULL : &rank->devices.at[d];
+    *thread = device && device->n_slots == 1 ? d : NO_ID;
+    if (!device || device->n_slots > 0)
+        return device && device->n_slots == 1 && tells_keys;
+    return rank->n_slots == 1 && device->kind == DPRO_DEVICE_CPU_THREAD &&
+           rank->trace->tracks[device->name].pool;
+}
+
+static uint32_t list_turns(const struct assembly *a, uint32_t r, bool tells_keys, uint32_t step,
+                           struct turn_of_op *list)
+{
+    const struct rank_build *rank = &a->join->ranks[r];
+    uint32_t n = 0, thread;
+    for (uint32_t o = 0; o < rank->n_timed; o++) {
+        size_t at = assembly_at(rank, step, o);
+        if (rank->start_ns[at] != ABSENT && takes_turns(rank, tells_keys, o, &thread))
+            list[n++] = (struct turn_of_op){thread, o, rank->start_ns[at], rank->end_ns[at]};
+    }
+    qsort(list, n, sizeof *list, compare_turns);
+    return n;
+}
+
+/* Gaps of a rank's iteration, once they are all that lies between being ready and starting. */
+static void settle_turns(struct assembly *a, uint32_t r, bool tells_keys, uint32_t sample,
+                         struct turn_of_op *list)
+{
+    const struct rank_build *rank = &a->join->ranks[r];
+    uint32_t step = assembly_step(a, r, sample), n = list_turns(a, r, tells_keys, step, list);
+    int64_t *gap = a->graph->sample_gap_ns + (size_t)sample * a->n_ops + a->first_op[r];
+    int64_t next_ns = (rank->steps.at[step].end_ns - rank->steps.at[step].start_ns) / 1000;
+    int64_t free_ns = 0, latest_ns = 0; /* when the last ready one of those before it was */
+    for (uint32_t i = 0; i < n; i++) {
+        const struct turn_of_op *t = &list[i];
+        bool waited = i > 0 && list[i - 1].thread == t->thread && t->start_ns - free_ns <= next_ns;
+        int64_t ready_ns = t->start_ns - gap[t->local], was_ns = t->start_ns;
+        if (i == 0 || list[i - 1].thread != t->thread)
+            free_ns = latest_ns = INT64_MIN;
+        if (waited && gap[t->local] > 0) {
+            was_ns = ready_ns > latest_ns ? ready_ns : latest_ns;
+            gap[t->local] = was_ns - ready_ns;
+        }
+        latest_ns = was_ns > latest_ns ? was_ns : latest_ns;
+        free_ns = t->end_ns > free_ns ? t->end_ns : free_ns;
+    }
+}
+
+static int settle_all_turns(struct assembly *a)
+{
+    uint32_t most = 0;
+    for (uint32_t r = 0; r < assembly_n_processes(a); r++)
+        if (a->join->ranks[r].n_timed > most)
+            most = a->join->ranks[r].n_timed;
+    struct turn_of_op *list = malloc((most + (size_t)1) * sizeof *list);
+    for (uint32_t r = 0; list && r < assembly_n_processes(a); r++) {
+        bool tells_keys = r >= a->join->n_ranks && server_tells_keys(a->join->ranks[r].trace);
+        for (uint32_t s = 0; s < a->n_samples; s++)
+            settle_turns(a, r, tells_keys, s, list);
+    }
+    free(list);
+    return list ? 0 : -1;
+}
+
 static int64_t mean_of(const int64_t *values, size_t n, size_t stride)
 {
     __int128 sum = 0;
@@ -405,7 +497,7 @@ static int time_samples(struct assembly *a, struct timing *t)
             time_sample(a, t, s);
     }
     free(usual_ns);
-    return status;
+    return status == 0 ? settle_all_turns(a) : status;
 }
 
 int assembly_time(struct assembly *a)

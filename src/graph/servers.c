@@ -393,13 +393,12 @@ static int by_own_start(const void *a, const void *b, void *arg)
     return x < y ? -1 : x > y;
 }
 
-/* A server's thread does one thing at a time: what waits for it has no gap. */
+/* A server's thread does one thing at a time. */
 static int line_up(struct rank_build *server)
 {
     uint32_t n = server->n_timed, *order = malloc((n + (size_t)1) * sizeof *order);
     int64_t *free_at = malloc((server->devices.n + 1) * sizeof *free_at);
-    server->free_ns = malloc((n * (size_t)server->n_samples + 1) * sizeof *server->free_ns);
-    if (!order || !free_at || !server->free_ns) {
+    if (!order || !free_at) {
         free(order);
         free(free_at);
         return -1;
@@ -414,7 +413,6 @@ static int line_up(struct rank_build *server)
         for (uint32_t i = 0; i < n; i++) {
             size_t at = (size_t)s * n + order[i];
             int64_t *free_ns = &free_at[server->ops.at[order[i]].device];
-            server->free_ns[at] = *free_ns;
             if (server->start_ns[at] < *free_ns)
                 server->start_ns[at] = *free_ns;
             if (server->end_ns[at] < server->start_ns[at])

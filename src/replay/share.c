@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LATEST (INT64_MAX - 1) /* so that there is an end to what hostile durations make of time   \
-                                */
+#define LATEST                                                                                     \
+    (INT64_MAX - 1) /* so that there is an end to what hostile durations make of time              \
+                     */
 
 struct share *share_create(uint32_t n_streams)
 {

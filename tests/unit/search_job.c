@@ -1,0 +1,40 @@
+/* tests/unit/search_job.c: see search_job.h. */
+#include "search_job.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "cost/graph.h"
+#include "replay/replay.h"
+
+struct dpro_model *random_job(const struct generate_options *options)
+{
+    struct dpro_model *model = generate_random(options);
+    assert_non_null(model);
+    return model;
+}
+
+struct dpro_optimum *optimum_of(const struct dpro_model *model,
+                                const struct dpro_optimize_options *options)
+{
+    struct dpro_optimum *optimum;
+    struct dpro_error err;
+    assert_int_equal(dpro_optimize_run(model, options, &optimum, &err), 0);
+    return optimum;
+}
+
+int64_t replayed(const struct dpro_model *model, const struct dpro_strategy *strategy)
+{
+    static const struct dpro_replay_options options;
+    struct dpro_graph *graph;
+    struct dpro_error err;
+    int64_t ns;
+    assert_int_equal(cost_graph_job(model, strategy, NULL, &graph, &err), 0);
+    assert_int_equal(replay_predict(graph, &options, &ns, &err), 0);
+    dpro_graph_destroy(graph);
+    return ns;
+}

@@ -1,0 +1,15 @@
+/* tests/unit/search_job.h: jobs for tests of the search, and what it and a replay make of them. */
+#ifndef TESTS_UNIT_SEARCH_JOB_H
+#define TESTS_UNIT_SEARCH_JOB_H
+
+#include "cost/generate.h"
+#include "optimize/search.h"
+
+/* The caller's to destroy. */
+struct dpro_model *random_job(const struct generate_options *options);
+struct dpro_optimum *optimum_of(const struct dpro_model *model,
+                                const struct dpro_optimize_options *options);
+/* An iteration by a replay of the job's whole graph, in ns. */
+int64_t replayed(const struct dpro_model *model, const struct dpro_strategy *strategy);
+
+#endif

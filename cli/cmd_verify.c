@@ -332,9 +332,9 @@ static int run_turn(const struct values *values, const struct opt_list *args, st
 static int tell_runs(const struct values *values, const char *const *paths, size_t done,
                      const struct dpro_plan_summary *plan, const char *problem, int code)
 {
+    int told = tell(values, paths, done, plan, problem);
     if (problem != NULL && strcmp(plan->stack, "horovod") != 0)
         cmd_say("where dpro verify runs for this job on other hosts, too, end it there");
-    int told = tell(values, paths, done, plan, problem);
     return code != 0 ? code : told;
 }
 

@@ -60,6 +60,7 @@ def row_of(dpro, folder):
     if facts is None:
         return row
     measured, validation, daydream = facts["measured"], facts["validation"], facts["daydream"] or {}
+    path = facts["critical_path"]
     row.update({
         "ranks_present": len(facts["trace"]["ranks_present"]), "world_size": facts["trace"]["world_size"],
         "iterations": facts["trace"]["iterations"], "measured_ms": measured["iteration_ms"],
@@ -67,6 +68,7 @@ def row_of(dpro, folder):
         "replayed_ms": facts["predicted"]["iteration_ms"], "error_pct": facts["error_pct"],
         "left_out_mean_pct": validation["mean_abs_error_pct"], "left_out_max_pct": validation["max_abs_error_pct"],
         "daydream_error_pct": daydream.get("error_pct"),
+        "gaps_pct": 100 * path["by_kind_ms"].get("GAP", 0) / path["length_ms"] if path["length_ms"] else None,
         "unprofiled_ms": truth.get("unprofiled_median_ms",
                                    truth.get("summary_ms", {}).get("before_and_after", {}).get("median")),
         "profiled_ms": statistics.mean(truth["profiled_ms"]) if truth.get("profiled_ms") else None,
@@ -195,8 +197,8 @@ def number(row, key, digits, mark=None):
 
 
 def print_table(rows):
-    head = ("trace", "ranks", "iter", "measured ", "std % ", "replayed ", "error % ", "left out ", "max ", "Daydream ",
-            "unprof. ", "error % ")
+    head = ("trace", "ranks", "iter", "measured ", "std % ", "replayed ", "error % ", "left out ", "max ", "gaps % ",
+            "Daydream ", "unprof. ", "error % ")
     lines = []
     for row in rows:
         if row["problem"]:
@@ -206,6 +208,7 @@ def print_table(rows):
                       str(row["iterations"]), number(row, "measured_ms", 2), number(row, "std_pct", 1),
                       number(row, "replayed_ms", 2), number(row, "error_pct", 2, "error"),
                       number(row, "left_out_mean_pct", 2, "left_out"), number(row, "left_out_max_pct", 2),
+                      number(row, "gaps_pct", 0),
                       number(row, "daydream_error_pct", 1), number(row, "unprofiled_ms", 1),
                       number(row, "unprofiled_error_pct", 1)))
     widths = [max(len(line[i]) for line in [head] + [x for x in lines if len(x) > 2] if i < len(line))
@@ -235,7 +238,8 @@ def main():
         print("accuracy: no traces found", file=sys.stderr)
         return 1
     print_table(rows)
-    print("times in ms; left out: mean |error %| of iterations predicted from the others; ! misses its target "
+    print("times in ms; left out: mean |error %| of iterations predicted from the others; gaps: share of the critical path in which nothing "
+          "that is known ran;\n! misses its target "
           f"(|error| <= {ERROR_PCT:g} %, left out <= the larger of {ERROR_PCT:g} % and std; other frameworks' captures: "
           f"{FRAMEWORK_ERROR_PCT:g} %, of the mean by the job's own clock); * shown, not judged")
     judged = [r for r in rows if r["judged"]]

@@ -135,6 +135,13 @@ class TestMXNet(Case):
         self.assertLess(abs(facts["baseline"]["iteration_ms"] / facts["measured_ms"] - 1), 0.05)
         self.assertIn("conv0_weight", result.out)
 
+    def test_a_workers_updates_wait_for_the_gradients_that_they_take(self):
+        facts = replayed("--no-validate", CAPTURES[1])
+        path = facts["critical_path"]
+        self.assertLess(path["by_kind_ms"]["GAP"], 0.2 * path["length_ms"])
+        faster = replayed("--no-validate", "--delay", "PULL=0.5", CAPTURES[1])
+        self.assertLess(faster["predicted"]["iteration_ms"], 0.9 * facts["predicted"]["iteration_ms"])
+
     def whatif_ms(self, capture, *options):
         result = dpro("whatif", "--json", *options, capture)
         self.assertEqual(result.code, DONE, result.err)

@@ -51,6 +51,9 @@ for ((i = 0; i < hosts; i++)); do
     ip -n "$tag-$i" addr add "10.77.0.$((i + 1))/24" dev eth0
     ip -n "$tag-$i" link set eth0 up
     ip -n "$tag-$i" link set lo up
+    # Linux's usual congestion control, whatever this machine's own is, and no more than usual in a sender's queue
+    ip -n "$tag-$i" route replace 10.77.0.0/24 dev eth0 src "10.77.0.$((i + 1))" congctl cubic
+    ip netns exec "$tag-$i" sysctl -qw net.ipv4.tcp_limit_output_bytes=1048576
     # a bucket of hardly more than one packet of 64 KiB: what a link did not carry it does not carry later
     tc -n "$tag-$i" qdisc add dev eth0 root tbf rate "$rate" burst 80kb latency 50ms
     tc qdisc add dev "$tag-v$i" root tbf rate "$rate" burst 80kb latency 50ms

@@ -47,6 +47,36 @@ static void share_bounds(struct join *join, uint32_t sample)
 
 /* ---- transfers ---- */
 
+/* TensorFlow leaves out some of a step's transfers now and then. The tensor was there when the
+ * first op that takes it began. */
+static int find_left_out(struct rank_build *rank)
+{
+    int64_t *needed = malloc((rank->ops.n + 1) * sizeof *needed); /* when what an op makes was */
+    if (!needed)
+        return -1;
+    for (uint32_t s = 0; s < rank->n_samples; s++) {
+        for (uint32_t o = 0; o < rank->ops.n; o++)
+            needed[o] = INT64_MAX;
+        for (size_t e = 0; e < rank->edges.n; e++) {
+            const struct local_edge *edge = &rank->edges.at[e];
+            int64_t start = edge->next || edge->to == rank->boundary || edge->to >= rank->n_timed
+                                ? ABSENT
+                                : rank->start_ns[at(rank, s, edge->to)];
+            if (start != ABSENT && start < needed[edge->from])
+                needed[edge->from] = start;
+        }
+        for (size_t i = 0; i < rank->receives.n; i++) {
+            uint32_t op = rank->receives.at[i].op;
+            if (op == NO_ID || rank->end_ns[at(rank, s, op)] != ABSENT || needed[op] == INT64_MAX)
+                continue;
+            rank->start_ns[at(rank, s, op)] = rank->steps.at[rank->sample_step[s]].start_ns;
+            rank->end_ns[at(rank, s, op)] = needed[op];
+        }
+    }
+    free(needed);
+    return 0;
+}
+
 struct made {
     uint32_t key, rank, op;
 };
@@ -201,6 +231,8 @@ int session_join(struct join *join, struct dpro_error *err)
         return 0;
     for (uint32_t s = 0; s < join->ranks[0].n_samples; s++)
         share_bounds(join, s);
+    for (uint32_t r = 0; r < join->n_ranks && status == 0; r++)
+        status = find_left_out(&join->ranks[r]);
     for (uint32_t r = 0; r < join->n_ranks && status == 0; r++)
         for (size_t i = 0; i < join->ranks[r].sends.n && status == 0; i++) {
             const struct local_transfer *send = &join->ranks[r].sends.at[i];

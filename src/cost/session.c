@@ -108,19 +108,28 @@ static uint32_t updated_by(const struct dpro_graph *g, const struct lists *l, ui
     return DPRO_NO_OP;
 }
 
+/* A value, or that it has been read, which comes with values and after them. */
+static int list_pull(const struct dpro_graph *g, struct lists *l, uint32_t op, bool of_value,
+                     uint8_t *variables)
+{
+    uint32_t reader = sender_of(g, l, op);
+    if (reader == DPRO_NO_OP)
+        return 0;
+    struct pull pull = {op, g->rank[op], root_of(g, l, reader), reader};
+    if (of_value)
+        variables[pull.variable] = 1;
+    return variables[pull.variable] ? array_push(&l->pulls, pull) : 0;
+}
+
 static int list_moves(const struct dpro_graph *g, struct lists *l)
 {
     uint8_t *variables = calloc((size_t)g->n_ops + 1, 1);
     int status = variables ? 0 : -1;
-    for (uint32_t op = 0; op < g->n_ops && status == 0; op++) {
-        uint32_t reader =
-            moves(g, op, DPRO_OP_PULL) && !is_servers(g, op) ? sender_of(g, l, op) : DPRO_NO_OP;
-        if (reader == DPRO_NO_OP)
-            continue;
-        struct pull pull = {op, g->rank[op], root_of(g, l, reader), reader};
-        variables[pull.variable] = 1;
-        status = array_push(&l->pulls, pull);
-    }
+    for (int of_values = 1; of_values >= 0; of_values--)
+        for (uint32_t op = 0; op < g->n_ops && status == 0; op++)
+            if (g->kind[op] == DPRO_OP_PULL && !is_servers(g, op) &&
+                moves(g, op, DPRO_OP_PULL) == of_values)
+                status = list_pull(g, l, op, of_values, variables);
     for (uint32_t op = 0; op < g->n_ops && status == 0; op++) {
         uint32_t maker =
             moves(g, op, DPRO_OP_PUSH) && is_servers(g, op) ? sender_of(g, l, op) : DPRO_NO_OP;

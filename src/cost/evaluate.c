@@ -208,9 +208,9 @@ static void make_actions(struct evaluator *e, struct class *c)
 
 /* ---- running ---- */
 
-double evaluator_rate(const struct model_net *net)
+double evaluator_rate(double cpu_ns, double byte_ns)
 {
-    double lost = net->byte_ns.value > 0 ? net->cpu_ns.value / net->byte_ns.value : 0;
+    double lost = byte_ns > 0 ? cpu_ns / byte_ns : 0;
     double most = MOST_LOSS_PCT / 100.0;
     return 1 - (lost > most ? most : lost);
 }
@@ -220,7 +220,9 @@ static void set_rates(struct evaluator *e)
     e->n_on_wire = 0;
     for (uint32_t t = 0; t < e->n_active; t++)
         e->n_on_wire += e->active[t].on_wire;
-    e->rate = e->n_on_wire > 0 ? evaluator_rate(&e->model->net) : 1;
+    e->rate = e->n_on_wire > 0
+                  ? evaluator_rate(e->model->net.cpu_ns.value, e->model->net.byte_ns.value)
+                  : 1;
     e->wire_rate = 1;
     for (uint32_t c = 0; c < e->n_classes; c++)
         if (!e->classes[c].blocked && e->classes[c].left_ns > 0)

@@ -79,8 +79,9 @@ struct evaluator {
     struct serving *serving; /* by parameter servers; NULL: by collectives */
 };
 
-/* The part of its rate that computation keeps while something is on its rank's wires. */
-double evaluator_rate(const struct model_net *net);
+/* The part of its rate that computation keeps while a byte takes so long on its rank's wires and
+ * costs so much computing. */
+double evaluator_rate(double cpu_ns, double byte_ns);
 
 /* serve.c */
 struct serving *serving_create(const struct dpro_model *model); /* NULL: out of memory */

@@ -62,9 +62,9 @@ struct worker {
     uint32_t at, iteration;
     bool blocked, ended; /* ended: it waits for the session's next iteration */
     double left_ns, done_ns[MOST_ITERATIONS + 1];
-    uint32_t n_under_way; /* ways with something on them */
-    uint32_t *n_missing;  /* [bucket] parts */
-    uint32_t *n_got;      /* [bucket] iterations */
+    uint32_t n_under_way[2]; /* ways with something on them, over links and within its host */
+    uint32_t *n_missing;     /* [bucket] parts */
+    uint32_t *n_got;         /* [bucket] iterations */
 };
 
 struct serving {
@@ -84,7 +84,8 @@ struct serving {
     uint64_t n_timers;                       /* ever set */
     uint32_t *first_part;                    /* [bucket], one more */
     size_t n_ended, n_served, n_handed_over; /* of a session's iteration: ranks, parts, parcels */
-    double now_ns, wire_ns, rate;
+    double now_ns, wire_ns;
+    double rates[2]; /* at which a rank computes while something of its own is under way */
     bool failed;
 };
 
@@ -262,7 +263,7 @@ static void send(struct evaluator *e, uint32_t parcel)
         return;
     begin(s, way);
     s->active[s->n_active++] = at;
-    s->workers[rank].n_under_way++;
+    s->workers[rank].n_under_way[is_within(way)]++;
     if (!is_within(way)) {
         s->n_sending[way->from]++;
         s->n_receiving[way->to]++;
@@ -288,7 +289,7 @@ static void arrive(struct evaluator *e, uint32_t active)
         begin(s, way);
     } else {
         s->active[active] = s->active[--s->n_active];
-        s->workers[way->rank].n_under_way--;
+        s->workers[way->rank].n_under_way[is_within(way)]--;
         if (!is_within(way)) {
             s->n_sending[way->from]--;
             s->n_receiving[way->to]--;
@@ -470,6 +471,11 @@ static double slowed(const struct serving *s, const struct way *way)
                 slowness(s, way->to, s->n_receiving[way->to]));
 }
 
+static double rate_of(const struct serving *s, const struct worker *w)
+{
+    return w->n_under_way[0] ? s->rates[0] : w->n_under_way[1] ? s->rates[1] : 1;
+}
+
 static bool step(struct evaluator *e)
 {
     struct serving *s = e->serving;
@@ -479,7 +485,7 @@ static bool step(struct evaluator *e)
     bool on_wire = false;
     for (uint32_t r = 0; r < s->n_ranks; r++) {
         const struct worker *w = &s->workers[r];
-        double left = w->left_ns / (w->n_under_way ? s->rate : 1);
+        double left = w->left_ns / rate_of(s, w);
         if (!w->blocked && left < dt) {
             dt = left;
             event = RANK;
@@ -517,7 +523,7 @@ static bool step(struct evaluator *e)
     }
     for (uint32_t r = 0; r < s->n_ranks; r++)
         if (!s->workers[r].blocked)
-            s->workers[r].left_ns -= dt * (s->workers[r].n_under_way ? s->rate : 1);
+            s->workers[r].left_ns -= dt * rate_of(s, &s->workers[r]);
     for (uint32_t v = 0; v < s->n_servers; v++)
         s->servers[v].left_ns -= dt;
     switch (event) {
@@ -575,7 +581,8 @@ static void reset(struct evaluator *e)
     s->timers.n = 0;
     s->n_timers = 0;
     s->now_ns = s->wire_ns = 0;
-    s->rate = evaluator_rate(s->net);
+    s->rates[0] = evaluator_rate(s->net->cpu_ns.value, s->net->byte_ns.value);
+    s->rates[1] = evaluator_rate(s->net->cpu_ns.value, s->net->within_ns.value);
     s->server_link = s->net->server_link > 0 ? 1 / s->net->server_link : 1;
     s->failed = false;
     memset(s->n_sending, 0, s->n_nodes * sizeof *s->n_sending);
@@ -587,7 +594,7 @@ static void reset(struct evaluator *e)
     for (uint32_t r = 0; r < s->n_ranks; r++) {
         struct worker *w = &s->workers[r];
         w->class = &e->classes[e->class_of[r]];
-        w->at = w->iteration = w->n_under_way = 0;
+        w->at = w->iteration = w->n_under_way[0] = w->n_under_way[1] = 0;
         w->blocked = w->ended = s->net->pulls_at_start;
         w->left_ns = w->class->actions[0].work_ns;
         memset(w->n_got, 0, e->strategy->n_buckets * sizeof *w->n_got);

@@ -47,34 +47,64 @@ static void share_bounds(struct join *join, uint32_t sample)
 
 /* ---- transfers ---- */
 
-/* TensorFlow leaves out some of a step's transfers now and then. The tensor was there when the
- * first op that takes it began. */
-static int find_left_out(struct rank_build *rank)
+/* When the first op that takes a tensor began: of receive i in sample s at [s * receives + i];
+ * INT64_MAX: none did. */
+static int64_t *find_needs(const struct rank_build *rank)
 {
-    int64_t *needed = malloc((rank->ops.n + 1) * sizeof *needed); /* when what an op makes was */
-    if (!needed)
-        return -1;
-    for (uint32_t s = 0; s < rank->n_samples; s++) {
+    size_t n = rank->receives.n;
+    int64_t *of_ops = malloc((rank->ops.n + 1) * sizeof *of_ops);
+    int64_t *needs = of_ops ? malloc((rank->n_samples * n + 1) * sizeof *needs) : NULL;
+    for (uint32_t s = 0; needs && s < rank->n_samples; s++) {
         for (uint32_t o = 0; o < rank->ops.n; o++)
-            needed[o] = INT64_MAX;
+            of_ops[o] = INT64_MAX;
         for (size_t e = 0; e < rank->edges.n; e++) {
             const struct local_edge *edge = &rank->edges.at[e];
-            int64_t start = edge->next || edge->to == rank->boundary || edge->to >= rank->n_timed
-                                ? ABSENT
-                                : rank->start_ns[at(rank, s, edge->to)];
-            if (start != ABSENT && start < needed[edge->from])
-                needed[edge->from] = start;
+            bool takes = !edge->next && edge->to != rank->boundary && edge->to < rank->n_timed;
+            int64_t start = takes ? rank->start_ns[at(rank, s, edge->to)] : ABSENT;
+            if (start != ABSENT && start < of_ops[edge->from])
+                of_ops[edge->from] = start;
         }
-        for (size_t i = 0; i < rank->receives.n; i++) {
-            uint32_t op = rank->receives.at[i].op;
-            if (op == NO_ID || rank->end_ns[at(rank, s, op)] != ABSENT || needed[op] == INT64_MAX)
+        for (size_t i = 0; i < n; i++)
+            needs[s * n + i] = of_ops[rank->receives.at[i].op];
+    }
+    free(of_ops);
+    return needs;
+}
+
+static int by_time(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* TensorFlow leaves out some of a step's transfers now and then. They arrived as long before they
+ * were taken as in the middle one of the other iterations. */
+static int find_left_out(struct rank_build *rank)
+{
+    size_t n = rank->receives.n;
+    int64_t *needs = find_needs(rank);
+    int64_t *lay = malloc((rank->n_samples + (size_t)1) * sizeof *lay);
+    for (size_t i = 0; needs && lay && i < n; i++) {
+        uint32_t op = rank->receives.at[i].op, n_seen = 0;
+        for (uint32_t s = 0; s < rank->n_samples; s++)
+            if (rank->end_ns[at(rank, s, op)] != ABSENT && needs[s * n + i] != INT64_MAX)
+                lay[n_seen++] = needs[s * n + i] - rank->end_ns[at(rank, s, op)];
+        if (n_seen > 0)
+            qsort(lay, n_seen, sizeof *lay, by_time);
+        for (uint32_t s = 0; s < rank->n_samples && n_seen > 0; s++) {
+            int64_t *end = &rank->end_ns[at(rank, s, op)],
+                    begin = rank->steps.at[rank->sample_step[s]].start_ns;
+            if (*end != ABSENT || needs[s * n + i] == INT64_MAX)
                 continue;
-            rank->start_ns[at(rank, s, op)] = rank->steps.at[rank->sample_step[s]].start_ns;
-            rank->end_ns[at(rank, s, op)] = needed[op];
+            *end = needs[s * n + i] - lay[n_seen / 2];
+            *end = *end > begin ? *end : begin;
+            rank->start_ns[at(rank, s, op)] = begin;
         }
     }
-    free(needed);
-    return 0;
+    int status = needs && lay ? 0 : -1;
+    free(needs);
+    free(lay);
+    return status;
 }
 
 struct made {

@@ -118,6 +118,8 @@ struct rank_build {
     const uint32_t *classes;    /* enum name_class of each string id */
     enum step_source step_source;
     bool ends_with_exchange; /* iterations end where the last of their exchanges begins */
+    bool updates_in_turn;    /* see updates.c: its own updates run as their gradients come */
+    uint32_t n_updates;      /* of its own in an iteration; 0: servers update, or there are none */
     ARRAY(struct step) steps;
     uint32_t n_steps_beyond; /* that were too many */
     ARRAY(struct item) items;
@@ -142,8 +144,8 @@ struct rank_build {
     int64_t *start_ns, *end_ns; /* [s * n_timed + o]; ABSENT */
     uint32_t n_slots; /* ops that the pool's threads ran at once at most; 0: there is no pool */
     int64_t *free_ns; /* [s * n_timed + o]: when a session's link had brought what came before op o,
-                         or Horovod's thread was through with it; ABSENT: nothing did, or it is no
-                         such op. NULL: neither */
+                         or Horovod's thread or that of the updates was through with it; ABSENT:
+                         nothing did, or it is no such op. NULL: none has any */
     struct net_part
         *parts; /* see ends.h: of collective c in sample s at [c * n_samples + s]; NULL: no logs */
     int64_t *seen_start_ns, *seen_end_ns; /* of each op in the template, nothing cut off */

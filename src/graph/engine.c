@@ -4,7 +4,7 @@
  * remains what follows the last op that it waited for, in every iteration. And what a worker
  * exchanges with its servers begins when a gradient is there: after the op before it that always
  * came before, on each thread. Where servers update, the next iteration's ops wait for the
- * parameters that they take; where workers do, their updates wait for the gradients. */
+ * parameters that they take; where workers do: updates.c. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,11 +90,6 @@ static int add_waits(struct rank_build *rank, const uint32_t *op_of_item)
 
 /* ---- exchanges ---- */
 
-static bool is_exchange(const struct rank_build *rank, uint32_t op)
-{
-    return rank->classes[rank->ops.at[op].name] & NAME_EXCHANGE;
-}
-
 static int add_before(struct rank_build *rank, const uint32_t *op_of_item, const struct lane *lane,
                       uint32_t arrival)
 {
@@ -117,7 +112,7 @@ static int add_exchanges(struct rank_build *rank, const uint32_t *op_of_item)
 {
     for (size_t c = 0; c < rank->collectives.n; c++) {
         uint32_t arrival = rank->collectives.at[c].arrival;
-        if (!is_exchange(rank, arrival))
+        if (!local_is_exchange(rank, arrival))
             continue;
         for (uint32_t l = 0; l < rank->n_lanes; l++)
             if (rank->lanes[l].kind == DPRO_DEVICE_CPU_THREAD &&
@@ -173,122 +168,30 @@ static int add_taker(struct rank_build *rank, const uint32_t *nodes, uint32_t n,
     return 0;
 }
 
-/* The optimizer's ops where a worker updates its parameters itself, in order of start. */
-static uint32_t list_updates(const struct rank_build *rank, uint32_t *updates)
-{
-    uint32_t n = 0;
-    for (uint32_t o = 0; o < rank->n_timed; o++) {
-        const struct local_op *op = &rank->ops.at[o];
-        if (op->item != NO_ID && op->lane != NO_ID &&
-            rank->lanes[op->lane].kind == DPRO_DEVICE_CPU_THREAD &&
-            (rank->classes[op->name] & NAME_UPDATE_NODE) &&
-            item_span(rank, op->item)->kind == SPAN_CPU_OP)
-            updates[n++] = o;
-    }
-    return n;
-}
-
-/* Exchanges whose gradients one update takes. */
-struct taken {
-    size_t first, n; /* of the exchanges in order of keys */
-    int64_t ready_ns;
-};
-
-static int by_key(const void *a, const void *b, void *arg)
-{
-    const struct local_collective *at = arg, *x = &at[*(const uint32_t *)a],
-                                  *y = &at[*(const uint32_t *)b];
-    if (x->key != y->key)
-        return x->key < y->key ? -1 : 1;
-    return x < y ? -1 : x > y;
-}
-
-static int by_ready(const void *a, const void *b)
-{
-    const struct taken *x = a, *y = b;
-    if (x->ready_ns != y->ready_ns)
-        return x->ready_ns < y->ready_ns ? -1 : 1;
-    return x->first < y->first ? -1 : x->first > y->first;
-}
-
-/* After the update that is to take it, or else the first one that always came after. */
-static int add_update(struct rank_build *rank, const uint32_t *updates, uint32_t n, uint32_t to,
-                      const struct local_collective *c)
-{
-    size_t n_before = rank->edges.n;
-    for (uint32_t i = to; i < n && rank->edges.n == n_before; i++)
-        if (local_add_if_holds(rank, c->transfer, updates[i], updates[i] < c->arrival) < 0)
-            return -1;
-    return 0;
-}
-
-/* The optimizer takes gradients in order of their keys, as many at once as it updates together
- * (MXNET_OPTIMIZER_AGGREGATION_SIZE). The engine runs the update first whose gradients are there
- * first. */
-static int add_updates(struct rank_build *rank, const uint32_t *updates, uint32_t n)
-{
-    uint32_t *exchanges = malloc((rank->collectives.n + 1) * sizeof *exchanges);
-    struct taken *taken = malloc((n + 1) * sizeof *taken);
-    size_t n_exchanges = 0, n_taken = 0;
-    int status = exchanges && taken ? 0 : -1;
-    for (size_t c = 0; c < rank->collectives.n && status == 0; c++)
-        if (is_exchange(rank, rank->collectives.at[c].arrival))
-            exchanges[n_exchanges++] = (uint32_t)c;
-    size_t together = (n_exchanges + n - 1) / n;
-    bool fits = together > 0 && (n_exchanges + together - 1) / together == n;
-    if (status == 0)
-        qsort_r(exchanges, n_exchanges, sizeof *exchanges, by_key, rank->collectives.at);
-    for (size_t e = 0; e < n_exchanges && fits; e++) {
-        const struct local_collective *c = &rank->collectives.at[exchanges[e]];
-        int64_t ready = rank->end_ns[at(rank, rank->template_step, c->transfer)];
-        if (e % together == 0)
-            taken[n_taken++] = (struct taken){e, 0, INT64_MIN};
-        taken[n_taken - 1].n++;
-        if (ready > taken[n_taken - 1].ready_ns)
-            taken[n_taken - 1].ready_ns = ready;
-    }
-    if (n_taken > 0)
-        qsort(taken, n_taken, sizeof *taken, by_ready);
-    else if (status == 0)
-        taken[n_taken++] = (struct taken){0, n_exchanges, 0};
-    for (uint32_t t = 0; t < n_taken; t++)
-        for (size_t e = taken[t].first; e < taken[t].first + taken[t].n && status == 0; e++)
-            status = add_update(rank, updates, n, t, &rank->collectives.at[exchanges[e]]);
-    free(exchanges);
-    free(taken);
-    return status;
-}
-
 static int add_takers(struct rank_build *rank)
 {
-    uint32_t *ops = malloc((rank->ops.n + 1) * sizeof *ops);
-    uint32_t n = ops ? list_updates(rank, ops) : 0;
-    int status = ops ? 0 : -1;
-    if (n > 0) {
-        status = add_updates(rank, ops, n);
-    } else if (status == 0) {
-        n = list_nodes(rank, ops);
-        for (size_t c = 0; c < rank->collectives.n && status == 0; c++)
-            if (is_exchange(rank, rank->collectives.at[c].arrival))
-                status = add_taker(rank, ops, n, &rank->collectives.at[c]);
-    }
-    free(ops);
+    uint32_t *nodes = malloc((rank->ops.n + 1) * sizeof *nodes);
+    uint32_t n = nodes ? list_nodes(rank, nodes) : 0;
+    int status = nodes ? 0 : -1;
+    for (size_t c = 0; c < rank->collectives.n && status == 0; c++)
+        if (local_is_exchange(rank, rank->collectives.at[c].arrival))
+            status = add_taker(rank, nodes, n, &rank->collectives.at[c]);
+    free(nodes);
     return status;
 }
 
 int local_add_engine_edges(struct rank_build *rank, const uint32_t *op_of_item)
 {
-    return add_waits(rank, op_of_item) < 0 || add_exchanges(rank, op_of_item) < 0 ||
-                   add_takers(rank) < 0
-               ? -1
-               : 0;
+    if (add_waits(rank, op_of_item) < 0 || add_exchanges(rank, op_of_item) < 0)
+        return -1;
+    return rank->n_updates > 0 ? local_add_update_edges(rank) : add_takers(rank);
 }
 
 int local_add_exchange_boundary(struct rank_build *rank)
 {
     for (size_t c = 0; c < rank->collectives.n; c++) {
         uint32_t arrival = rank->collectives.at[c].arrival;
-        if (is_exchange(rank, arrival) &&
+        if (local_is_exchange(rank, arrival) &&
             local_add_edge(rank, arrival, rank->boundary, false, false) < 0)
             return -1;
     }

@@ -217,6 +217,18 @@ bool local_in_pool(const struct rank_build *rank, uint32_t device)
     return d->kind == DPRO_DEVICE_COMM_THREAD && !rank->trace->tracks[d->name].serial;
 }
 
+/* Of those that run as they come, between two ops of a device: each is before the later one. */
+static int add_in_turn(struct rank_build *rank, uint32_t after, uint32_t before, uint32_t to,
+                       bool next)
+{
+    uint32_t device = rank->ops.at[to].device;
+    for (uint32_t o = after == NO_ID ? 0 : after + 1; o < before && rank->updates_in_turn; o++)
+        if (rank->ops.at[o].device == device && local_is_in_turn(rank, o) &&
+            local_add_edge(rank, o, to, next, false) < 0)
+            return -1;
+    return 0;
+}
+
 static int add_device_order(struct rank_build *rank)
 {
     size_t n_devices = rank->devices.n;
@@ -238,17 +250,24 @@ static int add_device_order(struct rank_build *rank)
             last[device] = o;
             continue;
         }
-        if (last[device] == NO_ID) {
-            first[device] = o;
-        } else {
+        if (last[device] != NO_ID) {
             trim_overlaps(rank, last[device], o);
             status = local_add_edge(rank, last[device], o, false, false);
         }
+        if (local_is_in_turn(rank, o))
+            continue;
+        if (status == 0)
+            status = add_in_turn(rank, last[device], o, o, false);
+        if (last[device] == NO_ID)
+            first[device] = o;
         last[device] = o;
     }
     for (size_t d = 0; d < n_devices && status == 0; d++)
-        if (first[d] != NO_ID)
+        if (first[d] != NO_ID) {
             status = local_add_edge(rank, last[d], first[d], true, false);
+            if (status == 0)
+                status = add_in_turn(rank, last[d], (uint32_t)rank->ops.n, first[d], true);
+        }
     free(first);
     return status;
 }
@@ -599,7 +618,7 @@ static int add_forward_backward(struct rank_build *rank)
 int build_local_edges(struct rank_build *rank, struct dpro_error *err)
 {
     uint32_t *op_of_item = malloc((rank->items.n + 1) * sizeof *op_of_item);
-    int status = op_of_item ? 0 : -1;
+    int status = op_of_item ? local_sort_updates(rank) : -1;
     if (status == 0) {
         memset(op_of_item, 0xFF, (rank->items.n + 1) * sizeof *op_of_item);
         for (uint32_t s = 0; s < rank->steps.n; s++)

@@ -3,6 +3,7 @@
 #define GRAPH_LOCAL_H
 
 #include "graph/build.h"
+#include "graph/names.h"
 
 /* Old traces count whole microseconds: a start and a duration, each rounded. */
 enum { LOCAL_ROUNDING_NS = 2000 };
@@ -57,6 +58,19 @@ int local_add_node_edges(struct rank_build *rank);
 int local_add_engine_edges(struct rank_build *rank, const uint32_t *op_of_item);
 /* What ends an iteration that ends with an exchange. */
 int local_add_exchange_boundary(struct rank_build *rank);
+
+static inline bool local_is_exchange(const struct rank_build *rank, uint32_t op)
+{
+    return rank->classes[rank->ops.at[op].name] & NAME_EXCHANGE;
+}
+
+/* updates.c: finds which of a worker's own updates is which in every step; sets n_updates and
+ * updates_in_turn. */
+int local_sort_updates(struct rank_build *rank);
+/* Whether the op is one of them, which run in the order in which they are ready. */
+bool local_is_in_turn(const struct rank_build *rank, uint32_t op);
+/* What each of them waits for. */
+int local_add_update_edges(struct rank_build *rank);
 
 /* data.c: producer -> consumer by the storages of the execution trace. */
 int local_add_data_edges(struct rank_build *rank);

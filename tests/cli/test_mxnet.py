@@ -174,14 +174,20 @@ class TestLoops(Case):
     """Profiles of two workers with neither logs nor marks."""
     PERIOD, N = 2000, 9  # us
 
+    def write_profile(self, rank, spans):
+        """Of (name, category, thread, start, end)."""
+        events = [{"name": name, "cat": category, "ph": phase, "ts": mxnet_job.T0 + at, "pid": 0, "tid": thread}
+                  for name, category, thread, start, end in spans
+                  for phase, at in zip("BE" if category == "operator" else "be", (start, end))]
+        process = {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "cpu/0"}}
+        self.write(f"profile_worker{rank}.json", {"traceEvents": [process, *sorted(events, key=lambda event: event["ts"])]})
+
     def write_worker(self, rank, laps):
         """In each iteration that laps the second exchange begins when the program is in its next one."""
-        events = []
+        spans = []
 
-        def span(name, category, thread, start, end):
-            phases = "BE" if category == "operator" else "be"
-            events.extend({"name": name, "cat": category, "ph": phase, "ts": mxnet_job.T0 + at, "pid": 0, "tid": thread}
-                          for phase, at in zip(phases, (start, end)))
+        def span(*one):
+            spans.append(one)
 
         for i in range(self.N):
             at = i * self.PERIOD
@@ -199,8 +205,30 @@ class TestLoops(Case):
             span("KVStoreDistDefaultStoragePushPull", "operator", mxnet_job.MAIN, at + 1710, at + 2150)
             second = 2120 if i in laps else 1720
             span("KVStoreDistDefaultStoragePushPull", "operator", mxnet_job.MAIN, at + second, at + 2160)
-        process = {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "cpu/0"}}
-        self.write(f"profile_worker{rank}.json", {"traceEvents": [process, *sorted(events, key=lambda event: event["ts"])]})
+        self.write_profile(rank, spans)
+
+    def test_which_update_is_which_shows_in_when_the_gradients_came(self):
+        for rank in (0, 1):
+            spans = []
+            for i in range(self.N):
+                at = i * self.PERIOD
+                calls = ("MXNDArrayCreateEx", "MXImperativeInvokeEx", "MXExecutorForward", "MXExecutorBackwardEx",
+                         "MXKVStorePushPullEx", "MXKVStorePushPullEx", "MXImperativeInvokeEx", "MXImperativeInvokeEx")
+                spans += [(name, "MXNET_C_API", mxnet_job.CALLER, at + 10 * k, at + 10 * k + 5) for k, name in enumerate(calls)]
+                spans += [("MXNDArraySyncCopyToCPU", "MXNET_C_API", mxnet_job.CALLER, at + 100, at + 1700),
+                          ("Convolution", "operator", mxnet_job.ENGINE, at + 110, at + 300),
+                          ("_backward_Convolution", "operator", mxnet_job.ENGINE, at + 300, at + 600)]
+                # the first one's gradient comes early, or as late as the other's and after it
+                ends, took = (700 if i % 2 else 1610, 1500), (50, 100)
+                for k, end in enumerate(ends):
+                    spans += [("KVStoreDistDefaultStoragePushPull", "operator", mxnet_job.MAIN + 10 * k, at + 605 + k, at + end),
+                              ("sgd_mom_update", "operator", mxnet_job.ENGINE, at + end + 5, at + end + 5 + took[k])]
+            self.write_profile(rank, spans)
+        facts = replayed(self.folder)
+        self.assertLess(abs(facts["error_pct"]), 1)
+        # gradients come 0.45 ms earlier, the updates that wait for them run earlier, and so does all that follows
+        faster = replayed("--delay", "COLLECTIVE=0.5", self.folder)
+        self.assertAlmostEqual(faster["predicted"]["iteration_ms"], facts["predicted"]["iteration_ms"] - 0.45, delta=0.06)
 
     def test_exchanges_that_lap_over_the_programs_iterations_stay_together(self):
         self.write_worker(0, laps=())

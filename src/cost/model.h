@@ -95,6 +95,8 @@ struct model_net {
                              others, or not known */
     bool negotiates;      /* Horovod: a thread looks in cycles what is ready */
     uint64_t chunk_bytes; /* the largest message; 0: a step is one message */
+    uint64_t queue_bytes; /* of those that send to servers, or of servers, what is in a link's
+                             queue, behind which another one begins */
     struct dpro_estimate byte_ns, message_ns, reduce_ns;
     struct dpro_estimate push_ns;   /* of a server's time, for each push; reduce_ns for its bytes */
     struct dpro_estimate answer_ns; /* from a server's last push of a bucket to its answer */

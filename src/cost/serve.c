@@ -2,9 +2,11 @@
  *
  * A rank pushes a part of a bucket when the bucket is whole. What goes from one process to another
  * keeps its order (of equal priority); different ways share the links that they have in common
- * equally. What a message takes beside its bytes passes while others are on the links. A server's
+ * equally, but for one that begins while others send: it stands behind what they have in the link's
+ * queue. What a message takes beside its bytes passes while others are on the links. A server's
  * thread takes what was pushed as it comes; when all ranks have pushed a part, it answers them all
  * (or, in a session, sends it when it has read it in the next iteration). */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +38,7 @@ struct way {
     struct list parcels;     /* the first is under way */
     uint32_t from, to, rank; /* nodes; the rank at either end */
     double left_ns;          /* of the first one, alone on its links */
+    double queued_ns;        /* until it shares them */
 };
 
 struct server {
@@ -251,6 +254,18 @@ static void begin(struct serving *s, struct way *way)
     way->left_ns = is_within(way) ? part->within_ns : part->wire_ns;
 }
 
+static bool is_free(const struct serving *s, const struct way *way)
+{
+    return s->n_sending[way->from] == 0 && s->n_receiving[way->to] == 0;
+}
+
+static void share(struct serving *s, struct way *way)
+{
+    way->queued_ns = 0;
+    s->n_sending[way->from]++;
+    s->n_receiving[way->to]++;
+}
+
 static void send(struct evaluator *e, uint32_t parcel)
 {
     struct serving *s = e->serving;
@@ -264,10 +279,11 @@ static void send(struct evaluator *e, uint32_t parcel)
     begin(s, way);
     s->active[s->n_active++] = at;
     s->workers[rank].n_under_way[is_within(way)]++;
-    if (!is_within(way)) {
-        s->n_sending[way->from]++;
-        s->n_receiving[way->to]++;
-    }
+    if (is_within(way))
+        return;
+    way->queued_ns = is_free(s, way) ? 0 : (double)s->net->queue_bytes * s->net->byte_ns.value;
+    if (way->queued_ns <= 0)
+        share(s, way);
 }
 
 static void serve(struct evaluator *e, uint32_t parcel)
@@ -293,6 +309,11 @@ static void arrive(struct evaluator *e, uint32_t active)
         if (!is_within(way)) {
             s->n_sending[way->from]--;
             s->n_receiving[way->to]--;
+        }
+        for (uint32_t i = 0; i < s->n_active; i++) {
+            struct way *other = &s->ways[s->active[i]];
+            if (other->queued_ns > 0 && is_free(s, other))
+                share(s, other);
         }
     }
     double rest_ns = goes_down(parcel) ? s->net->collective_ns.value : 0;
@@ -494,7 +515,7 @@ static bool step(struct evaluator *e)
     }
     for (uint32_t i = 0; i < s->n_active; i++) {
         const struct way *way = &s->ways[s->active[i]];
-        double left = way->left_ns * slowed(s, way);
+        double left = way->queued_ns > 0 ? way->queued_ns : way->left_ns * slowed(s, way);
         on_wire |= !is_within(way);
         if (left < dt) {
             dt = left;
@@ -519,7 +540,10 @@ static bool step(struct evaluator *e)
     s->wire_ns += on_wire ? dt : 0;
     for (uint32_t i = 0; i < s->n_active; i++) {
         struct way *way = &s->ways[s->active[i]];
-        way->left_ns -= dt / slowed(s, way);
+        if (way->queued_ns > 0)
+            way->queued_ns = way->queued_ns > dt ? way->queued_ns - dt : DBL_MIN;
+        else
+            way->left_ns -= dt / slowed(s, way);
     }
     for (uint32_t r = 0; r < s->n_ranks; r++)
         if (!s->workers[r].blocked)
@@ -532,7 +556,10 @@ static bool step(struct evaluator *e)
         act(e, which);
         break;
     case WAY:
-        arrive(e, which);
+        if (s->ways[s->active[which]].queued_ns > 0)
+            share(s, &s->ways[s->active[which]]);
+        else
+            arrive(e, which);
         break;
     case SERVER:
         served(e, which);
@@ -588,7 +615,10 @@ static void reset(struct evaluator *e)
     memset(s->n_sending, 0, s->n_nodes * sizeof *s->n_sending);
     memset(s->n_receiving, 0, s->n_nodes * sizeof *s->n_receiving);
     for (uint32_t w = 0; w < n_ways; w++)
-        s->ways[w].parcels = (struct list){NONE, NONE};
+        s->ways[w] = (struct way){.parcels = {NONE, NONE},
+                                  .from = s->ways[w].from,
+                                  .to = s->ways[w].to,
+                                  .rank = s->ways[w].rank};
     for (uint32_t v = 0; v < s->n_servers; v++)
         s->servers[v].parcels = (struct list){NONE, NONE};
     for (uint32_t r = 0; r < s->n_ranks; r++) {

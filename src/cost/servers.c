@@ -17,6 +17,10 @@
 
 enum { KEY_FACTOR = 9973, LONG_BYTES = 4096, PAUSE_NS = 50000 };
 
+/* Linux keeps as much of a socket in its link's queue as goes in a millisecond, and two segments of
+ * 64 KB at least (TCP small queues); two sockets may send. */
+enum { QUEUE_BYTES = 4 * 64 * 1024 };
+
 static uint32_t number_of_key(uint32_t key, uint32_t n_servers)
 {
     return (uint32_t)((uint64_t)key * KEY_FACTOR % n_servers);
@@ -408,6 +412,7 @@ int fit_servers(const struct rehearsal *r, const struct coarse *coarse, struct d
     transfer_array transfers = {0};
     uint32_t *server_of_key = arena_array(&model->arena, g->n_servers, sizeof *server_of_key);
     net->n_servers = g->n_servers ? g->n_servers : 1;
+    net->queue_bytes = QUEUE_BYTES;
     int status = server_of_key ? list_transfers(g, &transfers) : -1;
     if (status == 0)
         status = find_servers(g, model);
@@ -511,6 +516,7 @@ int fit_session(const struct rehearsal *r, struct dpro_model *model)
                               .n_servers = g->n_servers,
                               .placement = MODEL_ANYWHERE,
                               .pulls_at_start = true,
+                              .queue_bytes = QUEUE_BYTES,
                               .n_streams = model->n_tensors};
     int status = list_transfers(g, &transfers);
     if (status == 0)

@@ -189,16 +189,16 @@ class Optimize(Case):
         trace = os.path.join(SHARED, "mxnet-ps-gluon")
         if not os.path.isdir(trace):
             self.skipTest("no mxnet-ps-gluon in ../shared/traces")
-        result = dpro("optimize", trace, "--servers", "3", "-o", self.path("plan"))
+        result = dpro("optimize", trace, "--servers", "4", "-o", self.path("plan"))
         self.assert_code(result, DONE)
         said = " ".join(result.out.split())
-        self.assertIn("the plan is for 3 parameter servers, the job ran with 2", said)
-        self.assertEqual(self.read("plan", "plan.json")["communication"]["servers"], 3)
+        self.assertIn("the plan is for 4 parameter servers, the job ran with 2", said)
+        self.assertEqual(self.read("plan", "plan.json")["communication"]["servers"], 4)
         other = dpro("whatif", trace, "--buckets", self.path("plan"))
         self.assert_code(other, USAGE)
-        self.assertIn("add --servers 3", other.err)
+        self.assertIn("add --servers 4", other.err)
         facts = self.read("plan", "optimize.json")
-        asked = dpro("whatif", trace, "--buckets", self.path("plan"), "--servers", "3", "--json").json
+        asked = dpro("whatif", trace, "--buckets", self.path("plan"), "--servers", "4", "--json").json
         self.assertAlmostEqual(asked["predicted"]["iteration_ms"], plan_ms(facts), places=3)
         # no recording shows what another number brings
         self.assertGreater(facts["best"]["uncertainty_pct"], 15)

@@ -373,6 +373,15 @@ static void test_a_messages_own_time_keeps_no_link_busy(void **state)
     assert_int_equal(time_of(job), 80 + 5 + 40 + 5);
 }
 
+static void test_a_way_begins_behind_what_others_have_in_the_links_queue(void **state)
+{
+    (void)state;
+    struct job *job = served_job(2, NULL);
+    job->model.net.queue_bytes = 5;
+    /* t1 begins 5 later beside t0, and its answers beside those of t0 as well */
+    assert_int_equal(time_of(job), 200);
+}
+
 static void test_what_has_priority_goes_behind_what_is_under_way(void **state)
 {
     (void)state;
@@ -455,6 +464,7 @@ int main(void)
         cmocka_unit_test(test_parts_of_a_tensor_go_to_all_servers),
         cmocka_unit_test(test_a_servers_thread_takes_one_push_after_the_other),
         cmocka_unit_test(test_a_messages_own_time_keeps_no_link_busy),
+        cmocka_unit_test(test_a_way_begins_behind_what_others_have_in_the_links_queue),
         cmocka_unit_test(test_what_has_priority_goes_behind_what_is_under_way),
         cmocka_unit_test(test_ranks_of_one_host_share_its_link_and_its_server),
         cmocka_unit_test(test_a_session_sends_what_it_has_read),

@@ -103,7 +103,12 @@ sys.exit(code)
 """
 
 
-SLOW_LOOPBACK = 'ip link set lo up; tc qdisc add dev lo root tbf rate "$1" burst 80kb latency 50ms; shift; exec "$@"'
+# As hosts.sh has its links.
+SLOW_LOOPBACK = """ip link set lo up; tc qdisc add dev lo root tbf rate "$1" burst 80kb latency 50ms; shift
+for local in 127.0.0.1 127.0.0.0/8; do
+    ip route replace local $local dev lo table local proto kernel scope host src 127.0.0.1 congctl cubic
+done
+sysctl -qw net.ipv4.tcp_limit_output_bytes=1048576; exec "$@\""""
 
 
 def train(example, command, steps, rate="1gbit", arguments=(), environment=None, quiet=False):

@@ -46,7 +46,7 @@ class Plans(plan_loop.Case):
         for rank in range(2):
             told = self.rank(rank)["plan"]
             self.assertEqual((told["applied"], told["reason"]), (True, None))
-        self.assertEqual([c["count"] for c in self.replay()["collectives"] if c["kind"] == "all_reduce"], [2])
+        self.assertEqual(sum(c["count"] for c in self.replay()["collectives"] if c["kind"] == "all_reduce"), 2)
 
     def check_refused(self, name, change, reason):
         plan = self.make_plan(name, change)

@@ -177,6 +177,19 @@ static void fit_messages(const struct dpro_graph *g, struct model_net *net)
     net->message_ns = (struct dpro_estimate){sum / n, sqrt((variance > 0 ? variance : 0) / n)};
 }
 
+/* Whether what is known of most bytes is their messages. */
+static bool has_messages(const struct dpro_graph *g, const struct coarse *coarse,
+                         const struct dpro_model *model)
+{
+    uint64_t all = 0, tied = 0;
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
+        all += model->tensors[t].size_bytes;
+        if (g->collectives[coarse->bucket_of[t]].n_messages > 0)
+            tied += model->tensors[t].size_bytes;
+    }
+    return tied > all / 2;
+}
+
 /* Without messages: from whole collectives, each taken to have had the wires for itself. */
 static int fit_collectives(const struct rehearsal *r, const struct coarse *coarse,
                            const struct dpro_model *model, struct model_net *net)
@@ -191,7 +204,9 @@ static int fit_collectives(const struct rehearsal *r, const struct coarse *coars
             continue;
         for (uint32_t m = c->first_member; m < c->first_member + c->n_members && status == 0; m++) {
             double size = (double)c->size_bytes * wire_share(net);
-            struct point point = {size, (double)g->dur_ns[g->members[m].transfer], 1 / size};
+            double took = (double)g->dur_ns[g->members[m].transfer];
+            struct point point = {
+                size, took + (c->n_messages > 0 ? (double)g->members[m].exchange_ns : 0), 1 / size};
             status = array_push(&points, point);
         }
     }
@@ -481,7 +496,7 @@ int fit_net(const struct rehearsal *r, const struct coarse *coarse, struct dpro_
         if (fit_servers(r, coarse, model) < 0)
             return dpro_error_nomem(err);
     }
-    bool messages = g->collectives[coarse->bucket_of[0]].n_messages > 0;
+    bool messages = has_messages(g, coarse, model);
     bool served = net->algorithm == MODEL_SERVER;
     struct dpro_estimate start = {0};
     if (!served && (messages ? fit_bytes(r, coarse, model, net, &start)

@@ -83,9 +83,6 @@ class Ring(Plans):
     def test_the_loop(self):
         self.loop("tensorflow", ["--hidden", "4", "--batch-size", "32"])
 
-    def test_the_loop_of_a_job_that_packs_nothing(self):
-        self.loop_that_helps("tensorflow", [*DEEP, "--bytes-per-pack", "1"], "150mbit")
-
 
 class Horovod(Plans):
     framework = "horovod"

@@ -24,6 +24,7 @@ HOOKS = {
     "mxnet.module.module": ("mxnet_job", "attach_module"),
     "mxnet.kvstore.base": ("mxnet_job", "attach_stores"),
     "mxnet.profiler": ("mxnet_job", "attach_profiler"),
+    "byteps.common": ("byteps_job", "attach"),
     "horovod.tensorflow.mpi_ops": ("horovod_timeline", "attach"),
     "horovod.mxnet.mpi_ops": ("horovod_timeline", "attach"),
     "horovod.torch.mpi_ops": ("horovod_timeline", "attach"),

@@ -64,6 +64,10 @@ def place():
     rank = environment_number("HOROVOD_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", default=None)
     world = environment_number("HOROVOD_SIZE", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", default=1)
     local_rank = environment_number("HOROVOD_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", default=0)
+    if rank is None and os.environ.get("DMLC_ROLE") == "worker" and "BYTEPS_LOCAL_SIZE" in os.environ:  # as bpslaunch sets them
+        local_rank, n_local = (environment_number("BYTEPS_LOCAL_" + name, default=n) for name, n in (("RANK", 0), ("SIZE", 1)))
+        n_workers, worker = (environment_number("DMLC_" + name, default=n) for name, n in (("NUM_WORKER", 1), ("WORKER_ID", 0)))
+        return worker * n_local + local_rank, n_workers * n_local, local_rank
     task = tensorflow_task()
     if rank is None and task is not None and task[2] is not None:
         return task[2], task[3], local_rank

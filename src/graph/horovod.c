@@ -145,22 +145,17 @@ static uint32_t find_update(const struct rank_build *rank, uint32_t done)
     return NO_ID;
 }
 
-/* Horovod's optimizer for PyTorch takes what was reduced in the order in which it was handed over,
- * each with a call of set_; NO_ID: it is not that which the iteration did. */
+/* What takes the tensor that was handed over with a span, in Horovod's optimizer for PyTorch;
+ * NO_ID: it is not that which the iteration did. */
 static uint32_t find_set(const struct maker *m, const uint32_t *enqueues, uint32_t span)
 {
-    const struct rank_build *rank = m->rank;
-    const struct trace_span *spans = rank->trace->spans;
-    uint32_t set = strtab_find(rank->names, "aten::set_", strlen("aten::set_"));
-    uint32_t n_before = 0, n_tensors = 0, n_sets = 0, found = NO_ID;
+    const struct trace_span *spans = m->rank->trace->spans;
+    uint32_t n_before = 0, n_tensors = 0;
     for (uint32_t i = 0; i < m->fusion->n_tensors; i++) {
         n_tensors += enqueues[i] != NO_ID;
         n_before += enqueues[i] != NO_ID && spans[enqueues[i]].start_ns < spans[span].start_ns;
     }
-    for (uint32_t o = 0; o < rank->n_timed && set != STRTAB_FULL; o++)
-        if (rank->ops.at[o].name == set && is_update(rank, o) && n_sets++ == n_before)
-            found = o;
-    return n_sets == n_tensors ? found : NO_ID;
+    return local_nth_taken(m->rank, n_before, n_tensors);
 }
 
 static int plan_group(struct maker *m, uint32_t collective, uint32_t negotiation)

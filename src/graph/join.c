@@ -211,6 +211,16 @@ static int join_group(struct join *join, struct entry *entries, size_t n)
     return 0;
 }
 
+/* In the order in which the iteration begins them: what is ready at once is sent in the order of
+ * the graph's ops. */
+static int compare_joined(const void *a, const void *b)
+{
+    const struct joined *x = a, *y = b;
+    if (x->collective != y->collective)
+        return x->collective < y->collective ? -1 : 1;
+    return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
 int join_match(struct join *join, struct dpro_error *err)
 {
     size_t total = 0, n = 0;
@@ -228,6 +238,8 @@ int join_match(struct join *join, struct dpro_error *err)
             next++;
         status = join_group(join, entries + i, next - i);
     }
+    if (status == 0 && join->joined.n > 1)
+        qsort(join->joined.at, join->joined.n, sizeof *join->joined.at, compare_joined);
     free(entries);
     return status < 0 ? dpro_error_nomem(err) : 0;
 }

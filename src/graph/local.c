@@ -596,6 +596,18 @@ uint32_t local_op_of_span(const uint64_t *pairs, size_t n, uint32_t span, bool w
     return (uint32_t)pairs[found];
 }
 
+uint32_t local_nth_taken(const struct rank_build *rank, uint32_t k, uint32_t n)
+{
+    uint32_t set = strtab_find(rank->names, "aten::set_", strlen("aten::set_"));
+    uint32_t n_sets = 0, found = NO_ID;
+    for (uint32_t o = 0; o < rank->n_timed && set != STRTAB_FULL; o++) {
+        const struct local_op *op = &rank->ops.at[o];
+        if (op->name == set && op->item != NO_ID && op->phase == DPRO_OP_UPDATE && n_sets++ == k)
+            found = o;
+    }
+    return n_sets == n ? found : NO_ID;
+}
+
 static int add_forward_backward(struct rank_build *rank)
 {
     uint64_t *pairs;

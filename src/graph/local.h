@@ -72,6 +72,11 @@ bool local_is_in_turn(const struct rank_build *rank, uint32_t op);
 /* What each of them waits for. */
 int local_add_update_edges(struct rank_build *rank);
 
+/* The optimizers of Horovod and BytePS for PyTorch take what was reduced in the order in which it
+ * was handed over, each with a call of aten::set_: the k-th of n; NO_ID: the optimizer did not call
+ * it n times. */
+uint32_t local_nth_taken(const struct rank_build *rank, uint32_t k, uint32_t n);
+
 /* data.c: producer -> consumer by the storages of the execution trace. */
 int local_add_data_edges(struct rank_build *rank);
 

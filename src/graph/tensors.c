@@ -341,6 +341,53 @@ static int plan_nodes(struct maker *m, const struct start *start, planned_array 
     return status;
 }
 
+/* The bytes up to ~PART, which names a part of a tensor. */
+static size_t tensor_length(const char *name)
+{
+    const char *part = strstr(name, "~PART");
+    return part ? (size_t)(part - name) : strlen(name);
+}
+
+static bool is_same_tensor(const struct rank_build *rank, uint32_t a, uint32_t b)
+{
+    const char *x = strtab_get(rank->names, a), *y = strtab_get(rank->names, b);
+    size_t len = tensor_length(x);
+    return len == tensor_length(y) && memcmp(x, y, len) == 0;
+}
+
+/* A gradient that a worker of BytePS on PyTorch pushes, or a part of it, is handed over when
+ * autograd has accumulated it: of the gradients of its size the first that is none of the others'.
+ */
+static int plan_exchange(struct maker *m, const struct start *start, const struct start *all,
+                         size_t n, planned_array *plan)
+{
+    struct rank_build *rank = m->rank;
+    const struct local_collective *coll = &rank->collectives.at[start->collective];
+    struct planned one = {start->collective, NO_ID, NO_ID, coll->group, coll->size_bytes, 0};
+    uint64_t numel = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct local_collective *other = &rank->collectives.at[all[i].collective];
+        numel += is_same_tensor(rank, other->group, coll->group) ? other->numel : 0;
+    }
+    for (size_t i = 0; i < plan->n && one.from == NO_ID; i++)
+        if (is_same_tensor(rank, plan->at[i].name, coll->group))
+            one = (struct planned){start->collective, plan->at[i].from, plan->at[i].to,
+                                   coll->group,       coll->size_bytes, 0};
+    for (size_t i = 0; i < m->in.n && one.from == NO_ID; i++) {
+        struct copy *in = &m->in.at[i];
+        if (in->used || (in->numel && in->numel != numel))
+            continue;
+        in->used = true;
+        one.from = in->last;
+        one.to = local_nth_taken(rank, (uint32_t)i, (uint32_t)m->in.n);
+    }
+    if (one.to == NO_ID)
+        one.to = first_update(m, coll);
+    if (one.to != NO_ID && !local_holds(rank, coll->transfer, one.to, false, false))
+        one.to = NO_ID;
+    return array_push(plan, one);
+}
+
 static int plan_bucket(struct maker *m, const struct start *start, planned_array *plan)
 {
     struct rank_build *rank = m->rank;
@@ -407,8 +454,13 @@ int build_tensors(struct rank_build *rank, struct dpro_error *err)
     for (size_t c = 0; c < rank->collectives.n; c++) /* of sharded models, gathers too */
         rank->collectives.at[c].bucket =
             recorded_unit_of(rank->names, rank->trace, rank->collectives.at[c].launch_span);
-    for (size_t i = 0; i < n && status == 0; i++)
-        status = plan_bucket(&m, &starts[i], &plan);
+    for (size_t i = 0; i < n && status == 0; i++) {
+        bool handed_over =
+            m.in.n > 0 &&
+            local_is_exchange(rank, rank->collectives.at[starts[i].collective].arrival);
+        status = handed_over ? plan_exchange(&m, &starts[i], starts, n, &plan)
+                             : plan_bucket(&m, &starts[i], &plan);
+    }
     /* virtual ops change the number of ops: only now that nobody looks at times by op any more */
     for (size_t i = 0; i < plan.n && status == 0; i++)
         status = add_tensor(rank, &plan.at[i]);

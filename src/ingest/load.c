@@ -522,6 +522,15 @@ static int make_room(struct loader *loader, struct rank_job *job, struct dpro_er
     n_spans += n_fused;
     n_details += n_fused;
     n_tracks += n_fused > 0;
+    for (size_t i = 0; i < loader->list.n; i++) { /* of BytePS, each on a track at worst */
+        const struct source *source = &loader->list.at[i];
+        if (source->rank != rank->rank || !source->part.transport)
+            continue;
+        size_t n = byteps_n_exchanges(source->part.transport);
+        n_spans += n;
+        n_details += n;
+        n_tracks += n;
+    }
     if (n_spans >= NO_ID || n_details >= NO_ID || n_links >= NO_ID || n_tracks >= NO_ID)
         return dpro_error_set(err, DPRO_EFORMAT,
                               "%s: rank %d: more than 4 billion spans; give fewer files",

@@ -72,7 +72,8 @@ if server:
     for _ in range(2 * n * len(floats)):
         head, key, values, sizes = receive()
         timestamp, push, wanted = struct.unpack_from("<i", head, 40)[0], head[52], struct.unpack("<Q", key)[0]
-        answer = meta(push=bool(push), timestamp=timestamp, key=wanted, types=0 if push else 3)
+        answer = meta(push=bool(push), timestamp=timestamp, key=0x7f0123456789,  # whatever stood there
+                      types=0 if push else 3)
         send(answer, *(() if push else (key, bytes(4 * floats[wanted]), sizes)))
 else:
     receive()

@@ -38,7 +38,7 @@ class Recordings(Case):
             self.assertLess(step["cpu_ns"], 0.8 * (step["end_ns"] - step["start_ns"]))
 
     def test_tensorflow(self):
-        self.check("horovod-tensorflow", {"xplane.pb.gz", "runmeta.pb.gz"}, "HorovodAllreduce")
+        self.check("horovod-tensorflow", {"xplane.pb.gz", "runmeta.pb.gz", "graph.pb.gz"}, "HorovodAllreduce")
 
     def test_a_plan_reaches_every_rank_and_changes_what_is_fused(self):
         self.record("horovod-tensorflow")

@@ -159,9 +159,13 @@ static uint64_t hash_key(uint64_t key)
     return map_mix(map_mix(key + 7) ^ 0x6b6579) | 1; /* apart from names */
 }
 
-/* What a tensor is called: by the gradient that its number stands for, where that is listed. */
+/* What a tensor is called: by the gradient that its number stands for, where that is listed;
+ * "byteps.Gradient.fc.weight" by PyTorch's name of the parameter. */
 static void name_tensor(const struct joiner *j, const char *raw, char *name, size_t size)
 {
+    static const char prefix[] = "byteps.Gradient.";
+    if (strncmp(raw, prefix, strlen(prefix)) == 0)
+        raw += strlen(prefix);
     const char *part = strstr(raw, "~PART");
     char plain[NAME_BYTES];
     snprintf(plain, sizeof plain, "%.*s", (int)(part ? part - raw : (long)strlen(raw)), raw);
@@ -358,6 +362,7 @@ static uint32_t add_track(struct joiner *j, struct source *source, const char *n
 
 static void add_span(struct joiner *j, struct source *source, struct trace_span span)
 {
+    span.start_ns -= source->part.base_ns; /* which is added to all of its spans */
     span.sequence = -1;
     span.parent = span.node = NO_ID;
     j->no_memory = j->no_memory || !part_place_span(&source->part, &span);
@@ -805,6 +810,18 @@ static void find_logs(struct joiner *j)
 
 /* ---- BytePS's own traces, where there are no logs ---- */
 
+/* Whether a rank's transport log has its pushes and pulls. */
+static bool is_on_wire(const struct loader *loader, int rank)
+{
+    for (size_t i = 0; i < loader->list.n; i++) {
+        const struct source *source = &loader->list.at[i];
+        if (source->rank == rank && source_usable(source) && source->part.transport &&
+            byteps_n_exchanges(source->part.transport) > 0)
+            return true;
+    }
+    return false;
+}
+
 static const struct timeline *timeline_of(const struct source *source)
 {
     const struct timeline *t = source_usable(source) ? source->part.timeline : NULL;
@@ -879,7 +896,7 @@ static void join_timelines(struct joiner *j)
     for (size_t i = 0; i < loader->list.n && !j->no_memory; i++) {
         const struct source *source = &loader->list.at[i];
         struct source *profile = timeline_of(source) ? profile_of(loader, source->rank) : NULL;
-        if (profile)
+        if (profile && !is_on_wire(loader, source->rank))
             add_runs(j, source, profile);
     }
 }

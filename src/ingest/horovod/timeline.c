@@ -37,12 +37,20 @@ struct event {
     int64_t ts_ns, dur_ns, anchor_us;
 };
 
+/* BytePS: a stage of a partition; a file lists all of one stage before those of the next. */
+struct whole_stage {
+    int64_t start_ns, end_ns;
+    uint32_t tensor, name;
+    enum timeline_stage stage;
+};
+
 struct reader_state {
     struct json *js;
     struct trace_part *part;
     struct timeline *timeline;
     struct map tensor_of;          /* pid (and BytePS's tid) -> tensor + 1 */
     ARRAY(struct writing) writing; /* by tensor */
+    ARRAY(struct whole_stage) whole_stages;
     bool known_writer;
     bool no_memory;
 };
@@ -408,9 +416,8 @@ static void read_whole_stage(struct reader_state *r, const struct event *e)
         part_key = UINT64_MAX;
     r->timeline->tensors.at[tensor].partition =
         part_key == UINT64_MAX ? -1 : (int32_t)(part_key & 0xFFFF);
-    if (begins_again(&r->writing.at[tensor].run, stage))
-        end_run(r, tensor);
-    add_stage(r, tensor, stage, e->name, e->ts_ns, end_ns);
+    struct whole_stage whole = {e->ts_ns, end_ns, tensor, e->name, stage};
+    r->no_memory |= array_push(&r->whole_stages, whole) < 0;
 }
 
 /* Who writes: ByteScheduler's and BytePS's names are their own. */
@@ -502,6 +509,28 @@ static int by_end(const void *a, const void *b)
     return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
 }
 
+static int by_start(const void *a, const void *b)
+{
+    const struct whole_stage *x = a, *y = b;
+    if (x->tensor != y->tensor)
+        return x->tensor < y->tensor ? -1 : 1;
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    return x->stage < y->stage ? -1 : x->stage > y->stage;
+}
+
+static void add_whole_stages(struct reader_state *r)
+{
+    if (r->whole_stages.n > 1)
+        qsort(r->whole_stages.at, r->whole_stages.n, sizeof *r->whole_stages.at, by_start);
+    for (size_t i = 0; i < r->whole_stages.n && !r->no_memory; i++) {
+        const struct whole_stage *s = &r->whole_stages.at[i];
+        if (begins_again(&r->writing.at[s->tensor].run, s->stage))
+            end_run(r, s->tensor);
+        add_stage(r, s->tensor, s->stage, s->name, s->start_ns, s->end_ns);
+    }
+}
+
 static bool shift(struct timeline_interval *interval, int64_t by_ns)
 {
     if (interval->start_ns == NEVER)
@@ -537,6 +566,7 @@ static void add_base(struct timeline *timeline, struct trace_part *part)
 static void finish(struct reader_state *r)
 {
     struct timeline *timeline = r->timeline;
+    add_whole_stages(r);
     for (uint32_t t = 0; t < timeline->tensors.n && !r->no_memory; t++) {
         struct writing *w = &r->writing.at[t];
         if (w->n_open > 0) { /* its end is not in the file */
@@ -586,5 +616,6 @@ int timeline_read(struct json *js, struct trace_part *part, struct dpro_error *e
         finish(&r);
     map_fini(&r.tensor_of);
     array_fini(&r.writing);
+    array_fini(&r.whole_stages);
     return r.no_memory ? dpro_error_nomem(err) : 0;
 }

@@ -286,6 +286,47 @@ static void time_messages(struct net_transport *t)
 
 /* ---- keys ---- */
 
+static uint64_t request_key(const struct ps_message *m, uint32_t connection)
+{
+    uint64_t what = (uint64_t)connection << 2 | (m->flags & PS_PUSH);
+    return map_mix(map_mix((uint32_t)m->timestamp + UINT64_C(1)) ^ what) | 1;
+}
+
+/* An answer without a key has its request's: of the same connection, or where the two have one each
+ * the only one with the timestamp. What has none is left out. */
+static int find_keys(struct net_transport *t)
+{
+    struct map requests = {0}; /* -> index + 1; 0: several */
+    int status = 0;
+    size_t n_left_out = 0;
+    for (size_t i = 0; i < t->ps.n && status == 0; i++) {
+        const struct ps_message *m = &t->ps.at[i];
+        uint64_t any = request_key(m, NO_ID), own = request_key(m, m->stream / 2);
+        if ((m->flags & (PS_REQUEST | PS_BYTEPS)) != (PS_REQUEST | PS_BYTEPS))
+            continue;
+        if (map_set(&requests, own, i + 1) < 0 ||
+            map_set(&requests, any, map_get(&requests, any, NULL) ? 0 : i + 1) < 0)
+            status = -1;
+    }
+    for (size_t i = 0; i < t->ps.n && status == 0; i++) {
+        struct ps_message *m = &t->ps.at[i];
+        uint64_t request = 0;
+        if (!(m->flags & PS_KEYLESS))
+            continue;
+        if (!map_get(&requests, request_key(m, m->stream / 2), &request))
+            map_get(&requests, request_key(m, NO_ID), &request);
+        if (request && !(t->ps.at[request - 1].flags & PS_KEYLESS)) {
+            m->key = t->ps.at[request - 1].key;
+            m->flags &= (uint8_t)~PS_KEYLESS;
+        } else {
+            m->flags = 0;
+            n_left_out++;
+        }
+    }
+    map_fini(&requests);
+    return status < 0 || n_left_out == 0 ? status : sort_messages(t);
+}
+
 /* Servers share the range of keys evenly: the fewest with which all keys are small. */
 static uint64_t find_range(const struct dpro_trace *trace)
 {
@@ -517,7 +558,8 @@ int ps_build(struct dpro_trace *trace)
     for (uint32_t t = 0; t < trace->n_transports; t++)
         any |= trace->transports[t].ps.n > 0;
     for (uint32_t t = 0; t < trace->n_transports && any && status == 0; t++)
-        if (place_messages(&trace->transports[t]) < 0 || sort_messages(&trace->transports[t]) < 0)
+        if (place_messages(&trace->transports[t]) < 0 || sort_messages(&trace->transports[t]) < 0 ||
+            find_keys(&trace->transports[t]) < 0)
             status = -1;
     if (any && status == 0)
         status = add_from_peers(trace);
@@ -535,6 +577,8 @@ int ps_build(struct dpro_trace *trace)
         }
         if (t->rank_index != NO_ID)
             status = tie_rank(trace, t);
+        if (t->rank_index != NO_ID && status == 0)
+            status = byteps_add_exchanges(trace, t);
     }
     forget_names(trace);
     return status < 0 ? status : ps_assign_profiles(trace);

@@ -4,7 +4,8 @@
  * MXNet's meta data are a protobuf, of which the fields wanted are 3 control, 4 request, 5 push, 8
  * timestamp and 12 pull. BytePS's are the C structs of its own ps-lite: 88 bytes, the body, the
  * types of the data (4 bytes each), the nodes (84 bytes each). A message without control and with
- * keys moves data; its third frame is them. */
+ * keys moves data; its second frame is them. BytePS's answers to pushes have none, and the struct's
+ * own key is whatever stood there. */
 #include "ingest/transport/ps.h"
 
 #include <limits.h>
@@ -112,31 +113,46 @@ static int read_meta(struct ps_assembler *a, const struct ps_frame *frame, struc
 
 /* ---- BytePS's structs ---- */
 
-enum { RAW_META = 88, RAW_NODE = 84, RAW_TYPE = 4, RAW_HOST = 64, RAW_EMPTY = 0 };
+/* A node's size: newer versions say an endpoint's name, too. */
+enum {
+    RAW_META = 88,
+    RAW_NODE = 84,
+    RAW_LONG_NODE = 168,
+    RAW_TYPE = 4,
+    RAW_HOST = 64,
+    RAW_EMPTY = 0
+};
 
 static uint32_t read_u32(const uint8_t *at)
 {
     return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-/* The struct says how long the frame is: no protobuf does so by chance. */
-static bool is_raw(const struct ps_frame *frame)
+/* Where a struct's nodes begin: behind its body and the types. */
+static uint64_t raw_nodes_at(const struct ps_frame *frame)
 {
     const uint8_t *at = frame->body;
-    uint64_t size = RAW_META;
+    return RAW_META + (uint64_t)read_u32(at + 4) + (uint64_t)read_u32(at + 44) * RAW_TYPE;
+}
+
+/* The size of a struct's nodes; 0: it is none. The struct says how long the frame is: no protobuf
+ * does so by chance. */
+static uint32_t raw_node_size(const struct ps_frame *frame)
+{
     if (frame->n_body < RAW_META)
-        return false;
-    size += read_u32(at + 4);
-    size += (uint64_t)read_u32(at + 44) * RAW_TYPE;
-    size += (uint64_t)read_u32(at + 12) * RAW_NODE;
-    return size == frame->length;
+        return 0;
+    uint64_t at = raw_nodes_at(frame), n_nodes = read_u32(frame->body + 12);
+    if (at + n_nodes * RAW_NODE == frame->length)
+        return RAW_NODE;
+    return at + n_nodes * RAW_LONG_NODE == frame->length ? RAW_LONG_NODE : 0;
 }
 
 /* Role, id, host, port. */
-static int read_raw_nodes(struct ps_assembler *a, const struct ps_frame *frame, size_t at)
+static int read_raw_nodes(struct ps_assembler *a, const struct ps_frame *frame, uint64_t at)
 {
+    uint32_t size = raw_node_size(frame);
     int status = 0;
-    for (; at + RAW_NODE <= frame->n_body && status == 0; at += RAW_NODE) {
+    for (; at + RAW_NODE <= frame->n_body && status == 0; at += size) {
         const uint8_t *from = frame->body + at;
         struct ps_node node = {.role = (int32_t)read_u32(from),
                                .id = (int32_t)read_u32(from + 4),
@@ -155,13 +171,11 @@ static int read_raw_meta(struct ps_assembler *a, const struct ps_frame *frame, s
     const uint8_t *at = frame->body;
     uint32_t command = read_u32(at + 8);
     bool request = at[32], push = at[52], simple = at[53];
-    size_t nodes = (size_t)RAW_META + read_u32(at + 4) + (size_t)read_u32(at + 44) * RAW_TYPE;
-    if (command == ADD_NODE && nodes < frame->n_body)
-        return read_raw_nodes(a, frame, nodes);
+    if (command == ADD_NODE)
+        return read_raw_nodes(a, frame, raw_nodes_at(frame));
     open->message.timestamp = (int32_t)read_u32(at + 40);
-    open->message.key = (uint64_t)read_u32(at + 68) << 32 | read_u32(at + 64);
-    open->message.flags =
-        (uint8_t)((request ? PS_REQUEST : 0) | (push ? PS_PUSH : PS_PULL)); /* never both */
+    open->message.flags = (uint8_t)((request ? PS_REQUEST : 0) | PS_BYTEPS | PS_KEYLESS |
+                                    (push ? PS_PUSH : PS_PULL)); /* never both */
     open->is_data = command == RAW_EMPTY && !simple;
     return 0;
 }
@@ -199,6 +213,17 @@ int ps_end_message(struct ps_assembler *a, uint64_t source)
     return map_get(&a->sources, source, &index) ? finish(a, &a->open.at[index]) : 0;
 }
 
+/* "ps8": a socket that answers many says first whom it answers for. */
+static bool is_identity(const struct ps_frame *frame)
+{
+    enum { MOST = 12 };
+    bool is = frame->more && frame->length >= 3 && frame->length <= MOST &&
+              frame->n_body == frame->length && memcmp(frame->body, "ps", 2) == 0;
+    for (size_t i = 2; is && i < frame->n_body; i++)
+        is = frame->body[i] >= '0' && frame->body[i] <= '9';
+    return is;
+}
+
 int ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame)
 {
     struct ps_open *open = open_of(a, frame);
@@ -225,14 +250,23 @@ int ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame)
                                             .received = frame->received,
                                             .span = UINT32_MAX};
         open->is_data = false;
-        if ((is_raw(frame) ? read_raw_meta : read_meta)(a, frame, open) < 0)
+        open->names_sender = is_identity(frame);
+    }
+    uint32_t index = open->n_frames - open->names_sender; /* of the message proper */
+    if (open->n_frames == 0 && open->names_sender) {
+        ;
+    } else if (index == 0) {
+        if ((raw_node_size(frame) ? read_raw_meta : read_meta)(a, frame, open) < 0)
             return -1;
-    } else if (open->n_frames == 1) {
+    } else if (index == 1 && (open->message.flags & PS_BYTEPS) && frame->n_body < 8) {
+        ; /* of an answer: not kept */
+    } else if (index == 1) {
         open->is_data &= frame->n_body >= 8;
+        open->message.flags &= (uint8_t)~PS_KEYLESS;
         open->message.key = 0;
         for (size_t i = 0; i < 8 && i < frame->n_body; i++)
             open->message.key |= (uint64_t)frame->body[i] << (8 * i);
-    } else if (open->n_frames == 2) {
+    } else if (index == 2) {
         open->message.data_bytes = frame->length;
     }
     open->n_frames++;

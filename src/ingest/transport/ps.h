@@ -21,7 +21,9 @@ struct trace_rank;
 enum ps_flag {
     PS_REQUEST = 1, /* from a worker, else an answer */
     PS_PUSH = 2,
-    PS_PULL = 4, /* both: the answer to the push carries what a pull would */
+    PS_PULL = 4,    /* both: the answer to the push carries what a pull would */
+    PS_BYTEPS = 8,  /* of its ps-lite */
+    PS_KEYLESS = 16 /* an answer that says no key: its request does */
 };
 
 /* Of exchanges that BytePS's logs tell of: push, its answer, pull, its answer. Their messages'
@@ -63,6 +65,11 @@ struct ps_key {
 };
 typedef ARRAY(struct ps_key) ps_keys;
 
+/* byteps/wire.c: the exchanges of a worker of BytePS as spans of its rank, which no profile has, and
+ * its messages' spans; for how many of them load.c makes room. -1: no memory. */
+int byteps_add_exchanges(struct dpro_trace *trace, struct net_transport *transport);
+size_t byteps_n_exchanges(const struct net_transport *transport);
+
 /* mxnet/keys.c: finds the names of a worker's keys, which are sorted; where what is known of the
  * parameters is not of these keys it counts trace->n_misnamed. -1: no memory. */
 int mxnet_name_keys(struct dpro_trace *trace, const struct trace_rank *rank, ps_keys *keys);
@@ -86,7 +93,8 @@ struct ps_open { /* a message of which not all frames have come */
     struct ps_message message;
     uint64_t next; /* where its next frame begins */
     uint32_t n_frames, channel;
-    bool is_data; /* so far: request or answer with keys */
+    bool is_data;      /* so far: request or answer with keys */
+    bool names_sender; /* the first frame did */
 };
 
 /* A node of the job by its place: who is where, as the scheduler tells everybody. */

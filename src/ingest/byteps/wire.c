@@ -1,0 +1,336 @@
+/* ingest/byteps/wire.c: what a worker of BytePS exchanges, from its messages.
+ *
+ * PyTorch's profile has none of BytePS's pushes and pulls: its own threads make them. A push of a
+ * key and the pull that follows it are one exchange, from when the push was passed on until the sum
+ * was there, and become a span. When a push was passed on that was sent right behind another
+ * message is not seen: at the earliest when that one was. Key 65536 n + k is part k of the n-th
+ * tensor that the program declared. PyTorch's optimizer declares the gradients first, in the order
+ * of their parameters' names. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "ingest/rank_json.h"
+#include "ingest/trace.h"
+#include "ingest/transport/ps.h"
+#include "ingest/transport/transport.h"
+
+enum { KEYS_PER_TENSOR = 1 << 16, NAME_BYTES = 1024 };
+
+struct exchange {
+    uint64_t key;
+    int64_t start_ns, end_ns;
+    uint32_t push, pull; /* messages: the requests */
+};
+
+struct tensor {
+    uint64_t number, size_bytes;
+    uint32_t n_parts, name; /* string id; 0: not known */
+};
+
+struct maker {
+    struct dpro_trace *trace;
+    struct net_transport *transport;
+    struct trace_rank *rank;
+    struct map answers; /* of a request: index + 1 */
+    int64_t *passed_ns; /* by message, of requests: when it may have been passed on */
+    ARRAY(struct exchange) exchanges;
+    ARRAY(struct tensor) tensors;
+    uint32_t *requests; /* by key, then time */
+    size_t n_requests;
+};
+
+/* What a stream sends so soon after the message before it has waited for that. */
+static const int64_t BUSY_NS = 50000;
+
+/* When the worker passed a request on, or had all of an answer; INT64_MIN: not recorded. */
+static int64_t time_of(const struct ps_message *m)
+{
+    if (m->sent_ns != INT64_MIN)
+        return m->sent_ns;
+    return m->stream % 2 == 0 ? m->start_ns : m->end_ns;
+}
+
+static bool is_request(const struct ps_message *m)
+{
+    return m->stream % 2 == 0 && time_of(m) != INT64_MIN &&
+           (m->flags & (PS_BYTEPS | PS_REQUEST)) == (PS_BYTEPS | PS_REQUEST);
+}
+
+size_t byteps_n_exchanges(const struct net_transport *transport)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < transport->ps.n; i++) {
+        const struct ps_message *m = &transport->ps.at[i];
+        n += (m->flags & (PS_BYTEPS | PS_REQUEST | PS_PULL)) == (PS_BYTEPS | PS_REQUEST | PS_PULL);
+    }
+    return n;
+}
+
+static uint64_t answer_key(const struct ps_message *m)
+{
+    uint64_t what = m->key << 1 | ((m->flags & PS_PUSH) != 0);
+    return map_mix(map_mix((uint32_t)m->timestamp + UINT64_C(1)) ^ map_mix(what)) | 1;
+}
+
+static int compare_requests(const void *a, const void *b, void *arg)
+{
+    const struct ps_message *all = arg;
+    uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
+    if (all[i].key != all[k].key)
+        return all[i].key < all[k].key ? -1 : 1;
+    if (time_of(&all[i]) != time_of(&all[k]))
+        return time_of(&all[i]) < time_of(&all[k]) ? -1 : 1;
+    return i < k ? -1 : i > k;
+}
+
+static int list_requests(struct maker *m)
+{
+    const struct net_transport *t = m->transport;
+    m->requests = malloc((t->ps.n + 1) * sizeof *m->requests);
+    if (!m->requests)
+        return -1;
+    for (uint32_t i = 0; i < t->ps.n; i++) {
+        const struct ps_message *message = &t->ps.at[i];
+        if (is_request(message))
+            m->requests[m->n_requests++] = i;
+        else if ((message->flags & PS_BYTEPS) && !(message->flags & PS_REQUEST) &&
+                 message->stream % 2 == 1 &&
+                 map_set(&m->answers, answer_key(message), i + UINT64_C(1)) < 0)
+            return -1;
+    }
+    if (m->n_requests > 1)
+        qsort_r(m->requests, m->n_requests, sizeof *m->requests, compare_requests, t->ps.at);
+    return 0;
+}
+
+/* Messages of a stream are in the order in which they were passed on. */
+static int find_passed(struct maker *m)
+{
+    const struct net_transport *t = m->transport;
+    int64_t begun_ns = INT64_MIN, end_ns = INT64_MIN;
+    m->passed_ns = malloc((t->ps.n + 1) * sizeof *m->passed_ns);
+    if (!m->passed_ns)
+        return -1;
+    for (size_t i = 0; i < t->ps.n; i++) {
+        const struct ps_message *at = &t->ps.at[i];
+        bool follows = i > 0 && at->stream == at[-1].stream && end_ns != INT64_MIN;
+        m->passed_ns[i] = time_of(at);
+        if (at->sent_ns != INT64_MIN || at->stream % 2 == 1 || at->start_ns == INT64_MIN)
+            continue;
+        if (follows && at->start_ns - end_ns < BUSY_NS)
+            begun_ns++; /* the order is kept */
+        else
+            begun_ns = at->start_ns;
+        m->passed_ns[i] = begun_ns;
+        end_ns = at->end_ns;
+    }
+    return 0;
+}
+
+static bool in_a_window(const struct trace_rank *rank, int64_t ns)
+{
+    for (uint32_t w = 0; w < rank->n_windows; w++)
+        if (rank->windows[w].start_ns <= ns && ns <= rank->windows[w].end_ns)
+            return true;
+    return false;
+}
+
+/* Each pull with the push before it. */
+static int list_exchanges(struct maker *m)
+{
+    const struct ps_message *all = m->transport->ps.at;
+    uint32_t push = NO_ID;
+    for (size_t i = 0; i < m->n_requests; i++) {
+        uint32_t index = m->requests[i];
+        const struct ps_message *at = &all[index];
+        uint64_t answer;
+        if (at->flags & PS_PUSH) {
+            push = index;
+            continue;
+        }
+        if (push == NO_ID || all[push].key != at->key ||
+            !map_get(&m->answers, answer_key(at), &answer))
+            continue;
+        struct exchange fresh = {.key = at->key,
+                                 .start_ns = m->passed_ns[push],
+                                 .end_ns = time_of(&all[answer - 1]),
+                                 .push = push,
+                                 .pull = index};
+        push = NO_ID;
+        if (fresh.end_ns >= fresh.start_ns && in_a_window(m->rank, fresh.start_ns) &&
+            array_push(&m->exchanges, fresh) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- names ---- */
+
+static int list_tensors(struct maker *m)
+{
+    uint64_t key = UINT64_MAX;
+    for (size_t i = 0; i < m->exchanges.n; i++) {
+        const struct exchange *e = &m->exchanges.at[i];
+        struct tensor fresh = {.number = e->key / KEYS_PER_TENSOR};
+        if (e->key == key)
+            continue;
+        key = e->key;
+        if ((m->tensors.n == 0 || m->tensors.at[m->tensors.n - 1].number != fresh.number) &&
+            array_push(&m->tensors, fresh) < 0)
+            return -1;
+        struct tensor *tensor = &m->tensors.at[m->tensors.n - 1];
+        tensor->size_bytes += m->transport->ps.at[e->push].data_bytes;
+        tensor->n_parts++;
+    }
+    return 0;
+}
+
+static int by_name(const void *a, const void *b, void *arg)
+{
+    const struct recorded_parameter *x = a, *y = b;
+    return strcmp(strtab_get(arg, x->name), strtab_get(arg, y->name));
+}
+
+/* The parameters' names, where they are as many and as large as what is exchanged. */
+static int name_tensors(struct maker *m)
+{
+    const struct recording *recording = m->rank->recording;
+    size_t n = recording ? recording->parameters.n : 0;
+    struct recorded_parameter *all = malloc((n + 1) * sizeof *all);
+    if (!all)
+        return -1;
+    if (n > 0)
+        memcpy(all, recording->parameters.at, n * sizeof *all);
+    qsort_r(all, n, sizeof *all, by_name, &m->trace->names);
+    bool fits = n == m->tensors.n;
+    for (size_t i = 0; i < n && fits; i++)
+        fits = all[i].size_bytes == m->tensors.at[i].size_bytes;
+    for (size_t i = 0; i < n && fits; i++)
+        m->tensors.at[i].name = all[i].name;
+    free(all);
+    return 0;
+}
+
+/* ---- spans ---- */
+
+static int add_track(struct maker *m, uint32_t name)
+{
+    struct trace_rank *rank = m->rank;
+    rank->tracks[rank->n_tracks] = (struct trace_track){
+        .pid = rank->pid, .id = rank->n_tracks, .name = name, .first = rank->n_spans};
+    return (int)rank->n_tracks++;
+}
+
+static int add_span(struct maker *m, const struct exchange *e, const struct tensor *tensor,
+                    const uint32_t words[3])
+{
+    struct trace_rank *rank = m->rank;
+    struct strtab *names = &m->trace->names;
+    struct ps_message *all = m->transport->ps.at;
+    char text[NAME_BYTES], *name = text + strlen("BytePSPushPull.");
+    int len = snprintf(text, sizeof text, "BytePSPushPull.");
+    if (tensor->name)
+        len += snprintf(name, 900, "%s", strtab_get(names, tensor->name));
+    else
+        len += snprintf(name, 900, "key %" PRIu64, e->key - e->key % KEYS_PER_TENSOR);
+    if (len > 910)
+        len = 910;
+    if (tensor->n_parts > 1)
+        len += snprintf(text + len, sizeof text - (size_t)len, "~PART%" PRIu64,
+                        e->key % KEYS_PER_TENSOR);
+    uint32_t span_name = strtab_add(names, text, (size_t)len);
+    uint32_t group = strtab_add(names, name, strlen(name));
+    if (span_name == STRTAB_FULL || group == STRTAB_FULL)
+        return -1;
+    uint32_t window = 0, span = rank->n_spans++;
+    while (rank->windows[window].start_ns > e->start_ns ||
+           rank->windows[window].end_ns < e->start_ns)
+        window++;
+    rank->details[rank->n_details] =
+        (struct trace_detail){.numel = all[e->push].data_bytes / sizeof(float),
+                              .dtype = words[2],
+                              .collective = words[1],
+                              .process_group = group,
+                              .group_size = m->trace->world_size,
+                              .peer = -1,
+                              .comm_sequence = -1,
+                              .wait_stream = -1};
+    rank->spans[span] = (struct trace_span){.start_ns = e->start_ns,
+                                            .dur_ns = e->end_ns - e->start_ns,
+                                            .name = span_name,
+                                            .track = rank->n_tracks - 1,
+                                            .sequence = -1,
+                                            .detail = rank->n_details++,
+                                            .kind = SPAN_COLLECTIVE,
+                                            .window = (uint16_t)window,
+                                            .parent = NO_ID,
+                                            .node = NO_ID};
+    rank->tracks[rank->n_tracks - 1].n++;
+    uint64_t answer;
+    for (int k = 0; k < 2; k++) {
+        struct ps_message *request = &all[k ? e->pull : e->push];
+        request->span = span;
+        if (map_get(&m->answers, answer_key(request), &answer))
+            all[answer - 1].span = span;
+    }
+    m->trace->transport_info.n_tied++;
+    m->trace->transport_info.n_collectives++;
+    return 0;
+}
+
+static int add_spans(struct maker *m)
+{
+    struct strtab *names = &m->trace->names;
+    const uint32_t words[3] = {strtab_add(names, "BytePS", 6), strtab_add(names, "push_pull", 9),
+                               strtab_add(names, "float32", 7)};
+    uint64_t key = UINT64_MAX;
+    size_t tensor = 0;
+    int status =
+        words[0] == STRTAB_FULL || words[1] == STRTAB_FULL || words[2] == STRTAB_FULL ? -1 : 0;
+    for (size_t i = 0; i < m->exchanges.n && status == 0; i++) {
+        const struct exchange *e = &m->exchanges.at[i];
+        if (e->key != key)
+            add_track(m, words[0]);
+        key = e->key;
+        while (m->tensors.at[tensor].number != key / KEYS_PER_TENSOR)
+            tensor++;
+        status = add_span(m, e, &m->tensors.at[tensor], words);
+    }
+    return status;
+}
+
+static bool is_tied(const struct net_transport *transport)
+{
+    for (size_t i = 0; i < transport->ps.n; i++)
+        if (transport->ps.at[i].span != NO_ID)
+            return true;
+    return false;
+}
+
+int byteps_add_exchanges(struct dpro_trace *trace, struct net_transport *transport)
+{
+    struct maker m = {
+        .trace = trace, .transport = transport, .rank = &trace->ranks[transport->rank_index]};
+    if (byteps_n_exchanges(transport) == 0 || is_tied(transport))
+        return 0;
+    int status = list_requests(&m);
+    if (status == 0)
+        status = find_passed(&m);
+    if (status == 0)
+        status = list_exchanges(&m);
+    if (status == 0)
+        status = list_tensors(&m);
+    if (status == 0)
+        status = name_tensors(&m);
+    if (status == 0)
+        status = add_spans(&m);
+    map_fini(&m.answers);
+    array_fini(&m.exchanges);
+    array_fini(&m.tensors);
+    free(m.requests);
+    free(m.passed_ns);
+    return status;
+}

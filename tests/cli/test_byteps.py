@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import unittest
 
 from support import DONE, ROOT, Case, dpro
@@ -132,7 +133,9 @@ class Servers(Case):
                "PYTHONPATH": os.pathsep.join((os.path.join(ROOT, "python", "dpro", "site"), os.path.join(ROOT, "python"), self.folder))}
         running = [subprocess.Popen([sys.executable, "-c", "import byteps.server"], env=dict(env, DMLC_ROLE=role))
                    for role in ("server", "server", "scheduler")]
-        self.write("trace/host0/rank0/rank.json", {"pid": 1, "windows": [], "complete": False})
+        while any(process.poll() is None for process in running):
+            self.write("trace/host0/rank0/rank.json", {"pid": 1, "windows": [], "complete": False})
+            time.sleep(0.2)
         for process in running:
             self.assertEqual(process.wait(60), 0)
         host, = [name for name in os.listdir(out) if name.startswith("host") and name != "host0"]

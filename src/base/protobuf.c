@@ -190,6 +190,8 @@ static bool view_varint(struct pb_view *view, uint64_t *value)
 bool pb_view_next(struct pb_view *view, struct pb_field *field, const unsigned char **payload)
 {
     uint64_t tag;
+    *field = (struct pb_field){.number = 0};
+    *payload = view->p;
     if (view->broken || view->p >= view->end || !view_varint(view, &tag))
         return false;
     field->number = (uint32_t)(tag >> 3);

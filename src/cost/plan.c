@@ -106,15 +106,16 @@ static void read_job(struct reader *r)
         } else if (json_is(key, len, "world_size")) {
             if (json_read_decimal(&r->js, 0, &plan->world_size) != JSON_VALUE)
                 plan->world_size = 0;
-        } else if (json_is(key, len, "models") && enter(r, '[')) {
-            for (plan->n_models = 0; next_object(r, &is_object); plan->n_models++)
+        } else if (json_is(key, len, "models")) {
+            bool is_list = enter(r, '[');
+            for (plan->n_models = 0; is_list && next_object(r, &is_object); plan->n_models++)
                 while (next_key(r, is_object, &key, &len)) {
                     if (json_is(key, len, "parameters"))
                         read_parameters(r);
                     else
                         json_skip(&r->js);
                 }
-        } else if (!json_is(key, len, "models")) {
+        } else {
             json_skip(&r->js);
         }
     }

@@ -323,7 +323,7 @@ enum dpro_file_kind protobuf_recognise(const unsigned char *p, size_t n)
             const unsigned char *at = inner.p;
             bool whole = pb_view_next(&inner, &field, &payload);
             size_t left = (size_t)(file.end - payload);
-            if (!whole && (at[0] & 7) != PB_BYTES)
+            if (!whole && (field.number == 0 || (at[0] & 7) != PB_BYTES))
                 break;
             if (field.number == 1 && field.wire == PB_VARINT)
                 continue;

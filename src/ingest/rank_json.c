@@ -324,13 +324,14 @@ static void read_groups(struct recording_reader *r)
                 group.name = read_string(r);
             } else if (json_is(key, len, "description")) {
                 group.description = read_string(r);
-            } else if (json_is(key, len, "ranks") && enter(r, '[')) {
-                while (json_array_next(r->js)) {
+            } else if (json_is(key, len, "ranks")) {
+                bool is_list = enter(r, '[');
+                while (is_list && json_array_next(r->js)) {
                     int64_t rank = read_int(r, -1);
                     if (rank >= 0 && rank <= INT32_MAX && array_push(&ranks, (int32_t)rank) < 0)
                         r->no_memory = true;
                 }
-            } else if (!json_is(key, len, "ranks")) {
+            } else {
                 json_skip(r->js);
             }
         }

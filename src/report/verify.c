@@ -130,14 +130,16 @@ static void read_turn(struct dpro_verify *v, struct json *js, struct turn *turn,
             turn->block = read_int(js);
         } else if (json_is(key, len, "span_ns")) {
             turn->span_ns = read_int(js);
-        } else if (json_is(key, len, "step_ns") && enter(js, '[')) {
-            read_step_times(v, js, turn, no_memory);
-        } else if (json_is(key, len, "bucket_bytes") && enter(js, '[')) {
+        } else if (json_is(key, len, "step_ns")) {
+            if (enter(js, '['))
+                read_step_times(v, js, turn, no_memory);
+        } else if (json_is(key, len, "bucket_bytes")) {
+            bool is_list = enter(js, '[');
             turn->first_bucket = v->bucket_bytes.n;
-            while (!*no_memory && json_array_next(js))
+            while (is_list && !*no_memory && json_array_next(js))
                 *no_memory |= array_push(&v->bucket_bytes, read_int(js)) < 0;
             turn->n_buckets = v->bucket_bytes.n - turn->first_bucket;
-        } else if (!json_is(key, len, "step_ns") && !json_is(key, len, "bucket_bytes")) {
+        } else {
             json_skip(js);
         }
     }
@@ -207,10 +209,12 @@ static void read_all(struct dpro_verify *v, struct json *js, bool *no_memory)
             v->last_step = read_int(js);
         } else if (json_is(key, len, "turns")) {
             read_turns(v, js, no_memory);
-        } else if (json_is(key, len, "models") && enter(js, '[')) {
-            read_texts(v, js, &v->models, no_memory);
-        } else if (json_is(key, len, "warnings") && enter(js, '[')) {
-            read_texts(v, js, &v->warnings, no_memory);
+        } else if (json_is(key, len, "models")) {
+            if (enter(js, '['))
+                read_texts(v, js, &v->models, no_memory);
+        } else if (json_is(key, len, "warnings")) {
+            if (enter(js, '['))
+                read_texts(v, js, &v->warnings, no_memory);
         } else {
             json_skip(js);
         }

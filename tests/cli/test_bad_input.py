@@ -89,6 +89,10 @@ class BadFiles(Case):
     def test_random_bytes_are_not_a_trace(self):
         self.assert_error(dpro("replay", self.write("a.json", bytes(range(256)) * 64)), INPUT, "a.json")
 
+    def test_a_protobuf_of_endless_numbers_is_not_a_trace(self):
+        for data in (b"\x0a\x0e\x08\x01" + 12 * b"\xf2", b"\x0a\x7b\x8a", b"\x0a\x02\x8a\x8a"):
+            self.assert_error(dpro("replay", self.write("x.pb", data), timeout=20), INPUT, "x.pb")
+
     def test_gzip_of_gzip_is_not_a_trace(self):
         inner = self.write("b.json.gz", job(world=1)[0])
         with open(inner, "rb") as file:

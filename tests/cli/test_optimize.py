@@ -341,7 +341,12 @@ class Optimize(Case):
         # the strawman searches long enough to be interrupted
         process = subprocess.Popen([DPRO, "optimize", BUNDLED, "--json", "--no-coarsen", "--no-partial", "--no-symmetry"],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        time.sleep(2.5)
+        caught = 0
+        while not caught & 1 << signal.SIGINT - 1 and process.poll() is None:
+            time.sleep(0.1)
+            with open("/proc/%d/status" % process.pid, encoding="ascii") as file:
+                caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt:"))
+        time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
         self.assertEqual((process.returncode, err), (DONE, ""))

@@ -40,6 +40,8 @@ put runmeta/cut "H\\032\\100$node"
 put runmeta/deep 'I\032\020\012\016\052\014\012\001s\022\007\012\005\012\003\012\001\012'
 
 put json/values 'A{"a":[1,-2.5e3,"x\\u00e9\\\\\\"",null,true,NaN],"bb":{"c":"]}"},"skip":[[1,2],"[\\"]"],"ddd":18446744073709551615}'
+put json/cut '\000\012\173\212'
+put log/endless '\000\012\016\010\001\362\362\362\362\362\362\362\362\362\362\362\362'
 put json/open 'B[{"ph":"X"},{"ph":'
 put json/deep 'C[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]'
 put json/text '\001byteps.BytePSPushPull.12: 65536 65537\n'
@@ -60,6 +62,7 @@ put et/chakra 'B{"schema":"1.1.1-chakra.0.0.4","pid":7,"nodes":[{"id":436,"name"
 
 put recording/rank 'A{"schema":"dpro.rank/1","rank":1,"world_size":2,"attempt":0,"complete":true,"pid":7,"process_groups":[{"name":"0","description":"d","ranks":[0,1]}],"models":[{"name":"m","parallel":"ddp","buckets":[{"parameters":[1,0],"size_bytes":24}],"parameters":[{"name":"a","shape":[2,2],"dtype":"float32","size_bytes":16},{"name":"b","shape":[2],"size_bytes":8}],"fsdp":{"units":[{"name":"u","parameters":[5]}]}}],"steps":{"before":[{"step":1,"start_ns":10,"end_ns":20}],"timing":[{"step":2,"start_ns":30,"end_ns":20}]}}'
 put recording/twice 'A{"schema":"dpro.rank/1","models":[{"parameters":[{"name":"a","size_bytes":16}],"buckets":[{"parameters":[7]}],"buckets":[{"parameters":[0]}]}]}'
+put recording/ranks 'A{"schema":"dpro.rank/1","process_groups":[{"name":"0","ranks":"none","description":"d"},{"ranks":20}]}'
 put recording/job 'B{"schema":"dpro.job/1","world_size":2,"hosts":[]}'
 
 hvd='{"name":"process_name","ph":"M","pid":0,"args":{"start_time_since_epoch_in_micros":1800000000000000}},{"name":"process_name","ph":"M","pid":1,"args":{"name":"g/w"}},{"ph":"i","name":"CYCLE_START","ts":9,"s":"g"},{"ph":"B","name":"NEGOTIATE_ALLREDUCE","ts":10,"pid":1},{"ph":"X","name":"1","ts":11,"pid":1,"dur":0},{"ph":"E","ts":12,"pid":1},{"ph":"B","name":"ALLREDUCE","ts":13,"pid":1},{"ph":"B","name":"MEMCPY_IN_FUSION_BUFFER","ts":14,"pid":1},{"ph":"E","ts":16,"pid":1},{"ph":"B","name":"GLOO_ALLREDUCE","ts":17,"pid":1},{"ph":"E","ts":30,"pid":1},{"ph":"E","ts":35,"pid":1,"args":{"dtype":"float32","shape":"[512, 10]"}}'

@@ -777,9 +777,14 @@ static void yields(void)
     tracer_ease((const void *)(uintptr_t)restless, 512);
     errno = EXDEV;
     CHECK(restless() <= 20 && errno == EXDEV);
-    int64_t start = now_ns();
-    yield_once(); /* of another function */
-    CHECK(now_ns() - start < 900000);
+    int64_t shortest = INT64_MAX; /* of another function; on a busy core one may take long */
+    for (int i = 0; i < 20; i++) {
+        int64_t start = now_ns();
+        yield_once();
+        int64_t took = now_ns() - start;
+        shortest = took < shortest ? took : shortest;
+    }
+    CHECK(shortest < 900000);
     tracer_ease(NULL, 0);
     CHECK(restless() > 100);
 }

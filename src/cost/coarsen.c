@@ -217,6 +217,14 @@ static int compare_entries(const void *a, const void *b)
     return x->from < y->from ? -1 : x->from > y->from;
 }
 
+/* Horovod's thread copies and tells between transfers of its own: no rank's work, but what lies
+ * between a bucket and the next. */
+static bool is_of_horovod(const struct dpro_graph *g, uint32_t op)
+{
+    return g->cycles.cycle_ns > 0 && g->device[op] != DPRO_NO_DEVICE &&
+           g->devices[g->device[op]].kind == DPRO_DEVICE_COMM_THREAD;
+}
+
 /* Marks the transfers of buckets, and what follows them on computing devices. */
 static int find_waiting(struct coarsening *c, struct dpro_error *err)
 {
@@ -244,6 +252,8 @@ static int find_waiting(struct coarsening *c, struct dpro_error *err)
             const dpro_op_id *succ = dpro_graph_successors(g, op, next, &n);
             for (uint32_t i = 0; i < n; i++) {
                 struct entry entry = {succ[i], op, next == 1, c->is_transfer[op] != 0};
+                if (!entry.communicates && is_of_horovod(g, op))
+                    continue;
                 if (c->waits[succ[i]] && array_push(&c->entries, entry) < 0)
                     return dpro_error_nomem(err);
             }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How near the replay comes to what was measured, over all real traces: `make accuracy`.
 
-Reads ../shared/traces (DPRO_SHARED), or what is bundled in tests/data. Prints one table, marks with `!` what misses its
+Reads ../shared/traces (DPRO_SHARED) and what is bundled in tests/data. Prints one table, marks with `!` what misses its
 target, and writes out/accuracy.json. Beside the trace itself only this script looks at a capture's metadata.json: there
 stands what the same job took without a profiler, and the rate of its links (for the Daydream baseline)."""
 import argparse
@@ -22,19 +22,18 @@ NOT_JUDGED = {"sampled-2of128"}
 LEFT_OUT = {"dlrm-8rank-v100-et-plus", "pytorch-et", "pytorch-et-2rank", "chakra-et", "tiny-hta",
             "tf-xplane-gpu-multi-worker", "bytescheduler-mxnet-vgg"}
 # Other frameworks' captures: few iterations and hosts of one core, so threads share it; the target is wider.
-FRAMEWORK_PREFIXES = ("tf-", "mxnet-", "hvd-")
+FRAMEWORK_PREFIXES = ("tf-", "mxnet-", "hvd-", "byteps-")
 FRAMEWORK_ERROR_PCT = 5.0
 
 
 def find_traces():
     shared = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
-    for base in (shared, os.path.join(ROOT, "tests", "data")):
-        if os.path.isdir(base):
-            names = [n for n in sorted(os.listdir(base)) if os.path.isdir(os.path.join(base, n))
-                     and n not in LEFT_OUT]
-            if names:
-                return [os.path.join(base, name) for name in names]
-    return []
+    found = {}
+    for base in (os.path.join(ROOT, "tests", "data"), shared):
+        for name in os.listdir(base) if os.path.isdir(base) else ():
+            if os.path.isdir(os.path.join(base, name)) and name not in LEFT_OUT:
+                found[name] = os.path.join(base, name)
+    return [found[name] for name in sorted(found)]
 
 
 def replay(dpro, paths, *options):

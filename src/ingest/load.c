@@ -526,11 +526,11 @@ static int make_room(struct loader *loader, struct rank_job *job, struct dpro_er
         const struct source *source = &loader->list.at[i];
         if (source->rank != rank->rank || !source->part.transport)
             continue;
-        size_t n = byteps_n_exchanges(source->part.transport);
-        n_spans += n;
-        n_details += n;
-        n_tracks += n;
+        rank->max_exchanges += byteps_n_exchanges(source->part.transport);
     }
+    n_spans += rank->max_exchanges;
+    n_details += rank->max_exchanges;
+    n_tracks += rank->max_exchanges;
     if (n_spans >= NO_ID || n_details >= NO_ID || n_links >= NO_ID || n_tracks >= NO_ID)
         return dpro_error_set(err, DPRO_EFORMAT,
                               "%s: rank %d: more than 4 billion spans; give fewer files",

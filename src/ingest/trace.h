@@ -188,6 +188,7 @@ struct trace_rank {
     struct recording *recording; /* what dpro's recorder wrote of the rank; NULL: nothing */
     struct timeline *timeline;   /* what its communication layer wrote; NULL: nothing */
     struct fused_rank fused;     /* where the trace has a fusion */
+    size_t max_exchanges;        /* of BytePS, that there is room for */
     uint32_t n_tracks, n_windows, n_spans, n_details, n_links, n_groups, n_et_nodes, n_et_tensors;
     uint32_t n_dfg_nodes, n_dfg_inputs;
 };

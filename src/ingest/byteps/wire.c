@@ -160,6 +160,8 @@ static int list_exchanges(struct maker *m)
                                  .push = push,
                                  .pull = index};
         push = NO_ID;
+        if (m->exchanges.n == m->rank->max_exchanges)
+            break; /* its own log lacks some that the servers' have */
         if (fresh.end_ns >= fresh.start_ns && in_a_window(m->rank, fresh.start_ns) &&
             array_push(&m->exchanges, fresh) < 0)
             return -1;

@@ -3,9 +3,9 @@
  *
  * MXNet's meta data are a protobuf, of which the fields wanted are 3 control, 4 request, 5 push, 8
  * timestamp and 12 pull. BytePS's are the C structs of its own ps-lite: 88 bytes, the body, the
- * types of the data (4 bytes each), the nodes (84 bytes each). A message without control and with
- * keys moves data; its second frame is them. BytePS's answers to pushes have none, and the struct's
- * own key is whatever stood there. */
+ * types of the data (4 bytes each), the nodes (84 or 168 bytes each). A message without control and
+ * with keys moves data; its second frame is them. BytePS's answers to pushes have none, and the
+ * struct's own key is whatever stood there. */
 #include "ingest/transport/ps.h"
 
 #include <limits.h>

@@ -191,7 +191,7 @@ static int summarize(const struct dpro_recording *recording, struct summary *sum
         sum->all_ranks |= (rank.parts & DPRO_RECORDING_ALL_RANKS) != 0;
         if (rank.world_size > sum->world_size)
             sum->world_size = rank.world_size;
-        if (rank.n_steps < sum->least_steps)
+        if (rank.n_steps >= 0 && rank.n_steps < sum->least_steps)
             sum->least_steps = rank.n_steps;
         if (rank.n_steps > sum->most_steps)
             sum->most_steps = rank.n_steps;

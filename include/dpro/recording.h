@@ -29,7 +29,7 @@ struct dpro_recording_rank { /* texts are borrowed from the recording */
     int rank, world_size;    /* world_size 0: unknown */
     int attempt;             /* how often the job had been started again before */
     int complete;            /* 0: ended, or is still running, before the last window was full */
-    int n_steps;             /* in the timing window */
+    int n_steps;             /* in the timing window; -1: as many as the rank that drives it */
     unsigned parts;          /* of enum dpro_recording_part */
     const char *problem;     /* why its rank.json could not be read to the end; NULL: it was */
     const char *const *warnings; /* what the recorder said */

@@ -2,7 +2,7 @@
 
 Its transport is recorded while the workers' is, in TRACE/host<H>/<name>: a thread looks whether rank 0 has begun to write
 into the trace directory, and whether its window is over. Where that directory is not shared with a worker's machine,
-DPRO_NET=all records it."""
+DPRO_NET=all records it. What its framework can tell besides is a Server's matter."""
 import glob
 import json
 import os
@@ -18,11 +18,23 @@ _threads = []
 
 
 def serve(settings, name, server=None):
-    """This process is `name`, a text or a function that gives it once the job runs. `server` is told of the window, if
-    given: begin(folder, rank 0's rank.json), end()."""
+    """This process is `name`, a text or a function that gives it once the job runs. `server`: a Server."""
     if not _threads and settings.net != "off":
-        _threads.append(Bystander(settings, name, server))
+        _threads.append(Bystander(settings, name, server or Server()))
         _threads[0].start()
+
+
+class Server:
+    """What a framework's process does when others are recorded; called by a thread of its own, one after the other."""
+
+    def begin(self, folder, rank):
+        """Rank 0 has a folder; `folder` is this process's, `rank` rank 0's rank.json."""
+
+    def look(self, window):
+        """Every moment until the recording is over: which window rank 0 is about to record or records, None: none."""
+
+    def end(self):
+        """Rank 0's first window is over."""
 
 
 class Bystander(threading.Thread):
@@ -46,7 +58,10 @@ class Bystander(threading.Thread):
         try:
             self._run()
         except Exception:  # what is missing then is told by dpro replay
-            pass
+            try:
+                self._server.look(None)
+            except Exception:
+                pass
 
     def _run(self):
         path = None
@@ -57,17 +72,21 @@ class Bystander(threading.Thread):
         name = self._name() if callable(self._name) else self._name
         folder = os.path.join(root, "host" + files.host_number(socket.gethostname()), name)
         os.makedirs(folder, exist_ok=True)
-        if self._server:
-            self._server.begin(folder, _read(path))
+        self._server.begin(folder, _read(path))
         tracer = Tracer(self._settings.net, True)
         tracer.start(folder, int(name[4:]) if name.startswith("rank") else -1, "timing")
-        rank = _read(path)
-        while not (rank["windows"] or rank["complete"] or rank.get("ended_early")):
+        tracing, over, written = True, False, None
+        while not over:
+            now = os.stat(path).st_mtime_ns, os.stat(path).st_ino
+            if now != written:
+                rank, written = _read(path), now
+            over = rank["complete"] or bool(rank.get("ended_early"))
+            self._server.look(None if over else rank.get("window"))
+            if tracing and (rank["windows"] or over):
+                tracing = False
+                tracer.stop("timing")
+                self._server.end()
             time.sleep(POLL_S)
-            rank = _read(path)
-        tracer.stop("timing")
-        if self._server:
-            self._server.end()
 
 
 def _read(path):

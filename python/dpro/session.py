@@ -143,6 +143,20 @@ class Session:
         if model is not None:
             self._given.append(model)
 
+    def trains_here(self):
+        """Whether this is the thread whose events are steps."""
+        return threading.get_ident() == self._thread
+
+    def announce(self, window):
+        """Lets this job's servers know, by rank.json, which window is about to be recorded."""
+        self._info["window"] = window
+        self._write_rank()
+
+    def _retract(self):
+        """That window is over."""
+        if self._info and self._info.pop("window", None):
+            self._write_rank()
+
     @guarded
     def job_profiles(self):
         """The job begins to use the framework's profiler: ours makes way."""
@@ -349,6 +363,7 @@ class Session:
     def _close_window(self, unfinished=None):
         """Writes what the open window recorded; `unfinished`: number of the step that was cut short."""
         window, name, self._window = self._window, self._window_name, None
+        self._info.pop("window", None)
         if window is None:
             self._describe()
             self._write_rank()
@@ -379,6 +394,7 @@ class Session:
     def _give_up_window(self):
         window, self._window = self._window, None
         self._leave_room()
+        self._retract()
         if window is not None:
             self._tracer.stop(self._window_name)
             self._timeline.stop()
@@ -488,7 +504,7 @@ class Session:
         else:
             what = "%s: %s" % (type(problem).__name__, str(problem).split("\n")[0])
         say("fail", "recording ends, the job goes on: %s" % what)
-        for stop in (self._tracer and (lambda: self._tracer.stop("failed")), self._window and self._window.stop,
+        for stop in (self._retract, self._tracer and (lambda: self._tracer.stop("failed")), self._window and self._window.stop,
                      self._timeline and self._timeline.stop):
             try:
                 if stop:

@@ -2,14 +2,15 @@
 
 A step of TensorFlow 2 ends where a tf.function that takes gradients returns to Python (so does Keras' fit), or where a
 Keras optimizer was applied eagerly; one of TensorFlow 1 where Session.run returns that ran an operation. Windows hold
-the XPlane of tf.profiler, or each Session.run's RunMetadata; what ran is the partition graph of the function, which
-TensorFlow gives away only when it is asked before the function's first call."""
+the XPlane of tf.profiler. What ran is the partition graph of the function, which TensorFlow gives away only when it is
+asked before the function's first call, or that of the session, which it tells at any run (RunMetadata)."""
 import functools
 import sys
 import weakref
 
-from . import applied, horovod_plan, job, session_plan, tensorflow_plan, xplane
+from . import applied, horovod_plan, job, session_plan, tensorflow_plan
 from .report import guarded, say
+from .tensorflow_windows import FunctionWindow, SessionServer, SessionWindow
 
 ASK_GRAPHS_CALLS = 3  # of a function: variables may be made in the first, which is traced again then
 
@@ -40,14 +41,12 @@ def attach_sessions(session, module):
         source = ours.session_source(tf_session, fetches)
         if source is None:
             return run(tf_session, fetches, feed_dict, options, run_metadata)
-        if ours.session_window is None or options is not None or run_metadata is not None:
+        asked = ours.ask(source, options)
+        if asked is None:
             result = run(tf_session, fetches, feed_dict, options, run_metadata)
-            if ours.session_window is not None:
-                ours.session_window.job_traces()
         else:
-            options, run_metadata = ours.session_window.asked(source)
-            result = run(tf_session, fetches, feed_dict, options, run_metadata)
-            ours.session_window.ran(source, run_metadata)
+            result = run(tf_session, fetches, feed_dict, *asked)
+            ours.session_told(source, asked[1])
         ours.session_ran(source)
         return result
 
@@ -88,6 +87,8 @@ class TensorFlowJob(job.Job):
         self._asked_graphs = False
         self._sources = {}
         self._task = None                 # (job, index, number among workers, workers), of a Server
+        self._name = None                 # its folder's
+        self._others = {}                 # device name of each other task of its cluster -> its folder's name
         self.session_window = None
 
     # Steps of functions
@@ -182,6 +183,22 @@ class TensorFlowJob(job.Job):
         return source
 
     @guarded
+    def ask(self, source, options):
+        """(options, where to put what is told) of a run in place of the job's; None: as the job has it. Sessions that have
+        hooks (MonitoredSession) always say options, which mostly ask for nothing."""
+        if self.session_window is None or not self.session.trains_here():  # others fill queues
+            return None
+        if options is not None and (options.trace_level or options.output_partition_graphs):
+            self.session_window.job_traces()
+            return None
+        return self.session_window.asked(source, options)
+
+    @guarded
+    def session_told(self, source, metadata):
+        if self.session_window is not None:
+            self.session_window.ran(source, metadata)
+
+    @guarded
     def session_ran(self, source):
         self.session.stepped(self, source)
 
@@ -191,16 +208,25 @@ class TensorFlowJob(job.Job):
     def server_made(self, server, *_, **__):
         definition = server.server_def
         n_tasks = {cluster_job.name: len(cluster_job.tasks) for cluster_job in definition.cluster.job}
-        name, index = definition.job_name, definition.task_index
         n_chiefs, n_workers = n_tasks.get("chief", 0), n_tasks.get("worker", 0)
-        number = index if name == "chief" else n_chiefs + index if name == "worker" else None
-        self._task = name, index, number, n_chiefs + n_workers
+
+        def number_of(name, index):
+            return index if name == "chief" else n_chiefs + index if name == "worker" else None
+
+        def name_of(name, index):
+            number = number_of(name, index)
+            return "rank%d" % number if number is not None else "%s%d" % (name, index)
+
+        name, index = definition.job_name, definition.task_index
+        self._task = name, index, number_of(name, index), n_chiefs + n_workers
+        self._name = name_of(name, index)
+        tasks = [(other.name, task) for other in definition.cluster.job for task in other.tasks]
+        self._others = {"/job:%s/replica:0/task:%d" % task: name_of(*task) for task in tasks if task != (name, index)}
 
     @guarded
     def server_joined(self, _):
-        name, index, number, _ = self._task or (None, 0, None, 0)
-        if name is not None:
-            self.session.serve("rank%d" % number if number is not None else "%s%d" % (name, index))
+        if self._task is not None:
+            self.session.serve(self._name, SessionServer())
 
     # What is trained
 
@@ -265,7 +291,7 @@ class TensorFlowJob(job.Job):
 
     def prepare(self, name):
         if self._is_session():
-            self.session_window = SessionWindow(self)
+            self.session_window = SessionWindow(self, self._others)
             return self.session_window
         if self._graph is None:
             say("graph", "the graph that runs is not recorded: the function that trains was traced before dpro could ask for "
@@ -288,118 +314,3 @@ class TensorFlowJob(job.Job):
         self._trains, self._inside, self._n_calls = weakref.WeakSet(), [], weakref.WeakKeyDictionary()
         self._function = self._graph = self.session_window = None
         self._sources = {}
-
-
-class FunctionWindow(job.Window):
-    """tf.profiler, and the graph that runs."""
-
-    FILES = "xplane.pb", "runmeta.pb", "graph.pb"
-    OPTIONS = {"host_tracer_level": 3, "python_tracer_level": 0, "device_tracer_level": 1}
-
-    def __init__(self, graph, shapes, folder):
-        super().__init__()
-        from tensorflow.python.profiler import trace
-        self._trace, self._graph, self._shapes, self._mark = trace.Trace, graph, shapes, None
-        self._profiler = xplane.Session(folder.temporary("tensorboard"))
-        if self._profiler.busy:
-            raise job.Busy
-        self._path = folder.temporary(self.FILES[0])
-        self._running = self._written = False
-
-    def start(self):
-        self._profiler.start(self.OPTIONS)
-        self._running = True
-
-    def begin_step(self, number):
-        self._mark = self._trace("train", step_num=number, _r=1)
-
-    def end_step(self):
-        if self._mark is not None:
-            self._mark.__exit__(None, None, None)
-            self._mark = None
-            super().end_step()
-
-    def stop(self):
-        self._mark = None
-        if self._running:
-            self._running = False
-            self._written = self._profiler.export(self._path, self._collectives())
-        return self._written
-
-    def _collectives(self):
-        """How the profile names the collectives that ran."""
-        return [("%s:%s" % (node.name, node.op)).encode() for function in self._graph.function_graphs
-                for graph in function.partition_graphs for node in graph.node
-                if node.op.startswith("CollectiveReduce")] if self._graph is not None else []
-
-    def write(self, folder, unfinished):
-        written = [self.FILES[0]]
-        folder.finish(self.FILES[0])
-        for name, message in zip(self.FILES[1:], (self._graph, self._shapes)):
-            if message is not None:
-                folder.write(name, message.SerializeToString())
-                written.append(name)
-        self._graph = self._shapes = None
-        return written
-
-    def drop(self, folder):
-        self._profiler.drop()
-        folder.drop(self.FILES[0])
-
-
-class SessionWindow(job.Window):
-    """What TensorFlow 1 tells of each Session.run that is a step. Asking for it changes what is prepared once: the step
-    before the window asks already, and for the graphs, which stay the same and take as long to get as the rest."""
-
-    def __init__(self, ours):
-        super().__init__()
-        self._ours = ours
-        self._steps, self._now = [], None
-        self._begun = False
-        self._graphs = {}  # of each run's fetches
-
-    def asked(self, fetches):
-        from tensorflow.core.protobuf import config_pb2
-        return (config_pb2.RunOptions(trace_level=config_pb2.RunOptions.FULL_TRACE,
-                                      output_partition_graphs=fetches not in self._graphs), config_pb2.RunMetadata())
-
-    def job_traces(self):
-        say("busy", "the job traces its own Session.run: those are not recorded", self._ours.session.folder.rank)
-
-    def ran(self, fetches, metadata):
-        self._graphs.setdefault(fetches, metadata.partition_graphs)
-        if self._begun and self._now is not None:
-            self._now.append((fetches, metadata))
-
-    def start(self):
-        self._begun = True
-
-    def begin_step(self, number):
-        self._now = []
-
-    def end_step(self):
-        if self._now is not None:
-            self._steps.append(self._now)
-            self._now = None
-            super().end_step()
-
-    def stop(self):
-        self._ours.session_window = None
-        return any(self._steps)
-
-    def write(self, folder, unfinished):
-        names = []
-        for number, runs in enumerate(self._steps):
-            for fetches, metadata in runs:
-                if not metadata.partition_graphs:
-                    metadata.partition_graphs.extend(self._graphs[fetches])
-            if runs:
-                for _, more in runs[1:]:
-                    runs[0][1].MergeFrom(more)
-                names.append("runmeta_step%d.pb" % number)
-                folder.write(names[-1], runs[0][1].SerializeToString())
-        self._steps = []
-        return names
-
-    def drop(self, folder):
-        self._steps = []

@@ -17,10 +17,20 @@ import warnings
 
 THREADS = 0, 5, 19, 70  # more than there were, of each try
 WAIT_S = 10
+START_S = 0.3
 POLL_S = 0.005
 _LEVEL = "_ZN3tsl8profiler8internal13g_trace_levelE"  # events above it are not recorded; -1: none is
 _SET_COLLECTOR = "_ZN3tsl7tracing17SetEventCollectorENS0_13EventCategoryEPKNS0_14EventCollectorE"
 _CLOSURES = 0, 1  # categories: given to a pool of threads, run by one of them
+
+
+def _loaded(*names):
+    """Path of a shared library that this process has loaded, None if there is none of these."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            return next((line.split(None, 5)[5].strip() for line in maps if any(name in line for name in names)), None)
+    except OSError:
+        return None
 
 
 class Session:
@@ -33,7 +43,16 @@ class Session:
         self._profiler = None if self.busy else profiler_v2._pywrap_profiler.ProfilerSession()
 
     def start(self, options):
-        self._profiler.start(self._logs, options)
+        """A run of which TensorFlow is asked to tell (FULL_TRACE) has a profiler of its own while it lasts."""
+        end = time.monotonic() + START_S
+        while True:
+            try:
+                self._profiler.start(self._logs, options)
+                break
+            except sys.modules["tensorflow"].errors.AlreadyExistsError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(POLL_S)
         recorder = _Recorder.find()
         if recorder is not None:
             recorder.leave_closures_out()
@@ -65,8 +84,8 @@ class Session:
 
     @staticmethod
     def _has_gpus():
-        """What CUDA's profiler has recorded is not there in a child."""
-        return bool(sys.modules["tensorflow"].config.list_logical_devices("GPU"))
+        """What a GPU's profiler has recorded is not there in a child. (To ask TensorFlow for its GPUs makes it set them up.)"""
+        return bool(_loaded("/libcuda.so", "/libamdhip64.so"))
 
     @staticmethod
     def _export(profiler, n_threads):
@@ -100,10 +119,9 @@ class _Recorder:
     def find(cls):
         """None in a TensorFlow whose recorder looks otherwise."""
         try:
-            with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-                path = next(line.split(None, 5)[5].strip() for line in maps if "/libtensorflow_framework.so" in line)
-            return cls(ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD))
-        except (OSError, StopIteration, ValueError):
+            path = _loaded("/libtensorflow_framework.so")
+            return cls(ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)) if path else None
+        except (OSError, ValueError):
             return None
 
     def leave_closures_out(self):

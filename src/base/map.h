@@ -31,4 +31,10 @@ static inline uint64_t map_mix(uint64_t x)
     return x;
 }
 
+/* The key of an id that may be any number, 0 too. */
+static inline uint64_t map_key(uint64_t id)
+{
+    return map_mix(id + 1) | 1;
+}
+
 #endif

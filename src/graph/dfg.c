@@ -56,21 +56,6 @@ static uint32_t *find_senders(const struct rank_build *rank)
 
 /* ---- edges ---- */
 
-/* "edge_5_x /job:ps/... /job:worker/...": whether the two devices are of different tasks. */
-static bool leaves_task(const char *key)
-{
-    const char *recv = strrchr(key, ' '), *send = recv;
-    if (!recv)
-        return false;
-    while (send > key && send[-1] != ' ')
-        send--;
-    size_t len = strcspn(send, " "), task = 0;
-    for (size_t i = 0; i < len; i++)
-        if (strncmp(send + i, "/device:", 8) == 0)
-            task = i;
-    return task > 0 && strncmp(send, recv + 1, task) != 0;
-}
-
 struct looker {
     struct rank_build *rank;
     uint32_t *senders;
@@ -157,10 +142,10 @@ static int add_parts(struct looker *l)
 static int add_sends_of(struct looker *l, uint32_t node)
 {
     struct rank_build *rank = l->rank;
-    uint32_t n_seen = 0;
+    uint32_t n_seen = 0, again = rank->trace->n_dfg_nodes + node; /* it may be a consumer, too */
     l->n_open = 0;
-    l->seen[node] = node + 1;
-    look_at_inputs(l, node, node);
+    l->seen[node] = again + 1;
+    look_at_inputs(l, node, again);
     while (l->n_open > 0) {
         uint32_t from = l->open[--l->n_open];
         if (l->last[from] != NO_ID) {
@@ -168,7 +153,7 @@ static int add_sends_of(struct looker *l, uint32_t node)
             if (array_push(&rank->sends, send) < 0)
                 return -1;
         } else if (n_seen++ < LOOK_THROUGH) {
-            look_at_inputs(l, from, node);
+            look_at_inputs(l, from, again);
         }
     }
     return 0;
@@ -180,7 +165,7 @@ static int add_transfers(struct looker *l)
     const struct trace_rank *trace = rank->trace;
     for (uint32_t n = 0; n < trace->n_dfg_nodes; n++) {
         uint32_t key = trace->dfg_nodes[n].key;
-        if (!key || !leaves_task(strtab_get(rank->names, key)))
+        if (!key || !trace_key_leaves_task(strtab_get(rank->names, key)))
             continue;
         struct local_transfer receive = {key, l->first[n]};
         if (strstr(type_of(rank, n), "Send") ? add_sends_of(l, n) < 0
@@ -347,7 +332,7 @@ static bool communicates(const struct rank_build *rank, uint32_t node)
     const char *type = type_of(rank, node);
     const char *key = strtab_get(rank->names, rank->trace->dfg_nodes[node].key);
     return name_collective_type(type) || starts(type, "Horovod") ||
-           starts(type, "BytepsPushPull") || (starts(type, "_Send") && leaves_task(key));
+           starts(type, "BytepsPushPull") || (starts(type, "_Send") && trace_key_leaves_task(key));
 }
 
 static int index_uses(struct marker *m)

@@ -134,17 +134,18 @@ static int steps_from_marks(struct rank_build *rank)
     return status;
 }
 
-/* A session's steps: one a window. Where the next one was asked for as soon as this one was done it
- * begins there, so that the client's own time belongs to the step; the last one is as long beyond
- * its ops as the shortest of the others. */
+/* A session's steps: one a window. Where the next one was asked for as soon as all were done with
+ * this one it begins there, so that the client's own time belongs to the step; the last one is as
+ * long beyond its ops as the shortest of the others. */
 static int steps_from_session(struct rank_build *rank)
 {
     const struct trace_rank *trace = rank->trace;
     int64_t shortest_rest = INT64_MAX;
     for (uint32_t w = 0; w < trace->n_windows; w++) {
         const struct trace_window *window = &trace->windows[w];
-        int64_t end = window->end_ns, own = window->end_ns - window->start_ns;
-        if (w + 1 < trace->n_windows && trace->windows[w + 1].start_ns - end <= own) {
+        int64_t end = window->end_ns, whole_ns = window->whole_end_ns - window->whole_start_ns;
+        if (w + 1 < trace->n_windows && trace->windows[w + 1].start_ns >= end &&
+            trace->windows[w + 1].whole_start_ns - window->whole_end_ns <= whole_ns) {
             end = trace->windows[w + 1].start_ns;
             shortest_rest =
                 end - window->end_ns < shortest_rest ? end - window->end_ns : shortest_rest;

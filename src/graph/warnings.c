@@ -140,11 +140,12 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
         status |= warn(a, options, text);
     }
     if (join->n_incomplete > 0) {
-        snprintf(
-            text, sizeof text,
-            "%u iterations hold less than half of the usual ops and are left out (first on rank "
-            "%d); was its file cut short?",
-            join->n_incomplete, join->ranks[join->first_incomplete_rank].trace->rank);
+        char process[NET_PROCESS_TEXT];
+        net_process_format(process, join->ranks[join->first_incomplete_rank].trace->rank);
+        snprintf(text, sizeof text,
+                 "%u iterations hold less than half of the usual ops and are left out (first on "
+                 "%s); was its file cut short?",
+                 join->n_incomplete, process);
         status |= warn(a, options, text);
     }
     for (uint32_t r = 1; r < join->n_ranks && join->by_place; r++) {

@@ -20,6 +20,8 @@ void rank_shift(struct trace_rank *rank, int64_t by_ns)
     for (uint32_t w = 0; w < rank->n_windows; w++) {
         rank->windows[w].start_ns += by_ns;
         rank->windows[w].end_ns += by_ns;
+        rank->windows[w].whole_start_ns += by_ns;
+        rank->windows[w].whole_end_ns += by_ns;
     }
 }
 

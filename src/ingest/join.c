@@ -226,11 +226,11 @@ static void join_details(struct rank_job *job, const struct source *source)
     }
 }
 
-/* Moves one part's spans to their tracks; next[t] is where track t goes on. */
-static bool scatter(struct rank_job *job, size_t window, uint32_t *next)
+/* Moves one part's spans to their tracks; next[t] is where track t goes on. `window`: the part's
+ * first. */
+static bool scatter(struct rank_job *job, struct source *source, uint32_t window, uint32_t *next)
 {
     struct trace_rank *rank = job->rank;
-    struct source *source = job->windows[window];
     struct trace_part *part = &source->part;
     uint32_t *tracks = malloc((part->tracks.n + 1) * sizeof *tracks);
     if (!tracks)
@@ -246,7 +246,7 @@ static bool scatter(struct rank_job *job, size_t window, uint32_t *next)
             span.start_ns += part->base_ns;
             span.name = source->names[span.name];
             span.track = tracks[span.track];
-            span.window = (uint16_t)window;
+            span.window = (uint16_t)(window + span.window);
             if (span.detail != NO_ID)
                 span.detail += rank->n_details;
             rank->spans[next[span.track]++] = span;
@@ -426,9 +426,11 @@ void rank_build(struct rank_job *job)
     }
     for (uint32_t t = 0; t < rank->n_tracks; t++)
         next[t] = rank->tracks[t].first;
-    for (size_t w = 0; w < job->n_windows && !job->no_memory; w++) {
-        job->no_memory = !scatter(job, w, next);
+    for (size_t w = 0, window = 0; w < job->n_windows && !job->no_memory; w++) {
+        size_t n_cuts = job->windows[w]->part.cuts.n;
+        job->no_memory = !scatter(job, job->windows[w], (uint32_t)window, next);
         join_details(job, job->windows[w]);
+        window += n_cuts ? n_cuts : 1;
     }
     free(next);
     uint32_t n_kept = 0;

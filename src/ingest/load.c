@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/pool.h"
 #include "ingest/load.h"
+#include "ingest/tensorflow/session_profile.h"
 
 enum { RECOGNISE_BYTES = 1 << 20, RECOGNISE_CHUNK = 1 << 14, MAX_WINDOWS = UINT16_MAX };
 
@@ -209,6 +210,8 @@ static int split_sources(struct loader *loader, struct dpro_error *err)
             continue;
         fresh.path = strdup(source->path);
         fresh.part = *next;
+        fresh.fail = JSON_OK; /* said once, of the file */
+        fresh.damage = NULL;
         source->part.next = NULL;
         free(next);
         if (!fresh.path || array_push(&loader->list, fresh) < 0) {
@@ -511,13 +514,18 @@ static int make_room(struct loader *loader, struct rank_job *job, struct dpro_er
     struct arena *arena = &loader->trace->arena;
     struct trace_rank *rank = job->rank;
     uint64_t n_spans = 0, n_details = 0, n_links = 0, n_tracks = 0;
+    size_t n_windows = 0;
     for (size_t w = 0; w < job->n_windows; w++) {
         const struct trace_part *part = &job->windows[w]->part;
+        n_windows += part->cuts.n ? part->cuts.n : 1;
         n_spans += part->n_spans;
         n_details += part->details.n;
         n_tracks += part->tracks.n;
         n_links += part->links.n;
     }
+    if (n_windows > MAX_WINDOWS)
+        return dpro_error_set(err, DPRO_EFORMAT, "%s: %zu recordings of rank %d, more than %d",
+                              job->windows[0]->path, n_windows, rank->rank, MAX_WINDOWS);
     size_t n_fused = loader->n_timeline_runs * FUSION_SPANS; /* of Horovod's thread */
     n_spans += n_fused;
     n_details += n_fused;
@@ -543,7 +551,7 @@ static int make_room(struct loader *loader, struct rank_job *job, struct dpro_er
     rank->details = arena_alloc(arena, n_details * sizeof *rank->details);
     rank->links = arena_alloc(arena, n_links * sizeof *rank->links);
     rank->tracks = arena_array(arena, n_tracks, sizeof *rank->tracks);
-    rank->windows = arena_array(arena, job->n_windows, sizeof *rank->windows);
+    rank->windows = arena_array(arena, n_windows, sizeof *rank->windows);
     rank->et_nodes = arena_alloc(arena, (et ? et->et_nodes.n : 0) * sizeof *rank->et_nodes);
     rank->et_tensors = arena_alloc(arena, (et ? et->et_tensors.n : 0) * sizeof *rank->et_tensors);
     rank->dfg_nodes = arena_alloc(arena, (dfg ? dfg->dfg_nodes.n : 0) * sizeof *rank->dfg_nodes);
@@ -553,11 +561,22 @@ static int make_room(struct loader *loader, struct rank_job *job, struct dpro_er
         return dpro_error_nomem(err);
     for (size_t w = 0; w < job->n_windows; w++) {
         const struct source *source = job->windows[w];
-        rank->windows[rank->n_windows++] =
-            (struct trace_window){.file = (uint32_t)(source - loader->list.at),
-                                  .start_ns = source->part.start_ns,
-                                  .end_ns = source->part.end_ns,
-                                  .external_is_op = source->part.external_is_op};
+        const struct trace_part *part = &source->part;
+        struct trace_window window = {.file = (uint32_t)(source - loader->list.at),
+                                      .start_ns = part->start_ns,
+                                      .end_ns = part->end_ns,
+                                      .whole_start_ns = part->whole_start_ns,
+                                      .whole_end_ns = part->whole_end_ns,
+                                      .external_is_op = part->external_is_op};
+        for (size_t c = 0; c < part->cuts.n; c++) {
+            window.start_ns = part->cuts.at[c].start_ns + part->base_ns;
+            window.end_ns = part->cuts.at[c].end_ns + part->base_ns;
+            window.whole_start_ns = part->cuts.at[c].whole_start_ns;
+            window.whole_end_ns = part->cuts.at[c].whole_end_ns;
+            rank->windows[rank->n_windows++] = window;
+        }
+        if (part->cuts.n == 0)
+            rank->windows[rank->n_windows++] = window;
     }
     return 0;
 }
@@ -595,9 +614,6 @@ static void find_everyones_graph(struct loader *loader, struct rank_job *job)
 
 static int check_windows(const struct rank_job *job, struct dpro_error *err)
 {
-    if (job->n_windows > MAX_WINDOWS)
-        return dpro_error_set(err, DPRO_EFORMAT, "%s: rank %d has %zu files, more than %d",
-                              job->windows[0]->path, job->rank->rank, job->n_windows, MAX_WINDOWS);
     for (size_t w = 1; w < job->n_windows; w++) {
         const struct source *a = job->windows[w - 1], *b = job->windows[w];
         if (a->device == b->device && a->inode == b->inode && a->inode)
@@ -626,25 +642,25 @@ static void build_item(void *arg, size_t item)
  */
 static void warn_unmatched(struct loader *loader, const struct rank_job *job)
 {
-    char some[32], all[32];
+    char some[32], all[32], process[NET_PROCESS_TEXT];
+    net_process_format(process, job->rank->rank);
     if (job->n_node_spans > 0)
-        log_line(&loader->options->sink, DPRO_LOG_DEBUG,
-                 "%s: %s of %s ops of rank %d are nodes of it", job->graph->path,
-                 count(some, job->n_node_spans - job->n_unmatched), count(all, job->n_node_spans),
-                 job->rank->rank);
+        log_line(&loader->options->sink, DPRO_LOG_DEBUG, "%s: %s of %s ops of %s are nodes of it",
+                 job->graph->path, count(some, job->n_node_spans - job->n_unmatched),
+                 count(all, job->n_node_spans), process);
     if (job->n_unmatched == 0)
         return;
     if (job->n_unmatched == job->n_node_spans)
         trace_warn(loader->trace, &loader->options->sink,
-                   "%s: none of the %s ops of rank %d's profile is a node of this graph; are both "
+                   "%s: none of the %s ops of %s's profile is a node of this graph; are both "
                    "of one run? What waits for what is read off the timeline",
-                   job->graph->path, count(all, job->n_node_spans), job->rank->rank);
+                   job->graph->path, count(all, job->n_node_spans), process);
     else
         trace_warn(loader->trace, &loader->options->sink,
-                   "%s: %s of %s ops of rank %d's profile are no nodes of this graph (first: %s); "
+                   "%s: %s of %s ops of %s's profile are no nodes of this graph (first: %s); "
                    "what those wait for is not known",
                    job->graph->path, count(some, job->n_unmatched), count(all, job->n_node_spans),
-                   job->rank->rank, strtab_get(&loader->trace->names, job->first_unmatched));
+                   process, strtab_get(&loader->trace->names, job->first_unmatched));
 }
 
 /* Said once: MXNet runs many ops as one where it is not told otherwise. */
@@ -677,9 +693,11 @@ static void warn_no_graph(struct loader *loader, const struct rank_job *jobs, si
     if (n_without)
         trace_warn(loader->trace, &loader->options->sink,
                    "%s: no graph beside %zu of %zu profiles: what waits for what is read off the "
-                   "timeline; add the RunMetadata of the function's first call "
-                   "(context.export_run_metadata) for exact dependencies",
-                   jobs[first].windows[0]->path, n_without, n_profiles);
+                   "timeline; add the RunMetadata of %s for exact dependencies",
+                   jobs[first].windows[0]->path, n_without, n_profiles,
+                   jobs[first].rank->in_session
+                       ? "one of the session's runs (FULL_TRACE, output_partition_graphs)"
+                       : "the function's first call (context.export_run_metadata)");
 }
 
 static int build_ranks(struct loader *loader, struct dpro_error *err)
@@ -890,8 +908,9 @@ static int load(struct loader *loader, const char *const *paths, size_t n_paths,
     sources_choose_attempt(loader);
     drop_undated(loader);
     if ((rc = check_one_job(loader, err)) < 0 || (rc = reference_join(loader, err)) < 0 ||
-        (rc = byteps_join(loader, err)) < 0 || (rc = list_files(loader, err)) < 0 ||
-        (rc = merge_names(loader, err)) < 0 || (rc = build_ranks(loader, err)) < 0 ||
+        (rc = byteps_join(loader, err)) < 0 || (rc = session_profiles_join(loader, err)) < 0 ||
+        (rc = list_files(loader, err)) < 0 || (rc = merge_names(loader, err)) < 0 ||
+        (rc = build_ranks(loader, err)) < 0 ||
         (rc = epoch_build(loader->trace) < 0 ? dpro_error_nomem(err) : 0) < 0 ||
         (rc = transports_build(loader, err)) < 0 || (rc = nccl_build(loader, err)) < 0 ||
         (rc = timelines_build(loader, err)) < 0)

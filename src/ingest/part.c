@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "base/protobuf.h"
+#include "ingest/tensorflow/session_profile.h"
 #include "tracer/record.h"
 
 /* Large files take blocks of huge pages: faulting in small ones costs a tenth of the whole reading.
@@ -149,6 +150,8 @@ void part_fini(struct trace_part *part)
     timeline_destroy(part->timeline);
     reference_part_destroy(part->reference);
     byteps_part_destroy(part->byteps);
+    session_profile_destroy(part->session);
+    array_fini(&part->cuts);
     if (part->next)
         part_fini(part->next);
     free(part->next);

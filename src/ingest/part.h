@@ -51,6 +51,12 @@ struct part_losses {
     uint64_t n_broken_records; /* of a log: records or lines that make no sense */
 };
 
+/* A stretch of the file that stands for a file of its own. */
+struct part_cut {
+    int64_t start_ns, end_ns;             /* first start, last end; without base_ns */
+    int64_t whole_start_ns, whole_end_ns; /* of all the session's processes; with base_ns */
+};
+
 struct trace_part {
     struct strtab names;
     struct span_block *first_block, *last_block;
@@ -84,9 +90,12 @@ struct trace_part {
     struct byteps_part *byteps;       /* see there; else NULL */
     bool is_mirrored; /* the graph: of its backward half, how it must look is all that is known */
     bool cut;         /* a log that ends in the middle of a record or line */
-    struct trace_part *next; /* what the same file tells of another process; owned */
-    bool is_session_step;    /* the file is one step of a session of several processes */
-    const char *broken;      /* protobuf: why reading stopped, static text; NULL: it did not */
+    struct session_profile *session; /* see there; else NULL */
+    ARRAY(struct part_cut) cuts; /* ascending; where there are any, spans' `window` counts them */
+    struct trace_part *next;     /* what the same file tells of another process; owned */
+    bool is_session_step;        /* the file is one step of a session of several processes */
+    int64_t whole_start_ns, whole_end_ns; /* of that step in all of them */
+    const char *broken; /* protobuf: why reading stopped, static text; NULL: it did not */
     uint64_t broken_offset;
 };
 

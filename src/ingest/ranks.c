@@ -217,7 +217,7 @@ int sources_find_ranks(struct loader *loader, struct dpro_error *err)
         if (source->rank == -1 && source->kind == DPRO_FILE_TIMELINE)
             source->rank = 0; /* of Horovod the only one that writes one */
         if (source->rank == -1 && source_is_profile(source)) {
-            if (source->kind == DPRO_FILE_MXNET)
+            if (source->kind == DPRO_FILE_MXNET || source->part.session)
                 source->rank = path_process(source->path);
             if (source->rank == -1 && n_profiles == 1)
                 source->rank = 0;

@@ -352,6 +352,8 @@ static int add_rank(void *arg, const char *folder, const char *below, int attemp
     bool has_facts = access(facts, F_OK) == 0;
     if (has_facts)
         rc = read_rank(recording, facts, &rank, err);
+    else if (rank.is.parts & DPRO_RECORDING_TIMING) /* of a session that another rank drives */
+        rank.is.complete = 1, rank.is.n_steps = -1;
     if (rc == 0 && (has_facts || rank.is.parts != 0) && array_push(&recording->ranks, rank) < 0)
         rc = dpro_error_nomem(err);
     free(facts);

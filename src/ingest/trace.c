@@ -23,6 +23,20 @@ void trace_warn(struct dpro_trace *trace, const struct dpro_sink *sink, const ch
     log_line(sink, DPRO_LOG_WARN, "%s", text);
 }
 
+bool trace_key_leaves_task(const char *key)
+{
+    const char *recv = strrchr(key, ' '), *send = recv;
+    if (!recv)
+        return false;
+    while (send > key && send[-1] != ' ')
+        send--;
+    size_t len = strcspn(send, " "), task = 0;
+    for (size_t i = 0; i < len; i++)
+        if (strncmp(send + i, "/device:", 8) == 0)
+            task = i;
+    return task > 0 && strncmp(send, recv + 1, task) != 0;
+}
+
 void dpro_trace_destroy(struct dpro_trace *trace)
 {
     if (!trace)

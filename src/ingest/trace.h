@@ -115,8 +115,9 @@ struct trace_link {
 
 /* One file's recording of a rank. */
 struct trace_window {
-    uint32_t file;            /* index into the trace's files */
-    int64_t start_ns, end_ns; /* first start, last end */
+    uint32_t file;                        /* index into the trace's files */
+    int64_t start_ns, end_ns;             /* first start, last end */
+    int64_t whole_start_ns, whole_end_ns; /* of a session's step: of all its processes */
     bool has_execution_trace; /* an ET refers to this window's record function ids: structure yes,
                                  times no */
     bool external_is_op; /* a device span's "External id" is that of the launching CPU op (not its
@@ -216,6 +217,10 @@ struct dpro_trace {
     int first_misnamed;
     ARRAY(char *) warnings; /* in the arena */
 };
+
+/* A transfer's key, "edge_5_x /job:ps/... /job:worker/...": whether the two devices are of
+ * different tasks. */
+bool trace_key_leaves_task(const char *key);
 
 /* Adds a line to the trace's warnings and to the sink. */
 void trace_warn(struct dpro_trace *trace, const struct dpro_sink *sink, const char *format, ...)

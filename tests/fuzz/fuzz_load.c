@@ -1,15 +1,22 @@
 /* Fuzz target: loading files, parted by "\n==\n", to the joined trace. An even first byte takes
- * them as a rank each, an odd one as their metadata says (or a profile and its execution trace). */
+ * them as ranks 100 on, an odd one as their metadata says (or a profile and its execution trace).
+ */
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "fuzz.h"
 
+enum { FIRST_FD = 100 };
+
 static int put_file(int *fd, char path[32], const uint8_t *data, size_t size)
 {
-    if (*fd <= 0)
-        *fd = memfd_create("fuzz", MFD_CLOEXEC);
+    if (*fd <= 0) {
+        int made = memfd_create("fuzz", MFD_CLOEXEC);
+        *fd = fcntl(made, F_DUPFD_CLOEXEC, FIRST_FD);
+        close(made);
+    }
     snprintf(path, 32, "/proc/self/fd/%d", *fd);
     return *fd < 0 || ftruncate(*fd, 0) < 0 || pwrite(*fd, data, size, 0) != (ssize_t)size ? -1 : 0;
 }

@@ -33,6 +33,63 @@ def train(n):
         other(x)
     print("LOSS", loss.numpy(), w.numpy().sum(), flush=True)
 """
+SESSION = """
+import os
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+import tensorflow as tf
+tf1 = tf.compat.v1
+tf1.disable_eager_execution()
+x = tf1.random_normal((32, 64), seed=7)
+w = [tf1.get_variable("w%d" % i, initializer=tf1.random_normal((64, 64), seed=i)) for i in range(3)]
+y = x @ w[0] @ w[1] @ w[2]
+loss = tf1.reduce_mean(y ** 2)
+step = tf1.train.GradientDescentOptimizer(1e-9).minimize(loss)
+def train(n):
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        for i in range(n):
+            value, _ = session.run([loss, step])
+        print("LOSS", value, flush=True)
+"""
+BETWEEN_GRAPHS = """
+import json, os, socket, subprocess, sys, time
+if "TF_CONFIG" not in os.environ:
+    holders = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    ports = ["127.0.0.1:%d" % holder.getsockname()[1] for holder in holders]
+    for holder in holders:
+        holder.close()
+    cluster, started = {"ps": ports[:1], "worker": ports[1:]}, []
+    for job, index in (("ps", 0), ("worker", 1), ("worker", 0)):
+        config = json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
+        started.append(subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "TF_CONFIG": config}))
+    code = started[2].wait() or started[1].wait()
+    started[0].kill()
+    sys.exit(code)
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+import tensorflow as tf
+tf1 = tf.compat.v1
+tf1.disable_eager_execution()
+config = json.loads(os.environ["TF_CONFIG"])
+cluster, task = tf.train.ClusterSpec(config["cluster"]), config["task"]
+server = tf1.train.Server(cluster, job_name=task["type"], task_index=task["index"])
+if task["type"] == "ps":
+    server.join()
+from tensorflow.python.training import session_manager
+class Hasty:
+    time, monotonic = time.time, time.monotonic
+    sleep = staticmethod(lambda s: time.sleep(0.1))  # for half a minute as a rule
+session_manager.time = Hasty
+with tf1.device(tf1.train.replica_device_setter(worker_device="/job:worker/task:%d" % task["index"], cluster=cluster)):
+    y = tf1.random_normal((64, 256), seed=7)
+    for i in range(3):
+        y = y @ tf1.get_variable("w%d" % i, (256, 256))
+    step = tf1.train.get_or_create_global_step()
+    train = tf1.train.GradientDescentOptimizer(1e-9).minimize(tf1.reduce_mean(y ** 2), global_step=step)
+with tf1.train.MonitoredTrainingSession(master=server.target, is_chief=task["index"] == 0) as session:
+    for i in range(120):
+        session.run(train)
+print("TRAINED", task["index"], flush=True)
+"""
 UNKNOWN_OPS = """
 import glob, gzip, sys
 from tensorflow.core.protobuf import config_pb2
@@ -73,14 +130,56 @@ class Ring(frameworks.Case):
 class Sessions(frameworks.Case):
     framework = "tensorflow"
 
-    def test_a_parameter_server_job_leaves_every_step_and_the_servers_transport(self):
-        self.record("tensorflow-ps")
+    def test_a_parameter_server_job_leaves_a_profile_of_every_task(self):
+        printed = self.record("tensorflow-ps")
         info = self.assert_windows()
-        self.assertEqual((info["rank"], info["world_size"]), (0, 2))
+        self.assertEqual((info["rank"], info["world_size"], info["warnings"]), (0, 2, []))
+        self.assertNotIn("window", info)
+        self.assertEqual(self.files("rank0"), {"rank.json", "net.log", "xplane.pb.gz", "runmeta.pb.gz"})
+        self.assertEqual(self.files("rank1"), {"net.log", "xplane.pb"})
+        self.assertEqual(self.files("ps0"), {"net.log", "xplane.pb"})
+        facts = self.replay()
+        self.assertEqual((facts["trace"]["iterations"], facts["warnings"]), (5, []))
+        self.assertLess(abs(facts["error_pct"]), 15)  # of five short steps, as elsewhere
+        self.assertEqual(self.final_loss(printed), self.final_loss(self.record("tensorflow-ps", dpro=False)))
+
+    def test_one_process_is_recorded_as_many_are(self):
+        body = SESSION + "train(30)"
+        run = self.run_script(body)
+        self.assert_ran(run)
+        self.assert_windows()
+        self.assertEqual(self.files("rank0") - {"net.log"}, {"rank.json", "xplane.pb.gz", "runmeta.pb.gz"})
+        self.assertEqual(self.replay()["trace"]["iterations"], 5)
+        self.assertEqual(run.out, self.run_script(body, dpro=False).out)
+
+    def test_of_clients_with_sessions_of_their_own_one_is_replayed(self):
+        run = self.run_script(BETWEEN_GRAPHS)
+        self.assert_ran(run)
+        for rank in (0, 1):
+            self.assertIn("TRAINED %d" % rank, run.out)
+            self.assertTrue(self.rank(rank)["complete"])
+        # the server profiles in rank 0's window; another client that gets to its own elsewhen asks of every step, and says so
+        self.assert_windows(0)
+        self.assertEqual(self.files("rank0"), {"rank.json", "net.log", "xplane.pb.gz", "runmeta.pb.gz"})
+        self.assertIn("xplane.pb", self.files("ps0"))
+        facts = self.replay()
+        self.assertRegex("\n".join(facts["warnings"]), "ranks drive sessions of their own .*: that of rank 0 is replayed")
+        self.assertEqual(facts["trace"]["iterations"], 5)
+        self.assertLess(abs(facts["error_pct"]), 15)  # of five short steps, as elsewhere
+
+    def test_where_a_server_does_not_profile_every_step_is_asked_for(self):
+        run = self.run_script("""
+import os
+if os.environ.get("DPRO"):
+    import dpro.tensorflow_windows
+    dpro.tensorflow_windows.SessionWindow._wait_for_tasks = lambda window: {"ps0"}
+""" + SESSION + "train(30)")
+        self.assert_ran(run)
+        self.assertEqual(len([line for line in run.said if "no profile of ps0" in line]), 1, run.said)
+        self.assertTrue(self.rank(0)["complete"])
         steps = {"runmeta_step%d.pb.gz" % step for step in range(5)}
-        self.assertEqual(self.files("rank0"), steps | {"rank.json", "net.log"})
-        self.assertEqual(self.files("rank1"), {"net.log"})
-        self.assertEqual(self.files("ps0"), {"net.log"})
+        self.assertEqual(self.files("rank0") - {"net.log"}, steps | {"rank.json"})
+        self.assertEqual(self.replay()["trace"]["iterations"], 5)
 
 
 class Steps(frameworks.Case):

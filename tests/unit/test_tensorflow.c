@@ -11,6 +11,8 @@
 
 #include "base/protobuf.h"
 #include "ingest/part.h"
+#include "ingest/tensorflow/session.h"
+#include "ingest/tensorflow/session_profile.h"
 
 /* ---- writing ---- */
 
@@ -248,6 +250,87 @@ static void test_calls_of_the_gpu_s_driver_are_known_by_their_correlation(void *
     assert_int_equal(part.tracks.at[kernel->track].track.pid, 3);
     assert_int_equal(part.tracks.at[kernel->track].track.id, 12);
     part_fini(&part);
+}
+
+/* A kernel of a session that waited, named by a text that events share. */
+static void wait_event(struct message *line, uint64_t meta, uint64_t offset_ns, uint64_t name_stat,
+                       uint64_t name, uint64_t run_stat, uint64_t run)
+{
+    struct message e = {.n = 0}, s = {.n = 0}, id = {.n = 0};
+    number(&e, 1, meta);
+    number(&e, 2, offset_ns * 1000);
+    number(&s, 1, name_stat);
+    number(&s, 7, name);
+    nested(&e, 4, &s);
+    number(&id, 1, run_stat);
+    number(&id, 4, run);
+    nested(&e, 4, &id);
+    nested(line, 4, &e);
+}
+
+/* What a process of a session ran, and for which run; of a function's profile nothing is kept. */
+static void test_a_session_s_runs_are_kept_where_there_are_any(void **state)
+{
+    (void)state;
+    enum { RUN_BEGIN = 1, RUN_DONE, WORK, WAIT, WAIT_DONE, READ, ID, STEP_ID, NAME, RECEIVER };
+    for (int in_session = 0; in_session < 2; in_session++) {
+        struct message host = {.n = 0}, line = {.n = 0}, space = {.n = 0};
+        text(&host, 2, "/host:CPU");
+        number(&line, 1, 7);
+        text(&line, 2, "tf_Compute/7");
+        event(&line, RUN_BEGIN, 10, 1, ID, 41);
+        event(&line, WORK, 12, 9, ID, 41);
+        event(&line, READ, 13, 2, 0, 0);
+        wait_event(&line, WAIT, 16, NAME, RECEIVER, STEP_ID, 41);
+        wait_event(&line, WAIT_DONE, 30, NAME, RECEIVER, STEP_ID, 41);
+        event(&line, RUN_DONE, 40, 1, ID, 41);
+        nested(&host, 3, &line);
+        name_entry(&host, 4, RUN_BEGIN, in_session ? "RunGraph" : "FunctionRun");
+        name_entry(&host, 4, RUN_DONE, "RunGraphDone");
+        name_entry(&host, 4, WORK, "ExecutorState::Process");
+        name_entry(&host, 4, WAIT, "ExecutorState::ProcessAsync::Start");
+        name_entry(&host, 4, WAIT_DONE, "ExecutorState::ProcessAsync::Done");
+        name_entry(&host, 4, READ, "read:ReadVariableOp");
+        name_entry(&host, 5, ID, "id");
+        name_entry(&host, 5, STEP_ID, "step_id");
+        name_entry(&host, 5, NAME, "name");
+        name_entry(&host, 5, RECEIVER, "x_S3");
+        nested(&space, 1, &host);
+
+        struct trace_part part = read_with(xplane_read, &space, 0);
+        assert_null(part.broken);
+        assert_int_equal(part.n_spans, in_session ? 1 : 2);
+        assert_int_equal(!!part.session, in_session);
+        if (in_session) {
+            static const int64_t times[] = {10, 12, 16, 30, 40};
+            static const enum session_moment_kind kinds[] = {MOMENT_RUN, MOMENT_WORK, MOMENT_WAIT,
+                                                             MOMENT_WAIT_DONE, MOMENT_RUN_DONE};
+            assert_int_equal(part.session->moments.n, 5);
+            for (size_t i = 0; i < 5; i++) {
+                const struct session_moment *moment = &part.session->moments.at[i];
+                assert_int_equal(moment->run, 41);
+                assert_int_equal(moment->ns, times[i]);
+                assert_int_equal(moment->kind, kinds[i]);
+                assert_string_equal(strtab_get(&part.names, moment->name),
+                                    i == 2 || i == 3 ? "x_S3" : "");
+            }
+        }
+        part_fini(&part);
+    }
+}
+
+static void test_what_a_step_took_is_seen_by_all_its_processes(void **state)
+{
+    (void)state;
+    int64_t whole_ns[2] = {100, 150};
+    session_extend(whole_ns, 140, 300);
+    session_extend(whole_ns, 90, 110);
+    assert_int_equal(whole_ns[0], 90);
+    assert_int_equal(whole_ns[1], 300);
+    session_extend(whole_ns, 5000, 5100); /* by a clock of its own */
+    session_extend(whole_ns, -900, -800);
+    assert_int_equal(whole_ns[0], 90);
+    assert_int_equal(whole_ns[1], 300);
 }
 
 static void test_a_cut_profile_gives_what_is_whole(void **state)
@@ -541,6 +624,8 @@ int main(void)
         cmocka_unit_test(test_a_graph_names_inputs_before_their_nodes),
         cmocka_unit_test(test_of_two_functions_the_larger_one_s_graph_is_kept),
         cmocka_unit_test(test_a_session_s_step_is_one_part_a_task),
+        cmocka_unit_test(test_a_session_s_runs_are_kept_where_there_are_any),
+        cmocka_unit_test(test_what_a_step_took_is_seen_by_all_its_processes),
         cmocka_unit_test(test_files_are_told_apart_by_their_first_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -262,7 +262,10 @@ static int copy_groups(const struct timeline *t, const struct strtab *names,
                        const struct rounds *rounds, const struct actual_round *round,
                        struct fusion *fusion)
 {
-    fusion->tensors = calloc(t->tensors.n + 1, sizeof *fusion->tensors);
+    size_t n = 0; /* a tensor may be there twice */
+    for (uint32_t g = round->first; g < round->first + round->n; g++)
+        n += rounds->groups.at[g].n;
+    fusion->tensors = calloc(n + 1, sizeof *fusion->tensors);
     fusion->groups = calloc(round->n + (size_t)1, sizeof *fusion->groups);
     if (!fusion->tensors || !fusion->groups)
         return -1;

@@ -174,7 +174,7 @@ void rank_match_execution_trace(struct rank_job *job)
         job->n_et_with_id += rank->et_nodes[i].record_fn != 0;
     /* a better way is only looked for when the one before explains less than half of the nodes */
     for (int way = BY_RECORD_FN; way <= BY_ORDER && best <= job->n_et_with_id / 2; way++) {
-        for (uint32_t w = 0; w < rank->n_windows; w++) {
+        for (uint32_t w = 0; w < job->n_windows && rank->n_windows == job->n_windows; w++) {
             const struct trace_part *part = &job->windows[w]->part;
             uint32_t n = 0;
             if (part->has_record_fn != (way == BY_RECORD_FN))

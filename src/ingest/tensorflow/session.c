@@ -13,7 +13,7 @@
 #include "base/map.h"
 #include "ingest/tensorflow/graphdef.h"
 
-enum { MAX_THREADS = 256, KEY_TEXT_MAX = 1024 };
+enum { KEY_TEXT_MAX = 1024 };
 
 struct stats {
     uint64_t start_ns, end_ns, requested_bytes;
@@ -219,6 +219,76 @@ int session_read_step(struct pb *pb, const struct pb_field *step, struct trace_p
     return no_memory ? -1 : 0;
 }
 
+/* ---- tracks and groups ---- */
+
+static uint32_t find_track(struct trace_part *part, struct trace_track track, bool *no_memory)
+{
+    for (uint32_t t = 0; t < part->tracks.n; t++) {
+        const struct trace_track *other = &part->tracks.at[t].track;
+        if (other->gpu == track.gpu && other->pid == track.pid && other->id == track.id)
+            return t;
+    }
+    struct part_track fresh = {.track = track};
+    if (*no_memory || array_push(&part->tracks, fresh) < 0) {
+        *no_memory = true;
+        return 0;
+    }
+    return (uint32_t)part->tracks.n - 1;
+}
+
+uint32_t session_lane(struct session_lanes *lanes, struct trace_part *part, uint64_t pid,
+                      const struct trace_span *span, bool *no_memory)
+{
+    uint32_t lane = 0;
+    while (lane < lanes->n && lane < SESSION_LANES - 1 && lanes->end_ns[lane] > span->start_ns)
+        lane++;
+    if (lane == lanes->n) {
+        char name[32];
+        int len = snprintf(name, sizeof name, "executor %u", lane);
+        struct trace_track track = {.pool = true, .pid = pid, .id = lane};
+        track.name = part_intern(part, name, (size_t)len, no_memory);
+        lanes->tracks[lanes->n++] = find_track(part, track, no_memory);
+        lanes->end_ns[lane] = INT64_MIN;
+    }
+    if (lanes->end_ns[lane] < span->start_ns + span->dur_ns)
+        lanes->end_ns[lane] = span->start_ns + span->dur_ns;
+    return lanes->tracks[lane];
+}
+
+uint32_t session_inbox(struct trace_part *part, uint64_t pid, const char *key, bool *no_memory)
+{
+    const char *to = strrchr(key, ' '), *from = to;
+    char name[KEY_TEXT_MAX + 8];
+    while (from && from > key && from[-1] != ' ')
+        from--;
+    size_t len = from ? graphdef_task(from, (size_t)(to - from)) : 0;
+    int n = snprintf(name, sizeof name, "from %.*s", len < KEY_TEXT_MAX ? (int)len : KEY_TEXT_MAX,
+                     len ? from : "");
+    struct trace_track track = {.pid = pid};
+    track.name = part_intern(part, name, (size_t)n, no_memory);
+    track.id = (int64_t)SESSION_LANES + track.name;
+    return find_track(part, track, no_memory);
+}
+
+void session_name_group(struct trace_part *part, const char *key, struct trace_detail *detail,
+                        bool *no_memory)
+{
+    size_t len = strcspn(key, " ");
+    char *end;
+    detail->process_group = part_intern(part, key, len, no_memory);
+    long long instance = strtoll(key + len, &end, 10);
+    if (*end == '\0' && end > key + len && instance >= 0)
+        detail->comm_sequence = instance;
+}
+
+void session_extend(int64_t whole_ns[2], int64_t start_ns, int64_t end_ns)
+{
+    if (start_ns > whole_ns[1] || end_ns < whole_ns[0])
+        return;
+    whole_ns[0] = start_ns < whole_ns[0] ? start_ns : whole_ns[0];
+    whole_ns[1] = end_ns > whole_ns[1] ? end_ns : whole_ns[1];
+}
+
 /* ---- one part a task ---- */
 
 struct task {
@@ -226,10 +296,8 @@ struct task {
     size_t len;
     int rank; /* as of net_process_*; -1: of no job that trains */
     struct trace_part *part;
-    uint32_t *names;    /* string id of the file -> of the task, + 1 */
-    uint32_t n_threads; /* its kernels were put on */
-    int64_t thread_end_ns[MAX_THREADS];
-    uint32_t thread_tracks[MAX_THREADS];
+    uint32_t *names;              /* string id of the file -> of the task, + 1 */
+    struct session_lanes threads; /* how many ran is known, which one did what is not */
 };
 
 struct splitter {
@@ -378,75 +446,14 @@ static void move_graphs(struct splitter *s)
     free(moved);
 }
 
-static uint32_t own_track(struct splitter *s, struct task *task, struct trace_track track)
-{
-    struct trace_part *part = task->part;
-    for (uint32_t t = 0; t < part->tracks.n; t++)
-        if (part->tracks.at[t].track.gpu == track.gpu && part->tracks.at[t].track.id == track.id)
-            return t;
-    struct part_track fresh = {.track = track};
-    if (array_push(&part->tracks, fresh) < 0) {
-        s->no_memory = true;
-        return 0;
-    }
-    return (uint32_t)part->tracks.n - 1;
-}
-
-static uint32_t name_track(struct splitter *s, struct task *task, const char *name)
-{
-    uint32_t id = strtab_add(&task->part->names, name, strlen(name));
-    s->no_memory |= id == STRTAB_FULL;
-    return id;
-}
-
-/* The first of the task's threads that is idle: how many ran is known, which one is not. */
-static uint32_t idle_thread(struct splitter *s, struct task *task, const struct trace_span *span)
-{
-    uint32_t thread = 0;
-    while (thread < task->n_threads && thread < MAX_THREADS - 1 &&
-           task->thread_end_ns[thread] > span->start_ns)
-        thread++;
-    if (thread == task->n_threads) {
-        char name[32];
-        snprintf(name, sizeof name, "executor %u", thread);
-        struct trace_track track = {.pool = true, .id = thread};
-        track.name = name_track(s, task, name);
-        task->thread_tracks[task->n_threads++] = own_track(s, task, track);
-    }
-    if (task->thread_end_ns[thread] < span->start_ns + span->dur_ns)
-        task->thread_end_ns[thread] = span->start_ns + span->dur_ns;
-    return task->thread_tracks[thread];
-}
-
-/* What came from one task is on a track of its own. */
-static uint32_t sender_track(struct splitter *s, struct task *task, uint32_t key)
-{
-    const char *text = strtab_get(&s->from->names, key), *to = strrchr(text, ' '), *from = to;
-    char name[KEY_TEXT_MAX + 8];
-    while (from && from > text && from[-1] != ' ')
-        from--;
-    size_t len = from ? graphdef_task(from, (size_t)(to - from)) : 0;
-    snprintf(name, sizeof name, "from %.*s", (int)len, len ? from : "");
-    struct trace_track track = {.name = name_track(s, task, name)};
-    track.id = (int64_t)MAX_THREADS + track.name;
-    return own_track(s, task, track);
-}
-
 /* Which collective it is: "1 104", group and instance, on all tasks alike. */
 static void name_group(struct splitter *s, struct task *task, uint32_t node,
                        struct trace_detail *detail)
 {
     uint64_t key;
-    char *end;
-    if (!node || !map_get(&s->groups, node, &key))
-        return;
-    const char *text = strtab_get(&s->from->names, (uint32_t)key);
-    size_t len = strcspn(text, " ");
-    detail->process_group = strtab_add(&task->part->names, text, len);
-    s->no_memory |= detail->process_group == STRTAB_FULL;
-    long long instance = strtoll(text + len, &end, 10);
-    if (*end == '\0' && end > text + len && instance >= 0)
-        detail->comm_sequence = instance;
+    if (node && map_get(&s->groups, node, &key))
+        session_name_group(task->part, strtab_get(&s->from->names, (uint32_t)key), detail,
+                           &s->no_memory);
 }
 
 static void move_span(struct splitter *s, const struct trace_span *from)
@@ -460,7 +467,8 @@ static void move_span(struct splitter *s, const struct trace_span *from)
         struct trace_detail detail = s->from->details.at[span.detail];
         if (detail.process_group && map_get(&s->receivers, detail.process_group, &name))
             span.name = (uint32_t)name;
-        span.track = sender_track(s, task, detail.process_group);
+        span.track = session_inbox(part, 0, strtab_get(&s->from->names, detail.process_group),
+                                   &s->no_memory);
         detail.process_group = own_id(s, task, detail.process_group);
         span.detail = (uint32_t)part->details.n;
         s->no_memory |= array_push(&part->details, detail) < 0;
@@ -468,31 +476,22 @@ static void move_span(struct splitter *s, const struct trace_span *from)
         struct trace_detail detail = s->from->details.at[span.detail];
         detail.collective = own_id(s, task, detail.collective);
         name_group(s, task, span.name, &detail);
-        span.track = idle_thread(s, task, from);
+        span.track = session_lane(&task->threads, part, 0, from, &s->no_memory);
         span.detail = (uint32_t)part->details.n;
         s->no_memory |= array_push(&part->details, detail) < 0;
     } else if (device->gpu) {
         struct trace_track track = *device;
         track.name = own_id(s, task, device->name);
-        span.track = own_track(s, task, track);
+        span.track = find_track(part, track, &s->no_memory);
     } else if (strcmp(strtab_get(&s->from->names, span.name), "_SOURCE") == 0) {
-        struct trace_track track = {.name = name_track(s, task, "session"), .id = -1};
-        span.track = own_track(s, task, track);
+        struct trace_track track = {.name = part_intern(part, "session", 7, &s->no_memory),
+                                    .id = -1};
+        span.track = find_track(part, track, &s->no_memory);
     } else {
-        span.track = idle_thread(s, task, from);
+        span.track = session_lane(&task->threads, part, 0, from, &s->no_memory);
     }
     span.name = own_id(s, task, span.name);
-    struct trace_span *own = s->no_memory ? NULL : part_add_span(part);
-    if (!own) {
-        s->no_memory = true;
-        return;
-    }
-    *own = span;
-    part->tracks.at[span.track].n_spans++;
-    if (part->n_spans == 1 || span.start_ns < part->start_ns)
-        part->start_ns = span.start_ns;
-    if (part->n_spans == 1 || span.start_ns + span.dur_ns > part->end_ns)
-        part->end_ns = span.start_ns + span.dur_ns;
+    s->no_memory = s->no_memory || !part_place_span(part, &span);
 }
 
 static int compare_spans(const void *a, const void *b)
@@ -536,6 +535,25 @@ static void find_receivers(struct splitter *s)
     }
 }
 
+/* When the step was going on in any task, as far as clocks tell, from when it was in the client. */
+static void find_whole(struct splitter *s)
+{
+    const struct task *client = NULL;
+    for (size_t t = 0; t < s->n; t++)
+        if (s->tasks[t].rank >= 0 && s->tasks[t].part->n_spans > 0 &&
+            (!client || s->tasks[t].rank < client->rank))
+            client = &s->tasks[t];
+    int64_t whole_ns[2] = {client ? client->part->start_ns : 0, client ? client->part->end_ns : 0};
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t t = 0; t < s->n; t++) {
+            struct trace_part *part = s->tasks[t].part;
+            if (client && part->n_spans > 0)
+                session_extend(whole_ns, part->start_ns, part->end_ns);
+            part->whole_start_ns = client ? whole_ns[0] : part->start_ns;
+            part->whole_end_ns = client ? whole_ns[1] : part->end_ns;
+        }
+}
+
 /* The file's part becomes the first task's. */
 static void hand_over(struct splitter *s)
 {
@@ -576,8 +594,10 @@ int session_split(struct trace_part *part)
         move_graphs(&s);
         move_spans(&s);
     }
-    if (!s.no_memory)
+    if (!s.no_memory) {
+        find_whole(&s);
         hand_over(&s);
+    }
     for (size_t t = 0; t < s.n; t++) {
         if (s.tasks[t].part)
             part_fini(s.tasks[t].part);

@@ -14,4 +14,26 @@ int session_read_step(struct pb *pb, const struct pb_field *step, struct trace_p
  * memory. */
 int session_split(struct trace_part *part);
 
+/* What no profile names threads for. */
+enum { SESSION_LANES = 256 };
+
+struct session_lanes {
+    uint32_t n;
+    int64_t end_ns[SESSION_LANES];
+    uint32_t tracks[SESSION_LANES];
+};
+
+/* The track of the first lane that is idle when a span begins; spans come in order of their
+ * starts. `pid` tells these tracks from others of the part. Sets *no_memory when that runs out. */
+uint32_t session_lane(struct session_lanes *lanes, struct trace_part *part, uint64_t pid,
+                      const struct trace_span *span, bool *no_memory);
+/* The track of what came from the task that a transfer's key names. */
+uint32_t session_inbox(struct trace_part *part, uint64_t pid, const char *key, bool *no_memory);
+/* Extends what a step took in its client by what it took in another process, where the two overlap:
+ * else their clocks differ by more than that. */
+void session_extend(int64_t whole_ns[2], int64_t start_ns, int64_t end_ns);
+/* Which collective it is by its key, "1 104": group and instance, on all tasks alike. */
+void session_name_group(struct trace_part *part, const char *key, struct trace_detail *detail,
+                        bool *no_memory);
+
 #endif

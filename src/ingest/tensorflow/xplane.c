@@ -14,6 +14,7 @@
 #include "base/map.h"
 #include "base/protobuf.h"
 #include "ingest/part.h"
+#include "ingest/tensorflow/session_profile.h"
 
 enum { NO_META = UINT32_MAX, LINE_NAME_MAX = 256, N_CACHED = 4096 };
 
@@ -27,6 +28,9 @@ enum stat {
     STAT_TF_OP,
     STAT_MEMCPY,
     STAT_PROFILE_START,
+    STAT_RUN,
+    STAT_RUN_OF_WAIT,
+    STAT_NAME,
     N_STATS,
 };
 
@@ -39,6 +43,9 @@ static const char *const stat_names[N_STATS] = {
     [STAT_TF_OP] = "tf_op",
     [STAT_MEMCPY] = "memcpy_details",
     [STAT_PROFILE_START] = "profile_start_time",
+    [STAT_RUN] = "id",
+    [STAT_RUN_OF_WAIT] = "step_id",
+    [STAT_NAME] = "name",
 };
 
 /* What an event is, by the name that its metadata gives it. */
@@ -53,6 +60,25 @@ enum use {
     USE_KERNEL,
     USE_MEMCPY,
     USE_MEMSET,
+    USE_RUN_BEGIN, /* of a session, by this process */
+    USE_RUN_DONE,
+    USE_RUN_WHOLE,
+    USE_RUN_WORK,   /* kernels are run for it */
+    USE_WAIT_BEGIN, /* of an asynchronous kernel */
+    USE_WAIT_DONE,
+};
+
+/* What the executor of a session notes besides its kernels. */
+static const struct {
+    const char *name;
+    enum use use;
+} session_uses[] = {
+    {"RunGraph", USE_RUN_BEGIN},
+    {"RunGraphDone", USE_RUN_DONE},
+    {"SessionRun", USE_RUN_WHOLE},
+    {"ExecutorState::Process", USE_RUN_WORK},
+    {"ExecutorState::ProcessAsync::Start", USE_WAIT_BEGIN},
+    {"ExecutorState::ProcessAsync::Done", USE_WAIT_DONE},
 };
 
 struct meta {
@@ -67,6 +93,7 @@ struct plane {
     enum plane_kind kind;
     uint64_t device;       /* of a GPU */
     bool has_calls;        /* its events have correlation ids */
+    bool in_session;       /* its process took part in runs of a session */
     struct map events;     /* mixed metadata id -> index into metas */
     struct map stats;      /* mixed metadata id -> enum stat */
     struct map stat_texts; /* mixed metadata id -> string id: values that are references */
@@ -106,12 +133,6 @@ static uint32_t intern(struct xplane *x, const char *text, size_t len)
     return id;
 }
 
-/* Ids may be any number, 0 too. */
-static uint64_t key_of(uint64_t id)
-{
-    return map_mix(id + 1) | 1;
-}
-
 static bool starts(const char *text, size_t len, const char *prefix)
 {
     size_t n = strlen(prefix);
@@ -130,7 +151,7 @@ static inline const struct meta *meta_of(struct xplane *x, const struct plane *p
     uint32_t number = (uint32_t)(plane - x->planes.at) + 1;
     if (cached->id != id || cached->plane != number) {
         uint64_t at = NO_META;
-        map_get(&plane->events, key_of(id), &at);
+        map_get(&plane->events, map_key(id), &at);
         *cached = (struct cached){id, number, (uint32_t)at};
     }
     return cached->meta == NO_META ? NULL : &x->metas.at[cached->meta];
@@ -156,6 +177,9 @@ static size_t node_length(const char *name, size_t len)
 
 static enum use use_on_host(const char *name, size_t len, size_t node_len)
 {
+    for (size_t i = 0; i < sizeof session_uses / sizeof *session_uses; i++)
+        if (is(name, len, session_uses[i].name))
+            return session_uses[i].use;
     if (node_len) {
         const char *type = name + node_len + 1;
         size_t type_len = len - node_len - 1;
@@ -186,6 +210,7 @@ static void add_meta(struct xplane *x, struct plane *plane, uint64_t id, const c
     case PLANE_HOST:
         node_len = node_length(name, len);
         meta.use = (uint8_t)use_on_host(name, len, node_len);
+        plane->in_session |= meta.use == USE_RUN_BEGIN || meta.use == USE_RUN_WHOLE;
         break;
     case PLANE_CALLS:
         meta.use = USE_CALL;
@@ -202,7 +227,7 @@ static void add_meta(struct xplane *x, struct plane *plane, uint64_t id, const c
     meta.name = intern(x, name, node_len ? node_len : len);
     if (node_len)
         meta.type = intern(x, name + node_len + 1, len - node_len - 1);
-    if (array_push(&x->metas, meta) < 0 || map_set(&plane->events, key_of(id), x->metas.n - 1) < 0)
+    if (array_push(&x->metas, meta) < 0 || map_set(&plane->events, map_key(id), x->metas.n - 1) < 0)
         x->no_memory = true;
 }
 
@@ -214,11 +239,11 @@ static void add_stat(struct xplane *x, struct plane *plane, uint64_t id, const c
         if (is(name, len, stat_names[s]))
             stat = s;
     plane->has_calls |= stat == STAT_CORRELATION;
-    if (stat != STAT_OTHER && map_set(&plane->stats, key_of(id), stat) < 0)
+    if (stat != STAT_OTHER && map_set(&plane->stats, map_key(id), stat) < 0)
         x->no_memory = true;
     /* texts that events share are written as names of statistics nobody has */
-    if (stat == STAT_OTHER && plane->kind == PLANE_GPU &&
-        map_set(&plane->stat_texts, key_of(id), intern(x, name, len)) < 0)
+    if (stat == STAT_OTHER && (plane->kind == PLANE_GPU || plane->in_session) &&
+        map_set(&plane->stat_texts, map_key(id), intern(x, name, len)) < 0)
         x->no_memory = true;
 }
 
@@ -281,12 +306,12 @@ static void read_stat(struct xplane *x, const struct plane *plane, struct pb_vie
     uint32_t text = 0;
     while (pb_view_next(&view, &field, &payload)) {
         if (field.number == 1) {
-            if (!map_get(&plane->stats, key_of(field.value), &stat))
+            if (!map_get(&plane->stats, map_key(field.value), &stat))
                 return;
         } else if (field.number == 5 && field.wire == PB_BYTES) {
             text = intern(x, (const char *)payload, field.value);
         } else if (field.number == 7) {
-            if (map_get(&plane->stat_texts, key_of(field.value), &id))
+            if (map_get(&plane->stat_texts, map_key(field.value), &id))
                 text = (uint32_t)id;
         } else if (field.wire != PB_BYTES) {
             value = field.value;
@@ -341,6 +366,9 @@ struct line {
     int64_t id, start_ns;
     uint32_t track; /* NO_ID: has no spans yet */
     bool has_start, wanted;
+    bool works; /* for `run`, from `work_ns` on, as was noted */
+    uint64_t run;
+    int64_t work_ns;
     char name[LINE_NAME_MAX];
     size_t name_len;
 };
@@ -446,6 +474,39 @@ static void describe(struct xplane *x, const struct meta *meta, const struct eve
     }
 }
 
+/* What happened to a run of a session, at `ns`. */
+static void add_moment(struct xplane *x, struct line *line, uint8_t use, const struct event *event,
+                       int64_t ns)
+{
+    static const enum session_moment_kind kinds[] = {
+        [USE_RUN_BEGIN - USE_RUN_BEGIN] = MOMENT_RUN,
+        [USE_RUN_DONE - USE_RUN_BEGIN] = MOMENT_RUN_DONE,
+        [USE_RUN_WHOLE - USE_RUN_BEGIN] = MOMENT_RUN,
+        [USE_RUN_WORK - USE_RUN_BEGIN] = MOMENT_WORK,
+        [USE_WAIT_BEGIN - USE_RUN_BEGIN] = MOMENT_WAIT,
+        [USE_WAIT_DONE - USE_RUN_BEGIN] = MOMENT_WAIT_DONE,
+    };
+    enum stat run = use >= USE_WAIT_BEGIN ? STAT_RUN_OF_WAIT : STAT_RUN;
+    struct session_profile *session = event->has[run] ? session_profile_of(x->part) : NULL;
+    if (!event->has[run])
+        return;
+    if (use == USE_RUN_WORK) { /* a thread begins again and again for one run */
+        bool noted = line->works && line->run == event->values[run] && line->work_ns <= ns;
+        line->works = true;
+        line->run = event->values[run];
+        line->work_ns = ns;
+        if (noted)
+            return;
+    }
+    struct session_moment moment = {.run = event->values[run],
+                                    .ns = ns,
+                                    .name = use >= USE_WAIT_BEGIN ? event->texts[STAT_NAME] : 0,
+                                    .track = line->track & (UINT32_MAX >> 3),
+                                    .kind = kinds[use - USE_RUN_BEGIN]};
+    if (!session || array_push(&session->moments, moment) < 0)
+        x->no_memory = true;
+}
+
 static void add_span(struct xplane *x, const struct plane *plane, struct line *line,
                      const struct meta *meta, const struct event *event)
 {
@@ -468,6 +529,12 @@ static void add_span(struct xplane *x, const struct plane *plane, struct line *l
     }
     if (line->track == NO_ID)
         line->track = find_track(x, plane, line);
+    if (meta->use >= USE_RUN_BEGIN) {
+        add_moment(x, line, meta->use, event, start);
+        if (meta->use == USE_RUN_WHOLE)
+            add_moment(x, line, USE_RUN_DONE, event, end);
+        return;
+    }
     struct trace_span *span = x->no_memory ? NULL : part_add_span(part);
     if (!span) {
         x->no_memory = true;
@@ -504,7 +571,8 @@ static void read_event(struct xplane *x, const struct plane *plane, struct line 
         switch (field.number) {
         case 1:
             meta = meta_of(x, plane, field.value);
-            if (!meta || (meta->use == USE_MAYBE_CALL && !plane->has_calls))
+            if (!meta || (meta->use == USE_MAYBE_CALL && !plane->has_calls) ||
+                (meta->use >= USE_RUN_BEGIN && !plane->in_session))
                 return;
             if (meta->use > USE_RUN) {
                 memset(event.has, 0, sizeof event.has);

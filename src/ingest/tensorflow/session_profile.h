@@ -1,0 +1,44 @@
+/* ingest/tensorflow/session_profile.h: what TensorFlow's profiler (XPlane) notes of a session's
+ * runs in one of its processes. */
+#ifndef INGEST_TENSORFLOW_SESSION_PROFILE_H
+#define INGEST_TENSORFLOW_SESSION_PROFILE_H
+
+#include <stdint.h>
+
+#include "base/array.h"
+
+struct loader;
+struct dpro_error;
+struct trace_part;
+
+/* A run is one call of Session.run; all processes that take part know it by one number. */
+enum session_moment_kind {
+    MOMENT_RUN,      /* the process is told to begin */
+    MOMENT_RUN_DONE, /* what it was to run is over */
+    MOMENT_WORK,     /* a thread begins to run kernels for it */
+    MOMENT_WAIT,     /* an asynchronous kernel was called */
+    MOMENT_WAIT_DONE
+};
+
+struct session_moment {
+    uint64_t run;
+    int64_t ns;                    /* without the part's base_ns */
+    uint32_t name;                 /* of the kernel's node, string id; 0: of the run itself */
+    uint32_t track : 29, kind : 3; /* enum session_moment_kind */
+};
+
+struct session_profile {
+    ARRAY(struct session_moment) moments; /* in no order */
+};
+
+/* The part's, made when there is none yet; NULL: no memory. */
+struct session_profile *session_profile_of(struct trace_part *part);
+void session_profile_destroy(struct session_profile *session); /* NULL is fine */
+
+/* Once the ranks are known: cuts the profiles of a session's processes into the steps that all of
+ * them have, each a window, as if each were a RunMetadata of its own; what a task received gets the
+ * key by which its graph knows it, and the size that it had in the step whose RunMetadata has the
+ * graph. Where a task has no profile the RunMetadata is what there is. */
+int session_profiles_join(struct loader *loader, struct dpro_error *err);
+
+#endif

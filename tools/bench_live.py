@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -21,16 +20,11 @@ import tempfile
 import bench
 from bench import ROOT, Table
 from demo_live import go_first, live_python, record
+from ports import free_ports
 
 TRACER_PCT, KINETO_PCT, IDLE_PCT, PREDICTED_PCT = 1.0, 3.0, 0.5, 3.0
 LOG_BYTES, MEMORY_MIB = 100, 16
 RANKS = 2
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Job:
@@ -57,7 +51,7 @@ class Job:
 
 def start_ranks(python, arguments, preload, errors):
     cores = sorted(os.sched_getaffinity(0))
-    port = free_port()
+    port, = free_ports()
     ranks = []
     for rank in range(RANKS):
         env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank),

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -12,6 +13,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BUILD = os.environ.get("DPRO_BUILD", os.path.join(ROOT, "build"))
 DPRO = os.path.join(BUILD, "dpro")
 BUNDLED = os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2")
+sys.path.insert(0, os.path.join(ROOT, "tools"))
 
 with open(os.path.join(BUILD, "meson-info", "intro-buildoptions.json"), encoding="utf-8") as options:
     SANITIZED = next(o["value"] for o in json.load(options) if o["name"] == "b_sanitize") not in ("none", [], ["none"])

@@ -6,6 +6,7 @@ import sys
 import time
 import unittest
 
+from ports import free_ports
 from support import BUILD, DONE, SANITIZED, Case, dpro
 
 TRACER = os.path.join(BUILD, "tracer", "libdpro_tracer.so")
@@ -16,13 +17,13 @@ SECONDS = 2.5
 # size, at any time.
 PEER = """
 import random, socket, sys, threading, time
-rank, n, base, seconds, star = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
+rank, ports, seconds, star = int(sys.argv[1]), [int(p) for p in sys.argv[2].split(",")], float(sys.argv[3]), int(sys.argv[4])
 
 def ask(peer):
     with socket.socket() as s:
         for _ in range(200):
             try:
-                s.connect(("127.0.0.1", base + peer))
+                s.connect(("127.0.0.1", ports[peer]))
                 break
             except OSError:
                 time.sleep(0.02)
@@ -37,11 +38,11 @@ def answer(s):
         while data := s.recv(8192):
             s.sendall(data)
 
-with socket.create_server(("127.0.0.1", base + rank)) as server:
+with socket.create_server(("127.0.0.1", ports[rank])) as server:
     threads = [threading.Thread(target=ask, args=(peer,)) for peer in range(min(rank, 1) if star else rank)]
     for thread in threads:
         thread.start()
-    for _ in range(0 if star and rank else n - 1 - rank):
+    for _ in range(0 if star and rank else len(ports) - 1 - rank):
         threads.append(threading.Thread(target=answer, args=(server.accept()[0],)))
         threads[-1].start()
     for thread in threads:
@@ -61,7 +62,7 @@ class Clocks(Case):
         """Runs one process a shift (nanoseconds, ppm); returns since when they drift. The first may be a server, and the
         others then talk to it only."""
         names = [f"rank{rank - server}" if rank >= server else "server0" for rank in range(len(shifts))]
-        since, port = time.time_ns(), 20000 + os.getpid() % 20000
+        since, ports = time.time_ns(), ",".join(map(str, free_ports(len(shifts))))
         python = os.path.realpath(sys.executable)
         running = []
         for rank, (shift_ns, ppm) in enumerate(shifts):
@@ -69,8 +70,7 @@ class Clocks(Case):
             os.makedirs(out)
             env = {**os.environ, "DPRO": "1", "DPRO_NET": "all", "DPRO_OUT": out, "SHIFT_NS": str(shift_ns), "SHIFT_PPM": str(ppm),
                    "SHIFT_SINCE_NS": str(since), "LD_PRELOAD": f"{SHIFT}:{TRACER}"}
-            running.append(subprocess.Popen([python, "-c", PEER, str(rank), str(len(shifts)), str(port), str(SECONDS),
-                                             str(int(server))], env=env))
+            running.append(subprocess.Popen([python, "-c", PEER, str(rank), ports, str(SECONDS), str(int(server))], env=env))
         for process in running:
             self.assertEqual(process.wait(60), 0)
         for name in names:

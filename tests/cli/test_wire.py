@@ -6,6 +6,7 @@ import subprocess
 import sys
 import unittest
 
+from ports import free_ports
 from support import BUILD, SANITIZED, Case
 
 TRACER = os.path.join(BUILD, "tracer", "libdpro_tracer.so")
@@ -104,7 +105,7 @@ class Wire(Case):
             self.skipTest("a sanitizer's library can't be preloaded into Python")
 
     def test_pushes_and_pulls_are_known_from_byteps_structs(self):
-        ports, running = [20000 + os.getpid() % 20000, 40000 + os.getpid() % 20000], []
+        ports, running = free_ports(2), []
         for role, name in enumerate(("server", "worker")):
             out = self.path("logs", name)
             os.makedirs(out)

@@ -4,12 +4,9 @@ import glob
 import os
 import statistics
 import subprocess
-import sys
 
-import live
-
-sys.path.insert(0, os.path.join(live.ROOT, "tools"))
-import example  # noqa: E402
+import live  # finds tools/
+import example
 
 python = example.python_in
 

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,9 @@ import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+from ports import free_ports  # noqa: E402
+
 BUILD = os.environ.get("DPRO_BUILD", os.path.join(ROOT, "build"))
 DPRO = os.path.join(BUILD, "dpro")
 SITE = os.path.join(ROOT, "python", "dpro", "site")
@@ -87,12 +89,6 @@ class Run:
         return sorted(line for line in self.out.splitlines() if line.startswith("DIGEST"))
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 @unittest.skipIf(TORCH is None, "no torch in %s (DPRO_PYTHON names another interpreter)" % PYTHON)
 class Case(unittest.TestCase):
     maxDiff = 4000
@@ -138,7 +134,7 @@ class Case(unittest.TestCase):
         path = self.script(body)
         environment = self.environment(dpro, out, **more)
         if world > 1:
-            environment.update(WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()),
+            environment.update(WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_ports()[0]),
                                GROUP_RANK="0")
         started = []
         for rank in range(world):

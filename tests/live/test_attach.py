@@ -12,6 +12,9 @@ import tempfile
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+from ports import free_ports  # noqa: E402
+
 DPRO = os.path.join(os.environ.get("DPRO_BUILD", os.path.join(ROOT, "build")), "dpro")
 PYTHON = os.environ.get("DPRO_PYTHON", sys.executable)
 
@@ -125,7 +128,7 @@ class Attach(unittest.TestCase):
         self.assertEqual(self.digest(process), self.digest(self.start(*launch, "0")))
 
     def test_ranks_that_a_script_starts_by_itself_are_recorded_over_a_socket_file(self):
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.free_port()), "KINETO_USE_DAEMON": "1",
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports()[0]), "KINETO_USE_DAEMON": "1",
                    "KINETO_IPC_SOCKET_DIR": self.folder}
         process = self.start(self.script, "0.03", **address)
         self.assertEqual(process.stdout.readline(), b"TRAINS\n")
@@ -134,12 +137,6 @@ class Attach(unittest.TestCase):
         self.assertIn("recorded 2 ranks\n", said)
         self.check(self.replay())
         self.digest(process)
-
-    @staticmethod
-    def free_port():
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            return one.getsockname()[1]
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ if __name__ == "__main__":
         for method in ("spawn", "fork"):
             with self.subTest(method):
                 self.trace = self.path("trace-" + method)
-                run = self.ranks(body, world=1, arguments=[method, str(live.free_port())])
+                run = self.ranks(body, world=1, arguments=[method, str(live.free_ports()[0])])
                 self.assert_ran(run)
                 self.assertEqual(len(run.digests), 2)
                 for rank in range(2):

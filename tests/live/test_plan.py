@@ -251,7 +251,7 @@ end()
         settings = self.environment(dpro=False, PATH=os.path.dirname(live.PYTHON) + ":" + os.environ["PATH"], **environment)
         command = [live.DPRO, "verify", "--plan", self.path("plan"), "--steps", steps, "--settle", "2", "--warmup", "4",
                    *arguments, "--", live.PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2",
-                   "--master-port=%d" % live.free_port(), script]
+                   "--master-port=%d" % live.free_ports()[0], script]
         return self.command(command, **settings)
 
     def test_the_plan_is_measured_by_turns_and_the_job_is_as_it_was(self):

@@ -124,6 +124,19 @@ DPRO_API const dpro_op_id *dpro_graph_successors(const struct dpro_graph *graph,
 DPRO_API const int64_t *dpro_graph_measured_ns(const struct dpro_graph *graph,
                                                uint32_t *n_iterations);
 
+/* What the transport logs show of the profiler's cost where the trace has no steps that were timed
+ * without it (dpro_trace_unprofiled); predictions don't use it. */
+struct dpro_on_wire {
+    /* Iterations before and after the profiles: the job without a profiler. Of the rank whose log
+     * shows most of them; 0: none shows enough. */
+    uint32_t n_iterations;
+    int64_t mean_ns, std_ns; /* of one */
+    /* After each iteration of a session with FULL_TRACE its master asks all tasks for their logs
+     * (of RPCs), and the next one waits: the mean, 0 where that is not so. */
+    int64_t asking_ns;
+};
+DPRO_API struct dpro_on_wire dpro_graph_on_wire(const struct dpro_graph *graph);
+
 /* What recording an op cost the thread that ran it, as dpro's recorder measured it, mean over the
  * ranks; 0: not known, or taken out. */
 DPRO_API int64_t dpro_graph_profiler_op_ns(const struct dpro_graph *graph);

@@ -173,6 +173,11 @@ static void shorten(int64_t *times_ns, size_t at, int64_t by_ns)
         times_ns[at] -= times_ns[at] < by_ns ? times_ns[at] : by_ns;
 }
 
+struct dpro_on_wire dpro_graph_on_wire(const struct dpro_graph *g)
+{
+    return g->on_wire;
+}
+
 int64_t dpro_graph_profiler_op_ns(const struct dpro_graph *g)
 {
     int64_t sum = 0;

@@ -42,6 +42,7 @@ struct join {
     ARRAY(struct member) members;
     struct messages messages;
     struct servers servers;
+    struct dpro_on_wire on_wire;
     ARRAY(struct cross_edge) cross; /* between ranks, but for collectives and messages */
     struct clocks clocks;
     bool by_place;                /* ranks number their iterations differently */

@@ -75,11 +75,32 @@ static void find_fusion(struct report_facts *f)
     }
 }
 
+/* Of what profiled iterations took longer than those that only the wire shows, the part that is
+ * more than chance: d (1 - s^2 / d^2), s the standard error of the difference d (the positive part
+ * of James and Stein's estimator). A few iterations of the warm-up are weak evidence, and a
+ * profiler makes nothing faster. */
+static void find_on_wire(struct report_facts *f)
+{
+    const struct dpro_on_wire *o = &f->on_wire;
+    f->wire_predicted_ns = f->predicted_ns;
+    if (f->report->profiler_op_ns || f->report->what_if)
+        return; /* it is known, or this is no prediction of the job as it was */
+    f->on_wire = dpro_graph_on_wire(f->report->graph);
+    double asking = (double)o->asking_ns, d = (double)f->measured_ns - asking - (double)o->mean_ns;
+    double square = (double)f->std_ns * (double)f->std_ns / f->n_measured +
+                    (double)o->std_ns * (double)o->std_ns / o->n_iterations;
+    bool more = o->n_iterations > 0 && f->std_ns >= 0 && d > 0 && d * d > square;
+    f->wire_profiler_ns = llround(asking + (more ? d * (1 - square / (d * d)) : 0));
+    f->wire_predicted_ns -=
+        llround((double)f->predicted_ns * (double)f->wire_profiler_ns / (double)f->measured_ns);
+}
+
 static void sum_recorded(struct report_facts *f)
 {
     f->transport = dpro_trace_transport(f->report->trace);
-    find_fusion(f);
     f->unprofiled = dpro_trace_unprofiled(f->report->trace);
+    find_fusion(f);
+    find_on_wire(f);
     if (f->unprofiled.n_steps == 0)
         return;
     int64_t mean = f->unprofiled.mean_ns, median = f->unprofiled.median_ns;
@@ -405,7 +426,10 @@ const char *facts_assumption(struct report_facts *f, size_t index, char *out, si
         return out;
     case 5:
         if (r->profiler_op_ns == 0)
-            return "What the profiler itself cost is part of the durations and gaps.";
+            return f->wire_profiler_ns > 0
+                       ? "What the profiler itself cost is part of the durations and gaps; the "
+                         "transport logs of iterations without it say how much it is in all."
+                       : "What the profiler itself cost is part of the durations and gaps.";
         snprintf(out, size,
                  "Recording an op cost the thread that ran it %.2f us, half before its start and "
                  "half after its end; this is taken out.",

@@ -59,6 +59,11 @@ struct report_facts {
     double overhead_pct;         /* of the profiler; measured against unprofiled */
     double unprofiled_error_pct; /* predicted against the mean without the profiler */
     double unprofiled_median_error_pct;
+
+    struct dpro_on_wire on_wire;
+    int64_t wire_profiler_ns;  /* what the profiler cost, as far as these iterations show it */
+    int64_t wire_predicted_ns; /* the prediction without it */
+
     struct dpro_transport_info transport;
     struct dpro_fusion_info fusion;
     int64_t negotiate_ns, copy_ns, callback_ns; /* of Horovod's thread in an iteration, means over

@@ -195,6 +195,22 @@ static void write_unprofiled(struct writer *w, const struct report_facts *f)
     writer_close(w, '}');
 }
 
+static void write_on_wire(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_on_wire *o = &f->on_wire;
+    bool known = o->n_iterations > 0, tells = known || o->asking_ns > 0;
+    writer_newline(w);
+    writer_key(w, "on_wire");
+    writer_open(w, '{');
+    writer_key_int(w, "iterations", o->n_iterations);
+    key_ms_or_null(w, "iteration_ms", known ? o->mean_ns : -1);
+    key_ms_or_null(w, "std_ms", known ? o->std_ns : -1);
+    key_ms_or_null(w, "asking_ms", o->asking_ns > 0 ? o->asking_ns : -1);
+    key_ms_or_null(w, "profiler_ms", tells && f->comparable ? f->wire_profiler_ns : -1);
+    key_ms_or_null(w, "predicted_ms", tells && f->comparable ? f->wire_predicted_ns : -1);
+    writer_close(w, '}');
+}
+
 static void write_fusion(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_fusion_info *h = &f->fusion;
@@ -432,6 +448,7 @@ void json_write_report(struct writer *w, const struct report_facts *f, bool with
     writer_close(w, ']');
     write_checks(w, f);
     write_unprofiled(w, f);
+    write_on_wire(w, f);
     write_transport(w, f);
     write_fusion(w, f);
     write_collectives(w, f);

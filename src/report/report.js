@@ -403,6 +403,12 @@
       fact("without the profiler, mean of " + plural(u.steps, "step"), ms(u.iteration_ms) + (known(u.error_pct) ? ", the replay is " + signed(u.error_pct) + " off" : ""));
       if (known(u.profiler_overhead_pct)) fact("with it", signed(u.profiler_overhead_pct));
     }
+    const wire = report.on_wire;
+    if (known(wire.iteration_ms))
+      fact("without the profiler, mean of " + plural(wire.iterations, "iteration") + " that only the transport logs show", ms(wire.iteration_ms) + " (spread " + ms(wire.std_ms) + ")");
+    if (known(wire.asking_ms)) fact("asking all tasks for what they recorded", ms(wire.asking_ms));
+    if (known(wire.predicted_ms))
+      fact("so the profiler cost, as far as that is more than chance", ms(wire.profiler_ms) + (wire.profiler_ms > 0 ? "; expected without it: " + ms(wire.predicted_ms) : ""));
     return el("section", "card", el("h2", "", "Self-validation: measured iterations against the prediction"), validationChart(), list);
   }
 

@@ -364,6 +364,33 @@ static void write_unprofiled(struct writer *w, const struct report_facts *f)
     table_wrapped(w, " ", 2, line);
 }
 
+static void write_on_wire(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_on_wire *o = &f->on_wire;
+    char line[500], mean[TIME_TEXT], std[TIME_TEXT], cost[TIME_TEXT], without[TIME_TEXT];
+    int len = 0;
+    if (o->n_iterations == 0 && o->asking_ns == 0)
+        return;
+    if (o->n_iterations > 0)
+        len = snprintf(line, sizeof line,
+                       "without the profiler, on the wire: %s, mean of %u iterations that only the "
+                       "transport logs show (spread %s); ",
+                       facts_time(mean, o->mean_ns), o->n_iterations, facts_time(std, o->std_ns));
+    if (o->asking_ns > 0)
+        len += snprintf(line + len, sizeof line - (size_t)len,
+                        "asking all tasks for what they recorded took %s; ",
+                        facts_time(mean, o->asking_ns));
+    if (f->wire_profiler_ns > 0)
+        snprintf(line + len, sizeof line - (size_t)len,
+                 "so the profiler cost %s, as far as that is more than chance, and without it "
+                 "%s are expected",
+                 facts_time(cost, f->wire_profiler_ns), facts_time(without, f->wire_predicted_ns));
+    else
+        snprintf(line + len, sizeof line - (size_t)len,
+                 "what the profiler cost can't be told from chance");
+    table_wrapped(w, " ", 2, line);
+}
+
 static void write_transport(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_transport_info *t = &f->transport;
@@ -451,6 +478,7 @@ int dpro_report_text(const struct dpro_report *report, FILE *out, struct dpro_er
         write_clock(&w, &facts);
         write_checks(&w, &facts);
         write_unprofiled(&w, &facts);
+        write_on_wire(&w, &facts);
         write_transport(&w, &facts);
         write_fusion(&w, &facts);
         write_collectives(&w, &facts);

@@ -56,6 +56,8 @@ static void say_iteration(const struct report_facts *f, struct verdict_line *lin
     }
     say(line, ", %s measured (%s%s %%); ", facts_time(a, f->measured_ns),
         f->error_pct >= 0.05 ? "+" : "", pct(b, f->error_pct));
+    if (f->wire_profiler_ns > 0)
+        say(line, "without the profiler about %s; ", facts_time(c, f->wire_predicted_ns));
     if (v && v->n > 0)
         say(line, "left-out iterations %s %% off", pct(c, v->mean_abs_error_pct));
     else

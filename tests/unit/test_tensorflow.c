@@ -433,7 +433,7 @@ static struct message graph_of(int n_more)
     node(&graph, "a", "Split", device, NULL);
     node(&graph, "c", "NoOp", device, NULL);
     for (int i = 0; i < n_more; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "n%d", i);
         node(&graph, name, "Const", device, NULL);
     }

@@ -1,0 +1,138 @@
+"""What the transport logs tell of iterations that no profile has, and so of the profiler's cost."""
+import os
+import unittest
+
+from support import DONE, ROOT, Case, dpro, job, recording
+
+SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
+EPOCH_NS = 1_700_000_000_000_000_000
+CALLS, BYTES = 4, 50_000  # an iteration's
+HEADER = "t_start_ns,t_end_ns,tid,conn,local,remote,dir,call,offset,requested,returned\n"
+
+
+def iteration(start_ns, offset, n_bytes=BYTES):
+    """Sends in the midst of an iteration."""
+    lines = []
+    for call in range(CALLS):
+        at = start_ns + 40_000_000 + 2_000_000 * call
+        lines.append(f"{at},{at + 1_900_000},1,0,10.0.0.1:4000,10.0.0.2:5000,tx,send,{offset + call * n_bytes},{n_bytes},{n_bytes}\n")
+    return "".join(lines)
+
+
+class OnWire(Case):
+    def setUp(self):
+        super().setUp()
+        self.traces = job(iterations=6)
+        for rank, trace in enumerate(self.traces):
+            self.write(f"trace/rank{rank}.json", trace)
+        self.starts_ns = [EPOCH_NS + round(1000 * event["ts"]) for event in self.traces[0]["traceEvents"]
+                          if event["name"].startswith("ProfilerStep#")]
+        self.period_ns = (self.starts_ns[-1] - self.starts_ns[0]) / (len(self.starts_ns) - 1)
+
+    def log(self, times_ns, paused=0, sizes=(BYTES,), first_ns=None):
+        """Iterations that took these times end when the profile begins; `paused` others went by unrecorded."""
+        starts, at = [], self.starts_ns[0] - 500_000_000
+        for took in reversed(times_ns):
+            at -= round(took)
+            starts.insert(0, at)
+        lines, offset = [HEADER], 0
+        for k, start in enumerate(starts):
+            lines.append(iteration(start, offset, sizes[k % len(sizes)]))
+            offset += CALLS * sizes[k % len(sizes)]
+        offset += paused * CALLS * sizes[0]
+        for k, start in enumerate(self.starts_ns):
+            lines.append(iteration(start, offset, sizes[k % len(sizes)]))
+            offset += CALLS * sizes[k % len(sizes)]
+        self.write("trace/net_rank0.csv", "".join(lines))
+
+    def facts(self):
+        return self.assert_replays(self.path("trace"))
+
+    def assert_silent(self, facts):
+        self.assertEqual(facts["on_wire"], {"iterations": 0, "iteration_ms": None, "std_ms": None, "asking_ms": None,
+                                            "profiler_ms": None, "predicted_ms": None})
+
+    def wobbling(self, share, n=12):
+        return [self.period_ns * share * (1 + (-1) ** k * 0.01) for k in range(n)]
+
+    def test_iterations_before_the_profile_tell_what_it_cost(self):
+        self.log([5 * self.period_ns, *self.wobbling(0.9)], paused=53)
+        facts = self.facts()
+        wire, predicted = facts["on_wire"], facts["predicted"]["iteration_ms"]
+        self.assertEqual(wire["iterations"], 10)  # ends of the stretch are not sure to be whole
+        self.assertAlmostEqual(wire["iteration_ms"], 0.9 * self.period_ns / 1e6, delta=0.2)
+        self.assertAlmostEqual(wire["profiler_ms"], 0.1 * self.period_ns / 1e6, delta=0.3)
+        self.assertAlmostEqual(wire["predicted_ms"], predicted * (1 - wire["profiler_ms"] / facts["measured"]["iteration_ms"]),
+                               delta=0.001)
+        said = dpro("replay", self.path("trace"))
+        self.assert_code(said, DONE)
+        self.assertRegex(said.out, r"Iteration .*; without\s+the profiler about ")
+        self.assertRegex(" ".join(said.out.split()), "mean of 10 iterations that only the transport logs show")
+
+    def test_what_chance_explains_is_no_cost(self):
+        self.log([self.period_ns * (0.99 + (-1) ** k * 0.2) for k in range(12)], paused=53)
+        wire = self.facts()["on_wire"]
+        self.assertGreater(wire["iterations"], 5)
+        self.assertEqual(wire["profiler_ms"], 0)
+        said = dpro("replay", self.path("trace")).out
+        self.assertIn("can't be told from chance", " ".join(said.split()))
+        self.assertNotIn("without the profiler about", " ".join(said.split()))
+
+    def test_a_profiler_makes_nothing_faster(self):
+        self.log(self.wobbling(1.2))
+        facts = self.facts()
+        self.assertEqual(facts["on_wire"]["profiler_ms"], 0)
+        self.assertEqual(facts["on_wire"]["predicted_ms"], facts["predicted"]["iteration_ms"])
+
+    def test_pauses_are_no_iterations(self):
+        times = self.wobbling(0.9)
+        times[5] *= 20
+        self.log(times)
+        wire = self.facts()["on_wire"]
+        self.assertAlmostEqual(wire["iteration_ms"], 0.9 * self.period_ns / 1e6, delta=0.3)
+
+    def test_too_few_iterations_tell_nothing(self):
+        self.log(self.wobbling(0.9, 6))
+        self.assert_silent(self.facts())
+
+    def test_a_log_of_the_profile_alone_tells_nothing(self):
+        self.log([])
+        self.assert_silent(self.facts())
+
+    def test_iterations_of_different_sizes_tell_nothing(self):
+        self.log(self.wobbling(0.9), sizes=(BYTES, 2 * BYTES, BYTES // 2, 3 * BYTES))
+        self.assert_silent(self.facts())
+
+    def test_steps_that_the_recorder_timed_tell_it_better(self):
+        self.log(self.wobbling(0.9))
+        step = {"start_ns": self.starts_ns[0] - 900_000_000, "end_ns": self.starts_ns[0] - 800_000_000}
+        for rank, trace in enumerate(self.traces):
+            os.remove(self.path("trace", f"rank{rank}.json"))
+            self.write(f"trace/host0/rank{rank}/kineto.json", trace)
+            self.write(f"trace/host0/rank{rank}/rank.json",
+                       recording(rank, steps={"boundary": "optimizer", "warmup": 10, "timing": [], "structure": [],
+                                              "before": [step], "after": []}))
+        os.rename(self.path("trace", "net_rank0.csv"), self.path("trace", "host0", "rank0", "net.csv"))
+        self.assert_silent(self.facts())
+
+    def test_offsets_that_no_job_reaches(self):
+        self.log(self.wobbling(0.9))
+        with open(self.path("trace", "net_rank0.csv"), "a", encoding="utf-8") as file:
+            at = self.starts_ns[0] - 10**9
+            file.write(f"{at},{at + 1000},1,0,10.0.0.1:4000,10.0.0.2:5000,tx,send,{2**63 - 10},5,5\n")
+            file.write(f"{at},{at + 1000},1,0,10.0.0.1:4000,10.0.0.2:5000,tx,send,{2**63 - 1},4294967295,4294967295\n")
+        self.facts()
+
+    @unittest.skipUnless(os.path.isdir(SHARED), "no ../shared")
+    def test_a_sessions_master_asks_for_logs(self):
+        wire = self.assert_replays(os.path.join(SHARED, "tf-ps-v1"))["on_wire"]
+        self.assertGreater(wire["asking_ms"], 0.5)
+        self.assertLess(wire["asking_ms"], 2)
+        self.assertGreaterEqual(wire["profiler_ms"], wire["asking_ms"])
+
+    def test_xplane_asks_for_nothing(self):
+        self.assertIsNone(self.assert_replays(os.path.join(ROOT, "tests", "data", "tf-ps-n2"))["on_wire"]["asking_ms"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -36,8 +36,9 @@ class Recordings(Case):
 
     def test_its_timeline_takes_no_core_of_rank_0(self):
         self.record("horovod-tensorflow")
-        steps = self.rank(0)["steps"]["before"]
-        self.assertLess(statistics.median(step["cpu_ns"] / (step["end_ns"] - step["start_ns"]) for step in steps), 0.8)
+        used = [statistics.median(step["cpu_ns"] / (step["end_ns"] - step["start_ns"]) for step in self.rank(rank)["steps"]["before"])
+                for rank in range(2)]  # cores; only rank 0 has a timeline
+        self.assertLess(used[0], used[1] + 0.25)
 
     def test_tensorflow(self):
         self.check("horovod-tensorflow", {"xplane.pb.gz", "runmeta.pb.gz", "graph.pb.gz"}, "HorovodAllreduce")

@@ -60,15 +60,20 @@ static int warn_whole(struct assembly *a, const struct dpro_graph_options *optio
 {
     const struct messages *messages = &a->join->messages;
     uint32_t unlogged = messages->n_whole - messages->n_uneven - messages->n_beyond;
-    char text[400], ranks[120];
+    char text[500], ranks[120];
     int status = 0;
     if (unlogged > 0) {
+        bool grpc = strcmp(dpro_trace_framework(a->trace), "tensorflow") == 0 &&
+                    dpro_trace_fusion(a->trace).n_tensors == 0; /* its own rings, not Horovod's */
         list_lacking(a->join, LACKS_WHOLE, ranks, sizeof ranks);
         snprintf(text, sizeof text,
                  "%u of %zu collectives are replayed whole, not message by message: the transport "
-                 "logs%s%s do not have all that was sent and received in them; record every rank, "
-                 "from before it connects",
-                 unlogged, a->join->joined.n, ranks[0] ? " of " : "", ranks);
+                 "logs%s%s do not have all that was sent and received in them%s; record every "
+                 "rank, from before it connects",
+                 unlogged, a->join->joined.n, ranks[0] ? " of " : "", ranks,
+                 grpc ? ", or, as it goes by gRPC, do not tell whose it was (short ones, several "
+                        "at once)"
+                      : "");
         status |= warn(a, options, text);
     }
     if (messages->n_uneven > 0) {

@@ -60,6 +60,26 @@ def without_marks(data):
     return out
 
 
+def with_one_number(data):
+    """A profile whose collectives all have the instance_key 7."""
+    out = b""
+    for kind, plane, raw in raw_fields(data):
+        if kind != 1:
+            out += raw
+            continue
+        metadata = (dict(fields(value)) for field, value in fields(plane) if field == 5)
+        keys = {entry[1] for entry in metadata if dict(fields(entry[2])).get(2) == b"instance_key"}
+
+        def renumbered(stat, raw):
+            told = dict(fields(stat))
+            return message(4, number(1, told[1]) + number(next(k for k in (3, 4) if k in told), 7)) if told.get(1) in keys else raw
+
+        out += message(1, b"".join(part if field != 3 else message(3, b"".join(event if kind != 4 else message(4, b"".join(
+            renumbered(stat, inner_raw) if inner == 4 else inner_raw for inner, stat, inner_raw in raw_fields(content)))
+            for kind, content, event in raw_fields(value))) for field, value, part in raw_fields(plane)))
+    return out
+
+
 def without_transfer(data, text):
     """A RunMetadata without the transfers whose label has the text."""
     steps = b""
@@ -122,6 +142,42 @@ class Ring(Case):
         self.assertEqual((transport["collectives"], transport["collectives_tied"]), (14, 14))
         ring = self.facts["collectives"][0]
         self.assertEqual((ring["kind"], ring["count"], ring["messages"], ring["pattern"]), ("all_reduce", 1, 4, "ring"))
+
+    def test_collectives_of_the_same_number_in_each_iteration_are_told_apart(self):
+        self.copy("runmeta*", "net*")
+        for rank in (0, 1):
+            name = f"worker{rank}.xplane.pb"
+            self.write(name, with_one_number(inflated(os.path.join(RING, name + ".gz"))))
+        facts = self.assert_replays(self.folder)
+        transport = facts["transport"]
+        self.assertEqual((transport["collectives"], transport["collectives_tied"]), (14, 14))
+        self.assertEqual(facts["collectives"][0]["pattern"], "ring")
+
+    def test_collectives_of_different_iterations_are_not_taken_for_one(self):
+        self.copy("runmeta*", "net*")
+        later = inflated(os.path.join(RING, "worker1.xplane.pb.gz"))
+        self.write("worker0.xplane.pb", with_one_number(inflated(os.path.join(RING, "worker0.xplane.pb.gz"))))
+        start = next(value for value in self.numbers(later) if value > 10**18)  # profile_start_time
+        self.write("worker1.xplane.pb", with_one_number(later).replace(varint(start), varint(start + 38_000_000)))
+        tied = self.assert_replays(self.folder)["transport"]["collectives_tied"]
+        self.assertLess(tied, 14)
+
+    def test_chunks_that_were_written_as_one_are_taken_apart(self):
+        self.copy("runmeta*", "worker*", "net_worker1*")
+        lines = inflated(os.path.join(RING, "net_worker0.csv.gz")).decode().splitlines(keepends=True)
+        rows = [line.split(",") for line in lines]
+        sends = [i for i, row in enumerate(rows) if row[0] == "sendmsg" and int(row[3]) > 10**6]
+        first, second = sends[-4:-2]  # both of one collective
+        stream, offset, size = rows[first][1], int(rows[first][2]), int(rows[first][3])
+        self.assertEqual((rows[second][1], offset < int(rows[second][2])), (stream, True))
+        between = [i for i in range(first + 1, second + 1) if rows[i][1] == stream]
+        self.assertEqual(sum(int(rows[i][3]) for i in between if rows[i][0] == "sendmsg") + offset + size,
+                         int(rows[second][2]) + int(rows[second][3]))
+        rows[second][2:4] = [str(offset), str(int(rows[second][2]) + int(rows[second][3]) - offset)]
+        gone = {first, *(i for i in between[:-1] if rows[i][0] == "sendmsg")}
+        self.write("net_worker0.csv", "".join(",".join(row) for i, row in enumerate(rows) if i not in gone))
+        transport = self.assert_replays(self.folder)["transport"]
+        self.assertEqual((transport["collectives"], transport["collectives_tied"]), (14, 14))
 
     def test_without_marks_iterations_begin_where_the_executor_is_called(self):
         self.copy("runmeta*", "net*")

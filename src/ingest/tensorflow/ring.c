@@ -70,6 +70,44 @@ static int list_runs(const struct dpro_trace *trace, run_array *runs)
     return 0;
 }
 
+static uint64_t key_with(uint64_t key, uint64_t number)
+{
+    return map_mix(key ^ map_mix(number + 1)) | 1;
+}
+
+/* A session's collectives, and those that the user's own code numbers, have the same numbers in
+ * each iteration: there it is the k-th of its number in the window. */
+static int tell_apart(const struct dpro_trace *trace, run_array *runs)
+{
+    struct map repeated = {0}, seen = {0};
+    uint64_t n = 0;
+    int status = 0;
+    for (size_t i = 0; i < runs->n && status == 0; i++) {
+        const struct run *run = &runs->at[i];
+        uint64_t here = key_with(run->key, run->transport);
+        if (map_get(&seen, here, NULL))
+            status = map_set(&repeated, run->key, 1);
+        else
+            status = map_set(&seen, here, 1);
+    }
+    map_fini(&seen);
+    for (size_t i = 0; i < runs->n && repeated.n > 0 && status == 0; i++) {
+        struct run *run = &runs->at[i];
+        if (!map_get(&repeated, run->key, NULL))
+            continue;
+        uint64_t window =
+            trace->ranks[trace->transports[run->transport].rank_index].spans[run->span].window;
+        run->key = key_with(run->key, window);
+        uint64_t here = key_with(run->key, run->transport);
+        n = map_get(&seen, here, &n) ? n + 1 : 0;
+        status = map_set(&seen, here, n);
+        run->key = key_with(run->key, n);
+    }
+    map_fini(&repeated);
+    map_fini(&seen);
+    return status;
+}
+
 /* Numbers the collectives; returns how many ranks each has. NULL: no memory. */
 static uint32_t *number_runs(run_array *runs, uint32_t *n)
 {
@@ -153,11 +191,40 @@ static void merge_pieces(piece_array *pieces, uint64_t n)
     pieces->n = kept;
 }
 
+/* Takes those apart that were written as one: several times as long as the shortest, or as an n-th
+ * of all. */
+static int split_pieces(piece_array *pieces, uint64_t n_chunks)
+{
+    uint64_t chunk = UINT64_MAX, sum = 0;
+    size_t n = pieces->n;
+    for (size_t i = 0; i < n; i++) {
+        chunk = pieces->at[i].bytes < chunk ? pieces->at[i].bytes : chunk;
+        sum += pieces->at[i].bytes;
+    }
+    if (sum / n_chunks < chunk)
+        chunk = sum / n_chunks + !(sum / n_chunks);
+    for (size_t i = 0; i < n; i++) {
+        uint64_t k = (pieces->at[i].bytes + chunk / 2) / chunk, bytes = pieces->at[i].bytes;
+        uint64_t off = bytes > k * chunk ? bytes - k * chunk : k * chunk - bytes;
+        if (k < 2 || pieces->n + k > MOST_CHUNKS || off > k * (CHUNK_SLACK + chunk / 256))
+            continue;
+        for (uint64_t c = 1; c < k; c++) {
+            struct piece fresh = {pieces->at[i].offset + c * bytes / k,
+                                  (c + 1) * bytes / k - c * bytes / k};
+            if (array_push(pieces, fresh) < 0)
+                return -1;
+        }
+        pieces->at[i].bytes = bytes / k;
+    }
+    return 0;
+}
+
 struct ring {
     struct dpro_trace *trace;
     const run_array *runs;
     const uint32_t *n_ranks; /* by collective */
     uint8_t *n_found;        /* [transport * n + collective]: streams with chunks that it sent */
+    uint32_t *run_of;        /* [transport * n + collective]: its run; NO_ID */
     bool *mixed;             /* by collective: another one ran at the same time */
     uint32_t n;
     piece_array pieces;
@@ -174,6 +241,27 @@ static void find_mixed(struct ring *ring)
     }
 }
 
+/* Whether a rank received a stream's byte while it was in the collective, or its log does not tell.
+ */
+static bool arrives_in(const struct ring *ring, uint32_t transport, uint32_t stream,
+                       uint64_t offset, uint32_t joint)
+{
+    const struct net_transport *t = &ring->trace->transports[transport];
+    uint32_t low = t->first_transfer[stream], high = t->first_transfer[stream + 1], run;
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (t->transfers.at[mid].offset + t->transfers.at[mid].bytes <= offset)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    if (low == t->first_transfer[stream + 1] || t->transfers.at[low].offset > offset)
+        return true;
+    run = ring->run_of[(size_t)transport * ring->n + joint];
+    return run != NO_ID && t->transfers.at[low].end_ns >= ring->runs->at[run].start_ns - SLACK_NS &&
+           t->transfers.at[low].start_ns <= ring->runs->at[run].end_ns + SLACK_NS;
+}
+
 /* The chunks that a rank sent in a collective. */
 static int take_run(struct ring *ring, const struct run *run, int64_t until_ns)
 {
@@ -188,7 +276,12 @@ static int take_run(struct ring *ring, const struct run *run, int64_t until_ns)
             return -1;
         if (ring->pieces.n > 0 && n > 0 && !are_chunks(&ring->pieces, n))
             merge_pieces(&ring->pieces, n);
-        if (!are_chunks(&ring->pieces, n))
+        if (ring->pieces.n > 0 && n > 0 && !are_chunks(&ring->pieces, n) &&
+            split_pieces(&ring->pieces, n) < 0)
+            return -1;
+        if (!are_chunks(&ring->pieces, n) ||
+            !arrives_in(ring, (uint32_t)(peer - ring->trace->transports), peer_stream,
+                        ring->pieces.at[0].offset, run->joint))
             continue;
         uint8_t *found = &ring->n_found[(size_t)run->transport * ring->n + run->joint];
         *found += *found < UINT8_MAX;
@@ -277,12 +370,21 @@ int ring_build(struct dpro_trace *trace)
         array_fini(&runs);
         return status;
     }
+    if (tell_apart(trace, &runs) < 0) {
+        array_fini(&runs);
+        return -1;
+    }
     ring.n_ranks = n_ranks = number_runs(&runs, &ring.n);
     ring.mixed = calloc(ring.n + (size_t)1, sizeof *ring.mixed);
     ring.n_found = calloc((size_t)trace->n_transports * ring.n + 1, 1);
-    if (!n_ranks || !ring.mixed || !ring.n_found)
+    ring.run_of = malloc(((size_t)trace->n_transports * ring.n + 1) * sizeof *ring.run_of);
+    if (!n_ranks || !ring.mixed || !ring.n_found || !ring.run_of)
         status = -1;
     if (status == 0) {
+        for (size_t i = 0; i < (size_t)trace->n_transports * ring.n; i++)
+            ring.run_of[i] = NO_ID;
+        for (size_t i = 0; i < runs.n; i++)
+            ring.run_of[(size_t)runs.at[i].transport * ring.n + runs.at[i].joint] = (uint32_t)i;
         find_mixed(&ring);
         status = take_all(&ring);
     }
@@ -291,6 +393,7 @@ int ring_build(struct dpro_trace *trace)
     free(n_ranks);
     free(ring.mixed);
     free(ring.n_found);
+    free(ring.run_of);
     array_fini(&ring.pieces);
     array_fini(&runs);
     return status;

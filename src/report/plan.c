@@ -49,8 +49,8 @@ static const struct recording *find_recording(const struct dpro_trace *trace)
 bool plan_is_named(const struct dpro_optimize_report *report)
 {
     enum dpro_stack stack = dpro_model_stack(report->model);
-    /* keys and variables have names of their own */
-    return stack == DPRO_STACK_MXNET_PS || stack == DPRO_STACK_TENSORFLOW_PS ||
+    /* others' keys, variables and gradients have names of their own */
+    return (stack != DPRO_STACK_DDP && stack != DPRO_STACK_BYTEPS) ||
            find_recording(report->trace) != NULL;
 }
 

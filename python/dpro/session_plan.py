@@ -7,7 +7,7 @@ from . import applied
 from .report import is_the_jobs
 
 STACK = "tensorflow-ps"
-NO_JOB = "no replica_device_setter placed the plan's variables"
+NO_JOB = "no replica_device_setter placed the plan's variables, and collectives of a session are the job's own"
 
 
 class Strategy:

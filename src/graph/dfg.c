@@ -285,8 +285,15 @@ int dfg_find_tensors(const struct rank_build *rank, uint32_t op, dfg_tensors *te
     const struct dfg_node *pack = &trace->dfg_nodes[taken->node];
     if (taken->control)
         return 0;
-    if (!packs(type_of(rank, taken->node)))
-        return add_tensor(rank, taken, tensors);
+    uint64_t size_bytes = 0; /* what a reduction puts out is as large as what it takes */
+    if (starts(type_of(rank, node), "CollectiveReduce"))
+        size_bytes = trace->dfg_nodes[node].size_bytes;
+    if (!packs(type_of(rank, taken->node))) {
+        if (add_tensor(rank, taken, tensors) < 0)
+            return -1;
+        share_rest(tensors, size_bytes);
+        return 0;
+    }
     bool has_axis = starts(type_of(rank, taken->node), "Concat"); /* its last argument */
     uint32_t n = 0;
     while (n < pack->n_inputs && !trace->dfg_inputs[pack->first_input + n].control)
@@ -294,7 +301,7 @@ int dfg_find_tensors(const struct rank_build *rank, uint32_t op, dfg_tensors *te
     for (uint32_t i = 0; i + has_axis < n; i++)
         if (add_tensor(rank, &trace->dfg_inputs[pack->first_input + i], tensors) < 0)
             return -1;
-    share_rest(tensors, pack->size_bytes);
+    share_rest(tensors, pack->size_bytes ? pack->size_bytes : size_bytes);
     return 0;
 }
 

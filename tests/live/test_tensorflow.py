@@ -1,9 +1,12 @@
 """TensorFlow jobs that are not changed leave a trace directory, and do not notice."""
 import gzip
+import json
 import os
+import subprocess
 import unittest
 
 import frameworks
+import live
 
 PRELUDE = """
 import os
@@ -51,19 +54,17 @@ def train(n):
             value, _ = session.run([loss, step])
         print("LOSS", value, flush=True)
 """
-BETWEEN_GRAPHS = """
-import json, os, socket, subprocess, sys, time
+TASKS = """
+import json, os, subprocess, sys, time
 if "TF_CONFIG" not in os.environ:
-    holders = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    ports = ["127.0.0.1:%d" % holder.getsockname()[1] for holder in holders]
-    for holder in holders:
-        holder.close()
-    cluster, started = {"ps": ports[:1], "worker": ports[1:]}, []
-    for job, index in (("ps", 0), ("worker", 1), ("worker", 0)):
-        config = json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
-        started.append(subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "TF_CONFIG": config}))
-    code = started[2].wait() or started[1].wait()
-    started[0].kill()
+    cluster, started = CLUSTER, []
+    for job in sorted(cluster):
+        for index in reversed(range(len(cluster[job]))):
+            config = json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
+            started.append(subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "TF_CONFIG": config}))
+    code = started[-1].wait() or started[-2].wait()
+    for server in started[:-2]:
+        server.kill()
     sys.exit(code)
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 import tensorflow as tf
@@ -71,9 +72,13 @@ tf1 = tf.compat.v1
 tf1.disable_eager_execution()
 config = json.loads(os.environ["TF_CONFIG"])
 cluster, task = tf.train.ClusterSpec(config["cluster"]), config["task"]
-server = tf1.train.Server(cluster, job_name=task["type"], task_index=task["index"])
+asked = tf1.ConfigProto()
+asked.experimental.collective_group_leader = "/job:worker/replica:0/task:0"
+server = tf1.train.Server(cluster, job_name=task["type"], task_index=task["index"], config=asked)
 if task["type"] == "ps":
     server.join()
+"""
+BETWEEN_GRAPHS = TASKS + """
 from tensorflow.python.training import session_manager
 class Hasty:
     time, monotonic = time.time, time.monotonic
@@ -88,6 +93,26 @@ with tf1.device(tf1.train.replica_device_setter(worker_device="/job:worker/task:
 with tf1.train.MonitoredTrainingSession(master=server.target, is_chief=task["index"] == 0) as session:
     for i in range(120):
         session.run(train)
+print("TRAINED", task["index"], flush=True)
+"""
+COLLECTIVES = TASKS + """
+from tensorflow.python.ops import collective_ops
+with tf1.device("/job:worker/task:%d/device:CPU:0" % task["index"]):
+    y = tf1.random_normal((64, 256), seed=task["index"])
+    made = [tf1.get_variable("w%d" % i, initializer=tf1.random_normal((256, 256), seed=i)) for i in range(3)]
+    for w in made:
+        y = y @ w
+    sums = []
+    for key, gradient in enumerate(tf1.gradients(tf1.reduce_mean(y ** 2), made)):
+        with tf1.control_dependencies(sums[-1:]):
+            sums.append(collective_ops.all_reduce(gradient, 2, 1, 10 + key, "Add", "Div", communication_hint="ring"))
+    train = tf1.train.GradientDescentOptimizer(1e-9).apply_gradients(zip(sums, made))
+options = tf1.RunOptions()
+options.experimental.collective_graph_key = 1
+with tf1.Session(server.target, config=asked) as session:
+    session.run(tf1.global_variables_initializer())
+    for i in range(60):
+        session.run(train, options=options)
 print("TRAINED", task["index"], flush=True)
 """
 UNKNOWN_OPS = """
@@ -152,8 +177,29 @@ class Sessions(frameworks.Case):
         self.assertEqual(self.replay()["trace"]["iterations"], 5)
         self.assertEqual(run.out, self.run_script(body, dpro=False).out)
 
+    def run_tasks(self, body, servers):
+        ports = ["127.0.0.1:%d" % port for port in live.free_ports(servers + 2)]
+        return self.run_script(body.replace("CLUSTER", repr({"ps": ports[2:], "worker": ports[:2]} if servers else {"worker": ports})))
+
+    def test_collectives_of_sessions_are_those_of_all_ranks(self):
+        run = self.run_tasks(COLLECTIVES, servers=0)
+        self.assert_ran(run)
+        for rank in (0, 1):
+            self.assertIn("TRAINED %d" % rank, run.out)
+            self.assert_windows(rank)
+        facts = self.replay()
+        self.assertEqual((facts["trace"]["ranks_present"], facts["trace"]["iterations"]), ([0, 1], 5))
+        self.assertEqual({(of["kind"], of["ranks"]) for of in facts["collectives"]}, {("all_reduce", 2)})
+        self.assertEqual(sum(of["count"] for of in facts["collectives"]), 3)
+        self.assertLess(abs(facts["error_pct"]), 15)  # of five short steps, as elsewhere
+        done = subprocess.run([live.DPRO, "optimize", "-q", self.trace, "--json"], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        buckets = json.loads(done.stdout)["own"]["communication"]["buckets"]
+        self.assertEqual([bucket["size_bytes"] for bucket in buckets], 3 * [4 * 256 * 256])
+
     def test_of_clients_with_sessions_of_their_own_one_is_replayed(self):
-        run = self.run_script(BETWEEN_GRAPHS)
+        run = self.run_tasks(BETWEEN_GRAPHS, servers=1)
         self.assert_ran(run)
         for rank in (0, 1):
             self.assertIn("TRAINED %d" % rank, run.out)

@@ -490,16 +490,28 @@ static void test_of_two_functions_the_larger_one_s_graph_is_kept(void **state)
 
 /* ---- sessions ---- */
 
-static void stats(struct message *device_stats, const char *name, uint64_t micros, uint64_t took,
-                  const char *label)
+static void stats_of(struct message *device_stats, const char *name, uint64_t micros, uint64_t took,
+                     const char *label, uint64_t output_bytes)
 {
-    struct message m = {.n = 0};
+    struct message m = {.n = 0}, output = {.n = 0}, tensor = {.n = 0}, allocation = {.n = 0};
+    if (output_bytes) {
+        number(&allocation, 1, output_bytes);
+        nested(&tensor, 4, &allocation);
+        nested(&output, 3, &tensor);
+        nested(&m, 7, &output);
+    }
     text(&m, 1, name);
     number(&m, 2, micros);
     number(&m, 5, took);
     if (label)
         text(&m, 8, label);
     nested(device_stats, 2, &m);
+}
+
+static void stats(struct message *device_stats, const char *name, uint64_t micros, uint64_t took,
+                  const char *label)
+{
+    stats_of(device_stats, name, micros, took, label, 0);
 }
 
 static void attr(struct message *m, const char *key, const char *value)
@@ -562,7 +574,7 @@ static void test_a_session_s_step_is_one_part_a_task(void **state)
     stats(&worker, "a", 20, 5, NULL);
     stats(&worker, "b", 22, 5, NULL); /* beside a: two threads */
     text(&server, 1, ps);
-    stats(&worker, "g", 30, 9, "g = CollectiveReduce(a)");
+    stats_of(&worker, "g", 30, 9, "g = CollectiveReduce(a)", 4096);
     stats(&received, "RecvBuf", 31, 5, "[1.0MB] [1Mb/s] 1:104:0:0:0:1:1 from a to b");
     stats(&server, "v", 5, 2, NULL);
     nested(&step, 1, &received);
@@ -585,6 +597,8 @@ static void test_a_session_s_step_is_one_part_a_task(void **state)
     assert_int_equal(own->n_spans, 5);
     assert_int_equal(span_named(own, "g")->kind, SPAN_COLLECTIVE);
     assert_int_equal(own->details.at[span_named(own, "g")->detail].comm_sequence, 104);
+    assert_int_equal(node_named(own, "g")->size_bytes, 4096); /* its graph has no shapes */
+    assert_int_equal(node_named(own, "a")->size_bytes, 0);
     assert_int_equal(other->n_spans, 1);
     const struct trace_span *span = span_named(own, "v_S1");
     assert_non_null(span); /* under the name of the node that receives */

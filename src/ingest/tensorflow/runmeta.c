@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/map.h"
 #include "ingest/tensorflow/graphdef.h"
 #include "ingest/tensorflow/session.h"
 
@@ -130,6 +131,27 @@ static void read_all(struct runmeta *r)
     }
 }
 
+/* The graph of a step that ran has no shapes; what its collectives put out was recorded. */
+static void size_collectives(struct runmeta *r)
+{
+    struct trace_part *part = r->part;
+    struct map sizes = {0};
+    uint64_t size;
+    for (const struct span_block *block = part->first_block; block; block = block->next)
+        for (uint32_t i = 0; i < block->n && part->details.n > 0 && !r->no_memory; i++) {
+            const struct trace_span *span = &block->at[i];
+            if (span->kind == SPAN_COLLECTIVE && part->details.at[span->detail].bytes > 0)
+                r->no_memory |=
+                    map_set(&sizes, span->name, part->details.at[span->detail].bytes) < 0;
+        }
+    for (size_t n = 0; n < part->dfg_nodes.n && sizes.n > 0; n++) {
+        struct dfg_node *node = &part->dfg_nodes.at[n];
+        if (node->size_bytes == 0 && map_get(&sizes, node->name, &size))
+            node->size_bytes = size;
+    }
+    map_fini(&sizes);
+}
+
 int runmeta_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
 {
     struct runmeta r = {.part = part};
@@ -138,6 +160,7 @@ int runmeta_read(struct bytes *bytes, struct trace_part *part, struct dpro_error
     pb_init(&r.pb, bytes);
     read_all(&r);
     compact(&r);
+    size_collectives(&r);
     r.no_memory |= session_split(part) < 0;
     part->broken = r.pb.fail;
     part->broken_offset = r.pb.fail_offset;

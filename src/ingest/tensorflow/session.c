@@ -158,6 +158,7 @@ static void add_span(struct trace_part *part, uint32_t track, const struct stats
     struct trace_detail detail = no_detail;
     detail.collective = collective_of_label(part, stats, no_memory);
     if (detail.collective) {
+        detail.bytes = stats->requested_bytes;
         span->kind = SPAN_COLLECTIVE;
         span->detail = (uint32_t)part->details.n;
         *no_memory |= array_push(&part->details, detail) < 0;

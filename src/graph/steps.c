@@ -111,6 +111,20 @@ static int push_step(struct rank_build *rank, int64_t start, int64_t end, int64_
     return array_push(&rank->steps, step);
 }
 
+/* Two may mark the same iterations, such as the recorder and Keras: of marks that lie over each
+ * other the first one tells. Ends may be a rounding beyond the next one's start. */
+static size_t drop_second_marks(const struct trace_span **marks, size_t n)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct trace_span *last = kept ? marks[kept - 1] : NULL;
+        if (!last || last->window != marks[i]->window ||
+            marks[i]->start_ns >= span_end(last) - last->dur_ns / 100)
+            marks[kept++] = marks[i];
+    }
+    return kept;
+}
+
 /* ProfilerStep#N: an iteration reaches to the next mark, so that what the profiler itself does
  * between two steps belongs to the first; the last one ends with its own mark. */
 static int steps_from_marks(struct rank_build *rank)
@@ -120,6 +134,7 @@ static int steps_from_marks(struct rank_build *rank)
     if (collect(rank, NAME_STEP, 0, &marks, &n) < 0)
         return -1;
     int status = 0;
+    n = drop_second_marks(marks, n);
     for (size_t i = 0; i < n && status == 0; i++) {
         int64_t end = span_end(marks[i]);
         int64_t number = number_of(rank, marks[i]);

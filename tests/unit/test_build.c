@@ -49,6 +49,26 @@ static void test_an_iteration_reaches_to_the_next_mark(void **state)
     dpro_graph_destroy(g);
 }
 
+static void test_of_marks_that_lie_over_each_other_the_first_tell(void **state)
+{
+    (void)state;
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 3; i++) {
+        trace_text_step(t, 7 + i, 1000 * i, 1000);
+        trace_text_step(t, 20 + i, 1000 * i + 20, 1010); /* the framework's own */
+        for (int k = 0; k < 4; k++)
+            trace_text_cpu(t, "cpu_op", "aten::mm", 1, 1000 * i + 100 + 200 * k, 100, "");
+    }
+    struct dpro_graph *g = trace_text_graph();
+    uint32_t n;
+    const int64_t *measured = dpro_graph_measured_ns(g, &n);
+    assert_int_equal(n, 3);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(measured[i], 1000 * US);
+    assert_null(dpro_graph_warning(g, 0));
+    dpro_graph_destroy(g);
+}
+
 static void test_a_step_number_beyond_64_bits_is_no_trouble(void **state)
 {
     (void)state;
@@ -825,6 +845,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_iteration_reaches_to_the_next_mark),
+        cmocka_unit_test(test_of_marks_that_lie_over_each_other_the_first_tell),
         cmocka_unit_test(test_a_step_number_beyond_64_bits_is_no_trouble),
         cmocka_unit_test(test_an_iteration_cut_short_is_left_out),
         cmocka_unit_test(test_marks_of_the_gpu_are_not_counted_twice),

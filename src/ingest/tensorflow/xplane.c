@@ -514,7 +514,8 @@ static void add_span(struct xplane *x, const struct plane *plane, struct line *l
     int64_t start = 0, end = 0;
     bool may_call = meta->use == USE_MAYBE_CALL || meta->use == USE_MARK;
     bool calls = may_call && event->has[STAT_CORRELATION];
-    if ((meta->use == USE_MAYBE_CALL && !calls) ||
+    bool of_input = meta->use == USE_RUN && starts(line->name, line->name_len, "tf_data");
+    if (of_input || (meta->use == USE_MAYBE_CALL && !calls) ||
         (meta->use == USE_MARK && !calls &&
          (!event->has[STAT_STEP_NUM] || event->values[STAT_STEP_NUM] > INT32_MAX)))
         return;

@@ -63,17 +63,21 @@ static int warn_whole(struct assembly *a, const struct dpro_graph_options *optio
     char text[500], ranks[120];
     int status = 0;
     if (unlogged > 0) {
-        bool grpc = strcmp(dpro_trace_framework(a->trace), "tensorflow") == 0 &&
-                    dpro_trace_fusion(a->trace).n_tensors == 0; /* its own rings, not Horovod's */
+        struct dpro_fusion_info fusion = dpro_trace_fusion(a->trace);
+        char or [120] = "";
+        if (fusion.n_tensors > 0 && fusion.n_alike * 2 < fusion.n_rounds)
+            snprintf(or, sizeof or, ", or most rounds were fused otherwise (%u of %u just so)",
+                     fusion.n_alike, fusion.n_rounds);
+        else if (fusion.n_tensors == 0 && strcmp(dpro_trace_framework(a->trace), "tensorflow") == 0)
+            snprintf(or, sizeof or,
+                     ", or, as it goes by gRPC, do not tell whose it was (short ones, several at "
+                     "once)");
         list_lacking(a->join, LACKS_WHOLE, ranks, sizeof ranks);
         snprintf(text, sizeof text,
                  "%u of %zu collectives are replayed whole, not message by message: the transport "
                  "logs%s%s do not have all that was sent and received in them%s; record every "
                  "rank, from before it connects",
-                 unlogged, a->join->joined.n, ranks[0] ? " of " : "", ranks,
-                 grpc ? ", or, as it goes by gRPC, do not tell whose it was (short ones, several "
-                        "at once)"
-                      : "");
+                 unlogged, a->join->joined.n, ranks[0] ? " of " : "", ranks, or);
         status |= warn(a, options, text);
     }
     if (messages->n_uneven > 0) {

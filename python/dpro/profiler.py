@@ -12,6 +12,10 @@ from torch.profiler import ProfilerActivity, record_function
 
 from .job import Busy, Window as JobWindow
 
+# For threads that are in a call of the execution trace's observer when it is stopped: what they hold is freed with it, and a
+# job has died of that (seen once, on a busy machine: "mutex->__data.__owner == 0").
+LEAVE_S = 0.05
+
 
 def missing():
     """Which part of the profiler this torch lacks, None when it is all there."""
@@ -135,6 +139,7 @@ class Window(JobWindow):
             self._profile.stop_trace()
             _keep_inputs_values(True)
             if self._observer:
+                time.sleep(LEAVE_S)
                 self._observer.unregister_callback()
             return True
         if self._observer:

@@ -263,7 +263,7 @@ static int check_sources(struct loader *loader, struct dpro_error *err)
         }
         part->start_ns += part->n_spans ? part->base_ns : 0;
         part->end_ns += part->n_spans ? part->base_ns : 0;
-        if (source->kind == DPRO_FILE_XPLANE && part->n_spans == 0)
+        if (source->kind == DPRO_FILE_XPLANE && part->n_spans == 0 && !part->cut && !part->broken)
             trace_warn(loader->trace, &loader->options->sink,
                        "%s: no TensorFlow ops among its %" PRIu64
                        " events; was it recorded with host_tracer_level 2 or more?",

@@ -57,7 +57,6 @@ static void sum_predicted(struct report_facts *f)
             facts_pct(r->daydream->iteration_ns - f->measured_ns, f->measured_ns);
 }
 
-/* Beside the prediction, never in it: what the same job took without a profiler. */
 /* What Horovod's thread does beside transferring. */
 static void find_fusion(struct report_facts *f)
 {
@@ -95,6 +94,7 @@ static void find_on_wire(struct report_facts *f)
         llround((double)f->predicted_ns * (double)f->wire_profiler_ns / (double)f->measured_ns);
 }
 
+/* Beside the prediction, never in it: what the same job took without a profiler. */
 static void sum_recorded(struct report_facts *f)
 {
     f->transport = dpro_trace_transport(f->report->trace);

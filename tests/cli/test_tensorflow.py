@@ -41,43 +41,35 @@ def ops_of(path):
     return {n for n in names if ":" in n and "::" not in n and ": " not in n}
 
 
-def without_marks(data):
-    """A profile without the events that have a step_num."""
-    out = b""
-    for number, plane, raw in raw_fields(data):
-        if number != 1:
-            out += raw
-            continue
-        metadata = (dict(fields(value)) for field, value in fields(plane) if field == 5)
-        marks = {entry[1] for entry in metadata if dict(fields(entry[2])).get(2) == b"step_num"}
-        parts = b""
-        for field, value, part in raw_fields(plane):
-            if field == 3:
-                part = message(3, b"".join(event for kind, content, event in raw_fields(value) if kind != 4 or not any(
-                    inner == 4 and dict(fields(stat)).get(1) in marks for inner, stat in fields(content))))
-            parts += part
-        out += message(1, parts)
-    return out
-
-
-def with_one_number(data):
-    """A profile whose collectives all have the instance_key 7."""
+def with_events(data, statistic, event):
+    """A profile of which each event is what event(itself, its content, the statistic's ids) makes of it."""
     out = b""
     for kind, plane, raw in raw_fields(data):
         if kind != 1:
             out += raw
             continue
         metadata = (dict(fields(value)) for field, value in fields(plane) if field == 5)
-        keys = {entry[1] for entry in metadata if dict(fields(entry[2])).get(2) == b"instance_key"}
-
-        def renumbered(stat, raw):
-            told = dict(fields(stat))
-            return message(4, number(1, told[1]) + number(next(k for k in (3, 4) if k in told), 7)) if told.get(1) in keys else raw
-
-        out += message(1, b"".join(part if field != 3 else message(3, b"".join(event if kind != 4 else message(4, b"".join(
-            renumbered(stat, inner_raw) if inner == 4 else inner_raw for inner, stat, inner_raw in raw_fields(content)))
-            for kind, content, event in raw_fields(value))) for field, value, part in raw_fields(plane)))
+        ids = {entry[1] for entry in metadata if dict(fields(entry[2])).get(2) == statistic}
+        out += message(1, b"".join(part if field != 3 else message(3, b"".join(
+            inner if number != 4 else event(inner, content, ids) for number, content, inner in raw_fields(value)))
+            for field, value, part in raw_fields(plane)))
     return out
+
+
+def without_marks(data):
+    """A profile without the events that have a step_num."""
+    return with_events(data, b"step_num", lambda raw, content, ids: b"" if any(
+        number == 4 and dict(fields(stat)).get(1) in ids for number, stat in fields(content)) else raw)
+
+
+def with_one_number(data):
+    """A profile whose collectives all have the instance_key 7."""
+    def renumbered(stat, raw, ids):
+        told = dict(fields(stat))
+        return message(4, number(1, told[1]) + number(next(k for k in (3, 4) if k in told), 7)) if told.get(1) in ids else raw
+
+    return with_events(data, b"instance_key", lambda raw, content, ids: message(4, b"".join(
+        renumbered(stat, inner, ids) if field == 4 else inner for field, stat, inner in raw_fields(content))))
 
 
 def without_transfer(data, text):

@@ -20,4 +20,13 @@ int dpro_tracer_stats(uint64_t out[4]);
  * job's busy. Of one function, the last that was named; size 0: none. */
 void dpro_tracer_ease(const void *function, size_t size);
 
+/* What TensorFlow's recorder is given from now on is kept here in its place: tracer/traceme.h. One
+ * recording at a time, started and stopped by one thread. Returns 0 or -errno. */
+int dpro_traceme_start(void);
+/* Ends that, and writes the events as an XPlane into `path`; NULL: nowhere. Returns how many, or
+ * -errno, and no file is left then. */
+int64_t dpro_traceme_stop(const char *path);
+/* Events kept, lost for lack of room, and left to TensorFlow's recorder as they look otherwise. */
+void dpro_traceme_stats(uint64_t out[3]);
+
 #endif

@@ -1,5 +1,9 @@
-"""Getting the XPlane out of TensorFlow's profiler without risk for the job.
+"""Getting the XPlane out of TensorFlow's profiler without risk for the job, nor harm to its pace.
 
+The preloaded tracer takes the events in TensorFlow's place, as they are recorded: in TensorFlow's own queues their names
+are small blocks among the job's tensors, which then go to new memory in each step (tracer/traceme.h).
+
+Where it can't (a GPU, whose events come otherwise; no tracer; a TensorFlow whose events look otherwise), there is a trap.
 Where an operation begins on one thread and ends on another, as collectives do, TensorFlow's recorder of host events
 (TraceMeRecorder::Consume, seen in 2.21) may write through pointers into memory that it has moved and freed: a job that is
 profiled dies of it now and then, or those operations are missing, as the order of its table of threads has it. So a forked
@@ -14,6 +18,8 @@ import sys
 import threading
 import time
 import warnings
+
+from .report import say
 
 THREADS = 0, 5, 19, 70  # more than there were, of each try
 WAIT_S = 10
@@ -41,6 +47,7 @@ class Session:
         self.busy = profiler_v2._profiler is not None
         self._logs = logs
         self._profiler = None if self.busy else profiler_v2._pywrap_profiler.ProfilerSession()
+        self._kept = None
 
     def start(self, options):
         """A run of which TensorFlow is asked to tell (FULL_TRACE) has a profiler of its own while it lasts."""
@@ -56,6 +63,7 @@ class Session:
         recorder = _Recorder.find()
         if recorder is not None:
             recorder.leave_closures_out()
+            self._kept = None if self._has_gpus() else _Kept.begin()
 
     def export(self, path, names):
         """Writes `path`; whether it could be. `names`, bytes, should be in it."""
@@ -65,6 +73,12 @@ class Session:
             profiler.export_to_tb()
             return self._take(path)
         recorder.pause()
+        if self._kept is not None:
+            done = self._kept.write(path)
+            del profiler
+            self._forget()
+            self.drop()
+            return done
         done = False
         for n_threads in THREADS:
             if recorder.in_child(lambda n=n_threads: self._export(profiler, n)) and self._take(path):
@@ -105,6 +119,48 @@ class Session:
 
     def drop(self):
         shutil.rmtree(self._logs, ignore_errors=True)
+
+
+class _Kept:
+    """The events that the preloaded tracer keeps in place of TensorFlow's recorder."""
+
+    def __init__(self, library):
+        self._start, self._stop, self._stats = (getattr(library, "dpro_traceme_" + name) for name in ("start", "stop", "stats"))
+        self._start.argtypes, self._start.restype = [], ctypes.c_int
+        self._stop.argtypes, self._stop.restype = [ctypes.c_char_p], ctypes.c_int64
+        self._stats.argtypes, self._stats.restype = [ctypes.POINTER(ctypes.c_uint64)], None
+
+    @classmethod
+    def begin(cls):
+        """While TensorFlow's recorder runs. None where there is no tracer, or it sees no events as it knows them."""
+        from tensorflow.python.profiler import trace
+        try:
+            kept = cls(ctypes.CDLL(None))
+        except (AttributeError, OSError):
+            return None
+        if kept._start() < 0:
+            return None
+        trace.Trace("dpro").__exit__(None, None, None)
+        n_kept, _, n_strange = kept._counts()
+        if n_kept > 0 and n_strange == 0:
+            return kept
+        kept._stop(None)
+        return None
+
+    def _counts(self):
+        counts = (ctypes.c_uint64 * 3)()
+        self._stats(counts)
+        return list(counts)
+
+    def write(self, path):
+        """Whether there is something in `path` now."""
+        n_written = self._stop(os.fsencode(path))
+        _, n_lost, n_strange = self._counts()
+        if n_lost + n_strange > 0:
+            say("events", "%d of TensorFlow's events are missing: there was no room for them" % (n_lost + n_strange))
+        if n_written < 0:
+            raise OSError(-n_written, os.strerror(-n_written), path)
+        return n_written > 0
 
 
 class _Recorder:

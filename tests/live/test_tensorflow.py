@@ -144,7 +144,9 @@ class Ring(frameworks.Case):
             self.assertGreater(int(unknown[0]), 100)
             self.assertIn(unknown[1:], ([], ["EagerLocalExecute"]))
             with gzip.open(os.path.join(self.rank_folder(rank), "xplane.pb.gz")) as file:
-                self.assertNotIn(b"ThreadpoolListener", file.read())
+                profile = file.read()
+            self.assertNotIn(b"ThreadpoolListener", profile)
+            self.assertRegex(profile, rb"tf_Compute/\d{1,7}\D")  # a thread's own number: from dpro's tracer
         job = self.job()
         self.assertEqual((job["framework"], job["world_size"], job["parallel"]), ("tensorflow", 2, "data"))
         facts = self.assert_replays()
@@ -165,7 +167,7 @@ class Sessions(frameworks.Case):
         self.assertEqual(self.files("ps0"), {"net.log", "xplane.pb"})
         facts = self.replay()
         self.assertEqual((facts["trace"]["iterations"], facts["warnings"]), (5, []))
-        self.assertLess(abs(facts["error_pct"]), 15)  # of five short steps, as elsewhere
+        self.assert_close(facts)
         self.assertEqual(self.final_loss(printed), self.final_loss(self.record("tensorflow-ps", dpro=False)))
 
     def test_one_process_is_recorded_as_many_are(self):
@@ -191,7 +193,7 @@ class Sessions(frameworks.Case):
         self.assertEqual((facts["trace"]["ranks_present"], facts["trace"]["iterations"]), ([0, 1], 5))
         self.assertEqual({(of["kind"], of["ranks"]) for of in facts["collectives"]}, {("all_reduce", 2)})
         self.assertEqual(sum(of["count"] for of in facts["collectives"]), 3)
-        self.assertLess(abs(facts["error_pct"]), 15)  # of five short steps, as elsewhere
+        self.assert_close(facts)
         done = subprocess.run([live.DPRO, "optimize", "-q", self.trace, "--json"], stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr.decode())
@@ -211,7 +213,7 @@ class Sessions(frameworks.Case):
         facts = self.replay()
         self.assertRegex("\n".join(facts["warnings"]), "ranks drive sessions of their own .*: that of rank 0 is replayed")
         self.assertEqual(facts["trace"]["iterations"], 5)
-        self.assertLess(abs(facts["error_pct"]), 15)  # of five short steps, as elsewhere
+        self.assert_close(facts)
 
     def test_where_a_server_does_not_profile_every_step_is_asked_for(self):
         run = self.run_script("""
@@ -271,10 +273,11 @@ tf.profiler.experimental.start("logs")
 train(2)
 tf.profiler.experimental.stop()
 train(20)
-print(len(tf.io.gfile.glob("logs/plugins/profile/*/*.xplane.pb")))
+spaces = tf.io.gfile.glob("logs/plugins/profile/*/*.xplane.pb")
+print(len(spaces), b"MatMul" in open(spaces[0], "rb").read())
 """)
         self.assert_ran(run)
-        self.assertTrue(run.out.endswith("\n1\n"), run.out)
+        self.assertTrue(run.out.endswith("\n1 True\n"), run.out)
         self.assertEqual([line for line in run.said if "tf.profiler" in line],
                          ["dpro: the job begins to use tf.profiler itself; the timing window ends"])
 
@@ -328,6 +331,7 @@ if os.environ.get("DPRO"):
             os.abort()
         export(profiler, n_threads)
     dpro.xplane.Session._export = staticmethod(dies)
+    dpro.xplane._Kept.begin = lambda: None  # as on a GPU, or where there is no tracer
 """ + LOOP + "train(30)")
         self.assert_ran(run)
         self.assertNotIn("Abort", run.err)

@@ -7,6 +7,7 @@
  * not what that was: the graph says, in the RunMetadata of a step before. */
 #include "ingest/tensorflow/session_profile.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -234,6 +235,14 @@ static void drop_process(struct joiner *j, size_t p)
     j->processes[p] = j->processes[--j->n];
 }
 
+static void warn_of_others(struct joiner *j, int rank, int other)
+{
+    trace_warn(j->loader->trace, &j->loader->options->sink,
+               "ranks drive sessions of their own (first: rank %d, last: rank %d): that of rank "
+               "%d is replayed, as if the others did not run beside it",
+               rank, other, rank);
+}
+
 /* The runs of the client, the lowest rank that marked some. Others that marked runs of their own
  * drive sessions of their own, of which one is put together. */
 static void find_steps(struct joiner *j)
@@ -252,11 +261,7 @@ static void find_steps(struct joiner *j)
             drop_process(j, p - 1);
         }
     if (other != -1)
-        trace_warn(
-            j->loader->trace, &j->loader->options->sink,
-            "ranks drive sessions of their own (first: rank %d, last: rank %d): that of rank "
-            "%d is replayed, as if the others did not run beside it",
-            rank, other, rank);
+        warn_of_others(j, rank, other);
 }
 
 /* Steps that every process has, whole. */
@@ -632,15 +637,21 @@ static bool tells_of_processes(const struct joiner *j, const struct source *sour
     return tells;
 }
 
+static bool has_process(const struct joiner *j, int rank)
+{
+    for (size_t p = 0; p < j->n; p++)
+        if (j->processes[p].profile->rank == rank)
+            return true;
+    return false;
+}
+
 /* A task of the session's that no profile is of; NULL: each has one. */
 static const struct source *find_missing(const struct joiner *j)
 {
     const struct source_list *list = &j->loader->list;
     for (size_t i = 0; i < list->n; i++) {
-        bool found = !is_step(&list->at[i]) || !tells_of_processes(j, &list->at[i]);
-        for (size_t p = 0; p < j->n && !found; p++)
-            found = j->processes[p].profile->rank == list->at[i].rank;
-        if (!found)
+        if (is_step(&list->at[i]) && tells_of_processes(j, &list->at[i]) &&
+            !has_process(j, list->at[i].rank))
             return &list->at[i];
     }
     return NULL;
@@ -655,10 +666,21 @@ static void leave_profiles_out(struct joiner *j)
             list->at[i].kind = DPRO_FILE_OTHER;
 }
 
-/* Of the RunMetadata the graphs are what is wanted. */
+/* Of the RunMetadata the graphs are what is wanted. A client that no process's profile is of, and
+ * whose RunMetadata tells of steps, drives a session of its own. */
 static void leave_steps_out(struct joiner *j)
 {
     struct source_list *list = &j->loader->list;
+    int rank = INT_MAX, other = -1;
+    for (size_t p = 0; p < j->n; p++)
+        if (j->processes[p].profile->rank >= 0 && j->processes[p].profile->rank < rank)
+            rank = j->processes[p].profile->rank;
+    for (size_t i = 0; i < list->n; i++)
+        if (is_step(&list->at[i]) && list->at[i].rank > other &&
+            !tells_of_processes(j, &list->at[i]) && !has_process(j, list->at[i].rank))
+            other = list->at[i].rank;
+    if (other != -1)
+        warn_of_others(j, rank, other);
     for (size_t i = 0; i < list->n; i++) {
         struct source *source = &list->at[i];
         bool wanted = false;

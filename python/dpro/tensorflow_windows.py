@@ -20,8 +20,7 @@ class ProfilerWindow(job.Window):
 
     def __init__(self, folder):
         super().__init__()
-        from tensorflow.python.profiler import trace
-        self._trace, self._mark = trace.Trace, None
+        self._mark = None
         self._profiler = xplane.Session(folder.temporary("tensorboard"))
         if self._profiler.busy:
             raise job.Busy
@@ -34,11 +33,11 @@ class ProfilerWindow(job.Window):
         self._running = True
 
     def begin_step(self, number):
-        self._mark = self._trace("train", step_num=number, _r=1)
+        self._mark = xplane.Session.mark("train", step_num=number, _r=1)
 
     def end_step(self):
         if self._mark is not None:
-            self._mark.__exit__(None, None, None)
+            self._mark.Stop()
             self._mark = None
             super().end_step()
 

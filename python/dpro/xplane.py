@@ -48,6 +48,7 @@ class Session:
         self._logs = logs
         self._profiler = None if self.busy else profiler_v2._pywrap_profiler.ProfilerSession()
         self._kept = None
+        self._enabled = None  # as it was in profiler.trace
 
     def start(self, options):
         """A run of which TensorFlow is asked to tell (FULL_TRACE) has a profiler of its own while it lasts."""
@@ -60,13 +61,31 @@ class Session:
                 if time.monotonic() > end:
                     raise
                 time.sleep(POLL_S)
+        self._leave_python_out()
         recorder = _Recorder.find()
         if recorder is not None:
             recorder.leave_closures_out()
             self._kept = None if self._has_gpus() else _Kept.begin()
 
+    @staticmethod
+    def mark(name, **more):
+        """An event of the caller's, from here to its Stop()."""
+        from tensorflow.python.profiler.internal import _pywrap_traceme
+        return _pywrap_traceme.TraceMe(name, **more)
+
+    def _leave_python_out(self):
+        """Ranges that TensorFlow's Python draws around its functions, each an object, which tell of no operation."""
+        from tensorflow.python.profiler import trace
+        self._enabled = trace.enabled  # a function, or what it would say
+        trace.enabled = (lambda: False) if callable(trace.enabled) else False
+
+    def _let_python_in(self):
+        if self._enabled is not None:
+            sys.modules["tensorflow.python.profiler.trace"].enabled, self._enabled = self._enabled, None
+
     def export(self, path, names):
         """Writes `path`; whether it could be. `names`, bytes, should be in it."""
+        self._let_python_in()
         profiler, self._profiler = self._profiler, None
         recorder = None if self._has_gpus() else _Recorder.find()
         if recorder is None:
@@ -103,9 +122,8 @@ class Session:
 
     @staticmethod
     def _export(profiler, n_threads):
-        from tensorflow.python.profiler import trace
         for _ in range(n_threads):
-            thread = threading.Thread(target=lambda: trace.Trace("dpro").__exit__(None, None, None))
+            thread = threading.Thread(target=lambda: Session.mark("dpro").Stop())
             thread.start()
             thread.join()
         profiler.export_to_tb()
@@ -133,14 +151,13 @@ class _Kept:
     @classmethod
     def begin(cls):
         """While TensorFlow's recorder runs. None where there is no tracer, or it sees no events as it knows them."""
-        from tensorflow.python.profiler import trace
         try:
             kept = cls(ctypes.CDLL(None))
         except (AttributeError, OSError):
             return None
         if kept._start() < 0:
             return None
-        trace.Trace("dpro").__exit__(None, None, None)
+        Session.mark("dpro").Stop()
         n_kept, _, n_strange = kept._counts()
         if n_kept > 0 and n_strange == 0:
             return kept

@@ -87,7 +87,9 @@ class Tracer:
                                  "(dpro profile does that)", rank)
             self._logs = [log for log in (transport, _nccl()) if log]
         for log in self._logs:
-            if not (self._net == "all" and log.file == "net.log"):
+            if self._net == "all" and log.file == "net.log":  # it began before anybody knew who it is of
+                log.mark("process " + os.path.basename(folder))
+            else:
                 log.start(folder, rank)
             log.mark(window)
 

@@ -202,7 +202,11 @@ int path_process(const char *path)
     int process = net_process_in(name, strlen(name));
     while (folder && folder > path && folder[-1] != '/')
         folder--;
-    return process == -1 && slash ? net_process_in(folder, (size_t)(slash - folder)) : process;
+    if (process != -1 || !folder)
+        return process;
+    /* it is named so and no more: "ps1", but not the job's "mnist-ps-1" */
+    size_t len = (size_t)(slash - folder);
+    return len > 1 && net_process_in(folder + 1, len - 1) == -1 ? net_process_in(folder, len) : -1;
 }
 
 int path_folder_number(const char *path)

@@ -200,6 +200,14 @@ class Sessions(frameworks.Case):
         buckets = json.loads(done.stdout)["own"]["communication"]["buckets"]
         self.assertEqual([bucket["size_bytes"] for bucket in buckets], 3 * [4 * 256 * 256])
 
+    def test_logs_from_the_start_are_those_of_their_processes(self):
+        self.record("tensorflow-ps", options=("--net", "all"))
+        logs = sorted(name for name in os.listdir(self.trace) if name.endswith(".log"))
+        self.assertEqual(len(logs), 3, logs)  # beside the folders: nobody knew then whose they are
+        facts = self.replay()
+        self.assertEqual(facts["warnings"], [])
+        self.assertEqual((facts["transport"]["processes"], facts["trace"]["iterations"]), (3, 5))
+
     def test_of_clients_with_sessions_of_their_own_one_is_replayed(self):
         run = self.run_tasks(BETWEEN_GRAPHS, servers=1)
         self.assert_ran(run)

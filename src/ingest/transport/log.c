@@ -3,6 +3,7 @@
  * next one is; shorter ones than we know are refused, of longer ones the known part is read,
  * unknown types are passed over. */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -328,6 +329,20 @@ static size_t event_bytes(uint8_t type)
 
 /* ---- records ---- */
 
+/* "process rank1", "process ps0": whose log it is, where it began before that was known. */
+static void read_process(struct trace_part *part, const char *mark)
+{
+    static const char says[] = "process ", rank[] = "rank";
+    const char *name = mark + sizeof says - 1;
+    if (part->has_rank || strncmp(mark, says, sizeof says - 1) != 0)
+        return;
+    long process = strncmp(name, rank, sizeof rank - 1) == 0
+                       ? strtol(name + sizeof rank - 1, NULL, 10)
+                       : net_process_in(name, strlen(name));
+    part->has_rank = process != -1 && process >= INT_MIN && process <= INT_MAX;
+    part->rank = part->has_rank ? (int)process : 0;
+}
+
 static bool read_record(struct log_reader *r, const unsigned char *at, size_t size)
 {
     union {
@@ -365,6 +380,7 @@ static bool read_record(struct log_reader *r, const unsigned char *at, size_t si
             struct net_mark mark = {.time_ns = u.mark.time_ns};
             memcpy(mark.name, u.mark.name, sizeof mark.name - 1);
             put(r, array_push(&r->net->marks, mark));
+            read_process(r->part, mark.name);
         }
         return true;
     default:

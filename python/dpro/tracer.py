@@ -86,10 +86,10 @@ class Tracer:
                 say("transport", "the transport is not recorded: libdpro_tracer.so is not preloaded in this process "
                                  "(dpro profile does that)", rank)
             self._logs = [log for log in (transport, _nccl()) if log]
+            if transport and self._net == "all":  # it began before anybody knew who it is of
+                transport.mark("process " + os.path.basename(folder))
         for log in self._logs:
-            if self._net == "all" and log.file == "net.log":  # it began before anybody knew who it is of
-                log.mark("process " + os.path.basename(folder))
-            else:
+            if not (self._net == "all" and log.file == "net.log"):
                 log.start(folder, rank)
             log.mark(window)
 

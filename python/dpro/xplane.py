@@ -93,11 +93,12 @@ class Session:
             return self._take(path)
         recorder.pause()
         if self._kept is not None:
-            done = self._kept.write(path)
-            del profiler
-            self._forget()
-            self.drop()
-            return done
+            try:
+                return self._kept.write(path)
+            finally:
+                del profiler
+                self._forget()
+                self.drop()
         done = False
         for n_threads in THREADS:
             if recorder.in_child(lambda n=n_threads: self._export(profiler, n)) and self._take(path):

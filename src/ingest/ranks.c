@@ -162,6 +162,12 @@ static void tell_servers(struct loader *loader)
     }
 }
 
+/* With DPRO_NET=all every process of the job's writes a log, launchers and helpers, too. */
+static bool is_from_the_start(const struct source *source)
+{
+    return source->part.transport && strncmp(base_name(source->path), "net-", 4) == 0;
+}
+
 /* All workers run one graph, which may have been written once, and number tensors alike. */
 bool source_is_everyones(const struct source *source)
 {
@@ -231,6 +237,9 @@ int sources_find_ranks(struct loader *loader, struct dpro_error *err)
     if (pattern)
         regfree(&regex);
     tell_servers(loader);
+    bool knows = false;
+    for (size_t i = 0; i < loader->list.n; i++)
+        knows |= loader->list.at[i].rank != -1 && is_from_the_start(&loader->list.at[i]);
     for (size_t i = 0; i < loader->list.n && rc == 0; i++) {
         struct source *source = &loader->list.at[i];
         if (source_is_profile(source) || !source_usable(source) || source->rank != -1 ||
@@ -239,7 +248,7 @@ int sources_find_ranks(struct loader *loader, struct dpro_error *err)
         if (source_is_everyones(source) || source->part.byteps)
             continue; /* byteps.c finds out */
         source->rank = rank_by_process(loader, source);
-        if (source->rank == -1)
+        if (source->rank == -1 && !(knows && is_from_the_start(source)))
             trace_warn(loader->trace, &loader->options->sink,
                        "%s: %s of no known rank, skipped; use --rank-regex%s", source->path,
                        reader_of(source->kind)->word,

@@ -261,7 +261,7 @@ int dpro_tracer_stats(uint64_t out[4]) { out[0] = 1; out[1] = 2; out[2] = 3; out
         run = self.ranks(SINGLE_JOB, world=1, PYTHONPATH=self.site, DPRO_NET="all")
         self.assert_ran(run)
         lines = [line for line in run.out.splitlines() if not line.startswith("DIGEST")]
-        self.assertEqual(lines, ["timing", "/timing", "structure", "/structure"])
+        self.assertEqual(lines, ["process rank0", "timing", "/timing", "structure", "/structure"])
 
 
 if __name__ == "__main__":

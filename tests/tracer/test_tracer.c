@@ -737,6 +737,10 @@ static void test_only_hooks_and_control_functions_are_exported(void **state)
         "dpro_tracer_mark",
         "dpro_tracer_stats",
         "dpro_tracer_ease",
+        "dpro_traceme_start",
+        "dpro_traceme_stop",
+        "dpro_traceme_stats",
+        "_ZN3tsl8profiler15TraceMeRecorder6RecordEONS1_5EventE", /* traceme.c */
     };
     const size_t n_names = sizeof names / sizeof *names;
     char command[600], line[200];

@@ -58,7 +58,8 @@ def train(model, optimizer, steps, width=64, each=lambda i: None):
         optimizer.step()
         each(i)
 def end():
-    print("DIGEST", RANK, digest.hexdigest(), torch.random.get_rng_state().sum().item(), flush=True)
+    sys.stdout.write("DIGEST %d %s %d\\n" % (RANK, digest.hexdigest(), torch.random.get_rng_state().sum()))  # in one piece
+    sys.stdout.flush()
     if dist.is_available() and dist.is_initialized():
         # without this torch itself aborts once in 200 exits: a thread of gloo's wants the GIL of an ended Python
         dist.barrier()

@@ -155,10 +155,9 @@ struct rank_build {
 /* steps.c: finds the iterations. Steps come out ascending in time. */
 int build_steps(struct rank_build *rank, struct dpro_error *err);
 
-/* engine.c: what MXNet's engine copies of what it pulled to where the program uses it. Sets
- * stored_ns[] of such a copy's span, and of the exchange that it is the end of, to its end; of all
- * others to ABSENT. */
-int build_find_stores(const struct rank_build *rank, int64_t *stored_ns);
+/* engine.c: what MXNet's engine copies of what it pulled to where the program uses it. Adds such a
+ * copy's span + 1, and that of the exchange that it is the end of, with its end. */
+int build_find_stores(const struct rank_build *rank, struct map *stored_ns);
 
 /* items.c: cuts the tracks into items, lane by lane and step by step, and joins calls with the
  * device work they launch. Needs steps. */

@@ -223,7 +223,7 @@ static int by_start(const void *a, const void *b, void *arg)
 
 /* The engine copies in the order in which answers come, between its other copies, of which there
  * are few: those take part in an iteration as ops. */
-int build_find_stores(const struct rank_build *rank, int64_t *stored_ns)
+int build_find_stores(const struct rank_build *rank, struct map *stored_ns)
 {
     const struct trace_rank *trace = rank->trace;
     span_list pulls = {0}, copies = {0};
@@ -231,7 +231,6 @@ int build_find_stores(const struct rank_build *rank, int64_t *stored_ns)
     for (uint32_t i = 0; i < trace->n_spans && status == 0; i++) {
         const struct trace_span *span = &trace->spans[i];
         const char *name = strtab_get(rank->names, span->name);
-        stored_ns[i] = ABSENT;
         if ((rank->classes[span->name] & NAME_EXCHANGE) && strstr(name, "Pull"))
             status = array_push(&pulls, i);
         else if (span->kind == SPAN_CPU_OP && strncmp(name, "Copy", 4) == 0)
@@ -240,12 +239,15 @@ int build_find_stores(const struct rank_build *rank, int64_t *stored_ns)
     if (status == 0 && pulls.n > 0 && copies.n >= pulls.n) {
         qsort_r(pulls.at, pulls.n, sizeof *pulls.at, by_end, trace->spans);
         qsort_r(copies.at, copies.n, sizeof *copies.at, by_start, trace->spans);
-        for (size_t c = 0, p = 0; c < copies.n && p < pulls.n; c++) {
+        for (size_t c = 0, p = 0; c < copies.n && p < pulls.n && status == 0; c++) {
             const struct trace_span *copy = &trace->spans[copies.at[c]];
             const struct trace_span *pull = &trace->spans[pulls.at[p]];
             if (copy->start_ns + LOCAL_ROUNDING_NS < pull->start_ns + pull->dur_ns)
                 continue;
-            stored_ns[copies.at[c]] = stored_ns[pulls.at[p++]] = copy->start_ns + copy->dur_ns;
+            uint64_t stored = (uint64_t)(copy->start_ns + copy->dur_ns);
+            if (map_set(stored_ns, copies.at[c] + UINT64_C(1), stored) < 0 ||
+                map_set(stored_ns, pulls.at[p++] + UINT64_C(1), stored) < 0)
+                status = -1;
         }
     }
     array_fini(&pulls);

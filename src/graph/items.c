@@ -22,15 +22,21 @@ struct open_span {
     bool after_op; /* its last child was an op */
 };
 
+/* Device work and the call that launched it. */
+struct launch {
+    uint32_t device; /* the first span of the work */
+    uint32_t item;   /* of the call; NO_ID: none found */
+};
+
 struct cutter {
     struct rank_build *rank;
     struct lane *lane;
     uint32_t step;  /* the step that the next item falls into, or the one after it */
     uint32_t round; /* of Horovod's, that begins after the last item */
     bool waits_for_rounds;
-    struct map device_of; /* window and correlation -> first device span + 1 */
-    uint32_t *launch_of;  /* device span -> launching item */
-    int64_t *stored_ns;   /* see build_find_stores */
+    struct map launch_of; /* window and correlation -> index into `launches` */
+    ARRAY(struct launch) launches;
+    struct map stored_ns; /* see build_find_stores */
     struct open_span open[MAX_OPEN];
     uint32_t n_open;
     bool after_op; /* the last span without parent was an op */
@@ -39,6 +45,16 @@ struct cutter {
 static bool is_device_work(const struct trace_span *span)
 {
     return span->kind == SPAN_KERNEL || span->kind == SPAN_MEMCPY || span->kind == SPAN_MEMSET;
+}
+
+/* What the device did for a call, which has its correlation; NULL: nothing. */
+static struct launch *find_launch(const struct cutter *cutter, const struct trace_span *span)
+{
+    uint64_t at;
+    return span->correlation && map_get(&cutter->launch_of,
+                                        build_correlation_key(span->correlation, span->window), &at)
+               ? &cutter->launches.at[at]
+               : NULL;
 }
 
 /* Moves on to the step that holds `time`; NO_ID when none does. Times come in ascending order. */
@@ -139,12 +155,10 @@ static void count_profiled(struct cutter *cutter, uint32_t item, unsigned within
 static int emit_leaf(struct cutter *cutter, const struct open_span *open)
 {
     const struct trace_span *span = &cutter->rank->trace->spans[open->span];
-    uint64_t device = 0;
+    struct launch *launch = span->kind == SPAN_RUNTIME ? find_launch(cutter, span) : NULL;
     uint32_t item;
-    if (span->kind == SPAN_RUNTIME && span->correlation &&
-        map_get(&cutter->device_of, build_correlation_key(span->correlation, span->window),
-                &device)) {
-        int64_t split = cutter->rank->trace->spans[device - 1].start_ns;
+    if (launch) {
+        int64_t split = cutter->rank->trace->spans[launch->device].start_ns;
         bool copies = cutter->rank->classes[span->name] & NAME_COPY_CALL;
         if (split < open->cursor)
             split = open->cursor;
@@ -152,7 +166,7 @@ static int emit_leaf(struct cutter *cutter, const struct open_span *open)
             split = open->end;
         if (emit(cutter, open->span, 0, open->cursor, split, &item) < 0)
             return -1;
-        cutter->launch_of[device - 1] = item;
+        launch->item = item;
         if (copies && item != NO_ID)
             return emit(cutter, open->span, SEGMENT_TAIL, split, open->end, &item);
         return 0;
@@ -167,16 +181,13 @@ static int emit_leaf(struct cutter *cutter, const struct open_span *open)
 static int emit_rest(struct cutter *cutter, const struct open_span *open)
 {
     const struct trace_span *span = &cutter->rank->trace->spans[open->span];
-    uint64_t device = 0;
     uint32_t item;
     if (emit(cutter, open->span, open->segment, open->cursor, open->end, &item) < 0)
         return -1;
     count_profiled(cutter, item, open->after_op, false, open->span);
-    if (span->kind == SPAN_RUNTIME && span->correlation &&
-        map_get(&cutter->device_of, build_correlation_key(span->correlation, span->window),
-                &device) &&
-        cutter->launch_of[device - 1] == NO_ID)
-        cutter->launch_of[device - 1] = item;
+    struct launch *launch = span->kind == SPAN_RUNTIME ? find_launch(cutter, span) : NULL;
+    if (launch && launch->item == NO_ID)
+        launch->item = item;
     return 0;
 }
 
@@ -299,7 +310,8 @@ static int cut_cpu_track(struct cutter *cutter, uint32_t track_index, unsigned u
     if (start_lane(cutter, DPRO_DEVICE_CPU_THREAD, track_index) < 0)
         return -1;
     for (uint32_t i = track->first; i < track->first + track->n; i++)
-        if (is_work(rank, &rank->trace->spans[i]) && cutter->stored_ns[i] == ABSENT &&
+        if (is_work(rank, &rank->trace->spans[i]) &&
+            !map_get(&cutter->stored_ns, i + UINT64_C(1), NULL) &&
             !((use & TRACK_COMM) && in_collective(rank, &rank->trace->spans[i])) &&
             open_one(cutter, i, &floor) < 0)
             return -1;
@@ -325,9 +337,7 @@ static unsigned use_of(const struct cutter *cutter, uint32_t track_index)
             continue;
         else if (span->kind == SPAN_CPU_OP)
             use |= in_collective(rank, span) ? TRACK_IDLE : TRACK_OPS;
-        else if (span->kind == SPAN_RUNTIME && span->correlation &&
-                 map_get(&cutter->device_of, build_correlation_key(span->correlation, span->window),
-                         NULL))
+        else if (span->kind == SPAN_RUNTIME && find_launch(cutter, span))
             use |= TRACK_OPS;
     }
     return use;
@@ -373,9 +383,10 @@ static int cut_comm_tracks(struct cutter *cutter, const unsigned *uses)
             const struct trace_span *span = &rank->trace->spans[i];
             if (!build_runs_collective(rank, span))
                 continue;
-            int64_t end = span->start_ns + span->dur_ns, stored = cutter->stored_ns[i];
+            uint64_t end = (uint64_t)(span->start_ns + span->dur_ns);
+            map_get(&cutter->stored_ns, i + UINT64_C(1), &end);
             struct item item = {.start_ns = span->start_ns,
-                                .end_ns = stored == ABSENT ? end : stored,
+                                .end_ns = (int64_t)end,
                                 .span = i,
                                 .launch = NO_ID,
                                 .next = NO_ID};
@@ -402,12 +413,10 @@ static uint32_t device_step(const struct cutter *cutter, const uint32_t *step_of
                             const struct trace_span *span, uint32_t *launch)
 {
     const struct rank_build *rank = cutter->rank;
-    uint64_t first;
+    const struct launch *known = find_launch(cutter, span);
     *launch = NO_ID;
-    if (span->correlation &&
-        map_get(&cutter->device_of, build_correlation_key(span->correlation, span->window),
-                &first)) {
-        *launch = cutter->launch_of[first - 1];
+    if (known) {
+        *launch = known->item;
         if (*launch != NO_ID)
             return step_of_item[*launch];
         /* its call was made outside of the measured iterations, or was not recorded */
@@ -489,15 +498,12 @@ static int cut_all(struct cutter *cutter, unsigned *uses)
     const struct trace_rank *trace = rank->trace;
     for (uint32_t i = 0; i < trace->n_spans; i++) {
         const struct trace_span *span = &trace->spans[i];
-        uint64_t there;
-        if (!is_device_work(span))
+        if (!is_device_work(span) || !span->correlation || find_launch(cutter, span))
             continue;
-        cutter->launch_of[i] = NO_ID;
-        if (span->correlation &&
-            !map_get(&cutter->device_of, build_correlation_key(span->correlation, span->window),
-                     &there) &&
-            map_set(&cutter->device_of, build_correlation_key(span->correlation, span->window),
-                    i + 1) < 0)
+        struct launch launch = {.device = i, .item = NO_ID};
+        uint64_t key = build_correlation_key(span->correlation, span->window);
+        if (map_set(&cutter->launch_of, key, cutter->launches.n) < 0 ||
+            array_push(&cutter->launches, launch) < 0)
             return -1;
     }
     for (uint32_t t = 0; t < trace->n_tracks; t++) {
@@ -540,16 +546,13 @@ int build_items(struct rank_build *rank, struct dpro_error *err)
     if (cutter) {
         cutter->rank = rank;
         cutter->waits_for_rounds = waits_for_rounds(rank);
-        cutter->launch_of = malloc((trace->n_spans + 1) * sizeof *cutter->launch_of);
-        cutter->stored_ns = malloc((trace->n_spans + 1) * sizeof *cutter->stored_ns);
     }
-    if (cutter && uses && rank->lanes && cutter->launch_of && cutter->stored_ns &&
-        build_find_stores(rank, cutter->stored_ns) == 0)
+    if (cutter && uses && rank->lanes && build_find_stores(rank, &cutter->stored_ns) == 0)
         status = cut_all(cutter, uses);
     if (cutter) {
-        free(cutter->launch_of);
-        free(cutter->stored_ns);
-        map_fini(&cutter->device_of);
+        map_fini(&cutter->launch_of);
+        map_fini(&cutter->stored_ns);
+        array_fini(&cutter->launches);
     }
     free(cutter);
     free(uses);

@@ -1,5 +1,6 @@
 /* traceme_write.c: the kept events as TensorFlow's own XPlane (XSpace of tsl/profiler/protobuf):
- * a plane of the host with a line a thread, and one that says when it began.
+ * a plane that says when it began, and one of the host with a line a thread. Names stand before the
+ * lines (TensorFlow writes them behind), so that a file that was cut keeps the events it has.
  *
  * Everything is put together in memory that is mapped for it and given back: nothing goes into the
  * job's heaps. The length of a message stands before it, in five bytes that are filled in behind;
@@ -18,7 +19,15 @@
 
 #include "traceme.h"
 
-enum { LENGTH_BYTES = 5, KEYS_MAX = 512, EVENT_BYTES_MAX = 64, STAT_BYTES_MAX = 40 };
+/* NAME_BYTES_MAX: beside the name itself. A pair of statistics takes PAIR_BYTES characters at
+ * least. */
+enum {
+    LENGTH_BYTES = 5,
+    EVENT_BYTES_MAX = 64,
+    STAT_BYTES_MAX = 40,
+    NAME_BYTES_MAX = 40,
+    PAIR_BYTES = 4
+};
 
 struct text {
     const char *at;
@@ -31,15 +40,20 @@ struct out {
     bool full;
 };
 
+/* Different texts, numbered from 1. */
+struct table {
+    uint32_t *slots; /* by hash: a text's number; 0: free */
+    size_t n_slots;
+    struct text *texts;
+    uint32_t n;
+};
+
 struct plane {
-    struct out out;
+    struct out head;         /* everything up to the lines */
+    struct out lines;        /* the rest */
     struct traceme **events; /* complete ones; by thread, then start */
     size_t n_events;
-    uint32_t *slots; /* of a hash table: index + 1 into `names` */
-    size_t n_slots;
-    struct text *names;
-    uint32_t n_names, n_keys;
-    struct text keys[KEYS_MAX];
+    struct table names, keys; /* of events, of their statistics */
 };
 
 /* ---- protobuf ---- */
@@ -86,9 +100,10 @@ static size_t begin_message(struct out *out, unsigned field)
     return out->n;
 }
 
-static void end_message(struct out *out, size_t begin)
+/* `more_bytes` of it are elsewhere. */
+static void end_message(struct out *out, size_t begin, size_t more_bytes)
 {
-    uint64_t length = out->n - begin;
+    uint64_t length = out->n - begin + more_bytes;
     for (size_t i = 0; i < LENGTH_BYTES && !out->full; i++, length >>= 7)
         out->bytes[begin - LENGTH_BYTES + i] =
             (unsigned char)((length & 0x7f) | (i + 1 < LENGTH_BYTES ? 0x80 : 0));
@@ -115,27 +130,14 @@ static uint64_t hash(struct text text)
     return h;
 }
 
-/* From 1. */
-static uint32_t id_of_name(struct plane *plane, struct text name)
+static uint32_t number_of(struct table *table, struct text text)
 {
-    size_t slot = hash(name) % plane->n_slots;
-    for (; plane->slots[slot]; slot = (slot + 1) % plane->n_slots)
-        if (same(plane->names[plane->slots[slot] - 1], name))
-            return plane->slots[slot];
-    plane->names[plane->n_names++] = name;
-    return plane->slots[slot] = plane->n_names;
-}
-
-/* From 1; 0: more of them than anybody has. */
-static uint32_t id_of_key(struct plane *plane, struct text key)
-{
-    for (uint32_t k = 0; k < plane->n_keys; k++)
-        if (same(plane->keys[k], key))
-            return k + 1;
-    if (plane->n_keys == KEYS_MAX)
-        return 0;
-    plane->keys[plane->n_keys++] = key;
-    return plane->n_keys;
+    size_t slot = hash(text) % table->n_slots;
+    for (; table->slots[slot]; slot = (slot + 1) % table->n_slots)
+        if (same(table->texts[table->slots[slot] - 1], text))
+            return table->slots[slot];
+    table->texts[table->n++] = text;
+    return table->slots[slot] = table->n;
 }
 
 /* "what#key=value,key=value#": what, and what is between the #. */
@@ -156,16 +158,13 @@ static struct text split_name(const struct traceme *event, struct text *pairs)
 /* XStat: metadata_id 1, uint64_value 3, int64_value 4, str_value 5. */
 static void put_stat(struct plane *plane, unsigned field, struct text key, struct text value)
 {
-    struct out *out = &plane->out;
-    uint32_t id = id_of_key(plane, key);
+    struct out *out = &plane->lines;
     char digits[24] = "", *end = digits;
-    if (id == 0)
-        return;
     if (value.n_bytes < sizeof digits && value.n_bytes > 0 && value.at[0] != ' ' &&
         value.at[0] != '+')
         memcpy(digits, value.at, value.n_bytes);
     size_t begin = begin_message(out, field);
-    put_number(out, 1, id);
+    put_number(out, 1, number_of(&plane->keys, key));
     errno = 0;
     long long number = strtoll(digits, &end, 10);
     if (end == digits || *end) {
@@ -180,7 +179,7 @@ static void put_stat(struct plane *plane, unsigned field, struct text key, struc
         else
             put_text(out, 5, value);
     }
-    end_message(out, begin);
+    end_message(out, begin, 0);
 }
 
 /* key=value,key=value, where a value may have commas in brackets or quotes. */
@@ -210,15 +209,15 @@ static void put_stats(struct plane *plane, struct text pairs)
 /* XEvent: metadata_id 1, offset_ps 2, duration_ps 3, stats 4. */
 static void put_event(struct plane *plane, const struct traceme *event, int64_t begin_ns)
 {
-    struct out *out = &plane->out;
+    struct out *out = &plane->lines;
     struct text pairs, name = split_name(event, &pairs);
     int64_t dur_ns = event->end_ns - event->start_ns;
     size_t begin = begin_message(out, 4);
-    put_number(out, 1, id_of_name(plane, name));
+    put_number(out, 1, number_of(&plane->names, name));
     put_number(out, 2, (uint64_t)(event->start_ns - begin_ns) * 1000);
     put_number(out, 3, dur_ns > 0 ? (uint64_t)dur_ns * 1000 : 0);
     put_stats(plane, pairs);
-    end_message(out, begin);
+    end_message(out, begin, 0);
 }
 
 /* ---- the plane ---- */
@@ -298,19 +297,17 @@ static struct text name_of_thread(uint32_t thread, char *into, size_t size)
     return (struct text){into, length};
 }
 
-/* XPlane: name 2, lines 3, event_metadata 4, stat_metadata 5; XLine: id 1, name 2, timestamp_ns 3,
- * events 4. */
-static void put_host(struct plane *plane, int64_t begin_ns)
+/* XLine: id 1, name 2, timestamp_ns 3, events 4. */
+static void put_lines(struct plane *plane, int64_t begin_ns)
 {
-    struct out *out = &plane->out;
-    size_t begin = begin_message(out, 1), line = 0;
+    struct out *out = &plane->lines;
+    size_t line = 0;
     char name[64];
-    put_text(out, 2, text_of("/host:CPU"));
     for (size_t i = 0; i < plane->n_events; i++) {
         const struct traceme *event = plane->events[i];
         if (i == 0 || event->thread != plane->events[i - 1]->thread) {
             if (i > 0)
-                end_message(out, line);
+                end_message(out, line, 0);
             line = begin_message(out, 3);
             put_number(out, 1, event->thread);
             put_text(out, 2, name_of_thread(event->thread, name, sizeof name));
@@ -319,63 +316,74 @@ static void put_host(struct plane *plane, int64_t begin_ns)
         put_event(plane, event, begin_ns);
     }
     if (plane->n_events > 0)
-        end_message(out, line);
-    for (uint32_t n = 0; n < plane->n_names + plane->n_keys; n++) {
-        bool is_name = n < plane->n_names;
-        uint32_t id = (is_name ? n : n - plane->n_names) + 1;
-        size_t entry = begin_message(out, is_name ? 4 : 5);
-        put_number(out, 1, id);
-        size_t metadata = begin_message(out, 2);
-        put_number(out, 1, id);
-        put_text(out, 2, is_name ? plane->names[n] : plane->keys[id - 1]);
-        end_message(out, metadata);
-        end_message(out, entry);
-    }
-    end_message(out, begin);
+        end_message(out, line, 0);
+}
+
+/* An entry of a map from numbers to XEventMetadata or XStatMetadata: id 1, name 2. */
+static void put_metadata(struct out *out, unsigned field, uint32_t number, struct text name)
+{
+    size_t entry = begin_message(out, field);
+    put_number(out, 1, number);
+    size_t metadata = begin_message(out, 2);
+    put_number(out, 1, number);
+    put_text(out, 2, name);
+    end_message(out, metadata, 0);
+    end_message(out, entry, 0);
+}
+
+/* XPlane: name 2, lines 3, event_metadata 4, stat_metadata 5. The lines are there already. */
+static void put_host(struct plane *plane)
+{
+    struct out *out = &plane->head;
+    size_t begin = begin_message(out, 1);
+    put_text(out, 2, text_of("/host:CPU"));
+    for (uint32_t n = 0; n < plane->names.n; n++)
+        put_metadata(out, 4, n + 1, plane->names.texts[n]);
+    for (uint32_t k = 0; k < plane->keys.n; k++)
+        put_metadata(out, 5, k + 1, plane->keys.texts[k]);
+    end_message(out, begin, plane->lines.n);
 }
 
 /* Times of the other plane count from profile_start_time. */
-static void put_task(struct plane *plane, int64_t begin_ns, int64_t end_ns)
+static void put_task(struct out *out, int64_t begin_ns, int64_t end_ns)
 {
     static const char *const keys[] = {"profile_start_time", "profile_stop_time"};
     const int64_t times[] = {begin_ns, end_ns};
-    struct out *out = &plane->out;
     size_t begin = begin_message(out, 1);
     put_text(out, 2, text_of("Task Environment"));
-    for (unsigned k = 0; k < 2; k++) {
-        size_t entry = begin_message(out, 5);
-        put_number(out, 1, k + 1);
-        size_t metadata = begin_message(out, 2);
-        put_number(out, 1, k + 1);
-        put_text(out, 2, text_of(keys[k]));
-        end_message(out, metadata);
-        end_message(out, entry);
-    }
+    for (unsigned k = 0; k < 2; k++)
+        put_metadata(out, 5, k + 1, text_of(keys[k]));
     for (unsigned k = 0; k < 2; k++) {
         size_t stat = begin_message(out, 6);
         put_number(out, 1, k + 1);
         put_number(out, 3, (uint64_t)times[k]);
-        end_message(out, stat);
+        end_message(out, stat, 0);
     }
-    end_message(out, begin);
+    end_message(out, begin, 0);
 }
 
-static int write_file(const char *path, const struct out *out)
+static int write_all(int fd, const struct out *out)
 {
     size_t at = 0;
-    ssize_t n = 1;
-    int error = 0;
+    while (at < out->n) {
+        ssize_t n = syscall(SYS_write, fd, out->bytes + at, out->n - at);
+        if (n > 0)
+            at += (size_t)n;
+        else if (n == 0 || errno != EINTR)
+            return n == 0 ? -ENOSPC : -errno;
+    }
+    return 0;
+}
+
+static int write_file(const char *path, const struct plane *plane)
+{
     int fd =
         (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0)
         return -errno;
-    while (at < out->n && error == 0) {
-        n = syscall(SYS_write, fd, out->bytes + at, out->n - at);
-        if (n > 0)
-            at += (size_t)n;
-        else if (n == 0 || errno != EINTR)
-            error = n == 0 ? -ENOSPC : -errno;
-    }
+    int error = write_all(fd, &plane->head);
+    if (error == 0)
+        error = write_all(fd, &plane->lines);
     struct stat made;
     bool is_file = fstat(fd, &made) == 0 && S_ISREG(made.st_mode);
     if (syscall(SYS_close, fd) < 0 && error == 0)
@@ -387,38 +395,50 @@ static int write_file(const char *path, const struct out *out)
 
 int64_t traceme_write(const char *path, struct traceme *first, size_t size_bytes)
 {
-    struct plane plane = {.n_keys = 0};
+    struct plane plane = {.n_events = 0};
     size_t n_all = 0, used_bytes = 0;
     int64_t begin_ns = INT64_MAX, end_ns = 0, result = -ENOMEM;
     for (struct traceme *e = first; in_region(e, first, size_bytes); e = next_of(e)) {
         n_all++;
         used_bytes += traceme_size(e->name_bytes);
     }
-    plane.n_slots = 2 * n_all + 1;
-    /* a pair of statistics takes 4 characters at least, and becomes STAT_BYTES_MAX at most */
-    plane.out.max = used_bytes * (STAT_BYTES_MAX / 4) + n_all * EVENT_BYTES_MAX + (1 << 20);
-    size_t sizes[] = {(n_all + 1) * sizeof(struct traceme *), plane.n_slots * sizeof(uint32_t),
-                      (n_all + 1) * sizeof(struct text), plane.out.max};
-    void *memory[4] = {NULL};
-    for (int i = 0; i < 4; i++)
+    size_t n_pairs = used_bytes / PAIR_BYTES, some = 1 << 20;
+    plane.names.n_slots = 2 * n_all + 1;
+    plane.keys.n_slots = 2 * n_pairs + 1;
+    plane.head.max = used_bytes + (n_all + n_pairs) * NAME_BYTES_MAX + some;
+    plane.lines.max = n_pairs * STAT_BYTES_MAX + n_all * EVENT_BYTES_MAX + some;
+    size_t sizes[] = {(n_all + 1) * sizeof *plane.events,
+                      plane.names.n_slots * sizeof *plane.names.slots,
+                      (n_all + 1) * sizeof *plane.names.texts,
+                      plane.keys.n_slots * sizeof *plane.keys.slots,
+                      (n_pairs + 1) * sizeof *plane.keys.texts,
+                      plane.head.max,
+                      plane.lines.max};
+    enum { N_SIZES = sizeof sizes / sizeof *sizes };
+    void *memory[N_SIZES] = {NULL};
+    for (int i = 0; i < N_SIZES; i++)
         if (!(memory[i] = map(sizes[i])))
             goto done;
     plane.events = memory[0];
-    plane.slots = memory[1];
-    plane.names = memory[2];
-    plane.out.bytes = memory[3];
+    plane.names.slots = memory[1];
+    plane.names.texts = memory[2];
+    plane.keys.slots = memory[3];
+    plane.keys.texts = memory[4];
+    plane.head.bytes = memory[5];
+    plane.lines.bytes = memory[6];
     find_events(&plane, first, size_bytes, n_all);
     for (size_t i = 0; i < plane.n_events; i++) {
         begin_ns = plane.events[i]->start_ns < begin_ns ? plane.events[i]->start_ns : begin_ns;
         end_ns = plane.events[i]->end_ns > end_ns ? plane.events[i]->end_ns : end_ns;
     }
-    put_host(&plane, begin_ns);
-    put_task(&plane, begin_ns, end_ns);
-    result = plane.out.full ? -ENOBUFS : write_file(path, &plane.out);
+    put_lines(&plane, begin_ns);
+    put_task(&plane.head, begin_ns, end_ns);
+    put_host(&plane);
+    result = plane.head.full || plane.lines.full ? -ENOBUFS : write_file(path, &plane);
     if (result == 0)
         result = (int64_t)plane.n_events;
 done:
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < N_SIZES; i++)
         if (memory[i])
             munmap(memory[i], sizes[i]);
     return result;

@@ -112,6 +112,8 @@ static struct view meta(struct view plane, unsigned number, uint64_t id)
     }
 }
 
+enum { TASK, HOST }; /* the planes */
+
 static unsigned char bytes[1 << 20];
 static char path[64];
 
@@ -162,7 +164,7 @@ static void test_events_become_a_plane(void **state)
          "int[2]),text=\"a,b=c\",big=18446744073709551615,"
          "low=-7629098140035252000,none=,huge=99999999999999999999,nothing#",
          T0 + 100, T0 + 100);
-    struct view space = stop_and_read(4), host = get(space, 1, 0).inside;
+    struct view space = stop_and_read(4), host = get(space, 1, HOST).inside;
     assert_true(reads(get(host, 2, 0).inside, "/host:CPU"));
     assert_int_equal(count(host, 3), 1);
     struct view line = get(host, 3, 0).inside;
@@ -176,7 +178,7 @@ static void test_events_become_a_plane(void **state)
         assert_int_equal(get(get(line, 4, i).inside, 2, 0).value, offsets[i] * 1000);
         assert_int_equal(get(get(line, 4, i).inside, 3, 0).value, durations[i] * 1000);
     }
-    struct view task = get(space, 1, 1).inside;
+    struct view task = get(space, 1, TASK).inside;
     assert_true(reads(get(task, 2, 0).inside, "Task Environment"));
     assert_true(
         reads(meta(task, 5, get(get(task, 6, 0).inside, 1, 0).value), "profile_start_time"));
@@ -212,7 +214,7 @@ static void test_what_ends_on_another_thread_is_one_event_of_the_first(void **st
     give("never:Ended", T0 + 1000, -78);
     assert_int_equal(pthread_create(&thread, NULL, end_activities, NULL), 0);
     pthread_join(thread, NULL);
-    struct view space = stop_and_read(2), host = get(space, 1, 0).inside;
+    struct view space = stop_and_read(2), host = get(space, 1, HOST).inside;
     assert_int_equal(count(host, 3), 2);
     for (int i = 0; i < 2; i++) {
         struct view line = get(host, 3, i).inside;
@@ -239,14 +241,17 @@ static void test_names_may_be_anything(void **state)
     for (size_t i = 0; i < N; i++)
         give(names[i], T0 + (int64_t)i, T0 + (int64_t)i);
     give(large, T0, T0 + 1);
-    for (int i = 0; i < 2000; i++) { /* more keys than are kept */
+    for (int i = 0; i < 2000; i++) {
         snprintf(large, 60000, "x%d#key%d=%d#", i, i, i);
         give(large, T0 + i, T0 + i + 1);
     }
     free(large);
-    struct view space = stop_and_read(N + 1 + 2000), host = get(space, 1, 0).inside;
+    struct view space = stop_and_read(N + 1 + 2000), host = get(space, 1, HOST).inside;
     assert_int_equal(count(get(host, 3, 0).inside, 4), N + 1 + 2000);
     assert_int_equal(count(host, 4), 2000 + 5 + 1); /* "", "#", "a", "no#end", bytes; large */
+    struct view last = get(get(host, 3, 0).inside, 4, N + 1999 + 1).inside;
+    assert_true(reads(meta(host, 4, get(last, 1, 0).value), "x1999"));
+    assert_int_equal(get(stat_of(host, last, "key1999"), 4, 0).value, 1999);
 }
 
 static void test_what_is_no_event_is_left_alone(void **state)
@@ -289,7 +294,7 @@ static void test_files_that_cannot_be_written(void **state)
     give("one:Op", T0, T0 + 1); /* to nobody */
     assert_int_equal(dpro_traceme_start(), 0);
     struct view space = stop_and_read(0);
-    assert_int_equal(count(get(space, 1, 0).inside, 3), 0);
+    assert_int_equal(count(get(space, 1, HOST).inside, 3), 0);
 }
 
 static void *give_many(void *unused)

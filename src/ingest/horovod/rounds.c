@@ -135,11 +135,30 @@ static int cut_rounds_from(const struct timeline *t, struct rounds *rounds, uint
     return status;
 }
 
-/* How many rounds were over before any tensor of the next was ready on a rank. */
-static uint32_t count_apart(const struct timeline *t, const struct rounds *rounds)
+/* What speaks against a cut. */
+struct faults {
+    uint32_t n_over;   /* rounds that went on when a tensor of the next was ready on a rank */
+    uint32_t n_marked; /* rounds amid which an iteration began */
+};
+
+static bool any_between(const mark_array *times, int64_t from, int64_t to)
 {
-    uint32_t n_apart = 0;
-    int64_t over_ns = INT64_MAX;
+    size_t low = 0, high = times->n;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (times->at[mid] <= from)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < times->n && times->at[low] < to;
+}
+
+static struct faults count_faults(const struct timeline *t, const struct rounds *rounds,
+                                  const mark_array *marks)
+{
+    struct faults faults = {0};
+    int64_t over_ns = INT64_MIN;
     for (size_t r = 0; r < rounds->rounds.n; r++) {
         const struct actual_round *round = &rounds->rounds.at[r];
         int64_t ready_ns = INT64_MAX, end_ns = INT64_MIN;
@@ -154,28 +173,34 @@ static uint32_t count_apart(const struct timeline *t, const struct rounds *round
             }
             end_ns = group->times.end_ns > end_ns ? group->times.end_ns : end_ns;
         }
-        n_apart += ready_ns >= over_ns;
+        faults.n_over += ready_ns < over_ns;
+        faults.n_marked += any_between(marks, ready_ns, end_ns);
         over_ns = end_ns;
     }
-    return n_apart;
+    return faults;
+}
+
+static bool is_better(struct faults a, struct faults b)
+{
+    return a.n_over != b.n_over ? a.n_over < b.n_over : a.n_marked < b.n_marked;
 }
 
 /* A timeline may begin in the midst of a round. Then the next round's first groups would be taken
  * for its own, and so on to the end: the first group of a round is the one from which on most
- * rounds are over before the next begins. */
-static int cut_rounds(const struct timeline *t, struct rounds *rounds)
+ * rounds are over before the next begins, and of equals the one with which iterations begin. */
+static int cut_rounds(const struct timeline *t, const mark_array *marks, struct rounds *rounds)
 {
     enum { MOST_GROUPS = 256 };
     if (cut_rounds_from(t, rounds, 0) < 0)
         return -1;
     uint32_t n = rounds->rounds.n > 0 ? rounds->rounds.at[0].n : 0, best = 0;
-    uint32_t most = count_apart(t, rounds);
-    for (uint32_t g = 1; g < n && n <= MOST_GROUPS && most + 1 < rounds->rounds.n; g++) {
+    struct faults least = count_faults(t, rounds, marks);
+    for (uint32_t g = 1; g < n && n <= MOST_GROUPS && (least.n_over || least.n_marked); g++) {
         if (cut_rounds_from(t, rounds, g) < 0)
             return -1;
-        uint32_t n_apart = count_apart(t, rounds);
-        if (n_apart > most) {
-            most = n_apart;
+        struct faults faults = count_faults(t, rounds, marks);
+        if (is_better(faults, least)) {
+            least = faults;
             best = g;
         }
     }
@@ -385,8 +410,8 @@ static int keep_samples(const struct timeline *t, const struct strtab *names,
     return 0;
 }
 
-int rounds_find(const struct timeline *t, const struct strtab *names, struct rounds *rounds,
-                struct fusion **found)
+int rounds_find(const struct timeline *t, const struct strtab *names, mark_array *marks,
+                struct rounds *rounds, struct fusion **found)
 {
     uint32_t most_runs = 0, best = NO_ID;
     struct fusion *fusion = calloc(1, sizeof *fusion);
@@ -403,8 +428,10 @@ int rounds_find(const struct timeline *t, const struct strtab *names, struct rou
         qsort_r(rounds->runs.at, rounds->runs.n, sizeof *rounds->runs.at, by_start, (void *)t);
     if (status == 0)
         status = cut_groups(t, rounds);
+    if (marks->n > 1)
+        qsort(marks->at, marks->n, sizeof *marks->at, compare_i64);
     if (status == 0)
-        status = cut_rounds(t, rounds);
+        status = cut_rounds(t, marks, rounds);
     if (status == 0)
         status = choose_round(t, rounds, &best, fusion);
     if (status == 0 && best != NO_ID) {

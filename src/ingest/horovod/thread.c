@@ -341,7 +341,8 @@ static const struct fused_times *times_of(const struct placing *p, uint32_t roun
     return group == NO_ID ? NULL : &p->actual[group];
 }
 
-/* Named ones: the first round in which the tensor was reduced after that. */
+/* Named ones: the first round in which the tensor was reduced after that. Of two the later one:
+ * what was handed over before it was reduced before the timeline began. */
 static int take_named(const struct placing *p, uint32_t *enqueues)
 {
     uint32_t n_tensors = p->fusion->n_tensors;
@@ -358,7 +359,7 @@ static int take_named(const struct placing *p, uint32_t *enqueues)
                 break;
         }
         if (next[ref->place] < p->rounds->rounds.n)
-            enqueues[(size_t)next[ref->place]++ * n_tensors + ref->place] = ref->span;
+            enqueues[(size_t)next[ref->place] * n_tensors + ref->place] = ref->span;
     }
     free(next);
     return 0;
@@ -480,7 +481,9 @@ static void add_part(struct parts *parts, struct fused_times *group, const struc
     parts->sums.transferred_ns += share(t->transferred_ns - t->transfer_ns, of);
     parts->sums.out_ns += share(t->out_ns - t->transferred_ns, of);
     parts->sums.end_ns += share(t->end_ns - t->out_ns, of);
-    group->end_ns = t->start_ns + share(t->end_ns - t->start_ns, to);
+    int64_t end_ns = t->start_ns + share(t->end_ns - t->start_ns, to);
+    if (parts->n == 1 || end_ns > group->end_ns)
+        group->end_ns = end_ns;
 }
 
 /* How long each group of the graph takes, on rank 0, in those rounds that fused as it does. */
@@ -492,39 +495,62 @@ static void find_usual_lengths(const struct placing *p, double *usual)
             usual[g] += (double)length_of(&p->rounds->groups.at[p->rounds->rounds.at[r].first + g]);
 }
 
-/* What Horovod's thread did in a round is cut into the groups of the graph, in its order. A round
- * that fused otherwise, or in another order, is cut where the usual lengths of these groups have
- * it: so the thread was busy for as long as it was, whichever tensors it had first. All ranks' are
- * cut at the same places, by rank 0's lengths. */
-static void spread_round(const struct placing *p, uint32_t round, const double *usual,
+/* How much of its group's length each tensor of the graph stands for: by bytes, where they are
+ * known. */
+static void find_weights(const struct placing *p, const double *usual, double *weights)
+{
+    const struct fusion *f = p->fusion;
+    for (uint32_t g = 0; g < f->n_groups; g++)
+        for (uint32_t i = f->groups[g].first; i < f->groups[g].first + f->groups[g].n; i++)
+            weights[i] = usual[g] * (f->groups[g].numel
+                                         ? (double)f->timeline->tensors.at[f->tensors[i]].numel /
+                                               (double)f->groups[g].numel
+                                         : 1.0 / f->groups[g].n);
+}
+
+/* By actual group: the weights of all its tensors, of those that were shared out, and of the group
+ * of the graph at hand. */
+struct sharing {
+    double *usual, *weights; /* by group of the graph; by place */
+    double *all, *done, *now;
+};
+
+static void sum_weights(const struct placing *p, const struct sharing *sharing)
+{
+    size_t n_cells = p->rounds->rounds.n * p->fusion->n_tensors;
+    for (size_t i = 0; i < n_cells; i++)
+        if (p->cells[i] != NO_ID)
+            sharing->all[p->cells[i]] += sharing->weights[i % p->fusion->n_tensors];
+}
+
+/* What Horovod's thread did in a round is shared out among the groups of the graph, in its order.
+ * Where a round fused otherwise, what a group took is those groups' whose tensors it had, for as
+ * long as they usually take: so the thread was busy for as long as it was, when it was. In a round
+ * of another order a group is over no earlier than those that the graph has before it. All ranks'
+ * are cut at the same places, by rank 0's lengths. */
+static void spread_round(const struct placing *p, uint32_t round, const struct sharing *sharing,
                          struct parts *parts, struct fused_times *groups)
 {
-    const struct actual_round *at = &p->rounds->rounds.at[round];
-    const struct actual_group *lead = &p->rounds->groups.at[at->first];
-    const struct fused_times *actual = &p->actual[at->first];
-    uint32_t n = p->fusion->n_groups, g = 0;
-    double all = 0, all_usual = 0;
-    for (uint32_t i = 0; i < at->n; i++)
-        all += (double)length_of(&lead[i]);
-    for (uint32_t i = 0; i < n; i++)
-        all_usual += usual[i];
-    double left = all * (usual[0] / all_usual);
-    for (uint32_t i = 0; i < at->n; i++) {
-        double length = (double)length_of(&lead[i]), used = 0;
-        if (p->fusion->alike[round]) {
-            add_part(&parts[i], &groups[i], &actual[i], 0, 1);
-            continue;
+    const struct fusion *f = p->fusion;
+    const uint32_t *cells = p->cells + (size_t)round * f->n_tensors;
+    for (uint32_t g = 0; g < f->n_groups; g++) {
+        const struct fused_group *group = &f->groups[g];
+        for (uint32_t i = group->first; i < group->first + group->n; i++)
+            if (cells[i] != NO_ID)
+                sharing->now[cells[i]] += sharing->weights[i];
+        for (uint32_t i = group->first; i < group->first + group->n; i++) {
+            double now = cells[i] == NO_ID ? 0 : sharing->now[cells[i]];
+            if (now <= 0)
+                continue; /* none, or with a tensor before */
+            double *done = &sharing->done[cells[i]], all = sharing->all[cells[i]];
+            add_part(&parts[g], &groups[g], &p->actual[cells[i]], *done / all, (*done + now) / all);
+            *done += now;
+            sharing->now[cells[i]] = 0;
         }
-        while (g + 1 < n && left < length - used) {
-            add_part(&parts[g], &groups[g], &actual[i], used / length, (used + left) / length);
-            used += left;
-            left = all * (usual[++g] / all_usual);
-        }
-        add_part(&parts[g], &groups[g], &actual[i], used / length, 1);
-        left -= length - used;
+        if (g > 0 && parts[g].n > 0 && parts[g - 1].n > 0 &&
+            groups[g].end_ns < groups[g - 1].end_ns)
+            groups[g].end_ns = groups[g - 1].end_ns;
     }
-    for (g++; g < n && !p->fusion->alike[round]; g++) /* roundings left nothing for it */
-        add_part(&parts[g], &groups[g], &actual[at->n - 1], 1, 1);
 }
 
 /* Lays the groups of a round out so that each ends where its last part did, takes as long as its
@@ -550,18 +576,26 @@ static void lay_out(const struct placing *p, struct fused_times *groups, struct 
 static int place_groups(struct placing *p)
 {
     uint32_t n = p->fusion->n_groups;
+    size_t n_actual = p->rounds->groups.n;
     struct parts *parts = calloc(n + (size_t)1, sizeof *parts);
-    double *usual = calloc(n + (size_t)1, sizeof *usual);
-    if (parts && usual)
-        find_usual_lengths(p, usual);
-    for (uint32_t r = 0; parts && usual && r < p->rounds->rounds.n; r++) {
-        struct fused_times *groups = p->groups + (size_t)r * n;
-        spread_round(p, r, usual, parts, groups);
-        lay_out(p, groups, parts);
+    double *numbers = calloc(n + (size_t)p->fusion->n_tensors + 3 * n_actual + 1, sizeof *numbers);
+    int status = parts && numbers ? 0 : -1;
+    if (status == 0) {
+        struct sharing sharing = {.usual = numbers, .weights = numbers + n};
+        sharing.all = sharing.weights + p->fusion->n_tensors;
+        sharing.done = sharing.all + n_actual;
+        sharing.now = sharing.done + n_actual;
+        find_usual_lengths(p, sharing.usual);
+        find_weights(p, sharing.usual, sharing.weights);
+        sum_weights(p, &sharing);
+        for (uint32_t r = 0; r < p->rounds->rounds.n; r++) {
+            struct fused_times *groups = p->groups + (size_t)r * n;
+            spread_round(p, r, &sharing, parts, groups);
+            lay_out(p, groups, parts);
+        }
     }
-    int status = parts && usual ? 0 : -1;
     free(parts);
-    free(usual);
+    free(numbers);
     return status;
 }
 
@@ -801,10 +835,31 @@ static int place_ranks(struct dpro_trace *trace, const struct rounds *rounds, in
     return status;
 }
 
+#define STEP_MARK "ProfilerStep#"
+
+/* When the rank's iterations began, as the job marked them or dpro's recorder timed them. */
+static int find_marks(const struct dpro_trace *trace, const struct trace_rank *rank,
+                      mark_array *marks)
+{
+    int status = 0;
+    if (!rank_on_epoch(rank) || !rank->timeline->on_epoch)
+        return 0; /* of two clocks */
+    for (size_t s = 0; rank->recording && s < rank->recording->steps.n && status == 0; s++)
+        status = array_push(marks, rank->recording->steps.at[s].start_ns);
+    for (uint32_t s = 0; s < rank->n_spans && !rank->recording && status == 0; s++)
+        if (rank->spans[s].kind == SPAN_STEP ||
+            (rank->spans[s].kind == SPAN_ANNOTATION &&
+             strncmp(strtab_get(&trace->names, rank->spans[s].name), STEP_MARK,
+                     strlen(STEP_MARK)) == 0))
+            status = array_push(marks, rank->spans[s].start_ns);
+    return status;
+}
+
 int fusion_build(struct dpro_trace *trace, const struct dpro_sink *sink)
 {
     const struct timeline *timeline = NULL;
     struct rounds rounds = {0};
+    mark_array marks = {0};
     int lead = -1, status = 0;
     for (uint32_t r = 0; r < trace->n_ranks; r++) {
         trace->ranks[r].fused.track = NO_ID;
@@ -812,11 +867,13 @@ int fusion_build(struct dpro_trace *trace, const struct dpro_sink *sink)
             trace->ranks[r].timeline->writer == TIMELINE_HOROVOD) {
             timeline = trace->ranks[r].timeline;
             lead = trace->ranks[r].rank;
+            status = find_marks(trace, &trace->ranks[r], &marks);
         }
     }
     if (!timeline)
         return 0;
-    status = rounds_find(timeline, &trace->names, &rounds, &trace->fusion);
+    if (status == 0)
+        status = rounds_find(timeline, &trace->names, &marks, &rounds, &trace->fusion);
     if (status == 0 && trace->fusion) {
         status = place_ranks(trace, &rounds, lead);
         if (status == 0)
@@ -827,5 +884,6 @@ int fusion_build(struct dpro_trace *trace, const struct dpro_sink *sink)
                  trace->fusion->n_rounds);
     }
     rounds_fini(&rounds);
+    array_fini(&marks);
     return status;
 }

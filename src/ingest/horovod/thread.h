@@ -37,9 +37,12 @@ struct rounds {
     ARRAY(struct actual_round) rounds; /* that have all tensors */
 };
 
-/* *fusion is the caller's; NULL when there is no round. -1: no memory. */
-int rounds_find(const struct timeline *timeline, const struct strtab *names, struct rounds *rounds,
-                struct fusion **fusion);
+/* When iterations began, on the timeline's clock, as far as is known. */
+typedef ARRAY(int64_t) mark_array;
+
+/* Sorts the marks. *fusion is the caller's; NULL when there is no round. -1: no memory. */
+int rounds_find(const struct timeline *timeline, const struct strtab *names, mark_array *marks,
+                struct rounds *rounds, struct fusion **fusion);
 void rounds_fini(struct rounds *rounds);
 
 /* messages.c: gives each group the messages that carried it, on all ranks, and ties those

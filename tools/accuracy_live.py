@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""How near predictions come to what a job takes without a profiler, blind: `make accuracy-live`.
+
+Trains each example for TensorFlow, MXNet and Horovod on two workers under `dpro profile --net all`, takes the steps that were
+timed without the profiler out of the trace, replays what is left, and sets the prediction and the estimate from the wire
+(`on_wire.predicted_ms`) beside the median of those steps. The target is 5 %, of the estimate where there is one. Takes minutes
+and wants a quiet machine."""
+import argparse
+import glob
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from demo_live import ROOT, go_first
+from example import EXAMPLES, python_in, train
+
+TARGET_PCT = 5
+HELD_BACK = ("before", "after")
+
+
+def hold_back(trace):
+    """Takes the steps without a profiler out of a trace; their median in ms, mean over ranks."""
+    medians = []
+    for path in glob.glob(os.path.join(glob.escape(trace), "host*", "rank*", "rank.json")):
+        with open(path, encoding="utf-8") as file:
+            rank = json.load(file)
+        medians.append(statistics.median((step["end_ns"] - step["start_ns"]) / 1e6
+                                         for name in HELD_BACK for step in rank["steps"][name]))
+        for name in HELD_BACK:
+            rank["steps"][name] = []
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(rank, file)
+    if not medians:
+        raise SystemExit("dpro: %s: no rank was recorded" % trace)
+    return statistics.mean(medians)
+
+
+def replay(dpro, trace):
+    done = subprocess.run([dpro, "replay", "-q", "--json", "--no-validate", trace], stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout)
+
+
+def off(value, truth):
+    return 100 * (value / truth - 1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="predicted against unprofiled, on recordings of the examples")
+    parser.add_argument("--build", default="build", help="build folder")
+    parser.add_argument("--jobs", type=int, default=2, help="of each example")
+    parser.add_argument("--warmup", type=int, default=25, help="steps before the profile")
+    parser.add_argument("--iterations", type=int, default=10, help="profiled steps")
+    parser.add_argument("--keep", metavar="DIR", help="keep the traces there")
+    parser.add_argument("example", nargs="*", help="all: %s" % ", ".join(EXAMPLES))
+    args = parser.parse_args()
+    os.chdir(ROOT)
+    go_first()
+    dpro, folder = os.path.join(args.build, "dpro"), args.keep or tempfile.mkdtemp(prefix="dpro-accuracy-")
+    steps, width, offs = args.warmup + args.iterations + 50, max(map(len, EXAMPLES)), []
+    print("%-*s  %10s  %14s  %8s  %8s  %s" % (width, "example", "unprofiled", "profiled", "replayed", "estimate",
+                                              "iterations on the wire"), flush=True)
+    for name in args.example or EXAMPLES:
+        if python_in(EXAMPLES[name].venv) is None:
+            print("%-*s  skipped: no .venv-%s" % (width, name, EXAMPLES[name].venv), flush=True)
+            continue
+        for job in range(args.jobs):
+            trace = os.path.join(folder, "%s-%d" % (name, job))
+            train(EXAMPLES[name], [dpro, "profile", "-q", "--net", "all", "--warmup", str(args.warmup), "--iterations",
+                                   str(args.iterations), "-o", trace, "--"], steps, quiet=True)
+            truth = hold_back(trace)
+            facts = replay(dpro, trace)
+            replayed, wire = facts["predicted"]["iteration_ms"], facts["on_wire"]
+            estimate = wire["predicted_ms"]
+            offs.append((off(replayed, truth), off(replayed if estimate is None else estimate, truth)))
+            print("%-*s  %7.1f ms  %7.1f %+5.1f%%  %+7.1f%%  %8s  %s" % (
+                width, name, truth, facts["measured"]["iteration_ms"], off(facts["measured"]["iteration_ms"], truth),
+                offs[-1][0], "-" if estimate is None else "%+.1f%%" % offs[-1][1], wire["iterations"]), flush=True)
+    if not args.keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    for column, what in enumerate(("replayed", "estimate")):
+        values = [abs(pair[column]) for pair in offs]
+        if values:
+            print("%s: within %d %% in %d of %d, mean %.1f %%, largest %.1f %%" % (
+                what, TARGET_PCT, sum(value <= TARGET_PCT for value in values), len(values), statistics.mean(values),
+                max(values)))
+    return 0 if offs and all(abs(pair[1]) <= TARGET_PCT for pair in offs) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,7 +9,7 @@ EXAMPLES := example-tensorflow example-tensorflow-ps example-mxnet example-mxnet
 export PYTHON
 
 .DEFAULT_GOAL := build
-.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-frameworks bench-plans accuracy lint install clean help
+.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-frameworks bench-plans accuracy accuracy-live lint install clean help
 
 build: ## build the command (build/dpro) and the library
 	@tools/install.sh --check build
@@ -93,6 +93,12 @@ accuracy: ## replayed against measured, over all real traces
 	@tools/install.sh --check build
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/accuracy.py --build $(BUILD)
+
+accuracy-live: ## predicted against steps without a profiler, on new recordings of the examples; takes minutes, wants a quiet machine
+	@tools/install.sh build
+	@for framework in tensorflow mxnet horovod horovod-pytorch; do tools/venv.sh $$framework; done
+	@tools/build.sh $(BUILD)
+	@$(PYTHON) tools/accuracy_live.py --build $(BUILD)
 
 lint: ## formatting, headers, includes, man pages, Python files
 	@tools/lint.sh

@@ -74,22 +74,23 @@ static void find_fusion(struct report_facts *f)
     }
 }
 
-/* Of what profiled iterations took longer than those that only the wire shows, the part that is
- * more than chance: d (1 - s^2 / d^2), s the standard error of the difference d (the positive part
- * of James and Stein's estimator). A few iterations of the warm-up are weak evidence, and a
- * profiler makes nothing faster. */
+/* What profiled iterations took longer than those that only the wire shows, with its standard
+ * error. A profiler makes nothing faster: none where they took less (the most likely cost, then).
+ */
 static void find_on_wire(struct report_facts *f)
 {
     const struct dpro_on_wire *o = &f->on_wire;
+    double more = 0;
     f->wire_predicted_ns = f->predicted_ns;
     if (f->report->profiler_op_ns || f->report->what_if)
         return; /* it is known, or this is no prediction of the job as it was */
     f->on_wire = dpro_graph_on_wire(f->report->graph);
-    double asking = (double)o->asking_ns, d = (double)f->measured_ns - asking - (double)o->mean_ns;
-    double square = (double)f->std_ns * (double)f->std_ns / f->n_measured +
-                    (double)o->std_ns * (double)o->std_ns / o->n_iterations;
-    bool more = o->n_iterations > 0 && f->std_ns >= 0 && d > 0 && d * d > square;
-    f->wire_profiler_ns = llround(asking + (more ? d * (1 - square / (d * d)) : 0));
+    if (o->n_iterations > 0 && f->std_ns >= 0) {
+        more = (double)(f->measured_ns - o->asking_ns - o->mean_ns);
+        f->wire_error_ns = llround(sqrt((double)f->std_ns * (double)f->std_ns / f->n_measured +
+                                        (double)o->std_ns * (double)o->std_ns / o->n_iterations));
+    }
+    f->wire_profiler_ns = o->asking_ns + (more > 0 ? llround(more) : 0);
     f->wire_predicted_ns -=
         llround((double)f->predicted_ns * (double)f->wire_profiler_ns / (double)f->measured_ns);
 }

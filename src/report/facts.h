@@ -62,6 +62,7 @@ struct report_facts {
 
     struct dpro_on_wire on_wire;
     int64_t wire_profiler_ns;  /* what the profiler cost, as far as these iterations show it */
+    int64_t wire_error_ns;     /* standard error of that; 0: not known */
     int64_t wire_predicted_ns; /* the prediction without it */
 
     struct dpro_transport_info transport;

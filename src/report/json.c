@@ -207,6 +207,7 @@ static void write_on_wire(struct writer *w, const struct report_facts *f)
     key_ms_or_null(w, "std_ms", known ? o->std_ns : -1);
     key_ms_or_null(w, "asking_ms", o->asking_ns > 0 ? o->asking_ns : -1);
     key_ms_or_null(w, "profiler_ms", tells && f->comparable ? f->wire_profiler_ns : -1);
+    key_ms_or_null(w, "standard_error_ms", known && f->comparable ? f->wire_error_ns : -1);
     key_ms_or_null(w, "predicted_ms", tells && f->comparable ? f->wire_predicted_ns : -1);
     writer_close(w, '}');
 }

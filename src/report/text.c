@@ -381,13 +381,16 @@ static void write_on_wire(struct writer *w, const struct report_facts *f)
                         "asking all tasks for what they recorded took %s; ",
                         facts_time(mean, o->asking_ns));
     if (f->wire_profiler_ns > 0)
-        snprintf(line + len, sizeof line - (size_t)len,
-                 "so the profiler cost %s, as far as that is more than chance, and without it "
-                 "%s are expected",
-                 facts_time(cost, f->wire_profiler_ns), facts_time(without, f->wire_predicted_ns));
+        len += snprintf(line + len, sizeof line - (size_t)len, "so the profiler cost %s",
+                        facts_time(cost, f->wire_profiler_ns));
+    if (f->wire_profiler_ns > 0 && f->wire_error_ns > 0)
+        len += snprintf(line + len, sizeof line - (size_t)len, " (standard error %s)",
+                        facts_time(std, f->wire_error_ns));
+    if (f->wire_profiler_ns > 0)
+        snprintf(line + len, sizeof line - (size_t)len, ", and without it %s are expected",
+                 facts_time(without, f->wire_predicted_ns));
     else
-        snprintf(line + len, sizeof line - (size_t)len,
-                 "what the profiler cost can't be told from chance");
+        snprintf(line + len, sizeof line - (size_t)len, "no less than with it");
     table_wrapped(w, " ", 2, line);
 }
 

@@ -50,7 +50,7 @@ class OnWire(Case):
 
     def assert_silent(self, facts):
         self.assertEqual(facts["on_wire"], {"iterations": 0, "iteration_ms": None, "std_ms": None, "asking_ms": None,
-                                            "profiler_ms": None, "predicted_ms": None})
+                                            "profiler_ms": None, "standard_error_ms": None, "predicted_ms": None})
 
     def wobbling(self, share, n=12):
         return [self.period_ns * share * (1 + (-1) ** k * 0.01) for k in range(n)]
@@ -69,20 +69,23 @@ class OnWire(Case):
         self.assertRegex(said.out, r"Iteration .*; without\s+the profiler about ")
         self.assertRegex(" ".join(said.out.split()), "mean of 10 iterations that only the transport logs show")
 
-    def test_what_chance_explains_is_no_cost(self):
-        self.log([self.period_ns * (0.99 + (-1) ** k * 0.2) for k in range(12)], paused=53)
+    def test_what_may_be_chance_has_a_standard_error(self):
+        self.log([self.period_ns * (0.95 + (-1) ** k * 0.2) for k in range(12)], paused=53)
         wire = self.facts()["on_wire"]
         self.assertGreater(wire["iterations"], 5)
-        self.assertEqual(wire["profiler_ms"], 0)
-        said = dpro("replay", self.path("trace")).out
-        self.assertIn("can't be told from chance", " ".join(said.split()))
-        self.assertNotIn("without the profiler about", " ".join(said.split()))
+        self.assertGreater(wire["profiler_ms"], 0)
+        self.assertAlmostEqual(wire["standard_error_ms"], wire["std_ms"] / wire["iterations"] ** 0.5, delta=0.2)
+        said = " ".join(dpro("replay", self.path("trace")).out.split())
+        self.assertRegex(said, r"so the profiler cost \S+ ms \(standard error \S+ ms\), and without it \S+ ms are expected")
 
     def test_a_profiler_makes_nothing_faster(self):
         self.log(self.wobbling(1.2))
         facts = self.facts()
         self.assertEqual(facts["on_wire"]["profiler_ms"], 0)
         self.assertEqual(facts["on_wire"]["predicted_ms"], facts["predicted"]["iteration_ms"])
+        said = " ".join(dpro("replay", self.path("trace")).out.split())
+        self.assertIn("no less than with it", said)
+        self.assertNotIn("without the profiler about", said)
 
     def test_pauses_are_no_iterations(self):
         times = self.wobbling(0.9)

@@ -71,7 +71,8 @@ static int64_t time_at(const struct sent *sent, double offset)
            llround((double)(transfer->end_ns - transfer->start_ns) * within / transfer->bytes);
 }
 
-/* The bytes of most iterations; 0: they differ. `sizes` has room for one an iteration. */
+/* The bytes of most iterations; 0: they differ. What one sends may go out in the next, which has
+ * twice as many then. `sizes` has room for one an iteration. */
 static double find_bytes(const struct rank_build *rank, const struct sent *sent, double *sizes)
 {
     uint32_t n = rank->n_samples, n_alike = 0;
@@ -83,10 +84,15 @@ static double find_bytes(const struct rank_build *rank, const struct sent *sent,
     if (n == 0)
         return 0;
     qsort(sizes, n, sizeof *sizes, compare_doubles);
-    double middle = sizes[n / 2];
-    for (uint32_t s = 0; s < n; s++)
-        n_alike += fabs(sizes[s] - middle) <= ALIKE * middle;
-    return middle >= LEAST_BYTES && n_alike * 2 > n ? middle : 0;
+    double middle = sizes[n / 2], n_sent = 0;
+    if (middle < LEAST_BYTES)
+        return 0;
+    for (uint32_t s = 0; s < n; s++) {
+        double times = round(sizes[s] / middle);
+        n_alike += fabs(sizes[s] - middle * times) <= ALIKE * middle;
+        n_sent += times;
+    }
+    return n_alike * 2 > n && fabs(n_sent - n) <= 1 ? middle : 0;
 }
 
 /* The connection on which the rank sends most; n 0: none. -1: no memory. */

@@ -29,8 +29,9 @@ class OnWire(Case):
                           if event["name"].startswith("ProfilerStep#")]
         self.period_ns = (self.starts_ns[-1] - self.starts_ns[0]) / (len(self.starts_ns) - 1)
 
-    def log(self, times_ns, paused=0, sizes=(BYTES,), first_ns=None):
-        """Iterations that took these times end when the profile begins; `paused` others went by unrecorded."""
+    def log(self, times_ns, paused=0, sizes=(BYTES,), late=()):
+        """Iterations that took these times end when the profile begins; `paused` others went by unrecorded. Of the profile's
+        the `late` ones send when the next has begun."""
         starts, at = [], self.starts_ns[0] - 500_000_000
         for took in reversed(times_ns):
             at -= round(took)
@@ -41,7 +42,8 @@ class OnWire(Case):
             offset += CALLS * sizes[k % len(sizes)]
         offset += paused * CALLS * sizes[0]
         for k, start in enumerate(self.starts_ns):
-            lines.append(iteration(start, offset, sizes[k % len(sizes)]))
+            put_off = round(self.period_ns) - 39_000_000 if k in late else 0
+            lines.append(iteration(start + put_off, offset, sizes[k % len(sizes)]))
             offset += CALLS * sizes[k % len(sizes)]
         self.write("trace/net_rank0.csv", "".join(lines))
 
@@ -86,6 +88,16 @@ class OnWire(Case):
         said = " ".join(dpro("replay", self.path("trace")).out.split())
         self.assertIn("no less than with it", said)
         self.assertNotIn("without the profiler about", said)
+
+    def test_what_an_iteration_sends_may_go_out_in_the_next(self):
+        self.log(self.wobbling(0.9), late=(1, 4))
+        wire = self.facts()["on_wire"]
+        self.assertGreaterEqual(wire["iterations"], 9)
+        self.assertAlmostEqual(wire["iteration_ms"], 0.9 * self.period_ns / 1e6, delta=0.2)
+
+    def test_what_most_send_twice_is_no_iteration(self):
+        self.log(self.wobbling(0.9), late=(0, 2, 4))
+        self.assert_silent(self.facts())
 
     def test_pauses_are_no_iterations(self):
         times = self.wobbling(0.9)

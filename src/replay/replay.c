@@ -123,8 +123,8 @@ static void get_mean(const struct chain *c, const int64_t **dur_ns, const int64_
     *gap_ns = c->mean.gap_ns ? c->mean.gap_ns : c->g->gap_ns;
 }
 
-/* Mean gaps, but for so long a pause at each rank's boundary that all else comes to an end in it.
- */
+/* Mean gaps, but for so long a pause at each boundary (of ranks, and of the servers of a session,
+ * which begin with them) that all else comes to an end in it. */
 static int make_draining(struct chain *c)
 {
     const int64_t *dur, *gap;
@@ -140,7 +140,7 @@ static int make_draining(struct chain *c)
     }
     if (pause > INT64_MAX / 8)
         pause = INT64_MAX / 8; /* hostile durations: leave room for what follows */
-    for (uint32_t r = 0; r < c->g->n_ranks; r++)
+    for (uint32_t r = 0; r < c->g->n_ranks + c->g->n_servers; r++)
         if (c->g->ranks[r].boundary != DPRO_NO_OP)
             c->draining_gap_ns[c->g->ranks[r].boundary] =
                 time_add(c->draining_gap_ns[c->g->ranks[r].boundary], pause);

@@ -495,17 +495,19 @@ static void find_usual_lengths(const struct placing *p, double *usual)
             usual[g] += (double)length_of(&p->rounds->groups.at[p->rounds->rounds.at[r].first + g]);
 }
 
-/* How much of its group's length each tensor of the graph stands for: by bytes, where they are
+/* How much of its group's length each tensor of the graph stands for: by its size, where that is
  * known. */
 static void find_weights(const struct placing *p, const double *usual, double *weights)
 {
     const struct fusion *f = p->fusion;
-    for (uint32_t g = 0; g < f->n_groups; g++)
-        for (uint32_t i = f->groups[g].first; i < f->groups[g].first + f->groups[g].n; i++)
-            weights[i] = usual[g] * (f->groups[g].numel
-                                         ? (double)f->timeline->tensors.at[f->tensors[i]].numel /
-                                               (double)f->groups[g].numel
-                                         : 1.0 / f->groups[g].n);
+    for (uint32_t g = 0; g < f->n_groups; g++) {
+        const struct fused_group *group = &f->groups[g];
+        double all = (double)group->numel + group->n; /* no tensor counts for nothing */
+        for (uint32_t i = group->first; i < group->first + group->n; i++) {
+            uint64_t numel = group->numel ? f->timeline->tensors.at[f->tensors[i]].numel : 0;
+            weights[i] = usual[g] * ((double)numel + 1) / all;
+        }
+    }
 }
 
 /* By actual group: the weights of all its tensors, of those that were shared out, and of the group

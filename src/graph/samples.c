@@ -4,10 +4,10 @@
  * replay of what was measured gives back what was measured, and waiting that an edge explains is
  * never in a gap or a duration.
  *
- * Where one thread takes what is ready first (a device of a recorded queue, BytePS's servers), an
- * op that starts when the thread gets free was ready before; how long before no edge need tell. It
- * was not before those that the thread took first: so long is its gap, and the rest is waiting for
- * the thread, which the replay has of its own.
+ * Where one takes what is ready first (a thread of a recorded queue, BytePS's servers, a link of a
+ * session), an op that starts when it gets free was ready before; how long before no edge need
+ * tell. It was not before those that were taken first: so long is its gap, and the rest is waiting,
+ * which the replay has of its own.
  *
  * A message that finds its link busy may be sent late because of just that: a socket takes no more
  * than fits its buffers. On a faster link it would not be. So its call takes no longer than such
@@ -389,7 +389,8 @@ static bool takes_turns(const struct rank_build *rank, bool tells_keys, uint32_t
     const struct graph_device *device = d == NO_ID ? NULL : &rank->devices.at[d];
     *thread = device && device->n_slots == 1 ? d : NO_ID;
     if (!device || device->n_slots > 0)
-        return device && device->n_slots == 1 && tells_keys;
+        return device && device->n_slots == 1 &&
+               (tells_keys || device->kind == DPRO_DEVICE_LINK_RX);
     return rank->n_slots == 1 && device->kind == DPRO_DEVICE_CPU_THREAD &&
            rank->trace->tracks[device->name].pool;
 }

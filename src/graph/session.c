@@ -4,7 +4,7 @@
  * A tensor that goes from one task to another was asked for when the step began, so the time from
  * then on is no transfer (paper, section 3.2). The transfer begins when the op that made the tensor
  * is over, and when the tensors before it from that task have arrived: what is sent shares one way,
- * in the order that most steps had. */
+ * in each step in an order of its own. */
 #include "graph/session.h"
 
 #include <stdlib.h>
@@ -190,48 +190,22 @@ static size_t list_arrived(const struct rank_build *rank, uint32_t sample, struc
     return n;
 }
 
-/* An edge if in most iterations the one arrived before the other. */
-static int follow(struct rank_build *rank, uint32_t before, uint32_t after)
-{
-    uint32_t seen = 0, held = 0;
-    for (uint32_t s = 0; s < rank->n_samples; s++) {
-        int64_t a = rank->end_ns[at(rank, s, before)], b = rank->end_ns[at(rank, s, after)];
-        seen += a != ABSENT && b != ABSENT;
-        held += a != ABSENT && b != ABSENT && a <= b;
-    }
-    return held * 2 > seen ? local_add_edge(rank, before, after, false, true) : 0;
-}
-
-/* One after the other: each transfer begins when the one before it has arrived. */
+/* One after the other: each transfer begins when the one before it has arrived. Which comes next is
+ * chance, so it is no edge: the link is a thread that takes what is ready first (samples.c). */
 static int line_up(struct rank_build *rank)
 {
     struct arrived *list = malloc((rank->receives.n + 1) * sizeof *list);
-    size_t n_times = (size_t)rank->n_timed * rank->steps.n;
-    rank->free_ns = malloc((n_times + 1) * sizeof *rank->free_ns);
-    int status = list && rank->free_ns ? 0 : -1;
-    for (size_t i = 0; i < n_times && status == 0; i++)
-        rank->free_ns[i] = ABSENT;
-    for (uint32_t s = 0; s < rank->n_samples && status == 0; s++) {
+    for (uint32_t s = 0; list && s < rank->n_samples; s++) {
         size_t n = list_arrived(rank, s, list);
-        for (size_t i = 1; i < n; i++) {
+        for (size_t i = 0; i < n; i++) {
             int64_t *start = &rank->start_ns[at(rank, s, list[i].op)];
-            if (list[i].device != list[i - 1].device)
-                continue;
-            rank->free_ns[at(rank, s, list[i].op)] = list[i - 1].end_ns;
-            if (*start < list[i - 1].end_ns)
+            rank->devices.at[list[i].device].n_slots = 1;
+            if (i > 0 && list[i].device == list[i - 1].device && *start < list[i - 1].end_ns)
                 *start = list[i - 1].end_ns;
         }
     }
-    for (uint32_t s = 0; s < rank->n_samples && status == 0; s++) {
-        if (rank->sample_step[s] != rank->template_step)
-            continue;
-        size_t n = list_arrived(rank, s, list);
-        for (size_t i = 1; i < n && status == 0; i++)
-            if (list[i].device == list[i - 1].device)
-                status = follow(rank, list[i - 1].op, list[i].op);
-    }
     free(list);
-    return status;
+    return list ? 0 : -1;
 }
 
 /* The step is over when all that any task does is done; all begin the next one after that. */

@@ -609,7 +609,9 @@ static void short_connections(void)
         CHECK(close(e[0]) == 0);
         close(e[1]);
     }
-    CHECK(tracer_stats(stats) == 0 && stats[3] <= 1u << 20);
+    /* most is records on their way to the file, the more the busier the machine; 14,000 slots that
+     * were not used again would be several times that */
+    CHECK(tracer_stats(stats) == 0 && stats[3] <= 2u << 20);
 }
 
 static void put_preamble(uint64_t *words, uint64_t opcode, uint64_t slot, uint64_t length)

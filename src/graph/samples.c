@@ -251,7 +251,7 @@ static int find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
 
 struct readiness {
     int64_t ready_ns; /* ABSENT: no predecessor was measured */
-    bool complete;    /* all of them were */
+    bool complete;    /* all of them were; a session's step begins when the one before is over */
 };
 
 /* `e` is the op's first edge among those sorted by their end. */
@@ -268,7 +268,7 @@ static struct readiness ready_at(const struct assembly *a, const int64_t *end_ns
         if (spare > 0 && n < MOST)
             ends[n++] = end;
         else if (end == ABSENT)
-            r.complete &= !edge->next;
+            r.complete &= !edge->next || a->join->ranks[0].trace->in_session;
         else if (end > r.ready_ns)
             r.ready_ns = end;
     }
@@ -425,7 +425,8 @@ static void settle_turns(struct assembly *a, uint32_t r, bool tells_keys, uint32
         if (i == 0 || list[i - 1].thread != t->thread)
             free_ns = latest_ns = INT64_MIN;
         if (waited && gap[t->local] > 0) {
-            was_ns = ready_ns > latest_ns ? ready_ns : latest_ns;
+            was_ns = ready_ns > latest_ns ? ready_ns : latest_ns + 1;
+            was_ns = was_ns < t->start_ns ? was_ns : t->start_ns;
             gap[t->local] = was_ns - ready_ns;
         }
         latest_ns = was_ns > latest_ns ? was_ns : latest_ns;

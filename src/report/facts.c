@@ -447,11 +447,10 @@ const char *facts_assumption(struct report_facts *f, size_t index, char *out, si
             return NULL;
         snprintf(
             out, size,
-            "Horovod's thread is known from rank 0's timeline; on other ranks it moved the "
-            "same bytes at the times of their transport logs, or without one at the same "
-            "time. %u of %u rounds were fused as in the graph; in the others a group takes "
-            "its tensors' shares, by bytes, of the groups there. Transfers are replayed whole, "
-            "not message by message.",
+            "Horovod's thread is known from rank 0's timeline; other ranks moved the same bytes "
+            "when their transport logs say so, or without one at the same time. %u of %u rounds "
+            "were fused as in the graph; in the others what a group took is shared out by its "
+            "tensors.",
             f->fusion.n_alike, f->fusion.n_rounds);
         return out;
     default:

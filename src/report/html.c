@@ -322,7 +322,7 @@ static void write_data(struct writer *w, struct report_facts *f, const struct sl
     writer_newline(w);
     writer_key(w, "assumptions");
     writer_open(w, '[');
-    char text[256];
+    char text[400];
     const char *line;
     for (size_t i = 0; (line = facts_assumption(f, i, text, sizeof text)); i++)
         writer_string(w, line);

@@ -408,7 +408,8 @@
       fact("without the profiler, mean of " + plural(wire.iterations, "iteration") + " that only the transport logs show", ms(wire.iteration_ms) + " (spread " + ms(wire.std_ms) + ")");
     if (known(wire.asking_ms)) fact("asking all tasks for what they recorded", ms(wire.asking_ms));
     if (known(wire.predicted_ms))
-      fact("so the profiler cost", ms(wire.profiler_ms) + (known(wire.standard_error_ms) ? " (standard error " + ms(wire.standard_error_ms) + ")" : "") + (wire.profiler_ms > 0 ? "; expected without it: " + ms(wire.predicted_ms) : ""));
+      fact("so the profiler cost", ms(wire.profiler_ms) + (known(wire.standard_error_ms) ? " (standard error " + ms(wire.standard_error_ms) + ")" : ""));
+    if (wire.profiler_ms > 0) fact("expected without it", ms(wire.predicted_ms));
     return el("section", "card", el("h2", "", "Self-validation: measured iterations against the prediction"), validationChart(), list);
   }
 

@@ -17,7 +17,7 @@ import sys
 import tempfile
 
 from demo_live import ROOT, go_first
-from example import EXAMPLES, Example, python_in, train
+from example import EXAMPLES, Example, example_named, python_in, train
 
 TARGET_PCT = 5
 HELD_BACK = ("before", "after")
@@ -62,7 +62,7 @@ def main():
     parser.add_argument("--iterations", type=int, default=10, help="profiled steps")
     parser.add_argument("--steps", type=int, default=40, help="timed without the profiler, before it and after")
     parser.add_argument("--keep", metavar="DIR", help="keep the traces there")
-    parser.add_argument("example", nargs="*", help="all: %s" % ", ".join(EXAMPLES))
+    parser.add_argument("example", nargs="*", type=example_named, help="all: %s" % ", ".join(EXAMPLES))
     args = parser.parse_args()
     os.chdir(ROOT)
     go_first()

@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 from demo_live import ROOT, go_first
-from example import EXAMPLES, Example, python_in, train
+from example import EXAMPLES, Example, example_named, python_in, train
 
 WARMUP, SETTLE = 10, 2
 
@@ -52,7 +52,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=2, help="of each example")
     parser.add_argument("--turns", type=int, default=10, help="recorded ones of a job")
     parser.add_argument("--steps", type=int, default=8, help="of a turn")
-    parser.add_argument("example", nargs="*", help="all: %s" % ", ".join(EXAMPLES))
+    parser.add_argument("example", nargs="*", type=example_named, help="all: %s" % ", ".join(EXAMPLES))
     args = parser.parse_args()
     os.chdir(ROOT)
     go_first()

@@ -37,6 +37,13 @@ EXAMPLES = {
 }
 
 
+def example_named(name):
+    """For argparse, which refuses an empty list of choices."""
+    if name not in EXAMPLES:
+        raise argparse.ArgumentTypeError("%r is none of %s" % (name, ", ".join(EXAMPLES)))
+    return name
+
+
 def python_in(venv):
     """The interpreter of an environment, None where there is none."""
     named = os.environ.get("DPRO_%s_PYTHON" % venv.upper().replace("-", "_"))

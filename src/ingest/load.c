@@ -246,8 +246,12 @@ static int check_sources(struct loader *loader, struct dpro_error *err)
                                         "of dpro profile"
                                       : "%s: empty file; record it again",
                                   source->path);
-        if (source->kind == DPRO_FILE_OTHER)
+        if (source->kind == DPRO_FILE_OTHER) {
+            if (source->size_bytes == 0)
+                trace_warn(loader->trace, &loader->options->sink,
+                           "%s: empty file, left out; copy or record it again", source->path);
             continue;
+        }
         if (is_damaged(source) &&
             (reader_of(source->kind)->read_json || source_is_protobuf(source)))
             warn_damage(loader, source);

@@ -109,6 +109,14 @@ class BadFiles(Case):
         self.assert_error(dpro("replay", self.write("rank0.json", "")), INPUT, "rank0.json")
         self.assert_error(dpro("replay", self.write("rank0.json.gz", "")), INPUT, "rank0.json.gz")
 
+    def test_an_empty_file_among_others_is_named(self):
+        for rank, trace in enumerate(job()):
+            self.write(f"trace/rank{rank}.json", trace)
+        self.write("trace/rank2.json", "")
+        result = dpro("replay", self.path("trace"), "--json")
+        self.assert_code(result, DONE)
+        self.assertIn("rank2.json: empty file, left out", " ".join(result.json["warnings"]))
+
     def test_an_empty_folder_is_refused(self):
         os.mkdir(self.path("empty"))
         self.assert_error(dpro("replay", self.path("empty")), INPUT, "empty")

@@ -25,8 +25,8 @@ class Case(frameworks.Case):
         begin_us = events[0]["args"]["start_time_since_epoch_in_micros"]
         reduced = [e for e in events if e.get("name") == "ALLREDUCE" and e["ph"] == "B"
                    and steps[0]["start_ns"] <= 1000 * (begin_us + e["ts"]) <= steps[-1]["end_ns"]]
-        # of the first and the last step some are on the other side of the recorder's bounds
-        self.assertAlmostEqual(len(reduced) / len(steps), 16, delta=2)
+        # of the first and the last step some are on the other side of the recorder's bounds, or before the timeline
+        self.assertAlmostEqual(len(reduced), 16 * len(steps), delta=16)
         self.assertTrue(any(tensor in e["args"]["name"] for e in events if e["ph"] == "M" and "name" in e["args"]))
         self.assertEqual(self.final_loss(printed), self.final_loss(self.record(name, dpro=False)))
 

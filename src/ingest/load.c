@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 
 #include "base/error.h"
@@ -223,6 +224,18 @@ static int split_sources(struct loader *loader, struct dpro_error *err)
     return 0;
 }
 
+/* Whether an empty file is missed: nobody misses what was said on stderr. */
+static bool is_named_as_trace(const char *path)
+{
+    static const char *const ends[] = {".json", ".gz", ".pb", ".csv"};
+    size_t length = strlen(path);
+    bool named = false;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends && !named; i++)
+        named =
+            length > strlen(ends[i]) && strcasecmp(path + length - strlen(ends[i]), ends[i]) == 0;
+    return named;
+}
+
 /* What reading said about each file; decides which go on. */
 static int check_sources(struct loader *loader, struct dpro_error *err)
 {
@@ -247,7 +260,7 @@ static int check_sources(struct loader *loader, struct dpro_error *err)
                                       : "%s: empty file; record it again",
                                   source->path);
         if (source->kind == DPRO_FILE_OTHER) {
-            if (source->size_bytes == 0)
+            if (source->size_bytes == 0 && is_named_as_trace(source->path))
                 trace_warn(loader->trace, &loader->options->sink,
                            "%s: empty file, left out; copy or record it again", source->path);
             continue;

@@ -27,8 +27,7 @@ enum dpro_engine {
 
 struct dpro_replay_options {
     enum dpro_engine engine;
-    uint32_t samples; /* N > 0: also draw N iterations, each rank's measured iterations at random,
-                         for p50/p95 */
+    uint32_t samples; /* N > 0: also draw N of the measured iterations at random, for p50/p95 */
     uint64_t seed;    /* of those draws */
     /* Kinds or ops that take longer: KIND=RATIO, KIND=+MS (per iteration and rank, spread over the
      * kind's ops; of FW, BW and UPDATE those on the GPU where the rank has one; of messages the

@@ -8,7 +8,9 @@
  * it did, in place of those with mean durations; and the last one once more, so that it is also
  * followed by another. Where the recording began with the first of them, all that laps over
  * from the swing is let run dry before it, as it was then: a CPU that runs ahead of its GPU has yet
- * to get ahead. Then, if asked for, copies in which each rank draws its iteration by itself.
+ * to get ahead. Then, if asked for, copies of iterations that are drawn from the measured ones. All
+ * ranks and servers take the same one: an op's duration holds what it waited for the others, and
+ * two ranks' waits of different iterations would add up to one that never was.
  *
  * To predict an iteration that is left out, it runs after the up to three iterations that came
  * before it, with the mean of all the others; where only the time is asked for, with each of the
@@ -24,9 +26,8 @@
 
 enum { N_WARM_UP = 2, N_LEAD = 1, N_AFTER = 1, N_BEFORE = 3, COPIES_OF_MEAN = 4 };
 
-#define MEAN  UINT32_MAX /* instead of a sample */
-#define DRAWN (UINT32_MAX - 1)
-#define LEAD  (UINT32_MAX - 2)
+#define MEAN UINT32_MAX /* instead of a sample */
+#define LEAD (UINT32_MAX - 1)
 
 struct dpro_replay {
     uint32_t n_ops, n_ranks;
@@ -67,7 +68,6 @@ struct chain {
         *of_sample;             /* changed by delays or by leaving one out; made on first use */
     int64_t *lead_dur_ns;       /* changed by delays; made on first use */
     int64_t *draining_gap_ns;   /* of the last warm-up copy, if it drains */
-    struct durations *drawn;    /* by copy - n_kept, while open */
     int64_t *boundary_ns;       /* [copy * n_ranks + rank index]: ends of iterations */
     struct replay_copy *copies; /* the first n_kept */
     int64_t *release_ns;
@@ -176,43 +176,19 @@ static int get_lead(struct chain *c, const int64_t **dur_ns, const int64_t **gap
     return 0;
 }
 
-/* The draw depends on seed, copy and rank only, so that it is the same in whatever order copies
- * are opened. */
-static uint32_t draw(const struct chain *c, uint32_t copy, uint32_t rank)
+/* The draw depends on seed and copy only, so that it is the same in whatever order copies are
+ * opened. */
+static uint32_t draw(const struct chain *c, uint32_t copy)
 {
     uint64_t x = map_mix(c->options->seed + 0x9e3779b97f4a7c15u * (copy + 1));
-    x = map_mix(x + 0x9e3779b97f4a7c15u * (rank + 1));
     return c->samples[(uint32_t)(((unsigned __int128)x * c->n_samples) >> 64)];
 }
 
-static int get_drawn(struct chain *c, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns)
-{
-    const struct dpro_graph *g = c->g;
-    struct durations *drawn = &c->drawn[copy - c->n_kept];
-    bool gaps = g->sample_gap_ns != NULL;
-    drawn->dur_ns = malloc(((size_t)g->n_ops + 1) * sizeof *drawn->dur_ns);
-    drawn->gap_ns = gaps ? malloc(((size_t)g->n_ops + 1) * sizeof *drawn->gap_ns) : NULL;
-    if (!drawn->dur_ns || (gaps && !drawn->gap_ns))
-        return -1;
-    for (uint32_t r = 0; r < g->n_ranks; r++) {
-        const int64_t *dur, *gap;
-        uint32_t first = g->ranks[r].first_op, n = g->ranks[r].n_ops;
-        if (get_sample(c, draw(c, copy, r), &dur, &gap) < 0)
-            return -1;
-        memcpy(drawn->dur_ns + first, dur + first, n * sizeof *dur);
-        if (gaps)
-            memcpy(drawn->gap_ns + first, gap + first, n * sizeof *gap);
-    }
-    *dur_ns = drawn->dur_ns;
-    *gap_ns = drawn->gap_ns;
-    return 0;
-}
-
-/* Which durations a copy has: a sample, MEAN or DRAWN. */
+/* Which durations a copy has: a sample, MEAN or LEAD. */
 static uint32_t sample_of(const struct chain *c, uint32_t copy)
 {
     if (copy >= c->n_kept)
-        return c->n_samples ? DRAWN : MEAN;
+        return c->n_samples ? draw(c, copy) : MEAN;
     if (copy < c->n_warm_up && c->leads)
         return LEAD;
     if (c->g->single_iteration || copy < c->n_warm_up || c->n_samples == 0)
@@ -247,8 +223,6 @@ static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int
         get_mean(c, dur_ns, gap_ns);
     else if (sample == LEAD)
         rc = get_lead(c, dur_ns, gap_ns);
-    else if (sample == DRAWN)
-        rc = get_drawn(c, copy, dur_ns, gap_ns);
     else
         rc = get_sample(c, sample, dur_ns, gap_ns);
     if (c->drains && copy == c->n_warm_up - 1)
@@ -308,11 +282,6 @@ static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *er
             c->copies[copy->number].device_prev = NULL;
         else
             copy->device_prev = NULL;
-    } else if (copy->number >= c->n_kept && c->n_samples) {
-        struct durations *drawn = &c->drawn[copy->number - c->n_kept];
-        free(drawn->dur_ns);
-        free(drawn->gap_ns);
-        *drawn = (struct durations){0};
     }
     return 0;
 }
@@ -364,11 +333,10 @@ static int plan_copies(struct chain *c, struct dpro_error *err)
         return dpro_error_set(err, DPRO_EUSAGE, "replay: %u samples are too many; 1000000 at most",
                               n_drawn);
     c->n_copies = c->n_kept + n_drawn;
-    c->drawn = calloc((size_t)n_drawn + 1, sizeof *c->drawn);
     c->copies = calloc(c->n_kept, sizeof *c->copies);
     c->boundary_ns = calloc((size_t)c->n_copies * g->n_ranks + 1, sizeof *c->boundary_ns);
     c->release_ns = calloc((size_t)g->n_ranks + g->n_servers + 1, sizeof *c->release_ns);
-    if (!c->drawn || !c->copies || !c->boundary_ns || !c->release_ns || make_mean(c) < 0 ||
+    if (!c->copies || !c->boundary_ns || !c->release_ns || make_mean(c) < 0 ||
         (c->drains && make_draining(c) < 0))
         return dpro_error_nomem(err);
     int64_t earliest = 0;
@@ -405,10 +373,6 @@ static void chain_fini(struct chain *c)
     uint32_t n_samples = c->g->sample_dur_ns ? c->g->n_samples : 0;
     for (uint32_t s = 0; c->of_sample && s < n_samples; s++)
         free(c->of_sample[s].dur_ns);
-    for (uint32_t i = 0; c->drawn && i < c->n_copies - c->n_kept; i++) {
-        free(c->drawn[i].dur_ns);
-        free(c->drawn[i].gap_ns);
-    }
     for (uint32_t i = 0; c->copies && i < c->n_kept; i++) {
         free(c->copies[i].end_ns);
         free(c->copies[i].device_prev);
@@ -420,7 +384,6 @@ static void chain_fini(struct chain *c)
     free(c->draining_gap_ns);
     free(c->of_sample);
     free(c->samples);
-    free(c->drawn);
     free(c->copies);
     free(c->boundary_ns);
     free(c->release_ns);

@@ -254,6 +254,16 @@ class Bundled(Case):
         self.assertRegex(drawn.out, rf"p50 of 50 drawn iterations +{p50:.1f}\n")
         self.assertEqual(self.facts["predicted"]["samples"], 50)
 
+    def test_drawn_iterations_are_like_the_measured_ones_in_every_bundled_trace(self):
+        for folder in sorted(glob.glob(os.path.join(ROOT, "tests", "data", "*", ""))):
+            with self.subTest(os.path.basename(folder[:-1])):
+                facts = self.assert_replays(folder, "--no-validate", "--samples", "100")
+                again = self.assert_replays(folder, "--no-validate", "--samples", "100")
+                self.assertEqual(facts["predicted"], again["predicted"])
+                measured, predicted = facts["measured"]["per_iteration_ms"], facts["predicted"]
+                self.assertAlmostEqual(predicted["p50_ms"] / predicted["iteration_ms"], 1, delta=0.05)
+                self.assertLess(predicted["p95_ms"], 1.05 * max(measured))
+
     def test_a_validation_that_was_not_asked_for_is_not_blamed_on_the_trace(self):
         result = dpro("replay", BUNDLED, "--no-validate")
         self.assert_code(result, DONE)

@@ -634,16 +634,41 @@ static void test_drawn_samples_give_a_distribution_that_depends_on_the_seed_only
     check_sums(g, r);
     assert_int_equal(dpro_replay_iteration_ns(r), 25); /* the draws leave the mean alone */
     assert_int_equal(dpro_replay_percentile_ns(r, 0), 15);
-    assert_int_equal(dpro_replay_percentile_ns(r, 0.5), 35);
-    int below = 0; /* both fast: one time in four */
+    assert_int_equal(dpro_replay_percentile_ns(r, 1), 35);
+    int below = 0; /* one time in two */
     for (int i = 0; i < 100; i++) {
         below += dpro_replay_percentile_ns(r, i / 100.0) < 35;
         assert_int_equal(dpro_replay_percentile_ns(r, i / 100.0),
                          dpro_replay_percentile_ns(again, i / 100.0));
     }
-    assert_in_range(below, 18, 32);
+    assert_in_range(below, 42, 58);
+    options.seed = 8;
+    struct dpro_replay *other = run(g, &options);
+    bool differs = false;
+    for (int i = 0; i < 400; i++)
+        differs |= dpro_replay_percentile_ns(r, i / 399.0) !=
+                   dpro_replay_percentile_ns(other, i / 399.0);
+    assert_true(differs);
     dpro_replay_destroy(r);
     dpro_replay_destroy(again);
+    dpro_replay_destroy(other);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_drawn_iteration_is_one_measured_iteration_of_all_ranks_and_servers(void **state)
+{
+    (void)state;
+    const char *text = "a:10/30@d0 -> m!BARRIER -> x:5@l0!COLLECTIVE -> ea* => a;"
+                       "b:10/30@d1#1 -> s:30/10@d2#2 -> y:5@l1#1!COLLECTIVE -> eb#1* => b;"
+                       "es#2* => es";
+    struct dpro_graph *g = graph_of(text);
+    struct dpro_replay_options options = {.samples = 50};
+    g->n_ranks = 2; /* the third is a server */
+    g->n_servers = 1;
+    struct dpro_replay *r = run(g, &options);
+    assert_int_equal(dpro_replay_percentile_ns(r, 0), 30); /* mean of 15 and 45 */
+    assert_int_equal(dpro_replay_percentile_ns(r, 1), 40); /* mean of 35 and 45 */
+    dpro_replay_destroy(r);
     dpro_graph_destroy(g);
 }
 
@@ -861,6 +886,7 @@ int main(void)
         cmocka_unit_test(test_each_measured_iteration_is_replayed),
         cmocka_unit_test(test_noise_that_ranks_share_does_not_make_them_wait),
         cmocka_unit_test(test_drawn_samples_give_a_distribution_that_depends_on_the_seed_only),
+        cmocka_unit_test(test_a_drawn_iteration_is_one_measured_iteration_of_all_ranks_and_servers),
         cmocka_unit_test(test_delays_change_what_they_name),
         cmocka_unit_test(test_delays_that_make_no_sense_are_refused),
         cmocka_unit_test(test_the_iteration_left_out_is_not_learnt_from),

@@ -29,6 +29,15 @@ sanitize() # sanitize FOLDER SANITIZERS
     add_counts
 }
 
+write_dictionary() # write_dictionary TARGET: the names that the readers, the graph and what the target includes compare with
+{
+    local folders=(src/ingest src/graph) folder
+    for folder in $(sed -n 's/^#include ["<]\(dpro\/\)\?\([a-z]*\)[/.].*/\2/p' "tests/fuzz/fuzz_$1.c"); do
+        [[ -d src/$folder && ! " ${folders[*]} " == *" src/$folder "* ]] && folders+=("src/$folder")
+    done
+    tools/fuzz_dict.py "${folders[@]}"
+}
+
 export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=1
@@ -65,8 +74,10 @@ else
         mkdir -p "$corpus"
         folders=("$corpus")
         [[ -d $seeds ]] && folders+=("$seeds")
+        dictionary=build-fuzz/$name.dict
+        write_dictionary "${name#libfuzzer_}" >"$dictionary"
         echo "== $name for $seconds s"
-        if "$target" "-max_total_time=$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+        if "$target" "-max_total_time=$seconds" "-dict=$dictionary" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
             "-artifact_prefix=build-fuzz/$name-" "${folders[@]}" >"$log" 2>&1; then
             grep -E '^stat::(number_of_executed_units|peak_rss_mb)' "$log"
             passed=$((passed + 1))

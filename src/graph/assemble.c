@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/map.h"
 #include "graph/assembly.h"
-#include "graph/names.h"
 
 enum { TENSOR_NAME = 256 }; /* longer ones are cut */
 
@@ -227,7 +226,7 @@ static void name_carried(const struct assembly *a, const struct rank_build *rank
 {
     const struct local_collective *c = &rank->collectives.at[collective];
     const struct strtab *names = &a->trace->names;
-    if (c->bucket == NO_ID && (rank->classes[rank->ops.at[c->arrival].name] & NAME_EXCHANGE)) {
+    if (c->bucket == NO_ID && build_is_exchange(rank, c->arrival)) {
         snprintf(text, TENSOR_NAME, "%s", strtab_get(names, c->group));
         return;
     }

@@ -234,6 +234,14 @@ static inline bool build_is_unordered(const struct rank_build *rank, const struc
     return build_is_pool(rank, lane) || build_is_inbox(lane);
 }
 
+/* Whether an op is an exchange with servers, which no device runs. A name alone does not tell: a
+ * kernel may have any. */
+static inline bool build_is_exchange(const struct rank_build *rank, uint32_t op)
+{
+    return rank->ops.at[op].device == NO_ID &&
+           (rank->classes[rank->ops.at[op].name] & NAME_EXCHANGE);
+}
+
 /* The item's span. */
 static inline const struct trace_span *item_span(const struct rank_build *rank, uint32_t item)
 {

@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "graph/join.h"
-#include "graph/names.h"
 #include "ingest/transport/nccl.h"
 
 /* ---- each rank alone ---- */
@@ -49,7 +48,7 @@ static int index_spans(const struct dpro_trace *trace, uint32_t rank_index, stru
 
 static bool is_exchange(const struct rank_build *rank, const struct local_collective *c)
 {
-    return rank->classes[rank->ops.at[c->arrival].name] & NAME_EXCHANGE;
+    return build_is_exchange(rank, c->arrival);
 }
 
 /* The rank's transport log; NO_ID: none. */

@@ -112,7 +112,7 @@ static int add_exchanges(struct rank_build *rank, const uint32_t *op_of_item)
 {
     for (size_t c = 0; c < rank->collectives.n; c++) {
         uint32_t arrival = rank->collectives.at[c].arrival;
-        if (!local_is_exchange(rank, arrival))
+        if (!build_is_exchange(rank, arrival))
             continue;
         for (uint32_t l = 0; l < rank->n_lanes; l++)
             if (rank->lanes[l].kind == DPRO_DEVICE_CPU_THREAD &&
@@ -174,7 +174,7 @@ static int add_takers(struct rank_build *rank)
     uint32_t n = nodes ? list_nodes(rank, nodes) : 0;
     int status = nodes ? 0 : -1;
     for (size_t c = 0; c < rank->collectives.n && status == 0; c++)
-        if (local_is_exchange(rank, rank->collectives.at[c].arrival))
+        if (build_is_exchange(rank, rank->collectives.at[c].arrival))
             status = add_taker(rank, nodes, n, &rank->collectives.at[c]);
     free(nodes);
     return status;
@@ -191,7 +191,7 @@ int local_add_exchange_boundary(struct rank_build *rank)
 {
     for (size_t c = 0; c < rank->collectives.n; c++) {
         uint32_t arrival = rank->collectives.at[c].arrival;
-        if (local_is_exchange(rank, arrival) &&
+        if (build_is_exchange(rank, arrival) &&
             local_add_edge(rank, arrival, rank->boundary, false, false) < 0)
             return -1;
     }

@@ -503,7 +503,7 @@ static int add_handover(struct rank_build *rank, const uint32_t *op_of_item,
     size_t n_before = rank->edges.n;
     int status = 0;
     if (best.op != NO_ID && rank->ops.at[best.op].kind == DPRO_OP_COLLECTIVE && !best.next &&
-        !(rank->classes[rank->ops.at[best.op].name] & NAME_EXCHANGE))
+        !build_is_exchange(rank, best.op))
         status = local_add_completion(rank, best.op, to, false);
     else if (best.op != NO_ID)
         status = local_add_if_holds(rank, best.op, to, best.next);

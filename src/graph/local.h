@@ -59,11 +59,6 @@ int local_add_engine_edges(struct rank_build *rank, const uint32_t *op_of_item);
 /* What ends an iteration that ends with an exchange. */
 int local_add_exchange_boundary(struct rank_build *rank);
 
-static inline bool local_is_exchange(const struct rank_build *rank, uint32_t op)
-{
-    return rank->classes[rank->ops.at[op].name] & NAME_EXCHANGE;
-}
-
 /* updates.c: finds which of a worker's own updates is which in every step; sets n_updates and
  * updates_in_turn. */
 int local_sort_updates(struct rank_build *rank);

@@ -20,7 +20,6 @@
 #include "base/error.h"
 #include "graph/ends.h"
 #include "graph/join.h"
-#include "graph/names.h"
 #include "graph/pattern.h"
 #include "ingest/transport/nccl.h"
 
@@ -817,7 +816,7 @@ static int take(struct finder *f, uint32_t j)
     const struct rank_build *rank = &f->join->ranks[joined->rank];
     const struct local_collective *c = &rank->collectives.at[joined->collective];
     bool on_gpu = rank->ops.at[c->arrival].flags & GRAPH_OP_GPU;
-    if (rank->classes[rank->ops.at[c->arrival].name] & NAME_EXCHANGE)
+    if (build_is_exchange(rank, c->arrival))
         return take_exchange(f, j);
     if (joined->n_members < 2 || joined->n_members < joined->n_expected)
         return 0;

@@ -505,7 +505,8 @@ static int make_ops(struct matcher *m)
             continue;
         op.name = item_span(rank, op.item)->name;
         op.profiled = (uint8_t)(item->profiled_within | item->profiled_before << 4);
-        bool exchange = rank->classes[op.name] & NAME_EXCHANGE; /* no thread runs it */
+        bool exchange = lane->kind == DPRO_DEVICE_COMM_THREAD && /* no thread runs it */
+                        (rank->classes[op.name] & NAME_EXCHANGE);
         op.device = exchange ? NO_ID : device_of(rank, lane, op.item, device_of_track);
         if (op.device == NO_ID && !exchange) {
             status = -1;

@@ -457,7 +457,7 @@ int build_tensors(struct rank_build *rank, struct dpro_error *err)
     for (size_t i = 0; i < n && status == 0; i++) {
         bool handed_over =
             m.in.n > 0 &&
-            local_is_exchange(rank, rank->collectives.at[starts[i].collective].arrival);
+            build_is_exchange(rank, rank->collectives.at[starts[i].collective].arrival);
         status = handed_over ? plan_exchange(&m, &starts[i], starts, n, &plan)
                              : plan_bucket(&m, &starts[i], &plan);
     }

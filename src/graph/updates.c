@@ -97,7 +97,7 @@ static int init(const struct rank_build *rank, struct updates *u)
         if (is_update(rank, o))
             u->ops[n++] = o;
     for (size_t c = 0; c < rank->collectives.n; c++)
-        if (local_is_exchange(rank, rank->collectives.at[c].arrival))
+        if (build_is_exchange(rank, rank->collectives.at[c].arrival))
             u->exchanges[u->n_exchanges++] = (uint32_t)c;
     qsort_r(u->exchanges, u->n_exchanges, sizeof *u->exchanges, by_key, rank->collectives.at);
     u->together = n > 0 ? (u->n_exchanges + n - 1) / n : 0;

@@ -74,6 +74,26 @@ static void wait_record(struct trace_text *t, const char *kind, int stream, int6
     trace_text_device(t, "cuda_sync", kind, stream, at, 1, args);
 }
 
+/* Names of calls, exchanges and collectives tell something on a CPU thread only. */
+static void test_a_kernel_may_have_any_name(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"KVStoreDist", "KVStoreDistPushPull rccl Kernel",
+                                        "BytePSPushPull.w", "NEGOTIATE_ALLREDUCE", "w.PUSH_PULL",
+                                        "FunctionRun", "MXNDArrayWaitAll", "c10d::allreduce_",
+                                        "gloo:all_reduce", "cudaMemcpyAsync"};
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        struct trace_text *t = trace_text_begin(0, 1);
+        for (int i = 0; i < N; i++) {
+            trace_text_step(t, i, STEP * i, STEP);
+            trace_text_kernel(t, names[n], 1, STEP * i + 10, 5, 7, STEP * i + 20, 300, "");
+        }
+        struct dpro_graph *g = trace_text_graph();
+        assert_int_equal(replay_us(g, NULL), measured_us(g));
+        dpro_graph_destroy(g);
+    }
+}
+
 static void test_waiting_again_for_the_same_work_is_no_news(void **state)
 {
     (void)state;
@@ -683,6 +703,7 @@ static void test_a_loader_thread_works_ahead(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_kernel_may_have_any_name),
         cmocka_unit_test(test_waiting_again_for_the_same_work_is_no_news),
         cmocka_unit_test(test_of_many_streams_the_last_to_end_were_waited_for),
         cmocka_unit_test(test_an_event_waited_for_on_the_cpu_is_the_work_before_its_record),

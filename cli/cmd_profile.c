@@ -67,7 +67,7 @@ static bool read_peers(const char *text, void *field)
         return true;
     for (;;) {
         size_t len = strspn(p, address);
-        if (len < 2 || (p[len] != ',' && p[len] != '\0'))
+        if (strcspn(p, ".:") >= len || (p[len] != ',' && p[len] != '\0'))
             return false;
         if (p[len] == '\0')
             return true;

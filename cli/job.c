@@ -38,8 +38,8 @@ bool job_read_delay(const char *text, void *field)
 {
     const char *equals = strrchr(text, '=');
     double value;
-    return equals != NULL && equals != text && text[0] != '@' && opt_number(equals + 1, &value) &&
-           opt_read_list(text, field);
+    return equals != NULL && equals != text && text[0] != '@' && equals[1] != '-' &&
+           opt_number(equals + 1, &value) && opt_read_list(text, field);
 }
 
 void job_tell_stage(const struct dpro_sink *sink, struct timespec *since, const char *stage)

@@ -50,6 +50,9 @@ int cmd_finish_output(int code)
     bool failed = ferror(stdout) != 0;
     if (code == CMD_SYSTEM || (fflush(stdout) == 0 && !failed))
         return code; /* what failed before has been said */
-    cmd_say("standard output: %s", errno != 0 ? strerror(errno) : "could not be written");
+    if (errno == EBADF)
+        cmd_say("standard output is closed");
+    else
+        cmd_say("standard output: %s", errno != 0 ? strerror(errno) : "could not be written");
     return CMD_SYSTEM;
 }

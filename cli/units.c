@@ -80,7 +80,7 @@ bool units_read_ns(const char *text, double *ns)
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
         if (strcmp(unit, units[i].unit) == 0) {
             *ns = value * units[i].ns;
-            return *ns < 1e15; /* more than eleven days is a slip */
+            return *ns <= 3.6e12; /* more than an hour is a slip */
         }
     }
     return false;

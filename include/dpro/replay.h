@@ -31,7 +31,7 @@ struct dpro_replay_options {
     uint64_t seed;    /* of those draws */
     /* Kinds or ops that take longer: KIND=RATIO, KIND=+MS (per iteration and rank, spread over the
      * kind's ops; of FW, BW and UPDATE those on the GPU where the rank has one; of messages the
-     * RECVs, as the SENDs run beside them), OP=RATIO, OP=+MS (each op); -MS shortens. KIND: an op
+     * RECVs, as the SENDs run beside them), OP=RATIO, OP=+MS (each op). KIND: an op
      * kind's name (COLLECTIVE: with the messages that collectives are made of), COMM, COMPUTE (FW,
      * BW, UPDATE), CPU, GPU or ALL. OP: a name or a pattern with * ? []. Either with @RANK or
      * @FIRST-LAST before the "=". */

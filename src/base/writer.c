@@ -180,6 +180,8 @@ int writer_finish(struct writer *w, struct dpro_error *err)
     }
     if (!w->failed)
         return 0;
+    if (w->failed == EBADF && w->file && fileno(w->file) == STDOUT_FILENO)
+        return dpro_error_set(err, DPRO_EIO, "standard output is closed");
     char name[512];
     return dpro_error_set(err, DPRO_EIO, "%s: can't be written: %s",
                           w->path ? w->path : file_name(w->file, name, sizeof name),

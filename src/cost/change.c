@@ -82,19 +82,29 @@ static int change_world(uint32_t world_size, struct dpro_model *m, struct arena 
     return rc < 0 ? dpro_error_nomem(err) : 0;
 }
 
+/* A millionth of a speed is a slip of the finger, and its times would overflow. */
+static bool is_speed(double ratio)
+{
+    return ratio >= 1e-6 && isfinite(ratio);
+}
+
 static int change_compute(const struct dpro_compute_change *change, struct dpro_model *m,
                           struct dpro_error *err)
 {
     bool found = false;
-    if (!(change->speed > 0) || !isfinite(change->speed))
+    if (!is_speed(change->speed))
         return dpro_error_set(err, DPRO_EUSAGE,
-                              "computing %g times as fast makes no sense; write a number above 0",
+                              "computing %g times as fast makes no sense; 0.000001 times is the "
+                              "least",
                               change->speed);
     for (uint32_t r = 0; r < m->n_ranks; r++) {
         int rank = m->ranks[r].rank;
         if (change->first_rank >= 0 && (rank < change->first_rank || rank > change->last_rank))
             continue;
         m->ranks[r].work_scale /= change->speed;
+        if (!is_speed(1 / m->ranks[r].work_scale))
+            return dpro_error_set(err, DPRO_EUSAGE, "rank %d would compute %g times as fast in all",
+                                  rank, 1 / m->ranks[r].work_scale);
         found = true;
     }
     return found
@@ -110,6 +120,14 @@ static void scale(struct dpro_estimate *estimate, double ratio)
     estimate->std *= ratio;
 }
 
+static int link_too_slow(double ratio, struct dpro_error *err)
+{
+    return dpro_error_set(err, DPRO_EUSAGE,
+                          "a link of %g times the recorded bandwidth can't be predicted, 0.000001 "
+                          "times is the least; write for example 500mbit or 0.5x",
+                          ratio);
+}
+
 static int change_link(const struct dpro_changes *c, struct dpro_model *m, struct arena *arena,
                        note_array *notes, struct dpro_error *err)
 {
@@ -119,11 +137,10 @@ static int change_link(const struct dpro_changes *c, struct dpro_model *m, struc
         return dpro_error_set(err, DPRO_EUSAGE, "bandwidth as a rate and as a ratio: give one");
     if (c->bandwidth_bytes_per_s != 0)
         ratio = c->bandwidth_bytes_per_s * PAYLOAD_SHARE * net->byte_ns.value / 1e9;
-    if (!(ratio > 0) || !isfinite(ratio))
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "a link needs a bandwidth above 0, such as 500mbit or 0.5x");
+    if (!is_speed(ratio))
+        return link_too_slow(ratio, err);
     scale(&net->byte_ns, 1 / ratio);
-    if (!(c->latency_ratio >= 0) || !isfinite(c->latency_ratio))
+    if (!(c->latency_ratio >= 0 && c->latency_ratio <= 1e6))
         return dpro_error_set(err, DPRO_EUSAGE,
                               "a latency of %g times the measured one makes no sense",
                               c->latency_ratio);
@@ -163,9 +180,8 @@ static int change_server_links(const struct dpro_changes *c, struct dpro_model *
     if (c->server_bandwidth_bytes_per_s != 0)
         net->server_link =
             c->server_bandwidth_bytes_per_s * PAYLOAD_SHARE * net->byte_ns.value / 1e9;
-    if (!(net->server_link > 0) || !isfinite(net->server_link))
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "a link needs a bandwidth above 0, such as 500mbit or 0.5x");
+    if (!is_speed(net->server_link))
+        return link_too_slow(net->server_link, err);
     return 0;
 }
 
@@ -181,7 +197,7 @@ static int change_servers(const struct dpro_changes *c, struct dpro_model *m, st
         return dpro_error_set(
             err, DPRO_EUSAGE,
             "the job has no parameter servers to change, its ranks exchange gradients "
-            "among themselves; --bandwidth and --ranks change their links and "
+            "among themselves; --bandwidth and --world-size change their links and "
             "their number");
     if (c->n_servers > SERVERS_MOST)
         return dpro_error_set(err, DPRO_EUSAGE, "%u servers can't be predicted; 1 to %d can",

@@ -20,6 +20,9 @@ enum {
     CACHE_BITS = 13,
 };
 
+/* One chunk's share of time; MAX_CHUNKS of them in each step of 4096 ranks' ring fit in 63 bits. */
+static const int64_t LONGEST_NS = 4000000000000;
+
 static uint64_t divide_up(uint64_t a, uint64_t b)
 {
     return a / b + (a % b != 0);
@@ -36,7 +39,7 @@ static uint32_t chunks_of(const struct model_net *net, uint64_t bytes)
 /* Up, so that many small messages never take less than one large one. */
 static int64_t round_ns(double ns)
 {
-    return ns > 4e18 ? (int64_t)4e18 : ns > 0 ? (int64_t)ceil(ns) : 0;
+    return ns > (double)LONGEST_NS ? LONGEST_NS : ns > 0 ? (int64_t)ceil(ns) : 0;
 }
 
 int64_t sync_wire_ns(const struct model_net *net, uint64_t bytes)

@@ -31,7 +31,7 @@ struct delay {
     bool adds;   /* add_ns counts, else ratio */
     bool spread; /* add_ns once a rank, over all its ops, else on each op */
     double ratio;
-    int64_t add_ns; /* may be negative */
+    int64_t add_ns;
     ARRAY(uint32_t) ops;
 };
 
@@ -89,7 +89,12 @@ static int parse_amount(const char *text, const char *value, struct delay *delay
                         struct dpro_error *err)
 {
     char *end;
-    delay->adds = *value == '+' || *value == '-';
+    delay->adds = *value == '+';
+    if (*value == '-')
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "delay '%s': neither a ratio nor added milliseconds can be negative; "
+                              "to make ops shorter, give a ratio below 1, such as 0.5",
+                              text);
     if (!(*value >= '0' && *value <= '9') && *value != '.' && !delay->adds)
         return malformed(text, err); /* strtod would take "nan", "inf" and spaces */
     if (delay->adds && !(value[1] >= '0' && value[1] <= '9') && value[1] != '.')
@@ -97,7 +102,7 @@ static int parse_amount(const char *text, const char *value, struct delay *delay
     double amount = strtod(value, &end);
     if (end == value || *end || !isfinite(amount))
         return malformed(text, err);
-    if (fabs(amount) > MOST)
+    if (amount > MOST)
         return dpro_error_set(err, DPRO_EUSAGE, "delay '%s': more than %d %s is not believable; %s",
                               text, MOST, delay->adds ? "ms" : "times", FORMS);
     if (delay->adds)
@@ -293,12 +298,6 @@ static int64_t scaled(int64_t ns, double ratio)
     return product >= (double)(INT64_MAX / 2) ? INT64_MAX / 2 : llround(product);
 }
 
-static int64_t lengthened(int64_t ns, int64_t add_ns)
-{
-    int64_t sum = time_add(ns, add_ns); /* only a positive overflow is possible */
-    return sum < 0 ? 0 : sum;
-}
-
 /* One rank's ops get add_ns in proportion to their durations (in equal parts if all are 0). Each
  * op's share is the difference of rounded running sums, so that the shares add up exactly. */
 static void spread(const uint32_t *ops, size_t n, int64_t add_ns, int64_t *dur_ns)
@@ -309,14 +308,12 @@ static void spread(const uint32_t *ops, size_t n, int64_t add_ns, int64_t *dur_n
     bool even = total == 0;
     if (even)
         total = (__int128)n;
-    if (add_ns < 0 && !even && -add_ns > total)
-        add_ns = (int64_t)-total;
     for (size_t i = 0; i < n; i++) {
         seen += even ? 1 : dur_ns[ops[i]];
         /* sums past 2^64 would overflow the product; a nanosecond does not matter there */
         __int128 share = total >> 64 ? (__int128)((long double)seen / (long double)total * add_ns)
                                      : seen * add_ns / total;
-        dur_ns[ops[i]] = lengthened(dur_ns[ops[i]], (int64_t)(share - given));
+        dur_ns[ops[i]] = time_add(dur_ns[ops[i]], (int64_t)(share - given));
         given = share;
     }
 }
@@ -329,7 +326,7 @@ void delays_apply(const struct delays *delays, const struct dpro_graph *graph, i
         size_t n = delay->ops.n;
         if (!delay->spread) {
             for (size_t i = 0; i < n; i++)
-                dur_ns[ops[i]] = delay->adds ? lengthened(dur_ns[ops[i]], delay->add_ns)
+                dur_ns[ops[i]] = delay->adds ? time_add(dur_ns[ops[i]], delay->add_ns)
                                              : scaled(dur_ns[ops[i]], delay->ratio);
             continue;
         }

@@ -41,6 +41,15 @@ def dpro(*args, timeout=120, env=None, **more):
     return Result(done.returncode, (done.stdout or b"").decode(), done.stderr.decode())
 
 
+COMMANDS = ("profile", "verify", "attach", "replay", "whatif", "optimize", "compare", "align", "export", "completion", "help")
+
+
+def options_of(command):
+    """What a command's --help lists: (option, what it calls the value; None: it takes none)."""
+    return [(option, form or None) for option, form in
+            re.findall(r"(?m)^  (?:-\w,|   ) (--[\w-]+)(?: (\S(?:\S| (?! ))*))?", dpro(command, "--help").out)]
+
+
 class Case(unittest.TestCase):
     """A test with a folder of its own."""
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""fuzz_dict.py FOLDER...: prints a libFuzzer dictionary of the names that the C files in these folders compare with.
+"""fuzz_dict.py FOLDER...: prints a libFuzzer dictionary of the names that the C files in these folders compare with, and of
+numbers at the limits of types.
 
 Each string literal is taken, but those of messages (they hold a format, or go to a function that reports), of includes and
 of comments: so a name in a new table, or one that a new helper compares with, is in the dictionary at the next build."""
@@ -10,6 +11,7 @@ import sys
 TOKEN = re.compile(r"""//[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])'|"((?:\\.|[^"\\])*)"|(\w+)(?=\s*\()|[;{}]""", re.S)
 REPORTS = re.compile(r"(warn|error|error_set|error_prefix|say|log_line|refuse|complain|fail|snprintf|assert)$")
 LONGEST = 64
+NUMBERS = [str(n) for bits in (15, 16, 31, 32, 53, 63, 64) for n in (2**bits - 1, 2**bits, -(2**bits))] + ["1e300", "-1e300", "0.5", "-1"]
 
 
 def unescape(text):
@@ -55,4 +57,4 @@ def entry(word):
 
 
 if __name__ == "__main__":
-    print("\n".join(entry(word) for word in words(sys.argv[1:])))
+    print("\n".join(entry(word) for word in words(sys.argv[1:]) + NUMBERS))

@@ -633,9 +633,6 @@ static int check_windows(const struct rank_job *job, struct dpro_error *err)
 {
     for (size_t w = 1; w < job->n_windows; w++) {
         const struct source *a = job->windows[w - 1], *b = job->windows[w];
-        if (a->device == b->device && a->inode == b->inode && a->inode)
-            return dpro_error_set(err, DPRO_EFORMAT, "%s and %s: the same file twice; name it once",
-                                  a->path, b->path);
         if (a->part.pid && b->part.pid && a->part.pid != b->part.pid)
             return dpro_error_set(err, DPRO_EFORMAT,
                                   "%s and %s: both of rank %d, by different processes (%" PRIu64

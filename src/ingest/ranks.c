@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/error.h"
 #include "ingest/load.h"
@@ -25,7 +26,7 @@ static int rank_by_regex(const regex_t *regex, const char *path)
         char *end;
         long rank = strtol(names[i] + match[1].rm_so, &end, 10);
         if (end == names[i] + match[1].rm_eo && match[1].rm_eo > match[1].rm_so && rank >= 0 &&
-            rank < 10000000)
+            rank < NET_MAX_PROCESSES)
             return (int)rank;
     }
     return -1;
@@ -91,6 +92,67 @@ static int name_host(struct source *source)
         return 0;
     source->part.host = strtab_add(&source->part.names, at, len);
     return source->part.host == STRTAB_FULL ? -1 : 0;
+}
+
+/* Whether both are one file under two names, by links or by being named twice. One whose names are
+ * of two ranks stands for both. */
+static bool same_file(const struct source *a, const struct source *b, const regex_t *regex)
+{
+    if (a->inode == 0 || a->inode != b->inode || a->device != b->device || a->kind != b->kind)
+        return false;
+    if (regex)
+        return rank_by_regex(regex, a->path) == rank_by_regex(regex, b->path);
+    if (a->part.has_rank || b->part.has_rank)
+        return a->part.has_rank && b->part.has_rank && a->part.rank == b->part.rank;
+    return path_rank(a->path) == path_rank(b->path) &&
+           path_process(a->path) == path_process(b->path) &&
+           path_folder_number(a->path) == path_folder_number(b->path);
+}
+
+static bool is_link(const struct source *source)
+{
+    struct stat st;
+    return lstat(source->path, &st) == 0 && S_ISLNK(st.st_mode);
+}
+
+/* Each file counts once: the one that was named, else the one that is no link, else the first. */
+static void drop_same_files(struct loader *loader, const regex_t *regex)
+{
+    const struct source *kept = NULL, *dropped = NULL;
+    size_t n_dropped = 0;
+    for (size_t i = 0; i < loader->list.n; i++) {
+        struct source *a = &loader->list.at[i];
+        for (size_t k = 0; k < i && source_usable(a); k++) {
+            struct source *b = &loader->list.at[k];
+            if (!source_usable(b) || !same_file(a, b, regex))
+                continue;
+            bool better = a->named != b->named ? a->named : is_link(b) && !is_link(a);
+            struct source *worse = better ? b : a;
+            if (n_dropped++ == 0) {
+                kept = better ? a : b;
+                dropped = worse;
+            }
+            worse->kind = DPRO_FILE_OTHER;
+        }
+    }
+    if (n_dropped > 1)
+        trace_warn(loader->trace, &loader->options->sink,
+                   "%s: the same file as %s, and %zu more files are there twice; each is taken once",
+                   dropped->path, kept->path, n_dropped - 1);
+    else if (n_dropped == 1)
+        trace_warn(loader->trace, &loader->options->sink, "%s: the same file as %s, taken once",
+                   dropped->path, kept->path);
+}
+
+/* A number that no job's rank has is left out; the file's name may know better. */
+static void drop_wild_rank(struct loader *loader, struct source *source)
+{
+    struct trace_part *part = &source->part;
+    if (!part->has_rank || net_process_is(part->rank))
+        return;
+    trace_warn(loader->trace, &loader->options->sink, "%s: says it is of rank %d, which is ignored",
+               source->path, part->rank);
+    part->has_rank = false;
 }
 
 /* Files without a rank in their name: by process id; logs of servers by their role; else there is
@@ -196,6 +258,7 @@ int sources_find_ranks(struct loader *loader, struct dpro_error *err)
                                   pattern);
         }
     }
+    drop_same_files(loader, pattern ? &regex : NULL);
     size_t n_profiles = 0;
     int rc = 0;
     for (size_t i = 0; i < loader->list.n; i++)
@@ -214,6 +277,7 @@ int sources_find_ranks(struct loader *loader, struct dpro_error *err)
                                     pattern);
             continue;
         }
+        drop_wild_rank(loader, source);
         source->rank = source->part.has_rank ? source->part.rank : path_rank(source->path);
         if (source->rank == -1) {
             source->rank = rank_by_folder(loader, source);

@@ -82,7 +82,7 @@ static void find_on_wire(struct report_facts *f)
     const struct dpro_on_wire *o = &f->on_wire;
     double more = 0;
     f->wire_predicted_ns = f->predicted_ns;
-    if (f->report->profiler_op_ns || f->report->what_if)
+    if (f->report->profiler_op_ns || f->report->what_if || f->measured_ns <= 0)
         return; /* it is known, or this is no prediction of the job as it was */
     f->on_wire = dpro_graph_on_wire(f->report->graph);
     if (o->n_iterations > 0 && f->std_ns >= 0) {

@@ -136,11 +136,30 @@ class BadFiles(Case):
         self.write("job/rank1.json", job(world=4, start_us=9e13)[1])
         self.assert_error(dpro("replay", self.path("job")), INPUT, "job")
 
-    def test_the_same_file_named_twice_is_one_or_refused(self):
+    def assert_taken_once(self, facts, *paths):
+        self.assertEqual(len([w for w in facts["warnings"] if "the same file" in w and all(p in w for p in paths)]), 1)
+
+    def test_a_file_named_twice_counts_once(self):
         path = self.write("rank0.json", job(world=1, communicates=False)[0])
-        result = dpro("replay", path, path, "--json")
-        if result.code != DONE:
-            self.assert_error(result, INPUT, "twice")
+        alone, twice = self.assert_replays(path), self.assert_replays(path, path)
+        self.assertEqual(twice["predicted"], alone["predicted"])
+        self.assert_taken_once(twice, path)
+
+    def test_a_link_to_a_file_of_the_same_folder_counts_once(self):
+        folder = self.good()
+        alone = self.assert_replays(folder)
+        os.symlink("rank0.json", os.path.join(folder, "a_latest.json"))
+        linked = self.assert_replays(folder)
+        self.assertEqual(linked["predicted"], alone["predicted"])
+        self.assert_taken_once(linked, "a_latest.json", "rank0.json")
+        self.assertIn("a_latest.json: the same file as", str(linked["warnings"]))  # the link is the copy
+        os.symlink(".", os.path.join(folder, "again"))
+        self.assertEqual(self.assert_replays(folder)["predicted"], alone["predicted"])
+
+    def test_one_file_without_a_rank_may_stand_for_two(self):
+        self.write("job/rank0.json", job(world=1, communicates=False)[0])
+        os.symlink("rank0.json", self.path("job", "rank1.json"))
+        self.assertEqual(len(self.assert_replays(self.path("job"))["ranks"]), 2)
 
     def test_two_windows_of_one_rank_are_joined(self):
         self.write("early/rank0.json", job(world=1, communicates=False)[0])
@@ -195,6 +214,19 @@ class BadFiles(Case):
                 result = dpro("replay", self.with_text('{"ph":"X","cat":"cpu_op","name":"aten::bad","pid":100,'
                                                        f'"tid":1,"ts":{start},"dur":{dur},"args":{{}}}}'), "--json")
                 self.assert_code(result, DONE, INPUT)
+
+    def test_a_rank_that_no_job_has_is_left_out_and_told(self):
+        for rank in (10_000_000, 2**31 - 1):
+            trace = job(world=1, communicates=False)[0]
+            trace["distributedInfo"] = {"rank": rank, "world_size": 4}
+            facts = self.assert_replays(self.write("rank3.json", compact(trace)))
+            self.assertEqual([r["rank"] for r in facts["ranks"]], [3])
+            self.assertIn(f"rank {rank}", str(facts["warnings"]))
+
+    def test_a_copy_of_no_duration_alone_is_replayed(self):
+        copy = span("Memcpy HtoD", 1, 0, tid=7, cat="gpu_memcpy", stream=7)
+        facts = self.assert_replays(self.write("rank0.json", {"schemaVersion": 1, "traceEvents": [copy]}))
+        self.assertEqual(facts["predicted"]["iteration_ms"], 0)
 
     def test_a_step_number_beyond_64_bits_survives(self):
         step = span("ProfilerStep#99999999999999999999999", 1_000_000_000.0, 5, cat="user_annotation")

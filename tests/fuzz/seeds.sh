@@ -339,6 +339,8 @@ done
 { printf 'K' && close 0 1 | sed 's/Optimizer.zero_grad#SGD.zero_grad/aten::z/'; } >"$out/replay/period"
 # a whole job of one recording, whose times are as far apart as they can be
 { printf 'A' && close 0 1 | sed -e 's/"ts":30,/"ts":-9223372036854775,/' -e 's/"ts":1550,/"ts":9223372036854000,/' -e 's/Optimizer/Other/'; } >"$out/replay/far"
+# a copy that takes no time, of a rank that no job has
+printf 'A{"distributedInfo":{"rank":2147483647},"traceEvents":[{"ph":"X","cat":"gpu_memcpy","name":"Memcpy HtoD","pid":0,"tid":7,"ts":1,"dur":0,"args":{"stream":7}}]}' >"$out/replay/instant"
 
 # a plan, and two blocks of turns
 printf '{"schema":"dpro.plan/1","dpro":"0.1.0","job":{"framework":"pytorch","world_size":2,"models":[{"name":"n","parameters":[{"name":"a","size_bytes":4},{"name":"b","size_bytes":8}]}]},"expected":{"baseline_ms":9.5,"iteration_ms":8,"uncertainty_pct":2},"communication":{"compression":"fp16","buckets":[{"model":0,"parameters":["b","a"],"size_bytes":12,"partitions":2,"priority":1}]}}' >"$out/verify/plan"

@@ -339,7 +339,7 @@ static void read_process(struct trace_part *part, const char *mark)
     long process = strncmp(name, rank, sizeof rank - 1) == 0
                        ? strtol(name + sizeof rank - 1, NULL, 10)
                        : net_process_in(name, strlen(name));
-    part->has_rank = process != -1 && process >= INT_MIN && process <= INT_MAX;
+    part->has_rank = net_process_is(process);
     part->rank = part->has_rank ? (int)process : 0;
 }
 

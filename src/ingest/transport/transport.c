@@ -31,12 +31,17 @@ void net_transport_fini(struct net_transport *t)
 
 /* ---- processes that are no ranks ---- */
 
-enum { MAX_PROCESSES = 10000000 }; /* of a role */
-
 static const struct role {
     const char *word;
     bool single; /* a job has one, without a number */
 } roles[] = {{"server", false}, {"ps", false}, {"scheduler", true}};
+
+bool net_process_is(int64_t rank)
+{
+    int64_t n_roles = sizeof roles / sizeof *roles;
+    return (rank >= 0 && rank < NET_MAX_PROCESSES) ||
+           (rank >= INT_MIN && rank < INT_MIN + n_roles * NET_MAX_PROCESSES);
+}
 
 void net_process_format(char out[NET_PROCESS_TEXT], int rank)
 {
@@ -45,11 +50,11 @@ void net_process_format(char out[NET_PROCESS_TEXT], int rank)
         return;
     }
     unsigned process = (unsigned)rank - (unsigned)INT_MIN;
-    const struct role *role = &roles[process / MAX_PROCESSES];
+    const struct role *role = &roles[process / NET_MAX_PROCESSES];
     if (role->single)
         snprintf(out, NET_PROCESS_TEXT, "%s", role->word);
     else
-        snprintf(out, NET_PROCESS_TEXT, "%s %u", role->word, process % MAX_PROCESSES);
+        snprintf(out, NET_PROCESS_TEXT, "%s %u", role->word, process % NET_MAX_PROCESSES);
 }
 
 static bool is_between(char c, char low, char high)
@@ -70,7 +75,7 @@ static int role_number(const struct role *role, const char *at, const char *end)
         at++;
     for (; !role->single && at < end && is_between(*at, '0', '9'); at++, n++) {
         number = number * 10 + (*at - '0');
-        if (number >= MAX_PROCESSES)
+        if (number >= NET_MAX_PROCESSES)
             return -1;
     }
     return (role->single || n > 0) && !(at < end && is_letter(*at)) ? number : -1;
@@ -85,7 +90,7 @@ int net_process_in(const char *name, size_t len)
                 continue;
             int number = role_number(&roles[r], name + i + n, name + len);
             if (number >= 0)
-                return INT_MIN + (int)r * MAX_PROCESSES + number;
+                return INT_MIN + (int)r * NET_MAX_PROCESSES + number;
         }
     }
     return -1;

@@ -437,7 +437,7 @@ static int fill_measured(struct assembly *a)
         for (uint32_t r = 0; r < join->n_ranks; r++) {
             const struct rank_build *rank = &join->ranks[r];
             uint32_t step = assembly_step(a, r, a->first_sample + s);
-            sum += assembly_span(rank->steps.at[step].start_ns, rank->steps.at[step].end_ns);
+            sum += build_step_ns(rank, step);
             for (uint32_t o = 0; o < rank->n_timed && g->single_iteration; o++) {
                 size_t at = assembly_at(rank, step, o);
                 if (o == rank->boundary || rank->start_ns[at] == ABSENT)
@@ -613,6 +613,11 @@ static int fill_ops(struct assembly *a)
         g->ranks[n].n_message_ops = a->first_op[r + 1] - a->first_message[r];
         g->ranks[n++].boundary =
             rank->boundary == NO_ID ? DPRO_NO_OP : a->first_op[r] + rank->boundary;
+        if (r < a->join->n_ranks && rank->pace_lane != NO_ID) {
+            g->ranks[n - 1].on_device = true;
+            g->ranks[n - 1].first_work = a->first_op[r] + rank->pace_first;
+            g->ranks[n - 1].last_work = a->first_op[r] + rank->pace_last;
+        }
     }
     uint32_t n_workers = 0; /* a session's servers are built as its workers are */
     while (n_workers < a->join->n_ranks && a->join->ranks[n_workers].trace->rank >= 0)

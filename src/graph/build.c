@@ -62,7 +62,8 @@ static void cut_rank(void *arg, size_t r)
     if (build_steps(rank, err) < 0)
         return;
     limit_steps(rank, build->options);
-    if (build_phases(rank, err) < 0 || build_items(rank, err) < 0)
+    if (build_phases(rank, err) < 0 || build_items(rank, err) < 0 ||
+        build_pace(rank, err) < 0)
         return;
     build->hashes[r] = malloc((rank->steps.n + 1) * sizeof *build->hashes[r]);
     if (!build->hashes[r]) {
@@ -80,6 +81,7 @@ static void link_rank(void *arg, size_t r)
     struct dpro_error *err = &build->errors[r];
     if (build_ops(rank, err) < 0 || build_local_edges(rank, err) < 0)
         return;
+    build_pace_ops(rank);
     const struct fusion *fusion = rank->trace->fused.track == NO_ID ? NULL : build->trace->fusion;
     int status = fusion ? build_fused_tensors(rank, fusion, err) : build_tensors(rank, err);
     if (status == 0 && build_pool(rank, err) == 0 && build_parts(rank, build->trace, err) == 0)

@@ -27,7 +27,8 @@ struct step {
     int64_t start_ns, end_ns;
     int64_t program_start_ns, program_end_ns; /* of what the main thread does in it: the same,
                                                  unless it asks an engine for work */
-    int64_t number;                           /* the job's own number, or its position */
+    int64_t device_ns; /* how long it was on the GPU, where iterations are measured there */
+    int64_t number;    /* the job's own number, or its position */
     uint16_t window;
     bool timed;   /* its times may be learnt from (no execution trace was being recorded) */
     bool follows; /* the step before it in the array is the iteration before it in the job */
@@ -126,6 +127,10 @@ struct rank_build {
     struct lane *lanes;
     uint32_t n_lanes;
     uint32_t main_track;
+    uint32_t pace_lane; /* the stream that iterations are measured on; NO_ID: the marks are right */
+    uint32_t pace_first, pace_last; /* local ops: the first and the last that it computes */
+    int64_t ahead_ns, cpu_period_ns; /* then: how far the CPU is ahead usually, and what lies
+                                        between its marks */
     uint32_t template_step; /* index into steps */
     uint32_t *sample_step;  /* steps that every rank measured, in the job's order; from build.c */
     uint32_t n_samples;
@@ -162,6 +167,14 @@ int build_find_stores(const struct rank_build *rank, struct map *stored_ns);
 /* items.c: cuts the tracks into items, lane by lane and step by step, and joins calls with the
  * device work they launch. Needs steps. */
 int build_items(struct rank_build *rank, struct dpro_error *err);
+
+/* pace.c: whether the CPU runs ahead of its GPU, so that iterations are to be measured there. Needs
+ * items. Then, once there are ops, which of them an iteration begins with there. */
+int build_pace(struct rank_build *rank, struct dpro_error *err);
+void build_pace_ops(struct rank_build *rank);
+
+/* How long a step took, between marks or on the GPU. */
+int64_t build_step_ns(const struct rank_build *rank, uint32_t step);
 
 /* phase.c: what each CPU span is part of: DPRO_OP_FW, BW, UPDATE, INPUT, by annotations, autograd
  * and position. */

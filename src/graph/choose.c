@@ -180,10 +180,8 @@ static int choose_template(const struct chooser *c, uint32_t *best)
     int status = values && equals && off_length && off_count ? 0 : -1;
     for (uint32_t r = 0; r < c->n_ranks && status == 0; r++)
         status = count_equals(&c->ranks[r], c->hashes[r], equals);
-    for (uint32_t i = 0; i < n && status == 0; i++) {
-        const struct step *step = &c->ranks[0].steps.at[c->ranks[0].sample_step[i]];
-        values[i] = step->end_ns - step->start_ns;
-    }
+    for (uint32_t i = 0; i < n && status == 0; i++)
+        values[i] = build_step_ns(&c->ranks[0], c->ranks[0].sample_step[i]);
     if (status == 0)
         status = off_middle(values, n, off_length);
     for (uint32_t i = 0; i < n && status == 0; i++) {

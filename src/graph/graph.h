@@ -25,6 +25,9 @@ struct graph_rank {
     uint32_t first_op, n_ops;
     uint32_t n_message_ops; /* the last of them: what the messages of collectives are */
     uint32_t boundary;      /* its GRAPH_OP_BOUNDARY op; NO op: DPRO_NO_OP */
+    bool on_device; /* its CPU runs ahead of its GPU, so its iterations are measured there: from the
+                       start of first_work, an op, to that of the next one; last_work ends last */
+    uint32_t first_work, last_work;
     int64_t offset_ns; /* where its iteration starts in a graph of one iteration, from the graph's
                           zero */
 };

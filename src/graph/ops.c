@@ -99,9 +99,33 @@ static int group_items(const struct rank_build *rank, uint32_t first, uint32_t e
 
 struct aligner {
     struct groups a, b;
-    key_array keys;
-    ARRAY(uint32_t) outer; /* by part of a: the part of b */
+    key_array keys, calls;  /* calls: those of the items that launch work */
+    ARRAY(uint32_t) places; /* of these in their part; behind the last, what each is matched with */
+    ARRAY(uint32_t) outer;  /* by part of a: the part of b */
 };
+
+/* Aligns what lies between the matches that are there already. */
+static int match_between(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b,
+                         uint32_t *to)
+{
+    for (uint32_t i = 0, k = 0; i < n_a;) {
+        if (to[i] != NO_ID) {
+            k = to[i++] + 1;
+            continue;
+        }
+        uint32_t end = i;
+        while (end < n_a && to[end] == NO_ID)
+            end++;
+        uint32_t end_b = end < n_a ? to[end] : n_b;
+        if (match_sequences(a + i, end - i, b + k, end_b - k, to + i) < 0)
+            return -1;
+        for (uint32_t g = i; g < end; g++)
+            if (to[g] != NO_ID)
+                to[g] += k;
+        i = end;
+    }
+    return 0;
+}
 
 /* Parts that hold exactly the same first; then, between those, parts of the same name. */
 static int match_parts(struct aligner *al)
@@ -114,25 +138,42 @@ static int match_parts(struct aligner *al)
     to = al->outer.at;
     if (match_sequences(al->a.hashes.at, n_a, al->b.hashes.at, n_b, to) < 0)
         return -1;
-    for (uint32_t i = 0, k = 0; i < n_a;) {
-        if (to[i] != NO_ID) {
-            k = to[i++] + 1;
-            continue;
-        }
-        uint32_t end = i;
-        while (end < n_a && to[end] == NO_ID)
-            end++;
-        uint32_t end_b = end < n_a ? to[end] : n_b;
-        if (match_sequences(al->a.names.at + i, end - i, al->b.names.at + k, end_b - k, to + i) < 0)
+    return match_between(al->a.names.at, n_a, al->b.names.at, n_b, to);
+}
+
+/* Adds the calls of a part that launch work: their keys, and their places in it. */
+static int list_calls(struct aligner *al, const struct rank_build *rank, struct group part)
+{
+    for (uint32_t i = 0; i < part.n; i++)
+        if (rank->items.at[part.first + i].launch != NO_ID &&
+            (array_push(&al->calls, key_of(rank, part.first + i)) < 0 ||
+             array_push(&al->places, i) < 0))
             return -1;
-        for (uint32_t g = i; g < end; g++)
-            if (to[g] != NO_ID)
-                to[g] += k;
-        i = end;
-    }
     return 0;
 }
 
+/* What matters most on a thread is its calls that launch work, and an op within another one shifts
+ * the numbers of the stretches around it: the calls are matched first. */
+static int match_calls(struct aligner *al, const struct rank_build *rank, struct group a,
+                       struct group b, uint32_t *to)
+{
+    al->calls.n = al->places.n = 0;
+    if (list_calls(al, rank, a) < 0)
+        return -1;
+    uint32_t n_a = (uint32_t)al->calls.n, n_b;
+    if (list_calls(al, rank, b) < 0 || array_reserve(&al->places, al->places.n + n_a) < 0)
+        return -1;
+    n_b = (uint32_t)al->calls.n - n_a;
+    uint32_t *found = al->places.at + n_a + n_b;
+    if (match_sequences(al->calls.at, n_a, al->calls.at + n_a, n_b, found) < 0)
+        return -1;
+    for (uint32_t i = 0; i < n_a; i++)
+        if (found[i] != NO_ID)
+            to[al->places.at[i]] = al->places.at[n_a + found[i]];
+    return 0;
+}
+
+/* to[] has what is matched already, by place in b. */
 static int match_items(struct aligner *al, const struct rank_build *rank, struct group a,
                        struct group b, bool in_order, uint32_t *to)
 {
@@ -143,7 +184,7 @@ static int match_items(struct aligner *al, const struct rank_build *rank, struct
         al->keys.at[i] = key_of(rank, a.first + i);
     for (uint32_t i = 0; i < b.n; i++)
         al->keys.at[a.n + i] = key_of(rank, b.first + i);
-    int status = in_order ? match_sequences(al->keys.at, a.n, al->keys.at + a.n, b.n, to)
+    int status = in_order ? match_between(al->keys.at, a.n, al->keys.at + a.n, b.n, to)
                           : match_by_count(al->keys.at, a.n, al->keys.at + a.n, b.n, to);
     for (uint32_t i = 0; i < a.n; i++)
         if (to[i] != NO_ID)
@@ -169,9 +210,12 @@ static int match_lane(struct aligner *al, const struct rank_build *rank, const s
         group_items(rank, all_b.first, all_b.first + all_b.n, &al->b) < 0 || match_parts(al) < 0)
         return -1;
     for (size_t g = 0; g < al->a.parts.n; g++) {
-        struct group part = al->a.parts.at[g];
-        if (al->outer.at[g] != NO_ID && match_items(al, rank, part, al->b.parts.at[al->outer.at[g]],
-                                                    true, to + (part.first - all_a.first)) < 0)
+        struct group part = al->a.parts.at[g], other;
+        if (al->outer.at[g] == NO_ID)
+            continue;
+        other = al->b.parts.at[al->outer.at[g]];
+        if (match_calls(al, rank, part, other, to + (part.first - all_a.first)) < 0 ||
+            match_items(al, rank, part, other, true, to + (part.first - all_a.first)) < 0)
             return -1;
     }
     return 0;
@@ -189,6 +233,8 @@ static void aligner_fini(struct aligner *al)
     groups_fini(&al->a);
     groups_fini(&al->b);
     array_fini(&al->keys);
+    array_fini(&al->calls);
+    array_fini(&al->places);
     array_fini(&al->outer);
 }
 

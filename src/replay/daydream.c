@@ -124,6 +124,9 @@ int dpro_replay_daydream(const struct dpro_graph *graph, double bandwidth_bytes_
     if (rc < 0)
         goto out;
     local->single_iteration = graph->single_iteration;
+    local->ranks[0].on_device = rank->on_device;
+    local->ranks[0].first_work = rank->first_work - rank->first_op;
+    local->ranks[0].last_work = rank->last_work - rank->first_op;
     for (uint32_t d = 0; d < graph->n_devices; d++) {
         local->devices[d].pool = graph->devices[d].pool;
         local->devices[d].n_slots = graph->devices[d].n_slots;

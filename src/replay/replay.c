@@ -69,6 +69,8 @@ struct chain {
     int64_t *lead_dur_ns;       /* changed by delays; made on first use */
     int64_t *draining_gap_ns;   /* of the last warm-up copy, if it drains */
     int64_t *boundary_ns;       /* [copy * n_ranks + rank index]: ends of iterations */
+    int64_t *work_begin_ns;     /* likewise: where they begin on the GPU, of ranks that are measured
+                                   there */
     struct replay_copy *copies; /* the first n_kept */
     int64_t *release_ns;
     int64_t first_ns, last_ns; /* of a single iteration: first start, last end */
@@ -260,6 +262,12 @@ static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *er
     for (uint32_t r = 0; r < g->n_ranks; r++) {
         int64_t *end = &c->boundary_ns[(size_t)copy->number * g->n_ranks + r];
         const struct graph_rank *rank = &g->ranks[r];
+        if (rank->on_device) {
+            c->work_begin_ns[(size_t)copy->number * g->n_ranks + r] =
+                copy->end_ns[rank->first_work] - copy->dur_ns[rank->first_work];
+            *end = copy->end_ns[rank->last_work];
+            continue;
+        }
         if (rank->boundary != DPRO_NO_OP) {
             *end = copy->end_ns[rank->boundary];
             continue;
@@ -335,8 +343,9 @@ static int plan_copies(struct chain *c, struct dpro_error *err)
     c->n_copies = c->n_kept + n_drawn;
     c->copies = calloc(c->n_kept, sizeof *c->copies);
     c->boundary_ns = calloc((size_t)c->n_copies * g->n_ranks + 1, sizeof *c->boundary_ns);
+    c->work_begin_ns = calloc((size_t)c->n_copies * g->n_ranks + 1, sizeof *c->work_begin_ns);
     c->release_ns = calloc((size_t)g->n_ranks + g->n_servers + 1, sizeof *c->release_ns);
-    if (!c->copies || !c->boundary_ns || !c->release_ns || make_mean(c) < 0 ||
+    if (!c->copies || !c->boundary_ns || !c->work_begin_ns || !c->release_ns || make_mean(c) < 0 ||
         (c->drains && make_draining(c) < 0))
         return dpro_error_nomem(err);
     int64_t earliest = 0;
@@ -386,6 +395,7 @@ static void chain_fini(struct chain *c)
     free(c->samples);
     free(c->copies);
     free(c->boundary_ns);
+    free(c->work_begin_ns);
     free(c->release_ns);
     delays_fini(&c->delays);
 }
@@ -403,7 +413,7 @@ say(const struct dpro_sink *sink, enum dpro_log_level level, const char *format,
     sink->log(sink->arg, level, text);
 }
 
-static int chain_run(struct chain *c, struct dpro_error *err)
+static int run_engine(struct chain *c, struct dpro_error *err)
 {
     const struct dpro_sink *sink = &c->options->sink;
     struct event_options options = {.n_copies = c->n_copies,
@@ -441,6 +451,23 @@ static int chain_run(struct chain *c, struct dpro_error *err)
             "order; replayed event by event");
     }
     return event_replay(c->g, &options, &hooks, NULL, err);
+}
+
+/* On a GPU an iteration ends where the next one begins. */
+static void end_where_next_begins(struct chain *c)
+{
+    uint32_t n = c->g->n_ranks;
+    for (uint32_t r = 0; r < n; r++)
+        for (uint32_t copy = 0; c->g->ranks[r].on_device && copy + 1 < c->n_copies; copy++)
+            c->boundary_ns[(size_t)copy * n + r] = c->work_begin_ns[(size_t)(copy + 1) * n + r];
+}
+
+static int chain_run(struct chain *c, struct dpro_error *err)
+{
+    int rc = run_engine(c, err);
+    if (rc == 0)
+        end_where_next_begins(c);
+    return rc;
 }
 
 /* ---- results ---- */
@@ -496,6 +523,8 @@ static uint32_t last_op(const struct chain *c, uint32_t copy)
         return c->last_op;
     latest_boundary(c, copy, &rank);
     const struct graph_rank *r = &c->g->ranks[rank];
+    if (r->on_device)
+        return r->last_work;
     return r->boundary != DPRO_NO_OP ? r->boundary
                                      : last_of(&c->copies[copy], r->first_op, r->n_ops);
 }

@@ -1,0 +1,173 @@
+"""Kineto traces of jobs on GPUs whose true iteration time is known, for lack of a GPU here: threads launch kernels on
+streams, and ranks meet in collectives, as CUDA and NCCL let them. Launch costs, kernel times and their number are those
+of public traces (ResNet-50 on a V100 and on an A100: 500 to 2,000 kernels of 20 to 200 us, 5 to 12 us a launch)."""
+import random
+
+QUEUE_DEPTH = 1024  # launches that a stream takes on before the next one blocks
+LAUNCH_DELAY_US = 3.0  # from a launch to its kernel on an idle stream
+COMPUTE, COMMUNICATE = 7, 20  # streams
+
+
+class Job:
+    """What one rank does in a step. CPU costs are between launches; all times in us."""
+
+    def __init__(self, kernels=300, kernel_us=100.0, cpu_us=30.0, world=1, buckets=0, transfer_us=2000.0, sync=False,
+                 streams=1, jitter=0.0, slow=None, start_us=1_000_000_000.0, seed=1):
+        self.kernels, self.kernel_us, self.cpu_us = kernels, kernel_us, cpu_us
+        self.world, self.buckets, self.transfer_us = world, buckets, transfer_us
+        self.sync, self.streams, self.jitter = sync, streams, jitter
+        self.slow = slow  # (rank, factor) of the CPU's costs
+        self.start_us, self.seed = start_us, seed
+
+
+class Rank:
+    def __init__(self, job, rank):
+        self.job, self.rank = job, rank
+        self.random = random.Random(job.seed * 1000 + rank)
+        self.now = job.start_us
+        self.free = {}  # stream -> when its last work is over
+        self.ends = {}  # stream -> ends of all its work, to find the queue full
+        self.events = []
+        self.correlation = 0
+        self.cpu_factor = job.slow[1] if job.slow and job.slow[0] == rank else 1.0
+        self.marks, self.begins = [], []  # begins of steps, on the CPU and on the GPU
+
+    def vary(self, us):
+        return us * (1 + self.job.jitter * self.random.uniform(-1, 1))
+
+    def emit(self, cat, name, start, dur, pid, tid, **args):
+        begin, end = round(start, 3), round(start + dur, 3)
+        self.events.append({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": begin,
+                            "dur": round(end - begin, 3), "args": args})
+
+    def op(self, name, us, tid=1):
+        """A framework's op that launches nothing."""
+        us = self.vary(us) * self.cpu_factor
+        self.emit("cpu_op", name, self.now, us, 100, tid)
+        self.now += us
+
+    def call(self, name, us, tid=1, **args):
+        self.emit("cuda_runtime", name, self.now, us, 100, tid, **args)
+        self.now += us
+
+    def launch(self, op, kernel, us, stream, tid=1, after=0.0, cat="kernel", **args):
+        """Yields where ranks meet; a kernel runs after what its stream was given before, and after `after`."""
+        cpu = self.vary(self.job.cpu_us) * self.cpu_factor
+        begin, self.now = self.now, self.now + cpu * 0.5
+        ends = self.ends.setdefault(stream, [])
+        called = self.now
+        self.now += 5.0
+        if len(ends) >= QUEUE_DEPTH and ends[-QUEUE_DEPTH] > self.now:
+            self.now = ends[-QUEUE_DEPTH]
+        self.correlation += 1
+        start = max(self.now + LAUNCH_DELAY_US, self.free.get(stream, 0) + 1.0, after)
+        end = start + self.vary(us) if kernel.find("nccl") < 0 else (yield start)
+        self.free[stream] = end
+        ends.append(end)
+        external = self.correlation
+        self.emit("cuda_runtime", "cudaMemcpyAsync" if cat == "gpu_memcpy" else "cudaLaunchKernel", called,
+                  self.now - called, 100, tid, correlation=self.correlation, **{"External id": external})
+        self.emit(cat, kernel, start, end - start, 0, stream, correlation=self.correlation, device=0, stream=stream,
+                  **{"External id": external}, **args)
+        self.now += cpu * 0.5
+        self.emit("cpu_op", op, begin, self.now - begin, 100, tid, **{"External id": external})
+        return end
+
+    def let_stream_wait(self, tid):
+        self.call("cudaEventRecord", 2.0, tid)
+        self.call("cudaStreamWaitEvent", 2.0, tid)
+
+    def wait_for(self, name, until, **args):
+        """A call that blocks until the GPU has come so far."""
+        self.call(name, max(until - self.now, 0) + 4.0, **args)
+
+    def step(self, number):
+        job, begin = self.job, self.now
+        self.marks.append(begin)
+        per_stream = job.kernels // 3
+        self.op("aten::zero_", 20)
+        yield from self.launch("aten::copy_", "Memcpy HtoD (Pinned -> Device)", job.kernel_us, COMPUTE, cat="gpu_memcpy")
+        self.begins.append(self.free[COMPUTE])
+        side = 0.0
+        for k in range(per_stream):
+            yield from self.launch("aten::conv2d", f"conv_forward_{k % 17}", job.kernel_us, COMPUTE)
+            if job.streams > 1 and k % 10 == 5:
+                side = yield from self.launch("aten::embedding", f"gather_{k % 3}", job.kernel_us * 2, 13, after=side)
+        reduced = 0.0
+        self.now += 5.0
+        for k in range(per_stream):
+            end = yield from self.launch("ConvolutionBackward0", f"conv_backward_{k % 13}", job.kernel_us, COMPUTE, tid=2)
+            if job.buckets and (k + 1) % max(per_stream // job.buckets, 1) == 0:
+                self.let_stream_wait(tid=2)
+                reduced = yield from self.launch(
+                    "c10d::allreduce_", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long)",
+                    job.transfer_us, COMMUNICATE, tid=2, after=end,
+                    **{"Collective name": "allreduce", "In msg nelems": 1_000_000, "Out msg nelems": 1_000_000,
+                       "Group size": job.world, "dtype": "Float", "Process Group Name": "0",
+                       "Process Group Ranks": str(list(range(job.world)))})
+        if reduced:
+            self.let_stream_wait(tid=1)
+        after = reduced
+        for k in range(job.kernels - 2 * per_stream):
+            yield from self.launch("aten::_foreach_add_", f"update_{k % 5}", job.kernel_us * 0.5, COMPUTE, after=after)
+        if job.sync:
+            until = max(self.free.values())
+            begin_item = self.now
+            self.wait_for("cudaStreamSynchronize", until)
+            self.emit("cpu_op", "aten::item", begin_item, self.now - begin_item + 1.0, 100, 1)
+            self.now += 2.0
+        self.op("aten::detach", 20)
+        self.emit("user_annotation", f"ProfilerStep#{number}", begin, self.now - begin, 100, 1)
+
+    def run(self, first, last, synced_at, late_us=0.0):
+        """Steps first to last; before `synced_at` the program waits for its GPU, as a profiler that starts does."""
+        for number in range(first, last + 1):
+            if number == synced_at:
+                self.now = max(self.now, max(self.free.values(), default=0.0)) + 100.0 + late_us
+            yield from self.step(number)
+
+
+def run_ranks(job, first, last, synced_at, late_us=0.0):
+    """All ranks' programs at once: each runs up to its next collective; then all know when it is over."""
+    ranks = [Rank(job, r) for r in range(job.world)]
+    running = [rank.run(first, last, synced_at, late_us) for rank in ranks]
+    send = [None] * job.world
+    while running:
+        starts = []
+        for r, program in enumerate(running):
+            try:
+                starts.append(program.send(send[r]))
+            except StopIteration:
+                starts.append(None)
+        if None in starts:
+            break
+        over = max(starts) + job.transfer_us
+        send = [over] * job.world
+    return ranks
+
+
+def write(case, job, steps=6, before=0, synced=True, cut_us=None, folder="job", late_us=0.0):
+    """Records steps `before` + 1 to `before` + `steps` into a folder of `case`; with synced=False the GPU still has
+    work of the steps before when the recording begins. Returns the folder and each rank's facts: period_us, the true
+    iteration time, that of many more steps, and cpu_us, what the marks of steps are apart."""
+    first, last = before + 1, before + steps
+    ranks = run_ranks(job, 1, last, first if synced else None, late_us)
+    endless = run_ranks(job, 1, last + 40, None)
+    facts = []
+    for rank, longer in zip(ranks, endless):
+        begin = rank.marks[before]
+        until = begin + cut_us if cut_us else float("inf")
+        events = []
+        for event in rank.events:
+            gpu = event["cat"] in ("kernel", "gpu_memcpy")
+            over = event["ts"] + event["dur"]
+            if (over > begin if gpu else event["ts"] >= begin) and over <= until:
+                events.append(event)
+        trace = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "GPU"}],
+                 "distributedInfo": {"backend": "nccl", "rank": rank.rank, "world_size": job.world},
+                 "traceEvents": events}
+        case.write(f"{folder}/rank{rank.rank}.pt.trace.json.gz", trace)
+        half = longer.begins[-20:]
+        facts.append({"period_us": (half[-1] - half[0]) / (len(half) - 1),
+                      "cpu_us": (rank.marks[-1] - begin) / (steps - 1) if steps > 1 else None})
+    return case.path(folder), facts

@@ -16,10 +16,12 @@ WORKERS = 2
 
 
 class Example:
-    """`venv`: its environment, made by tools/venv.sh; `script`; `kind`: what the processes are told of each other."""
+    """`venv`: its environment, made by tools/venv.sh; `script`; `kind`: what the processes are told of each other;
+    `served`: the first worker drives all of them."""
 
-    def __init__(self, venv, script, kind, arguments=(), servers=0):
+    def __init__(self, venv, script, kind, arguments=(), servers=0, served=False):
         self.venv, self.script, self.kind, self.arguments, self.servers = venv, script, kind, list(arguments), servers
+        self.served = served or servers > 0
 
 
 EXAMPLES = {
@@ -28,6 +30,9 @@ EXAMPLES = {
     # on two servers, with weights of several layers to share out
     "tensorflow-ps-2": Example("tensorflow", "tensorflow_ps.py", "tensorflow",
                                ["--width", "8", "--units", "512", "--hidden", "3"], servers=2),
+    # worker 0 drives the session, the other one serves
+    "tensorflow-collectives": Example("tensorflow", "tensorflow_collectives.py", "tensorflow", served=True),
+    "tensorflow-sessions": Example("tensorflow", "tensorflow_collectives.py", "tensorflow", ["--own-sessions"]),
     "mxnet-2": Example("mxnet", "mxnet_ps.py", "mxnet", servers=2),
     "mxnet": Example("mxnet", "mxnet_ps.py", "mxnet", servers=1),
     "mxnet-gluon": Example("mxnet", "mxnet_ps.py", "mxnet", ["--gluon"], servers=2),
@@ -75,7 +80,7 @@ def roles(example, hosts):
 
 def serves(example, name):
     """Whether a process waits for ever when the training is over."""
-    return example.kind == "tensorflow" and example.servers > 0 and name != "worker0"
+    return example.kind == "tensorflow" and example.served and name != "worker0"
 
 
 # Started once a host: its processes, of which those that only serve are ended with the first worker.

@@ -103,21 +103,60 @@ static uint64_t tensor_key(const struct graph_tensor *t)
     return map_mix(((uint64_t)t->name << 32) ^ t->collective) | 1;
 }
 
-/* The first rank's gradients, in the order in which they get ready; the other ranks' by name. */
+/* By tensor: the how manieth of its rank's in its collective. NULL: no memory. */
+static uint32_t *find_places(const struct dpro_graph *g)
+{
+    uint32_t *places = malloc(((size_t)g->n_tensors + 1) * sizeof *places);
+    struct map counts = {0};
+    int status = places ? 0 : -1;
+    for (uint32_t t = 0; t < g->n_tensors && status == 0; t++) {
+        const struct graph_tensor *tensor = &g->tensors[t];
+        uint64_t key = map_key((uint64_t)tensor->rank << 32 | tensor->collective), n = 0;
+        map_get(&counts, key, &n);
+        places[t] = (uint32_t)n;
+        status = map_set(&counts, key, n + 1);
+    }
+    map_fini(&counts);
+    if (status == 0)
+        return places;
+    free(places);
+    return NULL;
+}
+
+/* A session that has its ranks' gradients in one graph names each after its rank. */
+static uint64_t place_key(const struct graph_tensor *t, uint32_t place)
+{
+    return map_mix(map_mix(((uint64_t)place << 32) ^ t->collective) ^ t->size_bytes) | 1;
+}
+
+/* The number of the first rank's gradient that is this one: by name, else by the place in the
+ * collective. */
+static bool number_of(const struct coarsening *c, const struct map *by_name,
+                      const struct map *by_place, uint32_t t, const uint32_t *places,
+                      uint64_t *number)
+{
+    const struct graph_tensor *tensor = &c->g->tensors[t];
+    return map_get(by_name, tensor_key(tensor), number) ||
+           map_get(by_place, place_key(tensor, places[t]), number);
+}
+
+/* The first rank's gradients, in the order in which they get ready; the other ranks' with them. */
 static int find_tensors(struct coarsening *c, struct dpro_model *model, struct coarse *coarse,
                         struct dpro_error *err)
 {
     const struct dpro_graph *g = c->g;
     const struct rehearsal *r = c->rehearsal;
-    struct map numbers = {0};
+    struct map numbers = {0}, by_place = {0};
     size_t n = 0;
     int rc = 0;
+    uint32_t *places = find_places(g);
     struct ready *order = malloc(((size_t)g->n_tensors + 1) * sizeof *order);
     c->tensor_of = malloc(((size_t)g->n_tensors + 1) * sizeof *c->tensor_of);
     c->first_of = malloc(((size_t)g->n_collectives + 1) * sizeof *c->first_of);
     c->n_groups = g->n_collectives;
-    if (!order || !c->tensor_of || !c->first_of) {
+    if (!order || !places || !c->tensor_of || !c->first_of) {
         free(order);
+        free(places);
         return dpro_error_nomem(err);
     }
     for (uint32_t j = 0; j < g->n_collectives; j++)
@@ -148,7 +187,8 @@ static int find_tensors(struct coarsening *c, struct dpro_model *model, struct c
         c->has_servers |= is_exchange(g, &g->collectives[tensor->collective]);
         if (c->first_of[tensor->collective] == MODEL_NONE)
             c->first_of[tensor->collective] = (uint32_t)i;
-        if (!model->tensors[i].name || map_set(&numbers, tensor_key(tensor), i) < 0)
+        if (!model->tensors[i].name || map_set(&numbers, tensor_key(tensor), i) < 0 ||
+            map_set(&by_place, place_key(tensor, places[order[i].tensor]), i) < 0)
             rc = dpro_error_nomem(err);
     }
     model->n_tensors = (uint32_t)n;
@@ -160,14 +200,16 @@ static int find_tensors(struct coarsening *c, struct dpro_model *model, struct c
     for (uint32_t t = 0; t < g->n_tensors && rc == 0; t++) {
         const struct graph_tensor *tensor = &g->tensors[t];
         uint64_t number;
-        if (!map_get(&numbers, tensor_key(tensor), &number))
+        if (!number_of(c, &numbers, &by_place, t, places, &number))
             continue;
         c->tensor_of[t] = (uint32_t)number;
         if (tensor->in != DPRO_NO_OP && tensor->rank < g->n_ranks)
             coarse->ready[tensor->rank * n + number] = ready_op(g, tensor);
     }
     map_fini(&numbers);
+    map_fini(&by_place);
     free(order);
+    free(places);
     if (rc == 0 && n == 0)
         rc = no_gradients(g, err);
     return rc;

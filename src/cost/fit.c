@@ -190,6 +190,70 @@ static bool has_messages(const struct dpro_graph *g, const struct coarse *coarse
     return tied > all / 2;
 }
 
+/* A rank's buckets in an iteration, each from when all ranks had come to it until it was over. */
+static size_t list_transfers(const struct rehearsal *r, const struct coarse *coarse,
+                             const struct dpro_model *model, uint32_t copy, uint32_t rank,
+                             struct exchange *exchanges, uint8_t *used)
+{
+    const struct dpro_graph *g = r->graph;
+    size_t n = 0;
+    memset(used, 0, (size_t)g->n_collectives + 1);
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
+        uint32_t bucket = coarse->bucket_of[t];
+        const struct graph_collective *c = &g->collectives[bucket];
+        if (used[bucket] || c->size_bytes == 0 || rank >= c->n_members)
+            continue;
+        used[bucket] = 1;
+        uint32_t transfer = g->members[c->first_member + rank].transfer;
+        exchanges[n++] =
+            (struct exchange){rehearsal_start(r, copy, transfer), r->end_ns[copy][transfer],
+                              (double)c->size_bytes * wire_share(&model->net)};
+    }
+    return n;
+}
+
+/* One point for each stretch of time in which a rank had collectives under way. *at_once: whether
+ * together they took half as long again as there were some of them. */
+static int see_transfers(const struct rehearsal *r, const struct coarse *coarse,
+                         const struct dpro_model *model, point_array *points, bool *at_once)
+{
+    const struct dpro_graph *g = r->graph;
+    double sum = 0, any = 0;
+    struct exchange *exchanges = malloc((model->n_tensors + (size_t)1) * sizeof *exchanges);
+    uint8_t *used = malloc((size_t)g->n_collectives + 1);
+    int status = exchanges && used ? 0 : -1;
+    for (uint32_t copy = r->first; copy < r->first + r->n && status == 0; copy++)
+        for (uint32_t i = 0; i < g->n_ranks && status == 0; i++) {
+            size_t n = list_transfers(r, coarse, model, copy, i, exchanges, used);
+            for (size_t k = 0; k < n; k++)
+                sum += (double)(exchanges[k].end_ns - exchanges[k].start_ns);
+            status = add_stretches(exchanges, n, points);
+        }
+    for (size_t i = 0; i < points->n; i++)
+        any += points->at[i].y;
+    *at_once = sum > 1.5 * any;
+    free(exchanges);
+    free(used);
+    return status;
+}
+
+/* Collectives that nothing keeps from running at once share the wires: what they took together is
+ * known, and not what each would have taken by itself. */
+static int fit_at_once(const struct rehearsal *r, const struct coarse *coarse,
+                       const struct dpro_model *model, struct model_net *net, bool *at_once)
+{
+    point_array points = {0};
+    int status = see_transfers(r, coarse, model, &points, at_once);
+    if (status == 0 && *at_once) {
+        fit_line(&points, &net->byte_ns, &net->collective_ns);
+        net->message_ns = (struct dpro_estimate){0, net->collective_ns.std};
+        net->n_streams = model->n_tensors;
+        net->in_order = false;
+    }
+    array_fini(&points);
+    return status;
+}
+
 /* Without messages: from whole collectives, each taken to have had the wires for itself. */
 static int fit_collectives(const struct rehearsal *r, const struct coarse *coarse,
                            const struct dpro_model *model, struct model_net *net)
@@ -504,12 +568,18 @@ int fit_net(const struct rehearsal *r, const struct coarse *coarse, struct dpro_
         return dpro_error_nomem(err);
     if (messages && !served)
         fit_messages(g, net);
-    bool in_turn = net->negotiates || is_tensorflow_ring(g);
+    bool at_once = false; /* a session's collectives, which no token puts in order */
+    if (is_tensorflow_ring(g) && !messages && !served &&
+        fit_at_once(r, coarse, model, net, &at_once) < 0)
+        return dpro_error_nomem(err);
+    bool in_turn = (net->negotiates || is_tensorflow_ring(g)) && !at_once;
     int reductions = in_turn ? fit_reductions(r, coarse, model, net) : 0;
     if (reductions < 0 || fit_interference(r, coarse, net) < 0 ||
         fit_launches(r, coarse, model, net) < 0)
         return dpro_error_nomem(err);
-    if (is_tensorflow_ring(g) && !reductions) {
+    if (at_once) {
+        net->held_share = (struct dpro_estimate){0, GRPC_HELD_SHARE.std}; /* is in what was seen */
+    } else if (is_tensorflow_ring(g) && !reductions) {
         if (fit_packs(r, coarse, model, net) < 0)
             return dpro_error_nomem(err);
     } else if (!served && !reductions) {

@@ -627,6 +627,7 @@ static int fill_ops(struct assembly *a)
     if (fill_hosts(a) < 0)
         return -1;
     g->framework = dpro_trace_framework(a->trace);
+    g->in_session = a->join->n_ranks > 0 && a->join->ranks[0].trace->in_session;
     fill_pools(a);
     fill_shared_links(a);
     return fill_cycles(a);

@@ -102,6 +102,7 @@ struct dpro_graph {
     int32_t *server_hosts; /* [n_servers] the rank (index) on whose host it is; -1: none, as far
                               as the logs tell */
     const char *framework; /* "pytorch", "tensorflow", "mxnet"; static */
+    bool in_session;       /* of TensorFlow 1 */
     struct graph_cycles cycles;
     /* hot, by op id */
     int64_t *dur_ns, *gap_ns;

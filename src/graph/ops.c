@@ -379,11 +379,15 @@ static int compare_times(const void *a, const void *b, void *arg)
     return x->item < y->item ? -1 : x->item > y->item;
 }
 
-/* The device that runs a lane's item: its track. */
+/* The device that runs a lane's item: its track. A thread of an executor's pool only starts a
+ * collective, which goes on while the thread runs other ops: collectives are on a device of their
+ * own. */
 static uint32_t device_of(struct rank_build *rank, const struct lane *lane, uint32_t item,
                           uint32_t *device_of_track)
 {
     uint32_t track = item_span(rank, item)->track;
+    if (lane->kind == DPRO_DEVICE_COMM_THREAD && rank->trace->tracks[track].pool)
+        device_of_track += rank->trace->n_tracks;
     if (device_of_track[track] == NO_ID) {
         struct graph_device device = {.kind = lane->kind, .rank = rank->trace->rank, .name = track};
         if (rank->trace->tracks[track].serial) /* its copies are communication, too */
@@ -533,11 +537,12 @@ static int push_collective(struct rank_build *rank, struct local_op op)
 static int make_ops(struct matcher *m)
 {
     struct rank_build *rank = m->rank;
-    uint32_t *device_of_track = malloc((rank->trace->n_tracks + 1) * sizeof *device_of_track);
+    size_t n_devices = 2 * (size_t)rank->trace->n_tracks + 1; /* a track's own, its collectives' */
+    uint32_t *device_of_track = malloc(n_devices * sizeof *device_of_track);
     struct placed *by_time = malloc((m->n + 1) * sizeof *by_time);
     int status = device_of_track && by_time ? 0 : -1;
     if (status == 0) {
-        memset(device_of_track, 0xFF, (rank->trace->n_tracks + 1) * sizeof *device_of_track);
+        memset(device_of_track, 0xFF, n_devices * sizeof *device_of_track);
         memcpy(by_time, m->placed, m->n * sizeof *by_time);
         qsort_r(by_time, m->n, sizeof *by_time, compare_times, rank);
     }

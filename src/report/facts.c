@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/map.h"
 #include "graph/graph.h"
+#include "report/contradiction.h"
 
 static int compare_times(const void *a, const void *b)
 {
@@ -318,6 +319,11 @@ int facts_init(struct report_facts *f, const struct dpro_report *report, struct 
     sum_predicted(f);
     sum_recorded(f);
     sum_shown(f);
+    rc = contradiction_find(f, err);
+    if (rc < 0) {
+        facts_fini(f);
+        return rc;
+    }
     verdict_write(f);
     return 0;
 }

@@ -32,6 +32,14 @@ struct comm_fact {
     uint32_t most_chunks, most_channels;
 };
 
+/* What a rank did in the iteration that is shown, and in its replay. */
+struct part_fact {
+    int rank;
+    int kind;                               /* enum dpro_op_kind, or contradiction.c's own */
+    int64_t measured_ns, replayed_ns;       /* any of it was going on */
+    int64_t measured_sum_ns, replayed_sum_ns; /* all of it together */
+};
+
 struct verdict_line {
     const char *title; /* static: "Iteration", "Critical path", ... */
     char text[400];    /* UTF-8, one line */
@@ -98,6 +106,12 @@ struct report_facts {
     int64_t apart_ns;      /* of a single iteration: the last rank's start after the first's */
     int64_t shown;         /* the job's number of the iteration that is shown; -1: unknown */
     int64_t exposed_ns, wait_ns, idle_ns, input_ns; /* means over the ranks */
+
+    bool contradicts;         /* the replay is off by more than known_to_ns */
+    int64_t known_to_ns;      /* half the 95 % interval of the measured mean; -1: unknown */
+    struct part_fact *parts;  /* where it contradicts, or is far off: the worst first */
+    uint32_t n_parts;
+    char contradiction[300];  /* which part does it; "": none stands out */
 
     struct verdict_line verdict[N_VERDICT];
 };

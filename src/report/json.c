@@ -1,5 +1,6 @@
 /* report/json.c: the replay as JSON, schema dpro.replay/1. Keys are never renamed or dropped;
  * what is unknown is null. */
+#include "report/contradiction.h"
 #include "report/facts.h"
 
 static void key_ms_or_null(struct writer *w, const char *key, int64_t ns)
@@ -175,6 +176,33 @@ static void write_checks(struct writer *w, const struct report_facts *f)
         writer_json_fixed(w, d->bandwidth_bytes_per_s, 0);
     else
         writer_null(w);
+    writer_close(w, '}');
+}
+
+static void write_contradiction(struct writer *w, const struct report_facts *f)
+{
+    writer_newline(w);
+    writer_key(w, "contradiction");
+    writer_open(w, '{');
+    writer_key(w, "contradicts");
+    writer_bool(w, f->contradicts);
+    key_ms_or_null(w, "measured_known_to_ms", f->known_to_ns);
+    writer_key_string(w, "text", f->contradiction[0] ? f->contradiction : NULL);
+    writer_key(w, "parts");
+    writer_open(w, '[');
+    for (uint32_t i = 0; i < f->n_parts; i++) {
+        const struct part_fact *part = &f->parts[i];
+        writer_newline(w);
+        writer_open(w, '{');
+        writer_key_int(w, "rank", part->rank);
+        writer_key_string(w, "part", contradiction_part(part));
+        writer_key_ms(w, "measured_ms", part->measured_ns);
+        writer_key_ms(w, "replayed_ms", part->replayed_ns);
+        writer_key_ms(w, "measured_sum_ms", part->measured_sum_ns);
+        writer_key_ms(w, "replayed_sum_ms", part->replayed_sum_ns);
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
     writer_close(w, '}');
 }
 
@@ -448,6 +476,7 @@ void json_write_report(struct writer *w, const struct report_facts *f, bool with
     }
     writer_close(w, ']');
     write_checks(w, f);
+    write_contradiction(w, f);
     write_unprofiled(w, f);
     write_on_wire(w, f);
     write_transport(w, f);

@@ -398,6 +398,11 @@
       fact("Daydream (one rank, peers never waited for)", ms(report.daydream.iteration_ms) + (known(report.daydream.error_pct) ? ", " + signed(report.daydream.error_pct) : ""));
     if (known(report.profiler.op_ns))
       fact("the profiler's own work, taken out of the prediction", ms(report.profiler.iteration_ms) + " (" + (report.profiler.op_ns / 1000).toFixed(2) + " µs an op)");
+    const c = report.contradiction;
+    if (c.contradicts) {
+      fact("the replay contradicts the measurement, whose mean is known to ± " + ms(c.measured_known_to_ms), c.text || "no part of the graph stands out");
+      for (const p of c.parts.slice(0, 6)) fact("rank " + p.rank + ", " + p.part, ms(p.measured_ms) + " measured, " + ms(p.replayed_ms) + " replayed");
+    }
     const u = report.unprofiled;
     if (known(u.iteration_ms)) {
       fact("without the profiler, mean of " + plural(u.steps, "step"), ms(u.iteration_ms) + (known(u.error_pct) ? ", the replay is " + signed(u.error_pct) + " off" : ""));

@@ -5,6 +5,7 @@
 
 #include "graph/graph.h"
 #include "report/columns.h"
+#include "report/contradiction.h"
 #include "report/facts.h"
 #include "report/table.h"
 
@@ -338,6 +339,35 @@ static void write_checks(struct writer *w, const struct report_facts *f)
     writer_text(w, " %\n");
 }
 
+/* Which part of the graph makes the replay contradict the measurement. */
+static void write_contradiction(struct writer *w, const struct report_facts *f)
+{
+    enum { MOST_PARTS = 6 };
+    char line[500], off[TIME_TEXT], known[TIME_TEXT];
+    if (!f->contradicts)
+        return;
+    facts_time(off, llabs(f->predicted_ns + f->report->profiler_ns - f->measured_ns));
+    snprintf(line, sizeof line,
+             "the replay contradicts the measurement: it is %s off, the measured mean is known to "
+             "+- %s%s%s",
+             off, facts_time(known, f->known_to_ns), f->contradiction[0] ? "; " : "",
+             f->contradiction);
+    table_wrapped(w, " ", 2, line);
+    struct table t = {.n_cols = 4, .left = {false, true}};
+    table_cell(&t, "rank");
+    table_cell(&t, "at work on");
+    table_cell(&t, "measured ms");
+    table_cell(&t, "replayed ms");
+    for (uint32_t i = 0; i < f->n_parts && i < MOST_PARTS; i++) {
+        const struct part_fact *part = &f->parts[i];
+        table_cell(&t, "%d", part->rank);
+        table_cell(&t, "%s", contradiction_part(part));
+        cell_ms(&t, f, part->measured_ns);
+        cell_ms(&t, f, part->replayed_ns);
+    }
+    table_write(w, &t);
+}
+
 static void format_pct(char out[TIME_TEXT], double value)
 {
     char digits[TIME_TEXT];
@@ -480,6 +510,7 @@ int dpro_report_text(const struct dpro_report *report, FILE *out, struct dpro_er
         write_names(&w, &facts);
         write_clock(&w, &facts);
         write_checks(&w, &facts);
+        write_contradiction(&w, &facts);
         write_unprofiled(&w, &facts);
         write_on_wire(&w, &facts);
         write_transport(&w, &facts);

@@ -174,8 +174,9 @@ static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
         say(line, "record all %d ranks: with %u of them the prediction is %s %% off", world,
             f->n_ranks, pct(a, f->error_pct));
     else
-        say(line, "do not act on this yet: it is %s %% off; %s", pct(a, f->error_pct),
-            v && v->n > 0 ? "see the warnings" : "record 10 iterations or more");
+        say(line, "do not act on this yet: it is %s %% off; %s%s", pct(a, f->error_pct),
+            f->contradiction[0] ? f->contradiction : "no part of the graph stands out",
+            v && v->n > 0 ? "" : "; record 10 iterations or more");
     return true;
 }
 

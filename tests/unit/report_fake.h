@@ -14,6 +14,7 @@ struct fake_options {
     bool what_if;
     bool busy;   /* GPUs that never idle */
     bool single; /* one measured iteration: no validation */
+    bool at_once; /* collectives were measured beside each other, in half the time */
 };
 
 struct fake; /* owns what the report borrows */

@@ -168,6 +168,31 @@ static void test_a_check_that_was_not_made_says_why(void **state)
     free(text);
 }
 
+static void test_a_replay_that_contradicts_the_measurement_says_which_part_does(void **state)
+{
+    (void)state;
+    struct fake_options options = {.n_ranks = 2, .n_layers = 120, .at_once = true};
+    write_and_check(&options, "");
+    char *text = text_report(&options);
+    const char *doubt = strstr(text, "do not act on this yet: it is +");
+    assert_null(strstr(text, "see the warnings"));
+    assert_non_null(strstr(text, "the replay contradicts the measurement: it is "));
+    assert_non_null(strstr(text, "collectives of rank "));
+    for (char *c = text; *c; c++)
+        *c = *c == '\n' ? ' ' : *c;
+    assert_non_null(doubt ? doubt : strstr(text, "do not act on this yet"));
+    assert_non_null(strstr(text, "they overlap in the"));
+    free(text);
+}
+
+static void test_where_the_spread_is_unknown_nothing_is_contradicted(void **state)
+{
+    (void)state;
+    char *text = text_report(&(struct fake_options){.n_ranks = 2, .n_layers = 60, .single = true});
+    assert_null(strstr(text, "contradicts"));
+    free(text);
+}
+
 static void test_many_ranks_are_summed_up(void **state)
 {
     (void)state;
@@ -325,6 +350,8 @@ int main(void)
         cmocka_unit_test(test_the_text_starts_with_the_verdict),
         cmocka_unit_test(test_only_a_gpu_that_idles_is_launch_bound),
         cmocka_unit_test(test_a_check_that_was_not_made_says_why),
+        cmocka_unit_test(test_a_replay_that_contradicts_the_measurement_says_which_part_does),
+        cmocka_unit_test(test_where_the_spread_is_unknown_nothing_is_contradicted),
         cmocka_unit_test(test_many_ranks_are_summed_up),
         cmocka_unit_test(test_a_full_disk_fails_with_the_reason),
         cmocka_unit_test(test_a_broken_write_leaves_nothing_behind),

@@ -1,0 +1,224 @@
+/* report/contradiction.c: which part of the graph makes the replay contradict what was measured.
+ *
+ * The replay contradicts the measurement where it lies outside of what the measured mean is known
+ * to: its 95 % interval by Student's t. Then the iteration that is shown is compared rank by rank
+ * and kind by kind: how long anything of a kind was going on when it was measured, and how long in
+ * the replay. */
+#include "report/contradiction.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "graph/graph.h"
+#include "report/columns.h"
+#include "report/slices.h"
+
+enum { PART_WAIT = DPRO_N_OP_KINDS, PART_IDLE, N_PARTS };
+
+static const double LEAST_PCT = 1; /* less is no contradiction, however alike the iterations are */
+static const double DOUBT_PCT = 10;
+
+struct stretch {
+    int64_t start_ns, end_ns;
+};
+
+struct part_times {
+    ARRAY(struct stretch) at[2]; /* measured, replayed */
+};
+
+/* The 0.975 quantile of Student's t. */
+static double student(uint32_t freedom)
+{
+    static const double first[] = {12.706, 4.303, 3.182, 2.776, 2.571,
+                                   2.447,  2.365, 2.306, 2.262, 2.228};
+    double n = freedom;
+    return freedom <= 10 ? first[freedom ? freedom - 1 : 0] : 1.96 + 2.38 / n + 2.8 / (n * n);
+}
+
+static int compare_stretches(const void *a, const void *b)
+{
+    const struct stretch *x = a, *y = b;
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    return (x->end_ns > y->end_ns) - (x->end_ns < y->end_ns);
+}
+
+/* How long any was going on, and how long all took together. */
+static int64_t unite(struct stretch *at, size_t n, int64_t *sum_ns)
+{
+    int64_t any = 0, until = INT64_MIN;
+    *sum_ns = 0;
+    if (n > 1)
+        qsort(at, n, sizeof *at, compare_stretches);
+    for (size_t i = 0; i < n; i++) {
+        int64_t from = at[i].start_ns > until ? at[i].start_ns : until;
+        *sum_ns += at[i].end_ns - at[i].start_ns;
+        any += at[i].end_ns > from ? at[i].end_ns - from : 0;
+        until = at[i].end_ns > until ? at[i].end_ns : until;
+    }
+    return any;
+}
+
+/* By rank and kind. */
+static int list_times(const struct report_facts *f, const struct slices *slices,
+                      struct part_times *times)
+{
+    const struct dpro_graph *g = f->report->graph;
+    for (uint32_t d = 0; d < slices->n_devices; d++)
+        for (int replayed = 0; replayed < 2; replayed++) {
+            const struct slice_track *track = &(replayed ? slices->replayed : slices->measured)[d];
+            for (uint32_t i = 0; i < track->n; i++) {
+                const struct slice *s = &track->at[i];
+                struct stretch stretch = {s->start_ns, s->start_ns + s->dur_ns};
+                int kind = s->waiting ? PART_WAIT : g->kind[s->op];
+                if (g->rank[s->op] >= f->n_ranks || s->dur_ns == 0)
+                    continue;
+                size_t part = (size_t)g->rank[s->op] * N_PARTS + (size_t)kind, idle;
+                idle = (size_t)g->rank[s->op] * N_PARTS + PART_IDLE;
+                if (array_push(&times[part].at[replayed], stretch) < 0 ||
+                    array_push(&times[idle].at[replayed], stretch) < 0)
+                    return -1;
+            }
+        }
+    return 0;
+}
+
+/* Of the iteration that is shown. */
+static int64_t shown_ns(const struct report_facts *f, bool replayed)
+{
+    const struct dpro_graph *g = f->report->graph;
+    uint32_t n;
+    const int64_t *replays = dpro_replay_iterations_ns(f->report->replay, &n);
+    if (replayed)
+        return g->shown_sample < n ? replays[g->shown_sample] : f->predicted_ns;
+    return g->shown_sample < f->n_measured ? f->measured[g->shown_sample] : f->measured_ns;
+}
+
+static int compare_parts(const void *a, const void *b)
+{
+    const struct part_fact *x = a, *y = b;
+    int64_t p = llabs(x->replayed_ns - x->measured_ns), q = llabs(y->replayed_ns - y->measured_ns);
+    if (p != q)
+        return p > q ? -1 : 1;
+    return x->rank != y->rank ? (x->rank < y->rank ? -1 : 1) : x->kind - y->kind;
+}
+
+static void fill_parts(struct report_facts *f, struct part_times *times)
+{
+    for (uint32_t r = 0; r < f->n_ranks; r++)
+        for (int kind = 0; kind < N_PARTS; kind++) {
+            struct part_times *t = &times[(size_t)r * N_PARTS + (size_t)kind];
+            struct part_fact part = {.rank = f->ranks[r].time.rank, .kind = kind};
+            if (t->at[0].n == 0 && t->at[1].n == 0)
+                continue;
+            part.measured_ns = unite(t->at[0].at, t->at[0].n, &part.measured_sum_ns);
+            part.replayed_ns = unite(t->at[1].at, t->at[1].n, &part.replayed_sum_ns);
+            if (kind == PART_IDLE) {
+                int64_t measured = shown_ns(f, false) - part.measured_ns;
+                int64_t replayed = shown_ns(f, true) - part.replayed_ns;
+                part.measured_ns = part.measured_sum_ns = measured > 0 ? measured : 0;
+                part.replayed_ns = part.replayed_sum_ns = replayed > 0 ? replayed : 0;
+            }
+            f->parts[f->n_parts++] = part;
+        }
+    if (f->n_parts > 1)
+        qsort(f->parts, f->n_parts, sizeof *f->parts, compare_parts);
+}
+
+const char *contradiction_part(const struct part_fact *part)
+{
+    if (part->kind == PART_WAIT)
+        return "waiting for peers";
+    if (part->kind == PART_IDLE)
+        return "nothing";
+    return part->kind == DPRO_OP_COLLECTIVE ? "collectives"
+                                            : facts_kind_words((enum dpro_op_kind)part->kind);
+}
+
+/* What about a part of the graph is not as it was measured; "": nothing stands out. */
+static const char *reason(const struct part_fact *p)
+{
+    double measured = p->measured_ns > 0 ? (double)p->measured_sum_ns / (double)p->measured_ns : 1;
+    double replayed = p->replayed_ns > 0 ? (double)p->replayed_sum_ns / (double)p->replayed_ns : 1;
+    if (p->replayed_ns > p->measured_ns && measured > 1.25 && replayed < 1 + (measured - 1) / 2)
+        return " (they overlap in the recording, the replay runs them one after the other)";
+    if (p->replayed_ns < p->measured_ns && replayed > 1.25 && measured < 1 + (replayed - 1) / 2)
+        return " (one came after the other in the recording, they overlap in the replay)";
+    return "";
+}
+
+/* The part that goes the way of the whole by most; NULL: none does. Idling and waiting for others
+ * is the cause only where no work is. */
+static const struct part_fact *find_worst(const struct report_facts *f)
+{
+    const struct part_fact *rest = NULL;
+    int64_t whole = llabs(shown_ns(f, true) - shown_ns(f, false));
+    for (uint32_t i = 0; i < f->n_parts; i++) {
+        const struct part_fact *part = &f->parts[i];
+        int64_t longer = part->replayed_ns - part->measured_ns;
+        if (longer == 0 || (longer > 0) != (f->error_pct > 0))
+            continue;
+        if (part->kind < DPRO_N_OP_KINDS && llabs(longer) >= whole / 4)
+            return part;
+        rest = rest ? rest : part;
+    }
+    return rest;
+}
+
+static void say_worst(struct report_facts *f)
+{
+    char replayed[TIME_TEXT], measured[TIME_TEXT];
+    const struct part_fact *p = find_worst(f);
+    if (!p)
+        return;
+    facts_time(replayed, p->replayed_ns);
+    facts_time(measured, p->measured_ns);
+    if (p->kind >= DPRO_N_OP_KINDS)
+        snprintf(f->contradiction, sizeof f->contradiction,
+                 p->kind == PART_IDLE ? "rank %d idles %s in the replay, %s measured"
+                                      : "rank %d waits %s for its peers in the replay, %s measured",
+                 p->rank, replayed, measured);
+    else
+        snprintf(f->contradiction, sizeof f->contradiction,
+                 "%s of rank %d take %s in the replay, %s measured%s", contradiction_part(p),
+                 p->rank, replayed, measured, reason(p));
+}
+
+int contradiction_find(struct report_facts *f, struct dpro_error *err)
+{
+    const struct dpro_graph *g = f->report->graph;
+    double off_ns = fabs(f->error_pct) / 100 * (double)f->measured_ns;
+    struct slices slices;
+    f->known_to_ns = -1;
+    if (f->n_measured > 1)
+        f->known_to_ns =
+            llround(student(f->n_measured - 1) * (double)f->std_ns / sqrt(f->n_measured));
+    if (!f->comparable || !g->seen_start_ns || !g->seen_dur_ns)
+        return 0;
+    bool doubtful = fabs(f->error_pct) > DOUBT_PCT;
+    f->contradicts = f->known_to_ns >= 0 && fabs(f->error_pct) > LEAST_PCT &&
+                     off_ns > (double)f->known_to_ns;
+    if (!f->contradicts && !doubtful)
+        return 0;
+    int rc = slices_init(&slices, g, f->report->replay, err);
+    if (rc < 0)
+        return rc;
+    size_t n = (size_t)f->n_ranks * N_PARTS;
+    struct part_times *times = calloc(n + 1, sizeof *times);
+    f->parts = arena_array(&f->arena, n + 1, sizeof *f->parts);
+    if (!times || !f->parts || list_times(f, &slices, times) < 0) {
+        rc = dpro_error_nomem(err);
+    } else {
+        fill_parts(f, times);
+        say_worst(f);
+    }
+    for (size_t i = 0; times && i < n; i++) {
+        array_fini(&times[i].at[0]);
+        array_fini(&times[i].at[1]);
+    }
+    free(times);
+    slices_fini(&slices);
+    return rc;
+}

@@ -27,9 +27,11 @@ struct dpro_model_options {
     struct dpro_sink sink;
 };
 
-/* Learns the model of a job; *model is the caller's. Fails with DPRO_EEMPTY, saying what is missing
- * and what can still be done with the trace, when the graph has one rank, no gradients or no
- * communication. */
+/* Whether a model of the graph can be learnt, without which there is no search and no what-if.
+ * Fails with DPRO_EEMPTY, saying what is missing and what can still be done with the trace, when
+ * the graph has one rank, no gradients or no communication. */
+DPRO_API int dpro_model_check(const struct dpro_graph *graph, struct dpro_error *err);
+/* Learns the model of a job; *model is the caller's. Fails as dpro_model_check does. */
 DPRO_API int dpro_model_build(const struct dpro_graph *graph,
                               const struct dpro_model_options *options, struct dpro_model **model,
                               struct dpro_error *err);

@@ -32,51 +32,7 @@ struct coarsening {
     bool has_servers;            /* that answer at once */
 };
 
-/* Of FSDP and ZeRO. gloo reduces and scatters by an all-reduce, so that a unit's gathering is what
- * tells. */
-static bool is_sharded(const struct dpro_graph *g)
-{
-    bool scatters = false, of_units = false;
-    for (uint32_t j = 0; j < g->n_collectives; j++) {
-        const struct graph_collective *c = &g->collectives[j];
-        uint32_t transfer = g->members[c->first_member].transfer;
-        scatters |= strcmp(strtab_get(&g->names, c->name), "reduce_scatter") == 0;
-        of_units |=
-            g->tensor && strncmp(strtab_get(&g->names, g->tensor[transfer]), "unit ", 5) == 0;
-    }
-    return scatters || of_units;
-}
-
-static int no_gradients(const struct dpro_graph *g, struct dpro_error *err)
-{
-    if (is_sharded(g))
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "parameters are sharded (FSDP, ZeRO): what travels together are the "
-                              "model's units, and no buckets that could be chosen; for other "
-                              "questions there is 'dpro replay --delay'");
-    if (g->n_ranks < 2)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "the trace has one rank only: when the others get to a bucket is not "
-                              "known; give the traces of all ranks ('dpro replay' works with one)");
-    if (session_is(g))
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "no variable goes from a server to every worker and back as a "
-                              "gradient; for other questions there is 'dpro replay --delay'");
-    if (g->n_collectives == 0)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "the trace shows no communication; was the job run with more than "
-                              "one rank?");
-    return dpro_error_set(err, DPRO_EEMPTY,
-                          "no gradients were found in what the ranks communicate; record with "
-                          "'dpro profile', or with record_shapes=True");
-}
-
 /* ---- tensors ---- */
-
-static bool is_exchange(const struct dpro_graph *g, const struct graph_collective *c)
-{
-    return strcmp(strtab_get(&g->names, c->name), "push_pull") == 0;
-}
 
 /* After which op of its rank a gradient is ready: a key's alone is what the push waits for. */
 static uint32_t ready_op(const struct dpro_graph *g, const struct graph_tensor *tensor)
@@ -164,12 +120,7 @@ static int find_tensors(struct coarsening *c, struct dpro_model *model, struct c
     for (uint32_t t = 0; t < g->n_tensors; t++) {
         c->tensor_of[t] = MODEL_NONE;
         const struct graph_tensor *tensor = &g->tensors[t];
-        if (tensor->rank != 0 || tensor->collective == UINT32_MAX || tensor->in == DPRO_NO_OP)
-            continue;
-        const struct graph_collective *bucket = &g->collectives[tensor->collective];
-        const char *kind = strtab_get(&g->names, bucket->name);
-        if (bucket->n_members != g->n_ranks ||
-            (strcmp(kind, "all_reduce") != 0 && !is_exchange(g, bucket)))
+        if (!is_gradient(g, tensor))
             continue;
         order[n++] = (struct ready){r->end_ns[r->first][ready_op(g, tensor)], t};
     }
@@ -210,8 +161,6 @@ static int find_tensors(struct coarsening *c, struct dpro_model *model, struct c
     map_fini(&by_place);
     free(order);
     free(places);
-    if (rc == 0 && n == 0)
-        rc = no_gradients(g, err);
     return rc;
 }
 
@@ -226,7 +175,7 @@ static int find_variables(struct coarsening *c, struct dpro_model *model, struct
         return dpro_error_nomem(err);
     for (uint32_t t = 0; t < c->n_groups; t++)
         c->first_of[t] = t;
-    return c->n_groups > 0 ? 0 : no_gradients(c->g, err);
+    return 0;
 }
 
 /* ---- who waits ---- */
@@ -614,14 +563,6 @@ static int measure(const struct coarsening *c, uint32_t r, struct coarse_rank *r
     return 0;
 }
 
-static bool has_sizes(const struct dpro_model *model)
-{
-    for (uint32_t t = 0; t < model->n_tensors; t++)
-        if (model->tensors[t].size_bytes > 0)
-            return true;
-    return false;
-}
-
 int coarsen(const struct rehearsal *rehearsal, struct dpro_model *model, struct coarse *coarse,
             struct dpro_error *err)
 {
@@ -629,18 +570,12 @@ int coarsen(const struct rehearsal *rehearsal, struct dpro_model *model, struct 
     const struct dpro_graph *g = c.g;
     *coarse = (struct coarse){.ranks = calloc((size_t)g->n_ranks + 1, sizeof *coarse->ranks)};
     int rc = coarse->ranks ? 0 : dpro_error_nomem(err);
-    if (rc == 0 && (g->n_ranks < 2 || is_sharded(g)))
-        rc = no_gradients(g, err);
     c.is_transfer = calloc((size_t)g->n_ops + 1, sizeof *c.is_transfer);
     if (rc == 0 && !c.is_transfer)
         rc = dpro_error_nomem(err);
     if (rc == 0)
         rc = session_is(g) ? find_variables(&c, model, coarse, err)
                            : find_tensors(&c, model, coarse, err);
-    if (rc == 0 && !has_sizes(model))
-        rc = dpro_error_set(err, DPRO_EEMPTY,
-                            "the trace does not say how large the gradients are; record it with "
-                            "dpro profile, or add the graph with its shapes");
     if (rc == 0)
         rc = find_waiting(&c, err);
     for (uint32_t r = 0; r < g->n_ranks && rc == 0; r++) {

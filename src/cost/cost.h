@@ -27,6 +27,13 @@ static inline int64_t rehearsal_start(const struct rehearsal *r, uint32_t copy, 
     return r->end_ns[copy][op] - r->dur_ns[copy][op];
 }
 
+/* ---- check.c: what a model needs ---- */
+
+/* A worker's push of a key to its server and the pull of it. */
+bool is_exchange(const struct dpro_graph *graph, const struct graph_collective *collective);
+/* Of the first rank, communicated with all others. */
+bool is_gradient(const struct dpro_graph *graph, const struct graph_tensor *tensor);
+
 /* ---- coarsen.c: a rank's ops as a program ---- */
 
 /* Where a rank's computation meets communication: gradients get ready, or it waits for one. */
@@ -69,8 +76,10 @@ void coarse_fini(struct coarse *coarse, uint32_t n_ranks);
 /* ---- session.c: the tensors of a session ---- */
 
 bool session_is(const struct dpro_graph *graph);
+/* Whether any variable goes to all ranks and back; -1: out of memory. */
+int session_has_variables(const struct dpro_graph *graph);
 /* Fills in the model's tensors, what coarse says of them, and 1 + the tensor for each op that pulls
- * one. None are found where no variable goes to all ranks and back. -1: out of memory. */
+ * one. -1: out of memory. */
 int session_tensors(const struct rehearsal *rehearsal, struct dpro_model *model,
                     struct coarse *coarse, uint32_t *is_transfer);
 

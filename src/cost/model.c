@@ -318,14 +318,17 @@ static int build(const struct rehearsal *r, struct dpro_model *model, struct dpr
 int dpro_model_build(const struct dpro_graph *graph, const struct dpro_model_options *options,
                      struct dpro_model **model, struct dpro_error *err)
 {
-    struct dpro_model *m = calloc(1, sizeof *m);
     struct rehearsal rehearsal;
+    int rc = dpro_model_check(graph, err);
+    if (rc < 0)
+        return rc;
+    struct dpro_model *m = calloc(1, sizeof *m);
     if (!m)
         return dpro_error_nomem(err);
     measure_iterations(graph, m);
     if (options && options->profiler_ns < m->measured_ns)
         m->measured_ns -= options->profiler_ns;
-    int rc = rehearse(graph, &rehearsal, err);
+    rc = rehearse(graph, &rehearsal, err);
     if (rc == 0) {
         rc = build(&rehearsal, m, err);
         rehearsal_fini(&rehearsal);

@@ -165,11 +165,10 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Variables that every rank pulls and pushes. */
-static uint32_t list_variables(const struct rehearsal *r, const struct lists *l,
-                               struct variable *variables)
+/* Variables that every rank pulls and pushes; when they are ready, where `r` is given. */
+static uint32_t list_variables(const struct dpro_graph *g, const struct rehearsal *r,
+                               const struct lists *l, struct variable *variables)
 {
-    const struct dpro_graph *g = r->graph;
     uint32_t n = 0;
     for (size_t p = 0; p < l->pulls.n; p++) {
         struct variable v = {l->pulls.at[p].variable, INT64_MIN, 0};
@@ -186,7 +185,7 @@ static uint32_t list_variables(const struct rehearsal *r, const struct lists *l,
                 }
             for (size_t i = 0; i < l->pushes.n; i++)
                 if (l->pushes.at[i].variable == v.op && l->pushes.at[i].rank == rank) {
-                    int64_t end = r->end_ns[r->first][l->pushes.at[i].maker];
+                    int64_t end = r ? r->end_ns[r->first][l->pushes.at[i].maker] : 0;
                     pushed = true;
                     v.ready_ns = rank == 0 && end > v.ready_ns ? end : v.ready_ns;
                 }
@@ -305,6 +304,29 @@ static int tell_sent(const struct rehearsal *r, const struct lists *l,
     return status;
 }
 
+static void lists_fini(struct lists *l)
+{
+    free(l->first_pred);
+    free(l->preds);
+    array_fini(&l->pulls);
+    array_fini(&l->pushes);
+}
+
+int session_has_variables(const struct dpro_graph *g)
+{
+    struct lists l = {0};
+    struct variable *variables = NULL;
+    int found = -1;
+    if (list_preds(g, &l) == 0 && list_moves(g, &l) == 0) {
+        variables = malloc((l.pulls.n + 1) * sizeof *variables);
+        if (variables)
+            found = list_variables(g, NULL, &l, variables) > 0;
+    }
+    free(variables);
+    lists_fini(&l);
+    return found;
+}
+
 int session_tensors(const struct rehearsal *r, struct dpro_model *model, struct coarse *coarse,
                     uint32_t *is_transfer)
 {
@@ -320,7 +342,7 @@ int session_tensors(const struct rehearsal *r, struct dpro_model *model, struct 
         status = variables ? 0 : -1;
     }
     if (status == 0) {
-        n = list_variables(r, &l, variables);
+        n = list_variables(g, r, &l, variables);
         qsort(variables, n, sizeof *variables, by_ready);
         model->tensors = arena_array(&model->arena, n, sizeof *model->tensors);
         coarse->bucket_of = malloc((n + (size_t)1) * sizeof *coarse->bucket_of);
@@ -341,10 +363,7 @@ int session_tensors(const struct rehearsal *r, struct dpro_model *model, struct 
     if (status == 0)
         status = tell_sent(r, &l, variables, n, coarse);
     model->n_tensors = status == 0 ? n : 0;
-    free(l.first_pred);
-    free(l.preds);
     free(variables);
-    array_fini(&l.pulls);
-    array_fini(&l.pushes);
+    lists_fini(&l);
     return status;
 }

@@ -628,6 +628,7 @@ static int fill_ops(struct assembly *a)
         return -1;
     g->framework = dpro_trace_framework(a->trace);
     g->in_session = a->join->n_ranks > 0 && a->join->ranks[0].trace->in_session;
+    g->world_size = (uint32_t)a->join->world_size;
     fill_pools(a);
     fill_shared_links(a);
     return fill_cycles(a);

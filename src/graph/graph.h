@@ -96,9 +96,10 @@ struct dpro_graph {
     struct strtab names;
 
     uint32_t n_ops, n_devices, n_ranks;
-    uint32_t n_servers;    /* that have ops, too: their ranks come behind those of the workers */
-    uint32_t *rank_hosts;  /* [n_ranks] the first rank (index) on its host, as far as the logs tell;
-                              NULL: no servers */
+    uint32_t world_size;  /* ranks of the job, as the trace says; 0: no trace is behind the graph */
+    uint32_t n_servers;   /* that have ops, too: their ranks come behind those of the workers */
+    uint32_t *rank_hosts; /* [n_ranks] the first rank (index) on its host, as far as the logs tell;
+                             NULL: no servers */
     int32_t *server_hosts; /* [n_servers] the rank (index) on whose host it is; -1: none, as far
                               as the logs tell */
     const char *framework; /* "pytorch", "tensorflow", "mxnet"; static */

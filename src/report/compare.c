@@ -44,7 +44,8 @@ struct side {
 struct comparison {
     struct side sides[2];
     bool unprofiled;               /* the basis: steps without a profiler, of both */
-    double less_pct, half_pct;     /* how much less B takes than A; half of its 95 % interval */
+    double less_pct, half_pct;     /* how much less B takes than A; half of its 95 % interval, NAN
+                                      where one of them was measured once */
     ARRAY(struct family) families; /* by how much they differ, most first */
 };
 
@@ -92,7 +93,7 @@ static void set_basis(struct comparison *c)
         double std = c->unprofiled ? (double)f->unprofiled.std_ns : (double)f->std_ns;
         uint32_t n = c->unprofiled ? f->unprofiled.n_steps : f->n_measured;
         s->mean_ns = c->unprofiled ? (double)f->unprofiled.mean_ns : (double)f->measured_ns;
-        s->error_ns = std > 0 && n > 1 ? std / sqrt(n) : 0;
+        s->error_ns = n > 1 ? std / sqrt(n) : NAN;
     }
     double a = c->sides[0].mean_ns, b = c->sides[1].mean_ns;
     if (a <= 0 || b <= 0)
@@ -208,6 +209,8 @@ static struct promise promise_of(const struct comparison *c)
     double left = (double)plan->iteration_ns / (double)plan->baseline_ns;
     p.less_pct = 100 * (1 - left);
     p.half_pct = plan->uncertainty_pct * left;
+    if (isnan(c->half_pct))
+        return p;
     double apart = c->less_pct - p.less_pct;
     p.verdict = fabs(apart) <= hypot(p.half_pct, c->half_pct) ? "as expected"
                 : apart < 0                                   ? "less"
@@ -266,7 +269,7 @@ static char *one_digit(char out[TIME_TEXT], double value)
 static void write_verdict(struct writer *w, const struct comparison *c)
 {
     char line[400], a[TIME_TEXT], b[TIME_TEXT], less[TIME_TEXT], half[TIME_TEXT];
-    bool sure = fabs(c->less_pct) > c->half_pct;
+    bool sure = fabs(c->less_pct) > c->half_pct, measured_once = isnan(c->half_pct);
     one_digit(less, fabs(c->less_pct));
     one_digit(half, c->half_pct);
     facts_time(a, (int64_t)c->sides[0].mean_ns);
@@ -274,6 +277,12 @@ static void write_verdict(struct writer *w, const struct comparison *c)
     if (c->sides[0].mean_ns <= 0 || c->sides[1].mean_ns <= 0)
         snprintf(line, sizeof line, "no iteration was measured in %s",
                  c->sides[0].mean_ns <= 0 ? "A" : "B");
+    else if (measured_once)
+        snprintf(line, sizeof line,
+                 "B takes %s %% %s time an iteration: %s instead of %s; one iteration was measured "
+                 "in %s, so nobody knows whether that is noise",
+                 less, c->less_pct >= 0 ? "less" : "more", b, a,
+                 isnan(c->sides[0].error_ns) ? "A" : "B");
     else if (!sure)
         snprintf(line, sizeof line,
                  "no difference that could be told from noise: B takes %s, A %s an iteration "
@@ -351,14 +360,24 @@ static void write_side_communication(struct writer *w, const struct comparison *
     char line[600], mb[TIME_TEXT];
     uint32_t n = dpro_graph_n_collectives(g);
     uint64_t bytes = 0, messages = 0;
+    uint32_t n_unsized = 0;
     for (uint32_t i = 0; i < n; i++) {
-        bytes += dpro_graph_collective(g, i).size_bytes;
-        messages += dpro_graph_collective(g, i).n_messages;
+        struct dpro_collective one = dpro_graph_collective(g, i);
+        n_unsized += !facts_is_sized(&one);
+        bytes += one.size_bytes;
+        messages += one.n_messages;
     }
-    int len = snprintf(line, sizeof line, "%u collective%s, %s MB a rank, %llu messages", n,
-                       n == 1 ? "" : "s", one_digit(mb, (double)bytes / 1e6),
-                       (unsigned long long)messages);
-    for (uint32_t i = 0; i < n && i < LISTED; i++)
+    int len = snprintf(line, sizeof line, "%u collective%s", n, n == 1 ? "" : "s");
+    if (n_unsized < n)
+        len += snprintf(line + len, sizeof line - (size_t)len, ", %s MB a rank",
+                        one_digit(mb, (double)bytes / 1e6));
+    if (n_unsized > 0)
+        len += snprintf(line + len, sizeof line - (size_t)len, ", %u of them of unknown size",
+                        n_unsized);
+    if (messages > 0)
+        len += snprintf(line + len, sizeof line - (size_t)len, ", %llu messages",
+                        (unsigned long long)messages);
+    for (uint32_t i = 0; i < n && i < LISTED && n_unsized == 0; i++)
         len += snprintf(line + len, sizeof line - (size_t)len, "%s%.12s%s", i ? ", " : "; of ",
                         one_digit(mb, (double)dpro_graph_collective(g, i).size_bytes / 1e6),
                         i + 1 == n        ? " MB"
@@ -448,7 +467,11 @@ static void write_side(struct writer *w, const char *key, const struct side *s)
         struct dpro_collective one = dpro_graph_collective(g, i);
         writer_open(w, '{');
         writer_key_string(w, "kind", one.kind);
-        writer_key_int(w, "size_bytes", (int64_t)one.size_bytes);
+        writer_key(w, "size_bytes");
+        if (facts_is_sized(&one))
+            writer_json_int(w, (int64_t)one.size_bytes);
+        else
+            writer_null(w);
         writer_key_int(w, "messages", one.n_messages);
         writer_close(w, '}');
     }
@@ -541,7 +564,8 @@ int dpro_compare_json(const struct dpro_comparison *comparison, FILE *out, struc
         writer_key(&w, "less_ms");
         writer_json_ms(&w, (int64_t)(c.sides[0].mean_ns - c.sides[1].mean_ns));
         writer_key_fixed(&w, "less_pct", c.less_pct, 3);
-        writer_key_fixed(&w, "less_half_pct", c.half_pct, 3);
+        writer_key(&w, "less_half_pct");
+        writer_json_fixed(&w, c.half_pct, 3);
         writer_close(&w, '}');
         write_plan(&w, &c);
         write_rows(&w, &c);

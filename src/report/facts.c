@@ -41,6 +41,14 @@ static int sum_measured(struct report_facts *f)
     return 0;
 }
 
+static bool has_rate(const struct report_facts *f)
+{
+    bool any_size = false;
+    for (uint32_t c = 0; c < f->n_comms; c++)
+        any_size |= f->comms[c].size_bytes > 0;
+    return any_size && f->report->daydream && f->report->daydream->bandwidth_bytes_per_s > 0;
+}
+
 static void sum_predicted(struct report_facts *f)
 {
     const struct dpro_report *r = f->report;
@@ -48,14 +56,15 @@ static void sum_predicted(struct report_facts *f)
     f->p50_ns = dpro_replay_percentile_ns(r->replay, 0.5);
     f->p95_ns = dpro_replay_percentile_ns(r->replay, 0.95);
     f->n_drawn = r->graph->single_iteration ? 0 : r->n_samples; /* one leaves nothing to draw */
+    f->daydream = has_rate(f) ? r->daydream : NULL;
     if (f->measured_ns <= 0)
         return;
     f->change_pct = facts_pct(f->predicted_ns + r->profiler_ns - f->measured_ns, f->measured_ns);
     f->comparable = !r->what_if;
     f->error_pct = f->change_pct;
-    if (r->daydream)
+    if (f->daydream)
         f->daydream_error_pct =
-            facts_pct(r->daydream->iteration_ns - f->measured_ns, f->measured_ns);
+            facts_pct(f->daydream->iteration_ns - f->measured_ns, f->measured_ns);
 }
 
 /* What Horovod's thread does beside transferring. */
@@ -120,7 +129,12 @@ static int sum_ranks(struct report_facts *f)
     struct map index = {0};
     int rc = f->ranks && waited_for ? map_reserve(&index, f->n_ranks) : -1;
     for (uint32_t r = 0; rc == 0 && r < f->n_ranks; r++) {
-        f->ranks[r].time = dpro_replay_rank(f->report->replay, r);
+        const struct dpro_rank_time time = dpro_replay_rank(f->report->replay, r);
+        f->ranks[r].time = time;
+        /* a communication timeline alone makes an op of each round, of next to no time */
+        f->ranks[r].computes =
+            facts_pct(time.forward_ns + time.backward_ns + time.update_ns, time.iteration_ns) > 0.1;
+        f->any_computes |= f->ranks[r].computes;
         rc = map_set(&index, (uint64_t)(uint32_t)f->ranks[r].time.rank + 1, r);
     }
     f->straggler = -1;
@@ -129,7 +143,8 @@ static int sum_ranks(struct report_facts *f)
         if (t->exposed_communication_ns + t->wait_for_peers_ns >
             e->exposed_communication_ns + e->wait_for_peers_ns)
             f->most_exposed = r;
-        if (t->idle_ns > f->ranks[f->most_idle].time.idle_ns)
+        const struct rank_fact *idle = &f->ranks[f->most_idle];
+        if (f->ranks[r].computes && (!idle->computes || t->idle_ns > idle->time.idle_ns))
             f->most_idle = r;
         uint64_t last;
         if (t->waited_most_for < 0 || t->waited_most_for == t->rank ||
@@ -141,11 +156,18 @@ static int sum_ranks(struct report_facts *f)
             f->straggler = t->waited_most_for;
         }
     }
+    int64_t waited_ns = 0, n_computing = 0;
+    for (uint32_t r = 0; rc == 0 && r < f->n_ranks; r++) {
+        waited_ns += f->ranks[r].time.wait_for_peers_ns;
+        n_computing += f->ranks[r].computes;
+    }
+    if (f->straggler_ns < waited_ns - f->straggler_ns)
+        f->straggler = -1;
     for (uint32_t r = 0; rc == 0 && r < f->n_ranks; r++) {
         const struct dpro_rank_time *t = &f->ranks[r].time;
         f->exposed_ns += t->exposed_communication_ns / f->n_ranks;
         f->wait_ns += t->wait_for_peers_ns / f->n_ranks;
-        f->idle_ns += t->idle_ns / f->n_ranks;
+        f->idle_ns += f->ranks[r].computes ? t->idle_ns / n_computing : 0;
         f->input_ns += t->input_ns / f->n_ranks;
     }
     map_fini(&index);
@@ -210,6 +232,18 @@ static void sort_kinds(struct report_facts *f)
     }
 }
 
+static void sum_calls(struct report_facts *f)
+{
+    for (uint32_t i = 0; f->has_gpu && i < f->n_names; i++) {
+        if (f->names[i].kind != DPRO_OP_LAUNCH)
+            continue;
+        enum call_class class = call_classify(f->names[i].name);
+        f->call_ns[class] += f->names[i].dur_ns;
+        if (!f->call_name[class])
+            f->call_name[class] = f->names[i].name;
+    }
+}
+
 static int sum_path(struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
@@ -230,8 +264,10 @@ static int sum_path(struct report_facts *f)
         *(g->rank[c->op] < f->n_ranks ? &f->ranks[g->rank[c->op]].path_ns : &f->servers_path_ns) +=
             c->dur_ns + c->gap_ns;
         if (op.device != DPRO_NO_DEVICE &&
-            dpro_graph_device(g, op.device).kind == DPRO_DEVICE_CPU_THREAD)
-            f->path_cpu_ns += c->dur_ns + c->gap_ns;
+            dpro_graph_device(g, op.device).kind == DPRO_DEVICE_CPU_THREAD) {
+            f->path_cpu_ns += c->dur_ns;
+            f->path_cpu_input_ns += op.kind == DPRO_OP_INPUT ? c->dur_ns : 0;
+        }
         if (c->dur_ns == 0)
             continue;
         uint64_t key = ((uint64_t)g->name[c->op] << 8 | op.kind) + 1, at;
@@ -250,6 +286,7 @@ static int sum_path(struct report_facts *f)
     }
     sort_kinds(f);
     qsort(f->names, f->n_names, sizeof *f->names, compare_names);
+    sum_calls(f);
     map_fini(&on_rank);
     map_fini(&by_name);
     return rc;
@@ -280,10 +317,11 @@ static int sum_comms(struct report_facts *f)
                 strcmp(f->comms[at].pattern, c.pattern) != 0))
             at++;
         if (at == f->n_comms)
-            f->comms[f->n_comms++] =
-                (struct comm_fact){.kind = c.kind, .pattern = c.pattern, .n_ranks = c.n_ranks};
+            f->comms[f->n_comms++] = (struct comm_fact){
+                .kind = c.kind, .pattern = c.pattern, .n_ranks = c.n_ranks, .sized = true};
         struct comm_fact *fact = &f->comms[at];
         fact->count++;
+        fact->sized &= facts_is_sized(&c);
         fact->n_messages += c.n_messages;
         if (__builtin_add_overflow(fact->size_bytes, c.size_bytes, &fact->size_bytes))
             fact->size_bytes = UINT64_MAX;
@@ -312,6 +350,11 @@ int facts_init(struct report_facts *f, const struct dpro_report *report, struct 
         rc = find_busiest(f);
     if (rc == 0)
         rc = sum_comms(f);
+    if (rc == 0) {
+        int able = dpro_model_check(report->graph, &f->no_optimize);
+        f->can_optimize = able == 0;
+        rc = able == DPRO_ENOMEM ? -1 : 0;
+    }
     if (rc < 0) {
         facts_fini(f);
         return dpro_error_nomem(err);
@@ -348,10 +391,23 @@ char *facts_time(char out[TIME_TEXT], int64_t ns)
     return out;
 }
 
+int64_t facts_launching_ns(const struct report_facts *f)
+{
+    int64_t ns = f->path_cpu_ns;
+    for (int class = 0; class < N_CALL_CLASSES; class ++)
+        ns -= class == CALL_LAUNCH ? 0 : f->call_ns[class];
+    return ns - f->path_cpu_input_ns;
+}
+
 bool facts_launch_bound(const struct report_facts *f)
 {
-    return f->has_gpu && facts_pct(f->path_cpu_ns, f->path_ns) >= 40 &&
+    return f->has_gpu && facts_pct(facts_launching_ns(f), f->path_ns) >= 40 &&
            facts_pct(f->idle_ns, f->predicted_ns) >= 10 && f->idle_ns > f->input_ns;
+}
+
+bool facts_is_sized(const struct dpro_collective *collective)
+{
+    return collective->size_bytes > 0 || strcmp(collective->kind, "barrier") == 0;
 }
 
 const char *facts_kind_words(enum dpro_op_kind kind)

@@ -13,7 +13,21 @@
 struct rank_fact {
     struct dpro_rank_time time;
     int64_t path_ns; /* of the critical path, gaps included */
+    bool computes;   /* computation of it was recorded; else what hides communication and what idles
+                        is not known */
 };
+
+/* What a CPU call of a GPU's runtime is for. */
+enum call_class {
+    CALL_LAUNCH, /* also where nothing tells */
+    CALL_SYNC,
+    CALL_MEMORY, /* allocates or frees */
+    CALL_COPY,
+    CALL_LOAD, /* of code onto the GPU, once */
+    N_CALL_CLASSES,
+};
+enum call_class call_classify(const char *name);
+const char *call_class_words(enum call_class class); /* "waiting for the GPU"; static */
 
 /* Critical ops of one name and kind. */
 struct name_fact {
@@ -29,6 +43,7 @@ struct comm_fact {
     const char *kind, *pattern; /* borrowed; pattern "": taken as a whole */
     uint32_t n_ranks, count;
     uint64_t size_bytes, n_messages; /* of all of them; size of a rank's contributions */
+    bool sized;                      /* size_bytes is known; else it is that of some of them */
     uint32_t most_chunks, most_channels;
 };
 
@@ -61,7 +76,9 @@ struct report_facts {
     double error_pct;                       /* predicted, and what the profiler took, against
                                                measured, signed */
     double change_pct;                      /* the same, also for a what-if; 0 when unknown */
-    double daydream_error_pct;              /* when comparable and there is a daydream */
+    const struct dpro_daydream
+        *daydream;             /* borrowed; NULL: without sizes and a rate there is none */
+    double daydream_error_pct; /* when comparable and there is a daydream */
 
     struct dpro_unprofiled unprofiled;
     double overhead_pct;         /* of the profiler; measured against unprofiled */
@@ -89,9 +106,12 @@ struct report_facts {
     int64_t kind_ns[PATH_GAP + 1]; /* of the path, by op kind; PATH_GAP: between ops */
     int kinds[PATH_GAP + 1];       /* those that take time, longest first */
     int n_kinds;
-    int64_t path_cpu_ns;     /* on CPU threads, gaps included */
-    uint32_t longest_gap;    /* index into path */
-    struct name_fact *names; /* longest first */
+    int64_t path_cpu_ns;                   /* ops on CPU threads */
+    int64_t path_cpu_input_ns;             /* of them, data loading */
+    int64_t call_ns[N_CALL_CLASSES];       /* of them, CPU calls of the GPU's runtime */
+    const char *call_name[N_CALL_CLASSES]; /* the longest of each class; NULL: none */
+    uint32_t longest_gap;                  /* index into path */
+    struct name_fact *names;               /* longest first */
     uint32_t n_names;
     const char *busiest; /* what GPUs compute longest, critical or not, borrowed; NULL: no GPU */
     int64_t busiest_ns;  /* mean over the ranks */
@@ -101,11 +121,16 @@ struct report_facts {
 
     uint32_t most_exposed; /* rank index that loses most to communication and waiting */
     uint32_t most_idle;    /* rank index */
-    int straggler;         /* the rank that most waiting is for; -1: none */
-    int64_t straggler_ns;  /* waiting for it, summed over the ranks */
+    bool any_computes;     /* some rank does, as far as was recorded */
+    int straggler;         /* the rank that at least half of the waiting is for; -1: none */
+    int64_t straggler_ns;  /* waiting of the ranks that wait most for it */
     int64_t apart_ns;      /* of a single iteration: the last rank's start after the first's */
     int64_t shown;         /* the job's number of the iteration that is shown; -1: unknown */
-    int64_t exposed_ns, wait_ns, idle_ns, input_ns; /* means over the ranks */
+    int64_t exposed_ns, wait_ns, input_ns; /* means over the ranks */
+    int64_t idle_ns;                       /* mean over those that compute */
+
+    bool can_optimize;             /* 'dpro optimize' and 'dpro whatif' work with the trace */
+    struct dpro_error no_optimize; /* else why not */
 
     bool contradicts;         /* the replay is off by more than known_to_ns */
     int64_t known_to_ns;      /* half the 95 % interval of the measured mean; -1: unknown */
@@ -125,8 +150,12 @@ double facts_pct(int64_t part_ns, int64_t whole_ns); /* 0 of nothing is 0 */
 /* Milliseconds with the digits a reader needs ("0.42 ms", "118.3 ms", "12.4 s"); returns out. */
 #define TIME_TEXT 32
 char *facts_time(char out[TIME_TEXT], int64_t ns);
-/* Idle where the CPU, not data loading, keeps the GPU from working. */
+/* Work of the CPU on the critical path that launches GPU work or leads up to it. */
+int64_t facts_launching_ns(const struct report_facts *facts);
+/* The GPU idles, and on the critical path the CPU is mostly at work to launch more. */
 bool facts_launch_bound(const struct report_facts *facts);
+/* Its size is known: a barrier's is 0. */
+bool facts_is_sized(const struct dpro_collective *collective);
 const char *facts_kind_words(enum dpro_op_kind kind); /* "backward computation"; static */
 /* A sentence on what the replay rests on, in `out` or static; NULL past the last. */
 const char *facts_assumption(struct report_facts *facts, size_t index, char *out, size_t size);

@@ -12,6 +12,15 @@ static void key_ms_or_null(struct writer *w, const char *key, int64_t ns)
         writer_json_ms(w, ns);
 }
 
+static void key_bytes_or_null(struct writer *w, const char *key, bool known, uint64_t bytes)
+{
+    writer_key(w, key);
+    if (known)
+        writer_json_int(w, bytes < INT64_MAX ? (int64_t)bytes : INT64_MAX);
+    else
+        writer_null(w);
+}
+
 static void key_pct_if(struct writer *w, const char *key, bool known, double value)
 {
     writer_key(w, key);
@@ -153,7 +162,7 @@ static void write_times(struct writer *w, const struct report_facts *f)
 static void write_checks(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_validation *v = f->report->validation;
-    const struct dpro_daydream *d = f->report->daydream;
+    const struct dpro_daydream *d = f->daydream;
     bool known = v && v->n > 0;
     writer_newline(w);
     writer_key(w, "validation");
@@ -313,7 +322,7 @@ static void write_ranks(struct writer *w, const struct report_facts *f)
         writer_key_ms(w, "communication_ms", t->communication_ns);
         writer_key_ms(w, "exposed_communication_ms", t->exposed_communication_ns);
         writer_key_ms(w, "wait_for_peers_ms", t->wait_for_peers_ns);
-        writer_key_ms(w, "idle_ms", t->idle_ns);
+        key_ms_or_null(w, "idle_ms", f->ranks[r].computes ? t->idle_ns : -1);
         writer_key(w, "waited_most_for");
         if (t->waited_most_for < 0)
             writer_null(w);
@@ -405,7 +414,7 @@ static void write_collectives(struct writer *w, const struct report_facts *f)
         writer_key_string(w, "kind", c->kind);
         writer_key_int(w, "ranks", c->n_ranks);
         writer_key_int(w, "count", c->count);
-        writer_key_int(w, "bytes", (int64_t)c->size_bytes);
+        key_bytes_or_null(w, "bytes", c->sized, c->size_bytes);
         writer_key_int(w, "messages", (int64_t)c->n_messages);
         writer_key_string(w, "pattern", c->pattern[0] ? c->pattern : NULL);
         writer_key_int(w, "chunks", c->most_chunks);

@@ -1,6 +1,7 @@
 /* report/model.c: what a prediction rests on. */
 #include "report/model.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -80,7 +81,11 @@ void model_write_text(struct writer *w, const struct dpro_model *model)
     struct dpro_link link = dpro_model_link(model);
     char line[500], measured[TIME_TEXT], std[TIME_TEXT], rate[TIME_TEXT], rate_std[TIME_TEXT];
     char message[TIME_TEXT], taken[TIME_TEXT];
-    if (dpro_model_measured_ns(model) > 0) {
+    if (dpro_model_measured_ns(model) > 0 && dpro_model_n_samples(model) < 2) {
+        snprintf(line, sizeof line, "measured: %s, one iteration",
+                 facts_time(measured, dpro_model_measured_ns(model)));
+        table_wrapped(w, " ", 2, line);
+    } else if (dpro_model_measured_ns(model) > 0) {
         snprintf(line, sizeof line, "measured: %s, mean of %u iterations (they spread by %s)",
                  facts_time(measured, dpro_model_measured_ns(model)), dpro_model_n_samples(model),
                  facts_time(std, dpro_model_measured_std_ns(model)));
@@ -92,11 +97,15 @@ void model_write_text(struct writer *w, const struct dpro_model *model)
         writer_format_fixed(message, sizeof message, link.message_ns.value / 1e3, 1) < 0 ||
         writer_format_fixed(taken, sizeof taken, link.interference_ns.value, 2) < 0)
         return;
+    char speed[120] = "a link of unknown speed";
+    if (link.bandwidth_bytes_per_s.value > 0)
+        snprintf(speed, sizeof speed, "%s MB/s (+- %s %%) each way on a rank's link", rate,
+                 rate_std);
     snprintf(line, sizeof line,
-             "learnt: %s over %u ranks, %s MB/s (+- %s %%) each way on a rank's link, %s us a "
-             "message, %u collective%s at once%s; a megabyte on the link takes %s ms from the "
+             "learnt: %s over %u ranks, %s, %s us a message, %u collective%s at once%s; a megabyte "
+             "on the link takes %s ms from the "
              "computation beside it",
-             link.algorithm, dpro_model_n_ranks(model), rate, rate_std, message, link.n_streams,
+             link.algorithm, dpro_model_n_ranks(model), speed, message, link.n_streams,
              link.n_streams == 1 ? "" : "s", link.in_order ? ", in order" : "", taken);
     table_wrapped(w, " ", 2, line);
 }
@@ -139,16 +148,16 @@ static void write_estimate(struct writer *w, const char *key, struct dpro_estima
 {
     writer_key(w, key);
     writer_open(w, '{');
-    writer_key(w, "value");
-    writer_json_fixed(w, estimate.value, 6);
-    writer_key(w, "std");
-    writer_json_fixed(w, estimate.std, 6);
+    writer_key_fixed(w, "value", estimate.value, 6);
+    writer_key_fixed(w, "std", estimate.std, 6);
     writer_close(w, '}');
 }
 
 void model_write_link(struct writer *w, const struct dpro_model *model)
 {
     struct dpro_link link = dpro_model_link(model);
+    if (!(link.bandwidth_bytes_per_s.value > 0)) /* null */
+        link.bandwidth_bytes_per_s = (struct dpro_estimate){NAN, NAN};
     writer_open(w, '{');
     writer_key_string(w, "algorithm", link.algorithm);
     writer_key_int(w, "collectives_at_once", link.n_streams);

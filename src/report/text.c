@@ -30,7 +30,8 @@ static void write_verdict(struct writer *w, const struct report_facts *f)
         table_wrapped(w, f->verdict[i].title, 15, f->verdict[i].text);
 }
 
-#define N_PARTS 7
+#define N_PARTS   7
+#define PART_IDLE 6
 static const char *const part_names[N_PARTS] = {"forward", "backward", "update", "input",
                                                 "exposed", "waiting",  "idle"};
 
@@ -42,7 +43,7 @@ static void rank_parts(const struct dpro_rank_time *t, int64_t parts[N_PARTS])
     parts[3] = t->input_ns;
     parts[4] = t->exposed_communication_ns;
     parts[5] = t->wait_for_peers_ns;
-    parts[6] = t->idle_ns;
+    parts[PART_IDLE] = t->idle_ns;
 }
 
 static int compare_waiting(const void *a, const void *b, void *arg)
@@ -52,6 +53,21 @@ static int compare_waiting(const void *a, const void *b, void *arg)
     if (x->time.wait_for_peers_ns != y->time.wait_for_peers_ns)
         return x->time.wait_for_peers_ns < y->time.wait_for_peers_ns ? -1 : 1;
     return (x->time.rank > y->time.rank) - (x->time.rank < y->time.rank);
+}
+
+/* Of a rank without recorded computation nobody knows when it idled. */
+static void cell_part(struct table *t, const struct rank_fact *rank, int part, int digits)
+{
+    int64_t parts[N_PARTS];
+    char ms[TIME_TEXT], share[TIME_TEXT];
+    rank_parts(&rank->time, parts);
+    if (part == PART_IDLE && !rank->computes) {
+        table_cell(t, "-");
+        return;
+    }
+    writer_format_fixed(ms, sizeof ms, (double)parts[part] / 1e6, digits);
+    writer_format_fixed(share, sizeof share, facts_pct(parts[part], rank->time.iteration_ns), 0);
+    table_cell(t, "%s %2s%%", ms, share);
 }
 
 static void breakdown_rows(struct table *t, const struct report_facts *f, const uint32_t *shown,
@@ -68,21 +84,14 @@ static void breakdown_rows(struct table *t, const struct report_facts *f, const 
         table_cell(t, "all comm");
     for (uint32_t i = 0; i < n_shown; i++) {
         const struct dpro_rank_time *time = &f->ranks[shown[i]].time;
-        int64_t parts[N_PARTS];
-        rank_parts(time, parts);
         if (many)
             table_cell(t, "%s %d", which[i], time->rank);
         else
             table_cell(t, "%d", time->rank);
         table_fixed(t, (double)time->iteration_ns / 1e6, digits, "");
-        for (int p = 0; p < N_PARTS; p++) {
-            char ms[TIME_TEXT], share[TIME_TEXT];
-            if (!used[p])
-                continue;
-            writer_format_fixed(ms, sizeof ms, (double)parts[p] / 1e6, digits);
-            writer_format_fixed(share, sizeof share, facts_pct(parts[p], time->iteration_ns), 0);
-            table_cell(t, "%s %2s%%", ms, share);
-        }
+        for (int p = 0; p < N_PARTS; p++)
+            if (used[p])
+                cell_part(t, &f->ranks[shown[i]], p, digits);
         if (with_all)
             table_fixed(t, (double)time->communication_ns / 1e6, digits, "");
     }
@@ -90,7 +99,7 @@ static void breakdown_rows(struct table *t, const struct report_facts *f, const 
 
 static void write_breakdown(struct writer *w, const struct report_facts *f)
 {
-    bool used[N_PARTS] = {[6] = true}, any_comm = false;
+    bool used[N_PARTS] = {[PART_IDLE] = true}, any_comm = false;
     uint32_t *shown = malloc((f->n_ranks + 1) * sizeof *shown), n_shown = f->n_ranks;
     if (!shown) {
         writer_text(w, "\n(out of memory)\n");
@@ -131,7 +140,11 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
     }
     table_write(w, &t);
     free(shown);
-    if (any_comm)
+    if (!f->any_computes)
+        table_wrapped(w, "", 2,
+                      "no computation was recorded: what it hides, and when ranks idle, is not "
+                      "known");
+    else if (any_comm)
         table_wrapped(w, "", 2,
                       "exposed: transferring while nothing is computed; waiting: in a collective "
                       "before its last rank is there; all comm: all transferring, hidden or not");
@@ -288,7 +301,7 @@ static void prediction_row(struct table *t, const struct report_facts *f, const 
 static void write_checks(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_validation *v = f->report->validation;
-    const struct dpro_daydream *d = f->report->daydream;
+    const struct dpro_daydream *d = f->daydream;
     writer_text(w, "\nPrediction against measurement\n");
     struct table t = {.n_cols = 3, .left = {true}};
     table_cell(&t, "%s", "");
@@ -472,15 +485,15 @@ static void write_collectives(struct writer *w, const struct report_facts *f)
     enum { MOST_KINDS = 6 };
     for (uint32_t i = 0; i < f->n_comms && i < MOST_KINDS; i++) {
         const struct comm_fact *c = &f->comms[i];
-        char line[300], mb[TIME_TEXT], channels[40] = "";
+        char line[300], size[64] = "size not recorded", mb[TIME_TEXT], channels[40] = "";
         if (c->pattern[0] == '\0')
             continue;
         if (c->most_channels > 1)
             snprintf(channels, sizeof channels, " on %u channels", c->most_channels);
-        if (writer_format_fixed(mb, sizeof mb, (double)c->size_bytes / 1e6, 1) < 0)
-            strcpy(mb, "?");
-        snprintf(line, sizeof line, "%u %s over %u ranks, %s MB a rank: %s%s%s, %llu messages",
-                 c->count, c->kind, c->n_ranks, mb, c->pattern,
+        if (c->sized && writer_format_fixed(mb, sizeof mb, (double)c->size_bytes / 1e6, 1) >= 0)
+            snprintf(size, sizeof size, "%s MB a rank", mb);
+        snprintf(line, sizeof line, "%u %s over %u ranks, %s: %s%s%s, %llu messages", c->count,
+                 c->kind, c->n_ranks, size, c->pattern,
                  c->most_chunks > 1 && strcmp(c->pattern, "ring") == 0 ? " in chunks" : "",
                  channels, (unsigned long long)c->n_messages);
         table_wrapped(w, " ", 2, line);

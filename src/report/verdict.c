@@ -49,9 +49,13 @@ static void say_iteration(const struct report_facts *f, struct verdict_line *lin
     }
     if (f->report->what_if) {
         int64_t change = f->predicted_ns + f->report->profiler_ns - f->measured_ns;
+        if (change == 0) {
+            say(line, " with the change, as measured without it");
+            return;
+        }
         say(line, " with the change, %s measured without: %s (%s %%) %s",
             facts_time(a, f->measured_ns), facts_time(b, llabs(change)),
-            pct(c, change < 0 ? -f->change_pct : f->change_pct), change <= 0 ? "faster" : "slower");
+            pct(c, change < 0 ? -f->change_pct : f->change_pct), change < 0 ? "faster" : "slower");
         return;
     }
     say(line, ", %s measured (%s%s %%); ", facts_time(a, f->measured_ns),
@@ -64,6 +68,24 @@ static void say_iteration(const struct report_facts *f, struct verdict_line *lin
         say(line, "not self-validated");
 }
 
+/* CPU calls of the GPU's runtime, by what most of them are for. */
+static void say_calls(const struct report_facts *f, struct verdict_line *line)
+{
+    int most = 0;
+    char name[64];
+    for (int class = 0; class < N_CALL_CLASSES; class ++)
+        most = f->call_ns[class] > f->call_ns[most] ? class : most;
+    if (f->call_name[most] && f->call_ns[most] * 5 >= f->kind_ns[DPRO_OP_LAUNCH] * 4) {
+        columns_shorten(name, sizeof name, f->call_name[most], 36);
+        say(line, "%s (%s)", call_class_words(most), name);
+    } else {
+        say(line, "%s", facts_kind_words(DPRO_OP_LAUNCH));
+    }
+    if (f->has_gpu && f->any_computes && facts_pct(f->kind_ns[DPRO_OP_LAUNCH], f->path_ns) >= 30 &&
+        facts_pct(f->idle_ns, f->predicted_ns) < 10)
+        say(line, ", while the GPU is busy");
+}
+
 static void say_path(const struct report_facts *f, struct verdict_line *line)
 {
     line->title = "Critical path";
@@ -73,14 +95,36 @@ static void say_path(const struct report_facts *f, struct verdict_line *line)
         char text[TIME_TEXT];
         if (i > 0 && facts_pct(ns, f->path_ns) < 2)
             break;
-        say(line, "%s%s %% %s", i > 0 ? ", " : "", share(text, ns, f->path_ns),
-            kind == PATH_GAP ? "gaps between ops" : facts_kind_words(kind));
-        if (kind == DPRO_OP_LAUNCH && facts_pct(ns, f->path_ns) >= 30 &&
-            facts_pct(f->idle_ns, f->predicted_ns) < 10)
-            say(line, " (waiting for a busy GPU)");
+        say(line, "%s%s %% ", i > 0 ? ", " : "", share(text, ns, f->path_ns));
+        if (kind == DPRO_OP_LAUNCH)
+            say_calls(f, line);
+        else
+            say(line, "%s", kind == PATH_GAP ? "gaps between ops" : facts_kind_words(kind));
     }
     if (line->text[0] == '\0')
         say(line, "empty: no op holds the iteration up");
+}
+
+/* Communication that takes next to nothing from the iteration. */
+static void say_hidden(const struct report_facts *f, struct verdict_line *line, int64_t lost_ns)
+{
+    char a[TIME_TEXT], b[TIME_TEXT], c[TIME_TEXT];
+    int64_t most_ns = 0, iteration_ns = 0;
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        const struct dpro_rank_time *t = &f->ranks[r].time;
+        if (t->communication_ns + t->wait_for_peers_ns <= most_ns)
+            continue;
+        most_ns = t->communication_ns + t->wait_for_peers_ns;
+        iteration_ns = t->iteration_ns;
+    }
+    if (lost_ns == 0)
+        say(line, "%s %s (%s %%), hidden behind computation%s",
+            f->n_ranks > 1 ? "at most" : "takes", facts_time(a, most_ns),
+            pct(b, facts_pct(most_ns, iteration_ns)), f->n_ranks > 1 ? " on every rank" : "");
+    else
+        say(line, "next to nothing to win: %s%s (%s %%), of which %s are exposed",
+            f->n_ranks > 1 ? "at most " : "", facts_time(a, most_ns),
+            pct(b, facts_pct(most_ns, iteration_ns)), facts_time(c, lost_ns));
 }
 
 static void say_communication(const struct report_facts *f, struct verdict_line *line)
@@ -94,17 +138,21 @@ static void say_communication(const struct report_facts *f, struct verdict_line 
         say(line, "none in this trace");
         return;
     }
-    const struct dpro_rank_time *t = &f->ranks[f->most_exposed].time;
+    const struct rank_fact *worst = &f->ranks[f->most_exposed];
+    const struct dpro_rank_time *t = &worst->time;
     int64_t lost = t->exposed_communication_ns + t->wait_for_peers_ns;
-    if (facts_pct(lost, t->iteration_ns) < 1) {
-        say(line, "hidden behind computation on every rank");
+    if (f->any_computes && facts_pct(lost, t->iteration_ns) < 1) {
+        say_hidden(f, line, lost);
         return;
     }
-    say(line, "%srank %d %s %s exposed", f->n_ranks > 1 ? "worst " : "", t->rank,
-        f->n_ranks > 1 ? "with" : "has", facts_time(a, t->exposed_communication_ns));
+    say(line, "%srank %d %s %s%s", f->n_ranks > 1 ? "worst " : "", t->rank,
+        f->n_ranks > 1 ? "with" : "has", facts_time(a, t->exposed_communication_ns),
+        worst->computes ? " exposed" : "");
     if (t->wait_for_peers_ns > 0)
         say(line, " and %s waiting", facts_time(b, t->wait_for_peers_ns));
     say(line, " (%s %%)", share(c, lost, t->iteration_ns));
+    if (!worst->computes)
+        say(line, "; what computation hides is not known: none of it was recorded");
     if (f->straggler >= 0 && facts_pct(f->straggler_ns / (int64_t)f->n_ranks, f->predicted_ns) >= 1)
         say(line, "; straggler: rank %d", f->straggler);
     if (dpro_trace_world_size(f->report->trace) > (int)f->n_ranks)
@@ -113,10 +161,14 @@ static void say_communication(const struct report_facts *f, struct verdict_line 
 
 static void say_idle(const struct report_facts *f, struct verdict_line *line)
 {
-    char a[TIME_TEXT], b[TIME_TEXT], c[TIME_TEXT];
+    char a[TIME_TEXT], b[TIME_TEXT], c[TIME_TEXT], d[TIME_TEXT];
     line->title = "Idle";
     if (f->n_ranks == 0) {
         say(line, "no rank");
+        return;
+    }
+    if (!f->any_computes) {
+        say(line, "not known: no computation was recorded");
         return;
     }
     const struct dpro_rank_time *t = &f->ranks[f->most_idle].time;
@@ -128,11 +180,12 @@ static void say_idle(const struct report_facts *f, struct verdict_line *line)
         facts_time(a, t->idle_ns), share(b, t->idle_ns, t->iteration_ns));
     /* the CPU's share says nothing of a job whose GPUs are busy: its calls wait for them */
     if (f->has_gpu && facts_pct(f->idle_ns, f->predicted_ns) >= 10)
-        say(line, "; CPU work is %s %% of the critical path%s",
-            share(c, f->path_cpu_ns, f->path_ns), facts_launch_bound(f) ? ": launch-bound" : "");
+        say(line, "; critical path: %s %% CPU work, %s %% gaps%s",
+            share(c, f->path_cpu_ns, f->path_ns), share(d, f->kind_ns[PATH_GAP], f->path_ns),
+            facts_launch_bound(f) ? ", launch-bound" : "");
 }
 
-/* Where the straggler differs most from the middle of the ranks. */
+/* Where the straggler differs most from the mean of the other ranks. */
 static const char *straggler_reason(const struct report_facts *f, int64_t *excess)
 {
     static const char *const words[] = {"in forward", "in backward", "in the update", "on input",
@@ -180,17 +233,32 @@ static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
     return true;
 }
 
+/* What computes longest: on the GPUs, critical or not; else of the critical ops. */
+static const char *find_dearest(const struct report_facts *f, int64_t *ns)
+{
+    *ns = f->busiest_ns;
+    if (f->busiest)
+        return f->busiest;
+    for (uint32_t i = 0; i < f->n_names; i++)
+        if (f->names[i].kind <= DPRO_OP_UPDATE) {
+            *ns = f->names[i].dur_ns;
+            return f->names[i].name;
+        }
+    return NULL;
+}
+
 static void say_cheaper(const struct report_facts *f, struct verdict_line *line)
 {
     char a[TIME_TEXT], short_name[256];
-    const char *name = f->busiest ? f->busiest : f->n_names > 0 ? f->names[0].name : NULL;
+    int64_t ns;
+    const char *name = find_dearest(f, &ns);
     if (!name) {
         say(line, "nothing stands out");
         return;
     }
     columns_shorten(short_name, sizeof short_name, name, 36);
     say(line, "computation dominates: make it cheaper, first %s (%s)", short_name,
-        facts_time(a, f->busiest ? f->busiest_ns : f->names[0].dur_ns));
+        facts_time(a, ns));
 }
 
 static void say_wait(const struct report_facts *f, struct verdict_line *line)
@@ -198,19 +266,21 @@ static void say_wait(const struct report_facts *f, struct verdict_line *line)
     char a[TIME_TEXT], b[TIME_TEXT];
     int world = dpro_trace_world_size(f->report->trace);
     int64_t excess;
+    facts_time(a, f->wait_ns);
     if (f->straggler >= 0 && f->n_ranks > 1) {
         const char *what = straggler_reason(f, &excess);
         if (facts_pct(excess, f->predicted_ns) >= 1)
-            say(line, "find out why rank %d spends %s more %s; the others wait %s for it",
-                f->straggler, facts_time(b, excess), what, facts_time(a, f->wait_ns));
+            say(line,
+                "find out why rank %d spends %s more %s than the others do on average; ranks wait "
+                "%s for each other, mostly for it",
+                f->straggler, facts_time(b, excess), what, a);
         else
-            say(line, "even out the ranks: they wait %s for each other, mostly for rank %d",
-                facts_time(a, f->wait_ns), f->straggler);
+            say(line, "even out the ranks: they wait %s for each other, mostly for rank %d", a,
+                f->straggler);
     } else if (world > (int)f->n_ranks) {
-        say(line, "record all %d ranks, to see which of them is waited for: %s", world,
-            facts_time(a, f->wait_ns));
+        say(line, "record all %d ranks, to see which of them is waited for: %s", world, a);
     } else {
-        say(line, "even out the ranks: they wait %s for each other", facts_time(a, f->wait_ns));
+        say(line, "even out the ranks: they wait %s for each other", a);
     }
 }
 
@@ -231,12 +301,58 @@ static void say_shrink(const struct report_facts *f, struct verdict_line *line)
             "hide or shrink communication: %s of the critical path are between workers and "
             "servers; ",
             facts_time(a, with_servers_ns(f)));
-    if (with_servers_ns(f) > 0)
-        say(line, "more servers, or what each of them holds, may win a part of that ('dpro "
-                  "optimize' and 'dpro whatif --servers' say how much), faster links more");
+    if (!f->can_optimize)
+        say(line, "'dpro optimize' does not work with this trace: %s", f->no_optimize.text);
+    else if (with_servers_ns(f) > 0)
+        say(line, "'dpro optimize' says what other places and sizes of what servers hold would "
+                  "win, 'dpro whatif --servers' what more servers would");
     else
-        say(line, "better buckets win a part of that ('dpro optimize' says how much at most), "
-                  "compression and faster links more");
+        say(line, "'dpro optimize' says what other buckets would win, 'dpro whatif' what "
+                  "compression and faster links would");
+}
+
+/* What to do where GPUs idle, by what the critical path does most meanwhile. */
+static void say_idle_gpu(const struct report_facts *f, struct verdict_line *line)
+{
+    enum { LEAST_PCT = 20 }; /* of the critical path, for advice */
+    char a[TIME_TEXT], name[64] = "";
+    int most = CALL_SYNC;
+    for (int class = CALL_SYNC; class < N_CALL_CLASSES; class ++)
+        most = f->call_ns[class] > f->call_ns[most] ? class : most;
+    int64_t launching = facts_launching_ns(f), gaps = f->kind_ns[PATH_GAP], ns = f->call_ns[most];
+    if (f->call_name[most])
+        columns_shorten(name, sizeof name, f->call_name[most], 36);
+    facts_time(a, ns);
+    if (launching >= ns && launching >= gaps && facts_pct(launching, f->path_ns) >= LEAST_PCT)
+        say(line, "launch less: CUDA or HIP graphs, fused kernels or a larger batch");
+    else if (gaps > ns && facts_pct(gaps, f->path_ns) >= LEAST_PCT)
+        say(line,
+            "find out what the job does in the gaps of the critical path, %s in which no op was "
+            "recorded, such as Python between ops",
+            facts_time(a, gaps));
+    else if (facts_pct(ns, f->path_ns) < LEAST_PCT)
+        say(line, "see in the timeline what the GPUs wait for while they idle");
+    else if (most == CALL_SYNC)
+        say(line,
+            "wait for the GPU less often: %s of the critical path are %s and its like, as in "
+            "reading a loss back in each iteration",
+            a, name);
+    else if (most == CALL_MEMORY)
+        say(line,
+            "keep memory instead of allocating and freeing it in each iteration: %s of the "
+            "critical path are %s and its like",
+            a, name);
+    else if (most == CALL_COPY)
+        say(line,
+            "copy without holding the CPU up, from pinned memory: %s of the critical path are %s "
+            "and its like",
+            a, name);
+    else
+        say(line,
+            "record later: %s of the critical path are %s and its like, which happens once, as a "
+            "job warms up",
+            a, name);
+    say(line, "; up to %s to win", facts_time(a, f->idle_ns));
 }
 
 static void say_next(const struct report_facts *f, struct verdict_line *line)
@@ -246,6 +362,11 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
     line->title = "Next step";
     if (say_doubt(f, line))
         return;
+    if (!f->any_computes) {
+        say(line, "record computation too, with the framework's own profiler or 'dpro profile': "
+                  "without it nobody knows what communication holds up");
+        return;
+    }
     int64_t most = f->exposed_ns > f->wait_ns ? f->exposed_ns : f->wait_ns;
     if (facts_pct(f->idle_ns, f->predicted_ns) >= 10) /* a little is in every job */
         most = f->idle_ns > most ? f->idle_ns : most;
@@ -258,11 +379,10 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
         say_shrink(f, line);
     else if (most == f->input_ns)
         say(line, "load and copy input ahead of time: up to %s to win", facts_time(a, f->input_ns));
-    else if (facts_launch_bound(f))
-        say(line, "launch less: CUDA graphs, fused kernels or a larger batch; up to %s idle to win",
-            facts_time(a, f->idle_ns));
+    else if (f->has_gpu)
+        say_idle_gpu(f, line);
     else
-        say(line, "see in the timeline what runs while the ranks idle: up to %s to win",
+        say(line, "see in the timeline what the ranks wait for while they idle: up to %s to win",
             facts_time(a, f->idle_ns));
     if (!f->report->what_if && v && v->n > 0 && v->mean_abs_error_pct > 15) {
         int64_t least = INT64_MAX, longest = 0;

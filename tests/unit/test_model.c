@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "cost/evaluate.h"
+#include "graph/graph.h"
 #include "trace_text.h"
 
 #define US INT64_C(1000)
@@ -142,7 +143,16 @@ static void test_one_rank_has_no_model(void **state)
     rank(0);
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(dpro_model_build(g, NULL, &model, &err), DPRO_EEMPTY);
-    assert_non_null(strstr(err.text, "one rank only"));
+    assert_non_null(strstr(err.text, "the trace has 1 of 2 ranks"));
+    g->world_size = 8;
+    assert_int_equal(dpro_model_check(g, &err), DPRO_EEMPTY);
+    assert_non_null(strstr(err.text, "the trace has 1 of 8 ranks"));
+    g->world_size = 1;
+    g->n_collectives = 0;
+    assert_int_equal(dpro_model_check(g, &err), DPRO_EEMPTY);
+    assert_non_null(
+        strstr(err.text, "the trace has one rank, which sends its gradients to nobody"));
+    assert_null(strstr(err.text, "all ranks"));
     dpro_graph_destroy(g);
 }
 

@@ -1,0 +1,103 @@
+/* cost/check.c: whether a model can be learnt from a graph, and if not, why. */
+#include <string.h>
+
+#include "base/error.h"
+#include "cost/cost.h"
+
+bool is_exchange(const struct dpro_graph *g, const struct graph_collective *c)
+{
+    return strcmp(strtab_get(&g->names, c->name), "push_pull") == 0;
+}
+
+bool is_gradient(const struct dpro_graph *g, const struct graph_tensor *tensor)
+{
+    if (tensor->rank != 0 || tensor->collective == UINT32_MAX || tensor->in == DPRO_NO_OP)
+        return false;
+    const struct graph_collective *bucket = &g->collectives[tensor->collective];
+    return bucket->n_members == g->n_ranks &&
+           (strcmp(strtab_get(&g->names, bucket->name), "all_reduce") == 0 ||
+            is_exchange(g, bucket));
+}
+
+/* Of FSDP and ZeRO. gloo reduces and scatters by an all-reduce, so that a unit's gathering is what
+ * tells. */
+static bool is_sharded(const struct dpro_graph *g)
+{
+    bool scatters = false, of_units = false;
+    for (uint32_t j = 0; j < g->n_collectives; j++) {
+        const struct graph_collective *c = &g->collectives[j];
+        uint32_t transfer = g->members[c->first_member].transfer;
+        scatters |= strcmp(strtab_get(&g->names, c->name), "reduce_scatter") == 0;
+        of_units |=
+            g->tensor && strncmp(strtab_get(&g->names, g->tensor[transfer]), "unit ", 5) == 0;
+    }
+    return scatters || of_units;
+}
+
+/* Ranks of the job, as far as the trace and its collectives tell. */
+static uint32_t job_size(const struct dpro_graph *g)
+{
+    uint32_t size = g->world_size > g->n_ranks ? g->world_size : g->n_ranks;
+    for (uint32_t j = 0; j < g->n_collectives; j++)
+        if (g->collectives[j].n_expected > size)
+            size = g->collectives[j].n_expected;
+    return size;
+}
+
+static int check_tensors(const struct dpro_graph *g, struct dpro_error *err)
+{
+    bool any = false, sized = false;
+    for (uint32_t t = 0; t < g->n_tensors; t++)
+        if (is_gradient(g, &g->tensors[t])) {
+            any = true;
+            sized |= g->tensors[t].size_bytes > 0;
+        }
+    if (any && sized)
+        return 0;
+    if (any)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "the trace does not say how large the gradients are; record it with "
+                              "dpro profile, or add the graph with its shapes");
+    if (g->n_collectives == 0)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "the trace shows no communication; was the job run with more than "
+                              "one rank?");
+    return dpro_error_set(err, DPRO_EEMPTY,
+                          "no gradients were found in what the ranks communicate; record with "
+                          "'dpro profile', or with record_shapes=True");
+}
+
+static int check_session(const struct dpro_graph *g, struct dpro_error *err)
+{
+    int found = session_has_variables(g);
+    if (found < 0)
+        return dpro_error_nomem(err);
+    return found ? 0
+                 : dpro_error_set(err, DPRO_EEMPTY,
+                                  "no variable goes from a server to every worker and back as a "
+                                  "gradient; for other questions there is 'dpro replay --delay'");
+}
+
+int dpro_model_check(const struct dpro_graph *g, struct dpro_error *err)
+{
+    uint32_t size = job_size(g);
+    if (is_sharded(g))
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "parameters are sharded (FSDP, ZeRO): what travels together are the "
+                              "model's units, and no buckets that could be chosen; for other "
+                              "questions there is 'dpro replay --delay'");
+    if (g->n_ranks < 2 && size < 2 && g->n_servers == 0 && g->n_collectives == 0)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "the trace has one rank, which sends its gradients to nobody; for "
+                              "other questions there is 'dpro replay --delay'");
+    if (g->n_ranks < 2 && size < 2)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "the trace has one rank and names no other; if the job has more, "
+                              "give the traces of all of them ('dpro replay' works with one)");
+    if (g->n_ranks < 2)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "the trace has 1 of %u ranks: when the others get to a bucket is not "
+                              "known; give the traces of all ranks ('dpro replay' works with one)",
+                              size);
+    return session_is(g) ? check_session(g, err) : check_tensors(g, err);
+}

@@ -1,0 +1,134 @@
+"""What the verdict of a replay advises can be done with that very trace, and what is not known is not said as a number."""
+import json
+import os
+import re
+import unittest
+
+from support import BUNDLED, DONE, INPUT, ROOT, Case, dpro, job
+from test_horovod import timeline
+
+SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
+
+
+def flat(text):
+    return re.sub(r"\s+", " ", text)
+
+
+def next_step(facts):
+    return facts["verdict"][-1]["text"]
+
+
+class Advice(Case):
+    def put(self, traces, change=lambda text: text):
+        for rank, trace in enumerate(traces):
+            self.write(f"job/rank{rank}.json", change(json.dumps(trace)))
+        return self.path("job")
+
+    def check_optimize(self, *paths):
+        """`dpro optimize` is recommended where it works, else its reason is given. Returns the next step."""
+        replayed = dpro("replay", "--json", "--no-validate", *paths)
+        if replayed.code != DONE:
+            return ""
+        said = next_step(replayed.json)
+        if "dpro optimize" in said:
+            tried = dpro("optimize", "-q", "--json", "--budget", "0.05", *paths)
+            if "does not work" not in said:
+                self.assert_code(tried, DONE)
+            else:
+                self.assert_code(tried, INPUT)
+                self.assertIn(tried.err.strip().removeprefix("dpro: ")[:100], said)
+        return said
+
+    def test_optimize_is_recommended_where_it_works(self):
+        self.assertIn("'dpro optimize' says what other buckets", self.check_optimize(self.put(job(transfer_us=30_000))))
+
+    def test_a_sharded_job_is_told_why_it_has_no_buckets(self):
+        folder = self.put(job(transfer_us=30_000), lambda text: text.replace("gloo:all_reduce", "gloo:reduce_scatter")
+                          .replace("c10d::allreduce_", "c10d::_reduce_scatter_base_"))
+        said = self.check_optimize(folder)
+        self.assertIn("does not work with this trace: parameters are sharded", said)
+        self.assertNotIn("other buckets would win", said)
+
+    def test_a_part_of_a_job_is_told_to_give_the_other_ranks(self):
+        self.assertIn("the trace has 1 of 2 ranks", self.check_optimize(self.put(job(transfer_us=30_000)[:1])))
+
+    def test_a_job_of_one_process_is_not_asked_for_other_ranks(self):
+        alone = self.write("alone.json", job(world=1, communicates=False)[0])
+        self.assertNotIn("ranks", self.check_optimize(alone))
+        refused = dpro("optimize", alone)
+        self.assert_error(refused, INPUT, "one rank, which sends its gradients to nobody")
+        self.assertNotIn("all ranks", refused.err)
+
+    def test_advice_holds_for_every_real_trace(self):
+        if not os.path.isdir(SHARED):
+            self.skipTest(f"no traces in {SHARED}")
+        for name in sorted(os.listdir(SHARED)):
+            with self.subTest(name):
+                self.check_optimize(os.path.join(SHARED, name))
+
+    def test_advice_holds_for_the_bundled_traces(self):
+        for name in sorted(os.listdir(os.path.dirname(BUNDLED))):
+            with self.subTest(name):
+                self.check_optimize(os.path.join(os.path.dirname(BUNDLED), name))
+
+
+class Unknown(Case):
+    def test_without_computation_nothing_is_said_to_idle(self):
+        alone = self.write("timeline.json", timeline())
+        facts = dpro("replay", "--json", alone).json
+        self.assertEqual([rank["idle_ms"] for rank in facts["ranks"]], [None])
+        text = flat(dpro("replay", alone).out)
+        self.assertIn("Idle not known: no computation was recorded", text)
+        self.assertIn("Next step record computation too", text)
+        self.assertIn("no computation was recorded: what it hides, and when ranks idle, is not known", text)
+        self.assertNotIn("idles", text)
+
+    def test_sizes_that_were_not_recorded_are_null(self):
+        traces = [json.loads(json.dumps(trace).replace("Input Dims", "Dims")) for trace in job()]
+        for rank, trace in enumerate(traces):
+            self.write(f"job/rank{rank}.json", trace)
+        facts = dpro("replay", "--json", self.path("job"), "-o", self.path("out")).json
+        self.assertEqual([c["bytes"] for c in facts["collectives"]], [None])
+        self.assertEqual(set(facts["daydream"].values()), {None})  # it divides sizes by a rate
+        compared = dpro("compare", self.path("job"), self.path("job"))
+        self.assertNotRegex(compared.out, r"\b0\.0 MB|\b0 messages")
+        self.assertIn("of unknown size", compared.out)
+        sizes = dpro("compare", "--json", self.path("job"), self.path("job")).json["a"]["communication"]["collectives"]
+        self.assertEqual({one["size_bytes"] for one in sizes}, {None})
+
+    def test_sizes_that_were_recorded_are_numbers(self):
+        for rank, trace in enumerate(job()):
+            self.write(f"job/rank{rank}.json", trace)
+        facts = dpro("replay", "--json", self.path("job")).json
+        self.assertEqual([c["bytes"] for c in facts["collectives"]], [3 * 4000])
+
+    def test_no_report_of_a_real_trace_says_zero_for_what_is_unknown(self):
+        if not os.path.isdir(SHARED):
+            self.skipTest(f"no traces in {SHARED}")
+        for name in sorted(os.listdir(SHARED)):
+            with self.subTest(name):
+                done = dpro("replay", "--no-validate", "--json", os.path.join(SHARED, name))
+                if done.code != DONE:
+                    continue
+                facts = done.json
+                for one in facts["collectives"]:
+                    self.assertTrue(one["bytes"] != 0 or one["kind"] == "barrier", one)
+                self.assertNotEqual(facts["daydream"]["bandwidth_bytes_per_s"], 0)
+                self.assertEqual(facts["daydream"]["iteration_ms"] is None, facts["daydream"]["bandwidth_bytes_per_s"] is None)
+
+    def test_one_iteration_gives_no_interval(self):
+        one = self.put_once(10_000)
+        other = self.put_once(12_000)
+        compared = dpro("compare", one, other)
+        self.assertIn("so nobody knows whether that is noise", flat(compared.out))
+        self.assertNotIn("+- 0.0 points", compared.out)
+        self.assertIsNone(dpro("compare", "--json", one, other).json["difference"]["less_half_pct"])
+
+    def put_once(self, forward_us):
+        for rank, trace in enumerate(job(iterations=1, forward_us=forward_us)):
+            self.write(f"once{forward_us}/rank{rank}.json", trace)
+        return self.path(f"once{forward_us}")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,335 @@
+/* test_verdict.c: each sentence of the verdict is said where the numbers beside it make it true,
+ * and nowhere else. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ingest/trace.h"
+#include "report/facts.h"
+
+#define MS INT64_C(1000000)
+
+enum { ITERATION, PATH, COMMUNICATION, IDLE, NEXT };
+
+struct job {
+    struct dpro_trace trace;
+    struct dpro_validation validation;
+    struct dpro_report report;
+    struct rank_fact ranks[4];
+    struct name_fact names[2];
+    int64_t measured[2];
+    struct report_facts facts;
+};
+
+/* Four ranks that compute for 96 of 100 ms and can be optimized. */
+static void fill(struct job *job)
+{
+    *job = (struct job){.validation = {.method = "leave-one-out", .n = 2, .mean_abs_error_pct = 1}};
+    job->trace.world_size = 4;
+    job->report = (struct dpro_report){.trace = &job->trace, .validation = &job->validation};
+    for (int r = 0; r < 4; r++)
+        job->ranks[r] = (struct rank_fact){.computes = true,
+                                           .time = {.rank = r,
+                                                    .iteration_ns = 100 * MS,
+                                                    .forward_ns = 32 * MS,
+                                                    .backward_ns = 64 * MS,
+                                                    .communication_ns = 30 * MS,
+                                                    .waited_most_for = -1}};
+    job->names[0] = (struct name_fact){.name = "ring", .kind = DPRO_OP_RECV, .dur_ns = 40 * MS};
+    job->names[1] = (struct name_fact){.name = "aten::mm", .kind = DPRO_OP_BW, .dur_ns = 30 * MS};
+    job->measured[0] = 99 * MS;
+    job->measured[1] = 101 * MS;
+    job->facts = (struct report_facts){.report = &job->report,
+                                       .n_measured = 2,
+                                       .measured = job->measured,
+                                       .measured_ns = 100 * MS,
+                                       .predicted_ns = 100 * MS,
+                                       .comparable = true,
+                                       .n_ranks = 4,
+                                       .ranks = job->ranks,
+                                       .any_computes = true,
+                                       .path_ns = 100 * MS,
+                                       .kinds = {DPRO_OP_BW},
+                                       .n_kinds = 1,
+                                       .names = job->names,
+                                       .n_names = 2,
+                                       .straggler = -1,
+                                       .can_optimize = true};
+    job->facts.kind_ns[DPRO_OP_BW] = 100 * MS;
+}
+
+static void check(struct job *job, int line, const char *said, const char *not_said)
+{
+    verdict_write(&job->facts);
+    const char *text = job->facts.verdict[line].text;
+    if (!strstr(text, said))
+        fail_msg("\"%s\" lacks \"%s\"", text, said);
+    if (not_said && strstr(text, not_said))
+        fail_msg("\"%s\" has \"%s\"", text, not_said);
+}
+
+/* A GPU that idles 60 of 100 ms. */
+static void idle_gpu(struct job *job)
+{
+    fill(job);
+    job->facts.has_gpu = true;
+    job->facts.idle_ns = 60 * MS;
+    job->ranks[0].time.idle_ns = 60 * MS;
+}
+
+static void add_call(struct job *job, enum call_class class, const char *name, int64_t ns)
+{
+    job->facts.call_ns[class] = ns;
+    job->facts.call_name[class] = name;
+    job->facts.path_cpu_ns += ns;
+    job->facts.kind_ns[DPRO_OP_LAUNCH] += ns;
+    job->facts.kinds[0] = DPRO_OP_LAUNCH;
+}
+
+static void test_advice_for_an_idle_gpu_is_for_what_the_path_is_made_of(void **state)
+{
+    static const struct {
+        enum call_class class;
+        const char *name, *path, *next;
+    } cases[] = {
+        {CALL_LAUNCH, "cudaLaunchKernel", "99 % launching GPU work (cudaLaunchKernel)",
+         "launch less"},
+        {CALL_SYNC, "cudaStreamSynchronize", "99 % waiting for the GPU (cudaStreamSynchronize)",
+         "wait for the GPU less often: 99.00 ms of the critical path are cudaStreamSynchronize"},
+        {CALL_MEMORY, "hipFree", "99 % allocating and freeing memory (hipFree)",
+         "keep memory instead of allocating and freeing it in each iteration: 99.00 ms of the "
+         "critical path are hipFree"},
+        {CALL_COPY, "cudaMemcpyAsync", "99 % memory copy calls (cudaMemcpyAsync)",
+         "from pinned memory: 99.00 ms of the critical path are cudaMemcpyAsync"},
+        {CALL_LOAD, "hipModuleLoadData", "99 % loading GPU code (hipModuleLoadData)",
+         "record later: 99.00 ms of the critical path are hipModuleLoadData"},
+    };
+    struct job job;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool launches = cases[i].class == CALL_LAUNCH;
+        idle_gpu(&job);
+        add_call(&job, cases[i].class, cases[i].name, 99 * MS);
+        check(&job, PATH, cases[i].path, "while the GPU is busy");
+        check(&job, NEXT, cases[i].next, launches ? NULL : "launch less");
+        check(&job, NEXT, "; up to 60.00 ms to win", NULL);
+        check(&job, IDLE, "99 % CPU work, 0 % gaps", launches ? NULL : "launch-bound");
+    }
+}
+
+static void test_gaps_are_no_work_of_the_cpu(void **state)
+{
+    struct job job;
+    (void)state;
+    idle_gpu(&job);
+    job.facts.kind_ns[PATH_GAP] = 97 * MS;
+    job.facts.path_cpu_ns = 3 * MS;
+    check(&job, IDLE, "critical path: 3 % CPU work, 97 % gaps", "launch-bound");
+    check(&job, NEXT, "in the gaps of the critical path, 97.00 ms in which no op was recorded",
+          "launch less");
+}
+
+static void test_calls_of_several_kinds_are_not_called_one(void **state)
+{
+    struct job job;
+    (void)state;
+    fill(&job);
+    job.facts.has_gpu = true;
+    add_call(&job, CALL_SYNC, "cudaDeviceSynchronize", 50 * MS);
+    add_call(&job, CALL_LAUNCH, "cudaLaunchKernel", 40 * MS);
+    check(&job, PATH, "90 % CPU launch and sync calls, while the GPU is busy", "(cuda");
+}
+
+static void test_work_of_the_cpu_is_launch_bound_where_the_gpu_idles(void **state)
+{
+    struct job job;
+    (void)state;
+    idle_gpu(&job);
+    job.facts.path_cpu_ns = 80 * MS;
+    check(&job, IDLE, "80 % CPU work, 0 % gaps, launch-bound", NULL);
+    job.facts.path_cpu_input_ns = 70 * MS; /* data loading launches nothing */
+    job.facts.verdict[IDLE].text[0] = job.facts.verdict[NEXT].text[0] = '\0';
+    check(&job, IDLE, "80 % CPU work", "launch-bound");
+}
+
+static void test_a_path_that_tells_nothing_gives_no_special_advice(void **state)
+{
+    struct job job;
+    (void)state;
+    idle_gpu(&job);
+    check(&job, NEXT, "see in the timeline what the GPUs wait for while they idle", NULL);
+    fill(&job);
+    job.facts.idle_ns = 60 * MS;
+    check(&job, NEXT, "see in the timeline what the ranks wait for while they idle: up to 60.00 ms",
+          "GPU");
+}
+
+static void test_hidden_is_what_computation_hides(void **state)
+{
+    struct job job;
+    (void)state;
+    fill(&job);
+    check(&job, COMMUNICATION, "at most 30.00 ms (30 %), hidden behind computation on every rank",
+          NULL);
+    fill(&job); /* little, and all of it exposed */
+    for (int r = 0; r < 4; r++)
+        job.ranks[r].time.communication_ns = job.ranks[r].time.exposed_communication_ns = MS / 2;
+    check(&job, COMMUNICATION,
+          "next to nothing to win: at most 0.500 ms (0.5 %), of which 0.500 ms are exposed",
+          "hidden");
+    fill(&job);
+    job.ranks[0].time.exposed_communication_ns = 5 * MS;
+    check(&job, COMMUNICATION, "worst rank 0 with 5.00 ms exposed (5 %)", "hidden");
+}
+
+static void test_without_computation_nobody_knows_what_idles(void **state)
+{
+    struct job job;
+    (void)state;
+    fill(&job);
+    job.facts.any_computes = false;
+    for (int r = 0; r < 4; r++) {
+        struct dpro_rank_time *t = &job.ranks[r].time;
+        job.ranks[r].computes = false;
+        t->forward_ns = t->backward_ns = 0;
+        t->exposed_communication_ns = 30 * MS;
+        t->idle_ns = 70 * MS;
+    }
+    job.facts.exposed_ns = 30 * MS;
+    check(&job, COMMUNICATION,
+          "worst rank 0 with 30.00 ms (30 %); what computation hides is not "
+          "known: none of it was recorded",
+          "exposed");
+    check(&job, IDLE, "not known: no computation was recorded", "70");
+    check(&job, NEXT, "record computation too", "hide or shrink");
+}
+
+static void test_optimize_is_advised_where_it_works(void **state)
+{
+    struct job job;
+    (void)state;
+    fill(&job);
+    job.facts.exposed_ns = 30 * MS;
+    check(&job, NEXT, "30.00 ms of it are exposed; 'dpro optimize' says what other buckets", NULL);
+    job.facts.verdict[NEXT].text[0] = '\0';
+    job.facts.can_optimize = false;
+    strcpy(job.facts.no_optimize.text, "parameters are sharded");
+    check(&job, NEXT, "'dpro optimize' does not work with this trace: parameters are sharded",
+          "buckets");
+    fill(&job);
+    job.facts.kind_ns[DPRO_OP_PULL] = 60 * MS;
+    job.facts.idle_ns = 20 * MS;
+    check(&job, NEXT,
+          "60.00 ms of the critical path are between workers and servers; 'dpro "
+          "optimize' says what other places",
+          "buckets");
+}
+
+static void test_a_straggler_is_blamed_for_what_it_does_longer(void **state)
+{
+    struct job job;
+    (void)state;
+    fill(&job);
+    job.facts.wait_ns = 15 * MS;
+    job.facts.straggler = 2;
+    job.facts.straggler_ns = 60 * MS;
+    check(&job, NEXT, "even out the ranks: they wait 15.00 ms for each other, mostly for rank 2",
+          NULL);
+    job.facts.verdict[NEXT].text[0] = '\0';
+    job.ranks[2].time.backward_ns += 20 * MS;
+    check(&job, NEXT,
+          "find out why rank 2 spends 20.00 ms more in backward than the others do on "
+          "average; ranks wait 15.00 ms for each other, mostly for it",
+          NULL);
+    job.facts.verdict[NEXT].text[0] = '\0';
+    job.facts.straggler = -1;
+    check(&job, NEXT, "even out the ranks: they wait 15.00 ms for each other", "mostly");
+    job.facts.verdict[NEXT].text[0] = '\0';
+    job.trace.world_size = 8;
+    check(&job, NEXT, "record all 8 ranks, to see which of them is waited for: 15.00 ms", NULL);
+}
+
+static void test_computation_is_what_is_to_be_cheaper(void **state)
+{
+    struct job job;
+    (void)state;
+    fill(&job); /* receiving is on the path for longer */
+    check(&job, NEXT, "computation dominates: make it cheaper, first aten::mm (30.00 ms)", "ring");
+    job.facts.n_names = 1;
+    job.facts.verdict[NEXT].text[0] = '\0';
+    check(&job, NEXT, "nothing stands out", NULL);
+    fill(&job);
+    job.facts.input_ns = 20 * MS;
+    check(&job, NEXT, "load and copy input ahead of time: up to 20.00 ms to win", NULL);
+}
+
+static void test_iterations_that_differ_are_said_with_their_limits(void **state)
+{
+    struct job job;
+    (void)state;
+    fill(&job);
+    job.validation.mean_abs_error_pct = 16;
+    check(&job, NEXT, "; first see with --steps why iterations differ (99.00 ms to 101.0 ms)",
+          NULL);
+    fill(&job);
+    check(&job, NEXT, "computation dominates", "--steps");
+}
+
+static void test_a_what_if_that_changes_nothing_is_neither_faster_nor_slower(void **state)
+{
+    struct job job;
+    (void)state;
+    fill(&job);
+    job.report.what_if = 1;
+    check(&job, ITERATION, "as measured without it", "faster");
+    job.facts.verdict[ITERATION].text[0] = '\0';
+    job.facts.predicted_ns = 90 * MS;
+    job.facts.change_pct = -10;
+    check(&job, ITERATION, "10.00 ms (10 %) faster", "slower");
+}
+
+static void test_calls_are_told_apart_by_name(void **state)
+{
+    static const struct {
+        const char *name;
+        enum call_class class;
+    } cases[] = {
+        {"cudaLaunchKernel", CALL_LAUNCH},    {"hipExtModuleLaunchKernel", CALL_LAUNCH},
+        {"cuLaunchKernelEx", CALL_LAUNCH},    {"cudaGraphLaunch", CALL_LAUNCH},
+        {"cudaMemsetAsync", CALL_LAUNCH},     {"custom::Free", CALL_LAUNCH}, /* of no runtime */
+        {"cudaStreamSynchronize", CALL_SYNC}, {"hipDeviceSynchronize", CALL_SYNC},
+        {"cudaEventQuery", CALL_SYNC},        {"hipFree", CALL_MEMORY},
+        {"hipFreeAsync", CALL_MEMORY},        {"cudaMalloc", CALL_MEMORY},
+        {"cudaHostAlloc", CALL_MEMORY},       {"cuMemCreate", CALL_MEMORY},
+        {"cudaMemcpyAsync", CALL_COPY},       {"hipMemcpyWithStream", CALL_COPY},
+        {"cuMemcpyHtoD_v2", CALL_COPY},       {"MemcpyH2D", CALL_COPY},
+        {"cuModuleLoadDataEx", CALL_LOAD},    {"hipModuleLoad", CALL_LOAD},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (call_classify(cases[i].name) != cases[i].class)
+            fail_msg("%s: class %d", cases[i].name, (int)call_classify(cases[i].name));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_advice_for_an_idle_gpu_is_for_what_the_path_is_made_of),
+        cmocka_unit_test(test_gaps_are_no_work_of_the_cpu),
+        cmocka_unit_test(test_calls_of_several_kinds_are_not_called_one),
+        cmocka_unit_test(test_work_of_the_cpu_is_launch_bound_where_the_gpu_idles),
+        cmocka_unit_test(test_a_path_that_tells_nothing_gives_no_special_advice),
+        cmocka_unit_test(test_hidden_is_what_computation_hides),
+        cmocka_unit_test(test_without_computation_nobody_knows_what_idles),
+        cmocka_unit_test(test_optimize_is_advised_where_it_works),
+        cmocka_unit_test(test_a_straggler_is_blamed_for_what_it_does_longer),
+        cmocka_unit_test(test_computation_is_what_is_to_be_cheaper),
+        cmocka_unit_test(test_iterations_that_differ_are_said_with_their_limits),
+        cmocka_unit_test(test_a_what_if_that_changes_nothing_is_neither_faster_nor_slower),
+        cmocka_unit_test(test_calls_are_told_apart_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -34,6 +34,9 @@
     return element;
   }
 
+  /* A picture is drawn as wide as the page has room for, so that its text keeps its size. */
+  const ROOM = Math.max(280, Math.min(700, document.documentElement.clientWidth - 46)), NARROW = ROOM < 500;
+
   function picture(width, height, label) {
     const s = svg("svg", { viewBox: "0 0 " + width + " " + height, role: "img", "aria-label": label });
     s.style.maxWidth = width + "px";
@@ -42,7 +45,7 @@
 
   /* Round values from 0 to max, at most six. */
   function ticks(max) {
-    const raw = max / 5, power = Math.pow(10, Math.floor(Math.log10(raw)));
+    const raw = max / (NARROW ? 3 : 5), power = Math.pow(10, Math.floor(Math.log10(raw)));
     const step = [1, 2, 5, 10].find((s) => s * power >= raw) * power, list = [];
     for (let i = 0; i * step <= max * 1.0001; i++) list.push(i * step);
     return list;
@@ -90,7 +93,7 @@
         "the best found with so many; placed as usual: " + ms(s.usual_ms)]),
       ...report.baselines.map((b) => [b.name, b.iteration_ms, "FW", b.text + ", " + plural(b.buckets, "bucket")]),
     ];
-    const W = 700, left = 130, right = 118, line = 24, top = 8;
+    const W = ROOM, left = NARROW ? 104 : 130, right = 118, line = 24, top = 8;
     const max = Math.max(...rows.map((r) => r[1])), x = (v) => left + (v / max) * (W - left - right);
     const H = top + rows.length * line + 22;
     const s = picture(W, H, "iteration time of each strategy");
@@ -103,9 +106,9 @@
       s.append(svg("text", { x: x(value) + 6, y: y + 14 }, ms(value) +
         (i === 0 ? "" : " (" + (change < 0 ? "−" : "+") + pct(Math.abs(change)) + ")")));
     });
-    const bound = x(report.lower_bound_ms);
+    const bound = x(report.lower_bound_ms), half = NARROW ? 95 : 0;
     s.append(svg("line", { x1: bound, x2: bound, y1: 0, y2: H - 18, style: "stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3" }));
-    s.append(svg("text", { x: bound, y: H - 5, "text-anchor": "middle", style: "fill:var(--bad)" },
+    s.append(svg("text", { x: Math.min(bound, W - half), y: H - 5, "text-anchor": "middle", style: "fill:var(--bad)" },
       "no bucketing gets below " + ms(report.lower_bound_ms)));
     return el("section", "card", el("h2", "", "Iteration time by strategy, all by the same model"), el("figure", "", s));
   }
@@ -113,7 +116,7 @@
   /* ---- buckets on the wire ---- */
 
   function timeline(title, communication, times, end) {
-    const W = 700, left = 34, right = 10, line = 18, top = 6, shown = Math.min(times.length, 40);
+    const W = ROOM, left = 34, right = 14, line = 18, top = 6, shown = Math.min(times.length, 40);
     const x = (v) => left + (v / end) * (W - left - right), H = top + shown * line + 22;
     const s = picture(W, H, title);
     for (const tick of ticks(end)) {
@@ -155,7 +158,7 @@
   /* ---- the search ---- */
 
   function curve() {
-    const found = report.search.improvements, W = 700, H = 190, left = 70, right = 14, top = 10, bottom = 34;
+    const found = report.search.improvements, W = ROOM, H = 190, left = 70, right = 14, top = 10, bottom = 34;
     const card = el("section", "card", el("h2", "", "The search"), el("p", "dim",
       report.search.algorithm + ", " + plural(report.search.candidates, "candidate") + " in " +
       report.search.seconds.toFixed(2) + " s, " + plural(report.search.rounds, "round") + ", stopped by: " + report.search.stopped_by));

@@ -46,6 +46,7 @@
   const plural = (n, word) => n + " " + word + (n === 1 ? "" : "s");
 
   function bytes(n) {
+    if (!known(n)) return "size not recorded";
     const units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let u = 0;
     while (n >= 1024 && u < 4) { n /= 1024; u++; }
@@ -295,6 +296,7 @@
       barRow(rows, "rank " + r.rank, used.map(([key, name, shade]) => [name, r[key], shade]), longest, ms(r.iteration_ms));
     return el("section", "card", el("h2", "", "Where each rank's predicted iteration goes"),
       el("div", "legend above", used.map(([, name, shade]) => el("span", "", swatch(shade), name))), rows,
+      ranks.some((r) => !known(r.idle_ms)) ? el("p", "dim", "Where no computation was recorded, what it hides, and when a rank idles, is not known.") : null,
       ranks.length > MOST ? el("p", "dim", "The first " + MOST + " of " + ranks.length + " ranks; replay.json has all.") : null);
   }
 
@@ -342,7 +344,7 @@
   function validationChart() {
     const values = report.measured.per_iteration_ms, p = report.predicted.iteration_ms;
     if (!values.length || !known(p)) return el("p", "dim", "Nothing was measured.");
-    const W = 620, H = 210, left = 56, right = 106, top = 12, bottom = 30;
+    const W = Math.max(280, Math.min(620, document.documentElement.clientWidth - 46)), H = 210, left = 56, right = 106, top = 12, bottom = 30;
     const all = report.what_if ? values : values.concat(p);
     let lo = Math.min(...all, p), hi = Math.max(...all, p);
     const pad = Math.max((hi - lo) * 0.15, hi * 0.01);
@@ -374,7 +376,7 @@
     }
     root.append(svg("text", { x: W - right + 6, y: yMean, style: "fill: var(--BW)" }, "measured mean"),
       svg("text", { x: W - right + 6, y: yPredicted, style: "fill: var(--COMM)" }, "predicted"));
-    const every = Math.ceil(values.length / 12);
+    const every = Math.ceil(values.length / Math.max(2, Math.floor((W - left - right) / 38)));
     values.forEach((value, i) => {
       const dot = svg("circle", { cx: x(i), cy: y(value), r: values.length > 60 ? 2 : 4.5, style: "fill: var(--BW); stroke: var(--card)" });
       root.append(withTip(dot, "iteration " + (i + 1), [["measured", ms(value)], ["predicted", ms(p)], ["difference", signed(share(p - value, value))]]));
@@ -415,7 +417,7 @@
     if (known(wire.predicted_ms))
       fact("so the profiler cost", ms(wire.profiler_ms) + (known(wire.standard_error_ms) ? " (standard error " + ms(wire.standard_error_ms) + ")" : ""));
     if (wire.profiler_ms > 0) fact("expected without it", ms(wire.predicted_ms));
-    return el("section", "card", el("h2", "", "Self-validation: measured iterations against the prediction"), validationChart(), list);
+    return el("section", "card", el("h2", "", "Self-validation: measured iterations against the prediction"), el("figure", "", validationChart()), list);
   }
 
   function notes() {
@@ -435,7 +437,7 @@
       const pad = (hi - lo) * 0.08 || 1;
       const x = (t) => x0 + (t / last) * half, y = (v) => top + (1 - (v - lo + pad) / (hi - lo + 2 * pad)) * (H - top - bottom);
       root.append(svg("text", { x: x0, y: 12 }, title));
-      for (const v of lo < 0 && hi > 0 ? [lo, 0, hi] : [lo, hi])
+      for (const v of new Set(lo < 0 && hi > 0 ? [lo, 0, hi] : [lo, hi]))
         root.append(svg("line", { x1: x0, x2: x0 + half, y1: y(v), y2: y(v), style: "stroke: var(--soft)" }),
           svg("text", { x: x0 - 6, y: y(v) + 4, "text-anchor": "end" }, ns(v)));
       root.append(svg("text", { x: x0 + half, y: H - 6, "text-anchor": "end" }, (last / 1e9).toFixed(2) + " s"));
@@ -456,7 +458,7 @@
       }
       root.append(svg("line", { x1: x(0), x2: x(last), y1: y(0), y2: y(0), style: "stroke: var(--UPDATE); stroke-width: 2" }));
     });
-    return el("figure", "", el("figcaption", "dim", clock.host), root);
+    return el("figure", "wide", el("figcaption", "dim", clock.host), root);
   }
 
   function clockAndFiles() {
@@ -465,8 +467,8 @@
       const body = el("tbody", "", hosts.slice(0, 512).map((h) => el("tr", "", el("td", "", h.host), el("td", "", h.method),
         el("td", "num", known(h.offset_ms) ? h.offset_ms.toFixed(3) : "unknown"), el("td", "num", known(h.drift_ppm) ? h.drift_ppm.toFixed(2) : "–"),
         el("td", "num", known(h.uncertainty_ms) ? ms(h.uncertainty_ms) : "–"))));
-      card.append(el("h2", "", "Clocks"), el("table", "", el("thead", "", el("tr", "",
-        el("th", "", "host"), el("th", "", "tied by"), el("th", "num", "offset, ms"), el("th", "num", "drift, ppm"), el("th", "num", "uncertainty"))), body));
+      card.append(el("h2", "", "Clocks"), el("div", "scroll", el("table", "", el("thead", "", el("tr", "",
+        el("th", "", "host"), el("th", "", "tied by"), el("th", "num", "offset, ms"), el("th", "num", "drift, ppm"), el("th", "num", "uncertainty"))), body)));
       if (clock.pairs)
         card.append(el("p", "dim", plural(clock.pairs, "pair") + " of what came before what: " + clock.violations_before + " violated as recorded, " + clock.violations_after + " as aligned."));
       data.clocks.slice(0, 8).forEach((c) => card.append(clockPicture(c)));
@@ -482,11 +484,11 @@
     const sent = report.collectives.filter((c) => known(c.pattern));
     if (sent.length)
       card.append(el("h2", "", "Collectives, read from their messages"), el("dl", "facts", sent.flatMap((c) => [
-        el("dt", "", c.count + " " + c.kind + ", " + plural(c.ranks, "rank") + ", " + bytes(c.bytes) + " a rank"),
+        el("dt", "", c.count + " " + c.kind + ", " + plural(c.ranks, "rank") + ", " + bytes(c.bytes) + (known(c.bytes) ? " a rank" : "")),
         el("dd", "", c.pattern + ", " + plural(c.messages, "message"))])), el("h3"));
     const files = report.trace.files;
     const list = el("details", "", el("summary", "", plural(files.length, "trace file")),
-      el("ul", "", files.slice(0, 512).map((f) => el("li", "", f.path + " (" + f.kind + ", rank " + f.rank + ", " + bytes(f.bytes) + (f.truncated ? ", cut off" : "") + ")"))));
+      el("ul", "", files.slice(0, 512).map((f) => el("li", "", f.path + " (" + f.kind + (f.rank >= 0 ? ", rank " + f.rank : "") + ", " + bytes(f.bytes) + (f.truncated ? ", cut off" : "") + ")"))));
     card.append(list);
     return card;
   }

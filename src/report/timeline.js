@@ -197,6 +197,8 @@ class Timeline {
     const wanted = Math.min(this.total + this.axis + 2, Math.max(320, Math.round(window.innerHeight * 0.68)));
     const ratio = window.devicePixelRatio || 1;
     this.width = box;
+    this.narrow = box < 640;
+    this.gutter = this.narrow ? Math.max(110, Math.round(box * 0.38)) : 264;
     this.height = wanted;
     this.canvas.style.height = wanted + "px";
     this.canvas.width = Math.round(box * ratio);
@@ -363,17 +365,18 @@ class Timeline {
     this.label(title, 22, ay, this.gutter - 30, this.color.text, true);
     if (rank.open || !rank.main) return;
     const left = 34 + c.measureText(title).width + 8;
-    this.label(rank.main.name, left, ay, this.gutter - left - 12, this.color.dim);
+    if (this.gutter - left > 40) this.label(rank.main.name, left, ay, this.gutter - left - 12, this.color.dim);
     const shown = rank.main.tracks.filter((t) => (t.replayed ? this.show.replayed : this.show.measured));
     const h = (row.h - 4) / Math.max(1, shown.length);
     this.clipped(y, row.h, () => shown.forEach((t, i) => this.drawSlices(t, y + 2 + i * h, h - (shown.length > 1 ? 1 : 0))));
   }
 
   drawTrackRow(row, y) {
-    const h = 18, c = this.context, tag = row.track.replayed ? "replayed" : "measured";
+    const h = 18, c = this.context, narrow = this.narrow;
+    const tag = row.track.replayed ? (narrow ? "repl." : "replayed") : narrow ? "meas." : "measured";
     const w = c.measureText(tag).width;
     this.label(tag, this.gutter - w - 10, y + h / 2, w + 4, this.color.dim);
-    if (row.first) this.label(row.device.name, 22, y + h / 2, this.gutter - w - 44, this.color.text);
+    if (row.first) this.label(row.device.name, narrow ? 10 : 22, y + h / 2, this.gutter - w - (narrow ? 26 : 44), this.color.text);
     this.clipped(y, row.h, () => this.drawSlices(row.track, y, h));
   }
 

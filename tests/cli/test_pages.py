@@ -1,0 +1,120 @@
+"""The pages of a replay and of a search at the widths of a phone, a tablet and a desk: nothing leaves the page, and no text is
+printed over another one. Needs Chromium."""
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import unittest
+
+from support import BUNDLED, Case, dpro, job
+
+CHROMIUM = next((path for path in map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome")) if path), None)
+WIDTHS = (360, 400, 768, 1400)
+
+# In the page: text that its card or the window cuts off, and text over other text. A box that scrolls may be wider inside.
+PROBE = """<script>
+setTimeout(() => {
+  const bad = [], width = document.documentElement.clientWidth, texts = [];
+  const say = (what, e, r) => bad.push(what + ": " + e.textContent.slice(0, 60) + " at " + Math.round(r.left) + ".." + Math.round(r.right));
+  const clip = (rect, e) => {
+    let { left, right, top, bottom } = rect;
+    for (let p = e; p && p !== document.body; p = p.parentElement) {
+      if (getComputedStyle(p).overflowX === "visible") continue;
+      const box = p.getBoundingClientRect();
+      left = Math.max(left, box.left); right = Math.min(right, box.right); top = Math.max(top, box.top); bottom = Math.min(bottom, box.bottom);
+    }
+    return { left, right, top, bottom };
+  };
+  if (document.documentElement.scrollWidth > width) bad.push("the page is " + document.documentElement.scrollWidth + " wide in a window of " + width);
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; (node = walk.nextNode());) {
+    const e = node.parentElement;
+    if (!node.data.trim() || e.closest("script, noscript, details ul, #tip")) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    for (const line of range.getClientRects()) {
+      const r = clip(line, e);
+      if (r.right - r.left < 1 || r.bottom - r.top < 1) continue;
+      if (r.left < -1 || r.right > width + 1) say("leaves the window", e, r);
+      const card = e.closest(".card, .tile");
+      if (card) {
+        const box = card.getBoundingClientRect();
+        if (r.left < box.left - 1 || r.right > box.right + 1) say("leaves its card", e, r);
+      }
+      for (const other of texts)
+        if (other.e !== e && Math.min(r.right, other.right) - Math.max(r.left, other.left) > 2 && Math.min(r.bottom, other.bottom) - Math.max(r.top, other.top) > 4)
+          say("is printed over '" + other.e.textContent.slice(0, 40) + "'", e, r);
+      if (!e.closest(".bar")) texts.push({ e, ...r });
+    }
+  }
+  parent.postMessage(JSON.stringify({ width, n: texts.length, bad: bad.slice(0, 20) }), "*");
+}, 200);
+</script>"""
+FRAMES = """<!DOCTYPE html><body><script>
+addEventListener("message", (e) => { const p = document.createElement("pre"); p.textContent = e.data; document.body.append(p); });
+</script>%s</body>"""
+
+
+@unittest.skipUnless(CHROMIUM, "no Chromium here")
+class Pages(Case):
+    def probe(self, page):
+        """What is wrong with a page at each width."""
+        with open(page, encoding="utf-8") as file:
+            text = file.read()
+        probed = self.write("probed.html", text.replace("</body>", PROBE + "</body>"))
+        frames = "".join(f'<iframe src="file://{probed}" style="border:0" width="{width}" height="900"></iframe>' for width in WIDTHS)
+        done = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--allow-file-access-from-files",
+                               f"--user-data-dir={self.path('chromium')}", "--window-size=1600,4000",
+                               "--virtual-time-budget=8000", "--dump-dom", "file://" + self.write("frames.html", FRAMES % frames)],
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=120)
+        found = {}
+        for told in re.findall(r"<pre>(.*?)</pre>", done.stdout.decode(), re.S):
+            facts = json.loads(html.unescape(told))
+            self.assertGreater(facts["n"], 20)
+            found[facts["width"]] = facts["bad"]
+        self.assertEqual(sorted(found), sorted(WIDTHS), "not every frame answered")
+        return found
+
+    def assert_readable(self, page):
+        self.assertEqual(self.probe(page), {width: [] for width in WIDTHS})
+
+    def replay(self, *paths):
+        self.assert_code(dpro("replay", "-q", *paths, "-o", self.path("out")), 0)
+        return self.path("out", "report.html")
+
+    def test_a_real_replay_is_readable_at_every_width(self):
+        self.assert_readable(self.replay(BUNDLED))
+
+    def test_long_names_and_many_ranks_are_readable_at_every_width(self):
+        name = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int)"
+        for rank, trace in enumerate(job(world=40, slow=(7, 8_000), name=name)):
+            self.write(f"job/rank{rank}.json", trace)
+        self.assert_readable(self.replay(self.path("job")))
+
+    def test_long_iterations_stay_in_their_tiles(self):
+        for rank, trace in enumerate(job(forward_us=9_000_000, backward_us=20_000_000)):
+            self.write(f"job/rank{rank}.json", trace)
+        self.assert_readable(self.replay(self.path("job")))
+
+    def test_a_search_is_readable_at_every_width(self):
+        self.assert_code(dpro("optimize", "-q", "--budget", "1", BUNDLED, "-o", self.path("plan")), 0)
+        self.assert_readable(self.path("plan", "optimize.html"))
+
+    def test_a_search_for_servers_is_readable_at_every_width(self):
+        servers = os.path.join(os.path.dirname(BUNDLED), "tf-ps-n2")
+        self.assert_code(dpro("optimize", "-q", "--budget", "1", "--servers", "1:3", servers, "-o", self.path("plan")), 0)
+        self.assert_readable(self.path("plan", "optimize.html"))
+
+    def test_the_probe_finds_what_it_is_for(self):
+        page = self.write("bad.html", "<!DOCTYPE html><body><div class=card style='width:200px'>" + "<p>x</p>" * 30 +
+                          "<span style='white-space:nowrap'>" + "wide " * 200 + "</span><div style='position:absolute;top:20px'>over</div>"
+                          "<div style='position:absolute;top:22px'>another</div></div></body>")
+        for bad in self.probe(page).values():
+            self.assertTrue(any("leaves its card" in line for line in bad), bad)
+            self.assertTrue(any("printed over" in line for line in bad), bad)
+
+
+if __name__ == "__main__":
+    unittest.main()

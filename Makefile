@@ -61,8 +61,8 @@ test: ## install what is missing (PyTorch too), build, run all tests; the last l
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/run_tests.py --build $(BUILD)
 
-test-long: ## the tests under the sanitizers, jobs of every framework, and each fuzz target for a minute
-	@tools/install.sh build test
+test-long: ## the tests under the sanitizers, every option under valgrind, jobs of every framework, each fuzz target for a minute
+	@tools/install.sh build test memory
 	@tools/test_long.sh
 
 bench: ## ratios against named peers, in one run

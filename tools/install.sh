@@ -1,5 +1,5 @@
 #!/bin/sh
-# install.sh [--check] GROUP...: installs what a group (build, test, venv, bench) needs and this machine lacks, with apt.
+# install.sh [--check] GROUP...: installs what a group (build, test, memory, venv, bench) needs and this machine lacks, with apt.
 # With --check it installs nothing and says in one line what is missing.
 set -eu
 check=0
@@ -39,6 +39,10 @@ for group in "$@"; do
         ;;
     venv)
         need python3-venv python3 -c 'import ensurepip'
+        ;;
+    memory)
+        need valgrind command -v valgrind
+        need libc6-dbg valgrind -q true # it can't start without the loader's symbols
         ;;
     bench)
         need python3-venv python3 -c 'import ensurepip'

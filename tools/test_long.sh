@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All tests under the sanitizers, jobs of TensorFlow, MXNet and Horovod in environments of their own, then each fuzz target
-# for a minute (FUZZ_SECONDS). The last line counts cases; a fuzz target is one case.
+# All tests under the sanitizers, every command with every option under valgrind, jobs of TensorFlow, MXNet and Horovod in
+# environments of their own, then each fuzz target for a minute (FUZZ_SECONDS). The last line counts cases; a fuzz target is one case.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 passed=0 failed=0 skipped=0
@@ -43,6 +43,14 @@ export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=1
 sanitize build-asan address,undefined
 sanitize build-tsan thread
+
+echo "== every command with every option on every bundled trace under valgrind"
+if tools/build.sh build; then
+    DPRO_LONG=1 tools/run_tests.py --build build --slow 20 cli/valgrind | tee "$log"
+else
+    echo "could not be built" | tee "$log"
+fi
+add_counts
 
 echo "== jobs of TensorFlow, MXNet and Horovod"
 for framework in torch tensorflow mxnet horovod horovod-pytorch; do

@@ -1,0 +1,100 @@
+"""Every command with every option on every bundled trace, under valgrind's memcheck: it knows of each byte whether it was
+written, which the sanitizers don't. Takes some ten minutes: 'make test-long' runs it (DPRO_LONG=1)."""
+import concurrent.futures
+import glob
+import os
+import shutil
+import subprocess
+import unittest
+
+from support import BUILD, BUNDLED, COMMANDS, DONE, DPRO, INPUT, ROOT, SANITIZED, USAGE, Case, dpro, options_of
+
+TRACES = sorted(glob.glob(os.path.join(ROOT, "tests", "data", "*", "")))
+NOT_HERE = (None if os.environ.get("DPRO_LONG") else "takes ten minutes: set DPRO_LONG=1, as make test-long does",
+            None if not SANITIZED else "valgrind and the sanitizers don't go together",
+            None if shutil.which("valgrind") else "no valgrind here")
+
+# What each command is run with. TRACE and OUT stand for a bundled trace and a folder of the run's own; BUCKETS for a plan's
+# file. test_every_option_of_every_command_is_run finds what a new option is missing here. Not every trace has what an
+# option changes: then the command refuses, in good order.
+READ = ["--no-align", "--raw-receives", "--threads", "2", "-v", "-v"]
+RUNS = {
+    "replay": [["TRACE", "-o", "OUT", "--samples", "20", "--seed", "3"],
+               ["TRACE", "--json", "--steps", "1:1000", "--bandwidth", "1gbit", "--keep-profiler", "--no-validate",
+                "--fail-on", "1000", *READ],
+               ["TRACE", "-q", "--engine", "fixed", "--delay", "FW=1.5", "--delay", "COMM@0=+2", "--samples", "5"],
+               ["TRACE", "--rank-regex", "([0-9]+)"], ["FILE"], ["--help"]],
+    "whatif": [["TRACE", "--bandwidth", "0.5x", "--latency", "+10us", "--compute", "1.2x@0", "--delay", "BW=0.9"],
+               ["TRACE", "--json", "--bucket-cap-mb", "5,first=1", "--compress", "fp16", "--world-size", "5",
+                "--steps", "1:1000", *READ],
+               ["TRACE", "-q", "--partition-mb", "1", "--servers", "3", "--bigarray-bound", "1000"],
+               ["TRACE", "--server-bandwidth", "2x", "--servers", "4"], ["TRACE", "--cycle-time", "2", "--fusion-mb", "1"],
+               ["TRACE", "--buckets", "BUCKETS", "--rank-regex", "([0-9]+)"], ["--help"]],
+    "optimize": [["TRACE", "-o", "OUT", "--budget", "10", "--seed", "4"],
+                 ["TRACE", "--json", "--algorithm", "mcmc", "--budget", "5", "--compress", "fp16", "--compress", "none",
+                  "--steps", "1:1000", *READ],
+                 ["TRACE", "-q", "--algorithm", "paper", "--no-coarsen", "--no-partial", "--no-symmetry", "--budget", "5"],
+                 ["TRACE", "--servers", "1:2", "--algorithm", "dp", "--budget", "5", "--pass", "PASS"],
+                 ["TRACE", "--rank-regex", "([0-9]+)", "--budget", "1"], ["--help"]],
+    "compare": [["TRACE", BUNDLED], ["TRACE", "TRACE", "--json", "--steps", "1:1000", *READ],
+                ["TRACE", "TRACE", "-q", "--rank-regex", "([0-9]+)"], ["--help"]],
+    "align": [["TRACE", "-v"], ["TRACE", "--json", "--perfetto-manifest", "OUT", "-q", "--threads", "1"],
+              ["TRACE", "--rank-regex", "([0-9]+)"], ["--help"]],
+    "export": [["TRACE", "--net-csv", "-o", "OUT", "-v", "--threads", "2"],
+               ["TRACE", "--net-csv", "-o", "OUT", "-q", "--rank-regex", "([0-9]+)"], ["--help"]],
+    "profile": [["-o", "OUT", "--warmup", "1", "--iterations", "2", "--net", "all", "--net-max-mb", "4", "--net-keep", "newest",
+                 "--net-peers", "all", "--no-nccl", "--force", "--", "true"],
+                ["-q", "-o", "OUT", "--plan", "PLAN", "--", "true"], ["--help"]],
+    "verify": [["--plan", "PLAN", "--steps", "3", "--blocks", "2", "--settle", "2", "--warmup", "1", "--against", "cap=5",
+                "--stop", "--fail-on", "slower", "--json", "--", "true"], ["--help"]],
+    "attach": [["-o", "OUT", "--pid", "1", "--duration-ms", "5", "--delay-s", "8", "--wait", "1", "--force", "-q"], ["--help"]],
+    "completion": [["bash"], ["zsh"], ["fish"], ["--help"]],
+    "help": [[command] for command in COMMANDS] + [["--help"]],
+}
+SHORT = {"-o": "--output", "-v": "--verbose", "-q": "--quiet"}
+
+
+def runs_of(command):
+    """The runs of a command; those that need a trace with each of the bundled ones."""
+    for args in RUNS[command]:
+        for trace in TRACES if {"TRACE", "FILE"} & set(args) else [None]:
+            yield args, trace
+
+
+class Coverage(unittest.TestCase):
+    def test_every_option_of_every_command_is_run(self):
+        for command in COMMANDS:
+            run = {SHORT.get(arg, arg) for args in RUNS[command] for arg in args if arg.startswith("-")}
+            self.assertEqual({option for option, _ in options_of(command)} - run, set(), f"dpro {command}: add to RUNS")
+
+
+@unittest.skipIf(any(NOT_HERE), next((reason for reason in NOT_HERE if reason), ""))
+class Memcheck(Case):
+    def fill_in(self, arg, trace, out, plan):
+        if arg == "FILE":
+            return sorted(glob.glob(os.path.join(trace, "*")))[-1]
+        return {"TRACE": trace, "OUT": out, "PLAN": plan, "BUCKETS": plan,
+                "PASS": os.path.join(BUILD, "tests", "unit", "gaps.so")}.get(arg, arg)
+
+    def check(self, number, command, args, trace, plan):
+        """What valgrind has to say; None: nothing."""
+        log, out = self.path(f"log{number}"), self.path(f"out{number}")
+        args = [self.fill_in(arg, trace, out, plan) for arg in args]
+        done = subprocess.run(["valgrind", "-q", "--error-exitcode=99", "--leak-check=full",
+                               "--errors-for-leak-kinds=definite", "--show-leak-kinds=definite", f"--log-file={log}",
+                               DPRO, command, *args], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, timeout=1800)
+        shutil.rmtree(out, ignore_errors=True)
+        with open(log, encoding="utf-8", errors="replace") as said:
+            report = said.read()
+        if done.returncode in (DONE, USAGE, INPUT) and not report:
+            return None
+        return f"dpro {command} {' '.join(args)}: exit {done.returncode}\n{report}{done.stderr.decode()[-2000:]}"
+
+    def test_every_command_reads_only_what_was_written(self):
+        plan = self.path("plan")
+        self.assert_code(dpro("optimize", "-q", BUNDLED, "-o", plan, "--budget", "5"), DONE)
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            runs = [(command, *run) for command in COMMANDS for run in runs_of(command)]
+            found = list(filter(None, pool.map(lambda run: self.check(run[0], *run[1], plan), enumerate(runs))))
+        self.assertEqual(found, [], "\n".join(found)[:20000])

@@ -123,8 +123,8 @@ static void scale(struct dpro_estimate *estimate, double ratio)
 static int link_too_slow(double ratio, struct dpro_error *err)
 {
     return dpro_error_set(err, DPRO_EUSAGE,
-                          "a link of %g times the recorded bandwidth can't be predicted, 0.000001 "
-                          "times is the least; write for example 500mbit or 0.5x",
+                          "a link needs a bandwidth above 0.000001 times the recorded one, not %g "
+                          "times; write for example 500mbit or 0.5x",
                           ratio);
 }
 

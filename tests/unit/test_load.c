@@ -301,11 +301,17 @@ static void test_windows_of_a_rank_follow_each_other(void **state)
     expect_error(folder, NULL, DPRO_EFORMAT, "rank0_a.json", "rank0_c.json");
 }
 
-static void test_one_file_named_twice_is_refused(void **state)
+static void test_one_file_named_twice_is_taken_once(void **state)
 {
     (void)state;
     write_text("rank0.json", TRACE("", SPAN("a", "1", "0")));
-    expect_error(folder, in_folder("rank0.json"), DPRO_EFORMAT, "rank0.json", "twice");
+    const char *paths[] = {folder, in_folder("rank0.json")};
+    struct dpro_trace *trace;
+    if (dpro_trace_load(paths, 2, NULL, &trace, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(dpro_trace_n_warnings(trace), 1);
+    assert_non_null(strstr(dpro_trace_warning(trace, 0), "the same file as"));
+    dpro_trace_destroy(trace);
 }
 
 static void test_two_jobs_are_refused(void **state)
@@ -844,7 +850,7 @@ int main(void)
         TEST(test_globs_and_lists_are_read),
         TEST(test_unknown_ranks_name_the_file_and_the_option),
         TEST(test_windows_of_a_rank_follow_each_other),
-        TEST(test_one_file_named_twice_is_refused),
+        TEST(test_one_file_named_twice_is_taken_once),
         TEST(test_two_jobs_are_refused),
         TEST(test_two_processes_of_one_rank_are_two_runs),
         TEST(test_bad_paths_are_named),

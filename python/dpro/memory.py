@@ -14,6 +14,7 @@ TIMES = 3  # what the job takes
 MOST_BYTES = 1 << 30
 MOST_NS = 8_000_000_000
 BLOCK_BYTES = 120 << 10  # below malloc's first threshold for memory of its own
+TRIES = 3
 SHARE = 8                # of the memory that can be had, one part in so many, for all processes of the job on a machine
 GROWTH = 4               # a window ends early when it has taken one part in so many
 
@@ -53,33 +54,93 @@ def resident():
         return 0
 
 
+class _Info(ctypes.Structure):
+    """struct mallinfo2; struct mallinfo has the same fields as int."""
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks",
+                                                     "uordblks", "fordblks", "keepcost")]
+
+
+class _OldInfo(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int) for name, _ in _Info._fields_]
+
+
+def _used_bytes(libc):
+    """A function that tells how many bytes glibc's malloc has given, modulo 2^32."""
+    ask = getattr(libc, "mallinfo2", None)
+    if ask is not None:
+        ask.restype = _Info
+    else:  # before glibc 2.33
+        ask = libc.mallinfo
+        ask.restype = _OldInfo
+
+    def used():
+        info = ask()
+        return (info.uordblks + info.hblkhd) & 0xffffffff
+    return used
+
+
+def _is_glibcs(process, libc):
+    """Whether the malloc that this process calls is glibc's: glibc then counts a block from it. Addresses don't tell,
+    since malloc's is that of a stub in the program where that is not position-independent."""
+    used = _used_bytes(libc)
+    for _ in range(TRIES):  # another thread may free as much in between
+        before = used()
+        block = process.malloc(BLOCK_BYTES)
+        grown = (used() - before) & 0xffffffff
+        process.free(block)
+        if BLOCK_BYTES <= grown < 1 << 31:
+            return True
+    return False
+
+
+def _declare(library):
+    library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    library.free.restype, library.free.argtypes = None, [ctypes.c_void_p]
+
+
 def _libc():
-    """The C library, where this thread's malloc is glibc's and takes from the one heap that sbrk tells of; else None."""
-    process, own = ctypes.CDLL(None), None
+    """(the C library, None), where this thread's malloc is glibc's and takes from the one heap that sbrk tells of;
+    else (None, why)."""
+    if threading.current_thread() is not threading.main_thread():
+        return None, "the thread that trains is not the main one and has a heap of its own"
     try:
-        own = ctypes.CDLL("libc.so.6")
-        if not hasattr(own, "gnu_get_libc_version") or threading.current_thread() is not threading.main_thread():
-            return None
-        if ctypes.cast(process.malloc, ctypes.c_void_p).value != ctypes.cast(own.malloc, ctypes.c_void_p).value:
-            return None  # the job brought an allocator
+        process, own = ctypes.CDLL(None), ctypes.CDLL("libc.so.6")
+        if not hasattr(own, "gnu_get_libc_version"):
+            return None, "its C library is not glibc"
+        _declare(process)
+        _declare(own)
+        own.sbrk.restype, own.sbrk.argtypes = ctypes.c_void_p, [ctypes.c_long]
+        if not _is_glibcs(process, own):
+            return None, "its malloc is not glibc's"
     except (OSError, AttributeError):
-        return None
-    own.malloc.restype = own.sbrk.restype = ctypes.c_void_p
-    own.malloc.argtypes, own.free.argtypes, own.sbrk.argtypes = [ctypes.c_size_t], [ctypes.c_void_p], [ctypes.c_long]
-    return own
+        return None, "its C library is not glibc"
+    return own, None
 
 
 class Room:
     """Free memory in this process's heap, in use before: three times what the job has taken, at most a GiB, an eighth of
-    what the machine has left, and what can be had in 8 s. Ends with leave()."""
+    what the machine has left, and what can be had in 8 s. `problem`: why it is less than the job has taken, None where it
+    is not. Ends with leave()."""
 
     def __init__(self, n_taken_bytes, n_processes):
-        self.n_bytes, self._libc, self._top = 0, _libc(), None
-        want = min(TIMES * n_taken_bytes, MOST_BYTES, available() // (SHARE * max(n_processes, 1)))
+        self.n_bytes, self._top = 0, None
+        self._libc, self.problem = _libc()
+        share = available() // (SHARE * max(n_processes, 1))
+        want = min(TIMES * n_taken_bytes, MOST_BYTES, share)
+        least = min(n_taken_bytes, MOST_BYTES)
+        if self._libc is None or want < least:
+            self.problem = self.problem or "the machine has too little memory left"
         if self._libc is None:
             return
+        end_ns = time.monotonic_ns() + MOST_NS
+        self._make(want, end_ns)
+        if self.n_bytes < least and self.problem is None:
+            self.problem = ("the machine is slow to give memory" if time.monotonic_ns() >= end_ns else
+                            "malloc puts its blocks elsewhere (its settings in the environment)")
+
+    def _make(self, want, end_ns):
         malloc, heap_end = self._libc.malloc, self._libc.sbrk
-        begin, end_ns, blocks = heap_end(0), time.monotonic_ns() + MOST_NS, []
+        begin, blocks = heap_end(0), []
         while self.n_bytes < want and len(blocks) * BLOCK_BYTES < 2 * want and time.monotonic_ns() < end_ns:
             block = malloc(BLOCK_BYTES)
             if not block:

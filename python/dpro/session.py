@@ -56,6 +56,21 @@ def _when_returned(frame, then):
     sys.setprofile(watch)
 
 
+class _ThreadEnd:
+    """Kept among a thread's own data, calls then() in that thread when it ends."""
+
+    def __init__(self, then):
+        self._own = threading.local()
+        self._own.end = self._End(then)
+
+    class _End:
+        def __init__(self, then):
+            self.then = then
+
+        def __del__(self):
+            self.then()
+
+
 class Session:
     records = True  # else steps are only timed
 
@@ -67,6 +82,7 @@ class Session:
         self._given = []          # models, by Recorders
         self._models = []         # those, or what was found; let go of at the end
         self._thread = None       # that trains; events of others are not steps
+        self._thread_end = None   # where it is not the main one
         self._cycle = Cycle()
         self._by_recorder = False
         self._n_events = 0
@@ -187,6 +203,8 @@ class Session:
         thread = threading.get_ident()
         if self._n_events == 0:
             self._thread = thread
+            if threading.current_thread() is not threading.main_thread():
+                self._thread_end = _ThreadEnd(self.thread_ended)
             self._choose_job()
             self.job.first_step()
         if thread != self._thread:
@@ -318,7 +336,13 @@ class Session:
         self._describe()
         self._write_rank()
         if self._room is None and self.job.wants_room(self._info):
-            self._room = memory.Room(memory.resident() - self._resident, self._n_local())
+            self._make_room()
+
+    def _make_room(self):
+        self._room = memory.Room(memory.resident() - self._resident, self._n_local())
+        if self._room.problem:
+            say("room", "the heap of this process could not be enlarged for the profiler: %s. Steps may take longer while they "
+                "are profiled than they do otherwise" % self._room.problem, self._folder.rank)
 
     @staticmethod
     def _n_local():
@@ -476,6 +500,19 @@ class Session:
                 say("thread", "the window open at the end is lost: the thread that trained is gone")
         self._phase = None
         self._finish("the job ended after step %d" % self._step, at_exit=True)
+
+    @guarded
+    def thread_ended(self):
+        """The thread that trains, in it: no other one can stop the profiler, and torch crashes at the end of a process in which
+        nobody did."""
+        if os.getpid() != self._pid or self._folder is None:
+            return
+        self._run_pending()
+        if self._window is not None and not self.off:
+            self._phase = None
+            self._close_window(unfinished=self._step + 1)
+        if not self.off:
+            self._finish("the thread that trains ended after step %d" % self._step, at_exit=True)
 
     def _tell_nothing(self):
         """Why there is no trace; said by processes that could have been meant to train."""

@@ -1,7 +1,9 @@
 """Room in the heap: never more than there is, and only where it is known to help."""
+import glob
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -13,9 +15,43 @@ MB = 1 << 20
 """ % os.path.join(ROOT, "python")
 
 
-def run(body, **environment):
+ALLOCATOR = """
+#include <stddef.h>
+#include <string.h>
+static char memory[256 << 20];
+static size_t used;
+void *malloc(size_t n)
+{
+    size_t *block = (size_t *)(void *)(memory + used);
+    if (n > sizeof memory || used + n + 32 > sizeof memory)
+        return NULL;
+    used += (n + 31) / 16 * 16;
+    *block = n;
+    return (char *)block + 16;
+}
+void free(void *block) { (void)block; }
+void *calloc(size_t n, size_t size) { return malloc(n * size); }
+void *realloc(void *block, size_t n)
+{
+    void *other = malloc(n);
+    size_t had = block ? *(size_t *)(void *)((char *)block - 16) : 0;
+    return other && block ? memcpy(other, block, had < n ? had : n) : other;
+}
+"""
+
+
+def pythons():
+    """Interpreters of this machine that dpro supports, of builds as different as there are: that of the tests, Debian's,
+    which is not position-independent, and pyenv's."""
+    found = {os.path.realpath(path): path for path in ("/usr/bin/python3", *sorted(
+        glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python3")))) if os.path.exists(path)}
+    supported = "import sys; sys.exit(sys.version_info < (3, 8))"
+    return [sys.executable, *(path for path in found.values() if subprocess.run([path, "-c", supported]).returncode == 0)]
+
+
+def run(body, python=sys.executable, **environment):
     """In a process of its own: heaps differ by what was done before."""
-    done = subprocess.run([sys.executable, "-c", BEGIN + body], env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
+    done = subprocess.run([python, "-c", BEGIN + body], env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
@@ -34,6 +70,35 @@ faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 blocks = [bytearray(100 << 10) for _ in range(500)]
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults < 1000)
 """, "True True\nTrue\n")
+
+    def test_it_is_made_in_every_build_of_python(self):
+        for python in pythons():
+            with self.subTest(python=python):
+                self.assertEqual(run("""
+room = memory.Room(20 * MB, 1)
+print(60 * MB <= room.n_bytes <= 62 * MB, room.problem)
+""", python), (0, "True None\n", ""))
+
+    def test_another_allocator_is_recognised_in_every_build_of_python(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source, library = os.path.join(folder, "allocator.c"), os.path.join(folder, "allocator.so")
+            with open(source, "w", encoding="utf-8") as file:
+                file.write(ALLOCATOR)
+            subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-fno-builtin", "-o", library, source], check=True)
+            for python in pythons():
+                with self.subTest(python=python):
+                    self.assertEqual(run("""
+room = memory.Room(20 * MB, 1)
+print(room.n_bytes, room.problem)
+""", python, LD_PRELOAD=library), (0, "0 its malloc is not glibc's\n", ""))
+
+    def test_why_there_is_none(self):
+        for given, environment, why in (
+                ("memory.available = lambda: 0", {}, "the machine has too little memory left"),
+                ("memory.MOST_NS = 0", {}, "the machine is slow to give memory"),
+                ("", {"MALLOC_MMAP_THRESHOLD_": "4096"}, "malloc puts its blocks elsewhere (its settings in the environment)")):
+            with self.subTest(why=why):
+                self.assertEqual(run(given + "\nprint(memory.Room(20 * MB, 1).problem)", **environment), (0, why + "\n", ""))
 
     def test_it_goes_back_to_the_system(self):
         self.assert_prints("""
@@ -60,11 +125,12 @@ print(memory.Room(1000 * MB, 1).n_bytes)
     def test_a_thread_with_a_heap_of_its_own_gets_none(self):
         self.assert_prints("""
 def ask():
-    print(memory.Room(100 * MB, 1).n_bytes)
+    room = memory.Room(100 * MB, 1)
+    print(room.n_bytes, "not the main one" in room.problem)
 thread = threading.Thread(target=ask)
 thread.start()
 thread.join()
-""", "0\n")
+""", "0 True\n")
 
     def test_what_can_be_had_is_bounded_by_the_machine(self):
         self.assert_prints("""

@@ -110,6 +110,26 @@ end()
         faults = [step["page_faults"] for step in self.rank()["steps"]["timing"]]
         self.assertLess(sum(faults) / len(faults), 1500, faults)  # 9 MiB, a layer's gradient, are 2304
 
+    def test_a_job_that_trains_in_a_thread_is_recorded_to_the_threads_end(self):
+        body = """
+import threading
+def job():
+    model = net()
+    train(model, torch.optim.SGD(model.parameters(), lr=0.05), STEPS)
+thread = threading.Thread(target=job)
+thread.start()
+thread.join()
+end()
+"""
+        for n_steps, recorded, why in ((9, [8, 9], "the thread that trains ended after step 9"), (30, [8, 9, 10], None)):
+            with self.subTest(steps=n_steps):
+                own, self.trace = body.replace("STEPS", str(n_steps)), self.path("trace%d" % n_steps)
+                run = self.ranks(own, world=1)
+                self.assert_untouched(run, own, world=1)
+                self.assertEqual(self.profiled_steps(), recorded)
+                self.assertEqual(self.rank()["ended_early"], why)
+                self.assertEqual(len([line for line in run.said if "could not be enlarged for the profiler: the thread" in line]), 1)
+
     def test_a_window_ends_before_the_job_runs_out_of_memory(self):
         job = """
 import dpro.memory

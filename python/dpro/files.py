@@ -1,6 +1,7 @@
 """The folder of this rank in a trace directory (doc/formats/trace-directory.md), and writing there: everything is
 written beside its place and renamed, so that a job may end at any moment."""
 import errno
+import fcntl
 import glob
 import gzip
 import json
@@ -19,6 +20,19 @@ def host_number(host_name):
         if os.environ.get(name, "").isdigit():
             return os.environ[name]
     return re.sub(r"[^A-Za-z0-9._-]", "_", host_name) or "0"
+
+
+def open_file(path, mode, **more):
+    """open(), never with the descriptor of a standard stream that the job has closed: what it writes there is not ours."""
+    def opener(path, flags):
+        fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        if fd > 2:
+            return fd
+        try:
+            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+        finally:
+            os.close(fd)
+    return open(path, mode, opener=opener, **more)
 
 
 class Folder:
@@ -50,7 +64,7 @@ class Folder:
 
     def write(self, name, content):
         """A whole file, of bytes."""
-        with open(self.temporary(name), "wb") as file:
+        with open_file(self.temporary(name), "wb") as file:
             file.write(content)
         self.finish(name)
 
@@ -82,7 +96,7 @@ class Folder:
     def write_json(self, path, value):
         part = "%s.part%d" % (path, os.getpid())  # job.json has several writers
         try:
-            with open(part, "w", encoding="utf-8") as file:
+            with open_file(part, "w", encoding="utf-8") as file:
                 json.dump(value, file, separators=(",", ":"))
             os.replace(part, path)
         except OSError:
@@ -139,8 +153,9 @@ class Compressor(threading.Thread):
     def _compress(self):
         while self._left:
             name = self._left[0]
-            with open(self._folder.file(name), "rb") as source, \
-                    gzip.open(self._folder.temporary(name + ".gz"), "wb", 3) as target:
+            with open_file(self._folder.file(name), "rb") as source, \
+                    open_file(self._folder.temporary(name + ".gz"), "wb") as compressed, \
+                    gzip.GzipFile(name, "wb", 3, compressed) as target:
                 chunk = source.read(self.CHUNK)
                 while chunk and not self._end.is_set():
                     target.write(chunk)
@@ -156,7 +171,7 @@ class Compressor(threading.Thread):
 
 def rename_steps(path, step):
     """Takes the mark off a step that did not end: in place, by a name of the same length."""
-    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as text:
+    with open_file(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as text:
         old = b'"ProfilerStep#%d"' % step
         at = text.find(old)
         while at >= 0:

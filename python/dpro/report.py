@@ -1,8 +1,13 @@
 """What dpro says in a job: each thing once, one line on stderr; kept for rank.json as well."""
 import functools
+import io
+import os
+import select
 import signal
 import sys
 import traceback
+
+WAIT_MS = 1000
 
 warnings = []
 _said = set()
@@ -20,11 +25,25 @@ def say(key, text, rank=0):
 
 
 def tell(text):
+    """A line that can't be written is dropped: nothing of it stays in the buffer of stderr, which Python flushes when it ends
+    (exit code 120 where that fails), and a full pipe that nobody reads holds nobody up for long."""
+    line = "dpro: %s\n" % text
     try:
-        sys.stderr.write("dpro: %s\n" % text)
-        sys.stderr.flush()
+        if type(sys.stderr) is io.TextIOWrapper:
+            sys.stderr.flush()
+            _write(sys.stderr.fileno(), line.encode("utf-8", "backslashreplace"))
+        else:  # the job's own
+            sys.stderr.write(line)
+            sys.stderr.flush()
     except Exception:  # a closed or full stderr is no reason to disturb the job
         pass
+
+
+def _write(fd, line):
+    ready = select.poll()
+    ready.register(fd, select.POLLOUT)
+    while line and ready.poll(WAIT_MS):
+        line = line[os.write(fd, line[:select.PIPE_BUF]):]
 
 
 def forget():

@@ -109,7 +109,7 @@ class Case(unittest.TestCase):
 
     def environment(self, dpro=True, out=None, **more):
         environment = {k: v for k, v in os.environ.items()
-                       if not k.startswith("DPRO_") and k not in ("RANK", "WORLD_SIZE", "LD_PRELOAD", "PYTHONPATH")}
+                       if not k.startswith(("DPRO_", "PYTHON")) and k not in ("RANK", "WORLD_SIZE", "LD_PRELOAD")}
         environment.update(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", GLOO_SOCKET_IFNAME="lo",
                            DPRO_ITERATIONS="3", DPRO_WARMUP="3")
         if dpro:

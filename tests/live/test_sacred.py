@@ -230,6 +230,20 @@ if os.environ.get("DPRO"):
         self.assert_untouched(run, body)
         self.assertTrue(self.rank()["complete"])
 
+    def test_a_stderr_that_takes_nothing(self):
+        for name, body in (("full", "os.dup2(os.open('/dev/full', os.O_WRONLY), 2)\n"),
+                           ("no reader", "r, w = os.pipe()\nos.dup2(w, 2)\nos.close(r)\n"),
+                           ("full pipe", "r, w = os.pipe()\nos.set_blocking(w, False)\n"
+                                         "while True:\n    try: os.write(w, bytes(4096))\n    except BlockingIOError: break\n"
+                                         "os.set_blocking(w, True)\nos.dup2(w, 2)\n")):
+            with self.subTest(stderr=name):
+                self.trace = self.path(name.replace(" ", "-"))
+                # torch's own lines would wait for a reader without dpro as well: none here
+                body = self.BODY.replace("model = net()", body + "model = net()")
+                run = self.ranks(body, world=1, TORCH_CPP_LOG_LEVEL="ERROR")
+                self.assert_untouched(run, body, TORCH_CPP_LOG_LEVEL="ERROR")
+                self.assertTrue(self.rank()["complete"])
+
     def test_a_torch_without_kineto_gives_step_times(self):
         run = self.ranks("torch.autograd.kineto_available = lambda: False\n" + self.BODY, world=1)
         self.assert_ran(run)

@@ -37,6 +37,9 @@ def _next():
 try:
     _activate()
 except Exception as problem:
-    import sys
-    sys.stderr.write("dpro: could not start in this process (%s); nothing is recorded\n" % problem)
+    import os
+    try:
+        os.write(2, ("dpro: could not start in this process (%s); nothing is recorded\n" % problem).encode("utf-8", "replace"))
+    except OSError:  # closed
+        pass
 _next()

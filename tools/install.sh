@@ -35,17 +35,17 @@ for group in "$@"; do
         need libcmocka-dev pkg-config --exists cmocka # the build folder holds the tests too
         ;;
     test)
-        need python3 command -v python3
+        need python3 command -v "${PYTHON:-python3}"
         ;;
     venv)
-        need python3-venv python3 -c 'import ensurepip'
+        need python3-venv "${PYTHON:-python3}" -c 'import ensurepip'
         ;;
     memory)
         need valgrind command -v valgrind
         need libc6-dbg valgrind -q true # it can't start without the loader's symbols
         ;;
     bench)
-        need python3-venv python3 -c 'import ensurepip'
+        need python3-venv "${PYTHON:-python3}" -c 'import ensurepip'
         need g++ command -v "${CXX:-c++}"
         need libsimdjson-dev pkg-config --exists simdjson
         ;;

@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 DEMO   := tests/data/torch-ddp-gloo-gpt-n2
 PYTHON ?= python3
-EXAMPLES := example-tensorflow example-tensorflow-ps example-mxnet example-mxnet-gluon example-horovod-tensorflow \
+EXAMPLES := example-tensorflow example-tensorflow-ps example-tensorflow-collectives example-mxnet example-mxnet-gluon example-horovod-tensorflow \
 	example-horovod-mxnet example-horovod-pytorch
 export PYTHON
 
@@ -49,6 +49,7 @@ $(EXAMPLES):
 
 example-tensorflow: ## train a small network on TensorFlow workers (ring) under dpro, replay it; installs what it needs
 example-tensorflow-ps: ## the same with a parameter server and TensorFlow 1's sessions
+example-tensorflow-collectives: ## the same with TensorFlow 1's sessions and collectives
 example-mxnet: ## the same with MXNet's key-value store, a Module
 example-mxnet-gluon: ## the same with Gluon and two servers
 example-horovod-tensorflow: ## the same with Horovod and TensorFlow; compiles Horovod first, which takes 10 minutes

@@ -1,0 +1,45 @@
+"""A session of TensorFlow 1 whose gradients go by collectives that overlap: a recording of two workers, eight collectives a step."""
+import os
+import unittest
+
+from support import DONE, INPUT, ROOT, Case, dpro
+
+RECORDED = os.path.join(ROOT, "tests", "data", "tf-session-collectives-n2")
+COLLECTIVES = 8
+
+
+class SessionCollectives(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.facts = dpro("replay", "--json", RECORDED).json
+
+    def test_what_overlapped_in_the_recording_overlaps_in_the_replay(self):
+        """In turns they would take 2.3 times as long."""
+        self.assertLess(abs(self.facts["error_pct"]), 3)
+        self.assertEqual(sum(c["count"] for c in self.facts["collectives"] if c["ranks"] == 2), COLLECTIVES)
+
+    def test_a_replay_that_agrees_contradicts_nothing(self):
+        self.assertFalse(self.facts["contradiction"]["contradicts"])
+        self.assertEqual((self.facts["contradiction"]["text"], self.facts["contradiction"]["parts"]), (None, []))
+
+    def test_a_few_steps_are_replayed_as_well(self):
+        for steps in ("0:2", "3:5", "6:9"):
+            self.assertLess(abs(self.assert_replays(RECORDED, "--steps", steps)["error_pct"]), 3, steps)
+
+    def test_the_model_of_it_has_collectives_that_share_the_link(self):
+        said = dpro("whatif", "--json", "--bandwidth", "0.5x", RECORDED)
+        self.assert_code(said, DONE)
+        facts = said.json
+        self.assertLess(abs(facts["baseline"]["iteration_ms"] / facts["measured_ms"] - 1), 0.1)
+        self.assertGreater(facts["predicted"]["iteration_ms"], 1.2 * facts["baseline"]["iteration_ms"])
+
+    def test_optimize_refuses_for_the_true_reason(self):
+        said = dpro("optimize", "-o", self.path("plan"), RECORDED)
+        self.assert_code(said, INPUT)
+        self.assertIn("a session's collectives are ops of the job's own graph, which no plan changes", said.err)
+        self.assertFalse(os.path.exists(self.path("plan")))
+
+
+if __name__ == "__main__":
+    unittest.main()

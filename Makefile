@@ -90,10 +90,10 @@ bench-plans: ## what plans are worth on real jobs with a slow link; takes minute
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/bench_plans.py --build $(BUILD)
 
-accuracy: ## replayed against measured, over all real traces
+accuracy: ## replayed against measured, over all real traces; renews the tables of README.md and doc/accuracy.md
 	@tools/install.sh --check build
 	@tools/build.sh $(BUILD)
-	@$(PYTHON) tools/accuracy.py --build $(BUILD)
+	@$(PYTHON) tools/accuracy.py --build $(BUILD) --readme
 
 accuracy-live: ## predicted against steps without a profiler, on new recordings of the examples; takes minutes, wants a quiet machine
 	@tools/install.sh build

@@ -2,8 +2,9 @@
 """How near the replay comes to what was measured, over all real traces: `make accuracy`.
 
 Reads ../shared/traces (DPRO_SHARED) and what is bundled in tests/data. Prints one table, marks with `!` what misses its
-target, and writes out/accuracy.json. Beside the trace itself only this script looks at a capture's metadata.json: there
-stands what the same job took without a profiler, and the rate of its links (for the Daydream baseline)."""
+target, writes out/accuracy.json, and with --readme the tables of README.md and doc/accuracy.md. Beside the trace itself only this
+script looks at a capture's metadata.json: there stands what the same job took without a profiler, and the rate of its links (for
+the Daydream baseline)."""
 import argparse
 import json
 import os
@@ -11,6 +12,7 @@ import statistics
 import subprocess
 import sys
 
+import accuracy_tables
 from accuracy_whatif import print_whatifs, whatif_row
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -65,6 +67,7 @@ def row_of(dpro, folder):
         "iterations": facts["trace"]["iterations"], "measured_ms": measured["iteration_ms"],
         "std_pct": 100 * measured["std_ms"] / measured["iteration_ms"] if measured["std_ms"] is not None else None,
         "replayed_ms": facts["predicted"]["iteration_ms"], "error_pct": facts["error_pct"],
+        "compared_ms": facts["predicted"]["iteration_ms"] + (facts["profiler"]["iteration_ms"] or 0),
         "left_out_mean_pct": validation["mean_abs_error_pct"], "left_out_max_pct": validation["max_abs_error_pct"],
         "daydream_error_pct": daydream.get("error_pct"),
         "gaps_pct": 100 * path["by_kind_ms"].get("GAP", 0) / path["length_ms"] if path["length_ms"] else None,
@@ -229,6 +232,7 @@ def main():
     parser = argparse.ArgumentParser(description="replayed against measured, over all real traces")
     parser.add_argument("--build", default="build", help="build folder")
     parser.add_argument("--out", default="out/accuracy.json", help="where the JSON goes")
+    parser.add_argument("--readme", action="store_true", help="renew the tables of README.md and doc/accuracy.md")
     args = parser.parse_args()
     dpro = os.path.join(ROOT, args.build, "dpro")
     rows = []
@@ -260,10 +264,13 @@ def main():
     whatifs = [row for row in (whatif_row(dpro, folder) for folder in find_traces()) if row]
     whatif_summary = print_whatifs(whatifs) if whatifs else None
     os.makedirs(os.path.dirname(os.path.join(ROOT, args.out)), exist_ok=True)
+    results = {"schema": "dpro.accuracy/1", "error_target_pct": ERROR_PCT, "rows": rows, "clocks": clocks,
+               "whatifs": whatifs, "whatif_summary": whatif_summary, "summary": summary}
     with open(os.path.join(ROOT, args.out), "w", encoding="utf-8") as out:
-        json.dump({"schema": "dpro.accuracy/1", "error_target_pct": ERROR_PCT, "rows": rows, "clocks": clocks,
-                   "whatifs": whatifs, "whatif_summary": whatif_summary, "summary": summary}, out, indent=1)
+        json.dump(results, out, indent=1)
         out.write("\n")
+    for document in accuracy_tables.write(ROOT, results) if args.readme else ():
+        print(f"renewed the tables of {document}")
     return 0
 
 

@@ -1,0 +1,90 @@
+"""The tables of README.md and doc/accuracy.md say what the tool says: replay is deterministic, so to the last digit."""
+import os
+import unittest
+
+from support import BUNDLED, DPRO, ROOT, Case  # finds tools/, too
+
+import accuracy
+import accuracy_tables
+from accuracy_whatif import truth_of, whatif_row
+
+DATA = os.path.dirname(BUNDLED)
+
+
+def row(trace, error_pct=0.0, **more):
+    return {"trace": trace, "judged": True, "problem": None, "ranks_present": 2, "world_size": 2, "iterations": 3, "measured_ms": 10.0,
+            "compared_ms": 10.0, "error_pct": error_pct, "left_out_mean_pct": None, "std_pct": None, "gaps_pct": 0.4,
+            "daydream_error_pct": -0.04, **more}
+
+
+def results(*rows):
+    return {"rows": list(rows), "clocks": [], "whatifs": [], "whatif_summary": None}
+
+
+class Tables(Case):
+    def test_what_is_not_known_is_a_dash_and_zero_has_no_sign(self):
+        line = accuracy_tables.tables_of(results(row("a", -0.004)))["replay"][-1]
+        self.assertEqual(line, "| `a` | 2/2 | 3 | 10.0 | 10.0 | 0.00 | – | – | 0 | 0.0 |")
+
+    def test_rows_of_traces_that_are_not_here_stay(self):
+        place = "text\n<!-- accuracy: replay -->\n%s<!-- accuracy: end -->\nmore\n"
+        old = "| head |\n| --- |\n| `b` | 1 |\n| `a` | 2 |\n"
+        text = accuracy_tables.renewed(place % old, accuracy_tables.tables_of(results(row("a"), row("c"))))
+        names = [accuracy_tables.row_name(line) for line in text.splitlines()]
+        self.assertEqual([name for name in names if name], ["a", "b", "c"])
+        self.assertIn("| `b` | 1 |", text)
+        self.assertNotIn("| `a` | 2 |", text)
+        self.assertTrue(text.startswith("text\n") and text.endswith("more\n"))
+
+    def test_every_place_in_the_documents_has_its_table(self):
+        found = []
+        for path in accuracy_tables.documents(ROOT):
+            with open(path, encoding="utf-8") as file:
+                places = accuracy_tables.PLACE.findall(file.read())
+            found += [name for _, name, _, _ in places]
+            for _, name, lines, _ in places:
+                self.assertTrue(lines.strip(), f"{path}: {name} is empty; run make accuracy")
+        self.assertEqual(sorted(found), ["clocks", "readme", "replay", "unprofiled", "whatif", "whatif-summary"])
+
+
+class Agreement(Case):
+    """Each trace that is here, replayed and aligned, is in the documents as it stands."""
+
+    def check(self, folders, tables):
+        found = accuracy_tables.tables_of(tables)
+        for path in accuracy_tables.documents(ROOT):
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            for _, table, old, _ in accuracy_tables.PLACE.findall(text):
+                said = {accuracy_tables.row_name(line): line for line in old.splitlines()}
+                for line in found.get(table, ()):
+                    name = accuracy_tables.row_name(line)
+                    if name:
+                        self.assertEqual(said.get(name), line, f"{os.path.relpath(path, ROOT)} is old; run make accuracy")
+        self.assertTrue(folders)
+
+    def test_bundled_traces_are_in_the_documents_as_they_are_replayed(self):
+        folders = [folder for folder in accuracy.find_traces() if os.path.dirname(folder) == DATA]
+        self.check(folders, results(*(accuracy.row_of(DPRO, folder) for folder in folders)))
+
+    def test_traces_beside_the_repository_are_in_the_documents_as_they_are_replayed(self):
+        folders = [folder for folder in accuracy.find_traces() if os.path.dirname(folder) != DATA]
+        if not folders:
+            self.skipTest("no ../shared/traces here")
+        found = results(*(accuracy.row_of(DPRO, folder) for folder in folders))
+        found["clocks"] = [one for one in (accuracy.clock_row(DPRO, folder) for folder in folders) if one]
+        self.check(folders, found)
+
+    def test_what_ifs_are_in_the_documents_as_they_are_told(self):
+        folders = [folder for folder in accuracy.find_traces() if truth_of(folder)]
+        if not folders:
+            self.skipTest("no measured what-ifs here")
+        row = whatif_row(DPRO, folders[0])
+        with open(os.path.join(ROOT, "doc", "accuracy.md"), encoding="utf-8") as file:
+            text = file.read()
+        titles = list(dict.fromkeys(accuracy_tables.whatif_title(config) for config in row["configs"]))
+        self.assertIn("| " + " | ".join(accuracy_tables.whatif_cells(row, titles)) + " |\n", text, "run make accuracy")
+
+
+if __name__ == "__main__":
+    unittest.main()

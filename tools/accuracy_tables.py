@@ -1,0 +1,148 @@
+"""The tables of accuracy in README.md and doc/accuracy.md: made from what `make accuracy` found, and compared with it by a test.
+
+A table stands between `<!-- accuracy: NAME -->` and `<!-- accuracy: end -->`. A row whose trace is not here (public traces are not
+part of the repository) stays as it is."""
+import os
+import re
+
+README_ROWS = ("torch-ddp-gloo-gpt-n4-500mbit-cap25", "torch-ddp-gloo-resnet18-n2-500mbit-cap25", "tf-mwms-ring", "tf-ps-v1",
+               "mxnet-ps-module", "hvd-tf", "byteps-torch-n2", "ddp-a100-rank3of8", "kineto-tb-resnet50-nw0")
+
+
+def fixed(value, digits, signed=False):
+    """With a minus sign that is one, and none before zero; "–": not known."""
+    if value is None:
+        return "–"
+    text = f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
+    if float(text) == 0:
+        text = f"{0:.{digits}f}"
+    return text.replace("-", "−")
+
+
+def name(row):
+    return f"`{row['trace']}`" + ("" if row["judged"] else " \\*")
+
+
+def replay_cells(row):
+    return (name(row), f"{row['ranks_present']}/{row['world_size']}", str(row["iterations"]), fixed(row["measured_ms"], 1),
+            fixed(row["compared_ms"], 1), fixed(row["error_pct"], 2, True), fixed(row["left_out_mean_pct"], 1),
+            fixed(row["std_pct"], 1), fixed(row["gaps_pct"], 0), fixed(row["daydream_error_pct"], 1, True))
+
+
+REPLAY_HEAD = ("trace", "ranks", "iterations:", "measured, ms:", "replayed, ms:", "error, %:", "left out, %:", "std, %:", "gaps, %:",
+               "Daydream error, %:")
+README_COLUMNS = (0, 1, 3, 4, 5, 6, 7)
+
+
+def clock_cells(row, replayed):
+    return (f"`{row['trace']}`", fixed(row["injected_ms"], 1) + " ms", fixed(row["error_us"], 1) + " µs",
+            fixed(row["uncertainty_us"], 1) + " µs", fixed(row["neither_error_pct"], 2, True),
+            fixed(row["receives_only_error_pct"], 2, True), fixed(row["clocks_only_error_pct"], 2, True),
+            fixed(replayed["error_pct"], 2, True))
+
+
+CLOCK_HEAD = ("trace", "clocks apart by:", "found, off by at most:", "stated, ±:", "error, %: neither:", "RECV:", "clocks:", "both:")
+
+
+def whatif_title(config):
+    return f"cap {config['bucket_cap_mb']:g}" + ("" if config["compress"] == "none" else f" + {config['compress']}")
+
+
+def whatif_cells(row, titles):
+    cells = {}
+    for config in row["configs"]:
+        ratio = "own" if config["ratio_error_pct"] is None else fixed(config["ratio_error_pct"], 1, True)
+        cells[whatif_title(config)] = f"{fixed(config['error_pct'], 1, True)} ({ratio})"
+    return (f"`{row['trace']}`", *(cells.get(title, "–") for title in titles))
+
+
+def markdown(head, rows):
+    """A column whose title ends in ":" holds numbers."""
+    lines = ["| " + " | ".join(title.rstrip(":") for title in head) + " |",
+             "| " + " | ".join("---:" if title.endswith(":") else "---" for title in head) + " |"]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def whatif_summary_lines(s):
+    return [f"|error| median {s['median_pct']:.1f} %, worst {s['worst_pct']:.1f} %; of ratios {s['ratio_median_pct']:.1f} and "
+            f"{s['ratio_worst_pct']:.1f} %. The machine ran the recorded configuration itself by {s['machine_median_pct']:.1f} % "
+            f"(median; at most {s['machine_worst_pct']:.1f}) differently when the what-ifs were measured; against the iterations around "
+            f"the recording the models are {s['own_median_pct']:.1f} % off (at most {s['own_worst_pct']:.1f})."]
+
+
+def unprofiled_lines(rows):
+    """Against the same jobs run without a profiler."""
+    def between(key, wanted):
+        values = [row[key] for row in rows if row.get("unprofiled_ms") and wanted(row["trace"])]
+        return values and f"{fixed(min(values), 1, True)} to {fixed(max(values), 1, True)} %"
+
+    gloo = between("unprofiled_error_pct", lambda trace: trace.startswith("torch-"))
+    others = between("unprofiled_error_pct", lambda trace: not trace.startswith("torch-"))
+    less = between("expected_error_pct", lambda trace: not trace.startswith("torch-"))
+    return [f"Against the same jobs run without a profiler the replay is off by {gloo} (PyTorch) and {others} (TensorFlow, MXNet, Horovod, "
+            f"which took longer when they were profiled); less what their transport logs tell of the profiler's cost, by {less}."]
+
+
+def tables_of(results):
+    """{name: lines} of the results of tools/accuracy.py."""
+    rows = [row for row in results["rows"] if not row["problem"] and " for " not in row["trace"]]
+    by_name = {row["trace"]: row for row in rows}
+    clocks = [clock_cells(row, by_name[row["trace"]]) for row in results["clocks"] if not row["problem"]]
+    whatifs = [row for row in results["whatifs"] if not row["problem"]]
+    titles = list(dict.fromkeys(whatif_title(config) for row in whatifs for config in row["configs"]))
+    cells = [replay_cells(row) for row in rows]
+    picked = [[row[c] for c in README_COLUMNS] for row in cells if row[0].strip("`") in README_ROWS]
+    tables = {"replay": markdown(REPLAY_HEAD, cells), "readme": markdown([REPLAY_HEAD[c] for c in README_COLUMNS], picked)}
+    if clocks:
+        tables["clocks"] = markdown(CLOCK_HEAD, clocks)
+    if whatifs:
+        tables["whatif"] = markdown(("recorded", *(title + ":" for title in titles)), [whatif_cells(r, titles) for r in whatifs])
+    if results["whatif_summary"]:
+        tables["whatif-summary"] = whatif_summary_lines(results["whatif_summary"])
+    if any(row.get("unprofiled_ms") for row in rows):
+        tables["unprofiled"] = unprofiled_lines(rows)
+    return tables
+
+
+PLACE = re.compile(r"(<!-- accuracy: ([a-z-]+) -->\n)(.*?)(<!-- accuracy: end -->)", re.S)
+
+
+def row_name(line):
+    found = re.match(r"\| `([^`]+)`", line)
+    return found and found.group(1)
+
+
+def merged(old, new):
+    """New lines, and the old rows of traces that are not here, in the order of their names."""
+    if not any(map(row_name, new)):
+        return new
+    here = {row_name(line) for line in new}
+    rows = [line for line in new if row_name(line)] + [line for line in old if row_name(line) and row_name(line) not in here]
+    return [line for line in new if not row_name(line)] + sorted(rows, key=row_name)
+
+
+def renewed(text, tables):
+    def renew(found):
+        start, table, old, end = found.groups()
+        if table not in tables:
+            return found.group(0)
+        return start + "".join(line + "\n" for line in merged(old.splitlines(), tables[table])) + end
+
+    return PLACE.sub(renew, text)
+
+
+def documents(root):
+    return [os.path.join(root, "README.md"), os.path.join(root, "doc", "accuracy.md")]
+
+
+def write(root, results):
+    """Returns the documents that changed."""
+    changed, tables = [], tables_of(results)
+    for path in documents(root):
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        if renewed(text, tables) != text:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(renewed(text, tables))
+            changed.append(os.path.relpath(path, root))
+    return changed

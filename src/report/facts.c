@@ -484,6 +484,9 @@ const char *facts_assumption(struct report_facts *f, size_t index, char *out, si
                      "%u of %d ranks are in the trace; the others are taken to arrive at each "
                      "collective as late as they did when it was measured.",
                      f->n_ranks, world);
+        else if (f->n_ranks == 1 && f->n_comms > 0)
+            return "One rank is in the trace, which names no other; whom it communicates with is "
+                   "taken to be as late as when it was measured.";
         else
             snprintf(out, size, "Every rank of the job is in the trace (%u).", f->n_ranks);
         return out;

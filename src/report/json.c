@@ -286,9 +286,10 @@ static void write_transport(struct writer *w, const struct report_facts *f)
     writer_key_int(w, "calls", (int64_t)t->n_calls);
     writer_key_int(w, "sent_bytes", (int64_t)t->sent_bytes);
     writer_key_int(w, "received_bytes", (int64_t)t->received_bytes);
-    writer_key_int(w, "paired_bytes", (int64_t)t->paired_bytes);
-    writer_key_int(w, "unpaired_bytes", (int64_t)t->unpaired_bytes);
-    writer_key_int(w, "gaps", (int64_t)t->n_gaps);
+    bool both_ends = t->n_connections > 0;
+    key_bytes_or_null(w, "paired_bytes", both_ends, t->paired_bytes);
+    key_bytes_or_null(w, "unpaired_bytes", both_ends, t->unpaired_bytes);
+    key_bytes_or_null(w, "gaps", both_ends, t->n_gaps);
     writer_key_int(w, "edge_bytes", (int64_t)t->edge_bytes);
     writer_key_int(w, "gloo_messages", (int64_t)t->n_messages);
     writer_key_int(w, "zmtp_frames", (int64_t)t->n_zmtp_frames);

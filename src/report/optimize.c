@@ -127,13 +127,16 @@ static void write_next(struct writer *w, const struct dpro_optimize_report *r)
         [DPRO_STACK_MXNET_PS] = "python train.py, on every worker and server,",
         [DPRO_STACK_BYTEPS] = "bpslaunch ..., on every worker and server,"};
     const char *launcher = launchers[dpro_model_stack(r->model)];
+    const char *plan = r->plan ? r->plan : "plan";
     char line[700], safe[200];
-    utf8_escape(safe, sizeof safe, r->plan, strlen(r->plan));
+    utf8_escape(safe, sizeof safe, plan, strlen(plan));
     if (!plan_is_named(r))
         snprintf(line, sizeof line,
                  "dpro profile -o TRACE -- %s records the job with its parameters' names; dpro "
                  "optimize TRACE -o %s then writes a plan that the job can be given",
                  launcher, safe);
+    else if (!r->plan)
+        snprintf(line, sizeof line, "-o plan/ writes this strategy as a plan for the job");
     else if (dpro_model_stack(r->model) != DPRO_STACK_BYTEPS)
         snprintf(line, sizeof line,
                  "dpro verify --plan %s -- %s shows what it brings; dpro profile --plan %s -- %s "
@@ -182,10 +185,12 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
                  strategy_text(f, own, DPRO_OWN));
         table_wrapped(w, "Change", 10, line);
     } else {
+        bool sure = f->less_pct > f->less_half_pct;
         snprintf(line, sizeof line,
-                 "nothing helps: the best strategy found takes %s %% less time by the model, which "
-                 "is unsure by %s points; keep %s",
-                 less, half, strategy_text(f, own, DPRO_OWN));
+                 "%s: the best strategy found takes %s %% less time by the model, %s %s points; "
+                 "keep %s",
+                 sure ? "nothing helps enough to be worth a plan" : "nothing helps", less,
+                 sure ? "+-" : "which is unsure by", half, strategy_text(f, own, DPRO_OWN));
         table_wrapped(w, "Verdict", 10, line);
     }
     snprintf(line, sizeof line,
@@ -197,11 +202,15 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
     table_wrapped(w, "At most", 10, line);
     table_wrapped(w, "Within", 10, dpro_model_means(r->model));
     write_servers_needed(w, f);
-    if (r->plan && f->helps) {
+    if (f->helps)
         write_next(w, r);
-    } else if (f->helps) {
-        table_wrapped(w, "Next", 10, "-o plan/ writes this strategy as a plan for the job");
-    }
+}
+
+static void cell_change(struct table *t, const struct optimize_facts *f, int64_t ns)
+{
+    char change[TIME_TEXT];
+    double pct = 100 * ((double)ns / (double)f->found.own_ns - 1);
+    table_cell(t, "%s%s %%", pct >= 0.05 ? "+" : "", one_digit(change, pct));
 }
 
 static void row(struct table *t, const struct optimize_facts *f, const char *name, int64_t ns,
@@ -211,7 +220,7 @@ static void row(struct table *t, const struct optimize_facts *f, const char *nam
     columns_shorten(shown, sizeof shown, what, 56); /* what the other columns leave */
     table_cell(t, "%s", name);
     table_cell(t, "%s", facts_time(time, ns));
-    table_fixed(t, 100 * ((double)ns / (double)f->found.own_ns - 1), 1, " %");
+    cell_change(t, f, ns);
     table_cell(t, "%s", shown);
 }
 
@@ -237,7 +246,7 @@ static void write_change(struct table *t, const struct optimize_facts *f, int64_
 {
     char time[TIME_TEXT];
     table_cell(t, "%s", facts_time(time, ns));
-    table_fixed(t, 100 * ((double)ns / (double)f->found.own_ns - 1), 1, " %");
+    cell_change(t, f, ns);
 }
 
 /* What each number of servers would win, and what it takes. */

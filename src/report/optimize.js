@@ -72,8 +72,9 @@
         " points): " + ms(best.iteration_ms) + " instead of " + ms(report.replayed_ms));
       say("", "Change", found + ", instead of " + own);
     } else {
-      say("first", "Verdict", "Nothing helps: the best strategy found takes " + pct(data.less_pct) +
-        " less time by the model, which is unsure by " + data.less_half_pct.toFixed(1) + " points");
+      const sure = data.less_pct > data.less_half_pct;
+      say("first", "Verdict", (sure ? "Nothing helps enough to be worth a plan" : "Nothing helps") + ": the best strategy found takes " +
+        pct(data.less_pct) + " less time by the model, " + (sure ? "± " : "which is unsure by ") + data.less_half_pct.toFixed(1) + " points");
       say("", "Change", "none: keep " + own);
     }
     say("", "At most", "no bucketing without compression can win more than " + pct(data.at_most_pct) +

@@ -477,9 +477,9 @@
     const t = report.transport;
     if (known(t) && t.calls > 0)
       card.append(el("h2", "", "Transport"), el("dl", "facts",
-        el("dt", "", plural(t.connections, "connection") + ", " + plural(t.calls, "socket call")), el("dd", "", bytes(t.sent_bytes) + " sent"),
-        el("dt", "", "seen at one end only"), el("dd", "", bytes(t.unpaired_bytes)),
-        el("dt", "", "collectives tied to their messages"), el("dd", "", t.collectives_tied + " of " + t.collectives),
+        el("dt", "", plural(t.connections + t.one_sided_connections, "connection") + ", " + plural(t.calls, "socket call")), el("dd", "", bytes(t.sent_bytes) + " sent"),
+        el("dt", "", "seen at one end only"), el("dd", "", t.connections ? bytes(t.unpaired_bytes) : "all: one end was recorded"),
+        t.collectives ? [el("dt", "", "collectives tied to their messages"), el("dd", "", t.collectives_tied + " of " + t.collectives)] : null,
         el("dt", "", "records lost"), el("dd", "", String(t.records_lost))), el("h3"));
     const sent = report.collectives.filter((c) => known(c.pattern));
     if (sent.length)

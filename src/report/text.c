@@ -308,7 +308,10 @@ static void write_checks(struct writer *w, const struct report_facts *f)
     table_cell(&t, "ms");
     table_cell(&t, "error");
     if (f->measured_ns >= 0) {
-        table_cell(&t, "measured, mean of %u", f->n_measured);
+        if (f->n_measured == 1)
+            table_cell(&t, "measured, one iteration");
+        else
+            table_cell(&t, "measured, mean of %u", f->n_measured);
         cell_ms(&t, f, f->measured_ns);
         table_cell(&t, "%s", "");
     }
@@ -445,16 +448,22 @@ static void write_transport(struct writer *w, const struct report_facts *f)
         return;
     if (writer_format_fixed(mb, sizeof mb, (double)t->sent_bytes / 1e6, 1) < 0)
         strcpy(mb, "?");
-    int len = snprintf(line, sizeof line,
-                       "transport: %llu socket calls, %u connections, %s MB sent, "
-                       "%llu bytes seen at one end only",
-                       (unsigned long long)t->n_calls, t->n_connections + t->n_one_sided, mb,
-                       (unsigned long long)t->unpaired_bytes);
+    uint32_t n = t->n_connections + t->n_one_sided;
+    int len =
+        snprintf(line, sizeof line, "transport: %llu socket calls, %u connection%s, %s MB sent",
+                 (unsigned long long)t->n_calls, n, n == 1 ? "" : "s", mb);
+    if (t->n_connections > 0)
+        len += snprintf(line + len, sizeof line - (size_t)len, ", %llu bytes seen at one end only",
+                        (unsigned long long)t->unpaired_bytes);
+    else if (n > 0)
+        len += snprintf(line + len, sizeof line - (size_t)len, ", recorded at one end");
     if (t->n_collectives > 0)
         len += snprintf(line + len, sizeof line - (size_t)len,
-                        "; %llu of %llu collectives tied to their messages, the bytes of %llu "
-                        "of %llu as their size asks",
-                        (unsigned long long)t->n_tied, (unsigned long long)t->n_collectives,
+                        "; %llu of %llu collectives tied to their messages",
+                        (unsigned long long)t->n_tied, (unsigned long long)t->n_collectives);
+    if (t->n_checked > 0)
+        len += snprintf(line + len, sizeof line - (size_t)len,
+                        ", the bytes of %llu of %llu as their size asks",
                         (unsigned long long)t->n_exact, (unsigned long long)t->n_checked);
     if (t->n_lost > 0)
         snprintf(line + len, sizeof line - (size_t)len, "; %llu records lost",

@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shutil
 import unittest
 
 from support import BUNDLED, DONE, INPUT, ROOT, Case, dpro, job
@@ -72,6 +73,14 @@ class Advice(Case):
                 self.check_optimize(os.path.join(os.path.dirname(BUNDLED), name))
 
 
+    def test_a_plan_that_can_not_be_given_is_not_offered(self):
+        offered = dpro("optimize", "-q", "--budget", "1", self.put(job(transfer_us=30_000)))
+        self.assert_code(offered, DONE)
+        if "less time an iteration" in offered.out:
+            self.assertIn("records the job with its parameters' names", flat(offered.out))
+        self.assertNotIn("writes this strategy as a plan for the job", flat(offered.out))
+
+
 class Unknown(Case):
     def test_without_computation_nothing_is_said_to_idle(self):
         alone = self.write("timeline.json", timeline())
@@ -115,6 +124,17 @@ class Unknown(Case):
                     self.assertTrue(one["bytes"] != 0 or one["kind"] == "barrier", one)
                 self.assertNotEqual(facts["daydream"]["bandwidth_bytes_per_s"], 0)
                 self.assertEqual(facts["daydream"]["iteration_ms"] is None, facts["daydream"]["bandwidth_bytes_per_s"] is None)
+
+    def test_what_one_end_recorded_is_not_said_to_be_seen_at_both(self):
+        here = os.path.dirname(self.write("one/README", "rank 0 alone"))
+        for name in os.listdir(BUNDLED):
+            if "rank0" in name:
+                shutil.copy(os.path.join(BUNDLED, name), here)
+        text = flat(dpro("replay", "--no-validate", here).out)
+        self.assertRegex(text, r"1 connection, [\d.]+ MB sent, recorded at one end; 32 of 32 collectives tied to their messages")
+        self.assertNotRegex(text, r"\b0 of 0\b|0 bytes seen")
+        transport = dpro("replay", "--no-validate", "--json", here).json["transport"]
+        self.assertEqual([transport[key] for key in ("paired_bytes", "unpaired_bytes", "gaps")], [None] * 3)
 
     def test_one_iteration_gives_no_interval(self):
         one = self.put_once(10_000)

@@ -188,7 +188,7 @@ class Directory(Case):
         self.assertEqual(transport["paired_bytes"], 950)
         self.assertEqual((transport["unpaired_bytes"], transport["gaps"]), (100, 1))
         self.assertEqual((transport["collectives"], transport["collectives_tied"]), (2 * 4 * LAYERS, 0))
-        self.assertIn("transport: 5 socket calls, 1 connections", dpro("replay", folder).out)
+        self.assertIn("transport: 5 socket calls, 1 connection,", dpro("replay", folder).out)
 
 
 class Export(Case):

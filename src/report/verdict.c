@@ -304,8 +304,8 @@ static void say_shrink(const struct report_facts *f, struct verdict_line *line)
     if (!f->can_optimize)
         say(line, "'dpro optimize' does not work with this trace: %s", f->no_optimize.text);
     else if (with_servers_ns(f) > 0)
-        say(line, "'dpro optimize' says what other places and sizes of what servers hold would "
-                  "win, 'dpro whatif --servers' what more servers would");
+        say(line, "'dpro optimize' says what sending it otherwise would win, 'dpro whatif "
+                  "--servers' what more servers would");
     else
         say(line, "'dpro optimize' says what other buckets would win, 'dpro whatif' what "
                   "compression and faster links would");

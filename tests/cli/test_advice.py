@@ -1,4 +1,5 @@
 """What the verdict of a replay advises can be done with that very trace, and what is not known is not said as a number."""
+import glob
 import json
 import os
 import re
@@ -79,6 +80,28 @@ class Advice(Case):
         if "less time an iteration" in offered.out:
             self.assertIn("records the job with its parameters' names", flat(offered.out))
         self.assertNotIn("writes this strategy as a plan for the job", flat(offered.out))
+
+
+class Messages(Case):
+    OTHERS = {"--nproc", "--nproc-per-node", "--epochs", "--gloo"}  # of launchers and scripts, in examples
+
+    def test_options_and_commands_named_in_messages_exist(self):
+        commands = re.findall(r"^  ([a-z]+)  ", dpro("--help").out, re.M)
+        options = {"--help", "--version"} | self.OTHERS
+        for command in commands:
+            options |= set(re.findall(r"--[a-z][a-z0-9-]*", dpro("help", command).out.split("Examples:")[0]))
+        named = 0
+        for pattern in ("src/**/*.c", "cli/*.c", "python/dpro/*.py"):
+            for path in glob.glob(os.path.join(ROOT, pattern), recursive=True):
+                with open(path, encoding="utf-8") as file:
+                    code = re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)
+                for text in re.findall(r'"(?:[^"\\\n]|\\.)*"', code):
+                    for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text):
+                        named += 1
+                        self.assertIn(option, options, f"{path}: {text}")
+                    for command in re.findall(r"'dpro ([a-z]+)\b", text):
+                        self.assertIn(command, commands, f"{path}: {text}")
+        self.assertGreater(named, 30)
 
 
 class Unknown(Case):

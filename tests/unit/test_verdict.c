@@ -224,7 +224,7 @@ static void test_optimize_is_advised_where_it_works(void **state)
     job.facts.idle_ns = 20 * MS;
     check(&job, NEXT,
           "60.00 ms of the critical path are between workers and servers; 'dpro "
-          "optimize' says what other places",
+          "optimize' says what sending it otherwise",
           "buckets");
 }
 

@@ -634,9 +634,11 @@ static int fill_ops(struct assembly *a)
     return fill_cycles(a);
 }
 
-static uint64_t kind_and_size(const struct graph_collective *c)
+/* Of unknown size, a collective is like itself only. */
+static uint64_t kind_and_size(const struct dpro_graph *g, const struct graph_collective *c)
 {
-    return map_mix(map_mix(c->size_bytes) + c->name) | 1;
+    uint64_t size = c->size_bytes ? c->size_bytes : UINT64_MAX - (uint64_t)(c - g->collectives);
+    return map_mix(map_mix(size) + c->name) | 1;
 }
 
 /* How much longer a transfer took than the shortest of any collective of its kind and size is
@@ -650,19 +652,19 @@ static int fill_missing_waits(struct dpro_graph *g)
         uint64_t least = INT64_MAX;
         if (c->n_messages > 0)
             continue;
-        map_get(&shortest, kind_and_size(c), &least);
+        map_get(&shortest, kind_and_size(g, c), &least);
         for (uint32_t m = 0; m < c->n_members; m++)
             for (uint32_t s = 0; s < g->n_samples; s++) {
                 uint32_t op = g->members[c->first_member + m].transfer;
                 uint64_t dur = (uint64_t)g->sample_dur_ns[(size_t)s * g->n_ops + op];
                 least = dur < least ? dur : least;
             }
-        status = map_set(&shortest, kind_and_size(c), least);
+        status = map_set(&shortest, kind_and_size(g, c), least);
     }
     for (uint32_t j = 0; j < g->n_collectives && status == 0; j++) {
         struct graph_collective *c = &g->collectives[j];
         uint64_t least = 0;
-        if (c->n_expected > c->n_members && map_get(&shortest, kind_and_size(c), &least))
+        if (c->n_expected > c->n_members && map_get(&shortest, kind_and_size(g, c), &least))
             c->missing_wait_ns =
                 assembly_span((int64_t)least, g->dur_ns[g->members[c->first_member].transfer]);
     }

@@ -222,7 +222,8 @@ static int run(struct build *build, struct dpro_graph **graph, struct dpro_error
     if (on_wire_find(&build->join, build->trace, &build->join.on_wire) < 0)
         return dpro_error_nomem(err);
     clocks_move(&build->join);
-    if ((status = session_join(&build->join, err)) < 0)
+    if ((status = session_join(&build->join, err)) < 0 ||
+        (status = join_check_unsure(&build->join, err)) < 0)
         return status;
     join_cut_waiting(&build->join);
     if ((status = servers_begin(&build->join, err)) < 0 ||

@@ -16,6 +16,7 @@
 
 #include "base/array.h"
 #include "base/map.h"
+#include "graph/comm_names.h"
 #include "graph/graph.h"
 #include "graph/names.h"
 #include "ingest/trace.h"
@@ -87,6 +88,7 @@ struct local_collective {
     uint64_t numel, size_bytes; /* 0: not recorded */
     uint32_t launch_span;       /* the framework's op that asked for it; NO_ID: unknown */
     uint32_t bucket; /* that it carries, index into the recording's buckets; NO_ID: unknown */
+    uint8_t end;     /* enum comm_end */
 };
 
 /* One end of a transfer between processes that the framework's graph lists: what makes it, or what
@@ -155,6 +157,7 @@ struct rank_build {
         *parts; /* see ends.h: of collective c in sample s at [c * n_samples + s]; NULL: no logs */
     int64_t *seen_start_ns, *seen_end_ns; /* of each op in the template, nothing cut off */
     uint8_t *phases;                      /* per span, see phase.c */
+    struct map named_scopes;              /* see scope.c */
 };
 
 /* steps.c: finds the iterations. Steps come out ascending in time. */
@@ -188,6 +191,10 @@ int build_ops(struct rank_build *rank, struct dpro_error *err);
 /* Fills what is unknown in *c from a span and those around it: kind, sizes, group, peer. */
 void build_learn_collective(const struct rank_build *rank, uint32_t span,
                             struct local_collective *c);
+
+/* scope.c: device work that communicates, by its own name or by what launched it. Needs items. */
+int build_find_scopes(struct rank_build *rank);
+bool build_communicates(const struct rank_build *rank, uint32_t item);
 
 /* match.c: aligns sequence b with sequence a: to[i] = index in b of a's item i, or NO_ID. The
  * longest common subsequence where the sequences differ by little, else by name and count. */

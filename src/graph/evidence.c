@@ -298,6 +298,13 @@ static int visit_sample(const struct join *join, struct gathering *g)
     return status;
 }
 
+/* Whether its members are known to wait for each other. */
+static bool ends_for_sure(const struct join *join, size_t j)
+{
+    const struct joined *joined = &join->joined.at[j];
+    return join->ranks[joined->rank].collectives.at[joined->collective].end == COMM_ENDS_TOGETHER;
+}
+
 int evidence_visit_collectives(const struct join *join, const evidence_nodes *nodes,
                                const struct evidence_visitor *visitor)
 {
@@ -309,7 +316,7 @@ int evidence_visit_collectives(const struct join *join, const evidence_nodes *no
         node_of[r] = evidence_node_of(nodes, join->ranks[r].trace->rank);
     for (size_t j = 0; j < join->joined.n; j++)
         for (uint32_t s = 0; s < n_samples && status == 0; s++) {
-            if (join_is_inferred(join, &join->joined.at[j]))
+            if (join_is_inferred(join, &join->joined.at[j]) || !ends_for_sure(join, j))
                 break;
             struct gathering g = {visitor, &join->joined.at[j], moments, 0, (uint64_t)j << 32 | s};
             for (uint32_t m = 0; m < g.joined->n_members; m++) {

@@ -41,6 +41,8 @@ static uint64_t group_key(const struct rank_build *rank, const struct local_coll
         uint64_t to = (uint64_t)(sends ? c->peer : rank->trace->rank);
         return map_mix((from << 32 | to) + 0x5e4d) | 1;
     }
+    if (c->end == COMM_ENDS_ALONE) /* a group of its own */
+        return map_mix(map_mix((uint64_t)rank->trace->rank + 1) + c->transfer) | 1;
     if (c->group != 0 || c->group_ranks != 0)
         return map_mix(join_hash_text(strtab_get(rank->names, c->group)) +
                        join_hash_text(strtab_get(rank->names, c->group_ranks))) |
@@ -113,6 +115,8 @@ static int add_joined(struct join *join, const struct entry *entries, size_t n)
                             .collective = entries->collective};
     if (point_to_point(coll))
         joined.n_expected = 2;
+    else if (coll->end == COMM_ENDS_ALONE)
+        joined.n_expected = 1;
     else if (coll->group_size > 0)
         joined.n_expected = (uint32_t)coll->group_size;
     else
@@ -254,6 +258,72 @@ bool join_is_inferred(const struct join *join, const struct joined *joined)
     for (uint32_t m = joined->first_member; m < joined->first_member + joined->n_members; m++)
         told &= join->ranks[join->members.at[m].rank].trace->fused.own_times;
     return !told;
+}
+
+/* ---- what is not together after all ---- */
+
+/* Ranks' clocks agree that well on one host, and less delays no replay that matters. */
+enum { TOGETHER_NS = 20000 };
+
+/* Whether a member was through before another one began, in more than one iteration of ten. */
+static bool contradicts(const struct join *join, const struct joined *joined)
+{
+    uint32_t n_samples = join->ranks[0].n_samples, n_against = 0;
+    for (uint32_t s = 0; s < n_samples; s++) {
+        int64_t last = ABSENT, first_end = INT64_MAX;
+        for (uint32_t m = joined->first_member; m < joined->first_member + joined->n_members; m++) {
+            const struct rank_build *rank = &join->ranks[join->members.at[m].rank];
+            const struct local_collective *c =
+                &rank->collectives.at[join->members.at[m].collective];
+            size_t row = (size_t)rank->sample_step[s] * rank->n_timed;
+            int64_t start = rank->start_ns[row + c->arrival], end = rank->end_ns[row + c->transfer];
+            if (start == ABSENT || end == ABSENT)
+                continue;
+            last = start > last ? start : last;
+            first_end = end < first_end ? end : first_end;
+        }
+        n_against += last != ABSENT && first_end < last - TOGETHER_NS;
+    }
+    return n_against * 10 > n_samples;
+}
+
+/* Each rank's part by itself, as it was measured. */
+static int take_apart(struct join *join, const struct joined *joined)
+{
+    for (uint32_t m = 0; m < joined->n_members; m++) {
+        struct joined alone = *joined;
+        alone.first_member = joined->first_member + m;
+        alone.n_members = alone.n_expected = 1;
+        alone.rank = join->members.at[alone.first_member].rank;
+        alone.collective = join->members.at[alone.first_member].collective;
+        if (array_push(&join->joined, alone) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int join_check_unsure(struct join *join, struct dpro_error *err)
+{
+    size_t n = join->joined.n, kept = 0;
+    int status = 0;
+    for (size_t j = 0; j < n && status == 0; j++) {
+        const struct joined joined = join->joined.at[j];
+        const struct local_collective *c =
+            &join->ranks[joined.rank].collectives.at[joined.collective];
+        if (joined.n_members > 1 && c->end == COMM_ENDS_UNSURE && contradicts(join, &joined))
+            status = take_apart(join, &joined);
+        else
+            join->joined.at[kept++] = joined;
+    }
+    if (status < 0)
+        return dpro_error_nomem(err);
+    if (kept == n)
+        return 0;
+    memmove(join->joined.at + kept, join->joined.at + n,
+            (join->joined.n - n) * sizeof *join->joined.at);
+    join->joined.n -= n - kept;
+    qsort(join->joined.at, join->joined.n, sizeof *join->joined.at, compare_joined);
+    return 0;
 }
 
 /* ---- waiting ---- */

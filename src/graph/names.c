@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "graph/comm_names.h"
+
 static bool starts(const char *name, const char *prefix)
 {
     return strncmp(name, prefix, strlen(prefix)) == 0;
@@ -101,10 +103,11 @@ uint32_t name_classify(const char *name, size_t len)
         class |= NAME_COMM_CALL;
     if (strcmp(name, "record_param_comms") == 0 || starts(name, "nccl:"))
         class |= NAME_COMM_PARAM;
-    if (starts(name, "nccl") && !starts(name, "nccl:") && strstr(name, "Kernel"))
+    struct comm_name kernel;
+    if (comm_name_of_kernel(name, len, &kernel))
         class |= NAME_COMM_KERNEL;
-    if (strstr(name, "rccl") && strstr(name, "Kernel"))
-        class |= NAME_COMM_KERNEL;
+    if (comm_name_is_scope(name, len))
+        class |= NAME_COMM_SCOPE;
     if (starts(name, "torch::distributed::reducer::mul_out") ||
         starts(name, "torch::distributed::reducer::copy_"))
         class |= NAME_BUCKET_IN;
@@ -138,7 +141,7 @@ bool name_collective_type(const char *type)
 
 const char *name_collective(const char *name)
 {
-    /* Longer words first: "reduce_scatter" holds "reduce". Compared without case and '_'. */
+    /* Longer words first: "reduce_scatter" holds "reduce". Compared without case, '_', '-'. */
     static const struct {
         const char *word, *kind;
     } table[] = {
@@ -167,7 +170,7 @@ const char *name_collective(const char *name)
     char plain[96];
     size_t n = 0;
     for (const char *at = name; *at && *at != '(' && n + 1 < sizeof plain; at++)
-        if (*at != '_')
+        if (*at != '_' && *at != '-')
             plain[n++] = (char)tolower((unsigned char)*at);
     plain[n] = '\0';
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)

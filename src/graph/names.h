@@ -16,7 +16,7 @@ enum name_class {
     NAME_COMM_RUN = 1 << 6, /* gloo:all_reduce: the collective itself, where a CPU thread runs it */
     NAME_COMM_CALL = 1 << 7,    /* c10d::allreduce_: the framework op that asks for one */
     NAME_COMM_PARAM = 1 << 8,   /* record_param_comms, nccl:all_reduce: carry sizes and groups */
-    NAME_COMM_KERNEL = 1 << 9,  /* ncclKernel_AllReduce..., ncclDevKernel_..., rccl */
+    NAME_COMM_KERNEL = 1 << 9,  /* a kernel that communicates, see comm_names.h */
     NAME_COPY_CALL = 1 << 10,   /* cudaMemcpy, cudaMemcpyAsync, hipMemcpy..., cuMemcpy... */
     NAME_STREAM_SYNC = 1 << 11, /* cudaStreamSynchronize, cudaEventSynchronize and kin */
     NAME_DEVICE_SYNC = 1 << 12, /* cudaDeviceSynchronize and kin */
@@ -38,6 +38,7 @@ enum name_class {
         1 << 27,                /* _backward_Convolution: of a graph; of no thread of autograd's */
     NAME_UPDATE_NODE = 1 << 28, /* sgd_mom_update */
     NAME_EXCHANGE_CALL = 1 << 29, /* MXKVStorePushPullEx: the program asks for an exchange */
+    NAME_COMM_SCOPE = 1 << 30, /* an op or a range that is named for communication, see there */
 };
 
 uint32_t name_classify(const char *name, size_t len);

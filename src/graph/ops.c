@@ -420,6 +420,17 @@ static uint8_t received_as(const struct rank_build *rank, const struct trace_spa
     return strstr(strtab_get(rank->names, key), " /job:ps/") ? DPRO_OP_PULL : DPRO_OP_RECV;
 }
 
+/* From one GPU's memory to another one's, as Kineto and TensorFlow name it. */
+static bool copies_to_peer(const struct rank_build *rank, const struct trace_span *span)
+{
+    static const char *const names[] = {"Memcpy PtoP", "MemcpyP2P"};
+    const char *name = strtab_get(rank->names, span->name);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (span->kind == SPAN_MEMCPY && strncmp(name, names[i], strlen(names[i])) == 0)
+            return true;
+    return false;
+}
+
 static void classify(const struct rank_build *rank, struct local_op *op)
 {
     const struct trace_span *span = item_span(rank, op->item);
@@ -435,11 +446,13 @@ static void classify(const struct rank_build *rank, struct local_op *op)
         op->flags |= GRAPH_OP_GPU;
         if (span->kind == SPAN_MEMCPY)
             op->kind = DPRO_OP_COPY;
+        if (copies_to_peer(rank, span))
+            op->phase = DPRO_OP_COLLECTIVE;
         if ((class & NAME_INPUT_COPY) && op->phase == DPRO_OP_FW)
             op->phase = DPRO_OP_INPUT;
         if ((class & NAME_INPUT_COPY) && op->phase == DPRO_OP_INPUT)
             op->kind = DPRO_OP_INPUT;
-        if (class & NAME_COMM_KERNEL)
+        if (build_communicates(rank, op->item))
             op->kind = op->phase = DPRO_OP_COLLECTIVE;
     } else if (span->kind == SPAN_RUNTIME || (class & (NAME_COMM_CALL | NAME_EXECUTOR_CALL))) {
         op->kind = DPRO_OP_LAUNCH;
@@ -456,12 +469,24 @@ static void classify(const struct rank_build *rank, struct local_op *op)
         op->size_bytes = rank->trace->details[span->detail].bytes;
 }
 
+/* The kind of collective that a span's name stands for; NULL: it does not tell. */
+static const char *kind_of(const struct rank_build *rank, const struct trace_span *span)
+{
+    struct comm_name kernel;
+    if (span->kind == SPAN_COLLECTIVE)
+        return NULL;
+    if (span->kind == SPAN_KERNEL &&
+        comm_name_of_kernel(strtab_get(rank->names, span->name),
+                            strtab_len(rank->names, span->name), &kernel))
+        return kernel.kind;
+    return name_collective(strtab_get(rank->names, span->name));
+}
+
 /* Takes what a span says of a collective where nothing is known yet. */
 static void learn_collective(const struct rank_build *rank, const struct trace_span *span,
                              struct local_collective *c, uint64_t *item_bytes)
 {
-    const char *kind =
-        span->kind == SPAN_COLLECTIVE ? NULL : name_collective(strtab_get(rank->names, span->name));
+    const char *kind = kind_of(rank, span);
     if (kind && (!c->kind || strcmp(c->kind, "send_recv") == 0))
         c->kind = kind;
     if (span->detail == NO_ID)
@@ -491,7 +516,8 @@ static void learn_collective(const struct rank_build *rank, const struct trace_s
 void build_learn_collective(const struct rank_build *rank, uint32_t span_index,
                             struct local_collective *c)
 {
-    const uint32_t wanted = NAME_COMM_RUN | NAME_COMM_CALL | NAME_COMM_PARAM | NAME_COMM_KERNEL;
+    const uint32_t asks = NAME_COMM_CALL | NAME_COMM_PARAM | NAME_COMM_SCOPE;
+    const uint32_t wanted = NAME_COMM_RUN | NAME_COMM_KERNEL | asks;
     uint64_t item_bytes = 0;
     if (c->numel && c->size_bytes)
         item_bytes = c->size_bytes / c->numel;
@@ -501,11 +527,22 @@ void build_learn_collective(const struct rank_build *rank, uint32_t span_index,
             learn_collective(rank, span, c, &item_bytes);
             if (rank->classes[span->name] & NAME_EXCHANGE)
                 break; /* what is around it in time are others */
-            if (rank->classes[span->name] & (NAME_COMM_CALL | NAME_COMM_PARAM))
+            if (rank->classes[span->name] & asks)
                 c->launch_span = at;
         }
     }
     c->size_bytes = c->numel * (item_bytes ? item_bytes : 4);
+}
+
+static uint8_t end_of(const struct rank_build *rank, const struct local_op *op)
+{
+    struct comm_name kernel;
+    if (!(op->flags & GRAPH_OP_GPU))
+        return COMM_ENDS_TOGETHER;
+    return comm_name_of_kernel(strtab_get(rank->names, op->name), strtab_len(rank->names, op->name),
+                               &kernel)
+               ? kernel.end
+               : COMM_ENDS_UNSURE;
 }
 
 static int push_collective(struct rank_build *rank, struct local_op op)
@@ -517,6 +554,7 @@ static int push_collective(struct rank_build *rank, struct local_op op)
         build_learn_collective(rank, rank->items.at[launch].span, &c);
     if (!c.kind)
         c.kind = "collective";
+    c.end = end_of(rank, &op);
     op.collective = (uint32_t)rank->collectives.n;
     c.arrival = (uint32_t)rank->ops.n;
     c.transfer = c.arrival + 1;
@@ -661,7 +699,7 @@ static int run(struct matcher *m)
             m->place_of[i] = place++;
         }
     }
-    if (match_steps(m) < 0 || make_ops(m) < 0 || place_ops(m) < 0)
+    if (match_steps(m) < 0 || build_find_scopes(rank) < 0 || make_ops(m) < 0 || place_ops(m) < 0)
         return -1;
     return time_ops(m->rank);
 }
@@ -691,6 +729,7 @@ void build_forget(struct rank_build *rank)
     rank->lanes = NULL;
     rank->n_lanes = 0;
     array_fini(&rank->items);
+    map_fini(&rank->named_scopes);
     free(rank->match);
     free(rank->phases);
     rank->match = NULL;

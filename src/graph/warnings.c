@@ -97,20 +97,56 @@ static int warn_whole(struct assembly *a, const struct dpro_graph_options *optio
     return status;
 }
 
-static bool is_pytorch(const struct assembly *a)
-{
-    return strcmp(dpro_trace_framework(a->trace), "pytorch") == 0;
-}
-
 /* How a job tells where its iterations begin. */
 static const char *mark_advice(const struct assembly *a)
 {
     const char *framework = dpro_trace_framework(a->trace);
     if (strcmp(framework, "tensorflow") == 0)
         return "put each step into tf.profiler.experimental.Trace('train', step_num=i, _r=1)";
+    if (strcmp(framework, "jax") == 0 || strcmp(framework, "xla") == 0)
+        return "record more steps, so that a program runs again and again";
     if (strcmp(framework, "mxnet") == 0)
         return "record the job with 'dpro profile', which notes where they begin";
     return "call profiler.step() once an iteration";
+}
+
+static bool is_pytorch(const struct assembly *a)
+{
+    return strcmp(dpro_trace_framework(a->trace), "pytorch") == 0;
+}
+
+/* Ranks of the job that the trace does not have, and communication that it should have. */
+static int warn_ranks(struct assembly *a, const struct dpro_graph_options *options)
+{
+    const struct join *join = a->join;
+    bool lacks = (int)join->n_ranks < join->world_size && !options->single_rank;
+    bool communicates = join->joined.n > 0 || join->servers.served.n > 0;
+    char text[500];
+    for (size_t o = 0; o < a->graph->n_ops && !communicates; o++)
+        communicates = a->graph->phase[o] >= DPRO_OP_SEND && a->graph->phase[o] <= DPRO_OP_REDUCE;
+    if (join->world_size < 2 || options->single_rank)
+        return 0;
+    char present[48] = "";
+    if (lacks)
+        snprintf(present, sizeof present, " (%u of %d ranks are here)", join->n_ranks,
+                 join->world_size);
+    if (!communicates) {
+        snprintf(text, sizeof text,
+                 "no communication was recognised in this trace of a job of %d ranks%s: what there "
+                 "is counts as computation or as idle time; record the steps that communicate%s",
+                 join->world_size, present,
+                 is_pytorch(a) ? ", or put the calls into ranges named for their collective "
+                                 "(torch.profiler.record_function('all_reduce'))"
+                               : "");
+        return warn(a, options, text);
+    }
+    if (!lacks)
+        return 0;
+    snprintf(text, sizeof text,
+             "%u of %d ranks are here: who waits for the missing ones is not known; record every "
+             "rank",
+             join->n_ranks, join->world_size);
+    return warn(a, options, text);
 }
 
 int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, uint32_t dropped)
@@ -121,6 +157,8 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
     uint32_t missing = 0, conflicts = 0;
     for (size_t j = 0; j < join->joined.n; j++)
         missing += join->joined.at[j].n_expected > join->joined.at[j].n_members;
+    if (missing == 0 || (int)join->n_ranks >= join->world_size)
+        status |= warn_ranks(a, options);
     if (missing > 0 && (int)join->n_ranks >= join->world_size) {
         snprintf(text, sizeof text,
                  "all ranks are here, but in %u of %zu collectives not the part of each: those "

@@ -442,6 +442,20 @@ const char *facts_warning(const struct dpro_report *report, size_t index)
                : NULL;
 }
 
+bool facts_of_xla(const struct report_facts *f)
+{
+    const char *framework = dpro_trace_framework(f->report->trace);
+    return strcmp(framework, "jax") == 0 || strcmp(framework, "xla") == 0;
+}
+
+bool facts_communicates(const struct report_facts *f)
+{
+    bool any = false;
+    for (uint32_t r = 0; r < f->n_ranks; r++)
+        any |= f->ranks[r].time.communication_ns + f->ranks[r].time.wait_for_peers_ns > 0;
+    return any;
+}
+
 int64_t facts_clock_uncertainty(const struct report_facts *f, uint32_t c)
 {
     struct dpro_clock clock = dpro_graph_clock(f->report->graph, c);

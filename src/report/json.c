@@ -97,6 +97,8 @@ static void write_trace(struct writer *w, const struct report_facts *f)
     for (size_t r = 0; r < dpro_trace_n_ranks(trace); r++)
         writer_json_int(w, dpro_trace_rank(trace, r));
     writer_close(w, ']');
+    writer_key(w, "communication_recognised");
+    writer_bool(w, facts_communicates(f));
     writer_key_int(w, "iterations", f->n_measured);
     writer_key(w, "files");
     writer_open(w, '[');

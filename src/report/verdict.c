@@ -127,17 +127,10 @@ static void say_hidden(const struct report_facts *f, struct verdict_line *line, 
             pct(b, facts_pct(most_ns, iteration_ns)), facts_time(c, lost_ns));
 }
 
-static void say_communication(const struct report_facts *f, struct verdict_line *line)
+/* How much of the communication computation does not hide, where it is worst. */
+static void say_exposed(const struct report_facts *f, struct verdict_line *line)
 {
     char a[TIME_TEXT], b[TIME_TEXT], c[TIME_TEXT];
-    line->title = "Communication";
-    int64_t all = 0;
-    for (uint32_t r = 0; r < f->n_ranks; r++)
-        all += f->ranks[r].time.communication_ns + f->ranks[r].time.wait_for_peers_ns;
-    if (all == 0) {
-        say(line, "none in this trace");
-        return;
-    }
     const struct rank_fact *worst = &f->ranks[f->most_exposed];
     const struct dpro_rank_time *t = &worst->time;
     int64_t lost = t->exposed_communication_ns + t->wait_for_peers_ns;
@@ -155,8 +148,23 @@ static void say_communication(const struct report_facts *f, struct verdict_line 
         say(line, "; what computation hides is not known: none of it was recorded");
     if (f->straggler >= 0 && facts_pct(f->straggler_ns / (int64_t)f->n_ranks, f->predicted_ns) >= 1)
         say(line, "; straggler: rank %d", f->straggler);
-    if (dpro_trace_world_size(f->report->trace) > (int)f->n_ranks)
-        say(line, "; %u of %d ranks recorded", f->n_ranks, dpro_trace_world_size(f->report->trace));
+}
+
+static void say_communication(const struct report_facts *f, struct verdict_line *line)
+{
+    int world = dpro_trace_world_size(f->report->trace);
+    line->title = "Communication";
+    if (!facts_communicates(f) && world > 1)
+        say(line,
+            "none was recognised, but the job has %d ranks: what there is counts as computation or "
+            "idle time",
+            world);
+    else if (!facts_communicates(f))
+        say(line, "none in this trace");
+    else
+        say_exposed(f, line);
+    if (world > (int)f->n_ranks)
+        say(line, "; %u of %d ranks recorded", f->n_ranks, world);
 }
 
 static void say_idle(const struct report_facts *f, struct verdict_line *line)
@@ -216,7 +224,12 @@ static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
     char a[TIME_TEXT];
     const struct dpro_validation *v = f->report->validation;
     int world = dpro_trace_world_size(f->report->trace);
-    if (facts_pct(f->apart_ns, f->predicted_ns) >= 5)
+    if (world > 1 && !facts_communicates(f))
+        say(line,
+            "see first what the job's %d ranks exchange: no communication was recognised, so no "
+            "advice can be drawn from what counts as computation",
+            world);
+    else if (facts_pct(f->apart_ns, f->predicted_ns) >= 5)
         say(line,
             "record 10 iterations: in this single one the ranks start up to %s apart, which shows "
             "as gaps and waiting",

@@ -302,8 +302,10 @@ static int add_boundary(struct rank_build *rank)
             first = o;
         last = o;
     }
-    if (last == NO_ID) /* device work only: the last op of all */
-        last = rank->boundary > 0 ? local_end_op(rank, rank->boundary - 1) : NO_ID;
+    if (last == NO_ID && rank->boundary > 0) { /* device work only: the last op of all */
+        last = local_end_op(rank, rank->boundary - 1);
+        first = 0;
+    }
     if (last != NO_ID && local_add_edge(rank, last, rank->boundary, false, false) < 0)
         return -1;
     return first != NO_ID ? local_add_edge(rank, rank->boundary, first, true, false) : 0;

@@ -1,12 +1,14 @@
 /* ingest/load.c: from paths to a trace: files are read in parallel, then joined by rank in the
  * order of their names, so that the result does not depend on who finished first. */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -236,6 +238,20 @@ static bool is_named_as_trace(const char *path)
     return named;
 }
 
+/* Of "host.xplane.pb" TensorFlow and JAX write "host.trace.json.gz", too, for a viewer. */
+static bool is_for_viewer(const struct source *source)
+{
+    static const char end[] = ".trace.json.gz", profile[] = ".xplane.pb";
+    size_t len = strlen(source->path), stem = len - (sizeof end - 1);
+    char path[PATH_MAX];
+    if (len < sizeof end || strcmp(source->path + stem, end) != 0 ||
+        stem + sizeof profile > sizeof path)
+        return false;
+    memcpy(path, source->path, stem);
+    memcpy(path + stem, profile, sizeof profile);
+    return access(path, R_OK) == 0;
+}
+
 /* What reading said about each file; decides which go on. */
 static int check_sources(struct loader *loader, struct dpro_error *err)
 {
@@ -259,6 +275,9 @@ static int check_sources(struct loader *loader, struct dpro_error *err)
                                         "of dpro profile"
                                       : "%s: empty file; record it again",
                                   source->path);
+        if (source->kind == DPRO_FILE_KINETO && !source->named && source->part.n_spans == 0 &&
+            is_for_viewer(source))
+            source->kind = DPRO_FILE_OTHER;
         if (source->kind == DPRO_FILE_OTHER) {
             if (source->size_bytes == 0 && is_named_as_trace(source->path))
                 trace_warn(loader->trace, &loader->options->sink,
@@ -282,8 +301,11 @@ static int check_sources(struct loader *loader, struct dpro_error *err)
         part->end_ns += part->n_spans ? part->base_ns : 0;
         if (source->kind == DPRO_FILE_XPLANE && part->n_spans == 0 && !part->cut && !part->broken)
             trace_warn(loader->trace, &loader->options->sink,
-                       "%s: no TensorFlow ops among its %" PRIu64
-                       " events; was it recorded with host_tracer_level 2 or more?",
+                       part->framework ? "%s: no op of a device among its %" PRIu64
+                                         " events; did a program run while it was recorded?"
+                                       : "%s: no TensorFlow ops among its %" PRIu64
+                                         " events; was it recorded with host_tracer_level 2 or "
+                                         "more?",
                        source->path, part->n_events);
         const char *framework = source->kind == DPRO_FILE_KINETO      ? "PyTorch"
                                 : source->kind == DPRO_FILE_MXNET     ? "MXNet"
@@ -314,7 +336,7 @@ bool source_usable(const struct source *source)
     case DPRO_FILE_NCCL:
         return source->part.nccl != NULL;
     case DPRO_FILE_TIMELINE:
-        return source->part.timeline && source->part.timeline->runs.n > 0;
+        return source->part.timeline ? source->part.timeline->runs.n > 0 : source->part.n_spans > 0;
     case DPRO_FILE_MXNET_TEXT:
     case DPRO_FILE_MXNET_SYMBOL:
         return source->part.dfg_nodes.n > 0;
@@ -697,8 +719,9 @@ static void warn_no_graph(struct loader *loader, const struct rank_job *jobs, si
 {
     size_t n_without = 0, n_profiles = 0, first = 0;
     for (size_t i = 0; i < n_jobs; i++) {
-        if (jobs[i].n_windows == 0 || (jobs[i].windows[0]->kind != DPRO_FILE_XPLANE &&
-                                       jobs[i].windows[0]->kind != DPRO_FILE_TF_CHROME))
+        if (jobs[i].n_windows == 0 || jobs[i].windows[0]->part.framework ||
+            (jobs[i].windows[0]->kind != DPRO_FILE_XPLANE &&
+             jobs[i].windows[0]->kind != DPRO_FILE_TF_CHROME))
             continue;
         n_profiles++;
         if (!jobs[i].graph && n_without++ == 0)
@@ -828,6 +851,8 @@ static int list_files(struct loader *loader, struct dpro_error *err)
         char *path = arena_copy_string(&trace->arena, source->path, strlen(source->path));
         if (!path)
             return dpro_error_nomem(err);
+        if (source->part.framework && source_usable(source))
+            trace->framework = source->part.framework;
         trace->files[trace->n_files++] = (struct dpro_file_info){
             .path = path,
             .kind = source->kind,
@@ -872,6 +897,12 @@ static int check_any(const struct loader *loader, const char *first_path, struct
              source->kind == DPRO_FILE_EXECUTION_TRACE))
             trace_file = source;
     }
+    if (graph && graph->kind == DPRO_FILE_XPLANE && graph->part.framework)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "%s: a profile of %s without an op of a device; record it again "
+                              "while the job trains, with jax.profiler.trace",
+                              graph->path,
+                              strcmp(graph->part.framework, "jax") == 0 ? "JAX" : "XLA");
     if (graph && graph->kind == DPRO_FILE_XPLANE)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "%s: no TensorFlow ops in it; record it again while the job trains, "

@@ -75,6 +75,9 @@ struct trace_part {
     struct arena arena;
     bool has_rank;
     int rank, world_size;
+    const char *framework; /* that the file tells of, static; NULL: its kind tells */
+    bool is_device;        /* the part is one of the devices that the file tells of */
+    uint64_t device;       /* its number, as the file gives it */
     uint64_t pid;
     uint32_t host, backend;
     int64_t base_ns;          /* to be added to every time */

@@ -239,6 +239,54 @@ bool source_is_everyones(const struct source *source)
            source->rank == -1 && source_usable(source);
 }
 
+/* ---- a file's devices ---- */
+
+struct device_source {
+    struct source *source;
+    int number; /* of its process, where a name tells; -1 */
+    bool by_process;
+};
+
+/* By process, where files give equal numbers to their devices; else by the devices' numbers. */
+static int compare_devices(const void *a, const void *b)
+{
+    const struct device_source *x = a, *y = b;
+    if (x->by_process && x->number != y->number)
+        return x->number < y->number ? -1 : 1;
+    int order = x->by_process ? strverscmp(x->source->path, y->source->path) : 0;
+    if (order)
+        return order;
+    uint64_t m = x->source->part.device, n = y->source->part.device;
+    return m != n ? (m < n ? -1 : 1) : strverscmp(x->source->path, y->source->path);
+}
+
+/* Ranks count through the devices of all processes. -1: no memory. */
+static int number_devices(struct loader *loader, const regex_t *regex)
+{
+    ARRAY(struct device_source) devices = {0};
+    bool by_process = regex != NULL;
+    int status = 0;
+    for (size_t i = 0; i < loader->list.n && status == 0; i++) {
+        struct source *source = &loader->list.at[i];
+        if (!source->part.is_device || !source_usable(source))
+            continue;
+        int number = regex ? rank_by_regex(regex, source->path) : path_rank(source->path);
+        for (size_t k = 0; k < devices.n; k++)
+            by_process |= devices.at[k].source->part.device == source->part.device;
+        status = array_push(&devices, ((struct device_source){source, number, false}));
+    }
+    for (size_t k = 0; k < devices.n; k++)
+        devices.at[k].by_process = by_process;
+    if (devices.n > 1)
+        qsort(devices.at, devices.n, sizeof *devices.at, compare_devices);
+    for (size_t k = 0; k < devices.n; k++) {
+        devices.at[k].source->part.has_rank = true;
+        devices.at[k].source->part.rank = (int)k;
+    }
+    array_fini(&devices);
+    return status;
+}
+
 int sources_find_ranks(struct loader *loader, struct dpro_error *err)
 {
     const char *pattern = loader->options->rank_regex;
@@ -260,7 +308,7 @@ int sources_find_ranks(struct loader *loader, struct dpro_error *err)
     }
     drop_same_files(loader, pattern ? &regex : NULL);
     size_t n_profiles = 0;
-    int rc = 0;
+    int rc = number_devices(loader, pattern ? &regex : NULL) < 0 ? dpro_error_nomem(err) : 0;
     for (size_t i = 0; i < loader->list.n; i++)
         n_profiles += source_is_profile(&loader->list.at[i]);
     for (size_t i = 0; i < loader->list.n && rc == 0; i++) {
@@ -269,7 +317,7 @@ int sources_find_ranks(struct loader *loader, struct dpro_error *err)
             continue;
         if (source->kind == DPRO_FILE_RECORDING && source->part.recording->is_job)
             continue;
-        if (pattern && !source->part.is_session_step) {
+        if (pattern && !source->part.is_session_step && !source->part.is_device) {
             source->rank = rank_by_regex(&regex, source->path);
             if (source->rank < 0 && source_is_profile(source))
                 rc = dpro_error_set(err, DPRO_EFORMAT,

@@ -88,6 +88,8 @@ int dpro_trace_world_size(const struct dpro_trace *trace)
 
 const char *dpro_trace_framework(const struct dpro_trace *trace)
 {
+    if (trace->framework)
+        return trace->framework;
     for (uint32_t i = 0; i < trace->n_files; i++) {
         if (trace->files[i].kind == DPRO_FILE_MXNET)
             return "mxnet";

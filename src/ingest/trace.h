@@ -212,6 +212,7 @@ struct dpro_trace {
     struct dpro_unprofiled unprofiled;
     struct dpro_file_info *files;
     uint32_t n_files;
+    const char *framework; /* static; NULL: the files' kinds tell */
     int world_size;
     uint32_t n_misnamed; /* ranks whose keys are not the parameters that are known; the first */
     int first_misnamed;

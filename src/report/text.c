@@ -148,7 +148,11 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
         table_wrapped(w, "", 2,
                       "exposed: transferring while nothing is computed; waiting: in a collective "
                       "before its last rank is there; all comm: all transferring, hidden or not");
-    if (f->has_gpu)
+    if (facts_of_xla(f))
+        table_wrapped(w, "", 2,
+                      "XLA's programs do not tell forward, backward and update apart: all that a "
+                      "device computes counts as forward");
+    else if (f->has_gpu)
         table_wrapped(w, "", 2,
                       "forward, backward and update are the GPU's; while only the CPU works, the "
                       "rank idles");

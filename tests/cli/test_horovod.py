@@ -155,6 +155,43 @@ class Horovod(Case):
         self.assertIsNone(facts["horovod"])
         self.assertTrue(any("rank 0 has no profile" in warning for warning in facts["warnings"]), facts["warnings"])
 
+    def negotiated(self, world, slow, cached=False, tensors=3, rounds=6):
+        """A timeline in which the coordinator hears each rank; `slow` is ready 15 ms after the others."""
+        events = [{"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros": EPOCH_US}}]
+        events += [{"name": "process_name", "ph": "M", "pid": t + 1, "args": {"name": f"grad_{t}"}} for t in range(tensors)]
+        for r in range(rounds):
+            begin, rows = r * ITERATION_US, []
+            for t in range(tensors):
+                ready = [begin + 20_000 + 1000 * t + (15_000 if rank == slow else 0) for rank in range(world)]
+                go = begin + 40_000 + 2000 * t
+                heard = [] if cached and r else [(at, {"ph": "X", "name": str(rank), "dur": 0}) for rank, at in enumerate(ready)]
+                rows += [(at, {**e, "pid": t + 1, "ts": at}) for at, e in (
+                    (min(ready), {"ph": "B", "name": "NEGOTIATE_ALLREDUCE"}), *heard, (go, {"ph": "E"}),
+                    (go, {"ph": "B", "name": "ALLREDUCE"}), (go, {"ph": "B", "name": "NCCL_ALLREDUCE"}), (go + 1500, {"ph": "E"}),
+                    (go + 1501, {"ph": "E", "args": {"dtype": "float32", "shape": "[1000, 100]"}}))]
+            events += [e for _, e in sorted(rows, key=lambda row: row[0])]
+        return events
+
+    def test_a_timeline_alone_tells_who_was_last(self):
+        for world, slow in ((4, 2), (2, 0), (5, 4)):
+            with self.subTest(world=world):
+                facts = self.assert_replays(self.write(f"{world}/timeline.json", self.negotiated(world, slow)))
+                self.assertEqual((facts["trace"]["world_size"], facts["trace"]["ranks_present"]), (world, list(range(world))))
+                self.assertAlmostEqual(facts["predicted"]["iteration_ms"], ITERATION_US / 1000, delta=0.1)
+                for rank in facts["ranks"]:
+                    # until the last one hands its first tensor over, and then for each of the others
+                    waits = rank["wait_for_peers_ms"]
+                    self.assertLess(waits, 1) if rank["rank"] == slow else self.assertGreater(waits, 10)
+                self.assertTrue(any(f"of {world} ranks, rank {slow} was the last to be ready in 18 of 18 negotiations" in w
+                                    for w in facts["warnings"]), facts["warnings"])
+                self.assertIn(f"straggler: rank {slow}", dpro("replay", self.path(str(world))).out.replace("\n               ", " "))
+
+    def test_ranks_that_were_heard_of_once_are_missing(self):
+        """With Horovod's cache only the first negotiation of a tensor lists the ranks: who was last later is not known."""
+        facts = self.assert_replays(self.write("timeline.json", self.negotiated(4, 2, cached=True)))
+        self.assertEqual((facts["trace"]["world_size"], facts["trace"]["ranks_present"]), (4, [0]))
+        self.assertTrue(any("1 of 4 ranks" in w for w in facts["warnings"]), facts["warnings"])
+
     def test_a_timeline_alone_tells_of_communication_and_what_is_missing(self):
         self.write("timeline.json", timeline())
         facts = self.assert_replays(self.path("timeline.json"))

@@ -14,7 +14,7 @@
 #include "base/map.h"
 #include "ingest/part.h"
 
-enum { MAX_NESTED = 8, MAX_TENSORS = 1 << 22, MAX_NAME = 4096 };
+enum { MAX_NESTED = 8, MAX_TENSORS = 1 << 22, MAX_NAME = 4096, MAX_RANKS = 1 << 20 };
 static const int64_t NEVER = INT64_MIN;
 
 /* A tensor's B events that wait for their E, and the run that is being put together. */
@@ -64,6 +64,7 @@ void timeline_destroy(struct timeline *timeline)
     array_fini(&timeline->tensors);
     array_fini(&timeline->runs);
     array_fini(&timeline->cycles);
+    array_fini(&timeline->ready);
     free(timeline);
 }
 
@@ -388,12 +389,27 @@ static void name_tensor(struct reader_state *r, const struct event *e)
         r->timeline->tensors.at[tensor].name = e->args_name;
 }
 
+/* "0", "1": the instant at which that rank was ready, in a tensor's negotiation. */
+static void read_ready(struct reader_state *r, const struct event *e)
+{
+    const char *name = name_of(r, e->name);
+    uint64_t rank;
+    uint32_t tensor;
+    if (!e->has_pid || json_unsigned(name, strlen(name), &rank) != JSON_VALUE ||
+        rank >= MAX_RANKS || (tensor = find_tensor(r, e)) == NO_ID)
+        return;
+    const struct writing *w = &r->writing.at[tensor];
+    if (w->n_open != 1 || w->stages[0] != STAGE_NEGOTIATE)
+        return;
+    struct timeline_ready ready = {tensor, r->timeline->tensors.at[tensor].n_runs, (int)rank,
+                                   e->ts_ns};
+    r->no_memory |= array_push(&r->timeline->ready, ready) < 0;
+}
+
 /* BytePS: "Comm.byteps.gradient_0", and the partition's key, (number << 16) + part. */
 static void read_whole_stage(struct reader_state *r, const struct event *e)
 {
     const char *name = name_of(r, e->name);
-    if (r->timeline->writer != TIMELINE_BYTEPS)
-        return; /* Horovod: "0", "1": the instant at which that rank was ready */
     enum timeline_stage stage = stage_of(name, TIMELINE_BYTEPS);
     int64_t end_ns;
     if (stage == N_TIMELINE_STAGES)
@@ -457,12 +473,15 @@ static void take_event(struct reader_state *r, const struct event *e)
         if (strcmp(name_of(r, e->name), "CYCLE_START") == 0 &&
             array_push(&r->timeline->cycles, e->ts_ns) < 0)
             r->no_memory = true;
+        read_ready(r, e);
     } else if (e->ph == 'B') {
         begin_stage(r, e);
     } else if (e->ph == 'E') {
         end_stage(r, e);
-    } else {
+    } else if (r->timeline->writer == TIMELINE_BYTEPS) {
         read_whole_stage(r, e);
+    } else {
+        read_ready(r, e);
     }
 }
 
@@ -561,6 +580,14 @@ static void add_base(struct timeline *timeline, struct trace_part *part)
             timeline->cycles.at[kept++] = time_ns;
     }
     timeline->cycles.n = kept;
+    kept = 0;
+    for (size_t i = 0; i < timeline->ready.n; i++) {
+        struct timeline_ready ready = timeline->ready.at[i];
+        if (!__builtin_add_overflow(ready.ns, part->base_ns, &ready.ns) &&
+            trace_time_fits(ready.ns))
+            timeline->ready.at[kept++] = ready;
+    }
+    timeline->ready.n = kept;
 }
 
 static void finish(struct reader_state *r)

@@ -43,12 +43,20 @@ struct timeline_tensor {
     int32_t partition; /* -1: it is whole */
 };
 
+/* Horovod: when its coordinator, rank 0, heard that a rank is ready to reduce a tensor. */
+struct timeline_ready {
+    uint32_t tensor, run; /* the how-manieth of the tensor's, from 0 */
+    int rank;
+    int64_t ns;
+};
+
 struct timeline {
     enum timeline_writer writer;
     bool on_epoch; /* times count from the epoch, else from the file's own zero */
     ARRAY(struct timeline_tensor) tensors;
     ARRAY(struct timeline_run) runs; /* in order of their ends */
     ARRAY(int64_t) cycles;           /* Horovod: when its thread began a cycle, ascending */
+    ARRAY(struct timeline_ready) ready; /* in the file's order */
     uint64_t n_open;                 /* runs that had not ended where the file does */
 };
 

@@ -7,13 +7,14 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/map.h"
 #include "ingest/load.h"
 
 /* A timeline is often of the whole run, a profile of seconds of it; clocks of one process are
  * equal.
  */
 static const int64_t SLACK_NS = 1000000000;
-static const int64_t MARK_NS = 1000;
+static const int64_t MARK_NS = 1000, HAND_OVER_NS = 100;
 
 static struct trace_rank *find_rank(struct dpro_trace *trace, int number)
 {
@@ -133,6 +134,53 @@ static int find_beginnings(const struct timeline *t, struct beginnings *b)
     return 0;
 }
 
+static int by_ready(const void *a, const void *b)
+{
+    const struct timeline_ready *x = a, *y = b;
+    if (x->ns != y->ns)
+        return x->ns < y->ns ? -1 : 1;
+    return x->rank != y->rank ? (x->rank < y->rank ? -1 : 1)
+                              : (x->tensor > y->tensor) - (x->tensor < y->tensor);
+}
+
+/* Horovod's coordinator notes when each rank was ready to reduce a tensor, unless it knows from its
+ * cache that all will be. */
+struct readiness {
+    uint32_t n_ranks;   /* that it notes; 0: none */
+    uint32_t n_whole;   /* negotiations in which it noted all of them */
+    uint32_t *n_last;   /* by rank: in how many of these it was the last */
+    bool in_most;       /* of all negotiations */
+};
+
+/* -1: no memory. Sorts what was noted. */
+static int find_readiness(struct timeline *t, struct readiness *out)
+{
+    struct map heard = {0}; /* negotiation -> how many ranks so far */
+    int status = 0;
+    *out = (struct readiness){0};
+    for (size_t i = 0; i < t->ready.n; i++)
+        if ((uint32_t)t->ready.at[i].rank >= out->n_ranks)
+            out->n_ranks = (uint32_t)t->ready.at[i].rank + 1;
+    if (out->n_ranks < 2)
+        return 0;
+    out->n_last = calloc(out->n_ranks, sizeof *out->n_last);
+    qsort(t->ready.at, t->ready.n, sizeof *t->ready.at, by_ready);
+    status = out->n_last ? 0 : -1;
+    for (size_t i = 0; i < t->ready.n && status == 0; i++) {
+        const struct timeline_ready *ready = &t->ready.at[i];
+        uint64_t key = map_key((uint64_t)ready->tensor << 32 | ready->run), n = 0;
+        map_get(&heard, key, &n);
+        status = map_set(&heard, key, ++n);
+        if (n != out->n_ranks)
+            continue;
+        out->n_whole++;
+        out->n_last[ready->rank]++;
+    }
+    out->in_most = out->n_whole > t->runs.n / 2;
+    map_fini(&heard);
+    return status;
+}
+
 static int add_track(struct trace_part *part, uint32_t name)
 {
     struct part_track track = {.track = {.pid = 1, .id = (int64_t)part->tracks.n, .name = name}};
@@ -190,18 +238,16 @@ static int add_transfers(struct trace_part *part)
     return 0;
 }
 
-/* Of Horovod's only the rounds are marked here: its thread comes with fusion_build. */
-static int stand_alone(struct trace_part *part)
+/* The rounds as iterations, on the part's first track. Horovod's last one has no end: what the job
+ * computes before the next one would begin is not in the timeline. */
+static int add_rounds(struct trace_part *part, const struct beginnings *b, bool of_horovod)
 {
-    const struct timeline *t = part->timeline;
-    struct beginnings b;
-    int status = find_beginnings(t, &b);
-    uint32_t name = strtab_add(&part->names, "rounds", strlen("rounds"));
-    if (status == 0)
-        status = name == STRTAB_FULL ? -1 : add_track(part, name);
-    for (uint32_t r = 0; r < b.n && status == 0; r++) {
+    uint32_t n = of_horovod && b->n > 2 ? b->n - 1 : b->n;
+    int status = 0;
+    for (uint32_t r = 0; r < n && status == 0; r++) {
         char mark[40];
-        struct timeline_interval time = {b.start_ns[r], r + 1 < b.n ? b.start_ns[r + 1] : b.end_ns};
+        struct timeline_interval time = {b->start_ns[r],
+                                         r + 1 < b->n ? b->start_ns[r + 1] : b->end_ns};
         snprintf(mark, sizeof mark, "ProfilerStep#%u", r);
         if (time.end_ns - time.start_ns < 2 * MARK_NS)
             continue;
@@ -211,29 +257,130 @@ static int stand_alone(struct trace_part *part)
         if (status == 0)
             status = add_span(part, 0, SPAN_CPU_OP, "round", time);
     }
+    return status;
+}
+
+/* What the coordinator heard of a rank, as if the rank's thread had been recorded while it handed
+ * the tensors over, one after the other. */
+static int add_hand_overs(struct trace_part *part, const struct trace_part *from,
+                          const struct beginnings *b, int rank)
+{
+    const struct timeline *t = from->timeline;
+    int64_t free_ns = INT64_MIN;
+    int status = 0;
+    uint32_t round = 0;
+    for (size_t i = 0; i < t->ready.n && status == 0; i++) {
+        const struct timeline_ready *ready = &t->ready.at[i];
+        if (ready->rank != rank)
+            continue;
+        while (round < b->n && b->start_ns[round] <= ready->ns) /* its mark comes first */
+            free_ns = b->start_ns[round++] + MARK_NS;
+        int64_t start = ready->ns > free_ns ? ready->ns : free_ns;
+        struct timeline_interval time = {start, start + HAND_OVER_NS};
+        free_ns = time.end_ns;
+        status = add_span(part, 0, SPAN_CPU_OP,
+                          strtab_get(&from->names, t->tensors.at[ready->tensor].name), time);
+    }
+    return status;
+}
+
+/* A source of its own for another rank than the timeline's. */
+static int add_rank(struct loader *loader, size_t index, const struct beginnings *b, int rank,
+                    int n_ranks)
+{
+    struct source fresh = {.kind = DPRO_FILE_TIMELINE};
+    const struct trace_part *from = &loader->list.at[index].part;
+    fresh.path = strdup(loader->list.at[index].path);
+    fresh.attempt = loader->list.at[index].attempt;
+    fresh.part = (struct trace_part){.start_ns = INT64_MAX,
+                                     .end_ns = INT64_MIN,
+                                     .has_rank = true,
+                                     .rank = rank,
+                                     .world_size = n_ranks};
+    uint32_t empty = strtab_add(&fresh.part.names, "", 0);
+    uint32_t name = strtab_add(&fresh.part.names, "rounds", strlen("rounds"));
+    int status = fresh.path && empty != STRTAB_FULL && name != STRTAB_FULL ? 0 : -1;
+    if (status == 0)
+        status = add_track(&fresh.part, name);
+    if (status == 0)
+        status = add_rounds(&fresh.part, b, true);
+    if (status == 0)
+        status = add_hand_overs(&fresh.part, from, b, rank);
+    if (status == 0)
+        status = array_push(&loader->list, fresh);
+    if (status < 0) {
+        free(fresh.path);
+        part_fini(&fresh.part);
+    }
+    return status;
+}
+
+/* Of Horovod's only the rounds and hand-overs are marked here: its thread comes with fusion_build.
+ */
+static int stand_alone(struct loader *loader, size_t index, struct readiness *ready)
+{
+    struct trace_part *part = &loader->list.at[index].part;
+    const struct timeline *t = part->timeline;
+    struct beginnings b;
+    uint32_t name = strtab_add(&part->names, "rounds", strlen("rounds"));
+    int status = find_beginnings(t, &b);
+    if (status == 0)
+        status = find_readiness(part->timeline, ready);
+    if (status == 0)
+        status = name == STRTAB_FULL ? -1 : add_track(part, name);
+    if (status == 0)
+        status = add_rounds(part, &b, t->writer == TIMELINE_HOROVOD);
     if (status == 0 && t->writer != TIMELINE_HOROVOD)
         status = add_transfers(part);
     part->base_ns = 0; /* the runs' times have it */
+    if (ready->n_ranks > 1) {
+        part->has_rank = true;
+        part->rank = 0; /* the coordinator, who alone notes it */
+        part->world_size = (int)ready->n_ranks;
+    }
+    if (status == 0 && ready->in_most)
+        status = add_hand_overs(part, part, &b, 0);
+    for (uint32_t r = 1; r < ready->n_ranks && ready->in_most && status == 0; r++)
+        status = add_rank(loader, index, &b, (int)r, (int)ready->n_ranks);
     free(b.start_ns);
     free(b.next);
     return status;
 }
 
+/* What a timeline alone tells, and what it does not. */
+static void warn_alone(struct loader *loader, const char *path, const struct readiness *ready)
+{
+    char last[160] = "";
+    uint32_t rank = 0;
+    for (uint32_t r = 1; r < ready->n_ranks && ready->n_last; r++)
+        rank = ready->n_last[r] > ready->n_last[rank] ? r : rank;
+    if (ready->n_whole > 0)
+        snprintf(last, sizeof last,
+                 " (of %u ranks, rank %u was the last to be ready in %u of %u negotiations)",
+                 ready->n_ranks, rank, ready->n_last[rank], ready->n_whole);
+    trace_warn(loader->trace, &loader->options->sink,
+               "%s: a communication timeline without a profile tells when tensors travelled%s, "
+               "and nothing of the computation; add the framework's profile of the same steps",
+               path, last);
+}
+
 int timelines_stand_alone(struct loader *loader, struct dpro_error *err)
 {
-    for (size_t i = 0; i < loader->list.n; i++)
+    size_t n = loader->list.n;
+    for (size_t i = 0; i < n; i++)
         if (source_is_profile(&loader->list.at[i]))
             return 0;
-    for (size_t i = 0; i < loader->list.n; i++) {
-        struct source *source = &loader->list.at[i];
+    for (size_t i = 0; i < n; i++) {
+        const struct source *source = &loader->list.at[i];
+        struct readiness ready = {0};
         if (source->kind != DPRO_FILE_TIMELINE || !source_usable(source))
             continue;
-        if (stand_alone(&source->part) < 0)
+        int status = stand_alone(loader, i, &ready);
+        if (status == 0)
+            warn_alone(loader, loader->list.at[i].path, &ready);
+        free(ready.n_last);
+        if (status < 0)
             return dpro_error_nomem(err);
-        trace_warn(loader->trace, &loader->options->sink,
-                   "%s: a communication timeline without a profile tells when tensors travelled, "
-                   "and nothing of the computation; add the framework's profile of the same steps",
-                   source->path);
     }
     return 0;
 }
@@ -242,7 +389,8 @@ int timelines_build(struct loader *loader, struct dpro_error *err)
 {
     for (size_t i = 0; i < loader->list.n; i++) {
         struct source *source = &loader->list.at[i];
-        if (source->kind == DPRO_FILE_TIMELINE && source_usable(source) && source->rank >= 0)
+        if (source->kind == DPRO_FILE_TIMELINE && source_usable(source) && source->rank >= 0 &&
+            source->part.timeline)
             give(loader, source);
     }
     int status = fusion_build(loader->trace, &loader->options->sink);

@@ -60,7 +60,7 @@ static struct reference_files files_of(struct loader *loader, int rank)
                 put_file(&files->rings, source);
             else if (pass == 0 && source->kind == DPRO_FILE_TF_CHROME)
                 put_file(&own.profile, source);
-            else if (pass == 0 && source->kind == DPRO_FILE_TIMELINE)
+            else if (pass == 0 && source->part.timeline)
                 put_file(&own.timeline, source);
             else if (pass == 0 && source->kind == DPRO_FILE_CHUNKS)
                 put_file(&own.chunks, source);

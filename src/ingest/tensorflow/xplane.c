@@ -1,4 +1,5 @@
-/* ingest/tensorflow/xplane.c: profiles of TensorFlow's profiler (XSpace), host and GPU planes.
+/* ingest/tensorflow/xplane.c: profiles of XLA's profiler (XSpace), which TensorFlow and JAX use: host
+ * and GPU planes, and what XLA ran on CPU devices and TPUs.
  *
  * A plane lists the names of its events and statistics behind the lines that use them. So the file
  * is passed over twice: first only for the names, skipping lines, then for the events, of which
@@ -15,6 +16,7 @@
 #include "base/protobuf.h"
 #include "ingest/part.h"
 #include "ingest/tensorflow/session_profile.h"
+#include "ingest/tensorflow/xla.h"
 
 enum { NO_META = UINT32_MAX, LINE_NAME_MAX = 256, N_CACHED = 4096 };
 
@@ -31,6 +33,10 @@ enum stat {
     STAT_RUN,
     STAT_RUN_OF_WAIT,
     STAT_NAME,
+    STAT_HLO_OP,
+    STAT_DEVICE,
+    STAT_PROGRAM,
+    STAT_PROGRAM_RUN,
     N_STATS,
 };
 
@@ -46,6 +52,10 @@ static const char *const stat_names[N_STATS] = {
     [STAT_RUN] = "id",
     [STAT_RUN_OF_WAIT] = "step_id",
     [STAT_NAME] = "name",
+    [STAT_HLO_OP] = "hlo_op",
+    [STAT_DEVICE] = "device_ordinal",
+    [STAT_PROGRAM] = "program_id",
+    [STAT_PROGRAM_RUN] = "run_id",
 };
 
 /* What an event is, by the name that its metadata gives it. */
@@ -60,6 +70,7 @@ enum use {
     USE_KERNEL,
     USE_MEMCPY,
     USE_MEMSET,
+    USE_XLA,       /* of a device's own plane: what it is, its line tells */
     USE_RUN_BEGIN, /* of a session, by this process */
     USE_RUN_DONE,
     USE_RUN_WHOLE,
@@ -83,15 +94,23 @@ static const struct {
 
 struct meta {
     uint32_t name; /* string id: the node's, without its type */
-    uint32_t type; /* string id; 0: none */
+    uint32_t type; /* string id; 0: none; of USE_XLA: the instruction's text */
     uint8_t use;
 };
 
-enum plane_kind { PLANE_OTHER, PLANE_HOST, PLANE_CALLS, PLANE_GPU, PLANE_TASK };
+enum plane_kind {
+    PLANE_OTHER,
+    PLANE_HOST,
+    PLANE_CALLS,
+    PLANE_GPU,
+    PLANE_XLA, /* a TPU */
+    PLANE_TASK,
+    PLANE_VERSIONS
+};
 
 struct plane {
     enum plane_kind kind;
-    uint64_t device;       /* of a GPU */
+    uint64_t device;       /* of a GPU or TPU */
     bool has_calls;        /* its events have correlation ids */
     bool in_session;       /* its process took part in runs of a session */
     struct map events;     /* mixed metadata id -> index into metas */
@@ -112,6 +131,11 @@ struct xplane {
     ARRAY(struct plane) planes; /* in file order */
     ARRAY(struct meta) metas;
     struct cached cache[N_CACHED]; /* at id % N_CACHED */
+    struct xla xla;
+    uint64_t n_ops;    /* of TensorFlow's executor */
+    uint32_t host;     /* string id */
+    bool is_jax;
+    bool has_devices;  /* with planes of their own, that only XLA has programs for */
     bool no_memory;
 };
 
@@ -201,16 +225,26 @@ static enum use use_on_gpu(const char *name, size_t len)
     return starts(name, len, "Memset") ? USE_MEMSET : USE_KERNEL;
 }
 
+/* Of a device's plane the name may be all of the instruction's text, a shorter one beside it. */
 static void add_meta(struct xplane *x, struct plane *plane, uint64_t id, const char *name,
-                     size_t len)
+                     size_t len, const char *shown, size_t shown_len)
 {
     struct meta meta = {.use = USE_NOTHING};
     size_t node_len = 0;
+    struct xla_text text;
     switch (plane->kind) {
     case PLANE_HOST:
         node_len = node_length(name, len);
         meta.use = (uint8_t)use_on_host(name, len, node_len);
         plane->in_session |= meta.use == USE_RUN_BEGIN || meta.use == USE_RUN_WHOLE;
+        x->is_jax |= starts(name, len, "PjitFunction(");
+        break;
+    case PLANE_XLA:
+        meta.use = USE_XLA;
+        meta.type = intern(x, name, len);
+        text = xla_read_text(name, len);
+        name = shown_len ? shown : text.name;
+        len = shown_len ? shown_len : text.name_len;
         break;
     case PLANE_CALLS:
         meta.use = USE_CALL;
@@ -220,6 +254,7 @@ static void add_meta(struct xplane *x, struct plane *plane, uint64_t id, const c
         break;
     case PLANE_OTHER:
     case PLANE_TASK:
+    case PLANE_VERSIONS:
         break;
     }
     if (meta.use == USE_NOTHING)
@@ -231,10 +266,25 @@ static void add_meta(struct xplane *x, struct plane *plane, uint64_t id, const c
         x->no_memory = true;
 }
 
+/* XLA names a meeting of devices for all that take part: "...global_devices=[0, 1, 2, 3], ...". */
+static uint32_t count_devices(const char *text, size_t len)
+{
+    static const char key[] = "global_devices=[";
+    const char *at = memmem(text, len, key, sizeof key - 1);
+    uint32_t n = 0;
+    for (at = at ? at + sizeof key - 1 : NULL; at && at < text + len && *at != ']'; at++)
+        n += *at == ',' || n == 0;
+    return n;
+}
+
 static void add_stat(struct xplane *x, struct plane *plane, uint64_t id, const char *name,
                      size_t len)
 {
     enum stat stat = STAT_OTHER;
+    uint32_t n_devices = plane->kind == PLANE_HOST ? count_devices(name, len) : 0;
+    x->xla.n_devices_named =
+        n_devices > x->xla.n_devices_named ? n_devices : x->xla.n_devices_named;
+    x->is_jax |= plane->kind == PLANE_VERSIONS && is(name, len, "jax_version");
     for (unsigned s = 1; s < N_STATS; s++)
         if (is(name, len, stat_names[s]))
             stat = s;
@@ -247,11 +297,11 @@ static void add_stat(struct xplane *x, struct plane *plane, uint64_t id, const c
         x->no_memory = true;
 }
 
-/* An entry of event_metadata or stat_metadata: key 1, value 2 {id 1, name 2}. */
+/* An entry of event_metadata or stat_metadata: key 1, value 2 {id 1, name 2, display_name 4}. */
 static void read_name(struct xplane *x, struct plane *plane, const struct pb_field *field)
 {
-    const char *text, *name = "";
-    size_t len, name_len = 0;
+    const char *text, *name = "", *shown = "";
+    size_t len, name_len = 0, shown_len = 0;
     struct pb_field inner;
     const unsigned char *payload;
     uint64_t id = 0;
@@ -268,31 +318,50 @@ static void read_name(struct xplane *x, struct plane *plane, const struct pb_fie
             if (inner.number == 2 && inner.wire == PB_BYTES) {
                 name = (const char *)payload;
                 name_len = inner.value;
+            } else if (inner.number == 4 && inner.wire == PB_BYTES && field->number == 4) {
+                shown = (const char *)payload;
+                shown_len = inner.value;
             }
         entry.broken |= value.broken;
     }
     if (entry.broken) {
         x->part->losses.n_broken++;
     } else if (field->number == 4) {
-        add_meta(x, plane, id, name, name_len);
+        add_meta(x, plane, id, name, name_len, shown, shown_len);
     } else {
         add_stat(x, plane, id, name, name_len);
     }
 }
 
-static void name_plane(struct plane *plane, const char *name, size_t len)
+/* "/device:TPU:3" and nothing behind: the number. */
+static bool read_device(struct plane *plane, const char *name, size_t len, const char *prefix)
 {
-    static const char gpu[] = "/device:GPU:";
+    size_t i = strlen(prefix);
+    if (!starts(name, len, prefix) || i == len || len - i > 9)
+        return false;
+    for (; i < len && name[i] >= '0' && name[i] <= '9'; i++)
+        plane->device = plane->device * 10 + (uint64_t)(name[i] - '0');
+    return i == len;
+}
+
+static void name_plane(struct xplane *x, struct plane *plane, const char *name, size_t len)
+{
+    plane->device = 0;
     if (is(name, len, "/host:CPU")) {
         plane->kind = PLANE_HOST;
     } else if (is(name, len, "/host:CUPTI") || is(name, len, "/host:ROCTRACER")) {
         plane->kind = PLANE_CALLS;
     } else if (is(name, len, "Task Environment")) {
         plane->kind = PLANE_TASK;
-    } else if (starts(name, len, gpu)) {
+    } else if (is(name, len, "/host:metadata")) {
+        plane->kind = PLANE_VERSIONS;
+    } else if (read_device(plane, name, len, "/device:TPU:")) {
+        plane->kind = PLANE_XLA;
+        x->has_devices = true;
+    } else if (starts(name, len, "/device:GPU:")) {
         plane->kind = PLANE_GPU;
-        for (size_t i = sizeof gpu - 1; i < len && name[i] >= '0' && name[i] <= '9' && i < 24; i++)
-            plane->device = plane->device * 10 + (uint64_t)(name[i] - '0');
+        plane->device = 0;
+        read_device(plane, name, len, "/device:GPU:");
     }
 }
 
@@ -339,7 +408,7 @@ static void read_names(struct xplane *x, const struct pb_field *plane_field)
         return;
     while (!x->no_memory && pb_next(&x->pb, &field)) {
         if (field.number == 2 && pb_text(&x->pb, &field, &text, &len)) {
-            name_plane(&plane, text, len);
+            name_plane(x, &plane, text, len);
         } else if (field.number == 4 || field.number == 5) {
             if (plane.kind != PLANE_OTHER)
                 read_name(x, &plane, &field);
@@ -376,6 +445,10 @@ struct line {
 /* Lines of a GPU that retell the streams' work under other names are no streams. */
 static bool line_is_wanted(const struct plane *plane, const struct line *line)
 {
+    if (plane->kind == PLANE_XLA)
+        return is(line->name, line->name_len, "XLA Ops") ||
+               is(line->name, line->name_len, "XLA Modules") ||
+               is(line->name, line->name_len, "Steps");
     return plane->kind != PLANE_GPU || starts(line->name, line->name_len, "Stream #") ||
            line->name_len == 0;
 }
@@ -507,6 +580,31 @@ static void add_moment(struct xplane *x, struct line *line, uint8_t use, const s
         x->no_memory = true;
 }
 
+/* What XLA ran on a device: an op, or all of a program or step. */
+static void add_xla(struct xplane *x, const struct plane *plane, const struct line *line,
+                    const struct meta *meta, const struct event *event, int64_t start, int64_t end)
+{
+    struct xla_op op = {.device = plane->device,
+                        .run = event->values[STAT_PROGRAM_RUN],
+                        .start_ns = start,
+                        .end_ns = end,
+                        .line = line->id,
+                        .name = meta->name};
+    if (plane->kind == PLANE_XLA) {
+        op.whole = !is(line->name, line->name_len, "XLA Ops");
+        op.hlo = op.whole ? 0 : meta->type;
+        if (is(line->name, line->name_len, "Steps"))
+            op.program = XLA_STEPS;
+        else if (op.whole)
+            op.program = XLA_STEPS + 1 + (uint64_t)meta->name;
+    } else {
+        op.device = event->values[STAT_DEVICE];
+        op.program = XLA_STEPS + 1 + event->values[STAT_PROGRAM];
+    }
+    if (array_push(&x->xla.ops, op) < 0)
+        x->no_memory = true;
+}
+
 static void add_span(struct xplane *x, const struct plane *plane, struct line *line,
                      const struct meta *meta, const struct event *event)
 {
@@ -515,8 +613,12 @@ static void add_span(struct xplane *x, const struct plane *plane, struct line *l
     bool may_call = meta->use == USE_MAYBE_CALL || meta->use == USE_MARK;
     bool calls = may_call && event->has[STAT_CORRELATION];
     bool of_input = meta->use == USE_RUN && starts(line->name, line->name_len, "tf_data");
+    bool is_xla = meta->use == USE_XLA ||
+                  (meta->use == USE_MARK && event->has[STAT_HLO_OP] && event->has[STAT_DEVICE]);
+    if (is_xla && plane->kind != PLANE_XLA && plane->kind != PLANE_HOST)
+        return;
     if (of_input || (meta->use == USE_MAYBE_CALL && !calls) ||
-        (meta->use == USE_MARK && !calls &&
+        (meta->use == USE_MARK && !calls && !is_xla &&
          (!event->has[STAT_STEP_NUM] || event->values[STAT_STEP_NUM] > INT32_MAX)))
         return;
     if (__builtin_add_overflow(line->start_ns, (int64_t)(event->offset_ps / 1000), &start) ||
@@ -528,6 +630,11 @@ static void add_span(struct xplane *x, const struct plane *plane, struct line *l
         part->losses.n_overflow++;
         return;
     }
+    if (is_xla) {
+        add_xla(x, plane, line, meta, event, start, end);
+        return;
+    }
+    x->n_ops += meta->use == USE_OP || meta->use == USE_RUN || meta->use == USE_COLLECTIVE;
     if (line->track == NO_ID)
         line->track = find_track(x, plane, line);
     if (meta->use >= USE_RUN_BEGIN) {
@@ -656,13 +763,16 @@ static void read_lines(struct xplane *x, const struct plane *plane,
 static int read_all(struct xplane *x, struct bytes *bytes, struct dpro_error *err)
 {
     struct pb_field field;
-    size_t n = 0;
+    const char *text;
+    size_t n = 0, len;
     if (strtab_add(&x->part->names, "", 0) == STRTAB_FULL)
         return dpro_error_nomem(err);
     pb_init(&x->pb, bytes);
     while (!x->no_memory && pb_next(&x->pb, &field))
         if (field.number == 1)
             read_names(x, &field);
+        else if (field.number == 4 && x->host == 0 && pb_text(&x->pb, &field, &text, &len))
+            x->host = intern(x, text, len);
     x->part->broken = x->pb.fail;
     x->part->broken_offset = x->pb.fail_offset;
     if (!x->no_memory && bytes->rc == 0 && bytes_rewind(bytes) < 0)
@@ -682,6 +792,19 @@ int xplane_read(struct bytes *bytes, struct trace_part *part, struct dpro_error 
 {
     struct xplane x = {.part = part};
     int rc = read_all(&x, bytes, err);
+    bool on_gpu = false;
+    for (size_t t = 0; t < part->tracks.n; t++)
+        on_gpu |= part->tracks.at[t].track.gpu;
+    if (rc == 0 && (x.has_devices || (x.n_ops == 0 && x.xla.ops.n > 0 && !on_gpu))) {
+        part->host = x.host;
+        part->framework = x.is_jax ? "jax" : "xla";
+        if (x.xla.ops.n > 0 && xla_split(&x.xla, part) < 0)
+            rc = dpro_error_nomem(err);
+    } else if (rc == 0 && x.is_jax) {
+        part->framework = "jax";
+        if (xla_split_gpus(part) < 0)
+            rc = dpro_error_nomem(err);
+    }
     for (size_t p = 0; p < x.planes.n; p++) {
         map_fini(&x.planes.at[p].events);
         map_fini(&x.planes.at[p].stats);
@@ -689,5 +812,6 @@ int xplane_read(struct bytes *bytes, struct trace_part *part, struct dpro_error 
     }
     array_fini(&x.planes);
     array_fini(&x.metas);
+    array_fini(&x.xla.ops);
     return rc;
 }

@@ -71,10 +71,17 @@ DPRO_API void dpro_optimum_destroy(struct dpro_optimum *optimum); /* NULL is fin
 struct dpro_optimum_summary {
     int64_t measured_ns;    /* 0: unknown */
     int64_t own_ns;         /* the job's own strategy, replayed */
-    int64_t best_ns;        /* <= own_ns */
+    int64_t best_ns;        /* of the best strategy; <= own_ns. What is expected: a mean over the
+                               jobs that the recording allows (its numbers' errors, its iterations),
+                               as are all other times but own_ns */
+    int64_t found_ns;       /* of what the search found; the best strategy is another where a plain
+                               setting is as good, as far as the recording can tell */
+    const char *setting;    /* that the best strategy comes down to ("bucket_cap_mb 5"), static;
+                               NULL: it takes a plan */
     int64_t apart_ns;       /* of the best strategy without its op fusions */
-    int64_t lower_bound_ns; /* no bucketing without compression gets below it, by the model, with
-                               the ops fused that the best strategy fuses */
+    int64_t lower_bound_ns; /* no bucketing without compression gets below it, with the ops fused
+                               that the best strategy fuses; two standard errors of what the model
+                               says are taken off */
     double uncertainty_pct; /* one standard deviation of the gain (own_ns / best_ns - 1), in points:
                                of the model's numbers, of its distance from the measured iteration
                                and of those from each other, and 15 % of the gain; of a generated

@@ -14,6 +14,7 @@
 #include "cost/fused.h"
 #include "cost/servers.h"
 #include "cost/uncertainty.h"
+#include "optimize/promise.h"
 #include "optimize/result.h"
 #include "optimize/search.h"
 
@@ -23,6 +24,9 @@ enum { MOST_RANKS = 8 };
 /* By how much a strategy must be better to be preferred to a simpler one. */
 #define WORTH_OTHER_THAN_BUCKETS 0.005
 #define WORTH_A_BUCKET           0.0005
+#define WORTH_A_PLAN             0.005 /* against a plain setting, of a recorded job */
+
+#define BOUND_ERRORS 2 /* standard errors by which a bound is lowered, to hold for what is measured */
 
 static const char *const algorithm_names[] = {"default", "paper", "dp", "mcmc"};
 
@@ -43,9 +47,8 @@ static double stretch_of(struct space *space)
     return ready > 0 && launched > ready ? launched / ready : 1;
 }
 
-/* Those that the job's stack can be given and under which its iterations end; `optimum` may be
- * NULL. */
-static void try_baselines(struct space *space, struct dpro_optimum *optimum)
+/* Those that the job's stack can be given. */
+static void try_baselines(struct space *space)
 {
     struct dpro_strategy strategy;
     if (space_strategy(space, &strategy) < 0) {
@@ -56,10 +59,7 @@ static void try_baselines(struct space *space, struct dpro_optimum *optimum)
         if (!baseline_is_within(&space->model->means, i))
             continue;
         baseline_strategy(space->model, &space->work, i, &strategy);
-        int64_t ns = space_evaluate(space, &strategy);
-        if (optimum && ns < INT64_MAX)
-            optimum->baselines[optimum->n_baselines++] = (struct dpro_baseline){
-                baselines[i].name, baselines[i].text, ns, strategy.n_buckets};
+        space_evaluate(space, &strategy);
     }
 }
 
@@ -182,7 +182,7 @@ static int search_coarse(struct space *fine, struct dpro_error *err)
         rc = dpro_error_nomem(err);
     if (rc == 0) {
         if (condensed.differs || condensed.model.n_ranks < fine->model->n_ranks) {
-            try_baselines(&coarse, NULL);
+            try_baselines(&coarse);
         } else {
             space_note(&coarse, &fine->best, fine->best_ns);
             if (fine->plain_ns < INT64_MAX)
@@ -206,11 +206,100 @@ static int search_coarse(struct space *fine, struct dpro_error *err)
     return rc;
 }
 
-static int64_t best_apart_ns(struct space *space)
+/* ---- what is promised ---- */
+
+/* Those of the baselines that a DDP job is given by one argument. */
+static bool is_setting(const struct dpro_model *model, const struct baseline *baseline)
+{
+    return model->means.stack == DPRO_STACK_DDP && strncmp(baseline->name, "cap-", 4) == 0;
+}
+
+enum { OF_OWN, OF_BEST, OF_BASELINES }; /* finalists */
+
+static int add_finalists(struct space *space, const struct dpro_strategy *own, struct promise *p,
+                         const struct baseline **of)
+{
+    struct dpro_strategy strategy;
+    if (promise_init(p, space->model, OF_BASELINES + N_BASELINES) < 0 ||
+        promise_add(p, own) == UINT32_MAX || promise_add(p, &space->best) == UINT32_MAX ||
+        space_strategy(space, &strategy) < 0)
+        return -1;
+    for (uint32_t i = 0; i < N_BASELINES; i++) {
+        if (!baseline_is_within(&space->model->means, i))
+            continue;
+        baseline_strategy(space->model, &space->work, i, &strategy);
+        if (space_value(space, &strategy) == INT64_MAX)
+            continue;
+        uint32_t f = promise_add(p, &strategy);
+        if (f == UINT32_MAX)
+            return -1;
+        of[f] = &baselines[i];
+    }
+    return promise_evaluate(p);
+}
+
+/* The plain setting with the largest buckets that is as good as what was found, as far as the
+ * recording can tell: what a person can set needs no plan in the job, and messages cost least where
+ * they are few. */
+static uint32_t choose(const struct promise *p, const struct dpro_model *model,
+                       const struct baseline **of)
+{
+    const struct finalist *own = &p->finalists[OF_OWN], *best = &p->finalists[OF_BEST];
+    double least = model->measured_ns > 0 ? WORTH_A_PLAN : 0; /* a generated job has no doubt */
+    uint32_t chosen = OF_OWN;
+    for (uint32_t f = p->n_finalists; f-- > OF_BASELINES;) {
+        double expected = p->finalists[f].expected;
+        if (is_setting(model, of[f]) && expected < own->expected &&
+            expected - best->expected <= fmax(promise_doubt(p, OF_BEST, f), least))
+            return f;
+    }
+    for (uint32_t f = OF_BEST; f < p->n_finalists; f++)
+        if (p->finalists[f].expected < p->finalists[chosen].expected)
+            chosen = f;
+    return chosen;
+}
+
+static int64_t of_own(const struct space *space, const struct finalist *finalist)
+{
+    return llround((double)space->search->own_ns * finalist->expected);
+}
+
+/* What is found is told by what it is expected to take, and so is all that it is compared with. */
+static int promise_results(struct space *space, const struct dpro_strategy *own,
+                           struct dpro_optimum *o)
+{
+    const struct baseline *of[OF_BASELINES + N_BASELINES + 1];
+    struct dpro_optimum_summary *s = &o->summary;
+    struct promise p;
+    int rc = add_finalists(space, own, &p, of);
+    if (rc == 0) {
+        bool chooses = space->search->options->algorithm == DPRO_ALGORITHM_DEFAULT;
+        uint32_t chosen = chooses ? choose(&p, space->model, of) : OF_BEST;
+        s->best_ns = of_own(space, &p.finalists[chosen]);
+        s->found_ns = of_own(space, &p.finalists[OF_BEST]);
+        bool sets = chosen >= OF_BASELINES && is_setting(space->model, of[chosen]);
+        s->setting = sets ? of[chosen]->text : NULL;
+        if (chosen != OF_BEST)
+            space_copy(space, p.finalists[chosen].strategy, &space->best);
+        for (uint32_t f = OF_BASELINES; f < p.n_finalists; f++)
+            o->baselines[o->n_baselines++] =
+                (struct dpro_baseline){of[f]->name, of[f]->text, of_own(space, &p.finalists[f]),
+                                       p.finalists[f].strategy->n_buckets};
+    }
+    promise_fini(&p);
+    return rc;
+}
+
+/* Of the best strategy without its op fusions. */
+static int64_t best_apart_ns(struct space *space, int64_t best_ns)
 {
     struct dpro_strategy apart = space->best;
     apart.n_fused = 0;
-    return space->best.n_fused > 0 ? evaluate(space->evaluators[0], &apart) : space->best_ns;
+    if (space->best.n_fused == 0)
+        return best_ns;
+    double more = (double)evaluate(space->evaluators[0], &apart) /
+                  (double)evaluate(space->evaluators[0], &space->best);
+    return llround((double)best_ns * more);
 }
 
 /* How the job ran, which is what the result is compared with. */
@@ -230,6 +319,19 @@ static int keep_own(struct space *space, struct dpro_optimum *o)
     return rc;
 }
 
+/* What is left of a bound when all that it is made of is off by two standard errors: it is to hold
+ * for what is measured. The two times have the recording's noise, and the model's distance from it. */
+static int64_t sure_bound(const struct dpro_model *model, int64_t bound_ns,
+                          const struct dpro_optimum_summary *s, const struct uncertainty *unsure)
+{
+    double gain = unsure->speedup * (double)s->best_ns / (double)s->own_ns, noise = 0;
+    if (model->measured_ns > 0 && model->n_samples > 1)
+        noise = model->measured_std_ns / (double)model->measured_ns / sqrt(model->n_samples);
+    double doubt =
+        sqrt(gain * gain + 2 * noise * noise + unsure->misfit * unsure->misfit) * BOUND_ERRORS;
+    return llround((double)bound_ns * fmax(1 - doubt, 0));
+}
+
 static int keep_results(struct space *space, struct dpro_optimum *o)
 {
     const struct dpro_model *model = o->models[DPRO_BEST];
@@ -240,7 +342,8 @@ static int keep_results(struct space *space, struct dpro_optimum *o)
     struct uncertainty unsure;
     struct work work; /* with the ops fused that the best strategy fuses */
     int64_t bound_ns = 0;
-    if (keep_own(space, o) < 0 || result_keep(o, model, space, DPRO_BEST, &space->best) < 0 ||
+    if (promise_results(space, &model->own, o) < 0 || keep_own(space, o) < 0 ||
+        result_keep(o, model, space, DPRO_BEST, &space->best) < 0 ||
         work_of(space->model, &space->best, &space->arena, &work) < 0 ||
         lower_bound(space->model, &work, &bound_ns) < 0 || result_fuse(o, model) < 0 ||
         result_decide(o) < 0)
@@ -256,9 +359,8 @@ static int keep_results(struct space *space, struct dpro_optimum *o)
             return -1;
     }
     s->measured_ns = model->measured_ns;
-    s->best_ns = space->best_ns;
-    s->apart_ns = best_apart_ns(space);
-    s->lower_bound_ns = bound_ns;
+    s->apart_ns = best_apart_ns(space, s->best_ns);
+    s->lower_bound_ns = sure_bound(model, bound_ns, s, &unsure);
     s->uncertainty_pct = 100 * unsure.speedup;
     s->compression = space->best.compression;
     s->algorithm = dpro_algorithm_name(search->options->algorithm);
@@ -291,7 +393,7 @@ static int run(struct search *search, struct dpro_optimum *o, struct dpro_error 
                                 "for is not in the trace");
     }
     if (rc == 0) {
-        try_baselines(&space, o);
+        try_baselines(&space);
         compared_ns = search->own_ns < space.best_ns ? search->own_ns : space.best_ns;
         if (assign_is_all(model))
             search_assign(&space, &model->own);

@@ -168,6 +168,21 @@ static void write_servers_needed(struct writer *w, const struct optimize_facts *
     table_wrapped(w, "Servers", 10, line);
 }
 
+/* Where one argument of the job is as good as any plan. */
+static void write_setting(struct writer *w, const struct optimize_facts *f)
+{
+    char line[300], more[TIME_TEXT];
+    double more_pct =
+        100 * (double)(f->found.best_ns - f->found.found_ns) / (double)f->found.own_ns;
+    if (!f->found.setting || !f->helps)
+        return;
+    snprintf(line, sizeof line,
+             "that is %s of DistributedDataParallel, which needs no plan; the best buckets found "
+             "win %s points more, less than this recording can tell",
+             f->found.setting, one_digit(more, fmax(more_pct, 0)));
+    table_wrapped(w, "Setting", 10, line);
+}
+
 static void write_verdict(struct writer *w, const struct optimize_facts *f)
 {
     const struct dpro_optimize_report *r = f->report;
@@ -184,6 +199,7 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
         snprintf(line, sizeof line, "%s, instead of %s", strategy_text(f, strategy, DPRO_BEST),
                  strategy_text(f, own, DPRO_OWN));
         table_wrapped(w, "Change", 10, line);
+        write_setting(w, f);
     } else {
         bool sure = f->less_pct > f->less_half_pct;
         snprintf(line, sizeof line,
@@ -194,9 +210,9 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
         table_wrapped(w, "Verdict", 10, line);
     }
     snprintf(line, sizeof line,
-             "%sno bucketing without compression can win more than %s %%, by the "
-             "model: an iteration takes %s at least; if 'dpro replay' shows more communication "
-             "exposed, that takes compression or faster links",
+             "%sno bucketing without compression can win more than %s %%, were all that the "
+             "model is made of two standard errors off: an iteration takes %s at least; if 'dpro "
+             "replay' shows more communication exposed, that takes compression or faster links",
              f->n_fusions ? "with these ops fused " : "", most,
              facts_time(before, f->found.lower_bound_ns));
     table_wrapped(w, "At most", 10, line);
@@ -363,6 +379,8 @@ static void write_best(struct writer *w, const struct optimize_facts *f)
     writer_key_ms(w, "iteration_ms", f->found.best_ns);
     writer_key_fixed(w, "speedup", f->speedup, 6);
     writer_key_fixed(w, "uncertainty_pct", f->uncertainty_pct, 3);
+    writer_key_ms(w, "found_ms", f->found.found_ns);
+    writer_key_string(w, "setting", f->found.setting);
     writer_key(w, "helps");
     writer_bool(w, f->helps);
     writer_key(w, "changes_numerics");

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "graph/assembly.h"
+#include "graph/trend.h"
 
 static int warn(struct assembly *a, const struct dpro_graph_options *options, const char *text)
 {
@@ -149,6 +150,23 @@ static int warn_ranks(struct assembly *a, const struct dpro_graph_options *optio
     return warn(a, options, text);
 }
 
+/* What is learnt from iterations that drift is their mean, which the job has left behind. */
+static int warn_trend(struct assembly *a, const struct dpro_graph_options *options)
+{
+    struct trend trend;
+    char text[400];
+    if (!trend_find(a->graph->measured_ns, a->n_samples, &trend))
+        return 0;
+    snprintf(text, sizeof text,
+             "iterations get %s through the recording: %.1f ms in the first third, %.1f ms in the "
+             "last (%+.0f %% over %u iterations, p = %.2g): the prediction is of their mean; record "
+             "when the machine is steady, or choose iterations with --steps",
+             trend.last_ns > trend.first_ns ? "longer" : "shorter", (double)trend.first_ns / 1e6,
+             (double)trend.last_ns / 1e6,
+             100 * ((double)trend.last_ns / (double)trend.first_ns - 1), a->n_samples, trend.p);
+    return warn(a, options, text);
+}
+
 int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, uint32_t dropped)
 {
     struct join *join = a->join;
@@ -264,6 +282,7 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
                  join->ranks[0].steps.n, join->ranks[0].steps.n + join->ranks[0].n_steps_beyond);
         status |= warn(a, options, text);
     }
+    status |= warn_trend(a, options);
     if (a->n_samples == 1) {
         snprintf(
             text, sizeof text,

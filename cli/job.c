@@ -152,7 +152,8 @@ int job_take_out_profiler(struct job *job, const struct dpro_replay_options *opt
 static int learn_model(struct job *job, struct dpro_model **model)
 {
     struct dpro_replay_options replay_options = {.sink = job->sink};
-    struct dpro_model_options model_options = {.sink = job->sink};
+    struct dpro_unprofiled unprofiled = dpro_trace_unprofiled(job->trace);
+    struct dpro_model_options model_options = {.unprofiled = &unprofiled, .sink = job->sink};
     struct dpro_error err = {.code = 0};
     struct timespec since;
     clock_gettime(CLOCK_MONOTONIC, &since);

@@ -4,7 +4,11 @@ and of fp16 gradients, measured without a profiler. A capture without one is jud
 Three errors: of the milliseconds; of the ratio to the capture's own configuration, which a machine that was faster or
 slower between recording and measuring leaves alone; and, of the model's own configuration, against the iterations around the
 recording. How much faster the machine ran that configuration when the what-ifs were measured stands beside them: by so much
-a model that is right about its recording is off in milliseconds."""
+a model that is right about its recording is off in milliseconds.
+
+And coverage: how often the measured truth lies within the printed 95 % interval, of the milliseconds and of the ratio, with the
+intervals' widths; and the ratio's error from recordings with small buckets to large ones and to fp16, where all of the
+communication ran beside computation."""
 import json
 import os
 import re
@@ -12,6 +16,8 @@ import statistics
 import subprocess
 
 MEDIAN_PCT, WORST_PCT = 3.0, 8.0  # targets
+COVERED_PCT = 95
+SMALL_MB, LARGE_MB = 5, 25  # a recording with buckets up to the one, asked for buckets from the other on
 
 
 def truth_of(folder):
@@ -49,11 +55,43 @@ def whatif_row(dpro, folder):
         facts = json.loads(done.stdout)
         predicted, baseline = facts["predicted"]["iteration_ms"], facts["baseline"]["iteration_ms"]
         ratio = predicted / baseline / (measured / truth[(own, "none")])
+        half = facts["predicted"]["uncertainty_pct"]
+        speedup, speedup_half = facts["speedup"], 1.96 * facts["speedup_std"]
+        real = truth[(own, "none")] / measured
+        is_own = (cap, hook) == (own, "none")
         row["own_error_pct"] = 100 * (baseline / around - 1)
         row["configs"].append({"bucket_cap_mb": cap, "compress": hook, "measured_ms": measured, "predicted_ms": predicted,
                                "error_pct": 100 * (predicted / measured - 1),
-                               "ratio_error_pct": None if (cap, hook) == (own, "none") else 100 * (ratio - 1)})
+                               "ratio_error_pct": None if is_own else 100 * (ratio - 1), "half_pct": half,
+                               "covered": abs(measured / predicted - 1) * 100 <= half,
+                               "ratio_half_pct": None if is_own else 100 * speedup_half / speedup,
+                               "ratio_covered": None if is_own else abs(real - speedup) <= speedup_half,
+                               "small_to_large": own <= SMALL_MB and (cap >= LARGE_MB or hook != "none")})
     return row
+
+
+def coverage_of(configs, key):
+    """Of those intervals that `key` begins the names of."""
+    judged = [c for c in configs if c[key + "covered"] is not None]
+    halves = [c[key + "half_pct"] for c in judged]
+    inside = sum(c[key + "covered"] for c in judged)
+    return {"n": len(judged), "inside": inside, "median_half_pct": statistics.median(halves), "widest_half_pct": max(halves),
+            "reached": 100 * inside >= COVERED_PCT * len(judged)}
+
+
+def print_coverage(configs):
+    """Returns a summary."""
+    summary = {"ms": coverage_of(configs, ""), "ratio": coverage_of(configs, "ratio_")}
+    for name, key in (("coverage of 95 % intervals", "ms"), ("of ratios", "ratio")):
+        c = summary[key]
+        print("%s: %d of %d inside%s (target %d %%), +- %.1f %% in the median, %.1f %% the widest" % (
+            name, c["inside"], c["n"], "" if c["reached"] else "!", COVERED_PCT, c["median_half_pct"], c["widest_half_pct"]))
+    small = [abs(c["ratio_error_pct"]) for c in configs if c["small_to_large"]]
+    if small:
+        summary["small_to_large_mean_pct"] = statistics.mean(small)
+        print("learnt from small buckets, of large ones and fp16: |error of the ratio| %.1f %% in the mean, %.1f %% the worst, of %d" % (
+            statistics.mean(small), max(small), len(small)))
+    return summary
 
 
 def print_whatifs(rows):
@@ -87,4 +125,5 @@ def print_whatifs(rows):
           "differently when what-ifs were measured: median %.1f %%, worst %.1f %%" % (
               summary["own_median_pct"], summary["own_worst_pct"], summary["machine_median_pct"],
               summary["machine_worst_pct"]))
+    summary["coverage"] = print_coverage([c for row in good for c in row["configs"]])
     return summary

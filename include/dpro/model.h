@@ -13,6 +13,7 @@
 #include <dpro/error.h>
 #include <dpro/graph.h>
 #include <dpro/log.h>
+#include <dpro/trace.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,6 +25,8 @@ struct dpro_strategy; /* lives as long as the model or the result that it is of 
 struct dpro_model_options {
     int64_t profiler_ns; /* of the measured iterations, that is no longer in the graph's durations
                             (dpro_graph_take_out_profiler) */
+    const struct dpro_unprofiled *unprofiled; /* of the trace, where it has them: how much steps
+                                                 vary without a profiler; NULL: not known */
     struct dpro_sink sink;
 };
 

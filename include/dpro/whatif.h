@@ -68,14 +68,33 @@ DPRO_API void dpro_whatif_destroy(struct dpro_whatif *whatif); /* NULL is fine *
 struct dpro_prediction {
     int64_t iteration_ns;   /* mean, steady state */
     int64_t p50_ns, p95_ns; /* over draws of the measured iterations' computation */
-    double uncertainty_pct; /* of iteration_ns: half the width of a 95 % interval, from
-                               what the learnt numbers are unsure by and how well the model fits */
+    double uncertainty_pct; /* of iteration_ns: half the width of a 95 % interval for the job run at
+                               another time on the same machine */
+};
+
+/* What makes a prediction uncertain. */
+enum dpro_uncertainty_source {
+    DPRO_UNCERTAIN_LEARNT,     /* the numbers that the model learnt */
+    DPRO_UNCERTAIN_ITERATIONS, /* few iterations were measured, and they differ */
+    DPRO_UNCERTAIN_MACHINE,    /* it is faster or slower at another time */
+    DPRO_UNCERTAIN_MODEL,      /* as the job ran, the model is off what was measured */
+    DPRO_UNCERTAIN_CHANGE,     /* how far the changed job is from what was recorded */
+    DPRO_N_UNCERTAINTY_PARTS
+};
+/* Standard errors, relative to the iteration as it ran, and with the changes; of the speedup, as a
+ * number. The squares of all parts add up. */
+struct dpro_uncertainty_part {
+    double before, after, speedup;
 };
 /* The job as it ran, and with the changes, both by the model. */
 DPRO_API struct dpro_prediction dpro_whatif_baseline(const struct dpro_whatif *whatif);
 DPRO_API struct dpro_prediction dpro_whatif_predicted(const struct dpro_whatif *whatif);
 /* Iteration time before over after, and its standard error. */
 DPRO_API struct dpro_estimate dpro_whatif_speedup(const struct dpro_whatif *whatif);
+DPRO_API struct dpro_uncertainty_part
+dpro_whatif_uncertainty(const struct dpro_whatif *whatif, enum dpro_uncertainty_source source);
+/* "learnt numbers", "iterations", "machine drift", "model misfit", "extrapolation"; static. */
+DPRO_API const char *dpro_uncertainty_name(enum dpro_uncertainty_source source);
 /* The job with the changes; its strategy is the one that was evaluated. Borrowed. */
 DPRO_API const struct dpro_model *dpro_whatif_model(const struct dpro_whatif *whatif);
 /* Of this what-if; the model's are not repeated. */

@@ -104,8 +104,10 @@ static void delay_program(struct delayed *d, struct model_program *program)
     for (uint32_t o = 0; o < program->n_ops; o++) {
         struct model_op *op = &program->ops[o];
         const struct sums *sums = &d->ops[o];
-        if (sums->before > 0)
+        if (sums->before > 0) {
             op->work_ns = (int64_t)((double)op->work_ns * (sums->after / sums->before));
+            op->beside_ns = (int64_t)((double)op->beside_ns * (sums->after / sums->before));
+        }
     }
 }
 

@@ -38,6 +38,8 @@ struct model_op {
                           there (DDP) */
     uint32_t tensor;   /* MODEL_NONE, or the one that is ready after it */
     int64_t work_ns;   /* with nothing being communicated meanwhile */
+    int64_t beside_ns; /* of the recorded time behind work_ns, with something on the rank's wires:
+                          by so much work_ns is less where a byte costs computation byte_ns more */
 };
 
 struct model_program {
@@ -173,6 +175,9 @@ struct dpro_model {
     struct dpro_strategy own; /* as the job ran */
     int64_t measured_ns;      /* mean iteration; 0: unknown (generated) */
     double measured_std_ns;   /* of the iterations */
+    double machine_std;       /* relative: how much faster or slower the machine may be at another
+                                 time, a standard error; 0: generated */
+    double correlation;       /* of an iteration with the one before */
     ARRAY(char *) warnings;   /* text in the arena; the array is freed with the model */
 };
 

@@ -3,6 +3,8 @@
 #ifndef COST_UNCERTAINTY_H
 #define COST_UNCERTAINTY_H
 
+#include <dpro/whatif.h>
+
 #include "cost/model.h"
 
 /* Of an iteration with another number of parameter servers, a standard error: of 14 pairs of
@@ -13,10 +15,19 @@
 struct uncertainty {
     double before, after, speedup;
     double misfit; /* of the model as the job ran, against the measured iteration; 0: none known */
+    struct dpro_uncertainty_part parts[DPRO_N_UNCERTAINTY_PARTS]; /* whose squares add up to it */
 };
 
 /* How long an iteration of the model's own strategy takes. */
 int uncertainty_time(const struct dpro_model *model, int64_t *iteration_ns, struct dpro_error *err);
+
+/* Makes `moved` the model as it were, had another value been learnt for one of the numbers, by so
+ * many standard errors. Where that is what communication costs computation, the recorded iterations
+ * stay as long as they were: the work is another, too. The numbers are those of
+ * numbers.h. `moved` shares the model's memory; what differs is in `arena`. -1:
+ * out of memory. */
+int uncertainty_move(const struct dpro_model *model, size_t number, double errors,
+                     struct arena *arena, struct dpro_model *moved);
 
 /* Of two models of one job, each under its own strategy: as it ran and otherwise. */
 int uncertainty_of(const struct dpro_model *before, const struct dpro_model *after,

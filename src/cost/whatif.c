@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/map.h"
@@ -20,6 +21,7 @@ struct dpro_whatif {
     struct dpro_model model; /* changed */
     struct dpro_prediction baseline, predicted;
     struct dpro_estimate speedup;
+    struct dpro_uncertainty_part parts[DPRO_N_UNCERTAINTY_PARTS];
     note_array notes;
 };
 
@@ -42,10 +44,11 @@ static int compare_times(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Iterations in which each rank computes as fast as in one of the measured ones, drawn by itself;
- * equal draws for equal ranks, whatever the model. Sorted; *mean_ns is theirs. */
-static int draw_iterations(const struct dpro_model *model, int64_t draws[N_DRAWS], double *mean_ns,
-                           struct dpro_error *err)
+/* Measured iterations drawn at random: each rank computes as fast as it did in that one. Ranks that
+ * were not recorded do what the recorded ones did in another. Equal draws whatever the model.
+ * Sorted; *mean_ns is theirs. */
+static int draw_iterations(const struct dpro_model *model, uint32_t n_recorded,
+                           int64_t draws[N_DRAWS], double *mean_ns, struct dpro_error *err)
 {
     struct dpro_model drawn = *model;
     drawn.ranks = malloc(((size_t)model->n_ranks + 1) * sizeof *drawn.ranks);
@@ -55,7 +58,7 @@ static int draw_iterations(const struct dpro_model *model, int64_t draws[N_DRAWS
     double sum = 0;
     for (uint32_t d = 0; d < N_DRAWS && rc == 0; d++) {
         for (uint32_t r = 0; r < model->n_ranks; r++) {
-            uint64_t x = map_mix(map_mix(d + 1) + 0x9e3779b97f4a7c15u * (r + 1));
+            uint64_t x = map_mix(map_mix(d + 1) + 0x9e3779b97f4a7c15u * (r / n_recorded + 1));
             uint32_t sample = (uint32_t)(((unsigned __int128)x * model->n_samples) >> 64);
             drawn.ranks[r] = model->ranks[r];
             drawn.ranks[r].work_scale *= model->ranks[r].sample_scale[sample];
@@ -71,8 +74,8 @@ static int draw_iterations(const struct dpro_model *model, int64_t draws[N_DRAWS
 
 /* *noise_ns: how much longer the mean of the draws is than the iteration of mean durations, as the
  * slowest of noisy ranks is slower than the slowest of their means. */
-static int predict(const struct dpro_model *model, struct dpro_prediction *prediction,
-                   double *noise_ns, struct dpro_error *err)
+static int predict(const struct dpro_model *model, uint32_t n_recorded,
+                   struct dpro_prediction *prediction, double *noise_ns, struct dpro_error *err)
 {
     int64_t draws[N_DRAWS];
     double mean_ns = 0;
@@ -80,7 +83,7 @@ static int predict(const struct dpro_model *model, struct dpro_prediction *predi
     prediction->p50_ns = prediction->p95_ns = prediction->iteration_ns;
     *noise_ns = 0;
     if (rc == 0 && model->n_samples > 1) {
-        rc = draw_iterations(model, draws, &mean_ns, err);
+        rc = draw_iterations(model, n_recorded, draws, &mean_ns, err);
         if (rc == 0) {
             prediction->p50_ns = (draws[N_DRAWS / 2 - 1] + draws[N_DRAWS / 2]) / 2;
             prediction->p95_ns = draws[N_DRAWS * 95 / 100 - 1];
@@ -107,6 +110,7 @@ static int add_uncertainty(const struct dpro_model *model, struct dpro_whatif *w
     w->baseline.uncertainty_pct = 100 * HALF_OF_95_PCT * u.before;
     w->predicted.uncertainty_pct = 100 * HALF_OF_95_PCT * u.after;
     w->speedup = (struct dpro_estimate){ratio, u.speedup};
+    memcpy(w->parts, u.parts, sizeof w->parts);
     return 0;
 }
 
@@ -122,9 +126,9 @@ int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *mod
     if (rc == 0)
         rc = change_apply(graph, changes, &w->model, &w->arena, &w->notes, err);
     if (rc == 0)
-        rc = predict(model, &w->baseline, &noise_before, err);
+        rc = predict(model, model->n_ranks, &w->baseline, &noise_before, err);
     if (rc == 0)
-        rc = predict(&w->model, &w->predicted, &noise_after, err);
+        rc = predict(&w->model, model->n_ranks, &w->predicted, &noise_after, err);
     if (rc == 0 && w->model.own.fuses)
         rc = show_groups(&w->model, err);
     if (rc == 0 && changes->world_size != 0) /* more ranks: a slower slowest one */
@@ -160,6 +164,22 @@ struct dpro_prediction dpro_whatif_predicted(const struct dpro_whatif *whatif)
 struct dpro_estimate dpro_whatif_speedup(const struct dpro_whatif *whatif)
 {
     return whatif->speedup;
+}
+
+struct dpro_uncertainty_part dpro_whatif_uncertainty(const struct dpro_whatif *whatif,
+                                                     enum dpro_uncertainty_source source)
+{
+    return whatif->parts[source];
+}
+
+const char *dpro_uncertainty_name(enum dpro_uncertainty_source source)
+{
+    static const char *const names[] = {[DPRO_UNCERTAIN_LEARNT] = "learnt numbers",
+                                        [DPRO_UNCERTAIN_ITERATIONS] = "iterations",
+                                        [DPRO_UNCERTAIN_MACHINE] = "machine drift",
+                                        [DPRO_UNCERTAIN_MODEL] = "model misfit",
+                                        [DPRO_UNCERTAIN_CHANGE] = "extrapolation"};
+    return names[source];
 }
 
 const struct dpro_model *dpro_whatif_model(const struct dpro_whatif *whatif)

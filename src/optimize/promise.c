@@ -13,6 +13,7 @@
 #include "cost/evaluate.h"
 #include "cost/numbers.h"
 #include "cost/sync.h"
+#include "cost/uncertainty.h"
 
 int promise_init(struct promise *p, const struct dpro_model *model, uint32_t most)
 {
@@ -50,23 +51,22 @@ uint32_t promise_add(struct promise *p, const struct dpro_strategy *strategy)
 }
 
 /* One of the jobs. */
-static void make_job(const struct promise *p, uint32_t draw, struct model_rank *ranks,
-                     struct dpro_model *job)
+static int make_job(struct promise *p, uint32_t draw, struct model_rank *ranks,
+                    struct dpro_model *job)
 {
     *job = *p->model;
     job->ranks = ranks;
     for (uint32_t r = 0; r < job->n_ranks; r++)
         ranks[r] = p->model->ranks[r];
     if (draw == 0)
-        return;
-    if (draw <= 2 * p->n_numbers) {
-        struct dpro_estimate *number = model_number(&job->net, p->numbers[(draw - 1) / 2]);
-        number->value = fmax(number->value + (draw % 2 ? -number->std : number->std), 0);
-        return;
-    }
+        return 0;
+    if (draw <= 2 * p->n_numbers)
+        return uncertainty_move(p->model, p->numbers[(draw - 1) / 2], draw % 2 ? -1 : 1, &p->arena,
+                                job);
     for (uint32_t r = 0; r < job->n_ranks; r++)
         if (ranks[r].sample_scale)
             ranks[r].work_scale *= ranks[r].sample_scale[draw - 1 - 2 * p->n_numbers];
+    return 0;
 }
 
 /* To the second order in each number; iterations differ in computation alone. */
@@ -89,8 +89,7 @@ int promise_evaluate(struct promise *p)
     for (uint32_t draw = 0; draw < p->n_draws; draw++) {
         struct dpro_model job;
         struct evaluator *evaluator;
-        make_job(p, draw, ranks, &job);
-        if (evaluator_create(&job, &evaluator, NULL) < 0)
+        if (make_job(p, draw, ranks, &job) < 0 || evaluator_create(&job, &evaluator, NULL) < 0)
             return -1;
         double own = (double)evaluate(evaluator, p->finalists[0].strategy);
         for (uint32_t f = 0; f < p->n_finalists; f++)

@@ -156,6 +156,36 @@ static void write_verdict(struct writer *w, const struct dpro_whatif_report *r)
     table_wrapped(w, "Verdict", 9, line);
 }
 
+/* What the interval is made of, largest first. */
+static void write_parts(struct writer *w, const struct dpro_whatif_report *r)
+{
+    struct words words = {.n = 0};
+    bool said[DPRO_N_UNCERTAINTY_PARTS] = {false};
+    char line[1100], number[TIME_TEXT];
+    for (int n = 0; n < DPRO_N_UNCERTAINTY_PARTS; n++) {
+        int largest = -1;
+        double half = 0;
+        for (int i = 0; i < DPRO_N_UNCERTAINTY_PARTS; i++) {
+            double pct =
+                196 * dpro_whatif_uncertainty(r->whatif, (enum dpro_uncertainty_source)i).after;
+            if (!said[i] && pct >= 0.05 && pct > half) {
+                largest = i;
+                half = pct;
+            }
+        }
+        if (largest < 0)
+            break;
+        said[largest] = true;
+        if (writer_format_fixed(number, sizeof number, half, 1) >= 0)
+            say(&words, "%s %s", dpro_uncertainty_name((enum dpro_uncertainty_source)largest),
+                number);
+    }
+    if (words.n == 0)
+        return;
+    snprintf(line, sizeof line, "of what if: %s (95 %%; squares add up)", words.text);
+    table_wrapped(w, "  +- %", 9, line);
+}
+
 int dpro_whatif_text(const struct dpro_whatif_report *r, FILE *out, struct dpro_error *err)
 {
     static const char *const head[] = {"", "iteration", "+- %", "p50", "p95", "gradients in"};
@@ -177,6 +207,7 @@ int dpro_whatif_text(const struct dpro_whatif_report *r, FILE *out, struct dpro_
     row(&t, "what if", dpro_whatif_predicted(r->whatif), dpro_whatif_model(r->whatif));
     table_write(&w, &t);
     writer_text(&w, "\n");
+    write_parts(&w, r);
     model_write_text(&w, r->model);
     const char *line;
     for (size_t i = 0; (line = warning(r, i)); i++)
@@ -272,6 +303,29 @@ static void write_prediction(struct writer *w, const char *key, struct dpro_pred
     writer_close(w, '}');
 }
 
+/* Halves of 95 % intervals, as uncertainty_pct is; of the speedup, a number. */
+static void write_uncertainty(struct writer *w, const struct dpro_whatif *whatif)
+{
+    static const char *const keys[] = {[DPRO_UNCERTAIN_LEARNT] = "learnt_numbers",
+                                       [DPRO_UNCERTAIN_ITERATIONS] = "iterations",
+                                       [DPRO_UNCERTAIN_MACHINE] = "machine_drift",
+                                       [DPRO_UNCERTAIN_MODEL] = "model_misfit",
+                                       [DPRO_UNCERTAIN_CHANGE] = "extrapolation"};
+    writer_key(w, "uncertainty");
+    writer_open(w, '{');
+    for (int i = 0; i < DPRO_N_UNCERTAINTY_PARTS; i++) {
+        struct dpro_uncertainty_part part =
+            dpro_whatif_uncertainty(whatif, (enum dpro_uncertainty_source)i);
+        writer_key(w, keys[i]);
+        writer_open(w, '{');
+        writer_key_fixed(w, "baseline_pct", 196 * part.before, 3);
+        writer_key_fixed(w, "predicted_pct", 196 * part.after, 3);
+        writer_key_fixed(w, "speedup", 1.96 * part.speedup, 6);
+        writer_close(w, '}');
+    }
+    writer_close(w, '}');
+}
+
 int dpro_whatif_json(const struct dpro_whatif_report *r, FILE *out, struct dpro_error *err)
 {
     struct dpro_estimate speedup = dpro_whatif_speedup(r->whatif);
@@ -296,6 +350,9 @@ int dpro_whatif_json(const struct dpro_whatif_report *r, FILE *out, struct dpro_
     writer_newline(&w);
     writer_key_fixed(&w, "speedup", speedup.value, 6);
     writer_key_fixed(&w, "speedup_std", speedup.std, 6);
+    writer_newline(&w);
+    write_uncertainty(&w, r->whatif);
+    writer_newline(&w);
     writer_key(&w, "link");
     model_write_link(&w, r->model);
     writer_newline(&w);

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,10 +36,10 @@ static struct job *new_job(void)
     assert_non_null(job);
     for (uint32_t t = 0; t < N; t++) {
         job->tensors[t] = (struct model_tensor){names[t], MIB, t};
-        job->ops[t] = (struct model_op){"op", DPRO_OP_BW, false, MODEL_NONE, t, 10000000};
+        job->ops[t] = (struct model_op){"op", DPRO_OP_BW, false, MODEL_NONE, t, 10000000, 0};
         job->order[t] = t;
     }
-    job->ops[N] = (struct model_op){"wait", DPRO_OP_UPDATE, false, MODEL_ALL, MODEL_NONE, 0};
+    job->ops[N] = (struct model_op){"wait", DPRO_OP_UPDATE, false, MODEL_ALL, MODEL_NONE, 0, 0};
     job->program = (struct model_program){job->ops, N + 1};
     job->samples[0] = 0.9;
     job->samples[1] = 1.1;
@@ -152,15 +153,102 @@ static void test_more_ranks_send_more_and_wait_for_a_slower_slowest(void **state
     free(job);
 }
 
-static void test_the_percentiles_are_of_drawn_iterations(void **state)
+static void test_the_percentiles_are_of_whole_iterations(void **state)
 {
     (void)state;
     struct job *job = new_job();
+    double other[2] = {1.1, 0.9}; /* in each iteration one rank is slow, and never both are fast */
+    job->ranks[1].sample_scale = other;
     struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){0});
     struct dpro_prediction p = dpro_whatif_baseline(whatif);
-    /* three of four draws have a slow rank */
     assert_int_equal(p.p50_ns, OWN_NS + 4000000);
     assert_int_equal(p.p95_ns, OWN_NS + 4000000);
+    dpro_whatif_destroy(whatif);
+    other[0] = 0.9; /* or both are, half of the time; by themselves one would be, three times in four */
+    other[1] = 1.1;
+    whatif = ask(job, &(struct dpro_changes){0});
+    p = dpro_whatif_baseline(whatif);
+    assert_true(p.p50_ns <= OWN_NS + 4000000);
+    assert_int_equal(p.p95_ns, OWN_NS + 4000000);
+    struct dpro_whatif *more = ask(job, &(struct dpro_changes){.world_size = 16});
+    struct dpro_prediction of_more = dpro_whatif_predicted(more);
+    /* those that were not recorded are slow in other iterations: one of eight pairs always is */
+    assert_int_equal(of_more.p50_ns, of_more.p95_ns);
+    dpro_whatif_destroy(more);
+    dpro_whatif_destroy(whatif);
+    free(job);
+}
+
+static double part_of(const struct dpro_whatif *whatif, enum dpro_uncertainty_source source)
+{
+    return dpro_whatif_uncertainty(whatif, source).after;
+}
+
+static void test_the_interval_is_made_of_its_parts(void **state)
+{
+    (void)state;
+    struct job *job = new_job();
+    job->model.measured_ns = OWN_NS * 100 / 102;
+    job->model.measured_std_ns = 0.03 * OWN_NS;
+    job->model.machine_std = 0.04;
+    job->model.net.byte_ns.std = 0.5;
+    struct dpro_whatif *same = ask(job, &(struct dpro_changes){0});
+    struct dpro_whatif *near = ask(job, &(struct dpro_changes){.bucket_cap_bytes = 3 * MIB});
+    struct dpro_whatif *far = ask(job, &(struct dpro_changes){.bucket_cap_bytes = MIB});
+    double squares = 0;
+    for (int i = 0; i < DPRO_N_UNCERTAINTY_PARTS; i++) {
+        double part = part_of(far, (enum dpro_uncertainty_source)i);
+        assert_true(part > 0);
+        squares += part * part;
+    }
+    double whole = dpro_whatif_predicted(far).uncertainty_pct / 196;
+    assert_true(fabs(squares - whole * whole) < 1e-9);
+    assert_true(fabs(part_of(far, DPRO_UNCERTAIN_MACHINE) - 0.04) < 1e-9);
+    assert_true(fabs(part_of(far, DPRO_UNCERTAIN_MODEL) - 0.02) < 1e-4);
+    /* the more changes, the less is known of it */
+    assert_true(part_of(same, DPRO_UNCERTAIN_CHANGE) == 0);
+    assert_true(part_of(near, DPRO_UNCERTAIN_CHANGE) > 0);
+    assert_true(part_of(far, DPRO_UNCERTAIN_CHANGE) > part_of(near, DPRO_UNCERTAIN_CHANGE));
+    dpro_whatif_destroy(same);
+    dpro_whatif_destroy(near);
+    dpro_whatif_destroy(far);
+    free(job);
+}
+
+/* Neighbouring iterations that are alike are less evidence than as many others. */
+static void test_iterations_that_drift_make_a_wider_interval(void **state)
+{
+    (void)state;
+    struct job *job = new_job();
+    job->model.measured_ns = OWN_NS;
+    job->model.measured_std_ns = 0.03 * OWN_NS;
+    job->model.n_samples = 2;
+    struct dpro_whatif *apart = ask(job, &(struct dpro_changes){0});
+    job->model.n_samples = 2;
+    job->model.correlation = 0.3;
+    struct dpro_whatif *alike = ask(job, &(struct dpro_changes){0});
+    assert_true(part_of(alike, DPRO_UNCERTAIN_ITERATIONS) >
+                part_of(apart, DPRO_UNCERTAIN_ITERATIONS));
+    dpro_whatif_destroy(apart);
+    dpro_whatif_destroy(alike);
+    free(job);
+}
+
+/* What is recorded is not in doubt: were communication dearer, there would be less work. */
+static void test_what_interference_costs_is_unsure_where_it_was_not_recorded(void **state)
+{
+    (void)state;
+    struct job *job = new_job();
+    for (uint32_t t = 0; t < N; t++) { /* each in a bucket of its own, all but the last beside work */
+        job->buckets[t] = (struct strategy_bucket){t, 1, 1, 0, 0};
+        job->ops[t].beside_ns = t == 0 ? 0 : 10 * MIB;
+    }
+    job->model.own.n_buckets = N;
+    job->model.net.cpu_ns = (struct dpro_estimate){2, 1};
+    struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){.bucket_cap_bytes = N * MIB});
+    struct dpro_uncertainty_part learnt = dpro_whatif_uncertainty(whatif, DPRO_UNCERTAIN_LEARNT);
+    assert_true(learnt.before < 0.01);
+    assert_true(learnt.after > 4 * learnt.before);
     dpro_whatif_destroy(whatif);
     free(job);
 }
@@ -344,7 +432,10 @@ int main(void)
         cmocka_unit_test(test_links_and_ranks_change_as_asked),
         cmocka_unit_test(test_what_is_asked_for_combines),
         cmocka_unit_test(test_more_ranks_send_more_and_wait_for_a_slower_slowest),
-        cmocka_unit_test(test_the_percentiles_are_of_drawn_iterations),
+        cmocka_unit_test(test_the_percentiles_are_of_whole_iterations),
+        cmocka_unit_test(test_the_interval_is_made_of_its_parts),
+        cmocka_unit_test(test_iterations_that_drift_make_a_wider_interval),
+        cmocka_unit_test(test_what_interference_costs_is_unsure_where_it_was_not_recorded),
         cmocka_unit_test(test_what_is_not_sure_of_the_link_shows),
         cmocka_unit_test(test_changes_without_sense_are_refused),
         cmocka_unit_test(test_a_list_of_buckets_is_taken_as_it_is),

@@ -31,9 +31,11 @@ sanitize() # sanitize FOLDER SANITIZERS
 
 write_dictionary() # write_dictionary TARGET: the names that the readers, the graph and what the target includes compare with
 {
-    local folders=(src/ingest src/graph) folder
-    for folder in $(sed -n 's/^#include ["<]\(dpro\/\)\?\([a-z]*\)[/.].*/\2/p' "tests/fuzz/fuzz_$1.c"); do
-        [[ -d src/$folder && ! " ${folders[*]} " == *" src/$folder "* ]] && folders+=("src/$folder")
+    local folders=(src/ingest src/graph) name file
+    for name in $(sed -n 's/^#include ["<]\(dpro\/\)\?\([a-z]*\)[/.].*/\2/p' "tests/fuzz/fuzz_$1.c"); do
+        for file in "src/$name/" src/*/"$name.c"; do # "attach/fabric.h", <dpro/verify.h>
+            [[ -e $file && ! " ${folders[*]} " == *" ${file%/*} "* ]] && folders+=("${file%/*}")
+        done
     done
     tools/fuzz_dict.py "${folders[@]}"
 }

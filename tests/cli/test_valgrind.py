@@ -30,11 +30,11 @@ RUNS = {
                ["TRACE", "-q", "--partition-mb", "1", "--servers", "3", "--bigarray-bound", "1000"],
                ["TRACE", "--server-bandwidth", "2x", "--servers", "4"], ["TRACE", "--cycle-time", "2", "--fusion-mb", "1"],
                ["TRACE", "--buckets", "BUCKETS", "--rank-regex", "([0-9]+)"], ["--help"]],
-    "optimize": [["TRACE", "-o", "OUT", "--budget", "10", "--seed", "4"],
-                 ["TRACE", "--json", "--algorithm", "mcmc", "--budget", "5", "--compress", "fp16", "--compress", "none",
+    "optimize": [["TRACE", "-o", "OUT", "--budget", "2", "--seed", "4"],
+                 ["TRACE", "--json", "--algorithm", "mcmc", "--budget", "2", "--compress", "fp16", "--compress", "none",
                   "--steps", "1:1000", *READ],
-                 ["TRACE", "-q", "--algorithm", "paper", "--no-coarsen", "--no-partial", "--no-symmetry", "--budget", "5"],
-                 ["TRACE", "--servers", "1:2", "--algorithm", "dp", "--budget", "5", "--pass", "PASS"],
+                 ["TRACE", "-q", "--algorithm", "paper", "--no-coarsen", "--no-partial", "--no-symmetry", "--budget", "2"],
+                 ["TRACE", "--servers", "1:2", "--algorithm", "dp", "--budget", "2", "--pass", "PASS"],
                  ["TRACE", "--rank-regex", "([0-9]+)", "--budget", "1"], ["--help"]],
     "compare": [["TRACE", BUNDLED], ["TRACE", "TRACE", "--json", "--steps", "1:1000", *READ],
                 ["TRACE", "TRACE", "-q", "--rank-regex", "([0-9]+)"], ["--help"]],
@@ -93,7 +93,7 @@ class Memcheck(Case):
 
     def test_every_command_reads_only_what_was_written(self):
         plan = self.path("plan")
-        self.assert_code(dpro("optimize", "-q", BUNDLED, "-o", plan, "--budget", "5"), DONE)
+        self.assert_code(dpro("optimize", "-q", BUNDLED, "-o", plan, "--budget", "2"), DONE)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             runs = [(command, *run) for command in COMMANDS for run in runs_of(command)]
             found = list(filter(None, pool.map(lambda run: self.check(run[0], *run[1], plan), enumerate(runs))))

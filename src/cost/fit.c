@@ -235,9 +235,11 @@ static size_t list_transfers(const struct rehearsal *r, const struct coarse *coa
             continue;
         used[bucket] = 1;
         uint32_t transfer = g->members[c->first_member + rank].transfer;
-        exchanges[n++] =
-            (struct exchange){rehearsal_start(r, copy, transfer), r->end_ns[copy][transfer],
-                              (double)c->size_bytes * wire_share(&model->net)};
+        int64_t start_ns = c->n_messages > 0 && c->meet != DPRO_NO_OP
+                               ? r->end_ns[copy][c->meet]
+                               : rehearsal_start(r, copy, transfer);
+        exchanges[n++] = (struct exchange){start_ns, r->end_ns[copy][transfer],
+                                           (double)c->size_bytes * wire_share(&model->net)};
     }
     return n;
 }
@@ -594,7 +596,7 @@ int fit_net(const struct rehearsal *r, const struct coarse *coarse, struct dpro_
     if (messages && !served)
         fit_messages(g, net);
     bool at_once = false; /* a session's collectives, which no token puts in order */
-    if (is_tensorflow_ring(g) && !messages && !served &&
+    if (is_tensorflow_ring(g) && !served &&
         fit_at_once(r, coarse, model, net, &at_once) < 0)
         return dpro_error_nomem(err);
     bool in_turn = (net->negotiates || is_tensorflow_ring(g)) && !at_once;

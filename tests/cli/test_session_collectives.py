@@ -5,7 +5,8 @@ import unittest
 from support import DONE, INPUT, ROOT, Case, dpro
 
 RECORDED = os.path.join(ROOT, "tests", "data", "tf-session-collectives-n2")
-COLLECTIVES = 8
+LOGGED = os.path.join(ROOT, "tests", "data", "tf-session-collectives-net-n2")
+COLLECTIVES, STEPS = 8, 10
 
 
 class SessionCollectives(Case):
@@ -39,6 +40,19 @@ class SessionCollectives(Case):
         self.assert_code(said, INPUT)
         self.assertIn("a session's collectives are ops of the job's own graph, which no plan changes", said.err)
         self.assertFalse(os.path.exists(self.path("plan")))
+
+    def test_the_large_ones_are_tied_to_their_messages_though_they_overlap(self):
+        facts = self.assert_replays(LOGGED)
+        self.assertLess(abs(facts["error_pct"]), 3)
+        large = facts["collectives"][0]
+        self.assertEqual((large["count"], large["bytes"], large["messages"], large["pattern"]), (1, 2 << 20, 4, "ring"))
+        self.assertGreater(facts["transport"]["collectives_tied"], 2 * STEPS)
+        self.assertRegex(facts["warnings"][0], r"^6 of 8 collectives are replayed whole.*\(short ones, several at once\)")
+
+    def test_the_model_of_what_is_tied_has_collectives_that_share_the_link(self):
+        facts = dpro("whatif", "--json", LOGGED).json
+        self.assertLess(abs(facts["baseline"]["iteration_ms"] / facts["measured_ms"] - 1), 0.1)
+        self.assertEqual(facts["link"]["collectives_at_once"], COLLECTIVES)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
  * In it the rank sends its neighbour 2 (n - 1) chunks of the tensor, or a multiple of that, each
  * the answer to a RecvBuf request: bytes in one call on a stream, or in a few if the socket was
  * full, hundreds of times what else goes over gRPC then. All chunks are as long but for what
- * rounding leaves of the last. When they are fewer or more, or two collectives run at once, nothing
- * tells which bytes are whose: these stay whole. */
+ * rounding leaves of the last. When they are fewer or more, nothing tells which bytes are whose:
+ * these stay whole. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -262,6 +262,23 @@ static bool arrives_in(const struct ring *ring, uint32_t transport, uint32_t str
            t->transfers.at[low].start_ns <= ring->runs->at[run].end_ns + SLACK_NS;
 }
 
+static int push_chunk(struct ring *ring, const struct run *run, uint32_t stream,
+                      const struct piece *piece)
+{
+    struct net_transport *t = &ring->trace->transports[run->transport];
+    struct net_message message = {.offset = piece->offset,
+                                  .size_bytes = piece->bytes,
+                                  .length = piece->bytes,
+                                  .start_ns = INT64_MIN,
+                                  .end_ns = INT64_MIN,
+                                  .stream = stream,
+                                  .tag = run->joint,
+                                  .collective = run->joint,
+                                  .prefix = GLOO_ALL_REDUCE,
+                                  .opcode = GLOO_DATA};
+    return t->messages.n >= NO_ID - 1 ? -1 : array_push(&t->messages, message);
+}
+
 /* The chunks that a rank sent in a collective. */
 static int take_run(struct ring *ring, const struct run *run, int64_t until_ns)
 {
@@ -285,22 +302,148 @@ static int take_run(struct ring *ring, const struct run *run, int64_t until_ns)
             continue;
         uint8_t *found = &ring->n_found[(size_t)run->transport * ring->n + run->joint];
         *found += *found < UINT8_MAX;
-        for (size_t i = 0; i < ring->pieces.n; i++) {
-            struct net_message message = {.offset = ring->pieces.at[i].offset,
-                                          .size_bytes = ring->pieces.at[i].bytes,
-                                          .length = ring->pieces.at[i].bytes,
-                                          .start_ns = INT64_MIN,
-                                          .end_ns = INT64_MIN,
-                                          .stream = s,
-                                          .tag = run->joint,
-                                          .collective = run->joint,
-                                          .prefix = GLOO_ALL_REDUCE,
-                                          .opcode = GLOO_DATA};
-            if (t->messages.n >= NO_ID - 1 || array_push(&t->messages, message) < 0)
+        for (size_t i = 0; i < ring->pieces.n; i++)
+            if (push_chunk(ring, run, s, &ring->pieces.at[i]) < 0)
                 return -1;
-        }
     }
     return 0;
+}
+
+/* ---- collectives that run at once ----
+ *
+ * What one answer adds to its chunk is little, and chunks' lengths follow from the tensors', so
+ * that a write is read as the chunks that it is made of: of those that are still to be sent the
+ * largest that fits, then of what is left. A collective is tied where all of its chunks are found
+ * so on every rank; those whose chunks are short, or as long as another's at the time, may not be.
+ */
+
+/* A collective of one rank that has chunks to send. */
+struct sending {
+    const struct run *run;
+    uint64_t chunk;
+    uint32_t n_left;
+};
+
+/* What gRPC puts around a chunk at least: its own header, and one for each 16 KiB. */
+static uint64_t around(uint64_t bytes)
+{
+    return 32 + bytes / 16384 * 9;
+}
+
+static uint64_t run_bytes(const struct dpro_trace *trace, const struct run *run)
+{
+    const struct trace_rank *rank = &trace->ranks[trace->transports[run->transport].rank_index];
+    const struct trace_span *span = &rank->spans[run->span];
+    uint64_t bytes = rank->details[span->detail].bytes;
+    return bytes == 0 && span->node != NO_ID ? rank->dfg_nodes[span->node].size_bytes : bytes;
+}
+
+/* Those of a rank that run at once with others; by start. */
+static size_t list_sending(const struct ring *ring, uint32_t transport, struct sending *list)
+{
+    enum { MOST_BYTES = 4 << 20, MOST_PARTS = 2 }; /* TensorFlow cuts longer chunks in two */
+    size_t n = 0;
+    for (size_t i = 0; i < ring->runs->n; i++) {
+        const struct run *run = &ring->runs->at[i];
+        uint32_t n_ranks = ring->n_ranks[run->joint], parts = 1;
+        uint64_t bytes = run_bytes(ring->trace, run);
+        if (run->transport != transport || !ring->mixed[run->joint] || n_ranks < 2)
+            continue;
+        while (parts < MOST_PARTS && bytes / n_ranks / parts > MOST_BYTES)
+            parts++;
+        list[n] = (struct sending){run, bytes / n_ranks / parts, 2 * (n_ranks - 1) * parts};
+        n += list[n].chunk >= LEAST_CHUNK;
+    }
+    return n;
+}
+
+/* The largest chunk that may be part of what is left of a write; NULL: there is none. */
+static struct sending *largest_in(struct sending *list, size_t n, int64_t start_ns, uint64_t left)
+{
+    struct sending *best = NULL;
+    for (size_t i = 0; i < n && list[i].run->start_ns <= start_ns + SLACK_NS; i++) {
+        const struct run *run = list[i].run;
+        int64_t late_ns = run->end_ns - run->start_ns + SLACK_NS; /* as in take_all */
+        if (list[i].n_left > 0 && list[i].chunk <= left && run->end_ns + late_ns > start_ns &&
+            (!best || list[i].chunk > best->chunk))
+            best = &list[i];
+    }
+    return best;
+}
+
+/* The chunks of one write. */
+static int take_write(struct ring *ring, struct sending *list, size_t n, uint32_t stream,
+                      const struct piece *write, int64_t start_ns)
+{
+    enum { MOST_IN_A_WRITE = 64, BESIDE = 1024 }; /* BESIDE: of a chunk, at most */
+    struct sending *found[MOST_IN_A_WRITE];
+    size_t n_found = 0;
+    uint64_t left = write->bytes, offset = write->offset;
+    for (struct sending *next; n_found < MOST_IN_A_WRITE &&
+                               (next = largest_in(list, n, start_ns, left)) != NULL;) {
+        uint64_t more = around(next->chunk);
+        left -= next->chunk + more < left ? next->chunk + more : left;
+        next->n_left--;
+        found[n_found++] = next;
+    }
+    if (left > LEAST_CHUNK + n_found * BESIDE) { /* something else is in it */
+        for (size_t i = 0; i < n_found; i++)
+            found[i]->n_left++;
+        return 0;
+    }
+    for (size_t i = 0; i < n_found; i++) {
+        uint64_t end = write->offset + write->bytes, bytes = found[i]->chunk;
+        struct piece piece = {offset, i + 1 == n_found || bytes > end - offset ? end - offset : bytes};
+        if (push_chunk(ring, found[i]->run, stream, &piece) < 0)
+            return -1;
+        offset += piece.bytes;
+    }
+    return 0;
+}
+
+/* All writes of a stream, those that took several calls put together. */
+static int take_stream(struct ring *ring, struct sending *list, size_t n, uint32_t transport,
+                       uint32_t stream)
+{
+    const struct net_transport *t = &ring->trace->transports[transport];
+    struct piece write = {0};
+    int64_t start_ns = 0;
+    for (uint32_t i = t->first_transfer[stream]; i < t->first_transfer[stream + 1]; i++) {
+        const struct net_transfer *at = &t->transfers.at[i];
+        if (write.bytes == 0) {
+            write.offset = at->offset;
+            start_ns = at->start_ns;
+        }
+        write.bytes += at->bytes;
+        if (at->requested > at->bytes)
+            continue;
+        if (write.bytes >= LEAST_CHUNK && take_write(ring, list, n, stream, &write, start_ns) < 0)
+            return -1;
+        write.bytes = 0;
+    }
+    return 0;
+}
+
+static int take_mixed(struct ring *ring)
+{
+    struct sending *list = malloc((ring->runs->n + 1) * sizeof *list);
+    int status = list ? 0 : -1;
+    for (uint32_t transport = 0; transport < ring->trace->n_transports && status == 0;
+         transport++) {
+        const struct net_transport *t = &ring->trace->transports[transport];
+        size_t n = t->rank_index == NO_ID ? 0 : list_sending(ring, transport, list);
+        for (uint32_t s = 0; n > 0 && s < t->connections.n * 2 && status == 0; s += 2) {
+            uint32_t peer_stream;
+            const struct net_transport *peer = net_peer(ring->trace, t, s, &peer_stream);
+            if (peer && peer->rank_index != NO_ID)
+                status = take_stream(ring, list, n, transport, s);
+        }
+        for (size_t i = 0; i < n; i++)
+            ring->n_found[(size_t)transport * ring->n + list[i].run->joint] =
+                list[i].n_left == 0;
+    }
+    free(list);
+    return status;
 }
 
 static int take_all(struct ring *ring)
@@ -314,6 +457,8 @@ static int take_all(struct ring *ring)
             take_run(ring, run, until_ns) < 0)
             return -1;
     }
+    if (take_mixed(ring) < 0)
+        return -1;
     for (uint32_t t = 0; t < ring->trace->n_transports; t++)
         if (net_sort_messages(&ring->trace->transports[t]) < 0)
             return -1;
@@ -328,7 +473,7 @@ static int add_collectives(struct ring *ring)
     bool *exact = malloc((ring->n + (size_t)1) * sizeof *exact);
     int status = exact ? 0 : -1;
     for (uint32_t j = 0; j < ring->n && status == 0; j++)
-        exact[j] = !ring->mixed[j] && ring->n_ranks[j] > 1;
+        exact[j] = ring->n_ranks[j] > 1;
     for (size_t i = 0; i < ring->runs->n && status == 0; i++) {
         const struct run *run = &ring->runs->at[i];
         exact[run->joint] &= ring->n_found[(size_t)run->transport * ring->n + run->joint] == 1;

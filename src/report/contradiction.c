@@ -45,6 +45,12 @@ static int compare_stretches(const void *a, const void *b)
     return (x->end_ns > y->end_ns) - (x->end_ns < y->end_ns);
 }
 
+static int64_t plus(int64_t a, int64_t b)
+{
+    int64_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+
 /* How long any was going on, and how long all took together. */
 static int64_t unite(struct stretch *at, size_t n, int64_t *sum_ns)
 {
@@ -54,8 +60,8 @@ static int64_t unite(struct stretch *at, size_t n, int64_t *sum_ns)
         qsort(at, n, sizeof *at, compare_stretches);
     for (size_t i = 0; i < n; i++) {
         int64_t from = at[i].start_ns > until ? at[i].start_ns : until;
-        *sum_ns += at[i].end_ns - at[i].start_ns;
-        any += at[i].end_ns > from ? at[i].end_ns - from : 0;
+        *sum_ns = plus(*sum_ns, at[i].end_ns - at[i].start_ns);
+        any = plus(any, at[i].end_ns > from ? at[i].end_ns - from : 0);
         until = at[i].end_ns > until ? at[i].end_ns : until;
     }
     return any;
@@ -132,7 +138,7 @@ const char *contradiction_part(const struct part_fact *part)
     if (part->kind == PART_WAIT)
         return "waiting for peers";
     if (part->kind == PART_IDLE)
-        return "nothing";
+        return "idle";
     return part->kind == DPRO_OP_COLLECTIVE ? "collectives"
                                             : facts_kind_words((enum dpro_op_kind)part->kind);
 }

@@ -375,7 +375,7 @@ static void write_contradiction(struct writer *w, const struct report_facts *f)
     table_wrapped(w, " ", 2, line);
     struct table t = {.n_cols = 4, .left = {false, true}};
     table_cell(&t, "rank");
-    table_cell(&t, "at work on");
+    table_cell(&t, "what");
     table_cell(&t, "measured ms");
     table_cell(&t, "replayed ms");
     for (uint32_t i = 0; i < f->n_parts && i < MOST_PARTS; i++) {

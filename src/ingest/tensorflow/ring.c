@@ -357,17 +357,22 @@ static size_t list_sending(const struct ring *ring, uint32_t transport, struct s
     return n;
 }
 
+/* Whether a write that begins then is too late for it. */
+static bool is_over(const struct sending *sending, int64_t start_ns)
+{
+    const struct run *run = sending->run; /* as long after it as in take_all */
+    return sending->n_left == 0 ||
+           run->end_ns + (run->end_ns - run->start_ns) + SLACK_NS <= start_ns;
+}
+
 /* The largest chunk that may be part of what is left of a write; NULL: there is none. */
 static struct sending *largest_in(struct sending *list, size_t n, int64_t start_ns, uint64_t left)
 {
     struct sending *best = NULL;
-    for (size_t i = 0; i < n && list[i].run->start_ns <= start_ns + SLACK_NS; i++) {
-        const struct run *run = list[i].run;
-        int64_t late_ns = run->end_ns - run->start_ns + SLACK_NS; /* as in take_all */
-        if (list[i].n_left > 0 && list[i].chunk <= left && run->end_ns + late_ns > start_ns &&
+    for (size_t i = 0; i < n && list[i].run->start_ns - SLACK_NS <= start_ns; i++)
+        if (!is_over(&list[i], start_ns) && list[i].chunk <= left &&
             (!best || list[i].chunk > best->chunk))
             best = &list[i];
-    }
     return best;
 }
 
@@ -393,7 +398,7 @@ static int take_write(struct ring *ring, struct sending *list, size_t n, uint32_
     }
     for (size_t i = 0; i < n_found; i++) {
         uint64_t end = write->offset + write->bytes, bytes = found[i]->chunk;
-        struct piece piece = {offset, i + 1 == n_found || bytes > end - offset ? end - offset : bytes};
+        struct piece piece = {offset, i + 1 == n_found ? end - offset : bytes};
         if (push_chunk(ring, found[i]->run, stream, &piece) < 0)
             return -1;
         offset += piece.bytes;
@@ -417,6 +422,8 @@ static int take_stream(struct ring *ring, struct sending *list, size_t n, uint32
         write.bytes += at->bytes;
         if (at->requested > at->bytes)
             continue;
+        for (; n > 0 && is_over(list, start_ns); n--)
+            list++;
         if (write.bytes >= LEAST_CHUNK && take_write(ring, list, n, stream, &write, start_ns) < 0)
             return -1;
         write.bytes = 0;

@@ -72,5 +72,5 @@ enum dpro_stack dpro_model_stack(const struct dpro_model *model)
 
 const char *dpro_model_means(const struct dpro_model *model)
 {
-    return stacks[model->means.stack].text;
+    return model->means_text ? model->means_text : stacks[model->means.stack].text;
 }

@@ -356,9 +356,9 @@ static int build(const struct rehearsal *r, struct dpro_model *model, struct dpr
     rc = fit_net(r, &coarse, model, err);
     model->means = model_means(stack_of(r->graph, &model->net));
     if (model->means.stack == DPRO_STACK_TENSORFLOW_RING && r->graph->in_session)
-        model->no_plan = "a session's collectives are ops of the job's own graph, which no plan "
-                         "changes; 'dpro whatif --bucket-cap-mb' says what other ones would be "
-                         "worth";
+        model->means_text = "a session's collectives are ops of the job's own graph, which can "
+                            "have any packs of gradients, but dpro applies no plan to them: the "
+                            "job's script makes them";
     if (rc == 0 && (make_ranks(r, &coarse, model) < 0 || make_own(r, &coarse, model) < 0))
         rc = dpro_error_nomem(err);
     if (rc == 0 && r->graph->n_samples < 2 &&

@@ -171,7 +171,7 @@ struct dpro_model {
     uint32_t n_ranks, n_samples;
     struct model_net net;
     struct model_means means;
-    const char *no_plan;      /* why none can be given to the job; static; NULL: one can */
+    const char *means_text;   /* in place of the stack's own; static; NULL: that */
     struct dpro_strategy own; /* as the job ran */
     int64_t measured_ns;      /* mean iteration; 0: unknown (generated) */
     double measured_std_ns;   /* of the iterations */

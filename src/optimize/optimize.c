@@ -469,8 +469,6 @@ int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize
         return dpro_error_set(err, DPRO_EEMPTY,
                               "the job communicates no gradients: there is "
                               "nothing to search");
-    if (model->no_plan)
-        return dpro_error_set(err, DPRO_EEMPTY, "%s", model->no_plan);
     tell_compressions(model, o);
     return o->least_servers || o->most_servers
                ? search_counts(model, o, optimum, err)

@@ -2,7 +2,7 @@
 import os
 import unittest
 
-from support import DONE, INPUT, ROOT, Case, dpro
+from support import DONE, ROOT, Case, dpro
 
 RECORDED = os.path.join(ROOT, "tests", "data", "tf-session-collectives-n2")
 LOGGED = os.path.join(ROOT, "tests", "data", "tf-session-collectives-net-n2")
@@ -35,11 +35,12 @@ class SessionCollectives(Case):
         self.assertLess(abs(facts["baseline"]["iteration_ms"] / facts["measured_ms"] - 1), 0.1)
         self.assertGreater(facts["predicted"]["iteration_ms"], 1.2 * facts["baseline"]["iteration_ms"])
 
-    def test_optimize_refuses_for_the_true_reason(self):
-        said = dpro("optimize", "-o", self.path("plan"), RECORDED)
-        self.assert_code(said, INPUT)
-        self.assertIn("a session's collectives are ops of the job's own graph, which no plan changes", said.err)
-        self.assertFalse(os.path.exists(self.path("plan")))
+    def test_optimize_searches_and_says_that_the_script_makes_the_collectives(self):
+        for trace in (RECORDED, LOGGED):
+            said = dpro("optimize", "-q", "--json", trace)
+            self.assert_code(said, DONE)
+            self.assertEqual(len(said.json["own"]["communication"]["buckets"]), COLLECTIVES)
+        self.assertIn("the job's script makes them", " ".join(dpro("optimize", "-q", LOGGED).out.split()))
 
     def test_the_large_ones_are_tied_to_their_messages_though_they_overlap(self):
         facts = self.assert_replays(LOGGED)

@@ -2,6 +2,7 @@
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import unittest
 
@@ -199,6 +200,17 @@ class Sessions(frameworks.Case):
         self.assertEqual(done.returncode, 0, done.stderr.decode())
         buckets = json.loads(done.stdout)["own"]["communication"]["buckets"]
         self.assertEqual([bucket["size_bytes"] for bucket in buckets], 3 * [4 * 256 * 256])
+
+    def test_collectives_that_overlap_are_replayed_so(self):
+        """With the tracer each process has a profile; without, the client asks TensorFlow of each step."""
+        for options in ((), ("--net", "off")):
+            with self.subTest(options=options):
+                shutil.rmtree(self.trace, ignore_errors=True)
+                self.record("tensorflow-collectives", options=options)
+                facts = self.replay()
+                self.assertEqual((facts["trace"]["ranks_present"], facts["trace"]["iterations"]), ([0, 1], 5))
+                self.assertEqual(sum(of["count"] for of in facts["collectives"]), 8)
+                self.assert_close(facts)
 
     def test_logs_from_the_start_are_those_of_their_processes(self):
         self.record("tensorflow-ps", options=("--net", "all"))

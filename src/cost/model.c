@@ -361,6 +361,12 @@ static int build(const struct rehearsal *r, struct dpro_model *model, struct dpr
                             "job's script makes them";
     if (rc == 0 && (make_ranks(r, &coarse, model) < 0 || make_own(r, &coarse, model) < 0))
         rc = dpro_error_nomem(err);
+    bool at_once = model->means.stack == DPRO_STACK_TENSORFLOW_RING && !model->net.in_order;
+    if (rc == 0 && at_once &&
+        warn(model, "collectives ran at once, beside computation on the same cores: the rate that "
+                    "is learnt is what they got of the link, which may be faster; give "
+                    "--bandwidth as a ratio (2x), not as a rate") < 0)
+        rc = dpro_error_nomem(err);
     if (rc == 0 && r->graph->n_samples < 2 &&
         warn(model, "one iteration was recorded: nothing is known of how much iterations vary") < 0)
         rc = dpro_error_nomem(err);

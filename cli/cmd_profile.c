@@ -13,6 +13,7 @@
 #include "cmd.h"
 #include "launch.h"
 #include "parts.h"
+#include "status.h"
 
 enum { DEFAULT_WARMUP = 10, DEFAULT_ITERATIONS = 10, MAX_PROBLEMS = 3 };
 
@@ -205,16 +206,6 @@ static long number_of(const char *given, const char *variable, long otherwise)
     return text != NULL && is_whole(text, 0) ? strtol(text, NULL, 10) : otherwise;
 }
 
-/* The first step that is recorded, and the one after which all is: the table of windows in
- * doc/formats/trace-directory.md. */
-static void find_steps(const struct values *values, long *first, long *last)
-{
-    long warmup = number_of(values->warmup, "DPRO_WARMUP", DEFAULT_WARMUP);
-    long iterations = number_of(values->iterations, "DPRO_ITERATIONS", DEFAULT_ITERATIONS);
-    *first = warmup + iterations + 2;
-    *last = warmup + 3 * iterations + 8;
-}
-
 /* The recorder has said its warnings while the job ran: this says where they are to be found. */
 static void tell_problems(const struct dpro_recording *recording, const char *trace)
 {
@@ -236,14 +227,95 @@ static void tell_problems(const struct dpro_recording *recording, const char *tr
                 dpro_recording_n_ranks(recording) > 1 ? " and the other ranks'" : "");
 }
 
-static void tell_recorded(const struct values *values, const char *trace, const struct summary *sum)
+/* What the processes of this node wrote about themselves. */
+struct told {
+    struct status *list;
+    size_t n;
+    long first, last; /* steps of the timing window; the last one to be recorded at all */
+    long last_of_all;
+};
+
+/* The table of windows in doc/formats/trace-directory.md. */
+static void find_steps(const struct values *values, struct told *told)
 {
-    char ranks[200], steps[64], more[64];
-    long first, last;
+    long warmup = number_of(values->warmup, "DPRO_WARMUP", DEFAULT_WARMUP);
+    long iterations = number_of(values->iterations, "DPRO_ITERATIONS", DEFAULT_ITERATIONS);
+    if (warmup < 2)
+        warmup = 2;
+    told->first = warmup + iterations + 2;
+    told->last = told->first + iterations - 1;
+    told->last_of_all = warmup + 3 * iterations + 8;
+}
+
+/* How much is to be learnt from a process, where several tell why nothing was recorded. */
+static long weight(const struct status *status)
+{
+    return (status->flags & STATUS_FAILED    ? 4L << 32
+            : status->flags & STATUS_STEPPED ? 2L << 32
+                                             : 0) +
+           status->step;
+}
+
+/* The process of `rank`, of any for -1, that says most; NULL: none. */
+static const struct status *process_of(const struct told *told, int rank)
+{
+    const struct status *best = NULL;
+    for (size_t i = 0; i < told->n; i++) {
+        const struct status *status = &told->list[i];
+        if ((rank < 0 || status->rank == rank) && (best == NULL || weight(status) > weight(best)))
+            best = status;
+    }
+    return best;
+}
+
+static bool has_rank(const struct summary *sum, int rank)
+{
+    for (size_t i = 0; i < sum->n_ranks; i++)
+        if (sum->ranks[i].rank == rank)
+            return true;
+    return false;
+}
+
+/* A process of this node that was to record as another rank than those that did; NULL: none. */
+static const struct status *missing_here(const struct told *told, const struct summary *sum)
+{
+    const struct status *best = NULL;
+    for (size_t i = 0; i < told->n; i++) {
+        const struct status *status = &told->list[i];
+        if (status->world_size > 1 && status->rank >= 0 && !has_rank(sum, status->rank) &&
+            (best == NULL || weight(status) > weight(best)))
+            best = status;
+    }
+    return best;
+}
+
+static void tell_incomplete(const struct told *told, const struct summary *sum)
+{
+    char why[1400];
+    for (size_t i = 0; i < sum->n_ranks; i++) {
+        const struct status *status =
+            sum->ranks[i].complete ? NULL : process_of(told, sum->ranks[i].rank);
+        if (status == NULL ||
+            (!(status->flags & STATUS_FAILED) && !status_was_killed(status)))
+            continue;
+        status_reason(status, told->first, told->last, why, sizeof why);
+        cmd_say("rank %d did not record all: %s", sum->ranks[i].rank, why);
+        return;
+    }
+    cmd_say("%zu of them ended before all was recorded, which takes %ld steps: run the job longer, "
+            "or choose fewer by --warmup and --iterations",
+            sum->n_incomplete, told->last_of_all);
+}
+
+static void tell_recorded(const struct told *told, const char *trace, const struct summary *sum)
+{
+    char ranks[200], steps[64], more[64], why[1400];
     size_t n_ranks = sum->all_ranks && sum->world_size > 0 ? (size_t)sum->world_size : sum->n_ranks;
-    find_steps(values, &first, &last);
+    const struct status *missing = missing_here(told, sum);
     print_ranks(ranks, sizeof ranks, sum->ranks, sum->n_ranks);
-    if (sum->least_steps == sum->most_steps)
+    if (sum->most_steps == 0)
+        snprintf(steps, sizeof steps, "a profile, without the times of its steps");
+    else if (sum->least_steps == sum->most_steps)
         snprintf(steps, sizeof steps, "%d step%s", sum->most_steps,
                  sum->most_steps == 1 ? "" : "s");
     else
@@ -252,56 +324,73 @@ static void tell_recorded(const struct values *values, const char *trace, const 
              sum->parts & DPRO_RECORDING_STRUCTURE ? ", structure" : "",
              sum->parts & DPRO_RECORDING_TRANSPORT ? ", transport" : "",
              sum->parts & DPRO_RECORDING_NCCL ? ", NCCL" : "");
-    if (sum->world_size > (int)sum->n_ranks && !sum->all_ranks)
+    if (sum->world_size <= (int)sum->n_ranks || sum->all_ranks) {
+        cmd_say("recorded %zu rank%s: %s%s", n_ranks, n_ranks > 1 ? "s" : "", steps, more);
+    } else if (missing != NULL) {
+        status_reason(missing, told->first, told->last, why, sizeof why);
+        cmd_say("recorded rank%s %s of %d: %s%s", sum->n_ranks > 1 ? "s" : "", ranks,
+                sum->world_size, steps, more);
+        cmd_say("rank %d recorded nothing: %s", missing->rank, why);
+    } else {
         cmd_say("recorded rank%s %s of %d: %s%s; the other ranks' nodes must record, too, and the "
                 "folders be copied into one",
                 sum->n_ranks > 1 ? "s" : "", ranks, sum->world_size, steps, more);
-    else
-        cmd_say("recorded %zu rank%s: %s%s", n_ranks, n_ranks > 1 ? "s" : "", steps, more);
+    }
     if (sum->attempt > 0)
         cmd_say("the job was started again %d time%s: this is its last attempt that recorded",
                 sum->attempt, sum->attempt > 1 ? "s" : "");
     if (sum->n_incomplete > 0)
-        cmd_say("%zu of them ended before all was recorded, which takes %ld steps: run the job "
-                "longer, or choose fewer by --warmup and --iterations",
-                sum->n_incomplete, last);
+        tell_incomplete(told, sum);
     cmd_say("next: dpro replay %s", trace);
 }
 
-static void tell_nothing(const struct values *values, const struct dpro_recording *recording,
+static void tell_nothing(const struct told *told, const struct dpro_recording *recording,
                          const char *program)
 {
-    long first, last;
-    find_steps(values, &first, &last);
-    if (dpro_recording_n_logs(recording) > 0)
+    const struct status *status = process_of(told, -1);
+    char why[1400];
+    if (status != NULL && (status->flags & (STATUS_STEPPED | STATUS_FAILED))) {
+        status_reason(status, told->first, told->last, why, sizeof why);
+        if (status->world_size > 1)
+            cmd_say("nothing recorded: rank %d: %s", status->rank, why);
+        else
+            cmd_say("nothing recorded: %s", why);
+    } else if (dpro_recording_n_logs(recording) > 0) {
         cmd_say("recorded the transport of %zu process%s; no step of training",
                 dpro_recording_n_logs(recording), dpro_recording_n_logs(recording) > 1 ? "es" : "");
-    else if (dpro_recording_n_ranks(recording) > 0)
-        cmd_say(
-            "nothing recorded: the job ended before its step %ld, the first to be recorded (step "
-            "%ld is the last): run it longer, or choose fewer by --warmup and --iterations",
-            first, last);
-    else
-        cmd_say("there was nothing to record: no Python process of %s made a step of training with "
-                "PyTorch, TensorFlow or MXNet, as far as dpro can see (python -I and -E keep it "
-                "out)",
+    } else if (dpro_recording_n_ranks(recording) > 0) {
+        cmd_say("nothing recorded: no step of the timing window (%ld to %ld) is in %s/rank.json, "
+                "whose \"warnings\" and \"ended_early\" tell why",
+                told->first, told->last, dpro_recording_rank(recording, 0).folder);
+    } else if (status != NULL) {
+        status_reason(status, told->first, told->last, why, sizeof why);
+        cmd_say("nothing recorded: %zu process%s loaded a framework; %s", told->n,
+                told->n > 1 ? "es" : "", why);
+    } else {
+        cmd_say("there was nothing to record: no Python process of %s loaded PyTorch, TensorFlow "
+                "or MXNet, as far as dpro can see (python -I and -E keep it out)",
                 program);
+    }
 }
 
-static void tell(const struct values *values, const char *trace, const char *program)
+static void tell(const struct values *values, const char *trace, const char *program, int status)
 {
     struct dpro_error err = {.code = 0};
     struct dpro_recording *recording = NULL;
     struct summary sum = {.n_ranks = 0};
+    struct told told = {.n = 0};
+    told.n = status_read(status, &told.list);
+    find_steps(values, &told);
     if (dpro_recording_read(trace, &recording, &err) < 0) {
         cmd_say("%s", err.text); /* the job took its folder away */
     } else if (summarize(recording, &sum) == 0) {
         tell_problems(recording, trace);
         if (sum.n_ranks > 0)
-            tell_recorded(values, trace, &sum);
+            tell_recorded(&told, trace, &sum);
         else
-            tell_nothing(values, recording, program);
+            tell_nothing(&told, recording, program);
     }
+    free(told.list);
     free(sum.ranks);
     dpro_recording_destroy(recording);
 }
@@ -329,7 +418,7 @@ static int profile(const struct values *values, const struct opt_list *args)
     struct stat info;
     char *trace = NULL;
     bool existed, started;
-    int code;
+    int code, status;
 
     if (output == NULL)
         output = getenv("DPRO_OUT");
@@ -361,9 +450,10 @@ static int profile(const struct values *values, const struct opt_list *args)
         code = use_plan(values->plan, &plan);
     if (code != 0)
         goto done;
+    status = status_open();
     code = launch_run("profile", args, &started);
     if (started && !values->quiet)
-        tell(values, trace, args->items[0]);
+        tell(values, trace, args->items[0], status);
 done:
     if (trace != NULL && !existed)
         rmdir(trace); /* as long as nothing came into it */

@@ -10,9 +10,9 @@ import sys
 import threading
 import time
 
-from . import __version__, bystander, files, memory, report
+from . import __version__, bystander, files, memory, report, status
 from .horovod_timeline import Timeline
-from .job import Busy, Job, environment_number
+from .job import Busy, Job, environment_number, place
 from .report import guarded, say
 from .steps import Cycle
 from .tracer import Tracer
@@ -137,6 +137,7 @@ class Session:
         """A framework that this process has loaded; the first of them that makes a step is the job's."""
         self._resident = self._resident or memory.resident()
         self.jobs.append(job)
+        status.came_to(status.LOADED, place=place()[:2])
 
     def serve(self, name, server=None):
         """This process serves and makes no steps: see bystander.serve."""
@@ -185,6 +186,7 @@ class Session:
     def after_fork(self):
         """In a forked child: steps that it makes are its own; data loaders make none."""
         window, self._window = self._window, None
+        status.forget()
         if window is not None:
             self.job.mute_child()
         if self._n_events:
@@ -270,6 +272,7 @@ class Session:
         if self.off:
             return
         self._step = step
+        status.came_to(status.STEPPED, step)
         phase = self._phase
         if phase and self._last_ns is not None:
             used = _used()
@@ -318,6 +321,7 @@ class Session:
                 self._window.start()
                 self._phase = name
                 self._window.begin_step(step + 1)
+                status.came_to(status.WINDOW)
         elif verb == "stop":
             self._phase = None
             self._close_window()
@@ -351,6 +355,7 @@ class Session:
 
     def _claim_folder(self):
         rank, world, local_rank = self.job.place()
+        status.came_to(place=(rank, world))
         host_name = socket.gethostname()
         host = files.host_number(host_name)
         self._folder = files.Folder(self.settings.out, host, "rank%d" % rank)
@@ -371,6 +376,7 @@ class Session:
         if lacking:
             say("profiler", "%s is missing: only step times are recorded" % lacking, self._folder.rank)
             return
+        self._write_rank()  # the steps before, whatever becomes of the window
         self._most_resident = memory.resident() + memory.available() // (memory.GROWTH * self._n_local())
         try:
             self._window = self.job.prepare(name)
@@ -401,6 +407,7 @@ class Session:
             written = window.write(self._folder, unfinished) + timeline
             self._windows.append({"name": name, "files": written, "first_step": times[0]["step"], "n_steps": len(times),
                                   "start_ns": times[0]["start_ns"], "end_ns": times[-1]["end_ns"]})
+            status.came_to(status.WRITTEN)
         if name == "timing":
             self._leave_room()
             if self._info.get("profiler") is None and not unfinished:
@@ -442,6 +449,7 @@ class Session:
         """The last thing that is recorded; `reason`: why not everything was."""
         self._complete = reason is None
         self._info["ended_early"] = reason
+        status.came_to(status.FINISHED, text=reason or (report.warnings[-1] if report.warnings else None))
         self._describe()
         self._write_rank()
         if self._info["world_size"] <= files.JOB_JSON_BY_ALL or self._folder.rank == 0:
@@ -479,11 +487,14 @@ class Session:
         else:
             report.tell("no step was recorded in %s: %s" % (out, reason or "see the lines above"))
 
-    @guarded
     def at_exit(self):
+        if os.getpid() == self._pid:
+            self._at_exit()
+            status.came_to(status.ENDED)
+
+    @guarded
+    def _at_exit(self):
         """The job ends before the last window did, or while files are being compressed."""
-        if os.getpid() != self._pid:
-            return
         if self._folder is None:
             if self.settings.summary:
                 self._tell_nothing()
@@ -541,6 +552,7 @@ class Session:
         else:
             what = "%s: %s" % (type(problem).__name__, str(problem).split("\n")[0])
         say("fail", "recording ends, the job goes on: %s" % what)
+        status.came_to(status.FAILED, text=what)
         for stop in (self._retract, self._tracer and (lambda: self._tracer.stop("failed")), self._window and self._window.stop,
                      self._timeline and self._timeline.stop):
             try:

@@ -502,8 +502,78 @@ class Summary(Profile):
 
     def test_a_job_that_ended_in_its_warmup_is_told_apart(self):
         self.record(self.rank_json(complete=False, steps={"timing": []}), files=[])
-        said = self.tell()
-        self.assertRegex(said, r"\Adpro: nothing recorded: the job ended before its step 22, [^\n]*48[^\n]*\n\Z")
+        self.assertRegex(self.tell(), r"\Adpro: nothing recorded: no step of the timing window \(22 to 31\) is in "
+                                      r"host0/rank0/rank.json, [^\n]*\n\Z")
+
+    def statuses(self, *jobs, options=()):
+        """What is said after Python processes of the job have kept how far they came: the calls that each makes."""
+        script = self.write("status.py", "import os, sys\nsys.path.insert(0, %r)\nfrom dpro.status import *\n"
+                                         "exec(sys.argv[1])\n" % os.path.join(ROOT, "python"))
+        made = self.path("made")
+        if os.path.exists(self.trace):
+            shutil.move(self.trace, made)
+        job = "; ".join('"$P" "$S" "$J%d" || true' % i for i in range(len(jobs)))
+        result = self.profile("-o", self.trace, *options, "--", "sh", "-c",
+                              '[ ! -d "$0" ] || cp -r "$0"/* "$DPRO_OUT"; ' + job, made,
+                              env={"P": sys.executable, "S": script, **{"J%d" % i: text for i, text in enumerate(jobs)}})
+        self.assert_code(result, DONE)
+        lines = [line for line in result.err.splitlines() if line.startswith("dpro: ")]
+        self.assertNotIn("Traceback", result.err)
+        shutil.rmtree(made, ignore_errors=True)
+        return lines
+
+    def test_the_last_line_says_how_far_the_job_came(self):
+        loaded, kill = "came_to(LOADED, place=(0, 1)); ", "os.kill(os.getpid(), 9)"
+        for job, said in (
+                (loaded + "came_to(ENDED)", "the process ended before a step of training that dpro can see"),
+                (loaded + kill, "the process was killed or left without cleaning up before a step of training"),
+                (loaded + "came_to(STEPPED, 1); came_to(ENDED)", "the process ended after 1 step, and the first to be recorded is "
+                                                                 "step 22 \\(31 is the last\\): run it longer"),
+                (loaded + "came_to(STEPPED, 15); " + kill, "the process was killed or left without cleaning up after 15 steps, "
+                                                           "and the first to be recorded is step 22 "),
+                (loaded + "came_to(STEPPED, 21); came_to(WINDOW); came_to(STEPPED, 28); " + kill,
+                 "the process was killed or left without cleaning up after step 28, while steps 22 to 31 were recorded: [^\\n]*lost"),
+                (loaded + "came_to(STEPPED, 9); came_to(FAILED, text='/x: No space left on device'); came_to(ENDED)",
+                 "recording failed after step 9: /x: No space left on device"),
+                (loaded + "came_to(STEPPED, 48); came_to(FINISHED, text='Kineto is missing'); came_to(ENDED)", "Kineto is missing"),
+                (loaded + "came_to(STEPPED, 48); came_to(FAILED, text='a\\nb\\x1b[2J' + 5000 * 'c'); came_to(ENDED)",
+                 "recording failed after step 48: a b \\[2Jc+")):
+            with self.subTest(job=job):
+                lines = self.statuses(job)
+                self.assertEqual(len(lines), 1, lines)
+                self.assertRegex(lines[0], r"\Adpro: nothing recorded: [^\n]*" + said)
+
+    def test_the_process_that_came_farthest_is_told_of(self):
+        lines = self.statuses("came_to(LOADED, place=(1, 2)); came_to(ENDED)",
+                              "came_to(LOADED, place=(0, 2)); came_to(STEPPED, 3); came_to(ENDED)")
+        self.assertRegex(lines[-1], r"nothing recorded: rank 0: the process ended after 3 steps, ")
+
+    def test_a_rank_of_this_node_that_recorded_nothing_is_told_of(self):
+        for job, said in (("came_to(LOADED, place=(1, 2)); came_to(STEPPED, 9); came_to(FAILED, text='/x: Permission denied')",
+                           "rank 1 recorded nothing: recording failed after step 9: /x: Permission denied"),
+                          ("came_to(LOADED, place=(1, 2)); came_to(STEPPED, 5); os.kill(os.getpid(), 9)",
+                           "rank 1 recorded nothing: the process was killed or left without cleaning up after 5 steps, ")):
+            with self.subTest(job=job):
+                self.record(self.rank_json(0, world_size=2))
+                lines = self.statuses(job, "came_to(LOADED, place=(0, 2)); came_to(STEPPED, 48); came_to(FINISHED)")
+                self.assertEqual(lines[0], "dpro: recorded rank 0 of 2: 10 steps, structure, transport")
+                self.assertIn(said, lines[1])
+                self.assertNotIn("other ranks' nodes", " ".join(lines))
+                shutil.rmtree(self.trace)
+
+    def test_why_a_rank_did_not_record_all_is_told(self):
+        self.record(self.rank_json(complete=False, steps={"timing": []}), files=["kineto.json"])
+        lines = self.statuses("came_to(LOADED, place=(0, 1)); came_to(STEPPED, 31); came_to(WINDOW); "
+                              "came_to(FAILED, text='rank.json: File too large')")
+        self.assertEqual(lines, ["dpro: recorded 1 rank: a profile, without the times of its steps",
+                                 "dpro: rank 0 did not record all: recording failed after step 31: rank.json: File too large",
+                                 f"dpro: {NEXT}{self.trace}"])
+
+    def test_a_status_that_cannot_be_reached_disturbs_nobody(self):
+        lines = self.statuses("os.environ['DPRO_STATUS'] = '/proc/1/fd/0'; came_to(STEPPED, 3)",
+                              "os.environ['DPRO_STATUS'] = '/dev/full'; came_to(STEPPED, 3)",
+                              "os.environ['DPRO_STATUS'] = '/no/such'; came_to(STEPPED, 3)")
+        self.assertRegex(lines[0], "there was nothing to record")
 
     def test_it_is_said_where_warnings_are(self):
         for rank in range(2):

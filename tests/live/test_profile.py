@@ -1,6 +1,8 @@
 """dpro profile around torchrun: the job's own end is kept, and what it recorded until then is told and replays."""
+import glob
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -48,8 +50,31 @@ class Profile(Case):
             time.sleep(0.1)
         process.send_signal(signal.SIGTERM)
         self.assertNotEqual(process.wait(200), 0)
-        listed = subprocess.run(["ps", "-eo", "args"], stdout=subprocess.PIPE, check=True).stdout.decode()
-        self.assertNotIn(self.folder, listed)  # its ranks are gone, too
+        for path in glob.glob("/proc/[0-9]*/cmdline"):  # its ranks are gone, too
+            try:
+                with open(path, "rb") as file:
+                    self.assertNotIn(self.folder.encode(), file.read())
+            except OSError:
+                continue
+
+    def test_the_last_line_follows_from_what_happened(self):
+        limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (%d, %d)); "
+        kill = "os.kill(os.getpid(), signal.SIGKILL)"
+        for begin, n_steps, last, end, said in (
+                ("", 0, 0, "", "loaded a framework; the process ended before a step of training"),
+                ("", 3, 0, "", "ended after 3 steps, and the first to be recorded is step 8 (10 is the last)"),
+                ("", 40, 4, kill, "was killed or left without cleaning up after 4 steps, and the first to be recorded is step 8"),
+                ("", 40, 9, kill, "was killed or left without cleaning up after step 9, while steps 8 to 10 were recorded"),
+                (limit % (300, 300), 40, 0, "", "recording failed after step 2: %s: File too large" % self.trace),
+                (limit % (9000, 9000), 40, 0, "", "recording failed after step 10: %s" % self.trace)):
+            with self.subTest(steps=n_steps, last=last, begin=begin):
+                shutil.rmtree(self.trace, ignore_errors=True)
+                path = self.script(begin + "\nmodel = net()\ntrain(model, torch.optim.SGD(model.parameters(), lr=0.05), %d,\n"
+                                   "      each=lambda i: i + 1 == %d and (%s))\n" % (n_steps, last, end or "None"))
+                run = self.command([DPRO, "profile", "-o", self.trace, "--", PYTHON, path],
+                                   **self.environment(dpro=False))
+                self.assertIn(said, run.said[-1])
+                self.assertTrue(run.said[-1].startswith("dpro: nothing recorded: "), run.said)
 
 
 if __name__ == "__main__":

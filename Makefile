@@ -62,7 +62,7 @@ test: ## install what is missing (PyTorch too), build, run all tests; the last l
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/run_tests.py --build $(BUILD)
 
-test-long: ## the tests under the sanitizers, every option under valgrind, jobs of every framework, each fuzz target for a minute
+test-long: ## tests under sanitizers and valgrind, every framework's jobs, another Python, a clean Debian, fuzz targets
 	@tools/install.sh build test memory
 	@tools/test_long.sh
 

@@ -42,7 +42,7 @@ while IFS= read -r variable; do
 done < <(env | grep -iE '^(PIP_|http_proxy=|https_proxy=|no_proxy=)')
 # folders that pip's settings name, with wheels or an index
 folders=$({ cat /etc/pip.conf "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf"; env | grep '^PIP_'; } 2>/dev/null |
-    sed 's,file://,,g; s,[^ ]*://[^ ]*,,g' | grep -oE '/[^ ]+' | sort -u)
+    sed 's,file://,,g; s,[^ ]*://[^ ]*,,g' | grep -oE '/[^ ]+' | sed 's,/simple/*$,,' | sort -u) # an index names files beside it
 
 clean() # clean COMMAND...: in the new system; what it mounted and started ends with it
 {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # All tests under the sanitizers, every command with every option under valgrind, jobs of TensorFlow, MXNet and Horovod in
-# environments of their own, then each fuzz target for a minute (FUZZ_SECONDS). The last line counts cases; a fuzz target is one case.
+# environments of their own, the Python suites with another build of Python, `make demo` and `make test` in a clean Debian 12,
+# then each fuzz target for a minute (FUZZ_SECONDS). The last line counts cases; a fuzz target is one case.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 passed=0 failed=0 skipped=0
@@ -64,6 +65,28 @@ if tools/build.sh build; then
 else
     echo "could not be built" | tee "$log"
 fi
+add_counts
+
+echo "== the Python suites with another build of Python"
+DPRO_OTHER_PYTHON=${DPRO_OTHER_PYTHON:-$(tools/other_python.sh)}
+export DPRO_OTHER_PYTHON
+if [[ -z $DPRO_OTHER_PYTHON ]]; then
+    echo "skipped: no other Python with a version that .venv has (DPRO_OTHER_PYTHON names one)"
+    skipped=$((skipped + 1))
+else
+    "$DPRO_OTHER_PYTHON" -VV
+    tools/venv.sh other
+    if [[ -e .venv-other.missing ]]; then
+        echo "skipped: $(<.venv-other.missing)"
+        skipped=$((skipped + 1))
+    else
+        DPRO_PYTHON=$PWD/.venv-other/bin/python .venv-other/bin/python tools/run_tests.py --build build cli live | tee "$log"
+        add_counts
+    fi
+fi
+
+echo "== the README's two commands in a clean Debian 12"
+tools/test_clean.sh | tee "$log"
 add_counts
 
 seconds=${FUZZ_SECONDS:-60}

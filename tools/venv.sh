@@ -1,5 +1,5 @@
 #!/bin/sh
-# venv.sh [torch|tensorflow|mxnet|horovod|horovod-pytorch]: makes .venv (torch; the default), where the live tests find torch
+# venv.sh [torch|other|tensorflow|mxnet|horovod|horovod-pytorch]: makes .venv (torch; the default), where the live tests find torch
 # and what else they need, or .venv-NAME of another framework, or completes it. What can't be had is no error: FOLDER.missing
 # holds the reason, and the tests that need it are skipped with it.
 set -eu
@@ -8,6 +8,8 @@ framework=${1:-torch} venv=.venv-${1:-} before=''
 case $framework in
 torch) # numpy: live tests compute with it; ZeroMQ frames for the tracer's; the backend of `pip install .`
     venv=.venv named=${DPRO_PYTHON:-} wanted='torch=2.13.0' packages='numpy pyzmq meson-python' ;;
+other) # the same in another build of Python, which DPRO_OTHER_PYTHON names
+    named='' PYTHON=$DPRO_OTHER_PYTHON wanted='torch=2.13.0' packages='numpy pyzmq meson-python' ;;
 tensorflow) named=${DPRO_TENSORFLOW_PYTHON:-} wanted='tensorflow-cpu=2.21.0' packages='tensorflow-cpu==2.21.0' ;;
 mxnet) named=${DPRO_MXNET_PYTHON:-} wanted='mxnet=1.9.1' packages='mxnet==1.9.1 numpy==1.23.5' ;;
 horovod) # built from its source: with Gloo, for TensorFlow and MXNet; its build wants an old setuptools and CMake
@@ -18,7 +20,7 @@ horovod-pytorch) # the same for PyTorch
     named=${DPRO_HOROVOD_PYTORCH_PYTHON:-} wanted='horovod=0.28.1'
     before='setuptools<66 wheel cmake==3.26.4'
     packages='numpy cloudpickle psutil pyyaml packaging cffi' ;;
-*) echo "venv.sh: no environment for $framework: torch, tensorflow, mxnet, horovod or horovod-pytorch" >&2; exit 2 ;;
+*) echo "venv.sh: no environment for $framework: torch, other, tensorflow, mxnet, horovod or horovod-pytorch" >&2; exit 2 ;;
 esac
 
 [ -z "$named" ] || exit 0 # somebody's own
@@ -31,7 +33,7 @@ for name, _, version in (word.partition("=") for word in sys.argv[1:]):
 PY
 }
 others=''
-[ "$framework" != torch ] || others=$packages
+case $framework in torch | other) others=$packages ;; esac
 # shellcheck disable=SC2086
 if has $wanted $others; then
     rm -f "$venv.missing"
@@ -43,8 +45,10 @@ log=$work/log
 trap 'rm -rf "$work"' EXIT
 give_up() # give_up WHAT
 {
-    reason=$(grep -v '^WARNING\|^ *$' "$log" | tail -n 1)
+    # what pip tried again says what was wrong; what it says last is often only that nothing was found
+    reason=$({ grep -m 1 '^WARNING: Retrying' "$log" || grep -v '^WARNING\|^ *$' "$log" | tail -n 1; } | cut -c 1-400)
     echo "$1: $reason" >"$venv.missing"
+    grep '^ERROR\|^error\|^WARNING: Retrying' "$log" | head -n 8 >&2 || true
     echo "$1 ($reason): tests that need it are skipped" >&2
     exit 0
 }
@@ -83,7 +87,7 @@ tools/install.sh venv >"$log" 2>&1 || give_up 'no python3-venv'
 # shellcheck disable=SC2086
 pip install $packages || give_up "no $packages"
 case $framework in
-torch) install_torch ;;
+torch | other) install_torch ;;
 horovod) HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MXNET=1 HOROVOD_WITHOUT_PYTORCH=1 install_horovod horovod==0.28.1 ;;
 horovod-pytorch)
     install_torch

@@ -100,6 +100,19 @@ class Install(Case):
         self.assertEqual([n for n in names if not n.startswith("dpro_")], [])
 
 
+class Missing(Case):
+    """What `pip install .` shows of Meson, where a package of the system is missing."""
+
+    def test_the_packages_that_are_needed_are_named(self):
+        for variable, what in (("CC", "a C compiler is missing"), ("PKG_CONFIG", "libisal is missing, or pkg-config"),
+                               ("PKG_CONFIG_LIBDIR", "libisal is missing, or pkg-config")):
+            with self.subTest(variable=variable):
+                done = subprocess.run(["meson", "setup", self.path(variable), ROOT, "-Dwheel=true", "-Dtests=false"],
+                                      env={**os.environ, variable: "/no/such"}, stdout=subprocess.PIPE, timeout=120)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertRegex(done.stdout.decode(), what + "[^\\n]* Debian and Ubuntu: apt install gcc libc6-dev pkg-config libisal-dev\\n")
+
+
 class Make(Case):
     def test_help_lists_the_targets(self):
         done = subprocess.run(["make", "--no-print-directory", "help"], cwd=ROOT, stdout=subprocess.PIPE, timeout=60)

@@ -101,6 +101,27 @@ def tpu(devices, late=(), modules=True, steps=False, text="%all-reduce.7 = f32[2
     return space(*planes)
 
 
+def jax_gpu(devices, late=()):
+    """JAX on GPUs: one Python thread marks each step and launches the work of all of them, 1 us each."""
+    host, python, gpus = Plane("/host:CPU"), [], {d: [] for d in devices}
+    for i in range(STEPS):
+        python.append(("train", i * STEP_MS, STEP_MS, {"step_num": i, "_r": 1}))
+        for d in devices:
+            took = 4 if d in late else 3
+            for k, (name, start, dur) in enumerate((("gemm", 1, took), ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(int)", 1 + took, 7 - took),
+                                                    ("loop_add_fusion", 8, 1))):
+                stats = {"correlation_id": 1 + (i * 16 + d) * 4 + k}
+                python.append(("cuLaunchKernel", i * STEP_MS + 0.1 + 0.01 * d + 0.002 * k, 0.001, stats))
+                gpus[d].append((name, i * STEP_MS + start, dur, stats))
+        python.append(("cuStreamSynchronize", i * STEP_MS + 0.5, 9, {"correlation_id": 100000 + i}))
+    host.line("python", python)
+    planes = [versions(), host]
+    for d in devices:
+        planes.append(Plane(f"/device:GPU:{d}"))
+        planes[-1].line("Stream #13(Compute)", gpus[d], line_id=13)
+    return space(*planes)
+
+
 class Devices(Case):
     def facts(self, *args):
         result = dpro("replay", *args, "--json")
@@ -157,6 +178,16 @@ class Devices(Case):
                 self.assertEqual(waits, [1, 0, 0, 0])
                 # the loop is not counted beside the ops in it
                 self.assertAlmostEqual(facts["ranks"][0]["forward_ms"], 3.8, delta=0.01)
+
+    def test_each_gpu_of_a_process_is_a_rank(self):
+        facts = self.facts(self.write("g.xplane.pb", jax_gpu(range(4), late=(1,))))
+        self.assertEqual((facts["trace"]["framework"], facts["trace"]["ranks_present"]), ("jax", [0, 1, 2, 3]))
+        self.assertAlmostEqual(facts["predicted"]["iteration_ms"], STEP_MS, delta=0.1)
+        for rank in facts["ranks"]:
+            self.assertAlmostEqual(rank["wait_for_peers_ms"], 0 if rank["rank"] == 1 else 1, delta=0.01)
+            self.assertAlmostEqual(rank["communication_ms"], 3, delta=0.01)
+        facts = self.facts(self.write("g.xplane.pb", jax_gpu((0,))))
+        self.assertEqual((facts["trace"]["framework"], facts["trace"]["ranks_present"]), ("jax", [0]))
 
     def test_an_instruction_communicates_whatever_it_is_called(self):
         text = "%psum.7 = f32[256,1024]{1,0} all-reduce(f32[256,1024] %fusion.3), replica_groups={}"

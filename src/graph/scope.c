@@ -31,13 +31,12 @@ static uint32_t scope_of(const struct rank_build *rank, uint32_t span)
     return NO_ID;
 }
 
-/* The scope of device work: around its launch, or around itself on its stream. */
+/* The scope of device work: around its launch, or, if that is not known, around itself on its
+ * stream, where all that was launched in a range lies in the range's shadow. */
 static uint32_t scope_of_item(const struct rank_build *rank, uint32_t item)
 {
     const struct item *it = &rank->items.at[item];
-    uint32_t scope =
-        it->launch == NO_ID ? NO_ID : scope_of(rank, rank->items.at[it->launch].span);
-    return scope != NO_ID ? scope : scope_of(rank, it->span);
+    return scope_of(rank, it->launch == NO_ID ? it->span : rank->items.at[it->launch].span);
 }
 
 int build_find_scopes(struct rank_build *rank)

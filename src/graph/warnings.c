@@ -124,7 +124,8 @@ static int warn_ranks(struct assembly *a, const struct dpro_graph_options *optio
     bool communicates = join->joined.n > 0 || join->servers.served.n > 0;
     char text[500];
     for (size_t o = 0; o < a->graph->n_ops && !communicates; o++)
-        communicates = a->graph->phase[o] >= DPRO_OP_SEND && a->graph->phase[o] <= DPRO_OP_REDUCE;
+        communicates = a->graph->phase[o] == DPRO_OP_COLLECTIVE ||
+                       (a->graph->phase[o] >= DPRO_OP_SEND && a->graph->phase[o] <= DPRO_OP_REDUCE);
     if (join->world_size < 2 || options->single_rank)
         return 0;
     char present[48] = "";

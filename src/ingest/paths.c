@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "ingest/load.h"
 
-enum { MAX_FOLDER_DEPTH = 3 }; /* TRACE/attempt1/host0/rank0 */
+enum { MAX_FOLDER_DEPTH = 4 }; /* TRACE/rank0/plugins/profile/<time> */
 
 /* attempt<K>: K, else `otherwise`. */
 static int attempt_of(const char *path, int otherwise)

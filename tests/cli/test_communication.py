@@ -105,7 +105,18 @@ class Communication(Case):
         for event in trace["traceEvents"]:
             if event["name"].startswith("Memcpy"):
                 event["cat"] = "gpu_memcpy"
-        self.assertAlmostEqual(self.replay(trace)["ranks"][0]["communication_ms"], 4.0, delta=0.05)
+        facts = self.replay(trace)
+        self.assertAlmostEqual(facts["ranks"][0]["communication_ms"], 4.0, delta=0.05)
+        self.assertFalse(any("no communication was recognised" in w for w in facts["warnings"]), facts["warnings"])
+
+    def test_the_shadow_of_a_range_on_a_stream_says_nothing_of_what_ops_launched_in_it(self):
+        """Sharded training draws a range around an all-gather and the copies before it."""
+        traces = [gpu_job(r, 2, OWN, scope="FSDP::all_gather", inner="aten::copy_", cat="user_annotation") for r in range(2)]
+        for trace in traces:
+            for kernel in [e for e in trace["traceEvents"] if e["name"] == OWN]:
+                trace["traceEvents"].append(span("FSDP::all_gather", kernel["ts"] - 10, kernel["dur"] + 20, tid=7, pid=0,
+                                                 cat="gpu_user_annotation"))
+        self.assertFalse(self.replay(*traces)["trace"]["communication_recognised"])
 
 
 if __name__ == "__main__":

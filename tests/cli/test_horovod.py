@@ -184,6 +184,7 @@ class Horovod(Case):
                     self.assertLess(waits, 1) if rank["rank"] == slow else self.assertGreater(waits, 10)
                 self.assertTrue(any(f"of {world} ranks, rank {slow} was the last to be ready in 18 of 18 negotiations" in w
                                     for w in facts["warnings"]), facts["warnings"])
+                self.assertFalse(any("clocks" in w for w in facts["warnings"]), facts["warnings"])
                 self.assertIn(f"straggler: rank {slow}", dpro("replay", self.path(str(world))).out.replace("\n               ", " "))
 
     def test_ranks_that_were_heard_of_once_are_missing(self):

@@ -284,6 +284,9 @@ static int add_hand_overs(struct trace_part *part, const struct trace_part *from
     return status;
 }
 
+/* All times are the coordinator's, so that the ranks are as on one host. */
+#define ONE_CLOCK "coordinator"
+
 /* A source of its own for another rank than the timeline's. */
 static int add_rank(struct loader *loader, size_t index, const struct beginnings *b, int rank,
                     int n_ranks)
@@ -299,7 +302,11 @@ static int add_rank(struct loader *loader, size_t index, const struct beginnings
                                      .world_size = n_ranks};
     uint32_t empty = strtab_add(&fresh.part.names, "", 0);
     uint32_t name = strtab_add(&fresh.part.names, "rounds", strlen("rounds"));
-    int status = fresh.path && empty != STRTAB_FULL && name != STRTAB_FULL ? 0 : -1;
+    fresh.part.host = strtab_add(&fresh.part.names, ONE_CLOCK, strlen(ONE_CLOCK));
+    int status = fresh.path && empty != STRTAB_FULL && name != STRTAB_FULL &&
+                         fresh.part.host != STRTAB_FULL
+                     ? 0
+                     : -1;
     if (status == 0)
         status = add_track(&fresh.part, name);
     if (status == 0)
@@ -337,6 +344,8 @@ static int stand_alone(struct loader *loader, size_t index, struct readiness *re
         part->has_rank = true;
         part->rank = 0; /* the coordinator, who alone notes it */
         part->world_size = (int)ready->n_ranks;
+        part->host = strtab_add(&part->names, ONE_CLOCK, strlen(ONE_CLOCK));
+        status = part->host == STRTAB_FULL ? -1 : status;
     }
     if (status == 0 && ready->in_most)
         status = add_hand_overs(part, part, &b, 0);

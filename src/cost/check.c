@@ -34,6 +34,11 @@ static bool is_sharded(const struct dpro_graph *g)
     return scatters || of_units;
 }
 
+static bool is_of_xla(const struct dpro_graph *g)
+{
+    return g->framework && (strcmp(g->framework, "jax") == 0 || strcmp(g->framework, "xla") == 0);
+}
+
 /* Ranks of the job, as far as the trace and its collectives tell. */
 static uint32_t job_size(const struct dpro_graph *g)
 {
@@ -81,6 +86,10 @@ static int check_session(const struct dpro_graph *g, struct dpro_error *err)
 int dpro_model_check(const struct dpro_graph *g, struct dpro_error *err)
 {
     uint32_t size = job_size(g);
+    if (is_of_xla(g))
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "XLA chooses what is reduced together, and no plan changes that; for "
+                              "other questions there is 'dpro replay --delay'");
     if (is_sharded(g))
         return dpro_error_set(err, DPRO_EEMPTY,
                               "parameters are sharded (FSDP, ZeRO): what travels together are the "

@@ -20,7 +20,7 @@
 #define DRIFT_TO_TELL  0.05 /* of the forward pass, which no plan changes */
 #define TOP_OPS        12
 
-enum { N_PHASES = 7 };
+enum { N_PHASES = 7, PHASE_IDLE = 6 };
 static const char *const phase_names[N_PHASES] = {
     "forward", "backward", "update", "input", "exposed communication", "waiting for peers", "idle"};
 
@@ -36,7 +36,7 @@ struct side {
     struct report_facts facts;
     const char *name;
     double mean_ns, error_ns; /* of the iteration, on the common basis; its standard error */
-    double phase_ns[N_PHASES], communication_ns; /* means over the ranks */
+    double phase_ns[N_PHASES], communication_ns; /* means over the ranks; -1: not known */
     const struct recorded_plan *plan;            /* NULL: none was asked for */
     const char *plan_path, *plan_reason;
 };
@@ -67,6 +67,8 @@ static void sum_phases(struct side *s)
             s->phase_ns[p] += (double)ns[p] / f->n_ranks;
         s->communication_ns += (double)t->communication_ns / f->n_ranks;
     }
+    if (!f->any_computes)
+        s->phase_ns[PHASE_IDLE] = -1;
 }
 
 static void find_plan(struct side *s)
@@ -345,7 +347,8 @@ static void write_phases(struct writer *w, const struct comparison *c)
     for (int p = 0; p < N_PHASES; p++) {
         char name[64];
         snprintf(name, sizeof name, "  %s", phase_names[p]);
-        if (a->phase_ns[p] > 0 || b->phase_ns[p] > 0)
+        bool known = a->phase_ns[p] >= 0 && b->phase_ns[p] >= 0;
+        if (known && (a->phase_ns[p] > 0 || b->phase_ns[p] > 0))
             row(&t, name, a->phase_ns[p], b->phase_ns[p]);
     }
     if (a->communication_ns > 0 || b->communication_ns > 0)

@@ -187,7 +187,7 @@ static void say_idle(const struct report_facts *f, struct verdict_line *line)
     say(line, "rank %d%s %s (%s %%)", t->rank, f->n_ranks > 1 ? " idles most," : " idles",
         facts_time(a, t->idle_ns), share(b, t->idle_ns, t->iteration_ns));
     /* the CPU's share says nothing of a job whose GPUs are busy: its calls wait for them */
-    if (f->has_gpu && facts_pct(f->idle_ns, f->predicted_ns) >= 10)
+    if (f->path_cpu_ns > 0 && f->has_gpu && facts_pct(f->idle_ns, f->predicted_ns) >= 10)
         say(line, "; critical path: %s %% CPU work, %s %% gaps%s",
             share(c, f->path_cpu_ns, f->path_ns), share(d, f->kind_ns[PATH_GAP], f->path_ns),
             facts_launch_bound(f) ? ", launch-bound" : "");
@@ -376,6 +376,9 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
     if (say_doubt(f, line))
         return;
     if (!f->any_computes) {
+        if (f->straggler >= 0 && facts_pct(f->wait_ns, f->predicted_ns) >= 5)
+            say(line, "even out the ranks: they wait %s for each other, mostly for rank %d; ",
+                facts_time(a, f->wait_ns), f->straggler);
         say(line, "record computation too, with the framework's own profiler or 'dpro profile': "
                   "without it nobody knows what communication holds up");
         return;

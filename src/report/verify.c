@@ -612,8 +612,11 @@ int dpro_verify_text(const struct dpro_verify *v, FILE *out, struct dpro_error *
             continue;
         }
         table_fixed(&t, config->gain.mean, 1, "");
-        table_fixed(&t, config->gain.low, 1, "");
-        table_fixed(&t, config->gain.high, 1, "");
+        for (int high = 0; high < 2; high++)
+            if (v->n_blocks < LEAST_BLOCKS)
+                table_cell(&t, "-");
+            else
+                table_fixed(&t, high ? config->gain.high : config->gain.low, 1, "");
     }
     table_write(&w, &t);
     verdict_text(v, text, sizeof text);

@@ -114,6 +114,9 @@ class Unknown(Case):
         self.assertIn("Next step record computation too", text)
         self.assertIn("no computation was recorded: what it hides, and when ranks idle, is not known", text)
         self.assertNotIn("idles", text)
+        self.assertNotRegex(dpro("compare", alone, alone).out, r"(?m)^ +idle ")
+        phases = {phase["name"]: phase["a_ms"] for phase in dpro("compare", "--json", alone, alone).json["phases"]}
+        self.assertIsNone(phases["idle"])
 
     def test_sizes_that_were_not_recorded_are_null(self):
         traces = [json.loads(json.dumps(trace).replace("Input Dims", "Dims")) for trace in job()]

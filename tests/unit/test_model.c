@@ -153,6 +153,9 @@ static void test_one_rank_has_no_model(void **state)
     assert_non_null(
         strstr(err.text, "the trace has one rank, which sends its gradients to nobody"));
     assert_null(strstr(err.text, "all ranks"));
+    g->framework = "jax";
+    assert_int_equal(dpro_model_check(g, &err), DPRO_EEMPTY);
+    assert_non_null(strstr(err.text, "XLA chooses what is reduced together"));
     dpro_graph_destroy(g);
 }
 

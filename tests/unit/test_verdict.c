@@ -205,6 +205,11 @@ static void test_without_computation_nobody_knows_what_idles(void **state)
           "exposed");
     check(&job, IDLE, "not known: no computation was recorded", "70");
     check(&job, NEXT, "record computation too", "hide or shrink");
+    job.facts.verdict[NEXT].text[0] = '\0';
+    job.facts.straggler = 3;
+    job.facts.wait_ns = 20 * MS;
+    check(&job, NEXT,
+          "they wait 20.00 ms for each other, mostly for rank 3; record computation too", NULL);
 }
 
 static void test_optimize_is_advised_where_it_works(void **state)

@@ -50,8 +50,8 @@ struct comm_fact {
 /* What a rank did in the iteration that is shown, and in its replay. */
 struct part_fact {
     int rank;
-    int kind;                               /* enum dpro_op_kind, or contradiction.c's own */
-    int64_t measured_ns, replayed_ns;       /* any of it was going on */
+    int kind;                                 /* enum dpro_op_kind, or contradiction.c's own */
+    int64_t measured_ns, replayed_ns;         /* any of it was going on */
     int64_t measured_sum_ns, replayed_sum_ns; /* all of it together */
 };
 
@@ -132,11 +132,11 @@ struct report_facts {
     bool can_optimize;             /* 'dpro optimize' and 'dpro whatif' work with the trace */
     struct dpro_error no_optimize; /* else why not */
 
-    bool contradicts;         /* the replay is off by more than known_to_ns */
-    int64_t known_to_ns;      /* half the 95 % interval of the measured mean; -1: unknown */
-    struct part_fact *parts;  /* where it contradicts, or is far off: the worst first */
+    bool contradicts;        /* the replay is off by more than known_to_ns */
+    int64_t known_to_ns;     /* half the 95 % interval of the measured mean; -1: unknown */
+    struct part_fact *parts; /* where it contradicts, or is far off: the worst first */
     uint32_t n_parts;
-    char contradiction[300];  /* which part does it; "": none stands out */
+    char contradiction[300]; /* which part does it; "": none stands out */
 
     struct verdict_line verdict[N_VERDICT];
 };

@@ -12,8 +12,8 @@ struct fake_options {
     bool hostile; /* names with markup, quotes, control characters, broken UTF-8 */
     bool empty;   /* ranks and nothing else */
     bool what_if;
-    bool busy;   /* GPUs that never idle */
-    bool single; /* one measured iteration: no validation */
+    bool busy;    /* GPUs that never idle */
+    bool single;  /* one measured iteration: no validation */
     bool at_once; /* collectives were measured beside each other, in half the time */
 };
 

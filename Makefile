@@ -2,7 +2,7 @@
 BUILD  ?= build
 PREFIX ?= /usr/local
 DESTDIR ?=
-DEMO   := tests/data/torch-ddp-gloo-gpt-n2
+DEMO   := tests/data/torch-ddp-gloo-gpt-n2-default
 PYTHON ?= python3
 EXAMPLES := example-tensorflow example-tensorflow-ps example-tensorflow-collectives example-mxnet example-mxnet-gluon example-horovod-tensorflow \
 	example-horovod-mxnet example-horovod-pytorch

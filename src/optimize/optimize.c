@@ -26,7 +26,8 @@ enum { MOST_RANKS = 8 };
 #define WORTH_A_BUCKET           0.0005
 #define WORTH_A_PLAN             0.005 /* against a plain setting, of a recorded job */
 
-#define BOUND_ERRORS 2 /* standard errors by which a bound is lowered, to hold for what is measured */
+#define BOUND_ERRORS                                                                               \
+    2 /* standard errors by which a bound is lowered, to hold for what is measured */
 
 static const char *const algorithm_names[] = {"default", "paper", "dp", "mcmc"};
 
@@ -320,7 +321,8 @@ static int keep_own(struct space *space, struct dpro_optimum *o)
 }
 
 /* What is left of a bound when all that it is made of is off by two standard errors: it is to hold
- * for what is measured. The two times have the recording's noise, and the model's distance from it. */
+ * for what is measured. The two times have the recording's noise, and the model's distance from it.
+ */
 static int64_t sure_bound(const struct dpro_model *model, int64_t bound_ns,
                           const struct dpro_optimum_summary *s, const struct uncertainty *unsure)
 {

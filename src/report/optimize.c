@@ -177,8 +177,8 @@ static void write_setting(struct writer *w, const struct optimize_facts *f)
     if (!f->found.setting || !f->helps)
         return;
     snprintf(line, sizeof line,
-             "that is %s of DistributedDataParallel, which needs no plan; the best buckets found "
-             "win %s points more, less than this recording can tell",
+             "that is %s of DistributedDataParallel, which needs no plan: the largest as good as "
+             "any; the best buckets found win %s points more, less than this recording can tell",
              f->found.setting, one_digit(more, fmax(more_pct, 0)));
     table_wrapped(w, "Setting", 10, line);
 }
@@ -249,7 +249,8 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
         table_cell(&t, "%s", head[i]);
     row(&t, f, "as it ran", f->found.own_ns, strategy_text(f, what, DPRO_OWN));
-    row(&t, f, "best found", f->found.best_ns, strategy_text(f, what, DPRO_BEST));
+    row(&t, f, f->found.setting ? "chosen" : "best found", f->found.best_ns,
+        strategy_text(f, what, DPRO_BEST));
     for (uint32_t b = 0; b < dpro_optimum_n_baselines(r->optimum); b++) {
         struct dpro_baseline baseline = dpro_optimum_baseline(r->optimum, b);
         row(&t, f, baseline.name, baseline.iteration_ns, baseline.text);

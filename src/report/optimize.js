@@ -71,6 +71,8 @@
       say("first", "Verdict", pct(data.less_pct) + " less time an iteration (± " + data.less_half_pct.toFixed(1) +
         " points): " + ms(best.iteration_ms) + " instead of " + ms(report.replayed_ms));
       say("", "Change", found + ", instead of " + own);
+      if (best.setting)
+        say("", "Setting", "that is " + best.setting + " of DistributedDataParallel, which needs no plan: the largest as good as any");
     } else {
       const sure = data.less_pct > data.less_half_pct;
       say("first", "Verdict", (sure ? "Nothing helps enough to be worth a plan" : "Nothing helps") + ": the best strategy found takes " +
@@ -78,7 +80,7 @@
       say("", "Change", "none: keep " + own);
     }
     say("", "At most", "no bucketing without compression can win more than " + pct(data.at_most_pct) +
-      ", by the model: an iteration takes " + ms(report.lower_bound_ms) + " at least");
+      ", were the model two standard errors off: an iteration takes " + ms(report.lower_bound_ms) + " at least");
     if (best.changes_numerics)
       say("", "Mind", "gradients are rounded for the transfer: the job does not train to the same numbers");
     return el("section", "card", list);
@@ -89,7 +91,7 @@
   function bars() {
     const rows = [
       ["as it ran", report.replayed_ms, "IDLE", sentence(report.own.communication)],
-      ["best found", report.best.iteration_ms, "UPDATE", sentence(report.best.communication)],
+      [report.best.setting ? "chosen" : "best found", report.best.iteration_ms, "UPDATE", sentence(report.best.communication)],
       ...report.servers.map((s) => [plural(s.servers, "server"), s.iteration_ms, "UPDATE",
         "the best found with so many; placed as usual: " + ms(s.usual_ms)]),
       ...report.baselines.map((b) => [b.name, b.iteration_ms, "FW", b.text + ", " + plural(b.buckets, "bucket")]),

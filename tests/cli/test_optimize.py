@@ -24,6 +24,9 @@ def plan_ms(facts):
     return facts["best"]["iteration_ms"] if facts["best"]["helps"] else facts["replayed_ms"]
 
 
+DEMO = BUNDLED + "-default"  # what 'make demo' shows
+
+
 class Optimize(Case):
     def optimize(self, *args):
         result = dpro("optimize", *args, "--json")
@@ -92,6 +95,23 @@ class Optimize(Case):
             self.assertEqual(facts["search"]["algorithm"], algorithm)
             self.assertGreaterEqual(facts["best"]["iteration_ms"], facts["lower_bound_ms"])
             self.assertLessEqual(best, facts["best"]["iteration_ms"] * 1.01)
+
+    def test_the_demo_has_a_gain_and_a_plan_that_a_job_can_be_given(self):
+        replay = dpro("replay", DEMO, "--json").json
+        self.assertLess(abs(replay["error_pct"]), 3)
+        self.assertLess(abs(replay["unprofiled"]["error_pct"]), 3)
+        result = dpro("optimize", DEMO, "-o", self.path("plan"), "--quiet")
+        self.assert_code(result, DONE)
+        said = " ".join(result.out.split())
+        self.assertIn("dpro profile --plan %s -- torchrun" % self.path("plan"), said)
+        self.assertNotIn("Warnings", said)
+        facts = self.read("plan", "optimize.json")
+        self.assertTrue(facts["best"]["helps"])
+        gain_pct = 100 * (1 - facts["best"]["iteration_ms"] / facts["replayed_ms"])
+        self.assertTrue(9 <= gain_pct <= 20, gain_pct)
+        plan = self.read("plan", "plan.json")
+        self.assertEqual(len(plan["job"]["models"][0]["parameters"]), 29)
+        self.assertIn("head.weight", plan["communication"]["buckets"][0]["parameters"])
 
     def test_a_plan_names_the_jobs_parameters(self):
         result = dpro("optimize", self.put(transfer_us=30_000), "-o", self.path("plan"))

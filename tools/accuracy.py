@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 import accuracy_tables
+from accuracy_ahead import ahead_rows, print_ahead
 from accuracy_whatif import print_whatifs, whatif_row
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -261,10 +262,12 @@ def main():
     print(summary)
     if clocks:
         print_clocks(clocks, rows)
+    ahead = ahead_rows(dpro)
+    print_ahead(ahead)
     whatifs = [row for row in (whatif_row(dpro, folder) for folder in find_traces()) if row]
     whatif_summary = print_whatifs(whatifs) if whatifs else None
     os.makedirs(os.path.dirname(os.path.join(ROOT, args.out)), exist_ok=True)
-    results = {"schema": "dpro.accuracy/1", "error_target_pct": ERROR_PCT, "rows": rows, "clocks": clocks,
+    results = {"schema": "dpro.accuracy/1", "error_target_pct": ERROR_PCT, "rows": rows, "clocks": clocks, "ahead": ahead,
                "whatifs": whatifs, "whatif_summary": whatif_summary, "summary": summary}
     with open(os.path.join(ROOT, args.out), "w", encoding="utf-8") as out:
         json.dump(results, out, indent=1)

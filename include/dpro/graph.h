@@ -124,6 +124,25 @@ DPRO_API const dpro_op_id *dpro_graph_successors(const struct dpro_graph *graph,
 DPRO_API const int64_t *dpro_graph_measured_ns(const struct dpro_graph *graph,
                                                uint32_t *n_iterations);
 
+/* Ranks whose CPU runs ahead of their GPU are measured on the GPU, from the start of an iteration's
+ * first kernel to that of the next one's. */
+struct dpro_pace {
+    uint32_t n_ranks;  /* that are; 0: marks on the CPU tell all ranks' iterations */
+    int64_t marks_ns;  /* what lies between the marks on the CPU; means over these ranks */
+    int64_t device_ns; /* and between the iterations on the GPU */
+    int64_t ahead_ns;  /* the GPU's work that was not done yet when the next iteration's was
+                          launched */
+};
+DPRO_API struct dpro_pace dpro_graph_pace(const struct dpro_graph *graph);
+
+/* An iteration of the trace that nothing is learnt from, and why: one line, borrowed. */
+struct dpro_left_out {
+    int64_t number; /* the job's own */
+    const char *reason;
+};
+DPRO_API size_t dpro_graph_n_left_out(const struct dpro_graph *graph);
+DPRO_API struct dpro_left_out dpro_graph_left_out(const struct dpro_graph *graph, size_t index);
+
 /* What the transport logs show of the profiler's cost where the trace has no steps that were timed
  * without it (dpro_trace_unprofiled); predictions don't use it. */
 struct dpro_on_wire {

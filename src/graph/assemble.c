@@ -368,7 +368,9 @@ static int fill_seen(struct assembly *a)
         if (join->ranks[0].sample_step[s] == join->ranks[0].template_step)
             g->shown_sample = s - a->first_sample;
     for (uint32_t r = 0; r < join->n_ranks; r++) {
-        int64_t start = join->ranks[r].steps.at[join->ranks[r].template_step].start_ns;
+        const struct rank_build *rank = &join->ranks[r];
+        int64_t start = rank->pace_lane != NO_ID ? rank->seen_start_ns[rank->pace_first]
+                                                 : rank->steps.at[rank->template_step].start_ns;
         zero = start < zero ? start : zero;
     }
     if (!g->seen_start_ns)
@@ -430,7 +432,8 @@ static int fill_measured(struct assembly *a)
     g->sample_follows = arena_array(&g->arena, g->n_samples, sizeof *g->sample_follows);
     if (!g->measured_ns || !g->sample_number || !g->sample_follows)
         return -1;
-    g->single_iteration = a->n_samples == 1;
+    /* of one that was chosen among others it is known when the next one begins */
+    g->single_iteration = a->n_samples == 1 && join->ranks[0].steps.n == 1;
     for (uint32_t s = 0; s < g->n_samples; s++) {
         __int128 sum = 0;
         int64_t first = INT64_MAX, last = INT64_MIN;
@@ -452,6 +455,33 @@ static int fill_measured(struct assembly *a)
             join->laps || join->ranks[0].steps.at[assembly_step(a, 0, a->first_sample + s)].follows;
         g->sample_number[s] =
             join->ranks[0].steps.at[assembly_step(a, 0, a->first_sample + s)].number;
+    }
+    return 0;
+}
+
+static void fill_pace(struct assembly *a)
+{
+    struct dpro_pace *pace = &a->graph->pace;
+    for (uint32_t r = 0; r < a->join->n_ranks; r++)
+        pace->n_ranks += a->join->ranks[r].pace_lane != NO_ID;
+    for (uint32_t r = 0; r < a->join->n_ranks; r++) {
+        const struct rank_build *rank = &a->join->ranks[r];
+        if (rank->pace_lane == NO_ID)
+            continue;
+        pace->marks_ns += rank->pace.marks_ns / pace->n_ranks;
+        pace->device_ns += rank->pace.device_ns / pace->n_ranks;
+        pace->ahead_ns += rank->pace.ahead_ns / pace->n_ranks;
+    }
+}
+
+static int fill_left_out(struct assembly *a)
+{
+    for (size_t i = 0; i < a->join->left_out.n; i++) {
+        const struct left_out *from = &a->join->left_out.at[i];
+        struct dpro_left_out to = {
+            from->number, arena_copy_string(&a->graph->arena, from->reason, strlen(from->reason))};
+        if (!to.reason || array_push(&a->graph->left_out, to) < 0)
+            return -1;
     }
     return 0;
 }
@@ -629,6 +659,7 @@ static int fill_ops(struct assembly *a)
     g->framework = dpro_trace_framework(a->trace);
     g->in_session = a->join->n_ranks > 0 && a->join->ranks[0].trace->in_session;
     g->world_size = (uint32_t)a->join->world_size;
+    fill_pace(a);
     fill_pools(a);
     fill_shared_links(a);
     return fill_cycles(a);
@@ -826,8 +857,8 @@ int assemble_graph(struct join *join, const struct dpro_trace *trace,
         status = build_graph(&a, err);
     if (status == 0) {
         if (fill_ops(&a) < 0 || assembly_time(&a) < 0 || fill_seen(&a) < 0 ||
-            fill_measured(&a) < 0 || fill_lead(&a) < 0 || fill_collectives(&a) < 0 ||
-            fill_tensors(&a) < 0 || fill_profiled(&a) < 0 ||
+            fill_measured(&a) < 0 || fill_left_out(&a) < 0 || fill_lead(&a) < 0 ||
+            fill_collectives(&a) < 0 || fill_tensors(&a) < 0 || fill_profiled(&a) < 0 ||
             assembly_warn(&a, options, dropped) < 0) {
             dpro_graph_destroy(a.graph);
             status = dpro_error_nomem(err);

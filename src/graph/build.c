@@ -62,8 +62,7 @@ static void cut_rank(void *arg, size_t r)
     if (build_steps(rank, err) < 0)
         return;
     limit_steps(rank, build->options);
-    if (build_phases(rank, err) < 0 || build_items(rank, err) < 0 ||
-        build_pace(rank, err) < 0)
+    if (build_phases(rank, err) < 0 || build_items(rank, err) < 0 || build_pace(rank, err) < 0)
         return;
     build->hashes[r] = malloc((rank->steps.n + 1) * sizeof *build->hashes[r]);
     if (!build->hashes[r]) {
@@ -98,8 +97,7 @@ static int choose(struct build *build, struct dpro_error *err)
     build->join.by_place = chooser.by_place;
     build->join.laps = chooser.laps;
     build->join.has_lead = chooser.has_lead;
-    build->join.n_incomplete = chooser.n_incomplete;
-    build->join.first_incomplete_rank = chooser.first_incomplete_rank;
+    build->join.left_out = chooser.left_out;
     return status;
 }
 

@@ -21,6 +21,8 @@
 #include "graph/names.h"
 #include "ingest/trace.h"
 
+enum { LEFT_OUT_TEXT = 200 };
+
 #define ABSENT INT64_MIN /* a time that was not measured */
 
 /* One iteration of one rank in one window. Bounds are on the rank's clock. */
@@ -34,6 +36,16 @@ struct step {
     bool timed;   /* its times may be learnt from (no execution trace was being recorded) */
     bool follows; /* the step before it in the array is the iteration before it in the job */
 };
+
+/* An iteration that nothing is learnt from. */
+struct left_out {
+    int64_t number;
+    uint32_t rank;   /* index of the one that shows why */
+    bool leads;      /* it is the first of those that follow it */
+    bool incomplete; /* it holds next to nothing */
+    char reason[LEFT_OUT_TEXT];
+};
+typedef ARRAY(struct left_out) left_out_array;
 
 /* Which part of its span an item is. */
 enum { SEGMENT_TAIL = (1 << 28) - 1 }; /* what remains of a blocking call once its work is done */
@@ -131,10 +143,9 @@ struct rank_build {
     uint32_t main_track;
     uint32_t pace_lane; /* the stream that iterations are measured on; NO_ID: the marks are right */
     uint32_t pace_first, pace_last; /* local ops: the first and the last that it computes */
-    int64_t ahead_ns, cpu_period_ns; /* then: how far the CPU is ahead usually, and what lies
-                                        between its marks */
-    uint32_t template_step; /* index into steps */
-    uint32_t *sample_step;  /* steps that every rank measured, in the job's order; from build.c */
+    struct dpro_pace pace;          /* then, of this rank */
+    uint32_t template_step;         /* index into steps */
+    uint32_t *sample_step; /* steps that every rank measured, in the job's order; from build.c */
     uint32_t n_samples;
     ARRAY(struct local_op) ops;
     ARRAY(struct local_edge) edges;

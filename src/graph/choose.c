@@ -237,8 +237,12 @@ static int leave_out_incomplete(struct chooser *c, struct dpro_error *err)
             if (!wanted(c, &rank->steps.at[s]) || counts[s] * 2 >= sorted[n / 2])
                 continue;
             rank->steps.at[s].timed = false;
-            if (c->n_incomplete++ == 0)
-                c->first_incomplete_rank = r;
+            struct left_out left_out = {rank->steps.at[s].number, r, false, true,
+                                        "it holds less than half of the usual ops"};
+            if (array_push(&c->left_out, left_out) < 0) {
+                free(counts);
+                return dpro_error_nomem(err);
+            }
         }
         free(counts);
     }
@@ -277,6 +281,8 @@ static bool leads(const struct chooser *c)
 int choose_steps(struct chooser *c, struct dpro_error *err)
 {
     int status = leave_out_incomplete(c, err);
+    if (status == 0)
+        status = odd_ends_leave_out(c, err);
     if (status < 0)
         return status;
     uint32_t fewest = UINT32_MAX;

@@ -9,15 +9,18 @@ struct chooser {
     uint32_t n_ranks;
     uint64_t *const *hashes; /* [rank][step], from build_step_hash */
     const struct dpro_graph_options *options;
-    uint32_t n_incomplete; /* out: iterations left out as cut short, and the rank of the first */
-    uint32_t first_incomplete_rank;
-    bool by_place; /* out: ranks number their iterations differently */
-    bool laps;     /* out: iterations begin in the midst of the ones before */
-    bool has_lead; /* out: the first sample is only what the others follow */
+    left_out_array left_out; /* out */
+    bool by_place;           /* out: ranks number their iterations differently */
+    bool laps;               /* out: iterations begin in the midst of the ones before */
+    bool has_lead;           /* out: the first sample is only what the others follow */
 };
 
 /* Sets sample_step, n_samples and template_step of every rank. Fails with DPRO_EEMPTY when no
  * iteration is left. */
 int choose_steps(struct chooser *chooser, struct dpro_error *err);
+
+/* odd_ends.c: leaves out iterations at a recording's ends that are unlike the others:
+ * they are not timed any more. Not where iterations were chosen by --steps. */
+int odd_ends_leave_out(struct chooser *chooser, struct dpro_error *err);
 
 #endif

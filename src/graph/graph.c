@@ -21,6 +21,7 @@ void dpro_graph_destroy(struct dpro_graph *graph)
     if (!graph)
         return;
     free(graph->warnings.at); /* the texts are the arena's */
+    array_fini(&graph->left_out);
     clocks_fini(&graph->clocks);
     strtab_fini(&graph->names);
     arena_fini(&graph->arena);
@@ -178,6 +179,21 @@ struct dpro_on_wire dpro_graph_on_wire(const struct dpro_graph *g)
     return g->on_wire;
 }
 
+struct dpro_pace dpro_graph_pace(const struct dpro_graph *g)
+{
+    return g->pace;
+}
+
+size_t dpro_graph_n_left_out(const struct dpro_graph *g)
+{
+    return g->left_out.n;
+}
+
+struct dpro_left_out dpro_graph_left_out(const struct dpro_graph *g, size_t index)
+{
+    return index < g->left_out.n ? g->left_out.at[index] : (struct dpro_left_out){0, ""};
+}
+
 int64_t dpro_graph_profiler_op_ns(const struct dpro_graph *g)
 {
     int64_t sum = 0;
@@ -242,4 +258,12 @@ bool graph_has_shared_links(const struct dpro_graph *graph)
         if (graph->devices[d].n_sharing > 0)
             return true;
     return false;
+}
+
+bool graph_runs_ahead(const struct dpro_graph *graph)
+{
+    bool ahead = false;
+    for (uint32_t r = 0; r < graph->n_ranks; r++)
+        ahead |= graph->ranks[r].on_device;
+    return ahead;
 }

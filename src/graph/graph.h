@@ -151,6 +151,8 @@ struct dpro_graph {
     int64_t *sample_number; /* the job's own number of each sampled iteration */
     uint32_t shown_sample;  /* the sample that seen_* come from */
     bool single_iteration;  /* one iteration only: predict its makespan, not a period */
+    struct dpro_pace pace;
+    ARRAY(struct dpro_left_out) left_out; /* text in the arena */
     struct clocks clocks;
     ARRAY(char *) warnings; /* text in the arena */
 };
@@ -160,6 +162,9 @@ int64_t graph_all_but_latest(const int64_t *ends, uint32_t n, uint32_t spare);
 
 /* Whether which of several threads runs an op is decided by who is free first. */
 bool graph_has_pools(const struct dpro_graph *graph);
+
+/* Whether iterations are measured on the GPU, on any rank. */
+bool graph_runs_ahead(const struct dpro_graph *graph);
 /* Of a connection that shares a link the first that does; else the device itself. */
 static inline uint32_t graph_link_of(const struct dpro_graph *graph, uint32_t device)
 {

@@ -361,6 +361,7 @@ void join_fini(struct join *join)
     array_fini(&join->joined);
     array_fini(&join->members);
     array_fini(&join->cross);
+    array_fini(&join->left_out);
     clocks_fini(&join->clocks);
     messages_fini(&join->messages);
     servers_fini(&join->servers);

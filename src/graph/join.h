@@ -51,8 +51,7 @@ struct join {
     uint32_t n_mismatched;        /* collectives that other ranks did not confirm */
     uint32_t first_mismatch_rank; /* indexes, to name one */
     uint32_t first_mismatch;
-    uint32_t n_incomplete; /* iterations left out as cut short; the rank of the first */
-    uint32_t first_incomplete_rank;
+    left_out_array left_out;
 };
 
 /* Whose a member of a collective is, index into ranks: a rank's, or a server's. */

@@ -95,8 +95,8 @@ static void fill_device_times(struct rank_build *rank, const struct work *works,
 }
 
 /* The CPU is ahead by what the GPU had yet to do of the step before when it was given this one. */
-static void judge(struct rank_build *rank, const struct work *works, int64_t *ahead,
-                  int64_t *rest, uint32_t lane)
+static void judge(struct rank_build *rank, const struct work *works, int64_t *ahead, int64_t *rest,
+                  uint32_t lane)
 {
     int64_t cpu_ns = 0, gpu_ns = 0;
     uint32_t n = 0;
@@ -114,8 +114,7 @@ static void judge(struct rank_build *rank, const struct work *works, int64_t *ah
     if (n == 0 || ahead_ns <= gpu_ns / n / 100 * (fills ? DIFFER_PCT : AHEAD_PCT))
         return;
     rank->pace_lane = lane;
-    rank->ahead_ns = ahead_ns;
-    rank->cpu_period_ns = cpu_ns / n;
+    rank->pace = (struct dpro_pace){1, cpu_ns / n, gpu_ns / n, ahead_ns};
     fill_device_times(rank, works, median_of(rest, n));
 }
 

@@ -65,7 +65,7 @@ static int warn_whole(struct assembly *a, const struct dpro_graph_options *optio
     int status = 0;
     if (unlogged > 0) {
         struct dpro_fusion_info fusion = dpro_trace_fusion(a->trace);
-        char or [120] = "";
+        char or[120] = "";
         if (fusion.n_tensors > 0 && fusion.n_alike * 2 < fusion.n_rounds)
             snprintf(or, sizeof or, ", or most rounds were fused otherwise (%u of %u just so)",
                      fusion.n_alike, fusion.n_rounds);
@@ -168,6 +168,52 @@ static int warn_trend(struct assembly *a, const struct dpro_graph_options *optio
     return warn(a, options, text);
 }
 
+/* Iterations that nothing is learnt from. */
+static int warn_left_out(struct assembly *a, const struct dpro_graph_options *options)
+{
+    const struct join *join = a->join;
+    const struct left_out *incomplete = NULL;
+    char text[500], process[NET_PROCESS_TEXT];
+    unsigned n_incomplete = 0;
+    int status = 0;
+    for (size_t i = 0; i < join->left_out.n; i++) {
+        const struct left_out *odd = &join->left_out.at[i];
+        if (odd->incomplete) {
+            incomplete = n_incomplete++ == 0 ? odd : incomplete;
+            continue;
+        }
+        net_process_format(process, join->ranks[odd->rank].trace->rank);
+        snprintf(text, sizeof text, "iteration %" PRId64 " is left out%s%s%s: %s", odd->number,
+                 odd->leads ? ", it only leads up to the others" : "",
+                 join->n_ranks > 1 ? "; on " : "", join->n_ranks > 1 ? process : "", odd->reason);
+        status |= warn(a, options, text);
+    }
+    if (n_incomplete == 0)
+        return status;
+    net_process_format(process, join->ranks[incomplete->rank].trace->rank);
+    snprintf(text, sizeof text,
+             "%u iterations hold less than half of the usual ops and are left out (first on "
+             "%s); was its file cut short?",
+             n_incomplete, process);
+    return warn(a, options, text) | status;
+}
+
+/* The CPU's marks and the GPU's work disagree by what can be seen. */
+static int warn_ahead(struct assembly *a, const struct dpro_graph_options *options)
+{
+    struct dpro_pace pace = dpro_graph_pace(a->graph);
+    char text[400], ranks[40] = "";
+    if (pace.n_ranks == 0 || pace.device_ns - pace.marks_ns <= pace.device_ns / 100)
+        return 0;
+    if (a->join->n_ranks > 1)
+        snprintf(ranks, sizeof ranks, " on %u of %u ranks", pace.n_ranks, a->join->n_ranks);
+    snprintf(text, sizeof text,
+             "the CPU runs ahead of its GPU%s: its iterations begin every %.2f ms, but the GPU's "
+             "work recurs every %.2f ms, which is what the job takes and what is measured here",
+             ranks, (double)pace.marks_ns / 1e6, (double)pace.device_ns / 1e6);
+    return warn(a, options, text);
+}
+
 int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, uint32_t dropped)
 {
     struct join *join = a->join;
@@ -205,15 +251,8 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
             join->ranks[join->first_mismatch_rank].trace->rank);
         status |= warn(a, options, text);
     }
-    if (join->n_incomplete > 0) {
-        char process[NET_PROCESS_TEXT];
-        net_process_format(process, join->ranks[join->first_incomplete_rank].trace->rank);
-        snprintf(text, sizeof text,
-                 "%u iterations hold less than half of the usual ops and are left out (first on "
-                 "%s); was its file cut short?",
-                 join->n_incomplete, process);
-        status |= warn(a, options, text);
-    }
+    status |= warn_left_out(a, options);
+    status |= warn_ahead(a, options);
     for (uint32_t r = 1; r < join->n_ranks && join->by_place; r++) {
         const struct rank_build *lead = &join->ranks[0], *rank = &join->ranks[r];
         int64_t first = lead->steps.at[lead->sample_step[0]].number;
@@ -284,7 +323,12 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
         status |= warn(a, options, text);
     }
     status |= warn_trend(a, options);
-    if (a->n_samples == 1) {
+    if (a->n_samples == 1 && !a->graph->single_iteration) {
+        snprintf(text, sizeof text,
+                 "one iteration only is learnt from: the prediction can't be checked on another "
+                 "one");
+        status |= warn(a, options, text);
+    } else if (a->n_samples == 1) {
         snprintf(
             text, sizeof text,
             "one iteration only: its makespan is predicted instead of a steady period, and the "

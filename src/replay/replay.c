@@ -7,10 +7,10 @@
  * was; where it was measured, the iteration that led up to the first, which each rank begins when
  * it did, in place of those with mean durations; and the last one once more, so that it is also
  * followed by another. Where the recording began with the first of them, all that laps over
- * from the swing is let run dry before it, as it was then: a CPU that runs ahead of its GPU has yet
- * to get ahead. Then, if asked for, copies of iterations that are drawn from the measured ones. All
- * ranks and servers take the same one: an op's duration holds what it waited for the others, and
- * two ranks' waits of different iterations would add up to one that never was.
+ * from the swing is let run dry before it, as it was then; not where iterations are measured on the
+ * GPU, which is never dry. Then, if asked for, copies of iterations that are drawn from the
+ * measured ones. All ranks and servers take the same one: an op's duration holds what it waited for
+ * the others, and two ranks' waits of different iterations would add up to one that never was.
  *
  * To predict an iteration that is left out, it runs after the up to three iterations that came
  * before it, with the mean of all the others; where only the time is asked for, with each of the
@@ -332,7 +332,8 @@ static int plan_copies(struct chain *c, struct dpro_error *err)
             c->first_sample = skip > N_BEFORE ? skip - 1 - N_BEFORE : 0;
             c->n_main = skip - c->first_sample;
         }
-        c->drains = c->n_samples && g->sample_follows && !g->sample_follows[c->first_sample];
+        c->drains = c->n_samples && g->sample_follows && !g->sample_follows[c->first_sample] &&
+                    !graph_runs_ahead(g);
         c->leads = g->lead_dur_ns && c->first_sample == 0;
         c->n_warm_up = c->leads ? N_LEAD : N_WARM_UP;
         c->n_kept = c->n_warm_up + c->n_main + N_AFTER;

@@ -359,6 +359,7 @@ int facts_init(struct report_facts *f, const struct dpro_report *report, struct 
         facts_fini(f);
         return dpro_error_nomem(err);
     }
+    f->pace = dpro_graph_pace(report->graph);
     sum_predicted(f);
     sum_recorded(f);
     sum_shown(f);

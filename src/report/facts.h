@@ -80,6 +80,8 @@ struct report_facts {
         *daydream;             /* borrowed; NULL: without sizes and a rate there is none */
     double daydream_error_pct; /* when comparable and there is a daydream */
 
+    struct dpro_pace pace; /* of ranks that are measured on the GPU */
+
     struct dpro_unprofiled unprofiled;
     double overhead_pct;         /* of the profiler; measured against unprofiled */
     double unprofiled_error_pct; /* predicted against the mean without the profiler */

@@ -121,6 +121,37 @@ static void write_trace(struct writer *w, const struct report_facts *f)
     writer_close(w, '}');
 }
 
+/* Where iterations were measured: CPU and GPU may disagree. */
+static void write_pace(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_pace *p = &f->pace;
+    bool known = p->n_ranks > 0;
+    writer_newline(w);
+    writer_key(w, "pace");
+    writer_open(w, '{');
+    writer_key_int(w, "ranks_on_gpu", p->n_ranks);
+    key_ms_or_null(w, "cpu_ms", known ? p->marks_ns : -1);
+    key_ms_or_null(w, "gpu_ms", known ? p->device_ns : -1);
+    key_ms_or_null(w, "ahead_ms", known ? p->ahead_ns : -1);
+    writer_close(w, '}');
+}
+
+static void write_left_out(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_graph *g = f->report->graph;
+    writer_newline(w);
+    writer_key(w, "left_out");
+    writer_open(w, '[');
+    for (size_t i = 0; i < dpro_graph_n_left_out(g); i++) {
+        struct dpro_left_out left_out = dpro_graph_left_out(g, i);
+        writer_open(w, '{');
+        writer_key_int(w, "iteration", left_out.number);
+        writer_key_string(w, "reason", left_out.reason);
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+}
+
 static void write_times(struct writer *w, const struct report_facts *f)
 {
     writer_newline(w);
@@ -135,6 +166,8 @@ static void write_times(struct writer *w, const struct report_facts *f)
         writer_json_ms(w, f->measured[i]);
     writer_close(w, ']');
     writer_close(w, '}');
+    write_pace(w, f);
+    write_left_out(w, f);
 
     writer_newline(w);
     writer_key(w, "predicted");

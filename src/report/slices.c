@@ -34,9 +34,10 @@ static void add(struct slice_track *track, int64_t start_ns, int64_t end_ns, dpr
 /* What is known of an op that transfers for a collective; zeroed for others. */
 struct wait {
     int64_t measured_ns;    /* before the last rank arrived, from the op's start */
-    int64_t from_ns, to_ns; /* in the replay; to_ns is 0: no collective's */
+    int64_t from_ns, to_ns; /* in the replay */
     int64_t missing_ns;     /* at the front of the transfer, for ranks that the trace lacks */
     uint32_t collective;
+    bool known;        /* it is a collective's */
     bool has_messages; /* between the last arrival and the replayed op */
 };
 
@@ -61,6 +62,7 @@ static void find_waiting(const struct dpro_graph *g, const struct dpro_replay *r
                                   .to_ns = last < start ? last : start,
                                   .missing_ns = g->collectives[c].missing_wait_ns,
                                   .collective = c,
+                                  .known = true,
                                   .has_messages = g->collectives[c].n_messages > 0};
             if (!was_seen(g, op))
                 continue;
@@ -128,8 +130,8 @@ static void split_waiting(struct slice_track *track, const struct wait *waits, b
         int64_t end = end_of(&transfer), from = transfer.start_ns, to;
         int64_t front = replayed ? wait->missing_ns : wait->measured_ns;
         front = front < transfer.dur_ns ? front : transfer.dur_ns;
-        to = replayed && front == 0 ? wait->to_ns : from + front;
-        if (replayed && wait->to_ns > 0)
+        to = replayed && wait->known && front == 0 ? wait->to_ns : from + front;
+        if (replayed && wait->known)
             from = wait->from_ns > busy_until ? wait->from_ns : busy_until;
         if (to > from) {
             waiting.start_ns = from;

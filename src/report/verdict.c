@@ -73,7 +73,7 @@ static void say_calls(const struct report_facts *f, struct verdict_line *line)
 {
     int most = 0;
     char name[64];
-    for (int class = 0; class < N_CALL_CLASSES; class ++)
+    for (int class = 0; class < N_CALL_CLASSES; class++)
         most = f->call_ns[class] > f->call_ns[most] ? class : most;
     if (f->call_name[most] && f->call_ns[most] * 5 >= f->kind_ns[DPRO_OP_LAUNCH] * 4) {
         columns_shorten(name, sizeof name, f->call_name[most], 36);
@@ -167,6 +167,19 @@ static void say_communication(const struct report_facts *f, struct verdict_line 
         say(line, "; %u of %d ranks recorded", f->n_ranks, world);
 }
 
+/* A GPU that has work at all times while its CPU is ahead is what the job hangs on, unless it
+ * mostly waits for communication. */
+static void say_ahead(const struct report_facts *f, struct verdict_line *line)
+{
+    char a[TIME_TEXT];
+    if (f->pace.n_ranks == 0)
+        return;
+    say(line, "; the CPU is %s ahead of the GPU", facts_time(a, f->pace.ahead_ns));
+    if (f->pace.n_ranks == f->n_ranks &&
+        facts_pct(f->idle_ns + f->exposed_ns + f->wait_ns, f->predicted_ns) < 10)
+        say(line, ": GPU-bound");
+}
+
 static void say_idle(const struct report_facts *f, struct verdict_line *line)
 {
     char a[TIME_TEXT], b[TIME_TEXT], c[TIME_TEXT], d[TIME_TEXT];
@@ -182,6 +195,7 @@ static void say_idle(const struct report_facts *f, struct verdict_line *line)
     const struct dpro_rank_time *t = &f->ranks[f->most_idle].time;
     if (facts_pct(t->idle_ns, t->iteration_ns) < 0.5) {
         say(line, "next to nothing");
+        say_ahead(f, line);
         return;
     }
     say(line, "rank %d%s %s (%s %%)", t->rank, f->n_ranks > 1 ? " idles most," : " idles",
@@ -191,6 +205,7 @@ static void say_idle(const struct report_facts *f, struct verdict_line *line)
         say(line, "; critical path: %s %% CPU work, %s %% gaps%s",
             share(c, f->path_cpu_ns, f->path_ns), share(d, f->kind_ns[PATH_GAP], f->path_ns),
             facts_launch_bound(f) ? ", launch-bound" : "");
+    say_ahead(f, line);
 }
 
 /* Where the straggler differs most from the mean of the other ranks. */
@@ -236,9 +251,6 @@ static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
             facts_time(a, f->apart_ns));
     else if (!f->comparable || (f->error_pct <= 10 && f->error_pct >= -10))
         return false;
-    else if (world > (int)f->n_ranks)
-        say(line, "record all %d ranks: with %u of them the prediction is %s %% off", world,
-            f->n_ranks, pct(a, f->error_pct));
     else
         say(line, "do not act on this yet: it is %s %% off; %s%s", pct(a, f->error_pct),
             f->contradiction[0] ? f->contradiction : "no part of the graph stands out",
@@ -330,7 +342,7 @@ static void say_idle_gpu(const struct report_facts *f, struct verdict_line *line
     enum { LEAST_PCT = 20 }; /* of the critical path, for advice */
     char a[TIME_TEXT], name[64] = "";
     int most = CALL_SYNC;
-    for (int class = CALL_SYNC; class < N_CALL_CLASSES; class ++)
+    for (int class = CALL_SYNC; class < N_CALL_CLASSES; class++)
         most = f->call_ns[class] > f->call_ns[most] ? class : most;
     int64_t launching = facts_launching_ns(f), gaps = f->kind_ns[PATH_GAP], ns = f->call_ns[most];
     if (f->call_name[most])

@@ -11,11 +11,12 @@ COMPUTE, COMMUNICATE = 7, 20  # streams
 class Job:
     """What one rank does in a step. CPU costs are between launches; all times in us."""
 
-    def __init__(self, kernels=300, kernel_us=100.0, cpu_us=30.0, world=1, buckets=0, transfer_us=2000.0, sync=False,
+    def __init__(self, kernels=300, kernel_us=100.0, cpu_us=30.0, world=1, buckets=0, transfer_us=2000.0, sync=None,
                  streams=1, jitter=0.0, slow=None, start_us=1_000_000_000.0, seed=1):
         self.kernels, self.kernel_us, self.cpu_us = kernels, kernel_us, cpu_us
         self.world, self.buckets, self.transfer_us = world, buckets, transfer_us
-        self.sync, self.streams, self.jitter = sync, streams, jitter
+        self.sync = sync  # None, or where a step waits for its GPU: "loss" (before backward) or "end"
+        self.streams, self.jitter = streams, jitter
         self.slow = slow  # (rank, factor) of the CPU's costs
         self.start_us, self.seed = start_us, seed
 
@@ -81,11 +82,18 @@ class Rank:
         """A call that blocks until the GPU has come so far."""
         self.call(name, max(until - self.now, 0) + 4.0, **args)
 
-    def step(self, number):
+    def wait_for_gpu(self):
+        begin = self.now
+        self.wait_for("cudaStreamSynchronize", max(self.free.values()))
+        self.emit("cpu_op", "aten::item", begin, self.now - begin + 1.0, 100, 1)
+        self.now += 2.0
+
+    def step(self, number, startup_us=0.0):
         job, begin = self.job, self.now
         self.marks.append(begin)
         per_stream = job.kernels // 3
         self.op("aten::zero_", 20)
+        self.now += startup_us
         yield from self.launch("aten::copy_", "Memcpy HtoD (Pinned -> Device)", job.kernel_us, COMPUTE, cat="gpu_memcpy")
         self.begins.append(self.free[COMPUTE])
         side = 0.0
@@ -93,6 +101,8 @@ class Rank:
             yield from self.launch("aten::conv2d", f"conv_forward_{k % 17}", job.kernel_us, COMPUTE)
             if job.streams > 1 and k % 10 == 5:
                 side = yield from self.launch("aten::embedding", f"gather_{k % 3}", job.kernel_us * 2, 13, after=side)
+        if job.sync == "loss":
+            self.wait_for_gpu()
         reduced = 0.0
         self.now += 5.0
         for k in range(per_stream):
@@ -110,27 +120,23 @@ class Rank:
         after = reduced
         for k in range(job.kernels - 2 * per_stream):
             yield from self.launch("aten::_foreach_add_", f"update_{k % 5}", job.kernel_us * 0.5, COMPUTE, after=after)
-        if job.sync:
-            until = max(self.free.values())
-            begin_item = self.now
-            self.wait_for("cudaStreamSynchronize", until)
-            self.emit("cpu_op", "aten::item", begin_item, self.now - begin_item + 1.0, 100, 1)
-            self.now += 2.0
+        if job.sync == "end":
+            self.wait_for_gpu()
         self.op("aten::detach", 20)
         self.emit("user_annotation", f"ProfilerStep#{number}", begin, self.now - begin, 100, 1)
 
-    def run(self, first, last, synced_at, late_us=0.0):
+    def run(self, first, last, synced_at, startup):
         """Steps first to last; before `synced_at` the program waits for its GPU, as a profiler that starts does."""
         for number in range(first, last + 1):
             if number == synced_at:
-                self.now = max(self.now, max(self.free.values(), default=0.0)) + 100.0 + late_us
-            yield from self.step(number)
+                self.now = max(self.now, max(self.free.values(), default=0.0)) + 100.0
+            yield from self.step(number, startup[1] if number == startup[0] else 0.0)
 
 
-def run_ranks(job, first, last, synced_at, late_us=0.0):
+def run_ranks(job, first, last, synced_at, startup=(0, 0.0)):
     """All ranks' programs at once: each runs up to its next collective; then all know when it is over."""
     ranks = [Rank(job, r) for r in range(job.world)]
-    running = [rank.run(first, last, synced_at, late_us) for rank in ranks]
+    running = [rank.run(first, last, synced_at, startup) for rank in ranks]
     send = [None] * job.world
     while running:
         starts = []
@@ -146,12 +152,13 @@ def run_ranks(job, first, last, synced_at, late_us=0.0):
     return ranks
 
 
-def write(case, job, steps=6, before=0, synced=True, cut_us=None, folder="job", late_us=0.0):
+def write(case, job, steps=6, before=0, synced=True, cut_us=None, folder="job", startup_us=0.0):
     """Records steps `before` + 1 to `before` + `steps` into a folder of `case`; with synced=False the GPU still has
-    work of the steps before when the recording begins. Returns the folder and each rank's facts: period_us, the true
+    work of the steps before when the recording begins; startup_us: what the profiler's start takes in the first step;
+    cut_us: the recording's length, where it ends within a step. Returns the folder and each rank's facts: period_us, the true
     iteration time, that of many more steps, and cpu_us, what the marks of steps are apart."""
     first, last = before + 1, before + steps
-    ranks = run_ranks(job, 1, last, first if synced else None, late_us)
+    ranks = run_ranks(job, 1, last, first if synced else None, (first, startup_us))
     endless = run_ranks(job, 1, last + 40, None)
     facts = []
     for rank, longer in zip(ranks, endless):

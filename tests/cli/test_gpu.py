@@ -1,0 +1,221 @@
+"""Jobs that hang on their GPU, jobs that hang on their CPU, and iterations at a recording's ends: gpu_job.py makes traces
+whose true iteration time is known."""
+import json
+import os
+import unittest
+
+import gpu_job
+from gpu_job import Job
+from support import BUNDLED, DONE, ROOT, Case, dpro
+
+SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
+
+
+def shared(name):
+    path = os.path.join(SHARED, name)
+    if not os.path.isdir(path):
+        raise unittest.SkipTest(f"{path} is not here")
+    return path
+
+
+def idle_pct(rank):
+    return 100 * rank["idle_ms"] / rank["iteration_ms"]
+
+
+def verdict(facts, title):
+    return next(line["text"] for line in facts["verdict"] if line["title"] == title)
+
+
+class BoundByGpu(Case):
+    """The CPU needs 35 us for each kernel of 50 to 100 us, and does not wait."""
+
+    def assert_bound_by_gpu(self, job, idle=2.0, **options):
+        folder, truth = gpu_job.write(self, job, **options)
+        facts = self.assert_replays(folder)
+        period_ms = truth[0]["period_us"] / 1000
+        self.assertAlmostEqual(facts["measured"]["iteration_ms"], period_ms, delta=0.02 * period_ms)
+        self.assertAlmostEqual(facts["predicted"]["iteration_ms"], period_ms, delta=0.02 * period_ms)
+        self.assertLess(facts["validation"]["mean_abs_error_pct"], 5)
+        for rank in facts["ranks"]:
+            self.assertLess(idle_pct(rank), idle)
+        self.assertNotIn("launch-bound", verdict(facts, "Idle"))
+        path = facts["critical_path"]
+        on_cpu = sum(op["duration_ms"] + op["gap_ms"] for op in path["ops"] if "thread" in (op["device"] or ""))
+        self.assertLess(on_cpu, 0.1 * path["length_ms"])
+        return facts, truth
+
+    def test_its_period_is_that_of_the_gpu_while_the_queue_fills(self):
+        facts, truth = self.assert_bound_by_gpu(Job())
+        self.assertEqual(facts["pace"]["ranks_on_gpu"], 1)
+        self.assertAlmostEqual(facts["pace"]["cpu_ms"], truth[0]["cpu_us"] / 1000, delta=0.1)
+        self.assertAlmostEqual(facts["pace"]["gpu_ms"], truth[0]["period_us"] / 1000, delta=0.1)
+        self.assertIn("GPU-bound", verdict(facts, "Idle"))
+
+    def test_so_it_is_where_kernels_and_calls_vary(self):
+        self.assert_bound_by_gpu(Job(jitter=0.3))
+
+    def test_so_it_is_once_the_queue_is_full(self):
+        """The CPU blocks at 1,024 launches: in the recording, or since before it."""
+        self.assert_bound_by_gpu(Job(kernels=900))
+        self.assert_bound_by_gpu(Job(kernels=900), before=5, synced=False, folder="full")
+
+    def test_so_it_is_with_several_streams(self):
+        self.assert_bound_by_gpu(Job(streams=2))
+
+    def test_so_it_is_where_the_gpu_had_work_before_the_recording(self):
+        self.assert_bound_by_gpu(Job(), before=3, synced=False)
+
+    def test_so_it_is_with_two_iterations(self):
+        self.assert_bound_by_gpu(Job(), steps=2)
+
+    def test_so_it_is_with_collectives_on_several_ranks(self):
+        facts, _ = self.assert_bound_by_gpu(Job(world=3, buckets=4))
+        self.assertEqual(facts["pace"]["ranks_on_gpu"], 3)
+
+    def test_so_it_is_where_collectives_take_longest(self):
+        facts, _ = self.assert_bound_by_gpu(Job(world=2, buckets=4, kernel_us=40, cpu_us=20, transfer_us=6000))
+        self.assertNotIn("GPU-bound", verdict(facts, "Idle"))
+        self.assertIn("shrink communication", verdict(facts, "Next step"))
+
+    def test_so_it_is_where_each_step_waits_for_its_loss(self):
+        for sync in ("loss", "end"):
+            with self.subTest(sync=sync):
+                self.assert_bound_by_gpu(Job(sync=sync), folder=sync)
+
+    def test_a_rank_that_waits_for_a_slow_one_has_its_period(self):
+        folder, truth = gpu_job.write(self, Job(world=2, buckets=4, slow=(1, 5.0)))
+        facts = self.assert_replays(folder)
+        period_ms = truth[1]["period_us"] / 1000
+        self.assertLess(truth[0]["cpu_us"], 0.3 * truth[1]["cpu_us"])
+        self.assertAlmostEqual(facts["measured"]["iteration_ms"], period_ms, delta=0.02 * period_ms)
+        self.assertAlmostEqual(facts["predicted"]["iteration_ms"], period_ms, delta=0.02 * period_ms)
+        self.assertEqual(facts["pace"]["ranks_on_gpu"], 1)
+        self.assertIn("launch-bound", verdict(facts, "Idle"))
+
+    def test_the_disagreement_is_said_in_text_json_and_page(self):
+        folder, _ = gpu_job.write(self, Job())
+        result = dpro("replay", folder, "-o", self.path("out"))
+        self.assert_code(result, DONE)
+        with open(self.path("out", "replay.json"), encoding="utf-8") as file:
+            self.assertRegex(" ".join(json.load(file)["warnings"]), "CPU runs ahead of its GPU")
+        with open(self.path("out", "report.html"), encoding="utf-8") as file:
+            self.assertIn("CPU runs ahead of its GPU", file.read())
+        self.assertRegex(result.out, r"CPU\s+runs\s+ahead\s+of\s+its\s+GPU")
+
+    def test_both_engines_agree(self):
+        folder, _ = gpu_job.write(self, Job(world=2, buckets=4))
+        event, fixed = (self.assert_replays(folder, "--engine", e)["predicted"]["iteration_ms"] for e in ("event", "fixed"))
+        self.assertAlmostEqual(event, fixed, delta=0.01 * event)
+
+    def test_drawn_iterations_take_as_long(self):
+        folder, truth = gpu_job.write(self, Job(jitter=0.2))
+        predicted = self.assert_replays(folder, "--samples", "20")["predicted"]
+        for key in ("p50_ms", "p95_ms"):
+            self.assertAlmostEqual(predicted[key], truth[0]["period_us"] / 1000, delta=1.0)
+
+    def test_a_faster_gpu_makes_it_bound_by_its_cpu(self):
+        folder, truth = gpu_job.write(self, Job(), steps=3)  # of more, the last ones wait for a full queue
+        faster = self.assert_replays(folder, "--delay", "FW=1", *(
+            o for k in range(17) for o in ("--delay", f"conv_forward_{k}=0.1")), *(
+            o for k in range(13) for o in ("--delay", f"conv_backward_{k}=0.1")), *(
+            o for k in range(5) for o in ("--delay", f"update_{k}=0.1")))
+        self.assertAlmostEqual(faster["predicted"]["iteration_ms"], truth[0]["cpu_us"] / 1000, delta=0.5)
+
+    def test_a_public_trace_whose_queue_fills_has_the_period_of_its_gpu(self):
+        facts = self.assert_replays(shared("resnet-v100-1gpu-ns"))
+        for value in facts["measured"]["per_iteration_ms"]:
+            self.assertAlmostEqual(value, 95.7, delta=2.1)
+        self.assertAlmostEqual(facts["predicted"]["iteration_ms"], 95.7, delta=0.5)
+        self.assertLess(idle_pct(facts["ranks"][0]), 2)  # 1.6 % by the union of its kernels
+        self.assertLess(facts["validation"]["mean_abs_error_pct"], 1)
+
+
+class BoundByCpu(Case):
+    def test_launches_that_take_longer_than_kernels_are_the_bottleneck(self):
+        for name, job in (("alone", Job(kernel_us=20, cpu_us=60)), ("two", Job(kernel_us=20, cpu_us=60, world=2, buckets=4)),
+                          ("varies", Job(kernel_us=20, cpu_us=60, jitter=0.3))):
+            with self.subTest(job=name):
+                folder, truth = gpu_job.write(self, job, folder=name)
+                facts = self.assert_replays(folder)
+                period_ms = truth[0]["period_us"] / 1000
+                self.assertAlmostEqual(facts["predicted"]["iteration_ms"], period_ms, delta=0.02 * period_ms)
+                self.assertEqual(facts["pace"], {"ranks_on_gpu": 0, "cpu_ms": None, "gpu_ms": None, "ahead_ms": None})
+                self.assertIn("launch-bound", verdict(facts, "Idle"))
+                self.assertGreater(idle_pct(facts["ranks"][0]), 30)
+
+
+class OddEnds(Case):
+    def assert_left_out(self, facts, iteration, reason):
+        self.assertEqual([odd["iteration"] for odd in facts["left_out"]], [iteration])
+        self.assertRegex(facts["left_out"][0]["reason"], reason)
+        self.assertRegex(" ".join(facts["warnings"]), f"iteration {iteration} is left out.*{reason}")
+        self.assertLess(abs(facts["error_pct"]), 1)
+        self.assertNotIn("record all", verdict(facts, "Next step"))
+
+    def test_a_first_step_with_kernels_launched_before_is_left_out(self):
+        folder, _ = gpu_job.write(self, Job(sync="loss"), before=2, synced=False, steps=4)
+        facts = self.assert_replays(folder)
+        self.assert_left_out(facts, 3, "kernels .* launched before the recording")
+        self.assertEqual(facts["trace"]["iterations"], 3)
+
+    def test_a_first_step_with_the_profilers_start_is_left_out(self):
+        folder, truth = gpu_job.write(self, Job(kernel_us=20, cpu_us=60), startup_us=30_000)
+        facts = self.assert_replays(folder)
+        self.assert_left_out(facts, 1, "it took 49.61 ms")
+        self.assertAlmostEqual(facts["measured"]["iteration_ms"], truth[0]["period_us"] / 1000, delta=0.1)
+
+    def test_a_last_step_that_was_cut_is_left_out(self):
+        folder, _ = gpu_job.write(self, Job(), cut_us=142_000)
+        self.assert_left_out(self.assert_replays(folder), 6, "the recording ended within it")
+
+    def test_the_same_step_is_left_out_on_all_ranks(self):
+        folder, _ = gpu_job.write(self, Job(world=2, buckets=4, sync="loss"), before=2, synced=False)
+        facts = self.assert_replays(folder)
+        self.assertEqual({odd["iteration"] for odd in facts["left_out"]}, {3})
+        self.assertEqual(facts["trace"]["iterations"], 5)
+
+    def test_an_odd_step_that_was_chosen_is_kept(self):
+        folder, _ = gpu_job.write(self, Job(kernel_us=20, cpu_us=60), startup_us=30_000)
+        facts = self.assert_replays(folder, "--steps", "1:1")
+        self.assertEqual(facts["left_out"], [])
+        self.assertAlmostEqual(facts["measured"]["iteration_ms"], 49.61, delta=0.1)
+
+    def test_iterations_that_vary_are_kept(self):
+        for name, n in (("gloo-cpu-rank34of300", 5), ("ddp-a100-rank3of8", 6), ("resnet-2080ti-1gpu", 29)):
+            with self.subTest(trace=name):
+                facts = self.assert_replays(shared(name), "--no-validate")
+                self.assertEqual((facts["left_out"], facts["trace"]["iterations"]), ([], n))
+
+
+class ChosenSteps(Case):
+    def assert_one_as_among_all(self, path, numbers, most_off_pct):
+        everything = self.assert_replays(path, "--no-validate")["measured"]["per_iteration_ms"]
+        self.assertEqual(len(everything), len(numbers))
+        for number, value in zip(numbers, everything):
+            facts = self.assert_replays(path, "--no-validate", "--steps", f"{number}:{number}")
+            self.assertEqual(facts["measured"]["per_iteration_ms"], [value], number)
+            self.assertLess(abs(facts["error_pct"]), most_off_pct, number)
+
+    def test_one_step_is_measured_as_among_others(self):
+        self.assert_one_as_among_all(BUNDLED, range(1, 7), 3)
+        folder, _ = gpu_job.write(self, Job(jitter=0.2))
+        self.assert_one_as_among_all(folder, range(1, 7), 3)
+        folder, _ = gpu_job.write(self, Job(kernel_us=20, cpu_us=60, jitter=0.2), folder="launch")
+        self.assert_one_as_among_all(folder, range(1, 7), 3)
+
+    def test_so_it_is_in_public_traces(self):
+        for name, numbers in (("ddp-a100-rank0of2", range(4, 7)), ("ddp-a100-rank3of8", range(1009, 1015)),
+                              ("gloo-cpu-rank34of300", range(551, 556)), ("resnet-v100-1gpu-ns", range(101, 106))):
+            with self.subTest(trace=name):
+                self.assert_one_as_among_all(shared(name), numbers, 3)
+
+    def test_any_range_has_the_measured_times_of_its_steps(self):
+        everything = self.assert_replays(BUNDLED, "--no-validate")["measured"]["per_iteration_ms"]
+        for first in range(1, 7):
+            for last in range(first + 1, 7):
+                facts = self.assert_replays(BUNDLED, "--no-validate", "--steps", f"{first}:{last}")
+                self.assertEqual(facts["measured"]["per_iteration_ms"], everything[first - 1:last])
+
+
+if __name__ == "__main__":
+    unittest.main()

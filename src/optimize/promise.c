@@ -82,8 +82,7 @@ static double mean_of(const struct promise *p, const double *shares)
 
 int promise_evaluate(struct promise *p)
 {
-    struct model_rank *ranks =
-        arena_array(&p->arena, p->model->n_ranks + (size_t)1, sizeof *ranks);
+    struct model_rank *ranks = arena_array(&p->arena, p->model->n_ranks + (size_t)1, sizeof *ranks);
     if (!ranks)
         return -1;
     for (uint32_t draw = 0; draw < p->n_draws; draw++) {

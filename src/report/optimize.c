@@ -249,7 +249,7 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
         table_cell(&t, "%s", head[i]);
     row(&t, f, "as it ran", f->found.own_ns, strategy_text(f, what, DPRO_OWN));
-    row(&t, f, f->found.setting ? "chosen" : "best found", f->found.best_ns,
+    row(&t, f, f->found.setting && f->helps ? "chosen" : "best found", f->found.best_ns,
         strategy_text(f, what, DPRO_BEST));
     for (uint32_t b = 0; b < dpro_optimum_n_baselines(r->optimum); b++) {
         struct dpro_baseline baseline = dpro_optimum_baseline(r->optimum, b);

@@ -91,7 +91,7 @@
   function bars() {
     const rows = [
       ["as it ran", report.replayed_ms, "IDLE", sentence(report.own.communication)],
-      [report.best.setting ? "chosen" : "best found", report.best.iteration_ms, "UPDATE", sentence(report.best.communication)],
+      [report.best.setting && report.best.helps ? "chosen" : "best found", report.best.iteration_ms, "UPDATE", sentence(report.best.communication)],
       ...report.servers.map((s) => [plural(s.servers, "server"), s.iteration_ms, "UPDATE",
         "the best found with so many; placed as usual: " + ms(s.usual_ms)]),
       ...report.baselines.map((b) => [b.name, b.iteration_ms, "FW", b.text + ", " + plural(b.buckets, "bucket")]),

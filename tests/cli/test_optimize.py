@@ -70,14 +70,14 @@ class Optimize(Case):
         self.assertAlmostEqual(asked["baseline"]["iteration_ms"], facts["replayed_ms"], places=3)
 
     def test_a_plain_setting_is_the_result_where_it_is_as_good(self):
-        facts = self.optimize(BUNDLED, "-o", self.path("plan"), "--quiet")
+        facts = self.optimize(DEMO, "-o", self.path("plan"), "--quiet")
         best = facts["best"]
         self.assertRegex(best["setting"], r"\Abucket_cap_mb \d+\Z")
         cap = next(baseline for baseline in facts["baselines"] if baseline["text"] == best["setting"])
         self.assertEqual((cap["iteration_ms"], cap["buckets"]),
                          (best["iteration_ms"], len(best["communication"]["buckets"])))
         self.assertLess(abs(best["found_ms"] / best["iteration_ms"] - 1), 0.02)
-        text = dpro("optimize", BUNDLED, "--quiet").out
+        text = dpro("optimize", DEMO, "--quiet").out
         self.assertIn("Setting   that is %s of DistributedDataParallel" % best["setting"], text)
 
     def test_results_are_the_same_with_any_threads_and_a_seed(self):

@@ -295,8 +295,7 @@ static void tell_incomplete(const struct told *told, const struct summary *sum)
     for (size_t i = 0; i < sum->n_ranks; i++) {
         const struct status *status =
             sum->ranks[i].complete ? NULL : process_of(told, sum->ranks[i].rank);
-        if (status == NULL ||
-            (!(status->flags & STATUS_FAILED) && !status_was_killed(status)))
+        if (status == NULL || (!(status->flags & STATUS_FAILED) && !status_was_killed(status)))
             continue;
         status_reason(status, told->first, told->last, why, sizeof why);
         cmd_say("rank %d did not record all: %s", sum->ranks[i].rank, why);

@@ -1,4 +1,5 @@
-/* status.c: reads what the recorders wrote. A page is a process's; what a killed one wrote stays. */
+/* status.c: reads what the recorders wrote. A page is a process's; what a killed one wrote stays.
+ */
 #include "status.h"
 
 #include <stdio.h>
@@ -78,27 +79,30 @@ bool status_was_killed(const struct status *status)
 
 void status_reason(const struct status *status, long first, long last, char *text, size_t size)
 {
-    const char *end = status_was_killed(status) ? "was killed or left without cleaning up"
-                                                : "ended";
+    const char *end =
+        status_was_killed(status) ? "was killed or left without cleaning up" : "ended";
     const char *steps = status->step == 1 ? "step" : "steps";
     if (status->flags & STATUS_FAILED)
         snprintf(text, size, "recording failed after step %ld: %s", status->step, status->text);
     else if (!(status->flags & STATUS_STEPPED))
         snprintf(text, size,
-                 "the process %s before a step of training that dpro can see (dpro.Recorder tells of steps "
+                 "the process %s before a step of training that dpro can see (dpro.Recorder tells "
+                 "of steps "
                  "that no optimizer of PyTorch, TensorFlow or MXNet makes)",
                  end);
     else if (status->step + 1 < first)
         snprintf(text, size,
-                 "the process %s after %ld %s, and the first to be recorded is step %ld (%ld is the last): "
+                 "the process %s after %ld %s, and the first to be recorded is step %ld (%ld is "
+                 "the last): "
                  "run it longer, or choose fewer by --warmup and --iterations",
                  end, status->step, steps, first, last);
     else if ((status->flags & (STATUS_WINDOW | STATUS_WRITTEN)) == STATUS_WINDOW &&
              status_was_killed(status))
-        snprintf(text, size,
-                 "the process %s after step %ld, while steps %ld to %ld were recorded: the profiler has "
-                 "them in memory until the last one ends, so they are lost",
-                 end, status->step, first, last);
+        snprintf(
+            text, size,
+            "the process %s after step %ld, while steps %ld to %ld were recorded: the profiler has "
+            "them in memory until the last one ends, so they are lost",
+            end, status->step, first, last);
     else if (status->text[0] != '\0')
         snprintf(text, size, "%s", status->text);
     else

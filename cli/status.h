@@ -8,13 +8,13 @@
 #include <stdint.h>
 
 enum status_flag {
-    STATUS_LOADED = 1,   /* a framework was imported */
-    STATUS_STEPPED = 2,  /* `step` training steps ended */
-    STATUS_WINDOW = 4,   /* steps were recorded */
-    STATUS_WRITTEN = 8,  /* and written */
+    STATUS_LOADED = 1,    /* a framework was imported */
+    STATUS_STEPPED = 2,   /* `step` training steps ended */
+    STATUS_WINDOW = 4,    /* steps were recorded */
+    STATUS_WRITTEN = 8,   /* and written */
     STATUS_FINISHED = 16, /* all that is to be recorded was; or `text` says why not */
-    STATUS_FAILED = 32,  /* `text` says of what */
-    STATUS_ENDED = 64,   /* the interpreter ended; else the process was killed, or left at once */
+    STATUS_FAILED = 32,   /* `text` says of what */
+    STATUS_ENDED = 64,    /* the interpreter ended; else the process was killed, or left at once */
 };
 
 struct status {

@@ -91,8 +91,8 @@ DPRO_API struct dpro_prediction dpro_whatif_baseline(const struct dpro_whatif *w
 DPRO_API struct dpro_prediction dpro_whatif_predicted(const struct dpro_whatif *whatif);
 /* Iteration time before over after, and its standard error. */
 DPRO_API struct dpro_estimate dpro_whatif_speedup(const struct dpro_whatif *whatif);
-DPRO_API struct dpro_uncertainty_part
-dpro_whatif_uncertainty(const struct dpro_whatif *whatif, enum dpro_uncertainty_source source);
+DPRO_API struct dpro_uncertainty_part dpro_whatif_uncertainty(const struct dpro_whatif *whatif,
+                                                              enum dpro_uncertainty_source source);
 /* "learnt numbers", "iterations", "machine drift", "model misfit", "extrapolation"; static. */
 DPRO_API const char *dpro_uncertainty_name(enum dpro_uncertainty_source source);
 /* The job with the changes; its strategy is the one that was evaluated. Borrowed. */

@@ -18,11 +18,12 @@ static const struct dpro_estimate GRPC_CPU_NS = {4.2, 2};
 static const struct dpro_estimate GRPC_HELD_SHARE = {0.4, 0.2};
 
 /* What a message takes beside its bytes, where a trace cannot tell: two system calls, the network's
- * stack at both ends, a thread that wakes up, and half a round trip in a local network are 50 to 200
- * us; on recordings that tell it was 0 to 430. NCCL's proxies don't sleep. */
+ * stack at both ends, a thread that wakes up, and half a round trip in a local network are 50 to
+ * 200 us; on recordings that tell it was 0 to 430. NCCL's proxies don't sleep. */
 static const struct dpro_estimate TCP_MESSAGE_NS = {100e3, 100e3};
 static const struct dpro_estimate PROXY_MESSAGE_NS = {20e3, 20e3};
-/* Short messages pass a link's rate limiter in bursts, or queue: what their bytes take is that unsure.
+/* Short messages pass a link's rate limiter in bursts, or queue: what their bytes take is that
+ * unsure.
  */
 #define BURST_SHARE 0.3
 
@@ -598,8 +599,7 @@ int fit_net(const struct rehearsal *r, const struct coarse *coarse, struct dpro_
     if (messages && !served)
         fit_messages(g, net);
     bool at_once = false; /* a session's collectives, which no token puts in order */
-    if (is_tensorflow_ring(g) && !served &&
-        fit_at_once(r, coarse, model, net, &at_once) < 0)
+    if (is_tensorflow_ring(g) && !served && fit_at_once(r, coarse, model, net, &at_once) < 0)
         return dpro_error_nomem(err);
     bool in_turn = (net->negotiates || is_tensorflow_ring(g)) && !at_once;
     int reductions = in_turn ? fit_reductions(r, coarse, model, net) : 0;

@@ -283,11 +283,11 @@ static int make_own(const struct rehearsal *r, const struct coarse *coarse,
 
 /* ---- all of it ---- */
 
-/* Of a job on a machine that nothing is known of, how much one run's iterations differ from those of
- * another, relative: blocks of 10 to 50 steps before and after 14 recordings of one machine differed
- * by 4.5 % (root mean square). That counts as much as PRIOR_STEPS steps that were seen. What was seen
- * counts as at most MOST_STEPS, as what varies within seconds tells little of what varies within
- * hours. */
+/* Of a job on a machine that nothing is known of, how much one run's iterations differ from those
+ * of another, relative: blocks of 10 to 50 steps before and after 14 recordings of one machine
+ * differed by 4.5 % (root mean square). That counts as much as PRIOR_STEPS steps that were seen.
+ * What was seen counts as at most MOST_STEPS, as what varies within seconds tells little of what
+ * varies within hours. */
 #define PRIOR_MACHINE_STD 0.045
 enum { PRIOR_STEPS = 5, MOST_STEPS = 10 };
 
@@ -302,7 +302,8 @@ static double machine_std(const struct dpro_model *model, uint32_t n_measured,
         double std, n;
     } seen[2] = {{0, 0}, {0, 0}};
     if (n_measured > 1 && model->measured_ns > 0)
-        seen[0].std = model->measured_std_ns / (double)model->measured_ns, seen[0].n = n_measured - 1;
+        seen[0].std = model->measured_std_ns / (double)model->measured_ns,
+        seen[0].n = n_measured - 1;
     if (unprofiled && unprofiled->n_steps > 1 && unprofiled->mean_ns > 0 && unprofiled->std_ns >= 0)
         seen[1].std = (double)unprofiled->std_ns / (double)unprofiled->mean_ns,
         seen[1].n = unprofiled->n_steps - 1;

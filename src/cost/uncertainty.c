@@ -1,7 +1,8 @@
 /* cost/uncertainty.c: what is known of a prediction's error, in parts that are independent, so that
  * their squares add up: the standard errors of the numbers that were learnt; that few iterations
- * were measured; that the machine is faster or slower at another time; how far the model is from the
- * iteration that it learnt from; and how far the changed job is from the one that was recorded. */
+ * were measured; that the machine is faster or slower at another time; how far the model is from
+ * the iteration that it learnt from; and how far the changed job is from the one that was recorded.
+ */
 #include "cost/uncertainty.h"
 
 #include <math.h>
@@ -36,7 +37,8 @@ int uncertainty_time(const struct dpro_model *model, int64_t *iteration_ns, stru
 /* The recorded time stays: what communication is blamed for is no work. */
 static int move_work(struct dpro_model *m, double lost, struct arena *arena)
 {
-    struct model_program *programs = arena_array(arena, m->n_programs + (size_t)1, sizeof *programs);
+    struct model_program *programs =
+        arena_array(arena, m->n_programs + (size_t)1, sizeof *programs);
     if (!programs)
         return -1;
     for (uint32_t p = 0; p < m->n_programs; p++) {
@@ -66,7 +68,8 @@ int uncertainty_move(const struct dpro_model *model, size_t number, double error
     estimate->value = estimate->value > 0 ? estimate->value : 0;
     if (estimate != &moved->net.cpu_ns || estimate->std == 0)
         return 0;
-    return move_work(moved, rate - evaluator_rate(estimate->value, model->net.byte_ns.value), arena);
+    return move_work(moved, rate - evaluator_rate(estimate->value, model->net.byte_ns.value),
+                     arena);
 }
 
 static void add(struct uncertainty *u, enum dpro_uncertainty_source source, double before,

@@ -2,9 +2,9 @@
  *
  * A kernel's name is reduced to its scope and its function: "void deep_ep::intranode::dispatch<8,
  * 768>(int4*)" is "dispatch" in "deep_ep::intranode". Each row of the table names a function by how
- * it begins or by what it holds. "dispatch" alone is an ordinary word, so a row may ask for a scope,
- * too. Behind the table, a function that is named for a collective of many ranks ("all_reduce") is
- * one, whoever wrote it, unless it computes or copies as well. */
+ * it begins or by what it holds. "dispatch" alone is an ordinary word, so a row may ask for a
+ * scope, too. Behind the table, a function that is named for a collective of many ranks
+ * ("all_reduce") is one, whoever wrote it, unless it computes or copies as well. */
 #include "graph/comm_names.h"
 
 #include <ctype.h>
@@ -92,8 +92,8 @@ static const struct {
     enum comm_end end;
 } kernels[] = {
     /* XLA's instructions, of whatever device: all-reduce.1, all-gather-start, reduce-scatter.3
-     * (hlo_opcode.h). Where one is begun and waited for, only the waiting lies on the device's track
-     * of ops: it ends when the transfer does, whenever other devices begin to wait. */
+     * (hlo_opcode.h). Where one is begun and waited for, only the waiting lies on the device's
+     * track of ops: it ends when the transfer does, whenever other devices begin to wait. */
     {NULL, "all-", "-start", NULL, "XLA", COMM_ENDS_ALONE},
     {NULL, "all-", "-done", NULL, "XLA", COMM_ENDS_ALONE},
     {NULL, "all-reduce", NULL, "all_reduce", "XLA", COMM_ENDS_TOGETHER},
@@ -245,13 +245,13 @@ bool comm_name_of_kernel(const char *name, size_t len, struct comm_name *found)
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
         if ((kernels[i].scope && !holds(scope, kernels[i].scope)) ||
             !fits(function, kernels[i].function) ||
-            (kernels[i].and && !holds(function, kernels[i].and)))
+            (kernels[i].and &&!holds(function, kernels[i].and)))
             continue;
         const char *kind = kernels[i].kind;
         if (kind && *kind == '-')
             return false;
-        *found = (struct comm_name){kind ? kind : kind_of(function), kernels[i].library,
-                                    kernels[i].end};
+        *found =
+            (struct comm_name){kind ? kind : kind_of(function), kernels[i].library, kernels[i].end};
         return true;
     }
     if (!is_collective(function))
@@ -264,9 +264,9 @@ bool comm_name_is_scope(const char *name, size_t len)
 {
     /* PyTorch's process groups, their back ends and its symmetric memory: the name spaces of their
      * ops and ranges. */
-    static const char *const spaces[] = {"c10d::", "_c10d_functional::", "c10d_functional::",
-                                         "nccl:",  "rccl:",              "ucc:",
-                                         "xccl:",  "hccl:",              "symm_mem::"};
+    static const char *const spaces[] = {
+        "c10d::", "_c10d_functional::", "c10d_functional::", "nccl:", "rccl:", "ucc:", "xccl:",
+        "hccl:",  "symm_mem::"};
     struct part text = {name, len};
     for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++)
         if (begins(text, spaces[i]))

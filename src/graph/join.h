@@ -73,8 +73,8 @@ int join_match(struct join *join, struct dpro_error *err);
  * tell nothing of their clocks. */
 bool join_is_inferred(const struct join *join, const struct joined *joined);
 
-/* Takes apart what only may have been one collective, where the ranks' times speak against it; times
- * are on the common axis. */
+/* Takes apart what only may have been one collective, where the ranks' times speak against it;
+ * times are on the common axis. */
 int join_check_unsure(struct join *join, struct dpro_error *err);
 
 /* Cuts every transfer to what follows the last arrival; times are on the common axis. */

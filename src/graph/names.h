@@ -38,7 +38,7 @@ enum name_class {
         1 << 27,                /* _backward_Convolution: of a graph; of no thread of autograd's */
     NAME_UPDATE_NODE = 1 << 28, /* sgd_mom_update */
     NAME_EXCHANGE_CALL = 1 << 29, /* MXKVStorePushPullEx: the program asks for an exchange */
-    NAME_COMM_SCOPE = 1 << 30, /* an op or a range that is named for communication, see there */
+    NAME_COMM_SCOPE = 1 << 30,    /* an op or a range that is named for communication, see there */
 };
 
 uint32_t name_classify(const char *name, size_t len);

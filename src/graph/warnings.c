@@ -65,7 +65,7 @@ static int warn_whole(struct assembly *a, const struct dpro_graph_options *optio
     int status = 0;
     if (unlogged > 0) {
         struct dpro_fusion_info fusion = dpro_trace_fusion(a->trace);
-        char or[120] = "";
+        char or [120] = "";
         if (fusion.n_tensors > 0 && fusion.n_alike * 2 < fusion.n_rounds)
             snprintf(or, sizeof or, ", or most rounds were fused otherwise (%u of %u just so)",
                      fusion.n_alike, fusion.n_rounds);
@@ -158,13 +158,14 @@ static int warn_trend(struct assembly *a, const struct dpro_graph_options *optio
     char text[400];
     if (!trend_find(a->graph->measured_ns, a->n_samples, &trend))
         return 0;
-    snprintf(text, sizeof text,
-             "iterations get %s through the recording: %.1f ms in the first third, %.1f ms in the "
-             "last (%+.0f %% over %u iterations, p = %.2g): the prediction is of their mean; record "
-             "when the machine is steady, or choose iterations with --steps",
-             trend.last_ns > trend.first_ns ? "longer" : "shorter", (double)trend.first_ns / 1e6,
-             (double)trend.last_ns / 1e6,
-             100 * ((double)trend.last_ns / (double)trend.first_ns - 1), a->n_samples, trend.p);
+    snprintf(
+        text, sizeof text,
+        "iterations get %s through the recording: %.1f ms in the first third, %.1f ms in the "
+        "last (%+.0f %% over %u iterations, p = %.2g): the prediction is of their mean; record "
+        "when the machine is steady, or choose iterations with --steps",
+        trend.last_ns > trend.first_ns ? "longer" : "shorter", (double)trend.first_ns / 1e6,
+        (double)trend.last_ns / 1e6, 100 * ((double)trend.last_ns / (double)trend.first_ns - 1),
+        a->n_samples, trend.p);
     return warn(a, options, text);
 }
 

@@ -136,9 +136,10 @@ static void drop_same_files(struct loader *loader, const regex_t *regex)
         }
     }
     if (n_dropped > 1)
-        trace_warn(loader->trace, &loader->options->sink,
-                   "%s: the same file as %s, and %zu more files are there twice; each is taken once",
-                   dropped->path, kept->path, n_dropped - 1);
+        trace_warn(
+            loader->trace, &loader->options->sink,
+            "%s: the same file as %s, and %zu more files are there twice; each is taken once",
+            dropped->path, kept->path, n_dropped - 1);
     else if (n_dropped == 1)
         trace_warn(loader->trace, &loader->options->sink, "%s: the same file as %s, taken once",
                    dropped->path, kept->path);

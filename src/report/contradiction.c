@@ -204,8 +204,8 @@ int contradiction_find(struct report_facts *f, struct dpro_error *err)
     if (!f->comparable || !g->seen_start_ns || !g->seen_dur_ns)
         return 0;
     bool doubtful = fabs(f->error_pct) > DOUBT_PCT;
-    f->contradicts = f->known_to_ns >= 0 && fabs(f->error_pct) > LEAST_PCT &&
-                     off_ns > (double)f->known_to_ns;
+    f->contradicts =
+        f->known_to_ns >= 0 && fabs(f->error_pct) > LEAST_PCT && off_ns > (double)f->known_to_ns;
     if (!f->contradicts && !doubtful)
         return 0;
     int rc = slices_init(&slices, g, f->report->replay, err);

@@ -73,7 +73,7 @@ static void say_calls(const struct report_facts *f, struct verdict_line *line)
 {
     int most = 0;
     char name[64];
-    for (int class = 0; class < N_CALL_CLASSES; class++)
+    for (int class = 0; class < N_CALL_CLASSES; class ++)
         most = f->call_ns[class] > f->call_ns[most] ? class : most;
     if (f->call_name[most] && f->call_ns[most] * 5 >= f->kind_ns[DPRO_OP_LAUNCH] * 4) {
         columns_shorten(name, sizeof name, f->call_name[most], 36);
@@ -342,7 +342,7 @@ static void say_idle_gpu(const struct report_facts *f, struct verdict_line *line
     enum { LEAST_PCT = 20 }; /* of the critical path, for advice */
     char a[TIME_TEXT], name[64] = "";
     int most = CALL_SYNC;
-    for (int class = CALL_SYNC; class < N_CALL_CLASSES; class++)
+    for (int class = CALL_SYNC; class < N_CALL_CLASSES; class ++)
         most = f->call_ns[class] > f->call_ns[most] ? class : most;
     int64_t launching = facts_launching_ns(f), gaps = f->kind_ns[PATH_GAP], ns = f->call_ns[most];
     if (f->call_name[most])

@@ -78,10 +78,11 @@ static void wait_record(struct trace_text *t, const char *kind, int stream, int6
 static void test_a_kernel_may_have_any_name(void **state)
 {
     (void)state;
-    static const char *const names[] = {"KVStoreDist", "KVStoreDistPushPull rccl Kernel",
-                                        "BytePSPushPull.w", "NEGOTIATE_ALLREDUCE", "w.PUSH_PULL",
-                                        "FunctionRun", "MXNDArrayWaitAll", "c10d::allreduce_",
-                                        "gloo:all_reduce", "cudaMemcpyAsync"};
+    static const char *const names[] = {"KVStoreDist",      "KVStoreDistPushPull rccl Kernel",
+                                        "BytePSPushPull.w", "NEGOTIATE_ALLREDUCE",
+                                        "w.PUSH_PULL",      "FunctionRun",
+                                        "MXNDArrayWaitAll", "c10d::allreduce_",
+                                        "gloo:all_reduce",  "cudaMemcpyAsync"};
     for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
         struct trace_text *t = trace_text_begin(0, 1);
         for (int i = 0; i < N; i++) {

@@ -30,10 +30,11 @@ static void test_libraries_kernels_are_known_by_their_names(void **state)
         {"deep_ep::intranode::cached_notify_combine<8>(void**)", "barrier", COMM_ENDS_UNSURE},
         {"_ZN7deep_ep9intranode8dispatchILi8ELi768ELi8192EEEvP4int4", "all_to_all",
          COMM_ENDS_TOGETHER},
-        {"void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)",
+        {"void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, "
+         "16>(c10::BFloat16*)",
          "all_reduce", COMM_ENDS_TOGETHER},
-        {"void <unnamed>::two_shot_all_reduce_kernel_inplace<float, (int)16>(float**)", "all_reduce",
-         COMM_ENDS_TOGETHER},
+        {"void <unnamed>::two_shot_all_reduce_kernel_inplace<float, (int)16>(float**)",
+         "all_reduce", COMM_ENDS_TOGETHER},
         {"c10d::symmetric_memory::barrier_kernel(unsigned int**, int, int, int)", "barrier",
          COMM_ENDS_TOGETHER},
         {"void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)", "all_reduce",
@@ -41,7 +42,8 @@ static void test_libraries_kernels_are_known_by_their_names(void **state)
         {"void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<"
          "(flashinfer::trtllm_allreduce_fusion::AllReduceFusionPattern)1, __nv_bfloat16, 8>(int)",
          "all_reduce", COMM_ENDS_TOGETHER},
-        {"void flashinfer::trtllm_mnnvl_allreduce::oneshotAllreduceFusionKernel<(unsigned char)8>(x)",
+        {"void flashinfer::trtllm_mnnvl_allreduce::oneshotAllreduceFusionKernel<(unsigned "
+         "char)8>(x)",
          "all_reduce", COMM_ENDS_TOGETHER},
         {"void quickreduce::allreduce_prototype_twoshot<AllReduceTwoshot<__half>, __half>(int)",
          "all_reduce", COMM_ENDS_TOGETHER},
@@ -74,7 +76,8 @@ static void test_libraries_kernels_are_known_by_their_names(void **state)
 static void test_kernels_that_compute_or_copy_are_none(void **state)
 {
     static const char *const kernels[] = {
-        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)",
+        "void at::native::vectorized_elementwise_kernel<4, "
+        "at::native::CUDAFunctor_add<float>>(int)",
         "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(float)",
         "void cub::DeviceReduceKernel<cub::Policy, int*>(int)",
         "triton_poi_fused_all_reduce_wait_tensor_0",

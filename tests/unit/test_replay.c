@@ -646,8 +646,8 @@ static void test_drawn_samples_give_a_distribution_that_depends_on_the_seed_only
     struct dpro_replay *other = run(g, &options);
     bool differs = false;
     for (int i = 0; i < 400; i++)
-        differs |= dpro_replay_percentile_ns(r, i / 399.0) !=
-                   dpro_replay_percentile_ns(other, i / 399.0);
+        differs |=
+            dpro_replay_percentile_ns(r, i / 399.0) != dpro_replay_percentile_ns(other, i / 399.0);
     assert_true(differs);
     dpro_replay_destroy(r);
     dpro_replay_destroy(again);
@@ -683,14 +683,13 @@ static void test_delays_change_what_they_name(void **state)
         const char *delay;
         int64_t us[3]; /* iteration time of each rank */
     } cases[] = {
-        {"FW=2", {30000, 14000, 22000}},   {"fw=0.5", {15000, 11000, 5500}},
-        {"FW@0=2", {30000, 12000, 11000}}, {"FW@1-2=2", {20000, 14000, 22000}},
-        {"FW=+5", {25000, 17000, 16000}},
-        {"ALL=2", {40000, 24000, 22000}},  {"COMPUTE=+11", {31000, 23000, 22000}},
-        {"CPU=2", {40000, 24000, 14000}},  {"GPU=2", {20000, 12000, 19000}},
-        {"a=+3", {23000, 12000, 11000}},   {"[ab]=+3", {26000, 12000, 11000}},
-        {"y=0", {20000, 2000, 11000}},     {"y@1=3", {20000, 32000, 11000}},
-        {"UPDATE=+0.5", {20000, 12500, 11000}},
+        {"FW=2", {30000, 14000, 22000}},        {"fw=0.5", {15000, 11000, 5500}},
+        {"FW@0=2", {30000, 12000, 11000}},      {"FW@1-2=2", {20000, 14000, 22000}},
+        {"FW=+5", {25000, 17000, 16000}},       {"ALL=2", {40000, 24000, 22000}},
+        {"COMPUTE=+11", {31000, 23000, 22000}}, {"CPU=2", {40000, 24000, 14000}},
+        {"GPU=2", {20000, 12000, 19000}},       {"a=+3", {23000, 12000, 11000}},
+        {"[ab]=+3", {26000, 12000, 11000}},     {"y=0", {20000, 2000, 11000}},
+        {"y@1=3", {20000, 32000, 11000}},       {"UPDATE=+0.5", {20000, 12500, 11000}},
     };
     struct dpro_graph *g = graph_of(text);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -164,7 +164,8 @@ static void test_the_percentiles_are_of_whole_iterations(void **state)
     assert_int_equal(p.p50_ns, OWN_NS + 4000000);
     assert_int_equal(p.p95_ns, OWN_NS + 4000000);
     dpro_whatif_destroy(whatif);
-    other[0] = 0.9; /* or both are, half of the time; by themselves one would be, three times in four */
+    other[0] =
+        0.9; /* or both are, half of the time; by themselves one would be, three times in four */
     other[1] = 1.1;
     whatif = ask(job, &(struct dpro_changes){0});
     p = dpro_whatif_baseline(whatif);
@@ -239,7 +240,8 @@ static void test_what_interference_costs_is_unsure_where_it_was_not_recorded(voi
 {
     (void)state;
     struct job *job = new_job();
-    for (uint32_t t = 0; t < N; t++) { /* each in a bucket of its own, all but the last beside work */
+    for (uint32_t t = 0; t < N;
+         t++) { /* each in a bucket of its own, all but the last beside work */
         job->buckets[t] = (struct strategy_bucket){t, 1, 1, 0, 0};
         job->ops[t].beside_ns = t == 0 ? 0 : 10 * MIB;
     }

@@ -54,10 +54,10 @@ struct timeline {
     enum timeline_writer writer;
     bool on_epoch; /* times count from the epoch, else from the file's own zero */
     ARRAY(struct timeline_tensor) tensors;
-    ARRAY(struct timeline_run) runs; /* in order of their ends */
-    ARRAY(int64_t) cycles;           /* Horovod: when its thread began a cycle, ascending */
+    ARRAY(struct timeline_run) runs;    /* in order of their ends */
+    ARRAY(int64_t) cycles;              /* Horovod: when its thread began a cycle, ascending */
     ARRAY(struct timeline_ready) ready; /* in the file's order */
-    uint64_t n_open;                 /* runs that had not ended where the file does */
+    uint64_t n_open;                    /* runs that had not ended where the file does */
 };
 
 void timeline_destroy(struct timeline *timeline); /* NULL is fine */

@@ -146,10 +146,10 @@ static int by_ready(const void *a, const void *b)
 /* Horovod's coordinator notes when each rank was ready to reduce a tensor, unless it knows from its
  * cache that all will be. */
 struct readiness {
-    uint32_t n_ranks;   /* that it notes; 0: none */
-    uint32_t n_whole;   /* negotiations in which it noted all of them */
-    uint32_t *n_last;   /* by rank: in how many of these it was the last */
-    bool in_most;       /* of all negotiations */
+    uint32_t n_ranks; /* that it notes; 0: none */
+    uint32_t n_whole; /* negotiations in which it noted all of them */
+    uint32_t *n_last; /* by rank: in how many of these it was the last */
+    bool in_most;     /* of all negotiations */
 };
 
 /* -1: no memory. Sorts what was noted. */
@@ -303,10 +303,10 @@ static int add_rank(struct loader *loader, size_t index, const struct beginnings
     uint32_t empty = strtab_add(&fresh.part.names, "", 0);
     uint32_t name = strtab_add(&fresh.part.names, "rounds", strlen("rounds"));
     fresh.part.host = strtab_add(&fresh.part.names, ONE_CLOCK, strlen(ONE_CLOCK));
-    int status = fresh.path && empty != STRTAB_FULL && name != STRTAB_FULL &&
-                         fresh.part.host != STRTAB_FULL
-                     ? 0
-                     : -1;
+    int status =
+        fresh.path && empty != STRTAB_FULL && name != STRTAB_FULL && fresh.part.host != STRTAB_FULL
+            ? 0
+            : -1;
     if (status == 0)
         status = add_track(&fresh.part, name);
     if (status == 0)

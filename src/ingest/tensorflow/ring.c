@@ -384,8 +384,8 @@ static int take_write(struct ring *ring, struct sending *list, size_t n, uint32_
     struct sending *found[MOST_IN_A_WRITE];
     size_t n_found = 0;
     uint64_t left = write->bytes, offset = write->offset;
-    for (struct sending *next; n_found < MOST_IN_A_WRITE &&
-                               (next = largest_in(list, n, start_ns, left)) != NULL;) {
+    for (struct sending *next;
+         n_found < MOST_IN_A_WRITE && (next = largest_in(list, n, start_ns, left)) != NULL;) {
         uint64_t more = around(next->chunk);
         left -= next->chunk + more < left ? next->chunk + more : left;
         next->n_left--;
@@ -446,8 +446,7 @@ static int take_mixed(struct ring *ring)
                 status = take_stream(ring, list, n, transport, s);
         }
         for (size_t i = 0; i < n; i++)
-            ring->n_found[(size_t)transport * ring->n + list[i].run->joint] =
-                list[i].n_left == 0;
+            ring->n_found[(size_t)transport * ring->n + list[i].run->joint] = list[i].n_left == 0;
     }
     free(list);
     return status;

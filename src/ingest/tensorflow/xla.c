@@ -26,7 +26,7 @@ static const char *past_type(const char *at, const char *end)
 {
     int depth = 0;
     for (; at < end && (depth > 0 || *at != ' '); at++)
-        depth += *at == '(' || *at == '{' || *at == '[' ? 1
+        depth += *at == '(' || *at == '{' || *at == '['   ? 1
                  : *at == ')' || *at == '}' || *at == ']' ? -1
                                                           : 0;
     while (at < end && *at == ' ')
@@ -58,9 +58,9 @@ static uint64_t type_bytes(const char *at, size_t n)
     static const struct {
         const char *name;
         uint64_t bytes;
-    } types[] = {{"pred", 1}, {"s8", 1},  {"u8", 1},  {"s16", 2},  {"u16", 2}, {"f16", 2},
-                 {"bf16", 2}, {"s32", 4}, {"u32", 4}, {"f32", 4},  {"s64", 8}, {"u64", 8},
-                 {"f64", 8},  {"c64", 8}, {"c128", 16}};
+    } types[] = {{"pred", 1}, {"s8", 1},   {"u8", 1},  {"s16", 2}, {"u16", 2},
+                 {"f16", 2},  {"bf16", 2}, {"s32", 4}, {"u32", 4}, {"f32", 4},
+                 {"s64", 8},  {"u64", 8},  {"f64", 8}, {"c64", 8}, {"c128", 16}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (strlen(types[i].name) == n && memcmp(types[i].name, at, n) == 0)
             return types[i].bytes;
@@ -142,7 +142,7 @@ struct splitter {
     size_t n_ops;
     ARRAY(struct run) runs; /* by device, start */
     ARRAY(struct program) programs;
-    uint64_t marks; /* the program whose runs begin an iteration; 0: none */
+    uint64_t marks;     /* the program whose runs begin an iteration; 0: none */
     struct map numbers; /* of the runs that mark, by their ids */
     uint32_t n_named;
 };
@@ -348,8 +348,8 @@ static bool communicates(const struct xla_text *text)
 
 static void add_op(const struct splitter *s, struct device *d, const struct xla_op *op)
 {
-    struct xla_text text = xla_read_text(strtab_get(&s->from->names, op->hlo),
-                                         strtab_len(&s->from->names, op->hlo));
+    struct xla_text text =
+        xla_read_text(strtab_get(&s->from->names, op->hlo), strtab_len(&s->from->names, op->hlo));
     const char *own = strtab_get(&s->from->names, op->name);
     size_t own_len = strtab_len(&s->from->names, op->name);
     char name[256];
@@ -542,8 +542,8 @@ static void copy_span(struct gpu_splitter *s, size_t place_of, const struct trac
             d->part->tracks.at[*to].track.pool = track->pool;
     }
     copy.track = *to;
-    copy.name = intern(d, strtab_get(&s->from->names, span->name),
-                       strtab_len(&s->from->names, span->name));
+    copy.name =
+        intern(d, strtab_get(&s->from->names, span->name), strtab_len(&s->from->names, span->name));
     copy.detail = NO_ID;
     if (span->detail != NO_ID) {
         struct trace_detail detail = no_detail;

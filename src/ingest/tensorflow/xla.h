@@ -13,14 +13,14 @@ struct trace_part;
 #define XLA_STEPS 1 /* a program's number that no program has */
 
 struct xla_op {
-    uint64_t device; /* its number, as the file gives it */
+    uint64_t device;  /* its number, as the file gives it */
     uint64_t program; /* that the op, or all of a run, is of; 0: not known; XLA_STEPS: a step */
     uint64_t run;     /* of the program, common to all devices; 0: not known */
     int64_t start_ns, end_ns;
-    int64_t line;     /* that the file lists it on */
-    uint32_t name;    /* string id */
-    uint32_t hlo;     /* string id of the instruction as XLA writes it; 0: not known */
-    bool whole;       /* one run of a program, as the file lists them */
+    int64_t line;  /* that the file lists it on */
+    uint32_t name; /* string id */
+    uint32_t hlo;  /* string id of the instruction as XLA writes it; 0: not known */
+    bool whole;    /* one run of a program, as the file lists them */
 };
 
 struct xla {

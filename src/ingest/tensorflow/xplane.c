@@ -1,5 +1,5 @@
-/* ingest/tensorflow/xplane.c: profiles of XLA's profiler (XSpace), which TensorFlow and JAX use: host
- * and GPU planes, and what XLA ran on CPU devices and TPUs.
+/* ingest/tensorflow/xplane.c: profiles of XLA's profiler (XSpace), which TensorFlow and JAX use:
+ * host and GPU planes, and what XLA ran on CPU devices and TPUs.
  *
  * A plane lists the names of its events and statistics behind the lines that use them. So the file
  * is passed over twice: first only for the names, skipping lines, then for the events, of which
@@ -132,10 +132,10 @@ struct xplane {
     ARRAY(struct meta) metas;
     struct cached cache[N_CACHED]; /* at id % N_CACHED */
     struct xla xla;
-    uint64_t n_ops;    /* of TensorFlow's executor */
-    uint32_t host;     /* string id */
+    uint64_t n_ops; /* of TensorFlow's executor */
+    uint32_t host;  /* string id */
     bool is_jax;
-    bool has_devices;  /* with planes of their own, that only XLA has programs for */
+    bool has_devices; /* with planes of their own, that only XLA has programs for */
     bool no_memory;
 };
 

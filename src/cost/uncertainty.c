@@ -137,18 +137,50 @@ static uint32_t count_collectives(const struct dpro_strategy *s)
     return n;
 }
 
-/* What the collectives that are more or fewer take beside their bytes. The model has most of it
- * hidden by others that are under way; in truth anything from none to all of it may be. */
+/* What a collective takes beside its bytes. */
+static int cost_of_one(const struct model_net *net, double *ns, struct dpro_error *err)
+{
+    struct sync_cost cost = {0};
+    if (sync_cost(net, 1, &cost) < 0)
+        return dpro_error_nomem(err);
+    *ns = net->launch_ns.value + (double)(cost.latency_ns + cost.wire_ns);
+    return 0;
+}
+
+/* How much longer an iteration of the model is than if collectives took nothing beside their bytes.
+ * each: what one takes. */
+static int shown_of(const struct dpro_model *model, double *shown, double *each,
+                    struct dpro_error *err)
+{
+    struct dpro_model free_of = *model;
+    int64_t with_ns = 0, without_ns = 0;
+    double left = 0;
+    free_of.net.launch_ns.value = free_of.net.message_ns.value = 0;
+    free_of.net.collective_ns.value = 0;
+    int rc = cost_of_one(&model->net, each, err);
+    if (rc == 0)
+        rc = cost_of_one(&free_of.net, &left, err);
+    if (rc == 0)
+        rc = uncertainty_time(model, &with_ns, err);
+    if (rc == 0)
+        rc = uncertainty_time(&free_of, &without_ns, err);
+    *each -= left;
+    *shown = (double)(with_ns - without_ns);
+    return rc;
+}
+
+/* What the collectives that are more or fewer take beside their bytes and the model hides behind
+ * what else is under way: in truth anything from none to all of it may be hidden. */
 static int unhidden(const struct dpro_model *before, const struct dpro_model *after, double *ns,
                     struct dpro_error *err)
 {
-    struct sync_cost cost = {0};
-    if (sync_cost(&after->net, 1, &cost) < 0)
-        return dpro_error_nomem(err);
     double more = (double)count_collectives(&after->own) - count_collectives(&before->own);
-    double each = after->net.launch_ns.value + (double)(cost.latency_ns + cost.wire_ns);
-    *ns = fabs(more) * each / sqrt(3);
-    return 0;
+    double shown[2] = {0, 0}, each = 0;
+    int rc = shown_of(before, &shown[0], &each, err);
+    if (rc == 0)
+        rc = shown_of(after, &shown[1], &each, err);
+    *ns = fabs(more * each - (shown[1] - shown[0])) / sqrt(3);
+    return rc;
 }
 
 /* What no recording of the job as it ran can show. Losing overlap is mostly what makes an iteration

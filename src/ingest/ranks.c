@@ -95,11 +95,13 @@ static int name_host(struct source *source)
 }
 
 /* Whether both are one file under two names, by links or by being named twice. One whose names are
- * of two ranks stands for both. */
+ * of two ranks stands for both. The devices of a file are not the same. */
 static bool same_file(const struct source *a, const struct source *b, const regex_t *regex)
 {
     if (a->inode == 0 || a->inode != b->inode || a->device != b->device || a->kind != b->kind)
         return false;
+    if (a->part.is_device && b->part.is_device)
+        return a->part.device == b->part.device;
     if (regex)
         return rank_by_regex(regex, a->path) == rank_by_regex(regex, b->path);
     if (a->part.has_rank || b->part.has_rank)

@@ -241,14 +241,15 @@ static int add_finalists(struct space *space, const struct dpro_strategy *own, s
 
 /* The plain setting with the largest buckets that is as good as what was found, as far as the
  * recording can tell: what a person can set needs no plan in the job, and messages cost least where
- * they are few. */
+ * they are few. Ops that are fused are no setting. */
 static uint32_t choose(const struct promise *p, const struct dpro_model *model,
                        const struct baseline **of)
 {
     const struct finalist *own = &p->finalists[OF_OWN], *best = &p->finalists[OF_BEST];
+    bool may_set = best->strategy->n_fused == 0;
     double least = model->measured_ns > 0 ? WORTH_A_PLAN : 0; /* a generated job has no doubt */
     uint32_t chosen = OF_OWN;
-    for (uint32_t f = p->n_finalists; f-- > OF_BASELINES;) {
+    for (uint32_t f = p->n_finalists; may_set && f-- > OF_BASELINES;) {
         double expected = p->finalists[f].expected;
         if (is_setting(model, of[f]) && expected < own->expected &&
             expected - best->expected <= fmax(promise_doubt(p, OF_BEST, f), least))

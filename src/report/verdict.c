@@ -58,6 +58,8 @@ static void say_iteration(const struct report_facts *f, struct verdict_line *lin
             pct(c, change < 0 ? -f->change_pct : f->change_pct), change < 0 ? "faster" : "slower");
         return;
     }
+    if (f->report->profiler_op_ns)
+        say(line, "; with it %s", facts_time(a, f->predicted_ns + f->report->profiler_ns));
     say(line, ", %s measured (%s%s %%); ", facts_time(a, f->measured_ns),
         f->error_pct >= 0.05 ? "+" : "", pct(b, f->error_pct));
     if (f->wire_profiler_ns > 0)

@@ -572,6 +572,18 @@ class Summary(Profile):
                                  "dpro: rank 0 did not record all: recording failed after step 31: rank.json: File too large",
                                  f"dpro: {NEXT}{self.trace}"])
 
+    def test_a_status_is_written_to_nobody_elses_file(self):
+        other = self.write("other.txt", "of somebody else\n")
+        self.statuses("os.environ['DPRO_STATUS'] = %r; came_to(STEPPED, 3)" % other,
+                      "file = open(%r, 'a'); os.environ['DPRO_STATUS'] = '/proc/self/fd/%%d' %% file.fileno(); came_to(STEPPED, 3)" % other)
+        with open(other, encoding="utf-8") as file:
+            self.assertEqual(file.read(), "of somebody else\n")
+
+    def test_a_rank_that_no_job_has_disturbs_nobody(self):
+        lines = self.statuses("came_to(LOADED, place=(1 << 40, 2)); came_to(STEPPED, 1 << 70); came_to(FAILED, text=chr(0xd800)); "
+                              "came_to(ENDED)")
+        self.assertNotIn("Traceback", " ".join(lines))
+
     def test_a_status_that_cannot_be_reached_disturbs_nobody(self):
         lines = self.statuses("os.environ['DPRO_STATUS'] = '/proc/1/fd/0'; came_to(STEPPED, 3)",
                               "os.environ['DPRO_STATUS'] = '/dev/full'; came_to(STEPPED, 3)",

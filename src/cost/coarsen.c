@@ -59,7 +59,7 @@ static uint64_t tensor_key(const struct graph_tensor *t)
     return map_mix(((uint64_t)t->name << 32) ^ t->collective) | 1;
 }
 
-/* By tensor: the how manieth of its rank's in its collective. NULL: no memory. */
+/* By tensor: its index among its rank's tensors in its collective. NULL: no memory. */
 static uint32_t *find_places(const struct dpro_graph *g)
 {
     uint32_t *places = malloc(((size_t)g->n_tensors + 1) * sizeof *places);

@@ -388,9 +388,9 @@ static int compare_work(const struct rehearsal *r, const struct coarse_rank *ran
     return status;
 }
 
-/* How much slower work is while something is on the wires, from work seen both ways: the middle
- * one of the families, long and short alike, as the first block of a model often is another work
- * than it seems. Where little was seen, what is usual counts more. */
+/* How much slower work is while something is on the wires, from work seen both ways: the median
+ * of the families, long and short alike, as the first block of a model often is another work than
+ * it seems. Where little was seen, what is usual counts more. */
 static int fit_interference(const struct rehearsal *r, const struct coarse *coarse,
                             struct model_net *net)
 {

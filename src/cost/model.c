@@ -301,12 +301,15 @@ static double machine_std(const struct dpro_model *model, uint32_t n_measured,
     struct {
         double std, n;
     } seen[2] = {{0, 0}, {0, 0}};
-    if (n_measured > 1 && model->measured_ns > 0)
-        seen[0].std = model->measured_std_ns / (double)model->measured_ns,
+    if (n_measured > 1 && model->measured_ns > 0) {
+        seen[0].std = model->measured_std_ns / (double)model->measured_ns;
         seen[0].n = n_measured - 1;
-    if (unprofiled && unprofiled->n_steps > 1 && unprofiled->mean_ns > 0 && unprofiled->std_ns >= 0)
-        seen[1].std = (double)unprofiled->std_ns / (double)unprofiled->mean_ns,
+    }
+    if (unprofiled && unprofiled->n_steps > 1 && unprofiled->mean_ns > 0 &&
+        unprofiled->std_ns >= 0) {
+        seen[1].std = (double)unprofiled->std_ns / (double)unprofiled->mean_ns;
         seen[1].n = unprofiled->n_steps - 1;
+    }
     double n = seen[0].n + seen[1].n, most = n > MOST_STEPS ? MOST_STEPS : n;
     double squares = PRIOR_STEPS * PRIOR_MACHINE_STD * PRIOR_MACHINE_STD, freedom = PRIOR_STEPS;
     for (int i = 0; i < 2 && n > 0; i++)

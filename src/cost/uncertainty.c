@@ -12,7 +12,7 @@
 #include "cost/numbers.h"
 
 /* Of what changes: a gain, and computation beside communication. Of plans that were run in the jobs
- * that they were made for, gains of 9 to 34 % were off by a sixth in the middle. */
+ * that they were made for, gains of 9 to 34 % were off by a sixth in the median. */
 #define USUAL_ERROR 0.15
 
 /* What the machine does to a ratio of two configurations that are run in turns. Neighbouring blocks

@@ -8,7 +8,7 @@
 #include "cost/model.h"
 
 /* Of an iteration with another number of parameter servers, a standard error: of 14 pairs of
- * recordings that differ in that the middle one was 7 % off. */
+ * recordings that differ in that the median was 7 % off. */
 #define UNCERTAINTY_SERVERS 0.10
 
 /* One standard error each, relative; speedup: of before / after, as a number. */

@@ -3,8 +3,8 @@
  * The best of thousands by one model is chosen for that model's errors, too: it relies on numbers
  * that are estimates, and on an iteration that is the median of several. So those that are left at
  * the end are evaluated again in all jobs that the recording allows, and what is promised is the
- * mean over these. A number that is about to be cheaper than nothing can only be more: of one that
- * is learnt as 0 with an error, the mean is above 0. */
+ * mean over these. A learnt number is never below 0: of one that was learnt as 0 with an error, the
+ * mean is above 0. */
 #include "optimize/promise.h"
 
 #include <math.h>

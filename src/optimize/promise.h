@@ -22,7 +22,7 @@ struct promise {
     uint32_t n_finalists;
 };
 
-/* Room for that many; `own` is how the job ran. -1: out of memory. */
+/* Room for so many finalists. -1: out of memory. */
 int promise_init(struct promise *promise, const struct dpro_model *model, uint32_t most);
 void promise_fini(struct promise *promise);
 /* Returns its number. The strategy is copied. UINT32_MAX: out of memory. */

@@ -45,7 +45,7 @@ struct timeline_tensor {
 
 /* Horovod: when its coordinator, rank 0, heard that a rank is ready to reduce a tensor. */
 struct timeline_ready {
-    uint32_t tensor, run; /* the how-manieth of the tensor's, from 0 */
+    uint32_t tensor, run; /* run: index among the tensor's */
     int rank;
     int64_t ns;
 };

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/time.h"
 #include "graph/choose.h"
 
 /* What an iteration of a rank holds. */
@@ -27,7 +28,7 @@ static void add_item(const struct rank_build *rank, const struct item *item, str
     bool gpu = rank->trace->tracks[span->track].gpu;
     if (gpu && item->launch == NO_ID) {
         c->n_before++;
-        c->before_ns += item->end_ns - item->start_ns;
+        c->before_ns = time_add(c->before_ns, item->end_ns - item->start_ns);
         return;
     }
     c->n_works += gpu;
@@ -102,7 +103,7 @@ static bool is_warm_up(const struct judge *j, struct range *took)
     int64_t spread = took->most - took->least, off = c->ns - took->most;
     if (ahead && took->least - c->ns > off)
         off = took->least - c->ns;
-    return j->n_others >= 3 && c->n_meetings <= RANGE(j, n_meetings).most && off > 3 * spread &&
+    return j->n_others >= 3 && c->n_meetings <= RANGE(j, n_meetings).most && off / 3 > spread &&
            off > took->most / (ahead ? 20 : 4);
 }
 

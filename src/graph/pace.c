@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/time.h"
 #include "graph/build.h"
 
 /* The CPU is ahead by so many percent of the period: where the marks and the GPU's work differ by
@@ -35,7 +36,7 @@ static uint32_t find_lane(const struct rank_build *rank)
             continue;
         for (uint32_t i = lane->first[0]; i < lane->first[rank->steps.n]; i++)
             if (computes(rank, &rank->items.at[i]))
-                sum += rank->items.at[i].end_ns - rank->items.at[i].start_ns;
+                sum = time_add(sum, rank->items.at[i].end_ns - rank->items.at[i].start_ns);
         if (sum > longest) {
             longest = sum;
             best = l;
@@ -87,7 +88,7 @@ static void fill_device_times(struct rank_build *rank, const struct work *works,
         struct step *step = &rank->steps.at[s];
         bool goes_on = s + 1 < rank->steps.n && rank->steps.at[s + 1].follows &&
                        works[s + 1].start_ns != ABSENT;
-        int64_t end = goes_on ? works[s + 1].start_ns : works[s].end_ns + rest_ns;
+        int64_t end = goes_on ? works[s + 1].start_ns : time_add(works[s].end_ns, rest_ns);
         step->device_ns = step->end_ns - step->start_ns;
         if (works[s].start_ns != ABSENT && end > works[s].start_ns)
             step->device_ns = end - works[s].start_ns;
@@ -104,8 +105,8 @@ static void judge(struct rank_build *rank, const struct work *works, int64_t *ah
         if (s == 0 || !rank->steps.at[s].follows || works[s].start_ns == ABSENT ||
             works[s - 1].start_ns == ABSENT)
             continue;
-        cpu_ns += rank->steps.at[s].start_ns - rank->steps.at[s - 1].start_ns;
-        gpu_ns += works[s].start_ns - works[s - 1].start_ns;
+        cpu_ns = time_add(cpu_ns, rank->steps.at[s].start_ns - rank->steps.at[s - 1].start_ns);
+        gpu_ns = time_add(gpu_ns, works[s].start_ns - works[s - 1].start_ns);
         ahead[n] = works[s - 1].end_ns - works[s].launch_ns;
         rest[n++] = works[s].start_ns - works[s - 1].end_ns;
     }

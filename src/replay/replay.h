@@ -10,14 +10,8 @@
 #include <dpro/replay.h>
 
 #include "base/error.h"
+#include "base/time.h"
 #include "graph/graph.h"
-
-/* Times are never negative; what would overflow stays at the largest. */
-static inline int64_t time_add(int64_t a, int64_t b)
-{
-    int64_t sum;
-    return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
-}
 
 /* A replayed copy; arrays by op id. start = end - dur. */
 struct replay_copy {

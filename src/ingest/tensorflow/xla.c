@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/time.h"
 #include "ingest/part.h"
 
 enum { MARK_SHARE = 20, LANES_MAX = 64 };
@@ -220,7 +221,7 @@ static int count_programs(struct splitter *s)
         status = map_set(&on_device, key, ++n);
         program->most_runs = n > program->most_runs ? (uint32_t)n : program->most_runs;
         program->n_runs++;
-        program->total_ns += run->end_ns - run->start_ns;
+        program->total_ns = time_add(program->total_ns, run->end_ns - run->start_ns);
     }
     map_fini(&places);
     map_fini(&on_device);
@@ -234,7 +235,7 @@ static void choose_marks(struct splitter *s)
     const struct program *best = NULL;
     int64_t all_ns = 0;
     for (size_t i = 0; i < s->programs.n; i++)
-        all_ns += s->programs.at[i].total_ns;
+        all_ns = time_add(all_ns, s->programs.at[i].total_ns);
     for (size_t i = 0; i < s->programs.n; i++) {
         const struct program *p = &s->programs.at[i];
         if (p->most_runs < 2 || p->total_ns < all_ns / MARK_SHARE)

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/time.h"
 #include "graph/graph.h"
 #include "report/columns.h"
 #include "report/slices.h"
@@ -45,12 +46,6 @@ static int compare_stretches(const void *a, const void *b)
     return (x->end_ns > y->end_ns) - (x->end_ns < y->end_ns);
 }
 
-static int64_t plus(int64_t a, int64_t b)
-{
-    int64_t sum;
-    return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
-}
-
 /* How long any was going on, and how long all took together. */
 static int64_t unite(struct stretch *at, size_t n, int64_t *sum_ns)
 {
@@ -60,8 +55,8 @@ static int64_t unite(struct stretch *at, size_t n, int64_t *sum_ns)
         qsort(at, n, sizeof *at, compare_stretches);
     for (size_t i = 0; i < n; i++) {
         int64_t from = at[i].start_ns > until ? at[i].start_ns : until;
-        *sum_ns = plus(*sum_ns, at[i].end_ns - at[i].start_ns);
-        any = plus(any, at[i].end_ns > from ? at[i].end_ns - from : 0);
+        *sum_ns = time_add(*sum_ns, at[i].end_ns - at[i].start_ns);
+        any = time_add(any, at[i].end_ns > from ? at[i].end_ns - from : 0);
         until = at[i].end_ns > until ? at[i].end_ns : until;
     }
     return any;
@@ -143,7 +138,7 @@ const char *contradiction_part(const struct part_fact *part)
                                             : facts_kind_words((enum dpro_op_kind)part->kind);
 }
 
-/* What about a part of the graph is not as it was measured; "": nothing stands out. */
+/* How a part's ops lie in time otherwise than when measured; "": they do not. */
 static const char *reason(const struct part_fact *p)
 {
     double measured = p->measured_ns > 0 ? (double)p->measured_sum_ns / (double)p->measured_ns : 1;
@@ -155,8 +150,8 @@ static const char *reason(const struct part_fact *p)
     return "";
 }
 
-/* The part that goes the way of the whole by most; NULL: none does. Idling and waiting for others
- * is the cause only where no work is. */
+/* The part that differs most in the direction in which the iteration does; NULL: none does. Idling
+ * and waiting are named only where no work differs by a quarter of the whole. */
 static const struct part_fact *find_worst(const struct report_facts *f)
 {
     const struct part_fact *rest = NULL;
@@ -188,8 +183,8 @@ static void say_worst(struct report_facts *f)
                  p->rank, replayed, measured);
     else
         snprintf(f->contradiction, sizeof f->contradiction,
-                 "%s of rank %d take %s in the replay, %s measured%s", contradiction_part(p),
-                 p->rank, replayed, measured, reason(p));
+                 "rank %d has %s of %s in the replay, %s measured%s", p->rank, replayed,
+                 contradiction_part(p), measured, reason(p));
 }
 
 int contradiction_find(struct report_facts *f, struct dpro_error *err)

@@ -476,14 +476,21 @@ static void fill_pace(struct assembly *a)
 
 static int fill_left_out(struct assembly *a)
 {
-    for (size_t i = 0; i < a->join->left_out.n; i++) {
+    struct map seen = {0}; /* numbers, as several ranks may show why */
+    int status = 0;
+    for (size_t i = 0; i < a->join->left_out.n && status == 0; i++) {
         const struct left_out *from = &a->join->left_out.at[i];
-        struct dpro_left_out to = {
-            from->number, arena_copy_string(&a->graph->arena, from->reason, strlen(from->reason))};
-        if (!to.reason || array_push(&a->graph->left_out, to) < 0)
-            return -1;
+        struct dpro_left_out to = {.number = from->number};
+        uint64_t key = map_key((uint64_t)from->number);
+        if (map_get(&seen, key, NULL))
+            continue;
+        to.reason = arena_copy_string(&a->graph->arena, from->reason, strlen(from->reason));
+        status = to.reason ? map_set(&seen, key, 1) : -1;
+        if (status == 0)
+            status = array_push(&a->graph->left_out, to);
     }
-    return 0;
+    map_fini(&seen);
+    return status;
 }
 
 /* An address that a process has for its own. */

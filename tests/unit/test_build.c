@@ -104,6 +104,23 @@ static void test_an_iteration_cut_short_is_left_out(void **state)
     dpro_graph_destroy(g);
 }
 
+static void test_an_iteration_that_all_ranks_lack_is_left_out_once(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < 2; rank++) {
+        struct trace_text *t = trace_text_begin(rank, 2);
+        for (int i = 0; i < 4; i++) {
+            trace_text_step(t, i, 1000 * i, 1000);
+            for (int k = 0; k < (i == 2 ? 3 : 8); k++)
+                trace_text_cpu(t, "cpu_op", "aten::mm", 1, 1000 * i + 100 * k, 90 + i, "");
+        }
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(dpro_graph_n_left_out(g), 1);
+    assert_int_equal(dpro_graph_left_out(g, 0).number, 2);
+    dpro_graph_destroy(g);
+}
+
 static void test_marks_of_the_gpu_are_not_counted_twice(void **state)
 {
     (void)state;
@@ -850,6 +867,7 @@ int main(void)
         cmocka_unit_test(test_of_marks_that_lie_over_each_other_the_first_tell),
         cmocka_unit_test(test_a_step_number_beyond_64_bits_is_no_trouble),
         cmocka_unit_test(test_an_iteration_cut_short_is_left_out),
+        cmocka_unit_test(test_an_iteration_that_all_ranks_lack_is_left_out_once),
         cmocka_unit_test(test_marks_of_the_gpu_are_not_counted_twice),
         cmocka_unit_test(test_without_marks_the_optimizer_cuts_iterations),
         cmocka_unit_test(test_without_any_mark_the_period_of_the_ops_cuts_iterations),

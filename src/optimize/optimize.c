@@ -276,7 +276,8 @@ static int promise_results(struct space *space, const struct dpro_strategy *own,
     int rc = add_finalists(space, own, &p, of);
     if (rc == 0) {
         bool chooses = space->search->options->algorithm == DPRO_ALGORITHM_DEFAULT;
-        uint32_t chosen = chooses ? choose(&p, space->model, of) : OF_BEST;
+        uint32_t found = p.finalists[OF_BEST].expected < 1 ? OF_BEST : OF_OWN;
+        uint32_t chosen = chooses ? choose(&p, space->model, of) : found;
         s->best_ns = of_own(space, &p.finalists[chosen]);
         s->found_ns = of_own(space, &p.finalists[OF_BEST]);
         bool sets = chosen >= OF_BASELINES && is_setting(space->model, of[chosen]);

@@ -30,5 +30,5 @@ bool trend_find(const int64_t *ns, uint32_t n, struct trend *trend)
     double z = fmax(0, fabs(sum) - 1) / sqrt(variance);
     double first = mean_of(ns, third), last = mean_of(ns + n - third, third);
     *trend = (struct trend){llround(first), llround(last), erfc(z / sqrt(2))};
-    return trend->p < MOST_P && fabs(last - first) >= LEAST_SHARE * first;
+    return trend->p < MOST_P && first > 0 && fabs(last - first) >= LEAST_SHARE * first;
 }

@@ -155,8 +155,10 @@ static int warn_ranks(struct assembly *a, const struct dpro_graph_options *optio
 static int warn_trend(struct assembly *a, const struct dpro_graph_options *options)
 {
     struct trend trend;
+    uint32_t n;
+    const int64_t *measured = dpro_graph_measured_ns(a->graph, &n);
     char text[400];
-    if (!trend_find(a->graph->measured_ns, a->n_samples, &trend))
+    if (!trend_find(measured, n, &trend))
         return 0;
     snprintf(
         text, sizeof text,
@@ -164,8 +166,8 @@ static int warn_trend(struct assembly *a, const struct dpro_graph_options *optio
         "last (%+.0f %% over %u iterations, p = %.2g): the prediction is of their mean; record "
         "when the machine is steady, or choose iterations with --steps",
         trend.last_ns > trend.first_ns ? "longer" : "shorter", (double)trend.first_ns / 1e6,
-        (double)trend.last_ns / 1e6, 100 * ((double)trend.last_ns / (double)trend.first_ns - 1),
-        a->n_samples, trend.p);
+        (double)trend.last_ns / 1e6, 100 * ((double)trend.last_ns / (double)trend.first_ns - 1), n,
+        trend.p);
     return warn(a, options, text);
 }
 

@@ -171,15 +171,19 @@ static void write_servers_needed(struct writer *w, const struct optimize_facts *
 /* Where one argument of the job is as good as any plan. */
 static void write_setting(struct writer *w, const struct optimize_facts *f)
 {
-    char line[300], more[TIME_TEXT];
+    char line[300], digits[TIME_TEXT], more[120] = "";
     double more_pct =
         100 * (double)(f->found.best_ns - f->found.found_ns) / (double)f->found.own_ns;
     if (!f->found.setting || !f->helps)
         return;
+    if (more_pct >= 0.05)
+        snprintf(more, sizeof more,
+                 "; the best buckets found win %s points more, less than this recording can tell",
+                 one_digit(digits, more_pct));
     snprintf(line, sizeof line,
              "that is %s of DistributedDataParallel, which needs no plan: the largest as good as "
-             "any; the best buckets found win %s points more, less than this recording can tell",
-             f->found.setting, one_digit(more, fmax(more_pct, 0)));
+             "any%s",
+             f->found.setting, more);
     table_wrapped(w, "Setting", 10, line);
 }
 

@@ -88,10 +88,12 @@
 
   /* ---- strategies side by side ---- */
 
+  const RESULT = report.best.setting && report.best.helps ? "chosen" : "best found";
+
   function bars() {
     const rows = [
       ["as it ran", report.replayed_ms, "IDLE", sentence(report.own.communication)],
-      [report.best.setting && report.best.helps ? "chosen" : "best found", report.best.iteration_ms, "UPDATE", sentence(report.best.communication)],
+      [RESULT, report.best.iteration_ms, "UPDATE", sentence(report.best.communication)],
       ...report.servers.map((s) => [plural(s.servers, "server"), s.iteration_ms, "UPDATE",
         "the best found with so many; placed as usual: " + ms(s.usual_ms)]),
       ...report.baselines.map((b) => [b.name, b.iteration_ms, "FW", b.text + ", " + plural(b.buckets, "bucket")]),
@@ -107,7 +109,7 @@
       s.append(titled(svg("rect", { x: left, y: y + 2, width: Math.max(1, x(value) - left), height: line - 7, rx: 2,
         style: "fill:var(--" + fill + ")" }), name + ": " + ms(value), what));
       s.append(svg("text", { x: x(value) + 6, y: y + 14 }, ms(value) +
-        (i === 0 ? "" : " (" + (change < 0 ? "−" : "+") + pct(Math.abs(change)) + ")")));
+        (i === 0 ? "" : " (" + (change <= -0.05 ? "−" : change >= 0.05 ? "+" : "") + pct(Math.abs(change)) + ")")));
     });
     const bound = x(report.lower_bound_ms), half = NARROW ? 95 : 0;
     s.append(svg("line", { x1: bound, x2: bound, y1: 0, y2: H - 18, style: "stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3" }));
@@ -155,7 +157,7 @@
     return el("section", "card", el("h2", "", "Buckets in an iteration"),
       el("div", "legend above", swatch("WAIT", "ready, waiting for its turn"), swatch("COMM", "under way")),
       timeline("As it ran: " + sentence(report.own.communication), report.own.communication, data.own_times, end),
-      timeline("Best found: " + sentence(report.best.communication), report.best.communication, data.best_times, end));
+      timeline(RESULT[0].toUpperCase() + RESULT.slice(1) + ": " + sentence(report.best.communication), report.best.communication, data.best_times, end));
   }
 
   /* ---- the search ---- */

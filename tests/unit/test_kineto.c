@@ -232,6 +232,36 @@ static void test_communication_metadata_is_kept(void **state)
     part_fini(&part);
 }
 
+/* A loss that is averaged over the ranks has no dimensions, and one element. */
+static void test_a_tensor_without_dimensions_has_one_element(void **state)
+{
+    static const struct {
+        const char *args;
+        uint64_t numel;
+    } cases[] = {
+        {"\"Input type\":[\"float\"],\"Input Dims\":[[]]", 1},
+        {"\"Input Dims\":[[]],\"Input type\":[\"float\"]", 1},
+        {"\"Input type\":[\"float\"],\"Input Dims\":[[0]]", 0},
+        {"\"Input type\":[\"\",\"float\"],\"Input Dims\":[[],[7]]", 7},
+        {"\"Input type\":[\"Scalar\"],\"Input Dims\":[[]]", 0},
+        {"\"Input type\":[\"TensorList\",\"\"],\"Input Dims\":[[[]],[]]", 1},
+        {"\"Input type\":[\"TensorList\",\"\"],\"Input Dims\":[[[],[3]],[]]", 4},
+        {"\"Input type\":[\"TensorList\",\"float\"],\"Input Dims\":[[],[5]]", 5},
+        {"\"Input type\":[\"float\"],\"Input Dims\":[]", 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[512];
+        snprintf(text, sizeof(text),
+                 "[{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"gloo:all_reduce\",\"pid\":1,"
+                 "\"tid\":2,\"ts\":1,\"dur\":1,\"args\":{%s,\"Group size\":2}}]",
+                 cases[i].args);
+        struct trace_part part = read_text(text);
+        assert_int_equal(detail_of(&part, 0)->numel, cases[i].numel);
+        part_fini(&part);
+    }
+}
+
 static void test_syncs_tell_what_they_wait_for(void **state)
 {
     (void)state;
@@ -450,6 +480,7 @@ int main(void)
         cmocka_unit_test(test_thread_ids_may_be_text),
         cmocka_unit_test(test_external_id_that_is_the_correlation_is_no_op),
         cmocka_unit_test(test_communication_metadata_is_kept),
+        cmocka_unit_test(test_a_tensor_without_dimensions_has_one_element),
         cmocka_unit_test(test_syncs_tell_what_they_wait_for),
         cmocka_unit_test(test_amd_traces_are_read),
         cmocka_unit_test(test_begin_and_end_events_make_spans),

@@ -111,6 +111,7 @@ struct event {
     uint32_t label; /* thread_name's or process_name's args.name */
     uint64_t dims_numel;
     uint32_t dims_type;
+    bool dims_blank, type_first; /* the first input: its dimensions are [], it has an element type */
 };
 
 static const struct trace_detail no_detail = {.peer = -1, .comm_sequence = -1, .wait_stream = -1};
@@ -314,13 +315,15 @@ static uint32_t read_text(struct kineto *k)
     return json_raw(k->js, JSON_TEXT_MAX, &text, &len, &cut) ? intern(k, text, len) : 0;
 }
 
-/* "Input Dims": a list with one entry an input, [] where it is no tensor, [2, 3] for a tensor,
- * [[2], [3]] for a list of tensors. Gives the elements of the first tensor or list of tensors. */
-static uint64_t read_dims(struct json *js)
+/* "Input Dims": a list with one entry an input, [2, 3] for a tensor, [[2], [3]] for a list of
+ * tensors, [] for a tensor without dimensions and for what is no tensor. Gives the elements of the
+ * first tensor or list of tensors; in `blank` whether the first entry is []. */
+static uint64_t read_dims(struct json *js, bool *blank)
 {
     uint64_t numel = 0, product = 1;
     int depth = 0, done_at = 0; /* 1: the first tensor has been seen */
-    bool numbers = false;
+    bool numbers = false, opened = false, first = true;
+    *blank = false;
     if (json_peek(js) != '[')
         return json_skip(js), 0;
     do {
@@ -333,9 +336,15 @@ static uint64_t read_dims(struct json *js)
                 return 0;
             }
             numbers = false;
+            opened = true;
             product = 1;
         } else if (c == ']') {
             js->p++;
+            /* in a list of tensors, [] can only be one without dimensions, which has one element */
+            numbers = numbers || (opened && depth >= 3);
+            *blank = *blank || (first && opened && !numbers && depth == 2);
+            first = first && depth > 2;
+            opened = false;
             depth--;
             if (numbers && !done_at && __builtin_add_overflow(numel, product, &numel))
                 numel = UINT64_MAX;
@@ -348,6 +357,7 @@ static uint64_t read_dims(struct json *js)
             json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
         } else if (json_read_decimal(js, 0, &v) != JSON_NO_VALUE && depth >= 2) {
             numbers = true;
+            opened = false;
             if (v < 0 || __builtin_mul_overflow(product, (uint64_t)v, &product))
                 product = 0;
         }
@@ -355,17 +365,18 @@ static uint64_t read_dims(struct json *js)
     return numel;
 }
 
-/* "Input type": the first that names an element type. */
-static uint32_t read_types(struct kineto *k)
+/* "Input type": the first that names an element type; in `first` whether that is the first input's. */
+static uint32_t read_types(struct kineto *k, bool *first)
 {
     struct json *js = k->js;
-    uint32_t type = 0;
+    uint32_t type = 0, n = 0;
+    *first = false;
     const char *text;
     size_t len;
     if (json_peek(js) != '[')
         return json_skip(js), 0;
     js->p++;
-    while (json_array_next(js)) {
+    for (; json_array_next(js); n++) {
         if (type || json_peek(js) != '"') {
             json_skip(js);
             continue;
@@ -374,8 +385,10 @@ static uint32_t read_types(struct kineto *k)
             break;
         if (len > 0 && !json_is(text, len, "Scalar") && !json_is(text, len, "TensorList") &&
             !json_is(text, len, "ScalarList") && !json_is(text, len, "GenericList") &&
-            !json_is(text, len, "Int") && !json_is(text, len, "String"))
+            !json_is(text, len, "Int") && !json_is(text, len, "String")) {
             type = intern(k, text, len);
+            *first = n == 0;
+        }
     }
     return type;
 }
@@ -448,12 +461,12 @@ static void read_arg(struct kineto *k, struct event *ev, unsigned key)
     case KEY_INPUT_DIMS:
         if (ev->has_name && !name_is_communication(k, ev->name))
             break;
-        ev->dims_numel = read_dims(js);
+        ev->dims_numel = read_dims(js, &ev->dims_blank);
         return;
     case KEY_INPUT_TYPE:
         if (ev->has_name && !name_is_communication(k, ev->name))
             break;
-        ev->dims_type = read_types(k);
+        ev->dims_type = read_types(k, &ev->type_first);
         return;
     case KEY_BYTES:
         if (ev->kind != SPAN_MEMCPY && ev->kind != SPAN_MEMSET && ev->kind != KIND_NONE)
@@ -595,7 +608,7 @@ static void add_span(struct kineto *k, struct event *ev)
         part->end_ns = end_ns;
     if ((ev->dims_numel || ev->dims_type) && name_is_communication(k, ev->name)) {
         if (!k->detail.numel)
-            k->detail.numel = ev->dims_numel;
+            k->detail.numel = ev->dims_blank && ev->type_first ? 1 : ev->dims_numel;
         if (!k->detail.dtype)
             k->detail.dtype = ev->dims_type;
         k->detail_used = ev->has_detail = true;

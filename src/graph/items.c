@@ -407,10 +407,48 @@ static int cut_comm_tracks(struct cutter *cutter, const unsigned *uses)
     return status;
 }
 
+/* The step that goes on at a time; NO_ID: none. */
+static uint32_t step_at(const struct rank_build *rank, int64_t ns)
+{
+    size_t low = 0, high = rank->steps.n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (rank->steps.at[mid].end_ns <= ns)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < rank->steps.n && rank->steps.at[low].start_ns <= ns ? (uint32_t)low : NO_ID;
+}
+
+/* By step: when a stream begins the first work that was launched in the row of steps that follow
+ * each other. A stream's work runs in order, so what comes before was launched before the row. */
+static void find_own_work(const struct cutter *cutter, const uint32_t *step_of_item,
+                          const struct trace_track *track, int64_t *own_ns)
+{
+    const struct rank_build *rank = cutter->rank;
+    for (size_t s = 0; s < rank->steps.n; s++)
+        own_ns[s] = INT64_MAX;
+    for (uint32_t i = track->first; i < track->first + track->n; i++) {
+        const struct trace_span *span = &rank->trace->spans[i];
+        const struct launch *known = is_device_work(span) ? find_launch(cutter, span) : NULL;
+        uint32_t step = known && known->item != NO_ID ? step_of_item[known->item] : NO_ID;
+        if (step != NO_ID && span->start_ns < own_ns[step])
+            own_ns[step] = span->start_ns;
+    }
+    for (size_t s = 1; s < rank->steps.n; s++)
+        if (rank->steps.at[s].follows && own_ns[s - 1] < own_ns[s])
+            own_ns[s] = own_ns[s - 1];
+    for (size_t s = rank->steps.n; s-- > 1;)
+        if (rank->steps.at[s].follows)
+            own_ns[s - 1] = own_ns[s];
+}
+
 /* The step of each device span: that of the call which launched it, wherever it ran; without a
- * call, by its own start. NO_ID: none. */
+ * call, by its own start. Where the CPU is ahead by more than a step, work that was launched before
+ * the first step still runs in later ones, of which it is no part. NO_ID: none. */
 static uint32_t device_step(const struct cutter *cutter, const uint32_t *step_of_item,
-                            const struct trace_span *span, uint32_t *launch)
+                            const int64_t *own_ns, const struct trace_span *span, uint32_t *launch)
 {
     const struct rank_build *rank = cutter->rank;
     const struct launch *known = find_launch(cutter, span);
@@ -421,16 +459,10 @@ static uint32_t device_step(const struct cutter *cutter, const uint32_t *step_of
             return step_of_item[*launch];
         /* its call was made outside of the measured iterations, or was not recorded */
     }
-    size_t low = 0, high = rank->steps.n;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (rank->steps.at[mid].end_ns <= span->start_ns)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    bool in = low < rank->steps.n && rank->steps.at[low].start_ns <= span->start_ns;
-    return in ? (uint32_t)low : NO_ID;
+    uint32_t step = step_at(rank, span->start_ns);
+    bool before = step != NO_ID && rank->steps.at[step].follows && own_ns[step] != INT64_MAX &&
+                  span->start_ns < own_ns[step];
+    return before ? NO_ID : step;
 }
 
 static int cut_stream(struct cutter *cutter, uint32_t track_index, const uint32_t *step_of_item)
@@ -439,16 +471,19 @@ static int cut_stream(struct cutter *cutter, uint32_t track_index, const uint32_
     const struct trace_track *track = &rank->trace->tracks[track_index];
     uint32_t n_steps = (uint32_t)rank->steps.n, launch;
     uint32_t *fill = calloc(n_steps + 1, sizeof *fill);
-    if (!fill || start_lane(cutter, DPRO_DEVICE_GPU_STREAM, track_index) < 0) {
+    int64_t *own_ns = malloc((n_steps + (size_t)1) * sizeof *own_ns);
+    if (!fill || !own_ns || start_lane(cutter, DPRO_DEVICE_GPU_STREAM, track_index) < 0) {
+        free(own_ns);
         free(fill);
         return -1;
     }
+    find_own_work(cutter, step_of_item, track, own_ns);
     uint32_t *first = cutter->lane->first, total = 0;
     for (uint32_t i = track->first; i < track->first + track->n; i++) {
         const struct trace_span *span = &rank->trace->spans[i];
         if (!is_device_work(span))
             continue;
-        uint32_t step = device_step(cutter, step_of_item, span, &launch);
+        uint32_t step = device_step(cutter, step_of_item, own_ns, span, &launch);
         if (step != NO_ID)
             fill[step]++;
     }
@@ -458,6 +493,7 @@ static int cut_stream(struct cutter *cutter, uint32_t track_index, const uint32_
         total += count;
     }
     if (array_reserve(&rank->items, total) < 0) {
+        free(own_ns);
         free(fill);
         return -1;
     }
@@ -465,7 +501,7 @@ static int cut_stream(struct cutter *cutter, uint32_t track_index, const uint32_
         const struct trace_span *span = &rank->trace->spans[i];
         if (!is_device_work(span))
             continue;
-        uint32_t step = device_step(cutter, step_of_item, span, &launch);
+        uint32_t step = device_step(cutter, step_of_item, own_ns, span, &launch);
         if (step == NO_ID)
             continue;
         rank->items.at[fill[step]++] = (struct item){.start_ns = span->start_ns,
@@ -475,6 +511,7 @@ static int cut_stream(struct cutter *cutter, uint32_t track_index, const uint32_
                                                      .next = NO_ID};
     }
     rank->items.n += total;
+    free(own_ns);
     free(fill);
     return 0;
 }

@@ -188,8 +188,9 @@ static const char *const collective_words[] = {"allreduce", "allgather", "reduce
 
 /* What is computed or copied around a collective is another kernel, and what is done within a GPU
  * is no collective of ranks. Inductor names its kernels for all that is near them in the graph. */
-static const char *const other_words[] = {"gemm",   "matmul", "scaled_mm", "copy",  "permute",
-                                          "triton", "warp",   "block",     "thread"};
+static const char *const other_words[] = {"gemm",    "matmul",    "scaled_mm", "copy",
+                                          "permute", "transpose", "indices",   "triton",
+                                          "warp",    "block",     "thread",    "smem"};
 
 static bool does_other_work(struct part text)
 {

@@ -177,6 +177,8 @@ static void say_ahead(const struct report_facts *f, struct verdict_line *line)
     if (f->pace.n_ranks == 0)
         return;
     say(line, "; the CPU is %s ahead of the GPU", facts_time(a, f->pace.ahead_ns));
+    if (f->pace.n_ranks < f->n_ranks)
+        say(line, " on %u of %u ranks", f->pace.n_ranks, f->n_ranks);
     if (f->pace.n_ranks == f->n_ranks &&
         facts_pct(f->idle_ns + f->exposed_ns + f->wait_ns, f->predicted_ns) < 10)
         say(line, ": GPU-bound");
@@ -235,6 +237,40 @@ static const char *straggler_reason(const struct report_facts *f, int64_t *exces
     return words[best];
 }
 
+static bool has_servers(const struct dpro_graph *graph)
+{
+    for (uint32_t op = 0; op < dpro_graph_n_ops(graph); op++) {
+        enum dpro_op_kind kind = dpro_graph_op(graph, op).kind;
+        if (kind == DPRO_OP_PUSH || kind == DPRO_OP_PULL)
+            return true;
+    }
+    return false;
+}
+
+/* Ranks that meet in collectives take the same time for an iteration. Where they don't, one of them
+ * was recorded in part, and the mean of them is that of no rank. With servers each rank may go at
+ * its own pace. */
+static bool say_unlike(const struct report_facts *f, struct verdict_line *line)
+{
+    char a[TIME_TEXT], b[TIME_TEXT];
+    const struct dpro_rank_time *least = NULL, *most = NULL;
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        const struct dpro_rank_time *t = &f->ranks[r].time;
+        least = !least || t->iteration_ns < least->iteration_ns ? t : least;
+        most = !most || t->iteration_ns > most->iteration_ns ? t : most;
+    }
+    if (!most || !facts_communicates(f) || most->iteration_ns / 3 <= least->iteration_ns / 2 ||
+        has_servers(f->report->graph))
+        return false;
+    say(line,
+        "record again, or leave a rank out: ranks that communicate take the same time for an "
+        "iteration, but rank %d takes %s and rank %d %s, so one of their recordings is incomplete; "
+        "see the warnings",
+        least->rank, facts_time(a, least->iteration_ns), most->rank,
+        facts_time(b, most->iteration_ns));
+    return true;
+}
+
 /* What stands between the numbers and acting on them; false: nothing. */
 static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
 {
@@ -246,6 +282,8 @@ static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
             "see first what the job's %d ranks exchange: no communication was recognised, so no "
             "advice can be drawn from what counts as computation",
             world);
+    else if (say_unlike(f, line))
+        return true;
     else if (facts_pct(f->apart_ns, f->predicted_ns) >= 5)
         say(line,
             "record 10 iterations: in this single one the ranks start up to %s apart, which shows "

@@ -1,5 +1,6 @@
 """Jobs that hang on their GPU, jobs that hang on their CPU, and iterations at a recording's ends: gpu_job.py makes traces
 whose true iteration time is known."""
+import gzip
 import json
 import os
 import unittest
@@ -101,6 +102,17 @@ class BoundByGpu(Case):
         self.assertAlmostEqual(facts["predicted"]["iteration_ms"], period_ms, delta=0.02 * period_ms)
         self.assertEqual(facts["pace"]["ranks_on_gpu"], 1)
         self.assertIn("launch-bound", verdict(facts, "Idle"))
+
+    def test_ranks_that_meet_but_take_different_times_are_doubted(self):
+        """Rank 0's file lost its device's work: the mean of its CPU's marks and of rank 1's GPU is the time of no rank."""
+        folder, _ = gpu_job.write(self, Job(world=2, buckets=4))
+        path = os.path.join(folder, "rank0.pt.trace.json.gz")
+        with gzip.open(path, "rt") as file:
+            trace = json.load(file)
+        trace["traceEvents"] = [e for e in trace["traceEvents"] if e["cat"] not in ("kernel", "gpu_memcpy")]
+        self.write("job/rank0.pt.trace.json.gz", trace)
+        facts = self.assert_replays(folder)
+        self.assertRegex(verdict(facts, "Next step"), "rank 0 takes .* rank 1 .* is incomplete")
 
     def test_the_disagreement_is_said_in_text_json_and_page(self):
         folder, _ = gpu_job.write(self, Job())

@@ -107,9 +107,11 @@ struct dpro_link {
     struct dpro_estimate message_ns;            /* for each message */
     struct dpro_estimate collective_ns;         /* for each collective, beside its messages */
     struct dpro_estimate launch_ns;             /* for each collective, of computing time */
-    struct dpro_estimate copy_ns;               /* a byte, of computing time, to copy it back */
-    struct dpro_estimate cast_ns;   /* a byte, of computing time, to other precision and back */
-    struct dpro_estimate reduce_ns; /* a byte, to add it up */
+    struct dpro_estimate hook_ns; /* of computing time, for each bucket sent by DDP's communication
+                                     hook (parts, priorities, compression); assumed */
+    struct dpro_estimate copy_ns; /* a byte, of computing time, to copy it back */
+    struct dpro_estimate cast_ns; /* a byte, of computing time, to other precision and back */
+    struct dpro_estimate reduce_ns;       /* a byte, to add it up */
     struct dpro_estimate interference_ns; /* a byte on the link, taken from the computing time */
 };
 DPRO_API struct dpro_link dpro_model_link(const struct dpro_model *model);

@@ -273,7 +273,9 @@ def _urgent_group(group):
 
 
 def send_bucket(state, bucket):
-    """The communication hook. Without compression the same operations as DDP's own, on each part."""
+    """The communication hook. Without compression the same operations as DDP's own, on each part. It is called for each
+    bucket in the backward pass, on the job's own thread: the process group itself is asked, as dist.all_reduce's checks
+    cost as much as the call."""
     buffer, n = bucket.buffer(), bucket.index()
     if buffer.layout != torch.strided:
         work = dist.all_reduce(buffer.div_(state.size), group=state.groups[n], async_op=True)
@@ -282,14 +284,15 @@ def send_bucket(state, bucket):
         sent = buffer.mul_(1.0 / state.size)
     else:
         sent = buffer.to(state.dtype).div_(state.size)
-    futures = [dist.all_reduce(part, group=state.groups[n], async_op=True).get_future()
-               for part in sent.chunk(state.partitions[n])]
+    flat = torch.view_as_real(sent) if sent.is_complex() else sent
+    parts = flat.chunk(state.partitions[n]) if state.partitions[n] > 1 else (flat,)
+    futures = [state.groups[n].allreduce([part]).get_future() for part in parts]
 
     def received(_):
         for future in futures:
             future.wait()  # all are there: a failed one raises, a GPU's stream is told to wait
         return buffer if sent is buffer else buffer.copy_(sent)
 
-    if buffer.device.type == "cpu":
+    if buffer.device.type == "cpu" and len(futures) > 1:
         return torch.futures.collect_all(futures).then(received)
     return futures[-1].then(received)  # of one device, which collect_all's is not; parts are done in order there

@@ -110,6 +110,7 @@ struct dpro_link dpro_model_link(const struct dpro_model *model)
         .message_ns = net->message_ns,
         .collective_ns = net->collective_ns,
         .launch_ns = net->launch_ns,
+        .hook_ns = net->hook_ns,
         .copy_ns = net->copy_ns,
         .cast_ns = net->cast_ns,
         .reduce_ns = net->reduce_ns,

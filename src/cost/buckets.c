@@ -63,6 +63,31 @@ uint64_t bucket_size_bytes(const struct dpro_model *model, const struct dpro_str
     return bytes;
 }
 
+bool bucket_needs_hook(const struct dpro_model *model, const struct dpro_strategy *strategy)
+{
+    if (model->means.stack != DPRO_STACK_DDP)
+        return false;
+    bool needs = strategy->compression != DPRO_COMPRESSION_NONE;
+    for (uint32_t b = 0; b < strategy->n_buckets && !needs; b++)
+        needs = strategy->buckets[b].partitions > 1 ||
+                strategy->buckets[b].priority != strategy->buckets[0].priority;
+    return needs;
+}
+
+double bucket_launch_ns(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                        uint32_t bucket, uint64_t size_bytes, bool hooked)
+{
+    const struct model_net *net = &model->net;
+    double ns = net->launch_ns.value * strategy->buckets[bucket].partitions;
+    if (hooked)
+        ns += net->hook_ns.value;
+    if (strategy->compression != DPRO_COMPRESSION_NONE)
+        ns += net->cast_ns.value * (double)size_bytes / 2;
+    else if (hooked && net->hook_ns.value > 0)
+        ns += net->copy_ns.value * (double)size_bytes; /* DDP divides while it copies */
+    return ns;
+}
+
 /* That a tensor's bucket goes to as the job ran. */
 static uint32_t own_server(const struct dpro_model *model, uint32_t tensor)
 {

@@ -29,6 +29,12 @@ int buckets_read(const struct dpro_model *model, const char *path, struct dpro_s
 void buckets_partition(const struct dpro_model *model, uint64_t partition_bytes,
                        struct dpro_strategy *strategy);
 
+/* Whether DDP can be given the strategy by a communication hook only. */
+bool bucket_needs_hook(const struct dpro_model *model, const struct dpro_strategy *strategy);
+/* Of computing time, to launch a bucket of size_bytes: each of its collectives, its cast, and the
+ * hook. */
+double bucket_launch_ns(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                        uint32_t bucket, uint64_t size_bytes, bool hooked);
 uint64_t bucket_size_bytes(const struct dpro_model *model, const struct dpro_strategy *strategy,
                            uint32_t bucket);
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "cost/buckets.h"
 #include "cost/fused.h"
 
 enum { MOST_LOSS_PCT = 90 };
@@ -139,6 +140,7 @@ static void set_buckets(struct evaluator *e)
 {
     const struct dpro_model *m = e->model;
     const struct dpro_strategy *s = e->strategy;
+    bool hooked = bucket_needs_hook(m, s);
     for (uint32_t b = 0; b < s->n_buckets; b++) {
         const struct strategy_bucket *bucket = &s->buckets[b];
         uint64_t size = 0;
@@ -149,11 +151,10 @@ static void set_buckets(struct evaluator *e)
         struct bucket_state *state = &e->buckets[b];
         *state = (struct bucket_state){.size_bytes = size};
         state->copy_ns = m->net.copy_ns.value * (double)size;
-        state->launch_ns = m->net.launch_ns.value * bucket->partitions;
+        state->launch_ns = bucket_launch_ns(m, s, b, size, hooked);
         if (s->compression != DPRO_COMPRESSION_NONE) {
             /* cast when launched, and back by whoever receives it */
             state->size_bytes = size / 2;
-            state->launch_ns += m->net.cast_ns.value * (double)size / 2;
             state->latency_ns = m->net.cast_ns.value * (double)size / 2 / bucket->partitions;
         }
     }

@@ -585,6 +585,7 @@ static int job_init(struct job *j, const struct dpro_model *model,
 {
     const struct model_net *net = &model->net;
     bool casts = strategy->compression != DPRO_COMPRESSION_NONE;
+    bool hooked = bucket_needs_hook(model, strategy);
     size_t n_collectives = 1;
     *j = (struct job){.model = model,
                       .strategy = strategy,
@@ -607,7 +608,7 @@ static int job_init(struct job *j, const struct dpro_model *model,
         j->buckets[b] = (struct bucket_ops){
             .size_bytes = casts ? size / 2 : size,
             .copy_ns = net->copy_ns.value * (double)size,
-            .launch_ns = net->launch_ns.value * bucket->partitions + cast_ns,
+            .launch_ns = bucket_launch_ns(model, strategy, b, size, hooked),
             .cast_ns = cast_ns / bucket->partitions,
         };
         for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++)

@@ -108,11 +108,14 @@ struct model_net {
                                       and from its last message to its end */
     struct dpro_estimate negotiate_ns;  /* of a cycle of Horovod's that has something to reduce, for
                                            the ranks to agree on what */
-    struct dpro_estimate least_ns;   /* a collective takes that much, however small it is, and its
-                                        bytes are there by then */
-    struct dpro_estimate launch_ns;  /* of computing time, for each collective */
-    struct dpro_estimate copy_ns;    /* a byte of a bucket, of computing time, when it comes back */
-    struct dpro_estimate cast_ns;    /* a byte of a bucket cast to another precision and back */
+    struct dpro_estimate least_ns;  /* a collective takes that much, however small it is, and its
+                                       bytes are there by then */
+    struct dpro_estimate launch_ns; /* of computing time, for each collective */
+    struct dpro_estimate hook_ns;   /* of computing time, for each bucket of a strategy that DDP can
+                                       be given by a communication hook only; its division by the
+                                       ranks is then a pass of its own, copy_ns a byte */
+    struct dpro_estimate copy_ns;   /* a byte of a bucket, of computing time, when it comes back */
+    struct dpro_estimate cast_ns;   /* a byte of a bucket cast to another precision and back */
     struct dpro_estimate held_share; /* of its rate, that a transfer loses while a rank computes */
     struct dpro_estimate cpu_ns;     /* computing time that a byte on a rank's link costs it, where
                                    both want the same cores (or multiprocessors) */

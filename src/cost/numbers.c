@@ -9,4 +9,4 @@ const size_t model_numbers[N_MODEL_NUMBERS] = {
     offsetof(struct model_net, push_ns),    offsetof(struct model_net, answer_ns),
     offsetof(struct model_net, within_ns),  offsetof(struct model_net, step_ns),
     offsetof(struct model_net, held_share), offsetof(struct model_net, negotiate_ns),
-    offsetof(struct model_net, least_ns)};
+    offsetof(struct model_net, least_ns),   offsetof(struct model_net, hook_ns)};

@@ -7,7 +7,7 @@
 
 #include "cost/model.h"
 
-enum { N_MODEL_NUMBERS = 15 };
+enum { N_MODEL_NUMBERS = 16 };
 extern const size_t model_numbers[N_MODEL_NUMBERS];
 
 static inline struct dpro_estimate *model_number(struct model_net *net, size_t which)

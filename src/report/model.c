@@ -167,6 +167,7 @@ void model_write_link(struct writer *w, const struct dpro_model *model)
     write_estimate(w, "message_ns", link.message_ns);
     write_estimate(w, "collective_ns", link.collective_ns);
     write_estimate(w, "launch_ns", link.launch_ns);
+    write_estimate(w, "hook_ns", link.hook_ns);
     write_estimate(w, "reduce_ns_per_byte", link.reduce_ns);
     write_estimate(w, "copy_ns_per_byte", link.copy_ns);
     write_estimate(w, "cast_ns_per_byte", link.cast_ns);

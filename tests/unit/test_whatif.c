@@ -14,6 +14,7 @@
 #include <dpro/whatif.h>
 
 #include "cost/buckets.h"
+#include "cost/uncertainty.h"
 
 enum { MIB = 1048576, N = 4 };
 
@@ -426,6 +427,35 @@ static void test_partitions_are_of_at_most_that_size(void **state)
     free(job);
 }
 
+/* DDP divides a bucket while it copies; behind a hook that is a pass of its own. */
+static void test_what_needs_ddps_hook_costs_computation(void **state)
+{
+    (void)state;
+    struct job *job = new_job();
+    struct dpro_model *m = &job->model;
+    m->net.launch_ns.value = 1000;
+    m->net.hook_ns.value = 50000;
+    m->net.byte_ns.value = 0; /* so that what is computed is all there is */
+    m->net.copy_ns.value = 0.5;
+    int64_t hooked_ns, other_ns;
+    struct dpro_error err = {.code = 0};
+    job->buckets[0].n = 2;
+    job->buckets[1] = (struct strategy_bucket){2, 2, 1, 0, 0};
+    m->own.n_buckets = 2;
+    double plain = bucket_launch_ns(m, &m->own, 1, 2 * MIB, bucket_needs_hook(m, &m->own));
+    assert_true(plain == 1000);
+    job->buckets[0].partitions = 2;
+    assert_true(bucket_needs_hook(m, &m->own));
+    double hooked = bucket_launch_ns(m, &m->own, 1, 2 * MIB, true);
+    assert_true(hooked == 1000 + 50000 + MIB);
+    assert_int_equal(uncertainty_time(m, &hooked_ns, &err), 0);
+    m->means = model_means(DPRO_STACK_HOROVOD);
+    assert_false(bucket_needs_hook(m, &m->own));
+    assert_int_equal(uncertainty_time(m, &other_ns, &err), 0);
+    assert_int_equal(hooked_ns - other_ns, 2 * (50000 + MIB));
+    free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -444,6 +474,7 @@ int main(void)
         cmocka_unit_test(test_a_list_that_does_not_fit_is_refused_by_name),
         cmocka_unit_test(test_a_bucket_ends_when_it_reaches_its_cap),
         cmocka_unit_test(test_partitions_are_of_at_most_that_size),
+        cmocka_unit_test(test_what_needs_ddps_hook_costs_computation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,6 +55,14 @@ static int not_hidden(const struct dirent *entry)
     return entry->d_name[0] != '.';
 }
 
+/* dpro profile writes under such a name and renames: the process was killed before it was done. */
+static bool half_written(const char *name)
+{
+    static const char ending[] = ".part";
+    size_t len = strlen(name), n = sizeof ending - 1;
+    return len > n && memcmp(name + len - n, ending, n) == 0;
+}
+
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);
@@ -88,7 +96,8 @@ static int add_folder(struct source_list *list, const char *path, int depth, boo
                 if (strstr(entries[i]->d_name, ".json")) /* reading it says what is wrong */
                     rc = add_source(list, full, false, attempt, err);
             } else if (S_ISREG(st.st_mode)) {
-                rc = add_source(list, full, false, attempt, err);
+                if (!half_written(entries[i]->d_name))
+                    rc = add_source(list, full, false, attempt, err);
             } else if (S_ISDIR(st.st_mode) && depth < MAX_FOLDER_DEPTH) {
                 rc = add_folder(list, full, depth + 1, false, attempt, err);
             }

@@ -125,6 +125,16 @@ class Directory(Case):
         self.assertEqual(len(facts["warnings"]), 1)
         self.assertIn("2 of 2 ranks had not ended their recording", facts["warnings"][0])
 
+    def test_what_a_killed_job_was_compressing_is_passed_over(self):
+        folder = self.put(packed=False)
+        with open(self.path("TRACE", "host0", "rank0", "kineto.json"), "rb") as whole:
+            packed = gzip.compress(whole.read())
+        for written in (len(packed), len(packed) // 2, 10):
+            self.write("TRACE/host0/rank0/kineto.json.gz.part", packed[:written])
+            facts = self.assert_replays(folder)
+            self.assertEqual(facts["warnings"], [])
+            self.assertEqual(facts["trace"]["iterations"], 4)
+
     def test_a_half_written_copy_gives_way_to_the_whole_profile(self):
         folder = self.put(packed=False)
         for rank in range(2):

@@ -247,13 +247,14 @@ static void find_steps(const struct values *values, struct told *told)
     told->last_of_all = warmup + 3 * iterations + 8;
 }
 
-/* How much is to be learnt from a process, where several tell why nothing was recorded. */
+/* How much is to be learnt from a process, where several tell why nothing was recorded. When one
+ * is killed, the others end with an error of their own, which is not the cause. */
 static long weight(const struct status *status)
 {
     return (status->flags & STATUS_FAILED    ? 4L << 32
             : status->flags & STATUS_STEPPED ? 2L << 32
                                              : 0) +
-           status->step;
+           (status_was_killed(status) ? 1L << 32 : 0) + status->step;
 }
 
 /* The process of `rank`, of any for -1, that says most; NULL: none. */

@@ -551,6 +551,11 @@ class Summary(Profile):
                               "came_to(LOADED, place=(0, 2)); came_to(STEPPED, 3); came_to(ENDED)")
         self.assertRegex(lines[-1], r"nothing recorded: rank 0: the process ended after 3 steps, ")
 
+    def test_a_killed_process_is_told_of_before_those_that_it_took_along(self):
+        lines = self.statuses("came_to(LOADED, place=(0, 2)); came_to(STEPPED, 6); came_to(ENDED)",
+                              "came_to(LOADED, place=(1, 2)); came_to(STEPPED, 5); os.kill(os.getpid(), 9)")
+        self.assertRegex(lines[-1], r"nothing recorded: rank 1: the process was killed or left without cleaning up after 5 steps, ")
+
     def test_a_rank_of_this_node_that_recorded_nothing_is_told_of(self):
         for job, said in (("came_to(LOADED, place=(1, 2)); came_to(STEPPED, 9); came_to(FAILED, text='/x: Permission denied')",
                            "rank 1 recorded nothing: recording failed after step 9: /x: Permission denied"),

@@ -252,10 +252,11 @@ static void test_a_tensor_without_dimensions_has_one_element(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char text[512];
-        snprintf(text, sizeof(text),
-                 "[{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"gloo:all_reduce\",\"pid\":1,"
-                 "\"tid\":2,\"ts\":1,\"dur\":1,\"args\":{%s,\"Group size\":2}}]",
-                 cases[i].args);
+        snprintf(
+            text, sizeof(text),
+            "[{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"gloo:all_reduce\",\"pid\":1,"
+            "\"tid\":2,\"ts\":1,\"dur\":1,\"args\":{%s,\"Group size\":2}}]",
+            cases[i].args);
         struct trace_part part = read_text(text);
         assert_int_equal(detail_of(&part, 0)->numel, cases[i].numel);
         part_fini(&part);

@@ -111,7 +111,8 @@ struct event {
     uint32_t label; /* thread_name's or process_name's args.name */
     uint64_t dims_numel;
     uint32_t dims_type;
-    bool dims_blank, type_first; /* the first input: its dimensions are [], it has an element type */
+    bool dims_blank,
+        type_first; /* the first input: its dimensions are [], it has an element type */
 };
 
 static const struct trace_detail no_detail = {.peer = -1, .comm_sequence = -1, .wait_stream = -1};
@@ -365,7 +366,8 @@ static uint64_t read_dims(struct json *js, bool *blank)
     return numel;
 }
 
-/* "Input type": the first that names an element type; in `first` whether that is the first input's. */
+/* "Input type": the first that names an element type; in `first` whether that is the first input's.
+ */
 static uint32_t read_types(struct kineto *k, bool *first)
 {
     struct json *js = k->js;

@@ -50,7 +50,7 @@ def main():
     parser.add_argument("--width", type=int, default=64, help="channels of the first stage")
     parser.add_argument("--blocks", type=int, default=2, help="blocks a stage; 2 make a ResNet-18")
     parser.add_argument("--size", type=int, default=32, help="of an image, in pixels")
-    parser.add_argument("--bucket-cap-mb", type=float, default=25, help="DDP's bucket size")
+    parser.add_argument("--bucket-cap-mb", type=float, help="DDP's bucket size, in place of its default")
     args = parser.parse_args()
 
     job = Job(args)

@@ -73,7 +73,7 @@ def train(job, model):
 
 def main():
     parser = gpt_arguments("a small GPT, data-parallel")
-    parser.add_argument("--bucket-cap-mb", type=float, default=25, help="DDP's bucket size")
+    parser.add_argument("--bucket-cap-mb", type=float, help="DDP's bucket size, in place of its default")
     args = parser.parse_args()
 
     job = Job(args)

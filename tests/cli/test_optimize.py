@@ -110,7 +110,7 @@ class Optimize(Case):
         gain_pct = 100 * (1 - facts["best"]["iteration_ms"] / facts["replayed_ms"])
         self.assertTrue(9 <= gain_pct <= 20, gain_pct)
         plan = self.read("plan", "plan.json")
-        self.assertEqual(len(plan["job"]["models"][0]["parameters"]), 29)
+        self.assertEqual(len(plan["job"]["models"][0]["parameters"]), 77)
         self.assertIn("head.weight", plan["communication"]["buckets"][0]["parameters"])
 
     def test_a_plan_names_the_jobs_parameters(self):

@@ -206,7 +206,13 @@ def find_suites(build, only):
         env["DPRO_PYTHON"] = live_python
     suites += [Suite(name, path, env, 900, "unittest") for name, path in python_suites("cli")]
     suites += [Suite(name, path, env, 900, "unittest", python=live_python) for name, path in python_suites("live")]
-    return [s for s in suites if not only or any(s.name == o or s.name.startswith(o + "/") for o in only)]
+    def is_of(suite, name):
+        return suite.name == name or suite.name.startswith(name + "/")
+
+    for name in only:
+        if not any(is_of(suite, name) for suite in suites):
+            raise SystemExit(f"run_tests.py: no suite is called {name}; all are: {' '.join(s.name for s in suites)}")
+    return [s for s in suites if not only or any(is_of(s, name) for name in only)]
 
 
 def run(suite):

@@ -9,7 +9,7 @@ EXAMPLES := example-tensorflow example-tensorflow-ps example-tensorflow-collecti
 export PYTHON
 
 .DEFAULT_GOAL := build
-.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-frameworks bench-plans accuracy accuracy-live lint install clean help
+.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-frameworks bench-plans accuracy accuracy-live accuracy-blind lint install clean help
 
 build: ## build the command (build/dpro) and the library
 	@tools/install.sh --check build
@@ -100,6 +100,12 @@ accuracy-live: ## predicted against steps without a profiler, on new recordings 
 	@for framework in tensorflow mxnet horovod horovod-pytorch; do tools/venv.sh $$framework; done
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/accuracy_live.py --build $(BUILD)
+
+accuracy-blind: ## what-ifs of jobs drawn at random against the same jobs run that way; 4 minutes a job, wants a quiet machine and root
+	@tools/install.sh build
+	@tools/venv.sh
+	@tools/build.sh $(BUILD)
+	@$(PYTHON) tools/accuracy_blind.py --build $(BUILD)
 
 lint: ## formatting, headers, includes, man pages, Python files
 	@tools/lint.sh

@@ -42,9 +42,10 @@ static int export_paths(const struct job_values *given, const struct opt_list *p
         return code;
     if (dpro_trace_export_net_csv(job.trace, values->output, &err) < 0)
         code = cmd_fail(&err);
-    else if (!given->quiet)
-        cmd_say("wrote the transport logs of %u processes to %s",
-                dpro_trace_transport(job.trace).n_processes, values->output);
+    uint32_t n = dpro_trace_transport(job.trace).n_processes;
+    if (code == 0 && !given->quiet)
+        cmd_say("wrote the transport log%s of %u process%s to %s", n == 1 ? "" : "s", n,
+                n == 1 ? "" : "es", values->output);
     job_fini(&job);
     return code;
 }

@@ -92,9 +92,8 @@ void status_reason(const struct status *status, long first, long last, char *tex
                  end);
     else if (status->step + 1 < first)
         snprintf(text, size,
-                 "the process %s after %ld %s, and the first to be recorded is step %ld (%ld is "
-                 "the last): "
-                 "run it longer, or choose fewer by --warmup and --iterations",
+                 "the process %s after %ld %s, and the first to be recorded is step %ld: let it "
+                 "train %ld steps, or choose fewer by --warmup and --iterations",
                  end, status->step, steps, first, last);
     else if ((status->flags & (STATUS_WINDOW | STATUS_WRITTEN)) == STATUS_WINDOW &&
              status_was_killed(status))

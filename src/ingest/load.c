@@ -877,7 +877,7 @@ static int list_files(struct loader *loader, struct dpro_error *err)
 /* Nothing to work with: says of which file, and what to do. */
 static int check_any(const struct loader *loader, const char *first_path, struct dpro_error *err)
 {
-    const struct source *trace_file = NULL, *log = NULL, *graph = NULL;
+    const struct source *trace_file = NULL, *log = NULL, *graph = NULL, *recorded = NULL;
     size_t n_et = 0;
     for (size_t i = 0; i < loader->list.n; i++) {
         const struct source *source = &loader->list.at[i];
@@ -889,6 +889,8 @@ static int check_any(const struct loader *loader, const char *first_path, struct
             log = source;
         }
         n_et += source->kind == DPRO_FILE_EXECUTION_TRACE;
+        if (source->part.recording)
+            recorded = source;
         if (source_is_protobuf(source) && (!graph || source->kind == DPRO_FILE_XPLANE))
             graph = source;
         if (!trace_file &&
@@ -928,6 +930,12 @@ static int check_any(const struct loader *loader, const char *first_path, struct
                               "%s: no framework's spans in it; was the profiler active while the "
                               "job trained?",
                               trace_file->path);
+    if (recorded)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "%s: no profile was recorded: the job ended or failed before the "
+                              "steps to be profiled, as 'dpro profile' said; let it run longer, or "
+                              "choose fewer steps by --warmup and --iterations",
+                              recorded->path);
     return dpro_error_set(
         err, DPRO_EEMPTY,
         "%s: no trace file found in it; give what 'dpro profile' recorded, or a folder "

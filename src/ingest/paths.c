@@ -148,7 +148,9 @@ int sources_find(struct source_list *list, const char *const *paths, size_t n_pa
         else if (errno == ENOENT && strpbrk(paths[i], "*?[{"))
             rc = add_glob(list, paths[i], err);
         else
-            rc = dpro_error_set(err, DPRO_EIO, "%s: cannot open: %s", paths[i], strerror(errno));
+            rc =
+                dpro_error_set(err, DPRO_EIO, "%s: cannot open: %s; name a trace's folder or files",
+                               paths[i], strerror(errno));
         if (rc < 0)
             return rc;
     }

@@ -531,9 +531,9 @@ class Summary(Profile):
                 (loaded + "came_to(ENDED)", "the process ended before a step of training that dpro can see"),
                 (loaded + kill, "the process was killed or left without cleaning up before a step of training"),
                 (loaded + "came_to(STEPPED, 1); came_to(ENDED)", "the process ended after 1 step, and the first to be recorded is "
-                                                                 "step 22 \\(31 is the last\\): run it longer"),
+                                                                 "step 22: let it train 31 steps"),
                 (loaded + "came_to(STEPPED, 15); " + kill, "the process was killed or left without cleaning up after 15 steps, "
-                                                           "and the first to be recorded is step 22 "),
+                                                           "and the first to be recorded is step 22: let it "),
                 (loaded + "came_to(STEPPED, 21); came_to(WINDOW); came_to(STEPPED, 28); " + kill,
                  "the process was killed or left without cleaning up after step 28, while steps 22 to 31 were recorded: [^\\n]*lost"),
                 (loaded + "came_to(STEPPED, 9); came_to(FAILED, text='/x: No space left on device'); came_to(ENDED)",

@@ -62,7 +62,7 @@ class Profile(Case):
         kill = "os.kill(os.getpid(), signal.SIGKILL)"
         for begin, n_steps, last, end, said in (
                 ("", 0, 0, "", "loaded a framework; the process ended before a step of training"),
-                ("", 3, 0, "", "ended after 3 steps, and the first to be recorded is step 8 (10 is the last)"),
+                ("", 3, 0, "", "ended after 3 steps, and the first to be recorded is step 8: let it train 10 steps"),
                 ("", 40, 4, kill, "was killed or left without cleaning up after 4 steps, and the first to be recorded is step 8"),
                 ("", 40, 9, kill, "was killed or left without cleaning up after step 9, while steps 8 to 10 were recorded"),
                 (limit % (300, 300), 40, 0, "", "recording failed after step 2: %s: File too large" % self.trace),

@@ -217,7 +217,9 @@ static int open_one(struct cutter *cutter, uint32_t index, int64_t *floor)
         end = start;
     while (cutter->n_open > 0) {
         const struct open_span *top = &cutter->open[cutter->n_open - 1];
-        bool inside = start < top->end && end <= top->end;
+        bool inside = start < top->end && (end <= top->end || span->parent == top->span);
+        if (inside && end > top->end) /* by rounding */
+            end = top->end;
         if (inside || (start == top->end && end == start && span->parent == top->span))
             break;
         int64_t top_end = top->end < start ? top->end : start;

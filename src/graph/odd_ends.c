@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/map.h"
 #include "base/time.h"
 #include "graph/choose.h"
 
@@ -19,6 +20,7 @@ struct content {
     int64_t ns;                  /* how long it took */
     int64_t n_ops, n_works;      /* on CPU threads; on devices, of calls that were recorded */
     int64_t n_before, before_ns; /* device work of calls made before the recording */
+    int64_t n_lost;              /* calls that launch, of which no device work was recorded */
     int64_t n_meetings;          /* collectives and optimizer steps */
 };
 
@@ -35,6 +37,33 @@ static void add_item(const struct rank_build *rank, const struct item *item, str
     c->n_ops += !gpu && item->segment == 0 && span->kind != SPAN_RUNTIME; /* those that poll vary */
     c->n_meetings +=
         (rank->classes[span->name] & NAME_COMM_KERNEL) != 0 || build_runs_collective(rank, span);
+}
+
+static bool is_call(const struct rank_build *rank, const struct item *item)
+{
+    return rank->trace->spans[item->span].kind == SPAN_RUNTIME && item->segment == 0;
+}
+
+/* A call that launches is one whose name has device work elsewhere. */
+static int count_lost(const struct rank_build *rank, struct content *contents)
+{
+    struct map launches = {0};
+    int status = 0;
+    for (uint32_t i = 0; i < rank->items.n && status == 0; i++) {
+        const struct item *item = &rank->items.at[i];
+        if (is_call(rank, item) && item->launch != NO_ID)
+            status = map_set(&launches, map_key(rank->trace->spans[item->span].name), 1);
+    }
+    for (uint32_t s = 0; s < rank->steps.n && status == 0; s++)
+        for (uint32_t l = 0; l < rank->n_lanes; l++)
+            for (uint32_t i = rank->lanes[l].first[s]; i < rank->lanes[l].first[s + 1]; i++) {
+                const struct item *item = &rank->items.at[i];
+                contents[s].n_lost +=
+                    is_call(rank, item) && item->launch == NO_ID &&
+                    map_get(&launches, map_key(rank->trace->spans[item->span].name), NULL);
+            }
+    map_fini(&launches);
+    return status;
 }
 
 /* What every step holds. */
@@ -107,6 +136,15 @@ static bool is_warm_up(const struct judge *j, struct range *took)
            off > took->most / (ahead ? 20 : 4);
 }
 
+/* A tenth or more of what it launched, and of the first steps' next to nothing. */
+static bool lost_work(const struct judge *j)
+{
+    enum { FEWEST = 10 };
+    const struct content *c = &j->contents[j->step];
+    return c->n_lost >= FEWEST && c->n_lost > (c->n_lost + c->n_works) / 10 &&
+           RANGE(j, n_lost).least < c->n_lost / 10;
+}
+
 /* Says why the step is odd; false: it is not. */
 static bool find_reason(const struct judge *j, bool first, char *text, size_t size)
 {
@@ -117,6 +155,13 @@ static bool find_reason(const struct judge *j, bool first, char *text, size_t si
                  "the GPU was still busy with %" PRId64 " kernels (%.2f ms) that were launched "
                  "before the recording began",
                  c->n_before, (double)c->before_ns / 1e6);
+        return true;
+    }
+    if (!first && lost_work(j)) {
+        snprintf(text, size,
+                 "the recording ended before the GPU had done %" PRId64 " of the %" PRId64
+                 " pieces of work that it was given",
+                 c->n_lost, c->n_lost + c->n_works);
         return true;
     }
     if (is_cut(c->n_ops, ops) || is_cut(c->n_works, works)) {
@@ -172,23 +217,27 @@ static int judge_end(struct chooser *c, uint32_t r, struct judge *j, bool first)
     return array_push(&c->left_out, odd);
 }
 
-/* Each row of iterations that follow each other has two ends. */
+/* Each row of iterations that follow each other has two ends. Several at its end may lack the work
+ * that the GPU had not come to. */
 static int judge_rank(struct chooser *c, uint32_t r)
 {
     struct rank_build *rank = &c->ranks[r];
     struct judge j = {.rank = rank, .contents = calloc(rank->steps.n + 1, sizeof *j.contents)};
-    int status = j.contents ? 0 : -1;
+    int status = j.contents ? count_lost(rank, j.contents) : -1;
     if (status == 0)
         fill_contents(rank, j.contents);
-    for (int last = 0; last < 2; last++)
-        for (uint32_t s = 0; s < rank->steps.n && status == 0; s++) {
+    for (int last = 0; last < 2; last++) {
+        bool goes_on = false;
+        for (uint32_t i = 0; i < rank->steps.n && status == 0; i++) {
+            uint32_t s = last ? (uint32_t)rank->steps.n - 1 - i : i;
             bool follows = last ? s + 1 < rank->steps.n && rank->steps.at[s + 1].follows
                                 : rank->steps.at[s].follows;
-            if (follows || !rank->steps.at[s].timed)
-                continue;
             j.step = s;
-            status = judge_end(c, r, &j, !last);
+            if (rank->steps.at[s].timed && (!follows || (goes_on && lost_work(&j))))
+                status = judge_end(c, r, &j, !last);
+            goes_on = last && !rank->steps.at[s].timed;
         }
+    }
     free(j.contents);
     return status;
 }

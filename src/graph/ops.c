@@ -67,25 +67,36 @@ struct groups {
     key_array hashes; /* of all that each part holds */
 };
 
+/* The outermost op that an item lies in; its own span where that is none. */
+static uint32_t root_of(const struct rank_build *rank, uint32_t item)
+{
+    uint32_t root = rank->items.at[item].span;
+    for (uint32_t up = root; up != NO_ID; up = rank->trace->spans[up].parent)
+        if (rank->trace->spans[up].kind == SPAN_CPU_OP &&
+            !(rank->classes[rank->trace->spans[up].name] &
+              (NAME_STEP | NAME_OPTIMIZER_STEP | NAME_ZERO_GRAD)))
+            root = up;
+    return root;
+}
+
 static int group_items(const struct rank_build *rank, uint32_t first, uint32_t end,
                        struct groups *groups)
 {
+    enum { ROUNDING_NS = 1000 }; /* a span may seem to begin before the last one is over */
     int64_t until = INT64_MIN;
+    uint32_t root = NO_ID;
     groups->parts.n = groups->names.n = groups->hashes.n = 0;
     for (uint32_t i = first; i < end; i++) {
         uint64_t key = map_mix(key_of(rank, i) + 1);
-        if (groups->parts.n > 0 && rank->items.at[i].start_ns < until) {
+        int64_t start = rank->items.at[i].start_ns;
+        if (groups->parts.n > 0 && start < until &&
+            (start < until - ROUNDING_NS || root_of(rank, i) == root)) {
             uint64_t *hash = &groups->hashes.at[groups->hashes.n - 1];
             groups->parts.at[groups->parts.n - 1].n++;
             *hash = map_mix(*hash * 3 + key);
             continue;
         }
-        uint32_t root = rank->items.at[i].span;
-        for (uint32_t up = root; up != NO_ID; up = rank->trace->spans[up].parent)
-            if (rank->trace->spans[up].kind == SPAN_CPU_OP &&
-                !(rank->classes[rank->trace->spans[up].name] &
-                  (NAME_STEP | NAME_OPTIMIZER_STEP | NAME_ZERO_GRAD)))
-                root = up;
+        root = root_of(rank, i);
         const struct trace_span *span = &rank->trace->spans[root];
         until = span->start_ns + span->dur_ns;
         struct group group = {i, 1};

@@ -125,21 +125,26 @@ static uint32_t drop_duplicates(struct trace_span *spans, uint32_t n)
     return kept;
 }
 
+/* A span that ends after another one, by rounding, lies within it if most of it does; else it comes
+ * after. */
+static bool lies_within(const struct trace_span *span, const struct trace_span *other)
+{
+    int64_t start = span->start_ns, end = start + span->dur_ns;
+    int64_t other_end = other->start_ns + other->dur_ns;
+    if (other_end <= start)
+        return false;
+    uint64_t over = end > other_end ? (uint64_t)end - (uint64_t)other_end : 0;
+    return over <= ROUNDING_NS && over <= (uint64_t)other_end - (uint64_t)start;
+}
+
 /* Sets depth and parent of a track's spans, which are spans[first .. first + n) of the rank. */
 static bool nest_track(struct trace_span *spans, uint32_t first, uint32_t n)
 {
     ARRAY(uint32_t) stack = {0};
     for (uint32_t i = first; i < first + n; i++) {
         struct trace_span *span = &spans[i];
-        int64_t end = span->start_ns + span->dur_ns;
-        while (stack.n) {
-            const struct trace_span *top = &spans[stack.at[stack.n - 1]];
-            int64_t top_end = top->start_ns + top->dur_ns;
-            if (top_end > span->start_ns &&
-                (end <= top_end || (uint64_t)end - (uint64_t)top_end <= ROUNDING_NS))
-                break;
+        while (stack.n > 0 && !lies_within(span, &spans[stack.at[stack.n - 1]]))
             stack.n--;
-        }
         span->parent = stack.n ? stack.at[stack.n - 1] : NO_ID;
         span->depth = stack.n < 255 ? (uint8_t)stack.n : 255;
         if (span->dur_ns > 0 && array_push(&stack, i) < 0) {

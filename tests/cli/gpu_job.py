@@ -12,19 +12,20 @@ class Job:
     """What one rank does in a step. CPU costs are between launches; all times in us."""
 
     def __init__(self, kernels=300, kernel_us=100.0, cpu_us=30.0, world=1, buckets=0, transfer_us=2000.0, sync=None,
-                 streams=1, jitter=0.0, slow=None, start_us=1_000_000_000.0, seed=1):
+                 streams=1, jitter=0.0, slow=None, start_us=1_000_000_000.0, seed=1, rounding_us=0.0):
         self.kernels, self.kernel_us, self.cpu_us = kernels, kernel_us, cpu_us
         self.world, self.buckets, self.transfer_us = world, buckets, transfer_us
         self.sync = sync  # None, or where a step waits for its GPU: "loss" (before backward) or "end"
         self.streams, self.jitter = streams, jitter
         self.slow = slow  # (rank, factor) of the CPU's costs
         self.start_us, self.seed = start_us, seed
+        self.rounding_us = rounding_us  # what ends may be late by
 
 
 class Rank:
     def __init__(self, job, rank):
         self.job, self.rank = job, rank
-        self.random = random.Random(job.seed * 1000 + rank)
+        self.random, self.noise = random.Random(job.seed * 1000 + rank), random.Random(rank)
         self.now = job.start_us
         self.free = {}  # stream -> when its last work is over
         self.ends = {}  # stream -> ends of all its work, to find the queue full
@@ -37,7 +38,8 @@ class Rank:
         return us * (1 + self.job.jitter * self.random.uniform(-1, 1))
 
     def emit(self, cat, name, start, dur, pid, tid, **args):
-        begin, end = round(start, 3), round(start + dur, 3)
+        late = self.job.rounding_us * self.noise.randrange(2) if pid == 100 else 0
+        begin, end = round(start, 3), round(start + dur + late, 3)
         self.events.append({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": begin,
                             "dur": round(end - begin, 3), "args": args})
 
@@ -152,10 +154,12 @@ def run_ranks(job, first, last, synced_at, startup=(0, 0.0)):
     return ranks
 
 
-def write(case, job, steps=6, before=0, synced=True, cut_us=None, folder="job", startup_us=0.0):
+def write(case, job, steps=6, before=0, synced=True, cut_us=None, folder="job", startup_us=0.0,
+          lost_steps=0):
     """Records steps `before` + 1 to `before` + `steps` into a folder of `case`; with synced=False the GPU still has
     work of the steps before when the recording begins; startup_us: what the profiler's start takes in the first step;
-    cut_us: the recording's length, where it ends within a step. Returns the folder and each rank's facts: period_us, the true
+    cut_us: the recording's length, where it ends within a step; lost_steps: so many of the last ones have no work on the GPU, as
+    the recording ended before. Returns the folder and each rank's facts: period_us, the true
     iteration time, that of many more steps, and cpu_us, what the marks of steps are apart."""
     first, last = before + 1, before + steps
     ranks = run_ranks(job, 1, last, first if synced else None, (first, startup_us))
@@ -164,11 +168,12 @@ def write(case, job, steps=6, before=0, synced=True, cut_us=None, folder="job", 
     for rank, longer in zip(ranks, endless):
         begin = rank.marks[before]
         until = begin + cut_us if cut_us else float("inf")
+        gpu_until = rank.begins[last - lost_steps] - job.kernel_us if lost_steps else until
         events = []
         for event in rank.events:
             gpu = event["cat"] in ("kernel", "gpu_memcpy")
             over = event["ts"] + event["dur"]
-            if (over > begin if gpu else event["ts"] >= begin) and over <= until:
+            if (over > begin if gpu else event["ts"] >= begin) and over <= (gpu_until if gpu else until):
                 events.append(event)
         trace = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "GPU"}],
                  "distributedInfo": {"backend": "nccl", "rank": rank.rank, "world_size": job.world},

@@ -63,6 +63,10 @@ class BoundByGpu(Case):
     def test_so_it_is_with_several_streams(self):
         self.assert_bound_by_gpu(Job(streams=2))
 
+    def test_so_it_is_where_spans_overlap_by_rounding(self):
+        self.assert_bound_by_gpu(Job(jitter=0.2, rounding_us=0.001))
+        self.assert_bound_by_gpu(Job(jitter=0.2, rounding_us=1))
+
     def test_so_it_is_where_the_gpu_had_work_before_the_recording(self):
         self.assert_bound_by_gpu(Job(), before=3, synced=False)
 
@@ -188,7 +192,17 @@ class OddEnds(Case):
 
     def test_a_last_step_that_was_cut_is_left_out(self):
         folder, _ = gpu_job.write(self, Job(), cut_us=142_000)
-        self.assert_left_out(self.assert_replays(folder), 6, "the recording ended within it")
+        self.assert_left_out(self.assert_replays(folder), 6, "the recording ended before the GPU had done")
+
+    def test_last_steps_whose_work_the_gpu_had_not_come_to_are_left_out(self):
+        for lost in (3, 6):
+            with self.subTest(lost=lost):
+                folder, truth = gpu_job.write(self, Job(), steps=8, lost_steps=lost, folder=f"lost{lost}")
+                facts = self.assert_replays(folder)
+                self.assertEqual([odd["iteration"] for odd in facts["left_out"]], list(range(8, 8 - lost, -1)))
+                self.assertRegex(facts["left_out"][0]["reason"], "the recording ended before the GPU had done")
+                period_ms = truth[0]["period_us"] / 1000
+                self.assertAlmostEqual(facts["predicted"]["iteration_ms"], period_ms, delta=0.02 * period_ms)
 
     def test_the_same_step_is_left_out_on_all_ranks(self):
         folder, _ = gpu_job.write(self, Job(world=2, buckets=4, sync="loss"), before=2, synced=False)

@@ -25,8 +25,9 @@ struct dpro_strategy; /* lives as long as the model or the result that it is of 
 struct dpro_model_options {
     int64_t profiler_ns; /* of the measured iterations, that is no longer in the graph's durations
                             (dpro_graph_take_out_profiler) */
-    const struct dpro_unprofiled *unprofiled; /* of the trace, where it has them: how much steps
-                                                 vary without a profiler; NULL: not known */
+    const struct dpro_unprofiled *unprofiled; /* of the trace, where it has them: how long steps
+                                                 take without a profiler, and how much they vary;
+                                                 NULL: not known */
     struct dpro_sink sink;
 };
 
@@ -46,6 +47,13 @@ DPRO_API uint32_t dpro_model_n_servers(const struct dpro_model *model); /* param
  * job was generated. */
 DPRO_API int64_t dpro_model_measured_ns(const struct dpro_model *model);
 DPRO_API int64_t dpro_model_measured_std_ns(const struct dpro_model *model);
+/* The median of the steps that were timed with no profiler on; 0: too few were. The computation of
+ * the model is scaled such that the job as it ran takes that long, or as long as the median of the
+ * measured iterations. */
+DPRO_API int64_t dpro_model_unprofiled_ns(const struct dpro_model *model);
+/* How far the model was off the measured iterations' median before that, relative: 0.1 is 10 %
+ * longer. */
+DPRO_API double dpro_model_misfit(const struct dpro_model *model);
 DPRO_API uint32_t dpro_model_n_samples(const struct dpro_model *model); /* measured iterations */
 
 struct dpro_tensor {

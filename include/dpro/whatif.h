@@ -66,7 +66,8 @@ DPRO_API int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_m
 DPRO_API void dpro_whatif_destroy(struct dpro_whatif *whatif); /* NULL is fine */
 
 struct dpro_prediction {
-    int64_t iteration_ns;   /* mean, steady state */
+    int64_t iteration_ns;   /* mean, steady state, without a profiler where that time is known
+                               (dpro_model_unprofiled_ns) */
     int64_t p50_ns, p95_ns; /* over draws of the measured iterations' computation */
     double uncertainty_pct; /* of iteration_ns: half the width of a 95 % interval for the job run at
                                another time on the same machine */
@@ -77,7 +78,7 @@ enum dpro_uncertainty_source {
     DPRO_UNCERTAIN_LEARNT,     /* the numbers that the model learnt */
     DPRO_UNCERTAIN_ITERATIONS, /* few iterations were measured, and they differ */
     DPRO_UNCERTAIN_MACHINE,    /* it is faster or slower at another time */
-    DPRO_UNCERTAIN_MODEL,      /* as the job ran, the model is off what was measured */
+    DPRO_UNCERTAIN_MODEL,      /* as the job ran, the model was off what was measured */
     DPRO_UNCERTAIN_CHANGE,     /* how far the changed job is from what was recorded */
     DPRO_N_UNCERTAINTY_PARTS
 };

@@ -29,6 +29,16 @@ int64_t dpro_model_measured_ns(const struct dpro_model *model)
     return model->measured_ns;
 }
 
+int64_t dpro_model_unprofiled_ns(const struct dpro_model *model)
+{
+    return model->unprofiled_ns;
+}
+
+double dpro_model_misfit(const struct dpro_model *model)
+{
+    return model->misfit;
+}
+
 int64_t dpro_model_measured_std_ns(const struct dpro_model *model)
 {
     return (int64_t)model->measured_std_ns;

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "cost/cost.h"
 #include "cost/sync.h"
+#include "cost/uncertainty.h"
 
 static int warn(struct dpro_model *model, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -294,9 +295,10 @@ enum { PRIOR_STEPS = 5, MOST_STEPS = 10 };
 /* The machine at another time. On shared machines the noise of iterations has no time scale: means
  * of blocks of steps differ about as much as single steps do. So the spread of those that were seen
  * is the estimate, pulled towards the prior where they are few; of its Student's t distribution the
- * standard deviation. */
+ * standard deviation. The profiled and the unprofiled steps of a recording are two such blocks:
+ * their relative difference, `apart`, is one more sample. */
 static double machine_std(const struct dpro_model *model, uint32_t n_measured,
-                          const struct dpro_unprofiled *unprofiled)
+                          const struct dpro_unprofiled *unprofiled, double apart)
 {
     struct {
         double std, n;
@@ -315,14 +317,44 @@ static double machine_std(const struct dpro_model *model, uint32_t n_measured,
     for (int i = 0; i < 2 && n > 0; i++)
         squares += seen[i].n * most / n * seen[i].std * seen[i].std;
     freedom += most;
+    if (apart != 0) {
+        squares += apart * apart / 2;
+        freedom++;
+    }
     return sqrt(squares / (freedom - 2));
 }
 
-static void measure_iterations(const struct dpro_graph *g, const struct dpro_unprofiled *unprofiled,
+/* Of the measured iterations, without the profiler's known part: one odd iteration says nothing. 0:
+ * out of memory. */
+static double median_iteration(const int64_t *measured, uint32_t n, int64_t profiler_ns)
+{
+    double *room = malloc((n + (size_t)1) * sizeof *room);
+    if (!room || n == 0) {
+        free(room);
+        return 0;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        room[i] = (double)measured[i];
+    double median = middle_of(room, n);
+    free(room);
+    return (double)profiler_ns < median ? median - (double)profiler_ns : median;
+}
+
+/* Enough steps were timed without the profiler, and they were the same work. */
+static bool tells_of_job(const struct dpro_unprofiled *unprofiled, double profiled_ns)
+{
+    enum { LEAST_STEPS = 5, MOST_APART = 2 };
+    return unprofiled && unprofiled->n_steps >= LEAST_STEPS &&
+           (double)unprofiled->median_ns < MOST_APART * profiled_ns &&
+           (double)unprofiled->median_ns * MOST_APART > profiled_ns;
+}
+
+static void measure_iterations(const struct dpro_graph *g, const struct dpro_model_options *options,
                                struct dpro_model *model)
 {
     uint32_t n;
     const int64_t *measured = dpro_graph_measured_ns(g, &n);
+    const struct dpro_unprofiled *unprofiled = options ? options->unprofiled : NULL;
     double sum = 0, squares = 0, products = 0;
     for (uint32_t i = 0; i < n; i++)
         sum += (double)measured[i] / n;
@@ -332,9 +364,56 @@ static void measure_iterations(const struct dpro_graph *g, const struct dpro_unp
             products += ((double)measured[i] - sum) * ((double)measured[i - 1] - sum);
     }
     model->measured_ns = llround(sum);
+    if (options && options->profiler_ns < model->measured_ns)
+        model->measured_ns -= options->profiler_ns;
     model->measured_std_ns = n > 1 ? sqrt(squares / (n - 1)) : 0;
     model->correlation = squares > 0 && products > 0 ? products / squares : 0;
-    model->machine_std = machine_std(model, n, unprofiled);
+    double median = median_iteration(measured, n, options ? options->profiler_ns : 0);
+    model->median_ns = llround(median);
+    if (tells_of_job(unprofiled, median))
+        model->unprofiled_ns = unprofiled->median_ns;
+    double apart = model->unprofiled_ns ? (double)model->unprofiled_ns / median - 1 : 0;
+    model->machine_std = machine_std(model, n, unprofiled, apart);
+}
+
+static void scale_work(struct dpro_model *model, double ratio)
+{
+    for (uint32_t p = 0; p < model->n_programs; p++)
+        for (uint32_t i = 0; i < model->programs[p].n_ops; i++) {
+            struct model_op *op = &model->programs[p].ops[i];
+            op->work_ns = llround(ratio * (double)op->work_ns);
+            op->beside_ns = llround(ratio * (double)op->beside_ns);
+        }
+}
+
+/* Scales what is computed so that an iteration takes as long as the job's do: what a profiler adds,
+ * what the machine's pace changes and what a model leaves out are mostly computation. */
+static int fit_pace(struct dpro_model *model, struct dpro_error *err)
+{
+    enum { MOST_ROUNDS = 8 };
+    int64_t ns, job_ns = model->unprofiled_ns ? model->unprofiled_ns : model->median_ns;
+    int rc = uncertainty_time(model, &ns, err);
+    if (rc < 0 || model->median_ns <= 0)
+        return rc;
+    model->misfit = (double)ns / (double)model->median_ns - 1;
+    double scale = 1, slope = 0;
+    for (uint32_t i = 0; i < model->programs[0].n_ops; i++)
+        slope += (double)model->programs[0].ops[i].work_ns;
+    for (int round = 0; round < MOST_ROUNDS && rc == 0; round++) {
+        double off = (double)(job_ns - ns);
+        if (fabs(off) < 1e-3 * (double)job_ns || slope <= 0)
+            break;
+        double next = scale + off / slope;
+        next = next > 2 ? 2 : next < 0.5 ? 0.5 : next;
+        if (next == scale)
+            break;
+        scale_work(model, next / scale);
+        int64_t before = ns;
+        rc = uncertainty_time(model, &ns, err);
+        slope = (double)(ns - before) / (next - scale);
+        scale = next;
+    }
+    return rc;
 }
 
 /* A graph that no trace is behind has no framework. */
@@ -388,14 +467,14 @@ int dpro_model_build(const struct dpro_graph *graph, const struct dpro_model_opt
     struct dpro_model *m = calloc(1, sizeof *m);
     if (!m)
         return dpro_error_nomem(err);
-    measure_iterations(graph, options ? options->unprofiled : NULL, m);
-    if (options && options->profiler_ns < m->measured_ns)
-        m->measured_ns -= options->profiler_ns;
+    measure_iterations(graph, options, m);
     rc = rehearse(graph, &rehearsal, err);
     if (rc == 0) {
         rc = build(&rehearsal, m, err);
         rehearsal_fini(&rehearsal);
     }
+    if (rc == 0)
+        rc = fit_pace(m, err);
     if (rc < 0) {
         dpro_model_destroy(m);
         return rc;

@@ -177,6 +177,10 @@ struct dpro_model {
     const char *means_text;   /* in place of the stack's own; static; NULL: that */
     struct dpro_strategy own; /* as the job ran */
     int64_t measured_ns;      /* mean iteration; 0: unknown (generated) */
+    int64_t median_ns;        /* of the measured iterations */
+    int64_t unprofiled_ns;    /* of those with no profiler on; 0: not known */
+    double misfit;            /* how far `own` was from median_ns before its computation was scaled
+                                 to take as long as the job does, relative */
     double measured_std_ns;   /* of the iterations */
     double machine_std;       /* relative: how much faster or slower the machine may be at another
                                  time, a standard error; 0: generated */

@@ -84,8 +84,8 @@ static void add(struct uncertainty *u, enum dpro_uncertainty_source source, doub
     u->speedup = hypot(u->speedup, speedup);
 }
 
-/* How far the predictions and the speedup move when each number that was learnt moves by its
- * standard error. */
+/* How far the speedup moves when each number that was learnt moves by its standard error, and the
+ * prediction with it: the iteration that was measured stays. */
 static int add_learnt(const struct dpro_model *before, const struct dpro_model *after,
                       struct uncertainty *u, struct dpro_error *err)
 {
@@ -104,9 +104,8 @@ static int add_learnt(const struct dpro_model *before, const struct dpro_model *
         }
         if (rc < 0)
             break;
-        add(u, DPRO_UNCERTAIN_LEARNT, (times[0][1] - times[0][0]) / (times[0][1] + times[0][0]),
-            (times[1][1] - times[1][0]) / (times[1][1] + times[1][0]),
-            (times[0][1] / times[1][1] - times[0][0] / times[1][0]) / 2);
+        double upper = times[0][1] / times[1][1], lower = times[0][0] / times[1][0];
+        add(u, DPRO_UNCERTAIN_LEARNT, 0, (upper - lower) / (upper + lower), (upper - lower) / 2);
     }
     arena_fini(&arena);
     return rc;
@@ -220,10 +219,10 @@ int uncertainty_of(const struct dpro_model *before, const struct dpro_model *aft
         double n = before->n_samples * (1 - rho) / (1 + rho);
         double noise = n > 1 ? before->measured_std_ns / measured / sqrt(n) : 0;
         double machine = before->machine_std;
-        u.misfit = (double)before_ns / measured - 1;
+        u.misfit = before->misfit;
         add(&u, DPRO_UNCERTAIN_ITERATIONS, noise, noise, noise * gain);
         add(&u, DPRO_UNCERTAIN_MACHINE, machine, machine, RATIO_SHARE * machine * ratio);
-        add(&u, DPRO_UNCERTAIN_MODEL, fabs(u.misfit), fabs(u.misfit), fabs(u.misfit * gain));
+        add(&u, DPRO_UNCERTAIN_MODEL, 0, fabs(u.misfit * gain) / ratio, fabs(u.misfit * gain));
         add_change(before, after, gain, (overlaps[0] - overlaps[1]) / (double)after_ns,
                    unhidden_ns / (double)after_ns, &u);
     }

@@ -76,6 +76,15 @@ static double relative_pct(struct dpro_estimate estimate)
     return estimate.value > 0 ? 100 * estimate.std / estimate.value : 0;
 }
 
+void model_write_unprofiled(struct writer *w, const struct dpro_model *model)
+{
+    writer_key(w, "unprofiled_ms");
+    if (dpro_model_unprofiled_ns(model) > 0)
+        writer_json_ms(w, dpro_model_unprofiled_ns(model));
+    else
+        writer_null(w);
+}
+
 void model_write_text(struct writer *w, const struct dpro_model *model)
 {
     struct dpro_link link = dpro_model_link(model);
@@ -89,6 +98,13 @@ void model_write_text(struct writer *w, const struct dpro_model *model)
         snprintf(line, sizeof line, "measured: %s, mean of %u iterations (they spread by %s)",
                  facts_time(measured, dpro_model_measured_ns(model)), dpro_model_n_samples(model),
                  facts_time(std, dpro_model_measured_std_ns(model)));
+        table_wrapped(w, " ", 2, line);
+    }
+    if (dpro_model_unprofiled_ns(model) > 0) {
+        snprintf(line, sizeof line,
+                 "unprofiled: %s, from the steps that were timed without the profiler; predictions "
+                 "are for the job without it",
+                 facts_time(measured, dpro_model_unprofiled_ns(model)));
         table_wrapped(w, " ", 2, line);
     }
     if (writer_format_fixed(rate, sizeof rate, link.bandwidth_bytes_per_s.value / 1e6, 1) < 0 ||

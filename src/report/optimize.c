@@ -44,12 +44,11 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
     f->model = dpro_optimum_model(report->optimum, f->which);
     f->n_servers = dpro_model_n_servers(f->model);
     f->own_servers = dpro_model_n_servers(report->model);
-    double misfit_pct =
-        f->found.measured_ns > 0 ? 100 * (own / (double)f->found.measured_ns - 1) : 0;
+    double misfit_pct = 100 * dpro_model_misfit(report->model);
     if (fabs(misfit_pct) > MISFIT_TO_TELL)
         snprintf(f->misfit, sizeof f->misfit,
-                 "the model is %+.1f %% off the measured iteration: what it says of strategies may "
-                 "be off by as much; %s measures",
+                 "the model was %+.1f %% off the measured iteration, and its computation was "
+                 "scaled to make up for it: gains may be off by as much of themselves; %s measures",
                  misfit_pct,
                  dpro_model_stack(report->model) != DPRO_STACK_BYTEPS ? "dpro verify"
                                                                       : "a run with the plan");
@@ -496,6 +495,7 @@ void optimize_write_json(struct writer *w, const struct optimize_facts *f)
         writer_json_ms(w, f->found.measured_ns);
     else
         writer_null(w);
+    model_write_unprofiled(w, f->report->model);
     writer_key_ms(w, "replayed_ms", f->found.own_ns);
     write_best(w, f);
     writer_newline(w);

@@ -20,7 +20,7 @@ struct optimize_facts {
     bool helps;
     uint32_t n_fusions;    /* of ops, that are planned */
     char fusions[320];     /* a warning about them */
-    char misfit[176];      /* a warning; "": the model fits the measured iterations */
+    char misfit[224];      /* a warning; "": the model fits the measured iterations */
     enum dpro_which which; /* is planned: best, or own when that does not help */
     const struct dpro_strategy *planned;
     const struct dpro_model *model;  /* of what is planned */

@@ -33,6 +33,20 @@ class WhatIf(Case):
     def time(self, *args):
         return self.ask(BUNDLED, *args)["predicted"]["iteration_ms"]
 
+    def test_predictions_are_for_the_job_without_the_profiler(self):
+        for name in ("torch-ddp-gloo-gpt-n2-default", "tf-ps-n2", "hvd-mx-n2"):
+            with self.subTest(trace=name):
+                facts = self.ask(os.path.join(os.path.dirname(BUNDLED), name))
+                told = dpro("replay", os.path.join(os.path.dirname(BUNDLED), name), "--json", "--no-validate").json["unprofiled"]
+                self.assertGreater(told["steps"], 5)
+                self.assertLess(abs(facts["unprofiled_ms"] / told["iteration_ms"] - 1), 0.1)  # the median, and the mean
+                self.assertLess(abs(facts["baseline"]["iteration_ms"] / facts["unprofiled_ms"] - 1), 0.005)
+
+    def test_where_no_steps_were_timed_without_it_they_are_for_the_measured_ones(self):
+        facts, measured = self.ask(BUNDLED), dpro("replay", BUNDLED, "--json", "--no-validate").json["measured"]
+        self.assertIsNone(facts["unprofiled_ms"])
+        self.assertLess(abs(facts["baseline"]["iteration_ms"] / measured["iteration_ms"] - 1), 0.02)
+
     def test_without_changes_both_are_the_job_as_it_ran(self):
         facts = self.ask(BUNDLED)
         self.assertEqual(facts["changes"], {})

@@ -974,7 +974,8 @@ static void test_a_model_off_its_recording_makes_an_uncertain_gain(void **state)
     assert_true(gain_pct > 1);
     double before = 0;
     for (int off_pct = 0; off_pct <= 30; off_pct += 10) {
-        model->measured_ns = s.own_ns * 100 / (100 + off_pct);
+        model->measured_ns = s.own_ns;
+        model->misfit = off_pct / 100.0;
         struct dpro_optimum *learnt = optimum_of(model, &options);
         struct dpro_optimum_summary told = dpro_optimum_summary(learnt);
         double unsure = told.uncertainty_pct;
@@ -983,7 +984,7 @@ static void test_a_model_off_its_recording_makes_an_uncertain_gain(void **state)
         before = unsure;
         dpro_optimum_destroy(learnt);
     }
-    model->measured_ns = s.own_ns; /* right, of iterations that differ by as much */
+    model->misfit = 0; /* right, of iterations that differ by as much */
     model->measured_std_ns = 0.9 * (double)s.own_ns;
     model->n_samples = 9;
     for (uint32_t r = 0; r < model->n_ranks; r++) {

@@ -60,6 +60,7 @@ def whatif_row(dpro, folder):
         real = truth[(own, "none")] / measured
         is_own = (cap, hook) == (own, "none")
         row["own_error_pct"] = 100 * (baseline / around - 1)
+        row["misfit_pct"] = facts["misfit_pct"]
         row["configs"].append({"bucket_cap_mb": cap, "compress": hook, "measured_ms": measured, "predicted_ms": predicted,
                                "error_pct": 100 * (predicted / measured - 1),
                                "ratio_error_pct": None if is_own else 100 * (ratio - 1), "half_pct": half,
@@ -113,11 +114,12 @@ def print_whatifs(rows):
     ratios = [abs(c["ratio_error_pct"]) for row in good for c in row["configs"] if c["ratio_error_pct"] is not None]
     if not errors:
         return None
-    own, machine = ([abs(row[key]) for row in good] for key in ("own_error_pct", "machine_pct"))
+    own, machine, misfit = ([abs(row[key]) for row in good] for key in ("own_error_pct", "machine_pct", "misfit_pct"))
     summary = {"n": len(errors), "median_pct": statistics.median(errors), "worst_pct": max(errors),
                "ratio_median_pct": statistics.median(ratios), "ratio_worst_pct": max(ratios),
                "own_median_pct": statistics.median(own), "own_worst_pct": max(own),
-               "machine_median_pct": statistics.median(machine), "machine_worst_pct": max(machine)}
+               "machine_median_pct": statistics.median(machine), "machine_worst_pct": max(machine),
+               "misfit_median_pct": statistics.median(misfit), "misfit_worst_pct": max(misfit)}
     print("|error|: median %.1f %%, worst %.1f %%; of ratios: median %.1f %%, worst %.1f %% (targets %g and %g %%)" % (
         summary["median_pct"], summary["worst_pct"], summary["ratio_median_pct"], summary["ratio_worst_pct"],
         MEDIAN_PCT, WORST_PCT))
@@ -125,5 +127,7 @@ def print_whatifs(rows):
           "differently when what-ifs were measured: median %.1f %%, worst %.1f %%" % (
               summary["own_median_pct"], summary["own_worst_pct"], summary["machine_median_pct"],
               summary["machine_worst_pct"]))
+    print("the models, before they were scaled to their recordings: off by %.1f %% in the median, %.1f %% at most" % (
+        summary["misfit_median_pct"], summary["misfit_worst_pct"]))
     summary["coverage"] = print_coverage([c for row in good for c in row["configs"]])
     return summary

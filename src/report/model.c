@@ -76,13 +76,14 @@ static double relative_pct(struct dpro_estimate estimate)
     return estimate.value > 0 ? 100 * estimate.std / estimate.value : 0;
 }
 
-void model_write_unprofiled(struct writer *w, const struct dpro_model *model)
+void model_write_pace(struct writer *w, const struct dpro_model *model)
 {
     writer_key(w, "unprofiled_ms");
     if (dpro_model_unprofiled_ns(model) > 0)
         writer_json_ms(w, dpro_model_unprofiled_ns(model));
     else
         writer_null(w);
+    writer_key_fixed(w, "misfit_pct", 100 * dpro_model_misfit(model), 3);
 }
 
 void model_write_text(struct writer *w, const struct dpro_model *model)

@@ -11,8 +11,8 @@
 #define STRATEGY_TEXT 200
 char *model_strategy_text(char out[STRATEGY_TEXT], const struct dpro_model *model,
                           const struct dpro_strategy *strategy);
-/* The key "unprofiled_ms"; null: not known. */
-void model_write_unprofiled(struct writer *writer, const struct dpro_model *model);
+/* The keys "unprofiled_ms" (null: not known) and "misfit_pct". */
+void model_write_pace(struct writer *writer, const struct dpro_model *model);
 /* What the prediction rests on, a paragraph. */
 void model_write_text(struct writer *writer, const struct dpro_model *model);
 

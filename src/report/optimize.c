@@ -495,7 +495,7 @@ void optimize_write_json(struct writer *w, const struct optimize_facts *f)
         writer_json_ms(w, f->found.measured_ns);
     else
         writer_null(w);
-    model_write_unprofiled(w, f->report->model);
+    model_write_pace(w, f->report->model);
     writer_key_ms(w, "replayed_ms", f->found.own_ns);
     write_best(w, f);
     writer_newline(w);

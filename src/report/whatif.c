@@ -343,7 +343,7 @@ int dpro_whatif_json(const struct dpro_whatif_report *r, FILE *out, struct dpro_
         writer_json_ms(&w, dpro_model_measured_ns(r->model));
     else
         writer_null(&w);
-    model_write_unprofiled(&w, r->model);
+    model_write_pace(&w, r->model);
     writer_key_int(&w, "iterations", dpro_model_n_samples(r->model));
     write_prediction(&w, "baseline", dpro_whatif_baseline(r->whatif), r->model);
     write_prediction(&w, "predicted", dpro_whatif_predicted(r->whatif),

@@ -132,7 +132,7 @@ class TestMXNet(Case):
         result = dpro("whatif", "--json", "--bandwidth", "1gbit", CAPTURES[0])
         self.assertEqual(result.code, DONE, result.err)
         facts = json.loads(result.out)
-        self.assertLess(abs(facts["baseline"]["iteration_ms"] / facts["measured_ms"] - 1), 0.05)
+        self.assertLess(abs(facts["misfit_pct"]), 5)
         self.assertIn("conv0_weight", result.out)
 
     def test_a_workers_updates_wait_for_the_gradients_that_they_take(self):

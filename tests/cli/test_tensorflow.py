@@ -207,7 +207,7 @@ class Ring(Case):
         self.assertIn("gradient_tape/sequential_1/conv2d_1/convolution/Conv2DBackpropFilter:1", names)
         packed = 4 * 553738  # the concat's shape in graph_rank0.pb
         self.assertLess(abs(sum(bucket["size_bytes"] for bucket in buckets) - packed), len(names))
-        self.assertLess(abs(facts.json["replayed_ms"] / facts.json["measured_ms"] - 1), 0.15)
+        self.assertLess(abs(facts.json["misfit_pct"]), 15)
 
     def test_without_sizes_no_plan_is_made_up(self):
         said = dpro("optimize", self.copy("worker*", "runmeta*"))
@@ -364,7 +364,7 @@ class ParameterServer(Case):
         said = dpro("whatif", "--json", SERVER)
         self.assert_code(said, DONE)
         facts = said.json
-        self.assertLess(abs(facts["baseline"]["iteration_ms"] / facts["measured_ms"] - 1), 0.05)
+        self.assertLess(abs(facts["misfit_pct"]), 5)
         for layer in ("conv0", "conv1", "fc0", "fc1"):
             self.assertIn('"%s/w"' % layer, said.out)
             self.assertIn('"%s/b"' % layer, said.out)

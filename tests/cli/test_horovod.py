@@ -155,7 +155,7 @@ class Horovod(Case):
         self.assertIsNone(facts["horovod"])
         self.assertTrue(any("rank 0 has no profile" in warning for warning in facts["warnings"]), facts["warnings"])
 
-    def negotiated(self, world, slow, cached=False, tensors=3, rounds=6):
+    def negotiated(self, world, slow, cached=False, tensors=3, rounds=6, twice=False):
         """A timeline in which the coordinator hears each rank; `slow` is ready 15 ms after the others."""
         events = [{"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros": EPOCH_US}}]
         events += [{"name": "process_name", "ph": "M", "pid": t + 1, "args": {"name": f"grad_{t}"}} for t in range(tensors)]
@@ -165,6 +165,7 @@ class Horovod(Case):
                 ready = [begin + 20_000 + 1000 * t + (15_000 if rank == slow else 0) for rank in range(world)]
                 go = begin + 40_000 + 2000 * t
                 heard = [] if cached and r else [(at, {"ph": "X", "name": str(rank), "dur": 0}) for rank, at in enumerate(ready)]
+                heard += heard[:1] if twice else []
                 rows += [(at, {**e, "pid": t + 1, "ts": at}) for at, e in (
                     (min(ready), {"ph": "B", "name": "NEGOTIATE_ALLREDUCE"}), *heard, (go, {"ph": "E"}),
                     (go, {"ph": "B", "name": "ALLREDUCE"}), (go, {"ph": "B", "name": "NCCL_ALLREDUCE"}), (go + 1500, {"ph": "E"}),
@@ -186,6 +187,11 @@ class Horovod(Case):
                                     for w in facts["warnings"]), facts["warnings"])
                 self.assertFalse(any("clocks" in w for w in facts["warnings"]), facts["warnings"])
                 self.assertIn(f"straggler: rank {slow}", dpro("replay", self.path(str(world))).out.replace("\n               ", " "))
+
+    def test_a_rank_that_was_noted_twice_counts_once(self):
+        facts = self.assert_replays(self.write("timeline.json", self.negotiated(4, 2, twice=True)))
+        self.assertTrue(any("of 4 ranks, rank 2 was the last to be ready in 18 of 18 negotiations" in w for w in facts["warnings"]),
+                        facts["warnings"])
 
     def test_ranks_that_were_heard_of_once_are_missing(self):
         """With Horovod's cache only the first negotiation of a tensor lists the ranks: who was last later is not known."""

@@ -143,6 +143,12 @@ static int by_ready(const void *a, const void *b)
                               : (x->tensor > y->tensor) - (x->tensor < y->tensor);
 }
 
+static int by_rank(const void *a, const void *b)
+{
+    const struct timeline_ready *x = a, *y = b;
+    return x->rank != y->rank ? (x->rank < y->rank ? -1 : 1) : by_ready(a, b);
+}
+
 /* Horovod's coordinator notes when each rank was ready to reduce a tensor, unless it knows from its
  * cache that all will be. */
 struct readiness {
@@ -152,10 +158,11 @@ struct readiness {
     bool in_most;     /* of all negotiations */
 };
 
-/* -1: no memory. Sorts what was noted. */
+/* -1: no memory. Sorts what was noted by rank. */
 static int find_readiness(struct timeline *t, struct readiness *out)
 {
     struct map heard = {0}; /* negotiation -> how many ranks so far */
+    struct map noted = {0}; /* and each of these */
     int status = 0;
     *out = (struct readiness){0};
     for (size_t i = 0; i < t->ready.n; i++)
@@ -169,15 +176,21 @@ static int find_readiness(struct timeline *t, struct readiness *out)
     for (size_t i = 0; i < t->ready.n && status == 0; i++) {
         const struct timeline_ready *ready = &t->ready.at[i];
         uint64_t key = map_key((uint64_t)ready->tensor << 32 | ready->run), n = 0;
+        uint64_t of_rank = map_key(key + (uint64_t)ready->rank);
+        if (map_get(&noted, of_rank, NULL))
+            continue; /* written twice */
         map_get(&heard, key, &n);
-        status = map_set(&heard, key, ++n);
-        if (n != out->n_ranks)
+        if (map_set(&noted, of_rank, 1) < 0 || map_set(&heard, key, ++n) < 0)
+            status = -1;
+        if (n != out->n_ranks || status < 0)
             continue;
         out->n_whole++;
         out->n_last[ready->rank]++;
     }
     out->in_most = out->n_whole > t->runs.n / 2;
+    qsort(t->ready.at, t->ready.n, sizeof *t->ready.at, by_rank);
     map_fini(&heard);
+    map_fini(&noted);
     return status;
 }
 
@@ -269,10 +282,16 @@ static int add_hand_overs(struct trace_part *part, const struct trace_part *from
     int64_t free_ns = INT64_MIN;
     int status = 0;
     uint32_t round = 0;
-    for (size_t i = 0; i < t->ready.n && status == 0; i++) {
+    size_t first = 0, end = t->ready.n;
+    while (first < end) {
+        size_t middle = first + (end - first) / 2;
+        if (t->ready.at[middle].rank < rank)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    for (size_t i = first; i < t->ready.n && t->ready.at[i].rank == rank && status == 0; i++) {
         const struct timeline_ready *ready = &t->ready.at[i];
-        if (ready->rank != rank)
-            continue;
         while (round < b->n && b->start_ns[round] <= ready->ns) /* its mark comes first */
             free_ns = b->start_ns[round++] + MARK_NS;
         int64_t start = ready->ns > free_ns ? ready->ns : free_ns;

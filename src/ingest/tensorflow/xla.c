@@ -375,6 +375,20 @@ static void add_op(const struct splitter *s, struct device *d, const struct xla_
     place(d, span);
 }
 
+/* The first run on the device; they are in the order of their devices. */
+static size_t first_run(const struct splitter *s, uint64_t device)
+{
+    size_t first = 0, end = s->runs.n;
+    while (first < end) {
+        size_t middle = first + (end - first) / 2;
+        if (s->runs.at[middle].device < device)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first;
+}
+
 /* The next run on the device that begins an iteration; NULL: there is none. */
 static const struct run *next_mark(const struct splitter *s, size_t from, uint64_t device)
 {
@@ -387,7 +401,7 @@ static const struct run *next_mark(const struct splitter *s, size_t from, uint64
 /* An iteration reaches to where the next one begins, so the last run is none. */
 static void add_marks(const struct splitter *s, struct device *d, uint64_t device)
 {
-    const struct run *run = s->marks ? next_mark(s, 0, device) : NULL, *next;
+    const struct run *run = s->marks ? next_mark(s, first_run(s, device), device) : NULL, *next;
     for (uint64_t number = 0; run; run = next) {
         next = next_mark(s, (size_t)(run - s->runs.at) + 1, device);
         map_get(&s->numbers, map_key(run->id), &number);

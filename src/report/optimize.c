@@ -16,6 +16,7 @@
 
 #define HALF_OF_95_PCT 1.96 /* in standard errors */
 #define LEAST_GAIN_PCT 0.5  /* below that a plan is not worth its upkeep */
+#define MAY_HELP_PCT   1.0  /* and above that, where the model is unsure, it may */
 #define MISFIT_TO_TELL 5.0  /* percent */
 #define MOST_DECISIONS 12
 
@@ -204,12 +205,18 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
         table_wrapped(w, "Change", 10, line);
         write_setting(w, f);
     } else {
-        bool sure = f->less_pct > f->less_half_pct;
+        bool sure = f->less_pct > f->less_half_pct, may = !sure && f->less_pct >= MAY_HELP_PCT;
+        char try[80] = "";
+        if (may && f->found.setting)
+            snprintf(try, sizeof try, ", or measure %s", f->found.setting);
         snprintf(line, sizeof line,
                  "%s: the best strategy found takes %s %% less time by the model, %s %s points; "
-                 "keep %s",
-                 sure ? "nothing helps enough to be worth a plan" : "nothing helps", less,
-                 sure ? "+-" : "which is unsure by", half, strategy_text(f, own, DPRO_OWN));
+                 "keep %s%s",
+                 may    ? "nothing is sure to help"
+                 : sure ? "nothing helps enough to be worth a plan"
+                        : "nothing helps",
+                 less, sure ? "+-" : "which is unsure by", half, strategy_text(f, own, DPRO_OWN),
+                 try);
         table_wrapped(w, "Verdict", 10, line);
     }
     snprintf(line, sizeof line,

@@ -74,10 +74,11 @@
       if (best.setting)
         say("", "Setting", "that is " + best.setting + " of DistributedDataParallel, which needs no plan: the largest as good as any");
     } else {
-      const sure = data.less_pct > data.less_half_pct;
-      say("first", "Verdict", (sure ? "Nothing helps enough to be worth a plan" : "Nothing helps") + ": the best strategy found takes " +
+      const sure = data.less_pct > data.less_half_pct, may = !sure && data.less_pct >= 1;
+      const title = may ? "Nothing is sure to help" : sure ? "Nothing helps enough to be worth a plan" : "Nothing helps";
+      say("first", "Verdict", title + ": the best strategy found takes " +
         pct(data.less_pct) + " less time by the model, " + (sure ? "± " : "which is unsure by ") + data.less_half_pct.toFixed(1) + " points");
-      say("", "Change", "none: keep " + own);
+      say("", "Change", "none: keep " + own + (may && best.setting ? ", or measure " + best.setting : ""));
     }
     say("", "At most", "no bucketing without compression can win more than " + pct(data.at_most_pct) +
       ", were the model two standard errors off: an iteration takes " + ms(report.lower_bound_ms) + " at least");

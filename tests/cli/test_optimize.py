@@ -165,7 +165,7 @@ class Optimize(Case):
                 self.assertIn("bf16 is not tried", said)
                 self.assertNotIn("does not name the parameters", said)
                 start = f"dpro verify --plan {plan} -- {starts}"
-                self.assertEqual(start in said, "Verdict nothing helps" not in said, said)
+                self.assertEqual(start in said, "Verdict nothing " not in said, said)
                 self.assertEqual(sorted(os.listdir(plan)), sorted(files + report))
                 made, facts = self.read(name, "plan.json"), self.read(name, "optimize.json")
                 self.assertEqual((made["job"]["framework"], made["job"]["stack"]), (framework, stack))
@@ -331,6 +331,14 @@ class Optimize(Case):
         text = dpro("optimize", trace)
         self.assertIn("nothing helps", text.out)
         self.assertRegex(text.out, r"can win more than [0-9.]+ %")
+
+    def test_what_may_help_is_told_to_be_unsure(self):
+        facts = self.optimize(BUNDLED)
+        less = 100 * (1 - facts["best"]["iteration_ms"] / facts["replayed_ms"])
+        self.assertGreater(less, 1)
+        self.assertFalse(facts["best"]["helps"])
+        said = " ".join(dpro("optimize", BUNDLED).out.split())
+        self.assertRegex(said, r"Verdict nothing is sure to help: .* keep 4 buckets of [^;]*, or measure " + facts["best"]["setting"])
 
     def test_the_text_is_for_a_terminal(self):
         result = dpro("optimize", BUNDLED)

@@ -134,6 +134,9 @@ struct dpro_pace {
                           launched */
 };
 DPRO_API struct dpro_pace dpro_graph_pace(const struct dpro_graph *graph);
+/* Whether a step that is timed on the CPU (dpro_trace_unprofiled) takes as long as an iteration:
+ * not while the queue of launches fills. */
+DPRO_API int dpro_graph_steps_tell(const struct dpro_graph *graph);
 
 /* An iteration of the trace that nothing is learnt from, and why: one line, borrowed. */
 struct dpro_left_out {

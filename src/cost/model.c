@@ -370,7 +370,7 @@ static void measure_iterations(const struct dpro_graph *g, const struct dpro_mod
     model->correlation = squares > 0 && products > 0 ? products / squares : 0;
     double median = median_iteration(measured, n, options ? options->profiler_ns : 0);
     model->median_ns = llround(median);
-    if (tells_of_job(unprofiled, median))
+    if (dpro_graph_steps_tell(g) && tells_of_job(unprofiled, median))
         model->unprofiled_ns = unprofiled->median_ns;
     double apart = model->unprofiled_ns ? (double)model->unprofiled_ns / median - 1 : 0;
     model->machine_std = machine_std(model, n, unprofiled, apart);

@@ -267,3 +267,11 @@ bool graph_runs_ahead(const struct dpro_graph *graph)
         ahead |= graph->ranks[r].on_device;
     return ahead;
 }
+
+int dpro_graph_steps_tell(const struct dpro_graph *graph)
+{
+    enum { AGREE_PCT = 2 };
+    struct dpro_pace pace = dpro_graph_pace(graph);
+    int64_t apart = pace.device_ns - pace.marks_ns;
+    return pace.n_ranks == 0 || (apart < 0 ? -apart : apart) <= pace.device_ns / 100 * AGREE_PCT;
+}

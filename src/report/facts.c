@@ -109,7 +109,8 @@ static void find_on_wire(struct report_facts *f)
 static void sum_recorded(struct report_facts *f)
 {
     f->transport = dpro_trace_transport(f->report->trace);
-    f->unprofiled = dpro_trace_unprofiled(f->report->trace);
+    if (dpro_graph_steps_tell(f->report->graph))
+        f->unprofiled = dpro_trace_unprofiled(f->report->trace);
     find_fusion(f);
     find_on_wire(f);
     if (f->unprofiled.n_steps == 0)

@@ -7,7 +7,7 @@ import unittest
 
 import gpu_job
 from gpu_job import Job
-from support import BUNDLED, DONE, ROOT, Case, dpro
+from support import BUNDLED, DONE, ROOT, Case, dpro, recording
 
 SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
 
@@ -138,6 +138,20 @@ class BoundByGpu(Case):
         predicted = self.assert_replays(folder, "--samples", "20")["predicted"]
         for key in ("p50_ms", "p95_ms"):
             self.assertAlmostEqual(predicted[key], truth[0]["period_us"] / 1000, delta=1.0)
+
+    def test_steps_that_were_timed_on_the_cpu_say_nothing_of_it(self):
+        folder, truth = gpu_job.write(self, Job(jitter=0.2, world=2, buckets=4, kernel_us=60))
+        step_ns = int(700 * truth[0]["period_us"])
+        steps = {"boundary": "optimizer", "warmup": 10, "timing": [], "structure": [], "after": [],
+                 "before": [{"step": i, "start_ns": i * step_ns, "end_ns": (i + 1) * step_ns} for i in range(10)]}
+        for rank in range(2):
+            self.write(f"trace/host0/rank{rank}/rank.json", {**recording(rank, steps=steps), "backend": "nccl", "models": []})
+            os.rename(self.path(folder, f"rank{rank}.pt.trace.json.gz"), self.path("trace", "host0", f"rank{rank}", "kineto.json.gz"))
+        said = dpro("whatif", "--json", self.path("trace"), "--bandwidth", "2x")
+        self.assert_code(said, DONE)
+        self.assertIsNone(said.json["unprofiled_ms"])
+        self.assertNotIn("without the profiler", dpro("replay", self.path("trace")).out)
+        self.assertAlmostEqual(said.json["baseline"]["iteration_ms"], truth[0]["period_us"] / 1000, delta=0.5)
 
     def test_a_faster_gpu_makes_it_bound_by_its_cpu(self):
         folder, truth = gpu_job.write(self, Job(), steps=3)  # of more, the last ones wait for a full queue

@@ -482,7 +482,7 @@ static int fill_left_out(struct assembly *a)
         const struct left_out *from = &a->join->left_out.at[i];
         struct dpro_left_out to = {.number = from->number};
         uint64_t key = map_key((uint64_t)from->number);
-        if (map_get(&seen, key, NULL))
+        if (from->kept || map_get(&seen, key, NULL))
             continue;
         to.reason = arena_copy_string(&a->graph->arena, from->reason, strlen(from->reason));
         status = to.reason ? map_set(&seen, key, 1) : -1;

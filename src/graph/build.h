@@ -37,12 +37,13 @@ struct step {
     bool follows; /* the step before it in the array is the iteration before it in the job */
 };
 
-/* An iteration that nothing is learnt from. */
+/* An iteration that nothing is learnt from, or from which it had better not be. */
 struct left_out {
     int64_t number;
     uint32_t rank;   /* index of the one that shows why */
     bool leads;      /* it is the first of those that follow it */
     bool incomplete; /* it holds next to nothing */
+    bool kept;       /* there is no other one */
     char reason[LEFT_OUT_TEXT];
 };
 typedef ARRAY(struct left_out) left_out_array;

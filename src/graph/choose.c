@@ -237,7 +237,11 @@ static int leave_out_incomplete(struct chooser *c, struct dpro_error *err)
             if (!wanted(c, &rank->steps.at[s]) || counts[s] * 2 >= sorted[n / 2])
                 continue;
             rank->steps.at[s].timed = false;
-            struct left_out left_out = {rank->steps.at[s].number, r, false, true,
+            struct left_out left_out = {rank->steps.at[s].number,
+                                        r,
+                                        false,
+                                        true,
+                                        false,
                                         "it holds less than half of the usual ops"};
             if (array_push(&c->left_out, left_out) < 0) {
                 free(counts);

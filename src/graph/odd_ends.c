@@ -157,6 +157,8 @@ static bool find_reason(const struct judge *j, bool first, char *text, size_t si
                  c->n_before, (double)c->before_ns / 1e6);
         return true;
     }
+    if (j->n_others == 0)
+        return false;
     if (!first && lost_work(j)) {
         snprintf(text, size,
                  "the recording ended before the GPU had done %" PRId64 " of the %" PRId64
@@ -211,8 +213,9 @@ static int judge_end(struct chooser *c, uint32_t r, struct judge *j, bool first)
     j->n_others = 0;
     for (uint32_t s = 0; s < j->rank->steps.n; s++)
         j->n_others += s != j->step && j->rank->steps.at[s].timed;
-    if (j->n_others == 0 || !find_reason(j, first, odd.reason, sizeof odd.reason) ||
-        !leave_out(c, r, j->step))
+    odd.kept = j->n_others == 0;
+    if (!find_reason(j, first, odd.reason, sizeof odd.reason) ||
+        (!odd.kept && !leave_out(c, r, j->step)))
         return 0;
     return array_push(&c->left_out, odd);
 }

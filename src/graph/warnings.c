@@ -186,6 +186,14 @@ static int warn_left_out(struct assembly *a, const struct dpro_graph_options *op
             continue;
         }
         net_process_format(process, join->ranks[odd->rank].trace->rank);
+        if (odd->kept) {
+            snprintf(text, sizeof text,
+                     "the only iteration holds work that is not its own, and takes longer for it: "
+                     "%s; record more iterations",
+                     odd->reason);
+            status |= warn(a, options, text);
+            continue;
+        }
         snprintf(text, sizeof text, "iteration %" PRId64 " is left out%s%s%s: %s", odd->number,
                  odd->leads ? ", it only leads up to the others" : "",
                  join->n_ranks > 1 ? "; on " : "", join->n_ranks > 1 ? process : "", odd->reason);

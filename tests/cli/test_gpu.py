@@ -198,6 +198,14 @@ class OddEnds(Case):
         self.assert_left_out(facts, 3, "kernels .* launched before the recording")
         self.assertEqual(facts["trace"]["iterations"], 3)
 
+    def test_the_only_step_with_kernels_launched_before_is_doubted(self):
+        for before in (2, 5):
+            with self.subTest(before=before):
+                folder, _ = gpu_job.write(self, Job(jitter=0.2), before=before, synced=False, steps=1, folder=f"only{before}")
+                facts = self.assert_replays(folder)
+                self.assertEqual(facts["left_out"], [])
+                self.assertRegex(" ".join(facts["warnings"]), "the only iteration holds work that is not its own.*record more iterations")
+
     def test_a_first_step_with_the_profilers_start_is_left_out(self):
         folder, truth = gpu_job.write(self, Job(kernel_us=20, cpu_us=60), startup_us=30_000)
         facts = self.assert_replays(folder)

@@ -37,6 +37,10 @@ class Directory(Case):
         self.write(f"{place}/job.json", {"schema": "dpro.job/1", "world_size": world})
         return self.path("TRACE")
 
+    def test_a_recording_without_a_profile_says_so(self):
+        self.write("TRACE/host0/rank0/rank.json", recording(0))
+        self.assert_error(dpro("replay", self.path("TRACE")), INPUT, "rank.json: no profile was recorded.*let it run longer")
+
     def test_a_trace_directory_replays_without_a_word(self):
         facts = self.assert_replays(self.put())
         self.assertEqual(facts["warnings"], [])

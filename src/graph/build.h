@@ -138,6 +138,7 @@ struct rank_build {
     uint32_t n_updates;      /* of its own in an iteration; 0: servers update, or there are none */
     ARRAY(struct step) steps;
     uint32_t n_steps_beyond; /* that were too many */
+    int64_t unmatched_ns;    /* of an iteration, mean: GPU work that the template has not */
     ARRAY(struct item) items;
     struct lane *lanes;
     uint32_t n_lanes;

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/time.h"
 #include "graph/build.h"
 #include "graph/names.h"
 #include "ingest/pytorch/kineto_words.h"
@@ -686,6 +687,46 @@ static int time_ops(struct rank_build *rank)
     return 0;
 }
 
+/* What a step's streams did for its own calls. */
+static int64_t stream_ns(const struct rank_build *rank, uint32_t step)
+{
+    int64_t sum = 0;
+    for (uint32_t l = 0; l < rank->n_lanes; l++) {
+        const struct lane *lane = &rank->lanes[l];
+        for (uint32_t i = lane->first[step];
+             lane->kind == DPRO_DEVICE_GPU_STREAM && i < lane->first[step + 1]; i++)
+            if (rank->items.at[i].launch != NO_ID)
+                sum = time_add(sum, rank->items.at[i].end_ns - rank->items.at[i].start_ns);
+    }
+    return sum;
+}
+
+/* The same of what was matched. */
+static int64_t matched_ns(const struct rank_build *rank, uint32_t step)
+{
+    int64_t sum = 0;
+    for (uint32_t o = 0; o < rank->n_timed; o++) {
+        uint32_t lane = rank->ops.at[o].lane, item = rank->match[(size_t)step * rank->n_timed + o];
+        if (lane != NO_ID && rank->lanes[lane].kind == DPRO_DEVICE_GPU_STREAM && item != NO_ID &&
+            rank->items.at[item].launch != NO_ID)
+            sum = time_add(sum, rank->items.at[item].end_ns - rank->items.at[item].start_ns);
+    }
+    return sum;
+}
+
+/* Iterations that hold more than the template, whose ops alone are replayed. */
+static void find_unmatched(struct rank_build *rank)
+{
+    int64_t sum = 0, n = 0;
+    for (uint32_t s = 0; s < rank->steps.n; s++)
+        if (rank->steps.at[s].timed) {
+            int64_t left = stream_ns(rank, s) - matched_ns(rank, s);
+            sum = time_add(sum, left > 0 ? left : 0);
+            n++;
+        }
+    rank->unmatched_ns = n > 0 ? sum / n : 0;
+}
+
 static int run(struct matcher *m)
 {
     struct rank_build *rank = m->rank;
@@ -712,7 +753,8 @@ static int run(struct matcher *m)
     }
     if (match_steps(m) < 0 || build_find_scopes(rank) < 0 || make_ops(m) < 0 || place_ops(m) < 0)
         return -1;
-    return time_ops(m->rank);
+    find_unmatched(rank);
+    return time_ops(rank);
 }
 
 int build_ops(struct rank_build *rank, struct dpro_error *err)

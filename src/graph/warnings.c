@@ -225,6 +225,31 @@ static int warn_ahead(struct assembly *a, const struct dpro_graph_options *optio
     return warn(a, options, text);
 }
 
+/* Work that only some iterations have. */
+static int warn_unmatched(struct assembly *a, const struct dpro_graph_options *options)
+{
+    enum { LEAST_PCT = 2 };
+    const struct rank_build *worst = NULL;
+    char text[400], process[NET_PROCESS_TEXT];
+    uint32_t n;
+    const int64_t *measured = dpro_graph_measured_ns(a->graph, &n);
+    double mean = 0;
+    for (uint32_t r = 0; r < a->join->n_ranks; r++)
+        if (!worst || a->join->ranks[r].unmatched_ns > worst->unmatched_ns)
+            worst = &a->join->ranks[r];
+    for (uint32_t i = 0; i < n; i++)
+        mean += (double)measured[i] / n;
+    if (!worst || (double)worst->unmatched_ns * 100 <= LEAST_PCT * mean)
+        return 0;
+    net_process_format(process, worst->trace->rank);
+    snprintf(text, sizeof text,
+             "%.2f ms of an iteration (%.0f %%), on average on %s, are GPU work that only some "
+             "iterations have: it counts as idle, and no what-if changes it; --steps chooses "
+             "iterations that are alike",
+             (double)worst->unmatched_ns / 1e6, 100 * (double)worst->unmatched_ns / mean, process);
+    return warn(a, options, text);
+}
+
 int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, uint32_t dropped)
 {
     struct join *join = a->join;
@@ -263,6 +288,7 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
         status |= warn(a, options, text);
     }
     status |= warn_left_out(a, options);
+    status |= warn_unmatched(a, options);
     status |= warn_ahead(a, options);
     for (uint32_t r = 1; r < join->n_ranks && join->by_place; r++) {
         const struct rank_build *lead = &join->ranks[0], *rank = &join->ranks[r];

@@ -12,13 +12,14 @@ class Job:
     """What one rank does in a step. CPU costs are between launches; all times in us."""
 
     def __init__(self, kernels=300, kernel_us=100.0, cpu_us=30.0, world=1, buckets=0, transfer_us=2000.0, sync=None,
-                 streams=1, jitter=0.0, slow=None, start_us=1_000_000_000.0, seed=1, rounding_us=0.0):
+                 streams=1, jitter=0.0, slow=None, start_us=1_000_000_000.0, seed=1, rounding_us=0.0, uneven=0):
         self.kernels, self.kernel_us, self.cpu_us = kernels, kernel_us, cpu_us
         self.world, self.buckets, self.transfer_us = world, buckets, transfer_us
         self.sync = sync  # None, or where a step waits for its GPU: "loss" (before backward) or "end"
         self.streams, self.jitter = streams, jitter
         self.slow = slow  # (rank, factor) of the CPU's costs
         self.start_us, self.seed = start_us, seed
+        self.uneven = uneven  # more kernels in every third step
         self.rounding_us = rounding_us  # what ends may be late by
 
 
@@ -93,7 +94,8 @@ class Rank:
     def step(self, number, startup_us=0.0):
         job, begin = self.job, self.now
         self.marks.append(begin)
-        per_stream = job.kernels // 3
+        kernels = job.kernels + (job.uneven if number % 3 == 0 else 0)
+        per_stream = kernels // 3
         self.op("aten::zero_", 20)
         self.now += startup_us
         yield from self.launch("aten::copy_", "Memcpy HtoD (Pinned -> Device)", job.kernel_us, COMPUTE, cat="gpu_memcpy")
@@ -120,7 +122,7 @@ class Rank:
         if reduced:
             self.let_stream_wait(tid=1)
         after = reduced
-        for k in range(job.kernels - 2 * per_stream):
+        for k in range(kernels - 2 * per_stream):
             yield from self.launch("aten::_foreach_add_", f"update_{k % 5}", job.kernel_us * 0.5, COMPUTE, after=after)
         if job.sync == "end":
             self.wait_for_gpu()

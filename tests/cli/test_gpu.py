@@ -198,6 +198,16 @@ class OddEnds(Case):
         self.assert_left_out(facts, 3, "kernels .* launched before the recording")
         self.assertEqual(facts["trace"]["iterations"], 3)
 
+    def test_work_that_only_some_steps_have_is_said(self):
+        folder, _ = gpu_job.write(self, Job(jitter=0.2, uneven=90), steps=9)
+        facts = self.assert_replays(folder)
+        idle_ms = facts["ranks"][0]["idle_ms"]
+        said = " ".join(facts["warnings"])
+        self.assertRegex(said, r"2\.[45]\d ms of an iteration \(9 %\), on average on rank 0, are GPU work that only some iterations have")
+        self.assertGreater(idle_ms, 2.4)
+        folder, _ = gpu_job.write(self, Job(jitter=0.2), steps=9)
+        self.assertNotIn("only some iterations have", " ".join(self.assert_replays(folder)["warnings"]))
+
     def test_the_only_step_with_kernels_launched_before_is_doubted(self):
         for before in (2, 5):
             with self.subTest(before=before):

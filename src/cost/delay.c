@@ -1,7 +1,8 @@
 /* cost/delay.c: what delays of a graph's ops make of a model. An op of a program stands for a
  * stretch of its rank's ops: in backward those that end between two gradients; the first one, too,
  * for the optimizer and the forward pass before them. It becomes longer by the ratio in which they
- * do. */
+ * do, and by the milliseconds that are added to them. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,11 +13,12 @@
 
 struct sums {
     double before, after; /* ns */
+    double added;         /* in `after`, by milliseconds rather than ratios */
 };
 
 struct delayed {
     const struct dpro_graph *graph;
-    const int64_t *dur_ns; /* after */
+    const int64_t *dur_ns, *ratio_ns; /* after; without what is added */
     struct dpro_model *model;
     struct sums *ops;          /* by op of the rank's program */
     int64_t *ready_ns;         /* by op: when its tensor is ready; INT64_MIN: none */
@@ -96,6 +98,7 @@ static void add_op(struct delayed *d, const struct model_program *program, uint3
     if (to) {
         to->before += (double)g->dur_ns[op] + gap;
         to->after += (double)d->dur_ns[op] + gap;
+        to->added += (double)(d->dur_ns[op] - d->ratio_ns[op]);
     }
 }
 
@@ -105,8 +108,9 @@ static void delay_program(struct delayed *d, struct model_program *program)
         struct model_op *op = &program->ops[o];
         const struct sums *sums = &d->ops[o];
         if (sums->before > 0) {
-            op->work_ns = (int64_t)((double)op->work_ns * (sums->after / sums->before));
-            op->beside_ns = (int64_t)((double)op->beside_ns * (sums->after / sums->before));
+            double ratio = (sums->after - sums->added) / sums->before;
+            op->work_ns = llround((double)op->work_ns * ratio + sums->added);
+            op->beside_ns = llround((double)op->beside_ns * ratio);
         }
     }
 }
@@ -143,7 +147,7 @@ static int delay_ranks(struct delayed *d, struct arena *arena, double *slowest, 
             programs[r] = (struct model_program){.ops = ops, .n_ops = from->n_ops};
         }
         if (!failed && rank) {
-            d->communication = (struct sums){0, 0};
+            d->communication = (struct sums){0};
             d->has_gpu = false;
             for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
                 d->has_gpu |= (g->flags[op] & GRAPH_OP_GPU) != 0;
@@ -177,10 +181,13 @@ int change_delay(const struct dpro_graph *graph, const char *const *delays, size
     if (rc < 0)
         return rc;
     int64_t *dur_ns = malloc(((size_t)graph->n_ops + 1) * sizeof *dur_ns);
-    if (dur_ns) {
-        struct delayed d = {.graph = graph, .dur_ns = dur_ns, .model = model};
+    int64_t *ratio_ns = malloc(((size_t)graph->n_ops + 1) * sizeof *ratio_ns);
+    if (dur_ns && ratio_ns) {
+        struct delayed d = {.graph = graph, .dur_ns = dur_ns, .ratio_ns = ratio_ns, .model = model};
         memcpy(dur_ns, graph->dur_ns, graph->n_ops * sizeof *dur_ns);
-        delays_apply(&parsed, graph, dur_ns);
+        memcpy(ratio_ns, graph->dur_ns, graph->n_ops * sizeof *ratio_ns);
+        delays_apply(&parsed, graph, true, dur_ns);
+        delays_apply(&parsed, graph, false, ratio_ns);
         rc = delay_ranks(&d, arena, &slowest, &fastest, err);
     } else {
         rc = dpro_error_nomem(err);
@@ -194,6 +201,7 @@ int change_delay(const struct dpro_graph *graph, const char *const *delays, size
             rc = dpro_error_nomem(err);
     }
     free(dur_ns);
+    free(ratio_ns);
     delays_fini(&parsed);
     return rc;
 }

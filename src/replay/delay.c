@@ -318,10 +318,13 @@ static void spread(const uint32_t *ops, size_t n, int64_t add_ns, int64_t *dur_n
     }
 }
 
-void delays_apply(const struct delays *delays, const struct dpro_graph *graph, int64_t *dur_ns)
+void delays_apply(const struct delays *delays, const struct dpro_graph *graph, bool add,
+                  int64_t *dur_ns)
 {
     for (size_t d = 0; d < delays->n; d++) {
         const struct delay *delay = &delays->list[d];
+        if (delay->adds && !add)
+            continue;
         const uint32_t *ops = delay->ops.at;
         size_t n = delay->ops.n;
         if (!delay->spread) {

@@ -115,7 +115,7 @@ static int make_mean(struct chain *c)
     } else if (c->delays.n && !(c->mean.dur_ns = clone(g->dur_ns, g->n_ops))) {
         return -1;
     }
-    delays_apply(&c->delays, g, c->mean.dur_ns);
+    delays_apply(&c->delays, g, true, c->mean.dur_ns);
     return 0;
 }
 
@@ -157,7 +157,7 @@ static int get_sample(struct chain *c, uint32_t s, const int64_t **dur_ns, const
         c->of_sample[s].dur_ns = clone(dur, g->n_ops);
         if (!c->of_sample[s].dur_ns)
             return -1;
-        delays_apply(&c->delays, g, c->of_sample[s].dur_ns);
+        delays_apply(&c->delays, g, true, c->of_sample[s].dur_ns);
     }
     *dur_ns = c->delays.n ? c->of_sample[s].dur_ns : dur;
     *gap_ns = g->sample_gap_ns ? g->sample_gap_ns + (size_t)s * g->n_ops : NULL;
@@ -171,7 +171,7 @@ static int get_lead(struct chain *c, const int64_t **dur_ns, const int64_t **gap
         c->lead_dur_ns = clone(g->lead_dur_ns, g->n_ops);
         if (!c->lead_dur_ns)
             return -1;
-        delays_apply(&c->delays, g, c->lead_dur_ns);
+        delays_apply(&c->delays, g, true, c->lead_dur_ns);
     }
     *dur_ns = c->delays.n ? c->lead_dur_ns : g->lead_dur_ns;
     *gap_ns = g->lead_gap_ns;

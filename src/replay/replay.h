@@ -94,8 +94,9 @@ struct delays {
 /* Understands the option strings and finds the ops they mean. */
 int delays_parse(const struct dpro_graph *graph, const char *const *texts, size_t n,
                  struct delays *delays, struct dpro_error *err);
-/* Changes one iteration's durations, in the order of the options. */
-void delays_apply(const struct delays *delays, const struct dpro_graph *graph, int64_t *dur_ns);
+/* Changes one iteration's durations, in the order of the options; without `add` by ratios alone. */
+void delays_apply(const struct delays *delays, const struct dpro_graph *graph, bool add,
+                  int64_t *dur_ns);
 void delays_fini(struct delays *delays);
 
 /* ---- critical.c ---- */

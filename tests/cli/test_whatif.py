@@ -42,6 +42,18 @@ class WhatIf(Case):
                 self.assertLess(abs(facts["unprofiled_ms"] / told["iteration_ms"] - 1), 0.1)  # the median, and the mean
                 self.assertLess(abs(facts["baseline"]["iteration_ms"] / facts["unprofiled_ms"] - 1), 0.005)
 
+    def test_added_milliseconds_are_added_as_they_are(self):
+        """However much the model's computation was scaled; the replay says the same."""
+        trace = os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-gpt-n2-default")
+        plain = dpro("replay", trace, "--json", "--no-validate").json["predicted"]["iteration_ms"]
+        for delay in ("FW@1=+50", "BW=+50"):
+            with self.subTest(delay=delay):
+                facts = self.ask(trace, "--delay", delay)
+                more = facts["predicted"]["iteration_ms"] - facts["baseline"]["iteration_ms"]
+                replayed = dpro("replay", trace, "--json", "--no-validate", "--delay", delay).json["predicted"]["iteration_ms"]
+                self.assertAlmostEqual(more, 50, delta=2)
+                self.assertAlmostEqual(more, replayed - plain, delta=4)
+
     def test_where_no_steps_were_timed_without_it_they_are_for_the_measured_ones(self):
         facts, measured = self.ask(BUNDLED), dpro("replay", BUNDLED, "--json", "--no-validate").json["measured"]
         self.assertIsNone(facts["unprofiled_ms"])

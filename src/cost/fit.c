@@ -331,9 +331,15 @@ static int fit_collectives(const struct rehearsal *r, const struct coarse *coars
 
 /* ---- computation beside communication ---- */
 
-/* Of each family of stretches: the part of its rate that it loses while something is on the wires.
- */
-typedef ARRAY(double) family_array;
+typedef ARRAY(double) value_array;
+
+/* Stretches that are the same work: the part of its rate that it loses while something is on the
+ * wires, and how sure that is. */
+#define FAMILY_STD 0.1 /* works differ by that, however often they were seen */
+struct family {
+    double lost, weight; /* 1 / variance */
+};
+typedef ARRAY(struct family) family_array;
 
 struct sighting {
     uint64_t key;
@@ -357,7 +363,7 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double quantile(const family_array *sorted, double fraction)
+static double quantile(const value_array *sorted, double fraction)
 {
     return sorted->at[(size_t)((double)(sorted->n - 1) * fraction + 0.5)];
 }
@@ -365,6 +371,16 @@ static double quantile(const family_array *sorted, double fraction)
 static double median_of(const struct sighting *sorted, size_t n)
 {
     return (sorted[(n - 1) / 2].elapsed_ns + sorted[n / 2].elapsed_ns) / 2;
+}
+
+/* How much sightings differ, relative; of few it is taken to be a third at least. */
+static double spread_of(const struct sighting *sorted, size_t n)
+{
+    enum { FEW = 5 };
+    double lower = sorted[(n - 1) * 16 / 100].elapsed_ns;
+    double upper = sorted[(n - 1) - (n - 1) * 16 / 100].elapsed_ns;
+    double spread = (upper - lower) / 2 / median_of(sorted, n);
+    return n < FEW && spread < 1 / 3.0 ? 1 / 3.0 : spread;
 }
 
 /* A rank's stretches that are the same work (repeated blocks, and iterations), seen mostly with and
@@ -394,15 +410,49 @@ static int compare_work(const struct rehearsal *r, const struct coarse_rank *ran
             continue;
         double without = median_of(seen.at + i, alone);
         double with = median_of(seen.at + i + alone, beside);
-        status = array_push(families, 1 - without / with);
+        double a = spread_of(seen.at + i, alone) / sqrt((double)alone);
+        double b = fmax(spread_of(seen.at + i + alone, beside), spread_of(seen.at + i, alone)) /
+                   sqrt((double)beside);
+        double std = 1.25 * hypot(a, b) * (without / with);
+        status = array_push(families, ((struct family){1 - without / with,
+                                                       1 / (std * std + FAMILY_STD * FAMILY_STD)}));
     }
     array_fini(&seen);
     return status;
 }
 
-/* How much slower work is while something is on the wires, from work seen both ways: the median
- * of the families, long and short alike, as the first block of a model often is another work than
- * it seems. Where little was seen, what is usual counts more. */
+static int compare_families(const void *a, const void *b)
+{
+    const struct family *x = a, *y = b;
+    return (x->lost > y->lost) - (x->lost < y->lost);
+}
+
+/* The weighted median of the families, and its standard error: theirs, what they differ by, and
+ * what they have in common. A median, as the first block of a model often is another work than it
+ * seems. */
+static struct dpro_estimate lost_share(family_array *families)
+{
+    static const double COMMON_STD = 0.06;
+    double weights = 0, squares = 0, below = 0, scatter = 0;
+    size_t middle = 0;
+    qsort(families->at, families->n, sizeof *families->at, compare_families);
+    for (size_t i = 0; i < families->n; i++) {
+        weights += families->at[i].weight;
+        squares += families->at[i].weight * families->at[i].weight;
+    }
+    while (middle + 1 < families->n && below + families->at[middle].weight < weights / 2)
+        below += families->at[middle++].weight;
+    double lost = families->at[middle].lost;
+    for (size_t i = 0; i < families->n; i++)
+        scatter += families->at[i].weight * (families->at[i].lost - lost) *
+                   (families->at[i].lost - lost) / weights;
+    double n = weights * weights / squares;
+    double std = sqrt(1 / weights + 1.25 * 1.25 * scatter / n);
+    return (struct dpro_estimate){lost, std + COMMON_STD};
+}
+
+/* How much slower work is while something is on the wires, from work seen both ways. Where little
+ * was seen, what is usual counts more. */
 static int fit_interference(const struct rehearsal *r, const struct coarse *coarse,
                             struct model_net *net)
 {
@@ -419,12 +469,9 @@ static int fit_interference(const struct rehearsal *r, const struct coarse *coar
         net->held_share = GRPC_HELD_SHARE;
     net->cpu_ns = usual;
     if (families.n > 0 && status == 0) {
-        qsort(families.at, families.n, sizeof *families.at, compare_doubles);
-        double middle = quantile(&families, 0.5), n = (double)families.n;
-        double spread = (quantile(&families, 0.84) - quantile(&families, 0.16)) / 2;
-        /* a median's standard error; what the families have in common is not in their spread */
-        double std = 1.25 * spread / sqrt(n) + 0.03;
-        struct dpro_estimate seen = {middle * net->byte_ns.value, std * net->byte_ns.value};
+        struct dpro_estimate lost = lost_share(&families);
+        struct dpro_estimate seen = {lost.value * net->byte_ns.value,
+                                     lost.std * net->byte_ns.value};
         net->cpu_ns = combine(usual, seen);
     }
     array_fini(&families);
@@ -440,7 +487,7 @@ static int fit_launches(const struct rehearsal *r, const struct coarse *coarse,
 {
     const struct dpro_graph *g = r->graph;
     uint8_t *arrives = calloc((size_t)g->n_ops + 1, 1);
-    family_array calls = {0};
+    value_array calls = {0};
     int status = 0;
     if (!arrives)
         return -1;

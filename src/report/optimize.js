@@ -187,7 +187,8 @@
         ms(f.iteration_ms), "candidate " + f.candidates + ", after " + f.seconds.toFixed(3) + " s"));
     for (const v of [high, low]) s.append(svg("text", { x: left - 6, y: y(v) + 4, "text-anchor": "end" }, ms(v)));
     for (let n = 1; n <= last; n *= 10) {
-      s.append(svg("text", { x: x(n), y: H - 18, "text-anchor": "middle" }, n.toLocaleString("en")));
+      const atEnd = x(n) > W - right - 24; // in the middle it would be cut off
+      s.append(svg("text", { x: atEnd ? W : x(n), y: H - 18, "text-anchor": atEnd ? "end" : "middle" }, n.toLocaleString("en")));
     }
     s.append(svg("text", { x: (left + W - right) / 2, y: H - 3, "text-anchor": "middle" }, "candidates evaluated"));
     card.append(el("figure", "", s));

@@ -127,7 +127,7 @@ def print_whatifs(rows):
           "differently when what-ifs were measured: median %.1f %%, worst %.1f %%" % (
               summary["own_median_pct"], summary["own_worst_pct"], summary["machine_median_pct"],
               summary["machine_worst_pct"]))
-    print("the models, before they were scaled to their recordings: off by %.1f %% in the median, %.1f %% at most" % (
+    print("the models are off their recordings' medians by %.1f %% in the median, %.1f %% at most" % (
         summary["misfit_median_pct"], summary["misfit_worst_pct"]))
     summary["coverage"] = print_coverage([c for row in good for c in row["configs"]])
     return summary

@@ -49,10 +49,9 @@ DPRO_API int64_t dpro_model_measured_ns(const struct dpro_model *model);
 DPRO_API int64_t dpro_model_measured_std_ns(const struct dpro_model *model);
 /* The median of the steps that were timed with no profiler on; 0: too few were, or the CPU ran
  * ahead of its GPU, so that they tell nothing. The computation of the model is scaled such that the
- * job as it ran takes that long, or as long as the median of the measured iterations. */
+ * job as it ran takes as much more or less than when it was profiled as these steps do. */
 DPRO_API int64_t dpro_model_unprofiled_ns(const struct dpro_model *model);
-/* How far the model was off the measured iterations' median before that, relative: 0.1 is 10 %
- * longer. */
+/* How far the model is off the measured iterations' median, relative: 0.1 is 10 % longer. */
 DPRO_API double dpro_model_misfit(const struct dpro_model *model);
 DPRO_API uint32_t dpro_model_n_samples(const struct dpro_model *model); /* measured iterations */
 

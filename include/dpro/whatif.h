@@ -78,7 +78,7 @@ enum dpro_uncertainty_source {
     DPRO_UNCERTAIN_LEARNT,     /* the numbers that the model learnt */
     DPRO_UNCERTAIN_ITERATIONS, /* few iterations were measured, and they differ */
     DPRO_UNCERTAIN_MACHINE,    /* it is faster or slower at another time */
-    DPRO_UNCERTAIN_MODEL,      /* as the job ran, the model was off what was measured */
+    DPRO_UNCERTAIN_MODEL,      /* as the job ran, the model is off what was measured */
     DPRO_UNCERTAIN_CHANGE,     /* how far the changed job is from what was recorded */
     DPRO_N_UNCERTAINTY_PARTS
 };

@@ -386,22 +386,24 @@ static void scale_work(struct dpro_model *model, double ratio)
         }
 }
 
-/* Scales what is computed so that an iteration takes as long as the job's do: what a profiler adds,
- * what the machine's pace changes and what a model leaves out are mostly computation. */
+/* Scales what is computed until an iteration takes as much more or less as the unprofiled steps do:
+ * what a profiler adds, and what the machine's pace changes, is mostly computation. */
 static int fit_pace(struct dpro_model *model, struct dpro_error *err)
 {
     enum { MOST_ROUNDS = 8 };
-    int64_t ns, job_ns = model->unprofiled_ns ? model->unprofiled_ns : model->median_ns;
+    int64_t ns;
     int rc = uncertainty_time(model, &ns, err);
     if (rc < 0 || model->median_ns <= 0)
         return rc;
     model->misfit = (double)ns / (double)model->median_ns - 1;
-    double scale = 1, slope = 0;
+    if (model->unprofiled_ns == 0)
+        return 0;
+    double job_ns = (1 + model->misfit) * (double)model->unprofiled_ns, scale = 1, slope = 0;
     for (uint32_t i = 0; i < model->programs[0].n_ops; i++)
         slope += (double)model->programs[0].ops[i].work_ns;
     for (int round = 0; round < MOST_ROUNDS && rc == 0; round++) {
-        double off = (double)(job_ns - ns);
-        if (fabs(off) < 1e-3 * (double)job_ns || slope <= 0)
+        double off = job_ns - (double)ns;
+        if (fabs(off) < 1e-3 * job_ns || slope <= 0)
             break;
         double next = scale + off / slope;
         next = next > 2 ? 2 : next < 0.5 ? 0.5 : next;

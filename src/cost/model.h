@@ -179,8 +179,8 @@ struct dpro_model {
     int64_t measured_ns;      /* mean iteration; 0: unknown (generated) */
     int64_t median_ns;        /* of the measured iterations */
     int64_t unprofiled_ns;    /* of those with no profiler on; 0: not known */
-    double misfit;            /* how far `own` was from median_ns before its computation was scaled
-                                 to take as long as the job does, relative */
+    double misfit;            /* how far the model of the profiled job is from median_ns, relative;
+                                 that of the unprofiled one is as far from that */
     double measured_std_ns;   /* of the iterations */
     double machine_std;       /* relative: how much faster or slower the machine may be at another
                                  time, a standard error; 0: generated */

@@ -222,7 +222,7 @@ int uncertainty_of(const struct dpro_model *before, const struct dpro_model *aft
         u.misfit = before->misfit;
         add(&u, DPRO_UNCERTAIN_ITERATIONS, noise, noise, noise * gain);
         add(&u, DPRO_UNCERTAIN_MACHINE, machine, machine, RATIO_SHARE * machine * ratio);
-        add(&u, DPRO_UNCERTAIN_MODEL, 0, fabs(u.misfit * gain) / ratio, fabs(u.misfit * gain));
+        add(&u, DPRO_UNCERTAIN_MODEL, fabs(u.misfit), fabs(u.misfit), fabs(u.misfit * gain));
         add_change(before, after, gain, (overlaps[0] - overlaps[1]) / (double)after_ns,
                    unhidden_ns / (double)after_ns, &u);
     }

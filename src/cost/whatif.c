@@ -102,8 +102,8 @@ static int add_uncertainty(const struct dpro_model *model, struct dpro_whatif *w
         return rc;
     if (fabs(100 * u.misfit) > MISFIT_TO_TELL_PCT &&
         note(&w->notes, &w->arena,
-             "the model was %+.1f %% off the measured iteration, and its computation was scaled to "
-             "make up for it: what changes may be off by as much of itself",
+             "the model is %+.1f %% off the measured iteration; trust the ratio more than the "
+             "milliseconds",
              100 * u.misfit) < 0)
         return dpro_error_nomem(err);
     double ratio = (double)w->baseline.iteration_ns / (double)w->predicted.iteration_ns;

@@ -48,8 +48,8 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
     double misfit_pct = 100 * dpro_model_misfit(report->model);
     if (fabs(misfit_pct) > MISFIT_TO_TELL)
         snprintf(f->misfit, sizeof f->misfit,
-                 "the model was %+.1f %% off the measured iteration, and its computation was "
-                 "scaled to make up for it: gains may be off by as much of themselves; %s measures",
+                 "the model is %+.1f %% off the measured iteration: what it says of strategies may "
+                 "be off by as much; %s measures",
                  misfit_pct,
                  dpro_model_stack(report->model) != DPRO_STACK_BYTEPS ? "dpro verify"
                                                                       : "a run with the plan");

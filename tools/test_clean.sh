@@ -17,6 +17,7 @@ unshare --mount true 2>/dev/null || skip 'no namespace can be made here'
 root=${DPRO_CLEAN_ROOT:-}
 if [[ -z $root ]]; then
     root=$(mktemp -d)
+    chmod 755 "$root" # its / is anyone's, as in every system
     trap 'rm -rf --one-file-system "$root"' EXIT
 fi
 log=$root.log

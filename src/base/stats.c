@@ -1,0 +1,91 @@
+#include "base/stats.h"
+
+#include <math.h>
+
+#include "base/sort.h"
+
+double stats_median_upper(double *values, size_t n)
+{
+    return n ? select_double(values, n, n / 2) : 0;
+}
+
+int64_t stats_median_upper_i64(int64_t *values, size_t n)
+{
+    return n ? select_i64(values, n, n / 2) : 0;
+}
+
+double stats_median(double *values, size_t n)
+{
+    double upper = stats_median_upper(values, n);
+    return n % 2 || n == 0 ? upper : (select_double(values, n / 2, n / 2 - 1) + upper) / 2;
+}
+
+int64_t stats_median_i64(int64_t *values, size_t n)
+{
+    int64_t upper = stats_median_upper_i64(values, n);
+    if (n % 2 || n == 0)
+        return upper;
+    int64_t lower = select_i64(values, n / 2, n / 2 - 1);
+    return lower + (int64_t)(((uint64_t)upper - (uint64_t)lower) / 2);
+}
+
+int64_t stats_quantile_i64(const int64_t *sorted, size_t n, double fraction)
+{
+    if (n == 0)
+        return 0;
+    double at = (fraction > 0 ? fraction < 1 ? fraction : 1 : 0) * (double)(n - 1);
+    size_t below = (size_t)at, above = below + 1 < n ? below + 1 : below;
+    double between = (double)(sorted[above] - sorted[below]);
+    return sorted[below] + llround((at - (double)below) * between);
+}
+
+double stats_quantile_nearest(const double *sorted, size_t n, double fraction)
+{
+    return n ? sorted[(size_t)((double)(n - 1) * fraction + 0.5)] : 0;
+}
+
+#define MEAN_STD(values, n)                                                                        \
+    struct mean_std found = {0, 0};                                                                \
+    double squares = 0;                                                                            \
+    for (size_t i = 0; i < (n); i++)                                                               \
+        found.mean += (double)(values)[i] / (double)(n);                                           \
+    for (size_t i = 0; i < (n); i++)                                                               \
+        squares += ((double)(values)[i] - found.mean) * ((double)(values)[i] - found.mean);        \
+    if ((n) > 1)                                                                                   \
+        found.std = sqrt(squares / (double)((n)-1));                                               \
+    return found
+
+struct mean_std stats_mean_std(const double *values, size_t n)
+{
+    MEAN_STD(values, n);
+}
+
+struct mean_std stats_mean_std_i64(const int64_t *values, size_t n)
+{
+    MEAN_STD(values, n);
+}
+
+int64_t stats_mean_i64(const int64_t *values, size_t n)
+{
+    __int128 sum = (__int128)(n / 2);
+    for (size_t i = 0; i < n; i++)
+        sum += values[i];
+    return n ? (int64_t)(sum / (__int128)n) : 0;
+}
+
+ORDER(by_value, struct weighted, ASCENDING(value));
+
+double stats_weighted_median(struct weighted *values, size_t n)
+{
+    double half = 0, below = 0;
+    size_t at = 0;
+    if (n == 0)
+        return 0;
+    qsort(values, n, sizeof *values, by_value);
+    for (size_t i = 0; i < n; i++)
+        half += values[i].weight;
+    half /= 2;
+    while (at + 1 < n && below + values[at].weight < half)
+        below += values[at++].weight;
+    return values[at].value;
+}

@@ -1,0 +1,39 @@
+/* base/stats.h: statistics of arrays. Functions that take values which are not const reorder them;
+ * sorted values stay sorted. Of no values each gives 0. */
+#ifndef BASE_STATS_H
+#define BASE_STATS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The median. Of an even count: the mean of the two in the middle, rounded down where they are
+ * integers... */
+double stats_median(double *values, size_t n);
+int64_t stats_median_i64(int64_t *values, size_t n);
+/* ... or the larger of the two. */
+double stats_median_upper(double *values, size_t n);
+int64_t stats_median_upper_i64(int64_t *values, size_t n);
+
+/* The quantile at `fraction`, from 0 to 1, of sorted values: on the line between the two next to
+ * it, as numpy has it; or the nearer of the two. */
+int64_t stats_quantile_i64(const int64_t *sorted, size_t n, double fraction);
+double stats_quantile_nearest(const double *sorted, size_t n, double fraction);
+
+/* The mean, and the standard deviation of a sample (n - 1 in the denominator); 0 of fewer than two.
+ */
+struct mean_std {
+    double mean, std;
+};
+struct mean_std stats_mean_std(const double *values, size_t n);
+struct mean_std stats_mean_std_i64(const int64_t *values, size_t n);
+
+/* The mean, to the nearest integer; no sum overflows. */
+int64_t stats_mean_i64(const int64_t *values, size_t n);
+
+/* The least value which, with those below it, has half of the weight. */
+struct weighted {
+    double value, weight;
+};
+double stats_weighted_median(struct weighted *values, size_t n);
+
+#endif

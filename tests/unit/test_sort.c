@@ -1,0 +1,177 @@
+/* tests/unit/test_sort.c: orders, sorting, selecting and searching. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/array.h"
+#include "base/sort.h"
+
+enum { MOST = 5000 };
+
+static uint64_t state = 1;
+
+static uint64_t pick(uint64_t below)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (state >> 33) % below;
+}
+
+/* ---- orders ---- */
+
+struct thing {
+    const char *name;
+    int64_t size;
+    uint32_t rank;
+};
+
+ORDER(by_size, struct thing, DESCENDING(size) ?: strcmp(x->name, y->name));
+ORDER_OF_POINTERS(by_rank, struct thing, ASCENDING(rank));
+ORDER_OF_INDICES(indices_by_size, struct thing, ASCENDING(size));
+
+static void test_the_first_key_that_differs_decides(void **unused)
+{
+    (void)unused;
+    ARRAY(struct thing) things = {0};
+    array_sort(&things, by_size);
+    static const struct thing shuffled[] = {
+        {"b", INT64_MIN, 0}, {"d", 7, 3}, {"c", INT64_MAX, 2}, {"a", 7, 1}};
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(array_push(&things, shuffled[i]), 0);
+    array_sort(&things, by_size);
+    char order[5] = "";
+    for (size_t i = 0; i < 4; i++)
+        order[i] = things.at[i].name[0];
+    assert_string_equal(order, "cadb");
+    array_fini(&things);
+}
+
+static void test_pointers_and_indices_are_ordered_by_their_elements(void **unused)
+{
+    (void)unused;
+    static const struct thing things[] = {{"a", 5, 2}, {"b", 5, 0}, {"c", 1, 1}, {"d", 5, 3}};
+    const struct thing *pointers[] = {&things[0], &things[1], &things[2], &things[3]};
+    uint32_t indices[] = {3, 1, 2, 0};
+    qsort(pointers, 4, sizeof *pointers, by_rank);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(pointers[i]->rank, i);
+    qsort_r(indices, 4, sizeof *indices, indices_by_size, (void *)things);
+    assert_memory_equal(indices, ((const uint32_t[]){2, 0, 1, 3}), sizeof indices);
+}
+
+/* ---- numbers ---- */
+
+/* Random, few different, equal, sorted, falling, an organ pipe, and what makes a quicksort by the
+ * median of three slow. */
+static int64_t value_of(int shape, size_t i, size_t n)
+{
+    switch (shape) {
+    case 0:
+        return (int64_t)(pick(1u << 31) << 33);
+    case 1:
+        return (int64_t)pick(7) - 3;
+    case 2:
+        return 42;
+    case 3:
+        return (int64_t)i;
+    case 4:
+        return -(int64_t)i;
+    case 5:
+        return (int64_t)(i < n / 2 ? i : n - i);
+    default:
+        return (int64_t)(i < n / 2 ? (i % 2 ? i : n / 2 + i) : 2 * (i - n / 2));
+    }
+}
+
+static void test_numbers_are_sorted_as_by_qsort(void **unused)
+{
+    (void)unused;
+    static int64_t i64[MOST], same_i64[MOST];
+    static uint64_t u64[MOST], same_u64[MOST];
+    static uint32_t u32[MOST], same_u32[MOST];
+    static double real[MOST], same_real[MOST];
+    static const size_t counts[] = {0, 1, 2, 3, 15, 16, 17, 18, 100, 1000, MOST};
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+        for (int shape = 0; shape < 7; shape++) {
+            size_t n = counts[c];
+            for (size_t i = 0; i < n; i++) {
+                i64[i] = same_i64[i] = value_of(shape, i, n);
+                u64[i] = same_u64[i] = (uint64_t)i64[i];
+                u32[i] = same_u32[i] = (uint32_t)(i64[i] >> 20);
+                real[i] = same_real[i] = (double)i64[i] / 3;
+            }
+            sort_i64(i64, n);
+            sort_u64(u64, n);
+            sort_u32(u32, n);
+            sort_double(real, n);
+            qsort(same_i64, n, sizeof *same_i64, compare_i64);
+            qsort(same_u64, n, sizeof *same_u64, compare_u64);
+            qsort(same_u32, n, sizeof *same_u32, compare_u32);
+            qsort(same_real, n, sizeof *same_real, compare_double);
+            assert_memory_equal(i64, same_i64, n * sizeof *i64);
+            assert_memory_equal(u64, same_u64, n * sizeof *u64);
+            assert_memory_equal(u32, same_u32, n * sizeof *u32);
+            assert_memory_equal(real, same_real, n * sizeof *real);
+        }
+    sort_i64(NULL, 0);
+}
+
+static void test_a_selected_value_is_where_sorting_brings_it(void **unused)
+{
+    (void)unused;
+    static int64_t i64[MOST], sorted[MOST];
+    static uint32_t u32[MOST];
+    static double real[MOST];
+    static const size_t counts[] = {1, 2, 16, 17, 1000, MOST};
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+        for (int shape = 0; shape < 7; shape++) {
+            size_t n = counts[c], k = (size_t)pick(n);
+            for (size_t i = 0; i < n; i++) {
+                i64[i] = sorted[i] = value_of(shape, i, n) & INT32_MAX;
+                u32[i] = (uint32_t)i64[i];
+                real[i] = (double)i64[i];
+            }
+            sort_i64(sorted, n);
+            assert_int_equal(select_i64(i64, n, k), sorted[k]);
+            assert_int_equal(select_u32(u32, n, k), sorted[k]);
+            assert_true(select_double(real, n, k) == (double)sorted[k]);
+            for (size_t i = 0; i < n; i++)
+                assert_true(i < k ? i64[i] <= sorted[k] : i64[i] >= sorted[k]);
+        }
+}
+
+/* ---- searching ---- */
+
+static void test_a_lower_bound_is_the_first_that_is_not_before(void **unused)
+{
+    (void)unused;
+    static const int64_t times[] = {10, 20, 20, 20, 30};
+    static const struct {
+        int64_t ns;
+        size_t at_or_after, after;
+    } cases[] = {{5, 0, 0}, {10, 0, 1}, {20, 1, 4}, {25, 4, 4}, {30, 4, 5}, {31, 5, 5}};
+    size_t n = sizeof times / sizeof *times;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        assert_int_equal(LOWER_BOUND(i, 0, n, times[i] < cases[c].ns), cases[c].at_or_after);
+        assert_int_equal(LOWER_BOUND(i, 0, n, times[i] <= cases[c].ns), cases[c].after);
+    }
+    assert_int_equal(LOWER_BOUND(i, (uint32_t)2, (uint32_t)4, times[i] < 5), 2);
+    assert_int_equal(LOWER_BOUND(i, 3, 3, times[i] < 99), 3);
+    assert_true(LOWER_BOUND(i, 0, SIZE_MAX, i < SIZE_MAX - 3) == SIZE_MAX - 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_first_key_that_differs_decides),
+        cmocka_unit_test(test_pointers_and_indices_are_ordered_by_their_elements),
+        cmocka_unit_test(test_numbers_are_sorted_as_by_qsort),
+        cmocka_unit_test(test_a_selected_value_is_where_sorting_brings_it),
+        cmocka_unit_test(test_a_lower_bound_is_the_first_that_is_not_before),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "align/solver.h"
+#include "base/sort.h"
 
 enum {
     SLICE_BITS = 24, /* of the lower clock's nanoseconds, 17 ms: where segments end, at most so much
@@ -99,13 +100,7 @@ uint32_t align_pair(struct align *a, uint32_t clock, uint32_t other)
     return (uint32_t)index;
 }
 
-static int compare_facts(const void *a, const void *b)
-{
-    const struct fact *x = a, *y = b;
-    if (x->low_ns != y->low_ns)
-        return x->low_ns < y->low_ns ? -1 : 1;
-    return x->slack_ns < y->slack_ns ? -1 : x->slack_ns > y->slack_ns;
-}
+ORDER(compare_facts, struct fact, ASCENDING(low_ns) ?: ASCENDING(slack_ns));
 
 /* Whether b is not below the line from a to c. */
 static bool is_above(const struct fact *a, const struct fact *b, const struct fact *c)
@@ -190,17 +185,8 @@ uint32_t facts_within(const struct align *align, const struct pair *pair, int di
     __int128 bounds[2] = {(__int128)start_ns - align->coarse_ns[pair->low],
                           (__int128)end_ns - align->coarse_ns[pair->low]};
     uint32_t found[2];
-    for (int b = 0; b < 2; b++) {
-        uint32_t low = 0, high = facts->n;
-        while (low < high) {
-            uint32_t middle = low + (high - low) / 2;
-            if (facts->at[middle].low_ns < bounds[b])
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        found[b] = low;
-    }
+    for (int b = 0; b < 2; b++)
+        found[b] = LOWER_BOUND(i, 0, facts->n, facts->at[i].low_ns < bounds[b]);
     *first = found[0];
     return found[1] - found[0];
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "align/solver.h"
+#include "base/stats.h"
 
 enum {
     N_PASSES = 3, /* each begins with the lines of the one before, and the last only corrects */
@@ -405,12 +406,6 @@ static int solve_lines(struct work *work, bool last)
 
 /* ---- clocks that keep their time, moments that were near each other ---- */
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* The median of what x_low - x_high would have to be; false: the window holds none. */
 static bool median_near(struct work *work, const struct pair *pair, double *scratch, double *median)
 {
@@ -427,8 +422,7 @@ static bool median_near(struct work *work, const struct pair *pair, double *scra
     }
     if (n == 0)
         return false;
-    qsort(scratch, n, sizeof *scratch, compare_doubles);
-    *median = scratch[n / 2];
+    *median = stats_median_upper(scratch, n);
     return true;
 }
 

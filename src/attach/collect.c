@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "base/folder.h"
 #include "base/log.h"
+#include "base/sort.h"
 #include "base/writer.h"
 
 enum { ENVIRON_MAX = 1 << 20, TAIL = 4096, PIECE = 1 << 16 };
@@ -187,12 +188,7 @@ static bool is_below(const struct process *process, const struct process *other)
     return false;
 }
 
-static int by_pid(const void *a, const void *b)
-{
-    const struct process *x = ((const struct kept *)a)->process;
-    const struct process *y = ((const struct kept *)b)->process;
-    return (x->pids[0] > y->pids[0]) - (x->pids[0] < y->pids[0]);
-}
+ORDER(by_pid, struct kept, ASCENDING(process->pids[0]));
 
 /* Leaves the processes that train, one a rank. */
 static void choose(struct collection *all)

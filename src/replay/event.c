@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/sort.h"
 #include "replay/replay.h"
 #include "replay/share.h"
 
@@ -244,12 +245,6 @@ static void take_thread(struct queue *queue, uint32_t op, int64_t end)
 
 /* ---- counts of predecessors ---- */
 
-static int compare_u32(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
 static void add_counts(uint8_t *small, const uint32_t *succ, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -304,15 +299,7 @@ static void counts_fini(struct counts *counts)
 
 static uint32_t spared_of(const struct event *e, uint32_t op)
 {
-    uint32_t low = 0, high = e->n_spared;
-    while (low + 1 < high) {
-        uint32_t mid = (low + high) / 2;
-        if (e->spared[mid].op <= op)
-            low = mid;
-        else
-            high = mid;
-    }
-    return low;
+    return LOWER_BOUND(i, 1, e->n_spared, e->spared[i].op <= op) - 1;
 }
 
 /* ---- copies ---- */

@@ -22,6 +22,8 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/sort.h"
+#include "base/stats.h"
 #include "replay/replay.h"
 
 enum { N_WARM_UP = 2, N_LEAD = 1, N_AFTER = 1, N_BEFORE = 3, COPIES_OF_MEAN = 4 };
@@ -473,20 +475,6 @@ static int chain_run(struct chain *c, struct dpro_error *err)
 
 /* ---- results ---- */
 
-static int compare_ns(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static int64_t mean_ns(const int64_t *values, uint32_t n)
-{
-    __int128 sum = n / 2;
-    for (uint32_t i = 0; i < n; i++)
-        sum += values[i];
-    return n ? (int64_t)(sum / n) : 0;
-}
-
 /* The mean over ranks of the time since the boundary in the copy before. */
 static int64_t period(const struct chain *c, uint32_t copy)
 {
@@ -540,7 +528,7 @@ static void fill_periods(const struct chain *c, int64_t *iterations_ns)
 static int64_t predicted_ns(const struct chain *c, const int64_t *iterations_ns)
 {
     return c->options->skip_sample ? iterations_ns[c->n_main - 1]
-                                   : mean_ns(iterations_ns, c->n_main);
+                                   : stats_mean_i64(iterations_ns, c->n_main);
 }
 
 static int fill_iterations(const struct chain *c, struct dpro_replay *r)
@@ -555,7 +543,7 @@ static int fill_iterations(const struct chain *c, struct dpro_replay *r)
     fill_periods(c, r->iterations_ns);
     for (uint32_t i = 0; i < r->n_sorted; i++)
         r->sorted_ns[i] = n_drawn ? period(c, c->n_kept + i) : r->iterations_ns[i];
-    qsort(r->sorted_ns, r->n_sorted, sizeof *r->sorted_ns, compare_ns);
+    sort_i64(r->sorted_ns, r->n_sorted);
     r->iteration_ns = predicted_ns(c, r->iterations_ns);
     return 0;
 }
@@ -704,16 +692,9 @@ int64_t dpro_replay_iteration_ns(const struct dpro_replay *replay)
     return replay->iteration_ns;
 }
 
-/* Between two values the line through them, as spreadsheets and numpy do. */
 int64_t dpro_replay_percentile_ns(const struct dpro_replay *replay, double fraction)
 {
-    if (replay->n_sorted == 0)
-        return 0;
-    double at = (fraction > 0 ? fraction < 1 ? fraction : 1 : 0) * (replay->n_sorted - 1);
-    uint32_t below = (uint32_t)at;
-    uint32_t above = below + 1 < replay->n_sorted ? below + 1 : below;
-    double between = (double)(replay->sorted_ns[above] - replay->sorted_ns[below]);
-    return replay->sorted_ns[below] + llround((at - below) * between);
+    return stats_quantile_i64(replay->sorted_ns, replay->n_sorted, fraction);
 }
 
 const int64_t *dpro_replay_iterations_ns(const struct dpro_replay *replay, uint32_t *n)

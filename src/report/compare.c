@@ -9,6 +9,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "base/sort.h"
 #include "base/utf8.h"
 #include "graph/graph.h"
 #include "ingest/trace.h"
@@ -105,19 +106,14 @@ static void set_basis(struct comparison *c)
     c->half_pct = 100 * HALF_OF_95_PCT * relative * b / a;
 }
 
-static int compare_families(const void *a, const void *b)
+ORDER(by_name, struct family, strcmp(x->name, y->name) ?: ASCENDING(kind));
+
+static double difference(const struct family *f)
 {
-    const struct family *x = a, *y = b;
-    int order = strcmp(x->name, y->name);
-    return order ? order : (x->kind > y->kind) - (x->kind < y->kind);
+    return fabs(f->ns[1] - f->ns[0]);
 }
 
-static int compare_differences(const void *a, const void *b)
-{
-    const struct family *x = a, *y = b;
-    double dx = fabs(x->ns[1] - x->ns[0]), dy = fabs(y->ns[1] - y->ns[0]);
-    return dx != dy ? (dx < dy ? 1 : -1) : compare_families(a, b);
-}
+ORDER(by_difference, struct family, COMPARE(difference(y), difference(x)) ?: by_name(x, y));
 
 static bool is_message(uint8_t kind)
 {
@@ -149,9 +145,9 @@ static int find_families(struct comparison *c)
     struct family *all = c->families.at;
     if (c->families.n == 0)
         return 0;
-    qsort(all, c->families.n, sizeof *all, compare_families);
+    qsort(all, c->families.n, sizeof *all, by_name);
     for (size_t i = 1; i < c->families.n; i++) {
-        if (compare_families(&all[n], &all[i]) != 0) {
+        if (by_name(&all[n], &all[i]) != 0) {
             all[++n] = all[i];
             continue;
         }
@@ -161,7 +157,7 @@ static int find_families(struct comparison *c)
         }
     }
     c->families.n = n + 1;
-    qsort(all, c->families.n, sizeof *all, compare_differences);
+    qsort(all, c->families.n, sizeof *all, by_difference);
     return 0;
 }
 

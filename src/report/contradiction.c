@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "base/time.h"
 #include "graph/graph.h"
 #include "report/columns.h"
@@ -38,13 +39,7 @@ static double student(uint32_t freedom)
     return freedom <= 10 ? first[freedom ? freedom - 1 : 0] : 1.96 + 2.38 / n + 2.8 / (n * n);
 }
 
-static int compare_stretches(const void *a, const void *b)
-{
-    const struct stretch *x = a, *y = b;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return (x->end_ns > y->end_ns) - (x->end_ns < y->end_ns);
-}
+ORDER(by_time, struct stretch, ASCENDING(start_ns) ?: ASCENDING(end_ns));
 
 /* How long any was going on, and how long all took together. */
 static int64_t unite(struct stretch *at, size_t n, int64_t *sum_ns)
@@ -52,7 +47,7 @@ static int64_t unite(struct stretch *at, size_t n, int64_t *sum_ns)
     int64_t any = 0, until = INT64_MIN;
     *sum_ns = 0;
     if (n > 1)
-        qsort(at, n, sizeof *at, compare_stretches);
+        qsort(at, n, sizeof *at, by_time);
     for (size_t i = 0; i < n; i++) {
         int64_t from = at[i].start_ns > until ? at[i].start_ns : until;
         *sum_ns = time_add(*sum_ns, at[i].end_ns - at[i].start_ns);
@@ -97,14 +92,13 @@ static int64_t shown_ns(const struct report_facts *f, bool replayed)
     return g->shown_sample < f->n_measured ? f->measured[g->shown_sample] : f->measured_ns;
 }
 
-static int compare_parts(const void *a, const void *b)
+static int64_t difference(const struct part_fact *part)
 {
-    const struct part_fact *x = a, *y = b;
-    int64_t p = llabs(x->replayed_ns - x->measured_ns), q = llabs(y->replayed_ns - y->measured_ns);
-    if (p != q)
-        return p > q ? -1 : 1;
-    return x->rank != y->rank ? (x->rank < y->rank ? -1 : 1) : x->kind - y->kind;
+    return llabs(part->replayed_ns - part->measured_ns);
 }
+
+ORDER(by_difference, struct part_fact,
+      COMPARE(difference(y), difference(x)) ?: ASCENDING(rank) ?: ASCENDING(kind));
 
 static void fill_parts(struct report_facts *f, struct part_times *times)
 {
@@ -125,7 +119,7 @@ static void fill_parts(struct report_facts *f, struct part_times *times)
             f->parts[f->n_parts++] = part;
         }
     if (f->n_parts > 1)
-        qsort(f->parts, f->n_parts, sizeof *f->parts, compare_parts);
+        qsort(f->parts, f->n_parts, sizeof *f->parts, by_difference);
 }
 
 const char *contradiction_part(const struct part_fact *part)

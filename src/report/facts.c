@@ -7,14 +7,10 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/sort.h"
+#include "base/stats.h"
 #include "graph/graph.h"
 #include "report/contradiction.h"
-
-static int compare_times(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
 
 static int sum_measured(struct report_facts *f)
 {
@@ -27,17 +23,12 @@ static int sum_measured(struct report_facts *f)
     if (!sorted)
         return -1;
     memcpy(sorted, f->measured, n * sizeof *sorted);
-    qsort(sorted, n, sizeof *sorted, compare_times);
-    f->median_ns =
-        n % 2 ? sorted[n / 2] : sorted[n / 2 - 1] + (sorted[n / 2] - sorted[n / 2 - 1]) / 2;
-    double mean = 0, square = 0;
-    for (uint32_t i = 0; i < n; i++)
-        mean += (double)sorted[i] / n;
-    for (uint32_t i = 0; i < n; i++)
-        square += ((double)sorted[i] - mean) * ((double)sorted[i] - mean);
-    f->measured_ns = llround(mean);
+    sort_i64(sorted, n);
+    struct mean_std found = stats_mean_std_i64(sorted, n);
+    f->median_ns = stats_median_i64(sorted, n);
+    f->measured_ns = llround(found.mean);
     if (n > 1)
-        f->std_ns = llround(sqrt(square / (n - 1)));
+        f->std_ns = llround(found.std);
     return 0;
 }
 
@@ -210,14 +201,7 @@ static int find_busiest(struct report_facts *f)
     return 0;
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    const struct name_fact *x = a, *y = b;
-    if (x->dur_ns != y->dur_ns)
-        return x->dur_ns < y->dur_ns ? 1 : -1;
-    int order = strcmp(x->name, y->name);
-    return order ? order : (x->kind > y->kind) - (x->kind < y->kind);
-}
+ORDER(by_time, struct name_fact, DESCENDING(dur_ns) ?: strcmp(x->name, y->name) ?: ASCENDING(kind));
 
 /* Insertion sort of the kinds that take time on the path; equal ones stay in the order of the
  * kinds. */
@@ -286,22 +270,14 @@ static int sum_path(struct report_facts *f)
         }
     }
     sort_kinds(f);
-    qsort(f->names, f->n_names, sizeof *f->names, compare_names);
+    qsort(f->names, f->n_names, sizeof *f->names, by_time);
     sum_calls(f);
     map_fini(&on_rank);
     map_fini(&by_name);
     return rc;
 }
 
-static int compare_comms(const void *a, const void *b)
-{
-    const struct comm_fact *x = a, *y = b;
-    if (x->size_bytes != y->size_bytes)
-        return x->size_bytes < y->size_bytes ? 1 : -1;
-    int order = strcmp(x->kind, y->kind);
-    order = order ? order : strcmp(x->pattern, y->pattern);
-    return order ? order : (x->n_ranks > y->n_ranks) - (x->n_ranks < y->n_ranks);
-}
+ORDER(by_size, struct comm_fact, DESCENDING(size_bytes) ?: strcmp(x->kind, y->kind) ?: strcmp(x->pattern, y->pattern) ?: ASCENDING(n_ranks));
 
 static int sum_comms(struct report_facts *f)
 {
@@ -332,7 +308,7 @@ static int sum_comms(struct report_facts *f)
             fact->most_channels = c.n_channels;
     }
     if (f->n_comms > 1)
-        qsort(f->comms, f->n_comms, sizeof *f->comms, compare_comms);
+        qsort(f->comms, f->n_comms, sizeof *f->comms, by_size);
     return 0;
 }
 

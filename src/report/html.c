@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "graph/graph.h"
 #include "report/assets.h"
 #include "report/facts.h"
@@ -32,12 +33,6 @@ static void note_drawn(const struct slices *slices, int64_t *longest)
         }
 }
 
-static int compare_longest_first(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x < y) - (x > y);
-}
-
 /* Fills page->ops and page->index; longest[op] is -1 for ops that no track shows. */
 static int choose_ops(struct page *page, const struct report_facts *f, int64_t *longest)
 {
@@ -52,8 +47,7 @@ static int choose_ops(struct page *page, const struct report_facts *f, int64_t *
         if (!sorted)
             return -1;
         memcpy(sorted, longest, n * sizeof *sorted);
-        qsort(sorted, n, sizeof *sorted, compare_longest_first);
-        page->shortest_ns = sorted[MAX_PAGE_OPS];
+        page->shortest_ns = select_i64(sorted, n, n - 1 - MAX_PAGE_OPS);
         free(sorted);
     }
     for (uint32_t op = 0; op < n; op++) {

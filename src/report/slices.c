@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "graph/graph.h"
 
 static bool is_drawn(const struct dpro_graph *g, dpro_op_id op)
@@ -73,17 +74,7 @@ static void find_waiting(const struct dpro_graph *g, const struct dpro_replay *r
     }
 }
 
-static int compare_slices(const void *a, const void *b)
-{
-    const struct slice *x = a, *y = b;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    if (x->dur_ns != y->dur_ns)
-        return x->dur_ns > y->dur_ns ? -1 : 1;
-    if (x->op != y->op)
-        return x->op < y->op ? -1 : 1;
-    return y->waiting - x->waiting;
-}
+ORDER(by_start, struct slice, ASCENDING(start_ns) ?: DESCENDING(dur_ns) ?: ASCENDING(op) ?: DESCENDING(waiting));
 
 static int64_t end_of(const struct slice *s)
 {
@@ -97,7 +88,7 @@ static void tidy(struct slice_track *track, uint32_t *open)
 {
     struct slice *s = track->at;
     uint32_t n_open = 0;
-    qsort(s, track->n, sizeof *s, compare_slices);
+    qsort(s, track->n, sizeof *s, by_start);
     for (uint32_t i = 0; i < track->n; i++) {
         while (n_open > 0) {
             struct slice *top = &s[open[n_open - 1]];
@@ -149,7 +140,7 @@ static void split_waiting(struct slice_track *track, const struct wait *waits, b
         busy_until = end > busy_until ? end : busy_until;
     }
     if (any) /* what was nested in the front of a transfer may have been passed */
-        qsort(track->at, track->n, sizeof *track->at, compare_slices);
+        qsort(track->at, track->n, sizeof *track->at, by_start);
 }
 
 int slices_init(struct slices *slices, const struct dpro_graph *g, const struct dpro_replay *replay,

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
 #include "graph/graph.h"
 #include "report/columns.h"
 #include "report/contradiction.h"
@@ -46,14 +47,8 @@ static void rank_parts(const struct dpro_rank_time *t, int64_t parts[N_PARTS])
     parts[PART_IDLE] = t->idle_ns;
 }
 
-static int compare_waiting(const void *a, const void *b, void *arg)
-{
-    const struct rank_fact *ranks = arg;
-    const struct rank_fact *x = &ranks[*(const uint32_t *)a], *y = &ranks[*(const uint32_t *)b];
-    if (x->time.wait_for_peers_ns != y->time.wait_for_peers_ns)
-        return x->time.wait_for_peers_ns < y->time.wait_for_peers_ns ? -1 : 1;
-    return (x->time.rank > y->time.rank) - (x->time.rank < y->time.rank);
-}
+ORDER_OF_INDICES(by_waiting, struct rank_fact,
+                 ASCENDING(time.wait_for_peers_ns) ?: ASCENDING(time.rank));
 
 /* Of a rank without recorded computation nobody knows when it idled. */
 static void cell_part(struct table *t, const struct rank_fact *rank, int part, int digits)
@@ -115,7 +110,7 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
     }
     writer_text(w, "\nWhere the predicted iteration goes, in ms and % of it");
     if (f->n_ranks > MANY_RANKS) {
-        qsort_r(shown, f->n_ranks, sizeof *shown, compare_waiting, f->ranks);
+        qsort_r(shown, f->n_ranks, sizeof *shown, by_waiting, f->ranks);
         shown[1] = shown[f->n_ranks / 2];
         shown[2] = shown[f->n_ranks - 1];
         n_shown = 3;
@@ -191,14 +186,7 @@ static void write_path(struct writer *w, const struct report_facts *f)
                   f->longest_gap == 0 && f->apart_ns > 0 ? "; the rank starts late" : "");
 }
 
-static int compare_path(const void *a, const void *b, void *arg)
-{
-    const struct rank_fact *ranks = arg;
-    const struct rank_fact *x = &ranks[*(const uint32_t *)a], *y = &ranks[*(const uint32_t *)b];
-    if (x->path_ns != y->path_ns)
-        return x->path_ns > y->path_ns ? -1 : 1;
-    return (x->time.rank > y->time.rank) - (x->time.rank < y->time.rank);
-}
+ORDER_OF_INDICES(by_path, struct rank_fact, DESCENDING(path_ns) ?: ASCENDING(time.rank));
 
 static void write_path_ranks(struct writer *w, const struct report_facts *f)
 {
@@ -214,7 +202,7 @@ static void write_path_ranks(struct writer *w, const struct report_facts *f)
         order[r] = r;
         n_on_path += f->ranks[r].path_ns > 0;
     }
-    qsort_r(order, f->n_ranks, sizeof *order, compare_path, f->ranks);
+    qsort_r(order, f->n_ranks, sizeof *order, by_path, f->ranks);
     uint32_t n_shown = n_on_path < MANY_RANKS ? n_on_path : MANY_RANKS;
     writer_printf(w, "\nCritical path by rank");
     if (n_shown < n_on_path)

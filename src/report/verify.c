@@ -19,6 +19,8 @@
 #include "base/array.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/sort.h"
+#include "base/stats.h"
 #include "base/writer.h"
 #include "report/table.h"
 
@@ -223,18 +225,12 @@ static void read_all(struct dpro_verify *v, struct json *js, bool *no_memory)
 
 /* Reckoning */
 
-static int compare_times(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static double turn_ms(const struct dpro_verify *v, const struct turn *turn)
 {
     int64_t *steps = v->steps.at + turn->first;
     if (v->asynchronous)
         return (double)turn->span_ns / 1e6 / (double)turn->n;
-    qsort(steps, turn->n, sizeof *steps, compare_times);
+    sort_i64(steps, turn->n);
     return (double)(steps[(turn->n - 1) / 2] + steps[turn->n / 2]) / 2e6;
 }
 
@@ -276,18 +272,6 @@ static int find_times(struct dpro_verify *v, struct dpro_error *err)
     return 0;
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, size_t n)
-{
-    qsort(values, n, sizeof *values, compare_doubles);
-    return (values[(n - 1) / 2] + values[n / 2]) / 2;
-}
-
 /* How many of the smallest, and of the largest, means of pairs lie outside of the 95 % interval
  * for n values: the most for which the sum of positive ranks is below that in at most 2.5 % of all
  * ways to give n ranks a sign. */
@@ -319,7 +303,8 @@ static struct gain gain_over(const struct dpro_verify *v, size_t a, size_t b, do
             const double *x = times + i * v->n_configurations, *y = times + j * v->n_configurations;
             work[n_pairs++] = 100 * (1 - (x[a] / x[b] + y[a] / y[b]) / 2);
         }
-    gain.mean = median(work, n_pairs);
+    sort_double(work, n_pairs);
+    gain.mean = stats_median(work, n_pairs);
     if (v->n_blocks >= LEAST_BLOCKS) {
         gain.low = work[outside - 1];
         gain.high = work[n_pairs - outside];
@@ -337,7 +322,7 @@ static int reckon(struct dpro_verify *v, struct dpro_error *err)
         struct configuration *config = &v->configurations[c];
         for (size_t h = 0; h < n_halves; h++)
             work[h] = v->times[h * n + c];
-        config->iteration_ms = median(work, n_halves);
+        config->iteration_ms = stats_median(work, n_halves);
         config->gain = gain_over(v, c, 0, work);
         if (c >= 2 && (v->best < 0 || config->gain.mean > v->configurations[v->best].gain.mean))
             v->best = (int)c;

@@ -441,7 +441,10 @@ static void write_profile(int rank)
     fclose(file);
 }
 
-/* A ring of two: each collective sends its size once, in chunks, notices before them. */
+/* A ring of two: each collective sends its size once, in chunks, notices before them. Where the
+ * first one has filled the socket, gloo's own thread sends the notice of the second. */
+static bool socket_is_full;
+
 static void write_messages(struct log *log, uint32_t number, bool with_preambles)
 {
     uint64_t offset[2] = {0, 0};
@@ -455,7 +458,8 @@ static void write_messages(struct log *log, uint32_t number, bool with_preambles
                     gloo(log, number, direction, 1, *at + 48, CHUNK, 40 + k);
                 }
                 start += 100;
-                call(log, number, direction, *at, 48, start, start + 10, 5 + (uint32_t)k);
+                call(log, number, direction, *at, 48, start, start + 10,
+                     socket_is_full && k == 1 ? 9 : 5 + (uint32_t)k);
                 /* the preamble in two reads */
                 call(log, number, direction, *at + 48, 20, start + 10, start + 20,
                      direction ? 9 : 5 + (uint32_t)k);
@@ -512,6 +516,17 @@ static void test_messages_are_tied_to_their_collective_bucket_and_parameters(voi
     const struct net_transport *t = &trace->transports[0];
     assert_int_equal(t->messages.at[1].start_ns, 1005110); /* of the call with its first byte */
     assert_int_equal(t->messages.at[1].end_ns, 1005150);   /* and with its last */
+    dpro_trace_destroy(trace);
+}
+
+static void test_what_gloos_own_thread_sends_first_belongs_to_the_run_that_goes_on(void **state)
+{
+    (void)state;
+    socket_is_full = true;
+    write_job(true);
+    socket_is_full = false;
+    struct dpro_trace *trace = load();
+    check_job(trace);
     dpro_trace_destroy(trace);
 }
 
@@ -876,6 +891,7 @@ int main(void)
         TEST(test_a_log_of_another_version_is_refused_with_its_number),
         TEST(test_a_log_alone_says_that_the_profile_is_missing),
         TEST(test_messages_are_tied_to_their_collective_bucket_and_parameters),
+        TEST(test_what_gloos_own_thread_sends_first_belongs_to_the_run_that_goes_on),
         TEST(test_preambles_seen_at_the_other_end_only_are_enough),
         TEST(test_a_message_that_does_not_end_where_the_next_begins_is_a_break),
         TEST(test_equal_numbers_of_two_process_groups_are_two_collectives),

@@ -309,15 +309,42 @@ static int by_first_send(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* By collective: the run that was open on the thread of its first send. What gloo's own thread
+ * sends when a socket that was full has room again tells nothing. NULL: no memory. */
+static struct run **find_runs(const struct net_transport *t, const run_array *runs)
+{
+    struct run **of = calloc(t->collectives.n + 1, sizeof *of);
+    int64_t *since_ns = malloc((t->collectives.n + 1) * sizeof *since_ns);
+    for (size_t m = 0; of && since_ns && m < t->messages.n; m++) {
+        const struct net_message *message = &t->messages.at[m];
+        uint32_t c = message->collective;
+        if (message->stream % 2 != 0 || message->start_ns == INT64_MIN || c == NO_ID ||
+            (of[c] && since_ns[c] <= message->start_ns))
+            continue;
+        struct run *run = runs_at(runs, message->thread, message->start_ns);
+        if (run) {
+            of[c] = run;
+            since_ns[c] = message->start_ns;
+        }
+    }
+    if (!since_ns) {
+        free(of);
+        of = NULL;
+    }
+    free(since_ns);
+    return of;
+}
+
 /* Spans, then buckets in the order in which the collectives were asked for. */
 static int tie_rank(struct dpro_trace *trace, struct net_transport *t)
 {
     struct dpro_transport_info *info = &trace->transport_info;
     const struct trace_rank *rank = &trace->ranks[t->rank_index];
     struct net_collective **order = malloc((t->collectives.n + 1) * sizeof *order);
+    struct run **of = NULL;
     run_array runs = {0};
     if (!order || runs_list(trace, rank, "gloo:", &runs) < 0 ||
-        runs_find_calls(trace, rank, &runs) < 0) {
+        runs_find_calls(trace, rank, &runs) < 0 || !(of = find_runs(t, &runs))) {
         free(order);
         array_fini(&runs);
         return -1;
@@ -325,7 +352,7 @@ static int tie_rank(struct dpro_trace *trace, struct net_transport *t)
     size_t n = 0;
     for (size_t c = 0; c < t->collectives.n; c++) {
         struct net_collective *collective = &t->collectives.at[c];
-        struct run *run = runs_at(&runs, collective->thread, collective->first_send_ns);
+        struct run *run = of[c];
         if (!run)
             continue;
         run->tied = true;
@@ -350,6 +377,7 @@ static int tie_rank(struct dpro_trace *trace, struct net_transport *t)
     }
     array_fini(&runs);
     free(order);
+    free(of);
     return 0;
 }
 

@@ -2,6 +2,7 @@
 import glob
 import json
 import os
+import re
 import shutil
 import unittest
 
@@ -22,6 +23,7 @@ def profile(rank, iterations=4, start_us=EPOCH_US):
     return {"schemaVersion": 1, "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": 2}, "traceEvents": events}
 
 
+ONE_EACH = re.compile("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad")
 CYCLES_US = (0, 10_000, 20_000, 30_000, 70_000, 80_000, 90_000)  # one that is busy
 
 
@@ -129,6 +131,19 @@ class Horovod(Case):
         self.assertGreater(min(rank["exposed_communication_ms"] for rank in facts["ranks"]), 35)
         slower = dpro("replay", self.path("job"), "--delay", "COLLECTIVE=2", "--json").json
         self.assertGreater(slower["predicted"]["iteration_ms"], facts["predicted"]["iteration_ms"] + 35)
+
+    def test_a_grouped_call_hands_over_all_its_tensors(self):
+        for rank in range(2):
+            job = torch_profile(rank)
+            events = [e for e in job["traceEvents"] if e["name"] != "aten::set_" and not (
+                ONE_EACH.search(e["name"]) and e["ts"] % ITERATION_US == 20000)]
+            for event in events:
+                event["name"] = ONE_EACH.sub("horovod_allreduce", event["name"])
+            self.write(f"job/rank{rank}.json", {**job, "traceEvents": events})
+        self.write("job/timeline_rank0.json", timeline().replace("grad_a", "grads_1of2").replace("grad_b", "grads_2of2"))
+        facts = self.assert_replays(self.path("job"))
+        slower = dpro("replay", self.path("job"), "--delay", "aten::mm=2", "--json").json
+        self.assertAlmostEqual(slower["predicted"]["iteration_ms"], facts["predicted"]["iteration_ms"] + 18, delta=2)
 
     def test_a_job_without_a_timeline_says_null(self):
         self.write("job/rank0.json", profile(0))

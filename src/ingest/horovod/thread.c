@@ -8,6 +8,7 @@
  * framework's profile tells. */
 #include "ingest/horovod/thread.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -365,31 +366,86 @@ static int take_named(const struct placing *p, uint32_t *enqueues)
     return 0;
 }
 
-/* Nameless ones: as many as a round has tensors, in their order; the k-th is taken for the k-th
- * tensor in the order in which they were fused. */
-static void take_nameless(const struct placing *p, uint32_t *enqueues)
+/* The length of a tensor's name without what Horovod appends to the tensors of a grouped call:
+ * "_2of14". */
+static size_t call_length(const char *name, size_t len)
 {
-    size_t i = 0;
-    for (uint32_t r = 0; r < p->rounds->rounds.n; r++) {
-        const struct actual_round *round = &p->rounds->rounds.at[r];
-        size_t first = i, k = 0;
-        int64_t last_ns = p->actual[round->first + round->n - 1].transferred_ns;
-        while (i < p->n_refs && p->refs[i].start_ns <= last_ns)
-            i++;
-        if (i - first > round->n_tensors) /* some are of rounds before the timeline began */
-            first = i - round->n_tensors;
-        if (i - first != round->n_tensors)
-            continue;
-        for (uint32_t g = round->first; g < round->first + round->n; g++) {
-            const struct actual_group *group = &p->rounds->groups.at[g];
-            for (uint32_t m = group->first; m < group->first + group->n; m++, k++) {
-                uint32_t place =
-                    p->place_of[p->fusion->timeline->runs.at[p->rounds->runs.at[m]].tensor];
-                if (place != NO_ID)
-                    enqueues[(size_t)r * p->fusion->n_tensors + place] = p->refs[first + k].span;
+    size_t at = len;
+    while (at > 0 && isdigit((unsigned char)name[at - 1]))
+        at--;
+    if (at == len || at < 3 || memcmp(name + at - 2, "of", 2) != 0)
+        return len;
+    size_t digits = at -= 2;
+    while (at > 0 && isdigit((unsigned char)name[at - 1]))
+        at--;
+    return at < digits && at > 1 && name[at - 1] == '_' ? at - 1 : len;
+}
+
+/* The places of a round's tensors in the order in which they were fused, and which call handed each
+ * over: a grouped call does so for all of its tensors. Returns how many calls; -1: no memory. */
+static int64_t list_calls(const struct placing *p, const struct actual_round *round,
+                          uint32_t *places, uint32_t *calls)
+{
+    struct strtab *names = &p->trace->names;
+    struct map seen = {0}; /* name + 1 -> call */
+    int64_t n_calls = 0;
+    size_t n = 0;
+    int status = 0;
+    for (uint32_t g = round->first; g < round->first + round->n; g++) {
+        const struct actual_group *group = &p->rounds->groups.at[g];
+        for (uint32_t m = group->first; m < group->first + group->n && status == 0; m++, n++) {
+            uint32_t tensor = p->fusion->timeline->runs.at[p->rounds->runs.at[m]].tensor;
+            uint32_t name = p->fusion->timeline->tensors.at[tensor].name;
+            const char *text = strtab_get(names, name);
+            uint64_t call = (uint64_t)n_calls;
+            uint32_t prefix = strtab_add(names, text, call_length(text, strtab_len(names, name)));
+            if (prefix == STRTAB_FULL)
+                status = -1;
+            else if (!map_get(&seen, prefix + UINT64_C(1), &call)) {
+                status = map_set(&seen, prefix + UINT64_C(1), call);
+                n_calls++;
             }
+            places[n] = p->place_of[tensor];
+            calls[n] = (uint32_t)call;
         }
     }
+    map_fini(&seen);
+    return status < 0 ? -1 : n_calls;
+}
+
+/* Nameless ones: as many as a round has tensors, or calls that hand over one or more; the k-th is
+ * taken for the k-th in the order in which they were fused. */
+static int take_nameless(const struct placing *p, uint32_t *enqueues)
+{
+    size_t i = 0;
+    uint32_t *places = malloc((p->rounds->runs.n + 1) * sizeof *places);
+    uint32_t *calls = malloc((p->rounds->runs.n + 1) * sizeof *calls);
+    int status = places && calls ? 0 : -1;
+    for (uint32_t r = 0; r < p->rounds->rounds.n && status == 0; r++) {
+        const struct actual_round *round = &p->rounds->rounds.at[r];
+        size_t first = i, n = 0, n_tensors = 0;
+        int64_t last_ns = p->actual[round->first + round->n - 1].transferred_ns;
+        int64_t n_calls = list_calls(p, round, places, calls);
+        for (uint32_t g = round->first; g < round->first + round->n; g++)
+            n_tensors += p->rounds->groups.at[g].n;
+        while (i < p->n_refs && p->refs[i].start_ns <= last_ns)
+            i++;
+        bool one_each = i - first >= n_tensors;
+        n = one_each ? n_tensors : (size_t)n_calls;
+        if (n_calls < 0)
+            status = -1;
+        if (i - first > n) /* some are of rounds before the timeline began */
+            first = i - n;
+        if (i - first != n)
+            continue;
+        for (size_t k = 0; k < n_tensors && status == 0; k++)
+            if (places[k] != NO_ID)
+                enqueues[(size_t)r * p->fusion->n_tensors + places[k]] =
+                    p->refs[first + (one_each ? k : calls[k])].span;
+    }
+    free(places);
+    free(calls);
+    return status;
 }
 
 /* MXNet's op lasts until the tensor is reduced, while its thread goes on: handing it over takes no
@@ -773,8 +829,8 @@ static int place_rank(struct placing *p, int lead, const struct names *names)
         put_on_clock(p);
     if (take_named(p, enqueues) < 0)
         return -1;
-    if (p->n_refs > 0 && p->refs[0].place == NO_ID)
-        take_nameless(p, enqueues);
+    if (p->n_refs > 0 && p->refs[0].place == NO_ID && take_nameless(p, enqueues) < 0)
+        return -1;
     shorten_mxnets(p);
     if (place_groups(p) < 0 || time_rounds(p) < 0)
         return -1;

@@ -376,45 +376,104 @@ static void measure_iterations(const struct dpro_graph *g, const struct dpro_mod
     model->machine_std = machine_std(model, n, unprofiled, apart);
 }
 
-static void scale_work(struct dpro_model *model, double ratio)
+/* What a profiler adds, and what the machine's pace changes, is computation more than
+ * communication: the ratio of their variances. */
+#define PACE_WORK 4.0
+
+/* Computation and communication take so many times what they take under the profiler. */
+struct pace {
+    double work, net;
+};
+
+static void scale_net(struct model_net *net, double ratio)
 {
+    struct dpro_estimate *const times[] = {
+        &net->byte_ns,  &net->message_ns, &net->reduce_ns, &net->collective_ns, &net->negotiate_ns,
+        &net->least_ns, &net->push_ns,    &net->answer_ns, &net->within_ns,     &net->step_ns};
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+        times[i]->value *= ratio;
+        times[i]->std *= ratio;
+    }
+}
+
+static int time_at_pace(struct dpro_model *model, struct pace pace, double *ns,
+                        struct dpro_error *err)
+{
+    struct dpro_model paced = *model;
+    int64_t iteration_ns = 0;
+    scale_net(&paced.net, pace.net);
+    for (uint32_t r = 0; r < model->n_ranks; r++)
+        model->ranks[r].work_scale = pace.work;
+    int rc = uncertainty_time(&paced, &iteration_ns, err);
+    for (uint32_t r = 0; r < model->n_ranks; r++)
+        model->ranks[r].work_scale = 1;
+    *ns = (double)iteration_ns;
+    return rc;
+}
+
+static void set_pace(struct dpro_model *model, struct pace pace)
+{
+    scale_net(&model->net, pace.net);
     for (uint32_t p = 0; p < model->n_programs; p++)
         for (uint32_t i = 0; i < model->programs[p].n_ops; i++) {
             struct model_op *op = &model->programs[p].ops[i];
-            op->work_ns = llround(ratio * (double)op->work_ns);
-            op->beside_ns = llround(ratio * (double)op->beside_ns);
+            op->work_ns = llround(pace.work * (double)op->work_ns);
+            op->beside_ns = llround(pace.work * (double)op->beside_ns);
         }
 }
 
-/* Scales what is computed until an iteration takes as much more or less as the unprofiled steps do:
- * what a profiler adds, and what the machine's pace changes, is mostly computation. */
+/* In which proportion computation and communication change when an iteration does: the likeliest of
+ * those that explain it, where each has its own standard deviation. */
+static int pace_direction(struct dpro_model *model, double ns, struct pace *direction,
+                          struct dpro_error *err)
+{
+    static const double STEP = 0.02;
+    double slower_work = 0, slower_net = 0;
+    int rc = time_at_pace(model, (struct pace){1 + STEP, 1}, &slower_work, err);
+    if (rc == 0)
+        rc = time_at_pace(model, (struct pace){1, 1 + STEP}, &slower_net, err);
+    double work = fmax(slower_work - ns, 0) / (STEP * ns),
+           net = fmax(slower_net - ns, 0) / (STEP * ns);
+    double all = PACE_WORK * work * work + net * net;
+    *direction = all > 0 ? (struct pace){PACE_WORK * work / all, net / all} : (struct pace){0, 0};
+    return rc;
+}
+
+static double within_pace(double ratio)
+{
+    return ratio > 2 ? 2 : ratio < 0.5 ? 0.5 : ratio;
+}
+
+/* Scales the model until an iteration takes as much more or less as the unprofiled steps do. */
 static int fit_pace(struct dpro_model *model, struct dpro_error *err)
 {
     enum { MOST_ROUNDS = 8 };
-    int64_t ns;
-    int rc = uncertainty_time(model, &ns, err);
+    struct pace direction = {0, 0}, pace = {1, 1};
+    double ns, along = 0, slope;
+    int rc = time_at_pace(model, pace, &ns, err);
     if (rc < 0 || model->median_ns <= 0)
         return rc;
-    model->misfit = (double)ns / (double)model->median_ns - 1;
+    model->misfit = ns / (double)model->median_ns - 1;
     if (model->unprofiled_ns == 0)
         return 0;
-    double job_ns = (1 + model->misfit) * (double)model->unprofiled_ns, scale = 1, slope = 0;
-    for (uint32_t i = 0; i < model->programs[0].n_ops; i++)
-        slope += (double)model->programs[0].ops[i].work_ns;
+    double job_ns = (1 + model->misfit) * (double)model->unprofiled_ns;
+    slope = ns;
+    rc = pace_direction(model, ns, &direction, err);
     for (int round = 0; round < MOST_ROUNDS && rc == 0; round++) {
-        double off = job_ns - (double)ns;
+        double off = job_ns - ns, before = ns;
         if (fabs(off) < 1e-3 * job_ns || slope <= 0)
             break;
-        double next = scale + off / slope;
-        next = next > 2 ? 2 : next < 0.5 ? 0.5 : next;
-        if (next == scale)
+        double next = along + off / slope;
+        pace = (struct pace){within_pace(1 + next * direction.work),
+                             within_pace(1 + next * direction.net)};
+        rc = time_at_pace(model, pace, &ns, err);
+        if (next == along)
             break;
-        scale_work(model, next / scale);
-        int64_t before = ns;
-        rc = uncertainty_time(model, &ns, err);
-        slope = (double)(ns - before) / (next - scale);
-        scale = next;
+        slope = (ns - before) / (next - along);
+        along = next;
     }
+    if (rc == 0)
+        set_pace(model, pace);
     return rc;
 }
 

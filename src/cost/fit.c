@@ -39,8 +39,13 @@ static const struct dpro_estimate HOOK_NS = {150e3, 75e3};
  * gloo adds up 16-bit numbers slower than others, by 0 to 0.4 ns. */
 static const struct dpro_estimate CPU_CAST_NS = {0.6, 0.5};
 
+/* What it takes a transfer to start beside computation on its cores: 1 MB took 2 to 15 ms longer
+ * there, on a link of 1 Gbit/s that 5 MB filled all the same. */
+static const struct dpro_estimate HELD_START_NS = {5e6, 5e6};
+
 struct point {
     double x, y, weight;
+    double held; /* how much of x there was while the rank computed */
 };
 
 /* The mean of the prior and of what was seen, each by how sure it is. */
@@ -115,6 +120,42 @@ static void fit_line(const point_array *points, struct dpro_estimate *slope,
     base->std = sqrt(rest / n);
 }
 
+/* y = slope * (x + k * held), for how much longer what is held up takes: *share = k / (1 + k) of
+ * its rate is lost. False: the points don't tell that anything is. */
+static bool fit_held(const point_array *points, struct dpro_estimate *slope,
+                     struct dpro_estimate *share)
+{
+    enum { SURE = 2 }; /* standard errors */
+    double xx = 0, xh = 0, hh = 0, xy = 0, hy = 0, starts = 0, rest = 0;
+    for (size_t i = 0; i < points->n; i++) {
+        const struct point *p = &points->at[i];
+        double part = p->held / p->x, y = p->y - part * HELD_START_NS.value;
+        xx += p->weight * p->x * p->x;
+        xh += p->weight * p->x * p->held;
+        hh += p->weight * p->held * p->held;
+        xy += p->weight * p->x * y;
+        hy += p->weight * p->held * y;
+        starts += p->weight * p->held * part;
+    }
+    double det = xx * hh - xh * xh;
+    if (points->n < 3 || det <= 1e-3 * xx * hh)
+        return false;
+    double alone = (xy * hh - hy * xh) / det, more = (hy * xx - xy * xh) / det;
+    for (size_t i = 0; i < points->n; i++) {
+        const struct point *p = &points->at[i];
+        double off = p->y - alone * p->x - (more + HELD_START_NS.value / p->x) * p->held;
+        rest += p->weight * off * off / ((double)points->n - 2);
+    }
+    double alone_std = sqrt(rest * hh / det);
+    double more_std = hypot(sqrt(rest * xx / det), HELD_START_NS.std * starts / hh);
+    if (alone <= SURE * alone_std || more <= SURE * more_std)
+        return false;
+    *slope = (struct dpro_estimate){alone, alone_std};
+    *share = (struct dpro_estimate){more / (alone + more),
+                                    more_std * alone / ((alone + more) * (alone + more))};
+    return true;
+}
+
 /* ---- messages ---- */
 
 /* Bytes over one direction of a rank's link, of a byte of bucket. */
@@ -139,8 +180,9 @@ static int compare_exchanges(const void *a, const void *b)
 }
 
 /* One point for each stretch of time in which a rank's link had a bucket to carry without a pause.
- */
-static int add_stretches(struct exchange *exchanges, size_t n, point_array *points)
+ * The rank computed until computed_ns. */
+static int add_stretches(struct exchange *exchanges, size_t n, int64_t computed_ns,
+                         point_array *points)
 {
     qsort(exchanges, n, sizeof *exchanges, compare_exchanges);
     for (size_t i = 0, last; i < n; i = last) {
@@ -150,11 +192,27 @@ static int add_stretches(struct exchange *exchanges, size_t n, point_array *poin
             bytes += exchanges[last].size_bytes;
             end = exchanges[last].end_ns > end ? exchanges[last].end_ns : end;
         }
-        struct point point = {bytes, (double)(end - exchanges[i].start_ns), 1 / (bytes + 1)};
+        double took = (double)(end - exchanges[i].start_ns);
+        double beside = (double)(computed_ns - exchanges[i].start_ns);
+        double share = took > 0 ? fmin(fmax(beside / took, 0), 1) : 0;
+        struct point point = {bytes, took, 1 / (bytes + 1), share * bytes};
         if (array_push(points, point) < 0)
             return -1;
     }
     return 0;
+}
+
+/* When a rank had its last gradient. */
+static int64_t last_ready(const struct rehearsal *r, const struct coarse *coarse,
+                          const struct dpro_model *model, uint32_t copy, uint32_t rank)
+{
+    int64_t last = INT64_MIN / 2;
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
+        uint32_t op = coarse->ready[(size_t)rank * model->n_tensors + t];
+        if (op != DPRO_NO_OP && r->end_ns[copy][op] > last)
+            last = r->end_ns[copy][op];
+    }
+    return last;
 }
 
 /* What a byte takes, from how long links had something to carry: single messages are measured by
@@ -184,10 +242,12 @@ static int fit_bytes(const struct rehearsal *r, const struct coarse *coarse,
                     (struct exchange){r->end_ns[copy][c->meet], rehearsal_start(r, copy, transfer),
                                       (double)c->size_bytes * wire_share(net)};
             }
-            status = add_stretches(exchanges, n, &points);
+            status = add_stretches(exchanges, n, last_ready(r, coarse, model, copy, i), &points);
         }
     if (status == 0)
         fit_line(&points, &net->byte_ns, start);
+    if (status == 0 && !net->negotiates)
+        fit_held(&points, &net->byte_ns, &net->held_share);
     array_fini(&points);
     free(exchanges);
     free(used);
@@ -272,7 +332,7 @@ static int see_transfers(const struct rehearsal *r, const struct coarse *coarse,
             size_t n = list_transfers(r, coarse, model, copy, i, exchanges, used);
             for (size_t k = 0; k < n; k++)
                 sum += (double)(exchanges[k].end_ns - exchanges[k].start_ns);
-            status = add_stretches(exchanges, n, points);
+            status = add_stretches(exchanges, n, INT64_MIN / 2, points);
         }
     for (size_t i = 0; i < points->n; i++)
         any += points->at[i].y;
@@ -317,7 +377,8 @@ static int fit_collectives(const struct rehearsal *r, const struct coarse *coars
             double size = (double)c->size_bytes * wire_share(net);
             double took = (double)g->dur_ns[g->members[m].transfer];
             struct point point = {
-                size, took + (c->n_messages > 0 ? (double)g->members[m].exchange_ns : 0), 1 / size};
+                size, took + (c->n_messages > 0 ? (double)g->members[m].exchange_ns : 0), 1 / size,
+                0};
             status = array_push(&points, point);
         }
     }
@@ -589,7 +650,7 @@ static int fit_packs(const struct rehearsal *r, const struct coarse *coarse,
             continue;
         for (uint32_t m = c->first_member; m < c->first_member + c->n_members && status == 0; m++) {
             struct point point = {(double)c->size_bytes, (double)g->dur_ns[g->members[m].transfer],
-                                  1};
+                                  1, 0};
             status = array_push(&points, point);
         }
     }

@@ -33,6 +33,11 @@ class WhatIf(Case):
     def time(self, *args):
         return self.ask(BUNDLED, *args)["predicted"]["iteration_ms"]
 
+    def test_transfers_that_computation_holds_up_tell_nothing_of_the_link(self):
+        facts = self.ask(os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-lstm-n2-2gbit"))
+        self.assertLess(abs(facts["misfit_pct"]), 5)
+        self.assertAlmostEqual(facts["link"]["bandwidth_bytes_per_s"]["value"], 2e9 / 8, delta=40e6)
+
     def test_predictions_are_for_the_job_without_the_profiler(self):
         for name in ("torch-ddp-gloo-gpt-n2-default", "tf-ps-n2", "hvd-mx-n2"):
             with self.subTest(trace=name):

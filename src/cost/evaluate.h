@@ -36,6 +36,7 @@ void evaluator_destroy(struct evaluator *evaluator); /* NULL is fine */
 
 /* The steady iteration, ns; INT64_MAX where it never ends, or memory ran out. */
 int64_t evaluate(struct evaluator *evaluator, const struct dpro_strategy *strategy);
+bool evaluator_failed(const struct evaluator *evaluator); /* the last one: memory ran out */
 /* Of a strategy that fuses, after its evaluation: puts what travelled together in the last
  * iteration into its buckets. -1: out of memory. */
 int evaluated_groups(const struct evaluator *evaluator, struct dpro_strategy *strategy);

@@ -27,7 +27,10 @@ int uncertainty_time(const struct dpro_model *model, int64_t *iteration_ns, stru
     if (rc < 0)
         return rc;
     *iteration_ns = evaluate(evaluator, &model->own);
+    bool failed = evaluator_failed(evaluator);
     evaluator_destroy(evaluator);
+    if (failed)
+        return dpro_error_nomem(err);
     return *iteration_ns < INT64_MAX
                ? 0
                : dpro_error_set(err, DPRO_EUSAGE,
@@ -124,8 +127,9 @@ static int overlap_of(const struct dpro_model *m, double *overlap_ns, struct dpr
     for (uint32_t i = 0; i < m->programs[rank->program].n_ops; i++)
         work += (double)m->programs[rank->program].ops[i].work_ns * rank->work_scale;
     *overlap_ns = fmax(0, work + (double)e->wire_ns - (double)e->iteration_ns);
+    bool failed = evaluator_failed(evaluator);
     evaluator_destroy(evaluator);
-    return 0;
+    return failed ? dpro_error_nomem(err) : 0;
 }
 
 static uint32_t count_collectives(const struct dpro_strategy *s)

@@ -91,10 +91,15 @@ int promise_evaluate(struct promise *p)
         if (make_job(p, draw, ranks, &job) < 0 || evaluator_create(&job, &evaluator, NULL) < 0)
             return -1;
         double own = (double)evaluate(evaluator, p->finalists[0].strategy);
-        for (uint32_t f = 0; f < p->n_finalists; f++)
+        bool failed = evaluator_failed(evaluator);
+        for (uint32_t f = 0; f < p->n_finalists; f++) {
             p->finalists[f].shares[draw] =
                 (double)evaluate(evaluator, p->finalists[f].strategy) / own;
+            failed |= evaluator_failed(evaluator);
+        }
         evaluator_destroy(evaluator);
+        if (failed)
+            return -1;
     }
     for (uint32_t f = 0; f < p->n_finalists; f++)
         p->finalists[f].expected = mean_of(p, p->finalists[f].shares);

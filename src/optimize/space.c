@@ -212,7 +212,9 @@ void space_note(struct space *space, const struct dpro_strategy *strategy, int64
 int64_t space_value(struct space *space, const struct dpro_strategy *strategy)
 {
     space->search->n_candidates++;
-    return value_of(space, 0, strategy);
+    int64_t ns = value_of(space, 0, strategy);
+    space->search->failed |= evaluator_failed(space->evaluators[0]);
+    return ns;
 }
 
 int64_t space_evaluate(struct space *space, const struct dpro_strategy *strategy)

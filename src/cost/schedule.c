@@ -1,0 +1,416 @@
+/* cost/schedule.c: a model under a strategy as what the simulator runs.
+ *
+ * All-reduces of all ranks are flows in one channel, which carries n_streams of them at once: each
+ * has the latency that the messages of its algorithm leave, and then shares the links of all ranks.
+ * With parameter servers each rank is an executor of its own: a part of a bucket flows from the
+ * rank to its server, through the server's thread, and when all ranks' have, back to each. In a
+ * session it flows back when the next step begins, which is when all of a step is done. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cost/buckets.h"
+#include "cost/evaluator.h"
+#include "cost/fused.h"
+#include "cost/servers.h"
+
+/* ---- the model ---- */
+
+static bool goes_on_at_once(const struct model_program *program, uint32_t op)
+{
+    return op > 0 && program->ops[op - 1].tensor == MODEL_NONE &&
+           program->ops[op].needs == MODEL_NONE;
+}
+
+/* Fewer steps of an evaluation, where ops are not fused otherwise. */
+static int merge_ops(struct evaluator *e)
+{
+    const struct dpro_model *m = e->model;
+    size_t n_ops = 0;
+    for (uint32_t p = 0; p < m->n_programs; p++)
+        n_ops += m->programs[p].n_ops;
+    e->merged = arena_array(&e->arena, m->n_programs + (size_t)1, sizeof *e->merged);
+    struct model_op *next = arena_alloc(&e->arena, (n_ops + 1) * sizeof *next);
+    if (!e->merged || !next)
+        return -1;
+    for (uint32_t p = 0; p < m->n_programs; p++) {
+        const struct model_program *program = &m->programs[p];
+        e->merged[p].ops = next;
+        for (uint32_t i = 0; i < program->n_ops; i++) {
+            const struct model_op *op = &program->ops[i];
+            if (goes_on_at_once(program, i)) {
+                next[-1].work_ns += op->work_ns;
+                next[-1].tensor = op->tensor;
+            } else {
+                *next++ = *op;
+            }
+        }
+        e->merged[p].n_ops = (uint32_t)(next - e->merged[p].ops);
+    }
+    return 0;
+}
+
+/* Each tensor launches a bucket at most, each op waits for one at most, or for all. */
+static size_t most_actions(const struct dpro_model *m, uint32_t program)
+{
+    size_t n = m->n_tensors + (size_t)2;
+    for (uint32_t i = 0; i < m->programs[program].n_ops; i++) {
+        uint32_t needs = m->programs[program].ops[i].needs;
+        n += needs == MODEL_ALL ? m->n_tensors : needs != MODEL_NONE;
+    }
+    return n;
+}
+
+static int find_classes(struct evaluator *e)
+{
+    const struct dpro_model *m = e->model;
+    uint32_t *newest = arena_alloc(&e->arena, (m->n_programs + (size_t)1) * sizeof *newest);
+    e->classes = arena_array(&e->arena, m->n_ranks + (size_t)1, sizeof *e->classes);
+    e->class_of = arena_array(&e->arena, m->n_ranks + (size_t)1, sizeof *e->class_of);
+    if (!newest || !e->classes || !e->class_of)
+        return -1;
+    memset(newest, 0xff, m->n_programs * sizeof *newest);
+    for (uint32_t r = 0; r < m->n_ranks; r++) {
+        const struct model_rank *rank = &m->ranks[r];
+        uint32_t c = newest[rank->program];
+        while (c != SIM_NONE && e->classes[c].scale != rank->work_scale)
+            c = e->classes[c].next;
+        if (c == SIM_NONE) {
+            c = e->n_classes++;
+            e->classes[c] = (struct rank_class){
+                rank->program, newest[rank->program], rank->work_scale,
+                arena_alloc(&e->arena, most_actions(m, rank->program) * sizeof(struct sim_action))};
+            newest[rank->program] = c;
+            if (!e->classes[c].actions)
+                return -1;
+        }
+        e->class_of[r] = c;
+    }
+    return 0;
+}
+
+/* What is under way between a rank and a server. */
+static void init_connections(struct evaluator *e)
+{
+    struct simulation *s = &e->sim;
+    const struct model_net *net = &e->model->net;
+    uint32_t n_ways = s->n_executors * e->n_servers, n_nodes = sync_n_nodes(net);
+    for (uint32_t node = 0; node < 2 * n_nodes; node++)
+        s->resources[node].slowness =
+            node % n_nodes >= net->n_ranks && net->server_link > 0 ? 1 / net->server_link : 1;
+    for (uint32_t way = 0; way < 2 * n_ways; way++) {
+        uint32_t rank = way % n_ways / e->n_servers;
+        uint32_t server = sync_server_node(net, way % e->n_servers);
+        uint32_t host = net->rank_hosts ? net->rank_hosts[rank] : rank;
+        uint32_t from = way < n_ways ? host : server, to = way < n_ways ? server : host;
+        s->channels[way] =
+            (struct sim_channel){.resources = {from, n_nodes + to},
+                                 .slows = 1 + rank,
+                                 .queue_ns = (double)net->queue_bytes * net->byte_ns.value};
+        if (from == to)
+            s->channels[way] = (struct sim_channel){
+                .resources = {SIM_NONE, SIM_NONE}, .slows = 1 + rank, .slows_as = 1};
+    }
+    for (uint32_t v = 0; v < e->n_servers; v++)
+        s->channels[2 * n_ways + v] =
+            (struct sim_channel){.resources = {SIM_NONE, SIM_NONE}, .slows = SIM_NONE};
+    for (uint32_t i = 0; i < s->n_channels; i++) {
+        s->channels[i].n_at_once = 1;
+        s->channels[i].is_connection = true;
+        s->channels[i].clock = 1 + s->n_executors + i;
+    }
+}
+
+static int cost_of_group(void *arg, uint64_t size_bytes, double *latency_ns, double *wire_ns)
+{
+    struct sync_cost cost;
+    if (sync_get(arg, size_bytes, &cost) < 0)
+        return -1;
+    *latency_ns = (double)cost.latency_ns;
+    *wire_ns = (double)cost.wire_ns;
+    return 0;
+}
+
+int schedule_init(struct evaluator *e)
+{
+    const struct dpro_model *m = e->model;
+    struct simulation *s = &e->sim;
+    if (merge_ops(e) < 0 || find_classes(e) < 0)
+        return -1;
+    e->n_servers = sync_n_servers(&m->net);
+    bool served = e->n_servers > 0;
+    s->n_executors = served ? m->n_ranks : e->n_classes;
+    s->stride = served ? m->n_ranks : 1;
+    s->n_channels = served ? 2 * m->n_ranks * e->n_servers + e->n_servers : 1;
+    s->n_clocks = 2 + (served ? m->n_ranks : 1) + s->n_channels;
+    s->executors = arena_array(&e->arena, s->n_executors + (size_t)1, sizeof *s->executors);
+    s->channels = arena_array(&e->arena, s->n_channels, sizeof *s->channels);
+    s->clocks = arena_array(&e->arena, s->n_clocks, sizeof *s->clocks);
+    s->resources =
+        arena_array(&e->arena, 2 * ((size_t)sync_n_nodes(&m->net) + 1), sizeof *s->resources);
+    s->gate.ready = arena_array(&e->arena, m->n_tensors + (size_t)1, sizeof *s->gate.ready);
+    if (!s->executors || !s->channels || !s->clocks || !s->resources || !s->gate.ready)
+        return -1;
+    for (uint32_t i = 0; i < s->n_executors; i++) {
+        struct sim_executor *executor = &s->executors[i];
+        executor->actions = e->classes[served ? e->class_of[i] : i].actions;
+        executor->clock = served ? 1 + i : 1;
+        executor->offset = served ? i : 0;
+    }
+    if (served) {
+        init_connections(e);
+    } else {
+        s->resources[0].slowness = 1;
+        s->channels[0] = (struct sim_channel){
+            .clock = 2, .resources = {0, SIM_NONE}, .n_at_once = m->net.n_streams, .slows = 1};
+    }
+    s->rates[0] = evaluator_rate(m->net.cpu_ns.value, m->net.byte_ns.value);
+    s->rates[1] = evaluator_rate(m->net.cpu_ns.value, m->net.within_ns.value);
+    s->held_share = m->net.held_share.value;
+    s->first_join = SIM_NONE;
+    s->gate.negotiate_ns = m->net.negotiate_ns.value;
+    s->gate.cost = cost_of_group;
+    s->gate.arg = e->costs;
+    return simulation_init(s, &e->arena);
+}
+
+/* ---- actions ---- */
+
+static void set_buckets(struct evaluator *e)
+{
+    const struct dpro_model *m = e->model;
+    const struct dpro_strategy *s = e->strategy;
+    bool hooked = bucket_needs_hook(m, s);
+    for (uint32_t b = 0; b < s->n_buckets; b++) {
+        const struct strategy_bucket *bucket = &s->buckets[b];
+        uint64_t size = 0;
+        for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++) {
+            size += m->tensors[s->order[i]].size_bytes;
+            e->bucket_of[s->order[i]] = b;
+        }
+        struct bucket_cost *cost = &e->buckets[b];
+        *cost = (struct bucket_cost){.size_bytes = size};
+        cost->copy_ns = m->net.copy_ns.value * (double)size;
+        cost->launch_ns = bucket_launch_ns(m, s, b, size, hooked);
+        if (s->compression != DPRO_COMPRESSION_NONE) {
+            /* cast when launched, and back by whoever receives it */
+            cost->size_bytes = size / 2;
+            cost->latency_ns = m->net.cast_ns.value * (double)size / 2 / bucket->partitions;
+        }
+    }
+}
+
+static void add_action(struct sim_action **at, double *work_ns, enum sim_action_kind kind,
+                       uint32_t bucket)
+{
+    *(*at)++ = (struct sim_action){*work_ns, (uint8_t)kind, bucket};
+    *work_ns = 0;
+}
+
+/* The class's actions of an iteration, in the order in which it comes to them. */
+static void set_actions(struct evaluator *e, const struct rank_class *class)
+{
+    const struct dpro_model *m = e->model;
+    const struct dpro_strategy *s = e->strategy;
+    struct sim_action *at = class->actions;
+    struct bucket_cost *buckets = e->buckets;
+    double work = 0;
+    bool in_order = m->net.in_order;
+    uint32_t n_buckets = s->n_buckets, next = 0; /* in order: the bucket to be launched next */
+    uint32_t fused = fused_find(s, class->program, 0);
+    bool fuses = fused < s->n_fused && s->fused[fused].program == class->program;
+    const struct model_program *program =
+        fuses ? &m->programs[class->program] : &e->merged[class->program];
+    for (uint32_t b = 0; b < n_buckets; b++)
+        buckets[b].n_missing = s->buckets[b].n;
+    if (m->net.pulls_at_start)
+        add_action(&at, &work, SIM_WAIT, n_buckets); /* for the step to begin */
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const struct model_op *op = &program->ops[i];
+        if (op->needs == MODEL_ALL) {
+            for (uint32_t b = 0; b < n_buckets; b++) {
+                add_action(&at, &work, SIM_WAIT, b);
+                work = buckets[b].copy_ns * class->scale;
+            }
+        } else if (op->needs != MODEL_NONE) {
+            add_action(&at, &work, op->needs_before ? SIM_WAIT_BEFORE : SIM_WAIT,
+                       e->bucket_of[op->needs]);
+        }
+        int64_t work_ns = fuses ? fused_work_ns(m, s, class->program, i, &fused) : op->work_ns;
+        work += (double)work_ns * class->scale;
+        if (op->tensor == MODEL_NONE)
+            continue;
+        uint32_t b = e->bucket_of[op->tensor];
+        bool whole = --buckets[b].n_missing == 0;
+        if (whole && !in_order) {
+            work += buckets[b].launch_ns * class->scale;
+            add_action(&at, &work, SIM_ISSUE, b);
+        }
+        while (in_order && next < n_buckets && buckets[next].n_missing == 0) {
+            work += buckets[next].launch_ns * class->scale;
+            add_action(&at, &work, SIM_ISSUE, next++);
+        }
+    }
+    add_action(&at, &work, SIM_END, 0);
+}
+
+/* ---- all-reduces ---- */
+
+/* In cycles the gate says what a group takes, and no bucket is in parts. */
+static int set_collectives(struct evaluator *e)
+{
+    struct simulation *s = &e->sim;
+    const struct dpro_strategy *strategy = e->strategy;
+    for (uint32_t b = 0; b < strategy->n_buckets; b++) {
+        const struct bucket_cost *bucket = &e->buckets[b];
+        uint32_t n = strategy->cycle_ns > 0 ? 1 : strategy->buckets[b].partitions;
+        uint64_t part = bucket->size_bytes / n, last = bucket->size_bytes - (n - 1) * part;
+        struct sim_communication c = {.n_issuers = s->n_executors,
+                                      .first_flow = (uint32_t)s->flows.n,
+                                      .n_flows = n,
+                                      .n_parts = n,
+                                      .clock = 1,
+                                      .size_bytes = bucket->size_bytes,
+                                      .latency_ns = bucket->latency_ns};
+        struct sim_flow flow = {.communication = b,
+                                .join = SIM_NONE,
+                                .then = SIM_NONE,
+                                .priority = strategy->buckets[b].priority,
+                                .begins = true};
+        if (array_push(&s->communications, c) < 0 || array_reserve(&s->flows, n) < 0)
+            return -1;
+        for (uint32_t p = 0; p < n; p++) {
+            struct sync_cost cost = {0};
+            if (strategy->cycle_ns <= 0 && (p == 0 || p + 1 == n)) {
+                if (sync_get(e->costs, p + 1 == n ? last : part, &cost) < 0)
+                    return -1;
+                flow.hold_ns = (double)cost.latency_ns + bucket->latency_ns;
+                flow.wire_ns = (double)cost.wire_ns;
+            }
+            s->flows.at[s->flows.n++] = flow;
+            flow.begins = false;
+        }
+    }
+    return 0;
+}
+
+/* ---- parameter servers ---- */
+
+/* When the last of a bucket's variables is read, from the step's begin. */
+static double sent_ns(const struct evaluator *e, uint32_t b, uint32_t rank)
+{
+    const struct strategy_bucket *bucket = &e->strategy->buckets[b];
+    const int64_t *times = e->model->ranks[rank].sent_ns;
+    int64_t last = 0;
+    for (uint32_t i = bucket->first; times && i < bucket->first + bucket->n; i++) {
+        int64_t ns = times[e->strategy->order[i]];
+        last = ns > last ? ns : last;
+    }
+    return (double)last;
+}
+
+/* Where flows of parts stand: pushes by bucket, rank and part, what the servers do with them in the
+ * same order, then what is pulled by part and rank. */
+struct layout {
+    uint32_t n_parts, n_pushes;
+    uint32_t step; /* of a session: the join with which a step ends; SIM_NONE */
+};
+
+static void set_part(struct evaluator *e, const struct layout *l, uint32_t b, uint32_t part,
+                     uint32_t first_part)
+{
+    struct simulation *s = &e->sim;
+    const struct model_net *net = &e->model->net;
+    const struct strategy_bucket *bucket = &e->strategy->buckets[b];
+    uint32_t n = bucket->partitions, n_ranks = s->n_executors, n_ways = n_ranks * e->n_servers;
+    uint64_t size = e->buckets[b].size_bytes;
+    double bytes = (double)(size * (part + 1) / n - size * part / n);
+    uint32_t server = servers_of_part(e->model, e->strategy, b, part), number = first_part + part;
+    bool session = l->step != SIM_NONE;
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        uint32_t push = first_part * n_ranks + r * n + part;
+        uint32_t pull = 2 * l->n_pushes + number * n_ranks + r;
+        struct sim_flow flow = {.channel = r * e->n_servers + server,
+                                .communication = SIM_NONE,
+                                .join = SIM_NONE,
+                                .then = l->n_pushes + push,
+                                .priority = bucket->priority,
+                                .arrive_ns = net->message_ns.value};
+        bool within = s->channels[flow.channel].slows_as == 1;
+        flow.wire_ns = bytes * (within ? net->within_ns.value : net->byte_ns.value);
+        s->flows.at[push] = flow;
+        flow.channel += n_ways;
+        flow.communication = b * n_ranks + r;
+        flow.join = l->step;
+        flow.then = SIM_NONE;
+        flow.after_ns = session ? sent_ns(e, b, r) : 0;
+        flow.arrive_ns += net->collective_ns.value;
+        s->flows.at[pull] = flow;
+        s->flows.at[l->n_pushes + push] =
+            (struct sim_flow){.channel = 2 * n_ways + server,
+                              .communication = SIM_NONE,
+                              .join = number,
+                              .then = SIM_NONE,
+                              .priority = bucket->priority,
+                              .wire_ns = net->push_ns.value + bytes * net->reduce_ns.value};
+    }
+    s->joins.at[number] = (struct sim_join){.n_needed = n_ranks,
+                                            .delay_ns = session ? 0 : net->answer_ns.value,
+                                            .first_flow = 2 * l->n_pushes + number * n_ranks,
+                                            .n_flows = session ? 0 : n_ranks,
+                                            .then = l->step};
+}
+
+static int set_served(struct evaluator *e)
+{
+    struct simulation *s = &e->sim;
+    const struct dpro_strategy *strategy = e->strategy;
+    const struct model_net *net = &e->model->net;
+    uint32_t n_ranks = s->n_executors, n = strategy->n_buckets, part = 0;
+    struct layout l = {0, 0, SIM_NONE};
+    for (uint32_t b = 0; b < n; b++)
+        l.n_parts += strategy->buckets[b].partitions;
+    l.n_pushes = l.n_parts * n_ranks;
+    l.step = net->pulls_at_start ? l.n_parts : SIM_NONE;
+    if (array_reserve(&s->flows, 3 * (size_t)l.n_pushes) < 0 ||
+        array_reserve(&s->joins, l.n_parts + (size_t)1) < 0 ||
+        array_reserve(&s->communications, ((size_t)n + 1) * n_ranks) < 0)
+        return -1;
+    s->flows.n = 3 * (size_t)l.n_pushes;
+    s->joins.n = l.n_parts + (size_t)1;
+    s->communications.n = ((size_t)n + 1) * n_ranks;
+    for (uint32_t b = 0; b <= n; b++) {
+        uint32_t n_parts = b < n ? strategy->buckets[b].partitions : 1;
+        for (uint32_t r = 0; r < n_ranks; r++)
+            s->communications.at[b * n_ranks + r] =
+                (struct sim_communication){.n_issuers = 1,
+                                           .first_flow = part * n_ranks + r * n_parts,
+                                           .n_flows = n_parts,
+                                           .n_parts = n_parts,
+                                           .clock = 1 + r};
+        for (uint32_t p = 0; p < n_parts && b < n; p++)
+            set_part(e, &l, b, p, part);
+        part += n_parts;
+    }
+    s->joins.at[l.n_parts] = (struct sim_join){.n_needed = n_ranks + l.n_parts + l.n_pushes,
+                                               .delay_ns = net->step_ns.value,
+                                               .first_flow = 2 * l.n_pushes,
+                                               .n_flows = l.n_pushes,
+                                               .first_communication = n * n_ranks,
+                                               .n_communications = n_ranks,
+                                               .then = SIM_NONE};
+    s->first_join = l.step;
+    return 0;
+}
+
+int schedule_strategy(struct evaluator *e)
+{
+    struct simulation *s = &e->sim;
+    s->communications.n = s->flows.n = s->joins.n = 0;
+    s->gate.cycle_ns = e->n_servers ? 0 : (double)e->strategy->cycle_ns;
+    s->gate.fuses = e->strategy->fuses;
+    s->gate.fusion_bytes = e->strategy->fusion_bytes;
+    set_buckets(e);
+    for (uint32_t c = 0; c < e->n_classes; c++)
+        set_actions(e, &e->classes[c]);
+    return e->n_servers ? set_served(e) : set_collectives(e);
+}

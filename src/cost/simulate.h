@@ -1,0 +1,182 @@
+/* cost/simulate.h: the one simulator of the coarse model. It knows neither models nor strategies:
+ * cost/schedule.c writes both down as what stands here.
+ *
+ * An *executor* runs its actions one after the other, again in each iteration: it works, issues a
+ * communication, waits for one. A *communication* that all its issuers have issued passes the
+ * *gate* and becomes *flows*. A flow queues for a *channel*, which carries some at once, first by
+ * priority, then in turn. While it holds the channel it has its latency, then its bytes share the
+ * channel's *resources*. Then it may go on as another flow, arrive at a *join*, which releases
+ * other flows when enough have arrived, and count for the end of its communication.
+ *
+ * What goes on at a rate is a job of a *clock*: a clock's own time passes at that rate, so that the
+ * time at which a job ends stays the same whatever becomes of the rate. One loop takes the next job
+ * of all clocks. */
+#ifndef COST_SIMULATE_H
+#define COST_SIMULATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/array.h"
+
+#define SIM_NONE UINT32_MAX
+
+enum { SIM_MOST_ITERATIONS = 12 };
+
+enum sim_action_kind { SIM_ISSUE, SIM_WAIT, SIM_WAIT_BEFORE, SIM_END };
+
+struct sim_action {
+    double work_ns;  /* before it */
+    uint8_t kind;    /* WAIT_BEFORE: for the communication of the iteration before */
+    uint32_t bucket; /* its communication is number bucket * stride + the executor's offset */
+};
+
+struct sim_executor {
+    const struct sim_action *actions; /* the last one is SIM_END */
+    uint32_t clock, offset;
+    /* while it runs */
+    uint32_t at, n_done; /* action, iterations */
+    uint32_t next;       /* of those that wait for one communication */
+    double reaches;      /* action `at`, by its clock */
+    double done_ns[SIM_MOST_ITERATIONS + 1];
+};
+
+struct sim_communication {
+    uint32_t n_issuers;           /* executors of one clock */
+    uint32_t first_flow, n_flows; /* that begin when it is issued */
+    uint32_t n_parts;             /* what must arrive for it to end */
+    uint32_t clock;               /* of its issuers */
+    uint64_t size_bytes;
+    double latency_ns; /* more, of a collective by itself */
+    /* while it runs */
+    uint32_t n_issued, n_left, n_ended;   /* issuers and parts of this iteration; iterations */
+    uint32_t first_waiting, last_waiting; /* executors */
+    double issued;                        /* by the last issuer so far, by its clock */
+    double issued_ns, start_ns, end_ns;   /* of the last iteration */
+};
+
+enum sim_flow_state { SIM_WAITS, SIM_QUEUES, SIM_FLOWS };
+
+struct sim_flow {
+    uint32_t channel;
+    uint32_t communication, join, then; /* a part of this ends, this is arrived at, this flow begins
+                                           when it has arrived; SIM_NONE: none */
+    int32_t priority;
+    bool begins;      /* its communication begins when it does, not when it is issued */
+    double after_ns;  /* from its release until it queues for the channel */
+    double hold_ns;   /* then, of the channel, before its bytes */
+    double wire_ns;   /* of the channel's resources, alone on them */
+    double arrive_ns; /* after its bytes, holding nothing */
+    /* while it runs */
+    uint8_t state;
+    uint64_t turn;
+    uint32_t left, right; /* of the channel's queue */
+    double queues_until;
+};
+
+struct sim_join {
+    uint32_t n_needed;
+    double delay_ns; /* then it releases: */
+    uint32_t first_flow, n_flows;
+    uint32_t first_communication, n_communications; /* which end */
+    uint32_t then;                                  /* a join that is arrived at */
+    uint32_t n_here;                                /* while it runs */
+};
+
+struct sim_resource {
+    double slowness; /* a flow alone on it takes so many times as long as on a rank's link */
+    uint32_t n_flows;
+};
+
+struct sim_channel {
+    uint32_t clock, resources[2]; /* SIM_NONE: none, and it carries at its full rate */
+    uint32_t n_at_once;
+    uint32_t slows;     /* the clock of executors that it slows down; SIM_NONE: none */
+    uint8_t slows_as;   /* 0: over a link; 1: within a host */
+    bool is_connection; /* a flow that follows another at once needs no new place on a link */
+    double queue_ns;    /* of other flows, what lies in a link's queue before it shares it */
+    /* while it runs */
+    uint32_t n_begun, n_flowing;
+    uint32_t first, last, heap; /* flows that wait: those that came in their order, the others */
+    uint32_t place;             /* in the simulation's list of those with bytes on resources */
+    bool is_touched;            /* flows may begin */
+};
+
+struct sim_job {
+    double when; /* by the clock */
+    uint64_t number;
+    uint32_t what, which;
+};
+
+/* Most jobs are added in the order in which they end: those stand in a list, the others in a heap.
+ */
+struct sim_clock {
+    double time, at_ns; /* the time that it shows at at_ns */
+    double rate;
+    uint32_t n_slowing[2]; /* flows that slow its executors down */
+    ARRAY(struct sim_job) list, heap;
+    size_t first; /* of the list */
+};
+
+/* When what was issued may begin. */
+struct sim_gate {
+    double cycle_ns; /* 0: at once; else in cycles, one group after the other */
+    bool fuses;      /* groups of up to fusion_bytes; else each communication by itself */
+    uint64_t fusion_bytes;
+    double negotiate_ns; /* of a cycle's first group */
+    /* latency and wire time of a group; -1: out of memory */
+    int (*cost)(void *arg, uint64_t size_bytes, double *latency_ns, double *wire_ns);
+    void *arg;
+    /* while it runs */
+    double next_ns;
+    uint32_t *ready;                        /* flows of this cycle, room for all communications */
+    uint32_t n_ready, n_begun, n_under_way; /* the last n_under_way of those begun travel */
+    bool is_armed;
+};
+
+/* The first clock is the gate's, then come those of executors; the last one shows real time. Jobs
+ * of one moment are taken by clock, then as they were added. */
+struct simulation {
+    struct sim_executor *executors;
+    uint32_t n_executors;
+    uint32_t stride; /* of communications: 1: executors share them; else each has its own */
+    ARRAY(struct sim_communication) communications;
+    ARRAY(struct sim_flow) flows;
+    ARRAY(struct sim_join) joins;
+    struct sim_channel *channels;
+    uint32_t n_channels;
+    struct sim_resource *resources;
+    struct sim_clock *clocks;
+    uint32_t n_clocks;
+    struct sim_gate gate;
+    double rates[2];     /* of executors while a channel slows them down, by slows_as */
+    double held_share;   /* of their rate, that flows lose while executors of clock 1 work */
+    uint32_t first_join; /* released at the beginning; SIM_NONE: none */
+    /* while it runs */
+    double *next_ns[16]; /* jobs of clocks; then the earliest of every few, and so on */
+    uint32_t n_levels;
+    uint32_t clock;                               /* whose jobs happen */
+    uint32_t *flowing, n_flowing;                 /* channels with bytes on resources */
+    uint32_t *queued, n_queued;                   /* flows in a link's queue */
+    uint32_t *touched, n_touched;                 /* channels in which flows may begin */
+    uint64_t n_jobs, n_turns, n_ended;            /* ended: communications */
+    uint32_t n_finished[SIM_MOST_ITERATIONS + 1]; /* executors, by iteration */
+    uint32_t n_iterations;                        /* that all have finished */
+    bool is_drained;   /* none was under way when the first executor ended its last iteration */
+    bool is_settled;   /* the iterations to come take as long as the last one */
+    double busy_until; /* by clock 1 */
+    bool is_busy, is_idle_due;
+    uint32_t n_on_links;
+    double on_links_since_ns, on_links_ns;
+    double now_ns;
+    bool failed; /* out of memory */
+};
+
+/* Room for what simulation_run needs beside what is there; -1: out of memory. */
+int simulation_init(struct simulation *s, struct arena *arena);
+void simulation_fini(struct simulation *s);
+/* Until iterations are all alike, or SIM_MOST_ITERATIONS have passed, or nothing happens. */
+void simulation_run(struct simulation *s);
+
+#endif

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "cost/generate.h"
 #include "cost/graph.h"
+#include "generated_job.h"
 #include "optimize/search.h"
 #include "replay/replay.h"
 

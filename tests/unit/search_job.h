@@ -2,7 +2,7 @@
 #ifndef TESTS_UNIT_SEARCH_JOB_H
 #define TESTS_UNIT_SEARCH_JOB_H
 
-#include "cost/generate.h"
+#include "generated_job.h"
 #include "optimize/search.h"
 
 /* The caller's to destroy. */

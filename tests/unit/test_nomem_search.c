@@ -10,9 +10,8 @@
 #include <cmocka.h>
 #include <stdlib.h>
 
+#include "generated_job.h"
 #include <dpro/optimize.h>
-
-#include "cost/generate.h"
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t n, size_t size);

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "cost/buckets.h"
-#include "cost/generate.h"
+#include "generated_job.h"
 #include "optimize/search.h"
 
 static uint64_t random_state;

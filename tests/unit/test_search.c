@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "cost/buckets.h"
-#include "cost/generate.h"
 #include "cost/graph.h"
+#include "generated_job.h"
 #include "optimize/search.h"
 #include "search_job.h"
 

@@ -1,5 +1,5 @@
-/* cost/generate.c: models of jobs that nobody ran. */
-#include "cost/generate.h"
+/* tests/unit/generated_job.c: models of jobs that nobody ran. */
+#include "generated_job.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
-/* cost/generate.h: made-up jobs: the models of the paper's experiments by their layers, and small
- * random ones. */
-#ifndef COST_GENERATE_H
-#define COST_GENERATE_H
+/* tests/unit/generated_job.h: jobs for tests and benchmarks: the models of the paper's experiments
+ * by their layers, and small random ones. */
+#ifndef TESTS_UNIT_GENERATED_JOB_H
+#define TESTS_UNIT_GENERATED_JOB_H
 
 #include "cost/model.h"
 

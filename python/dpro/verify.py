@@ -1,5 +1,5 @@
 """What a plan is worth, measured: the running job trains with its own buckets and with the plan's by turns, A B B A, so that
-whatever drifts meanwhile cancels out. What `dpro verify` starts; it does the arithmetic (src/report/verify.c).
+whatever drifts meanwhile cancels out. What `dpro verify` starts; it does the arithmetic (src/verify).
 
 A turn begins with a new reducer (reducer.py) on all ranks after the same step, and a few steps that do not count: DDP
 cuts its own buckets after the first, and new memory is touched. Nothing else is on: no profiler, no log. Rank 0 writes

@@ -1,5 +1,5 @@
 """What a plan is worth where a running job can't change how it communicates: each turn is a run of the job, with the plan or
-without, and this process is of one of them. `dpro verify` starts them; it does the arithmetic (src/report/verify.c).
+without, and this process is of one of them. `dpro verify` starts them; it does the arithmetic (src/verify).
 
 Steps are timed, and nothing else is on: no profiler, no log. A job that synchronises works at one pace, so that rank 0 speaks for all."""
 import os

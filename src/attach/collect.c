@@ -12,6 +12,7 @@
 #include <dpro/recording.h>
 #include <dpro/trace.h>
 
+#include "base/arena.h"
 #include "base/array.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -268,9 +269,16 @@ static uint64_t namespace_of(pid_t pid, const char *name)
     return stat(path, &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
-static void write_rank(struct writer *out, const struct collection *all, const struct kept *kept)
+struct placed {
+    const struct collection *all;
+    const struct kept *kept;
+};
+
+static void write_rank(struct writer *w, const void *arg)
 {
-    const struct process *process = kept->process;
+    const struct placed *placed = arg;
+    const struct process *process = placed->kept->process;
+    int rank = placed->kept->rank;
     char host[256] = "", boot_id[40] = "";
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
     if (file && fscanf(file, "%39s", boot_id) != 1)
@@ -278,112 +286,74 @@ static void write_rank(struct writer *out, const struct collection *all, const s
     if (file)
         fclose(file);
     gethostname(host, sizeof host - 1);
-    writer_open(out, '{');
-    writer_key_string(out, "schema", "dpro.rank/1");
-    writer_key_int(out, "rank", kept->rank);
-    writer_key_int(out, "world_size", process->world_size > 0 ? process->world_size : 1);
-    writer_key_int(out, "local_rank", process->local_rank >= 0 ? process->local_rank : kept->rank);
-    writer_key_int(out, "attempt", 0);
-    writer_key_string(out, "host", process->host);
-    writer_key_string(out, "host_name", host);
-    writer_key_string(out, "boot_id", boot_id);
-    writer_key_int(out, "net_ns", (int64_t)namespace_of(process->pid, "net"));
-    writer_key_int(out, "time_ns", (int64_t)namespace_of(process->pid, "time"));
-    writer_key_int(out, "pid", process->pids[0]);
-    writer_key(out, "complete");
-    writer_bool(out, true);
-    writer_key_string(out, "framework", "pytorch");
-    writer_key(out, "windows");
-    writer_open(out, '[');
-    writer_open(out, '{');
-    writer_key_string(out, "name", "timing");
-    writer_key(out, "files");
-    writer_open(out, '[');
-    writer_string(out, "kineto.json.gz");
-    writer_close(out, ']');
-    writer_key_int(out, "start_ns", all->window->start_ns);
-    writer_key_int(out, "end_ns", all->window->end_ns);
-    writer_close(out, '}');
-    writer_close(out, ']');
-    writer_key(out, "warnings");
-    writer_open(out, '[');
-    writer_close(out, ']');
-    writer_close(out, '}');
-    writer_text(out, "\n");
+    writer_open(w, '{');
+    writer_fields(w, TEXT("schema", "dpro.rank/1"), INT("rank", rank),
+                  INT("world_size", process->world_size > 0 ? process->world_size : 1),
+                  INT("local_rank", process->local_rank >= 0 ? process->local_rank : rank),
+                  INT("attempt", 0), TEXT("host", process->host), TEXT("host_name", host),
+                  TEXT("boot_id", boot_id), INT("net_ns", namespace_of(process->pid, "net")),
+                  INT("time_ns", namespace_of(process->pid, "time")), INT("pid", process->pids[0]),
+                  BOOL("complete", true), TEXT("framework", "pytorch"));
+    writer_begin(w, "windows", '[');
+    writer_open(w, '{');
+    writer_fields(w, TEXT("name", "timing"));
+    writer_begin(w, "files", '[');
+    writer_string(w, "kineto.json.gz");
+    writer_close(w, ']');
+    writer_fields(w, INT("start_ns", placed->all->window->start_ns),
+                  INT("end_ns", placed->all->window->end_ns));
+    writer_close(w, '}');
+    writer_close(w, ']');
+    writer_begin(w, "warnings", '[');
+    writer_close(w, ']');
+    writer_close(w, '}');
+    writer_text(w, "\n");
 }
 
 static int place(const struct collection *all, const struct kept *kept, struct dpro_error *err)
 {
-    char *folder = NULL, *trace = NULL, *facts = NULL;
-    struct writer out = {0};
+    struct arena arena = {NULL, 0};
     size_t first_made;
-    int rc = 0;
-    if (asprintf(&folder, "%s/host%s/rank%d", all->path, kept->process->host, kept->rank) < 0)
-        return dpro_error_nomem(err);
-    if (asprintf(&trace, "%s/kineto.json.gz", folder) < 0) {
-        trace = NULL;
-        rc = dpro_error_nomem(err);
-    }
-    if (rc == 0 && asprintf(&facts, "%s/rank.json", folder) < 0) {
-        facts = NULL;
-        rc = dpro_error_nomem(err);
-    }
-    if (rc == 0)
-        rc = folder_make(folder, &first_made, err);
+    char *folder =
+        arena_format(&arena, "%s/host%s/rank%d", all->path, kept->process->host, kept->rank);
+    char *trace = folder ? arena_format(&arena, "%s/kineto.json.gz", folder) : NULL;
+    char *rank = trace ? arena_format(&arena, "%s/rank.json", folder) : NULL;
+    int rc = rank ? folder_make(folder, &first_made, err) : dpro_error_nomem(err);
     if (rc == 0)
         rc = pack(kept->process->file, trace, err);
     if (rc == 0) {
         unlink(kept->process->file);
         leave(all->path, kept->process); /* where the rank was not known it is another one */
-        rc = writer_init_path(&out, facts, false, err);
+        rc = writer_write_path(rank, false, write_rank, &(struct placed){all, kept}, err);
     }
-    if (rc == 0) {
-        write_rank(&out, all, kept);
-        rc = writer_finish(&out, err);
-        if (rc == 0)
-            rc = writer_commit(&out, err);
-        writer_fini(&out);
-    }
-    free(facts);
-    free(trace);
-    free(folder);
+    arena_fini(&arena);
     return rc;
+}
+
+static void write_world(struct writer *w, const void *world_size)
+{
+    writer_object(w, TEXT("schema", "dpro.job/1"), TEXT("dpro", dpro_version()),
+                  TEXT("framework", "pytorch"), INT("world_size", *(const int *)world_size),
+                  INT("attempt", 0));
+    writer_text(w, "\n");
 }
 
 /* Over all that the folder holds: other nodes may have put theirs there. */
 static int write_job(const char *path, struct dpro_error *err)
 {
     struct dpro_recording *recording;
-    struct writer out = {0};
     char *file;
     int world_size = 0, rc = dpro_recording_read(path, &recording, err);
     if (rc < 0)
         return rc;
-    size_t n = dpro_recording_n_ranks(recording);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < dpro_recording_n_ranks(recording); i++)
         if (dpro_recording_rank(recording, i).world_size > world_size)
             world_size = dpro_recording_rank(recording, i).world_size;
-    if (asprintf(&file, "%s/job.json", path) < 0) {
-        dpro_recording_destroy(recording);
-        return dpro_error_nomem(err);
-    }
-    rc = writer_init_path(&out, file, false, err);
-    if (rc == 0) {
-        writer_open(&out, '{');
-        writer_key_string(&out, "schema", "dpro.job/1");
-        writer_key_string(&out, "dpro", dpro_version());
-        writer_key_string(&out, "framework", "pytorch");
-        writer_key_int(&out, "world_size", world_size);
-        writer_key_int(&out, "attempt", 0);
-        writer_close(&out, '}');
-        writer_text(&out, "\n");
-        rc = writer_finish(&out, err);
-        if (rc == 0)
-            rc = writer_commit(&out, err);
-        writer_fini(&out);
-    }
-    free(file);
     dpro_recording_destroy(recording);
+    if (asprintf(&file, "%s/job.json", path) < 0)
+        return dpro_error_nomem(err);
+    rc = writer_write_path(file, false, write_world, &world_size, err);
+    free(file);
     return rc;
 }
 

@@ -1,7 +1,9 @@
 /* base/arena.c: blocks that double up to a megabyte; big requests get a block of their own. */
 #include "base/arena.h"
 
+#include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,6 +74,20 @@ char *arena_copy_string(struct arena *arena, const char *text, size_t len)
         copy[len] = '\0';
     }
     return copy;
+}
+
+char *arena_format(struct arena *arena, const char *format, ...)
+{
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int len = vsnprintf(NULL, 0, format, args);
+    char *text = len < 0 ? NULL : take(arena, (size_t)len + 1, 1);
+    if (text)
+        vsnprintf(text, (size_t)len + 1, format, again);
+    va_end(again);
+    va_end(args);
+    return text;
 }
 
 void arena_fini(struct arena *arena)

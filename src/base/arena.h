@@ -15,6 +15,8 @@ void *arena_alloc(struct arena *arena, size_t size); /* 16-byte aligned, not cle
 void *arena_array(struct arena *arena, size_t count, size_t size); /* cleared */
 char *arena_copy_string(struct arena *arena, const char *text,
                         size_t len); /* NUL-terminated copy */
+char *arena_format(struct arena *arena, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 void arena_fini(struct arena *arena);
 
 #endif

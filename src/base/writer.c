@@ -180,6 +180,8 @@ int writer_finish(struct writer *w, struct dpro_error *err)
     }
     if (!w->failed)
         return 0;
+    if (w->failed == ENOMEM)
+        return dpro_error_nomem(err);
     if (w->failed == EBADF && w->file && fileno(w->file) == STDOUT_FILENO)
         return dpro_error_set(err, DPRO_EIO, "standard output is closed");
     char name[512];
@@ -215,6 +217,38 @@ void writer_fini(struct writer *w)
     *w = (struct writer){.fd = -1};
 }
 
+static int write_whole(struct writer *w, void (*write)(struct writer *, const void *),
+                       const void *arg, struct dpro_error *err)
+{
+    write(w, arg);
+    int rc = writer_finish(w, err);
+    if (rc == 0)
+        rc = writer_commit(w, err);
+    writer_fini(w);
+    return rc;
+}
+
+int writer_write_file(FILE *file, void (*write)(struct writer *, const void *), const void *arg,
+                      struct dpro_error *err)
+{
+    struct writer w;
+    int rc = writer_init_file(&w, file, err);
+    return rc < 0 ? rc : write_whole(&w, write, arg, err);
+}
+
+int writer_write_path(const char *path, bool gzip, void (*write)(struct writer *, const void *),
+                      const void *arg, struct dpro_error *err)
+{
+    struct writer w;
+    int rc = writer_init_path(&w, path, gzip, err);
+    return rc < 0 ? rc : write_whole(&w, write, arg, err);
+}
+
+void writer_no_memory(struct writer *w)
+{
+    w->failed = w->failed ? w->failed : ENOMEM;
+}
+
 void writer_put(struct writer *w, const void *data, size_t len)
 {
     const char *at = data;
@@ -247,7 +281,7 @@ void writer_printf(struct writer *w, const char *format, ...)
         if (text)
             vsnprintf(text, (size_t)n + 1, format, again);
         else
-            w->failed = w->failed ? w->failed : ENOMEM;
+            writer_no_memory(w);
     }
     va_end(again);
     va_end(args);
@@ -285,16 +319,6 @@ static void put_decimal(struct writer *w, int64_t value, int decimals)
 void writer_int(struct writer *w, int64_t value)
 {
     put_decimal(w, value, 0);
-}
-
-void writer_ns_as_ms(struct writer *w, int64_t ns)
-{
-    put_decimal(w, ns, 6);
-}
-
-void writer_ns_as_us(struct writer *w, int64_t ns)
-{
-    put_decimal(w, ns, 3);
 }
 
 int writer_format_fixed(char *out, size_t size, double value, int digits)
@@ -409,58 +433,49 @@ void writer_string(struct writer *w, const char *text)
         writer_null(w);
 }
 
-void writer_key_string(struct writer *w, const char *key, const char *text)
+void writer_begin(struct writer *w, const char *key, char bracket)
 {
     writer_key(w, key);
-    writer_string(w, text);
+    writer_open(w, bracket);
 }
 
-void writer_key_int(struct writer *w, const char *key, int64_t value)
+void writer_section(struct writer *w, const char *key, char bracket)
 {
-    writer_key(w, key);
-    writer_json_int(w, value);
+    writer_newline(w);
+    writer_begin(w, key, bracket);
 }
 
-void writer_key_ms(struct writer *w, const char *key, int64_t ns)
+void writer_item(struct writer *w)
 {
-    writer_key(w, key);
-    writer_json_ms(w, ns);
+    writer_newline(w);
+    writer_open(w, '{');
 }
 
-void writer_key_fixed(struct writer *w, const char *key, double value, int digits)
+static void put_word(struct writer *w, const char *word)
 {
-    writer_key(w, key);
-    writer_json_fixed(w, value, digits);
+    comma(w);
+    writer_text(w, word);
+}
+
+static void json_decimal(struct writer *w, int64_t value, int decimals)
+{
+    comma(w);
+    put_decimal(w, value, decimals);
 }
 
 void writer_null(struct writer *w)
 {
-    comma(w);
-    writer_text(w, "null");
-}
-
-void writer_bool(struct writer *w, bool value)
-{
-    comma(w);
-    writer_text(w, value ? "true" : "false");
+    put_word(w, "null");
 }
 
 void writer_json_int(struct writer *w, int64_t value)
 {
-    comma(w);
-    writer_int(w, value);
+    json_decimal(w, value, 0);
 }
 
 void writer_json_ms(struct writer *w, int64_t ns)
 {
-    comma(w);
-    writer_ns_as_ms(w, ns);
-}
-
-void writer_json_us(struct writer *w, int64_t ns)
-{
-    comma(w);
-    writer_ns_as_us(w, ns);
+    json_decimal(w, ns, 6);
 }
 
 void writer_json_fixed(struct writer *w, double value, int digits)
@@ -468,4 +483,35 @@ void writer_json_fixed(struct writer *w, double value, int digits)
     comma(w);
     if (!writer_fixed(w, value, digits))
         writer_text(w, "null");
+}
+
+void writer_put_fields(struct writer *w, const struct writer_field *fields, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct writer_field *field = &fields[i];
+        writer_key(w, field->key);
+        switch (field->kind) {
+        case WRITER_TEXT:
+            writer_string(w, field->text);
+            break;
+        case WRITER_INT:
+            writer_json_int(w, field->number);
+            break;
+        case WRITER_BOOL:
+            put_word(w, field->number ? "true" : "false");
+            break;
+        case WRITER_MS:
+            writer_json_ms(w, field->number);
+            break;
+        case WRITER_US:
+            json_decimal(w, field->number, 3);
+            break;
+        case WRITER_FIXED:
+            writer_json_fixed(w, field->real, field->digits);
+            break;
+        case WRITER_NULL:
+            writer_null(w);
+            break;
+        }
+    }
 }

@@ -24,27 +24,35 @@ struct writer {
     char *path, *temp;        /* NULL: writing to `file`; temp is NULL once renamed */
 };
 
+/* Writes a whole file by one function: to `file`, which stays the caller's, or to `path` as below.
+ */
+int writer_write_file(FILE *file, void (*write)(struct writer *writer, const void *arg),
+                      const void *arg, struct dpro_error *err);
+int writer_write_path(const char *path, bool gzip,
+                      void (*write)(struct writer *writer, const void *arg), const void *arg,
+                      struct dpro_error *err);
+
 /* `file` stays the caller's, who closes it. */
 int writer_init_file(struct writer *writer, FILE *file, struct dpro_error *err);
 /* Writes to a temporary file beside `path`, gzip-compressed when `gzip`; straight to `path` where
  * that is a device or a FIFO. */
 int writer_init_path(struct writer *writer, const char *path, bool gzip, struct dpro_error *err);
-/* Writes out what is buffered; DPRO_EIO with the file's name and the reason when anything failed.
- */
+/* Writes out what is buffered; DPRO_EIO with the file's name and the reason when anything failed,
+ * DPRO_ENOMEM when memory ran out. */
 int writer_finish(struct writer *writer, struct dpro_error *err);
 /* After writer_finish: puts the file in its place. Nothing to do for a FILE. */
 int writer_commit(struct writer *writer, struct dpro_error *err);
 /* Frees; removes the temporary file unless it was committed. A zeroed struct writer is fine. */
 void writer_fini(struct writer *writer);
 
+/* What was to be written can't be made, for lack of memory. */
+void writer_no_memory(struct writer *writer);
+
 void writer_put(struct writer *writer, const void *data, size_t len);
 void writer_text(struct writer *writer, const char *text);
 void writer_printf(struct writer *writer, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void writer_int(struct writer *writer, int64_t value);
-/* Nanoseconds as decimal milliseconds with 6 digits, microseconds with 3: exact, in any locale. */
-void writer_ns_as_ms(struct writer *writer, int64_t ns);
-void writer_ns_as_us(struct writer *writer, int64_t ns);
 /* `value` with `digits` (0..9) decimals and a point, in any locale; false, and nothing written,
  * when it is not finite or too large. */
 bool writer_fixed(struct writer *writer, double value, int digits);
@@ -55,19 +63,60 @@ int writer_format_fixed(char *out, size_t size, double value, int digits);
  * (U+FFFD for what is not) and can't end or open a <script> element that they are embedded in. */
 void writer_open(struct writer *writer, char bracket);  /* '{' or '[' */
 void writer_close(struct writer *writer, char bracket); /* '}' or ']' */
+void writer_newline(struct writer *writer); /* a line break that the next comma precedes */
 void writer_key(struct writer *writer, const char *key);
+/* A value that is an object or a list: its key and opening bracket; and that on a new line. */
+void writer_begin(struct writer *writer, const char *key, char bracket);
+void writer_section(struct writer *writer, const char *key, char bracket);
+/* An object in a list, on a new line. */
+void writer_item(struct writer *writer);
+
 void writer_string(struct writer *writer, const char *text); /* NULL: null */
 void writer_string_n(struct writer *writer, const char *text, size_t len);
 void writer_null(struct writer *writer);
-void writer_key_string(struct writer *writer, const char *key, const char *text); /* NULL: null */
-void writer_key_int(struct writer *writer, const char *key, int64_t value);
-void writer_key_ms(struct writer *writer, const char *key, int64_t ns);
-void writer_key_fixed(struct writer *writer, const char *key, double value, int digits);
-void writer_bool(struct writer *writer, bool value);
 void writer_json_int(struct writer *writer, int64_t value);
 void writer_json_ms(struct writer *writer, int64_t ns);
-void writer_json_us(struct writer *writer, int64_t ns);
 void writer_json_fixed(struct writer *writer, double value, int digits); /* not finite: null */
-void writer_newline(struct writer *writer); /* a line break that the next comma precedes */
+
+/* Fields of an object, a key with its value: writer_fields(w, TEXT("host", name), INT("rank", 3)).
+ */
+struct writer_field {
+    const char *key, *text;
+    int64_t number;
+    double real;
+    int digits;
+    enum writer_kind {
+        WRITER_TEXT,
+        WRITER_INT,
+        WRITER_BOOL,
+        WRITER_MS,
+        WRITER_US,
+        WRITER_FIXED,
+        WRITER_NULL
+    } kind;
+};
+#define WRITER_FIELD(k, of, member, value)                                                         \
+    ((struct writer_field){.key = (k), .kind = WRITER_##of, .member = (value)})
+#define TEXT(key, value)          WRITER_FIELD(key, TEXT, text, value) /* NULL: null */
+#define INT(key, value)           WRITER_FIELD(key, INT, number, (int64_t)(value))
+#define BOOL(key, value)          WRITER_FIELD(key, BOOL, number, value)
+#define MS(key, ns)               WRITER_FIELD(key, MS, number, ns)
+#define US(key, ns)               WRITER_FIELD(key, US, number, ns)
+#define NUL(key)                  WRITER_FIELD(key, NULL, number, 0)
+#define FIXED(k, value, n_digits) /* not finite: null */                                           \
+    ((struct writer_field){.key = (k), .kind = WRITER_FIXED, .real = (value), .digits = (n_digits)})
+#define INT_IF(key, known, value)           ((known) ? INT(key, value) : NUL(key))
+#define MS_IF(key, known, ns)               ((known) ? MS(key, ns) : NUL(key))
+#define MS_KNOWN(key, ns)                   MS_IF(key, (ns) >= 0, ns) /* negative: null */
+#define FIXED_IF(key, known, value, digits) ((known) ? FIXED(key, value, digits) : NUL(key))
+
+void writer_put_fields(struct writer *writer, const struct writer_field *fields, size_t n);
+#define WRITER_FIELDS(...)                                                                         \
+    (const struct writer_field[]){__VA_ARGS__},                                                    \
+        sizeof((const struct writer_field[]){__VA_ARGS__}) / sizeof(struct writer_field)
+#define writer_fields(w, ...) writer_put_fields(w, WRITER_FIELDS(__VA_ARGS__))
+/* The whole object. */
+#define writer_object(w, ...)                                                                      \
+    (writer_open(w, '{'), writer_fields(w, __VA_ARGS__), writer_close(w, '}'))
 
 #endif

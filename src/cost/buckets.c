@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "cost/plan.h"
 #include "cost/servers.h"
 #include "cost/sync.h"
+#include "plan/plan.h"
 
 int buckets_init(const struct dpro_model *model, struct arena *arena,
                  struct dpro_strategy *strategy)

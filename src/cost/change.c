@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "cost/buckets.h"
-#include "cost/plan.h"
 #include "cost/servers.h"
 #include "cost/sync.h"
+#include "plan/plan.h"
 
 /* Of a link's rate, what is left for payload: 1448 of the 1514 bytes of a frame on Ethernet. A link
  * of 1 Gbit/s, measured with one TCP stream: 954 Mbit/s. */

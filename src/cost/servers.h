@@ -3,6 +3,7 @@
 #define COST_SERVERS_H
 
 #include "cost/model.h"
+#include "plan/plan.h"
 
 /* The server of a bucket's part under a strategy. */
 uint32_t servers_of_part(const struct dpro_model *model, const struct dpro_strategy *strategy,
@@ -12,7 +13,7 @@ enum { SERVERS_DEFAULT_BOUND = 1000000 };
 uint64_t servers_bound(const struct dpro_model *model, const struct dpro_strategy *strategy);
 void servers_set_bound(const struct dpro_model *model, uint64_t bound,
                        struct dpro_strategy *strategy);
-enum { SERVERS_MOST = 4096 }; /* that can be predicted */
+enum { SERVERS_MOST = PLAN_MOST_SERVERS }; /* that can be predicted */
 /* Other servers, in the same places as far as they go, then with ranks that have none if the others
  * are with ranks. The own strategy goes to them as the job's stack would have it. -1: out of
  * memory. */

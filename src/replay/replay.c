@@ -15,12 +15,10 @@
  * To predict an iteration that is left out, it runs after the up to three iterations that came
  * before it, with the mean of all the others; where only the time is asked for, with each of the
  * others in turn, as the slowest of average ranks is faster than the slowest of real ones. */
-#include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/map.h"
 #include "base/sort.h"
 #include "base/stats.h"
@@ -278,9 +276,7 @@ static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *er
             if (copy->end_ns[op] > *end)
                 *end = copy->end_ns[op];
     }
-    if (c->options->sink.progress)
-        c->options->sink.progress(c->options->sink.arg, "replay", "iterations", ++c->n_closed,
-                                  c->n_copies);
+    log_progress(&c->options->sink, "replay", "iterations", ++c->n_closed, c->n_copies);
     if (g->single_iteration)
         find_makespan(c, copy);
     if (copy->number < c->n_kept && !c->only_time) {
@@ -403,19 +399,6 @@ static void chain_fini(struct chain *c)
     delays_fini(&c->delays);
 }
 
-__attribute__((format(printf, 3, 4))) static void
-say(const struct dpro_sink *sink, enum dpro_log_level level, const char *format, ...)
-{
-    char text[256];
-    if (!sink->log || level > sink->level)
-        return;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    sink->log(sink->arg, level, text);
-}
-
 static int run_engine(struct chain *c, struct dpro_error *err)
 {
     const struct dpro_sink *sink = &c->options->sink;
@@ -425,11 +408,13 @@ static int run_engine(struct chain *c, struct dpro_error *err)
                                     .want_device_prev = !c->only_time};
     struct replay_hooks hooks = {c, open_copy, close_copy};
     if (c->options->engine == DPRO_ENGINE_FIXED && (c->g->spare || graph_has_pools(c->g))) {
-        say(sink, DPRO_LOG_INFO,
+        log_line(
+            sink, DPRO_LOG_INFO,
             "replay: which op frees a thread of a pool may change, so there is no fixed order; "
             "replayed event by event");
     } else if (c->options->engine == DPRO_ENGINE_FIXED && graph_has_shared_links(c->g)) {
-        say(sink, DPRO_LOG_INFO,
+        log_line(
+            sink, DPRO_LOG_INFO,
             "replay: connections send over a link at once, so there is no order; replayed event by "
             "event");
     } else if (c->options->engine == DPRO_ENGINE_FIXED) {
@@ -444,14 +429,15 @@ static int run_engine(struct chain *c, struct dpro_error *err)
         if (rc < 0)
             return rc;
         if (n_violations)
-            say(sink, DPRO_LOG_WARN,
+            log_line(
+                sink, DPRO_LOG_WARN,
                 "replay: %llu of %llu ops were ready before the op that the fixed order runs first",
                 (unsigned long long)n_violations, (unsigned long long)c->n_copies * c->g->n_ops);
         if (!laps)
             return 0;
-        say(sink, DPRO_LOG_INFO,
-            "replay: iterations take turns on a device, so there is no fixed "
-            "order; replayed event by event");
+        log_line(sink, DPRO_LOG_INFO,
+                 "replay: iterations take turns on a device, so there is no fixed "
+                 "order; replayed event by event");
     }
     return event_replay(c->g, &options, &hooks, NULL, err);
 }

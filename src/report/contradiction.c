@@ -16,18 +16,19 @@
 #include "graph/graph.h"
 #include "report/columns.h"
 #include "report/slices.h"
+#include "report/words.h"
 
 enum { PART_WAIT = DPRO_N_OP_KINDS, PART_IDLE, N_PARTS };
 
 static const double LEAST_PCT = 1; /* less is no contradiction, however alike the iterations are */
 static const double DOUBT_PCT = 10;
 
-struct stretch {
+struct interval {
     int64_t start_ns, end_ns;
 };
 
 struct part_times {
-    ARRAY(struct stretch) at[2]; /* measured, replayed */
+    ARRAY(struct interval) at[2]; /* measured, replayed */
 };
 
 /* The 0.975 quantile of Student's t. */
@@ -39,10 +40,10 @@ static double student(uint32_t freedom)
     return freedom <= 10 ? first[freedom ? freedom - 1 : 0] : 1.96 + 2.38 / n + 2.8 / (n * n);
 }
 
-ORDER(by_time, struct stretch, ASCENDING(start_ns) ?: ASCENDING(end_ns));
+ORDER(by_time, struct interval, ASCENDING(start_ns) ?: ASCENDING(end_ns));
 
 /* How long any was going on, and how long all took together. */
-static int64_t unite(struct stretch *at, size_t n, int64_t *sum_ns)
+static int64_t unite(struct interval *at, size_t n, int64_t *sum_ns)
 {
     int64_t any = 0, until = INT64_MIN;
     *sum_ns = 0;
@@ -67,14 +68,14 @@ static int list_times(const struct report_facts *f, const struct slices *slices,
             const struct slice_track *track = &(replayed ? slices->replayed : slices->measured)[d];
             for (uint32_t i = 0; i < track->n; i++) {
                 const struct slice *s = &track->at[i];
-                struct stretch stretch = {s->start_ns, s->start_ns + s->dur_ns};
+                struct interval interval = {s->start_ns, s->start_ns + s->dur_ns};
                 int kind = s->waiting ? PART_WAIT : g->kind[s->op];
                 if (g->rank[s->op] >= f->n_ranks || s->dur_ns == 0)
                     continue;
                 size_t part = (size_t)g->rank[s->op] * N_PARTS + (size_t)kind, idle;
                 idle = (size_t)g->rank[s->op] * N_PARTS + PART_IDLE;
-                if (array_push(&times[part].at[replayed], stretch) < 0 ||
-                    array_push(&times[idle].at[replayed], stretch) < 0)
+                if (array_push(&times[part].at[replayed], interval) < 0 ||
+                    array_push(&times[idle].at[replayed], interval) < 0)
                     return -1;
             }
         }
@@ -164,12 +165,10 @@ static const struct part_fact *find_worst(const struct report_facts *f)
 
 static void say_worst(struct report_facts *f)
 {
-    char replayed[TIME_TEXT], measured[TIME_TEXT];
     const struct part_fact *p = find_worst(f);
     if (!p)
         return;
-    facts_time(replayed, p->replayed_ns);
-    facts_time(measured, p->measured_ns);
+    const char *replayed = TIME(p->replayed_ns), *measured = TIME(p->measured_ns);
     if (p->kind >= DPRO_N_OP_KINDS)
         snprintf(f->contradiction, sizeof f->contradiction,
                  p->kind == PART_IDLE ? "rank %d idles %s in the replay, %s measured"

@@ -10,7 +10,7 @@
 #include "base/sort.h"
 #include "base/stats.h"
 #include "graph/graph.h"
-#include "report/contradiction.h"
+#include "report/model_report.h"
 
 static int sum_measured(struct report_facts *f)
 {
@@ -312,46 +312,24 @@ static int sum_comms(struct report_facts *f)
     return 0;
 }
 
-int facts_init(struct report_facts *f, const struct dpro_report *report, struct dpro_error *err)
+int facts_sum(struct report_facts *f, const struct dpro_report *report, struct dpro_error *err)
 {
     *f = (struct report_facts){.report = report};
     uint32_t n_devices = dpro_graph_n_devices(report->graph);
     for (dpro_device_id d = 0; d < n_devices; d++)
         f->has_gpu |= dpro_graph_device(report->graph, d).kind == DPRO_DEVICE_GPU_STREAM;
-    int rc = sum_measured(f);
-    if (rc == 0)
-        rc = sum_ranks(f);
-    if (rc == 0)
-        rc = sum_path(f);
-    if (rc == 0)
-        rc = find_busiest(f);
-    if (rc == 0)
-        rc = sum_comms(f);
-    if (rc == 0) {
-        int able = dpro_model_check(report->graph, &f->no_optimize);
-        f->can_optimize = able == 0;
-        rc = able == DPRO_ENOMEM ? -1 : 0;
-    }
-    if (rc < 0) {
-        facts_fini(f);
+    if (sum_measured(f) < 0 || sum_ranks(f) < 0 || sum_path(f) < 0 || find_busiest(f) < 0 ||
+        sum_comms(f) < 0)
         return dpro_error_nomem(err);
-    }
+    int able = dpro_model_check(report->graph, &f->no_optimize);
+    if (able == DPRO_ENOMEM)
+        return dpro_error_nomem(err);
+    f->can_optimize = able == 0;
     f->pace = dpro_graph_pace(report->graph);
     sum_predicted(f);
     sum_recorded(f);
     sum_shown(f);
-    rc = contradiction_find(f, err);
-    if (rc < 0) {
-        facts_fini(f);
-        return rc;
-    }
-    verdict_write(f);
     return 0;
-}
-
-void facts_fini(struct report_facts *f)
-{
-    arena_fini(&f->arena);
 }
 
 double facts_pct(int64_t part_ns, int64_t whole_ns)
@@ -359,14 +337,21 @@ double facts_pct(int64_t part_ns, int64_t whole_ns)
     return whole_ns > 0 ? 100.0 * (double)part_ns / (double)whole_ns : 0;
 }
 
-char *facts_time(char out[TIME_TEXT], int64_t ns)
+const struct rank_part rank_parts[N_RANK_PARTS] = {
+    {"forward", "forward", "forward_ms", offsetof(struct dpro_rank_time, forward_ns)},
+    {"backward", "backward", "backward_ms", offsetof(struct dpro_rank_time, backward_ns)},
+    {"update", "update", "update_ms", offsetof(struct dpro_rank_time, update_ns)},
+    {"input", "input", "input_ms", offsetof(struct dpro_rank_time, input_ns)},
+    {"exposed", "exposed communication", "exposed_communication_ms",
+     offsetof(struct dpro_rank_time, exposed_communication_ns)},
+    {"waiting", "waiting for peers", "wait_for_peers_ms",
+     offsetof(struct dpro_rank_time, wait_for_peers_ns)},
+    {"idle", "idle", "idle_ms", offsetof(struct dpro_rank_time, idle_ns)},
+};
+
+int64_t rank_part_ns(const struct dpro_rank_time *time, int part)
 {
-    double ms = (double)ns / 1e6, size = fabs(ms);
-    bool seconds = size >= 10000;
-    int digits = seconds ? 2 : size >= 99.95 ? 1 : size >= 0.995 || ns == 0 ? 2 : 3;
-    int n = writer_format_fixed(out, TIME_TEXT - 4, seconds ? ms / 1000 : ms, digits);
-    memcpy(out + (n < 0 ? 0 : n), seconds ? " s" : " ms", seconds ? 3 : 4);
-    return out;
+    return *(const int64_t *)((const char *)time + rank_parts[part].at);
 }
 
 int64_t facts_launching_ns(const struct report_facts *f)
@@ -410,14 +395,10 @@ const char *facts_kind_words(enum dpro_op_kind kind)
     return kind < DPRO_N_OP_KINDS ? words[kind] : "other";
 }
 
-const char *facts_warning(const struct dpro_report *report, size_t index)
+const char *facts_warning(const void *report, size_t index)
 {
-    size_t n = dpro_trace_n_warnings(report->trace);
-    if (index < n)
-        return dpro_trace_warning(report->trace, index);
-    return index - n < dpro_graph_n_warnings(report->graph)
-               ? dpro_graph_warning(report->graph, index - n)
-               : NULL;
+    const struct dpro_report *r = report;
+    return trace_warning(r->trace, r->graph, &index);
 }
 
 bool facts_of_xla(const struct report_facts *f)
@@ -444,7 +425,7 @@ int64_t facts_clock_uncertainty(const struct report_facts *f, uint32_t c)
     return most;
 }
 
-const char *facts_assumption(struct report_facts *f, size_t index, char *out, size_t size)
+const char *facts_assumption(const struct report_facts *f, size_t index, char *out, size_t size)
 {
     const struct dpro_report *r = f->report;
     int world = dpro_trace_world_size(r->trace);

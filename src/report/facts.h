@@ -17,6 +17,15 @@ struct rank_fact {
                         is not known */
 };
 
+/* What a rank's iteration consists of. */
+enum { RANK_EXPOSED = 4, RANK_WAITING, RANK_IDLE, N_RANK_PARTS };
+struct rank_part {
+    const char *column, *name, *key; /* of a table; in full; of JSON */
+    size_t at;                       /* in struct dpro_rank_time */
+};
+extern const struct rank_part rank_parts[N_RANK_PARTS];
+int64_t rank_part_ns(const struct dpro_rank_time *time, int part);
+
 /* What a CPU call of a GPU's runtime is for. */
 enum call_class {
     CALL_LAUNCH, /* also where nothing tells */
@@ -143,15 +152,11 @@ struct report_facts {
     struct verdict_line verdict[N_VERDICT];
 };
 
-/* Borrows from `report` until facts_fini. */
-int facts_init(struct report_facts *facts, const struct dpro_report *report,
-               struct dpro_error *err);
-void facts_fini(struct report_facts *facts);
+/* Sums over the trace, the graph and the replay. Borrows from `report`; frees nothing on failure.
+ */
+int facts_sum(struct report_facts *facts, const struct dpro_report *report, struct dpro_error *err);
 
 double facts_pct(int64_t part_ns, int64_t whole_ns); /* 0 of nothing is 0 */
-/* Milliseconds with the digits a reader needs ("0.42 ms", "118.3 ms", "12.4 s"); returns out. */
-#define TIME_TEXT 32
-char *facts_time(char out[TIME_TEXT], int64_t ns);
 /* Work of the CPU on the critical path that launches GPU work or leads up to it. */
 int64_t facts_launching_ns(const struct report_facts *facts);
 /* The GPU idles, and on the critical path the CPU is mostly at work to launch more. */
@@ -164,11 +169,12 @@ bool facts_of_xla(const struct report_facts *facts);
 bool facts_communicates(const struct report_facts *facts);
 const char *facts_kind_words(enum dpro_op_kind kind); /* "backward computation"; static */
 /* A sentence on what the replay rests on, in `out` or static; NULL past the last. */
-const char *facts_assumption(struct report_facts *facts, size_t index, char *out, size_t size);
+const char *facts_assumption(const struct report_facts *facts, size_t index, char *out,
+                             size_t size);
 int64_t facts_clock_uncertainty(const struct report_facts *facts,
                                 uint32_t clock); /* -1: not tied */
-/* Warnings of the trace, then of the graph; NULL past the last. */
-const char *facts_warning(const struct dpro_report *report, size_t index);
+/* Warnings of the trace, then of the graph; NULL past the last. `report`: a struct dpro_report. */
+const char *facts_warning(const void *report, size_t index);
 
 void verdict_write(struct report_facts *facts); /* fills facts->verdict */
 
@@ -176,12 +182,19 @@ void verdict_write(struct report_facts *facts); /* fills facts->verdict */
 const char *align_method(const struct dpro_graph *graph);
 /* The first n_clocks as a table. */
 void align_write_table(struct writer *writer, const struct dpro_graph *graph, uint32_t n_clocks);
+/* Fields of a JSON object: how the clocks fit together; whose clock it is. */
+void align_write_fields(struct writer *writer, const struct dpro_alignment *alignment);
+void align_write_host(struct writer *writer, const struct dpro_clock *clock);
 
 /* The dpro.replay/1 object; the list of critical ops may be left out. */
 void json_write_report(struct writer *writer, const struct report_facts *facts, bool with_ops);
-void timeline_write(struct writer *writer, const struct report_facts *facts,
-                    const struct slices *slices);
-int html_write(struct writer *writer, struct report_facts *facts, const struct slices *slices,
-               struct dpro_error *err);
+/* Files of a struct report_facts, or of that with slices. */
+void json_write(struct writer *writer, const void *facts);
+struct drawn_facts {
+    struct report_facts facts;
+    struct slices slices;
+};
+void timeline_write(struct writer *writer, const void *drawn);
+void html_write(struct writer *writer, const void *drawn);
 
 #endif

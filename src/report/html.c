@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/arena.h"
 #include "base/sort.h"
 #include "graph/graph.h"
 #include "report/assets.h"
@@ -14,6 +14,7 @@
 
 /* Ops of the page: the critical ones and the longest others, in order of their ids. */
 struct page {
+    struct arena arena;
     const struct dpro_graph *graph;
     uint32_t *ops; /* ids, ascending */
     uint32_t n_ops, n_drawn;
@@ -33,59 +34,54 @@ static void note_drawn(const struct slices *slices, int64_t *longest)
         }
 }
 
-/* Fills page->ops and page->index; longest[op] is -1 for ops that no track shows. */
-static int choose_ops(struct page *page, const struct report_facts *f, int64_t *longest)
+/* Fills page->ops and page->index; longest[op] is -1 for ops that no track shows. `sorted` has room
+ * for as many. */
+static void choose_ops(struct page *page, const struct report_facts *f, int64_t *longest,
+                       int64_t *sorted)
 {
-    uint32_t n = page->graph->n_ops, n_wanted = 0;
+    uint32_t n = page->graph->n_ops;
     for (uint32_t i = 0; i < f->n_path; i++)
         longest[f->path[i].op] = INT64_MAX;
     for (uint32_t op = 0; op < n; op++)
-        n_wanted += longest[op] >= 0;
-    page->n_drawn = n_wanted;
-    if (n_wanted > MAX_PAGE_OPS) {
-        int64_t *sorted = malloc(n * sizeof *sorted);
-        if (!sorted)
-            return -1;
+        page->n_drawn += longest[op] >= 0;
+    if (page->n_drawn > MAX_PAGE_OPS) {
         memcpy(sorted, longest, n * sizeof *sorted);
         page->shortest_ns = select_i64(sorted, n, n - 1 - MAX_PAGE_OPS);
-        free(sorted);
     }
     for (uint32_t op = 0; op < n; op++) {
         /* of equally long ones at the limit, the first */
         bool kept =
-            longest[op] >= 0 && (n_wanted <= MAX_PAGE_OPS || longest[op] > page->shortest_ns ||
+            longest[op] >= 0 && (page->n_drawn <= MAX_PAGE_OPS || longest[op] > page->shortest_ns ||
                                  longest[op] == INT64_MAX);
         page->index[op] = kept ? page->n_ops : UINT32_MAX;
         if (kept)
             page->ops[page->n_ops++] = op;
     }
-    return 0;
 }
 
 static int page_init(struct page *page, const struct report_facts *f, const struct slices *slices)
 {
     const struct dpro_graph *g = f->report->graph;
     *page = (struct page){.graph = g};
-    int64_t *longest = malloc(((size_t)g->n_ops + 1) * sizeof *longest);
-    page->ops = malloc(((size_t)g->n_ops + 1) * sizeof *page->ops);
-    page->index = malloc(((size_t)g->n_ops + 1) * sizeof *page->index);
-    page->text_at = malloc(((size_t)g->names.n + 1) * sizeof *page->text_at);
-    int rc = longest && page->ops && page->index && page->text_at ? 0 : -1;
-    if (rc == 0) {
-        memset(longest, 0xFF, ((size_t)g->n_ops + 1) * sizeof *longest);
-        memset(page->text_at, 0xFF, ((size_t)g->names.n + 1) * sizeof *page->text_at);
-        note_drawn(slices, longest);
-        rc = choose_ops(page, f, longest);
-    }
-    free(longest);
-    return rc;
+    size_t n = (size_t)g->n_ops + 1;
+    int64_t *longest = arena_array(&page->arena, n, sizeof *longest);
+    int64_t *sorted = arena_array(&page->arena, n, sizeof *sorted);
+    page->ops = arena_array(&page->arena, n, sizeof *page->ops);
+    page->index = arena_array(&page->arena, n, sizeof *page->index);
+    page->text_at = arena_array(&page->arena, g->names.n + (size_t)1, sizeof *page->text_at);
+    if (!longest || !sorted || !page->ops || !page->index || !page->text_at)
+        return -1;
+    memset(longest, 0xFF, n * sizeof *longest);
+    memset(page->text_at, 0xFF, ((size_t)g->names.n + 1) * sizeof *page->text_at);
+    note_drawn(slices, longest);
+    choose_ops(page, f, longest, sorted);
+    return 0;
 }
 
-static void page_fini(struct page *page)
+static void write_ints(struct writer *w, size_t n, const int64_t *values)
 {
-    free(page->ops);
-    free(page->index);
-    free(page->text_at);
+    for (size_t i = 0; i < n; i++)
+        writer_json_int(w, values[i]);
 }
 
 /* Writes the strings that ops use, and remembers their places. */
@@ -93,9 +89,7 @@ static void write_strings(struct writer *w, struct page *page)
 {
     const struct dpro_graph *g = page->graph;
     uint32_t n = 0;
-    writer_newline(w);
-    writer_key(w, "strings");
-    writer_open(w, '[');
+    writer_section(w, "strings", '[');
     for (int what = 0; what < 3; what++) {
         const uint32_t *ids = what == 0 ? g->name : g->tensor;
         uint32_t n_ids = what == 2 ? g->n_collectives : page->n_ops;
@@ -114,14 +108,12 @@ static void write_strings(struct writer *w, struct page *page)
 static void write_processes(struct writer *w, const struct page *page)
 {
     const struct dpro_graph *g = page->graph;
-    writer_newline(w);
-    writer_key(w, "processes");
-    writer_open(w, '{');
+    writer_section(w, "processes", '{');
     for (uint32_t s = 0; s < g->n_servers; s++) {
         char number[16], name[DPRO_PROCESS_NAME_MAX];
         snprintf(number, sizeof number, "%d", g->ranks[g->n_ranks + s].rank);
         dpro_process_name(name, g->ranks[g->n_ranks + s].rank);
-        writer_key_string(w, number, name);
+        writer_fields(w, TEXT(number, name));
     }
     writer_close(w, '}');
 }
@@ -129,14 +121,11 @@ static void write_processes(struct writer *w, const struct page *page)
 static void write_devices(struct writer *w, const struct page *page)
 {
     const struct dpro_graph *g = page->graph;
-    writer_newline(w);
-    writer_key(w, "devices");
-    writer_open(w, '[');
+    writer_section(w, "devices", '[');
     for (dpro_device_id d = 0; d < g->n_devices; d++) {
         struct dpro_device device = dpro_graph_device(g, d);
         writer_open(w, '[');
-        writer_json_int(w, device.rank);
-        writer_json_int(w, device.kind);
+        write_ints(w, 2, (const int64_t[]){device.rank, device.kind});
         writer_string(w, device.name);
         writer_close(w, ']');
     }
@@ -147,22 +136,16 @@ static void write_devices(struct writer *w, const struct page *page)
 static void write_ops(struct writer *w, const struct page *page)
 {
     const struct dpro_graph *g = page->graph;
-    writer_newline(w);
-    writer_key(w, "kinds");
-    writer_open(w, '[');
+    writer_section(w, "kinds", '[');
     for (int k = 0; k < DPRO_N_OP_KINDS; k++)
         writer_string(w, dpro_op_kind_name(k));
     writer_close(w, ']');
     static const char *const columns[] = {"id", "name", "kind", "device", "gap", "bytes", "tensor"};
-    writer_newline(w);
-    writer_key(w, "ops");
-    writer_open(w, '{');
+    writer_section(w, "ops", '{');
     for (size_t c = 0; c < sizeof columns / sizeof *columns; c++) {
         if ((c == 4 && !g->gap_ns) || (c == 5 && !g->size_bytes) || (c == 6 && !g->tensor))
             continue;
-        writer_newline(w);
-        writer_key(w, columns[c]);
-        writer_open(w, '[');
+        writer_section(w, columns[c], '[');
         for (uint32_t i = 0, before = 0; i < page->n_ops; i++) {
             dpro_op_id op = page->ops[i];
             const int64_t value[] = {
@@ -193,17 +176,12 @@ static void write_track(struct writer *w, const struct page *page, const struct 
         n += page->index[track->at[i].op] != UINT32_MAX;
     if (n == 0)
         return;
-    writer_newline(w);
-    writer_open(w, '{');
-    writer_key(w, "device");
-    writer_json_int(w, device);
-    writer_key(w, "replayed");
-    writer_json_int(w, replayed);
+    writer_item(w);
+    writer_fields(w, INT("device", device), INT("replayed", replayed));
     for (int c = 0; c < 4; c++) {
         int64_t before = 0;
         uint32_t at = 0;
-        writer_key(w, columns[c]);
-        writer_open(w, '[');
+        writer_begin(w, columns[c], '[');
         for (uint32_t i = 0; i < track->n; i++) {
             const struct slice *s = &track->at[i];
             uint32_t op = page->index[s->op];
@@ -227,13 +205,10 @@ static void write_track(struct writer *w, const struct page *page, const struct 
 static void write_path(struct writer *w, const struct report_facts *f, const struct page *page)
 {
     static const char *const columns[] = {"op", "start", "dur", "gap"};
-    writer_newline(w);
-    writer_key(w, "path");
-    writer_open(w, '{');
+    writer_section(w, "path", '{');
     for (int c = 0; c < 4; c++) {
         int64_t before = 0;
-        writer_key(w, columns[c]);
-        writer_open(w, '[');
+        writer_begin(w, columns[c], '[');
         for (uint32_t i = 0; i < f->n_path; i++) {
             const struct dpro_critical_op *p = &f->path[i];
             int64_t value = c == 0   ? (int64_t)page->index[p->op]
@@ -246,18 +221,13 @@ static void write_path(struct writer *w, const struct report_facts *f, const str
         writer_close(w, ']');
     }
     writer_close(w, '}');
-    writer_newline(w);
-    writer_key(w, "names");
-    writer_open(w, '[');
+    writer_section(w, "names", '[');
     for (uint32_t i = 0; i < f->n_names && i < 200; i++) {
         const struct name_fact *name = &f->names[i];
         writer_open(w, '[');
         writer_string(w, name->name);
         writer_string(w, dpro_op_kind_name(name->kind));
-        writer_json_int(w, name->rank);
-        writer_json_int(w, name->n_ranks);
-        writer_json_int(w, name->count);
-        writer_json_int(w, name->dur_ns);
+        write_ints(w, 4, (const int64_t[]){name->rank, name->n_ranks, name->count, name->dur_ns});
         writer_close(w, ']');
     }
     writer_close(w, ']');
@@ -268,9 +238,7 @@ static void write_path(struct writer *w, const struct report_facts *f, const str
 static void write_clocks(struct writer *w, const struct dpro_graph *g)
 {
     enum { MOST_CLOCKS = 32 };
-    writer_newline(w);
-    writer_key(w, "clocks");
-    writer_open(w, '[');
+    writer_section(w, "clocks", '[');
     uint32_t n_clocks = dpro_graph_n_clocks(g), n_written = 0;
     for (uint32_t c = 0; c < n_clocks && n_written < MOST_CLOCKS; c++) {
         uint32_t n;
@@ -279,18 +247,15 @@ static void write_clocks(struct writer *w, const struct dpro_graph *g)
         if (n == 0 || clock.n_segments == 0 || strcmp(clock.method, "reference") == 0)
             continue;
         n_written++;
-        writer_newline(w);
-        writer_open(w, '{');
-        writer_key(w, "host");
-        writer_string(w, clock.host);
-        writer_key(w, "points"); /* time, off before, lower, upper; null: no bound */
-        writer_open(w, '[');
+        writer_item(w);
+        writer_fields(w, TEXT("host", clock.host));
+        writer_begin(w, "points", '['); /* time, off before, lower, upper; null: no bound */
         for (uint32_t i = 0; i < n; i++) {
             int64_t correction =
                 dpro_clock_aligned(&clock, bounds[i].local_ns) - bounds[i].local_ns;
             writer_open(w, '[');
-            writer_json_int(w, bounds[i].local_ns - bounds[0].local_ns);
-            writer_json_int(w, -correction);
+            write_ints(w, 2,
+                       (const int64_t[]){bounds[i].local_ns - bounds[0].local_ns, -correction});
             if (bounds[i].lower_ns == INT64_MIN)
                 writer_null(w);
             else
@@ -307,34 +272,26 @@ static void write_clocks(struct writer *w, const struct dpro_graph *g)
     writer_close(w, ']');
 }
 
-static void write_data(struct writer *w, struct report_facts *f, const struct slices *slices,
+static void write_data(struct writer *w, const struct report_facts *f, const struct slices *slices,
                        struct page *page)
 {
+    char text[400];
+    const char *line;
     writer_open(w, '{');
     writer_key(w, "report");
     json_write_report(w, f, false);
-    writer_newline(w);
-    writer_key(w, "assumptions");
-    writer_open(w, '[');
-    char text[400];
-    const char *line;
+    writer_section(w, "assumptions", '[');
     for (size_t i = 0; (line = facts_assumption(f, i, text, sizeof text)); i++)
         writer_string(w, line);
     writer_close(w, ']');
-    writer_newline(w);
-    writer_key(w, "drawn");
-    writer_open(w, '[');
-    writer_json_int(w, page->n_ops);
-    writer_json_int(w, page->n_drawn);
-    writer_json_int(w, page->shortest_ns);
+    writer_section(w, "drawn", '[');
+    write_ints(w, 3, (const int64_t[]){page->n_ops, page->n_drawn, page->shortest_ns});
     writer_close(w, ']');
     write_strings(w, page);
     write_processes(w, page);
     write_devices(w, page);
     write_ops(w, page);
-    writer_newline(w);
-    writer_key(w, "tracks");
-    writer_open(w, '[');
+    writer_section(w, "tracks", '[');
     for (dpro_device_id d = 0; d < slices->n_devices; d++) {
         write_track(w, page, &slices->measured[d], d, false);
         write_track(w, page, &slices->replayed[d], d, true);
@@ -345,19 +302,19 @@ static void write_data(struct writer *w, struct report_facts *f, const struct sl
     writer_close(w, '}');
 }
 
-int html_write(struct writer *w, struct report_facts *f, const struct slices *slices,
-               struct dpro_error *err)
+void html_write(struct writer *w, const void *arg)
 {
+    const struct drawn_facts *drawn = arg;
     struct page page;
-    int rc = page_init(&page, f, slices);
-    if (rc == 0) {
+    if (page_init(&page, &drawn->facts, &drawn->slices) < 0) {
+        writer_no_memory(w);
+    } else {
         page_begin(w, "dpro replay", "replay.json");
-        write_data(w, f, slices, &page);
+        write_data(w, &drawn->facts, &drawn->slices, &page);
         page_scripts(w);
         writer_put(w, asset_timeline_js, asset_timeline_js_size);
         writer_put(w, asset_report_js, asset_report_js_size);
         page_end(w);
     }
-    page_fini(&page);
-    return rc < 0 ? dpro_error_nomem(err) : 0;
+    arena_fini(&page.arena);
 }

@@ -8,6 +8,7 @@
 
 #include "base/utf8.h"
 #include "report/columns.h"
+#include "report/words.h"
 
 /* Words of `text` in lines of at most TABLE_COLUMNS, all but the first indented. */
 void table_wrapped(struct writer *w, const char *first, int indent, const char *text)
@@ -55,12 +56,15 @@ void table_cell(struct table *t, const char *format, ...)
     t->failed |= array_push(&t->cells, c) < 0;
 }
 
+void table_put_cells(struct table *t, const char *const *texts, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        table_cell(t, "%s", texts[i]);
+}
+
 void table_fixed(struct table *t, double value, int digits, const char *unit)
 {
-    char text[32];
-    if (writer_format_fixed(text, sizeof text, value, digits) < 0)
-        strcpy(text, "?");
-    table_cell(t, "%s%s", text, unit);
+    table_cell(t, "%s%s", NUMBER(value, digits), unit);
 }
 
 int table_widths(const struct table *t, int widths[TABLE_MOST])
@@ -83,7 +87,7 @@ void table_write(struct writer *w, struct table *t)
     int widths[TABLE_MOST];
     table_widths(t, widths);
     if (t->failed)
-        writer_text(w, "  (out of memory)\n");
+        writer_no_memory(w);
     for (size_t i = 0; i < t->cells.n && !t->failed; i++) {
         int c = (int)(i % (size_t)t->n_cols);
         bool last = c == t->n_cols - 1;
@@ -99,11 +103,42 @@ void table_write(struct writer *w, struct table *t)
     array_fini(&t->cells);
 }
 
-void table_warning(struct writer *w, size_t index, const char *text)
+void table_paragraph(struct writer *w, const char *first, int indent, const char *format, ...)
 {
-    char safe[1024];
-    if (index == 0)
-        writer_text(w, "\nWarnings\n");
+    char text[1500];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    table_wrapped(w, first, indent, text);
+}
+
+void table_escaped(struct writer *w, const char *first, int indent, const char *text)
+{
+    char safe[2048];
     utf8_escape(safe, sizeof safe, text, strlen(text));
-    table_wrapped(w, "  -", 4, safe);
+    table_wrapped(w, first, indent, safe);
+}
+
+void warnings_write_text(struct writer *w, const char *(*warning)(const void *, size_t),
+                         const void *of)
+{
+    const char *text;
+    for (size_t i = 0; (text = warning(of, i)); i++) {
+        char safe[1024];
+        if (i == 0)
+            writer_text(w, "\nWarnings\n");
+        utf8_escape(safe, sizeof safe, text, strlen(text));
+        table_wrapped(w, "  -", 4, safe);
+    }
+}
+
+void warnings_write_json(struct writer *w, const char *(*warning)(const void *, size_t),
+                         const void *of)
+{
+    const char *text;
+    writer_section(w, "warnings", '[');
+    for (size_t i = 0; (text = warning(of, i)); i++)
+        writer_string(w, text);
+    writer_close(w, ']');
 }

@@ -22,6 +22,11 @@ struct table {
     bool failed;
 };
 
+/* Several cells, texts as they are. */
+#define table_cells(table, ...)                                                                    \
+    table_put_cells(table, (const char *const[]){__VA_ARGS__},                                     \
+                    sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
+void table_put_cells(struct table *table, const char *const *texts, size_t n);
 void table_cell(struct table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void table_fixed(struct table *table, double value, int digits, const char *unit);
 /* Its width in columns, and each column's. */
@@ -31,7 +36,17 @@ void table_write(struct writer *writer, struct table *table);
 
 /* Words of `text` in lines, all but the first indented. */
 void table_wrapped(struct writer *writer, const char *first, int indent, const char *text);
-/* Of a list of warnings, escaped; the first one comes with the heading. */
-void table_warning(struct writer *writer, size_t index, const char *text);
+/* The same of a formatted text. */
+void table_paragraph(struct writer *writer, const char *first, int indent, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+/* The same of a text that may hold any bytes. */
+void table_escaped(struct writer *writer, const char *first, int indent, const char *text);
+
+/* Warnings from `warning`, which numbers them from 0 and gives NULL past the last: under a heading,
+ * and as the key "warnings" of a JSON object. */
+void warnings_write_text(struct writer *writer, const char *(*warning)(const void *of, size_t i),
+                         const void *of);
+void warnings_write_json(struct writer *writer, const char *(*warning)(const void *of, size_t i),
+                         const void *of);
 
 #endif

@@ -7,11 +7,10 @@
 #include "base/utf8.h"
 #include "report/columns.h"
 #include "report/facts.h"
+#include "report/words.h"
 
-static void say(struct verdict_line *line, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void say(struct verdict_line *line, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void say(struct verdict_line *line, const char *format,
+                                                      ...)
 {
     char raw[sizeof line->text];
     size_t used = strlen(line->text);
@@ -22,27 +21,22 @@ static void say(struct verdict_line *line, const char *format, ...)
     utf8_escape(line->text + used, sizeof line->text - used, raw, strlen(raw));
 }
 
-static char *pct(char out[TIME_TEXT], double value)
+/* Percent with the digits a reader needs. */
+static const char *pct(char out[NUMBER_TEXT], double value)
 {
-    if (writer_format_fixed(out, TIME_TEXT, value, value > -9.95 && value < 9.95 ? 1 : 0) < 0)
-        strcpy(out, "?");
-    return out;
+    return words_number(out, value, value > -9.95 && value < 9.95 ? 1 : 0);
 }
 
-static char *share(char out[TIME_TEXT], int64_t part, int64_t whole)
-{
-    writer_format_fixed(out, TIME_TEXT, facts_pct(part, whole), 0);
-    return out;
-}
+#define PCT(value)         pct((char[NUMBER_TEXT]){""}, value)
+#define SHARE(part, whole) NUMBER(facts_pct(part, whole), 0)
 
 static void say_iteration(const struct report_facts *f, struct verdict_line *line)
 {
-    char a[TIME_TEXT], b[TIME_TEXT], c[TIME_TEXT];
     const struct dpro_validation *v = f->report->validation;
     line->title = f->report->what_if ? "What if" : "Iteration";
-    say(line, "%s predicted", facts_time(a, f->predicted_ns));
+    say(line, "%s predicted", TIME(f->predicted_ns));
     if (f->report->profiler_op_ns)
-        say(line, " without the profiler, which took %s", facts_time(a, f->report->profiler_ns));
+        say(line, " without the profiler, which took %s", TIME(f->report->profiler_ns));
     if (f->measured_ns < 0) {
         say(line, "; nothing was measured to compare it with");
         return;
@@ -53,19 +47,19 @@ static void say_iteration(const struct report_facts *f, struct verdict_line *lin
             say(line, " with the change, as measured without it");
             return;
         }
-        say(line, " with the change, %s measured without: %s (%s %%) %s",
-            facts_time(a, f->measured_ns), facts_time(b, llabs(change)),
-            pct(c, change < 0 ? -f->change_pct : f->change_pct), change < 0 ? "faster" : "slower");
+        say(line, " with the change, %s measured without: %s (%s %%) %s", TIME(f->measured_ns),
+            TIME(llabs(change)), PCT(change < 0 ? -f->change_pct : f->change_pct),
+            change < 0 ? "faster" : "slower");
         return;
     }
     if (f->report->profiler_op_ns)
-        say(line, "; with it %s", facts_time(a, f->predicted_ns + f->report->profiler_ns));
-    say(line, ", %s measured (%s%s %%); ", facts_time(a, f->measured_ns),
-        f->error_pct >= 0.05 ? "+" : "", pct(b, f->error_pct));
+        say(line, "; with it %s", TIME(f->predicted_ns + f->report->profiler_ns));
+    say(line, ", %s measured (%s%s %%); ", TIME(f->measured_ns), f->error_pct >= 0.05 ? "+" : "",
+        PCT(f->error_pct));
     if (f->wire_profiler_ns > 0)
-        say(line, "without the profiler about %s; ", facts_time(c, f->wire_predicted_ns));
+        say(line, "without the profiler about %s; ", TIME(f->wire_predicted_ns));
     if (v && v->n > 0)
-        say(line, "left-out iterations %s %% off", pct(c, v->mean_abs_error_pct));
+        say(line, "left-out iterations %s %% off", PCT(v->mean_abs_error_pct));
     else
         say(line, "not self-validated");
 }
@@ -94,10 +88,9 @@ static void say_path(const struct report_facts *f, struct verdict_line *line)
     for (int i = 0; i < f->n_kinds && i < 3; i++) {
         int kind = f->kinds[i];
         int64_t ns = f->kind_ns[kind];
-        char text[TIME_TEXT];
         if (i > 0 && facts_pct(ns, f->path_ns) < 2)
             break;
-        say(line, "%s%s %% ", i > 0 ? ", " : "", share(text, ns, f->path_ns));
+        say(line, "%s%s %% ", i > 0 ? ", " : "", SHARE(ns, f->path_ns));
         if (kind == DPRO_OP_LAUNCH)
             say_calls(f, line);
         else
@@ -110,7 +103,6 @@ static void say_path(const struct report_facts *f, struct verdict_line *line)
 /* Communication that takes next to nothing from the iteration. */
 static void say_hidden(const struct report_facts *f, struct verdict_line *line, int64_t lost_ns)
 {
-    char a[TIME_TEXT], b[TIME_TEXT], c[TIME_TEXT];
     int64_t most_ns = 0, iteration_ns = 0;
     for (uint32_t r = 0; r < f->n_ranks; r++) {
         const struct dpro_rank_time *t = &f->ranks[r].time;
@@ -121,18 +113,17 @@ static void say_hidden(const struct report_facts *f, struct verdict_line *line, 
     }
     if (lost_ns == 0)
         say(line, "%s %s (%s %%), hidden behind computation%s",
-            f->n_ranks > 1 ? "at most" : "takes", facts_time(a, most_ns),
-            pct(b, facts_pct(most_ns, iteration_ns)), f->n_ranks > 1 ? " on every rank" : "");
+            f->n_ranks > 1 ? "at most" : "takes", TIME(most_ns),
+            PCT(facts_pct(most_ns, iteration_ns)), f->n_ranks > 1 ? " on every rank" : "");
     else
         say(line, "next to nothing to win: %s%s (%s %%), of which %s are exposed",
-            f->n_ranks > 1 ? "at most " : "", facts_time(a, most_ns),
-            pct(b, facts_pct(most_ns, iteration_ns)), facts_time(c, lost_ns));
+            f->n_ranks > 1 ? "at most " : "", TIME(most_ns), PCT(facts_pct(most_ns, iteration_ns)),
+            TIME(lost_ns));
 }
 
 /* How much of the communication computation does not hide, where it is worst. */
 static void say_exposed(const struct report_facts *f, struct verdict_line *line)
 {
-    char a[TIME_TEXT], b[TIME_TEXT], c[TIME_TEXT];
     const struct rank_fact *worst = &f->ranks[f->most_exposed];
     const struct dpro_rank_time *t = &worst->time;
     int64_t lost = t->exposed_communication_ns + t->wait_for_peers_ns;
@@ -141,11 +132,11 @@ static void say_exposed(const struct report_facts *f, struct verdict_line *line)
         return;
     }
     say(line, "%srank %d %s %s%s", f->n_ranks > 1 ? "worst " : "", t->rank,
-        f->n_ranks > 1 ? "with" : "has", facts_time(a, t->exposed_communication_ns),
+        f->n_ranks > 1 ? "with" : "has", TIME(t->exposed_communication_ns),
         worst->computes ? " exposed" : "");
     if (t->wait_for_peers_ns > 0)
-        say(line, " and %s waiting", facts_time(b, t->wait_for_peers_ns));
-    say(line, " (%s %%)", share(c, lost, t->iteration_ns));
+        say(line, " and %s waiting", TIME(t->wait_for_peers_ns));
+    say(line, " (%s %%)", SHARE(lost, t->iteration_ns));
     if (!worst->computes)
         say(line, "; what computation hides is not known: none of it was recorded");
     if (f->straggler >= 0 && facts_pct(f->straggler_ns / (int64_t)f->n_ranks, f->predicted_ns) >= 1)
@@ -173,10 +164,9 @@ static void say_communication(const struct report_facts *f, struct verdict_line 
  * mostly waits for communication. */
 static void say_ahead(const struct report_facts *f, struct verdict_line *line)
 {
-    char a[TIME_TEXT];
     if (f->pace.n_ranks == 0)
         return;
-    say(line, "; the CPU is %s ahead of the GPU", facts_time(a, f->pace.ahead_ns));
+    say(line, "; the CPU is %s ahead of the GPU", TIME(f->pace.ahead_ns));
     if (f->pace.n_ranks < f->n_ranks)
         say(line, " on %u of %u ranks", f->pace.n_ranks, f->n_ranks);
     if (f->pace.n_ranks == f->n_ranks &&
@@ -186,7 +176,6 @@ static void say_ahead(const struct report_facts *f, struct verdict_line *line)
 
 static void say_idle(const struct report_facts *f, struct verdict_line *line)
 {
-    char a[TIME_TEXT], b[TIME_TEXT], c[TIME_TEXT], d[TIME_TEXT];
     line->title = "Idle";
     if (f->n_ranks == 0) {
         say(line, "no rank");
@@ -203,11 +192,11 @@ static void say_idle(const struct report_facts *f, struct verdict_line *line)
         return;
     }
     say(line, "rank %d%s %s (%s %%)", t->rank, f->n_ranks > 1 ? " idles most," : " idles",
-        facts_time(a, t->idle_ns), share(b, t->idle_ns, t->iteration_ns));
+        TIME(t->idle_ns), SHARE(t->idle_ns, t->iteration_ns));
     /* the CPU's share says nothing of a job whose GPUs are busy: its calls wait for them */
     if (f->path_cpu_ns > 0 && f->has_gpu && facts_pct(f->idle_ns, f->predicted_ns) >= 10)
         say(line, "; critical path: %s %% CPU work, %s %% gaps%s",
-            share(c, f->path_cpu_ns, f->path_ns), share(d, f->kind_ns[PATH_GAP], f->path_ns),
+            SHARE(f->path_cpu_ns, f->path_ns), SHARE(f->kind_ns[PATH_GAP], f->path_ns),
             facts_launch_bound(f) ? ", launch-bound" : "");
     say_ahead(f, line);
 }
@@ -252,7 +241,6 @@ static bool has_servers(const struct dpro_graph *graph)
  * its own pace. */
 static bool say_unlike(const struct report_facts *f, struct verdict_line *line)
 {
-    char a[TIME_TEXT], b[TIME_TEXT];
     const struct dpro_rank_time *least = NULL, *most = NULL;
     for (uint32_t r = 0; r < f->n_ranks; r++) {
         const struct dpro_rank_time *t = &f->ranks[r].time;
@@ -266,15 +254,13 @@ static bool say_unlike(const struct report_facts *f, struct verdict_line *line)
         "record again, or leave a rank out: ranks that communicate take the same time for an "
         "iteration, but rank %d takes %s and rank %d %s, so one of their recordings is incomplete; "
         "see the warnings",
-        least->rank, facts_time(a, least->iteration_ns), most->rank,
-        facts_time(b, most->iteration_ns));
+        least->rank, TIME(least->iteration_ns), most->rank, TIME(most->iteration_ns));
     return true;
 }
 
 /* What stands between the numbers and acting on them; false: nothing. */
 static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
 {
-    char a[TIME_TEXT];
     const struct dpro_validation *v = f->report->validation;
     int world = dpro_trace_world_size(f->report->trace);
     if (world > 1 && !facts_communicates(f))
@@ -288,11 +274,11 @@ static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
         say(line,
             "record 10 iterations: in this single one the ranks start up to %s apart, which shows "
             "as gaps and waiting",
-            facts_time(a, f->apart_ns));
+            TIME(f->apart_ns));
     else if (!f->comparable || (f->error_pct <= 10 && f->error_pct >= -10))
         return false;
     else
-        say(line, "do not act on this yet: it is %s %% off; %s%s", pct(a, f->error_pct),
+        say(line, "do not act on this yet: it is %s %% off; %s%s", PCT(f->error_pct),
             f->contradiction[0] ? f->contradiction : "no part of the graph stands out",
             v && v->n > 0 ? "" : "; record 10 iterations or more");
     return true;
@@ -314,7 +300,7 @@ static const char *find_dearest(const struct report_facts *f, int64_t *ns)
 
 static void say_cheaper(const struct report_facts *f, struct verdict_line *line)
 {
-    char a[TIME_TEXT], short_name[256];
+    char short_name[256];
     int64_t ns;
     const char *name = find_dearest(f, &ns);
     if (!name) {
@@ -322,23 +308,21 @@ static void say_cheaper(const struct report_facts *f, struct verdict_line *line)
         return;
     }
     columns_shorten(short_name, sizeof short_name, name, 36);
-    say(line, "computation dominates: make it cheaper, first %s (%s)", short_name,
-        facts_time(a, ns));
+    say(line, "computation dominates: make it cheaper, first %s (%s)", short_name, TIME(ns));
 }
 
 static void say_wait(const struct report_facts *f, struct verdict_line *line)
 {
-    char a[TIME_TEXT], b[TIME_TEXT];
     int world = dpro_trace_world_size(f->report->trace);
     int64_t excess;
-    facts_time(a, f->wait_ns);
+    const char *a = TIME(f->wait_ns);
     if (f->straggler >= 0 && f->n_ranks > 1) {
         const char *what = straggler_reason(f, &excess);
         if (facts_pct(excess, f->predicted_ns) >= 1)
             say(line,
                 "find out why rank %d spends %s more %s than the others do on average; ranks wait "
                 "%s for each other, mostly for it",
-                f->straggler, facts_time(b, excess), what, a);
+                f->straggler, TIME(excess), what, a);
         else
             say(line, "even out the ranks: they wait %s for each other, mostly for rank %d", a,
                 f->straggler);
@@ -357,15 +341,13 @@ static int64_t with_servers_ns(const struct report_facts *f)
 
 static void say_shrink(const struct report_facts *f, struct verdict_line *line)
 {
-    char a[TIME_TEXT];
     if (f->exposed_ns >= with_servers_ns(f))
-        say(line, "hide or shrink communication: %s of it are exposed; ",
-            facts_time(a, f->exposed_ns));
+        say(line, "hide or shrink communication: %s of it are exposed; ", TIME(f->exposed_ns));
     else
         say(line,
             "hide or shrink communication: %s of the critical path are between workers and "
             "servers; ",
-            facts_time(a, with_servers_ns(f)));
+            TIME(with_servers_ns(f)));
     if (!f->can_optimize)
         say(line, "'dpro optimize' does not work with this trace: %s", f->no_optimize.text);
     else if (with_servers_ns(f) > 0)
@@ -380,21 +362,21 @@ static void say_shrink(const struct report_facts *f, struct verdict_line *line)
 static void say_idle_gpu(const struct report_facts *f, struct verdict_line *line)
 {
     enum { LEAST_PCT = 20 }; /* of the critical path, for advice */
-    char a[TIME_TEXT], name[64] = "";
+    char name[64] = "";
     int most = CALL_SYNC;
     for (int class = CALL_SYNC; class < N_CALL_CLASSES; class ++)
         most = f->call_ns[class] > f->call_ns[most] ? class : most;
     int64_t launching = facts_launching_ns(f), gaps = f->kind_ns[PATH_GAP], ns = f->call_ns[most];
     if (f->call_name[most])
         columns_shorten(name, sizeof name, f->call_name[most], 36);
-    facts_time(a, ns);
+    const char *a = TIME(ns);
     if (launching >= ns && launching >= gaps && facts_pct(launching, f->path_ns) >= LEAST_PCT)
         say(line, "launch less: CUDA or HIP graphs, fused kernels or a larger batch");
     else if (gaps > ns && facts_pct(gaps, f->path_ns) >= LEAST_PCT)
         say(line,
             "find out what the job does in the gaps of the critical path, %s in which no op was "
             "recorded, such as Python between ops",
-            facts_time(a, gaps));
+            TIME(gaps));
     else if (facts_pct(ns, f->path_ns) < LEAST_PCT)
         say(line, "see in the timeline what the GPUs wait for while they idle");
     else if (most == CALL_SYNC)
@@ -417,12 +399,11 @@ static void say_idle_gpu(const struct report_facts *f, struct verdict_line *line
             "record later: %s of the critical path are %s and its like, which happens once, as a "
             "job warms up",
             a, name);
-    say(line, "; up to %s to win", facts_time(a, f->idle_ns));
+    say(line, "; up to %s to win", TIME(f->idle_ns));
 }
 
 static void say_next(const struct report_facts *f, struct verdict_line *line)
 {
-    char a[TIME_TEXT], b[TIME_TEXT];
     const struct dpro_validation *v = f->report->validation;
     line->title = "Next step";
     if (say_doubt(f, line))
@@ -430,7 +411,7 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
     if (!f->any_computes) {
         if (f->straggler >= 0 && facts_pct(f->wait_ns, f->predicted_ns) >= 5)
             say(line, "even out the ranks: they wait %s for each other, mostly for rank %d; ",
-                facts_time(a, f->wait_ns), f->straggler);
+                TIME(f->wait_ns), f->straggler);
         say(line, "record computation too, with the framework's own profiler or 'dpro profile': "
                   "without it nobody knows what communication holds up");
         return;
@@ -446,20 +427,20 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
     else if (most == f->exposed_ns || (most == f->idle_ns && with_servers_ns(f) >= most))
         say_shrink(f, line);
     else if (most == f->input_ns)
-        say(line, "load and copy input ahead of time: up to %s to win", facts_time(a, f->input_ns));
+        say(line, "load and copy input ahead of time: up to %s to win", TIME(f->input_ns));
     else if (f->has_gpu)
         say_idle_gpu(f, line);
     else
         say(line, "see in the timeline what the ranks wait for while they idle: up to %s to win",
-            facts_time(a, f->idle_ns));
+            TIME(f->idle_ns));
     if (!f->report->what_if && v && v->n > 0 && v->mean_abs_error_pct > 15) {
         int64_t least = INT64_MAX, longest = 0;
         for (uint32_t i = 0; i < f->n_measured; i++) {
             least = f->measured[i] < least ? f->measured[i] : least;
             longest = f->measured[i] > longest ? f->measured[i] : longest;
         }
-        say(line, "; first see with --steps why iterations differ (%s to %s)", facts_time(a, least),
-            facts_time(b, longest));
+        say(line, "; first see with --steps why iterations differ (%s to %s)", TIME(least),
+            TIME(longest));
     }
 }
 

@@ -13,7 +13,8 @@
 
 #include "base/utf8.h"
 #include "report/columns.h"
-#include "report/facts.h"
+#include "report/report_facts.h"
+#include "report/words.h"
 #include "report_fake.h"
 
 static char folder[64];
@@ -335,8 +336,7 @@ static void test_times_have_the_digits_a_reader_needs(void **state)
                  {1234567, "1.23 ms"},  {118349000, "118.3 ms"}, {12400000000, "12.40 s"},
                  {-1500000, "-1.50 ms"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char text[TIME_TEXT];
-        assert_string_equal(facts_time(text, cases[i].ns), cases[i].expected);
+        assert_string_equal(TIME(cases[i].ns), cases[i].expected);
     }
 }
 

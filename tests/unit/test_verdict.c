@@ -8,9 +8,9 @@
 #include <cmocka.h>
 
 #include "ingest/trace.h"
-#include "report/facts.h"
+#include "report/report_facts.h"
 
-#define MS INT64_C(1000000)
+#define ONE_MS INT64_C(1000000)
 
 enum { ITERATION, PATH, COMMUNICATION, IDLE, NEXT };
 
@@ -33,32 +33,33 @@ static void fill(struct job *job)
     for (int r = 0; r < 4; r++)
         job->ranks[r] = (struct rank_fact){.computes = true,
                                            .time = {.rank = r,
-                                                    .iteration_ns = 100 * MS,
-                                                    .forward_ns = 32 * MS,
-                                                    .backward_ns = 64 * MS,
-                                                    .communication_ns = 30 * MS,
+                                                    .iteration_ns = 100 * ONE_MS,
+                                                    .forward_ns = 32 * ONE_MS,
+                                                    .backward_ns = 64 * ONE_MS,
+                                                    .communication_ns = 30 * ONE_MS,
                                                     .waited_most_for = -1}};
-    job->names[0] = (struct name_fact){.name = "ring", .kind = DPRO_OP_RECV, .dur_ns = 40 * MS};
-    job->names[1] = (struct name_fact){.name = "aten::mm", .kind = DPRO_OP_BW, .dur_ns = 30 * MS};
-    job->measured[0] = 99 * MS;
-    job->measured[1] = 101 * MS;
+    job->names[0] = (struct name_fact){.name = "ring", .kind = DPRO_OP_RECV, .dur_ns = 40 * ONE_MS};
+    job->names[1] =
+        (struct name_fact){.name = "aten::mm", .kind = DPRO_OP_BW, .dur_ns = 30 * ONE_MS};
+    job->measured[0] = 99 * ONE_MS;
+    job->measured[1] = 101 * ONE_MS;
     job->facts = (struct report_facts){.report = &job->report,
                                        .n_measured = 2,
                                        .measured = job->measured,
-                                       .measured_ns = 100 * MS,
-                                       .predicted_ns = 100 * MS,
+                                       .measured_ns = 100 * ONE_MS,
+                                       .predicted_ns = 100 * ONE_MS,
                                        .comparable = true,
                                        .n_ranks = 4,
                                        .ranks = job->ranks,
                                        .any_computes = true,
-                                       .path_ns = 100 * MS,
+                                       .path_ns = 100 * ONE_MS,
                                        .kinds = {DPRO_OP_BW},
                                        .n_kinds = 1,
                                        .names = job->names,
                                        .n_names = 2,
                                        .straggler = -1,
                                        .can_optimize = true};
-    job->facts.kind_ns[DPRO_OP_BW] = 100 * MS;
+    job->facts.kind_ns[DPRO_OP_BW] = 100 * ONE_MS;
 }
 
 static void check(struct job *job, int line, const char *said, const char *not_said)
@@ -76,8 +77,8 @@ static void idle_gpu(struct job *job)
 {
     fill(job);
     job->facts.has_gpu = true;
-    job->facts.idle_ns = 60 * MS;
-    job->ranks[0].time.idle_ns = 60 * MS;
+    job->facts.idle_ns = 60 * ONE_MS;
+    job->ranks[0].time.idle_ns = 60 * ONE_MS;
 }
 
 static void add_call(struct job *job, enum call_class class, const char *name, int64_t ns)
@@ -112,7 +113,7 @@ static void test_advice_for_an_idle_gpu_is_for_what_the_path_is_made_of(void **s
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bool launches = cases[i].class == CALL_LAUNCH;
         idle_gpu(&job);
-        add_call(&job, cases[i].class, cases[i].name, 99 * MS);
+        add_call(&job, cases[i].class, cases[i].name, 99 * ONE_MS);
         check(&job, PATH, cases[i].path, "while the GPU is busy");
         check(&job, NEXT, cases[i].next, launches ? NULL : "launch less");
         check(&job, NEXT, "; up to 60.00 ms to win", NULL);
@@ -125,8 +126,8 @@ static void test_gaps_are_no_work_of_the_cpu(void **state)
     struct job job;
     (void)state;
     idle_gpu(&job);
-    job.facts.kind_ns[PATH_GAP] = 97 * MS;
-    job.facts.path_cpu_ns = 3 * MS;
+    job.facts.kind_ns[PATH_GAP] = 97 * ONE_MS;
+    job.facts.path_cpu_ns = 3 * ONE_MS;
     check(&job, IDLE, "critical path: 3 % CPU work, 97 % gaps", "launch-bound");
     check(&job, NEXT, "in the gaps of the critical path, 97.00 ms in which no op was recorded",
           "launch less");
@@ -138,8 +139,8 @@ static void test_calls_of_several_kinds_are_not_called_one(void **state)
     (void)state;
     fill(&job);
     job.facts.has_gpu = true;
-    add_call(&job, CALL_SYNC, "cudaDeviceSynchronize", 50 * MS);
-    add_call(&job, CALL_LAUNCH, "cudaLaunchKernel", 40 * MS);
+    add_call(&job, CALL_SYNC, "cudaDeviceSynchronize", 50 * ONE_MS);
+    add_call(&job, CALL_LAUNCH, "cudaLaunchKernel", 40 * ONE_MS);
     check(&job, PATH, "90 % CPU launch and sync calls, while the GPU is busy", "(cuda");
 }
 
@@ -148,9 +149,9 @@ static void test_work_of_the_cpu_is_launch_bound_where_the_gpu_idles(void **stat
     struct job job;
     (void)state;
     idle_gpu(&job);
-    job.facts.path_cpu_ns = 80 * MS;
+    job.facts.path_cpu_ns = 80 * ONE_MS;
     check(&job, IDLE, "80 % CPU work, 0 % gaps, launch-bound", NULL);
-    job.facts.path_cpu_input_ns = 70 * MS; /* data loading launches nothing */
+    job.facts.path_cpu_input_ns = 70 * ONE_MS; /* data loading launches nothing */
     job.facts.verdict[IDLE].text[0] = job.facts.verdict[NEXT].text[0] = '\0';
     check(&job, IDLE, "80 % CPU work", "launch-bound");
 }
@@ -162,7 +163,7 @@ static void test_a_path_that_tells_nothing_gives_no_special_advice(void **state)
     idle_gpu(&job);
     check(&job, NEXT, "see in the timeline what the GPUs wait for while they idle", NULL);
     fill(&job);
-    job.facts.idle_ns = 60 * MS;
+    job.facts.idle_ns = 60 * ONE_MS;
     check(&job, NEXT, "see in the timeline what the ranks wait for while they idle: up to 60.00 ms",
           "GPU");
 }
@@ -176,12 +177,13 @@ static void test_hidden_is_what_computation_hides(void **state)
           NULL);
     fill(&job); /* little, and all of it exposed */
     for (int r = 0; r < 4; r++)
-        job.ranks[r].time.communication_ns = job.ranks[r].time.exposed_communication_ns = MS / 2;
+        job.ranks[r].time.communication_ns = job.ranks[r].time.exposed_communication_ns =
+            ONE_MS / 2;
     check(&job, COMMUNICATION,
           "next to nothing to win: at most 0.500 ms (0.5 %), of which 0.500 ms are exposed",
           "hidden");
     fill(&job);
-    job.ranks[0].time.exposed_communication_ns = 5 * MS;
+    job.ranks[0].time.exposed_communication_ns = 5 * ONE_MS;
     check(&job, COMMUNICATION, "worst rank 0 with 5.00 ms exposed (5 %)", "hidden");
 }
 
@@ -195,10 +197,10 @@ static void test_without_computation_nobody_knows_what_idles(void **state)
         struct dpro_rank_time *t = &job.ranks[r].time;
         job.ranks[r].computes = false;
         t->forward_ns = t->backward_ns = 0;
-        t->exposed_communication_ns = 30 * MS;
-        t->idle_ns = 70 * MS;
+        t->exposed_communication_ns = 30 * ONE_MS;
+        t->idle_ns = 70 * ONE_MS;
     }
-    job.facts.exposed_ns = 30 * MS;
+    job.facts.exposed_ns = 30 * ONE_MS;
     check(&job, COMMUNICATION,
           "worst rank 0 with 30.00 ms (30 %); what computation hides is not "
           "known: none of it was recorded",
@@ -207,7 +209,7 @@ static void test_without_computation_nobody_knows_what_idles(void **state)
     check(&job, NEXT, "record computation too", "hide or shrink");
     job.facts.verdict[NEXT].text[0] = '\0';
     job.facts.straggler = 3;
-    job.facts.wait_ns = 20 * MS;
+    job.facts.wait_ns = 20 * ONE_MS;
     check(&job, NEXT,
           "they wait 20.00 ms for each other, mostly for rank 3; record computation too", NULL);
 }
@@ -217,7 +219,7 @@ static void test_optimize_is_advised_where_it_works(void **state)
     struct job job;
     (void)state;
     fill(&job);
-    job.facts.exposed_ns = 30 * MS;
+    job.facts.exposed_ns = 30 * ONE_MS;
     check(&job, NEXT, "30.00 ms of it are exposed; 'dpro optimize' says what other buckets", NULL);
     job.facts.verdict[NEXT].text[0] = '\0';
     job.facts.can_optimize = false;
@@ -225,8 +227,8 @@ static void test_optimize_is_advised_where_it_works(void **state)
     check(&job, NEXT, "'dpro optimize' does not work with this trace: parameters are sharded",
           "buckets");
     fill(&job);
-    job.facts.kind_ns[DPRO_OP_PULL] = 60 * MS;
-    job.facts.idle_ns = 20 * MS;
+    job.facts.kind_ns[DPRO_OP_PULL] = 60 * ONE_MS;
+    job.facts.idle_ns = 20 * ONE_MS;
     check(&job, NEXT,
           "60.00 ms of the critical path are between workers and servers; 'dpro "
           "optimize' says what sending it otherwise",
@@ -238,13 +240,13 @@ static void test_a_straggler_is_blamed_for_what_it_does_longer(void **state)
     struct job job;
     (void)state;
     fill(&job);
-    job.facts.wait_ns = 15 * MS;
+    job.facts.wait_ns = 15 * ONE_MS;
     job.facts.straggler = 2;
-    job.facts.straggler_ns = 60 * MS;
+    job.facts.straggler_ns = 60 * ONE_MS;
     check(&job, NEXT, "even out the ranks: they wait 15.00 ms for each other, mostly for rank 2",
           NULL);
     job.facts.verdict[NEXT].text[0] = '\0';
-    job.ranks[2].time.backward_ns += 20 * MS;
+    job.ranks[2].time.backward_ns += 20 * ONE_MS;
     check(&job, NEXT,
           "find out why rank 2 spends 20.00 ms more in backward than the others do on "
           "average; ranks wait 15.00 ms for each other, mostly for it",
@@ -267,7 +269,7 @@ static void test_computation_is_what_is_to_be_cheaper(void **state)
     job.facts.verdict[NEXT].text[0] = '\0';
     check(&job, NEXT, "nothing stands out", NULL);
     fill(&job);
-    job.facts.input_ns = 20 * MS;
+    job.facts.input_ns = 20 * ONE_MS;
     check(&job, NEXT, "load and copy input ahead of time: up to 20.00 ms to win", NULL);
 }
 
@@ -291,7 +293,7 @@ static void test_a_what_if_that_changes_nothing_is_neither_faster_nor_slower(voi
     job.report.what_if = 1;
     check(&job, ITERATION, "as measured without it", "faster");
     job.facts.verdict[ITERATION].text[0] = '\0';
-    job.facts.predicted_ns = 90 * MS;
+    job.facts.predicted_ns = 90 * ONE_MS;
     job.facts.change_pct = -10;
     check(&job, ITERATION, "10.00 ms (10 %) faster", "slower");
 }

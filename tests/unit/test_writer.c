@@ -49,10 +49,9 @@ static void write_times(struct writer *w)
     const int64_t values[] = {0,         1,        -1, 999999, 1000000, -1234567890123456789,
                               INT64_MAX, INT64_MIN};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
-        writer_ns_as_ms(w, values[i]);
-        writer_text(w, " ");
-        writer_ns_as_us(w, values[i]);
+        writer_object(w, MS("ms", values[i]), US("us", values[i]));
         writer_text(w, "\n");
+        w->need_comma = false;
     }
 }
 
@@ -60,14 +59,14 @@ static void test_nanoseconds_are_written_exactly(void **state)
 {
     (void)state;
     char *text = text_of(write_times);
-    assert_string_equal(text, "0.000000 0.000\n"
-                              "0.000001 0.001\n"
-                              "-0.000001 -0.001\n"
-                              "0.999999 999.999\n"
-                              "1.000000 1000.000\n"
-                              "-1234567890123.456789 -1234567890123456.789\n"
-                              "9223372036854.775807 9223372036854775.807\n"
-                              "-9223372036854.775808 -9223372036854775.808\n");
+    assert_string_equal(text, "{\"ms\":0.000000,\"us\":0.000}\n"
+                              "{\"ms\":0.000001,\"us\":0.001}\n"
+                              "{\"ms\":-0.000001,\"us\":-0.001}\n"
+                              "{\"ms\":0.999999,\"us\":999.999}\n"
+                              "{\"ms\":1.000000,\"us\":1000.000}\n"
+                              "{\"ms\":-1234567890123.456789,\"us\":-1234567890123456.789}\n"
+                              "{\"ms\":9223372036854.775807,\"us\":9223372036854775.807}\n"
+                              "{\"ms\":-9223372036854.775808,\"us\":-9223372036854775.808}\n");
     free(text);
 }
 

@@ -1,6 +1,6 @@
-/* report/model.h: a model, and a strategy in it, for people and for programs. */
-#ifndef REPORT_MODEL_H
-#define REPORT_MODEL_H
+/* report/model_report.h: a model, and a strategy in it, for people and for programs. */
+#ifndef REPORT_MODEL_REPORT_H
+#define REPORT_MODEL_REPORT_H
 
 #include <dpro/model.h>
 #include <dpro/trace.h>
@@ -8,16 +8,19 @@
 #include "base/writer.h"
 
 /* "2 buckets (19.1, 10.4 MB)", "12 buckets of 1.1 to 8.4 MB, fp16"; returns out. */
-#define STRATEGY_TEXT 200
-char *model_strategy_text(char out[STRATEGY_TEXT], const struct dpro_model *model,
-                          const struct dpro_strategy *strategy);
+#define STRATEGY_TEXT             200
+#define STRATEGY(model, strategy) model_strategy_text((char[STRATEGY_TEXT]){""}, model, strategy)
+const char *model_strategy_text(char out[STRATEGY_TEXT], const struct dpro_model *model,
+                                const struct dpro_strategy *strategy);
 /* The keys "unprofiled_ms" (null: not known) and "misfit_pct". */
 void model_write_pace(struct writer *writer, const struct dpro_model *model);
 /* What the prediction rests on, a paragraph. */
 void model_write_text(struct writer *writer, const struct dpro_model *model);
 
-/* Of what it was learnt from: trace, graph, model. NULL past the last; *index is counted on from
- * there then. */
+/* Warnings of a trace and its graph, and of the model learnt from them. NULL past the last; *index
+ * is counted on from there then. */
+const char *trace_warning(const struct dpro_trace *trace, const struct dpro_graph *graph,
+                          size_t *index);
 const char *model_warning(const struct dpro_trace *trace, const struct dpro_graph *graph,
                           const struct dpro_model *model, size_t *index);
 

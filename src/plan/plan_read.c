@@ -1,5 +1,5 @@
-/* cost/plan.c: the one reader of plans. Keys come in any order; unknown ones are passed over. */
-#include "cost/plan.h"
+/* plan/plan_read.c: reads plans. Keys come in any order; unknown ones are passed over. */
+#include "plan/plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "cost/servers.h"
 
 struct reader {
     struct json js;
@@ -22,11 +21,16 @@ struct reader {
 #define stop(r, ...)                                                                               \
     ((r)->rc = dpro_error_set((r)->err, DPRO_EFORMAT, __VA_ARGS__), json_stop(&(r)->js, JSON_BAD))
 
+uint32_t plan_file_intern(struct plan_file *plan, const char *text, size_t len, bool *no_memory)
+{
+    uint32_t id = strtab_add(&plan->strings, text, len);
+    *no_memory |= id == STRTAB_FULL;
+    return id == STRTAB_FULL ? 0 : id;
+}
+
 static uint32_t intern(struct reader *r, const char *text, size_t len)
 {
-    uint32_t id = strtab_add(&r->plan->strings, text, len);
-    r->no_memory |= id == STRTAB_FULL;
-    return id == STRTAB_FULL ? 0 : id;
+    return plan_file_intern(r->plan, text, len, &r->no_memory);
 }
 
 static uint32_t read_string(struct reader *r)
@@ -44,20 +48,12 @@ static uint64_t read_whole(struct reader *r)
     return json_read_unsigned(&r->js, &value) == JSON_VALUE ? value : UINT64_MAX;
 }
 
-static bool enter(struct reader *r, char bracket)
-{
-    if (json_peek(&r->js) != bracket)
-        return json_skip(&r->js), false;
-    r->js.p++;
-    return true;
-}
-
 /* The objects of a list; what else stands there is an object without keys. */
 static bool next_object(struct reader *r, bool *is_object)
 {
     if (r->no_memory || !json_array_next(&r->js))
         return false;
-    *is_object = enter(r, '{');
+    *is_object = json_open(&r->js, '{');
     return true;
 }
 
@@ -73,10 +69,10 @@ static void read_parameters(struct reader *r)
     const char *key;
     size_t len;
     bool is_object;
-    if (!enter(r, '['))
+    if (!json_open(&r->js, '['))
         return;
     while (next_object(r, &is_object)) {
-        struct plan_file_parameter parameter = {.model = r->plan->n_models,
+        struct plan_file_parameter parameter = {.model = (uint32_t)r->plan->models.n,
                                                 .size_bytes = PLAN_NO_SIZE};
         while (next_key(r, is_object, &key, &len)) {
             if (json_is(key, len, "name"))
@@ -96,7 +92,7 @@ static void read_job(struct reader *r)
     const char *key;
     size_t len;
     bool is_object;
-    if (!enter(r, '{'))
+    if (!json_open(&r->js, '{'))
         return;
     while (next_key(r, true, &key, &len)) {
         if (json_is(key, len, "framework")) {
@@ -107,14 +103,19 @@ static void read_job(struct reader *r)
             if (json_read_decimal(&r->js, 0, &plan->world_size) != JSON_VALUE)
                 plan->world_size = 0;
         } else if (json_is(key, len, "models")) {
-            bool is_list = enter(r, '[');
-            for (plan->n_models = 0; is_list && next_object(r, &is_object); plan->n_models++)
+            bool is_list = json_open(&r->js, '[');
+            while (is_list && next_object(r, &is_object)) {
+                uint32_t name = 0;
                 while (next_key(r, is_object, &key, &len)) {
                     if (json_is(key, len, "parameters"))
                         read_parameters(r);
+                    else if (json_is(key, len, "name"))
+                        name = read_string(r);
                     else
                         json_skip(&r->js);
                 }
+                r->no_memory |= array_push(&plan->models, name) < 0;
+            }
         } else {
             json_skip(&r->js);
         }
@@ -127,7 +128,7 @@ static void read_expected(struct reader *r)
     const char *key;
     size_t len;
     int64_t value;
-    if (!enter(r, '{'))
+    if (!json_open(&r->js, '{'))
         return;
     while (next_key(r, true, &key, &len)) {
         bool baseline = json_is(key, len, "baseline_ms");
@@ -266,8 +267,9 @@ static void read_threshold(struct reader *r)
 static void read_servers(struct reader *r)
 {
     int64_t value = 0;
-    if (json_read_decimal(&r->js, 0, &value) != JSON_VALUE || value < 1 || value > SERVERS_MOST)
-        stop(r, "%s: servers is not between 1 and %d", r->plan->path, SERVERS_MOST);
+    if (json_read_decimal(&r->js, 0, &value) != JSON_VALUE || value < 1 ||
+        value > PLAN_MOST_SERVERS)
+        stop(r, "%s: servers is not between 1 and %d", r->plan->path, PLAN_MOST_SERVERS);
     r->plan->n_servers = (uint32_t)value;
 }
 
@@ -303,12 +305,12 @@ static void read_computation(struct reader *r)
 {
     const char *key;
     size_t len;
-    if (!enter(r, '{'))
+    if (!json_open(&r->js, '{'))
         return;
     while (next_key(r, true, &key, &len)) {
         if (!json_is(key, len, "fused_ops")) {
             json_skip(&r->js);
-        } else if (enter(r, '[')) {
+        } else if (json_open(&r->js, '[')) {
             for (; json_array_next(&r->js); r->plan->n_fused_ops++)
                 json_skip(&r->js);
         }
@@ -412,7 +414,9 @@ void plan_file_fini(struct plan_file *plan)
 {
     free(plan->path);
     strtab_fini(&plan->strings);
+    array_fini(&plan->models);
     array_fini(&plan->parameters);
     array_fini(&plan->buckets);
     array_fini(&plan->names);
+    array_fini(&plan->members);
 }

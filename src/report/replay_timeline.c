@@ -1,6 +1,6 @@
-/* report/timeline.c: the measured and the replayed iteration for the Perfetto UI, as Chrome trace
- * events: a process a rank, two tracks a device, the critical path as a process of its own, and
- * arrows where one op makes another start. */
+/* report/replay_timeline.c: the measured and the replayed iteration for the Perfetto UI, as Chrome
+ * trace events: a process a rank, two tracks a device, the critical path as a process of its own,
+ * and arrows where one op makes another start. */
 #include <limits.h>
 #include <string.h>
 
@@ -31,91 +31,67 @@ static int64_t tid_of_track(dpro_device_id device, bool replayed)
 
 static void begin_event(struct writer *w, const char *phase, int64_t pid, int64_t tid)
 {
-    writer_newline(w);
-    writer_open(w, '{');
-    writer_key(w, "ph");
-    writer_string(w, phase);
-    writer_key(w, "pid");
-    writer_json_int(w, pid);
-    writer_key(w, "tid");
-    writer_json_int(w, tid);
+    writer_item(w);
+    writer_fields(w, TEXT("ph", phase), INT("pid", pid), INT("tid", tid));
 }
 
-static void key_us(struct writer *w, const char *key, int64_t ns)
+/* An event of the metadata `what`_`which`, whose argument is `field`. */
+static void write_meta_event(struct writer *w, const char *what, const char *which, int64_t pid,
+                             int64_t tid, struct writer_field field)
 {
-    writer_key(w, key);
-    writer_json_us(w, ns);
-}
-
-static void key_start(const struct timeline *t, int64_t ns)
-{
-    key_us(t->w, "ts", ns - t->zero_ns);
+    char event[48];
+    snprintf(event, sizeof event, "%s_%s", what, which);
+    begin_event(w, "M", pid, tid);
+    writer_fields(w, TEXT("name", event));
+    writer_key(w, "args");
+    writer_object(w, field);
+    writer_close(w, '}');
 }
 
 static void write_meta(struct writer *w, const char *what, int64_t pid, int64_t tid,
                        const char *name, int64_t sort_index)
 {
-    char event[48];
-    snprintf(event, sizeof event, "%s_name", what);
-    begin_event(w, "M", pid, tid);
-    writer_key_string(w, "name", event);
-    writer_key(w, "args");
-    writer_open(w, '{');
-    writer_key_string(w, "name", name);
-    writer_close(w, '}');
-    writer_close(w, '}');
-    snprintf(event, sizeof event, "%s_sort_index", what);
-    begin_event(w, "M", pid, tid);
-    writer_key_string(w, "name", event);
-    writer_key(w, "args");
-    writer_open(w, '{');
-    writer_key(w, "sort_index");
-    writer_json_int(w, sort_index);
-    writer_close(w, '}');
-    writer_close(w, '}');
+    write_meta_event(w, what, "name", pid, tid, TEXT("name", name));
+    write_meta_event(w, what, "sort_index", pid, tid, INT("sort_index", sort_index));
 }
 
-/* A name behind `prefix`, cut when very long. */
-static void key_joined(struct writer *w, const char *key, const char *prefix, const char *name)
+/* A slice up to its arguments, which are left open. */
+static void begin_slice(const struct timeline *t, int64_t pid, int64_t tid, const char *name,
+                        const char *kind, int64_t start_ns, int64_t dur_ns,
+                        const struct dpro_op *op)
 {
-    char text[1024];
-    snprintf(text, sizeof text, "%s%s", prefix, name);
-    writer_key_string(w, key, text);
-}
-
-static void write_args(struct writer *w, const struct dpro_op *op, const char *kind)
-{
-    writer_key(w, "args");
-    writer_open(w, '{');
-    writer_key_string(w, "kind", kind);
-    if (op->gap_ns != 0) {
-        writer_key(w, "gap_ms");
-        writer_json_ms(w, op->gap_ns);
-    }
-    if (op->size_bytes > 0) {
-        writer_key(w, "bytes");
-        writer_json_int(w, (int64_t)op->size_bytes);
-    }
+    struct writer *w = t->w;
+    begin_event(w, "X", pid, tid);
+    writer_fields(w, TEXT("name", name), TEXT("cat", kind), US("ts", start_ns - t->zero_ns),
+                  US("dur", dur_ns));
+    writer_begin(w, "args", '{');
+    writer_fields(w, TEXT("kind", kind));
+    if (op->gap_ns != 0)
+        writer_fields(w, MS("gap_ms", op->gap_ns));
+    if (op->size_bytes > 0)
+        writer_fields(w, INT("bytes", op->size_bytes));
     if (op->tensor && op->tensor[0])
-        writer_key_string(w, "tensor", op->tensor);
+        writer_fields(w, TEXT("tensor", op->tensor));
+}
+
+static void end_slice(const struct timeline *t)
+{
+    writer_close(t->w, '}');
+    writer_close(t->w, '}');
 }
 
 static void write_slice(struct timeline *t, const struct slice *s, int64_t tid)
 {
-    struct writer *w = t->w;
     struct dpro_op op = dpro_graph_op(t->graph, s->op);
-    begin_event(w, "X", pid_of_rank(op.rank), tid);
-    if (s->waiting)
-        key_joined(w, "name", "waiting for peers: ",
-                   strtab_get(&t->graph->names, t->graph->collectives[s->collective].name));
-    else
-        writer_key_string(w, "name", op.name);
-    writer_key_string(w, "cat", s->waiting ? "WAIT" : dpro_op_kind_name(op.kind));
-    key_start(t, s->start_ns);
-    key_us(w, "dur", s->dur_ns);
-    write_args(w, &op, s->waiting ? "WAIT" : dpro_op_kind_name(op.kind));
-    writer_close(w, '}');
-    writer_close(w, '}');
+    const char *name = op.name, *kind = s->waiting ? "WAIT" : dpro_op_kind_name(op.kind);
+    char text[1024];
+    if (s->waiting) {
+        name = strtab_get(&t->graph->names, t->graph->collectives[s->collective].name);
+        snprintf(text, sizeof text, "waiting for peers: %s", name);
+        name = text;
+    }
+    begin_slice(t, pid_of_rank(op.rank), tid, name, kind, s->start_ns, s->dur_ns, &op);
+    end_slice(t);
 }
 
 struct endpoint {
@@ -139,14 +115,10 @@ static void write_arrow(struct timeline *t, const char *what, struct endpoint fr
         uint32_t device = end ? to_device : from_device;
         begin_event(t->w, end ? "f" : "s", pid_of_rank(g->devices[device].rank),
                     tid_of_track(device, replayed));
-        writer_key_string(t->w, "name", what);
-        writer_key_string(t->w, "cat", "flow");
-        writer_key(t->w, "id");
-        writer_json_int(t->w, (int64_t)id);
-        key_start(t, end ? at : e->start_ns);
-        if (end)
-            writer_key_string(t->w, "bp",
-                              "e"); /* ends in the slice around it, not in the next one */
+        writer_fields(t->w, TEXT("name", what), TEXT("cat", "flow"), INT("id", id),
+                      US("ts", (end ? at : e->start_ns) - t->zero_ns));
+        if (end) /* in the slice around it, not in the next one */
+            writer_fields(t->w, TEXT("bp", "e"));
         writer_close(t->w, '}');
     }
 }
@@ -249,24 +221,15 @@ static void write_critical_path(struct timeline *t, const struct report_facts *f
     for (uint32_t i = 0; i < f->n_path; i++) {
         const struct dpro_critical_op *c = &f->path[i];
         struct dpro_op op = dpro_graph_op(t->graph, c->op);
+        char process[DPRO_PROCESS_NAME_MAX];
         if (c->dur_ns == 0)
             continue; /* boundaries and the like */
-        begin_event(w, "X", pid, tid);
-        writer_key_string(w, "name", op.name);
-        writer_key_string(w, "cat", dpro_op_kind_name(op.kind));
-        key_start(t, c->start_ns);
-        key_us(w, "dur", c->dur_ns);
-        write_args(w, &op, dpro_op_kind_name(op.kind));
-        char process[DPRO_PROCESS_NAME_MAX];
+        begin_slice(t, pid, tid, op.name, dpro_op_kind_name(op.kind), c->start_ns, c->dur_ns, &op);
         dpro_process_name(process, op.rank);
-        if (op.rank >= 0)
-            writer_key_int(w, "rank", op.rank);
-        else
-            writer_key_string(w, "process", process);
+        writer_fields(w, op.rank >= 0 ? INT("rank", op.rank) : TEXT("process", process));
         if (op.device != DPRO_NO_DEVICE)
-            writer_key_string(w, "device", dpro_graph_device(t->graph, op.device).name);
-        writer_close(w, '}');
-        writer_close(w, '}');
+            writer_fields(w, TEXT("device", dpro_graph_device(t->graph, op.device).name));
+        end_slice(t);
     }
 }
 
@@ -285,22 +248,20 @@ static int64_t first_start(const struct report_facts *f, const struct slices *sl
     return first;
 }
 
-void timeline_write(struct writer *w, const struct report_facts *f, const struct slices *slices)
+void timeline_write(struct writer *w, const void *drawn)
 {
+    const struct report_facts *f = &((const struct drawn_facts *)drawn)->facts;
+    const struct slices *slices = &((const struct drawn_facts *)drawn)->slices;
     const struct dpro_graph *g = f->report->graph;
     struct timeline t = {.w = w, .graph = g, .replay = f->report->replay};
     t.zero_ns = first_start(f, slices);
     int max_rank = 0;
     writer_open(w, '{');
-    writer_key_string(w, "displayTimeUnit", "ms");
+    writer_fields(w, TEXT("displayTimeUnit", "ms"));
     writer_key(w, "otherData");
-    writer_open(w, '{');
-    writer_key_string(w, "dpro", dpro_version());
-    writer_key_string(w, "verdict", f->verdict[0].text);
-    key_us(w, "iteration_start_us", -t.zero_ns);
-    writer_close(w, '}');
-    writer_key(w, "traceEvents");
-    writer_open(w, '[');
+    writer_object(w, TEXT("dpro", dpro_version()), TEXT("verdict", f->verdict[0].text),
+                  US("iteration_start_us", -t.zero_ns));
+    writer_begin(w, "traceEvents", '[');
     for (uint32_t r = 0; r < f->n_ranks; r++) {
         int rank = f->ranks[r].time.rank;
         char name[32];

@@ -1,5 +1,5 @@
-/* report/files.c: files that come all together or not at all. */
-#include "report/files.h"
+/* base/file_set.c: files that come all together or not at all. */
+#include "base/file_set.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +9,12 @@
 
 enum { MOST_FILES = 12 };
 
-static int write_all(const char *folder, const struct report_file *files, int n, void *arg,
+static int write_all(const char *folder, const struct set_file *files, size_t n,
                      struct dpro_error *err)
 {
     struct writer writers[MOST_FILES] = {0};
     int rc = 0;
-    for (int i = 0; i < n && rc == 0; i++) {
+    for (size_t i = 0; i < n && rc == 0; i++) {
         char *path;
         if (asprintf(&path, "%s/%s", folder, files[i].name) < 0) {
             rc = dpro_error_nomem(err);
@@ -22,20 +22,20 @@ static int write_all(const char *folder, const struct report_file *files, int n,
         }
         rc = writer_init_path(&writers[i], path, files[i].gzip, err);
         free(path);
-        if (rc == 0)
-            rc = files[i].write(&writers[i], arg, err);
-        if (rc == 0)
-            rc = writer_finish(&writers[i], err);
+        if (rc < 0)
+            break;
+        files[i].write(&writers[i], files[i].arg);
+        rc = writer_finish(&writers[i], err);
     }
-    for (int i = 0; i < n && rc == 0; i++)
+    for (size_t i = 0; i < n && rc == 0; i++)
         rc = writer_commit(&writers[i], err);
-    for (int i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++)
         writer_fini(&writers[i]);
     return rc;
 }
 
-int files_write(const char *folder, const char *what, const struct report_file *files, int n,
-                void *arg, struct dpro_error *err)
+int file_set_write(const char *folder, const char *what, const struct set_file *files, size_t n,
+                   struct dpro_error *err)
 {
     size_t first_made;
     if (folder[0] == '\0')
@@ -45,7 +45,7 @@ int files_write(const char *folder, const char *what, const struct report_file *
         return dpro_error_nomem(err);
     int rc = folder_make(path, &first_made, err);
     if (rc == 0)
-        rc = write_all(path, files, n, arg, err);
+        rc = write_all(path, files, n, err);
     if (rc < 0)
         folder_take_back(path, first_made);
     free(path);

@@ -1,11 +1,11 @@
-/* report/plan_read.c: a plan, checked as far as can be told without the job. */
+/* plan/plan_check.c: whether a plan is one, as far as can be told without the job. */
 #include <string.h>
 
 #include <dpro/verify.h>
 
 #include "base/error.h"
 #include "base/map.h"
-#include "cost/plan.h"
+#include "plan/plan.h"
 
 struct checker {
     const struct plan_file *plan;
@@ -28,7 +28,7 @@ static int check_bucket(struct checker *r, size_t n, struct map *left)
 {
     const struct plan_file_bucket *bucket = &r->plan->buckets.at[n];
     uint64_t size = 0;
-    if (bucket->model >= r->plan->n_models)
+    if (bucket->model >= r->plan->models.n)
         return bad(r, "bucket", n, "its model is not in job.models", 0);
     for (size_t i = bucket->first; i < bucket->first + bucket->n; i++) {
         uint64_t at, key = key_of(bucket->model, r->plan->names.at[i]);
@@ -81,17 +81,17 @@ static bool is_known(const char *framework)
     return false;
 }
 
-static bool is_stack(const char *name)
-{
-    for (int s = DPRO_STACK_DDP; s <= DPRO_STACK_BYTEPS; s++)
-        if (strcmp(name, dpro_stack_name((enum dpro_stack)s)) == 0)
-            return true;
-    return false;
-}
-
-static const char *stack_of(const struct plan_file *plan)
+static const char *stack_name(const struct plan_file *plan)
 {
     return plan->stack ? strtab_get(&plan->strings, plan->stack) : dpro_stack_name(DPRO_STACK_DDP);
+}
+
+int plan_file_stack(const struct plan_file *plan)
+{
+    for (int s = DPRO_STACK_DDP; s <= DPRO_STACK_BYTEPS; s++)
+        if (strcmp(stack_name(plan), dpro_stack_name((enum dpro_stack)s)) == 0)
+            return s;
+    return -1;
 }
 
 static int check(struct checker *r)
@@ -105,11 +105,11 @@ static int check(struct checker *r)
         return dpro_error_set(r->err, DPRO_EFORMAT,
                               "%s: its job's framework is not pytorch, tensorflow or mxnet",
                               r->plan->path);
-    if (!is_stack(stack_of(plan)))
+    if (plan_file_stack(plan) < 0)
         return dpro_error_set(r->err, DPRO_EFORMAT,
                               "%s: its job's stack, %.40s, is none that this dpro knows",
-                              r->plan->path, stack_of(plan));
-    if (strcmp(stack_of(plan), dpro_stack_name(DPRO_STACK_DDP)) == 0 &&
+                              r->plan->path, stack_name(plan));
+    if (plan_file_stack(plan) == DPRO_STACK_DDP &&
         strcmp(strtab_get(&plan->strings, plan->framework), "pytorch") != 0)
         return dpro_error_set(r->err, DPRO_EFORMAT, "%s: the plan is for %s, not pytorch",
                               r->plan->path, strtab_get(&plan->strings, plan->framework));
@@ -143,7 +143,7 @@ int dpro_plan_read(const char *path, struct dpro_plan_summary *summary, struct d
     if (rc == 0) {
         snprintf(summary->framework, sizeof summary->framework, "%s",
                  strtab_get(&plan.strings, plan.framework));
-        snprintf(summary->stack, sizeof summary->stack, "%s", stack_of(&plan));
+        snprintf(summary->stack, sizeof summary->stack, "%s", stack_name(&plan));
     }
     plan_file_fini(&plan);
     return rc;

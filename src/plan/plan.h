@@ -1,0 +1,78 @@
+/* plan/plan.h: plan.json (doc/formats/plan.md), or a plain list of buckets: reading it, checking it
+ * as far as can be told without the job, and writing it. */
+#ifndef PLAN_PLAN_H
+#define PLAN_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <dpro/model.h>
+
+#include "base/array.h"
+#include "base/file_set.h"
+#include "base/strtab.h"
+
+enum { PLAN_MOST_PARTITIONS = 1024, PLAN_MOST_SERVERS = 4096 };
+#define PLAN_NO_SIZE UINT64_MAX
+
+/* Names are ids in `strings`. */
+struct plan_file_parameter {
+    uint32_t name; /* 0: none */
+    uint32_t model;
+    uint64_t size_bytes; /* PLAN_NO_SIZE: not told */
+};
+
+struct plan_file_bucket {
+    size_t first, n; /* of `names` */
+    uint64_t model, size_bytes;
+    uint32_t partitions;
+    int32_t priority;
+    int32_t server; /* the job's number of it; -1: not told */
+};
+
+struct plan_file {
+    char *path;   /* of the file itself */
+    bool is_list; /* of buckets, each a list of names: nothing else is known then */
+    struct strtab strings;
+    ARRAY(uint32_t) models;                       /* names */
+    ARRAY(struct plan_file_parameter) parameters; /* of all models of the job */
+    ARRAY(struct plan_file_bucket) buckets;
+    ARRAY(uint32_t) names;
+    uint32_t n_fused_ops;
+    uint32_t framework, stack; /* 0: not there, as all else that is 0 */
+    int64_t world_size;
+    int64_t baseline_ns, iteration_ns; /* expected */
+    double uncertainty_pct;
+    enum dpro_compression compression;
+    uint32_t n_servers; /* parameter servers; 0: not told */
+    int64_t cycle_ns;   /* Horovod's; 0: not told */
+    bool fuses;         /* the job is given no groups, and Horovod fuses up to fusion_bytes */
+    uint64_t fusion_bytes;
+
+    /* of a plan to be written */
+    ARRAY(uint32_t) members;   /* as `names`: indices of parameters */
+    bool is_own;               /* it changes nothing */
+    int64_t profiled_cycle_ns; /* Horovod's, in the profiled job */
+    /* Writes the fused ops, a JSON value, from `fused_ops`, when there are any. */
+    void (*write_fused_ops)(struct writer *writer, const void *fused_ops);
+    const void *fused_ops;
+};
+
+/* Reads the file, or plan.json in the folder `path`. What is in it need not fit together. */
+int plan_file_read(const char *path, struct plan_file *plan, struct dpro_error *err);
+void plan_file_fini(struct plan_file *plan);
+
+/* An id of the text in plan->strings; 0, with *no_memory set, when memory runs out. */
+uint32_t plan_file_intern(struct plan_file *plan, const char *text, size_t len, bool *no_memory);
+
+/* The stack that the plan is for, DDP where it names none; -1: no known one. */
+int plan_file_stack(const struct plan_file *plan);
+
+/* Writes plan.json of a struct plan_file. */
+void plan_file_write(struct writer *writer, const void *plan);
+
+/* The files that jobs of the plan's stack read beside plan.json; returns how many. */
+enum { PLAN_MOST_FILES = 6 };
+size_t plan_stack_files(const struct plan_file *plan, struct set_file files[PLAN_MOST_FILES]);
+
+#endif

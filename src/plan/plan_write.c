@@ -1,0 +1,89 @@
+/* plan/plan_write.c: plan.json. doc/formats/plan.md describes it. */
+#include "plan/plan.h"
+
+static const char *name_of(const struct plan_file *plan, uint32_t name)
+{
+    return strtab_get(&plan->strings, name);
+}
+
+static void write_job(struct writer *w, const struct plan_file *plan)
+{
+    writer_section(w, "job", '{');
+    writer_fields(w, TEXT("framework", name_of(plan, plan->framework)),
+                  TEXT("stack", name_of(plan, plan->stack)), INT("world_size", plan->world_size));
+    writer_begin(w, "models", '[');
+    for (uint32_t m = 0; m < plan->models.n; m++) {
+        writer_item(w);
+        writer_fields(w, TEXT("name", name_of(plan, plan->models.at[m])));
+        writer_begin(w, "parameters", '[');
+        for (size_t p = 0; p < plan->parameters.n; p++) {
+            const struct plan_file_parameter *parameter = &plan->parameters.at[p];
+            if (parameter->model != m)
+                continue;
+            writer_newline(w);
+            writer_object(w, TEXT("name", name_of(plan, parameter->name)),
+                          INT("size_bytes", parameter->size_bytes));
+        }
+        writer_close(w, ']');
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+static void write_bucket(struct writer *w, const struct plan_file *plan,
+                         const struct plan_file_bucket *bucket)
+{
+    writer_item(w);
+    writer_fields(w, INT("model", bucket->model));
+    writer_begin(w, "parameters", '[');
+    for (size_t i = bucket->first; i < bucket->first + bucket->n; i++)
+        writer_string(w, name_of(plan, plan->parameters.at[plan->members.at[i]].name));
+    writer_close(w, ']');
+    writer_fields(w, INT("size_bytes", bucket->size_bytes), INT("partitions", bucket->partitions),
+                  INT("priority", bucket->priority));
+    if (bucket->server >= 0)
+        writer_fields(w, INT("server", bucket->server));
+    writer_close(w, '}');
+}
+
+static void write_communication(struct writer *w, const struct plan_file *plan)
+{
+    writer_section(w, "communication", '{');
+    writer_fields(w, TEXT("compression", dpro_compression_name(plan->compression)),
+                  BOOL("changes_numerics", plan->compression != DPRO_COMPRESSION_NONE),
+                  BOOL("is_own", plan->is_own));
+    if (plan->cycle_ns > 0)
+        writer_fields(w, MS("cycle_time_ms", plan->cycle_ns));
+    if (plan->cycle_ns > 0 && plan->fuses)
+        writer_fields(w, INT("fusion_threshold_bytes", plan->fusion_bytes));
+    if (plan->n_servers > 0)
+        writer_fields(w, INT("servers", plan->n_servers));
+    writer_begin(w, "buckets", '[');
+    for (size_t b = 0; b < plan->buckets.n; b++)
+        write_bucket(w, plan, &plan->buckets.at[b]);
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+void plan_file_write(struct writer *w, const void *arg)
+{
+    const struct plan_file *plan = arg;
+    writer_open(w, '{');
+    writer_fields(w, TEXT("schema", plan->n_fused_ops ? "dpro.plan/2" : "dpro.plan/1"),
+                  TEXT("dpro", dpro_version()));
+    write_job(w, plan);
+    writer_section(w, "expected", '{');
+    writer_fields(w, MS("baseline_ms", plan->baseline_ns), MS("iteration_ms", plan->iteration_ns),
+                  FIXED("speedup", (double)plan->baseline_ns / (double)plan->iteration_ns, 6),
+                  FIXED("uncertainty_pct", plan->uncertainty_pct, 3));
+    writer_close(w, '}');
+    write_communication(w, plan);
+    if (plan->n_fused_ops) {
+        writer_newline(w);
+        writer_key(w, "computation");
+        plan->write_fused_ops(w, plan->fused_ops);
+    }
+    writer_close(w, '}');
+    writer_text(w, "\n");
+}

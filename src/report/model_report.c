@@ -1,0 +1,174 @@
+/* report/model_report.c: what a prediction rests on. */
+#include "report/model_report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "report/table.h"
+#include "report/words.h"
+
+enum { LISTED = 4 }; /* buckets whose sizes are told one by one */
+
+static const char *put_mb(char out[NUMBER_TEXT], uint64_t bytes)
+{
+    double mb = (double)bytes / 1e6;
+    return words_number(out, mb, mb < 0.0995 ? 3 : mb < 0.995 ? 2 : 1);
+}
+
+#define SIZE_MB(bytes) put_mb((char[NUMBER_TEXT]){""}, bytes)
+
+const char *model_strategy_text(char out[STRATEGY_TEXT], const struct dpro_model *model,
+                                const struct dpro_strategy *strategy)
+{
+    uint32_t n = dpro_strategy_n_buckets(strategy), parts = 1;
+    enum dpro_compression compression = dpro_strategy_compression(strategy);
+    int64_t cycle_ns = dpro_strategy_cycles(strategy).cycle_ns;
+    uint64_t least = UINT64_MAX, most = 0;
+    struct words sizes = {.n = 0}, words = {.n = 0};
+    for (uint32_t i = 0; i < n; i++) {
+        struct dpro_bucket bucket = dpro_strategy_bucket(model, strategy, i);
+        least = bucket.size_bytes < least ? bucket.size_bytes : least;
+        most = bucket.size_bytes > most ? bucket.size_bytes : most;
+        parts = bucket.partitions > parts ? bucket.partitions : parts;
+        if (n <= LISTED)
+            words_add(&sizes, ", ", "%.12s", SIZE_MB(bucket.size_bytes));
+    }
+    if (n > LISTED)
+        words_add(&sizes, "", "%.12s to %.12s", SIZE_MB(least), SIZE_MB(most));
+    words_add(&words, ", ", "%u bucket%s of %s MB", n, PLURAL(n), sizes.text);
+    if (parts > 1)
+        words_add(&words, ", ", "in up to %u parts", parts);
+    if (compression != DPRO_COMPRESSION_NONE)
+        words_add(&words, ", ", "as %s", dpro_compression_name(compression));
+    if (cycle_ns > 0)
+        words_add(&words, ", ", "by cycles of %s", TIME(cycle_ns));
+    snprintf(out, STRATEGY_TEXT, "%.*s", STRATEGY_TEXT - 1, words.text);
+    return out;
+}
+
+const char *model_warning(const struct dpro_trace *trace, const struct dpro_graph *graph,
+                          const struct dpro_model *model, size_t *index)
+{
+    size_t n = dpro_model_n_warnings(model);
+    const char *text = trace_warning(trace, graph, index);
+    if (text)
+        return text;
+    if (*index < n)
+        return dpro_model_warning(model, *index);
+    *index -= n;
+    return NULL;
+}
+
+const char *trace_warning(const struct dpro_trace *trace, const struct dpro_graph *graph,
+                          size_t *index)
+{
+    size_t n = dpro_trace_n_warnings(trace);
+    if (*index < n)
+        return dpro_trace_warning(trace, *index);
+    *index -= n;
+    n = dpro_graph_n_warnings(graph);
+    if (*index < n)
+        return dpro_graph_warning(graph, *index);
+    *index -= n;
+    return NULL;
+}
+
+static double relative_pct(struct dpro_estimate estimate)
+{
+    return estimate.value > 0 ? 100 * estimate.std / estimate.value : 0;
+}
+
+void model_write_pace(struct writer *w, const struct dpro_model *model)
+{
+    int64_t unprofiled_ns = dpro_model_unprofiled_ns(model);
+    writer_fields(w, MS_IF("unprofiled_ms", unprofiled_ns > 0, unprofiled_ns),
+                  FIXED("misfit_pct", 100 * dpro_model_misfit(model), 3));
+}
+
+void model_write_text(struct writer *w, const struct dpro_model *model)
+{
+    struct dpro_link link = dpro_model_link(model);
+    int64_t measured_ns = dpro_model_measured_ns(model);
+    char speed[120] = "a link of unknown speed";
+    if (measured_ns > 0 && dpro_model_n_samples(model) < 2)
+        table_paragraph(w, " ", 2, "measured: %s, one iteration", TIME(measured_ns));
+    else if (measured_ns > 0)
+        table_paragraph(w, " ", 2, "measured: %s, mean of %u iterations (they spread by %s)",
+                        TIME(measured_ns), dpro_model_n_samples(model),
+                        TIME(dpro_model_measured_std_ns(model)));
+    if (dpro_model_unprofiled_ns(model) > 0)
+        table_paragraph(w, " ", 2,
+                        "unprofiled: %s, from the steps that were timed without the profiler; "
+                        "predictions are for the job without it",
+                        TIME(dpro_model_unprofiled_ns(model)));
+    if (link.bandwidth_bytes_per_s.value > 0)
+        snprintf(speed, sizeof speed, "%s MB/s (+- %s %%) each way on a rank's link",
+                 MEGABYTES(link.bandwidth_bytes_per_s.value),
+                 NUMBER(relative_pct(link.bandwidth_bytes_per_s), 1));
+    table_paragraph(w, " ", 2,
+                    "learnt: %s over %u ranks, %s, %s us a message, %u collective%s at once%s; a "
+                    "megabyte on the link takes %s ms from the computation beside it",
+                    link.algorithm, dpro_model_n_ranks(model), speed,
+                    NUMBER(link.message_ns.value / 1e3, 1), link.n_streams, PLURAL(link.n_streams),
+                    link.in_order ? ", in order" : "", NUMBER(link.interference_ns.value, 2));
+}
+
+void model_write_strategy(struct writer *w, const struct dpro_model *model,
+                          const struct dpro_strategy *strategy)
+{
+    struct dpro_cycles cycles = dpro_strategy_cycles(strategy);
+    writer_open(w, '{');
+    writer_fields(w,
+                  TEXT("compression", dpro_compression_name(dpro_strategy_compression(strategy))));
+    if (cycles.cycle_ns > 0)
+        writer_fields(w, MS("cycle_time_ms", cycles.cycle_ns));
+    if (cycles.cycle_ns > 0 && cycles.fuses)
+        writer_fields(w, INT("fusion_threshold_bytes", cycles.fusion_bytes));
+    if (dpro_model_n_servers(model) > 0)
+        writer_fields(w, INT("servers", dpro_model_n_servers(model)));
+    writer_begin(w, "buckets", '[');
+    for (uint32_t i = 0; i < dpro_strategy_n_buckets(strategy); i++) {
+        struct dpro_bucket bucket = dpro_strategy_bucket(model, strategy, i);
+        writer_item(w);
+        writer_fields(w, INT("size_bytes", bucket.size_bytes),
+                      INT("partitions", bucket.partitions));
+        if (bucket.server >= 0)
+            writer_fields(w, INT("server", bucket.server));
+        writer_fields(w, INT("priority", bucket.priority));
+        writer_begin(w, "parameters", '[');
+        for (uint32_t t = 0; t < bucket.n_tensors; t++)
+            writer_string(w, dpro_model_tensor(model, bucket.tensors[t]).name);
+        writer_close(w, ']');
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+void model_write_link(struct writer *w, const struct dpro_model *model)
+{
+    struct dpro_link link = dpro_model_link(model);
+    const struct {
+        const char *key;
+        struct dpro_estimate estimate;
+    } estimates[] = {{"bandwidth_bytes_per_s", link.bandwidth_bytes_per_s},
+                     {"message_ns", link.message_ns},
+                     {"collective_ns", link.collective_ns},
+                     {"launch_ns", link.launch_ns},
+                     {"hook_ns", link.hook_ns},
+                     {"reduce_ns_per_byte", link.reduce_ns},
+                     {"copy_ns_per_byte", link.copy_ns},
+                     {"cast_ns_per_byte", link.cast_ns},
+                     {"interference_ns_per_byte", link.interference_ns}};
+    writer_open(w, '{');
+    writer_fields(w, TEXT("algorithm", link.algorithm), INT("collectives_at_once", link.n_streams),
+                  BOOL("in_order", link.in_order));
+    for (size_t i = 0; i < sizeof estimates / sizeof *estimates; i++) {
+        bool known = i > 0 || estimates[i].estimate.value > 0; /* the bandwidth may not be */
+        writer_key(w, estimates[i].key);
+        writer_object(w, FIXED_IF("value", known, estimates[i].estimate.value, 6),
+                      FIXED_IF("std", known, estimates[i].estimate.std, 6));
+    }
+    writer_close(w, '}');
+}

@@ -1,0 +1,467 @@
+/* report/optimize_report.c: what a search found, as text and as JSON, schema dpro.optimize/1. Keys
+ * are never renamed or dropped. */
+#include "report/optimize_report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/utf8.h"
+#include "report/assets.h"
+#include "report/columns.h"
+#include "report/model_report.h"
+#include "report/page.h"
+#include "report/table.h"
+#include "report/words.h"
+
+#define HALF_OF_95_PCT 1.96 /* in standard errors */
+#define LEAST_GAIN_PCT 0.5  /* below that a plan is not worth its upkeep */
+#define MAY_HELP_PCT   1.0  /* and above that, where the model is unsure, it may */
+#define MISFIT_TO_TELL 5.0  /* percent */
+#define MOST_DECISIONS 12
+
+void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_report *report)
+{
+    *f = (struct optimize_facts){.report = report};
+    f->found = dpro_optimum_summary(report->optimum);
+    double own = (double)f->found.own_ns, best = (double)f->found.best_ns;
+    f->speedup = own / best;
+    f->less_pct = 100 * (1 - best / own);
+    f->less_half_pct = HALF_OF_95_PCT * f->found.uncertainty_pct / (f->speedup * f->speedup);
+    f->uncertainty_pct = HALF_OF_95_PCT * f->found.uncertainty_pct / f->speedup;
+    f->at_most_pct = 100 * (1 - (double)f->found.lower_bound_ns / own);
+    f->helps = f->less_pct >= LEAST_GAIN_PCT && f->less_pct > f->less_half_pct;
+    f->n_fusions = f->helps ? dpro_optimum_n_op_fusions(report->optimum) : 0;
+    if (f->n_fusions > 0)
+        snprintf(f->fusions, sizeof f->fusions,
+                 "fused ops are listed in plan.json, but no job can be given them: DDP, Horovod, "
+                 "BytePS and torch.compile get the plan's communication alone, which takes %s an "
+                 "iteration by the model",
+                 TIME(f->found.apart_ns));
+    f->which = f->helps ? DPRO_BEST : DPRO_OWN;
+    f->planned = dpro_optimum_strategy(report->optimum, f->which);
+    f->model = dpro_optimum_model(report->optimum, f->which);
+    f->n_servers = dpro_model_n_servers(f->model);
+    f->own_servers = dpro_model_n_servers(report->model);
+    double misfit_pct = 100 * dpro_model_misfit(report->model);
+    if (fabs(misfit_pct) > MISFIT_TO_TELL)
+        snprintf(f->misfit, sizeof f->misfit,
+                 "the model is %+.1f %% off the measured iteration: what it says of strategies may "
+                 "be off by as much; %s measures",
+                 misfit_pct,
+                 dpro_model_stack(report->model) != DPRO_STACK_BYTEPS ? "dpro verify"
+                                                                      : "a run with the plan");
+}
+
+int dpro_optimize_helps(const struct dpro_optimize_report *report)
+{
+    struct optimize_facts facts;
+    optimize_facts_fill(&facts, report);
+    return facts.helps;
+}
+
+/* Of the trace, the graph, the model, the search, the plan. */
+static const char *warning(const void *facts, size_t i)
+{
+    const struct optimize_facts *f = facts;
+    const struct dpro_optimize_report *r = f->report;
+    const char *learnt = model_warning(r->trace, r->graph, r->model, &i);
+    if (learnt)
+        return learnt;
+    size_t n = 0;
+    while (r->warnings && r->warnings[n])
+        n++;
+    if (i < n)
+        return r->warnings[i];
+    i -= n;
+    if (f->misfit[0] && i-- == 0)
+        return f->misfit;
+    if (!plan_is_named(r) && i-- == 0)
+        return "the trace does not name the parameters, so the job can't be given this plan";
+    if (f->n_fusions > 0 && i-- == 0)
+        return f->fusions;
+    if (f->found.compression != DPRO_COMPRESSION_NONE && i == 0)
+        return "compression rounds gradients: the job does not train to the same numbers; check "
+               "its loss";
+    return NULL;
+}
+
+/* ---- text ---- */
+
+static const char *strategy_text(const struct optimize_facts *f, char out[STRATEGY_TEXT],
+                                 enum dpro_which which)
+{
+    const struct dpro_optimum *optimum = f->report->optimum;
+    const struct dpro_model *model = dpro_optimum_model(optimum, which);
+    uint32_t n_fused = which == DPRO_BEST ? dpro_optimum_n_op_fusions(optimum) : 0;
+    uint32_t n_servers =
+        dpro_optimum_n_server_counts(optimum) > 0 ? dpro_model_n_servers(model) : 0;
+    struct words words = {.n = 0};
+    words_add(&words, "", "%s", STRATEGY(model, dpro_optimum_strategy(optimum, which)));
+    if (n_servers > 0)
+        words_add(&words, "", ", on %u parameter server%s", n_servers, PLURAL(n_servers));
+    if (n_fused > 0)
+        words_add(&words, "", ", %u fused op%s", n_fused, PLURAL(n_fused));
+    snprintf(out, STRATEGY_TEXT, "%.*s", STRATEGY_TEXT - 1, words.text);
+    return out;
+}
+
+#define STRATEGY_OF(f, which) strategy_text(f, (char[STRATEGY_TEXT]){""}, which)
+
+/* How the job is started with the plan. */
+static void write_next(struct writer *w, const struct dpro_optimize_report *r)
+{
+    static const char *const launchers[] = {
+        [DPRO_STACK_DDP] = "torchrun ...",
+        [DPRO_STACK_HOROVOD] = "horovodrun ...",
+        [DPRO_STACK_TENSORFLOW_RING] = "python train.py, on every worker,",
+        [DPRO_STACK_TENSORFLOW_PS] = "python train.py, on every worker and server,",
+        [DPRO_STACK_MXNET_PS] = "python train.py, on every worker and server,",
+        [DPRO_STACK_BYTEPS] = "bpslaunch ..., on every worker and server,"};
+    const char *launcher = launchers[dpro_model_stack(r->model)];
+    const char *plan = r->plan ? r->plan : "plan";
+    char safe[200];
+    utf8_escape(safe, sizeof safe, plan, strlen(plan));
+    if (!plan_is_named(r))
+        table_paragraph(w, "Next", 10,
+                        "dpro profile -o TRACE -- %s records the job with its parameters' names; "
+                        "dpro optimize TRACE -o %s then writes a plan that the job can be given",
+                        launcher, safe);
+    else if (!r->plan)
+        table_paragraph(w, "Next", 10, "-o plan/ writes this strategy as a plan for the job");
+    else if (dpro_model_stack(r->model) != DPRO_STACK_BYTEPS)
+        table_paragraph(w, "Next", 10,
+                        "dpro verify --plan %s -- %s shows what it brings; dpro profile --plan %s "
+                        "-- %s runs the job with it",
+                        safe, launcher, safe, launcher);
+    else
+        table_paragraph(w, "Next", 10,
+                        "dpro profile --plan %s -o TRACE2 -- %s runs the job with it; dpro compare "
+                        "of this trace and TRACE2 shows what it brings",
+                        safe, launcher);
+}
+
+/* What no plan can do in the job: its servers are there before it. */
+static void write_servers_needed(struct writer *w, const struct optimize_facts *f)
+{
+    bool session = dpro_model_stack(f->report->model) == DPRO_STACK_TENSORFLOW_PS;
+    if (f->n_servers == f->own_servers)
+        return;
+    table_paragraph(w, "Servers", 10,
+                    "the plan is for %u parameter server%s, the job ran with %u, and it can't "
+                    "change that by itself: %s %u",
+                    f->n_servers, PLURAL(f->n_servers), f->own_servers,
+                    session ? "start it with another list of 'ps' tasks in its cluster, of"
+                            : "start it with as many processes of DMLC_ROLE=server, all of its "
+                              "processes with DMLC_NUM_SERVER of",
+                    f->n_servers);
+}
+
+/* Where one argument of the job is as good as any plan. */
+static void write_setting(struct writer *w, const struct optimize_facts *f)
+{
+    char more[120] = "";
+    double more_pct =
+        100 * (double)(f->found.best_ns - f->found.found_ns) / (double)f->found.own_ns;
+    if (!f->found.setting || !f->helps)
+        return;
+    if (more_pct >= 0.05)
+        snprintf(more, sizeof more,
+                 "; the best buckets found win %s points more, less than this recording can tell",
+                 NUMBER(more_pct, 1));
+    table_paragraph(w, "Setting", 10,
+                    "that is %s of DistributedDataParallel, which needs no plan: the largest as "
+                    "good as any%s",
+                    f->found.setting, more);
+}
+
+static void write_verdict(struct writer *w, const struct optimize_facts *f)
+{
+    const char *less = NUMBER(f->less_pct, 1), *half = NUMBER(f->less_half_pct, 1);
+    bool sure = f->less_pct > f->less_half_pct, may = !sure && f->less_pct >= MAY_HELP_PCT;
+    if (f->helps) {
+        table_paragraph(w, "Verdict", 10,
+                        "%s %% less time an iteration (+- %s points): %s instead of %s", less, half,
+                        TIME(f->found.best_ns), TIME(f->found.own_ns));
+        table_paragraph(w, "Change", 10, "%s, instead of %s", STRATEGY_OF(f, DPRO_BEST),
+                        STRATEGY_OF(f, DPRO_OWN));
+        write_setting(w, f);
+    } else {
+        table_paragraph(w, "Verdict", 10,
+                        "%s: the best strategy found takes %s %% less time by the model, %s %s "
+                        "points; keep %s%s%s",
+                        may    ? "nothing is sure to help"
+                        : sure ? "nothing helps enough to be worth a plan"
+                               : "nothing helps",
+                        less, sure ? "+-" : "which is unsure by", half, STRATEGY_OF(f, DPRO_OWN),
+                        may && f->found.setting ? ", or measure " : "",
+                        may && f->found.setting ? f->found.setting : "");
+    }
+    table_paragraph(w, "At most", 10,
+                    "%sno bucketing without compression can win more than %s %%, were all that the "
+                    "model is made of two standard errors off: an iteration takes %s at least; if "
+                    "'dpro replay' shows more communication exposed, that takes compression or "
+                    "faster links",
+                    f->n_fusions ? "with these ops fused " : "", NUMBER(f->at_most_pct, 1),
+                    TIME(f->found.lower_bound_ns));
+    table_wrapped(w, "Within", 10, dpro_model_means(f->report->model));
+    write_servers_needed(w, f);
+    if (f->helps)
+        write_next(w, f->report);
+}
+
+static void cell_times(struct table *t, const struct optimize_facts *f, int64_t ns)
+{
+    table_cells(t, TIME(ns));
+    table_cell(t, "%s %%", SIGNED(100 * ((double)ns / (double)f->found.own_ns - 1)));
+}
+
+static void row(struct table *t, const struct optimize_facts *f, const char *name, int64_t ns,
+                const char *what)
+{
+    char shown[NAME_COLUMNS * 4];
+    columns_shorten(shown, sizeof shown, what, 56); /* what the other columns leave */
+    table_cells(t, name);
+    cell_times(t, f, ns);
+    table_cells(t, shown);
+}
+
+static void write_table(struct writer *w, const struct optimize_facts *f)
+{
+    struct table t = {.n_cols = 4, .left = {true, false, false, true}};
+    table_cells(&t, "strategy", "iteration", "change", "");
+    row(&t, f, "as it ran", f->found.own_ns, STRATEGY_OF(f, DPRO_OWN));
+    row(&t, f, f->found.setting && f->helps ? "chosen" : "best found", f->found.best_ns,
+        STRATEGY_OF(f, DPRO_BEST));
+    for (uint32_t b = 0; b < dpro_optimum_n_baselines(f->report->optimum); b++) {
+        struct dpro_baseline baseline = dpro_optimum_baseline(f->report->optimum, b);
+        row(&t, f, baseline.name, baseline.iteration_ns, baseline.text);
+    }
+    row(&t, f, "lower bound", f->found.lower_bound_ns, "no bucketing can beat it");
+    table_write(w, &t);
+}
+
+/* What each number of servers would win, and what it takes. */
+static void write_counts(struct writer *w, const struct optimize_facts *f)
+{
+    struct table t = {.n_cols = 6};
+    uint32_t n = dpro_optimum_n_server_counts(f->report->optimum);
+    if (n == 0)
+        return;
+    table_cells(&t, "servers", "on own hosts", "placed as usual", "change", "best found", "change");
+    for (uint32_t i = 0; i < n; i++) {
+        struct dpro_server_count count = dpro_optimum_server_count(f->report->optimum, i);
+        table_cell(&t, "%u", count.n_servers);
+        table_cell(&t, "%u", count.n_hosts);
+        cell_times(&t, f, count.own_ns);
+        cell_times(&t, f, count.best_ns);
+    }
+    writer_text(w, "\n");
+    table_write(w, &t);
+}
+
+static void write_decisions(struct writer *w, const struct optimize_facts *f)
+{
+    uint32_t n = dpro_optimum_n_decisions(f->report->optimum);
+    if (n == 0 || !f->helps)
+        return;
+    writer_text(w, "\nWhat makes the one from the other\n");
+    for (uint32_t i = 0; i < n && i < MOST_DECISIONS; i++) {
+        struct dpro_decision d = dpro_optimum_decision(f->report->optimum, i);
+        struct words line = {.n = 0};
+        words_add(&line, "", "%.40s: %.300s: %.200s", d.pass, d.target, d.decision);
+        table_escaped(w, "  -", 4, line.text);
+    }
+    if (n > MOST_DECISIONS)
+        writer_printf(w, "    and %u more, which --json and the plan have\n", n - MOST_DECISIONS);
+}
+
+static void write_text(struct writer *w, const void *facts)
+{
+    const struct optimize_facts *f = facts;
+    write_verdict(w, f);
+    writer_text(w, "\n");
+    write_table(w, f);
+    write_counts(w, f);
+    write_decisions(w, f);
+    writer_text(w, "\n");
+    table_paragraph(w, " ", 2, "search: %s, %llu candidates in %s s, %u rounds, stopped by: %s",
+                    f->found.algorithm, (unsigned long long)f->found.n_candidates,
+                    NUMBER(f->found.seconds, 2), f->found.n_rounds, f->found.stopped_by);
+    model_write_text(w, f->report->model);
+    warnings_write_text(w, warning, f);
+}
+
+int dpro_optimize_text(const struct dpro_optimize_report *report, FILE *out, struct dpro_error *err)
+{
+    struct optimize_facts f;
+    optimize_facts_fill(&f, report);
+    return writer_write_file(out, write_text, &f, err);
+}
+
+/* ---- JSON ---- */
+
+void optimize_write_fusions(struct writer *w, const void *optimum)
+{
+    writer_open(w, '{');
+    writer_begin(w, "fused_ops", '[');
+    for (uint32_t i = 0; i < dpro_optimum_n_op_fusions(optimum); i++) {
+        struct dpro_op_fusion fusion = dpro_optimum_op_fusion(optimum, i);
+        writer_item(w);
+        writer_begin(w, "ops", '[');
+        for (uint32_t o = 0; o < fusion.n_ops; o++)
+            writer_string(w, fusion.ops[o]);
+        writer_close(w, ']');
+        writer_begin(w, "ranks", '[');
+        for (uint32_t r = 0; r < fusion.n_ranks; r++)
+            writer_json_int(w, fusion.ranks[r]);
+        writer_close(w, ']');
+        writer_fields(w, MS("fused_ms", fusion.work_ns), MS("apart_ms", fusion.apart_ns));
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+static void write_best(struct writer *w, const struct optimize_facts *f)
+{
+    const struct dpro_optimum *optimum = f->report->optimum;
+    writer_section(w, "best", '{');
+    writer_fields(w, MS("iteration_ms", f->found.best_ns), FIXED("speedup", f->speedup, 6),
+                  FIXED("uncertainty_pct", f->uncertainty_pct, 3),
+                  MS("found_ms", f->found.found_ns), TEXT("setting", f->found.setting),
+                  BOOL("helps", f->helps),
+                  BOOL("changes_numerics", f->found.compression != DPRO_COMPRESSION_NONE));
+    writer_newline(w);
+    writer_key(w, "computation");
+    optimize_write_fusions(w, optimum);
+    writer_newline(w);
+    writer_key(w, "communication");
+    model_write_strategy(w, dpro_optimum_model(optimum, DPRO_BEST),
+                         dpro_optimum_strategy(optimum, DPRO_BEST));
+    writer_close(w, '}');
+    writer_section(w, "own", '{');
+    writer_key(w, "communication");
+    model_write_strategy(w, f->report->model, dpro_optimum_strategy(optimum, DPRO_OWN));
+    writer_close(w, '}');
+}
+
+static void write_baselines(struct writer *w, const struct dpro_optimum *optimum)
+{
+    writer_section(w, "baselines", '[');
+    for (uint32_t b = 0; b < dpro_optimum_n_baselines(optimum); b++) {
+        struct dpro_baseline baseline = dpro_optimum_baseline(optimum, b);
+        writer_newline(w);
+        writer_object(w, TEXT("name", baseline.name), TEXT("text", baseline.text),
+                      MS("iteration_ms", baseline.iteration_ns),
+                      INT("buckets", baseline.n_buckets));
+    }
+    writer_close(w, ']');
+    writer_section(w, "servers", '[');
+    for (uint32_t i = 0; i < dpro_optimum_n_server_counts(optimum); i++) {
+        struct dpro_server_count count = dpro_optimum_server_count(optimum, i);
+        writer_newline(w);
+        writer_object(w, INT("servers", count.n_servers), INT("on_own_hosts", count.n_hosts),
+                      MS("usual_ms", count.own_ns), MS("iteration_ms", count.best_ns));
+    }
+    writer_close(w, ']');
+}
+
+static void write_search(struct writer *w, const struct optimize_facts *f)
+{
+    const struct dpro_optimum *optimum = f->report->optimum;
+    writer_section(w, "search", '{');
+    writer_fields(w, TEXT("algorithm", f->found.algorithm), FIXED("seconds", f->found.seconds, 3),
+                  INT("candidates", f->found.n_candidates), INT("rounds", f->found.n_rounds),
+                  TEXT("stopped_by", f->found.stopped_by));
+    writer_begin(w, "improvements", '[');
+    for (uint32_t i = 0; i < dpro_optimum_n_improvements(optimum); i++) {
+        struct dpro_improvement better = dpro_optimum_improvement(optimum, i);
+        writer_object(w, FIXED("seconds", better.seconds, 6),
+                      INT("candidates", better.n_candidates), MS("iteration_ms", better.best_ns));
+    }
+    writer_close(w, ']');
+    writer_close(w, '}');
+    writer_section(w, "strategy", '[');
+    for (uint32_t i = 0; i < dpro_optimum_n_decisions(optimum); i++) {
+        struct dpro_decision d = dpro_optimum_decision(optimum, i);
+        writer_newline(w);
+        writer_object(w, TEXT("pass", d.pass), TEXT("target", d.target),
+                      TEXT("decision", d.decision));
+    }
+    writer_close(w, ']');
+}
+
+static void write_report(struct writer *w, const struct optimize_facts *f)
+{
+    const struct dpro_optimize_report *r = f->report;
+    writer_open(w, '{');
+    writer_fields(w, TEXT("schema", "dpro.optimize/1"), TEXT("version", dpro_version()),
+                  MS_IF("measured_ms", f->found.measured_ns > 0, f->found.measured_ns));
+    model_write_pace(w, r->model);
+    writer_fields(w, MS("replayed_ms", f->found.own_ns));
+    write_best(w, f);
+    writer_newline(w);
+    writer_fields(w, MS("lower_bound_ms", f->found.lower_bound_ns));
+    write_baselines(w, r->optimum);
+    write_search(w, f);
+    writer_newline(w);
+    writer_fields(w, TEXT("plan", r->plan));
+    writer_key(w, "link");
+    model_write_link(w, r->model);
+    writer_newline(w);
+    writer_fields(w, TEXT("stack", dpro_stack_name(dpro_model_stack(r->model))),
+                  TEXT("within", dpro_model_means(r->model)));
+    warnings_write_json(w, warning, f);
+    writer_close(w, '}');
+}
+
+void optimize_write_json(struct writer *w, const void *facts)
+{
+    write_report(w, facts);
+    writer_text(w, "\n");
+}
+
+int dpro_optimize_json(const struct dpro_optimize_report *report, FILE *out, struct dpro_error *err)
+{
+    struct optimize_facts f;
+    optimize_facts_fill(&f, report);
+    return writer_write_file(out, optimize_write_json, &f, err);
+}
+
+/* ---- the page ---- */
+
+static void write_times(struct writer *w, const char *key, const struct optimize_facts *f,
+                        enum dpro_which which)
+{
+    const struct dpro_optimum *optimum = f->report->optimum;
+    uint32_t n = dpro_strategy_n_buckets(dpro_optimum_strategy(optimum, which));
+    writer_section(w, key, '[');
+    for (uint32_t b = 0; b < n; b++) {
+        struct dpro_bucket_times times = dpro_optimum_times(optimum, which, b);
+        writer_open(w, '[');
+        writer_json_ms(w, times.ready_ns);
+        writer_json_ms(w, times.start_ns);
+        writer_json_ms(w, times.end_ns);
+        writer_close(w, ']');
+    }
+    writer_close(w, ']');
+}
+
+void optimize_write_page(struct writer *w, const void *facts)
+{
+    const struct optimize_facts *f = facts;
+    page_begin(w, "dpro optimize", "optimize.json");
+    writer_open(w, '{');
+    writer_key(w, "report");
+    write_report(w, f);
+    writer_newline(w);
+    writer_fields(w, FIXED("less_pct", f->less_pct, 3), FIXED("less_half_pct", f->less_half_pct, 3),
+                  FIXED("at_most_pct", f->at_most_pct, 3));
+    write_times(w, "own_times", f, DPRO_OWN);
+    write_times(w, "best_times", f, DPRO_BEST);
+    writer_close(w, '}');
+    page_scripts(w);
+    writer_put(w, asset_optimize_js, asset_optimize_js_size);
+    page_end(w);
+}

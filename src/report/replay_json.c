@@ -1,0 +1,379 @@
+/* report/replay_json.c: the replay as JSON, schema dpro.replay/1. Keys are never renamed or
+ * dropped; what is unknown is null. */
+#include "report/contradiction.h"
+#include "report/report_facts.h"
+#include "report/table.h"
+
+static const char *file_kind(enum dpro_file_kind kind)
+{
+    switch (kind) {
+    case DPRO_FILE_KINETO:
+        return "kineto";
+    case DPRO_FILE_EXECUTION_TRACE:
+        return "execution-trace";
+    case DPRO_FILE_RECORDING:
+        return "recording";
+    case DPRO_FILE_TRANSPORT:
+        return "transport-log";
+    case DPRO_FILE_TRANSPORT_CSV:
+        return "transport-csv";
+    case DPRO_FILE_NCCL:
+        return "nccl-log";
+    case DPRO_FILE_XPLANE:
+        return "xplane";
+    case DPRO_FILE_RUN_METADATA:
+        return "run-metadata";
+    case DPRO_FILE_GRAPH_DEF:
+        return "graph-def";
+    case DPRO_FILE_MXNET:
+        return "mxnet";
+    case DPRO_FILE_MXNET_TEXT:
+        return "mxnet-graph";
+    case DPRO_FILE_MXNET_SYMBOL:
+        return "mxnet-symbol";
+    case DPRO_FILE_TIMELINE:
+        return "timeline";
+    case DPRO_FILE_TF_CHROME:
+        return "tensorflow-chrome";
+    case DPRO_FILE_TF_METADATA:
+        return "tensorflow-metadata";
+    case DPRO_FILE_GML:
+        return "gml";
+    case DPRO_FILE_GRADIENTS:
+        return "gradients";
+    case DPRO_FILE_CHUNKS:
+        return "nccl-chunks";
+    case DPRO_FILE_RINGS:
+        return "nccl-rings";
+    case DPRO_FILE_BYTEPS_LOG:
+        return "byteps-log";
+    case DPRO_FILE_BYTEPS_SERVER:
+        return "byteps-server";
+    case DPRO_FILE_BYTEPS_KEYS:
+        return "byteps-keys";
+    case DPRO_FILE_BYTEPS_TIMELINE:
+        return "byteps-timeline";
+    case DPRO_FILE_OTHER:
+        break;
+    }
+    return NULL;
+}
+
+static void write_trace(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_trace *trace = f->report->trace;
+    writer_begin(w, "trace", '{');
+    writer_fields(w, TEXT("framework", dpro_trace_framework(trace)),
+                  INT("world_size", dpro_trace_world_size(trace)));
+    writer_begin(w, "ranks_present", '[');
+    for (size_t r = 0; r < dpro_trace_n_ranks(trace); r++)
+        writer_json_int(w, dpro_trace_rank(trace, r));
+    writer_close(w, ']');
+    writer_fields(w, BOOL("communication_recognised", facts_communicates(f)),
+                  INT("iterations", f->n_measured));
+    writer_begin(w, "files", '[');
+    for (size_t i = 0; i < dpro_trace_n_files(trace); i++) {
+        struct dpro_file_info info = dpro_trace_file(trace, i);
+        if (!file_kind(info.kind))
+            continue;
+        writer_newline(w);
+        writer_object(w, TEXT("path", info.path), TEXT("kind", file_kind(info.kind)),
+                      INT("rank", info.rank), INT("bytes", info.size_bytes),
+                      INT("events", info.n_events), BOOL("truncated", info.truncated));
+    }
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+static void write_times(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_report *r = f->report;
+    const struct dpro_pace *p = &f->pace;
+    bool paced = p->n_ranks > 0;
+    writer_section(w, "measured", '{');
+    writer_fields(w, MS_KNOWN("iteration_ms", f->measured_ns), MS_KNOWN("median_ms", f->median_ns),
+                  MS_KNOWN("std_ms", f->std_ns));
+    writer_begin(w, "per_iteration_ms", '[');
+    for (uint32_t i = 0; i < f->n_measured; i++)
+        writer_json_ms(w, f->measured[i]);
+    writer_close(w, ']');
+    writer_close(w, '}');
+    writer_newline(w);
+    writer_key(w, "pace"); /* where iterations were measured: CPU and GPU may disagree */
+    writer_object(w, INT("ranks_on_gpu", p->n_ranks), MS_IF("cpu_ms", paced, p->marks_ns),
+                  MS_IF("gpu_ms", paced, p->device_ns), MS_IF("ahead_ms", paced, p->ahead_ns));
+    writer_section(w, "left_out", '[');
+    for (size_t i = 0; i < dpro_graph_n_left_out(r->graph); i++) {
+        struct dpro_left_out left_out = dpro_graph_left_out(r->graph, i);
+        writer_object(w, INT("iteration", left_out.number), TEXT("reason", left_out.reason));
+    }
+    writer_close(w, ']');
+    writer_newline(w);
+    writer_key(w, "predicted");
+    writer_object(w, MS_KNOWN("iteration_ms", f->predicted_ns), MS_KNOWN("p50_ms", f->p50_ns),
+                  MS_KNOWN("p95_ms", f->p95_ns), INT("samples", f->n_drawn));
+    writer_fields(w, FIXED_IF("error_pct", f->comparable, f->error_pct, 3),
+                  BOOL("what_if", r->what_if));
+    writer_newline(w);
+    writer_key(w, "profiler");
+    writer_object(w, INT_IF("op_ns", r->profiler_op_ns, r->profiler_op_ns),
+                  MS_IF("iteration_ms", r->profiler_op_ns && r->profiler_ns >= 0, r->profiler_ns));
+    writer_newline(w);
+}
+
+static void write_checks(struct writer *w, const struct report_facts *f)
+{
+    static const struct dpro_validation none;
+    static const struct dpro_daydream no_daydream;
+    const struct dpro_validation *v = f->report->validation ? f->report->validation : &none;
+    const struct dpro_daydream *d = f->daydream ? f->daydream : &no_daydream;
+    writer_newline(w);
+    writer_key(w, "validation");
+    writer_object(w, TEXT("method", v->method ? v->method : "none"),
+                  FIXED_IF("mean_abs_error_pct", v->n > 0, v->mean_abs_error_pct, 3),
+                  FIXED_IF("max_abs_error_pct", v->n > 0, v->max_abs_error_pct, 3),
+                  FIXED_IF("mean_error_pct", v->n > 0, v->mean_error_pct, 3),
+                  FIXED_IF("measured_std_pct", v->n > 0, v->measured_std_pct, 3),
+                  INT("predictions", v->n));
+    writer_newline(w);
+    writer_key(w, "daydream");
+    writer_object(w, MS_IF("iteration_ms", f->daydream && d->iteration_ns >= 0, d->iteration_ns),
+                  FIXED_IF("error_pct", f->daydream && f->comparable, f->daydream_error_pct, 3),
+                  FIXED_IF("bandwidth_bytes_per_s", f->daydream, d->bandwidth_bytes_per_s, 0));
+}
+
+static void write_contradiction(struct writer *w, const struct report_facts *f)
+{
+    writer_section(w, "contradiction", '{');
+    writer_fields(w, BOOL("contradicts", f->contradicts),
+                  MS_KNOWN("measured_known_to_ms", f->known_to_ns),
+                  TEXT("text", f->contradiction[0] ? f->contradiction : NULL));
+    writer_begin(w, "parts", '[');
+    for (uint32_t i = 0; i < f->n_parts; i++) {
+        const struct part_fact *part = &f->parts[i];
+        writer_newline(w);
+        writer_object(w, INT("rank", part->rank), TEXT("part", contradiction_part(part)),
+                      MS("measured_ms", part->measured_ns), MS("replayed_ms", part->replayed_ns),
+                      MS("measured_sum_ms", part->measured_sum_ns),
+                      MS("replayed_sum_ms", part->replayed_sum_ns));
+    }
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+static void write_unprofiled(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_unprofiled *u = &f->unprofiled;
+    const struct dpro_on_wire *o = &f->on_wire;
+    bool known = u->n_steps > 0, compared = known && f->comparable;
+    writer_newline(w);
+    writer_key(w, "unprofiled");
+    writer_object(
+        w, INT("steps", u->n_steps), MS_IF("iteration_ms", known && u->mean_ns >= 0, u->mean_ns),
+        MS_IF("median_ms", known && u->median_ns >= 0, u->median_ns),
+        MS_IF("std_ms", known && u->std_ns >= 0, u->std_ns),
+        FIXED_IF("profiler_overhead_pct", known && f->measured_ns > 0, f->overhead_pct, 3),
+        FIXED_IF("error_pct", compared, f->unprofiled_error_pct, 3),
+        FIXED_IF("median_error_pct", compared, f->unprofiled_median_error_pct, 3));
+    known = o->n_iterations > 0;
+    compared = f->comparable && (known || o->asking_ns > 0);
+    writer_newline(w);
+    writer_key(w, "on_wire");
+    writer_object(
+        w, INT("iterations", o->n_iterations),
+        MS_IF("iteration_ms", known && o->mean_ns >= 0, o->mean_ns),
+        MS_IF("std_ms", known && o->std_ns >= 0, o->std_ns),
+        MS_IF("asking_ms", o->asking_ns > 0, o->asking_ns),
+        MS_IF("profiler_ms", compared && f->wire_profiler_ns >= 0, f->wire_profiler_ns),
+        MS_IF("standard_error_ms", compared && known, f->wire_error_ns),
+        MS_IF("predicted_ms", compared && f->wire_predicted_ns >= 0, f->wire_predicted_ns));
+}
+
+static void write_transport(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_transport_info *t = &f->transport;
+    bool paired = t->n_connections > 0; /* both ends of a connection were recorded */
+    writer_newline(w);
+    if (t->n_processes == 0) {
+        writer_fields(w, NUL("transport"));
+        return;
+    }
+    writer_key(w, "transport");
+    writer_object(w, INT("processes", t->n_processes), INT("connections", t->n_connections),
+                  INT("one_sided_connections", t->n_one_sided), INT("calls", t->n_calls),
+                  INT("sent_bytes", t->sent_bytes), INT("received_bytes", t->received_bytes),
+                  INT_IF("paired_bytes", paired, t->paired_bytes),
+                  INT_IF("unpaired_bytes", paired, t->unpaired_bytes),
+                  INT_IF("gaps", paired, t->n_gaps), INT("edge_bytes", t->edge_bytes),
+                  INT("gloo_messages", t->n_messages), INT("zmtp_frames", t->n_zmtp_frames),
+                  INT("pushes", t->n_pushes), INT("pulls", t->n_pulls),
+                  INT("framing_breaks", t->n_framing_breaks), INT("collectives", t->n_collectives),
+                  INT("collectives_tied", t->n_tied), INT("collectives_checked", t->n_checked),
+                  INT("collectives_exact", t->n_exact),
+                  INT("collectives_in_buckets", t->n_in_buckets), INT("records_lost", t->n_lost));
+}
+
+static void write_fusion(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_fusion_info *h = &f->fusion;
+    writer_newline(w);
+    if (h->n_tensors == 0) {
+        writer_fields(w, NUL("horovod"));
+        return;
+    }
+    writer_key(w, "horovod");
+    writer_object(w, INT("tensors", h->n_tensors), INT("groups", h->n_groups),
+                  INT("rounds", h->n_rounds), INT("rounds_fused_alike", h->n_alike),
+                  MS_IF("cycle_ms", h->cycle_ns > 0, h->cycle_ns),
+                  MS_KNOWN("negotiate_ms", f->negotiate_ns), MS_KNOWN("copy_ms", f->copy_ns),
+                  MS_KNOWN("callback_ms", f->callback_ns));
+}
+
+static void write_ranks(struct writer *w, const struct report_facts *f)
+{
+    writer_section(w, "ranks", '[');
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        const struct dpro_rank_time *t = &f->ranks[r].time;
+        writer_item(w);
+        writer_fields(w, INT("rank", t->rank), MS("iteration_ms", t->iteration_ns));
+        for (int p = 0; p < N_RANK_PARTS; p++) {
+            if (p == RANK_EXPOSED)
+                writer_fields(w, MS("communication_ms", t->communication_ns));
+            writer_fields(w, MS_IF(rank_parts[p].key, p != RANK_IDLE || f->ranks[r].computes,
+                                   rank_part_ns(t, p)));
+        }
+        writer_fields(w, INT_IF("waited_most_for", t->waited_most_for >= 0, t->waited_most_for));
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+}
+
+/* A server has no rank, but a name. */
+static void key_process(struct writer *w, int rank)
+{
+    char name[DPRO_PROCESS_NAME_MAX];
+    dpro_process_name(name, rank);
+    writer_fields(w, INT_IF("rank", rank >= -1, rank));
+    if (rank < -1)
+        writer_fields(w, TEXT("process", name));
+}
+
+static void write_path_ops(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_graph *g = f->report->graph;
+    writer_begin(w, "ops", '[');
+    for (uint32_t i = 0; i < f->n_path; i++) {
+        struct dpro_op op = dpro_graph_op(g, f->path[i].op);
+        bool on_device = op.device != DPRO_NO_DEVICE;
+        writer_item(w);
+        writer_fields(w, TEXT("name", op.name));
+        key_process(w, op.rank);
+        writer_fields(w, TEXT("device", on_device ? dpro_graph_device(g, op.device).name : NULL),
+                      TEXT("kind", dpro_op_kind_name(op.kind)), MS("start_ms", f->path[i].start_ns),
+                      MS("duration_ms", f->path[i].dur_ns), MS("gap_ms", f->path[i].gap_ns));
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+}
+
+static void write_path(struct writer *w, const struct report_facts *f, bool with_ops)
+{
+    writer_section(w, "critical_path", '{');
+    writer_fields(w, MS("length_ms", f->path_ns), INT_IF("iteration", f->shown >= 0, f->shown));
+    writer_begin(w, "by_kind_ms", '{');
+    for (int k = 0; k < DPRO_N_OP_KINDS; k++)
+        if (f->kind_ns[k] > 0)
+            writer_fields(w, MS(dpro_op_kind_name(k), f->kind_ns[k]));
+    writer_fields(w, MS("GAP", f->kind_ns[PATH_GAP]));
+    writer_close(w, '}');
+    writer_begin(w, "by_rank_ms", '{');
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        char rank[16];
+        snprintf(rank, sizeof rank, "%d", f->ranks[r].time.rank);
+        writer_fields(w, MS(rank, f->ranks[r].path_ns));
+    }
+    writer_close(w, '}');
+    if (f->servers_path_ns > 0)
+        writer_fields(w, MS("servers_ms", f->servers_path_ns));
+    if (with_ops)
+        write_path_ops(w, f);
+    writer_close(w, '}');
+}
+
+static void write_collectives(struct writer *w, const struct report_facts *f)
+{
+    writer_section(w, "collectives", '[');
+    for (uint32_t i = 0; i < f->n_comms; i++) {
+        const struct comm_fact *c = &f->comms[i];
+        uint64_t bytes = c->size_bytes < INT64_MAX ? c->size_bytes : INT64_MAX;
+        writer_newline(w);
+        writer_object(w, TEXT("kind", c->kind), INT("ranks", c->n_ranks), INT("count", c->count),
+                      INT_IF("bytes", c->sized, bytes), INT("messages", c->n_messages),
+                      TEXT("pattern", c->pattern[0] ? c->pattern : NULL),
+                      INT("chunks", c->most_chunks), INT("channels", c->most_channels));
+    }
+    writer_close(w, ']');
+}
+
+static void write_clock(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_graph *g = f->report->graph;
+    struct dpro_alignment alignment = dpro_graph_alignment(g);
+    writer_section(w, "clock", '{');
+    writer_fields(w, TEXT("method", align_method(g)));
+    align_write_fields(w, &alignment);
+    writer_begin(w, "hosts", '[');
+    for (uint32_t c = 0; c < dpro_graph_n_clocks(g); c++) {
+        struct dpro_clock clock = dpro_graph_clock(g, c);
+        bool tied = clock.n_segments > 0; /* to the reference */
+        writer_item(w);
+        align_write_host(w, &clock);
+        writer_fields(w, MS_IF("offset_ms", tied, clock.segments[0].offset_ns),
+                      FIXED_IF("drift_ppm", tied, clock.segments[0].drift_ppm, 3),
+                      MS_KNOWN("uncertainty_ms", facts_clock_uncertainty(f, c)));
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+void json_write_report(struct writer *w, const struct report_facts *f, bool with_ops)
+{
+    writer_open(w, '{');
+    writer_fields(w, TEXT("schema", "dpro.replay/1"), TEXT("version", dpro_version()));
+    writer_newline(w);
+    write_trace(w, f);
+    write_times(w, f);
+    writer_begin(w, "verdict", '[');
+    for (int i = 0; i < N_VERDICT; i++)
+        writer_object(w, TEXT("title", f->verdict[i].title), TEXT("text", f->verdict[i].text));
+    writer_close(w, ']');
+    write_checks(w, f);
+    write_contradiction(w, f);
+    write_unprofiled(w, f);
+    write_transport(w, f);
+    write_fusion(w, f);
+    write_collectives(w, f);
+    write_ranks(w, f);
+    write_path(w, f, with_ops);
+    write_clock(w, f);
+    writer_section(w, "warnings", '[');
+    const char *warning;
+    for (size_t i = 0; (warning = facts_warning(f->report, i)); i++) {
+        writer_newline(w);
+        writer_string(w, warning);
+    }
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+void json_write(struct writer *w, const void *facts)
+{
+    json_write_report(w, facts, true);
+    writer_text(w, "\n");
+}
+
+int dpro_report_json(const struct dpro_report *report, FILE *out, struct dpro_error *err)
+{
+    return facts_write(report, out, json_write, err);
+}

@@ -1,0 +1,171 @@
+/* report/verify_report.c: what a plan was worth, as text and as JSON, schema dpro.verify/1. */
+#include <math.h>
+#include <stdio.h>
+
+#include "base/writer.h"
+#include "report/table.h"
+#include "report/words.h"
+#include "verify/verify.h"
+
+static void gain_text(char *out, size_t size, struct gain gain)
+{
+    if (isnan(gain.low))
+        snprintf(out, size, "%s %%", NUMBER(gain.mean, 1));
+    else
+        snprintf(out, size, "%s %% (95 %% sure: %s to %s)", NUMBER(gain.mean, 1),
+                 NUMBER(gain.low, 1), NUMBER(gain.high, 1));
+}
+
+/* The verdicts' keys in JSON, and what is said before and behind the gain. */
+static const struct {
+    const char *key, *before, *behind;
+} verdicts[] = {
+    [VERIFY_NO_INTERVAL] = {"no-interval", "the plan saves ",
+                            " of an iteration in one block: too few to tell from noise"},
+    [VERIFY_NOISE] = {"noise", "no difference that could be told from noise: the plan saves ", ""},
+    [VERIFY_SLOWER] = {"slower", "the plan is slower than what the job does by itself: it saves ",
+                       ""},
+    [VERIFY_FASTER] = {"faster", "the plan saves ", " of an iteration"},
+    [VERIFY_AS_EXPECTED] = {"as-expected", "the plan saves ", " of an iteration, as expected"},
+    [VERIFY_LESS] = {"less", "the plan saves ", " of an iteration, less than expected"},
+    [VERIFY_MORE] = {"more", "the plan saves ", " of an iteration, more than expected"},
+};
+
+static void write_verdict(struct writer *w, const struct dpro_verify *v)
+{
+    enum verify_verdict verdict = verify_verdict(v);
+    char gain[128], expected[80] = "";
+    gain_text(gain, sizeof gain, v->configurations[1].gain);
+    if (!isnan(verify_expected_gain(v)) &&
+        (verdict == VERIFY_NOISE || verdict >= VERIFY_AS_EXPECTED))
+        snprintf(expected, sizeof expected,
+                 verdict == VERIFY_NOISE ? ", expected %s +- %s %%" : " (%s +- %s %%)",
+                 NUMBER(verify_expected_gain(v), 1), NUMBER(verify_expected_uncertainty(v), 1));
+    table_paragraph(w, "", 0, "%s%s%s%s", verdicts[verdict].before, gain, verdicts[verdict].behind,
+                    expected);
+}
+
+static void write_turns(struct writer *w, const struct dpro_verify *v)
+{
+    struct words line = {.n = 0};
+    words_add(&line, "", "%zu block%s of mirrored turns", v->n_blocks, v->n_blocks > 1 ? "s" : "");
+    if (v->one_run)
+        words_add(&line, ", ", "%lld steps a turn after %lld to settle", (long long)v->n_steps,
+                  (long long)v->settle);
+    else
+        words_add(&line, ", ", "each a run of the job: %lld steps after %lld to warm up",
+                  (long long)v->n_steps, (long long)v->warmup);
+    words_add(&line, "; ", "%lld rank%s", (long long)v->world_size, v->world_size > 1 ? "s" : "");
+    if (!v->complete)
+        words_add(&line, "; ", "%lld were wanted, but %s", (long long)v->blocks_wanted,
+                  v->problem   ? v->problem
+                  : v->one_run ? "the job ended"
+                               : "the others are missing");
+    if (!v->complete && v->one_run)
+        words_add(&line, " ", "after step %lld", (long long)v->last_step);
+    table_wrapped(w, "", 0, line.text);
+}
+
+static void write_text(struct writer *w, const void *verify)
+{
+    const struct dpro_verify *v = verify;
+    struct table t = {.n_cols = 6, .left = {true}};
+    bool told = v->n_blocks >= VERIFY_LEAST_BLOCKS;
+    char gain[128];
+    table_cells(&t, "strategy", "iteration ms", "buckets", "saves %", "95 % low", "high");
+    for (size_t c = 0; c < v->n_configurations; c++) {
+        const struct configuration *config = &v->configurations[c];
+        table_cells(&t, config->name, NUMBER(config->iteration_ms, 1),
+                    config->n_buckets > 0 ? NUMBER((double)config->n_buckets, 0) : "-",
+                    c > 0 ? NUMBER(config->gain.mean, 1) : "-",
+                    c > 0 && told ? NUMBER(config->gain.low, 1) : "-",
+                    c > 0 && told ? NUMBER(config->gain.high, 1) : "-");
+    }
+    table_write(w, &t);
+    writer_text(w, "\n");
+    write_verdict(w, v);
+    if (v->best >= 0) {
+        gain_text(gain, sizeof gain, v->over_best);
+        table_paragraph(w, "", 0, "of the others %s is best: beside it the plan saves %s",
+                        v->configurations[v->best].name, gain);
+    }
+    write_turns(w, v);
+    for (size_t i = 0; i < v->warnings.n; i++)
+        table_wrapped(w, "warning: ", 9, v->warnings.at[i]);
+}
+
+int dpro_verify_text(const struct dpro_verify *v, FILE *out, struct dpro_error *err)
+{
+    return writer_write_file(out, write_text, v, err);
+}
+
+static void key_gain(struct writer *w, const char *key, struct gain gain)
+{
+    writer_key(w, key);
+    writer_object(w, FIXED("mean", gain.mean, 3), FIXED("low", gain.low, 3),
+                  FIXED("high", gain.high, 3));
+}
+
+static void write_configuration(struct writer *w, const struct dpro_verify *v, size_t c)
+{
+    const struct configuration *config = &v->configurations[c];
+    writer_item(w);
+    writer_fields(w, TEXT("name", config->name), FIXED("iteration_ms", config->iteration_ms, 6));
+    if (c > 0)
+        key_gain(w, "gain_pct", config->gain);
+    writer_begin(w, "per_turn_ms", '[');
+    for (size_t h = 0; h < 2 * v->n_blocks; h++)
+        writer_json_fixed(w, v->times[h * v->n_configurations + c], 6);
+    writer_close(w, ']');
+    writer_begin(w, "bucket_bytes", '[');
+    for (size_t i = 0; i < config->n_buckets; i++)
+        writer_json_int(w, v->bucket_bytes.at[config->first_bucket + i]);
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+static void key_texts(struct writer *w, const char *key, const struct text_list *texts)
+{
+    writer_begin(w, key, '[');
+    for (size_t i = 0; i < texts->n; i++)
+        writer_string(w, texts->at[i]);
+    writer_close(w, ']');
+}
+
+static void write_json(struct writer *w, const void *verify)
+{
+    const struct dpro_verify *v = verify;
+    double expected = verify_expected_gain(v);
+    writer_open(w, '{');
+    writer_fields(w, TEXT("schema", "dpro.verify/1"), TEXT("version", dpro_version()),
+                  TEXT("plan", v->plan_path), TEXT("framework_version", v->framework_version),
+                  INT("world_size", v->world_size));
+    key_texts(w, "models", &v->models);
+    writer_fields(w, INT("blocks", v->n_blocks), INT("steps", v->n_steps), INT("settle", v->settle),
+                  INT("warmup", v->warmup), INT("runs", v->n_runs), BOOL("complete", v->complete),
+                  TEXT("problem", v->problem));
+    writer_section(w, "configurations", '[');
+    for (size_t c = 0; c < v->n_configurations; c++)
+        write_configuration(w, v, c);
+    writer_close(w, ']');
+    writer_newline(w);
+    key_gain(w, "gain_pct", v->configurations[1].gain);
+    writer_fields(
+        w, FIXED("expected_gain_pct", expected, 3),
+        FIXED_IF("expected_uncertainty_pct", !isnan(expected), verify_expected_uncertainty(v), 3),
+        TEXT("verdict", verdicts[verify_verdict(v)].key),
+        TEXT("best_other", v->best >= 0 ? v->configurations[v->best].name : NULL));
+    if (v->best >= 0)
+        key_gain(w, "gain_over_best_other_pct", v->over_best);
+    else
+        writer_fields(w, NUL("gain_over_best_other_pct"));
+    writer_newline(w);
+    key_texts(w, "warnings", &v->warnings);
+    writer_close(w, '}');
+    writer_text(w, "\n");
+}
+
+int dpro_verify_json(const struct dpro_verify *v, FILE *out, struct dpro_error *err)
+{
+    return writer_write_file(out, write_json, v, err);
+}

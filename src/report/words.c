@@ -1,0 +1,47 @@
+/* report/words.c: see words.h. */
+#include "report/words.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/writer.h"
+
+const char *words_time(char out[NUMBER_TEXT], int64_t ns)
+{
+    double ms = (double)ns / 1e6, size = fabs(ms);
+    bool seconds = size >= 10000;
+    int digits = seconds ? 2 : size >= 99.95 ? 1 : size >= 0.995 || ns == 0 ? 2 : 3;
+    int n = writer_format_fixed(out, NUMBER_TEXT - 4, seconds ? ms / 1000 : ms, digits);
+    strcpy(out + (n < 0 ? 0 : n), seconds ? " s" : " ms");
+    return out;
+}
+
+const char *words_number(char out[NUMBER_TEXT], double value, int digits)
+{
+    if (writer_format_fixed(out, NUMBER_TEXT, value, digits) < 0)
+        strcpy(out, "?");
+    return out;
+}
+
+const char *words_signed(char out[NUMBER_TEXT], double value)
+{
+    snprintf(out, NUMBER_TEXT, "%s%.20s", value >= 0.05 ? "+" : "", NUMBER(value, 1));
+    return out;
+}
+
+void words_add(struct words *words, const char *separator, const char *format, ...)
+{
+    size_t room = sizeof words->text - words->n, len = strlen(separator);
+    va_list args;
+    if (words->n > 0 && room > len) {
+        strcpy(words->text + words->n, separator);
+        words->n += len;
+        room -= len;
+    }
+    va_start(args, format);
+    int n = vsnprintf(words->text + words->n, room, format, args);
+    va_end(args);
+    words->n += n < 0 ? 0 : (size_t)n < room ? (size_t)n : room - 1;
+}

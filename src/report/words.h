@@ -1,0 +1,36 @@
+/* report/words.h: numbers and sentences for people. */
+#ifndef REPORT_WORDS_H
+#define REPORT_WORDS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Texts of a number that last as long as the block that they stand in. */
+#define NUMBER_TEXT 32
+/* Milliseconds with the digits a reader needs: "0.42 ms", "118.3 ms", "12.4 s". */
+#define TIME(ns) words_time((char[NUMBER_TEXT]){""}, ns)
+/* "12.3"; "?" where it can't be said. */
+#define NUMBER(value, digits) words_number((char[NUMBER_TEXT]){""}, value, digits)
+/* "+12.3", "-0.4", "0.0". */
+#define SIGNED(value) words_signed((char[NUMBER_TEXT]){""}, value)
+/* "12.3" of 12,300,000 bytes. */
+#define MEGABYTES(bytes) NUMBER((double)(bytes) / 1e6, 1)
+
+const char *words_time(char out[NUMBER_TEXT], int64_t ns);
+const char *words_number(char out[NUMBER_TEXT], double value, int digits);
+const char *words_signed(char out[NUMBER_TEXT], double value);
+
+/* "s" of several. */
+#define PLURAL(n) ((n) == 1 ? "" : "s")
+
+/* A text that is put together; what does not fit is cut. */
+struct words {
+    char text[1000];
+    size_t n;
+};
+
+/* Puts `separator` before it, unless it is the first. */
+void words_add(struct words *words, const char *separator, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

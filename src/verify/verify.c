@@ -1,0 +1,90 @@
+/* verify/verify.c: what a plan was worth, from step times of a job that trained with it and without
+ * by turns: in one run where its buckets can be changed meanwhile, else each turn is a run. */
+#include "verify/verify.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <dpro/model.h>
+
+#include "base/error.h"
+
+static int say_nothing_measured(const struct dpro_verify *v, struct dpro_error *err)
+{
+    long long per_turn = v->settle + v->n_steps;
+    long long configurations = v->n_configurations < 2 ? 2 : (long long)v->n_configurations;
+    if (v->problem)
+        return dpro_error_set(err, DPRO_EEMPTY, "%s: %s",
+                              v->turns.n > 0 && !v->one_run ? "not one block of turns was measured"
+                                                            : "nothing was measured",
+                              v->problem);
+    return dpro_error_set(err, DPRO_EEMPTY,
+                          "the job ended after step %lld, before one block of turns was measured, "
+                          "which takes %lld steps, and all %lld blocks %lld: run it longer, or "
+                          "choose fewer by --warmup, --steps and --blocks",
+                          (long long)v->last_step, v->warmup + 2 * configurations * per_turn,
+                          (long long)v->blocks_wanted,
+                          v->warmup + v->blocks_wanted * 2 * configurations * per_turn);
+}
+
+int dpro_verify_read(const char *const *paths, size_t n_runs,
+                     const struct dpro_plan_summary *summary, const char *problem,
+                     struct dpro_verify **verify, struct dpro_error *err)
+{
+    struct dpro_verify *v = calloc(1, sizeof *v);
+    int rc = 0;
+    if (!v)
+        return dpro_error_nomem(err);
+    v->plan = *summary;
+    v->one_run = strcmp(summary->stack, dpro_stack_name(DPRO_STACK_DDP)) == 0;
+    v->best = -1;
+    for (size_t i = 0; i < n_runs && rc == 0; i++)
+        rc = verify_read_run(v, paths[i], err);
+    if (rc == 0 && problem) {
+        v->complete = false;
+        v->problem = arena_copy_string(&v->arena, problem, strlen(problem));
+        rc = v->problem ? 0 : dpro_error_nomem(err);
+    }
+    if (rc == 0)
+        rc = verify_work_out(v, err);
+    if (rc == 0 && v->n_blocks == 0 && !dpro_verify_is_elsewhere(v))
+        rc = say_nothing_measured(v, err);
+    if (rc < 0)
+        dpro_verify_destroy(v);
+    else
+        *verify = v;
+    return rc;
+}
+
+int dpro_verify_check_run(const char *path, struct dpro_error *err)
+{
+    struct dpro_verify *v = calloc(1, sizeof *v);
+    if (!v)
+        return dpro_error_nomem(err);
+    int rc = verify_read_run(v, path, err);
+    if (rc == 0 && v->turns.n == 0 && v->rank >= 0)
+        rc = dpro_error_set(err, DPRO_EEMPTY, "%s", v->problem ? v->problem : "no step was timed");
+    dpro_verify_destroy(v);
+    return rc;
+}
+
+void dpro_verify_destroy(struct dpro_verify *v)
+{
+    if (!v)
+        return;
+    arena_fini(&v->arena);
+    array_fini(&v->turns);
+    array_fini(&v->steps);
+    array_fini(&v->bucket_bytes);
+    free(v);
+}
+
+int dpro_verify_is_elsewhere(const struct dpro_verify *v)
+{
+    return v->rank != 0;
+}
+
+int dpro_verify_is_slower(const struct dpro_verify *v)
+{
+    return verify_verdict(v) == VERIFY_SLOWER;
+}

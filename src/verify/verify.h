@@ -1,0 +1,81 @@
+/* verify/verify.h: what a plan was worth, as worked out from the times of turns with and without
+ * it.
+ */
+#ifndef VERIFY_VERIFY_H
+#define VERIFY_VERIFY_H
+
+#include <stdbool.h>
+
+#include <dpro/verify.h>
+
+#include "base/arena.h"
+#include "base/array.h"
+
+enum { VERIFY_MOST_CONFIGURATIONS = 64, VERIFY_MOST_TEXTS = 64, VERIFY_LEAST_BLOCKS = 3 };
+
+struct turn {
+    const char *name;
+    int64_t block, span_ns;
+    size_t first, n;                /* into steps */
+    size_t first_bucket, n_buckets; /* into bucket_bytes */
+};
+
+struct text_list { /* the first of them */
+    const char *at[VERIFY_MOST_TEXTS];
+    size_t n;
+};
+
+struct gain {               /* percent of an iteration saved */
+    double mean, low, high; /* low, high: NAN with too few blocks */
+};
+
+struct configuration {
+    const char *name;
+    double iteration_ms;
+    size_t n_buckets, first_bucket; /* of its last turn */
+    struct gain gain;               /* over the baseline, the first; for that itself it is 0 */
+};
+
+enum verify_verdict {
+    VERIFY_NO_INTERVAL,
+    VERIFY_NOISE,
+    VERIFY_SLOWER,
+    VERIFY_FASTER,
+    VERIFY_AS_EXPECTED,
+    VERIFY_LESS,
+    VERIFY_MORE,
+};
+
+struct dpro_verify {
+    struct arena arena; /* texts, times */
+    ARRAY(struct turn) turns;
+    ARRAY(int64_t) steps;
+    ARRAY(int64_t) bucket_bytes;
+    struct text_list models, warnings;
+    struct configuration configurations[VERIFY_MOST_CONFIGURATIONS]; /* baseline, plan, others */
+    size_t n_configurations;
+    size_t n_blocks; /* whole ones */
+    double *times;   /* ms, of half h and configuration c at [h * n_configurations + c] */
+    int best;        /* of the others; -1: there are none */
+    struct gain over_best;
+    struct dpro_plan_summary plan;
+    const char *plan_path, *problem, *framework_version;
+    size_t n_runs; /* read so far */
+    bool one_run;  /* its turns are the job's steps, not runs of it */
+    int64_t rank;  /* of the first run */
+    int64_t world_size, n_steps, settle, blocks_wanted, warmup, last_step;
+    bool complete, asynchronous;
+};
+
+/* verify_read.c: adds what a run wrote. */
+int verify_read_run(struct dpro_verify *verify, const char *path, struct dpro_error *err);
+
+/* verify_stats.c: works out the rest of all that was read; DPRO_EFORMAT where the turns are not in
+ * mirrored order. */
+int verify_work_out(struct dpro_verify *verify, struct dpro_error *err);
+enum verify_verdict verify_verdict(const struct dpro_verify *verify);
+/* What the plan promised, and half of its 95 % interval, in percent; NAN: it promised nothing. */
+double verify_expected_gain(const struct dpro_verify *verify);
+double verify_expected_uncertainty(const struct dpro_verify *verify);
+
+#endif

@@ -1,0 +1,168 @@
+/* verify/verify_stats.c: what the turns tell.
+ *
+ * A block holds every configuration twice, in mirrored order (A B B A): what changes at an even
+ * pace while it runs has the same share in all of them. So each half of a block gives one gain for
+ * each configuration, of turns that were near each other. Other work on the machine disturbs some
+ * of them a lot, so their mean is the Hodges-Lehmann estimate, the median of the means of all
+ * pairs, and its interval that of Wilcoxon's signed ranks: exact, and nothing is drawn at random. A
+ * turn's time is the median of its steps. Where a GPU works behind the host, single steps mean
+ * little, and it is the time from first to last. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/sort.h"
+#include "base/stats.h"
+#include "verify/verify.h"
+
+enum { MOST_BLOCKS = 1000 };
+
+static double turn_ms(const struct dpro_verify *v, const struct turn *turn)
+{
+    int64_t *steps = v->steps.at + turn->first;
+    if (v->asynchronous)
+        return (double)turn->span_ns / 1e6 / (double)turn->n;
+    sort_i64(steps, turn->n);
+    return (double)(steps[(turn->n - 1) / 2] + steps[turn->n / 2]) / 2e6;
+}
+
+static int find_configurations(struct dpro_verify *v, struct dpro_error *err)
+{
+    for (size_t i = 0; i < v->turns.n; i++) {
+        size_t c = 0;
+        while (c < v->n_configurations &&
+               strcmp(v->configurations[c].name, v->turns.at[i].name) != 0)
+            c++;
+        if (c == VERIFY_MOST_CONFIGURATIONS)
+            return dpro_error_set(err, DPRO_EFORMAT, "more than %zu configurations by turns", c);
+        if (c == v->n_configurations)
+            v->configurations[v->n_configurations++].name = v->turns.at[i].name;
+        v->configurations[c].n_buckets = v->turns.at[i].n_buckets;
+        v->configurations[c].first_bucket = v->turns.at[i].first_bucket;
+    }
+    return 0;
+}
+
+/* The turns of whole blocks, by half; in the second half of a block they come in reverse order. */
+static int find_times(struct dpro_verify *v, struct dpro_error *err)
+{
+    size_t n = v->n_configurations;
+    v->n_blocks = n < 2 ? 0 : v->turns.n / (2 * n);
+    if (v->n_blocks > MOST_BLOCKS)
+        return dpro_error_set(err, DPRO_EFORMAT, "more than %d blocks of turns", MOST_BLOCKS);
+    v->times = arena_array(&v->arena, 2 * v->n_blocks * n + 1, sizeof *v->times);
+    if (!v->times)
+        return dpro_error_nomem(err);
+    for (size_t i = 0; i < 2 * v->n_blocks * n; i++) {
+        size_t half = i / n, c = half % 2 == 0 ? i % n : n - 1 - i % n;
+        const struct turn *turn = &v->turns.at[i];
+        if (strcmp(turn->name, v->configurations[c].name) != 0 ||
+            turn->block != (int64_t)(half / 2))
+            return dpro_error_set(err, DPRO_EFORMAT, "turn %zu is not in mirrored order", i);
+        v->times[half * n + c] = turn_ms(v, turn);
+    }
+    return 0;
+}
+
+/* How many of the smallest, and of the largest, means of pairs lie outside of the 95 % interval
+ * for n values: the most for which the sum of positive ranks is below that in at most 2.5 % of all
+ * ways to give n ranks a sign. */
+static size_t ranks_outside(size_t n, double *ways)
+{
+    enum { EXACT = 60 };
+    size_t n_sums = n * (n + 1) / 2 + 1, k = 0;
+    double below = 0, mean = (double)(n_sums - 1) / 2;
+    if (n > EXACT)
+        return (size_t)(mean - 1.96 * sqrt(mean * (2 * (double)n + 1) / 6));
+    memset(ways, 0, n_sums * sizeof *ways); /* share of the ways, by the sum of positive ranks */
+    ways[0] = 1;
+    for (size_t rank = 1; rank <= n; rank++)
+        for (size_t sum = rank * (rank + 1) / 2 + 1; sum-- > 0;)
+            ways[sum] = (ways[sum] + (sum >= rank ? ways[sum - rank] : 0)) / 2;
+    while (below + ways[k] <= 0.025)
+        below += ways[k++];
+    return k;
+}
+
+/* What configuration `a` saves of `b`'s time. `work` has room for the means of all pairs. */
+static struct gain gain_over(const struct dpro_verify *v, size_t a, size_t b, double *work)
+{
+    size_t n = 2 * v->n_blocks, n_pairs = 0, outside = ranks_outside(n, work);
+    const double *times = v->times;
+    struct gain gain = {0, NAN, NAN};
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = i; j < n; j++) {
+            const double *x = times + i * v->n_configurations, *y = times + j * v->n_configurations;
+            work[n_pairs++] = 100 * (1 - (x[a] / x[b] + y[a] / y[b]) / 2);
+        }
+    sort_double(work, n_pairs);
+    gain.mean = stats_median(work, n_pairs);
+    if (v->n_blocks >= VERIFY_LEAST_BLOCKS) {
+        gain.low = work[outside - 1];
+        gain.high = work[n_pairs - outside];
+    }
+    return gain;
+}
+
+static int compare_configurations(struct dpro_verify *v, struct dpro_error *err)
+{
+    size_t n = v->n_configurations, n_halves = 2 * v->n_blocks;
+    double *work = calloc(n_halves * (n_halves + 1) / 2 + 1, sizeof *work);
+    if (!work)
+        return dpro_error_nomem(err);
+    for (size_t c = 0; c < n; c++) {
+        struct configuration *config = &v->configurations[c];
+        for (size_t h = 0; h < n_halves; h++)
+            work[h] = v->times[h * n + c];
+        config->iteration_ms = stats_median(work, n_halves);
+        config->gain = gain_over(v, c, 0, work);
+        if (c >= 2 && (v->best < 0 || config->gain.mean > v->configurations[v->best].gain.mean))
+            v->best = (int)c;
+    }
+    if (v->best >= 0)
+        v->over_best = gain_over(v, 1, (size_t)v->best, work);
+    free(work);
+    return 0;
+}
+
+int verify_work_out(struct dpro_verify *v, struct dpro_error *err)
+{
+    int rc = find_configurations(v, err);
+    if (rc == 0)
+        rc = find_times(v, err);
+    return rc < 0 || v->n_blocks == 0 ? rc : compare_configurations(v, err);
+}
+
+double verify_expected_gain(const struct dpro_verify *v)
+{
+    const struct dpro_plan_summary *p = &v->plan;
+    return p->baseline_ns > 0 && p->iteration_ns > 0
+               ? 100 * (1 - (double)p->iteration_ns / (double)p->baseline_ns)
+               : NAN;
+}
+
+double verify_expected_uncertainty(const struct dpro_verify *v)
+{
+    const struct dpro_plan_summary *p = &v->plan;
+    return p->baseline_ns > 0
+               ? p->uncertainty_pct * (double)p->iteration_ns / (double)p->baseline_ns
+               : NAN;
+}
+
+enum verify_verdict verify_verdict(const struct dpro_verify *v)
+{
+    struct gain gain = v->configurations[1].gain;
+    double expected = verify_expected_gain(v), uncertainty = verify_expected_uncertainty(v);
+    if (v->n_blocks < VERIFY_LEAST_BLOCKS)
+        return VERIFY_NO_INTERVAL;
+    if (gain.high < 0)
+        return VERIFY_SLOWER;
+    if (gain.low <= 0)
+        return VERIFY_NOISE;
+    if (isnan(expected))
+        return VERIFY_FASTER;
+    if (expected > gain.high + uncertainty)
+        return VERIFY_LESS;
+    return expected < gain.low - uncertainty ? VERIFY_MORE : VERIFY_AS_EXPECTED;
+}

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
 #include "base/array.h"
 #include "replay/replay.h"
 
@@ -124,11 +125,11 @@ static int add_interval(struct rank_work *work, int64_t start, int64_t end, enum
 }
 
 /* The members of collectives by rank, through their transfers' ranks. */
-static int make_members(const struct dpro_graph *g, struct members *m)
+static int make_members(const struct dpro_graph *g, struct arena *arena, struct members *m)
 {
-    m->first = calloc((size_t)g->n_ranks + 1, sizeof *m->first);
-    m->of_rank = calloc((size_t)g->n_members + 1, sizeof *m->of_rank);
-    m->collective = calloc((size_t)g->n_members + 1, sizeof *m->collective);
+    m->first = arena_array(arena, (size_t)g->n_ranks + 1, sizeof *m->first);
+    m->of_rank = arena_array(arena, (size_t)g->n_members + 1, sizeof *m->of_rank);
+    m->collective = arena_array(arena, (size_t)g->n_members + 1, sizeof *m->collective);
     if (!m->first || !m->of_rank || !m->collective)
         return -1;
     for (uint32_t c = 0; c < g->n_collectives; c++)
@@ -136,21 +137,11 @@ static int make_members(const struct dpro_graph *g, struct members *m)
             m->collective[g->collectives[c].first_member + i] = c;
     for (uint32_t i = 0; i < g->n_members; i++)
         m->first[g->rank[g->members[i].transfer]]++;
-    uint32_t sum = 0;
-    for (uint32_t r = 0; r <= g->n_ranks; r++) {
-        sum += m->first[r];
-        m->first[r] = sum;
-    }
+    for (uint32_t r = 1; r <= g->n_ranks; r++)
+        m->first[r] += m->first[r - 1];
     for (uint32_t i = g->n_members; i-- > 0;)
         m->of_rank[--m->first[g->rank[g->members[i].transfer]]] = i;
     return 0;
-}
-
-static void members_fini(struct members *m)
-{
-    free(m->first);
-    free(m->of_rank);
-    free(m->collective);
 }
 
 static uint32_t last_to_arrive(const struct dpro_graph *g, const struct graph_collective *c,
@@ -290,8 +281,9 @@ int breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *span
                    struct dpro_rank_time *ranks, struct dpro_error *err)
 {
     int rc = DPRO_ENOMEM;
+    struct arena arena = {NULL, 0};
     struct rank_work work = {0};
-    struct members members = {0};
+    struct members members;
     uint32_t most_ops = 0;
     bool any_missing = false;
     for (uint32_t r = 0; r < g->n_ranks; r++)
@@ -299,12 +291,12 @@ int breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *span
     for (uint32_t c = 0; c < g->n_collectives; c++)
         any_missing |= g->collectives[c].missing_wait_ns > 0;
     size_t n_last = (size_t)span->n_copies * g->n_collectives;
-    uint8_t *uses = malloc((size_t)most_ops + 1);
-    int64_t *missing_ns = any_missing ? calloc(most_ops, sizeof *missing_ns) : NULL;
-    uint32_t *last = malloc((n_last + 1) * sizeof *last);
-    work.waited_for = calloc((size_t)g->n_ranks + 1, sizeof *work.waited_for);
+    uint8_t *uses = arena_array(&arena, (size_t)most_ops + 1, 1);
+    int64_t *missing_ns = any_missing ? arena_array(&arena, most_ops, sizeof *missing_ns) : NULL;
+    uint32_t *last = arena_array(&arena, n_last + 1, sizeof *last);
+    work.waited_for = arena_array(&arena, (size_t)g->n_ranks + 1, sizeof *work.waited_for);
     if (!uses || (any_missing && !missing_ns) || !last || !work.waited_for ||
-        make_members(g, &members) < 0)
+        make_members(g, &arena, &members) < 0)
         goto out;
     memset(last, 0xff, n_last * sizeof *last); /* NOBODY: found out when first needed */
     for (uint32_t r = 0; r < g->n_ranks; r++) {
@@ -336,12 +328,8 @@ int breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *span
     }
     rc = 0;
 out:
-    members_fini(&members);
+    arena_fini(&arena);
     array_fini(&work.intervals);
     free(work.spare);
-    free(work.waited_for);
-    free(last);
-    free(missing_ns);
-    free(uses);
     return rc < 0 ? dpro_error_nomem(err) : 0;
 }

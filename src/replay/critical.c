@@ -3,8 +3,8 @@
  * moment from which the op's gap counts. Durations and gaps therefore join without holes, and
  * their sum is the iteration's length. */
 #include <stdlib.h>
-#include <string.h>
 
+#include "base/arena.h"
 #include "base/array.h"
 #include "replay/replay.h"
 
@@ -16,31 +16,23 @@ struct node {
     uint32_t copy, op;
 };
 
-static int make_pull(uint32_t n, const uint32_t *row, const uint32_t *succ, struct pull *pull)
+static int make_pull(uint32_t n, const uint32_t *row, const uint32_t *succ, struct arena *arena,
+                     struct pull *pull)
 {
     if (!row)
         return 0;
-    pull->row = calloc((size_t)n + 1, sizeof *pull->row);
-    pull->pred = malloc(((size_t)row[n] + 1) * sizeof *pull->pred);
+    pull->row = arena_array(arena, (size_t)n + 1, sizeof *pull->row);
+    pull->pred = arena_alloc(arena, ((size_t)row[n] + 1) * sizeof *pull->pred);
     if (!pull->row || !pull->pred)
         return -1;
     for (uint32_t e = 0; e < row[n]; e++)
         pull->row[succ[e]]++;
-    uint32_t sum = 0;
-    for (uint32_t op = 0; op <= n; op++) {
-        sum += pull->row[op];
-        pull->row[op] = sum;
-    }
+    for (uint32_t op = 1; op <= n; op++)
+        pull->row[op] += pull->row[op - 1];
     for (uint32_t op = n; op-- > 0;)
         for (uint32_t e = row[op + 1]; e-- > row[op];)
             pull->pred[--pull->row[succ[e]]] = op;
     return 0;
-}
-
-static void pull_fini(struct pull *pull)
-{
-    free(pull->row);
-    free(pull->pred);
 }
 
 static bool ends_at(const struct critical_span *span, uint32_t copy, uint32_t op, int64_t when)
@@ -74,28 +66,28 @@ static bool find_binding(const struct critical_span *span, const struct pull *sa
     uint32_t prev = device_prev ? device_prev[node.op] : DPRO_NO_OP;
     if (prev == DPRO_NO_OP)
         return false;
-    /* which copy's it was is not stored: nearly always this one or the one before */
-    for (uint32_t copy = node.copy + 1; copy-- > 0;)
+    /* which copy's it was is not stored: nearly always this one or the one before, seldom a later
+     * one */
+    for (uint32_t i = 0; i < span->n_copies; i++) {
+        uint32_t copy = i <= node.copy ? node.copy - i : i;
         if (ends_at(span, copy, prev, when)) {
             *found = (struct node){copy, prev};
             return true;
         }
-    for (uint32_t copy = node.copy + 1; copy < span->n_copies; copy++)
-        if (ends_at(span, copy, prev, when)) {
-            *found = (struct node){copy, prev};
-            return true;
-        }
+    }
     return false;
 }
 
 int critical_find(const struct dpro_graph *graph, const struct critical_span *span,
-                  struct dpro_critical_op **path, uint32_t *n, struct dpro_error *err)
+                  struct arena *arena, struct dpro_critical_op **path, uint32_t *n,
+                  struct dpro_error *err)
 {
+    struct arena work = {NULL, 0};
     struct pull same = {0}, next = {0};
     ARRAY(struct dpro_critical_op) ops = {0};
     int rc = DPRO_ENOMEM;
-    if (make_pull(graph->n_ops, graph->row, graph->succ, &same) < 0 ||
-        make_pull(graph->n_ops, graph->next_row, graph->next_succ, &next) < 0)
+    if (make_pull(graph->n_ops, graph->row, graph->succ, &work, &same) < 0 ||
+        make_pull(graph->n_ops, graph->next_row, graph->next_succ, &work, &next) < 0)
         goto out;
     struct node node = {span->copy, span->op};
     /* The bound is for ops without duration that end at the same moment in several copies, where
@@ -124,18 +116,15 @@ int critical_find(const struct dpro_graph *graph, const struct critical_span *sp
             break;
         node = before;
     }
-    for (size_t i = 0, j = ops.n; i + 1 < j; i++) {
-        struct dpro_critical_op op = ops.at[i];
-        ops.at[i] = ops.at[--j];
-        ops.at[j] = op;
-    }
-    *path = ops.at;
+    *path = arena_array(arena, ops.n, sizeof **path);
+    if (!*path)
+        goto out;
+    for (size_t i = 0; i < ops.n; i++)
+        (*path)[i] = ops.at[ops.n - 1 - i];
     *n = (uint32_t)ops.n;
-    ops.at = NULL;
     rc = 0;
 out:
-    pull_fini(&same);
-    pull_fini(&next);
+    arena_fini(&work);
     array_fini(&ops);
     return rc < 0 ? dpro_error_nomem(err) : 0;
 }

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
 #include "base/array.h"
 #include "base/sort.h"
 #include "replay/replay.h"
@@ -86,6 +87,7 @@ struct slot { /* an open copy */
 };
 
 struct event {
+    struct arena arena;
     const struct dpro_graph *g;
     const struct event_options *options;
     const struct replay_hooks *hooks;
@@ -262,8 +264,9 @@ static void add_wide(struct counts *counts, const uint32_t *succ, uint32_t n)
         }
 }
 
-static int count_predecessors(const struct dpro_graph *g, bool next, struct counts *counts)
+static int count_predecessors(struct event *e, bool next, struct counts *counts)
 {
+    const struct dpro_graph *g = e->g;
     uint32_t n = g->n_ops, n_same = g->row[n], n_next = next ? g->next_row[n] : 0;
     counts->small = calloc((size_t)n + 1, 1);
     if (!counts->small)
@@ -275,8 +278,8 @@ static int count_predecessors(const struct dpro_graph *g, bool next, struct coun
         counts->n_wide += counts->small[op] == WIDE;
     if (counts->n_wide == 0)
         return 0;
-    counts->wide_op = calloc(counts->n_wide, sizeof *counts->wide_op);
-    counts->wide = calloc(counts->n_wide, sizeof *counts->wide);
+    counts->wide_op = arena_array(&e->arena, counts->n_wide, sizeof *counts->wide_op);
+    counts->wide = arena_array(&e->arena, counts->n_wide, sizeof *counts->wide);
     if (!counts->wide_op || !counts->wide)
         return -1;
     uint32_t i = 0;
@@ -287,14 +290,6 @@ static int count_predecessors(const struct dpro_graph *g, bool next, struct coun
     if (n_next)
         add_wide(counts, g->next_succ, n_next);
     return 0;
-}
-
-static void counts_fini(struct counts *counts)
-{
-    free(counts->small);
-    free(counts->wide_op);
-    free(counts->wide);
-    *counts = (struct counts){0};
 }
 
 static uint32_t spared_of(const struct event *e, uint32_t op)
@@ -400,7 +395,7 @@ static int find_roots(struct event *e)
         }
     if (n_roots == 0)
         return 0;
-    e->roots = malloc(n_roots * sizeof *e->roots);
+    e->roots = arena_array(&e->arena, n_roots, sizeof *e->roots);
     if (!e->roots)
         return -1;
     e->has_roots = true;
@@ -463,7 +458,7 @@ static int find_spared(struct event *e)
     uint32_t n = 0;
     for (uint32_t op = 0; op < g->n_ops; op++)
         n += g->spare[op] > 0;
-    e->spared = calloc(n + (size_t)1, sizeof *e->spared);
+    e->spared = arena_array(&e->arena, n + (size_t)1, sizeof *e->spared);
     if (!e->spared)
         return -1;
     for (uint32_t op = 0; op < g->n_ops; op++)
@@ -631,7 +626,8 @@ static void note_order(struct event *e, uint32_t **order, uint32_t copy, uint32_
 }
 
 /* The first op of a queue, on its device. */
-static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint32_t op, bool *laps)
+static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint32_t op,
+                   bool *interleaved)
 {
     uint32_t copy = slot->times.number;
     int64_t start = e->matches[1].when;
@@ -646,14 +642,14 @@ static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint
         take_thread(queue, op, end);
     } else if (queue->serial) {
         queue->clock = end;
-        if (copy < queue->last_copy && laps)
-            *laps = true;
+        if (copy < queue->last_copy && interleaved)
+            *interleaved = true;
         queue->last_copy = copy;
         queue->last_op = op;
     }
 }
 
-static int run(struct event *e, bool *laps)
+static int run(struct event *e, bool *interleaved)
 {
     const struct dpro_graph *g = e->g;
     uint32_t *order = e->options->order;
@@ -671,7 +667,7 @@ static int run(struct event *e, bool *laps)
             queue_pop(queue);
             done = false;
         } else {
-            run_op(e, queue, e->slots[copy], op, laps);
+            run_op(e, queue, e->slots[copy], op, interleaved);
         }
         struct slot *slot = done && rc == 0 ? e->slots[copy] : NULL;
         if (slot && order)
@@ -697,9 +693,9 @@ static int prepare(struct event *e)
     e->n_leaves = 1;
     while (e->n_leaves < e->n_queues)
         e->n_leaves *= 2;
-    e->queues = calloc(e->n_leaves, sizeof *e->queues); /* those beyond n_queues stay empty */
-    e->matches = calloc((size_t)e->n_leaves * 2, sizeof *e->matches);
-    e->slots = calloc(n_copies, sizeof *e->slots);
+    e->matches = arena_array(&e->arena, (size_t)e->n_leaves * 2, sizeof *e->matches);
+    e->slots = arena_array(&e->arena, n_copies, sizeof *e->slots);
+    e->queues = arena_array(&e->arena, e->n_leaves, sizeof *e->queues); /* n_queues, then empty */
     if (!e->queues || !e->matches || !e->slots)
         return -1;
     for (uint32_t q = 0; q < e->n_leaves; q++) {
@@ -713,7 +709,7 @@ static int prepare(struct event *e)
         if (g->devices[q].n_slots == 0 || g->devices[q].pool != q)
             continue;
         queue->n_threads = g->devices[q].n_slots;
-        queue->threads = malloc(queue->n_threads * sizeof *queue->threads);
+        queue->threads = arena_array(&e->arena, queue->n_threads, sizeof *queue->threads);
         if (!queue->threads)
             return -1;
         for (uint32_t i = 0; i < queue->n_threads; i++)
@@ -726,38 +722,33 @@ static int prepare(struct event *e)
             return -1;
     for (uint32_t q = 0; q < e->n_leaves; q++)
         e->matches[e->n_leaves + q] = (struct match){INT64_MAX, q};
-    if (count_predecessors(g, false, &e->first) < 0 || (g->spare && find_spared(e) < 0))
+    if (count_predecessors(e, false, &e->first) < 0 || (g->spare && find_spared(e) < 0))
         return -1;
     if (n_copies > 1 &&
-        (count_predecessors(g, g->next_row != NULL, &e->later) < 0 || find_roots(e) < 0))
+        (count_predecessors(e, g->next_row != NULL, &e->later) < 0 || find_roots(e) < 0))
         return -1;
     return 0;
 }
 
 int event_replay(const struct dpro_graph *graph, const struct event_options *options,
-                 const struct replay_hooks *hooks, bool *laps, struct dpro_error *err)
+                 const struct replay_hooks *hooks, bool *interleaved, struct dpro_error *err)
 {
     struct event e = {.g = graph, .options = options, .hooks = hooks, .err = err};
-    if (laps)
-        *laps = false;
+    if (interleaved)
+        *interleaved = false;
     if (graph->n_ops == 0 || options->n_copies == 0)
         return 0;
     int rc = prepare(&e) < 0 ? dpro_error_nomem(err) : start_first_copy(&e);
     if (rc == 0)
-        rc = run(&e, laps);
+        rc = run(&e, interleaved);
     for (uint32_t copy = 0; e.slots && copy < options->n_copies; copy++)
         slot_destroy(e.slots[copy]);
     for (uint32_t q = 0; e.queues && q < e.n_queues; q++) {
         array_fini(&e.queues[q].rest);
-        free(e.queues[q].threads);
         share_destroy(e.queues[q].share);
     }
-    free(e.queues);
-    free(e.matches);
-    free(e.slots);
-    free(e.roots);
-    free(e.spared);
-    counts_fini(&e.first);
-    counts_fini(&e.later);
+    free(e.first.small);
+    free(e.later.small);
+    arena_fini(&e.arena);
     return rc;
 }

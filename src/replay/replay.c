@@ -6,11 +6,12 @@
  * what the ranks had in common stays in common and the slowest of noisy ranks is as slow as it
  * was; where it was measured, the iteration that led up to the first, which each rank begins when
  * it did, in place of those with mean durations; and the last one once more, so that it is also
- * followed by another. Where the recording began with the first of them, all that laps over
- * from the swing is let run dry before it, as it was then; not where iterations are measured on the
- * GPU, which is never dry. Then, if asked for, copies of iterations that are drawn from the
- * measured ones. All ranks and servers take the same one: an op's duration holds what it waited for
- * the others, and two ranks' waits of different iterations would add up to one that never was.
+ * followed by another. Where the recording began with the first of them, all that overlaps
+ * with it from the swing is let run dry before it, as it was then; not where iterations are
+ * measured on the GPU, which is never dry. Then, if asked for, copies of iterations that are drawn
+ * from the measured ones. All ranks and servers take the same one: an op's duration holds what it
+ * waited for the others, and two ranks' waits of different iterations would add up to one that
+ * never was.
  *
  * To predict an iteration that is left out, it runs after the up to three iterations that came
  * before it, with the mean of all the others; where only the time is asked for, with each of the
@@ -18,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
 #include "base/log.h"
 #include "base/map.h"
 #include "base/sort.h"
@@ -30,6 +32,7 @@ enum { N_WARM_UP = 2, N_LEAD = 1, N_AFTER = 1, N_BEFORE = 3, COPIES_OF_MEAN = 4 
 #define LEAD (UINT32_MAX - 1)
 
 struct dpro_replay {
+    struct arena arena;
     uint32_t n_ops, n_ranks;
     int64_t iteration_ns;
     int64_t *iterations_ns;
@@ -43,11 +46,8 @@ struct dpro_replay {
     int64_t critical_ns;
 };
 
-struct durations {
-    int64_t *dur_ns, *gap_ns; /* NULL: the graph's own are used as they are */
-};
-
 struct chain {
+    struct arena arena;
     const struct dpro_graph *g;
     const struct dpro_replay_options *options;
     struct delays delays;
@@ -63,12 +63,12 @@ struct chain {
     uint32_t n_kept;   /* warm-up, main, after: end times are kept for breakdown and path */
     uint32_t n_copies; /* and the drawn ones */
     uint32_t n_closed;
-    bool only_time; /* nothing is kept but what the iteration times need */
-    struct durations mean,
-        *of_sample;             /* changed by delays or by leaving one out; made on first use */
-    int64_t *lead_dur_ns;       /* changed by delays; made on first use */
-    int64_t *draining_gap_ns;   /* of the last warm-up copy, if it drains */
-    int64_t *boundary_ns;       /* [copy * n_ranks + rank index]: ends of iterations */
+    bool only_time;                     /* nothing is kept but what the iteration times need */
+    int64_t *mean_dur_ns, *mean_gap_ns; /* without the sample left out; NULL: the graph's own */
+    int64_t **sample_dur_ns;            /* changed by delays; made on first use */
+    int64_t *lead_dur_ns;               /* likewise */
+    int64_t *draining_gap_ns;           /* of the last warm-up copy, if it drains */
+    int64_t *boundary_ns;               /* [copy * n_ranks + rank index]: ends of iterations */
     int64_t *work_begin_ns;     /* likewise: where they begin on the GPU, of ranks that are measured
                                    there */
     struct replay_copy *copies; /* the first n_kept */
@@ -79,19 +79,33 @@ struct chain {
 
 /* ---- durations of a copy ---- */
 
-static int64_t *clone(const int64_t *from, uint32_t n)
+/* Room for a value of each op. */
+static int64_t *op_values(struct arena *arena, const struct dpro_graph *g)
 {
-    int64_t *copy = malloc(((size_t)n + 1) * sizeof *copy);
-    if (copy && n)
-        memcpy(copy, from, n * sizeof *copy);
-    return copy;
+    return arena_alloc(arena, ((size_t)g->n_ops + 1) * sizeof(int64_t));
+}
+
+/* The durations as the delays change them, in *changed; made when it is NULL. */
+static int get_delayed(struct chain *c, const int64_t *from, int64_t **changed,
+                       const int64_t **dur_ns)
+{
+    *dur_ns = from;
+    if (c->delays.n == 0)
+        return 0;
+    if (!*changed && (*changed = op_values(&c->arena, c->g))) {
+        if (c->g->n_ops)
+            memcpy(*changed, from, c->g->n_ops * sizeof **changed);
+        delays_apply(&c->delays, c->g, true, *changed);
+    }
+    *dur_ns = *changed;
+    return *changed ? 0 : -1;
 }
 
 /* The mean over the samples in use, rounded to the nearest. */
-static int64_t *mean_of(const struct chain *c, const int64_t *values)
+static int64_t *mean_of(struct chain *c, const int64_t *values)
 {
     uint32_t n = c->g->n_ops;
-    int64_t *mean = malloc(((size_t)n + 1) * sizeof *mean);
+    int64_t *mean = op_values(&c->arena, c->g);
     if (!mean)
         return NULL;
     for (uint32_t op = 0; op < n; op++) {
@@ -106,23 +120,20 @@ static int64_t *mean_of(const struct chain *c, const int64_t *values)
 static int make_mean(struct chain *c)
 {
     const struct dpro_graph *g = c->g;
-    if (c->options->skip_sample) {
-        c->mean.dur_ns = mean_of(c, g->sample_dur_ns);
-        if (!c->mean.dur_ns)
-            return -1;
-        if (g->sample_gap_ns && !(c->mean.gap_ns = mean_of(c, g->sample_gap_ns)))
-            return -1;
-    } else if (c->delays.n && !(c->mean.dur_ns = clone(g->dur_ns, g->n_ops))) {
+    const int64_t *unused;
+    if (!c->options->skip_sample)
+        return get_delayed(c, g->dur_ns, &c->mean_dur_ns, &unused);
+    c->mean_dur_ns = mean_of(c, g->sample_dur_ns);
+    if (!c->mean_dur_ns || (g->sample_gap_ns && !(c->mean_gap_ns = mean_of(c, g->sample_gap_ns))))
         return -1;
-    }
-    delays_apply(&c->delays, g, true, c->mean.dur_ns);
+    delays_apply(&c->delays, g, true, c->mean_dur_ns);
     return 0;
 }
 
 static void get_mean(const struct chain *c, const int64_t **dur_ns, const int64_t **gap_ns)
 {
-    *dur_ns = c->mean.dur_ns ? c->mean.dur_ns : c->g->dur_ns;
-    *gap_ns = c->mean.gap_ns ? c->mean.gap_ns : c->g->gap_ns;
+    *dur_ns = c->mean_dur_ns ? c->mean_dur_ns : c->g->dur_ns;
+    *gap_ns = c->mean_gap_ns ? c->mean_gap_ns : c->g->gap_ns;
 }
 
 /* Mean gaps, but for so long a pause at each boundary (of ranks, and of the servers of a session,
@@ -133,7 +144,7 @@ static int make_draining(struct chain *c)
     uint32_t n = c->g->n_ops;
     int64_t pause = 0;
     get_mean(c, &dur, &gap);
-    c->draining_gap_ns = calloc((size_t)n + 1, sizeof *c->draining_gap_ns);
+    c->draining_gap_ns = op_values(&c->arena, c->g);
     if (!c->draining_gap_ns)
         return -1;
     for (uint32_t op = 0; op < n; op++) {
@@ -146,35 +157,6 @@ static int make_draining(struct chain *c)
         if (c->g->ranks[r].boundary != DPRO_NO_OP)
             c->draining_gap_ns[c->g->ranks[r].boundary] =
                 time_add(c->draining_gap_ns[c->g->ranks[r].boundary], pause);
-    return 0;
-}
-
-static int get_sample(struct chain *c, uint32_t s, const int64_t **dur_ns, const int64_t **gap_ns)
-{
-    const struct dpro_graph *g = c->g;
-    const int64_t *dur = g->sample_dur_ns + (size_t)s * g->n_ops;
-    if (c->delays.n && !c->of_sample[s].dur_ns) {
-        c->of_sample[s].dur_ns = clone(dur, g->n_ops);
-        if (!c->of_sample[s].dur_ns)
-            return -1;
-        delays_apply(&c->delays, g, true, c->of_sample[s].dur_ns);
-    }
-    *dur_ns = c->delays.n ? c->of_sample[s].dur_ns : dur;
-    *gap_ns = g->sample_gap_ns ? g->sample_gap_ns + (size_t)s * g->n_ops : NULL;
-    return 0;
-}
-
-static int get_lead(struct chain *c, const int64_t **dur_ns, const int64_t **gap_ns)
-{
-    const struct dpro_graph *g = c->g;
-    if (c->delays.n && !c->lead_dur_ns) {
-        c->lead_dur_ns = clone(g->lead_dur_ns, g->n_ops);
-        if (!c->lead_dur_ns)
-            return -1;
-        delays_apply(&c->delays, g, true, c->lead_dur_ns);
-    }
-    *dur_ns = c->delays.n ? c->lead_dur_ns : g->lead_dur_ns;
-    *gap_ns = g->lead_gap_ns;
     return 0;
 }
 
@@ -219,14 +201,19 @@ static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int
                      struct dpro_error *err)
 {
     struct chain *c = arg;
+    const struct dpro_graph *g = c->g;
     uint32_t sample = sample_of(c, copy);
+    size_t first = (size_t)sample * g->n_ops;
     int rc = 0;
-    if (sample == MEAN)
+    if (sample == MEAN) {
         get_mean(c, dur_ns, gap_ns);
-    else if (sample == LEAD)
-        rc = get_lead(c, dur_ns, gap_ns);
-    else
-        rc = get_sample(c, sample, dur_ns, gap_ns);
+    } else if (sample == LEAD) {
+        rc = get_delayed(c, g->lead_dur_ns, &c->lead_dur_ns, dur_ns);
+        *gap_ns = g->lead_gap_ns;
+    } else {
+        rc = get_delayed(c, g->sample_dur_ns + first, &c->sample_dur_ns[sample], dur_ns);
+        *gap_ns = g->sample_gap_ns ? g->sample_gap_ns + first : NULL;
+    }
     if (c->drains && copy == c->n_warm_up - 1)
         *gap_ns = c->draining_gap_ns;
     return rc < 0 ? dpro_error_nomem(err) : 0;
@@ -314,9 +301,9 @@ static int plan_copies(struct chain *c, struct dpro_error *err)
     if (skip && n == 1)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "replay: no iteration is left to learn from; record two or more");
-    c->samples = malloc(((size_t)n + 1) * sizeof *c->samples);
-    c->of_sample = calloc((size_t)n + 1, sizeof *c->of_sample);
-    if (!c->samples || !c->of_sample)
+    c->samples = arena_array(&c->arena, (size_t)n + 1, sizeof *c->samples);
+    c->sample_dur_ns = arena_array(&c->arena, (size_t)n + 1, sizeof *c->sample_dur_ns);
+    if (!c->samples || !c->sample_dur_ns)
         return dpro_error_nomem(err);
     for (uint32_t s = 0; s < n; s++)
         if (s + 1 != skip)
@@ -340,10 +327,12 @@ static int plan_copies(struct chain *c, struct dpro_error *err)
         return dpro_error_set(err, DPRO_EUSAGE, "replay: %u samples are too many; 1000000 at most",
                               n_drawn);
     c->n_copies = c->n_kept + n_drawn;
-    c->copies = calloc(c->n_kept, sizeof *c->copies);
-    c->boundary_ns = calloc((size_t)c->n_copies * g->n_ranks + 1, sizeof *c->boundary_ns);
-    c->work_begin_ns = calloc((size_t)c->n_copies * g->n_ranks + 1, sizeof *c->work_begin_ns);
-    c->release_ns = calloc((size_t)g->n_ranks + g->n_servers + 1, sizeof *c->release_ns);
+    size_t n_ends = (size_t)c->n_copies * g->n_ranks + 1;
+    c->copies = arena_array(&c->arena, c->n_kept, sizeof *c->copies);
+    c->boundary_ns = arena_array(&c->arena, n_ends, sizeof *c->boundary_ns);
+    c->work_begin_ns = arena_array(&c->arena, n_ends, sizeof *c->work_begin_ns);
+    c->release_ns =
+        arena_array(&c->arena, (size_t)g->n_ranks + g->n_servers + 1, sizeof *c->release_ns);
     if (!c->copies || !c->boundary_ns || !c->work_begin_ns || !c->release_ns || make_mean(c) < 0 ||
         (c->drains && make_draining(c) < 0))
         return dpro_error_nomem(err);
@@ -378,24 +367,12 @@ static int chain_init(struct chain *c, const struct dpro_graph *g,
 
 static void chain_fini(struct chain *c)
 {
-    uint32_t n_samples = c->g->sample_dur_ns ? c->g->n_samples : 0;
-    for (uint32_t s = 0; c->of_sample && s < n_samples; s++)
-        free(c->of_sample[s].dur_ns);
     for (uint32_t i = 0; c->copies && i < c->n_kept; i++) {
         free(c->copies[i].end_ns);
         free(c->copies[i].device_prev);
         free(c->copies[i].shared_dur_ns);
     }
-    free(c->mean.dur_ns);
-    free(c->mean.gap_ns);
-    free(c->lead_dur_ns);
-    free(c->draining_gap_ns);
-    free(c->of_sample);
-    free(c->samples);
-    free(c->copies);
-    free(c->boundary_ns);
-    free(c->work_begin_ns);
-    free(c->release_ns);
+    arena_fini(&c->arena);
     delays_fini(&c->delays);
 }
 
@@ -420,12 +397,13 @@ static int run_engine(struct chain *c, struct dpro_error *err)
     } else if (c->options->engine == DPRO_ENGINE_FIXED) {
         const int64_t *dur_ns, *gap_ns;
         uint64_t n_violations;
-        bool laps;
+        bool interleaved;
         get_mean(c, &dur_ns, &gap_ns);
         struct event_options fixed = options;
         if (c->leads) /* it has an order of iterations that follow others only */
             fixed.release_ns = NULL;
-        int rc = fixed_replay(c->g, &fixed, &hooks, dur_ns, gap_ns, &laps, &n_violations, err);
+        int rc =
+            fixed_replay(c->g, &fixed, &hooks, dur_ns, gap_ns, &interleaved, &n_violations, err);
         if (rc < 0)
             return rc;
         if (n_violations)
@@ -433,7 +411,7 @@ static int run_engine(struct chain *c, struct dpro_error *err)
                 sink, DPRO_LOG_WARN,
                 "replay: %llu of %llu ops were ready before the op that the fixed order runs first",
                 (unsigned long long)n_violations, (unsigned long long)c->n_copies * c->g->n_ops);
-        if (!laps)
+        if (!interleaved)
             return 0;
         log_line(sink, DPRO_LOG_INFO,
                  "replay: iterations take turns on a device, so there is no fixed "
@@ -522,8 +500,8 @@ static int fill_iterations(const struct chain *c, struct dpro_replay *r)
     uint32_t n_drawn = c->n_copies - c->n_kept;
     r->n_iterations = c->n_main;
     r->n_sorted = n_drawn ? n_drawn : c->n_main;
-    r->iterations_ns = malloc(r->n_iterations * sizeof *r->iterations_ns);
-    r->sorted_ns = malloc(r->n_sorted * sizeof *r->sorted_ns);
+    r->iterations_ns = arena_array(&r->arena, r->n_iterations, sizeof *r->iterations_ns);
+    r->sorted_ns = arena_array(&r->arena, r->n_sorted, sizeof *r->sorted_ns);
     if (!r->iterations_ns || !r->sorted_ns)
         return -1;
     fill_periods(c, r->iterations_ns);
@@ -534,17 +512,14 @@ static int fill_iterations(const struct chain *c, struct dpro_replay *r)
     return 0;
 }
 
-static int fill_ranks(const struct chain *c, struct dpro_replay *r, struct dpro_error *err)
+static int fill_ranks(struct chain *c, struct dpro_replay *r, struct dpro_error *err)
 {
     uint32_t n = c->g->n_ranks;
-    int64_t *from = malloc(((size_t)n + 1) * sizeof *from),
-            *to = malloc(((size_t)n + 1) * sizeof *to);
-    r->ranks = calloc((size_t)n + 1, sizeof *r->ranks);
-    int rc = DPRO_ENOMEM;
-    if (!from || !to || !r->ranks) {
-        dpro_error_nomem(err);
-        goto out;
-    }
+    int64_t *from = arena_array(&c->arena, (size_t)n + 1, sizeof *from);
+    int64_t *to = arena_array(&c->arena, (size_t)n + 1, sizeof *to);
+    r->ranks = arena_array(&r->arena, (size_t)n + 1, sizeof *r->ranks);
+    if (!from || !to || !r->ranks)
+        return dpro_error_nomem(err);
     for (uint32_t i = 0; i < n; i++) {
         bool single = c->g->single_iteration;
         from[i] = single ? c->first_ns : c->boundary_ns[(size_t)(c->n_warm_up - 1) * n + i];
@@ -552,11 +527,7 @@ static int fill_ranks(const struct chain *c, struct dpro_replay *r, struct dpro_
             single ? c->last_ns : c->boundary_ns[(size_t)(c->n_warm_up + c->n_main - 1) * n + i];
     }
     struct breakdown_span span = {c->copies, c->n_kept, from, to, c->n_main};
-    rc = breakdown_fill(c->g, &span, r->ranks, err);
-out:
-    free(from);
-    free(to);
-    return rc;
+    return breakdown_fill(c->g, &span, r->ranks, err);
 }
 
 static int fill_shown(const struct chain *c, struct dpro_replay *r, struct dpro_error *err)
@@ -564,8 +535,8 @@ static int fill_shown(const struct chain *c, struct dpro_replay *r, struct dpro_
     uint32_t shown = shown_copy(c), unused, n = c->g->n_ops;
     const struct replay_copy *copy = &c->copies[shown];
     int64_t start = c->g->single_iteration ? c->first_ns : latest_boundary(c, shown - 1, &unused);
-    r->start_ns = malloc(((size_t)n + 1) * sizeof *r->start_ns);
-    r->end_ns = malloc(((size_t)n + 1) * sizeof *r->end_ns);
+    r->start_ns = op_values(&r->arena, c->g);
+    r->end_ns = op_values(&r->arena, c->g);
     if (!r->start_ns || !r->end_ns)
         return dpro_error_nomem(err);
     for (uint32_t op = 0; op < n; op++) {
@@ -578,10 +549,10 @@ static int fill_shown(const struct chain *c, struct dpro_replay *r, struct dpro_
     if (copy->end_ns[span.op] <= start)
         return 0;
     r->critical_ns = copy->end_ns[span.op] - start;
-    return critical_find(c->g, &span, &r->critical, &r->n_critical, err);
+    return critical_find(c->g, &span, &r->arena, &r->critical, &r->n_critical, err);
 }
 
-static int fill_results(const struct chain *c, struct dpro_replay *r, struct dpro_error *err)
+static int fill_results(struct chain *c, struct dpro_replay *r, struct dpro_error *err)
 {
     r->n_ops = c->g->n_ops;
     r->n_ranks = c->g->n_ranks;
@@ -604,18 +575,14 @@ int replay_predict(const struct dpro_graph *graph, const struct dpro_replay_opti
                    int64_t *iteration_ns, struct dpro_error *err)
 {
     struct chain chain;
-    int64_t *iterations_ns = NULL;
     __int128 sum = 0;
     int rc = chain_init(&chain, graph, options, err);
-    if (rc < 0)
-        goto out;
-    chain.only_time = true;
-    iterations_ns = malloc(chain.n_main * sizeof *iterations_ns);
-    if (!iterations_ns) {
+    int64_t *iterations_ns =
+        rc < 0 ? NULL : arena_array(&chain.arena, chain.n_main, sizeof *iterations_ns);
+    if (rc == 0 && !iterations_ns)
         rc = dpro_error_nomem(err);
-        goto out;
-    }
-    uint32_t n = others_stand_in(&chain) ? chain.n_samples : 0;
+    chain.only_time = true;
+    uint32_t n = rc == 0 && others_stand_in(&chain) ? chain.n_samples : 0;
     for (uint32_t i = 0; i < (n ? n : 1) && rc == 0; i++) {
         if (n > 0)
             chain.stand_in = chain.samples[i];
@@ -627,8 +594,6 @@ int replay_predict(const struct dpro_graph *graph, const struct dpro_replay_opti
     }
     if (rc == 0)
         *iteration_ns = (int64_t)(sum / (n ? n : 1));
-out:
-    free(iterations_ns);
     chain_fini(&chain);
     return rc;
 }
@@ -638,38 +603,26 @@ int dpro_replay_run(const struct dpro_graph *graph, const struct dpro_replay_opt
 {
     static const struct dpro_replay_options defaults;
     struct chain chain;
-    struct dpro_replay *result = NULL;
+    struct dpro_replay *result = calloc(1, sizeof *result);
+    if (!result)
+        return dpro_error_nomem(err);
     int rc = chain_init(&chain, graph, options ? options : &defaults, err);
-    if (rc < 0)
-        goto out;
-    result = calloc(1, sizeof *result);
-    if (!result) {
-        rc = dpro_error_nomem(err);
-        goto out;
-    }
-    rc = chain_run(&chain, err);
+    if (rc == 0)
+        rc = chain_run(&chain, err);
     if (rc == 0)
         rc = fill_results(&chain, result, err);
-    if (rc == 0) {
+    if (rc == 0)
         *replay = result;
-        result = NULL;
-    }
-out:
-    dpro_replay_destroy(result);
+    else
+        dpro_replay_destroy(result);
     chain_fini(&chain);
     return rc;
 }
 
 void dpro_replay_destroy(struct dpro_replay *replay)
 {
-    if (!replay)
-        return;
-    free(replay->iterations_ns);
-    free(replay->sorted_ns);
-    free(replay->ranks);
-    free(replay->start_ns);
-    free(replay->end_ns);
-    free(replay->critical);
+    if (replay)
+        arena_fini(&replay->arena);
     free(replay);
 }
 

@@ -46,9 +46,9 @@ struct event_options {
     uint32_t order_copy;
 };
 
-/* *laps (may be NULL): whether a device ran an op of a copy after one of a later copy. */
+/* *interleaved (may be NULL): whether a device ran an op of a copy after one of a later copy. */
 int event_replay(const struct dpro_graph *graph, const struct event_options *options,
-                 const struct replay_hooks *hooks, bool *laps, struct dpro_error *err);
+                 const struct replay_hooks *hooks, bool *interleaved, struct dpro_error *err);
 
 /* ---- replay.c ---- */
 
@@ -78,11 +78,11 @@ void fixed_get(const struct fixed *fixed, int64_t *end_ns, uint32_t *device_prev
 
 /* As event_replay, but the order comes from an event-driven replay of four copies with the
  * durations given here, and then each copy is one pass. *n_violations as above. Where a device runs
- * ops of different copies in turns there is no order for one copy: *laps is set and nothing
+ * ops of different copies in turns there is no order for one copy: *interleaved is set and nothing
  * replayed. */
 int fixed_replay(const struct dpro_graph *graph, const struct event_options *options,
                  const struct replay_hooks *hooks, const int64_t *dur_ns, const int64_t *gap_ns,
-                 bool *laps, uint64_t *n_violations, struct dpro_error *err);
+                 bool *interleaved, uint64_t *n_violations, struct dpro_error *err);
 
 /* ---- delay.c ---- */
 
@@ -108,9 +108,10 @@ struct critical_span {
     int64_t start_ns;  /* where the path is cut; its end is that of the last op */
 };
 
-/* The path, first op first, with times from span->start_ns; the array is the caller's to free. */
+/* The path in `arena`, first op first, with times from span->start_ns. */
 int critical_find(const struct dpro_graph *graph, const struct critical_span *span,
-                  struct dpro_critical_op **path, uint32_t *n, struct dpro_error *err);
+                  struct arena *arena, struct dpro_critical_op **path, uint32_t *n,
+                  struct dpro_error *err);
 
 /* ---- breakdown.c ---- */
 

@@ -177,7 +177,7 @@ static int answer_request(struct attach *attach, const struct fabric_message *me
 
 /* Takes one datagram and answers it; false when there is none. What comes from another user, other
  * than to root, is passed over: we would name it a place to write to. */
-static bool serve(struct attach *attach)
+static bool answer_datagram(struct attach *attach)
 {
     char data[FABRIC_MESSAGE_MAX], out[FABRIC_HEADER + 8192], text[8192];
     union {
@@ -290,7 +290,8 @@ static int record(struct attach *attach, struct dpro_attach_result *result, stru
         int n = poll(&in, 1, TICK_MS);
         if (n < 0 && errno != EINTR)
             return dpro_error_set(err, DPRO_EIO, "the socket 'dynolog': %s", strerror(errno));
-        for (int i = 0; i < MAX_PROCESSES && serve(attach); i++) /* a flood doesn't keep us here */
+        for (int i = 0; i < MAX_PROCESSES && answer_datagram(attach);
+             i++) /* a flood doesn't keep us here */
             continue;
         result->n_processes = 0;
         for (size_t i = 0; i < attach->processes.n; i++) {

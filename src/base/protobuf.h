@@ -42,14 +42,6 @@ void pb_leave(struct pb *pb, uint64_t outer);
 /* The field's bytes, borrowed until the next call; those longer than the window are left out, and
  * what is no PB_BYTES: *len = 0. False on failure. */
 bool pb_text(struct pb *pb, const struct pb_field *field, const char **text, size_t *len);
-
-static inline double pb_double(uint64_t bits)
-{
-    double value;
-    __builtin_memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 /* Stops the pass for a reason of the caller's: values that make no sense. */
 void pb_stop(struct pb *pb, const char *why);
 

@@ -73,7 +73,7 @@ static int copy_edges(const struct dpro_graph *g, const struct graph_rank *rank,
                     dpro_graph_add_edge(b, op - first, succ[i] - first, next) < 0)
                     return -1;
         }
-    /* the point where all ranks meet is another rank's op */
+    /* the barrier of a collective is another rank's op */
     for (uint32_t i = 0; i < g->n_members; i++)
         if (is_local(rank, g->members[i].arrival) && is_local(rank, g->members[i].transfer) &&
             g->members[i].arrival != g->members[i].transfer &&

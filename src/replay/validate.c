@@ -3,17 +3,15 @@
  * with. The predictions are independent of each other and run in threads; which thread made one
  * does not show in the result. */
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/pool.h"
 #include "replay/replay.h"
 
 /* Each prediction takes the mean of all the others: of more iterations than this, as many are
  * predicted, evenly spread, or the work would grow with their square. */
 enum { MOST_PREDICTIONS = 50 };
-
-enum { MOST_THREADS = 16 }; /* each holds a few dozen bytes an op */
 
 static bool is_predicted(uint32_t s, uint32_t n)
 {
@@ -31,43 +29,24 @@ struct work {
     const struct dpro_graph *g;
     enum dpro_engine engine;
     struct prediction *predictions; /* by sample */
-    uint32_t first, step;           /* a thread's share: first, first + step, ... */
 };
 
-static void *predict(void *arg)
+static void predict(void *arg, size_t s)
 {
     const struct work *work = arg;
-    for (uint32_t s = work->first; s < work->g->n_samples; s += work->step) {
-        /* the job as it was: no delays; quietly, as a sink takes one call at a time */
-        struct dpro_replay_options leave_out = {.engine = work->engine, .skip_sample = s + 1};
-        struct prediction *p = &work->predictions[s];
-        if (!is_predicted(s, work->g->n_samples))
-            continue;
+    /* the job as it was: no delays; quietly, as a sink takes one call at a time */
+    struct dpro_replay_options leave_out = {.engine = work->engine, .skip_sample = (uint32_t)s + 1};
+    struct prediction *p = &work->predictions[s];
+    if (is_predicted((uint32_t)s, work->g->n_samples))
         p->rc = replay_predict(work->g, &leave_out, &p->ns, &p->err);
-    }
-    return NULL;
 }
 
-static void predict_all(const struct dpro_graph *g, enum dpro_engine engine,
-                        struct prediction *predictions)
+/* Each thread holds a few dozen bytes an op. */
+static int count_threads(void)
 {
+    enum { MOST_THREADS = 16 };
     long n = sysconf(_SC_NPROCESSORS_ONLN);
-    uint32_t n_threads = n < 1 ? 1 : n > MOST_THREADS ? MOST_THREADS : (uint32_t)n;
-    if (n_threads > g->n_samples)
-        n_threads = g->n_samples;
-    pthread_t threads[MOST_THREADS];
-    bool started[MOST_THREADS] = {false};
-    struct work work[MOST_THREADS];
-    for (uint32_t i = 0; i < n_threads; i++)
-        work[i] = (struct work){g, engine, predictions, i, n_threads};
-    for (uint32_t i = 1; i < n_threads; i++)
-        started[i] = pthread_create(&threads[i], NULL, predict, &work[i]) == 0;
-    for (uint32_t i = 0; i < n_threads; i++)
-        if (!started[i]) /* this thread's own share, and those for which there was no thread */
-            predict(&work[i]);
-    for (uint32_t i = 1; i < n_threads; i++)
-        if (started[i])
-            pthread_join(threads[i], NULL);
+    return n < 1 ? 1 : n > MOST_THREADS ? MOST_THREADS : (int)n;
 }
 
 static void compare(const struct dpro_graph *g, const struct prediction *predictions,
@@ -109,7 +88,8 @@ int dpro_replay_validate(const struct dpro_graph *graph, const struct dpro_repla
     struct prediction *predictions = calloc(graph->n_samples, sizeof *predictions);
     if (!predictions)
         return dpro_error_nomem(err);
-    predict_all(graph, options ? options->engine : DPRO_ENGINE_EVENT, predictions);
+    struct work work = {graph, options ? options->engine : DPRO_ENGINE_EVENT, predictions};
+    pool_run(graph->n_samples, count_threads(), predict, &work);
     int rc = 0;
     for (uint32_t s = 0; s < graph->n_samples && rc == 0; s++)
         if (predictions[s].rc < 0) {

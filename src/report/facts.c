@@ -117,7 +117,7 @@ static int sum_ranks(struct report_facts *f)
     const struct dpro_graph *g = f->report->graph;
     f->n_ranks = dpro_graph_n_ranks(g);
     f->ranks = arena_array(&f->arena, f->n_ranks + 1, sizeof *f->ranks);
-    int64_t *waited_for = calloc(f->n_ranks + 1, sizeof *waited_for);
+    int64_t *waited_for = arena_array(&f->arena, f->n_ranks + 1, sizeof *waited_for);
     struct map index = {0};
     int rc = f->ranks && waited_for ? map_reserve(&index, f->n_ranks) : -1;
     for (uint32_t r = 0; rc == 0 && r < f->n_ranks; r++) {
@@ -163,7 +163,6 @@ static int sum_ranks(struct report_facts *f)
         f->input_ns += t->input_ns / f->n_ranks;
     }
     map_fini(&index);
-    free(waited_for);
     return rc;
 }
 
@@ -185,9 +184,11 @@ static void sum_shown(struct report_facts *f)
 static int find_busiest(struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
-    int64_t *sum = f->has_gpu ? calloc(g->names.n + 1, sizeof *sum) : NULL;
+    if (!f->has_gpu)
+        return 0;
+    int64_t *sum = arena_array(&f->arena, g->names.n + (size_t)1, sizeof *sum);
     if (!sum)
-        return f->has_gpu ? -1 : 0;
+        return -1;
     for (uint32_t op = 0; op < g->n_ops; op++)
         if ((g->flags[op] & GRAPH_OP_GPU) && g->kind[op] <= DPRO_OP_UPDATE)
             sum[g->name[op]] += g->dur_ns[op];
@@ -197,7 +198,6 @@ static int find_busiest(struct report_facts *f)
             f->busiest = strtab_get(&g->names, g->name[op]);
         }
     f->busiest_ns /= f->n_ranks ? f->n_ranks : 1;
-    free(sum);
     return 0;
 }
 

@@ -147,15 +147,16 @@ int slices_init(struct slices *slices, const struct dpro_graph *g, const struct 
                 struct dpro_error *err)
 {
     *slices = (struct slices){.n_devices = g->n_devices};
-    struct wait *waits = calloc((size_t)g->n_ops + 1, sizeof *waits);
-    uint32_t *open = malloc(((size_t)g->n_ops + 1) * sizeof *open);
-    struct slice *scratch = malloc(((size_t)g->n_ops + 1) * sizeof *scratch);
-    slices->all = calloc((size_t)g->n_ops * 4 + 1, sizeof *slices->all);
-    slices->measured = calloc((size_t)g->n_devices * 2 + 1, sizeof *slices->measured);
-    if (!waits || !open || !scratch || !slices->all || !slices->measured) {
-        free(scratch);
-        free(open);
-        free(waits);
+    struct arena work = {NULL, 0};
+    size_t n_ops = (size_t)g->n_ops + 1;
+    struct wait *waits = arena_array(&work, n_ops, sizeof *waits);
+    uint32_t *open = arena_array(&work, n_ops, sizeof *open);
+    struct slice *scratch = arena_array(&work, n_ops, sizeof *scratch);
+    struct slice *at = arena_array(&slices->arena, n_ops * 4, sizeof *at);
+    slices->measured =
+        arena_array(&slices->arena, (size_t)g->n_devices * 2 + 1, sizeof *slices->measured);
+    if (!waits || !open || !scratch || !at || !slices->measured) {
+        arena_fini(&work);
         slices_fini(slices);
         return dpro_error_nomem(err);
     }
@@ -166,7 +167,6 @@ int slices_init(struct slices *slices, const struct dpro_graph *g, const struct 
     for (dpro_op_id op = 0; op < g->n_ops; op++)
         if (is_drawn(g, op))
             slices->measured[g->device[op]].n += 2;
-    struct slice *at = slices->all;
     for (uint32_t d = 0; d < g->n_devices; d++) {
         uint32_t room = slices->measured[d].n;
         slices->measured[d] = (struct slice_track){.at = at};
@@ -189,17 +189,13 @@ int slices_init(struct slices *slices, const struct dpro_graph *g, const struct 
         split_waiting(&slices->measured[d], waits, false, scratch);
         split_waiting(&slices->replayed[d], waits, true, scratch);
     }
-    free(scratch);
-    free(open);
-    free(waits);
+    arena_fini(&work);
     return 0;
 }
 
 void slices_fini(struct slices *slices)
 {
-    free(slices->all);
-    free(slices->measured);
-    *slices = (struct slices){0};
+    arena_fini(&slices->arena);
 }
 
 uint32_t slices_last_member(const struct dpro_graph *g, const struct dpro_replay *replay,

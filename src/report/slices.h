@@ -8,6 +8,8 @@
 #include <dpro/graph.h>
 #include <dpro/replay.h>
 
+#include "base/arena.h"
+
 struct slice {
     int64_t start_ns, dur_ns; /* from the graph's zero, or the replayed iteration's start */
     dpro_op_id op;
@@ -22,7 +24,7 @@ struct slice_track {
 };
 
 struct slices {
-    struct slice *all;
+    struct arena arena;
     uint32_t n_devices;
     struct slice_track *measured, *replayed; /* by device */
 };

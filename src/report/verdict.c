@@ -204,25 +204,20 @@ static void say_idle(const struct report_facts *f, struct verdict_line *line)
 /* Where the straggler differs most from the mean of the other ranks. */
 static const char *straggler_reason(const struct report_facts *f, int64_t *excess)
 {
-    static const char *const words[] = {"in forward", "in backward", "in the update", "on input",
-                                        "idling"};
-    int64_t own[5] = {0}, middle[5] = {0};
-    for (uint32_t r = 0; r < f->n_ranks; r++) {
-        const struct dpro_rank_time *t = &f->ranks[r].time;
-        const int64_t parts[5] = {t->forward_ns, t->backward_ns, t->update_ns, t->input_ns,
-                                  t->idle_ns};
-        for (int p = 0; p < 5; p++) {
-            if (t->rank == f->straggler)
-                own[p] = parts[p];
-            else
-                middle[p] += parts[p] / (int64_t)(f->n_ranks - 1);
-        }
-    }
+    static const char *const words[N_RANK_PARTS] = {"in forward", "in backward", "in the update",
+                                                    "on input", [RANK_IDLE] = "idling"};
+    int64_t more[N_RANK_PARTS] = {0};
     int best = 0;
-    for (int p = 1; p < 5; p++)
-        if (own[p] - middle[p] > own[best] - middle[best])
+    for (uint32_t r = 0; r < f->n_ranks; r++)
+        for (int p = 0; p < N_RANK_PARTS; p++) {
+            int64_t ns = rank_part_ns(&f->ranks[r].time, p);
+            bool straggles = f->ranks[r].time.rank == f->straggler;
+            more[p] += straggles ? ns : -(ns / (int64_t)(f->n_ranks - 1));
+        }
+    for (int p = 1; p < N_RANK_PARTS; p++)
+        if (words[p] && more[p] > more[best])
             best = p;
-    *excess = own[best] - middle[best];
+    *excess = more[best];
     return words[best];
 }
 
@@ -236,7 +231,7 @@ static bool has_servers(const struct dpro_graph *graph)
     return false;
 }
 
-/* Ranks that meet in collectives take the same time for an iteration. Where they don't, one of them
+/* Ranks of the same collectives take the same time for an iteration. Where they don't, one of them
  * was recorded in part, and the mean of them is that of no rank. With servers each rank may go at
  * its own pace. */
 static bool say_unlike(const struct report_facts *f, struct verdict_line *line)

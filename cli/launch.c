@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "child.h"
 #include "say.h"
+#include "spawn.h"
 
 int launch_set_env(const char *name, const char *value)
 {
@@ -191,7 +191,7 @@ int launch_run(const char *verb, const struct opt_list *args, bool *started)
         cmd_say("out of memory");
         return CMD_SYSTEM;
     }
-    code = child_run_program(argv);
+    code = spawn_program(argv);
     if (code < 0)
         code = say_not_started(verb, argv[0], -code);
     else

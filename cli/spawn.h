@@ -1,6 +1,6 @@
-/* child.h: running the user's program as if dpro were not there. */
-#ifndef CLI_CHILD_H
-#define CLI_CHILD_H
+/* spawn.h: running the user's program as if dpro were not there. */
+#ifndef CLI_SPAWN_H
+#define CLI_SPAWN_H
 
 /* Runs argv[0], found on PATH, in the foreground: same terminal, same process group, standard files
  * and environment. Waits for its end. Returns its exit code, 128 + N when signal N killed it, or
@@ -9,6 +9,6 @@
  * Signals that the terminal sends to the process group reach the program by themselves; those sent
  * to dpro alone (kill, timeout, a scheduler) are passed on. None of them ends dpro, so that what
  * the job recorded until then is told. */
-int child_run_program(char *const argv[]);
+int spawn_program(char *const argv[]);
 
 #endif

@@ -1,6 +1,6 @@
-/* child.c: a program in the foreground. Signals are blocked and fetched rather than handled: there
+/* spawn.c: a program in the foreground. Signals are blocked and fetched rather than handled: there
  * is no moment at which one gets lost between the program's start and the wait for it. */
-#include "child.h"
+#include "spawn.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -43,7 +43,7 @@ static int wait_for(pid_t child, const sigset_t *set)
     }
 }
 
-int child_run_program(char *const argv[])
+int spawn_program(char *const argv[])
 {
     struct sigaction plain = {.sa_handler = SIG_DFL}, reaped;
     sigset_t set, before;

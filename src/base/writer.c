@@ -339,16 +339,6 @@ int writer_format_fixed(char *out, size_t size, double value, int digits)
     return len;
 }
 
-bool writer_fixed(struct writer *w, double value, int digits)
-{
-    char text[32];
-    int len = writer_format_fixed(text, sizeof text, value, digits);
-    if (len < 0)
-        return false;
-    writer_put(w, text, (size_t)len);
-    return true;
-}
-
 static void comma(struct writer *w)
 {
     if (w->need_comma)
@@ -480,9 +470,8 @@ void writer_json_ms(struct writer *w, int64_t ns)
 
 void writer_json_fixed(struct writer *w, double value, int digits)
 {
-    comma(w);
-    if (!writer_fixed(w, value, digits))
-        writer_text(w, "null");
+    char text[32];
+    put_word(w, writer_format_fixed(text, sizeof text, value, digits) < 0 ? "null" : text);
 }
 
 void writer_put_fields(struct writer *w, const struct writer_field *fields, size_t n)

@@ -53,10 +53,8 @@ void writer_text(struct writer *writer, const char *text);
 void writer_printf(struct writer *writer, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void writer_int(struct writer *writer, int64_t value);
-/* `value` with `digits` (0..9) decimals and a point, in any locale; false, and nothing written,
- * when it is not finite or too large. */
-bool writer_fixed(struct writer *writer, double value, int digits);
-/* The same into `out`; the length, or -1 when it can't be said or does not fit. */
+/* `value` with `digits` (0..9) decimals and a point, in any locale, into `out`; the length, or -1
+ * when it is not finite, too large, or does not fit. */
 int writer_format_fixed(char *out, size_t size, double value, int digits);
 
 /* JSON. Commas are set between values; a key writes its colon. Strings come out as valid UTF-8

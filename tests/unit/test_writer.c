@@ -70,6 +70,50 @@ static void test_nanoseconds_are_written_exactly(void **state)
     free(text);
 }
 
+static void write_all_fields(struct writer *w)
+{
+    writer_object(w, TEXT("text", "a\"b"), TEXT("none", NULL), INT("int", UINT32_MAX),
+                  BOOL("bool", true), FIXED("fixed", 1.25, 1), FIXED("nan", NAN, 1));
+    writer_section(w, "unknown", '[');
+    writer_object(w, INT_IF("int", false, 1), MS_KNOWN("ms", -1), FIXED_IF("fixed", false, 1, 1));
+    writer_object(w, INT_IF("int", true, 1), MS_KNOWN("ms", 0), FIXED_IF("fixed", true, 1, 1));
+    writer_close(w, ']');
+}
+
+static void test_fields_that_are_not_known_are_null(void **state)
+{
+    (void)state;
+    char *text = text_of(write_all_fields);
+    assert_string_equal(text, "{\"text\":\"a\\\"b\",\"none\":null,\"int\":4294967295,\"bool\":true,"
+                              "\"fixed\":1.3,\"nan\":null},\n\"unknown\":["
+                              "{\"int\":null,\"ms\":null,\"fixed\":null},"
+                              "{\"int\":1,\"ms\":0.000000,\"fixed\":1.0}]");
+    free(text);
+}
+
+/* What can't be made for lack of memory must not look whole. */
+static void write_what_there_is_no_memory_for(struct writer *w, const void *arg)
+{
+    writer_text(w, arg);
+    writer_no_memory(w);
+}
+
+static void test_a_file_without_the_memory_for_it_is_not_left_behind(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/dpro-test-writer-XXXXXX";
+    struct dpro_error err = {.code = 0};
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    unlink(path);
+    assert_int_equal(
+        writer_write_path(path, false, write_what_there_is_no_memory_for, "some of it", &err),
+        DPRO_ENOMEM);
+    assert_int_equal(err.code, DPRO_ENOMEM);
+    assert_int_equal(access(path, F_OK), -1);
+}
+
 static void write_numbers(struct writer *w)
 {
     writer_open(w, '[');
@@ -267,6 +311,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nanoseconds_are_written_exactly),
+        cmocka_unit_test(test_fields_that_are_not_known_are_null),
+        cmocka_unit_test(test_a_file_without_the_memory_for_it_is_not_left_behind),
         cmocka_unit_test(test_numbers_have_fixed_digits_in_any_locale),
         cmocka_unit_test(test_strings_are_valid_json_and_harmless_in_html),
         cmocka_unit_test(test_gzip_holds_what_was_written),

@@ -151,8 +151,9 @@ static bool fit_held(const point_array *points, struct dpro_estimate *slope,
     if (alone <= SURE * alone_std || more <= SURE * more_std)
         return false;
     *slope = (struct dpro_estimate){alone, alone_std};
-    *share = (struct dpro_estimate){more / (alone + more),
-                                    more_std * alone / ((alone + more) * (alone + more))};
+    double lost = more / (alone + more);
+    double lost_std = more_std * alone / ((alone + more) * (alone + more));
+    *share = (struct dpro_estimate){lost, fmax(lost_std, lost / 2)}; /* other buckets may differ */
     return true;
 }
 

@@ -26,10 +26,6 @@ enum { MOST_RANKS = 8 };
 #define WORTH_A_BUCKET           0.0005
 #define WORTH_A_PLAN             0.005 /* against a plain setting, of a recorded job */
 
-/* Standard deviation of what plans bring, as a share of the iteration: 12 plans that were run
- * brought 2 to 16 %, 9.8 % in the root mean square. */
-#define PLAN_GAIN 0.10
-
 #define BOUND_ERRORS                                                                               \
     2 /* standard errors by which a bound is lowered, to hold for what is measured */
 
@@ -340,27 +336,6 @@ static int64_t sure_bound(const struct dpro_model *model, int64_t bound_ns,
     return llround((double)bound_ns * fmax(1 - doubt, 0));
 }
 
-/* A strategy is picked because the model likes it, so what the model overrates is picked more often
- * than what it underrates. The promise is therefore the mean of what the model says and what plans
- * bring on the whole (normal, around 0), each weighed by its variance. The machine's noise does not
- * count: it has no say in the choice. */
-static void regress(struct dpro_optimum *o, struct uncertainty *unsure)
-{
-    struct dpro_optimum_summary *s = &o->summary;
-    double squares = 0, share = (double)s->best_ns / (double)s->own_ns;
-    for (int p = 0; p < DPRO_N_UNCERTAINTY_PARTS; p++)
-        if (p != DPRO_UNCERTAIN_MACHINE && p != DPRO_UNCERTAIN_ITERATIONS)
-            squares += unsure->parts[p].speedup * unsure->parts[p].speedup;
-    double variance = squares * share * share * share * share; /* of 1 / speedup */
-    double weight = PLAN_GAIN * PLAN_GAIN / (PLAN_GAIN * PLAN_GAIN + variance);
-    s->best_ns += llround((1 - weight) * (double)(s->own_ns - s->best_ns));
-    s->found_ns += llround((1 - weight) * (double)(s->own_ns - s->found_ns));
-    for (uint32_t b = 0; b < o->n_baselines; b++) /* by the same, so that they stay comparable */
-        o->baselines[b].iteration_ns +=
-            llround((1 - weight) * (double)(s->own_ns - o->baselines[b].iteration_ns));
-    unsure->speedup = sqrt(unsure->speedup * unsure->speedup - (1 - weight) * squares);
-}
-
 static int keep_results(struct space *space, struct dpro_optimum *o)
 {
     const struct dpro_model *model = o->models[DPRO_BEST];
@@ -388,11 +363,8 @@ static int keep_results(struct space *space, struct dpro_optimum *o)
             return -1;
     }
     s->measured_ns = model->measured_ns;
-    s->lower_bound_ns = sure_bound(model, bound_ns, s, &unsure);
-    /* a generated job is what its model says; of servers the most likely time is told */
-    if (model->measured_ns > 0 && dpro_model_n_servers(model) == 0)
-        regress(o, &unsure);
     s->apart_ns = best_apart_ns(space, s->best_ns);
+    s->lower_bound_ns = sure_bound(model, bound_ns, s, &unsure);
     s->uncertainty_pct = 100 * unsure.speedup;
     s->compression = space->best.compression;
     s->algorithm = dpro_algorithm_name(search->options->algorithm);

@@ -96,7 +96,7 @@ static struct dpro_graph *generate(uint32_t n_ops, uint32_t n_ranks, bool period
     for (uint32_t rank = 0; rank < n_ranks; rank++)
         for (uint32_t bucket = 0; bucket < n_buckets; bucket++) {
             uint32_t first = rank * ops_a_rank + bucket * OPS_A_BUCKET;
-            uint32_t arrival = first + 2 * KERNELS_A_BUCKET, meet = arrival - rank * ops_a_rank;
+            uint32_t arrival = first + 2 * KERNELS_A_BUCKET, barrier = arrival - rank * ops_a_rank;
             for (uint32_t i = 0; i < KERNELS_A_BUCKET; i++) {
                 uint32_t launch = first + 2 * i;
                 check(dpro_graph_add_edge(b, launch, launch + 1, 0));
@@ -111,8 +111,8 @@ static struct dpro_graph *generate(uint32_t n_ops, uint32_t n_ranks, bool period
             for (uint32_t i = 0; i < 3; i++) /* the bucket's gradients come from several kernels */
                 check(dpro_graph_add_edge(b, arrival - 1 - 2 * i, arrival, 0));
             if (rank)
-                check(dpro_graph_add_edge(b, arrival, meet, 0));
-            check(dpro_graph_add_edge(b, meet, arrival + 1, 0));
+                check(dpro_graph_add_edge(b, arrival, barrier, 0));
+            check(dpro_graph_add_edge(b, barrier, arrival + 1, 0));
         }
     for (uint32_t rank = 0; periodic && rank < n_ranks; rank++) {
         uint32_t first = rank * ops_a_rank, last = first + ops_a_rank - 1;

@@ -39,7 +39,7 @@ def generate(n_ops, n_ranks):
         for bucket in range(n_buckets):
             first = rank * ops_a_rank + bucket * OPS_A_BUCKET
             arrival = first + 2 * KERNELS_A_BUCKET
-            meet = arrival - rank * ops_a_rank
+            barrier = arrival - rank * ops_a_rank
             for i in range(KERNELS_A_BUCKET):
                 launch = first + 2 * i
                 succ[launch].append(launch + 1)
@@ -52,8 +52,8 @@ def generate(n_ops, n_ranks):
             for i in range(3):
                 succ[arrival - 1 - 2 * i].append(arrival)
             if rank:
-                succ[arrival].append(meet)
-            succ[meet].append(arrival + 1)
+                succ[arrival].append(barrier)
+            succ[barrier].append(arrival + 1)
     return dur, device, succ
 
 

@@ -1,5 +1,5 @@
 /* align/align.c: cuts the recording into stretches over which each clock's drift is constant, as
- * few as the facts allow, and writes down what came out. */
+ * few as the constraints allow, and writes down what came out. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,8 +38,8 @@ static int make_arcs(struct align *a)
     return 0;
 }
 
-/* From the reference along the facts (or against them) to all clocks that can be reached, taking
- * each fact's two moments for one: to[c] must be added to clock c. */
+/* From the reference along the constraints (or against them) to all clocks that can be reached,
+ * taking each constraint's two moments for one: to[c] must be added to clock c. */
 static void reach(const struct align *a, bool against, int64_t *to, bool *reached, uint32_t *queue)
 {
     uint32_t head = 0, n = 1;
@@ -51,13 +51,13 @@ static void reach(const struct align *a, bool against, int64_t *to, bool *reache
         uint32_t at = queue[head];
         for (uint32_t i = a->row[at]; i < a->row[at + 1]; i++) {
             uint32_t arc = a->arcs[i];
-            const struct facts *facts = &a->pairs.at[arc / 2].facts[arc % 2];
+            const struct constraints *constraints = &a->pairs.at[arc / 2].constraints[arc % 2];
             uint32_t other = against ? arc_from(a, arc) : arc_to(a, arc);
-            if (facts->n == 0 || other == at || reached[other])
+            if (constraints->n == 0 || other == at || reached[other])
                 continue;
-            int64_t slack = facts->at[0].slack_ns;
-            for (uint32_t f = 1; f < facts->n && f < 16; f++)
-                slack = facts->at[f].slack_ns < slack ? facts->at[f].slack_ns : slack;
+            int64_t slack = constraints->at[0].slack_ns;
+            for (uint32_t f = 1; f < constraints->n && f < 16; f++)
+                slack = constraints->at[f].slack_ns < slack ? constraints->at[f].slack_ns : slack;
             to[other] = (int64_t)(against ? (uint64_t)to[at] - (uint64_t)slack
                                           : (uint64_t)to[at] + (uint64_t)slack);
             reached[other] = true;
@@ -121,7 +121,7 @@ static void extend(const struct align *a, uint32_t clock, int64_t local_ns, int6
     *end = at > *end ? at : *end;
 }
 
-/* The stretch of the axis that holds all facts and all that must be covered. */
+/* The stretch of the axis that holds all constraints and all that must be covered. */
 static void find_extent(struct cutter *cutter)
 {
     const struct align *a = cutter->a;
@@ -135,11 +135,12 @@ static void find_extent(struct cutter *cutter)
     cutter->told_ns[1] = end;
     for (size_t p = 0; p < a->pairs.n; p++)
         for (int d = 0; d < 2; d++) {
-            const struct facts *facts = &a->pairs.at[p].facts[d];
-            if (facts->n == 0 || !a->tied[a->pairs.at[p].low] || !a->tied[a->pairs.at[p].high])
+            const struct constraints *constraints = &a->pairs.at[p].constraints[d];
+            if (constraints->n == 0 || !a->tied[a->pairs.at[p].low] ||
+                !a->tied[a->pairs.at[p].high])
                 continue;
-            extend(a, a->pairs.at[p].low, facts->at[0].low_ns, &start, &end);
-            extend(a, a->pairs.at[p].low, facts->at[facts->n - 1].low_ns, &start, &end);
+            extend(a, a->pairs.at[p].low, constraints->at[0].low_ns, &start, &end);
+            extend(a, a->pairs.at[p].low, constraints->at[constraints->n - 1].low_ns, &start, &end);
         }
     if (start > end)
         start = end = 0;
@@ -187,24 +188,24 @@ static int try_slices(struct cutter *cutter, int64_t from, int64_t to)
     return window_solve(a, window, cutter->rough, &cutter->conflict, &cutter->pair);
 }
 
-/* Facts that contradict each other within one slice: no cut helps, so the pair's facts there are
- * left out. */
+/* Constraints that contradict each other within one slice: no cut helps, so the pair's constraints
+ * there are left out. */
 static int put_aside(struct cutter *cutter, int64_t slice)
 {
     struct align *a = cutter->a;
     struct pair *p = &a->pairs.at[cutter->pair];
     bool all = ++p->n_conflicts >= MAX_PAIR_CONFLICTS;
     for (int d = 0; d < 2; d++) {
-        uint32_t first = 0, n = p->facts[d].n;
+        uint32_t first = 0, n = p->constraints[d].n;
         if (!all)
-            n = facts_within(a, p, d, clamp_time(cutter->start_ns + ((__int128)slice << CUT_BITS)),
-                             clamp_time(cutter->start_ns + ((__int128)(slice + 1) << CUT_BITS)),
-                             &first);
-        struct facts *facts = &p->facts[d];
+            n = constraints_within(
+                a, p, d, clamp_time(cutter->start_ns + ((__int128)slice << CUT_BITS)),
+                clamp_time(cutter->start_ns + ((__int128)(slice + 1) << CUT_BITS)), &first);
+        struct constraints *constraints = &p->constraints[d];
         if (n > 0)
-            memmove(facts->at + first, facts->at + first + n,
-                    (facts->n - first - n) * sizeof *facts->at);
-        facts->n -= n;
+            memmove(constraints->at + first, constraints->at + first + n,
+                    (constraints->n - first - n) * sizeof *constraints->at);
+        constraints->n -= n;
     }
     return array_push(&a->conflicts, cutter->conflict);
 }
@@ -345,7 +346,7 @@ static int write_segments(struct align *a, uint32_t c)
 struct picture {
     struct align *a;
     double *weight, *most, *least;
-    uint32_t *circle, n_circle;
+    uint32_t *cycle, n_cycle;
 };
 
 static int draw_slice(struct picture *picture, const struct window *window, int64_t start_ns,
@@ -357,18 +358,18 @@ static int draw_slice(struct picture *picture, const struct window *window, int6
         uint32_t first, n = 0;
         picture->weight[arc] = INFINITY;
         if (window->uncertainty_ns[pair->low] >= 0 && window->uncertainty_ns[pair->high] >= 0)
-            n = facts_within(a, pair, (int)(arc % 2), start_ns, end_ns, &first);
+            n = constraints_within(a, pair, (int)(arc % 2), start_ns, end_ns, &first);
         for (uint32_t i = 0; i < n; i++)
-            picture->weight[arc] =
-                fmin(picture->weight[arc],
-                     fmax(0, fact_slack(&pair->facts[arc % 2].at[first + i], (int)(arc % 2),
-                                        &window->lines[pair->low], &window->lines[pair->high])));
+            picture->weight[arc] = fmin(
+                picture->weight[arc],
+                fmax(0, constraint_slack(&pair->constraints[arc % 2].at[first + i], (int)(arc % 2),
+                                         &window->lines[pair->low], &window->lines[pair->high])));
     }
     for (uint32_t c = 0; c < a->n_clocks; c++)
         picture->most[c] = picture->least[c] = c == 0 ? 0 : INFINITY;
-    if (paths_relax(a, picture->weight, false, picture->most, picture->circle, &picture->n_circle) <
+    if (paths_relax(a, picture->weight, false, picture->most, picture->cycle, &picture->n_cycle) <
             0 ||
-        paths_relax(a, picture->weight, true, picture->least, picture->circle, &picture->n_circle) <
+        paths_relax(a, picture->weight, true, picture->least, picture->cycle, &picture->n_cycle) <
             0)
         return -1;
     int64_t middle = start_ns + (end_ns - start_ns) / 2;
@@ -390,8 +391,8 @@ static int draw(struct cutter *cutter)
     size_t n_arcs = a->pairs.n * 2, n = a->n_clocks;
     struct picture picture = {.a = a,
                               .weight = malloc((n_arcs + 2 * n + 1) * sizeof *picture.weight),
-                              .circle = malloc((n + 1) * sizeof *picture.circle)};
-    int status = picture.weight && picture.circle ? 0 : -1;
+                              .cycle = malloc((n + 1) * sizeof *picture.cycle)};
+    int status = picture.weight && picture.cycle ? 0 : -1;
     picture.most = picture.weight ? picture.weight + n_arcs : NULL;
     picture.least = picture.weight ? picture.most + n : NULL;
     for (uint32_t c = 1; c < n && status == 0; c++)
@@ -409,7 +410,7 @@ static int draw(struct cutter *cutter)
         status = draw_slice(&picture, window, start, end < window->end_ns ? end : window->end_ns);
     }
     free(picture.weight);
-    free(picture.circle);
+    free(picture.cycle);
     return status;
 }
 
@@ -427,9 +428,9 @@ static void raise(struct dpro_clock_segment *segment, double uncertainty)
         segment->uncertainty_ns = (int64_t)uncertainty;
 }
 
-/* The lines that the facts allow may be very few, but a clock is not quite a line: its uncertainty
- * is at least what the best slice of time leaves open, and where it seems to have changed its
- * speed, the two lines differ by what is not known about when. */
+/* The lines that the constraints allow may be very few, but a clock is not quite a line: its
+ * uncertainty is at least what the best slice of time leaves open, and where it seems to have
+ * changed its speed, the two lines differ by what is not known about when. */
 static void doubt(struct align *a, uint32_t c)
 {
     struct dpro_clock_segment *at = a->segments[c];
@@ -472,7 +473,7 @@ int align_solve(struct align *a)
     struct cutter cutter = {.a = a};
     for (size_t p = 0; p < a->pairs.n; p++)
         for (int d = 0; d < 2; d++)
-            facts_tighten(&a->pairs.at[p].facts[d]);
+            constraints_tighten(&a->pairs.at[p].constraints[d]);
     if (make_arcs(a) < 0 || find_coarse(a) < 0)
         return -1;
     find_extent(&cutter);

@@ -1,9 +1,9 @@
 /* align/align.h: several clocks on one axis, from what happened before what. Knows nothing of
  * traces.
  *
- * A *fact* says that what happened at a moment of one clock was over by a moment of another; the
- * tightest facts in both directions leave a band in which the difference of two clocks lies. Clock
- * 0 is the reference. */
+ * A *constraint* says that what happened at a moment of one clock was over by a moment of another;
+ * the tightest constraints in both directions leave a band in which the difference of two clocks
+ * lies. Clock 0 is the reference. */
 #ifndef ALIGN_ALIGN_H
 #define ALIGN_ALIGN_H
 
@@ -25,17 +25,17 @@ void align_destroy(struct align *align);       /* NULL is fine */
 /* The clock's map is needed, and its uncertainty is told, for this stretch of its own time. */
 void align_cover(struct align *align, uint32_t clock, int64_t start_ns, int64_t end_ns);
 
-/* For facts between two clocks, in both directions; ALIGN_NONE: no memory. */
+/* For constraints between two clocks, in both directions; ALIGN_NONE: no memory. */
 uint32_t align_pair(struct align *align, uint32_t clock, uint32_t other);
 
 /* What happened at `from_ns` of clock `from` was over by `to_ns` of the pair's other clock; `mark`
- * is handed back when the fact contradicts others. 0, or -1 when memory runs out. */
+ * is handed back when the constraint contradicts others. 0, or -1 when memory runs out. */
 int align_before(struct align *align, uint32_t pair, uint32_t from, int64_t from_ns, int64_t to_ns,
                  uint64_t mark);
 
-/* Where the facts leave a choice, a clock gets the middle of what is possible; but one of which
- * this is said keeps its own time, or is moved so that moments meet of which the next function
- * says that they were near each other. */
+/* Where the constraints leave a choice, a clock gets the middle of what is possible; but one of
+ * which this is said keeps its own time, or is moved so that moments meet of which the next
+ * function says that they were near each other. */
 void align_keep(struct align *align, uint32_t clock);
 int align_near(struct align *align, uint32_t pair, uint32_t clock, int64_t clock_ns,
                int64_t other_ns);
@@ -53,13 +53,13 @@ uint32_t align_segments(const struct align *align, uint32_t clock,
 enum { ALIGN_MAX_BOUNDS = 200 };
 const struct dpro_clock_bound *align_bounds(const struct align *align, uint32_t clock, uint32_t *n);
 
-/* Facts that no clocks can satisfy, whichever way they run; they were put aside with their
- * neighbours. `from` and `to` are the clocks of the first fact; the second one closes the circle,
- * directly or through other clocks. */
+/* Constraints that no clocks can satisfy, whichever way they run; they were put aside with their
+ * neighbours. `from` and `to` are the clocks of the first constraint; the second one closes the
+ * cycle, directly or through other clocks. */
 struct align_conflict {
     uint32_t from, to;
     uint64_t marks[2];
-    int64_t by_ns; /* how far the facts miss each other */
+    int64_t by_ns; /* how far the constraints miss each other */
 };
 uint32_t align_conflicts(const struct align *align, const struct align_conflict **conflicts);
 

@@ -1,8 +1,8 @@
 /* align/solver.h: what the parts of the solver share.
  *
  * Times on the axis are local times moved by a line for each clock; the unknowns are the rests, x_i
- * of clock i, again lines. A fact from clock i to clock j at moment s bounds x_i(s) - x_j(s) from
- * above. */
+ * of clock i, again lines. A constraint from clock i to clock j at moment s bounds x_i(s) - x_j(s)
+ * from above. */
 #ifndef ALIGN_SOLVER_H
 #define ALIGN_SOLVER_H
 
@@ -10,21 +10,21 @@
 #include "base/array.h"
 #include "base/map.h"
 
-/* Rounding of the times that facts are made of. */
+/* Rounding of the times that constraints are made of. */
 #define ALIGN_ROUNDING_NS 1
 
 /* No two clocks drift apart faster than this: crystals keep within 100 ppm, and time daemons change
  * a clock's speed by at most 500 ppm. */
 #define ALIGN_MAX_DRIFT 600e-6
 
-struct fact {
+struct constraint {
     int64_t low_ns;   /* when, on the pair's lower clock */
     int64_t slack_ns; /* receiver's time less sender's, each on its own clock */
     uint64_t mark;
 };
 
-struct facts { /* of one pair in one direction */
-    struct fact *at;
+struct constraints { /* of one pair in one direction */
+    struct constraint *at;
     uint32_t n, cap;
 };
 
@@ -36,7 +36,7 @@ enum { LOW_TO_HIGH, HIGH_TO_LOW };
 
 struct pair {
     uint32_t low, high; /* clocks, low < high */
-    struct facts facts[2];
+    struct constraints constraints[2];
     ARRAY(struct near) nears;
     uint32_t n_conflicts;
 };
@@ -69,22 +69,22 @@ struct align {
     uint32_t *n_bounds;
     ARRAY(struct align_conflict) conflicts;
     uint32_t *row, *arcs; /* arcs of clock c are arcs[row[c] .. row[c + 1]), as 2 * pair + direction
-                             of the facts */
+                             of the constraints */
 };
 
-/* facts.c: sorts by time and keeps, of every short slice of it, the facts that some line could
- * touch: the lower convex hull. */
-void facts_tighten(struct facts *facts);
+/* constraints.c: sorts by time and keeps, of every short slice of it, the constraints that some
+ * line could touch: the lower convex hull. */
+void constraints_tighten(struct constraints *constraints);
 /* Those within [start, end) of the axis; returns how many, from *first on. */
-uint32_t facts_within(const struct align *align, const struct pair *pair, int direction,
-                      int64_t start_ns, int64_t end_ns, uint32_t *first);
+uint32_t constraints_within(const struct align *align, const struct pair *pair, int direction,
+                            int64_t start_ns, int64_t end_ns, uint32_t *first);
 
-/* paths.c: lowers value[] until value[to] <= value[from] + weight[arc] holds for every arc
+/* shortest_paths.c: lowers value[] until value[to] <= value[from] + weight[arc] holds for every arc
  * (reverse: with from and to exchanged), as the shortest paths do. An arc whose weight is INFINITY
- * is not there. A fact from i to j is the arc from j to i. Returns 0; 1 when there is a circle of
- * negative length, whose arcs are then in circle[0 .. *n_circle); -1: no memory. */
+ * is not there. A constraint from i to j is the arc from j to i. Returns 0; 1 when there is a cycle
+ * of negative length, whose arcs are then in cycle[0 .. *n_cycle); -1: no memory. */
 int paths_relax(const struct align *align, const double *weight, bool reverse, double *value,
-                uint32_t *circle, uint32_t *n_circle);
+                uint32_t *cycle, uint32_t *n_cycle);
 static inline uint32_t arc_from(const struct align *align, uint32_t arc)
 {
     const struct pair *pair = &align->pairs.at[arc / 2];
@@ -96,9 +96,9 @@ static inline uint32_t arc_to(const struct align *align, uint32_t arc)
     return arc % 2 == LOW_TO_HIGH ? pair->low : pair->high;
 }
 
-/* window.c: one line a clock for a stretch of the axis, if the facts allow it; rough: whether they
- * do, but for a thousandth of what they leave open. window->lines hold a guess. Returns 0, 1 when
- * they don't (then *conflict names two of them, and *pair where to look), -1: no memory. */
+/* window.c: one line a clock for a stretch of the axis, if the constraints allow it; rough: whether
+ * they do, but for a thousandth of what they leave open. window->lines hold a guess. Returns 0, 1
+ * when they don't (then *conflict names two of them, and *pair where to look), -1: no memory. */
 int window_solve(const struct align *align, struct window *window, bool rough,
                  struct align_conflict *conflict, uint32_t *pair);
 
@@ -111,14 +111,15 @@ static inline double line_at(const struct line *line, int64_t local_ns, int64_t 
     return (double)whole + line->rate * (double)passed;
 }
 
-/* How far x_low - x_high (or x_high - x_low) may go by this fact, with the clocks on these lines.
+/* How far x_low - x_high (or x_high - x_low) may go by this constraint, with the clocks on these
+ * lines.
  */
-static inline double fact_slack(const struct fact *fact, int direction, const struct line *low,
-                                const struct line *high)
+static inline double constraint_slack(const struct constraint *constraint, int direction,
+                                      const struct line *low, const struct line *high)
 {
-    int64_t high_ns =
-        direction == LOW_TO_HIGH ? fact->low_ns + fact->slack_ns : fact->low_ns - fact->slack_ns;
-    uint64_t low_passed = (uint64_t)fact->low_ns - (uint64_t)low->local_ns;
+    int64_t high_ns = direction == LOW_TO_HIGH ? constraint->low_ns + constraint->slack_ns
+                                               : constraint->low_ns - constraint->slack_ns;
+    uint64_t low_passed = (uint64_t)constraint->low_ns - (uint64_t)low->local_ns;
     uint64_t high_passed = (uint64_t)high_ns - (uint64_t)high->local_ns;
     int64_t whole = (int64_t)((uint64_t)high->aligned_ns + high_passed - (uint64_t)low->aligned_ns -
                               low_passed);

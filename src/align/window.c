@@ -1,10 +1,11 @@
 /* align/window.c: one line a clock for a stretch of time.
  *
- * The facts of a pair leave a polygon of lines for the difference of its two clocks: a half-plane a
- * fact. How far the difference may go at a moment is a corner of that polygon; how far a clock may
- * be from the reference is the shortest path over such corners. The middles of these ranges at both
- * ends of the stretch give the drifts; with drifts given, the offsets obey differences only, which
- * shortest paths solve exactly; where a circle of facts forbids the drifts, they give way. */
+ * The constraints of a pair leave a polygon of lines for the difference of its two clocks: a
+ * half-plane a constraint. How far the difference may go at a moment is a corner of that polygon;
+ * how far a clock may be from the reference is the shortest path over such corners. The middles of
+ * these ranges at both ends of the stretch give the drifts; with drifts given, the offsets obey
+ * differences only, which shortest paths solve exactly; where a cycle of constraints forbids the
+ * drifts, they give way. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,12 +20,12 @@ enum {
     MAX_CORNERS = 64, /* more halves are left out: the polygon gets larger, never wrong */
 };
 
-/* Below this a drift is less than its uncertainty: none is assumed if the facts allow it. */
+/* Below this a drift is less than its uncertainty: none is assumed if the constraints allow it. */
 #define SHORT_NS 1e9
 
 struct point {
     double s, v; /* moment and bound, in ns on the axis; s from the window's start */
-    uint32_t fact;
+    uint32_t constraint;
 };
 
 struct work {
@@ -42,7 +43,7 @@ struct work {
     double *x, *drift;        /* by clock: the rest at the start, and its change until the end */
     double *most, *least;     /* by clock: range of x with drifts given */
     bool *tied, *known;       /* by clock */
-    uint32_t *circle, n_circle;
+    uint32_t *cycle, n_cycle;
     void *memory;
 };
 
@@ -73,7 +74,7 @@ static int init(struct work *work, const struct align *a, struct window *window)
     uint32_t *u = (uint32_t *)d;
     work->first = u, u += n_arcs + 1;
     work->touch = u, u += n_arcs;
-    work->circle = u, u += n;
+    work->cycle = u, u += n;
     work->tied = (bool *)u;
     work->known = work->tied + n;
     return 0;
@@ -85,14 +86,14 @@ static void fini(struct work *work)
     free(work->memory);
 }
 
-/* ---- facts to points ---- */
+/* ---- constraints to points ---- */
 
 static bool is_above(const struct point *a, const struct point *b, const struct point *c)
 {
     return (b->v - a->v) * (c->s - a->s) >= (c->v - a->v) * (b->s - a->s);
 }
 
-/* The lower convex hull of an arc's facts in the window. */
+/* The lower convex hull of an arc's constraints in the window. */
 static int add_points(struct work *work, uint32_t arc, int pass)
 {
     const struct align *a = work->a;
@@ -100,8 +101,8 @@ static int add_points(struct work *work, uint32_t arc, int pass)
     const struct line *low = &work->window->lines[pair->low];
     const struct line *high = &work->window->lines[pair->high];
     uint32_t first, direction = arc % 2;
-    uint32_t n =
-        facts_within(a, pair, (int)direction, work->window->start_ns, work->window->end_ns, &first);
+    uint32_t n = constraints_within(a, pair, (int)direction, work->window->start_ns,
+                                    work->window->end_ns, &first);
     if (n == 0)
         return 0;
     if (array_reserve(&work->points, n) < 0)
@@ -109,9 +110,10 @@ static int add_points(struct work *work, uint32_t arc, int pass)
     struct point *hull = work->points.at + work->points.n;
     size_t kept = 0;
     for (uint32_t i = first; i < first + n; i++) {
-        const struct fact *fact = &pair->facts[direction].at[i];
-        struct point point = {line_at(low, fact->low_ns, work->window->start_ns),
-                              fact_slack(fact, (int)direction, low, high) + ALIGN_ROUNDING_NS, i};
+        const struct constraint *constraint = &pair->constraints[direction].at[i];
+        struct point point = {
+            line_at(low, constraint->low_ns, work->window->start_ns),
+            constraint_slack(constraint, (int)direction, low, high) + ALIGN_ROUNDING_NS, i};
         if (pass + 1 < N_PASSES) /* two moments are taken for one; their drift is not known yet */
             point.v += fabs(point.v) * 2 * ALIGN_MAX_DRIFT;
         if (kept > 0 && point.s <= hull[kept - 1].s) {
@@ -147,7 +149,7 @@ static bool has_points(const struct work *work, uint32_t arc)
     return work->first[arc] < work->first[arc + 1];
 }
 
-/* Which clocks the window's facts tie to the reference, in both directions. */
+/* Which clocks the window's constraints tie to the reference, in both directions. */
 static int find_tied(struct work *work)
 {
     const struct align *a = work->a;
@@ -155,8 +157,8 @@ static int find_tied(struct work *work)
         work->weight[arc] = has_points(work, arc) ? 0 : INFINITY;
     for (uint32_t c = 0; c < a->n_clocks; c++)
         work->most[c] = work->least[c] = c == 0 ? 0 : INFINITY;
-    if (paths_relax(a, work->weight, false, work->most, work->circle, &work->n_circle) < 0 ||
-        paths_relax(a, work->weight, true, work->least, work->circle, &work->n_circle) < 0)
+    if (paths_relax(a, work->weight, false, work->most, work->cycle, &work->n_cycle) < 0 ||
+        paths_relax(a, work->weight, true, work->least, work->cycle, &work->n_cycle) < 0)
         return -1;
     for (uint32_t c = 0; c < a->n_clocks; c++)
         work->tied[c] = !isinf(work->most[c]) && !isinf(work->least[c]);
@@ -197,7 +199,7 @@ static uint32_t clip(struct corner *corners, uint32_t n, double sign, double at,
     return n_kept;
 }
 
-/* False: no line fits the pair's facts. */
+/* False: no line fits the pair's constraints. */
 static bool bound_pair(struct work *work, uint32_t pair)
 {
     const double unit = 1 / work->length_ns;
@@ -243,7 +245,10 @@ static uint32_t tightest(const struct work *work, uint32_t arc)
 
 static uint64_t mark_of(const struct work *work, uint32_t arc, uint32_t point)
 {
-    return work->a->pairs.at[arc / 2].facts[arc % 2].at[work->points.at[point].fact].mark;
+    return work->a->pairs.at[arc / 2]
+        .constraints[arc % 2]
+        .at[work->points.at[point].constraint]
+        .mark;
 }
 
 static int name_conflict(const struct work *work, const uint32_t *arcs, uint32_t n_arcs,
@@ -261,7 +266,7 @@ static int name_conflict(const struct work *work, const uint32_t *arcs, uint32_t
         if (used < 2)
             conflict->marks[used] = mark_of(work, arc, point);
         if (used++ == 0) {
-            conflict->from = arc_to(work->a, arc); /* a fact runs against its arc */
+            conflict->from = arc_to(work->a, arc); /* a constraint runs against its arc */
             conflict->to = arc_from(work->a, arc);
         }
         if (v < least) {
@@ -285,10 +290,9 @@ static int bound_clocks(struct work *work)
     for (int k = 0; k < 3 && status == 0; k++) {
         for (uint32_t c = 0; c < a->n_clocks; c++)
             work->high[k][c] = work->low[k][c] = c == 0 ? 0 : INFINITY;
-        status = paths_relax(a, work->ends[k], false, work->high[k], work->circle, &work->n_circle);
+        status = paths_relax(a, work->ends[k], false, work->high[k], work->cycle, &work->n_cycle);
         if (status == 0)
-            status =
-                paths_relax(a, work->ends[k], true, work->low[k], work->circle, &work->n_circle);
+            status = paths_relax(a, work->ends[k], true, work->low[k], work->cycle, &work->n_cycle);
         for (uint32_t c = 0; c < a->n_clocks; c++)
             work->low[k][c] = -work->low[k][c];
     }
@@ -344,29 +348,29 @@ static double freedom(const struct work *work, uint32_t clock)
     return clock == 0 ? 0 : range * range;
 }
 
-/* The circle's facts forbid the drifts: moves them as little as will do, those least that are known
- * best. False: no drift helps. */
+/* The cycle's constraints forbid the drifts: moves them as little as will do, those least that are
+ * known best. False: no drift helps. */
 static bool repair(struct work *work)
 {
     const struct align *a = work->a;
     double *slope = work->x, over = 0, give = 0;
-    for (uint32_t i = 0; i < work->n_circle; i++)
-        slope[arc_to(a, work->circle[i])] = slope[arc_from(a, work->circle[i])] = 0;
-    for (uint32_t i = 0; i < work->n_circle; i++) {
-        uint32_t arc = work->circle[i], touch = work->touch[arc];
+    for (uint32_t i = 0; i < work->n_cycle; i++)
+        slope[arc_to(a, work->cycle[i])] = slope[arc_from(a, work->cycle[i])] = 0;
+    for (uint32_t i = 0; i < work->n_cycle; i++) {
+        uint32_t arc = work->cycle[i], touch = work->touch[arc];
         slope[arc_to(a, arc)] += work->points.at[touch].s / work->length_ns;
         slope[arc_from(a, arc)] -= work->points.at[touch].s / work->length_ns;
         over -= work->weight[arc];
     }
-    /* each of the circle's clocks is the end of one of its arcs */
-    for (uint32_t i = 0; i < work->n_circle; i++) {
-        uint32_t c = arc_to(a, work->circle[i]);
+    /* each of the cycle's clocks is the end of one of its arcs */
+    for (uint32_t i = 0; i < work->n_cycle; i++) {
+        uint32_t c = arc_to(a, work->cycle[i]);
         give += slope[c] * slope[c] * freedom(work, c);
     }
     if (!(give > 1e-18) || !isfinite(give))
         return false;
-    for (uint32_t i = 0; i < work->n_circle; i++) {
-        uint32_t c = arc_to(a, work->circle[i]);
+    for (uint32_t i = 0; i < work->n_cycle; i++) {
+        uint32_t c = arc_to(a, work->cycle[i]);
         work->drift[c] -= slope[c] * freedom(work, c) / give * (over * 1.05 + 0.01);
     }
     return true;
@@ -380,9 +384,9 @@ static int solve_offsets(struct work *work, int n_repairs)
         weigh(work);
         for (uint32_t c = 0; c < a->n_clocks; c++)
             work->most[c] = work->least[c] = c == 0 ? 0 : INFINITY;
-        int status = paths_relax(a, work->weight, false, work->most, work->circle, &work->n_circle);
+        int status = paths_relax(a, work->weight, false, work->most, work->cycle, &work->n_cycle);
         if (status == 0)
-            status = paths_relax(a, work->weight, true, work->least, work->circle, &work->n_circle);
+            status = paths_relax(a, work->weight, true, work->least, work->cycle, &work->n_cycle);
         if (status == 0)
             break;
         if (status < 0 || tries >= n_repairs || !repair(work))
@@ -426,8 +430,8 @@ static bool median_near(struct work *work, const struct pair *pair, double *scra
     return true;
 }
 
-/* What is nearest to the wishes and obeys the facts: the middle of the highest solution below and
- * of the lowest above them, since what lies between solutions is one. */
+/* What is nearest to the wishes and obeys the constraints: the middle of the highest solution below
+ * and of the lowest above them, since what lies between solutions is one. */
 static int obey(struct work *work)
 {
     const struct align *a = work->a;
@@ -435,8 +439,8 @@ static int obey(struct work *work)
         work->most[c] = work->tied[c] ? work->x[c] : INFINITY;
         work->least[c] = work->tied[c] ? -work->x[c] : INFINITY;
     }
-    if (paths_relax(a, work->weight, false, work->most, work->circle, &work->n_circle) < 0 ||
-        paths_relax(a, work->weight, true, work->least, work->circle, &work->n_circle) < 0)
+    if (paths_relax(a, work->weight, false, work->most, work->cycle, &work->n_cycle) < 0 ||
+        paths_relax(a, work->weight, true, work->least, work->cycle, &work->n_cycle) < 0)
         return -1;
     double zero = (work->most[0] - work->least[0]) / 2;
     for (uint32_t c = 0; c < a->n_clocks; c++)
@@ -546,10 +550,10 @@ static int solve_pass(struct work *work, int pass, struct align_conflict *confli
     if (status == 0)
         status = solve_lines(work, last);
     if (status > 0)
-        return name_conflict(work, work->circle, work->n_circle, conflict, pair);
+        return name_conflict(work, work->cycle, work->n_cycle, conflict, pair);
     if (status == 0 && !last)
         status = apply_wishes(work);
-    if (status == 0 && last) { /* nothing moves but what the exact facts still move */
+    if (status == 0 && last) { /* nothing moves but what the exact constraints still move */
         memset(work->x, 0, a->n_clocks * sizeof *work->x);
         status = obey(work);
     }

@@ -235,13 +235,13 @@ static int fit_bytes(const struct rehearsal *r, const struct coarse *coarse,
             for (uint32_t t = 0; t < model->n_tensors; t++) {
                 uint32_t bucket = coarse->bucket_of[t];
                 const struct graph_collective *c = &g->collectives[bucket];
-                if (used[bucket] || c->n_messages == 0 || c->meet == DPRO_NO_OP)
+                if (used[bucket] || c->n_messages == 0 || c->barrier == DPRO_NO_OP)
                     continue;
                 used[bucket] = 1;
                 uint32_t transfer = g->members[c->first_member + i].transfer;
-                exchanges[n++] =
-                    (struct exchange){r->end_ns[copy][c->meet], rehearsal_start(r, copy, transfer),
-                                      (double)c->size_bytes * wire_share(net)};
+                exchanges[n++] = (struct exchange){r->end_ns[copy][c->barrier],
+                                                   rehearsal_start(r, copy, transfer),
+                                                   (double)c->size_bytes * wire_share(net)};
             }
             status = add_stretches(exchanges, n, last_ready(r, coarse, model, copy, i), &points);
         }
@@ -309,8 +309,8 @@ static size_t list_transfers(const struct rehearsal *r, const struct coarse *coa
             continue;
         used[bucket] = 1;
         uint32_t transfer = g->members[c->first_member + rank].transfer;
-        int64_t start_ns = c->n_messages > 0 && c->meet != DPRO_NO_OP
-                               ? r->end_ns[copy][c->meet]
+        int64_t start_ns = c->n_messages > 0 && c->barrier != DPRO_NO_OP
+                               ? r->end_ns[copy][c->barrier]
                                : rehearsal_start(r, copy, transfer);
         exchanges[n++] = (struct exchange){start_ns, r->end_ns[copy][transfer],
                                            (double)c->size_bytes * wire_share(&model->net)};

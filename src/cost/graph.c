@@ -109,11 +109,11 @@ static void add_message(struct maker *m, uint32_t index, uint32_t start)
 }
 
 /* Its messages after `start`; the op with which it has ended. */
-static uint32_t add_collective(struct maker *m, uint32_t meet, uint64_t size_bytes)
+static uint32_t add_collective(struct maker *m, uint32_t barrier, uint64_t size_bytes)
 {
     uint32_t start =
         add_op(m, DPRO_OP_COLLECTIVE, 0, DPRO_NO_DEVICE, "all_reduce", sync_start_ns(m->net));
-    add_edge(m, meet, start, false);
+    add_edge(m, barrier, start, false);
     uint32_t end = add_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "all_reduce ends", 0);
     add_edge(m, start, end, false);
     if (sync_list(m->net, size_bytes, false, &m->messages) < 0 ||
@@ -256,7 +256,7 @@ struct bucket_ops {
 
 /* Of a bucket on one rank, or of a collective on all. */
 struct bucket_ends {
-    uint32_t meet, end; /* ops: launched, and back */
+    uint32_t barrier, end; /* ops: launched, and back */
 };
 
 /* From a rank to a server or back. What it carries keeps its order. */
@@ -301,7 +301,7 @@ static void add_launch(struct job *j, uint32_t rank, uint32_t b, double scale, u
     if (bucket->launch_ns > 0)
         go_on(j, rank, DPRO_OP_LAUNCH, "launch", bucket->launch_ns * scale, last);
     uint32_t launched = go_on(j, rank, DPRO_OP_BARRIER, "launched", 0, last);
-    add_edge(&j->m, launched, at(j, b, rank)->meet, false);
+    add_edge(&j->m, launched, at(j, b, rank)->barrier, false);
     add_edge(&j->m, at(j, b, rank)->end, launched, true); /* its memory is in use until then */
 }
 
@@ -360,9 +360,9 @@ static void add_bucket(struct job *j, uint32_t b)
     struct maker *m = &j->m;
     uint32_t parts = j->strategy->buckets[b].partitions, n_streams = j->model->net.n_streams;
     uint32_t bucket_end = add_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "bucket ends", 0);
-    uint32_t meet = add_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "all have launched", 0);
+    uint32_t barrier = add_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "all have launched", 0);
     for (uint32_t r = 0; r < j->model->net.n_ranks; r++)
-        *at(j, b, r) = (struct bucket_ends){meet, bucket_end};
+        *at(j, b, r) = (struct bucket_ends){barrier, bucket_end};
     for (uint32_t p = 0; p < parts && !m->failed; p++) {
         uint64_t size = bucket->size_bytes / parts;
         if (p + 1 == parts)
@@ -376,7 +376,7 @@ static void add_bucket(struct job *j, uint32_t b)
             m->nodes.at[free].spare = (uint8_t)(n_streams - 1);
         if (n_streams == 1 || j->n_ends >= n_streams)
             add_edge(m, free, cast, false);
-        add_edge(m, meet, cast, false);
+        add_edge(m, barrier, cast, false);
         uint32_t end = add_collective(m, cast, size);
         add_edge(m, end, bucket_end, false);
         j->ends[j->n_ends++] = end;
@@ -486,7 +486,7 @@ static void add_part(struct job *j, uint32_t b, uint32_t part)
     uint32_t answer = add_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "all have pushed",
                              net->pulls_at_start ? 0 : (int64_t)(net->answer_ns.value + 0.5));
     for (uint32_t r = 0; r < net->n_ranks && !m->failed; r++) {
-        uint32_t pushed = carry(j, r, server, false, at(j, b, r)->meet, bytes);
+        uint32_t pushed = carry(j, r, server, false, at(j, b, r)->barrier, bytes);
         uint32_t serve = add_op(m, DPRO_OP_REDUCE, sync_n_nodes(net) + server, ADDS, "serve",
                                 (int64_t)(serve_ns + 0.5));
         add_edge(m, pushed, serve, false);
@@ -500,7 +500,7 @@ static void add_part(struct job *j, uint32_t b, uint32_t part)
 static void add_served_bucket(struct job *j, uint32_t b)
 {
     for (uint32_t r = 0; r < j->model->net.n_ranks; r++) {
-        at(j, b, r)->meet = add_op(&j->m, DPRO_OP_BARRIER, r, DPRO_NO_DEVICE, "launched", 0);
+        at(j, b, r)->barrier = add_op(&j->m, DPRO_OP_BARRIER, r, DPRO_NO_DEVICE, "launched", 0);
         at(j, b, r)->end = add_op(&j->m, DPRO_OP_BARRIER, r, DPRO_NO_DEVICE, "bucket is back", 0);
     }
     for (uint32_t p = 0; p < j->strategy->buckets[b].partitions && !j->m.failed; p++)
@@ -632,7 +632,7 @@ int cost_graph_job(const struct dpro_model *model, const struct dpro_strategy *s
         join_ways(&j);
     else if (rc == 0 && model->net.n_streams == 1 && j.n_ends && !j.m.failed) {
         uint32_t first = turns ? turns[0] : 0; /* and so on, iteration after iteration */
-        add_edge(&j.m, j.ends[j.n_ends - 1], at(&j, first, 0)->meet, true);
+        add_edge(&j.m, j.ends[j.n_ends - 1], at(&j, first, 0)->barrier, true);
     }
     for (uint32_t r = 0; r < model->net.n_ranks && rc == 0; r++)
         add_rank(&j, r);

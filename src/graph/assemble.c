@@ -87,21 +87,21 @@ static int number_messages(struct assembly *a, const uint32_t *n_ops)
     return 0;
 }
 
-/* A meet belongs to the first member's rank: each rank's ops are followed by the meets it keeps,
- * and these by the ops of its messages. */
+/* A barrier belongs to the first member's rank: each rank's ops are followed by the barriers it
+ * keeps, and these by the ops of its messages. */
 static int number_ops(struct assembly *a)
 {
     struct join *join = a->join;
     uint32_t n_processes = assembly_n_processes(a);
-    uint32_t *n_meets = calloc(n_processes + (size_t)1, sizeof *n_meets);
+    uint32_t *n_barriers = calloc(n_processes + (size_t)1, sizeof *n_barriers);
     a->first_op = calloc(n_processes + (size_t)1, sizeof *a->first_op);
     a->first_device = calloc(n_processes + (size_t)1, sizeof *a->first_device);
-    a->meets = malloc((join->joined.n + 1) * sizeof *a->meets);
+    a->barriers = malloc((join->joined.n + 1) * sizeof *a->barriers);
     a->first_message = calloc(n_processes + (size_t)1, sizeof *a->first_message);
     uint32_t *n_messages = calloc(n_processes + (size_t)1, sizeof *n_messages);
-    if (!n_meets || !a->first_op || !a->first_device || !a->meets || !a->first_message ||
+    if (!n_barriers || !a->first_op || !a->first_device || !a->barriers || !a->first_message ||
         !n_messages) {
-        free(n_meets);
+        free(n_barriers);
         free(n_messages);
         return -1;
     }
@@ -112,12 +112,12 @@ static int number_ops(struct assembly *a)
                 n_messages[r]++;
         }
     for (size_t j = 0; j < join->joined.n; j++)
-        n_meets[join->joined.at[j].rank] += join->joined.at[j].n_members > 1;
+        n_barriers[join->joined.at[j].rank] += join->joined.at[j].n_members > 1;
     uint64_t n_ops = 0, n_devices = 0;
     for (uint32_t r = 0; r < n_processes; r++) {
         a->first_op[r] = (uint32_t)n_ops;
         a->first_device[r] = (uint32_t)n_devices;
-        n_ops += join->ranks[r].ops.n + n_meets[r];
+        n_ops += join->ranks[r].ops.n + n_barriers[r];
         a->first_message[r] = (uint32_t)n_ops;
         n_ops += n_messages[r];
         n_devices += join->ranks[r].devices.n;
@@ -127,16 +127,16 @@ static int number_ops(struct assembly *a)
     a->n_ops = (uint32_t)n_ops;
     a->first_op[n_processes] = a->n_ops;
     a->first_device[n_processes] = (uint32_t)n_devices;
-    memset(n_meets, 0, n_processes * sizeof *n_meets);
+    memset(n_barriers, 0, n_processes * sizeof *n_barriers);
     for (size_t j = 0; j < join->joined.n; j++) {
         const struct joined *joined = &join->joined.at[j];
-        a->meets[j] = DPRO_NO_OP;
+        a->barriers[j] = DPRO_NO_OP;
         if (joined->n_members > 1)
-            a->meets[j] = a->first_op[joined->rank] + (uint32_t)join->ranks[joined->rank].ops.n +
-                          n_meets[joined->rank]++;
+            a->barriers[j] = a->first_op[joined->rank] + (uint32_t)join->ranks[joined->rank].ops.n +
+                             n_barriers[joined->rank]++;
     }
     int status = n_ops >= UINT32_MAX / 2 ? -1 : number_messages(a, n_messages);
-    free(n_meets);
+    free(n_barriers);
     free(n_messages);
     return status;
 }
@@ -340,15 +340,15 @@ static int add_ops(struct assembly *a, struct dpro_graph_builder *builder)
         for (size_t j = 0; j < a->join->joined.n; j++) {
             const struct joined *joined = &a->join->joined.at[j];
             char text[64];
-            if (joined->rank != r || a->meets[j] == DPRO_NO_OP)
+            if (joined->rank != r || a->barriers[j] == DPRO_NO_OP)
                 continue;
             snprintf(text, sizeof text, "all at %s", rank->collectives.at[joined->collective].kind);
-            struct dpro_op meet = {.kind = DPRO_OP_BARRIER,
-                                   .rank = rank->trace->rank,
-                                   .device = DPRO_NO_DEVICE,
-                                   .name = text,
-                                   .tensor = ""};
-            if (dpro_graph_add_op(builder, &meet) < 0)
+            struct dpro_op barrier = {.kind = DPRO_OP_BARRIER,
+                                      .rank = rank->trace->rank,
+                                      .device = DPRO_NO_DEVICE,
+                                      .name = text,
+                                      .tensor = ""};
+            if (dpro_graph_add_op(builder, &barrier) < 0)
                 return -1;
         }
         for (uint32_t op = a->first_message[r]; op < a->first_op[r + 1]; op++)
@@ -732,7 +732,7 @@ static int fill_collectives(struct assembly *a)
                                       .group = strtab_add(&g->names, group, strlen(group)),
                                       .key = c->key,
                                       .size_bytes = c->size_bytes,
-                                      .meet = a->meets[j],
+                                      .barrier = a->barriers[j],
                                       .first_member = joined->first_member,
                                       .n_members = joined->n_members,
                                       .n_expected = joined->n_expected,
@@ -877,7 +877,7 @@ int assemble_graph(struct join *join, const struct dpro_trace *trace,
         }
     }
     free(a.first_op);
-    free(a.meets);
+    free(a.barriers);
     free(a.first_device);
     free(a.first_message);
     free(a.message_ops);

@@ -35,7 +35,7 @@ struct assembly {
     const struct dpro_trace *trace;
     uint32_t *first_op; /* a rank's or server's first op; behind the last: their number */
     uint32_t n_ops;
-    uint32_t *meets;        /* op of each joined collective, or DPRO_NO_OP */
+    uint32_t *barriers;     /* op of each joined collective, or DPRO_NO_OP */
     uint32_t *first_device; /* of each; behind the last: of the lines */
     /* Ops of messages come last in their rank: see assembly_message. */
     uint32_t *first_message;  /* a rank's first; what follows is its */

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/pool.h"
+#include "base/parallel.h"
 #include "graph/assemble.h"
 #include "graph/choose.h"
 #include "graph/ends.h"
@@ -164,10 +164,10 @@ static void destroy(struct build *build)
 static int build_ranks(struct build *build, struct dpro_error *err)
 {
     int status;
-    pool_run(build->n_ranks, 0, cut_rank, build);
+    parallel_for(build->n_ranks, 0, cut_rank, build);
     if ((status = first_error(build, err)) < 0 || (status = choose(build, err)) < 0)
         return status;
-    pool_run(build->n_ranks, 0, link_rank, build);
+    parallel_for(build->n_ranks, 0, link_rank, build);
     if ((status = first_error(build, err)) < 0)
         return status;
     uint64_t n_ops = 0;

@@ -45,13 +45,13 @@ struct graph_device {
 };
 
 /* A communication over several ranks: per member an arrival op and a transfer op; all arrivals
- * precede `meet`, which precedes all transfers. */
+ * precede `barrier`, which precedes all transfers. */
 struct graph_collective {
     uint32_t name;                    /* string id: "all_reduce", "all_to_all", "send", ... */
     uint32_t group;                   /* string id */
     uint32_t key;                     /* 1 + that of a key-value store; 0: none */
     uint64_t size_bytes;              /* a member's contribution; 0: unknown */
-    uint32_t meet;                    /* op; DPRO_NO_OP for a single member */
+    uint32_t barrier;                 /* op; DPRO_NO_OP for a single member */
     uint32_t first_member, n_members; /* into members */
     uint32_t n_expected;     /* group size; more than n_members: ranks are missing from the trace */
     int64_t missing_wait_ns; /* mean part of the transfers' durations that is assumed to be waiting

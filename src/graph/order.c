@@ -47,13 +47,14 @@ static int collect_edges(struct assembly *a)
     array_fini(&join->cross);
     for (size_t j = 0; j < join->joined.n; j++) {
         const struct joined *joined = &join->joined.at[j];
-        for (uint32_t m = 0; m < joined->n_members && a->meets[j] != DPRO_NO_OP; m++) {
+        for (uint32_t m = 0; m < joined->n_members && a->barriers[j] != DPRO_NO_OP; m++) {
             const struct member *member = &join->members.at[joined->first_member + m];
             const struct local_collective *c =
                 &join->ranks[member->rank].collectives.at[member->collective];
-            if (push_edge(a, a->first_op[member->rank] + c->arrival, a->meets[j], false, true) <
+            if (push_edge(a, a->first_op[member->rank] + c->arrival, a->barriers[j], false, true) <
                     0 ||
-                push_edge(a, a->meets[j], a->first_op[member->rank] + c->transfer, false, true) < 0)
+                push_edge(a, a->barriers[j], a->first_op[member->rank] + c->transfer, false, true) <
+                    0)
                 return -1;
         }
     }

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/pool.h"
+#include "base/parallel.h"
 #include "ingest/load.h"
 #include "ingest/tensorflow/session_profile.h"
 
@@ -806,7 +806,7 @@ static int build_ranks(struct loader *loader, struct dpro_error *err)
             rc = make_room(loader, job, err);
     }
     if (rc == 0) {
-        pool_run(n_jobs, loader->options->threads, build_item, jobs);
+        parallel_for(n_jobs, loader->options->threads, build_item, jobs);
     }
     int world_size = 0;
     for (size_t i = 0; rc == 0 && i < n_jobs; i++) {
@@ -951,7 +951,7 @@ static int load(struct loader *loader, const char *const *paths, size_t n_paths,
         return rc;
     for (size_t i = 0; i < loader->list.n; i++)
         loader->bytes_total += loader->list.at[i].size_bytes;
-    pool_run(loader->list.n, loader->options->threads, read_item, loader);
+    parallel_for(loader->list.n, loader->options->threads, read_item, loader);
     sources_drop_copies(loader);
     if ((rc = split_sources(loader, err)) < 0 || (rc = check_sources(loader, err)) < 0 ||
         (rc = timelines_stand_alone(loader, err)) < 0 ||

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
-#include "base/pool.h"
+#include "base/parallel.h"
 #include "cost/buckets.h"
 #include "cost/graph.h"
 #include "optimize/search.h"
@@ -264,7 +264,7 @@ void space_evaluate_candidates(struct space *space, const struct dpro_strategy *
             space->candidates.list.n = first;
             return;
         }
-        pool_run(space->n_threads, (int)space->n_threads, evaluate_share, &slice);
+        parallel_for(space->n_threads, (int)space->n_threads, evaluate_share, &slice);
         space->search->n_candidates += slice.n;
     }
 }

@@ -177,16 +177,16 @@ static int add_waits(const struct dpro_graph *g, const struct members *m, uint32
             if (add_interval(work, start, start + missing, USE_WAIT, NOBODY) < 0)
                 return -1;
         }
-        if (c->meet == DPRO_NO_OP || member->arrival == DPRO_NO_OP)
+        if (c->barrier == DPRO_NO_OP || member->arrival == DPRO_NO_OP)
             continue;
         if (c->n_messages > 0 && /* whosever turn it is to send: the collective transfers */
-            add_interval(work, copy->end_ns[c->meet],
+            add_interval(work, copy->end_ns[c->barrier],
                          copy->end_ns[member->transfer] - copy->dur_ns[member->transfer],
                          USE_TRANSFER, NOBODY) < 0)
             return -1;
         if (last[number] == NOBODY)
             last[number] = last_to_arrive(g, c, copy);
-        if (add_interval(work, copy->end_ns[member->arrival], copy->end_ns[c->meet], USE_WAIT,
+        if (add_interval(work, copy->end_ns[member->arrival], copy->end_ns[c->barrier], USE_WAIT,
                          last[number]) < 0)
             return -1;
     }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/pool.h"
+#include "base/parallel.h"
 #include "replay/replay.h"
 
 /* Each prediction takes the mean of all the others: of more iterations than this, as many are
@@ -89,7 +89,7 @@ int dpro_replay_validate(const struct dpro_graph *graph, const struct dpro_repla
     if (!predictions)
         return dpro_error_nomem(err);
     struct work work = {graph, options ? options->engine : DPRO_ENGINE_EVENT, predictions};
-    pool_run(graph->n_samples, count_threads(), predict, &work);
+    parallel_for(graph->n_samples, count_threads(), predict, &work);
     int rc = 0;
     for (uint32_t s = 0; s < graph->n_samples && rc == 0; s++)
         if (predictions[s].rc < 0) {

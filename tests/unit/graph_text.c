@@ -237,7 +237,7 @@ uint32_t op_named(const struct dpro_graph *graph, const char *name)
     return 0;
 }
 
-void add_collective(struct dpro_graph *g, const char *meet, uint64_t size_bytes,
+void add_collective(struct dpro_graph *g, const char *barrier, uint64_t size_bytes,
                     const char *members)
 {
     char name[32];
@@ -251,7 +251,7 @@ void add_collective(struct dpro_graph *g, const char *meet, uint64_t size_bytes,
         memcpy(list, g->collectives, g->n_collectives * sizeof *list);
     struct graph_collective *c = &list[g->n_collectives++];
     c->size_bytes = size_bytes;
-    c->meet = op_named(g, meet);
+    c->barrier = op_named(g, barrier);
     c->first_member = g->n_members;
     while (*members) {
         members = word(members, name, sizeof name);

@@ -17,7 +17,7 @@
 struct dpro_graph *graph_of(const char *text);
 uint32_t op_named(const struct dpro_graph *graph, const char *name);
 /* Registers a collective; members: "arrival transfer arrival transfer ...". */
-void add_collective(struct dpro_graph *graph, const char *meet, uint64_t size_bytes,
+void add_collective(struct dpro_graph *graph, const char *barrier, uint64_t size_bytes,
                     const char *members);
 
 /* A small graph of up to 3 ranks and 24 ops, the same for the same seed; pick() then goes on

@@ -161,10 +161,10 @@ static void add_collectives(struct fake *f, const uint32_t *arrivals, const uint
     const char *name = f->options.hostile ? FAKE_HOSTILE : "all_reduce";
     for (uint32_t b = 0; b < n_buckets && n > 1; b++) {
         /* the last rank's, to keep the order of ids */
-        uint32_t meet = add_op(f, (int)n - 1, DPRO_OP_BARRIER, DPRO_NO_DEVICE, "meet", 0);
+        uint32_t barrier = add_op(f, (int)n - 1, DPRO_OP_BARRIER, DPRO_NO_DEVICE, "meet", 0);
         struct graph_collective *c = &g->collectives[g->n_collectives++];
         *c = (struct graph_collective){.name = strtab_add(&g->names, name, strlen(name)),
-                                       .meet = meet,
+                                       .barrier = barrier,
                                        .first_member = g->n_members,
                                        .n_members = n,
                                        .n_expected = n};
@@ -172,8 +172,8 @@ static void add_collectives(struct fake *f, const uint32_t *arrivals, const uint
             uint32_t at = r * n_buckets + b;
             g->members[g->n_members++] =
                 (struct graph_member){.arrival = arrivals[at], .transfer = transfers[at]};
-            add_edge(f, arrivals[at], meet);
-            add_edge(f, meet, transfers[at]);
+            add_edge(f, arrivals[at], barrier);
+            add_edge(f, barrier, transfers[at]);
         }
     }
 }

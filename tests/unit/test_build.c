@@ -522,11 +522,11 @@ static void test_a_collective_is_waiting_then_transfer(void **state)
         assert_int_equal(transfer.size_bytes, 4000);
         assert_true(transfer.transaction != 0);
     }
-    dpro_op_id meet = trace_text_op(g, 0, "all at all_reduce", 0);
+    dpro_op_id barrier = trace_text_op(g, 0, "all at all_reduce", 0);
     for (int rank = 0; rank < 2; rank++) {
         assert_true(
-            trace_text_edge(g, trace_text_op(g, rank, "arrival at all_reduce", 0), meet, 0));
-        assert_true(trace_text_edge(g, meet, trace_text_op(g, rank, ALL_REDUCE, 0), 0));
+            trace_text_edge(g, trace_text_op(g, rank, "arrival at all_reduce", 0), barrier, 0));
+        assert_true(trace_text_edge(g, barrier, trace_text_op(g, rank, ALL_REDUCE, 0), 0));
     }
     dpro_graph_destroy(g);
 }

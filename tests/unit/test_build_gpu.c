@@ -590,10 +590,10 @@ static void test_what_lies_between_two_contradictions_stays_joined(void **state)
     uint32_t joined = 0;
     for (uint32_t c = 0; c < g->n_collectives; c++) {
         const struct graph_collective *coll = &g->collectives[c];
-        int all = coll->meet != DPRO_NO_OP;
+        int all = coll->barrier != DPRO_NO_OP;
         for (uint32_t m = coll->first_member; m < coll->first_member + coll->n_members && all; m++)
-            all = trace_text_edge(g, g->members[m].arrival, coll->meet, 0) &&
-                  trace_text_edge(g, coll->meet, g->members[m].transfer, 0);
+            all = trace_text_edge(g, g->members[m].arrival, coll->barrier, 0) &&
+                  trace_text_edge(g, coll->barrier, g->members[m].transfer, 0);
         joined += (uint32_t)all;
     }
     assert_int_equal(joined, 1);

@@ -132,7 +132,7 @@ static void test_replaying_survives_any_failed_allocation(void **state)
     struct dpro_error err;
     assert_int_equal(build(&g, &err), 0);
     add_samples(g);
-    static struct graph_collective lone = {.meet = DPRO_NO_OP}; /* else there is no Daydream */
+    static struct graph_collective lone = {.barrier = DPRO_NO_OP}; /* else there is no Daydream */
     g->collectives = &lone;
     g->n_collectives = 1;
     for (int what = 0; what < 4; what++) {

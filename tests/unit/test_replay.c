@@ -75,7 +75,7 @@ static void test_the_parts_add_up_whatever_the_graph(void **state)
     for (uint64_t seed = 0; seed < 3000; seed++) {
         struct dpro_graph *g = random_graph(seed);
         struct graph_member members[4];
-        struct graph_collective collective = {.n_members = 4, .meet = pick(g->n_ops)};
+        struct graph_collective collective = {.n_members = 4, .barrier = pick(g->n_ops)};
         for (uint32_t i = 0; i < 4; i++)
             members[i] =
                 (struct graph_member){.arrival = pick(g->n_ops), .transfer = pick(g->n_ops)};
@@ -138,7 +138,7 @@ static enum slow_use slow_use(const struct dpro_graph *g, const struct dpro_repl
     for (uint32_t i = 0; i < g->n_members; i++)
         seen[SLOW_WAIT] |= g->rank[g->members[i].transfer] == rank &&
                            now >= dpro_replay_end_ns(r, g->members[i].arrival) &&
-                           now < dpro_replay_end_ns(r, g->collectives[0].meet);
+                           now < dpro_replay_end_ns(r, g->collectives[0].barrier);
     *transfers = seen[SLOW_TRANSFER];
     for (int use = 0; use < SLOW_IDLE; use++)
         if (seen[use])
@@ -152,7 +152,7 @@ static void test_every_instant_of_a_random_graph_counts_as_what_was_going_on(voi
     for (uint64_t seed = 0; seed < 1500; seed++) {
         struct dpro_graph *g = random_graph(seed);
         struct graph_member members[3];
-        struct graph_collective collective = {.n_members = 3, .meet = pick(g->n_ops)};
+        struct graph_collective collective = {.n_members = 3, .barrier = pick(g->n_ops)};
         g->single_iteration = true;
         for (uint32_t i = 0; i < 3; i++)
             members[i] =
@@ -260,16 +260,16 @@ static void test_a_ring_all_reduce_takes_two_n_minus_two_steps(void **state)
 static struct dpro_graph *four_ranks(const char *rank2_bw)
 {
     char text[4096], *at = text;
-    at += sprintf(at, "meet#0!BARRIER;");
+    at += sprintf(at, "barrier#0!BARRIER;");
     for (int r = 0; r < 4; r++)
-        at += sprintf(at,
-                      "fw%d:30000000@g%d#%d!FW -> bw%d:%s@g%d#%d!BW -> ar%d#%d!BARRIER -> meet -> "
-                      "tr%d:10000000@gc%d#%d!COLLECTIVE -> up%d:5000000@g%d#%d!UPDATE -> e%d#%d* "
-                      "=> fw%d;",
-                      r, r, r, r, r == 2 ? rank2_bw : "60000000", r, r, r, r, r, r, r, r, r, r, r,
-                      r, r);
+        at += sprintf(
+            at,
+            "fw%d:30000000@g%d#%d!FW -> bw%d:%s@g%d#%d!BW -> ar%d#%d!BARRIER -> barrier -> "
+            "tr%d:10000000@gc%d#%d!COLLECTIVE -> up%d:5000000@g%d#%d!UPDATE -> e%d#%d* "
+            "=> fw%d;",
+            r, r, r, r, r == 2 ? rank2_bw : "60000000", r, r, r, r, r, r, r, r, r, r, r, r, r);
     struct dpro_graph *g = graph_of(text);
-    add_collective(g, "meet", 1 << 20, "ar0 tr0 ar1 tr1 ar2 tr2 ar3 tr3");
+    add_collective(g, "barrier", 1 << 20, "ar0 tr0 ar1 tr1 ar2 tr2 ar3 tr3");
     return g;
 }
 

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/map.h"
-#include "base/pool.h"
+#include "base/parallel.h"
 #include "ingest/load.h"
 
 void net_transport_fini(struct net_transport *t)
@@ -581,7 +581,7 @@ static int count_bytes(const struct dpro_trace *trace, struct dpro_transport_inf
 static int run_all(struct loader *loader, void (*run)(void *arg, size_t item), void *arg,
                    const int *status)
 {
-    pool_run(loader->trace->n_transports, loader->options->threads, run, arg);
+    parallel_for(loader->trace->n_transports, loader->options->threads, run, arg);
     for (uint32_t t = 0; t < loader->trace->n_transports; t++)
         if (status[t] < 0)
             return -1;

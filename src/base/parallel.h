@@ -1,12 +1,12 @@
-/* base/pool.h: doing n independent things with several threads. */
-#ifndef BASE_POOL_H
-#define BASE_POOL_H
+/* base/parallel.h: doing n independent things with several threads. */
+#ifndef BASE_PARALLEL_H
+#define BASE_PARALLEL_H
 
 #include <stddef.h>
 
 /* Calls work(arg, 0) ... work(arg, n - 1), each exactly once, from up to `threads` threads (0: one
  * a core), and returns when all are done. Which thread runs which item is not defined, so an item
  * must write only what is its own; then the result is the same at any thread count. */
-void pool_run(size_t n, int threads, void (*work)(void *arg, size_t item), void *arg);
+void parallel_for(size_t n, int threads, void (*work)(void *arg, size_t item), void *arg);
 
 #endif

@@ -1,6 +1,6 @@
-/* base/pool.c: threads that take the next item off a shared counter. The caller works too, so that
+/* base/parallel.c: threads that take the next item off a shared counter. The caller works too, so that
  * a system that gives no more threads only makes it slower. */
-#include "base/pool.h"
+#include "base/parallel.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -26,7 +26,7 @@ static void *run_items(void *arg)
     }
 }
 
-void pool_run(size_t n, int threads, void (*work)(void *arg, size_t item), void *arg)
+void parallel_for(size_t n, int threads, void (*work)(void *arg, size_t item), void *arg)
 {
     size_t want = threads > 0 ? (size_t)threads : (size_t)sysconf(_SC_NPROCESSORS_ONLN);
     if (want > n)

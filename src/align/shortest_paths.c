@@ -1,6 +1,7 @@
-/* align/paths.c: shortest paths over clocks, arcs of negative length included (Bellman and Ford,
- * with a queue of those whose value fell). Times that bound each other from above are such paths:
- * the tightest bound is the shortest one, and a circle of negative length is a contradiction. */
+/* align/shortest_paths.c: shortest paths over clocks, arcs of negative length included (Bellman and
+ * Ford, with a queue of those whose value fell). Times that bound each other from above are such
+ * paths: the tightest bound is the shortest one, and a cycle of negative length is a contradiction.
+ */
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,10 +10,10 @@
 /* Less than this is no improvement: rounding. */
 #define STEP_NS 1e-4
 
-/* Arcs by which values fell last form a tree, unless there is a negative circle; that is looked for
+/* Arcs by which values fell last form a tree, unless there is a negative cycle; that is looked for
  * now and then. */
-static bool find_circle(const struct align *a, const uint32_t *parent, bool reverse,
-                        uint32_t *visited, uint32_t *circle, uint32_t *n_circle)
+static bool find_cycle(const struct align *a, const uint32_t *parent, bool reverse,
+                       uint32_t *visited, uint32_t *cycle, uint32_t *n_cycle)
 {
     for (uint32_t c = 0; c < a->n_clocks; c++)
         visited[c] = ALIGN_NONE;
@@ -24,10 +25,10 @@ static bool find_circle(const struct align *a, const uint32_t *parent, bool reve
         }
         if (visited[at] != c || parent[at] == ALIGN_NONE)
             continue;
-        *n_circle = 0;
+        *n_cycle = 0;
         uint32_t end = at;
         do {
-            circle[(*n_circle)++] = parent[at];
+            cycle[(*n_cycle)++] = parent[at];
             at = reverse ? arc_to(a, parent[at]) : arc_from(a, parent[at]);
         } while (at != end);
         return true;
@@ -36,7 +37,7 @@ static bool find_circle(const struct align *a, const uint32_t *parent, bool reve
 }
 
 int paths_relax(const struct align *a, const double *weight, bool reverse, double *value,
-                uint32_t *circle, uint32_t *n_circle)
+                uint32_t *cycle, uint32_t *n_cycle)
 {
     uint32_t n = a->n_clocks, head = 0, n_queued = 0, n_since = 0;
     uint32_t *memory = malloc((n + (size_t)1) * 3 * sizeof *memory);
@@ -74,7 +75,7 @@ int paths_relax(const struct align *a, const double *weight, bool reverse, doubl
         }
         if (n_since >= n) {
             n_since = 0;
-            found = find_circle(a, parent, reverse, visited, circle, n_circle);
+            found = find_cycle(a, parent, reverse, visited, cycle, n_cycle);
         }
     }
     free(memory);

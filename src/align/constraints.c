@@ -1,5 +1,5 @@
-/* align/facts.c: the facts of every pair of clocks, few of which matter: those that some line could
- * touch. */
+/* align/constraints.c: the constraints of every pair of clocks, few of which matter: those that
+ * some line could touch. */
 #include <stdlib.h>
 
 #include "align/solver.h"
@@ -8,7 +8,7 @@
 enum {
     SLICE_BITS = 24, /* of the lower clock's nanoseconds, 17 ms: where segments end, at most so much
                         was judged together */
-    FEW_FACTS = 64,
+    FEW_CONSTRAINTS = 64,
 };
 
 struct align *align_create(uint32_t n_clocks)
@@ -44,8 +44,8 @@ void align_destroy(struct align *a)
     if (!a)
         return;
     for (size_t p = 0; p < a->pairs.n; p++) {
-        free(a->pairs.at[p].facts[0].at);
-        free(a->pairs.at[p].facts[1].at);
+        free(a->pairs.at[p].constraints[0].at);
+        free(a->pairs.at[p].constraints[1].at);
         array_fini(&a->pairs.at[p].nears);
     }
     for (size_t w = 0; w < a->windows.n; w++) {
@@ -100,23 +100,24 @@ uint32_t align_pair(struct align *a, uint32_t clock, uint32_t other)
     return (uint32_t)index;
 }
 
-ORDER(compare_facts, struct fact, ASCENDING(low_ns) ?: ASCENDING(slack_ns));
+ORDER(compare_constraints, struct constraint, ASCENDING(low_ns) ?: ASCENDING(slack_ns));
 
 /* Whether b is not below the line from a to c. */
-static bool is_above(const struct fact *a, const struct fact *b, const struct fact *c)
+static bool is_above(const struct constraint *a, const struct constraint *b,
+                     const struct constraint *c)
 {
     return ((__int128)b->slack_ns - a->slack_ns) * ((__int128)c->low_ns - a->low_ns) >=
            ((__int128)c->slack_ns - a->slack_ns) * ((__int128)b->low_ns - a->low_ns);
 }
 
-void facts_tighten(struct facts *facts)
+void constraints_tighten(struct constraints *constraints)
 {
-    struct fact *at = facts->at;
-    uint32_t n = facts->n, kept = 0, first = 0, i = 1;
-    while (i < n && compare_facts(&at[i - 1], &at[i]) <= 0)
+    struct constraint *at = constraints->at;
+    uint32_t n = constraints->n, kept = 0, first = 0, i = 1;
+    while (i < n && compare_constraints(&at[i - 1], &at[i]) <= 0)
         i++;
     if (i < n)
-        qsort(at, n, sizeof *at, compare_facts);
+        qsort(at, n, sizeof *at, compare_constraints);
     for (i = 0; i < n; i++) {
         if (kept > 0 && at[i].low_ns >> SLICE_BITS != at[kept - 1].low_ns >> SLICE_BITS)
             first = kept;
@@ -126,24 +127,25 @@ void facts_tighten(struct facts *facts)
             kept--;
         at[kept++] = at[i];
     }
-    facts->n = kept;
+    constraints->n = kept;
 }
 
-static int add_fact(struct facts *facts, struct fact fact)
+static int add_constraint(struct constraints *constraints, struct constraint constraint)
 {
-    if (facts->n == facts->cap) {
-        if (facts->cap >= FEW_FACTS)
-            facts_tighten(facts);
-        if (facts->n >= facts->cap / 2) {
-            uint32_t cap = facts->cap ? facts->cap * 2 : 4;
-            struct fact *at = cap > facts->cap ? realloc(facts->at, cap * sizeof *at) : NULL;
+    if (constraints->n == constraints->cap) {
+        if (constraints->cap >= FEW_CONSTRAINTS)
+            constraints_tighten(constraints);
+        if (constraints->n >= constraints->cap / 2) {
+            uint32_t cap = constraints->cap ? constraints->cap * 2 : 4;
+            struct constraint *at =
+                cap > constraints->cap ? realloc(constraints->at, cap * sizeof *at) : NULL;
             if (!at)
                 return -1;
-            facts->at = at;
-            facts->cap = cap;
+            constraints->at = at;
+            constraints->cap = cap;
         }
     }
-    facts->at[facts->n++] = fact;
+    constraints->at[constraints->n++] = constraint;
     return 0;
 }
 
@@ -159,8 +161,9 @@ int align_before(struct align *a, uint32_t pair, uint32_t from, int64_t from_ns,
     int direction = from == p->low ? LOW_TO_HIGH : HIGH_TO_LOW;
     if (!is_time(from_ns) || !is_time(to_ns))
         return 0;
-    return add_fact(&p->facts[direction], (struct fact){direction == LOW_TO_HIGH ? from_ns : to_ns,
-                                                        to_ns - from_ns, mark});
+    return add_constraint(
+        &p->constraints[direction],
+        (struct constraint){direction == LOW_TO_HIGH ? from_ns : to_ns, to_ns - from_ns, mark});
 }
 
 void align_keep(struct align *a, uint32_t clock)
@@ -178,15 +181,15 @@ int align_near(struct align *a, uint32_t pair, uint32_t clock, int64_t clock_ns,
                       ((struct near){low ? clock_ns : other_ns, low ? other_ns : clock_ns}));
 }
 
-uint32_t facts_within(const struct align *align, const struct pair *pair, int direction,
-                      int64_t start_ns, int64_t end_ns, uint32_t *first)
+uint32_t constraints_within(const struct align *align, const struct pair *pair, int direction,
+                            int64_t start_ns, int64_t end_ns, uint32_t *first)
 {
-    const struct facts *facts = &pair->facts[direction];
+    const struct constraints *constraints = &pair->constraints[direction];
     __int128 bounds[2] = {(__int128)start_ns - align->coarse_ns[pair->low],
                           (__int128)end_ns - align->coarse_ns[pair->low]};
     uint32_t found[2];
     for (int b = 0; b < 2; b++)
-        found[b] = LOWER_BOUND(i, 0, facts->n, facts->at[i].low_ns < bounds[b]);
+        found[b] = LOWER_BOUND(i, 0, constraints->n, constraints->at[i].low_ns < bounds[b]);
     *first = found[0];
     return found[1] - found[0];
 }

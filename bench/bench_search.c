@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cost/graph.h"
+#include "cost/model_graph.h"
 #include "generated_job.h"
 #include "optimize/search.h"
 #include "replay/replay.h"
@@ -125,7 +125,7 @@ static void run_evaluations(const struct dpro_model *model)
     check(evaluator_create(model, &evaluator, &err), &err);
     double start = cpu_seconds(), seconds;
     do {
-        evaluate(evaluator, &model->own);
+        evaluate(evaluator, &model->baseline);
         n++;
     } while ((seconds = cpu_seconds() - start) < 1);
     printf("  evaluations on %u ranks: %.0f a second\n", model->n_ranks, (double)n / seconds);

@@ -137,7 +137,7 @@ DPRO_API const char *dpro_stack_name(enum dpro_stack stack); /* "ddp", "horovod"
 DPRO_API enum dpro_stack dpro_model_stack(const struct dpro_model *model);
 /* What a plan can ask of it, for people: a line without its end; static. A search looks for nothing
  * else. */
-DPRO_API const char *dpro_model_means(const struct dpro_model *model);
+DPRO_API const char *dpro_model_capabilities(const struct dpro_model *model);
 
 DPRO_API size_t dpro_model_n_warnings(const struct dpro_model *model);
 DPRO_API const char *dpro_model_warning(const struct dpro_model *model,

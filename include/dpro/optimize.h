@@ -59,7 +59,7 @@ struct dpro_optimize_options {
 
 struct dpro_optimum; /* a result; owns its memory, but borrows the model's */
 
-/* Searches what the job's stack can be given (dpro_model_means); *optimum is the caller's. What it
+/* Searches what the job's stack can be given (dpro_model_capabilities); *optimum is the caller's. What it
  * holds is never slower, by the model, than the job's
  * own strategy or any baseline; of strategies that differ by less than 0.5 % in what they take the
  * default algorithm gives a simpler one. */

@@ -68,7 +68,7 @@ const char *dpro_compression_name(enum dpro_compression compression)
 
 const struct dpro_strategy *dpro_model_strategy(const struct dpro_model *model)
 {
-    return &model->own;
+    return &model->baseline;
 }
 
 enum dpro_compression dpro_strategy_compression(const struct dpro_strategy *strategy)
@@ -95,13 +95,13 @@ struct dpro_bucket dpro_strategy_bucket(const struct dpro_model *model,
                                         const struct dpro_strategy *strategy, uint32_t bucket)
 {
     const struct strategy_bucket *b = &strategy->buckets[bucket];
-    return (struct dpro_bucket){.tensors = strategy->order + b->first,
-                                .n_tensors = b->n,
-                                .size_bytes = bucket_size_bytes(model, strategy, bucket),
-                                .partitions = b->partitions,
-                                .priority = b->priority,
-                                .server =
-                                    model->means.places ? servers_number(model, b->server) : -1};
+    return (struct dpro_bucket){
+        .tensors = strategy->order + b->first,
+        .n_tensors = b->n,
+        .size_bytes = bucket_size_bytes(model, strategy, bucket),
+        .partitions = b->partitions,
+        .priority = b->priority,
+        .server = model->capabilities.places ? servers_number(model, b->server) : -1};
 }
 
 struct dpro_link dpro_model_link(const struct dpro_model *model)

@@ -65,7 +65,7 @@ uint64_t bucket_size_bytes(const struct dpro_model *model, const struct dpro_str
 
 bool bucket_needs_hook(const struct dpro_model *model, const struct dpro_strategy *strategy)
 {
-    if (model->means.stack != DPRO_STACK_DDP)
+    if (model->capabilities.stack != DPRO_STACK_DDP)
         return false;
     bool needs = strategy->compression != DPRO_COMPRESSION_NONE;
     for (uint32_t b = 0; b < strategy->n_buckets && !needs; b++)
@@ -89,12 +89,12 @@ double bucket_launch_ns(const struct dpro_model *model, const struct dpro_strate
 }
 
 /* That a tensor's bucket goes to as the job ran. */
-static uint32_t own_server(const struct dpro_model *model, uint32_t tensor)
+static uint32_t baseline_server(const struct dpro_model *model, uint32_t tensor)
 {
-    for (uint32_t b = 0; b < model->own.n_buckets; b++) {
-        const struct strategy_bucket *bucket = &model->own.buckets[b];
+    for (uint32_t b = 0; b < model->baseline.n_buckets; b++) {
+        const struct strategy_bucket *bucket = &model->baseline.buckets[b];
         for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++)
-            if (model->own.order[i] == tensor)
+            if (model->baseline.order[i] == tensor)
                 return bucket->server;
     }
     return 0;
@@ -105,7 +105,7 @@ static void keep_servers(const struct dpro_model *model, struct dpro_strategy *s
 {
     if (model->net.algorithm == MODEL_SERVER && model->net.placement == MODEL_ANYWHERE)
         for (uint32_t b = 0; b < s->n_buckets; b++)
-            s->buckets[b].server = own_server(model, s->order[s->buckets[b].first]);
+            s->buckets[b].server = baseline_server(model, s->order[s->buckets[b].first]);
 }
 
 void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64_t cap_bytes,
@@ -195,7 +195,7 @@ static int take_servers(const struct dpro_model *m, const struct plan_file *plan
                               "--servers %u",
                               plan->path, plan->n_servers, n, plan->n_servers);
     keep_servers(m, s);
-    for (size_t b = 0; b < plan->buckets.n && m->means.places; b++) {
+    for (size_t b = 0; b < plan->buckets.n && m->capabilities.places; b++) {
         int number = plan->buckets.at[b].server;
         uint32_t server = number >= 0 ? servers_with_number(m, number) : s->buckets[b].server;
         if (server == MODEL_NONE)

@@ -38,7 +38,7 @@ int change_copy(const struct dpro_model *model, struct arena *arena, struct dpro
     copy->warnings.at = NULL;
     copy->warnings.n = copy->warnings.cap = 0;
     copy->ranks = arena_array(arena, (size_t)model->n_ranks + 1, sizeof *copy->ranks);
-    if (!copy->ranks || buckets_copy(model, &model->own, arena, &copy->own) < 0)
+    if (!copy->ranks || buckets_copy(model, &model->baseline, arena, &copy->baseline) < 0)
         return -1;
     memcpy(copy->ranks, model->ranks, model->n_ranks * sizeof *copy->ranks);
     return 0;
@@ -220,7 +220,7 @@ static int change_servers(const struct dpro_changes *c, struct dpro_model *m, st
             return dpro_error_nomem(err);
     }
     if (c->bigarray_bound != 0)
-        servers_set_bound(m, c->bigarray_bound, &m->own);
+        servers_set_bound(m, c->bigarray_bound, &m->baseline);
     return change_server_links(c, m, err);
 }
 
@@ -228,7 +228,7 @@ static int change_cycles(const struct dpro_changes *c, struct dpro_model *m, str
 {
     if (c->cycle_ns == 0 && !c->fusion_bytes)
         return 0;
-    if (m->means.stack != DPRO_STACK_HOROVOD)
+    if (m->capabilities.stack != DPRO_STACK_HOROVOD)
         return dpro_error_set(err, DPRO_EUSAGE,
                               "the cycle time and the fusion threshold are Horovod's, and this "
                               "job's gradients are not reduced by it; a bucket cap changes what "
@@ -247,10 +247,10 @@ static int change_cycles(const struct dpro_changes *c, struct dpro_model *m, str
                               "a cycle of %g ms makes no sense; up to %g can be predicted",
                               (double)c->cycle_ns / 1e6, (double)MOST_CYCLE_NS / 1e6);
     if (c->cycle_ns != 0)
-        m->own.cycle_ns = c->cycle_ns;
+        m->baseline.cycle_ns = c->cycle_ns;
     if (c->fusion_bytes) {
-        m->own.fuses = true;
-        m->own.fusion_bytes = *c->fusion_bytes;
+        m->baseline.fuses = true;
+        m->baseline.fusion_bytes = *c->fusion_bytes;
     }
     return 0;
 }
@@ -258,7 +258,7 @@ static int change_cycles(const struct dpro_changes *c, struct dpro_model *m, str
 static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, struct arena *arena,
                            note_array *notes, struct dpro_error *err)
 {
-    enum dpro_compression own = m->own.compression;
+    enum dpro_compression own = m->baseline.compression;
     if (c->bucket_cap_bytes != 0 && c->buckets_path)
         return dpro_error_set(err, DPRO_EUSAGE, "a bucket cap and a list of buckets: give one");
     if (c->first_bucket_bytes != 0 && c->bucket_cap_bytes == 0)
@@ -266,7 +266,7 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
                               "a cap for the first bucket needs one for the others");
     if (c->buckets_path) {
         uint32_t n_fused_ops;
-        int rc = buckets_read(m, c->buckets_path, &m->own, &n_fused_ops, err);
+        int rc = buckets_read(m, c->buckets_path, &m->baseline, &n_fused_ops, err);
         if (rc < 0)
             return rc;
         if (n_fused_ops > 0 &&
@@ -276,8 +276,8 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
             return dpro_error_nomem(err);
     } else if (c->bucket_cap_bytes != 0) {
         buckets_by_cap(m, c->first_bucket_bytes ? c->first_bucket_bytes : c->bucket_cap_bytes,
-                       c->bucket_cap_bytes, &m->own);
-        m->own.compression = own;
+                       c->bucket_cap_bytes, &m->baseline);
+        m->baseline.compression = own;
         if (m->net.negotiates &&
             note(notes, arena,
                  "Horovod fuses what is ready when a cycle begins: buckets are groups of gradients "
@@ -285,24 +285,24 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
             return dpro_error_nomem(err);
     }
     if (c->partition_bytes != 0) {
-        for (uint32_t b = 0; b < m->own.n_buckets; b++)
-            if (bucket_size_bytes(m, &m->own, b) / c->partition_bytes >= PLAN_MOST_PARTITIONS)
+        for (uint32_t b = 0; b < m->baseline.n_buckets; b++)
+            if (bucket_size_bytes(m, &m->baseline, b) / c->partition_bytes >= PLAN_MOST_PARTITIONS)
                 return dpro_error_set(err, DPRO_EUSAGE,
                                       "partitions of %llu bytes make more than %d of bucket %u; "
                                       "take larger ones",
                                       (unsigned long long)c->partition_bytes, PLAN_MOST_PARTITIONS,
                                       b);
-        buckets_partition(m, c->partition_bytes, &m->own);
+        buckets_partition(m, c->partition_bytes, &m->baseline);
     }
     if (c->compression)
-        m->own.compression = *c->compression;
-    if (m->own.compression != own && m->own.compression != DPRO_COMPRESSION_NONE &&
+        m->baseline.compression = *c->compression;
+    if (m->baseline.compression != own && m->baseline.compression != DPRO_COMPRESSION_NONE &&
         note(notes, arena,
              "%s rounds gradients: the job does not train to the same numbers; check its loss",
-             dpro_compression_name(m->own.compression)) < 0)
+             dpro_compression_name(m->baseline.compression)) < 0)
         return dpro_error_nomem(err);
-    if (!means_allow(&m->means, &m->own) &&
-        note(notes, arena, "no plan can ask that of the job: %s", dpro_model_means(m)) < 0)
+    if (!capabilities_allow(&m->capabilities, &m->baseline) &&
+        note(notes, arena, "no plan can ask that of the job: %s", dpro_model_capabilities(m)) < 0)
         return dpro_error_nomem(err);
     return 0;
 }

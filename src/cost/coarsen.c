@@ -20,7 +20,7 @@ struct interval {
 };
 
 struct coarsening {
-    const struct rehearsal *rehearsal;
+    const struct measured_replay *replay;
     const struct dpro_graph *g;
     uint32_t *tensor_of;   /* by graph tensor: the model's; MODEL_NONE */
     uint32_t *first_of;    /* by graph collective: first tensor of the model in it; MODEL_NONE */
@@ -101,7 +101,7 @@ static int find_tensors(struct coarsening *c, struct dpro_model *model, struct c
                         struct dpro_error *err)
 {
     const struct dpro_graph *g = c->g;
-    const struct rehearsal *r = c->rehearsal;
+    const struct measured_replay *r = c->replay;
     struct map numbers = {0}, by_place = {0};
     size_t n = 0;
     int rc = 0;
@@ -167,7 +167,7 @@ static int find_tensors(struct coarsening *c, struct dpro_model *model, struct c
 static int find_variables(struct coarsening *c, struct dpro_model *model, struct coarse *coarse,
                           struct dpro_error *err)
 {
-    if (session_tensors(c->rehearsal, model, coarse, c->is_transfer) < 0)
+    if (session_tensors(c->replay, model, coarse, c->is_transfer) < 0)
         return dpro_error_nomem(err);
     c->n_groups = model->n_tensors;
     c->first_of = malloc(((size_t)c->n_groups + 1) * sizeof *c->first_of);
@@ -273,12 +273,12 @@ static const struct entry *entries_of(const struct coarsening *c, uint32_t op, s
 static void waiting(const struct coarsening *c, uint32_t copy, uint32_t op, int64_t *came_ns,
                     int64_t *went_on_ns)
 {
-    const struct rehearsal *r = c->rehearsal;
+    const struct measured_replay *r = c->replay;
     size_t n;
     const struct entry *entries = entries_of(c, op, &n);
     int64_t own = 0, others = 0;
     uint32_t before = r->device_prev[copy][op];
-    int64_t start = rehearsal_start(r, copy, op);
+    int64_t start = measured_start_ns(r, copy, op);
     if (before != DPRO_NO_OP) {
         own = r->end_ns[copy][before];
         if (own > start || before == op)
@@ -295,11 +295,11 @@ static void waiting(const struct coarsening *c, uint32_t copy, uint32_t op, int6
     *went_on_ns = others > own ? others : own;
 }
 
-/* ---- anchors ---- */
+/* ---- sync points ---- */
 
-static int compare_anchors(const void *a, const void *b)
+static int compare_points(const void *a, const void *b)
 {
-    const struct anchor *x = a, *y = b;
+    const struct sync_point *x = a, *y = b;
     if (x->next != y->next)
         return x->next ? 1 : -1;
     if (x->when_ns != y->when_ns)
@@ -309,10 +309,10 @@ static int compare_anchors(const void *a, const void *b)
 
 static int64_t mean_when(const struct coarsening *c, uint32_t op, bool needs)
 {
-    const struct rehearsal *r = c->rehearsal;
+    const struct measured_replay *r = c->replay;
     int64_t sum = 0;
     for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
-        sum += (needs ? rehearsal_start(r, copy, op) : r->end_ns[copy][op]) / r->n;
+        sum += (needs ? measured_start_ns(r, copy, op) : r->end_ns[copy][op]) / r->n;
     return sum;
 }
 
@@ -328,7 +328,7 @@ static int add_needs(const struct coarsening *c, uint32_t r, struct coarse_rank 
 {
     const struct dpro_graph *g = c->g;
     const struct graph_rank *ops = &g->ranks[r];
-    struct anchor *first = calloc((size_t)c->n_groups + 1, sizeof *first);
+    struct sync_point *first = calloc((size_t)c->n_groups + 1, sizeof *first);
     if (!first)
         return -1;
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++) {
@@ -341,23 +341,23 @@ static int add_needs(const struct coarsening *c, uint32_t r, struct coarse_rank 
                 continue;
             uint32_t j = c->is_transfer[entries[i].from] - 1;
             /* an op of the iteration after comes a period later; those of this one go first */
-            struct anchor anchor = {op, c->first_of[j], true, mean_when(c, op, true),
-                                    entries[i].next};
+            struct sync_point point = {op, c->first_of[j], true, mean_when(c, op, true),
+                                       entries[i].next};
             if (c->first_of[j] != MODEL_NONE &&
-                (!first[j].needs || compare_anchors(&anchor, &first[j]) < 0))
-                first[j] = anchor;
+                (!first[j].needs || compare_points(&point, &first[j]) < 0))
+                first[j] = point;
         }
     }
     int status = 0;
     for (uint32_t j = 0; j < c->n_groups && status == 0; j++)
         if (first[j].needs && (!first[j].next || may_lap(g, j)))
-            status = array_push(&rank->anchors, first[j]);
+            status = array_push(&rank->sync_points, first[j]);
     free(first);
     return status;
 }
 
-static int find_anchors(const struct coarsening *c, uint32_t r, const struct dpro_model *model,
-                        const struct coarse *coarse, struct dpro_error *err)
+static int find_points(const struct coarsening *c, uint32_t r, const struct dpro_model *model,
+                       const struct coarse *coarse, struct dpro_error *err)
 {
     const struct dpro_graph *g = c->g;
     struct coarse_rank *rank = &coarse->ranks[r];
@@ -366,8 +366,8 @@ static int find_anchors(const struct coarsening *c, uint32_t r, const struct dpr
         uint32_t op = coarse->ready[(size_t)r * model->n_tensors + t];
         if (op == DPRO_NO_OP)
             continue;
-        struct anchor anchor = {op, t, false, mean_when(c, op, false), false};
-        if (array_push(&rank->anchors, anchor) < 0)
+        struct sync_point point = {op, t, false, mean_when(c, op, false), false};
+        if (array_push(&rank->sync_points, point) < 0)
             return dpro_error_nomem(err);
         n_ready++;
     }
@@ -380,14 +380,14 @@ static int find_anchors(const struct coarsening *c, uint32_t r, const struct dpr
     /* the first gradient needs all parameters, when each is needed before shows in no order */
     if (!c->has_servers && add_needs(c, r, rank) < 0)
         return dpro_error_nomem(err);
-    qsort(rank->anchors.at, rank->anchors.n, sizeof *rank->anchors.at, compare_anchors);
+    qsort(rank->sync_points.at, rank->sync_points.n, sizeof *rank->sync_points.at, compare_points);
     rank->drains = true;
-    for (size_t a = 0, seen = 0; a < rank->anchors.n; a++) {
-        rank->drains &= !rank->anchors.at[a].next;
-        rank->drains &= !rank->anchors.at[a].needs || seen == n_ready;
-        seen += !rank->anchors.at[a].needs;
+    for (size_t a = 0, seen = 0; a < rank->sync_points.n; a++) {
+        rank->drains &= !rank->sync_points.at[a].next;
+        rank->drains &= !rank->sync_points.at[a].needs || seen == n_ready;
+        seen += !rank->sync_points.at[a].needs;
     }
-    rank->drains &= rank->anchors.n > n_ready || c->has_servers;
+    rank->drains &= rank->sync_points.n > n_ready || c->has_servers;
     return 0;
 }
 
@@ -408,7 +408,7 @@ typedef ARRAY(struct interval) interval_array;
 static int wire_times(const struct coarsening *c, uint32_t r, interval_array *times)
 {
     const struct dpro_graph *g = c->g;
-    const struct rehearsal *re = c->rehearsal;
+    const struct measured_replay *re = c->replay;
     const struct graph_rank *rank = &g->ranks[r];
     for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
         bool message = (g->kind[op] == DPRO_OP_SEND || g->kind[op] == DPRO_OP_RECV ||
@@ -419,7 +419,7 @@ static int wire_times(const struct coarsening *c, uint32_t r, interval_array *ti
         if (!message && !whole)
             continue;
         for (uint32_t copy = 0; copy < re->n_copies; copy++) {
-            struct interval time = {rehearsal_start(re, copy, op), re->end_ns[copy][op]};
+            struct interval time = {measured_start_ns(re, copy, op), re->end_ns[copy][op]};
             if (time.end_ns > time.start_ns && array_push(times, time) < 0)
                 return -1;
         }
@@ -459,17 +459,17 @@ static int64_t within(const interval_array *times, int64_t from, int64_t to)
     return sum;
 }
 
-/* ---- stretches ---- */
+/* ---- segments ---- */
 
-/* What is computed before each anchor, as a number that repeated blocks have in common: the names
- * of the ops on the anchor's thread, and the size of the tensor. */
+/* What is computed before each sync point, as a number that repeated blocks have in common: the
+ * names of the ops on its thread, and the size of the tensor. */
 static int find_families(const struct coarsening *c, uint32_t r, const struct dpro_model *model,
                          struct coarse_rank *rank)
 {
     const struct dpro_graph *g = c->g;
     const struct graph_rank *ops = &g->ranks[r];
     uint32_t *maker = malloc(((size_t)ops->n_ops + 1) * sizeof *maker);
-    rank->family = calloc(rank->anchors.n + 1, sizeof *rank->family);
+    rank->family = calloc(rank->sync_points.n + 1, sizeof *rank->family);
     if (!maker || !rank->family) {
         free(maker);
         return -1;
@@ -485,14 +485,14 @@ static int find_families(const struct coarsening *c, uint32_t r, const struct dp
                 maker[g->succ[e] - ops->first_op] = op;
     }
     uint32_t last = DPRO_NO_OP;
-    for (size_t a = 0; a < rank->anchors.n; a++) {
-        const struct anchor *anchor = &rank->anchors.at[a];
-        if (anchor->needs)
+    for (size_t a = 0; a < rank->sync_points.n; a++) {
+        const struct sync_point *point = &rank->sync_points.at[a];
+        if (point->needs)
             continue;
-        uint32_t op = maker[anchor->op - ops->first_op];
+        uint32_t op = maker[point->op - ops->first_op];
         if (op != DPRO_NO_OP && last != DPRO_NO_OP && last < op &&
             g->device[last] == g->device[op]) {
-            uint64_t hash = map_mix(model->tensors[anchor->tensor].size_bytes);
+            uint64_t hash = map_mix(model->tensors[point->tensor].size_bytes);
             for (uint32_t o = last + 1; o <= op; o++)
                 if (g->device[o] == g->device[op] && g->kind[o] != DPRO_OP_LAUNCH)
                     hash = map_mix(hash ^ g->name[o]);
@@ -508,7 +508,7 @@ static int find_families(const struct coarsening *c, uint32_t r, const struct dp
 static int64_t last_transfer(const struct coarsening *c, uint32_t copy, uint32_t r)
 {
     const struct dpro_graph *g = c->g;
-    const int64_t *end_ns = c->rehearsal->end_ns[copy];
+    const int64_t *end_ns = c->replay->end_ns[copy];
     int64_t last = INT64_MIN;
     for (uint32_t op = g->ranks[r].first_op; op < g->ranks[r].first_op + g->ranks[r].n_ops; op++)
         if (c->is_transfer[op] && end_ns[op] > last)
@@ -519,11 +519,11 @@ static int64_t last_transfer(const struct coarsening *c, uint32_t copy, uint32_t
 static int measure(const struct coarsening *c, uint32_t r, struct coarse_rank *rank)
 {
     const struct dpro_graph *g = c->g;
-    const struct rehearsal *re = c->rehearsal;
-    size_t n = rank->anchors.n;
+    const struct measured_replay *re = c->replay;
+    size_t n = rank->sync_points.n;
     interval_array times = {0};
-    rank->stretches = calloc(re->n * n + 1, sizeof *rank->stretches);
-    if (!rank->stretches || wire_times(c, r, &times) < 0) {
+    rank->segments = calloc(re->n * n + 1, sizeof *rank->segments);
+    if (!rank->segments || wire_times(c, r, &times) < 0) {
         array_fini(&times);
         return -1;
     }
@@ -533,16 +533,16 @@ static int measure(const struct coarsening *c, uint32_t r, struct coarse_rank *r
         if (session_is(g)) /* all begin at once */
             went_on = re->end_ns[copy - 1][g->ranks[r].boundary];
         for (size_t a = 0; a < n; a++) {
-            const struct anchor *anchor = &rank->anchors.at[a];
-            int64_t came = re->end_ns[copy][anchor->op], on = came;
-            if (anchor->needs)
-                waiting(c, copy + anchor->next, anchor->op, &came, &on);
+            const struct sync_point *point = &rank->sync_points.at[a];
+            int64_t came = re->end_ns[copy][point->op], on = came;
+            if (point->needs)
+                waiting(c, copy + point->next, point->op, &came, &on);
             if (copy >= re->first) {
-                struct stretch *stretch = &rank->stretches[(copy - re->first) * n + a];
-                stretch->elapsed_ns = came > went_on ? came - went_on : 0;
-                stretch->overlapped_ns = within(&times, went_on, came);
+                struct segment *segment = &rank->segments[(copy - re->first) * n + a];
+                segment->elapsed_ns = came > went_on ? came - went_on : 0;
+                segment->overlapped_ns = within(&times, went_on, came);
             }
-            if (anchor->needs) {
+            if (point->needs) {
                 first_wait = first_wait == 0 ? came : first_wait;
                 waited += on - came;
             }
@@ -563,10 +563,10 @@ static int measure(const struct coarsening *c, uint32_t r, struct coarse_rank *r
     return 0;
 }
 
-int coarsen(const struct rehearsal *rehearsal, struct dpro_model *model, struct coarse *coarse,
+int coarsen(const struct measured_replay *replay, struct dpro_model *model, struct coarse *coarse,
             struct dpro_error *err)
 {
-    struct coarsening c = {.rehearsal = rehearsal, .g = rehearsal->graph};
+    struct coarsening c = {.replay = replay, .g = replay->graph};
     const struct dpro_graph *g = c.g;
     *coarse = (struct coarse){.ranks = calloc((size_t)g->n_ranks + 1, sizeof *coarse->ranks)};
     int rc = coarse->ranks ? 0 : dpro_error_nomem(err);
@@ -579,7 +579,7 @@ int coarsen(const struct rehearsal *rehearsal, struct dpro_model *model, struct 
     if (rc == 0)
         rc = find_waiting(&c, err);
     for (uint32_t r = 0; r < g->n_ranks && rc == 0; r++) {
-        rc = find_anchors(&c, r, model, coarse, err);
+        rc = find_points(&c, r, model, coarse, err);
         if (rc == 0 && (find_families(&c, r, model, &coarse->ranks[r]) < 0 ||
                         measure(&c, r, &coarse->ranks[r]) < 0))
             rc = dpro_error_nomem(err);
@@ -597,9 +597,9 @@ int coarsen(const struct rehearsal *rehearsal, struct dpro_model *model, struct 
 void coarse_fini(struct coarse *coarse, uint32_t n_ranks)
 {
     for (uint32_t r = 0; coarse->ranks && r < n_ranks; r++) {
-        array_fini(&coarse->ranks[r].anchors);
+        array_fini(&coarse->ranks[r].sync_points);
         free(coarse->ranks[r].family);
-        free(coarse->ranks[r].stretches);
+        free(coarse->ranks[r].segments);
     }
     free(coarse->ranks);
     free(coarse->bucket_of);

@@ -6,9 +6,9 @@
 #include "cost/model.h"
 #include "graph/graph.h"
 
-/* ---- rehearse.c: the recorded iterations, replayed ---- */
+/* ---- measured_replay.c: the recorded iterations, replayed ---- */
 
-struct rehearsal {
+struct measured_replay {
     const struct dpro_graph *graph;
     uint32_t n_copies, first, n; /* copies [first, first + n) are the measured iterations in their
                                     order, or of mean durations where there are no others */
@@ -19,10 +19,11 @@ struct rehearsal {
     int64_t **shared_dur_ns;          /* [copy]: as in struct replay_copy */
 };
 
-int rehearse(const struct dpro_graph *graph, struct rehearsal *rehearsal, struct dpro_error *err);
-void rehearsal_fini(struct rehearsal *rehearsal);
+int measured_replay_run(const struct dpro_graph *graph, struct measured_replay *replay,
+                        struct dpro_error *err);
+void measured_replay_fini(struct measured_replay *replay);
 
-static inline int64_t rehearsal_start(const struct rehearsal *r, uint32_t copy, uint32_t op)
+static inline int64_t measured_start_ns(const struct measured_replay *r, uint32_t copy, uint32_t op)
 {
     return r->end_ns[copy][op] - r->dur_ns[copy][op];
 }
@@ -37,7 +38,7 @@ bool is_gradient(const struct dpro_graph *graph, const struct graph_tensor *tens
 /* ---- coarsen.c: a rank's ops as a program ---- */
 
 /* Where a rank's computation meets communication: gradients get ready, or it waits for one. */
-struct anchor {
+struct sync_point {
     uint32_t op;     /* NEED: that waits; else the tensor is ready after it */
     uint32_t tensor; /* of the model; NEED: first of the bucket */
     bool needs;
@@ -45,19 +46,19 @@ struct anchor {
     bool next;       /* NEED: the op is of the iteration after */
 };
 
-/* What was seen between an anchor and the one before it, in one iteration. */
-struct stretch {
+/* What was seen between a sync point and the one before it, in one iteration. */
+struct segment {
     int64_t elapsed_ns;    /* waiting left out */
     int64_t overlapped_ns; /* of these something was on the rank's wires */
 };
 
 struct coarse_rank {
-    ARRAY(struct anchor) anchors; /* in the order in which they come */
-    uint64_t *family;             /* of the stretch before each: the same work, if equal */
-    struct stretch *stretches;    /* [iteration * anchors.n + anchor] */
-    int64_t copy_back_ns;         /* mean: work from the first wait to the last bucket's copying */
-    bool drains;                  /* it waits for all buckets one after the other, and for nothing
-                                     before the last gradient */
+    ARRAY(struct sync_point) sync_points; /* in the order in which they come */
+    uint64_t *family;                     /* of the segment before each: the same work, if equal */
+    struct segment *segments;             /* [iteration * sync_points.n + sync_point] */
+    int64_t copy_back_ns; /* mean: work from the first wait to the last bucket's copying */
+    bool drains;          /* it waits for all buckets one after the other, and for nothing
+                             before the last gradient */
 };
 
 struct coarse {
@@ -69,7 +70,7 @@ struct coarse {
 };
 
 /* Finds the tensors of the model and what each rank does between them. */
-int coarsen(const struct rehearsal *rehearsal, struct dpro_model *model, struct coarse *coarse,
+int coarsen(const struct measured_replay *replay, struct dpro_model *model, struct coarse *coarse,
             struct dpro_error *err);
 void coarse_fini(struct coarse *coarse, uint32_t n_ranks);
 
@@ -80,28 +81,28 @@ bool session_is(const struct dpro_graph *graph);
 int session_has_variables(const struct dpro_graph *graph);
 /* Fills in the model's tensors, what coarse says of them, and 1 + the tensor for each op that pulls
  * one. -1: out of memory. */
-int session_tensors(const struct rehearsal *rehearsal, struct dpro_model *model,
+int session_tensors(const struct measured_replay *replay, struct dpro_model *model,
                     struct coarse *coarse, uint32_t *is_transfer);
 
 /* ---- servers.c: who the parameter servers are, and what they do ---- */
 
-int fit_servers(const struct rehearsal *rehearsal, const struct coarse *coarse,
+int fit_servers(const struct measured_replay *replay, const struct coarse *coarse,
                 struct dpro_model *model);
-int fit_session(const struct rehearsal *rehearsal, struct dpro_model *model);
+int fit_session(const struct measured_replay *replay, struct dpro_model *model);
 /* How a bucket of the graph went: in so many parts, the first of them to that server. */
-void servers_own(const struct dpro_graph *graph, uint32_t collective,
-                 struct strategy_bucket *bucket);
+void baseline_placement(const struct dpro_graph *graph, uint32_t collective,
+                        struct strategy_bucket *bucket);
 
 /* ---- reductions.c: what all-reduces cost that run one after the other ---- */
 
 /* With those of Horovod's its cycles are known, too. 0: too few were seen; 1: they were enough; -1:
  * out of memory. */
-int fit_reductions(const struct rehearsal *rehearsal, const struct coarse *coarse,
+int fit_reductions(const struct measured_replay *replay, const struct coarse *coarse,
                    const struct dpro_model *model, struct model_net *net);
 
 /* ---- fit.c: what communicating costs ---- */
 
-int fit_net(const struct rehearsal *rehearsal, const struct coarse *coarse,
+int fit_net(const struct measured_replay *replay, const struct coarse *coarse,
             struct dpro_model *model, struct dpro_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* cost/delay.c: what delays of a graph's ops make of a model. An op of a program stands for a
- * stretch of its rank's ops: in backward those that end between two gradients; the first one, too,
+ * segment of its rank's ops: in backward those that end between two gradients; the first one, too,
  * for the optimizer and the forward pass before them. It becomes longer by the ratio in which they
  * do, and by the milliseconds that are added to them. */
 #include <math.h>
@@ -35,7 +35,7 @@ static const struct graph_rank *find_rank(const struct dpro_graph *g, int rank)
 }
 
 /* The op of the program that ends with the tensor; MODEL_NONE: none. */
-static uint32_t find_stretch(const struct delayed *d, const struct model_program *program,
+static uint32_t find_segment(const struct delayed *d, const struct model_program *program,
                              const char *tensor)
 {
     for (uint32_t o = 0; o < program->n_ops; o++)
@@ -57,7 +57,7 @@ static void find_ready_times(struct delayed *d, const struct graph_rank *rank,
             uint32_t in = g->succ[e];
             if (g->kind[in] != DPRO_OP_IN)
                 continue;
-            uint32_t o = find_stretch(d, program, strtab_get(&g->names, g->tensor[in]));
+            uint32_t o = find_segment(d, program, strtab_get(&g->names, g->tensor[in]));
             int64_t end = g->seen_start_ns[op] + g->seen_dur_ns[op];
             if (o != MODEL_NONE && end > d->ready_ns[o])
                 d->ready_ns[o] = end;
@@ -67,7 +67,7 @@ static void find_ready_times(struct delayed *d, const struct graph_rank *rank,
 
 /* The one that ends with the first gradient to be ready after the op; the last one when there is
  * none. */
-static uint32_t stretch_of(const struct delayed *d, const struct model_program *program,
+static uint32_t segment_of(const struct delayed *d, const struct model_program *program,
                            uint32_t op)
 {
     const struct dpro_graph *g = d->graph;
@@ -94,7 +94,7 @@ static void add_op(struct delayed *d, const struct model_program *program, uint3
         to = &d->communication;
     else if (phase <= DPRO_OP_INPUT && kind != DPRO_OP_SEND &&
              (!d->has_gpu || (g->flags[op] & GRAPH_OP_GPU)))
-        to = &d->ops[stretch_of(d, program, op)];
+        to = &d->ops[segment_of(d, program, op)];
     if (to) {
         to->before += (double)g->dur_ns[op] + gap;
         to->after += (double)d->dur_ns[op] + gap;

@@ -180,10 +180,10 @@ static int compare_exchanges(const void *a, const void *b)
     return (x->end_ns > y->end_ns) - (x->end_ns < y->end_ns);
 }
 
-/* One point for each stretch of time in which a rank's link had a bucket to carry without a pause.
+/* One point for each busy period in which a rank's link had a bucket to carry without a pause.
  * The rank computed until computed_ns. */
-static int add_stretches(struct exchange *exchanges, size_t n, int64_t computed_ns,
-                         point_array *points)
+static int add_busy_periods(struct exchange *exchanges, size_t n, int64_t computed_ns,
+                            point_array *points)
 {
     qsort(exchanges, n, sizeof *exchanges, compare_exchanges);
     for (size_t i = 0, last; i < n; i = last) {
@@ -204,7 +204,7 @@ static int add_stretches(struct exchange *exchanges, size_t n, int64_t computed_
 }
 
 /* When a rank had its last gradient. */
-static int64_t last_ready(const struct rehearsal *r, const struct coarse *coarse,
+static int64_t last_ready(const struct measured_replay *r, const struct coarse *coarse,
                           const struct dpro_model *model, uint32_t copy, uint32_t rank)
 {
     int64_t last = INT64_MIN / 2;
@@ -218,8 +218,8 @@ static int64_t last_ready(const struct rehearsal *r, const struct coarse *coarse
 
 /* What a byte takes, from how long links had something to carry: single messages are measured by
  * when threads came to them, and what they wait for each other is theirs, too. And what such a
- * stretch takes beside its bytes. */
-static int fit_bytes(const struct rehearsal *r, const struct coarse *coarse,
+ * period takes beside its bytes. */
+static int fit_bytes(const struct measured_replay *r, const struct coarse *coarse,
                      const struct dpro_model *model, struct model_net *net,
                      struct dpro_estimate *start)
 {
@@ -240,10 +240,10 @@ static int fit_bytes(const struct rehearsal *r, const struct coarse *coarse,
                 used[bucket] = 1;
                 uint32_t transfer = g->members[c->first_member + i].transfer;
                 exchanges[n++] = (struct exchange){r->end_ns[copy][c->barrier],
-                                                   rehearsal_start(r, copy, transfer),
+                                                   measured_start_ns(r, copy, transfer),
                                                    (double)c->size_bytes * wire_share(net)};
             }
-            status = add_stretches(exchanges, n, last_ready(r, coarse, model, copy, i), &points);
+            status = add_busy_periods(exchanges, n, last_ready(r, coarse, model, copy, i), &points);
         }
     if (status == 0)
         fit_line(&points, &net->byte_ns, start);
@@ -295,7 +295,7 @@ static bool has_messages(const struct dpro_graph *g, const struct coarse *coarse
 }
 
 /* A rank's buckets in an iteration, each from when all ranks had come to it until it was over. */
-static size_t list_transfers(const struct rehearsal *r, const struct coarse *coarse,
+static size_t list_transfers(const struct measured_replay *r, const struct coarse *coarse,
                              const struct dpro_model *model, uint32_t copy, uint32_t rank,
                              struct exchange *exchanges, uint8_t *used)
 {
@@ -311,16 +311,16 @@ static size_t list_transfers(const struct rehearsal *r, const struct coarse *coa
         uint32_t transfer = g->members[c->first_member + rank].transfer;
         int64_t start_ns = c->n_messages > 0 && c->barrier != DPRO_NO_OP
                                ? r->end_ns[copy][c->barrier]
-                               : rehearsal_start(r, copy, transfer);
+                               : measured_start_ns(r, copy, transfer);
         exchanges[n++] = (struct exchange){start_ns, r->end_ns[copy][transfer],
                                            (double)c->size_bytes * wire_share(&model->net)};
     }
     return n;
 }
 
-/* One point for each stretch of time in which a rank had collectives under way. *at_once: whether
+/* One point for each busy period in which a rank had collectives under way. *at_once: whether
  * together they took half as long again as there were some of them. */
-static int see_transfers(const struct rehearsal *r, const struct coarse *coarse,
+static int see_transfers(const struct measured_replay *r, const struct coarse *coarse,
                          const struct dpro_model *model, point_array *points, bool *at_once)
 {
     const struct dpro_graph *g = r->graph;
@@ -333,7 +333,7 @@ static int see_transfers(const struct rehearsal *r, const struct coarse *coarse,
             size_t n = list_transfers(r, coarse, model, copy, i, exchanges, used);
             for (size_t k = 0; k < n; k++)
                 sum += (double)(exchanges[k].end_ns - exchanges[k].start_ns);
-            status = add_stretches(exchanges, n, INT64_MIN / 2, points);
+            status = add_busy_periods(exchanges, n, INT64_MIN / 2, points);
         }
     for (size_t i = 0; i < points->n; i++)
         any += points->at[i].y;
@@ -345,7 +345,7 @@ static int see_transfers(const struct rehearsal *r, const struct coarse *coarse,
 
 /* Collectives that nothing keeps from running at once share the wires: what they took together is
  * known, and not what each would have taken by itself. */
-static int fit_at_once(const struct rehearsal *r, const struct coarse *coarse,
+static int fit_at_once(const struct measured_replay *r, const struct coarse *coarse,
                        const struct dpro_model *model, struct model_net *net, bool *at_once)
 {
     point_array points = {0};
@@ -363,7 +363,7 @@ static int fit_at_once(const struct rehearsal *r, const struct coarse *coarse,
 }
 
 /* Without messages: from whole collectives, each taken to have had the wires for itself. */
-static int fit_collectives(const struct rehearsal *r, const struct coarse *coarse,
+static int fit_collectives(const struct measured_replay *r, const struct coarse *coarse,
                            const struct dpro_model *model, struct model_net *net)
 {
     const struct dpro_graph *g = r->graph;
@@ -445,18 +445,18 @@ static double spread_of(const struct sighting *sorted, size_t n)
     return n < FEW && spread < 1 / 3.0 ? 1 / 3.0 : spread;
 }
 
-/* A rank's stretches that are the same work (repeated blocks, and iterations), seen mostly with and
+/* A rank's segments that are the same work (repeated blocks, and iterations), seen mostly with and
  * mostly without communication. */
-static int compare_work(const struct rehearsal *r, const struct coarse_rank *rank,
+static int compare_work(const struct measured_replay *r, const struct coarse_rank *rank,
                         family_array *families)
 {
     enum { SHORT_NS = 100000 };
     ARRAY(struct sighting) seen = {0};
     int status = 0;
-    for (size_t i = 0; i < r->n * rank->anchors.n && status == 0; i++) {
-        const struct stretch *s = &rank->stretches[i];
+    for (size_t i = 0; i < r->n * rank->sync_points.n && status == 0; i++) {
+        const struct segment *s = &rank->segments[i];
         double share = s->elapsed_ns > 0 ? (double)s->overlapped_ns / (double)s->elapsed_ns : 0.5;
-        uint64_t key = rank->family[i % rank->anchors.n];
+        uint64_t key = rank->family[i % rank->sync_points.n];
         struct sighting sighting = {key, (double)s->elapsed_ns, share > 0.8};
         if (key != 0 && s->elapsed_ns > SHORT_NS && (share > 0.8 || share < 0.2))
             status = array_push(&seen, sighting);
@@ -515,7 +515,7 @@ static struct dpro_estimate lost_share(family_array *families)
 
 /* How much slower work is while something is on the wires, from work seen both ways. Where little
  * was seen, what is usual counts more. */
-static int fit_interference(const struct rehearsal *r, const struct coarse *coarse,
+static int fit_interference(const struct measured_replay *r, const struct coarse *coarse,
                             struct model_net *net)
 {
     const struct dpro_graph *g = r->graph;
@@ -544,7 +544,7 @@ static int fit_interference(const struct rehearsal *r, const struct coarse *coar
 
 /* Calls that ask for a bucket's collective. The median, as the thread that calls loses its core in
  * some of them to those that it wakes. */
-static int fit_launches(const struct rehearsal *r, const struct coarse *coarse,
+static int fit_launches(const struct measured_replay *r, const struct coarse *coarse,
                         const struct dpro_model *model, struct model_net *net)
 {
     const struct dpro_graph *g = r->graph;
@@ -639,7 +639,7 @@ static void fit_fusion(const struct dpro_graph *g, const struct coarse *coarse,
 
 /* What TensorFlow's ring takes beside its messages is copying and adding up, by the byte, as far as
  * sizes don't tell: jobs have one pack as a rule, and cut in many it takes no longer. */
-static int fit_packs(const struct rehearsal *r, const struct coarse *coarse,
+static int fit_packs(const struct measured_replay *r, const struct coarse *coarse,
                      const struct dpro_model *model, struct model_net *net)
 {
     const struct dpro_graph *g = r->graph;
@@ -668,7 +668,7 @@ static int fit_packs(const struct rehearsal *r, const struct coarse *coarse,
 
 /* What a collective takes beside its messages: until its thread runs, and after the last message.
  */
-static void fit_overhead(const struct rehearsal *r, const struct coarse *coarse,
+static void fit_overhead(const struct measured_replay *r, const struct coarse *coarse,
                          const struct dpro_model *model, double start_ns, struct model_net *net)
 {
     const struct dpro_graph *g = r->graph;
@@ -695,7 +695,7 @@ static void fit_overhead(const struct rehearsal *r, const struct coarse *coarse,
     net->collective_ns = (struct dpro_estimate){sum / n, sqrt(variance > 0 ? variance / n : 0)};
 }
 
-int fit_net(const struct rehearsal *r, const struct coarse *coarse, struct dpro_model *model,
+int fit_net(const struct measured_replay *r, const struct coarse *coarse, struct dpro_model *model,
             struct dpro_error *err)
 {
     const struct dpro_graph *g = r->graph;

@@ -36,8 +36,8 @@ static double lost_of(const struct model_net *net)
     return lost > 0.9 ? 0.9 : lost;
 }
 
-/* What a stretch would have taken with nothing on the wires. */
-static double alone(const struct stretch *s, double lost)
+/* What a segment would have taken with nothing on the wires. */
+static double alone(const struct segment *s, double lost)
 {
     double ns = (double)s->elapsed_ns - lost * (double)s->overlapped_ns;
     return ns > 0 ? ns : 0;
@@ -55,23 +55,23 @@ static double middle_of(double *values, uint32_t n)
     return (values[(n - 1) / 2] + values[n / 2]) / 2;
 }
 
-static double work_before(const struct rehearsal *r, const struct coarse_rank *rank, size_t anchor,
-                          double lost, double *room)
+static double work_before(const struct measured_replay *r, const struct coarse_rank *rank,
+                          size_t point, double lost, double *room)
 {
     for (uint32_t i = 0; i < r->n; i++)
-        room[i] = alone(&rank->stretches[i * rank->anchors.n + anchor], lost);
+        room[i] = alone(&rank->segments[i * rank->sync_points.n + point], lost);
     return middle_of(room, r->n);
 }
 
-/* Work since an iteration's first anchor, each iteration's in `sums`: the middle one of them, as
+/* Work since an iteration's first point, each iteration's in `sums`: the middle one of them, as
  * what holds up one iteration now and then (another process, a page fault) is no part of the work.
  * Of sums, for where several threads compute, their gradients get ready in one order in this
  * iteration and in another in the next, and the middle ones of the parts don't add up. */
-static double work_up_to(const struct rehearsal *r, const struct coarse_rank *rank, size_t anchor,
-                         double lost, double *sums, double *room)
+static double work_up_to(const struct measured_replay *r, const struct coarse_rank *rank,
+                         size_t point, double lost, double *sums, double *room)
 {
     for (uint32_t i = 0; i < r->n; i++) {
-        sums[i] += alone(&rank->stretches[i * rank->anchors.n + anchor], lost);
+        sums[i] += alone(&rank->segments[i * rank->sync_points.n + point], lost);
         room[i] = sums[i];
     }
     return middle_of(room, r->n);
@@ -108,38 +108,39 @@ static int wait_last(struct dpro_model *model, struct model_program *program)
 
 /* An iteration of the program begins after the last thing that the one before waited for, so that
  * the optimizer and the next forward lead up to the first gradient. */
-static int make_program(const struct rehearsal *r, const struct coarse_rank *rank, double lost,
-                        struct dpro_model *model, struct model_program *program, double *room)
+static int make_program(const struct measured_replay *r, const struct coarse_rank *rank,
+                        double lost, struct dpro_model *model, struct model_program *program,
+                        double *room)
 {
     double copied = (double)rank->copy_back_ns, before_wait = 0;
     double *sums = room + r->n, before = 0;
     memset(sums, 0, r->n * sizeof *sums);
     program->n_ops = 0;
-    program->ops = arena_array(&model->arena, 2 * rank->anchors.n + 2, sizeof *program->ops);
+    program->ops = arena_array(&model->arena, 2 * rank->sync_points.n + 2, sizeof *program->ops);
     if (!program->ops)
         return -1;
     bool waits = false;
     /* of the copying, all but the last bucket's lies between the waits */
-    for (size_t a = 0; a < rank->anchors.n && rank->drains; a++) {
-        if (rank->anchors.at[a].needs && waits)
+    for (size_t a = 0; a < rank->sync_points.n && rank->drains; a++) {
+        if (rank->sync_points.at[a].needs && waits)
             copied -= work_before(r, rank, a, 0, room);
-        waits |= rank->anchors.at[a].needs;
+        waits |= rank->sync_points.at[a].needs;
     }
-    for (size_t a = 0; a < rank->anchors.n; a++) {
-        const struct anchor *anchor = &rank->anchors.at[a];
-        if (rank->drains && anchor->needs && a > 0 && rank->anchors.at[a - 1].needs)
+    for (size_t a = 0; a < rank->sync_points.n; a++) {
+        const struct sync_point *point = &rank->sync_points.at[a];
+        if (rank->drains && point->needs && a > 0 && rank->sync_points.at[a - 1].needs)
             continue; /* copying */
         double up_to = work_up_to(r, rank, a, lost, sums, room), work = up_to - before;
         before = up_to;
         if (a == 0 && rank->drains && copied > 0)
             work = work > copied ? work - copied : 0;
-        struct model_op op = {.name = anchor->needs ? "up to a wait"
-                                                    : model->tensors[anchor->tensor].name,
+        struct model_op op = {.name = point->needs ? "up to a wait"
+                                                   : model->tensors[point->tensor].name,
                               .phase = DPRO_OP_BW,
                               .needs = MODEL_NONE,
                               .tensor = MODEL_NONE};
-        if (!anchor->needs) {
-            op.tensor = anchor->tensor;
+        if (!point->needs) {
+            op.tensor = point->tensor;
             op.work_ns = llround(work + before_wait);
             before_wait = 0;
             push_op(program, op);
@@ -148,7 +149,7 @@ static int make_program(const struct rehearsal *r, const struct coarse_rank *ran
             op.work_ns = llround(work);
             push_op(program, op);
             op.work_ns = 0;
-            op.needs = anchor->tensor;
+            op.needs = point->tensor;
             push_op(program, op);
         } else {
             op.work_ns = llround(work);
@@ -166,7 +167,7 @@ static int make_program(const struct rehearsal *r, const struct coarse_rank *ran
 }
 
 /* Fills in beside_ns: the same program once more, had communication cost more. */
-static int find_beside(const struct rehearsal *r, const struct coarse_rank *rank, double lost,
+static int find_beside(const struct measured_replay *r, const struct coarse_rank *rank, double lost,
                        struct dpro_model *model, struct model_program *program, double *room)
 {
     const double more = 0.05;
@@ -194,7 +195,7 @@ static int keep_sent(const struct coarse *coarse, uint32_t rank, struct dpro_mod
     return 0;
 }
 
-static int make_ranks(const struct rehearsal *r, const struct coarse *coarse,
+static int make_ranks(const struct measured_replay *r, const struct coarse *coarse,
                       struct dpro_model *model)
 {
     const struct dpro_graph *g = r->graph;
@@ -218,8 +219,8 @@ static int make_ranks(const struct rehearsal *r, const struct coarse *coarse,
         }
         double mean = 0;
         for (uint32_t s = 0; s < model->n_samples; s++) {
-            for (size_t a = 0; a < rank->anchors.n; a++)
-                to->sample_scale[s] += alone(&rank->stretches[s * rank->anchors.n + a], lost);
+            for (size_t a = 0; a < rank->sync_points.n; a++)
+                to->sample_scale[s] += alone(&rank->segments[s * rank->sync_points.n + a], lost);
             mean += to->sample_scale[s] / model->n_samples;
         }
         for (uint32_t s = 0; s < model->n_samples; s++)
@@ -246,15 +247,15 @@ static int compare_placed(const void *a, const void *b)
     return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
 }
 
-static int make_own(const struct rehearsal *r, const struct coarse *coarse,
-                    struct dpro_model *model)
+static int make_baseline(const struct measured_replay *r, const struct coarse *coarse,
+                         struct dpro_model *model)
 {
     const struct dpro_graph *g = r->graph;
-    struct dpro_strategy *own = &model->own;
+    struct dpro_strategy *baseline = &model->baseline;
     struct placed *placed = malloc((model->n_tensors + (size_t)1) * sizeof *placed);
-    own->order = arena_array(&model->arena, model->n_tensors, sizeof *own->order);
-    own->buckets = arena_array(&model->arena, model->n_tensors, sizeof *own->buckets);
-    if (!placed || !own->order || !own->buckets) {
+    baseline->order = arena_array(&model->arena, model->n_tensors, sizeof *baseline->order);
+    baseline->buckets = arena_array(&model->arena, model->n_tensors, sizeof *baseline->buckets);
+    if (!placed || !baseline->order || !baseline->buckets) {
         free(placed);
         return -1;
     }
@@ -266,19 +267,20 @@ static int make_own(const struct rehearsal *r, const struct coarse *coarse,
     }
     qsort(placed, model->n_tensors, sizeof *placed, compare_placed);
     for (uint32_t t = 0; t < model->n_tensors; t++) {
-        own->order[t] = placed[t].tensor;
+        baseline->order[t] = placed[t].tensor;
         if (t == 0 || placed[t].bucket != placed[t - 1].bucket)
-            own->buckets[own->n_buckets++] = (struct strategy_bucket){.first = t, .partitions = 1};
-        own->buckets[own->n_buckets - 1].n++;
+            baseline->buckets[baseline->n_buckets++] =
+                (struct strategy_bucket){.first = t, .partitions = 1};
+        baseline->buckets[baseline->n_buckets - 1].n++;
         if (coarse->server_of)
-            own->buckets[t].server = coarse->server_of[placed[t].tensor];
+            baseline->buckets[t].server = coarse->server_of[placed[t].tensor];
         else if (sync_n_servers(&model->net))
-            servers_own(g, placed[t].bucket, &own->buckets[own->n_buckets - 1]);
+            baseline_placement(g, placed[t].bucket, &baseline->buckets[baseline->n_buckets - 1]);
     }
     free(placed);
-    own->cycle_ns = model->net.cycle_ns;
-    own->fuses = own->cycle_ns > 0 && g->cycles.fuses;
-    own->fusion_bytes = g->cycles.fusion_bytes;
+    baseline->cycle_ns = model->net.cycle_ns;
+    baseline->fuses = baseline->cycle_ns > 0 && g->cycles.fuses;
+    baseline->fusion_bytes = g->cycles.fusion_bytes;
     return 0;
 }
 
@@ -491,21 +493,22 @@ static enum dpro_stack stack_of(const struct dpro_graph *g, const struct model_n
     return tensorflow ? DPRO_STACK_TENSORFLOW_RING : DPRO_STACK_DDP;
 }
 
-static int build(const struct rehearsal *r, struct dpro_model *model, struct dpro_error *err)
+static int build(const struct measured_replay *r, struct dpro_model *model, struct dpro_error *err)
 {
     struct coarse coarse;
     int rc = coarsen(r, model, &coarse, err);
     if (rc < 0)
         return rc;
     rc = fit_net(r, &coarse, model, err);
-    model->means = model_means(stack_of(r->graph, &model->net));
-    if (model->means.stack == DPRO_STACK_TENSORFLOW_RING && r->graph->in_session)
-        model->means_text = "a session's collectives are ops of the job's own graph, which can "
-                            "have any packs of gradients, but dpro applies no plan to them: the "
-                            "job's script makes them";
-    if (rc == 0 && (make_ranks(r, &coarse, model) < 0 || make_own(r, &coarse, model) < 0))
+    model->capabilities = model_capabilities(stack_of(r->graph, &model->net));
+    if (model->capabilities.stack == DPRO_STACK_TENSORFLOW_RING && r->graph->in_session)
+        model->capabilities_text =
+            "a session's collectives are ops of the job's own graph, which can "
+            "have any packs of gradients, but dpro applies no plan to them: the "
+            "job's script makes them";
+    if (rc == 0 && (make_ranks(r, &coarse, model) < 0 || make_baseline(r, &coarse, model) < 0))
         rc = dpro_error_nomem(err);
-    bool at_once = model->means.stack == DPRO_STACK_TENSORFLOW_RING && !model->net.in_order;
+    bool at_once = model->capabilities.stack == DPRO_STACK_TENSORFLOW_RING && !model->net.in_order;
     if (rc == 0 && at_once &&
         warn(model, "collectives ran at once, beside computation on the same cores: the rate that "
                     "is learnt is what they got of the link, which may be faster; give "
@@ -521,7 +524,7 @@ static int build(const struct rehearsal *r, struct dpro_model *model, struct dpr
 int dpro_model_build(const struct dpro_graph *graph, const struct dpro_model_options *options,
                      struct dpro_model **model, struct dpro_error *err)
 {
-    struct rehearsal rehearsal;
+    struct measured_replay replay;
     int rc = dpro_model_check(graph, err);
     if (rc < 0)
         return rc;
@@ -529,10 +532,10 @@ int dpro_model_build(const struct dpro_graph *graph, const struct dpro_model_opt
     if (!m)
         return dpro_error_nomem(err);
     measure_iterations(graph, options, m);
-    rc = rehearse(graph, &rehearsal, err);
+    rc = measured_replay_run(graph, &replay, err);
     if (rc == 0) {
-        rc = build(&rehearsal, m, err);
-        rehearsal_fini(&rehearsal);
+        rc = build(&replay, m, err);
+        measured_replay_fini(&replay);
     }
     if (rc == 0)
         rc = fit_pace(m, err);

@@ -128,7 +128,7 @@ enum model_parts {
 };
 
 /* What the job's stack can be given: no other strategy is looked for, or compared with. */
-struct model_means {
+struct model_capabilities {
     enum dpro_stack stack;
     bool together; /* tensors may share a bucket, any of them */
     enum model_parts parts;
@@ -138,10 +138,11 @@ struct model_means {
     unsigned compressions; /* as 1 << enum dpro_compression */
 };
 
-/* means.c */
-struct model_means model_means(enum dpro_stack stack);
+/* capabilities.c */
+struct model_capabilities model_capabilities(enum dpro_stack stack);
 struct dpro_strategy;
-bool means_allow(const struct model_means *means, const struct dpro_strategy *strategy);
+bool capabilities_allow(const struct model_capabilities *capabilities,
+                        const struct dpro_strategy *strategy);
 
 /* Strategies are made of contiguous runs of `order`. */
 struct strategy_bucket {
@@ -173,19 +174,19 @@ struct dpro_model {
     struct model_rank *ranks;
     uint32_t n_ranks, n_samples;
     struct model_net net;
-    struct model_means means;
-    const char *means_text;   /* in place of the stack's own; static; NULL: that */
-    struct dpro_strategy own; /* as the job ran */
-    int64_t measured_ns;      /* mean iteration; 0: unknown (generated) */
-    int64_t median_ns;        /* of the measured iterations */
-    int64_t unprofiled_ns;    /* of those with no profiler on; 0: not known */
-    double misfit;            /* how far the model of the profiled job is from median_ns, relative;
-                                 that of the unprofiled one is as far from that */
-    double measured_std_ns;   /* of the iterations */
-    double machine_std;       /* relative: how much faster or slower the machine may be at another
-                                 time, a standard error; 0: generated */
-    double correlation;       /* of an iteration with the one before */
-    ARRAY(char *) warnings;   /* text in the arena; the array is freed with the model */
+    struct model_capabilities capabilities;
+    const char *capabilities_text; /* in place of the stack's own; static; NULL: that */
+    struct dpro_strategy baseline; /* as the job ran */
+    int64_t measured_ns;           /* mean iteration; 0: unknown (generated) */
+    int64_t median_ns;             /* of the measured iterations */
+    int64_t unprofiled_ns;         /* of those with no profiler on; 0: not known */
+    double misfit;          /* how far the model of the profiled job is from median_ns, relative;
+                               that of the unprofiled one is as far from that */
+    double measured_std_ns; /* of the iterations */
+    double machine_std;     /* relative: how much faster or slower the machine may be at another
+                               time, a standard error; 0: generated */
+    double correlation;     /* of an iteration with the one before */
+    ARRAY(char *) warnings; /* text in the arena; the array is freed with the model */
 };
 
 #endif

@@ -170,7 +170,7 @@ static void take_form(const struct form *form, const reduction_array *seen, stru
     net->least_ns = (struct dpro_estimate){form->least_ns, form->least_ns > 0 ? std_ns : 0};
 }
 
-int fit_reductions(const struct rehearsal *r, const struct coarse *coarse,
+int fit_reductions(const struct measured_replay *r, const struct coarse *coarse,
                    const struct dpro_model *model, struct model_net *net)
 {
     enum { LEAST_GROUPS = 4, LEAST_PACKS = 4 };

@@ -119,18 +119,19 @@ static int change_hosts(struct dpro_model *m, uint32_t n, struct arena *arena)
 int servers_change(struct dpro_model *m, uint32_t n_servers, struct arena *arena)
 {
     struct model_net *net = &m->net;
-    struct dpro_strategy *own = &m->own;
-    uint64_t bound = servers_bound(m, own);
+    struct dpro_strategy *baseline = &m->baseline;
+    uint64_t bound = servers_bound(m, baseline);
     if (change_hosts(m, n_servers, arena) < 0)
         return -1;
     net->n_servers = n_servers;
     net->server_of_key = NULL;
     net->server_numbers = NULL;
     if (net->placement == MODEL_BY_KEY)
-        servers_set_bound(m, bound, own);
+        servers_set_bound(m, bound, baseline);
     else /* in turns */
-        for (uint32_t b = 0; b < own->n_buckets; b++)
-            own->buckets[b].server = m->tensors[own->order[own->buckets[b].first]].key % n_servers;
+        for (uint32_t b = 0; b < baseline->n_buckets; b++)
+            baseline->buckets[b].server =
+                m->tensors[baseline->order[baseline->buckets[b].first]].key % n_servers;
     return 0;
 }
 
@@ -204,38 +205,39 @@ static int compare_moments(const void *a, const void *b)
     return (x->end_ns > y->end_ns) - (x->end_ns < y->end_ns);
 }
 
-/* What a byte takes in one iteration, between hosts or within one: of the stretches of time in
+/* What a byte takes in one iteration, between hosts or within one: of the busy periods in
  * which a link had something to carry without a pause, the long ones. The last bytes of one
  * transfer often come when the next one's are awaited. Within a host nothing is queued: of single
  * transfers. 0: none. */
-static double byte_ns_of(const struct rehearsal *r, const struct model_net *net,
+static double byte_ns_of(const struct measured_replay *r, const struct model_net *net,
                          const transfer_array *transfers, uint32_t copy, bool within,
                          struct moment *moments)
 {
-    size_t n = 0, n_stretches = 0;
+    size_t n = 0, n_periods = 0;
     double longest = 0, ns = 0, bytes = 0;
     for (size_t i = 0; i < transfers->n; i++) {
         const struct transfer *t = &transfers->at[i];
         bool together = net->server_hosts[t->server] == (int32_t)host_of(net, t->rank);
         if (together == within)
-            moments[n++] = (struct moment){rehearsal_start(r, copy, t->op), r->end_ns[copy][t->op],
-                                           graph_link_of(r->graph, r->graph->device[t->op]),
-                                           (double)r->graph->size_bytes[t->op]};
+            moments[n++] =
+                (struct moment){measured_start_ns(r, copy, t->op), r->end_ns[copy][t->op],
+                                graph_link_of(r->graph, r->graph->device[t->op]),
+                                (double)r->graph->size_bytes[t->op]};
     }
     qsort(moments, n, sizeof *moments, compare_moments);
     for (size_t i = 0; i < n; i++) {
-        struct moment *last = n_stretches ? &moments[n_stretches - 1] : NULL;
+        struct moment *last = n_periods ? &moments[n_periods - 1] : NULL;
         if (!within && last && last->device == moments[i].device &&
             moments[i].start_ns <= last->end_ns + PAUSE_NS) {
             last->bytes += moments[i].bytes;
             last->end_ns = moments[i].end_ns > last->end_ns ? moments[i].end_ns : last->end_ns;
         } else {
-            moments[n_stretches++] = moments[i];
+            moments[n_periods++] = moments[i];
         }
     }
-    for (size_t i = 0; i < n_stretches; i++)
+    for (size_t i = 0; i < n_periods; i++)
         longest = fmax(longest, moments[i].bytes);
-    for (size_t i = 0; i < n_stretches; i++)
+    for (size_t i = 0; i < n_periods; i++)
         if (moments[i].bytes >= longest / 8 && moments[i].end_ns > moments[i].start_ns) {
             ns += (double)(moments[i].end_ns - moments[i].start_ns);
             bytes += moments[i].bytes;
@@ -244,7 +246,7 @@ static double byte_ns_of(const struct rehearsal *r, const struct model_net *net,
 }
 
 /* The middle one of iterations: in some a transfer was not seen, or only its end. */
-static int fit_way(const struct rehearsal *r, const struct model_net *net,
+static int fit_way(const struct measured_replay *r, const struct model_net *net,
                    const transfer_array *transfers, bool within, struct dpro_estimate *byte_ns)
 {
     times_array times = {0};
@@ -316,7 +318,7 @@ static void fit_pushes(const struct dpro_graph *g, struct model_net *net)
 
 /* From a server's last work on a key to its first answer, and from the last answer's arrival to the
  * end of the exchange. */
-static int fit_waits(const struct rehearsal *r, const struct coarse *coarse,
+static int fit_waits(const struct measured_replay *r, const struct coarse *coarse,
                      const struct dpro_model *model, const transfer_array *transfers,
                      struct model_net *net)
 {
@@ -334,8 +336,8 @@ static int fit_waits(const struct rehearsal *r, const struct coarse *coarse,
             for (size_t i = 0; i < transfers->n; i++) {
                 uint32_t op = transfers->at[i].op;
                 if (g->kind[op] == DPRO_OP_PULL && g->tensor[op] == name &&
-                    rehearsal_start(r, copy, op) < answered)
-                    answered = rehearsal_start(r, copy, op);
+                    measured_start_ns(r, copy, op) < answered)
+                    answered = measured_start_ns(r, copy, op);
             }
             if (served > INT64_MIN && answered < INT64_MAX)
                 status = array_push(&answers, fmax((double)(answered - served), 0));
@@ -357,7 +359,8 @@ static int fit_waits(const struct rehearsal *r, const struct coarse *coarse,
 
 /* ---- keys ---- */
 
-void servers_own(const struct dpro_graph *g, uint32_t collective, struct strategy_bucket *bucket)
+void baseline_placement(const struct dpro_graph *g, uint32_t collective,
+                        struct strategy_bucket *bucket)
 {
     const struct graph_collective *c = &g->collectives[collective];
     uint32_t name = g->tensor[g->members[c->first_member].transfer], n = 0;
@@ -381,7 +384,7 @@ static bool learn_rule(const struct dpro_graph *g, const struct coarse *coarse,
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         struct strategy_bucket bucket = {.n = 1};
         uint32_t number = number_of_key(model->tensors[t].key, g->n_servers);
-        servers_own(g, coarse->bucket_of[t], &bucket);
+        baseline_placement(g, coarse->bucket_of[t], &bucket);
         if (g->collectives[coarse->bucket_of[t]].key == 0)
             return false;
         if (bucket.partitions > 1) {
@@ -405,7 +408,8 @@ static bool learn_rule(const struct dpro_graph *g, const struct coarse *coarse,
     return true;
 }
 
-int fit_servers(const struct rehearsal *r, const struct coarse *coarse, struct dpro_model *model)
+int fit_servers(const struct measured_replay *r, const struct coarse *coarse,
+                struct dpro_model *model)
 {
     const struct dpro_graph *g = r->graph;
     struct model_net *net = &model->net;
@@ -444,7 +448,7 @@ struct session_times {
     int64_t last_push_ns;  /* the last arrival */
 };
 
-static struct session_times look_at_session(const struct rehearsal *r, uint32_t copy,
+static struct session_times look_at_session(const struct measured_replay *r, uint32_t copy,
                                             const transfer_array *transfers)
 {
     const struct dpro_graph *g = r->graph;
@@ -462,7 +466,7 @@ static struct session_times look_at_session(const struct rehearsal *r, uint32_t 
 }
 
 /* All that the servers compute once something was pushed. */
-static double served_ns(const struct rehearsal *r, const transfer_array *transfers)
+static double served_ns(const struct measured_replay *r, const transfer_array *transfers)
 {
     const struct dpro_graph *g = r->graph;
     int64_t first_push = INT64_MAX;
@@ -474,14 +478,14 @@ static double served_ns(const struct rehearsal *r, const transfer_array *transfe
     for (uint32_t op = 0; op < g->n_ops; op++)
         if (g->rank[op] >= g->n_ranks && g->device[op] != DPRO_NO_DEVICE &&
             g->devices[g->device[op]].kind == DPRO_DEVICE_CPU_THREAD &&
-            rehearsal_start(r, r->first, op) >= first_push)
+            measured_start_ns(r, r->first, op) >= first_push)
             ns += (double)g->dur_ns[op];
     return ns;
 }
 
 /* A step lasts longer than its ops: until the client knows, and until servers begin to send. The
  * middle one of iterations, as the last arrivals of one may not have been seen. */
-static int fit_steps(const struct rehearsal *r, const transfer_array *transfers,
+static int fit_steps(const struct measured_replay *r, const transfer_array *transfers,
                      struct model_net *net)
 {
     const struct dpro_graph *g = r->graph;
@@ -503,7 +507,7 @@ static int fit_steps(const struct rehearsal *r, const transfer_array *transfers,
     return status;
 }
 
-int fit_session(const struct rehearsal *r, struct dpro_model *model)
+int fit_session(const struct measured_replay *r, struct dpro_model *model)
 {
     const struct dpro_graph *g = r->graph;
     struct model_net *net = &model->net;

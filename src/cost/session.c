@@ -166,7 +166,7 @@ static int by_time(const void *a, const void *b)
 }
 
 /* Variables that every rank pulls and pushes; when they are ready, where `r` is given. */
-static uint32_t list_variables(const struct dpro_graph *g, const struct rehearsal *r,
+static uint32_t list_variables(const struct dpro_graph *g, const struct measured_replay *r,
                                const struct lists *l, struct variable *variables)
 {
     uint32_t n = 0;
@@ -198,7 +198,7 @@ static uint32_t list_variables(const struct dpro_graph *g, const struct rehearsa
     return n;
 }
 
-static int tell_tensors(const struct rehearsal *r, const struct lists *l,
+static int tell_tensors(const struct measured_replay *r, const struct lists *l,
                         const struct variable *variables, uint32_t n, struct dpro_model *model,
                         struct coarse *coarse, uint32_t *is_transfer)
 {
@@ -245,7 +245,7 @@ static int in_turn(const void *a, const void *b)
 }
 
 /* `room`: for two times of each iteration. */
-static struct pulled look_at_pull(const struct rehearsal *r, const struct lists *l,
+static struct pulled look_at_pull(const struct measured_replay *r, const struct lists *l,
                                   const int64_t *first, uint32_t variable, uint32_t rank,
                                   int64_t *room)
 {
@@ -269,7 +269,7 @@ static struct pulled look_at_pull(const struct rehearsal *r, const struct lists 
 
 /* When the values that ranks pull are sent. What goes from one server to one rank comes in the
  * order in which it is sent; reading it ends now in this order and now in that. */
-static int tell_sent(const struct rehearsal *r, const struct lists *l,
+static int tell_sent(const struct measured_replay *r, const struct lists *l,
                      const struct variable *variables, uint32_t n, struct coarse *coarse)
 {
     size_t n_pulled = (size_t)n * r->graph->n_ranks;
@@ -327,8 +327,8 @@ int session_has_variables(const struct dpro_graph *g)
     return found;
 }
 
-int session_tensors(const struct rehearsal *r, struct dpro_model *model, struct coarse *coarse,
-                    uint32_t *is_transfer)
+int session_tensors(const struct measured_replay *r, struct dpro_model *model,
+                    struct coarse *coarse, uint32_t *is_transfer)
 {
     const struct dpro_graph *g = r->graph;
     struct lists l = {0};

@@ -1,8 +1,8 @@
 /* cost/sync.c: the messages of a collective, and their replay.
  *
  * An algorithm is written down once, as a list of messages in the order in which links carry them;
- * the replay here is one pass over the list, and cost/graph.c makes SEND and RECV ops of the same
- * list. Segments and chunks of a step are all as long as the longest, as libraries pad them.
+ * the replay here is one pass over the list, and cost/model_graph.c makes SEND and RECV ops of the
+ * same list. Segments and chunks of a step are all as long as the longest, as libraries pad them.
  *
  * In a ring whose additions are no slower than its links, chunks never queue for anything but the
  * link: a step begins when the one before has left the link, or when its first chunk has come

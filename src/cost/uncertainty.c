@@ -26,7 +26,7 @@ int uncertainty_time(const struct dpro_model *model, int64_t *iteration_ns, stru
     int rc = evaluator_create(model, &evaluator, err);
     if (rc < 0)
         return rc;
-    *iteration_ns = evaluate(evaluator, &model->own);
+    *iteration_ns = evaluate(evaluator, &model->baseline);
     bool failed = evaluator_failed(evaluator);
     evaluator_destroy(evaluator);
     if (failed)
@@ -121,7 +121,7 @@ static int overlap_of(const struct dpro_model *m, double *overlap_ns, struct dpr
     int rc = evaluator_create(m, &evaluator, err);
     if (rc < 0)
         return rc;
-    const struct evaluation *e = evaluate_detail(evaluator, &m->own);
+    const struct evaluation *e = evaluate_detail(evaluator, &m->baseline);
     const struct model_rank *rank = &m->ranks[e->last_rank];
     double work = 0;
     for (uint32_t i = 0; i < m->programs[rank->program].n_ops; i++)
@@ -177,7 +177,8 @@ static int shown_of(const struct dpro_model *model, double *shown, double *each,
 static int unhidden(const struct dpro_model *before, const struct dpro_model *after, double *ns,
                     struct dpro_error *err)
 {
-    double more = (double)count_collectives(&after->own) - count_collectives(&before->own);
+    double more =
+        (double)count_collectives(&after->baseline) - count_collectives(&before->baseline);
     double shown[2] = {0, 0}, each = 0;
     int rc = shown_of(before, &shown[0], &each, err);
     if (rc == 0)

@@ -32,8 +32,8 @@ static int show_groups(struct dpro_model *model, struct dpro_error *err)
     int rc = evaluator_create(model, &evaluator, err);
     if (rc < 0)
         return rc;
-    evaluate(evaluator, &model->own);
-    rc = evaluated_groups(evaluator, &model->own) < 0 ? dpro_error_nomem(err) : 0;
+    evaluate(evaluator, &model->baseline);
+    rc = evaluated_groups(evaluator, &model->baseline) < 0 ? dpro_error_nomem(err) : 0;
     evaluator_destroy(evaluator);
     return rc;
 }
@@ -129,7 +129,7 @@ int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *mod
         rc = predict(model, model->n_ranks, &w->baseline, &noise_before, err);
     if (rc == 0)
         rc = predict(&w->model, model->n_ranks, &w->predicted, &noise_after, err);
-    if (rc == 0 && w->model.own.fuses)
+    if (rc == 0 && w->model.baseline.fuses)
         rc = show_groups(&w->model, err);
     if (rc == 0 && changes->world_size != 0) /* more ranks: a slower slowest one */
         w->predicted.iteration_ns += llround(noise_after - noise_before);

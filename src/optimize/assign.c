@@ -190,12 +190,12 @@ static void search_places(struct space *space, const struct dpro_strategy *own)
 bool assign_is_all(const struct dpro_model *model)
 {
     return sync_n_servers(&model->net) > 0 &&
-           (model->means.parts == PARTS_OVER_SERVERS || model->means.places);
+           (model->capabilities.parts == PARTS_OVER_SERVERS || model->capabilities.places);
 }
 
 void search_assign(struct space *space, const struct dpro_strategy *own)
 {
-    if (space->model->means.places)
+    if (space->model->capabilities.places)
         search_places(space, own);
     else
         search_bounds(space, own);

@@ -47,11 +47,11 @@ static void by_cycles(const struct dpro_model *model, const struct work *work,
     }
 }
 
-bool baseline_is_within(const struct model_means *means, uint32_t baseline)
+bool baseline_is_within(const struct model_capabilities *capabilities, uint32_t baseline)
 {
     if (baseline == BYTEPS)
-        return means->parts == PARTS_FREE && means->priorities;
-    return means->together || baseline == EACH;
+        return capabilities->parts == PARTS_FREE && capabilities->priorities;
+    return capabilities->together || baseline == EACH;
 }
 
 void baseline_strategy(const struct dpro_model *model, const struct work *work, uint32_t baseline,

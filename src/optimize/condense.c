@@ -120,7 +120,7 @@ static int keep_the_late(struct condensed *to, uint32_t most_ranks)
     struct work work;
     struct late *late = arena_array(&to->arena, m->n_ranks + (size_t)1, sizeof *late);
     bool *kept = arena_array(&to->arena, m->n_ranks + (size_t)1, sizeof *kept);
-    if (!late || !kept || work_of(m, &m->own, &to->arena, &work) < 0)
+    if (!late || !kept || work_of(m, &m->baseline, &to->arena, &work) < 0)
         return -1;
     for (uint32_t r = 0; r < m->n_ranks; r++)
         late[r].rank = r;
@@ -155,8 +155,9 @@ int condense(const struct dpro_model *model, bool coarsen, bool symmetry, uint32
     *condensed = (struct condensed){.model = *model};
     struct dpro_model *m = &condensed->model;
     m->arena = (struct arena){0};
-    m->own = (struct dpro_strategy){0};
-    if (condense_tensors(model, coarsen && model->means.together, condensed, &group_of) < 0 ||
+    m->baseline = (struct dpro_strategy){0};
+    if (condense_tensors(model, coarsen && model->capabilities.together, condensed, &group_of) <
+            0 ||
         condense_ranks(model, symmetry, condensed) < 0)
         return -1;
     m->programs =

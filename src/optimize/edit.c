@@ -126,20 +126,20 @@ bool edit_is_of_ops(const struct dpro_edit *e)
     return e->kind == DPRO_EDIT_FUSE || e->kind == DPRO_EDIT_UNFUSE;
 }
 
-bool edit_is_within(const struct model_means *means, const struct dpro_edit *e)
+bool edit_is_within(const struct model_capabilities *capabilities, const struct dpro_edit *e)
 {
     switch (e->kind) {
     case DPRO_EDIT_MERGE:
     case DPRO_EDIT_SPLIT:
-        return means->together;
+        return capabilities->together;
     case DPRO_EDIT_PARTITION:
-        return means->parts == PARTS_FREE;
+        return capabilities->parts == PARTS_FREE;
     case DPRO_EDIT_PRIORITY:
-        return means->priorities;
+        return capabilities->priorities;
     case DPRO_EDIT_MOVE:
-        return means->reorders;
+        return capabilities->reorders;
     case DPRO_EDIT_COMPRESS:
-        return e->value < 0 || e->value >= 32 || (means->compressions & 1u << e->value);
+        return e->value < 0 || e->value >= 32 || (capabilities->compressions & 1u << e->value);
     case DPRO_EDIT_FUSE:
     case DPRO_EDIT_UNFUSE:
         break;
@@ -152,7 +152,7 @@ const char *edit_check(const struct dpro_model *model, const struct dpro_strateg
 {
     if (!edit_is_of_ops(e) && e->kind != DPRO_EDIT_COMPRESS && e->at >= s->n_buckets)
         return "there is no such bucket";
-    if (!edit_is_within(&model->means, e))
+    if (!edit_is_within(&model->capabilities, e))
         return "what carries the job's gradients can't be given that";
     switch (e->kind) {
     case DPRO_EDIT_MERGE:

@@ -18,7 +18,7 @@ extern const char edit_out_of_memory[];
 
 bool edit_is_of_ops(const struct dpro_edit *edit); /* else of buckets */
 /* Whether the job's stack can be given what comes of it. */
-bool edit_is_within(const struct model_means *means, const struct dpro_edit *edit);
+bool edit_is_within(const struct model_capabilities *capabilities, const struct dpro_edit *edit);
 /* NULL: it can be made; else what is wrong with it (static). */
 const char *edit_check(const struct dpro_model *model, const struct dpro_strategy *strategy,
                        const struct dpro_edit *edit);

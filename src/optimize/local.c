@@ -178,7 +178,7 @@ static bool collect(struct space *space, const struct dpro_strategy *strategy)
 {
     struct search *search = space->search;
     const struct dpro_pass_view *view = space_look(space, strategy);
-    bool blocks = !search->options->no_symmetry && space->model->means.together;
+    bool blocks = !search->options->no_symmetry && space->model->capabilities.together;
     if (registry_collect(&search->registry, space->model, strategy, view, &space->candidates) < 0 ||
         (blocks && add_for_all_blocks(space, strategy) < 0))
         search->failed = true;

@@ -57,7 +57,7 @@ static void try_baselines(struct space *space)
         return;
     }
     for (uint32_t i = 0; i < N_BASELINES; i++) {
-        if (!baseline_is_within(&space->model->means, i))
+        if (!baseline_is_within(&space->model->capabilities, i))
             continue;
         baseline_strategy(space->model, &space->work, i, &strategy);
         space_evaluate(space, &strategy);
@@ -66,10 +66,10 @@ static void try_baselines(struct space *space)
 
 static void search_default(struct space *space)
 {
-    if (space->model->means.together)
+    if (space->model->capabilities.together)
         search_dynamic(space, 1);
     double stretch = stretch_of(space);
-    if (stretch > 1 + WORTH_A_BUCKET && space->model->means.together &&
+    if (stretch > 1 + WORTH_A_BUCKET && space->model->capabilities.together &&
         !search_stops(space->search))
         search_dynamic(space, stretch);
     if (!search_stops(space->search))
@@ -89,7 +89,7 @@ static void run_algorithm(struct space *space)
         search_paper(space);
         break;
     case DPRO_ALGORITHM_DP:
-        if (space->model->means.together)
+        if (space->model->capabilities.together)
             search_dynamic(space, 1);
         break;
     case DPRO_ALGORITHM_MCMC:
@@ -212,7 +212,7 @@ static int search_coarse(struct space *fine, struct dpro_error *err)
 /* Those of the baselines that a DDP job is given by one argument. */
 static bool is_setting(const struct dpro_model *model, const struct baseline *baseline)
 {
-    return model->means.stack == DPRO_STACK_DDP && strncmp(baseline->name, "cap-", 4) == 0;
+    return model->capabilities.stack == DPRO_STACK_DDP && strncmp(baseline->name, "cap-", 4) == 0;
 }
 
 enum { OF_OWN, OF_BEST, OF_BASELINES }; /* finalists */
@@ -226,7 +226,7 @@ static int add_finalists(struct space *space, const struct dpro_strategy *own, s
         space_strategy(space, &strategy) < 0)
         return -1;
     for (uint32_t i = 0; i < N_BASELINES; i++) {
-        if (!baseline_is_within(&space->model->means, i))
+        if (!baseline_is_within(&space->model->capabilities, i))
             continue;
         baseline_strategy(space->model, &space->work, i, &strategy);
         if (space_value(space, &strategy) == INT64_MAX)
@@ -312,11 +312,11 @@ static int keep_own(struct space *space, struct dpro_optimum *o)
     struct space own;
     o->summary.own_ns = space->search->own_ns;
     if (ran == o->models[DPRO_BEST])
-        return result_keep(o, ran, space, DPRO_OWN, &ran->own);
+        return result_keep(o, ran, space, DPRO_OWN, &ran->baseline);
     int rc = space_init(&own, space->search, ran, NULL) < 0 ? -1 : 0;
     if (rc == 0) {
-        o->summary.own_ns = space_value(&own, &ran->own);
-        rc = result_keep(o, ran, &own, DPRO_OWN, &ran->own);
+        o->summary.own_ns = space_value(&own, &ran->baseline);
+        rc = result_keep(o, ran, &own, DPRO_OWN, &ran->baseline);
     }
     space_fini(&own);
     return rc;
@@ -346,14 +346,14 @@ static int keep_results(struct space *space, struct dpro_optimum *o)
     struct uncertainty unsure;
     struct work work; /* with the ops fused that the best strategy fuses */
     int64_t bound_ns = 0;
-    if (promise_results(space, &model->own, o) < 0 || keep_own(space, o) < 0 ||
+    if (promise_results(space, &model->baseline, o) < 0 || keep_own(space, o) < 0 ||
         result_keep(o, model, space, DPRO_BEST, &space->best) < 0 ||
         work_of(space->model, &space->best, &space->arena, &work) < 0 ||
         lower_bound(space->model, &work, &bound_ns) < 0 || result_fuse(o, model) < 0 ||
         result_decide(o) < 0)
         return -1;
-    ran.own = o->models[DPRO_OWN]->own;
-    planned.own = space->best;
+    ran.baseline = o->models[DPRO_OWN]->baseline;
+    planned.baseline = space->best;
     if (uncertainty_of(&ran, &planned, &unsure, NULL) < 0)
         return -1;
     for (size_t i = 0; i < search->improvements.n; i++) {
@@ -389,8 +389,8 @@ static int run(struct search *search, struct dpro_optimum *o, struct dpro_error 
     cycles_prepare(&fine.model);
     rc = space_init(&space, search, &fine.model, err);
     if (rc == 0) {
-        search->own_ns = model->own.fuses ? cycles_own(&space, &model->own)
-                                          : space_evaluate(&space, &model->own);
+        search->own_ns = model->baseline.fuses ? cycles_own(&space, &model->baseline)
+                                               : space_evaluate(&space, &model->baseline);
         if (search->own_ns == INT64_MAX && !search->failed)
             rc = dpro_error_set(err, DPRO_EEMPTY,
                                 "by its model an iteration of this job never ends: what it waits "
@@ -400,14 +400,14 @@ static int run(struct search *search, struct dpro_optimum *o, struct dpro_error 
         try_baselines(&space);
         compared_ns = search->own_ns < space.best_ns ? search->own_ns : space.best_ns;
         if (assign_is_all(model))
-            search_assign(&space, &model->own);
+            search_assign(&space, &model->baseline);
         else
             rc = search_coarse(&space, err);
     }
     if (rc == 0 && search->options->algorithm == DPRO_ALGORITHM_DEFAULT && !assign_is_all(model))
         simplify(&space, compared_ns);
     if (rc == 0 && model->net.cycle_ns > 0)
-        cycles_search(&space, &model->own, compared_ns);
+        cycles_search(&space, &model->baseline, compared_ns);
     if (rc == 0 && (search->failed || search->registry.failed || keep_results(&space, o) < 0))
         rc = dpro_error_nomem(err);
     space_fini(&space);
@@ -421,8 +421,8 @@ static void tell_compressions(const struct dpro_model *model,
 {
     char text[96];
     for (int c = DPRO_COMPRESSION_FP16; c <= DPRO_COMPRESSION_BF16; c++) {
-        if (!(options->compressions & ~model->means.compressions & 1u << c) || !options->sink.log ||
-            options->sink.level < DPRO_LOG_WARN)
+        if (!(options->compressions & ~model->capabilities.compressions & 1u << c) ||
+            !options->sink.log || options->sink.level < DPRO_LOG_WARN)
             continue;
         snprintf(text, sizeof text, "%s is not tried: what carries the job's gradients can't do it",
                  dpro_compression_name((enum dpro_compression)c));

@@ -151,10 +151,11 @@ static int propose_in_child(struct registry *r, struct registered *entry,
     return rc;
 }
 
-static bool is_within(const struct model_means *means, const struct dpro_edit *edits, uint32_t n)
+static bool is_within(const struct model_capabilities *capabilities, const struct dpro_edit *edits,
+                      uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (!edit_is_within(means, &edits[i]))
+        if (!edit_is_within(capabilities, &edits[i]))
             return false;
     return true;
 }
@@ -180,7 +181,8 @@ static int sift(struct registry *r, uint32_t pass, const struct dpro_model *mode
     for (size_t i = first; i < candidates->list.n; i++) {
         struct candidate c = candidates->list.at[i];
         const struct dpro_edit *edits = candidates->edits.at + c.first;
-        if (c.n == 0 || changes_numerics(r, edits, c.n) || !is_within(&model->means, edits, c.n))
+        if (c.n == 0 || changes_numerics(r, edits, c.n) ||
+            !is_within(&model->capabilities, edits, c.n))
             continue;
         const char *wrong = edits_apply(model, strategy, edits, c.n, &journal);
         if (wrong == edit_out_of_memory) {

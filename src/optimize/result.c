@@ -184,7 +184,7 @@ static void decide_bucket(struct deciding *d, uint32_t b)
                bucket->partitions == 1 ? "whole" : format(d, "%u parts", bucket->partitions));
     int server = servers_number(d->model, bucket->server);
     int was = servers_number(d->o->models[DPRO_OWN], own->server);
-    if (d->model->means.places && same && server != was)
+    if (d->model->capabilities.places && same && server != was)
         decide(d, "placement", bucket_text(d, b),
                format(d, "on parameter server %d, not %d", server, was));
     if (bucket->priority != (same ? own->priority : 0))

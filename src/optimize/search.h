@@ -277,7 +277,7 @@ struct baseline {
 };
 extern const struct baseline baselines[N_BASELINES];
 /* Whether a job's stack can be given it. */
-bool baseline_is_within(const struct model_means *means, uint32_t baseline);
+bool baseline_is_within(const struct model_capabilities *capabilities, uint32_t baseline);
 void baseline_strategy(const struct dpro_model *model, const struct work *work, uint32_t baseline,
                        struct dpro_strategy *strategy);
 

@@ -10,7 +10,7 @@
 #include "base/map.h"
 #include "base/parallel.h"
 #include "cost/buckets.h"
-#include "cost/graph.h"
+#include "cost/model_graph.h"
 #include "optimize/search.h"
 #include "replay/replay.h"
 
@@ -287,7 +287,7 @@ uint32_t space_best_partitions(struct space *space, uint64_t size_bytes)
     static const uint32_t counts[] = {1, 2, 3, 4, 6, 8, 12, 16};
     uint32_t best = 1;
     int64_t least = INT64_MAX;
-    if (space->model->means.parts != PARTS_FREE)
+    if (space->model->capabilities.parts != PARTS_FREE)
         return 1;
     for (size_t i = 0; i < sizeof counts / sizeof *counts && size_bytes / 4 >= counts[i]; i++) {
         int64_t ns = space_sync_ns(space, size_bytes, counts[i]);

@@ -195,7 +195,7 @@ int lower_bound(const struct dpro_model *model, const struct work *work, int64_t
         if (class->scale < 0)
             continue;
         double overhead = net->launch_ns.value;
-        if (!model->means.together)
+        if (!model->capabilities.together)
             overhead *= model->n_tensors;
         if (work->drains)
             overhead += net->copy_ns.value * bytes;

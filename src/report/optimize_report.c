@@ -204,7 +204,7 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
                     "faster links",
                     f->n_fusions ? "with these ops fused " : "", NUMBER(f->at_most_pct, 1),
                     TIME(f->found.lower_bound_ns));
-    table_wrapped(w, "Within", 10, dpro_model_means(f->report->model));
+    table_wrapped(w, "Within", 10, dpro_model_capabilities(f->report->model));
     write_servers_needed(w, f);
     if (f->helps)
         write_next(w, f->report);
@@ -411,7 +411,7 @@ static void write_report(struct writer *w, const struct optimize_facts *f)
     model_write_link(w, r->model);
     writer_newline(w);
     writer_fields(w, TEXT("stack", dpro_stack_name(dpro_model_stack(r->model))),
-                  TEXT("within", dpro_model_means(r->model)));
+                  TEXT("within", dpro_model_capabilities(r->model)));
     warnings_write_json(w, warning, f);
     writer_close(w, '}');
 }

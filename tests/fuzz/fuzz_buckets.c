@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         .tensors = tensors,
         .n_tensors = N,
         .net = {.algorithm = MODEL_SERVER, .placement = MODEL_ANYWHERE, .n_servers = N_SERVERS},
-        .means = model_means(DPRO_STACK_TENSORFLOW_PS)};
+        .capabilities = model_capabilities(DPRO_STACK_TENSORFLOW_PS)};
     struct arena arena = {NULL, 0};
     struct dpro_strategy strategy;
     struct dpro_error err = {.code = 0};

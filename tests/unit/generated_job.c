@@ -140,14 +140,14 @@ static struct dpro_model *empty_model(uint32_t n_tensors, uint32_t n_ops, uint32
     struct dpro_model *m = calloc(1, sizeof *m);
     if (!m)
         return NULL;
-    m->means = model_means(DPRO_STACK_DDP);
+    m->capabilities = model_capabilities(DPRO_STACK_DDP);
     m->tensors = arena_array(&m->arena, n_tensors + (size_t)1, sizeof *m->tensors);
     m->programs = arena_array(&m->arena, 1, sizeof *m->programs);
     m->ranks = arena_array(&m->arena, n_ranks + (size_t)1, sizeof *m->ranks);
     struct model_op *ops = arena_array(&m->arena, n_ops + (size_t)1, sizeof *ops);
     m->n_tensors = n_tensors;
     if (!m->tensors || !m->programs || !m->ranks || !ops ||
-        buckets_init(m, &m->arena, &m->own) < 0) {
+        buckets_init(m, &m->arena, &m->baseline) < 0) {
         dpro_model_destroy(m);
         return NULL;
     }
@@ -238,7 +238,7 @@ struct dpro_model *generate_job(const char *name, uint32_t n_ranks)
                                     .reduce_ns = {0.005, 0},
                                     .collective_ns = {20000, 0},
                                     .launch_ns = {15000, 0}};
-        buckets_by_cap(m, MIB, 25 * MIB, &m->own);
+        buckets_by_cap(m, MIB, 25 * MIB, &m->baseline);
     }
     array_fini(&layers.list);
     return m;
@@ -312,6 +312,6 @@ struct dpro_model *generate_random(const struct generate_options *o)
     }
     if (o->interferes)
         m->net.cpu_ns.value = m->net.byte_ns.value * (double)pick(&state, 80) / 100;
-    buckets_by_cap(m, 0, 0, &m->own);
+    buckets_by_cap(m, 0, 0, &m->baseline);
     return m;
 }

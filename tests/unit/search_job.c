@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "cost/graph.h"
+#include "cost/model_graph.h"
 #include "replay/replay.h"
 
 struct dpro_model *random_job(const struct generate_options *options)

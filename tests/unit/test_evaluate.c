@@ -62,7 +62,8 @@ static struct job *job_of_two(void)
     m->n_ranks = 2;
     m->net = (struct model_net){.n_ranks = 2, .n_streams = 1, .in_order = true};
     m->net.byte_ns.value = 1;
-    m->own = (struct dpro_strategy){.order = job->order, .buckets = job->buckets, .n_buckets = 2};
+    m->baseline =
+        (struct dpro_strategy){.order = job->order, .buckets = job->buckets, .n_buckets = 2};
     return job;
 }
 
@@ -72,8 +73,8 @@ static int64_t time_of(struct job *job)
     struct evaluator *evaluator;
     struct dpro_error err;
     assert_int_equal(evaluator_create(&job->model, &evaluator, &err), 0);
-    int64_t ns = evaluate(evaluator, &job->model.own);
-    assert_int_equal(evaluate(evaluator, &job->model.own), ns); /* nothing is left over */
+    int64_t ns = evaluate(evaluator, &job->model.baseline);
+    assert_int_equal(evaluate(evaluator, &job->model.baseline), ns); /* nothing is left over */
     evaluator_destroy(evaluator);
     free(job);
     return ns;
@@ -82,7 +83,7 @@ static int64_t time_of(struct job *job)
 static void in_one_bucket(struct job *job)
 {
     job->buckets[0].n = 2;
-    job->model.own.n_buckets = 1;
+    job->model.baseline.n_buckets = 1;
 }
 
 static void test_a_bucket_waits_for_the_wire(void **state)
@@ -118,7 +119,7 @@ static void test_two_streams_share_the_wire(void **state)
     struct dpro_error err;
     job->model.net.n_streams = 2;
     assert_int_equal(evaluator_create(&job->model, &evaluator, &err), 0);
-    const struct evaluation *e = evaluate_detail(evaluator, &job->model.own);
+    const struct evaluation *e = evaluate_detail(evaluator, &job->model.baseline);
     /* t0 has 10 left when t1 comes at 30: half as fast, until 50 */
     assert_int_equal(e->end_ns[0], 50);
     assert_int_equal(e->start_ns[1], 30);
@@ -178,7 +179,7 @@ static void test_a_bucket_of_high_priority_overtakes_partitions(void **state)
         job->buckets[1].priority = priority;
         job->ops[1].work_ns = 5;
         assert_int_equal(evaluator_create(&job->model, &evaluator, &err), 0);
-        const struct evaluation *e = evaluate_detail(evaluator, &job->model.own);
+        const struct evaluation *e = evaluate_detail(evaluator, &job->model.baseline);
         /* t1 is there at 15, in the middle of t0's first part */
         assert_int_equal(e->start_ns[1], priority ? 20 : 40);
         assert_int_equal(e->end_ns[1], priority ? 60 : 80);
@@ -193,7 +194,7 @@ static void test_compression_halves_the_bytes_and_casts_them(void **state)
     (void)state;
     struct job *job = job_of_two();
     in_one_bucket(job);
-    job->model.own.compression = DPRO_COMPRESSION_FP16;
+    job->model.baseline.compression = DPRO_COMPRESSION_FP16;
     job->model.net.cast_ns.value = 0.2;
     /* cast for 7 of computing time, sent for 35 + 1 (halves are padded), cast back for 7 */
     assert_in_range(time_of(job), 30 + 7 + 35 + 7, 30 + 7 + 36 + 7);
@@ -254,7 +255,7 @@ static struct job *job_with_cycles(int64_t cycle_ns)
     job->model.net.in_order = false;
     job->model.net.negotiates = true;
     job->model.net.collective_ns.value = 5;
-    job->model.own.cycle_ns = cycle_ns;
+    job->model.baseline.cycle_ns = cycle_ns;
     return job;
 }
 
@@ -282,13 +283,13 @@ static void test_what_is_ready_together_is_fused_up_to_the_threshold(void **stat
         struct job *job = job_with_cycles(40);
         struct evaluator *evaluator;
         struct dpro_error err;
-        job->model.own.fuses = true;
-        job->model.own.fusion_bytes = cases[i].fusion_bytes;
+        job->model.baseline.fuses = true;
+        job->model.baseline.fusion_bytes = cases[i].fusion_bytes;
         assert_int_equal(evaluator_create(&job->model, &evaluator, &err), 0);
-        assert_int_equal(evaluate(evaluator, &job->model.own), cases[i].ns);
-        assert_int_equal(evaluated_groups(evaluator, &job->model.own), 0);
-        assert_int_equal(job->model.own.n_buckets, cases[i].n_groups);
-        assert_int_equal(job->model.own.buckets[0].n, cases[i].n_groups == 1 ? 2 : 1);
+        assert_int_equal(evaluate(evaluator, &job->model.baseline), cases[i].ns);
+        assert_int_equal(evaluated_groups(evaluator, &job->model.baseline), 0);
+        assert_int_equal(job->model.baseline.n_buckets, cases[i].n_groups);
+        assert_int_equal(job->model.baseline.buckets[0].n, cases[i].n_groups == 1 ? 2 : 1);
         evaluator_destroy(evaluator);
         free(job);
     }

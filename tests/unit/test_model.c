@@ -88,13 +88,13 @@ static void test_a_model_has_the_jobs_own_buckets(void **state)
     struct dpro_graph *g;
     struct dpro_model *m = model_of_two(&g);
     assert_int_equal(m->n_tensors, 4);
-    assert_int_equal(m->own.n_buckets, 2);
+    assert_int_equal(m->baseline.n_buckets, 2);
     for (uint32_t b = 0; b < 2; b++) {
-        assert_int_equal(m->own.buckets[b].n, 2);
-        assert_int_equal(m->own.buckets[b].partitions, 1);
+        assert_int_equal(m->baseline.buckets[b].n, 2);
+        assert_int_equal(m->baseline.buckets[b].partitions, 1);
     }
     for (uint32_t t = 0; t < 4; t++)
-        assert_int_equal(m->own.order[t], t);
+        assert_int_equal(m->baseline.order[t], t);
     assert_int_equal(m->tensors[0].size_bytes, 4 * NUMEL);
     dpro_model_destroy(m);
     dpro_graph_destroy(g);
@@ -124,13 +124,13 @@ static void test_the_jobs_own_strategy_takes_what_was_measured(void **state)
     struct evaluator *evaluator;
     struct dpro_error err;
     assert_int_equal(evaluator_create(m, &evaluator, &err), 0);
-    int64_t own = evaluate(evaluator, &m->own);
+    int64_t own = evaluate(evaluator, &m->baseline);
     assert_true(fabs(m->misfit) < 0.03);
     assert_in_range(own, m->median_ns * 97 / 100, m->median_ns * 103 / 100);
     /* in one bucket nothing would be slowed down, and nothing would overlap: 5 ms of work, then
      * both transfers */
     struct strategy_bucket whole = {0, 4, 1, 0, 0};
-    struct dpro_strategy one = {.order = m->own.order, .buckets = &whole, .n_buckets = 1};
+    struct dpro_strategy one = {.order = m->baseline.order, .buckets = &whole, .n_buckets = 1};
     assert_in_range(evaluate(evaluator, &one), 13400 * US, 14400 * US);
     evaluator_destroy(evaluator);
     dpro_model_destroy(m);

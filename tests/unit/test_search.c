@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "cost/buckets.h"
-#include "cost/graph.h"
+#include "cost/model_graph.h"
 #include "generated_job.h"
 #include "optimize/search.h"
 #include "search_job.h"
@@ -152,12 +152,12 @@ static void test_streams_of_the_whole_graph_are_those_of_an_evaluation(void **st
         struct evaluator *evaluator;
         model->net.byte_ns.value = 0;
         assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
-        int64_t ns = evaluate(evaluator, &model->own);
-        assert_int_equal(ns, replayed(model, &model->own));
+        int64_t ns = evaluate(evaluator, &model->baseline);
+        assert_int_equal(ns, replayed(model, &model->baseline));
         evaluator_destroy(evaluator);
         model->net.n_streams = 1;
         assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
-        n_overlap += evaluate(evaluator, &model->own) > ns;
+        n_overlap += evaluate(evaluator, &model->baseline) > ns;
         evaluator_destroy(evaluator);
         dpro_model_destroy(model);
     }
@@ -178,7 +178,7 @@ static void test_layers_that_wait_for_their_own_gradients_replay_as_evaluated(vo
         struct dpro_model *model = random_job(&o);
         struct evaluator *evaluator;
         assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
-        assert_int_equal(evaluate(evaluator, &model->own), replayed(model, &model->own));
+        assert_int_equal(evaluate(evaluator, &model->baseline), replayed(model, &model->baseline));
         evaluator_destroy(evaluator);
         dpro_model_destroy(model);
     }
@@ -345,7 +345,7 @@ static void test_algorithm_1_is_no_worse_than_where_it_starts(void **state)
         struct dpro_model *model = random_job(&o);
         struct bench b;
         bench_init(&b, model, NULL);
-        int64_t own = space_evaluate(&b.space, &model->own), best = brute_force(model);
+        int64_t own = space_evaluate(&b.space, &model->baseline), best = brute_force(model);
         search_paper(&b.space);
         assert_true(b.space.best_ns <= own && b.space.best_ns >= best);
         n_best += b.space.best_ns == best;
@@ -507,7 +507,7 @@ static void test_op_fusion_is_found_by_every_search(void **state)
         bench_fini(&b);
         for (int way = 0; way < N_WAYS; way++) {
             bench_init(&b, model, passes);
-            int64_t own = space_evaluate(&b.space, &model->own);
+            int64_t own = space_evaluate(&b.space, &model->baseline);
             if (way == BY_ALL)
                 search_dynamic(&b.space, 1);
             if (way == BY_PAPER || way == BY_ALL)
@@ -610,7 +610,7 @@ static void test_late_ranks_stand_for_many_that_differ(void **state)
     struct evaluator *few, *all;
     assert_int_equal(evaluator_create(&c.model, &few, NULL), 0);
     assert_int_equal(evaluator_create(model, &all, NULL), 0);
-    int64_t a = evaluate(few, &model->own), b = evaluate(all, &model->own);
+    int64_t a = evaluate(few, &model->baseline), b = evaluate(all, &model->baseline);
     assert_true(a <= b && (double)a > (double)b * 0.995);
     evaluator_destroy(few);
     evaluator_destroy(all);
@@ -733,7 +733,7 @@ static void test_a_result_is_what_the_jobs_stack_can_be_given(void **state)
         int64_t plain_ns = brute_force(model);
         for (int k = DPRO_STACK_DDP; k <= DPRO_STACK_BYTEPS; k++)
             for (int a = DPRO_ALGORITHM_DEFAULT; a <= DPRO_ALGORITHM_MCMC; a++) {
-                model->means = model_means((enum dpro_stack)k);
+                model->capabilities = model_capabilities((enum dpro_stack)k);
                 struct dpro_optimize_options options = {.algorithm = (enum dpro_algorithm)a,
                                                         .threads = 1,
                                                         .compressions = 1 << DPRO_COMPRESSION_FP16 |
@@ -741,13 +741,13 @@ static void test_a_result_is_what_the_jobs_stack_can_be_given(void **state)
                 struct dpro_optimum *optimum = optimum_of(model, &options);
                 const struct dpro_strategy *best = dpro_optimum_strategy(optimum, DPRO_BEST);
                 struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
-                assert_true(means_allow(&model->means, best));
+                assert_true(capabilities_allow(&model->capabilities, best));
                 assert_true(s.best_ns <= s.own_ns);
                 for (uint32_t t = 1; t < model->n_tensors && k == DPRO_STACK_HOROVOD; t++)
                     assert_true(best->order[t] > best->order[t - 1]);
-                if (a == DPRO_ALGORITHM_DEFAULT && model->means.together)
+                if (a == DPRO_ALGORITHM_DEFAULT && model->capabilities.together)
                     assert_true((double)s.best_ns <= (double)plain_ns * 1.0011);
-                if (!model->means.together) {
+                if (!model->capabilities.together) {
                     assert_int_equal(best->n_buckets, model->n_tensors);
                     assert_true(s.compression != DPRO_COMPRESSION_NONE ||
                                 s.best_ns >= s.lower_bound_ns);
@@ -764,12 +764,12 @@ static void test_horovods_cycles_are_shortened_and_never_for_the_worse(void **st
     static const int64_t cycles_ns[] = {1000000, 20000000, 200000000};
     for (size_t i = 0; i < sizeof cycles_ns / sizeof *cycles_ns; i++) {
         struct dpro_model *model = generate_job("resnet50", 4);
-        model->means = model_means(DPRO_STACK_HOROVOD);
+        model->capabilities = model_capabilities(DPRO_STACK_HOROVOD);
         model->net.in_order = false;
         model->net.negotiates = true;
-        model->net.cycle_ns = model->own.cycle_ns = cycles_ns[i];
-        model->own.fuses = true;
-        model->own.fusion_bytes = UINT64_C(128) << 20;
+        model->net.cycle_ns = model->baseline.cycle_ns = cycles_ns[i];
+        model->baseline.fuses = true;
+        model->baseline.fusion_bytes = UINT64_C(128) << 20;
         struct dpro_optimize_options options = {.threads = 1};
         struct dpro_optimum *optimum = optimum_of(model, &options);
         struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
@@ -933,7 +933,7 @@ static void test_a_setting_that_is_as_good_is_preferred(void **state)
                      baseline.n_buckets == dpro_optimum_strategy(unsure, DPRO_BEST)->n_buckets;
     }
     assert_true(is_listed);
-    model->means = model_means(DPRO_STACK_HOROVOD); /* which has no such setting */
+    model->capabilities = model_capabilities(DPRO_STACK_HOROVOD); /* which has no such setting */
     struct dpro_optimum *other = optimum_of(model, &options);
     assert_null(dpro_optimum_summary(other).setting);
     dpro_optimum_destroy(other);

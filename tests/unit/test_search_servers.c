@@ -27,8 +27,8 @@ static struct dpro_model *random_served(uint64_t seed, uint32_t n_tensors, uint3
     net->n_servers = n_servers;
     net->server_hosts = seed % 4 ? hosts : NULL;
     net->push_ns.value = seed % 5 * 100.0;
-    for (uint32_t b = 0; b < model->own.n_buckets; b++)
-        model->own.buckets[b].partitions = 1;
+    for (uint32_t b = 0; b < model->baseline.n_buckets; b++)
+        model->baseline.buckets[b].partitions = 1;
     return model;
 }
 
@@ -43,13 +43,13 @@ static void test_an_evaluation_of_servers_is_the_replay_of_the_whole_graph(void 
         struct evaluator *evaluator;
         model->net.placement = MODEL_ANYWHERE;
         model->net.cpu_ns.value = 0; /* graphs know nothing of that */
-        for (uint32_t b = 0; b < model->own.n_buckets; b++) {
-            model->own.buckets[b].server = b % model->net.n_servers;
-            model->own.buckets[b].partitions = 1 + (uint32_t)(seed + b) % 4;
+        for (uint32_t b = 0; b < model->baseline.n_buckets; b++) {
+            model->baseline.buckets[b].server = b % model->net.n_servers;
+            model->baseline.buckets[b].partitions = 1 + (uint32_t)(seed + b) % 4;
         }
         assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
-        double evaluated = (double)evaluate(evaluator, &model->own);
-        double off = (double)replayed(model, &model->own) / evaluated - 1;
+        double evaluated = (double)evaluate(evaluator, &model->baseline);
+        double off = (double)replayed(model, &model->baseline) / evaluated - 1;
         worst = fmax(worst, fabs(off));
         sum += fabs(off);
         n++;
@@ -110,8 +110,8 @@ test_the_parts_of_the_largest_tensor_are_the_best_by_replays_of_whole_graphs(voi
             random_served(seed, 2 + (uint32_t)(seed % 4), 1 + (uint32_t)(seed % 3));
         model->net.placement = MODEL_ANYWHERE;
         model->net.cpu_ns.value = 0;
-        model->means = model_means(DPRO_STACK_BYTEPS);
-        model->means.priorities = false;
+        model->capabilities = model_capabilities(DPRO_STACK_BYTEPS);
+        model->capabilities.priorities = false;
         uint32_t chosen = 0, best = 0;
         double off = parts_off(model, &chosen, &best);
         n_parted += chosen > 1;
@@ -134,7 +134,7 @@ static int64_t best_choice(const struct dpro_model *model, uint32_t n,
     int64_t best = INT64_MAX;
     uint32_t n_ways = 1;
     assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
-    assert_int_equal(buckets_copy(model, &model->own, &arena, &strategy), 0);
+    assert_int_equal(buckets_copy(model, &model->baseline, &arena, &strategy), 0);
     for (uint32_t b = 0; b < strategy.n_buckets; b++)
         n_ways *= n;
     for (uint32_t way = 0; way < n_ways; way++) {
@@ -167,7 +167,7 @@ static void check_places(uint32_t n_tensors, uint32_t n, uint32_t least_best, do
         uint32_t n_servers = n_tensors > 10 ? 2 : 2 + (uint32_t)(seed % 2);
         struct dpro_model *model = random_served(seed, n_tensors, n_servers);
         model->net.placement = MODEL_ANYWHERE;
-        model->means = model_means(DPRO_STACK_TENSORFLOW_PS);
+        model->capabilities = model_capabilities(DPRO_STACK_TENSORFLOW_PS);
         struct dpro_optimize_options options = {.threads = 1};
         struct dpro_optimum *optimum = optimum_of(model, &options);
         int64_t found = dpro_optimum_summary(optimum).best_ns;
@@ -203,7 +203,7 @@ static void test_parts_of_pushes_are_nearly_as_good_as_brute_force(void **state)
     for (uint64_t seed = 1; seed <= N; seed++) {
         struct dpro_model *model = random_served(seed, 3, 2);
         model->net.placement = MODEL_ANYWHERE;
-        model->means = model_means(DPRO_STACK_BYTEPS);
+        model->capabilities = model_capabilities(DPRO_STACK_BYTEPS);
         struct dpro_optimize_options options = {.threads = 1};
         struct dpro_optimum *optimum = optimum_of(model, &options);
         int64_t found = dpro_optimum_summary(optimum).best_ns;
@@ -222,7 +222,7 @@ static void test_the_bound_is_the_best_of_all_bounds(void **state)
     (void)state;
     for (uint64_t seed = 1; seed <= 60; seed++) {
         struct dpro_model *model = random_served(seed, 6, 2);
-        model->means = model_means(DPRO_STACK_MXNET_PS);
+        model->capabilities = model_capabilities(DPRO_STACK_MXNET_PS);
         struct dpro_optimize_options options = {.threads = 1};
         struct dpro_optimum *optimum = optimum_of(model, &options);
         struct evaluator *evaluator;
@@ -230,7 +230,7 @@ static void test_the_bound_is_the_best_of_all_bounds(void **state)
         struct dpro_strategy strategy;
         int64_t best = INT64_MAX;
         assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
-        assert_int_equal(buckets_copy(model, &model->own, &arena, &strategy), 0);
+        assert_int_equal(buckets_copy(model, &model->baseline, &arena, &strategy), 0);
         for (uint32_t t = 0; t <= model->n_tensors; t++) {
             uint64_t bound = t < model->n_tensors ? model->tensors[t].size_bytes / 4 : UINT64_MAX;
             servers_set_bound(model, bound, &strategy);

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "cost/graph.h"
+#include "cost/model_graph.h"
 #include "cost/sync.h"
 #include "replay/replay.h"
 

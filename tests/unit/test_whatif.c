@@ -57,9 +57,10 @@ static struct job *new_job(void)
     m->n_ranks = 2;
     m->n_samples = 2;
     m->net = (struct model_net){.n_ranks = 2, .n_streams = 1, .in_order = true};
-    m->means = model_means(DPRO_STACK_DDP);
+    m->capabilities = model_capabilities(DPRO_STACK_DDP);
     m->net.byte_ns.value = 10;
-    m->own = (struct dpro_strategy){.order = job->order, .buckets = job->buckets, .n_buckets = 1};
+    m->baseline =
+        (struct dpro_strategy){.order = job->order, .buckets = job->buckets, .n_buckets = 1};
     return job;
 }
 
@@ -247,7 +248,7 @@ static void test_what_interference_costs_is_unsure_where_it_was_not_recorded(voi
         job->buckets[t] = (struct strategy_bucket){t, 1, 1, 0, 0};
         job->ops[t].beside_ns = t == 0 ? 0 : 10 * MIB;
     }
-    job->model.own.n_buckets = N;
+    job->model.baseline.n_buckets = N;
     job->model.net.cpu_ns = (struct dpro_estimate){2, 1};
     struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){.bucket_cap_bytes = N * MIB});
     struct dpro_uncertainty_part learnt = dpro_whatif_uncertainty(whatif, DPRO_UNCERTAIN_LEARNT);
@@ -417,7 +418,7 @@ static void test_partitions_are_of_at_most_that_size(void **state)
     struct job *job = new_job();
     struct arena arena = {NULL, 0};
     struct dpro_strategy s;
-    assert_int_equal(buckets_copy(&job->model, &job->model.own, &arena, &s), 0);
+    assert_int_equal(buckets_copy(&job->model, &job->model.baseline, &arena, &s), 0);
     buckets_partition(&job->model, 4 * MIB, &s);
     assert_int_equal(s.buckets[0].partitions, 1);
     buckets_partition(&job->model, 4 * MIB - 1, &s);
@@ -442,16 +443,17 @@ static void test_what_needs_ddps_hook_costs_computation(void **state)
     struct dpro_error err = {.code = 0};
     job->buckets[0].n = 2;
     job->buckets[1] = (struct strategy_bucket){2, 2, 1, 0, 0};
-    m->own.n_buckets = 2;
-    double plain = bucket_launch_ns(m, &m->own, 1, 2 * MIB, bucket_needs_hook(m, &m->own));
+    m->baseline.n_buckets = 2;
+    double plain =
+        bucket_launch_ns(m, &m->baseline, 1, 2 * MIB, bucket_needs_hook(m, &m->baseline));
     assert_true(plain == 1000);
     job->buckets[0].partitions = 2;
-    assert_true(bucket_needs_hook(m, &m->own));
-    double hooked = bucket_launch_ns(m, &m->own, 1, 2 * MIB, true);
+    assert_true(bucket_needs_hook(m, &m->baseline));
+    double hooked = bucket_launch_ns(m, &m->baseline, 1, 2 * MIB, true);
     assert_true(hooked == 1000 + 50000 + MIB);
     assert_int_equal(uncertainty_time(m, &hooked_ns, &err), 0);
-    m->means = model_means(DPRO_STACK_HOROVOD);
-    assert_false(bucket_needs_hook(m, &m->own));
+    m->capabilities = model_capabilities(DPRO_STACK_HOROVOD);
+    assert_false(bucket_needs_hook(m, &m->baseline));
     assert_int_equal(uncertainty_time(m, &other_ns, &err), 0);
     assert_int_equal(hooked_ns - other_ns, 2 * (50000 + MIB));
     free(job);

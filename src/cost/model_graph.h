@@ -1,7 +1,7 @@
-/* cost/graph.h: a job of the cost model as a global DFG, with all its SENDs and RECVs. Slow beside
- * evaluate(), and independent of it. */
-#ifndef COST_GRAPH_H
-#define COST_GRAPH_H
+/* cost/model_graph.h: a job of the cost model as a global DFG, with all its SENDs and RECVs. Slow
+ * beside evaluate(), and independent of it. */
+#ifndef COST_MODEL_GRAPH_H
+#define COST_MODEL_GRAPH_H
 
 #include "cost/model.h"
 

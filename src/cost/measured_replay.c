@@ -1,6 +1,6 @@
-/* cost/rehearse.c: replays each measured iteration with its own durations and keeps when every op
- * ran, so that what follows looks at times that are free of the clocks' errors and of what the
- * profiler cost. */
+/* cost/measured_replay.c: replays each measured iteration with its own durations and keeps when
+ * every op ran, so that what follows looks at times that are free of the clocks' errors and of what
+ * the profiler cost. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int
                      struct dpro_error *err)
 {
     (void)err;
-    struct rehearsal *r = arg;
+    struct measured_replay *r = arg;
     const struct dpro_graph *g = r->graph;
     bool measured = g->n_samples > 0 && copy >= r->first && copy < r->first + r->n;
     size_t at = measured ? (size_t)(copy - r->first) * g->n_ops : 0;
@@ -30,7 +30,7 @@ static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int
 static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *err)
 {
     (void)err;
-    struct rehearsal *r = arg;
+    struct measured_replay *r = arg;
     r->end_ns[copy->number] = copy->end_ns;
     r->device_prev[copy->number] = copy->device_prev;
     r->dur_ns[copy->number] = copy->dur_ns;
@@ -41,9 +41,10 @@ static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *er
     return 0;
 }
 
-int rehearse(const struct dpro_graph *graph, struct rehearsal *r, struct dpro_error *err)
+int measured_replay_run(const struct dpro_graph *graph, struct measured_replay *r,
+                        struct dpro_error *err)
 {
-    *r = (struct rehearsal){.graph = graph, .first = N_SWING};
+    *r = (struct measured_replay){.graph = graph, .first = N_SWING};
     r->n = graph->sample_dur_ns && graph->n_samples ? graph->n_samples : N_MEAN;
     r->n_copies = N_SWING + r->n + N_AFTER;
     r->end_ns = calloc(r->n_copies, sizeof *r->end_ns);
@@ -60,11 +61,11 @@ int rehearse(const struct dpro_graph *graph, struct rehearsal *r, struct dpro_er
         rc = event_replay(graph, &options, &hooks, NULL, err);
     }
     if (rc < 0)
-        rehearsal_fini(r);
+        measured_replay_fini(r);
     return rc;
 }
 
-void rehearsal_fini(struct rehearsal *r)
+void measured_replay_fini(struct measured_replay *r)
 {
     for (uint32_t c = 0; c < r->n_copies; c++) {
         if (r->end_ns)
@@ -79,5 +80,5 @@ void rehearsal_fini(struct rehearsal *r)
     free(r->dur_ns);
     free(r->gap_ns);
     free(r->shared_dur_ns);
-    *r = (struct rehearsal){.graph = NULL};
+    *r = (struct measured_replay){.graph = NULL};
 }

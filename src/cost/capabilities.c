@@ -1,4 +1,4 @@
-/* cost/means.c: what a plan can ask of what carries a job's gradients. */
+/* cost/capabilities.c: what a plan can ask of what carries a job's gradients. */
 #include "cost/model.h"
 
 enum {
@@ -9,7 +9,7 @@ enum {
 
 static const struct {
     const char *name, *text;
-    struct model_means means;
+    struct model_capabilities capabilities;
 } stacks[] = {
     [DPRO_STACK_DDP] = {"ddp",
                         "PyTorch's DDP can be given any buckets, in parts, in any order; fp16 and "
@@ -41,21 +41,22 @@ static const struct {
          {.parts = PARTS_FREE, .priorities = true, .reorders = true, .compressions = NONE | FP16}},
 };
 
-struct model_means model_means(enum dpro_stack stack)
+struct model_capabilities model_capabilities(enum dpro_stack stack)
 {
-    struct model_means means = stacks[stack].means;
-    means.stack = stack;
-    return means;
+    struct model_capabilities capabilities = stacks[stack].capabilities;
+    capabilities.stack = stack;
+    return capabilities;
 }
 
-bool means_allow(const struct model_means *means, const struct dpro_strategy *strategy)
+bool capabilities_allow(const struct model_capabilities *capabilities,
+                        const struct dpro_strategy *strategy)
 {
-    bool allowed = (means->compressions & 1u << strategy->compression) != 0;
+    bool allowed = (capabilities->compressions & 1u << strategy->compression) != 0;
     for (uint32_t b = 0; b < strategy->n_buckets; b++) {
         const struct strategy_bucket *bucket = &strategy->buckets[b];
-        allowed &= bucket->n == 1 || means->together;
-        allowed &= bucket->partitions == 1 || means->parts != PARTS_NONE;
-        allowed &= bucket->priority == 0 || means->priorities;
+        allowed &= bucket->n == 1 || capabilities->together;
+        allowed &= bucket->partitions == 1 || capabilities->parts != PARTS_NONE;
+        allowed &= bucket->priority == 0 || capabilities->priorities;
     }
     return allowed;
 }
@@ -67,10 +68,11 @@ const char *dpro_stack_name(enum dpro_stack stack)
 
 enum dpro_stack dpro_model_stack(const struct dpro_model *model)
 {
-    return model->means.stack;
+    return model->capabilities.stack;
 }
 
-const char *dpro_model_means(const struct dpro_model *model)
+const char *dpro_model_capabilities(const struct dpro_model *model)
 {
-    return model->means_text ? model->means_text : stacks[model->means.stack].text;
+    return model->capabilities_text ? model->capabilities_text
+                                    : stacks[model->capabilities.stack].text;
 }

@@ -1,11 +1,11 @@
-/* cost/graph.c: the global DFG of a model and a strategy.
+/* cost/model_graph.c: the global DFG of a model and a strategy.
  *
  * A rank computes on one device and has one for each direction of its link and one for adding up.
  * A collective's message is three ops: what precedes it, then SEND and RECV, which wait for both
  * links. What parameter servers are sent goes in chunks, so that ways that have a link in common
  * share it; servers' threads, and what passes within a rank's host, have places of their own behind
  * the nodes. Ops are noted first and then handed to the builder place by place. */
-#include "cost/graph.h"
+#include "cost/model_graph.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -617,14 +617,6 @@ static int share_link(struct event *e, struct queue *queue, bool *done, uint32_t
 
 /* ---- the run ---- */
 
-static void note_order(struct event *e, uint32_t **order, uint32_t copy, uint32_t op)
-{
-    if (e->options->order_copy == UINT32_MAX)
-        *(*order)++ = copy * e->g->n_ops + op;
-    else if (e->options->order_copy == copy)
-        *(*order)++ = op;
-}
-
 /* The first op of a queue, on its device. */
 static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint32_t op,
                    bool *interleaved)
@@ -670,8 +662,8 @@ static int run(struct event *e, bool *interleaved)
             run_op(e, queue, e->slots[copy], op, interleaved);
         }
         struct slot *slot = done && rc == 0 ? e->slots[copy] : NULL;
-        if (slot && order)
-            note_order(e, &order, copy, op);
+        if (slot && order && copy == e->options->order_copy)
+            *order++ = op;
         if (slot)
             rc = finish(e, slot, q, op, slot->times.end_ns[op]);
         n_done += done;

@@ -40,8 +40,7 @@ struct event_options {
     const int64_t *release_ns; /* by rank index: when ops without predecessors are ready, of the
                                   first copy; NULL: 0 */
     bool want_device_prev;
-    /* The order of dispatch: room for n_ops ids of copy `order_copy`, or for n_copies * n_ops nodes
-     * (copy * n_ops + op) when order_copy is UINT32_MAX. NULL: not wanted. */
+    /* The order of dispatch in copy `order_copy`: room for n_ops ids. NULL: not wanted. */
     uint32_t *order;
     uint32_t order_copy;
 };
@@ -58,22 +57,20 @@ int replay_predict(const struct dpro_graph *graph, const struct dpro_replay_opti
 
 /* ---- fixed.c ---- */
 
-struct fixed; /* a schedule: the ops of a period in the order they run */
+struct fixed; /* a schedule: the ops of an iteration in the order they run */
 
-/* Takes over `order`, the nodes (copy * n_ops + op) of n_copies copies as event_replay gives them.
- * Cyclic: each pass continues the one before. release_ns (not for cyclic ones) is copied. */
-int fixed_create(const struct dpro_graph *graph, uint32_t *order, uint32_t n_copies, bool cyclic,
+/* Of `order`, which is the caller's and stays, as event_replay gives it for a copy. Cyclic: each
+ * pass continues the one before. release_ns (not for cyclic ones; NULL: 0) is copied. */
+int fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyclic,
                  const int64_t *release_ns, struct fixed **fixed, struct dpro_error *err);
 void fixed_destroy(struct fixed *fixed); /* NULL is fine */
-/* Durations and gaps (gap_ns or any of its items may be NULL: 0) for the passes to come, by copy;
- * -1: out of memory. */
-int fixed_set(struct fixed *fixed, const int64_t *const *dur_ns, const int64_t *const *gap_ns);
+/* Durations and gaps (NULL: 0) for the passes to come; -1: out of memory. */
+int fixed_set(struct fixed *fixed, const int64_t *dur_ns, const int64_t *gap_ns);
 void fixed_pass(struct fixed *fixed);
 /* Slower, and counts the ops that were ready before the op that runs before them on their device:
  * with these durations the event-driven engine would have run them in another order. */
 uint64_t fixed_pass_checked(struct fixed *fixed);
-int64_t fixed_latest_end(const struct fixed *fixed);
-/* Ends by node; device_prev (may be NULL) as in struct replay_copy. */
+/* Ends by op; device_prev (may be NULL) as in struct replay_copy. */
 void fixed_get(const struct fixed *fixed, int64_t *end_ns, uint32_t *device_prev);
 
 /* As event_replay, but the order comes from an event-driven replay of four copies with the

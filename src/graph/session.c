@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
-#include "graph/local.h"
+#include "graph/local/local_edges.h"
 
 static size_t at(const struct rank_build *rank, uint32_t sample, uint32_t op)
 {
@@ -191,7 +191,8 @@ static size_t list_arrived(const struct rank_build *rank, uint32_t sample, struc
 }
 
 /* One after the other: each transfer begins when the one before it has arrived. Which comes next is
- * chance, so it is no edge: the link is a thread that takes what is ready first (samples.c). */
+ * chance, so it is no edge: the link is a thread that takes what is ready first (sample_times.c).
+ */
 static int line_up(struct rank_build *rank)
 {
     struct arrived *list = malloc((rank->receives.n + 1) * sizeof *list);

@@ -2,7 +2,7 @@
 #ifndef GRAPH_SESSION_H
 #define GRAPH_SESSION_H
 
-#include "graph/join.h"
+#include "graph/collectives/match_collectives.h"
 
 /* Ties what is received to what made it, on other ranks, and gives all ranks the session's bounds
  * of each step. Times are on the common axis. Does nothing where there is no session. */

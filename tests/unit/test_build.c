@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/build.h"
-#include "graph/names.h"
+#include "graph/names/span_names.h"
+#include "graph/rank_build.h"
 #include "trace_text.h"
 
 #define US INT64_C(1000)

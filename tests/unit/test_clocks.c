@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/clocks.h"
-#include "graph/evidence.h"
+#include "graph/clocks/clock_constraints.h"
+#include "graph/clocks/clocks.h"
 #include "trace_text.h"
 
 #define US INT64_C(1000)

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <string.h>
 
-#include "graph/comm_names.h"
+#include "graph/names/comm_names.h"
 
 static void test_libraries_kernels_are_known_by_their_names(void **state)
 {

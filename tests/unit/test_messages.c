@@ -17,7 +17,7 @@
 #include <dpro/dpro.h>
 
 #include "graph/graph.h"
-#include "graph/pattern.h"
+#include "graph/messages/comm_pattern.h"
 #include "message_job.h"
 
 #define US INT64_C(1000)

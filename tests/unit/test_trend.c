@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "graph/trend.h"
+#include "graph/steps/trend.h"
 
 static void test_iterations_that_get_longer_are_found(void **state)
 {

@@ -1,0 +1,46 @@
+/* graph/clocks/clocks.h: every rank's clock on one axis. */
+#ifndef GRAPH_CLOCKS_H
+#define GRAPH_CLOCKS_H
+
+#include <stdint.h>
+
+#include <dpro/graph.h>
+
+#include "base/arena.h"
+#include "base/array.h"
+
+struct join;
+
+/* From a clock's own time to the common axis; no segments: as it is. */
+struct clock_map {
+    const struct dpro_clock_segment *segments;
+    uint32_t n;
+};
+/* Never decreases with the local time. */
+int64_t clock_aligned(const struct clock_map *map, int64_t local_ns);
+
+struct clock_bounds {
+    struct dpro_clock_bound *at;
+    uint32_t n;
+};
+
+struct clocks { /* zeroed: none */
+    struct arena arena;
+    struct dpro_clock *at; /* the reference first, then by lowest rank, then those of no rank */
+    uint32_t n;
+    struct clock_bounds *bounds; /* a clock */
+    struct dpro_alignment alignment;
+    struct clock_map *of_rank;    /* by index of the rank, or server, in the join */
+    ARRAY(const char *) warnings; /* text in the arena */
+};
+void clocks_fini(struct clocks *clocks);
+
+/* Estimates the clocks of a joined job into join->clocks, from what its ranks, and servers
+ * between them, sent each other. */
+int clocks_align(struct join *join, const struct dpro_trace *trace,
+                 const struct dpro_graph_options *options, struct dpro_error *err);
+
+/* Moves all times of all ranks onto the common axis. */
+void clocks_move(struct join *join);
+
+#endif

@@ -1,0 +1,369 @@
+/* graph/collectives/match_collectives.c: matching collectives over ranks, and what of their time is
+ * waiting.
+ *
+ * All ranks of a process group issue its collectives in the same order, so the k-th of a group on
+ * one rank is the k-th on every other. */
+#include "graph/collectives/match_collectives.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/map.h"
+
+struct entry {
+    uint64_t group, order; /* what members have in common */
+    uint64_t count;        /* before it in its group and iteration on its rank */
+    int64_t sequence;      /* as recorded; -1: not */
+    uint32_t rank, collective;
+};
+
+uint64_t join_hash_text(const char *text)
+{
+    uint64_t hash = 0x9e3779b97f4a7c15u;
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
+    return map_mix(hash) | 1;
+}
+
+static bool point_to_point(const struct local_collective *c)
+{
+    return c->peer >= 0 && (strcmp(c->kind, "send") == 0 || strcmp(c->kind, "recv") == 0);
+}
+
+/* What the group is called on every rank. Unrecorded: streams and thread pools stand for groups, in
+ * order of first use, since a process group has a stream of its own. */
+static uint64_t group_key(const struct rank_build *rank, const struct local_collective *c,
+                          uint32_t *unnamed_devices, uint32_t *n_unnamed)
+{
+    if (point_to_point(c)) {
+        bool sends = strcmp(c->kind, "send") == 0;
+        uint64_t from = (uint64_t)(sends ? rank->trace->rank : c->peer);
+        uint64_t to = (uint64_t)(sends ? c->peer : rank->trace->rank);
+        return map_mix((from << 32 | to) + 0x5e4d) | 1;
+    }
+    if (c->end == COMM_ENDS_ALONE) /* a group of its own */
+        return map_mix(map_mix((uint64_t)rank->trace->rank + 1) + c->transfer) | 1;
+    if (c->group != 0 || c->group_ranks != 0)
+        return map_mix(join_hash_text(strtab_get(rank->names, c->group)) +
+                       join_hash_text(strtab_get(rank->names, c->group_ranks))) |
+               1;
+    const struct local_op *op = &rank->ops.at[c->transfer];
+    uint32_t device = op->flags & GRAPH_OP_GPU ? op->device : NO_ID;
+    uint32_t i = 0;
+    while (i < *n_unnamed && unnamed_devices[i] != device)
+        i++;
+    if (i == *n_unnamed)
+        unnamed_devices[(*n_unnamed)++] = device;
+    return map_mix(i + 1) | 1;
+}
+
+static int collect_rank(struct join *join, uint32_t r, struct entry *entries, size_t *n)
+{
+    struct rank_build *rank = &join->ranks[r];
+    struct map counts = {0};
+    uint32_t n_unnamed = 0;
+    uint32_t *unnamed = malloc((rank->devices.n + 2) * sizeof *unnamed);
+    int status = unnamed ? 0 : -1;
+    for (uint32_t c = 0; c < rank->collectives.n && status == 0; c++) {
+        const struct local_collective *coll = &rank->collectives.at[c];
+        uint64_t group = group_key(rank, coll, unnamed, &n_unnamed), count = 0;
+        map_get(&counts, group, &count);
+        status = map_set(&counts, group, count + 1);
+        int64_t sequence = point_to_point(coll) ? -1 : coll->sequence;
+        entries[(*n)++] = (struct entry){group, count, count, sequence, r, c};
+    }
+    free(unnamed);
+    map_fini(&counts);
+    return status;
+}
+
+static int compare_entries(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+    if (x->group != y->group)
+        return x->group < y->group ? -1 : 1;
+    if (x->order != y->order)
+        return x->order < y->order ? -1 : 1;
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    return x->collective < y->collective ? -1 : x->collective > y->collective;
+}
+
+static const struct local_collective *coll_of(const struct join *join, const struct entry *e)
+{
+    return &join->ranks[e->rank].collectives.at[e->collective];
+}
+
+static bool agree(const struct local_collective *a, const struct local_collective *b)
+{
+    if (point_to_point(a) && point_to_point(b))
+        return a->numel == b->numel || !a->numel || !b->numel;
+    if (strcmp(a->kind, b->kind) != 0)
+        return false;
+    /* members of these may contribute different amounts */
+    bool uneven = strcmp(a->kind, "all_to_all") == 0 || strcmp(a->kind, "send_recv") == 0 ||
+                  strcmp(a->kind, "all_gather") == 0 || strcmp(a->kind, "gather") == 0;
+    return uneven || a->numel == b->numel || !a->numel || !b->numel;
+}
+
+static int add_joined(struct join *join, const struct entry *entries, size_t n)
+{
+    const struct local_collective *coll = coll_of(join, entries);
+    struct joined joined = {.first_member = (uint32_t)join->members.n,
+                            .n_members = (uint32_t)n,
+                            .rank = entries->rank,
+                            .collective = entries->collective};
+    if (point_to_point(coll))
+        joined.n_expected = 2;
+    else if (coll->end == COMM_ENDS_ALONE)
+        joined.n_expected = 1;
+    else if (coll->group_size > 0)
+        joined.n_expected = (uint32_t)coll->group_size;
+    else
+        joined.n_expected = (uint32_t)join->world_size;
+    if (joined.n_expected < n)
+        joined.n_expected = (uint32_t)n;
+    for (size_t i = 0; i < n; i++) {
+        struct member member = {.rank = entries[i].rank, .collective = entries[i].collective};
+        if (array_push(&join->members, member) < 0)
+            return -1;
+    }
+    return array_push(&join->joined, joined);
+}
+
+/* Sequence numbers say which collective is which even where one was lost, if every member has them,
+ * none has one twice, and they began to count together; else the order in the iteration does. */
+static void order_group(struct entry *entries, size_t n)
+{
+    bool recorded = true, several = false, twice = false, shared = false;
+    for (size_t i = 0; i < n; i++) {
+        recorded &= entries[i].sequence >= 0;
+        several |= entries[i].rank != entries[0].rank;
+    }
+    if (!recorded)
+        return;
+    for (size_t i = 0; i < n; i++)
+        entries[i].order = (uint64_t)entries[i].sequence;
+    qsort(entries, n, sizeof *entries, compare_entries);
+    for (size_t i = 1; i < n; i++) {
+        bool same = entries[i].order == entries[i - 1].order;
+        twice |= same && entries[i].rank == entries[i - 1].rank;
+        shared |= same && entries[i].rank != entries[i - 1].rank;
+    }
+    if (!twice && (shared || !several))
+        return;
+    for (size_t i = 0; i < n; i++)
+        entries[i].order = entries[i].count;
+    qsort(entries, n, sizeof *entries, compare_entries);
+}
+
+/* The entries of one group, in order: whether all agree and no rank appears twice at one place. */
+static bool fits(const struct join *join, const struct entry *entries, size_t n)
+{
+    for (size_t i = 1; i < n; i++)
+        if (entries[i].order == entries[i - 1].order &&
+            (entries[i].rank == entries[i - 1].rank ||
+             !agree(coll_of(join, &entries[i - 1]), coll_of(join, &entries[i]))))
+            return false;
+    return true;
+}
+
+/* Where some were not recorded on every rank, places mean nothing any more: what is of one kind and
+ * size still goes together in order. */
+static int order_by_size(const struct join *join, struct entry *entries, size_t n)
+{
+    struct map counts = {0}; /* of a kind and size, on a rank */
+    int status = 0;
+    for (size_t i = 0; i < n && status == 0; i++) {
+        const struct local_collective *c = coll_of(join, &entries[i]);
+        uint64_t key = map_mix(join_hash_text(c->kind) + c->numel), before = 0;
+        uint64_t own = map_mix(key + entries[i].rank + 1) | 1;
+        map_get(&counts, own, &before);
+        status = map_set(&counts, own, before + 1);
+        if (c->numel == 0) /* of unknown size: alone */
+            before = (uint64_t)(entries[i].rank + 1) << 32 | i;
+        entries[i].order = map_mix(key + before);
+    }
+    map_fini(&counts);
+    if (status == 0)
+        qsort(entries, n, sizeof *entries, compare_entries);
+    return status;
+}
+
+static int join_group(struct join *join, struct entry *entries, size_t n)
+{
+    order_group(entries, n);
+    bool complete = fits(join, entries, n);
+    if (!complete && order_by_size(join, entries, n) < 0)
+        return -1;
+    for (size_t i = 0, next; i < n; i = next) {
+        next = i + 1;
+        while (next < n && entries[next].order == entries[i].order &&
+               entries[next].rank != entries[i].rank &&
+               agree(coll_of(join, &entries[i]), coll_of(join, &entries[next])))
+            next++;
+        if (add_joined(join, entries + i, next - i) < 0)
+            return -1;
+        if (complete || next - i > 1)
+            continue;
+        if (join->n_mismatched++ == 0) {
+            join->first_mismatch_rank = entries[i].rank;
+            join->first_mismatch = entries[i].collective;
+        }
+        join->joined.at[join->joined.n - 1].n_expected = 1; /* keep what was measured */
+    }
+    return 0;
+}
+
+/* In the order in which the iteration begins them: what is ready at once is sent in the order of
+ * the graph's ops. */
+static int compare_joined(const void *a, const void *b)
+{
+    const struct joined *x = a, *y = b;
+    if (x->collective != y->collective)
+        return x->collective < y->collective ? -1 : 1;
+    return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+int join_match(struct join *join, struct dpro_error *err)
+{
+    size_t total = 0, n = 0;
+    for (uint32_t r = 0; r < join->n_ranks; r++)
+        total += join->ranks[r].collectives.n;
+    struct entry *entries = malloc((total + 1) * sizeof *entries);
+    int status = entries ? 0 : -1;
+    for (uint32_t r = 0; r < join->n_ranks && status == 0; r++)
+        status = collect_rank(join, r, entries, &n);
+    if (status == 0 && n > 0)
+        qsort(entries, n, sizeof *entries, compare_entries);
+    for (size_t i = 0, next; i < n && status == 0; i = next) {
+        next = i + 1;
+        while (next < n && entries[next].group == entries[i].group)
+            next++;
+        status = join_group(join, entries + i, next - i);
+    }
+    if (status == 0 && join->joined.n > 1)
+        qsort(join->joined.at, join->joined.n, sizeof *join->joined.at, compare_joined);
+    free(entries);
+    return status < 0 ? dpro_error_nomem(err) : 0;
+}
+
+bool join_is_inferred(const struct join *join, const struct joined *joined)
+{
+    const struct rank_build *rank = &join->ranks[joined->rank];
+    uint32_t device = rank->ops.at[rank->collectives.at[joined->collective].transfer].device;
+    if (device == NO_ID || !rank->trace->tracks[rank->devices.at[device].name].serial)
+        return false;
+    bool told = true;
+    for (uint32_t m = joined->first_member; m < joined->first_member + joined->n_members; m++)
+        told &= join->ranks[join->members.at[m].rank].trace->fused.own_times;
+    return !told;
+}
+
+/* ---- what is not together after all ---- */
+
+/* Ranks' clocks agree that well on one host, and less delays no replay that matters. */
+enum { TOGETHER_NS = 20000 };
+
+/* Whether a member was through before another one began, in more than one iteration of ten. */
+static bool contradicts(const struct join *join, const struct joined *joined)
+{
+    uint32_t n_samples = join->ranks[0].n_samples, n_against = 0;
+    for (uint32_t s = 0; s < n_samples; s++) {
+        int64_t last = ABSENT, first_end = INT64_MAX;
+        for (uint32_t m = joined->first_member; m < joined->first_member + joined->n_members; m++) {
+            const struct rank_build *rank = &join->ranks[join->members.at[m].rank];
+            const struct local_collective *c =
+                &rank->collectives.at[join->members.at[m].collective];
+            size_t row = (size_t)rank->sample_step[s] * rank->n_timed;
+            int64_t start = rank->start_ns[row + c->arrival], end = rank->end_ns[row + c->transfer];
+            if (start == ABSENT || end == ABSENT)
+                continue;
+            last = start > last ? start : last;
+            first_end = end < first_end ? end : first_end;
+        }
+        n_against += last != ABSENT && first_end < last - TOGETHER_NS;
+    }
+    return n_against * 10 > n_samples;
+}
+
+/* Each rank's part by itself, as it was measured. */
+static int take_apart(struct join *join, const struct joined *joined)
+{
+    for (uint32_t m = 0; m < joined->n_members; m++) {
+        struct joined alone = *joined;
+        alone.first_member = joined->first_member + m;
+        alone.n_members = alone.n_expected = 1;
+        alone.rank = join->members.at[alone.first_member].rank;
+        alone.collective = join->members.at[alone.first_member].collective;
+        if (array_push(&join->joined, alone) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int join_check_unsure(struct join *join, struct dpro_error *err)
+{
+    size_t n = join->joined.n, kept = 0;
+    int status = 0;
+    for (size_t j = 0; j < n && status == 0; j++) {
+        const struct joined joined = join->joined.at[j];
+        const struct local_collective *c =
+            &join->ranks[joined.rank].collectives.at[joined.collective];
+        if (joined.n_members > 1 && c->end == COMM_ENDS_UNSURE && contradicts(join, &joined))
+            status = take_apart(join, &joined);
+        else
+            join->joined.at[kept++] = joined;
+    }
+    if (status < 0)
+        return dpro_error_nomem(err);
+    if (kept == n)
+        return 0;
+    memmove(join->joined.at + kept, join->joined.at + n,
+            (join->joined.n - n) * sizeof *join->joined.at);
+    join->joined.n -= n - kept;
+    qsort(join->joined.at, join->joined.n, sizeof *join->joined.at, compare_joined);
+    return 0;
+}
+
+/* ---- waiting ---- */
+
+static void cut_joined(struct join *join, const struct joined *joined, uint32_t sample)
+{
+    const struct member *members = &join->members.at[joined->first_member];
+    int64_t last = ABSENT;
+    for (uint32_t m = 0; m < joined->n_members; m++) {
+        const struct rank_build *rank = &join->ranks[members[m].rank];
+        uint32_t arrival = rank->collectives.at[members[m].collective].arrival;
+        int64_t time = rank->start_ns[(size_t)rank->sample_step[sample] * rank->n_timed + arrival];
+        if (time != ABSENT && time > last)
+            last = time;
+    }
+    for (uint32_t m = 0; m < joined->n_members; m++) {
+        struct rank_build *rank = &join->ranks[members[m].rank];
+        size_t at = (size_t)rank->sample_step[sample] * rank->n_timed +
+                    rank->collectives.at[members[m].collective].transfer;
+        if (rank->start_ns[at] != ABSENT && last > rank->start_ns[at])
+            rank->start_ns[at] = last < rank->end_ns[at] ? last : rank->end_ns[at];
+    }
+}
+
+void join_cut_waiting(struct join *join)
+{
+    uint32_t n_samples = join->n_ranks ? join->ranks[0].n_samples : 0;
+    for (size_t j = 0; j < join->joined.n; j++)
+        for (uint32_t s = 0; s < n_samples; s++)
+            cut_joined(join, &join->joined.at[j], s);
+}
+
+void join_fini(struct join *join)
+{
+    array_fini(&join->joined);
+    array_fini(&join->members);
+    array_fini(&join->cross);
+    array_fini(&join->left_out);
+    clocks_fini(&join->clocks);
+    messages_fini(&join->messages);
+    servers_fini(&join->servers);
+}

@@ -1,0 +1,86 @@
+/* graph/collectives/match_collectives.h: from ranks built alone to one job: who takes part in which
+ * collective. */
+#ifndef GRAPH_MATCH_COLLECTIVES_H
+#define GRAPH_MATCH_COLLECTIVES_H
+
+#include "graph/clocks/clocks.h"
+#include "graph/messages/comm_pattern.h"
+#include "graph/messages/find_messages.h"
+#include "graph/rank_build.h"
+#include "graph/servers/parameter_servers.h"
+
+/* One communication of the job. Members are in order of rank. */
+struct joined {
+    uint32_t first_member, n_members; /* into join.members */
+    uint32_t n_expected;
+    uint32_t rank; /* index of the first member's rank, and its collective there */
+    uint32_t collective;
+    uint32_t first_message, n_messages; /* into join.messages; none: taken as one op a rank */
+    uint32_t n_data;                    /* of them that carry data */
+    uint32_t n_unlogged;                /* members */
+    bool has_servers; /* messages go to and come from servers: "members" n_members and above */
+    bool has_parties; /* of more than one member, or of one without a log */
+    struct pattern pattern; /* of its messages */
+};
+
+struct member {
+    uint32_t rank, collective; /* indexes */
+    int64_t exchange_ns;       /* mean time from the last arrival to its last message's end */
+    uint32_t party; /* of its collective's messages; members of one pass data on unseen: ranks of a
+                       node, and those without a log. A member's number */
+    bool unlogged;  /* no log has its part: others' ends of its messages are all that is known */
+};
+
+struct cross_edge {
+    uint32_t from_rank, from, to_rank, to; /* index of a rank, its op */
+};
+
+struct join {
+    struct rank_build *ranks; /* those of servers come behind */
+    uint32_t n_ranks, n_servers;
+    int world_size;
+    ARRAY(struct joined) joined;
+    ARRAY(struct member) members;
+    struct messages messages;
+    struct servers servers;
+    struct dpro_on_wire on_wire;
+    ARRAY(struct cross_edge) cross; /* between ranks, but for collectives and messages */
+    struct clocks clocks;
+    bool by_place;                /* ranks number their iterations differently */
+    bool laps;                    /* iterations begin in the midst of the ones before */
+    bool has_lead;                /* the first sample is only what the others follow */
+    uint32_t n_mismatched;        /* collectives that other ranks did not confirm */
+    uint32_t first_mismatch_rank; /* indexes, to name one */
+    uint32_t first_mismatch;
+    left_out_array left_out;
+};
+
+/* Whose a member of a collective is, index into ranks: a rank's, or a server's. */
+static inline uint32_t joined_rank(const struct join *join, const struct joined *joined,
+                                   uint32_t member)
+{
+    return member < joined->n_members ? join->members.at[joined->first_member + member].rank
+                                      : join->n_ranks + (member - joined->n_members);
+}
+
+uint64_t join_hash_text(const char *text); /* never 0 */
+
+/* Finds the members of every collective: by group and sequence where all its members recorded it,
+ * else by order within the group; in a group whose members disagree on kinds or sizes, by order
+ * within those. */
+int join_match(struct join *join, struct dpro_error *err);
+
+/* Horovod's thread is mostly seen on rank 0 alone: its times on the others rest on that then, and
+ * tell nothing of their clocks. */
+bool join_is_inferred(const struct join *join, const struct joined *joined);
+
+/* Takes apart what only may have been one collective, where the ranks' times speak against it;
+ * times are on the common axis. */
+int join_check_unsure(struct join *join, struct dpro_error *err);
+
+/* Cuts every transfer to what follows the last arrival; times are on the common axis. */
+void join_cut_waiting(struct join *join);
+
+void join_fini(struct join *join);
+
+#endif

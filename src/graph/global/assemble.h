@@ -1,0 +1,15 @@
+/* graph/global/assemble.h: writing the joined ranks into one graph. */
+#ifndef GRAPH_ASSEMBLE_H
+#define GRAPH_ASSEMBLE_H
+
+#include "graph/collectives/match_collectives.h"
+
+int assemble_graph(struct join *join, const struct dpro_trace *trace,
+                   const struct dpro_graph_options *options, struct dpro_graph **graph,
+                   struct dpro_error *err);
+
+/* A graph of clocks and nothing else. */
+int assemble_clocks(struct join *join, const struct dpro_graph_options *options,
+                    struct dpro_graph **graph, struct dpro_error *err);
+
+#endif

@@ -1,0 +1,131 @@
+/* graph/global/assembly.h: the graph under construction, between assemble.c, topological_order.c
+ * and sample_times.c. */
+#ifndef GRAPH_ASSEMBLY_H
+#define GRAPH_ASSEMBLY_H
+
+#include "graph/collectives/match_collectives.h"
+
+struct edge {
+    uint32_t from, to;
+    bool next, soft; /* as in struct local_edge */
+};
+
+/* What a message is in the graph: a SEND and a RECV that both start when the call that sends it is
+ * made, on links of their own, and that call, an op on no device which waits for all that the
+ * sender waited for. Where one of the two ranks has no log, all that there is belongs to the other:
+ * the call and one of the two. */
+enum message_op { MESSAGE_CALL, MESSAGE_SEND, MESSAGE_RECV, N_MESSAGE_OPS };
+
+/* What goes one after the other in a direction of a link: a device. */
+struct line {
+    uint32_t direction;        /* twice the link, one more for what comes in */
+    uint32_t from, to;         /* of a connection: from which process to which, indices */
+    uint32_t first, n_sharing; /* the first of those that share the direction; how many they are */
+};
+
+/* A message in an iteration, on one of its lines. */
+struct line_use {
+    uint32_t line, sample;
+    int64_t start_ns, end_ns;
+    int64_t *dur_ns; /* what it would have taken had it had the link to itself; NULL: not wanted */
+};
+typedef ARRAY(struct line_use) line_use_array;
+
+struct assembly {
+    struct join *join;
+    const struct dpro_trace *trace;
+    uint32_t *first_op; /* a rank's or server's first op; behind the last: their number */
+    uint32_t n_ops;
+    uint32_t *barriers;     /* op of each joined collective, or DPRO_NO_OP */
+    uint32_t *first_device; /* of each; behind the last: of the lines */
+    /* Ops of messages come last in their rank: see assembly_message. */
+    uint32_t *first_message;  /* a rank's first; what follows is its */
+    uint32_t *message_ops;    /* [message * N_MESSAGE_OPS + enum message_op]; DPRO_NO_OP: none */
+    uint32_t *message_of;     /* the place in message_ops of a rank's ops, rank by rank */
+    uint32_t *first_of;       /* where a rank begins in message_of */
+    ARRAY(struct edge) edges; /* by where they end, once they are ordered */
+    uint32_t *order;          /* ops in topological order */
+    uint32_t n_samples, first_sample; /* that before the first one is what leads up to it */
+    ARRAY(struct line) lines;         /* those that share a direction of a link behind each other */
+    uint32_t *line_of;                /* at [message * 2], its SEND's, and behind it its RECV's */
+    bool raw_receives;                /* RECVs start as their calls did, not as their SENDs */
+    struct dpro_graph *graph;
+};
+
+/* Index of the rank, or of the server behind the ranks. */
+uint32_t assembly_rank_of(const struct assembly *a, uint32_t op);
+
+/* Ranks and servers. */
+static inline uint32_t assembly_n_processes(const struct assembly *a)
+{
+    return a->join->n_ranks + a->join->n_servers;
+}
+
+/* Where a rank's times of an op in a step are. */
+static inline size_t assembly_at(const struct rank_build *rank, uint32_t step, uint32_t local)
+{
+    return (size_t)step * rank->n_timed + local;
+}
+
+/* The rank's step that a sample is. */
+static inline uint32_t assembly_step(const struct assembly *a, uint32_t rank, uint32_t sample)
+{
+    return a->join->ranks[rank].sample_step[sample];
+}
+
+/* The message that an op of a rank belongs to and as what; NO_ID: none's. */
+static inline uint32_t assembly_message(const struct assembly *a, uint32_t rank, uint32_t op,
+                                        enum message_op *as)
+{
+    if (op < a->first_message[rank])
+        return NO_ID;
+    uint32_t place = a->message_of[a->first_of[rank] + op - a->first_message[rank]];
+    *as = (enum message_op)(place % N_MESSAGE_OPS);
+    return place / N_MESSAGE_OPS;
+}
+
+static inline const struct message_time *assembly_time_of(const struct assembly *a,
+                                                          uint32_t message, uint32_t sample)
+{
+    return &a->join->messages.times.at[(size_t)message * a->n_samples + sample];
+}
+
+/* The device of what goes out over a line or comes in. */
+static inline uint32_t assembly_line_device(const struct assembly *a, uint32_t line)
+{
+    return a->first_device[assembly_n_processes(a)] + line;
+}
+
+/* The op with which a message is over: its RECV, or its SEND where there is none. */
+static inline uint32_t assembly_message_end(const struct assembly *a, uint32_t message)
+{
+    const uint32_t *ops = a->message_ops + (size_t)message * N_MESSAGE_OPS;
+    return ops[ops[MESSAGE_RECV] == DPRO_NO_OP ? MESSAGE_SEND : MESSAGE_RECV];
+}
+
+/* to - from, 0 where that is negative, too large, or one of them was not measured. */
+int64_t assembly_span(int64_t from, int64_t to);
+
+/* topological_order.c: all edges of all ranks and collectives, without cycles, and the ops' order
+ * by them. Where edges close a cycle, those that were only read off the timeline are dropped;
+ * *dropped says how many. -1: no memory. */
+int assembly_order(struct assembly *a, uint32_t *dropped);
+
+/* message_edges.c: what each message waits for, and what waits for it. -1: no memory. */
+int assembly_message_edges(struct assembly *a);
+
+/* shared_links.c: the lines, and which each message takes. -1: no memory. */
+int assembly_find_lines(struct assembly *a);
+/* Sets *dur_ns of all that were on lines which share links. -1: no memory. */
+int lines_share(const struct assembly *a, const struct line_use *uses, size_t n);
+
+/* sample_times.c: durations and gaps of every op in every sample, and their means, into the graph.
+ */
+int assembly_time(struct assembly *a);
+
+/* build_warnings.c: notes in the graph what was assumed, missing or left out, and tells the sink.
+ */
+int assembly_warn_clocks(struct assembly *a, const struct dpro_graph_options *options);
+int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, uint32_t dropped);
+
+#endif

@@ -1,0 +1,243 @@
+/* graph/global/build.c: from a trace to the global data-flow graph: every rank alone, then
+ * together. */
+#include "graph/rank_build.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/parallel.h"
+#include "graph/collectives/match_collectives.h"
+#include "graph/global/assemble.h"
+#include "graph/messages/endpoints.h"
+#include "graph/names/span_names.h"
+#include "graph/session.h"
+#include "graph/steps/choose_steps.h"
+#include "graph/steps/unprofiled.h"
+
+struct build {
+    const struct dpro_trace *trace;
+    const struct dpro_graph_options *options;
+    struct rank_build *ranks;
+    uint32_t n_ranks;
+    uint32_t *classes;
+    struct dpro_error *errors; /* one a rank */
+    uint64_t **hashes;         /* [rank][step] */
+    struct join join;
+};
+
+static int first_error(const struct build *build, struct dpro_error *err)
+{
+    for (uint32_t r = 0; r < build->n_ranks; r++)
+        if (build->errors[r].code < 0) {
+            if (err)
+                *err = build->errors[r];
+            return dpro_error_prefix(err, "rank %d", build->ranks[r].trace->rank);
+        }
+    return 0;
+}
+
+/* ---- each rank alone ---- */
+
+/* More iterations say no more, and all of a day's would take more memory than their file. */
+static void limit_steps(struct rank_build *rank, const struct dpro_graph_options *options)
+{
+    enum { MOST_STEPS = 1000 };
+    size_t first = 0;
+    if (rank->steps.n <= MOST_STEPS)
+        return;
+    while (first + MOST_STEPS < rank->steps.n && rank->steps.at[first].number < options->first_step)
+        first++;
+    memmove(rank->steps.at, rank->steps.at + first, MOST_STEPS * sizeof *rank->steps.at);
+    rank->n_steps_beyond = (uint32_t)(rank->steps.n - MOST_STEPS);
+    rank->steps.n = MOST_STEPS;
+}
+
+static void cut_rank(void *arg, size_t r)
+{
+    struct build *build = arg;
+    struct rank_build *rank = &build->ranks[r];
+    struct dpro_error *err = &build->errors[r];
+    if (build_steps(rank, err) < 0)
+        return;
+    limit_steps(rank, build->options);
+    if (build_phases(rank, err) < 0 || build_items(rank, err) < 0 || build_pace(rank, err) < 0)
+        return;
+    build->hashes[r] = malloc((rank->steps.n + 1) * sizeof *build->hashes[r]);
+    if (!build->hashes[r]) {
+        dpro_error_nomem(err);
+        return;
+    }
+    for (uint32_t s = 0; s < rank->steps.n; s++)
+        build->hashes[r][s] = build_step_hash(rank, s);
+}
+
+static void link_rank(void *arg, size_t r)
+{
+    struct build *build = arg;
+    struct rank_build *rank = &build->ranks[r];
+    struct dpro_error *err = &build->errors[r];
+    if (build_ops(rank, err) < 0 || build_local_edges(rank, err) < 0)
+        return;
+    build_pace_ops(rank);
+    const struct fusion *fusion = rank->trace->fused.track == NO_ID ? NULL : build->trace->fusion;
+    int status = fusion ? build_fused_tensors(rank, fusion, err) : build_tensors(rank, err);
+    if (status == 0 && build_pool(rank, err) == 0 && build_parts(rank, build->trace, err) == 0)
+        build_forget(rank);
+}
+
+static int choose(struct build *build, struct dpro_error *err)
+{
+    struct chooser chooser = {.ranks = build->ranks,
+                              .n_ranks = build->n_ranks,
+                              .hashes = build->hashes,
+                              .options = build->options};
+    int status = choose_steps(&chooser, err);
+    build->join.by_place = chooser.by_place;
+    build->join.laps = chooser.laps;
+    build->join.has_lead = chooser.has_lead;
+    build->join.left_out = chooser.left_out;
+    return status;
+}
+
+/* ---- all together ---- */
+
+static int create(struct build *build, struct dpro_error *err)
+{
+    const struct dpro_trace *trace = build->trace;
+    build->n_ranks = trace->n_ranks;
+    if (trace->n_ranks > 0 && trace->ranks[0].in_session)
+        build->n_ranks += trace->n_servers; /* they lie behind the ranks */
+    if (build->options->single_rank && build->n_ranks > 1)
+        build->n_ranks = 1;
+    build->ranks = calloc(build->n_ranks + trace->n_transports + (size_t)1, sizeof *build->ranks);
+    build->errors = calloc(build->n_ranks + 1, sizeof *build->errors);
+    build->hashes = calloc(build->n_ranks + 1, sizeof *build->hashes);
+    build->classes = calloc(trace->names.n + 1, sizeof *build->classes);
+    if (!build->ranks || !build->errors || !build->hashes || !build->classes)
+        return dpro_error_nomem(err);
+    for (uint32_t id = 0; id < trace->names.n; id++)
+        build->classes[id] =
+            name_classify(strtab_get(&trace->names, id), strtab_len(&trace->names, id));
+    for (uint32_t r = 0; r < build->n_ranks; r++) {
+        build->ranks[r].trace = &trace->ranks[r];
+        build->ranks[r].names = &trace->names;
+        build->ranks[r].classes = build->classes;
+    }
+    build->join.ranks = build->ranks;
+    build->join.n_ranks = build->n_ranks;
+    build->join.world_size = trace->world_size;
+    return 0;
+}
+
+static void destroy(struct build *build)
+{
+    for (uint32_t r = 0; build->ranks && r < build->n_ranks + build->join.n_servers; r++) {
+        struct rank_build *rank = &build->ranks[r];
+        build_forget(rank);
+        array_fini(&rank->steps);
+        array_fini(&rank->ops);
+        array_fini(&rank->edges);
+        array_fini(&rank->devices);
+        array_fini(&rank->collectives);
+        array_fini(&rank->tensors);
+        array_fini(&rank->sends);
+        array_fini(&rank->receives);
+        free(rank->sample_step);
+        free(rank->start_ns);
+        free(rank->end_ns);
+        free(rank->free_ns);
+        free(rank->seen_start_ns);
+        free(rank->seen_end_ns);
+        free(rank->parts);
+        if (build->hashes && r < build->n_ranks)
+            free(build->hashes[r]);
+    }
+    free(build->ranks);
+    free(build->errors);
+    free(build->hashes);
+    free(build->classes);
+    join_fini(&build->join);
+}
+
+static int build_ranks(struct build *build, struct dpro_error *err)
+{
+    int status;
+    parallel_for(build->n_ranks, 0, cut_rank, build);
+    if ((status = first_error(build, err)) < 0 || (status = choose(build, err)) < 0)
+        return status;
+    parallel_for(build->n_ranks, 0, link_rank, build);
+    if ((status = first_error(build, err)) < 0)
+        return status;
+    uint64_t n_ops = 0;
+    for (uint32_t r = 0; r < build->n_ranks; r++)
+        n_ops += build->ranks[r].n_timed;
+    if (n_ops <= build->n_ranks) /* boundaries only */
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "no ops found within the trace's iterations; was the profiler active "
+                              "while the job trained?");
+    return join_match(&build->join, err);
+}
+
+/* Profiles of which no iterations can be built are no evidence; the transport may be. */
+static int run_clocks(struct build *build, struct dpro_graph **graph, struct dpro_error *err)
+{
+    int status = create(build, err);
+    if (status < 0)
+        return status;
+    status = build->n_ranks > 0 ? build_ranks(build, err) : DPRO_EEMPTY;
+    if (status == DPRO_ENOMEM)
+        return status;
+    if (status < 0 && build->trace->n_transports == 0 && build->trace->n_nccl_logs == 0)
+        return build->n_ranks > 0 ? status
+                                  : dpro_error_set(err, DPRO_EEMPTY,
+                                                   "nothing tells of the ranks' clocks: add their "
+                                                   "transport logs or their profiles");
+    if (status < 0)
+        build->join.n_ranks = 0;
+    status = clocks_align(&build->join, build->trace, build->options, err);
+    return status < 0 ? status : assemble_clocks(&build->join, build->options, graph, err);
+}
+
+static int run(struct build *build, struct dpro_graph **graph, struct dpro_error *err)
+{
+    if (build->options->clocks_only)
+        return run_clocks(build, graph, err);
+    if (build->trace->n_ranks == 0)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              build->trace->n_servers > 0
+                                  ? "the trace holds profiles of parameter servers only; add those "
+                                    "of the workers"
+                                  : "the trace holds no rank");
+    int status = create(build, err);
+    if (status < 0)
+        return status;
+    if ((status = build_ranks(build, err)) < 0 ||
+        (status = servers_find(&build->join, build->trace, err)) < 0 ||
+        (status = clocks_align(&build->join, build->trace, build->options, err)) < 0)
+        return status;
+    if (on_wire_find(&build->join, build->trace, &build->join.on_wire) < 0)
+        return dpro_error_nomem(err);
+    clocks_move(&build->join);
+    if ((status = session_join(&build->join, err)) < 0 ||
+        (status = join_check_unsure(&build->join, err)) < 0)
+        return status;
+    join_cut_waiting(&build->join);
+    if ((status = servers_begin(&build->join, err)) < 0 ||
+        (status = join_messages(&build->join, build->trace, err)) < 0 ||
+        (status = servers_build(&build->join, err)) < 0)
+        return status;
+    return assemble_graph(&build->join, build->trace, build->options, graph, err);
+}
+
+int dpro_graph_build(const struct dpro_trace *trace, const struct dpro_graph_options *options,
+                     struct dpro_graph **graph, struct dpro_error *err)
+{
+    struct dpro_graph_options defaults = {0};
+    struct build build = {.trace = trace, .options = options ? options : &defaults};
+    int status = run(&build, graph, err);
+    destroy(&build);
+    return status;
+}

@@ -1,0 +1,544 @@
+/* graph/global/sample_times.c: every op's duration and gap in every measured iteration.
+ *
+ * The gap is the time between being ready, by the very edges of the graph, and starting. So the
+ * replay of what was measured gives back what was measured, and waiting that an edge explains is
+ * never in a gap or a duration.
+ *
+ * Where one takes what is ready first (a thread of a recorded queue, BytePS's servers, a link of a
+ * session), an op that starts when it gets free was ready before; how long before no edge need
+ * tell. It was not before those that were taken first: so long is its gap, and the rest is waiting,
+ * which the replay has of its own.
+ *
+ * A message that finds its link busy may be sent late because of just that: a socket takes no more
+ * than fits its buffers. On a faster link it would not be. So its call takes no longer than such
+ * calls of its rank usually take while their link is free, if the link is still busy then; and what
+ * it took beyond the link's being free is a gap on the link. Messages keep their order. */
+#include <stdlib.h>
+
+#include "graph/global/assembly.h"
+#include "graph/servers/parameter_servers.h"
+
+/* When `op` of the iteration before ended, as seen from `sample`. */
+static int64_t end_before(const struct assembly *a, uint32_t op, uint32_t sample)
+{
+    uint32_t r = assembly_rank_of(a, op), local = op - a->first_op[r];
+    const struct rank_build *rank = &a->join->ranks[r];
+    uint32_t step = assembly_step(a, r, sample);
+    if (local == rank->boundary)
+        return rank->steps.at[step].start_ns;
+    if (local >= rank->n_timed || !rank->steps.at[step].follows)
+        return ABSENT;
+    return rank->end_ns[assembly_at(rank, step - 1, local)];
+}
+
+/* ---- messages ---- */
+
+/* A line, so far. */
+struct line_state {
+    int64_t free_ns; /* its messages so far are over; INT64_MIN: there were none */
+    const struct message *last;
+    int64_t sent_ns, other_ns; /* when that was sent, and the last one of another series */
+    int64_t n_at_once;         /* that were sent when the last one was, before it */
+};
+
+/* How a message found its links. */
+struct turn {
+    int64_t send_free_ns, recv_free_ns; /* those before it were over, at either end; INT64_MAX: that
+                                           end is not known */
+    int64_t before_ns; /* the last of those that need not come before it was sent */
+    int64_t later_ns;  /* one call may send several: by so much later, to keep their order */
+};
+
+/* Messages of a series keep their order by their edges: data, or notices, from one rank to another
+ * in a collective. */
+static bool of_one_series(const struct message *a, const struct message *b)
+{
+    return a->joined == b->joined && a->from == b->from && a->to == b->to &&
+           a->stream == b->stream && a->is_notice == b->is_notice;
+}
+
+/* A message takes its line from when it was sent, or the one before it on that line was over, until
+ * it was received whole; as the replay lets it. */
+static int64_t time_on_line(struct line_state *state, const struct message *message,
+                            const struct message_time *time, int64_t *free_ns, struct turn *turn)
+{
+    int64_t start = state->free_ns > time->start_ns ? state->free_ns : time->start_ns;
+    int64_t dur = assembly_span(start, time->end_ns);
+    *free_ns = state->free_ns;
+    if (!state->last || !of_one_series(state->last, message))
+        state->other_ns = state->last ? state->sent_ns + state->n_at_once : INT64_MIN;
+    if (state->other_ns > turn->before_ns)
+        turn->before_ns = state->other_ns;
+    int64_t n_at_once = state->last && state->sent_ns == time->start_ns ? state->n_at_once + 1 : 0;
+    if (n_at_once > turn->later_ns)
+        turn->later_ns = n_at_once;
+    *state = (struct line_state){start + dur, message, time->start_ns, state->other_ns, n_at_once};
+    return dur;
+}
+
+/* A message in an iteration. */
+struct sending {
+    int64_t start_ns;
+    uint32_t message, sample;
+};
+
+static int compare_sendings(const void *x, const void *y, void *arg)
+{
+    const struct assembly *a = arg;
+    const struct sending *p = x, *q = y;
+    if (p->start_ns != q->start_ns)
+        return p->start_ns < q->start_ns ? -1 : 1;
+    int64_t end = assembly_time_of(a, p->message, p->sample)->end_ns;
+    int64_t other = assembly_time_of(a, q->message, q->sample)->end_ns;
+    if (end != other) /* of several that one call sent */
+        return end < other ? -1 : 1;
+    if (p->sample != q->sample)
+        return p->sample < q->sample ? -1 : 1;
+    return p->message < q->message ? -1 : p->message > q->message;
+}
+
+/* All messages of all iterations, in the order in which they were sent. NULL: no memory. */
+static struct sending *list_sendings(struct assembly *a)
+{
+    size_t n_messages = a->join->messages.all.n, n = 0;
+    struct sending *sent = malloc((n_messages * a->n_samples + 1) * sizeof *sent);
+    for (uint32_t s = 0; s < a->n_samples && sent; s++)
+        for (uint32_t m = 0; m < n_messages; m++)
+            sent[n++] = (struct sending){assembly_time_of(a, m, s)->start_ns, m, s};
+    if (n > 1)
+        qsort_r(sent, n, sizeof *sent, compare_sendings, a);
+    return sent;
+}
+
+/* Whether the iteration after a sample is the next sample. */
+static bool next_is_seen(const struct assembly *a, uint32_t sample)
+{
+    const struct rank_build *lead = &a->join->ranks[0];
+    if (sample + 1 == a->n_samples)
+        return false;
+    uint32_t step = lead->sample_step[sample], next = lead->sample_step[sample + 1];
+    return next == step + 1 && lead->steps.at[next].follows;
+}
+
+/* What shares a line with messages of an iteration may be of the one after it. Where that is not
+ * seen, it is taken to send what this one did. -1: no memory. */
+static int add_unseen(const struct assembly *a, line_use_array *uses)
+{
+    const struct rank_build *lead = &a->join->ranks[0];
+    for (size_t i = 0, n = uses->n; i < n; i++) {
+        struct line_use use = uses->at[i];
+        const struct step *step = &lead->steps.at[lead->sample_step[use.sample]];
+        int64_t later = assembly_span(step->start_ns, step->end_ns);
+        if (next_is_seen(a, use.sample) ||
+            __builtin_add_overflow(use.start_ns, later, &use.start_ns) ||
+            __builtin_add_overflow(use.end_ns, later, &use.end_ns))
+            continue;
+        use.dur_ns = NULL;
+        if (array_push(uses, use) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* Durations of the SENDs and RECVs, and how each message found its links. What is still on a link
+ * when an iteration begins holds up what that sends, as it does in a replay. */
+static int time_messages(struct assembly *a, struct turn *turns)
+{
+    const struct messages *messages = &a->join->messages;
+    struct sending *sent = list_sendings(a);
+    struct line_state *states = malloc((a->lines.n + 1) * sizeof *states);
+    line_use_array uses = {0};
+    int status = sent && states ? 0 : -1;
+    for (size_t l = 0; l < a->lines.n && status == 0; l++)
+        states[l] = (struct line_state){INT64_MIN, NULL, INT64_MIN, INT64_MIN, 0};
+    for (size_t i = 0; i < messages->all.n * a->n_samples && status == 0; i++) {
+        uint32_t m = sent[i].message, sample = sent[i].sample;
+        const struct message *message = &messages->all.at[m];
+        const struct message_time *time = assembly_time_of(a, m, sample);
+        int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
+        struct turn *turn = &turns[sample * messages->all.n + m];
+        *turn = (struct turn){INT64_MAX, INT64_MAX, INT64_MIN, 0};
+        for (uint32_t in = 0; in < 2 && status == 0; in++) {
+            uint32_t op = a->message_ops[m * N_MESSAGE_OPS + (in ? MESSAGE_RECV : MESSAGE_SEND)];
+            if (op == DPRO_NO_OP)
+                continue;
+            uint32_t line = a->line_of[2 * m + in];
+            struct message_time seen = *time; /* the correction: a RECV starts as its SEND does */
+            if (in && a->raw_receives && time->received_ns != ABSENT)
+                seen.start_ns = time->received_ns;
+            dur[op] = time_on_line(&states[line], message, &seen,
+                                   in ? &turn->recv_free_ns : &turn->send_free_ns, turn);
+            int64_t end = states[line].free_ns;
+            struct line_use use = {line, sample, end - dur[op], end, &dur[op]};
+            if (a->lines.at[line].n_sharing > 1)
+                status = array_push(&uses, use);
+        }
+    }
+    if (status == 0)
+        status = add_unseen(a, &uses);
+    if (status == 0)
+        status = lines_share(a, uses.at, uses.n);
+    array_fini(&uses);
+    free(sent);
+    free(states);
+    return status;
+}
+
+/* A sender's calls of one collective, of its data or its notices. */
+struct call {
+    uint32_t kind; /* twice the member, one more for notices */
+    uint32_t message;
+    bool link_was_busy;
+    int64_t gap_ns;
+};
+
+static int compare_calls(const void *a, const void *b)
+{
+    const struct call *x = a, *y = b;
+    if (x->kind != y->kind)
+        return x->kind < y->kind ? -1 : 1;
+    return x->gap_ns < y->gap_ns ? -1 : x->gap_ns > y->gap_ns;
+}
+
+/* What is usual of n calls of a kind, shortest first: the median of those that found their link
+ * free, unless the lower quartile of all is less. */
+static int64_t usual_of(const struct call *calls, size_t n)
+{
+    int64_t usual = calls[n / 4].gap_ns;
+    size_t n_free = 0, seen = 0;
+    for (size_t i = 0; i < n; i++)
+        n_free += !calls[i].link_was_busy;
+    for (size_t i = 0; i < n && calls[i].gap_ns < usual; i++)
+        if (!calls[i].link_was_busy && seen++ == n_free / 2)
+            usual = calls[i].gap_ns;
+    return usual;
+}
+
+/* How long the calls of each message's sender in its collective usually take, from the gaps of a
+ * first pass. */
+static int find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
+{
+    ARRAY(struct call) calls = {0};
+    const struct message *messages = a->join->messages.all.at;
+    int status = 0;
+    for (size_t j = 0; j < a->join->joined.n && status == 0; j++) {
+        const struct joined *joined = &a->join->joined.at[j];
+        calls.n = 0;
+        for (uint32_t i = 0; i < joined->n_messages && status == 0; i++)
+            for (uint32_t s = 0; s < a->n_samples && status == 0; s++) {
+                uint32_t m = joined->first_message + i;
+                const uint32_t *ops = a->message_ops + (size_t)m * N_MESSAGE_OPS;
+                const int64_t *gap = a->graph->sample_gap_ns + (size_t)s * a->n_ops;
+                struct call call = {messages[m].from * 2 + messages[m].is_notice, m,
+                                    gap[assembly_message_end(a, m)] != 0, gap[ops[MESSAGE_CALL]]};
+                status = array_push(&calls, call);
+            }
+        if (status == 0 && calls.n > 1)
+            qsort(calls.at, calls.n, sizeof *calls.at, compare_calls);
+        for (size_t i = 0, end; i < calls.n && status == 0; i = end) {
+            for (end = i; end < calls.n && calls.at[end].kind == calls.at[i].kind;)
+                end++;
+            int64_t usual = usual_of(&calls.at[i], end - i);
+            for (size_t k = i; k < end; k++)
+                usual_ns[calls.at[k].message] = usual;
+        }
+    }
+    array_fini(&calls);
+    return status;
+}
+
+/* ---- all ops ---- */
+
+struct readiness {
+    int64_t ready_ns; /* ABSENT: no predecessor was measured */
+    bool complete;    /* all of them were; a session's step begins when the one before is over */
+};
+
+/* `e` is the op's first edge among those sorted by their end. */
+static struct readiness ready_at(const struct assembly *a, const int64_t *end_ns, size_t e,
+                                 uint32_t op, uint32_t sample)
+{
+    enum { MOST = 256 };
+    struct readiness r = {ABSENT, true};
+    int64_t ends[MOST];
+    uint32_t n = 0, spare = a->graph->spare ? a->graph->spare[op] : 0;
+    for (; e < a->edges.n && a->edges.at[e].to == op; e++) {
+        const struct edge *edge = &a->edges.at[e];
+        int64_t end = edge->next ? end_before(a, edge->from, sample) : end_ns[edge->from];
+        if (spare > 0 && n < MOST)
+            ends[n++] = end;
+        else if (end == ABSENT)
+            r.complete &= !edge->next || a->join->ranks[0].trace->in_session;
+        else if (end > r.ready_ns)
+            r.ready_ns = end;
+    }
+    if (n > spare)
+        r.ready_ns = graph_all_but_latest(ends, n, spare);
+    return r;
+}
+
+struct timing {
+    const size_t *first_edge; /* of each op */
+    int64_t *end_ns;          /* of each op, in the sample at hand */
+    uint8_t *doubtful;        /* by sample and op: something before the window may have held it up,
+                                 which must not become a gap */
+    struct turn *turns;       /* [sample * messages + message] */
+    int64_t *usual_ns;        /* of each message's call; NULL in the first pass */
+};
+
+/* The gaps of a message: of its call, which is over at *end_ns then, and on its links. */
+static void time_call(struct assembly *a, const struct timing *t, uint32_t sample, uint32_t message,
+                      int64_t ready_ns, int64_t *end_ns)
+{
+    int64_t *gap = a->graph->sample_gap_ns + (size_t)sample * a->n_ops;
+    const uint32_t *ops = a->message_ops + (size_t)message * N_MESSAGE_OPS;
+    const struct turn *turn = &t->turns[sample * a->join->messages.all.n + message];
+    int64_t sent = assembly_time_of(a, message, sample)->start_ns, called = sent, usual;
+    int64_t busy_until =
+        turn->send_free_ns < turn->recv_free_ns ? turn->send_free_ns : turn->recv_free_ns;
+    *end_ns = sent;
+    if (!t->usual_ns) { /* what is usual is to be found from these */
+        bool waited = busy_until > ready_ns && busy_until < sent;
+        gap[ops[MESSAGE_CALL]] = assembly_span(waited ? busy_until : ready_ns, sent);
+        gap[assembly_message_end(a, message)] = busy_until >= sent; /* the link was still busy */
+        return;
+    }
+    if (!__builtin_add_overflow(ready_ns, t->usual_ns[message], &usual) && usual < busy_until &&
+        usual < sent) {
+        called = turn->before_ns < usual ? usual : turn->before_ns + 1;
+        called = called < sent ? called : sent;
+    }
+    if (a->join->joined.at[a->join->messages.all.at[message].joined].has_servers)
+        called += turn->later_ns;
+    *end_ns = called;
+    gap[ops[MESSAGE_CALL]] = assembly_span(ready_ns, called);
+    if (ops[MESSAGE_SEND] != DPRO_NO_OP)
+        gap[ops[MESSAGE_SEND]] =
+            assembly_span(turn->send_free_ns > called ? turn->send_free_ns : called, sent);
+    if (ops[MESSAGE_RECV] != DPRO_NO_OP)
+        gap[ops[MESSAGE_RECV]] =
+            assembly_span(turn->recv_free_ns > called ? turn->recv_free_ns : called, sent);
+}
+
+/* One iteration's durations and gaps by the graph's edges. */
+static void time_sample(struct assembly *a, const struct timing *t, uint32_t sample)
+{
+    int64_t *end_ns = t->end_ns;
+    uint8_t *doubtful = t->doubtful + (size_t)sample * a->n_ops;
+    int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
+    int64_t *gap = a->graph->sample_gap_ns + (size_t)sample * a->n_ops;
+    for (uint32_t i = 0; i < a->n_ops; i++) {
+        uint32_t op = a->order[i], r = assembly_rank_of(a, op), local = op - a->first_op[r];
+        const struct rank_build *rank = &a->join->ranks[r];
+        uint32_t step = assembly_step(a, r, sample);
+        enum message_op as = MESSAGE_CALL;
+        uint32_t message = assembly_message(a, r, op, &as);
+        if (message != NO_ID && as != MESSAGE_CALL) { /* timed with its call */
+            end_ns[op] = assembly_time_of(a, message, sample)->end_ns;
+            continue;
+        }
+        struct readiness ready = ready_at(a, end_ns, t->first_edge[op], op, sample);
+        if (rank->free_ns && local < rank->n_timed &&
+            rank->free_ns[assembly_at(rank, step, local)] > ready.ready_ns)
+            ready.ready_ns = rank->free_ns[assembly_at(rank, step, local)];
+        if (ready.ready_ns == ABSENT)
+            ready.ready_ns = rank->steps.at[step].start_ns;
+        doubtful[op] = !ready.complete;
+        if (message != NO_ID) {
+            time_call(a, t, sample, message, ready.ready_ns, &end_ns[op]);
+            continue;
+        }
+        int64_t start = ready.ready_ns, end = start;
+        bool measured = local < rank->n_timed;
+        if (measured && rank->start_ns[assembly_at(rank, step, local)] != ABSENT) {
+            start = rank->start_ns[assembly_at(rank, step, local)];
+            end = rank->end_ns[assembly_at(rank, step, local)];
+        }
+        /* it may have run before what the graph has it wait for; what follows it in a replay waits
+         * for that, too, and has it in no gap once more */
+        end_ns[op] = end > ready.ready_ns ? end : ready.ready_ns;
+        dur[op] = assembly_span(start, end);
+        gap[op] = assembly_span(ready.ready_ns, start);
+    }
+}
+
+/* ---- threads that take what is ready first ---- */
+
+struct turn_of_op {
+    uint32_t thread; /* device; NO_ID: the pool */
+    uint32_t local;
+    int64_t start_ns, end_ns;
+};
+
+static int compare_turns(const void *x, const void *y)
+{
+    const struct turn_of_op *a = x, *b = y;
+    if (a->thread != b->thread)
+        return a->thread < b->thread ? -1 : 1;
+    if (a->start_ns != b->start_ns)
+        return a->start_ns < b->start_ns ? -1 : 1;
+    return a->local < b->local ? -1 : a->local > b->local;
+}
+
+/* Whether an op is of a thread that runs one at a time, in whatever order. Of servers whose profile
+ * tells no keys it is a guess which op was whose. */
+static bool takes_turns(const struct rank_build *rank, bool tells_keys, uint32_t local,
+                        uint32_t *thread)
+{
+    uint32_t d = rank->ops.at[local].device;
+    const struct graph_device *device = d == NO_ID ? NULL : &rank->devices.at[d];
+    *thread = device && device->n_slots == 1 ? d : NO_ID;
+    if (!device || device->n_slots > 0)
+        return device && device->n_slots == 1 &&
+               (tells_keys || device->kind == DPRO_DEVICE_LINK_RX);
+    return rank->n_slots == 1 && device->kind == DPRO_DEVICE_CPU_THREAD &&
+           rank->trace->tracks[device->name].pool;
+}
+
+static uint32_t list_turns(const struct assembly *a, uint32_t r, bool tells_keys, uint32_t step,
+                           struct turn_of_op *list)
+{
+    const struct rank_build *rank = &a->join->ranks[r];
+    uint32_t n = 0, thread;
+    for (uint32_t o = 0; o < rank->n_timed; o++) {
+        size_t at = assembly_at(rank, step, o);
+        if (rank->start_ns[at] != ABSENT && takes_turns(rank, tells_keys, o, &thread))
+            list[n++] = (struct turn_of_op){thread, o, rank->start_ns[at], rank->end_ns[at]};
+    }
+    qsort(list, n, sizeof *list, compare_turns);
+    return n;
+}
+
+/* Gaps of a rank's iteration, once they are all that lies between being ready and starting. */
+static void settle_turns(struct assembly *a, uint32_t r, bool tells_keys, uint32_t sample,
+                         struct turn_of_op *list)
+{
+    const struct rank_build *rank = &a->join->ranks[r];
+    uint32_t step = assembly_step(a, r, sample), n = list_turns(a, r, tells_keys, step, list);
+    int64_t *gap = a->graph->sample_gap_ns + (size_t)sample * a->n_ops + a->first_op[r];
+    int64_t next_ns = (rank->steps.at[step].end_ns - rank->steps.at[step].start_ns) / 1000;
+    int64_t free_ns = 0, latest_ns = 0; /* when the last ready one of those before it was */
+    for (uint32_t i = 0; i < n; i++) {
+        const struct turn_of_op *t = &list[i];
+        bool waited = i > 0 && list[i - 1].thread == t->thread && t->start_ns - free_ns <= next_ns;
+        int64_t ready_ns = t->start_ns - gap[t->local], was_ns = t->start_ns;
+        if (i == 0 || list[i - 1].thread != t->thread)
+            free_ns = latest_ns = INT64_MIN;
+        if (waited && gap[t->local] > 0) {
+            was_ns = ready_ns > latest_ns ? ready_ns : latest_ns + 1;
+            was_ns = was_ns < t->start_ns ? was_ns : t->start_ns;
+            gap[t->local] = was_ns - ready_ns;
+        }
+        latest_ns = was_ns > latest_ns ? was_ns : latest_ns;
+        free_ns = t->end_ns > free_ns ? t->end_ns : free_ns;
+    }
+}
+
+static int settle_all_turns(struct assembly *a)
+{
+    uint32_t most = 0;
+    for (uint32_t r = 0; r < assembly_n_processes(a); r++)
+        if (a->join->ranks[r].n_timed > most)
+            most = a->join->ranks[r].n_timed;
+    struct turn_of_op *list = malloc((most + (size_t)1) * sizeof *list);
+    for (uint32_t r = 0; list && r < assembly_n_processes(a); r++) {
+        bool tells_keys = r >= a->join->n_ranks && server_tells_keys(a->join->ranks[r].trace);
+        for (uint32_t s = 0; s < a->n_samples; s++)
+            settle_turns(a, r, tells_keys, s, list);
+    }
+    free(list);
+    return list ? 0 : -1;
+}
+
+static int64_t mean_of(const int64_t *values, size_t n, size_t stride)
+{
+    __int128 sum = 0;
+    for (size_t s = 0; s < n; s++)
+        sum += values[s * stride];
+    return n ? (int64_t)((sum + n / 2) / n) : 0;
+}
+
+/* In a window's first iteration what laps over from before is unseen: such a gap is at most the
+ * usual one. Not so in what only leads up to the others: a replay has nothing before that. */
+static void settle_gaps(struct assembly *a, const uint8_t *doubtful)
+{
+    struct dpro_graph *g = a->graph;
+    size_t n_samples = a->n_samples - a->first_sample, first = a->first_sample * a->n_ops;
+    for (uint32_t op = 0; op < a->n_ops; op++) {
+        __int128 sum = 0;
+        uint32_t sure = 0;
+        for (uint32_t s = a->first_sample; s < a->n_samples; s++)
+            if (!doubtful[(size_t)s * a->n_ops + op]) {
+                sum += g->sample_gap_ns[(size_t)s * a->n_ops + op];
+                sure++;
+            }
+        for (uint32_t s = a->first_sample; s < a->n_samples && sure > 0; s++) {
+            int64_t *gap = &g->sample_gap_ns[(size_t)s * a->n_ops + op];
+            if (doubtful[(size_t)s * a->n_ops + op] && *gap > (int64_t)(sum / sure))
+                *gap = (int64_t)(sum / sure);
+        }
+        g->dur_ns[op] = mean_of(g->sample_dur_ns + first + op, n_samples, a->n_ops);
+        g->gap_ns[op] = mean_of(g->sample_gap_ns + first + op, n_samples, a->n_ops);
+    }
+}
+
+/* All iterations; where there are messages twice, as what is usual must be known first. */
+static int time_samples(struct assembly *a, struct timing *t)
+{
+    size_t n_messages = a->join->messages.all.n;
+    int64_t *usual_ns = malloc((n_messages + 1) * sizeof *usual_ns);
+    int status = usual_ns ? 0 : -1;
+    if (status == 0 && n_messages > 0)
+        status = time_messages(a, t->turns);
+    for (int pass = 0; pass < (n_messages > 0 ? 2 : 1) && status == 0; pass++) {
+        if (pass == 1) {
+            status = find_usual_gaps(a, usual_ns);
+            t->usual_ns = usual_ns;
+        }
+        for (uint32_t s = 0; s < a->n_samples && status == 0; s++)
+            time_sample(a, t, s);
+    }
+    free(usual_ns);
+    return status == 0 ? settle_all_turns(a) : status;
+}
+
+int assembly_time(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    size_t n = (size_t)a->n_samples * a->n_ops, n_messages = a->join->messages.all.n;
+    size_t *first_edge = malloc((a->n_ops + 1) * sizeof *first_edge);
+    struct timing t = {.first_edge = first_edge,
+                       .end_ns = malloc((a->n_ops + 1) * sizeof *t.end_ns),
+                       .doubtful = calloc(n + 1, 1),
+                       .turns = malloc((n_messages * a->n_samples + 1) * sizeof *t.turns)};
+    g->sample_dur_ns = arena_array(&g->arena, n, sizeof *g->sample_dur_ns);
+    g->sample_gap_ns = arena_array(&g->arena, n, sizeof *g->sample_gap_ns);
+    if (!g->gap_ns)
+        g->gap_ns = arena_array(&g->arena, a->n_ops, sizeof *g->gap_ns);
+    bool ready = first_edge && t.end_ns && t.doubtful && t.turns && g->sample_dur_ns &&
+                 g->sample_gap_ns && g->gap_ns;
+    if (ready) {
+        size_t e = 0;
+        for (uint32_t op = 0; op < a->n_ops; op++) {
+            while (e < a->edges.n && a->edges.at[e].to < op)
+                e++;
+            first_edge[op] = e;
+        }
+        ready = time_samples(a, &t) == 0;
+    }
+    if (ready) {
+        settle_gaps(a, t.doubtful);
+        g->n_samples = a->n_samples - a->first_sample;
+        if (a->first_sample > 0) {
+            g->lead_dur_ns = g->sample_dur_ns;
+            g->lead_gap_ns = g->sample_gap_ns;
+            g->sample_dur_ns += a->n_ops;
+            g->sample_gap_ns += a->n_ops;
+        }
+    }
+    free(first_edge);
+    free(t.end_ns);
+    free(t.doubtful);
+    free(t.turns);
+    return ready ? 0 : -1;
+}

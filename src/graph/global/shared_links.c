@@ -1,0 +1,161 @@
+/* graph/global/shared_links.c: what goes over a link one after the other, and what beside each
+ * other.
+ *
+ * Connections share a link as TCP has them do it, evenly, and each sends one message after the
+ * other: a small one does not wait until a large one of another connection has gone. So workers
+ * and servers have a device for each of their connections in either direction of a link. What the
+ * ranks of a collective send over several connections is the work of one thread, in its order: that
+ * has one device. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/global/assembly.h"
+
+/* A message at one of its ends. */
+struct passage {
+    uint32_t direction; /* twice the link, one more for what comes in */
+    uint32_t from, to, stream;
+    uint32_t message;
+};
+
+static int compare_lines(const struct passage *x, const struct passage *y)
+{
+    if (x->direction != y->direction)
+        return x->direction < y->direction ? -1 : 1;
+    if (x->from != y->from)
+        return x->from < y->from ? -1 : 1;
+    if (x->to != y->to)
+        return x->to < y->to ? -1 : 1;
+    return x->stream < y->stream ? -1 : x->stream > y->stream;
+}
+
+static int compare_passages(const void *a, const void *b)
+{
+    const struct passage *x = a, *y = b;
+    int order = compare_lines(x, y);
+    return order ? order : x->message < y->message ? -1 : x->message > y->message;
+}
+
+static size_t list_passages(const struct join *join, struct passage *passages)
+{
+    size_t n = 0;
+    for (uint32_t m = 0; m < join->messages.all.n; m++) {
+        const struct message *message = &join->messages.all.at[m];
+        const struct joined *joined = &join->joined.at[message->joined];
+        for (uint32_t in = 0; in < 2; in++) {
+            uint32_t link = in ? message->rx : message->tx;
+            if (link == NO_ID)
+                continue;
+            passages[n] = (struct passage){.direction = 2 * link + in, .message = m};
+            if (joined->has_servers) {
+                passages[n].from = joined_rank(join, joined, message->from);
+                passages[n].to = joined_rank(join, joined, message->to);
+                passages[n].stream = message->stream;
+            }
+            n++;
+        }
+    }
+    if (n > 1)
+        qsort(passages, n, sizeof *passages, compare_passages);
+    return n;
+}
+
+static int add_line(struct assembly *a, const struct passage *passage)
+{
+    struct line line = {.direction = passage->direction,
+                        .from = passage->from,
+                        .to = passage->to,
+                        .first = (uint32_t)a->lines.n,
+                        .n_sharing = 1};
+    if (a->lines.n > 0 && a->lines.at[a->lines.n - 1].direction == line.direction) {
+        line.first = a->lines.at[a->lines.n - 1].first;
+        line.n_sharing = (uint32_t)a->lines.n - line.first + 1;
+    }
+    if (array_push(&a->lines, line) < 0)
+        return -1;
+    for (uint32_t l = line.first; l < a->lines.n; l++)
+        a->lines.at[l].n_sharing = line.n_sharing;
+    return 0;
+}
+
+int assembly_find_lines(struct assembly *a)
+{
+    size_t n_messages = a->join->messages.all.n;
+    struct passage *passages = malloc((n_messages * 2 + 1) * sizeof *passages);
+    a->line_of = malloc((n_messages * 2 + 1) * sizeof *a->line_of);
+    int status = passages && a->line_of ? 0 : -1;
+    size_t n = status == 0 ? list_passages(a->join, passages) : 0;
+    for (size_t i = 0; i < n && status == 0; i++) {
+        if (i == 0 || compare_lines(&passages[i - 1], &passages[i]) != 0)
+            status = add_line(a, &passages[i]);
+        a->line_of[passages[i].message * 2 + passages[i].direction % 2] = (uint32_t)a->lines.n - 1;
+    }
+    free(passages);
+    return status;
+}
+
+/* ---- what each message takes of a link that it shares ---- */
+
+/* One begins to take a line, or ends to. */
+struct moment {
+    uint32_t direction;
+    int64_t at_ns;
+    size_t use;
+    bool ends;
+};
+
+static int compare_moments(const void *a, const void *b)
+{
+    const struct moment *x = a, *y = b;
+    if (x->direction != y->direction)
+        return x->direction < y->direction ? -1 : 1;
+    if (x->at_ns != y->at_ns)
+        return x->at_ns < y->at_ns ? -1 : 1;
+    if (x->use != y->use)
+        return x->use < y->use ? -1 : 1;
+    return (int)x->ends - (int)y->ends;
+}
+
+/* While n take it each gets an n-th: what one got is how far the sum of such n-ths went on between
+ * its begin and its end. */
+int lines_share(const struct assembly *a, const struct line_use *uses, size_t n)
+{
+    enum { FRACTIONS = 1024 }; /* of a nanosecond */
+    typedef unsigned __int128 wide;
+    struct moment *moments = malloc((n * 2 + 1) * sizeof *moments);
+    wide *begun = malloc((n + 1) * sizeof *begun), got = 0;
+    uint32_t *n_on = calloc(a->lines.n + 1, sizeof *n_on); /* a line takes its part but once */
+    if (!moments || !begun || !n_on) {
+        free(moments);
+        free(begun);
+        free(n_on);
+        return -1;
+    }
+    for (size_t i = 0; i < n; i++)
+        for (int ends = 0; ends < 2; ends++)
+            moments[2 * i + (size_t)ends] =
+                (struct moment){a->lines.at[uses[i].line].direction,
+                                ends ? uses[i].end_ns : uses[i].start_ns, i, ends};
+    if (n > 0)
+        qsort(moments, n * 2, sizeof *moments, compare_moments);
+    for (size_t i = 0, n_taking = 0; i < n * 2; i++) {
+        const struct moment *moment = &moments[i];
+        if (n_taking > 0)
+            got += (wide)((uint64_t)moment->at_ns - (uint64_t)moments[i - 1].at_ns) * FRACTIONS /
+                   n_taking;
+        uint32_t *on = &n_on[uses[moment->use].line];
+        if (moment->ends)
+            n_taking -= --*on == 0;
+        else
+            n_taking += ++*on == 1;
+        if (!moment->ends)
+            begun[moment->use] = got;
+        else if (uses[moment->use].dur_ns)
+            *uses[moment->use].dur_ns =
+                (int64_t)((got - begun[moment->use] + FRACTIONS / 2) / FRACTIONS);
+    }
+    free(moments);
+    free(begun);
+    free(n_on);
+    return 0;
+}

@@ -1,0 +1,478 @@
+/* graph/local/bucket_tensors.c: gradients, the buckets they travel in, and their In and Out ops
+ * (paper, 3.1).
+ *
+ * DDP copies each gradient into its bucket and starts the bucket's collective after the last one:
+ * the sizes of the copies between two starts add up to the bucket's size. Where buckets are views
+ * of the gradients, or older, nothing is copied, and what autograd accumulates stands for the
+ * copies. Without recorded shapes, what lies between two starts belongs to the second. Reduced
+ * buckets are copied back in the same order. Where none of this was recorded, a bucket stands for
+ * its gradients. What dpro's own recorder wrote of the buckets (rank.json) goes before all of this:
+ * then each tensor is a parameter, by its name. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "graph/local/framework_graph.h"
+#include "graph/local/local_edges.h"
+#include "graph/names/span_names.h"
+#include "graph/rank_build.h"
+#include "ingest/transport/runs.h"
+
+struct copy {
+    uint32_t span;
+    uint32_t first, last; /* the span's ops */
+    uint64_t numel;
+    int64_t start_ns;
+    bool used;
+};
+
+typedef ARRAY(struct copy) copy_array;
+
+static int64_t seen_start(const struct rank_build *rank, uint32_t op)
+{
+    return rank->start_ns[(size_t)rank->template_step * rank->n_timed + op];
+}
+
+static uint64_t numel_of(const struct rank_build *rank, uint32_t span)
+{
+    uint32_t detail = rank->trace->spans[span].detail;
+    return detail == NO_ID ? 0 : rank->trace->details[detail].numel;
+}
+
+/* The spans of a class (but not of `other`), in order of start, with their ops. */
+static int collect_copies(const struct rank_build *rank, uint32_t class, uint32_t other,
+                          copy_array *copies)
+{
+    enum { NESTED = 16 }; /* a span goes on after at most so many spans within it */
+    for (uint32_t o = 0; o < rank->ops.n; o++) {
+        const struct local_op *op = &rank->ops.at[o];
+        uint32_t named = op->item == NO_ID ? 0 : rank->classes[op->name];
+        if (!(named & class) || (named & other) || (op->flags & GRAPH_OP_GPU))
+            continue;
+        uint32_t span = rank->items.at[op->item].span;
+        size_t k = copies->n, oldest = copies->n > NESTED ? copies->n - NESTED : 0;
+        while (k > oldest && copies->at[k - 1].span != span)
+            k--;
+        if (k > oldest) {
+            copies->at[k - 1].last = o;
+            continue;
+        }
+        struct copy copy = {span, o, o, numel_of(rank, span), seen_start(rank, o), false};
+        if (array_push(copies, copy) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+struct start {
+    uint32_t collective;
+    int64_t start_ns;
+};
+
+static int compare_starts(const void *a, const void *b)
+{
+    const struct start *x = a, *y = b;
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    return x->collective < y->collective ? -1 : x->collective > y->collective;
+}
+
+/* The collectives that reduce gradients, in the order in which they were asked for. */
+static int collect_buckets(const struct rank_build *rank, struct start **starts, size_t *n)
+{
+    struct start *list = malloc((rank->collectives.n + 1) * sizeof *list);
+    *n = 0;
+    *starts = list;
+    if (!list)
+        return -1;
+    for (uint32_t c = 0; c < rank->collectives.n; c++) {
+        const struct local_collective *coll = &rank->collectives.at[c];
+        if (strcmp(coll->kind, "all_reduce") != 0 && strcmp(coll->kind, "reduce_scatter") != 0 &&
+            strcmp(coll->kind, "push_pull") != 0)
+            continue;
+        int64_t start = seen_start(rank, coll->arrival);
+        if (coll->launch_span != NO_ID) {
+            start = rank->trace->spans[coll->launch_span].start_ns;
+            if (rank->phases[coll->launch_span] != DPRO_OP_BW)
+                continue; /* asked for outside of backward: no gradient */
+        }
+        list[(*n)++] = (struct start){c, start};
+    }
+    qsort(list, *n, sizeof *list, compare_starts);
+    return 0;
+}
+
+static uint32_t virtual_op(struct rank_build *rank, uint8_t kind, uint64_t bytes)
+{
+    struct local_op op = {.item = NO_ID,
+                          .lane = NO_ID,
+                          .device = NO_ID,
+                          .kind = kind,
+                          .phase = DPRO_OP_BARRIER,
+                          .size_bytes = bytes,
+                          .collective = NO_ID};
+    if (array_push(&rank->ops, op) < 0)
+        return NO_ID;
+    return (uint32_t)rank->ops.n - 1;
+}
+
+static bool in_backward_function(const struct rank_build *rank, uint32_t op)
+{
+    for (uint32_t s = rank->items.at[rank->ops.at[op].item].span; s != NO_ID;
+         s = rank->trace->spans[s].parent)
+        if (rank->classes[rank->trace->spans[s].name] & NAME_BACKWARD)
+            return true;
+    return false;
+}
+
+/* By op: the op before it on its device; NO_ID: none. */
+static uint32_t *find_ops_before(const struct rank_build *rank)
+{
+    uint32_t *before = malloc((rank->ops.n + 1) * sizeof *before);
+    uint32_t *last = malloc((rank->devices.n + 1) * sizeof *last);
+    if (before && last) {
+        memset(last, 0xFF, (rank->devices.n + 1) * sizeof *last);
+        for (uint32_t o = 0; o < rank->ops.n; o++) {
+            uint32_t device = rank->ops.at[o].device;
+            before[o] = device == NO_ID ? NO_ID : last[device];
+            if (device != NO_ID)
+                last[device] = o;
+        }
+    } else {
+        free(before);
+        before = NULL;
+    }
+    free(last);
+    return before;
+}
+
+/* The optimizer's work on the device or else on the CPU, in order of ops; latest_ns is the latest
+ * start up to each. */
+struct updates {
+    uint32_t *ops;
+    int64_t *latest_ns;
+    size_t n;
+};
+
+static int find_updates(const struct rank_build *rank, bool gpu, struct updates *updates)
+{
+    updates->ops = malloc((rank->ops.n + 1) * sizeof *updates->ops);
+    updates->latest_ns = malloc((rank->ops.n + 1) * sizeof *updates->latest_ns);
+    if (!updates->ops || !updates->latest_ns)
+        return -1;
+    int64_t latest = INT64_MIN;
+    for (uint32_t o = 0; o < rank->ops.n; o++) {
+        const struct local_op *op = &rank->ops.at[o];
+        if (op->item == NO_ID || op->phase != DPRO_OP_UPDATE || op->kind == DPRO_OP_LAUNCH ||
+            gpu != ((op->flags & GRAPH_OP_GPU) != 0))
+            continue;
+        latest = seen_start(rank, o) > latest ? seen_start(rank, o) : latest;
+        updates->ops[updates->n] = o;
+        updates->latest_ns[updates->n++] = latest;
+    }
+    return 0;
+}
+
+struct maker {
+    struct rank_build *rank;
+    copy_array in, out;
+    size_t next_in, next_out;
+    uint32_t *before;
+    struct updates updates[2]; /* on the CPU, on the device */
+    struct recorded_walk walk; /* recording NULL: there is none */
+};
+
+/* Where the thread began to need the bucket: the first op after autograd's last or after the bucket
+ * before was copied back. */
+static uint32_t first_use(const struct maker *m, uint32_t op)
+{
+    const struct rank_build *rank = m->rank;
+    for (;;) {
+        uint32_t before = m->before[op];
+        if (before == NO_ID || rank->ops.at[before].item == NO_ID ||
+            (rank->classes[rank->ops.at[before].name] & NAME_BUCKET_OUT) ||
+            in_backward_function(rank, before))
+            return op;
+        op = before;
+    }
+}
+
+/* The first work of the optimizer after the collective was asked for, on a stream for a collective
+ * that runs on one. */
+static uint32_t first_update(const struct maker *m, const struct local_collective *coll)
+{
+    const struct rank_build *rank = m->rank;
+    const struct updates *updates =
+        &m->updates[(rank->ops.at[coll->transfer].flags & GRAPH_OP_GPU) != 0];
+    int64_t after = seen_start(rank, coll->arrival);
+    size_t low = 0, high = updates->n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (updates->latest_ns[mid] < after)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < updates->n ? updates->ops[low] : NO_ID;
+}
+
+struct planned {
+    uint32_t collective, from, to;
+    uint32_t name; /* string id, 0: none */
+    uint64_t bytes;
+    uint32_t output; /* of the node of that name */
+};
+
+/* Adds one gradient: `from` -> In -> collective -> Out -> `to`, either end may be NO_ID. */
+static int add_tensor(struct rank_build *rank, const struct planned *planned)
+{
+    const struct local_collective *coll = &rank->collectives.at[planned->collective];
+    uint32_t from = planned->from, to = planned->to;
+    struct local_tensor tensor = {.name = planned->name,
+                                  .output = planned->output,
+                                  .size_bytes = planned->bytes,
+                                  .collective = planned->collective};
+    tensor.in = virtual_op(rank, DPRO_OP_IN, planned->bytes);
+    tensor.out = virtual_op(rank, DPRO_OP_OUT, planned->bytes);
+    if (tensor.in == NO_ID || tensor.out == NO_ID || array_push(&rank->tensors, tensor) < 0)
+        return -1;
+    if ((from != NO_ID && local_add_edge(rank, from, tensor.in, false, true) < 0) ||
+        local_add_edge(rank, tensor.in, coll->arrival, false, true) < 0 ||
+        local_add_edge(rank, coll->transfer, tensor.out, false, false) < 0)
+        return -1;
+    return to != NO_ID ? local_add_edge(rank, tensor.out, to, false, true) : 0;
+}
+
+/* The copies of one bucket: as many from `next` on as add up to it; where no sizes were recorded,
+ * all up to `until`. 0 when they don't fit. */
+static size_t take_copies(const copy_array *copies, size_t next, uint64_t numel, int64_t until)
+{
+    uint64_t sum = 0;
+    size_t n = 0;
+    while (next + n < copies->n && copies->at[next + n].start_ns <= until &&
+           (sum < numel || copies->at[next + n].numel == 0))
+        sum += copies->at[next + n++].numel;
+    return sum == numel || sum == 0 ? n : 0;
+}
+
+typedef ARRAY(struct planned) planned_array;
+
+/* The next unused copy of a size among n; NULL: none. */
+static struct copy *take_one(copy_array *copies, size_t next, size_t n, uint64_t numel)
+{
+    for (size_t i = next; i < next + n && i < copies->n; i++) {
+        struct copy *copy = &copies->at[i];
+        if (!copy->used && copy->numel == numel) {
+            copy->used = true;
+            return copy;
+        }
+    }
+    return NULL;
+}
+
+static int plan_one(struct maker *m, uint32_t collective, uint32_t name, uint64_t bytes,
+                    struct copy *in, struct copy *out, uint32_t use, planned_array *plan)
+{
+    struct rank_build *rank = m->rank;
+    const struct local_collective *coll = &rank->collectives.at[collective];
+    struct planned one = {collective, NO_ID, use, name, bytes, 0};
+    if (in && local_holds(rank, in->last, coll->arrival, false, false))
+        one.from = in->last;
+    if (out && local_holds(rank, coll->transfer, out->first, false, false))
+        one.to = out->first;
+    return array_push(plan, one);
+}
+
+/* What the recorder knows: the bucket's parameters, one tensor each. Where gradients lie in the
+ * bucket nothing is copied, and all that autograd had accumulated until the start stands for it. */
+static int plan_recorded(struct maker *m, const struct start *start, size_t n_in, size_t n_out,
+                         uint32_t use, planned_array *plan)
+{
+    const struct recording *recording = m->rank->trace->recording;
+    size_t until = m->next_in;
+    while (until < m->in.n && m->in.at[until].start_ns <= start->start_ns)
+        until++;
+    const struct local_collective *coll = &m->rank->collectives.at[start->collective];
+    const struct recorded_bucket *bucket = &recording->buckets.at[coll->bucket];
+    uint64_t item_bytes = coll->numel ? coll->size_bytes / coll->numel : 4;
+    uint32_t n_found = 0;
+    for (uint32_t i = 0; i < bucket->n; i++) {
+        const struct recorded_parameter *p =
+            &recording->parameters.at[recording->members.at[bucket->first + i]];
+        struct copy *in = take_one(&m->in, m->next_in, until - m->next_in, p->numel);
+        struct copy *out = take_one(&m->out, m->next_out, n_out, p->numel);
+        if (!in) /* without recorded shapes */
+            in = take_one(&m->in, m->next_in, until - m->next_in, 0);
+        n_found += in != NULL;
+        if (plan_one(m, start->collective, p->name, p->numel * item_bytes, in, out, use, plan) < 0)
+            return -1;
+    }
+    m->rank->n_bucket_conflicts += n_in > 0 && n_found < bucket->n;
+    while (m->next_in < m->in.n && m->in.at[m->next_in].used)
+        m->next_in++;
+    m->next_out += n_out;
+    return 0;
+}
+
+/* What the framework's graph says. `known`: it does. */
+static int plan_nodes(struct maker *m, const struct start *start, planned_array *plan, bool *known)
+{
+    struct rank_build *rank = m->rank;
+    struct local_collective *coll = &rank->collectives.at[start->collective];
+    dfg_tensors tensors = {0};
+    int status = dfg_find_tensors(rank, coll->arrival, &tensors);
+    uint64_t sum = 0;
+    bool sized = true;
+    for (size_t i = 0; i < tensors.n; i++) {
+        sized &= tensors.at[i].size_bytes > 0;
+        sum += tensors.at[i].size_bytes;
+    }
+    if (sized && coll->size_bytes == 0)
+        coll->size_bytes = sum;
+    for (size_t i = 0; i < tensors.n && status == 0; i++) {
+        const struct dfg_tensor *tensor = &tensors.at[i];
+        struct planned one = {start->collective, tensor->from,       NO_ID,
+                              tensor->name,      tensor->size_bytes, tensor->output};
+        if (one.from != NO_ID && !local_holds(rank, one.from, coll->arrival, false, false))
+            one.from = NO_ID;
+        status = array_push(plan, one);
+    }
+    *known = tensors.n > 0;
+    array_fini(&tensors);
+    return status;
+}
+
+/* The bytes up to ~PART, which names a part of a tensor. */
+static size_t tensor_length(const char *name)
+{
+    const char *part = strstr(name, "~PART");
+    return part ? (size_t)(part - name) : strlen(name);
+}
+
+static bool is_same_tensor(const struct rank_build *rank, uint32_t a, uint32_t b)
+{
+    const char *x = strtab_get(rank->names, a), *y = strtab_get(rank->names, b);
+    size_t len = tensor_length(x);
+    return len == tensor_length(y) && memcmp(x, y, len) == 0;
+}
+
+/* A gradient that a worker of BytePS on PyTorch pushes, or a part of it, is handed over when
+ * autograd has accumulated it: of the gradients of its size the first that is none of the others'.
+ */
+static int plan_exchange(struct maker *m, const struct start *start, const struct start *all,
+                         size_t n, planned_array *plan)
+{
+    struct rank_build *rank = m->rank;
+    const struct local_collective *coll = &rank->collectives.at[start->collective];
+    struct planned one = {start->collective, NO_ID, NO_ID, coll->group, coll->size_bytes, 0};
+    uint64_t numel = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct local_collective *other = &rank->collectives.at[all[i].collective];
+        numel += is_same_tensor(rank, other->group, coll->group) ? other->numel : 0;
+    }
+    for (size_t i = 0; i < plan->n && one.from == NO_ID; i++)
+        if (is_same_tensor(rank, plan->at[i].name, coll->group))
+            one = (struct planned){start->collective, plan->at[i].from, plan->at[i].to,
+                                   coll->group,       coll->size_bytes, 0};
+    for (size_t i = 0; i < m->in.n && one.from == NO_ID; i++) {
+        struct copy *in = &m->in.at[i];
+        if (in->used || (in->numel && in->numel != numel))
+            continue;
+        in->used = true;
+        one.from = in->last;
+        one.to = local_nth_taken(rank, (uint32_t)i, (uint32_t)m->in.n);
+    }
+    if (one.to == NO_ID)
+        one.to = first_update(m, coll);
+    if (one.to != NO_ID && !local_holds(rank, coll->transfer, one.to, false, false))
+        one.to = NO_ID;
+    return array_push(plan, one);
+}
+
+static int plan_bucket(struct maker *m, const struct start *start, planned_array *plan)
+{
+    struct rank_build *rank = m->rank;
+    struct local_collective *coll = &rank->collectives.at[start->collective];
+    bool known = false;
+    if (plan_nodes(m, start, plan, &known) < 0)
+        return -1;
+    if (known)
+        return 0;
+    uint64_t item_bytes = coll->numel ? coll->size_bytes / coll->numel : 4;
+    size_t n_in = take_copies(&m->in, m->next_in, coll->numel, start->start_ns);
+    size_t n_out = coll->numel ? take_copies(&m->out, m->next_out, coll->numel, INT64_MAX) : 0;
+    uint32_t use = NO_ID;
+    bool exchanged = strcmp(coll->kind, "push_pull") == 0; /* what takes it, the engine knows */
+    if (exchanged)
+        use = NO_ID;
+    else if (n_out > 0)
+        use = first_use(m, m->out.at[m->next_out].first);
+    else
+        use = first_update(m, coll);
+    if (use != NO_ID) {
+        bool on_gpu = rank->ops.at[coll->transfer].flags & GRAPH_OP_GPU;
+        size_t before = rank->edges.n;
+        if ((on_gpu ? local_add_if_holds(rank, coll->transfer, use, false)
+                    : local_add_completion(rank, coll->transfer, use, n_out > 0)) < 0)
+            return -1;
+        if (rank->edges.n == before)
+            use = NO_ID;
+    }
+    if (m->walk.recording && coll->bucket == NO_ID)
+        coll->bucket = recorded_walk_next(&m->walk, coll->numel, coll->size_bytes);
+    if (coll->bucket != NO_ID)
+        return plan_recorded(m, start, n_in, n_out, use, plan);
+    rank->n_bucket_conflicts += m->walk.recording && m->walk.recording->buckets.n > 0 && n_in > 0;
+    if (n_in == 0) /* a key of a parameter server is a parameter */
+        return plan_one(m, start->collective, exchanged ? coll->group : 0, coll->size_bytes, NULL,
+                        NULL, use, plan);
+    for (size_t i = 0; i < n_in; i++) {
+        struct copy *in = &m->in.at[m->next_in + i];
+        struct copy *out = take_one(&m->out, m->next_out, n_out, in->numel);
+        if (plan_one(m, start->collective, 0, in->numel * item_bytes, in, out, use, plan) < 0)
+            return -1;
+    }
+    m->next_in += n_in;
+    m->next_out += n_out;
+    return 0;
+}
+
+int build_tensors(struct rank_build *rank, struct dpro_error *err)
+{
+    struct maker m = {.rank = rank, .walk = {.recording = rank->trace->recording}};
+    struct start *starts = NULL;
+    size_t n = 0;
+    planned_array plan = {0};
+    int status = 0;
+    m.before = find_ops_before(rank);
+    if (!m.before || find_updates(rank, false, &m.updates[0]) < 0 ||
+        find_updates(rank, true, &m.updates[1]) < 0 ||
+        collect_copies(rank, NAME_BUCKET_IN, 0, &m.in) < 0 ||
+        (m.in.n == 0 && collect_copies(rank, NAME_ACCUMULATE, NAME_BACKWARD, &m.in) < 0) ||
+        collect_copies(rank, NAME_BUCKET_OUT, 0, &m.out) < 0 ||
+        collect_buckets(rank, &starts, &n) < 0)
+        status = -1;
+    for (size_t c = 0; c < rank->collectives.n; c++) /* of sharded models, gathers too */
+        rank->collectives.at[c].bucket =
+            recorded_unit_of(rank->names, rank->trace, rank->collectives.at[c].launch_span);
+    for (size_t i = 0; i < n && status == 0; i++) {
+        bool handed_over =
+            m.in.n > 0 &&
+            build_is_exchange(rank, rank->collectives.at[starts[i].collective].arrival);
+        status = handed_over ? plan_exchange(&m, &starts[i], starts, n, &plan)
+                             : plan_bucket(&m, &starts[i], &plan);
+    }
+    /* virtual ops change the number of ops: only now that nobody looks at times by op any more */
+    for (size_t i = 0; i < plan.n && status == 0; i++)
+        status = add_tensor(rank, &plan.at[i]);
+    for (int gpu = 0; gpu < 2; gpu++) {
+        free(m.updates[gpu].ops);
+        free(m.updates[gpu].latest_ns);
+    }
+    free(m.before);
+    free(starts);
+    array_fini(&plan);
+    array_fini(&m.in);
+    array_fini(&m.out);
+    return status < 0 ? dpro_error_nomem(err) : 0;
+}

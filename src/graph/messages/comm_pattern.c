@@ -1,0 +1,159 @@
+/* graph/messages/comm_pattern.c: an algorithm has its own set of connections: a ring is one circle
+ * of neighbours, halving-doubling pairs whose numbers differ in one bit, a tree has one way from
+ * each rank to each other, and where all send to all nothing is passed on. */
+#include "graph/messages/comm_pattern.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct shape {
+    uint32_t n_ranks;
+    uint64_t *pairs; /* from << 32 | to, in order, each once */
+    size_t n_pairs;
+    uint32_t *root;   /* of each rank's connected part */
+    uint32_t *degree; /* ranks that each exchanges with, in either direction */
+    size_t n_edges;   /* pairs in either direction counted once */
+    bool connected;
+    size_t most_messages; /* over one connection, one way, on one channel */
+    uint32_t n_channels;
+};
+
+static int compare_messages(const void *a, const void *b)
+{
+    const struct pattern_message *x = a, *y = b;
+    if (x->channel != y->channel)
+        return x->channel < y->channel ? -1 : 1;
+    if (x->from != y->from)
+        return x->from < y->from ? -1 : 1;
+    return x->to < y->to ? -1 : x->to > y->to;
+}
+
+static int compare_pairs(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static uint32_t root_of(const struct shape *s, uint32_t rank)
+{
+    while (s->root[rank] != rank)
+        rank = s->root[rank] = s->root[s->root[rank]];
+    return rank;
+}
+
+static bool sends(const struct shape *s, uint32_t from, uint32_t to)
+{
+    uint64_t pair = (uint64_t)from << 32 | to;
+    return bsearch(&pair, s->pairs, s->n_pairs, sizeof pair, compare_pairs) != NULL;
+}
+
+/* The messages in order of compare_messages. */
+static void look_at_messages(struct shape *s, const struct pattern_message *messages, size_t n)
+{
+    for (size_t i = 0, same = 0; i < n; i++) {
+        same = i > 0 && compare_messages(&messages[i - 1], &messages[i]) == 0 ? same + 1 : 1;
+        s->most_messages = same > s->most_messages ? same : s->most_messages;
+        s->n_channels += i == 0 || messages[i - 1].channel != messages[i].channel;
+        if (same == 1)
+            s->pairs[s->n_pairs++] = (uint64_t)messages[i].from << 32 | messages[i].to;
+    }
+    qsort(s->pairs, s->n_pairs, sizeof *s->pairs, compare_pairs);
+    size_t n_once = 0; /* each pair, whatever its channel */
+    for (size_t i = 0; i < s->n_pairs; i++)
+        if (n_once == 0 || s->pairs[i] != s->pairs[n_once - 1])
+            s->pairs[n_once++] = s->pairs[i];
+    s->n_pairs = n_once;
+}
+
+static void look_at_pairs(struct shape *s)
+{
+    uint32_t n_parts = s->n_ranks;
+    for (uint32_t r = 0; r < s->n_ranks; r++)
+        s->root[r] = r;
+    for (size_t i = 0; i < s->n_pairs; i++) {
+        uint32_t from = (uint32_t)(s->pairs[i] >> 32), to = (uint32_t)s->pairs[i];
+        if (from > to && sends(s, to, from))
+            continue; /* counted from the other side */
+        s->n_edges++;
+        s->degree[from]++;
+        s->degree[to]++;
+        uint32_t a = root_of(s, from), b = root_of(s, to);
+        n_parts -= a != b;
+        s->root[a] = b;
+    }
+    s->connected = n_parts == 1;
+}
+
+static bool is_halving_doubling(const struct shape *s)
+{
+    uint32_t n = s->n_ranks, steps = 0;
+    if (n < 4 || (n & (n - 1)) != 0)
+        return false;
+    while (1u << steps < n)
+        steps++;
+    for (size_t i = 0; i < s->n_pairs; i++) {
+        uint32_t apart = (uint32_t)(s->pairs[i] >> 32) ^ (uint32_t)s->pairs[i];
+        if ((apart & (apart - 1)) != 0)
+            return false;
+    }
+    return s->n_pairs == (size_t)n * steps;
+}
+
+/* One circle through all ranks, run through one way or both. */
+static bool is_ring(const struct shape *s)
+{
+    if (s->n_ranks == 2)
+        return s->n_pairs == 2;
+    bool two_each = s->connected && s->n_edges == s->n_ranks;
+    for (uint32_t r = 0; r < s->n_ranks; r++)
+        two_each &= s->degree[r] == 2;
+    if (!two_each || s->n_pairs == 2 * s->n_edges)
+        return two_each;
+    for (size_t i = 1; i < s->n_pairs; i++) /* one way: each rank sends to one other */
+        if (s->pairs[i] >> 32 == s->pairs[i - 1] >> 32)
+            return false;
+    return s->n_pairs == s->n_ranks;
+}
+
+static const char *name_of(const struct shape *s)
+{
+    if (is_halving_doubling(s))
+        return "halving-doubling";
+    if (s->n_ranks > 2 && s->n_pairs == (size_t)s->n_ranks * (s->n_ranks - 1))
+        return "direct";
+    if (is_ring(s))
+        return "ring";
+    if (s->n_ranks == 2)
+        return "direct"; /* one way */
+    if (s->connected && s->n_edges == s->n_ranks - 1)
+        return "tree";
+    return "mixed";
+}
+
+int pattern_find(const struct pattern_message *messages, size_t n, uint32_t n_ranks,
+                 const char *known, uint32_t ring_steps, struct pattern *pattern)
+{
+    struct shape s = {.n_ranks = n_ranks};
+    struct pattern_message *sorted = malloc((n + 1) * sizeof *sorted);
+    s.pairs = malloc((n + 1) * sizeof *s.pairs);
+    s.root = malloc((n_ranks + (size_t)1) * sizeof *s.root);
+    s.degree = calloc(n_ranks + (size_t)1, sizeof *s.degree);
+    int status = sorted && s.pairs && s.root && s.degree ? 0 : -1;
+    if (status == 0) {
+        for (size_t i = 0; i < n; i++)
+            sorted[i] = messages[i];
+        qsort(sorted, n, sizeof *sorted, compare_messages);
+        look_at_messages(&s, sorted, n);
+        look_at_pairs(&s);
+        pattern->name = known ? known : name_of(&s);
+        size_t steps = ring_steps > 0 && strcmp(pattern->name, "ring") == 0 ? ring_steps : 1;
+        pattern->n_chunks = (uint32_t)((s.most_messages + steps - 1) / steps);
+        pattern->n_channels = s.n_channels;
+    }
+    free(sorted);
+    free(s.pairs);
+    free(s.root);
+    free(s.degree);
+    return status;
+}

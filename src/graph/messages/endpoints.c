@@ -1,0 +1,500 @@
+/* graph/messages/endpoints.c: each rank's ends of the messages of its collectives, from gloo's
+ * messages on the transport's byte streams and from the steps of NCCL's proxy threads. */
+#include "graph/messages/endpoints.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "graph/collectives/match_collectives.h"
+#include "ingest/transport/nccl.h"
+
+/* ---- each rank alone ---- */
+
+static int index_transport(const struct dpro_trace *trace, uint32_t log, struct map *by_span)
+{
+    const struct net_transport *transport = &trace->transports[log];
+    int status = 0;
+    for (size_t c = 0; c < transport->collectives.n && status == 0; c++)
+        if (transport->collectives.at[c].span != NO_ID)
+            status = map_set(by_span, (uint64_t)transport->collectives.at[c].span + 1,
+                             (uint64_t)log << 32 | c);
+    return status;
+}
+
+static int index_nccl(const struct nccl_log *nccl, uint32_t log, struct map *by_span)
+{
+    int status = 0;
+    for (size_t o = 0; o < nccl->operations.n && status == 0; o++) {
+        uint64_t key = (uint64_t)nccl->operations.at[o].span + 1;
+        if (nccl->operations.at[o].span != NO_ID && !map_get(by_span, key, NULL))
+            status = map_set(by_span, key, (uint64_t)log << 32 | o);
+    }
+    return status;
+}
+
+/* Span -> log and collective, of what the rank's logs have. */
+static int index_spans(const struct dpro_trace *trace, uint32_t rank_index, struct map *by_span)
+{
+    int status = 0;
+    for (uint32_t t = 0; t < trace->n_transports && status == 0; t++)
+        if (trace->transports[t].rank_index == rank_index)
+            status = index_transport(trace, t, by_span);
+    for (uint32_t l = 0; l < trace->n_nccl_logs && status == 0; l++)
+        if (trace->nccl_logs[l]->rank == trace->ranks[rank_index].rank)
+            status = index_nccl(trace->nccl_logs[l], trace->n_transports + l, by_span);
+    return status;
+}
+
+static bool is_exchange(const struct rank_build *rank, const struct local_collective *c)
+{
+    return build_is_exchange(rank, c->arrival);
+}
+
+/* The rank's transport log; NO_ID: none. */
+static uint32_t transport_of(const struct dpro_trace *trace, uint32_t rank_index)
+{
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        if (trace->transports[t].rank_index == rank_index)
+            return t;
+    return NO_ID;
+}
+
+/* The span that ran an item of a collective: its own on a communication thread, its launch's where
+ * it is a kernel. */
+static uint32_t span_of(const struct rank_build *rank, const struct local_collective *c,
+                        uint32_t item)
+{
+    const struct local_op *op = &rank->ops.at[c->arrival];
+    if (item != NO_ID && (op->flags & GRAPH_OP_GPU))
+        item = rank->items.at[item].launch;
+    else if (rank->lanes[op->lane].kind != DPRO_DEVICE_COMM_THREAD)
+        item = NO_ID;
+    return item == NO_ID ? NO_ID : rank->items.at[item].span;
+}
+
+int build_parts(struct rank_build *rank, const struct dpro_trace *trace, struct dpro_error *err)
+{
+    struct map by_span = {0};
+    size_t n = rank->collectives.n * rank->n_samples;
+    if (trace->n_transports + trace->n_nccl_logs == 0 || n == 0)
+        return 0;
+    rank->parts = malloc(n * sizeof *rank->parts);
+    if (!rank->parts || index_spans(trace, (uint32_t)(rank->trace - trace->ranks), &by_span) < 0) {
+        map_fini(&by_span);
+        return dpro_error_nomem(err);
+    }
+    for (size_t c = 0; c < rank->collectives.n; c++)
+        for (uint32_t s = 0; s < rank->n_samples; s++) {
+            struct net_part *part = &rank->parts[c * rank->n_samples + s];
+            const struct local_collective *collective = &rank->collectives.at[c];
+            size_t row = (size_t)rank->sample_step[s] * rank->n_timed;
+            uint32_t span = span_of(rank, collective, rank->match[row + collective->arrival]);
+            uint64_t found;
+            *part = (struct net_part){NO_ID, NO_ID};
+            if (is_exchange(rank, collective)) {
+                if (span != NO_ID)
+                    *part = (struct net_part){
+                        transport_of(trace, (uint32_t)(rank->trace - trace->ranks)), span};
+                continue;
+            }
+            while (span != NO_ID && !map_get(&by_span, (uint64_t)span + 1, &found))
+                span = rank->trace->spans[span].parent;
+            if (span != NO_ID)
+                *part = (struct net_part){(uint32_t)(found >> 32), (uint32_t)found};
+        }
+    map_fini(&by_span);
+    return 0;
+}
+
+const struct net_part *ends_part(const struct join *join, const struct member *member,
+                                 uint32_t sample)
+{
+    const struct rank_build *rank = &join->ranks[member->rank];
+    static const struct net_part nowhere = {NO_ID, NO_ID};
+    return rank->parts ? &rank->parts[(size_t)member->collective * rank->n_samples + sample]
+                       : &nowhere;
+}
+
+/* ---- the logs by collective ---- */
+
+static const struct nccl_operation *operation_of(const struct nccl_log *nccl,
+                                                 const struct nccl_step *step)
+{
+    const struct nccl_proxy_op *op =
+        step->proxy_op == NO_ID ? NULL : &nccl->proxy_ops.at[step->proxy_op];
+    return op && op->operation != NO_ID ? &nccl->operations.at[op->operation] : NULL;
+}
+
+/* NO_ID: of none. */
+static uint32_t collective_of(const struct end_log *log, size_t event)
+{
+    if (log->transport) {
+        const struct net_message *message = &log->transport->messages.at[event];
+        bool wanted = message->opcode == GLOO_DATA || message->opcode == GLOO_RECV_READY;
+        return wanted ? message->collective : NO_ID;
+    }
+    const struct nccl_operation *operation = operation_of(log->nccl, &log->nccl->steps.at[event]);
+    return operation ? log->leader[operation - log->nccl->operations.at] : NO_ID;
+}
+
+/* What one call of the framework made NCCL do is one collective of the profile. */
+static int find_leaders(struct end_log *log)
+{
+    struct map by_span = {0};
+    int status = 0;
+    log->leader = malloc((log->nccl->operations.n + 1) * sizeof *log->leader);
+    if (!log->leader)
+        return -1;
+    for (size_t o = 0; o < log->nccl->operations.n && status == 0; o++) {
+        uint32_t span = log->nccl->operations.at[o].span;
+        uint64_t first = o;
+        if (span != NO_ID && !map_get(&by_span, (uint64_t)span + 1, &first))
+            status = map_set(&by_span, (uint64_t)span + 1, o);
+        log->leader[o] = span == NO_ID ? NO_ID : (uint32_t)first;
+    }
+    map_fini(&by_span);
+    return status;
+}
+
+static int index_log(struct end_log *log)
+{
+    size_t n_events = log->transport ? log->transport->messages.n : log->nccl->steps.n;
+    size_t n_collectives = log->transport ? log->transport->collectives.n : log->nccl->operations.n;
+    uint32_t n = 0, collective;
+    if (log->nccl && find_leaders(log) < 0)
+        return -1;
+    log->first = calloc(n_collectives + 1, sizeof *log->first);
+    log->events = malloc((n_events + 1) * sizeof *log->events);
+    if (!log->first || !log->events)
+        return -1;
+    for (size_t e = 0; e < n_events; e++)
+        if ((collective = collective_of(log, e)) != NO_ID)
+            log->first[collective]++;
+    for (size_t c = 0; c <= n_collectives; c++) /* the end of each part ... */
+        log->first[c] = n += log->first[c];
+    for (size_t e = n_events; e-- > 0;) /* ... and, filled from the back, its start */
+        if ((collective = collective_of(log, e)) != NO_ID)
+            log->events[--log->first[collective]] = (uint32_t)e;
+    return n > 0;
+}
+
+static int by_span(const void *a, const void *b, void *arg)
+{
+    const struct ps_message *all = arg;
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    if (all[x].span != all[y].span)
+        return all[x].span < all[y].span ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+static int index_exchanges(struct end_log *log)
+{
+    const struct net_transport *t = log->transport;
+    log->exchanged = malloc((t->ps.n + 1) * sizeof *log->exchanged);
+    if (!log->exchanged)
+        return -1;
+    for (uint32_t i = 0; i < t->ps.n; i++)
+        if (t->ps.at[i].span != NO_ID)
+            log->exchanged[log->n_exchanged++] = i;
+    if (log->n_exchanged > 1)
+        qsort_r(log->exchanged, log->n_exchanged, sizeof *log->exchanged, by_span, t->ps.at);
+    return 0;
+}
+
+int ends_index(struct ends *ends, const struct join *join, const struct dpro_trace *trace)
+{
+    *ends = (struct ends){.join = join, .trace = trace};
+    uint32_t n = trace->n_transports + trace->n_nccl_logs;
+    ends->logs = calloc(n + (size_t)1, sizeof *ends->logs);
+    if (!ends->logs)
+        return -1;
+    for (; ends->n_logs < n; ends->n_logs++) {
+        struct end_log *log = &ends->logs[ends->n_logs];
+        bool is_gloo = ends->n_logs < trace->n_transports;
+        if (is_gloo)
+            log->transport = &trace->transports[ends->n_logs];
+        else
+            log->nccl = trace->nccl_logs[ends->n_logs - trace->n_transports];
+        int any = index_log(log);
+        *(is_gloo ? &ends->has_gloo : &ends->has_nccl) |= any > 0;
+        if (any < 0 || (is_gloo && index_exchanges(log) < 0)) {
+            ends->n_logs++;
+            return -1;
+        }
+        ends->has_ps |= log->n_exchanged > 0;
+    }
+    return 0;
+}
+
+void ends_fini(struct ends *ends)
+{
+    for (uint32_t l = 0; l < ends->n_logs; l++) {
+        free(ends->logs[l].leader);
+        free(ends->logs[l].exchanged);
+        free(ends->logs[l].first);
+        free(ends->logs[l].events);
+    }
+    free(ends->logs);
+    array_fini(&ends->comm_ranks);
+    array_fini(&ends->found);
+}
+
+/* ---- gloo's ---- */
+
+static uint32_t find_member(const struct member *members, uint32_t n, uint32_t rank)
+{
+    uint32_t low = 0, high = n;
+    while (low < high) {
+        uint32_t mid = (low + high) / 2;
+        if (members[mid].rank < rank)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < n && members[low].rank == rank ? low : NO_ID;
+}
+
+static bool read_message(const struct ends *ends, const struct member *members, uint32_t n_members,
+                         const struct net_transport *t, const struct net_message *message,
+                         struct end *end)
+{
+    uint32_t peer_stream, other = NO_ID;
+    const struct net_transport *peer = net_peer(ends->trace, t, message->stream, &peer_stream);
+    end->sends = message->stream % 2 == 0;
+    if (peer && (other = find_member(members, n_members, peer->rank_index)) == NO_ID)
+        return false; /* what does it do in this collective? */
+    *(end->sends ? &end->to : &end->from) = other;
+    end->number = message->delta;
+    end->stream = end->sends || !peer ? message->stream : peer_stream;
+    end->offset = message->offset;
+    end->is_notice = message->opcode != GLOO_DATA;
+    end->size_bytes = net_message_payload(message);
+    end->start_ns = message->start_ns;
+    end->end_ns = message->end_ns;
+    end->connection = &t->connections.at[message->stream / 2];
+    return true;
+}
+
+/* ---- ps-lite's ---- */
+
+/* The other end's own record of a message; NULL: it has none. */
+static const struct ps_message *other_end(const struct net_transport *peer, uint32_t stream,
+                                          uint64_t offset)
+{
+    uint32_t low = peer->first_ps[stream], high = peer->first_ps[stream + 1], end = high;
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (peer->ps.at[mid].offset < offset)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < end && peer->ps.at[low].offset == offset ? &peer->ps.at[low] : NULL;
+}
+
+/* The member that a process is, of those behind the ranks; NO_ID: no server that is known. */
+static uint32_t server_member(const struct join *join, const struct joined *joined, int process)
+{
+    for (uint32_t k = 0; k < join->n_servers; k++)
+        if (join->ranks[join->n_ranks + k].trace->rank == process)
+            return joined->n_members + k;
+    return NO_ID;
+}
+
+static int64_t aligned(const struct clock_map *clock, int64_t ns)
+{
+    return ns == INT64_MIN ? ABSENT : clock_aligned(clock, ns);
+}
+
+/* Both ends of one of a worker's messages. Returns whether they can be told, -1: no memory. */
+static int add_exchanged(struct ends *ends, const struct joined *joined, uint32_t member,
+                         const struct net_transport *t, const struct ps_message *m)
+{
+    const struct join *join = ends->join;
+    uint32_t peer_stream;
+    const struct net_transport *peer = net_peer(ends->trace, t, m->stream, &peer_stream);
+    uint32_t server = peer ? server_member(join, joined, peer->rank) : NO_ID;
+    const struct ps_message *there =
+        server == NO_ID ? NULL : other_end(peer, peer_stream, m->offset);
+    if (!there)
+        return 0;
+    bool sends = m->stream % 2 == 0;
+    for (int side = 0; side < 2; side++) {
+        const struct ps_message *own = side ? there : m;
+        const struct net_transport *log = side ? peer : t;
+        const struct clock_map *clock =
+            &join->clocks.of_rank[joined_rank(join, joined, side ? server : member)];
+        struct end end = {.from = sends ? member : server,
+                          .to = sends ? server : member,
+                          .number = (uint32_t)m->flags,
+                          .stream = sends ? m->stream : peer_stream,
+                          .offset = m->offset,
+                          .sends = (own->stream % 2 == 0),
+                          .size_bytes = m->data_bytes,
+                          .start_ns = aligned(clock, own->start_ns),
+                          .end_ns = aligned(clock, own->end_ns),
+                          .connection = &log->connections.at[own->stream / 2]};
+        const struct ps_message *sent = sends ? m : there;
+        if (log->by_sender && !end.sends && end.end_ns == ABSENT) /* when it was sent is known */
+            end.start_ns = end.end_ns =
+                aligned(&join->clocks.of_rank[joined_rank(join, joined, sends ? member : server)],
+                        sent->end_ns);
+        if (array_push(&ends->found, end) < 0)
+            return -1;
+    }
+    return 1;
+}
+
+int ends_find_exchange(struct ends *ends, const struct joined *joined, uint32_t sample)
+{
+    const struct member *members = &ends->join->members.at[joined->first_member];
+    int complete = 1;
+    ends->found.n = 0;
+    for (uint32_t m = 0; m < joined->n_members && complete == 1; m++) {
+        const struct net_part *part = ends_part(ends->join, &members[m], sample);
+        const struct end_log *log = part->log == NO_ID ? NULL : &ends->logs[part->log];
+        uint32_t low = 0, high = log ? log->n_exchanged : 0;
+        const struct ps_message *all = log ? log->transport->ps.at : NULL;
+        while (low < high) {
+            uint32_t mid = low + (high - low) / 2;
+            if (all[log->exchanged[mid]].span < part->collective)
+                low = mid + 1;
+            else
+                high = mid;
+        }
+        size_t before = ends->found.n;
+        for (uint32_t i = low; log && i < log->n_exchanged &&
+                               all[log->exchanged[i]].span == part->collective && complete == 1;
+             i++)
+            complete = add_exchanged(ends, joined, m, log->transport, &all[log->exchanged[i]]);
+        if (complete == 1 && ends->found.n == before)
+            complete = 0; /* nothing of it is in the log */
+    }
+    return complete;
+}
+
+/* ---- NCCL's ---- */
+
+static const struct nccl_comm *comm_of(const struct nccl_log *nccl,
+                                       const struct nccl_operation *operation)
+{
+    return operation->comm == NO_ID ? NULL : &nccl->comms.at[operation->comm];
+}
+
+/* The communicator of a member's part; NULL: the part is not NCCL's, or says nothing of it. */
+static const struct nccl_comm *comm_of_part(const struct ends *ends, const struct net_part *part)
+{
+    const struct nccl_log *nccl = part->log == NO_ID ? NULL : ends->logs[part->log].nccl;
+    return nccl ? comm_of(nccl, &nccl->operations.at[part->collective]) : NULL;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct comm_rank *x = a, *y = b;
+    return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+static int find_comm_ranks(struct ends *ends, const struct member *members, uint32_t n_members,
+                           const bool *left_out, uint32_t sample)
+{
+    ends->comm_ranks.n = 0;
+    for (uint32_t m = 0; m < n_members; m++) {
+        const struct nccl_comm *comm =
+            comm_of_part(ends, ends_part(ends->join, &members[m], sample));
+        struct comm_rank own = {.rank = comm ? comm->rank : 0, .member = m};
+        if (comm && !left_out[m] && array_push(&ends->comm_ranks, own) < 0)
+            return -1;
+    }
+    if (ends->comm_ranks.n > 1)
+        qsort(ends->comm_ranks.at, ends->comm_ranks.n, sizeof *ends->comm_ranks.at, by_rank);
+    return 0;
+}
+
+static uint32_t find_comm_rank(const struct ends *ends, int32_t rank)
+{
+    struct comm_rank key = {.rank = rank};
+    const struct comm_rank *found =
+        bsearch(&key, ends->comm_ranks.at, ends->comm_ranks.n, sizeof key, by_rank);
+    return found ? found->member : NO_ID;
+}
+
+/* A point-to-point call has no number that both ends know. The operation's communicator must be
+ * that of the part: ranks are its. */
+static bool read_step(const struct ends *ends, const struct nccl_log *nccl,
+                      const struct nccl_comm *comm, const struct nccl_step *step, struct end *end)
+{
+    const struct nccl_proxy_op *op = &nccl->proxy_ops.at[step->proxy_op];
+    const struct nccl_operation *operation = operation_of(nccl, step);
+    const struct nccl_comm *own = comm_of(nccl, operation);
+    end->sends = op->flags & NCCL_OP_SENDS;
+    if (end->sends == ((op->flags & NCCL_OP_RECEIVES) != 0) || !own || !comm ||
+        own->hash != comm->hash)
+        return false;
+    *(end->sends ? &end->to : &end->from) = find_comm_rank(ends, op->peer);
+    if (!operation->point_to_point)
+        end->number = (uint32_t)map_mix(join_hash_text(strtab_get(&nccl->names, operation->func)) +
+                                        operation->sequence);
+    end->stream = end->channel = (uint32_t)op->channel;
+    end->offset = (uint64_t)step->step;
+    end->size_bytes = step->size_bytes;
+    if (end->size_bytes == 0 && op->n_steps > 0) /* before 2.27 NCCL tells of all together only */
+        end->size_bytes = op->size_bytes / (uint64_t)op->n_steps;
+    int64_t start = end->sends ? nccl_step_sent_ns(step) : step->start_ns;
+    int64_t stop = end->sends ? step->stop_ns : nccl_step_there_ns(step);
+    end->start_ns = start > 0 ? start : ABSENT;
+    end->end_ns = stop > 0 ? stop : ABSENT;
+    return true;
+}
+
+const char *ends_algorithm(const struct ends *ends, const struct net_part *part)
+{
+    static const char *const names[][2] = {{"RING", "ring"},
+                                           {"TREE", "tree"},
+                                           {"COLLNET_DIRECT", "collnet direct"},
+                                           {"COLLNET_CHAIN", "collnet chain"},
+                                           {"NVLS", "nvls"},
+                                           {"NVLS_TREE", "nvls tree"},
+                                           {"PAT", "pat"}};
+    const struct nccl_log *nccl = part->log == NO_ID ? NULL : ends->logs[part->log].nccl;
+    for (size_t i = 0; i < sizeof names / sizeof *names && nccl; i++)
+        if (strcmp(strtab_get(&nccl->names, nccl->operations.at[part->collective].algorithm),
+                   names[i][0]) == 0)
+            return names[i][1];
+    return NULL;
+}
+
+/* ---- both ---- */
+
+int ends_find(struct ends *ends, const struct member *members, uint32_t n_members,
+              const bool *left_out, uint32_t sample, bool with_notices)
+{
+    ends->found.n = 0;
+    if (ends->has_nccl && find_comm_ranks(ends, members, n_members, left_out, sample) < 0)
+        return -1;
+    for (uint32_t m = 0; m < n_members; m++) {
+        const struct net_part *part = ends_part(ends->join, &members[m], sample);
+        if (left_out[m])
+            continue;
+        const struct end_log *log = &ends->logs[part->log];
+        const struct nccl_comm *comm = comm_of_part(ends, part);
+        const struct clock_map *clock = &ends->join->clocks.of_rank[members[m].rank];
+        for (uint32_t i = log->first[part->collective]; i < log->first[part->collective + 1]; i++) {
+            struct end end = {.from = m, .to = m};
+            if (log->transport
+                    ? !read_message(ends, members, n_members, log->transport,
+                                    &log->transport->messages.at[log->events[i]], &end)
+                    : !read_step(ends, log->nccl, comm, &log->nccl->steps.at[log->events[i]], &end))
+                return 0;
+            if (end.is_notice && !with_notices)
+                continue;
+            if (end.start_ns != ABSENT)
+                end.start_ns = clock_aligned(clock, end.start_ns);
+            if (end.end_ns != ABSENT)
+                end.end_ns = clock_aligned(clock, end.end_ns);
+            if (array_push(&ends->found, end) < 0)
+                return -1;
+        }
+    }
+    return 1;
+}

@@ -1,0 +1,88 @@
+/* graph/messages/endpoints.h: what the logs tell of the messages of a collective: each rank's of
+ * its own ends of them.
+ *
+ * There are two kinds of log. In a transport's, gloo's messages are ranges of a connection's bytes.
+ * In NCCL's, the steps of its proxy threads are chunks on a channel. What both ends of a message
+ * have in common is its transaction: the two ranks, and (connection, first byte), or (operation of
+ * the communicator, channel, step). */
+#ifndef GRAPH_ENDPOINTS_H
+#define GRAPH_ENDPOINTS_H
+
+#include "graph/rank_build.h"
+
+struct join;
+struct member;
+struct joined;
+
+/* Where the logs have a rank's part in a collective of an iteration. */
+struct net_part {
+    uint32_t log;        /* number: the trace's transports, then its NCCL logs; NO_ID: nowhere */
+    uint32_t collective; /* of a transport; NCCL: the first operation of the profile's span; of an
+                            exchange with servers: its span */
+};
+
+struct end {
+    /* the transaction */
+    uint32_t from, to;   /* members, from 0; NO_ID: no log tells who is at the other end */
+    uint32_t number;     /* gloo: within the collective, a notice is for data of the same one; NCCL:
+                            of the operation */
+    uint32_t stream;     /* gloo: the sender's; NCCL: the channel */
+    uint64_t offset;     /* gloo: of its first byte; NCCL: the step */
+    bool is_notice;      /* that the receiver is ready; carries no data */
+    bool sends;          /* which end */
+    uint32_t channel;    /* what came in on one goes out on it again; of gloo there is one, 0 */
+    uint64_t size_bytes; /* of data */
+    int64_t start_ns, end_ns;                /* on the common axis; ABSENT: not known */
+    const struct net_connection *connection; /* NULL: NCCL's */
+};
+typedef ARRAY(struct end) end_array;
+
+/* The logs' messages by collective. */
+struct end_log {
+    const struct net_transport *transport; /* or */
+    const struct nccl_log *nccl;
+    uint32_t *leader;    /* NCCL: of each operation, the first of the same span; NO_ID */
+    uint32_t *exchanged; /* ps-lite's messages that are of spans, by span; n_exchanged */
+    uint32_t n_exchanged;
+    uint32_t *first,
+        *events; /* messages or steps of collective c: events[first[c] .. first[c + 1]) */
+};
+
+/* The rank of a member in NCCL's communicator. */
+struct comm_rank {
+    int32_t rank;
+    uint32_t member;
+};
+
+struct ends {
+    const struct join *join;
+    const struct dpro_trace *trace;
+    struct end_log *logs;
+    uint32_t n_logs;
+    bool has_gloo, has_nccl, has_ps;    /* any message, any step */
+    ARRAY(struct comm_rank) comm_ranks; /* of the collective at hand, by rank */
+    end_array found;
+};
+
+/* Finds the rank's parts in what it ran; before the rank's items are forgotten. */
+int build_parts(struct rank_build *rank, const struct dpro_trace *trace, struct dpro_error *err);
+
+/* -1: no memory. */
+int ends_index(struct ends *ends, const struct join *join, const struct dpro_trace *trace);
+void ends_fini(struct ends *ends);
+
+const struct net_part *ends_part(const struct join *join, const struct member *member,
+                                 uint32_t sample);
+
+/* The ends of a collective's messages in an iteration, into ends->found, of those members for which
+ * left_out says false. Returns whether all of them can be told, -1 when memory runs out. */
+int ends_find(struct ends *ends, const struct member *members, uint32_t n_members,
+              const bool *left_out, uint32_t sample, bool with_notices);
+
+/* The same of an exchange with servers; which of them is at the other end, from n_members on. */
+int ends_find_exchange(struct ends *ends, const struct joined *joined, uint32_t sample);
+
+/* The algorithm that NCCL says it ran: "ring", ..., static; NULL: not known. */
+const char *ends_algorithm(const struct ends *ends, const struct net_part *part);
+
+#endif

@@ -1,0 +1,877 @@
+/* graph/messages/find_messages.c: from the logs' ends of messages to the messages of each
+ * collective of the graph.
+ *
+ * The k-th message from one rank to another in a collective is the same work in every iteration. A
+ * collective is taken apart only if every message of its logged ranks is known at both ends in
+ * every iteration, or goes to or comes from a rank that has no log: a SEND without its RECV would
+ * be replayed in no time.
+ *
+ * What unlogged ranks did among themselves is unseen, and so is what NCCL's ranks of one node pass
+ * each other without a network. Such ranks are one *party*: what any of them received, any of them
+ * may have passed on. */
+#include "graph/messages/find_messages.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/error.h"
+#include "graph/collectives/match_collectives.h"
+#include "graph/messages/comm_pattern.h"
+#include "graph/messages/endpoints.h"
+#include "ingest/transport/nccl.h"
+
+void messages_fini(struct messages *messages)
+{
+    array_fini(&messages->all);
+    array_fini(&messages->times);
+    array_fini(&messages->links);
+    free(messages->lacks);
+    messages->lacks = NULL;
+}
+
+static int compare_starts(const void *a, const void *b)
+{
+    const struct sent_message *x = a, *y = b;
+    if (x->start_ns != y->start_ns)
+        return x->start_ns < y->start_ns ? -1 : 1;
+    if (x->end_ns != y->end_ns) /* of several that one call sent */
+        return x->end_ns < y->end_ns ? -1 : 1;
+    return x->message < y->message ? -1 : x->message > y->message;
+}
+
+void messages_by_start(const struct messages *messages, uint32_t n_samples, uint32_t sample,
+                       struct sent_message *sent)
+{
+    for (uint32_t m = 0; m < messages->all.n; m++) {
+        const struct message_time *time = &messages->times.at[(size_t)m * n_samples + sample];
+        sent[m] = (struct sent_message){time->start_ns, time->end_ns, m};
+    }
+    if (messages->all.n > 1)
+        qsort(sent, messages->all.n, sizeof *sent, compare_starts);
+}
+
+/* ---- the messages of one collective in one iteration ---- */
+
+struct found {
+    struct end end;      /* its sender's; its receiver's where the sender has no log */
+    bool sent, received; /* by a rank with a log */
+    struct message_time time;
+    const struct net_connection *sender, *receiver; /* NULL: NCCL's */
+};
+typedef ARRAY(struct found) found_array;
+
+struct finder {
+    struct join *join;
+    struct messages *messages;
+    struct ends ends;
+    bool with_notices;
+    struct map link_of;
+    found_array found, shown; /* in an iteration; in the one that the graph shows */
+    uint32_t *place;          /* of the i-th in order of members among the graph's messages */
+    size_t n_places;
+    bool *unlogged;  /* by member of the collective at hand */
+    uint32_t nobody; /* member that stands for all who have no log; NO_ID: there are none */
+};
+
+/* Who sends the data that a message is or gives notice of, and to whom. */
+static uint64_t way_of(const struct end *end)
+{
+    return end->is_notice ? (uint64_t)end->to << 32 | end->from
+                          : (uint64_t)end->from << 32 | end->to;
+}
+
+/* By transaction. Of each way and number first the data, then the notices: the k-th is for the
+ * k-th. */
+static int compare_transactions(const struct end *x, const struct end *y)
+{
+    if (way_of(x) != way_of(y))
+        return way_of(x) < way_of(y) ? -1 : 1;
+    if (x->number != y->number)
+        return x->number < y->number ? -1 : 1;
+    if (x->is_notice != y->is_notice)
+        return x->is_notice ? 1 : -1;
+    if (x->stream != y->stream)
+        return x->stream < y->stream ? -1 : 1;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+static int compare_ends(const void *a, const void *b)
+{
+    const struct end *x = a, *y = b;
+    int order = compare_transactions(x, y);
+    return order ? order : (int)y->sends - (int)x->sends;
+}
+
+/* A message of which one end is known; the other rank has no log. */
+static bool find_one_sided(const struct finder *f, const struct end *end, struct found *found)
+{
+    found->sent = end->sends;
+    found->received = !end->sends;
+    if ((end->sends ? end->to : end->from) != f->nobody || end->start_ns == ABSENT ||
+        end->end_ns == ABSENT)
+        return false;
+    found->time =
+        (struct message_time){end->start_ns, end->end_ns, end->sends ? ABSENT : end->start_ns};
+    return true;
+}
+
+/* Puts the two ends of each message together. Returns whether none lacks one that should be there,
+ * -1 when memory runs out. */
+static int pair_ends(struct finder *f)
+{
+    struct end *at = f->ends.found.at;
+    size_t n = f->ends.found.n;
+    for (size_t i = 0; i < n; i++) {
+        if (at[i].from == NO_ID || f->unlogged[at[i].from])
+            at[i].from = f->nobody;
+        if (at[i].to == NO_ID || f->unlogged[at[i].to])
+            at[i].to = f->nobody;
+        if (at[i].from == NO_ID || at[i].to == NO_ID)
+            return 0;
+    }
+    if (n > 1)
+        qsort(at, n, sizeof *at, compare_ends);
+    f->found.n = 0;
+    for (size_t i = 0, next; i < n; i = next) {
+        for (next = i + 1; next < n && compare_transactions(&at[i], &at[next]) == 0; next++)
+            ;
+        const struct end *sent = &at[i], *received = &at[next - 1];
+        struct found found = {.end = at[i],
+                              .sent = true,
+                              .received = true,
+                              .time = {sent->start_ns, received->end_ns, received->start_ns},
+                              .sender = sent->connection,
+                              .receiver = received->connection};
+        if (next - i == 1 ? !find_one_sided(f, &at[i], &found)
+                          : next - i > 2 || !sent->sends || received->sends ||
+                                sent->start_ns == ABSENT || received->end_ns == ABSENT)
+            return 0;
+        if (array_push(&f->found, found) < 0)
+            return -1;
+    }
+    return 1;
+}
+
+static size_t transfer_at(const struct join *join, const struct member *member, uint32_t sample)
+{
+    const struct rank_build *rank = &join->ranks[member->rank];
+    return (size_t)rank->sample_step[sample] * rank->n_timed +
+           rank->collectives.at[member->collective].transfer;
+}
+
+static int64_t left_ns(const struct join *join, const struct member *member, uint32_t sample)
+{
+    return join->ranks[member->rank].end_ns[transfer_at(join, member, sample)];
+}
+
+/* A receiver that went on has received, even if the call that did it was noted later. And what a
+ * rank without a log sent, it sent when it was there. */
+static void clip_times(const struct finder *f, const struct joined *joined, uint32_t sample)
+{
+    const struct member *members = &f->join->members.at[joined->first_member];
+    int64_t arrived = ABSENT;
+    for (uint32_t m = 0; m < joined->n_members && f->nobody != NO_ID; m++) {
+        const struct rank_build *rank = &f->join->ranks[members[m].rank];
+        uint32_t arrival = rank->collectives.at[members[m].collective].arrival;
+        int64_t at = rank->start_ns[(size_t)rank->sample_step[sample] * rank->n_timed + arrival];
+        if (f->unlogged[m] && at != ABSENT && (arrived == ABSENT || at < arrived))
+            arrived = at;
+    }
+    for (size_t i = 0; i < f->found.n; i++) {
+        struct found *found = &f->found.at[i];
+        bool leaves = found->received && found->end.to < joined->n_members; /* a server stays */
+        int64_t left = leaves ? left_ns(f->join, &members[found->end.to], sample) : ABSENT;
+        if (left != ABSENT && found->time.end_ns > left)
+            found->time.end_ns = left;
+        if (!found->sent && found->time.start_ns < arrived)
+            found->time.start_ns = arrived;
+        if (!found->sent && found->time.start_ns > found->time.end_ns)
+            found->time.start_ns = found->time.end_ns;
+    }
+}
+
+/* Those of one way and number from `first` on, data and notices: where they end. */
+static size_t run_end(const found_array *found, size_t first, size_t *n_data)
+{
+    size_t end = first;
+    *n_data = 0;
+    for (; end < found->n && way_of(&found->at[end].end) == way_of(&found->at[first].end) &&
+           found->at[end].end.number == found->at[first].end.number;
+         end++)
+        *n_data += !found->at[end].end.is_notice;
+    return end;
+}
+
+static uint64_t stream_key(const struct end *end)
+{
+    return map_mix(map_mix(((uint64_t)end->from << 32 | end->to) + 1) + end->stream) | 1;
+}
+
+/* Keeps the notices that share their stream with data; there is one for each message, or 0 is
+ * returned. */
+static int keep_notices(found_array *found)
+{
+    struct map with_data = {0}; /* streams */
+    size_t n_kept = 0, n_data;
+    int status = 1;
+    for (size_t i = 0; i < found->n && status == 1; i++)
+        if (!found->at[i].end.is_notice &&
+            map_set(&with_data, stream_key(&found->at[i].end), 1) < 0)
+            status = -1;
+    for (size_t i = 0, end; i < found->n && status == 1; i = end) {
+        size_t n_shared = 0;
+        end = run_end(found, i, &n_data);
+        for (size_t k = i; k < end; k++) {
+            bool is_notice = found->at[k].end.is_notice;
+            bool shared = is_notice && map_get(&with_data, stream_key(&found->at[k].end), NULL);
+            n_shared += shared;
+            if (shared || !is_notice)
+                found->at[n_kept++] = found->at[k];
+        }
+        if (n_shared > 0 && (n_shared != n_data || n_shared + n_data != end - i))
+            status = 0;
+    }
+    found->n = n_kept;
+    map_fini(&with_data);
+    return status;
+}
+
+/* All messages of a collective in an iteration, in the order of compare_ends, into f->found.
+ * Returns as pair_ends does. */
+static int find_messages(struct finder *f, const struct joined *joined, uint32_t sample)
+{
+    int complete = joined->has_servers
+                       ? ends_find_exchange(&f->ends, joined, sample)
+                       : ends_find(&f->ends, &f->join->members.at[joined->first_member],
+                                   joined->n_members, f->unlogged, sample, f->with_notices);
+    if (complete == 1)
+        complete = pair_ends(f);
+    if (complete == 1 && f->with_notices)
+        complete = keep_notices(&f->found);
+    if (complete == 1)
+        clip_times(f, joined, sample);
+    return complete;
+}
+
+/* ---- who has a log, and who passes data on unseen ---- */
+
+/* Ranks of one node pass each other data without NCCL's proxies. */
+static int join_nodes(const struct join *join, struct joined *joined, struct member *members)
+{
+    struct map first = {0};
+    int status = 0;
+    for (uint32_t m = 0; m < joined->n_members && status == 0; m++) {
+        uint32_t host = join->ranks[members[m].rank].trace->host;
+        uint64_t known;
+        if (host == 0)
+            continue;
+        if (map_get(&first, host, &known)) {
+            members[m].party = (uint32_t)known;
+            joined->has_parties = true;
+        } else {
+            status = map_set(&first, host, m);
+        }
+    }
+    map_fini(&first);
+    return status;
+}
+
+/* Horovod may fuse otherwise in an iteration: its messages there are none of this collective's. */
+static bool is_seen(const struct finder *f, const struct joined *joined, uint32_t sample)
+{
+    const struct member *members = &f->join->members.at[joined->first_member];
+    bool seen = !join_is_inferred(f->join, joined);
+    for (uint32_t m = 0; m < joined->n_members && !seen; m++)
+        seen = ends_part(f->join, &members[m], sample)->log != NO_ID;
+    return seen;
+}
+
+/* The iteration that the graph shows, or the first in which the collective was seen; NO_ID: in
+ * none.
+ */
+static uint32_t shown_sample(const struct finder *f, const struct joined *joined)
+{
+    const struct rank_build *rank = &f->join->ranks[0];
+    uint32_t s = 0;
+    while (s + 1 < rank->n_samples && rank->sample_step[s] != rank->template_step)
+        s++;
+    for (uint32_t k = 0; k < rank->n_samples && !is_seen(f, joined, s); k++)
+        s = k;
+    return is_seen(f, joined, s) ? s : NO_ID;
+}
+
+/* Returns how many of the members have a log of their part in every iteration; -1: no memory. */
+static int64_t find_parties(struct finder *f, struct joined *joined)
+{
+    struct member *members = &f->join->members.at[joined->first_member];
+    uint32_t n_samples = f->join->ranks[0].n_samples, n_logged = 0;
+    bool by_nccl = false, any = shown_sample(f, joined) != NO_ID;
+    f->nobody = NO_ID;
+    for (uint32_t m = 0; m < joined->n_members; m++) {
+        members[m].party = m;
+        members[m].unlogged = false;
+        for (uint32_t s = 0; s < n_samples; s++) {
+            uint32_t log = ends_part(f->join, &members[m], s)->log;
+            const struct nccl_log *nccl = log == NO_ID ? NULL : f->ends.logs[log].nccl;
+            members[m].unlogged |= log == NO_ID && (!any || is_seen(f, joined, s));
+            by_nccl |= nccl && !nccl->of_rings;
+        }
+        f->unlogged[m] = members[m].unlogged;
+        n_logged += !members[m].unlogged;
+        if (f->nobody == NO_ID && members[m].unlogged)
+            f->nobody = m;
+    }
+    joined->n_unlogged = joined->n_members - n_logged;
+    joined->has_parties = joined->n_unlogged > 0;
+    if (by_nccl && join_nodes(f->join, joined, members) < 0)
+        return -1;
+    for (uint32_t m = 0; m < joined->n_members; m++) {
+        uint32_t party = members[m].party;
+        if (!members[m].unlogged || party == members[f->nobody].party)
+            continue;
+        for (uint32_t k = 0; k < joined->n_members; k++)
+            if (members[k].party == party)
+                members[k].party = members[f->nobody].party;
+    }
+    return n_logged;
+}
+
+static void note_lacking(struct finder *f, const struct joined *joined, enum lacks lacks)
+{
+    const struct member *members = &f->join->members.at[joined->first_member];
+    for (uint32_t m = 0; m < joined->n_members; m++)
+        if (members[m].unlogged)
+            f->messages->lacks[members[m].rank] |= (uint8_t)lacks;
+}
+
+static bool on_comm_thread(const struct rank_build *rank, const struct local_collective *c)
+{
+    uint32_t device = rank->ops.at[c->arrival].device;
+    return device != NO_ID && rank->devices.at[device].kind == DPRO_DEVICE_COMM_THREAD;
+}
+
+/* ---- links ---- */
+
+/* NULL: NCCL's network, which no log tells the addresses of; a rank has it for itself. */
+static uint32_t find_link(struct finder *f, const struct net_connection *c, uint32_t rank)
+{
+    bool within = c && (memcmp(c->local.ip, c->remote.ip, sizeof c->local.ip) == 0 ||
+                        c->local.family == AF_UNIX);
+    uint64_t words[2] = {0, 0}, index;
+    if (c && c->local.family != AF_UNIX)
+        memcpy(words, c->local.ip, sizeof words);
+    uint64_t key = map_mix(map_mix(words[0]) ^ words[1]) + (c ? c->local.zone : UINT64_MAX);
+    key = map_mix(key ^ (within || !c ? rank + UINT64_C(1) : 0)) | 1;
+    if (map_get(&f->link_of, key, &index))
+        return (uint32_t)index;
+    struct link link = {.rank = rank, .within = within};
+    if (!c) {
+        strcpy(link.name, "to the network");
+    } else if (within) {
+        snprintf(link.name, sizeof link.name, "within the host");
+    } else {
+        net_address_format(link.name, &c->local);
+        char *port = strrchr(link.name, ':');
+        if (port)
+            *port = '\0';
+    }
+    if (array_push(&f->messages->links, link) < 0 ||
+        map_set(&f->link_of, key, f->messages->links.n - 1) < 0)
+        return NO_ID;
+    return (uint32_t)f->messages->links.n - 1;
+}
+
+/* ---- one collective ---- */
+
+static int compare_sent(const void *a, const void *b, void *arg)
+{
+    const struct found *found = arg;
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    if (found[x].time.start_ns != found[y].time.start_ns)
+        return found[x].time.start_ns < found[y].time.start_ns ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+/* The graph's messages of the collective, from those of the iteration that it shows; f->place says
+ * where each of them, by members, went. */
+static int add_shown(struct finder *f, uint32_t j)
+{
+    struct joined *joined = &f->join->joined.at[j];
+    size_t n = f->shown.n;
+    if (f->n_places < n) {
+        free(f->place);
+        f->n_places = n * 2;
+        f->place = malloc(f->n_places * 2 * sizeof *f->place);
+        if (!f->place) {
+            f->n_places = 0;
+            return -1;
+        }
+    }
+    uint32_t *order = f->place + f->n_places;
+    for (uint32_t i = 0; i < n; i++)
+        order[i] = i;
+    qsort_r(order, n, sizeof *order, compare_sent, f->shown.at);
+    joined->first_message = (uint32_t)f->messages->all.n;
+    joined->n_messages = (uint32_t)n;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct found *found = &f->shown.at[order[i]];
+        const struct end *end = &found->end;
+        struct message message = {.joined = j,
+                                  .from = end->from,
+                                  .to = end->to,
+                                  .tx = NO_ID,
+                                  .rx = NO_ID,
+                                  .stream = end->stream,
+                                  .channel = end->channel,
+                                  .notice = NO_ID,
+                                  .is_notice = end->is_notice,
+                                  .size_bytes = end->size_bytes};
+        f->place[order[i]] = i;
+        joined->n_data += !end->is_notice;
+        if (found->sent)
+            message.tx = find_link(f, found->sender, joined_rank(f->join, joined, end->from));
+        if (found->received)
+            message.rx = find_link(f, found->receiver, joined_rank(f->join, joined, end->to));
+        if ((found->sent && message.tx == NO_ID) || (found->received && message.rx == NO_ID) ||
+            array_push(&f->messages->all, message) < 0)
+            return -1;
+    }
+    struct message *added = &f->messages->all.at[joined->first_message];
+    for (size_t i = 0, end, n_data; i < n; i = end) {
+        end = run_end(&f->shown, i, &n_data);
+        for (size_t k = i + n_data; k < end; k++)
+            added[f->place[k - n_data]].notice = joined->first_message + f->place[k];
+    }
+    return 0;
+}
+
+static int find_pattern(struct finder *f, struct joined *joined)
+{
+    const struct message *messages = &f->messages->all.at[joined->first_message];
+    const struct member *members = &f->join->members.at[joined->first_member];
+    const struct local_collective *c =
+        &f->join->ranks[joined->rank].collectives.at[joined->collective];
+    struct pattern_message *pairs = malloc((joined->n_messages + (size_t)1) * sizeof *pairs);
+    if (!pairs)
+        return -1;
+    size_t n = 0;
+    for (uint32_t m = 0; m < joined->n_messages; m++)
+        if (!messages[m].is_notice)
+            pairs[n++] =
+                (struct pattern_message){messages[m].from, messages[m].to, messages[m].channel};
+    const char *known = NULL;
+    for (uint32_t m = 0; m < joined->n_members && !known; m++)
+        known = ends_algorithm(&f->ends, ends_part(f->join, &members[m], 0));
+    for (uint32_t m = 0; m < joined->n_members && !known; m++)
+        known = members[m].party == m ? NULL : "partly seen";
+    if (joined->has_servers)
+        known = "parameter server";
+    uint32_t n_ends = joined->n_members + (joined->has_servers ? f->join->n_servers : 0);
+    uint32_t n_passes = strcmp(c->kind, "all_reduce") == 0 ? 2 : 1;
+    int status =
+        pattern_find(pairs, n, n_ends, known, n_passes * (joined->n_members - 1), &joined->pattern);
+    free(pairs);
+    return status;
+}
+
+/* What is framed on its way is some bytes longer or shorter each time. */
+static bool nearly_equal(uint64_t a, uint64_t b)
+{
+    enum { FRAMING = 256 }; /* of so many bytes one */
+    return (a > b ? a - b : b - a) <= a / FRAMING;
+}
+
+static bool equal_messages(const found_array *a, const found_array *b)
+{
+    bool equal = a->n == b->n;
+    for (size_t i = 0; i < a->n && equal; i++) {
+        const struct end *x = &a->at[i].end, *y = &b->at[i].end;
+        equal = x->from == y->from && x->to == y->to && x->is_notice == y->is_notice &&
+                x->stream == y->stream && nearly_equal(x->size_bytes, y->size_bytes);
+    }
+    return equal;
+}
+
+/* When a collective's transfer began and ended in an iteration, over its members. */
+static bool find_transfer(const struct join *join, const struct joined *joined, uint32_t sample,
+                          int64_t *start_ns, int64_t *end_ns)
+{
+    const struct member *members = &join->members.at[joined->first_member];
+    *start_ns = INT64_MAX;
+    *end_ns = INT64_MIN;
+    for (uint32_t m = 0; m < joined->n_members; m++) {
+        const struct rank_build *rank = &join->ranks[members[m].rank];
+        size_t at = transfer_at(join, &members[m], sample);
+        if (rank->start_ns[at] == ABSENT)
+            return false;
+        *start_ns = rank->start_ns[at] < *start_ns ? rank->start_ns[at] : *start_ns;
+        *end_ns = rank->end_ns[at] > *end_ns ? rank->end_ns[at] : *end_ns;
+    }
+    return *end_ns > *start_ns;
+}
+
+/* A time in or beside one transfer, put into or beside another; only what is within it is longer or
+ * shorter there. */
+static int64_t stretched(int64_t ns, int64_t start_ns, int64_t end_ns, int64_t own_start_ns,
+                         int64_t own_end_ns)
+{
+    int64_t moved;
+    if (ns == ABSENT)
+        return ns;
+    if (ns <= start_ns)
+        return __builtin_add_overflow(ns - start_ns, own_start_ns, &moved) ? own_start_ns : moved;
+    if (ns >= end_ns)
+        return __builtin_add_overflow(ns - end_ns, own_end_ns, &moved) ? own_end_ns : moved;
+    double by = ((double)own_end_ns - (double)own_start_ns) / ((double)end_ns - (double)start_ns);
+    return own_start_ns + (int64_t)((double)(ns - start_ns) * by);
+}
+
+/* A receiver that went on has received. */
+static struct message_time received_by(int64_t left_ns, struct message_time time)
+{
+    if (left_ns == ABSENT || time.end_ns <= left_ns)
+        return time;
+    time.end_ns = left_ns;
+    if (time.start_ns > left_ns)
+        time.start_ns = left_ns;
+    if (time.received_ns > left_ns)
+        time.received_ns = left_ns;
+    return time;
+}
+
+/* Where Horovod fused otherwise, a group's transfer is its share of what those took, and so are its
+ * messages. */
+static bool stretch_times(struct finder *f, const struct joined *joined, struct message_time *times,
+                          uint32_t from, uint32_t to)
+{
+    uint32_t n_samples = f->join->ranks[0].n_samples;
+    const struct member *members = &f->join->members.at[joined->first_member];
+    int64_t start, end, own_start, own_end;
+    if (!find_transfer(f->join, joined, from, &start, &end) ||
+        !find_transfer(f->join, joined, to, &own_start, &own_end))
+        return false;
+    for (uint32_t m = 0; m < joined->n_messages; m++) {
+        const struct message_time *time = &times[(size_t)m * n_samples + from];
+        uint32_t receiver = f->messages->all.at[joined->first_message + m].to;
+        int64_t left = left_ns(f->join, &members[receiver], to);
+        times[(size_t)m * n_samples + to] = received_by(
+            left,
+            (struct message_time){stretched(time->start_ns, start, end, own_start, own_end),
+                                  stretched(time->end_ns, start, end, own_start, own_end),
+                                  stretched(time->received_ns, start, end, own_start, own_end)});
+    }
+    return true;
+}
+
+/* Takes one collective apart, with notices where they can be had, or counts why it can't be. */
+static int take_apart(struct finder *f, uint32_t j, bool with_notices)
+{
+    f->with_notices = with_notices;
+    struct joined *joined = &f->join->joined.at[j];
+    struct messages *messages = f->messages;
+    uint32_t n_samples = f->join->ranks[0].n_samples;
+    size_t first_time = messages->times.n, first_message = messages->all.n;
+    uint32_t shown = shown_sample(f, joined);
+    int complete = find_messages(f, joined, shown);
+    if (complete == 1 && f->found.n == 0)
+        return 0; /* a barrier, or all that it says is known without data */
+    size_t n = first_message + f->found.n;
+    if (complete == 1 && (n > MOST_MESSAGES || n > MOST_MESSAGE_TIMES / n_samples)) {
+        messages->n_beyond++;
+        messages->n_whole++;
+        return 0;
+    }
+    if (complete == 1) {
+        found_array swap = f->shown;
+        f->shown = f->found;
+        f->found = swap;
+        if (add_shown(f, j) < 0 || array_reserve(&messages->times, f->shown.n * n_samples) < 0)
+            return -1;
+        messages->times.n += f->shown.n * n_samples;
+    }
+    bool uneven = false;
+    for (uint32_t s = 0; s < n_samples && complete == 1 && !uneven; s++) {
+        if (!is_seen(f, joined, s))
+            continue;
+        complete = find_messages(f, joined, s);
+        uneven = complete == 1 && !equal_messages(&f->found, &f->shown);
+        for (size_t i = 0; i < f->found.n && complete == 1 && !uneven; i++)
+            messages->times.at[first_time + (size_t)f->place[i] * n_samples + s] =
+                f->found.at[i].time;
+    }
+    for (uint32_t s = 0; s < n_samples && complete == 1 && !uneven; s++)
+        if (!is_seen(f, joined, s))
+            complete = stretch_times(f, joined, &messages->times.at[first_time], shown, s);
+    if (complete == 1 && !uneven)
+        return find_pattern(f, joined);
+    messages->all.n = first_message;
+    messages->times.n = first_time;
+    joined->n_messages = joined->n_data = 0;
+    if (complete < 0)
+        return -1;
+    if (with_notices)
+        return take_apart(f, j, false);
+    messages->n_whole++;
+    messages->n_uneven += uneven;
+    note_lacking(f, joined, LACKS_WHOLE);
+    return 0;
+}
+
+/* ---- what ranks without a log received, and when ---- */
+
+static int compare_ratios(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* What a byte takes on a link while little else is on it: of the large messages that were seen to
+ * arrive, the fastest tenth takes no longer. */
+static int find_ns_a_byte(const struct messages *messages, uint32_t n_samples, double *ns_a_byte)
+{
+    enum { LARGE_BYTES = 32768 };
+    ARRAY(double) ratios = {0};
+    int status = 0;
+    for (size_t m = 0; m < messages->all.n && status == 0; m++)
+        for (uint32_t s = 0; s < n_samples && status == 0; s++) {
+            const struct message *message = &messages->all.at[m];
+            const struct message_time *time = &messages->times.at[m * n_samples + s];
+            double ns = (double)time->end_ns - (double)time->start_ns;
+            if (message->rx != NO_ID && message->size_bytes >= LARGE_BYTES && ns > 0)
+                status = array_push(&ratios, ns / (double)message->size_bytes);
+        }
+    if (ratios.n > 1)
+        qsort(ratios.at, ratios.n, sizeof *ratios.at, compare_ratios);
+    *ns_a_byte = ratios.n > 0 ? ratios.at[ratios.n / 10] : 0;
+    array_fini(&ratios);
+    return status;
+}
+
+/* A socket takes bytes long before they are received. What went to a rank without a log is over
+ * once its link can have carried it, or that rank left. */
+static int estimate_ends(struct join *join)
+{
+    const double MOST_NS = 1e15; /* sizes are what a log says */
+    struct messages *messages = &join->messages;
+    uint32_t n_samples = join->ranks[0].n_samples;
+    size_t n = messages->all.n, n_links = messages->links.n;
+    double ns_a_byte = 0;
+    struct sent_message *sent = malloc((n + 1) * sizeof *sent);
+    int64_t *free_ns = malloc((n_links + 1) * sizeof *free_ns);
+    int status = sent && free_ns ? find_ns_a_byte(messages, n_samples, &ns_a_byte) : -1;
+    for (uint32_t s = 0; s < n_samples && status == 0; s++) {
+        for (size_t l = 0; l < n_links; l++)
+            free_ns[l] = INT64_MIN;
+        messages_by_start(messages, n_samples, s, sent);
+        for (size_t i = 0; i < n; i++) {
+            const struct message *message = &messages->all.at[sent[i].message];
+            const struct joined *joined = &join->joined.at[message->joined];
+            const struct member *to = &join->members.at[joined->first_member + message->to];
+            struct message_time *time =
+                &messages->times.at[(size_t)sent[i].message * n_samples + s];
+            if (message->tx == NO_ID)
+                continue;
+            if (message->rx == NO_ID) {
+                int64_t from = time->start_ns, left = left_ns(join, to, s);
+                if (free_ns[message->tx] > from)
+                    from = free_ns[message->tx];
+                from += (int64_t)fmin(ns_a_byte * (double)message->size_bytes, MOST_NS);
+                if (joined->n_unlogged == 1 && left != ABSENT && from > left)
+                    from = left;
+                if (from > time->end_ns)
+                    time->end_ns = from;
+            }
+            if (time->end_ns > free_ns[message->tx])
+                free_ns[message->tx] = time->end_ns;
+        }
+    }
+    free(sent);
+    free(free_ns);
+    return status;
+}
+
+/* ---- what remains of the transfers ---- */
+
+/* When a message is over for those who receive it, or for those who send it. */
+static int64_t over_ns(const struct join *join, uint32_t message, bool receives, uint32_t sample)
+{
+    size_t n_samples = join->ranks[0].n_samples;
+    const struct message_time *time = &join->messages.times.at[message * n_samples + sample];
+    return receives || join->messages.all.at[message].ends_sender ? time->end_ns : time->start_ns;
+}
+
+/* Whether it was over in every iteration when the member left. */
+static bool never_left_before(const struct join *join, const struct member *member,
+                              uint32_t message, bool receives)
+{
+    bool never = true;
+    for (uint32_t s = 0; s < join->ranks[0].n_samples && never; s++) {
+        int64_t left = join->ranks[member->rank].end_ns[transfer_at(join, member, s)];
+        never = over_ns(join, message, receives, s) <= left;
+    }
+    return never;
+}
+
+/* The last message of each stream. Its sender waits for it to arrive, if it never
+ * left before. */
+static int find_last_sends(const struct join *join, const struct joined *joined,
+                           struct messages *messages)
+{
+    const struct member *members = &join->members.at[joined->first_member];
+    struct map seen = {0};
+    int status = 0;
+    for (uint32_t i = joined->n_messages; i-- > 0 && status == 0;) {
+        uint32_t m = joined->first_message + i;
+        struct message *message = &messages->all.at[m];
+        uint64_t key = map_mix(((uint64_t)message->from << 32 | message->to) + 1);
+        key = map_mix(key + message->stream) | 1;
+        if (message->is_notice || map_get(&seen, key, NULL))
+            continue;
+        status = map_set(&seen, key, 1);
+        message->is_last = message->ends_sender = true;
+        bool never = true;
+        for (uint32_t k = 0; k < joined->n_members && never; k++)
+            if (k == message->from || (message->tx == NO_ID && members[k].unlogged))
+                never = never_left_before(join, &members[k], m, false);
+        message->ends_sender = never;
+    }
+    map_fini(&seen);
+    return status;
+}
+
+bool message_ends_member(const struct join *join, const struct joined *joined, uint32_t message,
+                         bool receives, uint32_t member)
+{
+    const struct member *members = &join->members.at[joined->first_member];
+    const struct message *it = &join->messages.all.at[message];
+    uint32_t own = receives ? it->to : it->from;
+    if (own >= joined->n_members)
+        return false; /* a server's */
+    if (member == own && !members[own].unlogged)
+        return true;
+    bool may = receives ? members[member].party == members[own].party
+                        : members[member].unlogged && members[own].unlogged;
+    return may && never_left_before(join, &members[member], message, receives);
+}
+
+static void cut_transfer(struct join *join, struct member *member, uint32_t message, bool receives)
+{
+    struct rank_build *rank = &join->ranks[member->rank];
+    for (uint32_t s = 0; s < rank->n_samples; s++) {
+        int64_t over = over_ns(join, message, receives, s);
+        size_t at = transfer_at(join, member, s);
+        if (rank->start_ns[at] == ABSENT)
+            continue;
+        if (over > rank->end_ns[at])
+            over = rank->end_ns[at];
+        if (over > rank->start_ns[at]) {
+            member->exchange_ns += (over - rank->start_ns[at]) / rank->n_samples;
+            rank->start_ns[at] = over;
+        }
+    }
+}
+
+static void cut_transfers(struct join *join, const struct joined *joined)
+{
+    struct member *members = &join->members.at[joined->first_member];
+    for (uint32_t m = joined->first_message; m < joined->first_message + joined->n_messages; m++) {
+        const struct message *message = &join->messages.all.at[m];
+        for (int side = 0; side < 2 && !message->is_notice; side++) {
+            uint32_t own = side ? message->to : message->from;
+            if (own >= joined->n_members)
+                continue;
+            if (!members[own].unlogged)
+                cut_transfer(join, &members[own], m, side);
+            for (uint32_t k = 0; k < joined->n_members && joined->has_parties && message->is_last;
+                 k++)
+                if ((k != own || members[own].unlogged) &&
+                    message_ends_member(join, joined, m, side, k))
+                    cut_transfer(join, &members[k], m, side);
+        }
+    }
+}
+
+/* ---- all of them ---- */
+
+/* Of servers only what their workers sent them and got from them is of the collective. */
+static int take_exchange(struct finder *f, uint32_t j)
+{
+    struct joined *joined = &f->join->joined.at[j];
+    if (joined->n_members < joined->n_expected || find_parties(f, joined) < 0)
+        return joined->n_members < joined->n_expected ? 0 : -1;
+    for (uint32_t k = 0; k < f->join->n_servers; k++)
+        f->unlogged[joined->n_members + k] = false;
+    joined->has_parties = false;
+    joined->has_servers = true;
+    return take_apart(f, j, false);
+}
+
+/* Takes one apart, if the logs that such have say enough. */
+static int take(struct finder *f, uint32_t j)
+{
+    struct joined *joined = &f->join->joined.at[j];
+    const struct rank_build *rank = &f->join->ranks[joined->rank];
+    const struct local_collective *c = &rank->collectives.at[joined->collective];
+    bool on_gpu = rank->ops.at[c->arrival].flags & GRAPH_OP_GPU;
+    if (build_is_exchange(rank, c->arrival))
+        return take_exchange(f, j);
+    if (joined->n_members < 2 || joined->n_members < joined->n_expected)
+        return 0;
+    int64_t n_logged = find_parties(f, joined);
+    if (n_logged < 0)
+        return -1;
+    if (n_logged == 0) {
+        bool could_be = on_gpu ? f->ends.has_nccl
+                               : f->ends.has_gloo && on_comm_thread(rank, c) &&
+                                     strcmp(c->kind, "negotiate") != 0; /* that moves no tensors */
+        f->messages->n_whole += could_be;
+        if (could_be)
+            note_lacking(f, joined, LACKS_WHOLE);
+        return 0;
+    }
+    /* Where data are passed on, a notice stands behind data for a reason. Where all send what they
+     * had before, which of a rank's notices and data comes first is chance, and must not decide
+     * when other ranks are faster or slower. And when a rank without a log gave one, before it
+     * stood behind data, nothing tells. */
+    bool passes_on = !on_gpu && strcmp(c->kind, "all_reduce") == 0 && joined->n_unlogged == 0;
+    if (take_apart(f, j, passes_on) < 0)
+        return -1;
+    if (joined->n_messages == 0)
+        return 0;
+    if (joined->n_unlogged > 0) {
+        f->messages->n_partial++;
+        note_lacking(f, joined, LACKS_PART);
+    }
+    return 0;
+}
+
+int join_messages(struct join *join, const struct dpro_trace *trace, struct dpro_error *err)
+{
+    struct finder f = {.join = join, .messages = &join->messages};
+    size_t n_ends = join->n_ranks + (size_t)join->n_servers;
+    if (trace->n_transports + trace->n_nccl_logs == 0 || n_ends < 2)
+        return 0;
+    join->messages.lacks = calloc(join->n_ranks, 1);
+    f.unlogged = malloc((n_ends + 1) * sizeof *f.unlogged);
+    int status = !join->messages.lacks || !f.unlogged ? -1 : ends_index(&f.ends, join, trace);
+    bool any = f.ends.has_gloo || f.ends.has_nccl || f.ends.has_ps;
+    for (uint32_t j = 0; j < join->joined.n && status == 0 && any; j++)
+        status = take(&f, j);
+    if (status == 0 && join->messages.n_partial > 0)
+        status = estimate_ends(join);
+    for (uint32_t j = 0; j < join->joined.n && status == 0; j++)
+        if (join->joined.at[j].n_messages > 0) {
+            status = find_last_sends(join, &join->joined.at[j], &join->messages);
+            cut_transfers(join, &join->joined.at[j]);
+        }
+    ends_fini(&f.ends);
+    free(f.unlogged);
+    free(f.place);
+    map_fini(&f.link_of);
+    array_fini(&f.found);
+    array_fini(&f.shown);
+    return status < 0 ? dpro_error_nomem(err) : 0;
+}

@@ -1,0 +1,85 @@
+/* graph/messages/find_messages.h: the messages that a collective is made of (paper, section 3.1),
+ * as the logs of its ranks show them. Each becomes a SEND on its sender's link and a RECV on its
+ * receiver's; where one of the two ranks has no log, it is the other's op alone.
+ *
+ * gloo's receivers give notice before each message that they are ready for it. Where a notice
+ * shares its stream with data it stands behind that, which can take as long as a message does: then
+ * notices are messages of the graph, too. */
+#ifndef GRAPH_FIND_MESSAGES_H
+#define GRAPH_FIND_MESSAGES_H
+
+#include "graph/rank_build.h"
+
+struct join;
+struct joined;
+
+/* In a graph: messages (of three ops each), and these times iterations that are learnt from. */
+enum { MOST_MESSAGES = 5000000, MOST_MESSAGE_TIMES = 50000000 };
+
+struct message {
+    uint32_t joined;     /* index of its collective */
+    uint32_t from, to;   /* members of it, from 0; of several without a log the first; from
+                            n_members on they are servers */
+    uint32_t tx, rx;     /* links; NO_ID: that member has no log, so it has no SEND, or no RECV */
+    uint32_t stream;     /* that it stands in with others from the same rank to the same rank */
+    uint32_t channel;    /* what came in on one goes out on it again; 0 where there are none */
+    uint32_t notice;     /* the message that its sender waits for: the receiver is ready; NO_ID */
+    bool is_notice;      /* carries no data */
+    bool is_last;        /* with data, of its stream */
+    bool ends_sender;    /* its sender leaves the collective only after it has arrived */
+    uint64_t size_bytes; /* of data */
+};
+
+struct message_time {
+    int64_t start_ns; /* its sender's first call with a byte of it begins; where that has no log,
+                         its receiver's */
+    int64_t end_ns;   /* its receiver's last such call ends; where that has no log, its sender's */
+    int64_t received_ns; /* its receiver's first such call begins; ABSENT: unknown */
+};
+
+/* What a host's messages go out and come in through: known by its address. What stays within a host
+ * does not share a link with anything but other such messages of the rank. */
+struct link {
+    uint32_t rank; /* the first that uses it, index */
+    bool within;   /* the host */
+    char name[NET_ADDRESS_TEXT];
+};
+
+/* What a rank has no log of. */
+enum lacks {
+    LACKS_WHOLE = 1, /* its part in a collective that is taken as one op for that */
+    LACKS_PART = 2,  /* its part in one that is known from the others' logs */
+};
+
+struct messages {
+    ARRAY(struct message) all;        /* by collective, then in the order in which they were sent */
+    ARRAY(struct message_time) times; /* [message * n_samples + sample], on the common axis */
+    ARRAY(struct link) links;
+    uint32_t n_whole;   /* collectives that have logs, but must be taken as one op */
+    uint32_t n_uneven;  /* of these: whose messages differ between iterations */
+    uint32_t n_beyond;  /* of these: that the graph has no room for */
+    uint32_t n_partial; /* collectives of which some members' logs lack their part */
+    uint8_t *lacks;     /* by rank, enum lacks */
+};
+
+/* Takes apart those collectives whose ranks logged the same messages in every iteration that is
+ * learnt from; what remains of their transfer op is the part after the last message. Needs all
+ * times on the common axis. */
+int join_messages(struct join *join, const struct dpro_trace *trace, struct dpro_error *err);
+
+/* Whether a member's transfer waits for a message: it received it (receives) or sent it, or may
+ * have, or was passed its data, and never left before. */
+bool message_ends_member(const struct join *join, const struct joined *joined, uint32_t message,
+                         bool receives, uint32_t member);
+
+struct sent_message {
+    int64_t start_ns, end_ns;
+    uint32_t message;
+};
+/* All messages, in the order in which they were sent in an iteration. */
+void messages_by_start(const struct messages *messages, uint32_t n_samples, uint32_t sample,
+                       struct sent_message *sent);
+
+void messages_fini(struct messages *messages);
+
+#endif

@@ -1,0 +1,30 @@
+/* graph/names/comm_names.h: which kernels, calls and ranges are communication, by their names. */
+#ifndef GRAPH_COMM_NAMES_H
+#define GRAPH_COMM_NAMES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* What is known of when a kernel that communicates can end. */
+enum comm_end {
+    COMM_ENDS_TOGETHER, /* not before every member has begun */
+    COMM_ENDS_UNSURE,   /* as above if the recorded times agree */
+    COMM_ENDS_ALONE,    /* one side of a transfer: the k-th on one rank need not meet the k-th on
+                           another */
+};
+
+struct comm_name {
+    const char *kind;    /* "all_reduce", ...; NULL: the name does not tell; static */
+    const char *library; /* static */
+    enum comm_end end;
+};
+
+/* What the kernel's name tells; false: the kernel is not known to communicate. The name is as CUDA
+ * and HIP tools write it, demangled or not. */
+bool comm_name_of_kernel(const char *name, size_t len, struct comm_name *found);
+
+/* Whether a CPU op, or a range that somebody drew, is named for a collective: a kernel that is
+ * launched right inside is communication even if its own name does not tell. */
+bool comm_name_is_scope(const char *name, size_t len);
+
+#endif

@@ -1,0 +1,72 @@
+/* graph/ops/comm_scopes.c: device work that communicates.
+ *
+ * Most kernels that do are known by their names. Another one communicates if it was launched right
+ * inside an op or a range that is named for communication ("symm_mem::one_shot_all_reduce", a range
+ * "all_to_all" of the job's own): no other op lies between the range and the launch, as it does
+ * where the range's program computes something, too. Where such a range has a kernel that is known
+ * by its name, that one is the range's communication and the others are its preparations. */
+#include <string.h>
+
+#include "graph/rank_build.h"
+
+static bool is_mark(const struct trace_span *span)
+{
+    return span->kind == SPAN_ANNOTATION || span->kind == SPAN_GPU_ANNOTATION;
+}
+
+/* The innermost op or range around a span that is named for communication; NO_ID: there is none, or
+ * an op of another name lies between. */
+static uint32_t scope_of(const struct rank_build *rank, uint32_t span)
+{
+    for (uint32_t up = rank->trace->spans[span].parent; up != NO_ID;
+         up = rank->trace->spans[up].parent) {
+        const struct trace_span *around = &rank->trace->spans[up];
+        uint32_t class = rank->classes[around->name];
+        bool named = class & (NAME_COMM_SCOPE | NAME_COMM_CALL | NAME_COMM_PARAM);
+        if (named && (around->kind == SPAN_CPU_OP || is_mark(around)))
+            return up;
+        if (around->kind == SPAN_CPU_OP)
+            return NO_ID;
+    }
+    return NO_ID;
+}
+
+/* The scope of device work: around its launch, or, if that is not known, around itself on its
+ * stream, where all that was launched in a range lies in the range's shadow. */
+static uint32_t scope_of_item(const struct rank_build *rank, uint32_t item)
+{
+    const struct item *it = &rank->items.at[item];
+    return scope_of(rank, it->launch == NO_ID ? it->span : rank->items.at[it->launch].span);
+}
+
+int build_find_scopes(struct rank_build *rank)
+{
+    for (uint32_t i = 0; i < rank->items.n; i++) {
+        const struct trace_span *span = item_span(rank, i);
+        if (span->kind != SPAN_KERNEL || !(rank->classes[span->name] & NAME_COMM_KERNEL))
+            continue;
+        /* whatever lies between: a range around it has its kernel */
+        uint32_t launch = rank->items.at[i].launch;
+        const uint32_t from[] = {rank->items.at[i].span,
+                                 launch == NO_ID ? NO_ID : rank->items.at[launch].span};
+        for (int f = 0; f < 2; f++)
+            for (uint32_t up = from[f]; up != NO_ID; up = rank->trace->spans[up].parent)
+                if (map_set(&rank->named_scopes, up + UINT64_C(1), 1) < 0)
+                    return -1;
+    }
+    return 0;
+}
+
+bool build_communicates(const struct rank_build *rank, uint32_t item)
+{
+    const struct trace_span *span = item_span(rank, item);
+    if (span->kind != SPAN_KERNEL)
+        return false;
+    if (rank->classes[span->name] & NAME_COMM_KERNEL)
+        return true;
+    const char *name = strtab_get(rank->names, span->name);
+    if (strncmp(name, "triton_", strlen("triton_")) == 0) /* Inductor's: computation */
+        return false;
+    uint32_t scope = scope_of_item(rank, item);
+    return scope != NO_ID && !map_get(&rank->named_scopes, scope + UINT64_C(1), NULL);
+}

@@ -1,0 +1,114 @@
+/* graph/ops/span_phases.c: which part of training each CPU span belongs to.
+ *
+ * Strong evidence first: the optimizer's and data loader's own ranges, autograd's functions, DDP's
+ * bucket copies, each with all that it encloses. What is left follows from its place: on an
+ * autograd thread it is backward; on other threads it is forward until the iteration's backward has
+ * begun, backward in its midst unless autograd recorded it as forward, and update after it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "graph/local/framework_graph.h"
+#include "graph/names/span_names.h"
+#include "graph/rank_build.h"
+
+enum { UNKNOWN = DPRO_N_OP_KINDS };
+
+static uint8_t own_phase(uint32_t class)
+{
+    if (class & (NAME_OPTIMIZER_STEP | NAME_ZERO_GRAD | NAME_UPDATE_NODE))
+        return DPRO_OP_UPDATE;
+    if (class & NAME_LOADER)
+        return DPRO_OP_INPUT;
+    if (class &
+        (NAME_BACKWARD | NAME_BACKWARD_NODE | NAME_ACCUMULATE | NAME_BUCKET_IN | NAME_BUCKET_OUT))
+        return DPRO_OP_BW;
+    return UNKNOWN;
+}
+
+struct backward {
+    int64_t first_ns, last_ns; /* in one step */
+};
+
+static uint32_t step_at(const struct rank_build *rank, int64_t time)
+{
+    size_t low = 0, high = rank->steps.n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (rank->steps.at[mid].end_ns <= time)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return (uint32_t)low;
+}
+
+static void mark_track(struct rank_build *rank, const struct trace_track *track,
+                       const uint8_t *of_nodes, struct backward *backward, bool *autograd)
+{
+    for (uint32_t i = track->first; i < track->first + track->n; i++) {
+        const struct trace_span *span = &rank->trace->spans[i];
+        uint8_t phase =
+            span->node != NO_ID ? of_nodes[span->node] : own_phase(rank->classes[span->name]);
+        if (phase == UNKNOWN && span->parent != NO_ID)
+            phase = rank->phases[span->parent];
+        rank->phases[i] = phase;
+        if (phase != DPRO_OP_BW)
+            continue;
+        *autograd |= span->fwd_thread > 0 || (rank->classes[span->name] & NAME_BACKWARD);
+        uint32_t step = step_at(rank, span->start_ns);
+        if (step == rank->steps.n)
+            continue;
+        if (span->start_ns < backward[step].first_ns)
+            backward[step].first_ns = span->start_ns;
+        if (span->start_ns + span->dur_ns > backward[step].last_ns)
+            backward[step].last_ns = span->start_ns + span->dur_ns;
+    }
+}
+
+static uint8_t phase_by_place(const struct trace_span *span, const struct backward *backward)
+{
+    if (span->start_ns < backward->first_ns)
+        return DPRO_OP_FW;
+    if (span->start_ns >= backward->last_ns)
+        return DPRO_OP_UPDATE;
+    return span->sequence >= 0 && span->fwd_thread == 0 ? DPRO_OP_FW : DPRO_OP_BW;
+}
+
+int build_phases(struct rank_build *rank, struct dpro_error *err)
+{
+    const struct trace_rank *trace = rank->trace;
+    struct backward *backward = malloc((rank->steps.n + 1) * sizeof *backward);
+    bool *autograd = calloc(trace->n_tracks + 1, sizeof *autograd);
+    uint8_t *of_nodes = NULL;
+    rank->phases = malloc(trace->n_spans + 1);
+    if (!backward || !autograd || !rank->phases || dfg_find_phases(rank, &of_nodes) < 0) {
+        free(backward);
+        free(autograd);
+        return dpro_error_nomem(err);
+    }
+    memset(rank->phases, UNKNOWN, trace->n_spans + 1);
+    for (size_t s = 0; s <= rank->steps.n; s++)
+        backward[s] = (struct backward){INT64_MAX, INT64_MIN};
+    for (uint32_t t = 0; t < trace->n_tracks; t++)
+        if (!trace->tracks[t].gpu)
+            mark_track(rank, &trace->tracks[t], of_nodes, backward, &autograd[t]);
+    for (uint32_t t = 0; t < trace->n_tracks; t++) {
+        const struct trace_track *track = &trace->tracks[t];
+        if (track->gpu)
+            continue;
+        for (uint32_t i = track->first; i < track->first + track->n; i++) {
+            if (rank->phases[i] != UNKNOWN)
+                continue;
+            if (autograd[t] && t != rank->main_track)
+                rank->phases[i] = DPRO_OP_BW;
+            else
+                rank->phases[i] = phase_by_place(
+                    &trace->spans[i], &backward[step_at(rank, trace->spans[i].start_ns)]);
+        }
+    }
+    free(backward);
+    free(autograd);
+    free(of_nodes);
+    return 0;
+}

@@ -1,0 +1,286 @@
+/* graph/rank_build.h: the steps from a trace to the global data-flow graph.
+ *
+ * Each rank is built alone and in parallel (steps, items, match, local), then the ranks are joined
+ * (join) and everything is written into one struct dpro_graph (assemble).
+ *
+ * An *item* is one stretch of one track in the trace in which one and the same span is innermost.
+ * An *op* of a rank is an item of the iteration that the graph shows (the template), together with
+ * the items of the other measured iterations that are the same work; these are its samples. */
+#ifndef GRAPH_RANK_BUILD_H
+#define GRAPH_RANK_BUILD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <dpro/graph.h>
+
+#include "base/array.h"
+#include "base/map.h"
+#include "graph/graph.h"
+#include "graph/names/comm_names.h"
+#include "graph/names/span_names.h"
+#include "ingest/trace.h"
+
+enum { LEFT_OUT_TEXT = 200 };
+
+#define ABSENT INT64_MIN /* a time that was not measured */
+
+/* One iteration of one rank in one window. Bounds are on the rank's clock. */
+struct step {
+    int64_t start_ns, end_ns;
+    int64_t program_start_ns, program_end_ns; /* of what the main thread does in it: the same,
+                                                 unless it asks an engine for work */
+    int64_t device_ns; /* how long it was on the GPU, where iterations are measured there */
+    int64_t number;    /* the job's own number, or its position */
+    uint16_t window;
+    bool timed;   /* its times may be learnt from (no execution trace was being recorded) */
+    bool follows; /* the step before it in the array is the iteration before it in the job */
+};
+
+/* An iteration that nothing is learnt from, or from which it had better not be. */
+struct left_out {
+    int64_t number;
+    uint32_t rank;   /* index of the one that shows why */
+    bool leads;      /* it is the first of those that follow it */
+    bool incomplete; /* it holds next to nothing */
+    bool kept;       /* there is no other one */
+    char reason[LEFT_OUT_TEXT];
+};
+typedef ARRAY(struct left_out) left_out_array;
+
+/* Which part of its span an item is. */
+enum { SEGMENT_TAIL = (1 << 28) - 1 }; /* what remains of a blocking call once its work is done */
+
+struct item {
+    int64_t start_ns, end_ns;
+    uint32_t span;
+    uint32_t segment : 28; /* 0, 1, ...: between the span's children; or SEGMENT_TAIL */
+    uint32_t profiled_within : 2, profiled_before : 2; /* ops' starts and ends that the profiler
+                         recorded in the item, and between it and the one before on its thread */
+    uint32_t launch; /* device work: the item of the call that launched it; a call: its first
+                        device work; NO_ID: none */
+    uint32_t next;   /* device work: the next one of the same call; NO_ID: last */
+};
+
+/* A sequence of items that are matched with each other between iterations: a CPU thread, a stream,
+ * or all communication threads of a rank together (which of them takes a collective is chance). */
+struct lane {
+    uint8_t kind;    /* enum dpro_device_kind */
+    uint32_t track;  /* NO_ID: several */
+    uint32_t *first; /* items of step s are [first[s], first[s + 1]) */
+};
+
+struct local_op {
+    uint32_t item;   /* in the template; NO_ID for virtual ops */
+    uint32_t name;   /* string id in the trace */
+    uint32_t lane;   /* NO_ID: none */
+    uint32_t device; /* index into the rank's devices; NO_ID: virtual */
+    uint8_t kind, phase, flags;
+    uint8_t spare, profiled; /* as in struct dpro_graph */
+    uint64_t size_bytes;
+    uint32_t collective; /* index into the rank's collectives; NO_ID: none */
+    uint32_t tensor;     /* string id in the trace; 0: none */
+};
+
+struct local_edge {
+    uint32_t from, to;
+    bool next; /* from the iteration before */
+    bool soft; /* read off the timeline; given up where it would close a cycle */
+};
+
+/* A rank's part in a collective. */
+struct local_collective {
+    uint32_t arrival, transfer; /* local ops */
+    const char *kind;           /* "all_reduce", ...; static */
+    uint32_t group;             /* string id, 0: not recorded */
+    uint32_t group_ranks;       /* string id, "[0, 1]", 0: not recorded */
+    int32_t group_size;         /* 0: not recorded */
+    int32_t peer;               /* point-to-point: the other rank; -1: not, or not recorded */
+    int64_t sequence;           /* -1: not recorded */
+    uint32_t key;               /* 1 + that of a key-value store; 0: none */
+    uint64_t numel, size_bytes; /* 0: not recorded */
+    uint32_t launch_span;       /* the framework's op that asked for it; NO_ID: unknown */
+    uint32_t bucket; /* that it carries, index into the recording's buckets; NO_ID: unknown */
+    uint8_t end;     /* enum comm_end */
+};
+
+/* One end of a transfer between processes that the framework's graph lists: what makes it, or what
+ * takes it. */
+struct local_transfer {
+    uint32_t key; /* string id */
+    uint32_t op;
+};
+
+struct local_tensor {
+    uint32_t name;   /* string id, 0: none */
+    uint32_t output; /* of the node of that name, from 0 */
+    uint64_t size_bytes;
+    uint32_t in, out;    /* local ops */
+    uint32_t collective; /* index into the rank's collectives */
+};
+
+enum step_source {
+    STEPS_NONE,
+    STEPS_MARKED,
+    STEPS_SESSION,
+    STEPS_RECORDED,
+    STEPS_OPTIMIZER,
+    STEPS_PERIOD
+};
+
+struct rank_build {
+    const struct trace_rank *trace;
+    const struct strtab *names; /* the trace's */
+    const uint32_t *classes;    /* enum name_class of each string id */
+    enum step_source step_source;
+    bool ends_with_exchange; /* iterations end where the last of their exchanges begins */
+    bool updates_in_turn;    /* see update_edges.c: its own updates run as their gradients come */
+    uint32_t n_updates;      /* of its own in an iteration; 0: servers update, or there are none */
+    ARRAY(struct step) steps;
+    uint32_t n_steps_beyond; /* that were too many */
+    int64_t unmatched_ns;    /* of an iteration, mean: GPU work that the template has not */
+    ARRAY(struct item) items;
+    struct lane *lanes;
+    uint32_t n_lanes;
+    uint32_t main_track;
+    uint32_t pace_lane; /* the stream that iterations are measured on; NO_ID: the marks are right */
+    uint32_t pace_first, pace_last; /* local ops: the first and the last that it computes */
+    struct dpro_pace pace;          /* then, of this rank */
+    uint32_t template_step;         /* index into steps */
+    uint32_t *sample_step; /* steps that every rank measured, in the job's order; from build.c */
+    uint32_t n_samples;
+    ARRAY(struct local_op) ops;
+    ARRAY(struct local_edge) edges;
+    ARRAY(struct graph_device) devices;
+    ARRAY(struct local_collective) collectives;
+    ARRAY(struct local_tensor) tensors;
+    ARRAY(struct local_transfer) sends, receives;
+    uint32_t
+        n_bucket_conflicts; /* buckets of which the recorder and the profile say different things
+                             */
+    uint32_t boundary;      /* local op */
+    uint32_t n_timed;       /* ops that have times; virtual ones come after them */
+    uint32_t *match;        /* item of op o in step s at [s * n_timed + o], NO_ID: absent */
+    int64_t *start_ns, *end_ns; /* [s * n_timed + o]; ABSENT */
+    uint32_t n_slots; /* ops that the pool's threads ran at once at most; 0: there is no pool */
+    int64_t *free_ns; /* [s * n_timed + o]: when a session's link had brought what came before op o,
+                         or Horovod's thread or that of the updates was through with it; ABSENT:
+                         nothing did, or it is no such op. NULL: none has any */
+    struct net_part *parts; /* see endpoints.h: of collective c in sample s at [c * n_samples + s];
+                               NULL: no logs */
+    int64_t *seen_start_ns, *seen_end_ns; /* of each op in the template, nothing cut off */
+    uint8_t *phases;                      /* per span, see span_phases.c */
+    struct map named_scopes;              /* see comm_scopes.c */
+};
+
+/* find_steps.c: finds the iterations. Steps come out ascending in time. */
+int build_steps(struct rank_build *rank, struct dpro_error *err);
+
+/* engine_edges.c: what MXNet's engine copies of what it pulled to where the program uses it. Adds
+ * such a copy's span + 1, and that of the exchange that it is the end of, with its end. */
+int build_find_stores(const struct rank_build *rank, struct map *stored_ns);
+
+/* cut_slices.c: cuts the tracks into items, lane by lane and step by step, and joins calls with the
+ * device work they launch. Needs steps. */
+int build_items(struct rank_build *rank, struct dpro_error *err);
+
+/* gpu_pace.c: whether the CPU runs ahead of its GPU, so that iterations are to be measured there.
+ * Needs items. Then, once there are ops, which of them an iteration begins with there. */
+int build_pace(struct rank_build *rank, struct dpro_error *err);
+void build_pace_ops(struct rank_build *rank);
+
+/* How long a step took, between marks or on the GPU. */
+int64_t build_step_ns(const struct rank_build *rank, uint32_t step);
+
+/* span_phases.c: what each CPU span is part of: DPRO_OP_FW, BW, UPDATE, INPUT, by annotations,
+ * autograd and position. */
+int build_phases(struct rank_build *rank, struct dpro_error *err);
+
+/* rank_ops.c: a hash of the step's items, equal for iterations that ran the same; then, once the
+ * template is chosen, the ops and where each was found in every step. */
+uint64_t build_step_hash(const struct rank_build *rank, uint32_t step);
+int build_ops(struct rank_build *rank, struct dpro_error *err);
+
+/* Fills what is unknown in *c from a span and those around it: kind, sizes, group, peer. */
+void build_learn_collective(const struct rank_build *rank, uint32_t span,
+                            struct local_collective *c);
+
+/* comm_scopes.c: device work that communicates, by its own name or by what launched it. Needs
+ * items. */
+int build_find_scopes(struct rank_build *rank);
+bool build_communicates(const struct rank_build *rank, uint32_t item);
+
+/* sequence_match.c: aligns sequence b with sequence a: to[i] = index in b of a's item i, or NO_ID.
+ * The longest common subsequence where the sequences differ by little, else by name and count. */
+int match_sequences(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b, uint32_t *to);
+
+/* The k-th of each key in a with the k-th of that key in b, in whatever order they come. */
+int match_by_count(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b, uint32_t *to);
+
+/* local_edges.c: edges within a rank, kept only where every measured iteration agrees. */
+int build_local_edges(struct rank_build *rank, struct dpro_error *err);
+
+/* horovod_tensors.c: the same of what Horovod fused, on a rank that has its thread. */
+int build_fused_tensors(struct rank_build *rank, const struct fusion *fusion,
+                        struct dpro_error *err);
+
+/* bucket_tensors.c: gradients, their buckets, In and Out ops. */
+int build_tensors(struct rank_build *rank, struct dpro_error *err);
+
+/* comm_thread_queue.c: collectives that stood in a queue for one of several threads. Adds virtual
+ * ops. */
+int build_pool(struct rank_build *rank, struct dpro_error *err);
+
+/* Frees what only the rank itself needed, once its edges are known: items, lanes, matches, phases.
+ */
+void build_forget(struct rank_build *rank);
+
+/* A key for what one call and its device work have in common; correlations may begin anew in each
+ * window. */
+static inline uint64_t build_correlation_key(uint64_t correlation, uint16_t window)
+{
+    return map_mix(map_mix(correlation) + window) | 1;
+}
+
+/* Whether the span is a collective that its thread ran. */
+static inline bool build_runs_collective(const struct rank_build *rank,
+                                         const struct trace_span *span)
+{
+    return span->kind == SPAN_COLLECTIVE ||
+           (span->kind == SPAN_ANNOTATION && (rank->classes[span->name] & NAME_COMM_RUN));
+}
+
+/* Whether a lane is a thread of an executor's pool: which of them runs an op is chance. */
+static inline bool build_is_pool(const struct rank_build *rank, const struct lane *lane)
+{
+    return lane->kind == DPRO_DEVICE_CPU_THREAD && lane->track != NO_ID &&
+           rank->trace->tracks[lane->track].pool;
+}
+
+/* Whether a lane is what came in from another process. */
+static inline bool build_is_inbox(const struct lane *lane)
+{
+    return lane->kind == DPRO_DEVICE_LINK_RX;
+}
+
+/* Whether its items are matched by what they are, in whatever order they come. */
+static inline bool build_is_unordered(const struct rank_build *rank, const struct lane *lane)
+{
+    return build_is_pool(rank, lane) || build_is_inbox(lane);
+}
+
+/* Whether an op is an exchange with servers, which no device runs. A name alone does not tell: a
+ * kernel may have any. */
+static inline bool build_is_exchange(const struct rank_build *rank, uint32_t op)
+{
+    return rank->ops.at[op].device == NO_ID &&
+           (rank->classes[rank->ops.at[op].name] & NAME_EXCHANGE);
+}
+
+/* The item's span. */
+static inline const struct trace_span *item_span(const struct rank_build *rank, uint32_t item)
+{
+    return &rank->trace->spans[rank->items.at[item].span];
+}
+
+#endif

@@ -1,0 +1,553 @@
+/* graph/servers/parameter_servers.c: what parameter servers do between the pushes and the answers.
+ *
+ * One thread takes the pushes, each as a whole: a copy of a key's first, the sum with each other
+ * one, and with the last of them the update, before the next push is looked at. The profile has no
+ * keys. But the answers come right behind the last push's work, and so that is the last sum, and
+ * the last update, that began before them; what the other pushes made it do is the first of its
+ * sort that began after they arrived. Without a profile the last push's work is what lies between
+ * its arrival and the first answer. */
+#include "graph/servers/parameter_servers.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "graph/collectives/match_collectives.h"
+#include "graph/global/assembly.h"
+#include "graph/names/span_names.h"
+
+enum { ROUNDING_NS = 2000 }; /* profiles have whole microseconds */
+
+void servers_fini(struct servers *servers)
+{
+    free(servers->absent);
+    servers->absent = NULL;
+    array_fini(&servers->served);
+    array_fini(&servers->messages);
+}
+
+/* ---- who there is ---- */
+
+static const struct trace_rank *profile_of(const struct dpro_trace *trace, int process)
+{
+    for (uint32_t s = 0; s < trace->n_servers; s++)
+        if (trace->servers[s].rank == process)
+            return &trace->servers[s];
+    return NULL;
+}
+
+int servers_find(struct join *join, const struct dpro_trace *trace, struct dpro_error *err)
+{
+    struct servers *servers = &join->servers;
+    servers->absent = calloc(trace->n_transports + (size_t)1, sizeof *servers->absent);
+    if (!servers->absent)
+        return dpro_error_nomem(err);
+    for (uint32_t t = 0; t < trace->n_transports; t++) {
+        const struct net_transport *transport = &trace->transports[t];
+        struct rank_build *server = &join->ranks[join->n_ranks + join->n_servers];
+        bool again = join->n_servers > 0 && server[-1].trace->rank == transport->rank;
+        if (transport->rank >= -1 || transport->ps.n == 0 || again)
+            continue;
+        server->trace = profile_of(trace, transport->rank);
+        if (!server->trace) {
+            struct trace_rank *absent = &servers->absent[join->n_servers];
+            absent->rank = transport->rank;
+            server->trace = absent;
+            servers->n_unprofiled++;
+        }
+        server->names = join->ranks[0].names;
+        server->classes = join->ranks[0].classes;
+        server->boundary = NO_ID;
+        join->n_servers++;
+    }
+    return 0;
+}
+
+int servers_begin(struct join *join, struct dpro_error *err)
+{
+    const struct rank_build *lead = &join->ranks[0];
+    for (uint32_t k = 0; k < join->n_servers; k++) {
+        struct rank_build *server = &join->ranks[join->n_ranks + k];
+        /* what of the waiting it takes first is its own affair: a pool of one */
+        struct graph_device thread = {
+            .kind = DPRO_DEVICE_CPU_THREAD, .rank = server->trace->rank, .n_slots = 1};
+        server->n_samples = lead->n_samples;
+        server->sample_step = malloc((lead->n_samples + (size_t)1) * sizeof *server->sample_step);
+        if (!server->sample_step)
+            return dpro_error_nomem(err);
+        uint32_t n_threads = server_tells_keys(server->trace) ? server->trace->n_tracks : 1;
+        for (uint32_t t = 0; t < n_threads; t++, thread.name++)
+            if (array_push(&server->devices, thread) < 0)
+                return dpro_error_nomem(err);
+        /* a step for each sample: its times are kept by step */
+        for (uint32_t s = 0; s < lead->n_samples; s++) {
+            if (array_push(&server->steps, lead->steps.at[lead->sample_step[s]]) < 0)
+                return dpro_error_nomem(err);
+            server->steps.at[s].follows = false;
+            server->sample_step[s] = s;
+            if (lead->sample_step[s] == lead->template_step)
+                server->template_step = s;
+        }
+    }
+    return 0;
+}
+
+/* ---- ops ---- */
+
+static const struct message_time *time_of(const struct join *join, uint32_t message,
+                                          uint32_t sample)
+{
+    return &join->messages.times.at[(size_t)message * join->ranks[0].n_samples + sample];
+}
+
+static bool is_push(const struct joined *joined, const struct message *m, uint32_t server)
+{
+    return m->to == joined->n_members + server && m->size_bytes > 0;
+}
+
+static bool is_answer(const struct joined *joined, const struct message *m, uint32_t server)
+{
+    return m->from == joined->n_members + server && m->to < joined->n_members;
+}
+
+static int add_op(struct rank_build *server, uint8_t kind, uint64_t size_bytes)
+{
+    struct local_op op = {.item = NO_ID,
+                          .lane = NO_ID,
+                          .device = 0,
+                          .kind = kind,
+                          .phase = DPRO_OP_COLLECTIVE,
+                          .size_bytes = size_bytes,
+                          .collective = NO_ID};
+    return array_push(&server->ops, op);
+}
+
+static int serve(struct join *join, uint32_t j, uint32_t k)
+{
+    struct servers *servers = &join->servers;
+    const struct joined *joined = &join->joined.at[j];
+    struct rank_build *server = &join->ranks[join->n_ranks + k];
+    struct served served = {.joined = j, .server = k, .op = (uint32_t)server->ops.n};
+    uint32_t end = joined->first_message + joined->n_messages;
+    served.first_push = (uint32_t)servers->messages.n;
+    for (uint32_t m = joined->first_message; m < end; m++) {
+        const struct message *message = &join->messages.all.at[m];
+        if (!is_push(joined, message, k))
+            continue;
+        if (array_push(&servers->messages, m) < 0 ||
+            add_op(server, DPRO_OP_REDUCE, message->size_bytes) < 0)
+            return -1;
+        served.n_pushes++;
+    }
+    served.first_answer = (uint32_t)servers->messages.n;
+    for (uint32_t m = joined->first_message; m < end; m++)
+        if (is_answer(joined, &join->messages.all.at[m], k)) {
+            if (array_push(&servers->messages, m) < 0)
+                return -1;
+            served.n_answers++;
+        }
+    if (served.n_pushes == 0 || served.n_answers == 0) {
+        servers->messages.n = served.first_push;
+        server->ops.n = served.op;
+        return 0;
+    }
+    served.copies_sum = server_tells_keys(server->trace);
+    if (served.copies_sum && add_op(server, DPRO_OP_COPY, 0) < 0)
+        return -1;
+    return array_push(&servers->served, served);
+}
+
+/* ---- times ---- */
+
+/* That a push has come is answered at once; what it made the server do, the answer to a pull waits
+ * for. Where only pushes are answered these do. */
+static bool carries_result(const struct join *join, const struct served *served, uint32_t answer)
+{
+    const struct message *all = join->messages.all.at;
+    const uint32_t *messages = join->servers.messages.at + served->first_answer;
+    bool any = false;
+    for (uint32_t i = 0; i < served->n_answers; i++)
+        any |= all[messages[i]].size_bytes > 0;
+    return !any || all[messages[answer]].size_bytes > 0;
+}
+
+enum sort { SORT_COPY, SORT_SUM, SORT_UPDATE, N_SORTS };
+
+/* What a push makes the server do. */
+struct task {
+    int64_t after_ns, before_ns; /* it arrived; its key was answered first; on the common axis */
+    uint32_t op, sample;
+    bool first, last; /* of its key */
+};
+typedef ARRAY(struct task) task_array;
+
+static int by_arrival(const void *a, const void *b)
+{
+    const struct task *x = a, *y = b;
+    if (x->after_ns != y->after_ns)
+        return x->after_ns < y->after_ns ? -1 : 1;
+    return x->op < y->op ? -1 : x->op > y->op;
+}
+
+static int by_answer(const void *a, const void *b)
+{
+    const struct task *x = a, *y = b;
+    if (x->before_ns != y->before_ns)
+        return x->before_ns < y->before_ns ? -1 : 1;
+    return x->op < y->op ? -1 : x->op > y->op;
+}
+
+static void set_times(struct rank_build *server, const struct task *task, int64_t start,
+                      int64_t end)
+{
+    server->start_ns[(size_t)task->sample * server->n_timed + task->op] = start;
+    server->end_ns[(size_t)task->sample * server->n_timed + task->op] = end;
+}
+
+/* The pushes of one key; their times as they are without a profile. */
+int64_t served_answered_ns(const struct join *join, const struct served *served, uint32_t sample)
+{
+    int64_t answered = INT64_MAX;
+    for (uint32_t i = 0; i < served->n_answers; i++) {
+        uint32_t message = join->servers.messages.at[served->first_answer + i];
+        int64_t start = time_of(join, message, sample)->start_ns;
+        if (carries_result(join, served, i))
+            answered = start < answered ? start : answered;
+    }
+    return answered;
+}
+
+static int list_tasks(struct join *join, const struct served *served, uint32_t sample,
+                      task_array *tasks)
+{
+    struct rank_build *server = &join->ranks[join->n_ranks + served->server];
+    const uint32_t *messages = join->servers.messages.at;
+    int64_t answered = served_answered_ns(join, served, sample);
+    size_t n_before = tasks->n, first = n_before, last = n_before;
+    for (uint32_t i = 0; i < served->n_pushes; i++) {
+        struct task task = {.after_ns =
+                                time_of(join, messages[served->first_push + i], sample)->end_ns,
+                            .before_ns = answered,
+                            .op = served->op + i,
+                            .sample = sample};
+        if (array_push(tasks, task) < 0)
+            return -1;
+        if (by_arrival(&task, &tasks->at[first]) < 0)
+            first = tasks->n - 1;
+        if (by_arrival(&task, &tasks->at[last]) > 0)
+            last = tasks->n - 1;
+    }
+    tasks->at[first].first = first != last;
+    tasks->at[last].last = true;
+    struct task copy = {.op = served->op + served->n_pushes, .sample = sample};
+    if (served->copies_sum)
+        set_times(server, &copy, answered, answered);
+    for (size_t i = n_before; i < tasks->n; i++) {
+        int64_t arrived = tasks->at[i].after_ns;
+        set_times(server, &tasks->at[i], arrived,
+                  i == last && answered > arrived && !served->copies_sum ? answered : arrived);
+    }
+    return 0;
+}
+
+/* What a span of a server's profile is; N_SORTS: nothing that a push asks for. */
+static enum sort sort_of(const struct rank_build *server, const struct trace_span *span)
+{
+    const char *name = strtab_get(server->names, span->name);
+    if (span->kind != SPAN_CPU_OP || strncmp(name, "MX", 2) == 0 ||
+        strcmp(name, "WaitForVar") == 0 || strcmp(name, "DeleteVariable") == 0)
+        return N_SORTS;
+    if (strncmp(name, "Copy", 4) == 0)
+        return SORT_COPY;
+    return server->classes[span->name] & NAME_UPDATE_NODE ? SORT_UPDATE : SORT_SUM;
+}
+
+struct work {
+    int64_t start_ns, end_ns; /* on the common axis */
+    bool used;
+};
+
+struct profile {
+    ARRAY(struct work) work[N_SORTS]; /* by start */
+};
+
+static int by_start(const void *a, const void *b)
+{
+    const struct work *x = a, *y = b;
+    return x->start_ns < y->start_ns ? -1 : x->start_ns > y->start_ns;
+}
+
+static int list_work(const struct rank_build *server, const struct clock_map *clock,
+                     struct profile *profile)
+{
+    for (uint32_t i = 0; i < server->trace->n_spans; i++) {
+        const struct trace_span *span = &server->trace->spans[i];
+        enum sort sort = sort_of(server, span);
+        struct work work = {clock_aligned(clock, span->start_ns),
+                            clock_aligned(clock, span->start_ns + span->dur_ns), false};
+        if (sort != N_SORTS && array_push(&profile->work[sort], work) < 0)
+            return -1;
+    }
+    for (int s = 0; s < N_SORTS; s++)
+        if (profile->work[s].n > 1)
+            qsort(profile->work[s].at, profile->work[s].n, sizeof *profile->work[s].at, by_start);
+    return 0;
+}
+
+/* How many begin before `ns`. */
+static size_t n_before(const struct profile *profile, enum sort sort, int64_t ns)
+{
+    size_t low = 0, high = profile->work[sort].n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (profile->work[sort].at[mid].start_ns < ns)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+/* The last of a sort, not used yet, that began after one time and before another; NULL: none. */
+static const struct work *take_last(struct profile *profile, enum sort sort, int64_t after,
+                                    int64_t before)
+{
+    for (size_t i = n_before(profile, sort, before); i-- > 0;) {
+        struct work *work = &profile->work[sort].at[i];
+        if (work->start_ns < after - ROUNDING_NS)
+            break;
+        if (!work->used) {
+            work->used = true;
+            return work;
+        }
+    }
+    return NULL;
+}
+
+static const struct work *take_first(struct profile *profile, enum sort sort, int64_t after,
+                                     int64_t before)
+{
+    for (size_t i = n_before(profile, sort, after - ROUNDING_NS); i < profile->work[sort].n; i++) {
+        struct work *work = &profile->work[sort].at[i];
+        if (work->start_ns >= before)
+            break;
+        if (!work->used) {
+            work->used = true;
+            return work;
+        }
+    }
+    return NULL;
+}
+
+static void time_task(struct join *join, struct rank_build *server, const struct task *task,
+                      const struct work *begun, const struct work *done)
+{
+    int64_t start = begun ? begun->start_ns : done ? done->start_ns : task->after_ns;
+    int64_t end = done ? done->end_ns : begun ? begun->end_ns : start;
+    join->servers.n_untimed += !begun && !done;
+    start = start < task->after_ns ? task->after_ns : start;
+    end = end > task->before_ns ? task->before_ns : end;
+    set_times(server, task, start, end < start ? start : end);
+}
+
+static int time_by_profile(struct join *join, uint32_t k, task_array *tasks)
+{
+    struct rank_build *server = &join->ranks[join->n_ranks + k];
+    struct profile profile = {0};
+    int status = list_work(server, &join->clocks.of_rank[join->n_ranks + k], &profile);
+    /* where workers update, the sum is stored by a copy */
+    enum sort final = profile.work[SORT_UPDATE].n > 0 ? SORT_UPDATE : SORT_COPY;
+    if (status == 0 && tasks->n > 1)
+        qsort(tasks->at, tasks->n, sizeof *tasks->at, by_answer);
+    for (size_t i = 0; i < tasks->n && status == 0; i++) {
+        const struct task *task = &tasks->at[i];
+        if (!task->last)
+            continue;
+        const struct work *done = take_last(&profile, final, task->after_ns, task->before_ns);
+        const struct work *sum =
+            take_last(&profile, SORT_SUM, task->after_ns, done ? done->start_ns : task->before_ns);
+        time_task(join, server, task, sum, done);
+    }
+    if (status == 0 && tasks->n > 1)
+        qsort(tasks->at, tasks->n, sizeof *tasks->at, by_arrival);
+    for (size_t i = 0; i < tasks->n && status == 0; i++) {
+        const struct task *task = &tasks->at[i];
+        if (!task->last)
+            time_task(join, server, task,
+                      take_first(&profile, task->first ? SORT_COPY : SORT_SUM, task->after_ns,
+                                 task->before_ns),
+                      NULL);
+    }
+    for (int s = 0; s < N_SORTS; s++)
+        array_fini(&profile.work[s]);
+    return status;
+}
+
+static int by_own_start(const void *a, const void *b, void *arg)
+{
+    const int64_t *start_ns = arg;
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    if (start_ns[x] != start_ns[y])
+        return start_ns[x] < start_ns[y] ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+/* A server's thread does one thing at a time. */
+static int line_up(struct rank_build *server)
+{
+    uint32_t n = server->n_timed, *order = malloc((n + (size_t)1) * sizeof *order);
+    int64_t *free_at = malloc((server->devices.n + 1) * sizeof *free_at);
+    if (!order || !free_at) {
+        free(order);
+        free(free_at);
+        return -1;
+    }
+    for (uint32_t s = 0; s < server->n_samples; s++) {
+        int64_t *start_ns = server->start_ns + (size_t)s * n;
+        for (size_t d = 0; d < server->devices.n; d++)
+            free_at[d] = INT64_MIN;
+        for (uint32_t o = 0; o < n; o++)
+            order[o] = o;
+        qsort_r(order, n, sizeof *order, by_own_start, start_ns);
+        for (uint32_t i = 0; i < n; i++) {
+            size_t at = (size_t)s * n + order[i];
+            int64_t *free_ns = &free_at[server->ops.at[order[i]].device];
+            if (server->start_ns[at] < *free_ns)
+                server->start_ns[at] = *free_ns;
+            if (server->end_ns[at] < server->start_ns[at])
+                server->end_ns[at] = server->start_ns[at];
+            *free_ns = server->end_ns[at];
+        }
+    }
+    free(order);
+    free(free_at);
+    return 0;
+}
+
+/* Of a key's pushes the first to arrive in the iteration that is shown is copied; of one worker it
+ * is all that there is. */
+static void name_kinds(struct rank_build *server, const task_array *tasks)
+{
+    for (size_t i = 0; i < tasks->n; i++)
+        if (tasks->at[i].sample == server->template_step && tasks->at[i].first)
+            server->ops.at[tasks->at[i].op].kind = DPRO_OP_COPY;
+}
+
+static int time_server(struct join *join, uint32_t k)
+{
+    struct rank_build *server = &join->ranks[join->n_ranks + k];
+    task_array tasks = {0};
+    size_t n = server->ops.n * (size_t)server->n_samples;
+    server->n_timed = (uint32_t)server->ops.n;
+    server->start_ns = malloc((n + 1) * sizeof *server->start_ns);
+    server->end_ns = malloc((n + 1) * sizeof *server->end_ns);
+    server->seen_start_ns = malloc((server->ops.n + 1) * sizeof *server->seen_start_ns);
+    server->seen_end_ns = malloc((server->ops.n + 1) * sizeof *server->seen_end_ns);
+    int status =
+        server->start_ns && server->end_ns && server->seen_start_ns && server->seen_end_ns ? 0 : -1;
+    for (size_t i = 0; i < join->servers.served.n && status == 0; i++)
+        for (uint32_t s = 0; s < server->n_samples && status == 0; s++)
+            if (join->servers.served.at[i].server == k)
+                status = list_tasks(join, &join->servers.served.at[i], s, &tasks);
+    if (status == 0)
+        name_kinds(server, &tasks);
+    if (status == 0 && server_tells_keys(server->trace))
+        status = server_time_by_keys(join, k);
+    else if (status == 0 && server->trace->n_spans > 0)
+        status = time_by_profile(join, k, &tasks);
+    if (status == 0)
+        status = line_up(server);
+    for (size_t o = 0; o < server->ops.n && status == 0; o++) {
+        size_t at = (size_t)server->template_step * server->n_timed + o;
+        server->seen_start_ns[o] = server->start_ns[at];
+        server->seen_end_ns[o] = server->end_ns[at];
+    }
+    array_fini(&tasks);
+    return status;
+}
+
+int servers_build(struct join *join, struct dpro_error *err)
+{
+    int status = 0;
+    for (uint32_t k = 0; k < join->n_servers && status == 0; k++) {
+        for (uint32_t j = 0; j < join->joined.n && status == 0; j++)
+            if (join->joined.at[j].n_messages > 0 && join->joined.at[j].has_servers)
+                status = serve(join, j, k);
+        if (status == 0)
+            status = time_server(join, k);
+    }
+    return status < 0 ? dpro_error_nomem(err) : 0;
+}
+
+/* ---- in the graph ---- */
+
+/* They are in the order of servers, then ops. */
+static const struct served *served_of(const struct join *join, uint32_t server, uint32_t op)
+{
+    const struct served *all = join->servers.served.at;
+    size_t low = 0, high = join->servers.served.n;
+    while (high - low > 1) {
+        size_t mid = (low + high) / 2;
+        if (all[mid].server < server || (all[mid].server == server && all[mid].op <= op))
+            low = mid;
+        else
+            high = mid;
+    }
+    return &all[low];
+}
+
+uint32_t servers_joined_of(const struct join *join, uint32_t server, uint32_t op)
+{
+    return served_of(join, server, op)->joined;
+}
+
+void servers_name_op(const struct join *join, uint32_t server, uint32_t op, char *out, size_t size)
+{
+    static const char *const does[] = {[DPRO_OP_COPY] = "copy the push",
+                                       [DPRO_OP_REDUCE] = "add the push",
+                                       [DPRO_OP_UPDATE] = "update by the push"};
+    const struct served *served = served_of(join, server, op);
+    const struct joined *joined = &join->joined.at[served->joined];
+    if (op - served->op == served->n_pushes) {
+        snprintf(out, size, "copy the sum");
+        return;
+    }
+    const struct message *push =
+        &join->messages.all.at[join->servers.messages.at[served->first_push + op - served->op]];
+    snprintf(out, size, "%s of rank %d", does[join->ranks[join->n_ranks + server].ops.at[op].kind],
+             join->ranks[joined_rank(join, joined, push->from)].trace->rank);
+}
+
+int assembly_server_edges(struct assembly *a)
+{
+    const struct join *join = a->join;
+    for (size_t i = 0; i < join->servers.served.n; i++) {
+        const struct served *served = &join->servers.served.at[i];
+        const uint32_t *messages = join->servers.messages.at;
+        uint32_t first = a->first_op[join->n_ranks + served->server] + served->op;
+        uint32_t n_ops = served->n_pushes + served->copies_sum, sum = first + served->n_pushes;
+        for (uint32_t p = 0; p < n_ops; p++) {
+            bool pushed = p < served->n_pushes;
+            struct edge arrives = {
+                pushed ? assembly_message_end(a, messages[served->first_push + p]) : 0, first + p,
+                false, true};
+            struct edge added = {first + p, sum, false, true};
+            if (pushed && (array_push(&a->edges, arrives) < 0 ||
+                           (served->copies_sum && array_push(&a->edges, added) < 0)))
+                return -1;
+            if (pushed && served->copies_sum)
+                continue; /* answers wait for the sum */
+            for (uint32_t n = 0; n < served->n_answers; n++) {
+                size_t answer = messages[served->first_answer + n];
+                if (!carries_result(join, served, n))
+                    continue;
+                struct edge done = {
+                    first + p, a->message_ops[answer * N_MESSAGE_OPS + MESSAGE_CALL], false, true};
+                if (array_push(&a->edges, done) < 0)
+                    return -1;
+            }
+        }
+    }
+    return 0;
+}

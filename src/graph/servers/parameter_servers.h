@@ -1,0 +1,57 @@
+/* graph/servers/parameter_servers.h: parameter servers in a graph of workers.
+ *
+ * A server is a process without iterations: what it does for a push belongs to the iteration of
+ * that push. Its struct rank_build follows those of the ranks, with the first rank's steps; its ops
+ * are what it does with each push: copy the first of a key, add the others to it, and update with
+ * the last. They have their times in every iteration; in a replay the server's thread takes them as
+ * they come. */
+#ifndef GRAPH_PARAMETER_SERVERS_H
+#define GRAPH_PARAMETER_SERVERS_H
+
+#include "graph/rank_build.h"
+
+struct join;
+struct assembly;
+
+/* What one server does for one collective of its workers. */
+struct served {
+    uint32_t joined, server;       /* server: index among the servers */
+    uint32_t first_push, n_pushes; /* into struct servers.messages, in the order of messages */
+    uint32_t first_answer, n_answers;
+    uint32_t op; /* the server's: one for each push, in that order; then, where its log tells of
+                    keys, one that copies the sum */
+    bool copies_sum;
+};
+
+struct servers {
+    struct trace_rank *absent; /* stand for those without a profile */
+    ARRAY(struct served) served;
+    ARRAY(uint32_t) messages;
+    uint32_t n_unprofiled; /* that have no profile */
+    uint32_t n_untimed;    /* pushes of a profiled server that nothing in its profile fits */
+};
+
+/* The servers whose messages are in the logs: sets join->n_servers. There is room for them behind
+ * the ranks. */
+int servers_find(struct join *join, const struct dpro_trace *trace, struct dpro_error *err);
+/* Gives them the steps, once those are on the common axis. */
+int servers_begin(struct join *join, struct dpro_error *err);
+/* Their ops, from the messages of the collectives and their profiles. */
+int servers_build(struct join *join, struct dpro_error *err);
+/* Edges from pushes through the servers' ops to answers. -1: no memory. */
+int assembly_server_edges(struct assembly *a);
+/* What an op of a server is called. */
+void servers_name_op(const struct join *join, uint32_t server, uint32_t op, char *out, size_t size);
+/* The collective that it is for. */
+uint32_t servers_joined_of(const struct join *join, uint32_t server, uint32_t op);
+void servers_fini(struct servers *servers);
+
+/* When the first answer that waits for the sum was sent. */
+int64_t served_answered_ns(const struct join *join, const struct served *served, uint32_t sample);
+
+/* server_log.c: whether a server's profile says which tensor each of its works is for; and the
+ * times of the server's ops by that. -1: no memory. */
+bool server_tells_keys(const struct trace_rank *server);
+int server_time_by_keys(struct join *join, uint32_t k);
+
+#endif

@@ -1,0 +1,26 @@
+/* graph/steps/choose_steps.h: the iterations that a graph rests on. */
+#ifndef GRAPH_CHOOSE_STEPS_H
+#define GRAPH_CHOOSE_STEPS_H
+
+#include "graph/rank_build.h"
+
+struct chooser {
+    struct rank_build *ranks; /* with steps and items */
+    uint32_t n_ranks;
+    uint64_t *const *hashes; /* [rank][step], from build_step_hash */
+    const struct dpro_graph_options *options;
+    left_out_array left_out; /* out */
+    bool by_place;           /* out: ranks number their iterations differently */
+    bool laps;               /* out: iterations begin in the midst of the ones before */
+    bool has_lead;           /* out: the first sample is only what the others follow */
+};
+
+/* Sets sample_step, n_samples and template_step of every rank. Fails with DPRO_EEMPTY when no
+ * iteration is left. */
+int choose_steps(struct chooser *chooser, struct dpro_error *err);
+
+/* unusual_steps.c: leaves out iterations at a recording's ends that are unlike the others:
+ * they are not timed any more. Not where iterations were chosen by --steps. */
+int odd_ends_leave_out(struct chooser *chooser, struct dpro_error *err);
+
+#endif

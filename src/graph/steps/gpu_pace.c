@@ -1,0 +1,165 @@
+/* graph/steps/gpu_pace.c: how long iterations take on the device that the job hangs on.
+ *
+ * A CPU that only launches work runs ahead of its GPU, step by step, until the queue of launches is
+ * full. Until then its marks are nearer to each other than iterations are: what recurs with the
+ * job's period is the work on the stream that computes. Where that stream still had work of the
+ * step before when the next step's was launched, in most steps and by more than the clock's
+ * rounding, an iteration reaches from the begin of its first kernel to the begin of the next
+ * one's. */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/time.h"
+#include "graph/rank_build.h"
+
+/* The CPU is ahead by so many percent of the period: where the marks and the GPU's work differ by
+ * at least DIFFER_PCT, so much is enough; where they agree, as behind a full queue, it takes
+ * AHEAD_PCT. */
+enum { DIFFER_PCT = 1, AHEAD_PCT = 10 };
+
+static bool computes(const struct rank_build *rank, const struct item *item)
+{
+    const struct trace_span *span = &rank->trace->spans[item->span];
+    return item->launch != NO_ID && span->kind == SPAN_KERNEL &&
+           !(rank->classes[span->name] & NAME_COMM_KERNEL);
+}
+
+/* The stream that computes longest; NO_ID: there is none. */
+static uint32_t find_lane(const struct rank_build *rank)
+{
+    uint32_t best = NO_ID;
+    int64_t longest = 0;
+    for (uint32_t l = 0; l < rank->n_lanes; l++) {
+        const struct lane *lane = &rank->lanes[l];
+        int64_t sum = 0;
+        if (lane->kind != DPRO_DEVICE_GPU_STREAM)
+            continue;
+        for (uint32_t i = lane->first[0]; i < lane->first[rank->steps.n]; i++)
+            if (computes(rank, &rank->items.at[i]))
+                sum = time_add(sum, rank->items.at[i].end_ns - rank->items.at[i].start_ns);
+        if (sum > longest) {
+            longest = sum;
+            best = l;
+        }
+    }
+    return best;
+}
+
+/* A step's work on the stream. */
+struct work {
+    int64_t launch_ns, start_ns, end_ns; /* of the first kernel; of the last one. ABSENT: none */
+};
+
+static struct work work_of(const struct rank_build *rank, uint32_t lane, uint32_t step)
+{
+    struct work work = {ABSENT, ABSENT, ABSENT};
+    const uint32_t *first = &rank->lanes[lane].first[step];
+    for (uint32_t i = first[0]; i < first[1]; i++) {
+        const struct item *item = &rank->items.at[i];
+        if (!computes(rank, item))
+            continue;
+        if (work.start_ns == ABSENT) {
+            work.start_ns = item->start_ns;
+            work.launch_ns = rank->items.at[item->launch].start_ns;
+        }
+        work.end_ns = item->end_ns > work.end_ns ? item->end_ns : work.end_ns;
+    }
+    return work;
+}
+
+static int compare_i64(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static int64_t median_of(int64_t *values, uint32_t n)
+{
+    if (n == 0)
+        return 0;
+    qsort(values, n, sizeof *values, compare_i64);
+    return values[n / 2];
+}
+
+/* The last step of a row is as long beyond its work as usual. */
+static void fill_device_times(struct rank_build *rank, const struct work *works, int64_t rest_ns)
+{
+    for (size_t s = 0; s < rank->steps.n; s++) {
+        struct step *step = &rank->steps.at[s];
+        bool goes_on = s + 1 < rank->steps.n && rank->steps.at[s + 1].follows &&
+                       works[s + 1].start_ns != ABSENT;
+        int64_t end = goes_on ? works[s + 1].start_ns : time_add(works[s].end_ns, rest_ns);
+        step->device_ns = step->end_ns - step->start_ns;
+        if (works[s].start_ns != ABSENT && end > works[s].start_ns)
+            step->device_ns = end - works[s].start_ns;
+    }
+}
+
+/* The CPU is ahead by what the GPU had yet to do of the step before when it was given this one. */
+static void judge(struct rank_build *rank, const struct work *works, int64_t *ahead, int64_t *rest,
+                  uint32_t lane)
+{
+    int64_t cpu_ns = 0, gpu_ns = 0;
+    uint32_t n = 0;
+    for (size_t s = 0; s < rank->steps.n; s++) {
+        if (s == 0 || !rank->steps.at[s].follows || works[s].start_ns == ABSENT ||
+            works[s - 1].start_ns == ABSENT)
+            continue;
+        cpu_ns = time_add(cpu_ns, rank->steps.at[s].start_ns - rank->steps.at[s - 1].start_ns);
+        gpu_ns = time_add(gpu_ns, works[s].start_ns - works[s - 1].start_ns);
+        ahead[n] = works[s - 1].end_ns - works[s].launch_ns;
+        rest[n++] = works[s].start_ns - works[s - 1].end_ns;
+    }
+    bool fills = gpu_ns - cpu_ns > gpu_ns / 100 * DIFFER_PCT;
+    int64_t ahead_ns = median_of(ahead, n);
+    if (n == 0 || ahead_ns <= gpu_ns / n / 100 * (fills ? DIFFER_PCT : AHEAD_PCT))
+        return;
+    rank->pace_lane = lane;
+    rank->pace = (struct dpro_pace){1, cpu_ns / n, gpu_ns / n, ahead_ns};
+    fill_device_times(rank, works, median_of(rest, n));
+}
+
+int build_pace(struct rank_build *rank, struct dpro_error *err)
+{
+    rank->pace_lane = NO_ID;
+    uint32_t lane = find_lane(rank);
+    size_t n = rank->steps.n;
+    if (lane == NO_ID || n < 2)
+        return 0;
+    struct work *works = malloc(n * sizeof *works);
+    int64_t *ahead = malloc(n * sizeof *ahead), *rest = malloc(n * sizeof *rest);
+    if (works && ahead && rest) {
+        for (uint32_t s = 0; s < n; s++)
+            works[s] = work_of(rank, lane, s);
+        judge(rank, works, ahead, rest, lane);
+    }
+    bool ok = works && ahead && rest;
+    free(works);
+    free(ahead);
+    free(rest);
+    return ok ? 0 : dpro_error_nomem(err);
+}
+
+void build_pace_ops(struct rank_build *rank)
+{
+    rank->pace_first = rank->pace_last = NO_ID;
+    for (uint32_t o = 0; o < rank->ops.n && rank->pace_lane != NO_ID; o++) {
+        const struct local_op *op = &rank->ops.at[o];
+        if (op->lane != rank->pace_lane || !computes(rank, &rank->items.at[op->item]))
+            continue;
+        if (rank->pace_first == NO_ID)
+            rank->pace_first = o;
+        rank->pace_last = o;
+    }
+    if (rank->pace_first == NO_ID)
+        rank->pace_lane = NO_ID;
+}
+
+int64_t build_step_ns(const struct rank_build *rank, uint32_t step)
+{
+    const struct step *s = &rank->steps.at[step];
+    int64_t ns;
+    if (rank->pace_lane != NO_ID)
+        return s->device_ns;
+    return __builtin_sub_overflow(s->end_ns, s->start_ns, &ns) || ns < 0 ? 0 : ns;
+}

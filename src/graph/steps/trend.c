@@ -1,0 +1,34 @@
+/* graph/steps/trend.c: the Mann-Kendall test: of all pairs of iterations, those of which the later
+ * one is longer less those of which it is shorter. It asks for no distribution, and one odd
+ * iteration hardly moves it. */
+#include "graph/steps/trend.h"
+
+#include <math.h>
+
+enum { FEWEST = 5 };
+#define MOST_P      0.05
+#define LEAST_SHARE 0.03
+
+static double mean_of(const int64_t *values, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)values[i];
+    return sum / n;
+}
+
+bool trend_find(const int64_t *ns, uint32_t n, struct trend *trend)
+{
+    if (n < FEWEST)
+        return false;
+    double sum = 0;
+    uint32_t third = n / 3;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = i + 1; j < n; j++)
+            sum += (ns[j] > ns[i]) - (ns[j] < ns[i]);
+    double variance = (double)n * (n - 1) * (2.0 * n + 5) / 18;
+    double z = fmax(0, fabs(sum) - 1) / sqrt(variance);
+    double first = mean_of(ns, third), last = mean_of(ns + n - third, third);
+    *trend = (struct trend){llround(first), llround(last), erfc(z / sqrt(2))};
+    return trend->p < MOST_P && first > 0 && fabs(last - first) >= LEAST_SHARE * first;
+}

@@ -1,0 +1,17 @@
+/* graph/steps/trend.h: whether iterations get longer or shorter through a recording. */
+#ifndef GRAPH_TREND_H
+#define GRAPH_TREND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct trend {
+    int64_t first_ns, last_ns; /* mean of the first third of the iterations, of the last third */
+    double p;                  /* how often iterations in random order look so, or more */
+};
+
+/* By the Mann-Kendall test. False: p is 0.05 or more, the two thirds differ by less than 3 %, or
+ * there are fewer than five iterations. */
+bool trend_find(const int64_t *iterations_ns, uint32_t n, struct trend *trend);
+
+#endif

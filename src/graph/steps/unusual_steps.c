@@ -1,0 +1,257 @@
+/* graph/steps/unusual_steps.c: iterations at a recording's ends that are unlike the others.
+ *
+ * The first one may hold what was launched before the recording, or the profiler's own start and
+ * the job's warm-up; the first and the last one may be cut. Nothing is to be learnt from these but
+ * what leads up to the next one. The others say what is usual, and how far they differ says what is
+ * odd: jobs whose iterations vary keep theirs. */
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/map.h"
+#include "base/time.h"
+#include "graph/steps/choose_steps.h"
+
+/* What an iteration of a rank holds. */
+struct content {
+    int64_t ns;                  /* how long it took */
+    int64_t n_ops, n_works;      /* on CPU threads; on devices, of calls that were recorded */
+    int64_t n_before, before_ns; /* device work of calls made before the recording */
+    int64_t n_lost;              /* calls that launch, of which no device work was recorded */
+    int64_t n_meetings;          /* collectives and optimizer steps */
+};
+
+static void add_item(const struct rank_build *rank, const struct item *item, struct content *c)
+{
+    const struct trace_span *span = &rank->trace->spans[item->span];
+    bool gpu = rank->trace->tracks[span->track].gpu;
+    if (gpu && item->launch == NO_ID) {
+        c->n_before++;
+        c->before_ns = time_add(c->before_ns, item->end_ns - item->start_ns);
+        return;
+    }
+    c->n_works += gpu;
+    c->n_ops += !gpu && item->segment == 0 && span->kind != SPAN_RUNTIME; /* those that poll vary */
+    c->n_meetings +=
+        (rank->classes[span->name] & NAME_COMM_KERNEL) != 0 || build_runs_collective(rank, span);
+}
+
+static bool is_call(const struct rank_build *rank, const struct item *item)
+{
+    return rank->trace->spans[item->span].kind == SPAN_RUNTIME && item->segment == 0;
+}
+
+/* A call that launches is one whose name has device work elsewhere. */
+static int count_lost(const struct rank_build *rank, struct content *contents)
+{
+    struct map launches = {0};
+    int status = 0;
+    for (uint32_t i = 0; i < rank->items.n && status == 0; i++) {
+        const struct item *item = &rank->items.at[i];
+        if (is_call(rank, item) && item->launch != NO_ID)
+            status = map_set(&launches, map_key(rank->trace->spans[item->span].name), 1);
+    }
+    for (uint32_t s = 0; s < rank->steps.n && status == 0; s++)
+        for (uint32_t l = 0; l < rank->n_lanes; l++)
+            for (uint32_t i = rank->lanes[l].first[s]; i < rank->lanes[l].first[s + 1]; i++) {
+                const struct item *item = &rank->items.at[i];
+                contents[s].n_lost +=
+                    is_call(rank, item) && item->launch == NO_ID &&
+                    map_get(&launches, map_key(rank->trace->spans[item->span].name), NULL);
+            }
+    map_fini(&launches);
+    return status;
+}
+
+/* What every step holds. */
+static void fill_contents(const struct rank_build *rank, struct content *contents)
+{
+    for (uint32_t s = 0; s < rank->steps.n; s++) {
+        contents[s].ns = build_step_ns(rank, s);
+        for (uint32_t l = 0; l < rank->n_lanes; l++)
+            for (uint32_t i = rank->lanes[l].first[s]; i < rank->lanes[l].first[s + 1]; i++)
+                add_item(rank, &rank->items.at[i], &contents[s]);
+    }
+    if (rank->main_track == NO_ID)
+        return;
+    const struct trace_track *track = &rank->trace->tracks[rank->main_track];
+    for (uint32_t i = track->first, s = 0; i < track->first + track->n; i++) {
+        const struct trace_span *span = &rank->trace->spans[i];
+        while (s < rank->steps.n && rank->steps.at[s].end_ns <= span->start_ns)
+            s++;
+        if (s < rank->steps.n && rank->steps.at[s].start_ns <= span->start_ns)
+            contents[s].n_meetings += (rank->classes[span->name] & NAME_OPTIMIZER_STEP) != 0;
+    }
+}
+
+/* The least and the most of a value in the other timed iterations. */
+struct range {
+    int64_t least, most;
+};
+
+struct judge {
+    const struct rank_build *rank;
+    struct content *contents; /* by step */
+    uint32_t step;            /* the one that is judged */
+    uint32_t n_others;
+};
+
+static struct range range_of(const struct judge *j, size_t field)
+{
+    struct range range = {INT64_MAX, INT64_MIN};
+    for (uint32_t s = 0; s < j->rank->steps.n; s++) {
+        if (s == j->step || !j->rank->steps.at[s].timed)
+            continue;
+        int64_t value = *(const int64_t *)((const char *)&j->contents[s] + field);
+        range.least = value < range.least ? value : range.least;
+        range.most = value > range.most ? value : range.most;
+    }
+    return range;
+}
+#define RANGE(j, field) range_of(j, offsetof(struct content, field))
+
+/* Less by a tenth and by FEWEST than any other, which differ by a third of that at most. */
+static bool is_cut(int64_t value, struct range others)
+{
+    enum { FEWEST = 10 };
+    return value < others.least - others.least / 10 && value <= others.least - FEWEST &&
+           others.most - others.least <= (others.least - value) / 3;
+}
+
+/* Longer than any other by a quarter, where iterations follow each other on the CPU, and by three
+ * times what the others differ by. Where the GPU has work at all times, a twentieth either way is
+ * odd: the ranks' GPUs get into step. Work that the others lack may be the job's own. */
+static bool is_warm_up(const struct judge *j, struct range *took)
+{
+    const struct content *c = &j->contents[j->step];
+    bool ahead = j->rank->pace_lane != NO_ID;
+    *took = RANGE(j, ns);
+    int64_t spread = took->most - took->least, off = c->ns - took->most;
+    if (ahead && took->least - c->ns > off)
+        off = took->least - c->ns;
+    return j->n_others >= 3 && c->n_meetings <= RANGE(j, n_meetings).most && off / 3 > spread &&
+           off > took->most / (ahead ? 20 : 4);
+}
+
+/* A tenth or more of what it launched, and of the first steps' next to nothing. */
+static bool lost_work(const struct judge *j)
+{
+    enum { FEWEST = 10 };
+    const struct content *c = &j->contents[j->step];
+    return c->n_lost >= FEWEST && c->n_lost > (c->n_lost + c->n_works) / 10 &&
+           RANGE(j, n_lost).least < c->n_lost / 10;
+}
+
+/* Says why the step is odd; false: it is not. */
+static bool find_reason(const struct judge *j, bool first, char *text, size_t size)
+{
+    const struct content *c = &j->contents[j->step];
+    struct range ops = RANGE(j, n_ops), works = RANGE(j, n_works), took;
+    if (first && c->before_ns > c->ns / 20 && c->before_ns / 4 > RANGE(j, before_ns).most) {
+        snprintf(text, size,
+                 "the GPU was still busy with %" PRId64 " kernels (%.2f ms) that were launched "
+                 "before the recording began",
+                 c->n_before, (double)c->before_ns / 1e6);
+        return true;
+    }
+    if (j->n_others == 0)
+        return false;
+    if (!first && lost_work(j)) {
+        snprintf(text, size,
+                 "the recording ended before the GPU had done %" PRId64 " of the %" PRId64
+                 " pieces of work that it was given",
+                 c->n_lost, c->n_lost + c->n_works);
+        return true;
+    }
+    if (is_cut(c->n_ops, ops) || is_cut(c->n_works, works)) {
+        bool on_gpu = !is_cut(c->n_ops, ops);
+        snprintf(text, size,
+                 "it holds %" PRId64 " %s where the others hold %" PRId64 " or more: the recording "
+                 "%s within it",
+                 on_gpu ? c->n_works : c->n_ops, on_gpu ? "pieces of work on the GPU" : "ops",
+                 on_gpu ? works.least : ops.least, first ? "began" : "ended");
+        return true;
+    }
+    if (!first || !is_warm_up(j, &took))
+        return false;
+    snprintf(text, size,
+             "it took %.2f ms where the others take %.2f to %.2f ms, as in a profiler's start or a "
+             "job's warm-up",
+             (double)c->ns / 1e6, (double)took.least / 1e6, (double)took.most / 1e6);
+    return true;
+}
+
+/* The same iteration of every rank is left out: by its number, or where ranks count differently by
+ * its place. */
+static bool leave_out(struct chooser *c, uint32_t r, uint32_t step)
+{
+    int64_t number = c->ranks[r].steps.at[step].number;
+    bool by_number = true, by_place = true;
+    for (uint32_t other = 0; other < c->n_ranks; other++) {
+        const struct rank_build *rank = &c->ranks[other];
+        bool has = false;
+        for (size_t s = 0; s < rank->steps.n; s++)
+            has |= rank->steps.at[s].number == number;
+        by_number &= has;
+        by_place &= rank->steps.n == c->ranks[r].steps.n;
+    }
+    if (!by_number && !by_place)
+        return false;
+    for (uint32_t other = 0; other < c->n_ranks; other++)
+        for (uint32_t s = 0; s < c->ranks[other].steps.n; s++)
+            if (by_number ? c->ranks[other].steps.at[s].number == number : s == step)
+                c->ranks[other].steps.at[s].timed = false;
+    return true;
+}
+
+static int judge_end(struct chooser *c, uint32_t r, struct judge *j, bool first)
+{
+    struct left_out odd = {.number = j->rank->steps.at[j->step].number, .rank = r, .leads = first};
+    j->n_others = 0;
+    for (uint32_t s = 0; s < j->rank->steps.n; s++)
+        j->n_others += s != j->step && j->rank->steps.at[s].timed;
+    odd.kept = j->n_others == 0;
+    if (!find_reason(j, first, odd.reason, sizeof odd.reason) ||
+        (!odd.kept && !leave_out(c, r, j->step)))
+        return 0;
+    return array_push(&c->left_out, odd);
+}
+
+/* Each row of iterations that follow each other has two ends. Several at its end may lack the work
+ * that the GPU had not come to. */
+static int judge_rank(struct chooser *c, uint32_t r)
+{
+    struct rank_build *rank = &c->ranks[r];
+    struct judge j = {.rank = rank, .contents = calloc(rank->steps.n + 1, sizeof *j.contents)};
+    int status = j.contents ? count_lost(rank, j.contents) : -1;
+    if (status == 0)
+        fill_contents(rank, j.contents);
+    for (int last = 0; last < 2; last++) {
+        bool goes_on = false;
+        for (uint32_t i = 0; i < rank->steps.n && status == 0; i++) {
+            uint32_t s = last ? (uint32_t)rank->steps.n - 1 - i : i;
+            bool follows = last ? s + 1 < rank->steps.n && rank->steps.at[s + 1].follows
+                                : rank->steps.at[s].follows;
+            j.step = s;
+            if (rank->steps.at[s].timed && (!follows || (goes_on && lost_work(&j))))
+                status = judge_end(c, r, &j, !last);
+            goes_on = last && !rank->steps.at[s].timed;
+        }
+    }
+    free(j.contents);
+    return status;
+}
+
+int odd_ends_leave_out(struct chooser *c, struct dpro_error *err)
+{
+    if (c->options->first_step != 0 || c->options->last_step != 0)
+        return 0; /* they were chosen */
+    for (uint32_t r = 0; r < c->n_ranks; r++)
+        if (!c->ranks[r].trace->in_session &&
+            judge_rank(c, r) < 0) /* each has a profile of its own */
+            return dpro_error_nomem(err);
+    return 0;
+}

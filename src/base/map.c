@@ -62,6 +62,14 @@ bool map_get(const struct map *map, uint64_t key, uint64_t *value)
     return true;
 }
 
+int64_t map_number(struct map *map, uint64_t key)
+{
+    uint64_t number = map->n;
+    if (!map_get(map, key, &number) && map_set(map, key, number) < 0)
+        return -1;
+    return (int64_t)number;
+}
+
 void map_fini(struct map *map)
 {
     free(map->slots);

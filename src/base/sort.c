@@ -12,9 +12,6 @@ static int most_splits(size_t n)
     return 2 * (64 - __builtin_clzll((unsigned long long)n | 1));
 }
 
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define MAX(a, b) ((a) < (b) ? (b) : (a))
-
 #define DEFINE_SORT(name, T)                                                                       \
     int compare_##name(const void *a, const void *b)                                               \
     {                                                                                              \

@@ -9,6 +9,10 @@
 /* Negative, zero or positive, as the first value is less than, equal to or more than the second. */
 #define COMPARE(a, b) (((a) > (b)) - ((a) < (b)))
 
+/* The lesser and the greater of two values, which may be evaluated twice. */
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
 /* In the keys of an order: members of the elements `x` and `y`. The first key that differs decides:
  *     ORDER(by_size, struct tensor, DESCENDING(size_bytes) ?: strcmp(x->name, y->name)); */
 #define ASCENDING(member)  COMPARE(x->member, y->member)

@@ -74,6 +74,9 @@ struct trace_span {
                       none */
 };
 
+/* Initializers of a span of which no more is known than the fields that follow. */
+#define SPAN_UNKNOWN .sequence = -1, .detail = NO_ID, .parent = NO_ID, .node = NO_ID
+
 enum sync_kind { SYNC_NONE, SYNC_EVENT, SYNC_STREAM_WAIT_EVENT, SYNC_STREAM, SYNC_DEVICE };
 
 /* What only some spans have: sizes, communication metadata, what a sync waited for. */
@@ -95,6 +98,9 @@ struct trace_detail {
     int64_t wait_stream;       /* cuda_sync: wait_on_stream; -1: none */
     uint64_t wait_correlation; /* cuda_sync: wait_on_cuda_event_record_corr_id; 0: none */
 };
+
+/* The same of a detail. */
+#define DETAIL_UNKNOWN .peer = -1, .comm_sequence = -1, .wait_stream = -1
 
 /* A thread or a stream. */
 struct trace_track {

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "ingest/horovod/timeline.h"
 #include "ingest/load.h"
 #include "ingest/reference/reference.h"
@@ -245,17 +246,7 @@ struct moment {
 };
 typedef ARRAY(struct moment) moments;
 
-static int by_time(const void *a, const void *b)
-{
-    const struct moment *x = a, *y = b;
-    if (x->stream != y->stream)
-        return x->stream < y->stream ? -1 : 1;
-    if (x->stage != y->stage)
-        return x->stage < y->stage ? -1 : 1;
-    if (x->starts != y->starts)
-        return x->starts ? -1 : 1;
-    return x->time_ns < y->time_ns ? -1 : x->time_ns > y->time_ns;
-}
+ORDER(by_time, struct moment, ASCENDING(stream) ?: ASCENDING(stage) ?: DESCENDING(starts) ?: ASCENDING(time_ns));
 
 /* The k-th beginning of a stage has the k-th end. */
 static void pair_moments(struct joiner *j, const moments *list)
@@ -314,8 +305,7 @@ static uint64_t list_streams(struct joiner *j)
             j->no_memory |= array_push(&list, moment) < 0;
         }
     }
-    if (list.n > 1)
-        qsort(list.at, list.n, sizeof *list.at, by_time);
+    array_sort(&list, by_time);
     pair_moments(j, &list);
     array_fini(&list);
     return n_unknown;
@@ -538,19 +528,8 @@ struct done {
     bool starts;
 };
 
-static int by_work(const void *a, const void *b)
-{
-    const struct done *x = a, *y = b;
-    if (x->thread != y->thread)
-        return x->thread < y->thread ? -1 : 1;
-    if (x->tensor != y->tensor)
-        return x->tensor < y->tensor ? -1 : 1;
-    if (x->op != y->op)
-        return x->op < y->op ? -1 : 1;
-    if (x->time_ns != y->time_ns)
-        return x->time_ns < y->time_ns ? -1 : 1;
-    return (int)y->starts - (int)x->starts;
-}
+ORDER(by_work, struct done,
+      ASCENDING(thread) ?: ASCENDING(tensor) ?: ASCENDING(op) ?: ASCENDING(time_ns) ?: DESCENDING(starts));
 
 static void add_work(struct joiner *j, struct source *target, const struct source *from,
                      int32_t server)
@@ -566,8 +545,7 @@ static void add_work(struct joiner *j, struct source *target, const struct sourc
         if (work->server == server && done.tensor != UINT32_MAX)
             j->no_memory |= array_push(&list, done) < 0;
     }
-    if (list.n > 1)
-        qsort(list.at, list.n, sizeof *list.at, by_work);
+    array_sort(&list, by_work);
     for (size_t i = 0; i < list.n && !j->no_memory; i++) {
         const struct done *start = &list.at[i], *stop = start + 1;
         bool paired = i + 1 < list.n && start->starts && !stop->starts &&

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/sort.h"
 #include "ingest/rank_json.h"
 #include "ingest/trace.h"
 #include "ingest/transport/ps.h"
@@ -75,16 +76,8 @@ static uint64_t answer_key(const struct ps_message *m)
     return map_mix(map_mix((uint32_t)m->timestamp + UINT64_C(1)) ^ map_mix(what)) | 1;
 }
 
-static int compare_requests(const void *a, const void *b, void *arg)
-{
-    const struct ps_message *all = arg;
-    uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
-    if (all[i].key != all[k].key)
-        return all[i].key < all[k].key ? -1 : 1;
-    if (time_of(&all[i]) != time_of(&all[k]))
-        return time_of(&all[i]) < time_of(&all[k]) ? -1 : 1;
-    return i < k ? -1 : i > k;
-}
+ORDER_OF_INDICES(compare_requests, struct ps_message,
+                 ASCENDING(key) ?: COMPARE(time_of(x), time_of(y)));
 
 static int list_requests(struct maker *m)
 {
@@ -101,8 +94,7 @@ static int list_requests(struct maker *m)
                  map_set(&m->answers, answer_key(message), i + UINT64_C(1)) < 0)
             return -1;
     }
-    if (m->n_requests > 1)
-        qsort_r(m->requests, m->n_requests, sizeof *m->requests, compare_requests, t->ps.at);
+    qsort_r(m->requests, m->n_requests, sizeof *m->requests, compare_requests, t->ps.at);
     return 0;
 }
 

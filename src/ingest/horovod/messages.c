@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/map.h"
+#include "base/sort.h"
 #include "ingest/horovod/thread.h"
 #include "ingest/trace.h"
 #include "ingest/transport/transport.h"
@@ -212,15 +212,9 @@ static void widen(struct span_ns *span, const struct net_message *message)
 static struct net_message *at_offset(const struct net_transport *t, uint32_t stream,
                                      uint64_t offset)
 {
-    uint32_t low = t->first_message[stream], high = t->first_message[stream + 1], end = high;
-    while (low < high) {
-        uint32_t mid = low + (high - low) / 2;
-        if (t->messages.at[mid].offset < offset)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low < end && t->messages.at[low].offset == offset ? &t->messages.at[low] : NULL;
+    uint32_t end = t->first_message[stream + 1];
+    uint32_t m = LOWER_BOUND(i, t->first_message[stream], end, t->messages.at[i].offset < offset);
+    return m < end && t->messages.at[m].offset == offset ? &t->messages.at[m] : NULL;
 }
 
 /* Gives the run to the group, at both ends. Returns what follows it. */

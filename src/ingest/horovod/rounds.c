@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/sort.h"
+#include "base/stats.h"
 #include "ingest/pytorch/kineto_words.h"
 #include "ingest/trace.h"
 
@@ -40,15 +42,8 @@ static int64_t begins_ns(const struct timeline_run *run)
                                              : run->whole.start_ns;
 }
 
-static int by_start(const void *a, const void *b, void *arg)
-{
-    const struct timeline *t = arg;
-    const struct timeline_run *x = &t->runs.at[*(const uint32_t *)a],
-                              *y = &t->runs.at[*(const uint32_t *)b];
-    if (begins_ns(x) != begins_ns(y))
-        return begins_ns(x) < begins_ns(y) ? -1 : 1;
-    return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
-}
+ORDER_OF_INDICES(by_start, struct timeline_run,
+                 COMPARE(begins_ns(x), begins_ns(y)) ?: ASCENDING(tensor));
 
 /* Tensors that are reduced each iteration: no broadcast at the start, no metric now and then. */
 static bool takes_part(const struct strtab *names, const struct timeline *t,
@@ -143,15 +138,8 @@ struct faults {
 
 static bool any_between(const mark_array *times, int64_t from, int64_t to)
 {
-    size_t low = 0, high = times->n;
-    while (low < high) {
-        size_t mid = low + (high - low) / 2;
-        if (times->at[mid] <= from)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low < times->n && times->at[low] < to;
+    size_t next = LOWER_BOUND(i, (size_t)0, times->n, times->at[i] <= from);
+    return next < times->n && times->at[next] < to;
 }
 
 static struct faults count_faults(const struct timeline *t, const struct rounds *rounds,
@@ -222,12 +210,6 @@ static uint64_t hash_round(const struct timeline *t, const struct rounds *rounds
     return hash | 1;
 }
 
-static int compare_u32(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* The usual number of groups of a round. -1: no memory. */
 static int64_t usual_groups(const struct rounds *rounds)
 {
@@ -236,8 +218,8 @@ static int64_t usual_groups(const struct rounds *rounds)
         return -1;
     for (size_t r = 0; r < rounds->rounds.n; r++)
         numbers[r] = rounds->rounds.at[r].n;
-    qsort(numbers, rounds->rounds.n, sizeof *numbers, compare_u32);
-    int64_t usual = rounds->rounds.n ? numbers[rounds->rounds.n / 2] : 0;
+    int64_t usual =
+        rounds->rounds.n ? select_u32(numbers, rounds->rounds.n, rounds->rounds.n / 2) : 0;
     free(numbers);
     return usual;
 }
@@ -322,12 +304,6 @@ uint64_t timeline_item_bytes(const struct timeline *t, const struct strtab *name
     return bytes ? bytes : 4;
 }
 
-static int compare_i64(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* The lower quartile of the cycles: those in which there was nothing to do. */
 static int64_t find_cycle(const struct timeline *t)
 {
@@ -335,10 +311,8 @@ static int64_t find_cycle(const struct timeline *t)
     size_t n = 0;
     for (size_t i = 1; lengths && i < t->cycles.n; i++)
         lengths[n++] = t->cycles.at[i] - t->cycles.at[i - 1];
-    if (n > 0) {
-        qsort(lengths, n, sizeof *lengths, compare_i64);
-        cycle_ns = lengths[n / 4];
-    }
+    if (n > 0)
+        cycle_ns = select_i64(lengths, n, n / 4);
     free(lengths);
     return cycle_ns;
 }
@@ -356,10 +330,8 @@ static int64_t find_negotiation(const struct timeline *t, const struct rounds *r
             lengths[n++] = start_ns - t->cycles.at[cycle - 1];
         last = cycle;
     }
-    if (n > 0) {
-        qsort(lengths, n, sizeof *lengths, compare_i64);
-        usual_ns = lengths[n / 2];
-    }
+    if (lengths)
+        usual_ns = stats_median_upper_i64(lengths, n);
     free(lengths);
     return usual_ns;
 }
@@ -425,11 +397,10 @@ int rounds_find(const struct timeline *t, const struct strtab *names, mark_array
             t->runs.at[i].whole.end_ns - t->runs.at[i].whole.start_ns < MOST_NS)
             status = array_push(&rounds->runs, i);
     if (status == 0 && rounds->runs.n > 1)
-        qsort_r(rounds->runs.at, rounds->runs.n, sizeof *rounds->runs.at, by_start, (void *)t);
+        qsort_r(rounds->runs.at, rounds->runs.n, sizeof *rounds->runs.at, by_start, t->runs.at);
     if (status == 0)
         status = cut_groups(t, rounds);
-    if (marks->n > 1)
-        qsort(marks->at, marks->n, sizeof *marks->at, compare_i64);
+    array_sort(marks, compare_i64);
     if (status == 0)
         status = cut_rounds(t, marks, rounds);
     if (status == 0)

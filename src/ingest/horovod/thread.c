@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/map.h"
+#include "base/sort.h"
 #include "ingest/load.h"
 
 static const int64_t NEVER = INT64_MIN;
@@ -48,16 +49,11 @@ struct byte_range {
 /* The group that was being transferred at a time; NO_ID: none. */
 static uint32_t group_at(const struct rounds *rounds, int64_t time_ns)
 {
-    size_t low = 0, high = rounds->groups.n;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (rounds->groups.at[mid].times.transfer_ns <= time_ns)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low > 0 && time_ns <= rounds->groups.at[low - 1].times.transferred_ns ? (uint32_t)low - 1
-                                                                                 : NO_ID;
+    size_t next = LOWER_BOUND(g, (size_t)0, rounds->groups.n,
+                              rounds->groups.at[g].times.transfer_ns <= time_ns);
+    return next > 0 && time_ns <= rounds->groups.at[next - 1].times.transferred_ns
+               ? (uint32_t)next - 1
+               : NO_ID;
 }
 
 /* Which bytes of a stream rank 0 moved during each group. */
@@ -130,12 +126,6 @@ static void move_group(struct fused_times *times, int64_t first_ns, int64_t last
     times->end_ns = last_ns + after;
 }
 
-static int compare_i64(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* The upper quartile of what rank 0 did after a transfer. -1: no memory. */
 static int64_t usual_after(const struct rounds *rounds)
 {
@@ -143,10 +133,8 @@ static int64_t usual_after(const struct rounds *rounds)
     int64_t *lengths = malloc((n + 1) * sizeof *lengths), usual = -1;
     for (size_t g = 0; lengths && g < n; g++)
         lengths[g] = after_of(&rounds->groups.at[g].times);
-    if (lengths) {
-        qsort(lengths, n, sizeof *lengths, compare_i64);
-        usual = n && lengths[n * 3 / 4] > 0 ? lengths[n * 3 / 4] : 0;
-    }
+    if (lengths)
+        usual = n ? MAX(select_i64(lengths, n, n * 3 / 4), 0) : 0;
     free(lengths);
     return usual;
 }
@@ -257,13 +245,7 @@ static int times_from_own(struct placing *p)
 
 /* ---- when a rank handed over its tensors ---- */
 
-static int by_ref(const void *a, const void *b)
-{
-    const struct span_ref *x = a, *y = b;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return x->span < y->span ? -1 : x->span > y->span;
-}
+ORDER(by_ref, struct span_ref, ASCENDING(start_ns) ?: ASCENDING(span));
 
 /* By string id: the place of the tensor that an op of that name, or of that node, hands over, + 1.
  */

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/sort.h"
 #include "ingest/part.h"
 
 enum { MAX_NESTED = 8, MAX_TENSORS = 1 << 22, MAX_NAME = 4096, MAX_RANKS = 1 << 20 };
@@ -514,34 +515,13 @@ static void read_events(struct reader_state *r)
 
 /* ---- what it gives ---- */
 
-static int by_time(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
+ORDER(by_end, struct timeline_run, ASCENDING(whole.end_ns) ?: ASCENDING(tensor));
 
-static int by_end(const void *a, const void *b)
-{
-    const struct timeline_run *x = a, *y = b;
-    if (x->whole.end_ns != y->whole.end_ns)
-        return x->whole.end_ns < y->whole.end_ns ? -1 : 1;
-    return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
-}
-
-static int by_start(const void *a, const void *b)
-{
-    const struct whole_stage *x = a, *y = b;
-    if (x->tensor != y->tensor)
-        return x->tensor < y->tensor ? -1 : 1;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return x->stage < y->stage ? -1 : x->stage > y->stage;
-}
+ORDER(by_start, struct whole_stage, ASCENDING(tensor) ?: ASCENDING(start_ns) ?: ASCENDING(stage));
 
 static void add_whole_stages(struct reader_state *r)
 {
-    if (r->whole_stages.n > 1)
-        qsort(r->whole_stages.at, r->whole_stages.n, sizeof *r->whole_stages.at, by_start);
+    array_sort(&r->whole_stages, by_start);
     for (size_t i = 0; i < r->whole_stages.n && !r->no_memory; i++) {
         const struct whole_stage *s = &r->whole_stages.at[i];
         if (begins_again(&r->writing.at[s->tensor].run, s->stage))
@@ -603,10 +583,8 @@ static void finish(struct reader_state *r)
         end_run(r, t);
     }
     add_base(timeline, r->part);
-    if (timeline->runs.n > 1)
-        qsort(timeline->runs.at, timeline->runs.n, sizeof *timeline->runs.at, by_end);
-    if (timeline->cycles.n > 1)
-        qsort(timeline->cycles.at, timeline->cycles.n, sizeof *timeline->cycles.at, by_time);
+    array_sort(&timeline->runs, by_end);
+    sort_i64(timeline->cycles.at, timeline->cycles.n);
     if (timeline->runs.n > 0) {
         r->part->start_ns = INT64_MAX;
         for (size_t i = 0; i < timeline->runs.n; i++)

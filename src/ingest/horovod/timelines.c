@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/sort.h"
 #include "ingest/load.h"
 
 /* A timeline is often of the whole run, a profile of seconds of it; clocks of one process are
@@ -134,20 +135,8 @@ static int find_beginnings(const struct timeline *t, struct beginnings *b)
     return 0;
 }
 
-static int by_ready(const void *a, const void *b)
-{
-    const struct timeline_ready *x = a, *y = b;
-    if (x->ns != y->ns)
-        return x->ns < y->ns ? -1 : 1;
-    return x->rank != y->rank ? (x->rank < y->rank ? -1 : 1)
-                              : (x->tensor > y->tensor) - (x->tensor < y->tensor);
-}
-
-static int by_rank(const void *a, const void *b)
-{
-    const struct timeline_ready *x = a, *y = b;
-    return x->rank != y->rank ? (x->rank < y->rank ? -1 : 1) : by_ready(a, b);
-}
+ORDER(by_ready, struct timeline_ready, ASCENDING(ns) ?: ASCENDING(rank) ?: ASCENDING(tensor));
+ORDER(by_rank, struct timeline_ready, ASCENDING(rank) ?: by_ready(x, y));
 
 /* Horovod's coordinator notes when each rank was ready to reduce a tensor, unless it knows from its
  * cache that all will be. */
@@ -282,14 +271,7 @@ static int add_hand_overs(struct trace_part *part, const struct trace_part *from
     int64_t free_ns = INT64_MIN;
     int status = 0;
     uint32_t round = 0;
-    size_t first = 0, end = t->ready.n;
-    while (first < end) {
-        size_t middle = first + (end - first) / 2;
-        if (t->ready.at[middle].rank < rank)
-            first = middle + 1;
-        else
-            end = middle;
-    }
+    size_t first = LOWER_BOUND(i, (size_t)0, t->ready.n, t->ready.at[i].rank < rank);
     for (size_t i = first; i < t->ready.n && t->ready.at[i].rank == rank && status == 0; i++) {
         const struct timeline_ready *ready = &t->ready.at[i];
         while (round < b->n && b->start_ns[round] <= ready->ns) /* its mark comes first */

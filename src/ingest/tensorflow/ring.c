@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/sort.h"
 #include "ingest/trace.h"
 #include "ingest/transport/transport.h"
 
@@ -32,15 +33,7 @@ struct piece {
 };
 typedef ARRAY(struct piece) piece_array;
 
-static int by_time(const void *a, const void *b)
-{
-    const struct run *x = a, *y = b;
-    if (x->transport != y->transport)
-        return x->transport < y->transport ? -1 : 1;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return x->span < y->span ? -1 : x->span > y->span;
-}
+ORDER(by_time, struct run, ASCENDING(transport) ?: ASCENDING(start_ns) ?: ASCENDING(span));
 
 static int list_runs(const struct dpro_trace *trace, run_array *runs)
 {
@@ -65,8 +58,7 @@ static int list_runs(const struct dpro_trace *trace, run_array *runs)
                 return -1;
         }
     }
-    if (runs->n > 1)
-        qsort(runs->at, runs->n, sizeof *runs->at, by_time);
+    array_sort(runs, by_time);
     return 0;
 }
 
@@ -138,17 +130,12 @@ static uint32_t *number_runs(run_array *runs, uint32_t *n)
 static int list_pieces(const struct net_transport *t, uint32_t stream, const struct run *run,
                        int64_t until_ns, piece_array *pieces)
 {
-    uint32_t low = t->first_transfer[stream], end = t->first_transfer[stream + 1], high = end;
-    while (low < high) {
-        uint32_t mid = low + (high - low) / 2;
-        if (t->transfers.at[mid].start_ns < run->start_ns - SLACK_NS)
-            low = mid + 1;
-        else
-            high = mid;
-    }
+    uint32_t end = t->first_transfer[stream + 1];
+    uint32_t i = LOWER_BOUND(k, t->first_transfer[stream], end,
+                             t->transfers.at[k].start_ns < run->start_ns - SLACK_NS);
     pieces->n = 0;
-    for (bool partial = false; low < end && t->transfers.at[low].start_ns < until_ns; low++) {
-        const struct net_transfer *at = &t->transfers.at[low];
+    for (bool partial = false; i < end && t->transfers.at[i].start_ns < until_ns; i++) {
+        const struct net_transfer *at = &t->transfers.at[i];
         struct piece fresh = {at->offset, at->bytes};
         struct piece *last = pieces->n ? &pieces->at[pieces->n - 1] : NULL;
         if (partial && last && last->offset + last->bytes == at->offset)
@@ -247,19 +234,15 @@ static bool arrives_in(const struct ring *ring, uint32_t transport, uint32_t str
                        uint64_t offset, uint32_t joint)
 {
     const struct net_transport *t = &ring->trace->transports[transport];
-    uint32_t low = t->first_transfer[stream], high = t->first_transfer[stream + 1], run;
-    while (low < high) {
-        uint32_t mid = low + (high - low) / 2;
-        if (t->transfers.at[mid].offset + t->transfers.at[mid].bytes <= offset)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    if (low == t->first_transfer[stream + 1] || t->transfers.at[low].offset > offset)
+    uint32_t end = t->first_transfer[stream + 1];
+    uint32_t i = LOWER_BOUND(k, t->first_transfer[stream], end,
+                             t->transfers.at[k].offset + t->transfers.at[k].bytes <= offset);
+    const struct net_transfer *at = &t->transfers.at[i];
+    if (i == end || at->offset > offset)
         return true;
-    run = ring->run_of[(size_t)transport * ring->n + joint];
-    return run != NO_ID && t->transfers.at[low].end_ns >= ring->runs->at[run].start_ns - SLACK_NS &&
-           t->transfers.at[low].start_ns <= ring->runs->at[run].end_ns + SLACK_NS;
+    uint32_t index = ring->run_of[(size_t)transport * ring->n + joint];
+    const struct run *run = index == NO_ID ? NULL : &ring->runs->at[index];
+    return run && at->end_ns >= run->start_ns - SLACK_NS && at->start_ns <= run->end_ns + SLACK_NS;
 }
 
 static int push_chunk(struct ring *ring, const struct run *run, uint32_t stream,

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/sort.h"
 #include "ingest/tensorflow/graphdef.h"
 
 enum { KEY_TEXT_MAX = 1024 };
@@ -495,17 +496,8 @@ static void move_span(struct splitter *s, const struct trace_span *from)
     s->no_memory = s->no_memory || !part_place_span(part, &span);
 }
 
-static int compare_spans(const void *a, const void *b)
-{
-    const struct trace_span *x = *(const struct trace_span *const *)a;
-    const struct trace_span *y = *(const struct trace_span *const *)b;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    if (x->dur_ns != y->dur_ns)
-        return x->dur_ns < y->dur_ns ? -1 : 1;
-    return x->name != y->name ? (x->name < y->name ? -1 : 1)
-                              : (x->detail > y->detail) - (x->detail < y->detail);
-}
+ORDER_OF_POINTERS(compare_spans, struct trace_span,
+                  ASCENDING(start_ns) ?: ASCENDING(dur_ns) ?: ASCENDING(name) ?: ASCENDING(detail));
 
 static void move_spans(struct splitter *s)
 {

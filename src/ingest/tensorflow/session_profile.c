@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/map.h"
+#include "base/sort.h"
 #include "ingest/load.h"
 #include "ingest/tensorflow/session.h"
 
@@ -82,37 +83,13 @@ struct joiner {
     bool no_memory;
 };
 
-static int by_time(const void *a, const void *b)
-{
-    const struct session_moment *x = a, *y = b;
-    if (x->ns != y->ns)
-        return x->ns < y->ns ? -1 : 1;
-    if (x->run != y->run)
-        return x->run < y->run ? -1 : 1;
-    if (x->name != y->name)
-        return x->name < y->name ? -1 : 1;
-    return x->kind - y->kind;
-}
+ORDER(by_time, struct session_moment, ASCENDING(ns) ?: ASCENDING(run) ?: ASCENDING(name) ?: ASCENDING(kind));
 
 /* ---- runs and marks of a process ---- */
 
-static int compare_works(const void *a, const void *b)
-{
-    const struct work *x = a, *y = b;
-    if (x->track != y->track)
-        return x->track < y->track ? -1 : 1;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return x->run < y->run ? -1 : x->run > y->run;
-}
+ORDER(compare_works, struct work, ASCENDING(track) ?: ASCENDING(start_ns) ?: ASCENDING(run));
 
-static int compare_runs(const void *a, const void *b)
-{
-    const struct run *x = a, *y = b;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return x->id < y->id ? -1 : x->id > y->id;
-}
+ORDER(compare_runs, struct run, ASCENDING(start_ns) ?: ASCENDING(id));
 
 static void find_runs(struct joiner *j, struct process *process)
 {
@@ -131,32 +108,19 @@ static void find_runs(struct joiner *j, struct process *process)
         else if (moment->kind == MOMENT_WORK)
             j->no_memory |= array_push(&process->works, work) < 0;
     }
-    if (process->runs.n > 1)
-        qsort(process->runs.at, process->runs.n, sizeof *process->runs.at, compare_runs);
-    if (process->works.n > 1)
-        qsort(process->works.at, process->works.n, sizeof *process->works.at, compare_works);
+    array_sort(&process->runs, compare_runs);
+    array_sort(&process->works, compare_works);
     map_fini(&done);
 }
 
-static int compare_marks(const void *a, const void *b)
-{
-    const struct mark *x = a, *y = b;
-    return x->start_ns != y->start_ns ? (x->start_ns < y->start_ns ? -1 : 1)
-                                      : (x->number > y->number) - (x->number < y->number);
-}
+ORDER(compare_marks, struct mark, ASCENDING(start_ns) ?: ASCENDING(number));
 
 /* NULL: there is none at that time. */
 static struct mark *mark_at(const struct process *process, int64_t ns)
 {
-    size_t low = 0, high = process->marks.n;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (process->marks.at[mid].start_ns <= ns)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low > 0 && process->marks.at[low - 1].end_ns > ns ? &process->marks.at[low - 1] : NULL;
+    size_t next = LOWER_BOUND(i, (size_t)0, process->marks.n, process->marks.at[i].start_ns <= ns);
+    return next > 0 && process->marks.at[next - 1].end_ns > ns ? &process->marks.at[next - 1]
+                                                               : NULL;
 }
 
 static void find_marks(struct joiner *j, struct process *process)
@@ -170,8 +134,7 @@ static void find_marks(struct joiner *j, struct process *process)
             if (span->kind == SPAN_STEP)
                 j->no_memory |= array_push(&process->marks, mark) < 0;
         }
-    if (process->marks.n > 1)
-        qsort(process->marks.at, process->marks.n, sizeof *process->marks.at, compare_marks);
+    array_sort(&process->marks, compare_marks);
     for (size_t r = 0; r < process->runs.n; r++) {
         struct mark *mark = mark_at(process, process->runs.at[r].start_ns);
         if (mark && mark->track == process->runs.at[r].track)
@@ -299,26 +262,16 @@ static uint32_t cut_of(const struct joiner *j, uint64_t run)
 static uint32_t cut_at(const struct joiner *j, const struct process *process,
                        const struct trace_span *span)
 {
-    size_t low = 0, high = process->works.n;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        const struct work *work = &process->works.at[mid];
-        if (work->track < span->track ||
-            (work->track == span->track && work->start_ns <= span->start_ns))
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    if (low > 0 && process->works.at[low - 1].track == span->track)
-        return cut_of(j, process->works.at[low - 1].run);
-    for (low = 0, high = process->runs.n; low < high;) {
-        size_t mid = (low + high) / 2;
-        if (process->runs.at[mid].start_ns <= span->start_ns)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low > 0 ? cut_of(j, process->runs.at[low - 1].id) : NO_ID;
+    const struct work *works = process->works.at;
+    size_t work =
+        LOWER_BOUND(i, (size_t)0, process->works.n,
+                    works[i].track < span->track ||
+                        (works[i].track == span->track && works[i].start_ns <= span->start_ns));
+    if (work > 0 && works[work - 1].track == span->track)
+        return cut_of(j, works[work - 1].run);
+    size_t run =
+        LOWER_BOUND(i, (size_t)0, process->runs.n, process->runs.at[i].start_ns <= span->start_ns);
+    return run > 0 ? cut_of(j, process->runs.at[run - 1].id) : NO_ID;
 }
 
 /* ---- a process's spans, anew ---- */
@@ -439,13 +392,7 @@ static void add_wait(struct cutting *c, const struct session_moment *from, int64
         place(c, span, cut);
 }
 
-static int by_kernel(const void *a, const void *b)
-{
-    const struct session_moment *x = a, *y = b;
-    if (x->run != y->run)
-        return x->run < y->run ? -1 : 1;
-    return x->name != y->name ? (x->name < y->name ? -1 : 1) : by_time(a, b);
-}
+ORDER(by_kernel, struct session_moment, ASCENDING(run) ?: ASCENDING(name) ?: by_time(x, y));
 
 /* Puts the calls and answers of the steps' runs to the front, those of one run together; ends[cut]
  * is where those of a step end. In place: there are as many as there are kernels that wait. */

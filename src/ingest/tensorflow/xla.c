@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/sort.h"
 #include "base/time.h"
 #include "ingest/part.h"
 
@@ -148,27 +149,9 @@ struct splitter {
     uint32_t n_named;
 };
 
-static int compare_ops(const void *a, const void *b)
-{
-    const struct xla_op *x = a, *y = b;
-    if (x->device != y->device)
-        return x->device < y->device ? -1 : 1;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    if (x->end_ns != y->end_ns)
-        return x->end_ns > y->end_ns ? -1 : 1;
-    return (x->name > y->name) - (x->name < y->name);
-}
+ORDER(compare_ops, struct xla_op, ASCENDING(device) ?: ASCENDING(start_ns) ?: DESCENDING(end_ns) ?: ASCENDING(name));
 
-static int compare_runs(const void *a, const void *b)
-{
-    const struct run *x = a, *y = b;
-    if (x->device != y->device)
-        return x->device < y->device ? -1 : 1;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return (x->program > y->program) - (x->program < y->program);
-}
+ORDER(compare_runs, struct run, ASCENDING(device) ?: ASCENDING(start_ns) ?: ASCENDING(program));
 
 /* The runs that the file lists, else what ops of one run say of when it began and ended. */
 static int find_runs(struct splitter *s)
@@ -251,11 +234,7 @@ static void choose_marks(struct splitter *s)
     s->marks = best ? best->id : 0;
 }
 
-static int compare_starts(const void *a, const void *b)
-{
-    const struct run *x = a, *y = b;
-    return x->start_ns < y->start_ns ? -1 : x->start_ns > y->start_ns;
-}
+ORDER(compare_starts, struct run, ASCENDING(start_ns));
 
 /* Iterations have the same number on all devices: a run has the same id. */
 static int number_marks(struct splitter *s)
@@ -378,15 +357,7 @@ static void add_op(const struct splitter *s, struct device *d, const struct xla_
 /* The first run on the device; they are in the order of their devices. */
 static size_t first_run(const struct splitter *s, uint64_t device)
 {
-    size_t first = 0, end = s->runs.n;
-    while (first < end) {
-        size_t middle = first + (end - first) / 2;
-        if (s->runs.at[middle].device < device)
-            first = middle + 1;
-        else
-            end = middle;
-    }
-    return first;
+    return LOWER_BOUND(i, (size_t)0, s->runs.n, s->runs.at[i].device < device);
 }
 
 /* The next run on the device that begins an iteration; NULL: there is none. */

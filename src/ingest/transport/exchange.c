@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "ingest/load.h"
 #include "ingest/transport/ps.h"
 
@@ -102,28 +103,13 @@ static uint32_t fit_channel(struct net_transport *t, const uint32_t *order,
     return n_fit;
 }
 
-static int compare_channels(const void *a, const void *b, void *arg)
-{
-    const struct ps_message *all = arg;
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    if (all[x].channel != all[y].channel)
-        return all[x].channel < all[y].channel ? -1 : 1;
-    return x < y ? -1 : x > y;
-}
+ORDER_OF_INDICES(compare_channels, struct ps_message, ASCENDING(channel));
 
 struct fit {
     uint32_t score, channel, stream;
 };
 
-static int compare_fits(const void *a, const void *b)
-{
-    const struct fit *x = a, *y = b;
-    if (x->score != y->score)
-        return x->score > y->score ? -1 : 1;
-    if (x->channel != y->channel)
-        return x->channel < y->channel ? -1 : 1;
-    return x->stream < y->stream ? -1 : x->stream > y->stream;
-}
+ORDER(compare_fits, struct fit, DESCENDING(score) ?: ASCENDING(channel) ?: ASCENDING(stream));
 
 /* The best fits first; a channel has one stream, and a stream one channel. */
 static int place_channels(struct net_transport *t, const uint32_t *order,
@@ -144,8 +130,7 @@ static int place_channels(struct net_transport *t, const uint32_t *order,
                 status = array_push(&fits, fit);
         }
     }
-    if (fits.n > 1)
-        qsort(fits.at, fits.n, sizeof *fits.at, compare_fits);
+    array_sort(&fits, compare_fits);
     for (size_t f = 0; f < fits.n && status == 0; f++) {
         const struct fit *fit = &fits.at[f];
         if (taken[fit->stream] || taken[n_streams + fit->channel])
@@ -188,15 +173,7 @@ static int place_messages(struct net_transport *t)
 
 /* ---- in order, with both ends ---- */
 
-static int by_place(const void *a, const void *b)
-{
-    const struct ps_message *x = a, *y = b;
-    if (x->stream != y->stream)
-        return x->stream < y->stream ? -1 : 1;
-    if (x->offset != y->offset)
-        return x->offset < y->offset ? -1 : 1;
-    return x->sent_ns < y->sent_ns ? -1 : x->sent_ns > y->sent_ns;
-}
+ORDER(by_place, struct ps_message, ASCENDING(stream) ?: ASCENDING(offset) ?: ASCENDING(sent_ns));
 
 /* Keeps what moves data, or asks for them, and has a place; one for each place. */
 static int sort_messages(struct net_transport *t)
@@ -207,8 +184,7 @@ static int sort_messages(struct net_transport *t)
         t->first_ps = calloc(n_streams + (size_t)1, sizeof *t->first_ps);
     if (!t->first_ps)
         return -1;
-    if (t->ps.n > 1)
-        qsort(t->ps.at, t->ps.n, sizeof *t->ps.at, by_place);
+    array_sort(&t->ps, by_place);
     for (size_t i = 0; i < t->ps.n; i++) {
         const struct ps_message *m = &t->ps.at[i];
         bool twice = kept > 0 && t->ps.at[kept - 1].stream == m->stream &&
@@ -367,36 +343,17 @@ struct request {
     uint32_t message; /* the first of them: a key that several servers share has one a server */
 };
 
-static int by_timestamp(const void *a, const void *b)
-{
-    const struct request *x = a, *y = b;
-    if (x->timestamp != y->timestamp)
-        return x->timestamp < y->timestamp ? -1 : 1;
-    return x->message < y->message ? -1 : x->message > y->message;
-}
+ORDER(by_timestamp, struct request, ASCENDING(timestamp) ?: ASCENDING(message));
 
 /* What began in one microsecond ends in the order in which it was sent, or nearly so. */
-static int by_start(const void *a, const void *b, void *arg)
-{
-    const struct trace_rank *rank = arg;
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    if (rank->spans[x].start_ns != rank->spans[y].start_ns)
-        return rank->spans[x].start_ns < rank->spans[y].start_ns ? -1 : 1;
-    if (rank->spans[x].dur_ns != rank->spans[y].dur_ns)
-        return rank->spans[x].dur_ns < rank->spans[y].dur_ns ? -1 : 1;
-    return x < y ? -1 : x > y;
-}
+ORDER_OF_INDICES(by_start, struct trace_span, ASCENDING(start_ns) ?: ASCENDING(dur_ns));
 
 static uint64_t answer_key(const struct ps_message *m)
 {
     return map_mix(map_mix((uint32_t)m->timestamp + UINT64_C(1)) ^ (m->key << 8 | m->server)) | 1;
 }
 
-static int compare_keys(const void *a, const void *b)
-{
-    const struct ps_key *x = a, *y = b;
-    return x->key < y->key ? -1 : x->key > y->key;
-}
+ORDER(compare_keys, struct ps_key, ASCENDING(key));
 
 /* The keys that a worker pushes or pulls, by number, with the names of their parameters. A key that
  * several servers share counts what all of them get. */
@@ -422,8 +379,7 @@ static int list_keys(struct dpro_trace *trace, const struct net_transport *t, ps
         }
     }
     map_fini(&seen);
-    if (keys->n > 1)
-        qsort(keys->at, keys->n, sizeof *keys->at, compare_keys);
+    array_sort(keys, compare_keys);
     return status == 0 ? mxnet_name_keys(trace, &trace->ranks[t->rank_index], keys) : -1;
 }
 
@@ -488,9 +444,8 @@ static int tie_rank(struct dpro_trace *trace, struct net_transport *t)
             status = array_push(&requests, request);
     }
     if (spans.n > 1)
-        qsort_r(spans.at, spans.n, sizeof *spans.at, by_start, rank);
-    if (requests.n > 1)
-        qsort(requests.at, requests.n, sizeof *requests.at, by_timestamp);
+        qsort_r(spans.at, spans.n, sizeof *spans.at, by_start, rank->spans);
+    array_sort(&requests, by_timestamp);
     for (size_t i = 0, s = 0, end; i < requests.n && status == 0; i = end) {
         int64_t first = requests.at[i].first_ns;
         for (end = i; end < requests.n && requests.at[end].timestamp == requests.at[i].timestamp;

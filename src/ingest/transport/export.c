@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/folder.h"
+#include "base/sort.h"
 #include "base/writer.h"
 #include "ingest/trace.h"
 
@@ -15,29 +16,15 @@ static const char header[] =
     "t_start_ns,t_end_ns,rank,tid,conn,local,remote,dir,call,offset,requested,returned,"
     "gloo_nbytes,gloo_opcode,gloo_prefix,gloo_tag,gloo_delta,gloo_len\n";
 
-static int by_start(const void *a, const void *b, void *arg)
-{
-    const struct net_transfer *transfers = arg;
-    const struct net_transfer *x = &transfers[*(const uint32_t *)a],
-                              *y = &transfers[*(const uint32_t *)b];
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return (x > y) - (x < y);
-}
+ORDER_OF_INDICES(by_start, struct net_transfer, ASCENDING(start_ns));
 
 /* The first message of a stream at or behind an offset; NULL: none. */
 static const struct net_message *message_at(const struct net_transport *t, uint32_t stream,
                                             uint64_t offset)
 {
-    uint32_t low = t->first_message[stream], high = t->first_message[stream + 1];
-    while (low < high) {
-        uint32_t mid = low + (high - low) / 2;
-        if (t->messages.at[mid].offset < offset)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low < t->first_message[stream + 1] ? &t->messages.at[low] : NULL;
+    uint32_t end = t->first_message[stream + 1];
+    uint32_t m = LOWER_BOUND(i, t->first_message[stream], end, t->messages.at[i].offset < offset);
+    return m < end ? &t->messages.at[m] : NULL;
 }
 
 static void write_line(struct writer *w, const struct net_transport *t,

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/sort.h"
 #include "ingest/load.h"
 #include "ingest/pytorch/kineto_words.h"
 #include "ingest/transport/runs.h"
@@ -104,15 +105,7 @@ struct part_of {  /* a collective's messages on one connection */
     uint32_t connection;
 };
 
-static int compare_parts(const void *a, const void *b)
-{
-    const struct part_of *x = a, *y = b;
-    if (x->key != y->key)
-        return x->key < y->key ? -1 : 1;
-    if (x->first_ns != y->first_ns)
-        return x->first_ns < y->first_ns ? -1 : 1;
-    return x->connection < y->connection ? -1 : x->connection > y->connection;
-}
+ORDER(compare_parts, struct part_of, ASCENDING(key) ?: ASCENDING(first_ns) ?: ASCENDING(connection));
 
 /* Sets of connections that grow into contexts. */
 struct sets {
@@ -224,15 +217,7 @@ static int find_contexts(struct net_transport *t)
     return status;
 }
 
-static int by_context(const void *a, const void *b)
-{
-    const struct net_collective *x = a, *y = b;
-    if (x->context != y->context)
-        return x->context < y->context ? -1 : 1;
-    if (x->prefix != y->prefix)
-        return x->prefix < y->prefix ? -1 : 1;
-    return x->tag < y->tag ? -1 : x->tag > y->tag;
-}
+ORDER(by_context, struct net_collective, ASCENDING(context) ?: ASCENDING(prefix) ?: ASCENDING(tag));
 
 static uint64_t collective_key(uint32_t context, uint64_t key)
 {
@@ -265,8 +250,7 @@ static int find_collectives(struct net_transport *t)
     map_fini(&seen);
     if (status < 0)
         return -1;
-    if (t->collectives.n > 1)
-        qsort(t->collectives.at, t->collectives.n, sizeof *t->collectives.at, by_context);
+    array_sort(&t->collectives, by_context);
     for (size_t c = 0; c < t->collectives.n && status == 0; c++) {
         const struct net_collective *collective = &t->collectives.at[c];
         uint64_t key = (uint64_t)collective->prefix << 32 | collective->tag;
@@ -300,14 +284,7 @@ static uint64_t span_bytes(const struct dpro_trace *trace, const struct trace_ra
     return __builtin_mul_overflow(*numel, item, &bytes) ? 0 : bytes;
 }
 
-static int by_first_send(const void *a, const void *b)
-{
-    const struct net_collective *x = *(struct net_collective *const *)a,
-                                *y = *(struct net_collective *const *)b;
-    if (x->first_send_ns != y->first_send_ns)
-        return x->first_send_ns < y->first_send_ns ? -1 : 1;
-    return (x > y) - (x < y);
-}
+ORDER_OF_POINTERS(by_first_send, struct net_collective, ASCENDING(first_send_ns) ?: COMPARE(x, y));
 
 /* By collective: the run that was open on the thread of its first send. What gloo's own thread
  * sends when a socket that was full has room again tells nothing. NULL: no memory. */

@@ -1,5 +1,6 @@
 /* ingest/transport/runs.c: finding the span of a collective by thread and time. */
 #include "ingest/transport/runs.h"
+#include "base/sort.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -7,15 +8,7 @@
 /* The profiler's clock and the logs' are the same one, read apart. */
 enum { SLACK_NS = 200000 };
 
-static int compare_runs(const void *a, const void *b)
-{
-    const struct run *x = a, *y = b;
-    if (x->thread != y->thread)
-        return x->thread < y->thread ? -1 : 1;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return x->span < y->span ? -1 : x->span > y->span;
-}
+ORDER(compare_runs, struct run, ASCENDING(thread) ?: ASCENDING(start_ns) ?: ASCENDING(span));
 
 int runs_list(const struct dpro_trace *trace, const struct trace_rank *rank, const char *prefix,
               run_array *runs)
@@ -31,29 +24,23 @@ int runs_list(const struct dpro_trace *trace, const struct trace_rank *rank, con
         if (array_push(runs, run) < 0)
             return -1;
     }
-    if (runs->n > 1)
-        qsort(runs->at, runs->n, sizeof *runs->at, compare_runs);
+    array_sort(runs, compare_runs);
     return 0;
 }
 
 struct run *runs_at(const run_array *runs, int64_t thread, int64_t time_ns)
 {
-    size_t low = 0, high = runs->n;
-    while (low < high) { /* first one that starts later */
-        size_t mid = (low + high) / 2;
-        const struct run *run = &runs->at[mid];
-        if (run->thread < thread || (run->thread == thread && run->start_ns - SLACK_NS <= time_ns))
-            low = mid + 1;
-        else
-            high = mid;
-    }
+    size_t later =
+        LOWER_BOUND(i, (size_t)0, runs->n,
+                    runs->at[i].thread < thread || (runs->at[i].thread == thread &&
+                                                    runs->at[i].start_ns - SLACK_NS <= time_ns));
     /* the slack may reach into the span before */
-    for (size_t back = 0; back < 2 && low > back; back++) {
-        struct run *run = &runs->at[low - 1 - back];
+    for (size_t back = 1; back <= 2 && back <= later; back++) {
+        struct run *run = &runs->at[later - back];
         if (run->thread == thread && run->start_ns <= time_ns && time_ns <= run->end_ns)
             return run;
     }
-    struct run *run = low > 0 ? &runs->at[low - 1] : NULL;
+    struct run *run = later > 0 ? &runs->at[later - 1] : NULL;
     return run && run->thread == thread && time_ns <= run->end_ns + SLACK_NS ? run : NULL;
 }
 
@@ -64,15 +51,7 @@ struct call {
     struct run *run; /* NULL: a call */
 };
 
-static int compare_calls(const void *a, const void *b)
-{
-    const struct call *x = a, *y = b;
-    if (x->window != y->window)
-        return x->window < y->window ? -1 : 1;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return x->span < y->span ? -1 : x->span > y->span;
-}
+ORDER(compare_calls, struct call, ASCENDING(window) ?: ASCENDING(start_ns) ?: ASCENDING(span));
 
 typedef ARRAY(struct call) call_array;
 
@@ -93,10 +72,8 @@ int runs_find_calls(const struct dpro_trace *trace, const struct trace_rank *ran
             status = add_call(rank, i, NULL, &calls);
     for (size_t r = 0; r < runs->n && status == 0; r++)
         status = add_call(rank, runs->at[r].span, &runs->at[r], &asked);
-    if (status == 0 && calls.n > 1)
-        qsort(calls.at, calls.n, sizeof *calls.at, compare_calls);
-    if (status == 0 && asked.n > 1)
-        qsort(asked.at, asked.n, sizeof *asked.at, compare_calls);
+    array_sort(&calls, compare_calls);
+    array_sort(&asked, compare_calls);
     for (size_t i = 0, k = 0; i < asked.n && status == 0;) {
         uint16_t window = asked.at[i].window;
         size_t end = i, from;

@@ -5,16 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
 #include "ingest/load.h"
 #include "ingest/transport/ps.h"
 
 enum { JUST_BEFORE_NS = 500000, ROUNDING_NS = 2000, MAX_SERVERS = 1024 };
-
-static int compare_times(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
 
 /* When the engine's ops ended, in order. */
 static int64_t *list_ends(const struct dpro_trace *trace, const struct trace_rank *profile,
@@ -30,7 +25,7 @@ static int64_t *list_ends(const struct dpro_trace *trace, const struct trace_ran
             ends[(*n)++] = span->start_ns + span->dur_ns;
     }
     if (ends)
-        qsort(ends, *n, sizeof *ends, compare_times);
+        sort_i64(ends, *n);
     return ends;
 }
 
@@ -42,15 +37,8 @@ static uint32_t count_fits(const struct net_transport *t, const int64_t *ends, u
         const struct ps_message *m = &t->ps.at[i];
         if (m->stream % 2 || !ps_is_pull(m) || m->start_ns == INT64_MIN)
             continue;
-        uint32_t low = 0, high = n; /* the first that ends after it */
-        while (low < high) {
-            uint32_t mid = low + (high - low) / 2;
-            if (ends[mid] <= m->start_ns + ROUNDING_NS)
-                low = mid + 1;
-            else
-                high = mid;
-        }
-        fits += low > 0 && m->start_ns - ends[low - 1] <= JUST_BEFORE_NS;
+        uint32_t after = LOWER_BOUND(e, 0u, n, ends[e] <= m->start_ns + ROUNDING_NS);
+        fits += after > 0 && m->start_ns - ends[after - 1] <= JUST_BEFORE_NS;
     }
     return fits;
 }
@@ -60,23 +48,9 @@ struct pair {
     bool named; /* as the names have it */
 };
 
-static int compare_pairs(const void *a, const void *b)
-{
-    const struct pair *x = a, *y = b;
-    if (x->fits != y->fits)
-        return x->fits > y->fits ? -1 : 1;
-    if (x->named != y->named)
-        return x->named ? -1 : 1;
-    if (x->transport != y->transport)
-        return x->transport < y->transport ? -1 : 1;
-    return x->profile < y->profile ? -1 : x->profile > y->profile;
-}
+ORDER(compare_pairs, struct pair, DESCENDING(fits) ?: DESCENDING(named) ?: ASCENDING(transport) ?: ASCENDING(profile));
 
-static int by_number(const void *a, const void *b)
-{
-    const struct trace_rank *x = a, *y = b;
-    return x->rank < y->rank ? -1 : x->rank > y->rank;
-}
+ORDER(by_number, struct trace_rank, ASCENDING(rank));
 
 /* The best fits first, one profile a server; what fits nothing keeps its number, if that is free.
  */

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/map.h"
 #include "base/parallel.h"
+#include "base/sort.h"
 #include "ingest/load.h"
 
 void net_transport_fini(struct net_transport *t)
@@ -183,25 +184,9 @@ static int append(struct net_transport *into, struct net_transport *from, struct
     return status;
 }
 
-static int by_offset(const void *a, const void *b)
-{
-    const struct net_transfer *x = a, *y = b;
-    if (x->offset != y->offset)
-        return x->offset < y->offset ? -1 : 1;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
-}
+ORDER(by_offset, struct net_transfer, ASCENDING(offset) ?: ASCENDING(start_ns) ?: ASCENDING(bytes));
 
-static int by_place(const void *a, const void *b)
-{
-    const struct net_message *x = a, *y = b;
-    if (x->stream != y->stream)
-        return x->stream < y->stream ? -1 : 1;
-    if (x->offset != y->offset)
-        return x->offset < y->offset ? -1 : 1;
-    return x->size_bytes < y->size_bytes ? -1 : x->size_bytes > y->size_bytes;
-}
+ORDER(by_place, struct net_message, ASCENDING(stream) ?: ASCENDING(offset) ?: ASCENDING(size_bytes));
 
 static bool same_transfer(const struct net_transfer *a, const struct net_transfer *b)
 {
@@ -269,8 +254,7 @@ int net_sort_messages(struct net_transport *t)
         t->first_message = calloc(t->connections.n * 2 + 1, sizeof *t->first_message);
     if (!t->first_message)
         return -1;
-    if (t->messages.n > 1)
-        qsort(t->messages.at, t->messages.n, sizeof *t->messages.at, by_place);
+    array_sort(&t->messages, by_place);
     size_t kept = 0;
     for (size_t i = 0; i < t->messages.n; i++)
         if (kept == 0 || t->messages.at[kept - 1].stream != t->messages.at[i].stream ||
@@ -326,18 +310,9 @@ static void sort_item(void *arg, size_t item)
     sorting->status[item] = sort_transfers(t) < 0 || net_sort_messages(t) < 0 ? -1 : 0;
 }
 
-static int by_process(const void *a, const void *b)
-{
-    const struct source *x = *(struct source *const *)a, *y = *(struct source *const *)b;
-    const struct net_transport *s = x->part.transport, *t = y->part.transport;
-    if (x->rank != y->rank)
-        return (unsigned)x->rank < (unsigned)y->rank ? -1 : 1;
-    if (s->pid != t->pid)
-        return s->pid < t->pid ? -1 : 1;
-    if (s->segment != t->segment)
-        return s->segment < t->segment ? -1 : 1;
-    return (x > y) - (x < y);
-}
+ORDER_OF_POINTERS(by_process, struct source,
+                  COMPARE((unsigned)x->rank, (unsigned)y->rank) ?: ASCENDING(part.transport->pid)
+                      ?: ASCENDING(part.transport->segment) ?: COMPARE(x, y));
 
 static int collect(struct loader *loader, struct source **sources, size_t n)
 {
@@ -382,22 +357,9 @@ struct end {
     uint32_t transport, connection;
 };
 
-static int compare_ends(const void *a, const void *b)
-{
-    const struct end *x = a, *y = b;
-    int order = memcmp(&x->low, &y->low, sizeof x->low);
-    if (order == 0)
-        order = memcmp(&x->high, &y->high, sizeof x->high);
-    if (order != 0)
-        return order;
-    if (x->local_is_low != y->local_is_low)
-        return x->local_is_low ? -1 : 1;
-    if (x->transport != y->transport || x->first_ns == y->first_ns)
-        return x->transport != y->transport
-                   ? (x->transport < y->transport ? -1 : 1)
-                   : (x->connection > y->connection) - (x->connection < y->connection);
-    return x->first_ns < y->first_ns ? -1 : 1;
-}
+ORDER(compare_ends, struct end,
+      memcmp(&x->low, &y->low, 2 * sizeof x->low) ?: DESCENDING(local_is_low)
+          ?: ASCENDING(transport) ?: ASCENDING(first_ns) ?: ASCENDING(connection));
 
 static int64_t first_seen(const struct net_transport *t, uint32_t connection)
 {
@@ -430,8 +392,7 @@ static int join_connections(struct dpro_trace *trace)
             status = array_push(&ends, end);
         }
     }
-    if (ends.n > 1)
-        qsort(ends.at, ends.n, sizeof *ends.at, compare_ends);
+    array_sort(&ends, compare_ends);
     for (size_t i = 0, end; i < ends.n && status == 0; i = end) {
         size_t n_low = 0;
         for (end = i; end < ends.n &&

@@ -111,7 +111,7 @@ static void run_default(const struct dpro_model *model)
     double seconds = cpu_seconds() - start;
     struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
     printf("  default    %.6g s: %lu evaluations, own %.3f ms, best %.3f, bound %.3f, %s\n",
-           seconds, (unsigned long)s.n_candidates, (double)s.own_ns * 1e-6,
+           seconds, (unsigned long)s.n_candidates, (double)s.baseline_ns * 1e-6,
            (double)s.best_ns * 1e-6, (double)s.lower_bound_ns * 1e-6, s.stopped_by);
     dpro_optimum_destroy(optimum);
 }

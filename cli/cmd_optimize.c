@@ -143,7 +143,7 @@ static int on_progress(void *arg, const struct dpro_optimize_progress *progress)
     char best[64];
     if (sink->progress != NULL) {
         snprintf(best, sizeof best, "best %.1f of %.1f ms", (double)progress->best_ns / 1e6,
-                 (double)progress->own_ns / 1e6);
+                 (double)progress->baseline_ns / 1e6);
         progress_tell(best);
         sink->progress(sink->arg, "searching", "candidates", progress->n_candidates, 0);
     }

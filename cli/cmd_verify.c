@@ -74,7 +74,8 @@ static const struct opt verify_opts[] = {
      "steps of a turn that are timed (default: 6; where a turn\nis a run of the job, 30)", NULL,
      OPT_COMPLETE_NOTHING},
     {"blocks", 0, "N", read_blocks, AT(blocks), "a whole number from 1 to 1000",
-     "blocks of mirrored turns, own plan plan own; more make\nthe interval smaller (default: 8; "
+     "blocks of mirrored turns, baseline plan plan baseline; more make\nthe interval smaller "
+     "(default: 8; "
      "of runs, 4)",
      NULL, OPT_COMPLETE_NOTHING},
     {"settle", 0, "N", read_settle, AT(settle), "a whole number of 2 or more",
@@ -255,11 +256,11 @@ static int check_against(const char *item, const struct dpro_plan_summary *plan)
     return 0;
 }
 
-/* Own, plan, and those that --against names. */
+/* Baseline, plan, and those that --against names. */
 static int list_strategies(const struct values *values, const struct dpro_plan_summary *plan,
                            struct strategy *strategies, size_t *n)
 {
-    strategies[0] = (struct strategy){"own", NULL};
+    strategies[0] = (struct strategy){"baseline", NULL};
     strategies[1] = (struct strategy){"plan", values->plan};
     *n = 2;
     for (size_t i = 0; i < values->against.n; i++) {

@@ -78,7 +78,7 @@ def row_of(dpro, folder):
         "warnings": facts["warnings"],
     })
     row["quiet"] = any(note.startswith("Quiet") for note in truth.get("notes", ()))
-    row["expected_ms"] = facts["on_wire"]["predicted_ms"] or row["replayed_ms"]
+    row["expected_ms"] = facts["unprofiled_iterations"]["predicted_ms"] or row["replayed_ms"]
     if row["unprofiled_ms"]:
         row["unprofiled_error_pct"] = 100 * (row["replayed_ms"] / row["unprofiled_ms"] - 1)
         row["expected_error_pct"] = 100 * (row["expected_ms"] / row["unprofiled_ms"] - 1)

@@ -3,7 +3,7 @@
 
 Trains each example for TensorFlow, MXNet and Horovod on two workers under `dpro profile --net all` (bench/record_blind.py),
 takes the steps that were timed without the profiler out of the trace, replays what is left, and sets the prediction and the
-estimate from the wire (`on_wire.predicted_ms`) beside the median of those steps. The target is 5 %, of the estimate where
+estimate from the wire (`unprofiled_iterations.predicted_ms`) beside the median of those steps. The target is 5 %, of the estimate where
 there is one, and where the job was quiet: that the steps before the profile and those after it took the same but for 5 %, or
 nothing could be told of those between them. Takes minutes and wants a quiet machine."""
 import argparse
@@ -84,7 +84,7 @@ def main():
                   environment={"RECORD_BLIND": "%d %s" % (args.steps, os.path.join("examples", example.script))})
             truth, changed = hold_back(trace)
             facts = replay(dpro, trace)
-            replayed, wire = facts["predicted"]["iteration_ms"], facts["on_wire"]
+            replayed, wire = facts["predicted"]["iteration_ms"], facts["unprofiled_iterations"]
             estimate = wire["predicted_ms"]
             quiet = changed <= TARGET_PCT
             found = off(replayed, truth), off(replayed if estimate is None else estimate, truth)

@@ -87,7 +87,7 @@ def judge_plan(args, dpro, python, script, trace, folder, table):
     printed = train([*verify, "--"], python, script, steps=n_steps, quiet=True).decode()
     measured = json.JSONDecoder().raw_decode(printed[printed.index("{"):])[0]
     for config in measured["configurations"]:
-        if config["name"] == "own":
+        if config["name"] == "baseline":
             table.add(f"{script}: a step with DDP's own buckets", config["iteration_ms"], "ms")
             continue
         gain, predicted = config["gain_pct"], predicted_pct(dpro, trace, folder, found, config["name"])

@@ -148,7 +148,7 @@ DPRO_API struct dpro_left_out dpro_graph_left_out(const struct dpro_graph *graph
 
 /* What the transport logs show of the profiler's cost where the trace has no steps that were timed
  * without it (dpro_trace_unprofiled); predictions don't use it. */
-struct dpro_on_wire {
+struct dpro_unprofiled_iterations {
     /* Iterations before and after the profiles: the job without a profiler. Of the rank whose log
      * shows most of them; 0: none shows enough. */
     uint32_t n_iterations;
@@ -157,7 +157,8 @@ struct dpro_on_wire {
      * (of RPCs), and the next one waits: the mean, 0 where that is not so. */
     int64_t asking_ns;
 };
-DPRO_API struct dpro_on_wire dpro_graph_on_wire(const struct dpro_graph *graph);
+DPRO_API struct dpro_unprofiled_iterations
+dpro_graph_unprofiled_iterations(const struct dpro_graph *graph);
 
 /* What recording an op cost the thread that ran it, as dpro's recorder measured it, mean over the
  * ranks; 0: not known, or taken out. */

@@ -31,7 +31,7 @@ struct dpro_optimize_progress {
     double seconds;
     uint64_t n_candidates; /* evaluated so far */
     uint32_t n_rounds;
-    int64_t own_ns, best_ns;
+    int64_t baseline_ns, best_ns;
 };
 
 struct dpro_optimize_options {
@@ -59,33 +59,33 @@ struct dpro_optimize_options {
 
 struct dpro_optimum; /* a result; owns its memory, but borrows the model's */
 
-/* Searches what the job's stack can be given (dpro_model_capabilities); *optimum is the caller's. What it
- * holds is never slower, by the model, than the job's
- * own strategy or any baseline; of strategies that differ by less than 0.5 % in what they take the
- * default algorithm gives a simpler one. */
+/* Searches what the job's stack can be given (dpro_model_capabilities); *optimum is the caller's.
+ * What it holds is never slower, by the model, than the job's own strategy or any baseline; of
+ * strategies that differ by less than 0.5 % in what they take the default algorithm gives a simpler
+ * one. */
 DPRO_API int dpro_optimize_run(const struct dpro_model *model,
                                const struct dpro_optimize_options *options,
                                struct dpro_optimum **optimum, struct dpro_error *err);
 DPRO_API void dpro_optimum_destroy(struct dpro_optimum *optimum); /* NULL is fine */
 
 struct dpro_optimum_summary {
-    int64_t measured_ns;    /* 0: unknown */
-    int64_t own_ns;         /* the job's own strategy, replayed */
-    int64_t best_ns;        /* of the best strategy; <= own_ns. What is expected: a mean over the
-                               jobs that the recording allows (its numbers' errors, its iterations),
-                               as are all other times but own_ns */
-    int64_t found_ns;       /* of what the search found; the best strategy is another where a plain
-                               setting is as good, as far as the recording can tell */
-    const char *setting;    /* that the best strategy comes down to ("bucket_cap_mb 5"), static;
-                               NULL: it takes a plan */
-    int64_t apart_ns;       /* of the best strategy without its op fusions */
+    int64_t measured_ns; /* 0: unknown */
+    int64_t baseline_ns; /* the job's own strategy, replayed */
+    int64_t best_ns;     /* of the best strategy; <= baseline_ns. What is expected: a mean over the
+                            jobs that the recording allows (its numbers' errors, its iterations),
+                            as are all other times but baseline_ns */
+    int64_t found_ns;    /* of what the search found; the best strategy is another where a plain
+                            setting is as good, as far as the recording can tell */
+    const char *setting; /* that the best strategy comes down to ("bucket_cap_mb 5"), static;
+                            NULL: it takes a plan */
+    int64_t apart_ns;    /* of the best strategy without its op fusions */
     int64_t lower_bound_ns; /* no bucketing without compression gets below it, with the ops fused
                                that the best strategy fuses; two standard errors of what the model
                                says are taken off */
-    double uncertainty_pct; /* one standard deviation of the gain (own_ns / best_ns - 1), in points:
-                               of the model's numbers, of its distance from the measured iteration
-                               and of those from each other, and 15 % of the gain; of a generated
-                               job the numbers' alone */
+    double uncertainty_pct; /* one standard deviation of the gain (baseline_ns / best_ns - 1), in
+                               points: of the model's numbers, of its distance from the measured
+                               iteration and of those from each other, and 15 % of the gain; of a
+                               generated job the numbers' alone */
     enum dpro_compression compression;
     const char *algorithm;
     double seconds;
@@ -111,14 +111,15 @@ DPRO_API struct dpro_baseline dpro_optimum_baseline(const struct dpro_optimum *o
  * of the fewest that are as good as any within 1 %. */
 struct dpro_server_count {
     uint32_t n_servers;
-    uint32_t n_hosts;        /* of these have hosts of their own; the others are with ranks */
-    int64_t own_ns, best_ns; /* with servers given tensors as usual; with the best strategy found */
+    uint32_t n_hosts; /* of these have hosts of their own; the others are with ranks */
+    int64_t usual_ns,
+        best_ns; /* with servers given tensors as usual; with the best strategy found */
 };
 DPRO_API uint32_t dpro_optimum_n_server_counts(const struct dpro_optimum *optimum);
 DPRO_API struct dpro_server_count dpro_optimum_server_count(const struct dpro_optimum *optimum,
                                                             uint32_t index);
 
-enum dpro_which { DPRO_OWN, DPRO_BEST };
+enum dpro_which { DPRO_BASELINE, DPRO_BEST };
 
 /* The job's model; of the best strategy one with another number of parameter servers, if that is
  * what it has. Borrowed. */

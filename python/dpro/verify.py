@@ -12,7 +12,7 @@ from . import applied, consent, planned, report, verify_file
 from .session import Session
 from .settings import number
 
-OWN, PLAN = "own", "plan"
+BASELINE, PLAN = "baseline", "plan"
 
 
 def _against():
@@ -48,7 +48,7 @@ class Verification(Session):
         self._left, self._n_turns_block = [], 1  # turns to come; known when the plans are
         self._rank = self._world_size = None  # while there is a process group
         self._planned = None   # (model, layouts by plan) of each model that the plan is for
-        self._now = OWN        # what the models have
+        self._now = BASELINE        # what the models have
         self._turns = []       # that are over
         self._n = 0            # steps of the one that runs
         self._begin_ns = self._before_ns = 0
@@ -101,7 +101,7 @@ class Verification(Session):
                 continue
             for (_, layouts), layout in zip(self._planned, found):
                 layouts[name] = layout
-        names = [OWN, PLAN, *self._caps, *(name for name in (self._planned[0][1] if self._planned else ()) if name != PLAN)]
+        names = [BASELINE, PLAN, *self._caps, *(name for name in (self._planned[0][1] if self._planned else ()) if name != PLAN)]
         self._left = (names + names[::-1]) * self._n_blocks
         self._n_turns_block = 2 * len(names)
         if self._planned:
@@ -149,8 +149,8 @@ class Verification(Session):
 
     def _end(self, problem, restore=True):
         self._problem = self._problem or problem
-        if restore and self._planned and self._now != OWN:
-            self._switch(OWN)
+        if restore and self._planned and self._now != BASELINE:
+            self._switch(BASELINE)
         if self.off:  # ended meanwhile
             return
         self._write(problem is None)

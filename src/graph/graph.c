@@ -174,9 +174,9 @@ static void shorten(int64_t *times_ns, size_t at, int64_t by_ns)
         times_ns[at] -= times_ns[at] < by_ns ? times_ns[at] : by_ns;
 }
 
-struct dpro_on_wire dpro_graph_on_wire(const struct dpro_graph *g)
+struct dpro_unprofiled_iterations dpro_graph_unprofiled_iterations(const struct dpro_graph *g)
 {
-    return g->on_wire;
+    return g->unprofiled_iterations;
 }
 
 struct dpro_pace dpro_graph_pace(const struct dpro_graph *g)

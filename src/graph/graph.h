@@ -146,7 +146,7 @@ struct dpro_graph {
     int64_t *profiler_op_ns;
     uint8_t *profiled;
 
-    struct dpro_on_wire on_wire;
+    struct dpro_unprofiled_iterations unprofiled_iterations;
     int64_t *measured_ns;   /* one value a sample */
     int64_t *sample_number; /* the job's own number of each sampled iteration */
     uint32_t shown_sample;  /* the sample that seen_* come from */

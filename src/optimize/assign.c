@@ -47,7 +47,7 @@ static void search_bounds(struct space *space, const struct dpro_strategy *own)
         }
         space->search->n_rounds++;
     }
-    if (chosen_ns < space->search->own_ns) {
+    if (chosen_ns < space->search->baseline_ns) {
         space_copy(space, &chosen, &space->best);
         space->best_ns = chosen_ns;
     }

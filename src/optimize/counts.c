@@ -32,12 +32,12 @@ static int check(const struct dpro_model *model, const struct dpro_optimize_opti
     return 0;
 }
 
-static struct dpro_server_count count_of(const struct dpro_optimum *o, int64_t own_ns)
+static struct dpro_server_count count_of(const struct dpro_optimum *o, int64_t usual_ns)
 {
     const struct model_net *net = &o->models[DPRO_BEST]->net;
     return (struct dpro_server_count){.n_servers = sync_n_servers(net),
                                       .n_hosts = sync_n_nodes(net) - net->n_ranks,
-                                      .own_ns = own_ns,
+                                      .usual_ns = usual_ns,
                                       .best_ns = o->summary.best_ns};
 }
 
@@ -70,7 +70,7 @@ static uint32_t choose(struct dpro_optimum *const *found, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         least_ns = fmin(least_ns, (double)found[i]->summary.best_ns);
     for (uint32_t i = 0; i < n; i++)
-        if (found[i]->models[DPRO_BEST] == found[i]->models[DPRO_OWN] &&
+        if (found[i]->models[DPRO_BEST] == found[i]->models[DPRO_BASELINE] &&
             (double)found[i]->summary.best_ns <= least_ns * (1 + UNCERTAINTY_SERVERS))
             return i;
     while ((double)found[chosen]->summary.best_ns > least_ns * (1 + WORTH_SERVERS))
@@ -91,9 +91,9 @@ static int sum_up(struct dpro_optimum *const *found, uint32_t n, struct dpro_opt
         sum.n_rounds += s->n_rounds;
         if (strcmp(s->stopped_by, "converged") != 0)
             sum.stopped_by = s->stopped_by;
-        int64_t own_ns = 0;
-        if (uncertainty_time(found[i]->models[DPRO_BEST], &own_ns, NULL) < 0 ||
-            array_push(&chosen->counts, count_of(found[i], own_ns)) < 0)
+        int64_t usual_ns = 0;
+        if (uncertainty_time(found[i]->models[DPRO_BEST], &usual_ns, NULL) < 0 ||
+            array_push(&chosen->counts, count_of(found[i], usual_ns)) < 0)
             return -1;
     }
     chosen->summary = sum;

@@ -263,7 +263,7 @@ static uint32_t choose(const struct promise *p, const struct dpro_model *model,
 
 static int64_t of_own(const struct space *space, const struct finalist *finalist)
 {
-    return llround((double)space->search->own_ns * finalist->expected);
+    return llround((double)space->search->baseline_ns * finalist->expected);
 }
 
 /* What is found is told by what it is expected to take, and so is all that it is compared with. */
@@ -308,15 +308,15 @@ static int64_t best_apart_ns(struct space *space, int64_t best_ns)
 /* How the job ran, which is what the result is compared with. */
 static int keep_own(struct space *space, struct dpro_optimum *o)
 {
-    const struct dpro_model *ran = o->models[DPRO_OWN];
+    const struct dpro_model *ran = o->models[DPRO_BASELINE];
     struct space own;
-    o->summary.own_ns = space->search->own_ns;
+    o->summary.baseline_ns = space->search->baseline_ns;
     if (ran == o->models[DPRO_BEST])
-        return result_keep(o, ran, space, DPRO_OWN, &ran->baseline);
+        return result_keep(o, ran, space, DPRO_BASELINE, &ran->baseline);
     int rc = space_init(&own, space->search, ran, NULL) < 0 ? -1 : 0;
     if (rc == 0) {
-        o->summary.own_ns = space_value(&own, &ran->baseline);
-        rc = result_keep(o, ran, &own, DPRO_OWN, &ran->baseline);
+        o->summary.baseline_ns = space_value(&own, &ran->baseline);
+        rc = result_keep(o, ran, &own, DPRO_BASELINE, &ran->baseline);
     }
     space_fini(&own);
     return rc;
@@ -328,7 +328,7 @@ static int keep_own(struct space *space, struct dpro_optimum *o)
 static int64_t sure_bound(const struct dpro_model *model, int64_t bound_ns,
                           const struct dpro_optimum_summary *s, const struct uncertainty *unsure)
 {
-    double gain = unsure->speedup * (double)s->best_ns / (double)s->own_ns, noise = 0;
+    double gain = unsure->speedup * (double)s->best_ns / (double)s->baseline_ns, noise = 0;
     if (model->measured_ns > 0 && model->n_samples > 1)
         noise = model->measured_std_ns / (double)model->measured_ns / sqrt(model->n_samples);
     double doubt =
@@ -341,8 +341,9 @@ static int keep_results(struct space *space, struct dpro_optimum *o)
     const struct dpro_model *model = o->models[DPRO_BEST];
     struct search *search = space->search;
     struct dpro_optimum_summary *s = &o->summary;
-    bool same = model == o->models[DPRO_OWN];
-    struct dpro_model ran = same ? *space->model : *o->models[DPRO_OWN], planned = *space->model;
+    bool same = model == o->models[DPRO_BASELINE];
+    struct dpro_model ran = same ? *space->model : *o->models[DPRO_BASELINE],
+                      planned = *space->model;
     struct uncertainty unsure;
     struct work work; /* with the ops fused that the best strategy fuses */
     int64_t bound_ns = 0;
@@ -352,7 +353,7 @@ static int keep_results(struct space *space, struct dpro_optimum *o)
         lower_bound(space->model, &work, &bound_ns) < 0 || result_fuse(o, model) < 0 ||
         result_decide(o) < 0)
         return -1;
-    ran.baseline = o->models[DPRO_OWN]->baseline;
+    ran.baseline = o->models[DPRO_BASELINE]->baseline;
     planned.baseline = space->best;
     if (uncertainty_of(&ran, &planned, &unsure, NULL) < 0)
         return -1;
@@ -389,16 +390,16 @@ static int run(struct search *search, struct dpro_optimum *o, struct dpro_error 
     cycles_prepare(&fine.model);
     rc = space_init(&space, search, &fine.model, err);
     if (rc == 0) {
-        search->own_ns = model->baseline.fuses ? cycles_own(&space, &model->baseline)
-                                               : space_evaluate(&space, &model->baseline);
-        if (search->own_ns == INT64_MAX && !search->failed)
+        search->baseline_ns = model->baseline.fuses ? cycles_own(&space, &model->baseline)
+                                                    : space_evaluate(&space, &model->baseline);
+        if (search->baseline_ns == INT64_MAX && !search->failed)
             rc = dpro_error_set(err, DPRO_EEMPTY,
                                 "by its model an iteration of this job never ends: what it waits "
                                 "for is not in the trace");
     }
     if (rc == 0) {
         try_baselines(&space);
-        compared_ns = search->own_ns < space.best_ns ? search->own_ns : space.best_ns;
+        compared_ns = search->baseline_ns < space.best_ns ? search->baseline_ns : space.best_ns;
         if (assign_is_all(model))
             search_assign(&space, &model->baseline);
         else
@@ -440,7 +441,7 @@ int search_one(const struct dpro_model *model, uint32_t n_servers,
     if (!o)
         return dpro_error_nomem(err);
     int rc = 0;
-    o->models[DPRO_OWN] = o->models[DPRO_BEST] = model;
+    o->models[DPRO_BASELINE] = o->models[DPRO_BEST] = model;
     if (n_servers != sync_n_servers(&model->net)) {
         o->models[DPRO_BEST] = &o->changed;
         if (change_copy(model, &o->arena, &o->changed) < 0 ||

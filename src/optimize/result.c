@@ -150,7 +150,7 @@ static bool is_own(const struct deciding *d, uint32_t b, const struct strategy_b
     const struct dpro_strategy *s = &d->o->strategies[DPRO_BEST];
     const struct strategy_bucket *bucket = &s->buckets[b];
     uint32_t index = d->own_bucket[s->order[bucket->first]];
-    *own = &d->o->strategies[DPRO_OWN].buckets[index];
+    *own = &d->o->strategies[DPRO_BASELINE].buckets[index];
     for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++)
         if (d->own_bucket[s->order[i]] != index)
             return false;
@@ -183,7 +183,7 @@ static void decide_bucket(struct deciding *d, uint32_t b)
         decide(d, pass_tensor_partition.name, bucket_text(d, b),
                bucket->partitions == 1 ? "whole" : format(d, "%u parts", bucket->partitions));
     int server = servers_number(d->model, bucket->server);
-    int was = servers_number(d->o->models[DPRO_OWN], own->server);
+    int was = servers_number(d->o->models[DPRO_BASELINE], own->server);
     if (d->model->capabilities.places && same && server != was)
         decide(d, "placement", bucket_text(d, b),
                format(d, "on parameter server %d, not %d", server, was));
@@ -207,7 +207,7 @@ static void decide_fusion(struct deciding *d, const struct dpro_op_fusion *f)
 static void decide_servers(struct deciding *d)
 {
     uint32_t n = dpro_model_n_servers(d->model);
-    uint32_t was = dpro_model_n_servers(d->o->models[DPRO_OWN]);
+    uint32_t was = dpro_model_n_servers(d->o->models[DPRO_BASELINE]);
     if (n != was)
         decide(d, "servers", "the job", format(d, "%u parameter servers, not %u", n, was));
 }
@@ -215,7 +215,7 @@ static void decide_servers(struct deciding *d)
 /* Horovod's settings. */
 static void decide_cycles(struct deciding *d)
 {
-    const struct dpro_strategy *own = &d->o->strategies[DPRO_OWN];
+    const struct dpro_strategy *own = &d->o->strategies[DPRO_BASELINE];
     const struct dpro_strategy *best = &d->o->strategies[DPRO_BEST];
     if (best->cycle_ns != own->cycle_ns)
         decide(d, "cycles", "Horovod's cycle time",
@@ -229,7 +229,8 @@ static void decide_cycles(struct deciding *d)
 int result_decide(struct dpro_optimum *o)
 {
     static const char *const precisions[] = {"full precision", "fp16", "bf16"};
-    const struct dpro_strategy *own = &o->strategies[DPRO_OWN], *best = &o->strategies[DPRO_BEST];
+    const struct dpro_strategy *own = &o->strategies[DPRO_BASELINE],
+                               *best = &o->strategies[DPRO_BEST];
     const struct dpro_model *model = o->models[DPRO_BEST];
     struct deciding d = {.o = o, .model = model};
     d.own_bucket = calloc(model->n_tensors + (size_t)1, sizeof *d.own_bucket);

@@ -163,7 +163,7 @@ struct search {
     double start_s, told_s;
     uint64_t n_candidates;
     uint32_t n_rounds;
-    int64_t own_ns, best_ns; /* of any space */
+    int64_t baseline_ns, best_ns; /* of any space */
     ARRAY(struct improvement) improvements;
     const char *stopped_by; /* NULL: goes on */
     uint64_t random;

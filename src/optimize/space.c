@@ -45,7 +45,7 @@ bool search_stops(struct search *search)
     }
     if (o->progress && now - search->told_s >= TELL_EVERY_S) {
         struct dpro_optimize_progress progress = {now, search->n_candidates, search->n_rounds,
-                                                  search->own_ns, search->best_ns};
+                                                  search->baseline_ns, search->best_ns};
         search->told_s = now;
         if (o->progress(o->arg, &progress) != 0)
             search->stopped_by = "stopped";

@@ -78,14 +78,14 @@ static void find_fusion(struct report_facts *f)
 /* What profiled iterations took longer than those that only the wire shows, with its standard
  * error. A profiler makes nothing faster: none where they took less (the most likely cost, then).
  */
-static void find_on_wire(struct report_facts *f)
+static void find_unprofiled_iterations(struct report_facts *f)
 {
-    const struct dpro_on_wire *o = &f->on_wire;
+    const struct dpro_unprofiled_iterations *o = &f->unprofiled_iterations;
     double more = 0;
     f->wire_predicted_ns = f->predicted_ns;
     if (f->report->profiler_op_ns || f->report->what_if || f->measured_ns <= 0)
         return; /* it is known, or this is no prediction of the job as it was */
-    f->on_wire = dpro_graph_on_wire(f->report->graph);
+    f->unprofiled_iterations = dpro_graph_unprofiled_iterations(f->report->graph);
     if (o->n_iterations > 0 && f->std_ns >= 0) {
         more = (double)(f->measured_ns - o->asking_ns - o->mean_ns);
         f->wire_error_ns = llround(sqrt((double)f->std_ns * (double)f->std_ns / f->n_measured +
@@ -103,7 +103,7 @@ static void sum_recorded(struct report_facts *f)
     if (dpro_graph_steps_tell(f->report->graph))
         f->unprofiled = dpro_trace_unprofiled(f->report->trace);
     find_fusion(f);
-    find_on_wire(f);
+    find_unprofiled_iterations(f);
     if (f->unprofiled.n_steps == 0)
         return;
     int64_t mean = f->unprofiled.mean_ns, median = f->unprofiled.median_ns;

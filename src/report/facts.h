@@ -96,7 +96,7 @@ struct report_facts {
     double unprofiled_error_pct; /* predicted against the mean without the profiler */
     double unprofiled_median_error_pct;
 
-    struct dpro_on_wire on_wire;
+    struct dpro_unprofiled_iterations unprofiled_iterations;
     int64_t wire_profiler_ns;  /* what the profiler cost, as far as these iterations show it */
     int64_t wire_error_ns;     /* standard error of that; 0: not known */
     int64_t wire_predicted_ns; /* the prediction without it */

@@ -65,12 +65,12 @@
 
   function verdict() {
     const list = el("dl", "verdict"), best = report.best;
-    const own = sentence(report.own.communication), found = sentence(best.communication);
+    const before = sentence(report.baseline.communication), found = sentence(best.communication);
     const say = (name, title, text) => list.append(el("dt", name, title), el("dd", name, text));
     if (best.helps) {
       say("first", "Verdict", pct(data.less_pct) + " less time an iteration (± " + data.less_half_pct.toFixed(1) +
         " points): " + ms(best.iteration_ms) + " instead of " + ms(report.replayed_ms));
-      say("", "Change", found + ", instead of " + own);
+      say("", "Change", found + ", instead of " + before);
       if (best.setting)
         say("", "Setting", "that is " + best.setting + " of DistributedDataParallel, which needs no plan: the largest as good as any");
     } else {
@@ -78,7 +78,7 @@
       const title = may ? "Nothing is sure to help" : sure ? "Nothing helps enough to be worth a plan" : "Nothing helps";
       say("first", "Verdict", title + ": the best strategy found takes " +
         pct(data.less_pct) + " less time by the model, " + (sure ? "± " : "which is unsure by ") + data.less_half_pct.toFixed(1) + " points");
-      say("", "Change", "none: keep " + own + (may && best.setting ? ", or measure " + best.setting : ""));
+      say("", "Change", "none: keep " + before + (may && best.setting ? ", or measure " + best.setting : ""));
     }
     say("", "At most", "no bucketing without compression can win more than " + pct(data.at_most_pct) +
       ", were the model two standard errors off: an iteration takes " + ms(report.lower_bound_ms) + " at least");
@@ -93,7 +93,7 @@
 
   function bars() {
     const rows = [
-      ["as it ran", report.replayed_ms, "IDLE", sentence(report.own.communication)],
+      ["as it ran", report.replayed_ms, "IDLE", sentence(report.baseline.communication)],
       [RESULT, report.best.iteration_ms, "UPDATE", sentence(report.best.communication)],
       ...report.servers.map((s) => [plural(s.servers, "server"), s.iteration_ms, "UPDATE",
         "the best found with so many; placed as usual: " + ms(s.usual_ms)]),
@@ -149,7 +149,7 @@
 
   function timelines() {
     const ends = (times) => times.map((t) => t[2]);
-    const end = Math.max(report.replayed_ms, report.best.iteration_ms, ...ends(data.own_times), ...ends(data.best_times));
+    const end = Math.max(report.replayed_ms, report.best.iteration_ms, ...ends(data.baseline_times), ...ends(data.best_times));
     const swatch = (name, text) => {
       const s = el("span", "swatch");
       s.style.backgroundColor = "var(--" + name + ")";
@@ -157,7 +157,7 @@
     };
     return el("section", "card", el("h2", "", "Buckets in an iteration"),
       el("div", "legend above", swatch("WAIT", "ready, waiting for its turn"), swatch("COMM", "under way")),
-      timeline("As it ran: " + sentence(report.own.communication), report.own.communication, data.own_times, end),
+      timeline("As it ran: " + sentence(report.baseline.communication), report.baseline.communication, data.baseline_times, end),
       timeline(RESULT[0].toUpperCase() + RESULT.slice(1) + ": " + sentence(report.best.communication), report.best.communication, data.best_times, end));
   }
 

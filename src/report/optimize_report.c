@@ -24,7 +24,7 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
 {
     *f = (struct optimize_facts){.report = report};
     f->found = dpro_optimum_summary(report->optimum);
-    double own = (double)f->found.own_ns, best = (double)f->found.best_ns;
+    double own = (double)f->found.baseline_ns, best = (double)f->found.best_ns;
     f->speedup = own / best;
     f->less_pct = 100 * (1 - best / own);
     f->less_half_pct = HALF_OF_95_PCT * f->found.uncertainty_pct / (f->speedup * f->speedup);
@@ -38,11 +38,11 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
                  "BytePS and torch.compile get the plan's communication alone, which takes %s an "
                  "iteration by the model",
                  TIME(f->found.apart_ns));
-    f->which = f->helps ? DPRO_BEST : DPRO_OWN;
+    f->which = f->helps ? DPRO_BEST : DPRO_BASELINE;
     f->planned = dpro_optimum_strategy(report->optimum, f->which);
     f->model = dpro_optimum_model(report->optimum, f->which);
     f->n_servers = dpro_model_n_servers(f->model);
-    f->own_servers = dpro_model_n_servers(report->model);
+    f->baseline_servers = dpro_model_n_servers(report->model);
     double misfit_pct = 100 * dpro_model_misfit(report->model);
     if (fabs(misfit_pct) > MISFIT_TO_TELL)
         snprintf(f->misfit, sizeof f->misfit,
@@ -145,12 +145,12 @@ static void write_next(struct writer *w, const struct dpro_optimize_report *r)
 static void write_servers_needed(struct writer *w, const struct optimize_facts *f)
 {
     bool session = dpro_model_stack(f->report->model) == DPRO_STACK_TENSORFLOW_PS;
-    if (f->n_servers == f->own_servers)
+    if (f->n_servers == f->baseline_servers)
         return;
     table_paragraph(w, "Servers", 10,
                     "the plan is for %u parameter server%s, the job ran with %u, and it can't "
                     "change that by itself: %s %u",
-                    f->n_servers, PLURAL(f->n_servers), f->own_servers,
+                    f->n_servers, PLURAL(f->n_servers), f->baseline_servers,
                     session ? "start it with another list of 'ps' tasks in its cluster, of"
                             : "start it with as many processes of DMLC_ROLE=server, all of its "
                               "processes with DMLC_NUM_SERVER of",
@@ -162,7 +162,7 @@ static void write_setting(struct writer *w, const struct optimize_facts *f)
 {
     char more[120] = "";
     double more_pct =
-        100 * (double)(f->found.best_ns - f->found.found_ns) / (double)f->found.own_ns;
+        100 * (double)(f->found.best_ns - f->found.found_ns) / (double)f->found.baseline_ns;
     if (!f->found.setting || !f->helps)
         return;
     if (more_pct >= 0.05)
@@ -182,9 +182,9 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
     if (f->helps) {
         table_paragraph(w, "Verdict", 10,
                         "%s %% less time an iteration (+- %s points): %s instead of %s", less, half,
-                        TIME(f->found.best_ns), TIME(f->found.own_ns));
+                        TIME(f->found.best_ns), TIME(f->found.baseline_ns));
         table_paragraph(w, "Change", 10, "%s, instead of %s", STRATEGY_OF(f, DPRO_BEST),
-                        STRATEGY_OF(f, DPRO_OWN));
+                        STRATEGY_OF(f, DPRO_BASELINE));
         write_setting(w, f);
     } else {
         table_paragraph(w, "Verdict", 10,
@@ -193,7 +193,8 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
                         may    ? "nothing is sure to help"
                         : sure ? "nothing helps enough to be worth a plan"
                                : "nothing helps",
-                        less, sure ? "+-" : "which is unsure by", half, STRATEGY_OF(f, DPRO_OWN),
+                        less, sure ? "+-" : "which is unsure by", half,
+                        STRATEGY_OF(f, DPRO_BASELINE),
                         may && f->found.setting ? ", or measure " : "",
                         may && f->found.setting ? f->found.setting : "");
     }
@@ -213,7 +214,7 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
 static void cell_times(struct table *t, const struct optimize_facts *f, int64_t ns)
 {
     table_cells(t, TIME(ns));
-    table_cell(t, "%s %%", SIGNED(100 * ((double)ns / (double)f->found.own_ns - 1)));
+    table_cell(t, "%s %%", SIGNED(100 * ((double)ns / (double)f->found.baseline_ns - 1)));
 }
 
 static void row(struct table *t, const struct optimize_facts *f, const char *name, int64_t ns,
@@ -230,7 +231,7 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
 {
     struct table t = {.n_cols = 4, .left = {true, false, false, true}};
     table_cells(&t, "strategy", "iteration", "change", "");
-    row(&t, f, "as it ran", f->found.own_ns, STRATEGY_OF(f, DPRO_OWN));
+    row(&t, f, "as it ran", f->found.baseline_ns, STRATEGY_OF(f, DPRO_BASELINE));
     row(&t, f, f->found.setting && f->helps ? "chosen" : "best found", f->found.best_ns,
         STRATEGY_OF(f, DPRO_BEST));
     for (uint32_t b = 0; b < dpro_optimum_n_baselines(f->report->optimum); b++) {
@@ -253,7 +254,7 @@ static void write_counts(struct writer *w, const struct optimize_facts *f)
         struct dpro_server_count count = dpro_optimum_server_count(f->report->optimum, i);
         table_cell(&t, "%u", count.n_servers);
         table_cell(&t, "%u", count.n_hosts);
-        cell_times(&t, f, count.own_ns);
+        cell_times(&t, f, count.usual_ns);
         cell_times(&t, f, count.best_ns);
     }
     writer_text(w, "\n");
@@ -340,9 +341,9 @@ static void write_best(struct writer *w, const struct optimize_facts *f)
     model_write_strategy(w, dpro_optimum_model(optimum, DPRO_BEST),
                          dpro_optimum_strategy(optimum, DPRO_BEST));
     writer_close(w, '}');
-    writer_section(w, "own", '{');
+    writer_section(w, "baseline", '{');
     writer_key(w, "communication");
-    model_write_strategy(w, f->report->model, dpro_optimum_strategy(optimum, DPRO_OWN));
+    model_write_strategy(w, f->report->model, dpro_optimum_strategy(optimum, DPRO_BASELINE));
     writer_close(w, '}');
 }
 
@@ -362,7 +363,7 @@ static void write_baselines(struct writer *w, const struct dpro_optimum *optimum
         struct dpro_server_count count = dpro_optimum_server_count(optimum, i);
         writer_newline(w);
         writer_object(w, INT("servers", count.n_servers), INT("on_own_hosts", count.n_hosts),
-                      MS("usual_ms", count.own_ns), MS("iteration_ms", count.best_ns));
+                      MS("usual_ms", count.usual_ns), MS("iteration_ms", count.best_ns));
     }
     writer_close(w, ']');
 }
@@ -399,7 +400,7 @@ static void write_report(struct writer *w, const struct optimize_facts *f)
     writer_fields(w, TEXT("schema", "dpro.optimize/1"), TEXT("version", dpro_version()),
                   MS_IF("measured_ms", f->found.measured_ns > 0, f->found.measured_ns));
     model_write_pace(w, r->model);
-    writer_fields(w, MS("replayed_ms", f->found.own_ns));
+    writer_fields(w, MS("replayed_ms", f->found.baseline_ns));
     write_best(w, f);
     writer_newline(w);
     writer_fields(w, MS("lower_bound_ms", f->found.lower_bound_ns));
@@ -458,7 +459,7 @@ void optimize_write_page(struct writer *w, const void *facts)
     writer_newline(w);
     writer_fields(w, FIXED("less_pct", f->less_pct, 3), FIXED("less_half_pct", f->less_half_pct, 3),
                   FIXED("at_most_pct", f->at_most_pct, 3));
-    write_times(w, "own_times", f, DPRO_OWN);
+    write_times(w, "baseline_times", f, DPRO_BASELINE);
     write_times(w, "best_times", f, DPRO_BEST);
     writer_close(w, '}');
     page_scripts(w);

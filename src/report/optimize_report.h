@@ -23,8 +23,8 @@ struct optimize_facts {
     char misfit[224];      /* a warning; "": the model fits the measured iterations */
     enum dpro_which which; /* is planned: best, or the baseline when that does not help */
     const struct dpro_strategy *planned;
-    const struct dpro_model *model;  /* of what is planned */
-    uint32_t n_servers, own_servers; /* parameter servers of the planned job, and as it ran */
+    const struct dpro_model *model;       /* of what is planned */
+    uint32_t n_servers, baseline_servers; /* parameter servers of the planned job, and as it ran */
 };
 
 void optimize_facts_fill(struct optimize_facts *facts, const struct dpro_optimize_report *report);

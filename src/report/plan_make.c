@@ -144,9 +144,9 @@ static void make_plan(struct maker *m)
     plan->stack = intern(m, dpro_stack_name(dpro_model_stack(model)));
     plan->world_size = dpro_trace_world_size(f->report->trace);
     plan->is_own = !f->helps;
-    plan->baseline_ns = f->found.own_ns;
+    plan->baseline_ns = f->found.baseline_ns;
     /* what jobs can be given */
-    plan->iteration_ns = f->helps ? f->found.apart_ns : f->found.own_ns;
+    plan->iteration_ns = f->helps ? f->found.apart_ns : f->found.baseline_ns;
     plan->uncertainty_pct = f->uncertainty_pct;
     plan->compression = dpro_strategy_compression(f->planned);
     plan->cycle_ns = cycles.cycle_ns;

@@ -164,7 +164,7 @@ static void write_contradiction(struct writer *w, const struct report_facts *f)
 static void write_unprofiled(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_unprofiled *u = &f->unprofiled;
-    const struct dpro_on_wire *o = &f->on_wire;
+    const struct dpro_unprofiled_iterations *o = &f->unprofiled_iterations;
     bool known = u->n_steps > 0, compared = known && f->comparable;
     writer_newline(w);
     writer_key(w, "unprofiled");
@@ -178,7 +178,7 @@ static void write_unprofiled(struct writer *w, const struct report_facts *f)
     known = o->n_iterations > 0;
     compared = f->comparable && (known || o->asking_ns > 0);
     writer_newline(w);
-    writer_key(w, "on_wire");
+    writer_key(w, "unprofiled_iterations");
     writer_object(
         w, INT("iterations", o->n_iterations),
         MS_IF("iteration_ms", known && o->mean_ns >= 0, o->mean_ns),

@@ -331,9 +331,9 @@ static void write_unprofiled(struct writer *w, const struct report_facts *f)
     table_wrapped(w, " ", 2, line.text);
 }
 
-static void write_on_wire(struct writer *w, const struct report_facts *f)
+static void write_unprofiled_iterations(struct writer *w, const struct report_facts *f)
 {
-    const struct dpro_on_wire *o = &f->on_wire;
+    const struct dpro_unprofiled_iterations *o = &f->unprofiled_iterations;
     struct words line = {.n = 0};
     if (o->n_iterations == 0 && o->asking_ns == 0)
         return;
@@ -428,7 +428,7 @@ static void write_text(struct writer *w, const void *facts)
     write_checks(w, f);
     write_contradiction(w, f);
     write_unprofiled(w, f);
-    write_on_wire(w, f);
+    write_unprofiled_iterations(w, f);
     write_transport(w, f);
     write_fusion(w, f);
     write_collectives(w, f);

@@ -410,7 +410,7 @@
       fact("without the profiler, mean of " + plural(u.steps, "step"), ms(u.iteration_ms) + (known(u.error_pct) ? ", the replay is " + signed(u.error_pct) + " off" : ""));
       if (known(u.profiler_overhead_pct)) fact("with it", signed(u.profiler_overhead_pct));
     }
-    const wire = report.on_wire;
+    const wire = report.unprofiled_iterations;
     if (known(wire.iteration_ms))
       fact("without the profiler, mean of " + plural(wire.iterations, "iteration") + " that only the transport logs show", ms(wire.iteration_ms) + " (spread " + ms(wire.std_ms) + ")");
     if (known(wire.asking_ms)) fact("asking all tasks for what they recorded", ms(wire.asking_ms));

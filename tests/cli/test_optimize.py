@@ -192,7 +192,7 @@ class Optimize(Case):
                 facts = self.optimize(trace, "--servers", "1:3", "-o", self.path(name), "--quiet")
                 counts = facts["servers"]
                 self.assertEqual([count["servers"] for count in counts], [1, 2, 3])
-                own, best = (facts[which]["communication"]["servers"] for which in ("own", "best"))
+                own, best = (facts[which]["communication"]["servers"] for which in ("baseline", "best"))
                 least = min(count["iteration_ms"] for count in counts)
                 if counts[own - 1]["iteration_ms"] <= 1.1 * least:  # the others are no surer to be better
                     self.assertEqual(best, own)
@@ -315,8 +315,8 @@ class Optimize(Case):
         self.assertNotIn(evil, page)
         report = json.loads(data)["report"]
         self.assertEqual(report, self.read("plan", "optimize.json"))
-        self.assertIn(evil, [name for bucket in report["own"]["communication"]["buckets"] for name in bucket["parameters"]])
-        self.assertEqual(len(json.loads(data)["own_times"]), len(report["own"]["communication"]["buckets"]))
+        self.assertIn(evil, [name for bucket in report["baseline"]["communication"]["buckets"] for name in bucket["parameters"]])
+        self.assertEqual(len(json.loads(data)["baseline_times"]), len(report["baseline"]["communication"]["buckets"]))
         self.assertIn("Content-Security-Policy", page)
         self.assertIn(evil, [p["name"] for p in self.read("plan", "plan.json")["job"]["models"][0]["parameters"]])
 
@@ -326,7 +326,7 @@ class Optimize(Case):
         self.assertFalse(facts["best"]["helps"])
         plan = self.read("plan", "plan.json")
         self.assertEqual([bucket["parameters"] for bucket in plan["communication"]["buckets"]],
-                         [bucket["parameters"] for bucket in facts["own"]["communication"]["buckets"]])
+                         [bucket["parameters"] for bucket in facts["baseline"]["communication"]["buckets"]])
         self.assertEqual(plan["expected"]["speedup"], 1)
         text = dpro("optimize", trace)
         self.assertIn("nothing helps", text.out)

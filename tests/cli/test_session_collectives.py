@@ -39,7 +39,7 @@ class SessionCollectives(Case):
         for trace in (RECORDED, LOGGED):
             said = dpro("optimize", "-q", "--json", trace)
             self.assert_code(said, DONE)
-            self.assertEqual(len(said.json["own"]["communication"]["buckets"]), COLLECTIVES)
+            self.assertEqual(len(said.json["baseline"]["communication"]["buckets"]), COLLECTIVES)
         self.assertIn("the job's script makes them", " ".join(dpro("optimize", "-q", LOGGED).out.split()))
 
     def test_the_large_ones_are_tied_to_their_messages_though_they_overlap(self):

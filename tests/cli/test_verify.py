@@ -28,7 +28,7 @@ def good_plan(**expected):
 def turns(**configurations):
     """Mirrored blocks; a turn's steps spread around its time, with one that took very long."""
     listed = []
-    for block in range(len(configurations["own"])):
+    for block in range(len(configurations["baseline"])):
         names = list(configurations)
         for name in names + names[::-1]:
             ms = configurations[name][block]
@@ -63,7 +63,7 @@ class Verify(Case):
                     env={"TMPDIR": self.folder})
 
     def test_gain_and_interval_are_those_of_the_blocks(self):
-        self.steps(turns(own=OWN, plan=PLAN, cap_5=[90.0] * 4))
+        self.steps(turns(baseline=OWN, plan=PLAN, cap_5=[90.0] * 4))
         result = self.verify("--json")
         self.assertEqual(result.code, DONE, result.err)
         told = result.json
@@ -72,7 +72,7 @@ class Verify(Case):
         self.assertAlmostEqual(told["gain_pct"]["mean"], middle, 2)
         self.assertAlmostEqual(told["gain_pct"]["low"], low, 2)
         self.assertAlmostEqual(told["gain_pct"]["high"], high, 2)
-        self.assertEqual([c["name"] for c in told["configurations"]], ["own", "plan", "cap=5"])
+        self.assertEqual([c["name"] for c in told["configurations"]], ["baseline", "plan", "cap=5"])
         self.assertAlmostEqual(told["configurations"][0]["iteration_ms"], statistics.median(OWN), 5)
         self.assertEqual(told["configurations"][1]["per_turn_ms"], [ms for ms in PLAN for half in (1, 2)])
         self.assertEqual(told["configurations"][1]["bucket_bytes"], [8, 4])
@@ -89,7 +89,7 @@ class Verify(Case):
                  ([110.0, 113.0, 109.0, 111.0], "slower", "slower than what the job does by itself"))
         for times, key, text in cases:
             with self.subTest(key):
-                self.steps(turns(own=OWN, plan=times))
+                self.steps(turns(baseline=OWN, plan=times))
                 self.assertEqual(self.verify("--json").json["verdict"], key)
                 result = self.verify("--fail-on", "slower")
                 self.assertIn(text, " ".join(result.out.split()))
@@ -97,12 +97,12 @@ class Verify(Case):
 
     def test_without_an_expectation_a_gain_is_just_faster(self):
         self.write("plan/plan.json", good_plan(speedup=1.2))
-        self.steps(turns(own=OWN, plan=PLAN))
+        self.steps(turns(baseline=OWN, plan=PLAN))
         told = self.verify("--json").json
         self.assertEqual((told["verdict"], told["expected_gain_pct"]), ("faster", None))
 
     def test_a_turn_that_was_disturbed_changes_little(self):
-        listed = turns(own=OWN * 2, plan=PLAN * 2)
+        listed = turns(baseline=OWN * 2, plan=PLAN * 2)
         self.steps(listed)
         before = self.verify("--json").json["gain_pct"]
         listed[5]["step_ns"] = [3 * ns for ns in listed[5]["step_ns"]]
@@ -113,21 +113,21 @@ class Verify(Case):
         self.assertLess(before["low"] - after["low"], 1)
 
     def test_only_whole_blocks_count_and_fewer_than_three_have_no_interval(self):
-        self.steps(turns(own=OWN, plan=PLAN)[:7], complete=False, step=77)
+        self.steps(turns(baseline=OWN, plan=PLAN)[:7], complete=False, step=77)
         told = self.verify("--json").json
         self.assertEqual((told["blocks"], told["complete"], told["verdict"]), (1, False, "no-interval"))
         self.assertEqual(told["gain_pct"], {"mean": 20.0, "low": None, "high": None})
         self.assertIn("4 were wanted, but the job ended after step 77", " ".join(self.verify().out.split()))
-        self.steps(turns(own=OWN, plan=PLAN)[:7], complete=False, step=77, problem="rank 2: it was late")
+        self.steps(turns(baseline=OWN, plan=PLAN)[:7], complete=False, step=77, problem="rank 2: it was late")
         self.assertIn("4 were wanted, but rank 2: it was late after step 77", " ".join(self.verify().out.split()))
 
     def test_behind_a_gpu_a_turn_is_timed_from_first_to_last_step(self):
-        self.steps(turns(own=OWN, plan=PLAN), asynchronous=True)
+        self.steps(turns(baseline=OWN, plan=PLAN), asynchronous=True)
         step = sum((0.99, 1.0, 9.0, 1.0, 0.98, 1.01, 0.97)) / 7
         self.assertAlmostEqual(self.verify("--json").json["configurations"][1]["per_turn_ms"][0], 80 * step, 3)
 
     def test_a_job_that_was_too_short_says_what_it_takes(self):
-        self.steps(turns(own=OWN, plan=PLAN)[:3], complete=False, step=30)
+        self.steps(turns(baseline=OWN, plan=PLAN)[:3], complete=False, step=30)
         result = self.verify()
         self.assertEqual(result.code, INPUT)
         self.assertIn("ended after step 30, before one block of turns was measured, which takes 46 steps, and all 4 blocks 154",
@@ -143,21 +143,21 @@ class Verify(Case):
         self.assertIn("nothing was measured: no Python process", result.err)
 
     def test_on_the_nodes_without_rank_0_it_is_said_where_the_result_is(self):
-        self.steps(turns(own=OWN, plan=PLAN), rank=8)
+        self.steps(turns(baseline=OWN, plan=PLAN), rank=8)
         result = self.verify("--json")
         self.assertEqual((result.code, result.out), (DONE, ""))
         self.assertIn("rank 0 of the job, on another node, has the result", result.err)
 
     def test_steps_that_make_no_sense_are_refused(self):
-        listed = turns(own=OWN, plan=PLAN)
-        listed[1]["name"], listed[2]["name"], listed[3]["name"] = "own", "plan", "plan"
+        listed = turns(baseline=OWN, plan=PLAN)
+        listed[1]["name"], listed[2]["name"], listed[3]["name"] = "baseline", "plan", "plan"
         self.steps(listed)
         self.assertEqual(self.verify().code, INPUT)
         self.write("steps.json", '{"turns":[{"name":')
         self.assertEqual(self.verify().code, INPUT)
 
     def test_the_programs_exit_code_and_output_are_its_own(self):
-        self.steps(turns(own=OWN, plan=PLAN))
+        self.steps(turns(baseline=OWN, plan=PLAN))
         result = self.verify("--json", script='echo its output; cp steps.json "$DPRO_VERIFY"; exit 7')
         self.assertEqual(result.code, 7)
         self.assertEqual(result.json["verdict"], "as-expected")

@@ -49,7 +49,7 @@ class Runs(Case):
     def verify(self, *arguments, extra="", env=None, **times):
         if os.path.exists(self.path("told")):
             os.unlink(self.path("told"))
-        program = PROGRAM.replace("EXTRA", extra).replace("TIMES", repr({"own": OWN, "plan": PLAN, **times}))
+        program = PROGRAM.replace("EXTRA", extra).replace("TIMES", repr({"baseline": OWN, "plan": PLAN, **times}))
         return dpro("verify", "--plan", "plan", *arguments, "--", sys.executable, self.write("train.py", program), cwd=self.folder,
                     env={"TMPDIR": self.folder, **(env or {})})
 
@@ -62,9 +62,9 @@ class Runs(Case):
         self.assert_code(result, DONE)
         own, planned = ["-", "7"], [self.path("plan"), "4000"]
         self.assertEqual(self.told(), [[name, str(block), *(planned if name == "plan" else own)] for block in range(3)
-                                       for name in ("own", "plan", "plan", "own")])
+                                       for name in ("baseline", "plan", "plan", "baseline")])
         self.assertEqual(result.err.count("verify: run "), 12)
-        self.assertIn("dpro: verify: run 12 of 12: own\n", result.err)
+        self.assertIn("dpro: verify: run 12 of 12: baseline\n", result.err)
         self.assertEqual(result.err.count("its output"), 12)
         self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("dpro-verify")], [])
 
@@ -84,7 +84,7 @@ class Runs(Case):
         said = " ".join(self.verify().out.split())
         self.assertIn("as expected (20.0 +- 1.6 %)", said)
         self.assertIn("4 blocks of mirrored turns, each a run of the job: 5 steps after 10 to warm up; 2 ranks", said)
-        self.assertIn("own 100.5 - - - -", said)
+        self.assertIn("baseline 100.5 - - - -", said)
         self.assert_code(self.verify("--fail-on", "slower", plan=[130.0] * 4), CHECK_FAILED)
 
     def test_another_plan_takes_its_turns(self):
@@ -92,8 +92,8 @@ class Runs(Case):
         self.write("other/mxnet.env", "MXNET_KVSTORE_BIGARRAY_BOUND=9\n")
         result = self.verify("--json", "--blocks=2", "--against", "plan=other", **{"plan=other": [90.0] * 4})
         self.assert_code(result, DONE)
-        self.assertEqual([line[0] for line in self.told()], ["own", "plan", "plan=other", "plan=other", "plan", "own"] * 2)
-        self.assertEqual({line[0]: line[3] for line in self.told()}, {"own": "-", "plan": "4000", "plan=other": "9"})
+        self.assertEqual([line[0] for line in self.told()], ["baseline", "plan", "plan=other", "plan=other", "plan", "baseline"] * 2)
+        self.assertEqual({line[0]: line[3] for line in self.told()}, {"baseline": "-", "plan": "4000", "plan=other": "9"})
         self.assertEqual((result.json["best_other"], result.json["configurations"][2]["gain_pct"]["mean"] > 9), ("plan=other", True))
 
     def test_a_run_that_fails_ends_all_and_what_was_measured_is_told(self):
@@ -122,7 +122,7 @@ class Runs(Case):
         result = self.verify(extra="sys.exit(0)")
         self.assert_code(result, INPUT)
         self.assertEqual(len(self.told()), 1)
-        self.assertIn("nothing was measured: run 1 of 16 (own): no Python process made a step of training", result.err)
+        self.assertIn("nothing was measured: run 1 of 16 (baseline): no Python process made a step of training", result.err)
 
     def test_hosts_without_rank_0_make_the_same_runs_and_say_where_the_result_is(self):
         for name, extra in (("another rank", "value['rank'], path = 1, path + '.other'"),
@@ -138,7 +138,7 @@ class Runs(Case):
         self.assertEqual(result.json["blocks"], 2)
 
     def test_steps_in_disorder_are_refused(self):
-        self.assert_code(self.verify(extra="value['turns'][0]['name'] = 'own'"), INPUT)
+        self.assert_code(self.verify(extra="value['turns'][0]['name'] = 'baseline'"), INPUT)
         self.assert_code(self.verify(extra="value['turns'] *= 2"), INPUT)
         self.assert_code(self.verify(extra="value = [1]"), INPUT)
 
@@ -199,7 +199,7 @@ class Jobs(Case):
         self.assertGreater(told["gain_pct"]["low"], 30)
         self.assertEqual([c["bucket_bytes"] for c in told["configurations"]], [[], [8, 8]])
         self.assertEqual(result.err.count("trained"), 12)
-        self.assertRegex(result.err, r"dpro: verify: own: \d+\.\d ms a step\n")
+        self.assertRegex(result.err, r"dpro: verify: baseline: \d+\.\d ms a step\n")
         self.assertEqual(sorted(os.listdir(self.folder)), ["mxnet", "plan", "train.py"])
 
     def test_with_stop_a_run_ends_with_its_turn(self):
@@ -211,7 +211,7 @@ class Jobs(Case):
     def test_a_job_that_is_too_short_says_what_a_turn_takes(self):
         result = self.verify(steps=7)
         self.assert_code(result, INPUT)
-        self.assertIn("run 1 of 16 (own): the job ended after step 7, and a turn takes 8 (2 to warm up, 6 that are timed)", result.err)
+        self.assertIn("run 1 of 16 (baseline): the job ended after step 7, and a turn takes 8 (2 to warm up, 6 that are timed)", result.err)
 
     def test_a_plan_whose_variables_are_not_set_is_not_applied(self):
         train = "import os\nos.environ.pop('MXNET_KVSTORE_BIGARRAY_BOUND', None)\n" + TRAIN
@@ -235,7 +235,7 @@ class Jobs(Case):
         result = self.verify(steps=10)
         self.assert_code(result, INPUT)
         self.assertIn("the verification ends, the job goes on: RuntimeError: broken", result.err)
-        self.assertIn("run 1 of 16 (own): RuntimeError: broken", result.err)
+        self.assertIn("run 1 of 16 (baseline): RuntimeError: broken", result.err)
         self.assertIn("trained", result.out)
 
 

@@ -1,6 +1,6 @@
 """A job of TensorFlow, MXNet or Horovod round the whole loop: recorded, replayed, its plan made, applied and measured.
 
-Own and plan are measured in turns (own plan plan own ...), each a run of its own without the recorder, so that what drifts
+Baseline and plan are measured in turns (baseline plan plan baseline ...), each a run of its own without the recorder, so that what drifts
 meanwhile weighs on both. An example prints the median of its last three quarters of steps; of the turns the middle one
 counts, as now and then a whole run is slower by a tenth. How far they are apart tells how far the gain can be judged:
 turns go on until that suffices."""
@@ -70,7 +70,7 @@ class Loop:
         self.facts["helps"] = found["best"]["helps"]
         self.facts["model_ms"], self.facts["plan_model_ms"] = found["replayed_ms"], found["best"]["iteration_ms"]
         self.facts["expected_pct"] = 100 * (1 - 1 / found["best"]["speedup"]) if found["best"]["helps"] else 0.0
-        self.facts["buckets"] = [len(found[which]["communication"]["buckets"]) for which in ("own", "best")]
+        self.facts["buckets"] = [len(found[which]["communication"]["buckets"]) for which in ("baseline", "best")]
         return found
 
     def planned(self):
@@ -94,17 +94,17 @@ class Loop:
                     raise
 
     def measure(self):
-        times, n_turns = {"own": [], "plan": []}, 0
+        times, n_turns = {"baseline": [], "plan": []}, 0
         while n_turns < LEAST_TURNS or (n_turns < MOST_TURNS and self.facts["unsure_points"] > MOST_UNSURE):
-            for turn in ("own", "plan", "plan", "own"):
+            for turn in ("baseline", "plan", "plan", "baseline"):
                 times[turn].append(self._turn(turn))
                 n_turns += 1
             self._judge(times)
 
     def _judge(self, times):
-        own, plan = (statistics.median(times[turn]) for turn in ("own", "plan"))
+        own, plan = (statistics.median(times[turn]) for turn in ("baseline", "plan"))
         unsure = sum(standard_error(turns)**2 for turns in times.values())**0.5 * plan / own
-        spread = 100 * (max(times["own"]) - min(times["own"])) / own
+        spread = 100 * (max(times["baseline"]) - min(times["baseline"])) / own
         self.facts.update(own_ms=own, plan_ms=plan, turns_ms=times, achieved_pct=100 * (1 - plan / own),
                           unsure_points=unsure, own_spread_pct=spread)
 

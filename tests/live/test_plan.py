@@ -263,7 +263,7 @@ end()
         self.assertEqual(result["schema"], "dpro.verify/1")
         self.assertEqual((result["blocks"], result["steps"], result["complete"], result["world_size"]), (3, 3, True, 2))
         own, planned, cap, other = result["configurations"]
-        self.assertEqual([own["name"], planned["name"], cap["name"], other["name"]], ["own", "plan", "cap=1", "plan=other"])
+        self.assertEqual([own["name"], planned["name"], cap["name"], other["name"]], ["baseline", "plan", "cap=1", "plan=other"])
         self.assertEqual(len(other["bucket_bytes"]), 3)
         self.assertEqual(planned["bucket_bytes"], [sum(SIZES[name] for name in names) for names in BUCKETS])
         self.assertEqual(own["bucket_bytes"], [66560])

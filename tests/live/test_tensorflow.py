@@ -198,7 +198,7 @@ class Sessions(frameworks.Case):
         done = subprocess.run([live.DPRO, "optimize", "-q", self.trace, "--json"], stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr.decode())
-        buckets = json.loads(done.stdout)["own"]["communication"]["buckets"]
+        buckets = json.loads(done.stdout)["baseline"]["communication"]["buckets"]
         self.assertEqual([bucket["size_bytes"] for bucket in buckets], 3 * [4 * 256 * 256])
 
     def test_collectives_that_overlap_are_replayed_so(self):

@@ -659,7 +659,7 @@ static void test_ops_are_fused_on_all_ranks_that_compute_alike(void **state)
         assert_true(s->n_fused > 20 && s->n_fused == dpro_strategy_n_fused_ops(t));
         assert_memory_equal(s->fused, t->fused, s->n_fused * sizeof *s->fused);
         assert_true(summary.best_ns >= summary.lower_bound_ns);
-        assert_true((double)summary.best_ns < 0.97 * (double)summary.own_ns);
+        assert_true((double)summary.best_ns < 0.97 * (double)summary.baseline_ns);
         /* what is told of them: each op once for all ranks that fuse it, with the decision */
         uint32_t n_all = 0, n_told = dpro_optimum_n_op_fusions(optimum), n_decided = 0;
         for (uint32_t i = 0; i < n_told; i++) {
@@ -698,7 +698,7 @@ static void test_a_result_is_no_worse_than_anything_it_is_compared_with(void **s
                                                     .threads = 1};
             struct dpro_optimum *optimum = optimum_of(model, &options);
             struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
-            assert_true(s.best_ns <= s.own_ns && s.best_ns >= s.lower_bound_ns);
+            assert_true(s.best_ns <= s.baseline_ns && s.best_ns >= s.lower_bound_ns);
             assert_string_equal(s.stopped_by, "converged");
             for (uint32_t b = 0; b < dpro_optimum_n_baselines(optimum); b++) {
                 struct dpro_baseline baseline = dpro_optimum_baseline(optimum, b);
@@ -742,7 +742,7 @@ static void test_a_result_is_what_the_jobs_stack_can_be_given(void **state)
                 const struct dpro_strategy *best = dpro_optimum_strategy(optimum, DPRO_BEST);
                 struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
                 assert_true(capabilities_allow(&model->capabilities, best));
-                assert_true(s.best_ns <= s.own_ns);
+                assert_true(s.best_ns <= s.baseline_ns);
                 for (uint32_t t = 1; t < model->n_tensors && k == DPRO_STACK_HOROVOD; t++)
                     assert_true(best->order[t] > best->order[t - 1]);
                 if (a == DPRO_ALGORITHM_DEFAULT && model->capabilities.together)
@@ -774,9 +774,9 @@ static void test_horovods_cycles_are_shortened_and_never_for_the_worse(void **st
         struct dpro_optimum *optimum = optimum_of(model, &options);
         struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
         struct dpro_cycles best = dpro_strategy_cycles(dpro_optimum_strategy(optimum, DPRO_BEST));
-        assert_true(s.best_ns <= s.own_ns);
+        assert_true(s.best_ns <= s.baseline_ns);
         if (cycles_ns[i] > s.best_ns) { /* which an iteration takes at least then */
-            assert_true(s.own_ns >= cycles_ns[i]);
+            assert_true(s.baseline_ns >= cycles_ns[i]);
             assert_true(best.cycle_ns < cycles_ns[i]);
         }
         struct evaluator *evaluator;
@@ -820,7 +820,7 @@ static void test_the_same_seed_gives_the_same_plan_with_any_number_of_threads(vo
 static int stop_soon(void *arg, const struct dpro_optimize_progress *progress)
 {
     uint32_t *n_calls = arg;
-    assert_true(progress->best_ns <= progress->own_ns);
+    assert_true(progress->best_ns <= progress->baseline_ns);
     return ++*n_calls == 1;
 }
 
@@ -841,7 +841,7 @@ static void test_a_stopped_search_gives_the_best_so_far(void **state)
     struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
     assert_string_equal(s.stopped_by, "stopped");
     assert_int_equal(n_calls, 1);
-    assert_true(s.best_ns < s.own_ns);
+    assert_true(s.best_ns < s.baseline_ns);
     dpro_optimum_destroy(optimum);
 
     options = (struct dpro_optimize_options){
@@ -849,7 +849,7 @@ static void test_a_stopped_search_gives_the_best_so_far(void **state)
     optimum = optimum_of(model, &options);
     s = dpro_optimum_summary(optimum);
     assert_string_equal(s.stopped_by, "budget");
-    assert_true(s.best_ns < s.own_ns && s.seconds < 5);
+    assert_true(s.best_ns < s.baseline_ns && s.seconds < 5);
     dpro_optimum_destroy(optimum);
     dpro_model_destroy(model);
 }
@@ -880,8 +880,9 @@ static void test_a_promise_is_a_mean_over_what_the_numbers_may_be(void **state)
     model->net.cpu_ns.std = model->net.byte_ns.value;
     struct dpro_optimum *unsure = optimum_of(model, &options);
     struct dpro_optimum_summary a = dpro_optimum_summary(sure), b = dpro_optimum_summary(unsure);
-    assert_int_equal(a.own_ns, b.own_ns);
-    assert_true(b.best_ns > a.best_ns + (a.own_ns - a.best_ns) / 20 && b.best_ns < b.own_ns);
+    assert_int_equal(a.baseline_ns, b.baseline_ns);
+    assert_true(b.best_ns > a.best_ns + (a.baseline_ns - a.best_ns) / 20 &&
+                b.best_ns < b.baseline_ns);
     assert_true(b.found_ns <= b.best_ns);
     dpro_optimum_destroy(sure);
     dpro_optimum_destroy(unsure);
@@ -896,7 +897,7 @@ static void test_a_promise_knows_of_ranks_that_are_late_by_turns(void **state)
     enum { N = 8 };
     struct dpro_model *model = generate_job("bert-base", 2);
     struct dpro_optimize_options options = {.threads = 1};
-    int64_t best_ns[2], own_ns[2];
+    int64_t best_ns[2], baseline_ns[2];
     model->n_samples = N;
     for (int varies = 0; varies < 2; varies++) {
         for (uint32_t r = 0; r < 2; r++) {
@@ -907,10 +908,10 @@ static void test_a_promise_knows_of_ranks_that_are_late_by_turns(void **state)
         }
         struct dpro_optimum *optimum = optimum_of(model, &options);
         best_ns[varies] = dpro_optimum_summary(optimum).best_ns;
-        own_ns[varies] = dpro_optimum_summary(optimum).own_ns;
+        baseline_ns[varies] = dpro_optimum_summary(optimum).baseline_ns;
         dpro_optimum_destroy(optimum);
     }
-    assert_int_equal(own_ns[0], own_ns[1]);
+    assert_int_equal(baseline_ns[0], baseline_ns[1]);
     assert_true(best_ns[0] != best_ns[1]);
     dpro_model_destroy(model);
 }
@@ -949,8 +950,8 @@ static void test_a_bound_gives_way_to_doubt(void **state)
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *sure = optimum_of(model, &options);
     struct dpro_optimum_summary a = dpro_optimum_summary(sure);
-    model->measured_ns = a.own_ns;
-    model->measured_std_ns = 0.06 * (double)a.own_ns;
+    model->measured_ns = a.baseline_ns;
+    model->measured_std_ns = 0.06 * (double)a.baseline_ns;
     model->n_samples = 9;
     for (uint32_t r = 0; r < model->n_ranks; r++)
         model->ranks[r].sample_scale = NULL;
@@ -970,22 +971,22 @@ static void test_a_model_off_its_recording_makes_an_uncertain_gain(void **state)
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *generated = optimum_of(model, &options);
     struct dpro_optimum_summary s = dpro_optimum_summary(generated);
-    double gain_pct = 100 * ((double)s.own_ns / (double)s.best_ns - 1);
+    double gain_pct = 100 * ((double)s.baseline_ns / (double)s.best_ns - 1);
     assert_true(gain_pct > 1);
     double before = 0;
     for (int off_pct = 0; off_pct <= 30; off_pct += 10) {
-        model->measured_ns = s.own_ns;
+        model->measured_ns = s.baseline_ns;
         model->misfit = off_pct / 100.0;
         struct dpro_optimum *learnt = optimum_of(model, &options);
         struct dpro_optimum_summary told = dpro_optimum_summary(learnt);
         double unsure = told.uncertainty_pct;
-        double gain = (double)told.own_ns / (double)told.best_ns - 1;
+        double gain = (double)told.baseline_ns / (double)told.best_ns - 1;
         assert_true(unsure > before && unsure >= gain * off_pct);
         before = unsure;
         dpro_optimum_destroy(learnt);
     }
     model->misfit = 0; /* right, of iterations that differ by as much */
-    model->measured_std_ns = 0.9 * (double)s.own_ns;
+    model->measured_std_ns = 0.9 * (double)s.baseline_ns;
     model->n_samples = 9;
     for (uint32_t r = 0; r < model->n_ranks; r++) {
         model->ranks[r].sample_scale = arena_array(&model->arena, 9, sizeof(double));
@@ -995,7 +996,7 @@ static void test_a_model_off_its_recording_makes_an_uncertain_gain(void **state)
     }
     struct dpro_optimum *restless = optimum_of(model, &options);
     s = dpro_optimum_summary(restless);
-    assert_true(s.uncertainty_pct >= 30 * ((double)s.own_ns / (double)s.best_ns - 1));
+    assert_true(s.uncertainty_pct >= 30 * ((double)s.baseline_ns / (double)s.best_ns - 1));
     dpro_optimum_destroy(restless);
     dpro_optimum_destroy(generated);
     dpro_model_destroy(model);

@@ -43,7 +43,7 @@ struct join {
     ARRAY(struct member) members;
     struct messages messages;
     struct servers servers;
-    struct dpro_on_wire on_wire;
+    struct dpro_unprofiled_iterations unprofiled_iterations;
     ARRAY(struct cross_edge) cross; /* between ranks, but for collectives and messages */
     struct clocks clocks;
     bool by_place;                /* ranks number their iterations differently */

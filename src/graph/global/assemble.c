@@ -870,7 +870,7 @@ int assemble_graph(struct join *join, const struct dpro_trace *trace,
             dpro_graph_destroy(a.graph);
             status = dpro_error_nomem(err);
         } else {
-            a.graph->on_wire = join->on_wire;
+            a.graph->unprofiled_iterations = join->unprofiled_iterations;
             a.graph->clocks = join->clocks;
             join->clocks = (struct clocks){0};
             *graph = a.graph;

@@ -218,7 +218,8 @@ static int run(struct build *build, struct dpro_graph **graph, struct dpro_error
         (status = servers_find(&build->join, build->trace, err)) < 0 ||
         (status = clocks_align(&build->join, build->trace, build->options, err)) < 0)
         return status;
-    if (on_wire_find(&build->join, build->trace, &build->join.on_wire) < 0)
+    if (unprofiled_iterations_find(&build->join, build->trace, &build->join.unprofiled_iterations) <
+        0)
         return dpro_error_nomem(err);
     clocks_move(&build->join);
     if ((status = session_join(&build->join, err)) < 0 ||

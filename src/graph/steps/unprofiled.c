@@ -214,7 +214,7 @@ static int64_t mean_asking(const struct rank_build *rank, const struct net_trans
 
 /* ---- all together ---- */
 
-static void sum_up(double *times, uint32_t n, struct dpro_on_wire *out)
+static void sum_up(double *times, uint32_t n, struct dpro_unprofiled_iterations *out)
 {
     double mean = 0, square = 0;
     qsort(times, n, sizeof *times, compare_doubles);
@@ -232,7 +232,7 @@ static void sum_up(double *times, uint32_t n, struct dpro_on_wire *out)
 }
 
 static int look_at(const struct rank_build *rank, const struct net_transport *transport,
-                   struct dpro_on_wire *out)
+                   struct dpro_unprofiled_iterations *out)
 {
     const struct trace_rank *trace = rank->trace;
     struct sent sent;
@@ -254,9 +254,10 @@ static int look_at(const struct rank_build *rank, const struct net_transport *tr
     return 0;
 }
 
-int on_wire_find(const struct join *join, const struct dpro_trace *trace, struct dpro_on_wire *out)
+int unprofiled_iterations_find(const struct join *join, const struct dpro_trace *trace,
+                               struct dpro_unprofiled_iterations *out)
 {
-    *out = (struct dpro_on_wire){0};
+    *out = (struct dpro_unprofiled_iterations){0};
     if (trace->unprofiled.n_steps > 0)
         return 0; /* timed without a profiler, which tells more */
     for (uint32_t t = 0; t < trace->n_transports; t++) {

@@ -7,6 +7,7 @@
 struct join;
 
 /* Needs the ranks' steps and samples, on their own clocks. -1: no memory. */
-int on_wire_find(const struct join *join, const struct dpro_trace *trace, struct dpro_on_wire *out);
+int unprofiled_iterations_find(const struct join *join, const struct dpro_trace *trace,
+                               struct dpro_unprofiled_iterations *out);
 
 #endif

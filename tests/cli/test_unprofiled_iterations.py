@@ -51,7 +51,7 @@ class OnWire(Case):
         return self.assert_replays(self.path("trace"))
 
     def assert_silent(self, facts):
-        self.assertEqual(facts["on_wire"], {"iterations": 0, "iteration_ms": None, "std_ms": None, "asking_ms": None,
+        self.assertEqual(facts["unprofiled_iterations"], {"iterations": 0, "iteration_ms": None, "std_ms": None, "asking_ms": None,
                                             "profiler_ms": None, "standard_error_ms": None, "predicted_ms": None})
 
     def wobbling(self, share, n=12):
@@ -60,7 +60,7 @@ class OnWire(Case):
     def test_iterations_before_the_profile_tell_what_it_cost(self):
         self.log([5 * self.period_ns, *self.wobbling(0.9)], paused=53)
         facts = self.facts()
-        wire, predicted = facts["on_wire"], facts["predicted"]["iteration_ms"]
+        wire, predicted = facts["unprofiled_iterations"], facts["predicted"]["iteration_ms"]
         self.assertEqual(wire["iterations"], 10)  # ends of the stretch are not sure to be whole
         self.assertAlmostEqual(wire["iteration_ms"], 0.9 * self.period_ns / 1e6, delta=0.2)
         self.assertAlmostEqual(wire["profiler_ms"], 0.1 * self.period_ns / 1e6, delta=0.3)
@@ -73,7 +73,7 @@ class OnWire(Case):
 
     def test_what_may_be_chance_has_a_standard_error(self):
         self.log([self.period_ns * (0.95 + (-1) ** k * 0.2) for k in range(12)], paused=53)
-        wire = self.facts()["on_wire"]
+        wire = self.facts()["unprofiled_iterations"]
         self.assertGreater(wire["iterations"], 5)
         self.assertGreater(wire["profiler_ms"], 0)
         self.assertAlmostEqual(wire["standard_error_ms"], wire["std_ms"] / wire["iterations"] ** 0.5, delta=0.2)
@@ -83,15 +83,15 @@ class OnWire(Case):
     def test_a_profiler_makes_nothing_faster(self):
         self.log(self.wobbling(1.2))
         facts = self.facts()
-        self.assertEqual(facts["on_wire"]["profiler_ms"], 0)
-        self.assertEqual(facts["on_wire"]["predicted_ms"], facts["predicted"]["iteration_ms"])
+        self.assertEqual(facts["unprofiled_iterations"]["profiler_ms"], 0)
+        self.assertEqual(facts["unprofiled_iterations"]["predicted_ms"], facts["predicted"]["iteration_ms"])
         said = " ".join(dpro("replay", self.path("trace")).out.split())
         self.assertIn("no less than with it", said)
         self.assertNotIn("without the profiler about", said)
 
     def test_what_an_iteration_sends_may_go_out_in_the_next(self):
         self.log(self.wobbling(0.9), late=(1, 4))
-        wire = self.facts()["on_wire"]
+        wire = self.facts()["unprofiled_iterations"]
         self.assertGreaterEqual(wire["iterations"], 9)
         self.assertAlmostEqual(wire["iteration_ms"], 0.9 * self.period_ns / 1e6, delta=0.2)
 
@@ -103,7 +103,7 @@ class OnWire(Case):
         times = self.wobbling(0.9)
         times[5] *= 20
         self.log(times)
-        wire = self.facts()["on_wire"]
+        wire = self.facts()["unprofiled_iterations"]
         self.assertAlmostEqual(wire["iteration_ms"], 0.9 * self.period_ns / 1e6, delta=0.3)
 
     def test_too_few_iterations_tell_nothing(self):
@@ -140,13 +140,13 @@ class OnWire(Case):
 
     @unittest.skipUnless(os.path.isdir(SHARED), "no ../shared")
     def test_a_sessions_master_asks_for_logs(self):
-        wire = self.assert_replays(os.path.join(SHARED, "tf-ps-v1"))["on_wire"]
+        wire = self.assert_replays(os.path.join(SHARED, "tf-ps-v1"))["unprofiled_iterations"]
         self.assertGreater(wire["asking_ms"], 0.5)
         self.assertLess(wire["asking_ms"], 2)
         self.assertGreaterEqual(wire["profiler_ms"], wire["asking_ms"])
 
     def test_xplane_asks_for_nothing(self):
-        self.assertIsNone(self.assert_replays(os.path.join(ROOT, "tests", "data", "tf-ps-n2"))["on_wire"]["asking_ms"])
+        self.assertIsNone(self.assert_replays(os.path.join(ROOT, "tests", "data", "tf-ps-n2"))["unprofiled_iterations"]["asking_ms"])
 
 
 if __name__ == "__main__":

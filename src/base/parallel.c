@@ -1,5 +1,5 @@
-/* base/parallel.c: threads that take the next item off a shared counter. The caller works too, so that
- * a system that gives no more threads only makes it slower. */
+/* base/parallel.c: threads that take the next item off a shared counter. The caller works too, so
+ * that a system that gives no more threads only makes it slower. */
 #include "base/parallel.h"
 
 #include <pthread.h>
@@ -26,9 +26,15 @@ static void *run_items(void *arg)
     }
 }
 
+int parallel_cores(int most)
+{
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n < 1 ? 1 : n > most ? most : (int)n;
+}
+
 void parallel_for(size_t n, int threads, void (*work)(void *arg, size_t item), void *arg)
 {
-    size_t want = threads > 0 ? (size_t)threads : (size_t)sysconf(_SC_NPROCESSORS_ONLN);
+    size_t want = (size_t)(threads > 0 ? threads : parallel_cores(MAX_THREADS));
     if (want > n)
         want = n;
     if (want > MAX_THREADS)

@@ -9,4 +9,7 @@
  * must write only what is its own; then the result is the same at any thread count. */
 void parallel_for(size_t n, int threads, void (*work)(void *arg, size_t item), void *arg);
 
+/* The number of cores, but at most so many: for work that takes much memory a thread. */
+int parallel_cores(int most);
+
 #endif

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/map.h"
@@ -103,8 +102,8 @@ int space_init(struct space *space, struct search *search, const struct dpro_mod
 {
     *space = (struct space){.search = search, .model = model};
     space->best_ns = space->plain_ns = INT64_MAX;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int n = search->options->threads > 0 ? search->options->threads : cores > 0 ? (int)cores : 1;
+    int threads = search->options->threads;
+    int n = threads > 0 ? threads : parallel_cores(MOST_THREADS);
     n = search->options->no_partial ? 1 : n > MOST_THREADS ? MOST_THREADS : n;
     struct arena *a = &space->arena;
     size_t n_tensors = model->n_tensors + (size_t)1;

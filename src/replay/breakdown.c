@@ -28,17 +28,23 @@ struct interval {
     uint32_t waits_for; /* rank index, for USE_WAIT; NOBODY: ranks that were not recorded */
 };
 
-struct rank_work {
+/* What is at work while a rank is accounted for. */
+struct accounting {
+    struct arena arena;
+    const struct dpro_graph *g;
+    const struct breakdown_span *span;
+    uint32_t *of_rank, *first; /* members of collectives by rank: of_rank[first[r] .. first[r + 1])
+                                */
+    uint32_t *collective;      /* of a member */
+    uint32_t *last;      /* [copy * n_collectives + collective] the last rank to arrive; NOBODY: not
+                            known yet */
+    uint8_t *uses;       /* of the rank's ops */
+    int64_t *missing_ns; /* by the rank's ops: how much of the front of a transfer is waiting for
+                            ranks that are missing in the trace; NULL: none is */
+    int64_t *waited_for; /* by rank index */
     ARRAY(struct interval) intervals;
     struct interval *spare; /* for sorting */
     size_t n_spare;
-    int64_t *waited_for; /* by rank index */
-};
-
-/* Per op: how much of the front of its time is waiting for ranks that are missing in the trace. */
-struct members {
-    uint32_t *of_rank, *first; /* member indices by rank: of_rank[first[r] .. first[r + 1]) */
-    uint32_t *collective;      /* of a member */
 };
 
 static bool is_transfer(enum dpro_op_kind kind)
@@ -77,16 +83,15 @@ static size_t run_end(const struct interval *at, size_t n, size_t from)
     return i;
 }
 
-static int sort_intervals(struct rank_work *work)
+static int sort_intervals(struct accounting *work)
 {
     size_t n = work->intervals.n;
     struct interval *from = work->intervals.at;
     if (n < 2 || run_end(from, n, 0) == n)
         return 0;
-    if (work->n_spare < n) {
-        free(work->spare);
-        work->spare = malloc(work->intervals.cap * sizeof *work->spare);
-        work->n_spare = work->spare ? work->intervals.cap : 0;
+    if (work->n_spare < n) { /* as large as the next ranks will need it, too */
+        work->n_spare = work->intervals.cap;
+        work->spare = arena_alloc(&work->arena, work->n_spare * sizeof *work->spare);
         if (!work->spare)
             return -1;
     }
@@ -115,7 +120,7 @@ static int sort_intervals(struct rank_work *work)
     return 0;
 }
 
-static int add_interval(struct rank_work *work, int64_t start, int64_t end, enum use use,
+static int add_interval(struct accounting *work, int64_t start, int64_t end, enum use use,
                         uint32_t waits_for)
 {
     struct interval interval = {start, end, use, waits_for};
@@ -125,22 +130,24 @@ static int add_interval(struct rank_work *work, int64_t start, int64_t end, enum
 }
 
 /* The members of collectives by rank, through their transfers' ranks. */
-static int make_members(const struct dpro_graph *g, struct arena *arena, struct members *m)
+static int find_members(struct accounting *work)
 {
-    m->first = arena_array(arena, (size_t)g->n_ranks + 1, sizeof *m->first);
-    m->of_rank = arena_array(arena, (size_t)g->n_members + 1, sizeof *m->of_rank);
-    m->collective = arena_array(arena, (size_t)g->n_members + 1, sizeof *m->collective);
-    if (!m->first || !m->of_rank || !m->collective)
+    const struct dpro_graph *g = work->g;
+    work->first = arena_array(&work->arena, (size_t)g->n_ranks + 1, sizeof *work->first);
+    work->of_rank = arena_array(&work->arena, (size_t)g->n_members + 1, sizeof *work->of_rank);
+    work->collective =
+        arena_array(&work->arena, (size_t)g->n_members + 1, sizeof *work->collective);
+    if (!work->first || !work->of_rank || !work->collective)
         return -1;
     for (uint32_t c = 0; c < g->n_collectives; c++)
         for (uint32_t i = 0; i < g->collectives[c].n_members; i++)
-            m->collective[g->collectives[c].first_member + i] = c;
+            work->collective[g->collectives[c].first_member + i] = c;
     for (uint32_t i = 0; i < g->n_members; i++)
-        m->first[g->rank[g->members[i].transfer]]++;
+        work->first[g->rank[g->members[i].transfer]]++;
     for (uint32_t r = 1; r <= g->n_ranks; r++)
-        m->first[r] += m->first[r - 1];
+        work->first[r] += work->first[r - 1];
     for (uint32_t i = g->n_members; i-- > 0;)
-        m->of_rank[--m->first[g->rank[g->members[i].transfer]]] = i;
+        work->of_rank[--work->first[g->rank[g->members[i].transfer]]] = i;
     return 0;
 }
 
@@ -160,51 +167,46 @@ static uint32_t last_to_arrive(const struct dpro_graph *g, const struct graph_co
 }
 
 /* Waiting for peers, and the front of a transfer that waits for ranks missing in the trace; the
- * transfer itself is added with the other ops and cut here through missing_ns[]. */
-static int add_waits(const struct dpro_graph *g, const struct members *m, uint32_t r,
-                     const struct replay_copy *copy, uint32_t *last, int64_t *missing_ns,
-                     struct rank_work *work)
+ * transfer itself is added with the other ops and cut there through missing_ns[]. */
+static int add_waits(struct accounting *work, uint32_t r, const struct replay_copy *copy)
 {
-    for (uint32_t i = m->first[r]; i < m->first[r + 1]; i++) {
-        const struct graph_member *member = &g->members[m->of_rank[i]];
-        uint32_t number = m->collective[m->of_rank[i]];
+    const struct dpro_graph *g = work->g;
+    uint32_t *all_last = work->last + (size_t)copy->number * g->n_collectives;
+    for (uint32_t i = work->first[r]; i < work->first[r + 1]; i++) {
+        const struct graph_member *member = &g->members[work->of_rank[i]];
+        uint32_t number = work->collective[work->of_rank[i]], *last = &all_last[number];
         const struct graph_collective *c = &g->collectives[number];
-        if (c->missing_wait_ns > 0 && missing_ns) {
-            int64_t dur = copy->dur_ns[member->transfer];
+        int64_t dur = copy->dur_ns[member->transfer];
+        int64_t start = copy->end_ns[member->transfer] - dur;
+        if (c->missing_wait_ns > 0) {
             int64_t missing = c->missing_wait_ns < dur ? c->missing_wait_ns : dur;
-            int64_t start = copy->end_ns[member->transfer] - dur;
-            missing_ns[member->transfer - g->ranks[r].first_op] = missing;
+            work->missing_ns[member->transfer - g->ranks[r].first_op] = missing;
             if (add_interval(work, start, start + missing, USE_WAIT, NOBODY) < 0)
                 return -1;
         }
         if (c->barrier == DPRO_NO_OP || member->arrival == DPRO_NO_OP)
             continue;
-        if (c->n_messages > 0 && /* whosever turn it is to send: the collective transfers */
-            add_interval(work, copy->end_ns[c->barrier],
-                         copy->end_ns[member->transfer] - copy->dur_ns[member->transfer],
-                         USE_TRANSFER, NOBODY) < 0)
-            return -1;
-        if (last[number] == NOBODY)
-            last[number] = last_to_arrive(g, c, copy);
-        if (add_interval(work, copy->end_ns[member->arrival], copy->end_ns[c->barrier], USE_WAIT,
-                         last[number]) < 0)
+        int64_t all_there = copy->end_ns[c->barrier];
+        if (*last == NOBODY)
+            *last = last_to_arrive(g, c, copy);
+        if ((c->n_messages > 0 && /* whosever turn it is to send: the collective transfers */
+             add_interval(work, all_there, start, USE_TRANSFER, NOBODY) < 0) ||
+            add_interval(work, copy->end_ns[member->arrival], all_there, USE_WAIT, *last) < 0)
             return -1;
     }
     return 0;
 }
 
-static int add_ops(const struct dpro_graph *g, uint32_t r, const uint8_t *uses,
-                   const struct replay_copy *copy, const int64_t *missing_ns,
-                   struct rank_work *work)
+static int add_ops(struct accounting *work, uint32_t r, const struct replay_copy *copy)
 {
-    uint32_t first = g->ranks[r].first_op;
-    for (uint32_t i = 0; i < g->ranks[r].n_ops; i++) {
-        if (uses[i] == N_USES)
+    uint32_t first = work->g->ranks[r].first_op;
+    for (uint32_t i = 0; i < work->g->ranks[r].n_ops; i++) {
+        if (work->uses[i] == N_USES)
             continue;
         int64_t end = copy->end_ns[first + i], start = end - copy->dur_ns[first + i];
-        if (missing_ns && uses[i] == USE_TRANSFER)
-            start += missing_ns[i];
-        if (add_interval(work, start, end, uses[i], NOBODY) < 0)
+        if (work->missing_ns && work->uses[i] == USE_TRANSFER)
+            start += work->missing_ns[i];
+        if (add_interval(work, start, end, work->uses[i], NOBODY) < 0)
             return -1;
     }
     return 0;
@@ -220,7 +222,7 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static void sweep(struct rank_work *work, int64_t from, int64_t to, struct sums *sums)
+static void sweep(struct accounting *work, int64_t from, int64_t to, struct sums *sums)
 {
     int64_t until[N_USES] = {0}, now = from;
     uint32_t waits_for = NOBODY;
@@ -248,10 +250,11 @@ static void sweep(struct rank_work *work, int64_t from, int64_t to, struct sums 
     }
 }
 
-static void fill_rank(const struct dpro_graph *g, uint32_t r, const struct breakdown_span *span,
-                      const struct sums *sums, const int64_t *waited_for,
+static void fill_rank(const struct accounting *work, uint32_t r, const struct sums *sums,
                       struct dpro_rank_time *out)
 {
+    const struct breakdown_span *span = work->span;
+    const struct dpro_graph *g = work->g;
     int64_t n = span->n_iterations ? span->n_iterations : 1;
     int64_t total = span->to_ns[r] > span->from_ns[r] ? span->to_ns[r] - span->from_ns[r] : 0;
     *out = (struct dpro_rank_time){
@@ -271,65 +274,69 @@ static void fill_rank(const struct dpro_graph *g, uint32_t r, const struct break
                    out->input_ns - out->exposed_communication_ns - out->wait_for_peers_ns;
     int64_t most = 0;
     for (uint32_t other = 0; other < g->n_ranks; other++)
-        if (waited_for[other] > most) {
-            most = waited_for[other];
+        if (work->waited_for[other] > most) {
+            most = work->waited_for[other];
             out->waited_most_for = g->ranks[other].rank;
         }
 }
 
-int breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *span,
-                   struct dpro_rank_time *ranks, struct dpro_error *err)
+static int account_for(struct accounting *work, uint32_t r, struct dpro_rank_time *out)
 {
-    int rc = DPRO_ENOMEM;
-    struct arena arena = {NULL, 0};
-    struct rank_work work = {0};
-    struct members members;
-    uint32_t most_ops = 0;
+    const struct dpro_graph *g = work->g;
+    uint32_t first = g->ranks[r].first_op, n = g->ranks[r].n_ops;
+    struct sums sums = {0};
+    bool has_gpu = false;
+    for (uint32_t i = 0; i < n; i++)
+        has_gpu |= (g->flags[first + i] & GRAPH_OP_GPU) != 0;
+    for (uint32_t i = 0; i < n; i++)
+        work->uses[i] = i < n - g->ranks[r].n_message_ops ? (uint8_t)use_of(g, first + i, has_gpu)
+                                                          : (uint8_t)N_USES;
+    work->intervals.n = 0;
+    memset(work->waited_for, 0, g->n_ranks * sizeof *work->waited_for);
+    for (uint32_t c = 0; c < work->span->n_copies; c++) {
+        const struct replay_copy *copy = &work->span->copies[c];
+        if (!copy->end_ns)
+            continue;
+        if (work->missing_ns)
+            memset(work->missing_ns, 0, n * sizeof *work->missing_ns);
+        if (add_waits(work, r, copy) < 0 || add_ops(work, r, copy) < 0)
+            return -1;
+    }
+    if (sort_intervals(work) < 0)
+        return -1;
+    sweep(work, work->span->from_ns[r], work->span->to_ns[r], &sums);
+    fill_rank(work, r, &sums, out);
+    return 0;
+}
+
+static int make_room(struct accounting *work)
+{
+    const struct dpro_graph *g = work->g;
+    size_t most_ops = 0, n_last = (size_t)work->span->n_copies * g->n_collectives;
     bool any_missing = false;
     for (uint32_t r = 0; r < g->n_ranks; r++)
         most_ops = g->ranks[r].n_ops > most_ops ? g->ranks[r].n_ops : most_ops;
     for (uint32_t c = 0; c < g->n_collectives; c++)
         any_missing |= g->collectives[c].missing_wait_ns > 0;
-    size_t n_last = (size_t)span->n_copies * g->n_collectives;
-    uint8_t *uses = arena_array(&arena, (size_t)most_ops + 1, 1);
-    int64_t *missing_ns = any_missing ? arena_array(&arena, most_ops, sizeof *missing_ns) : NULL;
-    uint32_t *last = arena_array(&arena, n_last + 1, sizeof *last);
-    work.waited_for = arena_array(&arena, (size_t)g->n_ranks + 1, sizeof *work.waited_for);
-    if (!uses || (any_missing && !missing_ns) || !last || !work.waited_for ||
-        make_members(g, &arena, &members) < 0)
-        goto out;
-    memset(last, 0xff, n_last * sizeof *last); /* NOBODY: found out when first needed */
-    for (uint32_t r = 0; r < g->n_ranks; r++) {
-        uint32_t first = g->ranks[r].first_op, n = g->ranks[r].n_ops;
-        bool has_gpu = false;
-        for (uint32_t i = 0; i < n; i++)
-            has_gpu |= (g->flags[first + i] & GRAPH_OP_GPU) != 0;
-        for (uint32_t i = 0; i < n; i++)
-            uses[i] = i < n - g->ranks[r].n_message_ops ? (uint8_t)use_of(g, first + i, has_gpu)
-                                                        : (uint8_t)N_USES;
-        work.intervals.n = 0;
-        memset(work.waited_for, 0, g->n_ranks * sizeof *work.waited_for);
-        for (uint32_t c = 0; c < span->n_copies; c++) {
-            const struct replay_copy *copy = &span->copies[c];
-            if (!copy->end_ns)
-                continue;
-            if (missing_ns)
-                memset(missing_ns, 0, n * sizeof *missing_ns);
-            if (add_waits(g, &members, r, copy, last + (size_t)c * g->n_collectives, missing_ns,
-                          &work) < 0 ||
-                add_ops(g, r, uses, copy, missing_ns, &work) < 0)
-                goto out;
-        }
-        if (sort_intervals(&work) < 0)
-            goto out;
-        struct sums sums = {0};
-        sweep(&work, span->from_ns[r], span->to_ns[r], &sums);
-        fill_rank(g, r, span, &sums, work.waited_for, &ranks[r]);
-    }
-    rc = 0;
-out:
-    arena_fini(&arena);
+    work->uses = arena_array(&work->arena, most_ops + 1, 1);
+    work->last = arena_array(&work->arena, n_last + 1, sizeof *work->last);
+    work->waited_for = arena_array(&work->arena, (size_t)g->n_ranks + 1, sizeof(int64_t));
+    if (any_missing)
+        work->missing_ns = arena_array(&work->arena, most_ops + 1, sizeof *work->missing_ns);
+    if (!work->uses || !work->last || !work->waited_for || (any_missing && !work->missing_ns))
+        return -1;
+    memset(work->last, 0xff, n_last * sizeof *work->last);
+    return find_members(work);
+}
+
+int breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *span,
+                   struct dpro_rank_time *ranks, struct dpro_error *err)
+{
+    struct accounting work = {.g = g, .span = span};
+    int rc = make_room(&work);
+    for (uint32_t r = 0; r < g->n_ranks && rc == 0; r++)
+        rc = account_for(&work, r, &ranks[r]);
     array_fini(&work.intervals);
-    free(work.spare);
+    arena_fini(&work.arena);
     return rc < 0 ? dpro_error_nomem(err) : 0;
 }

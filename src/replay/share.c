@@ -1,14 +1,14 @@
 /* replay/share.c: processor sharing. Between two events every stream that sends has the same part
- * of the link, so what is left of each goes down by the time that passed over their number; what
- * that leaves, less than their number, is lost when another begins or one is over. */
+ * of the link, so what is left of each goes down by the time that passed over their number. The
+ * remainder of that division is carried on, and lost when a stream begins or ends. */
 #include "replay/share.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define LATEST                                                                                     \
-    (INT64_MAX - 1) /* so that there is an end to what hostile durations make of time              \
-                     */
+#include "base/time.h"
+
+#define LATEST (INT64_MAX - 1) /* of times: hostile durations end there, too */
 
 struct share *share_create(uint32_t n_streams)
 {
@@ -39,8 +39,8 @@ void share_destroy(struct share *share)
 
 static int64_t later(int64_t ns, int64_t by_ns)
 {
-    int64_t sum;
-    return __builtin_add_overflow(ns, by_ns, &sum) || sum > LATEST ? LATEST : sum;
+    int64_t sum = time_add(ns, by_ns);
+    return sum < LATEST ? sum : LATEST;
 }
 
 static void pass_time(struct share *share, int64_t now_ns)

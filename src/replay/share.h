@@ -1,6 +1,11 @@
 /* replay/share.h: one direction of a link whose connections share it evenly, as TCP's do: of n that
- * have something to send each gets an n-th of it. Within a connection one thing is sent after the
- * other. The engine says when something is to be sent, and asks when next something happens. */
+ * have something to send each gets an n-th of it. A connection sends one thing after the other. The
+ * engine says when something is to be sent, and asks when something happens next.
+ *
+ * The simulator of the coarse model shares links by other means (cost/simulate.c): its flows cross
+ * two resources each, slow down computation and are slowed by it, and a change of a rate is that of
+ * a clock, in doubles. Here a link is all there is, and times are whole, so that a replay is the
+ * same to the nanosecond on any machine. A piece for both would have n as the only common idea. */
 #ifndef REPLAY_SHARE_H
 #define REPLAY_SHARE_H
 
@@ -15,12 +20,12 @@ struct share_item {
 };
 
 struct share_stream {
-    ARRAY(struct share_item) items; /* from `first` on: the one at hand, and those that wait */
+    ARRAY(struct share_item) items; /* from `first` on: the current one, and those that wait */
     size_t first;
-    bool sends;        /* the one at hand has begun; else it is in its gap */
+    bool sends;        /* the current one has begun; else it is in its gap */
     int64_t begin_ns;  /* when it did or will */
     int64_t left_ns;   /* of its work */
-    uint64_t previous; /* the last that was over */
+    uint64_t previous; /* the last that ended */
 };
 
 struct share {

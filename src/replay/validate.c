@@ -4,14 +4,17 @@
  * does not show in the result. */
 #include <math.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "base/parallel.h"
+#include "base/stats.h"
 #include "replay/replay.h"
 
-/* Each prediction takes the mean of all the others: of more iterations than this, as many are
- * predicted, evenly spread, or the work would grow with their square. */
-enum { MOST_PREDICTIONS = 50 };
+enum {
+    /* Each prediction takes the mean of all the others: of more iterations than this, as many are
+     * predicted, evenly spread, or the work would grow with their square. */
+    MOST_PREDICTIONS = 50,
+    MOST_THREADS = 16, /* each holds a few dozen bytes an op */
+};
 
 static bool is_predicted(uint32_t s, uint32_t n)
 {
@@ -41,28 +44,16 @@ static void predict(void *arg, size_t s)
         p->rc = replay_predict(work->g, &leave_out, &p->ns, &p->err);
 }
 
-/* Each thread holds a few dozen bytes an op. */
-static int count_threads(void)
-{
-    enum { MOST_THREADS = 16 };
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n < 1 ? 1 : n > MOST_THREADS ? MOST_THREADS : (int)n;
-}
-
 static void compare(const struct dpro_graph *g, const struct prediction *predictions,
                     struct dpro_validation *v)
 {
     uint32_t n = g->n_samples;
-    double sum = 0, squares = 0;
-    for (uint32_t s = 0; s < n; s++)
-        sum += (double)g->measured_ns[s];
-    double mean = sum / n;
+    struct mean_std measured = stats_mean_std_i64(g->measured_ns, n);
     for (uint32_t s = 0; s < n; s++) {
-        double measured = (double)g->measured_ns[s];
-        squares += (measured - mean) * (measured - mean);
-        if (measured <= 0 || !is_predicted(s, n))
+        double ns = (double)g->measured_ns[s];
+        if (ns <= 0 || !is_predicted(s, n))
             continue; /* a broken clock; there is no error relative to it */
-        double error = ((double)predictions[s].ns - measured) / measured * 100;
+        double error = ((double)predictions[s].ns - ns) / ns * 100;
         v->mean_error_pct += error;
         v->mean_abs_error_pct += fabs(error);
         v->max_abs_error_pct = fmax(v->max_abs_error_pct, fabs(error));
@@ -72,7 +63,7 @@ static void compare(const struct dpro_graph *g, const struct prediction *predict
         v->mean_error_pct /= v->n;
         v->mean_abs_error_pct /= v->n;
     }
-    v->measured_std_pct = mean > 0 ? sqrt(squares / (n - 1)) / mean * 100 : 0;
+    v->measured_std_pct = measured.mean > 0 ? measured.std / measured.mean * 100 : 0;
 }
 
 int dpro_replay_validate(const struct dpro_graph *graph, const struct dpro_replay_options *options,
@@ -89,7 +80,7 @@ int dpro_replay_validate(const struct dpro_graph *graph, const struct dpro_repla
     if (!predictions)
         return dpro_error_nomem(err);
     struct work work = {graph, options ? options->engine : DPRO_ENGINE_EVENT, predictions};
-    parallel_for(graph->n_samples, count_threads(), predict, &work);
+    parallel_for(graph->n_samples, parallel_cores(MOST_THREADS), predict, &work);
     int rc = 0;
     for (uint32_t s = 0; s < graph->n_samples && rc == 0; s++)
         if (predictions[s].rc < 0) {

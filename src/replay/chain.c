@@ -1,0 +1,401 @@
+/* replay/chain.c: see chain.h. */
+#include "replay/chain.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/map.h"
+
+enum { N_WARM_UP = 2, N_LEAD = 1, N_AFTER = 1, N_BEFORE = 3, COPIES_OF_MEAN = 4 };
+#define LEAD (UINT32_MAX - 1) /* instead of a sample: what led up to the first */
+
+/* ---- durations of a copy ---- */
+
+/* Room for a value of each op. */
+static int64_t *op_values(struct arena *arena, const struct dpro_graph *g)
+{
+    return arena_alloc(arena, ((size_t)g->n_ops + 1) * sizeof(int64_t));
+}
+
+/* The durations as the delays change them, in *changed; made when it is NULL. */
+static int get_delayed(struct chain *c, const int64_t *from, int64_t **changed,
+                       const int64_t **dur_ns)
+{
+    *dur_ns = from;
+    if (c->delays.n == 0)
+        return 0;
+    if (!*changed && (*changed = op_values(&c->arena, c->g))) {
+        if (c->g->n_ops)
+            memcpy(*changed, from, c->g->n_ops * sizeof **changed);
+        delays_apply(&c->delays, c->g, true, *changed);
+    }
+    *dur_ns = *changed;
+    return *changed ? 0 : -1;
+}
+
+/* The mean over the samples in use, rounded to the nearest. */
+static int64_t *mean_of(struct chain *c, const int64_t *values)
+{
+    uint32_t n = c->g->n_ops;
+    int64_t *mean = op_values(&c->arena, c->g);
+    if (!mean)
+        return NULL;
+    for (uint32_t op = 0; op < n; op++) {
+        __int128 sum = c->n_samples / 2;
+        for (uint32_t i = 0; i < c->n_samples; i++)
+            sum += values[(size_t)c->samples[i] * n + op];
+        mean[op] = (int64_t)(sum / c->n_samples);
+    }
+    return mean;
+}
+
+static int make_mean(struct chain *c)
+{
+    const struct dpro_graph *g = c->g;
+    const int64_t *unused;
+    if (!c->options->skip_sample)
+        return get_delayed(c, g->dur_ns, &c->mean_dur_ns, &unused);
+    c->mean_dur_ns = mean_of(c, g->sample_dur_ns);
+    if (!c->mean_dur_ns || (g->sample_gap_ns && !(c->mean_gap_ns = mean_of(c, g->sample_gap_ns))))
+        return -1;
+    delays_apply(&c->delays, g, true, c->mean_dur_ns);
+    return 0;
+}
+
+static void get_mean(const struct chain *c, const int64_t **dur_ns, const int64_t **gap_ns)
+{
+    *dur_ns = c->mean_dur_ns ? c->mean_dur_ns : c->g->dur_ns;
+    *gap_ns = c->mean_gap_ns ? c->mean_gap_ns : c->g->gap_ns;
+}
+
+/* Mean gaps, but for so long a pause at each boundary (of ranks, and of the servers of a session,
+ * which begin with them) that all else comes to an end in it. */
+static int make_draining(struct chain *c)
+{
+    const int64_t *dur, *gap;
+    uint32_t n = c->g->n_ops;
+    int64_t pause = 0;
+    get_mean(c, &dur, &gap);
+    c->draining_gap_ns = op_values(&c->arena, c->g);
+    if (!c->draining_gap_ns)
+        return -1;
+    for (uint32_t op = 0; op < n; op++) {
+        c->draining_gap_ns[op] = gap ? gap[op] : 0;
+        pause = time_add(pause, time_add(dur[op], c->draining_gap_ns[op]));
+    }
+    if (pause > INT64_MAX / 8)
+        pause = INT64_MAX / 8; /* hostile durations: leave room for what follows */
+    for (uint32_t r = 0; r < c->g->n_ranks + c->g->n_servers; r++)
+        if (c->g->ranks[r].boundary != DPRO_NO_OP)
+            c->draining_gap_ns[c->g->ranks[r].boundary] =
+                time_add(c->draining_gap_ns[c->g->ranks[r].boundary], pause);
+    return 0;
+}
+
+/* The draw depends on seed and copy only, so that it is the same in whatever order copies are
+ * opened. */
+static uint32_t draw(const struct chain *c, uint32_t copy)
+{
+    uint64_t x = map_mix(c->options->seed + 0x9e3779b97f4a7c15u * (copy + 1));
+    return c->samples[(uint32_t)(((unsigned __int128)x * c->n_samples) >> 64)];
+}
+
+/* Which durations a copy has: a sample, CHAIN_MEAN or LEAD. */
+static uint32_t sample_of(const struct chain *c, uint32_t copy)
+{
+    if (copy >= c->n_kept)
+        return c->n_samples ? draw(c, copy) : CHAIN_MEAN;
+    if (copy < c->n_warm_up && c->leads)
+        return LEAD;
+    if (c->g->single_iteration || copy < c->n_warm_up || c->n_samples == 0)
+        return CHAIN_MEAN;
+    if (copy >= c->n_warm_up + c->n_main)
+        copy = c->n_warm_up + c->n_main - 1;
+    uint32_t sample = c->first_sample + copy - c->n_warm_up;
+    return sample + 1 == c->options->skip_sample ? c->stand_in : sample;
+}
+
+uint32_t chain_shown_copy(const struct chain *c)
+{
+    if (c->g->single_iteration)
+        return 0;
+    uint32_t last = c->n_warm_up + c->n_main - 1;
+    for (uint32_t copy = last; c->n_samples && copy >= c->n_warm_up; copy--)
+        if (sample_of(c, copy) == c->g->shown_sample)
+            return copy;
+    return last;
+}
+
+/* ---- what the engine calls ---- */
+
+static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns,
+                     struct dpro_error *err)
+{
+    struct chain *c = arg;
+    const struct dpro_graph *g = c->g;
+    uint32_t sample = sample_of(c, copy);
+    size_t first = (size_t)sample * g->n_ops;
+    int rc = 0;
+    if (sample == CHAIN_MEAN) {
+        get_mean(c, dur_ns, gap_ns);
+    } else if (sample == LEAD) {
+        rc = get_delayed(c, g->lead_dur_ns, &c->lead_dur_ns, dur_ns);
+        *gap_ns = g->lead_gap_ns;
+    } else {
+        rc = get_delayed(c, g->sample_dur_ns + first, &c->sample_dur_ns[sample], dur_ns);
+        *gap_ns = g->sample_gap_ns ? g->sample_gap_ns + first : NULL;
+    }
+    if (c->drains && copy == c->n_warm_up - 1)
+        *gap_ns = c->draining_gap_ns;
+    return rc < 0 ? dpro_error_nomem(err) : 0;
+}
+
+/* From the first to the last op that takes time or a device; the others only mark moments. */
+static void find_makespan(struct chain *c, const struct replay_copy *copy)
+{
+    for (int marks = 0; marks < 2; marks++) {
+        c->first_ns = INT64_MAX;
+        c->last_ns = -1;
+        for (uint32_t op = 0; op < c->g->n_ops; op++) {
+            int64_t end = copy->end_ns[op], start = end - copy->dur_ns[op];
+            if (!marks && c->g->device[op] == DPRO_NO_DEVICE && copy->dur_ns[op] == 0)
+                continue;
+            c->first_ns = start < c->first_ns ? start : c->first_ns;
+            if (end > c->last_ns) {
+                c->last_ns = end;
+                c->last_op = op;
+            }
+        }
+        if (c->last_ns >= 0)
+            return;
+    }
+    c->first_ns = c->last_ns = 0; /* no ops at all */
+}
+
+/* Where each rank's iteration ends in the copy; on the GPU, too, where it begins. */
+static void note_boundaries(struct chain *c, const struct replay_copy *copy)
+{
+    const struct dpro_graph *g = c->g;
+    size_t first = (size_t)copy->number * g->n_ranks;
+    for (uint32_t r = 0; r < g->n_ranks; r++) {
+        const struct graph_rank *rank = &g->ranks[r];
+        int64_t *end = &c->boundary_ns[first + r];
+        if (rank->on_device) {
+            c->work_begin_ns[first + r] =
+                copy->end_ns[rank->first_work] - copy->dur_ns[rank->first_work];
+            *end = copy->end_ns[rank->last_work];
+        } else if (rank->boundary != DPRO_NO_OP) {
+            *end = copy->end_ns[rank->boundary];
+        } else {
+            for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
+                *end = copy->end_ns[op] > *end ? copy->end_ns[op] : *end;
+        }
+    }
+}
+
+static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *err)
+{
+    (void)err;
+    struct chain *c = arg;
+    note_boundaries(c, copy);
+    log_progress(&c->options->sink, "replay", "iterations", ++c->n_closed, c->n_copies);
+    if (c->g->single_iteration)
+        find_makespan(c, copy);
+    if (copy->number < c->n_kept && !c->only_time) {
+        c->copies[copy->number] = *copy;
+        copy->end_ns = copy->shared_dur_ns = NULL;
+        /* the critical path hardly ever goes back further than the copy before */
+        uint32_t shown = chain_shown_copy(c);
+        if (copy->number + 2 < shown || copy->number > shown + 1)
+            c->copies[copy->number].device_prev = NULL;
+        else
+            copy->device_prev = NULL;
+    }
+    return 0;
+}
+
+/* ---- setting up ---- */
+
+static int check_times(const struct dpro_graph *g, const int64_t *values, size_t n,
+                       const char *what, struct dpro_error *err)
+{
+    for (size_t i = 0; values && i < n; i++)
+        if (values[i] < 0)
+            return dpro_error_set(err, DPRO_EFORMAT, "graph: op %zu (%s) has a negative %s",
+                                  i % g->n_ops, strtab_get(&g->names, g->name[i % g->n_ops]), what);
+    return 0;
+}
+
+/* Which samples are learnt from, and which copies are replayed. */
+static int plan_copies(struct chain *c, struct dpro_error *err)
+{
+    enum { MOST_DRAWN = 1000000 };
+    const struct dpro_graph *g = c->g;
+    uint32_t skip = c->options->skip_sample, n = g->sample_dur_ns ? g->n_samples : 0;
+    uint32_t n_drawn = g->single_iteration ? 0 : c->options->samples;
+    if (skip > n)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "replay: cannot leave out iteration %u of %u measured", skip, n);
+    if (skip && n == 1)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "replay: no iteration is left to learn from; record two or more");
+    if (n_drawn > MOST_DRAWN)
+        return dpro_error_set(err, DPRO_EUSAGE, "replay: %u samples are too many; %d at most",
+                              n_drawn, MOST_DRAWN);
+    c->samples = arena_array(&c->arena, (size_t)n + 1, sizeof *c->samples);
+    c->sample_dur_ns = arena_array(&c->arena, (size_t)n + 1, sizeof *c->sample_dur_ns);
+    if (!c->samples || !c->sample_dur_ns)
+        return dpro_error_nomem(err);
+    for (uint32_t s = 0; s < n; s++)
+        if (s + 1 != skip)
+            c->samples[c->n_samples++] = s;
+    c->n_main = g->single_iteration ? 1 : c->n_samples ? n : COPIES_OF_MEAN;
+    if (skip && !g->single_iteration) {
+        c->first_sample = skip > N_BEFORE ? skip - 1 - N_BEFORE : 0;
+        c->n_main = skip - c->first_sample;
+    }
+    c->n_kept = c->n_main;
+    if (!g->single_iteration) {
+        c->drains = c->n_samples && g->sample_follows && !g->sample_follows[c->first_sample] &&
+                    !graph_runs_ahead(g);
+        c->leads = g->lead_dur_ns && c->first_sample == 0;
+        c->n_warm_up = c->leads ? N_LEAD : N_WARM_UP;
+        c->n_kept += c->n_warm_up + N_AFTER;
+    }
+    c->n_copies = c->n_kept + n_drawn;
+    return 0;
+}
+
+/* When ranks begin the first copy: where it is one that was measured, when they did. */
+static int make_releases(struct chain *c)
+{
+    const struct dpro_graph *g = c->g;
+    int64_t earliest = 0;
+    if (!g->single_iteration && !c->leads)
+        return 0;
+    c->release_ns =
+        arena_array(&c->arena, (size_t)g->n_ranks + g->n_servers + 1, sizeof *c->release_ns);
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        earliest = g->ranks[r].offset_ns < earliest ? g->ranks[r].offset_ns : earliest;
+    for (uint32_t r = 0; c->release_ns && r < g->n_ranks; r++)
+        if (c->leads)
+            c->release_ns[r] = g->lead_begin_ns[r];
+        else if (__builtin_sub_overflow(g->ranks[r].offset_ns, earliest, &c->release_ns[r]))
+            c->release_ns[r] = INT64_MAX / 2;
+    return c->release_ns ? 0 : -1;
+}
+
+static int make_room(struct chain *c)
+{
+    size_t n_ends = (size_t)c->n_copies * c->g->n_ranks + 1;
+    c->copies = arena_array(&c->arena, c->n_kept, sizeof *c->copies);
+    c->boundary_ns = arena_array(&c->arena, n_ends, sizeof *c->boundary_ns);
+    c->work_begin_ns = arena_array(&c->arena, n_ends, sizeof *c->work_begin_ns);
+    return c->copies && c->boundary_ns && c->work_begin_ns ? 0 : -1;
+}
+
+int chain_init(struct chain *c, const struct dpro_graph *g,
+               const struct dpro_replay_options *options, struct dpro_error *err)
+{
+    *c = (struct chain){.g = g, .options = options, .stand_in = CHAIN_MEAN};
+    size_t n_values = (size_t)g->n_samples * g->n_ops;
+    const struct {
+        const int64_t *values;
+        size_t n;
+        const char *what;
+    } times[] = {{g->dur_ns, g->n_ops, "duration"},
+                 {g->gap_ns, g->n_ops, "gap"},
+                 {g->sample_dur_ns, n_values, "duration"},
+                 {g->sample_gap_ns, n_values, "gap"}};
+    int rc = 0;
+    for (size_t i = 0; i < sizeof times / sizeof *times && rc == 0; i++)
+        rc = check_times(g, times[i].values, times[i].n, times[i].what, err);
+    if (rc == 0)
+        rc = delays_parse(g, options->delays, options->n_delays, &c->delays, err);
+    if (rc == 0)
+        rc = plan_copies(c, err);
+    if (rc == 0 && (make_room(c) < 0 || make_releases(c) < 0 || make_mean(c) < 0 ||
+                    (c->drains && make_draining(c) < 0)))
+        rc = dpro_error_nomem(err);
+    return rc;
+}
+
+void chain_fini(struct chain *c)
+{
+    for (uint32_t i = 0; c->copies && i < c->n_kept; i++) {
+        free(c->copies[i].end_ns);
+        free(c->copies[i].device_prev);
+        free(c->copies[i].shared_dur_ns);
+    }
+    arena_fini(&c->arena);
+    delays_fini(&c->delays);
+}
+
+/* ---- the run ---- */
+
+/* Why there can be no fixed order; NULL: there may be one. */
+static const char *why_no_order(const struct dpro_graph *g)
+{
+    if (g->spare || graph_has_pools(g))
+        return "which op frees a thread of a pool may change";
+    return graph_has_shared_links(g) ? "connections send over a link at once" : NULL;
+}
+
+/* *why says what keeps the job from a fixed order; then nothing was replayed. */
+static int run_fixed(struct chain *c, const struct event_options *options,
+                     const struct replay_hooks *hooks, const char **why, struct dpro_error *err)
+{
+    const int64_t *dur_ns, *gap_ns;
+    uint64_t n_violations;
+    bool interleaved;
+    *why = why_no_order(c->g);
+    if (*why)
+        return 0;
+    struct event_options fixed = *options;
+    if (c->leads) /* it has an order of iterations that follow others only */
+        fixed.release_ns = NULL;
+    get_mean(c, &dur_ns, &gap_ns);
+    int rc = fixed_replay(c->g, &fixed, hooks, dur_ns, gap_ns, &interleaved, &n_violations, err);
+    if (rc == 0 && n_violations)
+        log_line(
+            &c->options->sink, DPRO_LOG_WARN,
+            "replay: %llu of %llu ops were ready before the op that the fixed order runs first",
+            (unsigned long long)n_violations, (unsigned long long)c->n_copies * c->g->n_ops);
+    if (rc == 0 && interleaved)
+        *why = "iterations take turns on a device";
+    return rc;
+}
+
+static int run_engine(struct chain *c, struct dpro_error *err)
+{
+    struct event_options options = {
+        .n_copies = c->n_copies, .release_ns = c->release_ns, .want_device_prev = !c->only_time};
+    struct replay_hooks hooks = {c, open_copy, close_copy};
+    if (c->options->engine == DPRO_ENGINE_FIXED) {
+        const char *why;
+        int rc = run_fixed(c, &options, &hooks, &why, err);
+        if (rc < 0 || !why)
+            return rc;
+        log_line(&c->options->sink, DPRO_LOG_INFO,
+                 "replay: %s, so there is no fixed order; replayed event by event", why);
+    }
+    return event_replay(c->g, &options, &hooks, NULL, err);
+}
+
+/* On a GPU an iteration ends where the next one begins. */
+static void end_where_next_begins(struct chain *c)
+{
+    uint32_t n = c->g->n_ranks;
+    for (uint32_t r = 0; r < n; r++)
+        for (uint32_t copy = 0; c->g->ranks[r].on_device && copy + 1 < c->n_copies; copy++)
+            c->boundary_ns[(size_t)copy * n + r] = c->work_begin_ns[(size_t)(copy + 1) * n + r];
+}
+
+int chain_run(struct chain *c, struct dpro_error *err)
+{
+    int rc = run_engine(c, err);
+    if (rc == 0)
+        end_where_next_begins(c);
+    return rc;
+}

@@ -1,0 +1,69 @@
+/* replay/chain.h: the chain of iterations that a prediction rests on.
+ *
+ * A job's iteration time is the period of consecutive iterations, not the makespan of one, so
+ * copies of the graph run one after the other:
+ * - warm-up: two with mean durations or, where it was measured, the iteration that led up to the
+ *   first, which each rank begins when it did;
+ * - main: one for each measured iteration, with the durations and gaps that all ranks had in it, so
+ *   that what the ranks had in common stays in common and the slowest of noisy ranks is as slow as
+ *   it was;
+ * - after: the last one once more, so that it is followed by another, too;
+ * - drawn, if asked for: iterations drawn at random from the measured ones.
+ * All ranks and servers take the same iteration: an op's duration holds what it waited for the
+ * others, and two ranks' waits of different iterations would add up to one that never was.
+ *
+ * Where the recording began with the first main copy, what overlaps with it from the warm-up ends
+ * before it; not where iterations are measured on the GPU, which always has work queued.
+ *
+ * An iteration that is left out is predicted from the others: it runs after the up to three
+ * iterations that came before it, with the mean of all the others; where only the time is asked
+ * for, with each of the others in turn, as the slowest of average ranks is faster than the slowest
+ * of real ones. */
+#ifndef REPLAY_CHAIN_H
+#define REPLAY_CHAIN_H
+
+#include "base/arena.h"
+#include "replay/replay.h"
+
+#define CHAIN_MEAN UINT32_MAX /* instead of a sample */
+
+struct chain {
+    struct arena arena;
+    const struct dpro_graph *g;
+    const struct dpro_replay_options *options;
+    struct delays delays;
+    uint32_t *samples; /* those learnt from */
+    uint32_t n_samples;
+    uint32_t stand_in;     /* the sample, or CHAIN_MEAN, that one left out is replayed with */
+    uint32_t first_sample; /* of the first main copy; the others follow in order */
+    bool drains;           /* before that copy everything runs dry */
+    bool leads;            /* before that copy is what led up to the first sample, from its begin */
+    uint32_t n_warm_up;
+    uint32_t n_main;   /* copies that the prediction is the mean of, or the last of them if one
+                          sample is left out */
+    uint32_t n_kept;   /* warm-up, main, after: end times are kept for breakdown and path */
+    uint32_t n_copies; /* and the drawn ones */
+    uint32_t n_closed;
+    bool only_time;                     /* nothing is kept but what the iteration times need */
+    int64_t *mean_dur_ns, *mean_gap_ns; /* without the sample left out; NULL: the graph's own */
+    int64_t **sample_dur_ns;            /* changed by delays; made on first use */
+    int64_t *lead_dur_ns;               /* likewise */
+    int64_t *draining_gap_ns;           /* of the last warm-up copy, if it drains */
+    int64_t *boundary_ns;               /* [copy * n_ranks + rank index]: ends of iterations */
+    int64_t *work_begin_ns;     /* likewise: where they begin on the GPU, of ranks that are measured
+                                   there */
+    struct replay_copy *copies; /* the first n_kept */
+    int64_t *release_ns;        /* NULL: all ranks are ready at 0 */
+    int64_t first_ns, last_ns;  /* of a single iteration: first start, last end */
+    uint32_t last_op;           /* the op that ends last in it */
+};
+
+/* To be followed by chain_fini() even if it fails. */
+int chain_init(struct chain *chain, const struct dpro_graph *graph,
+               const struct dpro_replay_options *options, struct dpro_error *err);
+void chain_fini(struct chain *chain);
+int chain_run(struct chain *chain, struct dpro_error *err);
+/* The last copy that replays the sample which the graph shows. */
+uint32_t chain_shown_copy(const struct chain *chain);
+
+#endif

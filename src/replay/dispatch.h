@@ -1,0 +1,173 @@
+/* replay/dispatch.h: which op runs next, for the event-driven engine.
+ *
+ * Of all waiting ops the one with the smallest (max(ready, clock), ready, id) runs next. Within a
+ * device that is the smallest (ready, id), so each device keeps its waiting ops in a heap on
+ * (ready, id), with the first one outside it as most queues hold only one; over the devices a
+ * tournament tree keeps the device whose first op comes next. Keys never decrease, as an op gets
+ * ready at its predecessor's end or later. Inline, as this is what a replay does most. */
+#ifndef REPLAY_DISPATCH_H
+#define REPLAY_DISPATCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "base/array.h"
+#include "replay/share.h"
+
+#define NO_ENTRY UINT64_MAX /* id of an empty queue's head */
+
+struct entry {
+    int64_t ready;
+    uint64_t id; /* copy << 32 | op */
+};
+
+/* One of the threads of a pool. */
+struct slot_clock {
+    int64_t clock;
+    uint32_t last_op;
+};
+
+struct queue {
+    int64_t clock;
+    struct entry head;
+    ARRAY(struct entry) rest; /* binary heap */
+    uint32_t last_op, last_copy;
+    struct slot_clock *threads; /* of a pool: the queue's clock and last op are those of the one
+                                   that is free first; NULL: it is no pool's */
+    uint32_t n_threads, free_thread;
+    struct share *share; /* of a link that connections share; NULL: it is no such link's */
+    uint32_t first_root, n_roots, roots_left; /* see open_roots */
+    bool serial; /* runs one op at a time, or so many as its pool has threads; not so ops without a
+                    device, and communication threads */
+};
+
+/* A node of the tournament tree: who won, and its max(ready, clock), so that a match reads two
+ * neighbours and the queues only on a tie. */
+struct match {
+    int64_t when;
+    uint32_t queue;
+};
+
+struct dispatch {
+    uint32_t n_queues, n_leaves;
+    struct queue *queues;  /* [n_leaves]: those after n_queues stay empty */
+    struct match *matches; /* [1] is the final, [n_leaves + q] q's leaf */
+};
+
+/* ---- a device's queue ---- */
+
+static inline bool entry_less(const struct entry *a, const struct entry *b)
+{
+    return a->ready < b->ready || (a->ready == b->ready && a->id < b->id);
+}
+
+static inline int heap_push(struct queue *q, struct entry entry)
+{
+    if (array_reserve(&q->rest, 1) < 0)
+        return -1;
+    size_t i = q->rest.n++;
+    struct entry *at = q->rest.at;
+    for (; i > 0 && entry_less(&entry, &at[(i - 1) / 2]); i = (i - 1) / 2)
+        at[i] = at[(i - 1) / 2];
+    at[i] = entry;
+    return 0;
+}
+
+static inline struct entry heap_pop(struct queue *q)
+{
+    struct entry *at = q->rest.at, top = at[0], last = at[--q->rest.n];
+    size_t n = q->rest.n, i = 0;
+    for (size_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && entry_less(&at[child + 1], &at[child]))
+            child++;
+        if (!entry_less(&at[child], &last))
+            break;
+        at[i] = at[child];
+    }
+    if (n)
+        at[i] = last;
+    return top;
+}
+
+/* 1: the head changed; 0: it did not; -1: out of memory. */
+static inline int queue_push(struct queue *q, struct entry entry)
+{
+    if (q->head.id == NO_ENTRY) {
+        q->head = entry;
+        return 1;
+    }
+    if (entry_less(&entry, &q->head)) {
+        struct entry old = q->head;
+        q->head = entry;
+        return heap_push(q, old) < 0 ? -1 : 1;
+    }
+    return heap_push(q, entry);
+}
+
+static inline void queue_pop(struct queue *q)
+{
+    q->head = q->rest.n ? heap_pop(q) : (struct entry){INT64_MAX, NO_ENTRY};
+}
+
+/* A pool's free thread has got an op to run: which one is free next. */
+static inline void take_thread(struct queue *queue, uint32_t op, int64_t end)
+{
+    uint32_t next = 0;
+    queue->threads[queue->free_thread] = (struct slot_clock){end, op};
+    for (uint32_t i = 1; i < queue->n_threads; i++)
+        if (queue->threads[i].clock < queue->threads[next].clock)
+            next = i;
+    queue->free_thread = next;
+    queue->clock = queue->threads[next].clock;
+    queue->last_op = queue->threads[next].last_op;
+}
+
+/* ---- the tournament ---- */
+
+static inline void set_leaf(struct dispatch *d, uint32_t q)
+{
+    const struct queue *queue = &d->queues[q];
+    int64_t when = queue->head.ready > queue->clock ? queue->head.ready : queue->clock;
+    if (__builtin_expect(queue->share != NULL, 0) && queue->share->next_ns < when)
+        when = queue->share->next_ns;
+    d->matches[d->n_leaves + q].when = when;
+}
+
+static inline struct match play(const struct dispatch *d, uint32_t node)
+{
+    struct match a = d->matches[2 * node], b = d->matches[2 * node + 1];
+    bool second = b.when < a.when;
+    if (__builtin_expect(b.when == a.when, 0))
+        second = entry_less(&d->queues[b.queue].head, &d->queues[a.queue].head);
+    return second ? b : a;
+}
+
+/* The overall winner comes later now. */
+static inline void replay_matches(struct dispatch *d, uint32_t q)
+{
+    set_leaf(d, q);
+    for (uint32_t node = (d->n_leaves + q) / 2; node; node /= 2)
+        d->matches[node] = play(d, node);
+}
+
+/* A queue comes earlier now: nothing above the first match it loses changes. */
+static inline void climb(struct dispatch *d, uint32_t q)
+{
+    set_leaf(d, q);
+    for (uint32_t node = (d->n_leaves + q) / 2; node; node /= 2) {
+        d->matches[node] = play(d, node);
+        if (d->matches[node].queue != q)
+            break;
+    }
+}
+
+static inline void play_all(struct dispatch *d)
+{
+    for (uint32_t q = 0; q < d->n_queues; q++)
+        set_leaf(d, q);
+    for (uint32_t node = d->n_leaves - 1; node > 0; node--)
+        d->matches[node] = play(d, node);
+}
+
+#endif

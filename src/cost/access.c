@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "cost/buckets.h"
-#include "cost/servers.h"
+#include "cost/server_placement.h"
 #include "cost/sync.h"
 
 void dpro_model_destroy(struct dpro_model *model)

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "cost/servers.h"
+#include "cost/server_placement.h"
 #include "cost/sync.h"
 #include "plan/plan.h"
 

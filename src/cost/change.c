@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "cost/buckets.h"
-#include "cost/servers.h"
+#include "cost/server_placement.h"
 #include "cost/sync.h"
 #include "plan/plan.h"
 

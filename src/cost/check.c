@@ -4,19 +4,13 @@
 #include "base/error.h"
 #include "cost/cost.h"
 
-bool is_exchange(const struct dpro_graph *g, const struct graph_collective *c)
-{
-    return strcmp(strtab_get(&g->names, c->name), "push_pull") == 0;
-}
-
 bool is_gradient(const struct dpro_graph *g, const struct graph_tensor *tensor)
 {
     if (tensor->rank != 0 || tensor->collective == UINT32_MAX || tensor->in == DPRO_NO_OP)
         return false;
     const struct graph_collective *bucket = &g->collectives[tensor->collective];
     return bucket->n_members == g->n_ranks &&
-           (strcmp(strtab_get(&g->names, bucket->name), "all_reduce") == 0 ||
-            is_exchange(g, bucket));
+           strcmp(strtab_get(&g->names, bucket->name), "all_reduce") == 0;
 }
 
 /* Of FSDP and ZeRO. gloo reduces and scatters by an all-reduce, so that a unit's gathering is what
@@ -51,7 +45,9 @@ static uint32_t job_size(const struct dpro_graph *g)
 
 static int check_tensors(const struct dpro_graph *g, struct dpro_error *err)
 {
-    bool any = false, sized = false;
+    bool any = g->n_exchanges > 0, sized = false;
+    for (uint32_t e = 0; e < g->n_exchanges; e++)
+        sized |= g->exchanges[e].size_bytes > 0;
     for (uint32_t t = 0; t < g->n_tensors; t++)
         if (is_gradient(g, &g->tensors[t])) {
             any = true;
@@ -70,17 +66,6 @@ static int check_tensors(const struct dpro_graph *g, struct dpro_error *err)
     return dpro_error_set(err, DPRO_EEMPTY,
                           "no gradients were found in what the ranks communicate; record with "
                           "'dpro profile', or with record_shapes=True");
-}
-
-static int check_session(const struct dpro_graph *g, struct dpro_error *err)
-{
-    int found = session_has_variables(g);
-    if (found < 0)
-        return dpro_error_nomem(err);
-    return found ? 0
-                 : dpro_error_set(err, DPRO_EEMPTY,
-                                  "no variable goes from a server to every worker and back as a "
-                                  "gradient; for other questions there is 'dpro replay --delay'");
 }
 
 int dpro_model_check(const struct dpro_graph *g, struct dpro_error *err)
@@ -108,5 +93,9 @@ int dpro_model_check(const struct dpro_graph *g, struct dpro_error *err)
                               "the trace has 1 of %u ranks: when the others get to a bucket is not "
                               "known; give the traces of all ranks ('dpro replay' works with one)",
                               size);
-    return session_is(g) ? check_session(g, err) : check_tensors(g, err);
+    if (g->pulls_with_step && g->n_exchanges == 0)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "no variable goes from a server to every worker and back as a "
+                              "gradient; for other questions there is 'dpro replay --delay'");
+    return g->pulls_with_step ? 0 : check_tensors(g, err);
 }

@@ -1,12 +1,14 @@
 /* cost/coarsen.c: the Coarsened View (paper, section 4.3): of everything that a rank does in an
- * iteration, the moments at which a gradient gets ready or at which it waits for communication
- * remain, and how long it worked between them. What lies between two such moments depends on no
- * communication of gradients, so it stays as it is whatever becomes of that. */
+ * iteration, the sync points remain, where a gradient gets ready or where it waits for
+ * communication, and the segments, how long it worked between two of them. What lies within a
+ * segment depends on no communication of gradients, so it stays as it is whatever becomes of that.
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/sort.h"
 #include "cost/cost.h"
 
 /* An edge to an op that may wait for communication. */
@@ -15,168 +17,16 @@ struct entry {
     bool next, communicates; /* from the iteration before; from a bucket's transfer */
 };
 
-struct interval {
-    int64_t start_ns, end_ns;
-};
+ORDER(by_target, struct entry, ASCENDING(to) ?: ASCENDING(from));
 
 struct coarsening {
     const struct measured_replay *replay;
     const struct dpro_graph *g;
-    uint32_t *tensor_of;   /* by graph tensor: the model's; MODEL_NONE */
-    uint32_t *first_of;    /* by graph collective: first tensor of the model in it; MODEL_NONE */
-    uint32_t *is_transfer; /* by op: 1 + graph collective whose transfer (or OUT of it) it is; 0; of
-                              a session: 1 + the tensor that it pulls */
-    uint8_t *waits;        /* by op: it may wait for communication */
+    struct coarse *coarse;
+    uint8_t *waits;              /* by op: it may wait for communication */
     ARRAY(struct entry) entries; /* by `to` */
-    uint32_t n_groups;           /* collectives, or a session's tensors */
-    bool has_servers;            /* that answer at once */
+    bool answers_at_once;        /* servers send a value back when all have pushed */
 };
-
-/* ---- tensors ---- */
-
-/* After which op of its rank a gradient is ready: a key's alone is what the push waits for. */
-static uint32_t ready_op(const struct dpro_graph *g, const struct graph_tensor *tensor)
-{
-    const struct graph_collective *c = &g->collectives[tensor->collective];
-    return is_exchange(g, c) ? g->members[c->first_member + tensor->rank].arrival : tensor->in;
-}
-
-struct ready {
-    int64_t when_ns;
-    uint32_t tensor; /* of the graph */
-};
-
-static int compare_ready(const void *a, const void *b)
-{
-    const struct ready *x = a, *y = b;
-    if (x->when_ns != y->when_ns)
-        return x->when_ns < y->when_ns ? -1 : 1;
-    return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
-}
-
-static uint64_t tensor_key(const struct graph_tensor *t)
-{
-    return map_mix(((uint64_t)t->name << 32) ^ t->collective) | 1;
-}
-
-/* By tensor: its index among its rank's tensors in its collective. NULL: no memory. */
-static uint32_t *find_places(const struct dpro_graph *g)
-{
-    uint32_t *places = malloc(((size_t)g->n_tensors + 1) * sizeof *places);
-    struct map counts = {0};
-    int status = places ? 0 : -1;
-    for (uint32_t t = 0; t < g->n_tensors && status == 0; t++) {
-        const struct graph_tensor *tensor = &g->tensors[t];
-        uint64_t key = map_key((uint64_t)tensor->rank << 32 | tensor->collective), n = 0;
-        map_get(&counts, key, &n);
-        places[t] = (uint32_t)n;
-        status = map_set(&counts, key, n + 1);
-    }
-    map_fini(&counts);
-    if (status == 0)
-        return places;
-    free(places);
-    return NULL;
-}
-
-/* A session that has its ranks' gradients in one graph names each after its rank. */
-static uint64_t place_key(const struct graph_tensor *t, uint32_t place)
-{
-    return map_mix(map_mix(((uint64_t)place << 32) ^ t->collective) ^ t->size_bytes) | 1;
-}
-
-/* The number of the first rank's gradient that is this one: by name, else by the place in the
- * collective. */
-static bool number_of(const struct coarsening *c, const struct map *by_name,
-                      const struct map *by_place, uint32_t t, const uint32_t *places,
-                      uint64_t *number)
-{
-    const struct graph_tensor *tensor = &c->g->tensors[t];
-    return map_get(by_name, tensor_key(tensor), number) ||
-           map_get(by_place, place_key(tensor, places[t]), number);
-}
-
-/* The first rank's gradients, in the order in which they get ready; the other ranks' with them. */
-static int find_tensors(struct coarsening *c, struct dpro_model *model, struct coarse *coarse,
-                        struct dpro_error *err)
-{
-    const struct dpro_graph *g = c->g;
-    const struct measured_replay *r = c->replay;
-    struct map numbers = {0}, by_place = {0};
-    size_t n = 0;
-    int rc = 0;
-    uint32_t *places = find_places(g);
-    struct ready *order = malloc(((size_t)g->n_tensors + 1) * sizeof *order);
-    c->tensor_of = malloc(((size_t)g->n_tensors + 1) * sizeof *c->tensor_of);
-    c->first_of = malloc(((size_t)g->n_collectives + 1) * sizeof *c->first_of);
-    c->n_groups = g->n_collectives;
-    if (!order || !places || !c->tensor_of || !c->first_of) {
-        free(order);
-        free(places);
-        return dpro_error_nomem(err);
-    }
-    for (uint32_t j = 0; j < g->n_collectives; j++)
-        c->first_of[j] = MODEL_NONE;
-    for (uint32_t t = 0; t < g->n_tensors; t++) {
-        c->tensor_of[t] = MODEL_NONE;
-        const struct graph_tensor *tensor = &g->tensors[t];
-        if (!is_gradient(g, tensor))
-            continue;
-        order[n++] = (struct ready){r->end_ns[r->first][ready_op(g, tensor)], t};
-    }
-    qsort(order, n, sizeof *order, compare_ready);
-    model->tensors = arena_array(&model->arena, n, sizeof *model->tensors);
-    coarse->bucket_of = malloc((n + 1) * sizeof *coarse->bucket_of);
-    if (!model->tensors || !coarse->bucket_of)
-        rc = dpro_error_nomem(err);
-    for (size_t i = 0; i < n && rc == 0; i++) {
-        const struct graph_tensor *tensor = &g->tensors[order[i].tensor];
-        const char *name = strtab_get(&g->names, tensor->name);
-        model->tensors[i] = (struct model_tensor){
-            arena_copy_string(&model->arena, name, strlen(name)), tensor->size_bytes, (uint32_t)i};
-        coarse->bucket_of[i] = tensor->collective;
-        c->has_servers |= is_exchange(g, &g->collectives[tensor->collective]);
-        if (c->first_of[tensor->collective] == MODEL_NONE)
-            c->first_of[tensor->collective] = (uint32_t)i;
-        if (!model->tensors[i].name || map_set(&numbers, tensor_key(tensor), i) < 0 ||
-            map_set(&by_place, place_key(tensor, places[order[i].tensor]), i) < 0)
-            rc = dpro_error_nomem(err);
-    }
-    model->n_tensors = (uint32_t)n;
-    coarse->ready = malloc((n * g->n_ranks + 1) * sizeof *coarse->ready);
-    if (!coarse->ready)
-        rc = dpro_error_nomem(err);
-    for (size_t i = 0; i < n * g->n_ranks && rc == 0; i++)
-        coarse->ready[i] = DPRO_NO_OP;
-    for (uint32_t t = 0; t < g->n_tensors && rc == 0; t++) {
-        const struct graph_tensor *tensor = &g->tensors[t];
-        uint64_t number;
-        if (!number_of(c, &numbers, &by_place, t, places, &number))
-            continue;
-        c->tensor_of[t] = (uint32_t)number;
-        if (tensor->in != DPRO_NO_OP && tensor->rank < g->n_ranks)
-            coarse->ready[tensor->rank * n + number] = ready_op(g, tensor);
-    }
-    map_fini(&numbers);
-    map_fini(&by_place);
-    free(order);
-    free(places);
-    return rc;
-}
-
-static int find_variables(struct coarsening *c, struct dpro_model *model, struct coarse *coarse,
-                          struct dpro_error *err)
-{
-    if (session_tensors(c->replay, model, coarse, c->is_transfer) < 0)
-        return dpro_error_nomem(err);
-    c->n_groups = model->n_tensors;
-    c->first_of = malloc(((size_t)c->n_groups + 1) * sizeof *c->first_of);
-    if (!c->first_of)
-        return dpro_error_nomem(err);
-    for (uint32_t t = 0; t < c->n_groups; t++)
-        c->first_of[t] = t;
-    return 0;
-}
 
 /* ---- who waits ---- */
 
@@ -195,17 +45,9 @@ static void mark_consumers(struct coarsening *c, uint32_t op)
         uint32_t n;
         const dpro_op_id *succ = dpro_graph_successors(g, op, next, &n);
         for (uint32_t i = 0; i < n; i++)
-            if (computes(g, succ[i]) && !c->is_transfer[succ[i]])
+            if (computes(g, succ[i]) && !c->coarse->transfer_of[succ[i]])
                 c->waits[succ[i]] = 1;
     }
-}
-
-static int compare_entries(const void *a, const void *b)
-{
-    const struct entry *x = a, *y = b;
-    if (x->to != y->to)
-        return x->to < y->to ? -1 : 1;
-    return x->from < y->from ? -1 : x->from > y->from;
 }
 
 /* Horovod's thread copies and tells between transfers of its own: no rank's work, but what lies
@@ -216,57 +58,38 @@ static bool is_of_horovod(const struct dpro_graph *g, uint32_t op)
            g->devices[g->device[op]].kind == DPRO_DEVICE_COMM_THREAD;
 }
 
-/* Marks the transfers of buckets, and what follows them on computing devices. */
-static int find_waiting(struct coarsening *c, struct dpro_error *err)
+/* What follows the transfers of buckets on computing devices, and all edges to it. */
+static int find_waiting(struct coarsening *c)
 {
     const struct dpro_graph *g = c->g;
-    c->waits = calloc((size_t)g->n_ops + 1, 1);
+    c->waits = arena_array(&c->coarse->arena, (size_t)g->n_ops + 1, 1);
     if (!c->waits)
-        return dpro_error_nomem(err);
-    for (uint32_t t = 0; t < g->n_tensors; t++) {
-        const struct graph_tensor *tensor = &g->tensors[t];
-        if (!c->tensor_of || c->tensor_of[t] == MODEL_NONE)
-            continue;
-        const struct graph_collective *collective = &g->collectives[tensor->collective];
-        for (uint32_t m = 0; m < collective->n_members; m++)
-            c->is_transfer[g->members[collective->first_member + m].transfer] =
-                1 + tensor->collective;
-        if (tensor->out != DPRO_NO_OP)
-            c->is_transfer[tensor->out] = 1 + tensor->collective;
-    }
+        return -1;
     for (uint32_t op = 0; op < g->n_ops; op++)
-        if (c->is_transfer[op])
+        if (c->coarse->transfer_of[op])
             mark_consumers(c, op);
     for (uint32_t op = 0; op < g->n_ops; op++)
         for (int next = 0; next < 2; next++) {
             uint32_t n;
             const dpro_op_id *succ = dpro_graph_successors(g, op, next, &n);
             for (uint32_t i = 0; i < n; i++) {
-                struct entry entry = {succ[i], op, next == 1, c->is_transfer[op] != 0};
+                struct entry entry = {succ[i], op, next == 1, c->coarse->transfer_of[op] != 0};
                 if (!entry.communicates && is_of_horovod(g, op))
                     continue;
                 if (c->waits[succ[i]] && array_push(&c->entries, entry) < 0)
-                    return dpro_error_nomem(err);
+                    return -1;
             }
         }
-    if (c->entries.n > 1)
-        qsort(c->entries.at, c->entries.n, sizeof *c->entries.at, compare_entries);
+    array_sort(&c->entries, by_target);
     return 0;
 }
 
 static const struct entry *entries_of(const struct coarsening *c, uint32_t op, size_t *n)
 {
-    size_t low = 0, high = c->entries.n;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (c->entries.at[mid].to < op)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    for (*n = 0; low + *n < c->entries.n && c->entries.at[low + *n].to == op; (*n)++)
+    size_t first = LOWER_BOUND(i, (size_t)0, c->entries.n, c->entries.at[i].to < op);
+    for (*n = 0; first + *n < c->entries.n && c->entries.at[first + *n].to == op; (*n)++)
         ;
-    return c->entries.at + low;
+    return c->entries.at + first;
 }
 
 /* When the op could have run had nothing been communicated, and from when on it could. */
@@ -276,36 +99,28 @@ static void waiting(const struct coarsening *c, uint32_t copy, uint32_t op, int6
     const struct measured_replay *r = c->replay;
     size_t n;
     const struct entry *entries = entries_of(c, op, &n);
-    int64_t own = 0, others = 0;
+    int64_t local = 0, others = 0;
     uint32_t before = r->device_prev[copy][op];
     int64_t start = measured_start_ns(r, copy, op);
     if (before != DPRO_NO_OP) {
-        own = r->end_ns[copy][before];
-        if (own > start || before == op)
-            own = copy > 0 ? r->end_ns[copy - 1][before] : 0;
+        local = r->end_ns[copy][before];
+        if (local > start || before == op)
+            local = copy > 0 ? r->end_ns[copy - 1][before] : 0;
     }
     for (size_t i = 0; i < n; i++) {
         if (entries[i].next && copy == 0)
             continue;
         int64_t end = r->end_ns[copy - entries[i].next][entries[i].from];
-        int64_t *latest = entries[i].communicates ? &others : &own;
+        int64_t *latest = entries[i].communicates ? &others : &local;
         *latest = end > *latest ? end : *latest;
     }
-    *came_ns = own;
-    *went_on_ns = others > own ? others : own;
+    *came_ns = local;
+    *went_on_ns = others > local ? others : local;
 }
 
 /* ---- sync points ---- */
 
-static int compare_points(const void *a, const void *b)
-{
-    const struct sync_point *x = a, *y = b;
-    if (x->next != y->next)
-        return x->next ? 1 : -1;
-    if (x->when_ns != y->when_ns)
-        return x->when_ns < y->when_ns ? -1 : 1;
-    return x->op < y->op ? -1 : x->op > y->op;
-}
+ORDER(by_time, struct sync_point, ASCENDING(when_ns) ?: ASCENDING(op));
 
 static int64_t mean_when(const struct coarsening *c, uint32_t op, bool needs)
 {
@@ -316,19 +131,14 @@ static int64_t mean_when(const struct coarsening *c, uint32_t op, bool needs)
     return sum;
 }
 
-/* Whether an iteration may end before this bucket is taken: where servers update; elsewhere the
- * ranks do something with it before. */
-static bool may_lap(const struct dpro_graph *g, uint32_t collective)
-{
-    return g->n_collectives > 0 && is_exchange(g, &g->collectives[collective]);
-}
-
-/* A bucket is waited for by the first op that follows it; the others only follow that one. */
+/* A bucket is waited for by the first op of its iteration that follows it; the others only follow
+ * that one. What waits in the next iteration alone leads up to the first gradient there. */
 static int add_needs(const struct coarsening *c, uint32_t r, struct coarse_rank *rank)
 {
-    const struct dpro_graph *g = c->g;
-    const struct graph_rank *ops = &g->ranks[r];
-    struct sync_point *first = calloc((size_t)c->n_groups + 1, sizeof *first);
+    struct coarse *coarse = c->coarse;
+    const struct graph_rank *ops = &c->g->ranks[r];
+    struct sync_point *first =
+        arena_array(&coarse->arena, coarse->n_buckets + (size_t)1, sizeof *first);
     if (!first)
         return -1;
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++) {
@@ -337,39 +147,36 @@ static int add_needs(const struct coarsening *c, uint32_t r, struct coarse_rank 
         size_t n;
         const struct entry *entries = entries_of(c, op, &n);
         for (size_t i = 0; i < n; i++) {
-            if (!entries[i].communicates)
+            if (!entries[i].communicates || entries[i].next)
                 continue;
-            uint32_t j = c->is_transfer[entries[i].from] - 1;
-            /* an op of the iteration after comes a period later; those of this one go first */
-            struct sync_point point = {op, c->first_of[j], true, mean_when(c, op, true),
-                                       entries[i].next};
-            if (c->first_of[j] != MODEL_NONE &&
-                (!first[j].needs || compare_points(&point, &first[j]) < 0))
-                first[j] = point;
+            uint32_t b = coarse->transfer_of[entries[i].from] - 1;
+            struct sync_point point = {op, coarse->first_of[b], true, mean_when(c, op, true)};
+            if (point.tensor != MODEL_NONE && (!first[b].needs || by_time(&point, &first[b]) < 0))
+                first[b] = point;
         }
     }
-    int status = 0;
-    for (uint32_t j = 0; j < c->n_groups && status == 0; j++)
-        if (first[j].needs && (!first[j].next || may_lap(g, j)))
-            status = array_push(&rank->sync_points, first[j]);
-    free(first);
-    return status;
+    for (uint32_t b = 0; b < coarse->n_buckets; b++)
+        if (first[b].needs)
+            rank->sync_points[rank->n_points++] = first[b];
+    return 0;
 }
 
 static int find_points(const struct coarsening *c, uint32_t r, const struct dpro_model *model,
-                       const struct coarse *coarse, struct dpro_error *err)
+                       struct dpro_error *err)
 {
     const struct dpro_graph *g = c->g;
-    struct coarse_rank *rank = &coarse->ranks[r];
-    uint32_t n_ready = 0;
+    struct coarse_rank *rank = &c->coarse->ranks[r];
+    uint32_t n_ready = 0, n_needs = 0, n_early = 0;
+    rank->sync_points =
+        arena_array(&c->coarse->arena, model->n_tensors + (size_t)c->coarse->n_buckets,
+                    sizeof(*rank->sync_points));
+    if (!rank->sync_points)
+        return dpro_error_nomem(err);
     for (uint32_t t = 0; t < model->n_tensors; t++) {
-        uint32_t op = coarse->ready[(size_t)r * model->n_tensors + t];
-        if (op == DPRO_NO_OP)
-            continue;
-        struct sync_point point = {op, t, false, mean_when(c, op, false), false};
-        if (array_push(&rank->sync_points, point) < 0)
-            return dpro_error_nomem(err);
-        n_ready++;
+        uint32_t op = c->coarse->ready[(size_t)r * model->n_tensors + t];
+        if (op != DPRO_NO_OP)
+            rank->sync_points[n_ready++] =
+                (struct sync_point){op, t, false, mean_when(c, op, false)};
     }
     if (n_ready != model->n_tensors)
         return dpro_error_set(err, DPRO_EFORMAT,
@@ -377,31 +184,27 @@ static int find_points(const struct coarsening *c, uint32_t r, const struct dpro
                               "profiles is cut off, or of another job ('dpro replay' names files "
                               "that are cut off); give whole ones of one job",
                               g->ranks[r].rank, n_ready, g->ranks[0].rank, model->n_tensors);
+    rank->n_points = n_ready;
     /* the first gradient needs all parameters, when each is needed before shows in no order */
-    if (!c->has_servers && add_needs(c, r, rank) < 0)
+    if (!c->answers_at_once && add_needs(c, r, rank) < 0)
         return dpro_error_nomem(err);
-    qsort(rank->sync_points.at, rank->sync_points.n, sizeof *rank->sync_points.at, compare_points);
-    rank->drains = true;
-    for (size_t a = 0, seen = 0; a < rank->sync_points.n; a++) {
-        rank->drains &= !rank->sync_points.at[a].next;
-        rank->drains &= !rank->sync_points.at[a].needs || seen == n_ready;
-        seen += !rank->sync_points.at[a].needs;
+    qsort(rank->sync_points, rank->n_points, sizeof *rank->sync_points, by_time);
+    for (uint32_t a = 0; a < rank->n_points; a++) {
+        n_needs += rank->sync_points[a].needs;
+        n_early += rank->sync_points[a].needs && a < n_ready;
     }
-    rank->drains &= rank->sync_points.n > n_ready || c->has_servers;
+    rank->drains = c->answers_at_once || (n_needs > 0 && n_early == 0);
     return 0;
 }
 
 /* ---- what is on a rank's wires ---- */
 
-static int compare_intervals(const void *a, const void *b)
-{
-    const struct interval *x = a, *y = b;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return x->end_ns < y->end_ns ? -1 : x->end_ns > y->end_ns;
-}
-
+struct interval {
+    int64_t start_ns, end_ns;
+};
 typedef ARRAY(struct interval) interval_array;
+
+ORDER(by_start, struct interval, ASCENDING(start_ns) ?: ASCENDING(end_ns));
 
 /* When something of a bucket was being sent or received; whole transfers where no messages are
  * known. Ascending, disjoint. */
@@ -411,11 +214,12 @@ static int wire_times(const struct coarsening *c, uint32_t r, interval_array *ti
     const struct measured_replay *re = c->replay;
     const struct graph_rank *rank = &g->ranks[r];
     for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
+        uint32_t bucket = c->coarse->transfer_of[op];
         bool message = (g->kind[op] == DPRO_OP_SEND || g->kind[op] == DPRO_OP_RECV ||
                         g->kind[op] == DPRO_OP_PUSH || g->kind[op] == DPRO_OP_PULL) &&
                        g->size_bytes && g->size_bytes[op] > 0;
-        bool whole = c->is_transfer[op] && g->kind[op] == DPRO_OP_COLLECTIVE &&
-                     g->collectives[c->is_transfer[op] - 1].n_messages == 0;
+        bool whole = bucket && g->kind[op] == DPRO_OP_COLLECTIVE &&
+                     g->collectives[bucket - 1].n_messages == 0;
         if (!message && !whole)
             continue;
         for (uint32_t copy = 0; copy < re->n_copies; copy++) {
@@ -424,8 +228,7 @@ static int wire_times(const struct coarsening *c, uint32_t r, interval_array *ti
                 return -1;
         }
     }
-    if (times->n > 1)
-        qsort(times->at, times->n, sizeof *times->at, compare_intervals);
+    array_sort(times, by_start);
     size_t n = 0;
     for (size_t i = 0; i < times->n; i++) {
         if (n > 0 && times->at[i].start_ns <= times->at[n - 1].end_ns) {
@@ -442,18 +245,11 @@ static int wire_times(const struct coarsening *c, uint32_t r, interval_array *ti
 /* How much of [from, to) lies within the intervals. */
 static int64_t within(const interval_array *times, int64_t from, int64_t to)
 {
-    size_t low = 0, high = times->n;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (times->at[mid].end_ns <= from)
-            low = mid + 1;
-        else
-            high = mid;
-    }
+    size_t i = LOWER_BOUND(k, (size_t)0, times->n, times->at[k].end_ns <= from);
     int64_t sum = 0;
-    for (; low < times->n && times->at[low].start_ns < to; low++) {
-        int64_t start = times->at[low].start_ns > from ? times->at[low].start_ns : from;
-        int64_t end = times->at[low].end_ns < to ? times->at[low].end_ns : to;
+    for (; i < times->n && times->at[i].start_ns < to; i++) {
+        int64_t start = times->at[i].start_ns > from ? times->at[i].start_ns : from;
+        int64_t end = times->at[i].end_ns < to ? times->at[i].end_ns : to;
         sum += end - start;
     }
     return sum;
@@ -461,35 +257,40 @@ static int64_t within(const interval_array *times, int64_t from, int64_t to)
 
 /* ---- segments ---- */
 
+/* By op: the computation after which a gradient is ready; DPRO_NO_OP. */
+static uint32_t *find_makers(const struct coarsening *c, const struct graph_rank *ops)
+{
+    const struct dpro_graph *g = c->g;
+    uint32_t *makers = arena_alloc(&c->coarse->arena, (ops->n_ops + (size_t)1) * sizeof *makers);
+    for (uint32_t i = 0; makers && i < ops->n_ops; i++)
+        makers[i] = DPRO_NO_OP;
+    for (uint32_t op = ops->first_op; makers && op < ops->first_op + ops->n_ops; op++)
+        for (uint32_t e = g->row[op]; e < g->row[op + 1] && computes(g, op); e++) {
+            uint32_t to = g->succ[e];
+            bool arrives = g->kind[to] == DPRO_OP_IN || (g->flags[to] & GRAPH_OP_ARRIVAL);
+            if (arrives && to >= ops->first_op && to < ops->first_op + ops->n_ops)
+                makers[to - ops->first_op] = op;
+        }
+    return makers;
+}
+
 /* What is computed before each sync point, as a number that repeated blocks have in common: the
  * names of the ops on its thread, and the size of the tensor. */
-static int find_families(const struct coarsening *c, uint32_t r, const struct dpro_model *model,
-                         struct coarse_rank *rank)
+static int find_families(const struct coarsening *c, uint32_t r, const struct dpro_model *model)
 {
     const struct dpro_graph *g = c->g;
     const struct graph_rank *ops = &g->ranks[r];
-    uint32_t *maker = malloc(((size_t)ops->n_ops + 1) * sizeof *maker);
-    rank->family = calloc(rank->sync_points.n + 1, sizeof *rank->family);
-    if (!maker || !rank->family) {
-        free(maker);
-        return -1;
-    }
-    for (uint32_t i = 0; i < ops->n_ops; i++)
-        maker[i] = DPRO_NO_OP;
-    for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++) {
-        if (!computes(g, op))
-            continue;
-        for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
-            if (g->succ[e] >= ops->first_op && g->succ[e] < ops->first_op + ops->n_ops &&
-                (g->kind[g->succ[e]] == DPRO_OP_IN || (g->flags[g->succ[e]] & GRAPH_OP_ARRIVAL)))
-                maker[g->succ[e] - ops->first_op] = op;
-    }
+    struct coarse_rank *rank = &c->coarse->ranks[r];
+    const uint32_t *makers = find_makers(c, ops);
     uint32_t last = DPRO_NO_OP;
-    for (size_t a = 0; a < rank->sync_points.n; a++) {
-        const struct sync_point *point = &rank->sync_points.at[a];
+    rank->family = arena_array(&c->coarse->arena, rank->n_points, sizeof *rank->family);
+    if (!makers || !rank->family)
+        return -1;
+    for (uint32_t a = 0; a < rank->n_points; a++) {
+        const struct sync_point *point = &rank->sync_points[a];
         if (point->needs)
             continue;
-        uint32_t op = maker[point->op - ops->first_op];
+        uint32_t op = makers[point->op - ops->first_op];
         if (op != DPRO_NO_OP && last != DPRO_NO_OP && last < op &&
             g->device[last] == g->device[op]) {
             uint64_t hash = map_mix(model->tensors[point->tensor].size_bytes);
@@ -500,111 +301,101 @@ static int find_families(const struct coarsening *c, uint32_t r, const struct dp
         }
         last = op;
     }
-    free(maker);
     return 0;
 }
 
-/* When the rank has all that it pulls. */
-static int64_t last_transfer(const struct coarsening *c, uint32_t copy, uint32_t r)
+/* The latest end of a rank's ops that wait for buckets, or that are their transfers. */
+static int64_t latest_end(const struct coarsening *c, uint32_t copy, uint32_t r, bool transfers)
 {
-    const struct dpro_graph *g = c->g;
+    const struct graph_rank *rank = &c->g->ranks[r];
     const int64_t *end_ns = c->replay->end_ns[copy];
-    int64_t last = INT64_MIN;
-    for (uint32_t op = g->ranks[r].first_op; op < g->ranks[r].first_op + g->ranks[r].n_ops; op++)
-        if (c->is_transfer[op] && end_ns[op] > last)
+    int64_t last = 0;
+    for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
+        if ((transfers ? c->coarse->transfer_of[op] != 0 : c->waits[op]) && end_ns[op] > last)
             last = end_ns[op];
     return last;
 }
 
-static int measure(const struct coarsening *c, uint32_t r, struct coarse_rank *rank)
+/* The segments of one iteration, from when the rank went on after the one before; returns when it
+ * goes on after this one. */
+static int64_t measure_iteration(const struct coarsening *c, uint32_t copy, uint32_t r,
+                                 const interval_array *times, int64_t went_on)
 {
-    const struct dpro_graph *g = c->g;
     const struct measured_replay *re = c->replay;
-    size_t n = rank->sync_points.n;
-    interval_array times = {0};
-    rank->segments = calloc(re->n * n + 1, sizeof *rank->segments);
-    if (!rank->segments || wire_times(c, r, &times) < 0) {
-        array_fini(&times);
-        return -1;
-    }
-    int64_t went_on = 0;
-    for (uint32_t copy = re->first - 1; copy < re->first + re->n; copy++) {
-        int64_t first_wait = 0, waited = 0, copied = 0;
-        if (session_is(g)) /* all begin at once */
-            went_on = re->end_ns[copy - 1][g->ranks[r].boundary];
-        for (size_t a = 0; a < n; a++) {
-            const struct sync_point *point = &rank->sync_points.at[a];
-            int64_t came = re->end_ns[copy][point->op], on = came;
-            if (point->needs)
-                waiting(c, copy + point->next, point->op, &came, &on);
-            if (copy >= re->first) {
-                struct segment *segment = &rank->segments[(copy - re->first) * n + a];
-                segment->elapsed_ns = came > went_on ? came - went_on : 0;
-                segment->overlapped_ns = within(&times, went_on, came);
-            }
-            if (point->needs) {
-                first_wait = first_wait == 0 ? came : first_wait;
-                waited += on - came;
-            }
-            went_on = on > went_on ? on : went_on;
+    struct coarse_rank *rank = &c->coarse->ranks[r];
+    bool counts = copy >= re->first;
+    int64_t first_wait = 0, waited = 0;
+    for (uint32_t a = 0; a < rank->n_points; a++) {
+        const struct sync_point *point = &rank->sync_points[a];
+        int64_t came = re->end_ns[copy][point->op], on = came;
+        if (point->needs)
+            waiting(c, copy, point->op, &came, &on);
+        if (counts)
+            rank->segments[(copy - re->first) * (size_t)rank->n_points + a] =
+                (struct segment){.elapsed_ns = came > went_on ? came - went_on : 0,
+                                 .overlapped_ns = within(times, went_on, came)};
+        if (point->needs) {
+            first_wait = first_wait == 0 ? came : first_wait;
+            waited += on - came;
         }
-        if (c->has_servers && last_transfer(c, copy, r) > went_on)
-            went_on = last_transfer(c, copy, r);
-        if (copy < re->first || !rank->drains || c->has_servers || g->cycles.cycle_ns > 0)
-            continue; /* who copies is another: Horovod's thread, or nobody */
-        for (uint32_t op = g->ranks[r].first_op; op < g->ranks[r].first_op + g->ranks[r].n_ops;
-             op++)
-            if (c->waits[op] && re->end_ns[copy][op] > copied)
-                copied = re->end_ns[copy][op];
+        went_on = on > went_on ? on : went_on;
+    }
+    /* with servers nobody copies, with Horovod its thread */
+    if (counts && rank->drains && !c->answers_at_once && c->g->cycles.cycle_ns == 0) {
+        int64_t copied = latest_end(c, copy, r, false);
         if (copied - first_wait > waited)
             rank->copy_back_ns += (copied - first_wait - waited) / re->n;
     }
+    return went_on;
+}
+
+static int measure(const struct coarsening *c, uint32_t r)
+{
+    const struct measured_replay *re = c->replay;
+    struct coarse_rank *rank = &c->coarse->ranks[r];
+    interval_array times = {0};
+    int64_t went_on = 0;
+    rank->segments =
+        arena_array(&c->coarse->arena, re->n * (size_t)rank->n_points + 1, sizeof *rank->segments);
+    int status = rank->segments ? wire_times(c, r, &times) : -1;
+    for (uint32_t copy = re->first - 1; copy < re->first + re->n && status == 0; copy++) {
+        if (c->g->pulls_with_step) /* all ranks begin at once */
+            went_on = re->end_ns[copy - 1][c->g->ranks[r].boundary];
+        went_on = measure_iteration(c, copy, r, &times, went_on);
+        if (c->answers_at_once) {
+            int64_t last = latest_end(c, copy, r, true);
+            went_on = last > went_on ? last : went_on;
+        }
+    }
     array_fini(&times);
-    return 0;
+    return status;
 }
 
 int coarsen(const struct measured_replay *replay, struct dpro_model *model, struct coarse *coarse,
             struct dpro_error *err)
 {
-    struct coarsening c = {.replay = replay, .g = replay->graph};
-    const struct dpro_graph *g = c.g;
-    *coarse = (struct coarse){.ranks = calloc((size_t)g->n_ranks + 1, sizeof *coarse->ranks)};
-    int rc = coarse->ranks ? 0 : dpro_error_nomem(err);
-    c.is_transfer = calloc((size_t)g->n_ops + 1, sizeof *c.is_transfer);
-    if (rc == 0 && !c.is_transfer)
-        rc = dpro_error_nomem(err);
-    if (rc == 0)
-        rc = session_is(g) ? find_variables(&c, model, coarse, err)
-                           : find_tensors(&c, model, coarse, err);
-    if (rc == 0)
-        rc = find_waiting(&c, err);
+    const struct dpro_graph *g = replay->graph;
+    struct coarsening c = {.replay = replay,
+                           .g = g,
+                           .coarse = coarse,
+                           .answers_at_once = g->n_exchanges > 0 && !g->pulls_with_step};
+    *coarse = (struct coarse){.arena = {NULL, 0}};
+    coarse->ranks = arena_array(&coarse->arena, g->n_ranks, sizeof *coarse->ranks);
+    int rc = coarse->ranks && find_gradients(replay, model, coarse) == 0 && find_waiting(&c) == 0
+                 ? 0
+                 : dpro_error_nomem(err);
     for (uint32_t r = 0; r < g->n_ranks && rc == 0; r++) {
-        rc = find_points(&c, r, model, coarse, err);
-        if (rc == 0 && (find_families(&c, r, model, &coarse->ranks[r]) < 0 ||
-                        measure(&c, r, &coarse->ranks[r]) < 0))
+        rc = find_points(&c, r, model, err);
+        if (rc == 0 && (find_families(&c, r, model) < 0 || measure(&c, r) < 0))
             rc = dpro_error_nomem(err);
     }
-    free(c.tensor_of);
-    free(c.first_of);
-    free(c.is_transfer);
-    free(c.waits);
     array_fini(&c.entries);
     if (rc < 0)
-        coarse_fini(coarse, g->n_ranks);
+        coarse_fini(coarse);
     return rc;
 }
 
-void coarse_fini(struct coarse *coarse, uint32_t n_ranks)
+void coarse_fini(struct coarse *coarse)
 {
-    for (uint32_t r = 0; coarse->ranks && r < n_ranks; r++) {
-        array_fini(&coarse->ranks[r].sync_points);
-        free(coarse->ranks[r].family);
-        free(coarse->ranks[r].segments);
-    }
-    free(coarse->ranks);
-    free(coarse->bucket_of);
-    free(coarse->ready);
-    free(coarse->server_of);
-    free(coarse->sent_ns);
-    *coarse = (struct coarse){.ranks = NULL};
+    arena_fini(&coarse->arena);
 }

@@ -28,22 +28,19 @@ static inline int64_t measured_start_ns(const struct measured_replay *r, uint32_
     return r->end_ns[copy][op] - r->dur_ns[copy][op];
 }
 
-/* ---- check.c: what a model needs ---- */
+/* ---- gradients.c: the tensors of a model ---- */
 
-/* A worker's push of a key to its server and the pull of it. */
-bool is_exchange(const struct dpro_graph *graph, const struct graph_collective *collective);
-/* Of the first rank, communicated with all others. */
+/* A gradient of the first rank, reduced with all others. */
 bool is_gradient(const struct dpro_graph *graph, const struct graph_tensor *tensor);
 
 /* ---- coarsen.c: a rank's ops as a program ---- */
 
 /* Where a rank's computation meets communication: gradients get ready, or it waits for one. */
 struct sync_point {
-    uint32_t op;     /* NEED: that waits; else the tensor is ready after it */
-    uint32_t tensor; /* of the model; NEED: first of the bucket */
+    uint32_t op;     /* needs: that waits; else the tensor is ready after it */
+    uint32_t tensor; /* of the model; needs: first of the bucket */
     bool needs;
     int64_t when_ns; /* mean, to order them */
-    bool next;       /* NEED: the op is of the iteration after */
 };
 
 /* What was seen between a sync point and the one before it, in one iteration. */
@@ -53,45 +50,40 @@ struct segment {
 };
 
 struct coarse_rank {
-    ARRAY(struct sync_point) sync_points; /* in the order in which they come */
-    uint64_t *family;                     /* of the segment before each: the same work, if equal */
-    struct segment *segments;             /* [iteration * sync_points.n + sync_point] */
-    int64_t copy_back_ns; /* mean: work from the first wait to the last bucket's copying */
-    bool drains;          /* it waits for all buckets one after the other, and for nothing
-                             before the last gradient */
+    struct sync_point *sync_points; /* in the order in which they come */
+    uint32_t n_points;
+    uint64_t *family;         /* of the segment before each: the same work, if equal */
+    struct segment *segments; /* [iteration * n_points + sync point] */
+    int64_t copy_back_ns;     /* mean: work from the first wait to the last bucket's copying */
+    bool drains;              /* it waits for all buckets one after the other, and for nothing
+                                 before the last gradient */
 };
 
 struct coarse {
+    struct arena arena;
     struct coarse_rank *ranks;
-    uint32_t *bucket_of; /* by tensor: the graph's collective; of a session its own number */
-    uint32_t *ready; /* [rank * n_tensors + tensor] the op after which it is; DPRO_NO_OP: none */
-    uint32_t *server_of; /* of a session, by tensor; NULL: no session */
-    int64_t *sent_ns;    /* of a session, as `ready`: see struct model_rank */
+    uint32_t *bucket_of;   /* by tensor: the graph's collective; of a session its exchange */
+    uint32_t *exchange_of; /* by tensor: the graph's exchange; NULL: of no servers */
+    uint32_t *ready;    /* [rank * n_tensors + tensor] the op after which it is; DPRO_NO_OP: none */
+    uint32_t *first_of; /* by bucket: the first tensor in it; MODEL_NONE */
+    uint32_t n_buckets;
+    uint32_t *transfer_of;  /* by op: 1 + the bucket that has come with it; 0 */
+    const int64_t *read_ns; /* [rank * n_tensors + tensor] of a session: see struct model_rank */
 };
 
+/* Fills in the model's tensors and all of coarse that is said by tensor, bucket or op. -1: out of
+ * memory. */
+int find_gradients(const struct measured_replay *replay, struct dpro_model *model,
+                   struct coarse *coarse);
 /* Finds the tensors of the model and what each rank does between them. */
 int coarsen(const struct measured_replay *replay, struct dpro_model *model, struct coarse *coarse,
             struct dpro_error *err);
-void coarse_fini(struct coarse *coarse, uint32_t n_ranks);
+void coarse_fini(struct coarse *coarse);
 
-/* ---- session.c: the tensors of a session ---- */
+/* ---- fit_servers.c: who the parameter servers are, and what they do ---- */
 
-bool session_is(const struct dpro_graph *graph);
-/* Whether any variable goes to all ranks and back; -1: out of memory. */
-int session_has_variables(const struct dpro_graph *graph);
-/* Fills in the model's tensors, what coarse says of them, and 1 + the tensor for each op that pulls
- * one. -1: out of memory. */
-int session_tensors(const struct measured_replay *replay, struct dpro_model *model,
-                    struct coarse *coarse, uint32_t *is_transfer);
-
-/* ---- servers.c: who the parameter servers are, and what they do ---- */
-
-int fit_servers(const struct measured_replay *replay, const struct coarse *coarse,
+int fit_servers(const struct measured_replay *replay, struct coarse *coarse,
                 struct dpro_model *model);
-int fit_session(const struct measured_replay *replay, struct dpro_model *model);
-/* How a bucket of the graph went: in so many parts, the first of them to that server. */
-void baseline_placement(const struct dpro_graph *graph, uint32_t collective,
-                        struct strategy_bucket *bucket);
 
 /* ---- reductions.c: what all-reduces cost that run one after the other ---- */
 
@@ -102,7 +94,7 @@ int fit_reductions(const struct measured_replay *replay, const struct coarse *co
 
 /* ---- fit.c: what communicating costs ---- */
 
-int fit_net(const struct measured_replay *replay, const struct coarse *coarse,
-            struct dpro_model *model, struct dpro_error *err);
+int fit_net(const struct measured_replay *replay, struct coarse *coarse, struct dpro_model *model,
+            struct dpro_error *err);
 
 #endif

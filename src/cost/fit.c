@@ -453,10 +453,10 @@ static int compare_work(const struct measured_replay *r, const struct coarse_ran
     enum { SHORT_NS = 100000 };
     ARRAY(struct sighting) seen = {0};
     int status = 0;
-    for (size_t i = 0; i < r->n * rank->sync_points.n && status == 0; i++) {
+    for (size_t i = 0; i < r->n * rank->n_points && status == 0; i++) {
         const struct segment *s = &rank->segments[i];
         double share = s->elapsed_ns > 0 ? (double)s->overlapped_ns / (double)s->elapsed_ns : 0.5;
-        uint64_t key = rank->family[i % rank->sync_points.n];
+        uint64_t key = rank->family[i % rank->n_points];
         struct sighting sighting = {key, (double)s->elapsed_ns, share > 0.8};
         if (key != 0 && s->elapsed_ns > SHORT_NS && (share > 0.8 || share < 0.2))
             status = array_push(&seen, sighting);
@@ -553,7 +553,7 @@ static int fit_launches(const struct measured_replay *r, const struct coarse *co
     int status = 0;
     if (!arrives)
         return -1;
-    for (uint32_t t = 0; t < model->n_tensors; t++) {
+    for (uint32_t t = 0; t < model->n_tensors && g->n_collectives > 0; t++) {
         const struct graph_collective *c = &g->collectives[coarse->bucket_of[t]];
         for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++)
             arrives[g->members[m].arrival] = 1;
@@ -587,7 +587,9 @@ static void choose_algorithm(const struct dpro_graph *g, const struct coarse *co
                  {"tree", MODEL_TREE},
                  {"direct", MODEL_DIRECT},
                  {"parameter server", MODEL_SERVER}};
-    const char *pattern = g->collectives[coarse->bucket_of[0]].pattern;
+    const char *pattern = "parameter server";
+    if (g->n_collectives > 0)
+        pattern = g->collectives[coarse->bucket_of[0]].pattern;
     net->algorithm = MODEL_RING;
     for (size_t i = 0; pattern && i < sizeof known / sizeof *known; i++)
         if (strcmp(pattern, known[i].pattern) == 0)
@@ -695,36 +697,30 @@ static void fit_overhead(const struct measured_replay *r, const struct coarse *c
     net->collective_ns = (struct dpro_estimate){sum / n, sqrt(variance > 0 ? variance / n : 0)};
 }
 
-int fit_net(const struct measured_replay *r, const struct coarse *coarse, struct dpro_model *model,
+int fit_net(const struct measured_replay *r, struct coarse *coarse, struct dpro_model *model,
             struct dpro_error *err)
 {
     const struct dpro_graph *g = r->graph;
     struct model_net *net = &model->net;
-    if (session_is(g))
-        return fit_session(r, model) < 0 || fit_interference(r, coarse, net) < 0
-                   ? dpro_error_nomem(err)
-                   : 0;
-    net->n_ranks = g->collectives[coarse->bucket_of[0]].n_expected; /* with those not recorded */
+    net->n_ranks = g->n_ranks;
+    if (g->n_collectives > 0) /* with those not recorded */
+        net->n_ranks = g->collectives[coarse->bucket_of[0]].n_expected;
     net->ranks_per_host = 1;
     net->negotiates = find_negotiation(g) != NULL;
     net->in_order = !net->negotiates; /* what is ready goes */
     net->n_streams = count_streams(g);
     choose_algorithm(g, coarse, net);
-    if (net->algorithm == MODEL_SERVER) { /* keys wait for no other key */
-        net->n_streams = model->n_tensors;
-        net->in_order = false;
-        if (fit_servers(r, coarse, model) < 0)
-            return dpro_error_nomem(err);
-    }
+    if (net->algorithm == MODEL_SERVER && fit_servers(r, coarse, model) < 0)
+        return dpro_error_nomem(err);
     if (on_cpu(g))
         net->hook_ns = HOOK_NS;
-    bool messages = has_messages(g, coarse, model);
     bool served = net->algorithm == MODEL_SERVER;
+    bool messages = !served && has_messages(g, coarse, model);
     struct dpro_estimate start = {0};
     if (!served && (messages ? fit_bytes(r, coarse, model, net, &start)
                              : fit_collectives(r, coarse, model, net)) < 0)
         return dpro_error_nomem(err);
-    if (messages && !served)
+    if (messages)
         fit_messages(g, net);
     bool at_once = false; /* a session's collectives, which no token puts in order */
     if (is_tensorflow_ring(g) && !served && fit_at_once(r, coarse, model, net, &at_once) < 0)

@@ -59,7 +59,7 @@ static double work_before(const struct measured_replay *r, const struct coarse_r
                           size_t point, double lost, double *room)
 {
     for (uint32_t i = 0; i < r->n; i++)
-        room[i] = alone(&rank->segments[i * rank->sync_points.n + point], lost);
+        room[i] = alone(&rank->segments[i * rank->n_points + point], lost);
     return middle_of(room, r->n);
 }
 
@@ -71,7 +71,7 @@ static double work_up_to(const struct measured_replay *r, const struct coarse_ra
                          size_t point, double lost, double *sums, double *room)
 {
     for (uint32_t i = 0; i < r->n; i++) {
-        sums[i] += alone(&rank->segments[i * rank->sync_points.n + point], lost);
+        sums[i] += alone(&rank->segments[i * rank->n_points + point], lost);
         room[i] = sums[i];
     }
     return middle_of(room, r->n);
@@ -116,19 +116,19 @@ static int make_program(const struct measured_replay *r, const struct coarse_ran
     double *sums = room + r->n, before = 0;
     memset(sums, 0, r->n * sizeof *sums);
     program->n_ops = 0;
-    program->ops = arena_array(&model->arena, 2 * rank->sync_points.n + 2, sizeof *program->ops);
+    program->ops = arena_array(&model->arena, 2 * rank->n_points + 2, sizeof *program->ops);
     if (!program->ops)
         return -1;
     bool waits = false;
     /* of the copying, all but the last bucket's lies between the waits */
-    for (size_t a = 0; a < rank->sync_points.n && rank->drains; a++) {
-        if (rank->sync_points.at[a].needs && waits)
+    for (size_t a = 0; a < rank->n_points && rank->drains; a++) {
+        if (rank->sync_points[a].needs && waits)
             copied -= work_before(r, rank, a, 0, room);
-        waits |= rank->sync_points.at[a].needs;
+        waits |= rank->sync_points[a].needs;
     }
-    for (size_t a = 0; a < rank->sync_points.n; a++) {
-        const struct sync_point *point = &rank->sync_points.at[a];
-        if (rank->drains && point->needs && a > 0 && rank->sync_points.at[a - 1].needs)
+    for (size_t a = 0; a < rank->n_points; a++) {
+        const struct sync_point *point = &rank->sync_points[a];
+        if (rank->drains && point->needs && a > 0 && rank->sync_points[a - 1].needs)
             continue; /* copying */
         double up_to = work_up_to(r, rank, a, lost, sums, room), work = up_to - before;
         before = up_to;
@@ -180,21 +180,6 @@ static int find_beside(const struct measured_replay *r, const struct coarse_rank
     return 0;
 }
 
-/* Of a session. */
-static int keep_sent(const struct coarse *coarse, uint32_t rank, struct dpro_model *model,
-                     struct model_rank *to)
-{
-    uint32_t n = model->n_tensors;
-    int64_t *sent_ns = coarse->sent_ns ? arena_array(&model->arena, n, sizeof *sent_ns) : NULL;
-    if (!coarse->sent_ns)
-        return 0;
-    if (!sent_ns)
-        return -1;
-    memcpy(sent_ns, coarse->sent_ns + (size_t)rank * n, n * sizeof *sent_ns);
-    to->sent_ns = sent_ns;
-    return 0;
-}
-
 static int make_ranks(const struct measured_replay *r, const struct coarse *coarse,
                       struct dpro_model *model)
 {
@@ -210,8 +195,10 @@ static int make_ranks(const struct measured_replay *r, const struct coarse *coar
         const struct coarse_rank *rank = &coarse->ranks[i];
         struct model_rank *to = &model->ranks[i];
         *to = (struct model_rank){.rank = g->ranks[i].rank, .program = i, .work_scale = 1};
+        if (coarse->read_ns)
+            to->read_ns = coarse->read_ns + (size_t)i * model->n_tensors;
         to->sample_scale = arena_array(&model->arena, model->n_samples, sizeof(double));
-        if (!to->sample_scale || keep_sent(coarse, i, model, to) < 0 ||
+        if (!to->sample_scale ||
             make_program(r, rank, lost, model, &model->programs[i], room) < 0 ||
             find_beside(r, rank, lost, model, &model->programs[i], room) < 0) {
             status = -1;
@@ -219,8 +206,8 @@ static int make_ranks(const struct measured_replay *r, const struct coarse *coar
         }
         double mean = 0;
         for (uint32_t s = 0; s < model->n_samples; s++) {
-            for (size_t a = 0; a < rank->sync_points.n; a++)
-                to->sample_scale[s] += alone(&rank->segments[s * rank->sync_points.n + a], lost);
+            for (size_t a = 0; a < rank->n_points; a++)
+                to->sample_scale[s] += alone(&rank->segments[s * rank->n_points + a], lost);
             mean += to->sample_scale[s] / model->n_samples;
         }
         for (uint32_t s = 0; s < model->n_samples; s++)
@@ -261,7 +248,7 @@ static int make_baseline(const struct measured_replay *r, const struct coarse *c
     }
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         uint32_t op = coarse->ready[t];
-        if (!coarse->server_of)
+        if (!coarse->exchange_of)
             op = g->members[g->collectives[coarse->bucket_of[t]].first_member].arrival;
         placed[t] = (struct placed){t, coarse->bucket_of[t], r->end_ns[r->first][op]};
     }
@@ -272,10 +259,12 @@ static int make_baseline(const struct measured_replay *r, const struct coarse *c
             baseline->buckets[baseline->n_buckets++] =
                 (struct strategy_bucket){.first = t, .partitions = 1};
         baseline->buckets[baseline->n_buckets - 1].n++;
-        if (coarse->server_of)
-            baseline->buckets[t].server = coarse->server_of[placed[t].tensor];
-        else if (sync_n_servers(&model->net))
-            baseline_placement(g, placed[t].bucket, &baseline->buckets[baseline->n_buckets - 1]);
+        if (sync_n_servers(&model->net)) {
+            const struct graph_exchange *exchange =
+                &g->exchanges[coarse->exchange_of[placed[t].tensor]];
+            baseline->buckets[baseline->n_buckets - 1].server = exchange->server;
+            baseline->buckets[baseline->n_buckets - 1].partitions = exchange->n_parts;
+        }
     }
     free(placed);
     baseline->cycle_ns = model->net.cycle_ns;
@@ -517,7 +506,7 @@ static int build(const struct measured_replay *r, struct dpro_model *model, stru
     if (rc == 0 && r->graph->n_samples < 2 &&
         warn(model, "one iteration was recorded: nothing is known of how much iterations vary") < 0)
         rc = dpro_error_nomem(err);
-    coarse_fini(&coarse, r->graph->n_ranks);
+    coarse_fini(&coarse);
     return rc;
 }
 

@@ -52,8 +52,8 @@ struct model_rank {
     uint32_t program;       /* ranks that behave alike share one */
     double work_scale;      /* of all work_ns; 1 */
     double *sample_scale;   /* [n_samples] the work of each measured iteration against work_ns; 1 */
-    const int64_t *sent_ns; /* [n_tensors] of a session: when a server sends what the rank pulls,
-                               from the first that is sent in an iteration */
+    const int64_t *read_ns; /* [n_tensors] where pulls open with the step: when a server has read
+                               what it sends this rank, from the step's first read; NULL: at once */
 };
 
 enum model_algorithm {

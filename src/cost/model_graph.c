@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "cost/buckets.h"
 #include "cost/fused.h"
-#include "cost/servers.h"
+#include "cost/server_placement.h"
 #include "cost/sync.h"
 #include "graph/builder.h"
 
@@ -453,7 +453,7 @@ static uint32_t carry(struct job *j, uint32_t rank, uint32_t server, bool down, 
 static int64_t read_ns(const struct job *j, uint32_t b, uint32_t rank)
 {
     const struct strategy_bucket *bucket = &j->strategy->buckets[b];
-    const int64_t *times = j->model->ranks[rank % j->model->n_ranks].sent_ns;
+    const int64_t *times = j->model->ranks[rank % j->model->n_ranks].read_ns;
     int64_t last = 0;
     for (uint32_t i = bucket->first; times && i < bucket->first + bucket->n; i++)
         if (times[j->strategy->order[i]] > last)

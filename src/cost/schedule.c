@@ -11,7 +11,7 @@
 #include "cost/buckets.h"
 #include "cost/evaluator.h"
 #include "cost/fused.h"
-#include "cost/servers.h"
+#include "cost/server_placement.h"
 
 /* ---- the model ---- */
 
@@ -296,10 +296,10 @@ static int set_collectives(struct evaluator *e)
 /* ---- parameter servers ---- */
 
 /* When the last of a bucket's variables is read, from the step's begin. */
-static double sent_ns(const struct evaluator *e, uint32_t b, uint32_t rank)
+static double read_ns(const struct evaluator *e, uint32_t b, uint32_t rank)
 {
     const struct strategy_bucket *bucket = &e->strategy->buckets[b];
-    const int64_t *times = e->model->ranks[rank].sent_ns;
+    const int64_t *times = e->model->ranks[rank].read_ns;
     int64_t last = 0;
     for (uint32_t i = bucket->first; times && i < bucket->first + bucket->n; i++) {
         int64_t ns = times[e->strategy->order[i]];
@@ -342,7 +342,7 @@ static void set_part(struct evaluator *e, const struct layout *l, uint32_t b, ui
         flow.communication = b * n_ranks + r;
         flow.join = l->step;
         flow.then = SIM_NONE;
-        flow.after_ns = session ? sent_ns(e, b, r) : 0;
+        flow.after_ns = session ? read_ns(e, b, r) : 0;
         flow.arrive_ns += net->collective_ns.value;
         s->flows.at[pull] = flow;
         s->flows.at[l->n_pushes + push] =

@@ -75,6 +75,24 @@ struct graph_tensor {
     uint32_t collective; /* index; UINT32_MAX: not communicated */
 };
 
+/* A tensor that all ranks push to parameter servers and pull from them. */
+struct graph_exchange {
+    uint32_t name;    /* string id */
+    uint32_t carried; /* string id: the tensor of a store's messages of it; 0: of a session */
+    uint64_t size_bytes;
+    uint32_t key;               /* 1 + that of a key-value store; 0: none */
+    uint32_t collective;        /* that stands for it; UINT32_MAX: none */
+    uint32_t server, n_parts;   /* server: of the first part */
+    uint32_t first_end, n_ends; /* into exchange_ends */
+};
+/* What one rank does in it. It may have several: where it pushes the parts of a gradient, ... */
+struct graph_exchange_end {
+    uint32_t rank;          /* index into ranks */
+    uint32_t ready, pulled; /* ops: after which the push begins, with which the value has come;
+                               DPRO_NO_OP: this end has none */
+    uint32_t read;          /* the server's op after which the value is sent; DPRO_NO_OP: none */
+};
+
 /* A group of Horovod's as it was reduced once. */
 struct graph_reduction {
     uint64_t size_bytes;
@@ -138,7 +156,11 @@ struct dpro_graph {
     struct graph_collective *collectives;
     struct graph_member *members;
     struct graph_tensor *tensors;
-    uint32_t n_collectives, n_members, n_tensors;
+    struct graph_exchange *exchanges;
+    struct graph_exchange_end *exchange_ends;
+    uint32_t n_collectives, n_members, n_tensors, n_exchanges;
+    bool pulls_with_step; /* values are pulled when a step begins (TensorFlow's sessions), not when
+                             all ranks have pushed */
 
     /* What recording an op cost (by rank index, 0 where that rank does not know; NULL: none does),
      * and by op how many starts

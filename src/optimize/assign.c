@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "cost/buckets.h"
-#include "cost/servers.h"
+#include "cost/server_placement.h"
 #include "optimize/search.h"
 
 /* A tensor moves, and an array is parted, only for so much of an iteration: the model is not more

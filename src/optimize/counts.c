@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "cost/servers.h"
+#include "cost/server_placement.h"
 #include "cost/uncertainty.h"
 #include "optimize/result.h"
 #include "optimize/search.h"

@@ -12,7 +12,7 @@
 #include "cost/buckets.h"
 #include "cost/change.h"
 #include "cost/fused.h"
-#include "cost/servers.h"
+#include "cost/server_placement.h"
 #include "cost/uncertainty.h"
 #include "optimize/promise.h"
 #include "optimize/result.h"

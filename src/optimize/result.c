@@ -8,7 +8,7 @@
 
 #include "cost/buckets.h"
 #include "cost/fused.h"
-#include "cost/servers.h"
+#include "cost/server_placement.h"
 #include "optimize/passes/passes.h"
 
 void dpro_optimum_destroy(struct dpro_optimum *o)

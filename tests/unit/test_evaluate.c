@@ -424,10 +424,10 @@ static struct job *session_job(void)
 static void test_a_session_sends_what_it_has_read(void **state)
 {
     (void)state;
-    static const int64_t sent_ns[] = {0, 100};
+    static const int64_t read_ns[] = {0, 100};
     struct job *job = session_job();
     for (uint32_t r = 0; r < job->model.n_ranks; r++)
-        job->model.ranks[r].sent_ns = sent_ns;
+        job->model.ranks[r].read_ns = read_ns;
     /* t1 comes at 140, its gradient is ready at 160 and away at 200 */
     assert_int_equal(time_of(job), 7 + 200);
 }

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "cost/buckets.h"
-#include "cost/servers.h"
+#include "cost/server_placement.h"
 #include "search_job.h"
 
 static struct dpro_model *random_served(uint64_t seed, uint32_t n_tensors, uint32_t n_servers)

@@ -13,8 +13,8 @@
 #include "graph/global/assemble.h"
 #include "graph/messages/endpoints.h"
 #include "graph/names/span_names.h"
-#include "graph/session.h"
 #include "graph/steps/choose_steps.h"
+#include "graph/steps/session_steps.h"
 #include "graph/steps/unprofiled.h"
 
 struct build {

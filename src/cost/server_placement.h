@@ -1,10 +1,12 @@
-/* cost/servers.h: which parameter server what goes to. */
-#ifndef COST_SERVERS_H
-#define COST_SERVERS_H
+/* cost/server_placement.h: which parameter server what goes to. */
+#ifndef COST_SERVER_PLACEMENT_H
+#define COST_SERVER_PLACEMENT_H
 
 #include "cost/model.h"
 #include "plan/plan.h"
 
+/* MXNet's number of the server that a key's whole array goes to. */
+uint32_t servers_number_of_key(uint32_t key, uint32_t n_servers);
 /* The server of a bucket's part under a strategy. */
 uint32_t servers_of_part(const struct dpro_model *model, const struct dpro_strategy *strategy,
                          uint32_t bucket, uint32_t part);
@@ -19,6 +21,8 @@ enum { SERVERS_MOST = PLAN_MOST_SERVERS }; /* that can be predicted */
  * memory. */
 int servers_change(struct dpro_model *model, uint32_t n_servers, struct arena *arena);
 
+/* Of the ranks on a rank's host, the first. */
+uint32_t servers_host_of(const struct model_net *net, uint32_t rank);
 /* The server that the job calls that; MODEL_NONE: the model has none of that number. */
 uint32_t servers_with_number(const struct dpro_model *model, int number);
 /* What the job calls a server: task 1 of its servers may be the first that the trace shows. */

@@ -1,6 +1,6 @@
-/* graph/session.h: steps of one session that several processes run together. */
-#ifndef GRAPH_SESSION_H
-#define GRAPH_SESSION_H
+/* graph/steps/session_steps.h: steps of one session that several processes run together. */
+#ifndef GRAPH_SESSION_STEPS_H
+#define GRAPH_SESSION_STEPS_H
 
 #include "graph/collectives/match_collectives.h"
 

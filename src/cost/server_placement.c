@@ -1,0 +1,126 @@
+/* cost/server_placement.c: which parameter server what goes to.
+ *
+ * MXNet's rule: a key whose array has MXNET_KVSTORE_BIGARRAY_BOUND elements or more is parted over
+ * all servers; any other goes to server number key * 9973 modulo their number. The servers' own
+ * numbers are those in which they came to the scheduler, ours those of the files: what the trace
+ * shows tells which is which. */
+#include "cost/server_placement.h"
+
+#include "cost/buckets.h"
+#include "cost/sync.h"
+
+enum { KEY_FACTOR = 9973 };
+
+uint32_t servers_number_of_key(uint32_t key, uint32_t n_servers)
+{
+    return (uint32_t)((uint64_t)key * KEY_FACTOR % n_servers);
+}
+
+uint32_t servers_of_part(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                         uint32_t bucket, uint32_t part)
+{
+    const struct model_net *net = &model->net;
+    const struct strategy_bucket *b = &strategy->buckets[bucket];
+    uint32_t n = net->n_servers ? net->n_servers : 1;
+    if (net->placement == MODEL_ANYWHERE)
+        return (b->server + part) % n;
+    if (b->partitions > 1)
+        return part % n;
+    uint32_t number = servers_number_of_key(model->tensors[strategy->order[b->first]].key, n);
+    return net->server_of_key ? net->server_of_key[number] : number;
+}
+
+int servers_number(const struct dpro_model *model, uint32_t server)
+{
+    return model->net.server_numbers ? model->net.server_numbers[server] : (int)server;
+}
+
+uint32_t servers_with_number(const struct dpro_model *model, int number)
+{
+    uint32_t n = sync_n_servers(&model->net);
+    for (uint32_t s = 0; s < n; s++)
+        if (servers_number(model, s) == number)
+            return s;
+    return MODEL_NONE;
+}
+
+/* ---- changes ---- */
+
+static uint64_t n_elements(const struct dpro_model *model, const struct dpro_strategy *s,
+                           uint32_t bucket)
+{
+    return bucket_size_bytes(model, s, bucket) / sizeof(float);
+}
+
+uint64_t servers_bound(const struct dpro_model *model, const struct dpro_strategy *s)
+{
+    uint64_t least_parted = UINT64_MAX, largest_whole = 0;
+    for (uint32_t b = 0; b < s->n_buckets; b++) {
+        uint64_t n = n_elements(model, s, b);
+        if (s->buckets[b].partitions > 1 && n < least_parted)
+            least_parted = n;
+        if (s->buckets[b].partitions == 1 && n > largest_whole)
+            largest_whole = n;
+    }
+    if (least_parted < UINT64_MAX)
+        return least_parted;
+    return largest_whole < SERVERS_DEFAULT_BOUND ? SERVERS_DEFAULT_BOUND : largest_whole + 1;
+}
+
+void servers_set_bound(const struct dpro_model *model, uint64_t bound, struct dpro_strategy *s)
+{
+    uint32_t n_servers = sync_n_servers(&model->net);
+    for (uint32_t b = 0; b < s->n_buckets; b++)
+        s->buckets[b].partitions = n_elements(model, s, b) >= bound ? n_servers : 1;
+}
+
+uint32_t servers_host_of(const struct model_net *net, uint32_t rank)
+{
+    return net->rank_hosts ? net->rank_hosts[rank] : rank;
+}
+
+static int change_hosts(struct dpro_model *m, uint32_t n, struct arena *arena)
+{
+    struct model_net *net = &m->net;
+    bool *taken = arena_array(arena, m->n_ranks + (size_t)1, sizeof *taken);
+    int32_t *hosts = arena_array(arena, n, sizeof *hosts);
+    bool with_ranks = net->server_hosts != NULL;
+    if (!taken || !hosts)
+        return -1;
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        taken[r] = servers_host_of(net, r) != r;
+    for (uint32_t s = 0; s < n; s++) {
+        bool known = net->server_hosts && s < net->n_servers;
+        uint32_t free = 0;
+        if (known)
+            hosts[s] = net->server_hosts[s];
+        while (free < m->n_ranks && taken[free])
+            free++;
+        if (!known)
+            hosts[s] = with_ranks && free < m->n_ranks ? (int32_t)free : -1;
+        with_ranks &= hosts[s] >= 0;
+        if (hosts[s] >= 0)
+            taken[hosts[s]] = true;
+    }
+    net->server_hosts = hosts;
+    return 0;
+}
+
+int servers_change(struct dpro_model *m, uint32_t n_servers, struct arena *arena)
+{
+    struct model_net *net = &m->net;
+    struct dpro_strategy *baseline = &m->baseline;
+    uint64_t bound = servers_bound(m, baseline);
+    if (change_hosts(m, n_servers, arena) < 0)
+        return -1;
+    net->n_servers = n_servers;
+    net->server_of_key = NULL;
+    net->server_numbers = NULL;
+    if (net->placement == MODEL_BY_KEY)
+        servers_set_bound(m, bound, baseline);
+    else /* in turns */
+        for (uint32_t b = 0; b < baseline->n_buckets; b++)
+            baseline->buckets[b].server =
+                m->tensors[baseline->order[baseline->buckets[b].first]].key % n_servers;
+    return 0;
+}

@@ -1,0 +1,299 @@
+/* graph/servers/exchanges.c: finds what ranks exchange with parameter servers.
+ *
+ * A key-value store (MXNet, BytePS) has a collective for each key. In a TensorFlow session the
+ * servers' own graphs tell: a step begins with the values of all variables on their way to the
+ * workers, each of which a server sends when it has read it; gradients come back, are added up and
+ * update the variable. What is pulled, and what becomes of a pushed gradient, lead to the same op:
+ * the variable. */
+#include "graph/servers/exchanges.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/sort.h"
+
+enum { MOST_BACK = 64 }; /* ops between a variable and its pull */
+
+typedef ARRAY(struct graph_exchange) exchange_array;
+typedef ARRAY(struct graph_exchange_end) end_array;
+
+static bool is_servers(const struct dpro_graph *g, uint32_t op)
+{
+    return g->rank[op] >= g->n_ranks;
+}
+
+static bool has_bytes(const struct dpro_graph *g, uint32_t op)
+{
+    return g->size_bytes && g->size_bytes[op] > 0;
+}
+
+bool exchange_arrives(const struct dpro_graph *g, uint32_t op)
+{
+    return g->kind[op] == (is_servers(g, op) ? DPRO_OP_PUSH : DPRO_OP_PULL) && has_bytes(g, op) &&
+           g->device[op] != DPRO_NO_DEVICE && g->devices[g->device[op]].kind == DPRO_DEVICE_LINK_RX;
+}
+
+/* ---- key-value stores ---- */
+
+static int add_key(const struct dpro_graph *g, const struct graph_tensor *tensor,
+                   exchange_array *exchanges, end_array *ends)
+{
+    const struct graph_collective *c = &g->collectives[tensor->collective];
+    const struct graph_member *members = g->members + c->first_member;
+    struct graph_exchange exchange = {.name = tensor->name,
+                                      .carried = g->tensor ? g->tensor[members->transfer] : 0,
+                                      .size_bytes = tensor->size_bytes,
+                                      .key = c->key,
+                                      .collective = tensor->collective,
+                                      .n_parts = 1,
+                                      .first_end = (uint32_t)ends->n,
+                                      .n_ends = c->n_members};
+    for (uint32_t m = 0; m < c->n_members; m++) {
+        struct graph_exchange_end end = {g->rank[members[m].transfer], members[m].arrival,
+                                         members[m].transfer, DPRO_NO_OP};
+        if (array_push(ends, end) < 0)
+            return -1;
+    }
+    return array_push(exchanges, exchange);
+}
+
+/* Of a store each part of a tensor is pulled by itself. The first server's push comes first. */
+static int find_servers(const struct dpro_graph *g, exchange_array *exchanges)
+{
+    struct found {
+        uint32_t server, n_parts;
+    } *found = calloc((size_t)g->names.n + 1, sizeof *found);
+    if (!found)
+        return -1;
+    for (uint32_t op = g->n_ops; op-- > 0 && g->tensor;) {
+        if (!exchange_arrives(g, op))
+            continue;
+        if (is_servers(g, op))
+            found[g->tensor[op]].server = g->rank[op] - g->n_ranks;
+        else
+            found[g->tensor[op]].n_parts += g->rank[op] == 0;
+    }
+    for (size_t i = 0; i < exchanges->n; i++) {
+        struct graph_exchange *exchange = &exchanges->at[i];
+        exchange->server = found[exchange->carried].server;
+        if (found[exchange->carried].n_parts > 1)
+            exchange->n_parts = found[exchange->carried].n_parts;
+    }
+    free(found);
+    return 0;
+}
+
+static int find_keys(const struct dpro_graph *g, exchange_array *exchanges, end_array *ends)
+{
+    for (uint32_t t = 0; t < g->n_tensors; t++) {
+        const struct graph_tensor *tensor = &g->tensors[t];
+        if (tensor->rank != 0 || tensor->collective == UINT32_MAX || tensor->in == DPRO_NO_OP)
+            continue;
+        const struct graph_collective *c = &g->collectives[tensor->collective];
+        if (c->n_members == g->n_ranks &&
+            strcmp(strtab_get(&g->names, c->name), "push_pull") == 0 &&
+            add_key(g, tensor, exchanges, ends) < 0)
+            return -1;
+    }
+    return exchanges->n > 0 ? find_servers(g, exchanges) : 0;
+}
+
+/* ---- sessions ---- */
+
+/* A pushed or pulled tensor of a variable, which is an op of its server. */
+struct transfer {
+    uint32_t variable, rank, op;
+    uint32_t sender; /* the op that it is sent after */
+    bool pushed;
+};
+
+ORDER(by_variable, struct transfer, ASCENDING(variable) ?: ASCENDING(rank) ?: ASCENDING(op));
+
+struct session {
+    const struct dpro_graph *g;
+    uint32_t *first_pred, *preds; /* of each op, same iteration */
+    uint8_t *variables;           /* by op, whether it is one */
+    ARRAY(struct transfer) transfers;
+};
+
+static int list_preds(struct session *s)
+{
+    const struct dpro_graph *g = s->g;
+    s->first_pred = calloc((size_t)g->n_ops + 2, sizeof *s->first_pred);
+    s->preds = malloc(((size_t)g->row[g->n_ops] + 1) * sizeof *s->preds);
+    s->variables = calloc((size_t)g->n_ops + 1, 1);
+    if (!s->first_pred || !s->preds || !s->variables)
+        return -1;
+    for (uint32_t e = 0; e < g->row[g->n_ops]; e++)
+        s->first_pred[g->succ[e] + 2]++;
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        s->first_pred[op + 2] += s->first_pred[op + 1];
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
+            s->preds[s->first_pred[g->succ[e] + 1]++] = op;
+    return 0;
+}
+
+/* The nth op of its own process that an op needs, but for the step's start. */
+static uint32_t nth_input(const struct session *s, uint32_t op, uint32_t n)
+{
+    const struct dpro_graph *g = s->g;
+    for (uint32_t p = s->first_pred[op]; p < s->first_pred[op + 1]; p++) {
+        uint32_t from = s->preds[p];
+        if (g->rank[from] == g->rank[op] && g->kind[from] != DPRO_OP_LAUNCH &&
+            g->kind[from] != DPRO_OP_PUSH && g->kind[from] != DPRO_OP_PULL &&
+            g->device[from] != DPRO_NO_DEVICE && n-- == 0)
+            return from;
+    }
+    return DPRO_NO_OP;
+}
+
+/* The op that a server's read begins with. */
+static uint32_t root_of(const struct session *s, uint32_t op)
+{
+    for (uint32_t i = 0, input; i < MOST_BACK; i++, op = input)
+        if ((input = nth_input(s, op, 0)) == DPRO_NO_OP)
+            break;
+    return op;
+}
+
+static uint32_t sender_of(const struct session *s, uint32_t op)
+{
+    for (uint32_t p = s->first_pred[op]; p < s->first_pred[op + 1]; p++)
+        if (is_servers(s->g, s->preds[p]) != is_servers(s->g, op))
+            return s->preds[p];
+    return DPRO_NO_OP;
+}
+
+/* The variable that comes of what was pushed: the nearest op with one for an input. */
+static uint32_t updated_by(const struct session *s, uint32_t push)
+{
+    const struct dpro_graph *g = s->g;
+    uint32_t queue[MOST_BACK], n = 0;
+    queue[n++] = push;
+    for (uint32_t at = 0; at < n; at++) {
+        uint32_t op = queue[at], input;
+        for (uint32_t i = 0; at > 0 && (input = nth_input(s, op, i)) != DPRO_NO_OP; i++)
+            if (s->variables[input])
+                return input;
+        for (uint32_t e = g->row[op]; e < g->row[op + 1] && n < MOST_BACK; e++)
+            if (g->rank[g->succ[e]] == g->rank[push] && g->kind[g->succ[e]] != DPRO_OP_PUSH)
+                queue[n++] = g->succ[e];
+    }
+    return DPRO_NO_OP;
+}
+
+/* A value, or that it has been read, which comes with values and after them. */
+static int add_pull(struct session *s, uint32_t op)
+{
+    uint32_t sender = sender_of(s, op);
+    if (sender == DPRO_NO_OP)
+        return 0;
+    struct transfer pull = {root_of(s, sender), s->g->rank[op], op, sender, false};
+    if (has_bytes(s->g, op))
+        s->variables[pull.variable] = 1;
+    return s->variables[pull.variable] ? array_push(&s->transfers, pull) : 0;
+}
+
+static int add_push(struct session *s, uint32_t op)
+{
+    uint32_t sender = has_bytes(s->g, op) ? sender_of(s, op) : DPRO_NO_OP;
+    if (sender == DPRO_NO_OP)
+        return 0;
+    struct transfer push = {updated_by(s, op), s->g->rank[sender], op, sender, true};
+    return push.variable != DPRO_NO_OP ? array_push(&s->transfers, push) : 0;
+}
+
+static int list_transfers(struct session *s)
+{
+    const struct dpro_graph *g = s->g;
+    for (int of_values = 1; of_values >= 0; of_values--)
+        for (uint32_t op = 0; op < g->n_ops; op++)
+            if (g->kind[op] == DPRO_OP_PULL && !is_servers(g, op) &&
+                has_bytes(g, op) == of_values && add_pull(s, op) < 0)
+                return -1;
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (g->kind[op] == DPRO_OP_PUSH && is_servers(g, op) && add_push(s, op) < 0)
+            return -1;
+    array_sort(&s->transfers, by_variable);
+    return 0;
+}
+
+/* A variable's transfers, if every rank pushes and pulls it. */
+static int add_variable(const struct session *s, const struct transfer *transfers, size_t n,
+                        exchange_array *exchanges, end_array *ends)
+{
+    const struct dpro_graph *g = s->g;
+    uint32_t variable = transfers->variable, n_here = 0;
+    struct graph_exchange exchange = {.name = g->name[variable],
+                                      .collective = UINT32_MAX,
+                                      .server = g->rank[variable] - g->n_ranks,
+                                      .n_parts = 1,
+                                      .first_end = (uint32_t)ends->n,
+                                      .n_ends = (uint32_t)n};
+    for (size_t i = 0, end; i < n; i = end) {
+        uint64_t bytes = 0;
+        bool pushed = false, pulled = false;
+        for (end = i; end < n && transfers[end].rank == transfers[i].rank; end++) {
+            pushed |= transfers[end].pushed;
+            pulled |= !transfers[end].pushed;
+            if (!transfers[end].pushed && g->size_bytes)
+                bytes += g->size_bytes[transfers[end].op];
+        }
+        n_here += pushed && pulled;
+        exchange.size_bytes = bytes > exchange.size_bytes ? bytes : exchange.size_bytes;
+    }
+    if (n_here < g->n_ranks)
+        return 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct transfer *t = &transfers[i];
+        struct graph_exchange_end end = {t->rank, t->pushed ? t->sender : DPRO_NO_OP,
+                                         t->pushed ? DPRO_NO_OP : t->op,
+                                         t->pushed ? DPRO_NO_OP : t->sender};
+        if (array_push(ends, end) < 0)
+            return -1;
+    }
+    return array_push(exchanges, exchange);
+}
+
+static int find_variables(struct session *s, exchange_array *exchanges, end_array *ends)
+{
+    int status = list_preds(s);
+    if (status == 0)
+        status = list_transfers(s);
+    const struct transfer *all = s->transfers.at;
+    for (size_t i = 0, end; i < s->transfers.n && status == 0; i = end) {
+        for (end = i; end < s->transfers.n && all[end].variable == all[i].variable; end++)
+            ;
+        status = add_variable(s, all + i, end - i, exchanges, ends);
+    }
+    free(s->first_pred);
+    free(s->preds);
+    free(s->variables);
+    array_fini(&s->transfers);
+    return status;
+}
+
+/* ---- both ---- */
+
+int exchanges_find(struct dpro_graph *g)
+{
+    exchange_array exchanges = {0};
+    end_array ends = {0};
+    struct session session = {.g = g};
+    g->pulls_with_step = g->n_collectives == 0 && g->n_servers > 0;
+    int status = g->pulls_with_step ? find_variables(&session, &exchanges, &ends)
+                                    : find_keys(g, &exchanges, &ends);
+    g->exchanges = arena_array(&g->arena, exchanges.n, sizeof *g->exchanges);
+    g->exchange_ends = arena_array(&g->arena, ends.n, sizeof *g->exchange_ends);
+    if (!g->exchanges || !g->exchange_ends)
+        status = -1;
+    if (status == 0 && exchanges.n > 0) {
+        memcpy(g->exchanges, exchanges.at, exchanges.n * sizeof *exchanges.at);
+        memcpy(g->exchange_ends, ends.at, ends.n * sizeof *ends.at);
+        g->n_exchanges = (uint32_t)exchanges.n;
+    }
+    array_fini(&exchanges);
+    array_fini(&ends);
+    return status;
+}

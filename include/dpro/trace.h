@@ -42,17 +42,7 @@ enum dpro_file_kind {
     DPRO_FILE_MXNET,           /* MXNet's profile (mx.profiler), Chrome trace JSON */
     DPRO_FILE_MXNET_TEXT,      /* what MXNet's executor or symbol says of itself (debug_str) */
     DPRO_FILE_MXNET_SYMBOL,    /* MXNet's symbol, JSON */
-    DPRO_FILE_TIMELINE,        /* of Horovod, ByteScheduler or BytePS, Chrome trace JSON */
-    DPRO_FILE_TF_CHROME,       /* TensorFlow's profile as Chrome trace JSON */
-    DPRO_FILE_TF_METADATA,     /* its ops with what they take and make, JSON */
-    DPRO_FILE_GML,             /* its graph in GML */
-    DPRO_FILE_GRADIENTS,       /* the names of numbered tensors, JSON */
-    DPRO_FILE_CHUNKS,          /* what a patched NCCL sent and received, Chrome trace JSON */
-    DPRO_FILE_RINGS,           /* its rings, JSON */
-    DPRO_FILE_BYTEPS_LOG,      /* a patched BytePS node's log of its messages, text */
-    DPRO_FILE_BYTEPS_SERVER,   /* a patched BytePS server's log of its threads, text */
-    DPRO_FILE_BYTEPS_KEYS,     /* the keys of BytePS's tensors, text */
-    DPRO_FILE_BYTEPS_TIMELINE, /* what was derived from these logs, Chrome trace JSON */
+    DPRO_FILE_TIMELINE,        /* of Horovod or BytePS, Chrome trace JSON */
 };
 
 struct dpro_file_info {

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/parallel.h"
+#include "ingest/byteps/byteps.h"
 #include "ingest/load.h"
 #include "ingest/tensorflow/session_profile.h"
 
@@ -238,20 +239,6 @@ static bool is_named_as_trace(const char *path)
     return named;
 }
 
-/* Of "host.xplane.pb" TensorFlow and JAX write "host.trace.json.gz", too, for a viewer. */
-static bool is_for_viewer(const struct source *source)
-{
-    static const char end[] = ".trace.json.gz", profile[] = ".xplane.pb";
-    size_t len = strlen(source->path), stem = len - (sizeof end - 1);
-    char path[PATH_MAX];
-    if (len < sizeof end || strcmp(source->path + stem, end) != 0 ||
-        stem + sizeof profile > sizeof path)
-        return false;
-    memcpy(path, source->path, stem);
-    memcpy(path + stem, profile, sizeof profile);
-    return access(path, R_OK) == 0;
-}
-
 /* What reading said about each file; decides which go on. */
 static int check_sources(struct loader *loader, struct dpro_error *err)
 {
@@ -275,9 +262,6 @@ static int check_sources(struct loader *loader, struct dpro_error *err)
                                         "of dpro profile"
                                       : "%s: empty file; record it again",
                                   source->path);
-        if (source->kind == DPRO_FILE_KINETO && !source->named && source->part.n_spans == 0 &&
-            is_for_viewer(source))
-            source->kind = DPRO_FILE_OTHER;
         if (source->kind == DPRO_FILE_OTHER) {
             if (source->size_bytes == 0 && is_named_as_trace(source->path))
                 trace_warn(loader->trace, &loader->options->sink,
@@ -307,16 +291,14 @@ static int check_sources(struct loader *loader, struct dpro_error *err)
                                          " events; was it recorded with host_tracer_level 2 or "
                                          "more?",
                        source->path, part->n_events);
-        const char *framework = source->kind == DPRO_FILE_KINETO      ? "PyTorch"
-                                : source->kind == DPRO_FILE_MXNET     ? "MXNet"
-                                : source->kind == DPRO_FILE_TF_CHROME ? "TensorFlow"
-                                                                      : NULL;
+        const char *framework = source->kind == DPRO_FILE_KINETO  ? "PyTorch"
+                                : source->kind == DPRO_FILE_MXNET ? "MXNet"
+                                                                  : NULL;
         if (framework && part->n_spans == 0)
             trace_warn(loader->trace, &loader->options->sink,
                        "%s: no %s spans among its %" PRIu64 " events; was the profiler active?",
                        source->path, framework, part->n_events);
     }
-    reference_warn_passed_over(loader);
     return 0;
 }
 
@@ -341,23 +323,7 @@ bool source_usable(const struct source *source)
     case DPRO_FILE_MXNET_SYMBOL:
         return source->part.dfg_nodes.n > 0;
     case DPRO_FILE_XPLANE:
-    case DPRO_FILE_TF_CHROME:
         return source->part.n_spans > 0;
-    case DPRO_FILE_TF_METADATA:
-        return source->part.dfg_nodes.n > 0 || source->part.reference->outputs.n > 0;
-    case DPRO_FILE_GML:
-        return source->part.dfg_nodes.n > 0;
-    case DPRO_FILE_GRADIENTS:
-        return source->part.reference->gradients.n > 0;
-    case DPRO_FILE_CHUNKS:
-        return source->part.reference->chunks.n > 0;
-    case DPRO_FILE_RINGS:
-        return source->part.reference->hops.n > 0;
-    case DPRO_FILE_BYTEPS_LOG:
-    case DPRO_FILE_BYTEPS_SERVER:
-    case DPRO_FILE_BYTEPS_KEYS:
-    case DPRO_FILE_BYTEPS_TIMELINE:
-        return source->part.byteps || source->part.n_spans > 0 || source->part.transport;
     case DPRO_FILE_RUN_METADATA:
     case DPRO_FILE_GRAPH_DEF:
         return source->part.n_spans > 0 || source->part.dfg_nodes.n > 0;
@@ -630,24 +596,17 @@ static bool tells_structure(const struct source *source)
 static struct source *better_graph(struct source *graph, struct source *other)
 {
     bool better = graph && graph->kind == DPRO_FILE_GRAPH_DEF && other->kind != graph->kind;
-    better |= graph && graph->kind == DPRO_FILE_TF_METADATA && other->kind == DPRO_FILE_GML;
     better |= graph && graph->part.is_mirrored && !other->part.is_mirrored;
     return !graph || better ? other : graph;
 }
 
-/* Whether a graph that is not the rank's own may be its: all workers run one. */
-static bool may_be_of(const struct source *graph, const struct source *profile)
-{
-    if (profile->kind == DPRO_FILE_MXNET)
-        return source_is_everyones(graph);
-    bool of_tensorflow = graph->kind == DPRO_FILE_GML || graph->kind == DPRO_FILE_TF_METADATA;
-    return profile->kind == DPRO_FILE_TF_CHROME && of_tensorflow && graph->names;
-}
-
+/* MXNet's workers all run one graph, which may be no rank's. */
 static void find_everyones_graph(struct loader *loader, struct rank_job *job)
 {
-    for (size_t i = 0; i < loader->list.n && job->n_windows > 0; i++)
-        if (job->rank->rank >= 0 && may_be_of(&loader->list.at[i], job->windows[0]))
+    if (job->rank->rank < 0 || job->windows[0]->kind != DPRO_FILE_MXNET)
+        return;
+    for (size_t i = 0; i < loader->list.n; i++)
+        if (source_is_everyones(&loader->list.at[i]))
             job->graph = better_graph(job->graph, &loader->list.at[i]);
 }
 
@@ -720,8 +679,7 @@ static void warn_no_graph(struct loader *loader, const struct rank_job *jobs, si
     size_t n_without = 0, n_profiles = 0, first = 0;
     for (size_t i = 0; i < n_jobs; i++) {
         if (jobs[i].n_windows == 0 || jobs[i].windows[0]->part.framework ||
-            (jobs[i].windows[0]->kind != DPRO_FILE_XPLANE &&
-             jobs[i].windows[0]->kind != DPRO_FILE_TF_CHROME))
+            jobs[i].windows[0]->kind != DPRO_FILE_XPLANE)
             continue;
         n_profiles++;
         if (!jobs[i].graph && n_without++ == 0)
@@ -895,8 +853,7 @@ static int check_any(const struct loader *loader, const char *first_path, struct
             graph = source;
         if (!trace_file &&
             (source->kind == DPRO_FILE_KINETO || source->kind == DPRO_FILE_MXNET ||
-             source->kind == DPRO_FILE_TF_CHROME || source->kind == DPRO_FILE_XPLANE ||
-             source->kind == DPRO_FILE_EXECUTION_TRACE))
+             source->kind == DPRO_FILE_XPLANE || source->kind == DPRO_FILE_EXECUTION_TRACE))
             trace_file = source;
     }
     if (graph && graph->kind == DPRO_FILE_XPLANE && graph->part.framework)
@@ -960,10 +917,9 @@ static int load(struct loader *loader, const char *const *paths, size_t n_paths,
     sources_drop_exports(loader);
     sources_choose_attempt(loader);
     drop_undated(loader);
-    if ((rc = check_one_job(loader, err)) < 0 || (rc = reference_join(loader, err)) < 0 ||
-        (rc = byteps_join(loader, err)) < 0 || (rc = session_profiles_join(loader, err)) < 0 ||
-        (rc = list_files(loader, err)) < 0 || (rc = merge_names(loader, err)) < 0 ||
-        (rc = build_ranks(loader, err)) < 0 ||
+    if ((rc = check_one_job(loader, err)) < 0 || (rc = byteps_join(loader, err)) < 0 ||
+        (rc = session_profiles_join(loader, err)) < 0 || (rc = list_files(loader, err)) < 0 ||
+        (rc = merge_names(loader, err)) < 0 || (rc = build_ranks(loader, err)) < 0 ||
         (rc = epoch_build(loader->trace) < 0 ? dpro_error_nomem(err) : 0) < 0 ||
         (rc = transports_build(loader, err)) < 0 || (rc = nccl_build(loader, err)) < 0 ||
         (rc = timelines_build(loader, err)) < 0)

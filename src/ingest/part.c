@@ -148,8 +148,6 @@ void part_fini(struct trace_part *part)
     free(part->transport);
     nccl_log_destroy(part->nccl);
     timeline_destroy(part->timeline);
-    reference_part_destroy(part->reference);
-    byteps_part_destroy(part->byteps);
     session_profile_destroy(part->session);
     array_fini(&part->cuts);
     if (part->next)
@@ -165,16 +163,6 @@ static const struct reader readers[] = {
     {DPRO_FILE_EXECUTION_TRACE, "execution trace", "node", "nodes", et_read, NULL},
     {DPRO_FILE_RECORDING, "recording", "entry", "entries", recording_read, NULL},
     {DPRO_FILE_TIMELINE, "communication timeline", "event", "events", timeline_read, NULL},
-    {DPRO_FILE_TF_CHROME, "profile", "event", "events", tf_chrome_read, NULL},
-    {DPRO_FILE_TF_METADATA, "graph", "node", "nodes", tf_metadata_read, NULL},
-    {DPRO_FILE_GML, "graph", "node", "nodes", NULL, gml_read},
-    {DPRO_FILE_GRADIENTS, "list of tensors", "name", "names", gradients_read, NULL},
-    {DPRO_FILE_CHUNKS, "list of chunks", "event", "events", chunks_read, NULL},
-    {DPRO_FILE_RINGS, "list of rings", "hop", "hops", rings_read, NULL},
-    {DPRO_FILE_BYTEPS_LOG, "transport log", "line", "lines", NULL, byteps_log_read},
-    {DPRO_FILE_BYTEPS_SERVER, "server's log", "line", "lines", NULL, byteps_server_read},
-    {DPRO_FILE_BYTEPS_KEYS, "list of keys", "line", "lines", NULL, byteps_keys_read},
-    {DPRO_FILE_BYTEPS_TIMELINE, "timeline", "event", "events", byteps_timeline_read, NULL},
     {DPRO_FILE_TRANSPORT, "transport log", "record", "records", NULL, log_read},
     {DPRO_FILE_TRANSPORT_CSV, "transport log", "line", "lines", NULL, net_csv_read},
     {DPRO_FILE_NCCL, "NCCL log", "record", "records", NULL, log_read},
@@ -194,9 +182,8 @@ const struct reader *reader_of(enum dpro_file_kind kind)
 /* Names that only a communication layer's timeline has. */
 static bool is_timeline_name(const char *name, size_t len)
 {
-    static const char *const starts[] = {
-        "NEGOTIATE_", "CYCLE_START",       "MEMCPY_IN_FUSION_BUFFER",
-        "PUSH_PULL",  "INITCOMMUNICATION", "Comm.byteps"};
+    static const char *const starts[] = {"NEGOTIATE_", "CYCLE_START", "MEMCPY_IN_FUSION_BUFFER",
+                                         "Comm.byteps"};
     for (size_t i = 0; i < sizeof starts / sizeof *starts; i++)
         if (len >= strlen(starts[i]) && memcmp(name, starts[i], strlen(starts[i])) == 0)
             return true;
@@ -205,7 +192,7 @@ static bool is_timeline_name(const char *name, size_t len)
 
 /* What the arguments of an event say of its writer. */
 struct hints {
-    bool timeline, mxnet, tensorflow, chunk, byteps;
+    bool timeline, mxnet;
 };
 
 static void read_hints(struct json *js, struct hints *hints)
@@ -215,27 +202,22 @@ static void read_hints(struct json *js, struct hints *hints)
     js->p++;
     while (json_object_next(js, &key, &len)) {
         hints->timeline |= json_is(key, len, "start_time_since_epoch_in_micros");
-        hints->tensorflow |= json_is(key, len, "long_name");
-        hints->chunk |= json_is(key, len, "chunkId");
         if (!json_is(key, len, "name") || json_peek(js) != '"') {
             json_skip(js);
         } else if (json_string(js, &text, &len)) {
             hints->mxnet |= json_is(text, len, "cpu/0");
-            hints->tensorflow |= len > 8 && memcmp(text, "/device:", 8) == 0;
             hints->timeline |= memmem(text, len, "HorovodAllreduce", 16) != NULL;
-            char label[64] = "";
-            memcpy(label, text, len < sizeof label ? len : sizeof label - 1);
-            hints->byteps |= byteps_is_process(label);
         }
     }
 }
 
-/* One event of a Chrome trace: whose, as far as it alone can tell. OTHER: no event. */
-static enum dpro_file_kind recognise_event(struct json *js, bool *certain)
+/* One event of a Chrome trace: whose, as far as it alone can tell. OTHER: no event. Sets *foreign
+ * at one without a category, which PyTorch always writes. */
+static enum dpro_file_kind recognise_event(struct json *js, bool *certain, bool *foreign)
 {
     const char *key, *text;
     size_t len;
-    bool is_event = false, timeline = false, category = false;
+    bool is_event = false, is_metadata = false, timeline = false, category = false;
     struct hints hints = {.timeline = false};
     js->p++;
     while (json_object_next(js, &key, &len)) {
@@ -247,7 +229,11 @@ static enum dpro_file_kind recognise_event(struct json *js, bool *certain)
             read_hints(js, &hints);
             continue;
         }
-        is_event |= json_is(key, len, "ph");
+        if (json_is(key, len, "ph") && json_peek(js) == '"') {
+            is_event = true;
+            is_metadata = json_string(js, &text, &len) && json_is(text, len, "M");
+            continue;
+        }
         category |= json_is(key, len, "cat");
         json_skip(js);
     }
@@ -255,26 +241,22 @@ static enum dpro_file_kind recognise_event(struct json *js, bool *certain)
     *certain = true;
     if (hints.mxnet) /* its first events name its devices */
         return DPRO_FILE_MXNET;
-    if (hints.byteps)
-        return DPRO_FILE_BYTEPS_TIMELINE;
-    if (hints.chunk)
-        return DPRO_FILE_CHUNKS;
-    if (hints.tensorflow)
-        return DPRO_FILE_TF_CHROME;
     if (timeline)
         return DPRO_FILE_TIMELINE;
     *certain = category;
+    if (is_event && !is_metadata && !category)
+        *foreign = true;
     return is_event ? DPRO_FILE_KINETO : DPRO_FILE_OTHER;
 }
 
 /* An array is a Chrome trace when its first element is an event. Whose it is may show only after
- * many that name processes. */
-static enum dpro_file_kind recognise_array(struct json *js)
+ * many that name processes. Sets *none when it is none of the formats here. */
+static enum dpro_file_kind recognise_array(struct json *js, bool *none)
 {
     enum dpro_file_kind kind = DPRO_FILE_OTHER, found;
-    bool certain = false;
+    bool certain = false, foreign = false;
     while (!certain && json_array_next(js) && json_peek(js) == '{') {
-        found = recognise_event(js, &certain);
+        found = recognise_event(js, &certain, &foreign);
         if (found == DPRO_FILE_OTHER && js->fail != JSON_OK)
             break;
         if (kind == DPRO_FILE_OTHER || certain)
@@ -282,7 +264,8 @@ static enum dpro_file_kind recognise_array(struct json *js)
         if (kind == DPRO_FILE_OTHER)
             break;
     }
-    return kind;
+    *none = !certain && foreign;
+    return *none ? DPRO_FILE_OTHER : kind;
 }
 
 static bool is_text(const unsigned char *p, uint64_t len, size_t there)
@@ -359,14 +342,14 @@ static enum dpro_file_kind recognise_text(const struct json *js)
     for (size_t i = 0; i < 2; i++)
         if (there > strlen(lines[i]) && memcmp(js->p, lines[i], strlen(lines[i])) == 0)
             return DPRO_FILE_TRANSPORT_CSV;
-    return gml_recognise(js->p, there) ? DPRO_FILE_GML : byteps_recognise(js->p, there);
+    return DPRO_FILE_OTHER;
 }
 
 enum dpro_file_kind recognise(struct json *js)
 {
     const char *key, *text;
     size_t len;
-    bool schema = false, is_first = true;
+    bool schema = false, none;
     json_skip_mark(js);
     /* before spaces are skipped: a newline is also a protobuf tag */
     enum dpro_file_kind kind =
@@ -378,22 +361,12 @@ enum dpro_file_kind recognise(struct json *js)
         return recognise_text(js);
     js->p++;
     if (c == '[')
-        return recognise_array(js);
-    for (; json_object_next(js, &key, &len); is_first = false) {
+        return recognise_array(js, &none);
+    while (json_object_next(js, &key, &len)) {
         if (json_is(key, len, "traceEvents") && json_peek(js) == '[') {
             js->p++;
-            enum dpro_file_kind of = recognise_array(js);
-            return of == DPRO_FILE_OTHER ? DPRO_FILE_KINETO : of;
-        }
-        if (json_is(key, len, "RealRing"))
-            return DPRO_FILE_RINGS;
-        if (json_is(key, len, "gradient_name_list") || json_is(key, len, "model_name") ||
-            (len > 17 && memcmp(key, "HorovodAllreduce.", 17) == 0))
-            return DPRO_FILE_GRADIENTS;
-        if (is_first && json_peek(js) == '{') {
-            if (tf_metadata_recognise(js))
-                return DPRO_FILE_TF_METADATA;
-            continue;
+            enum dpro_file_kind of = recognise_array(js, &none);
+            return of == DPRO_FILE_OTHER && !none ? DPRO_FILE_KINETO : of;
         }
         if (json_is(key, len, "traceEvents") || json_is(key, len, "schemaVersion") ||
             json_is(key, len, "deviceProperties"))

@@ -4,10 +4,8 @@
 
 #include "base/bytes.h"
 #include "base/json.h"
-#include "ingest/byteps/byteps.h"
 #include "ingest/horovod/timeline.h"
 #include "ingest/rank_json.h"
-#include "ingest/reference/reference.h"
 #include "ingest/trace.h"
 #include "ingest/transport/nccl.h"
 #include "ingest/transport/transport.h"
@@ -85,12 +83,10 @@ struct trace_part {
     bool has_correlation, has_record_fn, external_is_op;
     uint64_t n_events;
     struct part_losses losses;
-    struct recording *recording;      /* rank.json, job.json; else NULL */
-    struct net_transport *transport;  /* transport logs, binary or CSV; else NULL */
-    struct nccl_log *nccl;            /* NCCL logs; else NULL */
-    struct timeline *timeline;        /* communication timelines; else NULL */
-    struct reference_part *reference; /* see there; else NULL */
-    struct byteps_part *byteps;       /* see there; else NULL */
+    struct recording *recording;     /* rank.json, job.json; else NULL */
+    struct net_transport *transport; /* transport logs, binary or CSV; else NULL */
+    struct nccl_log *nccl;           /* NCCL logs; else NULL */
+    struct timeline *timeline;       /* communication timelines; else NULL */
     bool is_mirrored; /* the graph: of its backward half, how it must look is all that is known */
     bool cut;         /* a log that ends in the middle of a record or line */
     struct session_profile *session; /* see there; else NULL */
@@ -137,16 +133,6 @@ int mxnet_symbol_read(struct json *js, struct trace_part *part, struct dpro_erro
 int et_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int recording_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int timeline_read(struct json *js, struct trace_part *part, struct dpro_error *err);
-int tf_chrome_read(struct json *js, struct trace_part *part, struct dpro_error *err);
-int tf_metadata_read(struct json *js, struct trace_part *part, struct dpro_error *err);
-int gml_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
-int gradients_read(struct json *js, struct trace_part *part, struct dpro_error *err);
-int chunks_read(struct json *js, struct trace_part *part, struct dpro_error *err);
-int byteps_log_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
-int byteps_server_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
-int byteps_keys_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
-int byteps_timeline_read(struct json *js, struct trace_part *part, struct dpro_error *err);
-int rings_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 int log_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
 int xplane_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
 int runmeta_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
@@ -158,14 +144,6 @@ enum { PART_RECORD_MAX = 1 << 16 }; /* the longest record or line that readers o
 enum dpro_file_kind protobuf_recognise(const unsigned char *p, size_t n);
 /* Whether the list of nodes that is next is one of MXNet's symbols. */
 bool mxnet_symbol_recognise(struct json *js);
-/* Whether the object that is next is an op of metadata.json. */
-bool tf_metadata_recognise(struct json *js);
-/* What a text that begins so is of BytePS. */
-enum dpro_file_kind byteps_recognise(const char *text, size_t len);
-/* Whether a process of a Chrome trace is called as in timelines derived from BytePS's logs. */
-bool byteps_is_process(const char *label);
-/* Whether a text that begins so is GML. */
-bool gml_recognise(const char *text, size_t len);
 
 /* What a document is, from its first bytes. */
 enum dpro_file_kind recognise(struct json *js);

@@ -58,8 +58,7 @@ static int compare_hosts(const char *a, const char *b)
 }
 
 /* host1/0/trace.json.gz, traces_1/0/comm.json: folders named by a local rank's number, in one for
- * each host. Ranks count through them; a rank of which no file can be used is one, too. -1: the
- * file is in no such folder. */
+ * each host. Ranks count through them. -1: the file is in no such folder. */
 static int rank_by_folder(const struct loader *loader, const struct source *source)
 {
     int number = path_folder_number(source->path), rank = 0;
@@ -69,8 +68,7 @@ static int rank_by_folder(const struct loader *loader, const struct source *sour
         return -1;
     for (size_t i = 0; i < loader->list.n; i++) {
         const char *path = loader->list.at[i].path;
-        bool counts = source_usable(&loader->list.at[i]) || reference_is_of_rank(path);
-        int other = counts ? path_folder_number(path) : -1;
+        int other = source_usable(&loader->list.at[i]) ? path_folder_number(path) : -1;
         if (other == -1)
             continue;
         int order = compare_hosts(path, source->path);
@@ -236,9 +234,7 @@ static bool is_from_the_start(const struct source *source)
 /* All workers run one graph, which may have been written once, and number tensors alike. */
 bool source_is_everyones(const struct source *source)
 {
-    return (source->kind == DPRO_FILE_MXNET_TEXT || source->kind == DPRO_FILE_MXNET_SYMBOL ||
-            source->kind == DPRO_FILE_GML || source->kind == DPRO_FILE_TF_METADATA ||
-            source->kind == DPRO_FILE_GRADIENTS || source->kind == DPRO_FILE_RINGS) &&
+    return (source->kind == DPRO_FILE_MXNET_TEXT || source->kind == DPRO_FILE_MXNET_SYMBOL) &&
            source->rank == -1 && source_usable(source);
 }
 
@@ -360,8 +356,8 @@ int sources_find_ranks(struct loader *loader, struct dpro_error *err)
         if (source_is_profile(source) || !source_usable(source) || source->rank != -1 ||
             (source->kind == DPRO_FILE_RECORDING && source->part.recording->is_job))
             continue;
-        if (source_is_everyones(source) || source->part.byteps)
-            continue; /* byteps.c finds out */
+        if (source_is_everyones(source))
+            continue;
         source->rank = rank_by_process(loader, source);
         if (source->rank == -1 && !(knows && is_from_the_start(source)))
             trace_warn(loader->trace, &loader->options->sink,

@@ -94,7 +94,6 @@ const char *dpro_trace_framework(const struct dpro_trace *trace)
         if (trace->files[i].kind == DPRO_FILE_MXNET)
             return "mxnet";
         if (trace->files[i].kind == DPRO_FILE_XPLANE ||
-            trace->files[i].kind == DPRO_FILE_TF_CHROME ||
             trace->files[i].kind == DPRO_FILE_GRAPH_DEF ||
             trace->files[i].kind == DPRO_FILE_RUN_METADATA)
             return "tensorflow";

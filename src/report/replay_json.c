@@ -33,26 +33,6 @@ static const char *file_kind(enum dpro_file_kind kind)
         return "mxnet-symbol";
     case DPRO_FILE_TIMELINE:
         return "timeline";
-    case DPRO_FILE_TF_CHROME:
-        return "tensorflow-chrome";
-    case DPRO_FILE_TF_METADATA:
-        return "tensorflow-metadata";
-    case DPRO_FILE_GML:
-        return "gml";
-    case DPRO_FILE_GRADIENTS:
-        return "gradients";
-    case DPRO_FILE_CHUNKS:
-        return "nccl-chunks";
-    case DPRO_FILE_RINGS:
-        return "nccl-rings";
-    case DPRO_FILE_BYTEPS_LOG:
-        return "byteps-log";
-    case DPRO_FILE_BYTEPS_SERVER:
-        return "byteps-server";
-    case DPRO_FILE_BYTEPS_KEYS:
-        return "byteps-keys";
-    case DPRO_FILE_BYTEPS_TIMELINE:
-        return "byteps-timeline";
     case DPRO_FILE_OTHER:
         break;
     }

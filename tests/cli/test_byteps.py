@@ -68,13 +68,23 @@ class Recorded(Case):
         facts = self.assert_replays(self.copied("rank1/net.log.gz"))
         self.assertRegex(" ".join(facts["warnings"]), "rank 1")
 
-    def test_its_own_trace_beside_the_logs_adds_nothing(self):
-        trace, start_us = self.copied(), []
-        with gzip.open(os.path.join(trace, "hostvm", "rank0", "kineto.json.gz"), "rt") as file:
+    def add_own_trace(self, rank, n):
+        with gzip.open(self.path("trace", "hostvm", f"rank{rank}", "kineto.json.gz"), "rt") as file:
             profile = json.load(file)
         base_us = profile["baseTimeNanoseconds"] / 1000
         start_us = [base_us + e["ts"] for e in profile["traceEvents"] if e.get("name", "").startswith("ProfilerStep")]
-        self.write("trace/hostvm/rank0/comm.json", comm(start_us, 4))
+        self.write(f"trace/hostvm/rank{rank}/comm.json", comm(start_us, n))
+
+    def test_without_the_logs_its_own_trace_tells_the_exchanges(self):
+        trace = self.copied(*(f"rank{rank}/net.log.gz" for rank in range(RANKS)), "server0/net.log.gz")
+        for rank in range(RANKS):
+            self.add_own_trace(rank, TENSORS)
+        exchanged, = self.assert_replays(trace)["collectives"]
+        self.assertEqual((exchanged["kind"], exchanged["count"], exchanged["ranks"], exchanged["messages"]), ("push_pull", TENSORS, RANKS, 0))
+
+    def test_its_own_trace_beside_the_logs_adds_nothing(self):
+        trace = self.copied()
+        self.add_own_trace(0, 4)
         facts = self.assert_replays(trace)
         self.assertEqual(facts["transport"]["collectives"], TENSORS * RANKS * ITERATIONS)
 

@@ -18,7 +18,7 @@ class Dictionary(Case):
         compares = re.compile(r'\b(?:starts|ends|str(?:n?cmp|n?casecmp|str))\([^"();]*"([^"\\]+)"')
         n = 0
         for path in glob.glob(os.path.join(ROOT, "src", "ingest", "**", "*.c"), recursive=True) + \
-                glob.glob(os.path.join(ROOT, "src", "graph", "*.c")):
+                glob.glob(os.path.join(ROOT, "src", "graph", "**", "*.c"), recursive=True):
             with open(path, encoding="utf-8") as source:
                 for name in compares.findall(source.read()):
                     if name.strip():

@@ -1,4 +1,4 @@
-"""Horovod's timelines beside profiles and alone, and those of ByteScheduler and BytePS."""
+"""Horovod's timelines beside profiles and alone, and those of BytePS."""
 import glob
 import json
 import os
@@ -330,11 +330,14 @@ class OthersTimelines(Case):
         self.assertEqual([(file["kind"], file["rank"]) for file in facts["trace"]["files"]], [("timeline", 0), ("timeline", 1)])
         self.assertAlmostEqual(facts["predicted"]["iteration_ms"], 100, delta=20)
 
-    @unittest.skipUnless(os.path.isdir(os.path.join(SHARED, "bytescheduler-mxnet-vgg")), "no ByteScheduler timeline in ../shared/traces")
-    def test_byteschedulers_rounds_are_iterations(self):
-        for name in ("no-priority", "priority"):
-            facts = self.assert_replays(os.path.join(SHARED, "bytescheduler-mxnet-vgg", f"timeline_{name}.json.gz"))
-            self.assertEqual(facts["trace"]["iterations"], 60)
+    def test_other_chrome_traces_are_not_known(self):
+        """Among them timelines of ByteScheduler, and what TensorFlow makes of a profile for a viewer."""
+        named = {"ph": "M", "pid": 3, "name": "process_name"}
+        for name, label, event in (("bytescheduler", "fc6_weight_0", {"ph": "B", "pid": 3, "ts": 1, "name": "PUSH_PULLQUEUE"}),
+                                   ("viewer", "/device:GPU:0", {"ph": "X", "pid": 3, "ts": 1, "dur": 2, "name": "Relu", "args": {"long_name": "m/relu:Relu"}})):
+            with self.subTest(name):
+                self.write(f"{name}.json", {"traceEvents": [dict(named, args={"name": label}), event]})
+                self.assert_error(dpro("replay", self.path(f"{name}.json")), INPUT, "not a trace that dpro knows")
 
 
 class Captures(Case):

@@ -66,28 +66,6 @@ static inline uint64_t fuzz_hash_timeline(const struct timeline *timeline)
     return h ^ timeline->cycles.n;
 }
 
-static inline uint64_t fuzz_hash_reference(const struct reference_part *r)
-{
-    uint64_t h = r->hops.n;
-    for (size_t i = 0; i < r->gradients.n; i++)
-        h = fuzz_hash(h, &r->gradients.at[i], sizeof r->gradients.at[i]);
-    for (size_t i = 0; i < r->outputs.n; i++)
-        h = fuzz_hash(h, &r->outputs.at[i], sizeof r->outputs.at[i]);
-    for (size_t i = 0; i < r->chunks.n; i++)
-        h = fuzz_hash(h, &r->chunks.at[i], offsetof(struct chunk, sends) + 1);
-    return fuzz_hash(h, r->hops.at, r->hops.n * sizeof r->hops.at[0]);
-}
-
-static inline uint64_t fuzz_hash_byteps(const struct byteps_part *b)
-{
-    uint64_t h = b->keys.n ^ (uint64_t)b->node << 32;
-    for (size_t i = 0; i < b->moments.n; i++)
-        h = fuzz_hash(h ^ b->moments.at[i].key, &b->moments.at[i].time_ns, sizeof(int64_t));
-    for (size_t i = 0; i < b->work.n; i++)
-        h = fuzz_hash(h ^ b->work.at[i].op, &b->work.at[i].time_ns, sizeof(int64_t));
-    return h;
-}
-
 static inline uint64_t fuzz_hash_part(const struct trace_part *part)
 {
     uint64_t h = part->n_spans;
@@ -117,10 +95,6 @@ static inline uint64_t fuzz_hash_part(const struct trace_part *part)
         h ^= part->nccl->operations.n ^ part->nccl->steps.n << 16 ^ part->nccl->proxy_ops.n << 32;
     if (part->timeline)
         h ^= fuzz_hash_timeline(part->timeline);
-    if (part->byteps)
-        h ^= fuzz_hash_byteps(part->byteps);
-    if (part->reference)
-        h ^= fuzz_hash_reference(part->reference);
     if (part->next)
         h ^= fuzz_hash_part(part->next) * 3;
     h ^= part->n_events << 3 ^ part->cut;

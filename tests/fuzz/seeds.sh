@@ -3,7 +3,7 @@
 # picks a chunk size, but for attach, buckets and verify.
 set -eu
 out=${1:?usage: seeds.sh FOLDER}
-for target in align attach buckets csv et json kineto load log mxnet recording reference replay runmeta timeline verify xplane; do
+for target in align attach buckets csv et json kineto load log mxnet recording replay runmeta timeline verify xplane; do
     mkdir -p "$out/$target"
 done
 put() { printf '%b' "$2" >"$out/$1"; }
@@ -69,7 +69,6 @@ hvd='{"name":"process_name","ph":"M","pid":0,"args":{"start_time_since_epoch_in_
 put timeline/horovod "A[$hvd,$hvd"
 put timeline/cut "B[$hvd,{\"ph\":\"B\",\"na"
 put timeline/era 'C[{"name":"process_name","ph":"M","pid":3,"args":{"name":"x.12_0"}},{"ph":"B","pid":3,"name":"QUEUE","ts":1},{"ph":"E","pid":3,"ts":3},{"ph":"B","pid":3,"name":"NCCL_ALLREDUCE","ts":4},{"ph":"E","pid":3,"ts":9},{"ph":"B","pid":3,"name":"QUEUE","ts":11}]'
-put timeline/bytescheduler 'D[{"ph":"M","args":{"name":"w_0"},"pid":0,"name":"process_name"},{"ph":"B","pid":0,"ts":1,"name":"PUSH_PULLQUEUE"},{"ph":"E","pid":0,"ts":2,"name":"PUSH_PULLQUEUE"},{"ph":"B","pid":0,"ts":3,"name":"PUSH_PULLCOMMUNICATION"},{"ph":"E","pid":0,"ts":4}, '
 put timeline/byteps 'E{"traceEvents":[{"ph":"X","args":{"name":"Comm.byteps.gradient_0"},"pid":"Comm.byteps.gradient_0","name":"Comm.byteps.gradient_0.PUSH","ts":1574685984662375,"dur":1074,"tid":"26148864","cat":"Comm"}]}'
 put load/horovod "A{\"schemaVersion\":1,\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"g/w\",\"pid\":1,\"tid\":1,\"ts\":1800000000000010,\"dur\":2},{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"u\",\"pid\":1,\"tid\":1,\"ts\":1800000000000040,\"dur\":9}]}\\n==\\n[$hvd]"
 put load/horovod-twice 'A[{"name":"CYCLE_START""ph":"B""ts":1,"pid":1}{"ph":"E""ts":6,"pid":1}{"ph":"B""ts":1,"pid":1}{"ph":"E""ts":6,"pid":1}{"ph":"B""ts":4,"pid":1}{"ph":"E""ts":6,"pid":1}'
@@ -99,17 +98,6 @@ rank() # rank RANK
     printf '{"ph":"X","args":{"name":"Comm.g/w"},"pid":"Comm.g/w","name":"Comm.g/w.%s","ts":180000000000001%d,"dur":2,"tid":"%d","cat":"Comm"},' $stage $((part + ${#stage})) $((65536 + part))
 done; done && printf '{}]}'; } >"$out/load/byteps-own"
 
-put reference/trace 'A{"displayTimeUnit":"ns","traceEvents":[{"ph":"M","pid":3,"name":"process_name","args":{"name":"/device:GPU:0"}},{"ph":"M","pid":3,"tid":7,"name":"thread_name","args":{"name":"TensorFlow Ops"}},{"ph":"X","pid":3,"tid":7,"ts":100.0,"dur":12.5,"name":"Relu","args":{"long_name":"StatefulPartitionedCall/m/relu:Relu","group_id":0}},{"ph":"X","pid":3,"tid":7,"ts":112.4,"dur":2,"args":{"long_name":"m/x:X","group_id":1}}]}'
-put reference/metadata 'B{"a":{"op":"MatMul","input":[],"output":[{"name":"a:0","shape":[2,null],"dtype":"float16"}]},"b":{"op":"Relu","input":[{"name":"a:0"},{"name":"^a"},{"name":"c"}],"output":[{"name":"b:0","shape":[2,3],"dtype":"float32"}]}}'
-put reference/gml 'Cgraph [\n  directed 1\n  # comment ]\n  node [ id 0 label "a&amp;&quot;&#46;b" more [ x 1 ] ]\n  node [ id -1 label "c" ]\n  edge [ source 0 target -1 ]\n]\n'
-put reference/gradients 'D{"model_name":"x","gradient_name_list":["a:0","w;shape=(512, 1024);dtype=float16"]}'
-put reference/numbers 'E{"HorovodAllreduce.a":1,"HorovodAllreduce.b":0}'
-put reference/chunks 'F{"traceEvents":[{"ph":"X","cat":"Comm","pid":"c","ts":5,"dur":40,"name":"allreduce<<x>>.2+1.SEND","args":{"name":"..","loopId":0,"channelId":0,"chunkId":3,"sliceId":0}}]}'
-put reference/log 'Hrole=worker, id=9, ip=x\n1600000000000000 true true true 65536 9 8\n1600000000000009 false true true 65536 9 8\n'
-put reference/server 'I1600000000000000: start, 65536, COPY_FIRST, 1\n1600000000000003: stop, 65536, COPY_FIRST, 1\n'
-put reference/keys 'Jbyteps.BytePSPushPull.12: 65536 65537\n'
-put reference/pushes 'K[{"name":"process_name","ph":"M","pid":0,"args":{"name":"worker_0 -> server_1"}},{"name":"process_name","ph":"M","pid":1,"args":{"name":"server_1"}},{"name":"w~PART1.PUSH","ph":"B","ts":5,"pid":0},{"name":"w~PART1.PUSH","ph":"E","ts":6,"pid":0},{"name":"w.SUM","ph":"B","ts":7,"pid":1,"tid":2}]'
-put reference/rings 'G{"RealRing":{"0":"0[1a] -> 1[1b] [receive] via NET/Socket/0,1[1b] -> 2[1c] via P2P"},"Tree":{"-1":"x"}}'
 
 header=t_start_ns,t_end_ns,rank,tid,conn,local,remote,dir,call,offset,requested,returned,gloo_nbytes,gloo_opcode,gloo_prefix,gloo_tag,gloo_delta,gloo_len
 put csv/gloo "A$header\n10,20,0,5,4,10.0.0.1:6,10.0.0.2:5,tx,writev,0,148,148,148,1,4,9,0,100\n30,40,0,5,4,[::1]%1f:6,[::1]%1f:5,rx,recv,0,48,48,48,3,4,9,0,100\n50,60,0,5,4,unix:7,unix:0,rx,read,48,1,1,,,,,,\n"

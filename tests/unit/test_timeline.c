@@ -131,21 +131,6 @@ static void test_stages_without_an_operation_around_them_make_runs(void **state)
     part_fini(&part);
 }
 
-static void test_byteschedulers_partitions_wait_and_travel(void **state)
-{
-    (void)state;
-    struct trace_part part = read_text("[" NAMED(0, "fc6_weight_0") B(0, "INITCOMMUNICATION", 1)
-                                           E(0, 2) B(0, "PUSH_PULLQUEUE", 10) E(0, 20)
-                                               B(0, "PUSH_PULLCOMMUNICATION", 20) E(0, 45),
-                                       0);
-    const struct timeline *t = part.timeline;
-    assert_int_equal(t->writer, TIMELINE_BYTESCHEDULER);
-    assert_int_equal(t->runs.n, 1);
-    assert_stage(&t->runs.at[0], STAGE_QUEUE, 10, 20);
-    assert_stage(&t->runs.at[0], STAGE_TRANSFER, 20, 45);
-    part_fini(&part);
-}
-
 #define STAGE(what, tid, ts, dur)                                                                  \
     "{\"ph\":\"X\",\"args\":{\"name\":\"Comm.byteps.gradient_0\"},\"pid\":\"Comm.byteps."          \
     "gradient_0\",\"name\":\"Comm.byteps.gradient_0" what "\",\"ts\":" #ts ",\"dur\":" #dur        \
@@ -198,7 +183,6 @@ int main(void)
         cmocka_unit_test(test_of_a_timeline_cut_in_an_event_the_whole_runs_are_kept),
         cmocka_unit_test(test_a_negotiation_alone_is_no_run),
         cmocka_unit_test(test_stages_without_an_operation_around_them_make_runs),
-        cmocka_unit_test(test_byteschedulers_partitions_wait_and_travel),
         cmocka_unit_test(test_byteps_partitions_are_pushed_and_pulled),
         cmocka_unit_test(test_what_makes_no_sense_is_counted_and_passed_over),
     };

@@ -1,6 +1,6 @@
 /* ingest/horovod/timeline.c: reads the timelines of communication layers.
  *
- * Horovod and ByteScheduler give each tensor a process of its own, named by a process_name event,
+ * Horovod gives each tensor a process of its own, named by a process_name event,
  * in which B and E events nest (an E has no name); BytePS writes one X event for each stage. The
  * array is often open: the writer adds to it until its process ends. What nests, and in which
  * order, differs between versions, so a run is put together from whatever stages come: the next one
@@ -103,13 +103,6 @@ static enum timeline_stage stage_of(const char *name, enum timeline_writer write
         if (strcmp(stage, "COPYH2D") == 0)
             return STAGE_COPY_OUT;
         return N_TIMELINE_STAGES;
-    }
-    if (writer == TIMELINE_BYTESCHEDULER) { /* "PUSH_PULLQUEUE", "ALLREDUCECOMMUNICATION" */
-        if (starts(name, "INIT") || starts(name, "PULL")) /* of the parameters, at the start */
-            return N_TIMELINE_STAGES;
-        if (strstr(name, "QUEUE"))
-            return STAGE_QUEUE;
-        return strstr(name, "COMMUNICATION") ? STAGE_TRANSFER : N_TIMELINE_STAGES;
     }
     if (starts(name, "NEGOTIATE_"))
         return STAGE_NEGOTIATE;
@@ -437,19 +430,17 @@ static void read_whole_stage(struct reader_state *r, const struct event *e)
     r->no_memory |= array_push(&r->whole_stages, whole) < 0;
 }
 
-/* Who writes: ByteScheduler's and BytePS's names are their own. */
+/* Who writes: BytePS's names are its own. */
 static void learn_writer(struct reader_state *r, const struct event *e)
 {
     const char *name = name_of(r, e->name);
     if (r->known_writer || (e->ph != 'B' && e->ph != 'X'))
         return;
     r->known_writer = true;
-    if (e->ph == 'X' && starts(name, "Comm."))
+    if (e->ph == 'X' && starts(name, "Comm.")) {
         r->timeline->writer = TIMELINE_BYTEPS;
-    else if (strstr(name, "COMMUNICATION") || strstr(name, "_PULLQUEUE"))
-        r->timeline->writer = TIMELINE_BYTESCHEDULER;
-    if (r->timeline->writer == TIMELINE_BYTEPS)
         r->timeline->on_epoch = true;
+    }
 }
 
 static void take_event(struct reader_state *r, const struct event *e)

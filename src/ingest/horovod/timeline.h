@@ -1,5 +1,5 @@
 /* ingest/horovod/timeline.h: what communication layers write of themselves: Horovod's timeline (of
- * rank 0 only), ByteScheduler's, BytePS's comm.json. One *run* is one tensor, or one partition of
+ * rank 0 only), BytePS's comm.json. One *run* is one tensor, or one partition of
  * it, communicated once: what it waited for, was copied and was transferred, and when. */
 #ifndef INGEST_HOROVOD_TIMELINE_H
 #define INGEST_HOROVOD_TIMELINE_H
@@ -9,14 +9,14 @@
 
 #include "base/array.h"
 
-enum timeline_writer { TIMELINE_HOROVOD, TIMELINE_BYTESCHEDULER, TIMELINE_BYTEPS };
+enum timeline_writer { TIMELINE_HOROVOD, TIMELINE_BYTEPS };
 
 /* In the order in which a run goes through them. */
 enum timeline_stage {
     STAGE_NEGOTIATE, /* Horovod: from the first rank's being ready until all are */
     STAGE_QUEUE,     /* waits for its turn or its data */
     STAGE_COPY_IN,   /* into the fusion buffer, or to the host */
-    STAGE_TRANSFER,  /* Horovod: of the backend, "GLOO_ALLREDUCE"; ByteScheduler: push and pull */
+    STAGE_TRANSFER,  /* of Horovod's backend, "GLOO_ALLREDUCE" */
     STAGE_PUSH,
     STAGE_PULL,
     STAGE_COPY_OUT,

@@ -217,7 +217,7 @@ static int add_transfers(struct trace_part *part)
     static const struct {
         enum timeline_stage stage;
         const char *name;
-    } stages[] = {{STAGE_TRANSFER, "PUSH_PULL"}, {STAGE_PUSH, "PUSH"}, {STAGE_PULL, "PULL"}};
+    } stages[] = {{STAGE_PUSH, "PUSH"}, {STAGE_PULL, "PULL"}};
     const struct timeline *t = part->timeline;
     for (size_t i = 0; i < t->tensors.n; i++)
         if (add_track(part, t->tensors.at[i].name) < 0)
@@ -403,10 +403,7 @@ int timelines_build(struct loader *loader, struct dpro_error *err)
             source->part.timeline)
             give(loader, source);
     }
-    int status = fusion_build(loader->trace, &loader->options->sink);
-    if (status == 0)
-        status = chunk_logs_tie(loader->trace);
-    if (status == 0)
-        status = byteps_tie(loader->trace);
-    return status < 0 ? dpro_error_nomem(err) : 0;
+    if (fusion_build(loader->trace, &loader->options->sink) < 0)
+        return dpro_error_nomem(err);
+    return 0;
 }

@@ -1,0 +1,141 @@
+/* ingest/byteps/comm_json.c: BytePS's own trace, comm.json, beside a framework's profile.
+ *
+ * It tells when each part of a tensor was copied to the host, pushed and pulled. From the first of
+ * these to the pull's end is one exchange of the worker, replayed as a whole. A transport log tells
+ * more, so that it goes first. */
+#include "ingest/byteps/byteps.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "ingest/horovod/timeline.h"
+#include "ingest/load.h"
+
+enum { NAME_BYTES = 1024 };
+
+static const struct timeline *timeline_of(const struct source *source)
+{
+    const struct timeline *t = source_usable(source) ? source->part.timeline : NULL;
+    return t && t->writer == TIMELINE_BYTEPS && t->on_epoch ? t : NULL;
+}
+
+static struct source *profile_of(struct loader *loader, int rank)
+{
+    for (size_t i = 0; i < loader->list.n; i++)
+        if (source_is_profile(&loader->list.at[i]) && loader->list.at[i].rank == rank)
+            return &loader->list.at[i];
+    return NULL;
+}
+
+/* Whether a rank's transport log has its pushes and pulls. */
+static bool is_on_wire(const struct loader *loader, int rank)
+{
+    for (size_t i = 0; i < loader->list.n; i++) {
+        const struct source *source = &loader->list.at[i];
+        if (source->rank == rank && source_usable(source) && source->part.transport &&
+            byteps_n_exchanges(source->part.transport) > 0)
+            return true;
+    }
+    return false;
+}
+
+/* "byteps.Gradient.fc.weight" is PyTorch's parameter fc.weight; a part's number follows. */
+static void name_tensor(const struct source *source, uint32_t index, char name[NAME_BYTES])
+{
+    static const char prefix[] = "byteps.Gradient.";
+    const struct timeline *timeline = source->part.timeline;
+    const struct timeline_tensor *t = &timeline->tensors.at[index];
+    const char *raw = strtab_get(&source->part.names, t->name);
+    bool parts = false;
+    for (size_t i = 0; i < timeline->tensors.n; i++)
+        parts |= timeline->tensors.at[i].name == t->name && timeline->tensors.at[i].partition > 0;
+    if (strncmp(raw, prefix, strlen(prefix)) == 0)
+        raw += strlen(prefix);
+    int len = snprintf(name, NAME_BYTES, "%.900s", raw);
+    if (parts)
+        snprintf(name + len, NAME_BYTES - (size_t)len, "~PART%d", (int)t->partition);
+}
+
+/* What the exchanges of one tensor or part have in common. */
+struct exchanged {
+    uint32_t track, span_name;
+    struct trace_detail detail;
+};
+
+static struct exchanged exchanged_of(const struct source *source, uint32_t index,
+                                     struct source *profile, int32_t n_workers, bool *no_memory)
+{
+    struct trace_part *part = &profile->part;
+    char name[NAME_BYTES], span_name[NAME_BYTES + 16];
+    name_tensor(source, index, name);
+    int len = snprintf(span_name, sizeof span_name, "BytePSPushPull.%s", name);
+    struct part_track track = {.track = {.id = (int64_t)part->tracks.n + 1000000}};
+    track.track.name = part_intern(part, "BytePS", strlen("BytePS"), no_memory);
+    struct exchanged of = {
+        .track = (uint32_t)part->tracks.n,
+        .span_name = part_intern(part, span_name, (size_t)len, no_memory),
+        .detail = {.process_group = part_intern(part, name, strlen(name), no_memory),
+                   .collective = part_intern(part, "push_pull", strlen("push_pull"), no_memory),
+                   .dtype = part_intern(part, "float32", strlen("float32"), no_memory),
+                   .group_size = n_workers, /* not all ranks, where hosts have several GPUs */
+                   .peer = -1,
+                   .comm_sequence = -1,
+                   .wait_stream = -1}};
+    *no_memory |= array_push(&part->tracks, track) < 0;
+    return of;
+}
+
+/* -1: no memory. */
+static int add_exchanges(const struct source *source, struct source *profile, int32_t n_workers)
+{
+    const struct timeline *timeline = source->part.timeline;
+    struct trace_part *part = &profile->part;
+    int64_t first_ns = part->start_ns, last_ns = part->end_ns;
+    struct exchanged *of = calloc(timeline->tensors.n + 1, sizeof *of);
+    bool no_memory = !of;
+    for (size_t r = 0; r < timeline->runs.n && !no_memory; r++) {
+        const struct timeline_run *run = &timeline->runs.at[r];
+        int64_t start_ns = run->whole.start_ns;
+        if (!timeline_has(run, STAGE_PUSH) || !timeline_has(run, STAGE_PULL) ||
+            start_ns < first_ns || start_ns > last_ns)
+            continue;
+        struct exchanged *exchanged = &of[run->tensor];
+        if (!exchanged->span_name)
+            *exchanged = exchanged_of(source, run->tensor, profile, n_workers, &no_memory);
+        if (no_memory || array_push(&part->details, exchanged->detail) < 0) {
+            no_memory = true;
+            break;
+        }
+        struct trace_span span = {
+            .start_ns = start_ns - part->base_ns, /* which is added to all spans of the part */
+            .dur_ns = run->whole.end_ns - start_ns,
+            .name = exchanged->span_name,
+            .track = exchanged->track,
+            .sequence = -1,
+            .detail = (uint32_t)part->details.n - 1,
+            .kind = SPAN_COLLECTIVE,
+            .parent = NO_ID,
+            .node = NO_ID};
+        no_memory = !part_place_span(part, &span);
+    }
+    free(of);
+    return no_memory ? -1 : 0;
+}
+
+int byteps_join(struct loader *loader, struct dpro_error *err)
+{
+    int32_t n_workers = 0;
+    for (size_t i = 0; i < loader->list.n; i++)
+        n_workers +=
+            timeline_of(&loader->list.at[i]) && profile_of(loader, loader->list.at[i].rank);
+    for (size_t i = 0; i < loader->list.n && n_workers > 0; i++) {
+        const struct source *source = &loader->list.at[i];
+        struct source *profile = timeline_of(source) ? profile_of(loader, source->rank) : NULL;
+        if (profile && !is_on_wire(loader, source->rank) &&
+            add_exchanges(source, profile, n_workers) < 0)
+            return dpro_error_nomem(err);
+    }
+    return 0;
+}

@@ -37,8 +37,7 @@ static int add_from_peers(struct dpro_trace *trace)
                 if (own < end && transport->messages.at[own].offset == message.offset)
                     continue;
                 message.stream = s;
-                if (transport->messages.n >= NO_ID - 1 ||
-                    array_push(&transport->messages, message) < 0)
+                if (net_add_message(transport, message) < 0)
                     return -1;
             }
         }
@@ -52,24 +51,20 @@ static int add_from_peers(struct dpro_trace *trace)
 static void time_messages(struct net_transport *t)
 {
     for (uint32_t s = 0; s < t->connections.n * 2; s++) {
-        uint32_t i = t->first_transfer[s], end = t->first_transfer[s + 1];
+        uint32_t call = t->first_transfer[s];
         for (uint32_t m = t->first_message[s]; m < t->first_message[s + 1]; m++) {
             struct net_message *message = &t->messages.at[m];
             uint64_t last, next = m + 1 < t->first_message[s + 1] ? message[1].offset : UINT64_MAX;
             if (__builtin_add_overflow(message->offset, message->size_bytes - 1, &last) ||
                 last >= next)
                 last = next - 1;
-            while (i < end &&
-                   t->transfers.at[i].offset + t->transfers.at[i].bytes <= message->offset)
-                i++;
-            if (i < end && t->transfers.at[i].offset <= message->offset) {
-                message->start_ns = t->transfers.at[i].start_ns;
-                message->thread = t->transfers.at[i].thread;
+            const struct net_transfer *at = net_call_of_byte(t, s, message->offset, &call);
+            if (at) {
+                message->start_ns = at->start_ns;
+                message->thread = at->thread;
             }
-            while (i < end && t->transfers.at[i].offset + t->transfers.at[i].bytes <= last)
-                i++;
-            if (i < end && t->transfers.at[i].offset <= last)
-                message->end_ns = t->transfers.at[i].end_ns;
+            if ((at = net_call_of_byte(t, s, last, &call)) != NULL)
+                message->end_ns = at->end_ns;
         }
     }
 }
@@ -97,9 +92,9 @@ static int count_breaks(const struct net_transport *t, net_range_array *ranges, 
 
 /* ---- gloo's contexts and collectives ---- */
 
-/* A context (one a process group) has one connection to each peer and numbers its collectives.
- * Connections on which the same collective runs at the same time are of one context. */
-struct part_of {  /* a collective's messages on one connection */
+/* A collective's messages on one connection. Connections on which the same collective runs at the
+ * same time are of one context. */
+struct part_of {
     uint64_t key; /* prefix << 32 | tag */
     int64_t first_ns, last_ns;
     uint32_t connection;
@@ -113,11 +108,12 @@ struct sets {
     struct map peers;         /* (set, peer) that there is a connection for */
 };
 
-static uint32_t root_of(struct sets *sets, uint32_t c)
+/* The member that stands for the set. */
+static uint32_t root_of(uint32_t *parents, uint32_t member)
 {
-    while (sets->parents[c] != c)
-        c = sets->parents[c] = sets->parents[sets->parents[c]];
-    return c;
+    while (parents[member] != member)
+        member = parents[member] = parents[parents[member]];
+    return member;
 }
 
 static uint64_t peer_key(uint32_t root, const struct net_connection *connection)
@@ -147,9 +143,10 @@ static int join_sets(const struct net_transport *t, struct sets *sets, uint32_t 
     return 0;
 }
 
-static uint64_t message_key(const struct net_message *message)
+/* A collective's kind and number in its context. */
+static uint64_t number_key(uint8_t prefix, uint32_t tag)
 {
-    return (uint64_t)message->prefix << 32 | message->tag;
+    return (uint64_t)prefix << 32 | tag;
 }
 
 typedef ARRAY(struct part_of) part_array;
@@ -157,26 +154,26 @@ typedef ARRAY(struct part_of) part_array;
 /* One part for each run of messages of one collective on a connection; both directions. */
 static int collect_parts(const struct net_transport *t, uint32_t connection, part_array *parts)
 {
-    struct map open = {0}; /* key -> index + 1 */
+    struct map numbers = {0}; /* of the keys */
+    size_t first = parts->n;
     int status = 0;
     for (uint32_t m = t->first_message[connection * 2];
          m < t->first_message[connection * 2 + 2] && status == 0; m++) {
         const struct net_message *message = &t->messages.at[m];
-        uint64_t key = message_key(message), at;
+        uint64_t key = number_key(message->prefix, message->tag);
+        struct part_of fresh = {key, message->start_ns, message->start_ns, connection};
         if (message->start_ns == INT64_MIN)
             continue;
-        int64_t end = message->end_ns > message->start_ns ? message->end_ns : message->start_ns;
-        if (map_get(&open, key + 1, &at)) {
-            struct part_of *part = &parts->at[at - 1];
-            part->first_ns =
-                message->start_ns < part->first_ns ? message->start_ns : part->first_ns;
-            part->last_ns = end > part->last_ns ? end : part->last_ns;
-            continue;
+        int64_t number = map_number(&numbers, key + 1);
+        if (number < 0 || (first + (size_t)number == parts->n && array_push(parts, fresh) < 0)) {
+            status = -1;
+            break;
         }
-        struct part_of part = {key, message->start_ns, end, connection};
-        status = array_push(parts, part) < 0 || map_set(&open, key + 1, parts->n) < 0 ? -1 : 0;
+        struct part_of *part = &parts->at[first + (size_t)number];
+        part->first_ns = MIN(part->first_ns, message->start_ns);
+        part->last_ns = MAX(part->last_ns, MAX(message->start_ns, message->end_ns));
     }
-    map_fini(&open);
+    map_fini(&numbers);
     return status;
 }
 
@@ -194,16 +191,16 @@ static int find_contexts(struct net_transport *t)
         if (status == 0)
             status = collect_parts(t, c, &parts);
     }
-    if (status == 0 && parts.n > 1)
-        qsort(parts.at, parts.n, sizeof *parts.at, compare_parts);
+    array_sort(&parts, compare_parts);
     for (size_t i = 1; i < parts.n && status == 0; i++) {
         const struct part_of *a = &parts.at[i - 1], *b = &parts.at[i];
-        uint32_t x = root_of(&sets, a->connection), y = root_of(&sets, b->connection);
+        uint32_t x = root_of(sets.parents, a->connection);
+        uint32_t y = root_of(sets.parents, b->connection);
         if (x != y && a->key == b->key && b->first_ns <= a->last_ns)
-            status = join_sets(t, &sets, x < y ? x : y, x < y ? y : x);
+            status = join_sets(t, &sets, MIN(x, y), MAX(x, y));
     }
     for (uint32_t c = 0; c < n && status == 0; c++) {
-        uint32_t root = root_of(&sets, c);
+        uint32_t root = root_of(sets.parents, c);
         if (t->first_message[c * 2] == t->first_message[c * 2 + 2])
             continue;
         if (t->connections.at[root].context == NO_ID)
@@ -219,53 +216,49 @@ static int find_contexts(struct net_transport *t)
 
 ORDER(by_context, struct net_collective, ASCENDING(context) ?: ASCENDING(prefix) ?: ASCENDING(tag));
 
-static uint64_t collective_key(uint32_t context, uint64_t key)
+static uint64_t collective_key(uint32_t context, uint8_t prefix, uint32_t tag)
 {
-    return map_mix(map_mix(context + 1) ^ key) | 1;
+    return map_mix(map_mix(context + 1) ^ number_key(prefix, tag)) | 1;
+}
+
+static uint64_t key_of_message(const struct net_transport *t, const struct net_message *message)
+{
+    uint32_t context = t->connections.at[message->stream / 2].context;
+    return collective_key(context, message->prefix, message->tag);
 }
 
 static int find_collectives(struct net_transport *t)
 {
-    struct map seen = {0};
+    struct map numbers = {0}, places = {0}; /* in the order of the messages; sorted */
     int status = 0;
     for (size_t m = 0; m < t->messages.n && status == 0; m++) {
         const struct net_message *message = &t->messages.at[m];
-        uint32_t context = t->connections.at[message->stream / 2].context;
-        uint64_t key = collective_key(context, message_key(message)), index;
-        if (!map_get(&seen, key, &index)) {
-            struct net_collective fresh = {.context = context,
-                                           .tag = message->tag,
-                                           .prefix = message->prefix,
-                                           .first_send_ns = INT64_MAX,
-                                           .last_ns = INT64_MIN,
-                                           .span = NO_ID,
-                                           .bucket = NO_ID,
-                                           .joint = NO_ID};
-            status =
-                array_push(&t->collectives, fresh) < 0 || map_set(&seen, key, t->collectives.n) < 0
-                    ? -1
-                    : 0;
-        }
+        struct net_collective fresh = {.context = t->connections.at[message->stream / 2].context,
+                                       .tag = message->tag,
+                                       .prefix = message->prefix,
+                                       .joint = NO_ID,
+                                       NET_UNSUMMED};
+        int64_t number = map_number(&numbers, key_of_message(t, message));
+        if (number < 0 ||
+            ((size_t)number == t->collectives.n && array_push(&t->collectives, fresh) < 0))
+            status = -1;
     }
-    map_fini(&seen);
-    if (status < 0)
-        return -1;
     array_sort(&t->collectives, by_context);
     for (size_t c = 0; c < t->collectives.n && status == 0; c++) {
         const struct net_collective *collective = &t->collectives.at[c];
-        uint64_t key = (uint64_t)collective->prefix << 32 | collective->tag;
-        status = map_set(&seen, collective_key(collective->context, key), c);
+        status = map_set(
+            &places, collective_key(collective->context, collective->prefix, collective->tag), c);
     }
     for (size_t m = 0; m < t->messages.n && status == 0; m++) {
         struct net_message *message = &t->messages.at[m];
-        uint64_t index = 0;
-        uint32_t context = t->connections.at[message->stream / 2].context;
-        map_get(&seen, collective_key(context, message_key(message)), &index);
-        message->collective = (uint32_t)index;
+        uint64_t place = 0;
+        map_get(&places, key_of_message(t, message), &place);
+        message->collective = (uint32_t)place;
     }
     if (status == 0)
         net_sum_collectives(t);
-    map_fini(&seen);
+    map_fini(&numbers);
+    map_fini(&places);
     return status;
 }
 
@@ -275,128 +268,132 @@ static uint64_t span_bytes(const struct dpro_trace *trace, const struct trace_ra
                            uint32_t span, uint64_t *numel)
 {
     uint32_t detail = rank->spans[span].detail;
-    *numel = detail == NO_ID ? 0 : rank->details[detail].numel;
-    uint64_t item =
-        detail == NO_ID
-            ? 0
-            : kineto_dtype_bytes(strtab_get(&trace->names, rank->details[detail].dtype));
     uint64_t bytes;
+    *numel = 0;
+    if (detail == NO_ID)
+        return 0;
+    *numel = rank->details[detail].numel;
+    uint64_t item = kineto_dtype_bytes(strtab_get(&trace->names, rank->details[detail].dtype));
     return __builtin_mul_overflow(*numel, item, &bytes) ? 0 : bytes;
 }
 
 ORDER_OF_POINTERS(by_first_send, struct net_collective, ASCENDING(first_send_ns) ?: COMPARE(x, y));
 
-/* By collective: the run that was open on the thread of its first send. What gloo's own thread
- * sends when a socket that was full has room again tells nothing. NULL: no memory. */
-static struct run **find_runs(const struct net_transport *t, const run_array *runs)
+/* The run that a collective is: the one that was open on the thread of its first send. What gloo's
+ * own thread sends when a socket that was full has room again tells nothing. */
+struct first_send {
+    struct run *run; /* NULL: none */
+    int64_t ns;
+};
+
+static void find_runs(const struct net_transport *t, const run_array *runs,
+                      struct first_send *firsts)
 {
-    struct run **of = calloc(t->collectives.n + 1, sizeof *of);
-    int64_t *since_ns = malloc((t->collectives.n + 1) * sizeof *since_ns);
-    for (size_t m = 0; of && since_ns && m < t->messages.n; m++) {
+    for (size_t m = 0; m < t->messages.n; m++) {
         const struct net_message *message = &t->messages.at[m];
-        uint32_t c = message->collective;
-        if (message->stream % 2 != 0 || message->start_ns == INT64_MIN || c == NO_ID ||
-            (of[c] && since_ns[c] <= message->start_ns))
+        if (message->stream % 2 != 0 || message->start_ns == INT64_MIN ||
+            message->collective == NO_ID)
+            continue;
+        struct first_send *first = &firsts[message->collective];
+        if (first->run && first->ns <= message->start_ns)
             continue;
         struct run *run = runs_at(runs, message->thread, message->start_ns);
-        if (run) {
-            of[c] = run;
-            since_ns[c] = message->start_ns;
-        }
+        if (run)
+            *first = (struct first_send){run, message->start_ns};
     }
-    if (!since_ns) {
-        free(of);
-        of = NULL;
-    }
-    free(since_ns);
-    return of;
 }
 
-/* Spans, then buckets in the order in which the collectives were asked for. */
-static int tie_rank(struct dpro_trace *trace, struct net_transport *t)
+/* Finds the buckets of collectives, in the order in which they were asked for. */
+static void find_buckets(struct dpro_trace *trace, const struct trace_rank *rank,
+                         struct net_collective **order, size_t n)
 {
-    struct dpro_transport_info *info = &trace->transport_info;
-    const struct trace_rank *rank = &trace->ranks[t->rank_index];
-    struct net_collective **order = malloc((t->collectives.n + 1) * sizeof *order);
-    struct run **of = NULL;
-    run_array runs = {0};
-    if (!order || runs_list(trace, rank, "gloo:", &runs) < 0 ||
-        runs_find_calls(trace, rank, &runs) < 0 || !(of = find_runs(t, &runs))) {
-        free(order);
-        array_fini(&runs);
-        return -1;
-    }
-    size_t n = 0;
-    for (size_t c = 0; c < t->collectives.n; c++) {
-        struct net_collective *collective = &t->collectives.at[c];
-        struct run *run = of[c];
-        if (!run)
-            continue;
-        run->tied = true;
-        collective->span = run->span;
-        collective->bucket = recorded_unit_of(&trace->names, rank, run->call);
-        order[n++] = collective;
-    }
-    if (n > 1)
-        qsort(order, n, sizeof *order, by_first_send);
     struct recorded_walk walk = {.recording = rank->recording};
     for (size_t i = 0; i < n; i++) {
         uint64_t numel;
         order[i]->size_bytes = span_bytes(trace, rank, order[i]->span, &numel);
-        const char *kind = gloo_collective_name(order[i]->prefix);
-        if (rank->recording && order[i]->bucket == NO_ID && kind && strcmp(kind, "all_reduce") == 0)
+        if (rank->recording && order[i]->bucket == NO_ID && order[i]->prefix == GLOO_ALL_REDUCE)
             order[i]->bucket = recorded_walk_next(&walk, numel, order[i]->size_bytes);
-        info->n_in_buckets += order[i]->bucket != NO_ID;
+        trace->transport_info.n_in_buckets += order[i]->bucket != NO_ID;
     }
-    for (size_t r = 0; r < runs.n; r++) {
-        info->n_collectives++;
-        info->n_tied += runs.at[r].tied;
+}
+
+/* Finds the spans and the buckets of a rank's collectives. */
+static int tie_rank(struct dpro_trace *trace, struct net_transport *t)
+{
+    const struct trace_rank *rank = &trace->ranks[t->rank_index];
+    struct arena arena = {0};
+    run_array runs = {0};
+    struct first_send *firsts = arena_array(&arena, t->collectives.n + 1, sizeof *firsts);
+    struct net_collective **order = arena_array(&arena, t->collectives.n + 1, sizeof *order);
+    int status = firsts && order && runs_list(trace, rank, "gloo:", &runs) == 0
+                     ? runs_find_calls(trace, rank, &runs)
+                     : -1;
+    if (status == 0) {
+        size_t n = 0;
+        find_runs(t, &runs, firsts);
+        for (size_t c = 0; c < t->collectives.n; c++) {
+            struct net_collective *collective = &t->collectives.at[c];
+            struct run *run = firsts[c].run;
+            if (!run)
+                continue;
+            run->tied = true;
+            collective->span = run->span;
+            collective->bucket = recorded_unit_of(&trace->names, rank, run->call);
+            order[n++] = collective;
+        }
+        qsort(order, n, sizeof *order, by_first_send);
+        find_buckets(trace, rank, order, n);
+        for (size_t r = 0; r < runs.n; r++)
+            trace->transport_info.n_tied += runs.at[r].tied;
+        trace->transport_info.n_collectives += runs.n;
     }
     array_fini(&runs);
-    free(order);
-    free(of);
-    return 0;
+    arena_fini(&arena);
+    return status;
 }
 
 /* ---- one collective on all ranks ---- */
 
-/* Numbers contexts over all processes: joined connections are of one. */
-static int number_contexts(const struct dpro_trace *trace, uint32_t **numbers, uint32_t **first)
+/* Contexts of all processes, in sets that are one each. */
+struct contexts {
+    uint32_t *first; /* by transport: the number of its first */
+    uint32_t *parents;
+};
+
+/* Joined connections are of one context. */
+static int join_contexts(const struct dpro_trace *trace, struct arena *arena,
+                         struct contexts *contexts)
 {
     uint32_t n = 0;
-    *first = calloc(trace->n_transports + (size_t)1, sizeof **first);
-    if (!*first)
+    contexts->first = arena_array(arena, trace->n_transports, sizeof *contexts->first);
+    if (!contexts->first)
         return -1;
     for (uint32_t t = 0; t < trace->n_transports; t++) {
+        const struct net_transport *transport = &trace->transports[t];
         uint32_t most = 0;
-        for (size_t c = 0; c < trace->transports[t].connections.n; c++)
-            if (trace->transports[t].connections.at[c].context != NO_ID &&
-                trace->transports[t].connections.at[c].context >= most)
-                most = trace->transports[t].connections.at[c].context + 1;
-        (*first)[t] = n;
+        for (size_t c = 0; c < transport->connections.n; c++)
+            if (transport->connections.at[c].context != NO_ID)
+                most = MAX(most, transport->connections.at[c].context + 1);
+        contexts->first[t] = n;
         n += most;
     }
-    *numbers = malloc((n + (size_t)1) * sizeof **numbers);
-    if (!*numbers)
+    contexts->parents = arena_array(arena, n, sizeof *contexts->parents);
+    if (!contexts->parents)
         return -1;
     for (uint32_t i = 0; i < n; i++)
-        (*numbers)[i] = i;
+        contexts->parents[i] = i;
     for (uint32_t t = 0; t < trace->n_transports; t++)
         for (size_t c = 0; c < trace->transports[t].connections.n; c++) {
-            const struct net_connection *connection = &trace->transports[t].connections.at[c];
-            if (connection->peer == NO_ID || connection->context == NO_ID)
+            const struct net_connection *own = &trace->transports[t].connections.at[c];
+            if (own->peer == NO_ID || own->context == NO_ID)
                 continue;
             const struct net_connection *other =
-                &trace->transports[connection->peer].connections.at[connection->peer_connection];
+                &trace->transports[own->peer].connections.at[own->peer_connection];
             if (other->context == NO_ID)
                 continue;
-            uint32_t a = (*first)[t] + connection->context;
-            uint32_t b = (*first)[connection->peer] + other->context;
-            while ((*numbers)[a] != a)
-                a = (*numbers)[a] = (*numbers)[(*numbers)[a]];
-            while ((*numbers)[b] != b)
-                b = (*numbers)[b] = (*numbers)[(*numbers)[b]];
-            (*numbers)[a > b ? a : b] = a > b ? b : a;
+            uint32_t a = root_of(contexts->parents, contexts->first[t] + own->context);
+            uint32_t b = root_of(contexts->parents, contexts->first[own->peer] + other->context);
+            contexts->parents[MAX(a, b)] = MIN(a, b);
         }
     return 0;
 }
@@ -412,40 +409,34 @@ struct joint {
  * the parts are not equal. 0: not known of this kind. */
 static uint64_t bytes_of(uint8_t prefix, uint64_t size_bytes, uint64_t n)
 {
-    const char *kind = gloo_collective_name(prefix);
-    uint64_t times = 0, bytes;
-    if (kind && strcmp(kind, "all_reduce") == 0)
-        times = 2 * (n - 1);
-    else if (kind && strcmp(kind, "all_gather") == 0)
-        times = n * (n - 1);
+    uint64_t times = prefix == GLOO_ALL_REDUCE   ? 2 * (n - 1)
+                     : prefix == GLOO_ALL_GATHER ? n * (n - 1)
+                                                 : 0;
+    uint64_t bytes;
     return __builtin_mul_overflow(size_bytes, times, &bytes) ? 0 : bytes;
 }
 
 static int join_collectives(struct dpro_trace *trace)
 {
-    uint32_t *numbers = NULL, *first = NULL;
-    struct map seen = {0};
+    struct arena arena = {0};
+    struct contexts contexts;
+    struct map numbers = {0};
     ARRAY(struct joint) joints = {0};
-    int status = number_contexts(trace, &numbers, &first);
+    int status = join_contexts(trace, &arena, &contexts);
     for (uint32_t t = 0; t < trace->n_transports && status == 0; t++) {
         struct net_transport *transport = &trace->transports[t];
-        for (size_t c = 0; c < transport->collectives.n && status == 0; c++) {
+        for (size_t c = 0; c < transport->collectives.n; c++) {
             struct net_collective *collective = &transport->collectives.at[c];
-            uint32_t context = first[t] + collective->context;
-            while (numbers[context] != context)
-                context = numbers[context];
-            uint64_t key = collective_key(context,
-                                          (uint64_t)collective->prefix << 32 | collective->tag),
-                     index;
-            if (!map_get(&seen, key, &index)) {
-                struct joint fresh = {.size_bytes = collective->size_bytes, .equal = true};
-                index = joints.n;
-                status = array_push(&joints, fresh) < 0 || map_set(&seen, key, index) < 0 ? -1 : 0;
-                if (status < 0)
-                    break;
+            struct joint fresh = {.size_bytes = collective->size_bytes, .equal = true};
+            uint32_t context = root_of(contexts.parents, contexts.first[t] + collective->context);
+            int64_t number =
+                map_number(&numbers, collective_key(context, collective->prefix, collective->tag));
+            if (number < 0 || ((size_t)number == joints.n && array_push(&joints, fresh) < 0)) {
+                status = -1;
+                break;
             }
-            struct joint *joint = &joints.at[index];
-            collective->joint = (uint32_t)index;
+            struct joint *joint = &joints.at[number];
+            collective->joint = (uint32_t)number;
             joint->n_ranks++;
             joint->sent_bytes += collective->sent_bytes;
             joint->received_bytes += collective->received_bytes;
@@ -465,10 +456,9 @@ static int join_collectives(struct dpro_trace *trace)
             trace->transport_info.n_checked++;
             trace->transport_info.n_exact += collective->exact;
         }
-    free(numbers);
-    free(first);
-    map_fini(&seen);
+    map_fini(&numbers);
     array_fini(&joints);
+    arena_fini(&arena);
     return status;
 }
 

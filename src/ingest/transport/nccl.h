@@ -91,6 +91,9 @@ struct nccl_log {
 };
 
 void nccl_log_destroy(struct nccl_log *log); /* NULL is fine */
+/* Takes a record that NCCL logs only have; false: it is not valid. Sets *no_memory when that runs
+ * out. */
+bool nccl_log_add(struct nccl_log *log, const unsigned char *at, size_t size, bool *no_memory);
 /* Finds parents by their numbers, once all is read. -1: no memory. */
 int nccl_log_join(struct nccl_log *log);
 /* Moves the logs to the trace and finds the spans of their operations. */

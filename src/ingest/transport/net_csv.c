@@ -161,11 +161,7 @@ static uint32_t find_connection(struct csv *csv, struct field conn, struct field
         csv->last = id;
         return id - 1;
     }
-    struct net_connection fresh = {.peer = NO_ID,
-                                   .peer_connection = NO_ID,
-                                   .context = NO_ID,
-                                   .number = csv->ends.n - 1,
-                                   .whole = true};
+    struct net_connection fresh = {.number = csv->ends.n - 1, .whole = true, NET_UNTIED};
     uint64_t value;
     if (number(conn, UINT32_MAX, &value))
         fresh.number = (uint32_t)value;
@@ -239,11 +235,7 @@ static bool read_line(struct csv *csv, const char *line, size_t len)
         csv->part->has_rank = true;
         csv->part->rank = (int)value;
     }
-    struct net_message message = {.offset = offset,
-                                  .stream = transfer.stream,
-                                  .start_ns = INT64_MIN,
-                                  .end_ns = INT64_MIN,
-                                  .collective = NO_ID};
+    struct net_message message = {.offset = offset, .stream = transfer.stream, NET_UNTIMED};
     uint64_t opcode, prefix, tag;
     if (at[COLUMN_NBYTES].len == 0)
         return true;
@@ -259,8 +251,7 @@ static bool read_line(struct csv *csv, const char *line, size_t len)
     message.prefix = (uint8_t)prefix;
     message.tag = (uint32_t)tag;
     message.delta = number(at[COLUMN_DELTA], UINT32_MAX, &value) ? (uint32_t)value : 0;
-    if (array_push(&csv->out->messages, message) < 0)
-        csv->no_memory = true;
+    csv->no_memory |= net_add_message(csv->out, message) < 0;
     return true;
 }
 
@@ -307,15 +298,6 @@ static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t n)
     return hash | 1;
 }
 
-/* A socket that several peers send to gives their name, "ps9", before each message. */
-static bool is_identity(const uint8_t *body, size_t n, uint64_t size)
-{
-    bool is = n == size && n >= 3 && n <= 12 && body[0] == 'p' && body[1] == 's';
-    for (size_t i = 2; i < n && is; i++)
-        is = body[i] >= '0' && body[i] <= '9';
-    return is;
-}
-
 /* False: no valid line. */
 static bool read_frame(struct csv *csv, const char *line, size_t len)
 {
@@ -336,7 +318,7 @@ static bool read_frame(struct csv *csv, const char *line, size_t len)
     csv->out->n_frames++;
     if (at[FRAME_OP].len == strlen("zmq_msg_recv") &&
         memcmp(at[FRAME_OP].text, "zmq_msg_recv", at[FRAME_OP].len) == 0) {
-        if (is_identity(body, frame.n_body, size)) {
+        if (ps_is_identity(&frame)) {
             csv->no_memory |= csv->receiving && ps_end_message(&csv->frames, csv->receiving) < 0;
             csv->receiving = hash_bytes(hash_bytes(1, at[FRAME_SOCKET].text, at[FRAME_SOCKET].len),
                                         body, frame.n_body);

@@ -111,6 +111,9 @@ struct ps_assembler {   /* zeroed */
     ps_messages *out;
 };
 
+/* "ps8": whom a socket of many peers sends to, or receives from; the first frame of its messages.
+ */
+bool ps_is_identity(const struct ps_frame *frame);
 int ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame); /* -1: no memory */
 /* The source has no more frames of the message at hand. */
 int ps_end_message(struct ps_assembler *a, uint64_t source);
@@ -119,6 +122,9 @@ int ps_own_process(const struct ps_assembler *a, const struct net_transport *tra
 void ps_assembler_fini(struct ps_assembler *a);
 
 /* ---- of all processes ---- */
+
+/* ps_spans.c: finds the spans of the profiles that messages are of. -1: no memory. */
+int ps_tie_spans(struct dpro_trace *trace);
 
 /* server_profiles.c: gives the servers' profiles the numbers that their servers' logs have. */
 int ps_assign_profiles(struct dpro_trace *trace);

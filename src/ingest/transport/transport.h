@@ -71,6 +71,8 @@ struct net_connection {
     uint32_t context; /* number of the gloo context within the transport; NO_ID: no gloo messages */
     bool whole; /* seen from its first byte; else its numbers are not those of the other end */
 };
+/* Initializers of a connection that is not tied to others yet. */
+#define NET_UNTIED .peer = NO_ID, .peer_connection = NO_ID, .context = NO_ID
 
 struct net_transfer { /* one socket call that moved bytes */
     int64_t start_ns, end_ns;
@@ -82,7 +84,7 @@ struct net_transfer { /* one socket call that moved bytes */
 
 enum { GLOO_PREAMBLE_BYTES = 48 };
 enum gloo_opcode { GLOO_DATA = 1, GLOO_SEND_READY = 2, GLOO_RECV_READY = 3 }; /* 0: not known */
-enum { GLOO_ALL_REDUCE = 4 };                                                 /* prefix */
+enum { GLOO_ALL_GATHER = 2, GLOO_ALL_REDUCE = 4 };                            /* prefixes */
 
 struct net_message { /* gloo's, preamble included; or a chunk of a ring over gRPC, as it is on the
                         wire */
@@ -97,6 +99,9 @@ struct net_message { /* gloo's, preamble included; or a chunk of a ring over gRP
     uint8_t prefix; /* which kind of collective */
     uint8_t opcode; /* enum gloo_opcode */
 };
+
+/* Initializers of a message of which nothing but its place is known. */
+#define NET_UNTIMED .start_ns = INT64_MIN, .end_ns = INT64_MIN, .collective = NO_ID
 
 static inline uint64_t net_message_payload(const struct net_message *message)
 {
@@ -117,6 +122,9 @@ struct net_collective { /* one rank's part in a gloo collective */
     uint32_t bucket;                     /* index into the recording's buckets; NO_ID */
     uint32_t joint;                      /* equal on all ranks for one collective; NO_ID */
 };
+/* Initializers of a collective whose messages are not summed up yet. */
+#define NET_UNSUMMED                                                                               \
+    .first_send_ns = INT64_MAX, .last_ns = INT64_MIN, .span = NO_ID, .bucket = NO_ID
 /* "all_reduce", ...; NULL: unknown */
 const char *gloo_collective_name(uint8_t prefix);
 
@@ -127,6 +135,7 @@ enum { NET_PROCESS_TEXT = 32, NET_MAX_PROCESSES = 10000000 /* ranks, or others o
 bool net_process_is(int64_t rank); /* whether a process can have that number */
 void net_process_format(char out[NET_PROCESS_TEXT], int rank); /* "rank 3", "server 0" */
 int net_process_in(const char *name, size_t len); /* "net_server0.csv"; -1: no role in it */
+int net_process_numbered(const char *role, int64_t number); /* "server", "ps", "scheduler"; -1 */
 
 struct net_mark {
     int64_t time_ns;
@@ -172,13 +181,25 @@ void net_transport_fini(struct net_transport *transport);
 const struct net_transport *net_peer(const struct dpro_trace *trace, const struct net_transport *t,
                                      uint32_t stream, uint32_t *peer_stream);
 
+/* The call that moved a byte of a stream; NULL: not recorded. For bytes that are asked for in
+ * order: *next, at first t->first_transfer[stream], keeps the place. */
+const struct net_transfer *net_call_of_byte(const struct net_transport *t, uint32_t stream,
+                                            uint64_t offset, uint32_t *next);
+
 struct net_range {
     uint64_t start, end;
+    int64_t first_ns, last_ns; /* of its first and its last call */
 };
 typedef ARRAY(struct net_range) net_range_array;
 /* The bytes of a stream that were recorded, as ranges with holes between. -1: no memory. */
 int net_ranges(const struct net_transport *t, uint32_t stream, net_range_array *ranges);
 
+/* connections.c: joins the ends of connections, whose transports are sorted; counts what both ends,
+ * or one, recorded. -1: no memory. */
+int net_join_connections(struct dpro_trace *trace);
+int net_count_bytes(const struct dpro_trace *trace, struct dpro_transport_info *info);
+
+int net_add_message(struct net_transport *t, struct net_message message); /* -1: no memory */
 /* Sorts the messages by stream and offset, one for each place, and indexes them. -1: no memory. */
 int net_sort_messages(struct net_transport *t);
 

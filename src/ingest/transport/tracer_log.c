@@ -1,7 +1,7 @@
-/* ingest/transport/log.c: the binary logs of the transport tracer and of the NCCL profiler plugin,
- * records as tracer/record.h lays them out. What a record says of its own size decides where the
- * next one is; shorter ones than we know are refused, of longer ones the known part is read,
- * unknown types are passed over. */
+/* ingest/transport/tracer_log.c: the binary logs of the transport tracer and of the NCCL profiler
+ * plugin, records as tracer/record.h lays them out. A record's own size says where the next one is.
+ * Records shorter than we know are refused, of longer ones the known part is read, and unknown
+ * types are passed over. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/sort.h"
 #include "ingest/part.h"
 #include "tracer/record.h"
 
@@ -29,26 +30,17 @@ static bool time_fits(int64_t ns)
     return ns >= 0 && trace_time_fits(ns);
 }
 
-static void put(struct log_reader *r, int status)
-{
-    r->no_memory |= status < 0;
-}
-
 /* A connection may be referred to before its record comes. */
 static uint32_t connection_of(struct log_reader *r, uint32_t number)
 {
-    uint64_t index;
+    struct net_connection fresh = {.number = number, NET_UNTIED};
     if (number == r->last_number && r->net->connections.n > 0)
         return r->last_index;
-    if (!map_get(&r->connections, (uint64_t)number + 1, &index)) {
-        struct net_connection fresh = {
-            .number = number, .peer = NO_ID, .peer_connection = NO_ID, .context = NO_ID};
-        index = r->net->connections.n;
-        if (index >= NO_ID / 2 - 1 || array_push(&r->net->connections, fresh) < 0 ||
-            map_set(&r->connections, (uint64_t)number + 1, index) < 0) {
-            r->no_memory = true;
-            return 0;
-        }
+    int64_t index = map_number(&r->connections, (uint64_t)number + 1);
+    if (index < 0 || index >= NO_ID / 2 - 1 ||
+        ((size_t)index == r->net->connections.n && array_push(&r->net->connections, fresh) < 0)) {
+        r->no_memory = true;
+        return 0;
     }
     r->last_number = number;
     return r->last_index = (uint32_t)index;
@@ -109,8 +101,8 @@ static bool read_call(struct log_reader *r, const struct record_call *c)
         .thread = c->head.thread,
         .call = c->call < sizeof calls ? calls[c->call] : NET_CALL_OTHER,
     };
-    if (!r->no_memory)
-        put(r, r->net->transfers.n >= NO_ID - 1 ? -1 : array_push(&r->net->transfers, transfer));
+    r->no_memory = r->no_memory || r->net->transfers.n >= NO_ID - 1 ||
+                   array_push(&r->net->transfers, transfer) < 0;
     return true;
 }
 
@@ -124,17 +116,14 @@ static bool read_gloo(struct log_reader *r, const struct record_gloo *g)
         .offset = g->position,
         .size_bytes = GLOO_PREAMBLE_BYTES + (data ? g->length : 0),
         .length = g->length,
-        .start_ns = INT64_MIN,
-        .end_ns = INT64_MIN,
         .stream = connection_of(r, g->connection) * 2 + g->direction,
         .tag = (uint32_t)(g->slot >> 24),
         .delta = (uint32_t)(g->slot & 0xffffff),
         .prefix = (uint8_t)(g->slot >> 56),
         .opcode = data ? GLOO_DATA : g->opcode,
-        .collective = NO_ID,
+        NET_UNTIMED,
     };
-    if (!r->no_memory)
-        put(r, r->net->messages.n >= NO_ID - 1 ? -1 : array_push(&r->net->messages, message));
+    r->no_memory = r->no_memory || net_add_message(r->net, message) < 0;
     return true;
 }
 
@@ -164,167 +153,8 @@ static bool read_zmtp(struct log_reader *r, const unsigned char *at, size_t size
                              .more = z.flags & ZMTP_MORE,
                              .body = at + head,
                              .n_body = n_body};
-    if (!r->no_memory)
-        put(r, ps_add_frame(&r->frames, &frame));
+    r->no_memory = r->no_memory || ps_add_frame(&r->frames, &frame) < 0;
     return true;
-}
-
-/* ---- NCCL ---- */
-
-static uint32_t string_of(const struct log_reader *r, uint32_t number)
-{
-    return number < r->nccl->strings.n ? r->nccl->strings.at[number] : 0;
-}
-
-static bool read_string(struct log_reader *r, const struct record_string *s)
-{
-    enum { MAX_STRINGS = 1 << 20 };
-    uint32_t none = 0;
-    if (s->string == 0 || s->string > MAX_STRINGS)
-        return false;
-    while (r->nccl->strings.n <= s->string && !r->no_memory)
-        put(r, array_push(&r->nccl->strings, none));
-    uint32_t id = strtab_add(&r->nccl->names, s->text, strnlen(s->text, sizeof s->text));
-    if (id == STRTAB_FULL || r->no_memory)
-        r->no_memory = true;
-    else
-        r->nccl->strings.at[s->string] = id;
-    return true;
-}
-
-static bool read_comm(struct log_reader *r, const struct record_nccl_comm *c)
-{
-    struct nccl_comm comm = {.number = c->comm,
-                             .rank = c->rank,
-                             .n_ranks = c->n_ranks,
-                             .n_nodes = c->n_nodes,
-                             .hash = c->hash,
-                             .nccl_version = c->nccl_version};
-    comm.name = strtab_add(&r->nccl->names, c->name, strnlen(c->name, sizeof c->name));
-    if (comm.name == STRTAB_FULL)
-        r->no_memory = true;
-    else
-        put(r, array_push(&r->nccl->comms, comm)); /* the last one of a number counts */
-    return true;
-}
-
-static bool read_event(struct log_reader *r, const struct record_nccl_event *e)
-{
-    struct nccl_log *log = r->nccl;
-    if (!time_fits(e->start_ns) || !time_fits(e->stop_ns) ||
-        (e->stop_ns && e->stop_ns < e->start_ns))
-        return false;
-    if (log->operations.n >= NO_ID - 1 || log->proxy_ops.n >= NO_ID - 1 ||
-        log->steps.n >= NO_ID - 1 || log->kernels.n >= NO_ID - 1) {
-        r->no_memory = true;
-        return true;
-    }
-    uint32_t flags =
-        (e->flags & NCCL_SEND ? NCCL_OP_SENDS : 0) | (e->flags & NCCL_RECV ? NCCL_OP_RECEIVES : 0) |
-        (e->flags & NCCL_FOREIGN ? NCCL_OP_FOREIGN : 0) | (e->flags & NCCL_OPEN ? NCCL_OP_OPEN : 0);
-    switch (e->type) {
-    case NCCL_COLL: {
-        struct nccl_operation op = {.event = e->event,
-                                    .start_ns = e->start_ns,
-                                    .stop_ns = e->stop_ns,
-                                    .sequence = e->coll.sequence,
-                                    .count = e->coll.count,
-                                    .size_bytes = e->coll.size_bytes,
-                                    .comm = e->comm,
-                                    .thread = e->head.thread,
-                                    .func = string_of(r, e->coll.func),
-                                    .datatype = string_of(r, e->coll.datatype),
-                                    .algorithm = string_of(r, e->coll.algorithm),
-                                    .protocol = string_of(r, e->coll.protocol),
-                                    .peer = e->coll.root,
-                                    .n_channels = e->coll.n_channels,
-                                    .span = NO_ID};
-        put(r, array_push(&log->operations, op));
-        return true;
-    }
-    case NCCL_P2P: {
-        struct nccl_operation op = {.event = e->event,
-                                    .start_ns = e->start_ns,
-                                    .stop_ns = e->stop_ns,
-                                    .count = e->p2p.count,
-                                    .size_bytes = e->p2p.size_bytes,
-                                    .comm = e->comm,
-                                    .thread = e->head.thread,
-                                    .func = string_of(r, e->p2p.func),
-                                    .datatype = string_of(r, e->p2p.datatype),
-                                    .peer = e->p2p.peer,
-                                    .n_channels = e->p2p.n_channels,
-                                    .point_to_point = true,
-                                    .span = NO_ID};
-        put(r, array_push(&log->operations, op));
-        return true;
-    }
-    case NCCL_PROXY_OP: {
-        struct nccl_proxy_op op = {.event = e->event,
-                                   .parent = e->parent,
-                                   .operation = NO_ID,
-                                   .peer = e->proxy_op.peer,
-                                   .channel = e->proxy_op.channel,
-                                   .n_steps = e->proxy_op.n_steps,
-                                   .flags = flags,
-                                   .size_bytes = e->proxy_op.size_bytes,
-                                   .start_ns = e->start_ns,
-                                   .stop_ns = e->stop_ns,
-                                   .posted_ns = e->proxy_op.posted_ns,
-                                   .done_ns = e->proxy_op.done_ns};
-        put(r, array_push(&log->proxy_ops, op));
-        return true;
-    }
-    case NCCL_PROXY_STEP: {
-        struct nccl_step step = {.parent = e->parent,
-                                 .proxy_op = NO_ID,
-                                 .step = e->proxy_step.step,
-                                 .size_bytes = e->proxy_step.size_bytes,
-                                 .start_ns = e->start_ns,
-                                 .stop_ns = e->stop_ns,
-                                 .gpu_wait_ns = e->proxy_step.gpu_wait_ns,
-                                 .peer_wait_ns = e->proxy_step.peer_wait_ns,
-                                 .net_wait_ns = e->proxy_step.net_wait_ns,
-                                 .flush_wait_ns = e->proxy_step.flush_wait_ns};
-        put(r, array_push(&log->steps, step));
-        return true;
-    }
-    case NCCL_KERNEL_CH: {
-        struct nccl_kernel kernel = {.parent = e->parent,
-                                     .operation = NO_ID,
-                                     .channel = e->kernel_ch.channel,
-                                     .start_ns = e->start_ns,
-                                     .stop_ns = e->stop_ns,
-                                     .gpu_start = e->kernel_ch.gpu_start,
-                                     .gpu_stop = e->kernel_ch.gpu_stop};
-        put(r, array_push(&log->kernels, kernel));
-        return true;
-    }
-    default:
-        log->n_others++;
-        return true;
-    }
-}
-
-/* Bytes of an event record of a type, at least. */
-static size_t event_bytes(uint8_t type)
-{
-    const struct record_nccl_event *e = NULL;
-    size_t head = offsetof(struct record_nccl_event, coll);
-    switch (type) {
-    case NCCL_COLL:
-        return head + sizeof e->coll;
-    case NCCL_P2P:
-        return head + sizeof e->p2p;
-    case NCCL_PROXY_OP:
-        return head + sizeof e->proxy_op;
-    case NCCL_PROXY_STEP:
-        return head + sizeof e->proxy_step;
-    case NCCL_KERNEL_CH:
-        return head + sizeof e->kernel_ch;
-    default:
-        return head;
-    }
 }
 
 /* ---- records ---- */
@@ -350,27 +180,23 @@ static bool read_record(struct log_reader *r, const unsigned char *at, size_t si
         struct record_anchor anchor;
         struct record_loss loss;
         struct record_mark mark;
-        struct record_string string;
         struct record_connection connection;
         struct record_call call;
         struct record_gloo gloo;
-        struct record_nccl_comm comm;
-        struct record_nccl_event event;
     } u = {0};
     memcpy(&u, at, size < sizeof u ? size : sizeof u);
     switch (u.head.type) {
     case RECORD_LOSS:
         if (size < sizeof u.loss || u.loss.cause >= N_LOSS_CAUSES)
             return false;
-        if (u.loss.n_records > r->losses[u.loss.cause])
-            r->losses[u.loss.cause] = u.loss.n_records;
+        r->losses[u.loss.cause] = MAX(r->losses[u.loss.cause], u.loss.n_records);
         return true;
     case RECORD_ANCHOR:
         if (size < sizeof u.anchor)
             return false;
         if (r->net) {
             struct net_anchor anchor = {u.anchor.realtime_ns, u.anchor.monotonic_ns, u.anchor.tsc};
-            put(r, array_push(&r->net->anchors, anchor));
+            r->no_memory |= array_push(&r->net->anchors, anchor) < 0;
         }
         return true;
     case RECORD_MARK:
@@ -379,48 +205,35 @@ static bool read_record(struct log_reader *r, const unsigned char *at, size_t si
         if (r->net) {
             struct net_mark mark = {.time_ns = u.mark.time_ns};
             memcpy(mark.name, u.mark.name, sizeof mark.name - 1);
-            put(r, array_push(&r->net->marks, mark));
+            r->no_memory |= array_push(&r->net->marks, mark) < 0;
             read_process(r->part, mark.name);
         }
         return true;
     default:
         break;
     }
-    if (r->net) {
-        switch (u.head.type) {
-        case RECORD_CONNECTION:
-            return size >= sizeof u.connection && read_connection(r, &u.connection);
-        case RECORD_CALL:
-            return size >= sizeof u.call && read_call(r, &u.call);
-        case RECORD_GLOO:
-            return size >= sizeof u.gloo && read_gloo(r, &u.gloo);
-        case RECORD_ZMTP:
-            return read_zmtp(r, at, size);
-        case RECORD_TOTAL: /* what the calls add up to */
-            return true;
-        default:
-            r->net->n_unknown++;
-            return true;
-        }
-    }
+    if (r->nccl)
+        return nccl_log_add(r->nccl, at, size, &r->no_memory);
     switch (u.head.type) {
-    case RECORD_STRING:
-        return size >= sizeof u.string && read_string(r, &u.string);
-    case RECORD_NCCL_COMM:
-        return size >= sizeof u.comm && read_comm(r, &u.comm);
-    case RECORD_NCCL_EVENT:
-        return size >= offsetof(struct record_nccl_event, coll) &&
-               size >= event_bytes(u.event.type) && read_event(r, &u.event);
+    case RECORD_CONNECTION:
+        return size >= sizeof u.connection && read_connection(r, &u.connection);
+    case RECORD_CALL:
+        return size >= sizeof u.call && read_call(r, &u.call);
+    case RECORD_GLOO:
+        return size >= sizeof u.gloo && read_gloo(r, &u.gloo);
+    case RECORD_ZMTP:
+        return read_zmtp(r, at, size);
+    case RECORD_TOTAL: /* what the calls add up to */
+        return true;
     default:
-        r->nccl->n_others++;
+        r->net->n_unknown++;
         return true;
     }
 }
 
 static void copy_text(char *out, size_t size, const char *text, size_t max)
 {
-    size_t len = strnlen(text, max);
-    len = len < size - 1 ? len : size - 1;
+    size_t len = MIN(strnlen(text, max), size - 1);
     memcpy(out, text, len);
     out[len] = '\0';
 }

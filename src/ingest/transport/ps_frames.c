@@ -1,5 +1,5 @@
-/* ingest/transport/ps.c: ps-lite's messages from ZeroMQ's frames, and who a process is among its
- * nodes.
+/* ingest/transport/ps_frames.c: ps-lite's messages from ZeroMQ's frames, and who a process is among
+ * its nodes.
  *
  * MXNet's meta data are a protobuf, of which the fields wanted are 3 control, 4 request, 5 push, 8
  * timestamp and 12 pull. BytePS's are the C structs of its own ps-lite: 88 bytes, the body, the
@@ -182,14 +182,12 @@ static int read_raw_meta(struct ps_assembler *a, const struct ps_frame *frame, s
 
 static struct ps_open *open_of(struct ps_assembler *a, const struct ps_frame *frame)
 {
-    uint64_t index;
-    if (map_get(&a->sources, frame->source, &index))
-        return &a->open.at[index];
-    struct ps_open fresh = {.channel = (uint32_t)a->open.n};
-    if (a->open.n >= UINT32_MAX / 2 || array_push(&a->open, fresh) < 0 ||
-        map_set(&a->sources, frame->source, a->open.n - 1) < 0)
+    int64_t index = map_number(&a->sources, frame->source);
+    struct ps_open fresh = {.channel = (uint32_t)index};
+    if (index < 0 || index >= UINT32_MAX / 2 ||
+        ((size_t)index == a->open.n && array_push(&a->open, fresh) < 0))
         return NULL;
-    return &a->open.at[a->open.n - 1];
+    return &a->open.at[index];
 }
 
 static uint64_t frame_bytes(uint64_t length)
@@ -213,12 +211,11 @@ int ps_end_message(struct ps_assembler *a, uint64_t source)
     return map_get(&a->sources, source, &index) ? finish(a, &a->open.at[index]) : 0;
 }
 
-/* "ps8": a socket that answers many says first whom it answers for. */
-static bool is_identity(const struct ps_frame *frame)
+bool ps_is_identity(const struct ps_frame *frame)
 {
     enum { MOST = 12 };
-    bool is = frame->more && frame->length >= 3 && frame->length <= MOST &&
-              frame->n_body == frame->length && memcmp(frame->body, "ps", 2) == 0;
+    bool is = frame->length >= 3 && frame->length <= MOST && frame->n_body == frame->length &&
+              memcmp(frame->body, "ps", 2) == 0;
     for (size_t i = 2; is && i < frame->n_body; i++)
         is = frame->body[i] >= '0' && frame->body[i] <= '9';
     return is;
@@ -250,7 +247,7 @@ int ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame)
                                             .received = frame->received,
                                             .span = UINT32_MAX};
         open->is_data = false;
-        open->names_sender = is_identity(frame);
+        open->names_sender = frame->more && ps_is_identity(frame);
     }
     uint32_t index = open->n_frames - open->names_sender; /* of the message proper */
     if (open->n_frames == 0 && open->names_sender) {
@@ -297,10 +294,9 @@ int ps_own_process(const struct ps_assembler *a, const struct net_transport *tra
             /* servers are 8, 10, ..., workers 9, 11, ... */
             if (node->role == 1)
                 return node->id >= 9 ? (node->id - 9) / 2 : -1;
-            len = node->role == 0 && node->id >= 8
-                      ? snprintf(text, sizeof text, "server%d", (node->id - 8) / 2)
-                      : snprintf(text, sizeof text, "scheduler");
-            return net_process_in(text, (size_t)len);
+            return node->role == 0 && node->id >= 8
+                       ? net_process_numbered("server", (node->id - 8) / 2)
+                       : net_process_numbered("scheduler", 0);
         }
     }
     return -1;

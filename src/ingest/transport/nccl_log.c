@@ -1,0 +1,241 @@
+/* ingest/transport/nccl_log.c: the records of the NCCL profiler plugin, and what each event is a
+ * part of. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "ingest/trace.h"
+#include "tracer/record.h"
+
+static bool is_time(int64_t ns)
+{
+    return ns >= 0 && trace_time_fits(ns);
+}
+
+static uint32_t intern(struct nccl_log *log, const char *text, size_t size, bool *no_memory)
+{
+    uint32_t id = strtab_add(&log->names, text, strnlen(text, size));
+    *no_memory |= id == STRTAB_FULL;
+    return id;
+}
+
+/* The text that the log numbers so. */
+static uint32_t string_of(const struct nccl_log *log, uint32_t number)
+{
+    return number < log->strings.n ? log->strings.at[number] : 0;
+}
+
+static bool read_string(struct nccl_log *log, const struct record_string *s, bool *no_memory)
+{
+    enum { MAX_STRINGS = 1 << 20 };
+    if (s->string == 0 || s->string > MAX_STRINGS)
+        return false;
+    while (log->strings.n <= s->string && !*no_memory)
+        *no_memory = array_push(&log->strings, 0) < 0;
+    uint32_t id = intern(log, s->text, sizeof s->text, no_memory);
+    if (!*no_memory)
+        log->strings.at[s->string] = id;
+    return true;
+}
+
+/* The last one of a number counts. */
+static void read_comm(struct nccl_log *log, const struct record_nccl_comm *c, bool *no_memory)
+{
+    struct nccl_comm comm = {.number = c->comm,
+                             .rank = c->rank,
+                             .n_ranks = c->n_ranks,
+                             .n_nodes = c->n_nodes,
+                             .hash = c->hash,
+                             .nccl_version = c->nccl_version,
+                             .name = intern(log, c->name, sizeof c->name, no_memory)};
+    *no_memory = *no_memory || array_push(&log->comms, comm) < 0;
+}
+
+static int add_operation(struct nccl_log *log, const struct record_nccl_event *e)
+{
+    struct nccl_operation op = {.event = e->event,
+                                .start_ns = e->start_ns,
+                                .stop_ns = e->stop_ns,
+                                .comm = e->comm,
+                                .thread = e->head.thread,
+                                .point_to_point = e->type == NCCL_P2P,
+                                .span = NO_ID};
+    if (e->type == NCCL_P2P) {
+        op.count = e->p2p.count;
+        op.size_bytes = e->p2p.size_bytes;
+        op.func = string_of(log, e->p2p.func);
+        op.datatype = string_of(log, e->p2p.datatype);
+        op.peer = e->p2p.peer;
+        op.n_channels = e->p2p.n_channels;
+    } else {
+        op.sequence = e->coll.sequence;
+        op.count = e->coll.count;
+        op.size_bytes = e->coll.size_bytes;
+        op.func = string_of(log, e->coll.func);
+        op.datatype = string_of(log, e->coll.datatype);
+        op.algorithm = string_of(log, e->coll.algorithm);
+        op.protocol = string_of(log, e->coll.protocol);
+        op.peer = e->coll.root;
+        op.n_channels = e->coll.n_channels;
+    }
+    return array_push(&log->operations, op);
+}
+
+static int add_proxy_op(struct nccl_log *log, const struct record_nccl_event *e)
+{
+    uint32_t flags =
+        (e->flags & NCCL_SEND ? NCCL_OP_SENDS : 0) | (e->flags & NCCL_RECV ? NCCL_OP_RECEIVES : 0) |
+        (e->flags & NCCL_FOREIGN ? NCCL_OP_FOREIGN : 0) | (e->flags & NCCL_OPEN ? NCCL_OP_OPEN : 0);
+    struct nccl_proxy_op op = {.event = e->event,
+                               .parent = e->parent,
+                               .operation = NO_ID,
+                               .peer = e->proxy_op.peer,
+                               .channel = e->proxy_op.channel,
+                               .n_steps = e->proxy_op.n_steps,
+                               .flags = flags,
+                               .size_bytes = e->proxy_op.size_bytes,
+                               .start_ns = e->start_ns,
+                               .stop_ns = e->stop_ns,
+                               .posted_ns = e->proxy_op.posted_ns,
+                               .done_ns = e->proxy_op.done_ns};
+    return array_push(&log->proxy_ops, op);
+}
+
+static int add_step(struct nccl_log *log, const struct record_nccl_event *e)
+{
+    struct nccl_step step = {.parent = e->parent,
+                             .proxy_op = NO_ID,
+                             .step = e->proxy_step.step,
+                             .size_bytes = e->proxy_step.size_bytes,
+                             .start_ns = e->start_ns,
+                             .stop_ns = e->stop_ns,
+                             .gpu_wait_ns = e->proxy_step.gpu_wait_ns,
+                             .peer_wait_ns = e->proxy_step.peer_wait_ns,
+                             .net_wait_ns = e->proxy_step.net_wait_ns,
+                             .flush_wait_ns = e->proxy_step.flush_wait_ns};
+    return array_push(&log->steps, step);
+}
+
+static int add_kernel(struct nccl_log *log, const struct record_nccl_event *e)
+{
+    struct nccl_kernel kernel = {.parent = e->parent,
+                                 .operation = NO_ID,
+                                 .channel = e->kernel_ch.channel,
+                                 .start_ns = e->start_ns,
+                                 .stop_ns = e->stop_ns,
+                                 .gpu_start = e->kernel_ch.gpu_start,
+                                 .gpu_stop = e->kernel_ch.gpu_stop};
+    return array_push(&log->kernels, kernel);
+}
+
+/* What the log keeps, and how many bytes a record of the type has at least. */
+static const struct {
+    uint8_t type;
+    size_t size;
+    int (*add)(struct nccl_log *log, const struct record_nccl_event *e);
+} events[] = {
+#define EVENT(type, member, add)                                                                   \
+    {                                                                                              \
+        type,                                                                                      \
+            offsetof(struct record_nccl_event, member) +                                           \
+                sizeof((struct record_nccl_event *)0)->member,                                     \
+            add                                                                                    \
+    }
+    EVENT(NCCL_COLL, coll, add_operation),        EVENT(NCCL_P2P, p2p, add_operation),
+    EVENT(NCCL_PROXY_OP, proxy_op, add_proxy_op), EVENT(NCCL_PROXY_STEP, proxy_step, add_step),
+    EVENT(NCCL_KERNEL_CH, kernel_ch, add_kernel),
+#undef EVENT
+};
+
+static bool read_event(struct nccl_log *log, const struct record_nccl_event *e, size_t size,
+                       bool *no_memory)
+{
+    size_t i = 0;
+    while (i < sizeof events / sizeof *events && events[i].type != e->type)
+        i++;
+    bool known = i < sizeof events / sizeof *events;
+    if ((known && size < events[i].size) || !is_time(e->start_ns) || !is_time(e->stop_ns) ||
+        (e->stop_ns && e->stop_ns < e->start_ns))
+        return false;
+    log->n_others += !known;
+    *no_memory |= log->operations.n >= NO_ID - 1 || log->proxy_ops.n >= NO_ID - 1 ||
+                  log->steps.n >= NO_ID - 1 || log->kernels.n >= NO_ID - 1 ||
+                  (known && events[i].add(log, e) < 0);
+    return true;
+}
+
+bool nccl_log_add(struct nccl_log *log, const unsigned char *at, size_t size, bool *no_memory)
+{
+    union {
+        struct record head;
+        struct record_string string;
+        struct record_nccl_comm comm;
+        struct record_nccl_event event;
+    } u = {0};
+    memcpy(&u, at, size < sizeof u ? size : sizeof u);
+    switch (u.head.type) {
+    case RECORD_STRING:
+        return size >= sizeof u.string && read_string(log, &u.string, no_memory);
+    case RECORD_NCCL_COMM:
+        if (size < sizeof u.comm)
+            return false;
+        read_comm(log, &u.comm, no_memory);
+        return true;
+    case RECORD_NCCL_EVENT:
+        return size >= offsetof(struct record_nccl_event, coll) &&
+               read_event(log, &u.event, size, no_memory);
+    default:
+        log->n_others++;
+        return true;
+    }
+}
+
+void nccl_log_destroy(struct nccl_log *log)
+{
+    if (!log)
+        return;
+    strtab_fini(&log->names);
+    array_fini(&log->strings);
+    array_fini(&log->comms);
+    array_fini(&log->operations);
+    array_fini(&log->proxy_ops);
+    array_fini(&log->steps);
+    array_fini(&log->kernels);
+    free(log);
+}
+
+/* ---- parents ---- */
+
+static uint32_t look_up(const struct map *map, uint64_t event)
+{
+    uint64_t index;
+    return event && map_get(map, event, &index) ? (uint32_t)index : NO_ID;
+}
+
+int nccl_log_join(struct nccl_log *log)
+{
+    struct map operations = {0}, proxy_ops = {0}, comms = {0};
+    int status = 0;
+    for (size_t i = 0; i < log->comms.n && status == 0; i++)
+        status = map_set(&comms, (uint64_t)log->comms.at[i].number + 1, i);
+    for (size_t i = 0; i < log->operations.n && status == 0; i++) {
+        struct nccl_operation *operation = &log->operations.at[i];
+        operation->comm = look_up(&comms, (uint64_t)operation->comm + 1);
+        if (operation->event)
+            status = map_set(&operations, operation->event, i);
+    }
+    for (size_t i = 0; i < log->proxy_ops.n && status == 0; i++) {
+        struct nccl_proxy_op *op = &log->proxy_ops.at[i];
+        op->operation = op->flags & NCCL_OP_FOREIGN ? NO_ID : look_up(&operations, op->parent);
+        if (op->event)
+            status = map_set(&proxy_ops, op->event, i);
+    }
+    for (size_t i = 0; i < log->steps.n && status == 0; i++)
+        log->steps.at[i].proxy_op = look_up(&proxy_ops, log->steps.at[i].parent);
+    for (size_t i = 0; i < log->kernels.n && status == 0; i++)
+        log->kernels.at[i].operation = look_up(&operations, log->kernels.at[i].parent);
+    map_fini(&operations);
+    map_fini(&proxy_ops);
+    map_fini(&comms);
+    return status;
+}

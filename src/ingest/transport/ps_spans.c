@@ -1,0 +1,243 @@
+/* ingest/transport/ps_spans.c: which spans of the workers' profiles ps-lite's messages are of, and
+ * what those spans exchange.
+ *
+ * A worker's span around a push, a pull or both begins before its request is passed on, and spans
+ * and requests come in the same order: the timestamps count. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "base/sort.h"
+#include "ingest/trace.h"
+
+static const int64_t SLACK_NS = 200000;
+
+static bool is_exchange(const struct dpro_trace *trace, const struct trace_span *span)
+{
+    return span->kind == SPAN_ANNOTATION && span->detail != NO_ID &&
+           strncmp(strtab_get(&trace->names, span->name), "KVStoreDist", 11) == 0;
+}
+
+struct request {
+    int32_t timestamp;
+    int64_t first_ns; /* passed on, or else sent */
+    uint32_t message; /* the first of them: a key that several servers share has one a server */
+};
+
+ORDER(by_timestamp, struct request, ASCENDING(timestamp) ?: ASCENDING(message));
+
+/* What began in one microsecond ends in the order in which it was sent, or nearly so. */
+ORDER_OF_INDICES(by_start, struct trace_span, ASCENDING(start_ns) ?: ASCENDING(dur_ns));
+
+static uint64_t answer_key(const struct ps_message *m)
+{
+    return map_mix(map_mix((uint32_t)m->timestamp + UINT64_C(1)) ^ (m->key << 8 | m->server)) | 1;
+}
+
+ORDER(compare_keys, struct ps_key, ASCENDING(key));
+
+/* The keys that a worker pushes or pulls, by number, with the names of their parameters. A key that
+ * several servers share counts what all of them get. */
+static int list_keys(struct dpro_trace *trace, const struct net_transport *t, ps_keys *keys)
+{
+    struct map seen = {0}; /* key + 1 -> place; server's part of it */
+    int status = 0;
+    for (size_t i = 0; i < t->ps.n && status == 0; i++) {
+        const struct ps_message *m = &t->ps.at[i];
+        struct ps_key fresh = {.key = m->key};
+        uint64_t at, part = map_mix(map_mix(m->key + 1) + m->server) | 1;
+        if (m->stream % 2 || !ps_is_push(m) || m->span == NO_ID || map_get(&seen, part, NULL))
+            continue;
+        if (!map_get(&seen, map_mix(m->key) << 1 | 1, &at)) {
+            at = keys->n;
+            status =
+                map_set(&seen, map_mix(m->key) << 1 | 1, at) < 0 ? -1 : array_push(keys, fresh);
+        }
+        if (status == 0) {
+            keys->at[at].size_bytes += m->data_bytes;
+            status = map_set(&seen, part, 1);
+        }
+    }
+    map_fini(&seen);
+    array_sort(keys, compare_keys);
+    return status == 0 ? mxnet_name_keys(trace, &trace->ranks[t->rank_index], keys) : -1;
+}
+
+/* What the messages' spans carry, by name. */
+static int name_spans(struct dpro_trace *trace, const struct net_transport *t)
+{
+    struct trace_rank *rank = &trace->ranks[t->rank_index];
+    ps_keys keys = {0};
+    int status = list_keys(trace, t, &keys);
+    for (size_t i = 0; i < t->ps.n && status == 0; i++) {
+        const struct ps_message *m = &t->ps.at[i];
+        struct ps_key wanted = {.key = m->key}, *key;
+        if (m->span == NO_ID || rank->details[rank->spans[m->span].detail].process_group)
+            continue;
+        key = keys.n == 0 ? NULL : bsearch(&wanted, keys.at, keys.n, sizeof wanted, compare_keys);
+        uint32_t name = key ? key->name : 0;
+        char text[32];
+        if (name == 0) {
+            int len = snprintf(text, sizeof text, "key %" PRIu64, m->key);
+            name = strtab_add(&trace->names, text, (size_t)len);
+        }
+        if (name == STRTAB_FULL)
+            status = -1;
+        else
+            rank->details[rank->spans[m->span].detail].process_group = name;
+    }
+    array_fini(&keys);
+    return status;
+}
+
+/* What a span exchanges, for whoever looks at it as at a collective. */
+static void describe(struct dpro_trace *trace, struct trace_rank *rank, uint32_t span,
+                     const struct ps_message *m, const uint32_t names[4])
+{
+    struct trace_detail *detail = &rank->details[rank->spans[span].detail];
+    detail->numel += ps_is_push(m) || ps_is_pull(m) ? m->data_bytes / sizeof(float) : 0;
+    detail->collective = names[(ps_is_push(m) ? 1 : 0) + (m->flags & PS_PULL ? 2 : 0)];
+    detail->group_size = trace->world_size;
+    detail->key = m->key < UINT32_MAX ? (uint32_t)m->key + 1 : 0;
+}
+
+/* A rank's requests and the spans that made them, both in order. */
+struct tying {
+    struct dpro_trace *trace;
+    struct net_transport *t;
+    struct trace_rank *rank;
+    uint32_t names[4]; /* string ids, by push and 2 * pull */
+    ARRAY(struct request) requests;
+    ARRAY(uint32_t) spans;
+    struct map asked; /* answer_key() of a request -> its span */
+};
+
+static int list_requests(struct tying *tying)
+{
+    for (uint32_t i = 0; i < tying->rank->n_spans; i++)
+        if (is_exchange(tying->trace, &tying->rank->spans[i]) && array_push(&tying->spans, i) < 0)
+            return -1;
+    for (uint32_t i = 0; i < tying->t->ps.n; i++) {
+        const struct ps_message *m = &tying->t->ps.at[i];
+        int64_t first = m->sent_ns == INT64_MIN ? m->start_ns : m->sent_ns;
+        struct request request = {m->timestamp, first, i};
+        if (m->stream % 2 == 0 && (m->flags & PS_REQUEST) && first != INT64_MIN &&
+            array_push(&tying->requests, request) < 0)
+            return -1;
+    }
+    if (tying->spans.n > 1)
+        qsort_r(tying->spans.at, tying->spans.n, sizeof *tying->spans.at, by_start,
+                tying->rank->spans);
+    array_sort(&tying->requests, by_timestamp);
+    return 0;
+}
+
+/* The span that made the requests from i to end, of one timestamp. */
+static int tie_requests(struct tying *tying, size_t i, size_t end, uint32_t span)
+{
+    for (; i < end; i++) {
+        struct ps_message *m = &tying->t->ps.at[tying->requests.at[i].message];
+        m->span = span;
+        describe(tying->trace, tying->rank, span, m, tying->names);
+        if (map_set(&tying->asked, answer_key(m), span) < 0)
+            return -1;
+    }
+    tying->trace->transport_info.n_tied++;
+    return 0;
+}
+
+static int tie_all_requests(struct tying *tying)
+{
+    const struct request *requests = tying->requests.at;
+    size_t n = tying->requests.n;
+    for (size_t i = 0, s = 0, end; i < n; i = end) {
+        int64_t first = requests[i].first_ns;
+        for (end = i; end < n && requests[end].timestamp == requests[i].timestamp; end++)
+            first = MIN(first, requests[end].first_ns);
+        const struct trace_span *span = NULL;
+        for (; s < tying->spans.n; s++) {
+            span = &tying->rank->spans[tying->spans.at[s]];
+            if (span->start_ns + span->dur_ns + SLACK_NS >= first)
+                break;
+        }
+        if (!span || s == tying->spans.n || first < span->start_ns - SLACK_NS)
+            continue;
+        if (tie_requests(tying, i, end, tying->spans.at[s++]) < 0)
+            return -1;
+    }
+    tying->trace->transport_info.n_collectives += tying->spans.n;
+    return 0;
+}
+
+static void tie_answers(struct tying *tying)
+{
+    for (uint32_t i = 0; i < tying->t->ps.n; i++) {
+        struct ps_message *m = &tying->t->ps.at[i];
+        uint64_t span;
+        if (m->stream % 2 == 0 || (m->flags & PS_REQUEST) ||
+            !map_get(&tying->asked, answer_key(m), &span))
+            continue;
+        m->span = (uint32_t)span;
+        struct trace_detail *detail = &tying->rank->details[tying->rank->spans[span].detail];
+        if (ps_is_pull(m) && detail->collective == tying->names[2])
+            detail->numel += m->data_bytes / sizeof(float);
+    }
+}
+
+static int tie_rank(struct dpro_trace *trace, struct net_transport *t)
+{
+    static const char *const words[] = {"", "push", "pull", "push_pull"};
+    struct tying tying = {.trace = trace, .t = t, .rank = &trace->ranks[t->rank_index]};
+    int status = 0;
+    for (int i = 0; i < 4; i++) {
+        tying.names[i] = strtab_add(&trace->names, words[i], strlen(words[i]));
+        status = tying.names[i] == STRTAB_FULL ? -1 : status;
+    }
+    if (status == 0)
+        status = list_requests(&tying);
+    if (status == 0)
+        status = tie_all_requests(&tying);
+    if (status == 0)
+        tie_answers(&tying);
+    array_fini(&tying.requests);
+    array_fini(&tying.spans);
+    map_fini(&tying.asked);
+    return status < 0 ? status : name_spans(trace, t);
+}
+
+/* Where the messages of one worker are not known, all exchanges are told apart by their order: what
+ * names they have would keep them from those that have none. */
+static void forget_names(struct dpro_trace *trace)
+{
+    bool any = false, all = true;
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t r = 0; r < trace->n_ranks; r++) {
+            struct trace_rank *rank = &trace->ranks[r];
+            bool exchanges = false, named = false;
+            for (uint32_t i = 0; i < rank->n_spans; i++) {
+                if (!is_exchange(trace, &rank->spans[i]))
+                    continue;
+                uint32_t *name = &rank->details[rank->spans[i].detail].process_group;
+                exchanges = true;
+                named |= *name != 0;
+                if (pass == 1 && any && !all)
+                    *name = 0;
+            }
+            any |= named;
+            all &= named || !exchanges;
+        }
+}
+
+int ps_tie_spans(struct dpro_trace *trace)
+{
+    for (uint32_t n = 0; n < trace->n_transports; n++) {
+        struct net_transport *t = &trace->transports[n];
+        if (t->rank_index != NO_ID &&
+            (tie_rank(trace, t) < 0 || byteps_add_exchanges(trace, t) < 0))
+            return -1;
+    }
+    forget_names(trace);
+    return 0;
+}

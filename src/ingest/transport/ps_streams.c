@@ -1,0 +1,324 @@
+/* ingest/transport/ps_streams.c: where ps-lite's messages stand in the byte streams, their two ends
+ * and their keys.
+ *
+ * dpro's own log has every frame's place. A CSV of another tracer has what was passed to a socket
+ * of ZeroMQ, in order, and the calls that moved the bytes, in pieces: between two pauses of the
+ * recording, what was passed on adds up to what went through, to the byte, and that tells which
+ * connection a socket is and where its messages begin. */
+#include "ingest/transport/ps.h"
+
+#include <stdlib.h>
+
+#include "base/sort.h"
+#include "ingest/trace.h"
+
+/* A new connection exchanges at most so much before the first message. */
+enum { MAX_GREETING = 1024, MAX_SERVERS = 255 };
+/* Programs number their keys from 0; what is above has a server's part of the range in it. */
+#define MAX_KEY (UINT64_C(1) << 40)
+
+/* ---- streams of messages that came by socket ---- */
+
+/* The messages of a channel, by index in t->ps, in order. */
+struct channel {
+    uint32_t first, n;
+    bool received;
+};
+
+/* Messages passed on in the time of a range p of a stream's bytes, which was recorded without a
+ * pause: up to where they go, from `first` on, and their bytes. */
+static uint32_t take_messages(const struct ps_message *messages, const uint32_t *order, uint32_t n,
+                              uint32_t first, const net_range_array *ranges, size_t p,
+                              bool received, uint64_t *bytes)
+{
+    *bytes = 0;
+    for (; first < n; first++) {
+        const struct ps_message *m = &messages[order[first]];
+        bool later = received ? p + 1 < ranges->n && m->sent_ns >= ranges->at[p + 1].first_ns
+                              : m->sent_ns > ranges->at[p].last_ns;
+        if (later || __builtin_add_overflow(*bytes, m->size_bytes, bytes))
+            break;
+    }
+    return first;
+}
+
+/* How well the channel's messages add up to the ranges of the stream; sets their places when
+ * `place`. */
+static uint32_t fit_channel(struct net_transport *t, const uint32_t *order,
+                            const struct channel *channel, uint32_t stream,
+                            const net_range_array *ranges, bool place)
+{
+    const uint32_t *own = order + channel->first;
+    uint32_t n_fit = 0, next = 0;
+    for (size_t p = 0; p < ranges->n; p++) {
+        const struct net_range *range = &ranges->at[p];
+        uint64_t bytes, length = range->end - range->start, at;
+        uint32_t first = next;
+        next =
+            take_messages(t->ps.at, own, channel->n, first, ranges, p, channel->received, &bytes);
+        bool opens = range->start == 0;
+        if (next == first || bytes > length || (length > bytes && !opens) ||
+            length - bytes > MAX_GREETING)
+            continue;
+        n_fit += opens ? 1 : 2; /* to the byte */
+        at = range->end - bytes;
+        for (uint32_t i = first; i < next && place; i++) {
+            struct ps_message *m = &t->ps.at[own[i]];
+            m->stream = stream;
+            m->offset = at;
+            at += m->size_bytes;
+        }
+    }
+    return n_fit;
+}
+
+ORDER_OF_INDICES(compare_channels, struct ps_message, ASCENDING(channel));
+
+struct fit {
+    uint32_t score, channel, stream;
+};
+
+ORDER(compare_fits, struct fit, DESCENDING(score) ?: ASCENDING(channel) ?: ASCENDING(stream));
+
+/* The best fits first; a channel has one stream, and a stream one channel. */
+static int place_channels(struct net_transport *t, const uint32_t *order,
+                          const struct channel *channels, uint32_t n_channels)
+{
+    uint32_t n_streams = (uint32_t)t->connections.n * 2;
+    ARRAY(struct fit) fits = {0};
+    net_range_array ranges = {0};
+    bool *taken = calloc(n_streams + (size_t)n_channels + 1, sizeof *taken);
+    int status = taken ? 0 : -1;
+    for (uint32_t s = 0; s < n_streams && status == 0; s++) {
+        status = net_ranges(t, s, &ranges);
+        for (uint32_t c = 0; c < n_channels && status == 0 && ranges.n > 0; c++) {
+            if (channels[c].received != (s % 2 == 1))
+                continue;
+            struct fit fit = {fit_channel(t, order, &channels[c], s, &ranges, false), c, s};
+            if (fit.score > 0)
+                status = array_push(&fits, fit);
+        }
+    }
+    array_sort(&fits, compare_fits);
+    for (size_t f = 0; f < fits.n && status == 0; f++) {
+        const struct fit *fit = &fits.at[f];
+        if (taken[fit->stream] || taken[n_streams + fit->channel])
+            continue;
+        taken[fit->stream] = taken[n_streams + fit->channel] = true;
+        status = net_ranges(t, fit->stream, &ranges);
+        if (status == 0)
+            fit_channel(t, order, &channels[fit->channel], fit->stream, &ranges, true);
+    }
+    array_fini(&fits);
+    array_fini(&ranges);
+    free(taken);
+    return status;
+}
+
+static int place_messages(struct net_transport *t)
+{
+    uint32_t *order = malloc((t->ps.n + 1) * sizeof *order), n = 0;
+    ARRAY(struct channel) channels = {0};
+    int status = order ? 0 : -1;
+    for (uint32_t i = 0; i < t->ps.n && status == 0; i++)
+        if (t->ps.at[i].stream == NO_ID)
+            order[n++] = i;
+    if (n > 1)
+        qsort_r(order, n, sizeof *order, compare_channels, t->ps.at);
+    for (uint32_t i = 0; i < n && status == 0; i++) {
+        const struct ps_message *m = &t->ps.at[order[i]];
+        struct channel fresh = {i, 0, m->received};
+        if (i == 0 || m->channel != t->ps.at[order[i - 1]].channel)
+            status = array_push(&channels, fresh);
+        if (status == 0)
+            channels.at[channels.n - 1].n++;
+    }
+    if (status == 0 && channels.n > 0)
+        status = place_channels(t, order, channels.at, (uint32_t)channels.n);
+    free(order);
+    array_fini(&channels);
+    return status;
+}
+
+/* ---- in order, with both ends ---- */
+
+ORDER(by_place, struct ps_message, ASCENDING(stream) ?: ASCENDING(offset) ?: ASCENDING(sent_ns));
+
+/* Keeps what moves data, or asks for them, and has a place; one for each place. */
+static int sort_messages(struct net_transport *t)
+{
+    uint32_t n_streams = (uint32_t)t->connections.n * 2;
+    size_t kept = 0;
+    if (!t->first_ps)
+        t->first_ps = calloc(n_streams + (size_t)1, sizeof *t->first_ps);
+    if (!t->first_ps)
+        return -1;
+    array_sort(&t->ps, by_place);
+    for (size_t i = 0; i < t->ps.n; i++) {
+        const struct ps_message *m = &t->ps.at[i];
+        bool twice = kept > 0 && t->ps.at[kept - 1].stream == m->stream &&
+                     t->ps.at[kept - 1].offset == m->offset;
+        if (m->stream < n_streams && (m->flags & (PS_PUSH | PS_PULL)) && !twice)
+            t->ps.at[kept++] = *m;
+    }
+    t->ps.n = kept;
+    for (uint32_t s = 0, i = 0; s <= n_streams; s++) {
+        while (i < t->ps.n && t->ps.at[i].stream < s)
+            i++;
+        t->first_ps[s] = i;
+    }
+    return 0;
+}
+
+/* What one end's log has of a stream the other end's has, too. */
+static int add_from_peers(struct dpro_trace *trace)
+{
+    for (uint32_t n = 0; n < trace->n_transports; n++) {
+        struct net_transport *t = &trace->transports[n];
+        size_t n_own = t->ps.n;
+        for (uint32_t s = 0; s < t->connections.n * 2; s++) {
+            uint32_t peer_stream, own = t->first_ps[s], end = t->first_ps[s + 1];
+            const struct net_transport *peer = net_peer(trace, t, s, &peer_stream);
+            for (uint32_t m = peer ? peer->first_ps[peer_stream] : 0;
+                 peer && m < peer->first_ps[peer_stream + 1]; m++) {
+                struct ps_message message = peer->ps.at[m];
+                while (own < end && t->ps.at[own].offset < message.offset)
+                    own++;
+                if (own < end && t->ps.at[own].offset == message.offset)
+                    continue;
+                message.stream = s;
+                message.sent_ns = message.start_ns = message.end_ns = INT64_MIN;
+                if (t->ps.n >= NO_ID - 1 || array_push(&t->ps, message) < 0)
+                    return -1;
+            }
+        }
+        if (t->ps.n > n_own && sort_messages(t) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* One call may receive many messages: they are spread over it, in their order. */
+static int64_t passed_at(const struct net_transfer *transfer, uint64_t offset)
+{
+    double part = (double)(offset + 1 - transfer->offset) / transfer->bytes;
+    int64_t dur_ns = transfer->end_ns - transfer->start_ns;
+    if (transfer->stream % 2 == 0)
+        return transfer->end_ns;
+    return transfer->start_ns + (int64_t)(part * (double)dur_ns);
+}
+
+static void time_messages(struct net_transport *t)
+{
+    for (uint32_t s = 0; s < t->connections.n * 2; s++) {
+        uint32_t call = t->first_transfer[s];
+        for (uint32_t k = t->first_ps[s]; k < t->first_ps[s + 1]; k++) {
+            struct ps_message *m = &t->ps.at[k];
+            uint64_t last = m->offset + m->size_bytes - 1;
+            const struct net_transfer *at = net_call_of_byte(t, s, m->offset, &call);
+            if (at) {
+                m->start_ns = at->start_ns;
+                m->thread = at->thread;
+            }
+            if ((at = net_call_of_byte(t, s, last, &call)) != NULL)
+                m->end_ns = passed_at(at, last);
+        }
+    }
+}
+
+/* ---- keys ---- */
+
+static uint64_t request_key(const struct ps_message *m, uint32_t connection)
+{
+    uint64_t what = (uint64_t)connection << 2 | (m->flags & PS_PUSH);
+    return map_mix(map_mix((uint32_t)m->timestamp + UINT64_C(1)) ^ what) | 1;
+}
+
+/* An answer without a key has its request's: of the same connection, or where the two have one each
+ * the only one with the timestamp. What has none is left out. */
+static int find_keys(struct net_transport *t)
+{
+    struct map requests = {0}; /* -> index + 1; 0: several */
+    int status = 0;
+    size_t n_left_out = 0;
+    for (size_t i = 0; i < t->ps.n && status == 0; i++) {
+        const struct ps_message *m = &t->ps.at[i];
+        uint64_t any = request_key(m, NO_ID), own = request_key(m, m->stream / 2);
+        if ((m->flags & (PS_REQUEST | PS_BYTEPS)) != (PS_REQUEST | PS_BYTEPS))
+            continue;
+        if (map_set(&requests, own, i + 1) < 0 ||
+            map_set(&requests, any, map_get(&requests, any, NULL) ? 0 : i + 1) < 0)
+            status = -1;
+    }
+    for (size_t i = 0; i < t->ps.n && status == 0; i++) {
+        struct ps_message *m = &t->ps.at[i];
+        uint64_t request = 0;
+        if (!(m->flags & PS_KEYLESS))
+            continue;
+        if (!map_get(&requests, request_key(m, m->stream / 2), &request))
+            map_get(&requests, request_key(m, NO_ID), &request);
+        if (request && !(t->ps.at[request - 1].flags & PS_KEYLESS)) {
+            m->key = t->ps.at[request - 1].key;
+            m->flags &= (uint8_t)~PS_KEYLESS;
+        } else {
+            m->flags = 0;
+            n_left_out++;
+        }
+    }
+    map_fini(&requests);
+    return status < 0 || n_left_out == 0 ? status : sort_messages(t);
+}
+
+/* Servers share the range of keys evenly: the fewest with which all keys are small. */
+static uint64_t find_range(const struct dpro_trace *trace)
+{
+    for (uint64_t n = 1; n <= MAX_SERVERS; n++) {
+        uint64_t range = UINT64_MAX / n;
+        bool small = true;
+        for (uint32_t t = 0; t < trace->n_transports && small; t++)
+            for (size_t m = 0; m < trace->transports[t].ps.n && small; m++)
+                small = trace->transports[t].ps.at[m].key % range < MAX_KEY;
+        if (small)
+            return range;
+    }
+    return UINT64_MAX;
+}
+
+static void number_keys(struct dpro_trace *trace)
+{
+    uint64_t range = find_range(trace);
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        for (size_t i = 0; i < trace->transports[t].ps.n; i++) {
+            struct ps_message *m = &trace->transports[t].ps.at[i];
+            m->server = (uint8_t)(m->key / range);
+            m->key %= range;
+        }
+}
+
+/* ---- all of it ---- */
+
+int ps_build(struct dpro_trace *trace)
+{
+    bool any = false;
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        any |= trace->transports[t].ps.n > 0;
+    if (!any)
+        return 0;
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        if (place_messages(&trace->transports[t]) < 0 || sort_messages(&trace->transports[t]) < 0 ||
+            find_keys(&trace->transports[t]) < 0)
+            return -1;
+    if (add_from_peers(trace) < 0)
+        return -1;
+    number_keys(trace);
+    for (uint32_t n = 0; n < trace->n_transports; n++) {
+        struct net_transport *t = &trace->transports[n];
+        time_messages(t);
+        for (size_t i = 0; i < t->ps.n; i++) {
+            const struct ps_message *m = &t->ps.at[i];
+            trace->transport_info.n_pushes += m->stream % 2 == 0 && ps_is_push(m);
+            trace->transport_info.n_pulls += m->stream % 2 == 0 && ps_is_pull(m);
+        }
+    }
+    return ps_tie_spans(trace) < 0 ? -1 : ps_assign_profiles(trace);
+}

@@ -70,15 +70,15 @@ static void run_setting(const struct dpro_model *model, const struct setting *se
                                             .no_partial = setting->no_partial,
                                             .no_symmetry = setting->no_symmetry};
     struct search search = {.options = &options, .best_ns = INT64_MAX, .whole = answer_for_replay};
-    struct condensed condensed;
+    struct coarsened_view view;
     struct space space;
     struct dpro_error err;
     double start = cpu_seconds();
     search.start_s = search_seconds(&search);
     check(registry_init(&search.registry, &options, &err), &err);
-    if (condense(model, !options.no_coarsen, !options.no_symmetry, UINT32_MAX, &condensed) < 0)
+    if (coarsened_view_make(model, !options.no_coarsen, !options.no_symmetry, UINT32_MAX, &view) < 0)
         exit(4);
-    check(space_init(&space, &search, &condensed.model, &err), &err);
+    check(space_init(&space, &search, &view.model, &err), &err);
     search_paper(&space);
     double seconds = cpu_seconds() - start;
     if (options.no_partial) {
@@ -86,8 +86,8 @@ static void run_setting(const struct dpro_model *model, const struct setting *se
         uint32_t least_ops, most_ops;
         if (space_strategy(&space, &first) < 0)
             exit(4);
-        double least = replay_seconds(&condensed.model, &space.best, &least_ops);
-        double most = replay_seconds(&condensed.model, &first, &most_ops);
+        double least = replay_seconds(&view.model, &space.best, &least_ops);
+        double most = replay_seconds(&view.model, &first, &most_ops);
         double n = (double)search.n_candidates;
         printf("  %-10s > %.6g s, < %.6g s: %.0f replays of %u to %u ops\n", setting->name,
                n * least, n * most, n, least_ops, most_ops);
@@ -96,7 +96,7 @@ static void run_setting(const struct dpro_model *model, const struct setting *se
                (unsigned long)search.n_candidates, search.n_rounds);
     }
     space_fini(&space);
-    condensed_fini(&condensed);
+    coarsened_view_fini(&view);
     registry_fini(&search.registry);
     array_fini(&search.improvements);
 }

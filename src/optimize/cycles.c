@@ -21,31 +21,29 @@ void cycles_prepare(struct dpro_model *model)
         model->net.cycle_ns = cycles_ms[0] * MS;
 }
 
-int64_t cycles_own(struct space *space, const struct dpro_strategy *own)
+int64_t cycles_baseline(struct space *space, const struct dpro_strategy *baseline)
 {
     struct dpro_strategy groups;
-    if (space_strategy(space, &groups) < 0) {
-        space->search->failed = true;
+    if (space_strategy(space, &groups) < 0)
         return INT64_MAX;
-    }
     int64_t cycle_ns = groups.cycle_ns;
-    space_copy(space, own, &groups);
+    space_copy(space, baseline, &groups);
     groups.fuses = false;
     groups.cycle_ns = cycle_ns;
     space_evaluate(space, &groups);
-    return space_value(space, own);
+    return space_value(space, baseline);
 }
 
 /* The settings that are best; of those as good the job's own, then what comes first. */
-static int64_t find_settings(struct space *space, const struct dpro_strategy *own,
+static int64_t find_settings(struct space *space, const struct dpro_strategy *baseline,
                              struct dpro_strategy *s, struct dpro_strategy *found)
 {
-    int64_t best_ns = own->fuses ? space_value(space, own) : INT64_MAX;
-    if (own->fuses)
-        space_copy(space, own, found);
+    int64_t best_ns = baseline->fuses ? space_value(space, baseline) : INT64_MAX;
+    if (baseline->fuses)
+        space_copy(space, baseline, found);
     for (int c = -1; c < N_CYCLES; c++)
         for (int t = 0; t < N_THRESHOLDS && !search_stops(space->search); t++) {
-            s->cycle_ns = c < 0 ? own->cycle_ns : cycles_ms[c] * MS;
+            s->cycle_ns = c < 0 ? baseline->cycle_ns : cycles_ms[c] * MS;
             s->fusion_bytes = thresholds_kib[t] * KIB;
             if (s->cycle_ns < space->model->net.cycle_ns)
                 continue;
@@ -58,16 +56,14 @@ static int64_t find_settings(struct space *space, const struct dpro_strategy *ow
     return best_ns;
 }
 
-void cycles_search(struct space *space, const struct dpro_strategy *own, int64_t limit_ns)
+void cycles_search(struct space *space, const struct dpro_strategy *baseline, int64_t limit_ns)
 {
     struct dpro_strategy s, found;
-    if (space_strategy(space, &s) < 0 || space_strategy(space, &found) < 0) {
-        space->search->failed = true;
+    if (space_strategy(space, &s) < 0 || space_strategy(space, &found) < 0)
         return;
-    }
     s.fuses = true;
     s.compression = space->best.compression;
-    int64_t ns = find_settings(space, own, &s, &found);
+    int64_t ns = find_settings(space, baseline, &s, &found);
     bool as_good = ns <= limit_ns && (double)ns <= (double)space->best_ns * (1 + WORTH_GROUPS);
     if (ns == INT64_MAX || (ns > space->best_ns && !as_good))
         return;

@@ -11,8 +11,6 @@
  * bucket is too late for that is left out, until nothing is left. Elsewhere the answer is a start.
  */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "optimize/search.h"
 
@@ -21,6 +19,7 @@
 #define HALF_A_NS   0.5
 
 struct table {
+    struct arena arena;
     struct space *space;
     uint32_t n, most; /* tensors, buckets */
     double *ready;    /* [j * classes + c]: tensors before j, each with ready[] of its class */
@@ -35,10 +34,10 @@ struct table {
 static double at_rest(const struct table *t, uint32_t n_buckets)
 {
     const struct model_net *net = &t->space->model->net;
-    const struct work *work = &t->space->work;
+    const struct computation *work = &t->space->work;
     double longest = 0;
     for (uint32_t c = 0; c < work->n_classes; c++) {
-        const struct work_class *class = &work->classes[c];
+        const struct computation_class *class = &work->classes[c];
         double overhead = n_buckets * net->launch_ns.value;
         if (work->drains)
             overhead += net->copy_ns.value * t->bytes[t->n];
@@ -50,7 +49,7 @@ static double at_rest(const struct table *t, uint32_t n_buckets)
 /* When the m-th bucket, which ends before tensor j, is launched on the last rank. */
 static double launched(const struct table *t, uint32_t m, uint32_t j)
 {
-    const struct work *work = &t->space->work;
+    const struct computation *work = &t->space->work;
     double latest = 0, launches = m * t->space->model->net.launch_ns.value;
     for (uint32_t c = 0; c < work->n_classes; c++)
         latest = fmax(latest, t->ready[(size_t)j * work->n_classes + c] +
@@ -114,17 +113,18 @@ static void read_back(const struct table *t, uint32_t m, struct dpro_strategy *s
 static int table_init(struct table *t, struct space *space, double stretch)
 {
     const struct dpro_model *model = space->model;
-    const struct work *work = &space->work;
+    const struct computation *work = &space->work;
     uint32_t n = model->n_tensors;
     size_t width = n + (size_t)1;
     double most = MOST_STATES / ((double)width * (double)width);
     *t = (struct table){.space = space, .n = n, .most = most < n ? (uint32_t)most + 1 : n};
-    t->ready = calloc(width * work->n_classes + 1, sizeof *t->ready);
-    t->bytes = calloc(width, sizeof *t->bytes);
-    t->sync = calloc(width * width, sizeof *t->sync);
-    t->end = calloc((t->most + 1) * width, sizeof *t->end);
-    t->worst = calloc((t->most + 1) * width, sizeof *t->worst);
-    t->from = calloc((t->most + 1) * width, sizeof *t->from);
+    size_t n_states = (t->most + (size_t)1) * width;
+    t->ready = arena_array(&t->arena, width * work->n_classes + 1, sizeof *t->ready);
+    t->bytes = arena_array(&t->arena, width, sizeof *t->bytes);
+    t->sync = arena_array(&t->arena, width * width, sizeof *t->sync);
+    t->end = arena_array(&t->arena, n_states, sizeof *t->end);
+    t->worst = arena_array(&t->arena, n_states, sizeof *t->worst);
+    t->from = arena_array(&t->arena, n_states, sizeof *t->from);
     if (!t->ready || !t->bytes || !t->sync || !t->end || !t->worst || !t->from)
         return -1;
     for (uint32_t c = 0; c < work->n_classes; c++)
@@ -153,7 +153,8 @@ void search_dynamic(struct space *space, double stretch)
     uint32_t n_buckets = 0;
     if (table_init(&t, space, stretch) < 0 || space_strategy(space, &found) < 0) {
         space->search->failed = true;
-        goto out;
+        arena_fini(&t.arena);
+        return;
     }
     fill(&t, INFINITY);
     n_buckets = best_count(&t, INFINITY, &round);
@@ -175,11 +176,5 @@ void search_dynamic(struct space *space, double stretch)
     }
     if (n_buckets)
         space_evaluate(space, &found);
-out:
-    free(t.ready);
-    free(t.bytes);
-    free(t.sync);
-    free(t.end);
-    free(t.worst);
-    free(t.from);
+    arena_fini(&t.arena);
 }

@@ -27,9 +27,11 @@ static double weight_of(const struct heat *heat, uint32_t step)
     return weight > 0.01 ? weight : 0.01;
 }
 
+/* Of a candidate: that of its first edit. */
 static struct heat *heat_of(const struct space *space, struct heat *heats,
-                            const struct dpro_strategy *strategy, const struct dpro_edit *edit)
+                            const struct dpro_strategy *strategy, const struct candidate *c)
 {
+    const struct dpro_edit *edit = &space->candidates.edits.at[c->first];
     if (edit_is_of_ops(edit))
         return &heats[space->model->n_tensors + edit->at];
     return &heats[strategy->order[strategy->buckets[edit->at].first]];
@@ -38,36 +40,30 @@ static struct heat *heat_of(const struct space *space, struct heat *heats,
 static const struct candidate *draw(struct space *space, const struct dpro_strategy *strategy,
                                     struct heat *heats, uint32_t step)
 {
-    const struct candidates *all = &space->candidates;
+    const struct candidate *all = space->candidates.list.at;
+    size_t n = space->candidates.list.n;
     double sum = 0;
-    for (size_t i = 0; i < all->list.n; i++)
-        sum +=
-            weight_of(heat_of(space, heats, strategy, &all->edits.at[all->list.at[i].first]), step);
+    for (size_t i = 0; i < n; i++)
+        sum += weight_of(heat_of(space, heats, strategy, &all[i]), step);
     double left = search_uniform(space->search) * sum;
-    for (size_t i = 0; i < all->list.n; i++) {
-        left -=
-            weight_of(heat_of(space, heats, strategy, &all->edits.at[all->list.at[i].first]), step);
+    for (size_t i = 0; i < n; i++) {
+        left -= weight_of(heat_of(space, heats, strategy, &all[i]), step);
         if (left < 0)
-            return &all->list.at[i];
+            return &all[i];
     }
-    return all->list.n ? &all->list.at[all->list.n - 1] : NULL;
+    return n ? &all[n - 1] : NULL;
 }
 
 /* One step from a strategy that takes *ns. */
 static bool walk(struct space *space, struct dpro_strategy *strategy, struct journal *journal,
                  struct heat *heats, uint32_t step, int64_t *ns)
 {
-    const struct dpro_pass_view *view = space_look(space, strategy);
-    if (registry_collect(&space->search->registry, space->model, strategy, view,
-                         &space->candidates) < 0) {
-        space->search->failed = true;
-        return false;
-    }
-    const struct candidate *c = draw(space, strategy, heats, step);
+    const struct candidate *c =
+        space_collect(space, strategy) ? draw(space, strategy, heats, step) : NULL;
     if (!c)
         return false;
     const struct dpro_edit *edits = space->candidates.edits.at + c->first;
-    struct heat *heat = heat_of(space, heats, strategy, edits);
+    struct heat *heat = heat_of(space, heats, strategy, c);
     journal->undo.n = 0;
     if (edits_apply(space->model, strategy, edits, c->n, journal))
         return true;
@@ -93,10 +89,9 @@ void search_mcmc(struct space *space)
         if (space->model->programs[p].n_ops > n_ops)
             n_ops = space->model->programs[p].n_ops;
     struct heat *heats = arena_array(&space->arena, n_heats + n_ops, sizeof *heats);
-    if (!heats || space_strategy(space, &strategy) < 0) {
-        space->search->failed = true;
+    space->search->failed |= !heats;
+    if (!heats || space_strategy(space, &strategy) < 0)
         return;
-    }
     space_copy(space, &space->best, &strategy);
     int64_t ns = space->best_ns;
     bool goes_on = ns != INT64_MAX;

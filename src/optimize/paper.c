@@ -91,8 +91,9 @@ static bool fuse_op(struct walk *w, const struct step *step, double delay_ns)
     if (w->last.n == 0 || step->waits)
         return false;
     w->edits.edits.n = 0;
-    uint32_t n = fuse_edits(&space->search->registry, NULL, space->model, &w->strategy, w->view,
-                            program, w->last.first, w->last.n + step->n, &w->edits, &ns);
+    struct question question = {space->model, &w->strategy, w->view, &w->edits};
+    uint32_t n = fuse_edits(&space->search->registry, NULL, &question, program, w->last.first,
+                            w->last.n + step->n, &ns);
     if (n == 0)
         return false;
     double gain_ns = (double)(w->last.work_ns + step->work_ns - ns) * w->scale;
@@ -200,10 +201,9 @@ void search_paper(struct space *space)
     struct walk w = {.space = space};
     struct convergence convergence = {0};
     w.op_of = arena_array(&space->arena, space->model->n_tensors + (size_t)1, sizeof *w.op_of);
-    if (!w.op_of || space_strategy(space, &w.strategy) < 0) {
-        space->search->failed = true;
+    space->search->failed |= !w.op_of;
+    if (!w.op_of || space_strategy(space, &w.strategy) < 0)
         return;
-    }
     w.value_ns = space_evaluate(space, &w.strategy);
     while (!search_stops(space->search) && !has_converged(&convergence, space->best_ns)) {
         w.view = space_look(space, &w.strategy);

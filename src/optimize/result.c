@@ -1,15 +1,14 @@
-/* optimize/result.c: a result's parts, and how the best strategy differs from the job's own. */
+/* optimize/result.c: a result's parts. */
 #include "optimize/result.h"
 
-#include <stdarg.h>
-#include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "cost/buckets.h"
-#include "cost/fused.h"
-#include "cost/server_placement.h"
-#include "optimize/passes/passes.h"
+#include "cost/uncertainty.h"
+
+#define BOUND_ERRORS                                                                               \
+    2 /* standard errors by which a bound is lowered, to hold for what is measured */
 
 void dpro_optimum_destroy(struct dpro_optimum *o)
 {
@@ -36,221 +35,82 @@ int result_keep(struct dpro_optimum *o, const struct dpro_model *model, struct s
     return 0;
 }
 
-/* ---- fused ops ---- */
-
-/* Whether they are the same ops, of two programs. */
-static bool is_same(const struct dpro_model *model, const struct dpro_fused_op *a,
-                    const struct dpro_fused_op *b)
+/* Of the best strategy without its op fusions. */
+static int64_t best_apart_ns(struct space *space, int64_t best_ns)
 {
-    bool same = a->first == b->first && a->n == b->n;
-    for (uint32_t i = a->first; i < a->first + a->n && same; i++)
-        same = strcmp(model->programs[a->program].ops[i].name,
-                      model->programs[b->program].ops[i].name) == 0;
-    return same;
+    struct dpro_strategy apart = space->best;
+    apart.n_fused = 0;
+    if (space->best.n_fused == 0)
+        return best_ns;
+    double more = (double)evaluate(space->evaluators[0], &apart) /
+                  (double)evaluate(space->evaluators[0], &space->best);
+    return llround((double)best_ns * more);
 }
 
-static const struct dpro_fused_op *same_of(const struct dpro_model *model,
-                                           const struct dpro_strategy *s,
-                                           const struct dpro_fused_op *op, uint32_t program)
+/* How the job ran, which is what the result is compared with. */
+static int keep_baseline(struct space *space, struct dpro_optimum *o)
 {
-    uint32_t f = fused_find(s, program, op->first);
-    bool found = f < s->n_fused && s->fused[f].program == program;
-    return found && is_same(model, op, &s->fused[f]) ? &s->fused[f] : NULL;
-}
-
-/* By the first program that has it. */
-static int add_fusion(struct dpro_optimum *o, const struct dpro_model *model,
-                      const struct dpro_fused_op *op)
-{
-    const struct dpro_strategy *s = &o->strategies[DPRO_BEST];
-    const char **names = arena_array(&o->arena, op->n, sizeof *names);
-    int *ranks = arena_array(&o->arena, model->n_ranks + (size_t)1, sizeof *ranks);
-    struct dpro_op_fusion fusion = {.ops = names, .n_ops = op->n, .ranks = ranks};
-    if (!names || !ranks)
-        return -1;
-    for (uint32_t i = 0; i < op->n; i++) {
-        const char *name = model->programs[op->program].ops[op->first + i].name;
-        names[i] = arena_copy_string(&o->arena, name, strlen(name));
-        if (!names[i])
-            return -1;
+    const struct dpro_model *ran = o->models[DPRO_BASELINE];
+    struct space other;
+    o->summary.baseline_ns = space->search->baseline_ns;
+    if (ran == o->models[DPRO_BEST])
+        return result_keep(o, ran, space, DPRO_BASELINE, &ran->baseline);
+    int rc = space_init(&other, space->search, ran, NULL) < 0 ? -1 : 0;
+    if (rc == 0) {
+        o->summary.baseline_ns = space_value(&other, &ran->baseline);
+        rc = result_keep(o, ran, &other, DPRO_BASELINE, &ran->baseline);
     }
-    for (uint32_t r = 0; r < model->n_ranks; r++) {
-        const struct model_rank *rank = &model->ranks[r];
-        const struct dpro_fused_op *same = same_of(model, s, op, rank->program);
-        if (!same)
-            continue;
-        double apart_ns = (double)fused_apart_ns(model, same) * rank->work_scale;
-        ranks[fusion.n_ranks++] = rank->rank;
-        if (apart_ns > (double)fusion.apart_ns) {
-            fusion.apart_ns = (int64_t)apart_ns;
-            fusion.work_ns = (int64_t)((double)same->work_ns * rank->work_scale);
-        }
-    }
-    return array_push(&o->fusions, fusion);
+    space_fini(&other);
+    return rc;
 }
 
-int result_fuse(struct dpro_optimum *o, const struct dpro_model *model)
+/* What is left of a bound when all that it is made of is off by two standard errors: it is to hold
+ * for what is measured. The two times have the recording's noise, and the model's distance from it.
+ */
+static int64_t sure_bound(const struct dpro_model *model, int64_t bound_ns,
+                          const struct dpro_optimum_summary *s, const struct uncertainty *unsure)
 {
-    const struct dpro_strategy *s = &o->strategies[DPRO_BEST];
-    for (uint32_t f = 0; f < s->n_fused; f++) {
-        uint32_t program = 0;
-        while (program < s->fused[f].program && !same_of(model, s, &s->fused[f], program))
-            program++;
-        if (program == s->fused[f].program && add_fusion(o, model, &s->fused[f]) < 0)
-            return -1;
-    }
-    return 0;
+    double gain = unsure->speedup * (double)s->best_ns / (double)s->baseline_ns, noise = 0;
+    if (model->measured_ns > 0 && model->n_samples > 1)
+        noise = model->measured_std_ns / (double)model->measured_ns / sqrt(model->n_samples);
+    double doubt =
+        sqrt(gain * gain + 2 * noise * noise + unsure->misfit * unsure->misfit) * BOUND_ERRORS;
+    return llround((double)bound_ns * fmax(1 - doubt, 0));
 }
 
-/* ---- decisions ---- */
-
-struct deciding {
-    struct dpro_optimum *o;
-    const struct dpro_model *model;
-    uint32_t *own_bucket; /* by tensor */
-    bool failed;
-};
-
-static const char *format(struct deciding *d, const char *text, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static const char *format(struct deciding *d, const char *text, ...)
+int result_fill(struct dpro_optimum *o, struct space *space)
 {
-    char buffer[512];
-    va_list args;
-    va_start(args, text);
-    vsnprintf(buffer, sizeof buffer, text, args);
-    va_end(args);
-    const char *copy = arena_copy_string(&d->o->arena, buffer, strlen(buffer));
-    d->failed |= !copy;
-    return copy ? copy : "";
-}
-
-static void decide(struct deciding *d, const char *pass, const char *target, const char *decision)
-{
-    struct dpro_decision entry = {pass, target, decision};
-    if (array_push(&d->o->decisions, entry) < 0)
-        d->failed = true;
-}
-
-static const char *bucket_text(struct deciding *d, uint32_t b)
-{
-    const struct dpro_strategy *s = &d->o->strategies[DPRO_BEST];
-    const struct strategy_bucket *bucket = &s->buckets[b];
-    const char *first = d->model->tensors[s->order[bucket->first]].name;
-    const char *last = d->model->tensors[s->order[bucket->first + bucket->n - 1]].name;
-    if (bucket->n == 1)
-        return format(d, "bucket %u (%.200s)", b, first);
-    return format(d, "bucket %u (%.200s ... %.200s)", b, first, last);
-}
-
-/* Whether a bucket holds what a bucket of the own strategy holds; *own is that one. */
-static bool is_own(const struct deciding *d, uint32_t b, const struct strategy_bucket **own)
-{
-    const struct dpro_strategy *s = &d->o->strategies[DPRO_BEST];
-    const struct strategy_bucket *bucket = &s->buckets[b];
-    uint32_t index = d->own_bucket[s->order[bucket->first]];
-    *own = &d->o->strategies[DPRO_BASELINE].buckets[index];
-    for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++)
-        if (d->own_bucket[s->order[i]] != index)
-            return false;
-    return (*own)->n == bucket->n;
-}
-
-static bool order_differs(const struct deciding *d)
-{
-    const struct dpro_strategy *best = &d->o->strategies[DPRO_BEST];
-    uint32_t latest = 0;
-    for (uint32_t b = 0; b < best->n_buckets; b++) {
-        uint32_t bucket = d->own_bucket[best->order[best->buckets[b].first]];
-        if (bucket < latest)
-            return true;
-        latest = bucket > latest ? bucket : latest;
-    }
-    return false;
-}
-
-static void decide_bucket(struct deciding *d, uint32_t b)
-{
-    const struct dpro_strategy *s = &d->o->strategies[DPRO_BEST];
-    const struct strategy_bucket *bucket = &s->buckets[b], *own;
-    bool same = is_own(d, b, &own);
-    if (!same)
-        decide(d, pass_tensor_fusion.name, bucket_text(d, b),
-               format(d, "%u tensor%s, %.2f MB", bucket->n, bucket->n == 1 ? "" : "s",
-                      (double)bucket_size_bytes(d->model, s, b) * 1e-6));
-    if (bucket->partitions != (same ? own->partitions : 1))
-        decide(d, pass_tensor_partition.name, bucket_text(d, b),
-               bucket->partitions == 1 ? "whole" : format(d, "%u parts", bucket->partitions));
-    int server = servers_number(d->model, bucket->server);
-    int was = servers_number(d->o->models[DPRO_BASELINE], own->server);
-    if (d->model->capabilities.places && same && server != was)
-        decide(d, "placement", bucket_text(d, b),
-               format(d, "on parameter server %d, not %d", server, was));
-    if (bucket->priority != (same ? own->priority : 0))
-        decide(d, pass_priority.name, bucket_text(d, b),
-               format(d, "priority %d", bucket->priority));
-}
-
-static void decide_fusion(struct deciding *d, const struct dpro_op_fusion *f)
-{
-    const char *first = f->ops[0], *last = f->ops[f->n_ops - 1], *where = "";
-    if (f->n_ranks == 1 && d->model->n_ranks > 1)
-        where = format(d, ", on rank %d", f->ranks[0]);
-    else if (f->n_ranks < d->model->n_ranks)
-        where = format(d, ", on %u of %u ranks", f->n_ranks, d->model->n_ranks);
-    decide(d, "op-fusion", format(d, "%u ops (%.200s ... %.200s)", f->n_ops, first, last),
-           format(d, "one op, %.1f us instead of %.1f us%s", (double)f->work_ns * 1e-3,
-                  (double)f->apart_ns * 1e-3, where));
-}
-
-static void decide_servers(struct deciding *d)
-{
-    uint32_t n = dpro_model_n_servers(d->model);
-    uint32_t was = dpro_model_n_servers(d->o->models[DPRO_BASELINE]);
-    if (n != was)
-        decide(d, "servers", "the job", format(d, "%u parameter servers, not %u", n, was));
-}
-
-/* Horovod's settings. */
-static void decide_cycles(struct deciding *d)
-{
-    const struct dpro_strategy *own = &d->o->strategies[DPRO_BASELINE];
-    const struct dpro_strategy *best = &d->o->strategies[DPRO_BEST];
-    if (best->cycle_ns != own->cycle_ns)
-        decide(d, "cycles", "Horovod's cycle time",
-               format(d, "%g ms, not %g ms", (double)best->cycle_ns * 1e-6,
-                      (double)own->cycle_ns * 1e-6));
-    if (best->fuses && (!own->fuses || best->fusion_bytes != own->fusion_bytes))
-        decide(d, "cycles", "Horovod's fusion threshold",
-               format(d, "%.2f MB", (double)best->fusion_bytes * 1e-6));
-}
-
-int result_decide(struct dpro_optimum *o)
-{
-    static const char *const precisions[] = {"full precision", "fp16", "bf16"};
-    const struct dpro_strategy *own = &o->strategies[DPRO_BASELINE],
-                               *best = &o->strategies[DPRO_BEST];
     const struct dpro_model *model = o->models[DPRO_BEST];
-    struct deciding d = {.o = o, .model = model};
-    d.own_bucket = calloc(model->n_tensors + (size_t)1, sizeof *d.own_bucket);
-    if (!d.own_bucket)
+    struct search *search = space->search;
+    struct dpro_optimum_summary *s = &o->summary;
+    bool same = model == o->models[DPRO_BASELINE];
+    struct dpro_model ran = same ? *space->model : *o->models[DPRO_BASELINE],
+                      planned = *space->model;
+    struct uncertainty unsure;
+    struct computation work; /* with the ops fused that the best strategy fuses */
+    int64_t bound_ns = 0;
+    if (keep_baseline(space, o) < 0 || result_keep(o, model, space, DPRO_BEST, &space->best) < 0 ||
+        computation_of(space->model, &space->best, &space->arena, &work) < 0 ||
+        lower_bound(space->model, &work, &bound_ns) < 0 || result_fuse(o, model) < 0 ||
+        result_decide(o) < 0)
         return -1;
-    for (uint32_t b = 0; b < own->n_buckets; b++)
-        for (uint32_t i = own->buckets[b].first; i < own->buckets[b].first + own->buckets[b].n; i++)
-            d.own_bucket[own->order[i]] = b;
-    decide_servers(&d);
-    decide_cycles(&d);
-    for (uint32_t b = 0; b < best->n_buckets && !best->fuses; b++) /* else they come of that */
-        decide_bucket(&d, b);
-    for (size_t i = 0; i < o->fusions.n; i++)
-        decide_fusion(&d, &o->fusions.at[i]);
-    if (!best->fuses && order_differs(&d))
-        decide(&d, pass_bucket_order.name, "all buckets", "launched in another order");
-    if (best->compression != own->compression)
-        decide(&d, pass_compression.name, "all buckets", precisions[best->compression]);
-    free(d.own_bucket);
-    return d.failed ? -1 : 0;
+    ran.baseline = o->models[DPRO_BASELINE]->baseline;
+    planned.baseline = space->best;
+    if (uncertainty_of(&ran, &planned, &unsure, NULL) < 0)
+        return -1;
+    if (array_append(&o->improvements, search->improvements.at, search->improvements.n) < 0)
+        return -1;
+    s->measured_ns = model->measured_ns;
+    s->apart_ns = best_apart_ns(space, s->best_ns);
+    s->lower_bound_ns = sure_bound(model, bound_ns, s, &unsure);
+    s->uncertainty_pct = 100 * unsure.speedup;
+    s->compression = space->best.compression;
+    s->algorithm = dpro_algorithm_name(search->options->algorithm);
+    s->seconds = search_seconds(search);
+    s->n_candidates = search->n_candidates;
+    s->n_rounds = search->n_rounds;
+    s->stopped_by = search->stopped_by ? search->stopped_by : "converged";
+    return 0;
 }
 
 /* ---- looking at it ---- */

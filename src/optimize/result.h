@@ -11,7 +11,7 @@ struct dpro_optimum {
     struct dpro_model changed;          /* has other servers, where the best is of such a one */
     struct dpro_strategy strategies[2];
     struct dpro_bucket_times *times[2];
-    struct dpro_baseline baselines[N_BASELINES];
+    struct dpro_baseline baselines[N_DEFAULTS];
     uint32_t n_baselines;
     ARRAY(struct dpro_server_count) counts;
     ARRAY(struct dpro_op_fusion) fusions;  /* lists in the arena */
@@ -19,12 +19,17 @@ struct dpro_optimum {
     ARRAY(struct dpro_improvement) improvements;
 };
 
-/* -1: out of memory. */
+/* finalists.c: chooses what becomes space->best, fills in what is promised of it and of the other
+ * finalists, and the times of the job as it ran. -1: out of memory, as for all of these. */
+int result_choose(struct dpro_optimum *optimum, struct space *space);
+/* result.c: what the best strategy is, how it differs from the job's own, and what is sure of it;
+ * after result_choose(). */
+int result_fill(struct dpro_optimum *optimum, struct space *space);
+/* Copies a strategy and its times. */
 int result_keep(struct dpro_optimum *optimum, const struct dpro_model *model, struct space *space,
                 enum dpro_which which, const struct dpro_strategy *strategy);
-/* What the best strategy fuses, of all ranks; the names are copied. */
+/* decisions.c: what the best strategy fuses, of all ranks, and what makes it of the job's own. */
 int result_fuse(struct dpro_optimum *optimum, const struct dpro_model *model);
-/* What makes the best of the own strategy; all of these were kept before. */
 int result_decide(struct dpro_optimum *optimum);
 
 #endif

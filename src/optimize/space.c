@@ -10,15 +10,15 @@
 #include "base/parallel.h"
 #include "cost/buckets.h"
 #include "cost/model_graph.h"
-#include "optimize/search.h"
+#include "optimize/space.h"
 #include "replay/replay.h"
 
-enum { MOST_THREADS = 64, SLICE_A_THREAD = 64, QUIET_ROUNDS = 5 };
-#define TELL_EVERY_S  0.1
-#define QUIET_CHANGE  0.001
-#define LINKS_ARE_ONE 1 /* ns: what follows at once may start that much later, by rounding */
+enum { MOST_THREADS = 64, PART_A_THREAD = 64, QUIET_ROUNDS = 5 };
+#define PROGRESS_EVERY_S 0.1
+#define QUIET_CHANGE     0.001
+#define ROUNDING_NS      1 /* what follows at once may start that much later */
 
-/* ---- the search's own ---- */
+/* ---- a search ---- */
 
 static double clock_seconds(void)
 {
@@ -42,7 +42,7 @@ bool search_stops(struct search *search)
         search->stopped_by = "budget";
         return true;
     }
-    if (o->progress && now - search->told_s >= TELL_EVERY_S) {
+    if (o->progress && now - search->told_s >= PROGRESS_EVERY_S) {
         struct dpro_optimize_progress progress = {now, search->n_candidates, search->n_rounds,
                                                   search->baseline_ns, search->best_ns};
         search->told_s = now;
@@ -116,8 +116,8 @@ int space_init(struct space *space, struct search *search, const struct dpro_mod
     if (!space->evaluators || !space->scratch || !space->journals || !space->tensors ||
         !space->buckets || !space->sync || space_strategy(space, &space->best) < 0 ||
         space_strategy(space, &space->plain) < 0 ||
-        work_of(model, &space->plain, a, &space->work) < 0 ||
-        work_of(model, &space->plain, a, &space->seen) < 0 || show_programs(space) < 0)
+        computation_of(model, &space->plain, a, &space->work) < 0 ||
+        computation_of(model, &space->plain, a, &space->seen) < 0 || show_programs(space) < 0)
         return dpro_error_nomem(err);
     registry_forget(&search->registry);
     for (; space->n_threads < (uint32_t)n; space->n_threads++) {
@@ -145,7 +145,9 @@ void space_fini(struct space *space)
 
 int space_strategy(struct space *space, struct dpro_strategy *strategy)
 {
-    return buckets_init(space->model, &space->arena, strategy);
+    int rc = buckets_init(space->model, &space->arena, strategy);
+    space->search->failed |= rc < 0;
+    return rc;
 }
 
 void space_copy(const struct space *space, const struct dpro_strategy *from,
@@ -203,7 +205,7 @@ void space_note(struct space *space, const struct dpro_strategy *strategy, int64
     if (ns >= search->best_ns)
         return;
     search->best_ns = ns;
-    struct improvement improvement = {search_seconds(search), search->n_candidates, ns};
+    struct dpro_improvement improvement = {search_seconds(search), search->n_candidates, ns};
     if (array_push(&search->improvements, improvement) < 0)
         search->failed = true;
 }
@@ -223,20 +225,20 @@ int64_t space_evaluate(struct space *space, const struct dpro_strategy *strategy
     return ns;
 }
 
-struct slice {
+struct part {
     struct space *space;
     const struct dpro_strategy *strategy;
     size_t first, n;
 };
 
-static void evaluate_share(void *arg, size_t thread)
+static void evaluate_part(void *arg, size_t thread)
 {
-    const struct slice *slice = arg;
-    struct space *space = slice->space;
+    const struct part *part = arg;
+    struct space *space = part->space;
     struct dpro_strategy *mine = &space->scratch[thread];
     struct journal *journal = &space->journals[thread];
-    space_copy(space, slice->strategy, mine);
-    for (size_t i = slice->first + thread; i < slice->first + slice->n; i += space->n_threads) {
+    space_copy(space, part->strategy, mine);
+    for (size_t i = part->first + thread; i < part->first + part->n; i += space->n_threads) {
         const struct candidate *c = &space->candidates.list.at[i];
         space->values[i] = INT64_MAX;
         if (edits_apply(space->model, mine, space->candidates.edits.at + c->first, c->n, journal))
@@ -248,7 +250,7 @@ static void evaluate_share(void *arg, size_t thread)
 
 void space_evaluate_candidates(struct space *space, const struct dpro_strategy *strategy)
 {
-    size_t n = space->candidates.list.n, step = (size_t)space->n_threads * SLICE_A_THREAD;
+    size_t n = space->candidates.list.n, step = (size_t)space->n_threads * PART_A_THREAD;
     if (n > space->n_values) {
         free(space->values);
         space->values = malloc(n * sizeof *space->values);
@@ -258,14 +260,22 @@ void space_evaluate_candidates(struct space *space, const struct dpro_strategy *
     if (space->search->options->no_partial)
         step = 1;
     for (size_t first = 0; first < n; first += step) {
-        struct slice slice = {space, strategy, first, n - first < step ? n - first : step};
+        struct part part = {space, strategy, first, n - first < step ? n - first : step};
         if (search_stops(space->search)) {
             space->candidates.list.n = first;
             return;
         }
-        parallel_for(space->n_threads, (int)space->n_threads, evaluate_share, &slice);
-        space->search->n_candidates += slice.n;
+        parallel_for(space->n_threads, (int)space->n_threads, evaluate_part, &part);
+        space->search->n_candidates += part.n;
     }
+}
+
+bool space_collect(struct space *space, const struct dpro_strategy *strategy)
+{
+    struct question question = {space->model, strategy, space_look(space, strategy),
+                                &space->candidates};
+    space->search->failed |= registry_collect(&space->search->registry, &question) < 0;
+    return !space->search->failed;
 }
 
 /* ---- t_sync ---- */
@@ -311,11 +321,11 @@ static void mark_critical(struct space *space, uint32_t n_buckets)
     while (at) {
         struct dpro_pass_bucket *before = NULL;
         at->critical = 1;
-        if (at->start_ns <= at->ready_ns + LINKS_ARE_ONE)
+        if (at->start_ns <= at->ready_ns + ROUNDING_NS)
             break;
         for (uint32_t b = 0; b < n_buckets; b++)
-            if (!buckets[b].critical && buckets[b].end_ns <= at->start_ns + LINKS_ARE_ONE &&
-                buckets[b].end_ns >= at->start_ns - LINKS_ARE_ONE)
+            if (!buckets[b].critical && buckets[b].end_ns <= at->start_ns + ROUNDING_NS &&
+                buckets[b].end_ns >= at->start_ns - ROUNDING_NS)
                 before = &buckets[b];
         at = before;
     }
@@ -326,7 +336,7 @@ const struct dpro_pass_view *space_look(struct space *space, const struct dpro_s
     const struct evaluation *e = evaluate_detail(space->evaluators[0], strategy);
     const struct dpro_model *model = space->model;
     if (strategy->n_fused > 0 || space->seen_fused)
-        work_set(model, strategy, &space->seen);
+        computation_set(model, strategy, &space->seen);
     space->seen_fused = strategy->n_fused > 0;
     for (uint32_t b = 0; b < strategy->n_buckets; b++) {
         const struct strategy_bucket *bucket = &strategy->buckets[b];
@@ -343,13 +353,13 @@ const struct dpro_pass_view *space_look(struct space *space, const struct dpro_s
                                           0};
         for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++) {
             uint32_t t = strategy->order[i];
-            double ready = work_ready_ns(&space->seen, t);
+            double ready = computation_ready_ns(&space->seen, t);
             seen->size_bytes += model->tensors[t].size_bytes;
             latest = ready > latest ? ready : latest;
         }
         for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++) {
             uint32_t t = strategy->order[i];
-            double before = latest - work_ready_ns(&space->seen, t);
+            double before = latest - computation_ready_ns(&space->seen, t);
             space->tensors[t] =
                 (struct dpro_pass_tensor){model->tensors[t].name, model->tensors[t].size_bytes,
                                           e->launched_ns[b] - (int64_t)before, e->end_ns[b], b};

@@ -573,11 +573,11 @@ static void test_the_coarsened_view_takes_as_long(void **state)
     static const char *const names[] = {"resnet50", "vgg16", "inceptionv3", "bert-base"};
     for (size_t i = 0; i < 4; i++) {
         struct dpro_model *model = generate_job(names[i], 8);
-        struct condensed c;
+        struct coarsened_view c;
         struct dpro_strategy strategy, expanded;
         struct arena arena = {0};
         struct evaluator *small, *large;
-        assert_int_equal(condense(model, true, true, UINT32_MAX, &c), 0);
+        assert_int_equal(coarsened_view_make(model, true, true, UINT32_MAX, &c), 0);
         assert_true(c.differs && c.model.n_ranks == 1 && c.model.n_tensors < model->n_tensors);
         assert_int_equal(buckets_init(&c.model, &arena, &strategy), 0);
         assert_int_equal(buckets_init(model, &arena, &expanded), 0);
@@ -585,7 +585,7 @@ static void test_the_coarsened_view_takes_as_long(void **state)
         assert_int_equal(evaluator_create(model, &large, NULL), 0);
         for (uint64_t cap = 0; cap < 40000000; cap = cap * 3 + 4000) {
             buckets_by_cap(&c.model, cap, cap, &strategy);
-            condensed_expand(&c, &strategy, &expanded);
+            coarsened_view_expand(&c, &strategy, &expanded);
             assert_int_equal(bucket_size_bytes(model, &expanded, 0),
                              bucket_size_bytes(&c.model, &strategy, 0));
             int64_t a = evaluate(small, &strategy), b = evaluate(large, &expanded);
@@ -594,7 +594,7 @@ static void test_the_coarsened_view_takes_as_long(void **state)
         evaluator_destroy(small);
         evaluator_destroy(large);
         arena_fini(&arena);
-        condensed_fini(&c);
+        coarsened_view_fini(&c);
         dpro_model_destroy(model);
     }
 }
@@ -604,8 +604,8 @@ static void test_late_ranks_stand_for_many_that_differ(void **state)
     (void)state;
     struct dpro_model *model = generate_job("resnet50", 64);
     assert_int_equal(generate_apart(model, 0.05), 0);
-    struct condensed c;
-    assert_int_equal(condense(model, false, true, 8, &c), 0);
+    struct coarsened_view c;
+    assert_int_equal(coarsened_view_make(model, false, true, 8, &c), 0);
     assert_int_equal(c.model.n_ranks, 8);
     struct evaluator *few, *all;
     assert_int_equal(evaluator_create(&c.model, &few, NULL), 0);
@@ -614,7 +614,7 @@ static void test_late_ranks_stand_for_many_that_differ(void **state)
     assert_true(a <= b && (double)a > (double)b * 0.995);
     evaluator_destroy(few);
     evaluator_destroy(all);
-    condensed_fini(&c);
+    coarsened_view_fini(&c);
     /* and the result is of all of them */
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *optimum;

@@ -1,4 +1,4 @@
-/* optimize/condense.c: the same job, smaller (paper, section 4.3).
+/* optimize/coarsened_view.c: the same job, smaller (paper, section 4.3).
  *
  * Coarsened View: tensors that become ready at the same time, on every rank, are one tensor: fusing
  * them costs nothing (Theorem 3), where they may travel together at all. Ops between which nothing
@@ -6,10 +6,13 @@
  * slowest is left, as no other one is ever waited for. Neither changes what a strategy takes. Of
  * many ranks whose programs differ, as recorded ones do by chance, those are left that gradients
  * have to wait for; that is close. */
+#include "optimize/coarsened_view.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "optimize/search.h"
+#include "base/sort.h"
+#include "optimize/computation.h"
 
 /* The op whose end the one at `i` makes a tensor ready at: itself, or if it takes no time and waits
  * for nothing, the one that made a tensor ready before it. */
@@ -33,8 +36,8 @@ static void find_joined(const struct dpro_model *m, bool coarsen, bool *joined)
     }
 }
 
-static int condense_tensors(const struct dpro_model *from, bool coarsen, struct condensed *to,
-                            uint32_t **group_of)
+static int coarsen_tensors(const struct dpro_model *from, bool coarsen, struct coarsened_view *to,
+                           uint32_t **group_of)
 {
     uint32_t n = from->n_tensors;
     bool *joined = arena_array(&to->arena, n + (size_t)1, sizeof *joined);
@@ -61,8 +64,8 @@ static int condense_tensors(const struct dpro_model *from, bool coarsen, struct 
 }
 
 /* Ops keep their numbers, by which passes fuse them. */
-static int condense_program(const struct model_program *from, struct condensed *to,
-                            const uint32_t *group_of, struct model_program *program)
+static int coarsen_program(const struct model_program *from, struct coarsened_view *to,
+                           const uint32_t *group_of, struct model_program *program)
 {
     program->ops = arena_array(&to->arena, from->n_ops + (size_t)1, sizeof *program->ops);
     if (!program->ops)
@@ -82,7 +85,7 @@ static int condense_program(const struct model_program *from, struct condensed *
     return 0;
 }
 
-static int condense_ranks(const struct dpro_model *from, bool symmetry, struct condensed *to)
+static int coarsen_ranks(const struct dpro_model *from, bool symmetry, struct coarsened_view *to)
 {
     struct dpro_model *m = &to->model;
     m->ranks = arena_array(&to->arena, from->n_ranks + (size_t)1, sizeof *m->ranks);
@@ -105,22 +108,16 @@ struct late {
     uint32_t rank, n; /* gradients that it is the last to have ready; all computation counts too */
 };
 
-static int compare_late(const void *a, const void *b)
-{
-    const struct late *x = a, *y = b;
-    if (x->n != y->n)
-        return x->n > y->n ? -1 : 1;
-    return x->rank < y->rank ? -1 : x->rank > y->rank;
-}
+ORDER(latest_first, struct late, DESCENDING(n) ?: ASCENDING(rank));
 
 /* Ranks of programs of their own that differ by chance: a recorded job of many. */
-static int keep_the_late(struct condensed *to, uint32_t most_ranks)
+static int keep_the_late(struct coarsened_view *to, uint32_t most_ranks)
 {
     struct dpro_model *m = &to->model;
-    struct work work;
+    struct computation work;
     struct late *late = arena_array(&to->arena, m->n_ranks + (size_t)1, sizeof *late);
     bool *kept = arena_array(&to->arena, m->n_ranks + (size_t)1, sizeof *kept);
-    if (!late || !kept || work_of(m, &m->baseline, &to->arena, &work) < 0)
+    if (!late || !kept || computation_of(m, &m->baseline, &to->arena, &work) < 0)
         return -1;
     for (uint32_t r = 0; r < m->n_ranks; r++)
         late[r].rank = r;
@@ -128,7 +125,7 @@ static int keep_the_late(struct condensed *to, uint32_t most_ranks)
         uint32_t last = 0;
         double latest = -1;
         for (uint32_t r = 0; r < m->n_ranks; r++) {
-            const struct work_class *class = &work.classes[m->ranks[r].program];
+            const struct computation_class *class = &work.classes[m->ranks[r].program];
             double when = t < m->n_tensors ? class->ready_ns[t] : class->total_ns;
             if (when > latest) {
                 latest = when;
@@ -137,7 +134,7 @@ static int keep_the_late(struct condensed *to, uint32_t most_ranks)
         }
         late[last].n += t < m->n_tensors ? 1 : m->n_tensors;
     }
-    qsort(late, m->n_ranks, sizeof *late, compare_late);
+    qsort(late, m->n_ranks, sizeof *late, latest_first);
     for (uint32_t i = 0; i < most_ranks; i++)
         kept[late[i].rank] = true;
     uint32_t n = 0;
@@ -148,35 +145,33 @@ static int keep_the_late(struct condensed *to, uint32_t most_ranks)
     return 0;
 }
 
-int condense(const struct dpro_model *model, bool coarsen, bool symmetry, uint32_t most_ranks,
-             struct condensed *condensed)
+int coarsened_view_make(const struct dpro_model *model, bool coarsen, bool symmetry,
+                        uint32_t most_ranks, struct coarsened_view *view)
 {
     uint32_t *group_of;
-    *condensed = (struct condensed){.model = *model};
-    struct dpro_model *m = &condensed->model;
+    *view = (struct coarsened_view){.model = *model};
+    struct dpro_model *m = &view->model;
     m->arena = (struct arena){0};
     m->baseline = (struct dpro_strategy){0};
-    if (condense_tensors(model, coarsen && model->capabilities.together, condensed, &group_of) <
-            0 ||
-        condense_ranks(model, symmetry, condensed) < 0)
+    if (coarsen_tensors(model, coarsen && model->capabilities.together, view, &group_of) < 0 ||
+        coarsen_ranks(model, symmetry, view) < 0)
         return -1;
-    m->programs =
-        arena_array(&condensed->arena, model->n_programs + (size_t)1, sizeof *m->programs);
+    m->programs = arena_array(&view->arena, model->n_programs + (size_t)1, sizeof *m->programs);
     if (!m->programs)
         return -1;
     for (uint32_t p = 0; p < model->n_programs; p++)
-        if (condense_program(&model->programs[p], condensed, group_of, &m->programs[p]) < 0)
+        if (coarsen_program(&model->programs[p], view, group_of, &m->programs[p]) < 0)
             return -1;
-    return m->n_ranks > most_ranks ? keep_the_late(condensed, most_ranks) : 0;
+    return m->n_ranks > most_ranks ? keep_the_late(view, most_ranks) : 0;
 }
 
-void condensed_fini(struct condensed *condensed)
+void coarsened_view_fini(struct coarsened_view *view)
 {
-    arena_fini(&condensed->arena);
+    arena_fini(&view->arena);
 }
 
-void condensed_expand(const struct condensed *condensed, const struct dpro_strategy *from,
-                      struct dpro_strategy *to)
+void coarsened_view_expand(const struct coarsened_view *view, const struct dpro_strategy *from,
+                           struct dpro_strategy *to)
 {
     uint32_t n = 0;
     to->n_buckets = from->n_buckets;
@@ -190,8 +185,7 @@ void condensed_expand(const struct condensed *condensed, const struct dpro_strat
         to->buckets[b].first = n;
         for (uint32_t i = from->buckets[b].first; i < from->buckets[b].first + from->buckets[b].n;
              i++)
-            for (uint32_t t = condensed->first[from->order[i]];
-                 t < condensed->first[from->order[i] + 1]; t++)
+            for (uint32_t t = view->first[from->order[i]]; t < view->first[from->order[i] + 1]; t++)
                 to->order[n++] = t;
         to->buckets[b].n = n - to->buckets[b].first;
     }

@@ -1,23 +1,29 @@
-/* optimize/fuse.c: op fusion (paper, section 4.1), from what passes say that neighbouring ops take
- * as one. What is fused on one rank is fused on those that compute alike, each with its own time:
- * a gradient is communicated when it is ready on all. */
+/* optimize/op_fusion.c: op fusion (paper, section 4.1), from what passes say that neighbouring ops
+ * take as one. What is fused on one rank is fused on those that compute alike, each with its own
+ * time: a gradient is communicated when it is ready on all. */
 #include <stdlib.h>
 
 #include "cost/fused.h"
-#include "optimize/search.h"
+#include "optimize/registry.h"
 
 enum { FIRST_ASKED = 8 }; /* ops: a file is asked about all runs of up to that many at first */
+
+/* The fused op that begins at an op; NULL: none does. */
+static const struct dpro_fused_op *fused_op_at(const struct dpro_strategy *strategy,
+                                               uint32_t program, uint32_t op)
+{
+    uint32_t f = fused_find(strategy, program, op);
+    const struct dpro_fused_op *fused = f < strategy->n_fused ? &strategy->fused[f] : NULL;
+    return fused && fused->program == program && fused->first == op ? fused : NULL;
+}
 
 struct step step_at(const struct dpro_model *model, const struct dpro_strategy *strategy,
                     uint32_t program, uint32_t op)
 {
-    const struct model_op *ops = model->programs[program].ops;
-    uint32_t f = fused_find(strategy, program, op);
-    const struct dpro_fused_op *fused = f < strategy->n_fused ? &strategy->fused[f] : NULL;
-    bool waits = ops[op].needs != MODEL_NONE;
-    if (fused && fused->program == program && fused->first == op)
-        return (struct step){op, fused->n, fused->work_ns, waits};
-    return (struct step){op, 1, ops[op].work_ns, waits};
+    const struct model_op *of = &model->programs[program].ops[op];
+    const struct dpro_fused_op *fused = fused_op_at(strategy, program, op);
+    return (struct step){op, fused ? fused->n : 1, fused ? fused->work_ns : of->work_ns,
+                         of->needs != MODEL_NONE};
 }
 
 bool fuse_may(const struct registry *r)
@@ -68,7 +74,7 @@ static void ask_file(struct registry *r, struct registered *entry,
     array_fini(&times);
 }
 
-/* opfs_time() by one pass; negative: they can't be fused. */
+/* What n ops from `first` on take as one by one pass; negative: they can't be fused. */
 static int64_t opfs_ns(struct registry *r, struct registered *entry,
                        const struct dpro_pass_view *view, uint32_t program, uint32_t first,
                        uint32_t n)
@@ -131,37 +137,29 @@ static void add_edit(struct registry *r, struct candidates *candidates, struct d
         r->failed = true;
 }
 
-uint32_t fuse_edits(struct registry *r, struct registered *entry, const struct dpro_model *model,
-                    const struct dpro_strategy *strategy, const struct dpro_pass_view *view,
-                    uint32_t program, uint32_t first, uint32_t n, struct candidates *candidates,
-                    int64_t *ns)
+uint32_t fuse_edits(struct registry *r, struct registered *entry, const struct question *q,
+                    uint32_t program, uint32_t first, uint32_t n, int64_t *ns)
 {
-    size_t before = candidates->edits.n;
-    *ns = least_opfs_ns(r, entry, view, program, first, n);
-    for (uint32_t p = 0; p < model->n_programs && *ns >= 0; p++) {
-        if (p != program && !is_alike(model, program, p, first, n))
+    size_t before = q->candidates->edits.n;
+    *ns = least_opfs_ns(r, entry, q->view, program, first, n);
+    for (uint32_t p = 0; p < q->model->n_programs && *ns >= 0; p++) {
+        if (p != program && !is_alike(q->model, program, p, first, n))
             continue;
-        int64_t takes = p == program ? *ns : least_opfs_ns(r, entry, view, p, first, n);
+        int64_t takes = p == program ? *ns : least_opfs_ns(r, entry, q->view, p, first, n);
         struct dpro_edit edit = {DPRO_EDIT_FUSE, first, takes, p, n};
-        if (takes >= 0 && !edit_check(model, strategy, &edit))
-            add_edit(r, candidates, edit);
+        if (takes >= 0 && !edit_check(q->model, q->strategy, &edit))
+            add_edit(r, q->candidates, edit);
         else if (p == program)
             break;
     }
-    return (uint32_t)(candidates->edits.n - before);
-}
-
-static int add_candidate(struct candidates *candidates, size_t first)
-{
-    struct candidate c = {(uint32_t)first, (uint32_t)(candidates->edits.n - first), 0};
-    return c.n > 0 ? array_push(&candidates->list, c) : 0;
+    return (uint32_t)(q->candidates->edits.n - before);
 }
 
 /* The bucket of the last gradient that ops [first, end) make ready, or of the first one. */
-static uint32_t bucket_of_ops(const struct dpro_pass_view *view, uint32_t program, uint32_t first,
-                              uint32_t end, bool last)
+static uint32_t bucket_of_ops(const struct dpro_pass_view *view, uint32_t first, uint32_t end,
+                              bool last)
 {
-    const struct dpro_pass_op *ops = view->programs[program].ops;
+    const struct dpro_pass_op *ops = view->programs[view->critical_program].ops;
     for (uint32_t i = first; i < end; i++) {
         uint32_t tensor = ops[last ? first + end - 1 - i : i].tensor;
         if (tensor != DPRO_PASS_NO_TENSOR)
@@ -171,56 +169,49 @@ static uint32_t bucket_of_ops(const struct dpro_pass_view *view, uint32_t progra
 }
 
 /* Two neighbours are fused, without and (Theorem 3) with the buckets of their gradients. */
-static int propose_pair(struct registry *r, struct registered *entry,
-                        const struct dpro_model *model, const struct dpro_strategy *strategy,
-                        const struct dpro_pass_view *view, const struct step *a,
-                        const struct step *b, struct candidates *candidates)
+static int propose_pair(struct registry *r, struct registered *entry, const struct question *q,
+                        const struct step *a, const struct step *b)
 {
-    uint32_t program = view->critical_program, n = a->n + b->n;
-    size_t first = candidates->edits.n;
+    uint32_t program = q->view->critical_program, n = a->n + b->n;
+    size_t first = q->candidates->edits.n;
     int64_t ns;
-    if (fuse_edits(r, entry, model, strategy, view, program, a->first, n, candidates, &ns) == 0)
+    if (fuse_edits(r, entry, q, program, a->first, n, &ns) == 0)
         return 0;
-    if (add_candidate(candidates, first) < 0)
+    if (candidates_add(q->candidates, first) < 0)
         return -1;
-    uint32_t left = bucket_of_ops(view, program, a->first, b->first, true);
-    uint32_t right = bucket_of_ops(view, program, b->first, b->first + b->n, false);
+    uint32_t left = bucket_of_ops(q->view, a->first, b->first, true);
+    uint32_t right = bucket_of_ops(q->view, b->first, b->first + b->n, false);
     if (left == UINT32_MAX || right != left + 1)
         return 0;
-    first = candidates->edits.n;
-    add_edit(r, candidates, (struct dpro_edit){.kind = DPRO_EDIT_MERGE, .at = left});
-    fuse_edits(r, entry, model, strategy, view, program, a->first, n, candidates, &ns);
-    return add_candidate(candidates, first);
+    first = q->candidates->edits.n;
+    add_edit(r, q->candidates, (struct dpro_edit){.kind = DPRO_EDIT_MERGE, .at = left});
+    fuse_edits(r, entry, q, program, a->first, n, &ns);
+    return candidates_add(q->candidates, first);
 }
 
-static int propose_apart(struct registry *r, const struct dpro_model *model,
-                         const struct dpro_strategy *strategy, uint32_t program,
-                         const struct step *step, struct candidates *candidates)
+static int propose_apart(struct registry *r, const struct question *q, const struct step *step)
 {
-    size_t first = candidates->edits.n;
-    for (uint32_t p = 0; p < model->n_programs; p++) {
-        uint32_t f = fused_find(strategy, p, step->first);
-        const struct dpro_fused_op *fused = f < strategy->n_fused ? &strategy->fused[f] : NULL;
-        if (fused && fused->program == p && fused->first == step->first && fused->n == step->n &&
-            is_alike(model, program, p, step->first, step->n))
-            add_edit(r, candidates, (struct dpro_edit){DPRO_EDIT_UNFUSE, step->first, 0, p, 0});
+    uint32_t program = q->view->critical_program;
+    size_t first = q->candidates->edits.n;
+    for (uint32_t p = 0; p < q->model->n_programs; p++) {
+        const struct dpro_fused_op *fused = fused_op_at(q->strategy, p, step->first);
+        if (fused && fused->n == step->n && is_alike(q->model, program, p, step->first, step->n))
+            add_edit(r, q->candidates, (struct dpro_edit){DPRO_EDIT_UNFUSE, step->first, 0, p, 0});
     }
-    return add_candidate(candidates, first);
+    return candidates_add(q->candidates, first);
 }
 
-int fuse_propose(struct registry *r, struct registered *entry, const struct dpro_model *model,
-                 const struct dpro_strategy *strategy, const struct dpro_pass_view *view,
-                 struct candidates *candidates)
+int fuse_propose(struct registry *r, struct registered *entry, const struct question *q)
 {
-    uint32_t program = view->critical_program, n_ops = model->programs[program].n_ops;
+    uint32_t program = q->view->critical_program, n_ops = q->model->programs[program].n_ops;
     struct step before = {0};
     int rc = 0;
     for (uint32_t op = 0; op < n_ops && rc == 0; op += before.n) {
-        struct step step = step_at(model, strategy, program, op);
+        struct step step = step_at(q->model, q->strategy, program, op);
         if (before.n > 0 && !step.waits)
-            rc = propose_pair(r, entry, model, strategy, view, &before, &step, candidates);
+            rc = propose_pair(r, entry, q, &before, &step);
         if (step.n > 1 && rc == 0)
-            rc = propose_apart(r, model, strategy, program, &step, candidates);
+            rc = propose_apart(r, q, &step);
         before = step;
     }
     return r->failed ? -1 : rc;

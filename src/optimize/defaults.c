@@ -1,4 +1,4 @@
-/* optimize/baselines.c: what frameworks do by themselves, and what a person would try. */
+/* optimize/defaults.c: what frameworks do by themselves, and what a person would try. */
 #include "cost/buckets.h"
 #include "optimize/search.h"
 
@@ -9,7 +9,7 @@ enum { MIB = 1 << 20, BYTEPS_PARTITION = 4096000 };
 enum { DDP, ONE, EACH, HOROVOD, BYTEPS, FIRST_CAP };
 static const unsigned caps_mib[] = {1, 2, 5, 10, 25, 50, 100};
 
-const struct baseline baselines[N_BASELINES] = {
+const struct default_strategy default_strategies[N_DEFAULTS] = {
     {"ddp", "PyTorch DDP's default: 25 MiB, the first bucket 1 MiB"},
     {"one-bucket", "all gradients at once"},
     {"bucket-per-tensor", "each gradient by itself"},
@@ -25,14 +25,14 @@ const struct baseline baselines[N_BASELINES] = {
 };
 
 /* Each cycle takes what has become ready since the one before. */
-static void by_cycles(const struct dpro_model *model, const struct work *work,
+static void by_cycles(const struct dpro_model *model, const struct computation *work,
                       struct dpro_strategy *s)
 {
     uint64_t bytes = 0;
     double cycle = -1, ready = 0;
     s->n_buckets = 0;
     for (uint32_t t = 0; t < model->n_tensors; t++) {
-        double now = work_ready_ns(work, t);
+        double now = computation_ready_ns(work, t);
         ready = now > ready ? now : ready;
         double this_cycle = (double)(int64_t)(ready / HOROVOD_CYCLE_NS);
         uint64_t size = model->tensors[t].size_bytes;
@@ -47,18 +47,18 @@ static void by_cycles(const struct dpro_model *model, const struct work *work,
     }
 }
 
-bool baseline_is_within(const struct model_capabilities *capabilities, uint32_t baseline)
+bool default_is_within(const struct model_capabilities *capabilities, uint32_t index)
 {
-    if (baseline == BYTEPS)
+    if (index == BYTEPS)
         return capabilities->parts == PARTS_FREE && capabilities->priorities;
-    return capabilities->together || baseline == EACH;
+    return capabilities->together || index == EACH;
 }
 
-void baseline_strategy(const struct dpro_model *model, const struct work *work, uint32_t baseline,
-                       struct dpro_strategy *strategy)
+void default_make(const struct dpro_model *model, const struct computation *work, uint32_t index,
+                  struct dpro_strategy *strategy)
 {
-    uint64_t cap = baseline >= FIRST_CAP ? (uint64_t)caps_mib[baseline - FIRST_CAP] * MIB : 0;
-    switch (baseline) {
+    uint64_t cap = index >= FIRST_CAP ? (uint64_t)caps_mib[index - FIRST_CAP] * MIB : 0;
+    switch (index) {
     case DDP:
         buckets_by_cap(model, MIB, 25 * MIB, strategy);
         break;
@@ -77,7 +77,7 @@ void baseline_strategy(const struct dpro_model *model, const struct work *work, 
         buckets_by_cap(model, cap, cap, strategy);
         break;
     }
-    if (baseline == BYTEPS) {
+    if (index == BYTEPS) {
         buckets_partition(model, BYTEPS_PARTITION, strategy);
         for (uint32_t b = 0; b < strategy->n_buckets; b++)
             strategy->buckets[b].priority = (int32_t)b;

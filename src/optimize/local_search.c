@@ -1,10 +1,11 @@
-/* optimize/local.c: from the best strategy on, in rounds: every candidate of every pass is
+/* optimize/local_search.c: from the best strategy on, in rounds: every candidate of every pass is
  * evaluated, the best one is taken, and then each of the others that helped by itself, if it still
  * does. Where nothing helps any more, a few random edits of the best, or random buckets, are
  * another start, until five of them in a row have led to nothing better. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
 #include "cost/buckets.h"
 #include "optimize/search.h"
 
@@ -13,13 +14,7 @@ struct ranked {
     uint32_t candidate;
 };
 
-static int compare_ranked(const void *a, const void *b)
-{
-    const struct ranked *x = a, *y = b;
-    if (x->ns != y->ns)
-        return x->ns < y->ns ? -1 : 1;
-    return x->candidate < y->candidate ? -1 : x->candidate > y->candidate;
-}
+ORDER(best_first, struct ranked, ASCENDING(ns) ?: ASCENDING(candidate));
 
 /* ---- symmetry: what is done in one block is done in those like it ---- */
 
@@ -42,6 +37,7 @@ static uint64_t border_kind(const struct dpro_model *model, const struct dpro_st
 struct place_kind {
     uint64_t kind;
     uint32_t bucket; /* that the tensor after it is in */
+    bool is_first;   /* of its kind */
 };
 
 /* Where a split at `place` cuts its bucket, when places of that kind before it have been cut. */
@@ -58,22 +54,23 @@ static int add_for_kind(struct space *space, const struct dpro_strategy *strateg
                         const struct place_kind *kinds, uint32_t place, bool merges)
 {
     struct candidates *candidates = &space->candidates;
-    struct candidate c = {(uint32_t)candidates->edits.n, 0, 0};
-    for (uint32_t p = place; p < space->model->n_tensors && c.n < DPRO_PASS_MAX_EDITS; p++) {
+    size_t before = candidates->edits.n;
+    uint32_t n = 0;
+    for (uint32_t p = place; p < space->model->n_tensors && n < DPRO_PASS_MAX_EDITS; p++) {
         uint32_t b = kinds[p].bucket, first = strategy->buckets[b].first;
         if (kinds[p].kind != kinds[place].kind || (first == p) != merges)
             continue;
         struct dpro_edit edit = {
-            .kind = DPRO_EDIT_SPLIT, .at = b + c.n, .value = cut_at(kinds, first, p)};
+            .kind = DPRO_EDIT_SPLIT, .at = b + n, .value = cut_at(kinds, first, p)};
         if (merges) /* as many buckets fewer before it as there were edits */
-            edit = (struct dpro_edit){.kind = DPRO_EDIT_MERGE, .at = b - c.n - 1, .value = 0};
+            edit = (struct dpro_edit){.kind = DPRO_EDIT_MERGE, .at = b - n - 1, .value = 0};
         if (array_push(&candidates->edits, edit) < 0)
             return -1;
-        c.n++;
+        n++;
     }
-    if (c.n > 1)
-        return array_push(&candidates->list, c);
-    candidates->edits.n = c.first; /* one alone is proposed anyway */
+    if (n > 1)
+        return candidates_add(candidates, before);
+    candidates->edits.n = before; /* one alone is proposed anyway */
     return 0;
 }
 
@@ -85,18 +82,16 @@ static int add_for_all_blocks(struct space *space, const struct dpro_strategy *s
     for (uint32_t b = 0; b < strategy->n_buckets && rc == 0; b++)
         for (uint32_t i = 0; i < strategy->buckets[b].n; i++)
             kinds[strategy->buckets[b].first + i].bucket = b;
-    for (uint32_t place = 1; place < n && rc == 0; place++)
-        kinds[place].kind = border_kind(space->model, strategy, place);
     for (uint32_t place = 1; place < n && rc == 0; place++) {
         uint32_t before = 1;
-        while (before < place && kinds[before].kind != kinds[place].kind)
+        kinds[place].kind = border_kind(space->model, strategy, place);
+        while (kinds[before].kind != kinds[place].kind)
             before++;
-        if (before == place) /* the first of its kind */
-            rc = add_for_kind(space, strategy, kinds, place, true) < 0 ||
-                         add_for_kind(space, strategy, kinds, place, false) < 0
-                     ? -1
-                     : 0;
+        kinds[place].is_first = before == place;
     }
+    for (uint32_t place = 1; place < n && rc == 0; place++)
+        for (int merges = 1; merges >= 0 && kinds[place].is_first && rc == 0; merges--)
+            rc = add_for_kind(space, strategy, kinds, place, merges);
     free(kinds);
     return rc;
 }
@@ -136,7 +131,7 @@ static int rank_candidates(const struct space *space, int64_t below_ns, struct r
     for (uint32_t i = 0; i < space->candidates.list.n; i++)
         if (space->values[i] < below_ns)
             ranked[n++] = (struct ranked){space->values[i], i};
-    qsort(ranked, (size_t)n, sizeof *ranked, compare_ranked);
+    qsort(ranked, (size_t)n, sizeof *ranked, best_first);
     return n;
 }
 
@@ -177,10 +172,8 @@ static bool take_best(struct space *space, struct place *at, const struct dpro_s
 static bool collect(struct space *space, const struct dpro_strategy *strategy)
 {
     struct search *search = space->search;
-    const struct dpro_pass_view *view = space_look(space, strategy);
     bool blocks = !search->options->no_symmetry && space->model->capabilities.together;
-    if (registry_collect(&search->registry, space->model, strategy, view, &space->candidates) < 0 ||
-        (blocks && add_for_all_blocks(space, strategy) < 0))
+    if (space_collect(space, strategy) && blocks && add_for_all_blocks(space, strategy) < 0)
         search->failed = true;
     return !search->failed;
 }
@@ -243,10 +236,8 @@ void search_local(struct space *space, bool plain)
     struct dpro_strategy before;
     struct convergence convergence = {0};
     if (*best_ns == INT64_MAX || space_strategy(space, &at.strategy) < 0 ||
-        space_strategy(space, &before) < 0) {
-        space->search->failed |= *best_ns != INT64_MAX;
+        space_strategy(space, &before) < 0)
         return;
-    }
     space->search->registry.plain = plain;
     space_copy(space, best, &at.strategy);
     at.ns = *best_ns;

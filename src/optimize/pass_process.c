@@ -1,5 +1,5 @@
-/* optimize/child.c: a pass from a file, in a process of its own. It may crash, loop or write where
- * it likes: all that comes back is data over a pipe, and not for long. */
+/* optimize/pass_process.c: a pass from a file, in a process of its own. It may crash, loop or write
+ * where it likes: all that comes back is data over a pipe, and not for long. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
@@ -12,9 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "optimize/search.h"
+#include "optimize/registry.h"
 
-enum { TIME_LIMIT_MS = 5000, MOST_EDITS = 1 << 20 };
+enum { TIME_LIMIT_MS = 5000 };
 
 /* What goes over the pipe: the answer's head, then a count and that many edits for each candidate,
  * then the times. */
@@ -61,24 +61,11 @@ static const struct dpro_pass *load(const char *path, struct child_answer *answe
 }
 
 static void propose_all(const struct dpro_pass *pass, const struct dpro_pass_view *view,
-                        struct candidates *candidates)
+                        struct candidates *candidates, struct child_answer *answer)
 {
-    struct dpro_edit *edits = malloc(DPRO_PASS_MAX_EDITS * sizeof *edits);
-    for (uint32_t i = 0; edits && i < DPRO_PASS_MAX_CANDIDATES; i++) {
-        struct dpro_candidate candidate = {edits, 0};
-        if (!pass->propose(pass, view, i, &candidate))
-            return;
-        if (candidate.n_edits > DPRO_PASS_MAX_EDITS)
-            candidate.n_edits = DPRO_PASS_MAX_EDITS;
-        struct candidate entry = {(uint32_t)candidates->edits.n, candidate.n_edits, 0};
-        if (array_reserve(&candidates->edits, candidate.n_edits) < 0 ||
-            array_push(&candidates->list, entry) < 0)
-            return;
-        for (uint32_t e = 0; e < candidate.n_edits; e++)
-            candidates->edits.at[candidates->edits.n++] = edits[e];
-        if (candidates->edits.n > MOST_EDITS)
-            return;
-    }
+    struct dpro_edit *room = malloc(DPRO_PASS_MAX_EDITS * sizeof *room);
+    if (room && candidates_propose(candidates, pass, view, room) > 0)
+        snprintf(answer->why, sizeof answer->why, "proposed more edits than there is room for");
 }
 
 /* All runs that can be fused at all. */
@@ -119,7 +106,7 @@ static void child(int fd, const char *path, const struct child_question *questio
         if (question->view && question->most > 0)
             time_all(pass, question, &times);
         else if (question->view)
-            propose_all(pass, question->view, &candidates);
+            propose_all(pass, question->view, &candidates, &head.answer);
     }
     head.n_candidates = (uint32_t)candidates.list.n;
     head.n_times = times.n;
@@ -187,27 +174,21 @@ static int understand(const char *at, const char *end, struct candidates *candid
     if ((head.n_candidates && !candidates) || (head.n_times && !times))
         return 1; /* nobody asked */
     for (uint32_t i = 0; i < head.n_candidates; i++) {
+        size_t first = candidates->edits.n;
         uint32_t n;
         if (take(&at, end, &n, sizeof n) < 0 || n > DPRO_PASS_MAX_EDITS)
             return 1;
-        struct candidate entry = {(uint32_t)candidates->edits.n, n, 0};
-        if (array_reserve(&candidates->edits, n + (size_t)1) < 0 ||
-            array_push(&candidates->list, entry) < 0)
+        if (array_reserve(&candidates->edits, n) < 0)
             return -1;
-        if (take(&at, end, candidates->edits.at + candidates->edits.n,
-                 n * sizeof(struct dpro_edit)) < 0)
+        if (take(&at, end, candidates->edits.at + first, n * sizeof(struct dpro_edit)) < 0)
             return 1;
         candidates->edits.n += n;
+        if (candidates_add(candidates, first) < 0)
+            return -1;
     }
-    if (head.n_times == 0)
-        return 0;
     if (head.n_times > (size_t)(end - at) / sizeof *times->at)
         return 1;
-    if (array_reserve(times, head.n_times) < 0)
-        return -1;
-    memcpy(times->at + times->n, at, head.n_times * sizeof *times->at);
-    times->n += head.n_times;
-    return 0;
+    return head.n_times > 0 ? array_append(times, at, head.n_times) : 0;
 }
 
 int child_run(const char *path, const struct child_question *question,

@@ -1,0 +1,79 @@
+/* optimize/bound.c: how short an iteration can get at most, whatever the strategy: its computation,
+ * its bytes on the busiest link, and what must follow when the last gradients are ready. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/sort.h"
+#include "cost/sync.h"
+#include "optimize/computation.h"
+
+struct ready {
+    double when_ns;
+    uint64_t size_bytes;
+};
+
+ORDER(by_time, struct ready, ASCENDING(when_ns));
+
+/* What a byte costs the busiest link at least: padding and rounding only add to it. */
+static double wire_ns_a_byte(const struct model_net *net)
+{
+    const uint64_t bytes = 1ull << 40;
+    struct sync_cost cost;
+    if (sync_cost(net, bytes, &cost) < 0)
+        return 0;
+    return (double)cost.wire_ns / (double)bytes * (1 - 1e-6);
+}
+
+/* A rank that waits for all tensors at once: what is not ready at some time must still be launched,
+ * transferred and copied back. */
+static double longest_tail(const struct dpro_model *m, const struct computation_class *class,
+                           double wire_ns, double least_ns, struct ready *order)
+{
+    uint32_t n = m->n_tensors;
+    double longest = 0, bytes = 0;
+    uint64_t smallest = UINT64_MAX;
+    for (uint32_t t = 0; t < n; t++) {
+        order[t] = (struct ready){class->ready_ns[t], m->tensors[t].size_bytes};
+        smallest = order[t].size_bytes < smallest ? order[t].size_bytes : smallest;
+    }
+    qsort(order, n, sizeof *order, by_time);
+    for (uint32_t t = n; t-- > 0;) {
+        bytes += (double)order[t].size_bytes;
+        double tail = m->net.launch_ns.value * class->scale + least_ns + bytes * wire_ns +
+                      m->net.copy_ns.value * class->scale * (double)smallest;
+        longest = fmax(longest, order[t].when_ns + tail);
+    }
+    return longest;
+}
+
+int lower_bound(const struct dpro_model *model, const struct computation *work, int64_t *bound_ns)
+{
+    const struct model_net *net = &model->net;
+    /* a server on a rank's host is reached without a link */
+    double wire_ns = sync_n_servers(net) ? 0 : wire_ns_a_byte(net), bytes = 0, bound = 0;
+    double least_ns = (double)(sync_start_ns(net) + (net->n_ranks > 1 ? sync_message_ns(net) : 0));
+    struct ready *order = malloc((model->n_tensors + (size_t)1) * sizeof *order);
+    if (!order)
+        return -1;
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        bytes += (double)model->tensors[t].size_bytes;
+    for (uint32_t c = 0; c < work->n_classes && model->n_tensors; c++) {
+        const struct computation_class *class = &work->classes[c];
+        if (class->scale < 0)
+            continue;
+        double overhead = net->launch_ns.value;
+        if (!model->capabilities.together)
+            overhead *= model->n_tensors;
+        if (work->drains)
+            overhead += net->copy_ns.value * bytes;
+        bound = fmax(bound, class->total_ns + overhead * class->scale);
+        if (work->drains)
+            bound = fmax(bound, longest_tail(model, class, wire_ns, least_ns, order));
+    }
+    bound = fmax(bound, bytes * wire_ns);
+    if (work->min_cycle_ns > 0)
+        bound = fmax(bound, work->min_cycle_ns + least_ns);
+    free(order);
+    *bound_ns = (int64_t)bound;
+    return 0;
+}

@@ -1,0 +1,227 @@
+/* optimize/decisions.c: what the best strategy fuses, and how it differs from the job's own. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cost/buckets.h"
+#include "cost/fused.h"
+#include "cost/server_placement.h"
+#include "optimize/result.h"
+
+/* ---- fused ops ---- */
+
+/* Whether they are the same ops, of two programs. */
+static bool is_same(const struct dpro_model *model, const struct dpro_fused_op *a,
+                    const struct dpro_fused_op *b)
+{
+    bool same = a->first == b->first && a->n == b->n;
+    for (uint32_t i = a->first; i < a->first + a->n && same; i++)
+        same = strcmp(model->programs[a->program].ops[i].name,
+                      model->programs[b->program].ops[i].name) == 0;
+    return same;
+}
+
+static const struct dpro_fused_op *same_of(const struct dpro_model *model,
+                                           const struct dpro_strategy *s,
+                                           const struct dpro_fused_op *op, uint32_t program)
+{
+    uint32_t f = fused_find(s, program, op->first);
+    bool found = f < s->n_fused && s->fused[f].program == program;
+    return found && is_same(model, op, &s->fused[f]) ? &s->fused[f] : NULL;
+}
+
+/* By the first program that has it. */
+static int add_fusion(struct dpro_optimum *o, const struct dpro_model *model,
+                      const struct dpro_fused_op *op)
+{
+    const struct dpro_strategy *s = &o->strategies[DPRO_BEST];
+    const char **names = arena_array(&o->arena, op->n, sizeof *names);
+    int *ranks = arena_array(&o->arena, model->n_ranks + (size_t)1, sizeof *ranks);
+    struct dpro_op_fusion fusion = {.ops = names, .n_ops = op->n, .ranks = ranks};
+    if (!names || !ranks)
+        return -1;
+    for (uint32_t i = 0; i < op->n; i++) {
+        const char *name = model->programs[op->program].ops[op->first + i].name;
+        names[i] = arena_copy_string(&o->arena, name, strlen(name));
+        if (!names[i])
+            return -1;
+    }
+    for (uint32_t r = 0; r < model->n_ranks; r++) {
+        const struct model_rank *rank = &model->ranks[r];
+        const struct dpro_fused_op *same = same_of(model, s, op, rank->program);
+        if (!same)
+            continue;
+        double apart_ns = (double)fused_apart_ns(model, same) * rank->work_scale;
+        ranks[fusion.n_ranks++] = rank->rank;
+        if (apart_ns > (double)fusion.apart_ns) {
+            fusion.apart_ns = (int64_t)apart_ns;
+            fusion.work_ns = (int64_t)((double)same->work_ns * rank->work_scale);
+        }
+    }
+    return array_push(&o->fusions, fusion);
+}
+
+int result_fuse(struct dpro_optimum *o, const struct dpro_model *model)
+{
+    const struct dpro_strategy *s = &o->strategies[DPRO_BEST];
+    for (uint32_t f = 0; f < s->n_fused; f++) {
+        uint32_t program = 0;
+        while (program < s->fused[f].program && !same_of(model, s, &s->fused[f], program))
+            program++;
+        if (program == s->fused[f].program && add_fusion(o, model, &s->fused[f]) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- decisions ---- */
+
+struct deciding {
+    struct dpro_optimum *o;
+    const struct dpro_model *model;
+    uint32_t *own_bucket; /* by tensor */
+    bool failed;
+};
+
+static const char *format(struct deciding *d, const char *text, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static const char *format(struct deciding *d, const char *text, ...)
+{
+    char buffer[512];
+    va_list args;
+    va_start(args, text);
+    vsnprintf(buffer, sizeof buffer, text, args);
+    va_end(args);
+    const char *copy = arena_copy_string(&d->o->arena, buffer, strlen(buffer));
+    d->failed |= !copy;
+    return copy ? copy : "";
+}
+
+static void decide(struct deciding *d, const char *pass, const char *target, const char *decision)
+{
+    struct dpro_decision entry = {pass, target, decision};
+    if (array_push(&d->o->decisions, entry) < 0)
+        d->failed = true;
+}
+
+static const char *bucket_text(struct deciding *d, uint32_t b)
+{
+    const struct dpro_strategy *s = &d->o->strategies[DPRO_BEST];
+    const struct strategy_bucket *bucket = &s->buckets[b];
+    const char *first = d->model->tensors[s->order[bucket->first]].name;
+    const char *last = d->model->tensors[s->order[bucket->first + bucket->n - 1]].name;
+    if (bucket->n == 1)
+        return format(d, "bucket %u (%.200s)", b, first);
+    return format(d, "bucket %u (%.200s ... %.200s)", b, first, last);
+}
+
+/* Whether a bucket holds what a bucket of the own strategy holds; *own is that one. */
+static bool is_own(const struct deciding *d, uint32_t b, const struct strategy_bucket **own)
+{
+    const struct dpro_strategy *s = &d->o->strategies[DPRO_BEST];
+    const struct strategy_bucket *bucket = &s->buckets[b];
+    uint32_t index = d->own_bucket[s->order[bucket->first]];
+    *own = &d->o->strategies[DPRO_BASELINE].buckets[index];
+    for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++)
+        if (d->own_bucket[s->order[i]] != index)
+            return false;
+    return (*own)->n == bucket->n;
+}
+
+static bool order_differs(const struct deciding *d)
+{
+    const struct dpro_strategy *best = &d->o->strategies[DPRO_BEST];
+    uint32_t latest = 0;
+    for (uint32_t b = 0; b < best->n_buckets; b++) {
+        uint32_t bucket = d->own_bucket[best->order[best->buckets[b].first]];
+        if (bucket < latest)
+            return true;
+        latest = bucket > latest ? bucket : latest;
+    }
+    return false;
+}
+
+static void decide_bucket(struct deciding *d, uint32_t b)
+{
+    const struct dpro_strategy *s = &d->o->strategies[DPRO_BEST];
+    const struct strategy_bucket *bucket = &s->buckets[b], *own;
+    bool same = is_own(d, b, &own);
+    if (!same)
+        decide(d, pass_tensor_fusion.name, bucket_text(d, b),
+               format(d, "%u tensor%s, %.2f MB", bucket->n, bucket->n == 1 ? "" : "s",
+                      (double)bucket_size_bytes(d->model, s, b) * 1e-6));
+    if (bucket->partitions != (same ? own->partitions : 1))
+        decide(d, pass_tensor_partition.name, bucket_text(d, b),
+               bucket->partitions == 1 ? "whole" : format(d, "%u parts", bucket->partitions));
+    int server = servers_number(d->model, bucket->server);
+    int was = servers_number(d->o->models[DPRO_BASELINE], own->server);
+    if (d->model->capabilities.places && same && server != was)
+        decide(d, "placement", bucket_text(d, b),
+               format(d, "on parameter server %d, not %d", server, was));
+    if (bucket->priority != (same ? own->priority : 0))
+        decide(d, pass_priority.name, bucket_text(d, b),
+               format(d, "priority %d", bucket->priority));
+}
+
+static void decide_fusion(struct deciding *d, const struct dpro_op_fusion *f)
+{
+    const char *first = f->ops[0], *last = f->ops[f->n_ops - 1], *where = "";
+    if (f->n_ranks == 1 && d->model->n_ranks > 1)
+        where = format(d, ", on rank %d", f->ranks[0]);
+    else if (f->n_ranks < d->model->n_ranks)
+        where = format(d, ", on %u of %u ranks", f->n_ranks, d->model->n_ranks);
+    decide(d, "op-fusion", format(d, "%u ops (%.200s ... %.200s)", f->n_ops, first, last),
+           format(d, "one op, %.1f us instead of %.1f us%s", (double)f->work_ns * 1e-3,
+                  (double)f->apart_ns * 1e-3, where));
+}
+
+static void decide_servers(struct deciding *d)
+{
+    uint32_t n = dpro_model_n_servers(d->model);
+    uint32_t was = dpro_model_n_servers(d->o->models[DPRO_BASELINE]);
+    if (n != was)
+        decide(d, "servers", "the job", format(d, "%u parameter servers, not %u", n, was));
+}
+
+/* Horovod's settings. */
+static void decide_cycles(struct deciding *d)
+{
+    const struct dpro_strategy *own = &d->o->strategies[DPRO_BASELINE];
+    const struct dpro_strategy *best = &d->o->strategies[DPRO_BEST];
+    if (best->cycle_ns != own->cycle_ns)
+        decide(d, "cycles", "Horovod's cycle time",
+               format(d, "%g ms, not %g ms", (double)best->cycle_ns * 1e-6,
+                      (double)own->cycle_ns * 1e-6));
+    if (best->fuses && (!own->fuses || best->fusion_bytes != own->fusion_bytes))
+        decide(d, "cycles", "Horovod's fusion threshold",
+               format(d, "%.2f MB", (double)best->fusion_bytes * 1e-6));
+}
+
+int result_decide(struct dpro_optimum *o)
+{
+    static const char *const precisions[] = {"full precision", "fp16", "bf16"};
+    const struct dpro_strategy *own = &o->strategies[DPRO_BASELINE],
+                               *best = &o->strategies[DPRO_BEST];
+    const struct dpro_model *model = o->models[DPRO_BEST];
+    struct deciding d = {.o = o, .model = model};
+    d.own_bucket = calloc(model->n_tensors + (size_t)1, sizeof *d.own_bucket);
+    if (!d.own_bucket)
+        return -1;
+    for (uint32_t b = 0; b < own->n_buckets; b++)
+        for (uint32_t i = own->buckets[b].first; i < own->buckets[b].first + own->buckets[b].n; i++)
+            d.own_bucket[own->order[i]] = b;
+    decide_servers(&d);
+    decide_cycles(&d);
+    for (uint32_t b = 0; b < best->n_buckets && !best->fuses; b++) /* else they come of that */
+        decide_bucket(&d, b);
+    for (size_t i = 0; i < o->fusions.n; i++)
+        decide_fusion(&d, &o->fusions.at[i]);
+    if (!best->fuses && order_differs(&d))
+        decide(&d, pass_bucket_order.name, "all buckets", "launched in another order");
+    if (best->compression != own->compression)
+        decide(&d, pass_compression.name, "all buckets", precisions[best->compression]);
+    free(d.own_bucket);
+    return d.failed ? -1 : 0;
+}

@@ -1,0 +1,211 @@
+/* optimize/finalists.c: what strategies are expected to bring, and which of them is the result.
+ *
+ * The best of thousands by one model is chosen for that model's errors, too: it relies on numbers
+ * that are estimates, and on an iteration that is the median of several. So the finalists are
+ * evaluated again in all jobs that the recording allows, and what is promised is the mean over
+ * these. A learnt number is never below 0: of one that was learnt as 0 with an error, the mean is
+ * above 0. */
+#include <math.h>
+#include <string.h>
+
+#include "cost/buckets.h"
+#include "cost/numbers.h"
+#include "cost/uncertainty.h"
+#include "optimize/result.h"
+
+#define WORTH_A_PLAN 0.005 /* by so much better than a setting, of a recorded job */
+
+enum { OF_BASELINE, OF_BEST, OF_DEFAULTS, MOST_FINALISTS = OF_DEFAULTS + N_DEFAULTS };
+
+struct finalist {
+    struct dpro_strategy strategy;
+    const struct default_strategy *of; /* NULL: the job's own, or the best that was found */
+    double *shares;                    /* [n_draws] of what the job's own strategy takes there */
+    double expected;                   /* mean of them all */
+};
+
+/* The jobs that the recording allows: the model; the model with each learnt number a standard error
+ * lower and higher; the model with each measured iteration's computation. */
+struct finals {
+    struct arena arena;
+    const struct dpro_model *model;
+    uint32_t n_numbers, n_samples, n_draws;
+    size_t *numbers; /* [n_numbers] those that have an error */
+    struct finalist finalists[MOST_FINALISTS];
+    uint32_t n_finalists;
+};
+
+static int find_draws(struct finals *p)
+{
+    struct model_net net = p->model->net;
+    p->numbers = arena_array(&p->arena, N_MODEL_NUMBERS, sizeof *p->numbers);
+    p->n_draws = 1;
+    if (!p->numbers)
+        return -1;
+    if (sync_n_servers(&net) > 0) /* whose queues magnify any error: the best guess alone */
+        return 0;
+    for (size_t i = 0; i < N_MODEL_NUMBERS; i++)
+        if (model_number(&net, i)->std > 0)
+            p->numbers[p->n_numbers++] = i;
+    p->n_samples = p->model->n_samples > 1 ? p->model->n_samples : 0;
+    p->n_draws += 2 * p->n_numbers + p->n_samples;
+    return 0;
+}
+
+static int add(struct finals *p, const struct dpro_strategy *strategy,
+               const struct default_strategy *of)
+{
+    struct finalist *f = &p->finalists[p->n_finalists++];
+    *f = (struct finalist){.of = of,
+                           .shares = arena_array(&p->arena, p->n_draws, sizeof *f->shares)};
+    return f->shares ? buckets_copy(p->model, strategy, &p->arena, &f->strategy) : -1;
+}
+
+/* What was found, and the defaults that the job's stack can be given. */
+static int add_all(struct finals *p, struct space *space, const struct dpro_strategy *baseline)
+{
+    struct dpro_strategy strategy;
+    if (add(p, baseline, NULL) < 0 || add(p, &space->best, NULL) < 0 ||
+        space_strategy(space, &strategy) < 0)
+        return -1;
+    for (uint32_t i = 0; i < N_DEFAULTS; i++) {
+        if (!default_is_within(&space->model->capabilities, i))
+            continue;
+        default_make(space->model, &space->work, i, &strategy);
+        if (space_value(space, &strategy) < INT64_MAX &&
+            add(p, &strategy, &default_strategies[i]) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* One of the jobs. */
+static int make_job(struct finals *p, uint32_t draw, struct model_rank *ranks,
+                    struct dpro_model *job)
+{
+    *job = *p->model;
+    job->ranks = ranks;
+    for (uint32_t r = 0; r < job->n_ranks; r++)
+        ranks[r] = p->model->ranks[r];
+    if (draw == 0)
+        return 0;
+    if (draw <= 2 * p->n_numbers)
+        return uncertainty_move(p->model, p->numbers[(draw - 1) / 2], draw % 2 ? -1 : 1, &p->arena,
+                                job);
+    for (uint32_t r = 0; r < job->n_ranks; r++)
+        if (ranks[r].sample_scale)
+            ranks[r].work_scale *= ranks[r].sample_scale[draw - 1 - 2 * p->n_numbers];
+    return 0;
+}
+
+/* To the second order in each number; iterations differ in computation alone. */
+static double mean_of(const struct finals *p, const double *shares)
+{
+    double mean = shares[0], samples = 0;
+    for (uint32_t i = 0; i < p->n_numbers; i++)
+        mean += (shares[1 + 2 * i] + shares[2 + 2 * i]) / 2 - shares[0];
+    for (uint32_t s = 0; s < p->n_samples; s++)
+        samples += shares[1 + 2 * p->n_numbers + s] / p->n_samples;
+    return p->n_samples > 0 ? mean + samples - shares[0] : mean;
+}
+
+static int evaluate_all(struct finals *p)
+{
+    struct model_rank *ranks = arena_array(&p->arena, p->model->n_ranks + (size_t)1, sizeof *ranks);
+    bool failed = !ranks;
+    for (uint32_t draw = 0; draw < p->n_draws && !failed; draw++) {
+        struct dpro_model job;
+        struct evaluator *evaluator;
+        if (make_job(p, draw, ranks, &job) < 0 || evaluator_create(&job, &evaluator, NULL) < 0)
+            return -1;
+        double baseline = (double)evaluate(evaluator, &p->finalists[OF_BASELINE].strategy);
+        for (uint32_t f = 0; f < p->n_finalists; f++)
+            p->finalists[f].shares[draw] =
+                (double)evaluate(evaluator, &p->finalists[f].strategy) / baseline;
+        failed = evaluator_failed(evaluator);
+        evaluator_destroy(evaluator);
+    }
+    for (uint32_t f = 0; f < p->n_finalists && !failed; f++)
+        p->finalists[f].expected = mean_of(p, p->finalists[f].shares);
+    return failed ? -1 : 0;
+}
+
+/* One standard error of what the best one is expected to take less than `other`, as a share of an
+ * iteration. */
+static double doubt_of(const struct finals *p, const struct finalist *other)
+{
+    const double *x = p->finalists[OF_BEST].shares, *y = other->shares;
+    double squares = 0, mean = 0, spread = 0;
+    for (uint32_t i = 0; i < p->n_numbers; i++) {
+        double lower = y[1 + 2 * i] - x[1 + 2 * i], upper = y[2 + 2 * i] - x[2 + 2 * i];
+        squares += (upper - lower) * (upper - lower) / 4;
+    }
+    for (uint32_t s = 1 + 2 * p->n_numbers; s < p->n_draws; s++)
+        mean += (y[s] - x[s]) / p->n_samples;
+    for (uint32_t s = 1 + 2 * p->n_numbers; s < p->n_draws; s++)
+        spread += (y[s] - x[s] - mean) * (y[s] - x[s] - mean);
+    if (p->n_samples > 0) /* of their mean */
+        squares += spread / (p->n_samples - 1) / p->n_samples;
+    return sqrt(squares);
+}
+
+/* Whether a DDP job is given it by one argument. */
+static bool is_setting(const struct dpro_model *model, const struct finalist *f)
+{
+    return model->capabilities.stack == DPRO_STACK_DDP && f->of &&
+           strncmp(f->of->name, "cap-", 4) == 0;
+}
+
+/* The plain setting with the largest buckets that is as good as what was found, as far as the
+ * recording can tell: what a person can set needs no plan in the job, and messages cost least where
+ * they are few. Ops that are fused are no setting. */
+static const struct finalist *choose(const struct finals *p)
+{
+    const struct finalist *best = &p->finalists[OF_BEST], *chosen = &p->finalists[OF_BASELINE];
+    bool may_set = best->strategy.n_fused == 0;
+    double least = p->model->measured_ns > 0 ? WORTH_A_PLAN : 0; /* a generated job has no doubt */
+    for (uint32_t i = p->n_finalists; may_set && i-- > OF_DEFAULTS;) {
+        const struct finalist *f = &p->finalists[i];
+        if (is_setting(p->model, f) && f->expected < chosen->expected &&
+            f->expected - best->expected <= fmax(doubt_of(p, f), least))
+            return f;
+    }
+    for (uint32_t i = OF_BEST; i < p->n_finalists; i++)
+        if (p->finalists[i].expected < chosen->expected)
+            chosen = &p->finalists[i];
+    return chosen;
+}
+
+/* What is found is told by what it is expected to take, and so is all that it is compared with. */
+static void promise(const struct finals *p, struct space *space, struct dpro_optimum *o)
+{
+    double baseline_ns = (double)space->search->baseline_ns;
+    bool chooses = space->search->options->algorithm == DPRO_ALGORITHM_DEFAULT;
+    const struct finalist *best = &p->finalists[OF_BEST];
+    const struct finalist *found = best->expected < 1 ? best : &p->finalists[OF_BASELINE];
+    const struct finalist *chosen = chooses ? choose(p) : found;
+    o->summary.best_ns = llround(baseline_ns * chosen->expected);
+    o->summary.found_ns = llround(baseline_ns * best->expected);
+    o->summary.setting = is_setting(p->model, chosen) ? chosen->of->text : NULL;
+    if (chosen != best)
+        space_copy(space, &chosen->strategy, &space->best);
+    for (uint32_t i = OF_DEFAULTS; i < p->n_finalists; i++) {
+        const struct finalist *f = &p->finalists[i];
+        o->baselines[o->n_baselines++] = (struct dpro_baseline){
+            f->of->name, f->of->text, llround(baseline_ns * f->expected), f->strategy.n_buckets};
+    }
+}
+
+int result_choose(struct dpro_optimum *o, struct space *space)
+{
+    struct finals finals = {.model = space->model};
+    int rc = find_draws(&finals);
+    if (rc == 0)
+        rc = add_all(&finals, space, &o->models[DPRO_BEST]->baseline);
+    if (rc == 0)
+        rc = evaluate_all(&finals);
+    if (rc == 0)
+        promise(&finals, space, o);
+    arena_fini(&finals.arena);
+    return rc;
+}

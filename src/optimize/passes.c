@@ -1,0 +1,144 @@
+/* optimize/passes.c: the passes that are built in. Each proposes its candidates by number, until it
+ * returns 0; a candidate without edits proposes nothing. */
+#include "optimize/registry.h"
+
+static int add(struct dpro_candidate *candidate, enum dpro_edit_kind kind, uint32_t at,
+               int64_t value)
+{
+    candidate->edits[candidate->n_edits++] =
+        (struct dpro_edit){.kind = kind, .at = at, .value = value};
+    return 1;
+}
+
+/* ---- which neighbours share a bucket ---- */
+
+/* Two become one, one becomes two, or the border between two moves by 1, 2, 4, ... tensors. */
+enum { N_SHIFTS = 8, N_WAYS = 2 };
+
+/* The border after bucket `at` moves forward, or back, by n tensors. */
+static int shift(const struct dpro_pass_view *view, uint32_t at, uint32_t n, int forward,
+                 struct dpro_candidate *candidate)
+{
+    if (forward && n < view->buckets[at + 1].n) {
+        add(candidate, DPRO_EDIT_SPLIT, at + 1, n);
+        add(candidate, DPRO_EDIT_MERGE, at, 0);
+    } else if (!forward && n < view->buckets[at].n) {
+        add(candidate, DPRO_EDIT_SPLIT, at, view->buckets[at].n - n);
+        add(candidate, DPRO_EDIT_MERGE, at + 1, 0);
+    }
+    return 1;
+}
+
+static int propose_fusion(const struct dpro_pass *pass, const struct dpro_pass_view *view,
+                          uint32_t index, struct dpro_candidate *candidate)
+{
+    (void)pass;
+    uint32_t n_borders = view->n_buckets - 1, n_splits = view->n_tensors - view->n_buckets;
+    if (index < n_borders)
+        return add(candidate, DPRO_EDIT_MERGE, index, 0);
+    index -= n_borders;
+    for (uint32_t b = 0, i = index; i < n_splits; i -= view->buckets[b++].n - 1)
+        if (i < view->buckets[b].n - 1)
+            return add(candidate, DPRO_EDIT_SPLIT, b, i + 1);
+    index -= n_splits;
+    if (index < n_borders * N_SHIFTS * N_WAYS)
+        return shift(view, index / (N_SHIFTS * N_WAYS), 1u << index / N_WAYS % N_SHIFTS,
+                     index % N_WAYS, candidate);
+    return 0;
+}
+
+/* ---- in how many parts a bucket travels ---- */
+
+static const uint32_t counts[] = {1, 2, 3, 4, 6, 8, 12, 16};
+enum { N_COUNTS = sizeof counts / sizeof *counts };
+
+static int propose_partition(const struct dpro_pass *pass, const struct dpro_pass_view *view,
+                             uint32_t index, struct dpro_candidate *candidate)
+{
+    (void)pass;
+    uint32_t at = index / N_COUNTS, n = counts[index % N_COUNTS];
+    if (at >= view->n_buckets)
+        return 0;
+    const struct dpro_pass_bucket *bucket = &view->buckets[at];
+    if (n != bucket->partitions && (n == 1 || bucket->size_bytes / 4 >= n))
+        add(candidate, DPRO_EDIT_PARTITION, at, n);
+    return 1;
+}
+
+/* ---- which of the waiting buckets goes first ---- */
+
+/* What becomes ready last is needed first by the next forward pass. */
+static int propose_priority(const struct dpro_pass *pass, const struct dpro_pass_view *view,
+                            uint32_t index, struct dpro_candidate *candidate)
+{
+    (void)pass;
+    uint32_t n = view->n_buckets;
+    if (index < 2) {
+        for (uint32_t b = 0; b < n && n <= DPRO_PASS_MAX_EDITS; b++)
+            add(candidate, DPRO_EDIT_PRIORITY, b, index == 0 ? b : 0);
+        return 1;
+    }
+    uint32_t at = (index - 2) / 2;
+    if (at >= n)
+        return 0;
+    return add(candidate, DPRO_EDIT_PRIORITY, at,
+               (int64_t)view->buckets[at].priority + (index % 2 ? 1 : -1));
+}
+
+/* ---- in which order buckets are launched: two neighbours change places ---- */
+
+static int propose_order(const struct dpro_pass *pass, const struct dpro_pass_view *view,
+                         uint32_t index, struct dpro_candidate *candidate)
+{
+    (void)pass;
+    return index + 1 < view->n_buckets ? add(candidate, DPRO_EDIT_MOVE, index, index + 1) : 0;
+}
+
+/* ---- whether gradients travel as half-precision numbers ---- */
+
+static int propose_compression(const struct dpro_pass *pass, const struct dpro_pass_view *view,
+                               uint32_t index, struct dpro_candidate *candidate)
+{
+    (void)pass;
+    if (index > DPRO_COMPRESSION_BF16)
+        return 0;
+    if (index != view->compression)
+        add(candidate, DPRO_EDIT_COMPRESS, 0, index);
+    return 1;
+}
+
+const struct dpro_pass pass_tensor_fusion = {
+    .abi = DPRO_PASS_ABI,
+    .name = "tensor-fusion",
+    .summary = "which gradients travel in one bucket",
+    .propose = propose_fusion,
+};
+
+const struct dpro_pass pass_tensor_partition = {
+    .abi = DPRO_PASS_ABI,
+    .name = "tensor-partition",
+    .summary = "in how many parts a bucket travels",
+    .propose = propose_partition,
+};
+
+const struct dpro_pass pass_priority = {
+    .abi = DPRO_PASS_ABI,
+    .name = "priority",
+    .summary = "which of the waiting buckets goes first",
+    .propose = propose_priority,
+};
+
+const struct dpro_pass pass_bucket_order = {
+    .abi = DPRO_PASS_ABI,
+    .name = "bucket-order",
+    .summary = "in which order buckets are launched",
+    .propose = propose_order,
+};
+
+const struct dpro_pass pass_compression = {
+    .abi = DPRO_PASS_ABI,
+    .name = "compression",
+    .summary = "gradients travel as 16-bit numbers",
+    .changes_numerics = 1,
+    .propose = propose_compression,
+};

@@ -1,0 +1,262 @@
+/* optimize/search.c: a search from beginning to end.
+ *
+ * The job's own strategy and those that frameworks have by default come first, in the model as it
+ * is; then the search in the Coarsened View, whose best is brought back and refined. The best of
+ * everything is the result, so that it is never worse than what it is compared with. */
+#include "optimize/search.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/sort.h"
+#include "cost/change.h"
+#include "cost/fused.h"
+#include "cost/server_placement.h"
+#include "optimize/result.h"
+
+/* The search goes by that many of the ranks that are late; results are of all of them. */
+enum { MOST_RANKS = 8 };
+
+/* By how much a strategy must be better to be preferred to a simpler one. */
+#define WORTH_OTHER_THAN_BUCKETS 0.005
+#define WORTH_A_BUCKET           0.0005
+
+/* How much later the last gradient is ready than without communication, which slows it down. */
+static double stretch_of(struct space *space)
+{
+    const struct dpro_pass_view *view = space_look(space, &space->best);
+    double ready = 0, launched = 0;
+    for (uint32_t t = 0; t < view->n_tensors; t++)
+        ready = fmax(ready, computation_ready_ns(&space->work, t));
+    for (uint32_t b = 0; b < view->n_buckets; b++)
+        launched = fmax(launched, (double)view->buckets[b].ready_ns);
+    return ready > 0 && launched > ready ? launched / ready : 1;
+}
+
+/* The defaults that the job's stack can be given. */
+static void try_defaults(struct space *space)
+{
+    struct dpro_strategy strategy;
+    if (space_strategy(space, &strategy) < 0)
+        return;
+    for (uint32_t i = 0; i < N_DEFAULTS; i++)
+        if (default_is_within(&space->model->capabilities, i)) {
+            default_make(space->model, &space->work, i, &strategy);
+            space_evaluate(space, &strategy);
+        }
+}
+
+/* From space->best. */
+static void run_algorithm(struct space *space)
+{
+    bool together = space->model->capabilities.together;
+    enum dpro_algorithm algorithm = space->search->options->algorithm;
+    if (together && (algorithm == DPRO_ALGORITHM_DEFAULT || algorithm == DPRO_ALGORITHM_DP))
+        search_dynamic(space, 1);
+    if (algorithm == DPRO_ALGORITHM_MCMC)
+        search_mcmc(space);
+    if (algorithm == DPRO_ALGORITHM_PAPER)
+        search_paper(space);
+    if (algorithm != DPRO_ALGORITHM_DEFAULT)
+        return;
+    double stretch = stretch_of(space);
+    if (stretch > 1 + WORTH_A_BUCKET && together && !search_stops(space->search))
+        search_dynamic(space, stretch);
+    if (!search_stops(space->search))
+        search_paper(space);
+    search_local(space, true);
+    search_local(space, false);
+}
+
+/* Buckets are merged as long as that costs next to nothing. */
+static void merge_idle_borders(struct space *space, struct dpro_strategy *strategy, int64_t limit)
+{
+    struct journal journal = {0};
+    for (uint32_t at = 0; at + 1 < strategy->n_buckets && !search_stops(space->search);) {
+        struct dpro_edit merge = {.kind = DPRO_EDIT_MERGE, .at = at, .value = 0};
+        if (edit_apply(space->model, strategy, &merge, &journal))
+            break;
+        if (space_evaluate(space, strategy) > limit) {
+            edits_undo(strategy, &journal, 0);
+            at++;
+        }
+        journal.undo.n = 0;
+    }
+    journal_fini(&journal);
+}
+
+/* Fused ops come apart where they win next to nothing, on all ranks that have them. */
+static void unfuse_idle_ops(struct space *space, struct dpro_strategy *strategy, int64_t limit)
+{
+    struct journal journal = {0};
+    for (uint32_t f = 0; f < strategy->n_fused && !search_stops(space->search);) {
+        struct dpro_fused_op op = strategy->fused[f];
+        for (uint32_t p = op.program; p < space->model->n_programs; p++) {
+            struct dpro_edit unfuse = {DPRO_EDIT_UNFUSE, op.first, 0, p, 0};
+            uint32_t at = fused_find(strategy, p, op.first);
+            if (at < strategy->n_fused && strategy->fused[at].n == op.n)
+                edit_apply(space->model, strategy, &unfuse, &journal);
+        }
+        if (space_evaluate(space, strategy) > limit) {
+            edits_undo(strategy, &journal, 0);
+            f++;
+        }
+        journal.undo.n = 0;
+    }
+    journal_fini(&journal);
+}
+
+/* What is left of a search is simple where simple is as good: the model is not that exact, and
+ * what need not be asked of a job can't go wrong in it. Never slower than `limit`. */
+static void simplify(struct space *space, int64_t limit)
+{
+    struct dpro_strategy strategy;
+    if (space_strategy(space, &strategy) < 0)
+        return;
+    bool plain = (double)space->plain_ns <= (double)space->best_ns * (1 + WORTH_OTHER_THAN_BUCKETS);
+    if (plain && space->plain_ns <= limit) {
+        space_copy(space, &space->plain, &space->best);
+        space->best_ns = space->plain_ns;
+    }
+    space_copy(space, &space->best, &strategy);
+    int64_t most = MIN((int64_t)((double)space->best_ns * (1 + WORTH_A_BUCKET)), limit);
+    unfuse_idle_ops(space, &strategy, most);
+    merge_idle_borders(space, &strategy, most);
+    space_copy(space, &strategy, &space->best);
+    space->best_ns = space_evaluate(space, &strategy);
+}
+
+/* All of a collective's ranks wait for each other; those of a parameter server share its links. */
+static bool alike_ranks_are_one(const struct search *search, const struct dpro_model *model)
+{
+    return !search->options->no_symmetry && !sync_n_servers(&model->net);
+}
+
+/* In a view, from the best so far where that is the same job; what is found comes back. */
+static int search_view(struct space *fine, const struct coarsened_view *view,
+                       struct dpro_error *err)
+{
+    struct space coarse;
+    struct dpro_strategy found;
+    int rc = space_init(&coarse, fine->search, &view->model, err);
+    if (rc == 0 && space_strategy(fine, &found) < 0)
+        rc = dpro_error_nomem(err);
+    if (rc == 0) {
+        if (view->differs || view->model.n_ranks < fine->model->n_ranks) {
+            try_defaults(&coarse);
+        } else {
+            space_note(&coarse, &fine->best, fine->best_ns);
+            if (fine->plain_ns < INT64_MAX)
+                space_note(&coarse, &fine->plain, fine->plain_ns);
+        }
+        run_algorithm(&coarse);
+        coarsened_view_expand(view, &coarse.best, &found);
+        space_evaluate(fine, &found);
+        if (coarse.plain_ns < INT64_MAX) {
+            coarsened_view_expand(view, &coarse.plain, &found);
+            space_evaluate(fine, &found);
+        }
+    }
+    space_fini(&coarse);
+    return rc;
+}
+
+/* In the Coarsened View, where there is one; what is found is refined. */
+static int search_coarse(struct space *fine, struct dpro_error *err)
+{
+    const struct dpro_optimize_options *o = fine->search->options;
+    bool symmetry = alike_ranks_are_one(fine->search, fine->model);
+    uint32_t most_ranks = symmetry ? MOST_RANKS : UINT32_MAX;
+    struct coarsened_view view;
+    int rc = coarsened_view_make(fine->model, !o->no_coarsen, symmetry, most_ranks, &view) < 0
+                 ? dpro_error_nomem(err)
+                 : search_view(fine, &view, err);
+    if (rc == 0 && view.differs && fine->model->n_ranks <= most_ranks &&
+        o->algorithm == DPRO_ALGORITHM_DEFAULT) {
+        search_local(fine, true);
+        search_local(fine, false);
+    }
+    coarsened_view_fini(&view);
+    return rc;
+}
+
+/* In a space of the job, all ranks that differ in it. */
+static int search_space(struct space *space, struct dpro_optimum *o, struct dpro_error *err)
+{
+    const struct dpro_model *model = o->models[DPRO_BEST];
+    struct search *search = space->search;
+    bool is_default = search->options->algorithm == DPRO_ALGORITHM_DEFAULT;
+    int rc = 0;
+    search->baseline_ns = model->baseline.fuses ? cycles_baseline(space, &model->baseline)
+                                                : space_evaluate(space, &model->baseline);
+    if (search->baseline_ns == INT64_MAX && !search->failed)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "by its model an iteration of this job never ends: what it waits "
+                              "for is not in the trace");
+    try_defaults(space);
+    int64_t compared_ns = MIN(search->baseline_ns, space->best_ns); /* the result is, with these */
+    if (placement_is_all(model))
+        search_placement(space, &model->baseline);
+    else
+        rc = search_coarse(space, err);
+    if (rc == 0 && is_default && !placement_is_all(model))
+        simplify(space, compared_ns);
+    if (rc == 0 && model->net.cycle_ns > 0)
+        cycles_search(space, &model->baseline, compared_ns);
+    if (rc == 0 && (search->failed || search->registry.failed || result_choose(o, space) < 0 ||
+                    result_fill(o, space) < 0))
+        rc = dpro_error_nomem(err);
+    return rc;
+}
+
+static int run(struct search *search, struct dpro_optimum *o, struct dpro_error *err)
+{
+    const struct dpro_model *model = o->models[DPRO_BEST];
+    bool symmetry = alike_ranks_are_one(search, model);
+    struct coarsened_view fine;
+    struct space space = {0};
+    int rc = coarsened_view_make(model, false, symmetry, UINT32_MAX, &fine) < 0
+                 ? dpro_error_nomem(err)
+                 : 0;
+    if (rc == 0) {
+        cycles_prepare(&fine.model);
+        rc = space_init(&space, search, &fine.model, err);
+    }
+    if (rc == 0)
+        rc = search_space(&space, o, err);
+    space_fini(&space);
+    coarsened_view_fini(&fine);
+    return rc;
+}
+
+int search_one(const struct dpro_model *model, uint32_t n_servers,
+               const struct dpro_optimize_options *options, struct dpro_optimum **optimum,
+               struct dpro_error *err)
+{
+    struct search search = {
+        .options = options, .random = options->seed, .told_s = -1, .best_ns = INT64_MAX};
+    struct dpro_optimum *o = calloc(1, sizeof *o);
+    if (!o)
+        return dpro_error_nomem(err);
+    int rc = 0;
+    o->models[DPRO_BASELINE] = o->models[DPRO_BEST] = model;
+    if (n_servers != sync_n_servers(&model->net)) {
+        o->models[DPRO_BEST] = &o->changed;
+        if (change_copy(model, &o->arena, &o->changed) < 0 ||
+            servers_change(&o->changed, n_servers, &o->arena) < 0)
+            rc = dpro_error_nomem(err);
+    }
+    if (rc == 0)
+        rc = registry_init(&search.registry, options, err);
+    search.start_s = search_seconds(&search);
+    if (rc == 0)
+        rc = run(&search, o, err);
+    registry_fini(&search.registry);
+    array_fini(&search.improvements);
+    if (rc < 0)
+        dpro_optimum_destroy(o);
+    else
+        *optimum = o;
+    return rc;
+}

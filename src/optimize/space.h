@@ -1,0 +1,93 @@
+/* optimize/space.h: strategies of one model, and what they are worth. */
+#ifndef OPTIMIZE_SPACE_H
+#define OPTIMIZE_SPACE_H
+
+#include "base/arena.h"
+#include "cost/evaluate.h"
+#include "cost/sync.h"
+#include "optimize/computation.h"
+#include "optimize/registry.h"
+
+struct space;
+
+/* A search, whatever the space. */
+struct search {
+    const struct dpro_optimize_options *options;
+    struct registry registry;
+    double start_s, told_s;
+    uint64_t n_candidates;
+    uint32_t n_rounds;
+    int64_t baseline_ns, best_ns; /* of any space */
+    ARRAY(struct dpro_improvement) improvements;
+    const char *stopped_by; /* NULL: goes on */
+    uint64_t random;
+    bool failed; /* out of memory */
+    /* Without partial replay: instead of the replay of a whole graph; NULL: nothing. To count them.
+     */
+    int64_t (*whole)(struct space *space, const struct dpro_strategy *strategy);
+};
+
+struct space {
+    struct search *search;
+    const struct dpro_model *model;
+    struct arena arena;
+    struct computation work;       /* with nothing fused */
+    struct evaluator **evaluators; /* by thread */
+    struct dpro_strategy *scratch; /* by thread */
+    struct journal *journals;      /* by thread */
+    uint32_t n_threads;
+    struct sync *sync;
+    struct dpro_strategy best, plain; /* plain: nothing but buckets in the order of tensors */
+    int64_t best_ns, plain_ns;        /* INT64_MAX: none yet */
+    /* the view of a strategy */
+    struct dpro_pass_view view;
+    struct dpro_pass_tensor *tensors;
+    struct dpro_pass_bucket *buckets;
+    struct dpro_pass_program *programs;
+    struct computation seen; /* of the strategy that was looked at last */
+    bool seen_fused;         /* it fuses ops */
+    struct candidates candidates;
+    int64_t *values; /* of candidates */
+    size_t n_values;
+};
+
+int space_init(struct space *space, struct search *search, const struct dpro_model *model,
+               struct dpro_error *err);
+void space_fini(struct space *space);
+/* Room for any strategy. -1, and the search has failed: out of memory. */
+int space_strategy(struct space *space, struct dpro_strategy *strategy);
+void space_copy(const struct space *space, const struct dpro_strategy *from,
+                struct dpro_strategy *to);
+
+/* Its iteration time; noted if it is the best so far, or the best plain one. */
+int64_t space_evaluate(struct space *space, const struct dpro_strategy *strategy);
+/* The same, of what is no start for other strategies: it is not noted. */
+int64_t space_value(struct space *space, const struct dpro_strategy *strategy);
+void space_note(struct space *space, const struct dpro_strategy *strategy, int64_t ns);
+/* Looks at a strategy, for passes and theorems. */
+const struct dpro_pass_view *space_look(struct space *space, const struct dpro_strategy *strategy);
+/* All candidates of a strategy. False, and the search has failed: out of memory. */
+bool space_collect(struct space *space, const struct dpro_strategy *strategy);
+/* Fills in values[] for the candidates that were collected, on all threads. */
+void space_evaluate_candidates(struct space *space, const struct dpro_strategy *strategy);
+/* t_sync(s, k), and the k that makes it least. */
+int64_t space_sync_ns(struct space *space, uint64_t size_bytes, uint32_t partitions);
+uint32_t space_best_partitions(struct space *space, uint64_t size_bytes);
+
+double search_seconds(const struct search *search);
+/* Whether to stop; calls the caller's progress function now and then. */
+bool search_stops(struct search *search);
+uint64_t search_random(struct search *search);
+static inline double search_uniform(struct search *search) /* [0, 1) */
+{
+    return (double)(search_random(search) >> 11) * 0x1p-53;
+}
+
+/* Little has changed over 5 rounds (paper, section 4.3; reference: 0.1 %). */
+struct convergence {
+    int64_t best_ns;
+    uint32_t n_quiet;
+};
+bool has_converged(struct convergence *convergence, int64_t best_ns);
+
+#endif

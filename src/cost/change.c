@@ -9,9 +9,11 @@
 
 #include "base/error.h"
 #include "cost/buckets.h"
+#include "cost/cost.h"
 #include "cost/server_placement.h"
 #include "cost/sync.h"
 #include "plan/plan.h"
+#include "replay/delayed_graph.h"
 
 /* Of a link's rate, what is left for payload: 1448 of the 1514 bytes of a frame on Ethernet. A link
  * of 1 Gbit/s, measured with one TCP stream: 954 Mbit/s. */
@@ -42,6 +44,26 @@ int change_copy(const struct dpro_model *model, struct arena *arena, struct dpro
         return -1;
     memcpy(copy->ranks, model->ranks, model->n_ranks * sizeof *copy->ranks);
     return 0;
+}
+
+/* The model is learnt once more, from what the delays make of the recorded iterations. */
+static int change_delays(const struct dpro_graph *graph, const struct dpro_changes *c,
+                         struct dpro_model *m, struct arena *arena, struct dpro_error *err)
+{
+    struct dpro_graph delayed;
+    struct dpro_model learnt;
+    if (c->n_delays == 0)
+        return 0;
+    if (!graph)
+        return dpro_error_set(err, DPRO_EUSAGE, "delays need the graph of the job");
+    int rc = delayed_graph(graph, c->delays, c->n_delays, m->pace.work, arena, &delayed, err);
+    if (rc == 0)
+        rc = model_learn_again(graph, &delayed, m, &learnt, err);
+    if (rc < 0)
+        return rc;
+    *m = learnt;
+    return buckets_copy(&learnt, &learnt.baseline, arena, &m->baseline) < 0 ? dpro_error_nomem(err)
+                                                                            : 0;
 }
 
 static int change_world(uint32_t world_size, struct dpro_model *m, struct arena *arena,
@@ -311,11 +333,8 @@ int change_apply(const struct dpro_graph *graph, const struct dpro_changes *chan
                  struct dpro_model *model, struct arena *arena, note_array *notes,
                  struct dpro_error *err)
 {
-    int rc = 0;
-    if (changes->n_delays > 0) /* before the world changes: they are of the recorded ranks */
-        rc = graph
-                 ? change_delay(graph, changes->delays, changes->n_delays, model, arena, notes, err)
-                 : dpro_error_set(err, DPRO_EUSAGE, "delays need the graph of the job");
+    /* before the world changes: they are of the recorded ranks */
+    int rc = change_delays(graph, changes, model, arena, err);
     if (rc == 0)
         rc = change_world(changes->world_size, model, arena, notes, err);
     for (size_t i = 0; i < changes->n_compute && rc == 0; i++)

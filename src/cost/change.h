@@ -14,12 +14,8 @@ int note(note_array *notes, struct arena *arena, const char *format, ...)
  * borrowed; all that is new is the arena's. -1: out of memory. */
 int change_copy(const struct dpro_model *model, struct arena *arena, struct dpro_model *copy);
 
-/* delay.c: makes ops of the graph longer or shorter, as dpro_replay_options says. */
-int change_delay(const struct dpro_graph *graph, const char *const *delays, size_t n,
-                 struct dpro_model *model, struct arena *arena, note_array *notes,
-                 struct dpro_error *err);
-
-/* Applies all changes to a copy; its own strategy is the changed one. */
+/* Applies all changes to a copy, which is then to be freed by arena_fini(&model->arena), too; its
+ * own strategy is the changed one. */
 int change_apply(const struct dpro_graph *graph, const struct dpro_changes *changes,
                  struct dpro_model *model, struct arena *arena, note_array *notes,
                  struct dpro_error *err);

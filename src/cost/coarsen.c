@@ -20,7 +20,7 @@ struct entry {
 ORDER(by_target, struct entry, ASCENDING(to) ?: ASCENDING(from));
 
 struct coarsening {
-    const struct measured_replay *replay;
+    const struct measured_replay *shape, *replay; /* as in coarsen() */
     const struct dpro_graph *g;
     struct coarse *coarse;
     uint8_t *waits;              /* by op: it may wait for communication */
@@ -124,7 +124,7 @@ ORDER(by_time, struct sync_point, ASCENDING(when_ns) ?: ASCENDING(op));
 
 static int64_t mean_when(const struct coarsening *c, uint32_t op, bool needs)
 {
-    const struct measured_replay *r = c->replay;
+    const struct measured_replay *r = c->shape;
     int64_t sum = 0;
     for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
         sum += (needs ? measured_start_ns(r, copy, op) : r->end_ns[copy][op]) / r->n;
@@ -371,17 +371,18 @@ static int measure(const struct coarsening *c, uint32_t r)
     return status;
 }
 
-int coarsen(const struct measured_replay *replay, struct dpro_model *model, struct coarse *coarse,
-            struct dpro_error *err)
+int coarsen(const struct measured_replay *shape, const struct measured_replay *replay,
+            struct dpro_model *model, struct coarse *coarse, struct dpro_error *err)
 {
     const struct dpro_graph *g = replay->graph;
-    struct coarsening c = {.replay = replay,
+    struct coarsening c = {.shape = shape,
+                           .replay = replay,
                            .g = g,
                            .coarse = coarse,
                            .answers_at_once = g->n_exchanges > 0 && !g->pulls_with_step};
     *coarse = (struct coarse){.arena = {NULL, 0}};
     coarse->ranks = arena_array(&coarse->arena, g->n_ranks, sizeof *coarse->ranks);
-    int rc = coarse->ranks && find_gradients(replay, model, coarse) == 0 && find_waiting(&c) == 0
+    int rc = coarse->ranks && find_gradients(shape, model, coarse) == 0 && find_waiting(&c) == 0
                  ? 0
                  : dpro_error_nomem(err);
     for (uint32_t r = 0; r < g->n_ranks && rc == 0; r++) {

@@ -75,9 +75,10 @@ struct coarse {
  * memory. */
 int find_gradients(const struct measured_replay *replay, struct dpro_model *model,
                    struct coarse *coarse);
-/* Finds the tensors of the model and what each rank does between them. */
-int coarsen(const struct measured_replay *replay, struct dpro_model *model, struct coarse *coarse,
-            struct dpro_error *err);
+/* Finds the tensors of the model and what each rank does between them: in the order that `shape`
+ * shows, in the time that `replay` takes. Both are of graphs of one job. */
+int coarsen(const struct measured_replay *shape, const struct measured_replay *replay,
+            struct dpro_model *model, struct coarse *coarse, struct dpro_error *err);
 void coarse_fini(struct coarse *coarse);
 
 /* ---- fit_servers.c: who the parameter servers are, and what they do ---- */
@@ -91,6 +92,15 @@ int fit_servers(const struct measured_replay *replay, struct coarse *coarse,
  * out of memory. */
 int fit_reductions(const struct measured_replay *replay, const struct coarse *coarse,
                    const struct dpro_model *model, struct model_net *net);
+
+/* ---- model.c ---- */
+
+/* The model once more, of a graph whose ops take other times. It keeps the order in which the job's
+ * ops ran, and what `model` knows of measured iterations and of the job without the profiler.
+ * *learnt has an arena of its own; all else is borrowed from `model`. */
+int model_learn_again(const struct dpro_graph *graph, const struct dpro_graph *delayed,
+                      const struct dpro_model *model, struct dpro_model *learnt,
+                      struct dpro_error *err);
 
 /* ---- fit.c: what communicating costs ---- */
 

@@ -371,11 +371,6 @@ static void measure_iterations(const struct dpro_graph *g, const struct dpro_mod
  * communication: the ratio of their variances. */
 #define PACE_WORK 4.0
 
-/* Computation and communication take so many times what they take under the profiler. */
-struct pace {
-    double work, net;
-};
-
 static void scale_net(struct model_net *net, double ratio)
 {
     struct dpro_estimate *const times[] = {
@@ -387,7 +382,7 @@ static void scale_net(struct model_net *net, double ratio)
     }
 }
 
-static int time_at_pace(struct dpro_model *model, struct pace pace, double *ns,
+static int time_at_pace(struct dpro_model *model, struct model_pace pace, double *ns,
                         struct dpro_error *err)
 {
     struct dpro_model paced = *model;
@@ -402,8 +397,9 @@ static int time_at_pace(struct dpro_model *model, struct pace pace, double *ns,
     return rc;
 }
 
-static void set_pace(struct dpro_model *model, struct pace pace)
+static void set_pace(struct dpro_model *model, struct model_pace pace)
 {
+    model->pace = pace;
     scale_net(&model->net, pace.net);
     for (uint32_t p = 0; p < model->n_programs; p++)
         for (uint32_t i = 0; i < model->programs[p].n_ops; i++) {
@@ -415,18 +411,19 @@ static void set_pace(struct dpro_model *model, struct pace pace)
 
 /* In which proportion computation and communication change when an iteration does: the likeliest of
  * those that explain it, where each has its own standard deviation. */
-static int pace_direction(struct dpro_model *model, double ns, struct pace *direction,
+static int pace_direction(struct dpro_model *model, double ns, struct model_pace *direction,
                           struct dpro_error *err)
 {
     static const double STEP = 0.02;
     double slower_work = 0, slower_net = 0;
-    int rc = time_at_pace(model, (struct pace){1 + STEP, 1}, &slower_work, err);
+    int rc = time_at_pace(model, (struct model_pace){1 + STEP, 1}, &slower_work, err);
     if (rc == 0)
-        rc = time_at_pace(model, (struct pace){1, 1 + STEP}, &slower_net, err);
+        rc = time_at_pace(model, (struct model_pace){1, 1 + STEP}, &slower_net, err);
     double work = fmax(slower_work - ns, 0) / (STEP * ns),
            net = fmax(slower_net - ns, 0) / (STEP * ns);
     double all = PACE_WORK * work * work + net * net;
-    *direction = all > 0 ? (struct pace){PACE_WORK * work / all, net / all} : (struct pace){0, 0};
+    *direction = all > 0 ? (struct model_pace){PACE_WORK * work / all, net / all}
+                         : (struct model_pace){0, 0};
     return rc;
 }
 
@@ -439,7 +436,7 @@ static double within_pace(double ratio)
 static int fit_pace(struct dpro_model *model, struct dpro_error *err)
 {
     enum { MOST_ROUNDS = 8 };
-    struct pace direction = {0, 0}, pace = {1, 1};
+    struct model_pace direction = {0, 0}, pace = {1, 1};
     double ns, along = 0, slope;
     int rc = time_at_pace(model, pace, &ns, err);
     if (rc < 0 || model->median_ns <= 0)
@@ -455,8 +452,8 @@ static int fit_pace(struct dpro_model *model, struct dpro_error *err)
         if (fabs(off) < 1e-3 * job_ns || slope <= 0)
             break;
         double next = along + off / slope;
-        pace = (struct pace){within_pace(1 + next * direction.work),
-                             within_pace(1 + next * direction.net)};
+        pace = (struct model_pace){within_pace(1 + next * direction.work),
+                                   within_pace(1 + next * direction.net)};
         rc = time_at_pace(model, pace, &ns, err);
         if (next == along)
             break;
@@ -482,10 +479,12 @@ static enum dpro_stack stack_of(const struct dpro_graph *g, const struct model_n
     return tensorflow ? DPRO_STACK_TENSORFLOW_RING : DPRO_STACK_DDP;
 }
 
-static int build(const struct measured_replay *r, struct dpro_model *model, struct dpro_error *err)
+/* As coarsen(). */
+static int build(const struct measured_replay *shape, const struct measured_replay *r,
+                 struct dpro_model *model, struct dpro_error *err)
 {
     struct coarse coarse;
-    int rc = coarsen(r, model, &coarse, err);
+    int rc = coarsen(shape, r, model, &coarse, err);
     if (rc < 0)
         return rc;
     rc = fit_net(r, &coarse, model, err);
@@ -495,7 +494,7 @@ static int build(const struct measured_replay *r, struct dpro_model *model, stru
             "a session's collectives are ops of the job's own graph, which can "
             "have any packs of gradients, but dpro applies no plan to them: the "
             "job's script makes them";
-    if (rc == 0 && (make_ranks(r, &coarse, model) < 0 || make_baseline(r, &coarse, model) < 0))
+    if (rc == 0 && (make_ranks(r, &coarse, model) < 0 || make_baseline(shape, &coarse, model) < 0))
         rc = dpro_error_nomem(err);
     bool at_once = model->capabilities.stack == DPRO_STACK_TENSORFLOW_RING && !model->net.in_order;
     if (rc == 0 && at_once &&
@@ -510,20 +509,51 @@ static int build(const struct measured_replay *r, struct dpro_model *model, stru
     return rc;
 }
 
+int model_learn_again(const struct dpro_graph *graph, const struct dpro_graph *delayed,
+                      const struct dpro_model *model, struct dpro_model *learnt,
+                      struct dpro_error *err)
+{
+    struct measured_replay shape, replay;
+    struct dpro_model m = *model;
+    m.arena = (struct arena){NULL, 0};
+    m.warnings.at = NULL;
+    m.warnings.n = m.warnings.cap = 0;
+    m.net = (struct model_net){.n_ranks = 0};
+    m.baseline = (struct dpro_strategy){.order = NULL};
+    int rc = measured_replay_run(graph, &shape, err);
+    if (rc == 0) {
+        rc = measured_replay_run(delayed, &replay, err);
+        if (rc == 0) {
+            rc = build(&shape, &replay, &m, err);
+            measured_replay_fini(&replay);
+        }
+        measured_replay_fini(&shape);
+    }
+    array_fini(&m.warnings);
+    if (rc < 0) {
+        arena_fini(&m.arena);
+        return rc;
+    }
+    set_pace(&m, model->pace);
+    *learnt = m;
+    return 0;
+}
+
 int dpro_model_build(const struct dpro_graph *graph, const struct dpro_model_options *options,
                      struct dpro_model **model, struct dpro_error *err)
 {
-    struct measured_replay replay;
     int rc = dpro_model_check(graph, err);
     if (rc < 0)
         return rc;
     struct dpro_model *m = calloc(1, sizeof *m);
     if (!m)
         return dpro_error_nomem(err);
+    m->pace = (struct model_pace){1, 1};
     measure_iterations(graph, options, m);
+    struct measured_replay replay;
     rc = measured_replay_run(graph, &replay, err);
     if (rc == 0) {
-        rc = build(&replay, m, err);
+        rc = build(&replay, &replay, m, err);
         measured_replay_fini(&replay);
     }
     if (rc == 0)

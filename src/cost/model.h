@@ -165,6 +165,11 @@ struct dpro_strategy {
     uint32_t n_fused;
 };
 
+/* How many times as long as under the profiler computation and communication take without it. */
+struct model_pace {
+    double work, net;
+};
+
 struct dpro_model {
     struct arena arena;
     struct model_tensor *tensors;
@@ -180,6 +185,7 @@ struct dpro_model {
     int64_t measured_ns;           /* mean iteration; 0: unknown (generated) */
     int64_t median_ns;             /* of the measured iterations */
     int64_t unprofiled_ns;         /* of those with no profiler on; 0: not known */
+    struct model_pace pace;        /* that is in programs and net */
     double misfit;          /* how far the model of the profiled job is from median_ns, relative;
                                that of the unprofiled one is as far from that */
     double measured_std_ns; /* of the iterations */

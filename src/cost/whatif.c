@@ -147,6 +147,7 @@ void dpro_whatif_destroy(struct dpro_whatif *whatif)
     if (!whatif)
         return;
     array_fini(&whatif->notes);
+    arena_fini(&whatif->model.arena);
     arena_fini(&whatif->arena);
     free(whatif);
 }

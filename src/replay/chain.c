@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/map.h"
+#include "replay/delayed_graph.h"
 
 enum { N_WARM_UP = 2, N_LEAD = 1, N_AFTER = 1, N_BEFORE = 3, COPIES_OF_MEAN = 4 };
 #define LEAD (UINT32_MAX - 1) /* instead of a sample: what led up to the first */
@@ -16,22 +17,6 @@ enum { N_WARM_UP = 2, N_LEAD = 1, N_AFTER = 1, N_BEFORE = 3, COPIES_OF_MEAN = 4 
 static int64_t *op_values(struct arena *arena, const struct dpro_graph *g)
 {
     return arena_alloc(arena, ((size_t)g->n_ops + 1) * sizeof(int64_t));
-}
-
-/* The durations as the delays change them, in *changed; made when it is NULL. */
-static int get_delayed(struct chain *c, const int64_t *from, int64_t **changed,
-                       const int64_t **dur_ns)
-{
-    *dur_ns = from;
-    if (c->delays.n == 0)
-        return 0;
-    if (!*changed && (*changed = op_values(&c->arena, c->g))) {
-        if (c->g->n_ops)
-            memcpy(*changed, from, c->g->n_ops * sizeof **changed);
-        delays_apply(&c->delays, c->g, true, *changed);
-    }
-    *dur_ns = *changed;
-    return *changed ? 0 : -1;
 }
 
 /* The mean over the samples in use, rounded to the nearest. */
@@ -53,13 +38,11 @@ static int64_t *mean_of(struct chain *c, const int64_t *values)
 static int make_mean(struct chain *c)
 {
     const struct dpro_graph *g = c->g;
-    const int64_t *unused;
     if (!c->options->skip_sample)
-        return get_delayed(c, g->dur_ns, &c->mean_dur_ns, &unused);
+        return 0;
     c->mean_dur_ns = mean_of(c, g->sample_dur_ns);
     if (!c->mean_dur_ns || (g->sample_gap_ns && !(c->mean_gap_ns = mean_of(c, g->sample_gap_ns))))
         return -1;
-    delays_apply(&c->delays, g, true, c->mean_dur_ns);
     return 0;
 }
 
@@ -136,19 +119,19 @@ static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int
     const struct dpro_graph *g = c->g;
     uint32_t sample = sample_of(c, copy);
     size_t first = (size_t)sample * g->n_ops;
-    int rc = 0;
+    (void)err;
     if (sample == CHAIN_MEAN) {
         get_mean(c, dur_ns, gap_ns);
     } else if (sample == LEAD) {
-        rc = get_delayed(c, g->lead_dur_ns, &c->lead_dur_ns, dur_ns);
+        *dur_ns = g->lead_dur_ns;
         *gap_ns = g->lead_gap_ns;
     } else {
-        rc = get_delayed(c, g->sample_dur_ns + first, &c->sample_dur_ns[sample], dur_ns);
+        *dur_ns = g->sample_dur_ns + first;
         *gap_ns = g->sample_gap_ns ? g->sample_gap_ns + first : NULL;
     }
     if (c->drains && copy == c->n_warm_up - 1)
         *gap_ns = c->draining_gap_ns;
-    return rc < 0 ? dpro_error_nomem(err) : 0;
+    return 0;
 }
 
 /* From the first to the last op that takes time or a device; the others only mark moments. */
@@ -244,8 +227,7 @@ static int plan_copies(struct chain *c, struct dpro_error *err)
         return dpro_error_set(err, DPRO_EUSAGE, "replay: %u samples are too many; %d at most",
                               n_drawn, MOST_DRAWN);
     c->samples = arena_array(&c->arena, (size_t)n + 1, sizeof *c->samples);
-    c->sample_dur_ns = arena_array(&c->arena, (size_t)n + 1, sizeof *c->sample_dur_ns);
-    if (!c->samples || !c->sample_dur_ns)
+    if (!c->samples)
         return dpro_error_nomem(err);
     for (uint32_t s = 0; s < n; s++)
         if (s + 1 != skip)
@@ -311,8 +293,10 @@ int chain_init(struct chain *c, const struct dpro_graph *g,
     int rc = 0;
     for (size_t i = 0; i < sizeof times / sizeof *times && rc == 0; i++)
         rc = check_times(g, times[i].values, times[i].n, times[i].what, err);
-    if (rc == 0)
-        rc = delays_parse(g, options->delays, options->n_delays, &c->delays, err);
+    if (rc == 0 && options->n_delays > 0) {
+        rc = delayed_graph(g, options->delays, options->n_delays, 1, &c->arena, &c->delayed, err);
+        c->g = &c->delayed;
+    }
     if (rc == 0)
         rc = plan_copies(c, err);
     if (rc == 0 && (make_room(c) < 0 || make_releases(c) < 0 || make_mean(c) < 0 ||
@@ -329,7 +313,6 @@ void chain_fini(struct chain *c)
         free(c->copies[i].shared_dur_ns);
     }
     arena_fini(&c->arena);
-    delays_fini(&c->delays);
 }
 
 /* ---- the run ---- */

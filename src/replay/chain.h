@@ -30,8 +30,8 @@
 struct chain {
     struct arena arena;
     const struct dpro_graph *g;
+    struct dpro_graph delayed; /* g, where there are delays */
     const struct dpro_replay_options *options;
-    struct delays delays;
     uint32_t *samples; /* those learnt from */
     uint32_t n_samples;
     uint32_t stand_in;     /* the sample, or CHAIN_MEAN, that one left out is replayed with */
@@ -46,8 +46,6 @@ struct chain {
     uint32_t n_closed;
     bool only_time;                     /* nothing is kept but what the iteration times need */
     int64_t *mean_dur_ns, *mean_gap_ns; /* without the sample left out; NULL: the graph's own */
-    int64_t **sample_dur_ns;            /* changed by delays; made on first use */
-    int64_t *lead_dur_ns;               /* likewise */
     int64_t *draining_gap_ns;           /* of the last warm-up copy, if it drains */
     int64_t *boundary_ns;               /* [copy * n_ranks + rank index]: ends of iterations */
     int64_t *work_begin_ns;     /* likewise: where they begin on the GPU, of ranks that are measured

@@ -81,21 +81,6 @@ int fixed_replay(const struct dpro_graph *graph, const struct event_options *opt
                  const struct replay_hooks *hooks, const int64_t *dur_ns, const int64_t *gap_ns,
                  bool *interleaved, uint64_t *n_violations, struct dpro_error *err);
 
-/* ---- delay.c ---- */
-
-struct delays {
-    struct delay *list;
-    size_t n;
-};
-
-/* Understands the option strings and finds the ops they mean. */
-int delays_parse(const struct dpro_graph *graph, const char *const *texts, size_t n,
-                 struct delays *delays, struct dpro_error *err);
-/* Changes one iteration's durations, in the order of the options; without `add` by ratios alone. */
-void delays_apply(const struct delays *delays, const struct dpro_graph *graph, bool add,
-                  int64_t *dur_ns);
-void delays_fini(struct delays *delays);
-
 /* ---- critical.c ---- */
 
 struct critical_span {

@@ -1,6 +1,8 @@
-/* replay/delay.c: "what if these ops took longer": KIND=RATIO, KIND=+MS, OP=RATIO, OP=+MS, the left
- * side optionally with @RANK or @FIRST-LAST. Each option is resolved once to the ops it means; then
- * it is applied to every iteration's durations. */
+/* replay/delayed_graph.c: "what if these ops took longer": KIND=RATIO, KIND=+MS, OP=RATIO, OP=+MS,
+ * the left side optionally with @RANK or @FIRST-LAST. Each option is resolved once to the ops it
+ * means; then it is applied to every iteration's durations. */
+#include "replay/delayed_graph.h"
+
 #include <errno.h>
 #include <fnmatch.h>
 #include <math.h>
@@ -10,7 +12,8 @@
 #include <strings.h>
 
 #include "base/array.h"
-#include "replay/replay.h"
+#include "base/error.h"
+#include "base/time.h"
 
 #define FORMS                                                                                      \
     "write KIND=RATIO, KIND=+MS, OP=RATIO or OP=+MS, with @RANK or @FIRST-LAST before the = for "  \
@@ -260,38 +263,6 @@ static int parse_one(const struct dpro_graph *g, const char *text, const uint8_t
     return rc;
 }
 
-int delays_parse(const struct dpro_graph *graph, const char *const *texts, size_t n,
-                 struct delays *delays, struct dpro_error *err)
-{
-    *delays = (struct delays){0};
-    if (n == 0)
-        return 0;
-    int rc = 0;
-    uint8_t *has_gpu = calloc((size_t)graph->n_ranks + graph->n_servers + 1, 1);
-    delays->list = calloc(n, sizeof *delays->list);
-    if (!has_gpu || !delays->list) {
-        rc = dpro_error_nomem(err);
-    } else {
-        for (uint32_t op = 0; op < graph->n_ops; op++)
-            has_gpu[graph->rank[op]] |= (graph->flags[op] & GRAPH_OP_GPU) != 0;
-        delays->n = n;
-        for (size_t i = 0; i < n && rc == 0; i++)
-            rc = parse_one(graph, texts[i], has_gpu, &delays->list[i], err);
-    }
-    free(has_gpu);
-    if (rc < 0)
-        delays_fini(delays);
-    return rc;
-}
-
-void delays_fini(struct delays *delays)
-{
-    for (size_t i = 0; i < delays->n; i++)
-        array_fini(&delays->list[i].ops);
-    free(delays->list);
-    *delays = (struct delays){0};
-}
-
 static int64_t scaled(int64_t ns, double ratio)
 {
     double product = (double)ns * ratio;
@@ -318,26 +289,90 @@ static void spread(const uint32_t *ops, size_t n, int64_t add_ns, int64_t *dur_n
     }
 }
 
-void delays_apply(const struct delays *delays, const struct dpro_graph *graph, bool add,
-                  int64_t *dur_ns)
+/* The ops of one option, and what becomes of each. */
+static void apply(const struct delay *delay, const struct dpro_graph *graph, int64_t *dur_ns)
 {
-    for (size_t d = 0; d < delays->n; d++) {
-        const struct delay *delay = &delays->list[d];
-        if (delay->adds && !add)
-            continue;
-        const uint32_t *ops = delay->ops.at;
-        size_t n = delay->ops.n;
-        if (!delay->spread) {
-            for (size_t i = 0; i < n; i++)
-                dur_ns[ops[i]] = delay->adds ? time_add(dur_ns[ops[i]], delay->add_ns)
-                                             : scaled(dur_ns[ops[i]], delay->ratio);
-            continue;
-        }
-        for (size_t i = 0, end; i < n; i = end) { /* ops come rank by rank */
-            end = i;
-            while (end < n && graph->rank[ops[end]] == graph->rank[ops[i]])
-                end++;
-            spread(ops + i, end - i, delay->add_ns, dur_ns);
-        }
+    const uint32_t *ops = delay->ops.at;
+    size_t n = delay->ops.n;
+    for (size_t i = 0; i < n && !delay->spread; i++)
+        dur_ns[ops[i]] = delay->adds ? time_add(dur_ns[ops[i]], delay->add_ns)
+                                     : scaled(dur_ns[ops[i]], delay->ratio);
+    for (size_t i = 0, end; i < n && delay->spread; i = end) { /* ops come rank by rank */
+        end = i;
+        while (end < n && graph->rank[ops[end]] == graph->rank[ops[i]])
+            end++;
+        spread(ops + i, end - i, delay->add_ns, dur_ns);
     }
+}
+
+/* A copy of n iterations' durations, delayed; NULL: of none, or out of memory. */
+static int64_t *delay_durations(const struct dpro_graph *graph, const struct delay *delays,
+                                size_t n_delays, const int64_t *dur_ns, uint32_t n,
+                                struct arena *arena)
+{
+    size_t n_values = (size_t)n * graph->n_ops;
+    int64_t *changed = dur_ns ? arena_alloc(arena, (n_values + 1) * sizeof *changed) : NULL;
+    if (!changed)
+        return NULL;
+    if (n_values > 0)
+        memcpy(changed, dur_ns, n_values * sizeof *changed);
+    for (uint32_t s = 0; s < n; s++)
+        for (size_t d = 0; d < n_delays; d++)
+            apply(&delays[d], graph, changed + (size_t)s * graph->n_ops);
+    return changed;
+}
+
+/* Horovod's groups, of whichever iterations, take longer in the ratio in which communication does.
+ */
+static int delay_cycles(const struct dpro_graph *graph, struct arena *arena,
+                        struct dpro_graph *delayed)
+{
+    struct graph_cycles *cycles = &delayed->cycles;
+    double before = 0, after = 0;
+    if (cycles->n_reductions == 0)
+        return 0;
+    for (uint32_t op = 0; op < graph->n_ops; op++)
+        if (graph->kind[op] == DPRO_OP_COLLECTIVE) {
+            before += (double)graph->dur_ns[op];
+            after += (double)delayed->dur_ns[op];
+        }
+    double ratio = before > 0 ? after / before : 1;
+    cycles->reductions = arena_alloc(arena, cycles->n_reductions * sizeof *cycles->reductions);
+    if (!cycles->reductions)
+        return -1;
+    cycles->negotiate_ns = scaled(cycles->negotiate_ns, ratio);
+    for (uint32_t i = 0; i < cycles->n_reductions; i++) {
+        cycles->reductions[i] = graph->cycles.reductions[i];
+        cycles->reductions[i].took_ns = scaled(cycles->reductions[i].took_ns, ratio);
+    }
+    return 0;
+}
+
+int delayed_graph(const struct dpro_graph *graph, const char *const *options, size_t n, double pace,
+                  struct arena *arena, struct dpro_graph *delayed, struct dpro_error *err)
+{
+    int rc = 0;
+    uint8_t *has_gpu = arena_array(arena, (size_t)graph->n_ranks + graph->n_servers + 1, 1);
+    struct delay *delays = arena_array(arena, n, sizeof *delays);
+    if (!has_gpu || !delays)
+        return dpro_error_nomem(err);
+    for (uint32_t op = 0; op < graph->n_ops; op++)
+        has_gpu[graph->rank[op]] |= (graph->flags[op] & GRAPH_OP_GPU) != 0;
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        rc = parse_one(graph, options[i], has_gpu, &delays[i], err);
+        delays[i].add_ns = scaled(delays[i].add_ns, 1 / pace);
+    }
+    *delayed = *graph;
+    if (rc == 0) {
+        delayed->dur_ns = delay_durations(graph, delays, n, graph->dur_ns, 1, arena);
+        delayed->sample_dur_ns =
+            delay_durations(graph, delays, n, graph->sample_dur_ns, graph->n_samples, arena);
+        delayed->lead_dur_ns = delay_durations(graph, delays, n, graph->lead_dur_ns, 1, arena);
+        if (!delayed->dur_ns || !delayed->sample_dur_ns != !graph->sample_dur_ns ||
+            !delayed->lead_dur_ns != !graph->lead_dur_ns || delay_cycles(graph, arena, delayed) < 0)
+            rc = dpro_error_nomem(err);
+    }
+    for (size_t i = 0; i < n; i++)
+        array_fini(&delays[i].ops);
+    return rc;
 }

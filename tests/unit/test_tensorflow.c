@@ -11,7 +11,7 @@
 
 #include "base/protobuf.h"
 #include "ingest/part.h"
-#include "ingest/tensorflow/session.h"
+#include "ingest/tensorflow/session_steps.h"
 #include "ingest/tensorflow/session_profile.h"
 
 /* ---- writing ---- */

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 
 enum { KEY_MAX = 1024 };
 
@@ -29,12 +30,7 @@ struct attributes {
 
 static uint32_t intern(struct graphdef *g, const char *text, size_t len)
 {
-    uint32_t id = strtab_add(&g->part->names, text, len);
-    if (id == STRTAB_FULL) {
-        g->no_memory = true;
-        return 0;
-    }
-    return id;
+    return part_intern(g->part, text, len, &g->no_memory);
 }
 
 size_t graphdef_task(const char *device, size_t len)
@@ -68,11 +64,6 @@ static void read_input(struct graphdef *g, struct dfg_node *node, const char *te
         g->no_memory = true;
     else
         node->n_inputs++;
-}
-
-static bool is(const char *text, size_t len, const char *word)
-{
-    return len == strlen(word) && memcmp(text, word, len) == 0;
 }
 
 /* Bytes of an element of DataType; 0: of no fixed size, or unknown. */
@@ -141,33 +132,22 @@ static void read_attr(struct graphdef *g, const struct pb_field *field,
             bool number = inner.number == 3 && inner.wire == PB_VARINT && inner.value <= INT64_MAX;
             bool list = inner.number == 1 && inner.wire == PB_BYTES;
             bool type = inner.number == 6 && inner.wire == PB_VARINT;
-            if (string && is(key, key_len, "tensor_name"))
+            if (string && json_is(key, key_len, "tensor_name"))
                 attributes->tensor_name = intern(g, (const char *)payload, inner.value);
-            else if (string && is(key, key_len, "send_device"))
+            else if (string && json_is(key, key_len, "send_device"))
                 attributes->send_device = intern(g, (const char *)payload, inner.value);
-            else if (string && is(key, key_len, "recv_device"))
+            else if (string && json_is(key, key_len, "recv_device"))
                 attributes->recv_device = intern(g, (const char *)payload, inner.value);
-            else if (number && is(key, key_len, "group_key"))
+            else if (number && json_is(key, key_len, "group_key"))
                 attributes->group_key = (int64_t)inner.value;
-            else if (number && is(key, key_len, "instance_key"))
+            else if (number && json_is(key, key_len, "instance_key"))
                 attributes->instance_key = (int64_t)inner.value;
-            else if (list && is(key, key_len, "_output_shapes"))
+            else if (list && json_is(key, key_len, "_output_shapes"))
                 attributes->numel = first_numel(pb_view_of(&inner, payload));
-            else if (type && (is(key, key_len, "T") || is(key, key_len, "dtype")))
+            else if (type && (json_is(key, key_len, "T") || json_is(key, key_len, "dtype")))
                 attributes->item_bytes = item_bytes_of(inner.value);
         }
     }
-}
-
-static uint32_t intern_key(struct trace_part *part, const char *key, int len, bool *no_memory)
-{
-    uint32_t id =
-        strtab_add(&part->names, key, (size_t)len < KEY_MAX ? (size_t)len : (size_t)KEY_MAX - 1);
-    if (id == STRTAB_FULL) {
-        *no_memory = true;
-        return 0;
-    }
-    return id;
 }
 
 uint32_t graphdef_key(struct trace_part *part, const char *tensor, const char *send_device,
@@ -175,7 +155,7 @@ uint32_t graphdef_key(struct trace_part *part, const char *tensor, const char *s
 {
     char key[KEY_MAX];
     int len = snprintf(key, sizeof key, "%s %s %s", tensor, send_device, recv_device);
-    return len <= 2 ? 0 : intern_key(part, key, len, no_memory);
+    return len <= 2 ? 0 : part_intern(part, key, MIN((size_t)len, sizeof key - 1), no_memory);
 }
 
 /* What the other end, or the other members, call it too. */
@@ -191,7 +171,7 @@ static uint32_t key_of(struct graphdef *g, const struct attributes *attributes)
         return 0;
     int len = snprintf(key, sizeof key, "%lld %lld", (long long)attributes->group_key,
                        (long long)attributes->instance_key);
-    return intern_key(g->part, key, len, &g->no_memory);
+    return intern(g, key, (size_t)len);
 }
 
 /* A NodeDef: name 1, op 2, input 3, device 4, attr 5. */

@@ -11,12 +11,13 @@
 #include "base/error.h"
 #include "base/map.h"
 #include "ingest/tensorflow/graphdef.h"
-#include "ingest/tensorflow/session.h"
+#include "ingest/tensorflow/session_steps.h"
+#include "ingest/tensorflow/tf_parts.h"
 
 /* A partition graph in a part. */
 struct partition {
-    char *device; /* its nodes'; NULL: dropped */
-    struct trace_part *part;
+    uint32_t device; /* its nodes', string id */
+    bool dropped;
     size_t first_node, n_nodes, first_input, n_inputs;
 };
 
@@ -28,22 +29,16 @@ struct runmeta {
     bool no_memory;
 };
 
-static const char *device_of(const struct trace_part *part, size_t node)
-{
-    return strtab_get(&part->names, part->dfg_nodes.at[node].device);
-}
-
 /* Of two graphs of one device one goes: the one at hand when it is no larger. */
 static bool is_second(struct runmeta *r, const struct partition *fresh)
 {
     for (size_t p = 0; p < r->partitions.n; p++) {
         struct partition *other = &r->partitions.at[p];
-        if (!other->device || strcmp(other->device, fresh->device) != 0)
+        if (other->dropped || other->device != fresh->device)
             continue;
         if (fresh->n_nodes <= other->n_nodes)
             return true;
-        free(other->device);
-        other->device = NULL;
+        other->dropped = true;
     }
     return false;
 }
@@ -51,8 +46,7 @@ static bool is_second(struct runmeta *r, const struct partition *fresh)
 static void read_graph(struct runmeta *r, const struct pb_field *field)
 {
     struct trace_part *part = r->part;
-    struct partition fresh = {
-        .part = part, .first_node = part->dfg_nodes.n, .first_input = part->dfg_inputs.n};
+    struct partition fresh = {.first_node = part->dfg_nodes.n, .first_input = part->dfg_inputs.n};
     uint64_t outer;
     if (!pb_enter(&r->pb, field, &outer))
         return;
@@ -62,15 +56,12 @@ static void read_graph(struct runmeta *r, const struct pb_field *field)
     fresh.n_inputs = part->dfg_inputs.n - fresh.first_input;
     if (r->no_memory || fresh.n_nodes == 0)
         return;
-    fresh.device = strdup(device_of(part, fresh.first_node));
-    if (!fresh.device || is_second(r, &fresh)) {
-        r->no_memory |= !fresh.device;
-        free(fresh.device);
+    fresh.device = part->dfg_nodes.at[fresh.first_node].device;
+    if (is_second(r, &fresh)) {
         part->dfg_nodes.n = fresh.first_node;
         part->dfg_inputs.n = fresh.first_input;
-    } else if (array_push(&r->partitions, fresh) < 0) {
-        free(fresh.device);
-        r->no_memory = true;
+    } else {
+        r->no_memory = array_push(&r->partitions, fresh) < 0;
     }
 }
 
@@ -81,7 +72,7 @@ static void compact(struct runmeta *r)
     size_t node = 0, input = 0;
     for (size_t p = 0; p < r->partitions.n; p++) {
         const struct partition *at = &r->partitions.at[p];
-        if (!at->device)
+        if (at->dropped)
             continue;
         for (size_t i = 0; i < at->n_inputs; i++) {
             struct dfg_input moved = part->dfg_inputs.at[at->first_input + i];
@@ -137,13 +128,12 @@ static void size_collectives(struct runmeta *r)
     struct trace_part *part = r->part;
     struct map sizes = {0};
     uint64_t size;
-    for (const struct span_block *block = part->first_block; block; block = block->next)
-        for (uint32_t i = 0; i < block->n && part->details.n > 0 && !r->no_memory; i++) {
-            const struct trace_span *span = &block->at[i];
-            if (span->kind == SPAN_COLLECTIVE && part->details.at[span->detail].bytes > 0)
-                r->no_memory |=
-                    map_set(&sizes, span->name, part->details.at[span->detail].bytes) < 0;
-        }
+    FOR_EACH_SPAN(part, span)
+    {
+        if (!r->no_memory && span->kind == SPAN_COLLECTIVE &&
+            part->details.at[span->detail].bytes > 0)
+            r->no_memory = map_set(&sizes, span->name, part->details.at[span->detail].bytes) < 0;
+    }
     for (size_t n = 0; n < part->dfg_nodes.n && sizes.n > 0; n++) {
         struct dfg_node *node = &part->dfg_nodes.at[n];
         if (node->size_bytes == 0 && map_get(&sizes, node->name, &size))
@@ -164,8 +154,6 @@ int runmeta_read(struct bytes *bytes, struct trace_part *part, struct dpro_error
     r.no_memory |= session_split(part) < 0;
     part->broken = r.pb.fail;
     part->broken_offset = r.pb.fail_offset;
-    for (size_t p = 0; p < r.partitions.n; p++)
-        free(r.partitions.at[p].device);
     array_fini(&r.partitions);
     array_fini(&r.places);
     return r.no_memory ? dpro_error_nomem(err) : 0;

@@ -1,7 +1,7 @@
-/* ingest/tensorflow/session.h: what a step of a TensorFlow session ran, on all its processes
+/* ingest/tensorflow/session_steps.h: what a step of a TensorFlow session ran, on all its processes
  * (StepStats). */
-#ifndef INGEST_TENSORFLOW_SESSION_H
-#define INGEST_TENSORFLOW_SESSION_H
+#ifndef INGEST_TENSORFLOW_SESSION_STEPS_H
+#define INGEST_TENSORFLOW_SESSION_STEPS_H
 
 #include "base/protobuf.h"
 #include "ingest/part.h"
@@ -15,7 +15,7 @@ int session_read_step(struct pb *pb, const struct pb_field *step, struct trace_p
 int session_split(struct trace_part *part);
 
 /* What no profile names threads for. */
-enum { SESSION_LANES = 256 };
+enum { SESSION_LANES = 256, SESSION_KEY_MAX = 1024 /* bytes of a transfer's key */ };
 
 struct session_lanes {
     uint32_t n;

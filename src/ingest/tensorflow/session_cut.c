@@ -1,0 +1,265 @@
+/* ingest/tensorflow/session_cut.c: a process's profile, cut into the steps of its session.
+ *
+ * The profile says when a kernel that waits for another process was called and when it had what it
+ * waited for, but not what that was: the graph says, in the RunMetadata of a step before. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/sort.h"
+#include "ingest/tensorflow/session_processes.h"
+#include "ingest/tensorflow/session_steps.h"
+#include "ingest/tensorflow/tf_parts.h"
+
+/* The pids of tracks that the profile does not have: no process has them. */
+enum { OF_WAITS = 1, OF_VARIABLES };
+
+ORDER(by_time, struct session_moment, ASCENDING(ns) ?: ASCENDING(run) ?: ASCENDING(name) ?: ASCENDING(kind));
+
+/* What a span ran for: what its thread did then, or, of other spans, the last run that had begun.
+ */
+static uint32_t cut_at(const struct joiner *j, const struct process *process,
+                       const struct trace_span *span)
+{
+    const struct work *works = process->works.at;
+    size_t work =
+        LOWER_BOUND(i, (size_t)0, process->works.n,
+                    works[i].track < span->track ||
+                        (works[i].track == span->track && works[i].start_ns <= span->start_ns));
+    if (work > 0 && works[work - 1].track == span->track)
+        return session_cut_of(j, works[work - 1].run);
+    size_t run =
+        LOWER_BOUND(i, (size_t)0, process->runs.n, process->runs.at[i].start_ns <= span->start_ns);
+    return run > 0 ? session_cut_of(j, process->runs.at[run - 1].id) : NO_ID;
+}
+
+/* ---- a process's spans, anew ---- */
+
+struct cutting {
+    struct joiner *j;
+    struct process *process;
+    struct trace_part *part;
+    const struct trace_part *graph;
+    struct map nodes;    /* string id of the graph -> node */
+    struct map sizes;    /* string id of a key in the graph -> bytes */
+    struct map details;  /* node, + 1 -> what all its transfers have in common */
+    struct map profiled; /* string ids, + 1, of nodes that have spans of their own */
+    struct session_lanes lanes;
+};
+
+static void place(struct cutting *c, struct trace_span span, uint32_t cut)
+{
+    int64_t *end_ns = &c->part->cuts.at[cut].end_ns;
+    span.window = (uint16_t)cut;
+    *end_ns = MAX(*end_ns, span.start_ns + span.dur_ns);
+    c->j->no_memory |= !part_place_span(c->part, &span);
+}
+
+/* Keeps what was run in the steps, however a thread of the process came to run it. */
+static void keep_spans(struct cutting *c)
+{
+    struct trace_part *part = c->part;
+    struct span_block *blocks = part->first_block;
+    part->first_block = part->last_block = NULL;
+    part->n_spans = 0;
+    for (size_t t = 0; t < part->tracks.n; t++) {
+        part->tracks.at[t].n_spans = 0;
+        part->tracks.at[t].track.pool |= !part->tracks.at[t].track.gpu;
+    }
+    while (blocks) { /* given back one by one: they are most of what there is */
+        struct trace_part done = {.first_block = blocks};
+        blocks = blocks->next;
+        done.first_block->next = NULL;
+        for (uint32_t i = 0; i < done.first_block->n && !c->j->no_memory; i++) {
+            const struct trace_span *span = &done.first_block->at[i];
+            uint32_t cut = cut_at(c->j, c->process, span);
+            if (cut == NO_ID || span->kind == SPAN_STEP)
+                continue;
+            c->j->no_memory |= map_set(&c->profiled, span->name + UINT64_C(1), 1) < 0;
+            place(c, *span, cut);
+        }
+        part_free_blocks(&done);
+    }
+}
+
+static void find_nodes(struct cutting *c)
+{
+    const struct trace_part *graph = c->graph;
+    for (size_t n = 0; n < graph->dfg_nodes.n && !c->j->no_memory; n++)
+        if (graph->dfg_nodes.at[n].name)
+            c->j->no_memory |= map_set(&c->nodes, graph->dfg_nodes.at[n].name, n) < 0;
+    FOR_EACH_SPAN(graph, span)
+    {
+        const struct trace_detail *detail =
+            span->kind == SPAN_TRANSFER ? &graph->details.at[span->detail] : NULL;
+        if (detail && detail->process_group)
+            c->j->no_memory |= map_set(&c->sizes, detail->process_group, detail->bytes) < 0;
+    }
+}
+
+/* A kernel that waited, as the graph knows it. */
+static void add_wait(struct cutting *c, const struct session_moment *from, int64_t end_ns,
+                     uint32_t cut)
+{
+    struct trace_part *part = c->part;
+    const struct trace_part *graph = c->graph;
+    const char *name = strtab_get(&part->names, from->name);
+    uint32_t id = strtab_find(&graph->names, name, strtab_len(&part->names, from->name));
+    bool *no_memory = &c->j->no_memory;
+    uint64_t n, common = 0, bytes = 0;
+    if (id == STRTAB_FULL || id == 0 || !map_get(&c->nodes, id, &n))
+        return;
+    const struct dfg_node *node = &graph->dfg_nodes.at[n];
+    const char *type = strtab_get(&graph->names, node->type),
+               *key = strtab_get(&graph->names, node->key);
+    struct trace_detail detail = {DETAIL_UNKNOWN};
+    struct trace_span span = {.start_ns = from->ns,
+                              .dur_ns = end_ns - from->ns,
+                              .name = from->name,
+                              .kind = SPAN_CPU_OP,
+                              SPAN_UNKNOWN};
+    if (strstr(type, "Recv")) {
+        if (!node->key || !trace_key_leaves_task(key))
+            return;
+        map_get(&c->sizes, node->key, &bytes);
+        span.kind = SPAN_TRANSFER;
+        span.track = session_inbox(part, OF_WAITS, key, no_memory);
+        detail.process_group = part_intern(part, key, strlen(key), no_memory);
+        detail.bytes = bytes;
+    } else if (strncmp(type, "Collective", 10) == 0) {
+        if (map_get(&c->profiled, from->name + UINT64_C(1), NULL))
+            return;
+        span.kind = SPAN_COLLECTIVE;
+        span.track = session_lane(&c->lanes, part, OF_WAITS, &span, no_memory);
+        detail.collective = part_intern(part, type, strlen(type), no_memory);
+        session_name_group(part, key, &detail, no_memory);
+    } else {
+        span.track = session_lane(&c->lanes, part, OF_WAITS, &span, no_memory);
+    }
+    if (span.kind != SPAN_CPU_OP) {
+        if (!map_get(&c->details, n + 1, &common)) {
+            common = tf_detail(part, &detail, no_memory);
+            *no_memory |= map_set(&c->details, n + 1, common) < 0;
+        }
+        span.detail = (uint32_t)common;
+    }
+    if (!*no_memory)
+        place(c, span, cut);
+}
+
+ORDER(by_kernel, struct session_moment, ASCENDING(run) ?: ASCENDING(name) ?: by_time(x, y));
+
+/* Puts the calls and answers of the steps' runs to the front, those of one run together; ends[cut]
+ * is where those of a step end. In place: there are as many as there are kernels that wait. */
+static void group_moments(const struct cutting *c, size_t *ends)
+{
+    struct session_moment *at = c->part->session->moments.at;
+    size_t n = 0, *next = ends + c->j->n_cuts;
+    for (size_t i = 0; i < c->part->session->moments.n; i++) {
+        struct session_moment moment = at[i];
+        bool waits = moment.kind == MOMENT_WAIT || moment.kind == MOMENT_WAIT_DONE;
+        uint32_t cut = waits && moment.name ? session_cut_of(c->j, moment.run) : NO_ID;
+        if (cut == NO_ID)
+            continue;
+        at[n++] = moment;
+        ends[cut]++;
+    }
+    for (uint32_t cut = 0; cut < c->j->n_cuts; cut++) {
+        next[cut] = cut ? ends[cut - 1] : 0;
+        ends[cut] += next[cut];
+    }
+    for (uint32_t cut = 0; cut < c->j->n_cuts; cut++)
+        while (next[cut] < ends[cut]) {
+            struct session_moment moment = at[next[cut]];
+            uint32_t own = session_cut_of(c->j, moment.run);
+            at[next[cut]] = at[next[own]];
+            at[next[own]++] = moment;
+        }
+}
+
+/* Of one node in one run, as often as a loop has it run: in the order of time. */
+static void add_waits(struct cutting *c)
+{
+    struct session_moment *at = c->part->session->moments.at;
+    size_t *ends = calloc(2 * (size_t)c->j->n_cuts + 1, sizeof *ends);
+    c->j->no_memory |= !ends;
+    if (!ends)
+        return;
+    group_moments(c, ends);
+    for (uint32_t cut = 0; cut < c->j->n_cuts; cut++) {
+        size_t first = cut ? ends[cut - 1] : 0, n_pairs = 0;
+        struct session_moment *pairs = at + first;
+        qsort(pairs, ends[cut] - first, sizeof *pairs, by_kernel);
+        for (size_t i = 0; i + 1 < ends[cut] - first; i++)
+            if (pairs[i].kind == MOMENT_WAIT && pairs[i + 1].kind == MOMENT_WAIT_DONE &&
+                pairs[i].run == pairs[i + 1].run && pairs[i].name == pairs[i + 1].name) {
+                struct session_moment begin = pairs[i], end = pairs[i + 1];
+                pairs[2 * n_pairs] = begin;
+                pairs[2 * n_pairs++ + 1] = end;
+                i++;
+            }
+        qsort(pairs, n_pairs, 2 * sizeof *pairs, by_time); /* by what begins each */
+        for (size_t i = 0; i < n_pairs && !c->j->no_memory; i++)
+            add_wait(c, &pairs[2 * i], pairs[2 * i + 1].ns, cut);
+    }
+    free(ends);
+}
+
+/* TensorFlow's profiler leaves out kernels that take next to no time. Those that stand for a
+ * variable say which one is read and updated: each is there when its step begins. */
+static void add_variables(struct cutting *c, uint32_t cut)
+{
+    const struct trace_part *graph = c->graph;
+    struct session_lanes lanes = {.n = 0};
+    int64_t start_ns = c->part->cuts.at[cut].start_ns;
+    for (size_t n = 0; n < graph->dfg_nodes.n && !c->j->no_memory; n++) {
+        const struct dfg_node *node = &graph->dfg_nodes.at[n];
+        const char *type = strtab_get(&graph->names, node->type),
+                   *name = strtab_get(&graph->names, node->name);
+        struct trace_span span = {
+            .start_ns = start_ns, .dur_ns = 1, .kind = SPAN_CPU_OP, SPAN_UNKNOWN};
+        if (strcmp(type, "VarHandleOp") != 0 && strcmp(type, "VariableV2") != 0 &&
+            strcmp(type, "Variable") != 0)
+            continue;
+        span.name = part_intern(c->part, name, strlen(name), &c->j->no_memory);
+        if (map_get(&c->profiled, span.name + UINT64_C(1), NULL))
+            continue;
+        span.track = session_lane(&lanes, c->part, OF_VARIABLES, &span, &c->j->no_memory);
+        start_ns++;
+        if (!c->j->no_memory)
+            place(c, span, cut);
+    }
+}
+
+void session_cut_process(struct joiner *j, struct process *process)
+{
+    struct trace_part *part = &process->profile->part;
+    struct cutting c = {.j = j, .process = process, .part = part};
+    const struct part_cut none = {0};
+    for (uint32_t i = 0; i < j->n_cuts && !j->no_memory; i++)
+        j->no_memory |= array_push(&part->cuts, none) < 0;
+    for (size_t r = process->runs.n; r > 0 && !j->no_memory;
+         r--) { /* it begins with its first run */
+        const struct run *run = &process->runs.at[r - 1];
+        uint32_t cut = session_cut_of(j, run->id);
+        if (cut != NO_ID)
+            part->cuts.at[cut] =
+                (struct part_cut){.start_ns = run->start_ns, .end_ns = run->start_ns};
+    }
+    if (!j->no_memory)
+        keep_spans(&c);
+    if (!j->no_memory && process->graph) {
+        c.graph = &process->graph->part;
+        find_nodes(&c);
+        if (!j->no_memory)
+            add_waits(&c);
+        for (uint32_t i = 0; i < j->n_cuts && !j->no_memory; i++)
+            add_variables(&c, i);
+    }
+    part->is_session_step = true;
+    part->start_ns += part->base_ns;
+    part->end_ns += part->base_ns;
+    map_fini(&c.nodes);
+    map_fini(&c.sizes);
+    map_fini(&c.details);
+    map_fini(&c.profiled);
+}

@@ -1,0 +1,71 @@
+/* ingest/tensorflow/session_processes.h: the processes of a session while their profiles are cut
+ * into steps: session_runs.c finds the steps, session_cut.c cuts. */
+#ifndef INGEST_TENSORFLOW_SESSION_PROCESSES_H
+#define INGEST_TENSORFLOW_SESSION_PROCESSES_H
+
+#include "base/map.h"
+#include "ingest/load.h"
+#include "ingest/tensorflow/session_profile.h"
+
+/* A run in a process. */
+struct run {
+    uint64_t id;
+    uint32_t track;
+    int64_t start_ns;
+    bool done;
+};
+
+/* A stretch of a thread: until the next one begins there. */
+struct work {
+    uint32_t track;
+    int64_t start_ns;
+    uint64_t run;
+};
+
+/* A range that the client marked. */
+struct mark {
+    uint32_t track;
+    bool runs; /* some began there in it: then others of the client fill queues */
+    int64_t start_ns, end_ns;
+    int32_t number;
+};
+
+/* One process. */
+struct process {
+    struct source *profile, *graph; /* graph: NULL where there is no RunMetadata at all */
+    ARRAY(struct run) runs;         /* ascending */
+    ARRAY(struct work) works;       /* by track, ascending */
+    ARRAY(struct mark) marks;
+};
+
+struct step {
+    uint32_t n_processes; /* that have it whole */
+    uint32_t last;        /* process counted, + 1 */
+};
+
+struct joiner {
+    struct loader *loader;
+    struct process *processes;
+    size_t n;
+    struct map step_of_run, step_of_number; /* index */
+    ARRAY(struct step) steps;               /* in the client's order */
+    uint32_t *cuts;                         /* by step; NO_ID: not whole */
+    uint32_t n_cuts;
+    bool no_memory;
+};
+
+/* session_runs.c: finds the runs and the marked ranges of a process; then the steps of all, and
+ * which of them every process has whole. They set no_memory. */
+void session_find_runs(struct joiner *j, struct process *process);
+void session_find_steps(struct joiner *j);
+void session_choose_steps(struct joiner *j);
+/* Leaves a process out. */
+void session_drop_process(struct joiner *j, size_t p);
+void session_warn_of_others(struct joiner *j, int rank, int other);
+/* The cut that a run is of; NO_ID: of no step. */
+uint32_t session_cut_of(const struct joiner *j, uint64_t run);
+
+/* session_cut.c: cuts a process's spans into the steps. Sets no_memory. */
+void session_cut_process(struct joiner *j, struct process *process);
+
+#endif

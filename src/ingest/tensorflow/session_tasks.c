@@ -1,0 +1,289 @@
+/* ingest/tensorflow/session_tasks.c: gives each task of a session's step a part of its own. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "base/sort.h"
+#include "ingest/tensorflow/graphdef.h"
+#include "ingest/tensorflow/session_steps.h"
+#include "ingest/tensorflow/tf_parts.h"
+
+struct task {
+    const char *name; /* borrowed from the file's names */
+    size_t len;
+    int rank; /* as of net_process_*; -1: of no job that trains */
+    struct trace_part *part;
+    uint32_t *names;              /* string id of the file -> of the task, + 1; in the arena */
+    struct session_lanes threads; /* how many ran is known, which one did what is not */
+};
+
+struct splitter {
+    struct trace_part *from;
+    struct arena arena;
+    ARRAY(struct task) tasks;
+    uint32_t *task_of;    /* string id of a device -> task + 1 */
+    struct map receivers; /* key -> name of the node that receives it */
+    struct map groups;    /* name of a collective's node -> its key */
+    bool no_memory;
+};
+
+static uint32_t task_of(struct splitter *s, uint32_t device)
+{
+    if (s->task_of[device])
+        return s->task_of[device] - 1;
+    const char *name = strtab_get(&s->from->names, device);
+    struct task fresh = {.name = name,
+                         .len = graphdef_task(name, strtab_len(&s->from->names, device))};
+    uint32_t t = 0;
+    while (t < s->tasks.n &&
+           !(s->tasks.at[t].len == fresh.len && memcmp(s->tasks.at[t].name, name, fresh.len) == 0))
+        t++;
+    if (t == s->tasks.n && array_push(&s->tasks, fresh) < 0) {
+        s->no_memory = true;
+        return 0;
+    }
+    s->task_of[device] = t + 1;
+    return t;
+}
+
+/* "/job:worker/replica:0/task:1": whether its job goes by the word, and its number. */
+static bool task_is(const struct task *task, const char *job, int *number)
+{
+    char prefix[32];
+    size_t len = (size_t)snprintf(prefix, sizeof prefix, "/job:%s/", job), at = task->len;
+    if (task->len <= len || memcmp(task->name, prefix, len) != 0)
+        return false;
+    while (at > 0 && task->name[at - 1] >= '0' && task->name[at - 1] <= '9')
+        at--;
+    *number = task->len - at > 7 ? -1 : atoi(task->name + at);
+    return *number >= 0;
+}
+
+/* Ranks as TensorFlow counts them: the chief, then the workers. */
+static void number_tasks(struct splitter *s)
+{
+    static const char *const chiefs[] = {"chief", "master"};
+    static const char *const workers[] = {"worker", "localhost"};
+    int number, first = 0;
+    for (size_t t = 0; t < s->tasks.n; t++)
+        for (size_t w = 0; w < 2; w++)
+            first |= task_is(&s->tasks.at[t], chiefs[w], &number);
+    for (size_t t = 0; t < s->tasks.n; t++) {
+        struct task *task = &s->tasks.at[t];
+        task->rank = -1;
+        for (size_t w = 0; w < 2; w++) {
+            if (task_is(task, chiefs[w], &number))
+                task->rank = 0;
+            else if (task_is(task, workers[w], &number))
+                task->rank = first + number;
+        }
+        if (task_is(task, "ps", &number))
+            task->rank = net_process_numbered("ps", number);
+    }
+}
+
+static uint32_t own_id(struct splitter *s, struct task *task, uint32_t id)
+{
+    const struct strtab *names = &s->from->names;
+    if (task->names[id])
+        return task->names[id] - 1;
+    uint32_t own = strtab_copy(&task->part->names, names, id);
+    if (own == STRTAB_FULL) {
+        s->no_memory = true;
+        return 0;
+    }
+    task->names[id] = own + 1;
+    return own;
+}
+
+static void open_task(struct splitter *s, struct task *task)
+{
+    task->part = calloc(1, sizeof *task->part);
+    task->names = arena_array(&s->arena, s->from->names.n, sizeof *task->names);
+    if (!task->part || !task->names || strtab_add(&task->part->names, "", 0) == STRTAB_FULL) {
+        s->no_memory = true;
+        return;
+    }
+    task->part->has_rank = task->rank != -1;
+    task->part->rank = task->rank;
+    task->part->is_session_step = true;
+}
+
+static void move_nodes(struct splitter *s, uint32_t *moved)
+{
+    const struct trace_part *from = s->from;
+    for (size_t n = 0; n < from->dfg_nodes.n && !s->no_memory; n++) {
+        struct dfg_node node = from->dfg_nodes.at[n];
+        struct task *task = &s->tasks.at[task_of(s, node.device)];
+        moved[n] = (uint32_t)task->part->dfg_nodes.n;
+        node.name = own_id(s, task, node.name);
+        node.type = own_id(s, task, node.type);
+        node.device = own_id(s, task, node.device);
+        node.key = own_id(s, task, node.key);
+        s->no_memory |= array_push(&task->part->dfg_nodes, node) < 0;
+    }
+}
+
+static void move_inputs(struct splitter *s, const uint32_t *moved)
+{
+    const struct trace_part *from = s->from;
+    for (size_t n = 0; n < from->dfg_nodes.n && !s->no_memory; n++) {
+        const struct dfg_node *node = &from->dfg_nodes.at[n];
+        uint32_t t = task_of(s, node->device);
+        struct trace_part *part = s->tasks.at[t].part;
+        struct dfg_node *own = &part->dfg_nodes.at[moved[n]];
+        own->first_input = (uint32_t)part->dfg_inputs.n;
+        own->n_inputs = 0;
+        for (uint32_t i = 0; i < node->n_inputs && !s->no_memory; i++) {
+            struct dfg_input input = from->dfg_inputs.at[node->first_input + i];
+            if (task_of(s, from->dfg_nodes.at[input.node].device) != t)
+                continue;
+            input.node = moved[input.node];
+            s->no_memory |= array_push(&part->dfg_inputs, input) < 0;
+            own->n_inputs++;
+        }
+    }
+}
+
+static void move_graphs(struct splitter *s)
+{
+    uint32_t *moved = arena_array(&s->arena, s->from->dfg_nodes.n, sizeof *moved);
+    s->no_memory |= !moved;
+    if (!s->no_memory)
+        move_nodes(s, moved);
+    if (!s->no_memory)
+        move_inputs(s, moved);
+}
+
+static void move_span(struct splitter *s, const struct trace_span *from)
+{
+    const struct strtab *names = &s->from->names;
+    const struct trace_track *device = &s->from->tracks.at[from->track].track;
+    struct task *task = &s->tasks.at[task_of(s, device->name)];
+    struct trace_part *part = task->part;
+    struct trace_span span = *from;
+    struct trace_track track = {.id = -1};
+    uint64_t found;
+    if (span.kind == SPAN_TRANSFER) {
+        struct trace_detail detail = s->from->details.at[span.detail];
+        if (detail.process_group && map_get(&s->receivers, detail.process_group, &found))
+            span.name = (uint32_t)found;
+        span.track = session_inbox(part, 0, strtab_get(names, detail.process_group), &s->no_memory);
+        detail.process_group = own_id(s, task, detail.process_group);
+        span.detail = tf_detail(part, &detail, &s->no_memory);
+    } else if (span.kind == SPAN_COLLECTIVE) {
+        struct trace_detail detail = s->from->details.at[span.detail];
+        detail.collective = own_id(s, task, detail.collective);
+        if (span.name && map_get(&s->groups, span.name, &found))
+            session_name_group(part, strtab_get(names, (uint32_t)found), &detail, &s->no_memory);
+        span.track = session_lane(&task->threads, part, 0, from, &s->no_memory);
+        span.detail = tf_detail(part, &detail, &s->no_memory);
+    } else if (device->gpu) {
+        track = *device;
+        track.name = own_id(s, task, device->name);
+        span.track = tf_track(part, track, &s->no_memory);
+    } else if (strcmp(strtab_get(names, span.name), "_SOURCE") == 0) {
+        track.name = part_intern(part, "session", 7, &s->no_memory);
+        span.track = tf_track(part, track, &s->no_memory);
+    } else {
+        span.track = session_lane(&task->threads, part, 0, from, &s->no_memory);
+    }
+    span.name = own_id(s, task, span.name);
+    s->no_memory = s->no_memory || !part_place_span(part, &span);
+}
+
+ORDER_OF_POINTERS(compare_spans, struct trace_span,
+                  ASCENDING(start_ns) ?: ASCENDING(dur_ns) ?: ASCENDING(name) ?: ASCENDING(detail));
+
+static void move_spans(struct splitter *s)
+{
+    const struct trace_span **spans = arena_array(&s->arena, s->from->n_spans, sizeof *spans);
+    size_t n = 0;
+    s->no_memory |= !spans;
+    if (s->no_memory)
+        return;
+    FOR_EACH_SPAN(s->from, span)
+    spans[n++] = span;
+    qsort(spans, n, sizeof *spans, compare_spans);
+    for (size_t i = 0; i < n && !s->no_memory; i++)
+        move_span(s, spans[i]);
+}
+
+static void find_receivers(struct splitter *s)
+{
+    const struct trace_part *from = s->from;
+    for (size_t n = 0; n < from->dfg_nodes.n && !s->no_memory; n++) {
+        const struct dfg_node *node = &from->dfg_nodes.at[n];
+        const char *type = strtab_get(&from->names, node->type);
+        if (node->key && strstr(type, "Recv"))
+            s->no_memory |= map_set(&s->receivers, node->key, node->name) < 0;
+        if (node->key && node->name && strncmp(type, "Collective", 10) == 0)
+            s->no_memory |= map_set(&s->groups, node->name, node->key) < 0;
+    }
+}
+
+/* When the step was going on in any task, as far as clocks tell, from when it was in the client. */
+static void find_whole(struct splitter *s)
+{
+    const struct task *client = NULL;
+    for (size_t t = 0; t < s->tasks.n; t++)
+        if (s->tasks.at[t].rank >= 0 && s->tasks.at[t].part->n_spans > 0 &&
+            (!client || s->tasks.at[t].rank < client->rank))
+            client = &s->tasks.at[t];
+    int64_t whole_ns[2] = {client ? client->part->start_ns : 0, client ? client->part->end_ns : 0};
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t t = 0; t < s->tasks.n; t++) {
+            struct trace_part *part = s->tasks.at[t].part;
+            if (client && part->n_spans > 0)
+                session_extend(whole_ns, part->start_ns, part->end_ns);
+            part->whole_start_ns = client ? whole_ns[0] : part->start_ns;
+            part->whole_end_ns = client ? whole_ns[1] : part->end_ns;
+        }
+}
+
+/* The file's part becomes the first task's, with a list of the others. */
+static void hand_over(struct splitter *s)
+{
+    for (size_t t = 0; t + 1 < s->tasks.n; t++)
+        s->tasks.at[t].part->next = s->tasks.at[t + 1].part;
+    tf_replace_part(s->from, s->tasks.at[0].part);
+    s->tasks.n = 0;
+}
+
+static void split(struct splitter *s)
+{
+    struct trace_part *part = s->from;
+    s->task_of = arena_array(&s->arena, part->names.n, sizeof *s->task_of);
+    s->no_memory = !s->task_of;
+    for (size_t t = 0; t < part->tracks.n && !s->no_memory; t++)
+        task_of(s, part->tracks.at[t].track.name);
+    for (size_t n = 0; n < part->dfg_nodes.n && !s->no_memory; n++)
+        task_of(s, part->dfg_nodes.at[n].device);
+    number_tasks(s);
+    for (size_t t = 0; t < s->tasks.n && !s->no_memory; t++)
+        open_task(s, &s->tasks.at[t]);
+    if (s->no_memory)
+        return;
+    find_receivers(s);
+    move_graphs(s);
+    move_spans(s);
+    if (s->no_memory)
+        return;
+    find_whole(s);
+    hand_over(s);
+}
+
+int session_split(struct trace_part *part)
+{
+    struct splitter s = {.from = part};
+    if (part->n_spans > 0) /* else they are a function's graphs */
+        split(&s);
+    for (size_t t = 0; t < s.tasks.n; t++)
+        tf_free_parts(s.tasks.at[t].part);
+    array_fini(&s.tasks);
+    arena_fini(&s.arena);
+    map_fini(&s.receivers);
+    map_fini(&s.groups);
+    return s.no_memory ? -1 : 0;
+}

@@ -1,0 +1,42 @@
+/* ingest/tensorflow/tf_parts.c: see tf_parts.h. */
+#include "ingest/tensorflow/tf_parts.h"
+
+#include <stdlib.h>
+
+uint32_t tf_track(struct trace_part *part, struct trace_track track, bool *no_memory)
+{
+    struct part_track fresh = {.track = track};
+    for (uint32_t t = 0; t < part->tracks.n; t++) {
+        const struct trace_track *other = &part->tracks.at[t].track;
+        if (other->gpu == track.gpu && other->pid == track.pid && other->id == track.id)
+            return t;
+    }
+    *no_memory = *no_memory || part->tracks.n >= NO_ID - 1 || array_push(&part->tracks, fresh) < 0;
+    return *no_memory ? 0 : (uint32_t)part->tracks.n - 1;
+}
+
+uint32_t tf_detail(struct trace_part *part, const struct trace_detail *detail, bool *no_memory)
+{
+    *no_memory =
+        *no_memory || part->details.n >= NO_ID - 1 || array_push(&part->details, *detail) < 0;
+    return *no_memory ? NO_ID : (uint32_t)part->details.n - 1;
+}
+
+void tf_free_parts(struct trace_part *list)
+{
+    if (list)
+        part_fini(list);
+    free(list);
+}
+
+void tf_replace_part(struct trace_part *part, struct trace_part *list)
+{
+    list->n_events = part->n_events;
+    list->losses = part->losses;
+    list->broken = part->broken;
+    list->broken_offset = part->broken_offset;
+    list->cut = part->cut;
+    part_fini(part);
+    *part = *list;
+    free(list);
+}

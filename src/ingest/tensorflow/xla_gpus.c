@@ -1,0 +1,139 @@
+/* ingest/tensorflow/xla_gpus.c: each GPU that one process of JAX drives becomes a rank, with the
+ * calls that launched its work. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "ingest/tensorflow/tf_parts.h"
+#include "ingest/tensorflow/xla.h"
+
+struct gpu {
+    struct trace_part *part;
+    uint32_t *tracks; /* by track of the file: that of the part; NO_ID: none yet */
+};
+
+struct splitter {
+    const struct trace_part *from;
+    struct arena arena;
+    struct map numbers;  /* of the devices, by their pids */
+    struct map launched; /* correlation -> number of the device that did the work */
+    struct gpu *gpus;
+    bool no_memory;
+};
+
+static void number_gpus(struct splitter *s)
+{
+    for (size_t t = 0; t < s->from->tracks.n && !s->no_memory; t++) {
+        const struct part_track *track = &s->from->tracks.at[t];
+        if (track->track.gpu && track->n_spans > 0)
+            s->no_memory = map_number(&s->numbers, map_key(track->track.pid)) < 0;
+    }
+}
+
+static bool find_gpu(const struct splitter *s, const struct trace_span *span, uint64_t *number)
+{
+    const struct trace_track *track = &s->from->tracks.at[span->track].track;
+    return track->gpu && map_get(&s->numbers, map_key(track->pid), number);
+}
+
+static void open_gpu(struct splitter *s, struct gpu *gpu, uint64_t device)
+{
+    struct trace_part *part = gpu->part = calloc(1, sizeof *part);
+    gpu->tracks = arena_array(&s->arena, s->from->tracks.n, sizeof *gpu->tracks);
+    if (!part || !gpu->tracks) {
+        s->no_memory = true;
+        return;
+    }
+    memset(gpu->tracks, 0xFF, s->from->tracks.n * sizeof *gpu->tracks);
+    part_intern(part, "", 0, &s->no_memory);
+    part->base_ns = s->from->base_ns;
+    part->framework = s->from->framework;
+    part->has_correlation = s->from->has_correlation;
+    part->is_device = true;
+    part->device = device;
+}
+
+static void open_gpus(struct splitter *s)
+{
+    uint64_t number;
+    s->gpus = arena_array(&s->arena, s->numbers.n, sizeof *s->gpus);
+    s->no_memory |= !s->gpus;
+    for (size_t t = 0; t < s->from->tracks.n && !s->no_memory; t++) {
+        const struct trace_track *track = &s->from->tracks.at[t].track;
+        if (track->gpu && map_get(&s->numbers, map_key(track->pid), &number) &&
+            !s->gpus[number].part)
+            open_gpu(s, &s->gpus[number], track->pid);
+    }
+    FOR_EACH_SPAN(s->from, span)
+    {
+        if (!s->no_memory && span->correlation && find_gpu(s, span, &number))
+            s->no_memory = map_set(&s->launched, map_key(span->correlation), number) < 0;
+    }
+}
+
+static uint32_t copy_text(struct splitter *s, struct trace_part *to, uint32_t id)
+{
+    return part_intern(to, strtab_get(&s->from->names, id), strtab_len(&s->from->names, id),
+                       &s->no_memory);
+}
+
+static void copy_span(struct splitter *s, struct gpu *gpu, const struct trace_span *span)
+{
+    uint32_t *track = &gpu->tracks[span->track];
+    struct trace_span copy = *span;
+    if (*track == NO_ID) {
+        struct trace_track fresh = s->from->tracks.at[span->track].track;
+        fresh.name = copy_text(s, gpu->part, fresh.name);
+        *track = tf_track(gpu->part, fresh, &s->no_memory);
+    }
+    copy.track = *track;
+    copy.name = copy_text(s, gpu->part, span->name);
+    if (span->detail != NO_ID) {
+        struct trace_detail detail = {.bytes = s->from->details.at[span->detail].bytes,
+                                      DETAIL_UNKNOWN};
+        copy.detail = tf_detail(gpu->part, &detail, &s->no_memory);
+    }
+    s->no_memory = s->no_memory || !part_place_span(gpu->part, &copy);
+}
+
+/* A call belongs to the device that did its work; what belongs to none is every device's. */
+static void share_out(struct splitter *s, const struct trace_span *span)
+{
+    uint64_t own = 0;
+    bool gpu = s->from->tracks.at[span->track].track.gpu;
+    if (gpu ? find_gpu(s, span, &own)
+            : span->correlation && map_get(&s->launched, map_key(span->correlation), &own)) {
+        copy_span(s, &s->gpus[own], span);
+        return;
+    }
+    for (size_t g = 0; g < s->numbers.n && !s->no_memory; g++)
+        copy_span(s, &s->gpus[g], span);
+}
+
+int xla_split_gpus(struct trace_part *part)
+{
+    struct splitter s = {.from = part};
+    struct trace_part *list = NULL;
+    number_gpus(&s);
+    if (!s.no_memory && s.numbers.n > 1) {
+        open_gpus(&s);
+        FOR_EACH_SPAN(part, span)
+        {
+            if (!s.no_memory)
+                share_out(&s, span);
+        }
+    }
+    for (size_t g = s.numbers.n; s.gpus && g-- > 0;)
+        if (s.gpus[g].part) {
+            s.gpus[g].part->next = list;
+            list = s.gpus[g].part;
+        }
+    if (list && !s.no_memory)
+        tf_replace_part(part, list);
+    else
+        tf_free_parts(list);
+    arena_fini(&s.arena);
+    map_fini(&s.numbers);
+    map_fini(&s.launched);
+    return s.no_memory ? -1 : 0;
+}

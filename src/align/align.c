@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "align/solver.h"
+#include "base/sort.h"
 
 enum {
     CUT_BITS = 27,           /* stretches begin and end at multiples of 134 ms */
@@ -18,10 +19,8 @@ enum {
 static int make_arcs(struct align *a)
 {
     size_t n_arcs = a->pairs.n * 2;
-    free(a->row);
-    free(a->arcs);
-    a->row = calloc(a->n_clocks + (size_t)2, sizeof *a->row);
-    a->arcs = malloc((2 * n_arcs + 1) * sizeof *a->arcs);
+    a->row = arena_array(&a->arena, a->n_clocks + (size_t)2, sizeof *a->row);
+    a->arcs = arena_array(&a->arena, 2 * n_arcs + 1, sizeof *a->arcs);
     if (!a->row || !a->arcs)
         return -1;
     /* each arc is listed with both its clocks, since paths are walked both ways */
@@ -51,7 +50,7 @@ static void reach(const struct align *a, bool against, int64_t *to, bool *reache
         uint32_t at = queue[head];
         for (uint32_t i = a->row[at]; i < a->row[at + 1]; i++) {
             uint32_t arc = a->arcs[i];
-            const struct constraints *constraints = &a->pairs.at[arc / 2].constraints[arc % 2];
+            const constraints_array *constraints = &a->pairs.at[arc / 2].constraints[arc % 2];
             uint32_t other = against ? arc_from(a, arc) : arc_to(a, arc);
             if (constraints->n == 0 || other == at || reached[other])
                 continue;
@@ -69,31 +68,31 @@ static void reach(const struct align *a, bool against, int64_t *to, bool *reache
 static int find_coarse(struct align *a)
 {
     size_t n = a->n_clocks;
-    int64_t *most = malloc(2 * n * sizeof *most);
-    bool *reached = malloc(2 * n * sizeof *reached);
-    uint32_t *queue = malloc(n * sizeof *queue);
-    int status = most && reached && queue ? 0 : -1;
-    if (status == 0) {
+    struct arena arena = {NULL, 0};
+    int64_t *most = arena_array(&arena, 2 * n, sizeof *most);
+    bool *reached = arena_array(&arena, 2 * n, sizeof *reached);
+    uint32_t *queue = arena_array(&arena, n, sizeof *queue);
+    bool failed = !most || !reached || !queue;
+    if (!failed) {
         reach(a, false, most, reached, queue);
         reach(a, true, most + n, reached + n, queue);
     }
-    for (uint32_t c = 0; c < n && status == 0; c++) {
-        a->tied[c] = reached[c] && reached[n + c];
+    for (uint32_t c = 0; c < n && !failed; c++) {
         int64_t apart = (int64_t)((uint64_t)most[n + c] - (uint64_t)most[c]);
-        a->coarse_ns[c] = a->tied[c] ? (int64_t)((uint64_t)most[c] + (uint64_t)(apart / 2)) : 0;
+        a->clocks[c].tied = reached[c] && reached[n + c];
+        a->clocks[c].coarse_ns =
+            a->clocks[c].tied ? (int64_t)((uint64_t)most[c] + (uint64_t)(apart / 2)) : 0;
     }
-    free(most);
-    free(reached);
-    free(queue);
-    return status;
+    arena_fini(&arena);
+    return failed ? -1 : 0;
 }
 
 /* ---- stretches ---- */
 
 struct cutter {
     struct align *a;
-    int64_t start_ns;   /* of slice 0 */
-    int64_t told_ns[2]; /* what must be covered */
+    int64_t start_ns;    /* of slice 0 */
+    int64_t shown_ns[2]; /* what must be covered */
     int64_t n_slices;
     bool rough;                     /* one pass only: lines are wanted later */
     struct window found;            /* what was tried last */
@@ -116,7 +115,7 @@ static int64_t clamp_time(__int128 ns)
 static void extend(const struct align *a, uint32_t clock, int64_t local_ns, int64_t *start,
                    int64_t *end)
 {
-    int64_t at = clamp_time((__int128)local_ns + a->coarse_ns[clock]);
+    int64_t at = clamp_time((__int128)local_ns + a->clocks[clock].coarse_ns);
     *start = at < *start ? at : *start;
     *end = at > *end ? at : *end;
 }
@@ -127,17 +126,17 @@ static void find_extent(struct cutter *cutter)
     const struct align *a = cutter->a;
     int64_t start = INT64_MAX, end = INT64_MIN;
     for (uint32_t c = 0; c < a->n_clocks; c++)
-        if (a->tied[c] && a->cover_start_ns[c] <= a->cover_end_ns[c]) {
-            extend(a, c, a->cover_start_ns[c], &start, &end);
-            extend(a, c, a->cover_end_ns[c], &start, &end);
+        if (a->clocks[c].tied && a->clocks[c].cover_start_ns <= a->clocks[c].cover_end_ns) {
+            extend(a, c, a->clocks[c].cover_start_ns, &start, &end);
+            extend(a, c, a->clocks[c].cover_end_ns, &start, &end);
         }
-    cutter->told_ns[0] = start;
-    cutter->told_ns[1] = end;
+    cutter->shown_ns[0] = start;
+    cutter->shown_ns[1] = end;
     for (size_t p = 0; p < a->pairs.n; p++)
         for (int d = 0; d < 2; d++) {
-            const struct constraints *constraints = &a->pairs.at[p].constraints[d];
-            if (constraints->n == 0 || !a->tied[a->pairs.at[p].low] ||
-                !a->tied[a->pairs.at[p].high])
+            const constraints_array *constraints = &a->pairs.at[p].constraints[d];
+            if (constraints->n == 0 || !a->clocks[a->pairs.at[p].low].tied ||
+                !a->clocks[a->pairs.at[p].high].tied)
                 continue;
             extend(a, a->pairs.at[p].low, constraints->at[0].low_ns, &start, &end);
             extend(a, a->pairs.at[p].low, constraints->at[constraints->n - 1].low_ns, &start, &end);
@@ -148,22 +147,12 @@ static void find_extent(struct cutter *cutter)
     cutter->n_slices = (int64_t)(((uint64_t)end - (uint64_t)start) >> CUT_BITS) + 1;
 }
 
-static void free_window(struct window *window)
-{
-    free(window->lines);
-    free(window->uncertainty_ns);
-    *window = (struct window){0};
-}
-
 static int create_window(struct align *a, struct window *window)
 {
-    *window =
-        (struct window){.lines = malloc(a->n_clocks * sizeof *window->lines),
-                        .uncertainty_ns = malloc(a->n_clocks * sizeof *window->uncertainty_ns)};
-    if (window->lines && window->uncertainty_ns)
-        return 0;
-    free_window(window);
-    return -1;
+    *window = (struct window){
+        .lines = arena_array(&a->arena, a->n_clocks, sizeof *window->lines),
+        .uncertainty_ns = arena_array(&a->arena, a->n_clocks, sizeof *window->uncertainty_ns)};
+    return window->lines && window->uncertainty_ns ? 0 : -1;
 }
 
 /* Solves slices [from, to); 1: they have no common lines. */
@@ -174,17 +163,17 @@ static int try_slices(struct cutter *cutter, int64_t from, int64_t to)
     window->start_ns = clamp_time(cutter->start_ns + ((__int128)from << CUT_BITS));
     window->end_ns = clamp_time(cutter->start_ns + ((__int128)to << CUT_BITS));
     for (int k = 0; k < 2; k++) {
-        int64_t at = cutter->told_ns[k];
+        int64_t at = cutter->shown_ns[k];
         at = at > window->end_ns ? window->end_ns : at;
-        window->told_ns[k] = at < window->start_ns ? window->start_ns : at;
+        window->shown_ns[k] = at < window->start_ns ? window->start_ns : at;
     }
-    if (window->told_ns[0] >= window->told_ns[1]) {
-        window->told_ns[0] = window->start_ns;
-        window->told_ns[1] = window->end_ns;
+    if (window->shown_ns[0] >= window->shown_ns[1]) {
+        window->shown_ns[0] = window->start_ns;
+        window->shown_ns[1] = window->end_ns;
     }
     for (uint32_t c = 0; c < a->n_clocks; c++)
-        window->lines[c] = (struct line){clamp_time((__int128)window->start_ns - a->coarse_ns[c]),
-                                         window->start_ns, 0};
+        window->lines[c] = (struct line){
+            clamp_time((__int128)window->start_ns - a->clocks[c].coarse_ns), window->start_ns, 0};
     return window_solve(a, window, cutter->rough, &cutter->conflict, &cutter->pair);
 }
 
@@ -201,7 +190,7 @@ static int put_aside(struct cutter *cutter, int64_t slice)
             n = constraints_within(
                 a, p, d, clamp_time(cutter->start_ns + ((__int128)slice << CUT_BITS)),
                 clamp_time(cutter->start_ns + ((__int128)(slice + 1) << CUT_BITS)), &first);
-        struct constraints *constraints = &p->constraints[d];
+        constraints_array *constraints = &p->constraints[d];
         if (n > 0)
             memmove(constraints->at + first, constraints->at + first + n,
                     (constraints->n - first - n) * sizeof *constraints->at);
@@ -272,10 +261,9 @@ static int clear_slice(struct cutter *cutter, int64_t slice)
 
 static int keep_window(struct cutter *cutter)
 {
-    if (array_push(&cutter->a->windows, cutter->found) < 0)
-        return -1;
-    cutter->found = (struct window){0};
-    return create_window(cutter->a, &cutter->found);
+    return array_push(&cutter->a->windows, cutter->found) < 0
+               ? -1
+               : create_window(cutter->a, &cutter->found);
 }
 
 static int cut(struct cutter *cutter)
@@ -309,20 +297,21 @@ static int cut(struct cutter *cutter)
 static int write_segments(struct align *a, uint32_t c)
 {
     uint32_t n = 0;
-    struct dpro_clock_segment *at = malloc(a->windows.n * sizeof *at + 1);
+    struct clock *clock = &a->clocks[c];
+    struct dpro_clock_segment *at = arena_array(&a->arena, a->windows.n + 1, sizeof *at);
     if (!at)
         return -1;
-    a->segments[c] = at;
+    clock->segments = at;
     for (size_t w = 0; w < a->windows.n; w++) {
         const struct window *window = &a->windows.at[w];
         const struct line *line = &window->lines[c];
         double uncertainty = window->uncertainty_ns[c];
         if (uncertainty < 0)
             continue;
-        int64_t start = clamp_time((__int128)window->start_ns - a->coarse_ns[c]);
-        int64_t end = clamp_time((__int128)window->end_ns - a->coarse_ns[c]);
-        if (n == 0 && a->cover_start_ns[c] < end) /* what must be covered, and no more */
-            start = a->cover_start_ns[c];
+        int64_t start = clamp_time((__int128)window->start_ns - clock->coarse_ns);
+        int64_t end = clamp_time((__int128)window->end_ns - clock->coarse_ns);
+        if (n == 0 && clock->cover_start_ns < end) /* what must be covered, and no more */
+            start = clock->cover_start_ns;
         double offset = line_at(line, start, start);
         at[n] = (struct dpro_clock_segment){start, end, to_ns(offset), line->rate * 1e6,
                                             uncertainty < 0x1p62 ? (int64_t)ceil(uncertainty)
@@ -331,75 +320,75 @@ static int write_segments(struct align *a, uint32_t c)
             at[n - 1].end_ns = start;
         n++;
     }
-    if (n > 0 && a->cover_end_ns[c] > at[n - 1].start_ns)
-        at[n - 1].end_ns = a->cover_end_ns[c] < INT64_MAX ? a->cover_end_ns[c] + 1 : INT64_MAX;
+    if (n > 0 && clock->cover_end_ns > at[n - 1].start_ns)
+        at[n - 1].end_ns = clock->cover_end_ns < INT64_MAX ? clock->cover_end_ns + 1 : INT64_MAX;
     if (c == 0 && n > 1) { /* the reference is one line */
         at[0].end_ns = at[n - 1].end_ns;
         n = 1;
     }
-    a->n_segments[c] = n;
+    clock->n_segments = n;
     return 0;
 }
 
-/* ---- pictures ---- */
+/* ---- what the constraints leave open over time, to be shown ---- */
 
-struct picture {
+struct bounding {
     struct align *a;
     double *weight, *most, *least;
     uint32_t *cycle, n_cycle;
 };
 
-static int draw_slice(struct picture *picture, const struct window *window, int64_t start_ns,
-                      int64_t end_ns)
+static int bound_slice(struct bounding *b, const struct window *window, int64_t start_ns,
+                       int64_t end_ns)
 {
-    struct align *a = picture->a;
+    struct align *a = b->a;
     for (uint32_t arc = 0; arc < a->pairs.n * 2; arc++) {
         const struct pair *pair = &a->pairs.at[arc / 2];
         uint32_t first, n = 0;
-        picture->weight[arc] = INFINITY;
+        b->weight[arc] = INFINITY;
         if (window->uncertainty_ns[pair->low] >= 0 && window->uncertainty_ns[pair->high] >= 0)
             n = constraints_within(a, pair, (int)(arc % 2), start_ns, end_ns, &first);
         for (uint32_t i = 0; i < n; i++)
-            picture->weight[arc] = fmin(
-                picture->weight[arc],
+            b->weight[arc] = fmin(
+                b->weight[arc],
                 fmax(0, constraint_slack(&pair->constraints[arc % 2].at[first + i], (int)(arc % 2),
                                          &window->lines[pair->low], &window->lines[pair->high])));
     }
-    for (uint32_t c = 0; c < a->n_clocks; c++)
-        picture->most[c] = picture->least[c] = c == 0 ? 0 : INFINITY;
-    if (paths_relax(a, picture->weight, false, picture->most, picture->cycle, &picture->n_cycle) <
-            0 ||
-        paths_relax(a, picture->weight, true, picture->least, picture->cycle, &picture->n_cycle) <
-            0)
+    if (paths_from_reference(a, b->weight, b->most, b->least, b->cycle, &b->n_cycle) < 0)
         return -1;
     int64_t middle = start_ns + (end_ns - start_ns) / 2;
     for (uint32_t c = 1; c < a->n_clocks; c++) {
-        if (isinf(picture->most[c]) && isinf(picture->least[c]))
+        if (isinf(b->most[c]) && isinf(b->least[c]))
             continue;
-        int64_t local = clamp_time((__int128)middle - a->coarse_ns[c]);
+        int64_t local = clamp_time((__int128)middle - a->clocks[c].coarse_ns);
         double estimate = line_at(&window->lines[c], local, local);
-        a->bounds[c][a->n_bounds[c]++] = (struct dpro_clock_bound){
-            local, isinf(picture->least[c]) ? INT64_MIN : to_ns(estimate - picture->least[c]),
-            isinf(picture->most[c]) ? INT64_MAX : to_ns(estimate + picture->most[c])};
+        struct clock *clock = &a->clocks[c];
+        clock->bounds[clock->n_bounds++] = (struct dpro_clock_bound){
+            local, isinf(b->least[c]) ? INT64_MIN : to_ns(estimate - b->least[c]),
+            isinf(b->most[c]) ? INT64_MAX : to_ns(estimate + b->most[c])};
     }
     return 0;
 }
 
-static int draw(struct cutter *cutter)
+static int find_bounds(struct cutter *cutter)
 {
     struct align *a = cutter->a;
-    size_t n_arcs = a->pairs.n * 2, n = a->n_clocks;
-    struct picture picture = {.a = a,
-                              .weight = malloc((n_arcs + 2 * n + 1) * sizeof *picture.weight),
-                              .cycle = malloc((n + 1) * sizeof *picture.cycle)};
-    int status = picture.weight && picture.cycle ? 0 : -1;
-    picture.most = picture.weight ? picture.weight + n_arcs : NULL;
-    picture.least = picture.weight ? picture.most + n : NULL;
-    for (uint32_t c = 1; c < n && status == 0; c++)
-        if (a->n_segments[c] > 0 && !(a->bounds[c] = malloc(ALIGN_MAX_BOUNDS * sizeof **a->bounds)))
-            status = -1;
+    size_t n = a->n_clocks;
+    struct bounding bounding = {
+        .a = a,
+        .weight = arena_array(&a->arena, a->pairs.n * 2 + 1, sizeof *bounding.weight),
+        .most = arena_array(&a->arena, n, sizeof *bounding.most),
+        .least = arena_array(&a->arena, n, sizeof *bounding.least),
+        .cycle = arena_array(&a->arena, n + 1, sizeof *bounding.cycle)};
+    bool failed = !bounding.weight || !bounding.most || !bounding.least || !bounding.cycle;
+    for (uint32_t c = 1; c < n && !failed; c++)
+        if (a->clocks[c].n_segments > 0) {
+            a->clocks[c].bounds =
+                arena_array(&a->arena, ALIGN_MAX_BOUNDS, sizeof *a->clocks->bounds);
+            failed = !a->clocks[c].bounds;
+        }
     __int128 length = (__int128)cutter->n_slices << CUT_BITS;
-    for (int i = 0, w = 0; i < ALIGN_MAX_BOUNDS && status == 0; i++) {
+    for (int i = 0, w = 0; i < ALIGN_MAX_BOUNDS && !failed; i++) {
         int64_t start = clamp_time(cutter->start_ns + length * i / ALIGN_MAX_BOUNDS);
         int64_t end = clamp_time(cutter->start_ns + length * (i + 1) / ALIGN_MAX_BOUNDS);
         while ((size_t)w + 1 < a->windows.n && a->windows.at[w].end_ns <= start)
@@ -407,14 +396,12 @@ static int draw(struct cutter *cutter)
         const struct window *window = &a->windows.at[w];
         if (start >= window->end_ns)
             break;
-        status = draw_slice(&picture, window, start, end < window->end_ns ? end : window->end_ns);
+        failed = bound_slice(&bounding, window, start, MIN(end, window->end_ns)) < 0;
     }
-    free(picture.weight);
-    free(picture.cycle);
-    return status;
+    return failed ? -1 : 0;
 }
 
-/* ---- how honest a line is ---- */
+/* ---- how sure a line is ---- */
 
 static double segment_value(const struct dpro_clock_segment *segment, int64_t local_ns)
 {
@@ -431,13 +418,13 @@ static void raise(struct dpro_clock_segment *segment, double uncertainty)
 /* The lines that the constraints allow may be very few, but a clock is not quite a line: its
  * uncertainty is at least what the best slice of time leaves open, and where it seems to have
  * changed its speed, the two lines differ by what is not known about when. */
-static void doubt(struct align *a, uint32_t c)
+static void widen(struct align *a, uint32_t c)
 {
-    struct dpro_clock_segment *at = a->segments[c];
-    uint32_t n = a->n_segments[c], s = 0;
+    struct dpro_clock_segment *at = a->clocks[c].segments;
+    uint32_t n = a->clocks[c].n_segments, s = 0;
     double best = INFINITY;
-    for (uint32_t i = 0; i < a->n_bounds[c]; i++) {
-        const struct dpro_clock_bound *bound = &a->bounds[c][i];
+    for (uint32_t i = 0; i < a->clocks[c].n_bounds; i++) {
+        const struct dpro_clock_bound *bound = &a->clocks[c].bounds[i];
         while (s + 1 < n && at[s + 1].start_ns <= bound->local_ns) {
             raise(&at[s++], best);
             best = INFINITY;
@@ -464,7 +451,8 @@ int align_ties(struct align *a, bool *tied)
 {
     if (make_arcs(a) < 0 || find_coarse(a) < 0)
         return -1;
-    memcpy(tied, a->tied, a->n_clocks * sizeof *tied);
+    for (uint32_t c = 0; c < a->n_clocks; c++)
+        tied[c] = a->clocks[c].tied;
     return 0;
 }
 
@@ -478,27 +466,26 @@ int align_solve(struct align *a)
         return -1;
     find_extent(&cutter);
     int status = cut(&cutter);
-    free_window(&cutter.found);
     for (uint32_t c = 0; c < a->n_clocks && status == 0; c++)
         status = write_segments(a, c);
     if (status == 0)
-        status = draw(&cutter);
+        status = find_bounds(&cutter);
     for (uint32_t c = 1; c < a->n_clocks && status == 0; c++)
-        doubt(a, c);
+        widen(a, c);
     return status;
 }
 
 uint32_t align_segments(const struct align *a, uint32_t clock,
                         const struct dpro_clock_segment **segments)
 {
-    *segments = a->segments[clock];
-    return a->n_segments[clock];
+    *segments = a->clocks[clock].segments;
+    return a->clocks[clock].n_segments;
 }
 
 const struct dpro_clock_bound *align_bounds(const struct align *a, uint32_t clock, uint32_t *n)
 {
-    *n = a->n_bounds[clock];
-    return a->bounds[clock];
+    *n = a->clocks[clock].n_bounds;
+    return a->clocks[clock].bounds;
 }
 
 uint32_t align_conflicts(const struct align *a, const struct align_conflict **conflicts)

@@ -16,26 +16,14 @@ struct align *align_create(uint32_t n_clocks)
     struct align *a = calloc(1, sizeof *a);
     if (!a)
         return NULL;
-    size_t n = n_clocks + (size_t)1;
     a->n_clocks = n_clocks;
-    a->cover_start_ns = malloc(n * sizeof *a->cover_start_ns);
-    a->cover_end_ns = malloc(n * sizeof *a->cover_end_ns);
-    a->keeps = calloc(n, sizeof *a->keeps);
-    a->coarse_ns = calloc(n, sizeof *a->coarse_ns);
-    a->tied = calloc(n, sizeof *a->tied);
-    a->segments = calloc(n, sizeof *a->segments);
-    a->n_segments = calloc(n, sizeof *a->n_segments);
-    a->bounds = calloc(n, sizeof *a->bounds);
-    a->n_bounds = calloc(n, sizeof *a->n_bounds);
-    if (!a->cover_start_ns || !a->cover_end_ns || !a->keeps || !a->coarse_ns || !a->tied ||
-        !a->segments || !a->n_segments || !a->bounds || !a->n_bounds) {
-        align_destroy(a);
+    a->clocks = arena_array(&a->arena, n_clocks + (size_t)1, sizeof *a->clocks);
+    if (!a->clocks) {
+        free(a);
         return NULL;
     }
-    for (uint32_t c = 0; c < n_clocks; c++) {
-        a->cover_start_ns[c] = INT64_MAX;
-        a->cover_end_ns[c] = INT64_MIN;
-    }
+    for (uint32_t c = 0; c < n_clocks; c++)
+        a->clocks[c] = (struct clock){.cover_start_ns = INT64_MAX, .cover_end_ns = INT64_MIN};
     return a;
 }
 
@@ -44,46 +32,30 @@ void align_destroy(struct align *a)
     if (!a)
         return;
     for (size_t p = 0; p < a->pairs.n; p++) {
-        free(a->pairs.at[p].constraints[0].at);
-        free(a->pairs.at[p].constraints[1].at);
+        array_fini(&a->pairs.at[p].constraints[0]);
+        array_fini(&a->pairs.at[p].constraints[1]);
         array_fini(&a->pairs.at[p].nears);
-    }
-    for (size_t w = 0; w < a->windows.n; w++) {
-        free(a->windows.at[w].lines);
-        free(a->windows.at[w].uncertainty_ns);
-    }
-    for (uint32_t c = 0; c < a->n_clocks; c++) {
-        if (a->segments)
-            free(a->segments[c]);
-        if (a->bounds)
-            free(a->bounds[c]);
     }
     array_fini(&a->pairs);
     array_fini(&a->windows);
     array_fini(&a->conflicts);
     map_fini(&a->pair_of);
-    free(a->cover_start_ns);
-    free(a->cover_end_ns);
-    free(a->keeps);
-    free(a->coarse_ns);
-    free(a->tied);
-    free(a->segments);
-    free(a->n_segments);
-    free(a->bounds);
-    free(a->n_bounds);
-    free(a->row);
-    free(a->arcs);
+    arena_fini(&a->arena);
     free(a);
+}
+
+static bool is_time(int64_t ns)
+{
+    return ns >= -ALIGN_TIME_MAX && ns <= ALIGN_TIME_MAX;
 }
 
 void align_cover(struct align *a, uint32_t clock, int64_t start_ns, int64_t end_ns)
 {
-    if (start_ns < -ALIGN_TIME_MAX || end_ns > ALIGN_TIME_MAX || end_ns < start_ns)
+    struct clock *c = &a->clocks[clock];
+    if (!is_time(start_ns) || !is_time(end_ns) || end_ns < start_ns)
         return;
-    if (start_ns < a->cover_start_ns[clock])
-        a->cover_start_ns[clock] = start_ns;
-    if (end_ns > a->cover_end_ns[clock])
-        a->cover_end_ns[clock] = end_ns;
+    c->cover_start_ns = MIN(c->cover_start_ns, start_ns);
+    c->cover_end_ns = MAX(c->cover_end_ns, end_ns);
 }
 
 uint32_t align_pair(struct align *a, uint32_t clock, uint32_t other)
@@ -110,10 +82,10 @@ static bool is_above(const struct constraint *a, const struct constraint *b,
            ((__int128)c->slack_ns - a->slack_ns) * ((__int128)b->low_ns - a->low_ns);
 }
 
-void constraints_tighten(struct constraints *constraints)
+void constraints_tighten(constraints_array *constraints)
 {
     struct constraint *at = constraints->at;
-    uint32_t n = constraints->n, kept = 0, first = 0, i = 1;
+    size_t n = constraints->n, kept = 0, first = 0, i = 1;
     while (i < n && compare_constraints(&at[i - 1], &at[i]) <= 0)
         i++;
     if (i < n)
@@ -130,28 +102,24 @@ void constraints_tighten(struct constraints *constraints)
     constraints->n = kept;
 }
 
-static int add_constraint(struct constraints *constraints, struct constraint constraint)
+/* Where there is no more room those that matter are kept; where that gives little, there is twice
+ * as much, from few on, as a job has many pairs. */
+static int add_constraint(constraints_array *to, struct constraint constraint)
 {
-    if (constraints->n == constraints->cap) {
-        if (constraints->cap >= FEW_CONSTRAINTS)
-            constraints_tighten(constraints);
-        if (constraints->n >= constraints->cap / 2) {
-            uint32_t cap = constraints->cap ? constraints->cap * 2 : 4;
-            struct constraint *at =
-                cap > constraints->cap ? realloc(constraints->at, cap * sizeof *at) : NULL;
+    if (to->n == to->cap) {
+        if (to->cap >= FEW_CONSTRAINTS)
+            constraints_tighten(to);
+        if (to->n >= to->cap / 2) {
+            size_t cap = to->cap ? to->cap * 2 : 4;
+            struct constraint *at = realloc(to->at, cap * sizeof *at);
             if (!at)
                 return -1;
-            constraints->at = at;
-            constraints->cap = cap;
+            to->at = at;
+            to->cap = cap;
         }
     }
-    constraints->at[constraints->n++] = constraint;
+    to->at[to->n++] = constraint;
     return 0;
-}
-
-static bool is_time(int64_t ns)
-{
-    return ns >= -ALIGN_TIME_MAX && ns <= ALIGN_TIME_MAX;
 }
 
 int align_before(struct align *a, uint32_t pair, uint32_t from, int64_t from_ns, int64_t to_ns,
@@ -168,7 +136,7 @@ int align_before(struct align *a, uint32_t pair, uint32_t from, int64_t from_ns,
 
 void align_keep(struct align *a, uint32_t clock)
 {
-    a->keeps[clock] = true;
+    a->clocks[clock].keeps = true;
 }
 
 int align_near(struct align *a, uint32_t pair, uint32_t clock, int64_t clock_ns, int64_t other_ns)
@@ -184,12 +152,12 @@ int align_near(struct align *a, uint32_t pair, uint32_t clock, int64_t clock_ns,
 uint32_t constraints_within(const struct align *align, const struct pair *pair, int direction,
                             int64_t start_ns, int64_t end_ns, uint32_t *first)
 {
-    const struct constraints *constraints = &pair->constraints[direction];
-    __int128 bounds[2] = {(__int128)start_ns - align->coarse_ns[pair->low],
-                          (__int128)end_ns - align->coarse_ns[pair->low]};
-    uint32_t found[2];
+    const constraints_array *constraints = &pair->constraints[direction];
+    __int128 bounds[2] = {(__int128)start_ns - align->clocks[pair->low].coarse_ns,
+                          (__int128)end_ns - align->clocks[pair->low].coarse_ns};
+    size_t found[2];
     for (int b = 0; b < 2; b++)
-        found[b] = LOWER_BOUND(i, 0, constraints->n, constraints->at[i].low_ns < bounds[b]);
-    *first = found[0];
-    return found[1] - found[0];
+        found[b] = LOWER_BOUND(i, (size_t)0, constraints->n, constraints->at[i].low_ns < bounds[b]);
+    *first = (uint32_t)found[0];
+    return (uint32_t)(found[1] - found[0]);
 }

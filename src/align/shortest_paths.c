@@ -36,15 +36,16 @@ static bool find_cycle(const struct align *a, const uint32_t *parent, bool rever
     return false;
 }
 
-int paths_relax(const struct align *a, const double *weight, bool reverse, double *value,
-                uint32_t *cycle, uint32_t *n_cycle)
+static int relax(const struct align *a, const double *weight, bool reverse, double *value,
+                 uint32_t *cycle, uint32_t *n_cycle)
 {
     uint32_t n = a->n_clocks, head = 0, n_queued = 0, n_since = 0;
-    uint32_t *memory = malloc((n + (size_t)1) * 3 * sizeof *memory);
-    bool *queued = calloc(n + (size_t)1, sizeof *queued);
-    int found = memory && queued ? 0 : -1;
-    uint32_t *queue = memory, *parent = memory ? memory + n : NULL;
-    uint32_t *visited = memory ? memory + 2 * (size_t)n : NULL;
+    struct arena arena = {NULL, 0};
+    uint32_t *queue = arena_array(&arena, n + (size_t)1, sizeof *queue);
+    uint32_t *parent = arena_array(&arena, n + (size_t)1, sizeof *parent);
+    uint32_t *visited = arena_array(&arena, n + (size_t)1, sizeof *visited);
+    bool *queued = arena_array(&arena, n + (size_t)1, sizeof *queued);
+    int found = queue && parent && visited && queued ? 0 : -1;
     for (uint32_t c = 0; c < n && found == 0; c++) {
         parent[c] = ALIGN_NONE;
         if (isinf(value[c]))
@@ -78,7 +79,21 @@ int paths_relax(const struct align *a, const double *weight, bool reverse, doubl
             found = find_cycle(a, parent, reverse, visited, cycle, n_cycle);
         }
     }
-    free(memory);
-    free(queued);
+    arena_fini(&arena);
     return found;
+}
+
+int paths_relax(const struct align *a, const double *weight, double *most, double *least,
+                uint32_t *cycle, uint32_t *n_cycle)
+{
+    int found = relax(a, weight, false, most, cycle, n_cycle);
+    return found ? found : relax(a, weight, true, least, cycle, n_cycle);
+}
+
+int paths_from_reference(const struct align *a, const double *weight, double *most, double *least,
+                         uint32_t *cycle, uint32_t *n_cycle)
+{
+    for (uint32_t c = 0; c < a->n_clocks; c++)
+        most[c] = least[c] = c == 0 ? 0 : INFINITY;
+    return paths_relax(a, weight, most, least, cycle, n_cycle);
 }

@@ -6,7 +6,10 @@
 #ifndef ALIGN_SOLVER_H
 #define ALIGN_SOLVER_H
 
+#include <stdlib.h>
+
 #include "align/align.h"
+#include "base/arena.h"
 #include "base/array.h"
 #include "base/map.h"
 
@@ -23,10 +26,7 @@ struct constraint {
     uint64_t mark;
 };
 
-struct constraints { /* of one pair in one direction */
-    struct constraint *at;
-    uint32_t n, cap;
-};
+typedef ARRAY(struct constraint) constraints_array; /* of one pair in one direction */
 
 struct near {
     int64_t low_ns, high_ns;
@@ -36,7 +36,7 @@ enum { LOW_TO_HIGH, HIGH_TO_LOW };
 
 struct pair {
     uint32_t low, high; /* clocks, low < high */
-    struct constraints constraints[2];
+    constraints_array constraints[2];
     ARRAY(struct near) nears;
     uint32_t n_conflicts;
 };
@@ -49,24 +49,29 @@ struct line {
 
 struct window { /* of the axis as the coarse offsets give it */
     int64_t start_ns, end_ns;
-    int64_t told_ns[2];     /* of it, the part for which uncertainty is told */
+    int64_t shown_ns[2];    /* of it, the part for which uncertainty is reported */
     struct line *lines;     /* a clock */
     double *uncertainty_ns; /* a clock; negative: not tied */
 };
 
+struct clock {
+    int64_t cover_start_ns, cover_end_ns;
+    bool keeps;
+    int64_t coarse_ns; /* roughly what has to be added to it */
+    bool tied;         /* to the reference, in both directions */
+    struct dpro_clock_segment *segments;
+    uint32_t n_segments;
+    struct dpro_clock_bound *bounds;
+    uint32_t n_bounds;
+};
+
 struct align {
+    struct arena arena; /* what has no end of its own */
     uint32_t n_clocks;
+    struct clock *clocks;
     ARRAY(struct pair) pairs;
     struct map pair_of;
-    int64_t *cover_start_ns, *cover_end_ns; /* a clock */
-    bool *keeps;                            /* a clock */
-    int64_t *coarse_ns;                     /* a clock: roughly what has to be added to it */
-    bool *tied;                             /* a clock: to the reference, in both directions */
     ARRAY(struct window) windows;
-    struct dpro_clock_segment **segments; /* a clock */
-    uint32_t *n_segments;
-    struct dpro_clock_bound **bounds;
-    uint32_t *n_bounds;
     ARRAY(struct align_conflict) conflicts;
     uint32_t *row, *arcs; /* arcs of clock c are arcs[row[c] .. row[c + 1]), as 2 * pair + direction
                              of the constraints */
@@ -74,17 +79,21 @@ struct align {
 
 /* constraints.c: sorts by time and keeps, of every short slice of it, the constraints that some
  * line could touch: the lower convex hull. */
-void constraints_tighten(struct constraints *constraints);
+void constraints_tighten(constraints_array *constraints);
 /* Those within [start, end) of the axis; returns how many, from *first on. */
 uint32_t constraints_within(const struct align *align, const struct pair *pair, int direction,
                             int64_t start_ns, int64_t end_ns, uint32_t *first);
 
-/* shortest_paths.c: lowers value[] until value[to] <= value[from] + weight[arc] holds for every arc
- * (reverse: with from and to exchanged), as the shortest paths do. An arc whose weight is INFINITY
+/* shortest_paths.c: lowers most[] until most[to] <= most[from] + weight[arc] holds for every arc,
+ * and least[] with from and to exchanged, as the shortest paths do. An arc whose weight is INFINITY
  * is not there. A constraint from i to j is the arc from j to i. Returns 0; 1 when there is a cycle
  * of negative length, whose arcs are then in cycle[0 .. *n_cycle); -1: no memory. */
-int paths_relax(const struct align *align, const double *weight, bool reverse, double *value,
+int paths_relax(const struct align *align, const double *weight, double *most, double *least,
                 uint32_t *cycle, uint32_t *n_cycle);
+/* The same, from the reference: how far each clock may be after and before it; INFINITY: it is not
+ * tied to it. */
+int paths_from_reference(const struct align *align, const double *weight, double *most,
+                         double *least, uint32_t *cycle, uint32_t *n_cycle);
 static inline uint32_t arc_from(const struct align *align, uint32_t arc)
 {
     const struct pair *pair = &align->pairs.at[arc / 2];

@@ -29,13 +29,14 @@ struct point {
 };
 
 struct work {
+    struct arena arena;
     const struct align *a;
     struct window *window;
     double length_ns;
-    double told[2]; /* where ranges are asked for, as parts of the length */
+    double shown[2]; /* where ranges are asked for, as parts of the length */
     ARRAY(struct point) points;
     uint32_t *first;          /* by arc: its points are points[first[arc] .. first[arc + 1]) */
-    double *ends[3];          /* by arc: how far the difference may go at told[0], at told[1], and
+    double *ends[3];          /* by arc: how far the difference may go at shown[0], at shown[1], and
                                  from the window's start to its end */
     double *weight;           /* by arc, with drifts given */
     uint32_t *touch;          /* by arc: the point that gives its weight */
@@ -44,46 +45,40 @@ struct work {
     double *most, *least;     /* by clock: range of x with drifts given */
     bool *tied, *known;       /* by clock */
     uint32_t *cycle, n_cycle;
-    void *memory;
 };
 
 static int init(struct work *work, const struct align *a, struct window *window)
 {
     size_t n_arcs = a->pairs.n * 2, n = a->n_clocks;
     *work = (struct work){.a = a, .window = window};
-    work->length_ns = (double)window->end_ns - (double)window->start_ns;
-    if (work->length_ns < 1)
-        work->length_ns = 1;
+    work->length_ns = fmax((double)window->end_ns - (double)window->start_ns, 1);
     for (int k = 0; k < 2; k++)
-        work->told[k] = ((double)window->told_ns[k] - (double)window->start_ns) / work->length_ns;
-    size_t doubles = 4 * n_arcs + 10 * n, words = 2 * n_arcs + n + 1;
-    work->memory = malloc(doubles * sizeof(double) + words * sizeof(uint32_t) + 2 * n + 1);
-    if (!work->memory)
+        work->shown[k] = ((double)window->shown_ns[k] - (double)window->start_ns) / work->length_ns;
+    double *by_arc = arena_array(&work->arena, 4 * n_arcs + 1, sizeof *by_arc);
+    double *by_clock = arena_array(&work->arena, 10 * n, sizeof *by_clock);
+    work->first = arena_array(&work->arena, n_arcs + 1, sizeof *work->first);
+    work->touch = arena_array(&work->arena, n_arcs + 1, sizeof *work->touch);
+    work->cycle = arena_array(&work->arena, n + 1, sizeof *work->cycle);
+    work->tied = arena_array(&work->arena, n, sizeof *work->tied);
+    work->known = arena_array(&work->arena, n, sizeof *work->known);
+    if (!by_arc || !by_clock || !work->first || !work->touch || !work->cycle || !work->tied ||
+        !work->known)
         return -1;
-    double *d = work->memory;
-    for (int k = 0; k < 3; k++) {
-        work->ends[k] = d, d += n_arcs;
-        work->high[k] = d, d += n;
-        work->low[k] = d, d += n;
-    }
-    work->weight = d, d += n_arcs;
-    work->x = d, d += n;
-    work->drift = d, d += n;
-    work->most = d, d += n;
-    work->least = d, d += n;
-    uint32_t *u = (uint32_t *)d;
-    work->first = u, u += n_arcs + 1;
-    work->touch = u, u += n_arcs;
-    work->cycle = u, u += n;
-    work->tied = (bool *)u;
-    work->known = work->tied + n;
+    double **const clock_arrays[] = {&work->high[0], &work->high[1], &work->high[2], &work->low[0],
+                                     &work->low[1],  &work->low[2],  &work->x,       &work->drift,
+                                     &work->most,    &work->least};
+    for (size_t i = 0; i < sizeof clock_arrays / sizeof *clock_arrays; i++)
+        *clock_arrays[i] = by_clock + i * n;
+    for (size_t k = 0; k < 3; k++)
+        work->ends[k] = by_arc + k * n_arcs;
+    work->weight = by_arc + 3 * n_arcs;
     return 0;
 }
 
 static void fini(struct work *work)
 {
     array_fini(&work->points);
-    free(work->memory);
+    arena_fini(&work->arena);
 }
 
 /* ---- constraints to points ---- */
@@ -137,7 +132,8 @@ static int collect(struct work *work, int pass)
     for (uint32_t arc = 0; arc < n_arcs; arc++) {
         work->first[arc] = (uint32_t)work->points.n;
         const struct pair *pair = &a->pairs.at[arc / 2];
-        if (a->tied[pair->low] && a->tied[pair->high] && add_points(work, arc, pass) < 0)
+        if (a->clocks[pair->low].tied && a->clocks[pair->high].tied &&
+            add_points(work, arc, pass) < 0)
             return -1;
     }
     work->first[n_arcs] = (uint32_t)work->points.n;
@@ -149,16 +145,19 @@ static bool has_points(const struct work *work, uint32_t arc)
     return work->first[arc] < work->first[arc + 1];
 }
 
+static int relax_from_reference(struct work *work, const double *weight, double *most,
+                                double *least)
+{
+    return paths_from_reference(work->a, weight, most, least, work->cycle, &work->n_cycle);
+}
+
 /* Which clocks the window's constraints tie to the reference, in both directions. */
 static int find_tied(struct work *work)
 {
     const struct align *a = work->a;
     for (uint32_t arc = 0; arc < a->pairs.n * 2; arc++)
         work->weight[arc] = has_points(work, arc) ? 0 : INFINITY;
-    for (uint32_t c = 0; c < a->n_clocks; c++)
-        work->most[c] = work->least[c] = c == 0 ? 0 : INFINITY;
-    if (paths_relax(a, work->weight, false, work->most, work->cycle, &work->n_cycle) < 0 ||
-        paths_relax(a, work->weight, true, work->least, work->cycle, &work->n_cycle) < 0)
+    if (relax_from_reference(work, work->weight, work->most, work->least) < 0)
         return -1;
     for (uint32_t c = 0; c < a->n_clocks; c++)
         work->tied[c] = !isinf(work->most[c]) && !isinf(work->least[c]);
@@ -221,7 +220,8 @@ static bool bound_pair(struct work *work, uint32_t pair)
     for (int k = 0; k < 3; k++) {
         double most = -INFINITY, least = INFINITY;
         for (uint32_t i = 0; i < n; i++) {
-            double at = k == 2 ? corners[i].drift : corners[i].x + corners[i].drift * work->told[k];
+            double at =
+                k == 2 ? corners[i].drift : corners[i].x + corners[i].drift * work->shown[k];
             most = fmax(most, at);
             least = fmin(least, at);
         }
@@ -285,15 +285,10 @@ static int name_conflict(const struct work *work, const uint32_t *arcs, uint32_t
 /* The ranges of all clocks in each of the three measures. */
 static int bound_clocks(struct work *work)
 {
-    const struct align *a = work->a;
     int status = 0;
     for (int k = 0; k < 3 && status == 0; k++) {
-        for (uint32_t c = 0; c < a->n_clocks; c++)
-            work->high[k][c] = work->low[k][c] = c == 0 ? 0 : INFINITY;
-        status = paths_relax(a, work->ends[k], false, work->high[k], work->cycle, &work->n_cycle);
-        if (status == 0)
-            status = paths_relax(a, work->ends[k], true, work->low[k], work->cycle, &work->n_cycle);
-        for (uint32_t c = 0; c < a->n_clocks; c++)
+        status = relax_from_reference(work, work->ends[k], work->high[k], work->low[k]);
+        for (uint32_t c = 0; c < work->a->n_clocks; c++)
             work->low[k][c] = -work->low[k][c];
     }
     return status;
@@ -309,14 +304,14 @@ enum drift_choice {
 
 static void choose_drifts(struct work *work, enum drift_choice choice)
 {
-    double told = work->told[1] - work->told[0];
+    double shown = work->shown[1] - work->shown[0];
     for (uint32_t c = 0; c < work->a->n_clocks; c++) {
         work->drift[c] = 0;
         if (c == 0 || !work->tied[c] || choice == DRIFT_AS_IT_WAS)
             continue;
         double wish =
-            (work->high[1][c] + work->low[1][c] - work->high[0][c] - work->low[0][c]) / 2 / told;
-        bool keeps = work->a->keeps[c] || !isfinite(wish);
+            (work->high[1][c] + work->low[1][c] - work->high[0][c] - work->low[0][c]) / 2 / shown;
+        bool keeps = work->a->clocks[c].keeps || !isfinite(wish);
         if (choice == DRIFT_NONE && (keeps || work->length_ns < SHORT_NS))
             wish = -work->window->lines[c].rate * work->length_ns;
         work->drift[c] = fmin(fmax(wish, work->low[2][c]), work->high[2][c]);
@@ -380,18 +375,15 @@ static bool repair(struct work *work)
 static int solve_offsets(struct work *work, int n_repairs)
 {
     const struct align *a = work->a;
-    for (int tries = 0;; tries++) {
+    int status = 1;
+    for (int tries = 0; status > 0; tries++) {
         weigh(work);
-        for (uint32_t c = 0; c < a->n_clocks; c++)
-            work->most[c] = work->least[c] = c == 0 ? 0 : INFINITY;
-        int status = paths_relax(a, work->weight, false, work->most, work->cycle, &work->n_cycle);
-        if (status == 0)
-            status = paths_relax(a, work->weight, true, work->least, work->cycle, &work->n_cycle);
-        if (status == 0)
+        status = relax_from_reference(work, work->weight, work->most, work->least);
+        if (status > 0 && (tries >= n_repairs || !repair(work)))
             break;
-        if (status < 0 || tries >= n_repairs || !repair(work))
-            return status;
     }
+    if (status != 0)
+        return status;
     for (uint32_t c = 0; c < a->n_clocks; c++)
         work->x[c] = work->tied[c] ? (work->most[c] - work->least[c]) / 2 : 0;
     return 0;
@@ -439,8 +431,7 @@ static int obey(struct work *work)
         work->most[c] = work->tied[c] ? work->x[c] : INFINITY;
         work->least[c] = work->tied[c] ? -work->x[c] : INFINITY;
     }
-    if (paths_relax(a, work->weight, false, work->most, work->cycle, &work->n_cycle) < 0 ||
-        paths_relax(a, work->weight, true, work->least, work->cycle, &work->n_cycle) < 0)
+    if (paths_relax(a, work->weight, work->most, work->least, work->cycle, &work->n_cycle) < 0)
         return -1;
     double zero = (work->most[0] - work->least[0]) / 2;
     for (uint32_t c = 0; c < a->n_clocks; c++)
@@ -454,7 +445,7 @@ static int apply_wishes(struct work *work)
     size_t most = 1;
     bool none = true;
     for (uint32_t c = 0; c < a->n_clocks; c++)
-        none &= !work->tied[c] || !a->keeps[c];
+        none &= !work->tied[c] || !a->clocks[c].keeps;
     if (none)
         return 0;
     for (size_t p = 0; p < a->pairs.n; p++)
@@ -463,7 +454,7 @@ static int apply_wishes(struct work *work)
     if (!scratch)
         return -1;
     for (uint32_t c = 0; c < a->n_clocks; c++)
-        work->known[c] = c == 0 || !a->keeps[c];
+        work->known[c] = c == 0 || !a->clocks[c].keeps;
     /* again as long as one more is known: clocks may hang together only through others */
     for (bool more = true; more;) {
         more = false;
@@ -517,12 +508,12 @@ static void move_lines(struct work *work)
     }
 }
 
-static void tell_uncertainty(struct work *work)
+static void fill_uncertainty(struct work *work)
 {
     for (uint32_t c = 0; c < work->a->n_clocks; c++) {
         double *uncertainty = &work->window->uncertainty_ns[c];
-        double start = work->x[c] + work->drift[c] * work->told[0];
-        double end = work->x[c] + work->drift[c] * work->told[1];
+        double start = work->x[c] + work->drift[c] * work->shown[0];
+        double end = work->x[c] + work->drift[c] * work->shown[1];
         *uncertainty = -1;
         if (!work->tied[c])
             continue;
@@ -558,7 +549,7 @@ static int solve_pass(struct work *work, int pass, struct align_conflict *confli
         status = obey(work);
     }
     if (status == 0) {
-        tell_uncertainty(work);
+        fill_uncertainty(work);
         move_lines(work);
     }
     return status;

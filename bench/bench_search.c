@@ -146,20 +146,23 @@ static void run_waiting(void)
         exit(4);
     model->net.message_ns.value = 10 * (double)model->programs[0].ops[1].work_ns;
     model->net.collective_ns.value = 0;
-    printf("1,000 buckets, nearly all waiting for the link\n");
+    printf("1,000 buckets waiting for the link, nearly all\n");
     run_evaluations(model);
     run_default(model);
     dpro_model_destroy(model);
 }
 
 /* Ranks that all differ, as recorded ones do. */
-static void run_apart(uint32_t n_ranks)
+static void run_apart(uint32_t n_ranks, bool searches)
 {
     struct dpro_model *model = generate_job("bert-base", n_ranks);
     if (!model || generate_apart(model, 0.1) < 0)
         exit(4);
     printf("bert-base, %u ranks that all differ\n", n_ranks);
-    run_default(model);
+    if (searches)
+        run_default(model);
+    else
+        run_evaluations(model);
     dpro_model_destroy(model);
 }
 
@@ -189,8 +192,9 @@ int main(int argc, char **argv)
     printf("bert-base, %u ranks\n", 8 * n_ranks);
     run_default(large);
     dpro_model_destroy(large);
-    run_apart(n_ranks);
-    run_apart(8 * n_ranks);
+    run_apart(n_ranks, true);
+    run_apart(8 * n_ranks, true);
+    run_apart(64 * n_ranks, false);
     run_waiting();
     return 0;
 }

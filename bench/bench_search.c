@@ -76,7 +76,8 @@ static void run_setting(const struct dpro_model *model, const struct setting *se
     double start = cpu_seconds();
     search.start_s = search_seconds(&search);
     check(registry_init(&search.registry, &options, &err), &err);
-    if (coarsened_view_make(model, !options.no_coarsen, !options.no_symmetry, UINT32_MAX, &view) < 0)
+    if (coarsened_view_make(model, !options.no_coarsen, !options.no_symmetry, UINT32_MAX, &view) <
+        0)
         exit(4);
     check(space_init(&space, &search, &view.model, &err), &err);
     search_paper(&space);
@@ -144,8 +145,8 @@ static void run_waiting(void)
     struct dpro_model *model = generate_random(&o);
     if (!model)
         exit(4);
-    model->net.message_ns.value = 10 * (double)model->programs[0].ops[1].work_ns;
-    model->net.collective_ns.value = 0;
+    model->net.link.message_ns.value = 10 * (double)model->programs[0].ops[1].work_ns;
+    model->net.collective.overhead_ns.value = 0;
     printf("1,000 buckets waiting for the link, nearly all\n");
     run_evaluations(model);
     run_default(model);

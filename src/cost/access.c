@@ -111,20 +111,20 @@ struct dpro_link dpro_model_link(const struct dpro_model *model)
         [MODEL_TREE] = "tree",     [MODEL_HIERARCHICAL] = "hierarchical",
         [MODEL_SERVER] = "server", [MODEL_DIRECT] = "direct"};
     const struct model_net *net = &model->net;
-    double byte_ns = net->byte_ns.value, rate = byte_ns > 0 ? 1e9 / byte_ns : 0;
+    double byte_ns = net->link.byte_ns.value, rate = byte_ns > 0 ? 1e9 / byte_ns : 0;
     return (struct dpro_link){
-        .algorithm = algorithms[net->algorithm],
-        .n_streams = net->n_streams,
-        .in_order = net->in_order,
-        .bandwidth_bytes_per_s = {rate, byte_ns > 0 ? rate * net->byte_ns.std / byte_ns : 0},
-        .message_ns = net->message_ns,
-        .collective_ns = net->collective_ns,
-        .launch_ns = net->launch_ns,
-        .hook_ns = net->hook_ns,
-        .copy_ns = net->copy_ns,
-        .cast_ns = net->cast_ns,
-        .reduce_ns = net->reduce_ns,
-        .interference_ns = net->cpu_ns};
+        .algorithm = algorithms[net->collective.algorithm],
+        .n_streams = net->gate.n_streams,
+        .in_order = net->gate.in_order,
+        .bandwidth_bytes_per_s = {rate, byte_ns > 0 ? rate * net->link.byte_ns.std / byte_ns : 0},
+        .message_ns = net->link.message_ns,
+        .collective_ns = net->collective.overhead_ns,
+        .launch_ns = net->compute.launch_ns,
+        .hook_ns = net->compute.hook_ns,
+        .copy_ns = net->compute.copy_ns,
+        .cast_ns = net->compute.cast_ns,
+        .reduce_ns = net->collective.reduce_ns,
+        .interference_ns = net->link.cpu_ns};
 }
 
 size_t dpro_model_n_warnings(const struct dpro_model *model)

@@ -14,7 +14,7 @@ int buckets_init(const struct dpro_model *model, struct arena *arena,
 {
     size_t n_ops = 0;
     *strategy =
-        (struct dpro_strategy){.n_buckets = model->n_tensors, .cycle_ns = model->net.cycle_ns};
+        (struct dpro_strategy){.n_buckets = model->n_tensors, .cycle_ns = model->net.gate.cycle_ns};
     for (uint32_t p = 0; p < model->n_programs; p++)
         n_ops += model->programs[p].n_ops;
     strategy->fused = arena_array(arena, n_ops / 2 + 1, sizeof *strategy->fused);
@@ -78,13 +78,13 @@ double bucket_launch_ns(const struct dpro_model *model, const struct dpro_strate
                         uint32_t bucket, uint64_t size_bytes, bool hooked)
 {
     const struct model_net *net = &model->net;
-    double ns = net->launch_ns.value * strategy->buckets[bucket].partitions;
+    double ns = net->compute.launch_ns.value * strategy->buckets[bucket].partitions;
     if (hooked)
-        ns += net->hook_ns.value;
+        ns += net->compute.hook_ns.value;
     if (strategy->compression != DPRO_COMPRESSION_NONE)
-        ns += net->cast_ns.value * (double)size_bytes / 2;
-    else if (hooked && net->hook_ns.value > 0)
-        ns += net->copy_ns.value * (double)size_bytes; /* DDP divides while it copies */
+        ns += net->compute.cast_ns.value * (double)size_bytes / 2;
+    else if (hooked && net->compute.hook_ns.value > 0)
+        ns += net->compute.copy_ns.value * (double)size_bytes; /* DDP divides while it copies */
     return ns;
 }
 
@@ -103,7 +103,8 @@ static uint32_t baseline_server(const struct dpro_model *model, uint32_t tensor)
 /* Parameter servers keep what they have where nothing else is said. */
 static void keep_servers(const struct dpro_model *model, struct dpro_strategy *s)
 {
-    if (model->net.algorithm == MODEL_SERVER && model->net.placement == MODEL_ANYWHERE)
+    if (model->net.collective.algorithm == MODEL_SERVER &&
+        model->net.servers.placement == MODEL_ANYWHERE)
         for (uint32_t b = 0; b < s->n_buckets; b++)
             s->buckets[b].server = baseline_server(model, s->order[s->buckets[b].first]);
 }
@@ -216,9 +217,9 @@ int buckets_read(const struct dpro_model *model, const char *path, struct dpro_s
         return rc;
     bool *taken = calloc((size_t)model->n_tensors + 1, sizeof *taken);
     strategy->n_buckets = strategy->n_fused = 0;
-    strategy->fuses = plan.fuses && model->net.cycle_ns > 0;
+    strategy->fuses = plan.fuses && model->net.gate.cycle_ns > 0;
     strategy->fusion_bytes = plan.fusion_bytes;
-    if (plan.cycle_ns > 0 && model->net.cycle_ns > 0)
+    if (plan.cycle_ns > 0 && model->net.gate.cycle_ns > 0)
         strategy->cycle_ns = plan.cycle_ns;
     strategy->compression = plan.compression;
     *n_fused_ops = plan.n_fused_ops;

@@ -78,8 +78,8 @@ static int change_world(uint32_t world_size, struct dpro_model *m, struct arena 
                               "a world of %u ranks can't be predicted; 2 to %d can", world_size,
                               MOST_RANKS);
     struct model_rank *ranks = arena_array(arena, world_size, sizeof *ranks);
-    uint32_t *hosts = m->net.rank_hosts ? arena_array(arena, world_size, sizeof *hosts) : NULL;
-    if (!ranks || (!hosts && m->net.rank_hosts))
+    uint32_t *hosts = m->net.link.rank_hosts ? arena_array(arena, world_size, sizeof *hosts) : NULL;
+    if (!ranks || (!hosts && m->net.link.rank_hosts))
         return dpro_error_nomem(err);
     for (uint32_t r = 0; r < world_size; r++) {
         ranks[r] = m->ranks[r % n];
@@ -87,20 +87,20 @@ static int change_world(uint32_t world_size, struct dpro_model *m, struct arena 
         last = ranks[r].rank;
     }
     for (uint32_t r = 0; hosts && r < world_size; r++)
-        hosts[r] = r < n ? m->net.rank_hosts[r] : r;
-    m->net.rank_hosts = hosts;
+        hosts[r] = r < n ? m->net.link.rank_hosts[r] : r;
+    m->net.link.rank_hosts = hosts;
     m->ranks = ranks;
     m->n_ranks = world_size;
-    m->net.n_ranks = world_size;
-    if (m->net.algorithm == MODEL_DIRECT && n == 2)
-        m->net.algorithm = MODEL_RING; /* two ranks can't tell them apart */
+    m->net.collective.n_ranks = world_size;
+    if (m->net.collective.algorithm == MODEL_DIRECT && n == 2)
+        m->net.collective.algorithm = MODEL_RING; /* two ranks can't tell them apart */
     int rc = note(notes, arena,
                   "%u ranks: each one %s computes as one of the %u recorded ones; links, and how "
                   "collectives use them, are taken to stay as they are",
                   world_size, world_size > n ? "more" : "that stays", n);
-    if (rc == 0 && m->net.algorithm == MODEL_SERVER)
+    if (rc == 0 && m->net.collective.algorithm == MODEL_SERVER)
         rc = note(notes, arena, "the job keeps its %u parameter servers; --servers changes that",
-                  m->net.n_servers);
+                  m->net.servers.n);
     return rc < 0 ? dpro_error_nomem(err) : 0;
 }
 
@@ -158,21 +158,21 @@ static int change_link(const struct dpro_changes *c, struct dpro_model *m, struc
     if (c->bandwidth_bytes_per_s != 0 && c->bandwidth_ratio != 0)
         return dpro_error_set(err, DPRO_EUSAGE, "bandwidth as a rate and as a ratio: give one");
     if (c->bandwidth_bytes_per_s != 0)
-        ratio = c->bandwidth_bytes_per_s * PAYLOAD_SHARE * net->byte_ns.value / 1e9;
+        ratio = c->bandwidth_bytes_per_s * PAYLOAD_SHARE * net->link.byte_ns.value / 1e9;
     if (!is_speed(ratio))
         return link_too_slow(ratio, err);
-    scale(&net->byte_ns, 1 / ratio);
+    scale(&net->link.byte_ns, 1 / ratio);
     if (!(c->latency_ratio >= 0 && c->latency_ratio <= 1e6))
         return dpro_error_set(err, DPRO_EUSAGE,
                               "a latency of %g times the measured one makes no sense",
                               c->latency_ratio);
     if (c->latency_ratio != 0) {
-        scale(&net->message_ns, c->latency_ratio);
-        scale(&net->least_ns, c->latency_ratio);
+        scale(&net->link.message_ns, c->latency_ratio);
+        scale(&net->collective.least_ns, c->latency_ratio);
     }
-    net->message_ns.value += (double)c->latency_add_ns;
-    if (net->message_ns.value < 0) {
-        net->message_ns.value = 0;
+    net->link.message_ns.value += (double)c->latency_add_ns;
+    if (net->link.message_ns.value < 0) {
+        net->link.message_ns.value = 0;
         if (note(notes, arena, "a message can't take less than no time: latency is taken as 0") < 0)
             return dpro_error_nomem(err);
     }
@@ -192,18 +192,18 @@ static int change_server_links(const struct dpro_changes *c, struct dpro_model *
     bool own_hosts = false;
     if (c->server_bandwidth_bytes_per_s == 0 && c->server_bandwidth_ratio == 0)
         return 0;
-    for (uint32_t s = 0; s < net->n_servers; s++)
-        own_hosts |= !net->server_hosts || net->server_hosts[s] < 0;
+    for (uint32_t s = 0; s < net->servers.n; s++)
+        own_hosts |= !net->servers.hosts || net->servers.hosts[s] < 0;
     if (!own_hosts)
         return dpro_error_set(err, DPRO_EUSAGE,
                               "each server is on the host of a rank, and shares its link; "
                               "--bandwidth changes both");
-    net->server_link = c->server_bandwidth_ratio;
+    net->servers.link_rate = c->server_bandwidth_ratio;
     if (c->server_bandwidth_bytes_per_s != 0)
-        net->server_link =
-            c->server_bandwidth_bytes_per_s * PAYLOAD_SHARE * net->byte_ns.value / 1e9;
-    if (!is_speed(net->server_link))
-        return link_too_slow(net->server_link, err);
+        net->servers.link_rate =
+            c->server_bandwidth_bytes_per_s * PAYLOAD_SHARE * net->link.byte_ns.value / 1e9;
+    if (!is_speed(net->servers.link_rate))
+        return link_too_slow(net->servers.link_rate, err);
     return 0;
 }
 
@@ -215,7 +215,7 @@ static int change_servers(const struct dpro_changes *c, struct dpro_model *m, st
                    c->server_bandwidth_bytes_per_s != 0 || c->server_bandwidth_ratio != 0;
     if (!changes)
         return 0;
-    if (net->algorithm != MODEL_SERVER)
+    if (net->collective.algorithm != MODEL_SERVER)
         return dpro_error_set(
             err, DPRO_EUSAGE,
             "the job has no parameter servers to change, its ranks exchange gradients "
@@ -224,17 +224,18 @@ static int change_servers(const struct dpro_changes *c, struct dpro_model *m, st
     if (c->n_servers > SERVERS_MOST)
         return dpro_error_set(err, DPRO_EUSAGE, "%u servers can't be predicted; 1 to %d can",
                               c->n_servers, SERVERS_MOST);
-    if (c->bigarray_bound != 0 && net->placement != MODEL_BY_KEY)
+    if (c->bigarray_bound != 0 && net->servers.placement != MODEL_BY_KEY)
         return dpro_error_set(err, DPRO_EUSAGE,
                               "a bound from which on arrays are parted is MXNet's; this job's "
                               "servers have none");
-    uint32_t n = net->n_servers;
+    uint32_t n = net->servers.n;
     if (c->n_servers != 0 && c->n_servers != n) {
         if (servers_change(m, c->n_servers, arena) < 0)
             return dpro_error_nomem(err);
-        const char *rule = net->placement == MODEL_BY_KEY ? "keys go where MXNet's rule puts them"
-                                                          : "tensors go to them in turns";
-        uint32_t n_apart = sync_n_nodes(net) - net->n_ranks;
+        const char *rule = net->servers.placement == MODEL_BY_KEY
+                               ? "keys go where MXNet's rule puts them"
+                               : "tensors go to them in turns";
+        uint32_t n_apart = sync_n_nodes(net) - net->collective.n_ranks;
         if (note(notes, arena,
                  "%u parameter server%s: %s; %u of them on hosts of their own, with links as the "
                  "others have",
@@ -255,7 +256,7 @@ static int change_cycles(const struct dpro_changes *c, struct dpro_model *m, str
                               "the cycle time and the fusion threshold are Horovod's, and this "
                               "job's gradients are not reduced by it; a bucket cap changes what "
                               "travels together");
-    if (m->net.cycle_ns == 0)
+    if (m->net.gate.cycle_ns == 0)
         return dpro_error_set(err, DPRO_EUSAGE,
                               "Horovod's timeline has no marks of its cycles: what another cycle "
                               "time or threshold would do is not known; record with 'dpro "
@@ -300,7 +301,7 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
         buckets_by_cap(m, c->first_bucket_bytes ? c->first_bucket_bytes : c->bucket_cap_bytes,
                        c->bucket_cap_bytes, &m->baseline);
         m->baseline.compression = own;
-        if (m->net.negotiates &&
+        if (m->net.gate.negotiates &&
             note(notes, arena,
                  "Horovod fuses what is ready when a cycle begins: buckets are groups of gradients "
                  "that the job makes; --fusion-mb and --cycle-time are what it does by itself") < 0)

@@ -162,8 +162,8 @@ static bool fit_held(const point_array *points, struct dpro_estimate *slope,
 /* Bytes over one direction of a rank's link, of a byte of bucket. */
 static double wire_share(const struct model_net *net)
 {
-    double n = net->n_ranks;
-    return net->algorithm == MODEL_TREE ? 1 : 2 * (n - 1) / n;
+    double n = net->collective.n_ranks;
+    return net->collective.algorithm == MODEL_TREE ? 1 : 2 * (n - 1) / n;
 }
 
 /* A bucket's messages on one rank, from when all ranks had come to its last one. */
@@ -246,9 +246,9 @@ static int fit_bytes(const struct measured_replay *r, const struct coarse *coars
             status = add_busy_periods(exchanges, n, last_ready(r, coarse, model, copy, i), &points);
         }
     if (status == 0)
-        fit_line(&points, &net->byte_ns, start);
-    if (status == 0 && !net->negotiates)
-        fit_held(&points, &net->byte_ns, &net->held_share);
+        fit_line(&points, &net->link.byte_ns, start);
+    if (status == 0 && !net->gate.negotiates)
+        fit_held(&points, &net->link.byte_ns, &net->link.held_share);
     array_fini(&points);
     free(exchanges);
     free(used);
@@ -260,25 +260,25 @@ static void fit_messages(const struct dpro_graph *g, struct model_net *net)
 {
     double sum = 0, squares = 0, bytes = 0, n = 0;
     for (uint32_t op = 0; op < g->n_ops; op++)
-        if (g->kind[op] == DPRO_OP_RECV && g->size_bytes[op] > net->chunk_bytes)
-            net->chunk_bytes = g->size_bytes[op];
+        if (g->kind[op] == DPRO_OP_RECV && g->size_bytes[op] > net->link.chunk_bytes)
+            net->link.chunk_bytes = g->size_bytes[op];
     for (uint32_t op = 0; op < g->n_ops; op++) {
         if (g->kind[op] != DPRO_OP_RECV || g->size_bytes[op] == 0 ||
-            g->size_bytes[op] > net->chunk_bytes / 2)
+            g->size_bytes[op] > net->link.chunk_bytes / 2)
             continue;
-        double rest = (double)g->dur_ns[op] - net->byte_ns.value * (double)g->size_bytes[op];
+        double rest = (double)g->dur_ns[op] - net->link.byte_ns.value * (double)g->size_bytes[op];
         sum += rest;
         squares += rest * rest;
         bytes += (double)g->size_bytes[op];
         n++;
     }
-    net->message_ns = on_cpu(g) ? TCP_MESSAGE_NS : PROXY_MESSAGE_NS;
+    net->link.message_ns = on_cpu(g) ? TCP_MESSAGE_NS : PROXY_MESSAGE_NS;
     if (n == 0)
         return;
     double variance = fmax(0, squares / n - sum / n * (sum / n));
-    double unsure = BURST_SHARE * net->byte_ns.value * bytes / n;
+    double unsure = BURST_SHARE * net->link.byte_ns.value * bytes / n;
     struct dpro_estimate seen = {sum / n, sqrt(variance / n + unsure * unsure) + 1};
-    net->message_ns = combine(net->message_ns, seen);
+    net->link.message_ns = combine(net->link.message_ns, seen);
 }
 
 /* Whether what is known of most bytes is their messages. */
@@ -351,12 +351,13 @@ static int fit_at_once(const struct measured_replay *r, const struct coarse *coa
     point_array points = {0};
     int status = see_transfers(r, coarse, model, &points, at_once);
     if (status == 0 && *at_once) {
-        fit_line(&points, &net->byte_ns, &net->collective_ns);
+        fit_line(&points, &net->link.byte_ns, &net->collective.overhead_ns);
         /* the ranks' cores held some of it up, and how much of it shows nowhere */
-        net->byte_ns.std = fmax(net->byte_ns.std, GRPC_HELD_SHARE.value / 2 * net->byte_ns.value);
-        net->message_ns = (struct dpro_estimate){0, net->collective_ns.std};
-        net->n_streams = model->n_tensors;
-        net->in_order = false;
+        net->link.byte_ns.std =
+            fmax(net->link.byte_ns.std, GRPC_HELD_SHARE.value / 2 * net->link.byte_ns.value);
+        net->link.message_ns = (struct dpro_estimate){0, net->collective.overhead_ns.std};
+        net->gate.n_streams = model->n_tensors;
+        net->gate.in_order = false;
     }
     array_fini(&points);
     return status;
@@ -383,9 +384,9 @@ static int fit_collectives(const struct measured_replay *r, const struct coarse 
             status = array_push(&points, point);
         }
     }
-    fit_line(&points, &net->byte_ns, &net->message_ns);
-    net->message_ns.value /= 2.0 * (net->n_ranks - 1);
-    net->message_ns.std /= 2.0 * (net->n_ranks - 1);
+    fit_line(&points, &net->link.byte_ns, &net->link.message_ns);
+    net->link.message_ns.value /= 2.0 * (net->collective.n_ranks - 1);
+    net->link.message_ns.std /= 2.0 * (net->collective.n_ranks - 1);
     array_fini(&points);
     free(used);
     return status;
@@ -524,17 +525,17 @@ static int fit_interference(const struct measured_replay *r, const struct coarse
     int status = 0;
     for (uint32_t i = 0; i < g->n_ranks && status == 0; i++)
         status = compare_work(r, &coarse->ranks[i], &families);
-    struct dpro_estimate usual = {0, 0.1 * net->byte_ns.value};
+    struct dpro_estimate usual = {0, 0.1 * net->link.byte_ns.value};
     if (cpu)
         usual = is_tensorflow_ring(g) ? GRPC_CPU_NS : TCP_CPU_NS;
     if (cpu && is_tensorflow_ring(g))
-        net->held_share = GRPC_HELD_SHARE;
-    net->cpu_ns = usual;
+        net->link.held_share = GRPC_HELD_SHARE;
+    net->link.cpu_ns = usual;
     if (families.n > 0 && status == 0) {
         struct dpro_estimate lost = lost_share(&families);
-        struct dpro_estimate seen = {lost.value * net->byte_ns.value,
-                                     lost.std * net->byte_ns.value};
-        net->cpu_ns = combine(usual, seen);
+        struct dpro_estimate seen = {lost.value * net->link.byte_ns.value,
+                                     lost.std * net->link.byte_ns.value};
+        net->link.cpu_ns = combine(usual, seen);
     }
     array_fini(&families);
     return status;
@@ -570,7 +571,7 @@ static int fit_launches(const struct measured_replay *r, const struct coarse *co
         qsort(calls.at, calls.n, sizeof *calls.at, compare_doubles);
         double spread = (quantile(&calls, 0.84) - quantile(&calls, 0.16)) / 2;
         double middle = quantile(&calls, 0.5), std = spread / sqrt((double)calls.n);
-        net->launch_ns = (struct dpro_estimate){middle, fmax(0.3 * middle, 1.25 * std)};
+        net->compute.launch_ns = (struct dpro_estimate){middle, fmax(0.3 * middle, 1.25 * std)};
     }
     array_fini(&calls);
     return status;
@@ -590,10 +591,10 @@ static void choose_algorithm(const struct dpro_graph *g, const struct coarse *co
     const char *pattern = "parameter server";
     if (g->n_collectives > 0)
         pattern = g->collectives[coarse->bucket_of[0]].pattern;
-    net->algorithm = MODEL_RING;
+    net->collective.algorithm = MODEL_RING;
     for (size_t i = 0; pattern && i < sizeof known / sizeof *known; i++)
         if (strcmp(pattern, known[i].pattern) == 0)
-            net->algorithm = known[i].algorithm;
+            net->collective.algorithm = known[i].algorithm;
 }
 
 /* Threads that run a rank's collectives: gloo has two, of which a job with one bucket shows one. A
@@ -634,9 +635,9 @@ static void fit_fusion(const struct dpro_graph *g, const struct coarse *coarse,
             n++;
         }
     }
-    start_ns -= 2 * (net->n_ranks - 1.0) * net->message_ns.value;
+    start_ns -= 2 * (net->collective.n_ranks - 1.0) * net->link.message_ns.value;
     double rest = (n > 0 && all > transfers ? (all - transfers) / n : 0) + fmax(start_ns, 0);
-    net->collective_ns = (struct dpro_estimate){rest, 0.3 * rest};
+    net->collective.overhead_ns = (struct dpro_estimate){rest, 0.3 * rest};
 }
 
 /* What TensorFlow's ring takes beside its messages is copying and adding up, by the byte, as far as
@@ -659,10 +660,10 @@ static int fit_packs(const struct measured_replay *r, const struct coarse *coars
     }
     struct dpro_estimate slope = {0};
     if (points.n > 0)
-        fit_line(&points, &slope, &net->collective_ns);
-    if (net->n_ranks > 1) { /* a rank adds up (n - 1) / n of a bucket */
-        double share = (net->n_ranks - 1.0) / net->n_ranks;
-        net->reduce_ns = (struct dpro_estimate){slope.value / share, slope.std / share};
+        fit_line(&points, &slope, &net->collective.overhead_ns);
+    if (net->collective.n_ranks > 1) { /* a rank adds up (n - 1) / n of a bucket */
+        double share = (net->collective.n_ranks - 1.0) / net->collective.n_ranks;
+        net->collective.reduce_ns = (struct dpro_estimate){slope.value / share, slope.std / share};
     }
     array_fini(&points);
     return status;
@@ -694,7 +695,8 @@ static void fit_overhead(const struct measured_replay *r, const struct coarse *c
         return;
     }
     double variance = squares / n - sum / n * (sum / n);
-    net->collective_ns = (struct dpro_estimate){sum / n, sqrt(variance > 0 ? variance / n : 0)};
+    net->collective.overhead_ns =
+        (struct dpro_estimate){sum / n, sqrt(variance > 0 ? variance / n : 0)};
 }
 
 int fit_net(const struct measured_replay *r, struct coarse *coarse, struct dpro_model *model,
@@ -702,19 +704,19 @@ int fit_net(const struct measured_replay *r, struct coarse *coarse, struct dpro_
 {
     const struct dpro_graph *g = r->graph;
     struct model_net *net = &model->net;
-    net->n_ranks = g->n_ranks;
+    net->collective.n_ranks = g->n_ranks;
     if (g->n_collectives > 0) /* with those not recorded */
-        net->n_ranks = g->collectives[coarse->bucket_of[0]].n_expected;
-    net->ranks_per_host = 1;
-    net->negotiates = find_negotiation(g) != NULL;
-    net->in_order = !net->negotiates; /* what is ready goes */
-    net->n_streams = count_streams(g);
+        net->collective.n_ranks = g->collectives[coarse->bucket_of[0]].n_expected;
+    net->collective.ranks_per_host = 1;
+    net->gate.negotiates = find_negotiation(g) != NULL;
+    net->gate.in_order = !net->gate.negotiates; /* what is ready goes */
+    net->gate.n_streams = count_streams(g);
     choose_algorithm(g, coarse, net);
-    if (net->algorithm == MODEL_SERVER && fit_servers(r, coarse, model) < 0)
+    if (net->collective.algorithm == MODEL_SERVER && fit_servers(r, coarse, model) < 0)
         return dpro_error_nomem(err);
     if (on_cpu(g))
-        net->hook_ns = HOOK_NS;
-    bool served = net->algorithm == MODEL_SERVER;
+        net->compute.hook_ns = HOOK_NS;
+    bool served = net->collective.algorithm == MODEL_SERVER;
     bool messages = !served && has_messages(g, coarse, model);
     struct dpro_estimate start = {0};
     if (!served && (messages ? fit_bytes(r, coarse, model, net, &start)
@@ -725,13 +727,14 @@ int fit_net(const struct measured_replay *r, struct coarse *coarse, struct dpro_
     bool at_once = false; /* a session's collectives, which no token puts in order */
     if (is_tensorflow_ring(g) && !served && fit_at_once(r, coarse, model, net, &at_once) < 0)
         return dpro_error_nomem(err);
-    bool in_turn = (net->negotiates || is_tensorflow_ring(g)) && !at_once;
+    bool in_turn = (net->gate.negotiates || is_tensorflow_ring(g)) && !at_once;
     int reductions = in_turn ? fit_reductions(r, coarse, model, net) : 0;
     if (reductions < 0 || fit_interference(r, coarse, net) < 0 ||
         fit_launches(r, coarse, model, net) < 0)
         return dpro_error_nomem(err);
     if (at_once) {
-        net->held_share = (struct dpro_estimate){0, GRPC_HELD_SHARE.std}; /* is in what was seen */
+        net->link.held_share =
+            (struct dpro_estimate){0, GRPC_HELD_SHARE.std}; /* is in what was seen */
     } else if (is_tensorflow_ring(g) && !reductions) {
         if (fit_packs(r, coarse, model, net) < 0)
             return dpro_error_nomem(err);
@@ -744,11 +747,12 @@ int fit_net(const struct measured_replay *r, struct coarse *coarse, struct dpro_
         bytes += model->tensors[t].size_bytes;
     for (uint32_t i = 0; i < g->n_ranks; i++)
         copied += (double)coarse->ranks[i].copy_back_ns / g->n_ranks;
-    net->copy_ns.value = bytes ? copied / (double)bytes : 0;
-    net->copy_ns.std = 0.2 * net->copy_ns.value;
-    net->cast_ns.value = net->copy_ns.value > 0 ? 2 * net->copy_ns.value : 0.2;
-    net->cast_ns.std = 0.5 * net->cast_ns.value;
-    if (on_cpu(g) && net->cast_ns.value < CPU_CAST_NS.value)
-        net->cast_ns = CPU_CAST_NS;
+    net->compute.copy_ns.value = bytes ? copied / (double)bytes : 0;
+    net->compute.copy_ns.std = 0.2 * net->compute.copy_ns.value;
+    net->compute.cast_ns.value =
+        net->compute.copy_ns.value > 0 ? 2 * net->compute.copy_ns.value : 0.2;
+    net->compute.cast_ns.std = 0.5 * net->compute.cast_ns.value;
+    if (on_cpu(g) && net->compute.cast_ns.value < CPU_CAST_NS.value)
+        net->compute.cast_ns = CPU_CAST_NS;
     return 0;
 }

@@ -75,7 +75,7 @@ static double byte_ns_of(const struct measured_replay *r, const struct model_net
     double longest = 0, ns = 0, bytes = 0;
     for (size_t i = 0; i < transfers->n; i++) {
         const struct transfer *t = &transfers->at[i];
-        bool together = net->server_hosts[t->server] == (int32_t)servers_host_of(net, t->rank);
+        bool together = net->servers.hosts[t->server] == (int32_t)servers_host_of(net, t->rank);
         if (together == within)
             moments[n++] =
                 (struct moment){measured_start_ns(r, copy, t->op), r->end_ns[copy][t->op],
@@ -135,9 +135,9 @@ static int find_servers(const struct dpro_graph *g, struct dpro_model *model)
     uint32_t *ranks = g->rank_hosts ? arena_array(&model->arena, g->n_ranks, sizeof *ranks) : NULL;
     for (uint32_t r = 0; ranks && r < g->n_ranks; r++)
         ranks[r] = g->rank_hosts[r];
-    model->net.rank_hosts = ranks;
-    model->net.server_hosts = hosts;
-    model->net.server_numbers = numbers;
+    model->net.link.rank_hosts = ranks;
+    model->net.servers.hosts = hosts;
+    model->net.servers.numbers = numbers;
     return hosts && numbers && (ranks || !g->rank_hosts) ? 0 : -1;
 }
 
@@ -160,7 +160,7 @@ static void fit_pushes(const struct dpro_graph *g, struct model_net *net)
             if (!serves_push(g, op) || (g->size_bytes[op] >= LONG_BYTES) != large)
                 continue;
             if (large) {
-                ns += fmax(dur - net->push_ns.value, 0);
+                ns += fmax(dur - net->servers.push_ns.value, 0);
                 bytes += (double)g->size_bytes[op];
                 continue;
             }
@@ -168,10 +168,10 @@ static void fit_pushes(const struct dpro_graph *g, struct model_net *net)
             squares += dur * dur;
             n_small++;
             double mean = small_ns / n_small, variance = squares / n_small - mean * mean;
-            net->push_ns = (struct dpro_estimate){mean, sqrt(fmax(variance, 0) / n_small)};
+            net->servers.push_ns = (struct dpro_estimate){mean, sqrt(fmax(variance, 0) / n_small)};
         }
-    net->reduce_ns.value = bytes > 0 ? ns / bytes : 0;
-    net->reduce_ns.std = 0.2 * net->reduce_ns.value;
+    net->collective.reduce_ns.value = bytes > 0 ? ns / bytes : 0;
+    net->collective.reduce_ns.std = 0.2 * net->collective.reduce_ns.value;
 }
 
 /* When a tensor's last push was served and its first answer sent, by the string id of the tensor.
@@ -223,8 +223,8 @@ static int fit_waits(const struct measured_replay *r, const transfer_array *tran
             }
         }
     }
-    net->answer_ns = median_of(&answers);
-    net->collective_ns = median_of(&ends);
+    net->servers.answer_ns = median_of(&answers);
+    net->collective.overhead_ns = median_of(&ends);
     array_fini(&answers);
     array_fini(&ends);
     free(of_tensor);
@@ -270,8 +270,8 @@ static int fit_store(const struct measured_replay *r, const transfer_array *tran
     uint32_t *server_of_key = arena_array(&model->arena, g->n_servers, sizeof *server_of_key);
     if (!server_of_key)
         return -1;
-    net->server_of_key = server_of_key;
-    net->placement = learn_rule(g, server_of_key) ? MODEL_BY_KEY : MODEL_ANYWHERE;
+    net->servers.of_key = server_of_key;
+    net->servers.placement = learn_rule(g, server_of_key) ? MODEL_BY_KEY : MODEL_ANYWHERE;
     fit_pushes(g, net);
     return fit_waits(r, transfers, net);
 }
@@ -411,12 +411,12 @@ static int fit_session(const struct measured_replay *r, struct coarse *coarse,
     }
     for (uint32_t copy = r->first; copy < r->first + r->n && status == 0; copy++)
         status = array_push(&rests, between_steps(r, copy, transfers));
-    net->pulls_at_start = true;
-    net->message_ns = median_of(&small);
-    net->step_ns = median_of(&rests);
-    net->push_ns.value = n_pushes > 0 ? served_ns(r, transfers) / n_pushes : 0;
-    net->push_ns.std = 0.3 * net->push_ns.value;
-    net->placement = MODEL_ANYWHERE;
+    net->gate.pulls_with_step = true;
+    net->link.message_ns = median_of(&small);
+    net->gate.step_ns = median_of(&rests);
+    net->servers.push_ns.value = n_pushes > 0 ? served_ns(r, transfers) / n_pushes : 0;
+    net->servers.push_ns.std = 0.3 * net->servers.push_ns.value;
+    net->servers.placement = MODEL_ANYWHERE;
     array_fini(&small);
     array_fini(&rests);
     return status < 0 ? -1 : fit_reads(r, coarse, model);
@@ -429,17 +429,17 @@ int fit_servers(const struct measured_replay *r, struct coarse *coarse, struct d
     const struct dpro_graph *g = r->graph;
     struct model_net *net = &model->net;
     transfer_array transfers = {0};
-    net->n_servers = g->n_servers ? g->n_servers : 1;
-    net->n_streams = model->n_tensors; /* what goes to servers waits for nothing else */
-    net->in_order = false;
-    net->queue_bytes = QUEUE_BYTES;
+    net->servers.n = g->n_servers ? g->n_servers : 1;
+    net->gate.n_streams = model->n_tensors; /* what goes to servers waits for nothing else */
+    net->gate.in_order = false;
+    net->link.queue_bytes = QUEUE_BYTES;
     int status = list_transfers(g, &transfers);
     if (status == 0)
         status = find_servers(g, model);
     if (status == 0)
-        status = fit_way(r, net, &transfers, false, &net->byte_ns);
+        status = fit_way(r, net, &transfers, false, &net->link.byte_ns);
     if (status == 0)
-        status = fit_way(r, net, &transfers, true, &net->within_ns);
+        status = fit_way(r, net, &transfers, true, &net->link.within_ns);
     if (status == 0)
         status = g->pulls_with_step ? fit_session(r, coarse, &transfers, model)
                                     : fit_store(r, &transfers, model);

@@ -32,7 +32,8 @@ static int warn(struct dpro_model *model, const char *format, ...)
 
 static double lost_of(const struct model_net *net)
 {
-    double lost = net->byte_ns.value > 0 ? net->cpu_ns.value / net->byte_ns.value : 0;
+    double lost =
+        net->link.byte_ns.value > 0 ? net->link.cpu_ns.value / net->link.byte_ns.value : 0;
     return lost > 0.9 ? 0.9 : lost;
 }
 
@@ -162,7 +163,7 @@ static int make_program(const struct measured_replay *r, const struct coarse_ran
                                            .needs = MODEL_ALL,
                                            .tensor = MODEL_NONE});
     /* what servers send back is taken before there are gradients, in the next iteration */
-    bool reordered = model->net.algorithm != MODEL_SERVER && has_executor(r->graph);
+    bool reordered = model->net.collective.algorithm != MODEL_SERVER && has_executor(r->graph);
     return reordered ? wait_last(model, program) : 0;
 }
 
@@ -267,7 +268,7 @@ static int make_baseline(const struct measured_replay *r, const struct coarse *c
         }
     }
     free(placed);
-    baseline->cycle_ns = model->net.cycle_ns;
+    baseline->cycle_ns = model->net.gate.cycle_ns;
     baseline->fuses = baseline->cycle_ns > 0 && g->cycles.fuses;
     baseline->fusion_bytes = g->cycles.fusion_bytes;
     return 0;
@@ -373,9 +374,11 @@ static void measure_iterations(const struct dpro_graph *g, const struct dpro_mod
 
 static void scale_net(struct model_net *net, double ratio)
 {
-    struct dpro_estimate *const times[] = {
-        &net->byte_ns,  &net->message_ns, &net->reduce_ns, &net->collective_ns, &net->negotiate_ns,
-        &net->least_ns, &net->push_ns,    &net->answer_ns, &net->within_ns,     &net->step_ns};
+    struct dpro_estimate *const times[] = {&net->link.byte_ns,         &net->link.message_ns,
+                                           &net->collective.reduce_ns, &net->collective.overhead_ns,
+                                           &net->gate.negotiate_ns,    &net->collective.least_ns,
+                                           &net->servers.push_ns,      &net->servers.answer_ns,
+                                           &net->link.within_ns,       &net->gate.step_ns};
     for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
         times[i]->value *= ratio;
         times[i]->std *= ratio;
@@ -470,9 +473,9 @@ static enum dpro_stack stack_of(const struct dpro_graph *g, const struct model_n
 {
     bool tensorflow = g->framework && strcmp(g->framework, "tensorflow") == 0;
     bool mxnet = g->framework && strcmp(g->framework, "mxnet") == 0;
-    if (net->negotiates)
+    if (net->gate.negotiates)
         return DPRO_STACK_HOROVOD;
-    if (net->algorithm == MODEL_SERVER)
+    if (net->collective.algorithm == MODEL_SERVER)
         return tensorflow ? DPRO_STACK_TENSORFLOW_PS
                : mxnet    ? DPRO_STACK_MXNET_PS
                           : DPRO_STACK_BYTEPS;
@@ -496,7 +499,8 @@ static int build(const struct measured_replay *shape, const struct measured_repl
             "job's script makes them";
     if (rc == 0 && (make_ranks(r, &coarse, model) < 0 || make_baseline(shape, &coarse, model) < 0))
         rc = dpro_error_nomem(err);
-    bool at_once = model->capabilities.stack == DPRO_STACK_TENSORFLOW_RING && !model->net.in_order;
+    bool at_once =
+        model->capabilities.stack == DPRO_STACK_TENSORFLOW_RING && !model->net.gate.in_order;
     if (rc == 0 && at_once &&
         warn(model, "collectives ran at once, beside computation on the same cores: the rate that "
                     "is learnt is what they got of the link, which may be faster; give "
@@ -518,7 +522,7 @@ int model_learn_again(const struct dpro_graph *graph, const struct dpro_graph *d
     m.arena = (struct arena){NULL, 0};
     m.warnings.at = NULL;
     m.warnings.n = m.warnings.cap = 0;
-    m.net = (struct model_net){.n_ranks = 0};
+    m.net = (struct model_net){.collective.n_ranks = 0};
     m.baseline = (struct dpro_strategy){.order = NULL};
     int rc = measured_replay_run(graph, &shape, err);
     if (rc == 0) {

@@ -72,53 +72,77 @@ enum model_placement {
     MODEL_ANYWHERE, /* the first part to the bucket's server, the others to those after it */
 };
 
-/* What a collective of all ranks costs. A message of b bytes takes message_ns + b * byte_ns from
- * one rank to the next, of which b * byte_ns on the sender's and on the receiver's link, which send
- * and receive at once; a rank adds received bytes up at reduce_ns a byte. */
-struct model_net {
-    enum model_algorithm algorithm;
-    uint32_t n_ranks, ranks_per_host, n_servers;
-    const int32_t *server_hosts; /* [n_servers] the rank (index) on whose host it is, so that what
-                                    they say to each other takes no link; -1: on one of its own;
-                                    NULL: all are */
-    const uint32_t *rank_hosts;  /* [n_ranks] of those on one host, which share its link, the first
-                                    (index); NULL: each has one of its own */
-    const int *server_numbers;   /* [n_servers] the job's own; NULL: as they are counted */
-    double server_link;          /* the rate of such a host's link against a rank's; 0: the same */
-    enum model_placement placement;
-    const uint32_t *server_of_key; /* [n_servers] a whole key's, by key * 9973 modulo n_servers;
-                                      NULL: that number itself */
-    bool pulls_at_start;  /* a session: all are pulled when an iteration begins, which is when all
-                             of the one before is done; else each as soon as all have pushed it */
-    uint32_t n_streams;   /* collectives that a rank has under way at once: 1 on a stream of NCCL's,
-                             2 with gloo's threads */
-    bool in_order;        /* a bucket waits for those before it to be launched (DDP) */
-    int64_t cycle_ns;     /* Horovod: from one cycle to the next where nothing else is said; 0: of
-                             others, or not known */
-    bool negotiates;      /* Horovod: a thread looks in cycles what is ready */
-    uint64_t chunk_bytes; /* the largest message; 0: a step is one message */
-    uint64_t queue_bytes; /* of those that send to servers, or of servers, what is in a link's
-                             queue, behind which another one begins */
-    struct dpro_estimate byte_ns, message_ns, reduce_ns;
-    struct dpro_estimate push_ns;   /* of a server's time, for each push; reduce_ns for its bytes */
-    struct dpro_estimate answer_ns; /* from a server's last push of a bucket to its answer */
-    struct dpro_estimate within_ns; /* a byte between a rank and a server of its host */
-    struct dpro_estimate step_ns;   /* of a session, between two iterations */
-    struct dpro_estimate collective_ns; /* from a collective's last arrival to its first message,
-                                      and from its last message to its end */
-    struct dpro_estimate negotiate_ns;  /* of a cycle of Horovod's that has something to reduce, for
-                                           the ranks to agree on what */
-    struct dpro_estimate least_ns;  /* a collective takes that much, however small it is, and its
-                                       bytes are there by then */
-    struct dpro_estimate launch_ns; /* of computing time, for each collective */
-    struct dpro_estimate hook_ns;   /* of computing time, for each bucket of a strategy that DDP can
-                                       be given by a communication hook only; its division by the
-                                       ranks is then a pass of its own, copy_ns a byte */
-    struct dpro_estimate copy_ns;   /* a byte of a bucket, of computing time, when it comes back */
-    struct dpro_estimate cast_ns;   /* a byte of a bucket cast to another precision and back */
+/* Ranks' links. A message of b bytes takes message_ns + b * byte_ns from one rank to the next, of
+ * which b * byte_ns on the sender's and on the receiver's link, which send and receive at once. */
+struct model_link {
+    struct dpro_estimate byte_ns, message_ns;
+    struct dpro_estimate within_ns;  /* a byte between a rank and a server of its host */
     struct dpro_estimate held_share; /* of its rate, that a transfer loses while a rank computes */
     struct dpro_estimate cpu_ns;     /* computing time that a byte on a rank's link costs it, where
-                                   both want the same cores (or multiprocessors) */
+                                        both want the same cores (or multiprocessors) */
+    uint64_t chunk_bytes;            /* the largest message; 0: a step is one message */
+    uint64_t queue_bytes;       /* of those that send to servers, or of servers, what is in a link's
+                                   queue, behind which another one begins */
+    const uint32_t *rank_hosts; /* [n_ranks] of those on one host, which share its link, the first
+                                   (index); NULL: each has one of its own */
+};
+
+/* How ranks reduce a bucket, beside what goes over links. */
+struct model_collective {
+    enum model_algorithm algorithm;
+    uint32_t n_ranks, ranks_per_host;
+    struct dpro_estimate reduce_ns;   /* a received byte, added up by a rank or a server */
+    struct dpro_estimate overhead_ns; /* from its last arrival to its first message, and from its
+                                         last message to its end */
+    struct dpro_estimate least_ns;    /* it takes that much, however small it is, and its bytes are
+                                         there by then */
+};
+
+/* When what is ready may begin. */
+struct model_gate {
+    uint32_t n_streams; /* collectives that a rank has under way at once: 1 on a stream of NCCL's, 2
+                           with gloo's threads */
+    bool in_order;      /* a bucket waits for those before it to be launched (DDP) */
+    bool negotiates;    /* Horovod: a thread looks in cycles what is ready */
+    int64_t cycle_ns;   /* from one cycle to the next where nothing else is said; 0: of others, or
+                           not known */
+    struct dpro_estimate negotiate_ns; /* of a cycle that has something to reduce, for the ranks to
+                                          agree on what */
+    bool pulls_with_step; /* a session: all are pulled when an iteration begins, which is when all
+                             of the one before is done; else each as soon as all have pushed it */
+    struct dpro_estimate step_ns; /* of a session, between two iterations */
+};
+
+struct model_servers {
+    uint32_t n;
+    const int32_t *hosts; /* [n] the rank (index) on whose host it is, so that what they say to each
+                             other takes no link; -1: on one of its own; NULL: all are */
+    const int *numbers;   /* [n] the job's own; NULL: as they are counted */
+    double link_rate;     /* of the link of a host of their own, against a rank's; 0: the same */
+    enum model_placement placement;
+    const uint32_t *of_key;         /* [n] a whole key's, by key * 9973 modulo n; NULL: that number
+                                       itself */
+    struct dpro_estimate push_ns;   /* of a server's time, for each push; reduce_ns for its bytes */
+    struct dpro_estimate answer_ns; /* from a server's last push of a bucket to its answer */
+};
+
+/* What communicating costs a rank in computing time. */
+struct model_compute {
+    struct dpro_estimate launch_ns; /* for each collective */
+    struct dpro_estimate hook_ns;   /* for each bucket of a strategy that DDP can be given by a
+                                       communication hook only; its division by the ranks is then a
+                                       pass of its own, copy_ns a byte */
+    struct dpro_estimate copy_ns;   /* a byte of a bucket, when it comes back */
+    struct dpro_estimate cast_ns;   /* a byte of a bucket cast to another precision and back */
+};
+
+/* What communicating a bucket costs, by all ranks. */
+struct model_net {
+    struct model_link link;
+    struct model_collective collective;
+    struct model_gate gate;
+    struct model_servers servers;
+    struct model_compute compute;
 };
 
 enum model_parts {

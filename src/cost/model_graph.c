@@ -282,7 +282,7 @@ struct job {
 
 static struct bucket_ends *at(const struct job *j, uint32_t bucket, uint32_t rank)
 {
-    return &j->at[(size_t)bucket * j->model->net.n_ranks + rank];
+    return &j->at[(size_t)bucket * j->model->net.collective.n_ranks + rank];
 }
 
 /* The rank's next op; *last is the one before. */
@@ -340,9 +340,10 @@ static void add_rank(struct job *j, uint32_t rank)
             continue;
         uint32_t b = j->bucket_of[op->tensor];
         bool whole = --j->buckets[b].n_missing == 0;
-        if (whole && !j->model->net.in_order)
+        if (whole && !j->model->net.gate.in_order)
             add_launch(j, rank, b, r->work_scale, &last);
-        while (j->model->net.in_order && next < s->n_buckets && j->buckets[next].n_missing == 0)
+        while (j->model->net.gate.in_order && next < s->n_buckets &&
+               j->buckets[next].n_missing == 0)
             add_launch(j, rank, next++, r->work_scale, &last);
     }
     uint32_t boundary = go_on(j, rank, DPRO_OP_BARRIER, "iteration", 0, &last);
@@ -358,10 +359,10 @@ static void add_bucket(struct job *j, uint32_t b)
 {
     struct bucket_ops *bucket = &j->buckets[b];
     struct maker *m = &j->m;
-    uint32_t parts = j->strategy->buckets[b].partitions, n_streams = j->model->net.n_streams;
+    uint32_t parts = j->strategy->buckets[b].partitions, n_streams = j->model->net.gate.n_streams;
     uint32_t bucket_end = add_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "bucket ends", 0);
     uint32_t barrier = add_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "all have launched", 0);
-    for (uint32_t r = 0; r < j->model->net.n_ranks; r++)
+    for (uint32_t r = 0; r < j->model->net.collective.n_ranks; r++)
         *at(j, b, r) = (struct bucket_ends){barrier, bucket_end};
     for (uint32_t p = 0; p < parts && !m->failed; p++) {
         uint64_t size = bucket->size_bytes / parts;
@@ -387,7 +388,7 @@ static void add_bucket(struct job *j, uint32_t b)
 
 static double slowness(const struct job *j, uint32_t node)
 {
-    double rate = node < j->model->net.n_ranks ? 1 : j->model->net.server_link;
+    double rate = node < j->model->net.collective.n_ranks ? 1 : j->model->net.servers.link_rate;
     return rate > 0 ? 1 / rate : 1;
 }
 
@@ -403,7 +404,7 @@ static uint32_t add_chunks(struct job *j, struct way *way, uint32_t after, doubl
 {
     struct maker *m = &j->m;
     uint32_t n = (uint32_t)(bytes / j->chunk_bytes) + 1, recv = after;
-    double wire_ns = bytes * j->model->net.byte_ns.value;
+    double wire_ns = bytes * j->model->net.link.byte_ns.value;
     for (uint32_t c = 0; c < n && !m->failed; c++) {
         uint32_t send = add_op(m, DPRO_OP_SEND, way->from, SENDS, "send",
                                chunk_ns(wire_ns * slowness(j, way->from), c, n));
@@ -432,17 +433,17 @@ static uint32_t carry(struct job *j, uint32_t rank, uint32_t server, bool down, 
 {
     const struct model_net *net = &j->model->net;
     struct maker *m = &j->m;
-    uint32_t n_ranks = net->n_ranks, there;
+    uint32_t n_ranks = net->collective.n_ranks, there;
     struct way *way = &j->ways[((down ? n_ranks : 0) + rank) * j->n_servers + server];
     if (way->from == way->to) {
         uint32_t place = sync_n_nodes(net) + j->n_servers + rank;
         there = add_op(m, DPRO_OP_COPY, place, down ? RECEIVES : SENDS, "within the host",
-                       (int64_t)(bytes * net->within_ns.value + 0.5));
+                       (int64_t)(bytes * net->link.within_ns.value + 0.5));
         add_edge(m, after, there, false);
     } else {
         there = add_chunks(j, way, after, bytes);
     }
-    double more_ns = net->message_ns.value + (down ? net->collective_ns.value : 0);
+    double more_ns = net->link.message_ns.value + (down ? net->collective.overhead_ns.value : 0);
     uint32_t arrived =
         add_op(m, DPRO_OP_BARRIER, rank, DPRO_NO_DEVICE, "arrives", (int64_t)(more_ns + 0.5));
     add_edge(m, there, arrived, false);
@@ -482,24 +483,26 @@ static void add_part(struct job *j, uint32_t b, uint32_t part)
     struct maker *m = &j->m;
     uint32_t server = servers_of_part(j->model, j->strategy, b, part);
     double bytes = part_bytes(j, b, part);
-    double serve_ns = net->push_ns.value + bytes * net->reduce_ns.value;
-    uint32_t answer = add_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "all have pushed",
-                             net->pulls_at_start ? 0 : (int64_t)(net->answer_ns.value + 0.5));
-    for (uint32_t r = 0; r < net->n_ranks && !m->failed; r++) {
+    double serve_ns = net->servers.push_ns.value + bytes * net->collective.reduce_ns.value;
+    uint32_t answer =
+        add_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "all have pushed",
+               net->gate.pulls_with_step ? 0 : (int64_t)(net->servers.answer_ns.value + 0.5));
+    for (uint32_t r = 0; r < net->collective.n_ranks && !m->failed; r++) {
         uint32_t pushed = carry(j, r, server, false, at(j, b, r)->barrier, bytes);
         uint32_t serve = add_op(m, DPRO_OP_REDUCE, sync_n_nodes(net) + server, ADDS, "serve",
                                 (int64_t)(serve_ns + 0.5));
         add_edge(m, pushed, serve, false);
         add_edge(m, serve, answer, false);
     }
-    for (uint32_t r = 0; r < net->n_ranks && !m->failed && !net->pulls_at_start; r++)
+    for (uint32_t r = 0; r < net->collective.n_ranks && !m->failed && !net->gate.pulls_with_step;
+         r++)
         pull(j, b, part, r, answer);
     add_edge(m, answer, j->ends_step, false);
 }
 
 static void add_served_bucket(struct job *j, uint32_t b)
 {
-    for (uint32_t r = 0; r < j->model->net.n_ranks; r++) {
+    for (uint32_t r = 0; r < j->model->net.collective.n_ranks; r++) {
         at(j, b, r)->barrier = add_op(&j->m, DPRO_OP_BARRIER, r, DPRO_NO_DEVICE, "launched", 0);
         at(j, b, r)->end = add_op(&j->m, DPRO_OP_BARRIER, r, DPRO_NO_DEVICE, "bucket is back", 0);
     }
@@ -538,11 +541,11 @@ static void add_reads(struct job *j, uint32_t rank)
 static void add_step(struct job *j)
 {
     const struct model_net *net = &j->model->net;
-    if (!net->pulls_at_start)
+    if (!net->gate.pulls_with_step)
         return;
     j->begins = add_op(&j->m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "the step begins", 0);
     j->ends_step = add_op(&j->m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "between steps",
-                          (int64_t)(net->step_ns.value + 0.5));
+                          (int64_t)(net->gate.step_ns.value + 0.5));
     add_edge(&j->m, j->ends_step, j->begins, true);
 }
 
@@ -550,13 +553,13 @@ static int ways_init(struct job *j)
 {
     const struct model_net *net = &j->model->net;
     uint64_t largest = 0;
-    uint32_t n_ways = net->n_ranks * j->n_servers;
+    uint32_t n_ways = net->collective.n_ranks * j->n_servers;
     j->ways = calloc(2 * (size_t)n_ways + 1, sizeof *j->ways);
     if (!j->ways)
         return -1;
     for (uint32_t w = 0; w < 2 * n_ways; w++) {
         uint32_t rank = w % n_ways / j->n_servers;
-        uint32_t host = net->rank_hosts ? net->rank_hosts[rank] : rank;
+        uint32_t host = net->link.rank_hosts ? net->link.rank_hosts[rank] : rank;
         uint32_t node = sync_server_node(net, w % j->n_servers);
         j->ways[w] = (struct way){.from = w < n_ways ? host : node,
                                   .to = w < n_ways ? node : host,
@@ -574,7 +577,7 @@ static int ways_init(struct job *j)
 /* And so on, iteration after iteration. */
 static void join_ways(struct job *j)
 {
-    for (uint32_t w = 0; w < 2 * j->model->net.n_ranks * j->n_servers; w++)
+    for (uint32_t w = 0; w < 2 * j->model->net.collective.n_ranks * j->n_servers; w++)
         add_edge(&j->m, j->ways[w].sent, j->ways[w].first, true);
 }
 
@@ -597,17 +600,17 @@ static int job_init(struct job *j, const struct dpro_model *model,
     j->buckets = calloc(strategy->n_buckets + (size_t)1, sizeof *j->buckets);
     j->bucket_of = calloc(model->n_tensors + (size_t)1, sizeof *j->bucket_of);
     j->ends = calloc(n_collectives, sizeof *j->ends);
-    j->at = calloc((size_t)strategy->n_buckets * net->n_ranks + 1, sizeof *j->at);
-    if (maker_init(&j->m, net, j->n_servers ? j->n_servers + net->n_ranks : 0) < 0 || !j->buckets ||
-        !j->bucket_of || !j->ends || !j->at)
+    j->at = calloc((size_t)strategy->n_buckets * net->collective.n_ranks + 1, sizeof *j->at);
+    if (maker_init(&j->m, net, j->n_servers ? j->n_servers + net->collective.n_ranks : 0) < 0 ||
+        !j->buckets || !j->bucket_of || !j->ends || !j->at)
         return -1;
     for (uint32_t b = 0; b < strategy->n_buckets; b++) {
         const struct strategy_bucket *bucket = &strategy->buckets[b];
         uint64_t size = bucket_size_bytes(model, strategy, b);
-        double cast_ns = casts ? net->cast_ns.value * (double)size / 2 : 0;
+        double cast_ns = casts ? net->compute.cast_ns.value * (double)size / 2 : 0;
         j->buckets[b] = (struct bucket_ops){
             .size_bytes = casts ? size / 2 : size,
-            .copy_ns = net->copy_ns.value * (double)size,
+            .copy_ns = net->compute.copy_ns.value * (double)size,
             .launch_ns = bucket_launch_ns(model, strategy, b, size, hooked),
             .cast_ns = cast_ns / bucket->partitions,
         };
@@ -626,15 +629,16 @@ int cost_graph_job(const struct dpro_model *model, const struct dpro_strategy *s
         add_step(&j);
     for (uint32_t i = 0; i < strategy->n_buckets && rc == 0; i++)
         (j.n_servers ? add_served_bucket : add_bucket)(&j, turns ? turns[i] : i);
-    for (uint32_t r = 0; r < model->net.n_ranks && rc == 0 && model->net.pulls_at_start; r++)
+    for (uint32_t r = 0;
+         r < model->net.collective.n_ranks && rc == 0 && model->net.gate.pulls_with_step; r++)
         add_reads(&j, r);
     if (rc == 0 && j.n_servers)
         join_ways(&j);
-    else if (rc == 0 && model->net.n_streams == 1 && j.n_ends && !j.m.failed) {
+    else if (rc == 0 && model->net.gate.n_streams == 1 && j.n_ends && !j.m.failed) {
         uint32_t first = turns ? turns[0] : 0; /* and so on, iteration after iteration */
         add_edge(&j.m, j.ends[j.n_ends - 1], at(&j, first, 0)->barrier, true);
     }
-    for (uint32_t r = 0; r < model->net.n_ranks && rc == 0; r++)
+    for (uint32_t r = 0; r < model->net.collective.n_ranks && rc == 0; r++)
         add_rank(&j, r);
     rc = rc < 0 ? dpro_error_nomem(err) : hand_over(&j.m, graph, err);
     maker_fini(&j.m);

@@ -157,17 +157,18 @@ static int see_groups(const struct graph_cycles *cycles, reduction_array *seen)
 
 static void take_form(const struct form *form, const reduction_array *seen, struct model_net *net)
 {
-    double bytes = 0, n = (double)seen->n, messages = 2 * (net->n_ranks - 1.0);
-    double share = messages / net->n_ranks; /* of a byte, on a rank's link */
+    double bytes = 0, n = (double)seen->n, messages = 2 * (net->collective.n_ranks - 1.0);
+    double share = messages / net->collective.n_ranks; /* of a byte, on a rank's link */
     for (size_t i = 0; i < seen->n; i++)
         bytes += seen->at[i].bytes / n;
     double std_ns = sqrt(form->off / n) / sqrt(n > 2 ? n - 2 : 1); /* of their mean */
-    net->byte_ns = (struct dpro_estimate){form->byte_ns / share, std_ns / bytes / share};
-    if (net->message_ns.value > form->base_ns / messages)
-        net->message_ns = (struct dpro_estimate){form->base_ns / messages, std_ns / messages};
-    net->collective_ns =
-        (struct dpro_estimate){form->base_ns - messages * net->message_ns.value, std_ns};
-    net->least_ns = (struct dpro_estimate){form->least_ns, form->least_ns > 0 ? std_ns : 0};
+    net->link.byte_ns = (struct dpro_estimate){form->byte_ns / share, std_ns / bytes / share};
+    if (net->link.message_ns.value > form->base_ns / messages)
+        net->link.message_ns = (struct dpro_estimate){form->base_ns / messages, std_ns / messages};
+    net->collective.overhead_ns =
+        (struct dpro_estimate){form->base_ns - messages * net->link.message_ns.value, std_ns};
+    net->collective.least_ns =
+        (struct dpro_estimate){form->least_ns, form->least_ns > 0 ? std_ns : 0};
 }
 
 int fit_reductions(const struct measured_replay *r, const struct coarse *coarse,
@@ -176,10 +177,10 @@ int fit_reductions(const struct measured_replay *r, const struct coarse *coarse,
     enum { LEAST_GROUPS = 4, LEAST_PACKS = 4 };
     const struct dpro_graph *g = r->graph;
     reduction_array seen = {0};
-    bool cycles = net->negotiates && g->cycles.cycle_ns > 0;
+    bool cycles = net->gate.negotiates && g->cycles.cycle_ns > 0;
     int status = cycles ? see_groups(&g->cycles, &seen) : see_packs(g, coarse, model, &seen);
     size_t least = cycles ? LEAST_GROUPS : (size_t)LEAST_PACKS * g->n_ranks;
-    bool enough = seen.n >= least && net->n_ranks > 1;
+    bool enough = seen.n >= least && net->collective.n_ranks > 1;
     struct form base, floor;
     if (status == 0 && enough)
         status = fit_form(&seen, with_base, &base) < 0 ? -1 : fit_form(&seen, with_least, &floor);
@@ -187,8 +188,8 @@ int fit_reductions(const struct measured_replay *r, const struct coarse *coarse,
         take_form(floor.off < base.off ? &floor : &base, &seen, net);
         if (cycles) {
             double negotiate = (double)g->cycles.negotiate_ns;
-            net->negotiate_ns = (struct dpro_estimate){negotiate, 0.3 * negotiate};
-            net->cycle_ns = g->cycles.cycle_ns;
+            net->gate.negotiate_ns = (struct dpro_estimate){negotiate, 0.3 * negotiate};
+            net->gate.cycle_ns = g->cycles.cycle_ns;
         }
     }
     array_fini(&seen);

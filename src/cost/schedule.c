@@ -96,16 +96,18 @@ static void init_connections(struct evaluator *e)
     uint32_t n_ways = s->n_executors * e->n_servers, n_nodes = sync_n_nodes(net);
     for (uint32_t node = 0; node < 2 * n_nodes; node++)
         s->resources[node].slowness =
-            node % n_nodes >= net->n_ranks && net->server_link > 0 ? 1 / net->server_link : 1;
+            node % n_nodes >= net->collective.n_ranks && net->servers.link_rate > 0
+                ? 1 / net->servers.link_rate
+                : 1;
     for (uint32_t way = 0; way < 2 * n_ways; way++) {
         uint32_t rank = way % n_ways / e->n_servers;
         uint32_t server = sync_server_node(net, way % e->n_servers);
-        uint32_t host = net->rank_hosts ? net->rank_hosts[rank] : rank;
+        uint32_t host = net->link.rank_hosts ? net->link.rank_hosts[rank] : rank;
         uint32_t from = way < n_ways ? host : server, to = way < n_ways ? server : host;
-        s->channels[way] =
-            (struct sim_channel){.resources = {from, n_nodes + to},
-                                 .slows = 1 + rank,
-                                 .queue_ns = (double)net->queue_bytes * net->byte_ns.value};
+        s->channels[way] = (struct sim_channel){.resources = {from, n_nodes + to},
+                                                .slows = 1 + rank,
+                                                .queue_ns = (double)net->link.queue_bytes *
+                                                            net->link.byte_ns.value};
         if (from == to)
             s->channels[way] = (struct sim_channel){
                 .resources = {SIM_NONE, SIM_NONE}, .slows = 1 + rank, .slows_as = 1};
@@ -161,13 +163,13 @@ int schedule_init(struct evaluator *e)
     } else {
         s->resources[0].slowness = 1;
         s->channels[0] = (struct sim_channel){
-            .clock = 2, .resources = {0, SIM_NONE}, .n_at_once = m->net.n_streams, .slows = 1};
+            .clock = 2, .resources = {0, SIM_NONE}, .n_at_once = m->net.gate.n_streams, .slows = 1};
     }
-    s->rates[0] = evaluator_rate(m->net.cpu_ns.value, m->net.byte_ns.value);
-    s->rates[1] = evaluator_rate(m->net.cpu_ns.value, m->net.within_ns.value);
-    s->held_share = m->net.held_share.value;
+    s->rates[0] = evaluator_rate(m->net.link.cpu_ns.value, m->net.link.byte_ns.value);
+    s->rates[1] = evaluator_rate(m->net.link.cpu_ns.value, m->net.link.within_ns.value);
+    s->held_share = m->net.link.held_share.value;
     s->first_join = SIM_NONE;
-    s->gate.negotiate_ns = m->net.negotiate_ns.value;
+    s->gate.negotiate_ns = m->net.gate.negotiate_ns.value;
     s->gate.cost = cost_of_group;
     s->gate.arg = e->costs;
     return simulation_init(s, &e->arena);
@@ -189,12 +191,12 @@ static void set_buckets(struct evaluator *e)
         }
         struct bucket_cost *cost = &e->buckets[b];
         *cost = (struct bucket_cost){.size_bytes = size};
-        cost->copy_ns = m->net.copy_ns.value * (double)size;
+        cost->copy_ns = m->net.compute.copy_ns.value * (double)size;
         cost->launch_ns = bucket_launch_ns(m, s, b, size, hooked);
         if (s->compression != DPRO_COMPRESSION_NONE) {
             /* cast when launched, and back by whoever receives it */
             cost->size_bytes = size / 2;
-            cost->latency_ns = m->net.cast_ns.value * (double)size / 2 / bucket->partitions;
+            cost->latency_ns = m->net.compute.cast_ns.value * (double)size / 2 / bucket->partitions;
         }
     }
 }
@@ -214,7 +216,7 @@ static void set_actions(struct evaluator *e, const struct rank_class *class)
     struct sim_action *at = class->actions;
     struct bucket_cost *buckets = e->buckets;
     double work = 0;
-    bool in_order = m->net.in_order;
+    bool in_order = m->net.gate.in_order;
     uint32_t n_buckets = s->n_buckets, next = 0; /* in order: the bucket to be launched next */
     uint32_t fused = fused_find(s, class->program, 0);
     bool fuses = fused < s->n_fused && s->fused[fused].program == class->program;
@@ -222,7 +224,7 @@ static void set_actions(struct evaluator *e, const struct rank_class *class)
         fuses ? &m->programs[class->program] : &e->merged[class->program];
     for (uint32_t b = 0; b < n_buckets; b++)
         buckets[b].n_missing = s->buckets[b].n;
-    if (m->net.pulls_at_start)
+    if (m->net.gate.pulls_with_step)
         add_action(&at, &work, SIM_WAIT, n_buckets); /* for the step to begin */
     for (uint32_t i = 0; i < program->n_ops; i++) {
         const struct model_op *op = &program->ops[i];
@@ -334,27 +336,27 @@ static void set_part(struct evaluator *e, const struct layout *l, uint32_t b, ui
                                 .join = SIM_NONE,
                                 .then = l->n_pushes + push,
                                 .priority = bucket->priority,
-                                .arrive_ns = net->message_ns.value};
+                                .arrive_ns = net->link.message_ns.value};
         bool within = s->channels[flow.channel].slows_as == 1;
-        flow.wire_ns = bytes * (within ? net->within_ns.value : net->byte_ns.value);
+        flow.wire_ns = bytes * (within ? net->link.within_ns.value : net->link.byte_ns.value);
         s->flows.at[push] = flow;
         flow.channel += n_ways;
         flow.communication = b * n_ranks + r;
         flow.join = l->step;
         flow.then = SIM_NONE;
         flow.after_ns = session ? read_ns(e, b, r) : 0;
-        flow.arrive_ns += net->collective_ns.value;
+        flow.arrive_ns += net->collective.overhead_ns.value;
         s->flows.at[pull] = flow;
-        s->flows.at[l->n_pushes + push] =
-            (struct sim_flow){.channel = 2 * n_ways + server,
-                              .communication = SIM_NONE,
-                              .join = number,
-                              .then = SIM_NONE,
-                              .priority = bucket->priority,
-                              .wire_ns = net->push_ns.value + bytes * net->reduce_ns.value};
+        s->flows.at[l->n_pushes + push] = (struct sim_flow){
+            .channel = 2 * n_ways + server,
+            .communication = SIM_NONE,
+            .join = number,
+            .then = SIM_NONE,
+            .priority = bucket->priority,
+            .wire_ns = net->servers.push_ns.value + bytes * net->collective.reduce_ns.value};
     }
     s->joins.at[number] = (struct sim_join){.n_needed = n_ranks,
-                                            .delay_ns = session ? 0 : net->answer_ns.value,
+                                            .delay_ns = session ? 0 : net->servers.answer_ns.value,
                                             .first_flow = 2 * l->n_pushes + number * n_ranks,
                                             .n_flows = session ? 0 : n_ranks,
                                             .then = l->step};
@@ -370,7 +372,7 @@ static int set_served(struct evaluator *e)
     for (uint32_t b = 0; b < n; b++)
         l.n_parts += strategy->buckets[b].partitions;
     l.n_pushes = l.n_parts * n_ranks;
-    l.step = net->pulls_at_start ? l.n_parts : SIM_NONE;
+    l.step = net->gate.pulls_with_step ? l.n_parts : SIM_NONE;
     if (array_reserve(&s->flows, 3 * (size_t)l.n_pushes) < 0 ||
         array_reserve(&s->joins, l.n_parts + (size_t)1) < 0 ||
         array_reserve(&s->communications, ((size_t)n + 1) * n_ranks) < 0)
@@ -392,7 +394,7 @@ static int set_served(struct evaluator *e)
         part += n_parts;
     }
     s->joins.at[l.n_parts] = (struct sim_join){.n_needed = n_ranks + l.n_parts + l.n_pushes,
-                                               .delay_ns = net->step_ns.value,
+                                               .delay_ns = net->gate.step_ns.value,
                                                .first_flow = 2 * l.n_pushes,
                                                .n_flows = l.n_pushes,
                                                .first_communication = n * n_ranks,

@@ -21,18 +21,18 @@ uint32_t servers_of_part(const struct dpro_model *model, const struct dpro_strat
 {
     const struct model_net *net = &model->net;
     const struct strategy_bucket *b = &strategy->buckets[bucket];
-    uint32_t n = net->n_servers ? net->n_servers : 1;
-    if (net->placement == MODEL_ANYWHERE)
+    uint32_t n = net->servers.n ? net->servers.n : 1;
+    if (net->servers.placement == MODEL_ANYWHERE)
         return (b->server + part) % n;
     if (b->partitions > 1)
         return part % n;
     uint32_t number = servers_number_of_key(model->tensors[strategy->order[b->first]].key, n);
-    return net->server_of_key ? net->server_of_key[number] : number;
+    return net->servers.of_key ? net->servers.of_key[number] : number;
 }
 
 int servers_number(const struct dpro_model *model, uint32_t server)
 {
-    return model->net.server_numbers ? model->net.server_numbers[server] : (int)server;
+    return model->net.servers.numbers ? model->net.servers.numbers[server] : (int)server;
 }
 
 uint32_t servers_with_number(const struct dpro_model *model, int number)
@@ -76,7 +76,7 @@ void servers_set_bound(const struct dpro_model *model, uint64_t bound, struct dp
 
 uint32_t servers_host_of(const struct model_net *net, uint32_t rank)
 {
-    return net->rank_hosts ? net->rank_hosts[rank] : rank;
+    return net->link.rank_hosts ? net->link.rank_hosts[rank] : rank;
 }
 
 static int change_hosts(struct dpro_model *m, uint32_t n, struct arena *arena)
@@ -84,16 +84,16 @@ static int change_hosts(struct dpro_model *m, uint32_t n, struct arena *arena)
     struct model_net *net = &m->net;
     bool *taken = arena_array(arena, m->n_ranks + (size_t)1, sizeof *taken);
     int32_t *hosts = arena_array(arena, n, sizeof *hosts);
-    bool with_ranks = net->server_hosts != NULL;
+    bool with_ranks = net->servers.hosts != NULL;
     if (!taken || !hosts)
         return -1;
     for (uint32_t r = 0; r < m->n_ranks; r++)
         taken[r] = servers_host_of(net, r) != r;
     for (uint32_t s = 0; s < n; s++) {
-        bool known = net->server_hosts && s < net->n_servers;
+        bool known = net->servers.hosts && s < net->servers.n;
         uint32_t free = 0;
         if (known)
-            hosts[s] = net->server_hosts[s];
+            hosts[s] = net->servers.hosts[s];
         while (free < m->n_ranks && taken[free])
             free++;
         if (!known)
@@ -102,7 +102,7 @@ static int change_hosts(struct dpro_model *m, uint32_t n, struct arena *arena)
         if (hosts[s] >= 0)
             taken[hosts[s]] = true;
     }
-    net->server_hosts = hosts;
+    net->servers.hosts = hosts;
     return 0;
 }
 
@@ -113,10 +113,10 @@ int servers_change(struct dpro_model *m, uint32_t n_servers, struct arena *arena
     uint64_t bound = servers_bound(m, baseline);
     if (change_hosts(m, n_servers, arena) < 0)
         return -1;
-    net->n_servers = n_servers;
-    net->server_of_key = NULL;
-    net->server_numbers = NULL;
-    if (net->placement == MODEL_BY_KEY)
+    net->servers.n = n_servers;
+    net->servers.of_key = NULL;
+    net->servers.numbers = NULL;
+    if (net->servers.placement == MODEL_BY_KEY)
         servers_set_bound(m, bound, baseline);
     else /* in turns */
         for (uint32_t b = 0; b < baseline->n_buckets; b++)

@@ -30,9 +30,9 @@ static uint64_t divide_up(uint64_t a, uint64_t b)
 
 static uint32_t chunks_of(const struct model_net *net, uint64_t bytes)
 {
-    if (net->chunk_bytes == 0 || bytes <= net->chunk_bytes)
+    if (net->link.chunk_bytes == 0 || bytes <= net->link.chunk_bytes)
         return 1;
-    uint64_t n = divide_up(bytes, net->chunk_bytes);
+    uint64_t n = divide_up(bytes, net->link.chunk_bytes);
     return n > MAX_CHUNKS ? MAX_CHUNKS : (uint32_t)n;
 }
 
@@ -44,55 +44,57 @@ static int64_t round_ns(double ns)
 
 int64_t sync_wire_ns(const struct model_net *net, uint64_t bytes)
 {
-    return round_ns((double)bytes * net->byte_ns.value);
+    return round_ns((double)bytes * net->link.byte_ns.value);
 }
 
 int64_t sync_add_ns(const struct model_net *net, uint64_t bytes)
 {
-    return round_ns((double)bytes * net->reduce_ns.value);
+    return round_ns((double)bytes * net->collective.reduce_ns.value);
 }
 
 int64_t sync_start_ns(const struct model_net *net)
 {
-    return round_ns(net->collective_ns.value);
+    return round_ns(net->collective.overhead_ns.value);
 }
 
 int64_t sync_message_ns(const struct model_net *net)
 {
-    return round_ns(net->message_ns.value);
+    return round_ns(net->link.message_ns.value);
 }
 
 uint32_t sync_n_servers(const struct model_net *net)
 {
-    return net->algorithm != MODEL_SERVER ? 0 : net->n_servers ? net->n_servers : 1;
+    return net->collective.algorithm != MODEL_SERVER ? 0 : net->servers.n ? net->servers.n : 1;
 }
 
 uint32_t sync_server_node(const struct model_net *net, uint32_t server)
 {
-    uint32_t node = net->n_ranks;
-    if (!net->server_hosts)
+    uint32_t node = net->collective.n_ranks;
+    if (!net->servers.hosts)
         return node + server;
-    if (net->server_hosts[server] >= 0)
-        return (uint32_t)net->server_hosts[server];
+    if (net->servers.hosts[server] >= 0)
+        return (uint32_t)net->servers.hosts[server];
     for (uint32_t s = 0; s < server; s++)
-        node += net->server_hosts[s] < 0;
+        node += net->servers.hosts[s] < 0;
     return node;
 }
 
 uint32_t sync_n_nodes(const struct model_net *net)
 {
-    uint32_t n = net->n_ranks;
+    uint32_t n = net->collective.n_ranks;
     for (uint32_t s = 0; s < sync_n_servers(net); s++)
-        n += !net->server_hosts || net->server_hosts[s] < 0;
+        n += !net->servers.hosts || net->servers.hosts[s] < 0;
     return n;
 }
 
 /* Hosts that can't be filled evenly are taken for one ring. */
 static uint32_t ranks_a_host(const struct model_net *net)
 {
-    uint32_t n = net->ranks_per_host;
-    return net->algorithm == MODEL_HIERARCHICAL && n > 0 && net->n_ranks % n == 0 ? n
-                                                                                  : net->n_ranks;
+    uint32_t n = net->collective.ranks_per_host;
+    return net->collective.algorithm == MODEL_HIERARCHICAL && n > 0 &&
+                   net->collective.n_ranks % n == 0
+               ? n
+               : net->collective.n_ranks;
 }
 
 /* ---- the messages ---- */
@@ -128,7 +130,7 @@ struct rings {
 static uint32_t neighbour(const struct lister *l, const struct rings *rings, uint32_t rank,
                           bool before)
 {
-    uint32_t n = rings->stride == 1 ? rings->width : l->net->n_ranks / rings->width;
+    uint32_t n = rings->stride == 1 ? rings->width : l->net->collective.n_ranks / rings->width;
     uint32_t place = rank / rings->stride % n, next = (place + (before ? n - 1 : 1)) % n;
     return rank - place * rings->stride + next * rings->stride;
 }
@@ -157,7 +159,8 @@ static int add_ring_steps(const struct lister *l, const struct rings *rings, uin
 
 static int list_rings(const struct lister *l, uint64_t size)
 {
-    uint32_t *last = table(l, l->n_nodes), n = l->net->n_ranks, width = ranks_a_host(l->net);
+    uint32_t *last = table(l, l->n_nodes), n = l->net->collective.n_ranks,
+             width = ranks_a_host(l->net);
     uint32_t n_hosts = n / width;
     struct rings inner = {width, 1}, outer = {width, width};
     uint64_t segment = divide_up(size, width);
@@ -186,7 +189,7 @@ static int add_whole(const struct lister *l, uint32_t from, uint32_t to, uint64_
 /* Ranks beyond the largest power of two hand in their data first and get the result last. */
 static int list_halving_doubling(const struct lister *l, uint64_t size)
 {
-    uint32_t n = l->net->n_ranks, n_half = 1, n_halvings = 0;
+    uint32_t n = l->net->collective.n_ranks, n_half = 1, n_halvings = 0;
     for (; n_half * 2 <= n; n_half *= 2)
         n_halvings++;
     uint32_t n_senders = l->n_nodes == 1 ? 1 : n_half;
@@ -247,7 +250,8 @@ static uint32_t last_of_children(const uint32_t *up, uint32_t node, uint32_t n, 
 /* Up a binary tree and down again; all ranks pass chunk after chunk on. */
 static int list_tree(const struct lister *l, uint64_t size)
 {
-    uint32_t n = l->net->n_ranks, n_chunks = chunks_of(l->net, size), deepest = depth_of(n - 1);
+    uint32_t n = l->net->collective.n_ranks, n_chunks = chunks_of(l->net, size),
+             deepest = depth_of(n - 1);
     uint64_t chunk = divide_up(size, n_chunks);
     uint32_t *up = table(l, (size_t)n * n_chunks * 2), *down = up + (size_t)n * n_chunks;
     if (!up)
@@ -276,7 +280,7 @@ static int list_tree(const struct lister *l, uint64_t size)
 /* Workers go round the servers, and servers round the workers, each from a place of its own. */
 static int list_servers(const struct lister *l, uint64_t size)
 {
-    uint32_t n = l->net->n_ranks, n_servers = sync_n_servers(l->net);
+    uint32_t n = l->net->collective.n_ranks, n_servers = sync_n_servers(l->net);
     uint64_t share = divide_up(size, n_servers);
     uint32_t n_chunks = chunks_of(l->net, share), *last = table(l, n_servers);
     uint64_t chunk = divide_up(share, n_chunks);
@@ -303,7 +307,7 @@ static int list_servers(const struct lister *l, uint64_t size)
 
 static int list_direct(const struct lister *l, uint64_t size)
 {
-    uint32_t n = l->net->n_ranks, n_nodes = l->n_nodes;
+    uint32_t n = l->net->collective.n_ranks, n_nodes = l->n_nodes;
     uint64_t segment = divide_up(size, n);
     uint32_t n_chunks = chunks_of(l->net, segment);
     uint64_t chunk = divide_up(segment, n_chunks);
@@ -324,8 +328,9 @@ static int list_direct(const struct lister *l, uint64_t size)
 
 static bool all_alike(const struct model_net *net)
 {
-    return net->algorithm != MODEL_TREE && net->algorithm != MODEL_SERVER &&
-           (net->algorithm != MODEL_HALVING_DOUBLING || (net->n_ranks & (net->n_ranks - 1)) == 0);
+    return net->collective.algorithm != MODEL_TREE && net->collective.algorithm != MODEL_SERVER &&
+           (net->collective.algorithm != MODEL_HALVING_DOUBLING ||
+            (net->collective.n_ranks & (net->collective.n_ranks - 1)) == 0);
 }
 
 int sync_list(const struct model_net *net, uint64_t size_bytes, bool alike,
@@ -333,9 +338,9 @@ int sync_list(const struct model_net *net, uint64_t size_bytes, bool alike,
 {
     struct lister l = {messages, net, alike && all_alike(net) ? 1 : sync_n_nodes(net)};
     messages->list.n = 0;
-    if (net->n_ranks < 2 && net->algorithm != MODEL_SERVER)
+    if (net->collective.n_ranks < 2 && net->collective.algorithm != MODEL_SERVER)
         return 0;
-    switch (net->algorithm) {
+    switch (net->collective.algorithm) {
     case MODEL_HALVING_DOUBLING:
         return list_halving_doubling(&l, size_bytes);
     case MODEL_TREE:
@@ -410,11 +415,12 @@ static int replay_alone(const struct model_net *net, uint64_t size_bytes,
 /* One ring, see above. Each of its 2 (n - 1) steps keeps the link busy for n_chunks * wire. */
 static bool ring_cost(const struct model_net *net, uint64_t size_bytes, struct sync_cost *cost)
 {
-    if ((net->algorithm != MODEL_RING && net->algorithm != MODEL_HIERARCHICAL) ||
-        ranks_a_host(net) != net->n_ranks)
+    if ((net->collective.algorithm != MODEL_RING &&
+         net->collective.algorithm != MODEL_HIERARCHICAL) ||
+        ranks_a_host(net) != net->collective.n_ranks)
         return false;
-    int64_t n = net->n_ranks;
-    uint64_t segment = divide_up(size_bytes, net->n_ranks);
+    int64_t n = net->collective.n_ranks;
+    uint64_t segment = divide_up(size_bytes, net->collective.n_ranks);
     uint32_t n_chunks = chunks_of(net, segment);
     uint64_t chunk = divide_up(segment, n_chunks);
     int64_t wire = sync_wire_ns(net, chunk), adding = sync_add_ns(net, chunk);
@@ -438,7 +444,8 @@ static int find_cost(const struct model_net *net, uint64_t size_bytes,
 {
     if (!ring_cost(net, size_bytes, cost) && replay_alone(net, size_bytes, messages, cost) < 0)
         return -1;
-    cost->latency_ns = later(cost->latency_ns, round_ns(net->least_ns.value) - cost->wire_ns);
+    cost->latency_ns =
+        later(cost->latency_ns, round_ns(net->collective.least_ns.value) - cost->wire_ns);
     return 0;
 }
 

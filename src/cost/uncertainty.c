@@ -66,12 +66,12 @@ int uncertainty_move(const struct dpro_model *model, size_t number, double error
 {
     *moved = *model;
     struct dpro_estimate *estimate = model_number(&moved->net, number);
-    double rate = evaluator_rate(model->net.cpu_ns.value, model->net.byte_ns.value);
+    double rate = evaluator_rate(model->net.link.cpu_ns.value, model->net.link.byte_ns.value);
     estimate->value += errors * estimate->std;
     estimate->value = estimate->value > 0 ? estimate->value : 0;
-    if (estimate != &moved->net.cpu_ns || estimate->std == 0)
+    if (estimate != &moved->net.link.cpu_ns || estimate->std == 0)
         return 0;
-    return move_work(moved, rate - evaluator_rate(estimate->value, model->net.byte_ns.value),
+    return move_work(moved, rate - evaluator_rate(estimate->value, model->net.link.byte_ns.value),
                      arena);
 }
 
@@ -146,7 +146,7 @@ static int cost_of_one(const struct model_net *net, double *ns, struct dpro_erro
     struct sync_cost cost = {0};
     if (sync_cost(net, 1, &cost) < 0)
         return dpro_error_nomem(err);
-    *ns = net->launch_ns.value + (double)(cost.latency_ns + cost.wire_ns);
+    *ns = net->compute.launch_ns.value + (double)(cost.latency_ns + cost.wire_ns);
     return 0;
 }
 
@@ -158,8 +158,8 @@ static int shown_of(const struct dpro_model *model, double *shown, double *each,
     struct dpro_model free_of = *model;
     int64_t with_ns = 0, without_ns = 0;
     double left = 0;
-    free_of.net.launch_ns.value = free_of.net.message_ns.value = 0;
-    free_of.net.collective_ns.value = 0;
+    free_of.net.compute.launch_ns.value = free_of.net.link.message_ns.value = 0;
+    free_of.net.collective.overhead_ns.value = 0;
     int rc = cost_of_one(&model->net, each, err);
     if (rc == 0)
         rc = cost_of_one(&free_of.net, &left, err);

@@ -39,8 +39,8 @@ static double longest_tail(const struct dpro_model *m, const struct computation_
     qsort(order, n, sizeof *order, by_time);
     for (uint32_t t = n; t-- > 0;) {
         bytes += (double)order[t].size_bytes;
-        double tail = m->net.launch_ns.value * class->scale + least_ns + bytes * wire_ns +
-                      m->net.copy_ns.value * class->scale * (double)smallest;
+        double tail = m->net.compute.launch_ns.value * class->scale + least_ns + bytes * wire_ns +
+                      m->net.compute.copy_ns.value * class->scale * (double)smallest;
         longest = fmax(longest, order[t].when_ns + tail);
     }
     return longest;
@@ -51,7 +51,8 @@ int lower_bound(const struct dpro_model *model, const struct computation *work, 
     const struct model_net *net = &model->net;
     /* a server on a rank's host is reached without a link */
     double wire_ns = sync_n_servers(net) ? 0 : wire_ns_a_byte(net), bytes = 0, bound = 0;
-    double least_ns = (double)(sync_start_ns(net) + (net->n_ranks > 1 ? sync_message_ns(net) : 0));
+    double least_ns =
+        (double)(sync_start_ns(net) + (net->collective.n_ranks > 1 ? sync_message_ns(net) : 0));
     struct ready *order = malloc((model->n_tensors + (size_t)1) * sizeof *order);
     if (!order)
         return -1;
@@ -61,11 +62,11 @@ int lower_bound(const struct dpro_model *model, const struct computation *work, 
         const struct computation_class *class = &work->classes[c];
         if (class->scale < 0)
             continue;
-        double overhead = net->launch_ns.value;
+        double overhead = net->compute.launch_ns.value;
         if (!model->capabilities.together)
             overhead *= model->n_tensors;
         if (work->drains)
-            overhead += net->copy_ns.value * bytes;
+            overhead += net->compute.copy_ns.value * bytes;
         bound = fmax(bound, class->total_ns + overhead * class->scale);
         if (work->drains)
             bound = fmax(bound, longest_tail(model, class, wire_ns, least_ns, order));

@@ -17,8 +17,8 @@ static const uint64_t thresholds_kib[N_THRESHOLDS] = {131072, 0, 64, 256, 1024, 
 
 void cycles_prepare(struct dpro_model *model)
 {
-    if (model->net.cycle_ns > cycles_ms[0] * MS * 3 / 2) /* the job's may be 1 ms and a bit */
-        model->net.cycle_ns = cycles_ms[0] * MS;
+    if (model->net.gate.cycle_ns > cycles_ms[0] * MS * 3 / 2) /* the job's may be 1 ms and a bit */
+        model->net.gate.cycle_ns = cycles_ms[0] * MS;
 }
 
 int64_t cycles_baseline(struct space *space, const struct dpro_strategy *baseline)
@@ -45,7 +45,7 @@ static int64_t find_settings(struct space *space, const struct dpro_strategy *ba
         for (int t = 0; t < N_THRESHOLDS && !search_stops(space->search); t++) {
             s->cycle_ns = c < 0 ? baseline->cycle_ns : cycles_ms[c] * MS;
             s->fusion_bytes = thresholds_kib[t] * KIB;
-            if (s->cycle_ns < space->model->net.cycle_ns)
+            if (s->cycle_ns < space->model->net.gate.cycle_ns)
                 continue;
             int64_t ns = space_value(space, s);
             if ((double)ns < (double)best_ns * (1 - WORTH_SETTINGS)) {

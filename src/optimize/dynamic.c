@@ -38,9 +38,9 @@ static double at_rest(const struct table *t, uint32_t n_buckets)
     double longest = 0;
     for (uint32_t c = 0; c < work->n_classes; c++) {
         const struct computation_class *class = &work->classes[c];
-        double overhead = n_buckets * net->launch_ns.value;
+        double overhead = n_buckets * net->compute.launch_ns.value;
         if (work->drains)
-            overhead += net->copy_ns.value * t->bytes[t->n];
+            overhead += net->compute.copy_ns.value * t->bytes[t->n];
         longest = fmax(longest, class->total_ns + overhead * class->scale);
     }
     return longest;
@@ -50,7 +50,7 @@ static double at_rest(const struct table *t, uint32_t n_buckets)
 static double launched(const struct table *t, uint32_t m, uint32_t j)
 {
     const struct computation *work = &t->space->work;
-    double latest = 0, launches = m * t->space->model->net.launch_ns.value;
+    double latest = 0, launches = m * t->space->model->net.compute.launch_ns.value;
     for (uint32_t c = 0; c < work->n_classes; c++)
         latest = fmax(latest, t->ready[(size_t)j * work->n_classes + c] +
                                   launches * work->classes[c].scale);
@@ -128,7 +128,7 @@ static int table_init(struct table *t, struct space *space, double stretch)
     if (!t->ready || !t->bytes || !t->sync || !t->end || !t->worst || !t->from)
         return -1;
     for (uint32_t c = 0; c < work->n_classes; c++)
-        t->copy_ns = fmax(t->copy_ns, work->classes[c].scale * model->net.copy_ns.value);
+        t->copy_ns = fmax(t->copy_ns, work->classes[c].scale * model->net.compute.copy_ns.value);
     if (!work->drains)
         t->copy_ns = 0;
     for (uint32_t j = 0; j < n; j++) {

@@ -38,7 +38,7 @@ static struct dpro_server_count count_of(const struct dpro_optimum *o, int64_t u
 {
     const struct model_net *net = &o->models[DPRO_BEST]->net;
     return (struct dpro_server_count){.n_servers = sync_n_servers(net),
-                                      .n_hosts = sync_n_nodes(net) - net->n_ranks,
+                                      .n_hosts = sync_n_nodes(net) - net->collective.n_ranks,
                                       .usual_ns = usual_ns,
                                       .best_ns = o->summary.best_ns};
 }

@@ -202,7 +202,7 @@ static int search_space(struct space *space, struct dpro_optimum *o, struct dpro
         rc = search_coarse(space, err);
     if (rc == 0 && is_default && !placement_is_all(model))
         simplify(space, compared_ns);
-    if (rc == 0 && model->net.cycle_ns > 0)
+    if (rc == 0 && model->net.gate.cycle_ns > 0)
         cycles_search(space, &model->baseline, compared_ns);
     if (rc == 0 && (search->failed || search->registry.failed || result_choose(o, space) < 0 ||
                     result_fill(o, space) < 0))

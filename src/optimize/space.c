@@ -284,7 +284,7 @@ bool space_collect(struct space *space, const struct dpro_strategy *strategy)
 int64_t space_sync_ns(struct space *space, uint64_t size_bytes, uint32_t partitions)
 {
     struct sync_cost cost = {0};
-    uint32_t streams = space->model->net.n_streams ? space->model->net.n_streams : 1;
+    uint32_t streams = space->model->net.gate.n_streams ? space->model->net.gate.n_streams : 1;
     if (sync_get(space->sync, size_bytes / partitions + (size_bytes % partitions != 0), &cost) < 0)
         space->search->failed = true;
     int64_t rounds = partitions / streams + (partitions % streams != 0);
@@ -367,7 +367,7 @@ const struct dpro_pass_view *space_look(struct space *space, const struct dpro_s
     }
     mark_critical(space, strategy->n_buckets);
     space->view = (struct dpro_pass_view){
-        .n_ranks = model->net.n_ranks,
+        .n_ranks = model->net.collective.n_ranks,
         .n_tensors = model->n_tensors,
         .n_buckets = strategy->n_buckets,
         .tensors = space->tensors,

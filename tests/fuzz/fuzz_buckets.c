@@ -13,11 +13,12 @@ enum { N = 4, N_SERVERS = 3 };
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct model_tensor tensors[N] = {{"a", 4, 0}, {"b", 8, 1}, {"c", 12, 2}, {"d", 16, 3}};
-    struct dpro_model model = {
-        .tensors = tensors,
-        .n_tensors = N,
-        .net = {.algorithm = MODEL_SERVER, .placement = MODEL_ANYWHERE, .n_servers = N_SERVERS},
-        .capabilities = model_capabilities(DPRO_STACK_TENSORFLOW_PS)};
+    struct dpro_model model = {.tensors = tensors,
+                               .n_tensors = N,
+                               .net = {.collective.algorithm = MODEL_SERVER,
+                                       .servers.placement = MODEL_ANYWHERE,
+                                       .servers.n = N_SERVERS},
+                               .capabilities = model_capabilities(DPRO_STACK_TENSORFLOW_PS)};
     struct arena arena = {NULL, 0};
     struct dpro_strategy strategy;
     struct dpro_error err = {.code = 0};

@@ -153,7 +153,7 @@ static struct dpro_model *empty_model(uint32_t n_tensors, uint32_t n_ops, uint32
     }
     m->programs[0].ops = ops;
     m->n_programs = 1;
-    m->n_ranks = m->net.n_ranks = n_ranks;
+    m->n_ranks = m->net.collective.n_ranks = n_ranks;
     for (uint32_t r = 0; r < n_ranks; r++)
         m->ranks[r] = (struct model_rank){.rank = (int)r, .work_scale = 1};
     return m;
@@ -228,16 +228,16 @@ struct dpro_model *generate_job(const char *name, uint32_t n_ranks)
         add_ops(m, &layers, known[k].forward_ns, known[k].backward_ns);
         for (uint32_t r = 0; r < n_ranks; r++)
             m->ranks[r].work_scale = 1 + 0.02 * (double)(map_mix(r + 1) >> 11) * 0x1p-53;
-        m->net = (struct model_net){.algorithm = MODEL_RING,
-                                    .n_ranks = n_ranks,
-                                    .n_streams = 1,
-                                    .in_order = true,
-                                    .chunk_bytes = MIB,
-                                    .byte_ns = {0.08, 0},
-                                    .message_ns = {5000, 0},
-                                    .reduce_ns = {0.005, 0},
-                                    .collective_ns = {20000, 0},
-                                    .launch_ns = {15000, 0}};
+        m->net = (struct model_net){.collective.algorithm = MODEL_RING,
+                                    .collective.n_ranks = n_ranks,
+                                    .gate.n_streams = 1,
+                                    .gate.in_order = true,
+                                    .link.chunk_bytes = MIB,
+                                    .link.byte_ns = {0.08, 0},
+                                    .link.message_ns = {5000, 0},
+                                    .collective.reduce_ns = {0.005, 0},
+                                    .collective.overhead_ns = {20000, 0},
+                                    .compute.launch_ns = {15000, 0}};
         buckets_by_cap(m, MIB, 25 * MIB, &m->baseline);
     }
     array_fini(&layers.list);
@@ -299,19 +299,19 @@ struct dpro_model *generate_random(const struct generate_options *o)
         add_op(m, "update", DPRO_OP_UPDATE, (double)pick(&state, most_work), MODEL_ALL, MODEL_NONE);
     for (uint32_t r = 0; r < o->n_ranks && !o->alike; r++)
         m->ranks[r].work_scale = 1 + (double)pick(&state, 5);
-    m->net = (struct model_net){.algorithm = MODEL_RING,
-                                .n_ranks = o->n_ranks,
-                                .n_streams = o->n_streams,
-                                .in_order = o->in_order,
-                                .byte_ns = {1 + (double)pick(&state, 3), 0},
-                                .message_ns = {(double)pick(&state, most_work), 0},
-                                .collective_ns = {(double)pick(&state, most_work), 0}};
+    m->net = (struct model_net){.collective.algorithm = MODEL_RING,
+                                .collective.n_ranks = o->n_ranks,
+                                .gate.n_streams = o->n_streams,
+                                .gate.in_order = o->in_order,
+                                .link.byte_ns = {1 + (double)pick(&state, 3), 0},
+                                .link.message_ns = {(double)pick(&state, most_work), 0},
+                                .collective.overhead_ns = {(double)pick(&state, most_work), 0}};
     if (o->overheads) {
-        m->net.launch_ns.value = (double)pick(&state, most_work);
-        m->net.copy_ns.value = (double)pick(&state, 3);
+        m->net.compute.launch_ns.value = (double)pick(&state, most_work);
+        m->net.compute.copy_ns.value = (double)pick(&state, 3);
     }
     if (o->interferes)
-        m->net.cpu_ns.value = m->net.byte_ns.value * (double)pick(&state, 80) / 100;
+        m->net.link.cpu_ns.value = m->net.link.byte_ns.value * (double)pick(&state, 80) / 100;
     buckets_by_cap(m, 0, 0, &m->baseline);
     return m;
 }

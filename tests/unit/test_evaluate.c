@@ -60,8 +60,9 @@ static struct job *job_of_two(void)
     m->n_programs = 1;
     m->ranks = job->ranks;
     m->n_ranks = 2;
-    m->net = (struct model_net){.n_ranks = 2, .n_streams = 1, .in_order = true};
-    m->net.byte_ns.value = 1;
+    m->net =
+        (struct model_net){.collective.n_ranks = 2, .gate.n_streams = 1, .gate.in_order = true};
+    m->net.link.byte_ns.value = 1;
     m->baseline =
         (struct dpro_strategy){.order = job->order, .buckets = job->buckets, .n_buckets = 2};
     return job;
@@ -106,8 +107,8 @@ static void test_launching_and_copying_back_take_computing_time(void **state)
     (void)state;
     struct job *job = job_of_two();
     in_one_bucket(job);
-    job->model.net.launch_ns.value = 5;
-    job->model.net.copy_ns.value = 0.1;
+    job->model.net.compute.launch_ns.value = 5;
+    job->model.net.compute.copy_ns.value = 0.1;
     assert_int_equal(time_of(job), 30 + 5 + 70 + 7);
 }
 
@@ -117,7 +118,7 @@ static void test_two_streams_share_the_wire(void **state)
     struct job *job = job_of_two();
     struct evaluator *evaluator;
     struct dpro_error err;
-    job->model.net.n_streams = 2;
+    job->model.net.gate.n_streams = 2;
     assert_int_equal(evaluator_create(&job->model, &evaluator, &err), 0);
     const struct evaluation *e = evaluate_detail(evaluator, &job->model.baseline);
     /* t0 has 10 left when t1 comes at 30: half as fast, until 50 */
@@ -132,7 +133,7 @@ static void test_communication_slows_computation_down(void **state)
 {
     (void)state;
     struct job *job = job_of_two();
-    job->model.net.cpu_ns.value = 0.5;
+    job->model.net.link.cpu_ns.value = 0.5;
     /* t1: half its rate while t0 is sent, 15 of 20 by 40, ready at 45 */
     assert_int_equal(time_of(job), 45 + 40);
 }
@@ -141,7 +142,7 @@ static void test_computation_holds_communication_up(void **state)
 {
     (void)state;
     struct job *job = job_of_two();
-    job->model.net.held_share.value = 0.5;
+    job->model.net.link.held_share.value = 0.5;
     /* t0, of 30: half its rate from 10 to 30, the rest by 50; t1 alone */
     assert_int_equal(time_of(job), 50 + 40);
 }
@@ -162,7 +163,7 @@ static void test_buckets_are_launched_in_order_where_the_job_does_so(void **stat
         struct job *job = job_of_two();
         job->order[0] = 1;
         job->order[1] = 0;
-        job->model.net.in_order = in_order;
+        job->model.net.gate.in_order = in_order;
         /* in order, t0 goes after t1, from 70 to 100 */
         assert_int_equal(time_of(job), in_order ? 100 : 80);
     }
@@ -195,7 +196,7 @@ static void test_compression_halves_the_bytes_and_casts_them(void **state)
     struct job *job = job_of_two();
     in_one_bucket(job);
     job->model.baseline.compression = DPRO_COMPRESSION_FP16;
-    job->model.net.cast_ns.value = 0.2;
+    job->model.net.compute.cast_ns.value = 0.2;
     /* cast for 7 of computing time, sent for 35 + 1 (halves are padded), cast back for 7 */
     assert_in_range(time_of(job), 30 + 7 + 35 + 7, 30 + 7 + 36 + 7);
 }
@@ -252,9 +253,9 @@ static struct job *job_with_cycles(int64_t cycle_ns)
 {
     struct job *job = job_of_two();
     job->ops[1].work_ns = 0;
-    job->model.net.in_order = false;
-    job->model.net.negotiates = true;
-    job->model.net.collective_ns.value = 5;
+    job->model.net.gate.in_order = false;
+    job->model.net.gate.negotiates = true;
+    job->model.net.collective.overhead_ns.value = 5;
     job->model.baseline.cycle_ns = cycle_ns;
     return job;
 }
@@ -265,7 +266,7 @@ static void test_what_is_ready_waits_for_the_next_cycle(void **state)
     /* cycles at 0 and 40; the first of the next iteration begins as this one ends */
     assert_int_equal(time_of(job_with_cycles(40)), 40 + 5 + 30 + 5 + 40);
     struct job *job = job_with_cycles(40);
-    job->model.net.negotiate_ns.value = 3;
+    job->model.net.gate.negotiate_ns.value = 3;
     assert_int_equal(time_of(job), 40 + 3 + 5 + 30 + 5 + 40);
     /* one cycle an iteration, whatever it has to do */
     assert_int_equal(time_of(job_with_cycles(1000)), 1000);
@@ -310,10 +311,10 @@ static struct job *served_job(uint32_t n_servers, const int32_t *hosts)
 {
     struct job *job = job_of_two();
     struct model_net *net = &job->model.net;
-    net->algorithm = MODEL_SERVER;
-    net->n_servers = n_servers;
-    net->server_hosts = hosts;
-    net->in_order = false;
+    net->collective.algorithm = MODEL_SERVER;
+    net->servers.n = n_servers;
+    net->servers.hosts = hosts;
+    net->gate.in_order = false;
     return job;
 }
 
@@ -358,8 +359,8 @@ static void test_a_servers_thread_takes_one_push_after_the_other(void **state)
     (void)state;
     static const int32_t hosts[] = {0};
     struct job *job = served_job(1, hosts);
-    job->model.net.push_ns.value = 25;
-    job->model.net.answer_ns.value = 3;
+    job->model.net.servers.push_ns.value = 25;
+    job->model.net.servers.answer_ns.value = 3;
     /* rank 0 is ahead: of rank 1's, t0 is served from 40 to 65 and t1 when it is there, at 80 */
     assert_int_equal(time_of(job), 80 + 25 + 3 + 40);
 }
@@ -369,7 +370,7 @@ static void test_a_messages_own_time_keeps_no_link_busy(void **state)
     (void)state;
     static const int32_t hosts[] = {0};
     struct job *job = served_job(1, hosts);
-    job->model.net.message_ns.value = 5;
+    job->model.net.link.message_ns.value = 5;
     /* t1 goes behind t0 at 40 as it does without, and comes back at once */
     assert_int_equal(time_of(job), 80 + 5 + 40 + 5);
 }
@@ -378,7 +379,7 @@ static void test_a_way_begins_behind_what_others_have_in_the_links_queue(void **
 {
     (void)state;
     struct job *job = served_job(2, NULL);
-    job->model.net.queue_bytes = 5;
+    job->model.net.link.queue_bytes = 5;
     /* t1 begins 5 later beside t0, and its answers beside those of t0 as well */
     assert_int_equal(time_of(job), 200);
 }
@@ -400,10 +401,10 @@ static void test_ranks_of_one_host_share_its_link_and_its_server(void **state)
     static const int32_t hosts[] = {0};
     static const uint32_t rank_hosts[] = {0, 0};
     struct job *job = served_job(1, hosts);
-    job->model.net.rank_hosts = rank_hosts;
+    job->model.net.link.rank_hosts = rank_hosts;
     assert_int_equal(time_of(job), 30); /* nothing but computation */
     job = served_job(1, NULL);
-    job->model.net.rank_hosts = rank_hosts;
+    job->model.net.link.rank_hosts = rank_hosts;
     /* both push over one link: t0 away at 10 + 60, t1 80 later, the answers as long */
     assert_int_equal(time_of(job), 70 + 80 + 80);
 }
@@ -412,9 +413,9 @@ static struct job *session_job(void)
 {
     static const int32_t hosts[] = {0};
     struct job *job = served_job(1, hosts);
-    job->model.net.placement = MODEL_ANYWHERE;
-    job->model.net.pulls_at_start = true;
-    job->model.net.step_ns.value = 7;
+    job->model.net.servers.placement = MODEL_ANYWHERE;
+    job->model.net.gate.pulls_with_step = true;
+    job->model.net.gate.step_ns.value = 7;
     job->ops[0].needs = 0;
     job->ops[1].needs = 1;
     job->ops[2] = computes(0, MODEL_NONE);

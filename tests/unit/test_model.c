@@ -106,7 +106,7 @@ static void test_work_beside_communication_is_told_from_the_same_work_alone(void
     struct dpro_graph *g;
     struct dpro_model *m = model_of_two(&g);
     /* the same blocks took twice as long: half of their rate was lost */
-    double lost = m->net.cpu_ns.value / m->net.byte_ns.value;
+    double lost = m->net.link.cpu_ns.value / m->net.link.byte_ns.value;
     assert_true(lost > 0.4 && lost < 0.6);
     const struct model_op *ops = m->programs[0].ops;
     for (uint32_t o = 0; o < m->programs[0].n_ops; o++)

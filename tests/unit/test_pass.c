@@ -399,7 +399,7 @@ static void test_what_changes_numerics_needs_leave(void **state)
 {
     (void)state;
     struct dpro_model *model = generate_job("vgg16", 4);
-    model->net.byte_ns.value *= 10;
+    model->net.link.byte_ns.value *= 10;
     struct dpro_pass own = {.abi = DPRO_PASS_ABI, .name = "own", .propose = propose_compression};
     const struct dpro_pass *const passes[] = {&own};
     struct dpro_optimize_options options = {.passes = passes, .n_passes = 1};

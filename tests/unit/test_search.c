@@ -61,11 +61,12 @@ static void test_an_evaluation_is_the_replay_of_the_whole_graph(void **state)
                                      .n_streams = 1,
                                      .overheads = seed % 2};
         struct dpro_model *model = random_job(&o);
-        model->net.algorithm = (enum model_algorithm)(seed % 6);
-        if (model->net.algorithm == MODEL_SERVER) /* ways share their links evenly there */
-            model->net.algorithm = MODEL_RING;
-        model->net.ranks_per_host = 2;
-        model->net.chunk_bytes = seed % 7 ? 0 : 1000;
+        model->net.collective.algorithm = (enum model_algorithm)(seed % 6);
+        if (model->net.collective.algorithm ==
+            MODEL_SERVER) /* ways share their links evenly there */
+            model->net.collective.algorithm = MODEL_RING;
+        model->net.collective.ranks_per_host = 2;
+        model->net.link.chunk_bytes = seed % 7 ? 0 : 1000;
         struct evaluator *evaluator;
         struct arena arena = {0};
         struct dpro_strategy strategy;
@@ -150,12 +151,12 @@ static void test_streams_of_the_whole_graph_are_those_of_an_evaluation(void **st
                                      .overheads = seed % 2};
         struct dpro_model *model = random_job(&o);
         struct evaluator *evaluator;
-        model->net.byte_ns.value = 0;
+        model->net.link.byte_ns.value = 0;
         assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
         int64_t ns = evaluate(evaluator, &model->baseline);
         assert_int_equal(ns, replayed(model, &model->baseline));
         evaluator_destroy(evaluator);
-        model->net.n_streams = 1;
+        model->net.gate.n_streams = 1;
         assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
         n_overlap += evaluate(evaluator, &model->baseline) > ns;
         evaluator_destroy(evaluator);
@@ -765,9 +766,9 @@ static void test_horovods_cycles_are_shortened_and_never_for_the_worse(void **st
     for (size_t i = 0; i < sizeof cycles_ns / sizeof *cycles_ns; i++) {
         struct dpro_model *model = generate_job("resnet50", 4);
         model->capabilities = model_capabilities(DPRO_STACK_HOROVOD);
-        model->net.in_order = false;
-        model->net.negotiates = true;
-        model->net.cycle_ns = model->baseline.cycle_ns = cycles_ns[i];
+        model->net.gate.in_order = false;
+        model->net.gate.negotiates = true;
+        model->net.gate.cycle_ns = model->baseline.cycle_ns = cycles_ns[i];
         model->baseline.fuses = true;
         model->baseline.fusion_bytes = UINT64_C(128) << 20;
         struct dpro_optimize_options options = {.threads = 1};
@@ -793,8 +794,8 @@ static void test_the_same_seed_gives_the_same_plan_with_any_number_of_threads(vo
     (void)state;
     static const int algorithms[] = {DPRO_ALGORITHM_DEFAULT, DPRO_ALGORITHM_MCMC};
     struct dpro_model *model = generate_job("resnet50", 4);
-    model->net.n_streams = 2;
-    model->net.cpu_ns.value = model->net.byte_ns.value / 4;
+    model->net.gate.n_streams = 2;
+    model->net.link.cpu_ns.value = model->net.link.byte_ns.value / 4;
     for (int a = 0; a < 2; a++) {
         struct dpro_optimize_options options = {
             .algorithm = (enum dpro_algorithm)algorithms[a], .seed = 5, .threads = 1};
@@ -828,7 +829,7 @@ static void test_a_stopped_search_gives_the_best_so_far(void **state)
 {
     (void)state;
     struct dpro_model *model = generate_job("bert-base", 4);
-    model->net.n_streams = 2;
+    model->net.gate.n_streams = 2;
     for (uint32_t r = 0; r < 4; r++)
         model->ranks[r].work_scale = 1 + r;
     uint32_t n_calls = 0;
@@ -861,7 +862,7 @@ static void test_uncertain_numbers_make_an_uncertain_gain(void **state)
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *sure = optimum_of(model, &options);
     assert_true(dpro_optimum_summary(sure).uncertainty_pct == 0);
-    model->net.byte_ns.std = model->net.byte_ns.value / 5;
+    model->net.link.byte_ns.std = model->net.link.byte_ns.value / 5;
     struct dpro_optimum *unsure = optimum_of(model, &options);
     assert_true(dpro_optimum_summary(unsure).uncertainty_pct > 0.01);
     dpro_optimum_destroy(sure);
@@ -877,7 +878,7 @@ static void test_a_promise_is_a_mean_over_what_the_numbers_may_be(void **state)
     struct dpro_model *model = generate_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *sure = optimum_of(model, &options);
-    model->net.cpu_ns.std = model->net.byte_ns.value;
+    model->net.link.cpu_ns.std = model->net.link.byte_ns.value;
     struct dpro_optimum *unsure = optimum_of(model, &options);
     struct dpro_optimum_summary a = dpro_optimum_summary(sure), b = dpro_optimum_summary(unsure);
     assert_int_equal(a.baseline_ns, b.baseline_ns);
@@ -923,7 +924,7 @@ static void test_a_setting_that_is_as_good_is_preferred(void **state)
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *sure = optimum_of(model, &options);
     assert_null(dpro_optimum_summary(sure).setting); /* buckets of its own win something */
-    model->net.collective_ns.std = 40 * model->net.collective_ns.value;
+    model->net.collective.overhead_ns.std = 40 * model->net.collective.overhead_ns.value;
     struct dpro_optimum *unsure = optimum_of(model, &options);
     struct dpro_optimum_summary s = dpro_optimum_summary(unsure);
     assert_non_null(s.setting);

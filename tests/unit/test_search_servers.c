@@ -23,10 +23,10 @@ static struct dpro_model *random_served(uint64_t seed, uint32_t n_tensors, uint3
                                  .overheads = seed % 2};
     struct dpro_model *model = random_job(&o);
     struct model_net *net = &model->net;
-    net->algorithm = MODEL_SERVER;
-    net->n_servers = n_servers;
-    net->server_hosts = seed % 4 ? hosts : NULL;
-    net->push_ns.value = seed % 5 * 100.0;
+    net->collective.algorithm = MODEL_SERVER;
+    net->servers.n = n_servers;
+    net->servers.hosts = seed % 4 ? hosts : NULL;
+    net->servers.push_ns.value = seed % 5 * 100.0;
     for (uint32_t b = 0; b < model->baseline.n_buckets; b++)
         model->baseline.buckets[b].partitions = 1;
     return model;
@@ -41,10 +41,10 @@ static void test_an_evaluation_of_servers_is_the_replay_of_the_whole_graph(void 
     for (uint64_t seed = 1; seed <= N; seed++) {
         struct dpro_model *model = random_served(seed, 2 + (uint32_t)(seed % 6), 1 + seed % 3);
         struct evaluator *evaluator;
-        model->net.placement = MODEL_ANYWHERE;
-        model->net.cpu_ns.value = 0; /* graphs know nothing of that */
+        model->net.servers.placement = MODEL_ANYWHERE;
+        model->net.link.cpu_ns.value = 0; /* graphs know nothing of that */
         for (uint32_t b = 0; b < model->baseline.n_buckets; b++) {
-            model->baseline.buckets[b].server = b % model->net.n_servers;
+            model->baseline.buckets[b].server = b % model->net.servers.n;
             model->baseline.buckets[b].partitions = 1 + (uint32_t)(seed + b) % 4;
         }
         assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
@@ -108,8 +108,8 @@ test_the_parts_of_the_largest_tensor_are_the_best_by_replays_of_whole_graphs(voi
     for (uint64_t seed = 1; seed <= N; seed++) {
         struct dpro_model *model =
             random_served(seed, 2 + (uint32_t)(seed % 4), 1 + (uint32_t)(seed % 3));
-        model->net.placement = MODEL_ANYWHERE;
-        model->net.cpu_ns.value = 0;
+        model->net.servers.placement = MODEL_ANYWHERE;
+        model->net.link.cpu_ns.value = 0;
         model->capabilities = model_capabilities(DPRO_STACK_BYTEPS);
         model->capabilities.priorities = false;
         uint32_t chosen = 0, best = 0;
@@ -166,7 +166,7 @@ static void check_places(uint32_t n_tensors, uint32_t n, uint32_t least_best, do
     for (uint64_t seed = 1; seed <= n; seed++) {
         uint32_t n_servers = n_tensors > 10 ? 2 : 2 + (uint32_t)(seed % 2);
         struct dpro_model *model = random_served(seed, n_tensors, n_servers);
-        model->net.placement = MODEL_ANYWHERE;
+        model->net.servers.placement = MODEL_ANYWHERE;
         model->capabilities = model_capabilities(DPRO_STACK_TENSORFLOW_PS);
         struct dpro_optimize_options options = {.threads = 1};
         struct dpro_optimum *optimum = optimum_of(model, &options);
@@ -202,7 +202,7 @@ static void test_parts_of_pushes_are_nearly_as_good_as_brute_force(void **state)
     double worst = 0;
     for (uint64_t seed = 1; seed <= N; seed++) {
         struct dpro_model *model = random_served(seed, 3, 2);
-        model->net.placement = MODEL_ANYWHERE;
+        model->net.servers.placement = MODEL_ANYWHERE;
         model->capabilities = model_capabilities(DPRO_STACK_BYTEPS);
         struct dpro_optimize_options options = {.threads = 1};
         struct dpro_optimum *optimum = optimum_of(model, &options);

@@ -39,16 +39,16 @@ static int64_t replayed(const struct model_net *net, uint64_t size)
 static struct model_net random_net(enum model_algorithm algorithm)
 {
     static const double reduce[] = {0, 0.01, 0.2, 3};
-    struct model_net net = {.algorithm = algorithm,
-                            .n_ranks = 1 + pick(9),
-                            .n_servers = pick(4),
-                            .n_streams = 1,
-                            .chunk_bytes = pick(3) ? 1 + pick(2000) : 0};
-    net.ranks_per_host = 1 + pick(4);
-    net.byte_ns.value = 0.05 + pick(30) / 10.0;
-    net.message_ns.value = pick(2) ? pick(3000) : 0;
-    net.reduce_ns.value = reduce[pick(4)];
-    net.collective_ns.value = pick(2) * 777;
+    struct model_net net = {.collective.algorithm = algorithm,
+                            .collective.n_ranks = 1 + pick(9),
+                            .servers.n = pick(4),
+                            .gate.n_streams = 1,
+                            .link.chunk_bytes = pick(3) ? 1 + pick(2000) : 0};
+    net.collective.ranks_per_host = 1 + pick(4);
+    net.link.byte_ns.value = 0.05 + pick(30) / 10.0;
+    net.link.message_ns.value = pick(2) ? pick(3000) : 0;
+    net.collective.reduce_ns.value = reduce[pick(4)];
+    net.collective.overhead_ns.value = pick(2) * 777;
     return net;
 }
 
@@ -121,12 +121,12 @@ static void test_textbook_costs(void **state)
         {MODEL_DIRECT, 4, 0, 0, 7200, 20},              /* 2 steps of three quarters */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct model_net net = {.algorithm = cases[i].algorithm,
-                                .n_ranks = cases[i].n_ranks,
-                                .ranks_per_host = cases[i].ranks_per_host,
-                                .n_servers = cases[i].n_servers,
-                                .byte_ns = {1, 0},
-                                .message_ns = {10, 0}};
+        struct model_net net = {.collective.algorithm = cases[i].algorithm,
+                                .collective.n_ranks = cases[i].n_ranks,
+                                .collective.ranks_per_host = cases[i].ranks_per_host,
+                                .servers.n = cases[i].n_servers,
+                                .link.byte_ns = {1, 0},
+                                .link.message_ns = {10, 0}};
         struct sync_cost cost;
         assert_int_equal(sync_cost(&net, 4800, &cost), 0);
         assert_int_equal(cost.wire_ns, cases[i].wire_ns);
@@ -137,12 +137,14 @@ static void test_textbook_costs(void **state)
 static void test_chunks_hide_the_additions_behind_the_transfers(void **state)
 {
     (void)state;
-    struct model_net net = {
-        .algorithm = MODEL_RING, .n_ranks = 4, .byte_ns = {1, 0}, .reduce_ns = {1, 0}};
+    struct model_net net = {.collective.algorithm = MODEL_RING,
+                            .collective.n_ranks = 4,
+                            .link.byte_ns = {1, 0},
+                            .collective.reduce_ns = {1, 0}};
     struct sync_cost whole, chunked;
     assert_int_equal(sync_cost(&net, 40000, &whole), 0);
     assert_int_equal(whole.latency_ns, 3 * 10000);
-    net.chunk_bytes = 1000;
+    net.link.chunk_bytes = 1000;
     assert_int_equal(sync_cost(&net, 40000, &chunked), 0);
     assert_int_equal(chunked.wire_ns, whole.wire_ns);
     assert_int_equal(chunked.latency_ns, 0);

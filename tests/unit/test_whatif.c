@@ -56,9 +56,10 @@ static struct job *new_job(void)
     m->ranks = job->ranks;
     m->n_ranks = 2;
     m->n_samples = 2;
-    m->net = (struct model_net){.n_ranks = 2, .n_streams = 1, .in_order = true};
+    m->net =
+        (struct model_net){.collective.n_ranks = 2, .gate.n_streams = 1, .gate.in_order = true};
     m->capabilities = model_capabilities(DPRO_STACK_DDP);
-    m->net.byte_ns.value = 10;
+    m->net.link.byte_ns.value = 10;
     m->baseline =
         (struct dpro_strategy){.order = job->order, .buckets = job->buckets, .n_buckets = 1};
     return job;
@@ -195,7 +196,7 @@ static void test_the_interval_is_made_of_its_parts(void **state)
     job->model.misfit = 0.02;
     job->model.measured_std_ns = 0.03 * OWN_NS;
     job->model.machine_std = 0.04;
-    job->model.net.byte_ns.std = 0.5;
+    job->model.net.link.byte_ns.std = 0.5;
     struct dpro_whatif *same = ask(job, &(struct dpro_changes){0});
     struct dpro_whatif *near = ask(job, &(struct dpro_changes){.bucket_cap_bytes = 3 * MIB});
     struct dpro_whatif *far = ask(job, &(struct dpro_changes){.bucket_cap_bytes = MIB});
@@ -249,7 +250,7 @@ static void test_what_interference_costs_is_unsure_where_it_was_not_recorded(voi
         job->ops[t].beside_ns = t == 0 ? 0 : 10 * MIB;
     }
     job->model.baseline.n_buckets = N;
-    job->model.net.cpu_ns = (struct dpro_estimate){2, 1};
+    job->model.net.link.cpu_ns = (struct dpro_estimate){2, 1};
     struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){.bucket_cap_bytes = N * MIB});
     struct dpro_uncertainty_part learnt = dpro_whatif_uncertainty(whatif, DPRO_UNCERTAIN_LEARNT);
     assert_true(learnt.before < 0.01);
@@ -262,7 +263,7 @@ static void test_what_is_not_sure_of_the_link_shows(void **state)
 {
     (void)state;
     struct job *job = new_job();
-    job->model.net.byte_ns.std = 1;
+    job->model.net.link.byte_ns.std = 1;
     struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){.bandwidth_ratio = 0.5});
     double wire = 10.0 * N * MIB, before = dpro_whatif_baseline(whatif).uncertainty_pct;
     double after = dpro_whatif_predicted(whatif).uncertainty_pct;
@@ -435,10 +436,10 @@ static void test_what_needs_ddps_hook_costs_computation(void **state)
     (void)state;
     struct job *job = new_job();
     struct dpro_model *m = &job->model;
-    m->net.launch_ns.value = 1000;
-    m->net.hook_ns.value = 50000;
-    m->net.byte_ns.value = 0; /* so that what is computed is all there is */
-    m->net.copy_ns.value = 0.5;
+    m->net.compute.launch_ns.value = 1000;
+    m->net.compute.hook_ns.value = 50000;
+    m->net.link.byte_ns.value = 0; /* so that what is computed is all there is */
+    m->net.compute.copy_ns.value = 0.5;
     int64_t hooked_ns, other_ns;
     struct dpro_error err = {.code = 0};
     job->buckets[0].n = 2;

@@ -147,65 +147,13 @@ static int visit_stream(const struct dpro_trace *trace, const evidence_nodes *no
     return 0;
 }
 
-/* The message of a stream at an offset; NULL: none. */
-static const struct ps_message *message_at(const struct net_transport *t, uint32_t stream,
-                                           uint64_t offset)
-{
-    uint32_t low = t->first_ps[stream], high = t->first_ps[stream + 1];
-    while (low < high) {
-        uint32_t mid = low + (high - low) / 2;
-        if (t->ps.at[mid].offset < offset)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low < t->first_ps[stream + 1] && t->ps.at[low].offset == offset ? &t->ps.at[low] : NULL;
-}
-
-/* What a node of BytePS sent on a stream: it is sent before it is received, and an answer, or the
- * next request of its exchange, is sent when what it follows has been. */
-static int visit_exchanges(const struct dpro_trace *trace, const evidence_nodes *nodes, uint32_t t,
-                           uint32_t number, const struct evidence_visitor *visitor)
-{
-    const struct net_transport *transport = &trace->transports[t];
-    uint32_t peer_number;
-    const struct net_transport *peer = net_peer(trace, transport, number, &peer_number);
-    int status = 0;
-    if (!peer || !transport->first_ps || !peer->first_ps)
-        return 0;
-    struct evidence evidence = {.source = EVIDENCE_TRANSPORT,
-                                .from = evidence_node_of(nodes, transport->rank),
-                                .to = evidence_node_of(nodes, peer->rank)};
-    for (uint32_t m = transport->first_ps[number];
-         m < transport->first_ps[number + 1] && status == 0; m++) {
-        const struct ps_message *sent = &transport->ps.at[m];
-        const struct ps_message *received = message_at(peer, peer_number, sent->offset);
-        const struct ps_message *next = message_at(peer, peer_number - 1, sent->offset + 1);
-        bool last = sent->offset % PS_STAGES == PS_STAGES - 1; /* the next is another exchange's */
-        evidence.mark = mark_of(t, m);
-        if (received && received->end_ns != INT64_MIN) {
-            evidence.from_ns = sent->start_ns;
-            evidence.to_ns = received->end_ns;
-            status = visitor->before(visitor->arg, &evidence);
-        }
-        if (next && !last && next->start_ns != INT64_MIN && status == 0) {
-            evidence.from_ns = sent->end_ns - ROUNDING_NS;
-            evidence.to_ns = next->start_ns;
-            status = visitor->before(visitor->arg, &evidence);
-        }
-    }
-    return status;
-}
-
 int evidence_visit_transports(const struct dpro_trace *trace, const evidence_nodes *nodes,
                               const struct evidence_visitor *visitor)
 {
     int status = 0;
     for (uint32_t t = 0; t < trace->n_transports; t++)
         for (uint32_t c = 0; c < trace->transports[t].connections.n && status == 0; c++)
-            status = trace->transports[t].by_sender
-                         ? visit_exchanges(trace, nodes, t, 2 * c, visitor)
-                         : visit_stream(trace, nodes, t, 2 * c, visitor);
+            status = visit_stream(trace, nodes, t, 2 * c, visitor);
     return status;
 }
 
@@ -443,14 +391,6 @@ static void describe_transfer(const struct dpro_trace *trace, uint64_t mark, cha
 void evidence_describe(const struct join *join, const struct dpro_trace *trace,
                        enum evidence_source source, uint64_t mark, char *out, size_t size)
 {
-    if (source == EVIDENCE_TRANSPORT && trace->transports[mark >> 32].by_sender) {
-        const struct net_transport *t = &trace->transports[mark >> 32];
-        char process[NET_PROCESS_TEXT];
-        net_process_format(process, t->rank);
-        snprintf(out, size, "a message of key %" PRIu64 " that %s sent at %" PRId64 " ns",
-                 t->ps.at[(uint32_t)mark].key, process, t->ps.at[(uint32_t)mark].start_ns);
-        return;
-    }
     if (source == EVIDENCE_TRANSPORT) {
         describe_transfer(trace, mark, out, size);
         return;

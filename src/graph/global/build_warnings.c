@@ -334,13 +334,10 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
         status |= warn_whole(a, options);
     status |= assembly_warn_clocks(a, options);
     if (join->servers.served.n > 0 && join->servers.n_unprofiled > 0) {
-        bool logs = a->trace->n_transports > 0 && a->trace->transports[0].by_sender; /* BytePS's */
         snprintf(text, sizeof text,
-                 "%u of %u parameter servers have no %s: what they do with a push is all that "
-                 "lies between the last one of its key and the answer; %s",
-                 join->servers.n_unprofiled, join->n_servers,
-                 logs ? "log of their work" : "profile",
-                 logs ? "add each server's (server_log_<number>.txt)" : "profile the servers, too");
+                 "%u of %u parameter servers have no profile: what they do with a push is all that "
+                 "lies between the last one of its key and the answer; profile the servers, too",
+                 join->servers.n_unprofiled, join->n_servers);
         status |= warn(a, options, text);
     }
     uint64_t n_pushes = 0;

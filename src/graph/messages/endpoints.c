@@ -335,11 +335,6 @@ static int add_exchanged(struct ends *ends, const struct joined *joined, uint32_
                           .start_ns = aligned(clock, own->start_ns),
                           .end_ns = aligned(clock, own->end_ns),
                           .connection = &log->connections.at[own->stream / 2]};
-        const struct ps_message *sent = sends ? m : there;
-        if (log->by_sender && !end.sends && end.end_ns == ABSENT) /* when it was sent is known */
-            end.start_ns = end.end_ns =
-                aligned(&join->clocks.of_rank[joined_rank(join, joined, sends ? member : server)],
-                        sent->end_ns);
         if (array_push(&ends->found, end) < 0)
             return -1;
     }

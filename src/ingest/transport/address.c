@@ -86,12 +86,6 @@ void net_address_format(char out[NET_ADDRESS_TEXT], const struct net_address *ad
     char ip[INET6_ADDRSTRLEN] = "unix", zone[20] = "";
     uint64_t number = address->port;
     bool bracket = false;
-    if (address->family == NET_FAMILY_NODE) {
-        memcpy(&number, address->ip, sizeof number);
-        snprintf(out, NET_ADDRESS_TEXT, "%s %" PRIu64 ":%u", number % 2 ? "worker" : "server",
-                 number / 2, address->port);
-        return;
-    }
     if (address->zone)
         snprintf(zone, sizeof zone, "%%%" PRIx64, address->zone);
     if (address->family == AF_UNIX) {

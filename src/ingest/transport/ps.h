@@ -26,10 +26,6 @@ enum ps_flag {
     PS_KEYLESS = 16 /* an answer that says no key: its request does */
 };
 
-/* Of exchanges that BytePS's logs tell of: push, its answer, pull, its answer. Their messages'
- * offsets are the exchange's number times this plus the stage's. */
-enum { PS_STAGES = 4 };
-
 struct ps_message {
     uint64_t offset, size_bytes; /* in its stream: all its frames */
     uint64_t key;                /* of the wire at first, then the program's own */

@@ -72,9 +72,6 @@ int ps_assign_profiles(struct dpro_trace *trace)
     ARRAY(struct pair) pairs = {0};
     int status = 0;
     size_t n_fitting = 0;
-    for (uint32_t t = 0; t < trace->n_transports; t++)
-        if (trace->transports[t].by_sender)
-            return 0; /* their logs' names say */
     if (trace->n_servers < 2 || trace->n_servers > MAX_SERVERS || trace->n_transports > MAX_SERVERS)
         return 0;
     for (uint32_t p = 0; p < trace->n_servers && status == 0; p++) {

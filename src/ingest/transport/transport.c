@@ -127,11 +127,8 @@ static int collect(struct dpro_trace *trace, struct source **sources, size_t n)
         const struct net_transport *first = sources[i]->part.transport;
         struct map seen = {0};
         int status = 0;
-        *t = (struct net_transport){.rank = sources[i]->rank,
-                                    .rank_index = NO_ID,
-                                    .pid = first->pid,
-                                    .zone = first->zone,
-                                    .by_sender = first->by_sender};
+        *t = (struct net_transport){
+            .rank = sources[i]->rank, .rank_index = NO_ID, .pid = first->pid, .zone = first->zone};
         memcpy(t->host, first->host, sizeof t->host);
         memcpy(t->boot_id, first->boot_id, sizeof t->boot_id);
         for (; i < n && sources[i]->rank == t->rank && sources[i]->part.transport->pid == t->pid &&

@@ -25,14 +25,11 @@ struct net_address {
     uint64_t zone;  /* loopback, link-local and UNIX addresses are unique within a machine's network
                        namespace only, and this is a number for that; 0: unknown, or not needed */
     uint16_t port;
-    uint16_t family; /* AF_INET for both IPs, AF_UNIX, NET_FAMILY_NODE */
+    uint16_t family; /* AF_INET for both IPs, AF_UNIX */
     uint32_t reserved;
 };
 
 enum { NET_ADDRESS_TEXT = 80 };
-/* A node of a parameter-server job of which no address is known: twice its number in the first
- * eight bytes of its "ip", and 1 more if it is a worker. */
-enum { NET_FAMILY_NODE = UINT16_MAX };
 /* "10.0.0.1:80", "[fe80::1]:80", "unix:1234"; "127.0.0.1%1f2e:80" with a zone (hexadecimal). */
 bool net_address_parse(const char *text, size_t len, struct net_address *address);
 void net_address_format(char out[NET_ADDRESS_TEXT], const struct net_address *address);
@@ -156,7 +153,6 @@ struct net_transport {
     uint64_t zone;    /* for addresses without one */
     uint32_t segment; /* of the file */
     bool numbered;    /* a connection's number is all that is needed to know it again */
-    bool by_sender; /* of BytePS: what a sender says of its messages is mostly all that is known */
     char host[64], boot_id[40];
     ARRAY(struct net_connection) connections;
     ARRAY(struct net_transfer) transfers; /* by stream, then offset */

@@ -25,6 +25,17 @@ bool json_stop(struct json *js, enum json_fail why)
     return false;
 }
 
+int json_result(const struct json *js, bool no_memory, const char *why)
+{
+    if (no_memory || js->fail == JSON_MEMORY)
+        return dpro_error_nomem(js->err);
+    if (js->fail == JSON_OK || js->fail == JSON_IO) /* whose message is there */
+        return js->fail == JSON_OK ? 0 : DPRO_EIO;
+    return dpro_error_set(js->err, DPRO_EFORMAT, "%s: byte %llu: %s", js->in->path,
+                          (unsigned long long)json_offset(js),
+                          js->fail == JSON_ENDED ? "the file ends too early" : why);
+}
+
 /* Drops what was read, except a kept token, and reads a chunk more. False at the end of the input.
  * Text after p is never dropped; p and keep move with the text. */
 bool json_refill(struct json *js)

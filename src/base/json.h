@@ -60,6 +60,10 @@ struct json {
 int json_init(struct json *js, struct input *in, size_t chunk, struct dpro_error *err);
 void json_fini(struct json *js);
 
+/* How reading ended: 0, or a code with its message, which says where and `why` the text is broken.
+ */
+int json_result(const struct json *js, bool no_memory, const char *why);
+
 /* Takes a byte order mark, if the text begins with one. */
 void json_skip_mark(struct json *js);
 

@@ -9,17 +9,18 @@
 #include "base/error.h"
 #include "base/json.h"
 
+enum { MS_IN_NS = 6 }; /* decimals */
+
 struct reader {
     struct json js;
     struct plan_file *plan;
     bool has_schema, no_memory;
-    int rc; /* first failure, err is set */
-    struct dpro_error *err;
+    struct dpro_error why; /* the first failure, where its code is not 0 */
 };
 
 /* Ends reading with a message. */
 #define stop(r, ...)                                                                               \
-    ((r)->rc = dpro_error_set((r)->err, DPRO_EFORMAT, __VA_ARGS__), json_stop(&(r)->js, JSON_BAD))
+    (dpro_error_set(&(r)->why, DPRO_EFORMAT, __VA_ARGS__), json_stop(&(r)->js, JSON_BAD))
 
 uint32_t plan_file_intern(struct plan_file *plan, const char *text, size_t len, bool *no_memory)
 {
@@ -86,90 +87,86 @@ static void read_parameters(struct reader *r)
     }
 }
 
-static void read_job(struct reader *r)
+static void read_models(struct reader *r)
 {
-    struct plan_file *plan = r->plan;
     const char *key;
     size_t len;
-    bool is_object;
-    if (!json_open(&r->js, '{'))
-        return;
-    while (next_key(r, true, &key, &len)) {
-        if (json_is(key, len, "framework")) {
-            plan->framework = read_string(r);
-        } else if (json_is(key, len, "stack")) {
-            plan->stack = read_string(r);
-        } else if (json_is(key, len, "world_size")) {
-            if (json_read_decimal(&r->js, 0, &plan->world_size) != JSON_VALUE)
-                plan->world_size = 0;
-        } else if (json_is(key, len, "models")) {
-            bool is_list = json_open(&r->js, '[');
-            while (is_list && next_object(r, &is_object)) {
-                uint32_t name = 0;
-                while (next_key(r, is_object, &key, &len)) {
-                    if (json_is(key, len, "parameters"))
-                        read_parameters(r);
-                    else if (json_is(key, len, "name"))
-                        name = read_string(r);
-                    else
-                        json_skip(&r->js);
-                }
-                r->no_memory |= array_push(&plan->models, name) < 0;
-            }
-        } else {
-            json_skip(&r->js);
+    bool is_object, is_list = json_open(&r->js, '[');
+    while (is_list && next_object(r, &is_object)) {
+        uint32_t name = 0;
+        while (next_key(r, is_object, &key, &len)) {
+            if (json_is(key, len, "parameters"))
+                read_parameters(r);
+            else if (json_is(key, len, "name"))
+                name = read_string(r);
+            else
+                json_skip(&r->js);
         }
+        r->no_memory |= array_push(&r->plan->models, name) < 0;
+    }
+}
+
+/* A number of 0 or more with `scale` decimals, as an integer; what is none leaves *to as it is. */
+static void read_number(struct reader *r, int scale, int64_t *to)
+{
+    int64_t value;
+    if (json_read_decimal(&r->js, scale, &value) == JSON_VALUE && value >= 0)
+        *to = value;
+}
+
+static void read_job(struct reader *r)
+{
+    const char *key;
+    size_t len;
+    bool is_object = json_open(&r->js, '{');
+    while (next_key(r, is_object, &key, &len)) {
+        if (json_is(key, len, "framework"))
+            r->plan->framework = read_string(r);
+        else if (json_is(key, len, "stack"))
+            r->plan->stack = read_string(r);
+        else if (json_is(key, len, "world_size"))
+            read_number(r, 0, &r->plan->world_size);
+        else if (json_is(key, len, "models"))
+            read_models(r);
+        else
+            json_skip(&r->js);
     }
 }
 
 static void read_expected(struct reader *r)
 {
-    struct plan_file *plan = r->plan;
     const char *key;
     size_t len;
-    int64_t value;
-    if (!json_open(&r->js, '{'))
-        return;
-    while (next_key(r, true, &key, &len)) {
-        bool baseline = json_is(key, len, "baseline_ms");
-        bool percent = json_is(key, len, "uncertainty_pct");
-        if (!baseline && !percent && !json_is(key, len, "iteration_ms")) {
-            json_skip(&r->js);
-            continue;
-        }
-        if (json_read_decimal(&r->js, 6, &value) != JSON_VALUE || value < 0)
-            continue;
-        if (percent)
-            plan->uncertainty_pct = (double)value / 1e6;
-        else if (baseline)
-            plan->baseline_ns = value;
+    int64_t millionths = 0;
+    bool is_object = json_open(&r->js, '{');
+    while (next_key(r, is_object, &key, &len)) {
+        if (json_is(key, len, "baseline_ms"))
+            read_number(r, MS_IN_NS, &r->plan->baseline_ns);
+        else if (json_is(key, len, "iteration_ms"))
+            read_number(r, MS_IN_NS, &r->plan->iteration_ns);
+        else if (json_is(key, len, "uncertainty_pct"))
+            read_number(r, 6, &millionths);
         else
-            plan->iteration_ns = value;
+            json_skip(&r->js);
     }
+    r->plan->uncertainty_pct = (double)millionths / 1e6;
 }
 
 /* ---- buckets ---- */
-
-static size_t number_of_bucket(const struct reader *r)
-{
-    return r->plan->buckets.n;
-}
 
 static void read_names(struct reader *r, struct plan_file_bucket *bucket)
 {
     const char *name;
     size_t len;
     if (json_peek(&r->js) != '[') {
-        stop(r, "%s: bucket %zu: its parameters are no list of names", r->plan->path,
-             number_of_bucket(r));
+        stop(r, "bucket %zu: its parameters are no list of names", r->plan->buckets.n);
         return;
     }
     r->js.p++;
     bucket->first = r->plan->names.n;
     while (!r->no_memory && json_array_next(&r->js)) {
         if (json_peek(&r->js) != '"') {
-            stop(r, "%s: bucket %zu: a parameter's name is a text in quotes", r->plan->path,
-                 number_of_bucket(r));
+            stop(r, "bucket %zu: a parameter's name is a text in quotes", r->plan->buckets.n);
             return;
         }
         if (!json_string(&r->js, &name, &len))
@@ -183,8 +180,8 @@ static int64_t read_between(struct reader *r, const char *what, int64_t least, i
 {
     int64_t value = 0;
     if (json_read_decimal(&r->js, 0, &value) != JSON_VALUE || value < least || value > most)
-        stop(r, "%s: bucket %zu: %s is not between %lld and %lld", r->plan->path,
-             number_of_bucket(r), what, (long long)least, (long long)most);
+        stop(r, "bucket %zu: %s is not between %lld and %lld", r->plan->buckets.n, what,
+             (long long)least, (long long)most);
     return value;
 }
 
@@ -194,38 +191,36 @@ static void read_bucket(struct reader *r)
     struct plan_file_bucket bucket = {.partitions = 1, .size_bytes = PLAN_NO_SIZE, .server = -1};
     const char *key;
     size_t len;
-    if (json_peek(&r->js) == '{') {
+    bool is_object = json_peek(&r->js) == '{';
+    if (is_object)
         r->js.p++;
-        while (next_key(r, true, &key, &len)) {
-            if (json_is(key, len, "parameters"))
-                read_names(r, &bucket);
-            else if (json_is(key, len, "model"))
-                bucket.model = read_whole(r);
-            else if (json_is(key, len, "size_bytes"))
-                bucket.size_bytes = read_whole(r);
-            else if (json_is(key, len, "partitions"))
-                bucket.partitions =
-                    (uint32_t)read_between(r, "partitions", 1, PLAN_MOST_PARTITIONS);
-            else if (json_is(key, len, "server"))
-                bucket.server = (int32_t)read_between(r, "server", 0, INT32_MAX);
-            else if (json_is(key, len, "priority"))
-                bucket.priority = (int32_t)read_between(r, "priority", INT32_MIN, INT32_MAX);
-            else
-                json_skip(&r->js);
-        }
-    } else {
+    else
         read_names(r, &bucket);
+    while (next_key(r, is_object, &key, &len)) {
+        if (json_is(key, len, "parameters"))
+            read_names(r, &bucket);
+        else if (json_is(key, len, "model"))
+            bucket.model = read_whole(r);
+        else if (json_is(key, len, "size_bytes"))
+            bucket.size_bytes = read_whole(r);
+        else if (json_is(key, len, "partitions"))
+            bucket.partitions = (uint32_t)read_between(r, "partitions", 1, PLAN_MOST_PARTITIONS);
+        else if (json_is(key, len, "server"))
+            bucket.server = (int32_t)read_between(r, "server", 0, INT32_MAX);
+        else if (json_is(key, len, "priority"))
+            bucket.priority = (int32_t)read_between(r, "priority", INT32_MIN, INT32_MAX);
+        else
+            json_skip(&r->js);
     }
     if (r->js.fail == JSON_OK && !r->no_memory && bucket.n == 0)
-        stop(r, "%s: bucket %zu is empty", r->plan->path, number_of_bucket(r));
+        stop(r, "bucket %zu is empty", r->plan->buckets.n);
     r->no_memory |= array_push(&r->plan->buckets, bucket) < 0;
 }
 
 static void read_buckets(struct reader *r)
 {
     if (json_peek(&r->js) != '[' || r->plan->buckets.n > 0) {
-        stop(r, "%s: %s", r->plan->path,
-             r->plan->buckets.n > 0 ? "two lists of buckets" : "buckets are no list");
+        stop(r, "%s", r->plan->buckets.n > 0 ? "two lists of buckets" : "buckets are no list");
         return;
     }
     r->js.p++;
@@ -245,23 +240,21 @@ static void read_compression(struct reader *r)
                 return;
             }
         }
-    stop(r, "%s: compression is %.*s, not none, fp16 or bf16", r->plan->path,
-         (int)(len < 80 ? len : 80), text);
+    stop(r, "compression is %.*s, not none, fp16 or bf16", (int)(len < 80 ? len : 80), text);
 }
 
 static void read_cycle(struct reader *r)
 {
-    enum { MS_IN_NS = 6 };
     if (json_read_decimal(&r->js, MS_IN_NS, &r->plan->cycle_ns) != JSON_VALUE ||
         r->plan->cycle_ns <= 0)
-        stop(r, "%s: cycle_time_ms is no time above 0", r->plan->path);
+        stop(r, "cycle_time_ms is no time above 0");
 }
 
 static void read_threshold(struct reader *r)
 {
     r->plan->fuses = true;
     if (json_read_unsigned(&r->js, &r->plan->fusion_bytes) != JSON_VALUE)
-        stop(r, "%s: fusion_threshold_bytes is no number of bytes", r->plan->path);
+        stop(r, "fusion_threshold_bytes is no number of bytes");
 }
 
 static void read_servers(struct reader *r)
@@ -269,7 +262,7 @@ static void read_servers(struct reader *r)
     int64_t value = 0;
     if (json_read_decimal(&r->js, 0, &value) != JSON_VALUE || value < 1 ||
         value > PLAN_MOST_SERVERS)
-        stop(r, "%s: servers is not between 1 and %d", r->plan->path, PLAN_MOST_SERVERS);
+        stop(r, "servers is not between 1 and %d", PLAN_MOST_SERVERS);
     r->plan->n_servers = (uint32_t)value;
 }
 
@@ -278,7 +271,7 @@ static void read_communication(struct reader *r)
     const char *key;
     size_t len;
     if (json_peek(&r->js) != '{') {
-        stop(r, "%s: communication is no object", r->plan->path);
+        stop(r, "communication is no object");
         return;
     }
     r->js.p++;
@@ -305,19 +298,20 @@ static void read_computation(struct reader *r)
 {
     const char *key;
     size_t len;
-    if (!json_open(&r->js, '{'))
-        return;
-    while (next_key(r, true, &key, &len)) {
-        if (!json_is(key, len, "fused_ops")) {
+    bool is_object = json_open(&r->js, '{');
+    while (next_key(r, is_object, &key, &len)) {
+        bool counts = json_is(key, len, "fused_ops") && json_peek(&r->js) == '[';
+        if (!counts)
             json_skip(&r->js);
-        } else if (json_open(&r->js, '[')) {
-            for (; json_array_next(&r->js); r->plan->n_fused_ops++)
+        else
+            for (r->js.p++; json_array_next(&r->js); r->plan->n_fused_ops++)
                 json_skip(&r->js);
-        }
     }
 }
 
 /* ---- all of it ---- */
+
+static const char no_schema[] = "no plan: its schema is not dpro.plan/1 or dpro.plan/2";
 
 /* Version 2 has fused ops, and is 1 otherwise. */
 static void read_schema(struct reader *r)
@@ -327,12 +321,12 @@ static void read_schema(struct reader *r)
     r->has_schema = true;
     if (json_peek(&r->js) != '"' || !json_string(&r->js, &text, &len) || len < 10 ||
         memcmp(text, "dpro.plan/", 10) != 0)
-        stop(r, "%s: no plan: its schema is not dpro.plan/1 or dpro.plan/2", r->plan->path);
+        stop(r, "%s", no_schema);
     else if (len != 11 || (text[10] != '1' && text[10] != '2'))
         stop(r,
-             "%s: written as %.*s by another version of dpro, this one reads dpro.plan/1 and "
+             "written as %.*s by another version of dpro, this one reads dpro.plan/1 and "
              "dpro.plan/2",
-             r->plan->path, (int)(len < 80 ? len : 80), text);
+             (int)(len < 80 ? len : 80), text);
 }
 
 static void read_plan(struct reader *r)
@@ -355,12 +349,12 @@ static void read_plan(struct reader *r)
             json_skip(&r->js);
     }
     if (r->js.fail == JSON_OK && !r->has_schema)
-        stop(r, "%s: no plan: its schema is not dpro.plan/1 or dpro.plan/2", r->plan->path);
+        stop(r, "%s", no_schema);
 }
 
-static int read_input(struct reader *r, struct input *in)
+static int read_input(struct reader *r, struct input *in, struct dpro_error *err)
 {
-    int rc = json_init(&r->js, in, 0, r->err);
+    int rc = json_init(&r->js, in, 0, err);
     if (rc < 0)
         return rc;
     intern(r, "", 0);
@@ -373,23 +367,17 @@ static int read_input(struct reader *r, struct input *in)
         read_buckets(r);
     else
         json_stop(&r->js, c < 0 ? JSON_ENDED : JSON_BAD);
-    rc = r->rc;
-    if (r->no_memory || (rc == 0 && r->js.fail == JSON_MEMORY))
-        rc = dpro_error_nomem(r->err);
-    else if (rc == 0 && r->js.fail == JSON_IO)
-        rc = r->err->code;
-    else if (rc == 0 && r->js.fail != JSON_OK)
-        rc = dpro_error_set(r->err, DPRO_EFORMAT, "%s: byte %llu: %s", r->plan->path,
-                            (unsigned long long)json_offset(&r->js),
-                            r->js.fail == JSON_ENDED ? "the file ends too early"
-                                                     : "not a list of buckets, nor a plan");
+    if (!r->no_memory && r->why.code)
+        rc = dpro_error_set(err, DPRO_EFORMAT, "%s: %s", r->plan->path, r->why.text);
+    else
+        rc = json_result(&r->js, r->no_memory, "not a list of buckets, nor a plan");
     json_fini(&r->js);
     return rc;
 }
 
 int plan_file_read(const char *path, struct plan_file *plan, struct dpro_error *err)
 {
-    struct reader r = {.plan = plan, .err = err};
+    struct reader r = {.plan = plan};
     struct stat info;
     struct input in;
     bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
@@ -402,7 +390,7 @@ int plan_file_read(const char *path, struct plan_file *plan, struct dpro_error *
         rc = dpro_error_set(err, DPRO_EFORMAT, "%s; 'dpro optimize TRACE -o DIR' makes a plan",
                             why.text);
     } else if (rc == 0) {
-        rc = read_input(&r, &in);
+        rc = read_input(&r, &in, err);
         input_close(&in);
     }
     if (rc < 0)

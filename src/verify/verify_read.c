@@ -161,17 +161,10 @@ int verify_read_run(struct dpro_verify *v, const char *path, struct dpro_error *
         return rc;
     rc = json_init(&r.js, &in, 0, err);
     if (rc == 0) {
-        if (!json_open(&r.js, '{'))
-            json_stop(&r.js, JSON_BAD);
-        while (!r.no_memory && json_object_next(&r.js, &key, &len))
+        bool is_object = json_open_document(&r.js);
+        while (is_object && !r.no_memory && json_object_next(&r.js, &key, &len))
             read_value(&r, key, len);
-        if (r.no_memory || r.js.fail == JSON_MEMORY)
-            rc = dpro_error_nomem(err);
-        else if (r.js.fail == JSON_IO)
-            rc = DPRO_EIO;
-        else if (r.js.fail != JSON_OK)
-            rc = dpro_error_set(err, DPRO_EFORMAT, "%s: byte %llu: not what a job writes", path,
-                                (unsigned long long)json_offset(&r.js));
+        rc = json_result(&r.js, r.no_memory, "not what a job writes");
         json_fini(&r.js);
     }
     input_close(&in);

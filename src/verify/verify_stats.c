@@ -23,8 +23,7 @@ static double turn_ms(const struct dpro_verify *v, const struct turn *turn)
     int64_t *steps = v->steps.at + turn->first;
     if (v->asynchronous)
         return (double)turn->span_ns / 1e6 / (double)turn->n;
-    sort_i64(steps, turn->n);
-    return (double)(steps[(turn->n - 1) / 2] + steps[turn->n / 2]) / 2e6;
+    return (double)stats_median_i64(steps, turn->n) / 1e6;
 }
 
 static int find_configurations(struct dpro_verify *v, struct dpro_error *err)

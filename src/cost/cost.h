@@ -81,18 +81,6 @@ int coarsen(const struct measured_replay *shape, const struct measured_replay *r
             struct dpro_model *model, struct coarse *coarse, struct dpro_error *err);
 void coarse_fini(struct coarse *coarse);
 
-/* ---- fit_servers.c: who the parameter servers are, and what they do ---- */
-
-int fit_servers(const struct measured_replay *replay, struct coarse *coarse,
-                struct dpro_model *model);
-
-/* ---- reductions.c: what all-reduces cost that run one after the other ---- */
-
-/* With those of Horovod's its cycles are known, too. 0: too few were seen; 1: they were enough; -1:
- * out of memory. */
-int fit_reductions(const struct measured_replay *replay, const struct coarse *coarse,
-                   const struct dpro_model *model, struct model_net *net);
-
 /* ---- model.c ---- */
 
 /* The model once more, of a graph whose ops take other times. It keeps the order in which the job's

@@ -3,13 +3,12 @@
  *
  * Key-value stores answer a pull when all ranks have pushed the key. In a session all pulls are
  * sent when the step begins, each once the server has read the variable. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/sort.h"
 #include "base/stats.h"
-#include "cost/cost.h"
+#include "cost/fit.h"
 #include "cost/server_placement.h"
 #include "graph/servers/exchanges.h"
 
@@ -153,25 +152,18 @@ static bool serves_push(const struct dpro_graph *g, uint32_t op)
 /* What a push makes a server do: so much for itself, as small ones show, and the rest a byte. */
 static void fit_pushes(const struct dpro_graph *g, struct model_net *net)
 {
-    double small_ns = 0, squares = 0, n_small = 0, ns = 0, bytes = 0;
-    for (int large = 0; large < 2; large++)
-        for (uint32_t op = 0; op < g->n_ops; op++) {
-            double dur = (double)g->dur_ns[op];
-            if (!serves_push(g, op) || (g->size_bytes[op] >= LONG_BYTES) != large)
-                continue;
-            if (large) {
-                ns += fmax(dur - net->servers.push_ns.value, 0);
-                bytes += (double)g->size_bytes[op];
-                continue;
-            }
-            small_ns += dur;
-            squares += dur * dur;
-            n_small++;
-            double mean = small_ns / n_small, variance = squares / n_small - mean * mean;
-            net->servers.push_ns = (struct dpro_estimate){mean, sqrt(fmax(variance, 0) / n_small)};
+    struct sums small = {0};
+    double ns = 0, bytes = 0;
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (serves_push(g, op) && g->size_bytes[op] < LONG_BYTES)
+            sums_add(&small, (double)g->dur_ns[op]);
+    net->servers.push_ns = sums_mean(&small);
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (serves_push(g, op) && g->size_bytes[op] >= LONG_BYTES) {
+            ns += fmax((double)g->dur_ns[op] - net->servers.push_ns.value, 0);
+            bytes += (double)g->size_bytes[op];
         }
-    net->collective.reduce_ns.value = bytes > 0 ? ns / bytes : 0;
-    net->collective.reduce_ns.std = 0.2 * net->collective.reduce_ns.value;
+    net->collective.reduce_ns = fit_within(bytes > 0 ? ns / bytes : 0, 0.2);
 }
 
 /* When a tensor's last push was served and its first answer sent, by the string id of the tensor.
@@ -414,8 +406,7 @@ static int fit_session(const struct measured_replay *r, struct coarse *coarse,
     net->gate.pulls_with_step = true;
     net->link.message_ns = median_of(&small);
     net->gate.step_ns = median_of(&rests);
-    net->servers.push_ns.value = n_pushes > 0 ? served_ns(r, transfers) / n_pushes : 0;
-    net->servers.push_ns.std = 0.3 * net->servers.push_ns.value;
+    net->servers.push_ns = fit_within(n_pushes > 0 ? served_ns(r, transfers) / n_pushes : 0, 0.3);
     net->servers.placement = MODEL_ANYWHERE;
     array_fini(&small);
     array_fini(&rests);
@@ -424,25 +415,26 @@ static int fit_session(const struct measured_replay *r, struct coarse *coarse,
 
 /* ---- both ---- */
 
-int fit_servers(const struct measured_replay *r, struct coarse *coarse, struct dpro_model *model)
+int fit_servers(const struct fitting *f)
 {
-    const struct dpro_graph *g = r->graph;
-    struct model_net *net = &model->net;
+    const struct measured_replay *r = f->r;
+    const struct dpro_graph *g = f->g;
+    struct model_net *net = f->net;
     transfer_array transfers = {0};
     net->servers.n = g->n_servers ? g->n_servers : 1;
-    net->gate.n_streams = model->n_tensors; /* what goes to servers waits for nothing else */
+    net->gate.n_streams = f->model->n_tensors; /* what goes to servers waits for nothing else */
     net->gate.in_order = false;
     net->link.queue_bytes = QUEUE_BYTES;
     int status = list_transfers(g, &transfers);
     if (status == 0)
-        status = find_servers(g, model);
+        status = find_servers(g, f->model);
     if (status == 0)
         status = fit_way(r, net, &transfers, false, &net->link.byte_ns);
     if (status == 0)
         status = fit_way(r, net, &transfers, true, &net->link.within_ns);
     if (status == 0)
-        status = g->pulls_with_step ? fit_session(r, coarse, &transfers, model)
-                                    : fit_store(r, &transfers, model);
+        status = g->pulls_with_step ? fit_session(r, f->coarse, &transfers, f->model)
+                                    : fit_store(r, &transfers, f->model);
     array_fini(&transfers);
     return status;
 }

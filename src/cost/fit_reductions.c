@@ -1,15 +1,15 @@
-/* cost/reductions.c: what an all-reduce costs where they run one after the other: Horovod's groups,
- * every one that its timeline has, in whichever iteration and fused however; and the packs of
- * TensorFlow's ring, where there are several.
+/* cost/fit_reductions.c: what an all-reduce costs where they run one after the other: Horovod's
+ * groups, every one that its timeline has, in whichever iteration and fused however; and the packs
+ * of TensorFlow's ring, where there are several.
  *
  * Two forms are tried, and the one that is nearer to what was seen is taken: so much for each and
  * so much for a byte; or so much for a byte, but so much at least, as where waiting for other
  * processes lies beside what is in flight. With either, those that were seen take together what
  * they took, but for the few that are far off. */
-#include <math.h>
 #include <stdlib.h>
 
-#include "cost/cost.h"
+#include "base/stats.h"
+#include "cost/fit.h"
 
 struct reduction {
     double bytes, took_ns;
@@ -86,12 +86,6 @@ static struct form with_least(const reduction_array *seen)
     return form;
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* One of the forms, fitted again with what is far off cut to three standard deviations. */
 static int fit_form(reduction_array *seen, struct form (*fit)(const reduction_array *),
                     struct form *form)
@@ -107,8 +101,7 @@ static int fit_form(reduction_array *seen, struct form (*fit)(const reduction_ar
     for (int round = 0; round < MOST_ROUNDS; round++) {
         for (size_t i = 0; i < seen->n; i++)
             off[i] = fabs(seen->at[i].took_ns - by_form(form, &seen->at[i]));
-        qsort(off, seen->n, sizeof *off, compare_doubles);
-        double most = FAR * off[seen->n / 2];
+        double most = FAR * stats_median_upper(off, seen->n);
         for (size_t i = 0; i < seen->n; i++) {
             double ns = by_form(form, &seen->at[i]);
             seen->at[i].kept_ns = fmin(fmax(seen->at[i].took_ns, ns - most), ns + most);
@@ -120,16 +113,14 @@ static int fit_form(reduction_array *seen, struct form (*fit)(const reduction_ar
 }
 
 /* Each bucket on each rank, from when all were there. */
-static int see_packs(const struct dpro_graph *g, const struct coarse *coarse,
-                     const struct dpro_model *model, reduction_array *seen)
+static int see_packs(const struct fitting *f, reduction_array *seen)
 {
-    uint8_t *used = calloc((size_t)g->n_collectives + 1, 1);
-    int status = used ? 0 : -1;
-    for (uint32_t t = 0; t < model->n_tensors && status == 0; t++) {
-        const struct graph_collective *c = &g->collectives[coarse->bucket_of[t]];
-        if (used[coarse->bucket_of[t]]++ || c->size_bytes == 0)
+    const struct dpro_graph *g = f->g;
+    for (uint32_t t = 0; t < f->model->n_tensors; t++) {
+        const struct graph_collective *c = fit_bucket(f, t);
+        if (!c || c->size_bytes == 0)
             continue;
-        for (uint32_t m = c->first_member; m < c->first_member + c->n_members && status == 0; m++) {
+        for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++) {
             struct reduction one = {.bytes = (double)c->size_bytes,
                                     .took_ns = (double)g->dur_ns[g->members[m].transfer]};
             if (c->n_messages > 0)
@@ -137,11 +128,11 @@ static int see_packs(const struct dpro_graph *g, const struct coarse *coarse,
             if (g->gap_ns) /* until its thread came to it, with nothing before it any more */
                 one.took_ns += (double)g->gap_ns[g->members[m].transfer] +
                                (double)g->gap_ns[g->members[m].arrival];
-            status = array_push(seen, one);
+            if (array_push(seen, one) < 0)
+                return -1;
         }
     }
-    free(used);
-    return status;
+    return 0;
 }
 
 static int see_groups(const struct graph_cycles *cycles, reduction_array *seen)
@@ -171,14 +162,14 @@ static void take_form(const struct form *form, const reduction_array *seen, stru
         (struct dpro_estimate){form->least_ns, form->least_ns > 0 ? std_ns : 0};
 }
 
-int fit_reductions(const struct measured_replay *r, const struct coarse *coarse,
-                   const struct dpro_model *model, struct model_net *net)
+int fit_reductions(const struct fitting *f)
 {
     enum { LEAST_GROUPS = 4, LEAST_PACKS = 4 };
-    const struct dpro_graph *g = r->graph;
+    const struct dpro_graph *g = f->g;
+    struct model_net *net = f->net;
     reduction_array seen = {0};
     bool cycles = net->gate.negotiates && g->cycles.cycle_ns > 0;
-    int status = cycles ? see_groups(&g->cycles, &seen) : see_packs(g, coarse, model, &seen);
+    int status = cycles ? see_groups(&g->cycles, &seen) : see_packs(f, &seen);
     size_t least = cycles ? LEAST_GROUPS : (size_t)LEAST_PACKS * g->n_ranks;
     bool enough = seen.n >= least && net->collective.n_ranks > 1;
     struct form base, floor;
@@ -187,8 +178,7 @@ int fit_reductions(const struct measured_replay *r, const struct coarse *coarse,
     if (status == 0 && enough) {
         take_form(floor.off < base.off ? &floor : &base, &seen, net);
         if (cycles) {
-            double negotiate = (double)g->cycles.negotiate_ns;
-            net->gate.negotiate_ns = (struct dpro_estimate){negotiate, 0.3 * negotiate};
+            net->gate.negotiate_ns = fit_within((double)g->cycles.negotiate_ns, 0.3);
             net->gate.cycle_ns = g->cycles.cycle_ns;
         }
     }

@@ -1,0 +1,216 @@
+/* cost/fit_links.c: what a byte and a message take, learnt from the trace's own messages, or from
+ * whole collectives where no messages are known. */
+#include <stdlib.h>
+
+#include "base/sort.h"
+#include "cost/fit.h"
+
+/* What a message takes beside its bytes, where a trace cannot tell: two system calls, the network's
+ * stack at both ends, a thread that wakes up, and half a round trip in a local network are 50 to
+ * 200 us; on recordings that tell it was 0 to 430. NCCL's proxies don't sleep. */
+static const struct dpro_estimate TCP_MESSAGE_NS = {100e3, 100e3};
+static const struct dpro_estimate PROXY_MESSAGE_NS = {20e3, 20e3};
+/* Short messages pass a link's rate limiter in bursts, or queue: what their bytes take is that
+ * unsure.
+ */
+#define BURST_SHARE 0.3
+
+/* Bytes over one direction of a rank's link, of a byte of bucket. */
+static double wire_share(const struct model_net *net)
+{
+    double n = net->collective.n_ranks;
+    return net->collective.algorithm == MODEL_TREE ? 1 : 2 * (n - 1) / n;
+}
+
+/* A bucket's messages on one rank, from when all ranks had come to its last one. */
+struct exchange {
+    int64_t start_ns, end_ns;
+    double size_bytes; /* on the link */
+};
+
+ORDER(by_start, struct exchange, ASCENDING(start_ns) ?: ASCENDING(end_ns));
+
+/* One point for each busy period in which a rank's link had a bucket to carry without a pause.
+ * The rank computed until computed_ns. */
+static int add_busy_periods(struct exchange *exchanges, size_t n, int64_t computed_ns,
+                            fit_points *points)
+{
+    qsort(exchanges, n, sizeof *exchanges, by_start);
+    for (size_t i = 0, last; i < n; i = last) {
+        int64_t end = exchanges[i].end_ns;
+        double bytes = 0;
+        for (last = i; last < n && exchanges[last].start_ns <= end; last++) {
+            bytes += exchanges[last].size_bytes;
+            end = exchanges[last].end_ns > end ? exchanges[last].end_ns : end;
+        }
+        double took = (double)(end - exchanges[i].start_ns);
+        double beside = (double)(computed_ns - exchanges[i].start_ns);
+        double share = took > 0 ? fmin(fmax(beside / took, 0), 1) : 0;
+        struct fit_point point = {bytes, took, 1 / (bytes + 1), share * bytes};
+        if (array_push(points, point) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* When a rank had its last gradient. */
+static int64_t last_ready(const struct fitting *f, uint32_t copy, uint32_t rank)
+{
+    int64_t last = INT64_MIN / 2;
+    for (uint32_t t = 0; t < f->model->n_tensors; t++) {
+        uint32_t op = f->coarse->ready[(size_t)rank * f->model->n_tensors + t];
+        if (op != DPRO_NO_OP && f->r->end_ns[copy][op] > last)
+            last = f->r->end_ns[copy][op];
+    }
+    return last;
+}
+
+/* A rank's buckets in an iteration, each from when all ranks had come to it: until its messages are
+ * through, or until it is over. */
+static size_t list_buckets(const struct fitting *f, uint32_t copy, uint32_t rank, bool messages,
+                           struct exchange *exchanges)
+{
+    const struct measured_replay *r = f->r;
+    size_t n = 0;
+    for (uint32_t t = 0; t < f->model->n_tensors; t++) {
+        const struct graph_collective *c = fit_bucket(f, t);
+        if (!c || (messages ? c->n_messages == 0 || c->barrier == DPRO_NO_OP
+                            : c->size_bytes == 0 || rank >= c->n_members))
+            continue;
+        uint32_t transfer = f->g->members[c->first_member + rank].transfer;
+        int64_t start_ns = measured_start_ns(r, copy, transfer);
+        int64_t end_ns = messages ? start_ns : r->end_ns[copy][transfer];
+        if (c->n_messages > 0 && c->barrier != DPRO_NO_OP)
+            start_ns = r->end_ns[copy][c->barrier];
+        exchanges[n++] =
+            (struct exchange){start_ns, end_ns, (double)c->size_bytes * wire_share(f->net)};
+    }
+    return n;
+}
+
+/* What a byte takes, from how long links had something to carry: single messages are measured by
+ * when threads came to them, and what they wait for each other is theirs, too. */
+int fit_bytes(const struct fitting *f, struct dpro_estimate *start)
+{
+    const struct measured_replay *r = f->r;
+    fit_points points = {0};
+    struct exchange *exchanges = malloc((f->model->n_tensors + (size_t)1) * sizeof *exchanges);
+    int status = exchanges ? 0 : -1;
+    for (uint32_t copy = r->first; copy < r->first + r->n && status == 0; copy++)
+        for (uint32_t i = 0; i < f->g->n_ranks && status == 0; i++) {
+            size_t n = list_buckets(f, copy, i, true, exchanges);
+            status = add_busy_periods(exchanges, n, last_ready(f, copy, i), &points);
+        }
+    if (status == 0)
+        fit_line(&points, &f->net->link.byte_ns, start);
+    if (status == 0 && !f->net->gate.negotiates)
+        fit_held(&points, &f->net->link.byte_ns, &f->net->link.held_share);
+    array_fini(&points);
+    free(exchanges);
+    return status;
+}
+
+/* What a message takes beside its bytes, from the small ones; and the largest there are. */
+void fit_messages(const struct fitting *f)
+{
+    const struct dpro_graph *g = f->g;
+    struct model_link *link = &f->net->link;
+    struct sums rests = {0};
+    double bytes = 0;
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (g->kind[op] == DPRO_OP_RECV && g->size_bytes[op] > link->chunk_bytes)
+            link->chunk_bytes = g->size_bytes[op];
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        if (g->kind[op] != DPRO_OP_RECV || g->size_bytes[op] == 0 ||
+            g->size_bytes[op] > link->chunk_bytes / 2)
+            continue;
+        sums_add(&rests, (double)g->dur_ns[op] - link->byte_ns.value * (double)g->size_bytes[op]);
+        bytes += (double)g->size_bytes[op];
+    }
+    link->message_ns = f->on_cpu ? TCP_MESSAGE_NS : PROXY_MESSAGE_NS;
+    if (rests.n == 0)
+        return;
+    struct dpro_estimate seen = sums_mean(&rests);
+    seen.std = hypot(seen.std, BURST_SHARE * link->byte_ns.value * bytes / rests.n) + 1;
+    link->message_ns = fit_combine(link->message_ns, seen);
+}
+
+bool fit_has_messages(const struct fitting *f)
+{
+    uint64_t all = 0, tied = 0;
+    for (uint32_t t = 0; t < f->model->n_tensors; t++) {
+        all += f->model->tensors[t].size_bytes;
+        if (f->g->collectives[f->coarse->bucket_of[t]].n_messages > 0)
+            tied += f->model->tensors[t].size_bytes;
+    }
+    return tied > all / 2;
+}
+
+/* One point for each busy period of a rank. *at_once: whether together they took half as long again
+ * as there were some of them. */
+static int see_transfers(const struct fitting *f, fit_points *points, bool *at_once)
+{
+    const struct measured_replay *r = f->r;
+    double sum = 0, any = 0;
+    struct exchange *exchanges = malloc((f->model->n_tensors + (size_t)1) * sizeof *exchanges);
+    int status = exchanges ? 0 : -1;
+    for (uint32_t copy = r->first; copy < r->first + r->n && status == 0; copy++)
+        for (uint32_t i = 0; i < f->g->n_ranks && status == 0; i++) {
+            size_t n = list_buckets(f, copy, i, false, exchanges);
+            for (size_t k = 0; k < n; k++)
+                sum += (double)(exchanges[k].end_ns - exchanges[k].start_ns);
+            status = add_busy_periods(exchanges, n, INT64_MIN / 2, points);
+        }
+    for (size_t i = 0; i < points->n; i++)
+        any += points->at[i].y;
+    *at_once = sum > 1.5 * any;
+    free(exchanges);
+    return status;
+}
+
+/* Collectives that run at once share the wires: what they took together is known, and not what each
+ * would have taken by itself. */
+int fit_at_once(const struct fitting *f, bool *at_once)
+{
+    struct model_net *net = f->net;
+    struct model_link *link = &net->link;
+    fit_points points = {0};
+    int status = see_transfers(f, &points, at_once);
+    if (status == 0 && *at_once) {
+        fit_line(&points, &link->byte_ns, &net->collective.overhead_ns);
+        /* the ranks' cores held some of it up, and how much of it shows nowhere */
+        link->byte_ns.std =
+            fmax(link->byte_ns.std, FIT_GRPC_HELD_SHARE.value / 2 * link->byte_ns.value);
+        link->message_ns = (struct dpro_estimate){0, net->collective.overhead_ns.std};
+        net->gate.n_streams = f->model->n_tensors;
+        net->gate.in_order = false;
+    }
+    array_fini(&points);
+    return status;
+}
+
+int fit_collectives(const struct fitting *f)
+{
+    const struct dpro_graph *g = f->g;
+    struct model_link *link = &f->net->link;
+    double n_messages = 2.0 * (f->net->collective.n_ranks - 1);
+    fit_points points = {0};
+    int status = 0;
+    for (uint32_t t = 0; t < f->model->n_tensors; t++) {
+        const struct graph_collective *c = fit_bucket(f, t);
+        if (!c || c->size_bytes == 0)
+            continue;
+        for (uint32_t m = c->first_member; m < c->first_member + c->n_members && status == 0; m++) {
+            double size = (double)c->size_bytes * wire_share(f->net);
+            double took = (double)g->dur_ns[g->members[m].transfer];
+            if (c->n_messages > 0)
+                took += (double)g->members[m].exchange_ns;
+            status = array_push(&points, ((struct fit_point){size, took, 1 / size, 0}));
+        }
+    }
+    fit_line(&points, &link->byte_ns, &link->message_ns);
+    link->message_ns.value /= n_messages;
+    link->message_ns.std /= n_messages;
+    array_fini(&points);
+    return status;
+}

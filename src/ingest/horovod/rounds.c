@@ -36,14 +36,14 @@ void rounds_fini(struct rounds *rounds)
     array_fini(&rounds->rounds);
 }
 
-static int64_t begins_ns(const struct timeline_run *run)
+/* From when until when it was transferred, or all of it where no transfer was noted. */
+static struct timeline_interval transfer_of(const struct timeline_run *run)
 {
-    return timeline_has(run, STAGE_TRANSFER) ? run->stages[STAGE_TRANSFER].start_ns
-                                             : run->whole.start_ns;
+    return timeline_has(run, STAGE_TRANSFER) ? run->stages[STAGE_TRANSFER] : run->whole;
 }
 
 ORDER_OF_INDICES(by_start, struct timeline_run,
-                 COMPARE(begins_ns(x), begins_ns(y)) ?: ASCENDING(tensor));
+                 COMPARE(transfer_of(x).start_ns, transfer_of(y).start_ns) ?: ASCENDING(tensor));
 
 /* Tensors that are reduced each iteration: no broadcast at the start, no metric now and then. */
 static bool takes_part(const struct strtab *names, const struct timeline *t,
@@ -58,23 +58,14 @@ static bool takes_part(const struct strtab *names, const struct timeline *t,
 
 void fused_widen(struct fused_times *times, const struct timeline_run *run)
 {
-    const struct timeline_interval *transfer = &run->stages[STAGE_TRANSFER];
-    int64_t transfer_start = transfer->start_ns, transfer_end = transfer->end_ns, out_end;
-    if (!timeline_has(run, STAGE_TRANSFER)) {
-        transfer_start = run->whole.start_ns;
-        transfer_end = run->whole.end_ns;
-    }
-    out_end = timeline_has(run, STAGE_COPY_OUT) ? run->stages[STAGE_COPY_OUT].end_ns : transfer_end;
-    if (run->whole.start_ns < times->start_ns)
-        times->start_ns = run->whole.start_ns;
-    if (transfer_start < times->transfer_ns)
-        times->transfer_ns = transfer_start;
-    if (transfer_end > times->transferred_ns)
-        times->transferred_ns = transfer_end;
-    if (out_end > times->out_ns)
-        times->out_ns = out_end;
-    if (run->whole.end_ns > times->end_ns)
-        times->end_ns = run->whole.end_ns;
+    struct timeline_interval transfer = transfer_of(run);
+    int64_t out_end =
+        timeline_has(run, STAGE_COPY_OUT) ? run->stages[STAGE_COPY_OUT].end_ns : transfer.end_ns;
+    times->start_ns = MIN(times->start_ns, run->whole.start_ns);
+    times->transfer_ns = MIN(times->transfer_ns, transfer.start_ns);
+    times->transferred_ns = MAX(times->transferred_ns, transfer.end_ns);
+    times->out_ns = MAX(times->out_ns, out_end);
+    times->end_ns = MAX(times->end_ns, run->whole.end_ns);
 }
 
 static int cut_groups(const struct timeline *t, struct rounds *rounds)
@@ -82,19 +73,18 @@ static int cut_groups(const struct timeline *t, struct rounds *rounds)
     int64_t first_end = INT64_MIN;
     for (size_t i = 0; i < rounds->runs.n; i++) {
         const struct timeline_run *run = &t->runs.at[rounds->runs.at[i]];
-        int64_t start = begins_ns(run);
-        int64_t end = timeline_has(run, STAGE_TRANSFER) ? run->stages[STAGE_TRANSFER].end_ns
-                                                        : run->whole.end_ns;
+        struct timeline_interval transfer = transfer_of(run);
         struct actual_group *last =
             rounds->groups.n ? &rounds->groups.at[rounds->groups.n - 1] : NULL;
-        if (!last || start >= first_end || start - last->times.transfer_ns > MOST_APART_NS) {
+        if (!last || transfer.start_ns >= first_end ||
+            transfer.start_ns - last->times.transfer_ns > MOST_APART_NS) {
             struct actual_group fresh = {.first = (uint32_t)i, .times = FUSED_NOTHING};
             if (array_push(&rounds->groups, fresh) < 0)
                 return -1;
             last = &rounds->groups.at[rounds->groups.n - 1];
-            first_end = end;
+            first_end = transfer.end_ns;
         }
-        first_end = end < first_end ? end : first_end;
+        first_end = MIN(first_end, transfer.end_ns);
         last->n++;
         fused_widen(&last->times, run);
     }
@@ -111,7 +101,7 @@ static int cut_rounds_from(const struct timeline *t, struct rounds *rounds, uint
         const struct actual_group *group = &rounds->groups.at[g];
         bool again = rounds->rounds.n == 0;
         for (uint32_t i = group->first; i < group->first + group->n; i++)
-            again |= seen[t->runs.at[rounds->runs.at[i]].tensor] == rounds->rounds.n;
+            again |= seen[rounds_tensor(rounds, i)] == rounds->rounds.n;
         if (again) {
             struct actual_round fresh = {.first = g};
             status = array_push(&rounds->rounds, fresh);
@@ -121,7 +111,7 @@ static int cut_rounds_from(const struct timeline *t, struct rounds *rounds, uint
         struct actual_round *round = &rounds->rounds.at[rounds->rounds.n - 1];
         round->n++;
         for (uint32_t i = group->first; i < group->first + group->n; i++) {
-            uint32_t *at = &seen[t->runs.at[rounds->runs.at[i]].tensor];
+            uint32_t *at = &seen[rounds_tensor(rounds, i)];
             round->n_tensors += *at != rounds->rounds.n;
             *at = (uint32_t)rounds->rounds.n;
         }
@@ -157,9 +147,9 @@ static struct faults count_faults(const struct timeline *t, const struct rounds 
                 int64_t at = timeline_has(run, STAGE_NEGOTIATE)
                                  ? run->stages[STAGE_NEGOTIATE].start_ns
                                  : run->whole.start_ns;
-                ready_ns = at < ready_ns ? at : ready_ns;
+                ready_ns = MIN(ready_ns, at);
             }
-            end_ns = group->times.end_ns > end_ns ? group->times.end_ns : end_ns;
+            end_ns = MAX(end_ns, group->times.end_ns);
         }
         faults.n_over += ready_ns < over_ns;
         faults.n_marked += any_between(marks, ready_ns, end_ns);
@@ -196,15 +186,14 @@ static int cut_rounds(const struct timeline *t, const mark_array *marks, struct 
 }
 
 /* Equal where the same tensors were fused, in the same order of groups. */
-static uint64_t hash_round(const struct timeline *t, const struct rounds *rounds,
-                           const struct actual_round *round)
+static uint64_t hash_round(const struct rounds *rounds, const struct actual_round *round)
 {
     uint64_t hash = 1;
     for (uint32_t g = round->first; g < round->first + round->n; g++) {
         const struct actual_group *group = &rounds->groups.at[g];
         uint64_t sum = 0;
         for (uint32_t i = group->first; i < group->first + group->n; i++)
-            sum += map_mix(t->runs.at[rounds->runs.at[i]].tensor + 1);
+            sum += map_mix(rounds_tensor(rounds, i) + 1);
         hash = map_mix(hash * 3 + sum);
     }
     return hash | 1;
@@ -227,16 +216,14 @@ static int64_t usual_groups(const struct rounds *rounds)
 /* The round that most others are alike; of equals one of as many groups as usual, then the first.
  * NO_ID: there is none. Those that lack a tensor, as where the timeline begins or ends, are left
  * out. */
-static int choose_round(const struct timeline *t, struct rounds *rounds, uint32_t *best,
-                        struct fusion *fusion)
+static int choose_round(struct rounds *rounds, uint32_t *best, struct fusion *fusion)
 {
     struct map counts = {0};
     uint32_t most_tensors = 0;
     int status = 0;
     *best = NO_ID;
     for (size_t r = 0; r < rounds->rounds.n; r++)
-        if (rounds->rounds.at[r].n_tensors > most_tensors)
-            most_tensors = rounds->rounds.at[r].n_tensors;
+        most_tensors = MAX(most_tensors, rounds->rounds.at[r].n_tensors);
     for (size_t r = 0; r < rounds->rounds.n; r++)
         if (rounds->rounds.at[r].n_tensors == most_tensors)
             rounds->rounds.at[fusion->n_rounds++] = rounds->rounds.at[r];
@@ -246,7 +233,7 @@ static int choose_round(const struct timeline *t, struct rounds *rounds, uint32_
     status = usual < 0 || !fusion->alike ? -1 : 0;
     for (int pass = 0; pass < 2 && status == 0; pass++)
         for (uint32_t r = 0; r < rounds->rounds.n && status == 0; r++) {
-            uint64_t key = hash_round(t, rounds, &rounds->rounds.at[r]), n = 0;
+            uint64_t key = hash_round(rounds, &rounds->rounds.at[r]), n = 0;
             map_get(&counts, key, &n);
             if (pass == 0) {
                 status = map_set(&counts, key, n + 1);
@@ -258,10 +245,10 @@ static int choose_round(const struct timeline *t, struct rounds *rounds, uint32_
             }
         }
     map_fini(&counts);
-    for (uint32_t r = 0; r < rounds->rounds.n && status == 0 && *best != NO_ID; r++)
-        fusion->alike[r] = rounds->rounds.at[r].n == rounds->rounds.at[*best].n &&
-                           hash_round(t, rounds, &rounds->rounds.at[r]) ==
-                               hash_round(t, rounds, &rounds->rounds.at[*best]);
+    const struct actual_round *chosen = *best == NO_ID ? NULL : &rounds->rounds.at[*best];
+    for (uint32_t r = 0; r < rounds->rounds.n && status == 0 && chosen; r++)
+        fusion->alike[r] = rounds->rounds.at[r].n == chosen->n &&
+                           hash_round(rounds, &rounds->rounds.at[r]) == hash_round(rounds, chosen);
     return status;
 }
 
@@ -281,7 +268,7 @@ static int copy_groups(const struct timeline *t, const struct strtab *names,
         struct fused_group *group = &fusion->groups[fusion->n_groups++];
         *group = (struct fused_group){.first = fusion->n_tensors, .n = actual->n};
         for (uint32_t i = actual->first; i < actual->first + actual->n; i++) {
-            uint32_t tensor = t->runs.at[rounds->runs.at[i]].tensor;
+            uint32_t tensor = rounds_tensor(rounds, i);
             const struct timeline_tensor *at = &t->tensors.at[tensor];
             uint64_t bytes;
             fusion->tensors[fusion->n_tensors++] = tensor;
@@ -344,13 +331,13 @@ static uint64_t bytes_of(const struct timeline *t, const struct strtab *names,
     uint64_t sum = 0;
     *largest = 0;
     for (uint32_t i = group->first; i < group->first + group->n; i++) {
-        uint32_t tensor = t->runs.at[rounds->runs.at[i]].tensor;
+        uint32_t tensor = rounds_tensor(rounds, i);
         uint64_t bytes;
         if (__builtin_mul_overflow(t->tensors.at[tensor].numel,
                                    timeline_item_bytes(t, names, tensor), &bytes) ||
             bytes == 0 || __builtin_add_overflow(sum, bytes, &sum))
             return 0;
-        *largest = bytes > *largest ? bytes : *largest;
+        *largest = MAX(*largest, bytes);
     }
     return sum;
 }
@@ -389,9 +376,9 @@ int rounds_find(const struct timeline *t, const struct strtab *names, mark_array
     struct fusion *fusion = calloc(1, sizeof *fusion);
     int status = fusion ? 0 : -1;
     *found = NULL;
+    rounds->timeline = t;
     for (size_t i = 0; i < t->tensors.n; i++)
-        if (t->tensors.at[i].n_runs > most_runs)
-            most_runs = t->tensors.at[i].n_runs;
+        most_runs = MAX(most_runs, t->tensors.at[i].n_runs);
     for (uint32_t i = 0; i < t->runs.n && status == 0; i++)
         if (takes_part(names, t, &t->runs.at[i], most_runs) &&
             t->runs.at[i].whole.end_ns - t->runs.at[i].whole.start_ns < MOST_NS)
@@ -400,23 +387,22 @@ int rounds_find(const struct timeline *t, const struct strtab *names, mark_array
         qsort_r(rounds->runs.at, rounds->runs.n, sizeof *rounds->runs.at, by_start, t->runs.at);
     if (status == 0)
         status = cut_groups(t, rounds);
-    array_sort(marks, compare_i64);
+    sort_i64(marks->at, marks->n);
     if (status == 0)
         status = cut_rounds(t, marks, rounds);
     if (status == 0)
-        status = choose_round(t, rounds, &best, fusion);
-    if (status == 0 && best != NO_ID) {
+        status = choose_round(rounds, &best, fusion);
+    if (status == 0 && best != NO_ID)
         status = copy_groups(t, names, rounds, &rounds->rounds.at[best], fusion);
-        if (status == 0)
-            status = keep_samples(t, names, rounds, fusion);
-        fusion->timeline = t;
-        fusion->cycle_ns = find_cycle(t);
-        fusion->negotiate_ns = find_negotiation(t, rounds);
-        if (status == 0) {
-            *found = fusion;
-            return 0;
-        }
+    if (status == 0 && best != NO_ID)
+        status = keep_samples(t, names, rounds, fusion);
+    if (status < 0 || best == NO_ID) {
+        fusion_destroy(fusion);
+        return status;
     }
-    fusion_destroy(fusion);
-    return status;
+    fusion->timeline = t;
+    fusion->cycle_ns = find_cycle(t);
+    fusion->negotiate_ns = find_negotiation(t, rounds);
+    *found = fusion;
+    return 0;
 }

@@ -1,10 +1,9 @@
-/* ingest/horovod/thread.h: between rounds.c, which finds rounds and groups, and
- * thread.c, which finds them on every rank. */
+/* ingest/horovod/thread.h: between rounds.c, which finds rounds and groups, and thread.c, which
+ * finds them on every rank. */
 #ifndef INGEST_HOROVOD_THREAD_H
 #define INGEST_HOROVOD_THREAD_H
 
-#include "base/strtab.h"
-#include "ingest/horovod/rounds.h"
+#include "ingest/trace.h"
 
 /* What Horovod's thread does with a group, one after the other. */
 struct fused_times {
@@ -32,10 +31,17 @@ struct actual_round {
 };
 
 struct rounds {
+    const struct timeline *timeline;
     ARRAY(uint32_t) runs; /* of the timeline, those that take part, in order of start */
     ARRAY(struct actual_group) groups;
     ARRAY(struct actual_round) rounds; /* that have all tensors */
 };
+
+/* The tensor of the i-th of rounds.runs. */
+static inline uint32_t rounds_tensor(const struct rounds *rounds, size_t i)
+{
+    return rounds->timeline->runs.at[rounds->runs.at[i]].tensor;
+}
 
 /* When iterations began, on the timeline's clock, as far as is known. */
 typedef ARRAY(int64_t) mark_array;
@@ -45,8 +51,46 @@ int rounds_find(const struct timeline *timeline, const struct strtab *names, mar
                 struct rounds *rounds, struct fusion **fusion);
 void rounds_fini(struct rounds *rounds);
 
-/* messages.c: gives each group the messages that carried it, on all ranks, and ties those
- * of the graph's groups to their spans. Needs the spans of all ranks. -1: no memory. */
+/* A span that hands a tensor over to Horovod. */
+struct span_ref {
+    int64_t start_ns;
+    uint32_t span;
+    uint32_t place; /* of the tensor in fusion->tensors; NO_ID: its name does not tell */
+};
+
+/* One rank's groups, as they were fused; then as they are in the graph, [round * n_groups + g]. */
+struct placing {
+    struct dpro_trace *trace;
+    const struct fusion *fusion;
+    const struct rounds *rounds;
+    struct trace_rank *rank;
+    struct arena arena;          /* has what follows, except refs */
+    struct fused_times *actual;  /* by rounds->groups */
+    struct fused_times *groups;  /* [round * n_groups + group]; start_ns NEVER: not in that round */
+    const uint32_t *place_of;    /* by tensor of the timeline: in fusion->tensors; NO_ID */
+    const uint32_t *cells;       /* [round * n_tensors + place]: the actual group; NO_ID */
+    ARRAY(struct span_ref) refs; /* by start */
+};
+#define NEVER INT64_MIN
+
+/* All of these return -1 when memory runs out.
+ *
+ * thread_times.c: sets p->actual of another rank than the leading one, whose times it has. */
+int thread_times_from_own(struct placing *p);
+int thread_times_from_logs(struct placing *p, int lead);
+
+/* hand_overs.c: lists p->refs; puts a profile whose times count from its own start on the
+ * timeline's clock; sets enqueues, [round * n_tensors + place]: the span that handed the tensor
+ * over. */
+int hand_overs_find(struct placing *p);
+void hand_overs_put_on_clock(struct placing *p);
+int hand_overs_take(struct placing *p, uint32_t *enqueues);
+
+/* thread_groups.c: sets p->groups. */
+int thread_place_groups(struct placing *p);
+
+/* ring_messages.c: gives each group the messages that carried it, on all ranks, and ties those of
+ * the graph's groups to their spans. Needs the spans of all ranks. */
 int fused_find_messages(struct dpro_trace *trace, const struct rounds *rounds, int lead);
 
 /* Bytes of a tensor's element; 4 where the timeline does not say. */

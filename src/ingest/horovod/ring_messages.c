@@ -1,4 +1,4 @@
-/* ingest/horovod/messages.c: the messages that carried each of Horovod's groups.
+/* ingest/horovod/ring_messages.c: the messages that carried each of Horovod's groups.
  *
  * Gloo does not number Horovod's operations, and its negotiation shares their connections. But a
  * ring's messages are known: how many a rank sends to its neighbour, and how long each is, follows
@@ -53,12 +53,8 @@ static int frame_stream(struct net_transport *t, uint32_t stream,
         }
         if (!begins)
             continue;
-        struct net_message message = {.offset = at->offset,
-                                      .start_ns = INT64_MIN,
-                                      .end_ns = INT64_MIN,
-                                      .stream = stream,
-                                      .collective = NO_ID};
-        if (t->messages.n >= NO_ID - 1 || array_push(&t->messages, message) < 0)
+        struct net_message message = {.offset = at->offset, .stream = stream, NET_UNTIMED};
+        if (net_add_message(t, message) < 0)
             return -1;
         open = true;
         i = j;
@@ -114,17 +110,14 @@ static int list_lengths(uint64_t bytes, uint64_t item, uint32_t n, uint32_t rank
     uint64_t most = item * (SEGMENT_BYTES / item ? SEGMENT_BYTES / item : 1);
     uint64_t n_segments = (bytes + most - 1) / most;
     lengths->n = 0;
-    if (n_segments < n * UINT64_C(2))
-        n_segments = n * UINT64_C(2);
-    n_segments = round_up(n_segments, n);
+    n_segments = round_up(MAX(n_segments, n * UINT64_C(2)), n);
     uint64_t each = n_segments / n, segment = round_up((bytes + n_segments - 1) / n_segments, item);
     if (n_segments > MOST_LENGTHS)
         return 0;
     for (uint64_t pass = 0; pass < 2; pass++)
         for (uint64_t i = 0; i < n_segments - each; i++) {
             uint64_t offset = ((rank + 1 - pass) * each + i) % n_segments * segment;
-            uint64_t length = offset >= bytes ? 0 : bytes - offset;
-            length = length < segment ? length : segment;
+            uint64_t length = offset >= bytes ? 0 : MIN(bytes - offset, segment);
             if (length > 0 && array_push(lengths, length) < 0)
                 return -1;
         }
@@ -140,6 +133,7 @@ struct span_ns {
 struct ring {
     struct dpro_trace *trace;
     const struct rounds *rounds;
+    struct arena arena;
     uint32_t n; /* ranks */
     size_t n_groups;
     struct group_size {
@@ -203,10 +197,9 @@ static uint32_t find_run(const struct net_transport *t, uint32_t stream, uint32_
 
 static void widen(struct span_ns *span, const struct net_message *message)
 {
-    if (message->start_ns != INT64_MIN && message->start_ns < span->first_ns)
-        span->first_ns = message->start_ns;
-    if (message->end_ns != INT64_MIN && message->end_ns > span->last_ns)
-        span->last_ns = message->end_ns;
+    if (message->start_ns != INT64_MIN)
+        span->first_ns = MIN(span->first_ns, message->start_ns);
+    span->last_ns = MAX(span->last_ns, message->end_ns);
 }
 
 static struct net_message *at_offset(const struct net_transport *t, uint32_t stream,
@@ -247,7 +240,7 @@ static int take_stream(struct ring *ring, uint32_t rank, uint32_t stream, uint32
     struct net_transport *t = &ring->trace->transports[ring->transport_of[rank]];
     bool sends = stream % 2 == 0;
     uint32_t sender = sends ? rank : peer_rank, back = stream ^ 1;
-    uint32_t next = t->first_message[stream], next_notice = t->first_message[back];
+    uint32_t next = t->first_message[stream], next_ready = t->first_message[back];
     for (size_t g = 0; g < ring->n_groups; g++) {
         uint8_t *own = &ring->found[rank * ring->n_groups + g];
         uint8_t *others = &ring->found[peer_rank * ring->n_groups + g];
@@ -266,9 +259,9 @@ static int take_stream(struct ring *ring, uint32_t rank, uint32_t stream, uint32
         next = take_run(ring, t, stream, run, GLOO_DATA, peer_rank, (uint32_t)g);
         *own |= sends ? FOUND_SENT : FOUND_RECEIVED;
         *others |= sends ? FOUND_RECEIVED : FOUND_SENT;
-        run = find_run(t, back, next_notice, GLOO_RECV_READY, &ring->lengths, window);
+        run = find_run(t, back, next_ready, GLOO_RECV_READY, &ring->lengths, window);
         if (run != NO_ID)
-            next_notice = take_run(ring, t, back, run, GLOO_RECV_READY, peer_rank, (uint32_t)g);
+            next_ready = take_run(ring, t, back, run, GLOO_RECV_READY, peer_rank, (uint32_t)g);
     }
     return 0;
 }
@@ -289,15 +282,17 @@ static int take_rank(struct ring *ring, uint32_t rank)
 
 static int take_all(struct ring *ring, uint32_t lead)
 {
-    uint32_t *queue = malloc((ring->n + (size_t)1) * sizeof *queue), n = 0;
-    bool *queued = calloc(ring->n + (size_t)1, sizeof *queued);
-    int status = queue && queued ? 0 : -1;
-    if (status == 0 && ring->transport_of[lead] != NO_ID) {
+    uint32_t *queue = arena_array(&ring->arena, ring->n, sizeof *queue), n = 0;
+    bool *queued = arena_array(&ring->arena, ring->n, sizeof *queued);
+    if (!queue || !queued)
+        return -1;
+    if (ring->transport_of[lead] != NO_ID) {
         queue[n++] = lead;
         queued[lead] = true;
     }
-    for (uint32_t i = 0; i < n && status == 0; i++) {
-        status = take_rank(ring, queue[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        if (take_rank(ring, queue[i]) < 0)
+            return -1;
         for (uint32_t side = 0; side < 2; side++) {
             uint32_t peer = (queue[i] + (side ? 1 : ring->n - 1)) % ring->n;
             if (!queued[peer] && ring->transport_of[peer] != NO_ID) {
@@ -306,9 +301,7 @@ static int take_all(struct ring *ring, uint32_t lead)
             }
         }
     }
-    free(queue);
-    free(queued);
-    return status;
+    return 0;
 }
 
 /* ---- collectives ---- */
@@ -347,13 +340,10 @@ static int add_collectives(struct ring *ring, struct net_transport *t)
     for (uint32_t g = 0; g < ring->n_groups; g++) {
         struct net_collective fresh = {.prefix = GLOO_ALL_REDUCE,
                                        .tag = g,
-                                       .first_send_ns = INT64_MAX,
-                                       .last_ns = INT64_MIN,
                                        .size_bytes = ring->sizes[g].bytes,
-                                       .span = NO_ID,
-                                       .bucket = NO_ID,
                                        .joint = g,
-                                       .exact = ring->sizes[g].bytes > 0};
+                                       .exact = ring->sizes[g].bytes > 0,
+                                       NET_UNSUMMED};
         for (uint32_t r = 0; r < ring->n; r++)
             fresh.exact &= ring->found[r * ring->n_groups + g] == (FOUND_SENT | FOUND_RECEIVED);
         bool tied = ring->found[rank * ring->n_groups + g] != 0;
@@ -372,10 +362,10 @@ static int prepare(struct ring *ring, int lead)
 {
     const struct timeline *timeline = ring->trace->fusion->timeline;
     size_t n_cells = ring->n * ring->n_groups;
-    ring->sizes = calloc(ring->n_groups + 1, sizeof *ring->sizes);
-    ring->transport_of = malloc((ring->n + (size_t)1) * sizeof *ring->transport_of);
-    ring->spans = malloc((n_cells + 1) * sizeof *ring->spans);
-    ring->found = calloc(n_cells + 1, 1);
+    ring->sizes = arena_array(&ring->arena, ring->n_groups, sizeof *ring->sizes);
+    ring->transport_of = arena_array(&ring->arena, ring->n, sizeof *ring->transport_of);
+    ring->spans = arena_array(&ring->arena, n_cells, sizeof *ring->spans);
+    ring->found = arena_array(&ring->arena, n_cells, 1);
     if (!ring->sizes || !ring->transport_of || !ring->spans || !ring->found)
         return -1;
     memset(ring->transport_of, 0xFF, ring->n * sizeof *ring->transport_of);
@@ -393,7 +383,7 @@ static int prepare(struct ring *ring, int lead)
         ring->spans[(size_t)lead * ring->n_groups + g] =
             (struct span_ns){group->times.transfer_ns, group->times.transferred_ns};
         for (uint32_t i = group->first; i < group->first + group->n; i++) {
-            uint32_t tensor = timeline->runs.at[ring->rounds->runs.at[i]].tensor;
+            uint32_t tensor = rounds_tensor(ring->rounds, i);
             uint64_t bytes;
             size->item = timeline_item_bytes(timeline, &ring->trace->names, tensor);
             if (timeline->tensors.at[tensor].numel == 0 ||
@@ -435,10 +425,7 @@ int fused_find_messages(struct dpro_trace *trace, const struct rounds *rounds, i
         if (status == 0)
             tie_spans(&ring, transport);
     }
-    free(ring.sizes);
-    free(ring.transport_of);
-    free(ring.spans);
-    free(ring.found);
     array_fini(&ring.lengths);
+    arena_fini(&ring.arena);
     return status;
 }

@@ -1,0 +1,211 @@
+/* ingest/horovod/thread_times.c: when Horovod's thread moved each group on a rank that is not the
+ * leading one.
+ *
+ * When another rank moved the same bytes, its transport log tells: what the leading rank sent and
+ * received while a group was transferred are ranges of its connections' bytes, and the other ends
+ * moved the very same ranges. Where a rank has no log, its group took as long as the leading
+ * rank's, at the same time. */
+#include <stdlib.h>
+
+#include "base/map.h"
+#include "base/sort.h"
+#include "ingest/horovod/thread.h"
+
+/* The group that was being transferred at a time; NO_ID: none. */
+static uint32_t group_at(const struct rounds *rounds, int64_t time_ns)
+{
+    size_t next = LOWER_BOUND(g, (size_t)0, rounds->groups.n,
+                              rounds->groups.at[g].times.transfer_ns <= time_ns);
+    return next > 0 && time_ns <= rounds->groups.at[next - 1].times.transferred_ns
+               ? (uint32_t)next - 1
+               : NO_ID;
+}
+
+/* Which bytes of a stream the leading rank moved during each group. */
+static void find_ranges(const struct rounds *rounds, const struct net_transport *t, uint32_t stream,
+                        struct net_range *ranges)
+{
+    for (size_t g = 0; g < rounds->groups.n; g++)
+        ranges[g] = (struct net_range){UINT64_MAX, 0, INT64_MAX, INT64_MIN};
+    for (uint32_t i = t->first_transfer[stream]; i < t->first_transfer[stream + 1]; i++) {
+        const struct net_transfer *transfer = &t->transfers.at[i];
+        uint32_t g = group_at(rounds, transfer->start_ns);
+        if (g == NO_ID)
+            continue;
+        ranges[g].start = MIN(ranges[g].start, transfer->offset);
+        ranges[g].end = MAX(ranges[g].end, transfer->offset + transfer->bytes);
+    }
+}
+
+/* When the peer moved them; ranges ascend, as bytes do. */
+static void time_ranges(const struct net_transport *peer, uint32_t stream, size_t n,
+                        struct net_range *ranges)
+{
+    size_t g = 0;
+    for (uint32_t i = peer->first_transfer[stream]; i < peer->first_transfer[stream + 1]; i++) {
+        const struct net_transfer *transfer = &peer->transfers.at[i];
+        uint64_t end = transfer->offset + transfer->bytes;
+        while (g < n && (ranges[g].end <= transfer->offset || ranges[g].start >= ranges[g].end))
+            g++;
+        if (g == n)
+            break;
+        if (end <= ranges[g].start)
+            continue;
+        ranges[g].first_ns = MIN(ranges[g].first_ns, transfer->start_ns);
+        ranges[g].last_ns = MAX(ranges[g].last_ns, transfer->end_ns);
+    }
+}
+
+static const struct net_transport *transport_of(const struct dpro_trace *trace, int rank)
+{
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        if (trace->transports[t].rank == rank)
+            return &trace->transports[t];
+    return NULL;
+}
+
+static int64_t after_of(const struct fused_times *times)
+{
+    return times->end_ns - times->transferred_ns;
+}
+
+/* Moves a group so that its transfer is from first to last; what comes before and after it takes as
+ * long as on rank 0. Where rank 0's thread was put off its core after it, this one was not: that is
+ * no longer than usual_ns. */
+static void move_group(struct fused_times *times, int64_t first_ns, int64_t last_ns,
+                       int64_t usual_ns)
+{
+    int64_t out = times->out_ns - times->transferred_ns, after = after_of(times);
+    if (after > usual_ns) {
+        out = (int64_t)((double)out * (double)usual_ns / (double)after);
+        after = usual_ns;
+    }
+    times->start_ns += first_ns - times->transfer_ns;
+    times->transfer_ns = first_ns;
+    times->transferred_ns = last_ns;
+    times->out_ns = last_ns + out;
+    times->end_ns = last_ns + after;
+}
+
+/* Sets the upper quartile of what rank 0 did after a transfer. -1: no memory. */
+static int usual_after(struct placing *p, int64_t *usual_ns)
+{
+    size_t n = p->rounds->groups.n;
+    int64_t *lengths = arena_array(&p->arena, n, sizeof *lengths);
+    if (!lengths)
+        return -1;
+    for (size_t g = 0; g < n; g++)
+        lengths[g] = after_of(&p->rounds->groups.at[g].times);
+    *usual_ns = n ? MAX(select_i64(lengths, n, n * 3 / 4), 0) : 0;
+    return 0;
+}
+
+/* When the rank moved the bytes that the leading rank moved during each group. */
+static int find_in_logs(struct placing *p, int lead, struct net_range *found)
+{
+    const struct net_transport *own = transport_of(p->trace, lead);
+    size_t n = p->rounds->groups.n;
+    struct net_range *ranges = arena_array(&p->arena, n, sizeof *ranges);
+    if (!ranges)
+        return -1;
+    for (size_t g = 0; g < n; g++)
+        found[g] = (struct net_range){0, 0, INT64_MAX, INT64_MIN};
+    for (uint32_t s = 0; own && s < own->connections.n * 2; s++) {
+        uint32_t peer_stream;
+        const struct net_transport *peer = net_peer(p->trace, own, s, &peer_stream);
+        if (!peer || peer->rank != p->rank->rank ||
+            own->first_transfer[s] == own->first_transfer[s + 1])
+            continue;
+        find_ranges(p->rounds, own, s, ranges);
+        time_ranges(peer, peer_stream, n, ranges);
+        for (size_t g = 0; g < n; g++) {
+            found[g].first_ns = MIN(found[g].first_ns, ranges[g].first_ns);
+            found[g].last_ns = MAX(found[g].last_ns, ranges[g].last_ns);
+        }
+    }
+    return 0;
+}
+
+int thread_times_from_logs(struct placing *p, int lead)
+{
+    size_t n = p->rounds->groups.n;
+    struct net_range *found = arena_array(&p->arena, n, sizeof *found);
+    int64_t shift_ns = 0, usual_ns;
+    bool any = false;
+    if (!found || usual_after(p, &usual_ns) < 0 || find_in_logs(p, lead, found) < 0)
+        return -1;
+    for (size_t g = 0; g < n; g++) {
+        struct fused_times *times = &p->actual[g];
+        if (found[g].first_ns < found[g].last_ns) {
+            shift_ns = found[g].first_ns - times->transfer_ns;
+            move_group(times, found[g].first_ns, found[g].last_ns, usual_ns);
+            any = true;
+        } else if (any) { /* as far off as the last one that was found */
+            move_group(times, times->transfer_ns + shift_ns, times->transferred_ns + shift_ns,
+                       usual_ns);
+        }
+    }
+    return 0;
+}
+
+/* ---- a rank that wrote a timeline, too ---- */
+
+/* The runs of a timeline by tensor, each tensor's in order: runs[first[t]] to runs[first[t + 1]].
+ */
+struct runs_of {
+    uint32_t *first, *runs;
+};
+
+static int list_runs(struct arena *arena, const struct timeline *t, struct runs_of *of)
+{
+    of->first = arena_array(arena, t->tensors.n + 2, sizeof *of->first);
+    of->runs = arena_array(arena, t->runs.n, sizeof *of->runs);
+    if (!of->first || !of->runs)
+        return -1;
+    for (size_t i = 0; i < t->runs.n; i++)
+        of->first[t->runs.at[i].tensor + 2]++;
+    for (size_t i = 2; i < t->tensors.n + 2; i++)
+        of->first[i] += of->first[i - 1];
+    for (uint32_t i = 0; i < t->runs.n; i++)
+        of->runs[of->first[t->runs.at[i].tensor + 1]++] = i;
+    return 0;
+}
+
+/* By run of the leading rank's timeline: how many of its tensor's came before. NULL: no memory. */
+static uint32_t *place_runs(struct arena *arena, const struct timeline *t)
+{
+    uint32_t *seen = arena_array(arena, t->tensors.n, sizeof *seen);
+    uint32_t *place = arena_array(arena, t->runs.n, sizeof *place);
+    for (size_t i = 0; i < t->runs.n && seen && place; i++)
+        place[i] = seen[t->runs.at[i].tensor]++;
+    return seen ? place : NULL;
+}
+
+/* The k-th time that a tensor travelled is the same on both; of a group that the rank fused
+ * otherwise the times are those of its tensors. */
+int thread_times_from_own(struct placing *p)
+{
+    const struct timeline *lead = p->fusion->timeline, *own = p->rank->timeline;
+    struct runs_of of;
+    struct map tensors = {0}; /* name + 1 -> the rank's own */
+    const uint32_t *place = place_runs(&p->arena, lead);
+    int status = place ? list_runs(&p->arena, own, &of) : -1;
+    for (uint32_t t = 0; t < own->tensors.n && status == 0; t++)
+        status = map_set(&tensors, (uint64_t)own->tensors.at[t].name + 1, t);
+    for (size_t g = 0; g < p->rounds->groups.n && status == 0; g++) {
+        const struct actual_group *group = &p->rounds->groups.at[g];
+        struct fused_times times = FUSED_NOTHING;
+        for (uint32_t i = group->first; i < group->first + group->n; i++) {
+            uint32_t run = p->rounds->runs.at[i];
+            uint64_t name = lead->tensors.at[lead->runs.at[run].tensor].name + UINT64_C(1), tensor;
+            if (map_get(&tensors, name, &tensor) &&
+                of.first[tensor] + place[run] < of.first[tensor + 1])
+                fused_widen(&times, &own->runs.at[of.runs[of.first[tensor] + place[run]]]);
+        }
+        if (times.start_ns <= times.end_ns)
+            p->actual[g] = times;
+    }
+    p->rank->fused.own_times = status == 0;
+    map_fini(&tensors);
+    return status;
+}

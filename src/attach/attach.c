@@ -9,13 +9,13 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "attach/collect.h"
@@ -24,6 +24,8 @@
 #include "base/error.h"
 #include "base/folder.h"
 #include "base/log.h"
+#include "base/sort.h"
+#include "base/time.h"
 
 #define MS INT64_C(1000000)
 
@@ -45,21 +47,23 @@ struct attach {
     struct window window; /* start_ns 0: not fixed yet */
 };
 
-static int64_t now_ns(clockid_t clock)
-{
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (int64_t)t.tv_sec * 1000 * MS + t.tv_nsec;
-}
+/* Logs a line about a process: "rank 3 (process 7) asked too late". */
+static void say(const struct attach *attach, enum dpro_log_level level,
+                const struct process *process, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 
-static const char *name_of(const struct process *process, char *text, size_t size)
+static void say(const struct attach *attach, enum dpro_log_level level,
+                const struct process *process, const char *format, ...)
 {
-    int pid = process->pid != 0 ? (int)process->pid : process->pids[0];
+    char text[512], rank[32] = "";
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
     if (process->rank >= 0)
-        snprintf(text, size, "rank %d (process %d)", process->rank, pid);
-    else
-        snprintf(text, size, "process %d", pid);
-    return text;
+        snprintf(rank, sizeof rank, "rank %d (", process->rank);
+    log_line(&attach->options.sink, level, "%sprocess %d%s%s", rank,
+             process->pid != 0 ? (int)process->pid : process->pids[0], *rank ? ")" : "", text);
 }
 
 static bool is_meant(const struct attach *attach, const struct fabric_message *message, pid_t pid)
@@ -94,11 +98,9 @@ static int make_folder(const struct attach *attach, struct process *process,
                        const struct ucred *sender, struct dpro_error *err)
 {
     size_t first_made;
-    int len = process->rank >= 0 ? asprintf(&process->folder, "%s/host%s/rank%d", attach->path,
-                                            process->host, process->rank)
-                                 : asprintf(&process->folder, "%s/host%s/pid%d", attach->path,
-                                            process->host, process->pids[0]);
-    if (len < 0) {
+    bool known = process->rank >= 0;
+    if (asprintf(&process->folder, "%s/host%s/%s%d", attach->path, process->host,
+                 known ? "rank" : "pid", known ? process->rank : process->pids[0]) < 0) {
         process->folder = NULL;
         return dpro_error_nomem(err);
     }
@@ -112,7 +114,7 @@ static int make_folder(const struct attach *attach, struct process *process,
 /* Nobody else can be told to record. */
 static bool is_too_late(const struct attach *attach)
 {
-    return now_ns(CLOCK_REALTIME) > attach->window.start_ns - LAST_CALL_MS * MS;
+    return time_now_ns(CLOCK_REALTIME) > attach->window.start_ns - LAST_CALL_MS * MS;
 }
 
 /* The answer to a request: a configuration, or nothing. */
@@ -120,8 +122,7 @@ static int answer_request(struct attach *attach, const struct fabric_message *me
                           const struct ucred *sender, char *text, size_t size)
 {
     struct dpro_error err;
-    char name[64];
-    int64_t now = now_ns(CLOCK_REALTIME);
+    int64_t now = time_now_ns(CLOCK_REALTIME);
     if (!is_meant(attach, message, sender->pid)) {
         attach->n_others++;
         return 0;
@@ -130,12 +131,11 @@ static int answer_request(struct attach *attach, const struct fabric_message *me
     if (!process)
         return 0;
     bool is_new = process->heard_ns == 0;
-    process->heard_ns = now_ns(CLOCK_MONOTONIC);
+    process->heard_ns = time_now_ns(CLOCK_MONOTONIC);
     if (!(message->wants & FABRIC_ACTIVITIES)) {
         if (is_new)
-            log_line(&attach->options.sink, DPRO_LOG_WARN,
-                     "%s is being profiled already: waiting for that to end",
-                     name_of(process, name, sizeof name));
+            say(attach, DPRO_LOG_WARN, process,
+                " is being profiled already: waiting for that to end");
         return 0;
     }
     if (process->lost)
@@ -150,21 +150,18 @@ static int answer_request(struct attach *attach, const struct fabric_message *me
     }
     if (is_too_late(attach)) {
         if (is_new)
-            log_line(&attach->options.sink, DPRO_LOG_WARN,
-                     "%s asked too late for this recording; choose a longer --delay-s",
-                     name_of(process, name, sizeof name));
+            say(attach, DPRO_LOG_WARN, process,
+                " asked too late for this recording; choose a longer --delay-s");
         return 0;
     }
     if (make_folder(attach, process, sender, &err) < 0) {
         process->lost = true; /* and said once */
-        log_line(&attach->options.sink, DPRO_LOG_WARN, "%s: %s",
-                 name_of(process, name, sizeof name), err.text);
+        say(attach, DPRO_LOG_WARN, process, ": %s", err.text);
         return 0;
     }
     process->told = true;
-    log_line(&attach->options.sink, DPRO_LOG_INFO, "%s records %.1f s, beginning in %.0f s",
-             name_of(process, name, sizeof name), attach->options.duration_ms / 1e3,
-             (double)(attach->window.start_ns - now) / 1e9);
+    say(attach, DPRO_LOG_INFO, process, " records %.1f s, beginning in %.0f s",
+        attach->options.duration_ms / 1e3, (double)(attach->window.start_ns - now) / 1e9);
     return snprintf(text, size,
                     "PROFILE_REPORT_INPUT_SHAPES=true\n"
                     "PROFILE_START_TIME=%lld\n"
@@ -209,11 +206,10 @@ static bool answer_datagram(struct attach *attach)
         size = fabric_answer(message.type, &count, sizeof count, out, sizeof out);
     } else {
         int len = answer_request(attach, &message, &sender, text, sizeof text);
-        size =
-            fabric_answer(message.type, text,
-                          len > 0 && (size_t)len < sizeof text ? (size_t)len : 0, out, sizeof out);
+        bool fits = len > 0 && (size_t)len < sizeof text;
+        size = fabric_answer(message.type, text, fits ? (size_t)len : 0, out, sizeof out);
     }
-    /* one that is gone by now, or does not read, is its own affair */
+    /* the sender may be gone by now, or not read: nothing depends on it */
     sendto(attach->fd, out, size, MSG_DONTWAIT | MSG_NOSIGNAL, (struct sockaddr *)&from,
            header.msg_namelen);
     return true;
@@ -236,32 +232,33 @@ static bool is_gone(pid_t pid)
     return n == 0 || (end && (strncmp(end, ") Z", 3) == 0 || strncmp(end, ") X", 3) == 0));
 }
 
-/* Whose traces have come, and whose won't. Returns how many are still to come. */
+/* Why a process's trace is not to be expected any more; NULL: it is. */
+static const char *why_lost(const struct process *process)
+{
+    if (is_gone(process->pid))
+        return "ended before it had written its trace";
+    if (time_now_ns(CLOCK_MONOTONIC) - process->heard_ns > SILENT_MS * MS)
+        return "does not answer any more";
+    return process->n_idle >= MAX_IDLE
+               ? "wrote no trace: may it write to the folder, and does it see it (containers)?"
+               : NULL;
+}
+
+/* Looks which traces have come, and which won't. Returns how many are still to come. */
 static size_t look(struct attach *attach)
 {
     size_t n_pending = 0;
-    char name[64];
     for (size_t i = 0; i < attach->processes.n; i++) {
         struct process *process = &attach->processes.at[i];
-        const char *why = NULL;
         if (!process->told || process->done || process->lost)
             continue;
         process_look(process);
-        if (process->done) {
-            log_line(&attach->options.sink, DPRO_LOG_INFO, "%s has written its trace",
-                     name_of(process, name, sizeof name));
-            continue;
-        }
-        if (is_gone(process->pid))
-            why = "ended before it had written its trace";
-        else if (now_ns(CLOCK_MONOTONIC) - process->heard_ns > SILENT_MS * MS)
-            why = "does not answer any more";
-        else if (process->n_idle >= MAX_IDLE)
-            why = "wrote no trace: may it write to the folder, and does it see it (containers)?";
+        const char *why = process->done ? NULL : why_lost(process);
         process->lost = why != NULL;
-        if (why)
-            log_line(&attach->options.sink, DPRO_LOG_WARN, "%s %s",
-                     name_of(process, name, sizeof name), why);
+        if (process->done)
+            say(attach, DPRO_LOG_INFO, process, " has written its trace");
+        else if (why)
+            say(attach, DPRO_LOG_WARN, process, " %s", why);
         else
             n_pending++;
     }
@@ -284,7 +281,7 @@ static int say_nobody(const struct attach *attach, struct dpro_error *err)
 static int record(struct attach *attach, struct dpro_attach_result *result, struct dpro_error *err)
 {
     const struct dpro_attach_options *options = &attach->options;
-    int64_t begun = now_ns(CLOCK_MONOTONIC);
+    int64_t begun = time_now_ns(CLOCK_MONOTONIC);
     for (;;) {
         struct pollfd in = {.fd = attach->fd, .events = POLLIN};
         int n = poll(&in, 1, TICK_MS);
@@ -304,7 +301,8 @@ static int record(struct attach *attach, struct dpro_attach_result *result, stru
             return result->n_processes > 0
                        ? 0
                        : dpro_error_set(err, DPRO_ECANCEL, "stopped before any process recorded");
-        if (result->n_processes == 0 && now_ns(CLOCK_MONOTONIC) - begun > options->wait_ms * MS)
+        if (result->n_processes == 0 &&
+            time_now_ns(CLOCK_MONOTONIC) - begun > options->wait_ms * MS)
             return say_nobody(attach, err);
         if (result->n_processes > 0 && result->n_pending == 0 && is_too_late(attach))
             return 0;
@@ -315,17 +313,13 @@ int dpro_attach(const char *path, const struct dpro_attach_options *options,
                 struct dpro_attach_result *result, struct dpro_error *err)
 {
     struct attach attach = {.fd = -1};
+    struct dpro_attach_options *o = &attach.options;
     struct dpro_attach_result out = {.n_processes = 0};
     if (options)
-        attach.options = *options;
-    if (attach.options.duration_ms == 0)
-        attach.options.duration_ms = 2000;
-    if (attach.options.delay_ms == 0)
-        attach.options.delay_ms = 10000;
-    if (attach.options.delay_ms < DPRO_ATTACH_MIN_DELAY_MS)
-        attach.options.delay_ms = DPRO_ATTACH_MIN_DELAY_MS;
-    if (attach.options.wait_ms == 0)
-        attach.options.wait_ms = 30000;
+        *o = *options;
+    o->duration_ms = o->duration_ms ? o->duration_ms : 2000;
+    o->delay_ms = MAX(o->delay_ms ? o->delay_ms : 10000, DPRO_ATTACH_MIN_DELAY_MS);
+    o->wait_ms = o->wait_ms ? o->wait_ms : 30000;
     char *absolute = realpath(path, NULL); /* the processes run elsewhere */
     if (!absolute)
         return dpro_error_set(err, DPRO_EIO, "%s: %s", path, strerror(errno));
@@ -343,8 +337,8 @@ int dpro_attach(const char *path, const struct dpro_attach_options *options,
     if (attach.fd >= 0)
         fabric_close(attach.fd);
     if (rc >= 0)
-        rc = collect(absolute, attach.processes.at, attach.processes.n, &attach.window,
-                     &attach.options.sink, &out.n_ranks, err);
+        rc = collect(absolute, attach.processes.at, attach.processes.n, &attach.window, &o->sink,
+                     &out.n_ranks, err);
     if (rc == 0 && out.n_ranks == 0 && out.n_pending == 0)
         rc = dpro_error_set(
             err, DPRO_EEMPTY,

@@ -41,46 +41,40 @@ static const char *look_up(const char *environment, size_t size, const char *nam
 }
 
 /* The first of the variables that is there: launchers name the same thing differently. */
-static int look_up_number(const char *environment, size_t size, const char *const *names,
+static int look_up_number(const char *environment, size_t size, const char *const names[3],
                           int otherwise)
 {
     int value = otherwise;
-    for (; *names && value == otherwise; names++)
-        value = number(look_up(environment, size, *names), otherwise);
+    for (int i = 0; i < 3 && names[i] && value == otherwise; i++)
+        value = number(look_up(environment, size, names[i]), otherwise);
     return value;
 }
 
 static size_t read_environ(pid_t pid, char *out, size_t size)
 {
     char path[64];
-    size_t n = 0;
     snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    while (fd >= 0 && n < size - 1) {
-        ssize_t got = read(fd, out + n, size - 1 - n);
-        if (got <= 0)
-            break;
-        n += (size_t)got;
-    }
-    if (fd >= 0)
-        close(fd);
+    FILE *file = fopen(path, "re");
+    size_t n = file ? fread(out, 1, size - 1, file) : 0;
+    if (file)
+        fclose(file);
     out[n] = '\0';
     return n;
 }
 
 void process_describe(struct process *process)
 {
-    static const char *const ranks[] = {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", NULL};
-    static const char *const sizes[] = {"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", NULL};
-    static const char *const locals[] = {"LOCAL_RANK", "SLURM_LOCALID",
-                                         "OMPI_COMM_WORLD_LOCAL_RANK", NULL};
-    static const char *const nodes[] = {"GROUP_RANK", "SLURM_NODEID", NULL};
+    static const char *const names[][3] = {
+        {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"},
+        {"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"},
+        {"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"},
+        {"GROUP_RANK", "SLURM_NODEID"}};
     char *environment = malloc(ENVIRON_MAX);
     size_t size = environment ? read_environ(process->pid, environment, ENVIRON_MAX) : 0;
-    process->rank = look_up_number(environment, size, ranks, -1);
-    process->world_size = look_up_number(environment, size, sizes, 0);
-    process->local_rank = look_up_number(environment, size, locals, -1);
-    int node = look_up_number(environment, size, nodes, -1);
+    process->rank = look_up_number(environment, size, names[0], -1);
+    process->world_size = look_up_number(environment, size, names[1], 0);
+    process->local_rank = look_up_number(environment, size, names[2], -1);
+    int node = look_up_number(environment, size, names[3], -1);
     free(environment);
     if (node >= 0) {
         snprintf(process->host, sizeof process->host, "%d", node);

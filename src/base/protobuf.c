@@ -8,12 +8,13 @@ void pb_init(struct pb *pb, struct bytes *bytes)
     *pb = (struct pb){.bytes = bytes, .end = UINT64_MAX, .field_end = bytes_offset(bytes)};
 }
 
-void pb_stop(struct pb *pb, const char *why)
+bool pb_stop(struct pb *pb, const char *why)
 {
-    if (pb->fail)
-        return;
-    pb->fail = why;
-    pb->fail_offset = bytes_offset(pb->bytes);
+    if (!pb->fail) {
+        pb->fail = why;
+        pb->fail_offset = bytes_offset(pb->bytes);
+    }
+    return false;
 }
 
 static const char ends_early[] = "the file ends in the middle of a message";
@@ -23,14 +24,10 @@ static bool take_varint_slow(struct pb *pb, uint64_t *value)
 {
     uint64_t v = 0, left = pb->end - bytes_offset(pb->bytes);
     for (unsigned i = 0; i < PB_VARINT_MAX; i++) {
-        if (i == left) {
-            pb_stop(pb, "a number that reaches beyond its message");
-            return false;
-        }
-        if (!bytes_need(pb->bytes, 1)) {
-            pb_stop(pb, ends_early);
-            return false;
-        }
+        if (i == left)
+            return pb_stop(pb, "a number that reaches beyond its message");
+        if (!bytes_need(pb->bytes, 1))
+            return pb_stop(pb, ends_early);
         unsigned char byte = *pb->bytes->p++;
         v |= (uint64_t)(byte & 0x7f) << (7 * i);
         if (byte < 0x80) {
@@ -38,8 +35,7 @@ static bool take_varint_slow(struct pb *pb, uint64_t *value)
             return true;
         }
     }
-    pb_stop(pb, "a number of more than 10 bytes");
-    return false;
+    return pb_stop(pb, "a number of more than 10 bytes");
 }
 
 static inline bool take_varint(struct pb *pb, uint64_t *value)
@@ -54,14 +50,10 @@ static inline bool take_varint(struct pb *pb, uint64_t *value)
 
 static bool take_fixed(struct pb *pb, unsigned size, uint64_t *value)
 {
-    if (pb->end - bytes_offset(pb->bytes) < size) {
-        pb_stop(pb, "a number that reaches beyond its message");
-        return false;
-    }
-    if (!bytes_need(pb->bytes, size)) {
-        pb_stop(pb, ends_early);
-        return false;
-    }
+    if (pb->end - bytes_offset(pb->bytes) < size)
+        return pb_stop(pb, "a number that reaches beyond its message");
+    if (!bytes_need(pb->bytes, size))
+        return pb_stop(pb, ends_early);
     *value = 0;
     for (unsigned i = 0; i < size; i++)
         *value |= (uint64_t)pb->bytes->p[i] << (8 * i);
@@ -80,10 +72,8 @@ static bool skip_to(struct pb *pb, uint64_t offset)
             return true;
         }
         bytes->p = bytes->end;
-        if (!bytes_fill(bytes, 1)) {
-            pb_stop(pb, ends_early);
-            return false;
-        }
+        if (!bytes_fill(bytes, 1))
+            return pb_stop(pb, ends_early);
     }
 }
 
@@ -99,10 +89,8 @@ bool pb_next(struct pb *pb, struct pb_field *field)
         return false;
     field->number = (uint32_t)(tag >> 3);
     field->wire = tag & 7;
-    if (tag >> 3 == 0 || tag >> 32) {
-        pb_stop(pb, "a field number that no message has");
-        return false;
-    }
+    if (tag >> 3 == 0 || tag >> 32)
+        return pb_stop(pb, "a field number that no message has");
     bool fine;
     switch (field->wire) {
     case PB_VARINT:
@@ -116,14 +104,11 @@ bool pb_next(struct pb *pb, struct pb_field *field)
         break;
     case PB_BYTES:
         fine = take_varint(pb, &field->value);
-        if (fine && field->value > pb->end - bytes_offset(bytes)) {
-            pb_stop(pb, "a length that reaches beyond its message");
-            fine = false;
-        }
+        if (fine && field->value > pb->end - bytes_offset(bytes))
+            fine = pb_stop(pb, "a length that reaches beyond its message");
         break;
     default: /* groups, and what never was */
-        pb_stop(pb, "a wire type that no such message has");
-        return false;
+        return pb_stop(pb, "a wire type that no such message has");
     }
     pb->field_end = bytes_offset(bytes) + (fine && field->wire == PB_BYTES ? field->value : 0);
     return fine;
@@ -134,14 +119,10 @@ bool pb_enter(struct pb *pb, const struct pb_field *field, uint64_t *outer)
     *outer = pb->end;
     if (pb->fail)
         return false;
-    if (field->wire != PB_BYTES) {
-        pb_stop(pb, "a number where a message belongs");
-        return false;
-    }
-    if (pb->depth == PB_DEPTH_MAX) {
-        pb_stop(pb, "nested deeper than 64");
-        return false;
-    }
+    if (field->wire != PB_BYTES)
+        return pb_stop(pb, "a number where a message belongs");
+    if (pb->depth == PB_DEPTH_MAX)
+        return pb_stop(pb, "nested deeper than 64");
     pb->depth++;
     pb->end = pb->field_end;
     pb->field_end = bytes_offset(pb->bytes);
@@ -163,10 +144,8 @@ bool pb_text(struct pb *pb, const struct pb_field *field, const char **text, siz
         return false;
     if (field->wire != PB_BYTES || field->value > pb->bytes->max)
         return true;
-    if (!bytes_need(pb->bytes, (size_t)field->value)) {
-        pb_stop(pb, ends_early);
-        return false;
-    }
+    if (!bytes_need(pb->bytes, (size_t)field->value))
+        return pb_stop(pb, ends_early);
     *text = (const char *)pb->bytes->p;
     *len = (size_t)field->value;
     return true;

@@ -14,8 +14,8 @@ enum { PB_DEPTH_MAX = 64, PB_VARINT_MAX = 10 };
 
 struct pb {
     struct bytes *bytes;
-    uint64_t end; /* offset of the end of the message at hand; UINT64_MAX: that of the input */
-    uint64_t field_end; /* of the field at hand */
+    uint64_t end; /* offset of the end of the current message; UINT64_MAX: that of the input */
+    uint64_t field_end; /* of the current field */
     unsigned depth;
     const char *fail; /* static text; NULL: nothing was wrong so far */
     uint64_t fail_offset;
@@ -29,7 +29,7 @@ struct pb_field {
 
 void pb_init(struct pb *pb, struct bytes *bytes);
 
-/* The next field of the message at hand; what of the field before it was not taken is skipped.
+/* The next field of the current message; what was not taken of the field before it is skipped.
  * False at the message's end and on failure. */
 bool pb_next(struct pb *pb, struct pb_field *field);
 
@@ -42,8 +42,8 @@ void pb_leave(struct pb *pb, uint64_t outer);
 /* The field's bytes, borrowed until the next call; those longer than the window are left out, and
  * what is no PB_BYTES: *len = 0. False on failure. */
 bool pb_text(struct pb *pb, const struct pb_field *field, const char **text, size_t *len);
-/* Stops the pass for a reason of the caller's: values that make no sense. */
-void pb_stop(struct pb *pb, const char *why);
+/* Stops the pass for a reason of the caller's: values that make no sense. Always false. */
+bool pb_stop(struct pb *pb, const char *why);
 
 /* A message that is in memory whole, field by field; the payload of PB_BYTES is borrowed from it.
  */

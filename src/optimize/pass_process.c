@@ -9,12 +9,12 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/time.h"
 #include "optimize/registry.h"
 
-enum { TIME_LIMIT_MS = 5000 };
+enum { TIME_LIMIT_MS = 5000, MS = 1000000 };
 
 /* What goes over the pipe: the answer's head, then a count and that many edits for each candidate,
  * then the times. */
@@ -123,20 +123,13 @@ static void child(int fd, const char *path, const struct child_question *questio
 
 /* ---- in the parent ---- */
 
-static int64_t now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 /* Everything up to the end; 0, or -1 when time or memory is up. */
 static int receive(int fd, void *bytes_out, bool *late)
 {
     ARRAY(char) *bytes = bytes_out;
-    int64_t until = now_ms() + TIME_LIMIT_MS;
+    int64_t until = time_now_ns(CLOCK_MONOTONIC) / MS + TIME_LIMIT_MS;
     for (;;) {
-        int64_t left = until - now_ms();
+        int64_t left = until - time_now_ns(CLOCK_MONOTONIC) / MS;
         struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
         int n = left > 0 ? poll(&poll_fd, 1, (int)left) : 0;
         if (n < 0 && errno == EINTR)

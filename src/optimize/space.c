@@ -3,11 +3,11 @@
  * one evaluates what makes no difference to the result. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/error.h"
 #include "base/map.h"
 #include "base/parallel.h"
+#include "base/time.h"
 #include "cost/buckets.h"
 #include "cost/model_graph.h"
 #include "optimize/space.h"
@@ -20,16 +20,9 @@ enum { MOST_THREADS = 64, PART_A_THREAD = 64, QUIET_ROUNDS = 5 };
 
 /* ---- a search ---- */
 
-static double clock_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 double search_seconds(const struct search *search)
 {
-    return clock_seconds() - search->start_s;
+    return (double)time_now_ns(CLOCK_MONOTONIC) * 1e-9 - search->start_s;
 }
 
 bool search_stops(struct search *search)

@@ -1,0 +1,183 @@
+/* base/json_number.c: decimal texts as integers, without floating point. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+
+/* Eight digits at once: true when all are, as a number in *value. */
+static inline bool eight_digits(const char *text, uint64_t *value)
+{
+    uint64_t w;
+    memcpy(&w, text, 8);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    if (((w & 0xF0F0F0F0F0F0F0F0u) | (((w + 0x0606060606060606u) & 0xF0F0F0F0F0F0F0F0u) >> 4)) !=
+        0x3333333333333333u)
+        return false;
+    w -= 0x3030303030303030u;
+    w = w * 10 + (w >> 8);
+    *value = (((w & 0x000000FF000000FFu) * 0x000F424000000064u) +
+              (((w >> 16) & 0x000000FF000000FFu) * 0x0000271000000001u)) >>
+             32;
+    return true;
+#else
+    return false;
+#endif
+}
+
+enum json_value json_unsigned(const char *text, size_t len, uint64_t *value)
+{
+    uint64_t v = 0;
+    if (len == 0 || len > 19)
+        goto odd;
+    for (size_t i = 0; i < len; i++) {
+        unsigned digit = (unsigned)(unsigned char)text[i] - '0';
+        if (digit > 9)
+            goto odd;
+        v = v * 10 + digit;
+    }
+    *value = v;
+    return JSON_VALUE;
+odd:
+    v = 0;
+    if (len && len <= 64) { /* 2^63 and above, still whole */
+        size_t i = 0;
+        for (; i < len; i++) {
+            unsigned digit = (unsigned)(unsigned char)text[i] - '0';
+            if (digit > 9)
+                break;
+            if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, digit, &v))
+                return *value = UINT64_MAX, JSON_SATURATED;
+        }
+        if (i == len)
+            return *value = v, JSON_VALUE;
+    }
+    int64_t decimal;
+    enum json_value rc = json_decimal(text, len, 0, &decimal);
+    if (rc == JSON_NO_VALUE || decimal < 0)
+        return JSON_NO_VALUE;
+    *value = rc == JSON_SATURATED ? UINT64_MAX : (uint64_t)decimal;
+    return rc;
+}
+
+/* The general form: up to 19 digits as an integer and a power of ten. */
+static enum json_value decimal_slow(const char *text, size_t len, int scale, int64_t *value)
+{
+    size_t i = 0;
+    bool minus = false, any = false, fraction = false;
+    uint64_t mantissa = 0;
+    int64_t power = scale;
+    if (i < len && (text[i] == '-' || text[i] == '+'))
+        minus = text[i++] == '-';
+    bool round_up = false;
+    int n_digits = 0;
+    bool dropped = false;
+    for (; i < len; i++) {
+        if (text[i] == '.' && !fraction) {
+            fraction = true;
+            continue;
+        }
+        unsigned digit = (unsigned)(unsigned char)text[i] - '0';
+        if (digit > 9)
+            break;
+        any = true;
+        if (n_digits < 19) {
+            mantissa = mantissa * 10 + digit;
+            n_digits += mantissa > 0;
+            power -= fraction;
+        } else {
+            if (!dropped)
+                round_up = digit >= 5;
+            dropped = true;
+            power += !fraction;
+        }
+    }
+    if (!any)
+        return JSON_NO_VALUE;
+    if (i < len && (text[i] | 0x20) == 'e') {
+        bool exp_minus = false;
+        int64_t exponent = 0;
+        size_t first = ++i;
+        if (i < len && (text[i] == '-' || text[i] == '+')) {
+            exp_minus = text[i++] == '-';
+            first = i;
+        }
+        for (; i < len; i++) {
+            unsigned digit = (unsigned)(unsigned char)text[i] - '0';
+            if (digit > 9)
+                break;
+            if (exponent < 1000000)
+                exponent = exponent * 10 + digit;
+        }
+        if (i == first)
+            return JSON_NO_VALUE;
+        power += exp_minus ? -exponent : exponent;
+    }
+    if (i < len)
+        return JSON_NO_VALUE;
+    mantissa += round_up && power >= 0;
+    bool saturated = false;
+    if (mantissa == 0)
+        power = 0;
+    for (; power > 0 && !saturated; power--)
+        saturated = __builtin_mul_overflow(mantissa, 10, &mantissa);
+    if (power < -20) {
+        mantissa = 0;
+    } else if (power < 0) {
+        uint64_t last = 0;
+        bool high = false;
+        for (; power < 0; power++) {
+            last = mantissa % 10;
+            high = last >= 5;
+            mantissa /= 10;
+        }
+        mantissa += high;
+    }
+    if (saturated || mantissa > (uint64_t)INT64_MAX) {
+        *value = minus ? INT64_MIN : INT64_MAX;
+        return JSON_SATURATED;
+    }
+    *value = minus ? -(int64_t)mantissa : (int64_t)mantissa;
+    return JSON_VALUE;
+}
+
+enum json_value json_decimal(const char *text, size_t len, int scale, int64_t *value)
+{
+    /* digits, at most three more behind a point: what every Kineto writer writes */
+    static const int64_t tens[] = {1, 10, 100, 1000};
+    int64_t v = 0;
+    size_t i = 0, point = 0;
+    if (len == 0 || len > 18 || scale < 0 || scale > 3)
+        return decimal_slow(text, len, scale, value);
+    uint64_t eight;
+    if (len >= 8 && eight_digits(text, &eight)) {
+        v = (int64_t)eight;
+        i = 8;
+    }
+    for (; i < len; i++) {
+        unsigned digit = (unsigned)(unsigned char)text[i] - '0';
+        if (digit > 9) {
+            if (text[i] != '.' || i == 0)
+                return decimal_slow(text, len, scale, value);
+            break;
+        }
+        v = v * 10 + digit;
+    }
+    if (i < len) {
+        size_t n_fraction = len - i - 1;
+        if ((int)n_fraction > scale)
+            return decimal_slow(text, len, scale, value);
+        for (point = i + 1; point < len; point++) {
+            unsigned digit = (unsigned)(unsigned char)text[point] - '0';
+            if (digit > 9)
+                return decimal_slow(text, len, scale, value);
+            v = v * 10 + digit;
+        }
+        scale -= (int)n_fraction;
+    }
+    if (__builtin_mul_overflow(v, tens[scale], &v)) {
+        *value = INT64_MAX;
+        return JSON_SATURATED;
+    }
+    *value = v;
+    return JSON_VALUE;
+}

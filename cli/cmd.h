@@ -1,4 +1,4 @@
-/* cmd.h: the table of commands. */
+/* cmd.h: the table of commands, and the options that several of them take. */
 #ifndef CLI_CMD_H
 #define CLI_CMD_H
 
@@ -7,6 +7,62 @@
 #include "opt.h"
 #include "say.h"
 
+struct cmd_steps {
+    int64_t first, last;
+};
+
+/* What shared options set: the first member of every command's values. */
+struct cmd_values {
+    const char *rank_regex;
+    struct cmd_steps steps;
+    int threads, verbosity;
+    bool json, no_align, raw_receives, quiet, help;
+};
+
+/* "A:B", "A:", ":B" or "A" into struct cmd_steps. */
+bool cmd_read_steps(const char *text, void *field);
+/* "WHAT=RATIO" or "WHAT=+MS" into struct opt_list. What WHAT means (a kind, an op's name, ranks),
+ * the graph knows; this finds slips before the traces are read. A name may hold "=": the last one
+ * counts. */
+bool cmd_read_delay(const char *text, void *field);
+
+/* Their rows in tables of options. */
+#define CMD_ROW(n, l, a, r, m, f, h)                                                               \
+    {                                                                                              \
+        .name = (n), .letter = (l), .arg = (a), .read = (r),                                       \
+        .offset = offsetof(struct cmd_values, m), .form = (f), .help = (h)                         \
+    }
+#define CMD_FLAG(n, l, m, h) CMD_ROW(n, l, NULL, opt_read_flag, m, NULL, h)
+#define CMD_OPT_HELP         CMD_FLAG("help", 'h', help, "this text")
+#define CMD_OPT_QUIET(h)     CMD_FLAG("quiet", 'q', quiet, h)
+#define CMD_OPT_JSON(schema, h)                                                                    \
+    CMD_FLAG("json", 0, json, "print JSON (" schema ") and nothing else" h)
+#define CMD_OPT_FORCE OPT_FLAG("force", force, "replace the recording that DIR holds")
+#define CMD_OPT_DELAY(h)                                                                           \
+    OPT_LIST("delay", "SPEC", cmd_read_delay, delays,                                              \
+             "KIND=RATIO, KIND=+MS, OP=RATIO or OP=+MS, any with @RANK before the =, such as "     \
+             "'BW=0.5' or 'FW@1=+20'",                                                             \
+             h)
+/* Of commands that read traces; that also build the graph. */
+#define CMD_THREADS_READ "files read at once (default: 0, one a core)"
+#define CMD_OPTS_TRACE(threads_help)                                                               \
+    CMD_ROW("rank-regex", 0, "RE", opt_read_regex, rank_regex,                                     \
+            "an extended regular expression with a group, such as 'host-([0-9]+)'",                \
+            "take a file's rank from the first group of RE in its\nname (default: the file's "     \
+            "metadata, then its name)"),                                                           \
+        CMD_ROW("threads", 0, "N", opt_read_int, threads, "a whole number", threads_help),         \
+        CMD_ROW("verbose", 'v', NULL, opt_read_count, verbosity, NULL,                             \
+                "say on stderr what is being done; -vv: per file"),                                \
+        CMD_OPT_QUIET("no progress, no notes: only errors"), CMD_OPT_HELP
+#define CMD_OPTS_GRAPH(steps_help, threads_help)                                                   \
+    CMD_ROW("steps", 0, "A:B", cmd_read_steps, steps,                                              \
+            "A:B, A:, :B or A, iteration numbers with A <= B", steps_help),                        \
+        CMD_FLAG("no-align", 0, no_align, "use the ranks' clocks as recorded, to compare"),        \
+        CMD_FLAG("raw-receives", 0, raw_receives,                                                  \
+                 "let a RECV last as its calls did, not from its\nSEND's start on, to compare"),   \
+        CMD_OPTS_TRACE(threads_help)
+#define CMD_NEEDS_TRACES "a folder, file or glob of traces"
+
 struct cmd {
     const char *name;
     const char *summary;     /* one line, for the list of commands */
@@ -14,16 +70,21 @@ struct cmd {
     const char *description; /* for --help */
     const char *examples;
     const struct opt *opts;
+    size_t values_size;       /* of the struct that the options fill, zeroed before */
+    const char *needs;        /* said when there is no argument; NULL: there may be none */
     const char *const *words; /* what a positional argument may be, NULL-terminated; NULL: a path */
-    int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns an exit code */
+    int (*run)(const void *values, const struct opt_list *args); /* returns an exit code */
 };
 
 extern const struct cmd cmd_profile, cmd_attach, cmd_replay, cmd_whatif, cmd_optimize, cmd_verify,
     cmd_compare, cmd_align, cmd_export, cmd_completion, cmd_help;
 extern const struct cmd *const cmd_table[]; /* NULL-terminated */
-extern const struct opt cmd_help_only[];    /* a table of --help alone; its values: a bool */
+extern const struct opt cmd_help_only[];    /* a table of --help alone, for struct cmd_values */
 
 const struct cmd *cmd_find(const char *name); /* says what is wrong and returns NULL */
-void cmd_print_help(const struct cmd *cmd, FILE *out);
+/* Reads the options and runs; argv[0] is the command's name. Returns the exit code. */
+int cmd_run(const struct cmd *cmd, int argc, char **argv);
+void cmd_print_overview(FILE *out);   /* the list of commands */
+int cmd_needs(const struct cmd *cmd); /* says what it needs; returns CMD_USAGE */
 
 #endif

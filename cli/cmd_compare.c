@@ -1,24 +1,15 @@
 /* cmd_compare.c: dpro compare: two traces of a job, side by side. */
-#include <errno.h>
-#include <stdlib.h>
-
 #include <dpro/dpro.h>
 
 #include "cmd.h"
 #include "job.h"
-#include "progress.h"
 
 static const struct opt compare_opts[] = {
-    JOB_OPT_JSON("dpro.compare/1"),
-    JOB_OPT_STEPS(
-        "use iterations A to B of both, both included, in the\njobs' own numbers (default: all)"),
-    JOB_OPT_RANK_REGEX,
-    JOB_OPT_NO_ALIGN,
-    JOB_OPT_RAW_RECEIVES,
-    JOB_OPT_THREADS(JOB_THREADS_READ),
-    JOB_OPT_VERBOSE,
-    JOB_OPT_QUIET,
-    JOB_OPT_HELP,
+    CMD_OPT_JSON("dpro.compare/1", ""),
+    CMD_OPTS_GRAPH(
+        "use iterations A to B of both, both included, in the\njobs' own numbers (default: "
+        "all)",
+        CMD_THREADS_READ),
     {.name = NULL},
 };
 
@@ -29,7 +20,7 @@ struct side { /* zeroed: nothing */
 };
 
 /* Both as they run without a profiler. */
-static int load_side(const char *path, const struct job_values *values, struct side *side)
+static int load_side(const char *path, const struct cmd_values *values, struct side *side)
 {
     struct dpro_error err = {.code = 0};
     int code = job_load(&path, 1, values, &side->job);
@@ -52,37 +43,25 @@ static void side_fini(struct side *side)
     job_fini(&side->job);
 }
 
-static int compare_paths(const struct job_values *values, const struct opt_list *paths)
+static int run(const void *given, const struct opt_list *paths)
 {
-    if (paths->n != 2) {
-        cmd_say("compare needs two folders, files or globs (in quotes) of traces, not %zu; see "
-                "'dpro help compare'",
-                paths->n);
-        return CMD_USAGE;
-    }
+    const struct cmd_values *values = given;
+    if (paths->n != 2)
+        return cmd_needs(&cmd_compare);
     struct side a = {.replay = NULL}, b = {.replay = NULL};
     struct dpro_error err = {.code = 0};
     int code = load_side(paths->items[0], values, &a);
     if (code == 0)
         code = load_side(paths->items[1], values, &b);
-    if (code == 0) {
-        struct dpro_comparison comparison = {
-            .a = &a.report, .b = &b.report, .a_name = paths->items[0], .b_name = paths->items[1]};
-        progress_clear();
-        errno = 0;
-        if ((values->json ? dpro_compare_json : dpro_compare_text)(&comparison, stdout, &err) < 0)
-            code = cmd_fail(&err);
-    }
+    struct dpro_comparison comparison = {
+        .a = &a.report, .b = &b.report, .a_name = paths->items[0], .b_name = paths->items[1]};
+    if (code == 0)
+        code = cmd_done(
+            (values->json ? dpro_compare_json : dpro_compare_text)(&comparison, cmd_output(), &err),
+            &err);
     side_fini(&a);
     side_fini(&b);
     return code;
-}
-
-static int run(int argc, char **argv)
-{
-    struct job_values values = {.rank_regex = NULL};
-    return job_run(&cmd_compare, "two folders, files or globs of traces, not 0", argc, argv,
-                   &values, compare_paths);
 }
 
 const struct cmd cmd_compare = {
@@ -97,5 +76,7 @@ const struct cmd cmd_compare = {
     .examples = "  dpro compare before/ after/\n"
                 "  dpro compare TRACE TRACE2 --json                 for programs",
     .opts = compare_opts,
+    .values_size = sizeof(struct cmd_values),
+    .needs = "two folders, files or globs (in quotes) of traces",
     .run = run,
 };

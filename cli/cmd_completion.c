@@ -1,15 +1,14 @@
 /* cmd_completion.c: dpro completion: what a shell completes, from the commands' tables. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "cmd.h"
 
 #define GIST_COLUMNS 60
 
-static void print_words(const char *const *words, const char *separator)
+static void print_words(const char *const *words)
 {
     for (size_t i = 0; words[i] != NULL; i++)
-        printf("%s%s", i > 0 ? separator : "", words[i]);
+        printf("%s%s", i > 0 ? " " : "", words[i]);
 }
 
 static void print_commands(void)
@@ -32,20 +31,21 @@ static size_t gist_length(const char *text)
     return length;
 }
 
-/* Fit for single quotes. */
-static void print_quoted(const char *text)
+/* The gist of a help text inside single quotes; each of `escaped` gets a backslash. */
+static void print_gist(const char *text, const char *quote, const char *escaped)
 {
     const char *end = text + gist_length(text);
     for (const char *p = text; p < end; p++) {
-        if (*p == '\n')
-            putchar(' ');
-        else if (*p == '\'')
-            fputs("'\\''", stdout);
-        else if (*p == '[' || *p == ']' || *p == ':') /* zsh reads these */
-            printf("\\%c", *p);
+        if (*p == '\'')
+            fputs(quote, stdout);
         else
-            putchar(*p);
+            printf(strchr(escaped, *p) != NULL ? "\\%c" : "%c", *p == '\n' ? ' ' : *p);
     }
+}
+
+static void print_for_zsh(const char *text)
+{
+    print_gist(text, "'\\''", "[]:");
 }
 
 static void bash_values(const struct opt *opt)
@@ -56,7 +56,7 @@ static void bash_values(const struct opt *opt)
     fputs(")\n        ", stdout);
     if (opt->choices != NULL) {
         fputs("COMPREPLY=($(compgen -W '", stdout);
-        print_words(opt->choices, " ");
+        print_words(opt->choices);
         fputs("' -- \"$cur\"))\n", stdout);
     } else if (opt->complete != OPT_COMPLETE_NOTHING) {
         printf("compopt -o filenames\n        COMPREPLY=($(compgen -%c -- \"$cur\"))\n",
@@ -79,7 +79,7 @@ static void bash_command(const struct cmd *cmd)
     fputs("' -- \"$cur\")) ;;\n    *)\n        ", stdout);
     if (cmd->words != NULL) {
         fputs("COMPREPLY=($(compgen -W '", stdout);
-        print_words(cmd->words, " ");
+        print_words(cmd->words);
         fputs("' -- \"$cur\")) ;;\n", stdout);
     } else {
         fputs("compopt -o filenames\n        COMPREPLY=($(compgen -f -- \"$cur\")) ;;\n", stdout);
@@ -117,7 +117,7 @@ static void zsh_action(const struct opt *opt)
     printf(":%s:", opt->arg);
     if (opt->choices != NULL) {
         putchar('(');
-        print_words(opt->choices, " ");
+        print_words(opt->choices);
         putchar(')');
     } else if (opt->complete != OPT_COMPLETE_NOTHING) {
         fputs(opt->complete == OPT_COMPLETE_FOLDER ? "_files -/" : "_files", stdout);
@@ -126,23 +126,28 @@ static void zsh_action(const struct opt *opt)
     }
 }
 
-static void zsh_opt(const struct opt *opt)
+/* One of its names. */
+static void zsh_opt(const struct opt *opt, const char *name)
 {
     /* every option may come again: the last one counts, or they add up */
-    if (opt->letter != 0) {
-        printf(" \\\n        '*-%c[", opt->letter);
-        print_quoted(opt->help);
-        putchar(']');
-        if (opt->arg != NULL)
-            zsh_action(opt);
-        putchar('\'');
-    }
-    printf(" \\\n        '*--%s%s[", opt->name, opt->arg != NULL ? "=" : "");
-    print_quoted(opt->help);
+    printf(" \\\n        '*%s[", name);
+    print_for_zsh(opt->help);
     putchar(']');
     if (opt->arg != NULL)
         zsh_action(opt);
     putchar('\'');
+}
+
+static void zsh_opts(const struct cmd *cmd)
+{
+    char name[80];
+    for (const struct opt *opt = cmd->opts; opt->name != NULL; opt++) {
+        snprintf(name, sizeof name, "-%c", opt->letter);
+        if (opt->letter != 0)
+            zsh_opt(opt, name);
+        snprintf(name, sizeof name, "--%s%s", opt->name, opt->arg != NULL ? "=" : "");
+        zsh_opt(opt, name);
+    }
 }
 
 static void print_zsh(void)
@@ -151,11 +156,10 @@ static void print_zsh(void)
     for (size_t i = 0; cmd_table[i] != NULL; i++) {
         const struct cmd *cmd = cmd_table[i];
         printf("_dpro_%s()\n{\n    _arguments -s -S", cmd->name);
-        for (const struct opt *opt = cmd->opts; opt->name != NULL; opt++)
-            zsh_opt(opt);
+        zsh_opts(cmd);
         if (cmd->words != NULL) {
             fputs(" \\\n        '1:what:(", stdout);
-            print_words(cmd->words, " ");
+            print_words(cmd->words);
             fputs(")'\n}\n\n", stdout);
         } else {
             fputs(" \\\n        '*:path:_files'\n}\n\n", stdout);
@@ -164,7 +168,7 @@ static void print_zsh(void)
     fputs("_dpro()\n{\n    local -a commands=(\n", stdout);
     for (size_t i = 0; cmd_table[i] != NULL; i++) {
         printf("        '%s:", cmd_table[i]->name);
-        print_quoted(cmd_table[i]->summary);
+        print_for_zsh(cmd_table[i]->summary);
         fputs("'\n", stdout);
     }
     fputs("    )\n"
@@ -185,10 +189,30 @@ static void print_zsh(void)
 static void fish_text(const char *text)
 {
     putchar('\'');
-    const char *end = text + gist_length(text);
-    for (const char *p = text; p < end; p++)
-        printf(*p == '\'' || *p == '\\' ? "\\%c" : "%c", *p == '\n' ? ' ' : *p);
+    print_gist(text, "\\'", "\\");
     putchar('\'');
+}
+
+static void fish_opt(const struct cmd *cmd, const struct opt *opt)
+{
+    static const char *const values[] = {
+        [OPT_COMPLETE_NOTHING] = " -x",
+        [OPT_COMPLETE_PATH] = " -r -F",
+        [OPT_COMPLETE_FOLDER] = " -x -a '(__fish_complete_directories)'",
+    };
+    printf("complete -c dpro -n '__fish_seen_subcommand_from %s' -l %s", cmd->name, opt->name);
+    if (opt->letter != 0)
+        printf(" -s %c", opt->letter);
+    if (opt->choices != NULL) {
+        fputs(" -x -a '", stdout);
+        print_words(opt->choices);
+        putchar('\'');
+    } else if (opt->arg != NULL) {
+        fputs(values[opt->complete], stdout);
+    }
+    fputs(" -d ", stdout);
+    fish_text(opt->help);
+    putchar('\n');
 }
 
 static void print_fish(void)
@@ -204,55 +228,27 @@ static void print_fish(void)
         printf("\ncomplete -c dpro -n '__fish_seen_subcommand_from %s' ", cmd->name);
         if (cmd->words != NULL) {
             fputs("-a '", stdout);
-            print_words(cmd->words, " ");
+            print_words(cmd->words);
             fputs("'\n", stdout);
         } else {
             fputs("-F\n", stdout);
         }
-        for (const struct opt *opt = cmd->opts; opt->name != NULL; opt++) {
-            printf("complete -c dpro -n '__fish_seen_subcommand_from %s' -l %s", cmd->name,
-                   opt->name);
-            if (opt->letter != 0)
-                printf(" -s %c", opt->letter);
-            if (opt->choices != NULL) {
-                fputs(" -x -a '", stdout);
-                print_words(opt->choices, " ");
-                putchar('\'');
-            } else if (opt->arg != NULL) {
-                fputs(opt->complete == OPT_COMPLETE_NOTHING ? " -x"
-                      : opt->complete == OPT_COMPLETE_FOLDER
-                          ? " -x -a '(__fish_complete_directories)'"
-                          : " -r -F",
-                      stdout);
-            }
-            fputs(" -d ", stdout);
-            fish_text(opt->help);
-            putchar('\n');
-        }
+        for (const struct opt *opt = cmd->opts; opt->name != NULL; opt++)
+            fish_opt(cmd, opt);
     }
 }
 
 static const char *const shells[] = {"bash", "zsh", "fish", NULL};
 
-static int run(int argc, char **argv)
+static int run(const void *values, const struct opt_list *args)
 {
     static void (*const print[])(void) = {print_bash, print_zsh, print_fish};
-    bool help = false;
-    struct opt_list args = {NULL, 0};
-    size_t shell = 0;
-    int code = opt_parse("completion", cmd_help_only, argc, argv, &help, &args);
-    while (args.n == 1 && shells[shell] != NULL && strcmp(args.items[0], shells[shell]) != 0)
-        shell++;
-    if (code == 0 && help) {
-        cmd_print_help(&cmd_completion, stdout);
-    } else if (code == 0 && args.n == 1 && shells[shell] != NULL) {
-        print[shell]();
-    } else if (code == 0) {
-        cmd_say("completion needs one of: bash, zsh, fish");
-        code = CMD_USAGE;
-    }
-    free(args.items);
-    return code;
+    int shell = args->n == 1 ? opt_find_word(args->items[0], shells) : -1;
+    (void)values;
+    if (shell < 0)
+        return cmd_needs(&cmd_completion);
+    print[shell]();
+    return CMD_DONE;
 }
 
 const struct cmd cmd_completion = {
@@ -264,6 +260,8 @@ const struct cmd cmd_completion = {
                 "  dpro completion zsh > ~/.zfunc/_dpro      a folder of $fpath\n"
                 "  dpro completion fish > ~/.config/fish/completions/dpro.fish",
     .opts = cmd_help_only,
+    .values_size = sizeof(struct cmd_values),
+    .needs = "one of: bash, zsh, fish",
     .words = shells,
     .run = run,
 };

@@ -1,35 +1,27 @@
 /* cmd_export.c: dpro export: what a trace holds, in forms that other programs read. */
-#include <stdlib.h>
-
 #include <dpro/dpro.h>
 
 #include "cmd.h"
 #include "job.h"
 
 struct values {
-    struct job_values job;
+    struct cmd_values common;
     const char *output;
     bool net_csv;
 };
 
 #define AT(member) offsetof(struct values, member)
 static const struct opt export_opts[] = {
-    {"net-csv", 0, NULL, opt_read_flag, AT(net_csv), NULL,
-     "the transport logs, one line a socket call:\nnet_rank<R>.csv.gz for each rank", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"output", 'o', "DIR", opt_read_string, AT(output), "a folder", "write into DIR", NULL,
-     OPT_COMPLETE_FOLDER},
-    JOB_OPT_RANK_REGEX,
-    JOB_OPT_THREADS(JOB_THREADS_READ),
-    JOB_OPT_VERBOSE,
-    JOB_OPT_QUIET,
-    JOB_OPT_HELP,
+    OPT_FLAG("net-csv", net_csv,
+             "the transport logs, one line a socket call:\nnet_rank<R>.csv.gz for each rank"),
+    OPT_OUTPUT("write into DIR"),
+    CMD_OPTS_TRACE(CMD_THREADS_READ),
     {.name = NULL},
 };
 
-static int export_paths(const struct job_values *given, const struct opt_list *paths)
+static int run(const void *given, const struct opt_list *paths)
 {
-    const struct values *values = (const struct values *)given;
+    const struct values *values = given;
     struct job job;
     struct dpro_error err = {.code = 0};
     if (!values->net_csv || values->output == NULL) {
@@ -40,21 +32,13 @@ static int export_paths(const struct job_values *given, const struct opt_list *p
     int code = job_read(paths->items, paths->n, given, true, &job);
     if (code != 0)
         return code;
-    if (dpro_trace_export_net_csv(job.trace, values->output, &err) < 0)
-        code = cmd_fail(&err);
+    code = cmd_done(dpro_trace_export_net_csv(job.trace, values->output, &err), &err);
     uint32_t n = dpro_trace_transport(job.trace).n_processes;
-    if (code == 0 && !given->quiet)
+    if (code == 0 && !values->common.quiet)
         cmd_say("wrote the transport log%s of %u process%s to %s", n == 1 ? "" : "s", n,
                 n == 1 ? "" : "es", values->output);
     job_fini(&job);
     return code;
-}
-
-static int run(int argc, char **argv)
-{
-    struct values values = {.net_csv = false};
-    return job_run(&cmd_export, "a trace: a folder, files or a glob", argc, argv, &values.job,
-                   export_paths);
 }
 
 const struct cmd cmd_export = {
@@ -68,5 +52,7 @@ const struct cmd cmd_export = {
     .examples = "  dpro export --net-csv -o csv/ dpro_trace/\n"
                 "  python3 -c 'import pandas; print(pandas.read_csv(\"csv/net_rank0.csv.gz\"))'",
     .opts = export_opts,
+    .values_size = sizeof(struct values),
+    .needs = "a trace: a folder, files or a glob",
     .run = run,
 };

@@ -1,6 +1,5 @@
 /* cmd_optimize.c: dpro optimize: search the strategy that makes an iteration shortest; write it as
  * a plan that the job takes. */
-#include <errno.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -18,7 +17,7 @@ struct servers {
 };
 
 struct values {
-    struct job_values job;
+    struct cmd_values common;
     const char *output;
     struct opt_list passes;
     enum dpro_algorithm algorithm;
@@ -32,27 +31,17 @@ struct values {
 static const char *const algorithms[] = {"default", "paper", "dp", "mcmc", NULL};
 static const char *const compressions[] = {"none", "fp16", "bf16", NULL};
 
-static int find_word(const char *text, const char *const *words)
-{
-    for (int i = 0; words[i] != NULL; i++)
-        if (strcmp(text, words[i]) == 0)
-            return i;
-    return -1;
-}
-
 static bool read_algorithm(const char *text, void *field)
 {
-    int found = find_word(text, algorithms);
-    *(enum dpro_algorithm *)field = (enum dpro_algorithm)(found < 0 ? 0 : found);
-    return found >= 0;
+    *(enum dpro_algorithm *)field = (enum dpro_algorithm)opt_find_word(text, algorithms);
+    return true;
 }
 
 static bool read_compression(const char *text, void *field)
 {
-    int found = find_word(text, compressions);
-    if (found > 0)
-        *(unsigned *)field |= 1u << found;
-    return found >= 0;
+    int found = opt_find_word(text, compressions);
+    *(unsigned *)field |= found > 0 ? 1u << found : 0;
+    return true;
 }
 
 /* "3", "1:4" */
@@ -75,47 +64,39 @@ static bool read_seconds(const char *text, void *field)
 
 #define AT(member) offsetof(struct values, member)
 static const struct opt optimize_opts[] = {
-    {"output", 'o', "DIR", opt_read_string, AT(output), "a folder",
-     "write the strategy as a plan into DIR: plan.json, what\nHorovod, BytePS and torch.compile "
-     "take, and a page to\nlook at, optimize.html",
-     NULL, OPT_COMPLETE_FOLDER},
-    JOB_OPT_JSON("dpro.optimize/1"),
-    {"compress", 0, "TYPE", read_compression, AT(compressions), "none, fp16 or bf16",
-     "also try gradients cast to TYPE for the transfer, which\nchanges what the job computes: "
-     "fp16 or bf16; may be\nrepeated (default: none)",
-     compressions, OPT_COMPLETE_NOTHING},
-    {"budget", 0, "SECONDS", read_seconds, AT(budget_s), "seconds above 0",
-     "stop searching after that long (default: when it has\nconverged)", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"servers", 0, "A[:B]", read_servers, AT(servers), "a number of 1 or more, or two such as 1:4",
-     "search with A to B parameter servers, too, and say what\neach number would win (default: as "
-     "many as there are)",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"algorithm", 0, "NAME", read_algorithm, AT(algorithm), "default, paper, dp or mcmc",
-     "default: dynamic programming, the paper's Algorithm 1,\nlocal search; paper: Algorithm 1; "
-     "dp: dynamic\nprogramming; mcmc: a random walk",
-     algorithms, OPT_COMPLETE_NOTHING},
-    {"seed", 0, "N", opt_read_u64, AT(seed), "a whole number",
-     "of what is random in the search: equal seeds, equal\nresults", NULL, OPT_COMPLETE_NOTHING},
-    {"pass", 0, "FILE", opt_read_list, AT(passes), "a shared object such as ./x.so",
-     "also try what the graph pass in FILE proposes; may be\nrepeated", NULL, OPT_COMPLETE_PATH},
-    {"no-coarsen", 0, NULL, opt_read_flag, AT(no_coarsen), NULL,
-     "search without the paper's Coarsened View, to compare", NULL, OPT_COMPLETE_NOTHING},
-    {"no-partial", 0, NULL, opt_read_flag, AT(no_partial), NULL,
-     "search without partial replay, to compare", NULL, OPT_COMPLETE_NOTHING},
-    {"no-symmetry", 0, NULL, opt_read_flag, AT(no_symmetry), NULL,
-     "search without symmetry, to compare", NULL, OPT_COMPLETE_NOTHING},
-    JOB_OPT_STEPS(
-        "learn from iterations A to B, both included, in the\njob's own numbers (default: all)"),
-    JOB_OPT_RANK_REGEX,
-    JOB_OPT_NO_ALIGN,
-    JOB_OPT_RAW_RECEIVES,
-    JOB_OPT_THREADS("files read, and candidates tried, at once (default: 0,\none a core); results "
-                    "are the same at "
-                    "any number"),
-    JOB_OPT_VERBOSE,
-    JOB_OPT_QUIET,
-    JOB_OPT_HELP,
+    OPT_OUTPUT("write the strategy as a plan into DIR: plan.json, what\nHorovod, BytePS and "
+               "torch.compile take, and a page to\nlook at, optimize.html"),
+    CMD_OPT_JSON("dpro.optimize/1", ""),
+    OPT_CHOICE("compress", "TYPE", read_compression, compressions, compressions,
+               "also try gradients cast to TYPE for the transfer, which\nchanges what the job "
+               "computes: fp16 or bf16; may be\nrepeated (default: none)"),
+    OPT_VALUE("budget", "SECONDS", read_seconds, budget_s, "seconds above 0",
+              "stop searching after that long (default: when it has\nconverged)"),
+    OPT_VALUE("servers", "A[:B]", read_servers, servers,
+              "a number of 1 or more, or two such as 1:4",
+              "search with A to B parameter servers, too, and say what\neach number would win "
+              "(default: as many as there are)"),
+    OPT_CHOICE("algorithm", "NAME", read_algorithm, algorithm, algorithms,
+               "default: dynamic programming, the paper's Algorithm 1,\nlocal search; paper: "
+               "Algorithm 1; dp: dynamic\nprogramming; mcmc: a random walk"),
+    OPT_WHOLE("seed", opt_read_u64, seed, 0, UINT64_MAX,
+              "of what is random in the search: equal seeds, equal\nresults"),
+    {.name = "pass",
+     .repeats = true,
+     .arg = "FILE",
+     .read = opt_read_list,
+     .offset = AT(passes),
+     .form = "a shared object such as ./x.so",
+     .help = "also try what the graph pass in FILE proposes; may be\nrepeated",
+     .complete = OPT_COMPLETE_PATH},
+    OPT_FLAG("no-coarsen", no_coarsen, "search without the paper's Coarsened View, to compare"),
+    OPT_FLAG("no-partial", no_partial, "search without partial replay, to compare"),
+    OPT_FLAG("no-symmetry", no_symmetry, "search without symmetry, to compare"),
+    CMD_OPTS_GRAPH(
+        "learn from iterations A to B, both included, in the\njob's own numbers (default: "
+        "all)",
+        "files read, and candidates tried, at once (default: 0,\none a core); results are "
+        "the same at any number"),
     {.name = NULL},
 };
 
@@ -186,28 +167,25 @@ static int report(const struct values *values, const struct dpro_optimize_report
     if (results->plan != NULL) {
         if (dpro_optimize_plan(results, &err) < 0)
             return cmd_fail(&err);
-        if (!values->job.quiet)
+        if (!values->common.quiet)
             cmd_say("wrote a plan to %s%s; optimize.html in it shows the search", results->plan,
                     dpro_optimize_helps(results) ? "" : ", which keeps the job's own buckets");
     }
-    progress_clear();
-    errno = 0;
-    return (values->job.json ? dpro_optimize_json : dpro_optimize_text)(results, stdout, &err) < 0
-               ? cmd_fail(&err)
-               : CMD_DONE;
+    return cmd_done((values->common.json ? dpro_optimize_json
+                                         : dpro_optimize_text)(results, cmd_output(), &err),
+                    &err);
 }
 
-static int search(const struct job_values *given, const struct job *job,
-                  const struct dpro_model *model)
+static int search(const void *given, const struct job *job, const struct dpro_model *model)
 {
-    const struct values *values = (const struct values *)given;
+    const struct values *values = given;
     const struct dpro_sink *sink = &job->sink;
     struct lines lines = {.to = *sink};
     struct dpro_optimize_options options = {
         .algorithm = values->algorithm,
         .budget_s = values->budget_s,
         .seed = values->seed,
-        .threads = given->threads,
+        .threads = values->common.threads,
         .compressions = values->compressions,
         .no_coarsen = values->no_coarsen,
         .no_partial = values->no_partial,
@@ -245,17 +223,9 @@ static int search(const struct job_values *given, const struct job *job,
     return code;
 }
 
-static int optimize_paths(const struct job_values *given, const struct opt_list *paths)
+static int run(const void *values, const struct opt_list *paths)
 {
-    return job_with_model(given, paths, search);
-}
-
-static int run(int argc, char **argv)
-{
-    struct values values = {.output = NULL};
-    int code = job_run(&cmd_optimize, JOB_NEEDS, argc, argv, &values.job, optimize_paths);
-    free(values.passes.items);
-    return code;
+    return job_with_model(values, paths, search);
 }
 
 const struct cmd cmd_optimize = {
@@ -275,5 +245,7 @@ const struct cmd cmd_optimize = {
         "programs\n"
         "  dpro optimize TRACE --servers 1:4                how many parameter servers are best",
     .opts = optimize_opts,
+    .values_size = sizeof(struct values),
+    .needs = CMD_NEEDS_TRACES,
     .run = run,
 };

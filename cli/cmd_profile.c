@@ -18,45 +18,13 @@
 enum { DEFAULT_WARMUP = 10, DEFAULT_ITERATIONS = 10, MAX_PROBLEMS = 3 };
 
 struct values { /* texts go into the environment as they are; NULL: not given */
+    struct cmd_values common;
     const char *output, *plan, *warmup, *iterations, *net, *net_max_mb, *net_keep, *net_peers;
-    bool no_nccl, force, quiet, help;
+    bool no_nccl, force;
 };
 
 static const char *const net_choices[] = {"window", "all", "off", NULL};
 static const char *const keep_choices[] = {"oldest", "newest", NULL};
-
-static bool is_whole(const char *text, uint32_t least)
-{
-    uint32_t value;
-    return opt_read_u32(text, &value) && value >= least;
-}
-
-static bool is_one_of(const char *text, const char *const *choices)
-{
-    while (*choices != NULL && strcmp(text, *choices) != 0)
-        choices++;
-    return *choices != NULL;
-}
-
-static bool read_whole(const char *text, void *field)
-{
-    return is_whole(text, 0) && opt_read_string(text, field);
-}
-
-static bool read_positive(const char *text, void *field)
-{
-    return is_whole(text, 1) && opt_read_string(text, field);
-}
-
-static bool read_net(const char *text, void *field)
-{
-    return is_one_of(text, net_choices) && opt_read_string(text, field);
-}
-
-static bool read_keep(const char *text, void *field)
-{
-    return is_one_of(text, keep_choices) && opt_read_string(text, field);
-}
 
 /* Slips are better told before the job starts; what an address is, the tracer knows. */
 static bool read_peers(const char *text, void *field)
@@ -78,57 +46,42 @@ static bool read_peers(const char *text, void *field)
 
 #define AT(member) offsetof(struct values, member)
 static const struct opt profile_opts[] = {
-    {"output", 'o', "DIR", opt_read_string, AT(output), "a folder",
-     "the trace directory, made when it is missing\n(default: dpro_trace)", NULL,
-     OPT_COMPLETE_FOLDER},
-    {"plan", 0, "DIR", opt_read_string, AT(plan), "the folder of a plan",
-     "train with the buckets of this plan, which dpro optimize\nwrote", NULL, OPT_COMPLETE_PATH},
-    {"warmup", 0, "N", read_whole, AT(warmup), "a whole number",
-     "steps to pass over before anything is recorded\n(default: 10)", NULL, OPT_COMPLETE_NOTHING},
-    {"iterations", 0, "N", read_positive, AT(iterations), "a whole number of 1 or more",
-     "steps to record (default: 10)", NULL, OPT_COMPLETE_NOTHING},
-    {"net", 0, "WHEN", read_net, AT(net), "window, all or off",
-     "the transport log: window, while steps are recorded\n(default); all, from the start of every "
-     "process, also\nof programs without PyTorch; off, never",
-     net_choices, OPT_COMPLETE_NOTHING},
-    {"net-max-mb", 0, "N", read_positive, AT(net_max_mb), "a whole number of 1 or more",
-     "the most a transport log may take, in MB (default: 512)", NULL, OPT_COMPLETE_NOTHING},
-    {"net-keep", 0, "WHICH", read_keep, AT(net_keep), "oldest or newest",
-     "what stays when it would take more: oldest (default) or\nnewest", keep_choices,
-     OPT_COMPLETE_NOTHING},
-    {"net-peers", 0, "SPEC", read_peers, AT(net_peers),
-     "job, all, or addresses such as 10.0.0.7,fd00::7",
-     "connections to log: job, those between its processes\n(default); all; or ADDR[,ADDR...]",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"no-nccl", 0, NULL, opt_read_flag, AT(no_nccl), NULL, "don't load the NCCL profiler plugin",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"force", 0, NULL, opt_read_flag, AT(force), NULL, "replace the recording that DIR holds", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"quiet", 'q', NULL, opt_read_flag, AT(quiet), NULL,
-     "don't tell what was recorded: only errors", NULL, OPT_COMPLETE_NOTHING},
-    {"help", 'h', NULL, opt_read_flag, AT(help), NULL, "this text", NULL, OPT_COMPLETE_NOTHING},
+    OPT_OUTPUT("the trace directory, made when it is missing\n(default: dpro_trace)"),
+    OPT_PATH("plan", "DIR", plan, "the folder of a plan",
+             "train with the buckets of this plan, which dpro optimize\nwrote"),
+    OPT_WHOLE("warmup", opt_read_string, warmup, 0, UINT32_MAX,
+              "steps to pass over before anything is recorded\n(default: 10)"),
+    OPT_WHOLE("iterations", opt_read_string, iterations, 1, UINT32_MAX,
+              "steps to record (default: 10)"),
+    OPT_CHOICE(
+        "net", "WHEN", opt_read_string, net, net_choices,
+        "the transport log: window, while steps are recorded\n(default); all, from the start "
+        "of every process, also\nof programs without PyTorch; off, never"),
+    OPT_WHOLE("net-max-mb", opt_read_string, net_max_mb, 1, UINT32_MAX,
+              "the most a transport log may take, in MB (default: 512)"),
+    OPT_CHOICE("net-keep", "WHICH", opt_read_string, net_keep, keep_choices,
+               "what stays when it would take more: oldest (default) or\nnewest"),
+    OPT_VALUE("net-peers", "SPEC", read_peers, net_peers,
+              "job, all, or addresses such as 10.0.0.7,fd00::7",
+              "connections to log: job, those between its processes\n(default); all; or "
+              "ADDR[,ADDR...]"),
+    OPT_FLAG("no-nccl", no_nccl, "don't load the NCCL profiler plugin"),
+    CMD_OPT_FORCE,
+    CMD_OPT_QUIET("don't tell what was recorded: only errors"),
+    CMD_OPT_HELP,
     {.name = NULL, .help = "options of the program itself come after '--'"},
 };
 
 static int set_environment(const struct values *values, const char *trace,
                            const struct parts *parts)
 {
-    const char *const texts[][2] = {
-        {"DPRO", "1"},
-        {"DPRO_OUT", trace},
-        {"DPRO_WARMUP", values->warmup},
-        {"DPRO_ITERATIONS", values->iterations},
-        {"DPRO_NET", values->net},
-        {"DPRO_NET_MAX_MB", values->net_max_mb},
-        {"DPRO_NET_KEEP", values->net_keep},
-        {"DPRO_NET_PEERS", values->net_peers},
-        {"DPRO_NCCL", values->no_nccl ? "off" : NULL},
-        {"DPRO_SUMMARY", "off"}, /* dpro profile tells what was recorded */
-    };
     const char *net = getenv("DPRO_NET"), *plugin = getenv("NCCL_PROFILER_PLUGIN");
-    int code = 0;
-    for (size_t i = 0; i < sizeof texts / sizeof *texts && code == 0; i++)
-        code = launch_set_env(texts[i][0], texts[i][1]);
+    int code = launch_set_all(
+        {"DPRO", "1"}, {"DPRO_OUT", trace}, {"DPRO_WARMUP", values->warmup},
+        {"DPRO_ITERATIONS", values->iterations}, {"DPRO_NET", values->net},
+        {"DPRO_NET_MAX_MB", values->net_max_mb}, {"DPRO_NET_KEEP", values->net_keep},
+        {"DPRO_NET_PEERS", values->net_peers}, {"DPRO_NCCL", values->no_nccl ? "off" : NULL},
+        {"DPRO_SUMMARY", "off"}); /* dpro profile tells what was recorded */
     if (code == 0)
         code = launch_prepend_env("PYTHONPATH", parts->site);
     if (values->net != NULL)
@@ -175,10 +128,8 @@ static int summarize(const struct dpro_recording *recording, struct summary *sum
     size_t n = dpro_recording_n_ranks(recording);
     *sum = (struct summary){.parts = ~0u, .least_steps = INT32_MAX};
     sum->ranks = calloc(n + 1, sizeof *sum->ranks);
-    if (sum->ranks == NULL) {
-        cmd_say("out of memory");
-        return CMD_SYSTEM;
-    }
+    if (sum->ranks == NULL)
+        return cmd_no_memory();
     for (size_t i = 0; i < n; i++)
         if (dpro_recording_rank(recording, i).parts & DPRO_RECORDING_TIMING)
             sum->attempt = dpro_recording_rank(recording, i).attempt;
@@ -203,7 +154,8 @@ static int summarize(const struct dpro_recording *recording, struct summary *sum
 static long number_of(const char *given, const char *variable, long otherwise)
 {
     const char *text = given != NULL ? given : getenv(variable);
-    return text != NULL && is_whole(text, 0) ? strtol(text, NULL, 10) : otherwise;
+    uint32_t value;
+    return text != NULL && opt_read_u32(text, &value) ? (long)value : otherwise;
 }
 
 /* The recorder has said its warnings while the job ran: this says where they are to be found. */
@@ -409,8 +361,9 @@ static int use_plan(const char *path, const struct dpro_plan_summary *plan)
     return launch_set_plan(path, plan->stack, true);
 }
 
-static int profile(const struct values *values, const struct opt_list *args)
+static int run(const void *given, const struct opt_list *args)
 {
+    const struct values *values = given;
     const char *output = values->output;
     struct dpro_error err = {.code = 0};
     struct dpro_plan_summary plan;
@@ -419,6 +372,8 @@ static int profile(const struct values *values, const struct opt_list *args)
     char *trace = NULL;
     bool existed, started;
     int code, status;
+    if (args->items[0][0] == '\0')
+        return cmd_needs(&cmd_profile);
 
     if (output == NULL)
         output = getenv("DPRO_OUT");
@@ -452,32 +407,13 @@ static int profile(const struct values *values, const struct opt_list *args)
         goto done;
     status = status_open();
     code = launch_run("profile", args, &started);
-    if (started && !values->quiet)
+    if (started && !values->common.quiet)
         tell(values, trace, args->items[0], status);
 done:
     if (trace != NULL && !existed)
         rmdir(trace); /* as long as nothing came into it */
     free(trace);
     parts_fini(&parts);
-    return code;
-}
-
-static int run(int argc, char **argv)
-{
-    struct values values = {.output = NULL};
-    struct opt_list args = {NULL, 0};
-    int code = opt_parse("profile", profile_opts, argc, argv, &values, &args);
-    if (code == 0 && values.help) {
-        cmd_print_help(&cmd_profile, stdout);
-    } else if (code == 0 && (args.n == 0 || args.items[0][0] == '\0')) {
-        cmd_say(
-            "profile needs a program to run, as in 'dpro profile -o TRACE -- torchrun train.py'; "
-            "see 'dpro help profile'");
-        code = CMD_USAGE;
-    } else if (code == 0) {
-        code = profile(&values, &args);
-    }
-    free(args.items);
     return code;
 }
 
@@ -498,5 +434,7 @@ const struct cmd cmd_profile = {
                 "  dpro profile --plan plan/ -o runs/new -- torchrun --nproc-per-node=8 train.py\n"
                 "                                                with what dpro optimize found",
     .opts = profile_opts,
+    .values_size = sizeof(struct values),
+    .needs = "a program to run, as in 'dpro profile -o TRACE -- torchrun train.py'",
     .run = run,
 };

@@ -1,9 +1,5 @@
 /* cmd_replay.c: dpro replay: load, build, replay, validate, report. */
-#include <errno.h>
-#include <limits.h>
 #include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -11,30 +7,36 @@
 
 #include "cmd.h"
 #include "job.h"
-#include "progress.h"
 #include "units.h"
 
+struct percent {
+    bool is_set;
+    double value;
+};
+
 struct values {
-    struct job_values job;
+    struct cmd_values common;
     const char *output;
     struct opt_list delays;
     enum dpro_engine engine;
     uint32_t samples;
     uint64_t seed;
-    double bandwidth_bytes_per_s, fail_on_pct; /* fail_on_pct < 0: not asked for */
+    double bandwidth_bytes_per_s;
+    struct percent fail_on;
     bool keep_profiler, no_validate;
 };
 
-static const char *const engines[] = {"event", "fixed", NULL};
+static const char *const engines[] = {"event", "fixed", NULL}; /* by enum dpro_engine */
 
 static bool read_engine(const char *text, void *field)
 {
-    *(enum dpro_engine *)field = strcmp(text, "fixed") == 0 ? DPRO_ENGINE_FIXED : DPRO_ENGINE_EVENT;
-    return strcmp(text, engines[0]) == 0 || strcmp(text, engines[1]) == 0;
+    *(enum dpro_engine *)field = (enum dpro_engine)opt_find_word(text, engines);
+    return true;
 }
 
 static bool read_percent(const char *text, void *field)
 {
+    struct percent *percent = field;
     char number[64];
     size_t len = strlen(text);
     if (len > 0 && text[len - 1] == '%')
@@ -43,55 +45,41 @@ static bool read_percent(const char *text, void *field)
         return false;
     memcpy(number, text, len);
     number[len] = '\0';
-    return opt_number(number, field);
+    percent->is_set = true;
+    return opt_number(number, &percent->value);
 }
 
 #define AT(member) offsetof(struct values, member)
 static const struct opt replay_opts[] = {
-    {"output", 'o', "DIR", opt_read_string, AT(output), "a folder",
-     "also write a page, a timeline and JSON into DIR:\nreport.html, timeline.json.gz (for "
-     "Perfetto),\nreplay.json",
-     NULL, OPT_COMPLETE_FOLDER},
-    JOB_OPT_JSON("dpro.replay/1"),
-    JOB_OPT_STEPS("use iterations A to B, both included, in the job's\nown numbers (default: all)"),
-    JOB_OPT_RANK_REGEX,
-    {"delay", 0, "SPEC", job_read_delay, AT(delays),
-     "KIND=RATIO, KIND=+MS, OP=RATIO or OP=+MS, any with @RANK before the =, such as 'BW=0.5' or "
-     "'FW@1=+20'",
-     "what if ops took longer or shorter: KIND=RATIO or\nOP=RATIO times as long, OP=+MS each MS "
-     "milliseconds\nmore, KIND=+MS all of a rank's together; @RANK or\n@FIRST-LAST before the = "
-     "for some ranks only; may be\nrepeated",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"samples", 0, "N", opt_read_u32, AT(samples), "a whole number",
-     "also replay N iterations drawn from the measured\nones, for p50 and p95 (default: 0)", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"seed", 0, "N", opt_read_u64, AT(seed), "a whole number",
-     "of those draws: equal seeds, equal results", NULL, OPT_COMPLETE_NOTHING},
-    {"engine", 0, "NAME", read_engine, AT(engine), "event or fixed",
-     "how the order on each device is decided: event, as\nit replays (default); fixed, once: "
-     "faster with many\nsamples",
-     engines, OPT_COMPLETE_NOTHING},
-    {"bandwidth", 0, "BW", units_read_rate, AT(bandwidth_bytes_per_s),
-     "a rate above 0 with its unit, such as 1gbit, 500mbit, 100Gbit/s or 12.5GB/s",
-     "link rate for the Daydream baseline (default: the\nfastest transfer seen), as in 1gbit, "
-     "12.5GB/s",
-     NULL, OPT_COMPLETE_NOTHING},
-    JOB_OPT_NO_ALIGN,
-    JOB_OPT_RAW_RECEIVES,
-    {"keep-profiler", 0, NULL, opt_read_flag, AT(keep_profiler), NULL,
-     "leave in what recording cost the job (a trace of\ndpro's recorder says it; default: take it "
-     "out)",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"no-validate", 0, NULL, opt_read_flag, AT(no_validate), NULL,
-     "don't predict each measured iteration from the others", NULL, OPT_COMPLETE_NOTHING},
-    {"fail-on", 0, "PCT", read_percent, AT(fail_on_pct), "a percentage of 0 or more",
-     "exit 1 when the replay is more than PCT percent off\nthe measured iteration time", NULL,
-     OPT_COMPLETE_NOTHING},
-    JOB_OPT_THREADS(
+    OPT_OUTPUT(
+        "also write a page, a timeline and JSON into DIR:\nreport.html, timeline.json.gz (for "
+        "Perfetto),\nreplay.json"),
+    CMD_OPT_JSON("dpro.replay/1", ""),
+    CMD_OPT_DELAY(
+        "what if ops took longer or shorter: KIND=RATIO or\nOP=RATIO times as long, OP=+MS "
+        "each MS milliseconds\nmore, KIND=+MS all of a rank's together; @RANK "
+        "or\n@FIRST-LAST before the = for some ranks only; may be\nrepeated"),
+    OPT_WHOLE(
+        "samples", opt_read_u32, samples, 0, UINT32_MAX,
+        "also replay N iterations drawn from the measured\nones, for p50 and p95 (default: 0)"),
+    OPT_WHOLE("seed", opt_read_u64, seed, 0, UINT64_MAX,
+              "of those draws: equal seeds, equal results"),
+    OPT_CHOICE("engine", "NAME", read_engine, engine, engines,
+               "how the order on each device is decided: event, as\nit replays (default); fixed, "
+               "once: faster with many\nsamples"),
+    OPT_VALUE("bandwidth", "BW", units_read_rate, bandwidth_bytes_per_s,
+              "a rate above 0 with its unit, such as 1gbit, 500mbit, 100Gbit/s or 12.5GB/s",
+              "link rate for the Daydream baseline (default: the\nfastest transfer seen), as in "
+              "1gbit, 12.5GB/s"),
+    OPT_FLAG("keep-profiler", keep_profiler,
+             "leave in what recording cost the job (a trace of\ndpro's recorder says it; default: "
+             "take it out)"),
+    OPT_FLAG("no-validate", no_validate, "don't predict each measured iteration from the others"),
+    OPT_VALUE("fail-on", "PCT", read_percent, fail_on, "a percentage of 0 or more",
+              "exit 1 when the replay is more than PCT percent off\nthe measured iteration time"),
+    CMD_OPTS_GRAPH(
+        "use iterations A to B, both included, in the job's\nown numbers (default: all)",
         "files read at once (default: 0, one a core); results\nare the same at any number"),
-    JOB_OPT_VERBOSE,
-    JOB_OPT_QUIET,
-    JOB_OPT_HELP,
     {.name = NULL},
 };
 
@@ -112,30 +100,25 @@ static int report(const struct values *values, const struct dpro_report *results
     if (values->output != NULL) {
         if (dpro_report_folder(results, values->output, &err) < 0)
             return cmd_fail(&err);
-        if (!values->job.quiet)
+        if (!values->common.quiet)
             cmd_say("wrote report.html, timeline.json.gz and replay.json to %s", values->output);
     }
-    progress_clear();
-    errno = 0;
-    if ((values->job.json ? dpro_report_json : dpro_report_text)(results, stdout, &err) < 0)
+    if ((values->common.json ? dpro_report_json : dpro_report_text)(results, cmd_output(), &err) <
+        0)
         return cmd_fail(&err);
     if (cmd_finish_output(CMD_DONE) != CMD_DONE)
         return CMD_SYSTEM;
-    if (values->fail_on_pct >= 0) {
-        double error = error_pct(results);
-        if (!(fabs(error) <= values->fail_on_pct)) {
-            cmd_say("the replay is %+.2f %% off the measured iteration time, more than --fail-on "
-                    "%g %%",
-                    error, values->fail_on_pct);
-            return CMD_CHECK_FAILED;
-        }
-    }
-    return CMD_DONE;
+    double error = values->fail_on.is_set ? error_pct(results) : 0;
+    if (fabs(error) <= values->fail_on.value)
+        return CMD_DONE;
+    cmd_say("the replay is %+.2f %% off the measured iteration time, more than --fail-on %g %%",
+            error, values->fail_on.value);
+    return CMD_CHECK_FAILED;
 }
 
-static int replay_paths(const struct job_values *given, const struct opt_list *paths)
+static int run(const void *given, const struct opt_list *paths)
 {
-    const struct values *values = (const struct values *)given;
+    const struct values *values = given;
     struct dpro_validation validation = {.method = "none"};
     struct dpro_daydream daydream;
     struct dpro_report results = {.what_if = values->delays.n > 0, .n_samples = values->samples};
@@ -143,7 +126,7 @@ static int replay_paths(const struct job_values *given, const struct opt_list *p
     struct dpro_replay *replay = NULL;
     struct dpro_error err = {.code = 0};
     struct timespec since;
-    if (values->fail_on_pct >= 0 && values->delays.n > 0) {
+    if (values->fail_on.is_set && values->delays.n > 0) {
         cmd_say("--fail-on compares with what was measured, which --delay changes: give one of "
                 "them");
         return CMD_USAGE;
@@ -187,14 +170,6 @@ done:
     return code;
 }
 
-static int run(int argc, char **argv)
-{
-    struct values values = {.fail_on_pct = -1};
-    int code = job_run(&cmd_replay, JOB_NEEDS, argc, argv, &values.job, replay_paths);
-    free(values.delays.items);
-    return code;
-}
-
 const struct cmd cmd_replay = {
     .name = "replay",
     .summary = "predict the iteration time from traces, and say what it is spent on",
@@ -210,5 +185,7 @@ const struct cmd cmd_replay = {
         "  dpro replay 'runs/*/rank*.json.gz' --json     for programs\n"
         "  dpro replay runs/yesterday/ --delay BW=0.5    what if backward took half as long",
     .opts = replay_opts,
+    .values_size = sizeof(struct values),
+    .needs = CMD_NEEDS_TRACES,
     .run = run,
 };

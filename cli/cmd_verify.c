@@ -19,39 +19,13 @@
 enum { DEFAULT_BLOCKS_OF_RUNS = 4, MOST_STRATEGIES = 16, PATH_SIZE = 2200 };
 
 struct values { /* texts go into the environment as they are; NULL: not given */
+    struct cmd_values common;
     const char *plan, *steps, *blocks, *settle, *warmup, *fail_on;
     struct opt_list against;
-    bool stop, json, help;
+    bool stop;
 };
 
 static const char *const fail_choices[] = {"slower", NULL};
-
-static bool read_at_least(const char *text, uint32_t least, void *field)
-{
-    uint32_t value;
-    return opt_read_u32(text, &value) && value >= least && opt_read_string(text, field);
-}
-
-static bool read_whole(const char *text, void *field)
-{
-    return read_at_least(text, 0, field);
-}
-
-static bool read_positive(const char *text, void *field)
-{
-    return read_at_least(text, 1, field);
-}
-
-static bool read_blocks(const char *text, void *field)
-{
-    uint32_t value;
-    return opt_read_u32(text, &value) && value <= 1000 && read_positive(text, field);
-}
-
-static bool read_settle(const char *text, void *field)
-{
-    return read_at_least(text, 2, field);
-}
 
 static bool read_against(const char *text, void *field)
 {
@@ -61,43 +35,31 @@ static bool read_against(const char *text, void *field)
            strchr(text, ',') == NULL && opt_read_list(text, field);
 }
 
-static bool read_fail_on(const char *text, void *field)
-{
-    return strcmp(text, fail_choices[0]) == 0 && opt_read_string(text, field);
-}
-
 #define AT(member) offsetof(struct values, member)
 static const struct opt verify_opts[] = {
-    {"plan", 0, "DIR", opt_read_string, AT(plan), "the folder of a plan",
-     "the plan, as dpro optimize wrote it", NULL, OPT_COMPLETE_PATH},
-    {"steps", 0, "N", read_positive, AT(steps), "a whole number of 1 or more",
-     "steps of a turn that are timed (default: 6; where a turn\nis a run of the job, 30)", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"blocks", 0, "N", read_blocks, AT(blocks), "a whole number from 1 to 1000",
-     "blocks of mirrored turns, baseline plan plan baseline; more make\nthe interval smaller "
-     "(default: 8; "
-     "of runs, 4)",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"settle", 0, "N", read_settle, AT(settle), "a whole number of 2 or more",
-     "steps at the begin of a turn that do not count\n(default: 2; only of PyTorch's DDP)", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"warmup", 0, "N", read_whole, AT(warmup), "a whole number",
-     "steps to pass over before the first turn, or in each run\n(default: 10)", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"against", 0, "cap=MB", read_against, AT(against),
-     "cap= and a bucket size in MB, or plan= and the folder of a plan",
-     "also measure DDP's buckets of this size, or another plan\n(plan=DIR, on any stack); "
-     "repeatable",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"stop", 0, NULL, opt_read_flag, AT(stop), NULL,
-     "end the job when all is measured, or each run when its\nturn is", NULL, OPT_COMPLETE_NOTHING},
-    {"fail-on", 0, "WHAT", read_fail_on, AT(fail_on), "slower",
-     "slower: exit 1 when the plan is slower than what the job\ndoes by itself by more than noise",
-     fail_choices, OPT_COMPLETE_NOTHING},
-    {"json", 0, NULL, opt_read_flag, AT(json), NULL,
-     "print JSON (dpro.verify/1) and nothing else; what the\nprogram prints goes to stderr", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"help", 'h', NULL, opt_read_flag, AT(help), NULL, "this text", NULL, OPT_COMPLETE_NOTHING},
+    OPT_PATH("plan", "DIR", plan, "the folder of a plan", "the plan, as dpro optimize wrote it"),
+    OPT_WHOLE("steps", opt_read_string, steps, 1, UINT32_MAX,
+              "steps of a turn that are timed (default: 6; where a turn\nis a run of the job, 30)"),
+    OPT_WHOLE(
+        "blocks", opt_read_string, blocks, 1, 1000,
+        "blocks of mirrored turns, baseline plan plan baseline;\nmore make the interval smaller "
+        "(default: 8; of runs, 4)"),
+    OPT_WHOLE(
+        "settle", opt_read_string, settle, 2, UINT32_MAX,
+        "steps at the begin of a turn that do not count\n(default: 2; only of PyTorch's DDP)"),
+    OPT_WHOLE("warmup", opt_read_string, warmup, 0, UINT32_MAX,
+              "steps to pass over before the first turn, or in each run\n(default: 10)"),
+    OPT_LIST("against", "cap=MB", read_against, against,
+             "cap= and a bucket size in MB, or plan= and the folder of a plan",
+             "also measure DDP's buckets of this size, or another plan\n(plan=DIR, on any stack); "
+             "repeatable"),
+    OPT_FLAG("stop", stop, "end the job when all is measured, or each run when its\nturn is"),
+    OPT_CHOICE(
+        "fail-on", "WHAT", opt_read_string, fail_on, fail_choices,
+        "slower: exit 1 when the plan is slower than what the job\ndoes by itself by more than "
+        "noise"),
+    CMD_OPT_JSON("dpro.verify/1", "; what the\nprogram prints goes to stderr"),
+    CMD_OPT_HELP,
     {.name = NULL, .help = "options of the program itself come after '--'"},
 };
 
@@ -135,16 +97,11 @@ static int list_against(const struct opt_list *against, char *text, size_t size)
 static int set_environment(const struct values *values, const struct parts *parts)
 {
     static const char *const others[] = {"DPRO", "DPRO_PLAN", "DPRO_VERIFY_TURN"};
-    const char *const texts[][2] = {
-        {"DPRO_VERIFY_STEPS", values->steps},
-        {"DPRO_VERIFY_STOP", values->stop ? "1" : NULL},
-        {"DPRO_WARMUP", values->warmup},
-    };
-    int code = 0;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         unsetenv(others[i]);
-    for (size_t i = 0; i < sizeof texts / sizeof *texts && code == 0; i++)
-        code = launch_set_env(texts[i][0], texts[i][1]);
+    int code = launch_set_all({"DPRO_VERIFY_STEPS", values->steps},
+                              {"DPRO_VERIFY_STOP", values->stop ? "1" : NULL},
+                              {"DPRO_WARMUP", values->warmup});
     if (code == 0)
         code = launch_prepend_env("PYTHONPATH", parts->site);
     return code;
@@ -153,7 +110,7 @@ static int set_environment(const struct values *values, const struct parts *part
 /* The program's standard output is not to come between ours. */
 static int run_program(const struct values *values, const struct opt_list *args, bool *started)
 {
-    int out = values->json ? dup(STDOUT_FILENO) : -1, code;
+    int out = values->common.json ? dup(STDOUT_FILENO) : -1, code;
     if (out >= 0)
         dup2(STDERR_FILENO, STDOUT_FILENO);
     code = launch_run("verify", args, started);
@@ -191,7 +148,7 @@ static int tell(const struct values *values, const char *const *paths, size_t n_
         cmd_say("%s", problem);
     if (dpro_verify_is_elsewhere(verify))
         cmd_say("rank 0 of the job, on another node, has the result");
-    else if ((values->json ? dpro_verify_json : dpro_verify_text)(verify, stdout, &err) < 0)
+    else if ((values->common.json ? dpro_verify_json : dpro_verify_text)(verify, stdout, &err) < 0)
         code = cmd_fail(&err);
     else if (values->fail_on != NULL && dpro_verify_is_slower(verify))
         code = CMD_CHECK_FAILED;
@@ -207,15 +164,11 @@ static int verify_in_one_run(const struct values *values, const struct opt_list 
     const char *const paths[] = {path};
     bool started = false;
     int code = list_against(&values->against, against, sizeof against), told = CMD_INPUT;
-    const char *const texts[][2] = {
-        {"DPRO_VERIFY", path},
-        {"DPRO_VERIFY_BLOCKS", values->blocks},
-        {"DPRO_VERIFY_SETTLE", values->settle},
-        {"DPRO_VERIFY_AGAINST", against},
-    };
     snprintf(path, sizeof path, "%s/verify.json", folder);
-    for (size_t i = 0; i < sizeof texts / sizeof *texts && code == 0; i++)
-        code = launch_set_env(texts[i][0], texts[i][1]);
+    if (code == 0)
+        code = launch_set_all({"DPRO_VERIFY", path}, {"DPRO_VERIFY_BLOCKS", values->blocks},
+                              {"DPRO_VERIFY_SETTLE", values->settle},
+                              {"DPRO_VERIFY_AGAINST", against});
     if (code == 0)
         code = launch_set_plan(values->plan, plan->stack, true);
     if (code == 0)
@@ -291,11 +244,9 @@ static int set_turn(const struct turn *turn, const struct dpro_plan_summary *pla
 {
     char block[24];
     snprintf(block, sizeof block, "%zu", turn->block);
-    int code = launch_set_env("DPRO_VERIFY", turn->path);
-    if (code == 0)
-        code = launch_set_env("DPRO_VERIFY_TURN", turn->strategy->name);
-    if (code == 0)
-        code = launch_set_env("DPRO_VERIFY_BLOCK", block);
+    int code =
+        launch_set_all({"DPRO_VERIFY", turn->path}, {"DPRO_VERIFY_TURN", turn->strategy->name},
+                       {"DPRO_VERIFY_BLOCK", block});
     if (code == 0 && turn->strategy->plan != NULL)
         code = launch_set_plan(turn->strategy->plan, plan->stack, turn->is_first);
     return code;
@@ -363,10 +314,8 @@ static int verify_in_runs(const struct values *values, const struct opt_list *ar
         opt_read_u32(values->blocks, &n_blocks);
     n_runs = 2 * n * n_blocks;
     paths = calloc(n_runs, sizeof *paths);
-    if (paths == NULL) {
-        cmd_say("out of memory");
-        return CMD_SYSTEM;
-    }
+    if (paths == NULL)
+        return cmd_no_memory();
     snprintf(blocks, sizeof blocks, "%u", n_blocks);
     code = launch_set_env("DPRO_VERIFY_BLOCKS", blocks);
     while (code == 0 && done < n_runs) {
@@ -405,13 +354,16 @@ static void remove_folder(const char *folder)
     rmdir(folder);
 }
 
-static int verify(const struct values *values, const struct opt_list *args)
+static int run(const void *given, const struct opt_list *args)
 {
+    const struct values *values = given;
     struct dpro_plan_summary plan;
     struct dpro_error err = {.code = 0};
     struct parts parts;
     const char *temporary = getenv("TMPDIR");
     char folder[2048];
+    if (values->plan == NULL || args->items[0][0] == '\0')
+        return cmd_needs(&cmd_verify);
     int code = launch_check(args);
     if (code != 0)
         return code;
@@ -444,25 +396,6 @@ done:
     return code;
 }
 
-static int run(int argc, char **argv)
-{
-    struct values values = {.plan = NULL};
-    struct opt_list args = {NULL, 0};
-    int code = opt_parse("verify", verify_opts, argc, argv, &values, &args);
-    if (code == 0 && values.help) {
-        cmd_print_help(&cmd_verify, stdout);
-    } else if (code == 0 && (values.plan == NULL || args.n == 0 || args.items[0][0] == '\0')) {
-        cmd_say("verify needs a plan and a program to run, as in 'dpro verify --plan plan/ -- "
-                "torchrun train.py'; see 'dpro help verify'");
-        code = CMD_USAGE;
-    } else if (code == 0) {
-        code = verify(&values, &args);
-    }
-    free(values.against.items);
-    free(args.items);
-    return code;
-}
-
 const struct cmd cmd_verify = {
     .name = "verify",
     .summary = "measure what a plan is worth, with it and without by turns",
@@ -486,5 +419,7 @@ const struct cmd cmd_verify = {
         "  dpro verify --plan plan/ --stop -- horovodrun -np 4 python train.py      16 runs\n"
         "  dpro verify --plan plan/ --fail-on slower --json -- torchrun train.py > gain.json",
     .opts = verify_opts,
+    .values_size = sizeof(struct values),
+    .needs = "a plan and a program to run, as in 'dpro verify --plan plan/ -- torchrun train.py'",
     .run = run,
 };

@@ -1,5 +1,4 @@
 /* cmd_whatif.c: dpro whatif: the iteration time with other buckets, links, hosts. */
-#include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +7,6 @@
 
 #include "cmd.h"
 #include "job.h"
-#include "progress.h"
 #include "units.h"
 
 struct bandwidth {
@@ -35,7 +33,7 @@ struct fusion {
 };
 
 struct values {
-    struct job_values job;
+    struct cmd_values common;
     const char *buckets;
     struct caps caps;
     struct bandwidth bandwidth;
@@ -112,14 +110,9 @@ static const char *const compressions[] = {"none", "fp16", "bf16", NULL};
 
 static bool read_compression(const char *text, void *field)
 {
-    struct compression *compression = field;
-    for (int c = 0; compressions[c] != NULL; c++) {
-        if (strcmp(text, compressions[c]) == 0) {
-            *compression = (struct compression){true, (enum dpro_compression)c};
-            return true;
-        }
-    }
-    return false;
+    *(struct compression *)field =
+        (struct compression){true, (enum dpro_compression)opt_find_word(text, compressions)};
+    return true;
 }
 
 static bool read_bandwidth(const char *text, void *field)
@@ -173,85 +166,59 @@ static bool read_compute(const char *text, void *field)
     return parse_compute(text, &change) && opt_read_list(text, field);
 }
 
-static bool read_world_size(const char *text, void *field)
-{
-    return opt_read_u32(text, field) && *(uint32_t *)field > 1;
-}
-
-static bool read_above_0(const char *text, void *field)
-{
-    return opt_read_u32(text, field) && *(uint32_t *)field > 0;
-}
-
-#define AT(member) offsetof(struct values, member)
+#define AT(member)     offsetof(struct values, member)
+#define BANDWIDTH_FORM "a ratio such as 0.5x, or a rate with its unit, such as 500mbit or 10gbit"
 static const struct opt whatif_opts[] = {
-    {"bucket-cap-mb", 0, "X[,first Y]", read_caps, AT(caps),
-     "megabytes above 0, such as 5, 0.5 or 25,first=1",
-     "gradients in buckets of that cap, by DDP's rule; the\nfirst bucket's own cap after a comma "
-     "(torch's default\nis 25,first=1). MB as torch counts them: 1048576 bytes",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"buckets", 0, "FILE", opt_read_string, AT(buckets), "a file or a plan's folder",
-     "exactly these buckets: a JSON list of lists of\nparameter names, or a plan", NULL,
-     OPT_COMPLETE_PATH},
-    {"partition-mb", 0, "X", read_partition, AT(partition_bytes), "megabytes above 0",
-     "buckets travel in parts of at most X MB", NULL, OPT_COMPLETE_NOTHING},
-    {"compress", 0, "TYPE", read_compression, AT(compression), "none, fp16 or bf16",
-     "gradients are cast to TYPE for the transfer: none,\nfp16 or bf16", compressions,
-     OPT_COMPLETE_NOTHING},
-    {"bandwidth", 0, "BW", read_bandwidth, AT(bandwidth),
-     "a ratio such as 0.5x, or a rate with its unit, such as 500mbit or 10gbit",
-     "links that are BW times as fast (0.5x), or of that\nrate (500mbit, 10gbit, 12.5GB/s)", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"latency", 0, "TIME", read_latency, AT(latency),
-     "+10us, -5us (or ns, ms), or a ratio above 0 such as 0.5x",
-     "each message takes that much longer (+10us) or\nshorter (-5us), or its own cost that many "
-     "times (0.5x)",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"compute", 0, "SPEED", read_compute, AT(computes), "a speed such as 1.2x, 0.8x@3 or 2x@0-7",
-     "ranks that compute SPEED times as fast: 1.2x, 0.8x@3\n(rank 3), 2x@0-7; may be repeated",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"delay", 0, "SPEC", job_read_delay, AT(delays),
-     "KIND=RATIO, KIND=+MS, OP=RATIO or OP=+MS, any with @RANK before the =, such as 'BW=0.5' or "
-     "'FW@1=+20'",
-     "ops that take longer or shorter, as in dpro replay;\nmay be repeated", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"world-size", 0, "N", read_world_size, AT(world_size), "a whole number of 2 or more",
-     "N ranks, on hosts of the same kind", NULL, OPT_COMPLETE_NOTHING},
-    {"servers", 0, "N", read_above_0, AT(servers), "a whole number of 1 or more",
-     "N parameter servers, on ranks' hosts if they are\nthere now, else on hosts of their own",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"bigarray-bound", 0, "N", read_above_0, AT(bigarray_bound), "a number of elements above 0",
-     "MXNet: arrays of N elements or more are parted over\nall servers "
-     "(MXNET_KVSTORE_BIGARRAY_BOUND)",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"server-bandwidth", 0, "BW", read_bandwidth, AT(server_bandwidth),
-     "a ratio such as 0.5x, or a rate with its unit, such as 500mbit or 10gbit",
-     "as --bandwidth, for the links of servers that have\nhosts of their own", NULL,
-     OPT_COMPLETE_NOTHING},
-    {"cycle-time", 0, "MS", read_cycle, AT(cycle_ns), "milliseconds above 0, up to 10000",
-     "Horovod: it looks every MS milliseconds which\ngradients are ready (HOROVOD_CYCLE_TIME)",
-     NULL, OPT_COMPLETE_NOTHING},
-    {"fusion-mb", 0, "X", read_fusion, AT(fusion), "megabytes, or 0",
-     "Horovod: what is ready travels together up to X MB; 0:\neach gradient by itself "
-     "(HOROVOD_FUSION_THRESHOLD)",
-     NULL, OPT_COMPLETE_NOTHING},
-    JOB_OPT_JSON("dpro.whatif/1"),
-    JOB_OPT_STEPS(
-        "learn from iterations A to B, both included, in the\njob's own numbers (default: all)"),
-    JOB_OPT_RANK_REGEX,
-    JOB_OPT_NO_ALIGN,
-    JOB_OPT_RAW_RECEIVES,
-    JOB_OPT_THREADS(JOB_THREADS_READ),
-    JOB_OPT_VERBOSE,
-    JOB_OPT_QUIET,
-    JOB_OPT_HELP,
+    OPT_VALUE(
+        "bucket-cap-mb", "X[,first Y]", read_caps, caps,
+        "megabytes above 0, such as 5, 0.5 or 25,first=1",
+        "gradients in buckets of that cap, by DDP's rule; the\nfirst bucket's own cap after a "
+        "comma (torch's default\nis 25,first=1). MB as torch counts them: 1048576 bytes"),
+    OPT_PATH("buckets", "FILE", buckets, "a file or a plan's folder",
+             "exactly these buckets: a JSON list of lists of\nparameter names, or a plan"),
+    OPT_VALUE("partition-mb", "X", read_partition, partition_bytes, "megabytes above 0",
+              "buckets travel in parts of at most X MB"),
+    OPT_CHOICE("compress", "TYPE", read_compression, compression, compressions,
+               "gradients are cast to TYPE for the transfer: none,\nfp16 or bf16"),
+    OPT_VALUE(
+        "bandwidth", "BW", read_bandwidth, bandwidth, BANDWIDTH_FORM,
+        "links that are BW times as fast (0.5x), or of that\nrate (500mbit, 10gbit, 12.5GB/s)"),
+    OPT_VALUE(
+        "latency", "TIME", read_latency, latency,
+        "+10us, -5us (or ns, ms), or a ratio above 0 such as 0.5x",
+        "each message takes that much longer (+10us) or\nshorter (-5us), or its own cost that "
+        "many times (0.5x)"),
+    OPT_LIST("compute", "SPEED", read_compute, computes, "a speed such as 1.2x, 0.8x@3 or 2x@0-7",
+             "ranks that compute SPEED times as fast: 1.2x, 0.8x@3\n(rank 3), 2x@0-7; may be "
+             "repeated"),
+    CMD_OPT_DELAY("ops that take longer or shorter, as in dpro replay;\nmay be repeated"),
+    OPT_WHOLE("world-size", opt_read_u32, world_size, 2, UINT32_MAX,
+              "N ranks, on hosts of the same kind"),
+    OPT_WHOLE("servers", opt_read_u32, servers, 1, UINT32_MAX,
+              "N parameter servers, on ranks' hosts if they are\nthere now, else on hosts of their "
+              "own"),
+    OPT_WHOLE("bigarray-bound", opt_read_u32, bigarray_bound, 1, UINT32_MAX,
+              "MXNet: arrays of N elements or more are parted over\nall servers "
+              "(MXNET_KVSTORE_BIGARRAY_BOUND)"),
+    OPT_VALUE("server-bandwidth", "BW", read_bandwidth, server_bandwidth, BANDWIDTH_FORM,
+              "as --bandwidth, for the links of servers that have\nhosts of their own"),
+    OPT_VALUE("cycle-time", "MS", read_cycle, cycle_ns, "milliseconds above 0, up to 10000",
+              "Horovod: it looks every MS milliseconds which\ngradients are ready "
+              "(HOROVOD_CYCLE_TIME)"),
+    OPT_VALUE("fusion-mb", "X", read_fusion, fusion, "megabytes, or 0",
+              "Horovod: what is ready travels together up to X MB; 0:\neach gradient by itself "
+              "(HOROVOD_FUSION_THRESHOLD)"),
+    CMD_OPT_JSON("dpro.whatif/1", ""),
+    CMD_OPTS_GRAPH(
+        "learn from iterations A to B, both included, in the\njob's own numbers (default: "
+        "all)",
+        CMD_THREADS_READ),
     {.name = NULL},
 };
 
-static int predict(const struct job_values *given, const struct job *job,
-                   const struct dpro_model *model)
+static int predict(const void *given, const struct job *job, const struct dpro_model *model)
 {
-    const struct values *values = (const struct values *)given;
+    const struct values *values = given;
     struct dpro_compute_change *computes =
         calloc(values->computes.n + 1, sizeof *computes); /* NULL: tested below */
     struct dpro_changes changes = {
@@ -278,48 +245,33 @@ static int predict(const struct job_values *given, const struct job *job,
     };
     struct dpro_whatif *whatif = NULL;
     struct dpro_error err = {.code = 0};
-    int code = CMD_DONE;
-    if (computes == NULL) {
-        cmd_say("out of memory");
-        return CMD_SYSTEM;
-    }
+    if (computes == NULL)
+        return cmd_no_memory();
     for (size_t i = 0; i < values->computes.n; i++)
         parse_compute(values->computes.items[i], &computes[i]);
-    if (dpro_whatif_run(job->graph, model, &changes, &whatif, &err) < 0) {
-        code = cmd_fail(&err);
-    } else {
-        struct dpro_whatif_report report = {.trace = job->trace,
-                                            .graph = job->graph,
-                                            .model = model,
-                                            .changes = &changes,
-                                            .whatif = whatif};
-        progress_clear();
-        errno = 0;
-        if ((given->json ? dpro_whatif_json : dpro_whatif_text)(&report, stdout, &err) < 0)
-            code = cmd_fail(&err);
-    }
+    int code = cmd_done(dpro_whatif_run(job->graph, model, &changes, &whatif, &err), &err);
+    struct dpro_whatif_report report = {.trace = job->trace,
+                                        .graph = job->graph,
+                                        .model = model,
+                                        .changes = &changes,
+                                        .whatif = whatif};
+    if (code == 0)
+        code = cmd_done((values->common.json ? dpro_whatif_json
+                                             : dpro_whatif_text)(&report, cmd_output(), &err),
+                        &err);
     dpro_whatif_destroy(whatif);
     free(computes);
     return code;
 }
 
-static int whatif_paths(const struct job_values *given, const struct opt_list *paths)
+static int run(const void *given, const struct opt_list *paths)
 {
-    const struct values *values = (const struct values *)given;
+    const struct values *values = given;
     if (values->caps.others_bytes != 0 && values->buckets != NULL) {
         cmd_say("--bucket-cap-mb and --buckets both say which buckets: give one of them");
         return CMD_USAGE;
     }
-    return job_with_model(given, paths, predict);
-}
-
-static int run(int argc, char **argv)
-{
-    struct values values = {.buckets = NULL};
-    int code = job_run(&cmd_whatif, JOB_NEEDS, argc, argv, &values.job, whatif_paths);
-    free(values.delays.items);
-    free(values.computes.items);
-    return code;
+    return job_with_model(values, paths, predict);
 }
 
 const struct cmd cmd_whatif = {
@@ -338,5 +290,7 @@ const struct cmd cmd_whatif = {
                 "  dpro whatif TRACE --cycle-time 5 --fusion-mb 2  Horovod's settings\n"
                 "  dpro whatif TRACE --buckets plan/ --json        a plan, for programs",
     .opts = whatif_opts,
+    .values_size = sizeof(struct values),
+    .needs = CMD_NEEDS_TRACES,
     .run = run,
 };

@@ -1,46 +1,11 @@
 /* job.c: reads a job's traces and builds its graph, for the commands that work on one. */
 #include "job.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "progress.h"
-
-bool job_read_steps(const char *text, void *field)
-{
-    struct job_steps *steps = field;
-    const char *colon = strchr(text, ':');
-    char *end;
-    steps->first = 0;
-    steps->last = INT64_MAX;
-    if (text[strspn(text, "0123456789:")] != '\0' || text[0] == '\0' || strcmp(text, ":") == 0)
-        return false;
-    errno = 0;
-    if (text[0] != ':')
-        steps->first = strtoll(text, &end, 10);
-    if (colon == NULL)
-        steps->last = steps->first;
-    else if (colon[1] != '\0') {
-        steps->last = strtoll(colon + 1, &end, 10);
-        if (*end != '\0')
-            return false;
-    }
-    if (errno != 0 || steps->first > steps->last)
-        return false;
-    if (steps->last == 0)
-        steps->first = -1; /* 0, 0 would mean all */
-    return true;
-}
-
-bool job_read_delay(const char *text, void *field)
-{
-    const char *equals = strrchr(text, '=');
-    double value;
-    return equals != NULL && equals != text && text[0] != '@' && equals[1] != '-' &&
-           opt_number(equals + 1, &value) && opt_read_list(text, field);
-}
 
 void job_tell_stage(const struct dpro_sink *sink, struct timespec *since, const char *stage)
 {
@@ -56,25 +21,7 @@ void job_tell_stage(const struct dpro_sink *sink, struct timespec *since, const 
     *since = now;
 }
 
-int job_run(const struct cmd *cmd, const char *needs, int argc, char **argv,
-            struct job_values *values,
-            int (*work)(const struct job_values *values, const struct opt_list *paths))
-{
-    struct opt_list paths = {NULL, 0};
-    int code = opt_parse(cmd->name, cmd->opts, argc, argv, values, &paths);
-    if (code == 0 && values->help) {
-        cmd_print_help(cmd, stdout);
-    } else if (code == 0 && paths.n == 0) {
-        cmd_say("%s needs %s; see 'dpro help %s'", cmd->name, needs, cmd->name);
-        code = CMD_USAGE;
-    } else if (code == 0) {
-        code = work(values, &paths);
-    }
-    free(paths.items);
-    return code;
-}
-
-int job_read(const char *const *paths, size_t n_paths, const struct job_values *values,
+int job_read(const char *const *paths, size_t n_paths, const struct cmd_values *values,
              bool without_profile, struct job *job)
 {
     *job = (struct job){.sink = progress_start(values->verbosity, values->quiet)};
@@ -90,7 +37,7 @@ int job_read(const char *const *paths, size_t n_paths, const struct job_values *
     return code == CMD_SYSTEM && err.code == DPRO_EIO ? CMD_INPUT : code;
 }
 
-int job_load(const char *const *paths, size_t n_paths, const struct job_values *values,
+int job_load(const char *const *paths, size_t n_paths, const struct cmd_values *values,
              struct job *job)
 {
     struct dpro_error err = {.code = 0};
@@ -165,8 +112,8 @@ static int learn_model(struct job *job, struct dpro_model **model)
     return 0;
 }
 
-int job_with_model(const struct job_values *values, const struct opt_list *paths,
-                   int (*work)(const struct job_values *values, const struct job *job,
+int job_with_model(const void *values, const struct opt_list *paths,
+                   int (*work)(const void *values, const struct job *job,
                                const struct dpro_model *model))
 {
     struct job job;

@@ -16,8 +16,15 @@ int launch_set_env(const char *name, const char *value)
 {
     if (value == NULL || setenv(name, value, 1) == 0)
         return 0;
-    cmd_say("out of memory");
-    return CMD_SYSTEM;
+    return cmd_no_memory();
+}
+
+int launch_set_list(const char *const (*variables)[2], size_t n)
+{
+    int code = 0;
+    for (size_t i = 0; i < n && code == 0; i++)
+        code = launch_set_env(variables[i][0], variables[i][1]);
+    return code;
 }
 
 int launch_set_path(const char *name, const char *path)
@@ -40,8 +47,7 @@ static int set_env_file(const char *plan, const char *file, bool tell)
     else if (n > end && strcmp(plan + n - end, whole) == 0)
         n -= end;
     if (asprintf(&path, "%.*s/%s", (int)n, plan, file) < 0) {
-        cmd_say("out of memory");
-        return CMD_SYSTEM;
+        return cmd_no_memory();
     }
     FILE *lines = fopen(path, "re");
     free(path);
@@ -87,7 +93,7 @@ char **launch_keep_env(void)
         }
     }
     if (kept == NULL)
-        cmd_say("out of memory");
+        cmd_no_memory();
     return kept;
 }
 
@@ -122,8 +128,7 @@ int launch_prepend_env(const char *name, const char *value)
         return launch_set_env(name, value);
     code = asprintf(&both, "%s:%s", value, old) < 0 ? -1 : 0;
     if (code < 0) {
-        cmd_say("out of memory");
-        return CMD_SYSTEM;
+        return cmd_no_memory();
     }
     code = launch_set_env(name, both);
     free(both);
@@ -188,8 +193,7 @@ int launch_run(const char *verb, const struct opt_list *args, bool *started)
     int code;
     *started = false;
     if (argv == NULL) {
-        cmd_say("out of memory");
-        return CMD_SYSTEM;
+        return cmd_no_memory();
     }
     code = spawn_program(argv);
     if (code < 0)

@@ -9,6 +9,11 @@
 #include "opt.h"
 
 int launch_set_env(const char *name, const char *value); /* NULL: left as it is */
+/* Several: launch_set_all({"NAME", value}, ...). */
+#define launch_set_all(...)                                                                        \
+    launch_set_list((const char *const[][2]){__VA_ARGS__},                                         \
+                    sizeof((const char *const[][2]){__VA_ARGS__}) / sizeof(char *[2]))
+int launch_set_list(const char *const (*variables)[2], size_t n);
 /* A path, made absolute if it is there. */
 int launch_set_path(const char *name, const char *path);
 /* The plan, and what a job on `stack` (struct dpro_plan_summary) takes of it before it starts: the

@@ -2,6 +2,7 @@
 #include "opt.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <regex.h>
 #include <stdint.h>
@@ -9,6 +10,8 @@
 #include <string.h>
 
 #include "say.h"
+
+enum { FORM_SIZE = 100 };
 
 bool opt_read_flag(const char *text, void *field)
 {
@@ -99,6 +102,14 @@ bool opt_number(const char *text, double *value)
     return end != text && *end == '\0' && isfinite(*value);
 }
 
+int opt_find_word(const char *text, const char *const *words)
+{
+    for (int i = 0; words[i] != NULL; i++)
+        if (strcmp(text, words[i]) == 0)
+            return i;
+    return -1;
+}
+
 /* Damerau-Levenshtein distance (neighbours swapped count one), capped for long texts. */
 static size_t distance(const char *a, const char *b)
 {
@@ -178,17 +189,55 @@ static void say_unknown(const char *command, const struct opt *opts, const char 
             opts->help != NULL ? opts->help : see);
 }
 
+/* What a value must look like. */
+static const char *form_of(const struct opt *opt, char out[FORM_SIZE])
+{
+    size_t n = 0;
+    if (opt->form != NULL)
+        return opt->form;
+    for (size_t i = 0; opt->choices != NULL && opt->choices[i] != NULL; i++)
+        n += (size_t)snprintf(out + n, FORM_SIZE - n, "%s%s",
+                              i == 0                        ? ""
+                              : opt->choices[i + 1] != NULL ? ", "
+                                                            : " or ",
+                              opt->choices[i]);
+    if (opt->choices == NULL && opt->most < UINT32_MAX)
+        snprintf(out, FORM_SIZE, "a whole number from %" PRIu64 " to %" PRIu64, opt->least,
+                 opt->most);
+    else if (opt->choices == NULL && opt->least > 0)
+        snprintf(out, FORM_SIZE, "a whole number of %" PRIu64 " or more", opt->least);
+    else if (opt->choices == NULL)
+        snprintf(out, FORM_SIZE, "a whole number");
+    return out;
+}
+
+static bool is_allowed(const struct opt *opt, const char *text)
+{
+    uint64_t value;
+    if (opt->choices != NULL && opt_find_word(text, opt->choices) < 0)
+        return false;
+    return opt->most == 0 ||
+           (opt_read_u64(text, &value) && value >= opt->least && value <= opt->most);
+}
+
 static int set(const struct opt *opt, const char *shown, const char *text, void *values)
 {
-    if (opt->read(text, (char *)values + opt->offset) || text == NULL)
+    char form[FORM_SIZE];
+    void *field = (char *)values + opt->offset;
+    if (text == NULL) {
+        opt->read(text, field);
         return 0;
-    cmd_say("%s: '%s' is not %s", shown, text, opt->form);
+    }
+    if (is_allowed(opt, text) && opt->read(text, field))
+        return 0;
+    cmd_say("%s: '%s' is not %s", shown, text, form_of(opt, form));
     return CMD_USAGE;
 }
 
 static int no_value(const struct opt *opt, const char *shown)
 {
-    cmd_say("%s needs a value: %s", shown, opt->form);
+    char form[FORM_SIZE];
+    cmd_say("%s needs a value: %s", shown, form_of(opt, form));
     return CMD_USAGE;
 }
 
@@ -258,10 +307,8 @@ int opt_parse(const char *command, const struct opt *opts, int argc, char **argv
     for (int i = 1; i < argc; i++) {
         int status = 0;
         if (!options || argv[i][0] != '-' || argv[i][1] == '\0') {
-            if (!list_add(args, argv[i])) {
-                cmd_say("out of memory");
-                return CMD_SYSTEM;
-            }
+            if (!list_add(args, argv[i]))
+                return cmd_no_memory();
         } else if (strcmp(argv[i], "--") == 0) {
             options = false;
         } else if (argv[i][1] == '-') {
@@ -273,6 +320,13 @@ int opt_parse(const char *command, const struct opt *opts, int argc, char **argv
             return status;
     }
     return 0;
+}
+
+void opt_free(const struct opt *opts, void *values)
+{
+    for (const struct opt *opt = opts; opt->name != NULL; opt++)
+        if (opt->repeats)
+            free(((struct opt_list *)((char *)values + opt->offset))->items);
 }
 
 void opt_help(const struct opt *opts, FILE *out)

@@ -1,12 +1,13 @@
 /* opt.h: one table of options per command, from which parsing, --help and completion come.
  *
- * A command's values live in one struct of its own; a table entry names the field by its offset and
- * the function that reads a value into it. */
+ * A command's values live in one struct; a table entry names the field by its offset and the
+ * function that reads a value into it. */
 #ifndef CLI_OPT_H
 #define CLI_OPT_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 /* What a shell offers after the option. */
@@ -19,14 +20,54 @@ struct opt {
     const char *name; /* long name, without dashes; NULL ends the table, whose `help` is then what
                          is said after an unknown option (default: see 'dpro help ...') */
     char letter;      /* short name; 0: none */
+    bool repeats;     /* the field is a struct opt_list */
     const char *arg;  /* what --help calls the value; NULL: a flag */
     opt_read_fn *read;
     size_t offset;
-    const char *form;           /* what a value must look like, said when it does not */
+    const char *form;           /* what a value must look like, said when it does not; NULL: said
+                                   from choices, or from least and most */
     const char *help;           /* lines parted by \n */
     const char *const *choices; /* the values that are accepted, NULL-terminated; NULL: many */
+    uint64_t least, most;       /* of a whole number; most 0: the value is not one */
     enum opt_complete complete;
 };
+
+/* Rows of a table. Its file defines AT(member), the offset in its struct of values. */
+#define OPT_FLAG(n, m, h)                                                                          \
+    {                                                                                              \
+        .name = (n), .read = opt_read_flag, .offset = AT(m), .help = (h)                           \
+    }
+#define OPT_VALUE(n, a, r, m, f, h)                                                                \
+    {                                                                                              \
+        .name = (n), .arg = (a), .read = (r), .offset = AT(m), .form = (f), .help = (h)            \
+    }
+#define OPT_LIST(n, a, r, m, f, h)                                                                 \
+    {                                                                                              \
+        .name = (n), .repeats = true, .arg = (a), .read = (r), .offset = AT(m), .form = (f),       \
+        .help = (h)                                                                                \
+    }
+#define OPT_PATH(n, a, m, f, h)                                                                    \
+    {                                                                                              \
+        .name = (n), .arg = (a), .read = opt_read_string, .offset = AT(m), .form = (f),            \
+        .help = (h), .complete = OPT_COMPLETE_PATH                                                 \
+    }
+/* -o, --output: a folder to write into. */
+#define OPT_OUTPUT(h)                                                                              \
+    {                                                                                              \
+        .name = "output", .letter = 'o', .arg = "DIR", .read = opt_read_string,                    \
+        .offset = AT(output), .form = "a folder", .help = (h), .complete = OPT_COMPLETE_FOLDER     \
+    }
+/* A whole number within limits. */
+#define OPT_WHOLE(n, r, m, lo, hi, h)                                                              \
+    {                                                                                              \
+        .name = (n), .arg = "N", .read = (r), .offset = AT(m), .help = (h), .least = (lo),         \
+        .most = (hi)                                                                               \
+    }
+/* One of a few words. */
+#define OPT_CHOICE(n, a, r, m, c, h)                                                               \
+    {                                                                                              \
+        .name = (n), .arg = (a), .read = (r), .offset = AT(m), .help = (h), .choices = (c)         \
+    }
 
 struct opt_list { /* a repeated option's values, or the positional arguments; borrowed from argv */
     const char **items;
@@ -46,16 +87,21 @@ bool opt_read_int(const char *text, void *field);    /* int, 0 or more */
 /* Reads a finite number that fills the whole of `text`. */
 bool opt_number(const char *text, double *value);
 
+/* The index of a word in a NULL-terminated list; -1: it is not there. */
+int opt_find_word(const char *text, const char *const *words);
+
 /* Where text could have been meant: the nearest of the names, NULL when none is near. `name` gives
  * the i-th, NULL at the end. */
 const char *opt_nearest(const char *text, const char *(*name)(const void *names, size_t i),
                         const void *names);
 
 /* Reads argv[1..] by the table into the struct at `values`; what is no option goes to *args, whose
- * items (as those of lists) live as long as the process. `command` is for messages. Returns 0, or
- * the exit code after having said what is wrong. */
+ * items are the caller's to free. `command` is for messages. Returns 0, or the exit code after
+ * having said what is wrong. */
 int opt_parse(const char *command, const struct opt *opts, int argc, char **argv, void *values,
               struct opt_list *args);
+/* Frees the lists among the values. */
+void opt_free(const struct opt *opts, void *values);
 
 /* The option part of a command's --help. */
 void opt_help(const struct opt *opts, FILE *out);

@@ -45,6 +45,24 @@ int cmd_fail(const struct dpro_error *err)
     }
 }
 
+int cmd_no_memory(void)
+{
+    cmd_say("out of memory");
+    return CMD_SYSTEM;
+}
+
+FILE *cmd_output(void)
+{
+    progress_clear();
+    errno = 0;
+    return stdout;
+}
+
+int cmd_done(int rc, const struct dpro_error *err)
+{
+    return rc < 0 ? cmd_fail(err) : CMD_DONE;
+}
+
 int cmd_finish_output(int code)
 {
     bool failed = ferror(stdout) != 0;

@@ -75,7 +75,7 @@ class Compare(Case):
 
     def test_two_traces_are_needed(self):
         for args in ([], [BUNDLED], [BUNDLED] * 3):
-            self.assert_error(dpro("compare", *args), USAGE, f"not {len(args)}")
+            self.assert_error(dpro("compare", *args), USAGE, "needs two folders, files or globs")
         self.assert_error(dpro("compare", BUNDLED, self.path("absent")), INPUT, "absent")
 
 

@@ -1,0 +1,142 @@
+/* cmd.c: finds a command, reads its options and runs it; the help of all. */
+#include "cmd.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const struct cmd *const cmd_table[] = {&cmd_profile,  &cmd_attach,     &cmd_replay,  &cmd_whatif,
+                                       &cmd_optimize, &cmd_verify,     &cmd_compare, &cmd_align,
+                                       &cmd_export,   &cmd_completion, &cmd_help,    NULL};
+
+static const char *name_of_cmd(const void *names, size_t i)
+{
+    const struct cmd *cmd = ((const struct cmd *const *)names)[i];
+    return cmd != NULL ? cmd->name : NULL;
+}
+
+const struct cmd *cmd_find(const char *name)
+{
+    for (size_t i = 0; cmd_table[i] != NULL; i++)
+        if (strcmp(cmd_table[i]->name, name) == 0)
+            return cmd_table[i];
+    const char *near = opt_nearest(name, name_of_cmd, cmd_table);
+    if (near != NULL)
+        cmd_say("unknown command '%s', did you mean '%s'?", name, near);
+    else if (access(name, F_OK) == 0)
+        cmd_say("unknown command '%s'; it is a file: did you mean 'dpro replay %s'?", name, name);
+    else
+        cmd_say("unknown command '%s'; see 'dpro help'", name);
+    return NULL;
+}
+
+static void print_help(const struct cmd *cmd, FILE *out)
+{
+    fprintf(out, "Usage: dpro %s %s\n\n%s\n", cmd->name, cmd->usage, cmd->description);
+    fputs("\nOptions:\n", out);
+    opt_help(cmd->opts, out);
+    if (cmd->examples != NULL)
+        fprintf(out, "\nExamples:\n%s\n", cmd->examples);
+}
+
+void cmd_print_overview(FILE *out)
+{
+    fputs("Usage: dpro COMMAND [OPTIONS] ...\n\n"
+          "Records and replays distributed training of neural networks: predicts the time of an\n"
+          "iteration, says what it is spent on, and which ops it hangs on.\n\nCommands:\n",
+          out);
+    for (size_t i = 0; cmd_table[i] != NULL; i++)
+        fprintf(out, "  %-12s %s\n", cmd_table[i]->name, cmd_table[i]->summary);
+    fputs("\nOptions:\n"
+          "  -h, --help   this text\n"
+          "  --version    the version\n"
+          "\n'dpro help COMMAND' tells more about a command.\n",
+          out);
+}
+
+int cmd_needs(const struct cmd *cmd)
+{
+    cmd_say("%s needs %s; see 'dpro help %s'", cmd->name, cmd->needs, cmd->name);
+    return CMD_USAGE;
+}
+
+int cmd_run(const struct cmd *cmd, int argc, char **argv)
+{
+    struct opt_list args = {NULL, 0};
+    struct cmd_values *values = calloc(1, cmd->values_size);
+    if (values == NULL)
+        return cmd_no_memory();
+    int code = opt_parse(cmd->name, cmd->opts, argc, argv, values, &args);
+    if (code == 0 && values->help)
+        print_help(cmd, stdout);
+    else if (code == 0 && cmd->needs != NULL && args.n == 0)
+        code = cmd_needs(cmd);
+    else if (code == 0)
+        code = cmd->run(values, &args);
+    opt_free(cmd->opts, values);
+    free(values);
+    free(args.items);
+    return code;
+}
+
+bool cmd_read_steps(const char *text, void *field)
+{
+    struct cmd_steps *steps = field;
+    const char *colon = strchr(text, ':');
+    char *end;
+    steps->first = 0;
+    steps->last = INT64_MAX;
+    if (text[strspn(text, "0123456789:")] != '\0' || text[0] == '\0' || strcmp(text, ":") == 0)
+        return false;
+    errno = 0;
+    if (text[0] != ':')
+        steps->first = strtoll(text, &end, 10);
+    if (colon == NULL)
+        steps->last = steps->first;
+    else if (colon[1] != '\0') {
+        steps->last = strtoll(colon + 1, &end, 10);
+        if (*end != '\0')
+            return false;
+    }
+    if (errno != 0 || steps->first > steps->last)
+        return false;
+    if (steps->last == 0)
+        steps->first = -1; /* 0, 0 would mean all */
+    return true;
+}
+
+bool cmd_read_delay(const char *text, void *field)
+{
+    const char *equals = strrchr(text, '=');
+    double value;
+    return equals != NULL && equals != text && text[0] != '@' && equals[1] != '-' &&
+           opt_number(equals + 1, &value) && opt_read_list(text, field);
+}
+
+static int run_help(const void *values, const struct opt_list *args)
+{
+    (void)values;
+    const struct cmd *cmd = args->n == 1 ? cmd_find(args->items[0]) : NULL;
+    if (args->n > 1)
+        cmd_say("help takes one command");
+    if (args->n == 0)
+        cmd_print_overview(stdout);
+    if (cmd != NULL)
+        print_help(cmd, stdout);
+    return args->n == 0 || cmd != NULL ? CMD_DONE : CMD_USAGE;
+}
+
+const struct opt cmd_help_only[] = {CMD_OPT_HELP, {.name = NULL}};
+
+const struct cmd cmd_help = {
+    .name = "help",
+    .summary = "tell more about a command",
+    .usage = "[COMMAND]",
+    .description = "Tells what a command does and which options it takes.",
+    .opts = cmd_help_only,
+    .values_size = sizeof(struct cmd_values),
+    .words = (const char *const[]){"profile", "attach", "replay", "whatif", "optimize", "verify",
+                                   "compare", "align", "export", "completion", "help", NULL},
+    .run = run_help,
+};

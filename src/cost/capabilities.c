@@ -45,6 +45,7 @@ struct model_capabilities model_capabilities(enum dpro_stack stack)
 {
     struct model_capabilities capabilities = stacks[stack].capabilities;
     capabilities.stack = stack;
+    capabilities.text = stacks[stack].text;
     return capabilities;
 }
 
@@ -73,6 +74,5 @@ enum dpro_stack dpro_model_stack(const struct dpro_model *model)
 
 const char *dpro_model_capabilities(const struct dpro_model *model)
 {
-    return model->capabilities_text ? model->capabilities_text
-                                    : stacks[model->capabilities.stack].text;
+    return model->capabilities.text;
 }

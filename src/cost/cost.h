@@ -81,6 +81,21 @@ int coarsen(const struct measured_replay *shape, const struct measured_replay *r
             struct dpro_model *model, struct coarse *coarse, struct dpro_error *err);
 void coarse_fini(struct coarse *coarse);
 
+/* ---- programs.c ---- */
+
+/* The model's ranks and their programs. -1: out of memory. */
+int make_programs(const struct measured_replay *replay, const struct coarse *coarse,
+                  struct dpro_model *model);
+
+/* ---- model_pace.c ---- */
+
+/* What is known of the job's iterations, without the profiler's known part. -1: out of memory. */
+int measure_iterations(const struct dpro_graph *graph, const struct dpro_model_options *options,
+                       struct dpro_model *model);
+/* Scales the model until an iteration takes as much more or less as the unprofiled steps do. */
+int fit_pace(struct dpro_model *model, struct dpro_error *err);
+void set_pace(struct dpro_model *model, struct model_pace pace);
+
 /* ---- model.c ---- */
 
 /* The model once more, of a graph whose ops take other times. It keeps the order in which the job's

@@ -154,7 +154,8 @@ enum model_parts {
 /* What the job's stack can be given: no other strategy is looked for, or compared with. */
 struct model_capabilities {
     enum dpro_stack stack;
-    bool together; /* tensors may share a bucket, any of them */
+    const char *text; /* the same in words; static */
+    bool together;    /* tensors may share a bucket, any of them */
     enum model_parts parts;
     bool places; /* the server of each can be chosen */
     bool priorities;
@@ -204,7 +205,6 @@ struct dpro_model {
     uint32_t n_ranks, n_samples;
     struct model_net net;
     struct model_capabilities capabilities;
-    const char *capabilities_text; /* in place of the stack's own; static; NULL: that */
     struct dpro_strategy baseline; /* as the job ran */
     int64_t measured_ns;           /* mean iteration; 0: unknown (generated) */
     int64_t median_ns;             /* of the measured iterations */
@@ -216,7 +216,7 @@ struct dpro_model {
     double machine_std;     /* relative: how much faster or slower the machine may be at another
                                time, a standard error; 0: generated */
     double correlation;     /* of an iteration with the one before */
-    ARRAY(char *) warnings; /* text in the arena; the array is freed with the model */
+    ARRAY(const char *) warnings; /* static texts */
 };
 
 #endif

@@ -1,0 +1,184 @@
+/* cost/programs.c: from a rank's sync points and segments to its program: the work of a segment is
+ * the median of iterations, with nothing on the wires. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/stats.h"
+#include "cost/cost.h"
+
+static double lost_of(const struct model_net *net)
+{
+    double lost =
+        net->link.byte_ns.value > 0 ? net->link.cpu_ns.value / net->link.byte_ns.value : 0;
+    return lost > 0.9 ? 0.9 : lost;
+}
+
+/* What a segment would have taken with nothing on the wires. */
+static double alone(const struct segment *s, double lost)
+{
+    double ns = (double)s->elapsed_ns - lost * (double)s->overlapped_ns;
+    return ns > 0 ? ns : 0;
+}
+
+static double work_before(const struct measured_replay *r, const struct coarse_rank *rank,
+                          size_t point, double lost, double *room)
+{
+    for (uint32_t i = 0; i < r->n; i++)
+        room[i] = alone(&rank->segments[i * rank->n_points + point], lost);
+    return stats_median(room, r->n);
+}
+
+/* Work since an iteration's first point, each iteration's in `sums`: the median, as
+ * what holds up one iteration now and then (another process, a page fault) is no part of the work.
+ * Of sums, for where several threads compute, their gradients get ready in one order in this
+ * iteration and in another in the next, and the parts' medians don't add up. */
+static double work_up_to(const struct measured_replay *r, const struct coarse_rank *rank,
+                         size_t point, double lost, double *sums, double *room)
+{
+    for (uint32_t i = 0; i < r->n; i++) {
+        sums[i] += alone(&rank->segments[i * rank->n_points + point], lost);
+        room[i] = sums[i];
+    }
+    return stats_median(room, r->n);
+}
+
+static void push_op(struct model_program *program, struct model_op op)
+{
+    program->ops[program->n_ops++] = op;
+}
+
+/* Whether an executor takes the ranks' ops as they get ready: what waits for communication holds
+ * nothing up. */
+static bool has_executor(const struct dpro_graph *g)
+{
+    return g->framework &&
+           (strcmp(g->framework, "tensorflow") == 0 || strcmp(g->framework, "mxnet") == 0);
+}
+
+/* First all that hands tensors over, then all that waits. */
+static int wait_last(struct dpro_model *model, struct model_program *program)
+{
+    struct model_op *ordered =
+        arena_array(&model->arena, program->n_ops + (size_t)1, sizeof *ordered);
+    uint32_t n = 0;
+    if (!ordered)
+        return -1;
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i < program->n_ops; i++)
+            if ((program->ops[i].tensor == MODEL_NONE) == pass)
+                ordered[n++] = program->ops[i];
+    program->ops = ordered;
+    return 0;
+}
+
+/* An iteration of the program begins after the last thing that the one before waited for, so that
+ * the optimizer and the next forward lead up to the first gradient. */
+static int make_program(const struct measured_replay *r, const struct coarse_rank *rank,
+                        double lost, struct dpro_model *model, struct model_program *program,
+                        double *room)
+{
+    double copied = (double)rank->copy_back_ns, before_wait = 0;
+    double *sums = room + r->n, before = 0;
+    memset(sums, 0, r->n * sizeof *sums);
+    program->n_ops = 0;
+    program->ops = arena_array(&model->arena, 2 * rank->n_points + 2, sizeof *program->ops);
+    if (!program->ops)
+        return -1;
+    bool waits = false;
+    /* of the copying, all but the last bucket's lies between the waits */
+    for (size_t a = 0; a < rank->n_points && rank->drains; a++) {
+        if (rank->sync_points[a].needs && waits)
+            copied -= work_before(r, rank, a, 0, room);
+        waits |= rank->sync_points[a].needs;
+    }
+    for (size_t a = 0; a < rank->n_points; a++) {
+        const struct sync_point *point = &rank->sync_points[a];
+        if (rank->drains && point->needs && a > 0 && rank->sync_points[a - 1].needs)
+            continue; /* copying */
+        double up_to = work_up_to(r, rank, a, lost, sums, room), work = up_to - before;
+        before = up_to;
+        if (a == 0 && rank->drains && copied > 0)
+            work = work > copied ? work - copied : 0;
+        struct model_op op = {.name = point->needs ? "up to a wait"
+                                                   : model->tensors[point->tensor].name,
+                              .phase = DPRO_OP_BW,
+                              .needs = MODEL_NONE,
+                              .tensor = MODEL_NONE};
+        if (!point->needs) {
+            op.tensor = point->tensor;
+            op.work_ns = llround(work + before_wait);
+            before_wait = 0;
+            push_op(program, op);
+        } else if (!rank->drains) {
+            /* its work goes before the wait */
+            op.work_ns = llround(work);
+            push_op(program, op);
+            op.work_ns = 0;
+            op.needs = point->tensor;
+            push_op(program, op);
+        } else {
+            op.work_ns = llround(work);
+            push_op(program, op);
+        }
+    }
+    if (rank->drains)
+        push_op(program, (struct model_op){.name = "communicated gradients",
+                                           .phase = DPRO_OP_UPDATE,
+                                           .needs = MODEL_ALL,
+                                           .tensor = MODEL_NONE});
+    /* what servers send back is taken before there are gradients, in the next iteration */
+    bool reordered = model->net.collective.algorithm != MODEL_SERVER && has_executor(r->graph);
+    return reordered ? wait_last(model, program) : 0;
+}
+
+/* Fills in beside_ns: the same program once more, had communication cost more. */
+static int find_beside(const struct measured_replay *r, const struct coarse_rank *rank, double lost,
+                       struct dpro_model *model, struct model_program *program, double *room)
+{
+    const double more = 0.05;
+    struct model_program other;
+    if (make_program(r, rank, lost + more, model, &other, room) < 0)
+        return -1;
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        program->ops[i].beside_ns =
+            llround((double)(program->ops[i].work_ns - other.ops[i].work_ns) / more);
+    return 0;
+}
+
+int make_programs(const struct measured_replay *r, const struct coarse *coarse,
+                  struct dpro_model *model)
+{
+    const struct dpro_graph *g = r->graph;
+    double lost = lost_of(&model->net);
+    model->n_ranks = model->n_programs = g->n_ranks;
+    model->n_samples = g->sample_dur_ns ? g->n_samples : 0;
+    model->ranks = arena_array(&model->arena, g->n_ranks, sizeof *model->ranks);
+    model->programs = arena_array(&model->arena, g->n_ranks, sizeof *model->programs);
+    double *room = malloc(2 * (r->n + (size_t)1) * sizeof *room);
+    int status = model->ranks && model->programs && room ? 0 : -1;
+    for (uint32_t i = 0; i < g->n_ranks && status == 0; i++) {
+        const struct coarse_rank *rank = &coarse->ranks[i];
+        struct model_rank *to = &model->ranks[i];
+        *to = (struct model_rank){.rank = g->ranks[i].rank, .program = i, .work_scale = 1};
+        if (coarse->read_ns)
+            to->read_ns = coarse->read_ns + (size_t)i * model->n_tensors;
+        to->sample_scale = arena_array(&model->arena, model->n_samples, sizeof(double));
+        if (!to->sample_scale ||
+            make_program(r, rank, lost, model, &model->programs[i], room) < 0 ||
+            find_beside(r, rank, lost, model, &model->programs[i], room) < 0) {
+            status = -1;
+            break;
+        }
+        double mean = 0;
+        for (uint32_t s = 0; s < model->n_samples; s++) {
+            for (size_t a = 0; a < rank->n_points; a++)
+                to->sample_scale[s] += alone(&rank->segments[s * rank->n_points + a], lost);
+            mean += to->sample_scale[s] / model->n_samples;
+        }
+        for (uint32_t s = 0; s < model->n_samples; s++)
+            to->sample_scale[s] = mean > 0 ? to->sample_scale[s] / mean : 1;
+    }
+    free(room);
+    return status;
+}

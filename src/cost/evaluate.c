@@ -154,10 +154,10 @@ static void find_bucket_times(struct evaluator *e, const struct dpro_strategy *s
     const struct simulation *s = &e->sim;
     bool single = strategy != e->strategy;
     const struct strategy_bucket *bucket = &strategy->buckets[b];
-    uint32_t n = single ? bucket->n : s->stride;
+    uint32_t n = single ? bucket->n : s->n_groups;
     struct sim_communication last = {.end_ns = -1, .start_ns = -1};
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t at = single ? strategy->order[bucket->first + i] : b * s->stride + i;
+        uint32_t at = single ? strategy->order[bucket->first + i] : b * s->n_groups + i;
         const struct sim_communication *c = &s->communications.at[at];
         double start_ns = fmax(c->start_ns, last.start_ns), end_ns = fmax(c->end_ns, last.end_ns);
         if (!single || c->end_ns > last.end_ns)

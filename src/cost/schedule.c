@@ -141,7 +141,7 @@ int schedule_init(struct evaluator *e)
     e->n_servers = sync_n_servers(&m->net);
     bool served = e->n_servers > 0;
     s->n_executors = served ? m->n_ranks : e->n_classes;
-    s->stride = served ? m->n_ranks : 1;
+    s->n_groups = served ? m->n_ranks : 1;
     s->n_channels = served ? 2 * m->n_ranks * e->n_servers + e->n_servers : 1;
     s->n_clocks = 2 + (served ? m->n_ranks : 1) + s->n_channels;
     s->executors = arena_array(&e->arena, s->n_executors + (size_t)1, sizeof *s->executors);
@@ -156,7 +156,7 @@ int schedule_init(struct evaluator *e)
         struct sim_executor *executor = &s->executors[i];
         executor->actions = e->classes[served ? e->class_of[i] : i].actions;
         executor->clock = served ? 1 + i : 1;
-        executor->offset = served ? i : 0;
+        executor->group = served ? i : 0;
     }
     if (served) {
         init_connections(e);

@@ -2,7 +2,9 @@
  * cost/schedule.c writes both down as what stands here.
  *
  * An *executor* runs its actions one after the other, again in each iteration: it works, issues a
- * communication, waits for one. A *communication* that all its issuers have issued passes the
+ * communication, waits for one. Executors of a *group* communicate with each other: all ranks in an
+ * all-reduce, each rank by itself with parameter servers. A *communication* that all its issuers,
+ * the executors of its group, have issued passes the
  * *gate* and becomes *flows*. A flow queues for a *channel*, which carries some at once, first by
  * priority, then in turn. While it holds the channel it has its latency, then its bytes share the
  * channel's *resources*. Then it may go on as another flow, arrive at a *join*, which releases
@@ -29,12 +31,12 @@ enum sim_action_kind { SIM_ISSUE, SIM_WAIT, SIM_WAIT_BEFORE, SIM_END };
 struct sim_action {
     double work_ns;  /* before it */
     uint8_t kind;    /* WAIT_BEFORE: for the communication of the iteration before */
-    uint32_t bucket; /* its communication is number bucket * stride + the executor's offset */
+    uint32_t bucket; /* its communication is the executor's group's: bucket * n_groups + group */
 };
 
 struct sim_executor {
     const struct sim_action *actions; /* the last one is SIM_END */
-    uint32_t clock, offset;
+    uint32_t clock, group;
     /* while it runs */
     uint32_t at, n_done; /* action, iterations */
     uint32_t next;       /* of those that wait for one communication */
@@ -140,7 +142,7 @@ struct sim_gate {
 struct simulation {
     struct sim_executor *executors;
     uint32_t n_executors;
-    uint32_t stride; /* of communications: 1: executors share them; else each has its own */
+    uint32_t n_groups; /* of executors: each communicates a bucket by itself */
     ARRAY(struct sim_communication) communications;
     ARRAY(struct sim_flow) flows;
     ARRAY(struct sim_join) joins;

@@ -1,0 +1,185 @@
+/* cost/sim_flows.c: see sim_flows.h. */
+#include "cost/sim_flows.h"
+
+#include <string.h>
+
+#include "cost/sim_clocks.h"
+
+/* ---- rates ---- */
+
+static void share_resources(struct simulation *s)
+{
+    double kept = s->is_busy ? 1 - s->held_share : 1;
+    for (uint32_t i = 0; i < s->n_flowing; i++) {
+        const struct sim_channel *channel = &s->channels[s->flowing[i]];
+        double slowness = 0;
+        for (int k = 0; k < 2 && channel->resources[k] != SIM_NONE; k++) {
+            const struct sim_resource *r = &s->resources[channel->resources[k]];
+            double here = r->n_flows * r->slowness;
+            slowness = here > slowness ? here : slowness;
+        }
+        if (slowness > 0)
+            set_rate(s, channel->clock, slowness == 1 ? kept : kept / slowness);
+    }
+}
+
+/* A flow of the channel begins or ends to slow down executors. */
+static void slow_down(struct simulation *s, const struct sim_channel *channel, bool begins)
+{
+    if (channel->slows == SIM_NONE)
+        return;
+    struct sim_clock *c = &s->clocks[channel->slows];
+    c->n_slowing[channel->slows_as] += begins ? 1 : UINT32_MAX;
+    set_rate(s, channel->slows, c->n_slowing[0] ? s->rates[0] : c->n_slowing[1] ? s->rates[1] : 1);
+    if (channel->slows_as != 0)
+        return;
+    if (begins && s->n_on_links++ == 0)
+        s->on_links_since_ns = s->now_ns;
+    if (!begins && --s->n_on_links == 0)
+        s->on_links_ns += s->now_ns - s->on_links_since_ns;
+}
+
+void sim_set_busy(struct simulation *s, bool is_busy)
+{
+    if (is_busy && !s->is_idle_due)
+        add_job(s, FIRST_EXECUTORS_CLOCK, s->busy_until, IDLE, 0);
+    s->is_idle_due |= is_busy;
+    if (s->is_busy != is_busy) {
+        s->is_busy = is_busy;
+        share_resources(s);
+    }
+}
+
+/* ---- queues of channels ---- */
+
+static bool goes_before(const struct sim_flow *a, const struct sim_flow *b)
+{
+    return a->priority > b->priority || (a->priority == b->priority && a->turn < b->turn);
+}
+
+/* Merges two skew heaps. */
+static uint32_t merge(struct sim_flow *flows, uint32_t a, uint32_t b)
+{
+    uint32_t root = SIM_NONE, *at = &root;
+    while (a != SIM_NONE && b != SIM_NONE) {
+        if (goes_before(&flows[b], &flows[a])) {
+            uint32_t other = a;
+            a = b;
+            b = other;
+        }
+        uint32_t right = flows[a].right;
+        *at = a;
+        flows[a].right = flows[a].left;
+        at = &flows[a].left;
+        a = right;
+    }
+    *at = a != SIM_NONE ? a : b;
+    return root;
+}
+
+uint32_t sim_take_first(struct simulation *s, struct sim_channel *channel)
+{
+    struct sim_flow *flows = s->flows.at;
+    uint32_t first = channel->first, other = channel->heap;
+    if (other == SIM_NONE || (first != SIM_NONE && goes_before(&flows[first], &flows[other]))) {
+        channel->first = flows[first].left;
+        return first;
+    }
+    channel->heap = merge(flows, flows[other].left, flows[other].right);
+    return other;
+}
+
+void sim_queue_flow(struct simulation *s, uint32_t number)
+{
+    struct sim_flow *flow = &s->flows.at[number];
+    struct sim_channel *channel = &s->channels[flow->channel];
+    flow->turn = s->n_turns++;
+    flow->left = flow->right = SIM_NONE;
+    if (channel->first == SIM_NONE)
+        channel->first = channel->last = number;
+    else if (s->flows.at[channel->last].priority >= flow->priority)
+        channel->last = s->flows.at[channel->last].left = number;
+    else
+        channel->heap = merge(s->flows.at, channel->heap, number);
+    touch(s, flow->channel);
+}
+
+/* ---- on the resources ---- */
+
+void sim_flow_on(struct simulation *s, uint32_t number)
+{
+    struct sim_flow *flow = &s->flows.at[number];
+    uint32_t clock = s->channels[flow->channel].clock;
+    flow->state = SIM_FLOWS;
+    add_job(s, clock, clock_now(s, clock) + flow->wire_ns, SENT, number);
+}
+
+void sim_enter(struct simulation *s, uint32_t number)
+{
+    struct sim_channel *channel = &s->channels[s->flows.at[number].channel];
+    if (channel->n_flowing++ == 0) {
+        channel->place = s->n_flowing;
+        s->flowing[s->n_flowing++] = s->flows.at[number].channel;
+    }
+    for (int k = 0; k < 2 && channel->resources[k] != SIM_NONE; k++)
+        s->resources[channel->resources[k]].n_flows++;
+    if (!channel->is_connection)
+        slow_down(s, channel, true);
+    share_resources(s);
+    sim_flow_on(s, number);
+}
+
+static bool is_free(const struct simulation *s, const struct sim_channel *channel)
+{
+    bool is_free = true;
+    for (int k = 0; k < 2 && channel->resources[k] != SIM_NONE; k++)
+        is_free &= s->resources[channel->resources[k]].n_flows == 0;
+    return is_free;
+}
+
+void sim_leave_queue(struct simulation *s, uint32_t place)
+{
+    uint32_t number = s->queued[place];
+    s->n_queued--;
+    memmove(&s->queued[place], &s->queued[place + 1], (s->n_queued - place) * sizeof *s->queued);
+    sim_enter(s, number);
+}
+
+void sim_leave(struct simulation *s, struct sim_channel *channel)
+{
+    for (int k = 0; k < 2 && channel->resources[k] != SIM_NONE; k++)
+        s->resources[channel->resources[k]].n_flows--;
+    if (--channel->n_flowing == 0) {
+        uint32_t last = s->flowing[--s->n_flowing];
+        s->flowing[channel->place] = last;
+        s->channels[last].place = channel->place;
+    }
+    slow_down(s, channel, false);
+    for (uint32_t i = 0; i < s->n_queued;)
+        if (is_free(s, &s->channels[s->flows.at[s->queued[i]].channel]))
+            sim_leave_queue(s, i);
+        else
+            i++;
+    share_resources(s);
+}
+
+void sim_begin_flow(struct simulation *s, uint32_t number)
+{
+    struct sim_flow *flow = &s->flows.at[number];
+    const struct sim_channel *channel = &s->channels[flow->channel];
+    if (flow->begins)
+        s->communications.at[flow->communication].start_ns = s->now_ns;
+    if (!channel->is_connection) {
+        add_timer(s, flow->hold_ns, BEGINS, number);
+        return;
+    }
+    slow_down(s, channel, true);
+    if (channel->queue_ns <= 0 || is_free(s, channel)) {
+        sim_enter(s, number);
+        return;
+    }
+    flow->state = SIM_QUEUES;
+    flow->queues_until = s->now_ns + channel->queue_ns;
+    s->queued[s->n_queued++] = number;
+    add_job(s, real_time(s), flow->queues_until, LEAVES, number);
+}

@@ -8,15 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
 enum { ROUNDING_NS = 1000 }; /* what is written in whole microseconds */
 
 /* ---- processes ---- */
 
-static int by_rank(const void *a, const void *b)
-{
-    const struct evidence_node *x = a, *y = b;
-    return ((unsigned)x->rank > (unsigned)y->rank) - ((unsigned)x->rank < (unsigned)y->rank);
-}
+/* Processes that are no ranks, which are negative, come last. */
+ORDER(by_rank, struct evidence_node, COMPARE((unsigned)x->rank, (unsigned)y->rank));
 
 static struct evidence_node *add_node(evidence_nodes *nodes, size_t n_profiled, int rank)
 {
@@ -32,8 +30,7 @@ static struct evidence_node *add_node(evidence_nodes *nodes, size_t n_profiled, 
 static void merge_nodes(evidence_nodes *nodes)
 {
     size_t n = 0;
-    if (nodes->n > 1)
-        qsort(nodes->at, nodes->n, sizeof *nodes->at, by_rank);
+    array_sort(nodes, by_rank);
     for (size_t i = 0; i < nodes->n; i++) {
         struct evidence_node *last = n ? &nodes->at[n - 1] : NULL;
         if (last && last->rank == nodes->at[i].rank) {
@@ -325,13 +322,7 @@ static bool find_step_end(const struct nccl_log *log, const struct nccl_step *st
     return end->ns > 0;
 }
 
-static int by_key(const void *a, const void *b)
-{
-    const struct step_end *x = a, *y = b;
-    if (x->key != y->key)
-        return x->key < y->key ? -1 : 1;
-    return x->mark < y->mark ? -1 : x->mark > y->mark;
-}
+ORDER(by_key, struct step_end, ASCENDING(key) ?: ASCENDING(mark));
 
 int evidence_visit_nccl(const struct dpro_trace *trace, const evidence_nodes *nodes,
                         const struct evidence_visitor *visitor)
@@ -347,8 +338,7 @@ int evidence_visit_nccl(const struct dpro_trace *trace, const evidence_nodes *no
                 status = array_push(&ends, end);
         }
     }
-    if (ends.n > 1)
-        qsort(ends.at, ends.n, sizeof *ends.at, by_key);
+    array_sort(&ends, by_key);
     for (size_t i = 0, next; i < ends.n && status == 0; i = next) {
         for (next = i + 1; next < ends.n && ends.at[next].key == ends.at[i].key; next++)
             ;

@@ -16,6 +16,7 @@
 
 #include "align/align.h"
 #include "base/error.h"
+#include "base/sort.h"
 #include "graph/clocks/clock_constraints.h"
 #include "graph/collectives/match_collectives.h"
 
@@ -267,12 +268,6 @@ static int visit(struct state *st, int (*before)(void *, const struct evidence *
     return evidence_visit_collectives(st->join, &st->nodes, &visitor);
 }
 
-static int compare_times(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* All calls of a process but its first and last hundredth: connections are made long before they
  * are used, and what is known that far off would be told of the whole. */
 static int cover_transport(struct state *st, const struct net_transport *t)
@@ -285,7 +280,7 @@ static int cover_transport(struct state *st, const struct net_transport *t)
         return -1;
     for (size_t i = 0; i < n; i++)
         times[i] = t->transfers.at[i].start_ns;
-    qsort(times, n, sizeof *times, compare_times);
+    sort_i64(times, n);
     align_cover(st->align, st->clock_of[evidence_node_of(&st->nodes, t->rank)], times[n / 100],
                 times[n - 1 - n / 100]);
     free(times);

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/sort.h"
 
 struct entry {
     uint64_t group, order; /* what members have in common */
@@ -78,17 +79,7 @@ static int collect_rank(struct join *join, uint32_t r, struct entry *entries, si
     return status;
 }
 
-static int compare_entries(const void *a, const void *b)
-{
-    const struct entry *x = a, *y = b;
-    if (x->group != y->group)
-        return x->group < y->group ? -1 : 1;
-    if (x->order != y->order)
-        return x->order < y->order ? -1 : 1;
-    if (x->rank != y->rank)
-        return x->rank < y->rank ? -1 : 1;
-    return x->collective < y->collective ? -1 : x->collective > y->collective;
-}
+ORDER(compare_entries, struct entry, ASCENDING(group) ?: ASCENDING(order) ?: ASCENDING(rank) ?: ASCENDING(collective));
 
 static const struct local_collective *coll_of(const struct join *join, const struct entry *e)
 {
@@ -218,13 +209,7 @@ static int join_group(struct join *join, struct entry *entries, size_t n)
 
 /* In the order in which the iteration begins them: what is ready at once is sent in the order of
  * the graph's ops. */
-static int compare_joined(const void *a, const void *b)
-{
-    const struct joined *x = a, *y = b;
-    if (x->collective != y->collective)
-        return x->collective < y->collective ? -1 : 1;
-    return x->rank < y->rank ? -1 : x->rank > y->rank;
-}
+ORDER(compare_joined, struct joined, ASCENDING(collective) ?: ASCENDING(rank));
 
 int join_match(struct join *join, struct dpro_error *err)
 {

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/sort.h"
 #include "graph/global/assembly.h"
 #include "graph/servers/exchanges.h"
 
@@ -17,15 +18,7 @@ enum { TENSOR_NAME = 256 }; /* longer ones are cut */
 
 uint32_t assembly_rank_of(const struct assembly *a, uint32_t op)
 {
-    uint32_t low = 0, high = assembly_n_processes(a);
-    while (low + 1 < high) {
-        uint32_t mid = (low + high) / 2;
-        if (a->first_op[mid] <= op)
-            low = mid;
-        else
-            high = mid;
-    }
-    return low;
+    return LOWER_BOUND(p, 1, assembly_n_processes(a), a->first_op[p] <= op) - 1;
 }
 
 int64_t assembly_span(int64_t from, int64_t to)
@@ -500,12 +493,8 @@ struct own_address {
     uint32_t process;
 };
 
-static int compare_addresses(const void *a, const void *b)
-{
-    const struct own_address *x = a, *y = b;
-    int order = memcmp(&x->address, &y->address, sizeof x->address);
-    return order ? order : (x->process > y->process) - (x->process < y->process);
-}
+ORDER(by_address, struct own_address,
+      memcmp(&x->address, &y->address, sizeof x->address) ?: ASCENDING(process));
 
 static int list_addresses(const struct assembly *a, struct own_address **addresses, size_t *n)
 {
@@ -524,7 +513,7 @@ static int list_addresses(const struct assembly *a, struct own_address **address
             }
         }
     if (list.n > 0)
-        qsort(list.at, list.n, sizeof *list.at, compare_addresses);
+        qsort(list.at, list.n, sizeof *list.at, by_address);
     *addresses = list.at;
     *n = list.n;
     return status;

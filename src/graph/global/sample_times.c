@@ -15,6 +15,7 @@
  * it took beyond the link's being free is a gap on the link. Messages keep their order. */
 #include <stdlib.h>
 
+#include "base/sort.h"
 #include "graph/global/assembly.h"
 #include "graph/servers/parameter_servers.h"
 
@@ -192,13 +193,7 @@ struct call {
     int64_t gap_ns;
 };
 
-static int compare_calls(const void *a, const void *b)
-{
-    const struct call *x = a, *y = b;
-    if (x->kind != y->kind)
-        return x->kind < y->kind ? -1 : 1;
-    return x->gap_ns < y->gap_ns ? -1 : x->gap_ns > y->gap_ns;
-}
+ORDER(compare_calls, struct call, ASCENDING(kind) ?: ASCENDING(gap_ns));
 
 /* What is usual of n calls of a kind, shortest first: the median of those that found their link
  * free, unless the lower quartile of all is less. */

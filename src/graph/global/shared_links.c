@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
 #include "graph/global/assembly.h"
 
 /* A message at one of its ends. */
@@ -20,21 +21,10 @@ struct passage {
 
 static int compare_lines(const struct passage *x, const struct passage *y)
 {
-    if (x->direction != y->direction)
-        return x->direction < y->direction ? -1 : 1;
-    if (x->from != y->from)
-        return x->from < y->from ? -1 : 1;
-    if (x->to != y->to)
-        return x->to < y->to ? -1 : 1;
-    return x->stream < y->stream ? -1 : x->stream > y->stream;
+    return ASCENDING(direction) ?: ASCENDING(from) ?: ASCENDING(to) ?: ASCENDING(stream);
 }
 
-static int compare_passages(const void *a, const void *b)
-{
-    const struct passage *x = a, *y = b;
-    int order = compare_lines(x, y);
-    return order ? order : x->message < y->message ? -1 : x->message > y->message;
-}
+ORDER(by_line, struct passage, compare_lines(x, y) ?: ASCENDING(message));
 
 static size_t list_passages(const struct join *join, struct passage *passages)
 {
@@ -56,7 +46,7 @@ static size_t list_passages(const struct join *join, struct passage *passages)
         }
     }
     if (n > 1)
-        qsort(passages, n, sizeof *passages, compare_passages);
+        qsort(passages, n, sizeof *passages, by_line);
     return n;
 }
 
@@ -104,17 +94,7 @@ struct moment {
     bool ends;
 };
 
-static int compare_moments(const void *a, const void *b)
-{
-    const struct moment *x = a, *y = b;
-    if (x->direction != y->direction)
-        return x->direction < y->direction ? -1 : 1;
-    if (x->at_ns != y->at_ns)
-        return x->at_ns < y->at_ns ? -1 : 1;
-    if (x->use != y->use)
-        return x->use < y->use ? -1 : 1;
-    return (int)x->ends - (int)y->ends;
-}
+ORDER(compare_moments, struct moment, ASCENDING(direction) ?: ASCENDING(at_ns) ?: ASCENDING(use) ?: ASCENDING(ends));
 
 /* While n take it each gets an n-th: what one got is how far the sum of such n-ths went on between
  * its begin and its end. */

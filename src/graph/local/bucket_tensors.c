@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "graph/local/framework_graph.h"
 #include "graph/local/local_edges.h"
 #include "graph/names/span_names.h"
@@ -69,13 +70,7 @@ struct start {
     int64_t start_ns;
 };
 
-static int compare_starts(const void *a, const void *b)
-{
-    const struct start *x = a, *y = b;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return x->collective < y->collective ? -1 : x->collective > y->collective;
-}
+ORDER(compare_starts, struct start, ASCENDING(start_ns) ?: ASCENDING(collective));
 
 /* The collectives that reduce gradients, in the order in which they were asked for. */
 static int collect_buckets(const struct rank_build *rank, struct start **starts, size_t *n)
@@ -205,14 +200,7 @@ static uint32_t first_update(const struct maker *m, const struct local_collectiv
     const struct updates *updates =
         &m->updates[(rank->ops.at[coll->transfer].flags & GRAPH_OP_GPU) != 0];
     int64_t after = seen_start(rank, coll->arrival);
-    size_t low = 0, high = updates->n;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (updates->latest_ns[mid] < after)
-            low = mid + 1;
-        else
-            high = mid;
-    }
+    size_t low = LOWER_BOUND(i, 0, updates->n, updates->latest_ns[i] < after);
     return low < updates->n ? updates->ops[low] : NO_ID;
 }
 

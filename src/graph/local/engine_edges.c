@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
 #include "graph/local/framework_graph.h"
 #include "graph/local/local_edges.h"
 #include "graph/names/span_names.h"
@@ -23,14 +24,9 @@ static size_t at(const struct rank_build *rank, uint32_t step, uint32_t op)
 /* The first of a lane's items in the template that starts after `ns`. */
 static uint32_t first_after(const struct rank_build *rank, const struct lane *lane, int64_t ns)
 {
-    uint32_t low = lane->first[rank->template_step], high = lane->first[rank->template_step + 1];
-    while (low < high) {
-        uint32_t mid = (low + high) / 2;
-        if (rank->items.at[mid].start_ns <= ns)
-            low = mid + 1;
-        else
-            high = mid;
-    }
+    uint32_t low =
+        LOWER_BOUND(i, lane->first[rank->template_step], lane->first[rank->template_step + 1],
+                    rank->items.at[i].start_ns <= ns);
     return low;
 }
 
@@ -202,24 +198,10 @@ int local_add_exchange_boundary(struct rank_build *rank)
 
 typedef ARRAY(uint32_t) span_list;
 
-static int by_end(const void *a, const void *b, void *arg)
-{
-    const struct trace_span *spans = arg, *x = &spans[*(const uint32_t *)a],
-                            *y = &spans[*(const uint32_t *)b];
-    int64_t p = x->start_ns + x->dur_ns, q = y->start_ns + y->dur_ns;
-    if (p != q)
-        return p < q ? -1 : 1;
-    return x < y ? -1 : x > y;
-}
+ORDER_OF_INDICES(by_end, struct trace_span,
+                 COMPARE(x->start_ns + x->dur_ns, y->start_ns + y->dur_ns));
 
-static int by_start(const void *a, const void *b, void *arg)
-{
-    const struct trace_span *spans = arg, *x = &spans[*(const uint32_t *)a],
-                            *y = &spans[*(const uint32_t *)b];
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return x < y ? -1 : x > y;
-}
+ORDER_OF_INDICES(by_start, struct trace_span, ASCENDING(start_ns));
 
 /* The engine copies in the order in which answers come, between its other copies, of which there
  * are few: those take part in an iteration as ops. */

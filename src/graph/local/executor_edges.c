@@ -7,6 +7,7 @@
  * run then than ever ran at once in the job. */
 #include <stdlib.h>
 
+#include "base/sort.h"
 #include "graph/local/local_edges.h"
 #include "graph/rank_build.h"
 
@@ -18,15 +19,7 @@ bool local_has_executor(const struct rank_build *rank)
     return false;
 }
 
-static int compare_starts(const void *a, const void *b, void *arg)
-{
-    const struct rank_build *rank = arg;
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    int64_t p = rank->items.at[x].start_ns, q = rank->items.at[y].start_ns;
-    if (p != q)
-        return p < q ? -1 : 1;
-    return x < y ? -1 : x > y;
-}
+ORDER_OF_INDICES(by_start, struct item, ASCENDING(start_ns));
 
 /* The items of a step on the pool's threads, in order of start. */
 static uint32_t list_items(struct rank_build *rank, uint32_t step, uint32_t *items)
@@ -36,7 +29,7 @@ static uint32_t list_items(struct rank_build *rank, uint32_t step, uint32_t *ite
         for (uint32_t i = rank->lanes[l].first[step];
              build_is_pool(rank, &rank->lanes[l]) && i < rank->lanes[l].first[step + 1]; i++)
             items[n++] = i;
-    qsort_r(items, n, sizeof *items, compare_starts, rank);
+    qsort_r(items, n, sizeof *items, by_start, rank->items.at);
     return n;
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/sort.h"
 #include "graph/local/local_edges.h"
 #include "graph/names/span_names.h"
 #include "graph/rank_build.h"
@@ -195,21 +196,9 @@ struct stretch {
     uint32_t op;
 };
 
-static int compare_starts(const void *a, const void *b)
-{
-    const struct stretch *x = a, *y = b;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return x->op < y->op ? -1 : x->op > y->op;
-}
+ORDER(compare_starts, struct stretch, ASCENDING(start_ns) ?: ASCENDING(op));
 
-static int compare_ends(const void *a, const void *b)
-{
-    const struct stretch *x = a, *y = b;
-    if (x->end_ns != y->end_ns)
-        return x->end_ns < y->end_ns ? -1 : 1;
-    return x->op < y->op ? -1 : x->op > y->op;
-}
+ORDER(compare_ends, struct stretch, ASCENDING(end_ns) ?: ASCENDING(op));
 
 /* Inside of a CUDA graph streams fork and join without a call: work that starts right after work on
  * another stream, while its own stream had been idle, has waited for it. */
@@ -372,12 +361,6 @@ static void cut_waiting(struct walker *w)
     }
 }
 
-static int compare_i64(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* The most work that was outstanding on a stream when a call launched more. */
 static int most_outstanding(const struct rank_build *rank, const struct lane *lane, uint32_t *most)
 {
@@ -393,8 +376,8 @@ static int most_outstanding(const struct rank_build *rank, const struct lane *la
         calls[n_calls] = rank->items.at[work->launch].start_ns;
         ends[n_calls++] = work->end_ns;
     }
-    qsort(calls, n_calls, sizeof *calls, compare_i64);
-    qsort(ends, n_calls, sizeof *ends, compare_i64);
+    sort_i64(calls, n_calls);
+    sort_i64(ends, n_calls);
     for (uint32_t i = 0; i < n_calls; i++) {
         while (done < n_calls && ends[done] <= calls[i])
             done++;

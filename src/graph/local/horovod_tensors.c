@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "graph/local/local_edges.h"
 #include "graph/names/span_names.h"
 #include "graph/rank_build.h"
@@ -288,13 +289,7 @@ struct turn {
     uint32_t op;
 };
 
-static int compare_turns(const void *a, const void *b)
-{
-    const struct turn *x = a, *y = b;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return x->op < y->op ? -1 : x->op > y->op;
-}
+ORDER(compare_turns, struct turn, ASCENDING(start_ns) ?: ASCENDING(op));
 
 /* What the thread did in a step, in order. *alike: tensors were fused there as in the graph. */
 static uint32_t list_turns(const struct maker *m, uint32_t step, struct turn *turns, bool *alike)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "graph/local/framework_graph.h"
 #include "graph/local/local_edges.h"
 #include "graph/names/span_names.h"
@@ -406,14 +407,7 @@ static void consider(const struct rank_build *rank, const uint32_t *op_of_item, 
  */
 static uint32_t first_from(const struct rank_build *rank, uint32_t low, uint32_t high, int64_t ns)
 {
-    while (low < high) {
-        uint32_t mid = (low + high) / 2;
-        if (rank->items.at[mid].start_ns < ns)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low;
+    return LOWER_BOUND(i, low, high, rank->items.at[i].start_ns < ns);
 }
 
 static void look_for_handover(const struct rank_build *rank, const uint32_t *op_of_item,
@@ -556,12 +550,6 @@ static int add_handovers(struct rank_build *rank, const uint32_t *op_of_item)
 
 /* ---- forward -> backward ---- */
 
-int local_compare_pairs(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* Span -> its last op, for the template's spans: sorted pairs span << 32 | op. */
 int local_span_ops(const struct rank_build *rank, uint32_t step, uint64_t **pairs, size_t *n_pairs)
 {
@@ -574,7 +562,7 @@ int local_span_ops(const struct rank_build *rank, uint32_t step, uint64_t **pair
         if (item != NO_ID && !(rank->ops.at[o].flags & GRAPH_OP_GPU))
             list[n++] = (uint64_t)rank->items.at[item].span << 32 | o;
     }
-    qsort(list, n, sizeof *list, local_compare_pairs);
+    sort_u64(list, n);
     *pairs = list;
     *n_pairs = n;
     return 0;
@@ -584,14 +572,7 @@ int local_span_ops(const struct rank_build *rank, uint32_t step, uint64_t **pair
 uint32_t local_op_of_span(const uint64_t *pairs, size_t n, uint32_t span, bool want_last)
 {
     uint64_t key = (uint64_t)span << 32 | (want_last ? UINT32_MAX : 0);
-    size_t low = 0, high = n;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (pairs[mid] < key)
-            low = mid + 1;
-        else
-            high = mid;
-    }
+    size_t low = LOWER_BOUND(i, 0, n, pairs[i] < key);
     size_t found = want_last ? low - 1 : low;
     if (found >= n || pairs[found] >> 32 != span)
         return NO_ID;

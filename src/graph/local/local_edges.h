@@ -32,7 +32,6 @@ bool local_in_pool(const struct rank_build *rank, uint32_t device);
 
 /* Sorted pairs span << 32 | op of the CPU ops as found in `step`; the caller frees them. */
 int local_span_ops(const struct rank_build *rank, uint32_t step, uint64_t **pairs, size_t *n_pairs);
-int local_compare_pairs(const void *a, const void *b);
 uint32_t local_op_of_span(const uint64_t *pairs, size_t n, uint32_t span, bool want_last);
 
 /* gpu_edges.c: launch -> work, stream waits, synchronization, blocking copies. */

@@ -6,15 +6,11 @@
 #include <stdlib.h>
 
 #include "base/map.h"
+#include "base/sort.h"
 #include "graph/local/local_edges.h"
 #include "graph/rank_build.h"
 
-static int compare_nodes(const void *a, const void *b)
-{
-    const struct et_node *x = *(const struct et_node *const *)a;
-    const struct et_node *y = *(const struct et_node *const *)b;
-    return x->id < y->id ? -1 : x->id > y->id;
-}
+ORDER_OF_POINTERS(compare_nodes, struct et_node, ASCENDING(id));
 
 /* Span -> op over all steps in which execution traces were recorded, as sorted pairs. */
 static int pairs_of_all_steps(const struct rank_build *rank, uint64_t **pairs, size_t *n_pairs)
@@ -53,8 +49,7 @@ int local_add_data_edges(struct rank_build *rank)
         for (uint32_t i = 0; i < trace->n_et_nodes; i++)
             nodes[i] = &trace->et_nodes[i];
         qsort(nodes, trace->n_et_nodes, sizeof *nodes, compare_nodes);
-        if (n_pairs > 1)
-            qsort(pairs, n_pairs, sizeof *pairs, local_compare_pairs);
+        sort_u64(pairs, n_pairs);
     }
     for (uint32_t i = 0; i < trace->n_et_nodes && status == 0; i++) {
         const struct et_node *node = nodes[i];

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
 #include "graph/local/local_edges.h"
 #include "graph/names/span_names.h"
 #include "graph/rank_build.h"
@@ -39,22 +40,9 @@ bool local_is_in_turn(const struct rank_build *rank, uint32_t op)
     return rank->updates_in_turn && is_update(rank, op);
 }
 
-static int by_key(const void *a, const void *b, void *arg)
-{
-    const struct local_collective *at = arg, *x = &at[*(const uint32_t *)a],
-                                  *y = &at[*(const uint32_t *)b];
-    if (x->key != y->key)
-        return x->key < y->key ? -1 : 1;
-    return x < y ? -1 : x > y;
-}
+ORDER_OF_INDICES(by_key, struct local_collective, ASCENDING(key));
 
-static int by_ready(const void *a, const void *b)
-{
-    const struct taken *x = a, *y = b;
-    if (x->ready_ns != y->ready_ns)
-        return x->ready_ns < y->ready_ns ? -1 : 1;
-    return x->first < y->first ? -1 : x->first > y->first;
-}
+ORDER(by_ready, struct taken, ASCENDING(ready_ns) ?: ASCENDING(first));
 
 /* In the order in which they were ready in a step. Returns whether that is known. */
 static bool list_taken(const struct rank_build *rank, const struct updates *u, uint32_t step,

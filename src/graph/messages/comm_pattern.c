@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
 struct shape {
     uint32_t n_ranks;
     uint64_t *pairs; /* from << 32 | to, in order, each once */
@@ -19,21 +20,7 @@ struct shape {
     uint32_t n_channels;
 };
 
-static int compare_messages(const void *a, const void *b)
-{
-    const struct pattern_message *x = a, *y = b;
-    if (x->channel != y->channel)
-        return x->channel < y->channel ? -1 : 1;
-    if (x->from != y->from)
-        return x->from < y->from ? -1 : 1;
-    return x->to < y->to ? -1 : x->to > y->to;
-}
-
-static int compare_pairs(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
-}
+ORDER(compare_messages, struct pattern_message, ASCENDING(channel) ?: ASCENDING(from) ?: ASCENDING(to));
 
 static uint32_t root_of(const struct shape *s, uint32_t rank)
 {
@@ -45,7 +32,7 @@ static uint32_t root_of(const struct shape *s, uint32_t rank)
 static bool sends(const struct shape *s, uint32_t from, uint32_t to)
 {
     uint64_t pair = (uint64_t)from << 32 | to;
-    return bsearch(&pair, s->pairs, s->n_pairs, sizeof pair, compare_pairs) != NULL;
+    return bsearch(&pair, s->pairs, s->n_pairs, sizeof pair, compare_u64) != NULL;
 }
 
 /* The messages in order of compare_messages. */
@@ -58,7 +45,7 @@ static void look_at_messages(struct shape *s, const struct pattern_message *mess
         if (same == 1)
             s->pairs[s->n_pairs++] = (uint64_t)messages[i].from << 32 | messages[i].to;
     }
-    qsort(s->pairs, s->n_pairs, sizeof *s->pairs, compare_pairs);
+    sort_u64(s->pairs, s->n_pairs);
     size_t n_once = 0; /* each pair, whatever its channel */
     for (size_t i = 0; i < s->n_pairs; i++)
         if (n_once == 0 || s->pairs[i] != s->pairs[n_once - 1])

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "graph/collectives/match_collectives.h"
 #include "ingest/transport/nccl.h"
 
@@ -179,14 +180,7 @@ static int index_log(struct end_log *log)
     return n > 0;
 }
 
-static int by_span(const void *a, const void *b, void *arg)
-{
-    const struct ps_message *all = arg;
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    if (all[x].span != all[y].span)
-        return all[x].span < all[y].span ? -1 : 1;
-    return x < y ? -1 : x > y;
-}
+ORDER_OF_INDICES(by_span, struct ps_message, ASCENDING(span));
 
 static int index_exchanges(struct end_log *log)
 {
@@ -244,14 +238,7 @@ void ends_fini(struct ends *ends)
 
 static uint32_t find_member(const struct member *members, uint32_t n, uint32_t rank)
 {
-    uint32_t low = 0, high = n;
-    while (low < high) {
-        uint32_t mid = (low + high) / 2;
-        if (members[mid].rank < rank)
-            low = mid + 1;
-        else
-            high = mid;
-    }
+    uint32_t low = LOWER_BOUND(i, 0, n, members[i].rank < rank);
     return low < n && members[low].rank == rank ? low : NO_ID;
 }
 
@@ -282,14 +269,8 @@ static bool read_message(const struct ends *ends, const struct member *members, 
 static const struct ps_message *other_end(const struct net_transport *peer, uint32_t stream,
                                           uint64_t offset)
 {
-    uint32_t low = peer->first_ps[stream], high = peer->first_ps[stream + 1], end = high;
-    while (low < high) {
-        uint32_t mid = low + (high - low) / 2;
-        if (peer->ps.at[mid].offset < offset)
-            low = mid + 1;
-        else
-            high = mid;
-    }
+    uint32_t end = peer->first_ps[stream + 1];
+    uint32_t low = LOWER_BOUND(i, peer->first_ps[stream], end, peer->ps.at[i].offset < offset);
     return low < end && peer->ps.at[low].offset == offset ? &peer->ps.at[low] : NULL;
 }
 
@@ -349,15 +330,9 @@ int ends_find_exchange(struct ends *ends, const struct joined *joined, uint32_t 
     for (uint32_t m = 0; m < joined->n_members && complete == 1; m++) {
         const struct net_part *part = ends_part(ends->join, &members[m], sample);
         const struct end_log *log = part->log == NO_ID ? NULL : &ends->logs[part->log];
-        uint32_t low = 0, high = log ? log->n_exchanged : 0;
         const struct ps_message *all = log ? log->transport->ps.at : NULL;
-        while (low < high) {
-            uint32_t mid = low + (high - low) / 2;
-            if (all[log->exchanged[mid]].span < part->collective)
-                low = mid + 1;
-            else
-                high = mid;
-        }
+        uint32_t low = LOWER_BOUND(e, 0, log ? log->n_exchanged : 0,
+                                   all[log->exchanged[e]].span < part->collective);
         size_t before = ends->found.n;
         for (uint32_t i = low; log && i < log->n_exchanged &&
                                all[log->exchanged[i]].span == part->collective && complete == 1;
@@ -384,11 +359,7 @@ static const struct nccl_comm *comm_of_part(const struct ends *ends, const struc
     return nccl ? comm_of(nccl, &nccl->operations.at[part->collective]) : NULL;
 }
 
-static int by_rank(const void *a, const void *b)
-{
-    const struct comm_rank *x = a, *y = b;
-    return (x->rank > y->rank) - (x->rank < y->rank);
-}
+ORDER(by_rank, struct comm_rank, ASCENDING(rank));
 
 static int find_comm_ranks(struct ends *ends, const struct member *members, uint32_t n_members,
                            const bool *left_out, uint32_t sample)
@@ -401,8 +372,7 @@ static int find_comm_ranks(struct ends *ends, const struct member *members, uint
         if (comm && !left_out[m] && array_push(&ends->comm_ranks, own) < 0)
             return -1;
     }
-    if (ends->comm_ranks.n > 1)
-        qsort(ends->comm_ranks.at, ends->comm_ranks.n, sizeof *ends->comm_ranks.at, by_rank);
+    array_sort(&ends->comm_ranks, by_rank);
     return 0;
 }
 

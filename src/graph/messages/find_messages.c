@@ -18,6 +18,7 @@
 #include <sys/socket.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "graph/collectives/match_collectives.h"
 #include "graph/messages/comm_pattern.h"
 #include "graph/messages/endpoints.h"
@@ -32,15 +33,7 @@ void messages_fini(struct messages *messages)
     messages->lacks = NULL;
 }
 
-static int compare_starts(const void *a, const void *b)
-{
-    const struct sent_message *x = a, *y = b;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    if (x->end_ns != y->end_ns) /* of several that one call sent */
-        return x->end_ns < y->end_ns ? -1 : 1;
-    return x->message < y->message ? -1 : x->message > y->message;
-}
+ORDER(compare_starts, struct sent_message, ASCENDING(start_ns) ?: ASCENDING(end_ns) ?: ASCENDING(message));
 
 void messages_by_start(const struct messages *messages, uint32_t n_samples, uint32_t sample,
                        struct sent_message *sent)
@@ -87,23 +80,11 @@ static uint64_t way_of(const struct end *end)
  * k-th. */
 static int compare_transactions(const struct end *x, const struct end *y)
 {
-    if (way_of(x) != way_of(y))
-        return way_of(x) < way_of(y) ? -1 : 1;
-    if (x->number != y->number)
-        return x->number < y->number ? -1 : 1;
-    if (x->is_notice != y->is_notice)
-        return x->is_notice ? 1 : -1;
-    if (x->stream != y->stream)
-        return x->stream < y->stream ? -1 : 1;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
+    return COMPARE(way_of(x), way_of(y)) ?: ASCENDING(number) ?: ASCENDING(is_notice)
+           ?: ASCENDING(stream) ?: ASCENDING(offset);
 }
 
-static int compare_ends(const void *a, const void *b)
-{
-    const struct end *x = a, *y = b;
-    int order = compare_transactions(x, y);
-    return order ? order : (int)y->sends - (int)x->sends;
-}
+ORDER(by_transaction, struct end, compare_transactions(x, y) ?: DESCENDING(sends));
 
 /* A message of which one end is known; the other rank has no log. */
 static bool find_one_sided(const struct finder *f, const struct end *end, struct found *found)
@@ -133,7 +114,7 @@ static int pair_ends(struct finder *f)
             return 0;
     }
     if (n > 1)
-        qsort(at, n, sizeof *at, compare_ends);
+        qsort(at, n, sizeof *at, by_transaction);
     f->found.n = 0;
     for (size_t i = 0, next; i < n; i = next) {
         for (next = i + 1; next < n && compare_transactions(&at[i], &at[next]) == 0; next++)
@@ -239,7 +220,7 @@ static int keep_notices(found_array *found)
     return status;
 }
 
-/* All messages of a collective in an iteration, in the order of compare_ends, into f->found.
+/* All messages of a collective in an iteration, in the order of by_transaction, into f->found.
  * Returns as pair_ends does. */
 static int find_messages(struct finder *f, const struct joined *joined, uint32_t sample)
 {
@@ -386,14 +367,7 @@ static uint32_t find_link(struct finder *f, const struct net_connection *c, uint
 
 /* ---- one collective ---- */
 
-static int compare_sent(const void *a, const void *b, void *arg)
-{
-    const struct found *found = arg;
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    if (found[x].time.start_ns != found[y].time.start_ns)
-        return found[x].time.start_ns < found[y].time.start_ns ? -1 : 1;
-    return x < y ? -1 : x > y;
-}
+ORDER_OF_INDICES(by_sending, struct found, ASCENDING(time.start_ns));
 
 /* The graph's messages of the collective, from those of the iteration that it shows; f->place says
  * where each of them, by members, went. */
@@ -413,7 +387,7 @@ static int add_shown(struct finder *f, uint32_t j)
     uint32_t *order = f->place + f->n_places;
     for (uint32_t i = 0; i < n; i++)
         order[i] = i;
-    qsort_r(order, n, sizeof *order, compare_sent, f->shown.at);
+    qsort_r(order, n, sizeof *order, by_sending, f->shown.at);
     joined->first_message = (uint32_t)f->messages->all.n;
     joined->n_messages = (uint32_t)n;
     for (uint32_t i = 0; i < n; i++) {
@@ -622,12 +596,6 @@ static int take_apart(struct finder *f, uint32_t j, bool with_notices)
 
 /* ---- what ranks without a log received, and when ---- */
 
-static int compare_ratios(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* What a byte takes on a link while little else is on it: of the large messages that were seen to
  * arrive, the fastest tenth takes no longer. */
 static int find_ns_a_byte(const struct messages *messages, uint32_t n_samples, double *ns_a_byte)
@@ -643,8 +611,7 @@ static int find_ns_a_byte(const struct messages *messages, uint32_t n_samples, d
             if (message->rx != NO_ID && message->size_bytes >= LARGE_BYTES && ns > 0)
                 status = array_push(&ratios, ns / (double)message->size_bytes);
         }
-    if (ratios.n > 1)
-        qsort(ratios.at, ratios.n, sizeof *ratios.at, compare_ratios);
+    sort_double(ratios.at, ratios.n);
     *ns_a_byte = ratios.n > 0 ? ratios.at[ratios.n / 10] : 0;
     array_fini(&ratios);
     return status;

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/sort.h"
 #include "graph/names/span_names.h"
 #include "graph/rank_build.h"
 
@@ -363,13 +364,7 @@ static int cut_inbox(struct cutter *cutter, uint32_t track_index)
     return 0;
 }
 
-static int compare_starts(const void *a, const void *b)
-{
-    const struct item *x = a, *y = b;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return x->span < y->span ? -1 : x->span > y->span;
-}
+ORDER(compare_starts, struct item, ASCENDING(start_ns) ?: ASCENDING(span));
 
 /* All communication threads in one lane, in order of start. */
 static int cut_comm_tracks(struct cutter *cutter, const unsigned *uses)
@@ -412,14 +407,7 @@ static int cut_comm_tracks(struct cutter *cutter, const unsigned *uses)
 /* The step that goes on at a time; NO_ID: none. */
 static uint32_t step_at(const struct rank_build *rank, int64_t ns)
 {
-    size_t low = 0, high = rank->steps.n;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (rank->steps.at[mid].end_ns <= ns)
-            low = mid + 1;
-        else
-            high = mid;
-    }
+    size_t low = LOWER_BOUND(i, 0, rank->steps.n, rank->steps.at[i].end_ns <= ns);
     return low < rank->steps.n && rank->steps.at[low].start_ns <= ns ? (uint32_t)low : NO_ID;
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/sort.h"
 #include "base/time.h"
 #include "graph/names/span_names.h"
 #include "graph/rank_build.h"
@@ -293,15 +294,7 @@ struct matcher {
     struct pooled pooled;
 };
 
-static int compare_items(const void *a, const void *b, void *arg)
-{
-    const struct rank_build *rank = arg;
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    int64_t s = rank->items.at[x].start_ns, t = rank->items.at[y].start_ns;
-    if (s != t)
-        return s < t ? -1 : 1;
-    return x < y ? -1 : x > y;
-}
+ORDER_OF_INDICES(by_start, struct item, ASCENDING(start_ns));
 
 /* Items of the executor's pools in a step, in order of start. */
 static int list_pooled(const struct rank_build *rank, uint32_t step, item_array *items)
@@ -315,7 +308,7 @@ static int list_pooled(const struct rank_build *rank, uint32_t step, item_array 
                 return -1;
     }
     if (items->n > 1)
-        qsort_r(items->at, items->n, sizeof *items->at, compare_items, (void *)rank);
+        qsort_r(items->at, items->n, sizeof *items->at, by_start, rank->items.at);
     return 0;
 }
 

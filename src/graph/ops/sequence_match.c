@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/sort.h"
 #include "graph/rank_build.h"
 
 enum { MAX_EDITS = 1500 };
@@ -21,14 +22,7 @@ static int keep_ascending(uint32_t *to, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         if (to[i] == NO_ID)
             continue;
-        uint32_t low = 0, high = length;
-        while (low < high) {
-            uint32_t mid = (low + high) / 2;
-            if (to[tails[mid]] < to[i])
-                low = mid + 1;
-            else
-                high = mid;
-        }
+        uint32_t low = LOWER_BOUND(t, 0, length, to[tails[t]] < to[i]);
         before[i] = low > 0 ? tails[low - 1] : NO_ID;
         tails[low] = i;
         if (low == length)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "graph/local/framework_graph.h"
 #include "graph/names/span_names.h"
 #include "graph/rank_build.h"
@@ -32,14 +33,7 @@ struct backward {
 
 static uint32_t step_at(const struct rank_build *rank, int64_t time)
 {
-    size_t low = 0, high = rank->steps.n;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (rank->steps.at[mid].end_ns <= time)
-            low = mid + 1;
-        else
-            high = mid;
-    }
+    size_t low = LOWER_BOUND(i, 0, rank->steps.n, rank->steps.at[i].end_ns <= time);
     return (uint32_t)low;
 }
 

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "graph/collectives/match_collectives.h"
 #include "graph/global/assembly.h"
 #include "graph/names/span_names.h"
@@ -182,21 +183,9 @@ struct task {
 };
 typedef ARRAY(struct task) task_array;
 
-static int by_arrival(const void *a, const void *b)
-{
-    const struct task *x = a, *y = b;
-    if (x->after_ns != y->after_ns)
-        return x->after_ns < y->after_ns ? -1 : 1;
-    return x->op < y->op ? -1 : x->op > y->op;
-}
+ORDER(by_arrival, struct task, ASCENDING(after_ns) ?: ASCENDING(op));
 
-static int by_answer(const void *a, const void *b)
-{
-    const struct task *x = a, *y = b;
-    if (x->before_ns != y->before_ns)
-        return x->before_ns < y->before_ns ? -1 : 1;
-    return x->op < y->op ? -1 : x->op > y->op;
-}
+ORDER(by_answer, struct task, ASCENDING(before_ns) ?: ASCENDING(op));
 
 static void set_times(struct rank_build *server, const struct task *task, int64_t start,
                       int64_t end)
@@ -272,11 +261,7 @@ struct profile {
     ARRAY(struct work) work[N_SORTS]; /* by start */
 };
 
-static int by_start(const void *a, const void *b)
-{
-    const struct work *x = a, *y = b;
-    return x->start_ns < y->start_ns ? -1 : x->start_ns > y->start_ns;
-}
+ORDER(by_start, struct work, ASCENDING(start_ns));
 
 static int list_work(const struct rank_build *server, const struct clock_map *clock,
                      struct profile *profile)
@@ -298,14 +283,7 @@ static int list_work(const struct rank_build *server, const struct clock_map *cl
 /* How many begin before `ns`. */
 static size_t n_before(const struct profile *profile, enum sort sort, int64_t ns)
 {
-    size_t low = 0, high = profile->work[sort].n;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (profile->work[sort].at[mid].start_ns < ns)
-            low = mid + 1;
-        else
-            high = mid;
-    }
+    size_t low = LOWER_BOUND(i, 0, profile->work[sort].n, profile->work[sort].at[i].start_ns < ns);
     return low;
 }
 
@@ -384,14 +362,7 @@ static int time_by_profile(struct join *join, uint32_t k, task_array *tasks)
     return status;
 }
 
-static int by_own_start(const void *a, const void *b, void *arg)
-{
-    const int64_t *start_ns = arg;
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    if (start_ns[x] != start_ns[y])
-        return start_ns[x] < start_ns[y] ? -1 : 1;
-    return x < y ? -1 : x > y;
-}
+ORDER_OF_INDICES(by_own_start, int64_t, COMPARE(*x, *y));
 
 /* A server's thread does one thing at a time. */
 static int line_up(struct rank_build *server)
@@ -486,15 +457,10 @@ int servers_build(struct join *join, struct dpro_error *err)
 static const struct served *served_of(const struct join *join, uint32_t server, uint32_t op)
 {
     const struct served *all = join->servers.served.at;
-    size_t low = 0, high = join->servers.served.n;
-    while (high - low > 1) {
-        size_t mid = (low + high) / 2;
-        if (all[mid].server < server || (all[mid].server == server && all[mid].op <= op))
-            low = mid;
-        else
-            high = mid;
-    }
-    return &all[low];
+    size_t behind =
+        LOWER_BOUND(i, 1, join->servers.served.n,
+                    all[i].server < server || (all[i].server == server && all[i].op <= op));
+    return &all[behind - 1];
 }
 
 uint32_t servers_joined_of(const struct join *join, uint32_t server, uint32_t op)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
 #include "graph/collectives/match_collectives.h"
 #include "graph/servers/parameter_servers.h"
 
@@ -26,15 +27,7 @@ bool server_tells_keys(const struct trace_rank *server)
     return false;
 }
 
-static int by_group(const void *a, const void *b)
-{
-    const struct work *x = a, *y = b;
-    if (x->group != y->group)
-        return x->group < y->group ? -1 : 1;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return (int)x->ends_round - (int)y->ends_round;
-}
+ORDER(by_group, struct work, ASCENDING(group) ?: ASCENDING(start_ns) ?: ASCENDING(ends_round));
 
 static int list_work(const struct rank_build *server, const struct clock_map *clock,
                      work_array *list)
@@ -51,22 +44,14 @@ static int list_work(const struct rank_build *server, const struct clock_map *cl
         if (array_push(list, work) < 0)
             return -1;
     }
-    if (list->n > 1)
-        qsort(list->at, list->n, sizeof *list->at, by_group);
+    array_sort(list, by_group);
     return 0;
 }
 
 /* The works of a group: [*first, *end). */
 static void find_group(const work_array *list, uint32_t group, size_t *first, size_t *end)
 {
-    size_t low = 0, high = list->n;
-    while (low < high) {
-        size_t mid = low + (high - low) / 2;
-        if (list->at[mid].group < group)
-            low = mid + 1;
-        else
-            high = mid;
-    }
+    size_t low = LOWER_BOUND(i, 0, list->n, list->at[i].group < group);
     for (*first = *end = low; *end < list->n && list->at[*end].group == group;)
         ++*end;
 }
@@ -76,13 +61,7 @@ struct push {
     uint32_t op;
 };
 
-static int by_arrival(const void *a, const void *b)
-{
-    const struct push *x = a, *y = b;
-    if (x->arrived_ns != y->arrived_ns)
-        return x->arrived_ns < y->arrived_ns ? -1 : 1;
-    return x->op < y->op ? -1 : x->op > y->op;
-}
+ORDER(by_arrival, struct push, ASCENDING(arrived_ns) ?: ASCENDING(op));
 
 static void set_op(struct rank_build *server, uint32_t sample, uint32_t op, const struct work *work)
 {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/sort.h"
 #include "graph/names/span_names.h"
 
 static bool wanted(const struct chooser *c, const struct step *step)
@@ -23,13 +24,7 @@ struct numbered {
     uint32_t step;
 };
 
-static int compare_numbered(const void *a, const void *b)
-{
-    const struct numbered *x = a, *y = b;
-    if (x->number != y->number)
-        return x->number < y->number ? -1 : 1;
-    return x->step < y->step ? -1 : x->step > y->step;
-}
+ORDER(compare_numbered, struct numbered, ASCENDING(number) ?: ASCENDING(step));
 
 /* The steps to learn from, by number (equal ones in their order) or as they are. */
 static int list_wanted(const struct chooser *c, const struct rank_build *rank, bool by_number,
@@ -66,11 +61,7 @@ static void keep_common(struct numbered *lead, uint32_t *n_lead, const struct nu
     *n_lead = kept;
 }
 
-static int compare_steps(const void *a, const void *b)
-{
-    const struct numbered *x = a, *y = b;
-    return x->step < y->step ? -1 : x->step > y->step;
-}
+ORDER(compare_steps, struct numbered, ASCENDING(step));
 
 /* Steps that all ranks measured: of equal number, or, where ranks count differently, of equal
  * place. Returns how many; 0 with no error when there are none. */
@@ -211,12 +202,6 @@ static int choose_template(const struct chooser *c, uint32_t *best)
     return status;
 }
 
-static int compare_i64(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* An iteration that holds less than half of what a rank's iterations usually hold was not recorded
  * to its end: a file was cut, or buffers overflowed. Nothing is to be learnt from its times. */
 static int leave_out_incomplete(struct chooser *c, struct dpro_error *err)
@@ -233,7 +218,7 @@ static int leave_out_incomplete(struct chooser *c, struct dpro_error *err)
             if (wanted(c, &rank->steps.at[s]))
                 sorted[n++] = counts[s];
         }
-        qsort(sorted, n, sizeof *sorted, compare_i64);
+        sort_i64(sorted, n);
         for (uint32_t s = 0; s < rank->steps.n && n > 1; s++) {
             if (!wanted(c, &rank->steps.at[s]) || counts[s] * 2 >= sorted[n / 2])
                 continue;

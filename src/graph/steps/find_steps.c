@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/sort.h"
 #include "graph/names/span_names.h"
 #include "graph/rank_build.h"
 
@@ -18,14 +19,7 @@ static const char *name_of(const struct rank_build *rank, const struct trace_spa
     return strtab_get(rank->names, span->name);
 }
 
-static int compare_spans(const void *a, const void *b)
-{
-    const struct trace_span *x = *(const struct trace_span *const *)a;
-    const struct trace_span *y = *(const struct trace_span *const *)b;
-    if (x->window != y->window)
-        return x->window < y->window ? -1 : 1;
-    return x->start_ns < y->start_ns ? -1 : x->start_ns > y->start_ns;
-}
+ORDER_OF_POINTERS(compare_spans, struct trace_span, ASCENDING(window) ?: ASCENDING(start_ns));
 
 static int64_t span_end(const struct trace_span *span)
 {
@@ -85,8 +79,7 @@ static int collect(const struct rank_build *rank, uint32_t class, uint32_t name,
                 return -1;
             }
     }
-    if (list.n > 1)
-        qsort(list.at, list.n, sizeof *list.at, compare_spans);
+    array_sort(&list, compare_spans);
     *found = list.at;
     *n_found = list.n;
     return 0;
@@ -179,14 +172,7 @@ static int steps_from_session(struct rank_build *rank)
 
 /* ---- by what an engine did ---- */
 
-static int compare_starts(const void *a, const void *b)
-{
-    const struct trace_span *x = *(const struct trace_span *const *)a;
-    const struct trace_span *y = *(const struct trace_span *const *)b;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return x->name < y->name ? -1 : x->name > y->name;
-}
+ORDER_OF_POINTERS(compare_starts, struct trace_span, ASCENDING(start_ns) ?: ASCENDING(name));
 
 typedef ARRAY(const struct trace_span *) span_array;
 
@@ -199,8 +185,7 @@ static int list_exchanges(const struct rank_build *rank, uint32_t window, span_a
             (rank->classes[span->name] & NAME_EXCHANGE) && array_push(exchanges, span) < 0)
             return -1;
     }
-    if (exchanges->n > 1)
-        qsort(exchanges->at, exchanges->n, sizeof *exchanges->at, compare_starts);
+    array_sort(exchanges, compare_starts);
     return 0;
 }
 
@@ -317,12 +302,6 @@ static int steps_from_recording(struct rank_build *rank)
     return 0;
 }
 
-static int compare_i64(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 typedef ARRAY(int64_t) i64_array;
 
 /* When autograd's functions began, on any thread. */
@@ -334,21 +313,13 @@ static int find_backward(const struct rank_build *rank, i64_array *starts)
             array_push(starts, span->start_ns) < 0)
             return -1;
     }
-    if (starts->n > 1)
-        qsort(starts->at, starts->n, sizeof *starts->at, compare_i64);
+    sort_i64(starts->at, starts->n);
     return 0;
 }
 
 static size_t count_before(const i64_array *times, int64_t ns)
 {
-    size_t low = 0, high = times->n;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (times->at[mid] < ns)
-            low = mid + 1;
-        else
-            high = mid;
-    }
+    size_t low = LOWER_BOUND(i, 0, times->n, times->at[i] < ns);
     return low;
 }
 
@@ -444,7 +415,7 @@ static int find_head(const struct rank_build *rank, const call_array *calls, siz
             status = array_push(&idle, calls->at[i].start_ns - calls->at[i - 1].end_ns);
         if (idle.n == 0 || status < 0)
             break;
-        qsort(idle.at, idle.n, sizeof *idle.at, compare_i64);
+        sort_i64(idle.at, idle.n);
         if (idle.at[idle.n / 2] > longest) {
             longest = idle.at[idle.n / 2];
             *head = place % period;
@@ -578,8 +549,7 @@ static int find_pooled(const struct rank_build *rank, i64_array *starts)
         if (rank->trace->tracks[span->track].pool && array_push(starts, span->start_ns) < 0)
             return -1;
     }
-    if (starts->n > 1)
-        qsort(starts->at, starts->n, sizeof *starts->at, compare_i64);
+    sort_i64(starts->at, starts->n);
     return 0;
 }
 

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/sort.h"
+#include "base/stats.h"
 #include "base/time.h"
 #include "graph/rank_build.h"
 
@@ -67,20 +69,6 @@ static struct work work_of(const struct rank_build *rank, uint32_t lane, uint32_
     return work;
 }
 
-static int compare_i64(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-static int64_t median_of(int64_t *values, uint32_t n)
-{
-    if (n == 0)
-        return 0;
-    qsort(values, n, sizeof *values, compare_i64);
-    return values[n / 2];
-}
-
 /* The last step of a row is as long beyond its work as usual. */
 static void fill_device_times(struct rank_build *rank, const struct work *works, int64_t rest_ns)
 {
@@ -111,12 +99,12 @@ static void judge(struct rank_build *rank, const struct work *works, int64_t *ah
         rest[n++] = works[s].start_ns - works[s - 1].end_ns;
     }
     bool fills = gpu_ns - cpu_ns > gpu_ns / 100 * DIFFER_PCT;
-    int64_t ahead_ns = median_of(ahead, n);
+    int64_t ahead_ns = stats_median_upper_i64(ahead, n);
     if (n == 0 || ahead_ns <= gpu_ns / n / 100 * (fills ? DIFFER_PCT : AHEAD_PCT))
         return;
     rank->pace_lane = lane;
     rank->pace = (struct dpro_pace){1, cpu_ns / n, gpu_ns / n, ahead_ns};
-    fill_device_times(rank, works, median_of(rest, n));
+    fill_device_times(rank, works, stats_median_upper_i64(rest, n));
 }
 
 int build_pace(struct rank_build *rank, struct dpro_error *err)

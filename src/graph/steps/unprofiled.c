@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/sort.h"
 #include "graph/collectives/match_collectives.h"
 #include "ingest/transport/transport.h"
 
@@ -29,23 +30,10 @@ struct sent {
     uint64_t base; /* an offset within the profile, amid an iteration's bytes */
 };
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Where the stream was at a time. */
 static uint64_t offset_at(const struct sent *sent, int64_t time_ns)
 {
-    uint32_t low = 0, high = sent->n;
-    while (low < high) {
-        uint32_t mid = low + (high - low) / 2;
-        if (sent->at[mid].end_ns <= time_ns)
-            low = mid + 1;
-        else
-            high = mid;
-    }
+    uint32_t low = LOWER_BOUND(i, 0, sent->n, sent->at[i].end_ns <= time_ns);
     return low < sent->n ? sent->at[low].offset
                          : sent->at[sent->n - 1].offset + sent->at[sent->n - 1].bytes;
 }
@@ -53,14 +41,7 @@ static uint64_t offset_at(const struct sent *sent, int64_t time_ns)
 /* When the stream reached an offset; ABSENT: not recorded. */
 static int64_t time_at(const struct sent *sent, double offset)
 {
-    uint32_t low = 0, high = sent->n;
-    while (low < high) {
-        uint32_t mid = low + (high - low) / 2;
-        if ((double)sent->at[mid].offset <= offset)
-            low = mid + 1;
-        else
-            high = mid;
-    }
+    uint32_t low = LOWER_BOUND(i, 0, sent->n, (double)sent->at[i].offset <= offset);
     if (low == 0)
         return ABSENT;
     const struct net_transfer *transfer = &sent->at[low - 1];
@@ -83,7 +64,7 @@ static double find_bytes(const struct rank_build *rank, const struct sent *sent,
     }
     if (n == 0)
         return 0;
-    qsort(sizes, n, sizeof *sizes, compare_doubles);
+    sort_double(sizes, n);
     double middle = sizes[n / 2], n_sent = 0;
     if (middle < LEAST_BYTES)
         return 0;
@@ -217,7 +198,7 @@ static int64_t mean_asking(const struct rank_build *rank, const struct net_trans
 static void sum_up(double *times, uint32_t n, struct dpro_unprofiled_iterations *out)
 {
     double mean = 0, square = 0;
-    qsort(times, n, sizeof *times, compare_doubles);
+    sort_double(times, n);
     while (n > 0 && times[n - 1] > PAUSE_TIMES * times[n / 2])
         n--;
     if (n < FEWEST || n <= out->n_iterations)

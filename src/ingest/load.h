@@ -85,8 +85,8 @@ static inline bool time_on_epoch(int64_t ns)
 }
 void rank_shift(struct trace_rank *rank, int64_t by_ns);
 
-/* horovod/timelines.c: gives each timeline to its rank; before that, makes profiles of the
- * timelines where there are no others. */
+/* horovod/timeline_ranks.c: gives each timeline to its rank; timeline_alone.c: before that, makes
+ * profiles of the timelines where there are no others. */
 int timelines_stand_alone(struct loader *loader, struct dpro_error *err);
 int timelines_build(struct loader *loader, struct dpro_error *err);
 

@@ -1,0 +1,99 @@
+/* ingest/horovod/timeline_ranks.c: gives each communication timeline to its rank. A rank has one. A
+ * timeline that was recorded at another time than the rank's profile is of another run. */
+#include <inttypes.h>
+
+#include "base/error.h"
+#include "base/sort.h"
+#include "ingest/load.h"
+
+/* A timeline is often of the whole run, a profile of seconds of it; clocks of one process are
+ * equal.
+ */
+static const int64_t SLACK_NS = 1000000000;
+
+static struct trace_rank *find_rank(struct dpro_trace *trace, int number)
+{
+    for (uint32_t r = 0; r < trace->n_ranks; r++)
+        if (trace->ranks[r].rank == number)
+            return &trace->ranks[r];
+    return NULL;
+}
+
+/* How far the timeline is from the nearest of the rank's windows. */
+static int64_t distance_ns(const struct trace_rank *rank, const struct source *source)
+{
+    int64_t least = INT64_MAX;
+    if (!source->part.timeline->on_epoch || !rank_on_epoch(rank))
+        return 0;
+    for (uint32_t w = 0; w < rank->n_windows; w++) {
+        const struct trace_window *window = &rank->windows[w];
+        int64_t away = 0;
+        if (window->start_ns > source->part.end_ns)
+            away = window->start_ns - source->part.end_ns;
+        else if (source->part.start_ns > window->end_ns)
+            away = source->part.start_ns - window->end_ns;
+        least = MIN(least, away);
+    }
+    return least;
+}
+
+static void rename_all(struct timeline *timeline, const uint32_t *names)
+{
+    for (size_t t = 0; t < timeline->tensors.n; t++) {
+        struct timeline_tensor *tensor = &timeline->tensors.at[t];
+        tensor->name = names[tensor->name];
+        tensor->dtype = names[tensor->dtype];
+        tensor->backend = names[tensor->backend];
+    }
+    for (size_t r = 0; r < timeline->runs.n; r++)
+        timeline->runs.at[r].op = names[timeline->runs.at[r].op];
+}
+
+static void give(struct loader *loader, struct source *source)
+{
+    struct dpro_trace *trace = loader->trace;
+    const struct dpro_sink *sink = &loader->options->sink;
+    struct trace_rank *rank = find_rank(trace, source->rank);
+    if (!rank) {
+        trace_warn(
+            trace, sink,
+            "%s: rank %d has no profile that its timeline could go with; it is left out; add "
+            "the framework's profile of the same steps",
+            source->path, source->rank);
+        return;
+    }
+    int64_t away = distance_ns(rank, source);
+    if (away > SLACK_NS) {
+        trace_warn(trace, sink,
+                   "%s: recorded %" PRId64 " seconds away from rank %d's profile, so of another "
+                   "run or of other steps; it is left out",
+                   source->path, away / 1000000000, source->rank);
+        return;
+    }
+    if (rank->timeline) {
+        trace_warn(trace, sink, "%s: second timeline of rank %d, left out", source->path,
+                   source->rank);
+        return;
+    }
+    rank->timeline = source->part.timeline;
+    source->part.timeline = NULL;
+    rename_all(rank->timeline, source->names);
+    if (rank->timeline->n_open > 0)
+        trace_warn(trace, sink,
+                   "%s: %" PRIu64 " tensors were on their way where the timeline ends; of these "
+                   "the last communication is left out",
+                   source->path, rank->timeline->n_open);
+}
+
+int timelines_build(struct loader *loader, struct dpro_error *err)
+{
+    for (size_t i = 0; i < loader->list.n; i++) {
+        struct source *source = &loader->list.at[i];
+        if (source->kind == DPRO_FILE_TIMELINE && source_usable(source) && source->rank >= 0 &&
+            source->part.timeline)
+            give(loader, source);
+    }
+    if (fusion_build(loader->trace, &loader->options->sink) < 0)
+        return dpro_error_nomem(err);
+    return 0;
+}

@@ -54,7 +54,7 @@ static double replay_seconds(const struct dpro_model *model, const struct dpro_s
 
 static int64_t answer_for_replay(struct space *space, const struct dpro_strategy *strategy)
 {
-    return evaluate(space->evaluators[0], strategy);
+    return evaluate(space->workers[0].evaluator, strategy);
 }
 
 struct setting {

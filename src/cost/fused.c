@@ -1,18 +1,22 @@
 /* cost/fused.c: finding fused ops. */
 #include "cost/fused.h"
 
+#include "base/sort.h"
+
 uint32_t fused_find(const struct dpro_strategy *strategy, uint32_t program, uint32_t op)
 {
-    uint32_t low = 0, high = strategy->n_fused;
-    while (low < high) {
-        uint32_t mid = (low + high) / 2;
-        const struct dpro_fused_op *f = &strategy->fused[mid];
-        if (f->program < program || (f->program == program && f->first + f->n <= op))
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low;
+    const struct dpro_fused_op *fused = strategy->fused;
+    return LOWER_BOUND(i, 0u, strategy->n_fused,
+                       fused[i].program < program ||
+                           (fused[i].program == program && fused[i].first + fused[i].n <= op));
+}
+
+const struct dpro_fused_op *fused_at(const struct dpro_strategy *strategy, uint32_t program,
+                                     uint32_t op)
+{
+    uint32_t f = fused_find(strategy, program, op);
+    const struct dpro_fused_op *fused = f < strategy->n_fused ? &strategy->fused[f] : NULL;
+    return fused && fused->program == program && fused->first == op ? fused : NULL;
 }
 
 int64_t fused_apart_ns(const struct dpro_model *model, const struct dpro_fused_op *fused)

@@ -9,6 +9,10 @@
 /* The first fused op, by program and op, that ends after `op` of `program`; n_fused: none. */
 uint32_t fused_find(const struct dpro_strategy *strategy, uint32_t program, uint32_t op);
 
+/* The fused op that begins with `op` of `program`; NULL: none does. */
+const struct dpro_fused_op *fused_at(const struct dpro_strategy *strategy, uint32_t program,
+                                     uint32_t op);
+
 /* The work that the strategy makes of an op. Ops are asked for in their order, *at is
  * fused_find()'s answer for the first of them. */
 static inline int64_t fused_work_ns(const struct dpro_model *model,

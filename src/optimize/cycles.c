@@ -68,7 +68,7 @@ void cycles_search(struct space *space, const struct dpro_strategy *baseline, in
     if (ns == INT64_MAX || (ns > space->best_ns && !as_good))
         return;
     space_value(space, &found); /* the one whose groups are asked for */
-    if (evaluated_groups(space->evaluators[0], &found) < 0)
+    if (evaluated_groups(space->workers[0].evaluator, &found) < 0)
         space->search->failed = true;
     space_copy(space, &found, &space->best);
     space->best_ns = ns;

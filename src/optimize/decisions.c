@@ -1,6 +1,4 @@
 /* optimize/decisions.c: what the best strategy fuses, and how it differs from the job's own. */
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,24 +9,17 @@
 
 /* ---- fused ops ---- */
 
-/* Whether they are the same ops, of two programs. */
-static bool is_same(const struct dpro_model *model, const struct dpro_fused_op *a,
-                    const struct dpro_fused_op *b)
-{
-    bool same = a->first == b->first && a->n == b->n;
-    for (uint32_t i = a->first; i < a->first + a->n && same; i++)
-        same = strcmp(model->programs[a->program].ops[i].name,
-                      model->programs[b->program].ops[i].name) == 0;
-    return same;
-}
-
+/* The fused op of `program` that is made of the same ops as this one; NULL: it has none. */
 static const struct dpro_fused_op *same_of(const struct dpro_model *model,
                                            const struct dpro_strategy *s,
                                            const struct dpro_fused_op *op, uint32_t program)
 {
-    uint32_t f = fused_find(s, program, op->first);
-    bool found = f < s->n_fused && s->fused[f].program == program;
-    return found && is_same(model, op, &s->fused[f]) ? &s->fused[f] : NULL;
+    const struct dpro_fused_op *other = fused_at(s, program, op->first);
+    bool same = other && other->n == op->n;
+    for (uint32_t i = op->first; same && i < op->first + op->n; i++)
+        same = strcmp(model->programs[op->program].ops[i].name,
+                      model->programs[program].ops[i].name) == 0;
+    return same ? other : NULL;
 }
 
 /* By the first program that has it. */
@@ -80,30 +71,22 @@ int result_fuse(struct dpro_optimum *o, const struct dpro_model *model)
 struct deciding {
     struct dpro_optimum *o;
     const struct dpro_model *model;
-    uint32_t *own_bucket; /* by tensor */
+    uint32_t *baseline_bucket; /* by tensor */
     bool failed;
 };
 
-static const char *format(struct deciding *d, const char *text, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static const char *format(struct deciding *d, const char *text, ...)
+static const char *keep(struct deciding *d, const char *text)
 {
-    char buffer[512];
-    va_list args;
-    va_start(args, text);
-    vsnprintf(buffer, sizeof buffer, text, args);
-    va_end(args);
-    const char *copy = arena_copy_string(&d->o->arena, buffer, strlen(buffer));
-    d->failed |= !copy;
-    return copy ? copy : "";
+    d->failed |= !text;
+    return text ? text : "";
 }
+
+#define format(d, ...) keep(d, arena_format(&(d)->o->arena, __VA_ARGS__))
 
 static void decide(struct deciding *d, const char *pass, const char *target, const char *decision)
 {
     struct dpro_decision entry = {pass, target, decision};
-    if (array_push(&d->o->decisions, entry) < 0)
-        d->failed = true;
+    d->failed |= array_push(&d->o->decisions, entry) < 0;
 }
 
 static const char *bucket_text(struct deciding *d, uint32_t b)
@@ -117,17 +100,18 @@ static const char *bucket_text(struct deciding *d, uint32_t b)
     return format(d, "bucket %u (%.200s ... %.200s)", b, first, last);
 }
 
-/* Whether a bucket holds what a bucket of the own strategy holds; *own is that one. */
-static bool is_own(const struct deciding *d, uint32_t b, const struct strategy_bucket **own)
+/* Whether a bucket holds what a bucket of the job as it ran holds; *before is that one. */
+static bool is_unchanged(const struct deciding *d, uint32_t b,
+                         const struct strategy_bucket **before)
 {
     const struct dpro_strategy *s = &d->o->strategies[DPRO_BEST];
     const struct strategy_bucket *bucket = &s->buckets[b];
-    uint32_t index = d->own_bucket[s->order[bucket->first]];
-    *own = &d->o->strategies[DPRO_BASELINE].buckets[index];
+    uint32_t index = d->baseline_bucket[s->order[bucket->first]];
+    *before = &d->o->strategies[DPRO_BASELINE].buckets[index];
     for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++)
-        if (d->own_bucket[s->order[i]] != index)
+        if (d->baseline_bucket[s->order[i]] != index)
             return false;
-    return (*own)->n == bucket->n;
+    return (*before)->n == bucket->n;
 }
 
 static bool order_differs(const struct deciding *d)
@@ -135,7 +119,7 @@ static bool order_differs(const struct deciding *d)
     const struct dpro_strategy *best = &d->o->strategies[DPRO_BEST];
     uint32_t latest = 0;
     for (uint32_t b = 0; b < best->n_buckets; b++) {
-        uint32_t bucket = d->own_bucket[best->order[best->buckets[b].first]];
+        uint32_t bucket = d->baseline_bucket[best->order[best->buckets[b].first]];
         if (bucket < latest)
             return true;
         latest = bucket > latest ? bucket : latest;
@@ -146,21 +130,21 @@ static bool order_differs(const struct deciding *d)
 static void decide_bucket(struct deciding *d, uint32_t b)
 {
     const struct dpro_strategy *s = &d->o->strategies[DPRO_BEST];
-    const struct strategy_bucket *bucket = &s->buckets[b], *own;
-    bool same = is_own(d, b, &own);
+    const struct strategy_bucket *bucket = &s->buckets[b], *before;
+    bool same = is_unchanged(d, b, &before);
     if (!same)
         decide(d, pass_tensor_fusion.name, bucket_text(d, b),
                format(d, "%u tensor%s, %.2f MB", bucket->n, bucket->n == 1 ? "" : "s",
                       (double)bucket_size_bytes(d->model, s, b) * 1e-6));
-    if (bucket->partitions != (same ? own->partitions : 1))
+    if (bucket->partitions != (same ? before->partitions : 1))
         decide(d, pass_tensor_partition.name, bucket_text(d, b),
                bucket->partitions == 1 ? "whole" : format(d, "%u parts", bucket->partitions));
     int server = servers_number(d->model, bucket->server);
-    int was = servers_number(d->o->models[DPRO_BASELINE], own->server);
+    int was = servers_number(d->o->models[DPRO_BASELINE], before->server);
     if (d->model->capabilities.places && same && server != was)
         decide(d, "placement", bucket_text(d, b),
                format(d, "on parameter server %d, not %d", server, was));
-    if (bucket->priority != (same ? own->priority : 0))
+    if (bucket->priority != (same ? before->priority : 0))
         decide(d, pass_priority.name, bucket_text(d, b),
                format(d, "priority %d", bucket->priority));
 }
@@ -188,13 +172,13 @@ static void decide_servers(struct deciding *d)
 /* Horovod's settings. */
 static void decide_cycles(struct deciding *d)
 {
-    const struct dpro_strategy *own = &d->o->strategies[DPRO_BASELINE];
+    const struct dpro_strategy *before = &d->o->strategies[DPRO_BASELINE];
     const struct dpro_strategy *best = &d->o->strategies[DPRO_BEST];
-    if (best->cycle_ns != own->cycle_ns)
+    if (best->cycle_ns != before->cycle_ns)
         decide(d, "cycles", "Horovod's cycle time",
                format(d, "%g ms, not %g ms", (double)best->cycle_ns * 1e-6,
-                      (double)own->cycle_ns * 1e-6));
-    if (best->fuses && (!own->fuses || best->fusion_bytes != own->fusion_bytes))
+                      (double)before->cycle_ns * 1e-6));
+    if (best->fuses && (!before->fuses || best->fusion_bytes != before->fusion_bytes))
         decide(d, "cycles", "Horovod's fusion threshold",
                format(d, "%.2f MB", (double)best->fusion_bytes * 1e-6));
 }
@@ -202,16 +186,17 @@ static void decide_cycles(struct deciding *d)
 int result_decide(struct dpro_optimum *o)
 {
     static const char *const precisions[] = {"full precision", "fp16", "bf16"};
-    const struct dpro_strategy *own = &o->strategies[DPRO_BASELINE],
+    const struct dpro_strategy *before = &o->strategies[DPRO_BASELINE],
                                *best = &o->strategies[DPRO_BEST];
     const struct dpro_model *model = o->models[DPRO_BEST];
     struct deciding d = {.o = o, .model = model};
-    d.own_bucket = calloc(model->n_tensors + (size_t)1, sizeof *d.own_bucket);
-    if (!d.own_bucket)
+    d.baseline_bucket = calloc(model->n_tensors + (size_t)1, sizeof *d.baseline_bucket);
+    if (!d.baseline_bucket)
         return -1;
-    for (uint32_t b = 0; b < own->n_buckets; b++)
-        for (uint32_t i = own->buckets[b].first; i < own->buckets[b].first + own->buckets[b].n; i++)
-            d.own_bucket[own->order[i]] = b;
+    for (uint32_t b = 0; b < before->n_buckets; b++)
+        for (uint32_t i = before->buckets[b].first;
+             i < before->buckets[b].first + before->buckets[b].n; i++)
+            d.baseline_bucket[before->order[i]] = b;
     decide_servers(&d);
     decide_cycles(&d);
     for (uint32_t b = 0; b < best->n_buckets && !best->fuses; b++) /* else they come of that */
@@ -220,8 +205,8 @@ int result_decide(struct dpro_optimum *o)
         decide_fusion(&d, &o->fusions.at[i]);
     if (!best->fuses && order_differs(&d))
         decide(&d, pass_bucket_order.name, "all buckets", "launched in another order");
-    if (best->compression != own->compression)
+    if (best->compression != before->compression)
         decide(&d, pass_compression.name, "all buckets", precisions[best->compression]);
-    free(d.own_bucket);
+    free(d.baseline_bucket);
     return d.failed ? -1 : 0;
 }

@@ -112,13 +112,6 @@ static const char *check_fuse(const struct dpro_model *model, const struct dpro_
     return NULL;
 }
 
-static const char *check_unfuse(const struct dpro_strategy *s, const struct dpro_edit *e)
-{
-    uint32_t f = fused_find(s, e->program, e->at);
-    bool there = f < s->n_fused && s->fused[f].program == e->program && s->fused[f].first == e->at;
-    return there ? NULL : "no fused op begins there";
-}
-
 /* ---- all edits ---- */
 
 bool edit_is_of_ops(const struct dpro_edit *e)
@@ -178,7 +171,7 @@ const char *edit_check(const struct dpro_model *model, const struct dpro_strateg
     case DPRO_EDIT_FUSE:
         return check_fuse(model, s, e);
     case DPRO_EDIT_UNFUSE:
-        return check_unfuse(s, e);
+        return fused_at(s, e->program, e->at) ? NULL : "no fused op begins there";
     }
     return "there is no such kind of edit";
 }

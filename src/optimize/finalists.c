@@ -6,6 +6,7 @@
  * these. A learnt number is never below 0: of one that was learnt as 0 with an error, the mean is
  * above 0. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cost/buckets.h"
@@ -177,7 +178,7 @@ static const struct finalist *choose(const struct finals *p)
 }
 
 /* What is found is told by what it is expected to take, and so is all that it is compared with. */
-static void promise(const struct finals *p, struct space *space, struct dpro_optimum *o)
+static int promise(const struct finals *p, struct space *space, struct dpro_optimum *o)
 {
     double baseline_ns = (double)space->search->baseline_ns;
     bool chooses = space->search->options->algorithm == DPRO_ALGORITHM_DEFAULT;
@@ -191,9 +192,12 @@ static void promise(const struct finals *p, struct space *space, struct dpro_opt
         space_copy(space, &chosen->strategy, &space->best);
     for (uint32_t i = OF_DEFAULTS; i < p->n_finalists; i++) {
         const struct finalist *f = &p->finalists[i];
-        o->baselines[o->n_baselines++] = (struct dpro_baseline){
-            f->of->name, f->of->text, llround(baseline_ns * f->expected), f->strategy.n_buckets};
+        struct dpro_baseline entry = {f->of->name, f->of->text, llround(baseline_ns * f->expected),
+                                      f->strategy.n_buckets};
+        if (array_push(&o->baselines, entry) < 0)
+            return -1;
     }
+    return 0;
 }
 
 int result_choose(struct dpro_optimum *o, struct space *space)
@@ -205,7 +209,7 @@ int result_choose(struct dpro_optimum *o, struct space *space)
     if (rc == 0)
         rc = evaluate_all(&finals);
     if (rc == 0)
-        promise(&finals, space, o);
+        rc = promise(&finals, space, o);
     arena_fini(&finals.arena);
     return rc;
 }

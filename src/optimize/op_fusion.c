@@ -8,20 +8,11 @@
 
 enum { FIRST_ASKED = 8 }; /* ops: a file is asked about all runs of up to that many at first */
 
-/* The fused op that begins at an op; NULL: none does. */
-static const struct dpro_fused_op *fused_op_at(const struct dpro_strategy *strategy,
-                                               uint32_t program, uint32_t op)
-{
-    uint32_t f = fused_find(strategy, program, op);
-    const struct dpro_fused_op *fused = f < strategy->n_fused ? &strategy->fused[f] : NULL;
-    return fused && fused->program == program && fused->first == op ? fused : NULL;
-}
-
 struct step step_at(const struct dpro_model *model, const struct dpro_strategy *strategy,
                     uint32_t program, uint32_t op)
 {
     const struct model_op *of = &model->programs[program].ops[op];
-    const struct dpro_fused_op *fused = fused_op_at(strategy, program, op);
+    const struct dpro_fused_op *fused = fused_at(strategy, program, op);
     return (struct step){op, fused ? fused->n : 1, fused ? fused->work_ns : of->work_ns,
                          of->needs != MODEL_NONE};
 }
@@ -194,7 +185,7 @@ static int propose_apart(struct registry *r, const struct question *q, const str
     uint32_t program = q->view->critical_program;
     size_t first = q->candidates->edits.n;
     for (uint32_t p = 0; p < q->model->n_programs; p++) {
-        const struct dpro_fused_op *fused = fused_op_at(q->strategy, p, step->first);
+        const struct dpro_fused_op *fused = fused_at(q->strategy, p, step->first);
         if (fused && fused->n == step->n && is_alike(q->model, program, p, step->first, step->n))
             add_edit(r, q->candidates, (struct dpro_edit){DPRO_EDIT_UNFUSE, step->first, 0, p, 0});
     }

@@ -14,6 +14,7 @@ void dpro_optimum_destroy(struct dpro_optimum *o)
 {
     if (!o)
         return;
+    array_fini(&o->baselines);
     array_fini(&o->counts);
     array_fini(&o->fusions);
     array_fini(&o->decisions);
@@ -42,8 +43,8 @@ static int64_t best_apart_ns(struct space *space, int64_t best_ns)
     apart.n_fused = 0;
     if (space->best.n_fused == 0)
         return best_ns;
-    double more = (double)evaluate(space->evaluators[0], &apart) /
-                  (double)evaluate(space->evaluators[0], &space->best);
+    double more = (double)evaluate(space->workers[0].evaluator, &apart) /
+                  (double)evaluate(space->workers[0].evaluator, &space->best);
     return llround((double)best_ns * more);
 }
 
@@ -120,27 +121,6 @@ struct dpro_optimum_summary dpro_optimum_summary(const struct dpro_optimum *opti
     return optimum->summary;
 }
 
-uint32_t dpro_optimum_n_baselines(const struct dpro_optimum *optimum)
-{
-    return optimum->n_baselines;
-}
-
-struct dpro_baseline dpro_optimum_baseline(const struct dpro_optimum *optimum, uint32_t index)
-{
-    return optimum->baselines[index];
-}
-
-uint32_t dpro_optimum_n_server_counts(const struct dpro_optimum *optimum)
-{
-    return (uint32_t)optimum->counts.n;
-}
-
-struct dpro_server_count dpro_optimum_server_count(const struct dpro_optimum *optimum,
-                                                   uint32_t index)
-{
-    return optimum->counts.at[index];
-}
-
 const struct dpro_model *dpro_optimum_model(const struct dpro_optimum *optimum,
                                             enum dpro_which which)
 {
@@ -159,32 +139,19 @@ struct dpro_bucket_times dpro_optimum_times(const struct dpro_optimum *optimum,
     return optimum->times[which][bucket];
 }
 
-uint32_t dpro_optimum_n_decisions(const struct dpro_optimum *optimum)
-{
-    return (uint32_t)optimum->decisions.n;
-}
+/* dpro_optimum_n_decisions(optimum), dpro_optimum_decision(optimum, index), ... */
+#define LOOK_AT(list, name)                                                                        \
+    uint32_t dpro_optimum_n_##name##s(const struct dpro_optimum *optimum)                          \
+    {                                                                                              \
+        return (uint32_t)optimum->list.n;                                                          \
+    }                                                                                              \
+    struct dpro_##name dpro_optimum_##name(const struct dpro_optimum *optimum, uint32_t index)     \
+    {                                                                                              \
+        return optimum->list.at[index];                                                            \
+    }
 
-struct dpro_decision dpro_optimum_decision(const struct dpro_optimum *optimum, uint32_t index)
-{
-    return optimum->decisions.at[index];
-}
-
-uint32_t dpro_optimum_n_op_fusions(const struct dpro_optimum *optimum)
-{
-    return (uint32_t)optimum->fusions.n;
-}
-
-struct dpro_op_fusion dpro_optimum_op_fusion(const struct dpro_optimum *optimum, uint32_t index)
-{
-    return optimum->fusions.at[index];
-}
-
-uint32_t dpro_optimum_n_improvements(const struct dpro_optimum *optimum)
-{
-    return (uint32_t)optimum->improvements.n;
-}
-
-struct dpro_improvement dpro_optimum_improvement(const struct dpro_optimum *optimum, uint32_t index)
-{
-    return optimum->improvements.at[index];
-}
+LOOK_AT(baselines, baseline)
+LOOK_AT(counts, server_count)
+LOOK_AT(decisions, decision)
+LOOK_AT(fusions, op_fusion)
+LOOK_AT(improvements, improvement)

@@ -11,8 +11,7 @@ struct dpro_optimum {
     struct dpro_model changed;          /* has other servers, where the best is of such a one */
     struct dpro_strategy strategies[2];
     struct dpro_bucket_times *times[2];
-    struct dpro_baseline baselines[N_DEFAULTS];
-    uint32_t n_baselines;
+    ARRAY(struct dpro_baseline) baselines;
     ARRAY(struct dpro_server_count) counts;
     ARRAY(struct dpro_op_fusion) fusions;  /* lists in the arena */
     ARRAY(struct dpro_decision) decisions; /* texts in the arena */

@@ -69,6 +69,18 @@ static void run_algorithm(struct space *space)
     search_local(space, false);
 }
 
+/* Whether the strategy, as it was changed, takes no longer than `limit`; if not it is changed back.
+ */
+static bool costs_little(struct space *space, struct dpro_strategy *strategy,
+                         struct journal *journal, int64_t limit)
+{
+    bool kept = space_evaluate(space, strategy) <= limit;
+    if (!kept)
+        edits_undo(strategy, journal, 0);
+    journal->undo.n = 0;
+    return kept;
+}
+
 /* Buckets are merged as long as that costs next to nothing. */
 static void merge_idle_borders(struct space *space, struct dpro_strategy *strategy, int64_t limit)
 {
@@ -77,16 +89,12 @@ static void merge_idle_borders(struct space *space, struct dpro_strategy *strate
         struct dpro_edit merge = {.kind = DPRO_EDIT_MERGE, .at = at, .value = 0};
         if (edit_apply(space->model, strategy, &merge, &journal))
             break;
-        if (space_evaluate(space, strategy) > limit) {
-            edits_undo(strategy, &journal, 0);
-            at++;
-        }
-        journal.undo.n = 0;
+        at += !costs_little(space, strategy, &journal, limit);
     }
     journal_fini(&journal);
 }
 
-/* Fused ops come apart where they win next to nothing, on all ranks that have them. */
+/* Fused ops are separated where they win next to nothing, on all ranks that have them. */
 static void unfuse_idle_ops(struct space *space, struct dpro_strategy *strategy, int64_t limit)
 {
     struct journal journal = {0};
@@ -94,15 +102,11 @@ static void unfuse_idle_ops(struct space *space, struct dpro_strategy *strategy,
         struct dpro_fused_op op = strategy->fused[f];
         for (uint32_t p = op.program; p < space->model->n_programs; p++) {
             struct dpro_edit unfuse = {DPRO_EDIT_UNFUSE, op.first, 0, p, 0};
-            uint32_t at = fused_find(strategy, p, op.first);
-            if (at < strategy->n_fused && strategy->fused[at].n == op.n)
+            const struct dpro_fused_op *same = fused_at(strategy, p, op.first);
+            if (same && same->n == op.n)
                 edit_apply(space->model, strategy, &unfuse, &journal);
         }
-        if (space_evaluate(space, strategy) > limit) {
-            edits_undo(strategy, &journal, 0);
-            f++;
-        }
-        journal.undo.n = 0;
+        f += !costs_little(space, strategy, &journal, limit);
     }
     journal_fini(&journal);
 }

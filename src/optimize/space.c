@@ -13,7 +13,7 @@
 #include "optimize/space.h"
 #include "replay/replay.h"
 
-enum { MOST_THREADS = 64, PART_A_THREAD = 64, QUIET_ROUNDS = 5 };
+enum { MOST_THREADS = 64, PART_A_WORKER = 64, QUIET_ROUNDS = 5 };
 #define PROGRESS_EVERY_S 0.1
 #define QUIET_CHANGE     0.001
 #define ROUNDING_NS      1 /* what follows at once may start that much later */
@@ -100,35 +100,33 @@ int space_init(struct space *space, struct search *search, const struct dpro_mod
     n = search->options->no_partial ? 1 : n > MOST_THREADS ? MOST_THREADS : n;
     struct arena *a = &space->arena;
     size_t n_tensors = model->n_tensors + (size_t)1;
-    space->evaluators = arena_array(a, (size_t)n, sizeof *space->evaluators);
-    space->scratch = arena_array(a, (size_t)n, sizeof *space->scratch);
-    space->journals = arena_array(a, (size_t)n, sizeof *space->journals);
+    space->workers = arena_array(a, (size_t)n, sizeof *space->workers);
     space->tensors = arena_array(a, n_tensors, sizeof *space->tensors);
     space->buckets = arena_array(a, n_tensors, sizeof *space->buckets);
     space->sync = sync_create(&model->net);
-    if (!space->evaluators || !space->scratch || !space->journals || !space->tensors ||
-        !space->buckets || !space->sync || space_strategy(space, &space->best) < 0 ||
-        space_strategy(space, &space->plain) < 0 ||
+    if (!space->workers || !space->tensors || !space->buckets || !space->sync ||
+        space_strategy(space, &space->best) < 0 || space_strategy(space, &space->plain) < 0 ||
         computation_of(model, &space->plain, a, &space->work) < 0 ||
         computation_of(model, &space->plain, a, &space->seen) < 0 || show_programs(space) < 0)
         return dpro_error_nomem(err);
     registry_forget(&search->registry);
-    for (; space->n_threads < (uint32_t)n; space->n_threads++) {
-        uint32_t t = space->n_threads;
-        int rc = evaluator_create(model, &space->evaluators[t], err);
+    for (int i = 0; i < n; i++) {
+        struct worker *worker = &space->workers[space->n_workers];
+        int rc = evaluator_create(model, &worker->evaluator, err);
+        space->n_workers += rc == 0;
+        if (rc == 0 && space_strategy(space, &worker->strategy) < 0)
+            rc = dpro_error_nomem(err);
         if (rc < 0)
             return rc;
-        if (space_strategy(space, &space->scratch[t]) < 0)
-            return dpro_error_nomem(err);
     }
     return 0;
 }
 
 void space_fini(struct space *space)
 {
-    for (uint32_t t = 0; t < space->n_threads; t++) {
-        evaluator_destroy(space->evaluators[t]);
-        journal_fini(&space->journals[t]);
+    for (uint32_t i = 0; i < space->n_workers; i++) {
+        evaluator_destroy(space->workers[i].evaluator);
+        journal_fini(&space->workers[i].journal);
     }
     candidates_fini(&space->candidates);
     free(space->values);
@@ -165,11 +163,12 @@ static int64_t replay_whole(struct space *space, const struct dpro_strategy *str
     return ns;
 }
 
-static int64_t value_of(struct space *space, uint32_t thread, const struct dpro_strategy *strategy)
+static int64_t value_of(struct space *space, struct worker *worker,
+                        const struct dpro_strategy *strategy)
 {
     const struct search *search = space->search;
     if (!search->options->no_partial || strategy->cycle_ns > 0) /* graphs know no cycles */
-        return evaluate(space->evaluators[thread], strategy);
+        return evaluate(worker->evaluator, strategy);
     return search->whole ? search->whole(space, strategy) : replay_whole(space, strategy);
 }
 
@@ -206,8 +205,8 @@ void space_note(struct space *space, const struct dpro_strategy *strategy, int64
 int64_t space_value(struct space *space, const struct dpro_strategy *strategy)
 {
     space->search->n_candidates++;
-    int64_t ns = value_of(space, 0, strategy);
-    space->search->failed |= evaluator_failed(space->evaluators[0]);
+    int64_t ns = value_of(space, &space->workers[0], strategy);
+    space->search->failed |= evaluator_failed(space->workers[0].evaluator);
     return ns;
 }
 
@@ -224,26 +223,26 @@ struct part {
     size_t first, n;
 };
 
-static void evaluate_part(void *arg, size_t thread)
+static void evaluate_part(void *arg, size_t number)
 {
     const struct part *part = arg;
     struct space *space = part->space;
-    struct dpro_strategy *mine = &space->scratch[thread];
-    struct journal *journal = &space->journals[thread];
-    space_copy(space, part->strategy, mine);
-    for (size_t i = part->first + thread; i < part->first + part->n; i += space->n_threads) {
+    struct worker *w = &space->workers[number];
+    space_copy(space, part->strategy, &w->strategy);
+    for (size_t i = part->first + number; i < part->first + part->n; i += space->n_workers) {
         const struct candidate *c = &space->candidates.list.at[i];
+        const struct dpro_edit *edits = space->candidates.edits.at + c->first;
         space->values[i] = INT64_MAX;
-        if (edits_apply(space->model, mine, space->candidates.edits.at + c->first, c->n, journal))
+        if (edits_apply(space->model, &w->strategy, edits, c->n, &w->journal))
             continue;
-        space->values[i] = value_of(space, (uint32_t)thread, mine);
-        edits_undo(mine, journal, 0);
+        space->values[i] = value_of(space, w, &w->strategy);
+        edits_undo(&w->strategy, &w->journal, 0);
     }
 }
 
 void space_evaluate_candidates(struct space *space, const struct dpro_strategy *strategy)
 {
-    size_t n = space->candidates.list.n, step = (size_t)space->n_threads * PART_A_THREAD;
+    size_t n = space->candidates.list.n, step = (size_t)space->n_workers * PART_A_WORKER;
     if (n > space->n_values) {
         free(space->values);
         space->values = malloc(n * sizeof *space->values);
@@ -258,7 +257,7 @@ void space_evaluate_candidates(struct space *space, const struct dpro_strategy *
             space->candidates.list.n = first;
             return;
         }
-        parallel_for(space->n_threads, (int)space->n_threads, evaluate_part, &part);
+        parallel_for(space->n_workers, (int)space->n_workers, evaluate_part, &part);
         space->search->n_candidates += part.n;
     }
 }
@@ -326,7 +325,7 @@ static void mark_critical(struct space *space, uint32_t n_buckets)
 
 const struct dpro_pass_view *space_look(struct space *space, const struct dpro_strategy *strategy)
 {
-    const struct evaluation *e = evaluate_detail(space->evaluators[0], strategy);
+    const struct evaluation *e = evaluate_detail(space->workers[0].evaluator, strategy);
     const struct dpro_model *model = space->model;
     if (strategy->n_fused > 0 || space->seen_fused)
         computation_set(model, strategy, &space->seen);
@@ -335,15 +334,15 @@ const struct dpro_pass_view *space_look(struct space *space, const struct dpro_s
         const struct strategy_bucket *bucket = &strategy->buckets[b];
         struct dpro_pass_bucket *seen = &space->buckets[b];
         double latest = 0;
-        *seen = (struct dpro_pass_bucket){bucket->first,
-                                          bucket->n,
-                                          bucket->partitions,
-                                          bucket->priority,
-                                          0,
-                                          e->launched_ns[b],
-                                          e->start_ns[b],
-                                          e->end_ns[b],
-                                          0};
+        *seen = (struct dpro_pass_bucket){
+            .first = bucket->first,
+            .n = bucket->n,
+            .partitions = bucket->partitions,
+            .priority = bucket->priority,
+            .ready_ns = e->launched_ns[b],
+            .start_ns = e->start_ns[b],
+            .end_ns = e->end_ns[b],
+        };
         for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++) {
             uint32_t t = strategy->order[i];
             double ready = computation_ready_ns(&space->seen, t);

@@ -27,15 +27,19 @@ struct search {
     int64_t (*whole)(struct space *space, const struct dpro_strategy *strategy);
 };
 
+struct worker { /* what a thread evaluates with */
+    struct evaluator *evaluator;
+    struct dpro_strategy strategy;
+    struct journal journal;
+};
+
 struct space {
     struct search *search;
     const struct dpro_model *model;
     struct arena arena;
-    struct computation work;       /* with nothing fused */
-    struct evaluator **evaluators; /* by thread */
-    struct dpro_strategy *scratch; /* by thread */
-    struct journal *journals;      /* by thread */
-    uint32_t n_threads;
+    struct computation work; /* with nothing fused */
+    struct worker *workers;
+    uint32_t n_workers;
     struct sync *sync;
     struct dpro_strategy best, plain; /* plain: nothing but buckets in the order of tensors */
     int64_t best_ns, plain_ns;        /* INT64_MAX: none yet */

@@ -88,6 +88,40 @@ double bucket_launch_ns(const struct dpro_model *model, const struct dpro_strate
     return ns;
 }
 
+void buckets_cost(const struct dpro_model *m, const struct dpro_strategy *s,
+                  struct bucket_cost *costs, uint32_t *bucket_of)
+{
+    bool hooked = bucket_needs_hook(m, s);
+    for (uint32_t b = 0; b < s->n_buckets; b++) {
+        const struct strategy_bucket *bucket = &s->buckets[b];
+        uint64_t size = 0;
+        for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++) {
+            size += m->tensors[s->order[i]].size_bytes;
+            bucket_of[s->order[i]] = b;
+        }
+        costs[b] = (struct bucket_cost){.size_bytes = size};
+        costs[b].copy_ns = m->net.compute.copy_ns.value * (double)size;
+        costs[b].launch_ns = bucket_launch_ns(m, s, b, size, hooked);
+        if (s->compression != DPRO_COMPRESSION_NONE) {
+            /* cast when launched, and back by whoever receives it */
+            costs[b].size_bytes = size / 2;
+            costs[b].cast_ns = m->net.compute.cast_ns.value * (double)size / 2 / bucket->partitions;
+        }
+    }
+}
+
+int64_t bucket_read_ns(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                       uint32_t bucket, uint32_t rank)
+{
+    const struct strategy_bucket *b = &strategy->buckets[bucket];
+    const int64_t *times = model->ranks[rank].read_ns;
+    int64_t last = 0;
+    for (uint32_t i = b->first; times && i < b->first + b->n; i++)
+        if (times[strategy->order[i]] > last)
+            last = times[strategy->order[i]];
+    return last;
+}
+
 /* That a tensor's bucket goes to as the job ran. */
 static uint32_t baseline_server(const struct dpro_model *model, uint32_t tensor)
 {

@@ -35,6 +35,19 @@ bool bucket_needs_hook(const struct dpro_model *model, const struct dpro_strateg
  * hook. */
 double bucket_launch_ns(const struct dpro_model *model, const struct dpro_strategy *strategy,
                         uint32_t bucket, uint64_t size_bytes, bool hooked);
+/* What a bucket costs under a strategy, whoever writes the job down. */
+struct bucket_cost {
+    uint64_t size_bytes;       /* on the wires */
+    double copy_ns, launch_ns; /* of computing time: when it comes back, and to launch */
+    double cast_ns;            /* of each of its parts */
+    uint32_t n_missing;        /* tensors, while a rank's program is gone through */
+};
+/* By bucket; and each tensor's bucket. */
+void buckets_cost(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                  struct bucket_cost *costs, uint32_t *bucket_of);
+/* When the last of a bucket's variables is read for a rank, from the step's begin. */
+int64_t bucket_read_ns(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                       uint32_t bucket, uint32_t rank);
 uint64_t bucket_size_bytes(const struct dpro_model *model, const struct dpro_strategy *strategy,
                            uint32_t bucket);
 

@@ -3,6 +3,7 @@
 #ifndef COST_EVALUATOR_H
 #define COST_EVALUATOR_H
 
+#include "cost/buckets.h"
 #include "cost/evaluate.h"
 #include "cost/simulate.h"
 #include "cost/sync.h"
@@ -12,13 +13,6 @@ struct rank_class {
     uint32_t program, next; /* the class before it of the program */
     double scale;
     struct sim_action *actions;
-};
-
-/* Of a bucket, under the strategy at hand. */
-struct bucket_cost {
-    uint64_t size_bytes; /* on the links */
-    double copy_ns, launch_ns, latency_ns;
-    uint32_t n_missing; /* tensors, while actions are made */
 };
 
 struct evaluator {

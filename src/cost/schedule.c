@@ -93,27 +93,27 @@ static void init_connections(struct evaluator *e)
 {
     struct simulation *s = &e->sim;
     const struct model_net *net = &e->model->net;
-    uint32_t n_ways = s->n_executors * e->n_servers, n_nodes = sync_n_nodes(net);
+    uint32_t n_connections = s->n_executors * e->n_servers, n_nodes = sync_n_nodes(net);
     for (uint32_t node = 0; node < 2 * n_nodes; node++)
         s->resources[node].slowness =
             node % n_nodes >= net->collective.n_ranks && net->servers.link_rate > 0
                 ? 1 / net->servers.link_rate
                 : 1;
-    for (uint32_t way = 0; way < 2 * n_ways; way++) {
-        uint32_t rank = way % n_ways / e->n_servers;
-        uint32_t server = sync_server_node(net, way % e->n_servers);
+    for (uint32_t i = 0; i < 2 * n_connections; i++) {
+        uint32_t rank = i % n_connections / e->n_servers;
+        uint32_t server = sync_server_node(net, i % e->n_servers);
         uint32_t host = net->link.rank_hosts ? net->link.rank_hosts[rank] : rank;
-        uint32_t from = way < n_ways ? host : server, to = way < n_ways ? server : host;
-        s->channels[way] = (struct sim_channel){.resources = {from, n_nodes + to},
-                                                .slows = 1 + rank,
-                                                .queue_ns = (double)net->link.queue_bytes *
-                                                            net->link.byte_ns.value};
+        uint32_t from = i < n_connections ? host : server, to = i < n_connections ? server : host;
+        s->channels[i] = (struct sim_channel){.resources = {from, n_nodes + to},
+                                              .slows = 1 + rank,
+                                              .queue_ns = (double)net->link.queue_bytes *
+                                                          net->link.byte_ns.value};
         if (from == to)
-            s->channels[way] = (struct sim_channel){
+            s->channels[i] = (struct sim_channel){
                 .resources = {SIM_NONE, SIM_NONE}, .slows = 1 + rank, .slows_as = 1};
     }
     for (uint32_t v = 0; v < e->n_servers; v++)
-        s->channels[2 * n_ways + v] =
+        s->channels[2 * n_connections + v] =
             (struct sim_channel){.resources = {SIM_NONE, SIM_NONE}, .slows = SIM_NONE};
     for (uint32_t i = 0; i < s->n_channels; i++) {
         s->channels[i].n_at_once = 1;
@@ -176,30 +176,6 @@ int schedule_init(struct evaluator *e)
 }
 
 /* ---- actions ---- */
-
-static void set_buckets(struct evaluator *e)
-{
-    const struct dpro_model *m = e->model;
-    const struct dpro_strategy *s = e->strategy;
-    bool hooked = bucket_needs_hook(m, s);
-    for (uint32_t b = 0; b < s->n_buckets; b++) {
-        const struct strategy_bucket *bucket = &s->buckets[b];
-        uint64_t size = 0;
-        for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++) {
-            size += m->tensors[s->order[i]].size_bytes;
-            e->bucket_of[s->order[i]] = b;
-        }
-        struct bucket_cost *cost = &e->buckets[b];
-        *cost = (struct bucket_cost){.size_bytes = size};
-        cost->copy_ns = m->net.compute.copy_ns.value * (double)size;
-        cost->launch_ns = bucket_launch_ns(m, s, b, size, hooked);
-        if (s->compression != DPRO_COMPRESSION_NONE) {
-            /* cast when launched, and back by whoever receives it */
-            cost->size_bytes = size / 2;
-            cost->latency_ns = m->net.compute.cast_ns.value * (double)size / 2 / bucket->partitions;
-        }
-    }
-}
 
 static void add_action(struct sim_action **at, double *work_ns, enum sim_action_kind kind,
                        uint32_t bucket)
@@ -272,7 +248,7 @@ static int set_collectives(struct evaluator *e)
                                       .n_parts = n,
                                       .clock = 1,
                                       .size_bytes = bucket->size_bytes,
-                                      .latency_ns = bucket->latency_ns};
+                                      .latency_ns = bucket->cast_ns};
         struct sim_flow flow = {.communication = b,
                                 .join = SIM_NONE,
                                 .then = SIM_NONE,
@@ -285,7 +261,7 @@ static int set_collectives(struct evaluator *e)
             if (strategy->cycle_ns <= 0 && (p == 0 || p + 1 == n)) {
                 if (sync_get(e->costs, p + 1 == n ? last : part, &cost) < 0)
                     return -1;
-                flow.hold_ns = (double)cost.latency_ns + bucket->latency_ns;
+                flow.hold_ns = (double)cost.latency_ns + bucket->cast_ns;
                 flow.wire_ns = (double)cost.wire_ns;
             }
             s->flows.at[s->flows.n++] = flow;
@@ -296,19 +272,6 @@ static int set_collectives(struct evaluator *e)
 }
 
 /* ---- parameter servers ---- */
-
-/* When the last of a bucket's variables is read, from the step's begin. */
-static double read_ns(const struct evaluator *e, uint32_t b, uint32_t rank)
-{
-    const struct strategy_bucket *bucket = &e->strategy->buckets[b];
-    const int64_t *times = e->model->ranks[rank].read_ns;
-    int64_t last = 0;
-    for (uint32_t i = bucket->first; times && i < bucket->first + bucket->n; i++) {
-        int64_t ns = times[e->strategy->order[i]];
-        last = ns > last ? ns : last;
-    }
-    return (double)last;
-}
 
 /* Where flows of parts stand: pushes by bucket, rank and part, what the servers do with them in the
  * same order, then what is pulled by part and rank. */
@@ -323,7 +286,8 @@ static void set_part(struct evaluator *e, const struct layout *l, uint32_t b, ui
     struct simulation *s = &e->sim;
     const struct model_net *net = &e->model->net;
     const struct strategy_bucket *bucket = &e->strategy->buckets[b];
-    uint32_t n = bucket->partitions, n_ranks = s->n_executors, n_ways = n_ranks * e->n_servers;
+    uint32_t n = bucket->partitions, n_ranks = s->n_executors,
+             n_connections = n_ranks * e->n_servers;
     uint64_t size = e->buckets[b].size_bytes;
     double bytes = (double)(size * (part + 1) / n - size * part / n);
     uint32_t server = servers_of_part(e->model, e->strategy, b, part), number = first_part + part;
@@ -340,15 +304,15 @@ static void set_part(struct evaluator *e, const struct layout *l, uint32_t b, ui
         bool within = s->channels[flow.channel].slows_as == 1;
         flow.wire_ns = bytes * (within ? net->link.within_ns.value : net->link.byte_ns.value);
         s->flows.at[push] = flow;
-        flow.channel += n_ways;
+        flow.channel += n_connections;
         flow.communication = b * n_ranks + r;
         flow.join = l->step;
         flow.then = SIM_NONE;
-        flow.after_ns = session ? read_ns(e, b, r) : 0;
+        flow.after_ns = session ? (double)bucket_read_ns(e->model, e->strategy, b, r) : 0;
         flow.arrive_ns += net->collective.overhead_ns.value;
         s->flows.at[pull] = flow;
         s->flows.at[l->n_pushes + push] = (struct sim_flow){
-            .channel = 2 * n_ways + server,
+            .channel = 2 * n_connections + server,
             .communication = SIM_NONE,
             .join = number,
             .then = SIM_NONE,
@@ -411,7 +375,7 @@ int schedule_strategy(struct evaluator *e)
     s->gate.cycle_ns = e->n_servers ? 0 : (double)e->strategy->cycle_ns;
     s->gate.fuses = e->strategy->fuses;
     s->gate.fusion_bytes = e->strategy->fusion_bytes;
-    set_buckets(e);
+    buckets_cost(e->model, e->strategy, e->buckets, e->bucket_of);
     for (uint32_t c = 0; c < e->n_classes; c++)
         set_actions(e, &e->classes[c]);
     return e->n_servers ? set_served(e) : set_collectives(e);

@@ -329,7 +329,6 @@ static const char *why_no_order(const struct dpro_graph *g)
 static int run_fixed(struct chain *c, const struct event_options *options,
                      const struct replay_hooks *hooks, const char **why, struct dpro_error *err)
 {
-    const int64_t *dur_ns, *gap_ns;
     uint64_t n_violations;
     bool interleaved;
     *why = why_no_order(c->g);
@@ -338,8 +337,8 @@ static int run_fixed(struct chain *c, const struct event_options *options,
     struct event_options fixed = *options;
     if (c->leads) /* it has an order of iterations that follow others only */
         fixed.release_ns = NULL;
-    get_mean(c, &dur_ns, &gap_ns);
-    int rc = fixed_replay(c->g, &fixed, hooks, dur_ns, gap_ns, &interleaved, &n_violations, err);
+    get_mean(c, &fixed.dur_ns, &fixed.gap_ns);
+    int rc = fixed_replay(c->g, &fixed, hooks, &interleaved, &n_violations, err);
     if (rc == 0 && n_violations)
         log_line(
             &c->options->sink, DPRO_LOG_WARN,

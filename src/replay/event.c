@@ -79,7 +79,10 @@ static int fill_slot(struct event *e, struct slot *slot)
         (e->has_shares && !times->shared_dur_ns) ||
         pending_open(&e->pending, copy == 0 || copy == e->options->n_copies - 1, slot) < 0)
         return dpro_error_nomem(e->err);
-    int rc = e->hooks->open(e->hooks->arg, copy, &times->dur_ns, &times->gap_ns, e->err);
+    times->dur_ns = e->options->dur_ns;
+    times->gap_ns = e->options->gap_ns;
+    int rc =
+        e->hooks ? e->hooks->open(e->hooks->arg, copy, &times->dur_ns, &times->gap_ns, e->err) : 0;
     if (rc == 0 && e->has_shares) {
         memcpy(times->shared_dur_ns, times->dur_ns, e->g->n_ops * sizeof *times->dur_ns);
         times->dur_ns = times->shared_dur_ns;
@@ -102,7 +105,7 @@ static struct slot *open_slot(struct event *e, uint32_t copy, int *rc)
 static int close_slot(struct event *e, struct slot *slot)
 {
     e->slots[slot->times.number] = NULL;
-    int rc = e->hooks->close(e->hooks->arg, &slot->times, e->err);
+    int rc = e->hooks ? e->hooks->close(e->hooks->arg, &slot->times, e->err) : 0;
     slot_destroy(slot);
     return rc;
 }

@@ -299,29 +299,6 @@ void fixed_get(const struct fixed *f, int64_t *end_ns, uint32_t *device_prev)
 
 /* ---- a chain of copies ---- */
 
-struct given { /* every copy has the same durations */
-    const int64_t *dur_ns, *gap_ns;
-};
-
-static int open_given(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns,
-                      struct dpro_error *err)
-{
-    (void)copy;
-    (void)err;
-    const struct given *given = arg;
-    *dur_ns = given->dur_ns;
-    *gap_ns = given->gap_ns;
-    return 0;
-}
-
-static int close_given(void *arg, struct replay_copy *copy, struct dpro_error *err)
-{
-    (void)arg;
-    (void)copy;
-    (void)err;
-    return 0;
-}
-
 static int replay_one(struct fixed *f, uint32_t number, const struct event_options *options,
                       const struct replay_hooks *hooks, uint64_t *n_violations,
                       struct dpro_error *err)
@@ -348,24 +325,22 @@ static int replay_one(struct fixed *f, uint32_t number, const struct event_optio
 }
 
 int fixed_replay(const struct dpro_graph *graph, const struct event_options *options,
-                 const struct replay_hooks *hooks, const int64_t *dur_ns, const int64_t *gap_ns,
-                 bool *interleaved, uint64_t *n_violations, struct dpro_error *err)
+                 const struct replay_hooks *hooks, bool *interleaved, uint64_t *n_violations,
+                 struct dpro_error *err)
 {
     /* the third of four copies: past the start, and not without a follower */
     enum { ORDER_COPIES = 4, ORDER_COPY = 2 };
     bool cyclic = options->n_copies > 1;
     struct fixed *f = NULL;
-    struct given given = {dur_ns, gap_ns};
     uint32_t *order = malloc(((size_t)graph->n_ops + 1) * sizeof *order);
     struct event_options find = {.n_copies = cyclic ? ORDER_COPIES : 1,
+                                 .dur_ns = options->dur_ns,
+                                 .gap_ns = options->gap_ns,
                                  .release_ns = options->release_ns,
                                  .order = order,
                                  .order_copy = cyclic ? ORDER_COPY : 0};
     *n_violations = 0;
-    int rc =
-        !order ? dpro_error_nomem(err)
-               : event_replay(graph, &find, &(struct replay_hooks){&given, open_given, close_given},
-                              interleaved, err);
+    int rc = order ? event_replay(graph, &find, NULL, interleaved, err) : dpro_error_nomem(err);
     if (rc == 0 && !*interleaved)
         rc = fixed_create(graph, order, cyclic, options->release_ns, &f, err);
     for (uint32_t copy = 0; rc == 0 && f && graph->n_ops > 0 && copy < options->n_copies; copy++)

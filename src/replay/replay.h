@@ -37,6 +37,7 @@ struct replay_hooks {
 
 struct event_options {
     uint32_t n_copies;
+    const int64_t *dur_ns, *gap_ns; /* of all copies, where hooks don't lend others */
     const int64_t *release_ns; /* by rank index: when ops without predecessors are ready, of the
                                   first copy; NULL: 0 */
     bool want_device_prev;
@@ -45,7 +46,8 @@ struct event_options {
     uint32_t order_copy;
 };
 
-/* *interleaved (may be NULL): whether a device ran an op of a copy after one of a later copy. */
+/* hooks may be NULL: nobody wants the times. *interleaved (may be NULL): whether a device ran an op
+ * of a copy after one of a later copy. */
 int event_replay(const struct dpro_graph *graph, const struct event_options *options,
                  const struct replay_hooks *hooks, bool *interleaved, struct dpro_error *err);
 
@@ -74,12 +76,12 @@ uint64_t fixed_pass_checked(struct fixed *fixed);
 void fixed_get(const struct fixed *fixed, int64_t *end_ns, uint32_t *device_prev);
 
 /* As event_replay, but the order comes from an event-driven replay of four copies with the
- * durations given here, and then each copy is one pass. *n_violations as above. Where a device runs
- * ops of different copies in turns there is no order for one copy: *interleaved is set and nothing
- * replayed. */
+ * durations of the options, and then each copy is one pass. *n_violations as above. Where a device
+ * runs ops of different copies in turns there is no order for one copy: *interleaved is set and
+ * nothing replayed. */
 int fixed_replay(const struct dpro_graph *graph, const struct event_options *options,
-                 const struct replay_hooks *hooks, const int64_t *dur_ns, const int64_t *gap_ns,
-                 bool *interleaved, uint64_t *n_violations, struct dpro_error *err);
+                 const struct replay_hooks *hooks, bool *interleaved, uint64_t *n_violations,
+                 struct dpro_error *err);
 
 /* ---- critical.c ---- */
 

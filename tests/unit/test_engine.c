@@ -248,12 +248,14 @@ static void test_one_order_for_all_copies_is_exact_where_it_holds(void **state)
             struct dpro_error err;
             int64_t *event = event_ends(g, N_COPIES, dur, NULL, NULL);
             struct collect c = {g, dur, calloc((size_t)N_COPIES * g->n_ops, sizeof(int64_t)), 0, 0};
-            struct event_options options = {.n_copies = N_COPIES, .want_device_prev = true};
+            struct event_options options = {.n_copies = N_COPIES,
+                                            .dur_ns = g->dur_ns,
+                                            .gap_ns = g->gap_ns,
+                                            .want_device_prev = true};
             struct replay_hooks hooks = {&c, collect_open, collect_close};
             bool interleaved;
             uint64_t n_violations;
-            assert_int_equal(fixed_replay(g, &options, &hooks, g->dur_ns, g->gap_ns, &interleaved,
-                                          &n_violations, &err),
+            assert_int_equal(fixed_replay(g, &options, &hooks, &interleaved, &n_violations, &err),
                              0);
             assert_false(interleaved);
             assert_memory_equal(c.end_ns, event, (size_t)N_COPIES * g->n_ops * sizeof *event);
@@ -396,12 +398,11 @@ static void test_ops_with_very_many_predecessors(void **state)
             assert_int_equal(end[(size_t)(n_copies - 1) * g->n_ops], 14);
             assert_int_equal(end[(size_t)(n_copies - 1) * g->n_ops + 1], 14);
             struct collect c = {g, dur, calloc(n, sizeof(int64_t)), 0, 0};
-            struct event_options options = {.n_copies = n_copies};
+            struct event_options options = {.n_copies = n_copies, .dur_ns = g->dur_ns};
             struct replay_hooks hooks = {&c, collect_open, collect_close};
             bool interleaved;
             uint64_t n_violations;
-            assert_int_equal(fixed_replay(g, &options, &hooks, g->dur_ns, NULL, &interleaved,
-                                          &n_violations, &err),
+            assert_int_equal(fixed_replay(g, &options, &hooks, &interleaved, &n_violations, &err),
                              0);
             assert_memory_equal(c.end_ns, end, n * sizeof *end);
             free(c.end_ns);

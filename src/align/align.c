@@ -1,5 +1,5 @@
-/* align/align.c: cuts the recording into stretches over which each clock's drift is constant, as
- * few as the constraints allow, and writes down what came out. */
+/* align/align.c: cuts the recording into as few windows as the constraints allow, with a constant
+ * drift of each clock in each, and fills in the results. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -177,8 +177,8 @@ static int try_slices(struct cutter *cutter, int64_t from, int64_t to)
     return window_solve(a, window, cutter->rough, &cutter->conflict, &cutter->pair);
 }
 
-/* Constraints that contradict each other within one slice: no cut helps, so the pair's constraints
- * there are left out. */
+/* Leaves out the pair's constraints in a slice where they contradict each other, as no cut helps
+ * there. */
 static int put_aside(struct cutter *cutter, int64_t slice)
 {
     struct align *a = cutter->a;
@@ -275,7 +275,7 @@ static int cut(struct cutter *cutter)
             return -1;
         int64_t end = from + n;
         if (end < cutter->n_slices) {
-            /* why it ends there: if the next slice contradicts itself, it is no reason */
+            /* the window does not end because the next slice contradicts itself */
             int cleared = clear_slice(cutter, end);
             if (cleared < 0)
                 return -1;

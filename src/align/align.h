@@ -22,10 +22,10 @@ struct align;
 struct align *align_create(uint32_t n_clocks); /* NULL: no memory */
 void align_destroy(struct align *align);       /* NULL is fine */
 
-/* The clock's map is needed, and its uncertainty is told, for this stretch of its own time. */
+/* The clock's map is needed, and its uncertainty reported, for this part of its time. */
 void align_cover(struct align *align, uint32_t clock, int64_t start_ns, int64_t end_ns);
 
-/* For constraints between two clocks, in both directions; ALIGN_NONE: no memory. */
+/* A number for two clocks, whose constraints go in both directions; ALIGN_NONE: no memory. */
 uint32_t align_pair(struct align *align, uint32_t clock, uint32_t other);
 
 /* What happened at `from_ns` of clock `from` was over by `to_ns` of the pair's other clock; `mark`
@@ -33,9 +33,9 @@ uint32_t align_pair(struct align *align, uint32_t clock, uint32_t other);
 int align_before(struct align *align, uint32_t pair, uint32_t from, int64_t from_ns, int64_t to_ns,
                  uint64_t mark);
 
-/* Where the constraints leave a choice, a clock gets the middle of what is possible; but one of
- * which this is said keeps its own time, or is moved so that moments meet of which the next
- * function says that they were near each other. */
+/* Where the constraints leave a choice, a clock gets the middle of what is possible. A clock for
+ * which this is called keeps its own time instead, or is moved so that moments given to
+ * align_near() coincide. */
 void align_keep(struct align *align, uint32_t clock);
 int align_near(struct align *align, uint32_t pair, uint32_t clock, int64_t clock_ns,
                int64_t other_ns);
@@ -53,7 +53,7 @@ uint32_t align_segments(const struct align *align, uint32_t clock,
 enum { ALIGN_MAX_BOUNDS = 200 };
 const struct dpro_clock_bound *align_bounds(const struct align *align, uint32_t clock, uint32_t *n);
 
-/* Constraints that no clocks can satisfy, whichever way they run; they were put aside with their
+/* Constraints that no clocks can satisfy, however they run; they were left out with their
  * neighbours. `from` and `to` are the clocks of the first constraint; the second one closes the
  * cycle, directly or through other clocks. */
 struct align_conflict {

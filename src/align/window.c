@@ -20,7 +20,8 @@ enum {
     MAX_CORNERS = 64, /* more halves are left out: the polygon gets larger, never wrong */
 };
 
-/* Below this a drift is less than its uncertainty: none is assumed if the constraints allow it. */
+/* In shorter windows a drift is less than its uncertainty: none is assumed if the constraints allow
+ * it. */
 #define SHORT_NS 1e9
 
 struct point {
@@ -343,8 +344,8 @@ static double freedom(const struct work *work, uint32_t clock)
     return clock == 0 ? 0 : range * range;
 }
 
-/* The cycle's constraints forbid the drifts: moves them as little as will do, those least that are
- * known best. False: no drift helps. */
+/* The constraints of the cycle forbid the drifts: changes them as little as necessary, the best
+ * known ones least. False: no drift helps. */
 static bool repair(struct work *work)
 {
     const struct align *a = work->a;
@@ -544,7 +545,7 @@ static int solve_pass(struct work *work, int pass, struct align_conflict *confli
         return name_conflict(work, work->cycle, work->n_cycle, conflict, pair);
     if (status == 0 && !last)
         status = apply_wishes(work);
-    if (status == 0 && last) { /* nothing moves but what the exact constraints still move */
+    if (status == 0 && last) { /* only the exact constraints still move lines */
         memset(work->x, 0, a->n_clocks * sizeof *work->x);
         status = obey(work);
     }

@@ -1,4 +1,5 @@
-/* attach/attach.c: the daemon. One thread, one socket, a short table of processes.
+/* attach/attach.c: the daemon that Kineto's clients ask for a configuration. It has one thread, one
+ * socket and a short table of processes.
  *
  * Kineto waits 50 ms for an answer, so every request is answered at once, mostly with "nothing".
  * The first process that asks fixes the time of the recording, far enough ahead for all others,
@@ -288,7 +289,7 @@ static int record(struct attach *attach, struct dpro_attach_result *result, stru
         if (n < 0 && errno != EINTR)
             return dpro_error_set(err, DPRO_EIO, "the socket 'dynolog': %s", strerror(errno));
         for (int i = 0; i < MAX_PROCESSES && answer_datagram(attach);
-             i++) /* a flood doesn't keep us here */
+             i++) /* so many at once: a flood must not stop the rest */
             continue;
         result->n_processes = 0;
         for (size_t i = 0; i < attach->processes.n; i++) {

@@ -86,7 +86,7 @@ void process_describe(struct process *process)
     }
 }
 
-/* A trace ends with its own name; a file that is being written may end with any brace. */
+/* A complete trace ends with its name; one that is being written may end with any brace. */
 static bool is_whole(const char *path)
 {
     char tail[TAIL + 1];
@@ -185,7 +185,7 @@ static bool is_below(const struct process *process, const struct process *other)
 
 ORDER(by_pid, struct kept, ASCENDING(process->pids[0]));
 
-/* Leaves the processes that train, one a rank. */
+/* Keeps the processes that train, one a rank. */
 static void choose(struct collection *all)
 {
     struct kept *kept = all->kept.at;

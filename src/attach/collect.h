@@ -20,7 +20,7 @@ struct process {
     char *folder;                     /* where it writes, absolute */
     char *file;                       /* what it wrote, NULL: nothing yet */
     bool told;                        /* to record */
-    bool done, lost;                  /* its trace is whole; is not to be expected any more */
+    bool done, lost;                  /* its trace is whole; will not come any more */
     int64_t heard_ns;                 /* last, CLOCK_MONOTONIC */
     int n_idle;                       /* times it asked for work after it should have recorded */
 };

@@ -1,4 +1,4 @@
-/* base/file_set.c: files that come all together or not at all. */
+/* base/file_set.c: writes several files, all or none. */
 #include "base/file_set.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* base/parallel.h: doing n independent things with several threads. */
+/* base/parallel.h: a loop of independent items on several threads. */
 #ifndef BASE_PARALLEL_H
 #define BASE_PARALLEL_H
 

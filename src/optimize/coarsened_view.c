@@ -1,11 +1,10 @@
 /* optimize/coarsened_view.c: the same job, smaller (paper, section 4.3).
  *
- * Coarsened View: tensors that become ready at the same time, on every rank, are one tensor: fusing
- * them costs nothing (Theorem 3), where they may travel together at all. Ops between which nothing
- * is communicated are one in an evaluation, anyway. Symmetry: of the ranks that run one program the
- * slowest is left, as no other one is ever waited for. Neither changes what a strategy takes. Of
- * many ranks whose programs differ, as recorded ones do by chance, those are left that gradients
- * have to wait for; that is close. */
+ * Coarsened View: tensors that become ready at the same time on every rank are one tensor, as
+ * fusing them costs nothing (Theorem 3), where they may share a bucket at all. Symmetry: of the
+ * ranks that run one program only the slowest is kept, as the others never make anybody wait.
+ * Neither changes the time of a strategy. Where many programs differ, as recorded ones do by
+ * chance, the ranks that gradients wait for most are kept; that is an approximation. */
 #include "optimize/coarsened_view.h"
 
 #include <stdlib.h>
@@ -110,7 +109,7 @@ struct late {
 
 ORDER(latest_first, struct late, DESCENDING(n) ?: ASCENDING(rank));
 
-/* Ranks of programs of their own that differ by chance: a recorded job of many. */
+/* For a recorded job of many ranks, whose programs differ by chance. */
 static int keep_the_late(struct coarsened_view *to, uint32_t most_ranks)
 {
     struct dpro_model *m = &to->model;

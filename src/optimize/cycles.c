@@ -1,11 +1,11 @@
-/* optimize/cycles.c: Horovod's own settings, its cycle time and its fusion threshold, as another
- * way than groups of the job's. A job needs nothing but two variables for them, so they are
- * preferred where groups are hardly better. */
+/* optimize/cycles.c: Horovod's own settings, its cycle time and its fusion threshold, instead of
+ * groups that the job is given. A job needs only two environment variables for them, so they are
+ * preferred unless groups are clearly better. */
 #include "cost/buckets.h"
 #include "optimize/search.h"
 
-/* By how much groups, and settings other than the job's, must be better: as cycles meet a model's
- * iterations always at the same moments, a little is chance. */
+/* By how much groups, and settings other than the job's, must be better. In a model, cycles begin
+ * at the same moments of each iteration, so that small differences are chance. */
 #define WORTH_GROUPS   0.02
 #define WORTH_SETTINGS 0.02
 
@@ -34,7 +34,7 @@ int64_t cycles_baseline(struct space *space, const struct dpro_strategy *baselin
     return space_value(space, baseline);
 }
 
-/* The settings that are best; of those as good the job's own, then what comes first. */
+/* Finds the best settings; among those about as good, the job's own, then the first tried. */
 static int64_t find_settings(struct space *space, const struct dpro_strategy *baseline,
                              struct dpro_strategy *s, struct dpro_strategy *found)
 {

@@ -1,14 +1,15 @@
 /* optimize/dynamic.c: the best contiguous buckets, by dynamic programming.
  *
- * Exact for all-reduces that go one after the other, in order, don't slow computation down, and are
- * waited for all at once, by ranks alike. Then bucket m of tensors i..j-1 ends at
+ * It is exact where all-reduces run one after the other in order, don't slow computation down, and
+ * are waited for all at once by ranks that are alike. Then bucket m of tensors i..j-1 ends at
  *
  *     end[m][j] = max(end[m-1][i], ready[j] + m launches) + t_sync(bytes of i..j-1)
  *
- * and a round takes the longest of: all computation, launches and copying back; and, for each
- * bucket, its end and the copying back of it and of all after it. So that the smallest end is all
- * that matters of a prefix, the round is asked to be shorter than the best one found: whatever
- * bucket is too late for that is left out, until nothing is left. Elsewhere the answer is a start.
+ * A round takes the longest of: all computation, launches and copying back; and, for each bucket,
+ * its end and the copying back of it and of all buckets after it. Only the smallest end of a prefix
+ * matters if the round must be shorter than a limit: buckets that end too late for it are left out.
+ * Bisection finds the smallest limit with a solution. Elsewhere the result is a start for other
+ * searches.
  */
 #include <math.h>
 

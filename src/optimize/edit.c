@@ -1,5 +1,5 @@
-/* optimize/edit.c: edits of a strategy. Each one notes the edits that undo it, so that an undo is
- * made by the same code as an edit. */
+/* optimize/edit.c: edits of a strategy. Each notes the edits that undo it, so that undoing uses the
+ * same code. */
 #include "optimize/edit.h"
 
 #include <stdlib.h>
@@ -137,7 +137,7 @@ bool edit_is_within(const struct model_capabilities *capabilities, const struct 
     case DPRO_EDIT_UNFUSE:
         break;
     }
-    return true; /* ops: no stack can be told, which the report says */
+    return true; /* no stack can fuse ops by a plan; the report says so */
 }
 
 const char *edit_check(const struct dpro_model *model, const struct dpro_strategy *s,

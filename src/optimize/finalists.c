@@ -1,10 +1,9 @@
 /* optimize/finalists.c: what strategies are expected to bring, and which of them is the result.
  *
- * The best of thousands by one model is chosen for that model's errors, too: it relies on numbers
- * that are estimates, and on an iteration that is the median of several. So the finalists are
- * evaluated again in all jobs that the recording allows, and what is promised is the mean over
- * these. A learnt number is never below 0: of one that was learnt as 0 with an error, the mean is
- * above 0. */
+ * The best of thousands of strategies profits from the model's errors: learnt numbers are
+ * estimates, and the modelled iteration is the median of several. So the finalists are evaluated
+ * again in all jobs that the recording allows, and the promise is the mean over these. Learnt
+ * numbers are never negative, so that one learnt as 0 with an error has a mean above 0. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,9 +156,9 @@ static bool is_setting(const struct dpro_model *model, const struct finalist *f)
            strncmp(f->of->name, "cap-", 4) == 0;
 }
 
-/* The plain setting with the largest buckets that is as good as what was found, as far as the
- * recording can tell: what a person can set needs no plan in the job, and messages cost least where
- * they are few. Ops that are fused are no setting. */
+/* Chooses the plain setting with the largest buckets that is as good as the best strategy, as far
+ * as the recording can tell: a setting needs no plan in the job, and few messages cost least. A
+ * strategy that fuses ops can't be replaced by a setting. */
 static const struct finalist *choose(const struct finals *p)
 {
     const struct finalist *best = &p->finalists[OF_BEST], *chosen = &p->finalists[OF_BASELINE];
@@ -177,7 +176,7 @@ static const struct finalist *choose(const struct finals *p)
     return chosen;
 }
 
-/* What is found is told by what it is expected to take, and so is all that it is compared with. */
+/* Reports times as expected over all jobs, of the result and of all that it is compared with. */
 static int promise(const struct finals *p, struct space *space, struct dpro_optimum *o)
 {
     double baseline_ns = (double)space->search->baseline_ns;

@@ -1,7 +1,7 @@
-/* optimize/local_search.c: from the best strategy on, in rounds: every candidate of every pass is
- * evaluated, the best one is taken, and then each of the others that helped by itself, if it still
- * does. Where nothing helps any more, a few random edits of the best, or random buckets, are
- * another start, until five of them in a row have led to nothing better. */
+/* optimize/local_search.c: descent from the best strategy. In a round every candidate of every pass
+ * is evaluated; the best is taken, then each of the others that helped by itself, if it still does.
+ * When nothing helps any more, the search starts again from a few random edits of the best, or from
+ * random buckets, until five starts in a row have led to nothing better. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ struct ranked {
 
 ORDER(best_first, struct ranked, ASCENDING(ns) ?: ASCENDING(candidate));
 
-/* ---- symmetry: what is done in one block is done in those like it ---- */
+/* ---- symmetry: edits of one block are repeated in blocks like it ---- */
 
 /* Equal for neighbours of equal sizes in blocks alike: layer numbers in names don't count. */
 static uint64_t border_kind(const struct dpro_model *model, const struct dpro_strategy *strategy,
@@ -98,9 +98,9 @@ static int add_for_all_blocks(struct space *space, const struct dpro_strategy *s
 
 /* ---- a round ---- */
 
-/* A candidate's edits, made for the round's first strategy, after others have been made: its first
- * bucket is found again by where it begins, and must still be as long. Ops have numbers of their
- * own. */
+/* Adapts a candidate's edits, made for the round's first strategy, to the strategy after other
+ * edits: its first bucket is found again by its first tensor, and must still be as long. Edits of
+ * ops stay as they are. */
 static bool move_edits(const struct dpro_strategy *before, const struct dpro_strategy *now,
                        const struct dpro_edit *edits, uint32_t n, struct dpro_edit *moved)
 {

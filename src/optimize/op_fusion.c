@@ -1,6 +1,6 @@
-/* optimize/op_fusion.c: op fusion (paper, section 4.1), from what passes say that neighbouring ops
- * take as one. What is fused on one rank is fused on those that compute alike, each with its own
- * time: a gradient is communicated when it is ready on all. */
+/* optimize/op_fusion.c: op fusion (paper, section 4.1), by the times that passes give for
+ * neighbouring ops run as one. Ops are fused on all ranks that compute alike, each with its own
+ * time, as a gradient is communicated when it is ready on all ranks. */
 #include <stdlib.h>
 
 #include "cost/fused.h"

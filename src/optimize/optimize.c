@@ -1,9 +1,10 @@
 /* optimize/optimize.c: one search, or one for each number of parameter servers that a job might
  * have.
  *
- * A server is a process that someone has to start and to find room for, so that of two numbers that
- * are about as good the smaller one is the result. What another number than the job's own would
- * bring no recording shows: it must be better by more than what such predictions are usually off.
+ * A server is a process that somebody has to start and to place, so that of two numbers that are
+ * about as good the smaller one is the result. A recording does not show what another number than
+ * the job's would bring, so that it must be better by more than the usual error of such
+ * predictions.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,11 +1,11 @@
 /* optimize/paper.c: Algorithm 1 of the paper (section 4.2), in rounds over the critical path.
  *
- * Bucket after bucket, with the ops that lead up to it. Where computation is critical Theorem 1
- * decides on fusing two ops, by what passes say that the fused op takes; the buckets of their
- * gradients are fused with them (Theorem 3). Where communication is critical Theorem 2 decides on
- * fusing a bucket with the one before it; ops whose gradients travel together delay nothing by
- * being fused (Theorem 3), as those without gradients. With partial replay switched off a replay of
- * everything decides, with the change and without. */
+ * A round goes from bucket to bucket, with the ops that lead up to each. Where computation is
+ * critical, Theorem 1 decides whether two ops are fused, by the time that passes give for the fused
+ * op; the buckets of their gradients are fused with them (Theorem 3). Where communication is
+ * critical, Theorem 2 decides whether a bucket is fused with the one before it. Ops whose gradients
+ * share a bucket, and ops without gradients, are fused freely (Theorem 3). Without partial replay,
+ * a replay of the whole graph decides each time. */
 #include <math.h>
 
 #include "optimize/search.h"
@@ -109,8 +109,8 @@ static bool fuse_op(struct walk *w, const struct step *step, double delay_ns)
     return true;
 }
 
-/* The ops before number `end` that were not passed yet. Fusing the first of them with the one
- * before delays a bucket by delay_ns; true: it was done. */
+/* Walks on to op number `end`. Fusing the first op with the one before it delays a bucket by
+ * delay_ns; returns whether they were fused. */
 static bool walk_ops(struct walk *w, uint32_t end, double delay_ns)
 {
     bool fused_first = false;

@@ -1,5 +1,5 @@
-/* optimize/pass_process.c: a pass from a file, in a process of its own. It may crash, loop or write
- * where it likes: all that comes back is data over a pipe, and not for long. */
+/* optimize/pass_process.c: runs a pass from a file in a child process, where it may crash, loop or
+ * overwrite memory. The parent takes only data over a pipe, for a limited time. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
@@ -91,7 +91,7 @@ static void child(int fd, const char *path, const struct child_question *questio
     static const int to_default[] = {SIGINT, SIGTERM, SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
     for (size_t i = 0; i < sizeof to_default / sizeof *to_default; i++)
         signal(to_default[i], SIG_DFL);
-    signal(SIGINT, SIG_IGN); /* Ctrl-C is for the search; it ends us soon enough */
+    signal(SIGINT, SIG_IGN); /* Ctrl-C stops the search, which then ends this process */
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
     dup2(STDERR_FILENO, STDOUT_FILENO); /* what it prints is no part of our output */
     struct head head = {0};
@@ -206,7 +206,7 @@ int child_run(const char *path, const struct child_question *question,
     close(fds[1]);
     rc = receive(fds[0], &bytes, &late);
     close(fds[0]);
-    kill(pid, SIGKILL); /* it has said all it had to say */
+    kill(pid, SIGKILL); /* its answer is complete, or too late */
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     if (rc == 0)

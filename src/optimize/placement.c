@@ -1,5 +1,5 @@
-/* optimize/placement.c: what a parameter server's job can be given where it is little: from which
- * size on arrays are partitioned over all servers, or which server each tensor is on. */
+/* optimize/placement.c: plans of parameter servers that can be given little: the size from which
+ * arrays are partitioned over all servers, or the server of each tensor. */
 #include <stdlib.h>
 
 #include "base/sort.h"
@@ -7,15 +7,15 @@
 #include "cost/server_placement.h"
 #include "optimize/search.h"
 
-/* A tensor moves, and an array is parted, only for so much of an iteration: the model is not more
- * exact. */
+/* A tensor moves, and an array is partitioned, only if that wins more of an iteration than this:
+ * the model is not more exact. */
 #define WORTH_A_MOVE 0.0005
 #define WORTH_PARTS  0.005
 
 enum { MOST_WAYS = 4096 }; /* up to that many are all tried */
 
-/* All bounds that differ, from the one that parts nothing on; of those that are about as good the
- * one that parts least. */
+/* Tries all bounds that make a difference, first the one that partitions nothing; of those about as
+ * good, the one that partitions least is taken. */
 static void search_bounds(struct space *space, const struct dpro_strategy *baseline)
 {
     const struct dpro_model *model = space->model;
@@ -47,8 +47,8 @@ static void search_bounds(struct space *space, const struct dpro_strategy *basel
     }
 }
 
-/* All ways to place the tensors, where these are few: moving one or two at a time may end where
- * only three would help. Returns whether they were. */
+/* Tries all placements where these are few, as moving one or two tensors at a time may miss a gain
+ * that takes three. Returns whether they were few. */
 static bool try_all(struct space *space, struct dpro_strategy *strategy)
 {
     uint32_t n_servers = sync_n_servers(&space->model->net), n_ways = 1;
@@ -124,7 +124,7 @@ static void improve(struct space *space, const uint32_t *largest_first,
     }
 }
 
-/* What moved for next to nothing goes back. */
+/* Tensors go back where moving them won next to nothing. */
 static void stay(struct space *space, const struct dpro_strategy *baseline,
                  struct dpro_strategy *strategy)
 {

@@ -1,5 +1,5 @@
-/* optimize/registry.c: the Graph Pass Registry (paper, section 4.2). What a pass proposes is tried
- * on a copy before the search sees it, so that nonsense never gets further. */
+/* optimize/registry.c: the Graph Pass Registry (paper, section 4.2). Each proposal is tried on a
+ * copy first, so that the search never sees an impossible one. */
 #include "optimize/registry.h"
 
 #include <stdarg.h>

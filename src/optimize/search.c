@@ -15,7 +15,7 @@
 #include "cost/server_placement.h"
 #include "optimize/result.h"
 
-/* The search goes by that many of the ranks that are late; results are of all of them. */
+/* The search runs on so many of the slowest ranks; its results are evaluated on all. */
 enum { MOST_RANKS = 8 };
 
 /* By how much a strategy must be better to be preferred to a simpler one. */
@@ -111,8 +111,8 @@ static void unfuse_idle_ops(struct space *space, struct dpro_strategy *strategy,
     journal_fini(&journal);
 }
 
-/* What is left of a search is simple where simple is as good: the model is not that exact, and
- * what need not be asked of a job can't go wrong in it. Never slower than `limit`. */
+/* Replaces the result by a simpler one where that is as good: the model is not more exact, and a
+ * simpler plan is safer in the job. Never slower than `limit`. */
 static void simplify(struct space *space, int64_t limit)
 {
     struct dpro_strategy strategy;

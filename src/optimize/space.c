@@ -1,6 +1,6 @@
-/* optimize/space.c: what a strategy is worth, the best one so far, and what passes get to see of
- * one. Evaluations run on several threads, each with an evaluator and a copy of the strategy; which
- * one evaluates what makes no difference to the result. */
+/* optimize/space.c: evaluates strategies, keeps the best one, and shows strategies to passes.
+ * Evaluations run on several threads, each with an evaluator and a copy of the strategy; the result
+ * does not depend on which thread evaluates what. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -189,7 +189,7 @@ static int add_waits(struct accounting *work, uint32_t r, const struct replay_co
         int64_t all_there = copy->end_ns[c->barrier];
         if (*last == NOBODY)
             *last = last_to_arrive(g, c, copy);
-        if ((c->n_messages > 0 && /* whosever turn it is to send: the collective transfers */
+        if ((c->n_messages > 0 && /* some rank is sending: the collective transfers */
              add_interval(work, all_there, start, USE_TRANSFER, NOBODY) < 0) ||
             add_interval(work, copy->end_ns[member->arrival], all_there, USE_WAIT, *last) < 0)
             return -1;

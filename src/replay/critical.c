@@ -1,7 +1,7 @@
 /* replay/critical.c: the critical path of one replayed iteration: from its last op back over the
  * predecessor that each op waited for, the one (in the graph or on the device) whose end is the
- * moment from which the op's gap counts. Durations and gaps therefore join without holes, and
- * their sum is the iteration's length. */
+ * moment from which the op's gap counts. So durations and gaps join without holes and add up to the
+ * iteration's length. */
 #include <stdlib.h>
 
 #include "base/arena.h"

@@ -1,6 +1,6 @@
-/* replay/daydream.c: the baseline that the paper compares with (Daydream, USENIX ATC 2020): one
- * rank's graph, communication as one op a bucket that takes size / bandwidth, and no waiting for
- * others. */
+/* replay/daydream.c: the baseline that the paper compares with (Daydream, USENIX ATC 2020): it
+ * replays the graph of one rank, where the communication of a bucket is one op that takes size /
+ * bandwidth, and never waits for other ranks. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-/* replay/validate.c: how far off the prediction is where the truth is known. Each measured
- * iteration is predicted from all the others, so that no prediction has seen what it is compared
- * with. The predictions are independent of each other and run in threads; which thread made one
- * does not show in the result. */
+/* replay/validate.c: the error of predictions where the truth is known. Each measured iteration is
+ * predicted from all the others, so that no prediction has seen what it is compared with.
+ * Predictions are independent and run in threads; the result does not depend on which thread made
+ * which. */
 #include <math.h>
 #include <stdlib.h>
 

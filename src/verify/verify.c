@@ -1,5 +1,6 @@
-/* verify/verify.c: what a plan was worth, from step times of a job that trained with it and without
- * by turns: in one run where its buckets can be changed meanwhile, else each turn is a run. */
+/* verify/verify.c: what a plan was worth, from the step times of a job that trained with it and
+ * without it in turns. Where buckets can be changed in a running job, all turns are of one run;
+ * else each turn is a run. */
 #include "verify/verify.h"
 
 #include <stdlib.h>

@@ -1,12 +1,12 @@
-/* verify/verify_stats.c: what the turns tell.
+/* verify/verify_stats.c: what a plan gains, by the times of turns with and without it.
  *
- * A block holds every configuration twice, in mirrored order (A B B A): what changes at an even
- * pace while it runs has the same share in all of them. So each half of a block gives one gain for
- * each configuration, of turns that were near each other. Other work on the machine disturbs some
- * of them a lot, so their mean is the Hodges-Lehmann estimate, the median of the means of all
- * pairs, and its interval that of Wilcoxon's signed ranks: exact, and nothing is drawn at random. A
- * turn's time is the median of its steps. Where a GPU works behind the host, single steps mean
- * little, and it is the time from first to last. */
+ * A block holds every configuration twice, in mirrored order (A B B A), so that a steady drift has
+ * the same share in all of them. Each half of a block gives one gain for each configuration, from
+ * turns that were close in time. As other work on the machine disturbs some of them a lot, their
+ * mean is the Hodges-Lehmann estimate, the median of the means of all pairs, with the interval of
+ * Wilcoxon's signed ranks: exact, and nothing is drawn at random. A turn's time is the median of
+ * its steps. Where a GPU runs behind the host, single steps mean little, and it is the time from
+ * first to last. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

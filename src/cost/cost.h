@@ -9,6 +9,7 @@
 /* ---- measured_replay.c: the recorded iterations, replayed ---- */
 
 struct measured_replay {
+    struct arena arena;
     const struct dpro_graph *graph;
     uint32_t n_copies, first, n; /* copies [first, first + n) are the measured iterations in their
                                     order, or of mean durations where there are no others */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "cost/evaluator.h"
 
 enum { MOST_LOSS_PCT = 90 };
@@ -115,13 +116,7 @@ struct begun {
     uint32_t tensor;
 };
 
-static int compare_begun(const void *a, const void *b)
-{
-    const struct begun *x = a, *y = b;
-    if (x->start_ns != y->start_ns)
-        return x->start_ns < y->start_ns ? -1 : 1;
-    return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
-}
+ORDER(by_start, struct begun, ASCENDING(start_ns) ?: ASCENDING(tensor));
 
 int evaluated_groups(const struct evaluator *e, struct dpro_strategy *strategy)
 {
@@ -133,7 +128,7 @@ int evaluated_groups(const struct evaluator *e, struct dpro_strategy *strategy)
     }
     for (uint32_t t = 0; t < n; t++)
         begun[t] = (struct begun){e->sim.communications.at[t].start_ns, t};
-    qsort(begun, n, sizeof *begun, compare_begun);
+    qsort(begun, n, sizeof *begun, by_start);
     strategy->n_buckets = 0;
     for (uint32_t t = 0; t < n; t++) {
         strategy->order[t] = begun[t].tensor;

@@ -82,22 +82,18 @@ static void fit_fusion(const struct fitting *f, double start_ns)
 {
     const struct dpro_graph *g = f->g;
     const struct graph_collective *negotiation = fit_find_negotiation(g);
-    double all = 0, transfers = 0, n = 0;
+    double all = 0, transfers = 0, n = (double)f->n_transfers;
     for (uint32_t m = 0; negotiation && m < negotiation->n_members; m++) {
         uint32_t device = g->device[g->members[negotiation->first_member + m].transfer];
         for (uint32_t op = 0; op < g->n_ops; op++)
             all += g->device[op] == device ? (double)g->dur_ns[op] : 0;
     }
-    for (uint32_t t = 0; negotiation && t < f->model->n_tensors; t++) {
-        const struct graph_collective *c = fit_bucket(f, t);
-        for (uint32_t m = 0; c && m < c->n_members; m++) {
-            if (c->n_messages == 0)
-                transfers += (double)g->dur_ns[g->members[c->first_member + m].transfer];
-            n++;
-        }
-    }
+    for (size_t i = 0; negotiation && i < f->n_transfers; i++)
+        if (f->transfers[i].collective->n_messages == 0)
+            transfers += f->transfers[i].took_ns;
     start_ns -= 2 * (f->net->collective.n_ranks - 1.0) * f->net->link.message_ns.value;
-    double rest = (n > 0 && all > transfers ? (all - transfers) / n : 0) + fmax(start_ns, 0);
+    double rest =
+        (negotiation && n > 0 && all > transfers ? (all - transfers) / n : 0) + fmax(start_ns, 0);
     f->net->collective.overhead_ns = fit_within(rest, 0.3);
 }
 
@@ -105,20 +101,15 @@ static void fit_fusion(const struct fitting *f, double start_ns)
  * sizes don't tell: jobs have one pack as a rule, and cut in many it takes no longer. */
 static int fit_packs(const struct fitting *f)
 {
-    const struct dpro_graph *g = f->g;
     struct model_collective *collective = &f->net->collective;
+    struct dpro_estimate slope = {0};
     fit_points points = {0};
     int status = 0;
-    for (uint32_t t = 0; t < f->model->n_tensors; t++) {
-        const struct graph_collective *c = fit_bucket(f, t);
-        if (!c || c->n_messages == 0)
-            continue;
-        for (uint32_t m = c->first_member; m < c->first_member + c->n_members && status == 0; m++) {
-            double took = (double)g->dur_ns[g->members[m].transfer];
-            status = array_push(&points, ((struct fit_point){(double)c->size_bytes, took, 1, 0}));
-        }
+    for (size_t i = 0; i < f->n_transfers && status == 0; i++) {
+        const struct fit_transfer *t = &f->transfers[i];
+        if (t->collective->n_messages > 0)
+            status = array_push(&points, ((struct fit_point){t->size_bytes, t->took_ns, 1, 0}));
     }
-    struct dpro_estimate slope = {0};
     if (points.n > 0)
         fit_line(&points, &slope, &collective->overhead_ns);
     if (collective->n_ranks > 1) { /* a rank adds up (n - 1) / n of a bucket */
@@ -133,20 +124,10 @@ static int fit_packs(const struct fitting *f)
  */
 static void fit_overhead(const struct fitting *f, double start_ns)
 {
-    const struct dpro_graph *g = f->g;
     struct sums sums = {0};
-    for (uint32_t t = 0; t < f->model->n_tensors; t++) {
-        const struct graph_collective *c = fit_bucket(f, t);
-        if (!c || c->n_messages == 0)
-            continue;
-        for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++) {
-            double ns = (double)g->dur_ns[g->members[m].transfer];
-            if (g->gap_ns)
-                ns += (double)g->gap_ns[g->members[m].transfer] +
-                      (double)g->gap_ns[g->members[m].arrival];
-            sums_add(&sums, ns);
-        }
-    }
+    for (size_t i = 0; i < f->n_transfers; i++)
+        if (f->transfers[i].collective->n_messages > 0)
+            sums_add(&sums, f->transfers[i].took_ns + f->transfers[i].gaps_ns);
     if (sums.n == 0 || f->net->gate.negotiates)
         fit_fusion(f, start_ns);
     else
@@ -207,14 +188,37 @@ static void fit_copies(const struct fitting *f)
 
 /* ---- all of it ---- */
 
+static int list_transfers(struct fitting *f)
+{
+    const struct dpro_graph *g = f->g;
+    f->transfers = arena_array(&f->coarse->arena, g->n_members, sizeof *f->transfers);
+    if (!f->transfers)
+        return -1;
+    for (uint32_t t = 0; t < f->model->n_tensors; t++) {
+        const struct graph_collective *c = fit_bucket(f, t);
+        for (uint32_t m = 0; c && m < c->n_members; m++) {
+            const struct graph_member *member = &g->members[c->first_member + m];
+            struct fit_transfer *transfer = &f->transfers[f->n_transfers++];
+            *transfer = (struct fit_transfer){c, (double)c->size_bytes,
+                                              (double)g->dur_ns[member->transfer], 0, 0};
+            if (c->n_messages > 0)
+                transfer->exchange_ns = (double)member->exchange_ns;
+            if (g->gap_ns)
+                transfer->gaps_ns =
+                    (double)g->gap_ns[member->transfer] + (double)g->gap_ns[member->arrival];
+        }
+    }
+    return 0;
+}
+
 /* Ranks that reduce among themselves. */
-static int fit_all_reduces(const struct fitting *f)
+static int fit_all_reduces(struct fitting *f)
 {
     struct model_net *net = f->net;
     struct dpro_estimate start = {0};
     bool messages = fit_has_messages(f);
     bool at_once = false; /* a session's collectives, which no token puts in order */
-    if ((messages ? fit_bytes(f, &start) : fit_collectives(f)) < 0)
+    if (list_transfers(f) < 0 || (messages ? fit_bytes(f, &start) : fit_collectives(f)) < 0)
         return -1;
     if (messages)
         fit_messages(f);

@@ -7,13 +7,24 @@
 
 #include "cost/cost.h"
 
+/* A rank's mean part in the collective of a bucket. */
+struct fit_transfer {
+    const struct graph_collective *collective;
+    double size_bytes;
+    double took_ns;     /* the transfer: what follows its messages, or all of it */
+    double exchange_ns; /* its messages, from the last arrival on; 0: none are known */
+    double gaps_ns;     /* until its thread came to it, with nothing before it any more */
+};
+
 struct fitting {
     const struct measured_replay *r;
     const struct dpro_graph *g;
     struct coarse *coarse;
     struct dpro_model *model;
-    struct model_net *net; /* the model's */
-    bool on_cpu;           /* nothing runs on a GPU */
+    struct model_net *net;          /* the model's */
+    struct fit_transfer *transfers; /* of all buckets and ranks; none where there are servers */
+    size_t n_transfers;
+    bool on_cpu; /* nothing runs on a GPU */
     bool is_tensorflow_ring;
 };
 

@@ -191,26 +191,21 @@ int fit_at_once(const struct fitting *f, bool *at_once)
 
 int fit_collectives(const struct fitting *f)
 {
-    const struct dpro_graph *g = f->g;
     struct model_link *link = &f->net->link;
     double n_messages = 2.0 * (f->net->collective.n_ranks - 1);
     fit_points points = {0};
-    int status = 0;
-    for (uint32_t t = 0; t < f->model->n_tensors; t++) {
-        const struct graph_collective *c = fit_bucket(f, t);
-        if (!c || c->size_bytes == 0)
-            continue;
-        for (uint32_t m = c->first_member; m < c->first_member + c->n_members && status == 0; m++) {
-            double size = (double)c->size_bytes * wire_share(f->net);
-            double took = (double)g->dur_ns[g->members[m].transfer];
-            if (c->n_messages > 0)
-                took += (double)g->members[m].exchange_ns;
-            status = array_push(&points, ((struct fit_point){size, took, 1 / size, 0}));
+    for (size_t i = 0; i < f->n_transfers; i++) {
+        const struct fit_transfer *t = &f->transfers[i];
+        double size = t->size_bytes * wire_share(f->net);
+        struct fit_point point = {size, t->took_ns + t->exchange_ns, 1 / size, 0};
+        if (size > 0 && array_push(&points, point) < 0) {
+            array_fini(&points);
+            return -1;
         }
     }
     fit_line(&points, &link->byte_ns, &link->message_ns);
     link->message_ns.value /= n_messages;
     link->message_ns.std /= n_messages;
     array_fini(&points);
-    return status;
+    return 0;
 }

@@ -115,22 +115,12 @@ static int fit_form(reduction_array *seen, struct form (*fit)(const reduction_ar
 /* Each bucket on each rank, from when all were there. */
 static int see_packs(const struct fitting *f, reduction_array *seen)
 {
-    const struct dpro_graph *g = f->g;
-    for (uint32_t t = 0; t < f->model->n_tensors; t++) {
-        const struct graph_collective *c = fit_bucket(f, t);
-        if (!c || c->size_bytes == 0)
-            continue;
-        for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++) {
-            struct reduction one = {.bytes = (double)c->size_bytes,
-                                    .took_ns = (double)g->dur_ns[g->members[m].transfer]};
-            if (c->n_messages > 0)
-                one.took_ns += (double)g->members[m].exchange_ns;
-            if (g->gap_ns) /* until its thread came to it, with nothing before it any more */
-                one.took_ns += (double)g->gap_ns[g->members[m].transfer] +
-                               (double)g->gap_ns[g->members[m].arrival];
-            if (array_push(seen, one) < 0)
-                return -1;
-        }
+    for (size_t i = 0; i < f->n_transfers; i++) {
+        const struct fit_transfer *t = &f->transfers[i];
+        struct reduction one = {.bytes = t->size_bytes,
+                                .took_ns = t->took_ns + t->exchange_ns + t->gaps_ns};
+        if (t->size_bytes > 0 && array_push(seen, one) < 0)
+            return -1;
     }
     return 0;
 }

@@ -47,19 +47,16 @@ int measured_replay_run(const struct dpro_graph *graph, struct measured_replay *
     *r = (struct measured_replay){.graph = graph, .first = N_SWING};
     r->n = graph->sample_dur_ns && graph->n_samples ? graph->n_samples : N_MEAN;
     r->n_copies = N_SWING + r->n + N_AFTER;
-    r->end_ns = calloc(r->n_copies, sizeof *r->end_ns);
-    r->device_prev = calloc(r->n_copies, sizeof *r->device_prev);
-    r->dur_ns = calloc(r->n_copies, sizeof *r->dur_ns);
-    r->gap_ns = calloc(r->n_copies, sizeof *r->gap_ns);
-    r->shared_dur_ns = calloc(r->n_copies, sizeof *r->shared_dur_ns);
-    int rc;
-    if (!r->end_ns || !r->device_prev || !r->dur_ns || !r->gap_ns || !r->shared_dur_ns) {
-        rc = dpro_error_nomem(err);
-    } else {
-        struct event_options options = {.n_copies = r->n_copies, .want_device_prev = true};
-        struct replay_hooks hooks = {r, open_copy, close_copy};
-        rc = event_replay(graph, &options, &hooks, NULL, err);
-    }
+    r->end_ns = arena_array(&r->arena, r->n_copies, sizeof *r->end_ns);
+    r->device_prev = arena_array(&r->arena, r->n_copies, sizeof *r->device_prev);
+    r->dur_ns = arena_array(&r->arena, r->n_copies, sizeof *r->dur_ns);
+    r->gap_ns = arena_array(&r->arena, r->n_copies, sizeof *r->gap_ns);
+    r->shared_dur_ns = arena_array(&r->arena, r->n_copies, sizeof *r->shared_dur_ns);
+    struct event_options options = {.n_copies = r->n_copies, .want_device_prev = true};
+    struct replay_hooks hooks = {r, open_copy, close_copy};
+    int rc = r->end_ns && r->device_prev && r->dur_ns && r->gap_ns && r->shared_dur_ns
+                 ? event_replay(graph, &options, &hooks, NULL, err)
+                 : dpro_error_nomem(err);
     if (rc < 0)
         measured_replay_fini(r);
     return rc;
@@ -67,18 +64,10 @@ int measured_replay_run(const struct dpro_graph *graph, struct measured_replay *
 
 void measured_replay_fini(struct measured_replay *r)
 {
-    for (uint32_t c = 0; c < r->n_copies; c++) {
-        if (r->end_ns)
-            free(r->end_ns[c]);
-        if (r->device_prev)
-            free(r->device_prev[c]);
-        if (r->shared_dur_ns)
-            free(r->shared_dur_ns[c]);
+    for (uint32_t c = 0; c < r->n_copies && r->end_ns && r->device_prev && r->shared_dur_ns; c++) {
+        free(r->end_ns[c]);
+        free(r->device_prev[c]);
+        free(r->shared_dur_ns[c]);
     }
-    free(r->end_ns);
-    free(r->device_prev);
-    free(r->dur_ns);
-    free(r->gap_ns);
-    free(r->shared_dur_ns);
-    *r = (struct measured_replay){.graph = NULL};
+    arena_fini(&r->arena);
 }

@@ -18,14 +18,17 @@ struct uncertainty {
     struct dpro_uncertainty_part parts[DPRO_N_UNCERTAINTY_PARTS]; /* whose squares add up to it */
 };
 
+/* The numbers of a net that are learnt, each with its standard error; they are independent. */
+enum { N_MODEL_NUMBERS = 16 };
+struct dpro_estimate *model_number(struct model_net *net, size_t which);
+
 /* How long an iteration of the model's own strategy takes. */
 int uncertainty_time(const struct dpro_model *model, int64_t *iteration_ns, struct dpro_error *err);
 
 /* Makes `moved` the model as it were, had another value been learnt for one of the numbers, by so
  * many standard errors. Where that is what communication costs computation, the recorded iterations
- * stay as long as they were: the work is another, too. The numbers are those of
- * numbers.h. `moved` shares the model's memory; what differs is in `arena`. -1:
- * out of memory. */
+ * stay as long as they were: the work is another, too. `moved` shares the model's memory; what
+ * differs is in `arena`. -1: out of memory. */
 int uncertainty_move(const struct dpro_model *model, size_t number, double errors,
                      struct arena *arena, struct dpro_model *moved);
 

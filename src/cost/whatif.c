@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/sort.h"
 #include "cost/change.h"
 #include "cost/evaluate.h"
 #include "cost/uncertainty.h"
@@ -38,12 +39,6 @@ static int show_groups(struct dpro_model *model, struct dpro_error *err)
     return rc;
 }
 
-static int compare_times(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* Measured iterations drawn at random: each rank computes as fast as it did in that one. Ranks that
  * were not recorded do what the recorded ones did in another. Equal draws whatever the model.
  * Sorted; *mean_ns is theirs. */
@@ -67,7 +62,7 @@ static int draw_iterations(const struct dpro_model *model, uint32_t n_recorded,
         sum += (double)draws[d];
     }
     free(drawn.ranks);
-    qsort(draws, N_DRAWS, sizeof *draws, compare_times);
+    sort_i64(draws, N_DRAWS);
     *mean_ns = sum / N_DRAWS;
     return rc;
 }

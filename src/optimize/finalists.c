@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "cost/buckets.h"
-#include "cost/numbers.h"
 #include "cost/uncertainty.h"
 #include "optimize/result.h"
 

@@ -1,5 +1,5 @@
-/* graph/steps/session_steps.c: a TensorFlow session's step, which one client starts on all tasks and which is
- * over when all of them are done.
+/* graph/steps/session_steps.c: a TensorFlow session's step, which one client starts on all tasks
+ * and which is over when all of them are done.
  *
  * A tensor that goes from one task to another was asked for when the step began, so the time from
  * then on is no transfer (paper, section 3.2). The transfer begins when the op that made the tensor
@@ -10,7 +10,8 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/map.h"
+#include "base/sort.h"
+#include "base/stats.h"
 #include "graph/local/local_edges.h"
 
 static size_t at(const struct rank_build *rank, uint32_t sample, uint32_t op)
@@ -71,14 +72,8 @@ static int64_t *find_needs(const struct rank_build *rank)
     return needs;
 }
 
-static int by_time(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* TensorFlow leaves out some of a step's transfers now and then. They arrived as long before they
- * were taken as in the middle one of the other iterations. */
+ * were taken as in the median of the other iterations. */
 static int find_left_out(struct rank_build *rank)
 {
     size_t n = rank->receives.n;
@@ -89,14 +84,13 @@ static int find_left_out(struct rank_build *rank)
         for (uint32_t s = 0; s < rank->n_samples; s++)
             if (rank->end_ns[at(rank, s, op)] != ABSENT && needs[s * n + i] != INT64_MAX)
                 lay[n_seen++] = needs[s * n + i] - rank->end_ns[at(rank, s, op)];
-        if (n_seen > 0)
-            qsort(lay, n_seen, sizeof *lay, by_time);
+        int64_t median_ns = stats_median_upper_i64(lay, n_seen);
         for (uint32_t s = 0; s < rank->n_samples && n_seen > 0; s++) {
             int64_t *end = &rank->end_ns[at(rank, s, op)],
                     begin = rank->steps.at[rank->sample_step[s]].start_ns;
             if (*end != ABSENT || needs[s * n + i] == INT64_MAX)
                 continue;
-            *end = needs[s * n + i] - lay[n_seen / 2];
+            *end = needs[s * n + i] - median_ns;
             *end = *end > begin ? *end : begin;
             rank->start_ns[at(rank, s, op)] = begin;
         }
@@ -111,28 +105,7 @@ struct made {
     uint32_t key, rank, op;
 };
 
-static int compare_made(const void *a, const void *b)
-{
-    const struct made *x = a, *y = b;
-    if (x->key != y->key)
-        return x->key < y->key ? -1 : 1;
-    if (x->rank != y->rank)
-        return x->rank < y->rank ? -1 : 1;
-    return x->op < y->op ? -1 : x->op > y->op;
-}
-
-static size_t first_made(const struct made *made, size_t n, uint32_t key)
-{
-    size_t low = 0, high = n;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (made[mid].key < key)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low;
-}
+ORDER(by_key, struct made, ASCENDING(key) ?: ASCENDING(rank) ?: ASCENDING(op));
 
 static int tie(struct join *join, const struct made *made, size_t n)
 {
@@ -140,8 +113,8 @@ static int tie(struct join *join, const struct made *made, size_t n)
         struct rank_build *rank = &join->ranks[r];
         for (size_t i = 0; i < rank->receives.n; i++) {
             const struct local_transfer *receive = &rank->receives.at[i];
-            for (size_t m = first_made(made, n, receive->key); m < n && made[m].key == receive->key;
-                 m++) {
+            for (size_t m = LOWER_BOUND(k, (size_t)0, n, made[k].key < receive->key);
+                 m < n && made[m].key == receive->key; m++) {
                 struct cross_edge edge = {made[m].rank, made[m].op, r, receive->op};
                 if (made[m].rank == r)
                     continue;
@@ -166,15 +139,7 @@ struct arrived {
     int64_t end_ns;
 };
 
-static int compare_arrived(const void *a, const void *b)
-{
-    const struct arrived *x = a, *y = b;
-    if (x->device != y->device)
-        return x->device < y->device ? -1 : 1;
-    if (x->end_ns != y->end_ns)
-        return x->end_ns < y->end_ns ? -1 : 1;
-    return x->op < y->op ? -1 : x->op > y->op;
-}
+ORDER(by_arrival, struct arrived, ASCENDING(device) ?: ASCENDING(end_ns) ?: ASCENDING(op));
 
 /* What a rank received from each sender in a sample, by when it arrived. */
 static size_t list_arrived(const struct rank_build *rank, uint32_t sample, struct arrived *list)
@@ -186,7 +151,7 @@ static size_t list_arrived(const struct rank_build *rank, uint32_t sample, struc
         if (end != ABSENT)
             list[n++] = (struct arrived){rank->ops.at[op].device, op, end};
     }
-    qsort(list, n, sizeof *list, compare_arrived);
+    qsort(list, n, sizeof *list, by_arrival);
     return n;
 }
 
@@ -244,8 +209,7 @@ int session_join(struct join *join, struct dpro_error *err)
             struct made one = {send->key, r, send->op};
             status = array_push(&made, one);
         }
-    if (made.n > 1)
-        qsort(made.at, made.n, sizeof *made.at, compare_made);
+    array_sort(&made, by_key);
     if (status == 0)
         status = tie(join, made.at, made.n);
     for (uint32_t r = 0; r < join->n_ranks && status == 0; r++)

@@ -39,11 +39,11 @@ struct cutting {
     struct process *process;
     struct trace_part *part;
     const struct trace_part *graph;
-    struct map nodes;    /* string id of the graph -> node */
-    struct map sizes;    /* string id of a key in the graph -> bytes */
-    struct map details;  /* node, + 1 -> what all its transfers have in common */
-    struct map profiled; /* string ids, + 1, of nodes that have spans of their own */
-    struct session_lanes lanes;
+    struct map nodes;           /* string id of the graph -> node */
+    struct map sizes;           /* string id of a key in the graph -> bytes */
+    struct map details;         /* node, + 1 -> what all its transfers have in common */
+    struct map profiled;        /* string ids, + 1, of nodes that have spans of their own */
+    struct tf_idle_tracks idle; /* of waits */
 };
 
 static void place(struct cutting *c, struct trace_span span, uint32_t cut)
@@ -129,11 +129,11 @@ static void add_wait(struct cutting *c, const struct session_moment *from, int64
         if (map_get(&c->profiled, from->name + UINT64_C(1), NULL))
             return;
         span.kind = SPAN_COLLECTIVE;
-        span.track = session_lane(&c->lanes, part, OF_WAITS, &span, no_memory);
+        span.track = session_track(&c->idle, part, OF_WAITS, &span, no_memory);
         detail.collective = part_intern(part, type, strlen(type), no_memory);
         session_name_group(part, key, &detail, no_memory);
     } else {
-        span.track = session_lane(&c->lanes, part, OF_WAITS, &span, no_memory);
+        span.track = session_track(&c->idle, part, OF_WAITS, &span, no_memory);
     }
     if (span.kind != SPAN_CPU_OP) {
         if (!map_get(&c->details, n + 1, &common)) {
@@ -209,7 +209,7 @@ static void add_waits(struct cutting *c)
 static void add_variables(struct cutting *c, uint32_t cut)
 {
     const struct trace_part *graph = c->graph;
-    struct session_lanes lanes = {.n = 0};
+    struct tf_idle_tracks idle = {.n = 0};
     int64_t start_ns = c->part->cuts.at[cut].start_ns;
     for (size_t n = 0; n < graph->dfg_nodes.n && !c->j->no_memory; n++) {
         const struct dfg_node *node = &graph->dfg_nodes.at[n];
@@ -223,7 +223,7 @@ static void add_variables(struct cutting *c, uint32_t cut)
         span.name = part_intern(c->part, name, strlen(name), &c->j->no_memory);
         if (map_get(&c->profiled, span.name + UINT64_C(1), NULL))
             continue;
-        span.track = session_lane(&lanes, c->part, OF_VARIABLES, &span, &c->j->no_memory);
+        span.track = session_track(&idle, c->part, OF_VARIABLES, &span, &c->j->no_memory);
         start_ns++;
         if (!c->j->no_memory)
             place(c, span, cut);

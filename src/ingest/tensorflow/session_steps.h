@@ -4,7 +4,7 @@
 #define INGEST_TENSORFLOW_SESSION_STEPS_H
 
 #include "base/protobuf.h"
-#include "ingest/part.h"
+#include "ingest/tensorflow/tf_parts.h"
 
 /* Adds the spans of the StepStats that the field is. -1: no memory. */
 int session_read_step(struct pb *pb, const struct pb_field *step, struct trace_part *part);
@@ -14,19 +14,12 @@ int session_read_step(struct pb *pb, const struct pb_field *step, struct trace_p
  * memory. */
 int session_split(struct trace_part *part);
 
-/* What no profile names threads for. */
-enum { SESSION_LANES = 256, SESSION_KEY_MAX = 1024 /* bytes of a transfer's key */ };
+enum { SESSION_KEY_MAX = 1024 /* bytes of a transfer's key */ };
 
-struct session_lanes {
-    uint32_t n;
-    int64_t end_ns[SESSION_LANES];
-    uint32_t tracks[SESSION_LANES];
-};
-
-/* The track of the first lane that is idle when a span begins; spans come in order of their
- * starts. `pid` tells these tracks from others of the part. Sets *no_memory when that runs out. */
-uint32_t session_lane(struct session_lanes *lanes, struct trace_part *part, uint64_t pid,
-                      const struct trace_span *span, bool *no_memory);
+/* A thread of the executor that is idle when a span begins; spans come in order of their starts.
+ * `pid` tells these tracks from others of the part. Sets *no_memory when that runs out. */
+uint32_t session_track(struct tf_idle_tracks *idle, struct trace_part *part, uint64_t pid,
+                       const struct trace_span *span, bool *no_memory);
 /* The track of what came from the task that a transfer's key names. */
 uint32_t session_inbox(struct trace_part *part, uint64_t pid, const char *key, bool *no_memory);
 /* Extends what a step took in its client by what it took in another process, where the two overlap:

@@ -14,8 +14,8 @@ struct task {
     size_t len;
     int rank; /* as of net_process_*; -1: of no job that trains */
     struct trace_part *part;
-    uint32_t *names;              /* string id of the file -> of the task, + 1; in the arena */
-    struct session_lanes threads; /* how many ran is known, which one did what is not */
+    uint32_t *names;               /* string id of the file -> of the task, + 1; in the arena */
+    struct tf_idle_tracks threads; /* how many ran is known, which one did what is not */
 };
 
 struct splitter {
@@ -177,7 +177,7 @@ static void move_span(struct splitter *s, const struct trace_span *from)
         detail.collective = own_id(s, task, detail.collective);
         if (span.name && map_get(&s->groups, span.name, &found))
             session_name_group(part, strtab_get(names, (uint32_t)found), &detail, &s->no_memory);
-        span.track = session_lane(&task->threads, part, 0, from, &s->no_memory);
+        span.track = session_track(&task->threads, part, 0, from, &s->no_memory);
         span.detail = tf_detail(part, &detail, &s->no_memory);
     } else if (device->gpu) {
         track = *device;
@@ -187,7 +187,7 @@ static void move_span(struct splitter *s, const struct trace_span *from)
         track.name = part_intern(part, "session", 7, &s->no_memory);
         span.track = tf_track(part, track, &s->no_memory);
     } else {
-        span.track = session_lane(&task->threads, part, 0, from, &s->no_memory);
+        span.track = session_track(&task->threads, part, 0, from, &s->no_memory);
     }
     span.name = own_id(s, task, span.name);
     s->no_memory = s->no_memory || !part_place_span(part, &span);

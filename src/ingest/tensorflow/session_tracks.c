@@ -9,22 +9,18 @@
 #include "ingest/tensorflow/session_steps.h"
 #include "ingest/tensorflow/tf_parts.h"
 
-uint32_t session_lane(struct session_lanes *lanes, struct trace_part *part, uint64_t pid,
-                      const struct trace_span *span, bool *no_memory)
+uint32_t session_track(struct tf_idle_tracks *idle, struct trace_part *part, uint64_t pid,
+                       const struct trace_span *span, bool *no_memory)
 {
-    uint32_t lane = 0;
-    while (lane < lanes->n && lane < SESSION_LANES - 1 && lanes->end_ns[lane] > span->start_ns)
-        lane++;
-    if (lane == lanes->n) {
+    uint32_t *track = tf_idle_track(idle, span->start_ns, span->start_ns + span->dur_ns);
+    if (*track == NO_ID) {
+        struct trace_track fresh = {.pool = true, .pid = pid, .id = track - idle->tracks};
         char name[32];
-        int len = snprintf(name, sizeof name, "executor %u", lane);
-        struct trace_track track = {.pool = true, .pid = pid, .id = lane};
-        track.name = part_intern(part, name, (size_t)len, no_memory);
-        lanes->tracks[lanes->n++] = tf_track(part, track, no_memory);
-        lanes->end_ns[lane] = INT64_MIN;
+        int len = snprintf(name, sizeof name, "executor %d", (int)fresh.id);
+        fresh.name = part_intern(part, name, (size_t)len, no_memory);
+        *track = tf_track(part, fresh, no_memory);
     }
-    lanes->end_ns[lane] = MAX(lanes->end_ns[lane], span->start_ns + span->dur_ns);
-    return lanes->tracks[lane];
+    return *track;
 }
 
 uint32_t session_inbox(struct trace_part *part, uint64_t pid, const char *key, bool *no_memory)
@@ -38,7 +34,7 @@ uint32_t session_inbox(struct trace_part *part, uint64_t pid, const char *key, b
                      len < SESSION_KEY_MAX ? (int)len : SESSION_KEY_MAX, len ? from : "");
     struct trace_track track = {.pid = pid};
     track.name = part_intern(part, name, (size_t)n, no_memory);
-    track.id = (int64_t)SESSION_LANES + track.name;
+    track.id = (int64_t)TF_IDLE_TRACKS + track.name;
     return tf_track(part, track, no_memory);
 }
 

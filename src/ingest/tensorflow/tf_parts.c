@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "base/sort.h"
+
 uint32_t tf_track(struct trace_part *part, struct trace_track track, bool *no_memory)
 {
     struct part_track fresh = {.track = track};
@@ -20,6 +22,19 @@ uint32_t tf_detail(struct trace_part *part, const struct trace_detail *detail, b
     *no_memory =
         *no_memory || part->details.n >= NO_ID - 1 || array_push(&part->details, *detail) < 0;
     return *no_memory ? NO_ID : (uint32_t)part->details.n - 1;
+}
+
+uint32_t *tf_idle_track(struct tf_idle_tracks *idle, int64_t start_ns, int64_t end_ns)
+{
+    uint32_t i = 0;
+    while (i < idle->n && i < TF_IDLE_TRACKS - 1 && idle->end_ns[i] > start_ns)
+        i++;
+    if (i == idle->n) {
+        idle->tracks[idle->n++] = NO_ID;
+        idle->end_ns[i] = INT64_MIN;
+    }
+    idle->end_ns[i] = MAX(idle->end_ns[i], end_ns);
+    return &idle->tracks[i];
 }
 
 void tf_free_parts(struct trace_part *list)

@@ -17,7 +17,7 @@
 #include "base/time.h"
 #include "ingest/tensorflow/tf_parts.h"
 
-enum { MARK_SHARE = 20, LANES_MAX = 64 };
+enum { MARK_SHARE = 20 };
 
 /* ---- programs and their runs ---- */
 
@@ -130,18 +130,15 @@ ORDER(compare_starts, struct run, ASCENDING(start_ns));
 /* Iterations have the same number on all devices: a run has the same id. */
 static int number_marks(struct splitter *s)
 {
-    struct run *sorted = malloc((s->runs.n + 1) * sizeof *sorted);
-    size_t n = 0;
-    int status = sorted ? 0 : -1;
-    for (size_t i = 0; i < s->runs.n && sorted; i++)
-        if (s->runs.at[i].program == s->marks)
-            sorted[n++] = s->runs.at[i];
-    if (n > 1)
-        qsort(sorted, n, sizeof *sorted, compare_starts);
-    for (size_t i = 0, k = 0; i < n && status == 0; i++)
-        if (sorted[i].id && !map_get(&s->numbers, map_key(sorted[i].id), NULL))
-            status = map_set(&s->numbers, map_key(sorted[i].id), k++);
-    free(sorted);
+    ARRAY(struct run) marks = {0};
+    int status = 0;
+    for (size_t i = 0; i < s->runs.n && status == 0; i++)
+        if (s->runs.at[i].program == s->marks && s->runs.at[i].id)
+            status = array_push(&marks, s->runs.at[i]);
+    array_sort(&marks, compare_starts);
+    for (size_t i = 0; i < marks.n && status == 0; i++)
+        status = map_number(&s->numbers, map_key(marks.at[i].id)) < 0 ? -1 : 0;
+    array_fini(&marks);
     return status;
 }
 
@@ -149,8 +146,7 @@ static int number_marks(struct splitter *s)
 
 struct device {
     struct trace_part *part;
-    uint32_t n_lanes;
-    int64_t until_ns[LANES_MAX]; /* that the ops of a lane take */
+    struct tf_idle_tracks idle;
     bool no_memory;
 };
 
@@ -172,18 +168,13 @@ static void place(struct device *d, struct trace_span span)
         d->no_memory = !part_place_span(d->part, &span);
 }
 
-/* The track of an op: the first whose ops are over. */
-static uint32_t find_lane(struct device *d, const struct xla_op *op)
+/* The first track whose ops are over. */
+static uint32_t find_track(struct device *d, const struct xla_op *op)
 {
-    uint32_t lane = 0;
-    while (lane < d->n_lanes && d->until_ns[lane] > op->start_ns && lane + 1 < LANES_MAX)
-        lane++;
-    if (lane == d->n_lanes && !d->no_memory) {
-        add_track(d, true, op->device, d->n_lanes, "XLA ops");
-        d->n_lanes++;
-    }
-    d->until_ns[lane] = op->end_ns;
-    return lane + 1; /* behind that of the steps */
+    uint32_t *track = tf_idle_track(&d->idle, op->start_ns, op->end_ns);
+    if (*track == NO_ID)
+        *track = add_track(d, true, op->device, track - d->idle.tracks, "XLA ops");
+    return *track;
 }
 
 /* What the instruction says of a collective's size and of who takes part. */
@@ -212,7 +203,7 @@ static void add_op(const struct splitter *s, struct device *d, const struct xla_
     char name[256];
     struct trace_span span = {.start_ns = op->start_ns,
                               .dur_ns = op->end_ns - op->start_ns,
-                              .track = find_lane(d, op),
+                              .track = find_track(d, op),
                               .kind = SPAN_KERNEL,
                               SPAN_UNKNOWN};
     /* an instruction may be called anything: what it does goes first */

@@ -209,8 +209,8 @@ int gloo_share_messages(struct dpro_trace *trace);
 /* gloo.c: messages, contexts, collectives, and the spans and buckets they are. -1: no memory. */
 int gloo_build(struct dpro_trace *trace);
 
-/* tensorflow/ring.c: the chunks of TensorFlow's rings, where there are no messages that tell of
- * themselves. -1: no memory. */
+/* tensorflow/grpc_ring.c: the chunks of TensorFlow's rings, where no messages were logged. -1: no
+ * memory. */
 int ring_build(struct dpro_trace *trace);
 
 /* transport.c: joins the parts' transports by rank and connection and ties messages to spans. Needs

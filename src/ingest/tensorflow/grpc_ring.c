@@ -1,4 +1,4 @@
-/* ingest/tensorflow/ring.c: the messages of TensorFlow's rings over gRPC.
+/* ingest/tensorflow/grpc_ring.c: the messages of TensorFlow's rings over gRPC.
  *
  * A rank's collective is a span with a number that is equal on all ranks (group_key, instance_key).
  * In it the rank sends its neighbour 2 (n - 1) chunks of the tensor, or a multiple of that, each
@@ -32,6 +32,23 @@ struct piece {
     uint64_t offset, bytes;
 };
 typedef ARRAY(struct piece) piece_array;
+
+struct ring {
+    struct dpro_trace *trace;
+    struct arena arena;
+    run_array runs;
+    uint32_t n;        /* collectives */
+    uint32_t *n_ranks; /* by collective */
+    bool *mixed;       /* by collective: another one ran at the same time */
+    uint8_t *n_found;  /* [transport * n + collective]: streams with chunks that it sent */
+    uint32_t *run_of;  /* [transport * n + collective]: its run; NO_ID */
+    piece_array pieces;
+};
+
+static size_t cell_of(const struct ring *ring, uint32_t transport, uint32_t joint)
+{
+    return (size_t)transport * ring->n + joint;
+}
 
 ORDER(by_time, struct run, ASCENDING(transport) ?: ASCENDING(start_ns) ?: ASCENDING(span));
 
@@ -100,30 +117,6 @@ static int tell_apart(const struct dpro_trace *trace, run_array *runs)
     return status;
 }
 
-/* Numbers the collectives; returns how many ranks each has. NULL: no memory. */
-static uint32_t *number_runs(run_array *runs, uint32_t *n)
-{
-    struct map seen = {0};
-    uint32_t *n_ranks = calloc(runs->n + 1, sizeof *n_ranks);
-    int status = n_ranks ? 0 : -1;
-    *n = 0;
-    for (size_t i = 0; i < runs->n && status == 0; i++) {
-        uint64_t joint;
-        if (!map_get(&seen, runs->at[i].key, &joint)) {
-            joint = (*n)++;
-            status = map_set(&seen, runs->at[i].key, joint);
-        }
-        runs->at[i].joint = (uint32_t)joint;
-        n_ranks[joint]++;
-    }
-    map_fini(&seen);
-    if (status < 0) {
-        free(n_ranks);
-        return NULL;
-    }
-    return n_ranks;
-}
-
 /* ---- chunks ---- */
 
 /* The stream's long writes between two moments. */
@@ -153,10 +146,10 @@ static bool are_chunks(const piece_array *pieces, uint64_t n)
 {
     uint64_t least = UINT64_MAX, most = 0;
     for (size_t i = 0; i < pieces->n; i++) {
-        least = pieces->at[i].bytes < least ? pieces->at[i].bytes : least;
-        most = pieces->at[i].bytes > most ? pieces->at[i].bytes : most;
+        least = MIN(least, pieces->at[i].bytes);
+        most = MAX(most, pieces->at[i].bytes);
     }
-    return n > 0 && pieces->n > 0 && pieces->n <= MOST_CHUNKS && pieces->n % n == 0 &&
+    return pieces->n > 0 && pieces->n <= MOST_CHUNKS && pieces->n % n == 0 &&
            most - least <= CHUNK_SLACK + most / 256;
 }
 
@@ -185,7 +178,7 @@ static int split_pieces(piece_array *pieces, uint64_t n_chunks)
     uint64_t chunk = UINT64_MAX, sum = 0;
     size_t n = pieces->n;
     for (size_t i = 0; i < n; i++) {
-        chunk = pieces->at[i].bytes < chunk ? pieces->at[i].bytes : chunk;
+        chunk = MIN(chunk, pieces->at[i].bytes);
         sum += pieces->at[i].bytes;
     }
     if (sum / n_chunks < chunk)
@@ -206,29 +199,18 @@ static int split_pieces(piece_array *pieces, uint64_t n_chunks)
     return 0;
 }
 
-struct ring {
-    struct dpro_trace *trace;
-    const run_array *runs;
-    const uint32_t *n_ranks; /* by collective */
-    uint8_t *n_found;        /* [transport * n + collective]: streams with chunks that it sent */
-    uint32_t *run_of;        /* [transport * n + collective]: its run; NO_ID */
-    bool *mixed;             /* by collective: another one ran at the same time */
-    uint32_t n;
-    piece_array pieces;
-};
-
 static void find_mixed(struct ring *ring)
 {
-    for (size_t i = 0; i < ring->runs->n; i++) {
-        const struct run *run = &ring->runs->at[i];
-        for (size_t k = i + 1; k < ring->runs->n && ring->runs->at[k].transport == run->transport &&
-                               ring->runs->at[k].start_ns < run->end_ns;
+    for (size_t i = 0; i < ring->runs.n; i++) {
+        const struct run *run = &ring->runs.at[i];
+        for (size_t k = i + 1; k < ring->runs.n && ring->runs.at[k].transport == run->transport &&
+                               ring->runs.at[k].start_ns < run->end_ns;
              k++)
-            ring->mixed[run->joint] = ring->mixed[ring->runs->at[k].joint] = true;
+            ring->mixed[run->joint] = ring->mixed[ring->runs.at[k].joint] = true;
     }
 }
 
-/* Whether a rank received a stream's byte while it was in the collective, or its log does not tell.
+/* Whether a rank received a stream's byte while it was in the collective, or its log has no record.
  */
 static bool arrives_in(const struct ring *ring, uint32_t transport, uint32_t stream,
                        uint64_t offset, uint32_t joint)
@@ -240,8 +222,8 @@ static bool arrives_in(const struct ring *ring, uint32_t transport, uint32_t str
     const struct net_transfer *at = &t->transfers.at[i];
     if (i == end || at->offset > offset)
         return true;
-    uint32_t index = ring->run_of[(size_t)transport * ring->n + joint];
-    const struct run *run = index == NO_ID ? NULL : &ring->runs->at[index];
+    uint32_t index = ring->run_of[cell_of(ring, transport, joint)];
+    const struct run *run = index == NO_ID ? NULL : &ring->runs.at[index];
     return run && at->end_ns >= run->start_ns - SLACK_NS && at->start_ns <= run->end_ns + SLACK_NS;
 }
 
@@ -252,14 +234,13 @@ static int push_chunk(struct ring *ring, const struct run *run, uint32_t stream,
     struct net_message message = {.offset = piece->offset,
                                   .size_bytes = piece->bytes,
                                   .length = piece->bytes,
-                                  .start_ns = INT64_MIN,
-                                  .end_ns = INT64_MIN,
                                   .stream = stream,
                                   .tag = run->joint,
-                                  .collective = run->joint,
                                   .prefix = GLOO_ALL_REDUCE,
-                                  .opcode = GLOO_DATA};
-    return t->messages.n >= NO_ID - 1 ? -1 : array_push(&t->messages, message);
+                                  .opcode = GLOO_DATA,
+                                  NET_UNTIMED};
+    message.collective = run->joint;
+    return net_add_message(t, message);
 }
 
 /* The chunks that a rank sent in a collective. */
@@ -274,16 +255,15 @@ static int take_run(struct ring *ring, const struct run *run, int64_t until_ns)
             continue;
         if (list_pieces(t, s, run, until_ns, &ring->pieces) < 0)
             return -1;
-        if (ring->pieces.n > 0 && n > 0 && !are_chunks(&ring->pieces, n))
+        if (!are_chunks(&ring->pieces, n))
             merge_pieces(&ring->pieces, n);
-        if (ring->pieces.n > 0 && n > 0 && !are_chunks(&ring->pieces, n) &&
-            split_pieces(&ring->pieces, n) < 0)
+        if (!are_chunks(&ring->pieces, n) && split_pieces(&ring->pieces, n) < 0)
             return -1;
         if (!are_chunks(&ring->pieces, n) ||
             !arrives_in(ring, (uint32_t)(peer - ring->trace->transports), peer_stream,
                         ring->pieces.at[0].offset, run->joint))
             continue;
-        uint8_t *found = &ring->n_found[(size_t)run->transport * ring->n + run->joint];
+        uint8_t *found = &ring->n_found[cell_of(ring, run->transport, run->joint)];
         *found += *found < UINT8_MAX;
         for (size_t i = 0; i < ring->pieces.n; i++)
             if (push_chunk(ring, run, s, &ring->pieces.at[i]) < 0)
@@ -326,8 +306,8 @@ static size_t list_sending(const struct ring *ring, uint32_t transport, struct s
 {
     enum { MOST_BYTES = 4 << 20, MOST_PARTS = 2 }; /* TensorFlow cuts longer chunks in two */
     size_t n = 0;
-    for (size_t i = 0; i < ring->runs->n; i++) {
-        const struct run *run = &ring->runs->at[i];
+    for (size_t i = 0; i < ring->runs.n; i++) {
+        const struct run *run = &ring->runs.at[i];
         uint32_t n_ranks = ring->n_ranks[run->joint], parts = 1;
         uint64_t bytes = run_bytes(ring->trace, run);
         if (run->transport != transport || !ring->mixed[run->joint] || n_ranks < 2)
@@ -416,30 +396,29 @@ static int take_stream(struct ring *ring, struct sending *list, size_t n, uint32
 
 static int take_mixed(struct ring *ring)
 {
-    struct sending *list = malloc((ring->runs->n + 1) * sizeof *list);
-    int status = list ? 0 : -1;
-    for (uint32_t transport = 0; transport < ring->trace->n_transports && status == 0;
-         transport++) {
+    struct sending *list = arena_array(&ring->arena, ring->runs.n, sizeof *list);
+    if (!list)
+        return -1;
+    for (uint32_t transport = 0; transport < ring->trace->n_transports; transport++) {
         const struct net_transport *t = &ring->trace->transports[transport];
         size_t n = t->rank_index == NO_ID ? 0 : list_sending(ring, transport, list);
-        for (uint32_t s = 0; n > 0 && s < t->connections.n * 2 && status == 0; s += 2) {
+        for (uint32_t s = 0; n > 0 && s < t->connections.n * 2; s += 2) {
             uint32_t peer_stream;
             const struct net_transport *peer = net_peer(ring->trace, t, s, &peer_stream);
-            if (peer && peer->rank_index != NO_ID)
-                status = take_stream(ring, list, n, transport, s);
+            if (peer && peer->rank_index != NO_ID && take_stream(ring, list, n, transport, s) < 0)
+                return -1;
         }
         for (size_t i = 0; i < n; i++)
-            ring->n_found[(size_t)transport * ring->n + list[i].run->joint] = list[i].n_left == 0;
+            ring->n_found[cell_of(ring, transport, list[i].run->joint)] = list[i].n_left == 0;
     }
-    free(list);
-    return status;
+    return 0;
 }
 
 static int take_all(struct ring *ring)
 {
-    for (size_t i = 0; i < ring->runs->n; i++) {
-        const struct run *run = &ring->runs->at[i];
-        bool last = i + 1 == ring->runs->n || run[1].transport != run->transport;
+    for (size_t i = 0; i < ring->runs.n; i++) {
+        const struct run *run = &ring->runs.at[i];
+        bool last = i + 1 == ring->runs.n || run[1].transport != run->transport;
         /* the last chunk may still be on its way when the rank has all of its own */
         int64_t until_ns = last ? run->end_ns + (run->end_ns - run->start_ns) : run[1].start_ns;
         if (!ring->mixed[run->joint] && ring->n_ranks[run->joint] > 1 &&
@@ -458,77 +437,84 @@ static int take_all(struct ring *ring)
  */
 static int add_collectives(struct ring *ring)
 {
-    struct dpro_transport_info *info = &ring->trace->transport_info;
-    bool *exact = malloc((ring->n + (size_t)1) * sizeof *exact);
-    int status = exact ? 0 : -1;
-    for (uint32_t j = 0; j < ring->n && status == 0; j++)
+    struct dpro_trace *trace = ring->trace;
+    bool *exact = arena_array(&ring->arena, ring->n, sizeof *exact);
+    if (!exact)
+        return -1;
+    for (uint32_t j = 0; j < ring->n; j++)
         exact[j] = ring->n_ranks[j] > 1;
-    for (size_t i = 0; i < ring->runs->n && status == 0; i++) {
-        const struct run *run = &ring->runs->at[i];
-        exact[run->joint] &= ring->n_found[(size_t)run->transport * ring->n + run->joint] == 1;
+    for (size_t i = 0; i < ring->runs.n; i++) {
+        const struct run *run = &ring->runs.at[i];
+        exact[run->joint] &= ring->n_found[cell_of(ring, run->transport, run->joint)] == 1;
     }
-    for (uint32_t t = 0; t < ring->trace->n_transports && status == 0; t++)
-        for (uint32_t j = 0; j < ring->n && status == 0; j++) {
-            struct net_collective fresh = {.tag = j,
-                                           .prefix = GLOO_ALL_REDUCE,
-                                           .first_send_ns = INT64_MAX,
-                                           .last_ns = INT64_MIN,
-                                           .span = NO_ID,
-                                           .bucket = NO_ID,
-                                           .joint = j};
-            status = array_push(&ring->trace->transports[t].collectives, fresh);
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        for (uint32_t j = 0; j < ring->n; j++) {
+            struct net_collective fresh = {
+                .tag = j, .prefix = GLOO_ALL_REDUCE, .joint = j, NET_UNSUMMED};
+            if (array_push(&trace->transports[t].collectives, fresh) < 0)
+                return -1;
         }
-    for (size_t i = 0; i < ring->runs->n && status == 0; i++) {
-        const struct run *run = &ring->runs->at[i];
-        info->n_collectives++;
-        info->n_tied += exact[run->joint];
+    for (size_t i = 0; i < ring->runs.n; i++) {
+        const struct run *run = &ring->runs.at[i];
+        trace->transport_info.n_tied += exact[run->joint];
         if (exact[run->joint])
-            ring->trace->transports[run->transport].collectives.at[run->joint].span = run->span;
+            trace->transports[run->transport].collectives.at[run->joint].span = run->span;
     }
-    for (uint32_t t = 0; t < ring->trace->n_transports && status == 0; t++)
-        net_sum_collectives(&ring->trace->transports[t]);
-    free(exact);
-    return status;
+    trace->transport_info.n_collectives += ring->runs.n;
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        net_sum_collectives(&trace->transports[t]);
+    return 0;
+}
+
+/* Numbers the collectives, and makes room for what is found of each. */
+static int number_runs(struct ring *ring)
+{
+    struct map numbers = {0};
+    int status = 0;
+    for (size_t i = 0; i < ring->runs.n && status == 0; i++) {
+        int64_t number = map_number(&numbers, ring->runs.at[i].key);
+        ring->runs.at[i].joint = (uint32_t)number;
+        status = number < 0 ? -1 : 0;
+    }
+    ring->n = (uint32_t)numbers.n;
+    map_fini(&numbers);
+    size_t n_cells = (size_t)ring->trace->n_transports * ring->n;
+    ring->n_ranks = arena_array(&ring->arena, ring->n, sizeof *ring->n_ranks);
+    ring->mixed = arena_array(&ring->arena, ring->n, sizeof *ring->mixed);
+    ring->n_found = arena_array(&ring->arena, n_cells, sizeof *ring->n_found);
+    ring->run_of = arena_array(&ring->arena, n_cells, sizeof *ring->run_of);
+    if (status < 0 || !ring->n_ranks || !ring->mixed || !ring->n_found || !ring->run_of)
+        return -1;
+    memset(ring->run_of, 0xFF, n_cells * sizeof *ring->run_of);
+    for (size_t i = 0; i < ring->runs.n; i++) {
+        const struct run *run = &ring->runs.at[i];
+        ring->n_ranks[run->joint]++;
+        ring->run_of[cell_of(ring, run->transport, run->joint)] = (uint32_t)i;
+    }
+    return 0;
+}
+
+static int build(struct ring *ring)
+{
+    if (list_runs(ring->trace, &ring->runs) < 0)
+        return -1;
+    if (ring->runs.n == 0 || ring->runs.n > MOST_CHUNKS * (size_t)64)
+        return 0;
+    if (tell_apart(ring->trace, &ring->runs) < 0 || number_runs(ring) < 0)
+        return -1;
+    find_mixed(ring);
+    return take_all(ring) < 0 ? -1 : add_collectives(ring);
 }
 
 int ring_build(struct dpro_trace *trace)
 {
-    run_array runs = {0};
-    struct ring ring = {.trace = trace, .runs = &runs};
-    uint32_t *n_ranks = NULL;
-    bool others = false; /* messages that tell of themselves */
+    struct ring ring = {.trace = trace};
     for (uint32_t t = 0; t < trace->n_transports; t++)
-        others |= trace->transports[t].messages.n > 0 || trace->transports[t].ps.n > 0;
-    int status = others ? 0 : list_runs(trace, &runs);
-    if (others || status < 0 || runs.n == 0 || runs.n > MOST_CHUNKS * (size_t)64) {
-        array_fini(&runs);
-        return status;
-    }
-    if (tell_apart(trace, &runs) < 0) {
-        array_fini(&runs);
-        return -1;
-    }
-    ring.n_ranks = n_ranks = number_runs(&runs, &ring.n);
-    ring.mixed = calloc(ring.n + (size_t)1, sizeof *ring.mixed);
-    ring.n_found = calloc((size_t)trace->n_transports * ring.n + 1, 1);
-    ring.run_of = malloc(((size_t)trace->n_transports * ring.n + 1) * sizeof *ring.run_of);
-    if (!n_ranks || !ring.mixed || !ring.n_found || !ring.run_of)
-        status = -1;
-    if (status == 0) {
-        for (size_t i = 0; i < (size_t)trace->n_transports * ring.n; i++)
-            ring.run_of[i] = NO_ID;
-        for (size_t i = 0; i < runs.n; i++)
-            ring.run_of[(size_t)runs.at[i].transport * ring.n + runs.at[i].joint] = (uint32_t)i;
-        find_mixed(&ring);
-        status = take_all(&ring);
-    }
-    if (status == 0)
-        status = add_collectives(&ring);
-    free(n_ranks);
-    free(ring.mixed);
-    free(ring.n_found);
-    free(ring.run_of);
+        if (trace->transports[t].messages.n > 0 || trace->transports[t].ps.n > 0)
+            return 0; /* their own numbers say what they are */
+    int status = build(&ring);
     array_fini(&ring.pieces);
-    array_fini(&runs);
+    array_fini(&ring.runs);
+    arena_fini(&ring.arena);
     return status;
 }

@@ -225,6 +225,24 @@ struct dpro_trace {
     ARRAY(char *) warnings; /* in the arena */
 };
 
+/* The rank of that number; NULL: it has no profile. */
+static inline struct trace_rank *trace_rank_of(const struct dpro_trace *trace, int number)
+{
+    for (uint32_t r = 0; r < trace->n_ranks; r++)
+        if (trace->ranks[r].rank == number)
+            return &trace->ranks[r];
+    return NULL;
+}
+
+/* The window that a time lies in; NO_ID: none. */
+static inline uint32_t trace_window_at(const struct trace_rank *rank, int64_t ns)
+{
+    for (uint32_t w = 0; w < rank->n_windows; w++)
+        if (rank->windows[w].start_ns <= ns && ns <= rank->windows[w].end_ns)
+            return w;
+    return NO_ID;
+}
+
 /* A transfer's key, "edge_5_x /job:ps/... /job:worker/...": whether the two devices are of
  * different tasks. */
 bool trace_key_leaves_task(const char *key);

@@ -80,9 +80,7 @@ static struct exchanged exchanged_of(const struct source *source, uint32_t index
                    .collective = part_intern(part, "push_pull", strlen("push_pull"), no_memory),
                    .dtype = part_intern(part, "float32", strlen("float32"), no_memory),
                    .group_size = n_workers, /* not all ranks, where hosts have several GPUs */
-                   .peer = -1,
-                   .comm_sequence = -1,
-                   .wait_stream = -1}};
+                   DETAIL_UNKNOWN}};
     *no_memory |= array_push(&part->tracks, track) < 0;
     return of;
 }
@@ -113,11 +111,9 @@ static int add_exchanges(const struct source *source, struct source *profile, in
             .dur_ns = run->whole.end_ns - start_ns,
             .name = exchanged->span_name,
             .track = exchanged->track,
-            .sequence = -1,
-            .detail = (uint32_t)part->details.n - 1,
             .kind = SPAN_COLLECTIVE,
-            .parent = NO_ID,
-            .node = NO_ID};
+            SPAN_UNKNOWN};
+        span.detail = (uint32_t)part->details.n - 1;
         no_memory = !part_place_span(part, &span);
     }
     free(of);

@@ -19,6 +19,7 @@
 #include "ingest/transport/transport.h"
 
 enum { KEYS_PER_TENSOR = 1 << 16, NAME_BYTES = 1024 };
+#define PREFIX "BytePSPushPull."
 
 struct exchange {
     uint64_t key;
@@ -35,7 +36,8 @@ struct maker {
     struct dpro_trace *trace;
     struct net_transport *transport;
     struct trace_rank *rank;
-    struct map answers; /* of a request: index + 1 */
+    struct arena arena;
+    struct map answers; /* of a request: index */
     int64_t *passed_ns; /* by message, of requests: when it may have been passed on */
     ARRAY(struct exchange) exchanges;
     ARRAY(struct tensor) tensors;
@@ -82,7 +84,7 @@ ORDER_OF_INDICES(compare_requests, struct ps_message,
 static int list_requests(struct maker *m)
 {
     const struct net_transport *t = m->transport;
-    m->requests = malloc((t->ps.n + 1) * sizeof *m->requests);
+    m->requests = arena_array(&m->arena, t->ps.n, sizeof *m->requests);
     if (!m->requests)
         return -1;
     for (uint32_t i = 0; i < t->ps.n; i++) {
@@ -90,8 +92,7 @@ static int list_requests(struct maker *m)
         if (is_request(message))
             m->requests[m->n_requests++] = i;
         else if ((message->flags & PS_BYTEPS) && !(message->flags & PS_REQUEST) &&
-                 message->stream % 2 == 1 &&
-                 map_set(&m->answers, answer_key(message), i + UINT64_C(1)) < 0)
+                 message->stream % 2 == 1 && map_set(&m->answers, answer_key(message), i) < 0)
             return -1;
     }
     qsort_r(m->requests, m->n_requests, sizeof *m->requests, compare_requests, t->ps.at);
@@ -103,7 +104,7 @@ static int find_passed(struct maker *m)
 {
     const struct net_transport *t = m->transport;
     int64_t begun_ns = INT64_MIN, end_ns = INT64_MIN;
-    m->passed_ns = malloc((t->ps.n + 1) * sizeof *m->passed_ns);
+    m->passed_ns = arena_array(&m->arena, t->ps.n, sizeof *m->passed_ns);
     if (!m->passed_ns)
         return -1;
     for (size_t i = 0; i < t->ps.n; i++) {
@@ -120,14 +121,6 @@ static int find_passed(struct maker *m)
         end_ns = at->end_ns;
     }
     return 0;
-}
-
-static bool in_a_window(const struct trace_rank *rank, int64_t ns)
-{
-    for (uint32_t w = 0; w < rank->n_windows; w++)
-        if (rank->windows[w].start_ns <= ns && ns <= rank->windows[w].end_ns)
-            return true;
-    return false;
 }
 
 /* Each pull with the push before it. */
@@ -148,13 +141,13 @@ static int list_exchanges(struct maker *m)
             continue;
         struct exchange fresh = {.key = at->key,
                                  .start_ns = m->passed_ns[push],
-                                 .end_ns = time_of(&all[answer - 1]),
+                                 .end_ns = time_of(&all[answer]),
                                  .push = push,
                                  .pull = index};
         push = NO_ID;
         if (m->exchanges.n == m->rank->max_exchanges)
             break; /* its own log lacks some that the servers' have */
-        if (fresh.end_ns >= fresh.start_ns && in_a_window(m->rank, fresh.start_ns) &&
+        if (fresh.end_ns >= fresh.start_ns && trace_window_at(m->rank, fresh.start_ns) != NO_ID &&
             array_push(&m->exchanges, fresh) < 0)
             return -1;
     }
@@ -193,7 +186,7 @@ static int name_tensors(struct maker *m)
 {
     const struct recording *recording = m->rank->recording;
     size_t n = recording ? recording->parameters.n : 0;
-    struct recorded_parameter *all = malloc((n + 1) * sizeof *all);
+    struct recorded_parameter *all = arena_array(&m->arena, n, sizeof *all);
     if (!all)
         return -1;
     if (n > 0)
@@ -204,96 +197,98 @@ static int name_tensors(struct maker *m)
         fits = all[i].size_bytes == m->tensors.at[i].size_bytes;
     for (size_t i = 0; i < n && fits; i++)
         m->tensors.at[i].name = all[i].name;
-    free(all);
     return 0;
 }
 
 /* ---- spans ---- */
 
-static int add_track(struct maker *m, uint32_t name)
+/* "BytePSPushPull.fc.weight~PART1", or "key 65536" where the name is not known. */
+static void format_name(const struct maker *m, const struct exchange *e,
+                        const struct tensor *tensor, char *out, size_t size)
 {
-    struct trace_rank *rank = m->rank;
-    rank->tracks[rank->n_tracks] = (struct trace_track){
-        .pid = rank->pid, .id = rank->n_tracks, .name = name, .first = rank->n_spans};
-    return (int)rank->n_tracks++;
+    char part[32] = "";
+    if (tensor->n_parts > 1)
+        snprintf(part, sizeof part, "~PART%" PRIu64, e->key % KEYS_PER_TENSOR);
+    if (tensor->name)
+        snprintf(out, size, PREFIX "%.900s%s", strtab_get(&m->trace->names, tensor->name), part);
+    else
+        snprintf(out, size, PREFIX "key %" PRIu64 "%s", e->key - e->key % KEYS_PER_TENSOR, part);
 }
 
+/* String ids of words that all exchanges have. */
+struct words {
+    uint32_t layer, collective, dtype;
+};
+
+/* Adds an exchange to the rank's last track. */
 static int add_span(struct maker *m, const struct exchange *e, const struct tensor *tensor,
-                    const uint32_t words[3])
+                    const struct words *words)
 {
     struct trace_rank *rank = m->rank;
     struct strtab *names = &m->trace->names;
     struct ps_message *all = m->transport->ps.at;
-    char text[NAME_BYTES], *name = text + strlen("BytePSPushPull.");
-    int len = snprintf(text, sizeof text, "BytePSPushPull.");
-    if (tensor->name)
-        len += snprintf(name, 900, "%s", strtab_get(names, tensor->name));
-    else
-        len += snprintf(name, 900, "key %" PRIu64, e->key - e->key % KEYS_PER_TENSOR);
-    if (len > 910)
-        len = 910;
-    if (tensor->n_parts > 1)
-        len += snprintf(text + len, sizeof text - (size_t)len, "~PART%" PRIu64,
-                        e->key % KEYS_PER_TENSOR);
-    uint32_t span_name = strtab_add(names, text, (size_t)len);
-    uint32_t group = strtab_add(names, name, strlen(name));
-    if (span_name == STRTAB_FULL || group == STRTAB_FULL)
+    const uint32_t requests[] = {e->push, e->pull};
+    char text[NAME_BYTES];
+    format_name(m, e, tensor, text, sizeof text);
+    uint32_t name = strtab_add(names, text, strlen(text));
+    uint32_t group = strtab_add(names, text + strlen(PREFIX), strlen(text) - strlen(PREFIX));
+    if (name == STRTAB_FULL || group == STRTAB_FULL)
         return -1;
-    uint32_t window = 0, span = rank->n_spans++;
-    while (rank->windows[window].start_ns > e->start_ns ||
-           rank->windows[window].end_ns < e->start_ns)
-        window++;
+    uint32_t span = rank->n_spans++;
     rank->details[rank->n_details] =
         (struct trace_detail){.numel = all[e->push].data_bytes / sizeof(float),
-                              .dtype = words[2],
-                              .collective = words[1],
+                              .dtype = words->dtype,
+                              .collective = words->collective,
                               .process_group = group,
                               .group_size = m->trace->world_size,
-                              .peer = -1,
-                              .comm_sequence = -1,
-                              .wait_stream = -1};
+                              DETAIL_UNKNOWN};
     rank->spans[span] = (struct trace_span){.start_ns = e->start_ns,
                                             .dur_ns = e->end_ns - e->start_ns,
-                                            .name = span_name,
+                                            .name = name,
                                             .track = rank->n_tracks - 1,
-                                            .sequence = -1,
-                                            .detail = rank->n_details++,
                                             .kind = SPAN_COLLECTIVE,
-                                            .window = (uint16_t)window,
-                                            .parent = NO_ID,
-                                            .node = NO_ID};
+                                            .window = (uint16_t)trace_window_at(rank, e->start_ns),
+                                            SPAN_UNKNOWN};
+    rank->spans[span].detail = rank->n_details++;
     rank->tracks[rank->n_tracks - 1].n++;
-    uint64_t answer;
     for (int k = 0; k < 2; k++) {
-        struct ps_message *request = &all[k ? e->pull : e->push];
-        request->span = span;
-        if (map_get(&m->answers, answer_key(request), &answer))
-            all[answer - 1].span = span;
+        uint64_t answer;
+        all[requests[k]].span = span;
+        if (map_get(&m->answers, answer_key(&all[requests[k]]), &answer))
+            all[answer].span = span;
     }
     m->trace->transport_info.n_tied++;
     m->trace->transport_info.n_collectives++;
     return 0;
 }
 
+static void add_track(struct trace_rank *rank, uint32_t name)
+{
+    rank->tracks[rank->n_tracks] = (struct trace_track){
+        .pid = rank->pid, .id = rank->n_tracks, .name = name, .first = rank->n_spans};
+    rank->n_tracks++;
+}
+
+/* Each key has a track. */
 static int add_spans(struct maker *m)
 {
     struct strtab *names = &m->trace->names;
-    const uint32_t words[3] = {strtab_add(names, "BytePS", 6), strtab_add(names, "push_pull", 9),
-                               strtab_add(names, "float32", 7)};
-    uint64_t key = UINT64_MAX;
+    struct trace_rank *rank = m->rank;
+    const struct words words = {strtab_add(names, "BytePS", 6), strtab_add(names, "push_pull", 9),
+                                strtab_add(names, "float32", 7)};
     size_t tensor = 0;
-    int status =
-        words[0] == STRTAB_FULL || words[1] == STRTAB_FULL || words[2] == STRTAB_FULL ? -1 : 0;
-    for (size_t i = 0; i < m->exchanges.n && status == 0; i++) {
+    if (words.layer == STRTAB_FULL || words.collective == STRTAB_FULL || words.dtype == STRTAB_FULL)
+        return -1;
+    for (size_t i = 0; i < m->exchanges.n; i++) {
         const struct exchange *e = &m->exchanges.at[i];
-        if (e->key != key)
-            add_track(m, words[0]);
-        key = e->key;
-        while (m->tensors.at[tensor].number != key / KEYS_PER_TENSOR)
+        if (i == 0 || e->key != e[-1].key)
+            add_track(rank, words.layer);
+        while (m->tensors.at[tensor].number != e->key / KEYS_PER_TENSOR)
             tensor++;
-        status = add_span(m, e, &m->tensors.at[tensor], words);
+        if (add_span(m, e, &m->tensors.at[tensor], &words) < 0)
+            return -1;
     }
-    return status;
+    return 0;
 }
 
 static bool is_tied(const struct net_transport *transport)
@@ -310,21 +305,13 @@ int byteps_add_exchanges(struct dpro_trace *trace, struct net_transport *transpo
         .trace = trace, .transport = transport, .rank = &trace->ranks[transport->rank_index]};
     if (byteps_n_exchanges(transport) == 0 || is_tied(transport))
         return 0;
-    int status = list_requests(&m);
-    if (status == 0)
-        status = find_passed(&m);
-    if (status == 0)
-        status = list_exchanges(&m);
-    if (status == 0)
-        status = list_tensors(&m);
-    if (status == 0)
-        status = name_tensors(&m);
-    if (status == 0)
-        status = add_spans(&m);
+    int status = list_requests(&m) < 0 || find_passed(&m) < 0 || list_exchanges(&m) < 0 ||
+                         list_tensors(&m) < 0 || name_tensors(&m) < 0
+                     ? -1
+                     : add_spans(&m);
     map_fini(&m.answers);
     array_fini(&m.exchanges);
     array_fini(&m.tensors);
-    free(m.requests);
-    free(m.passed_ns);
+    arena_fini(&m.arena);
     return status;
 }

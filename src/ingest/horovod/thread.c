@@ -84,30 +84,23 @@ static int64_t last_enqueue(const struct placing *p, uint32_t round, uint32_t gr
     return last_ns;
 }
 
-static uint32_t window_at(const struct trace_rank *rank, int64_t time_ns)
-{
-    for (uint32_t w = 0; w < rank->n_windows; w++)
-        if (rank->windows[w].start_ns <= time_ns && time_ns <= rank->windows[w].end_ns)
-            return w;
-    return NO_ID;
-}
-
 static void add_spans(struct placing *p, const struct names *names)
 {
     const struct fusion *f = p->fusion;
     struct trace_rank *rank = p->rank;
     int64_t free_ns = NEVER;
     rank->fused.track = rank->n_tracks;
-    rank->tracks[rank->n_tracks++] = (struct trace_track){.serial = true,
-                                                          .pid = rank->pid,
-                                                          .id = rank->n_tracks,
-                                                          .name = names->thread,
-                                                          .first = rank->n_spans};
+    rank->tracks[rank->n_tracks] = (struct trace_track){.serial = true,
+                                                        .pid = rank->pid,
+                                                        .id = rank->n_tracks,
+                                                        .name = names->thread,
+                                                        .first = rank->n_spans};
+    rank->n_tracks++;
     for (uint32_t r = 0; r < p->rounds->rounds.n; r++)
         for (uint32_t g = 0; g < f->n_groups; g++) {
             const struct fused_times *t = &p->groups[(size_t)r * f->n_groups + g];
             const struct fused_group *group = &f->groups[g];
-            uint32_t window = t->start_ns == NEVER ? NO_ID : window_at(rank, t->start_ns);
+            uint32_t window = t->start_ns == NEVER ? NO_ID : trace_window_at(rank, t->start_ns);
             if (window == NO_ID)
                 continue;
             int64_t ready = last_enqueue(p, r, g), sequence = fusion_sequence(f, r, g);

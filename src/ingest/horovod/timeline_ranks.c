@@ -11,14 +11,6 @@
  */
 static const int64_t SLACK_NS = 1000000000;
 
-static struct trace_rank *find_rank(struct dpro_trace *trace, int number)
-{
-    for (uint32_t r = 0; r < trace->n_ranks; r++)
-        if (trace->ranks[r].rank == number)
-            return &trace->ranks[r];
-    return NULL;
-}
-
 /* How far the timeline is from the nearest of the rank's windows. */
 static int64_t distance_ns(const struct trace_rank *rank, const struct source *source)
 {
@@ -53,7 +45,7 @@ static void give(struct loader *loader, struct source *source)
 {
     struct dpro_trace *trace = loader->trace;
     const struct dpro_sink *sink = &loader->options->sink;
-    struct trace_rank *rank = find_rank(trace, source->rank);
+    struct trace_rank *rank = trace_rank_of(trace, source->rank);
     if (!rank) {
         trace_warn(
             trace, sink,

@@ -36,9 +36,9 @@ int nccl_build(struct loader *loader, struct dpro_error *err)
         source->part.nccl = NULL;
         log->rank = source->rank;
         trace->nccl_logs[trace->n_nccl_logs++] = log;
-        for (uint32_t r = 0; r < trace->n_ranks; r++)
-            if (trace->ranks[r].rank == log->rank && find_spans(trace, &trace->ranks[r], log) < 0)
-                return dpro_error_nomem(err);
+        const struct trace_rank *rank = trace_rank_of(trace, log->rank);
+        if (rank && find_spans(trace, rank, log) < 0)
+            return dpro_error_nomem(err);
     }
     return 0;
 }

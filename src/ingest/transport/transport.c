@@ -138,9 +138,9 @@ static int collect(struct dpro_trace *trace, struct source **sources, size_t n)
         map_fini(&seen);
         if (status < 0)
             return -1;
-        for (uint32_t r = 0; r < trace->n_ranks; r++)
-            if (trace->ranks[r].rank == t->rank)
-                t->rank_index = r;
+        const struct trace_rank *rank = trace_rank_of(trace, t->rank);
+        if (rank)
+            t->rank_index = (uint32_t)(rank - trace->ranks);
     }
     return 0;
 }

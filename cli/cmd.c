@@ -44,7 +44,7 @@ void cmd_print_overview(FILE *out)
 {
     fputs("Usage: dpro COMMAND [OPTIONS] ...\n\n"
           "Records and replays distributed training of neural networks: predicts the time of an\n"
-          "iteration, says what it is spent on, and which ops it hangs on.\n\nCommands:\n",
+          "iteration, how it is spent, and which ops determine it.\n\nCommands:\n",
           out);
     for (size_t i = 0; cmd_table[i] != NULL; i++)
         fprintf(out, "  %-12s %s\n", cmd_table[i]->name, cmd_table[i]->summary);

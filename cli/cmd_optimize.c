@@ -80,7 +80,7 @@ static const struct opt optimize_opts[] = {
                "default: dynamic programming, the paper's Algorithm 1,\nlocal search; paper: "
                "Algorithm 1; dp: dynamic\nprogramming; mcmc: a random walk"),
     OPT_WHOLE("seed", opt_read_u64, seed, 0, UINT64_MAX,
-              "of what is random in the search: equal seeds, equal\nresults"),
+              "of the search's random choices; equal seeds give equal\nresults"),
     {.name = "pass",
      .repeats = true,
      .arg = "FILE",

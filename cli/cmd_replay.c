@@ -63,7 +63,7 @@ static const struct opt replay_opts[] = {
         "samples", opt_read_u32, samples, 0, UINT32_MAX,
         "also replay N iterations drawn from the measured\nones, for p50 and p95 (default: 0)"),
     OPT_WHOLE("seed", opt_read_u64, seed, 0, UINT64_MAX,
-              "of those draws: equal seeds, equal results"),
+              "of those draws; equal seeds give equal results"),
     OPT_CHOICE("engine", "NAME", read_engine, engine, engines,
                "how the order on each device is decided: event, as\nit replays (default); fixed, "
                "once: faster with many\nsamples"),

@@ -86,8 +86,8 @@ static void write_text(struct writer *w, const void *of)
     align_write_table(w, clocks->graph, dpro_graph_n_clocks(clocks->graph));
     if (a->n_pairs > 0)
         writer_printf(w,
-                      "\n%llu pairs of what came before what on two clocks; %llu violated as "
-                      "recorded, %llu as aligned\n",
+                      "\n%llu ordered pairs of events on two clocks; %llu violated as recorded, "
+                      "%llu as aligned\n",
                       (unsigned long long)a->n_pairs, (unsigned long long)a->violations_before,
                       (unsigned long long)a->violations_after);
     warnings_write_text(w, warning, clocks);

@@ -201,7 +201,7 @@ static const char *warning(const void *comparison, size_t i)
     else if (b->plan && fabs(after - before) > DRIFT_TO_TELL * before && i-- == 0)
         snprintf(c->warning, WARNING_TEXT,
                  "the forward pass takes %.0f %% %s time in B, which no plan changes: the machine "
-                 "was another one then; 'dpro verify' measures by turns",
+                 "ran at another speed; 'dpro verify' alternates both and cancels that",
                  100 * fabs(after / before - 1), after < before ? "less" : "more");
     else if (b->plan && !b->plan->applied && i == 0)
         snprintf(c->warning, WARNING_TEXT,
@@ -226,11 +226,11 @@ static void write_verdict(struct writer *w, const struct comparison *c)
     else if (isnan(c->half_pct))
         table_paragraph(w, "Verdict", 9,
                         "B takes %s %% %s time an iteration: %s instead of %s; one iteration was "
-                        "measured in %s, so nobody knows whether that is noise",
+                        "measured in %s, so this may be noise",
                         less, more, b_time, a_time, isnan(a->error_ns) ? "A" : "B");
     else if (fabs(c->less_pct) <= c->half_pct)
         table_paragraph(w, "Verdict", 9,
-                        "no difference that could be told from noise: B takes %s, A %s an "
+                        "no difference beyond noise: B takes %s, A %s an "
                         "iteration (%s %% %s, +- %s points)",
                         b_time, a_time, less, more, half);
     else

@@ -433,7 +433,7 @@ const char *facts_assumption(const struct report_facts *f, size_t index, char *o
     switch (index) {
     case 0:
         if (f->n_measured == 0)
-            return "Nothing was measured: op durations are what the trace gives.";
+            return "Nothing was measured: op durations come from the trace.";
         snprintf(out, size,
                  f->n_measured == 1
                      ? "Durations are those of the only measured iteration."
@@ -454,24 +454,24 @@ const char *facts_assumption(const struct report_facts *f, size_t index, char *o
     case 4:
         if (world > (int)f->n_ranks)
             snprintf(out, size,
-                     "%u of %d ranks are in the trace; the others are taken to arrive at each "
-                     "collective as late as they did when it was measured.",
+                     "%u of %d ranks are in the trace; the others are assumed to arrive at each "
+                     "collective as late as when it was measured.",
                      f->n_ranks, world);
         else if (f->n_ranks == 1 && f->n_comms > 0)
-            return "One rank is in the trace, which names no other; whom it communicates with is "
-                   "taken to be as late as when it was measured.";
+            return "Only one rank is in the trace; its peers are assumed to arrive as late as when "
+                   "it was measured.";
         else
             snprintf(out, size, "Every rank of the job is in the trace (%u).", f->n_ranks);
         return out;
     case 5:
         if (r->profiler_op_ns == 0)
             return f->wire_profiler_ns > 0
-                       ? "What the profiler itself cost is part of the durations and gaps; the "
-                         "transport logs of iterations without it say how much it is in all."
-                       : "What the profiler itself cost is part of the durations and gaps.";
+                       ? "The profiler's own cost is part of the durations and gaps; the transport "
+                         "logs of iterations without it show its total."
+                       : "The profiler's own cost is part of the durations and gaps.";
         snprintf(out, size,
                  "Recording an op cost the thread that ran it %.2f us, half before its start and "
-                 "half after its end; this is taken out.",
+                 "half after its end; this is subtracted.",
                  (double)r->profiler_op_ns / 1e3);
         return out;
     case 6:
@@ -483,13 +483,12 @@ const char *facts_assumption(const struct report_facts *f, size_t index, char *o
     case 7:
         if (f->fusion.n_tensors == 0)
             return NULL;
-        snprintf(
-            out, size,
-            "Horovod's thread is known from rank 0's timeline; other ranks moved the same bytes "
-            "when their transport logs say so, or without one at the same time. %u of %u rounds "
-            "were fused as in the graph; in the others what a group took is shared out by its "
-            "tensors.",
-            f->fusion.n_alike, f->fusion.n_rounds);
+        snprintf(out, size,
+                 "Horovod's thread is known from rank 0's timeline. Other ranks are assumed to "
+                 "move the same bytes, at the times of their transport logs, or at rank 0's times "
+                 "where they have none. %u of %u rounds were fused as in the graph; in the others "
+                 "the time of a group is divided among its tensors.",
+                 f->fusion.n_alike, f->fusion.n_rounds);
         return out;
     default:
         return NULL;

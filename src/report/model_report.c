@@ -108,7 +108,7 @@ void model_write_text(struct writer *w, const struct dpro_model *model)
                  NUMBER(relative_pct(link.bandwidth_bytes_per_s), 1));
     table_paragraph(w, " ", 2,
                     "learnt: %s over %u ranks, %s, %s us a message, %u collective%s at once%s; a "
-                    "megabyte on the link takes %s ms from the computation beside it",
+                    "megabyte on the link slows computation down by %s ms",
                     link.algorithm, dpro_model_n_ranks(model), speed,
                     NUMBER(link.message_ns.value / 1e3, 1), link.n_streams, PLURAL(link.n_streams),
                     link.in_order ? ", in order" : "", NUMBER(link.interference_ns.value, 2));

@@ -72,7 +72,7 @@
         " points): " + ms(best.iteration_ms) + " instead of " + ms(report.replayed_ms));
       say("", "Change", found + ", instead of " + before);
       if (best.setting)
-        say("", "Setting", "that is " + best.setting + " of DistributedDataParallel, which needs no plan: the largest as good as any");
+        say("", "Setting", best.setting + " of DistributedDataParallel has the same effect without a plan; it is the largest value that is as good as any");
     } else {
       const sure = data.less_pct > data.less_half_pct, may = !sure && data.less_pct >= 1;
       const title = may ? "Nothing is sure to help" : sure ? "Nothing helps enough to be worth a plan" : "Nothing helps";
@@ -81,9 +81,9 @@
       say("", "Change", "none: keep " + before + (may && best.setting ? ", or measure " + best.setting : ""));
     }
     say("", "At most", "no bucketing without compression can win more than " + pct(data.at_most_pct) +
-      ", were the model two standard errors off: an iteration takes " + ms(report.lower_bound_ms) + " at least");
+      ", even if every number of the model is two standard errors off: an iteration takes at least " + ms(report.lower_bound_ms));
     if (best.changes_numerics)
-      say("", "Mind", "gradients are rounded for the transfer: the job does not train to the same numbers");
+      say("", "Note", "gradients are rounded for the transfer: the job does not train to the same numbers");
     return el("section", "card", list);
   }
 
@@ -96,7 +96,7 @@
       ["as it ran", report.replayed_ms, "IDLE", sentence(report.baseline.communication)],
       [RESULT, report.best.iteration_ms, "UPDATE", sentence(report.best.communication)],
       ...report.servers.map((s) => [plural(s.servers, "server"), s.iteration_ms, "UPDATE",
-        "the best found with so many; placed as usual: " + ms(s.usual_ms)]),
+        "the best found with this number; placed as usual: " + ms(s.usual_ms)]),
       ...report.baselines.map((b) => [b.name, b.iteration_ms, "FW", b.text + ", " + plural(b.buckets, "bucket")]),
     ];
     const W = ROOM, left = NARROW ? 104 : 130, right = 118, line = 24, top = 8;
@@ -197,7 +197,7 @@
 
   function decisions() {
     if (report.strategy.length === 0) return null;
-    return el("section", "card", el("h2", "", "What makes the one from the other"), el("div", "scroll", el("table", "",
+    return el("section", "card", el("h2", "", "Changes to the job's strategy"), el("div", "scroll", el("table", "",
       el("tr", "", ["pass", "target", "decision"].map((t) => el("th", "", t))),
       report.strategy.map((d) => el("tr", "", el("td", "", d.pass), el("td", "", d.target), el("td", "", d.decision))))));
   }

@@ -34,9 +34,9 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
     f->n_fusions = f->helps ? dpro_optimum_n_op_fusions(report->optimum) : 0;
     if (f->n_fusions > 0)
         snprintf(f->fusions, sizeof f->fusions,
-                 "fused ops are listed in plan.json, but no job can be given them: DDP, Horovod, "
-                 "BytePS and torch.compile get the plan's communication alone, which takes %s an "
-                 "iteration by the model",
+                 "the fused ops that plan.json lists can't be applied to a job: DDP, Horovod, "
+                 "BytePS and torch.compile take the plan's communication alone, with which the "
+                 "model predicts %s an iteration",
                  TIME(f->found.apart_ns));
     f->which = f->helps ? DPRO_BEST : DPRO_BASELINE;
     f->planned = dpro_optimum_strategy(report->optimum, f->which);
@@ -46,8 +46,8 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
     double misfit_pct = 100 * dpro_model_misfit(report->model);
     if (fabs(misfit_pct) > MISFIT_TO_TELL)
         snprintf(f->misfit, sizeof f->misfit,
-                 "the model is %+.1f %% off the measured iteration: what it says of strategies may "
-                 "be off by as much; %s measures",
+                 "the model is %+.1f %% off the measured iteration, and its predictions may be off "
+                 "by as much; to measure, use %s",
                  misfit_pct,
                  dpro_model_stack(report->model) != DPRO_STACK_BYTEPS ? "dpro verify"
                                                                       : "a run with the plan");
@@ -167,11 +167,12 @@ static void write_setting(struct writer *w, const struct optimize_facts *f)
         return;
     if (more_pct >= 0.05)
         snprintf(more, sizeof more,
-                 "; the best buckets found win %s points more, less than this recording can tell",
+                 "; the best buckets found win %s points more, which is within this recording's "
+                 "uncertainty",
                  NUMBER(more_pct, 1));
     table_paragraph(w, "Setting", 10,
-                    "that is %s of DistributedDataParallel, which needs no plan: the largest as "
-                    "good as any%s",
+                    "%s of DistributedDataParallel has the same effect without a plan; it is the "
+                    "largest value that is as good as any%s",
                     f->found.setting, more);
 }
 
@@ -198,13 +199,13 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
                         may && f->found.setting ? ", or measure " : "",
                         may && f->found.setting ? f->found.setting : "");
     }
-    table_paragraph(w, "At most", 10,
-                    "%sno bucketing without compression can win more than %s %%, were all that the "
-                    "model is made of two standard errors off: an iteration takes %s at least; if "
-                    "'dpro replay' shows more communication exposed, that takes compression or "
-                    "faster links",
-                    f->n_fusions ? "with these ops fused " : "", NUMBER(f->at_most_pct, 1),
-                    TIME(f->found.lower_bound_ns));
+    table_paragraph(
+        w, "At most", 10,
+        "%sno bucketing without compression can win more than %s %%, even if every number of the "
+        "model is two standard errors off: an iteration takes at least %s; if 'dpro replay' shows "
+        "more exposed communication, only compression or faster links can reduce it",
+        f->n_fusions ? "with these ops fused " : "", NUMBER(f->at_most_pct, 1),
+        TIME(f->found.lower_bound_ns));
     table_wrapped(w, "Within", 10, dpro_model_capabilities(f->report->model));
     write_servers_needed(w, f);
     if (f->helps)
@@ -266,7 +267,7 @@ static void write_decisions(struct writer *w, const struct optimize_facts *f)
     uint32_t n = dpro_optimum_n_decisions(f->report->optimum);
     if (n == 0 || !f->helps)
         return;
-    writer_text(w, "\nWhat makes the one from the other\n");
+    writer_text(w, "\nChanges to the job's strategy\n");
     for (uint32_t i = 0; i < n && i < MOST_DECISIONS; i++) {
         struct dpro_decision d = dpro_optimum_decision(f->report->optimum, i);
         struct words line = {.n = 0};
@@ -274,7 +275,7 @@ static void write_decisions(struct writer *w, const struct optimize_facts *f)
         table_escaped(w, "  -", 4, line.text);
     }
     if (n > MOST_DECISIONS)
-        writer_printf(w, "    and %u more, which --json and the plan have\n", n - MOST_DECISIONS);
+        writer_printf(w, "    and %u more, in --json and the plan\n", n - MOST_DECISIONS);
 }
 
 static void write_text(struct writer *w, const void *facts)

@@ -129,21 +129,21 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
     table_write(w, &t);
     free(by_waits);
     if (!f->any_computes)
-        table_wrapped(w, "", 2,
-                      "no computation was recorded: what it hides, and when ranks idle, is not "
-                      "known");
+        table_wrapped(
+            w, "", 2,
+            "no computation was recorded, so hidden communication and idle time are unknown");
     else if (any_comm)
         table_wrapped(w, "", 2,
                       "exposed: transferring while nothing is computed; waiting: in a collective "
-                      "before its last rank is there; all comm: all transferring, hidden or not");
+                      "before its last rank arrives; all comm: all transfers, hidden or not");
     if (facts_of_xla(f))
         table_wrapped(w, "", 2,
-                      "XLA's programs do not tell forward, backward and update apart: all that a "
-                      "device computes counts as forward");
+                      "XLA's programs do not distinguish forward, backward and update: all "
+                      "computation counts as forward");
     else if (f->has_gpu)
         table_wrapped(w, "", 2,
-                      "forward, backward and update are the GPU's; while only the CPU works, the "
-                      "rank idles");
+                      "forward, backward and update are times on the GPU; while only the CPU "
+                      "works, the rank counts as idle");
 }
 
 static void write_path(struct writer *w, const struct report_facts *f)
@@ -279,7 +279,7 @@ static void write_checks(struct writer *w, const struct report_facts *f)
         table_cells(&t, MILLISECONDS(f, p ? f->p95_ns : f->p50_ns), "");
     }
     if (f->daydream)
-        prediction_row(&t, f, "Daydream (one rank, peers never waited for)",
+        prediction_row(&t, f, "Daydream (one rank, no waiting for peers)",
                        f->daydream->iteration_ns, f->daydream_error_pct);
     table_write(w, &t);
     if (!v || v->n == 0)
@@ -339,19 +339,18 @@ static void write_unprofiled_iterations(struct writer *w, const struct report_fa
         return;
     if (o->n_iterations > 0)
         words_add(&line, "",
-                  "without the profiler, on the wire: %s, mean of %u iterations that only the "
-                  "transport logs show (spread %s)",
+                  "without the profiler, by the transport logs: %s, mean of %u iterations outside "
+                  "of the profile (spread %s)",
                   TIME(o->mean_ns), o->n_iterations, TIME(o->std_ns));
     if (o->asking_ns > 0)
-        words_add(&line, "; ", "asking all tasks for what they recorded took %s",
-                  TIME(o->asking_ns));
+        words_add(&line, "; ", "collecting the profiles of all tasks took %s", TIME(o->asking_ns));
     if (f->wire_profiler_ns > 0) {
         words_add(&line, "; ", "so the profiler cost %s", TIME(f->wire_profiler_ns));
         if (f->wire_error_ns > 0)
             words_add(&line, " ", "(standard error %s)", TIME(f->wire_error_ns));
-        words_add(&line, ", ", "and without it %s are expected", TIME(f->wire_predicted_ns));
+        words_add(&line, ", ", "and %s are expected without it", TIME(f->wire_predicted_ns));
     } else {
-        words_add(&line, "; ", "no less than with it");
+        words_add(&line, "; ", "no cost of the profiler shows");
     }
     table_wrapped(w, " ", 2, line.text);
 }
@@ -371,10 +370,10 @@ static void write_transport(struct writer *w, const struct report_facts *f)
     else if (n > 0)
         words_add(&line, ", ", "recorded at one end");
     if (t->n_collectives > 0)
-        words_add(&line, "; ", "%llu of %llu collectives tied to their messages",
+        words_add(&line, "; ", "%llu of %llu collectives matched with their messages",
                   (unsigned long long)t->n_tied, (unsigned long long)t->n_collectives);
     if (t->n_checked > 0)
-        words_add(&line, ", ", "the bytes of %llu of %llu as their size asks",
+        words_add(&line, ", ", "%llu of %llu with exactly the bytes that their size implies",
                   (unsigned long long)t->n_exact, (unsigned long long)t->n_checked);
     if (t->n_lost > 0)
         words_add(&line, "; ", "%llu records lost", (unsigned long long)t->n_lost);
@@ -388,8 +387,8 @@ static void write_fusion(struct writer *w, const struct report_facts *f)
     if (h->n_tensors == 0)
         return;
     words_add(&line, "",
-              "Horovod: %u tensors in %u group%s (%u of %u rounds were fused just so); of an "
-              "iteration its thread negotiates %s, copies %s, and calls back %s",
+              "Horovod: %u tensors in %u group%s (%u of %u rounds were fused in these groups); in "
+              "an iteration its thread spends %s on negotiation, %s on copies and %s on callbacks",
               h->n_tensors, h->n_groups, PLURAL(h->n_groups), h->n_alike, h->n_rounds,
               TIME(f->negotiate_ns), TIME(f->copy_ns), TIME(f->callback_ns));
     if (h->cycle_ns > 0)

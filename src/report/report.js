@@ -296,7 +296,7 @@
       barRow(rows, "rank " + r.rank, used.map(([key, name, shade]) => [name, r[key], shade]), longest, ms(r.iteration_ms));
     return el("section", "card", el("h2", "", "Where each rank's predicted iteration goes"),
       el("div", "legend above", used.map(([, name, shade]) => el("span", "", swatch(shade), name))), rows,
-      ranks.some((r) => !known(r.idle_ms)) ? el("p", "dim", "Where no computation was recorded, what it hides, and when a rank idles, is not known.") : null,
+      ranks.some((r) => !known(r.idle_ms)) ? el("p", "dim", "Where no computation was recorded, hidden communication and idle time are unknown.") : null,
       ranks.length > MOST ? el("p", "dim", "The first " + MOST + " of " + ranks.length + " ranks; replay.json has all.") : null);
   }
 
@@ -304,7 +304,7 @@
     const path = report.critical_path, whole = path.length_ms;
     const card = el("section", "card", el("h2", "", "Critical path" +
       (known(path.iteration) && report.trace.iterations > 1 ? " (iteration " + path.iteration + ", replayed)" : "") + ": " + ms(whole)));
-    if (!(whole > 0)) { card.append(el("p", "dim", "Empty: no op holds the iteration up.")); return card; }
+    if (!(whole > 0)) { card.append(el("p", "dim", "Empty: no op takes time on it.")); return card; }
     const kinds = Object.entries(path.by_kind_ms).filter(([, v]) => v > 0).sort((a, b) => b[1] - a[1]);
     const rows = el("div", "rows");
     for (const [kind, v] of kinds)
@@ -397,9 +397,9 @@
       fact("the measured iterations' own spread", pct(v.measured_std_pct));
     } else fact("self-validation", report.trace.iterations > 1 ? "not asked for" : "none: too few iterations; record 10 or more");
     if (known(report.daydream.iteration_ms))
-      fact("Daydream (one rank, peers never waited for)", ms(report.daydream.iteration_ms) + (known(report.daydream.error_pct) ? ", " + signed(report.daydream.error_pct) : ""));
+      fact("Daydream (one rank, no waiting for peers)", ms(report.daydream.iteration_ms) + (known(report.daydream.error_pct) ? ", " + signed(report.daydream.error_pct) : ""));
     if (known(report.profiler.op_ns))
-      fact("the profiler's own work, taken out of the prediction", ms(report.profiler.iteration_ms) + " (" + (report.profiler.op_ns / 1000).toFixed(2) + " µs an op)");
+      fact("the profiler's cost, not part of the prediction", ms(report.profiler.iteration_ms) + " (" + (report.profiler.op_ns / 1000).toFixed(2) + " µs an op)");
     const c = report.contradiction;
     if (c.contradicts) {
       fact("the replay contradicts the measurement, whose mean is known to ± " + ms(c.measured_known_to_ms), c.text || "no part of the graph stands out");
@@ -412,8 +412,8 @@
     }
     const wire = report.unprofiled_iterations;
     if (known(wire.iteration_ms))
-      fact("without the profiler, mean of " + plural(wire.iterations, "iteration") + " that only the transport logs show", ms(wire.iteration_ms) + " (spread " + ms(wire.std_ms) + ")");
-    if (known(wire.asking_ms)) fact("asking all tasks for what they recorded", ms(wire.asking_ms));
+      fact("without the profiler, mean of " + plural(wire.iterations, "iteration") + " outside of the profile, by the transport logs", ms(wire.iteration_ms) + " (spread " + ms(wire.std_ms) + ")");
+    if (known(wire.asking_ms)) fact("collecting the profiles of all tasks", ms(wire.asking_ms));
     if (known(wire.predicted_ms))
       fact("so the profiler cost", ms(wire.profiler_ms) + (known(wire.standard_error_ms) ? " (standard error " + ms(wire.standard_error_ms) + ")" : ""));
     if (wire.profiler_ms > 0) fact("expected without it", ms(wire.predicted_ms));
@@ -479,7 +479,7 @@
       card.append(el("h2", "", "Transport"), el("dl", "facts",
         el("dt", "", plural(t.connections + t.one_sided_connections, "connection") + ", " + plural(t.calls, "socket call")), el("dd", "", bytes(t.sent_bytes) + " sent"),
         el("dt", "", "seen at one end only"), el("dd", "", t.connections ? bytes(t.unpaired_bytes) : "all: one end was recorded"),
-        t.collectives ? [el("dt", "", "collectives tied to their messages"), el("dd", "", t.collectives_tied + " of " + t.collectives)] : null,
+        t.collectives ? [el("dt", "", "collectives matched with their messages"), el("dd", "", t.collectives_tied + " of " + t.collectives)] : null,
         el("dt", "", "records lost"), el("dd", "", String(t.records_lost))), el("h3"));
     const sent = report.collectives.filter((c) => known(c.pattern));
     if (sent.length)

@@ -97,7 +97,7 @@ static void say_path(const struct report_facts *f, struct verdict_line *line)
             say(line, "%s", kind == PATH_GAP ? "gaps between ops" : facts_kind_words(kind));
     }
     if (line->text[0] == '\0')
-        say(line, "empty: no op holds the iteration up");
+        say(line, "empty: no op takes time on it");
 }
 
 /* Communication that takes next to nothing from the iteration. */
@@ -116,7 +116,7 @@ static void say_hidden(const struct report_facts *f, struct verdict_line *line, 
             f->n_ranks > 1 ? "at most" : "takes", TIME(most_ns),
             PCT(facts_pct(most_ns, iteration_ns)), f->n_ranks > 1 ? " on every rank" : "");
     else
-        say(line, "next to nothing to win: %s%s (%s %%), of which %s are exposed",
+        say(line, "little to win: %s%s (%s %%), of which %s are exposed",
             f->n_ranks > 1 ? "at most " : "", TIME(most_ns), PCT(facts_pct(most_ns, iteration_ns)),
             TIME(lost_ns));
 }
@@ -138,7 +138,7 @@ static void say_exposed(const struct report_facts *f, struct verdict_line *line)
         say(line, " and %s waiting", TIME(t->wait_for_peers_ns));
     say(line, " (%s %%)", SHARE(lost, t->iteration_ns));
     if (!worst->computes)
-        say(line, "; what computation hides is not known: none of it was recorded");
+        say(line, "; no computation was recorded, so the hidden part is unknown");
     if (f->straggler >= 0 && facts_pct(f->straggler_ns / (int64_t)f->n_ranks, f->predicted_ns) >= 1)
         say(line, "; straggler: rank %d", f->straggler);
 }
@@ -149,8 +149,8 @@ static void say_communication(const struct report_facts *f, struct verdict_line 
     line->title = "Communication";
     if (!facts_communicates(f) && world > 1)
         say(line,
-            "none was recognised, but the job has %d ranks: what there is counts as computation or "
-            "idle time",
+            "none was recognised, but the job has %d ranks: their communication counts as "
+            "computation or idle time",
             world);
     else if (!facts_communicates(f))
         say(line, "none in this trace");
@@ -182,7 +182,7 @@ static void say_idle(const struct report_facts *f, struct verdict_line *line)
         return;
     }
     if (!f->any_computes) {
-        say(line, "not known: no computation was recorded");
+        say(line, "unknown: no computation was recorded");
         return;
     }
     const struct dpro_rank_time *t = &f->ranks[f->most_idle].time;
@@ -260,8 +260,8 @@ static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
     int world = dpro_trace_world_size(f->report->trace);
     if (world > 1 && !facts_communicates(f))
         say(line,
-            "see first what the job's %d ranks exchange: no communication was recognised, so no "
-            "advice can be drawn from what counts as computation",
+            "find out first what the job's %d ranks exchange: no communication was recognised, so "
+            "it counts as computation here",
             world);
     else if (say_unlike(f, line))
         return true;
@@ -273,7 +273,7 @@ static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
     else if (!f->comparable || (f->error_pct <= 10 && f->error_pct >= -10))
         return false;
     else
-        say(line, "do not act on this yet: it is %s %% off; %s%s", PCT(f->error_pct),
+        say(line, "do not act on this yet: the prediction is %s %% off; %s%s", PCT(f->error_pct),
             f->contradiction[0] ? f->contradiction : "no part of the graph stands out",
             v && v->n > 0 ? "" : "; record 10 iterations or more");
     return true;
@@ -346,11 +346,11 @@ static void say_shrink(const struct report_facts *f, struct verdict_line *line)
     if (!f->can_optimize)
         say(line, "'dpro optimize' does not work with this trace: %s", f->no_optimize.text);
     else if (with_servers_ns(f) > 0)
-        say(line, "'dpro optimize' says what sending it otherwise would win, 'dpro whatif "
-                  "--servers' what more servers would");
+        say(line, "'dpro optimize' predicts the gain from other ways to send it, 'dpro whatif "
+                  "--servers' the gain from more servers");
     else
-        say(line, "'dpro optimize' says what other buckets would win, 'dpro whatif' what "
-                  "compression and faster links would");
+        say(line, "'dpro optimize' predicts the gain from other buckets, 'dpro whatif' the gain "
+                  "from compression and faster links");
 }
 
 /* What to do where GPUs idle, by what the critical path does most meanwhile. */
@@ -373,26 +373,26 @@ static void say_idle_gpu(const struct report_facts *f, struct verdict_line *line
             "recorded, such as Python between ops",
             TIME(gaps));
     else if (facts_pct(ns, f->path_ns) < LEAST_PCT)
-        say(line, "see in the timeline what the GPUs wait for while they idle");
+        say(line, "look in the timeline for what the GPUs wait for while they idle");
     else if (most == CALL_SYNC)
         say(line,
-            "wait for the GPU less often: %s of the critical path are %s and its like, as in "
-            "reading a loss back in each iteration",
+            "wait for the GPU less often: %s of the critical path are %s and similar calls, such "
+            "as reading a loss back in each iteration",
             a, name);
     else if (most == CALL_MEMORY)
         say(line,
             "keep memory instead of allocating and freeing it in each iteration: %s of the "
-            "critical path are %s and its like",
+            "critical path are %s and similar calls",
             a, name);
     else if (most == CALL_COPY)
         say(line,
-            "copy without holding the CPU up, from pinned memory: %s of the critical path are %s "
-            "and its like",
+            "copy asynchronously, from pinned memory: %s of the critical path are %s and similar "
+            "calls",
             a, name);
     else
         say(line,
-            "record later: %s of the critical path are %s and its like, which happens once, as a "
-            "job warms up",
+            "record later: %s of the critical path are %s and similar calls, which happen once, "
+            "while a job warms up",
             a, name);
     say(line, "; up to %s to win", TIME(f->idle_ns));
 }
@@ -408,7 +408,7 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
             say(line, "even out the ranks: they wait %s for each other, mostly for rank %d; ",
                 TIME(f->wait_ns), f->straggler);
         say(line, "record computation too, with the framework's own profiler or 'dpro profile': "
-                  "without it nobody knows what communication holds up");
+                  "without it the effect of communication is unknown");
         return;
     }
     int64_t most = f->exposed_ns > f->wait_ns ? f->exposed_ns : f->wait_ns;
@@ -426,7 +426,8 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
     else if (f->has_gpu)
         say_idle_gpu(f, line);
     else
-        say(line, "see in the timeline what the ranks wait for while they idle: up to %s to win",
+        say(line,
+            "look in the timeline for what the ranks wait for while they idle: up to %s to win",
             TIME(f->idle_ns));
     if (!f->report->what_if && v && v->n > 0 && v->mean_abs_error_pct > 15) {
         int64_t least = INT64_MAX, longest = 0;

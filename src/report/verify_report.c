@@ -21,8 +21,8 @@ static const struct {
     const char *key, *before, *behind;
 } verdicts[] = {
     [VERIFY_NO_INTERVAL] = {"no-interval", "the plan saves ",
-                            " of an iteration in one block: too few to tell from noise"},
-    [VERIFY_NOISE] = {"noise", "no difference that could be told from noise: the plan saves ", ""},
+                            " of an iteration in one block, which is too few to exclude noise"},
+    [VERIFY_NOISE] = {"noise", "no difference beyond noise: the plan saves ", ""},
     [VERIFY_SLOWER] = {"slower", "the plan is slower than what the job does by itself: it saves ",
                        ""},
     [VERIFY_FASTER] = {"faster", "the plan saves ", " of an iteration"},
@@ -86,7 +86,7 @@ static void write_text(struct writer *w, const void *verify)
     write_verdict(w, v);
     if (v->best >= 0) {
         gain_text(gain, sizeof gain, v->over_best);
-        table_paragraph(w, "", 0, "of the others %s is best: beside it the plan saves %s",
+        table_paragraph(w, "", 0, "the best alternative is %s: compared with it the plan saves %s",
                         v->configurations[v->best].name, gain);
     }
     write_turns(w, v);

@@ -26,7 +26,7 @@ class Compare(Case):
         self.assertIsNone(facts["plan"])
         text = dpro("compare", BUNDLED, BUNDLED)
         self.assert_code(text, DONE)
-        self.assertIn("no difference that could be told from noise", text.out)
+        self.assertIn("no difference beyond noise", text.out)
 
     def test_what_became_longer_is_found(self):
         facts = self.compare(self.put("a"), self.put("b", backward_us=30_000))

@@ -120,7 +120,7 @@ class Horovod(Case):
         # Horovod's groups are no evidence of clocks: without transport logs nothing ties those
         self.assertEqual([warning[:13] for warning in facts["warnings"]], ["1 of 2 clocks"])
         out = dpro("replay", self.path("job")).out
-        self.assertIn("Horovod: 2 tensors in 1 group (4 of 4 rounds were fused just so)", out)
+        self.assertIn("Horovod: 2 tensors in 1 group (4 of 4 rounds were fused in these groups)", out)
 
     def test_an_optimizer_of_pytorch_waits_for_what_autograd_handed_over(self):
         for rank in range(2):

@@ -85,7 +85,7 @@ class Verify(Case):
     def test_verdicts(self):
         cases = ((PLAN, "as-expected", "as expected (20.0 +- 1.6 %)"), ([90.0, 93.0, 88.0, 92.0], "less", "less than expected"),
                  ([60.0, 62.0, 60.0, 59.0], "more", "more than expected"),
-                 ([99.0, 108.0, 90.0, 104.0], "noise", "no difference that could be told from noise"),
+                 ([99.0, 108.0, 90.0, 104.0], "noise", "no difference beyond noise"),
                  ([110.0, 113.0, 109.0, 111.0], "slower", "slower than what the job does by itself"))
         for times, key, text in cases:
             with self.subTest(key):

@@ -157,7 +157,7 @@ static void test_only_a_gpu_that_idles_is_launch_bound(void **state)
     check_lines(text);
     assert_null(strstr(text, "launch-bound"));
     assert_non_null(strstr(text, "computation dominates: make it cheaper, first "));
-    assert_non_null(strstr(text, "forward, backward and update are the GPU's"));
+    assert_non_null(strstr(text, "forward, backward and update are times on the GPU"));
     free(text);
 }
 

@@ -161,10 +161,10 @@ static void test_a_path_that_tells_nothing_gives_no_special_advice(void **state)
     struct job job;
     (void)state;
     idle_gpu(&job);
-    check(&job, NEXT, "see in the timeline what the GPUs wait for while they idle", NULL);
+    check(&job, NEXT, "look in the timeline for what the GPUs wait for while they idle", NULL);
     fill(&job);
     job.facts.idle_ns = 60 * ONE_MS;
-    check(&job, NEXT, "see in the timeline what the ranks wait for while they idle: up to 60.00 ms",
+    check(&job, NEXT, "look in the timeline for what the ranks wait for while they idle: up to 60.00 ms",
           "GPU");
 }
 
@@ -180,7 +180,7 @@ static void test_hidden_is_what_computation_hides(void **state)
         job.ranks[r].time.communication_ns = job.ranks[r].time.exposed_communication_ns =
             ONE_MS / 2;
     check(&job, COMMUNICATION,
-          "next to nothing to win: at most 0.500 ms (0.5 %), of which 0.500 ms are exposed",
+          "little to win: at most 0.500 ms (0.5 %), of which 0.500 ms are exposed",
           "hidden");
     fill(&job);
     job.ranks[0].time.exposed_communication_ns = 5 * ONE_MS;
@@ -202,10 +202,9 @@ static void test_without_computation_nobody_knows_what_idles(void **state)
     }
     job.facts.exposed_ns = 30 * ONE_MS;
     check(&job, COMMUNICATION,
-          "worst rank 0 with 30.00 ms (30 %); what computation hides is not "
-          "known: none of it was recorded",
+          "worst rank 0 with 30.00 ms (30 %); no computation was recorded, so the hidden part is unknown",
           "exposed");
-    check(&job, IDLE, "not known: no computation was recorded", "70");
+    check(&job, IDLE, "unknown: no computation was recorded", "70");
     check(&job, NEXT, "record computation too", "hide or shrink");
     job.facts.verdict[NEXT].text[0] = '\0';
     job.facts.straggler = 3;
@@ -220,7 +219,7 @@ static void test_optimize_is_advised_where_it_works(void **state)
     (void)state;
     fill(&job);
     job.facts.exposed_ns = 30 * ONE_MS;
-    check(&job, NEXT, "30.00 ms of it are exposed; 'dpro optimize' says what other buckets", NULL);
+    check(&job, NEXT, "30.00 ms of it are exposed; 'dpro optimize' predicts the gain from other buckets", NULL);
     job.facts.verdict[NEXT].text[0] = '\0';
     job.facts.can_optimize = false;
     strcpy(job.facts.no_optimize.text, "parameters are sharded");
@@ -231,7 +230,7 @@ static void test_optimize_is_advised_where_it_works(void **state)
     job.facts.idle_ns = 20 * ONE_MS;
     check(&job, NEXT,
           "60.00 ms of the critical path are between workers and servers; 'dpro "
-          "optimize' says what sending it otherwise",
+          "optimize' predicts the gain from other ways to send it",
           "buckets");
 }
 

@@ -1,18 +1,11 @@
 /* cost/programs.c: from a rank's sync points and segments to its program: the work of a segment is
  * the median of iterations, with nothing on the wires. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/stats.h"
 #include "cost/cost.h"
-
-static double lost_of(const struct model_net *net)
-{
-    double lost =
-        net->link.byte_ns.value > 0 ? net->link.cpu_ns.value / net->link.byte_ns.value : 0;
-    return lost > 0.9 ? 0.9 : lost;
-}
+#include "cost/evaluator.h"
 
 /* What a segment would have taken with nothing on the wires. */
 static double alone(const struct segment *s, double lost)
@@ -78,7 +71,7 @@ static int make_program(const struct measured_replay *r, const struct coarse_ran
                         double lost, struct dpro_model *model, struct model_program *program,
                         double *room)
 {
-    double copied = (double)rank->copy_back_ns, before_wait = 0;
+    double copied = (double)rank->copy_back_ns;
     double *sums = room + r->n, before = 0;
     memset(sums, 0, r->n * sizeof *sums);
     program->n_ops = 0;
@@ -104,21 +97,12 @@ static int make_program(const struct measured_replay *r, const struct coarse_ran
                                                    : model->tensors[point->tensor].name,
                               .phase = DPRO_OP_BW,
                               .needs = MODEL_NONE,
-                              .tensor = MODEL_NONE};
-        if (!point->needs) {
-            op.tensor = point->tensor;
-            op.work_ns = llround(work + before_wait);
-            before_wait = 0;
-            push_op(program, op);
-        } else if (!rank->drains) {
-            /* its work goes before the wait */
-            op.work_ns = llround(work);
-            push_op(program, op);
+                              .tensor = point->needs ? MODEL_NONE : point->tensor,
+                              .work_ns = llround(work)};
+        push_op(program, op);
+        if (point->needs && !rank->drains) { /* the work goes before the wait */
             op.work_ns = 0;
             op.needs = point->tensor;
-            push_op(program, op);
-        } else {
-            op.work_ns = llround(work);
             push_op(program, op);
         }
     }
@@ -150,14 +134,15 @@ int make_programs(const struct measured_replay *r, const struct coarse *coarse,
                   struct dpro_model *model)
 {
     const struct dpro_graph *g = r->graph;
-    double lost = lost_of(&model->net);
+    double lost = 1 - evaluator_rate(model->net.link.cpu_ns.value, model->net.link.byte_ns.value);
     model->n_ranks = model->n_programs = g->n_ranks;
     model->n_samples = g->sample_dur_ns ? g->n_samples : 0;
     model->ranks = arena_array(&model->arena, g->n_ranks, sizeof *model->ranks);
     model->programs = arena_array(&model->arena, g->n_ranks, sizeof *model->programs);
-    double *room = malloc(2 * (r->n + (size_t)1) * sizeof *room);
-    int status = model->ranks && model->programs && room ? 0 : -1;
-    for (uint32_t i = 0; i < g->n_ranks && status == 0; i++) {
+    double *room = arena_array(&model->arena, 2 * (size_t)r->n, sizeof *room);
+    if (!model->ranks || !model->programs || !room)
+        return -1;
+    for (uint32_t i = 0; i < g->n_ranks; i++) {
         const struct coarse_rank *rank = &coarse->ranks[i];
         struct model_rank *to = &model->ranks[i];
         *to = (struct model_rank){.rank = g->ranks[i].rank, .program = i, .work_scale = 1};
@@ -166,10 +151,8 @@ int make_programs(const struct measured_replay *r, const struct coarse *coarse,
         to->sample_scale = arena_array(&model->arena, model->n_samples, sizeof(double));
         if (!to->sample_scale ||
             make_program(r, rank, lost, model, &model->programs[i], room) < 0 ||
-            find_beside(r, rank, lost, model, &model->programs[i], room) < 0) {
-            status = -1;
-            break;
-        }
+            find_beside(r, rank, lost, model, &model->programs[i], room) < 0)
+            return -1;
         double mean = 0;
         for (uint32_t s = 0; s < model->n_samples; s++) {
             for (size_t a = 0; a < rank->n_points; a++)
@@ -179,6 +162,5 @@ int make_programs(const struct measured_replay *r, const struct coarse *coarse,
         for (uint32_t s = 0; s < model->n_samples; s++)
             to->sample_scale[s] = mean > 0 ? to->sample_scale[s] / mean : 1;
     }
-    free(room);
-    return status;
+    return 0;
 }

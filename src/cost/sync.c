@@ -105,19 +105,22 @@ struct lister {
     uint32_t n_nodes; /* in the list: 1 if one stands for all */
 };
 
-static int add(const struct lister *l, uint32_t from, uint32_t to, uint64_t bytes, uint32_t needs,
-               bool adds)
+static void add(const struct lister *l, uint32_t from, uint32_t to, uint64_t bytes, uint32_t needs,
+                bool adds)
 {
     struct sync_message message = {from % l->n_nodes, to % l->n_nodes, needs, adds, bytes};
-    return array_push(&l->m->list, message);
+    if (array_push(&l->m->list, message) < 0)
+        l->m->failed = true;
 }
 
-/* A table of n message numbers, none yet. */
+/* A table of n message numbers, none yet; NULL: no memory. */
 static uint32_t *table(const struct lister *l, size_t n)
 {
     l->m->received.n = 0;
-    if (array_reserve(&l->m->received, n + 1) < 0)
+    if (array_reserve(&l->m->received, n + 1) < 0) {
+        l->m->failed = true;
         return NULL;
+    }
     memset(l->m->received.at, 0xff, n * sizeof(uint32_t));
     return l->m->received.at;
 }
@@ -136,8 +139,8 @@ static uint32_t neighbour(const struct lister *l, const struct rings *rings, uin
 }
 
 /* Steps around rings; last[] is each node's last message from before and becomes that of here. */
-static int add_ring_steps(const struct lister *l, const struct rings *rings, uint32_t n_steps,
-                          uint32_t n_adding, uint64_t bytes, uint32_t *last)
+static void add_ring_steps(const struct lister *l, const struct rings *rings, uint32_t n_steps,
+                           uint32_t n_adding, uint64_t bytes, uint32_t *last)
 {
     uint32_t n = l->n_nodes, n_chunks = chunks_of(l->net, bytes);
     uint64_t chunk = divide_up(bytes, n_chunks);
@@ -147,58 +150,54 @@ static int add_ring_steps(const struct lister *l, const struct rings *rings, uin
             for (uint32_t i = 0; i < n; i++) {
                 uint32_t sent = neighbour(l, rings, i, true) % n;
                 uint32_t needs = s ? (uint32_t)before + c * n + sent : last[i];
-                if (add(l, i, neighbour(l, rings, i, false), chunk, needs, s < n_adding) < 0)
-                    return -1;
+                add(l, i, neighbour(l, rings, i, false), chunk, needs, s < n_adding);
             }
         before = first + (size_t)s * n_chunks * n;
     }
     for (uint32_t i = 0; i < n && n_steps; i++)
         last[i] = (uint32_t)before + (n_chunks - 1) * n + neighbour(l, rings, i, true) % n;
-    return 0;
 }
 
-static int list_rings(const struct lister *l, uint64_t size)
+static void list_rings(const struct lister *l, uint64_t size)
 {
     uint32_t *last = table(l, l->n_nodes), n = l->net->collective.n_ranks,
              width = ranks_a_host(l->net);
     uint32_t n_hosts = n / width;
     struct rings inner = {width, 1}, outer = {width, width};
     uint64_t segment = divide_up(size, width);
-    if (n_hosts == 1) {
-        inner.width = n;
-        return !last ? -1 : add_ring_steps(l, &inner, 2 * (n - 1), n - 1, segment, last);
+    if (!last)
+        return;
+    if (n_hosts == 1) { /* chunk after chunk goes round twice */
+        add_ring_steps(l, &inner, 2 * (n - 1), n - 1, segment, last);
+        return;
     }
-    if (!last || add_ring_steps(l, &inner, width - 1, width - 1, segment, last) < 0 ||
-        add_ring_steps(l, &outer, 2 * (n_hosts - 1), n_hosts - 1, divide_up(segment, n_hosts),
-                       last) < 0)
-        return -1;
-    return add_ring_steps(l, &inner, width - 1, 0, segment, last);
+    add_ring_steps(l, &inner, width - 1, width - 1, segment, last);
+    add_ring_steps(l, &outer, 2 * (n_hosts - 1), n_hosts - 1, divide_up(segment, n_hosts), last);
+    add_ring_steps(l, &inner, width - 1, 0, segment, last);
 }
 
 /* One message, in chunks. */
-static int add_whole(const struct lister *l, uint32_t from, uint32_t to, uint64_t bytes,
-                     uint32_t needs, bool adds)
+static void add_whole(const struct lister *l, uint32_t from, uint32_t to, uint64_t bytes,
+                      uint32_t needs, bool adds)
 {
     uint32_t n_chunks = chunks_of(l->net, bytes);
     for (uint32_t c = 0; c < n_chunks; c++)
-        if (add(l, from, to, divide_up(bytes, n_chunks), needs, adds) < 0)
-            return -1;
-    return 0;
+        add(l, from, to, divide_up(bytes, n_chunks), needs, adds);
 }
 
 /* Ranks beyond the largest power of two hand in their data first and get the result last. */
-static int list_halving_doubling(const struct lister *l, uint64_t size)
+static void list_halving_doubling(const struct lister *l, uint64_t size)
 {
     uint32_t n = l->net->collective.n_ranks, n_half = 1, n_halvings = 0;
     for (; n_half * 2 <= n; n_half *= 2)
         n_halvings++;
     uint32_t n_senders = l->n_nodes == 1 ? 1 : n_half;
-    uint32_t *last = table(l, (size_t)n * 2), *now = last + n;
+    uint32_t *last = table(l, (size_t)n * 2);
     if (!last)
-        return -1;
+        return;
+    uint32_t *now = last + n;
     for (uint32_t i = n_half; i < n; i++) {
-        if (add_whole(l, i, i - n_half, size, SYNC_NONE, true) < 0)
-            return -1;
+        add_whole(l, i, i - n_half, size, SYNC_NONE, true);
         last[i - n_half] = (uint32_t)l->m->list.n - 1;
     }
     for (uint32_t step = 0; step < 2 * n_halvings; step++) {
@@ -206,16 +205,13 @@ static int list_halving_doubling(const struct lister *l, uint64_t size)
         uint32_t bit = adds ? n_half >> (step + 1) : 1u << (step - n_halvings);
         for (uint32_t i = 0; i < n_senders; i++) {
             uint32_t to = (i ^ bit) % n_senders;
-            if (add_whole(l, i, to, divide_up(size, n_half / bit), last[i], adds) < 0)
-                return -1;
+            add_whole(l, i, to, divide_up(size, n_half / bit), last[i], adds);
             now[to] = (uint32_t)l->m->list.n - 1;
         }
         memcpy(last, now, n_senders * sizeof *last);
     }
     for (uint32_t i = n_half; i < n; i++)
-        if (add_whole(l, i - n_half, i, size, last[i - n_half], false) < 0)
-            return -1;
-    return 0;
+        add_whole(l, i - n_half, i, size, last[i - n_half], false);
 }
 
 static uint32_t depth_of(uint32_t node)
@@ -248,14 +244,15 @@ static uint32_t last_of_children(const uint32_t *up, uint32_t node, uint32_t n, 
 }
 
 /* Up a binary tree and down again; all ranks pass chunk after chunk on. */
-static int list_tree(const struct lister *l, uint64_t size)
+static void list_tree(const struct lister *l, uint64_t size)
 {
     uint32_t n = l->net->collective.n_ranks, n_chunks = chunks_of(l->net, size),
              deepest = depth_of(n - 1);
     uint64_t chunk = divide_up(size, n_chunks);
-    uint32_t *up = table(l, (size_t)n * n_chunks * 2), *down = up + (size_t)n * n_chunks;
+    uint32_t *up = table(l, (size_t)n * n_chunks * 2);
     if (!up)
-        return -1;
+        return;
+    uint32_t *down = up + (size_t)n * n_chunks;
     for (uint32_t time = 0; time < 2 * deepest + n_chunks; time++)
         for (uint32_t i = 1; i < n; i++) {
             uint32_t parent = (i - 1) / 2, rising = time - height_of(i, n);
@@ -263,22 +260,19 @@ static int list_tree(const struct lister *l, uint64_t size)
             if (rising < n_chunks) {
                 uint32_t needs = last_of_children(up, i, n, n_chunks, rising);
                 up[i * n_chunks + rising] = (uint32_t)l->m->list.n;
-                if (add(l, i, parent, chunk, needs, true) < 0)
-                    return -1;
+                add(l, i, parent, chunk, needs, true);
             }
             if (sinking < n_chunks) {
                 uint32_t needs = parent ? down[parent * n_chunks + sinking]
                                         : last_of_children(up, 0, n, n_chunks, sinking);
                 down[i * n_chunks + sinking] = (uint32_t)l->m->list.n;
-                if (add(l, parent, i, chunk, needs, false) < 0)
-                    return -1;
+                add(l, parent, i, chunk, needs, false);
             }
         }
-    return 0;
 }
 
 /* Workers go round the servers, and servers round the workers, each from a place of its own. */
-static int list_servers(const struct lister *l, uint64_t size)
+static void list_servers(const struct lister *l, uint64_t size)
 {
     uint32_t n = l->net->collective.n_ranks, n_servers = sync_n_servers(l->net);
     uint64_t share = divide_up(size, n_servers);
@@ -292,20 +286,18 @@ static int list_servers(const struct lister *l, uint64_t size)
                 if (node == i)
                     continue;
                 last[server] = (uint32_t)l->m->list.n;
-                if (add(l, i, node, chunk, SYNC_NONE, true) < 0)
-                    return -1;
+                add(l, i, node, chunk, SYNC_NONE, true);
             }
         for (uint32_t turn = 0; turn < n; turn++)
             for (uint32_t server = 0; server < n_servers; server++) {
                 uint32_t node = sync_server_node(l->net, server), to = (server + turn) % n;
-                if (node != to && add(l, node, to, chunk, last[server], false) < 0)
-                    return -1;
+                if (node != to)
+                    add(l, node, to, chunk, last[server], false);
             }
     }
-    return last ? 0 : -1;
 }
 
-static int list_direct(const struct lister *l, uint64_t size)
+static void list_direct(const struct lister *l, uint64_t size)
 {
     uint32_t n = l->net->collective.n_ranks, n_nodes = l->n_nodes;
     uint64_t segment = divide_up(size, n);
@@ -320,10 +312,8 @@ static int list_direct(const struct lister *l, uint64_t size)
                     uint32_t needs = gathers ? last[c * n_nodes + i] : SYNC_NONE;
                     if (!gathers)
                         last[c * n_nodes + to] = (uint32_t)l->m->list.n;
-                    if (add(l, i, to, chunk, needs, !gathers) < 0)
-                        return -1;
+                    add(l, i, to, chunk, needs, !gathers);
                 }
-    return last ? 0 : -1;
 }
 
 static bool all_alike(const struct model_net *net)
@@ -336,22 +326,16 @@ static bool all_alike(const struct model_net *net)
 int sync_list(const struct model_net *net, uint64_t size_bytes, bool alike,
               struct sync_messages *messages)
 {
+    static void (*const algorithms[])(const struct lister *l, uint64_t size_bytes) = {
+        [MODEL_RING] = list_rings,     [MODEL_HALVING_DOUBLING] = list_halving_doubling,
+        [MODEL_TREE] = list_tree,      [MODEL_HIERARCHICAL] = list_rings,
+        [MODEL_SERVER] = list_servers, [MODEL_DIRECT] = list_direct};
     struct lister l = {messages, net, alike && all_alike(net) ? 1 : sync_n_nodes(net)};
     messages->list.n = 0;
-    if (net->collective.n_ranks < 2 && net->collective.algorithm != MODEL_SERVER)
-        return 0;
-    switch (net->collective.algorithm) {
-    case MODEL_HALVING_DOUBLING:
-        return list_halving_doubling(&l, size_bytes);
-    case MODEL_TREE:
-        return list_tree(&l, size_bytes);
-    case MODEL_SERVER:
-        return list_servers(&l, size_bytes);
-    case MODEL_DIRECT:
-        return list_direct(&l, size_bytes);
-    default:
-        return list_rings(&l, size_bytes);
-    }
+    messages->failed = false;
+    if (net->collective.n_ranks >= 2 || net->collective.algorithm == MODEL_SERVER)
+        algorithms[net->collective.algorithm](&l, size_bytes);
+    return messages->failed ? -1 : 0;
 }
 
 void sync_messages_fini(struct sync_messages *messages)

@@ -26,6 +26,7 @@ struct sync_message {
 struct sync_messages {
     ARRAY(struct sync_message) list; /* what a message needs stands before it */
     ARRAY(uint32_t) received;        /* for making the list */
+    bool failed;                     /* out of memory */
 };
 
 /* Lists the messages of a collective of all ranks. `alike`: where all nodes do the same, one stands

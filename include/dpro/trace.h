@@ -28,27 +28,11 @@ struct dpro_trace_options {
     struct dpro_sink sink;
 };
 
-enum dpro_file_kind {
-    DPRO_FILE_OTHER,           /* not a trace; ignored */
-    DPRO_FILE_KINETO,          /* PyTorch profiler (Kineto), Chrome trace JSON */
-    DPRO_FILE_EXECUTION_TRACE, /* PyTorch execution trace (ET), JSON */
-    DPRO_FILE_RECORDING,       /* dpro's rank.json or job.json */
-    DPRO_FILE_TRANSPORT,       /* dpro's transport log, binary */
-    DPRO_FILE_TRANSPORT_CSV,   /* the same as CSV */
-    DPRO_FILE_NCCL,            /* dpro's log of NCCL's profiler events, binary */
-    DPRO_FILE_XPLANE,          /* TensorFlow profiler (XSpace), protobuf */
-    DPRO_FILE_RUN_METADATA,    /* TensorFlow's RunMetadata, protobuf: graphs, a session's step */
-    DPRO_FILE_GRAPH_DEF,       /* TensorFlow's GraphDef, protobuf */
-    DPRO_FILE_MXNET,           /* MXNet's profile (mx.profiler), Chrome trace JSON */
-    DPRO_FILE_MXNET_TEXT,      /* what MXNet's executor or symbol says of itself (debug_str) */
-    DPRO_FILE_MXNET_SYMBOL,    /* MXNet's symbol, JSON */
-    DPRO_FILE_TIMELINE,        /* of Horovod or BytePS, Chrome trace JSON */
-};
-
 struct dpro_file_info {
-    const char *path; /* borrowed from the trace */
-    enum dpro_file_kind kind;
-    int rank;            /* -1: none (OTHER, the log of a server) */
+    const char *path;    /* borrowed from the trace */
+    const char *format;  /* "kineto", as in JSON output; NULL: not a trace, ignored. Static text */
+    int chrome_trace;    /* 1: a profile in Chrome trace JSON, which viewers show */
+    int rank;            /* -1: none (not a trace, the log of a server) */
     uint64_t size_bytes; /* on disk */
     uint64_t json_bytes; /* after inflating, as far as it was read */
     uint64_t n_events;   /* trace events, ET nodes, entries, records or lines */

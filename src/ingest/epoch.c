@@ -5,7 +5,7 @@
  * the two calls took. */
 #include <stdlib.h>
 
-#include "ingest/load.h"
+#include "ingest/epoch.h"
 
 static int compare_i64(const void *a, const void *b)
 {

@@ -1,172 +1,13 @@
-/* ingest/paths.c: from what the caller named to a list of files, in an order that depends on names
- * only. */
-#include <dirent.h>
-#include <errno.h>
-#include <glob.h>
-#include <stdlib.h>
+/* ingest/paths.c: what a file's name and its folder's say of the process that it is of. */
 #include <string.h>
-#include <sys/stat.h>
+#include <strings.h>
 
-#include "base/error.h"
 #include "ingest/load.h"
 
-enum { MAX_FOLDER_DEPTH = 4 }; /* TRACE/rank0/plugins/profile/<time> */
-
-/* attempt<K>: K, else `otherwise`. */
-static int attempt_of(const char *path, int otherwise)
+const char *path_name(const char *path)
 {
-    const char *end = path + strlen(path), *name;
-    int attempt = 0;
-    while (end > path && end[-1] == '/')
-        end--;
-    for (name = end; name > path && name[-1] != '/'; name--)
-        ;
-    if (end - name < 8 || end - name > 13 || memcmp(name, "attempt", 7) != 0)
-        return otherwise;
-    for (name += 7; name < end; name++) {
-        if (*name < '0' || *name > '9')
-            return otherwise;
-        attempt = attempt * 10 + (*name - '0');
-    }
-    return attempt;
-}
-
-static int add_source(struct source_list *list, const char *path, bool named, int attempt,
-                      struct dpro_error *err)
-{
-    struct source fresh = {.path = strdup(path), .named = named, .rank = -1, .attempt = attempt};
-    if (!fresh.path)
-        return dpro_error_nomem(err);
-    struct stat st;
-    if (stat(path, &st) == 0) {
-        fresh.device = st.st_dev;
-        fresh.inode = st.st_ino;
-        fresh.size_bytes = (uint64_t)st.st_size;
-    }
-    if (array_push(list, fresh) < 0) {
-        free(fresh.path);
-        return dpro_error_nomem(err);
-    }
-    return 0;
-}
-
-static int not_hidden(const struct dirent *entry)
-{
-    return entry->d_name[0] != '.';
-}
-
-/* dpro profile writes under such a name and renames: the process was killed before it was done. */
-static bool half_written(const char *name)
-{
-    static const char ending[] = ".part";
-    size_t len = strlen(name), n = sizeof ending - 1;
-    return len > n && memcmp(name + len - n, ending, n) == 0;
-}
-
-static int by_name(const struct dirent **a, const struct dirent **b)
-{
-    return strcmp((*a)->d_name, (*b)->d_name);
-}
-
-static int add_folder(struct source_list *list, const char *path, int depth, bool named,
-                      int attempt, struct dpro_error *err)
-{
-    struct dirent **entries;
-    attempt = attempt_of(path, attempt);
-    int n = scandir(path, &entries, not_hidden, by_name);
-    if (n < 0)
-        return named ? dpro_error_set(err, DPRO_EIO, "%s: cannot read the folder: %s", path,
-                                      strerror(errno))
-                     : 0;
-    int rc = 0;
-    for (int i = 0; i < n; i++) {
-        size_t size = strlen(path) + strlen(entries[i]->d_name) + 2;
-        char *full = malloc(size);
-        if (rc == 0 && !full)
-            rc = dpro_error_nomem(err);
-        if (rc == 0) {
-            size_t len = strlen(path);
-            memcpy(full, path, len);
-            while (len > 1 && full[len - 1] == '/')
-                len--;
-            full[len] = '/';
-            strcpy(full + len + 1, entries[i]->d_name);
-            struct stat st;
-            if (stat(full, &st) < 0) {
-                if (strstr(entries[i]->d_name, ".json")) /* reading it says what is wrong */
-                    rc = add_source(list, full, false, attempt, err);
-            } else if (S_ISREG(st.st_mode)) {
-                if (!half_written(entries[i]->d_name))
-                    rc = add_source(list, full, false, attempt, err);
-            } else if (S_ISDIR(st.st_mode) && depth < MAX_FOLDER_DEPTH) {
-                rc = add_folder(list, full, depth + 1, false, attempt, err);
-            }
-        }
-        free(full);
-        free(entries[i]);
-    }
-    free(entries);
-    return rc;
-}
-
-static int add_glob(struct source_list *list, const char *pattern, struct dpro_error *err)
-{
-    glob_t found = {0};
-    int rc = glob(pattern, GLOB_BRACE | GLOB_TILDE, NULL, &found);
-    if (rc == GLOB_NOSPACE) {
-        rc = dpro_error_nomem(err);
-    } else if (rc != 0 || found.gl_pathc == 0) {
-        rc = dpro_error_set(err, DPRO_EIO, "%s: no file matches", pattern);
-    }
-    for (size_t i = 0; rc == 0 && i < found.gl_pathc; i++) {
-        struct stat st;
-        if (stat(found.gl_pathv[i], &st) == 0 && S_ISDIR(st.st_mode))
-            rc = add_folder(list, found.gl_pathv[i], 0, true, 0, err);
-        else
-            rc = add_source(list, found.gl_pathv[i], false, 0, err);
-    }
-    globfree(&found);
-    return rc;
-}
-
-static int by_path(const void *a, const void *b)
-{
-    const struct source *x = a, *y = b;
-    int order = strcmp(x->path, y->path);
-    return order ? order : (int)y->named - (int)x->named;
-}
-
-int sources_find(struct source_list *list, const char *const *paths, size_t n_paths,
-                 struct dpro_error *err)
-{
-    for (size_t i = 0; i < n_paths; i++) {
-        struct stat st;
-        int rc;
-        if (stat(paths[i], &st) == 0)
-            rc = S_ISDIR(st.st_mode) ? add_folder(list, paths[i], 0, true, 0, err)
-                                     : add_source(list, paths[i], true, 0, err);
-        else if (errno == ENOENT && strpbrk(paths[i], "*?[{"))
-            rc = add_glob(list, paths[i], err);
-        else
-            rc =
-                dpro_error_set(err, DPRO_EIO, "%s: cannot open: %s; name a trace's folder or files",
-                               paths[i], strerror(errno));
-        if (rc < 0)
-            return rc;
-    }
-    if (list->n)
-        qsort(list->at, list->n, sizeof *list->at, by_path);
-    return 0;
-}
-
-void sources_fini(struct source_list *list)
-{
-    for (size_t i = 0; i < list->n; i++) {
-        part_fini(&list->at[i].part);
-        free(list->at[i].names);
-        free(list->at[i].path);
-    }
-    array_fini(list);
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
 }
 
 static bool is_digit(char c)
@@ -209,7 +50,7 @@ static int rank_in(const char *name, size_t len)
 
 int path_process(const char *path)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *folder = slash;
+    const char *slash = strrchr(path, '/'), *name = path_name(path), *folder = slash;
     int process = net_process_in(name, strlen(name));
     while (folder && folder > path && folder[-1] != '/')
         folder--;
@@ -234,7 +75,7 @@ int path_folder_number(const char *path)
 
 int path_rank(const char *path)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *slash = strrchr(path, '/'), *name = path_name(path);
     int rank = rank_in(name, strlen(name));
     if (rank >= 0)
         return rank;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "ingest/part.h"
+#include "ingest/rank_job.h"
 
 struct recording_reader {
     struct json *js;
@@ -15,15 +15,22 @@ struct recording_reader {
     bool no_memory;
 };
 
-void recording_destroy(struct recording *recording)
+static void fini(void *payload)
 {
-    if (!recording)
-        return;
+    struct recording *recording = payload;
     array_fini(&recording->models);
     array_fini(&recording->parameters);
     array_fini(&recording->buckets);
     array_fini(&recording->members);
     array_fini(&recording->steps);
+}
+
+const struct payload_kind recording_payload = {sizeof(struct recording), fini, NULL};
+
+void recording_destroy(struct recording *recording)
+{
+    if (recording)
+        fini(recording);
     free(recording);
 }
 
@@ -425,7 +432,7 @@ static void read_top(struct recording_reader *r, const char *key, size_t len)
         r->out->attempt = attempt >= 0 && attempt <= INT32_MAX ? (int)attempt : -1;
     } else if (json_is(key, len, "schema")) {
         uint32_t id = read_string(r);
-        r->out->is_job = strncmp(strtab_get(&part->names, id), "dpro.job/", 9) == 0;
+        part->of_job = strncmp(strtab_get(&part->names, id), "dpro.job/", 9) == 0;
     } else if (json_is(key, len, "complete")) {
         r->out->complete = read_bool(r);
     } else if (json_is(key, len, "pid")) {
@@ -452,12 +459,12 @@ static void read_top(struct recording_reader *r, const char *key, size_t len)
     part->n_events++;
 }
 
-int recording_read(struct json *js, struct trace_part *part, struct dpro_error *err)
+static int read_document(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
     struct recording_reader r = {.js = js, .part = part};
     const char *key;
     size_t len;
-    r.out = part->recording = calloc(1, sizeof *part->recording);
+    r.out = part_make_payload(part, &recording_payload);
     if (!r.out || strtab_add(&part->names, "", 0) == STRTAB_FULL)
         return dpro_error_nomem(err);
     r.out->attempt = -1;
@@ -475,6 +482,44 @@ int recording_read(struct json *js, struct trace_part *part, struct dpro_error *
         r.out->complete = false;
     return r.no_memory ? dpro_error_nomem(err) : 0;
 }
+
+static bool recognise(const struct head *head)
+{
+    return head->piece == HEAD_MEMBER && strcmp(head->key, "schema") == 0 &&
+           (strncmp(head->text, "dpro.rank/", 10) == 0 || strncmp(head->text, "dpro.job/", 9) == 0);
+}
+
+/* What a rank's recorder says of it goes to the rank. */
+static int reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room)
+{
+    struct trace_rank *rank = job->rank;
+    (void)room;
+    for (size_t i = 0; i < build->list.n && !rank->recording; i++) {
+        struct source *source = &build->list.at[i];
+        if (source->rank != rank->rank || !source_payload(source, &recording_payload))
+            continue;
+        rank->recording = part_take_payload(&source->part, &recording_payload);
+        recording_rename(rank->recording, source->names);
+        if (rank_describe(rank, source, &build->trace->arena) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+const struct reader recording_reader = {
+    .name = "recording",
+    .word = "recording",
+    .one = "entry",
+    .many = "entries",
+    .encoding = "JSON",
+    .missing = {.alone = "no profile was recorded: the job ended or failed before the steps to be "
+                         "profiled, as 'dpro profile' said; let it run longer, or choose fewer "
+                         "steps by --warmup and --iterations"},
+    .recognise = recognise,
+    .read_json = read_document,
+    .reserve = reserve,
+    .join = recordings_join,
+};
 
 static bool fits(const struct recorded_bucket *bucket, uint64_t numel, uint64_t size_bytes)
 {

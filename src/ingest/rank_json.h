@@ -54,7 +54,6 @@ struct recorded_fusion {
 struct recording {
     struct recorded_plan plan;
     struct recorded_fusion fusion;
-    bool is_job; /* job.json: world size and process groups only */
     bool complete;
     int attempt; /* -1: not said */
     ARRAY(struct recorded_model) models;
@@ -65,6 +64,14 @@ struct recording {
     int64_t profiler_op_ns; /* what recording an op cost the thread that ran it; -1: not said */
     uint64_t n_broken;      /* entries that make no sense, left out */
 };
+
+struct dpro_error;
+struct payload_kind;
+struct trace_build;
+extern const struct payload_kind recording_payload;
+/* recorded_steps.c: says what the recordings say was left out, and sums up the steps that were
+ * timed without a profiler. */
+int recordings_join(struct trace_build *build, struct dpro_error *err);
 
 void recording_destroy(struct recording *recording); /* NULL is fine */
 /* Turns its string ids into others. */

@@ -9,34 +9,6 @@
 #include "base/log.h"
 #include "base/utf8.h"
 
-void trace_warn(struct dpro_trace *trace, const struct dpro_sink *sink, const char *format, ...)
-{
-    char raw[2048], text[2048];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(raw, sizeof raw, format, args);
-    va_end(args);
-    size_t len = utf8_escape(text, sizeof text, raw, strlen(raw));
-    char *copy = arena_copy_string(&trace->arena, text, len);
-    if (copy)
-        (void)array_push(&trace->warnings, copy); /* out of memory: the sink still says it */
-    log_line(sink, DPRO_LOG_WARN, "%s", text);
-}
-
-bool trace_key_leaves_task(const char *key)
-{
-    const char *recv = strrchr(key, ' '), *send = recv;
-    if (!recv)
-        return false;
-    while (send > key && send[-1] != ' ')
-        send--;
-    size_t len = strcspn(send, " "), task = 0;
-    for (size_t i = 0; i < len; i++)
-        if (strncmp(send + i, "/device:", 8) == 0)
-            task = i;
-    return task > 0 && strncmp(send, recv + 1, task) != 0;
-}
-
 void dpro_trace_destroy(struct dpro_trace *trace)
 {
     if (!trace)
@@ -88,17 +60,7 @@ int dpro_trace_world_size(const struct dpro_trace *trace)
 
 const char *dpro_trace_framework(const struct dpro_trace *trace)
 {
-    if (trace->framework)
-        return trace->framework;
-    for (uint32_t i = 0; i < trace->n_files; i++) {
-        if (trace->files[i].kind == DPRO_FILE_MXNET)
-            return "mxnet";
-        if (trace->files[i].kind == DPRO_FILE_XPLANE ||
-            trace->files[i].kind == DPRO_FILE_GRAPH_DEF ||
-            trace->files[i].kind == DPRO_FILE_RUN_METADATA)
-            return "tensorflow";
-    }
-    return "pytorch"; /* Kineto and execution traces are PyTorch's */
+    return trace->framework ? trace->framework : "pytorch"; /* no other format of files says so */
 }
 
 uint64_t dpro_trace_n_spans(const struct dpro_trace *trace)

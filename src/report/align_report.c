@@ -184,7 +184,7 @@ static void write_profile(struct writer *w, const char *path, const struct dpro_
 
 static bool is_profile(const struct dpro_file_info *file)
 {
-    return file->rank >= 0 && (file->kind == DPRO_FILE_KINETO || file->kind == DPRO_FILE_MXNET);
+    return file->rank >= 0 && file->chrome_trace;
 }
 
 /* The length of the folder, with its slash, that all profiles are in. */

@@ -4,41 +4,6 @@
 #include "report/report_facts.h"
 #include "report/table.h"
 
-static const char *file_kind(enum dpro_file_kind kind)
-{
-    switch (kind) {
-    case DPRO_FILE_KINETO:
-        return "kineto";
-    case DPRO_FILE_EXECUTION_TRACE:
-        return "execution-trace";
-    case DPRO_FILE_RECORDING:
-        return "recording";
-    case DPRO_FILE_TRANSPORT:
-        return "transport-log";
-    case DPRO_FILE_TRANSPORT_CSV:
-        return "transport-csv";
-    case DPRO_FILE_NCCL:
-        return "nccl-log";
-    case DPRO_FILE_XPLANE:
-        return "xplane";
-    case DPRO_FILE_RUN_METADATA:
-        return "run-metadata";
-    case DPRO_FILE_GRAPH_DEF:
-        return "graph-def";
-    case DPRO_FILE_MXNET:
-        return "mxnet";
-    case DPRO_FILE_MXNET_TEXT:
-        return "mxnet-graph";
-    case DPRO_FILE_MXNET_SYMBOL:
-        return "mxnet-symbol";
-    case DPRO_FILE_TIMELINE:
-        return "timeline";
-    case DPRO_FILE_OTHER:
-        break;
-    }
-    return NULL;
-}
-
 static void write_trace(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_trace *trace = f->report->trace;
@@ -54,12 +19,12 @@ static void write_trace(struct writer *w, const struct report_facts *f)
     writer_begin(w, "files", '[');
     for (size_t i = 0; i < dpro_trace_n_files(trace); i++) {
         struct dpro_file_info info = dpro_trace_file(trace, i);
-        if (!file_kind(info.kind))
+        if (!info.format)
             continue;
         writer_newline(w);
-        writer_object(w, TEXT("path", info.path), TEXT("kind", file_kind(info.kind)),
-                      INT("rank", info.rank), INT("bytes", info.size_bytes),
-                      INT("events", info.n_events), BOOL("truncated", info.truncated));
+        writer_object(w, TEXT("path", info.path), TEXT("kind", info.format), INT("rank", info.rank),
+                      INT("bytes", info.size_bytes), INT("events", info.n_events),
+                      BOOL("truncated", info.truncated));
     }
     writer_close(w, ']');
     writer_close(w, '}');

@@ -8,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ingest/part.h"
+#include "ingest/horovod/timeline.h"
+#include "ingest/pytorch/et.h"
+#include "ingest/pytorch/kineto.h"
+#include "ingest/readers.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -66,6 +69,39 @@ static inline uint64_t fuzz_hash_timeline(const struct timeline *timeline)
     return h ^ timeline->cycles.n;
 }
 
+static inline uint64_t fuzz_hash_kineto(const struct kineto_flows *flows)
+{
+    uint64_t h = flows->launches.n;
+    for (size_t i = 0; i < flows->links.n; i++)
+        h = fuzz_hash(h, &flows->links.at[i].ts_ns, sizeof flows->links.at[i].ts_ns);
+    return h;
+}
+
+static inline uint64_t fuzz_hash_et(const struct execution_trace *et)
+{
+    uint64_t h = et->tensors.n;
+    for (size_t i = 0; i < et->nodes.n; i++)
+        h = fuzz_hash(h, &et->nodes.at[i].id, sizeof et->nodes.at[i].id);
+    return h;
+}
+
+static inline uint64_t fuzz_hash_payload(const struct trace_part *part)
+{
+    const struct net_transport *transport = part_payload(part, &transport_payload);
+    const struct recording *recording = part_payload(part, &recording_payload);
+    const struct nccl_log *nccl = part_payload(part, &nccl_payload);
+    const struct timeline *timeline = part_payload(part, &timeline_payload);
+    const struct kineto_flows *flows = part_payload(part, &kineto_payload);
+    const struct execution_trace *et = part_payload(part, &et_payload);
+    return transport   ? fuzz_hash_transport(transport)
+           : recording ? fuzz_hash_recording(recording)
+           : nccl      ? nccl->operations.n ^ nccl->steps.n << 16 ^ nccl->proxy_ops.n << 32
+           : timeline  ? fuzz_hash_timeline(timeline)
+           : flows     ? fuzz_hash_kineto(flows)
+           : et        ? fuzz_hash_et(et)
+                       : 0;
+}
+
 static inline uint64_t fuzz_hash_part(const struct trace_part *part)
 {
     uint64_t h = part->n_spans;
@@ -73,11 +109,7 @@ static inline uint64_t fuzz_hash_part(const struct trace_part *part)
         h = fuzz_hash(h, block->at, block->n * sizeof block->at[0]);
     for (uint32_t i = 0; i < part->names.n; i++)
         h = fuzz_hash(h, strtab_get(&part->names, i), strtab_len(&part->names, i));
-    for (size_t i = 0; i < part->links.n; i++)
-        h = fuzz_hash(h, &part->links.at[i].ts_ns, sizeof part->links.at[i].ts_ns);
-    for (size_t i = 0; i < part->et_nodes.n; i++)
-        h = fuzz_hash(h, &part->et_nodes.at[i].id, sizeof part->et_nodes.at[i].id);
-    h ^= part->et_tensors.n ^ part->details.n << 8 ^ part->tracks.n << 16 ^ part->groups.n << 24;
+    h ^= part->details.n << 8 ^ part->tracks.n << 16 ^ part->groups.n << 24;
     for (size_t i = 0; i < part->dfg_nodes.n; i++) {
         const struct dfg_node *node = &part->dfg_nodes.at[i];
         h = fuzz_hash(h, node, sizeof *node);
@@ -87,65 +119,31 @@ static inline uint64_t fuzz_hash_part(const struct trace_part *part)
             if (part->dfg_inputs.at[node->first_input + k].node >= part->dfg_nodes.n)
                 abort();
     }
-    if (part->transport)
-        h ^= fuzz_hash_transport(part->transport);
-    if (part->recording)
-        h ^= fuzz_hash_recording(part->recording);
-    if (part->nccl)
-        h ^= part->nccl->operations.n ^ part->nccl->steps.n << 16 ^ part->nccl->proxy_ops.n << 32;
-    if (part->timeline)
-        h ^= fuzz_hash_timeline(part->timeline);
+    h ^= fuzz_hash_payload(part);
     if (part->next)
         h ^= fuzz_hash_part(part->next) * 3;
     h ^= part->n_events << 3 ^ part->cut;
     return h ^ fuzz_hash(h, &part->losses, sizeof part->losses);
 }
 
-typedef int fuzz_reader(struct json *js, struct trace_part *part, struct dpro_error *err);
-
-static inline uint64_t fuzz_read(fuzz_reader *reader, const uint8_t *data, size_t size,
+/* What a reader makes of the input, read in chunks of that size. */
+static inline uint64_t fuzz_read(const struct reader *reader, const uint8_t *data, size_t size,
                                  size_t chunk)
 {
     struct input in;
     struct json js;
-    struct dpro_error err;
-    struct trace_part part = {0};
-    uint64_t h = 0;
-    if (input_open_memory(&in, data, size, "fuzz", &err) < 0)
-        return 0;
-    if (json_init(&js, &in, chunk, &err) == 0) {
-        if (reader(&js, &part, &err) == 0)
-            h = fuzz_hash_part(&part) + js.fail;
-        json_fini(&js);
-    }
-    part_fini(&part);
-    input_close(&in);
-    return h;
-}
-
-static inline void fuzz_compare(fuzz_reader *reader, const uint8_t *data, size_t size)
-{
-    if (size < 1)
-        return;
-    size_t chunk = data[0] % 97 + 1;
-    if (fuzz_read(reader, data + 1, size - 1, 0) != fuzz_read(reader, data + 1, size - 1, chunk))
-        abort();
-}
-
-typedef int fuzz_bytes_reader(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
-
-static inline uint64_t fuzz_read_bytes(fuzz_bytes_reader *reader, const uint8_t *data, size_t size,
-                                       size_t chunk)
-{
-    struct input in;
     struct bytes bytes;
     struct dpro_error err;
     struct trace_part part = {0};
     uint64_t h = 0;
     if (input_open_memory(&in, data, size, "fuzz", &err) < 0)
         return 0;
-    if (bytes_init(&bytes, &in, chunk, PART_RECORD_MAX, &err) == 0) {
-        if (reader(&bytes, &part, &err) == 0)
+    if (reader->read_json && json_init(&js, &in, chunk, &err) == 0) {
+        if (reader->read_json(&js, &part, &err) == 0)
+            h = fuzz_hash_part(&part) + js.fail;
+        json_fini(&js);
+    } else if (reader->read_bytes && bytes_init(&bytes, &in, chunk, PART_RECORD_MAX, &err) == 0) {
+        if (reader->read_bytes(&bytes, &part, &err) == 0)
             h = fuzz_hash_part(&part);
         bytes_fini(&bytes);
     }
@@ -154,13 +152,12 @@ static inline uint64_t fuzz_read_bytes(fuzz_bytes_reader *reader, const uint8_t 
     return h;
 }
 
-static inline void fuzz_compare_bytes(fuzz_bytes_reader *reader, const uint8_t *data, size_t size)
+static inline void fuzz_compare(const struct reader *reader, const uint8_t *data, size_t size)
 {
     if (size < 1)
         return;
     size_t chunk = data[0] % 97 + 1;
-    if (fuzz_read_bytes(reader, data + 1, size - 1, 0) !=
-        fuzz_read_bytes(reader, data + 1, size - 1, chunk))
+    if (fuzz_read(reader, data + 1, size - 1, 0) != fuzz_read(reader, data + 1, size - 1, chunk))
         abort();
 }
 

@@ -3,6 +3,6 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    fuzz_compare_bytes(net_csv_read, data, size);
+    fuzz_compare(&transport_csv_reader, data, size);
     return 0;
 }

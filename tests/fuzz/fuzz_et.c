@@ -3,6 +3,6 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    fuzz_compare(et_read, data, size);
+    fuzz_compare(&et_reader, data, size);
     return 0;
 }

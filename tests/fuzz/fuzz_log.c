@@ -35,7 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const char *names[2] = {paths[0], paths[1]};
     if (size < 2)
         return 0;
-    fuzz_compare_bytes(log_read, data + 1, size - 1);
+    fuzz_compare(&transport_reader, data + 1, size - 1);
     const uint8_t *log = data + 2;
     size_t n = size - 2, first = data[1] ? n * data[1] / 256 : n;
     if (put_file(&fds[0], log, first) < 0 || put_file(&fds[1], log + first, n - first) < 0)

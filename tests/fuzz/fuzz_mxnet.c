@@ -3,8 +3,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    fuzz_compare(mxnet_read, data, size);
-    fuzz_compare(mxnet_symbol_read, data, size);
-    fuzz_compare_bytes(mxnet_text_read, data, size);
+    fuzz_compare(&mxnet_reader, data, size);
+    fuzz_compare(&mxnet_symbol_reader, data, size);
+    fuzz_compare(&mxnet_text_reader, data, size);
     return 0;
 }

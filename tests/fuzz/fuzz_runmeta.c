@@ -3,7 +3,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    fuzz_compare_bytes(runmeta_read, data, size);
-    fuzz_compare_bytes(graphdef_read, data, size);
+    fuzz_compare(&runmeta_reader, data, size);
+    fuzz_compare(&graphdef_reader, data, size);
     return 0;
 }

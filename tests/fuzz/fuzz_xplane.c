@@ -3,6 +3,6 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    fuzz_compare_bytes(xplane_read, data, size);
+    fuzz_compare(&xplane_reader, data, size);
     return 0;
 }

@@ -356,11 +356,12 @@ static void fill_trace(struct fake *f)
         char path[64];
         snprintf(path, sizeof path, "/data/job-17/rank%d.json.gz", r);
         t->ranks[r].rank = r;
-        t->files[r] = (struct dpro_file_info){
-            .path = arena_copy_string(&t->arena, path, strlen(path)),
-            .kind = r % 8 == 7 ? DPRO_FILE_EXECUTION_TRACE : DPRO_FILE_KINETO,
-            .rank = r,
-            .size_bytes = 123456};
+        t->files[r] =
+            (struct dpro_file_info){.path = arena_copy_string(&t->arena, path, strlen(path)),
+                                    .format = r % 8 == 7 ? "execution-trace" : "kineto",
+                                    .chrome_trace = r % 8 != 7,
+                                    .rank = r,
+                                    .size_bytes = 123456};
     }
     t->files[n] = (struct dpro_file_info){.path = "notes.txt", .rank = -1};
     t->n_files = (uint32_t)n + 1;

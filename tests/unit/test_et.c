@@ -9,9 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ingest/part.h"
+#include "ingest/pytorch/et.h"
+#include "ingest/readers.h"
 
 static enum json_fail last_fail;
+
+static const struct execution_trace *et_of(const struct trace_part *part)
+{
+    return part_payload(part, &et_payload);
+}
 
 static struct trace_part read_chunked(const char *text, size_t chunk)
 {
@@ -21,7 +27,7 @@ static struct trace_part read_chunked(const char *text, size_t chunk)
     struct trace_part part = {0};
     assert_int_equal(input_open_memory(&in, text, strlen(text), "text", &err), 0);
     assert_int_equal(json_init(&js, &in, chunk, &err), 0);
-    assert_int_equal(et_read(&js, &part, &err), 0);
+    assert_int_equal(et_reader.read_json(&js, &part, &err), 0);
     last_fail = js.fail;
     json_fini(&js);
     input_close(&in);
@@ -58,8 +64,8 @@ static void test_flat_nodes_are_read(void **state)
     struct trace_part part = read_chunked(flat, 0);
     assert_int_equal(last_fail, JSON_OK);
     assert_int_equal(part.pid, 59811);
-    assert_int_equal(part.et_nodes.n, 2);
-    const struct et_node *node = &part.et_nodes.at[0];
+    assert_int_equal(et_of(&part)->nodes.n, 2);
+    const struct et_node *node = &et_of(&part)->nodes.at[0];
     assert_int_equal(node->id, 208);
     assert_int_equal(node->parent, 207);
     assert_int_equal(node->record_fn, 173);
@@ -67,18 +73,18 @@ static void test_flat_nodes_are_read(void **state)
     assert_int_equal(node->n_inputs, 2);
     assert_int_equal(node->n_outputs, 1);
     assert_int_equal(node->text_inputs, 0);
-    const struct et_tensor *tensor = &part.et_tensors.at[node->first_input + 1];
+    const struct et_tensor *tensor = &et_of(&part)->tensors.at[node->first_input + 1];
     assert_int_equal(tensor->id, 11);
     assert_int_equal(tensor->storage, 16);
     assert_int_equal(tensor->offset, 4);
     assert_int_equal(tensor->numel, 416);
     assert_int_equal(tensor->item_bytes, 4);
     assert_string_equal(strtab_get(&part.names, tensor->device), "cuda:0");
-    assert_int_equal(part.et_tensors.at[node->first_output].id, 22);
-    node = &part.et_nodes.at[1];
+    assert_int_equal(et_of(&part)->tensors.at[node->first_output].id, 22);
+    node = &et_of(&part)->nodes.at[1];
     assert_int_equal(node->n_inputs, 0);
     assert_string_equal(strtab_get(&part.names, node->text_inputs), "[141,0,0,\"wait\",[],[]]");
-    assert_int_equal(part.et_threads.at[1], 2);
+    assert_int_equal(et_of(&part)->threads.at[1], 2);
     part_fini(&part);
 }
 
@@ -88,17 +94,17 @@ static void test_chakra_nodes_are_read(void **state)
     for (size_t chunk = 0; chunk < 70; chunk++) {
         struct trace_part part = read_chunked(chakra, chunk);
         assert_int_equal(last_fail, JSON_OK);
-        assert_int_equal(part.et_nodes.n, 1);
-        const struct et_node *node = &part.et_nodes.at[0];
+        assert_int_equal(et_of(&part)->nodes.n, 1);
+        const struct et_node *node = &et_of(&part)->nodes.at[0];
         assert_int_equal(node->id, 436);
         assert_int_equal(node->parent, 435);
         assert_int_equal(node->record_fn, 114);
         assert_int_equal(node->sequence, 5);
         assert_int_equal(node->n_inputs, 1);
         assert_int_equal(node->n_outputs, 1);
-        assert_int_equal(part.et_tensors.at[node->first_input].numel, 53120);
+        assert_int_equal(et_of(&part)->tensors.at[node->first_input].numel, 53120);
         assert_non_null(strstr(strtab_get(&part.names, node->text_inputs), "\"broadcast\""));
-        assert_int_equal(part.et_threads.at[0], 3);
+        assert_int_equal(et_of(&part)->threads.at[0], 3);
         part_fini(&part);
     }
 }
@@ -111,8 +117,8 @@ static void test_what_is_whole_of_a_cut_trace_is_kept(void **state)
     *strstr(text, "[141") = '\0';
     struct trace_part part = read_chunked(text, 0);
     assert_int_equal(last_fail, JSON_ENDED);
-    assert_int_equal(part.et_nodes.n, 1);
-    assert_int_equal(part.et_tensors.n, 3);
+    assert_int_equal(et_of(&part)->nodes.n, 1);
+    assert_int_equal(et_of(&part)->tensors.n, 3);
     part_fini(&part);
 }
 
@@ -125,9 +131,9 @@ static void test_odd_values_are_no_tensors(void **state)
                      "4,\"cpu\"],[1,2,3,4,5,6,\"cpu\"],[1,2,3,4,5,\"cpu\",1],[1,2,3,4,5,\"cpu\",[]]"
                      ",{\"a\":[]},null]},5]}",
                      0);
-    assert_int_equal(part.et_nodes.n, 1);
-    assert_int_equal(part.et_nodes.at[0].id, 7);
-    assert_int_equal(part.et_tensors.n, 0);
+    assert_int_equal(et_of(&part)->nodes.n, 1);
+    assert_int_equal(et_of(&part)->nodes.at[0].id, 7);
+    assert_int_equal(et_of(&part)->tensors.n, 0);
     assert_int_equal(part.losses.n_broken, 1);
     part_fini(&part);
 }

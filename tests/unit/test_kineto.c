@@ -10,11 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ingest/part.h"
+#include "ingest/pytorch/kineto.h"
+#include "ingest/readers.h"
 
 static enum json_fail last_fail;
 
 /* The part is the caller's to end with part_fini. */
+static const struct kineto_flows *flows_of(const struct trace_part *part)
+{
+    return part_payload(part, &kineto_payload);
+}
+
 static struct trace_part read_chunked(const char *text, size_t chunk)
 {
     struct input in;
@@ -23,7 +29,7 @@ static struct trace_part read_chunked(const char *text, size_t chunk)
     struct trace_part part = {0};
     assert_int_equal(input_open_memory(&in, text, strlen(text), "text", &err), 0);
     assert_int_equal(json_init(&js, &in, chunk, &err), 0);
-    assert_int_equal(kineto_read(&js, &part, &err), 0);
+    assert_int_equal(kineto_reader.read_json(&js, &part, &err), 0);
     last_fail = js.fail;
     json_fini(&js);
     input_close(&in);
@@ -141,7 +147,7 @@ static void test_spans_carry_their_arguments(void **state)
     assert_int_equal(span->sequence, -1);
     assert_true(part.base_ns == 1711964646000000000);
     assert_true(part.external_is_op);
-    assert_true(part.has_correlation && part.has_record_fn);
+    assert_true(flows_of(&part)->has_correlation && part.has_record_fn);
     assert_int_equal(part.pid, 10);
     part_fini(&part);
 }
@@ -364,14 +370,14 @@ static void test_flows_are_kept_where_they_are_needed(void **state)
     char text[1024];
     snprintf(text, sizeof text, format, "");
     struct trace_part part = read_text(text);
-    assert_int_equal(part.links.n, 2);
-    assert_true(part.links.at[0].start && !part.links.at[1].start);
-    assert_int_equal(part.launches.n, 1);
+    assert_int_equal(flows_of(&part)->links.n, 2);
+    assert_true(flows_of(&part)->links.at[0].start && !flows_of(&part)->links.at[1].start);
+    assert_int_equal(flows_of(&part)->launches.n, 1);
     part_fini(&part);
     snprintf(text, sizeof text, format, ",\"args\":{\"correlation\":9}");
     part = read_text(text);
-    assert_int_equal(part.links.n, 2);
-    assert_int_equal(part.launches.n, 0);
+    assert_int_equal(flows_of(&part)->links.n, 2);
+    assert_int_equal(flows_of(&part)->launches.n, 0);
     part_fini(&part);
 }
 

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ingest/load.h"
-#include "ingest/part.h"
+#include "ingest/mxnet/mxnet.h"
+#include "ingest/readers.h"
 
 static void read_text(struct trace_part *part, const char *text,
                       int (*json)(struct json *, struct trace_part *, struct dpro_error *),
@@ -55,7 +55,7 @@ static void test_operations_of_a_thread_may_overlap(void **state)
                               EVENT("MXNDArrayWaitAll", "MXNET_C_API", "b", "5", "1")
                                   EVENT("Convolution", "operator", "b", "6", "2")
                                       EVENT("MXNDArrayWaitAll", "MXNET_C_API", "e", "99", "1") "]}",
-              mxnet_read, NULL);
+              mxnet_reader.read_json, NULL);
     const struct trace_span *spans = part.first_block->at;
     assert_int_equal(part.n_spans, 3);
     assert_int_equal(spans[0].start_ns, 10000);
@@ -77,7 +77,7 @@ static void test_an_end_without_a_beginning_is_counted(void **state)
                   EVENT("Pooling", "operator", "B", "11", "7")
                       EVENT("Flatten", "operator", "B", "20", "7")
                           EVENT("Flatten", "operator", "E", "19", "7") "]}",
-              mxnet_read, NULL);
+              mxnet_reader.read_json, NULL);
     assert_int_equal(part.n_spans, 0);
     assert_int_equal(part.losses.n_unpaired, 2);
     assert_int_equal(part.losses.n_negative, 1);
@@ -116,9 +116,9 @@ static void test_an_executor_has_its_backward_ops(void **state)
 {
     (void)state;
     struct trace_part part;
-    read_text(&part, executor, NULL, mxnet_text_read);
+    read_text(&part, executor, NULL, mxnet_text_reader.read_bytes);
     assert_int_equal(part.dfg_nodes.n, 4);
-    assert_false(part.is_mirrored);
+    assert_int_equal(part.graph, GRAPH_AS_RUN);
     assert_true(takes(&part, "fc", "w", false));
     assert_true(takes(&part, "fc_backward", "fc", false));
     assert_true(takes(&part, "fc_backward", "fc", true));
@@ -135,8 +135,8 @@ static void test_a_symbol_is_mirrored(void **state)
               "{\"op\":\"Convolution\",\"name\":\"c\",\"inputs\":[[0,0,0]]},"
               "{\"op\":\"Flatten\",\"name\":\"f\",\"inputs\":[[1,0,0],[77,0,0]]}],"
               "\"heads\":[[2,0,0]]}",
-              mxnet_symbol_read, NULL);
-    assert_true(part.is_mirrored);
+              mxnet_symbol_reader.read_json, NULL);
+    assert_int_equal(part.graph, GRAPH_MIRRORED);
     assert_int_equal(part.dfg_nodes.n, 5);
     const struct dfg_node *flat = node_named(&part, "f_backward");
     assert_string_equal(strtab_get(&part.names, flat->type), "_backward_copy");
@@ -177,7 +177,7 @@ static void match(const char *const *nodes, uint32_t n_nodes, const char *const 
                               .n_dfg_inputs = n_nodes,
                               .n_spans = n};
     struct rank_job job = {.rank = &rank, .names = &names};
-    rank_match_types(&job);
+    mxnet_match_types(&job);
     assert_false(job.no_memory);
     for (uint32_t i = 0; i < n; i++)
         found[i] = spans[i].node == NO_ID ? -1 : (int)spans[i].node;
@@ -226,8 +226,9 @@ static void test_frames_passed_to_a_socket_are_messages(void **state)
                               FRAME("recv", "0", "24", "20", PULL_META)
                                   FRAME("recv", "0", "8", "20", "0e00000000000000")
                                       FRAME("recv", "0", "40", "20", ""),
-              NULL, net_csv_read);
-    const ps_messages *ps = &part.transport->ps;
+              NULL, transport_csv_reader.read_bytes);
+    const struct net_transport *transport = part_payload(&part, &transport_payload);
+    const ps_messages *ps = &transport->ps;
     assert_int_equal(ps->n, 2);
     assert_true(ps_is_push(&ps->at[0]));
     assert_int_equal(ps->at[0].key, 14);
@@ -259,7 +260,7 @@ static void test_the_list_of_nodes_says_whose_a_log_is(void **state)
         struct trace_part part;
         snprintf(text, sizeof text, "%s%s%s", CSV_HEAD, cases[i].line,
                  FRAME("recv", "0", "3", "9", "707331") FRAME("recv", "0", "60", "9", NODES));
-        read_text(&part, text, NULL, net_csv_read);
+        read_text(&part, text, NULL, transport_csv_reader.read_bytes);
         assert_int_equal(part.has_rank, cases[i].process != NULL);
         if (cases[i].process) {
             net_process_format(name, part.rank);

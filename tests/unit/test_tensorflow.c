@@ -10,9 +10,10 @@
 #include <string.h>
 
 #include "base/protobuf.h"
-#include "ingest/part.h"
-#include "ingest/tensorflow/session_steps.h"
+#include "ingest/readers.h"
+#include "ingest/tensorflow/protobuf_files.h"
 #include "ingest/tensorflow/session_profile.h"
+#include "ingest/tensorflow/session_steps.h"
 
 /* ---- writing ---- */
 
@@ -169,7 +170,7 @@ static const struct trace_span *span_named(const struct trace_part *part, const 
 
 static void check_profile(const struct message *m, size_t chunk)
 {
-    struct trace_part part = read_with(xplane_read, m, chunk);
+    struct trace_part part = read_with(xplane_reader.read_bytes, m, chunk);
     assert_null(part.broken);
     assert_int_equal(part.n_spans, 4);
     assert_int_equal(part.n_events, 6);
@@ -235,7 +236,7 @@ static void test_calls_of_the_gpu_s_driver_are_known_by_their_correlation(void *
     nested(&space, 1, &host);
     nested(&space, 1, &gpu);
 
-    struct trace_part part = read_with(xplane_read, &space, 0);
+    struct trace_part part = read_with(xplane_reader.read_bytes, &space, 0);
     assert_null(part.broken);
     assert_int_equal(part.n_spans, 4);
     const struct trace_span *call = span_named(&part, "void ns::kernel<float>(int)");
@@ -297,17 +298,17 @@ static void test_a_session_s_runs_are_kept_where_there_are_any(void **state)
         name_entry(&host, 5, RECEIVER, "x_S3");
         nested(&space, 1, &host);
 
-        struct trace_part part = read_with(xplane_read, &space, 0);
+        struct trace_part part = read_with(xplane_reader.read_bytes, &space, 0);
         assert_null(part.broken);
         assert_int_equal(part.n_spans, in_session ? 1 : 2);
-        assert_int_equal(!!part.session, in_session);
+        assert_int_equal(session_profile_of(&part) != NULL, in_session);
         if (in_session) {
             static const int64_t times[] = {10, 12, 16, 30, 40};
             static const enum session_moment_kind kinds[] = {MOMENT_RUN, MOMENT_WORK, MOMENT_WAIT,
                                                              MOMENT_WAIT_DONE, MOMENT_RUN_DONE};
-            assert_int_equal(part.session->moments.n, 5);
+            assert_int_equal(session_profile_of(&part)->moments.n, 5);
             for (size_t i = 0; i < 5; i++) {
-                const struct session_moment *moment = &part.session->moments.at[i];
+                const struct session_moment *moment = &session_profile_of(&part)->moments.at[i];
                 assert_int_equal(moment->run, 41);
                 assert_int_equal(moment->ns, times[i]);
                 assert_int_equal(moment->kind, kinds[i]);
@@ -340,12 +341,12 @@ static void test_a_cut_profile_gives_what_is_whole(void **state)
     for (size_t n = 1; n < whole.n; n++) {
         struct message cut = whole;
         cut.n = n;
-        struct trace_part part = read_with(xplane_read, &cut, 0);
+        struct trace_part part = read_with(xplane_reader.read_bytes, &cut, 0);
         assert_true(part.n_spans <= 4);
         part_fini(&part);
     }
     whole.n -= 3;
-    struct trace_part part = read_with(xplane_read, &whole, 0);
+    struct trace_part part = read_with(xplane_reader.read_bytes, &whole, 0);
     assert_non_null(part.broken);
     assert_int_equal(part.n_spans, 4);
     part_fini(&part);
@@ -375,7 +376,7 @@ static void test_hostile_lengths_and_depths_stop_the_reader(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct message m = {.n = cases[i].n};
         memcpy(m.at, cases[i].at, m.n);
-        struct trace_part part = read_with(xplane_read, &m, 0);
+        struct trace_part part = read_with(xplane_reader.read_bytes, &m, 0);
         assert_non_null(part.broken);
         assert_string_equal(part.broken, cases[i].why);
         assert_int_equal(part.n_spans, 0);
@@ -465,7 +466,7 @@ static void test_a_graph_names_inputs_before_their_nodes(void **state)
     (void)state;
     struct message graph = graph_of(0);
     for (size_t chunk = 0; chunk < 30; chunk += 7) {
-        struct trace_part part = read_with(graphdef_read, &graph, chunk);
+        struct trace_part part = read_with(graphdef_reader.read_bytes, &graph, chunk);
         assert_int_equal(part.dfg_nodes.n, 3);
         check_inputs(&part);
         part_fini(&part);
@@ -480,7 +481,7 @@ static void test_of_two_functions_the_larger_one_s_graph_is_kept(void **state)
                        second = graph_of(5 * larger);
         nested(&m, 3, &first);
         nested(&m, 3, &second);
-        struct trace_part part = read_with(runmeta_read, &m, 0);
+        struct trace_part part = read_with(runmeta_reader.read_bytes, &m, 0);
         assert_null(part.broken);
         assert_int_equal(part.dfg_nodes.n, 8);
         check_inputs(&part);
@@ -588,7 +589,7 @@ static void test_a_session_s_step_is_one_part_a_task(void **state)
     nested(&m, 3, &graph);
     nested(&m, 3, &ps_graph);
 
-    struct trace_part part = read_with(runmeta_read, &m, 0);
+    struct trace_part part = read_with(runmeta_reader.read_bytes, &m, 0);
     const struct trace_part *own = part_of_rank(&part, 0);
     const struct trace_part *other = part_of_rank(&part, net_process_in("ps0", 3));
     assert_non_null(own);
@@ -616,15 +617,15 @@ static void test_files_are_told_apart_by_their_first_bytes(void **state)
     (void)state;
     struct message space = profile(false), graph = graph_of(2), runmeta = {.n = 0};
     nested(&runmeta, 3, &graph);
-    assert_int_equal(protobuf_recognise(space.at, space.n), DPRO_FILE_XPLANE);
-    assert_int_equal(protobuf_recognise(space.at, 20), DPRO_FILE_XPLANE);
-    assert_int_equal(protobuf_recognise(graph.at, graph.n), DPRO_FILE_GRAPH_DEF);
-    assert_int_equal(protobuf_recognise(runmeta.at, runmeta.n), DPRO_FILE_RUN_METADATA);
+    assert_int_equal(protobuf_recognise((const char *)space.at, space.n), PROTOBUF_XPLANE);
+    assert_int_equal(protobuf_recognise((const char *)space.at, 20), PROTOBUF_XPLANE);
+    assert_int_equal(protobuf_recognise((const char *)graph.at, graph.n), PROTOBUF_GRAPH_DEF);
+    assert_int_equal(protobuf_recognise((const char *)runmeta.at, runmeta.n),
+                     PROTOBUF_RUN_METADATA);
     static const char *const others[] = {"\n{\"traceEvents\":[]}", "\n\n[]", "\n", "",
                                          "name,value\n"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        assert_int_equal(protobuf_recognise((const unsigned char *)others[i], strlen(others[i])),
-                         DPRO_FILE_OTHER);
+        assert_int_equal(protobuf_recognise(others[i], strlen(others[i])), PROTOBUF_OTHER);
 }
 
 int main(void)

@@ -9,9 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ingest/part.h"
+#include "ingest/horovod/timeline.h"
+#include "ingest/readers.h"
 
 static enum json_fail last_fail;
+
+static const struct timeline *timeline_of(const struct trace_part *part)
+{
+    return part_payload(part, &timeline_payload);
+}
 
 static struct trace_part read_text(const char *text, size_t chunk)
 {
@@ -21,7 +27,7 @@ static struct trace_part read_text(const char *text, size_t chunk)
     struct trace_part part = {0};
     assert_int_equal(input_open_memory(&in, text, strlen(text), "text", &err), 0);
     assert_int_equal(json_init(&js, &in, chunk, &err), 0);
-    assert_int_equal(timeline_read(&js, &part, &err), 0);
+    assert_int_equal(timeline_reader.read_json(&js, &part, &err), 0);
     last_fail = js.fail;
     json_fini(&js);
     input_close(&in);
@@ -56,7 +62,7 @@ static void assert_stage(const struct timeline_run *run, enum timeline_stage sta
 
 static void assert_whole_run(const struct trace_part *part)
 {
-    const struct timeline *t = part->timeline;
+    const struct timeline *t = timeline_of(part);
     const int64_t base = 1000000;
     assert_int_equal(t->writer, TIMELINE_HOROVOD);
     assert_true(t->on_epoch);
@@ -102,7 +108,7 @@ static void test_of_a_timeline_cut_in_an_event_the_whole_runs_are_kept(void **st
     struct trace_part part = read_text("[" RUN B(1, "ALLREDUCE", 50) "{\"ph\":\"B\",\"na", 0);
     assert_int_equal(last_fail, JSON_ENDED);
     assert_whole_run(&part);
-    assert_int_equal(part.timeline->n_open, 1);
+    assert_int_equal(timeline_of(&part)->n_open, 1);
     part_fini(&part);
 }
 
@@ -110,8 +116,8 @@ static void test_a_negotiation_alone_is_no_run(void **state)
 {
     (void)state;
     struct trace_part part = read_text("[" NAMED(1, "w") B(1, "NEGOTIATE_ALLREDUCE", 1) E(1, 2), 0);
-    assert_int_equal(part.timeline->runs.n, 0);
-    assert_int_equal(part.timeline->n_open, 1);
+    assert_int_equal(timeline_of(&part)->runs.n, 0);
+    assert_int_equal(timeline_of(&part)->n_open, 1);
     part_fini(&part);
 }
 
@@ -123,7 +129,7 @@ static void test_stages_without_an_operation_around_them_make_runs(void **state)
                       B(3, "NCCL_ALLREDUCE", 1004) E(3, 1010) B(3, "QUEUE", 2000) E(3, 2001)
                           B(3, "NCCL_ALLREDUCE", 2002) E(3, 2009) "]",
                   0);
-    const struct timeline *t = part.timeline;
+    const struct timeline *t = timeline_of(&part);
     assert_false(t->on_epoch);
     assert_int_equal(t->runs.n, 2);
     assert_stage(&t->runs.at[1], STAGE_QUEUE, 2000, 2001);
@@ -144,7 +150,7 @@ static void test_byteps_partitions_are_pushed_and_pulled(void **state)
             STAGE(".PULL", "26148864", 130, 30) STAGE(".PUSH", "26148865", 120, 20)
                 STAGE(".PULL", "26148865", 150, 30) STAGE(".PUSH", "26148864", 310, 20) "]}",
         0);
-    const struct timeline *t = part.timeline;
+    const struct timeline *t = timeline_of(&part);
     assert_int_equal(t->writer, TIMELINE_BYTEPS);
     assert_int_equal(t->tensors.n, 2);
     assert_int_equal(t->tensors.at[1].partition, 1);
@@ -170,7 +176,7 @@ static void test_what_makes_no_sense_is_counted_and_passed_over(void **state)
     assert_int_equal(part.losses.n_unpaired, 1);
     assert_int_equal(part.losses.n_no_time, 1);
     assert_true(part.losses.n_broken > 0);
-    assert_int_equal(part.timeline->runs.n, 0);
+    assert_int_equal(timeline_of(&part)->runs.n, 0);
     part_fini(&part);
     free(deep);
 }

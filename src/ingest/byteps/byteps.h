@@ -3,10 +3,10 @@
 #define INGEST_BYTEPS_BYTEPS_H
 
 struct dpro_error;
-struct loader;
+struct trace_build;
 
 /* comm_json.c: adds the pushes and pulls of comm.json to the workers' profiles, where no transport
  * log has them; before the ranks are built. */
-int byteps_join(struct loader *loader, struct dpro_error *err);
+int byteps_join(struct trace_build *build, struct dpro_error *err);
 
 #endif

@@ -11,31 +11,32 @@
 
 #include "base/error.h"
 #include "ingest/horovod/timeline.h"
-#include "ingest/load.h"
+#include "ingest/sources.h"
+#include "ingest/transport/ps.h"
 
 enum { NAME_BYTES = 1024 };
 
 static const struct timeline *timeline_of(const struct source *source)
 {
-    const struct timeline *t = source_usable(source) ? source->part.timeline : NULL;
+    const struct timeline *t = source_payload(source, &timeline_payload);
     return t && t->writer == TIMELINE_BYTEPS && t->on_epoch ? t : NULL;
 }
 
-static struct source *profile_of(struct loader *loader, int rank)
+static struct source *profile_of(struct trace_build *build, int rank)
 {
-    for (size_t i = 0; i < loader->list.n; i++)
-        if (source_is_profile(&loader->list.at[i]) && loader->list.at[i].rank == rank)
-            return &loader->list.at[i];
+    for (size_t i = 0; i < build->list.n; i++)
+        if (source_is_profile(&build->list.at[i]) && build->list.at[i].rank == rank)
+            return &build->list.at[i];
     return NULL;
 }
 
 /* Whether a rank's transport log has its pushes and pulls. */
-static bool is_on_wire(const struct loader *loader, int rank)
+static bool is_on_wire(const struct trace_build *build, int rank)
 {
-    for (size_t i = 0; i < loader->list.n; i++) {
-        const struct source *source = &loader->list.at[i];
-        if (source->rank == rank && source_usable(source) && source->part.transport &&
-            byteps_n_exchanges(source->part.transport) > 0)
+    for (size_t i = 0; i < build->list.n; i++) {
+        const struct source *source = &build->list.at[i];
+        const struct net_transport *transport = source_payload(source, &transport_payload);
+        if (source->rank == rank && transport && byteps_n_exchanges(transport) > 0)
             return true;
     }
     return false;
@@ -45,7 +46,7 @@ static bool is_on_wire(const struct loader *loader, int rank)
 static void name_tensor(const struct source *source, uint32_t index, char name[NAME_BYTES])
 {
     static const char prefix[] = "byteps.Gradient.";
-    const struct timeline *timeline = source->part.timeline;
+    const struct timeline *timeline = timeline_of(source);
     const struct timeline_tensor *t = &timeline->tensors.at[index];
     const char *raw = strtab_get(&source->part.names, t->name);
     bool parts = false;
@@ -88,7 +89,7 @@ static struct exchanged exchanged_of(const struct source *source, uint32_t index
 /* -1: no memory. */
 static int add_exchanges(const struct source *source, struct source *profile, int32_t n_workers)
 {
-    const struct timeline *timeline = source->part.timeline;
+    const struct timeline *timeline = timeline_of(source);
     struct trace_part *part = &profile->part;
     int64_t first_ns = part->start_ns, last_ns = part->end_ns;
     struct exchanged *of = calloc(timeline->tensors.n + 1, sizeof *of);
@@ -120,16 +121,15 @@ static int add_exchanges(const struct source *source, struct source *profile, in
     return no_memory ? -1 : 0;
 }
 
-int byteps_join(struct loader *loader, struct dpro_error *err)
+int byteps_join(struct trace_build *build, struct dpro_error *err)
 {
     int32_t n_workers = 0;
-    for (size_t i = 0; i < loader->list.n; i++)
-        n_workers +=
-            timeline_of(&loader->list.at[i]) && profile_of(loader, loader->list.at[i].rank);
-    for (size_t i = 0; i < loader->list.n && n_workers > 0; i++) {
-        const struct source *source = &loader->list.at[i];
-        struct source *profile = timeline_of(source) ? profile_of(loader, source->rank) : NULL;
-        if (profile && !is_on_wire(loader, source->rank) &&
+    for (size_t i = 0; i < build->list.n; i++)
+        n_workers += timeline_of(&build->list.at[i]) && profile_of(build, build->list.at[i].rank);
+    for (size_t i = 0; i < build->list.n && n_workers > 0; i++) {
+        const struct source *source = &build->list.at[i];
+        struct source *profile = timeline_of(source) ? profile_of(build, source->rank) : NULL;
+        if (profile && !is_on_wire(build, source->rank) &&
             add_exchanges(source, profile, n_workers) < 0)
             return dpro_error_nomem(err);
     }

@@ -4,10 +4,12 @@
  * events nest (an E has no name). BytePS writes one X event for each stage. The array is often
  * open: the writer adds to it until its process ends. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/sort.h"
 #include "ingest/horovod/timeline_building.h"
+#include "ingest/reader.h"
 
 enum { MAX_NAME = 4096 };
 
@@ -16,14 +18,26 @@ struct reader_state {
     struct timeline_building b;
 };
 
-void timeline_destroy(struct timeline *timeline)
+static void fini(void *payload)
 {
-    if (!timeline)
-        return;
+    struct timeline *timeline = payload;
     array_fini(&timeline->tensors);
     array_fini(&timeline->runs);
     array_fini(&timeline->cycles);
     array_fini(&timeline->ready);
+}
+
+static bool is_empty(const void *payload)
+{
+    return ((const struct timeline *)payload)->runs.n == 0;
+}
+
+const struct payload_kind timeline_payload = {sizeof(struct timeline), fini, is_empty};
+
+void timeline_destroy(struct timeline *timeline)
+{
+    if (timeline)
+        fini(timeline);
     free(timeline);
 }
 
@@ -134,7 +148,7 @@ int timeline_read(struct json *js, struct trace_part *part, struct dpro_error *e
     struct reader_state r = {.js = js, .b = {.part = part}};
     const char *key;
     size_t len;
-    r.b.timeline = part->timeline = calloc(1, sizeof *part->timeline);
+    r.b.timeline = part_make_payload(part, &timeline_payload);
     if (!r.b.timeline || strtab_add(&part->names, "", 0) == STRTAB_FULL)
         return dpro_error_nomem(err);
     json_skip_mark(js);
@@ -158,4 +172,19 @@ int timeline_read(struct json *js, struct trace_part *part, struct dpro_error *e
     array_fini(&r.b.writing);
     array_fini(&r.b.whole_stages);
     return r.b.no_memory ? dpro_error_nomem(err) : 0;
+}
+
+/* Names that only a communication layer's timeline has. */
+bool timeline_recognise(const struct head *head)
+{
+    static const char *const names[] = {"NEGOTIATE_", "CYCLE_START", "MEMCPY_IN_FUSION_BUFFER",
+                                        "Comm.byteps"};
+    if (head->piece != HEAD_EVENT)
+        return false;
+    const char *name = head_field(head, "name"), *label = head_field(head, "args.name");
+    for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
+        if (strncmp(name, names[i], strlen(names[i])) == 0)
+            return true;
+    return (label && strstr(label, "HorovodAllreduce")) ||
+           head_field(head, "args.start_time_since_epoch_in_micros");
 }

@@ -7,8 +7,8 @@
 
 #include "base/map.h"
 #include "base/sort.h"
+#include "ingest/epoch.h"
 #include "ingest/horovod/thread.h"
-#include "ingest/load.h"
 
 ORDER(by_ref, struct span_ref, ASCENDING(start_ns) ?: ASCENDING(span));
 

@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "base/sort.h"
-#include "ingest/load.h"
+#include "ingest/epoch.h"
 
 /* ---- spans ---- */
 

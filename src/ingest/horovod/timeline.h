@@ -9,6 +9,13 @@
 
 #include "base/array.h"
 
+struct dpro_error;
+struct head;
+struct json;
+struct payload_kind;
+struct trace_build;
+struct trace_part;
+
 enum timeline_writer { TIMELINE_HOROVOD, TIMELINE_BYTEPS };
 
 /* In the order in which a run goes through them. */
@@ -60,7 +67,14 @@ struct timeline {
     uint64_t n_open;                    /* runs that had not ended where the file does */
 };
 
+extern const struct payload_kind timeline_payload;
 void timeline_destroy(struct timeline *timeline); /* NULL is fine */
+
+int timeline_read(struct json *js, struct trace_part *part, struct dpro_error *err);
+bool timeline_recognise(const struct head *head);
+
+/* timeline_alone.c: makes profiles of the timelines where there are no others. */
+int timelines_stand_alone(struct trace_build *build, struct dpro_error *err);
 
 static inline bool timeline_has(const struct timeline_run *run, enum timeline_stage stage)
 {

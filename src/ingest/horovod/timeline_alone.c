@@ -10,7 +10,8 @@
 #include "base/error.h"
 #include "base/map.h"
 #include "base/sort.h"
-#include "ingest/load.h"
+#include "ingest/horovod/timeline.h"
+#include "ingest/sources.h"
 
 static const int64_t MARK_NS = 1000, HAND_OVER_NS = 100;
 
@@ -206,28 +207,28 @@ static void name_rank(struct telling *t, struct trace_part *part, int rank)
 }
 
 /* A source of its own for another rank than the timeline's. */
-static void add_rank(struct telling *t, struct loader *loader, size_t index, int rank)
+static void add_rank(struct telling *t, struct trace_build *build, size_t index, int rank)
 {
-    struct source fresh = {.kind = DPRO_FILE_TIMELINE,
-                           .path = strdup(loader->list.at[index].path),
-                           .attempt = loader->list.at[index].attempt,
+    struct source fresh = {.reader = build->list.at[index].reader,
+                           .path = strdup(build->list.at[index].path),
+                           .attempt = build->list.at[index].attempt,
                            .part = {.start_ns = INT64_MAX, .end_ns = INT64_MIN}};
-    t->names = &loader->list.at[index].part.names; /* the list moves as it grows */
+    t->names = &build->list.at[index].part.names; /* the list moves as it grows */
     t->no_memory |= !fresh.path;
     part_intern(&fresh.part, "", 0, &t->no_memory);
     name_rank(t, &fresh.part, rank);
     add_rounds(t, &fresh.part);
     add_hand_overs(t, &fresh.part, rank);
-    if (t->no_memory || array_push(&loader->list, fresh) < 0) {
+    if (t->no_memory || array_push(&build->list, fresh) < 0) {
         t->no_memory = true;
         free(fresh.path);
         part_fini(&fresh.part);
     }
 }
 
-static void stand_alone(struct telling *t, struct loader *loader, size_t index)
+static void stand_alone(struct telling *t, struct trace_build *build, size_t index)
 {
-    struct trace_part *part = &loader->list.at[index].part;
+    struct trace_part *part = &build->list.at[index].part;
     find_rounds(t);
     find_readiness(t);
     if (t->no_memory)
@@ -242,11 +243,11 @@ static void stand_alone(struct telling *t, struct loader *loader, size_t index)
         return;
     add_hand_overs(t, part, 0);
     for (uint32_t r = 1; r < t->n_ranks && !t->no_memory; r++)
-        add_rank(t, loader, index, (int)r);
+        add_rank(t, build, index, (int)r);
 }
 
 /* Says what a timeline alone tells, and what it does not. */
-static void warn_alone(const struct telling *t, struct loader *loader, const char *path)
+static void warn_alone(const struct telling *t, struct trace_build *build, const char *path)
 {
     char last[160] = "";
     uint32_t rank = 0;
@@ -256,26 +257,24 @@ static void warn_alone(const struct telling *t, struct loader *loader, const cha
         snprintf(last, sizeof last,
                  " (of %u ranks, rank %u was the last to be ready in %u of %u negotiations)",
                  t->n_ranks, rank, t->n_last[rank], t->n_whole);
-    trace_warn(loader->trace, &loader->options->sink,
+    build_warn(build,
                "%s: a communication timeline without a profile tells when tensors travelled%s, "
                "and nothing of the computation; add the framework's profile of the same steps",
                path, last);
 }
 
-int timelines_stand_alone(struct loader *loader, struct dpro_error *err)
+int timelines_stand_alone(struct trace_build *build, struct dpro_error *err)
 {
-    size_t n = loader->list.n;
-    for (size_t i = 0; i < n; i++)
-        if (source_is_profile(&loader->list.at[i]))
-            return 0;
+    size_t n = build->list.n;
     for (size_t i = 0; i < n; i++) {
-        const struct source *source = &loader->list.at[i];
-        struct telling t = {.timeline = source->part.timeline, .names = &source->part.names};
-        if (source->kind != DPRO_FILE_TIMELINE || !source_usable(source))
+        const struct source *source = &build->list.at[i];
+        struct telling t = {.timeline = source_payload(source, &timeline_payload),
+                            .names = &source->part.names};
+        if (!t.timeline || !source_usable(source))
             continue;
-        stand_alone(&t, loader, i);
+        stand_alone(&t, build, i);
         if (!t.no_memory)
-            warn_alone(&t, loader, loader->list.at[i].path);
+            warn_alone(&t, build, build->list.at[i].path);
         arena_fini(&t.arena);
         if (t.no_memory)
             return dpro_error_nomem(err);

@@ -4,7 +4,11 @@
 
 #include "base/error.h"
 #include "base/sort.h"
-#include "ingest/load.h"
+#include "ingest/byteps/byteps.h"
+#include "ingest/epoch.h"
+#include "ingest/horovod/timeline.h"
+#include "ingest/rank_job.h"
+#include "ingest/readers.h"
 
 /* A timeline is often of the whole run, a profile of seconds of it; clocks of one process are
  * equal.
@@ -15,7 +19,8 @@ static const int64_t SLACK_NS = 1000000000;
 static int64_t distance_ns(const struct trace_rank *rank, const struct source *source)
 {
     int64_t least = INT64_MAX;
-    if (!source->part.timeline->on_epoch || !rank_on_epoch(rank))
+    const struct timeline *timeline = source_payload(source, &timeline_payload);
+    if (!timeline->on_epoch || !rank_on_epoch(rank))
         return 0;
     for (uint32_t w = 0; w < rank->n_windows; w++) {
         const struct trace_window *window = &rank->windows[w];
@@ -41,10 +46,10 @@ static void rename_all(struct timeline *timeline, const uint32_t *names)
         timeline->runs.at[r].op = names[timeline->runs.at[r].op];
 }
 
-static void give(struct loader *loader, struct source *source)
+static void give(struct trace_build *build, struct source *source)
 {
-    struct dpro_trace *trace = loader->trace;
-    const struct dpro_sink *sink = &loader->options->sink;
+    struct dpro_trace *trace = build->trace;
+    const struct dpro_sink *sink = &build->options->sink;
     struct trace_rank *rank = trace_rank_of(trace, source->rank);
     if (!rank) {
         trace_warn(
@@ -67,8 +72,7 @@ static void give(struct loader *loader, struct source *source)
                    source->rank);
         return;
     }
-    rank->timeline = source->part.timeline;
-    source->part.timeline = NULL;
+    rank->timeline = part_take_payload(&source->part, &timeline_payload);
     rename_all(rank->timeline, source->names);
     if (rank->timeline->n_open > 0)
         trace_warn(trace, sink,
@@ -77,15 +81,43 @@ static void give(struct loader *loader, struct source *source)
                    source->path, rank->timeline->n_open);
 }
 
-int timelines_build(struct loader *loader, struct dpro_error *err)
+static int join(struct trace_build *build, struct dpro_error *err)
 {
-    for (size_t i = 0; i < loader->list.n; i++) {
-        struct source *source = &loader->list.at[i];
-        if (source->kind == DPRO_FILE_TIMELINE && source_usable(source) && source->rank >= 0 &&
-            source->part.timeline)
-            give(loader, source);
+    for (size_t i = 0; i < build->list.n; i++) {
+        struct source *source = &build->list.at[i];
+        if (source_usable(source) && source->rank >= 0 && source_payload(source, &timeline_payload))
+            give(build, source);
     }
-    if (fusion_build(loader->trace, &loader->options->sink) < 0)
+    if (fusion_build(build->trace, &build->options->sink) < 0)
         return dpro_error_nomem(err);
     return 0;
 }
+
+/* Each run may become spans of every rank, on Horovod's thread. */
+static int reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room)
+{
+    (void)job;
+    for (size_t i = 0; i < build->list.n; i++) {
+        const struct timeline *timeline = part_payload(&build->list.at[i].part, &timeline_payload);
+        size_t n = timeline ? timeline->runs.n * FUSION_SPANS : 0;
+        room->n_spans += n;
+        room->n_details += n;
+        room->n_tracks += n > 0;
+    }
+    return 0;
+}
+
+const struct reader timeline_reader = {
+    .name = "timeline",
+    .word = "communication timeline",
+    .one = "event",
+    .many = "events",
+    .encoding = "JSON",
+    .flags = READER_RANK_0,
+    .recognise = timeline_recognise,
+    .read_json = timeline_read,
+    .stand_alone = timelines_stand_alone,
+    .complete = byteps_join,
+    .reserve = reserve,
+    .join = join,
+};

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
-#include "ingest/part.h"
+#include "ingest/reader.h"
 
 enum { MAX_NODES = 1 << 24, NAME_MAX_BYTES = 4096 };
 
@@ -124,7 +124,7 @@ static void finish(struct grapher *g)
         const char *type = strtab_get(&g->part->names, g->part->dfg_nodes.at[i].type);
         backward = starts(type, strlen(type), "_backward_");
     }
-    g->part->is_mirrored = !backward;
+    g->part->graph = backward ? GRAPH_AS_RUN : GRAPH_MIRRORED;
     if (!backward && g->part->dfg_nodes.n > 0 && !g->no_memory)
         mirror(g);
 }
@@ -177,7 +177,7 @@ static void read_line(struct grapher *g, const char *line, size_t len, bool *in_
     }
 }
 
-int mxnet_text_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
+static int read_text(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
 {
     struct grapher g = {.part = part};
     const char *line;
@@ -246,7 +246,7 @@ static void read_node(struct grapher *g, struct json *js, ids_array *inputs)
         add_input(g, inputs->at[i], false);
 }
 
-int mxnet_symbol_read(struct json *js, struct trace_part *part, struct dpro_error *err)
+static int read_symbol(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
     struct grapher g = {.part = part};
     ids_array inputs = {0};
@@ -277,22 +277,39 @@ int mxnet_symbol_read(struct json *js, struct trace_part *part, struct dpro_erro
     return g.no_memory ? dpro_error_nomem(err) : 0;
 }
 
-/* A list of nodes with ops, names and inputs. */
-bool mxnet_symbol_recognise(struct json *js)
+/* ---- the readers ---- */
+
+static bool recognise_text(const struct head *head)
 {
-    const char *key;
-    size_t len;
-    bool op = false, name = false;
-    if (json_peek(js) != '[')
-        return false;
-    js->p++;
-    if (!json_array_next(js) || json_peek(js) != '{')
-        return false;
-    js->p++;
-    while (json_object_next(js, &key, &len)) {
-        op |= json_is(key, len, "op");
-        name |= json_is(key, len, "name");
-        json_skip(js);
-    }
-    return op && name;
+    return head_begins(head, "Symbol Outputs:");
 }
+
+/* A list of nodes with ops and names. */
+static bool recognise_symbol(const struct head *head)
+{
+    return head->piece == HEAD_MEMBER && strcmp(head->key, "nodes") == 0 && !head->schema &&
+           head_field(head, "op") && head_field(head, "name");
+}
+
+const struct reader mxnet_text_reader = {
+    .name = "mxnet-graph",
+    .word = "graph",
+    .one = "node",
+    .many = "nodes",
+    .framework = "mxnet",
+    .flags = READER_ALL_RANKS,
+    .recognise = recognise_text,
+    .read_bytes = read_text,
+};
+
+const struct reader mxnet_symbol_reader = {
+    .name = "mxnet-symbol",
+    .word = "graph",
+    .one = "node",
+    .many = "nodes",
+    .encoding = "JSON",
+    .framework = "mxnet",
+    .flags = READER_ALL_RANKS,
+    .recognise = recognise_symbol,
+    .read_json = read_symbol,
+};

@@ -11,7 +11,8 @@
 
 #include "base/error.h"
 #include "base/map.h"
-#include "ingest/part.h"
+#include "ingest/mxnet/mxnet.h"
+#include "ingest/readers.h"
 
 enum { MAX_OPEN = 4096, MAX_TRACKS = 1 << 20 };
 
@@ -173,9 +174,10 @@ static void read_event(void *reader)
         close_event(m, &ev);
 }
 
-int mxnet_read(struct json *js, struct trace_part *part, struct dpro_error *err)
+static int read_mxnet(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
     struct mxnet m = {.js = js, .part = part};
+    part->may_be_server = true;
     m.no_memory = strtab_add(&part->names, "", 0) == STRTAB_FULL;
     part_read_events(part, js, read_event, &m, &m.no_memory);
     part->losses.n_unpaired += m.open.n;
@@ -183,3 +185,53 @@ int mxnet_read(struct json *js, struct trace_part *part, struct dpro_error *err)
     array_fini(&m.open);
     return m.no_memory ? dpro_error_nomem(err) : 0;
 }
+
+/* The first events name its devices. */
+static bool recognise(const struct head *head)
+{
+    const char *label = head->piece == HEAD_EVENT ? head_field(head, "args.name") : NULL;
+    return label && strcmp(label, "cpu/0") == 0;
+}
+
+static const char *file_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* MXNet writes the profile of server k to rank<k>_<name>, which says rank k: that of the worker
+ * has exchanges with servers in it. */
+static void tell_servers(struct trace_build *build)
+{
+    for (size_t i = 0; i < build->list.n; i++) {
+        struct source *source = &build->list.at[i];
+        bool serves = source->reader == &mxnet_reader && source_usable(source) &&
+                      source->rank >= 0 && source->part.details.n == 0 &&
+                      strncmp(file_name(source->path), "rank", 4) == 0;
+        for (size_t k = 0; k < build->list.n && serves; k++) {
+            const struct source *other = &build->list.at[k];
+            char name[NET_PROCESS_TEXT];
+            if (other->reader != &mxnet_reader || other->rank != source->rank ||
+                other->part.details.n == 0)
+                continue;
+            int len = snprintf(name, sizeof name, "server%d", source->rank);
+            source->rank = net_process_in(name, (size_t)len);
+            serves = false;
+        }
+    }
+}
+
+const struct reader mxnet_reader = {
+    .name = "mxnet",
+    .word = "profile",
+    .one = "event",
+    .many = "events",
+    .encoding = "JSON",
+    .framework = "mxnet",
+    .flags = READER_VIEWED,
+    .missing = {"MXNet spans", "was the profiler active?", NO_SPANS},
+    .recognise = recognise,
+    .read_json = read_mxnet,
+    .correct_ranks = tell_servers,
+    .match_graph = mxnet_match_types,
+};

@@ -8,13 +8,29 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "ingest/part.h"
+#include "ingest/pytorch/et.h"
 
 enum { MAX_RAW_INPUTS = 16384 };
+
+static void fini(void *payload)
+{
+    struct execution_trace *et = payload;
+    array_fini(&et->nodes);
+    array_fini(&et->threads);
+    array_fini(&et->tensors);
+}
+
+static bool is_empty(const void *payload)
+{
+    return ((const struct execution_trace *)payload)->nodes.n == 0;
+}
+
+const struct payload_kind et_payload = {sizeof(struct execution_trace), fini, is_empty};
 
 struct et {
     struct json *js;
     struct trace_part *part;
+    struct execution_trace *out;
     bool no_memory;
 };
 
@@ -46,7 +62,6 @@ static uint64_t read_u64(struct json *js)
 /* Collects the tensors of a list of values; js is before its '['. */
 static void read_tensors(struct et *et, struct json *js, uint32_t *first, uint32_t *n)
 {
-    struct trace_part *part = et->part;
     uint64_t numbers[5];
     unsigned n_values =
         0; /* in the innermost list: up to 5 numbers, 6 with the device, 7: no tensor */
@@ -54,7 +69,7 @@ static void read_tensors(struct et *et, struct json *js, uint32_t *first, uint32
     int depth = 0;
     const char *text;
     size_t len;
-    *first = (uint32_t)part->et_tensors.n;
+    *first = (uint32_t)et->out->tensors.n;
     *n = 0;
     if (json_peek(js) != '[') {
         json_skip(js);
@@ -77,7 +92,7 @@ static void read_tensors(struct et *et, struct json *js, uint32_t *first, uint32
                                            .numel = numbers[3],
                                            .item_bytes = (uint32_t)numbers[4],
                                            .device = device};
-                if (part->et_tensors.n >= NO_ID - 1 || array_push(&part->et_tensors, tensor) < 0)
+                if (et->out->tensors.n >= NO_ID - 1 || array_push(&et->out->tensors, tensor) < 0)
                     et->no_memory = true;
                 else
                     ++*n;
@@ -195,7 +210,7 @@ static void read_node(struct et *et)
     struct json *js = et->js;
     struct trace_part *part = et->part;
     const char *key;
-    size_t len, n_tensors = part->et_tensors.n;
+    size_t len, n_tensors = et->out->tensors.n;
     struct et_node node = {.span = NO_ID, .sequence = -1};
     uint32_t thread = 0;
     bool wants_text = false;
@@ -244,20 +259,21 @@ static void read_node(struct et *et)
         }
     }
     if (js->fail != JSON_OK) {
-        part->et_tensors.n = n_tensors;
+        et->out->tensors.n = n_tensors;
         return;
     }
     part->n_events++;
-    if (array_push(&part->et_nodes, node) < 0 || array_push(&part->et_threads, thread) < 0)
+    if (array_push(&et->out->nodes, node) < 0 || array_push(&et->out->threads, thread) < 0)
         et->no_memory = true;
 }
 
-int et_read(struct json *js, struct trace_part *part, struct dpro_error *err)
+static int read_et(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
     struct et et = {.js = js, .part = part};
     const char *key;
     size_t len;
-    if (strtab_add(&part->names, "", 0) == STRTAB_FULL)
+    et.out = part_make_payload(part, &et_payload);
+    if (!et.out || strtab_add(&part->names, "", 0) == STRTAB_FULL)
         return dpro_error_nomem(err);
     json_skip_mark(js);
     int c = json_peek(js);
@@ -285,3 +301,23 @@ int et_read(struct json *js, struct trace_part *part, struct dpro_error *err)
     }
     return et.no_memory ? dpro_error_nomem(err) : 0;
 }
+
+static bool recognise(const struct head *head)
+{
+    return head->piece == HEAD_MEMBER && strcmp(head->key, "nodes") == 0 && head->schema;
+}
+
+const struct reader et_reader = {
+    .name = "execution-trace",
+    .word = "execution trace",
+    .one = "node",
+    .many = "nodes",
+    .encoding = "JSON",
+    .flags = READER_STRUCTURE,
+    .missing = {.alone = "an execution trace holds no times; add the profiler's trace "
+                         "(torch.profiler, export_chrome_trace) of the same run"},
+    .recognise = recognise,
+    .read_json = read_et,
+    .reserve = et_reserve,
+    .join_rank = et_join,
+};

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
-#include "ingest/part.h"
+#include "ingest/pytorch/kineto.h"
 #include "ingest/pytorch/kineto_words.h"
 
 enum { KIND_NONE = 255, NAME_CACHE = 4096, MAX_OPEN = 1 << 20 };
@@ -127,6 +127,7 @@ struct open_span {
 struct kineto {
     struct json *js;
     struct trace_part *part;
+    struct kineto_flows *flows;
     uint32_t *name_cache;
     ARRAY(uint8_t) name_flags; /* by name id */
     uint32_t *track_slots;     /* open addressing: track index + 1 */
@@ -626,9 +627,9 @@ static void add_span(struct kineto *k, struct event *ev)
         if (part->details.n >= NO_ID - 1 || array_push(&part->details, k->detail) < 0)
             k->no_memory = true;
     }
-    if (ev->correlation && !part->has_correlation) {
-        part->has_correlation = true;
-        array_fini(&part->launches);
+    if (ev->correlation && !k->flows->has_correlation) {
+        k->flows->has_correlation = true;
+        array_fini(&k->flows->launches);
     }
     if (ev->record_fn)
         part->has_record_fn = true;
@@ -642,18 +643,17 @@ static void add_span(struct kineto *k, struct event *ev)
 
 static void add_flow(struct kineto *k, const struct event *ev)
 {
-    struct trace_part *part = k->part;
     if (ev->ts != JSON_VALUE || ev->flow == FLOW_NONE)
         return;
-    struct part_flow flow = {.ts_ns = ev->ts_ns, .id = ev->flow_id, .start = ev->ph == 's'};
+    struct kineto_flow flow = {.ts_ns = ev->ts_ns, .id = ev->flow_id, .start = ev->ph == 's'};
     if (ev->flow == FLOW_FWDBWD) {
         flow.track = find_track(k, false, ev->pid, ev->tid);
-        if (array_push(&part->links, flow) < 0)
+        if (array_push(&k->flows->links, flow) < 0)
             k->no_memory = true;
-    } else if (!part->has_correlation) {
+    } else if (!k->flows->has_correlation) {
         /* both ends name a thread or a stream; which, is seen when spans are known */
         flow.track = find_track(k, false, ev->pid, ev->tid);
-        if (array_push(&part->launches, flow) < 0)
+        if (array_push(&k->flows->launches, flow) < 0)
             k->no_memory = true;
     }
 }
@@ -940,14 +940,31 @@ static void read_document(struct kineto *k)
     }
 }
 
-int kineto_read(struct json *js, struct trace_part *part, struct dpro_error *err)
+static void fini(void *payload)
+{
+    struct kineto_flows *flows = payload;
+    array_fini(&flows->links);
+    array_fini(&flows->launches);
+}
+
+/* Flows are of use with spans only. */
+static bool is_empty(const void *payload)
+{
+    (void)payload;
+    return true;
+}
+
+const struct payload_kind kineto_payload = {sizeof(struct kineto_flows), fini, is_empty};
+
+static int read_kineto(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
     struct kineto k = {.js = js, .part = part, .last_track = {NO_ID, NO_ID}, .detail_used = true};
     k.name_cache = calloc(NAME_CACHE, sizeof *k.name_cache);
     k.guesses = aligned_alloc(64, N_CONTEXTS * sizeof *k.guesses);
     if (k.guesses)
         memset(k.guesses, 0, N_CONTEXTS * sizeof *k.guesses);
-    if (!k.name_cache || !k.guesses || strtab_add(&part->names, "", 0) == STRTAB_FULL)
+    k.flows = part_make_payload(part, &kineto_payload);
+    if (!k.flows || !k.name_cache || !k.guesses || strtab_add(&part->names, "", 0) == STRTAB_FULL)
         k.no_memory = true;
     else
         read_document(&k);
@@ -965,3 +982,28 @@ int kineto_read(struct json *js, struct trace_part *part, struct dpro_error *err
     array_fini(&k.open);
     return k.no_memory ? dpro_error_nomem(err) : 0;
 }
+
+/* PyTorch gives every event a category; some files have many events before the first that has one.
+ */
+static bool recognise(const struct head *head)
+{
+    if (head->piece == HEAD_MEMBER)
+        return strcmp(head->key, "traceEvents") == 0 || strcmp(head->key, "schemaVersion") == 0 ||
+               strcmp(head->key, "deviceProperties") == 0;
+    return head->piece == HEAD_EVENT ? head_field(head, "ph") && head_field(head, "cat")
+                                     : head->piece == HEAD_END && head->only_names;
+}
+
+const struct reader kineto_reader = {
+    .name = "kineto",
+    .word = "profile",
+    .one = "event",
+    .many = "events",
+    .encoding = "JSON",
+    .flags = READER_VIEWED,
+    .missing = {"PyTorch spans", "was the profiler active?", NO_SPANS},
+    .recognise = recognise,
+    .read_json = read_kineto,
+    .reserve = kineto_reserve,
+    .join_rank = kineto_join,
+};

@@ -11,6 +11,8 @@
 
 #include "base/error.h"
 #include "base/sort.h"
+#include "ingest/reader.h"
+#include "ingest/tensorflow/protobuf_files.h"
 
 enum { KEY_MAX = 1024 };
 
@@ -258,9 +260,10 @@ int graphdef_read_nodes(struct pb *pb, struct trace_part *part, graphdef_places 
     return g.no_memory ? -1 : resolve(&g, first_node, first_input, places);
 }
 
-int graphdef_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
+static int read_graphdef(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
 {
     struct pb pb;
+    part->graph = GRAPH_AS_WRITTEN;
     if (strtab_add(&part->names, "", 0) == STRTAB_FULL)
         return dpro_error_nomem(err);
     graphdef_places places = {0};
@@ -271,3 +274,21 @@ int graphdef_read(struct bytes *bytes, struct trace_part *part, struct dpro_erro
     part->broken_offset = pb.fail_offset;
     return rc < 0 ? dpro_error_nomem(err) : 0;
 }
+
+static bool recognise(const struct head *head)
+{
+    return head->piece == HEAD_BYTES &&
+           protobuf_recognise(head->bytes, head->n_bytes) == PROTOBUF_GRAPH_DEF;
+}
+
+const struct reader graphdef_reader = {
+    .name = "graph-def",
+    .word = "graph",
+    .one = "node",
+    .many = "nodes",
+    .encoding = "protobuf",
+    .framework = "tensorflow",
+    .missing = {.alone = "a graph holds no times; add the profile (.xplane.pb) of the same run"},
+    .recognise = recognise,
+    .read_bytes = read_graphdef,
+};

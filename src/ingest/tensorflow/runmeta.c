@@ -10,7 +10,9 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "ingest/reader.h"
 #include "ingest/tensorflow/graphdef.h"
+#include "ingest/tensorflow/protobuf_files.h"
 #include "ingest/tensorflow/session_steps.h"
 #include "ingest/tensorflow/tf_parts.h"
 
@@ -142,7 +144,7 @@ static void size_collectives(struct runmeta *r)
     map_fini(&sizes);
 }
 
-int runmeta_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
+static int read_runmeta(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
 {
     struct runmeta r = {.part = part};
     if (strtab_add(&part->names, "", 0) == STRTAB_FULL)
@@ -158,3 +160,21 @@ int runmeta_read(struct bytes *bytes, struct trace_part *part, struct dpro_error
     array_fini(&r.places);
     return r.no_memory ? dpro_error_nomem(err) : 0;
 }
+
+static bool recognise(const struct head *head)
+{
+    return head->piece == HEAD_BYTES &&
+           protobuf_recognise(head->bytes, head->n_bytes) == PROTOBUF_RUN_METADATA;
+}
+
+const struct reader runmeta_reader = {
+    .name = "run-metadata",
+    .word = "run metadata",
+    .one = "entry",
+    .many = "entries",
+    .encoding = "protobuf",
+    .framework = "tensorflow",
+    .missing = {.alone = "a graph holds no times; add the profile (.xplane.pb) of the same run"},
+    .recognise = recognise,
+    .read_bytes = read_runmeta,
+};

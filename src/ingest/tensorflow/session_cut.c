@@ -152,9 +152,9 @@ ORDER(by_kernel, struct session_moment, ASCENDING(run) ?: ASCENDING(name) ?: by_
  * is where those of a step end. In place: there are as many as there are kernels that wait. */
 static void group_moments(const struct cutting *c, size_t *ends)
 {
-    struct session_moment *at = c->part->session->moments.at;
+    struct session_moment *at = session_profile_of(c->part)->moments.at;
     size_t n = 0, *next = ends + c->j->n_cuts;
-    for (size_t i = 0; i < c->part->session->moments.n; i++) {
+    for (size_t i = 0; i < session_profile_of(c->part)->moments.n; i++) {
         struct session_moment moment = at[i];
         bool waits = moment.kind == MOMENT_WAIT || moment.kind == MOMENT_WAIT_DONE;
         uint32_t cut = waits && moment.name ? session_cut_of(c->j, moment.run) : NO_ID;
@@ -179,7 +179,7 @@ static void group_moments(const struct cutting *c, size_t *ends)
 /* Of one node in one run, as often as a loop has it run: in the order of time. */
 static void add_waits(struct cutting *c)
 {
-    struct session_moment *at = c->part->session->moments.at;
+    struct session_moment *at = session_profile_of(c->part)->moments.at;
     size_t *ends = calloc(2 * (size_t)c->j->n_cuts + 1, sizeof *ends);
     c->j->no_memory |= !ends;
     if (!ends)

@@ -4,7 +4,7 @@
 #define INGEST_TENSORFLOW_SESSION_PROCESSES_H
 
 #include "base/map.h"
-#include "ingest/load.h"
+#include "ingest/sources.h"
 #include "ingest/tensorflow/session_profile.h"
 
 /* A run in a process. */
@@ -44,7 +44,7 @@ struct step {
 };
 
 struct joiner {
-    struct loader *loader;
+    struct trace_build *build;
     struct process *processes;
     size_t n;
     struct map step_of_run, step_of_number; /* index */

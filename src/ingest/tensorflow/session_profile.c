@@ -13,20 +13,6 @@
 #include "ingest/tensorflow/session_processes.h"
 #include "ingest/tensorflow/session_steps.h"
 
-struct session_profile *session_profile_of(struct trace_part *part)
-{
-    if (!part->session)
-        part->session = calloc(1, sizeof *part->session);
-    return part->session;
-}
-
-void session_profile_destroy(struct session_profile *session)
-{
-    if (session)
-        array_fini(&session->moments);
-    free(session);
-}
-
 /* When each step was going on in any process, as far as clocks tell, from when it was in the
  * client.
  */
@@ -56,20 +42,20 @@ static void find_wholes(struct joiner *j)
 
 static bool is_step(const struct source *source)
 {
-    return source->kind == DPRO_FILE_RUN_METADATA && source->part.is_session_step &&
-           source->rank != -1 && source->part.n_spans > 0;
+    return source_is_profile(source) && source->part.is_session_step && source->rank != -1 &&
+           !session_profile_of(&source->part);
 }
 
 static bool is_session_profile(const struct source *source)
 {
-    return source->kind == DPRO_FILE_XPLANE && source->part.session && source->rank != -1;
+    return source_payload(source, &session_payload) && source->rank != -1;
 }
 
 /* One process a rank that a RunMetadata tells of; of several RunMetadata the first has the graph.
  */
 static void find_processes(struct joiner *j)
 {
-    struct source_list *list = &j->loader->list;
+    struct source_list *list = &j->build->list;
     bool has_graphs = false;
     for (size_t i = 0; i < list->n; i++)
         has_graphs |= is_step(&list->at[i]);
@@ -107,7 +93,7 @@ static bool has_process(const struct joiner *j, int rank)
 /* A task of the session's that no profile is of; NULL: each has one. */
 static const struct source *find_missing(const struct joiner *j)
 {
-    const struct source_list *list = &j->loader->list;
+    const struct source_list *list = &j->build->list;
     for (size_t i = 0; i < list->n; i++) {
         if (is_step(&list->at[i]) && tells_of_processes(j, &list->at[i]) &&
             !has_process(j, list->at[i].rank))
@@ -119,17 +105,17 @@ static const struct source *find_missing(const struct joiner *j)
 /* The profiles, where there are steps by RunMetadata only. */
 static void leave_profiles_out(struct joiner *j)
 {
-    struct source_list *list = &j->loader->list;
+    struct source_list *list = &j->build->list;
     for (size_t i = 0; i < list->n; i++)
         if (is_session_profile(&list->at[i]))
-            list->at[i].kind = DPRO_FILE_OTHER;
+            list->at[i].reader = NULL;
 }
 
 /* Of the RunMetadata the graphs are what is wanted. A client that no process's profile is of, and
  * whose RunMetadata tells of steps, drives a session of its own. */
 static void leave_steps_out(struct joiner *j)
 {
-    struct source_list *list = &j->loader->list;
+    struct source_list *list = &j->build->list;
     int rank = INT_MAX, other = -1;
     for (size_t p = 0; p < j->n; p++)
         if (j->processes[p].profile->rank >= 0 && j->processes[p].profile->rank < rank)
@@ -146,7 +132,7 @@ static void leave_steps_out(struct joiner *j)
         for (size_t p = 0; p < j->n; p++)
             wanted |= j->processes[p].graph == source || j->processes[p].profile == source;
         if (!wanted && (is_session_profile(source) || is_step(source)))
-            source->kind = DPRO_FILE_OTHER;
+            source->reader = NULL;
         if (!wanted || !is_step(source))
             continue;
         part_free_blocks(&source->part);
@@ -161,8 +147,8 @@ static void warn_missing(struct joiner *j, const struct source *missing)
     char process[NET_PROCESS_TEXT];
     if (missing)
         net_process_format(process, missing->rank);
-    trace_warn(
-        j->loader->trace, &j->loader->options->sink,
+    build_warn(
+        j->build,
         missing ? "%s: there is no profile of %s beside it, so that the steps in its RunMetadata "
                   "are all that is replayed; record it again with dpro profile before that "
                   "task's command, too"
@@ -198,9 +184,9 @@ static void join(struct joiner *j)
     leave_steps_out(j);
 }
 
-int session_profiles_join(struct loader *loader, struct dpro_error *err)
+int session_profiles_join(struct trace_build *build, struct dpro_error *err)
 {
-    struct joiner j = {.loader = loader};
+    struct joiner j = {.build = build};
     join(&j);
     while (j.n > 0)
         session_drop_process(&j, j.n - 1);

@@ -7,7 +7,8 @@
 
 #include "base/array.h"
 
-struct loader;
+struct payload_kind;
+struct trace_build;
 struct dpro_error;
 struct trace_part;
 
@@ -31,14 +32,14 @@ struct session_profile {
     ARRAY(struct session_moment) moments; /* in no order */
 };
 
-/* The part's, made when there is none yet; NULL: no memory. */
-struct session_profile *session_profile_of(struct trace_part *part);
-void session_profile_destroy(struct session_profile *session); /* NULL is fine */
+extern const struct payload_kind session_payload;
+/* The part's; NULL: it has none. */
+struct session_profile *session_profile_of(const struct trace_part *part);
 
 /* Once the ranks are known: cuts the profiles of a session's processes into the steps that all of
  * them have, each a window, as if each were a RunMetadata of its own; what a task received gets the
  * key by which its graph knows it, and the size that it had in the step whose RunMetadata has the
  * graph. Where a task has no profile the RunMetadata is what there is. */
-int session_profiles_join(struct loader *loader, struct dpro_error *err);
+int session_profiles_join(struct trace_build *build, struct dpro_error *err);
 
 #endif

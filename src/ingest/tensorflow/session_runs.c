@@ -15,7 +15,7 @@ ORDER(compare_runs, struct run, ASCENDING(start_ns) ?: ASCENDING(id));
 
 static void find_runs(struct joiner *j, struct process *process)
 {
-    const struct session_profile *session = process->profile->part.session;
+    const struct session_profile *session = session_profile_of(&process->profile->part);
     const struct session_moment *moment, *end = session->moments.at + session->moments.n;
     struct map done = {0};
     for (moment = session->moments.at; moment < end && !j->no_memory; moment++)
@@ -124,7 +124,7 @@ void session_drop_process(struct joiner *j, size_t p)
 
 void session_warn_of_others(struct joiner *j, int rank, int other)
 {
-    trace_warn(j->loader->trace, &j->loader->options->sink,
+    build_warn(j->build,
                "ranks drive sessions of their own (first: rank %d, last: rank %d): that of rank "
                "%d is replayed, as if the others did not run beside it",
                rank, other, rank);

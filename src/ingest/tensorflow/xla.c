@@ -274,6 +274,7 @@ static struct trace_part *make_device(const struct splitter *s, size_t first, si
     part->base_ns = s->from->base_ns;
     part->pid = s->from->pid;
     part->framework = s->from->framework;
+    part->missing = s->from->missing;
     part->is_device = true;
     part->device = s->ops[first].device;
     part->world_size = (int)s->n_named;

@@ -48,7 +48,7 @@ static void open_gpu(struct splitter *s, struct gpu *gpu, uint64_t device)
     part_intern(part, "", 0, &s->no_memory);
     part->base_ns = s->from->base_ns;
     part->framework = s->from->framework;
-    part->has_correlation = s->from->has_correlation;
+    part->missing = s->from->missing;
     part->is_device = true;
     part->device = device;
 }

@@ -13,6 +13,11 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "ingest/epoch.h"
+#include "ingest/horovod/timeline.h"
+#include "ingest/rank_job.h"
+#include "ingest/readers.h"
+#include "ingest/tensorflow/protobuf_files.h"
 #include "ingest/tensorflow/session_profile.h"
 
 enum { LINE_NAME_MAX = 256 };
@@ -162,7 +167,8 @@ static void add_moment(struct xplane *x, struct line *line, uint8_t use,
         [USE_WAIT_DONE - USE_RUN_BEGIN] = MOMENT_WAIT_DONE,
     };
     enum stat run = use >= USE_WAIT_BEGIN ? STAT_RUN_OF_WAIT : STAT_RUN;
-    struct session_profile *session = event->has[run] ? session_profile_of(x->part) : NULL;
+    struct session_profile *session =
+        event->has[run] ? part_make_payload(x->part, &session_payload) : NULL;
     if (!event->has[run])
         return;
     if (use == USE_RUN_WORK) { /* a thread begins again and again for one run */
@@ -253,7 +259,6 @@ static void add_span(struct xplane *x, const struct xplane_plane *plane, struct 
                               .kind = SPAN_CPU_OP,
                               SPAN_UNKNOWN};
     describe(x, meta, event, &span);
-    part->has_correlation |= span.correlation != 0;
     x->no_memory = x->no_memory || !part_place_span(part, &span);
 }
 
@@ -379,7 +384,17 @@ static int read_all(struct xplane *x, struct bytes *bytes, struct dpro_error *er
     return x->no_memory ? dpro_error_nomem(err) : 0;
 }
 
-int xplane_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
+/* Of the devices that XLA drives. */
+#define MISSING_OF(name)                                                                           \
+    {                                                                                              \
+        "op of a device", "did a program run while it was recorded?",                              \
+            "a profile of " name                                                                   \
+            " without an op of a device; record it again while the job trains, with "              \
+            "jax.profiler.trace"                                                                   \
+    }
+static const struct missing missing_of_jax = MISSING_OF("JAX"), missing_of_xla = MISSING_OF("XLA");
+
+static int read_xplane(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
 {
     struct xplane x = {.part = part};
     int rc = read_all(&x, bytes, err);
@@ -389,13 +404,16 @@ int xplane_read(struct bytes *bytes, struct trace_part *part, struct dpro_error 
     if (rc == 0 && (x.has_devices || (x.n_ops == 0 && x.xla.ops.n > 0 && !on_gpu))) {
         part->host = x.host;
         part->framework = x.is_jax ? "jax" : "xla";
+        part->missing = x.is_jax ? &missing_of_jax : &missing_of_xla;
         if (x.xla.ops.n > 0 && xla_split(&x.xla, part) < 0)
             rc = dpro_error_nomem(err);
     } else if (rc == 0 && x.is_jax) {
         part->framework = "jax";
+        part->missing = &missing_of_jax;
         if (xla_split_gpus(part) < 0)
             rc = dpro_error_nomem(err);
     }
+    part->may_be_server = session_profile_of(part) != NULL;
     for (size_t p = 0; p < x.planes.n; p++) {
         map_fini(&x.planes.at[p].events);
         map_fini(&x.planes.at[p].stats);
@@ -406,3 +424,82 @@ int xplane_read(struct bytes *bytes, struct trace_part *part, struct dpro_error 
     array_fini(&x.xla.ops);
     return rc;
 }
+
+static bool recognise(const struct head *head)
+{
+    return head->piece == HEAD_BYTES &&
+           protobuf_recognise(head->bytes, head->n_bytes) == PROTOBUF_XPLANE;
+}
+
+/* A profile says when it began near its end: of one that is cut off it is not known where it lies
+ * beside the others', unless dpro's recorder or a timeline knows. */
+static void drop_undated(struct trace_build *build)
+{
+    bool dated = false, helped = false;
+    for (size_t i = 0; i < build->list.n; i++) {
+        const struct source *source = &build->list.at[i];
+        dated |= source->reader == &xplane_reader && time_on_epoch(source->part.start_ns);
+        helped |= part_payload(&source->part, &recording_payload) ||
+                  part_payload(&source->part, &timeline_payload);
+    }
+    for (size_t i = 0; dated && !helped && i < build->list.n; i++) {
+        struct source *source = &build->list.at[i];
+        if (source->reader != &xplane_reader || !source_is_profile(source) ||
+            time_on_epoch(source->part.start_ns) || source->rank < 0)
+            continue;
+        build_warn(build,
+                   "%s: does not say when it began, as the other ranks' profiles do, so that rank "
+                   "%d can't be put beside them; it is left out; copy or record the file again",
+                   source->path, source->rank);
+        source->rank = -1;
+    }
+}
+
+static int complete(struct trace_build *build, struct dpro_error *err)
+{
+    drop_undated(build);
+    return session_profiles_join(build, err);
+}
+
+/* Said once: a profile says when ops ran, not why. */
+static int warn_no_graph(struct trace_build *build, struct dpro_error *err)
+{
+    const struct dpro_trace *trace = build->trace;
+    const struct trace_rank *first = NULL;
+    size_t n_without = 0, n_profiles = 0;
+    (void)err;
+    for (uint32_t r = 0; r < trace->n_ranks + trace->n_servers; r++) {
+        const struct trace_rank *rank = &trace->ranks[r];
+        const struct source *profile = &build->list.at[rank->windows[0].file];
+        if (profile->reader != &xplane_reader || profile->part.framework)
+            continue;
+        n_profiles++;
+        n_without += rank->n_dfg_nodes == 0;
+        first = !first && rank->n_dfg_nodes == 0 ? rank : first;
+    }
+    if (first)
+        build_warn(build,
+                   "%s: no graph beside %zu of %zu profiles: what waits for what is read off the "
+                   "timeline; add the RunMetadata of %s for exact dependencies",
+                   build->list.at[first->windows[0].file].path, n_without, n_profiles,
+                   first->in_session
+                       ? "one of the session's runs (FULL_TRACE, output_partition_graphs)"
+                       : "the function's first call (context.export_run_metadata)");
+    return 0;
+}
+
+const struct reader xplane_reader = {
+    .name = "xplane",
+    .word = "profile",
+    .one = "event",
+    .many = "events",
+    .encoding = "protobuf",
+    .framework = "tensorflow",
+    .missing = {"TensorFlow ops", "was it recorded with host_tracer_level 2 or more?",
+                "no TensorFlow ops in it; record it again while the job trains, with "
+                "ProfilerOptions(host_tracer_level=2) or more"},
+    .recognise = recognise,
+    .read_bytes = read_xplane,
+    .complete = complete,
+    .join = warn_no_graph,
+};

@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "base/map.h"
 #include "base/sort.h"
-#include "ingest/load.h"
 #include "ingest/pytorch/kineto_words.h"
+#include "ingest/trace.h"
 #include "ingest/transport/runs.h"
 
 /* ---- messages ---- */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "ingest/load.h"
+#include "ingest/sources.h"
 #include "ingest/transport/runs.h"
 
 static int find_spans(const struct dpro_trace *trace, const struct trace_rank *rank,
@@ -22,18 +22,18 @@ static int find_spans(const struct dpro_trace *trace, const struct trace_rank *r
     return status;
 }
 
-int nccl_build(struct loader *loader, struct dpro_error *err)
+int nccl_build(struct trace_build *build, struct dpro_error *err)
 {
-    struct dpro_trace *trace = loader->trace;
-    trace->nccl_logs = calloc(loader->list.n + 1, sizeof *trace->nccl_logs);
+    struct dpro_trace *trace = build->trace;
+    trace->nccl_logs = calloc(build->list.n + 1, sizeof *trace->nccl_logs);
     if (!trace->nccl_logs)
         return dpro_error_nomem(err);
-    for (size_t i = 0; i < loader->list.n; i++) {
-        struct source *source = &loader->list.at[i];
-        struct nccl_log *log = source->part.nccl;
-        if (!log || !source_usable(source) || source->rank < 0)
+    for (size_t i = 0; i < build->list.n; i++) {
+        struct source *source = &build->list.at[i];
+        struct nccl_log *log = source_payload(source, &nccl_payload);
+        if (!log || source->rank < 0)
             continue;
-        source->part.nccl = NULL;
+        (void)part_take_payload(&source->part, &nccl_payload);
         log->rank = source->rank;
         trace->nccl_logs[trace->n_nccl_logs++] = log;
         const struct trace_rank *rank = trace_rank_of(trace, log->rank);

@@ -10,7 +10,8 @@
 #include "base/array.h"
 #include "base/strtab.h"
 
-struct loader;
+struct payload_kind;
+struct trace_build;
 struct dpro_error;
 
 struct nccl_comm {
@@ -90,6 +91,7 @@ struct nccl_log {
     uint64_t n_lost;
 };
 
+extern const struct payload_kind nccl_payload;
 void nccl_log_destroy(struct nccl_log *log); /* NULL is fine */
 /* Takes a record that NCCL logs only have; false: it is not valid. Sets *no_memory when that runs
  * out. */
@@ -97,6 +99,6 @@ bool nccl_log_add(struct nccl_log *log, const unsigned char *at, size_t size, bo
 /* Finds parents by their numbers, once all is read. -1: no memory. */
 int nccl_log_join(struct nccl_log *log);
 /* Moves the logs to the trace and finds the spans of their operations. */
-int nccl_build(struct loader *loader, struct dpro_error *err);
+int nccl_build(struct trace_build *build, struct dpro_error *err);
 
 #endif

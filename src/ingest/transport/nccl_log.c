@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "ingest/part.h"
 #include "ingest/trace.h"
 #include "tracer/record.h"
 
@@ -190,10 +191,9 @@ bool nccl_log_add(struct nccl_log *log, const unsigned char *at, size_t size, bo
     }
 }
 
-void nccl_log_destroy(struct nccl_log *log)
+static void fini(void *payload)
 {
-    if (!log)
-        return;
+    struct nccl_log *log = payload;
     strtab_fini(&log->names);
     array_fini(&log->strings);
     array_fini(&log->comms);
@@ -201,6 +201,14 @@ void nccl_log_destroy(struct nccl_log *log)
     array_fini(&log->proxy_ops);
     array_fini(&log->steps);
     array_fini(&log->kernels);
+}
+
+const struct payload_kind nccl_payload = {sizeof(struct nccl_log), fini, NULL};
+
+void nccl_log_destroy(struct nccl_log *log)
+{
+    if (log)
+        fini(log);
     free(log);
 }
 

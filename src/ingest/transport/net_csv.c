@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
-#include "ingest/part.h"
+#include "ingest/readers.h"
 
 enum column {
     COLUMN_NONE,
@@ -346,12 +346,13 @@ static void finish_frames(struct csv *csv)
     ps_assembler_fini(&csv->frames);
 }
 
-int net_csv_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
+static int read_csv(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
 {
     struct csv csv = {.part = part};
     const char *line;
     size_t len;
-    csv.out = part->transport = calloc(1, sizeof *part->transport);
+    part->may_be_server = true;
+    csv.out = part_make_payload(part, &transport_payload);
     if (!csv.out || strtab_add(&part->names, "", 0) == STRTAB_FULL ||
         strtab_add(&csv.ends, "", 0) == STRTAB_FULL) {
         strtab_fini(&csv.ends);
@@ -385,3 +386,23 @@ int net_csv_read(struct bytes *bytes, struct trace_part *part, struct dpro_error
         part->cut = true;
     return csv.no_memory ? dpro_error_nomem(err) : 0;
 }
+
+static bool recognise(const struct head *head)
+{
+    return head_begins(head, "t_start_ns,t_end_ns,") || head_begins(head, "# op,local>peer,");
+}
+
+const struct reader transport_csv_reader = {
+    .name = "transport-csv",
+    .word = "transport log",
+    .one = "line",
+    .many = "lines",
+    .flags = READER_TRANSPORT,
+    .missing = {.alone = TRANSPORT_ALONE},
+    .export_of = &transport_reader,
+    .recognise = recognise,
+    .read_bytes = read_csv,
+    .complete = transports_complete,
+    .reserve = transports_reserve,
+    .join = transports_build,
+};

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/sort.h"
-#include "ingest/load.h"
+#include "ingest/trace.h"
 #include "ingest/transport/ps.h"
 
 enum { JUST_BEFORE_NS = 500000, ROUNDING_NS = 2000, MAX_SERVERS = 1024 };

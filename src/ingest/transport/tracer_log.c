@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/map.h"
 #include "base/sort.h"
-#include "ingest/part.h"
+#include "ingest/readers.h"
 #include "tracer/record.h"
 
 struct log_reader {
@@ -263,13 +263,14 @@ static int begin(struct log_reader *r, const struct log_header *header, const ch
     part->has_rank = header->rank >= 0;
     part->rank = part->has_rank ? header->rank : 0;
     if (header->kind == LOG_NCCL) {
-        r->nccl = part->nccl = calloc(1, sizeof *part->nccl);
+        r->nccl = part_make_payload(part, &nccl_payload);
         if (!r->nccl || strtab_add(&r->nccl->names, "", 0) == STRTAB_FULL)
             return dpro_error_nomem(err);
         r->nccl->segment = header->segment;
         return 0;
     }
-    r->net = part->transport = calloc(1, sizeof *part->transport);
+    part->may_be_server = true;
+    r->net = part_make_payload(part, &transport_payload);
     if (!r->net)
         return dpro_error_nomem(err);
     r->frames.out = &r->net->ps;
@@ -300,7 +301,7 @@ static void read_records(struct log_reader *r, struct bytes *bytes)
     r->part->cut |= bytes->p < bytes->end;
 }
 
-int log_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
+static int read_log(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
 {
     struct log_reader r = {.part = part};
     struct log_header header;
@@ -340,3 +341,47 @@ int log_read(struct bytes *bytes, struct trace_part *part, struct dpro_error *er
         rc = dpro_error_nomem(err);
     return rc;
 }
+
+static bool is_log(const struct head *head, bool of_nccl)
+{
+    struct log_header header;
+    if (head->piece != HEAD_BYTES || head->n_bytes < sizeof header)
+        return false;
+    memcpy(&header, head->bytes, sizeof header);
+    return memcmp(header.magic, LOG_MAGIC, sizeof header.magic) == 0 &&
+           (header.kind == LOG_NCCL) == of_nccl;
+}
+
+static bool recognise_transport(const struct head *head)
+{
+    return is_log(head, false);
+}
+
+static bool recognise_nccl(const struct head *head)
+{
+    return is_log(head, true);
+}
+
+const struct reader transport_reader = {
+    .name = "transport-log",
+    .word = "transport log",
+    .one = "record",
+    .many = "records",
+    .flags = READER_TRANSPORT,
+    .missing = {.alone = TRANSPORT_ALONE},
+    .recognise = recognise_transport,
+    .read_bytes = read_log,
+    .complete = transports_complete,
+    .reserve = transports_reserve,
+    .join = transports_build,
+};
+
+const struct reader nccl_reader = {
+    .name = "nccl-log",
+    .word = "NCCL log",
+    .one = "record",
+    .many = "records",
+    .recognise = recognise_nccl,
+    .read_bytes = read_log,
+    .join = nccl_build,
+};

@@ -2,6 +2,7 @@
  * what its bytes are. */
 #include "ingest/transport/transport.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +11,8 @@
 #include "base/map.h"
 #include "base/parallel.h"
 #include "base/sort.h"
-#include "ingest/load.h"
+#include "ingest/rank_job.h"
+#include "ingest/transport/ps.h"
 
 void net_transport_fini(struct net_transport *t)
 {
@@ -25,6 +27,18 @@ void net_transport_fini(struct net_transport *t)
     free(t->first_message);
     free(t->first_ps);
     *t = (struct net_transport){.rank = -1};
+}
+
+static void fini(void *payload)
+{
+    net_transport_fini(payload);
+}
+
+const struct payload_kind transport_payload = {sizeof(struct net_transport), fini, NULL};
+
+static struct net_transport *transport_of(const struct source *source)
+{
+    return source_payload(source, &transport_payload);
 }
 
 /* ---- one process's files together ---- */
@@ -102,19 +116,18 @@ static int append(struct net_transport *into, const struct net_transport *from, 
 /* Takes a file's transport into that of its process. */
 static int take_file(struct net_transport *into, struct trace_part *part, struct map *seen)
 {
-    struct net_transport *from = part->transport;
+    struct net_transport *from = part_payload(part, &transport_payload);
     uint32_t *to = malloc((from->connections.n + 1) * sizeof *to);
     int status = to && merge_connections(into, from, seen, to) == 0 ? append(into, from, to) : -1;
-    net_transport_fini(from);
-    free(from);
+    part_free_payload(part);
     free(to);
-    part->transport = NULL;
     return status;
 }
 
 ORDER_OF_POINTERS(by_process, struct source,
-                  COMPARE((unsigned)x->rank, (unsigned)y->rank) ?: ASCENDING(part.transport->pid)
-                      ?: ASCENDING(part.transport->segment) ?: COMPARE(x, y));
+                  COMPARE((unsigned)x->rank, (unsigned)y->rank) ?: COMPARE(transport_of(x)->pid, transport_of(y)->pid)
+                      ?: COMPARE(transport_of(x)->segment, transport_of(y)->segment)
+                      ?: COMPARE(x, y));
 
 /* One transport for the files of a process, which are next to each other. */
 static int collect(struct dpro_trace *trace, struct source **sources, size_t n)
@@ -124,14 +137,14 @@ static int collect(struct dpro_trace *trace, struct source **sources, size_t n)
         return -1;
     for (size_t i = 0; i < n;) {
         struct net_transport *t = &trace->transports[trace->n_transports++];
-        const struct net_transport *first = sources[i]->part.transport;
+        const struct net_transport *first = transport_of(sources[i]);
         struct map seen = {0};
         int status = 0;
         *t = (struct net_transport){
             .rank = sources[i]->rank, .rank_index = NO_ID, .pid = first->pid, .zone = first->zone};
         memcpy(t->host, first->host, sizeof t->host);
         memcpy(t->boot_id, first->boot_id, sizeof t->boot_id);
-        for (; i < n && sources[i]->rank == t->rank && sources[i]->part.transport->pid == t->pid &&
+        for (; i < n && sources[i]->rank == t->rank && transport_of(sources[i])->pid == t->pid &&
                status == 0;
              i++)
             status = take_file(t, &sources[i]->part, &seen);
@@ -297,16 +310,16 @@ static const char *path_of(struct source **sources, int rank)
 
 /* A rank that left a log and no profile is missing, and the world is larger by it. Where there are
  * logs only, clocks are asked for. */
-static void note_missing(struct loader *loader, struct source **sources)
+static void note_missing(struct trace_build *build, struct source **sources)
 {
-    struct dpro_trace *trace = loader->trace;
+    struct dpro_trace *trace = build->trace;
     uint32_t n = 0;
     for (uint32_t t = 0; t < trace->n_transports && trace->n_ranks > 0; t++) {
         const struct net_transport *transport = &trace->transports[t];
         if (transport->rank < 0 || transport->rank_index != NO_ID)
             continue;
         if (n++ == 0)
-            trace_warn(trace, &loader->options->sink,
+            build_warn(build,
                        "%s: rank %d has a transport log and no profile: what it computes is not "
                        "known, and when it gets to what it has in common with others only as far "
                        "as they waited for it; give its profile, too",
@@ -315,12 +328,12 @@ static void note_missing(struct loader *loader, struct source **sources)
     }
 }
 
-static void warn_misnamed(struct loader *loader)
+static void warn_misnamed(struct trace_build *build)
 {
-    struct dpro_trace *trace = loader->trace;
+    struct dpro_trace *trace = build->trace;
     if (trace->n_misnamed > 0)
-        trace_warn(
-            trace, &loader->options->sink,
+        build_warn(
+            build,
             "what rank %d%s pushes are other parameters than its graph or recording lists, by "
             "number or size, so they are called by their keys; is the graph of this run?",
             trace->first_misnamed, trace->n_misnamed > 1 ? ", as others," : "");
@@ -343,9 +356,9 @@ static uint32_t n_alone(const struct dpro_trace *trace, uint32_t t)
 }
 
 /* Logs of two runs have no connection in common. */
-static void warn_strangers(struct loader *loader, struct source **sources)
+static void warn_strangers(struct trace_build *build, struct source **sources)
 {
-    struct dpro_trace *trace = loader->trace;
+    struct dpro_trace *trace = build->trace;
     char name[NET_PROCESS_TEXT];
     uint32_t n = 0, first = 0;
     for (uint32_t t = 0; t < trace->n_transports && trace->n_transports > 1; t++)
@@ -354,23 +367,86 @@ static void warn_strangers(struct loader *loader, struct source **sources)
     if (n == 0)
         return;
     net_process_format(name, trace->transports[first].rank);
-    trace_warn(trace, &loader->options->sink,
+    build_warn(build,
                "%s: no other log has the other end of any of the %u connections of %s%s; are all "
                "logs of one run?",
                path_of(sources, trace->transports[first].rank), n_alone(trace, first), name,
                n > 1 ? " (and of others)" : "");
 }
 
-/* ---- all of it ---- */
+/* ---- the hooks ---- */
 
-static int build_all(struct loader *loader, struct source **sources, size_t n)
+static bool same_process(const struct source *a, const struct source *b)
 {
-    struct dpro_trace *trace = loader->trace;
+    const struct net_transport *s = transport_of(a), *t = transport_of(b);
+    return s->pid && s->pid == t->pid && strcmp(s->host, t->host) == 0;
+}
+
+/* Of a role and number there is one process; its log may have several parts. */
+int transports_complete(struct trace_build *build, struct dpro_error *err)
+{
+    (void)err;
+    for (size_t i = 0; i < build->list.n; i++) {
+        struct source *source = &build->list.at[i];
+        for (size_t k = 0; k < i && source->rank < -1; k++) {
+            const struct source *other = &build->list.at[k];
+            if (other->rank != source->rank || other->reader != source->reader ||
+                other->attempt != source->attempt || !transport_of(source) ||
+                !transport_of(other) || same_process(source, other))
+                continue;
+            char process[NET_PROCESS_TEXT];
+            net_process_format(process, source->rank);
+            build_warn(build,
+                       "%s: a second process's log of %s, skipped; %s is used; name the file after "
+                       "another number",
+                       source->path, process, other->path);
+            source->rank = -1;
+        }
+    }
+    return 0;
+}
+
+int transports_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room)
+{
+    for (size_t i = 0; i < build->list.n; i++) {
+        const struct source *source = &build->list.at[i];
+        if (source->rank != job->rank->rank || !transport_of(source))
+            continue;
+        size_t n = byteps_n_exchanges(transport_of(source));
+        job->rank->max_exchanges += n;
+        room->n_spans += n;
+        room->n_details += n;
+        room->n_tracks += n; /* each on a track at worst */
+    }
+    return 0;
+}
+
+static void warn_lost(struct trace_build *build)
+{
+    const struct dpro_trace *trace = build->trace;
+    uint64_t n_lost = 0, n_unknown = 0;
+    for (uint32_t t = 0; t < trace->n_transports; t++) {
+        n_lost += trace->transports[t].n_lost;
+        n_unknown += trace->transports[t].n_unknown;
+    }
+    if (n_lost > 0)
+        build_warn(build,
+                   "the transport logs lost %" PRIu64 " records: raise DPRO_NET_MAX_MB, or record "
+                   "fewer iterations",
+                   n_lost);
+    if (n_unknown > 0)
+        log_line(&build->options->sink, DPRO_LOG_DEBUG,
+                 "logs: %" PRIu64 " records of kinds not known here", n_unknown);
+}
+
+static int build_all(struct trace_build *build, struct source **sources, size_t n)
+{
+    struct dpro_trace *trace = build->trace;
     struct dpro_transport_info *info = &trace->transport_info;
     int status = collect(trace, sources, n);
     if (status == 0)
-        note_missing(loader, sources);
-    if (status < 0 || sort_all(trace, loader->options->threads) < 0 ||
+        note_missing(build, sources);
+    if (status < 0 || sort_all(trace, build->options->threads) < 0 ||
         net_join_connections(trace) < 0 || gloo_build(trace) < 0 || ps_build(trace) < 0 ||
         ring_build(trace) < 0 || net_count_bytes(trace, info) < 0)
         return -1;
@@ -381,23 +457,23 @@ static int build_all(struct loader *loader, struct source **sources, size_t n)
         info->n_zmtp_frames += trace->transports[t].n_frames;
         info->n_framing_breaks += trace->transports[t].n_unframed;
     }
-    warn_misnamed(loader);
-    warn_strangers(loader, sources);
+    warn_misnamed(build);
+    warn_strangers(build, sources);
+    warn_lost(build);
     return 0;
 }
 
-int transports_build(struct loader *loader, struct dpro_error *err)
+int transports_build(struct trace_build *build, struct dpro_error *err)
 {
-    struct source **sources = calloc(loader->list.n + 1, sizeof *sources);
+    struct source **sources = calloc(build->list.n + 1, sizeof *sources);
     size_t n = 0;
-    for (size_t i = 0; sources && i < loader->list.n; i++)
-        if (loader->list.at[i].part.transport && loader->list.at[i].rank != -1 &&
-            source_usable(&loader->list.at[i]))
-            sources[n++] = &loader->list.at[i];
+    for (size_t i = 0; sources && i < build->list.n; i++)
+        if (transport_of(&build->list.at[i]) && build->list.at[i].rank != -1)
+            sources[n++] = &build->list.at[i];
     int status = sources ? 0 : -1;
     if (n > 0) {
         qsort(sources, n, sizeof *sources, by_process);
-        status = build_all(loader, sources, n);
+        status = build_all(build, sources, n);
     }
     free(sources);
     return status < 0 ? dpro_error_nomem(err) : 0;

@@ -18,7 +18,10 @@
 #include "base/array.h"
 #include "ingest/transport/ps.h"
 
-struct loader;
+struct payload_kind;
+struct rank_job;
+struct rank_room;
+struct trace_build;
 
 struct net_address {
     uint8_t ip[16]; /* IPv4 as ::ffff:a.b.c.d; UNIX: the socket's number in the first eight */
@@ -171,6 +174,11 @@ struct net_transport {
 };
 
 void net_transport_fini(struct net_transport *transport);
+extern const struct payload_kind transport_payload;
+/* What is said where there are no other files. */
+#define TRANSPORT_ALONE                                                                            \
+    "a transport log alone can't be replayed; add the profile of the same run ('dpro export "      \
+    "--net-csv' shows what is in the log)"
 
 /* The process at the other end of a stream, and its stream of the same bytes; NULL: not recorded.
  */
@@ -215,6 +223,10 @@ int ring_build(struct dpro_trace *trace);
 
 /* transport.c: joins the parts' transports by rank and connection and ties messages to spans. Needs
  * the trace's ranks. */
-int transports_build(struct loader *loader, struct dpro_error *err);
+int transports_build(struct trace_build *build, struct dpro_error *err);
+/* Before: of a role and number there is one process. And room for the pushes and pulls of BytePS.
+ */
+int transports_complete(struct trace_build *build, struct dpro_error *err);
+int transports_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);
 
 #endif

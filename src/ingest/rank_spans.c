@@ -1,4 +1,4 @@
-/* ingest/join.c: one rank from the parts of its files.
+/* ingest/rank_spans.c: one rank from the parts of its files.
  *
  * Spans are scattered straight from the readers' blocks to their track's place in the final array,
  * each block being unmapped when it has been copied, so that a rank never takes much more than its
@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/map.h"
-#include "ingest/load.h"
+#include "ingest/rank_job.h"
 
 /* Whole microseconds are rounded per event, so that a child may seem to end after its parent. */
 enum { ROUNDING_NS = 1000 };
@@ -156,55 +156,38 @@ static bool nest_track(struct trace_span *spans, uint32_t first, uint32_t n)
     return true;
 }
 
-static int by_track(const void *a, const void *b)
-{
-    const struct trace_track *x = a, *y = b;
-    if (x->gpu != y->gpu)
-        return x->gpu - y->gpu;
-    if (x->pid != y->pid)
-        return x->pid < y->pid ? -1 : 1;
-    return (x->id > y->id) - (x->id < y->id);
-}
-
-static uint32_t find_track(const struct trace_rank *rank, bool gpu, uint64_t pid, int64_t id)
-{
-    struct trace_track key = {.gpu = gpu, .pid = pid, .id = id};
-    const struct trace_track *found =
-        bsearch(&key, rank->tracks, rank->n_tracks, sizeof *rank->tracks, by_track);
-    return found ? (uint32_t)(found - rank->tracks) : NO_ID;
-}
-
 /* The union of the windows' tracks that have spans, ordered; room for all was allocated. */
 static void join_tracks(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
     uint32_t n = 0;
     for (size_t w = 0; w < job->n_windows; w++) {
-        const struct trace_part *part = &job->windows[w]->part;
+        const struct trace_part *part = &job->sources[w]->part;
         for (size_t t = 0; t < part->tracks.n; t++)
             if (part->tracks.at[t].n_spans) {
                 rank->tracks[n] = part->tracks.at[t].track;
-                rank->tracks[n++].name = job->windows[w]->names[part->tracks.at[t].track.name];
+                rank->tracks[n++].name = job->sources[w]->names[part->tracks.at[t].track.name];
             }
     }
     if (n)
-        qsort(rank->tracks, n, sizeof *rank->tracks, by_track);
+        qsort(rank->tracks, n, sizeof *rank->tracks, track_compare);
     for (uint32_t t = 0; t < n; t++)
-        if (t == 0 || by_track(&rank->tracks[t], &rank->tracks[rank->n_tracks - 1]) != 0)
+        if (t == 0 || track_compare(&rank->tracks[t], &rank->tracks[rank->n_tracks - 1]) != 0)
             rank->tracks[rank->n_tracks++] = rank->tracks[t];
     for (size_t w = 0; w < job->n_windows; w++) {
-        const struct source *source = job->windows[w];
+        const struct source *source = job->sources[w];
         const struct trace_part *part = &source->part;
         for (size_t t = 0; t < part->tracks.n; t++) {
             const struct part_track *from = &part->tracks.at[t];
             if (from->n_spans)
-                rank->tracks[find_track(rank, from->track.gpu, from->track.pid, from->track.id)]
+                rank->tracks[rank_find_track(rank, from->track.gpu, from->track.pid,
+                                             from->track.id)]
                     .n += from->n_spans;
         }
         for (size_t l = 0; l < part->labels.n; l++) {
             const struct part_label *label = &part->labels.at[l];
             for (int gpu = 0; gpu < 2; gpu++) {
-                uint32_t t = find_track(rank, gpu, label->pid, label->id);
+                uint32_t t = rank_find_track(rank, gpu, label->pid, label->id);
                 if (t != NO_ID && !rank->tracks[t].name)
                     rank->tracks[t].name = source->names[label->name];
             }
@@ -242,7 +225,7 @@ static bool scatter(struct rank_job *job, struct source *source, uint32_t window
         return false;
     for (size_t t = 0; t < part->tracks.n; t++) {
         const struct trace_track *track = &part->tracks.at[t].track;
-        tracks[t] = find_track(rank, track->gpu, track->pid, track->id);
+        tracks[t] = rank_find_track(rank, track->gpu, track->pid, track->id);
     }
     while (part->first_block) {
         struct span_block *block = part->first_block;
@@ -263,121 +246,6 @@ static bool scatter(struct rank_job *job, struct source *source, uint32_t window
     }
     free(tracks);
     return true;
-}
-
-/* First span of a track that starts at or after ts_ns. */
-static uint32_t lower_bound(const struct trace_rank *rank, const struct trace_track *track,
-                            int64_t ts_ns)
-{
-    uint32_t low = track->first, high = track->first + track->n;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (rank->spans[middle].start_ns < ts_ns)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* The CPU op that a fwdbwd flow is bound to: of those that start just then the innermost that
- * autograd numbered, else the innermost; else the one around. */
-static uint32_t op_at(const struct trace_rank *rank, uint32_t t, int64_t ts_ns)
-{
-    const struct trace_track *track = &rank->tracks[t];
-    uint32_t first = lower_bound(rank, track, ts_ns), best = NO_ID;
-    uint32_t end = track->first + track->n;
-    for (uint32_t i = first; i < end && rank->spans[i].start_ns == ts_ns; i++)
-        if (rank->spans[i].kind == SPAN_CPU_OP &&
-            (best == NO_ID || rank->spans[i].sequence >= 0 || rank->spans[best].sequence < 0))
-            best = i;
-    if (best != NO_ID || first == track->first)
-        return best;
-    for (uint32_t i = first - 1; i != NO_ID; i = rank->spans[i].parent) {
-        const struct trace_span *span = &rank->spans[i];
-        if (span->kind == SPAN_CPU_OP && span->start_ns + span->dur_ns >= ts_ns)
-            return i;
-    }
-    return NO_ID;
-}
-
-static bool join_links(struct rank_job *job, const struct source *source)
-{
-    struct trace_rank *rank = job->rank;
-    const struct trace_part *part = &source->part;
-    struct map starts = {0};
-    bool fine = true;
-    for (int pass = 0; pass < 2 && fine; pass++) {
-        for (size_t i = 0; i < part->links.n && fine; i++) {
-            const struct part_flow *flow = &part->links.at[i];
-            const struct trace_track *at = &part->tracks.at[flow->track].track;
-            uint32_t t = find_track(rank, false, at->pid, at->id);
-            uint64_t from;
-            int64_t ts_ns;
-            if (flow->start != (pass == 0) || t == NO_ID ||
-                __builtin_add_overflow(flow->ts_ns, part->base_ns, &ts_ns))
-                continue;
-            if (pass == 1 && !map_get(&starts, flow->id + 1, &from))
-                continue;
-            uint32_t op = op_at(rank, t, ts_ns);
-            if (op == NO_ID || flow->id + 1 == 0)
-                continue;
-            if (pass == 0)
-                fine = map_set(&starts, flow->id + 1, op) == 0;
-            else
-                rank->links[rank->n_links++] = (struct trace_link){(uint32_t)from, op};
-        }
-    }
-    map_fini(&starts);
-    return fine;
-}
-
-/* Files whose spans carry no correlation: launch flows tell it, at the start of both ends. */
-static void join_launches(struct rank_job *job, const struct source *source)
-{
-    struct trace_rank *rank = job->rank;
-    const struct trace_part *part = &source->part;
-    if (part->has_correlation)
-        return;
-    for (size_t i = 0; i < part->launches.n; i++) {
-        const struct part_flow *flow = &part->launches.at[i];
-        const struct trace_track *at = &part->tracks.at[flow->track].track;
-        uint32_t t = find_track(rank, !flow->start, at->pid, at->id);
-        int64_t ts_ns;
-        if (t == NO_ID || __builtin_add_overflow(flow->ts_ns, part->base_ns, &ts_ns))
-            continue;
-        uint32_t end = rank->tracks[t].first + rank->tracks[t].n;
-        for (uint32_t s = lower_bound(rank, &rank->tracks[t], ts_ns);
-             s < end && rank->spans[s].start_ns == ts_ns; s++) {
-            struct trace_span *span = &rank->spans[s];
-            bool fits = flow->start ? span->kind == SPAN_RUNTIME
-                                    : span->kind == SPAN_KERNEL || span->kind == SPAN_MEMCPY ||
-                                          span->kind == SPAN_MEMSET;
-            if (fits && !span->correlation) {
-                span->correlation = flow->id;
-                break;
-            }
-        }
-    }
-}
-
-static void join_execution_trace(struct rank_job *job)
-{
-    struct trace_rank *rank = job->rank;
-    const struct source *source = job->execution_trace;
-    if (!source)
-        return;
-    for (size_t i = 0; i < source->part.et_tensors.n; i++) {
-        struct et_tensor tensor = source->part.et_tensors.at[i];
-        tensor.device = source->names[tensor.device];
-        rank->et_tensors[rank->n_et_tensors++] = tensor;
-    }
-    for (size_t i = 0; i < source->part.et_nodes.n; i++) {
-        struct et_node node = source->part.et_nodes.at[i];
-        node.name = source->names[node.name];
-        node.text_inputs = source->names[node.text_inputs];
-        rank->et_nodes[rank->n_et_nodes++] = node;
-    }
 }
 
 /* What Grappler made of a graph has no shapes: they are those of the nodes of these names before.
@@ -432,9 +300,9 @@ void rank_build(struct rank_job *job)
     for (uint32_t t = 0; t < rank->n_tracks; t++)
         next[t] = rank->tracks[t].first;
     for (size_t w = 0, window = 0; w < job->n_windows && !job->no_memory; w++) {
-        size_t n_cuts = job->windows[w]->part.cuts.n;
-        job->no_memory = !scatter(job, job->windows[w], (uint32_t)window, next);
-        join_details(job, job->windows[w]);
+        size_t n_cuts = job->sources[w]->part.cuts.n;
+        job->no_memory = !scatter(job, job->sources[w], (uint32_t)window, next);
+        join_details(job, job->sources[w]);
         window += n_cuts ? n_cuts : 1;
     }
     free(next);
@@ -453,17 +321,14 @@ void rank_build(struct rank_job *job)
         job->no_memory |= !nest_track(rank->spans, track->first, track->n);
     }
     rank->n_spans = n_kept;
-    for (size_t w = 0; w < job->n_windows && !job->no_memory; w++) {
-        job->no_memory = !join_links(job, job->windows[w]);
-        join_launches(job, job->windows[w]);
-    }
-    join_execution_trace(job);
     join_graph(job);
     join_shapes(job);
-    if (!job->no_memory && job->execution_trace)
-        rank_match_execution_trace(job);
-    if (!job->no_memory && job->graph && job->windows[0]->kind == DPRO_FILE_MXNET)
-        rank_match_types(job);
+    for (size_t i = 0; i < job->table->n && !job->no_memory; i++)
+        if (job->table->at[i]->join_rank)
+            job->table->at[i]->join_rank(job);
+    const struct reader *profile = job->sources[0]->reader;
+    if (!job->no_memory && job->graph && profile->match_graph)
+        profile->match_graph(job);
     else if (!job->no_memory && job->graph)
         rank_match_graph(job);
 }

@@ -1,14 +1,15 @@
-/* ingest/pytorch/match.c: which span is which execution-trace node.
+/* ingest/pytorch/join_et.c: a rank's execution trace, and which span is which of its nodes.
  *
  * Since 2024 both sides carry the record function's id. Before that they name the same calls in the
  * same order: a node's rf_id counts the calls of the process as they start, so each thread's nodes
  * by rf_id and each thread's spans by start are the same sequence of names, but for what one side
  * did not see. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/map.h"
-#include "ingest/load.h"
+#include "ingest/pytorch/et.h"
 
 enum {
     LOOK_AHEAD = 64, /* names one side may have that the other has not, in a row */
@@ -116,6 +117,7 @@ static bool match_by_order(struct rank_job *job, uint32_t window, bool write, ui
 {
     struct trace_rank *rank = job->rank;
     const struct trace_part *part = &job->execution_trace->part;
+    const struct execution_trace *et = part_payload(part, &et_payload);
     struct call *calls = malloc((rank->n_et_nodes + (size_t)1) * sizeof *calls);
     uint32_t *spans = malloc((rank->n_spans + (size_t)1) * sizeof *spans);
     uint32_t *first = malloc((rank->n_tracks + (size_t)1) * sizeof *first);
@@ -124,8 +126,7 @@ static bool match_by_order(struct rank_job *job, uint32_t window, bool write, ui
     *n_matched = 0;
     for (uint32_t i = 0; fine && i < rank->n_et_nodes; i++)
         if (rank->et_nodes[i].record_fn)
-            calls[n_calls++] =
-                (struct call){part->et_threads.at[i], rank->et_nodes[i].record_fn, i};
+            calls[n_calls++] = (struct call){et->threads.at[i], rank->et_nodes[i].record_fn, i};
     if (fine && n_calls)
         qsort(calls, n_calls, sizeof *calls, by_thread);
     for (uint32_t t = 0; fine && t < rank->n_tracks; t++) {
@@ -164,18 +165,25 @@ static bool match_by_order(struct rank_job *job, uint32_t window, bool write, ui
     return fine;
 }
 
-void rank_match_execution_trace(struct rank_job *job)
+static void say(struct rank_job *job, uint32_t n_matched, uint32_t n_with_id, const char *method)
+{
+    snprintf(job->debug, sizeof job->debug,
+             "%.150s: %u of %u nodes found in rank %d's profile (by %s)",
+             job->execution_trace->path, n_matched, n_with_id, job->rank->rank, method);
+}
+
+static void match(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
     uint32_t best = 0, best_window = NO_ID;
     enum { BY_RECORD_FN, BY_EXTERNAL, BY_ORDER } best_way = BY_RECORD_FN;
-    job->n_et_with_id = 0;
+    uint32_t n_with_id = 0, n_matched = 0;
     for (uint32_t i = 0; i < rank->n_et_nodes; i++)
-        job->n_et_with_id += rank->et_nodes[i].record_fn != 0;
+        n_with_id += rank->et_nodes[i].record_fn != 0;
     /* a better way is only looked for when the one before explains less than half of the nodes */
-    for (int way = BY_RECORD_FN; way <= BY_ORDER && best <= job->n_et_with_id / 2; way++) {
+    for (int way = BY_RECORD_FN; way <= BY_ORDER && best <= n_with_id / 2; way++) {
         for (uint32_t w = 0; w < job->n_windows && rank->n_windows == job->n_windows; w++) {
-            const struct trace_part *part = &job->windows[w]->part;
+            const struct trace_part *part = &job->sources[w]->part;
             uint32_t n = 0;
             if (part->has_record_fn != (way == BY_RECORD_FN))
                 continue;
@@ -192,15 +200,70 @@ void rank_match_execution_trace(struct rank_job *job)
             }
         }
     }
-    if (best_window == NO_ID)
+    if (best_window == NO_ID) {
+        say(job, 0, n_with_id, "nothing");
         return;
-    bool fine = best_way == BY_ORDER ? match_by_order(job, best_window, true, &job->n_et_matched)
-                                     : match_by_id(job, best_window, best_way == BY_EXTERNAL, true,
-                                                   &job->n_et_matched);
+    }
+    bool fine = best_way == BY_ORDER
+                    ? match_by_order(job, best_window, true, &n_matched)
+                    : match_by_id(job, best_window, best_way == BY_EXTERNAL, true, &n_matched);
     if (!fine)
         job->no_memory = true;
     static const char *const ways[] = {"record function id", "external id", "order of names"};
-    job->et_method = ways[best_way];
-    rank->windows[best_window].has_execution_trace =
-        job->n_et_matched > 0 && job->n_et_matched >= job->n_et_with_id / 2;
+    say(job, n_matched, n_with_id, ways[best_way]);
+    rank->windows[best_window].has_execution_trace = n_matched > 0 && n_matched >= n_with_id / 2;
+}
+
+/* The rank's first one. */
+static struct source *find_trace(struct trace_build *build, const struct rank_job *job)
+{
+    struct source *found = NULL;
+    for (size_t i = 0; i < job->n_sources; i++) {
+        struct source *source = job->sources[i];
+        if (!source_payload(source, &et_payload))
+            continue;
+        if (found)
+            build_warn(build, "%s: second execution trace of rank %d, skipped; %s is used",
+                       source->path, source->rank, found->path);
+        else
+            found = source;
+    }
+    return found;
+}
+
+int et_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room)
+{
+    struct trace_rank *rank = job->rank;
+    struct arena *arena = &build->trace->arena;
+    struct source *source = job->execution_trace = find_trace(build, job);
+    (void)room;
+    if (!source)
+        return 0;
+    const struct execution_trace *et = part_payload(&source->part, &et_payload);
+    if (!rank->pid)
+        rank->pid = source->part.pid;
+    rank->et_nodes = arena_alloc(arena, et->nodes.n * sizeof *rank->et_nodes);
+    rank->et_tensors = arena_alloc(arena, et->tensors.n * sizeof *rank->et_tensors);
+    return rank->et_nodes && rank->et_tensors ? 0 : -1;
+}
+
+void et_join(struct rank_job *job)
+{
+    struct trace_rank *rank = job->rank;
+    const struct source *source = job->execution_trace;
+    if (!source)
+        return;
+    const struct execution_trace *et = part_payload(&source->part, &et_payload);
+    for (size_t i = 0; i < et->tensors.n; i++) {
+        struct et_tensor tensor = et->tensors.at[i];
+        tensor.device = source->names[tensor.device];
+        rank->et_tensors[rank->n_et_tensors++] = tensor;
+    }
+    for (size_t i = 0; i < et->nodes.n; i++) {
+        struct et_node node = et->nodes.at[i];
+        node.name = source->names[node.name];
+        node.text_inputs = source->names[node.text_inputs];
+        rank->et_nodes[rank->n_et_nodes++] = node;
+    }
+    match(job);
 }

@@ -1,4 +1,4 @@
-/* ingest/mxnet/match.c: which node of the executor's graph each op of MXNet's profile is.
+/* ingest/mxnet/match_types.c: which node of the executor's graph each op of MXNet's profile is.
  *
  * The profile has types, not names. In an iteration the k-th op of a type is the k-th node of that
  * type in the executor's order; and what a node takes has run when the node runs, so that nodes
@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/map.h"
-#include "ingest/load.h"
+#include "ingest/mxnet/mxnet.h"
 
 struct types {
     struct map lists;       /* type -> index + 1 of its list */
@@ -126,7 +126,7 @@ static int by_start(const void *a, const void *b, void *arg)
     return x < y ? -1 : x > y;
 }
 
-void rank_match_types(struct rank_job *job)
+void mxnet_match_types(struct rank_job *job)
 {
     const struct strtab *names = job->names;
     struct trace_rank *rank = job->rank;
@@ -154,6 +154,7 @@ void rank_match_types(struct rank_job *job)
         if (known && node == NO_ID && !job->n_unmatched++)
             job->first_unmatched = span->name;
     }
+    job->bulk_advice = "MXNET_EXEC_BULK_EXEC_TRAIN=0 shows the nodes apart";
     free(order);
     free(m.ran);
     free(m.open);

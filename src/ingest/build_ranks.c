@@ -1,0 +1,320 @@
+/* ingest/build_ranks.c: the trace's ranks from the sources: what each is made of, and room for it.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/log.h"
+#include "base/parallel.h"
+#include "base/sort.h"
+#include "ingest/load.h"
+#include "ingest/rank_job.h"
+
+enum { MAX_WINDOWS = UINT16_MAX };
+
+ORDER_OF_POINTERS(by_rank, struct source,
+                  COMPARE((unsigned)x->rank, (unsigned)y->rank) /* servers last */
+                      ?: -COMPARE(source_is_profile(x), source_is_profile(y))
+                      ?: (source_is_profile(x) ? COMPARE(x->part.start_ns, y->part.start_ns) : 0)
+                      ?: COMPARE(x, y));
+
+/* ---- which files a rank is of ---- */
+
+/* What says what ran rather than when. */
+static bool tells_structure(const struct source *source)
+{
+    return source->reader->flags & READER_STRUCTURE || source->part.dfg_nodes.n > 0;
+}
+
+static struct source *better_graph(struct source *graph, struct source *other)
+{
+    return !graph || other->part.graph < graph->part.graph ? other : graph;
+}
+
+static void find_graph(struct trace_build *build, struct rank_job *job)
+{
+    for (size_t i = 0; i < job->n_sources; i++) {
+        struct source *source = job->sources[i];
+        if (source->part.dfg_nodes.n == 0)
+            continue;
+        job->graph = better_graph(job->graph, source);
+        if (source->part.graph == GRAPH_AS_WRITTEN)
+            job->shapes = source;
+    }
+    if (job->graph || job->rank->rank < 0)
+        return;
+    for (size_t i = 0; i < build->list.n; i++) { /* all workers run one, which may be no rank's */
+        struct source *source = &build->list.at[i];
+        if (source_is_everyones(source) && source->part.dfg_nodes.n > 0 &&
+            source->reader->framework == job->sources[0]->reader->framework)
+            job->graph = better_graph(job->graph, source);
+    }
+}
+
+static int check_windows(const struct rank_job *job, struct dpro_error *err)
+{
+    for (size_t w = 1; w < job->n_windows; w++) {
+        const struct source *a = job->sources[w - 1], *b = job->sources[w];
+        if (a->part.pid && b->part.pid && a->part.pid != b->part.pid)
+            return dpro_error_set(err, DPRO_EFORMAT,
+                                  "%s and %s: both of rank %d, by different processes (%" PRIu64
+                                  " and %" PRIu64 "), so of two runs; give one run's files only",
+                                  a->path, b->path, job->rank->rank, a->part.pid, b->part.pid);
+        if (b->part.start_ns < a->part.end_ns)
+            return dpro_error_set(err, DPRO_EFORMAT,
+                                  "%s and %s: both of rank %d and overlapping in time; give one of "
+                                  "them, or tell the ranks apart with --rank-regex",
+                                  a->path, b->path, job->rank->rank);
+    }
+    return 0;
+}
+
+/* ---- room ---- */
+
+static void advise_huge(void *at, size_t bytes)
+{
+    enum { PAGE = 1 << 12 };
+    size_t head = (size_t) - (uintptr_t)at & (PAGE - 1);
+    if (at && bytes >= 16 << 20)
+        madvise((char *)at + head, (bytes - head) & ~(size_t)(PAGE - 1), MADV_HUGEPAGE);
+}
+
+/* What the rank's own files hold, and what the formats say that they will add. -1: no memory. */
+static int count_room(struct trace_build *build, struct rank_job *job, struct rank_room *room,
+                      size_t *n_windows)
+{
+    const struct reader_table *table = build->table;
+    for (size_t w = 0; w < job->n_windows; w++) {
+        const struct trace_part *part = &job->sources[w]->part;
+        *n_windows += part->cuts.n ? part->cuts.n : 1;
+        room->n_spans += part->n_spans;
+        room->n_details += part->details.n;
+        room->n_tracks += part->tracks.n;
+    }
+    for (size_t i = 0; i < table->n; i++) {
+        bool called = !table->at[i]->reserve;
+        for (size_t k = 0; k < i && !called; k++)
+            called = table->at[k]->reserve == table->at[i]->reserve;
+        if (!called && table->at[i]->reserve(build, job, room) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* Not cleared: pages are taken as they are filled, while the readers' blocks are given back. */
+static int allocate(struct arena *arena, const struct rank_job *job, const struct rank_room *room,
+                    size_t n_windows)
+{
+    struct trace_rank *rank = job->rank;
+    const struct trace_part *graph = job->graph ? &job->graph->part : NULL;
+    size_t n_nodes = graph ? graph->dfg_nodes.n : 0, n_inputs = graph ? graph->dfg_inputs.n : 0;
+    rank->spans = arena_alloc(arena, room->n_spans * sizeof *rank->spans);
+    advise_huge(rank->spans, room->n_spans * sizeof *rank->spans);
+    rank->details = arena_alloc(arena, room->n_details * sizeof *rank->details);
+    rank->tracks = arena_array(arena, room->n_tracks, sizeof *rank->tracks);
+    rank->windows = arena_array(arena, n_windows, sizeof *rank->windows);
+    rank->dfg_nodes = arena_alloc(arena, n_nodes * sizeof *rank->dfg_nodes);
+    rank->dfg_inputs = arena_alloc(arena, n_inputs * sizeof *rank->dfg_inputs);
+    return rank->spans && rank->details && rank->tracks && rank->windows && rank->dfg_nodes &&
+                   rank->dfg_inputs
+               ? 0
+               : -1;
+}
+
+static void list_windows(const struct source_list *list, struct rank_job *job)
+{
+    struct trace_rank *rank = job->rank;
+    for (size_t w = 0; w < job->n_windows; w++) {
+        const struct source *source = job->sources[w];
+        const struct trace_part *part = &source->part;
+        struct trace_window window = {.file = (uint32_t)(source - list->at),
+                                      .start_ns = part->start_ns,
+                                      .end_ns = part->end_ns,
+                                      .whole_start_ns = part->whole_start_ns,
+                                      .whole_end_ns = part->whole_end_ns,
+                                      .external_is_op = part->external_is_op};
+        for (size_t c = 0; c < part->cuts.n; c++) {
+            window.start_ns = part->cuts.at[c].start_ns + part->base_ns;
+            window.end_ns = part->cuts.at[c].end_ns + part->base_ns;
+            window.whole_start_ns = part->cuts.at[c].whole_start_ns;
+            window.whole_end_ns = part->cuts.at[c].whole_end_ns;
+            rank->windows[rank->n_windows++] = window;
+        }
+        if (part->cuts.n == 0)
+            rank->windows[rank->n_windows++] = window;
+    }
+}
+
+/* Room for all that rank_build fills in; the arena is not for several threads. */
+static int make_room(struct trace_build *build, struct rank_job *job, struct dpro_error *err)
+{
+    struct rank_room room = {0};
+    size_t n_windows = 0;
+    if (count_room(build, job, &room, &n_windows) < 0)
+        return dpro_error_nomem(err);
+    if (n_windows > MAX_WINDOWS)
+        return dpro_error_set(err, DPRO_EFORMAT, "%s: %zu recordings of rank %d, more than %d",
+                              job->sources[0]->path, n_windows, job->rank->rank, MAX_WINDOWS);
+    if (room.n_spans >= NO_ID || room.n_details >= NO_ID || room.n_tracks >= NO_ID)
+        return dpro_error_set(err, DPRO_EFORMAT,
+                              "%s: rank %d: more than 4 billion spans; give fewer files",
+                              job->sources[0]->path, job->rank->rank);
+    if (allocate(&build->trace->arena, job, &room, n_windows) < 0)
+        return dpro_error_nomem(err);
+    list_windows(&build->list, job);
+    return 0;
+}
+
+/* ---- jobs ---- */
+
+/* One rank, or another process, of which all sources are given. */
+static int prepare(struct trace_build *build, struct rank_job *job, struct dpro_error *err)
+{
+    struct trace_rank *rank = job->rank;
+    rank->rank = job->sources[0]->rank;
+    rank->in_session = job->sources[0]->part.is_session_step;
+    while (job->n_windows < job->n_sources && source_is_profile(job->sources[job->n_windows]))
+        job->n_windows++;
+    find_graph(build, job);
+    int rc = check_windows(job, err);
+    for (size_t w = 0; w < job->n_windows && rc == 0; w++)
+        if (rank_describe(rank, job->sources[w], &build->trace->arena) < 0)
+            rc = dpro_error_nomem(err);
+    return rc < 0 ? rc : make_room(build, job, err);
+}
+
+/* Jobs of all ranks, then of servers. */
+static int prepare_all(struct trace_build *build, struct source **sorted, size_t n,
+                       struct rank_job *jobs, size_t *n_jobs, struct dpro_error *err)
+{
+    struct dpro_trace *trace = build->trace;
+    trace->ranks = arena_array(&trace->arena, n, sizeof *trace->ranks);
+    if (!trace->ranks)
+        return dpro_error_nomem(err);
+    for (size_t i = 0, end; i < n; i = end) {
+        for (end = i + 1; end < n && sorted[end]->rank == sorted[i]->rank; end++)
+            ;
+        if (!source_is_profile(sorted[i])) { /* profiles go first: there is none */
+            build_warn(build,
+                       "%s: there is no profile of rank %d beside it: without times it is left "
+                       "out; add the profile of the same run",
+                       sorted[i]->path, sorted[i]->rank);
+            continue;
+        }
+        struct rank_job *job = &jobs[*n_jobs];
+        *job = (struct rank_job){.table = build->table,
+                                 .rank = &trace->ranks[*n_jobs],
+                                 .sources = sorted + i,
+                                 .n_sources = end - i,
+                                 .names = &trace->names};
+        ++*n_jobs;
+        if (sorted[i]->rank >= 0) {
+            trace->n_ranks = (uint32_t)*n_jobs;
+        } else {
+            trace->servers = &trace->ranks[trace->n_ranks];
+            trace->n_servers = (uint32_t)*n_jobs - trace->n_ranks;
+        }
+        int rc = prepare(build, job, err);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static void build_item(void *arg, size_t item)
+{
+    rank_build(&((struct rank_job *)arg)[item]);
+}
+
+/* ---- what is said ---- */
+
+/* Ops that are in no node of the graph: of another run, or of a function whose graph is not here.
+ */
+static void warn_unmatched(struct trace_build *build, const struct rank_job *job)
+{
+    char some[32], all[32], process[NET_PROCESS_TEXT];
+    net_process_format(process, job->rank->rank);
+    if (job->n_node_spans > 0)
+        log_line(&build->options->sink, DPRO_LOG_DEBUG, "%s: %s of %s ops of %s are nodes of it",
+                 job->graph->path, count_text(some, job->n_node_spans - job->n_unmatched),
+                 count_text(all, job->n_node_spans), process);
+    if (job->n_unmatched == 0)
+        return;
+    if (job->n_unmatched == job->n_node_spans)
+        build_warn(build,
+                   "%s: none of the %s ops of %s's profile is a node of this graph; are both "
+                   "of one run? What waits for what is read off the timeline",
+                   job->graph->path, count_text(all, job->n_node_spans), process);
+    else
+        build_warn(build,
+                   "%s: %s of %s ops of %s's profile are no nodes of this graph (first: %s); "
+                   "what those wait for is not known",
+                   job->graph->path, count_text(some, job->n_unmatched),
+                   count_text(all, job->n_node_spans), process,
+                   strtab_get(&build->trace->names, job->first_unmatched));
+}
+
+/* Said once: some executors run many ops as one where they are not told otherwise. */
+static void warn_bulks(struct trace_build *build, const struct rank_job *jobs, size_t n_jobs)
+{
+    char some[32], all[32];
+    size_t i = 0;
+    while (i < n_jobs && jobs[i].n_bulks == 0)
+        i++;
+    if (i < n_jobs)
+        build_warn(build,
+                   "%s: %s of %s ops of rank %d are bulks of several nodes of the graph, each "
+                   "replayed as one op; %s",
+                   jobs[i].sources[0]->path, count_text(some, jobs[i].n_bulks),
+                   count_text(all, jobs[i].n_node_spans), jobs[i].rank->rank, jobs[i].bulk_advice);
+}
+
+static int finish(struct trace_build *build, const struct rank_job *jobs, size_t n_jobs)
+{
+    struct dpro_trace *trace = build->trace;
+    for (size_t i = 0; i < n_jobs; i++) {
+        const struct rank_job *job = &jobs[i];
+        char text[32];
+        if (job->no_memory)
+            return -1;
+        if (job->rank->world_size > trace->world_size)
+            trace->world_size = job->rank->world_size;
+        if (job->rank->rank >= trace->world_size)
+            trace->world_size = job->rank->rank + 1;
+        if (job->n_duplicates)
+            build_warn(build, "%s: %s spans written twice, one of each kept", job->sources[0]->path,
+                       count_text(text, job->n_duplicates));
+        if (*job->debug)
+            log_line(&build->options->sink, DPRO_LOG_DEBUG, "%s", job->debug);
+    }
+    for (size_t i = 0; i < n_jobs; i++)
+        warn_unmatched(build, &jobs[i]);
+    warn_bulks(build, jobs, n_jobs);
+    return 0;
+}
+
+int ranks_build(struct trace_build *build, struct dpro_error *err)
+{
+    struct source **sorted = calloc(build->list.n + 1, sizeof *sorted);
+    struct rank_job *jobs = calloc(build->list.n + 1, sizeof *jobs);
+    size_t n = 0, n_jobs = 0;
+    int rc = sorted && jobs ? 0 : dpro_error_nomem(err);
+    for (size_t i = 0; rc == 0 && i < build->list.n; i++) {
+        struct source *source = &build->list.at[i];
+        if (source_usable(source) && source->rank != -1 &&
+            (source_is_profile(source) || tells_structure(source)))
+            sorted[n++] = source;
+    }
+    if (rc == 0) {
+        qsort(sorted, n, sizeof *sorted, by_rank);
+        rc = prepare_all(build, sorted, n, jobs, &n_jobs, err);
+    }
+    if (rc == 0) {
+        parallel_for(n_jobs, build->options->threads, build_item, jobs);
+        rc = finish(build, jobs, n_jobs) < 0 ? dpro_error_nomem(err) : 0;
+    }
+    free(sorted);
+    free(jobs);
+    return rc;
+}

@@ -1,0 +1,327 @@
+/* ingest/find_ranks.c: whose each file is: a rank's by what it says of itself, else by its name,
+ * else by its process; a server's by its role. */
+#include <limits.h>
+#include <regex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "ingest/load.h"
+
+static int rank_by_regex(const regex_t *regex, const char *path)
+{
+    const char *names[] = {path_name(path), path};
+    for (size_t i = 0; i < 2; i++) {
+        regmatch_t match[2];
+        if (regexec(regex, names[i], 2, match, 0) != 0 || match[1].rm_so < 0)
+            continue;
+        char *end;
+        long rank = strtol(names[i] + match[1].rm_so, &end, 10);
+        if (end == names[i] + match[1].rm_eo && match[1].rm_eo > match[1].rm_so && rank >= 0 &&
+            rank < NET_MAX_PROCESSES)
+            return (int)rank;
+    }
+    return -1;
+}
+
+/* Where the folder above a file's begins and ends: "host0" of host0/1/trace.json. */
+static size_t above_folder(const char *path, const char **at)
+{
+    const char *slash = strrchr(path, '/'), *end = slash;
+    while (end && end > path && end[-1] != '/')
+        end--;
+    *at = end && end > path ? end - 1 : path;
+    size_t len = 0;
+    for (; *at > path && (*at)[-1] != '/'; len++)
+        (*at)--;
+    return end && end > path ? len : 0;
+}
+
+/* By where the folder above them is, as people count: host2 before host10. */
+static int compare_hosts(const char *a, const char *b)
+{
+    char x[PATH_MAX], y[PATH_MAX];
+    const char *at;
+    size_t n = above_folder(a, &at);
+    snprintf(x, sizeof x, "%.*s", (int)(at + n - a), a);
+    n = above_folder(b, &at);
+    snprintf(y, sizeof y, "%.*s", (int)(at + n - b), b);
+    return strverscmp(x, y);
+}
+
+/* host1/0/trace.json.gz, traces_1/0/comm.json: folders named by a local rank's number, in one for
+ * each host. Ranks count through them. -1: the file is in no such folder. */
+static int rank_by_folder(const struct trace_build *build, const struct source *source)
+{
+    int number = path_folder_number(source->path), rank = 0;
+    const char *last = NULL; /* counted; files of one folder follow each other */
+    bool several = false;
+    if (number == -1)
+        return -1;
+    for (size_t i = 0; i < build->list.n; i++) {
+        const char *path = build->list.at[i].path;
+        int other = source_usable(&build->list.at[i]) ? path_folder_number(path) : -1;
+        if (other == -1)
+            continue;
+        int order = compare_hosts(path, source->path);
+        several |= order != 0;
+        bool again = last && path_folder_number(last) == other && compare_hosts(last, path) == 0;
+        rank += !again && (order < 0 || (order == 0 && other < number));
+        last = path;
+    }
+    return several ? rank : number;
+}
+
+/* What runs in such folders runs on that host. -1: no memory. */
+static int name_host(struct source *source)
+{
+    const char *at;
+    size_t len = above_folder(source->path, &at);
+    bool says = len > 4 && (strncmp(at, "host", 4) == 0 || strncmp(at, "traces_", 7) == 0);
+    if (!says || source->part.host || path_folder_number(source->path) == -1)
+        return 0;
+    source->part.host = strtab_add(&source->part.names, at, len);
+    return source->part.host == STRTAB_FULL ? -1 : 0;
+}
+
+/* Whether both are one file under two names, by links or by being named twice. One whose names are
+ * of two ranks stands for both. The devices of a file are not the same. */
+static bool same_file(const struct source *a, const struct source *b, const regex_t *regex)
+{
+    if (a->inode == 0 || a->inode != b->inode || a->device != b->device || a->reader != b->reader)
+        return false;
+    if (a->part.is_device && b->part.is_device)
+        return a->part.device == b->part.device;
+    if (regex)
+        return rank_by_regex(regex, a->path) == rank_by_regex(regex, b->path);
+    if (a->part.has_rank || b->part.has_rank)
+        return a->part.has_rank && b->part.has_rank && a->part.rank == b->part.rank;
+    return path_rank(a->path) == path_rank(b->path) &&
+           path_process(a->path) == path_process(b->path) &&
+           path_folder_number(a->path) == path_folder_number(b->path);
+}
+
+static bool is_link(const struct source *source)
+{
+    struct stat st;
+    return lstat(source->path, &st) == 0 && S_ISLNK(st.st_mode);
+}
+
+/* Each file counts once: the one that was named, else the one that is no link, else the first. */
+static void drop_same_files(struct trace_build *build, const regex_t *regex)
+{
+    const struct source *kept = NULL, *dropped = NULL;
+    size_t n_dropped = 0;
+    for (size_t i = 0; i < build->list.n; i++) {
+        struct source *a = &build->list.at[i];
+        for (size_t k = 0; k < i && source_usable(a); k++) {
+            struct source *b = &build->list.at[k];
+            if (!source_usable(b) || !same_file(a, b, regex))
+                continue;
+            bool better = a->named != b->named ? a->named : is_link(b) && !is_link(a);
+            struct source *worse = better ? b : a;
+            if (n_dropped++ == 0) {
+                kept = better ? a : b;
+                dropped = worse;
+            }
+            worse->reader = NULL;
+        }
+    }
+    if (n_dropped > 1)
+        build_warn(
+            build,
+            "%s: the same file as %s, and %zu more files are there twice; each is taken once",
+            dropped->path, kept->path, n_dropped - 1);
+    else if (n_dropped == 1)
+        build_warn(build, "%s: the same file as %s, taken once", dropped->path, kept->path);
+}
+
+/* A number that no job's rank has is left out; the file's name may know better. */
+static void drop_wild_rank(struct trace_build *build, struct source *source)
+{
+    struct trace_part *part = &source->part;
+    if (!part->has_rank || net_process_is(part->rank))
+        return;
+    build_warn(build, "%s: says it is of rank %d, which is ignored", source->path, part->rank);
+    part->has_rank = false;
+}
+
+/* Files without a rank in their name: by process id; logs of servers by their role; else there is
+ * only one rank. */
+static int rank_by_process(const struct trace_build *build, const struct source *source)
+{
+    int same_pid = -1, any = -1;
+    bool one = true;
+    for (size_t i = 0; i < build->list.n; i++) {
+        const struct source *other = &build->list.at[i];
+        if (!source_is_profile(other))
+            continue;
+        if (other->part.pid == source->part.pid && source->part.pid && same_pid < 0)
+            same_pid = other->rank;
+        one &= any < 0 || any == other->rank;
+        any = other->rank;
+    }
+    int process = source->part.may_be_server ? path_process(source->path) : -1;
+    return same_pid >= 0 ? same_pid : process != -1 ? process : one ? any : -1;
+}
+
+/* With DPRO_NET=all every process of the job's writes a log, launchers and helpers, too. */
+static bool is_from_the_start(const struct source *source)
+{
+    return source->reader && source->reader->flags & READER_TRANSPORT &&
+           strncmp(path_name(source->path), "net-", 4) == 0;
+}
+
+/* ---- a file's devices ---- */
+
+struct device_source {
+    struct source *source;
+    int number; /* of its process, where a name tells; -1 */
+    bool by_process;
+};
+
+/* By process, where files give equal numbers to their devices; else by the devices' numbers. */
+static int compare_devices(const void *a, const void *b)
+{
+    const struct device_source *x = a, *y = b;
+    if (x->by_process && x->number != y->number)
+        return x->number < y->number ? -1 : 1;
+    int order = x->by_process ? strverscmp(x->source->path, y->source->path) : 0;
+    if (order)
+        return order;
+    uint64_t m = x->source->part.device, n = y->source->part.device;
+    return m != n ? (m < n ? -1 : 1) : strverscmp(x->source->path, y->source->path);
+}
+
+/* Ranks count through the devices of all processes. -1: no memory. */
+static int number_devices(struct trace_build *build, const regex_t *regex)
+{
+    ARRAY(struct device_source) devices = {0};
+    bool by_process = regex != NULL;
+    int status = 0;
+    for (size_t i = 0; i < build->list.n && status == 0; i++) {
+        struct source *source = &build->list.at[i];
+        if (!source->part.is_device || !source_usable(source))
+            continue;
+        int number = regex ? rank_by_regex(regex, source->path) : path_rank(source->path);
+        for (size_t k = 0; k < devices.n; k++)
+            by_process |= devices.at[k].source->part.device == source->part.device;
+        status = array_push(&devices, ((struct device_source){source, number, false}));
+    }
+    for (size_t k = 0; k < devices.n; k++)
+        devices.at[k].by_process = by_process;
+    if (devices.n > 1)
+        qsort(devices.at, devices.n, sizeof *devices.at, compare_devices);
+    for (size_t k = 0; k < devices.n; k++) {
+        devices.at[k].source->part.has_rank = true;
+        devices.at[k].source->part.rank = (int)k;
+    }
+    array_fini(&devices);
+    return status;
+}
+
+static int compile(const char *pattern, regex_t *regex, struct dpro_error *err)
+{
+    int bad = regcomp(regex, pattern, REG_EXTENDED);
+    if (bad) {
+        char text[128];
+        regerror(bad, regex, text, sizeof text);
+        return dpro_error_set(err, DPRO_EUSAGE, "--rank-regex '%s': %s", pattern, text);
+    }
+    if (regex->re_nsub < 1) {
+        regfree(regex);
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "--rank-regex '%s': put the rank in parentheses, e.g. "
+                              "'rank([0-9]+)'",
+                              pattern);
+    }
+    return 0;
+}
+
+/* What the file says of itself, else its name, else its folder's number. -1: no memory. */
+static int rank_by_itself(struct trace_build *build, struct source *source)
+{
+    drop_wild_rank(build, source);
+    source->rank = source->part.has_rank ? source->part.rank : path_rank(source->path);
+    if (source->rank == -1) {
+        source->rank = rank_by_folder(build, source);
+        if (source->rank != -1 && source_is_profile(source) && name_host(source) < 0)
+            return -1;
+    }
+    if (source->rank == -1 && source->reader->flags & READER_RANK_0)
+        source->rank = 0;
+    if (source->rank == -1 && source_is_profile(source) && source->part.may_be_server)
+        source->rank = path_process(source->path);
+    return 0;
+}
+
+/* Profiles each have a rank; other files may get one by them. */
+static int rank_profiles(struct trace_build *build, const regex_t *regex, struct dpro_error *err)
+{
+    size_t n_profiles = 0;
+    for (size_t i = 0; i < build->list.n; i++)
+        n_profiles += source_is_profile(&build->list.at[i]);
+    for (size_t i = 0; i < build->list.n; i++) {
+        struct source *source = &build->list.at[i];
+        bool by_regex = regex && !source->part.is_session_step && !source->part.is_device;
+        if (!source_usable(source) || source->part.of_job)
+            continue;
+        if (by_regex)
+            source->rank = rank_by_regex(regex, source->path);
+        else if (rank_by_itself(build, source) < 0)
+            return dpro_error_nomem(err);
+        if (source->rank != -1 || !source_is_profile(source))
+            continue;
+        if (by_regex)
+            return dpro_error_set(err, DPRO_EFORMAT,
+                                  "%s: --rank-regex '%s' finds no rank in its name", source->path,
+                                  build->options->rank_regex);
+        if (n_profiles > 1)
+            return dpro_error_set(err, DPRO_EFORMAT,
+                                  "%s: cannot tell its rank from its metadata or name; use "
+                                  "--rank-regex, e.g. --rank-regex 'gpu([0-9]+)'",
+                                  source->path);
+        source->rank = 0;
+    }
+    return 0;
+}
+
+static void rank_others(struct trace_build *build)
+{
+    bool knows = false;
+    for (size_t i = 0; i < build->list.n; i++)
+        knows |= build->list.at[i].rank != -1 && is_from_the_start(&build->list.at[i]);
+    for (size_t i = 0; i < build->list.n; i++) {
+        struct source *source = &build->list.at[i];
+        if (source_is_profile(source) || !source_usable(source) || source->rank != -1 ||
+            source->part.of_job || source_is_everyones(source))
+            continue;
+        source->rank = rank_by_process(build, source);
+        if (source->rank == -1 && !(knows && is_from_the_start(source)))
+            build_warn(build, "%s: %s of no known rank, skipped; use --rank-regex%s", source->path,
+                       source->reader->word,
+                       source->part.may_be_server ? ", or name a server's log net_server0" : "");
+    }
+}
+
+int sources_find_ranks(struct trace_build *build, struct dpro_error *err)
+{
+    const char *pattern = build->options->rank_regex;
+    regex_t compiled, *regex = pattern ? &compiled : NULL;
+    if (regex && compile(pattern, regex, err) < 0)
+        return err->code;
+    drop_same_files(build, regex);
+    int rc = number_devices(build, regex) < 0 ? dpro_error_nomem(err) : 0;
+    if (rc == 0)
+        rc = rank_profiles(build, regex, err);
+    if (regex)
+        regfree(regex);
+    for (size_t i = 0; i < build->table->n && rc == 0; i++)
+        if (build->table->at[i]->correct_ranks)
+            build->table->at[i]->correct_ranks(build);
+    if (rc == 0)
+        rank_others(build);
+    return rc;
+}

@@ -1,0 +1,19 @@
+/* ingest/pytorch/et.h: what PyTorch's execution trace (ET) holds. */
+#ifndef INGEST_PYTORCH_ET_H
+#define INGEST_PYTORCH_ET_H
+
+#include "ingest/rank_job.h"
+
+struct execution_trace {
+    ARRAY(struct et_node) nodes;
+    ARRAY(uint32_t) threads; /* per node: the writer's thread number */
+    ARRAY(struct et_tensor) tensors;
+};
+extern const struct payload_kind et_payload;
+
+/* join_et.c: room for the rank's execution trace; and its nodes in the rank, with the spans that
+ * they are. */
+int et_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);
+void et_join(struct rank_job *job);
+
+#endif

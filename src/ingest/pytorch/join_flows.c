@@ -1,0 +1,107 @@
+/* ingest/pytorch/join_flows.c: the flows of Kineto's profiles between the spans that they bind:
+ * from a forward op to its backward op, and from a launch to what it launched. */
+#include "base/map.h"
+#include "ingest/pytorch/kineto.h"
+
+/* The CPU op that a fwdbwd flow is bound to: of those that start just then the innermost that
+ * autograd numbered, else the innermost; else the one around. */
+static uint32_t op_at(const struct trace_rank *rank, uint32_t t, int64_t ts_ns)
+{
+    const struct trace_track *track = &rank->tracks[t];
+    uint32_t first = rank_first_from(rank, track, ts_ns), best = NO_ID;
+    uint32_t end = track->first + track->n;
+    for (uint32_t i = first; i < end && rank->spans[i].start_ns == ts_ns; i++)
+        if (rank->spans[i].kind == SPAN_CPU_OP &&
+            (best == NO_ID || rank->spans[i].sequence >= 0 || rank->spans[best].sequence < 0))
+            best = i;
+    if (best != NO_ID || first == track->first)
+        return best;
+    for (uint32_t i = first - 1; i != NO_ID; i = rank->spans[i].parent) {
+        const struct trace_span *span = &rank->spans[i];
+        if (span->kind == SPAN_CPU_OP && span->start_ns + span->dur_ns >= ts_ns)
+            return i;
+    }
+    return NO_ID;
+}
+
+static bool join_links(struct trace_rank *rank, const struct trace_part *part,
+                       const struct kineto_flows *flows)
+{
+    struct map starts = {0};
+    bool fine = true;
+    for (int pass = 0; pass < 2 && fine; pass++) {
+        for (size_t i = 0; i < flows->links.n && fine; i++) {
+            const struct kineto_flow *flow = &flows->links.at[i];
+            const struct trace_track *at = &part->tracks.at[flow->track].track;
+            uint32_t t = rank_find_track(rank, false, at->pid, at->id);
+            uint64_t from;
+            int64_t ts_ns;
+            if (flow->start != (pass == 0) || t == NO_ID ||
+                __builtin_add_overflow(flow->ts_ns, part->base_ns, &ts_ns))
+                continue;
+            if (pass == 1 && !map_get(&starts, flow->id + 1, &from))
+                continue;
+            uint32_t op = op_at(rank, t, ts_ns);
+            if (op == NO_ID || flow->id + 1 == 0)
+                continue;
+            if (pass == 0)
+                fine = map_set(&starts, flow->id + 1, op) == 0;
+            else
+                rank->links[rank->n_links++] = (struct trace_link){(uint32_t)from, op};
+        }
+    }
+    map_fini(&starts);
+    return fine;
+}
+
+/* Files whose spans carry no correlation: launch flows tell it, at the start of both ends. */
+static void join_launches(struct trace_rank *rank, const struct trace_part *part,
+                          const struct kineto_flows *flows)
+{
+    if (flows->has_correlation)
+        return;
+    for (size_t i = 0; i < flows->launches.n; i++) {
+        const struct kineto_flow *flow = &flows->launches.at[i];
+        const struct trace_track *at = &part->tracks.at[flow->track].track;
+        uint32_t t = rank_find_track(rank, !flow->start, at->pid, at->id);
+        int64_t ts_ns;
+        if (t == NO_ID || __builtin_add_overflow(flow->ts_ns, part->base_ns, &ts_ns))
+            continue;
+        uint32_t end = rank->tracks[t].first + rank->tracks[t].n;
+        for (uint32_t s = rank_first_from(rank, &rank->tracks[t], ts_ns);
+             s < end && rank->spans[s].start_ns == ts_ns; s++) {
+            struct trace_span *span = &rank->spans[s];
+            bool fits = flow->start ? span->kind == SPAN_RUNTIME
+                                    : span->kind == SPAN_KERNEL || span->kind == SPAN_MEMCPY ||
+                                          span->kind == SPAN_MEMSET;
+            if (fits && !span->correlation) {
+                span->correlation = flow->id;
+                break;
+            }
+        }
+    }
+}
+
+int kineto_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room)
+{
+    size_t n_links = 0;
+    (void)room;
+    for (size_t w = 0; w < job->n_windows; w++) {
+        const struct kineto_flows *flows = source_payload(job->sources[w], &kineto_payload);
+        n_links += flows ? flows->links.n : 0;
+    }
+    job->rank->links = arena_alloc(&build->trace->arena, n_links * sizeof *job->rank->links);
+    return job->rank->links && n_links < NO_ID ? 0 : -1;
+}
+
+void kineto_join(struct rank_job *job)
+{
+    for (size_t w = 0; w < job->n_windows && !job->no_memory; w++) {
+        const struct trace_part *part = &job->sources[w]->part;
+        const struct kineto_flows *flows = part_payload(part, &kineto_payload);
+        if (!flows)
+            continue;
+        job->no_memory = !join_links(job->rank, part, flows);
+        join_launches(job->rank, part, flows);
+    }
+}

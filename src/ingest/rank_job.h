@@ -1,0 +1,45 @@
+/* ingest/rank_job.h: building one rank from its files. */
+#ifndef INGEST_RANK_JOB_H
+#define INGEST_RANK_JOB_H
+
+#include "ingest/sources.h"
+
+/* What one rank is made of, and where it goes. The arrays of *rank are allocated, as large as they
+ * can get; counts are set here. */
+struct rank_job {
+    const struct reader_table *table;
+    struct trace_rank *rank;
+    struct source **sources; /* of the rank; its profiles, the windows, first, ascending in time */
+    size_t n_sources, n_windows;
+    const struct strtab *names;         /* the trace's */
+    struct source *execution_trace;     /* NULL: none */
+    struct source *graph;               /* the framework's; NULL: none */
+    struct source *shapes;              /* what it was made from, with sizes; NULL: none */
+    uint64_t n_node_spans, n_unmatched; /* spans that should be nodes of it, and are not */
+    uint32_t first_unmatched;           /* string id */
+    uint32_t n_bulks;                   /* ops that stand for several nodes */
+    const char *bulk_advice;            /* how they are seen apart; static text */
+    char debug[256];                    /* to be said at level debug; "": nothing */
+    uint64_t n_duplicates;
+    bool no_memory;
+};
+
+/* describe_rank.c: copies what a file knows of its rank and of process groups, where nothing is
+ * known yet. -1: no memory. */
+int rank_describe(struct trace_rank *rank, const struct source *source, struct arena *arena);
+
+/* rank_spans.c: everything of the rank in its place, its profiles' spans sorted and nested. */
+void rank_build(struct rank_job *job);
+
+/* rank_tracks.c: the order of a rank's tracks. */
+int track_compare(const void *a, const void *b);
+/* The index of a track; NO_ID: the rank has none of that kind. */
+uint32_t rank_find_track(const struct trace_rank *rank, bool gpu, uint64_t pid, int64_t id);
+/* The first span of a track that starts at or after a time. */
+uint32_t rank_first_from(const struct trace_rank *rank, const struct trace_track *track,
+                         int64_t ts_ns);
+
+/* match_nodes.c: sets span.node, where spans bear the nodes' names. */
+void rank_match_graph(struct rank_job *job);
+
+#endif

@@ -1,0 +1,34 @@
+/* ingest/rank_tracks.c: finding a rank's tracks, and spans on them by their start. */
+#include <stdlib.h>
+
+#include "base/sort.h"
+#include "ingest/rank_job.h"
+
+ORDER(track_order, struct trace_track, ASCENDING(gpu) ?: ASCENDING(pid) ?: ASCENDING(id));
+
+int track_compare(const void *a, const void *b)
+{
+    return track_order(a, b);
+}
+
+uint32_t rank_find_track(const struct trace_rank *rank, bool gpu, uint64_t pid, int64_t id)
+{
+    struct trace_track key = {.gpu = gpu, .pid = pid, .id = id};
+    const struct trace_track *found =
+        bsearch(&key, rank->tracks, rank->n_tracks, sizeof *rank->tracks, track_order);
+    return found ? (uint32_t)(found - rank->tracks) : NO_ID;
+}
+
+uint32_t rank_first_from(const struct trace_rank *rank, const struct trace_track *track,
+                         int64_t ts_ns)
+{
+    uint32_t low = track->first, high = track->first + track->n;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (rank->spans[middle].start_ns < ts_ns)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}

@@ -1,0 +1,152 @@
+/* ingest/read_files.c: each file is recognised and read, several at a time. */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/parallel.h"
+#include "ingest/load.h"
+#include "ingest/recognise.h"
+
+enum { RECOGNISE_BYTES = 1 << 20, RECOGNISE_CHUNK = 1 << 14, REPORT_BYTES = 1 << 20 };
+
+struct reading {
+    struct trace_build *build;
+    atomic_uint_fast64_t bytes_done; /* of all files */
+    uint64_t bytes_total;
+};
+
+struct file_reading {
+    struct reading *all;
+    uint64_t reported;
+};
+
+static void report_chunk(void *arg, struct input *in)
+{
+    struct file_reading *reading = arg;
+    struct reading *all = reading->all;
+    uint64_t fresh = in->read_bytes - reading->reported;
+    if (fresh < REPORT_BYTES && !in->ended)
+        return;
+    reading->reported = in->read_bytes;
+    uint64_t done = atomic_fetch_add(&all->bytes_done, fresh) + fresh;
+    log_progress(&all->build->options->sink, "read", "bytes", done, all->bytes_total);
+}
+
+static int recognise_source(const struct reader_table *table, struct source *source)
+{
+    struct input in;
+    struct json js;
+    int rc = input_open(&in, source->path, &source->err);
+    if (rc < 0)
+        return rc;
+    rc = json_init(&js, &in, RECOGNISE_CHUNK, &source->err);
+    if (rc == 0) {
+        js.limit = RECOGNISE_BYTES;
+        source->reader = recognise(table, &js);
+        if (js.fail == JSON_IO)
+            rc = source->err.code;
+        source->damage = in.damage;
+        json_fini(&js);
+    }
+    input_close(&in);
+    return rc;
+}
+
+static int read_json(struct source *source, struct input *in, struct file_reading *reading)
+{
+    struct json js;
+    int rc = json_init(&js, in, 0, &source->err);
+    if (rc < 0)
+        return rc;
+    js.on_chunk = report_chunk;
+    js.arg = reading;
+    rc = source->reader->read_json(&js, &source->part, &source->err);
+    source->fail = js.fail;
+    source->fail_offset = json_offset(&js);
+    if (rc == 0 && js.fail == JSON_IO && source->part.n_events == 0)
+        rc = source->err.code;
+    json_fini(&js);
+    return rc;
+}
+
+static int read_bytes(struct source *source, struct input *in, struct file_reading *reading)
+{
+    struct bytes bytes;
+    const struct trace_part *part = &source->part;
+    int rc = bytes_init(&bytes, in, 0, PART_RECORD_MAX, &source->err);
+    if (rc < 0)
+        return rc;
+    bytes.on_chunk = report_chunk;
+    bytes.arg = reading;
+    rc = source->reader->read_bytes(&bytes, &source->part, &source->err);
+    source->fail = part->cut ? JSON_ENDED : part->broken ? JSON_BAD : JSON_OK;
+    source->fail_offset = part->broken ? part->broken_offset : bytes_offset(&bytes);
+    if (rc == 0 && bytes.rc < 0 && part->n_events == 0)
+        rc = bytes.rc;
+    bytes_fini(&bytes);
+    return rc;
+}
+
+static int read_source(struct reading *all, struct source *source)
+{
+    struct input in;
+    struct file_reading reading = {.all = all};
+    int rc = recognise_source(all->build->table, source);
+    if (rc < 0 || !source->reader)
+        return rc;
+    rc = input_open(&in, source->path, &source->err);
+    if (rc < 0)
+        return rc;
+    rc = source->reader->read_json ? read_json(source, &in, &reading)
+                                   : read_bytes(source, &in, &reading);
+    source->damage = in.damage;
+    source->size_bytes = in.size_bytes;
+    source->read_bytes = in.read_bytes;
+    source->json_bytes = in.out_bytes;
+    input_close(&in);
+    return rc;
+}
+
+static void read_item(void *arg, size_t item)
+{
+    struct reading *all = arg;
+    struct source *source = &all->build->list.at[item];
+    source->rc = read_source(all, source);
+}
+
+/* A file that tells of several processes becomes a source a process. */
+static int split_sources(struct source_list *list, struct dpro_error *err)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        struct source *source = &list->at[i], fresh = *source;
+        struct trace_part *next = source->part.next;
+        if (source->part.is_session_step && !source->part.has_rank)
+            source->reader = NULL; /* an evaluator, a client: no part of the training */
+        if (!next)
+            continue;
+        fresh.path = strdup(source->path);
+        fresh.part = *next;
+        fresh.fail = JSON_OK; /* said once, of the file */
+        fresh.damage = NULL;
+        source->part.next = NULL;
+        free(next);
+        if (!fresh.path || array_push(list, fresh) < 0) {
+            free(fresh.path);
+            part_fini(&fresh.part);
+            return dpro_error_nomem(err);
+        }
+    }
+    return 0;
+}
+
+int sources_read(struct trace_build *build, struct dpro_error *err)
+{
+    struct reading all = {.build = build};
+    for (size_t i = 0; i < build->list.n; i++)
+        all.bytes_total += build->list.at[i].size_bytes;
+    parallel_for(build->list.n, build->options->threads, read_item, &all);
+    sources_drop_copies(build);
+    return split_sources(&build->list, err);
+}

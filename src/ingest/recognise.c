@@ -1,0 +1,187 @@
+/* ingest/recognise.c: which format a file is of. Its head is walked once, and every reader is shown
+ * each piece of it: how it begins, the members of a JSON document, the events of a Chrome trace. */
+#include "ingest/recognise.h"
+
+#include <string.h>
+
+enum {
+    MAX_FIELDS = 32,
+    MAX_OF_ARGS = 24,
+    MAX_TEXT = 256,
+    TEXT_BYTES = (MAX_FIELDS + 1) * 2 * MAX_TEXT
+};
+
+/* An object's members, cut where they are more than tell a format. */
+struct fields {
+    struct head_field at[MAX_FIELDS];
+    size_t n, n_bytes;
+    char text[TEXT_BYTES];
+};
+
+struct walk {
+    const struct reader_table *table;
+    struct json *js;
+    const struct reader *found;
+    char schema[64];
+    bool has_schema;
+    struct fields fields;
+};
+
+const char *head_field(const struct head *head, const char *key)
+{
+    for (size_t i = 0; i < head->n_fields; i++)
+        if (strcmp(head->fields[i].key, key) == 0)
+            return head->fields[i].text;
+    return NULL;
+}
+
+bool head_begins(const struct head *head, const char *text)
+{
+    size_t len = strlen(text);
+    return head->piece == HEAD_BYTES && head->n_bytes > len && memcmp(head->bytes, text, len) == 0;
+}
+
+/* Shows the readers a piece; whether one knows it. */
+static bool show(struct walk *w, struct head head)
+{
+    head.schema = w->has_schema ? w->schema : NULL;
+    if (head.piece == HEAD_MEMBER || head.piece == HEAD_EVENT) {
+        head.fields = w->fields.at;
+        head.n_fields = w->fields.n;
+    }
+    for (size_t i = 0; i < w->table->n && !w->found; i++)
+        if (w->table->at[i]->recognise(&head))
+            w->found = w->table->at[i];
+    return w->found != NULL;
+}
+
+static const char *keep(struct fields *f, const char *text, size_t len)
+{
+    char *to = f->text + f->n_bytes;
+    len = len < MAX_TEXT ? len : MAX_TEXT - 1;
+    memcpy(to, text, len);
+    to[len] = '\0';
+    f->n_bytes += len + 1;
+    return to;
+}
+
+/* The text that is next; what is none is skipped, and is "". */
+static const char *keep_value(struct walk *w)
+{
+    const char *text;
+    size_t len;
+    if (json_peek(w->js) != '"')
+        return json_skip(w->js), "";
+    return json_string(w->js, &text, &len) ? keep(&w->fields, text, len) : "";
+}
+
+/* The object that is next, within "args" behind `prefix`. */
+static void read_fields(struct walk *w, const char *prefix)
+{
+    struct json *js = w->js;
+    struct fields *f = &w->fields;
+    const char *key;
+    size_t len, n_prefix = strlen(prefix);
+    char name[MAX_TEXT];
+    js->p++;
+    while (json_object_next(js, &key, &len)) {
+        if (f->n >= (n_prefix ? MAX_OF_ARGS : MAX_FIELDS) || len + n_prefix >= sizeof name) {
+            json_skip(js);
+            continue;
+        }
+        memcpy(name, prefix, n_prefix);
+        memcpy(name + n_prefix, key, len);
+        name[n_prefix + len] = '\0';
+        struct head_field *field = &f->at[f->n++];
+        field->key = keep(f, name, n_prefix + len);
+        field->text = "";
+        if (!*prefix && strcmp(name, "args") == 0 && json_peek(js) == '{')
+            read_fields(w, "args.");
+        else
+            field->text = keep_value(w);
+    }
+}
+
+static void clear(struct fields *f)
+{
+    f->n = f->n_bytes = 0;
+}
+
+/* Whose a Chrome trace is may show only after many events that name processes. */
+static void walk_events(struct walk *w, bool in_document)
+{
+    struct head end = {.piece = HEAD_END, .only_names = in_document};
+    bool other = false;
+    while (json_array_next(w->js) && json_peek(w->js) == '{') {
+        struct head event = {.piece = HEAD_EVENT, .fields = w->fields.at};
+        clear(&w->fields);
+        read_fields(w, "");
+        if (show(w, event))
+            return;
+        event.n_fields = w->fields.n;
+        const char *phase = head_field(&event, "ph");
+        if (!phase && !end.only_names)
+            return; /* no Chrome trace */
+        end.only_names = true;
+        other |= phase && strcmp(phase, "M") != 0;
+    }
+    if (end.only_names && !other)
+        show(w, end);
+}
+
+static void walk_members(struct walk *w)
+{
+    struct json *js = w->js;
+    const char *key, *text;
+    size_t len;
+    while (!w->found && json_object_next(js, &key, &len)) {
+        struct head member = {.piece = HEAD_MEMBER, .text = ""};
+        clear(&w->fields);
+        member.key = keep(&w->fields, key, len);
+        int c = json_peek(js);
+        if (c == '[' && strcmp(member.key, "traceEvents") == 0) {
+            js->p++;
+            walk_events(w, true);
+            return;
+        }
+        if (c == '"' && json_string(js, &text, &len))
+            member.text = keep(&w->fields, text, len);
+        if (strcmp(member.key, "schema") == 0) {
+            strncpy(w->schema, member.text, sizeof w->schema - 1);
+            w->has_schema = true;
+        }
+        bool opened = c == '[';
+        if (opened) { /* its first object may tell */
+            js->p++;
+            opened = json_array_next(js);
+            if (opened && json_peek(js) == '{')
+                read_fields(w, "");
+            else if (opened)
+                json_skip(js);
+        } else if (c != '"') {
+            json_skip(js);
+        }
+        if (show(w, member))
+            return;
+        while (opened && json_array_next(js))
+            json_skip(js);
+    }
+}
+
+const struct reader *recognise(const struct reader_table *table, struct json *js)
+{
+    struct walk w = {.table = table, .js = js};
+    json_skip_mark(js);
+    /* before spaces are skipped: a newline is also a protobuf tag */
+    if (show(&w, (struct head){HEAD_BYTES, .bytes = js->p, .n_bytes = (size_t)(js->end - js->p)}))
+        return w.found;
+    int c = json_peek(js);
+    if (c != '{' && c != '[')
+        return NULL;
+    js->p++;
+    if (c == '[')
+        walk_events(&w, false);
+    else
+        walk_members(&w);
+    return w.found;
+}

@@ -1,0 +1,10 @@
+/* ingest/recognise.h: which format a file is of, by its head. */
+#ifndef INGEST_RECOGNISE_H
+#define INGEST_RECOGNISE_H
+
+#include "ingest/readers.h"
+
+/* The reader of a document, from its first bytes; NULL: none of the table's. */
+const struct reader *recognise(const struct reader_table *table, struct json *js);
+
+#endif

@@ -1,0 +1,78 @@
+/* ingest/recorded_steps.c: what all ranks' recordings say together: which were cut short, and the
+ * steps that were timed without a profiler. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "ingest/sources.h"
+
+/* What the recorders say was left out. */
+static void warn_unfinished(struct trace_build *build)
+{
+    const struct dpro_trace *trace = build->trace;
+    uint64_t n_recorded = 0, n_bad = 0, n_unfinished = 0;
+    for (uint32_t r = 0; r < trace->n_ranks; r++) {
+        const struct recording *recording = trace->ranks[r].recording;
+        n_recorded += recording != NULL;
+        n_unfinished += recording && !recording->complete;
+        n_bad += recording ? recording->n_broken : 0;
+    }
+    if (n_unfinished > 0)
+        build_warn(build,
+                   "%" PRIu64 " of %" PRIu64 " ranks had not ended their recording (the job still "
+                   "runs, or ended before the last window): what there is is used",
+                   n_unfinished, n_recorded);
+    if (n_bad > 0)
+        build_warn(build, "rank.json: %" PRIu64 " entries make no sense, skipped", n_bad);
+}
+
+static int compare_i64(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The job's steps without a profiler: those that all ranks timed, each the mean over the ranks. */
+static int sum_unprofiled(struct dpro_trace *trace)
+{
+    ARRAY(int64_t) times = {0};
+    double timing = 0, n_timing = 0;
+    int status = 0;
+    for (uint32_t r = 0; r < trace->n_ranks; r++) {
+        const struct recording *recording = trace->ranks[r].recording;
+        for (size_t s = 0; recording && s < recording->steps.n && status == 0; s++) {
+            const struct recorded_step *step = &recording->steps.at[s];
+            int64_t dur = step->end_ns - step->start_ns;
+            if (step->window == RECORDED_TIMING) {
+                timing += (double)dur;
+                n_timing++;
+            } else if (step->window != RECORDED_STRUCTURE) {
+                status = array_push(&times, dur);
+            }
+        }
+    }
+    struct dpro_unprofiled *out = &trace->unprofiled;
+    out->profiled_ns = n_timing > 0 ? llround(timing / n_timing) : -1;
+    if (times.n > 0 && status == 0) {
+        qsort(times.at, times.n, sizeof *times.at, compare_i64);
+        double mean = 0, square = 0;
+        for (size_t i = 0; i < times.n; i++)
+            mean += (double)times.at[i] / (double)times.n;
+        for (size_t i = 0; i < times.n; i++)
+            square += ((double)times.at[i] - mean) * ((double)times.at[i] - mean);
+        out->n_steps = times.n < UINT32_MAX ? (uint32_t)times.n : UINT32_MAX;
+        out->mean_ns = llround(mean);
+        out->median_ns = times.at[times.n / 2];
+        if (times.n % 2 == 0)
+            out->median_ns -= (times.at[times.n / 2] - times.at[times.n / 2 - 1]) / 2;
+        out->std_ns = times.n > 1 ? llround(sqrt(square / (double)(times.n - 1))) : -1;
+    }
+    array_fini(&times);
+    return status;
+}
+
+int recordings_join(struct trace_build *build, struct dpro_error *err)
+{
+    warn_unfinished(build);
+    return sum_unprofiled(build->trace) < 0 ? dpro_error_nomem(err) : 0;
+}

@@ -1,0 +1,59 @@
+/* ingest/sources.h: the files of the input, from which the trace is built. */
+#ifndef INGEST_SOURCES_H
+#define INGEST_SOURCES_H
+
+#include <sys/types.h>
+
+#include "base/error.h"
+#include "ingest/part.h"
+#include "ingest/reader.h"
+
+/* One file of the input, or one of the processes that a file tells of. */
+struct source {
+    char *path;
+    bool named;                  /* by the caller, not found in a folder */
+    const struct reader *reader; /* NULL: not a trace, or passed over */
+    int rank;                    /* -1: none; below: a process that is none (transport.h) */
+    int attempt;                 /* of attempt<K>/ above it, 0 without one */
+    struct trace_part part;
+    uint32_t *names; /* string id of the part -> of the trace */
+    int rc;          /* of reading it, with err */
+    struct dpro_error err;
+    enum json_fail fail;  /* how the JSON ended */
+    const char *damage;   /* how the gzip stream ended; static text */
+    uint64_t fail_offset; /* in the inflated text */
+    uint64_t size_bytes, read_bytes, json_bytes;
+    dev_t device;
+    ino_t inode;
+};
+
+struct source_list {
+    struct source *at;
+    size_t n, cap;
+};
+
+/* A trace that is being built from its files. */
+struct trace_build {
+    const struct dpro_trace_options *options;
+    const struct reader_table *table;
+    struct source_list list;
+    struct dpro_trace *trace;
+};
+
+/* Whether there is something in the file to go on with. */
+bool source_usable(const struct source *source);
+/* Whether it says when what ran: a profile of any framework. */
+bool source_is_profile(const struct source *source);
+/* Whether it tells of all ranks alike. */
+bool source_is_everyones(const struct source *source);
+/* Whether it ends early or is broken further on. */
+bool source_is_damaged(const struct source *source);
+/* The payload of a source that is not passed over, where it is of that kind; else NULL. */
+void *source_payload(const struct source *source, const struct payload_kind *kind);
+
+/* Frees all that the list holds. */
+void sources_fini(struct source_list *list);
+
+#define build_warn(build, ...) trace_warn((build)->trace, &(build)->options->sink, __VA_ARGS__)
+
+#endif

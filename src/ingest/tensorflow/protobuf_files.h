@@ -1,0 +1,12 @@
+/* ingest/tensorflow/protobuf_files.h: TensorFlow's protobuf files told apart by their first bytes.
+ */
+#ifndef INGEST_TENSORFLOW_PROTOBUF_FILES_H
+#define INGEST_TENSORFLOW_PROTOBUF_FILES_H
+
+#include <stddef.h>
+
+enum protobuf_file { PROTOBUF_OTHER, PROTOBUF_XPLANE, PROTOBUF_RUN_METADATA, PROTOBUF_GRAPH_DEF };
+
+enum protobuf_file protobuf_recognise(const char *bytes, size_t n);
+
+#endif

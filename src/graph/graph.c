@@ -2,7 +2,7 @@
  * them can fail, and an id that is out of range gives an empty answer rather than a crash. */
 #include "graph/graph.h"
 
-#include "graph/clocks/clocks.h"
+#include "align/clock_map.h"
 #include "ingest/transport/transport.h"
 
 #include <assert.h>

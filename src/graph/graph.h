@@ -8,10 +8,10 @@
 
 #include <dpro/graph.h>
 
+#include "align/clock_map.h"
 #include "base/arena.h"
 #include "base/array.h"
 #include "base/strtab.h"
-#include "graph/clocks/clocks.h"
 
 enum graph_op_flag {
     GRAPH_OP_BOUNDARY = 1, /* ends its rank's iteration; exactly one a rank, kind BARRIER */

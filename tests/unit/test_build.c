@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/names/collective_kinds.h"
 #include "graph/names/span_names.h"
 #include "graph/rank_build.h"
 #include "trace_text.h"

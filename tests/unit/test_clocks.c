@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/clocks/clock_constraints.h"
-#include "graph/clocks/clocks.h"
+#include "align/transport_constraints.h"
+#include "graph/clocks/align_ranks.h"
 #include "trace_text.h"
 
 #define US INT64_C(1000)
@@ -397,14 +397,14 @@ static void test_times_beyond_all_bounds_stay_where_they_are(void **state)
 
 struct seen {
     int n;
-    struct evidence last;
+    struct clock_constraint last;
 };
 
-static int see(void *arg, const struct evidence *evidence)
+static int see(void *arg, const struct clock_constraint *constraint)
 {
     struct seen *seen = arg;
     seen->n++;
-    seen->last = *evidence;
+    seen->last = *constraint;
     return 0;
 }
 
@@ -439,12 +439,12 @@ static struct seen see_nccl(struct nccl_log *first, struct nccl_log *second)
 {
     struct nccl_log *logs[] = {first, second};
     struct dpro_trace trace = {.nccl_logs = logs, .n_nccl_logs = 2};
-    evidence_nodes nodes = {0};
-    array_push(&nodes, ((struct evidence_node){.rank = 0, .host = "", .boot_id = ""}));
-    array_push(&nodes, ((struct evidence_node){.rank = 1, .host = "", .boot_id = ""}));
+    clock_nodes nodes = {0};
+    array_push(&nodes, ((struct clock_node){.rank = 0, .host = "", .boot_id = ""}));
+    array_push(&nodes, ((struct clock_node){.rank = 1, .host = "", .boot_id = ""}));
     struct seen seen = {0};
-    struct evidence_visitor visitor = {.before = see, .arg = &seen};
-    assert_int_equal(evidence_visit_nccl(&trace, &nodes, &visitor), 0);
+    struct constraint_visitor visitor = {.before = see, .arg = &seen};
+    assert_int_equal(constraints_visit_nccl(&trace, &nodes, &visitor), 0);
     array_fini(&nodes);
     return seen;
 }
@@ -455,7 +455,7 @@ static void test_nccl_steps_are_sent_before_they_are_there(void **state)
     struct nccl_log *a = nccl_log_of(0, 6, 0), *b = nccl_log_of(1, 6, 1000);
     struct seen seen = see_nccl(a, b);
     assert_int_equal(seen.n, 2);
-    assert_int_equal(seen.last.source, EVIDENCE_NCCL);
+    assert_int_equal(seen.last.source, CONSTRAINT_FROM_NCCL);
     assert_int_equal(seen.last.from_ns, seen.last.from ? 1150 : 150);
     assert_int_equal(seen.last.to_ns, seen.last.to ? 1180 : 180);
     assert_true(seen.last.from != seen.last.to);

@@ -16,8 +16,8 @@
 
 #include <dpro/dpro.h>
 
+#include "graph/collectives/comm_pattern.h"
 #include "graph/graph.h"
-#include "graph/messages/comm_pattern.h"
 #include "message_job.h"
 
 #define US INT64_C(1000)

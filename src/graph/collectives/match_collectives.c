@@ -19,14 +19,6 @@ struct entry {
     uint32_t rank, collective;
 };
 
-uint64_t join_hash_text(const char *text)
-{
-    uint64_t hash = 0x9e3779b97f4a7c15u;
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
-    return map_mix(hash) | 1;
-}
-
 static bool point_to_point(const struct local_collective *c)
 {
     return c->peer >= 0 && (strcmp(c->kind, "send") == 0 || strcmp(c->kind, "recv") == 0);
@@ -46,8 +38,8 @@ static uint64_t group_key(const struct rank_build *rank, const struct local_coll
     if (c->end == COMM_ENDS_ALONE) /* a group of its own */
         return map_mix(map_mix((uint64_t)rank->trace->rank + 1) + c->transfer) | 1;
     if (c->group != 0 || c->group_ranks != 0)
-        return map_mix(join_hash_text(strtab_get(rank->names, c->group)) +
-                       join_hash_text(strtab_get(rank->names, c->group_ranks))) |
+        return map_mix(map_text_key(strtab_get(rank->names, c->group)) +
+                       map_text_key(strtab_get(rank->names, c->group_ranks))) |
                1;
     const struct local_op *op = &rank->ops.at[c->transfer];
     uint32_t device = op->flags & GRAPH_OP_GPU ? op->device : NO_ID;
@@ -168,7 +160,7 @@ static int order_by_size(const struct join *join, struct entry *entries, size_t 
     int status = 0;
     for (size_t i = 0; i < n && status == 0; i++) {
         const struct local_collective *c = coll_of(join, &entries[i]);
-        uint64_t key = map_mix(join_hash_text(c->kind) + c->numel), before = 0;
+        uint64_t key = map_mix(map_text_key(c->kind) + c->numel), before = 0;
         uint64_t own = map_mix(key + entries[i].rank + 1) | 1;
         map_get(&counts, own, &before);
         status = map_set(&counts, own, before + 1);
@@ -347,8 +339,6 @@ void join_fini(struct join *join)
     array_fini(&join->joined);
     array_fini(&join->members);
     array_fini(&join->cross);
-    array_fini(&join->left_out);
+    array_fini(&join->choice.left_out);
     clocks_fini(&join->clocks);
-    messages_fini(&join->messages);
-    servers_fini(&join->servers);
 }

@@ -3,11 +3,10 @@
 #ifndef GRAPH_MATCH_COLLECTIVES_H
 #define GRAPH_MATCH_COLLECTIVES_H
 
-#include "graph/clocks/clocks.h"
-#include "graph/messages/comm_pattern.h"
-#include "graph/messages/find_messages.h"
+#include "align/clock_map.h"
+#include "graph/collectives/comm_pattern.h"
 #include "graph/rank_build.h"
-#include "graph/servers/parameter_servers.h"
+#include "graph/steps/choose_steps.h"
 
 /* One communication of the job. Members are in order of rank. */
 struct joined {
@@ -41,18 +40,12 @@ struct join {
     int world_size;
     ARRAY(struct joined) joined;
     ARRAY(struct member) members;
-    struct messages messages;
-    struct servers servers;
-    struct dpro_unprofiled_iterations unprofiled_iterations;
     ARRAY(struct cross_edge) cross; /* between ranks, but for collectives and messages */
     struct clocks clocks;
-    bool by_place;                /* ranks number their iterations differently */
-    bool laps;                    /* iterations begin in the midst of the ones before */
-    bool has_lead;                /* the first sample is only what the others follow */
+    struct step_choice choice;
     uint32_t n_mismatched;        /* collectives that other ranks did not confirm */
     uint32_t first_mismatch_rank; /* indexes, to name one */
     uint32_t first_mismatch;
-    left_out_array left_out;
 };
 
 /* Whose a member of a collective is, index into ranks: a rank's, or a server's. */
@@ -62,8 +55,6 @@ static inline uint32_t joined_rank(const struct join *join, const struct joined 
     return member < joined->n_members ? join->members.at[joined->first_member + member].rank
                                       : join->n_ranks + (member - joined->n_members);
 }
-
-uint64_t join_hash_text(const char *text); /* never 0 */
 
 /* Finds the members of every collective: by group and sequence where all its members recorded it,
  * else by order within the group; in a group whose members disagree on kinds or sizes, by order

@@ -16,19 +16,6 @@
 
 enum { TENSOR_NAME = 256 }; /* longer ones are cut */
 
-uint32_t assembly_rank_of(const struct assembly *a, uint32_t op)
-{
-    return LOWER_BOUND(p, 1, assembly_n_processes(a), a->first_op[p] <= op) - 1;
-}
-
-int64_t assembly_span(int64_t from, int64_t to)
-{
-    int64_t difference;
-    if (from == ABSENT || to == ABSENT || __builtin_sub_overflow(to, from, &difference))
-        return 0;
-    return difference > 0 ? difference : 0;
-}
-
 /* ---- numbering ---- */
 
 /* Whose a message's op is: of its members, NO_ID where there is no such op. */
@@ -54,7 +41,7 @@ static uint32_t rank_of_message(const struct join *join, const struct message *m
 static int number_messages(struct assembly *a, const uint32_t *n_ops)
 {
     const struct join *join = a->join;
-    size_t n = join->messages.all.n * N_MESSAGE_OPS, first = 0;
+    size_t n = a->messages->all.n * N_MESSAGE_OPS, first = 0;
     uint32_t n_processes = assembly_n_processes(a);
     uint32_t *next = calloc(n_processes + (size_t)1, sizeof *next);
     a->message_ops = malloc((n + 1) * sizeof *a->message_ops);
@@ -69,7 +56,7 @@ static int number_messages(struct assembly *a, const uint32_t *n_ops)
         first += n_ops[r];
     }
     for (size_t place = 0; place < n; place++) {
-        const struct message *message = &join->messages.all.at[place / N_MESSAGE_OPS];
+        const struct message *message = &a->messages->all.at[place / N_MESSAGE_OPS];
         uint32_t r = rank_of_message(join, message, (enum message_op)(place % N_MESSAGE_OPS));
         a->message_ops[place] = DPRO_NO_OP;
         if (r == NO_ID)
@@ -99,9 +86,9 @@ static int number_ops(struct assembly *a)
         free(n_messages);
         return -1;
     }
-    for (size_t m = 0; m < join->messages.all.n; m++)
+    for (size_t m = 0; m < a->messages->all.n; m++)
         for (int as = 0; as < N_MESSAGE_OPS; as++) {
-            uint32_t r = rank_of_message(join, &join->messages.all.at[m], (enum message_op)as);
+            uint32_t r = rank_of_message(join, &a->messages->all.at[m], (enum message_op)as);
             if (r != NO_ID)
                 n_messages[r]++;
         }
@@ -175,7 +162,7 @@ static int add_devices(struct assembly *a, struct dpro_graph_builder *builder)
     }
     for (size_t l = 0; l < a->lines.n; l++) {
         const struct line *line = &a->lines.at[l];
-        const struct link *link = &a->join->messages.links.at[line->direction / 2];
+        const struct link *link = &a->messages->links.at[line->direction / 2];
         bool in = line->direction % 2;
         int length = snprintf(text, sizeof text, "link %s, %s", link->name, in ? "in" : "out");
         if (line->n_sharing > 1) {
@@ -263,9 +250,9 @@ static int add_op(struct assembly *a, struct dpro_graph_builder *builder, uint32
         out.name = "a communication thread is free";
     if (r >= a->join->n_ranks) {
         uint32_t server = r - a->join->n_ranks;
-        const struct joined *joined = &a->join->joined.at[servers_joined_of(a->join, server, o)];
+        const struct joined *joined = &a->join->joined.at[servers_joined_of(a->servers, server, o)];
         name_carried(a, &a->join->ranks[joined->rank], joined->collective, tensor_name);
-        servers_name_op(a->join, server, o, text, sizeof text);
+        servers_name_op(a->servers, server, o, text, sizeof text);
         out.name = text;
     }
     if (tensor) {
@@ -292,7 +279,7 @@ static int add_message_op(struct assembly *a, struct dpro_graph_builder *builder
     char tensor_name[TENSOR_NAME], text[64];
     enum message_op as = MESSAGE_CALL;
     uint32_t m = assembly_message(a, r, op, &as);
-    const struct message *message = &a->join->messages.all.at[m];
+    const struct message *message = &a->messages->all.at[m];
     const struct joined *joined = &a->join->joined.at[message->joined];
     const struct member *members = &a->join->members.at[joined->first_member];
     bool receives = member_of_message(message, as) == message->to;
@@ -446,7 +433,8 @@ static int fill_measured(struct assembly *a)
         g->measured_ns[s] =
             g->single_iteration ? assembly_span(first, last) : (int64_t)(sum / join->n_ranks);
         g->sample_follows[s] =
-            join->laps || join->ranks[0].steps.at[assembly_step(a, 0, a->first_sample + s)].follows;
+            join->choice.overlaps_next ||
+            join->ranks[0].steps.at[assembly_step(a, 0, a->first_sample + s)].follows;
         g->sample_number[s] =
             join->ranks[0].steps.at[assembly_step(a, 0, a->first_sample + s)].number;
     }
@@ -472,8 +460,8 @@ static int fill_left_out(struct assembly *a)
 {
     struct map seen = {0}; /* numbers, as several ranks may show why */
     int status = 0;
-    for (size_t i = 0; i < a->join->left_out.n && status == 0; i++) {
-        const struct left_out *from = &a->join->left_out.at[i];
+    for (size_t i = 0; i < a->join->choice.left_out.n && status == 0; i++) {
+        const struct left_out *from = &a->join->choice.left_out.at[i];
         struct dpro_left_out to = {.number = from->number};
         uint64_t key = map_key((uint64_t)from->number);
         if (from->kept || map_get(&seen, key, NULL))
@@ -837,14 +825,17 @@ static int build_graph(struct assembly *a, struct dpro_error *err)
     return status;
 }
 
-int assemble_graph(struct join *join, const struct dpro_trace *trace,
+int assemble_graph(struct job *job, const struct dpro_trace *trace,
                    const struct dpro_graph_options *options, struct dpro_graph **graph,
                    struct dpro_error *err)
 {
+    struct join *join = &job->join;
     struct assembly a = {.join = join,
+                         .messages = &job->messages,
+                         .servers = &job->servers,
                          .trace = trace,
                          .n_samples = join->ranks[0].n_samples,
-                         .first_sample = join->has_lead,
+                         .first_sample = join->choice.has_lead,
                          .raw_receives = options->raw_receives != 0};
     uint32_t dropped = 0;
     int status = 0;
@@ -856,12 +847,11 @@ int assemble_graph(struct join *join, const struct dpro_trace *trace,
         if (fill_ops(&a) < 0 || assembly_time(&a) < 0 || fill_seen(&a) < 0 ||
             fill_measured(&a) < 0 || fill_left_out(&a) < 0 || fill_lead(&a) < 0 ||
             fill_collectives(&a) < 0 || fill_tensors(&a) < 0 || exchanges_find(a.graph) < 0 ||
-            fill_profiled(&a) < 0 ||
-            assembly_warn(&a, options, dropped) < 0) {
+            fill_profiled(&a) < 0 || assembly_warn(&a, options, dropped) < 0) {
             dpro_graph_destroy(a.graph);
             status = dpro_error_nomem(err);
         } else {
-            a.graph->unprofiled_iterations = join->unprofiled_iterations;
+            a.graph->unprofiled_iterations = job->unprofiled_iterations;
             a.graph->clocks = join->clocks;
             join->clocks = (struct clocks){0};
             *graph = a.graph;

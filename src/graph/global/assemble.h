@@ -2,9 +2,17 @@
 #ifndef GRAPH_ASSEMBLE_H
 #define GRAPH_ASSEMBLE_H
 
-#include "graph/collectives/match_collectives.h"
+#include "graph/servers/parameter_servers.h"
 
-int assemble_graph(struct join *join, const struct dpro_trace *trace,
+/* All that is known of a job when its graph is made. */
+struct job {
+    struct join join;
+    struct messages messages;
+    struct servers servers;
+    struct dpro_unprofiled_iterations unprofiled_iterations;
+};
+
+int assemble_graph(struct job *job, const struct dpro_trace *trace,
                    const struct dpro_graph_options *options, struct dpro_graph **graph,
                    struct dpro_error *err);
 

@@ -3,7 +3,7 @@
 #ifndef GRAPH_ASSEMBLY_H
 #define GRAPH_ASSEMBLY_H
 
-#include "graph/collectives/match_collectives.h"
+#include "graph/servers/parameter_servers.h"
 
 struct edge {
     uint32_t from, to;
@@ -33,6 +33,8 @@ typedef ARRAY(struct line_use) line_use_array;
 
 struct assembly {
     struct join *join;
+    const struct messages *messages;
+    const struct servers *servers;
     const struct dpro_trace *trace;
     uint32_t *first_op; /* a rank's or server's first op; behind the last: their number */
     uint32_t n_ops;
@@ -87,7 +89,7 @@ static inline uint32_t assembly_message(const struct assembly *a, uint32_t rank,
 static inline const struct message_time *assembly_time_of(const struct assembly *a,
                                                           uint32_t message, uint32_t sample)
 {
-    return &a->join->messages.times.at[(size_t)message * a->n_samples + sample];
+    return &a->messages->times.at[(size_t)message * a->n_samples + sample];
 }
 
 /* The device of what goes out over a line or comes in. */
@@ -113,6 +115,9 @@ int assembly_order(struct assembly *a, uint32_t *dropped);
 
 /* message_edges.c: what each message waits for, and what waits for it. -1: no memory. */
 int assembly_message_edges(struct assembly *a);
+
+/* server_edges.c: from pushes through the servers' ops to answers. -1: no memory. */
+int assembly_server_edges(struct assembly *a);
 
 /* shared_links.c: the lines, and which each message takes. -1: no memory. */
 int assembly_find_lines(struct assembly *a);

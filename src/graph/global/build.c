@@ -9,12 +9,13 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/parallel.h"
+#include "graph/clocks/align_ranks.h"
 #include "graph/collectives/match_collectives.h"
+#include "graph/collectives/session_steps.h"
 #include "graph/global/assemble.h"
 #include "graph/messages/endpoints.h"
 #include "graph/names/span_names.h"
 #include "graph/steps/choose_steps.h"
-#include "graph/steps/session_steps.h"
 #include "graph/steps/unprofiled.h"
 
 struct build {
@@ -25,7 +26,7 @@ struct build {
     uint32_t *classes;
     struct dpro_error *errors; /* one a rank */
     uint64_t **hashes;         /* [rank][step] */
-    struct join join;
+    struct job job;
 };
 
 static int first_error(const struct build *build, struct dpro_error *err)
@@ -95,10 +96,7 @@ static int choose(struct build *build, struct dpro_error *err)
                               .hashes = build->hashes,
                               .options = build->options};
     int status = choose_steps(&chooser, err);
-    build->join.by_place = chooser.by_place;
-    build->join.laps = chooser.laps;
-    build->join.has_lead = chooser.has_lead;
-    build->join.left_out = chooser.left_out;
+    build->job.join.choice = chooser.choice;
     return status;
 }
 
@@ -126,15 +124,17 @@ static int create(struct build *build, struct dpro_error *err)
         build->ranks[r].names = &trace->names;
         build->ranks[r].classes = build->classes;
     }
-    build->join.ranks = build->ranks;
-    build->join.n_ranks = build->n_ranks;
-    build->join.world_size = trace->world_size;
+    build->job.servers.join = &build->job.join;
+    build->job.servers.messages = &build->job.messages;
+    build->job.join.ranks = build->ranks;
+    build->job.join.n_ranks = build->n_ranks;
+    build->job.join.world_size = trace->world_size;
     return 0;
 }
 
 static void destroy(struct build *build)
 {
-    for (uint32_t r = 0; build->ranks && r < build->n_ranks + build->join.n_servers; r++) {
+    for (uint32_t r = 0; build->ranks && r < build->n_ranks + build->job.join.n_servers; r++) {
         struct rank_build *rank = &build->ranks[r];
         build_forget(rank);
         array_fini(&rank->steps);
@@ -159,7 +159,9 @@ static void destroy(struct build *build)
     free(build->errors);
     free(build->hashes);
     free(build->classes);
-    join_fini(&build->join);
+    join_fini(&build->job.join);
+    messages_fini(&build->job.messages);
+    servers_fini(&build->job.servers);
 }
 
 static int build_ranks(struct build *build, struct dpro_error *err)
@@ -178,7 +180,7 @@ static int build_ranks(struct build *build, struct dpro_error *err)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "no ops found within the trace's iterations; was the profiler active "
                               "while the job trained?");
-    return join_match(&build->join, err);
+    return join_match(&build->job.join, err);
 }
 
 /* Profiles of which no iterations can be built are no evidence; the transport may be. */
@@ -196,13 +198,14 @@ static int run_clocks(struct build *build, struct dpro_graph **graph, struct dpr
                                                    "nothing tells of the ranks' clocks: add their "
                                                    "transport logs or their profiles");
     if (status < 0)
-        build->join.n_ranks = 0;
-    status = clocks_align(&build->join, build->trace, build->options, err);
-    return status < 0 ? status : assemble_clocks(&build->join, build->options, graph, err);
+        build->job.join.n_ranks = 0;
+    status = clocks_align(&build->job.join, build->trace, build->options, err);
+    return status < 0 ? status : assemble_clocks(&build->job.join, build->options, graph, err);
 }
 
 static int run(struct build *build, struct dpro_graph **graph, struct dpro_error *err)
 {
+    struct servers *servers = &build->job.servers;
     if (build->options->clocks_only)
         return run_clocks(build, graph, err);
     if (build->trace->n_ranks == 0)
@@ -215,22 +218,22 @@ static int run(struct build *build, struct dpro_graph **graph, struct dpro_error
     if (status < 0)
         return status;
     if ((status = build_ranks(build, err)) < 0 ||
-        (status = servers_find(&build->join, build->trace, err)) < 0 ||
-        (status = clocks_align(&build->join, build->trace, build->options, err)) < 0)
+        (status = servers_find(servers, build->trace, err)) < 0 ||
+        (status = clocks_align(&build->job.join, build->trace, build->options, err)) < 0)
         return status;
-    if (unprofiled_iterations_find(&build->join, build->trace, &build->join.unprofiled_iterations) <
-        0)
+    if (unprofiled_iterations_find(build->ranks, build->n_ranks, build->trace,
+                                   &build->job.unprofiled_iterations) < 0)
         return dpro_error_nomem(err);
-    clocks_move(&build->join);
-    if ((status = session_join(&build->join, err)) < 0 ||
-        (status = join_check_unsure(&build->join, err)) < 0)
+    clocks_move(&build->job.join);
+    if ((status = session_join(&build->job.join, err)) < 0 ||
+        (status = join_check_unsure(&build->job.join, err)) < 0)
         return status;
-    join_cut_waiting(&build->join);
-    if ((status = servers_begin(&build->join, err)) < 0 ||
-        (status = join_messages(&build->join, build->trace, err)) < 0 ||
-        (status = servers_build(&build->join, err)) < 0)
+    join_cut_waiting(&build->job.join);
+    if ((status = servers_begin(servers, err)) < 0 ||
+        (status = messages_find(&build->job.messages, &build->job.join, build->trace, err)) < 0 ||
+        (status = servers_build(servers, err)) < 0)
         return status;
-    return assemble_graph(&build->join, build->trace, build->options, graph, err);
+    return assemble_graph(&build->job, build->trace, build->options, graph, err);
 }
 
 int dpro_graph_build(const struct dpro_trace *trace, const struct dpro_graph_options *options,

@@ -25,16 +25,17 @@ int assembly_warn_clocks(struct assembly *a, const struct dpro_graph_options *op
 }
 
 /* "rank 3", "ranks 0, 2 and 5 more" of those that lack it; "" when none does. */
-static void list_lacking(const struct join *join, enum lacks lacks, char *out, size_t size)
+static void list_lacking(const struct assembly *a, enum lacks lacks, char *out, size_t size)
 {
     enum { NAMED = 3 };
+    const struct join *join = a->join;
     uint32_t n = 0, named = 0;
     size_t len = 0;
     for (uint32_t r = 0; r < join->n_ranks; r++)
-        n += (join->messages.lacks[r] & lacks) != 0;
+        n += (a->messages->lacks[r] & lacks) != 0;
     out[0] = '\0';
     for (uint32_t r = 0; r < join->n_ranks && named < NAMED; r++)
-        if (join->messages.lacks[r] & lacks)
+        if (a->messages->lacks[r] & lacks)
             len += (size_t)snprintf(out + len, size - len, "%s%d",
                                     named++ ? ", "
                                     : n > 1 ? "ranks "
@@ -48,19 +49,19 @@ static void list_lacking(const struct join *join, enum lacks lacks, char *out, s
 static int warn_partial(struct assembly *a, const struct dpro_graph_options *options)
 {
     char text[400], ranks[120];
-    list_lacking(a->join, LACKS_PART, ranks, sizeof ranks);
+    list_lacking(a, LACKS_PART, ranks, sizeof ranks);
     snprintf(text, sizeof text,
              "no transport log has the part of %s in %u of %zu collectives: it is replayed as one "
              "transfer, with those messages to and from it that other ranks' logs have; record "
              "every rank, from before it connects",
-             ranks, a->join->messages.n_partial, a->join->joined.n);
+             ranks, a->messages->n_partial, a->join->joined.n);
     return warn(a, options, text);
 }
 
 /* Collectives that could have been taken apart and were not. */
 static int warn_whole(struct assembly *a, const struct dpro_graph_options *options)
 {
-    const struct messages *messages = &a->join->messages;
+    const struct messages *messages = a->messages;
     uint32_t unlogged = messages->n_whole - messages->n_uneven - messages->n_beyond;
     char text[500], ranks[120];
     int status = 0;
@@ -74,7 +75,7 @@ static int warn_whole(struct assembly *a, const struct dpro_graph_options *optio
             snprintf(or, sizeof or,
                      ", or, as it goes by gRPC, do not tell whose it was (short ones, several at "
                      "once)");
-        list_lacking(a->join, LACKS_WHOLE, ranks, sizeof ranks);
+        list_lacking(a, LACKS_WHOLE, ranks, sizeof ranks);
         snprintf(text, sizeof text,
                  "%u of %zu collectives are replayed whole, not message by message: the transport "
                  "logs%s%s do not have all that was sent and received in them%s; record every "
@@ -122,7 +123,7 @@ static int warn_ranks(struct assembly *a, const struct dpro_graph_options *optio
 {
     const struct join *join = a->join;
     bool lacks = (int)join->n_ranks < join->world_size && !options->single_rank;
-    bool communicates = join->joined.n > 0 || join->servers.served.n > 0;
+    bool communicates = join->joined.n > 0 || a->servers->served.n > 0;
     char text[500];
     for (size_t o = 0; o < a->graph->n_ops && !communicates; o++)
         communicates = a->graph->phase[o] == DPRO_OP_COLLECTIVE ||
@@ -180,8 +181,8 @@ static int warn_left_out(struct assembly *a, const struct dpro_graph_options *op
     char text[500], process[NET_PROCESS_TEXT];
     unsigned n_incomplete = 0;
     int status = 0;
-    for (size_t i = 0; i < join->left_out.n; i++) {
-        const struct left_out *odd = &join->left_out.at[i];
+    for (size_t i = 0; i < join->choice.left_out.n; i++) {
+        const struct left_out *odd = &join->choice.left_out.at[i];
         if (odd->incomplete) {
             incomplete = n_incomplete++ == 0 ? odd : incomplete;
             continue;
@@ -291,7 +292,7 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
     status |= warn_left_out(a, options);
     status |= warn_unmatched(a, options);
     status |= warn_ahead(a, options);
-    for (uint32_t r = 1; r < join->n_ranks && join->by_place; r++) {
+    for (uint32_t r = 1; r < join->n_ranks && join->choice.by_place; r++) {
         const struct rank_build *lead = &join->ranks[0], *rank = &join->ranks[r];
         int64_t first = lead->steps.at[lead->sample_step[0]].number;
         int64_t own = rank->steps.at[rank->sample_step[0]].number;
@@ -328,26 +329,26 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
                  conflicts);
         status |= warn(a, options, text);
     }
-    if (join->messages.n_partial > 0)
+    if (a->messages->n_partial > 0)
         status |= warn_partial(a, options);
-    if (join->messages.n_whole > 0)
+    if (a->messages->n_whole > 0)
         status |= warn_whole(a, options);
     status |= assembly_warn_clocks(a, options);
-    if (join->servers.served.n > 0 && join->servers.n_unprofiled > 0) {
+    if (a->servers->served.n > 0 && a->servers->n_unprofiled > 0) {
         snprintf(text, sizeof text,
                  "%u of %u parameter servers have no profile: what they do with a push is all that "
                  "lies between the last one of its key and the answer; profile the servers, too",
-                 join->servers.n_unprofiled, join->n_servers);
+                 a->servers->n_unprofiled, join->n_servers);
         status |= warn(a, options, text);
     }
     uint64_t n_pushes = 0;
-    for (size_t i = 0; i < join->servers.served.n; i++)
-        n_pushes += (uint64_t)join->servers.served.at[i].n_pushes * a->n_samples;
-    if (join->servers.n_untimed * UINT64_C(10) > n_pushes) {
+    for (size_t i = 0; i < a->servers->served.n; i++)
+        n_pushes += (uint64_t)a->servers->served.at[i].n_pushes * a->n_samples;
+    if (a->servers->n_untimed * UINT64_C(10) > n_pushes) {
         snprintf(text, sizeof text,
                  "%u pushes have no op in their server's profile that could be theirs, and take it "
                  "no time; are profiles and logs of one run?",
-                 join->servers.n_untimed);
+                 a->servers->n_untimed);
         status |= warn(a, options, text);
     }
     if (join->ranks[0].n_steps_beyond > 0) {

@@ -118,7 +118,7 @@ static int compare_connections(const struct linker *l, const struct message *x,
 static int compare_receivers(const void *x, const void *y, void *arg)
 {
     const struct linker *l = arg;
-    const struct message *all = l->a->join->messages.all.at;
+    const struct message *all = l->a->messages->all.at;
     uint32_t a = *(const uint32_t *)x, b = *(const uint32_t *)y;
     int order = compare_connections(l, &all[a], &all[b]);
     if (order)
@@ -130,7 +130,7 @@ static int compare_receivers(const void *x, const void *y, void *arg)
 
 static int find_inbound(struct linker *l)
 {
-    const struct message *all = l->a->join->messages.all.at;
+    const struct message *all = l->a->messages->all.at;
     uint32_t n = l->joined->n_messages;
     uint32_t n_members =
         l->joined->n_members + (l->joined->has_servers ? l->a->join->n_servers : 0);
@@ -184,7 +184,7 @@ static int find_arrivals(struct linker *l)
 /* Which inbound a message is of. */
 static uint32_t connection_of(const struct linker *l, const struct message *message)
 {
-    const struct message *all = l->a->join->messages.all.at;
+    const struct message *all = l->a->messages->all.at;
     uint32_t low = 0, high = l->n_inbound;
     while (low + 1 < high) {
         uint32_t mid = low + (high - low) / 2;
@@ -222,7 +222,7 @@ static int add_arrival(const struct linker *l, uint32_t m, uint32_t member, bool
  */
 static uint32_t turn_of(const struct linker *l, uint32_t m, uint32_t before)
 {
-    bool is_sent = l->a->join->messages.all.at[m].tx != NO_ID;
+    bool is_sent = l->a->messages->all.at[m].tx != NO_ID;
     return is_sent ? message_op(l, before, MESSAGE_CALL) : assembly_message_end(l->a, before);
 }
 
@@ -230,7 +230,7 @@ static uint32_t turn_of(const struct linker *l, uint32_t m, uint32_t before)
 static int add_turn(const struct linker *l, uint32_t m, const struct sender *sender,
                     int64_t most_ns)
 {
-    const struct message *message = &l->a->join->messages.all.at[m];
+    const struct message *message = &l->a->messages->all.at[m];
     if (sender->last != NO_ID)
         return add(l, turn_of(l, m, sender->last), message_op(l, m, MESSAGE_CALL), true);
     if (add_arrival(l, m, message->from, true, most_ns) < 0)
@@ -242,7 +242,7 @@ static int add_turn(const struct linker *l, uint32_t m, const struct sender *sen
 static int add_others(const struct linker *l, uint32_t m, const struct inbound *in,
                       struct sender *sender, int64_t most_ns)
 {
-    bool is_notice = l->a->join->messages.all.at[m].is_notice;
+    bool is_notice = l->a->messages->all.at[m].is_notice;
     const uint32_t *others = l->messages + in->first + (is_notice ? 0 : in->n);
     uint32_t n = sender->n_others, n_others = is_notice ? in->n : in->n_notices;
     while (n < n_others && others[n] < m &&
@@ -258,7 +258,7 @@ static int add_others(const struct linker *l, uint32_t m, const struct inbound *
 static int add_received(const struct linker *l, uint32_t m, const struct sender *sender,
                         int64_t most_ns)
 {
-    const struct message *message = &l->a->join->messages.all.at[m];
+    const struct message *message = &l->a->messages->all.at[m];
     uint32_t party = party_of(l, message->from), *waited = l->waited + sender->waited;
     for (uint32_t i = l->first_inbound[party]; i < l->first_inbound[party + 1]; i++, waited++) {
         const uint32_t *received = l->messages + l->inbound[i].first;
@@ -278,7 +278,7 @@ static int add_received(const struct linker *l, uint32_t m, const struct sender 
 
 static int add_message(struct linker *l, uint32_t m)
 {
-    const struct message *message = &l->a->join->messages.all.at[m];
+    const struct message *message = &l->a->messages->all.at[m];
     const struct rank_build *from = rank_of(l, message->from);
     const struct step *step = &from->steps.at[from->template_step];
     int64_t most_ns = assembly_span(step->start_ns, step->end_ns) / 1000;
@@ -301,7 +301,7 @@ static int add_message(struct linker *l, uint32_t m)
 
 static int add_end(const struct linker *l, uint32_t m, uint32_t member)
 {
-    const struct message *message = &l->a->join->messages.all.at[m];
+    const struct message *message = &l->a->messages->all.at[m];
     uint32_t end = assembly_message_end(l->a, m), sent = end;
     if (member >= l->joined->n_members)
         return 0;
@@ -311,7 +311,7 @@ static int add_end(const struct linker *l, uint32_t m, uint32_t member)
         sent = message_op(l, m, MESSAGE_SEND);
     uint32_t transfer = rank_of(l, member)->collectives.at[l->members[member].collective].transfer;
     for (int receives = 0; receives < 2; receives++)
-        if (message_ends_member(l->a->join, l->joined, m, receives, member) &&
+        if (message_ends_member(l->a->messages, l->a->join, l->joined, m, receives, member) &&
             add(l, receives ? end : sent, local_op(l, member, transfer), true) < 0)
             return -1;
     return 0;
@@ -339,7 +339,7 @@ static int add_ends(const struct linker *l)
 
 static bool is_exchange(const struct assembly *a, uint32_t message)
 {
-    const struct joined *joined = &a->join->joined.at[a->join->messages.all.at[message].joined];
+    const struct joined *joined = &a->join->joined.at[a->messages->all.at[message].joined];
     const struct local_collective *c =
         &a->join->ranks[joined->rank].collectives.at[joined->collective];
     return strcmp(c->kind, "push_pull") == 0;
@@ -350,7 +350,7 @@ static bool is_exchange(const struct assembly *a, uint32_t message)
  * order, and a link takes what is sent as it comes. */
 static int add_link_order(struct assembly *a)
 {
-    const struct messages *messages = &a->join->messages;
+    const struct messages *messages = a->messages;
     const struct rank_build *lead = &a->join->ranks[0];
     struct sent_message *sent = malloc((messages->all.n + 1) * sizeof *sent);
     struct map last = {0}; /* of a pair of links: the last message between them, + 1 */
@@ -385,7 +385,7 @@ static int add_link_order(struct assembly *a)
 
 int assembly_message_edges(struct assembly *a)
 {
-    int status = a->join->messages.all.n > 0 ? add_link_order(a) : 0;
+    int status = a->messages->all.n > 0 ? add_link_order(a) : 0;
     for (size_t j = 0; j < a->join->joined.n && status == 0; j++) {
         struct linker l = {.a = a, .joined = &a->join->joined.at[j]};
         if (l.joined->n_messages == 0)

@@ -101,7 +101,7 @@ static int compare_sendings(const void *x, const void *y, void *arg)
 /* All messages of all iterations, in the order in which they were sent. NULL: no memory. */
 static struct sending *list_sendings(struct assembly *a)
 {
-    size_t n_messages = a->join->messages.all.n, n = 0;
+    size_t n_messages = a->messages->all.n, n = 0;
     struct sending *sent = malloc((n_messages * a->n_samples + 1) * sizeof *sent);
     for (uint32_t s = 0; s < a->n_samples && sent; s++)
         for (uint32_t m = 0; m < n_messages; m++)
@@ -145,7 +145,7 @@ static int add_unseen(const struct assembly *a, line_use_array *uses)
  * when an iteration begins holds up what that sends, as it does in a replay. */
 static int time_messages(struct assembly *a, struct turn *turns)
 {
-    const struct messages *messages = &a->join->messages;
+    const struct messages *messages = a->messages;
     struct sending *sent = list_sendings(a);
     struct line_state *states = malloc((a->lines.n + 1) * sizeof *states);
     line_use_array uses = {0};
@@ -214,7 +214,7 @@ static int64_t usual_of(const struct call *calls, size_t n)
 static int find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
 {
     ARRAY(struct call) calls = {0};
-    const struct message *messages = a->join->messages.all.at;
+    const struct message *messages = a->messages->all.at;
     int status = 0;
     for (size_t j = 0; j < a->join->joined.n && status == 0; j++) {
         const struct joined *joined = &a->join->joined.at[j];
@@ -287,7 +287,7 @@ static void time_call(struct assembly *a, const struct timing *t, uint32_t sampl
 {
     int64_t *gap = a->graph->sample_gap_ns + (size_t)sample * a->n_ops;
     const uint32_t *ops = a->message_ops + (size_t)message * N_MESSAGE_OPS;
-    const struct turn *turn = &t->turns[sample * a->join->messages.all.n + message];
+    const struct turn *turn = &t->turns[sample * a->messages->all.n + message];
     int64_t sent = assembly_time_of(a, message, sample)->start_ns, called = sent, usual;
     int64_t busy_until =
         turn->send_free_ns < turn->recv_free_ns ? turn->send_free_ns : turn->recv_free_ns;
@@ -303,7 +303,7 @@ static void time_call(struct assembly *a, const struct timing *t, uint32_t sampl
         called = turn->before_ns < usual ? usual : turn->before_ns + 1;
         called = called < sent ? called : sent;
     }
-    if (a->join->joined.at[a->join->messages.all.at[message].joined].has_servers)
+    if (a->join->joined.at[a->messages->all.at[message].joined].has_servers)
         called += turn->later_ns;
     *end_ns = called;
     gap[ops[MESSAGE_CALL]] = assembly_span(ready_ns, called);
@@ -480,7 +480,7 @@ static void settle_gaps(struct assembly *a, const uint8_t *doubtful)
 /* All iterations; where there are messages twice, as what is usual must be known first. */
 static int time_samples(struct assembly *a, struct timing *t)
 {
-    size_t n_messages = a->join->messages.all.n;
+    size_t n_messages = a->messages->all.n;
     int64_t *usual_ns = malloc((n_messages + 1) * sizeof *usual_ns);
     int status = usual_ns ? 0 : -1;
     if (status == 0 && n_messages > 0)
@@ -500,7 +500,7 @@ static int time_samples(struct assembly *a, struct timing *t)
 int assembly_time(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
-    size_t n = (size_t)a->n_samples * a->n_ops, n_messages = a->join->messages.all.n;
+    size_t n = (size_t)a->n_samples * a->n_ops, n_messages = a->messages->all.n;
     size_t *first_edge = malloc((a->n_ops + 1) * sizeof *first_edge);
     struct timing t = {.first_edge = first_edge,
                        .end_ns = malloc((a->n_ops + 1) * sizeof *t.end_ns),

@@ -26,11 +26,12 @@ static int compare_lines(const struct passage *x, const struct passage *y)
 
 ORDER(by_line, struct passage, compare_lines(x, y) ?: ASCENDING(message));
 
-static size_t list_passages(const struct join *join, struct passage *passages)
+static size_t list_passages(const struct assembly *a, struct passage *passages)
 {
+    const struct join *join = a->join;
     size_t n = 0;
-    for (uint32_t m = 0; m < join->messages.all.n; m++) {
-        const struct message *message = &join->messages.all.at[m];
+    for (uint32_t m = 0; m < a->messages->all.n; m++) {
+        const struct message *message = &a->messages->all.at[m];
         const struct joined *joined = &join->joined.at[message->joined];
         for (uint32_t in = 0; in < 2; in++) {
             uint32_t link = in ? message->rx : message->tx;
@@ -70,11 +71,11 @@ static int add_line(struct assembly *a, const struct passage *passage)
 
 int assembly_find_lines(struct assembly *a)
 {
-    size_t n_messages = a->join->messages.all.n;
+    size_t n_messages = a->messages->all.n;
     struct passage *passages = malloc((n_messages * 2 + 1) * sizeof *passages);
     a->line_of = malloc((n_messages * 2 + 1) * sizeof *a->line_of);
     int status = passages && a->line_of ? 0 : -1;
-    size_t n = status == 0 ? list_passages(a->join, passages) : 0;
+    size_t n = status == 0 ? list_passages(a, passages) : 0;
     for (size_t i = 0; i < n && status == 0; i++) {
         if (i == 0 || compare_lines(&passages[i - 1], &passages[i]) != 0)
             status = add_line(a, &passages[i]);

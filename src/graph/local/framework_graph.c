@@ -14,6 +14,7 @@
 
 #include "base/map.h"
 #include "graph/local/local_edges.h"
+#include "graph/names/collective_kinds.h"
 #include "graph/names/span_names.h"
 
 enum { LOOK_THROUGH = 4096 }; /* nodes without a span behind one input */

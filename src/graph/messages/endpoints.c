@@ -398,7 +398,7 @@ static bool read_step(const struct ends *ends, const struct nccl_log *nccl,
         return false;
     *(end->sends ? &end->to : &end->from) = find_comm_rank(ends, op->peer);
     if (!operation->point_to_point)
-        end->number = (uint32_t)map_mix(join_hash_text(strtab_get(&nccl->names, operation->func)) +
+        end->number = (uint32_t)map_mix(map_text_key(strtab_get(&nccl->names, operation->func)) +
                                         operation->sequence);
     end->stream = end->channel = (uint32_t)op->channel;
     end->offset = (uint64_t)step->step;

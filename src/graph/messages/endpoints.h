@@ -8,11 +8,7 @@
 #ifndef GRAPH_ENDPOINTS_H
 #define GRAPH_ENDPOINTS_H
 
-#include "graph/rank_build.h"
-
-struct join;
-struct member;
-struct joined;
+#include "graph/collectives/match_collectives.h"
 
 /* Where the logs have a rank's part in a collective of an iteration. */
 struct net_part {

@@ -19,8 +19,8 @@
 
 #include "base/error.h"
 #include "base/sort.h"
+#include "graph/collectives/comm_pattern.h"
 #include "graph/collectives/match_collectives.h"
-#include "graph/messages/comm_pattern.h"
 #include "graph/messages/endpoints.h"
 #include "ingest/transport/nccl.h"
 
@@ -619,10 +619,9 @@ static int find_ns_a_byte(const struct messages *messages, uint32_t n_samples, d
 
 /* A socket takes bytes long before they are received. What went to a rank without a log is over
  * once its link can have carried it, or that rank left. */
-static int estimate_ends(struct join *join)
+static int estimate_ends(struct messages *messages, const struct join *join)
 {
     const double MOST_NS = 1e15; /* sizes are what a log says */
-    struct messages *messages = &join->messages;
     uint32_t n_samples = join->ranks[0].n_samples;
     size_t n = messages->all.n, n_links = messages->links.n;
     double ns_a_byte = 0;
@@ -663,21 +662,22 @@ static int estimate_ends(struct join *join)
 /* ---- what remains of the transfers ---- */
 
 /* When a message is over for those who receive it, or for those who send it. */
-static int64_t over_ns(const struct join *join, uint32_t message, bool receives, uint32_t sample)
+static int64_t over_ns(const struct messages *messages, const struct join *join, uint32_t message,
+                       bool receives, uint32_t sample)
 {
     size_t n_samples = join->ranks[0].n_samples;
-    const struct message_time *time = &join->messages.times.at[message * n_samples + sample];
-    return receives || join->messages.all.at[message].ends_sender ? time->end_ns : time->start_ns;
+    const struct message_time *time = &messages->times.at[message * n_samples + sample];
+    return receives || messages->all.at[message].ends_sender ? time->end_ns : time->start_ns;
 }
 
 /* Whether it was over in every iteration when the member left. */
-static bool never_left_before(const struct join *join, const struct member *member,
-                              uint32_t message, bool receives)
+static bool never_left_before(const struct messages *messages, const struct join *join,
+                              const struct member *member, uint32_t message, bool receives)
 {
     bool never = true;
     for (uint32_t s = 0; s < join->ranks[0].n_samples && never; s++) {
         int64_t left = join->ranks[member->rank].end_ns[transfer_at(join, member, s)];
-        never = over_ns(join, message, receives, s) <= left;
+        never = over_ns(messages, join, message, receives, s) <= left;
     }
     return never;
 }
@@ -702,18 +702,19 @@ static int find_last_sends(const struct join *join, const struct joined *joined,
         bool never = true;
         for (uint32_t k = 0; k < joined->n_members && never; k++)
             if (k == message->from || (message->tx == NO_ID && members[k].unlogged))
-                never = never_left_before(join, &members[k], m, false);
+                never = never_left_before(messages, join, &members[k], m, false);
         message->ends_sender = never;
     }
     map_fini(&seen);
     return status;
 }
 
-bool message_ends_member(const struct join *join, const struct joined *joined, uint32_t message,
-                         bool receives, uint32_t member)
+bool message_ends_member(const struct messages *messages, const struct join *join,
+                         const struct joined *joined, uint32_t message, bool receives,
+                         uint32_t member)
 {
     const struct member *members = &join->members.at[joined->first_member];
-    const struct message *it = &join->messages.all.at[message];
+    const struct message *it = &messages->all.at[message];
     uint32_t own = receives ? it->to : it->from;
     if (own >= joined->n_members)
         return false; /* a server's */
@@ -721,14 +722,15 @@ bool message_ends_member(const struct join *join, const struct joined *joined, u
         return true;
     bool may = receives ? members[member].party == members[own].party
                         : members[member].unlogged && members[own].unlogged;
-    return may && never_left_before(join, &members[member], message, receives);
+    return may && never_left_before(messages, join, &members[member], message, receives);
 }
 
-static void cut_transfer(struct join *join, struct member *member, uint32_t message, bool receives)
+static void cut_transfer(const struct messages *messages, struct join *join, struct member *member,
+                         uint32_t message, bool receives)
 {
     struct rank_build *rank = &join->ranks[member->rank];
     for (uint32_t s = 0; s < rank->n_samples; s++) {
-        int64_t over = over_ns(join, message, receives, s);
+        int64_t over = over_ns(messages, join, message, receives, s);
         size_t at = transfer_at(join, member, s);
         if (rank->start_ns[at] == ABSENT)
             continue;
@@ -741,22 +743,23 @@ static void cut_transfer(struct join *join, struct member *member, uint32_t mess
     }
 }
 
-static void cut_transfers(struct join *join, const struct joined *joined)
+static void cut_transfers(const struct messages *messages, struct join *join,
+                          const struct joined *joined)
 {
     struct member *members = &join->members.at[joined->first_member];
     for (uint32_t m = joined->first_message; m < joined->first_message + joined->n_messages; m++) {
-        const struct message *message = &join->messages.all.at[m];
+        const struct message *message = &messages->all.at[m];
         for (int side = 0; side < 2 && !message->is_notice; side++) {
             uint32_t own = side ? message->to : message->from;
             if (own >= joined->n_members)
                 continue;
             if (!members[own].unlogged)
-                cut_transfer(join, &members[own], m, side);
+                cut_transfer(messages, join, &members[own], m, side);
             for (uint32_t k = 0; k < joined->n_members && joined->has_parties && message->is_last;
                  k++)
                 if ((k != own || members[own].unlogged) &&
-                    message_ends_member(join, joined, m, side, k))
-                    cut_transfer(join, &members[k], m, side);
+                    message_ends_member(messages, join, joined, m, side, k))
+                    cut_transfer(messages, join, &members[k], m, side);
         }
     }
 }
@@ -815,24 +818,25 @@ static int take(struct finder *f, uint32_t j)
     return 0;
 }
 
-int join_messages(struct join *join, const struct dpro_trace *trace, struct dpro_error *err)
+int messages_find(struct messages *messages, struct join *join, const struct dpro_trace *trace,
+                  struct dpro_error *err)
 {
-    struct finder f = {.join = join, .messages = &join->messages};
+    struct finder f = {.join = join, .messages = messages};
     size_t n_ends = join->n_ranks + (size_t)join->n_servers;
     if (trace->n_transports + trace->n_nccl_logs == 0 || n_ends < 2)
         return 0;
-    join->messages.lacks = calloc(join->n_ranks, 1);
+    messages->lacks = calloc(join->n_ranks, 1);
     f.unlogged = malloc((n_ends + 1) * sizeof *f.unlogged);
-    int status = !join->messages.lacks || !f.unlogged ? -1 : ends_index(&f.ends, join, trace);
+    int status = !messages->lacks || !f.unlogged ? -1 : ends_index(&f.ends, join, trace);
     bool any = f.ends.has_gloo || f.ends.has_nccl || f.ends.has_ps;
     for (uint32_t j = 0; j < join->joined.n && status == 0 && any; j++)
         status = take(&f, j);
-    if (status == 0 && join->messages.n_partial > 0)
-        status = estimate_ends(join);
+    if (status == 0 && messages->n_partial > 0)
+        status = estimate_ends(messages, join);
     for (uint32_t j = 0; j < join->joined.n && status == 0; j++)
         if (join->joined.at[j].n_messages > 0) {
-            status = find_last_sends(join, &join->joined.at[j], &join->messages);
-            cut_transfers(join, &join->joined.at[j]);
+            status = find_last_sends(join, &join->joined.at[j], messages);
+            cut_transfers(messages, join, &join->joined.at[j]);
         }
     ends_fini(&f.ends);
     free(f.unlogged);

@@ -8,10 +8,7 @@
 #ifndef GRAPH_FIND_MESSAGES_H
 #define GRAPH_FIND_MESSAGES_H
 
-#include "graph/rank_build.h"
-
-struct join;
-struct joined;
+#include "graph/collectives/match_collectives.h"
 
 /* In a graph: messages (of three ops each), and these times iterations that are learnt from. */
 enum { MOST_MESSAGES = 5000000, MOST_MESSAGE_TIMES = 50000000 };
@@ -65,12 +62,14 @@ struct messages {
 /* Takes apart those collectives whose ranks logged the same messages in every iteration that is
  * learnt from; what remains of their transfer op is the part after the last message. Needs all
  * times on the common axis. */
-int join_messages(struct join *join, const struct dpro_trace *trace, struct dpro_error *err);
+int messages_find(struct messages *messages, struct join *join, const struct dpro_trace *trace,
+                  struct dpro_error *err);
 
 /* Whether a member's transfer waits for a message: it received it (receives) or sent it, or may
  * have, or was passed its data, and never left before. */
-bool message_ends_member(const struct join *join, const struct joined *joined, uint32_t message,
-                         bool receives, uint32_t member);
+bool message_ends_member(const struct messages *messages, const struct join *join,
+                         const struct joined *joined, uint32_t message, bool receives,
+                         uint32_t member);
 
 struct sent_message {
     int64_t start_ns, end_ns;

@@ -10,7 +10,7 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "graph/names/span_names.h"
+#include "graph/names/collective_kinds.h"
 
 struct part {
     const char *at;

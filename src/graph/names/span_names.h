@@ -43,13 +43,4 @@ enum name_class {
 
 uint32_t name_classify(const char *name, size_t len);
 
-/* Whether a type of node is a collective that its thread runs: TensorFlow's CollectiveReduceV2. */
-bool name_collective_type(const char *type);
-
-/* The kind of collective that a kernel, annotation or framework op stands for: "all_reduce",
- * "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send", "recv", "barrier",
- * "gather", "scatter"; "negotiate" for Horovod's agreeing on one; static storage. "send_recv" for
- * NCCL's common point-to-point kernel, NULL when the name is none. */
-const char *name_collective(const char *name);
-
 #endif

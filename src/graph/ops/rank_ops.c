@@ -11,6 +11,7 @@
 #include "base/map.h"
 #include "base/sort.h"
 #include "base/time.h"
+#include "graph/names/collective_kinds.h"
 #include "graph/names/span_names.h"
 #include "graph/rank_build.h"
 #include "ingest/pytorch/kineto_words.h"

@@ -15,7 +15,6 @@
 #include "base/error.h"
 #include "base/sort.h"
 #include "graph/collectives/match_collectives.h"
-#include "graph/global/assembly.h"
 #include "graph/names/span_names.h"
 
 enum { ROUNDING_NS = 2000 }; /* profiles have whole microseconds */
@@ -25,7 +24,7 @@ void servers_fini(struct servers *servers)
     free(servers->absent);
     servers->absent = NULL;
     array_fini(&servers->served);
-    array_fini(&servers->messages);
+    array_fini(&servers->exchanged);
 }
 
 /* ---- who there is ---- */
@@ -38,9 +37,9 @@ static const struct trace_rank *profile_of(const struct dpro_trace *trace, int p
     return NULL;
 }
 
-int servers_find(struct join *join, const struct dpro_trace *trace, struct dpro_error *err)
+int servers_find(struct servers *servers, const struct dpro_trace *trace, struct dpro_error *err)
 {
-    struct servers *servers = &join->servers;
+    struct join *join = servers->join;
     servers->absent = calloc(trace->n_transports + (size_t)1, sizeof *servers->absent);
     if (!servers->absent)
         return dpro_error_nomem(err);
@@ -65,8 +64,9 @@ int servers_find(struct join *join, const struct dpro_trace *trace, struct dpro_
     return 0;
 }
 
-int servers_begin(struct join *join, struct dpro_error *err)
+int servers_begin(struct servers *servers, struct dpro_error *err)
 {
+    struct join *join = servers->join;
     const struct rank_build *lead = &join->ranks[0];
     for (uint32_t k = 0; k < join->n_servers; k++) {
         struct rank_build *server = &join->ranks[join->n_ranks + k];
@@ -96,10 +96,11 @@ int servers_begin(struct join *join, struct dpro_error *err)
 
 /* ---- ops ---- */
 
-static const struct message_time *time_of(const struct join *join, uint32_t message,
+static const struct message_time *time_of(const struct servers *servers, uint32_t message,
                                           uint32_t sample)
 {
-    return &join->messages.times.at[(size_t)message * join->ranks[0].n_samples + sample];
+    const struct join *join = servers->join;
+    return &servers->messages->times.at[(size_t)message * join->ranks[0].n_samples + sample];
 }
 
 static bool is_push(const struct joined *joined, const struct message *m, uint32_t server)
@@ -124,32 +125,32 @@ static int add_op(struct rank_build *server, uint8_t kind, uint64_t size_bytes)
     return array_push(&server->ops, op);
 }
 
-static int serve(struct join *join, uint32_t j, uint32_t k)
+static int serve(struct servers *servers, uint32_t j, uint32_t k)
 {
-    struct servers *servers = &join->servers;
+    struct join *join = servers->join;
     const struct joined *joined = &join->joined.at[j];
     struct rank_build *server = &join->ranks[join->n_ranks + k];
     struct served served = {.joined = j, .server = k, .op = (uint32_t)server->ops.n};
     uint32_t end = joined->first_message + joined->n_messages;
-    served.first_push = (uint32_t)servers->messages.n;
+    served.first_push = (uint32_t)servers->exchanged.n;
     for (uint32_t m = joined->first_message; m < end; m++) {
-        const struct message *message = &join->messages.all.at[m];
+        const struct message *message = &servers->messages->all.at[m];
         if (!is_push(joined, message, k))
             continue;
-        if (array_push(&servers->messages, m) < 0 ||
+        if (array_push(&servers->exchanged, m) < 0 ||
             add_op(server, DPRO_OP_REDUCE, message->size_bytes) < 0)
             return -1;
         served.n_pushes++;
     }
-    served.first_answer = (uint32_t)servers->messages.n;
+    served.first_answer = (uint32_t)servers->exchanged.n;
     for (uint32_t m = joined->first_message; m < end; m++)
-        if (is_answer(joined, &join->messages.all.at[m], k)) {
-            if (array_push(&servers->messages, m) < 0)
+        if (is_answer(joined, &servers->messages->all.at[m], k)) {
+            if (array_push(&servers->exchanged, m) < 0)
                 return -1;
             served.n_answers++;
         }
     if (served.n_pushes == 0 || served.n_answers == 0) {
-        servers->messages.n = served.first_push;
+        servers->exchanged.n = served.first_push;
         server->ops.n = served.op;
         return 0;
     }
@@ -163,10 +164,11 @@ static int serve(struct join *join, uint32_t j, uint32_t k)
 
 /* That a push has come is answered at once; what it made the server do, the answer to a pull waits
  * for. Where only pushes are answered these do. */
-static bool carries_result(const struct join *join, const struct served *served, uint32_t answer)
+bool served_carries_result(const struct servers *servers, const struct served *served,
+                           uint32_t answer)
 {
-    const struct message *all = join->messages.all.at;
-    const uint32_t *messages = join->servers.messages.at + served->first_answer;
+    const struct message *all = servers->messages->all.at;
+    const uint32_t *messages = servers->exchanged.at + served->first_answer;
     bool any = false;
     for (uint32_t i = 0; i < served->n_answers; i++)
         any |= all[messages[i]].size_bytes > 0;
@@ -195,28 +197,30 @@ static void set_times(struct rank_build *server, const struct task *task, int64_
 }
 
 /* The pushes of one key; their times as they are without a profile. */
-int64_t served_answered_ns(const struct join *join, const struct served *served, uint32_t sample)
+int64_t served_answered_ns(const struct servers *servers, const struct served *served,
+                           uint32_t sample)
 {
     int64_t answered = INT64_MAX;
     for (uint32_t i = 0; i < served->n_answers; i++) {
-        uint32_t message = join->servers.messages.at[served->first_answer + i];
-        int64_t start = time_of(join, message, sample)->start_ns;
-        if (carries_result(join, served, i))
+        uint32_t message = servers->exchanged.at[served->first_answer + i];
+        int64_t start = time_of(servers, message, sample)->start_ns;
+        if (served_carries_result(servers, served, i))
             answered = start < answered ? start : answered;
     }
     return answered;
 }
 
-static int list_tasks(struct join *join, const struct served *served, uint32_t sample,
+static int list_tasks(struct servers *servers, const struct served *served, uint32_t sample,
                       task_array *tasks)
 {
+    struct join *join = servers->join;
     struct rank_build *server = &join->ranks[join->n_ranks + served->server];
-    const uint32_t *messages = join->servers.messages.at;
-    int64_t answered = served_answered_ns(join, served, sample);
+    const uint32_t *messages = servers->exchanged.at;
+    int64_t answered = served_answered_ns(servers, served, sample);
     size_t n_before = tasks->n, first = n_before, last = n_before;
     for (uint32_t i = 0; i < served->n_pushes; i++) {
         struct task task = {.after_ns =
-                                time_of(join, messages[served->first_push + i], sample)->end_ns,
+                                time_of(servers, messages[served->first_push + i], sample)->end_ns,
                             .before_ns = answered,
                             .op = served->op + i,
                             .sample = sample};
@@ -318,19 +322,20 @@ static const struct work *take_first(struct profile *profile, enum sort sort, in
     return NULL;
 }
 
-static void time_task(struct join *join, struct rank_build *server, const struct task *task,
+static void time_task(struct servers *servers, struct rank_build *server, const struct task *task,
                       const struct work *begun, const struct work *done)
 {
     int64_t start = begun ? begun->start_ns : done ? done->start_ns : task->after_ns;
     int64_t end = done ? done->end_ns : begun ? begun->end_ns : start;
-    join->servers.n_untimed += !begun && !done;
+    servers->n_untimed += !begun && !done;
     start = start < task->after_ns ? task->after_ns : start;
     end = end > task->before_ns ? task->before_ns : end;
     set_times(server, task, start, end < start ? start : end);
 }
 
-static int time_by_profile(struct join *join, uint32_t k, task_array *tasks)
+static int time_by_profile(struct servers *servers, uint32_t k, task_array *tasks)
 {
+    struct join *join = servers->join;
     struct rank_build *server = &join->ranks[join->n_ranks + k];
     struct profile profile = {0};
     int status = list_work(server, &join->clocks.of_rank[join->n_ranks + k], &profile);
@@ -345,14 +350,14 @@ static int time_by_profile(struct join *join, uint32_t k, task_array *tasks)
         const struct work *done = take_last(&profile, final, task->after_ns, task->before_ns);
         const struct work *sum =
             take_last(&profile, SORT_SUM, task->after_ns, done ? done->start_ns : task->before_ns);
-        time_task(join, server, task, sum, done);
+        time_task(servers, server, task, sum, done);
     }
     if (status == 0 && tasks->n > 1)
         qsort(tasks->at, tasks->n, sizeof *tasks->at, by_arrival);
     for (size_t i = 0; i < tasks->n && status == 0; i++) {
         const struct task *task = &tasks->at[i];
         if (!task->last)
-            time_task(join, server, task,
+            time_task(servers, server, task,
                       take_first(&profile, task->first ? SORT_COPY : SORT_SUM, task->after_ns,
                                  task->before_ns),
                       NULL);
@@ -405,8 +410,9 @@ static void name_kinds(struct rank_build *server, const task_array *tasks)
             server->ops.at[tasks->at[i].op].kind = DPRO_OP_COPY;
 }
 
-static int time_server(struct join *join, uint32_t k)
+static int time_server(struct servers *servers, uint32_t k)
 {
+    struct join *join = servers->join;
     struct rank_build *server = &join->ranks[join->n_ranks + k];
     task_array tasks = {0};
     size_t n = server->ops.n * (size_t)server->n_samples;
@@ -417,16 +423,16 @@ static int time_server(struct join *join, uint32_t k)
     server->seen_end_ns = malloc((server->ops.n + 1) * sizeof *server->seen_end_ns);
     int status =
         server->start_ns && server->end_ns && server->seen_start_ns && server->seen_end_ns ? 0 : -1;
-    for (size_t i = 0; i < join->servers.served.n && status == 0; i++)
+    for (size_t i = 0; i < servers->served.n && status == 0; i++)
         for (uint32_t s = 0; s < server->n_samples && status == 0; s++)
-            if (join->servers.served.at[i].server == k)
-                status = list_tasks(join, &join->servers.served.at[i], s, &tasks);
+            if (servers->served.at[i].server == k)
+                status = list_tasks(servers, &servers->served.at[i], s, &tasks);
     if (status == 0)
         name_kinds(server, &tasks);
     if (status == 0 && server_tells_keys(server->trace))
-        status = server_time_by_keys(join, k);
+        status = server_time_by_keys(servers, k);
     else if (status == 0 && server->trace->n_spans > 0)
-        status = time_by_profile(join, k, &tasks);
+        status = time_by_profile(servers, k, &tasks);
     if (status == 0)
         status = line_up(server);
     for (size_t o = 0; o < server->ops.n && status == 0; o++) {
@@ -438,15 +444,16 @@ static int time_server(struct join *join, uint32_t k)
     return status;
 }
 
-int servers_build(struct join *join, struct dpro_error *err)
+int servers_build(struct servers *servers, struct dpro_error *err)
 {
+    struct join *join = servers->join;
     int status = 0;
     for (uint32_t k = 0; k < join->n_servers && status == 0; k++) {
         for (uint32_t j = 0; j < join->joined.n && status == 0; j++)
             if (join->joined.at[j].n_messages > 0 && join->joined.at[j].has_servers)
-                status = serve(join, j, k);
+                status = serve(servers, j, k);
         if (status == 0)
-            status = time_server(join, k);
+            status = time_server(servers, k);
     }
     return status < 0 ? dpro_error_nomem(err) : 0;
 }
@@ -454,66 +461,35 @@ int servers_build(struct join *join, struct dpro_error *err)
 /* ---- in the graph ---- */
 
 /* They are in the order of servers, then ops. */
-static const struct served *served_of(const struct join *join, uint32_t server, uint32_t op)
+static const struct served *served_of(const struct servers *servers, uint32_t server, uint32_t op)
 {
-    const struct served *all = join->servers.served.at;
+    const struct served *all = servers->served.at;
     size_t behind =
-        LOWER_BOUND(i, 1, join->servers.served.n,
+        LOWER_BOUND(i, 1, servers->served.n,
                     all[i].server < server || (all[i].server == server && all[i].op <= op));
     return &all[behind - 1];
 }
 
-uint32_t servers_joined_of(const struct join *join, uint32_t server, uint32_t op)
+uint32_t servers_joined_of(const struct servers *servers, uint32_t server, uint32_t op)
 {
-    return served_of(join, server, op)->joined;
+    return served_of(servers, server, op)->joined;
 }
 
-void servers_name_op(const struct join *join, uint32_t server, uint32_t op, char *out, size_t size)
+void servers_name_op(const struct servers *servers, uint32_t server, uint32_t op, char *out,
+                     size_t size)
 {
+    const struct join *join = servers->join;
     static const char *const does[] = {[DPRO_OP_COPY] = "copy the push",
                                        [DPRO_OP_REDUCE] = "add the push",
                                        [DPRO_OP_UPDATE] = "update by the push"};
-    const struct served *served = served_of(join, server, op);
+    const struct served *served = served_of(servers, server, op);
     const struct joined *joined = &join->joined.at[served->joined];
     if (op - served->op == served->n_pushes) {
         snprintf(out, size, "copy the sum");
         return;
     }
     const struct message *push =
-        &join->messages.all.at[join->servers.messages.at[served->first_push + op - served->op]];
+        &servers->messages->all.at[servers->exchanged.at[served->first_push + op - served->op]];
     snprintf(out, size, "%s of rank %d", does[join->ranks[join->n_ranks + server].ops.at[op].kind],
              join->ranks[joined_rank(join, joined, push->from)].trace->rank);
-}
-
-int assembly_server_edges(struct assembly *a)
-{
-    const struct join *join = a->join;
-    for (size_t i = 0; i < join->servers.served.n; i++) {
-        const struct served *served = &join->servers.served.at[i];
-        const uint32_t *messages = join->servers.messages.at;
-        uint32_t first = a->first_op[join->n_ranks + served->server] + served->op;
-        uint32_t n_ops = served->n_pushes + served->copies_sum, sum = first + served->n_pushes;
-        for (uint32_t p = 0; p < n_ops; p++) {
-            bool pushed = p < served->n_pushes;
-            struct edge arrives = {
-                pushed ? assembly_message_end(a, messages[served->first_push + p]) : 0, first + p,
-                false, true};
-            struct edge added = {first + p, sum, false, true};
-            if (pushed && (array_push(&a->edges, arrives) < 0 ||
-                           (served->copies_sum && array_push(&a->edges, added) < 0)))
-                return -1;
-            if (pushed && served->copies_sum)
-                continue; /* answers wait for the sum */
-            for (uint32_t n = 0; n < served->n_answers; n++) {
-                size_t answer = messages[served->first_answer + n];
-                if (!carries_result(join, served, n))
-                    continue;
-                struct edge done = {
-                    first + p, a->message_ops[answer * N_MESSAGE_OPS + MESSAGE_CALL], false, true};
-                if (array_push(&a->edges, done) < 0)
-                    return -1;
-            }
-        }
-    }
-    return 0;
 }

@@ -8,15 +8,12 @@
 #ifndef GRAPH_PARAMETER_SERVERS_H
 #define GRAPH_PARAMETER_SERVERS_H
 
-#include "graph/rank_build.h"
-
-struct join;
-struct assembly;
+#include "graph/messages/find_messages.h"
 
 /* What one server does for one collective of its workers. */
 struct served {
     uint32_t joined, server;       /* server: index among the servers */
-    uint32_t first_push, n_pushes; /* into struct servers.messages, in the order of messages */
+    uint32_t first_push, n_pushes; /* into struct servers.exchanged, in the order of messages */
     uint32_t first_answer, n_answers;
     uint32_t op; /* the server's: one for each push, in that order; then, where its log tells of
                     keys, one that copies the sum */
@@ -24,34 +21,39 @@ struct served {
 };
 
 struct servers {
+    struct join *join; /* their ranks lie behind those of the workers */
+    const struct messages *messages;
     struct trace_rank *absent; /* stand for those without a profile */
     ARRAY(struct served) served;
-    ARRAY(uint32_t) messages;
-    uint32_t n_unprofiled; /* that have no profile */
-    uint32_t n_untimed;    /* pushes of a profiled server that nothing in its profile fits */
+    ARRAY(uint32_t) exchanged; /* messages */
+    uint32_t n_unprofiled;     /* that have no profile */
+    uint32_t n_untimed;        /* pushes of a profiled server that nothing in its profile fits */
 };
 
 /* The servers whose messages are in the logs: sets join->n_servers. There is room for them behind
  * the ranks. */
-int servers_find(struct join *join, const struct dpro_trace *trace, struct dpro_error *err);
+int servers_find(struct servers *servers, const struct dpro_trace *trace, struct dpro_error *err);
 /* Gives them the steps, once those are on the common axis. */
-int servers_begin(struct join *join, struct dpro_error *err);
+int servers_begin(struct servers *servers, struct dpro_error *err);
 /* Their ops, from the messages of the collectives and their profiles. */
-int servers_build(struct join *join, struct dpro_error *err);
-/* Edges from pushes through the servers' ops to answers. -1: no memory. */
-int assembly_server_edges(struct assembly *a);
+int servers_build(struct servers *servers, struct dpro_error *err);
 /* What an op of a server is called. */
-void servers_name_op(const struct join *join, uint32_t server, uint32_t op, char *out, size_t size);
+void servers_name_op(const struct servers *servers, uint32_t server, uint32_t op, char *out,
+                     size_t size);
 /* The collective that it is for. */
-uint32_t servers_joined_of(const struct join *join, uint32_t server, uint32_t op);
+uint32_t servers_joined_of(const struct servers *servers, uint32_t server, uint32_t op);
 void servers_fini(struct servers *servers);
 
-/* When the first answer that waits for the sum was sent. */
-int64_t served_answered_ns(const struct join *join, const struct served *served, uint32_t sample);
+/* Whether an answer waits for what the pushes made the server do, and when the first such one was
+ * sent. */
+bool served_carries_result(const struct servers *servers, const struct served *served,
+                           uint32_t answer);
+int64_t served_answered_ns(const struct servers *servers, const struct served *served,
+                           uint32_t sample);
 
 /* server_log.c: whether a server's profile says which tensor each of its works is for; and the
  * times of the server's ops by that. -1: no memory. */
 bool server_tells_keys(const struct trace_rank *server);
-int server_time_by_keys(struct join *join, uint32_t k);
+int server_time_by_keys(struct servers *servers, uint32_t k);
 
 #endif

@@ -94,10 +94,10 @@ static uint32_t take_round(struct rank_build *server, const struct served *serve
     return n < served->n_pushes ? served->n_pushes - n : 0;
 }
 
-int server_time_by_keys(struct join *join, uint32_t k)
+int server_time_by_keys(struct servers *servers, uint32_t k)
 {
+    struct join *join = servers->join;
     struct rank_build *server = &join->ranks[join->n_ranks + k];
-    struct servers *servers = &join->servers;
     uint32_t n_samples = join->ranks[0].n_samples;
     work_array list = {0};
     struct push *pushes = malloc((server->ops.n + 1) * sizeof *pushes);
@@ -107,15 +107,15 @@ int server_time_by_keys(struct join *join, uint32_t k)
         const struct joined *joined = &join->joined.at[served->joined];
         uint32_t group = join->ranks[joined->rank].collectives.at[joined->collective].group;
         for (uint32_t s = 0; s < n_samples && served->server == k; s++) {
-            const uint32_t *messages = servers->messages.at;
+            const uint32_t *messages = servers->exchanged.at;
             for (uint32_t p = 0; p < served->n_pushes; p++) {
                 size_t message = messages[served->first_push + p];
-                pushes[p] = (struct push){join->messages.times.at[message * n_samples + s].end_ns,
-                                          served->op + p};
+                pushes[p] = (struct push){
+                    servers->messages->times.at[message * n_samples + s].end_ns, served->op + p};
             }
             qsort(pushes, served->n_pushes, sizeof *pushes, by_arrival);
             servers->n_untimed += take_round(server, served, s, &list, group, pushes,
-                                             served_answered_ns(join, served, s));
+                                             served_answered_ns(servers, served, s));
         }
     }
     free(pushes);

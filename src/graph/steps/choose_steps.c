@@ -184,7 +184,7 @@ static int choose_template(const struct chooser *c, uint32_t *best)
     if (status == 0)
         status = off_middle(values, n, off_count);
     *best = 0;
-    for (uint32_t i = c->has_lead; i < n && status == 0; i++) {
+    for (uint32_t i = c->choice.has_lead; i < n && status == 0; i++) {
         bool follows = true;
         for (uint32_t r = 0; r < c->n_ranks; r++)
             follows &= c->ranks[r].steps.at[c->ranks[r].sample_step[i]].follows;
@@ -229,7 +229,7 @@ static int leave_out_incomplete(struct chooser *c, struct dpro_error *err)
                                         true,
                                         false,
                                         "it holds less than half of the usual ops"};
-            if (array_push(&c->left_out, left_out) < 0) {
+            if (array_push(&c->choice.left_out, left_out) < 0) {
                 free(counts);
                 return dpro_error_nomem(err);
             }
@@ -240,7 +240,7 @@ static int leave_out_incomplete(struct chooser *c, struct dpro_error *err)
 }
 
 /* What servers send in answer laps over into the next iteration. */
-static bool laps(const struct chooser *c)
+static bool overlaps_next(const struct chooser *c)
 {
     const struct rank_build *lead = &c->ranks[0];
     bool exchanges = false;
@@ -298,12 +298,12 @@ int choose_steps(struct chooser *c, struct dpro_error *err)
     int n = choose_samples(c, true, err);
     if (n == 0) {
         n = choose_samples(c, false, err);
-        c->by_place = true;
+        c->choice.by_place = true;
     }
     if (n < 0)
         return n;
-    c->laps = laps(c);
-    c->has_lead = c->laps && leads(c);
+    c->choice.overlaps_next = overlaps_next(c);
+    c->choice.has_lead = c->choice.overlaps_next && leads(c);
     uint32_t template;
     if (choose_template(c, &template) < 0)
         return dpro_error_nomem(err);

@@ -4,15 +4,20 @@
 
 #include "graph/rank_build.h"
 
+/* What was chosen, and what it means for the graph. */
+struct step_choice {
+    left_out_array left_out;
+    bool by_place;      /* ranks number their iterations differently */
+    bool overlaps_next; /* iterations begin in the midst of the ones before */
+    bool has_lead;      /* the first sample is only what the others follow */
+};
+
 struct chooser {
     struct rank_build *ranks; /* with steps and items */
     uint32_t n_ranks;
     uint64_t *const *hashes; /* [rank][step], from build_step_hash */
     const struct dpro_graph_options *options;
-    left_out_array left_out; /* out */
-    bool by_place;           /* out: ranks number their iterations differently */
-    bool laps;               /* out: iterations begin in the midst of the ones before */
-    bool has_lead;           /* out: the first sample is only what the others follow */
+    struct step_choice choice; /* out */
 };
 
 /* Sets sample_step, n_samples and template_step of every rank. Fails with DPRO_EEMPTY when no

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 
 #include "base/sort.h"
-#include "graph/collectives/match_collectives.h"
 #include "ingest/transport/transport.h"
 
 enum {
@@ -235,7 +234,8 @@ static int look_at(const struct rank_build *rank, const struct net_transport *tr
     return 0;
 }
 
-int unprofiled_iterations_find(const struct join *join, const struct dpro_trace *trace,
+int unprofiled_iterations_find(const struct rank_build *ranks, uint32_t n_ranks,
+                               const struct dpro_trace *trace,
                                struct dpro_unprofiled_iterations *out)
 {
     *out = (struct dpro_unprofiled_iterations){0};
@@ -243,8 +243,8 @@ int unprofiled_iterations_find(const struct join *join, const struct dpro_trace 
         return 0; /* timed without a profiler, which tells more */
     for (uint32_t t = 0; t < trace->n_transports; t++) {
         const struct net_transport *transport = &trace->transports[t];
-        for (uint32_t r = 0; r < join->n_ranks; r++) {
-            const struct rank_build *rank = &join->ranks[r];
+        for (uint32_t r = 0; r < n_ranks; r++) {
+            const struct rank_build *rank = &ranks[r];
             if (rank->trace->rank != transport->rank)
                 continue;
             if (look_at(rank, transport, out) < 0)

@@ -2,12 +2,11 @@
 #ifndef GRAPH_UNPROFILED_H
 #define GRAPH_UNPROFILED_H
 
-#include <dpro/graph.h>
-
-struct join;
+#include "graph/rank_build.h"
 
 /* Needs the ranks' steps and samples, on their own clocks. -1: no memory. */
-int unprofiled_iterations_find(const struct join *join, const struct dpro_trace *trace,
+int unprofiled_iterations_find(const struct rank_build *ranks, uint32_t n_ranks,
+                               const struct dpro_trace *trace,
                                struct dpro_unprofiled_iterations *out);
 
 #endif

@@ -217,7 +217,7 @@ static int judge_end(struct chooser *c, uint32_t r, struct judge *j, bool first)
     if (!find_reason(j, first, odd.reason, sizeof odd.reason) ||
         (!odd.kept && !leave_out(c, r, j->step)))
         return 0;
-    return array_push(&c->left_out, odd);
+    return array_push(&c->choice.left_out, odd);
 }
 
 /* Each row of iterations that follow each other has two ends. Several at its end may lack the work

@@ -1,4 +1,5 @@
-/* graph/messages/comm_pattern.h: which algorithm a collective ran, read from who sent to whom. */
+/* graph/collectives/comm_pattern.h: which algorithm a collective ran, read from who sent to whom.
+ */
 #ifndef GRAPH_COMM_PATTERN_H
 #define GRAPH_COMM_PATTERN_H
 

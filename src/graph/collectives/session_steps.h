@@ -1,4 +1,4 @@
-/* graph/steps/session_steps.h: steps of one session that several processes run together. */
+/* graph/collectives/session_steps.h: steps of one session that several processes run together. */
 #ifndef GRAPH_SESSION_STEPS_H
 #define GRAPH_SESSION_STEPS_H
 

@@ -1,5 +1,5 @@
-/* graph/clocks/clocks.c: every rank's clock on one axis (paper, section 3.2), from what the ranks
- * sent each other.
+/* graph/clocks/align_ranks.c: every rank's clock on one axis (paper, section 3.2), from what the
+ * ranks sent each other.
  *
  * Transfers come first: they tell clocks apart by microseconds. Ranks that these don't tie to the
  * reference are tied by their collectives, which all members leave together, within microseconds on
@@ -7,7 +7,7 @@
  * are tied through the servers, whose clocks are unknowns like theirs. Processes of one host share
  * a clock, unless that contradicts what they sent: then they run in containers, or somebody played
  * with their time. */
-#include "graph/clocks/clocks.h"
+#include "graph/clocks/align_ranks.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,49 +17,10 @@
 #include "align/align.h"
 #include "base/error.h"
 #include "base/sort.h"
-#include "graph/clocks/clock_constraints.h"
+#include "graph/clocks/collective_constraints.h"
 #include "graph/collectives/match_collectives.h"
 
-void clocks_fini(struct clocks *clocks)
-{
-    free(clocks->warnings.at);
-    arena_fini(&clocks->arena);
-    *clocks = (struct clocks){0};
-}
-
 /* ---- from local to common ---- */
-
-/* The line of a segment, saturating. */
-static int64_t on_line(const struct dpro_clock_segment *s, int64_t local_ns)
-{
-    double drift = s->drift_ppm * 1e-6 * ((double)local_ns - (double)s->start_ns);
-    int64_t sum;
-    if (!(drift > -0x1p62 && drift < 0x1p62) ||
-        __builtin_add_overflow(s->offset_ns, (int64_t)(drift < 0 ? drift - 0.5 : drift + 0.5),
-                               &sum) ||
-        __builtin_add_overflow(local_ns, sum, &sum))
-        return local_ns;
-    return sum;
-}
-
-int64_t clock_aligned(const struct clock_map *map, int64_t local_ns)
-{
-    uint32_t low = 0, high = map->n;
-    if (map->n == 0)
-        return local_ns;
-    while (high - low > 1) { /* the last one that starts at or before it */
-        uint32_t middle = low + (high - low) / 2;
-        if (map->segments[middle].start_ns <= local_ns)
-            low = middle;
-        else
-            high = middle;
-    }
-    int64_t aligned = on_line(&map->segments[low], local_ns);
-    if (low == 0)
-        return aligned;
-    int64_t before = on_line(&map->segments[low - 1], map->segments[low].start_ns);
-    return aligned < before ? before : aligned;
-}
 
 static int64_t moved(const struct clock_map *map, int64_t local_ns)
 {
@@ -111,12 +72,12 @@ struct host {
 struct state {
     struct join *join;
     const struct dpro_trace *trace;
-    evidence_nodes nodes;
+    clock_nodes nodes;
     struct host *hosts;
     uint32_t n_hosts, n_clocks, n_split;
     uint32_t *host_of, *clock_of; /* a node */
     struct align *align;
-    uint8_t *sources;                  /* a clock: bits by enum evidence_source */
+    uint8_t *sources;                  /* a clock: bits by enum constraint_source */
     bool *tied;                        /* a clock, by what was sent */
     uint32_t pair_from, pair_to, pair; /* the last one asked for */
     struct clock_map *maps;            /* a clock */
@@ -146,7 +107,7 @@ static int find_hosts(struct state *st)
     for (size_t i = 0; i < 2 * n + 2 && status == 0; i++)
         host_of_machine[i] = host_of_name[i] = NO_ID;
     for (size_t i = 0; i < n && status == 0; i++) {
-        const struct evidence_node *node = &st->nodes.at[i];
+        const struct clock_node *node = &st->nodes.at[i];
         const char *text = node->boot_id[0] ? node->boot_id : node->host;
         uint32_t machine = strtab_add(&texts, text, strlen(text));
         uint32_t name = strtab_add(&texts, node->host, strlen(node->host));
@@ -177,7 +138,7 @@ static int number_clocks(struct state *st)
 {
     uint32_t *clock_of_host = malloc((st->n_hosts + (size_t)1) * sizeof *clock_of_host);
     uint32_t reference =
-        st->join->n_ranks ? evidence_node_of(&st->nodes, st->join->ranks[0].trace->rank) : 0;
+        st->join->n_ranks ? clock_node_of(&st->nodes, st->join->ranks[0].trace->rank) : 0;
     if (!clock_of_host)
         return -1;
     for (uint32_t h = 0; h < st->n_hosts; h++)
@@ -220,24 +181,24 @@ static bool ties_by_collectives(const struct state *st, uint32_t clock, uint32_t
     return !st->tied[clock] || !st->tied[other];
 }
 
-static int learn(void *arg, const struct evidence *e)
+static int learn(void *arg, const struct clock_constraint *e)
 {
     struct state *st = arg;
     uint32_t from = st->clock_of[e->from], to = st->clock_of[e->to];
     if (from == to) {
-        int64_t rounding = e->source == EVIDENCE_COLLECTIVES ? PROFILE_ROUNDING_NS : 0;
+        int64_t rounding = e->source == CONSTRAINT_FROM_COLLECTIVES ? PROFILE_ROUNDING_NS : 0;
         if (e->to_ns < e->from_ns && e->from_ns - e->to_ns > rounding)
             split(st, st->host_of[e->from]);
         return 0;
     }
-    if (e->source == EVIDENCE_COLLECTIVES && !ties_by_collectives(st, from, to))
+    if (e->source == CONSTRAINT_FROM_COLLECTIVES && !ties_by_collectives(st, from, to))
         return 0;
     for (int end = 0; end < 2; end++) {
         uint32_t clock = end ? to : from;
-        if (e->source == EVIDENCE_COLLECTIVES && st->tied[clock])
+        if (e->source == CONSTRAINT_FROM_COLLECTIVES && st->tied[clock])
             continue; /* it only ties the other */
         st->sources[clock] |= (uint8_t)(1u << e->source);
-        if (e->source == EVIDENCE_COLLECTIVES)
+        if (e->source == CONSTRAINT_FROM_COLLECTIVES)
             align_keep(st->align, clock);
     }
     uint32_t pair = pair_of(st, from, to);
@@ -256,16 +217,17 @@ static int learn_near(void *arg, uint32_t node, int64_t ns, uint32_t other_node,
     return pair == ALIGN_NONE ? -1 : align_near(st->align, pair, clock, ns, other_ns);
 }
 
-static int visit(struct state *st, int (*before)(void *, const struct evidence *), bool near)
+static int visit(struct state *st, int (*before)(void *, const struct clock_constraint *),
+                 bool near)
 {
-    struct evidence_visitor visitor = {.before = before, .arg = st};
-    if (evidence_visit_transports(st->trace, &st->nodes, &visitor) < 0 ||
-        evidence_visit_nccl(st->trace, &st->nodes, &visitor) < 0)
+    struct constraint_visitor visitor = {.before = before, .arg = st};
+    if (constraints_visit_transports(st->trace, &st->nodes, &visitor) < 0 ||
+        constraints_visit_nccl(st->trace, &st->nodes, &visitor) < 0)
         return -1;
     if (near && align_ties(st->align, st->tied) < 0)
         return -1;
     visitor.near = near ? learn_near : NULL;
-    return evidence_visit_collectives(st->join, &st->nodes, &visitor);
+    return constraints_visit_collectives(st->join, &st->nodes, &visitor);
 }
 
 /* All calls of a process but its first and last hundredth: connections are made long before they
@@ -281,7 +243,7 @@ static int cover_transport(struct state *st, const struct net_transport *t)
     for (size_t i = 0; i < n; i++)
         times[i] = t->transfers.at[i].start_ns;
     sort_i64(times, n);
-    align_cover(st->align, st->clock_of[evidence_node_of(&st->nodes, t->rank)], times[n / 100],
+    align_cover(st->align, st->clock_of[clock_node_of(&st->nodes, t->rank)], times[n / 100],
                 times[n - 1 - n / 100]);
     free(times);
     return 0;
@@ -475,16 +437,16 @@ static int write_maps(struct state *st)
             clocks->of_rank[st->nodes.at[i].rank_index] = st->maps[st->clock_of[i]];
     for (uint32_t k = n_ranks; k < n_ranks + n_servers; k++)
         clocks->of_rank[k] =
-            st->maps[st->clock_of[evidence_node_of(&st->nodes, st->join->ranks[k].trace->rank)]];
+            st->maps[st->clock_of[clock_node_of(&st->nodes, st->join->ranks[k].trace->rank)]];
     return 0;
 }
 
-static int count(void *arg, const struct evidence *e)
+static int count(void *arg, const struct clock_constraint *e)
 {
     struct state *st = arg;
     struct dpro_alignment *alignment = &st->join->clocks.alignment;
     uint32_t from = st->clock_of[e->from], to = st->clock_of[e->to];
-    if (e->source == EVIDENCE_COLLECTIVES && st->tied && !ties_by_collectives(st, from, to))
+    if (e->source == CONSTRAINT_FROM_COLLECTIVES && st->tied && !ties_by_collectives(st, from, to))
         return 0;
     alignment->n_pairs++;
     alignment->violations_before += e->to_ns < e->from_ns;
@@ -507,7 +469,7 @@ static int warn_all(struct state *st)
             first = first == NO_ID ? c : first;
         }
     for (uint32_t c = 1; c < st->n_clocks && st->trace->n_transports > 0; c++)
-        if (st->maps[c].n > 0 && st->sources[c] == 1u << EVIDENCE_COLLECTIVES) {
+        if (st->maps[c].n > 0 && st->sources[c] == 1u << CONSTRAINT_FROM_COLLECTIVES) {
             rough++;
             first_rough = first_rough == NO_ID ? c : first_rough;
         }
@@ -535,10 +497,14 @@ static int warn_all(struct state *st)
                 st->hosts[h].name[0] ? st->hosts[h].name : "one host");
     if (n > 0) {
         char texts[2][160];
-        for (int k = 0; k < 2; k++)
-            evidence_describe(
-                st->join, st->trace, (enum evidence_source)(conflicts->marks[k] >> 62),
-                conflicts->marks[k] & ((UINT64_C(1) << 62) - 1), texts[k], sizeof texts[k]);
+        for (int k = 0; k < 2; k++) {
+            enum constraint_source source = (enum constraint_source)(conflicts->marks[k] >> 62);
+            uint64_t mark = conflicts->marks[k] & ((UINT64_C(1) << 62) - 1);
+            if (source == CONSTRAINT_FROM_COLLECTIVES)
+                collective_constraint_describe(st->join, mark, texts[k], sizeof texts[k]);
+            else
+                constraint_describe(st->trace, source, mark, texts[k], sizeof texts[k]);
+        }
         status |=
             warn(st,
                  "the times of %s and %s contradict each other by %.3f ms, whatever their "
@@ -565,7 +531,7 @@ static int warn_alone(struct state *st)
 
 static int align_all(struct state *st, const struct dpro_graph_options *options)
 {
-    if (evidence_list(st->join, st->trace, &st->nodes) < 0 || find_hosts(st) < 0)
+    if (clock_nodes_list(st->trace, st->join->n_ranks, &st->nodes) < 0 || find_hosts(st) < 0)
         return -1;
     if (options->no_align) {
         if (number_clocks(st) < 0)

@@ -1,11 +1,11 @@
-/* graph/steps/session_steps.c: a TensorFlow session's step, which one client starts on all tasks
- * and which is over when all of them are done.
+/* graph/collectives/session_steps.c: a TensorFlow session's step, which one client starts on all
+ * tasks and which is over when all of them are done.
  *
  * A tensor that goes from one task to another was asked for when the step began, so the time from
  * then on is no transfer (paper, section 3.2). The transfer begins when the op that made the tensor
  * is over, and when the tensors before it from that task have arrived: what is sent shares one way,
  * in each step in an order of its own. */
-#include "graph/steps/session_steps.h"
+#include "graph/collectives/session_steps.h"
 
 #include <stdlib.h>
 

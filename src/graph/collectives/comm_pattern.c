@@ -1,7 +1,7 @@
-/* graph/messages/comm_pattern.c: an algorithm has its own set of connections: a ring is one circle
- * of neighbours, halving-doubling pairs whose numbers differ in one bit, a tree has one way from
- * each rank to each other, and where all send to all nothing is passed on. */
-#include "graph/messages/comm_pattern.h"
+/* graph/collectives/comm_pattern.c: an algorithm has its own set of connections: a ring is one
+ * circle of neighbours, halving-doubling pairs whose numbers differ in one bit, a tree has one way
+ * from each rank to each other, and where all send to all nothing is passed on. */
+#include "graph/collectives/comm_pattern.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* graph/clocks/clocks.h: every rank's clock on one axis. */
-#ifndef GRAPH_CLOCKS_H
-#define GRAPH_CLOCKS_H
+/* align/clock_map.h: a job's clocks, and how each is moved onto the common axis. */
+#ifndef ALIGN_CLOCK_MAP_H
+#define ALIGN_CLOCK_MAP_H
 
 #include <stdint.h>
 
@@ -8,8 +8,6 @@
 
 #include "base/arena.h"
 #include "base/array.h"
-
-struct join;
 
 /* From a clock's own time to the common axis; no segments: as it is. */
 struct clock_map {
@@ -34,13 +32,5 @@ struct clocks { /* zeroed: none */
     ARRAY(const char *) warnings; /* text in the arena */
 };
 void clocks_fini(struct clocks *clocks);
-
-/* Estimates the clocks of a joined job into join->clocks, from what its ranks, and servers
- * between them, sent each other. */
-int clocks_align(struct join *join, const struct dpro_trace *trace,
-                 const struct dpro_graph_options *options, struct dpro_error *err);
-
-/* Moves all times of all ranks onto the common axis. */
-void clocks_move(struct join *join);
 
 #endif

@@ -1,0 +1,269 @@
+/* align/transport_constraints.c: what a job's processes sent each other, as constraints of their
+ * clocks. A byte is sent before it is received, whatever the clocks say. */
+#include "align/transport_constraints.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "base/sort.h"
+
+enum { ROUNDING_NS = 1000 }; /* what is written in whole microseconds */
+
+/* ---- processes ---- */
+
+/* Processes that are no ranks, which are negative, come last. */
+ORDER(by_rank, struct clock_node, COMPARE((unsigned)x->rank, (unsigned)y->rank));
+
+static struct clock_node *add_node(clock_nodes *nodes, size_t n_profiled, int rank)
+{
+    struct clock_node key = {.rank = rank, .rank_index = NO_ID, .host = "", .boot_id = ""};
+    struct clock_node *known =
+        n_profiled ? bsearch(&key, nodes->at, n_profiled, sizeof key, by_rank) : NULL;
+    if (known)
+        return known;
+    return array_push(nodes, key) < 0 ? NULL : &nodes->at[nodes->n - 1];
+}
+
+/* One node a rank, with all that is known of it. */
+static void merge_nodes(clock_nodes *nodes)
+{
+    size_t n = 0;
+    array_sort(nodes, by_rank);
+    for (size_t i = 0; i < nodes->n; i++) {
+        struct clock_node *last = n ? &nodes->at[n - 1] : NULL;
+        if (last && last->rank == nodes->at[i].rank) {
+            last->host = last->host[0] ? last->host : nodes->at[i].host;
+            last->boot_id = last->boot_id[0] ? last->boot_id : nodes->at[i].boot_id;
+        } else {
+            nodes->at[n++] = nodes->at[i];
+        }
+    }
+    nodes->n = n;
+}
+
+int clock_nodes_list(const struct dpro_trace *trace, uint32_t n_ranks, clock_nodes *nodes)
+{
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        const struct trace_rank *rank = &trace->ranks[r];
+        struct clock_node node = {rank->rank, r, strtab_get(&trace->names, rank->host), ""};
+        if (array_push(nodes, node) < 0)
+            return -1;
+    }
+    size_t n_profiled = nodes->n;
+    for (uint32_t t = 0; t < trace->n_transports; t++) {
+        const struct net_transport *transport = &trace->transports[t];
+        struct clock_node *node = add_node(nodes, n_profiled, transport->rank);
+        if (!node)
+            return -1;
+        if (transport->host[0])
+            node->host = transport->host;
+        if (transport->boot_id[0])
+            node->boot_id = transport->boot_id;
+    }
+    for (uint32_t l = 0; l < trace->n_nccl_logs; l++)
+        if (!add_node(nodes, n_profiled, trace->nccl_logs[l]->rank))
+            return -1;
+    merge_nodes(nodes);
+    return 0;
+}
+
+uint32_t clock_node_of(const clock_nodes *nodes, int rank)
+{
+    struct clock_node key = {.rank = rank};
+    const struct clock_node *found =
+        nodes->n ? bsearch(&key, nodes->at, nodes->n, sizeof key, by_rank) : NULL;
+    return found ? (uint32_t)(found - nodes->at) : NO_ID;
+}
+
+/* ---- socket calls ---- */
+
+/* A stream's calls come one after the other. One that is out of order with its neighbours has a
+ * broken time, or shared the socket with another thread's: nothing is lost without it. */
+static bool in_order(const struct net_transfer *at, uint32_t i, uint32_t n, bool sends)
+{
+    int64_t own = sends ? at[i].start_ns : at[i].end_ns;
+    if (at[i].bytes == 0 || at[i].end_ns < at[i].start_ns)
+        return false;
+    if (i > 0 && (sends ? at[i - 1].start_ns : at[i - 1].end_ns) > own)
+        return false;
+    return i + 1 == n || (sends ? at[i + 1].start_ns : at[i + 1].end_ns) >= own;
+}
+
+struct stream {
+    const struct net_transfer *at;
+    uint32_t n;
+};
+
+static struct stream stream_of(const struct net_transport *t, uint32_t stream)
+{
+    return (struct stream){t->transfers.at + t->first_transfer[stream],
+                           t->first_transfer[stream + 1] - t->first_transfer[stream]};
+}
+
+static uint64_t mark_of(uint32_t transport, uint32_t transfer)
+{
+    return (uint64_t)transport << 32 | transfer;
+}
+
+static int visit_stream(const struct dpro_trace *trace, const clock_nodes *nodes, uint32_t t,
+                        uint32_t number, const struct constraint_visitor *visitor)
+{
+    const struct net_transport *transport = &trace->transports[t];
+    uint32_t peer_number;
+    const struct net_transport *peer = net_peer(trace, transport, number, &peer_number);
+    if (!peer)
+        return 0;
+    struct stream sent = stream_of(transport, number), received = stream_of(peer, peer_number);
+    struct clock_constraint constraint = {CONSTRAINT_FROM_TRANSPORT,
+                                          clock_node_of(nodes, transport->rank),
+                                          clock_node_of(nodes, peer->rank),
+                                          0,
+                                          0,
+                                          0};
+    if (constraint.from == constraint.to)
+        return 0;
+    for (uint32_t s = 0, r = 0; s < sent.n && r < received.n;) {
+        uint64_t sent_end = sent.at[s].offset + sent.at[s].bytes;
+        uint64_t received_end = received.at[r].offset + received.at[r].bytes;
+        if (sent.at[s].offset < received_end && received.at[r].offset < sent_end &&
+            in_order(sent.at, s, sent.n, true) && in_order(received.at, r, received.n, false)) {
+            constraint.from_ns = sent.at[s].start_ns;
+            constraint.to_ns = received.at[r].end_ns;
+            constraint.mark = mark_of(t, (uint32_t)(&sent.at[s] - transport->transfers.at));
+            int status = visitor->before(visitor->arg, &constraint);
+            if (status < 0)
+                return status;
+        }
+        if (sent_end <= received_end)
+            s++;
+        else
+            r++;
+    }
+    return 0;
+}
+
+int constraints_visit_transports(const struct dpro_trace *trace, const clock_nodes *nodes,
+                                 const struct constraint_visitor *visitor)
+{
+    int status = 0;
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        for (uint32_t c = 0; c < trace->transports[t].connections.n && status == 0; c++)
+            status = visit_stream(trace, nodes, t, 2 * c, visitor);
+    return status;
+}
+
+/* ---- NCCL's proxies ---- */
+
+struct step_end {
+    uint64_t key; /* equal for the two ends of one step */
+    int64_t ns;   /* send: handed to the network; receive: there */
+    uint64_t mark;
+    uint32_t node;
+    bool sends;
+};
+
+typedef ARRAY(struct step_end) step_ends;
+
+/* The communicator, its collective, the channel, the two ranks and the step. Point-to-point calls
+ * have no number that both ends know. */
+static bool find_step_end(const struct nccl_log *log, const struct nccl_step *step,
+                          struct step_end *end)
+{
+    if (step->proxy_op == NO_ID)
+        return false;
+    const struct nccl_proxy_op *op = &log->proxy_ops.at[step->proxy_op];
+    end->sends = op->flags & NCCL_OP_SENDS;
+    if (op->operation == NO_ID || end->sends == ((op->flags & NCCL_OP_RECEIVES) != 0))
+        return false;
+    const struct nccl_operation *operation = &log->operations.at[op->operation];
+    if (operation->point_to_point || operation->comm == NO_ID)
+        return false;
+    const struct nccl_comm *comm = &log->comms.at[operation->comm];
+    uint64_t ranks[2] = {(uint64_t)comm->rank, (uint64_t)op->peer};
+    uint64_t func = map_text_key(strtab_get(&log->names, operation->func));
+    uint64_t key = map_mix(comm->hash) + func;
+    key = map_mix(key ^ operation->sequence) + (uint64_t)op->channel;
+    key = map_mix(key ^ ranks[!end->sends]) + ranks[end->sends];
+    end->key = map_mix(key ^ map_mix((uint64_t)step->step + 1));
+    int64_t sent_ns = nccl_step_sent_ns(step);
+    if (log->of_rings && step->stop_ns - ROUNDING_NS > sent_ns)
+        sent_ns = step->stop_ns - ROUNDING_NS; /* they have been sent when their time is over */
+    end->ns = end->sends ? sent_ns : nccl_step_there_ns(step);
+    return end->ns > 0;
+}
+
+ORDER(by_key, struct step_end, ASCENDING(key) ?: ASCENDING(mark));
+
+int constraints_visit_nccl(const struct dpro_trace *trace, const clock_nodes *nodes,
+                           const struct constraint_visitor *visitor)
+{
+    step_ends ends = {0};
+    int status = 0;
+    for (uint32_t l = 0; l < trace->n_nccl_logs; l++) {
+        const struct nccl_log *log = trace->nccl_logs[l];
+        struct step_end end = {.node = clock_node_of(nodes, log->rank)};
+        for (size_t i = 0; i < log->steps.n && end.node != NO_ID && status == 0; i++) {
+            end.mark = mark_of(l, (uint32_t)i);
+            if (find_step_end(log, &log->steps.at[i], &end))
+                status = array_push(&ends, end);
+        }
+    }
+    array_sort(&ends, by_key);
+    for (size_t i = 0, next; i < ends.n && status == 0; i = next) {
+        for (next = i + 1; next < ends.n && ends.at[next].key == ends.at[i].key; next++)
+            ;
+        const struct step_end *sent = &ends.at[i + !ends.at[i].sends], *received;
+        if (next - i != 2 || ends.at[i].sends == ends.at[i + 1].sends)
+            continue; /* one end only, or told twice */
+        received = &ends.at[i + ends.at[i].sends];
+        if (sent->node == received->node)
+            continue;
+        struct clock_constraint constraint = {
+            CONSTRAINT_FROM_NCCL, sent->node, received->node, sent->ns, received->ns, sent->mark};
+        status = visitor->before(visitor->arg, &constraint);
+    }
+    array_fini(&ends);
+    return status;
+}
+
+/* ---- in words ---- */
+
+static void describe_transfer(const struct dpro_trace *trace, uint64_t mark, char *out, size_t size)
+{
+    const struct net_transport *t = &trace->transports[mark >> 32];
+    const struct net_transfer *transfer = &t->transfers.at[(uint32_t)mark];
+    uint32_t stream;
+    const struct net_transport *peer = net_peer(trace, t, transfer->stream, &stream);
+    struct stream received = peer ? stream_of(peer, stream) : (struct stream){0};
+    char sender[NET_PROCESS_TEXT], receiver[NET_PROCESS_TEXT];
+    int64_t end = INT64_MIN;
+    net_process_format(sender, t->rank);
+    net_process_format(receiver, peer ? peer->rank : -1);
+    for (uint32_t r = 0; r < received.n && end == INT64_MIN; r++)
+        if (received.at[r].offset + received.at[r].bytes > transfer->offset)
+            end = received.at[r].end_ns;
+    snprintf(out, size,
+             "byte %" PRIu64 " of a connection from %s to %s, sent at %" PRId64
+             " ns and received at %" PRId64 " ns, each by its own clock",
+             transfer->offset, sender, receiver, transfer->start_ns, end);
+}
+
+void constraint_describe(const struct dpro_trace *trace, enum constraint_source source,
+                         uint64_t mark, char *out, size_t size)
+{
+    if (source == CONSTRAINT_FROM_TRANSPORT) {
+        describe_transfer(trace, mark, out, size);
+        return;
+    }
+    const struct nccl_log *log = trace->nccl_logs[mark >> 32];
+    const struct nccl_step *step = &log->steps.at[(uint32_t)mark];
+    const struct nccl_proxy_op *op = &log->proxy_ops.at[step->proxy_op];
+    snprintf(out, size,
+             "step %d of channel %d of %s number %" PRIu64 " that rank %d sent at %" PRId64 " ns",
+             step->step, op->channel,
+             strtab_get(&log->names, log->operations.at[op->operation].func),
+             log->operations.at[op->operation].sequence, log->rank, step->start_ns);
+}

@@ -1,0 +1,15 @@
+/* graph/clocks/align_ranks.h: every rank's clock on one axis. */
+#ifndef GRAPH_ALIGN_RANKS_H
+#define GRAPH_ALIGN_RANKS_H
+
+#include "graph/collectives/match_collectives.h"
+
+/* Estimates the clocks of a joined job into join->clocks, from what its ranks, and servers
+ * between them, sent each other. */
+int clocks_align(struct join *join, const struct dpro_trace *trace,
+                 const struct dpro_graph_options *options, struct dpro_error *err);
+
+/* Moves all times of all ranks onto the common axis. */
+void clocks_move(struct join *join);
+
+#endif

@@ -1,0 +1,16 @@
+/* graph/names/collective_kinds.h: kinds of collectives by the names of what runs them. */
+#ifndef GRAPH_COLLECTIVE_KINDS_H
+#define GRAPH_COLLECTIVE_KINDS_H
+
+#include <stdbool.h>
+
+/* Whether a type of node is a collective that its thread runs: TensorFlow's CollectiveReduceV2. */
+bool name_collective_type(const char *type);
+
+/* The kind of collective that a kernel, annotation or framework op stands for: "all_reduce",
+ * "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send", "recv", "barrier",
+ * "gather", "scatter"; "negotiate" for Horovod's agreeing on one; static storage. "send_recv" for
+ * NCCL's common point-to-point kernel, NULL when the name is none. */
+const char *name_collective(const char *name);
+
+#endif

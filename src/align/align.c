@@ -8,7 +8,7 @@
 #include "base/sort.h"
 
 enum {
-    CUT_BITS = 27,           /* stretches begin and end at multiples of 134 ms */
+    CUT_BITS = 27,           /* windows begin and end at multiples of 134 ms */
     MAX_WINDOWS = 1000,      /* such times are no clock's; the last line goes on */
     MAX_PAIR_CONFLICTS = 8,  /* then nothing of the pair is believed */
     STEP_UNCERTAINTIES = 10, /* two lines of a clock further apart than this: a step, not a bend */
@@ -87,7 +87,7 @@ static int find_coarse(struct align *a)
     return failed ? -1 : 0;
 }
 
-/* ---- stretches ---- */
+/* ---- windows ---- */
 
 struct cutter {
     struct align *a;
@@ -120,7 +120,7 @@ static void extend(const struct align *a, uint32_t clock, int64_t local_ns, int6
     *end = at > *end ? at : *end;
 }
 
-/* The stretch of the axis that holds all constraints and all that must be covered. */
+/* The part of the axis that holds all constraints and all that must be covered. */
 static void find_extent(struct cutter *cutter)
 {
     const struct align *a = cutter->a;
@@ -200,7 +200,7 @@ static int put_aside(struct cutter *cutter, int64_t slice)
 }
 
 /* The most slices from `from` on, at least `good` and fewer than `bad`, that can be solved
- * together: what holds for a stretch holds for its parts. */
+ * together: what holds for a window holds for its parts. */
 static int search(struct cutter *cutter, int64_t from, int64_t *good, int64_t bad)
 {
     int64_t limit = bad, step = 1, at;
@@ -220,9 +220,9 @@ static int search(struct cutter *cutter, int64_t from, int64_t *good, int64_t ba
     return 0;
 }
 
-/* How far the stretch that begins at `from` reaches; *n slices are known to be fine, roughly. Its
+/* How far the window that begins at `from` reaches; *n slices are known to be fine, roughly. Its
  * lines are in cutter->found unless *n comes out as 0. */
-static int find_stretch(struct cutter *cutter, int64_t from, int64_t *n)
+static int find_window(struct cutter *cutter, int64_t from, int64_t *n)
 {
     int64_t rest = cutter->n_slices - from, bad = rest + 1;
     int status;
@@ -271,7 +271,7 @@ static int cut(struct cutter *cutter)
     if (create_window(cutter->a, &cutter->found) < 0)
         return -1;
     for (int64_t from = 0, n = 0; from < cutter->n_slices && cutter->a->windows.n < MAX_WINDOWS;) {
-        if (find_stretch(cutter, from, &n) < 0)
+        if (find_window(cutter, from, &n) < 0)
             return -1;
         int64_t end = from + n;
         if (end < cutter->n_slices) {

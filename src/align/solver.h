@@ -105,7 +105,7 @@ static inline uint32_t arc_to(const struct align *align, uint32_t arc)
     return arc % 2 == LOW_TO_HIGH ? pair->low : pair->high;
 }
 
-/* window.c: one line a clock for a stretch of the axis, if the constraints allow it; rough: whether
+/* window.c: one line a clock for a window of the axis, if the constraints allow it; rough: whether
  * they do, but for a thousandth of what they leave open. window->lines hold a guess. Returns 0, 1
  * when they don't (then *conflict names two of them, and *pair where to look), -1: no memory. */
 int window_solve(const struct align *align, struct window *window, bool rough,

@@ -1,9 +1,9 @@
-/* align/window.c: one line a clock for a stretch of time.
+/* align/window.c: one line a clock for a window of time.
  *
  * The constraints of a pair leave a polygon of lines for the difference of its two clocks: a
  * half-plane a constraint. How far the difference may go at a moment is a corner of that polygon;
  * how far a clock may be from the reference is the shortest path over such corners. The middles of
- * these ranges at both ends of the stretch give the drifts; with drifts given, the offsets obey
+ * these ranges at both ends of the window give the drifts; with drifts given, the offsets obey
  * differences only, which shortest paths solve exactly; where a cycle of constraints forbids the
  * drifts, they give way. */
 #include <math.h>

@@ -21,7 +21,7 @@
 #include "base/sort.h"
 #include "base/writer.h"
 
-enum { ENVIRON_MAX = 1 << 20, TAIL = 4096, PIECE = 1 << 16 };
+enum { ENVIRON_MAX = 1 << 20, TAIL = 4096, PIECE = 1 << 14 };
 
 /* A number of up to seven digits that is all of the text, else `otherwise`. */
 static int number(const char *text, int otherwise)
@@ -231,27 +231,26 @@ static void choose(struct collection *all)
 
 static int pack(const char *from, const char *to, struct dpro_error *err)
 {
+    char piece[PIECE];
     struct input in;
     struct writer out = {0};
-    char *piece = malloc(PIECE);
-    int64_t n = 0;
-    int rc = piece ? input_open(&in, from, err) : dpro_error_nomem(err);
-    if (rc < 0) {
-        free(piece);
+    int rc = input_open(&in, from, err);
+    if (rc < 0)
         return rc;
-    }
     rc = writer_init_path(&out, to, true, err);
-    while (rc == 0 && (n = input_read(&in, piece, PIECE, err)) > 0)
-        writer_put(&out, piece, (size_t)n);
-    if (rc == 0 && n < 0)
-        rc = (int)n;
+    for (int64_t n = 1; rc == 0 && n > 0;) {
+        n = input_read(&in, piece, PIECE, err);
+        if (n < 0)
+            rc = (int)n;
+        else
+            writer_put(&out, piece, (size_t)n);
+    }
     if (rc == 0)
         rc = writer_finish(&out, err);
     if (rc == 0)
         rc = writer_commit(&out, err);
     writer_fini(&out);
     input_close(&in);
-    free(piece);
     return rc;
 }
 

@@ -111,7 +111,7 @@ static void read_back(const struct table *t, uint32_t m, struct dpro_strategy *s
     }
 }
 
-static int table_init(struct table *t, struct space *space, double stretch)
+static int table_init(struct table *t, struct space *space, double slowdown)
 {
     const struct dpro_model *model = space->model;
     const struct computation *work = &space->work;
@@ -137,7 +137,7 @@ static int table_init(struct table *t, struct space *space, double stretch)
         t->bytes[j + 1] = t->bytes[j] + (double)model->tensors[j].size_bytes;
         for (uint32_t c = 0; c < work->n_classes; c++)
             t->ready[(j + (size_t)1) * work->n_classes + c] = fmax(
-                t->ready[(size_t)j * work->n_classes + c], work->classes[c].ready_ns[j] * stretch);
+                t->ready[(size_t)j * work->n_classes + c], work->classes[c].ready_ns[j] * slowdown);
         for (uint32_t i = j + 1; i-- > 0;) {
             size += model->tensors[i].size_bytes;
             t->sync[i * width + j + 1] = (double)space_sync_ns(space, size, 1);
@@ -146,13 +146,13 @@ static int table_init(struct table *t, struct space *space, double stretch)
     return 0;
 }
 
-void search_dynamic(struct space *space, double stretch)
+void search_dynamic(struct space *space, double slowdown)
 {
     struct table t;
     struct dpro_strategy found;
     double round = 0;
     uint32_t n_buckets = 0;
-    if (table_init(&t, space, stretch) < 0 || space_strategy(space, &found) < 0) {
+    if (table_init(&t, space, slowdown) < 0 || space_strategy(space, &found) < 0) {
         space->search->failed = true;
         arena_fini(&t.arena);
         return;

@@ -134,14 +134,15 @@ static int evaluate_all(struct finals *p)
 static double doubt_of(const struct finals *p, const struct finalist *other)
 {
     const double *x = p->finalists[OF_BEST].shares, *y = other->shares;
+    uint32_t first = 1 + 2 * p->n_numbers; /* of the samples */
     double squares = 0, mean = 0, spread = 0;
-    for (uint32_t i = 0; i < p->n_numbers; i++) {
-        double lower = y[1 + 2 * i] - x[1 + 2 * i], upper = y[2 + 2 * i] - x[2 + 2 * i];
+    for (uint32_t i = 1; i < first; i += 2) {
+        double lower = y[i] - x[i], upper = y[i + 1] - x[i + 1];
         squares += (upper - lower) * (upper - lower) / 4;
     }
-    for (uint32_t s = 1 + 2 * p->n_numbers; s < p->n_draws; s++)
+    for (uint32_t s = first; s < p->n_draws; s++)
         mean += (y[s] - x[s]) / p->n_samples;
-    for (uint32_t s = 1 + 2 * p->n_numbers; s < p->n_draws; s++)
+    for (uint32_t s = first; s < p->n_draws; s++)
         spread += (y[s] - x[s] - mean) * (y[s] - x[s] - mean);
     if (p->n_samples > 0) /* of their mean */
         squares += spread / (p->n_samples - 1) / p->n_samples;

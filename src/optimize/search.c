@@ -23,7 +23,7 @@ enum { MOST_RANKS = 8 };
 #define WORTH_A_BUCKET           0.0005
 
 /* How much later the last gradient is ready than without communication, which slows it down. */
-static double stretch_of(struct space *space)
+static double slowdown_of(struct space *space)
 {
     const struct dpro_pass_view *view = space_look(space, &space->best);
     double ready = 0, launched = 0;
@@ -60,9 +60,9 @@ static void run_algorithm(struct space *space)
         search_paper(space);
     if (algorithm != DPRO_ALGORITHM_DEFAULT)
         return;
-    double stretch = stretch_of(space);
-    if (stretch > 1 + WORTH_A_BUCKET && together && !search_stops(space->search))
-        search_dynamic(space, stretch);
+    double slowdown = slowdown_of(space);
+    if (slowdown > 1 + WORTH_A_BUCKET && together && !search_stops(space->search))
+        search_dynamic(space, slowdown);
     if (!search_stops(space->search))
         search_paper(space);
     search_local(space, true);

@@ -12,8 +12,8 @@ int search_one(const struct dpro_model *model, uint32_t n_servers,
 
 /* ---- the algorithms; all leave what they find in space->best and ->plain ---- */
 
-void search_dynamic(struct space *space, double stretch); /* dynamic.c */
-void search_paper(struct space *space);                   /* paper.c: Algorithm 1 */
+void search_dynamic(struct space *space, double slowdown); /* dynamic.c */
+void search_paper(struct space *space);                    /* paper.c: Algorithm 1 */
 void search_local(struct space *space, bool plain); /* local_search.c: from space->best or ->plain
                                                      */
 void search_mcmc(struct space *space);              /* mcmc.c: from space->best */

@@ -164,9 +164,7 @@ static bool rank_wanted(const struct target *t, int rank)
 static uint8_t *match_names(const struct dpro_graph *g, const char *pattern)
 {
     uint8_t *matches = calloc((size_t)g->names.n + 1, 1);
-    if (!matches)
-        return NULL;
-    for (uint32_t id = 0; id < g->names.n; id++) {
+    for (uint32_t id = 0; matches && id < g->names.n; id++) {
         const char *name = strtab_get(&g->names, id);
         matches[id] = strcmp(name, pattern) == 0 || fnmatch(pattern, name, 0) == 0;
     }

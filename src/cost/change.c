@@ -22,15 +22,16 @@
 enum { MOST_RANKS = 4096 };
 static const int64_t MOST_CYCLE_NS = 10000000000;
 
-int note(note_array *notes, struct arena *arena, const char *format, ...)
+void note(struct notes *notes, const char *format, ...)
 {
     char text[500];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    char *copy = arena_copy_string(arena, text, strlen(text));
-    return copy ? array_push(notes, copy) : -1;
+    const char *copy = arena_copy_string(notes->arena, text, strlen(text));
+    if (!copy || array_push(&notes->lines, copy) < 0)
+        notes->failed = true;
 }
 
 int change_copy(const struct dpro_model *model, struct arena *arena, struct dpro_model *copy)
@@ -48,7 +49,7 @@ int change_copy(const struct dpro_model *model, struct arena *arena, struct dpro
 
 /* The model is learnt once more, from what the delays make of the recorded iterations. */
 static int change_delays(const struct dpro_graph *graph, const struct dpro_changes *c,
-                         struct dpro_model *m, struct arena *arena, struct dpro_error *err)
+                         struct dpro_model *m, struct notes *notes, struct dpro_error *err)
 {
     struct dpro_graph delayed;
     struct dpro_model learnt;
@@ -56,18 +57,20 @@ static int change_delays(const struct dpro_graph *graph, const struct dpro_chang
         return 0;
     if (!graph)
         return dpro_error_set(err, DPRO_EUSAGE, "delays need the graph of the job");
-    int rc = delayed_graph(graph, c->delays, c->n_delays, m->pace.work, arena, &delayed, err);
+    int rc =
+        delayed_graph(graph, c->delays, c->n_delays, m->pace.work, notes->arena, &delayed, err);
     if (rc == 0)
         rc = model_learn_again(graph, &delayed, m, &learnt, err);
     if (rc < 0)
         return rc;
     *m = learnt;
-    return buckets_copy(&learnt, &learnt.baseline, arena, &m->baseline) < 0 ? dpro_error_nomem(err)
-                                                                            : 0;
+    return buckets_copy(&learnt, &learnt.baseline, notes->arena, &m->baseline) < 0
+               ? dpro_error_nomem(err)
+               : 0;
 }
 
-static int change_world(uint32_t world_size, struct dpro_model *m, struct arena *arena,
-                        note_array *notes, struct dpro_error *err)
+static int change_world(uint32_t world_size, struct dpro_model *m, struct notes *notes,
+                        struct dpro_error *err)
 {
     uint32_t n = m->n_ranks;
     int last = -1;
@@ -77,8 +80,9 @@ static int change_world(uint32_t world_size, struct dpro_model *m, struct arena 
         return dpro_error_set(err, DPRO_EUSAGE,
                               "a world of %u ranks can't be predicted; 2 to %d can", world_size,
                               MOST_RANKS);
-    struct model_rank *ranks = arena_array(arena, world_size, sizeof *ranks);
-    uint32_t *hosts = m->net.link.rank_hosts ? arena_array(arena, world_size, sizeof *hosts) : NULL;
+    struct model_rank *ranks = arena_array(notes->arena, world_size, sizeof *ranks);
+    uint32_t *hosts =
+        m->net.link.rank_hosts ? arena_array(notes->arena, world_size, sizeof *hosts) : NULL;
     if (!ranks || (!hosts && m->net.link.rank_hosts))
         return dpro_error_nomem(err);
     for (uint32_t r = 0; r < world_size; r++) {
@@ -94,14 +98,14 @@ static int change_world(uint32_t world_size, struct dpro_model *m, struct arena 
     m->net.collective.n_ranks = world_size;
     if (m->net.collective.algorithm == MODEL_DIRECT && n == 2)
         m->net.collective.algorithm = MODEL_RING; /* two ranks can't tell them apart */
-    int rc = note(notes, arena,
-                  "%u ranks: each one %s computes as one of the %u recorded ones; links, and how "
-                  "collectives use them, are taken to stay as they are",
-                  world_size, world_size > n ? "more" : "that stays", n);
-    if (rc == 0 && m->net.collective.algorithm == MODEL_SERVER)
-        rc = note(notes, arena, "the job keeps its %u parameter servers; --servers changes that",
-                  m->net.servers.n);
-    return rc < 0 ? dpro_error_nomem(err) : 0;
+    note(notes,
+         "%u ranks: each one %s computes as one of the %u recorded ones; links, and how "
+         "collectives use them, are taken to stay as they are",
+         world_size, world_size > n ? "more" : "that stays", n);
+    if (m->net.collective.algorithm == MODEL_SERVER)
+        note(notes, "the job keeps its %u parameter servers; --servers changes that",
+             m->net.servers.n);
+    return 0;
 }
 
 /* A millionth of a speed is a slip of the finger, and its times would overflow. */
@@ -150,8 +154,8 @@ static int link_too_slow(double ratio, struct dpro_error *err)
                           ratio);
 }
 
-static int change_link(const struct dpro_changes *c, struct dpro_model *m, struct arena *arena,
-                       note_array *notes, struct dpro_error *err)
+static int change_link(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
+                       struct dpro_error *err)
 {
     struct model_net *net = &m->net;
     double ratio = c->bandwidth_ratio != 0 ? c->bandwidth_ratio : 1;
@@ -173,15 +177,13 @@ static int change_link(const struct dpro_changes *c, struct dpro_model *m, struc
     net->link.message_ns.value += (double)c->latency_add_ns;
     if (net->link.message_ns.value < 0) {
         net->link.message_ns.value = 0;
-        if (note(notes, arena, "a message can't take less than no time: latency is taken as 0") < 0)
-            return dpro_error_nomem(err);
+        note(notes, "a message can't take less than no time: latency is taken as 0");
     }
-    if ((ratio > 10 || ratio < 0.1) &&
-        note(notes, arena,
+    if ((ratio > 10 || ratio < 0.1))
+        note(notes,
              "the links change %.3g-fold: far from what was measured, where other things may "
              "become the bottleneck",
-             ratio > 1 ? ratio : 1 / ratio) < 0)
-        return dpro_error_nomem(err);
+             ratio > 1 ? ratio : 1 / ratio);
     return 0;
 }
 
@@ -207,8 +209,8 @@ static int change_server_links(const struct dpro_changes *c, struct dpro_model *
     return 0;
 }
 
-static int change_servers(const struct dpro_changes *c, struct dpro_model *m, struct arena *arena,
-                          note_array *notes, struct dpro_error *err)
+static int change_servers(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
+                          struct dpro_error *err)
 {
     struct model_net *net = &m->net;
     bool changes = c->n_servers != 0 || c->bigarray_bound != 0 ||
@@ -230,17 +232,16 @@ static int change_servers(const struct dpro_changes *c, struct dpro_model *m, st
                               "servers have none");
     uint32_t n = net->servers.n;
     if (c->n_servers != 0 && c->n_servers != n) {
-        if (servers_change(m, c->n_servers, arena) < 0)
+        if (servers_change(m, c->n_servers, notes->arena) < 0)
             return dpro_error_nomem(err);
         const char *rule = net->servers.placement == MODEL_BY_KEY
                                ? "keys go where MXNet's rule puts them"
                                : "tensors go to them in turns";
         uint32_t n_apart = sync_n_nodes(net) - net->collective.n_ranks;
-        if (note(notes, arena,
-                 "%u parameter server%s: %s; %u of them on hosts of their own, with links as the "
-                 "others have",
-                 c->n_servers, c->n_servers > 1 ? "s" : "", rule, n_apart) < 0)
-            return dpro_error_nomem(err);
+        note(notes,
+             "%u parameter server%s: %s; %u of them on hosts of their own, with links as the "
+             "others have",
+             c->n_servers, c->n_servers > 1 ? "s" : "", rule, n_apart);
     }
     if (c->bigarray_bound != 0)
         servers_set_bound(m, c->bigarray_bound, &m->baseline);
@@ -278,8 +279,8 @@ static int change_cycles(const struct dpro_changes *c, struct dpro_model *m, str
     return 0;
 }
 
-static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, struct arena *arena,
-                           note_array *notes, struct dpro_error *err)
+static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
+                           struct dpro_error *err)
 {
     enum dpro_compression own = m->baseline.compression;
     if (c->bucket_cap_bytes != 0 && c->buckets_path)
@@ -292,20 +293,18 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
         int rc = buckets_read(m, c->buckets_path, &m->baseline, &n_fused_ops, err);
         if (rc < 0)
             return rc;
-        if (n_fused_ops > 0 &&
-            note(notes, arena,
+        if (n_fused_ops > 0)
+            note(notes,
                  "the plan fuses ops (%u), too: that is left out, what it sends is looked at alone",
-                 n_fused_ops) < 0)
-            return dpro_error_nomem(err);
+                 n_fused_ops);
     } else if (c->bucket_cap_bytes != 0) {
         buckets_by_cap(m, c->first_bucket_bytes ? c->first_bucket_bytes : c->bucket_cap_bytes,
                        c->bucket_cap_bytes, &m->baseline);
         m->baseline.compression = own;
-        if (m->net.gate.negotiates &&
-            note(notes, arena,
+        if (m->net.gate.negotiates)
+            note(notes,
                  "Horovod fuses what is ready when a cycle begins: buckets are groups of gradients "
-                 "that the job makes; --fusion-mb and --cycle-time are what it does by itself") < 0)
-            return dpro_error_nomem(err);
+                 "that the job makes; --fusion-mb and --cycle-time are what it does by itself");
     }
     if (c->partition_bytes != 0) {
         for (uint32_t b = 0; b < m->baseline.n_buckets; b++)
@@ -319,32 +318,31 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
     }
     if (c->compression)
         m->baseline.compression = *c->compression;
-    if (m->baseline.compression != own && m->baseline.compression != DPRO_COMPRESSION_NONE &&
-        note(notes, arena,
+    if (m->baseline.compression != own && m->baseline.compression != DPRO_COMPRESSION_NONE)
+        note(notes,
              "%s rounds gradients: the job does not train to the same numbers; check its loss",
-             dpro_compression_name(m->baseline.compression)) < 0)
-        return dpro_error_nomem(err);
-    if (!capabilities_allow(&m->capabilities, &m->baseline) &&
-        note(notes, arena, "no plan can ask that of the job: %s", dpro_model_capabilities(m)) < 0)
-        return dpro_error_nomem(err);
+             dpro_compression_name(m->baseline.compression));
+    if (!capabilities_allow(&m->capabilities, &m->baseline))
+        note(notes, "no plan can ask that of the job: %s", dpro_model_capabilities(m));
     return 0;
 }
 
 int change_apply(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                 struct dpro_model *model, struct arena *arena, note_array *notes,
-                 struct dpro_error *err)
+                 struct dpro_model *model, struct notes *notes, struct dpro_error *err)
 {
     /* before the world changes: they are of the recorded ranks */
-    int rc = change_delays(graph, changes, model, arena, err);
+    int rc = change_delays(graph, changes, model, notes, err);
     if (rc == 0)
-        rc = change_world(changes->world_size, model, arena, notes, err);
+        rc = change_world(changes->world_size, model, notes, err);
     for (size_t i = 0; i < changes->n_compute && rc == 0; i++)
         rc = change_compute(&changes->compute[i], model, err);
     if (rc == 0)
-        rc = change_link(changes, model, arena, notes, err);
+        rc = change_link(changes, model, notes, err);
     if (rc == 0)
-        rc = change_servers(changes, model, arena, notes, err);
+        rc = change_servers(changes, model, notes, err);
     if (rc == 0)
         rc = change_cycles(changes, model, err);
-    return rc < 0 ? rc : change_strategy(changes, model, arena, notes, err);
+    if (rc == 0)
+        rc = change_strategy(changes, model, notes, err);
+    return rc == 0 && notes->failed ? dpro_error_nomem(err) : rc;
 }

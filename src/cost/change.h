@@ -6,9 +6,13 @@
 
 #include "cost/model.h"
 
-typedef ARRAY(char *) note_array; /* lines for the user; text in the arena */
-int note(note_array *notes, struct arena *arena, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+/* Lines for the user. */
+struct notes {
+    struct arena *arena; /* of the texts, and of all that a change makes */
+    ARRAY(const char *) lines;
+    bool failed; /* out of memory */
+};
+void note(struct notes *notes, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* A copy of the model whose ranks, programs and own strategy can be written to. The rest is
  * borrowed; all that is new is the arena's. -1: out of memory. */
@@ -17,7 +21,6 @@ int change_copy(const struct dpro_model *model, struct arena *arena, struct dpro
 /* Applies all changes to a copy, which is then to be freed by arena_fini(&model->arena), too; its
  * own strategy is the changed one. */
 int change_apply(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                 struct dpro_model *model, struct arena *arena, note_array *notes,
-                 struct dpro_error *err);
+                 struct dpro_model *model, struct notes *notes, struct dpro_error *err);
 
 #endif

@@ -23,7 +23,7 @@ struct dpro_whatif {
     struct dpro_prediction baseline, predicted;
     struct dpro_estimate speedup;
     struct dpro_uncertainty_part parts[DPRO_N_UNCERTAINTY_PARTS];
-    note_array notes;
+    struct notes notes;
 };
 
 /* Which gradients travel together is what comes of the cycles. */
@@ -95,18 +95,17 @@ static int add_uncertainty(const struct dpro_model *model, struct dpro_whatif *w
     int rc = uncertainty_of(model, &w->model, &u, err);
     if (rc < 0)
         return rc;
-    if (fabs(100 * u.misfit) > MISFIT_TO_TELL_PCT &&
-        note(&w->notes, &w->arena,
+    if (fabs(100 * u.misfit) > MISFIT_TO_TELL_PCT)
+        note(&w->notes,
              "the model is %+.1f %% off the measured iteration; trust the ratio more than the "
              "milliseconds",
-             100 * u.misfit) < 0)
-        return dpro_error_nomem(err);
+             100 * u.misfit);
     double ratio = (double)w->baseline.iteration_ns / (double)w->predicted.iteration_ns;
     w->baseline.uncertainty_pct = 100 * HALF_OF_95_PCT * u.before;
     w->predicted.uncertainty_pct = 100 * HALF_OF_95_PCT * u.after;
     w->speedup = (struct dpro_estimate){ratio, u.speedup};
     memcpy(w->parts, u.parts, sizeof w->parts);
-    return 0;
+    return w->notes.failed ? dpro_error_nomem(err) : 0;
 }
 
 int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *model,
@@ -117,9 +116,10 @@ int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *mod
     struct dpro_whatif *w = calloc(1, sizeof *w);
     if (!w)
         return dpro_error_nomem(err);
+    w->notes.arena = &w->arena;
     int rc = change_copy(model, &w->arena, &w->model) < 0 ? dpro_error_nomem(err) : 0;
     if (rc == 0)
-        rc = change_apply(graph, changes, &w->model, &w->arena, &w->notes, err);
+        rc = change_apply(graph, changes, &w->model, &w->notes, err);
     if (rc == 0)
         rc = predict(model, model->n_ranks, &w->baseline, &noise_before, err);
     if (rc == 0)
@@ -141,7 +141,7 @@ void dpro_whatif_destroy(struct dpro_whatif *whatif)
 {
     if (!whatif)
         return;
-    array_fini(&whatif->notes);
+    array_fini(&whatif->notes.lines);
     arena_fini(&whatif->model.arena);
     arena_fini(&whatif->arena);
     free(whatif);
@@ -185,10 +185,10 @@ const struct dpro_model *dpro_whatif_model(const struct dpro_whatif *whatif)
 
 size_t dpro_whatif_n_warnings(const struct dpro_whatif *whatif)
 {
-    return whatif->notes.n;
+    return whatif->notes.lines.n;
 }
 
 const char *dpro_whatif_warning(const struct dpro_whatif *whatif, size_t index)
 {
-    return whatif->notes.at[index];
+    return whatif->notes.lines.at[index];
 }

@@ -2,8 +2,8 @@
  * per track.
  *
  * A reader fills one struct trace_part per file, with its own string table, so that files are read
- * in parallel; load.c joins the parts of a rank into one struct trace_rank whose ids all point into
- * the trace's string table. */
+ * in parallel; rank_build joins the parts of a rank into one struct trace_rank whose ids all point
+ * into the trace's string table. */
 #ifndef INGEST_TRACE_H
 #define INGEST_TRACE_H
 
@@ -66,10 +66,9 @@ struct trace_span {
     uint32_t fwd_thread;  /* "Fwd thread id" (only > 0 on a backward op); 0: none */
     uint32_t detail;      /* index into the rank's details; NO_ID: none */
     uint8_t kind;         /* enum span_kind */
-    uint8_t depth;   /* nesting on its track, 0 = outermost, saturates at 255 (set by load.c) */
-    uint16_t window; /* index into the rank's windows */
-    uint32_t
-        parent;    /* index of the enclosing span on its track, NO_ID at depth 0 (set by load.c) */
+    uint8_t depth;        /* nesting on its track, 0 = outermost, saturates at 255 */
+    uint16_t window;      /* index into the rank's windows */
+    uint32_t parent;      /* index of the enclosing span on its track, NO_ID at depth 0 */
     uint32_t node; /* of the framework's graph that it ran, index into the rank's dfg_nodes; NO_ID:
                       none */
 };
@@ -111,7 +110,7 @@ struct trace_track {
     int64_t id;    /* CPU: thread id; GPU: stream number */
     uint32_t name; /* string id: the thread's or stream's name as the file gives it, may be "" */
     uint32_t first, n; /* its spans are spans[first .. first + n), sorted by start, longer first
-                          (set by load.c) */
+                        */
 };
 
 /* fwdbwd: forward op -> backward op, by span index. */
@@ -151,7 +150,7 @@ struct et_node {
     uint64_t id, parent;
     uint32_t first_input, n_inputs; /* into rank->et_tensors, tensors only, lists flattened */
     uint32_t first_output, n_outputs;
-    uint32_t span; /* the Kineto span it is, NO_ID when none was found (set by load.c) */
+    uint32_t span; /* the Kineto span it is, NO_ID when none was found */
     int32_t sequence;
     uint32_t text_inputs; /* record_param_comms: string id of the raw JSON text of its inputs'
                              values; 0: none */

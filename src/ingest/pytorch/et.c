@@ -12,21 +12,6 @@
 
 enum { MAX_RAW_INPUTS = 16384 };
 
-static void fini(void *payload)
-{
-    struct execution_trace *et = payload;
-    array_fini(&et->nodes);
-    array_fini(&et->threads);
-    array_fini(&et->tensors);
-}
-
-static bool is_empty(const void *payload)
-{
-    return ((const struct execution_trace *)payload)->nodes.n == 0;
-}
-
-const struct payload_kind et_payload = {sizeof(struct execution_trace), fini, is_empty};
-
 struct et {
     struct json *js;
     struct trace_part *part;

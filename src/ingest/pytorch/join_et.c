@@ -11,6 +11,21 @@
 #include "base/map.h"
 #include "ingest/pytorch/et.h"
 
+static void fini(void *payload)
+{
+    struct execution_trace *et = payload;
+    array_fini(&et->nodes);
+    array_fini(&et->threads);
+    array_fini(&et->tensors);
+}
+
+static bool is_empty(const void *payload)
+{
+    return ((const struct execution_trace *)payload)->nodes.n == 0;
+}
+
+const struct payload_kind et_payload = {sizeof(struct execution_trace), fini, is_empty};
+
 enum {
     LOOK_AHEAD = 64, /* names one side may have that the other has not, in a row */
     SURE_RUN = 16,   /* equal names in a row that make a place the right one to begin */

@@ -3,6 +3,22 @@
 #include "base/map.h"
 #include "ingest/pytorch/kineto.h"
 
+static void fini(void *payload)
+{
+    struct kineto_flows *flows = payload;
+    array_fini(&flows->links);
+    array_fini(&flows->launches);
+}
+
+/* Flows are of use with spans only. */
+static bool is_empty(const void *payload)
+{
+    (void)payload;
+    return true;
+}
+
+const struct payload_kind kineto_payload = {sizeof(struct kineto_flows), fini, is_empty};
+
 /* The CPU op that a fwdbwd flow is bound to: of those that start just then the innermost that
  * autograd numbered, else the innermost; else the one around. */
 static uint32_t op_at(const struct trace_rank *rank, uint32_t t, int64_t ts_ns)

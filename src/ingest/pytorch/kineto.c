@@ -940,22 +940,6 @@ static void read_document(struct kineto *k)
     }
 }
 
-static void fini(void *payload)
-{
-    struct kineto_flows *flows = payload;
-    array_fini(&flows->links);
-    array_fini(&flows->launches);
-}
-
-/* Flows are of use with spans only. */
-static bool is_empty(const void *payload)
-{
-    (void)payload;
-    return true;
-}
-
-const struct payload_kind kineto_payload = {sizeof(struct kineto_flows), fini, is_empty};
-
 static int read_kineto(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
     struct kineto k = {.js = js, .part = part, .last_track = {NO_ID, NO_ID}, .detail_used = true};

@@ -36,34 +36,6 @@ static inline const struct xplane_meta *meta_of(struct xplane *x, const struct x
     return cached->meta == NO_META ? NULL : &x->metas.at[cached->meta];
 }
 
-/* ---- statistics ---- */
-
-/* One XStat: metadata_id 1, values 2 to 6, a reference 7. */
-void xplane_read_stat(struct xplane *x, const struct xplane_plane *plane, struct pb_view view,
-                      struct xplane_event *event)
-{
-    struct pb_field field;
-    const unsigned char *payload;
-    uint64_t stat = STAT_OTHER, value = 0, id;
-    uint32_t text = 0;
-    while (pb_view_next(&view, &field, &payload)) {
-        if (field.number == 1) {
-            if (!map_get(&plane->stats, map_key(field.value), &stat))
-                return;
-        } else if (field.number == 5 && field.wire == PB_BYTES) {
-            text = xplane_intern(x, (const char *)payload, field.value);
-        } else if (field.number == 7) {
-            if (map_get(&plane->stat_texts, map_key(field.value), &id))
-                text = (uint32_t)id;
-        } else if (field.wire != PB_BYTES) {
-            value = field.value;
-        }
-    }
-    event->values[stat] = value;
-    event->texts[stat] = text;
-    event->has[stat] = true;
-}
-
 /* ---- events ---- */
 
 struct line {

@@ -127,7 +127,7 @@ static inline bool xplane_is(const char *text, size_t len, const char *word)
 /* xplane_names.c: the first pass over a plane: what it is and what things are called in it. */
 void xplane_read_names(struct xplane *x, const struct pb_field *plane_field);
 
-/* xplane.c: one XStat into the statistics of an event. */
+/* xplane_names.c: one XStat into the statistics of an event. */
 void xplane_read_stat(struct xplane *x, const struct xplane_plane *plane, struct pb_view view,
                       struct xplane_event *event);
 

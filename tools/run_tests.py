@@ -3,8 +3,11 @@
 
 C suites are the cmocka programs that Meson lists; each case is read from their TAP output. Python suites are
 tests/cli/test_*.py, one process a file, and tests/live/test_*.py, which train with PyTorch: those run under the Python
-that has it (DPRO_PYTHON, else .venv's), one after the other when all else is done. The last line is `N passed, N failed[, N skipped]`; the exit status is 1 when
-anything failed or nothing ran."""
+that has it (DPRO_PYTHON, else .venv's). As many suites run at once as there are cores. Suites that mostly wait run beside
+these; suites that measure steps run last, one at a time. Live suites share recordings in a folder that lives as long as this
+run (DPRO_TEST_CACHE).
+
+The last line is `N passed, N failed[, N skipped]`; the exit status is 1 when anything failed or nothing ran."""
 import argparse
 import concurrent.futures
 import json
@@ -173,6 +176,12 @@ def python_suites(folder):
             yield f"{os.path.basename(folder)}/{file[5:-3]}", os.path.join(folder, file)
 
 
+# They need no core: they wait for daemons and for clocks that drift.
+WAITING = ("cli/attach", "cli/clocks", "live/attach")
+# They compare a replay with steps that they timed, or a job with a plan with one without.
+MEASURING = ("live/framework_plans", "live/horovod", "live/mxnet", "live/server_plans", "live/tensorflow", "live/verify")
+
+
 def is_live(suite):
     return suite.name.startswith("live/")
 
@@ -225,16 +234,22 @@ def run(suite):
     return suite
 
 
-def in_order(pool, build, suites):
-    """Runs the suites and gives each that is done. A live one is several processes that keep time: they run alone."""
-    for done in concurrent.futures.as_completed([pool.submit(run, s) for s in suites if not is_live(s)]):
-        yield done.result()
-    live = [suite for suite in suites if is_live(suite)]
-    reason = why_not_live(build, live) if live else None
-    for suite in live:
-        if reason:
+def in_order(jobs, build, suites):
+    """Runs the suites and gives each that is done."""
+    reason = why_not_live(build, live) if (live := [suite for suite in suites if is_live(suite)]) else None
+    if reason:
+        for suite in live:
             suite.skips.append(("(all)", reason))
-        yield suite if reason else run(suite)
+            yield suite
+        suites = [suite for suite in suites if not is_live(suite)]
+    # long ones first, so that none is left over at the end
+    suites.sort(key=lambda suite: not is_live(suite))
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool, concurrent.futures.ThreadPoolExecutor(1) as beside:
+        running = [(beside if suite.name in WAITING else pool).submit(run, suite)
+                   for suite in suites if suite.name not in MEASURING]
+        for done in concurrent.futures.as_completed(running):
+            yield done.result()
+    yield from (run(suite) for suite in suites if suite.name in MEASURING)
 
 
 def count_line(passed, failed, skipped):
@@ -261,8 +276,9 @@ def main():
     suites = find_suites(args.build, args.suite)
     for suite in suites:
         suite.timeout *= args.slow
-    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for suite in in_order(pool, args.build, suites):
+    with tempfile.TemporaryDirectory(prefix="dpro-tests-") as cache:
+        os.environ["DPRO_TEST_CACHE"] = cache
+        for suite in in_order(args.jobs, args.build, suites):
             for name, lines in suite.failures:
                 print(f"FAILED {suite.name}: {name}")
                 print("".join(f"    {line}\n" for line in lines), end="")

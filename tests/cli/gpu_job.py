@@ -165,7 +165,7 @@ def write(case, job, steps=6, before=0, synced=True, cut_us=None, folder="job", 
     iteration time, that of many more steps, and cpu_us, what the marks of steps are apart."""
     first, last = before + 1, before + steps
     ranks = run_ranks(job, 1, last, first if synced else None, (first, startup_us))
-    endless = run_ranks(job, 1, last + 40, None)
+    endless = run_ranks(job, 1, last + 20, None)
     facts = []
     for rank, longer in zip(ranks, endless):
         begin = rank.marks[before]
@@ -181,7 +181,7 @@ def write(case, job, steps=6, before=0, synced=True, cut_us=None, folder="job", 
                  "distributedInfo": {"backend": "nccl", "rank": rank.rank, "world_size": job.world},
                  "traceEvents": events}
         case.write(f"{folder}/rank{rank.rank}.pt.trace.json.gz", trace)
-        half = longer.begins[-20:]
+        half = longer.begins[-12:]
         facts.append({"period_us": (half[-1] - half[0]) / (len(half) - 1),
                       "cpu_us": (rank.marks[-1] - begin) / (steps - 1) if steps > 1 else None})
     return case.path(folder), facts

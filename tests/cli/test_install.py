@@ -2,6 +2,7 @@
 import os
 import shutil
 import subprocess
+import tempfile
 import unittest
 
 from support import BUILD, ROOT, SANITIZED, Case
@@ -25,24 +26,27 @@ int main(void)
 
 
 class Install(Case):
-    def setUp(self):
-        super().setUp()
+    @classmethod
+    def setUpClass(cls):
         if SANITIZED:
-            self.skipTest("an instrumented build is not one to install")
+            raise unittest.SkipTest("an instrumented build is not one to install")
         if shutil.which("pkg-config") is None:
-            self.skipTest("no pkg-config here")
-        self.run_quietly(["meson", "install", "-C", BUILD, "--no-rebuild", "--quiet", "--destdir", self.path("root")])
-        places = [folder for folder, _, files in os.walk(self.path("root")) if "dpro.pc" in files]
-        self.assertEqual(len(places), 1)
+            raise unittest.SkipTest("no pkg-config here")
+        destination = tempfile.mkdtemp(prefix="dpro-test-")
+        cls.addClassCleanup(shutil.rmtree, destination, ignore_errors=True)
+        cls.run_quietly(["meson", "install", "-C", BUILD, "--no-rebuild", "--quiet", "--destdir", destination])
+        places = [folder for folder, _, files in os.walk(destination) if "dpro.pc" in files]
+        assert len(places) == 1, places
         with open(os.path.join(places[0], "dpro.pc"), encoding="utf-8") as file:
-            self.prefix = file.readline().strip().split("=", 1)[1]
-        self.pkgconfig = places[0]
-        self.root = self.path("root") + self.prefix
+            cls.prefix = file.readline().strip().split("=", 1)[1]
+        cls.pkgconfig = places[0]
+        cls.root = destination + cls.prefix
 
-    def run_quietly(self, command, **more):
+    @staticmethod
+    def run_quietly(command, **more):
         done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=300, **more)
-        self.assertEqual(done.returncode, 0, f"{command}\n{done.stdout.decode('utf-8', 'replace')}")
+        assert done.returncode == 0, f"{command}\n{done.stdout.decode('utf-8', 'replace')}"
         return done.stdout.decode()
 
     def flags(self, *options):

@@ -50,7 +50,7 @@ class Runs(Case):
         if os.path.exists(self.path("told")):
             os.unlink(self.path("told"))
         program = PROGRAM.replace("EXTRA", extra).replace("TIMES", repr({"baseline": OWN, "plan": PLAN, **times}))
-        return dpro("verify", "--plan", "plan", *arguments, "--", sys.executable, self.write("train.py", program), cwd=self.folder,
+        return dpro("verify", "--plan", "plan", *arguments, "--", sys.executable, "-S", self.write("train.py", program), cwd=self.folder,
                     env={"TMPDIR": self.folder, **(env or {})})
 
     def told(self):

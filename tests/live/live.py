@@ -1,8 +1,12 @@
 """What the live tests share: running real training processes with dpro in them, and reading what they left.
 
 They need an interpreter that has torch: DPRO_PYTHON, else the one that runs the tests; without torch they are skipped.
-A rank is a process with RANK and its kin in the environment; torchrun is used where it matters."""
+A rank is a process with RANK and its kin in the environment; torchrun is used where it matters. A run that several tests look
+at is made once (Case.once), even by suites that run at the same time: its files lie in DPRO_TEST_CACHE."""
+import atexit
+import fcntl
 import gzip
+import hashlib
 import json
 import os
 import shutil
@@ -21,6 +25,12 @@ BUILD = os.environ.get("DPRO_BUILD", os.path.join(ROOT, "build"))
 DPRO = os.path.join(BUILD, "dpro")
 SITE = os.path.join(ROOT, "python", "dpro", "site")
 PYTHON = os.environ.get("DPRO_PYTHON", sys.executable)
+LONG = bool(os.environ.get("DPRO_LONG"))  # make test-long
+
+CACHE = os.environ.get("DPRO_TEST_CACHE")
+if not CACHE:
+    CACHE = tempfile.mkdtemp(prefix="dpro-live-cache-")
+    atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 
 
 def _torch_version():
@@ -66,6 +76,12 @@ def end():
         time.sleep(0.3)
         dist.destroy_process_group()
 """
+
+SINGLE = """
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+"""
+PLAIN = SINGLE + "train(model, optimizer, 30)\nend()\n"
 
 
 class Run:
@@ -169,12 +185,31 @@ class Case(unittest.TestCase):
                 file.close()
         return Run(codes, *texts)
 
+    def once(self, body, world=2, dpro=True, **more):
+        """ranks(), made once for all tests that ask for the same. self.trace is what it recorded: to be read only."""
+        key = hashlib.sha256(json.dumps([body, world, dpro, more], sort_keys=True).encode()).hexdigest()[:16]
+        folder = os.path.join(CACHE, key)
+        if dpro:
+            self.trace = os.path.join(folder, "trace")
+        with open(folder + ".lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            kept = os.path.join(folder, "run.json")
+            if not os.path.exists(kept):
+                shutil.rmtree(folder, ignore_errors=True)
+                os.mkdir(folder)
+                run = self.ranks(body, world, dpro, **more)
+                self.assertNotIn(None, run.codes, run.err[-3000:])
+                with open(kept, "w", encoding="utf-8") as file:
+                    json.dump([run.codes, run.outs, run.errs], file)
+            with open(kept, encoding="utf-8") as file:
+                return Run(*json.load(file))
+
     def assert_ran(self, run):
         self.assertEqual(set(run.codes), {0}, run.err[-4000:])
 
-    def assert_untouched(self, run, body, world=1, **more):
+    def assert_untouched(self, run, body=PLAIN, world=1, **more):
         """The job did what it does without dpro."""
-        without = self.ranks(body, world, dpro=False, **more)
+        without = self.once(body, world, dpro=False, **more)
         self.assertEqual(run.codes, without.codes, run.err[-3000:])
         self.assertEqual(run.digests, without.digests)
 

@@ -1,16 +1,21 @@
 """What is written about models: DDP's buckets in every mode, FSDP's units, several models and optimizers; and that the
 steps are found in all of them."""
+import json
+import os
 import unittest
 
 import live
 
-# The same model in both runs: the truth is what DDP hands to a communication hook, in a run without dpro.
+# Each mode trains the same network. DDP hands each bucket to a communication hook: that is the truth, in a run without dpro.
+# With dpro, only the mode "hook" has one.
 BUCKETS = """
 import json
+from contextlib import nullcontext
 dist.init_process_group("gloo")
 class Net(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, unused):
         super().__init__()
+        self.skips = unused
         self.first = torch.nn.Linear(64, 256)
         self.frozen = torch.nn.Linear(256, 256)
         self.frozen.weight.requires_grad_(False)
@@ -23,75 +28,75 @@ class Net(torch.nn.Module):
     def forward(self, x):
         x = self.frozen(self.first(x).relu())
         y = self.tied(self.right(x)) + self.again(self.left(x))
-        return y if UNUSED else y + self.unused(x[:, :8]).sum()
-UNUSED = %(unused)r
-net = Net()
-model = DDP(net, bucket_cap_mb=0.5, **%(arguments)r)
-names = {id(p): n for n, p in net.named_parameters()}
-truth = {}
-def hook(state, bucket):
-    truth[bucket.index()] = [names[id(p)] for p in bucket.parameters()]
-    work = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
-    return work.then(lambda f: f.value()[0])
-if "truth" in sys.argv or %(hook)r:
-    model.register_comm_hook(None, hook)
-optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01)
+        return y if self.skips else y + self.unused(x[:, :8]).sum()
+def make(mode, arguments):
+    net = Net(mode == "unused")
+    model = DDP(net, bucket_cap_mb=0.5, **arguments)
+    names = {id(p): n for n, p in net.named_parameters()}
+    def hook(state, bucket):
+        truth[mode][bucket.index()] = [names[id(p)] for p in bucket.parameters()]
+        work = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        return work.then(lambda f: f.value()[0])
+    if "truth" in sys.argv or mode == "hook":
+        model.register_comm_hook(None, hook)
+    return model
+MODES, MICRO = %(modes)r, %(micro)d
+truth = {mode: {} for mode in MODES}
+models = [make(mode, arguments) for mode, arguments in MODES.items()]
+optimizer = torch.optim.SGD([p for model in models for p in model.parameters() if p.requires_grad], lr=0.01)
 g = torch.Generator().manual_seed(RANK)
-for i in range(24 * %(micro)d):
+for i in range(24 * MICRO):
     x = torch.randn(4, 64, generator=g)
-    last = i %% %(micro)d == %(micro)d - 1
-    from contextlib import nullcontext
-    with nullcontext() if last else model.no_sync():
-        model(x).pow(2).mean().backward()
+    last = i %% MICRO == MICRO - 1
+    for model in models:
+        with nullcontext() if last else model.no_sync():
+            model(x).pow(2).mean().backward()
     if last:
         optimizer.step()
         optimizer.zero_grad()
 if "truth" in sys.argv and RANK == 0:
-    print("TRUTH", json.dumps([truth[k] for k in sorted(truth)]))
+    print("TRUTH", json.dumps({mode: [buckets[k] for k in sorted(buckets)] for mode, buckets in truth.items()}))
 end()
 """
 
 
+SETTINGS = {"view": "gradient_as_bucket_view", "static": "static_graph", "unused": "find_unused_parameters", "hook": "comm_hook"}
+
+
 class Buckets(live.Case):
-    def check(self, arguments=None, unused=False, micro=1, hook=False):
-        body = BUCKETS % {"arguments": arguments or {}, "unused": unused, "micro": micro, "hook": hook}
-        truth = self.ranks(body, dpro=False, arguments=["truth"])
-        self.assert_ran(truth)
-        truth = [line for line in truth.out.splitlines() if line.startswith("TRUTH ")][0]
+    def check(self, modes, micro=1):
+        """The buckets of each mode are DDP's."""
+        body = BUCKETS % {"modes": modes, "micro": micro}
+        without = self.ranks(body, dpro=False, arguments=["truth"])
+        self.assert_ran(without)
+        truth = json.loads(next(line for line in without.out.splitlines() if line.startswith("TRUTH "))[6:])
         self.assert_ran(self.ranks(body))
-        model = self.rank()["models"][0]
-        found = [[model["parameters"][n]["name"] for n in bucket["parameters"]] for bucket in model["buckets"]]
-        import json
-        self.assertEqual(found, json.loads(truth[6:]))
-        self.assertGreater(len(found), 1)
-        for bucket in model["buckets"]:
-            self.assertEqual(bucket["size_bytes"], sum(model["parameters"][n]["size_bytes"] for n in bucket["parameters"]))
-        self.assertEqual((model["parallel"], model["process_group"], model["ddp"]["bucket_cap_mb"]), ("ddp", "0", 0.5))
-        self.assertEqual(len(self.rank()["models"]), 1)
-        return self.rank()
+        models = {}
+        for model in self.rank()["models"]:
+            set_ones = [mode for mode, setting in SETTINGS.items() if model["ddp"][setting]]
+            self.assertLessEqual(len(set_ones), 1)
+            models[set_ones[0] if set_ones else "default"] = model
+        self.assertEqual(set(models), set(modes))
+        for mode, model in models.items():
+            with self.subTest(mode):
+                found = [[model["parameters"][n]["name"] for n in bucket["parameters"]] for bucket in model["buckets"]]
+                self.assertEqual(found, truth[mode])
+                self.assertGreater(len(found), 1)
+                for bucket in model["buckets"]:
+                    self.assertEqual(bucket["size_bytes"],
+                                     sum(model["parameters"][n]["size_bytes"] for n in bucket["parameters"]))
+                self.assertEqual((model["parallel"], model["process_group"], model["ddp"]["bucket_cap_mb"]), ("ddp", "0", 0.5))
 
-    def test_buckets_are_those_of_the_default_mode(self):
-        self.check()
-
-    def test_buckets_are_those_of_gradients_that_are_views(self):
-        self.assertTrue(self.check({"gradient_as_bucket_view": True})["models"][0]["ddp"]["gradient_as_bucket_view"])
-
-    def test_buckets_are_those_of_a_static_graph(self):
-        self.assertTrue(self.check({"static_graph": True})["models"][0]["ddp"]["static_graph"])
-
-    def test_buckets_are_those_of_a_job_with_unused_parameters(self):
-        info = self.check({"find_unused_parameters": True}, unused=True)
-        self.assertTrue(info["models"][0]["ddp"]["find_unused_parameters"])
-
-    def test_buckets_are_those_of_a_job_with_a_communication_hook(self):
-        self.assertTrue(self.check(hook=True)["models"][0]["ddp"]["comm_hook"])
+    def test_buckets_are_those_of_every_mode(self):
+        self.check({"default": {}, "view": {"gradient_as_bucket_view": True}, "static": {"static_graph": True},
+                    "unused": {"find_unused_parameters": True}, "hook": {}})
 
     def test_accumulated_gradients_are_one_step(self):
-        info = self.check(micro=3)
+        self.check({"default": {}}, micro=3)
         self.assertEqual(self.profiled_steps(), [8, 9, 10])
         events = [e for e in self.kineto()["traceEvents"] if e.get("name") == "DistributedDataParallel.forward"]
         self.assertGreaterEqual(len(events), 9)
-        self.assertTrue(info["complete"])
+        self.assertTrue(self.rank()["complete"])
 
 
 class Models(live.Case):
@@ -265,6 +270,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)""",
         }
         for name, make in cases.items():
+            if name in ("foreach", "scheduled") and not live.LONG:
+                continue
             with self.subTest(name):
                 trace = self.path(name)
                 run = self.ranks("model = net()\n" + make + """
@@ -309,11 +316,9 @@ for i in range(24):
     update()
 end()
 """
-        without = self.ranks(job, world=1, dpro=False)
         run = self.ranks(job, world=1)
-        self.assert_ran(without)
         self.assert_ran(run)
-        self.assertEqual(run.digests, without.digests)
+        self.assert_untouched(run, job)
         self.assertEqual(self.profiled_steps(), [8, 9, 10])
         self.assertEqual(self.rank()["models"][0]["name"], "Sequential")
 
@@ -339,11 +344,9 @@ end()
 """
 
     def path_to_package(self):
-        import os
         return os.path.join(live.ROOT, "python")
 
     def test_says_where_a_step_is(self):
-        import os
         run = self.ranks(self.JOB % "", world=1, PYTHONPATH=os.pathsep.join([live.SITE, self.path_to_package()]))
         self.assert_ran(run)
         info = self.rank()

@@ -74,9 +74,6 @@ def plan(buckets=None, world_size=2, compression="none", **more):
             "communication": {"compression": compression, "changes_numerics": compression != "none", "buckets": listed}}
 
 
-_without = {}
-
-
 class Case(live.Case):
     def plan(self, value=None, name="plan"):
         os.makedirs(self.path(name), exist_ok=True)
@@ -88,11 +85,10 @@ class Case(live.Case):
         return sorted(line for line in run.out.splitlines() if line.startswith(word))
 
     def without(self, body):
-        """The same job without dpro; one run of each."""
-        if body not in _without:
-            _without[body] = self.ranks(body, dpro=False)
-            self.assert_ran(_without[body])
-        return _without[body]
+        """The same job without dpro."""
+        run = self.once(body, dpro=False)
+        self.assert_ran(run)
+        return run
 
     def run_planned(self, body, path, **more):
         return self.ranks(body, dpro=False, DPRO_PLAN=path, PYTHONPATH=live.SITE, **more)
@@ -274,7 +270,7 @@ end()
         self.assertIn(result["best_other"], ("cap=1", "plan=other"))
         self.assertIn("REDUCERS 19 1", run.err)  # own, 3 x (plan, cap, other, cap, plan, own): the old ones are gone
         digests = sorted(line for line in run.err.splitlines() if line.startswith("DIGEST"))
-        self.assertEqual(digests, self.ranks(self.BODY, dpro=False).digests)
+        self.assertEqual(digests, self.without(self.BODY).digests)
 
     def test_with_stop_the_job_ends_when_all_is_measured(self):
         self.plan(plan(each={"partitions": 2}))

@@ -1,5 +1,6 @@
 """A job that is not changed leaves a whole trace directory, and does not notice."""
 import os
+import shutil
 import subprocess
 import unittest
 
@@ -20,7 +21,7 @@ end()
 
 class Directory(live.Case):
     def test_an_unchanged_ddp_job_leaves_the_whole_directory(self):
-        run = self.ranks(DDP_JOB)
+        run = self.once(DDP_JOB)
         self.assert_ran(run)
         for rank in range(2):
             folder = os.path.join(self.trace, "host0", "rank%d" % rank)
@@ -58,7 +59,7 @@ class Directory(live.Case):
         self.assertIn("recorded steps 8 to 10 of 2 ranks in %s; next: dpro replay %s" % (self.trace, self.trace), ends[0])
 
     def test_ranks_record_the_same_steps_and_the_profile_is_cut_there(self):
-        self.assert_ran(self.ranks(DDP_JOB))
+        self.assert_ran(self.once(DDP_JOB))
         steps = [[s["step"] for s in self.rank(rank)["steps"]["timing"]] for rank in range(2)]
         self.assertEqual(steps[0], steps[1])
         for rank in range(2):
@@ -73,7 +74,7 @@ class Directory(live.Case):
                     self.assertAlmostEqual(base + (event["ts"] + event["dur"]) * 1000, own["end_ns"], delta=2e6)
 
     def test_the_last_optimizer_step_of_the_window_is_whole(self):
-        self.assert_ran(self.ranks(SINGLE_JOB, world=1))
+        self.assert_ran(self.once(SINGLE_JOB, world=1))
         events = [e for e in self.kineto()["traceEvents"] if e.get("ph") == "X"]
         steps = [e for e in events if e["name"].startswith("ProfilerStep#")]
         updates = [e for e in events if e["name"].startswith("Optimizer.step#")]
@@ -84,8 +85,8 @@ class Directory(live.Case):
     def test_losses_and_gradients_are_the_same_with_and_without(self):
         for job, world in ((DDP_JOB, 2), (SINGLE_JOB, 1)):
             with self.subTest(world=world):
-                without = self.ranks(job, world, dpro=False)
-                recorded = self.ranks(job, world, out=self.path("trace%d" % world))
+                without = self.once(job, world, dpro=False)
+                recorded = self.once(job, world)
                 self.assert_ran(without)
                 self.assertEqual(len(without.digests), world)
                 self.assertEqual(recorded.digests, without.digests)
@@ -148,7 +149,7 @@ end()
                                                  world=1, dpro=False).digests)
 
     def test_a_job_without_distributed_has_one_rank_and_its_host_name(self):
-        self.assert_ran(self.ranks(SINGLE_JOB, world=1))
+        self.assert_ran(self.once(SINGLE_JOB, world=1))
         info = self.rank()
         self.assertEqual((info["rank"], info["world_size"], info["backend"], info["process_groups"]), (0, 1, None, []))
         self.assertEqual([m["parallel"] for m in info["models"]], ["none"])
@@ -157,8 +158,10 @@ end()
         self.assertEqual(info["host"], info["host_name"])
 
     def test_a_second_run_gets_a_folder_of_its_own(self):
-        for _ in range(2):
-            self.assert_ran(self.ranks(SINGLE_JOB, world=1))
+        self.once(SINGLE_JOB, world=1)
+        shutil.copytree(self.trace, self.path("trace"))
+        self.trace = self.path("trace")
+        self.assert_ran(self.ranks(SINGLE_JOB, world=1))
         self.assertEqual(self.rank(root=os.path.join(self.trace, "attempt1"))["attempt"], 1)
         self.assertEqual(self.rank()["attempt"], 0)
         self.assertEqual(self.job(os.path.join(self.trace, "attempt1"))["attempt"], 1)

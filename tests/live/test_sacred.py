@@ -12,11 +12,7 @@ import time
 import unittest
 
 import live
-
-SINGLE = """
-model = net()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-"""
+from live import PLAIN, SINGLE
 
 
 class Case(live.Case):
@@ -88,7 +84,7 @@ train(model, optimizer, 30, each=each)
 print("READY", flush=True)
 train(model, optimizer, 100000, each=lambda i: i == 2 and print("STEP", flush=True))
 """
-        for delay in (0.0, 0.02, 0.05, 0.1, 0.3):
+        for delay in (0.0, 0.02, 0.05, 0.1, 0.3) if live.LONG else (0.02, 0.1):
             shutil.rmtree(self.trace, ignore_errors=True)
             process = subprocess.Popen([live.PYTHON, self.script(body)], env=self.environment(), cwd=self.folder,
                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -168,11 +164,9 @@ end()
 
 
 class Trouble(Case):
-    BODY = SINGLE + "train(model, optimizer, 30)\nend()\n"
-
     def check(self, run, *words):
         """One line tells what failed, and the job did not notice."""
-        self.assert_untouched(run, self.BODY)
+        self.assert_untouched(run)
         failed = [line for line in run.said if "recording ends" in line]
         self.assertEqual(len(failed), 1, run.err)
         for word in words:
@@ -181,7 +175,7 @@ class Trouble(Case):
     def test_a_folder_that_cannot_be_made(self):
         with open(self.path("file"), "w", encoding="utf-8"):
             pass
-        self.check(self.ranks(self.BODY, world=1, out=self.path("file", "trace")), self.path("file"))
+        self.check(self.ranks(PLAIN, world=1, out=self.path("file", "trace")), self.path("file"))
 
     def test_a_folder_removed_midway(self):
         body = SINGLE + """
@@ -190,14 +184,14 @@ train(model, optimizer, 30, each=lambda i: i == 8 and os.environ.get("DPRO_OUT")
 end()
 """
         run = self.ranks(body, world=1)
-        self.assert_untouched(run, body)
+        self.assert_untouched(run)
         self.assertEqual(len([line for line in run.said if "recording ends" in line]), 1, run.err)
         self.assertFalse(os.path.exists(self.trace))
 
     def test_a_limit_on_file_sizes(self):
         def limit():
             resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
-        self.check(self.ranks(self.BODY, world=1, preexec_fn=limit), "disk full")
+        self.check(self.ranks(PLAIN, world=1, preexec_fn=limit), "disk full")
         self.assert_readable()
         self.assertFalse(self.rank()["complete"])
 
@@ -210,7 +204,7 @@ end()
             self.skipTest("no file system can be mounted here")
         self.addCleanup(subprocess.run, ["umount", "-l", self.path("disk")])
         self.trace = self.path("disk", "trace")
-        self.check(self.ranks(self.BODY, world=1), self.trace)
+        self.check(self.ranks(PLAIN, world=1), self.trace)
         self.assert_readable()
 
     def test_a_failure_inside_dpro(self):
@@ -220,14 +214,14 @@ if os.environ.get("DPRO"):
     class Broken:
         def __getattr__(self, name): raise AssertionError("made to fail")
     dpro.activate._session._schedule = Broken()
-""" + self.BODY, world=1, PYTHONPATH=os.pathsep.join([live.SITE, os.path.join(live.ROOT, "python")]))
+""" + PLAIN, world=1, PYTHONPATH=os.pathsep.join([live.SITE, os.path.join(live.ROOT, "python")]))
         self.check(run, "AssertionError: made to fail")
         self.assertFalse(os.path.exists(self.trace))
 
     def test_a_closed_stderr(self):
-        body = self.BODY.replace("model = net()", "os.close(2)\nmodel = net()")
+        body = PLAIN.replace("model = net()", "os.close(2)\nmodel = net()")
         run = self.ranks(body, world=1)
-        self.assert_untouched(run, body)
+        self.assert_untouched(run)
         self.assertTrue(self.rank()["complete"])
 
     def test_a_stderr_that_takes_nothing(self):
@@ -239,13 +233,13 @@ if os.environ.get("DPRO"):
             with self.subTest(stderr=name):
                 self.trace = self.path(name.replace(" ", "-"))
                 # torch's own lines would wait for a reader without dpro as well: none here
-                body = self.BODY.replace("model = net()", body + "model = net()")
+                body = PLAIN.replace("model = net()", body + "model = net()")
                 run = self.ranks(body, world=1, TORCH_CPP_LOG_LEVEL="ERROR")
-                self.assert_untouched(run, body, TORCH_CPP_LOG_LEVEL="ERROR")
+                self.assert_untouched(run)
                 self.assertTrue(self.rank()["complete"])
 
     def test_a_torch_without_kineto_gives_step_times(self):
-        run = self.ranks("torch.autograd.kineto_available = lambda: False\n" + self.BODY, world=1)
+        run = self.ranks("torch.autograd.kineto_available = lambda: False\n" + PLAIN, world=1)
         self.assert_ran(run)
         self.assertTrue(any("Kineto" in line and "missing" in line for line in run.said), run.said)
         self.assertEqual(len(self.rank()["steps"]["before"]), 3)

@@ -20,28 +20,13 @@
 
 #include <dpro/dpro.h>
 
+#include "../unit/temp_folder.h"
 #include "host.h"
 
 enum { N_RANKS = 4, N_CHANNELS = 2, N_STEPS = 2 * (N_RANKS - 1), N_ITERATIONS = 6 };
 enum { CHUNK_BYTES = 40000, MESSAGES = 2 * N_STEPS * N_CHANNELS };
 
 static const char *plugin_path;
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/dpro-nccl-graph-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
-}
 
 /* ---- one rank's process ---- */
 

@@ -19,31 +19,26 @@
 #include <cmocka.h>
 
 #include "../tracer/read_log.h"
+#include "../unit/temp_folder.h"
 #include "host.h"
 
 #define ALL_TYPES ((1 << (NCCL_CE_BATCH + 1)) - 1)
 
 static const char *plugin_path, *fake_nccl_path, *program;
 static struct plugin plugin;
-static char folder[64], path[96];
+static char path[96];
 
-static int make_folder(void **state)
+static int make_log_folder(void **state)
 {
-    (void)state;
-    strcpy(folder, "/tmp/dpro-nccl-XXXXXX");
-    if (!mkdtemp(folder))
-        return -1;
+    int rc = make_folder(state);
     snprintf(path, sizeof path, "%s/nccl.log", folder);
-    return 0;
+    return rc;
 }
 
-static int remove_folder(void **state)
+static int remove_log_folder(void **state)
 {
-    (void)state;
-    char command[128];
     plugin.stop();
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
+    return remove_folder(state);
 }
 
 /* ---- the log read back ---- */
@@ -1254,7 +1249,7 @@ static void test_a_forked_child_records_nothing_and_its_parent_goes_on(void **st
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_log_folder, remove_log_folder)
         TEST(test_interface_1_every_event_is_recorded_with_all_its_fields),
         TEST(test_interface_2_every_event_is_recorded_with_all_its_fields),
         TEST(test_interface_3_every_event_is_recorded_with_all_its_fields),

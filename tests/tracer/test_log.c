@@ -18,6 +18,7 @@
 
 #include <cmocka.h>
 
+#include "../unit/temp_folder.h"
 #include "log.h"
 #include "read_log.h"
 
@@ -30,28 +31,21 @@ struct numbered {
     uint64_t filler;
 };
 
-static char folder[64];
 static char path[96], old_path[104];
 static const struct log_options plain = {.kind = LOG_TRANSPORT, .rank = 3};
 
-static int make_folder(void **state)
+static int make_log_folder(void **state)
 {
-    (void)state;
-    strcpy(folder, "/tmp/dpro-log-XXXXXX");
-    if (!mkdtemp(folder))
-        return -1;
+    int rc = make_folder(state);
     snprintf(path, sizeof path, "%s/net.log", folder);
     snprintf(old_path, sizeof old_path, "%s.old", path);
-    return 0;
+    return rc;
 }
 
-static int remove_folder(void **state)
+static int remove_log_folder(void **state)
 {
-    (void)state;
     log_stop();
-    unlink(path);
-    unlink(old_path);
-    rmdir(folder);
+    remove_folder(state); /* unless a test has removed it */
     return 0;
 }
 
@@ -526,7 +520,7 @@ static void test_a_signal_handler_may_record(void **state)
     assert_true(n_handled > 0);
 }
 
-#define CASE(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
+#define CASE(test) cmocka_unit_test_setup_teardown(test, make_log_folder, remove_log_folder)
 
 int main(void)
 {

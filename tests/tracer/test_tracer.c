@@ -17,29 +17,19 @@
 
 #include <cmocka.h>
 
+#include "../unit/temp_folder.h"
 #include "read_log.h"
 
 /* ---- running a job ---- */
 
-static char folder[64], out[80], file[96];
+static char out[80], file[96];
 
-static int make_folder(void **state)
+static int make_job_folder(void **state)
 {
-    (void)state;
-    strcpy(folder, "/tmp/dpro-tracer-XXXXXX");
-    if (!mkdtemp(folder))
-        return -1;
+    int rc = make_folder(state);
     snprintf(out, sizeof out, "%s/out", folder);
     snprintf(file, sizeof file, "%s/file", folder);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    char command[96];
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
+    return rc;
 }
 
 #define RUN(...) run((const char *[]){__VA_ARGS__, NULL})
@@ -761,7 +751,7 @@ static void test_only_hooks_and_control_functions_are_exported(void **state)
     assert_int_equal(n, n_names);
 }
 
-#define CASE(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
+#define CASE(test) cmocka_unit_test_setup_teardown(test, make_job_folder, remove_folder)
 
 int main(void)
 {

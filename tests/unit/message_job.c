@@ -298,3 +298,12 @@ struct job ring(int n_ranks, int n_steps, int step, int reduce, int bytes)
     }
     return job;
 }
+
+void write_job(const struct job *job, const char *folder)
+{
+    for (int r = 0; r < job->n_ranks; r++) {
+        write_profile(job, folder, r);
+        if (!job->without_log[r])
+            write_log(job, folder, r);
+    }
+}

@@ -43,5 +43,7 @@ struct job ring(int n_ranks, int n_steps, int step, int reduce, int bytes);
 /* Into the folder; fails the test when that fails. */
 void write_profile(const struct job *job, const char *folder, int rank);
 void write_log(const struct job *job, const char *folder, int rank);
+/* The profiles of all ranks, and the logs of those that have one. */
+void write_job(const struct job *job, const char *folder);
 
 #endif

@@ -11,8 +11,7 @@
 
 #include "ingest/pytorch/et.h"
 #include "ingest/readers.h"
-
-static enum json_fail last_fail;
+#include "part_text.h"
 
 static const struct execution_trace *et_of(const struct trace_part *part)
 {
@@ -21,17 +20,7 @@ static const struct execution_trace *et_of(const struct trace_part *part)
 
 static struct trace_part read_chunked(const char *text, size_t chunk)
 {
-    struct input in;
-    struct json js;
-    struct dpro_error err;
-    struct trace_part part = {0};
-    assert_int_equal(input_open_memory(&in, text, strlen(text), "text", &err), 0);
-    assert_int_equal(json_init(&js, &in, chunk, &err), 0);
-    assert_int_equal(et_reader.read_json(&js, &part, &err), 0);
-    last_fail = js.fail;
-    json_fini(&js);
-    input_close(&in);
-    return part;
+    return part_of_text(&et_reader, text, chunk);
 }
 
 static const char flat[] = "{\"schema\":\"1.0.1\",\"pid\":59811,\"nodes\":["

@@ -12,10 +12,8 @@
 
 #include "ingest/pytorch/kineto.h"
 #include "ingest/readers.h"
+#include "part_text.h"
 
-static enum json_fail last_fail;
-
-/* The part is the caller's to end with part_fini. */
 static const struct kineto_flows *flows_of(const struct trace_part *part)
 {
     return part_payload(part, &kineto_payload);
@@ -23,17 +21,7 @@ static const struct kineto_flows *flows_of(const struct trace_part *part)
 
 static struct trace_part read_chunked(const char *text, size_t chunk)
 {
-    struct input in;
-    struct json js;
-    struct dpro_error err;
-    struct trace_part part = {0};
-    assert_int_equal(input_open_memory(&in, text, strlen(text), "text", &err), 0);
-    assert_int_equal(json_init(&js, &in, chunk, &err), 0);
-    assert_int_equal(kineto_reader.read_json(&js, &part, &err), 0);
-    last_fail = js.fail;
-    json_fini(&js);
-    input_close(&in);
-    return part;
+    return part_of_text(&kineto_reader, text, chunk);
 }
 
 static struct trace_part read_text(const char *text)

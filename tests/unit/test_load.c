@@ -7,7 +7,6 @@
 
 #include <cmocka.h>
 #include <dirent.h>
-#include <ftw.h>
 #include <isa-l/igzip_lib.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,52 +15,7 @@
 #include <unistd.h>
 
 #include "ingest/trace.h"
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/dpro-load-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_entry(const char *path, const struct stat *st, int flag, struct FTW *ftw)
-{
-    (void)st;
-    (void)flag;
-    (void)ftw;
-    return remove(path);
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-/* Full path of a name in the test's folder; four at a time. */
-static const char *in_folder(const char *name)
-{
-    static char paths[4][256];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
-}
-
-static void write_bytes(const char *name, const void *data, size_t size)
-{
-    FILE *file = fopen(in_folder(name), "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(data, 1, size, file), size);
-    fclose(file);
-}
-
-static void write_text(const char *name, const char *text)
-{
-    write_bytes(name, text, strlen(text));
-}
+#include "temp_folder.h"
 
 static unsigned char *pack(const char *text, size_t *size)
 {
@@ -838,31 +792,29 @@ static void test_real_folders_give_all_ranks(void **state)
     }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_spans_are_sorted_and_nested),
-        TEST(test_links_join_the_ops_that_start_there),
-        TEST(test_launch_flows_stand_in_for_correlation),
-        TEST(test_ranks_come_from_metadata_then_from_names),
-        TEST(test_globs_and_lists_are_read),
-        TEST(test_unknown_ranks_name_the_file_and_the_option),
-        TEST(test_windows_of_a_rank_follow_each_other),
-        TEST(test_one_file_named_twice_is_taken_once),
-        TEST(test_two_jobs_are_refused),
-        TEST(test_two_processes_of_one_rank_are_two_runs),
-        TEST(test_bad_paths_are_named),
-        TEST(test_a_damaged_file_gives_what_is_whole),
-        TEST(test_a_cut_gzip_gives_what_is_whole),
-        TEST(test_gzip_members_are_joined),
-        TEST(test_losses_are_counted_in_one_line),
-        TEST(test_spans_written_twice_count_once),
-        TEST(test_times_beyond_64_bits_lose_their_base),
-        TEST(test_execution_traces_are_joined_by_record_function),
-        TEST(test_older_execution_traces_are_joined_by_order),
-        TEST(test_any_number_of_threads_gives_the_same),
+        TEST_IN_FOLDER(test_spans_are_sorted_and_nested),
+        TEST_IN_FOLDER(test_links_join_the_ops_that_start_there),
+        TEST_IN_FOLDER(test_launch_flows_stand_in_for_correlation),
+        TEST_IN_FOLDER(test_ranks_come_from_metadata_then_from_names),
+        TEST_IN_FOLDER(test_globs_and_lists_are_read),
+        TEST_IN_FOLDER(test_unknown_ranks_name_the_file_and_the_option),
+        TEST_IN_FOLDER(test_windows_of_a_rank_follow_each_other),
+        TEST_IN_FOLDER(test_one_file_named_twice_is_taken_once),
+        TEST_IN_FOLDER(test_two_jobs_are_refused),
+        TEST_IN_FOLDER(test_two_processes_of_one_rank_are_two_runs),
+        TEST_IN_FOLDER(test_bad_paths_are_named),
+        TEST_IN_FOLDER(test_a_damaged_file_gives_what_is_whole),
+        TEST_IN_FOLDER(test_a_cut_gzip_gives_what_is_whole),
+        TEST_IN_FOLDER(test_gzip_members_are_joined),
+        TEST_IN_FOLDER(test_losses_are_counted_in_one_line),
+        TEST_IN_FOLDER(test_spans_written_twice_count_once),
+        TEST_IN_FOLDER(test_times_beyond_64_bits_lose_their_base),
+        TEST_IN_FOLDER(test_execution_traces_are_joined_by_record_function),
+        TEST_IN_FOLDER(test_older_execution_traces_are_joined_by_order),
+        TEST_IN_FOLDER(test_any_number_of_threads_gives_the_same),
         cmocka_unit_test(test_real_traces_agree_with_another_program),
         cmocka_unit_test(test_real_folders_give_all_ranks),
     };

@@ -7,7 +7,6 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,31 +18,9 @@
 #include "graph/collectives/comm_pattern.h"
 #include "graph/graph.h"
 #include "message_job.h"
+#include "temp_folder.h"
 
 #define US INT64_C(1000)
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/dpro-messages-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_entry(const char *path, const struct stat *st, int flag, struct FTW *ftw)
-{
-    (void)st;
-    (void)flag;
-    (void)ftw;
-    return remove(path);
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-}
 
 /* ---- making jobs ---- */
 
@@ -62,11 +39,7 @@ static struct dpro_graph *graph_of_folder(const char *path)
 
 static struct dpro_graph *graph_of(const struct job *job)
 {
-    for (int r = 0; r < job->n_ranks; r++) {
-        write_profile(job, folder, r);
-        if (!job->without_log[r])
-            write_log(job, folder, r);
-    }
+    write_job(job, folder);
     return graph_of_folder(folder);
 }
 
@@ -981,36 +954,34 @@ static void test_real_captures_are_rings_of_messages_to_the_byte(void **state)
     }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_algorithms_are_told_by_who_sends_to_whom),
         cmocka_unit_test(test_chunks_are_counted_channel_by_channel),
-        TEST(test_a_ring_becomes_sends_and_receives_that_give_back_what_was_measured),
-        TEST(test_a_send_waits_for_the_receive_that_it_passes_on),
-        TEST(test_a_message_behind_another_queues_on_the_link),
-        TEST(test_what_is_on_a_link_when_an_iteration_begins_holds_up_what_that_sends),
-        TEST(test_what_a_busy_link_held_up_is_not_late_on_a_faster_one),
-        TEST(test_collectives_at_once_share_the_link),
-        TEST(test_a_late_rank_is_waited_for_as_before),
-        TEST(test_ranks_of_one_host_share_its_link_in_each_direction),
-        TEST(test_notices_that_stand_behind_data_are_messages_too),
-        TEST(test_notices_that_have_the_stream_to_themselves_are_none),
-        TEST(test_a_rank_that_comes_earlier_to_an_all_gather_makes_no_iteration_longer),
-        TEST(test_steps_of_nccls_proxies_are_messages_as_gloos_are),
-        TEST(test_a_tree_passes_on_what_came_up_and_what_came_down),
-        TEST(test_channels_do_not_wait_for_each_other),
-        TEST(test_what_one_rank_of_a_node_received_another_may_send_on),
-        TEST(test_sends_and_receives_of_one_call_are_an_exchange),
-        TEST(test_a_step_that_is_lost_leaves_its_collective_whole),
-        TEST(test_of_a_rank_without_a_log_the_others_ends_of_its_messages_remain),
-        TEST(test_of_several_ranks_without_logs_what_came_in_may_have_gone_out_again),
-        TEST(test_without_any_log_nothing_is_said),
-        TEST(test_messages_that_differ_between_iterations_stay_whole),
-        TEST(test_a_message_that_only_its_sender_logged_leaves_the_collective_whole),
-        TEST(test_a_rank_that_is_missing_leaves_its_collectives_whole),
+        TEST_IN_FOLDER(test_a_ring_becomes_sends_and_receives_that_give_back_what_was_measured),
+        TEST_IN_FOLDER(test_a_send_waits_for_the_receive_that_it_passes_on),
+        TEST_IN_FOLDER(test_a_message_behind_another_queues_on_the_link),
+        TEST_IN_FOLDER(test_what_is_on_a_link_when_an_iteration_begins_holds_up_what_that_sends),
+        TEST_IN_FOLDER(test_what_a_busy_link_held_up_is_not_late_on_a_faster_one),
+        TEST_IN_FOLDER(test_collectives_at_once_share_the_link),
+        TEST_IN_FOLDER(test_a_late_rank_is_waited_for_as_before),
+        TEST_IN_FOLDER(test_ranks_of_one_host_share_its_link_in_each_direction),
+        TEST_IN_FOLDER(test_notices_that_stand_behind_data_are_messages_too),
+        TEST_IN_FOLDER(test_notices_that_have_the_stream_to_themselves_are_none),
+        TEST_IN_FOLDER(test_a_rank_that_comes_earlier_to_an_all_gather_makes_no_iteration_longer),
+        TEST_IN_FOLDER(test_steps_of_nccls_proxies_are_messages_as_gloos_are),
+        TEST_IN_FOLDER(test_a_tree_passes_on_what_came_up_and_what_came_down),
+        TEST_IN_FOLDER(test_channels_do_not_wait_for_each_other),
+        TEST_IN_FOLDER(test_what_one_rank_of_a_node_received_another_may_send_on),
+        TEST_IN_FOLDER(test_sends_and_receives_of_one_call_are_an_exchange),
+        TEST_IN_FOLDER(test_a_step_that_is_lost_leaves_its_collective_whole),
+        TEST_IN_FOLDER(test_of_a_rank_without_a_log_the_others_ends_of_its_messages_remain),
+        TEST_IN_FOLDER(test_of_several_ranks_without_logs_what_came_in_may_have_gone_out_again),
+        TEST_IN_FOLDER(test_without_any_log_nothing_is_said),
+        TEST_IN_FOLDER(test_messages_that_differ_between_iterations_stay_whole),
+        TEST_IN_FOLDER(test_a_message_that_only_its_sender_logged_leaves_the_collective_whole),
+        TEST_IN_FOLDER(test_a_rank_that_is_missing_leaves_its_collectives_whole),
         cmocka_unit_test(test_real_captures_are_rings_of_messages_to_the_byte),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

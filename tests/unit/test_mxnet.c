@@ -11,28 +11,7 @@
 
 #include "ingest/mxnet/mxnet.h"
 #include "ingest/readers.h"
-
-static void read_text(struct trace_part *part, const char *text,
-                      int (*json)(struct json *, struct trace_part *, struct dpro_error *),
-                      int (*lines)(struct bytes *, struct trace_part *, struct dpro_error *))
-{
-    struct input in;
-    struct json js;
-    struct bytes bytes;
-    struct dpro_error err;
-    *part = (struct trace_part){0};
-    assert_int_equal(input_open_memory(&in, text, strlen(text), "test", &err), 0);
-    if (json) {
-        assert_int_equal(json_init(&js, &in, 0, &err), 0);
-        assert_int_equal(json(&js, part, &err), 0);
-        json_fini(&js);
-    } else {
-        assert_int_equal(bytes_init(&bytes, &in, 0, PART_RECORD_MAX, &err), 0);
-        assert_int_equal(lines(&bytes, part, &err), 0);
-        bytes_fini(&bytes);
-    }
-    input_close(&in);
-}
+#include "part_text.h"
 
 /* ---- profiles ---- */
 
@@ -47,15 +26,16 @@ static void test_operations_of_a_thread_may_overlap(void **state)
 {
     (void)state;
     struct trace_part part;
-    read_text(&part,
-              HEAD EVENT("KVStoreDistDefaultStoragePushPull", "operator", "B", "10", "7")
-                  EVENT("KVStoreDistDefaultStoragePushPull", "operator", "E", "90", "7")
-                      EVENT("KVStoreDistDefaultStoragePushPull", "operator", "B", "12", "7")
-                          EVENT("KVStoreDistDefaultStoragePushPull", "operator", "E", "95", "7")
-                              EVENT("MXNDArrayWaitAll", "MXNET_C_API", "b", "5", "1")
-                                  EVENT("Convolution", "operator", "b", "6", "2")
-                                      EVENT("MXNDArrayWaitAll", "MXNET_C_API", "e", "99", "1") "]}",
-              mxnet_reader.read_json, NULL);
+    part = part_of_text(
+        &mxnet_reader,
+        HEAD EVENT("KVStoreDistDefaultStoragePushPull", "operator", "B", "10", "7")
+            EVENT("KVStoreDistDefaultStoragePushPull", "operator", "E", "90", "7")
+                EVENT("KVStoreDistDefaultStoragePushPull", "operator", "B", "12", "7")
+                    EVENT("KVStoreDistDefaultStoragePushPull", "operator", "E", "95", "7")
+                        EVENT("MXNDArrayWaitAll", "MXNET_C_API", "b", "5", "1")
+                            EVENT("Convolution", "operator", "b", "6", "2")
+                                EVENT("MXNDArrayWaitAll", "MXNET_C_API", "e", "99", "1") "]}",
+        0);
     const struct trace_span *spans = part.first_block->at;
     assert_int_equal(part.n_spans, 3);
     assert_int_equal(spans[0].start_ns, 10000);
@@ -72,12 +52,12 @@ static void test_an_end_without_a_beginning_is_counted(void **state)
 {
     (void)state;
     struct trace_part part;
-    read_text(&part,
-              HEAD EVENT("Flatten", "operator", "E", "10", "7")
-                  EVENT("Pooling", "operator", "B", "11", "7")
-                      EVENT("Flatten", "operator", "B", "20", "7")
-                          EVENT("Flatten", "operator", "E", "19", "7") "]}",
-              mxnet_reader.read_json, NULL);
+    part = part_of_text(&mxnet_reader,
+                        HEAD EVENT("Flatten", "operator", "E", "10", "7")
+                            EVENT("Pooling", "operator", "B", "11", "7")
+                                EVENT("Flatten", "operator", "B", "20", "7")
+                                    EVENT("Flatten", "operator", "E", "19", "7") "]}",
+                        0);
     assert_int_equal(part.n_spans, 0);
     assert_int_equal(part.losses.n_unpaired, 2);
     assert_int_equal(part.losses.n_negative, 1);
@@ -116,7 +96,7 @@ static void test_an_executor_has_its_backward_ops(void **state)
 {
     (void)state;
     struct trace_part part;
-    read_text(&part, executor, NULL, mxnet_text_reader.read_bytes);
+    part = part_of_text(&mxnet_text_reader, executor, 0);
     assert_int_equal(part.dfg_nodes.n, 4);
     assert_int_equal(part.graph, GRAPH_AS_RUN);
     assert_true(takes(&part, "fc", "w", false));
@@ -130,12 +110,12 @@ static void test_a_symbol_is_mirrored(void **state)
 {
     (void)state;
     struct trace_part part;
-    read_text(&part,
-              "{\"nodes\":[{\"op\":\"null\",\"name\":\"data\",\"inputs\":[]},"
-              "{\"op\":\"Convolution\",\"name\":\"c\",\"inputs\":[[0,0,0]]},"
-              "{\"op\":\"Flatten\",\"name\":\"f\",\"inputs\":[[1,0,0],[77,0,0]]}],"
-              "\"heads\":[[2,0,0]]}",
-              mxnet_symbol_reader.read_json, NULL);
+    part = part_of_text(&mxnet_symbol_reader,
+                        "{\"nodes\":[{\"op\":\"null\",\"name\":\"data\",\"inputs\":[]},"
+                        "{\"op\":\"Convolution\",\"name\":\"c\",\"inputs\":[[0,0,0]]},"
+                        "{\"op\":\"Flatten\",\"name\":\"f\",\"inputs\":[[1,0,0],[77,0,0]]}],"
+                        "\"heads\":[[2,0,0]]}",
+                        0);
     assert_int_equal(part.graph, GRAPH_MIRRORED);
     assert_int_equal(part.dfg_nodes.n, 5);
     const struct dfg_node *flat = node_named(&part, "f_backward");
@@ -218,15 +198,15 @@ static void test_frames_passed_to_a_socket_are_messages(void **state)
 {
     (void)state;
     struct trace_part part;
-    read_text(&part,
-              CSV_HEAD FRAME("send", "2", "24", "10", PUSH_META)
-                  FRAME("send", "2", "8", "11", "0e00000000000000")
-                      FRAME("send", "2", "300", "12", "") FRAME("send", "0", "4", "13", "00010000")
-                          FRAME("recv", "0", "3", "20", "707338")
-                              FRAME("recv", "0", "24", "20", PULL_META)
-                                  FRAME("recv", "0", "8", "20", "0e00000000000000")
-                                      FRAME("recv", "0", "40", "20", ""),
-              NULL, transport_csv_reader.read_bytes);
+    part = part_of_text(
+        &transport_csv_reader,
+        CSV_HEAD FRAME("send", "2", "24", "10", PUSH_META)
+            FRAME("send", "2", "8", "11", "0e00000000000000") FRAME("send", "2", "300", "12", "")
+                FRAME("send", "0", "4", "13", "00010000") FRAME("recv", "0", "3", "20", "707338")
+                    FRAME("recv", "0", "24", "20", PULL_META)
+                        FRAME("recv", "0", "8", "20", "0e00000000000000")
+                            FRAME("recv", "0", "40", "20", ""),
+        0);
     const struct net_transport *transport = part_payload(&part, &transport_payload);
     const ps_messages *ps = &transport->ps;
     assert_int_equal(ps->n, 2);
@@ -260,7 +240,7 @@ static void test_the_list_of_nodes_says_whose_a_log_is(void **state)
         struct trace_part part;
         snprintf(text, sizeof text, "%s%s%s", CSV_HEAD, cases[i].line,
                  FRAME("recv", "0", "3", "9", "707331") FRAME("recv", "0", "60", "9", NODES));
-        read_text(&part, text, NULL, transport_csv_reader.read_bytes);
+        part = part_of_text(&transport_csv_reader, text, 0);
         assert_int_equal(part.has_rank, cases[i].process != NULL);
         if (cases[i].process) {
             net_process_format(name, part.rank);

@@ -3,7 +3,6 @@
  * are wrapped by the linker. */
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,36 +11,8 @@
 
 #include "align/align.h"
 #include "graph/builder.h"
+#include "nomem.h"
 #include "replay/replay.h"
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *at, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *at, size_t size);
-
-static atomic_long n_left = -1; /* allocations until the one that fails; negative: none fails */
-
-static bool fails(void)
-{
-    return n_left >= 0 && atomic_fetch_sub(&n_left, 1) == 0;
-}
-
-void *__wrap_malloc(size_t size)
-{
-    return fails() ? NULL : __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-    return fails() ? NULL : __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *at, size_t size)
-{
-    return fails() ? NULL : __real_realloc(at, size);
-}
 
 static int add_all(struct dpro_graph_builder *b)
 {
@@ -116,9 +87,9 @@ static void test_building_survives_any_failed_allocation(void **state)
     for (long n = 0; rc != 0; n++) {
         struct dpro_graph *g = NULL;
         struct dpro_error err = {0};
-        n_left = n;
+        nomem_n_left = n;
         rc = build(&g, &err);
-        n_left = -1;
+        nomem_n_left = -1;
         assert_true(rc == 0 || rc == DPRO_ENOMEM);
         assert_true((rc == 0) == (g != NULL));
         dpro_graph_destroy(g);
@@ -142,11 +113,11 @@ static void test_replaying_survives_any_failed_allocation(void **state)
             struct dpro_validation v;
             struct dpro_daydream d;
             err = (struct dpro_error){0};
-            n_left = n;
+            nomem_n_left = n;
             rc = what < 2    ? replay(g, what, &err)
                  : what == 2 ? dpro_replay_validate(g, NULL, &v, &err)
                              : dpro_replay_daydream(g, 1e9, &d, &err);
-            n_left = -1;
+            nomem_n_left = -1;
             assert_true(rc == 0 || (rc == DPRO_ENOMEM && err.code == DPRO_ENOMEM));
         }
         assert_true(n > 20); /* the wrapping works */
@@ -179,9 +150,9 @@ static void test_aligning_survives_any_failed_allocation(void **state)
     int rc = -1;
     long n = 0;
     for (; rc != 0; n++) {
-        n_left = n;
+        nomem_n_left = n;
         rc = align();
-        n_left = -1;
+        nomem_n_left = -1;
     }
     assert_true(n > 40);
 }

@@ -3,70 +3,28 @@
  * are wrapped by the linker. */
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <dpro/dpro.h>
 
 #include "message_job.h"
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *at, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *at, size_t size);
-
-static atomic_long n_left = -1; /* allocations until the one that fails; negative: none fails */
-
-static bool fails(void)
-{
-    return n_left >= 0 && atomic_fetch_sub(&n_left, 1) == 0;
-}
-
-void *__wrap_malloc(size_t size)
-{
-    return fails() ? NULL : __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-    return fails() ? NULL : __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *at, size_t size)
-{
-    return fails() ? NULL : __real_realloc(at, size);
-}
+#include "nomem.h"
+#include "temp_folder.h"
 
 static struct dpro_trace *load(const struct job *job)
 {
-    char folder[] = "/tmp/dpro-nomem-XXXXXX", path[64];
     struct dpro_error err = {0};
     struct dpro_trace *trace = NULL;
-    assert_non_null(mkdtemp(folder));
-    for (int r = 0; r < job->n_ranks; r++) {
-        write_profile(job, folder, r);
-        if (!job->without_log[r])
-            write_log(job, folder, r);
-    }
-    const char *paths = folder;
-    if (dpro_trace_load(&paths, 1, NULL, &trace, &err) < 0)
+    const char *path = folder;
+    assert_int_equal(make_folder(NULL), 0);
+    write_job(job, folder);
+    if (dpro_trace_load(&path, 1, NULL, &trace, &err) < 0)
         fail_msg("%s", err.text);
-    for (int r = 0; r < job->n_ranks; r++) {
-        snprintf(path, sizeof path, "%s/rank%d.json", folder, r);
-        assert_int_equal(unlink(path), 0);
-        snprintf(path, sizeof path, job->by_nccl ? "%s/nccl_rank%d.log" : "%s/net_rank%d.csv",
-                 folder, r);
-        assert_true(job->without_log[r] || unlink(path) == 0);
-    }
-    assert_int_equal(rmdir(folder), 0);
+    assert_int_equal(remove_folder(NULL), 0);
     return trace;
 }
 
@@ -78,9 +36,9 @@ static void check_all(const struct job *job, unsigned n_messages)
     long n = 0;
     for (; rc != 0; n++) {
         struct dpro_error err = {0};
-        n_left = n;
+        nomem_n_left = n;
         rc = dpro_graph_build(trace, NULL, &graph, &err);
-        n_left = -1;
+        nomem_n_left = -1;
         assert_true(rc == 0 || (rc == DPRO_ENOMEM && err.code == rc && graph == NULL));
     }
     assert_true(n > 500);

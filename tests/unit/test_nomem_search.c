@@ -3,7 +3,6 @@
  * wrapped by the linker. */
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -11,36 +10,8 @@
 #include <stdlib.h>
 
 #include "generated_job.h"
+#include "nomem.h"
 #include <dpro/optimize.h>
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *at, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *at, size_t size);
-
-static atomic_long n_left = -1; /* allocations until the one that fails; negative: none fails */
-
-static bool fails(void)
-{
-    return n_left >= 0 && atomic_fetch_sub(&n_left, 1) == 0;
-}
-
-void *__wrap_malloc(size_t size)
-{
-    return fails() ? NULL : __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-    return fails() ? NULL : __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *at, size_t size)
-{
-    return fails() ? NULL : __real_realloc(at, size);
-}
 
 /* `step`: only each so manieth allocation fails, for searches that make many. */
 static void check_search(const struct dpro_optimize_options *options, long step)
@@ -58,10 +29,10 @@ static void check_search(const struct dpro_optimize_options *options, long step)
     for (long n = 0; !all; n += step) {
         struct dpro_error err = {0};
         struct dpro_optimum *optimum = NULL;
-        n_left = n;
+        nomem_n_left = n;
         int rc = dpro_optimize_run(model, options, &optimum, &err);
-        all = n_left >= 0;
-        n_left = -1;
+        all = nomem_n_left >= 0;
+        nomem_n_left = -1;
         assert_true(rc == 0 || (rc == DPRO_ENOMEM && err.code == rc && optimum == NULL));
         assert_true(rc < 0 || dpro_optimum_summary(optimum).best_ns <=
                                   dpro_optimum_summary(optimum).baseline_ns);

@@ -14,44 +14,16 @@
 
 #include <dpro/recording.h>
 
-static char folder[] = "/tmp/dpro-recording-XXXXXX";
+#include "temp_folder.h"
 
 static const char whole[] =
     "{\"schema\":\"dpro.rank/1\",\"rank\":7,\"world_size\":8,\"host_name\":\"a\\u0062\",\"pid\":1,"
     "\"complete\":true,\"steps\":{\"before\":[1,2],\"timing\":[{\"step\":1},{\"step\":[2,3]}]},"
     "\"windows\":[{\"files\":[]}],\"warnings\":[\"one\",2,\"three \\\"x\\\"\"]}";
 
-static const char *in_folder(const char *name)
-{
-    static char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
-
 static void write_facts(const char *text, size_t len)
 {
-    FILE *file = fopen(in_folder("host0/rank3/rank.json"), "w");
-    assert_non_null(file);
-    assert_int_equal(fwrite(text, 1, len, file), len);
-    assert_int_equal(fclose(file), 0);
-}
-
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) && mkdir(in_folder("host0"), 0777) == 0 &&
-                   mkdir(in_folder("host0/rank3"), 0777) == 0
-               ? 0
-               : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    unlink(in_folder("host0/rank3/rank.json"));
-    rmdir(in_folder("host0/rank3"));
-    rmdir(in_folder("host0"));
-    return rmdir(folder);
+    write_bytes("host0/rank3/rank.json", text, len);
 }
 
 static void test_the_facts_of_a_rank_are_read(void **state)

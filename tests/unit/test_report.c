@@ -16,27 +16,15 @@
 #include "report/report_facts.h"
 #include "report/words.h"
 #include "report_fake.h"
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/dpro-report-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
+#include "temp_folder.h"
 
 /* Fails when a test left anything else than a report behind. */
-static int remove_folder(void **state)
+static int remove_report(void **state)
 {
     static const char *const names[] = {"timeline.json.gz", "report.html", "replay.json"};
-    (void)state;
-    for (size_t i = 0; i < 3; i++) {
-        char path[128];
-        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        unlink(path);
-    }
-    return rmdir(folder);
+    for (size_t i = 0; i < 3; i++)
+        unlink(in_folder(names[i]));
+    return remove_empty_folder(state);
 }
 
 static void write_and_check(const struct fake_options *options, const char *flags)
@@ -360,5 +348,5 @@ int main(void)
         cmocka_unit_test(test_long_names_lose_their_middle),
         cmocka_unit_test(test_times_have_the_digits_a_reader_needs),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_folder, remove_report);
 }

@@ -6,7 +6,6 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <ftw.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,30 +14,8 @@
 #include <unistd.h>
 
 #include "ingest/trace.h"
+#include "temp_folder.h"
 #include "tracer/record.h"
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/dpro-net-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_entry(const char *path, const struct stat *st, int flag, struct FTW *ftw)
-{
-    (void)st;
-    (void)flag;
-    (void)ftw;
-    return remove(path);
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-}
 
 /* ---- writing logs ---- */
 
@@ -332,8 +309,7 @@ static void test_a_log_cut_anywhere_gives_what_is_before_the_cut(void **state)
         ends[i + 1] = ftell(a.file);
     }
     end(&a);
-    char path[160];
-    snprintf(path, sizeof path, "%s/rank0/net.log", folder);
+    const char *path = in_folder("rank0/net.log");
     for (long cut = ends[N_CALLS]; cut >= (long)sizeof(struct log_header); cut--) {
         unsigned n_whole = 0;
         bool between = cut == (long)sizeof(struct log_header);
@@ -391,8 +367,7 @@ static void test_a_log_of_another_version_is_refused_with_its_number(void **stat
         .magic = LOG_MAGIC, .version = 9, .header_bytes = sizeof header, .kind = LOG_TRANSPORT};
     put(&log, &header, sizeof header);
     end(&log);
-    char path[160];
-    snprintf(path, sizeof path, "%s/rank0/net.log", folder);
+    const char *path = in_folder("rank0/net.log");
     assert_null(load_as(path, 1));
     assert_int_equal(err.code, DPRO_EFORMAT);
     assert_non_null(strstr(err.text, "version 9"));
@@ -624,8 +599,7 @@ static void test_csv_holds_the_same_facts(void **state)
     write_job(true);
     struct dpro_trace *trace = load();
     struct dpro_transport_info before = dpro_trace_transport(trace);
-    char path[200];
-    snprintf(path, sizeof path, "%s/csv/deep", folder);
+    const char *path = in_folder("csv/deep");
     assert_int_equal(dpro_trace_export_net_csv(trace, path, &err), 0);
     dpro_trace_destroy(trace);
     /* in place of the logs, beside the profiles */
@@ -649,8 +623,7 @@ static void test_csv_of_loopback_stays_apart_by_its_zone(void **state)
     for (uint64_t ns = 7; ns <= 8; ns++) {
         loopback_pair("boot", 7, "boot", ns);
         struct dpro_trace *trace = load();
-        char path[200];
-        snprintf(path, sizeof path, "%s/csv", folder);
+        const char *path = in_folder("csv");
         assert_int_equal(dpro_trace_export_net_csv(trace, path, &err), 0);
         dpro_trace_destroy(trace);
         trace = load_as(path, 1);
@@ -875,35 +848,33 @@ static void test_real_captures_are_tied_to_the_byte(void **state)
     }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_ends_of_a_connection_are_joined_and_bytes_paired),
-        TEST(test_loopback_is_joined_within_one_network_namespace_only),
-        TEST(test_a_pair_of_addresses_used_again_is_another_connection),
-        TEST(test_a_hole_that_the_other_end_filled_is_a_gap_and_a_pause_is_none),
-        TEST(test_streams_not_seen_from_their_start_are_not_paired),
-        TEST(test_segments_are_one_log_and_doubled_records_one_record),
-        TEST(test_a_log_cut_anywhere_gives_what_is_before_the_cut),
-        TEST(test_unknown_records_are_passed_over_and_broken_ones_counted),
-        TEST(test_a_log_of_another_version_is_refused_with_its_number),
-        TEST(test_a_log_alone_says_that_the_profile_is_missing),
-        TEST(test_messages_are_tied_to_their_collective_bucket_and_parameters),
-        TEST(test_what_gloos_own_thread_sends_first_belongs_to_the_run_that_goes_on),
-        TEST(test_preambles_seen_at_the_other_end_only_are_enough),
-        TEST(test_a_message_that_does_not_end_where_the_next_begins_is_a_break),
-        TEST(test_equal_numbers_of_two_process_groups_are_two_collectives),
-        TEST(test_a_servers_role_is_read_from_its_name),
-        TEST(test_csv_holds_the_same_facts),
-        TEST(test_csv_of_loopback_stays_apart_by_its_zone),
-        TEST(test_csv_columns_may_come_in_any_order),
-        TEST(test_csv_lines_that_make_no_sense_are_counted),
-        TEST(test_csv_of_other_captures_is_read_too),
-        TEST(test_addresses_are_written_as_they_are_read),
-        TEST(test_nccl_steps_belong_to_the_op_of_their_collective),
-        TEST(test_real_captures_are_tied_to_the_byte),
+        TEST_IN_FOLDER(test_ends_of_a_connection_are_joined_and_bytes_paired),
+        TEST_IN_FOLDER(test_loopback_is_joined_within_one_network_namespace_only),
+        TEST_IN_FOLDER(test_a_pair_of_addresses_used_again_is_another_connection),
+        TEST_IN_FOLDER(test_a_hole_that_the_other_end_filled_is_a_gap_and_a_pause_is_none),
+        TEST_IN_FOLDER(test_streams_not_seen_from_their_start_are_not_paired),
+        TEST_IN_FOLDER(test_segments_are_one_log_and_doubled_records_one_record),
+        TEST_IN_FOLDER(test_a_log_cut_anywhere_gives_what_is_before_the_cut),
+        TEST_IN_FOLDER(test_unknown_records_are_passed_over_and_broken_ones_counted),
+        TEST_IN_FOLDER(test_a_log_of_another_version_is_refused_with_its_number),
+        TEST_IN_FOLDER(test_a_log_alone_says_that_the_profile_is_missing),
+        TEST_IN_FOLDER(test_messages_are_tied_to_their_collective_bucket_and_parameters),
+        TEST_IN_FOLDER(test_what_gloos_own_thread_sends_first_belongs_to_the_run_that_goes_on),
+        TEST_IN_FOLDER(test_preambles_seen_at_the_other_end_only_are_enough),
+        TEST_IN_FOLDER(test_a_message_that_does_not_end_where_the_next_begins_is_a_break),
+        TEST_IN_FOLDER(test_equal_numbers_of_two_process_groups_are_two_collectives),
+        TEST_IN_FOLDER(test_a_servers_role_is_read_from_its_name),
+        TEST_IN_FOLDER(test_csv_holds_the_same_facts),
+        TEST_IN_FOLDER(test_csv_of_loopback_stays_apart_by_its_zone),
+        TEST_IN_FOLDER(test_csv_columns_may_come_in_any_order),
+        TEST_IN_FOLDER(test_csv_lines_that_make_no_sense_are_counted),
+        TEST_IN_FOLDER(test_csv_of_other_captures_is_read_too),
+        TEST_IN_FOLDER(test_addresses_are_written_as_they_are_read),
+        TEST_IN_FOLDER(test_nccl_steps_belong_to_the_op_of_their_collective),
+        TEST_IN_FOLDER(test_real_captures_are_tied_to_the_byte),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

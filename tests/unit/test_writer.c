@@ -14,20 +14,7 @@
 #include <cmocka.h>
 
 #include "base/writer.h"
-
-static char folder[] = "/tmp/dpro-writer-XXXXXX";
-
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return rmdir(folder); /* fails when a test left something behind */
-}
+#include "temp_folder.h"
 
 /* What `write` puts out, as a string. */
 static char *text_of(void (*write)(struct writer *))
@@ -188,10 +175,10 @@ static char *read_all(const char *path, size_t *len)
 static void test_gzip_holds_what_was_written(void **state)
 {
     (void)state;
-    char path[64];
+    const char *path;
     struct writer w;
     struct dpro_error err = {0};
-    snprintf(path, sizeof path, "%s/a.gz", folder);
+    path = in_folder("a.gz");
     const int n_lines[] = {0, 1, 200000}; /* nothing, one piece, many buffers */
     for (size_t c = 0; c < 3; c++) {
         char *expected;
@@ -230,10 +217,10 @@ static void test_gzip_holds_what_was_written(void **state)
 static void test_a_file_appears_only_when_committed(void **state)
 {
     (void)state;
-    char path[64];
+    const char *path;
     struct writer w;
     size_t len;
-    snprintf(path, sizeof path, "%s/b.txt", folder);
+    path = in_folder("b.txt");
     assert_int_equal(writer_init_path(&w, path, false, NULL), 0);
     writer_text(&w, "old");
     assert_int_equal(writer_finish(&w, NULL), 0);
@@ -243,7 +230,7 @@ static void test_a_file_appears_only_when_committed(void **state)
 
     assert_int_equal(writer_init_path(&w, path, false, NULL), 0);
     writer_text(&w, "new, but given up");
-    writer_fini(&w); /* the old file stays, the temporary one goes: remove_folder checks */
+    writer_fini(&w); /* the old file stays, the temporary one goes: remove_empty_folder checks */
     char *data = read_all(path, &len);
     assert_int_equal(len, 3);
     assert_memory_equal(data, "old", 3);
@@ -269,10 +256,11 @@ static void test_a_full_disk_is_told_with_name_and_reason(void **state)
 static void test_a_fifo_is_written_to_not_replaced(void **state)
 {
     (void)state;
-    char path[64], text[8] = "";
+    const char *path;
+    char text[8] = "";
     struct writer w;
     struct stat status;
-    snprintf(path, sizeof path, "%s/fifo", folder);
+    path = in_folder("fifo");
     assert_int_equal(mkfifo(path, 0600), 0);
     int reader = open(path, O_RDONLY | O_NONBLOCK);
     assert_int_equal(writer_init_path(&w, path, false, NULL), 0);
@@ -322,5 +310,5 @@ int main(void)
         cmocka_unit_test(test_a_folder_that_is_no_folder_is_told),
         cmocka_unit_test(test_a_zeroed_writer_can_be_freed),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_folder, remove_empty_folder);
 }

@@ -11,33 +11,29 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "temp_folder.h"
 
 enum { MAX_RANKS = 16 };
 
 struct trace_text {
     FILE *file;
-    char path[160];
     int correlation;
     char tail[80]; /* what the file ends with */
 };
 
 static struct trace_text texts[MAX_RANKS];
 static int n_texts;
-static char folder[64];
 
 static struct trace_text *begin(const char *name)
 {
-    if (n_texts == 0) {
-        strcpy(folder, "/tmp/dpro-graph-XXXXXX");
-        assert_non_null(mkdtemp(folder));
-    }
+    if (n_texts == 0)
+        assert_int_equal(make_folder(NULL), 0);
     assert_true(n_texts < MAX_RANKS);
     struct trace_text *text = &texts[n_texts++];
     text->correlation = 0;
     strcpy(text->tail, "\n]}\n");
-    snprintf(text->path, sizeof text->path, "%s/%s", folder, name);
-    text->file = fopen(text->path, "w");
+    text->file = fopen(in_folder(name), "w");
     assert_non_null(text->file);
     return text;
 }
@@ -173,9 +169,7 @@ static int build(const struct dpro_graph_options *options, struct dpro_graph **g
     if (status == 0)
         status = dpro_graph_build(trace, options, graph, err);
     dpro_trace_destroy(trace);
-    for (int i = 0; i < n_texts; i++)
-        unlink(texts[i].path);
-    rmdir(folder);
+    remove_folder(NULL);
     n_texts = 0;
     return status;
 }

@@ -1,0 +1,11 @@
+/* nomem.h: allocations that fail when the test says so. Programs with nomem.c are linked with
+ * --wrap=malloc, --wrap=calloc and --wrap=realloc. */
+#ifndef NOMEM_H
+#define NOMEM_H
+
+#include <stdatomic.h>
+
+/* Allocations until the one that fails; negative: none fails, or that one has failed. */
+extern atomic_long nomem_n_left;
+
+#endif

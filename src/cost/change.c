@@ -13,7 +13,7 @@
 #include "cost/server_placement.h"
 #include "cost/sync.h"
 #include "plan/plan.h"
-#include "replay/delayed_graph.h"
+#include "replay/replay.h"
 
 /* Of a link's rate, what is left for payload: 1448 of the 1514 bytes of a frame on Ethernet. A link
  * of 1 Gbit/s, measured with one TCP stream: 954 Mbit/s. */

@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "base/map.h"
-#include "replay/delayed_graph.h"
+#include "replay/replay.h"
 
 enum { N_WARM_UP = 2, N_LEAD = 1, N_AFTER = 1, N_BEFORE = 3, COPIES_OF_MEAN = 4 };
 #define LEAD (UINT32_MAX - 1) /* instead of a sample: what led up to the first */

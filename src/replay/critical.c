@@ -8,16 +8,12 @@
 #include "base/array.h"
 #include "replay/replay.h"
 
-struct pull { /* edges by their target */
-    uint32_t *row, *pred;
-};
-
 struct node {
     uint32_t copy, op;
 };
 
-static int make_pull(uint32_t n, const uint32_t *row, const uint32_t *succ, struct arena *arena,
-                     struct pull *pull)
+int pull_make(uint32_t n, const uint32_t *row, const uint32_t *succ, struct arena *arena,
+              struct pull *pull)
 {
     if (!row)
         return 0;
@@ -86,8 +82,8 @@ int critical_find(const struct dpro_graph *graph, const struct critical_span *sp
     struct pull same = {0}, next = {0};
     ARRAY(struct dpro_critical_op) ops = {0};
     int rc = DPRO_ENOMEM;
-    if (make_pull(graph->n_ops, graph->row, graph->succ, &work, &same) < 0 ||
-        make_pull(graph->n_ops, graph->next_row, graph->next_succ, &work, &next) < 0)
+    if (pull_make(graph->n_ops, graph->row, graph->succ, &work, &same) < 0 ||
+        pull_make(graph->n_ops, graph->next_row, graph->next_succ, &work, &next) < 0)
         goto out;
     struct node node = {span->copy, span->op};
     /* The bound is for ops without duration that end at the same moment in several copies, where

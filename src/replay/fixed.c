@@ -45,48 +45,6 @@ struct fixed {
 
 /* ---- building ---- */
 
-struct pull { /* predecessors of each position, as cells */
-    uint32_t *row, *pred;
-};
-
-/* Counts the edges (pull->pred NULL), or files them under the position that they lead to. */
-static void walk_edges(const struct fixed *f, const uint32_t *position, const uint32_t *row,
-                       const uint32_t *succ, uint32_t first_cell, struct pull *pull)
-{
-    for (uint32_t i = f->g->n_ops; row && i-- > 0;) /* rows are filled from their ends */
-        for (uint32_t op = f->order[i], e = row[op]; e < row[op + 1]; e++) {
-            uint32_t to = position[succ[e]];
-            if (pull->pred)
-                pull->pred[--pull->row[to]] = first_cell + i;
-            else
-                pull->row[to]++;
-        }
-}
-
-static int make_pull(const struct fixed *f, struct arena *arena, struct pull *pull)
-{
-    const struct dpro_graph *g = f->g;
-    uint32_t n = g->n_ops;
-    uint64_t n_edges = g->row[n] + (f->cyclic && g->next_row ? (uint64_t)g->next_row[n] : 0);
-    uint32_t *position = arena_alloc(arena, ((size_t)n + 1) * sizeof *position);
-    uint32_t *pred =
-        n_edges <= UINT32_MAX ? arena_alloc(arena, (n_edges + 1) * sizeof *pred) : NULL;
-    *pull = (struct pull){arena_array(arena, (size_t)n + 1, sizeof *pull->row), NULL};
-    if (!position || !pull->row || !pred)
-        return -1;
-    for (uint32_t i = 0; i < n; i++)
-        position[f->order[i]] = i;
-    for (int fills = 0; fills < 2; fills++) {
-        walk_edges(f, position, g->row, g->succ, f->n_lead, pull);
-        if (f->cyclic)
-            walk_edges(f, position, g->next_row, g->next_succ, 0, pull);
-        for (uint32_t i = 1; i <= n && !fills; i++)
-            pull->row[i] += pull->row[i - 1];
-        pull->pred = pred;
-    }
-    return 0;
-}
-
 /* The position that each device comes to last: in a cycle, its first op follows that one. */
 static void find_last(const struct fixed *f)
 {
@@ -133,34 +91,50 @@ static int encode_op(struct fixed *f, uint32_t cell, uint32_t device_pred, const
     return 0;
 }
 
-static int encode(struct fixed *f, const struct pull *pull)
+typedef ARRAY(uint32_t) cells_array;
+
+/* Appends the cells of an op's predecessors; their iteration's begin with first_cell. */
+static int gather(const struct pull *pull, uint32_t op, const uint32_t *position,
+                  uint32_t first_cell, cells_array *cells)
+{
+    for (uint32_t e = pull->row ? pull->row[op] : 0; pull->row && e < pull->row[op + 1]; e++)
+        if (array_push(cells, first_cell + position[pull->pred[e]]) < 0)
+            return -1;
+    return 0;
+}
+
+/* An op of the first iteration that waits for nothing waits for its release, the end of a cell that
+ * never runs. */
+static int encode(struct fixed *f, const struct pull *same, const struct pull *next,
+                  const uint32_t *position)
 {
     const struct dpro_graph *g = f->g;
+    cells_array preds = {0};
+    int rc = 0;
     find_last(f); /* cells from here on: the iteration before has those from 0 on */
-    for (uint32_t i = 0; i < g->n_ops; i++) {
-        uint32_t op = f->order[i], device = g->device[op], release = g->rank[op];
-        uint32_t n = pull->row[i + 1] - pull->row[i];
-        const uint32_t *preds = pull->pred + pull->row[i];
-        if (n == 0 && !f->cyclic) { /* its release is the end of a cell that never runs */
-            preds = &release;
-            n = 1;
-        }
-        if (encode_op(f, f->n_lead + i, device == DPRO_NO_DEVICE ? UINT32_MAX : f->last_op[device],
-                      preds, n) < 0)
-            return -1;
+    for (uint32_t i = 0; i < g->n_ops && rc == 0; i++) {
+        uint32_t op = f->order[i], device = g->device[op], cell = f->n_lead + i;
+        preds.n = 0;
+        if (gather(same, op, position, f->n_lead, &preds) < 0 ||
+            gather(next, op, position, 0, &preds) < 0 ||
+            (preds.n == 0 && !f->cyclic && array_push(&preds, g->rank[op]) < 0) ||
+            encode_op(f, cell, device == DPRO_NO_DEVICE ? UINT32_MAX : f->last_op[device], preds.at,
+                      (uint32_t)preds.n) < 0)
+            rc = -1;
         if (device != DPRO_NO_DEVICE)
-            f->last_op[device] = f->n_lead + i;
+            f->last_op[device] = cell;
     }
+    array_fini(&preds);
     uint16_t *fit = realloc(f->code.at, (f->code.n + 1) * sizeof *fit); /* growing left room */
     f->code.at = fit ? fit : f->code.at;
-    return 0;
+    return rc;
 }
 
 int fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyclic,
                  const int64_t *release_ns, struct fixed **fixed, struct dpro_error *err)
 {
     struct arena work = {NULL, 0};
-    struct pull pull;
+    struct pull same = {0}, next = {0};
     size_t n = graph->n_ops, n_ranks = (size_t)graph->n_ranks + graph->n_servers;
     size_t n_lead = cyclic ? n : n_ranks, n_devices = (size_t)graph->n_devices + 1;
     struct fixed *f = calloc(1, sizeof *f);
@@ -169,7 +143,14 @@ int fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyc
     *f = (struct fixed){.g = graph, .n_lead = (uint32_t)n_lead, .cyclic = cyclic, .order = order};
     f->last_ready = arena_array(&f->arena, n_devices, sizeof *f->last_ready);
     f->last_op = arena_array(&f->arena, n_devices, sizeof *f->last_op);
-    if (!f->last_ready || !f->last_op || make_pull(f, &work, &pull) < 0 || encode(f, &pull) < 0)
+    uint32_t *position = arena_alloc(&work, (n + 1) * sizeof *position);
+    if (!f->last_ready || !f->last_op || !position ||
+        pull_make((uint32_t)n, graph->row, graph->succ, &work, &same) < 0 ||
+        (cyclic && pull_make((uint32_t)n, graph->next_row, graph->next_succ, &work, &next) < 0))
+        goto out_of_memory;
+    for (uint32_t i = 0; i < n; i++)
+        position[order[i]] = i;
+    if (encode(f, &same, &next, position) < 0)
         goto out_of_memory;
     arena_fini(&work);
     f->dur_ns = arena_alloc(&f->arena, (n + 1) * sizeof *f->dur_ns);

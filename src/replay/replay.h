@@ -83,7 +83,23 @@ int fixed_replay(const struct dpro_graph *graph, const struct event_options *opt
                  const struct replay_hooks *hooks, bool *interleaved, uint64_t *n_violations,
                  struct dpro_error *err);
 
+/* ---- delayed_graph.c: what `--delay` means to a replay and to a model alike ---- */
+
+/* *delayed is `graph` with other durations, of the mean and of every measured iteration, as the
+ * options say (struct dpro_replay_options). Whoever then takes its times for `pace` times as long
+ * gets what options add in milliseconds as they say; else pace is 1. Its durations are the arena's;
+ * all else is borrowed from `graph`, and it is not to be destroyed. */
+int delayed_graph(const struct dpro_graph *graph, const char *const *options, size_t n, double pace,
+                  struct arena *arena, struct dpro_graph *delayed, struct dpro_error *err);
+
 /* ---- critical.c ---- */
+
+struct pull { /* edges by their target: predecessors of op i are pred[row[i] .. row[i + 1]) */
+    uint32_t *row, *pred;
+};
+/* Leaves `pull` as it is where `row` is NULL. -1: out of memory. */
+int pull_make(uint32_t n, const uint32_t *row, const uint32_t *succ, struct arena *arena,
+              struct pull *pull);
 
 struct critical_span {
     const struct replay_copy *copies; /* by number; end_ns NULL where it was not kept */

@@ -32,6 +32,18 @@ int writer_write_path(const char *path, bool gzip,
                       void (*write)(struct writer *writer, const void *arg), const void *arg,
                       struct dpro_error *err);
 
+/* Several files of one result: all or none. The folder is made when missing; `what` is for the
+ * message when its name is empty. */
+struct set_file {
+    const char *name;
+    bool gzip;
+    void (*write)(struct writer *writer, const void *arg);
+    const void *arg;
+};
+
+int file_set_write(const char *folder, const char *what, const struct set_file *files, size_t n,
+                   struct dpro_error *err);
+
 /* `file` stays the caller's, who closes it. */
 int writer_init_file(struct writer *writer, FILE *file, struct dpro_error *err);
 /* Writes to a temporary file beside `path`, gzip-compressed when `gzip`; straight to `path` where

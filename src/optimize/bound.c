@@ -5,7 +5,7 @@
 
 #include "base/sort.h"
 #include "cost/sync.h"
-#include "optimize/computation.h"
+#include "optimize/space.h"
 
 struct ready {
     double when_ns;

@@ -5,13 +5,13 @@
  * ranks that run one program only the slowest is kept, as the others never make anybody wait.
  * Neither changes the time of a strategy. Where many programs differ, as recorded ones do by
  * chance, the ranks that gradients wait for most are kept; that is an approximation. */
-#include "optimize/coarsened_view.h"
+#include "optimize/search.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/sort.h"
-#include "optimize/computation.h"
+#include "optimize/space.h"
 
 /* The op whose end the one at `i` makes a tensor ready at: itself, or if it takes no time and waits
  * for nothing, the one that made a tensor ready before it. */

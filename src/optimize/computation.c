@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "cost/fused.h"
-#include "optimize/computation.h"
+#include "optimize/space.h"
 
 static uint32_t first_wait_for_all(const struct model_program *program)
 {

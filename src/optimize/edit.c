@@ -77,21 +77,6 @@ static uint32_t n_taken_in(const struct dpro_strategy *s, const struct dpro_edit
     return n;
 }
 
-static void fuse(struct dpro_strategy *s, const struct dpro_edit *e)
-{
-    uint32_t f = fused_find(s, e->program, e->at), n = n_taken_in(s, e, f);
-    memmove(&s->fused[f + 1], &s->fused[f + n], (s->n_fused - f - n) * sizeof *s->fused);
-    s->fused[f] = (struct dpro_fused_op){e->program, e->at, e->n, e->value};
-    s->n_fused += 1 - n;
-}
-
-static void unfuse(struct dpro_strategy *s, const struct dpro_edit *e)
-{
-    uint32_t f = fused_find(s, e->program, e->at);
-    s->n_fused--;
-    memmove(&s->fused[f], &s->fused[f + 1], (s->n_fused - f) * sizeof *s->fused);
-}
-
 static const char *check_fuse(const struct dpro_model *model, const struct dpro_strategy *s,
                               const struct dpro_edit *e)
 {
@@ -176,86 +161,75 @@ const char *edit_check(const struct dpro_model *model, const struct dpro_strateg
     return "there is no such kind of edit";
 }
 
-static struct dpro_edit fuse_edit(const struct dpro_fused_op *f)
+/* ---- making and undoing them ---- */
+
+/* Notes what undoes an edit, the last to be made first. NULL: it is an undo itself. */
+static void note(struct journal *journal, struct dpro_edit undo)
 {
-    return (struct dpro_edit){DPRO_EDIT_FUSE, f->first, f->work_ns, f->program, f->n};
+    if (journal)
+        journal->undo.at[journal->undo.n++] = undo;
 }
 
-/* How many edits undo it, at most. */
-static uint32_t n_undo(const struct dpro_strategy *s, const struct dpro_edit *e)
+static void note_fused(struct journal *journal, const struct dpro_fused_op *f)
 {
-    if (e->kind != DPRO_EDIT_FUSE)
-        return MOST_UNDO;
-    return 1 + n_taken_in(s, e, fused_find(s, e->program, e->at));
+    note(journal, (struct dpro_edit){DPRO_EDIT_FUSE, f->first, f->work_ns, f->program, f->n});
 }
 
-/* What undoes it, the last to be made first. */
-static uint32_t inverse(const struct dpro_strategy *s, const struct dpro_edit *e,
-                        struct dpro_edit *undo)
+static void fuse(struct dpro_strategy *s, const struct dpro_edit *e, struct journal *journal)
 {
-    const struct strategy_bucket *b = edit_is_of_ops(e) ? NULL : &s->buckets[e->at];
-    uint32_t f = edit_is_of_ops(e) ? fused_find(s, e->program, e->at) : 0, n = 0;
+    uint32_t f = fused_find(s, e->program, e->at), n = n_taken_in(s, e, f);
+    for (uint32_t i = 0; i < n; i++)
+        note_fused(journal, &s->fused[f + i]);
+    note(journal, (struct dpro_edit){DPRO_EDIT_UNFUSE, e->at, 0, e->program, 0});
+    memmove(&s->fused[f + 1], &s->fused[f + n], (s->n_fused - f - n) * sizeof *s->fused);
+    s->fused[f] = (struct dpro_fused_op){e->program, e->at, e->n, e->value};
+    s->n_fused += 1 - n;
+}
+
+static void unfuse(struct dpro_strategy *s, const struct dpro_edit *e, struct journal *journal)
+{
+    uint32_t f = fused_find(s, e->program, e->at);
+    note_fused(journal, &s->fused[f]);
+    s->n_fused--;
+    memmove(&s->fused[f], &s->fused[f + 1], (s->n_fused - f) * sizeof *s->fused);
+}
+
+static void make(struct dpro_strategy *s, const struct dpro_edit *e, struct journal *journal)
+{
+    struct strategy_bucket *b = &s->buckets[edit_is_of_ops(e) ? 0 : e->at];
     switch (e->kind) {
     case DPRO_EDIT_MERGE:
-        undo[0] = edit_of(DPRO_EDIT_PRIORITY, e->at + 1, b[1].priority);
-        undo[1] = edit_of(DPRO_EDIT_PARTITION, e->at + 1, b[1].partitions);
-        undo[2] = edit_of(DPRO_EDIT_SPLIT, e->at, b->n);
-        return 3;
-    case DPRO_EDIT_SPLIT:
-        undo[0] = edit_of(DPRO_EDIT_PARTITION, e->at, b->partitions);
-        undo[1] = edit_of(DPRO_EDIT_MERGE, e->at, 0);
-        return 2;
-    case DPRO_EDIT_PARTITION:
-        undo[0] = edit_of(DPRO_EDIT_PARTITION, e->at, b->partitions);
-        return 1;
-    case DPRO_EDIT_PRIORITY:
-        undo[0] = edit_of(DPRO_EDIT_PRIORITY, e->at, b->priority);
-        return 1;
-    case DPRO_EDIT_MOVE:
-        undo[0] = edit_of(DPRO_EDIT_MOVE, (uint32_t)e->value, e->at);
-        return 1;
-    case DPRO_EDIT_COMPRESS:
-        undo[0] = edit_of(DPRO_EDIT_COMPRESS, 0, s->compression);
-        return 1;
-    case DPRO_EDIT_FUSE:
-        n = n_taken_in(s, e, f);
-        for (uint32_t i = 0; i < n; i++)
-            undo[i] = fuse_edit(&s->fused[f + i]);
-        undo[n] = (struct dpro_edit){DPRO_EDIT_UNFUSE, e->at, 0, e->program, 0};
-        return n + 1;
-    case DPRO_EDIT_UNFUSE:
-        undo[0] = fuse_edit(&s->fused[f]);
-        return 1;
-    }
-    return 0;
-}
-
-static void make(struct dpro_strategy *s, const struct dpro_edit *e)
-{
-    switch (e->kind) {
-    case DPRO_EDIT_MERGE:
+        note(journal, edit_of(DPRO_EDIT_PRIORITY, e->at + 1, b[1].priority));
+        note(journal, edit_of(DPRO_EDIT_PARTITION, e->at + 1, b[1].partitions));
+        note(journal, edit_of(DPRO_EDIT_SPLIT, e->at, b->n));
         merge(s, e->at);
         break;
     case DPRO_EDIT_SPLIT:
+        note(journal, edit_of(DPRO_EDIT_PARTITION, e->at, b->partitions));
+        note(journal, edit_of(DPRO_EDIT_MERGE, e->at, 0));
         split(s, e->at, (uint32_t)e->value);
         break;
     case DPRO_EDIT_PARTITION:
-        s->buckets[e->at].partitions = (uint32_t)e->value;
+        note(journal, edit_of(DPRO_EDIT_PARTITION, e->at, b->partitions));
+        b->partitions = (uint32_t)e->value;
         break;
     case DPRO_EDIT_PRIORITY:
-        s->buckets[e->at].priority = (int32_t)e->value;
+        note(journal, edit_of(DPRO_EDIT_PRIORITY, e->at, b->priority));
+        b->priority = (int32_t)e->value;
         break;
     case DPRO_EDIT_MOVE:
+        note(journal, edit_of(DPRO_EDIT_MOVE, (uint32_t)e->value, e->at));
         move(s, e->at, (uint32_t)e->value);
         break;
     case DPRO_EDIT_COMPRESS:
+        note(journal, edit_of(DPRO_EDIT_COMPRESS, 0, s->compression));
         s->compression = (enum dpro_compression)e->value;
         break;
     case DPRO_EDIT_FUSE:
-        fuse(s, e);
+        fuse(s, e, journal);
         break;
     case DPRO_EDIT_UNFUSE:
-        unfuse(s, e);
+        unfuse(s, e, journal);
         break;
     }
 }
@@ -274,10 +248,9 @@ const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *str
     const char *wrong = edit_check(model, strategy, edit);
     if (wrong)
         return wrong;
-    if (array_reserve(&journal->undo, n_undo(strategy, edit)) < 0)
+    if (array_reserve(&journal->undo, edit->kind == DPRO_EDIT_FUSE ? edit->n : MOST_UNDO) < 0)
         return edit_out_of_memory;
-    journal->undo.n += inverse(strategy, edit, journal->undo.at + journal->undo.n);
-    make(strategy, edit);
+    make(strategy, edit, journal);
     if (edit->kind == DPRO_EDIT_SPLIT) {
         limit_partitions(model, strategy, edit->at);
         limit_partitions(model, strategy, edit->at + 1);
@@ -302,7 +275,7 @@ const char *edits_apply(const struct dpro_model *model, struct dpro_strategy *st
 void edits_undo(struct dpro_strategy *strategy, struct journal *journal, size_t mark)
 {
     while (journal->undo.n > mark)
-        make(strategy, &journal->undo.at[--journal->undo.n]);
+        make(strategy, &journal->undo.at[--journal->undo.n], NULL);
 }
 
 void journal_fini(struct journal *journal)

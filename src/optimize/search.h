@@ -2,13 +2,31 @@
 #ifndef OPTIMIZE_SEARCH_H
 #define OPTIMIZE_SEARCH_H
 
-#include "optimize/coarsened_view.h"
 #include "optimize/space.h"
 
 /* search.c: from beginning to end, of the job with so many parameter servers. */
 int search_one(const struct dpro_model *model, uint32_t n_servers,
                const struct dpro_optimize_options *options, struct dpro_optimum **optimum,
                struct dpro_error *err);
+
+/* ---- coarsened_view.c: the same job, smaller (paper, section 4.3) ---- */
+
+struct coarsened_view {
+    struct arena arena;
+    struct dpro_model model;
+    uint32_t *first; /* [n_tensors + 1] tensors of the original that make up each of these */
+    bool differs;    /* from the original, in its tensors */
+};
+
+/* `coarsen`: tensors that are ready at once are one; `symmetry`: of ranks that run one program the
+ * slowest stands for all. If more ranks than most_ranks are left, those that most gradients wait
+ * for stand for all: then it is no longer the same job to the nanosecond. -1: out of memory. */
+int coarsened_view_make(const struct dpro_model *model, bool coarsen, bool symmetry,
+                        uint32_t most_ranks, struct coarsened_view *view);
+void coarsened_view_fini(struct coarsened_view *view);
+/* The strategy of the original that one of the view stands for. */
+void coarsened_view_expand(const struct coarsened_view *view, const struct dpro_strategy *from,
+                           struct dpro_strategy *to);
 
 /* ---- the algorithms; all leave what they find in space->best and ->plain ---- */
 

@@ -9,8 +9,8 @@
 #include <dpro/model.h>
 
 #include "base/array.h"
-#include "base/file_set.h"
 #include "base/strtab.h"
+#include "base/writer.h"
 
 enum { PLAN_MOST_PARTITIONS = 1024, PLAN_MOST_SERVERS = 4096 };
 #define PLAN_NO_SIZE UINT64_MAX

@@ -1,5 +1,5 @@
 /* report/report_folder.c: the replay's report as files. */
-#include "base/file_set.h"
+#include "base/writer.h"
 #include "report/report_facts.h"
 
 int dpro_report_folder(const struct dpro_report *report, const char *folder, struct dpro_error *err)

@@ -1,5 +1,5 @@
-"""dpro verify where each turn is a run of the job: with a program in the job's place that leaves step times, and with a make-believe
-MXNet, whose steps take as long as it is told. Real jobs are in tests/live/test_verify.py."""
+"""dpro verify where each turn is a run of the job: with a program in the job's place that leaves step times, and with a stand-in
+for MXNet, whose steps take as long as it is told. Real jobs are in tests/live/test_verify.py."""
 import os
 import sys
 import unittest

@@ -1,7 +1,7 @@
 """A job of TensorFlow, MXNet or Horovod round the whole loop: recorded, replayed, its plan made, applied and measured.
 
 Baseline and plan are measured in turns (baseline plan plan baseline ...), each a run of its own without the recorder, so that what drifts
-meanwhile weighs on both. An example prints the median of its last three quarters of steps; of the turns the middle one
+meanwhile weighs on both. An example prints the median of its last three quarters of steps; of the turns the median
 counts, as now and then a whole run is slower by a tenth. How far they are apart tells how far the gain can be judged:
 turns go on until that suffices."""
 import json

@@ -1,4 +1,4 @@
-/* Collectives that are taken apart into messages: who waits for whom, what is queueing and what
+/* Collectives that are decomposed into messages: who waits for whom, what is queueing and what
  * transfer, and what happens where logs don't tell. Small jobs are written as profiles and CSV
  * logs; real captures are read where there are any. */
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-"""The job is sacred: whatever happens to it or to dpro, it computes, exits and is killed as without dpro, and what was
+"""The job is isolated from dpro: whatever happens to either, the job computes, exits and is killed as without dpro. What was
 written until then is readable."""
 import glob
 import gzip

@@ -29,7 +29,7 @@ class Memory(consent.Store):
             return self.values.get(key)
 
 
-class Consent(unittest.TestCase):
+class Agreement(unittest.TestCase):
     def setUp(self):
         Memory.values.clear()
         consent._n_asked.clear()

@@ -7,7 +7,7 @@ import live
 from live import SINGLE
 
 
-class Company(live.Case):
+class Coexistence(live.Case):
     def test_a_job_that_profiles_itself_from_before_keeps_its_profile(self):
         body = SINGLE + """
 from torch.profiler import profile, schedule, ProfilerActivity

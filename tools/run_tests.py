@@ -177,7 +177,7 @@ def python_suites(folder):
 
 
 # They need no core: they wait for daemons and for clocks that drift.
-WAITING = ("cli/attach", "cli/clocks", "live/attach")
+WAITING = ("cli/agreement", "cli/attach", "cli/clocks", "live/attach")
 # They compare a replay with steps that they timed, or a job with a plan with one without.
 MEASURING = ("live/framework_plans", "live/horovod", "live/mxnet", "live/server_plans", "live/tensorflow", "live/verify")
 

@@ -250,7 +250,6 @@ static double measured_ms(const struct dpro_graph *g)
 
 static void test_steps_that_the_plugin_logged_are_sends_and_receives(void **state)
 {
-    (void)state;
     run_job();
     struct dpro_graph *g = graph_of_job();
     for (size_t w = 0; w < dpro_graph_n_warnings(g); w++)

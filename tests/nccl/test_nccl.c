@@ -542,37 +542,31 @@ static void records_every_event(int version)
 
 static void test_interface_1_every_event_is_recorded_with_all_its_fields(void **state)
 {
-    (void)state;
     records_every_event(1);
 }
 
 static void test_interface_2_every_event_is_recorded_with_all_its_fields(void **state)
 {
-    (void)state;
     records_every_event(2);
 }
 
 static void test_interface_3_every_event_is_recorded_with_all_its_fields(void **state)
 {
-    (void)state;
     records_every_event(3);
 }
 
 static void test_interface_4_every_event_is_recorded_with_all_its_fields(void **state)
 {
-    (void)state;
     records_every_event(4);
 }
 
 static void test_interface_5_every_event_is_recorded_with_all_its_fields(void **state)
 {
-    (void)state;
     records_every_event(5);
 }
 
 static void test_interface_6_every_event_is_recorded_with_all_its_fields(void **state)
 {
-    (void)state;
     records_every_event(6);
 }
 
@@ -580,7 +574,6 @@ static void test_interface_6_every_event_is_recorded_with_all_its_fields(void **
 
 static void test_each_nccl_finds_the_newest_interface_it_knows(void **state)
 {
-    (void)state;
     for (int knows = 1; knows <= N_VERSIONS; knows++)
         assert_int_equal(plugin_version(&plugin, knows), knows);
     assert_int_equal(plugin_version(&plugin, 7), 6); /* 2.32 */
@@ -601,7 +594,6 @@ static void init_one(struct host_comm *c, int version, int *mask)
 
 static void test_nothing_is_asked_for_outside_of_windows(void **state)
 {
-    (void)state;
     int first_mask = -1, second_mask = -1, later_mask = -1;
     struct host_comm first, second, later;
     struct event e;
@@ -641,7 +633,6 @@ static void test_nothing_is_asked_for_outside_of_windows(void **state)
 
 static void test_only_the_events_of_DPRO_NCCL_EVENTS_are_asked_for(void **state)
 {
-    (void)state;
     int mask = -1;
     struct host_comm c;
     init_one(&c, 4, &mask);
@@ -655,7 +646,6 @@ static void test_only_the_events_of_DPRO_NCCL_EVENTS_are_asked_for(void **state)
 
 static void test_kernel_events_are_not_asked_for_in_windows_from_nccl_2_31_on(void **state)
 {
-    (void)state;
     static const struct {
         int version, kernel_bit;
     } cases[] = {{22304, 1}, {23007, 1}, {23102, 0}, {23203, 0}};
@@ -684,7 +674,6 @@ static void test_kernel_events_are_not_asked_for_in_windows_from_nccl_2_31_on(vo
 
 static void test_wrong_handles_states_and_parents_are_harmless(void **state)
 {
-    (void)state;
     int mask;
     struct host_comm c, gone;
     struct event e, child;
@@ -750,7 +739,6 @@ static void test_wrong_handles_states_and_parents_are_harmless(void **state)
 
 static void test_events_never_stopped_are_recorded_as_open(void **state)
 {
-    (void)state;
     int mask;
     struct host_comm first, second;
     struct event of_first, of_second, after;
@@ -781,7 +769,6 @@ static void test_events_never_stopped_are_recorded_as_open(void **state)
 
 static void test_too_many_open_events_are_counted_and_the_table_recovers(void **state)
 {
-    (void)state;
     int mask;
     struct host_comm c;
     struct facts f = {.step = 1};
@@ -815,7 +802,6 @@ static void test_too_many_open_events_are_counted_and_the_table_recovers(void **
 
 static void test_proxy_ops_of_other_processes_name_them(void **state)
 {
-    (void)state;
     int mask;
     struct host_comm c, elsewhere;
     struct event op, step;
@@ -849,7 +835,6 @@ static struct outcome run_as(const char *role, const char *const *env);
 
 static void test_contexts_of_two_processes_differ(void **state)
 {
-    (void)state;
     struct outcome o[3]; /* two can be the same, once in 65536 */
     for (int i = 0; i < 3; i++) {
         o[i] = run_as("context", (const char *const[]){"DPRO=1", NULL});
@@ -860,7 +845,6 @@ static void test_contexts_of_two_processes_differ(void **state)
 
 static void test_a_state_told_again_keeps_its_first_time(void **state)
 {
-    (void)state;
     int mask;
     struct host_comm c;
     struct event e;
@@ -918,7 +902,6 @@ static void *make_chaos(void *arg)
 
 static void test_events_shared_by_eight_threads_are_each_recorded_once(void **state)
 {
-    (void)state;
     int mask;
     pthread_t threads[8];
     n_started = 0;
@@ -951,7 +934,6 @@ static void test_events_shared_by_eight_threads_are_each_recorded_once(void **st
 
 static void test_windows_begin_and_end_while_eight_threads_record(void **state)
 {
-    (void)state;
     int mask;
     pthread_t threads[8];
     chaos_ends = false;
@@ -983,7 +965,6 @@ static void test_windows_begin_and_end_while_eight_threads_record(void **state)
 
 static void test_communicators_come_and_go_without_end(void **state)
 {
-    (void)state;
     int mask;
     struct host_comm many[1100], c;
     struct event e;
@@ -1020,7 +1001,6 @@ static void test_communicators_come_and_go_without_end(void **state)
 
 static void test_the_newest_part_of_a_bounded_log_says_what_it_refers_to(void **state)
 {
-    (void)state;
     int mask;
     struct host_comm c;
     struct event e;
@@ -1057,7 +1037,6 @@ static void test_the_newest_part_of_a_bounded_log_says_what_it_refers_to(void **
 
 static void test_errno_is_kept(void **state)
 {
-    (void)state;
     int mask;
     struct host_comm c;
     struct facts f = {.func = 2};
@@ -1160,7 +1139,6 @@ static char *only_log(const char *where)
 
 static void test_DPRO_NET_all_records_a_whole_process(void **state)
 {
-    (void)state;
     struct log_file file;
     char out[128], where[96];
     size_t n = 0;
@@ -1184,7 +1162,6 @@ static void test_DPRO_NET_all_records_a_whole_process(void **state)
 
 static void test_without_DPRO_nothing_is_recorded(void **state)
 {
-    (void)state;
     static const char *const settings[][3] = {{"DPRO=", "DPRO_NET=all", NULL},
                                               {"DPRO=1", "DPRO_NET=", NULL},
                                               {"DPRO=1", "DPRO_NET=off", NULL},
@@ -1202,7 +1179,6 @@ static void test_without_DPRO_nothing_is_recorded(void **state)
 
 static void test_a_folder_that_cannot_be_made_is_said_once_and_the_job_goes_on(void **state)
 {
-    (void)state;
     struct outcome o = run_as(
         "job", (const char *const[]){"DPRO=1", "DPRO_NET=all", "DPRO_OUT=/proc/nowhere", NULL});
     assert_int_equal(o.status, 0);
@@ -1215,7 +1191,6 @@ static void test_a_folder_that_cannot_be_made_is_said_once_and_the_job_goes_on(v
 
 static void test_a_forked_child_records_nothing_and_its_parent_goes_on(void **state)
 {
-    (void)state;
     int mask, status;
     struct host_comm c;
     struct event e;

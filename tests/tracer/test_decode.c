@@ -110,7 +110,6 @@ static struct decoder decode_in_pieces(const struct stream *s, size_t piece,
 
 static void test_gloo_messages_are_found_in_calls_of_any_size(void **state)
 {
-    (void)state;
     for (int sequence = 0; sequence < 2; sequence++)
         for (size_t piece = 1; piece < 700; piece = piece < 130 ? piece + 1 : piece + 97) {
             struct stream s = {.n = 0};
@@ -144,7 +143,6 @@ static void test_gloo_messages_are_found_in_calls_of_any_size(void **state)
 
 static void test_a_break_in_gloos_framing_ends_decoding_and_is_counted(void **state)
 {
-    (void)state;
     struct stream s = {.n = 0};
     put_gloo(&s, 1, 1, 10);
     put(&s, NULL, 48);
@@ -157,7 +155,6 @@ static void test_a_break_in_gloos_framing_ends_decoding_and_is_counted(void **st
 
 static void test_what_is_no_known_protocol_is_not_decoded(void **state)
 {
-    (void)state;
     static const char http[] =
         "GET /a/rather/long/path/so/that/enough/bytes/are/seen HTTP/1.1\r\n\r\n";
     for (size_t piece = 1; piece < 80; piece++) {
@@ -172,7 +169,6 @@ static void test_what_is_no_known_protocol_is_not_decoded(void **state)
 
 static void test_bytes_that_were_not_seen_are_passed_over_in_a_payload_only(void **state)
 {
-    (void)state;
     struct stream s = {.n = 0};
     struct decode_sink sink = {1, DIRECTION_SEND, true, note};
     put_gloo(&s, 1, 1, 100);
@@ -223,7 +219,6 @@ static void put_frame(struct stream *s, uint8_t flags, const void *body, size_t 
 
 static void test_zmtp_frames_are_found_in_calls_of_any_size(void **state)
 {
-    (void)state;
     static const char meta[] = "\x08\x00\x20\x01\x28\x00 meta of a push";
     uint64_t keys[16] = {3, 5};
     for (size_t piece = 1; piece < 900; piece = piece < 130 ? piece + 1 : piece + 61) {
@@ -264,7 +259,6 @@ static void test_zmtp_frames_are_found_in_calls_of_any_size(void **state)
 
 static void test_of_a_long_meta_frame_as_much_is_kept_as_a_record_holds(void **state)
 {
-    (void)state;
     uint8_t meta[1200];
     for (size_t i = 0; i < sizeof meta; i++)
         meta[i] = (uint8_t)(i * 7);
@@ -286,7 +280,6 @@ static void test_of_a_long_meta_frame_as_much_is_kept_as_a_record_holds(void **s
 
 static void test_a_zmtp_side_goes_on_as_the_lower_version_says(void **state)
 {
-    (void)state;
     for (size_t piece = 1; piece < 80; piece++) {
         struct stream two = {.n = 0}, three = {.n = 0};
         struct decoder other = {0};
@@ -310,7 +303,6 @@ static void test_a_zmtp_side_goes_on_as_the_lower_version_says(void **state)
 
 static void test_encrypted_zmtp_is_not_decoded(void **state)
 {
-    (void)state;
     struct stream s = {.n = 0};
     put_greeting_3(&s, "CURVE");
     put_frame(&s, ZMTP_COMMAND, "\5HELLO", 6);
@@ -321,7 +313,6 @@ static void test_encrypted_zmtp_is_not_decoded(void **state)
 
 static void test_any_bytes_are_taken_without_harm(void **state)
 {
-    (void)state;
     uint32_t random = 12345;
     for (int round = 0; round < 3000; round++) {
         struct stream s = {.n = 0};

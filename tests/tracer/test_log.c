@@ -96,7 +96,6 @@ static struct found read_back(const char *file_path)
 
 static void test_a_log_holds_its_header_anchors_and_records(void **state)
 {
-    (void)state;
     struct log_file file;
     assert_false(log_on());
     assert_null(log_reserve(32));
@@ -126,7 +125,6 @@ static void test_a_log_holds_its_header_anchors_and_records(void **state)
 
 static void test_an_anchor_names_one_instant_on_three_clocks(void **state)
 {
-    (void)state;
     struct log_file file;
     struct timespec real, mono;
     assert_int_equal(log_start(path, &plain), 0);
@@ -150,7 +148,6 @@ static void test_an_anchor_names_one_instant_on_three_clocks(void **state)
 
 static void test_a_stopped_log_is_gone_on_with(void **state)
 {
-    (void)state;
     for (uint64_t i = 0; i < 3; i++) {
         assert_int_equal(log_start(path, &plain), 0);
         assert_true(put(i));
@@ -164,7 +161,6 @@ static void test_a_stopped_log_is_gone_on_with(void **state)
 
 static void test_a_record_within_a_record_is_refused_and_counted(void **state)
 {
-    (void)state;
     assert_int_equal(log_start(path, &plain), 0);
     uint64_t lost = log_stats().n_lost;
     struct numbered *r = log_reserve(sizeof *r);
@@ -191,7 +187,6 @@ static void *put_many(void *arg)
 
 static void test_two_hundred_threads_lose_nothing_uncounted(void **state)
 {
-    (void)state;
     pthread_t threads[N_THREADS];
     uint64_t n_kept = 0, last[N_THREADS] = {0}, n[N_THREADS] = {0}, lost = log_stats().n_lost;
     struct log_file file;
@@ -230,7 +225,6 @@ static void *put_one(void *arg)
 
 static void test_threads_that_ended_make_room_for_others(void **state)
 {
-    (void)state;
     assert_int_equal(log_start(path, &plain), 0);
     for (uintptr_t i = 0; i < 3000; i++) {
         pthread_t thread;
@@ -247,7 +241,6 @@ static void test_threads_that_ended_make_room_for_others(void **state)
 
 static void test_memory_stays_bounded_when_records_come_faster_than_the_disk(void **state)
 {
-    (void)state;
     assert_int_equal(log_start(path, &plain), 0);
     uint64_t kept = 0, lost = log_stats().n_lost;
     for (uint64_t i = 0; i < 3000000; i++)
@@ -262,7 +255,6 @@ static void test_memory_stays_bounded_when_records_come_faster_than_the_disk(voi
 
 static void test_a_full_log_keeps_the_oldest(void **state)
 {
-    (void)state;
     struct stat st;
     struct log_options options = plain;
     options.max_bytes = 1 << 20;
@@ -287,7 +279,6 @@ static void write_again(void)
 
 static void test_a_full_log_keeps_the_newest_in_two_segments(void **state)
 {
-    (void)state;
     struct stat st, old_st;
     struct log_options options = plain;
     options.max_bytes = 1 << 20;
@@ -314,7 +305,6 @@ static void test_a_full_log_keeps_the_newest_in_two_segments(void **state)
 
 static void test_a_forked_child_records_nothing_until_it_starts_a_log_of_its_own(void **state)
 {
-    (void)state;
 #ifdef __SANITIZE_THREAD__
     print_message("the thread sanitizer's runtime starts no thread in a forked child\n");
     skip();
@@ -348,7 +338,6 @@ static void test_a_forked_child_records_nothing_until_it_starts_a_log_of_its_own
 
 static void test_a_killed_process_leaves_what_is_older_than_a_tenth_of_a_second(void **state)
 {
-    (void)state;
     pid_t pid = fork();
     if (pid == 0) {
         if (log_start(path, &plain) != 0)
@@ -413,7 +402,6 @@ static int lines_in(const char *text)
 
 static void test_a_folder_removed_midway_is_said_and_the_job_goes_on(void **state)
 {
-    (void)state;
     char text[1000];
     int status;
     say_of_child(lose_the_folder, text, sizeof text, &status);
@@ -437,7 +425,6 @@ static void fill_the_disk(void)
 
 static void test_a_full_disk_leaves_a_whole_log_and_the_job_goes_on(void **state)
 {
-    (void)state;
     char text[1000];
     int status;
     say_of_child(fill_the_disk, text, sizeof text, &status);
@@ -451,7 +438,6 @@ static void test_a_full_disk_leaves_a_whole_log_and_the_job_goes_on(void **state
 
 static void test_a_log_that_can_not_be_made_is_an_error_for_the_caller(void **state)
 {
-    (void)state;
     assert_int_equal(log_start("/nonexistent/folder/net.log", &plain), -ENOENT);
     assert_int_equal(log_start("", &plain), -ENOENT);
     assert_int_equal(log_start("/dev/full", &plain), -EINVAL);
@@ -461,7 +447,6 @@ static void test_a_log_that_can_not_be_made_is_an_error_for_the_caller(void **st
 
 static void test_descriptors_that_run_out_are_waited_for(void **state)
 {
-    (void)state;
     struct rlimit before, none;
     assert_int_equal(log_start(path, &plain), 0);
     sleep_ms(100);
@@ -486,7 +471,6 @@ static void put_in_handler(int number)
 
 static void test_a_signal_handler_may_record(void **state)
 {
-    (void)state;
     struct sigaction action = {.sa_handler = put_in_handler}, before;
     struct itimerval often = {{0, 50}, {0, 50}}, never = {{0, 0}, {0, 0}};
     struct log_file file;

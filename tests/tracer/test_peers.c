@@ -35,7 +35,6 @@ static const char *const variables[] = {"DPRO_NET_PEERS",   "MASTER_ADDR",      
 
 static int no_variables(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
         unsetenv(variables[i]);
     peers_init();
@@ -44,7 +43,6 @@ static int no_variables(void **state)
 
 static void test_loopback_and_this_machines_own_address_are_peers(void **state)
 {
-    (void)state;
     assert_true(keeps("127.0.0.1", "127.0.0.1", 29500));
     assert_true(keeps("127.0.0.1", "127.3.2.1", 80));
     assert_true(keeps("::1", "::1", 5000));
@@ -57,7 +55,6 @@ static void test_loopback_and_this_machines_own_address_are_peers(void **state)
 
 static void test_the_jobs_variables_name_peers(void **state)
 {
-    (void)state;
     setenv("MASTER_ADDR", "203.0.113.6", 1);
     setenv("DMLC_PS_ROOT_URI", "2001:db8::7", 1);
     setenv("DMLC_PS_ROOT_PORT", "9091", 1);
@@ -77,7 +74,6 @@ static void test_the_jobs_variables_name_peers(void **state)
 
 static void test_a_list_keeps_only_what_it_names(void **state)
 {
-    (void)state;
     setenv("DPRO_NET_PEERS", "203.0.113.6,2001:db8::7", 1);
     setenv("MASTER_ADDR", "203.0.113.9", 1);
     peers_init();
@@ -90,7 +86,6 @@ static void test_a_list_keeps_only_what_it_names(void **state)
 
 static void test_all_keeps_everything(void **state)
 {
-    (void)state;
     setenv("DPRO_NET_PEERS", "all", 1);
     peers_init();
     assert_true(keeps("203.0.113.5", "198.51.100.1", 443));
@@ -99,7 +94,6 @@ static void test_all_keeps_everything(void **state)
 
 static void test_attached_networks_hold_peers_but_not_on_well_known_ports(void **state)
 {
-    (void)state;
     if (unshare(CLONE_NEWNET) < 0 ||
         system("exec 2>/dev/null; ip link add d0 type veth peer name d1 && "
                "ip link set d0 up && ip link set d1 up && "

@@ -154,7 +154,6 @@ static struct view stat_of(struct view plane, struct view event, const char *nam
 
 static void test_events_become_a_plane(void **state)
 {
-    (void)state;
     assert_int_equal(dpro_traceme_start(), 0);
     assert_int_equal(dpro_traceme_start(), -EALREADY);
     give("conv/Conv2D:Conv2D", T0 + 5000, T0 + 7000);
@@ -207,7 +206,6 @@ static void *end_activities(void *unused)
 
 static void test_what_ends_on_another_thread_is_one_event_of_the_first(void **state)
 {
-    (void)state;
     pthread_t thread;
     assert_int_equal(dpro_traceme_start(), 0);
     give("reduce:CollectiveReduceV2#instance_key=5#", T0 + 1000, -77);
@@ -234,7 +232,6 @@ static void test_names_may_be_anything(void **state)
                                         "a#,,,,#", "a#k=\"#", "no#end",   "\xff\xfe#\x01=\x02#"};
     enum { N = sizeof names / sizeof *names };
     char *large = malloc(60001);
-    (void)state;
     memset(large, '=', 60000);
     large[60000] = '\0';
     assert_int_equal(dpro_traceme_start(), 0);
@@ -263,7 +260,6 @@ static void test_what_is_no_event_is_left_alone(void **state)
         {.name = (const char *)0x10, .name_bytes = 3, .start_ns = -5, .end_ns = -6},
     };
     uint64_t stats[3];
-    (void)state;
     assert_int_equal(dpro_traceme_start(), 0);
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
         record(&broken[i]);
@@ -280,7 +276,6 @@ static void test_what_is_no_event_is_left_alone(void **state)
 
 static void test_files_that_cannot_be_written(void **state)
 {
-    (void)state;
     assert_int_equal(dpro_traceme_stop("/tmp/never"), -EINVAL);
     assert_int_equal(dpro_traceme_start(), 0);
     give("one:Op", T0, T0 + 1);
@@ -307,7 +302,6 @@ static void *give_many(void *unused)
 static void test_threads_record_while_it_begins_and_ends(void **state)
 {
     pthread_t threads[4];
-    (void)state;
     for (int i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, give_many, NULL), 0);
     for (int i = 0; i < 20; i++) {

@@ -201,7 +201,6 @@ static int check_pairs(void)
 
 static void test_every_call_is_recorded_with_its_bytes_on_ipv4_ipv6_and_unix_sockets(void **state)
 {
-    (void)state;
     setenv("DPRO_NET_PEERS", "all", 1);
     int status = JOB("every_call");
     unsetenv("DPRO_NET_PEERS");
@@ -257,7 +256,6 @@ static uint64_t sent_once(void)
 
 static void test_calls_that_move_nothing_leave_offsets_and_errno_alone(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("nothing_moved"), 0);
     assert_true(read_all_log());
     assert_int_equal(sent_once(), 300);
@@ -265,7 +263,6 @@ static void test_calls_that_move_nothing_leave_offsets_and_errno_alone(void **st
 
 static void test_partial_writes_count_what_was_written(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("partial_writes"), 0);
     assert_true(read_all_log());
     assert_true(sent_once() >= 20u << 20);
@@ -273,7 +270,6 @@ static void test_partial_writes_count_what_was_written(void **state)
 
 static void test_duplicated_descriptors_share_one_stream(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("duplicates"), 0);
     assert_true(read_all_log());
     assert_int_equal(sent_once(), 50);
@@ -281,7 +277,6 @@ static void test_duplicated_descriptors_share_one_stream(void **state)
 
 static void test_a_descriptor_closed_unseen_and_reused_is_a_new_connection(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("reuse"), 0);
     assert_true(read_all_log());
     assert_int_equal(check_pairs(), 2);
@@ -289,7 +284,6 @@ static void test_a_descriptor_closed_unseen_and_reused_is_a_new_connection(void 
 
 static void test_a_file_with_a_dead_connections_number_is_not_recorded(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("reuse_unseen"), 0);
     assert_true(read_all_log());
     for (int i = 0; i < the_log.n_calls; i++)
@@ -298,7 +292,6 @@ static void test_a_file_with_a_dead_connections_number_is_not_recorded(void **st
 
 static void test_closing_many_descriptors_at_once_ends_their_connections(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("close_many"), 0);
     assert_true(read_all_log());
     assert_int_equal(check_pairs(), 4);
@@ -310,7 +303,6 @@ static void test_closing_many_descriptors_at_once_ends_their_connections(void **
 
 static void test_a_socket_that_connects_again_is_one_connection(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("connect_again"), 0);
     assert_true(read_all_log());
     assert_int_equal(sent_once(), 8);
@@ -318,7 +310,6 @@ static void test_a_socket_that_connects_again_is_one_connection(void **state)
 
 static void test_calls_of_a_library_loaded_later_are_recorded(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("library", getenv("DPRO_LATE")), 0);
     assert_true(read_all_log());
     assert_int_equal(sent_once(), 16);
@@ -326,7 +317,6 @@ static void test_calls_of_a_library_loaded_later_are_recorded(void **state)
 
 static void test_calls_before_all_constructors_do_no_harm(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("constructors"), 0);
     assert_true(read_all_log());
     assert_int_equal(sent_once(), 8);
@@ -336,7 +326,6 @@ static void test_calls_before_all_constructors_do_no_harm(void **state)
 
 static void test_a_thread_that_never_rests_is_made_to_sleep_and_no_other(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("yields"), 0);
 }
 
@@ -379,19 +368,16 @@ static void check_order(const char *scenario)
 
 static void test_the_order_of_concurrent_blocking_writers_is_the_kernels(void **state)
 {
-    (void)state;
     check_order("writers_blocking");
 }
 
 static void test_the_order_of_concurrent_nonblocking_writers_is_the_kernels(void **state)
 {
-    (void)state;
     check_order("writers_nonblocking");
 }
 
 static void test_a_thread_asleep_in_a_call_holds_up_no_other(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("sleeping_reader"), 0);
     assert_true(read_all_log());
     assert_int_equal(the_log.lost[LOSS_FRAMING], 0);
@@ -399,7 +385,6 @@ static void test_a_thread_asleep_in_a_call_holds_up_no_other(void **state)
 
 static void test_a_thread_cancelled_in_a_call_holds_up_no_other(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("cancelled_reader"), 0);
     assert_true(read_all_log());
     assert_int_equal(sent_once(), 300); /* in a known order, but for the first perhaps */
@@ -407,7 +392,6 @@ static void test_a_thread_cancelled_in_a_call_holds_up_no_other(void **state)
 
 static void test_signal_handlers_may_write_to_the_connection_they_interrupt(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("signal_handlers"), 0);
     assert_true(read_all_log());
     uint64_t sent = 0, received = 0;
@@ -421,7 +405,6 @@ static void test_signal_handlers_may_write_to_the_connection_they_interrupt(void
 
 static void test_two_hundred_threads_are_recorded(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("many_threads"), 0);
     assert_true(read_all_log());
     assert_int_equal(check_pairs(), 201);
@@ -430,7 +413,6 @@ static void test_two_hundred_threads_are_recorded(void **state)
 
 static void test_ten_thousand_descriptors_fit_into_sixteen_megabytes(void **state)
 {
-    (void)state;
     int status = JOB("many_descriptors");
     if (status == 77) {
         print_message("no right to 10,000 descriptors\n");
@@ -444,7 +426,6 @@ static void test_ten_thousand_descriptors_fit_into_sixteen_megabytes(void **stat
 
 static void test_connections_that_come_and_go_use_little_memory(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("short_connections"), 0);
     assert_true(read_all_log());
     assert_int_equal(the_log.lost[LOSS_NO_CONNECTION], 0);
@@ -457,7 +438,6 @@ static void test_connections_that_come_and_go_use_little_memory(void **state)
 
 static void test_children_of_all_kinds_leave_their_parents_connections_alone(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("children"), 0);
     assert_true(read_all_log());
     assert_int_equal(check_pairs(), 2);
@@ -467,7 +447,6 @@ static void test_children_of_all_kinds_leave_their_parents_connections_alone(voi
 
 static void test_an_inherited_connection_is_found_by_the_next_program(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("inherit"), 0);
     assert_int_equal(count_files(), 2);
     char command[400];
@@ -489,7 +468,6 @@ static void test_an_inherited_connection_is_found_by_the_next_program(void **sta
 
 static void test_a_connection_received_from_a_process_is_found(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("pass_a_descriptor"), 0);
     assert_true(read_all_log());
     uint64_t sent = 0, received = 0;
@@ -503,7 +481,6 @@ static void test_a_connection_received_from_a_process_is_found(void **state)
 
 static void test_a_process_that_leaves_at_once_has_its_log_flushed(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("leave_at_once"), 0);
     assert_true(read_all_log());
     assert_int_equal(sent_once(), 8);
@@ -511,7 +488,6 @@ static void test_a_process_that_leaves_at_once_has_its_log_flushed(void **state)
 
 static void test_a_killed_process_leaves_a_readable_log(void **state)
 {
-    (void)state;
     int ends[2], status;
     char ready[6];
     assert_int_equal(pipe(ends), 0);
@@ -530,7 +506,6 @@ static void test_a_killed_process_leaves_a_readable_log(void **state)
 
 static void test_nothing_is_written_unless_asked_for(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("no_sockets"), 0);
     assert_int_equal(count_files(), 0);
     assert_int_equal(RUN("/bin/true"), 0);
@@ -551,7 +526,6 @@ static void test_nothing_is_written_unless_asked_for(void **state)
 
 static void test_a_window_holds_what_happened_in_it(void **state)
 {
-    (void)state;
     setenv("DPRO_NET", "window", 1);
     int status = JOB("window", file);
     unsetenv("DPRO_NET");
@@ -564,7 +538,6 @@ static void test_a_window_holds_what_happened_in_it(void **state)
 
 static void test_peers_are_kept_by_address(void **state)
 {
-    (void)state;
     static const struct {
         const char *peers;
         bool kept;
@@ -583,7 +556,6 @@ static void test_peers_are_kept_by_address(void **state)
 
 static void test_gloo_messages_are_known_where_recording_starts_in_a_payload(void **state)
 {
-    (void)state;
     setenv("DPRO_NET", "window", 1);
     int status = JOB("gloo", file);
     unsetenv("DPRO_NET");
@@ -606,7 +578,6 @@ static void test_gloo_messages_are_known_where_recording_starts_in_a_payload(voi
 
 static void test_zeromq_frames_are_recorded_with_ps_lites_meta_and_keys(void **state)
 {
-    (void)state;
     assert_int_equal(JOB("zeromq"), 0);
     assert_true(read_all_log());
     assert_int_equal(check_pairs(), 1);
@@ -629,7 +600,6 @@ static void test_zeromq_frames_are_recorded_with_ps_lites_meta_and_keys(void **s
 
 static void test_a_log_of_the_newest_calls_knows_their_connections(void **state)
 {
-    (void)state;
     char path[512], host[65] = "";
     struct stat st, old;
     setenv("DPRO_NET_MAX_MB", "2", 1);
@@ -660,7 +630,6 @@ static void test_a_log_of_the_newest_calls_knows_their_connections(void **state)
 
 static void test_a_full_log_keeps_the_oldest_calls(void **state)
 {
-    (void)state;
     setenv("DPRO_NET_MAX_MB", "1", 1);
     setenv("DPRO_NET_PEERS", "all", 1);
     int status = JOB("talk_long");
@@ -676,7 +645,6 @@ static void test_a_full_log_keeps_the_oldest_calls(void **state)
 
 static void test_a_folder_that_can_not_be_made_stops_nothing(void **state)
 {
-    (void)state;
     FILE *in_the_way = fopen(out, "w");
     assert_non_null(in_the_way);
     fclose(in_the_way);
@@ -685,7 +653,6 @@ static void test_a_folder_that_can_not_be_made_stops_nothing(void **state)
 
 static void test_only_hooks_and_control_functions_are_exported(void **state)
 {
-    (void)state;
     static const char *const names[] = {
         "read",
         "__read_chk",

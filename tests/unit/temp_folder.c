@@ -17,7 +17,6 @@ char folder[64];
 
 int make_folder(void **state)
 {
-    (void)state;
     strcpy(folder, "/tmp/dpro-test-XXXXXX");
     return mkdtemp(folder) ? 0 : -1;
 }
@@ -32,13 +31,11 @@ static int remove_entry(const char *path, const struct stat *st, int flag, struc
 
 int remove_folder(void **state)
 {
-    (void)state;
     return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 int remove_empty_folder(void **state)
 {
-    (void)state;
     return rmdir(folder);
 }
 

@@ -194,7 +194,6 @@ static uint32_t n_conflicts(const struct world *w)
 
 static void test_two_clocks_meet_in_the_middle_of_what_is_possible(void **state)
 {
-    (void)state;
     struct world *w = world_of(2, S / 2, 1);
     w->truth[1].offset_ns = 7 * MS;
     say(w, 0, 1, 100 * MS, 100 * MS + 30 * US);
@@ -211,7 +210,6 @@ static void test_two_clocks_meet_in_the_middle_of_what_is_possible(void **state)
 
 static void test_the_reference_is_left_alone(void **state)
 {
-    (void)state;
     struct world *w = world_of(3, 5 * S, 2);
     drift_apart(w, 1, 100);
     talk_both(w, 0, 1, 500, 20 * US);
@@ -227,7 +225,6 @@ static void test_the_reference_is_left_alone(void **state)
 
 static void test_drift_is_found_where_a_constant_is_impossible(void **state)
 {
-    (void)state;
     struct world *w = world_of(2, 6 * S, 3);
     w->truth[1] = (struct truth){250 * MS, 100, 0, 0, 0, 0};
     talk_both(w, 0, 1, 3000, 15 * US);
@@ -241,7 +238,6 @@ static void test_drift_is_found_where_a_constant_is_impossible(void **state)
 
 static void test_clocks_years_apart_are_no_different(void **state)
 {
-    (void)state;
     struct world *w = world_of(3, 4 * S, 4);
     w->truth[0].offset_ns = INT64_C(1790000000) * S;
     w->truth[1] = (struct truth){INT64_C(3) * 365 * 86400 * S, -60, 0, 0, 0, 0};
@@ -257,7 +253,6 @@ static void test_clocks_years_apart_are_no_different(void **state)
 
 static void test_a_long_recording_stays_exact(void **state)
 {
-    (void)state;
     struct world *w = world_of(2, 4000 * S, 5); /* 100 ppm are 0.4 s by its end */
     w->truth[1] = (struct truth){S, 100, 0, 0, 0, 0};
     talk_both(w, 0, 1, 50000, 15 * US);
@@ -270,7 +265,6 @@ static void test_a_long_recording_stays_exact(void **state)
 
 static void test_a_step_cuts_the_clock_in_two(void **state)
 {
-    (void)state;
     for (int sign = -1; sign <= 1; sign += 2) {
         struct world *w = world_of(2, 6 * S, 6);
         w->truth[1] = (struct truth){5 * MS, 20, 3 * S, sign * 20 * MS, 0, 0};
@@ -287,7 +281,6 @@ static void test_a_step_cuts_the_clock_in_two(void **state)
 
 static void test_a_clock_that_changes_its_speed_is_followed(void **state)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 60; seed++) {
         struct world *w = world_of(2, 12 * S, seed);
         int64_t bend = (int64_t)(draw(w) * 12e9);
@@ -304,7 +297,6 @@ static void test_a_clock_that_changes_its_speed_is_followed(void **state)
 
 static void test_one_way_traffic_ties_nothing(void **state)
 {
-    (void)state;
     struct world *w = world_of(3, 2 * S, 7);
     drift_apart(w, 1, 50);
     talk(w, 0, 1, 500, 20 * US);
@@ -317,7 +309,6 @@ static void test_one_way_traffic_ties_nothing(void **state)
 
 static void test_a_circle_of_one_way_traffic_ties_all(void **state)
 {
-    (void)state;
     struct world *w = world_of(4, 5 * S, 8);
     drift_apart(w, 1, 50);
     for (uint32_t c = 0; c < 4; c++)
@@ -331,7 +322,6 @@ static void test_a_circle_of_one_way_traffic_ties_all(void **state)
 
 static void test_a_clock_that_nobody_talks_to_is_not_guessed(void **state)
 {
-    (void)state;
     struct world *w = world_of(4, 2 * S, 9);
     drift_apart(w, 1, 50);
     talk_both(w, 0, 1, 500, 20 * US);
@@ -350,7 +340,6 @@ static void test_a_clock_that_nobody_talks_to_is_not_guessed(void **state)
 
 static void test_a_contradiction_is_named_and_put_aside(void **state)
 {
-    (void)state;
     struct world *w = world_of(2, 6 * S, 10);
     w->truth[1] = (struct truth){5 * MS, 30, 0, 0, 0, 0};
     talk_both(w, 0, 1, 3000, 15 * US);
@@ -370,7 +359,6 @@ static void test_a_contradiction_is_named_and_put_aside(void **state)
 
 static void test_a_contradiction_over_three_clocks_is_named(void **state)
 {
-    (void)state;
     struct world *w = world_of(3, S / 2, 11);
     say(w, 0, 1, 100 * MS, 100 * MS + 10 * US);
     say(w, 1, 2, 100 * MS, 100 * MS + 10 * US);
@@ -382,7 +370,6 @@ static void test_a_contradiction_over_three_clocks_is_named(void **state)
 
 static void test_clocks_that_fit_nothing_come_to_an_end(void **state)
 {
-    (void)state;
     struct world *w = world_of(3, 20 * S, 12);
     for (int i = 0; i < 3000; i++) { /* any time at all */
         uint32_t from = (uint32_t)(draw(w) * 3), to = (from + 1 + (uint32_t)(draw(w) * 2)) % 3;
@@ -395,7 +382,6 @@ static void test_clocks_that_fit_nothing_come_to_an_end(void **state)
 
 static void test_a_clock_that_is_set_all_the_time_has_so_many_lines(void **state)
 {
-    (void)state;
     struct world *w = world_of(2, 600 * S, 20);
     for (int64_t i = 0; i < 2000; i++) { /* another 20 ms each 300 ms */
         uint32_t pair = align_pair(w->align, 0, 1);
@@ -410,7 +396,6 @@ static void test_a_clock_that_is_set_all_the_time_has_so_many_lines(void **state
 
 static void test_hostile_times_are_survived(void **state)
 {
-    (void)state;
     static const int64_t times[] = {INT64_MIN,     INT64_MIN / 2, -1,           0, 1, S, INT64_MAX,
                                     INT64_MAX / 2, INT64_MAX / 4, INT64_MIN / 4};
     enum { N = sizeof times / sizeof *times };
@@ -438,7 +423,6 @@ static void test_hostile_times_are_survived(void **state)
 
 static void test_moments_that_were_near_each_other_decide_within_the_facts(void **state)
 {
-    (void)state;
     struct world *w = world_of(3, 900 * MS, 13);
     w->truth[1].offset_ns = 5 * MS;
     w->truth[2].offset_ns = -3 * MS;
@@ -461,7 +445,6 @@ static void test_moments_that_were_near_each_other_decide_within_the_facts(void 
 
 static void test_a_clock_that_keeps_its_time_moves_no_further_than_it_must(void **state)
 {
-    (void)state;
     for (int off = 0; off < 2; off++) {
         struct world *w = world_of(2, 100 * MS, 14);
         w->truth[1].offset_ns = off ? 50 * MS : 0;
@@ -493,7 +476,6 @@ static void link_all(struct world *w, int shape, int n, int64_t least_ns)
 
 static void test_the_truth_is_within_the_uncertainty(void **state)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 400; seed++) {
         uint32_t n = 2 + (uint32_t)(seed % 7);
         struct world *w = world_of(n, S / 4 + (int64_t)(seed % 5) * 2 * S, seed);
@@ -511,7 +493,6 @@ static void test_the_truth_is_within_the_uncertainty(void **state)
 
 static void test_many_clocks_are_aligned_within_the_noise(void **state)
 {
-    (void)state;
     for (int shape = 1; shape < 3; shape++) {
         struct world *w = world_of(MAX_CLOCKS, 5 * S, 15 + (uint64_t)shape);
         drift_apart(w, 1, 90);
@@ -527,7 +508,6 @@ static void test_many_clocks_are_aligned_within_the_noise(void **state)
 
 static void test_bounds_hold_the_truth(void **state)
 {
-    (void)state;
     struct world *w = world_of(3, 5 * S, 18);
     drift_apart(w, 1, 90);
     talk_both(w, 0, 1, 3000, 20 * US);

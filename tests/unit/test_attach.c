@@ -28,7 +28,6 @@ static void test_a_request_tells_what_is_wanted_and_by_whom(void **state)
     unsigned char data[256];
     struct fabric_message message;
     size_t size = datagram(data, "req", sizeof payload, payload, sizeof payload);
-    (void)state;
     assert_true(fabric_parse(data, size, &message));
     assert_int_equal(message.type, FABRIC_REQUEST);
     assert_int_equal(message.wants, 3);
@@ -43,7 +42,6 @@ static void test_a_context_tells_the_gpu_and_the_process(void **state)
     unsigned char data[256];
     struct fabric_message message;
     size_t size = datagram(data, "ctxt", sizeof payload, payload, sizeof payload);
-    (void)state;
     assert_true(fabric_parse(data, size, &message));
     assert_int_equal(message.type, FABRIC_CONTEXT);
     assert_int_equal(message.gpu, 5);
@@ -55,7 +53,6 @@ static void test_a_long_list_of_ancestors_is_cut(void **state)
     int32_t payload[4 + 4 * FABRIC_PIDS_MAX] = {3, 4 * FABRIC_PIDS_MAX};
     unsigned char data[FABRIC_HEADER + sizeof payload];
     struct fabric_message message;
-    (void)state;
     for (int i = 0; i < 4 * FABRIC_PIDS_MAX; i++)
         payload[4 + i] = 1000 + i;
     size_t size = datagram(data, "req", sizeof payload, payload, sizeof payload);
@@ -88,7 +85,6 @@ static void test_other_datagrams_are_refused(void **state)
         {"a short context", "ctxt", {5, 4711, 0}, 12, 12},
         {"a context of no process", "ctxt", {5, 0, 0, 0}, 16, 16},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         unsigned char data[256];
         struct fabric_message message;
@@ -105,7 +101,6 @@ static void test_every_cut_of_a_message_is_refused(void **state)
     unsigned char data[256];
     struct fabric_message message;
     size_t size = datagram(data, "req", sizeof payload, payload, sizeof payload);
-    (void)state;
     for (size_t cut = 0; cut < size; cut++) {
         unsigned char *exact = malloc(cut + 1); /* so that the sanitizer sees a read behind it */
         memcpy(exact, data, cut);
@@ -118,7 +113,6 @@ static void test_an_answer_is_a_header_and_the_payload(void **state)
 {
     static const char expected[FABRIC_HEADER] = {4, 0, 0, 0, 0, 0, 0, 0, 'r', 'e', 'q'};
     char out[FABRIC_HEADER + 4];
-    (void)state;
     assert_int_equal(fabric_answer(FABRIC_REQUEST, "abcd", 4, out, sizeof out), sizeof out);
     assert_memory_equal(out, expected, FABRIC_HEADER);
     assert_memory_equal(out + FABRIC_HEADER, "abcd", 4);

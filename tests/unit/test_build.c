@@ -34,7 +34,6 @@ static int has_warning(const struct dpro_graph *g, const char *word)
 
 static void test_an_iteration_reaches_to_the_next_mark(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 3; i++) {
         trace_text_step(t, 7 + i, 1000 * i, 900 + i); /* the profiler takes what is left */
@@ -52,7 +51,6 @@ static void test_an_iteration_reaches_to_the_next_mark(void **state)
 
 static void test_of_marks_that_lie_over_each_other_the_first_tell(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 3; i++) {
         trace_text_step(t, 7 + i, 1000 * i, 1000);
@@ -72,7 +70,6 @@ static void test_of_marks_that_lie_over_each_other_the_first_tell(void **state)
 
 static void test_a_step_number_beyond_64_bits_is_no_trouble(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 2; i++) {
         trace_text_cpu(t, "user_annotation", "ProfilerStep#99999999999999999999999", 1, 1000 * i,
@@ -87,7 +84,6 @@ static void test_a_step_number_beyond_64_bits_is_no_trouble(void **state)
 
 static void test_an_iteration_cut_short_is_left_out(void **state)
 {
-    (void)state;
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
         for (int i = 0; i < 4; i++) {
@@ -107,7 +103,6 @@ static void test_an_iteration_cut_short_is_left_out(void **state)
 
 static void test_an_iteration_that_all_ranks_lack_is_left_out_once(void **state)
 {
-    (void)state;
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
         for (int i = 0; i < 4; i++) {
@@ -124,7 +119,6 @@ static void test_an_iteration_that_all_ranks_lack_is_left_out_once(void **state)
 
 static void test_marks_of_the_gpu_are_not_counted_twice(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 2; i++) {
         trace_text_step(t, i, 1000 * i, 1000);
@@ -142,7 +136,6 @@ static void test_marks_of_the_gpu_are_not_counted_twice(void **state)
 
 static void test_without_marks_the_optimizer_cuts_iterations(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 4; i++) {
         trace_text_cpu(t, "user_annotation", "Optimizer.zero_grad#SGD.zero_grad", 1, 500 * i, 20,
@@ -163,7 +156,6 @@ static void test_without_marks_the_optimizer_cuts_iterations(void **state)
 
 static void test_without_any_mark_the_period_of_the_ops_cuts_iterations(void **state)
 {
-    (void)state;
     const char *const ops[] = {"aten::a", "aten::b", "aten::c", "aten::b"};
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 5; i++)
@@ -181,7 +173,6 @@ static void test_without_any_mark_the_period_of_the_ops_cuts_iterations(void **s
 
 static void test_the_loops_head_is_where_it_is_usually_idle_not_where_it_was_once(void **state)
 {
-    (void)state;
     const char *const ops[] = {"aten::a", "aten::b", "aten::c", "aten::b"};
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 5; i++)
@@ -200,7 +191,6 @@ static void test_the_loops_head_is_where_it_is_usually_idle_not_where_it_was_onc
 
 static void test_a_recording_without_period_is_one_iteration(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_cpu(t, "cpu_op", "aten::a", 1, 100, 50, "");
     trace_text_cpu(t, "cpu_op", "aten::b", 1, 200, 70, "");
@@ -215,7 +205,6 @@ static void test_a_recording_without_period_is_one_iteration(void **state)
 
 static void test_ranks_learn_from_the_iterations_they_share(void **state)
 {
-    (void)state;
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
         for (int i = 0; i < 4; i++) { /* 5, 6, 7, 8 and 7, 8, 9, 10 */
@@ -235,7 +224,6 @@ static void test_ranks_learn_from_the_iterations_they_share(void **state)
 
 static void test_a_rank_without_iterations_among_others_is_named(void **state)
 {
-    (void)state;
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
         for (int i = 0; i < 3; i++) {
@@ -252,7 +240,6 @@ static void test_a_rank_without_iterations_among_others_is_named(void **state)
 
 static void test_of_many_iterations_fifty_are_predicted(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 120; i++) {
         trace_text_step(t, i, 100 * i, 100);
@@ -269,7 +256,6 @@ static void test_of_many_iterations_fifty_are_predicted(void **state)
 
 static void test_times_as_far_apart_as_they_can_be_give_a_graph(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_cpu(t, "cpu_op", "aten::a", 1, -4611686018427386, 1, "");
     for (int i = 0; i < 8; i++)
@@ -289,7 +275,6 @@ static void test_times_as_far_apart_as_they_can_be_give_a_graph(void **state)
 
 static void test_one_marked_iteration_lasts_from_its_first_op_to_its_last(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_step(t, 1, 0, 1000);
     trace_text_cpu(t, "cpu_op", "aten::a", 1, 10, 400, "");
@@ -310,7 +295,6 @@ static void test_one_marked_iteration_lasts_from_its_first_op_to_its_last(void *
 
 static void test_a_parent_is_what_its_children_leave_of_it(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_step(t, 1, 0, 200);
     trace_text_cpu(t, "cpu_op", "aten::linear", 1, 10, 100, "");
@@ -327,7 +311,6 @@ static void test_a_parent_is_what_its_children_leave_of_it(void **state)
 
 static void test_python_time_between_ops_is_a_gap(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 2; i++) {
         trace_text_step(t, i, 1000 * i, 1000);
@@ -344,7 +327,6 @@ static void test_python_time_between_ops_is_a_gap(void **state)
 
 static void test_a_kernel_follows_its_launch_and_its_stream(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_step(t, 1, 0, 1000);
     trace_text_kernel(t, "gemm", 1, 10, 30, 7, 25, 500, ""); /* starts before the call returns */
@@ -362,7 +344,6 @@ static void test_a_kernel_follows_its_launch_and_its_stream(void **state)
 
 static void test_a_synchronize_call_is_only_what_is_left_after_its_work(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_step(t, 1, 0, 1000);
     trace_text_kernel(t, "gemm", 1, 10, 5, 7, 20, 600, "");
@@ -378,7 +359,6 @@ static void test_a_synchronize_call_is_only_what_is_left_after_its_work(void **s
 
 static void test_a_blocking_copy_holds_its_thread_until_it_is_done(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_step(t, 1, 0, 1000);
     trace_text_kernel(t, "Memcpy DtoH (Device -> Pageable)", 1, 10, 110, 7, 30, 80, "");
@@ -394,7 +374,6 @@ static void test_a_blocking_copy_holds_its_thread_until_it_is_done(void **state)
 
 static void test_a_stream_wait_orders_work_of_two_streams(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_step(t, 1, 0, 1000);
     trace_text_kernel(t, "gemm", 1, 10, 5, 7, 20, 300, "");
@@ -448,7 +427,6 @@ static int64_t replayed_ns(const struct dpro_graph *g, const char *delay)
 
 static void test_a_full_launch_queue_makes_the_cpu_as_slow_as_its_gpu(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     write_full_queue(t, 1200, 6);
     struct dpro_graph *g = trace_text_graph();
@@ -465,7 +443,6 @@ static void test_a_full_launch_queue_makes_the_cpu_as_slow_as_its_gpu(void **sta
 
 static void test_backward_is_handed_to_its_thread_and_back(void **state)
 {
-    (void)state;
     const char *bw = "autograd::engine::evaluate_function: MmBackward0";
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 2; i++) {
@@ -511,7 +488,6 @@ static const char ALL_GATHER[] = "ncclDevKernel_AllGather_RING_LL(ncclDevComm*)"
 
 static void test_a_collective_is_waiting_then_transfer(void **state)
 {
-    (void)state;
     collective_rank(0, 2, 100, 500, 0, ALL_REDUCE);
     collective_rank(1, 2, 450, 500, 0, ALL_REDUCE);
     struct dpro_graph *g = trace_text_graph();
@@ -534,7 +510,6 @@ static void test_a_collective_is_waiting_then_transfer(void **state)
 
 static void test_a_clock_that_is_off_is_found_from_the_ends(void **state)
 {
-    (void)state;
     collective_rank(0, 2, 100, 500, 0, ALL_REDUCE);
     collective_rank(1, 2, 450, 500, 7300, ALL_REDUCE);
     struct dpro_graph *g = trace_text_graph();
@@ -548,7 +523,6 @@ static void test_a_clock_that_is_off_is_found_from_the_ends(void **state)
 
 static void test_collectives_that_disagree_are_not_joined(void **state)
 {
-    (void)state;
     collective_rank(0, 2, 100, 500, 0, ALL_REDUCE);
     collective_rank(1, 2, 450, 500, 0, ALL_GATHER);
     struct dpro_graph *g = trace_text_graph();
@@ -559,7 +533,6 @@ static void test_collectives_that_disagree_are_not_joined(void **state)
 
 static void test_what_one_rank_lost_does_not_unjoin_the_rest(void **state)
 {
-    (void)state;
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
         for (int i = 0; i < 2; i++) {
@@ -583,7 +556,6 @@ static void test_what_one_rank_lost_does_not_unjoin_the_rest(void **state)
 
 static void test_missing_ranks_are_said_to_be_assumed(void **state)
 {
-    (void)state;
     collective_rank(3, 8, 100, 500, 0, ALL_REDUCE);
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(op_of(g, 3, ALL_REDUCE, 0).dur_ns, 400 * US);
@@ -595,7 +567,6 @@ static void test_missing_ranks_are_said_to_be_assumed(void **state)
 
 static void test_what_was_over_before_what_it_waits_for_is_held_up_in_one_gap_only(void **state)
 {
-    (void)state;
     const char *in = "torch::distributed::reducer::mul_out";
     const char *out = "torch.distributed.ddp.reducer::copy_bucket_to_grad";
     for (int rank = 0; rank < 2; rank++) {
@@ -627,7 +598,6 @@ static void test_what_was_over_before_what_it_waits_for_is_held_up_in_one_gap_on
 
 static void test_bucket_copies_give_each_gradient_its_bucket(void **state)
 {
-    (void)state;
     const char *bw = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad";
     const char *in = "torch::distributed::reducer::mul_out";
     const char *out = "torch.distributed.ddp.reducer::copy_bucket_to_grad";
@@ -673,7 +643,6 @@ static void test_bucket_copies_give_each_gradient_its_bucket(void **state)
 
 static void test_a_queued_collective_starts_when_either_thread_is_free(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 4; i++) {
         int64_t at = 2000 * i, first = i % 2 ? 600 : 900, second = i % 2 ? 900 : 600;
@@ -699,7 +668,6 @@ static void test_a_queued_collective_starts_when_either_thread_is_free(void **st
 
 static void test_accumulated_gradients_stand_for_copies_where_there_are_none(void **state)
 {
-    (void)state;
     const char *grad = "torch::autograd::AccumulateGrad";
     struct trace_text *t = trace_text_begin(0, 2);
     for (int i = 0; i < 2; i++) {
@@ -741,7 +709,6 @@ static void window_of_two_ops(struct trace_text *t, int64_t at, int step, int64_
 
 static void test_times_come_from_one_window_and_data_edges_from_the_other(void **state)
 {
-    (void)state;
     struct trace_text *timing = trace_text_begin(0, 1);
     for (int i = 0; i < 3; i++)
         window_of_two_ops(timing, 1000 * i, i, 0, 0);
@@ -782,7 +749,6 @@ static uint32_t longest_common(const uint64_t *a, uint32_t n, const uint64_t *b,
 
 static void test_sequences_are_aligned_by_their_longest_common_part(void **state)
 {
-    (void)state;
     srand(7);
     for (int round = 0; round < 5000; round++) {
         uint64_t a[40], b[40];
@@ -806,7 +772,6 @@ static void test_sequences_are_aligned_by_their_longest_common_part(void **state
 
 static void test_sequences_too_different_for_that_still_go_forward(void **state)
 {
-    (void)state;
     enum { N = 6000 };
     uint64_t *a = malloc(N * sizeof *a), *b = malloc(N * sizeof *b);
     uint32_t *to = malloc(N * sizeof *to), matched = 0;
@@ -832,7 +797,6 @@ static void test_sequences_too_different_for_that_still_go_forward(void **state)
 
 static void test_names_tell_what_a_call_is(void **state)
 {
-    (void)state;
     static const struct {
         const char *name;
         uint32_t class;

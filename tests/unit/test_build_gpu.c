@@ -77,7 +77,6 @@ static void wait_record(struct trace_text *t, const char *kind, int stream, int6
 /* Names of calls, exchanges and collectives tell something on a CPU thread only. */
 static void test_a_kernel_may_have_any_name(void **state)
 {
-    (void)state;
     static const char *const names[] = {"KVStoreDist",      "KVStoreDistPushPull rccl Kernel",
                                         "BytePSPushPull.w", "NEGOTIATE_ALLREDUCE",
                                         "w.PUSH_PULL",      "FunctionRun",
@@ -97,7 +96,6 @@ static void test_a_kernel_may_have_any_name(void **state)
 
 static void test_waiting_again_for_the_same_work_is_no_news(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_step(t, 1, 0, 1000);
     trace_text_kernel(t, "gemm", 1, 10, 5, 7, 20, 300, "");
@@ -113,7 +111,6 @@ static void test_waiting_again_for_the_same_work_is_no_news(void **state)
 
 static void test_of_many_streams_the_last_to_end_were_waited_for(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     char name[16];
     trace_text_step(t, 1, 0, 1000);
@@ -136,7 +133,6 @@ static void test_of_many_streams_the_last_to_end_were_waited_for(void **state)
 
 static void test_an_event_waited_for_on_the_cpu_is_the_work_before_its_record(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
         int64_t at = STEP * i;
@@ -163,7 +159,6 @@ static void test_an_event_waited_for_on_the_cpu_is_the_work_before_its_record(vo
 
 static void test_a_stream_wait_recorded_names_the_stream_and_the_event(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_step(t, 1, 0, 1000);
     trace_text_kernel(t, "a", 1, 10, 5, 7, 20, 100, "");
@@ -184,7 +179,6 @@ static void test_a_stream_wait_recorded_names_the_stream_and_the_event(void **st
 
 static void test_a_device_wide_wait_is_for_every_stream(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
         int64_t at = STEP * i;
@@ -205,7 +199,6 @@ static void test_a_device_wide_wait_is_for_every_stream(void **state)
 
 static void test_hip_calls_mean_what_their_cuda_names_do(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
         int64_t at = STEP * i;
@@ -231,7 +224,6 @@ static void test_hip_calls_mean_what_their_cuda_names_do(void **state)
 
 static void test_a_copy_that_blocks_waits_for_its_stream_and_its_end(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
         int64_t at = STEP * i;
@@ -251,7 +243,6 @@ static void test_a_copy_that_blocks_waits_for_its_stream_and_its_end(void **stat
 
 static void test_a_graph_launch_starts_all_its_kernels_on_all_their_streams(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
         int64_t at = STEP * i;
@@ -278,7 +269,6 @@ static void test_a_graph_launch_starts_all_its_kernels_on_all_their_streams(void
 
 static void test_a_driver_call_inside_a_runtime_call_launches_once(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
         int64_t at = STEP * i;
@@ -301,7 +291,6 @@ static void test_a_driver_call_inside_a_runtime_call_launches_once(void **state)
 
 static void test_a_launch_that_encloses_other_calls_still_launches(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
         int64_t at = STEP * i;
@@ -322,7 +311,6 @@ static void test_a_launch_that_encloses_other_calls_still_launches(void **state)
 
 static void test_a_kernel_seen_before_its_launch_does_not_upset_the_replay(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
         int64_t at = STEP * i;
@@ -340,7 +328,6 @@ static void test_a_kernel_seen_before_its_launch_does_not_upset_the_replay(void 
 
 static void test_kernels_that_overlap_by_a_rounding_follow_each_other(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
         int64_t at = STEP * i;
@@ -438,20 +425,17 @@ static void check_subgroups(int n_with_sequence)
 
 static void test_subgroups_wait_among_themselves_then_all_do(void **state)
 {
-    (void)state;
     check_subgroups(4);
     check_subgroups(0);
 }
 
 static void test_sequence_numbers_that_one_rank_lacks_are_not_needed(void **state)
 {
-    (void)state;
     check_subgroups(3);
 }
 
 static void test_sequence_numbers_that_no_two_ranks_share_are_counted_instead(void **state)
 {
-    (void)state;
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
         for (int i = 0; i < N; i++) { /* the ranks began to count at different times */
@@ -469,7 +453,6 @@ static void test_sequence_numbers_that_no_two_ranks_share_are_counted_instead(vo
 
 static void test_a_send_and_its_receive_meet(void **state)
 {
-    (void)state;
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
         for (int i = 0; i < N; i++) {
@@ -504,7 +487,6 @@ static void test_a_send_and_its_receive_meet(void **state)
 
 static void test_sharded_training_gathers_computes_and_scatters(void **state)
 {
-    (void)state;
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
         for (int i = 0; i < N; i++) {
@@ -543,7 +525,6 @@ static void test_sharded_training_gathers_computes_and_scatters(void **state)
 
 static void test_sends_that_cross_do_not_wait_for_their_receivers(void **state)
 {
-    (void)state;
     for (int rank = 0; rank < 2; rank++) { /* both send, then both receive, on one stream */
         struct trace_text *t = trace_text_begin(rank, 2);
         for (int i = 0; i < N; i++) {
@@ -575,7 +556,6 @@ static void test_sends_that_cross_do_not_wait_for_their_receivers(void **state)
 
 static void test_what_lies_between_two_contradictions_stays_joined(void **state)
 {
-    (void)state;
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
         trace_text_step(t, 1, 0, STEP);
@@ -604,7 +584,6 @@ static void test_what_lies_between_two_contradictions_stays_joined(void **state)
 
 static void test_a_checkpoint_now_and_then_stays_in_the_mean(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     int64_t at = 0;
     for (int i = 0; i < 8; i++) {
@@ -625,7 +604,6 @@ static void test_a_checkpoint_now_and_then_stays_in_the_mean(void **state)
 
 static void test_two_backward_passes_a_step_are_one_iteration(void **state)
 {
-    (void)state;
     const char *bw = "autograd::engine::evaluate_function: MmBackward0";
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
@@ -658,7 +636,6 @@ static void test_two_backward_passes_a_step_are_one_iteration(void **state)
 
 static void test_several_optimizers_make_one_iteration(void **state)
 {
-    (void)state;
     static const char *const names[] = {"Optimizer.step#SGD.step", "Optimizer.step#Adam.step"};
     for (int same = 0; same < 2; same++) {
         struct trace_text *t = trace_text_begin(0, 1);
@@ -683,7 +660,6 @@ static void test_several_optimizers_make_one_iteration(void **state)
 
 static void test_a_loader_thread_works_ahead(void **state)
 {
-    (void)state;
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
         int64_t at = STEP * i;

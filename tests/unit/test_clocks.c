@@ -87,7 +87,6 @@ static int has_warning(const struct dpro_graph *g, const char *word)
 
 static void test_transfers_tie_clocks(void **state)
 {
-    (void)state;
     const int64_t shifts[] = {0, 8000, 70000};
     for (int rank = 0; rank < 3; rank++) {
         profile(rank, 3, shifts[rank], 3000);
@@ -118,7 +117,6 @@ static void test_transfers_tie_clocks(void **state)
 
 static void test_without_logs_collectives_tie_clocks(void **state)
 {
-    (void)state;
     profile(0, 3, 0, 20);
     profile(1, 3, 8000, 20);
     profile(2, 3, 70000, 20);
@@ -134,7 +132,6 @@ static void test_without_logs_collectives_tie_clocks(void **state)
 
 static void test_a_rank_without_a_log_is_tied_by_its_collectives(void **state)
 {
-    (void)state;
     const int64_t shifts[] = {0, 8000, 70000};
     for (int rank = 0; rank < 3; rank++)
         profile(rank, 3, shifts[rank], 20);
@@ -151,7 +148,6 @@ static void test_a_rank_without_a_log_is_tied_by_its_collectives(void **state)
 
 static void test_logs_tie_a_group_that_collectives_tie_to_the_reference(void **state)
 {
-    (void)state;
     const int64_t shifts[] = {0, 8000, 70000};
     for (int rank = 0; rank < 3; rank++)
         profile(rank, 3, shifts[rank], 20);
@@ -169,7 +165,6 @@ static void test_logs_tie_a_group_that_collectives_tie_to_the_reference(void **s
 
 static void test_logs_of_another_run_tie_nothing(void **state)
 {
-    (void)state;
     const int64_t shifts[] = {0, 8000};
     profile(0, 2, 0, 20);
     profile(1, 2, 8000, 20);
@@ -184,7 +179,6 @@ static void test_logs_of_another_run_tie_nothing(void **state)
 
 static void test_workers_are_tied_through_their_server(void **state)
 {
-    (void)state;
     enum { SERVER = 9 };
     const int64_t shifts[] = {0, 8000}, server_shift = 30000;
     struct trace_text *server = trace_text_server();
@@ -221,7 +215,6 @@ static void test_workers_are_tied_through_their_server(void **state)
 
 static void test_a_rank_that_shares_nothing_keeps_its_time(void **state)
 {
-    (void)state;
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
         for (int i = 0; i < 2; i++) {
@@ -238,7 +231,6 @@ static void test_a_rank_that_shares_nothing_keeps_its_time(void **state)
 
 static void test_clocks_are_used_as_recorded_when_asked(void **state)
 {
-    (void)state;
     const int64_t shifts[] = {0, 8000};
     for (int rank = 0; rank < 2; rank++) {
         profile(rank, 2, shifts[rank], 20);
@@ -257,7 +249,6 @@ static void test_clocks_are_used_as_recorded_when_asked(void **state)
 
 static void test_ranks_of_one_host_share_its_clock(void **state)
 {
-    (void)state;
     for (int rank = 0; rank < 4; rank++)
         trace_text_host(profile(rank, 4, rank < 2 ? 0 : 9000, 20), rank < 2 ? "north" : "south");
     struct dpro_graph *g = trace_text_graph();
@@ -275,7 +266,6 @@ static void test_ranks_of_one_host_share_its_clock(void **state)
 
 static void test_clocks_of_one_host_are_told_apart_by_evidence(void **state)
 {
-    (void)state;
     const int64_t shifts[] = {0, 8000, 0};
     for (int rank = 0; rank < 3; rank++) {
         trace_text_host(profile(rank, 3, shifts[rank], 20), rank < 2 ? "north" : "south");
@@ -293,7 +283,6 @@ static void test_clocks_of_one_host_are_told_apart_by_evidence(void **state)
 
 static void test_clocks_of_one_host_are_told_apart_by_a_third(void **state)
 {
-    (void)state;
     const int64_t shifts[] = {0, 5000, 12000}; /* 1 and 2 say nothing to each other */
     for (int rank = 0; rank < 3; rank++) {
         struct trace_text *t = trace_text_begin(rank, 3);
@@ -322,7 +311,6 @@ static void test_clocks_of_one_host_are_told_apart_by_a_third(void **state)
 
 static void test_a_contradiction_names_ranks_and_bytes(void **state)
 {
-    (void)state;
     for (int rank = 0; rank < 2; rank++) {
         profile(rank, 2, 0, 20);
         struct trace_text *t = trace_text_net(rank);
@@ -345,7 +333,6 @@ static void test_a_contradiction_names_ranks_and_bytes(void **state)
 
 static void test_one_broken_time_does_no_harm(void **state)
 {
-    (void)state;
     const int64_t shifts[] = {0, 8000};
     for (int rank = 0; rank < 2; rank++) {
         profile(rank, 2, shifts[rank], 20);
@@ -365,7 +352,6 @@ static void test_one_broken_time_does_no_harm(void **state)
 
 static void test_the_axis_never_runs_back(void **state)
 {
-    (void)state;
     const struct dpro_clock_segment segments[] = {
         {1000, 2000, 500, 100, 0}, {2000, 3000, 100, -100, 0}, {3000, 4000, 9000, 0, 0}};
     struct clock_map map = {segments, 3};
@@ -386,7 +372,6 @@ static void test_the_axis_never_runs_back(void **state)
 
 static void test_times_beyond_all_bounds_stay_where_they_are(void **state)
 {
-    (void)state;
     const struct dpro_clock_segment segment = {0, 1, INT64_MAX - 5, 1e9, 0};
     struct clock_map map = {&segment, 1};
     assert_int_equal(clock_aligned(&map, INT64_MAX), INT64_MAX);
@@ -451,7 +436,6 @@ static struct seen see_nccl(struct nccl_log *first, struct nccl_log *second)
 
 static void test_nccl_steps_are_sent_before_they_are_there(void **state)
 {
-    (void)state;
     struct nccl_log *a = nccl_log_of(0, 6, 0), *b = nccl_log_of(1, 6, 1000);
     struct seen seen = see_nccl(a, b);
     assert_int_equal(seen.n, 2);
@@ -465,7 +449,6 @@ static void test_nccl_steps_are_sent_before_they_are_there(void **state)
 
 static void test_nccl_steps_of_other_collectives_are_not_joined(void **state)
 {
-    (void)state;
     struct nccl_log *a = nccl_log_of(0, 6, 0), *b = nccl_log_of(1, 7, 0);
     assert_int_equal(see_nccl(a, b).n, 0);
     nccl_log_destroy(b);

@@ -62,7 +62,6 @@ static void test_libraries_kernels_are_known_by_their_names(void **state)
         {"reduce-scatter.3", "reduce_scatter", COMM_ENDS_TOGETHER},
         {"collective-permute-done", "send_recv", COMM_ENDS_ALONE},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
         struct comm_name found;
         if (!comm_name_of_kernel(kernels[i].name, strlen(kernels[i].name), &found))
@@ -104,7 +103,6 @@ static void test_kernels_that_compute_or_copy_are_none(void **state)
         "<",
         "",
     };
-    (void)state;
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
         struct comm_name found;
         if (comm_name_of_kernel(kernels[i], strlen(kernels[i]), &found))
@@ -127,7 +125,6 @@ static void test_ops_and_ranges_are_scopes_by_their_names(void **state)
                                          "broadcast inputs",
                                          "dispatch",
                                          ""};
-    (void)state;
     for (size_t i = 0; i < sizeof scopes / sizeof *scopes; i++)
         if (!comm_name_is_scope(scopes[i], strlen(scopes[i])))
             fail_msg("%s: not known", scopes[i]);

@@ -132,7 +132,6 @@ static int64_t *durations_for(const struct dpro_graph *g, uint32_t n_copies, boo
 
 static void test_the_event_engine_equals_the_slow_one(void **state)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 6000; seed++) {
         struct dpro_graph *g = random_graph(seed);
         uint32_t n_copies = pick(4) + 1;
@@ -195,7 +194,6 @@ static const int64_t *pass_ends(struct schedule *s, const struct dpro_graph *g,
 
 static void test_the_fixed_order_of_an_iteration_equals_the_event_engine(void **state)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 6000; seed++) {
         struct dpro_graph *g = random_graph(seed);
         int64_t *dur = durations_for(g, 1, pick(2));
@@ -238,7 +236,6 @@ static bool same_order_in_each_copy(const struct dpro_graph *g, uint32_t n_copie
 
 static void test_one_order_for_all_copies_is_exact_where_it_holds(void **state)
 {
-    (void)state;
     enum { N_COPIES = 6 };
     int n_tried = 0;
     for (uint64_t seed = 0; seed < 4000; seed++) {
@@ -271,7 +268,6 @@ static void test_one_order_for_all_copies_is_exact_where_it_holds(void **state)
 
 static void test_a_longer_op_never_ends_a_fixed_order_earlier(void **state)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 2000; seed++) {
         struct dpro_graph *g = random_graph(seed);
         int64_t *dur = durations_for(g, 1, false), *before = calloc(g->n_ops, sizeof *before);
@@ -290,7 +286,6 @@ static void test_a_longer_op_never_ends_a_fixed_order_earlier(void **state)
 
 static void test_an_order_that_no_longer_holds_is_counted(void **state)
 {
-    (void)state;
     struct dpro_graph *g = graph_of("a:10 -> x:5@d0; b:20 -> y:5@d0");
     struct schedule s = schedule_of(g, g->dur_ns, NULL);
     const int64_t a_ns[] = {10, 19, 21};
@@ -307,7 +302,6 @@ static void test_an_order_that_no_longer_holds_is_counted(void **state)
 
 static void test_the_first_to_be_ready_runs_first_and_ties_go_by_id(void **state)
 {
-    (void)state;
     struct dpro_graph *g = graph_of("x:5@d0; y:5@d0; a:3 -> z:5@d0; b:2 -> w:5@d0; z -> v:1@d0");
     int64_t *end = event_ends(g, 1, g->dur_ns, NULL, NULL);
     assert_int_equal(end[op_named(g, "x")], 5);
@@ -321,7 +315,6 @@ static void test_the_first_to_be_ready_runs_first_and_ties_go_by_id(void **state
 
 static void test_gaps_hold_the_device(void **state)
 {
-    (void)state;
     struct dpro_graph *g = graph_of("a:10@d0+3 -> b:5@d0+2; c:1+4");
     int64_t *end = event_ends(g, 1, g->dur_ns, NULL, NULL);
     assert_int_equal(end[op_named(g, "a")], 13);
@@ -360,7 +353,6 @@ static int64_t *ends_in_pool(struct dpro_graph *g, uint32_t n_slots)
 
 static void test_a_pools_op_takes_whichever_thread_is_free_first(void **state)
 {
-    (void)state;
     struct dpro_graph *g = graph_of("a:10@d0; b:30@d1; c:5@d1; e:4@d1");
     int64_t *end = ends_in_pool(g, 2);
     assert_int_equal(end[op_named(g, "c")], 15); /* after a, though the job had it after b */
@@ -374,7 +366,6 @@ static void test_a_pools_op_takes_whichever_thread_is_free_first(void **state)
 
 static void test_gaps_in_a_pool_pass_while_other_ops_run(void **state)
 {
-    (void)state;
     struct dpro_graph *g = graph_of("a:10@d0; b:5@d0+4; c:5@d1+25");
     int64_t *end = ends_in_pool(g, 1);
     assert_int_equal(end[op_named(g, "b")], 15);
@@ -385,7 +376,6 @@ static void test_gaps_in_a_pool_pass_while_other_ops_run(void **state)
 
 static void test_ops_with_very_many_predecessors(void **state)
 {
-    (void)state;
     static const uint32_t widths[] = {254, 255, 256, 300, 16382, 16383, 16384, 70000};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
         for (int next = 0; next < 2; next++) {
@@ -414,7 +404,6 @@ static void test_ops_with_very_many_predecessors(void **state)
 
 static void test_few_copies_are_open_at_once(void **state)
 {
-    (void)state;
     enum { N_COPIES = 1000 };
     struct dpro_graph *g = graph_of("a:10@d0 -> b:5@d1 -> c:1@d0 => a; x:3@d2 -> y:2@d2");
     int64_t *dur = durations_for(g, N_COPIES, false);
@@ -435,7 +424,6 @@ static void test_few_copies_are_open_at_once(void **state)
 
 static void test_huge_durations_stop_at_the_largest_time(void **state)
 {
-    (void)state;
     struct dpro_graph *g = graph_of(
         "a:4611686018427387903@d0 -> b:4611686018427387903@d0 -> c:4611686018427387903@d0");
     int64_t *end = event_ends(g, 1, g->dur_ns, NULL, NULL);

@@ -49,7 +49,6 @@ static const char chakra[] =
 
 static void test_flat_nodes_are_read(void **state)
 {
-    (void)state;
     struct trace_part part = read_chunked(flat, 0);
     assert_int_equal(last_fail, JSON_OK);
     assert_int_equal(part.pid, 59811);
@@ -79,7 +78,6 @@ static void test_flat_nodes_are_read(void **state)
 
 static void test_chakra_nodes_are_read(void **state)
 {
-    (void)state;
     for (size_t chunk = 0; chunk < 70; chunk++) {
         struct trace_part part = read_chunked(chakra, chunk);
         assert_int_equal(last_fail, JSON_OK);
@@ -100,7 +98,6 @@ static void test_chakra_nodes_are_read(void **state)
 
 static void test_what_is_whole_of_a_cut_trace_is_kept(void **state)
 {
-    (void)state;
     char text[sizeof flat];
     strcpy(text, flat);
     *strstr(text, "[141") = '\0';
@@ -113,7 +110,6 @@ static void test_what_is_whole_of_a_cut_trace_is_kept(void **state)
 
 static void test_odd_values_are_no_tensors(void **state)
 {
-    (void)state;
     struct trace_part part =
         read_chunked("{\"schema\":\"1\",\"nodes\":[{\"name\":\"a\",\"id\":\"7\",\"inputs\":[1,2,3,"
                      "4,5,\"cpu\"],\"outputs\":[[1,2,3,"

@@ -89,14 +89,12 @@ static void in_one_bucket(struct job *job)
 
 static void test_a_bucket_waits_for_the_wire(void **state)
 {
-    (void)state;
     /* t0 is sent from 10 to 40, t1 from there to 80 */
     assert_int_equal(time_of(job_of_two()), 80);
 }
 
 static void test_one_bucket_waits_for_its_last_tensor(void **state)
 {
-    (void)state;
     struct job *job = job_of_two();
     in_one_bucket(job);
     assert_int_equal(time_of(job), 30 + 70);
@@ -104,7 +102,6 @@ static void test_one_bucket_waits_for_its_last_tensor(void **state)
 
 static void test_launching_and_copying_back_take_computing_time(void **state)
 {
-    (void)state;
     struct job *job = job_of_two();
     in_one_bucket(job);
     job->model.net.compute.launch_ns.value = 5;
@@ -114,7 +111,6 @@ static void test_launching_and_copying_back_take_computing_time(void **state)
 
 static void test_two_streams_share_the_wire(void **state)
 {
-    (void)state;
     struct job *job = job_of_two();
     struct evaluator *evaluator;
     struct dpro_error err;
@@ -131,7 +127,6 @@ static void test_two_streams_share_the_wire(void **state)
 
 static void test_communication_slows_computation_down(void **state)
 {
-    (void)state;
     struct job *job = job_of_two();
     job->model.net.link.cpu_ns.value = 0.5;
     /* t1: half its rate while t0 is sent, 15 of 20 by 40, ready at 45 */
@@ -140,7 +135,6 @@ static void test_communication_slows_computation_down(void **state)
 
 static void test_computation_holds_communication_up(void **state)
 {
-    (void)state;
     struct job *job = job_of_two();
     job->model.net.link.held_share.value = 0.5;
     /* t0, of 30: half its rate from 10 to 30, the rest by 50; t1 alone */
@@ -149,7 +143,6 @@ static void test_computation_holds_communication_up(void **state)
 
 static void test_the_slowest_rank_holds_all_up(void **state)
 {
-    (void)state;
     struct job *job = job_of_two();
     job->ranks[1].work_scale = 2;
     /* t0 at 20, sent until 50; t1 at 60, sent until 100 */
@@ -158,7 +151,6 @@ static void test_the_slowest_rank_holds_all_up(void **state)
 
 static void test_buckets_are_launched_in_order_where_the_job_does_so(void **state)
 {
-    (void)state;
     for (int in_order = 0; in_order < 2; in_order++) {
         struct job *job = job_of_two();
         job->order[0] = 1;
@@ -171,7 +163,6 @@ static void test_buckets_are_launched_in_order_where_the_job_does_so(void **stat
 
 static void test_a_bucket_of_high_priority_overtakes_partitions(void **state)
 {
-    (void)state;
     for (int priority = 0; priority < 2; priority++) {
         struct job *job = job_of_two();
         struct evaluator *evaluator;
@@ -192,7 +183,6 @@ static void test_a_bucket_of_high_priority_overtakes_partitions(void **state)
 
 static void test_compression_halves_the_bytes_and_casts_them(void **state)
 {
-    (void)state;
     struct job *job = job_of_two();
     in_one_bucket(job);
     job->model.baseline.compression = DPRO_COMPRESSION_FP16;
@@ -203,7 +193,6 @@ static void test_compression_halves_the_bytes_and_casts_them(void **state)
 
 static void test_work_that_needs_one_tensor_goes_on_when_it_is_there(void **state)
 {
-    (void)state;
     struct job *job = job_of_two();
     job->ops[2] = waits_for(0);
     job->ops[2].work_ns = 25;
@@ -215,7 +204,6 @@ static void test_work_that_needs_one_tensor_goes_on_when_it_is_there(void **stat
 
 static void test_iterations_may_lap_over(void **state)
 {
-    (void)state;
     struct job *job = job_of_two();
     /* t1 is only needed by the next iteration's second op */
     job->ops[0] = computes(10, 0);
@@ -229,7 +217,6 @@ static void test_iterations_may_lap_over(void **state)
 
 static void test_ranks_that_are_alike_count_once_and_change_nothing(void **state)
 {
-    (void)state;
     struct job *job = job_of_two();
     struct model_program programs[2] = {job->program, job->program};
     job->ranks[1].program = 1; /* equal, but a program of its own */
@@ -240,7 +227,6 @@ static void test_ranks_that_are_alike_count_once_and_change_nothing(void **state
 
 static void test_a_job_that_waits_for_nothing_it_sends_never_ends(void **state)
 {
-    (void)state;
     struct job *job = job_of_two();
     job->ops[0].tensor = MODEL_NONE; /* nobody makes t0 */
     assert_true(time_of(job) == INT64_MAX);
@@ -262,7 +248,6 @@ static struct job *job_with_cycles(int64_t cycle_ns)
 
 static void test_what_is_ready_waits_for_the_next_cycle(void **state)
 {
-    (void)state;
     /* cycles at 0 and 40; the first of the next iteration begins as this one ends */
     assert_int_equal(time_of(job_with_cycles(40)), 40 + 5 + 30 + 5 + 40);
     struct job *job = job_with_cycles(40);
@@ -274,7 +259,6 @@ static void test_what_is_ready_waits_for_the_next_cycle(void **state)
 
 static void test_what_is_ready_together_is_fused_up_to_the_threshold(void **state)
 {
-    (void)state;
     static const struct {
         uint64_t fusion_bytes;
         uint32_t n_groups;
@@ -298,7 +282,6 @@ static void test_what_is_ready_together_is_fused_up_to_the_threshold(void **stat
 
 static void test_a_cycle_that_is_busy_delays_the_next(void **state)
 {
-    (void)state;
     struct job *job = job_with_cycles(1);
     job->ops[1].work_ns = 20;
     /* t0 is sent from 10 to 45, t1 from there to 90 */
@@ -320,21 +303,18 @@ static struct job *served_job(uint32_t n_servers, const int32_t *hosts)
 
 static void test_ranks_share_a_servers_link_each_way(void **state)
 {
-    (void)state;
     /* t0 arrives at 70 and t1 behind it at 150; t1 is back 80 later */
     assert_int_equal(time_of(served_job(1, NULL)), 230);
 }
 
 static void test_a_second_server_has_a_link_of_its_own(void **state)
 {
-    (void)state;
     /* t1, on its own way from 30 on, arrives at 110, and comes back beside t0 */
     assert_int_equal(time_of(served_job(2, NULL)), 190);
 }
 
 static void test_what_a_rank_and_a_server_of_its_host_say_takes_no_link(void **state)
 {
-    (void)state;
     static const int32_t hosts[] = {0};
     /* rank 1 has the link for itself: t0 from 10 to 40, t1 behind it to 80, and back */
     assert_int_equal(time_of(served_job(1, hosts)), 120);
@@ -342,7 +322,6 @@ static void test_what_a_rank_and_a_server_of_its_host_say_takes_no_link(void **s
 
 static void test_parts_of_a_tensor_go_to_all_servers(void **state)
 {
-    (void)state;
     static const int32_t hosts[] = {0, 1};
     struct job *job = served_job(2, hosts);
     in_one_bucket(job);
@@ -356,7 +335,6 @@ static void test_parts_of_a_tensor_go_to_all_servers(void **state)
 
 static void test_a_servers_thread_takes_one_push_after_the_other(void **state)
 {
-    (void)state;
     static const int32_t hosts[] = {0};
     struct job *job = served_job(1, hosts);
     job->model.net.servers.push_ns.value = 25;
@@ -367,7 +345,6 @@ static void test_a_servers_thread_takes_one_push_after_the_other(void **state)
 
 static void test_a_messages_own_time_keeps_no_link_busy(void **state)
 {
-    (void)state;
     static const int32_t hosts[] = {0};
     struct job *job = served_job(1, hosts);
     job->model.net.link.message_ns.value = 5;
@@ -377,7 +354,6 @@ static void test_a_messages_own_time_keeps_no_link_busy(void **state)
 
 static void test_a_way_begins_behind_what_others_have_in_the_links_queue(void **state)
 {
-    (void)state;
     struct job *job = served_job(2, NULL);
     job->model.net.link.queue_bytes = 5;
     /* t1 begins 5 later beside t0, and its answers beside those of t0 as well */
@@ -386,7 +362,6 @@ static void test_a_way_begins_behind_what_others_have_in_the_links_queue(void **
 
 static void test_what_has_priority_goes_behind_what_is_under_way(void **state)
 {
-    (void)state;
     struct job *job = served_job(1, NULL);
     job->ops[0].work_ns = 0;
     job->ops[1].work_ns = 1;
@@ -397,7 +372,6 @@ static void test_what_has_priority_goes_behind_what_is_under_way(void **state)
 
 static void test_ranks_of_one_host_share_its_link_and_its_server(void **state)
 {
-    (void)state;
     static const int32_t hosts[] = {0};
     static const uint32_t rank_hosts[] = {0, 0};
     struct job *job = served_job(1, hosts);
@@ -424,7 +398,6 @@ static struct job *session_job(void)
 
 static void test_a_session_sends_what_it_has_read(void **state)
 {
-    (void)state;
     static const int64_t read_ns[] = {0, 100};
     struct job *job = session_job();
     for (uint32_t r = 0; r < job->model.n_ranks; r++)
@@ -435,7 +408,6 @@ static void test_a_session_sends_what_it_has_read(void **state)
 
 static void test_a_session_pulls_when_all_of_the_step_before_is_done(void **state)
 {
-    (void)state;
     /* t0 comes in 30, t1 40 later; t0 is ready at 40, t1 at 90 and away at 130 */
     assert_int_equal(time_of(session_job()), 7 + 130);
 }

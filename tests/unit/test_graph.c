@@ -12,7 +12,6 @@
 
 static void test_what_was_added_is_read_back(void **state)
 {
-    (void)state;
     struct dpro_error err;
     struct dpro_graph_builder *b = dpro_graph_builder_create(&err);
     assert_int_equal(dpro_graph_add_device(b, DPRO_DEVICE_GPU_STREAM, 3, "stream 7"), 0);
@@ -83,7 +82,6 @@ static void test_what_was_added_is_read_back(void **state)
 
 static void test_fields_that_no_op_uses_take_no_memory(void **state)
 {
-    (void)state;
     struct dpro_graph *g = graph_of("a:10@d0 -> b:5@d0");
     assert_null(g->gap_ns);
     assert_null(g->tensor);
@@ -102,7 +100,6 @@ static void test_fields_that_no_op_uses_take_no_memory(void **state)
 
 static void test_a_cycle_within_an_iteration_is_refused(void **state)
 {
-    (void)state;
     struct dpro_error err;
     struct dpro_graph_builder *b = dpro_graph_builder_create(&err);
     struct dpro_op op = {.device = DPRO_NO_DEVICE, .name = "x"};
@@ -121,7 +118,6 @@ static void test_a_cycle_within_an_iteration_is_refused(void **state)
 
 static void test_a_cycle_through_the_next_iteration_is_fine(void **state)
 {
-    (void)state;
     struct dpro_graph *g = graph_of("a:1 -> b:1 => a => a");
     assert_int_equal(dpro_graph_n_edges(g), 3);
     dpro_graph_destroy(g);
@@ -129,7 +125,6 @@ static void test_a_cycle_through_the_next_iteration_is_fine(void **state)
 
 static void test_an_op_that_waits_for_nothing_waits_for_the_boundary(void **state)
 {
-    (void)state;
     uint32_t n;
     struct dpro_graph *g = graph_of("a:1 -> e* => a; stray:1; other:1#1");
     assert_int_equal(dpro_graph_n_edges(g), 3);
@@ -145,7 +140,6 @@ static void test_an_op_that_waits_for_nothing_waits_for_the_boundary(void **stat
 
 static void test_ids_out_of_range_and_scattered_ranks_are_refused(void **state)
 {
-    (void)state;
     struct dpro_error err;
     struct dpro_graph_builder *b = dpro_graph_builder_create(&err);
     struct dpro_op op = {.device = 0, .name = "x"};
@@ -167,7 +161,6 @@ static void test_ids_out_of_range_and_scattered_ranks_are_refused(void **state)
 
 static void test_negative_and_huge_times_are_clamped(void **state)
 {
-    (void)state;
     struct dpro_error err;
     struct dpro_graph_builder *b = dpro_graph_builder_create(&err);
     struct dpro_op op = {.device = DPRO_NO_DEVICE, .dur_ns = -5, .gap_ns = -1};
@@ -186,7 +179,6 @@ static void test_negative_and_huge_times_are_clamped(void **state)
 
 static void test_an_empty_graph_is_a_graph(void **state)
 {
-    (void)state;
     struct dpro_graph *g = graph_of("");
     assert_int_equal(dpro_graph_n_ops(g), 0);
     assert_int_equal(dpro_graph_n_edges(g), 0);

@@ -89,7 +89,6 @@ static int64_t duration(const struct dpro_graph *graph, dpro_op_id op)
 
 static void test_a_tensor_goes_from_its_op_through_horovods_thread_to_what_follows(void **state)
 {
-    (void)state;
     put_profile(0, 0);
     put_profile(1, 3000);
     put_timeline(-1);
@@ -127,7 +126,6 @@ static void test_a_tensor_goes_from_its_op_through_horovods_thread_to_what_follo
 
 static void test_an_iteration_that_fused_otherwise_gives_its_shares(void **state)
 {
-    (void)state;
     put_profile(0, 0);
     put_profile(1, 0);
     put_timeline(2);
@@ -143,7 +141,6 @@ static void test_an_iteration_that_fused_otherwise_gives_its_shares(void **state
  * the thread was busy until 70 ms. */
 static void test_what_seems_to_end_after_its_iteration_is_no_part_of_the_next(void **state)
 {
-    (void)state;
     put_profile(0, 0);
     struct trace_text *text = trace_text_begin(1, 2);
     for (int i = 0; i < N_ITERATIONS; i++) {
@@ -169,7 +166,6 @@ static void test_what_seems_to_end_after_its_iteration_is_no_part_of_the_next(vo
 
 static void test_a_timeline_of_another_run_is_left_out(void **state)
 {
-    (void)state;
     struct trace_text *text = trace_text_begin(0, 1);
     for (int i = 0; i < 2; i++) {
         trace_text_step(text, i, at(i, 0) + 7200000000, ITERATION);

@@ -58,7 +58,6 @@ static const struct trace_detail *detail_of(const struct trace_part *part, size_
 
 static void test_categories_of_all_years_are_known(void **state)
 {
-    (void)state;
     static const struct {
         const char *category;
         int kind; /* -1: not kept */
@@ -106,7 +105,6 @@ static void test_categories_of_all_years_are_known(void **state)
 
 static void test_spans_carry_their_arguments(void **state)
 {
-    (void)state;
     struct trace_part part = read_text(
         "{\"schemaVersion\":1,\"traceEvents\":[\n"
         "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::mm\",\"pid\":10,\"tid\":11,\"ts\":"
@@ -142,7 +140,6 @@ static void test_spans_carry_their_arguments(void **state)
 
 static void test_thread_ids_may_be_text(void **state)
 {
-    (void)state;
     struct trace_part part = read_text("[{\"ph\":\"X\",\"cat\":\"Kernel\",\"name\":\"k\",\"pid\":"
                                        "\"0\",\"tid\":\"stream 7\",\"ts\":1,\"dur\":1,"
                                        "\"args\":{\"external id\":5,\"correlation\":9}},"
@@ -168,7 +165,6 @@ static void test_thread_ids_may_be_text(void **state)
 
 static void test_external_id_that_is_the_correlation_is_no_op(void **state)
 {
-    (void)state;
     struct trace_part part =
         read_text("[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k\",\"pid\":0,\"tid\":7,\"ts\":1,"
                   "\"dur\":1,\"args\":{\"External id\":77,\"correlation\":77}}]");
@@ -178,7 +174,6 @@ static void test_external_id_that_is_the_correlation_is_no_op(void **state)
 
 static void test_communication_metadata_is_kept(void **state)
 {
-    (void)state;
     struct trace_part part =
         read_text("[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"ncclDevKernel_AllReduce\",\"pid\":"
                   "0,\"tid\":20,\"ts\":1,\"dur\":1,"
@@ -243,7 +238,6 @@ static void test_a_tensor_without_dimensions_has_one_element(void **state)
         {"\"Input type\":[\"TensorList\",\"float\"],\"Input Dims\":[[],[5]]", 5},
         {"\"Input type\":[\"float\"],\"Input Dims\":[]", 0},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char text[512];
         snprintf(
@@ -259,7 +253,6 @@ static void test_a_tensor_without_dimensions_has_one_element(void **state)
 
 static void test_syncs_tell_what_they_wait_for(void **state)
 {
-    (void)state;
     struct trace_part part =
         read_text("[{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"Stream Wait "
                   "Event\",\"pid\":0,\"tid\":24,\"ts\":1,\"dur\":1,\"args\":"
@@ -287,7 +280,6 @@ static void test_syncs_tell_what_they_wait_for(void **state)
 
 static void test_amd_traces_are_read(void **state)
 {
-    (void)state;
     struct trace_part part =
         read_text("{\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":"
                   "\"hipLaunchKernel\",\"pid\":5,\"tid\":5,\"ts\":1,"
@@ -303,7 +295,6 @@ static void test_amd_traces_are_read(void **state)
 
 static void test_begin_and_end_events_make_spans(void **state)
 {
-    (void)state;
     struct trace_part part = read_text(
         "[{\"ph\":\"B\",\"cat\":\"cpu_op\",\"name\":\"outer\",\"pid\":1,\"tid\":1,\"ts\":1},"
         "{\"ph\":\"B\",\"cat\":\"cpu_op\",\"name\":\"c10d::send\",\"pid\":1,\"tid\":1,\"ts\":2,"
@@ -323,7 +314,6 @@ static void test_begin_and_end_events_make_spans(void **state)
 
 static void test_bad_times_are_skipped_and_counted(void **state)
 {
-    (void)state;
 #define SPAN(ts, dur)                                                                              \
     "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"pid\":1,\"tid\":1,\"ts\":" ts               \
     ",\"dur\":" dur "},"
@@ -346,7 +336,6 @@ static void test_bad_times_are_skipped_and_counted(void **state)
 
 static void test_flows_are_kept_where_they_are_needed(void **state)
 {
-    (void)state;
     const char *format =
         "[{\"ph\":\"s\",\"id\":1,\"pid\":1,\"tid\":1,\"ts\":1,\"cat\":\"fwdbwd\",\"name\":"
         "\"fwdbwd\"},"
@@ -371,7 +360,6 @@ static void test_flows_are_kept_where_they_are_needed(void **state)
 
 static void test_the_job_is_described(void **state)
 {
-    (void)state;
     struct trace_part part = read_text("{\"host_name\":\"h1\",\"distributedInfo\":{\"backend\":"
                                        "\"nccl\",\"rank\":3,\"world_size\":8,\"pg_config\":["
                                        "{\"pg_name\":\"0\",\"pg_desc\":\"default_pg\",\"pg_size\":"
@@ -395,7 +383,6 @@ static void test_the_job_is_described(void **state)
 
 static void test_documents_may_end_early(void **state)
 {
-    (void)state;
     static const struct {
         const char *text;
         uint64_t n_spans;
@@ -425,7 +412,6 @@ static void test_documents_may_end_early(void **state)
 /* Layouts of three writers, read with the buffer ending anywhere: same spans, names, details. */
 static void test_chunks_of_any_size_give_the_same(void **state)
 {
-    (void)state;
     struct {
         char at[32768];
         size_t n;

@@ -93,7 +93,6 @@ static const char *name_of(const struct dpro_trace *trace, uint32_t id)
 
 static void test_spans_are_sorted_and_nested(void **state)
 {
-    (void)state;
     write_text(
         "t.json",
         TRACE("",
@@ -129,7 +128,6 @@ static void test_spans_are_sorted_and_nested(void **state)
 
 static void test_links_join_the_ops_that_start_there(void **state)
 {
-    (void)state;
     /* clang-format off */
     write_text("t.json", TRACE("\"baseTimeNanoseconds\":1000,",
         SPAN_OF("cpu_op", "1", "1", "fw", "1", "5", "\"Sequence number\":4") ","
@@ -154,7 +152,6 @@ static void test_links_join_the_ops_that_start_there(void **state)
 
 static void test_launch_flows_stand_in_for_correlation(void **state)
 {
-    (void)state;
     write_text("t.json",
                TRACE("", SPAN_OF("cuda_runtime", "1", "1", "cudaLaunchKernel", "1", "2",
                                  "") "," SPAN_OF("kernel", "0", "7", "k", "5", "2",
@@ -171,7 +168,6 @@ static void test_launch_flows_stand_in_for_correlation(void **state)
 
 static void test_ranks_come_from_metadata_then_from_names(void **state)
 {
-    (void)state;
     write_text("a.json", TRACE(INFO("2", "8"), SPAN("a", "1", "1")));
     write_text("worker5_x.json", TRACE("", SPAN("a", "1", "1")));
     write_text("rank-0.json", TRACE("", SPAN("a", "1", "1")));
@@ -209,7 +205,6 @@ static void test_ranks_come_from_metadata_then_from_names(void **state)
 
 static void test_globs_and_lists_are_read(void **state)
 {
-    (void)state;
     write_text("rank0.json", TRACE("", SPAN("a", "1", "1")));
     write_text("rank1.json", TRACE("", SPAN("a", "1", "1")));
     write_text("notes.txt", "x");
@@ -227,7 +222,6 @@ static void test_globs_and_lists_are_read(void **state)
 
 static void test_unknown_ranks_name_the_file_and_the_option(void **state)
 {
-    (void)state;
     write_text("a.json", TRACE("", SPAN("a", "1", "1")));
     struct dpro_trace *trace = load_one(folder); /* a single file is rank 0 */
     assert_int_equal(dpro_trace_rank(trace, 0), 0);
@@ -238,7 +232,6 @@ static void test_unknown_ranks_name_the_file_and_the_option(void **state)
 
 static void test_windows_of_a_rank_follow_each_other(void **state)
 {
-    (void)state;
     write_text("rank0_b.json", TRACE("", SPAN("early", "1", "5") "," SPAN_OF("Trace", "0", "0", "t",
                                                                              "0", "900", "")));
     write_text("rank0_a.json", TRACE("", SPAN("late", "100", "5")));
@@ -257,7 +250,6 @@ static void test_windows_of_a_rank_follow_each_other(void **state)
 
 static void test_one_file_named_twice_is_taken_once(void **state)
 {
-    (void)state;
     write_text("rank0.json", TRACE("", SPAN("a", "1", "0")));
     const char *paths[] = {folder, in_folder("rank0.json")};
     struct dpro_trace *trace;
@@ -270,7 +262,6 @@ static void test_one_file_named_twice_is_taken_once(void **state)
 
 static void test_two_jobs_are_refused(void **state)
 {
-    (void)state;
     write_text("rank0.json", TRACE(INFO("0", "2"), SPAN("a", "1600000000000000", "1")));
     write_text("rank1.json", TRACE(INFO("1", "4"), SPAN("a", "1600000000000000", "1")));
     expect_error(folder, NULL, DPRO_EFORMAT, "rank0.json", "rank1.json");
@@ -285,7 +276,6 @@ static void test_two_jobs_are_refused(void **state)
 
 static void test_two_processes_of_one_rank_are_two_runs(void **state)
 {
-    (void)state;
     write_text("rank0_a.json", TRACE("", SPAN_OF("cpu_op", "10", "1", "a", "1", "1", "")));
     write_text("rank0_b.json", TRACE("", SPAN_OF("cpu_op", "77", "1", "a", "50", "1", "")));
     expect_error(folder, NULL, DPRO_EFORMAT, "rank0_a.json", "rank0_b.json");
@@ -293,7 +283,6 @@ static void test_two_processes_of_one_rank_are_two_runs(void **state)
 
 static void test_bad_paths_are_named(void **state)
 {
-    (void)state;
     expect_error(in_folder("missing.json"), NULL, DPRO_EIO, "missing.json", "cannot open");
     expect_error(folder, NULL, DPRO_EEMPTY, folder, "no trace file");
     assert_int_equal(symlink("nowhere", in_folder("dangling.json")), 0);
@@ -318,7 +307,6 @@ static void test_bad_paths_are_named(void **state)
 
 static void test_a_damaged_file_gives_what_is_whole(void **state)
 {
-    (void)state;
     write_text("t.json", "{\"schemaVersion\":1,\"traceEvents\":[" SPAN("a", "1", "1") "," SPAN(
                              "b", "2", "1") ",{\"ph\":\"X");
     struct dpro_trace *trace = load_one(in_folder("t.json"));
@@ -332,7 +320,6 @@ static void test_a_damaged_file_gives_what_is_whole(void **state)
 /* Every length of a gzip'd trace: never a crash, never a span that is not in the whole. */
 static void test_a_cut_gzip_gives_what_is_whole(void **state)
 {
-    (void)state;
     char text[20000];
     size_t n = (size_t)sprintf(text, "{\"schemaVersion\":1,\"traceEvents\":[");
     for (int i = 0; i < 100; i++)
@@ -363,7 +350,6 @@ static void test_a_cut_gzip_gives_what_is_whole(void **state)
 
 static void test_gzip_members_are_joined(void **state)
 {
-    (void)state;
     size_t a_size, b_size;
     unsigned char *a = pack(
         "{\"schemaVersion\":1,\"traceEvents\":[" SPAN("a", "1", "1") ",{\"ph\":\"X\",\"cat\":\"cpu",
@@ -390,7 +376,6 @@ static void test_gzip_members_are_joined(void **state)
 
 static void test_losses_are_counted_in_one_line(void **state)
 {
-    (void)state;
     write_text("t.json", TRACE("", SPAN("a", "1", "1") "," SPAN("a", "2", "-1") "," SPAN(
                                        "a", "3", "NaN") "," SPAN("a", "NaN",
                                                                  "1") "," SPAN("a", "1e40", "1")));
@@ -406,7 +391,6 @@ static void test_losses_are_counted_in_one_line(void **state)
 
 static void test_spans_written_twice_count_once(void **state)
 {
-    (void)state;
     /* clang-format off */
     write_text("t.json", TRACE("",
         SPAN_OF("cpu_op", "1", "1", "a", "1", "1", "\"External id\":3") ","
@@ -423,7 +407,6 @@ static void test_spans_written_twice_count_once(void **state)
 
 static void test_times_beyond_64_bits_lose_their_base(void **state)
 {
-    (void)state;
     write_text("t.json", TRACE("\"baseTimeNanoseconds\":9223372036854775807,",
                                SPAN("a", "4000000000000000", "1")));
     struct dpro_trace *trace = load_one(in_folder("t.json"));
@@ -434,7 +417,6 @@ static void test_times_beyond_64_bits_lose_their_base(void **state)
 
 static void test_execution_traces_are_joined_by_record_function(void **state)
 {
-    (void)state;
     write_text(
         "kineto_rank1.json",
         TRACE("", SPAN_OF("cpu_op", "44", "44", "aten::mm", "1", "2",
@@ -464,7 +446,6 @@ static void test_execution_traces_are_joined_by_record_function(void **state)
 
 static void test_older_execution_traces_are_joined_by_order(void **state)
 {
-    (void)state;
     write_text(
         "rank0.json",
         TRACE("",
@@ -493,7 +474,6 @@ static void test_older_execution_traces_are_joined_by_order(void **state)
 
 static void test_any_number_of_threads_gives_the_same(void **state)
 {
-    (void)state;
     for (int r = 0; r < 7; r++) {
         char name[64], text[1024];
         snprintf(name, sizeof name, "rank%d.json", r);
@@ -730,7 +710,6 @@ static void check_fact(const struct fact *fact, const char *path)
 
 static void test_real_traces_agree_with_another_program(void **state)
 {
-    (void)state;
     const char *shared = getenv("DPRO_SHARED");
     size_t n_checked = 0;
     for (size_t i = 0; shared && i < sizeof facts / sizeof facts[0]; i++) {
@@ -749,7 +728,6 @@ static void test_real_traces_agree_with_another_program(void **state)
 
 static void test_real_folders_give_all_ranks(void **state)
 {
-    (void)state;
     static const struct {
         const char *path;
         size_t n_ranks;

@@ -178,7 +178,6 @@ struct case_of_pattern {
 
 static void test_algorithms_are_told_by_who_sends_to_whom(void **state)
 {
-    (void)state;
     static const struct case_of_pattern cases[] = {
         {"ring", 2, 2, 2, 8, {{0, 1}, {0, 1}, {1, 0}, {1, 0}, {0, 1}, {0, 1}, {1, 0}, {1, 0}}},
         {"ring",
@@ -249,7 +248,6 @@ static void test_algorithms_are_told_by_who_sends_to_whom(void **state)
 
 static void test_chunks_are_counted_channel_by_channel(void **state)
 {
-    (void)state;
     static const struct pattern_message messages[] = {{0, 1, 0}, {1, 0, 0}, {0, 1, 5}, {0, 1, 0},
                                                       {1, 0, 5}, {1, 0, 0}, {1, 0, 5}, {0, 1, 5}};
     struct pattern pattern;
@@ -267,7 +265,6 @@ static void test_chunks_are_counted_channel_by_channel(void **state)
 
 static void test_a_ring_becomes_sends_and_receives_that_give_back_what_was_measured(void **state)
 {
-    (void)state;
     for (int n = 2; n <= 5; n++) {
         int n_steps = 2 * (n - 1);
         struct job job = ring(n, n_steps, 50, 5, 400 / n);
@@ -299,7 +296,6 @@ static void test_a_ring_becomes_sends_and_receives_that_give_back_what_was_measu
 
 static void test_a_send_waits_for_the_receive_that_it_passes_on(void **state)
 {
-    (void)state;
     struct job job = ring(4, 6, 50, 5, 100);
     struct dpro_graph *g = graph_of(&job);
     for (int r = 0; r < 4; r++) {
@@ -332,7 +328,6 @@ static void test_a_send_waits_for_the_receive_that_it_passes_on(void **state)
 
 static void test_a_message_behind_another_queues_on_the_link(void **state)
 {
-    (void)state;
     struct job job = {.n_ranks = 2, .n_collectives = 1, .kind = "broadcast"};
     job.arrive[0][0] = job.arrive[1][0] = 100;
     job.leave[0][0] = job.leave[1][0] = 260;
@@ -357,7 +352,6 @@ static void test_a_message_behind_another_queues_on_the_link(void **state)
 
 static void test_what_is_on_a_link_when_an_iteration_begins_holds_up_what_that_sends(void **state)
 {
-    (void)state;
     struct job job = {.n_ranks = 2, .n_collectives = 2, .kind = "broadcast"};
     for (int r = 0; r < 2; r++) {
         job.arrive[r][0] = 100;
@@ -398,7 +392,6 @@ static struct job one_way(int n, const int *at)
 
 static void test_what_a_busy_link_held_up_is_not_late_on_a_faster_one(void **state)
 {
-    (void)state;
     static const int blocked[] = {110, 159, 209, 259}, after[] = {110, 163, 213, 263};
     struct job job = one_way(4, blocked); /* the socket took no more */
     struct dpro_graph *g = graph_of(&job);
@@ -417,7 +410,6 @@ static void test_what_a_busy_link_held_up_is_not_late_on_a_faster_one(void **sta
 
 static void test_collectives_at_once_share_the_link(void **state)
 {
-    (void)state;
     struct job job = {.n_ranks = 2, .n_collectives = 2, .kind = "broadcast"};
     for (int r = 0; r < 2; r++) {
         job.arrive[r][0] = 100;
@@ -445,7 +437,6 @@ static void test_collectives_at_once_share_the_link(void **state)
 
 static void test_a_late_rank_is_waited_for_as_before(void **state)
 {
-    (void)state;
     struct job job = ring(4, 6, 50, 5, 100);
     job.arrive[2][0] = 40; /* is there early */
     struct dpro_graph *g = graph_of(&job);
@@ -471,7 +462,6 @@ static void test_a_late_rank_is_waited_for_as_before(void **state)
 
 static void test_ranks_of_one_host_share_its_link_in_each_direction(void **state)
 {
-    (void)state;
     struct job job = ring(3, 4, 50, 5, 100);
     struct dpro_graph *g = graph_of(&job);
     uint32_t n_links = 0;
@@ -493,7 +483,6 @@ static void test_ranks_of_one_host_share_its_link_in_each_direction(void **state
 
 static void test_notices_that_stand_behind_data_are_messages_too(void **state)
 {
-    (void)state;
     struct job job = {.n_ranks = 2, .n_collectives = 1};
     for (int r = 0; r < 2; r++) {
         job.arrive[r][0] = 100;
@@ -529,7 +518,6 @@ static void test_notices_that_stand_behind_data_are_messages_too(void **state)
 
 static void test_notices_that_have_the_stream_to_themselves_are_none(void **state)
 {
-    (void)state;
     struct job job = ring(3, 4, 50, 5, 100);
     for (int r = 0; r < 3; r++) {
         send_one(&job, (r + 1) % 3, r, 105, 106, 0);
@@ -589,7 +577,6 @@ static void shorten_forward(const struct dpro_graph *g, int rank, int us, char d
 static void test_a_rank_that_comes_earlier_to_an_all_gather_makes_no_iteration_longer(void **state)
 {
     char delays[2][32];
-    (void)state;
     struct job job = gather("all_reduce"); /* where a notice behind data would have a reason */
     struct dpro_graph *g = graph_of(&job);
     assert_int_equal(replay_us(g, NULL), STEP);
@@ -616,7 +603,6 @@ static const char NCCL_KERNEL[] = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclD
 
 static void test_steps_of_nccls_proxies_are_messages_as_gloos_are(void **state)
 {
-    (void)state;
     for (int n = 2; n <= 5; n++) {
         int n_steps = 2 * (n - 1);
         struct job job = ring(n, n_steps, 50, 5, 400 / n);
@@ -652,7 +638,6 @@ static void test_steps_of_nccls_proxies_are_messages_as_gloos_are(void **state)
 
 static void test_a_tree_passes_on_what_came_up_and_what_came_down(void **state)
 {
-    (void)state;
     for (int told = 0; told < 2; told++) {
         struct job job = {.n_ranks = 4, .n_collectives = 1, .by_nccl = true};
         job.algorithm = told ? "TREE" : NULL;
@@ -687,7 +672,6 @@ static void test_a_tree_passes_on_what_came_up_and_what_came_down(void **state)
 
 static void test_channels_do_not_wait_for_each_other(void **state)
 {
-    (void)state;
     struct job job = ring(2, 2, 50, 5, 100);
     job.by_nccl = true;
     for (int i = 1; i <= N; i++) /* which of two channels comes first is chance */
@@ -722,7 +706,6 @@ static void test_channels_do_not_wait_for_each_other(void **state)
 
 static void test_what_one_rank_of_a_node_received_another_may_send_on(void **state)
 {
-    (void)state;
     struct job job = ring(4, 6, 50, 5, 100);
     int n = 0;
     for (int s = 0; s < job.n_sent; s++) /* 0 to 1 and 2 to 3 don't leave their nodes */
@@ -753,7 +736,6 @@ static void test_what_one_rank_of_a_node_received_another_may_send_on(void **sta
 
 static void test_sends_and_receives_of_one_call_are_an_exchange(void **state)
 {
-    (void)state;
     struct job job = {.n_ranks = 3, .n_collectives = 1, .kind = "all_to_all"};
     job.by_nccl = job.point_to_point = true;
     for (int r = 0; r < 3; r++) {
@@ -776,7 +758,6 @@ static void test_sends_and_receives_of_one_call_are_an_exchange(void **state)
 
 static void test_a_step_that_is_lost_leaves_its_collective_whole(void **state)
 {
-    (void)state;
     struct job job = ring(2, 2, 50, 5, 100);
     job.by_nccl = true;
     for (int r = 0; r < 2; r++)
@@ -793,7 +774,6 @@ static void test_a_step_that_is_lost_leaves_its_collective_whole(void **state)
 
 static void test_of_a_rank_without_a_log_the_others_ends_of_its_messages_remain(void **state)
 {
-    (void)state;
     for (int by_nccl = 0; by_nccl < 2; by_nccl++) {
         struct job job = ring(4, 6, 50, 5, 100000);
         job.by_nccl = by_nccl;
@@ -826,7 +806,6 @@ static void test_of_a_rank_without_a_log_the_others_ends_of_its_messages_remain(
 
 static void test_of_several_ranks_without_logs_what_came_in_may_have_gone_out_again(void **state)
 {
-    (void)state;
     struct job job = ring(4, 6, 50, 5, 100000);
     job.without_log[2] = job.without_log[3] = true;
     struct dpro_graph *g = graph_of(&job);
@@ -844,7 +823,6 @@ static void test_of_several_ranks_without_logs_what_came_in_may_have_gone_out_ag
 
 static void test_without_any_log_nothing_is_said(void **state)
 {
-    (void)state;
     struct job job = ring(2, 2, 50, 5, 100);
     job.without_log[0] = job.without_log[1] = true;
     struct dpro_graph *g = graph_of(&job);
@@ -855,7 +833,6 @@ static void test_without_any_log_nothing_is_said(void **state)
 
 static void test_messages_that_differ_between_iterations_stay_whole(void **state)
 {
-    (void)state;
     struct job job = ring(2, 2, 50, 5, 100);
     send_one(&job, 0, 1, 221, 230, 100);
     last_sent(&job)->only = 2; /* one more in one iteration */
@@ -875,7 +852,6 @@ static void test_messages_that_differ_between_iterations_stay_whole(void **state
 
 static void test_a_message_that_only_its_sender_logged_leaves_the_collective_whole(void **state)
 {
-    (void)state;
     struct job job = ring(2, 2, 50, 5, 100);
     for (int r = 0; r < 2; r++)
         write_profile(&job, folder, r);
@@ -890,7 +866,6 @@ static void test_a_message_that_only_its_sender_logged_leaves_the_collective_who
 
 static void test_a_rank_that_is_missing_leaves_its_collectives_whole(void **state)
 {
-    (void)state;
     struct job job = ring(3, 4, 50, 5, 100);
     for (int r = 0; r < 2; r++) {
         write_profile(&job, folder, r);
@@ -906,7 +881,6 @@ static void test_a_rank_that_is_missing_leaves_its_collectives_whole(void **stat
 
 static void test_real_captures_are_rings_of_messages_to_the_byte(void **state)
 {
-    (void)state;
     static const struct {
         const char *name;
         unsigned n_ranks, n_buckets;

@@ -84,7 +84,6 @@ static struct dpro_model *model_of_two(struct dpro_graph **graph)
 
 static void test_a_model_has_the_jobs_own_buckets(void **state)
 {
-    (void)state;
     struct dpro_graph *g;
     struct dpro_model *m = model_of_two(&g);
     assert_int_equal(m->n_tensors, 4);
@@ -102,7 +101,6 @@ static void test_a_model_has_the_jobs_own_buckets(void **state)
 
 static void test_work_beside_communication_is_told_from_the_same_work_alone(void **state)
 {
-    (void)state;
     struct dpro_graph *g;
     struct dpro_model *m = model_of_two(&g);
     /* the same blocks took twice as long: half of their rate was lost */
@@ -118,7 +116,6 @@ static void test_work_beside_communication_is_told_from_the_same_work_alone(void
 
 static void test_the_jobs_own_strategy_takes_what_was_measured(void **state)
 {
-    (void)state;
     struct dpro_graph *g;
     struct dpro_model *m = model_of_two(&g);
     struct evaluator *evaluator;
@@ -139,7 +136,6 @@ static void test_the_jobs_own_strategy_takes_what_was_measured(void **state)
 
 static void test_one_rank_has_no_model(void **state)
 {
-    (void)state;
     struct dpro_model *model;
     struct dpro_error err;
     rank(0);
@@ -163,7 +159,6 @@ static void test_one_rank_has_no_model(void **state)
 
 static void test_ranks_of_different_jobs_have_no_model(void **state)
 {
-    (void)state;
     struct dpro_model *model;
     struct dpro_error err;
     rank(0);

@@ -24,7 +24,6 @@
 
 static void test_operations_of_a_thread_may_overlap(void **state)
 {
-    (void)state;
     struct trace_part part;
     part = part_of_text(
         &mxnet_reader,
@@ -50,7 +49,6 @@ static void test_operations_of_a_thread_may_overlap(void **state)
 
 static void test_an_end_without_a_beginning_is_counted(void **state)
 {
-    (void)state;
     struct trace_part part;
     part = part_of_text(&mxnet_reader,
                         HEAD EVENT("Flatten", "operator", "E", "10", "7")
@@ -94,7 +92,6 @@ static bool takes(const struct trace_part *part, const char *name, const char *f
 
 static void test_an_executor_has_its_backward_ops(void **state)
 {
-    (void)state;
     struct trace_part part;
     part = part_of_text(&mxnet_text_reader, executor, 0);
     assert_int_equal(part.dfg_nodes.n, 4);
@@ -108,7 +105,6 @@ static void test_an_executor_has_its_backward_ops(void **state)
 
 static void test_a_symbol_is_mirrored(void **state)
 {
-    (void)state;
     struct trace_part part;
     part = part_of_text(&mxnet_symbol_reader,
                         "{\"nodes\":[{\"op\":\"null\",\"name\":\"data\",\"inputs\":[]},"
@@ -168,7 +164,6 @@ static const char *const chain[] = {"C", "B", "P", "C", "B", "P"};
 
 static void test_the_kth_op_of_a_type_is_the_kth_node(void **state)
 {
-    (void)state;
     const char *ops[] = {"C", "B", "P", "C", "copy", "B", "P", "C", "B"};
     int expected[] = {0, 1, 2, 3, -1, 4, 5, 0, 1}, found[9];
     match(chain, 6, ops, 9, found);
@@ -178,7 +173,6 @@ static void test_the_kth_op_of_a_type_is_the_kth_node(void **state)
 
 static void test_what_a_bulk_hid_has_run_when_what_takes_it_runs(void **state)
 {
-    (void)state;
     const char *ops[] = {"ImperativeBulk", "B", "P", "C", "[B,P]", "ImperativeBulk", "B"};
     int expected[] = {-1, 1, 2, 3, 5, -1, 1}, found[7];
     match(chain, 6, ops, 7, found);
@@ -196,7 +190,6 @@ static void test_what_a_bulk_hid_has_run_when_what_takes_it_runs(void **state)
 
 static void test_frames_passed_to_a_socket_are_messages(void **state)
 {
-    (void)state;
     struct trace_part part;
     part = part_of_text(
         &transport_csv_reader,
@@ -228,7 +221,6 @@ static void test_frames_passed_to_a_socket_are_messages(void **state)
 
 static void test_the_list_of_nodes_says_whose_a_log_is(void **state)
 {
-    (void)state;
     const struct {
         const char *line;
         const char *process;

@@ -82,7 +82,6 @@ static int replay(const struct dpro_graph *g, int engine, struct dpro_error *err
 
 static void test_building_survives_any_failed_allocation(void **state)
 {
-    (void)state;
     int rc = DPRO_ENOMEM;
     for (long n = 0; rc != 0; n++) {
         struct dpro_graph *g = NULL;
@@ -98,7 +97,6 @@ static void test_building_survives_any_failed_allocation(void **state)
 
 static void test_replaying_survives_any_failed_allocation(void **state)
 {
-    (void)state;
     struct dpro_graph *g = NULL;
     struct dpro_error err;
     assert_int_equal(build(&g, &err), 0);
@@ -146,7 +144,6 @@ static int align(void)
 
 static void test_aligning_survives_any_failed_allocation(void **state)
 {
-    (void)state;
     int rc = -1;
     long n = 0;
     for (; rc != 0; n++) {

@@ -49,7 +49,6 @@ static void check_all(const struct job *job, unsigned n_messages)
 
 static void test_a_graph_of_messages_survives_any_failed_allocation(void **state)
 {
-    (void)state;
     struct job job = ring(2, 2, 50, 5, 100);
     for (int r = 0; r < 2; r++) { /* with a notice behind data */
         send_one(&job, r, 1 - r, 111, 161, 0);
@@ -65,7 +64,6 @@ static void test_a_graph_of_messages_survives_any_failed_allocation(void **state
 
 static void test_a_graph_of_nccls_steps_survives_any_failed_allocation(void **state)
 {
-    (void)state;
     struct job job = ring(3, 4, 50, 5, 100000);
     job.by_nccl = true;
     job.host[0] = job.host[1] = "a";

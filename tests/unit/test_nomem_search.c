@@ -45,14 +45,12 @@ static void check_search(const struct dpro_optimize_options *options, long step)
 
 static void test_a_search_survives_any_failed_allocation(void **state)
 {
-    (void)state;
     struct dpro_optimize_options options = {.threads = 1};
     check_search(&options, 3);
 }
 
 static void test_algorithm_1_survives_any_failed_allocation(void **state)
 {
-    (void)state;
     struct dpro_optimize_options options = {.threads = 1, .algorithm = DPRO_ALGORITHM_PAPER};
     check_search(&options, 1);
 }
@@ -68,7 +66,6 @@ static int64_t take_half(const struct dpro_pass *pass, const struct dpro_pass_op
 
 static void test_fusing_ops_survives_any_failed_allocation(void **state)
 {
-    (void)state;
     struct dpro_pass pass = {.abi = DPRO_PASS_ABI, .name = "half", .opfs_ns = take_half};
     const struct dpro_pass *const passes[] = {&pass};
     struct dpro_optimize_options options = {.threads = 1, .passes = passes, .n_passes = 1};
@@ -79,7 +76,6 @@ static void test_fusing_ops_survives_any_failed_allocation(void **state)
 
 static void test_the_strawman_survives_any_failed_allocation(void **state)
 {
-    (void)state;
     struct dpro_optimize_options options = {
         .threads = 1, .algorithm = DPRO_ALGORITHM_PAPER, .no_partial = 1};
     check_search(&options, 5);

@@ -83,7 +83,6 @@ static struct dpro_edit random_edit(uint32_t n_buckets)
 
 static void test_undoing_gives_back_what_was_there(void **state)
 {
-    (void)state;
     struct dpro_model *model = job_of(12);
     struct arena arena = {0};
     struct dpro_strategy s, before;
@@ -116,7 +115,6 @@ static void test_undoing_gives_back_what_was_there(void **state)
 
 static void test_edits_say_what_they_say(void **state)
 {
-    (void)state;
     struct dpro_model *model = job_of(4);
     struct arena arena = {0};
     struct dpro_strategy s;
@@ -146,7 +144,6 @@ static void test_edits_say_what_they_say(void **state)
 
 static void test_fusing_ops_takes_in_those_fused_before(void **state)
 {
-    (void)state;
     struct dpro_model *model = job_of(6); /* forward, six backward, update */
     struct arena arena = {0};
     struct dpro_strategy s;
@@ -182,7 +179,6 @@ static void test_fusing_ops_takes_in_those_fused_before(void **state)
 
 static void test_a_list_with_one_impossible_edit_changes_nothing(void **state)
 {
-    (void)state;
     struct dpro_model *model = job_of(4);
     struct arena arena = {0};
     struct dpro_strategy s, before;
@@ -233,7 +229,6 @@ static const char *path_of(const char *name)
 
 static void test_the_example_pass_takes_part(void **state)
 {
-    (void)state;
     struct dpro_model *model = generate_job("resnet50", 4);
     const char *const files[] = {path_of("equal")};
     struct dpro_optimize_options options = {.pass_files = files, .n_pass_files = 1};
@@ -265,7 +260,6 @@ static int64_t save_gaps(const struct dpro_pass *pass, const struct dpro_pass_op
 
 static void test_a_file_that_fuses_ops_does_what_one_in_this_process_does(void **state)
 {
-    (void)state;
     struct dpro_model *model = generate_job("resnet50", 4);
     const char *const files[] = {path_of("gaps")};
     struct dpro_pass own = {.abi = DPRO_PASS_ABI, .name = "gaps", .opfs_ns = save_gaps};
@@ -304,43 +298,36 @@ static void check_contained(const char *name, const char *expected)
 
 static void test_a_pass_that_crashes_is_left_out(void **state)
 {
-    (void)state;
     check_contained("bad_crashes", "crashed");
 }
 
 static void test_a_pass_that_crashes_over_fused_ops_is_left_out(void **state)
 {
-    (void)state;
     check_contained("bad_fuses_crashing", "crashed");
 }
 
 static void test_a_pass_whose_fused_ops_take_for_ever_is_left_out(void **state)
 {
-    (void)state;
     check_contained("bad_fuses_forever", "says that a fused op takes longer than eleven days");
 }
 
 static void test_a_pass_that_exits_is_left_out(void **state)
 {
-    (void)state;
     check_contained("bad_exits", "ended without an answer");
 }
 
 static void test_a_pass_that_loops_is_left_out(void **state)
 {
-    (void)state;
     check_contained("bad_loops", "gave no answer within 5 s");
 }
 
 static void test_a_pass_that_proposes_nonsense_is_left_out(void **state)
 {
-    (void)state;
     check_contained("bad_nonsense", "proposed what can't be done: there is no such bucket");
 }
 
 static void test_a_pass_that_prints_prints_to_stderr(void **state)
 {
-    (void)state;
     struct dpro_model *model = job_of(6);
     const char *const files[] = {path_of("bad_prints")};
     struct dpro_optimize_options options = {.pass_files = files, .n_pass_files = 1};
@@ -361,7 +348,6 @@ static void test_a_pass_that_prints_prints_to_stderr(void **state)
 
 static void test_a_file_that_is_no_pass_is_refused(void **state)
 {
-    (void)state;
     static const struct {
         const char *name, *expected;
     } cases[] = {{"bad_empty", "holds no symbol dpro_pass"},
@@ -397,7 +383,6 @@ static int propose_compression(const struct dpro_pass *pass, const struct dpro_p
 
 static void test_what_changes_numerics_needs_leave(void **state)
 {
-    (void)state;
     struct dpro_model *model = generate_job("vgg16", 4);
     model->net.link.byte_ns.value *= 10;
     struct dpro_pass own = {.abi = DPRO_PASS_ABI, .name = "own", .propose = propose_compression};

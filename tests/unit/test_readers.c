@@ -30,7 +30,6 @@ static char paths[2][96];
 
 static int write_files(void **state)
 {
-    (void)state;
     strcpy(folder, "/tmp/dpro-readers-XXXXXX");
     if (!mkdtemp(folder))
         return -1;
@@ -45,7 +44,6 @@ static int write_files(void **state)
 
 static int remove_files(void **state)
 {
-    (void)state;
     for (int r = 0; r < 2; r++)
         unlink(paths[r]);
     return rmdir(folder);
@@ -53,7 +51,6 @@ static int remove_files(void **state)
 
 static void test_a_format_of_one_file_and_one_row_is_loaded_and_replayed(void **state)
 {
-    (void)state;
     const char *path = folder;
     struct dpro_trace *trace;
     struct dpro_graph *graph;
@@ -84,7 +81,6 @@ static void test_a_format_of_one_file_and_one_row_is_loaded_and_replayed(void **
 
 static void test_without_its_row_nobody_knows_it(void **state)
 {
-    (void)state;
     const char *path = paths[0];
     struct dpro_trace *trace;
     struct dpro_error err;
@@ -94,7 +90,6 @@ static void test_without_its_row_nobody_knows_it(void **state)
 
 static void test_what_it_lacks_is_said_in_its_words(void **state)
 {
-    (void)state;
     const char *path = paths[1];
     struct dpro_trace *trace;
     struct dpro_error err;

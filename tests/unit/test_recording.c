@@ -29,7 +29,6 @@ static void write_facts(const char *text, size_t len)
 static void test_the_facts_of_a_rank_are_read(void **state)
 {
     struct dpro_recording *recording;
-    (void)state;
     write_facts(whole, sizeof whole - 1);
     assert_int_equal(dpro_recording_read(folder, &recording, NULL), 0);
     assert_int_equal(dpro_recording_n_ranks(recording), 1);
@@ -50,7 +49,6 @@ static void test_of_a_repeated_key_the_last_counts(void **state)
     static const char twice[] = "{\"warnings\":[\"a\",\"b\"],\"warnings\":[\"c\"],"
                                 "\"steps\":{\"timing\":[1,2],\"timing\":[1]}}";
     struct dpro_recording *recording;
-    (void)state;
     write_facts(twice, sizeof twice - 1);
     assert_int_equal(dpro_recording_read(folder, &recording, NULL), 0);
     struct dpro_recording_rank rank = dpro_recording_rank(recording, 0);
@@ -62,7 +60,6 @@ static void test_of_a_repeated_key_the_last_counts(void **state)
 
 static void test_a_file_cut_anywhere_is_a_problem_of_its_rank(void **state)
 {
-    (void)state;
     for (size_t cut = 0; cut < sizeof whole - 1; cut++) {
         struct dpro_recording *recording;
         write_facts(whole, cut);
@@ -78,7 +75,6 @@ static void test_changed_bytes_do_no_harm(void **state)
 {
     static const char others[] = "\"{}[],:\\0-e\n\x80";
     char text[sizeof whole];
-    (void)state;
     for (size_t at = 0; at < sizeof whole - 1; at++) {
         for (size_t k = at % 3; k < sizeof others - 1; k += 3) {
             struct dpro_recording *recording;

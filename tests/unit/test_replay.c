@@ -71,7 +71,6 @@ static int64_t predicted_text(const char *text)
 /* Random graphs with what the trace reader adds: boundaries, collectives, phases, samples. */
 static void test_the_parts_add_up_whatever_the_graph(void **state)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 3000; seed++) {
         struct dpro_graph *g = random_graph(seed);
         struct graph_member members[4];
@@ -148,7 +147,6 @@ static enum slow_use slow_use(const struct dpro_graph *g, const struct dpro_repl
 
 static void test_every_instant_of_a_random_graph_counts_as_what_was_going_on(void **state)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 1500; seed++) {
         struct dpro_graph *g = random_graph(seed);
         struct graph_member members[3];
@@ -196,7 +194,6 @@ static void test_every_instant_of_a_random_graph_counts_as_what_was_going_on(voi
 
 static void test_graphs_with_known_makespans(void **state)
 {
-    (void)state;
     static const struct {
         const char *text;
         int64_t ns;
@@ -217,7 +214,6 @@ static void test_graphs_with_known_makespans(void **state)
 
 static void test_graphs_with_known_periods(void **state)
 {
-    (void)state;
     static const struct {
         const char *text;
         int64_t ns;
@@ -242,7 +238,6 @@ static void test_graphs_with_known_periods(void **state)
  * step's send waits for the receive of the step before. */
 static void test_a_ring_all_reduce_takes_two_n_minus_two_steps(void **state)
 {
-    (void)state;
     for (int n = 2; n <= 6; n++) {
         char text[8192], *at = text;
         for (int s = 0; s < 2 * (n - 1); s++)
@@ -275,7 +270,6 @@ static struct dpro_graph *four_ranks(const char *rank2_bw)
 
 static void test_waiting_goes_to_the_ranks_that_arrive_early(void **state)
 {
-    (void)state;
     struct dpro_graph *g = four_ranks("67000000");
     struct dpro_replay *r = run(g, NULL);
     assert_int_equal(dpro_replay_iteration_ns(r), 112 * MS);
@@ -309,7 +303,6 @@ static void test_waiting_goes_to_the_ranks_that_arrive_early(void **state)
 
 static void test_a_rank_held_up_by_20_ms_makes_the_others_wait_20_ms_longer(void **state)
 {
-    (void)state;
     const char *delays[] = {"FW@2=+20"};
     struct dpro_replay_options options = {.delays = delays, .n_delays = 1};
     for (int engine = 0; engine < 2; engine++) {
@@ -333,7 +326,6 @@ static void test_a_rank_held_up_by_20_ms_makes_the_others_wait_20_ms_longer(void
 
 static void test_ranks_missing_from_the_trace_are_waited_for_too(void **state)
 {
-    (void)state;
     struct dpro_graph *g = four_ranks("60000000");
     g->collectives[0].missing_wait_ns = 4 * MS;
     struct dpro_replay *r = run(g, NULL);
@@ -349,7 +341,6 @@ static void test_ranks_missing_from_the_trace_are_waited_for_too(void **state)
 
 static void test_communication_behind_computation_is_hidden(void **state)
 {
-    (void)state;
     struct dpro_graph *g = graph_of("bw1:10@g0!BW -> tr:8@gc!COLLECTIVE -> up:3@g0!UPDATE -> e*;"
                                     "bw1 -> bw2:6@g0!BW -> up; e => bw1;"
                                     "load:5@d0!INPUT => load; load -> up; l:2@d1!LAUNCH => l");
@@ -368,7 +359,6 @@ static void test_communication_behind_computation_is_hidden(void **state)
 
 static void test_loading_data_on_the_cpu_counts_as_input_while_the_gpu_has_nothing(void **state)
 {
-    (void)state;
     struct dpro_graph *g =
         graph_of("load:9@d0!INPUT -> fw:10@g0!FW -> e* => load; fw -> opt:2@d0!UPDATE -> e");
     struct dpro_replay *r = run(g, NULL);
@@ -384,7 +374,6 @@ static void test_loading_data_on_the_cpu_counts_as_input_while_the_gpu_has_nothi
 
 static void test_a_single_iteration_starts_where_its_ranks_did(void **state)
 {
-    (void)state;
     struct dpro_graph *g = graph_of("a:10@d0 -> m#0!BARRIER -> ta:5@l0!COLLECTIVE;"
                                     "b:10@d1#1 -> m -> tb:5@l1#1!COLLECTIVE");
     g->ranks[0].offset_ns = -3;
@@ -409,7 +398,6 @@ static void test_a_single_iteration_starts_where_its_ranks_did(void **state)
 
 static void test_an_op_may_leave_its_latest_predecessors_out(void **state)
 {
-    (void)state;
     struct dpro_graph *g = graph_of("a:10@d0 -> v; b:30@d1 -> v; c:20@d2 -> v; v -> x:5@d3");
     uint8_t spare[16] = {0};
     g->spare = spare;
@@ -434,7 +422,6 @@ static void test_an_op_may_leave_its_latest_predecessors_out(void **state)
 
 static void test_what_waits_for_one_of_two_does_not_wait_for_the_other_to_start(void **state)
 {
-    (void)state;
     struct dpro_graph *g = graph_of("a:10@d0 -> v; s:50@d1 -> b:10@d2 -> v; v -> x:5@l0; "
                                     "q:20@d3 -> y:100@l0");
     uint8_t spare[16] = {0};
@@ -450,7 +437,6 @@ static void test_what_waits_for_one_of_two_does_not_wait_for_the_other_to_start(
 static void
 test_what_waits_for_one_of_two_takes_the_one_that_ends_first_not_starts_first(void **state)
 {
-    (void)state;
     struct dpro_graph *g =
         graph_of("a:90@d0 -> v; s:10@d1 -> b:20@d2 -> v; t:40@d3 -> c:10@d4 -> v; "
                  "v -> x:5@l0");
@@ -469,7 +455,6 @@ test_what_waits_for_one_of_two_takes_the_one_that_ends_first_not_starts_first(vo
 
 static void test_a_recording_that_began_idle_is_replayed_from_idle(void **state)
 {
-    (void)state;
     /* the CPU waits for the GPU work of the iteration before, which the first one has not */
     struct dpro_graph *g = graph_of("a:10/10/10@d0 -> e* => a; a -> k:30/30/30@d1 => a");
     bool follows[3] = {true, true, true};
@@ -506,7 +491,6 @@ static void share_link(struct dpro_graph *g, const char *first, const char *seco
 
 static void test_connections_share_a_link_evenly(void **state)
 {
-    (void)state;
     static const struct {
         const char *text;
         int64_t large_ns, small_ns;
@@ -540,7 +524,6 @@ static void test_connections_share_a_link_evenly(void **state)
 
 static void test_a_connection_sends_one_message_after_the_other(void **state)
 {
-    (void)state;
     struct dpro_graph *g =
         graph_of("a:30@l0; c:30@l1; b:10@l0; x:1@d0 -> a; y:2@d1 -> c; z:3@d2 -> b;"
                  "b -> w:1@d3");
@@ -559,7 +542,6 @@ static void test_a_connection_sends_one_message_after_the_other(void **state)
 
 static void test_hostile_durations_on_a_shared_link_come_to_an_end(void **state)
 {
-    (void)state;
     struct dpro_graph *g = graph_of("a:9223372036854775807@l0 => a; b:9223372036854775807@l1 => b;"
                                     "a -> c:9223372036854775807@l0 => c; d:3@l1; b -> e:7@d0 => e");
     share_link(g, "a", "b");
@@ -569,7 +551,6 @@ static void test_hostile_durations_on_a_shared_link_come_to_an_end(void **state)
 
 static void test_what_led_up_to_the_first_iteration_begins_when_it_did(void **state)
 {
-    (void)state;
     /* rank 0 waits for what rank 1 did in the iteration before */
     struct dpro_graph *g = graph_of("a:10/10@d0#0 -> e*#0 => a; b:30/30@d1#1 -> f*#1 => b; f => a");
     int64_t lead_dur[8] = {0}, lead_gap[8] = {0}, begin[2] = {0, 0};
@@ -593,7 +574,6 @@ static void test_what_led_up_to_the_first_iteration_begins_when_it_did(void **st
 
 static void test_each_measured_iteration_is_replayed(void **state)
 {
-    (void)state;
     struct dpro_graph *g = graph_of("a:10/20/60@d0 -> e* => a");
     g->shown_sample = 1;
     struct dpro_replay *r = run(g, NULL);
@@ -614,7 +594,6 @@ static void test_each_measured_iteration_is_replayed(void **state)
 
 static void test_noise_that_ranks_share_does_not_make_them_wait(void **state)
 {
-    (void)state;
     const char *text = "a:10/30@d0 -> m!BARRIER -> x:5@l0!COLLECTIVE -> ea* => a;"
                        "b:%s@d1#1 -> m -> y:5@l1#1!COLLECTIVE -> eb#1* => b";
     char together[256], apart[256];
@@ -626,7 +605,6 @@ static void test_noise_that_ranks_share_does_not_make_them_wait(void **state)
 
 static void test_drawn_samples_give_a_distribution_that_depends_on_the_seed_only(void **state)
 {
-    (void)state;
     struct dpro_graph *g = graph_of("a:10/30@d0 -> m!BARRIER -> x:5@l0!COLLECTIVE -> ea* => a;"
                                     "b:10/30@d1#1 -> m -> y:5@l1#1!COLLECTIVE -> eb#1* => b");
     struct dpro_replay_options options = {.samples = 400, .seed = 7};
@@ -657,7 +635,6 @@ static void test_drawn_samples_give_a_distribution_that_depends_on_the_seed_only
 
 static void test_a_drawn_iteration_is_one_measured_iteration_of_all_ranks_and_servers(void **state)
 {
-    (void)state;
     const char *text = "a:10/30@d0 -> m!BARRIER -> x:5@l0!COLLECTIVE -> ea* => a;"
                        "b:10/30@d1#1 -> s:30/10@d2#2 -> y:5@l1#1!COLLECTIVE -> eb#1* => b;"
                        "es#2* => es";
@@ -674,7 +651,6 @@ static void test_a_drawn_iteration_is_one_measured_iteration_of_all_ranks_and_se
 
 static void test_delays_change_what_they_name(void **state)
 {
-    (void)state;
     /* rank 0: 4 + 6 + 10, rank 1: 2 + 10 ns of CPU work; a GPU rank 2: kernel 8, its CPU part 3 */
     const char *text = "a:4000000@d0!FW -> b:6000000@d0!FW -> c:10000000@d0!BW -> ea* => a;"
                        "x:2000000@d1#1!FW -> y:10000000@d1#1!UPDATE -> eb#1* => x;"
@@ -709,7 +685,6 @@ static void test_delays_change_what_they_name(void **state)
 
 static void test_delays_that_make_no_sense_are_refused(void **state)
 {
-    (void)state;
     static const struct {
         const char *delay, *says;
     } cases[] = {
@@ -751,7 +726,6 @@ static struct dpro_graph *noisy_graph(void)
 
 static void test_the_iteration_left_out_is_not_learnt_from(void **state)
 {
-    (void)state;
     struct dpro_graph *g = noisy_graph();
     struct dpro_error unused;
     int64_t before[4], time_before[4], ns;
@@ -787,7 +761,6 @@ static void test_the_iteration_left_out_is_not_learnt_from(void **state)
 
 static void test_validation_compares_each_iteration_with_the_others(void **state)
 {
-    (void)state;
     struct dpro_error err;
     struct dpro_validation v;
     struct dpro_graph *g = noisy_graph();
@@ -817,7 +790,6 @@ static void test_validation_compares_each_iteration_with_the_others(void **state
 
 static void test_daydream_waits_for_nobody(void **state)
 {
-    (void)state;
     struct dpro_error err;
     struct dpro_daydream d;
     struct dpro_graph *g = four_ranks("90000000");
@@ -836,7 +808,6 @@ static void test_daydream_waits_for_nobody(void **state)
 
 static void test_negative_times_in_a_graph_are_an_error(void **state)
 {
-    (void)state;
     struct dpro_error err;
     struct dpro_replay *r = NULL;
     struct dpro_graph *g = graph_of("a:1/2 -> b:2 => a");
@@ -848,7 +819,6 @@ static void test_negative_times_in_a_graph_are_an_error(void **state)
 
 static void test_huge_durations_do_not_overflow(void **state)
 {
-    (void)state;
     const char *delays[] = {"ALL=1000000"};
     struct dpro_replay_options options = {.delays = delays, .n_delays = 1};
     struct dpro_graph *g = graph_of("a:4611686018427387903@d0 -> x:4611686018427387903@l0!SEND ->"

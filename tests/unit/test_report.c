@@ -77,7 +77,6 @@ static void check_lines(char *text)
 
 static void test_files_agree_and_add_up(void **state)
 {
-    (void)state;
     write_and_check(&(struct fake_options){.n_ranks = 1, .n_layers = 20}, "");
     write_and_check(&(struct fake_options){.n_ranks = 4, .n_layers = 60}, "");
     write_and_check(&(struct fake_options){.n_ranks = 2, .n_layers = 20, .single = true}, "");
@@ -85,7 +84,6 @@ static void test_files_agree_and_add_up(void **state)
 
 static void test_a_what_if_has_no_error(void **state)
 {
-    (void)state;
     struct fake_options options = {.n_ranks = 2, .n_layers = 30, .what_if = true};
     write_and_check(&options, "what-if");
     char *text = text_report(&options);
@@ -98,7 +96,6 @@ static void test_a_what_if_has_no_error(void **state)
 
 static void test_hostile_names_are_harmless_everywhere(void **state)
 {
-    (void)state;
     struct fake_options options = {.n_ranks = 3, .n_layers = 30, .hostile = true};
     write_and_check(&options, "hostile");
     char *text = text_report(&options);
@@ -109,7 +106,6 @@ static void test_hostile_names_are_harmless_everywhere(void **state)
 
 static void test_a_report_of_nothing_is_still_a_report(void **state)
 {
-    (void)state;
     struct fake_options options = {.n_ranks = 2, .n_layers = 1, .empty = true};
     write_and_check(&options, "empty");
     char *text = text_report(&options);
@@ -120,7 +116,6 @@ static void test_a_report_of_nothing_is_still_a_report(void **state)
 
 static void test_the_text_starts_with_the_verdict(void **state)
 {
-    (void)state;
     char *text = text_report(&(struct fake_options){.n_ranks = 8, .n_layers = 60});
     check_lines(text);
     static const char *const titles[] = {"Iteration ", "Critical path ", "Communication ",
@@ -140,7 +135,6 @@ static void test_the_text_starts_with_the_verdict(void **state)
 
 static void test_only_a_gpu_that_idles_is_launch_bound(void **state)
 {
-    (void)state;
     char *text = text_report(&(struct fake_options){.n_ranks = 1, .n_layers = 60, .busy = true});
     check_lines(text);
     assert_null(strstr(text, "launch-bound"));
@@ -151,7 +145,6 @@ static void test_only_a_gpu_that_idles_is_launch_bound(void **state)
 
 static void test_a_check_that_was_not_made_says_why(void **state)
 {
-    (void)state;
     char *text = text_report(&(struct fake_options){.n_ranks = 2, .n_layers = 30, .single = true});
     assert_non_null(strstr(text, "self-validation: none, too few iterations"));
     free(text);
@@ -159,7 +152,6 @@ static void test_a_check_that_was_not_made_says_why(void **state)
 
 static void test_a_replay_that_contradicts_the_measurement_says_which_part_does(void **state)
 {
-    (void)state;
     struct fake_options options = {.n_ranks = 2, .n_layers = 120, .at_once = true};
     write_and_check(&options, "");
     char *text = text_report(&options);
@@ -176,7 +168,6 @@ static void test_a_replay_that_contradicts_the_measurement_says_which_part_does(
 
 static void test_where_the_spread_is_unknown_nothing_is_contradicted(void **state)
 {
-    (void)state;
     char *text = text_report(&(struct fake_options){.n_ranks = 2, .n_layers = 60, .single = true});
     assert_null(strstr(text, "contradicts"));
     free(text);
@@ -184,7 +175,6 @@ static void test_where_the_spread_is_unknown_nothing_is_contradicted(void **stat
 
 static void test_many_ranks_are_summed_up(void **state)
 {
-    (void)state;
     char *text = text_report(&(struct fake_options){.n_ranks = 40, .n_layers = 6});
     check_lines(text);
     assert_non_null(strstr(text, "(40 ranks: least, median and most waiting)"));
@@ -194,7 +184,6 @@ static void test_many_ranks_are_summed_up(void **state)
 
 static void test_a_full_disk_fails_with_the_reason(void **state)
 {
-    (void)state;
     struct dpro_error err = {0};
     struct fake *fake = fake_create(&(struct fake_options){.n_ranks = 2, .n_layers = 10});
     for (int json = 0; json < 2; json++) {
@@ -211,7 +200,6 @@ static void test_a_full_disk_fails_with_the_reason(void **state)
 
 static void test_a_broken_write_leaves_nothing_behind(void **state)
 {
-    (void)state;
     char path[128];
     struct dpro_error err = {0};
     struct rlimit old, small = {20000, RLIM_INFINITY};
@@ -234,7 +222,6 @@ static void test_a_broken_write_leaves_nothing_behind(void **state)
 
 static void test_folders_are_made_and_errors_named(void **state)
 {
-    (void)state;
     char path[128], command[300];
     struct dpro_error err = {0};
     struct fake *fake = fake_create(&(struct fake_options){.n_ranks = 1, .n_layers = 3});
@@ -286,7 +273,6 @@ static void check_track(const int64_t (*spans)[2], size_t n, const char *expecte
 
 static void test_slices_nest_or_are_apart(void **state)
 {
-    (void)state;
     check_track((const int64_t[][2]){{30, 5}, {10, 10}}, 2, "10+10 30+5");
     check_track((const int64_t[][2]){{10, 20}, {12, 5}, {20, 10}}, 3, "10+20 12+5 20+10");
     check_track((const int64_t[][2]){{10, 12}, {20, 10}}, 2, "10+10 20+10"); /* cut, not moved */
@@ -296,7 +282,6 @@ static void test_slices_nest_or_are_apart(void **state)
 
 static void test_long_names_lose_their_middle(void **state)
 {
-    (void)state;
     static const struct {
         const char *text, *expected;
     } cases[] = {
@@ -316,7 +301,6 @@ static void test_long_names_lose_their_middle(void **state)
 
 static void test_times_have_the_digits_a_reader_needs(void **state)
 {
-    (void)state;
     static const struct {
         int64_t ns;
         const char *expected;

@@ -51,7 +51,6 @@ static int64_t brute_force(const struct dpro_model *model)
 
 static void test_an_evaluation_is_the_replay_of_the_whole_graph(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 300; seed++) {
         struct generate_options o = {.seed = seed,
                                      .n_tensors = 1 + (uint32_t)(seed % 9),
@@ -102,7 +101,6 @@ static void fuse_some(const struct dpro_model *model, uint64_t seed, struct dpro
 
 static void test_fused_ops_replay_as_they_are_evaluated(void **state)
 {
-    (void)state;
     uint32_t n_fused = 0, n_longer = 0;
     for (uint64_t seed = 1; seed <= 400; seed++) {
         struct generate_options o = {.seed = seed,
@@ -139,7 +137,6 @@ static void test_fused_ops_replay_as_they_are_evaluated(void **state)
 /* With nothing on the wires to share. */
 static void test_streams_of_the_whole_graph_are_those_of_an_evaluation(void **state)
 {
-    (void)state;
     uint32_t n_overlap = 0;
     for (uint64_t seed = 1; seed <= 200; seed++) {
         struct generate_options o = {.seed = seed,
@@ -167,7 +164,6 @@ static void test_streams_of_the_whole_graph_are_those_of_an_evaluation(void **st
 
 static void test_layers_that_wait_for_their_own_gradients_replay_as_evaluated(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 200; seed++) {
         struct generate_options o = {.seed = seed,
                                      .n_tensors = 1 + (uint32_t)(seed % 7),
@@ -221,7 +217,6 @@ static int64_t bound_of(const struct bench *b)
 
 static void test_dynamic_programming_is_never_beaten_by_brute_force(void **state)
 {
-    (void)state;
     uint32_t n_between = 0; /* where neither one bucket nor one a tensor is best */
     for (uint64_t seed = 1; seed <= 3000; seed++) {
         struct generate_options o = {.seed = seed,
@@ -282,26 +277,22 @@ static void check_search(struct generate_options options, uint32_t at_least, dou
 
 static void test_search_with_two_streams(void **state)
 {
-    (void)state;
     check_search((struct generate_options){.in_order = true, .n_streams = 2}, 190, 3);
 }
 
 static void test_search_where_transfers_slow_computation(void **state)
 {
-    (void)state;
     check_search((struct generate_options){.in_order = true, .n_streams = 1, .interferes = true},
                  198, 1);
 }
 
 static void test_search_where_each_layer_waits_for_its_own(void **state)
 {
-    (void)state;
     check_search((struct generate_options){.n_streams = 1, .cycles = true}, 198, 1);
 }
 
 static void test_search_with_all_of_that(void **state)
 {
-    (void)state;
     check_search((struct generate_options){.n_streams = 2, .cycles = true, .interferes = true}, 190,
                  3);
 }
@@ -310,7 +301,6 @@ static void test_search_with_all_of_that(void **state)
 
 static void test_theorem_2_decides_rightly_on_two_tensors(void **state)
 {
-    (void)state;
     uint32_t n_fused = 0;
     for (uint64_t seed = 1; seed <= 500; seed++) {
         struct generate_options o = {.seed = seed,
@@ -333,7 +323,6 @@ static void test_theorem_2_decides_rightly_on_two_tensors(void **state)
 
 static void test_algorithm_1_is_no_worse_than_where_it_starts(void **state)
 {
-    (void)state;
     uint32_t n_best = 0;
     double sum = 0;
     for (uint64_t seed = 1; seed <= 500; seed++) {
@@ -426,7 +415,6 @@ static int64_t gap_of(const struct dpro_model *model, uint64_t seed)
  * first is through when the second op is done. */
 static void test_theorem_1_decides_rightly_on_two_ops(void **state)
 {
-    (void)state;
     uint32_t n_fused = 0, n_apart = 0;
     for (uint64_t seed = 1; seed <= 600; seed++) {
         struct generate_options o = {.seed = seed,
@@ -483,7 +471,6 @@ enum { BY_PAPER, BY_LOCAL, BY_MCMC, BY_ALL, N_WAYS };
 
 static void test_op_fusion_is_found_by_every_search(void **state)
 {
-    (void)state;
     enum { N = 120 };
     static const char *const names[] = {"Algorithm 1", "local search", "MCMC", "default"};
     uint32_t n_best[N_WAYS] = {0}, n_with = 0;
@@ -535,7 +522,6 @@ static void test_op_fusion_is_found_by_every_search(void **state)
 
 static void test_fused_ops_that_do_harm_come_apart(void **state)
 {
-    (void)state;
     struct generate_options o = {
         .seed = 4, .n_tensors = 6, .n_ranks = 2, .alike = true, .in_order = true, .n_streams = 1};
     struct dpro_model *model = random_job(&o);
@@ -570,7 +556,6 @@ static void test_fused_ops_that_do_harm_come_apart(void **state)
 
 static void test_the_coarsened_view_takes_as_long(void **state)
 {
-    (void)state;
     static const char *const names[] = {"resnet50", "vgg16", "inceptionv3", "bert-base"};
     for (size_t i = 0; i < 4; i++) {
         struct dpro_model *model = generate_job(names[i], 8);
@@ -602,7 +587,6 @@ static void test_the_coarsened_view_takes_as_long(void **state)
 
 static void test_late_ranks_stand_for_many_that_differ(void **state)
 {
-    (void)state;
     struct dpro_model *model = generate_job("resnet50", 64);
     assert_int_equal(generate_apart(model, 0.05), 0);
     struct coarsened_view c;
@@ -631,7 +615,6 @@ static void test_late_ranks_stand_for_many_that_differ(void **state)
 
 static void test_ops_are_fused_on_all_ranks_that_compute_alike(void **state)
 {
-    (void)state;
     struct dpro_model *model = generate_job("resnet50", 4);
     assert_int_equal(generate_apart(model, 0.05), 0);
     int64_t gap_ns = 100000;
@@ -683,7 +666,6 @@ static void test_ops_are_fused_on_all_ranks_that_compute_alike(void **state)
 
 static void test_a_result_is_no_worse_than_anything_it_is_compared_with(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 60; seed++) {
         struct generate_options o = {.seed = seed,
                                      .n_tensors = 1 + (uint32_t)(seed % 16),
@@ -720,7 +702,6 @@ static void test_a_result_is_no_worse_than_anything_it_is_compared_with(void **s
 
 static void test_a_result_is_what_the_jobs_stack_can_be_given(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 90; seed++) {
         struct generate_options o = {.seed = seed,
                                      .n_tensors = 2 + (uint32_t)(seed % 8),
@@ -761,7 +742,6 @@ static void test_a_result_is_what_the_jobs_stack_can_be_given(void **state)
 
 static void test_horovods_cycles_are_shortened_and_never_for_the_worse(void **state)
 {
-    (void)state;
     static const int64_t cycles_ns[] = {1000000, 20000000, 200000000};
     for (size_t i = 0; i < sizeof cycles_ns / sizeof *cycles_ns; i++) {
         struct dpro_model *model = generate_job("resnet50", 4);
@@ -791,7 +771,6 @@ static void test_horovods_cycles_are_shortened_and_never_for_the_worse(void **st
 
 static void test_the_same_seed_gives_the_same_plan_with_any_number_of_threads(void **state)
 {
-    (void)state;
     static const int algorithms[] = {DPRO_ALGORITHM_DEFAULT, DPRO_ALGORITHM_MCMC};
     struct dpro_model *model = generate_job("resnet50", 4);
     model->net.gate.n_streams = 2;
@@ -827,7 +806,6 @@ static int stop_soon(void *arg, const struct dpro_optimize_progress *progress)
 
 static void test_a_stopped_search_gives_the_best_so_far(void **state)
 {
-    (void)state;
     struct dpro_model *model = generate_job("bert-base", 4);
     model->net.gate.n_streams = 2;
     for (uint32_t r = 0; r < 4; r++)
@@ -857,7 +835,6 @@ static void test_a_stopped_search_gives_the_best_so_far(void **state)
 
 static void test_uncertain_numbers_make_an_uncertain_gain(void **state)
 {
-    (void)state;
     struct dpro_model *model = generate_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *sure = optimum_of(model, &options);
@@ -874,7 +851,6 @@ static void test_uncertain_numbers_make_an_uncertain_gain(void **state)
  * more, and less of a gain comes true. */
 static void test_a_promise_is_a_mean_over_what_the_numbers_may_be(void **state)
 {
-    (void)state;
     struct dpro_model *model = generate_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *sure = optimum_of(model, &options);
@@ -894,7 +870,6 @@ static void test_a_promise_is_a_mean_over_what_the_numbers_may_be(void **state)
  * to; the median iteration knows nothing of that. */
 static void test_a_promise_knows_of_ranks_that_are_late_by_turns(void **state)
 {
-    (void)state;
     enum { N = 8 };
     struct dpro_model *model = generate_job("bert-base", 2);
     struct dpro_optimize_options options = {.threads = 1};
@@ -919,7 +894,6 @@ static void test_a_promise_knows_of_ranks_that_are_late_by_turns(void **state)
 
 static void test_a_setting_that_is_as_good_is_preferred(void **state)
 {
-    (void)state;
     struct dpro_model *model = generate_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *sure = optimum_of(model, &options);
@@ -946,7 +920,6 @@ static void test_a_setting_that_is_as_good_is_preferred(void **state)
 
 static void test_a_bound_gives_way_to_doubt(void **state)
 {
-    (void)state;
     struct dpro_model *model = generate_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *sure = optimum_of(model, &options);
@@ -967,7 +940,6 @@ static void test_a_bound_gives_way_to_doubt(void **state)
 
 static void test_a_model_off_its_recording_makes_an_uncertain_gain(void **state)
 {
-    (void)state;
     struct dpro_model *model = generate_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *generated = optimum_of(model, &options);
@@ -1005,7 +977,6 @@ static void test_a_model_off_its_recording_makes_an_uncertain_gain(void **state)
 
 static void test_decisions_tell_all_that_differs(void **state)
 {
-    (void)state;
     struct dpro_model *model = generate_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1,
                                             .compressions = 1u << DPRO_COMPRESSION_FP16};
@@ -1039,7 +1010,6 @@ static void test_decisions_tell_all_that_differs(void **state)
 
 static void test_a_plan_is_no_more_complicated_than_it_is_worth(void **state)
 {
-    (void)state;
     uint32_t n_plain = 0, n_other = 0;
     for (uint64_t seed = 1; seed <= 150; seed++) {
         struct generate_options o = {.seed = seed,
@@ -1081,7 +1051,6 @@ static void test_a_plan_is_no_more_complicated_than_it_is_worth(void **state)
 
 static void test_without_partial_replay_whole_graphs_are_replayed(void **state)
 {
-    (void)state;
     struct generate_options o = {
         .seed = 11, .n_tensors = 6, .n_ranks = 3, .alike = true, .in_order = true, .n_streams = 1};
     struct dpro_model *model = random_job(&o);

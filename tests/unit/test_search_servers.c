@@ -34,7 +34,6 @@ static struct dpro_model *random_served(uint64_t seed, uint32_t n_tensors, uint3
 
 static void test_an_evaluation_of_servers_is_the_replay_of_the_whole_graph(void **state)
 {
-    (void)state;
     enum { N = 120 };
     double worst = 0, sum = 0;
     uint32_t n = 0;
@@ -101,7 +100,6 @@ static double parts_off(struct dpro_model *model, uint32_t *chosen, uint32_t *be
 static void
 test_the_parts_of_the_largest_tensor_are_the_best_by_replays_of_whole_graphs(void **state)
 {
-    (void)state;
     enum { N = 60 };
     uint32_t n_parted = 0;
     double worst = 0, sum = 0;
@@ -184,19 +182,16 @@ static void check_places(uint32_t n_tensors, uint32_t n, uint32_t least_best, do
 
 static void test_few_variables_are_placed_as_well_as_by_brute_force(void **state)
 {
-    (void)state;
     check_places(5, 60, 60, 0.0006);
 }
 
 static void test_many_variables_are_placed_nearly_as_well_as_by_brute_force(void **state)
 {
-    (void)state;
     check_places(13, 4, 2, 0.05);
 }
 
 static void test_parts_of_pushes_are_nearly_as_good_as_brute_force(void **state)
 {
-    (void)state;
     enum { N = 60 };
     uint32_t n_best = 0;
     double worst = 0;
@@ -219,7 +214,6 @@ static void test_parts_of_pushes_are_nearly_as_good_as_brute_force(void **state)
 
 static void test_the_bound_is_the_best_of_all_bounds(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 60; seed++) {
         struct dpro_model *model = random_served(seed, 6, 2);
         model->capabilities = model_capabilities(DPRO_STACK_MXNET_PS);

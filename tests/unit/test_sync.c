@@ -67,43 +67,36 @@ static void check_algorithm(enum model_algorithm algorithm)
 
 static void test_a_ring_takes_what_its_messages_replayed_take(void **state)
 {
-    (void)state;
     check_algorithm(MODEL_RING);
 }
 
 static void test_halving_and_doubling_takes_what_its_messages_replayed_take(void **state)
 {
-    (void)state;
     check_algorithm(MODEL_HALVING_DOUBLING);
 }
 
 static void test_a_tree_takes_what_its_messages_replayed_take(void **state)
 {
-    (void)state;
     check_algorithm(MODEL_TREE);
 }
 
 static void test_rings_in_hosts_and_over_hosts_take_what_their_messages_replayed_take(void **state)
 {
-    (void)state;
     check_algorithm(MODEL_HIERARCHICAL);
 }
 
 static void test_parameter_servers_take_what_their_messages_replayed_take(void **state)
 {
-    (void)state;
     check_algorithm(MODEL_SERVER);
 }
 
 static void test_direct_exchange_takes_what_its_messages_replayed_take(void **state)
 {
-    (void)state;
     check_algorithm(MODEL_DIRECT);
 }
 
 static void test_textbook_costs(void **state)
 {
-    (void)state;
     static const struct {
         enum model_algorithm algorithm;
         uint32_t n_ranks, ranks_per_host, n_servers;
@@ -136,7 +129,6 @@ static void test_textbook_costs(void **state)
 
 static void test_chunks_hide_the_additions_behind_the_transfers(void **state)
 {
-    (void)state;
     struct model_net net = {.collective.algorithm = MODEL_RING,
                             .collective.n_ranks = 4,
                             .link.byte_ns = {1, 0},
@@ -152,7 +144,6 @@ static void test_chunks_hide_the_additions_behind_the_transfers(void **state)
 
 static void test_a_remembered_cost_is_the_same(void **state)
 {
-    (void)state;
     random_state = 3;
     struct model_net net = random_net(MODEL_TREE);
     struct sync *sync = sync_create(&net);

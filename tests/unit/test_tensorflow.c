@@ -193,7 +193,6 @@ static void check_profile(const struct message *m, size_t chunk)
 
 static void test_a_profile_is_read_whether_names_stand_before_or_behind(void **state)
 {
-    (void)state;
     for (size_t chunk = 0; chunk < 40; chunk += 13)
         for (int first = 0; first < 2; first++) {
             struct message m = profile(first);
@@ -205,7 +204,6 @@ static void test_a_profile_is_read_whether_names_stand_before_or_behind(void **s
  * among what the runtime does. */
 static void test_calls_of_the_gpu_s_driver_are_known_by_their_correlation(void **state)
 {
-    (void)state;
     enum { KERNEL = 1, SYNC, OTHER, COPY, CORRELATION };
     struct message host = {.n = 0}, gpu = {.n = 0}, line = {.n = 0}, stream = {.n = 0},
                    ops = {.n = 0}, space = {.n = 0};
@@ -272,7 +270,6 @@ static void wait_event(struct message *line, uint64_t meta, uint64_t offset_ns, 
 /* What a process of a session ran, and for which run; of a function's profile nothing is kept. */
 static void test_a_session_s_runs_are_kept_where_there_are_any(void **state)
 {
-    (void)state;
     enum { RUN_BEGIN = 1, RUN_DONE, WORK, WAIT, WAIT_DONE, READ, ID, STEP_ID, NAME, RECEIVER };
     for (int in_session = 0; in_session < 2; in_session++) {
         struct message host = {.n = 0}, line = {.n = 0}, space = {.n = 0};
@@ -322,7 +319,6 @@ static void test_a_session_s_runs_are_kept_where_there_are_any(void **state)
 
 static void test_what_a_step_took_is_seen_by_all_its_processes(void **state)
 {
-    (void)state;
     int64_t whole_ns[2] = {100, 150};
     session_extend(whole_ns, 140, 300);
     session_extend(whole_ns, 90, 110);
@@ -336,7 +332,6 @@ static void test_what_a_step_took_is_seen_by_all_its_processes(void **state)
 
 static void test_a_cut_profile_gives_what_is_whole(void **state)
 {
-    (void)state;
     struct message whole = profile(true);
     for (size_t n = 1; n < whole.n; n++) {
         struct message cut = whole;
@@ -354,7 +349,6 @@ static void test_a_cut_profile_gives_what_is_whole(void **state)
 
 static void test_hostile_lengths_and_depths_stop_the_reader(void **state)
 {
-    (void)state;
     static const struct {
         unsigned char at[16];
         size_t n;
@@ -386,7 +380,6 @@ static void test_hostile_lengths_and_depths_stop_the_reader(void **state)
 
 static void test_messages_are_entered_64_deep_and_no_deeper(void **state)
 {
-    (void)state;
     struct input in;
     struct bytes window;
     struct dpro_error err;
@@ -463,7 +456,6 @@ static void check_inputs(const struct trace_part *part)
 
 static void test_a_graph_names_inputs_before_their_nodes(void **state)
 {
-    (void)state;
     struct message graph = graph_of(0);
     for (size_t chunk = 0; chunk < 30; chunk += 7) {
         struct trace_part part = read_with(graphdef_reader.read_bytes, &graph, chunk);
@@ -475,7 +467,6 @@ static void test_a_graph_names_inputs_before_their_nodes(void **state)
 
 static void test_of_two_functions_the_larger_one_s_graph_is_kept(void **state)
 {
-    (void)state;
     for (int larger = 0; larger < 2; larger++) {
         struct message m = {.n = 0}, first = graph_of(larger ? 0 : 5),
                        second = graph_of(5 * larger);
@@ -562,7 +553,6 @@ static const struct trace_part *part_of_rank(const struct trace_part *part, int 
 
 static void test_a_session_s_step_is_one_part_a_task(void **state)
 {
-    (void)state;
     static const char ps[] = "/job:ps/replica:0/task:0/device:CPU:0";
     struct message m = {.n = 0}, step = {.n = 0}, worker = {.n = 0}, received = {.n = 0},
                    server = {.n = 0}, graph = {.n = 0}, ps_graph = {.n = 0};
@@ -614,7 +604,6 @@ static void test_a_session_s_step_is_one_part_a_task(void **state)
 
 static void test_files_are_told_apart_by_their_first_bytes(void **state)
 {
-    (void)state;
     struct message space = profile(false), graph = graph_of(2), runmeta = {.n = 0};
     nested(&runmeta, 3, &graph);
     assert_int_equal(protobuf_recognise((const char *)space.at, space.n), PROTOBUF_XPLANE);

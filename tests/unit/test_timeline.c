@@ -73,7 +73,6 @@ static void assert_whole_run(const struct trace_part *part)
 
 static void test_a_run_has_its_stages_since_the_epoch(void **state)
 {
-    (void)state;
     for (size_t chunk = 0; chunk < 40; chunk += 13) {
         struct trace_part part = read_text("[" RUN "]", chunk);
         assert_int_equal(last_fail, JSON_OK);
@@ -84,7 +83,6 @@ static void test_a_run_has_its_stages_since_the_epoch(void **state)
 
 static void test_an_array_that_is_still_open_is_no_damage(void **state)
 {
-    (void)state;
     struct trace_part part = read_text("[" RUN, 0);
     assert_int_equal(last_fail, JSON_OK);
     assert_whole_run(&part);
@@ -93,7 +91,6 @@ static void test_an_array_that_is_still_open_is_no_damage(void **state)
 
 static void test_of_a_timeline_cut_in_an_event_the_whole_runs_are_kept(void **state)
 {
-    (void)state;
     struct trace_part part = read_text("[" RUN B(1, "ALLREDUCE", 50) "{\"ph\":\"B\",\"na", 0);
     assert_int_equal(last_fail, JSON_ENDED);
     assert_whole_run(&part);
@@ -103,7 +100,6 @@ static void test_of_a_timeline_cut_in_an_event_the_whole_runs_are_kept(void **st
 
 static void test_a_negotiation_alone_is_no_run(void **state)
 {
-    (void)state;
     struct trace_part part = read_text("[" NAMED(1, "w") B(1, "NEGOTIATE_ALLREDUCE", 1) E(1, 2), 0);
     assert_int_equal(timeline_of(&part)->runs.n, 0);
     assert_int_equal(timeline_of(&part)->n_open, 1);
@@ -112,7 +108,6 @@ static void test_a_negotiation_alone_is_no_run(void **state)
 
 static void test_stages_without_an_operation_around_them_make_runs(void **state)
 {
-    (void)state;
     struct trace_part part =
         read_text("[" NAMED(3, "DistributedX/HorovodAllreduce.12_0") B(3, "QUEUE", 1000) E(3, 1003)
                       B(3, "NCCL_ALLREDUCE", 1004) E(3, 1010) B(3, "QUEUE", 2000) E(3, 2001)
@@ -133,7 +128,6 @@ static void test_stages_without_an_operation_around_them_make_runs(void **state)
 
 static void test_byteps_partitions_are_pushed_and_pulled(void **state)
 {
-    (void)state;
     struct trace_part part = read_text(
         "{\"traceEvents\":[" STAGE("", "total", 100, 90) STAGE(".PUSH", "26148864", 110, 20)
             STAGE(".PULL", "26148864", 130, 30) STAGE(".PUSH", "26148865", 120, 20)
@@ -153,7 +147,6 @@ static void test_byteps_partitions_are_pushed_and_pulled(void **state)
 
 static void test_what_makes_no_sense_is_counted_and_passed_over(void **state)
 {
-    (void)state;
     char *deep = malloc(400 * 80);
     size_t len = 0;
     assert_non_null(deep);

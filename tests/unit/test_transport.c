@@ -155,7 +155,6 @@ static bool warned(const struct dpro_trace *trace, const char *words)
 
 static void test_ends_of_a_connection_are_joined_and_bytes_paired(void **state)
 {
-    (void)state;
     struct log a = begin(0), b = begin(1);
     call(&a, 3, DIRECTION_SEND, 0, 1000, 10, 20, 5); /* before its connection's record */
     connection_to(&a, 3, 10, 4000, 5000);
@@ -189,7 +188,6 @@ static void loopback_pair(const char *boot_a, uint64_t ns_a, const char *boot_b,
 
 static void test_loopback_is_joined_within_one_network_namespace_only(void **state)
 {
-    (void)state;
     loopback_pair("boot", 7, "boot", 7);
     assert_int_equal(facts().n_connections, 1);
     loopback_pair("boot", 7, "boot", 8);
@@ -203,7 +201,6 @@ static void test_loopback_is_joined_within_one_network_namespace_only(void **sta
 
 static void test_a_pair_of_addresses_used_again_is_another_connection(void **state)
 {
-    (void)state;
     struct log a = begin(0), b = begin(1);
     for (uint32_t k = 0; k < 2; k++) {
         connection_to(&a, 1 + k, 10, 4000, 5000);
@@ -221,7 +218,6 @@ static void test_a_pair_of_addresses_used_again_is_another_connection(void **sta
 
 static void test_a_hole_that_the_other_end_filled_is_a_gap_and_a_pause_is_none(void **state)
 {
-    (void)state;
     struct log a = begin(0), b = begin(1);
     connection_to(&a, 1, 10, 4000, 5000);
     connection_to(&b, 1, 10, 5000, 4000);
@@ -244,7 +240,6 @@ static void test_a_hole_that_the_other_end_filled_is_a_gap_and_a_pause_is_none(v
 
 static void test_streams_not_seen_from_their_start_are_not_paired(void **state)
 {
-    (void)state;
     struct log a = begin(0), b = begin(1);
     struct record_connection c = {.head = head(RECORD_CONNECTION, sizeof c, 0),
                                   .connection = 1,
@@ -267,7 +262,6 @@ static void test_streams_not_seen_from_their_start_are_not_paired(void **state)
 
 static void test_segments_are_one_log_and_doubled_records_one_record(void **state)
 {
-    (void)state;
     struct log old = begin_as(0, "net.log.old", LOG_TRANSPORT, "boot", 7, 0);
     struct log new = begin_as(0, "net.log", LOG_TRANSPORT, "boot", 7, 1), b = begin(1);
     struct record_loss loss = {
@@ -298,7 +292,6 @@ static void test_segments_are_one_log_and_doubled_records_one_record(void **stat
 
 static void test_a_log_cut_anywhere_gives_what_is_before_the_cut(void **state)
 {
-    (void)state;
     enum { N_CALLS = 5 };
     long ends[N_CALLS + 1]; /* of the connection, then of each call */
     struct log a = begin(0);
@@ -328,7 +321,6 @@ static void test_a_log_cut_anywhere_gives_what_is_before_the_cut(void **state)
 
 static void test_unknown_records_are_passed_over_and_broken_ones_counted(void **state)
 {
-    (void)state;
     struct log a = begin(0);
     struct record unknown[4] = {head(99, sizeof unknown, 1)};
     connection_to(&a, 1, 10, 4000, 5000);
@@ -361,7 +353,6 @@ static void test_unknown_records_are_passed_over_and_broken_ones_counted(void **
 
 static void test_a_log_of_another_version_is_refused_with_its_number(void **state)
 {
-    (void)state;
     struct log log = {open_file(0, "net.log")};
     struct log_header header = {
         .magic = LOG_MAGIC, .version = 9, .header_bytes = sizeof header, .kind = LOG_TRANSPORT};
@@ -375,7 +366,6 @@ static void test_a_log_of_another_version_is_refused_with_its_number(void **stat
 
 static void test_a_log_alone_says_that_the_profile_is_missing(void **state)
 {
-    (void)state;
     loopback_pair("boot", 7, "boot", 7);
     assert_null(load_as(folder, 0));
     assert_int_equal(err.code, DPRO_EEMPTY);
@@ -483,7 +473,6 @@ static void check_job(const struct dpro_trace *trace)
 
 static void test_messages_are_tied_to_their_collective_bucket_and_parameters(void **state)
 {
-    (void)state;
     write_job(true);
     struct dpro_trace *trace = load();
     check_job(trace);
@@ -496,7 +485,6 @@ static void test_messages_are_tied_to_their_collective_bucket_and_parameters(voi
 
 static void test_what_gloos_own_thread_sends_first_belongs_to_the_run_that_goes_on(void **state)
 {
-    (void)state;
     socket_is_full = true;
     write_job(true);
     socket_is_full = false;
@@ -507,7 +495,6 @@ static void test_what_gloos_own_thread_sends_first_belongs_to_the_run_that_goes_
 
 static void test_preambles_seen_at_the_other_end_only_are_enough(void **state)
 {
-    (void)state;
     write_job(false);
     struct dpro_trace *trace = load();
     check_job(trace);
@@ -516,7 +503,6 @@ static void test_preambles_seen_at_the_other_end_only_are_enough(void **state)
 
 static void test_a_message_that_does_not_end_where_the_next_begins_is_a_break(void **state)
 {
-    (void)state;
     struct log a = begin(0);
     connection_to(&a, 1, 10, 4000, 5000);
     call(&a, 1, DIRECTION_SEND, 0, 5000, 10, 20, 5);
@@ -530,7 +516,6 @@ static void test_a_message_that_does_not_end_where_the_next_begins_is_a_break(vo
 
 static void test_equal_numbers_of_two_process_groups_are_two_collectives(void **state)
 {
-    (void)state;
     for (int rank = 0; rank < 2; rank++) {
         struct log log = begin(rank);
         for (uint32_t group = 1; group <= 2; group++) {
@@ -556,7 +541,6 @@ static void test_equal_numbers_of_two_process_groups_are_two_collectives(void **
 
 static void test_a_servers_role_is_read_from_its_name(void **state)
 {
-    (void)state;
     static const struct {
         const char *name, *process; /* NULL: of nobody known */
     } cases[] = {
@@ -595,7 +579,6 @@ static bool same_facts(struct dpro_transport_info a, struct dpro_transport_info 
 
 static void test_csv_holds_the_same_facts(void **state)
 {
-    (void)state;
     write_job(true);
     struct dpro_trace *trace = load();
     struct dpro_transport_info before = dpro_trace_transport(trace);
@@ -619,7 +602,6 @@ static void test_csv_holds_the_same_facts(void **state)
 
 static void test_csv_of_loopback_stays_apart_by_its_zone(void **state)
 {
-    (void)state;
     for (uint64_t ns = 7; ns <= 8; ns++) {
         loopback_pair("boot", 7, "boot", ns);
         struct dpro_trace *trace = load();
@@ -644,7 +626,6 @@ static struct dpro_trace *load_csv(const char *text)
 
 static void test_csv_columns_may_come_in_any_order(void **state)
 {
-    (void)state;
     struct dpro_trace *trace =
         load_csv("t_start_ns,t_end_ns,color,returned,offset,dir,remote,local\n"
                  "10,20,red,100,0,tx,10.0.0.2:5,10.0.0.1:6\r\n"
@@ -662,7 +643,6 @@ static void test_csv_columns_may_come_in_any_order(void **state)
 
 static void test_csv_lines_that_make_no_sense_are_counted(void **state)
 {
-    (void)state;
     struct dpro_trace *trace = load_csv(
         "t_start_ns,t_end_ns,rank,tid,conn,local,remote,dir,call,offset,requested,returned\n"
         "10,20,0,1,4,10.0.0.1:6,10.0.0.2:5,tx,writev,0,100,100\n"
@@ -682,7 +662,6 @@ static void test_csv_lines_that_make_no_sense_are_counted(void **state)
 
 static void test_csv_of_other_captures_is_read_too(void **state)
 {
-    (void)state;
     struct dpro_trace *trace = load_csv(
         "# op,local>peer,stream_offset,bytes,t0_ns,t1_ns(CLOCK_REALTIME),tid  |  zmq\n"
         "sendmsg,10.77.0.2:34662>10.77.0.1:13649,0,82,1795250409295986621,1795250409296031505,23\n"
@@ -698,7 +677,6 @@ static void test_csv_of_other_captures_is_read_too(void **state)
 
 static void test_addresses_are_written_as_they_are_read(void **state)
 {
-    (void)state;
     static const char *const good[] = {"10.0.0.1:80",          "[fe80::1]:80", "[::1]%1f2e:1",
                                        "127.0.0.1%1f2e:65535", "unix%7:1234",  "unix:0"};
     static const char *const bad[] = {"",        ":",       "10.0.0.1",    "10.0.0.1:",
@@ -733,7 +711,6 @@ static void nccl_event(struct log *log, struct record_nccl_event e, size_t size)
 
 static void test_nccl_steps_belong_to_the_op_of_their_collective(void **state)
 {
-    (void)state;
     write_profile(0);
     FILE *file = open_file(0, "kineto.json");
     fputs(
@@ -806,7 +783,6 @@ static void test_nccl_steps_belong_to_the_op_of_their_collective(void **state)
 
 static void test_real_captures_are_tied_to_the_byte(void **state)
 {
-    (void)state;
     static const struct {
         const char *name;
         unsigned n_ranks;

@@ -10,7 +10,6 @@
 
 static void test_iterations_that_get_longer_are_found(void **state)
 {
-    (void)state;
     const int64_t up[] = {1910, 1990, 2050, 2180, 2290, 2410, 2500, 2629};
     const int64_t down[] = {2629, 2500, 2410, 2290, 2180, 2050, 1990, 1910};
     struct trend trend;
@@ -24,7 +23,6 @@ static void test_iterations_that_get_longer_are_found(void **state)
 
 static void test_iterations_that_vary_or_drift_little_are_no_trend(void **state)
 {
-    (void)state;
     static const struct {
         uint32_t n;
         int64_t ns[8];

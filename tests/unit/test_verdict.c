@@ -109,7 +109,6 @@ static void test_advice_for_an_idle_gpu_is_for_what_the_path_is_made_of(void **s
          "record later: 99.00 ms of the critical path are hipModuleLoadData"},
     };
     struct job job;
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bool launches = cases[i].class == CALL_LAUNCH;
         idle_gpu(&job);
@@ -124,7 +123,6 @@ static void test_advice_for_an_idle_gpu_is_for_what_the_path_is_made_of(void **s
 static void test_gaps_are_no_work_of_the_cpu(void **state)
 {
     struct job job;
-    (void)state;
     idle_gpu(&job);
     job.facts.kind_ns[PATH_GAP] = 97 * ONE_MS;
     job.facts.path_cpu_ns = 3 * ONE_MS;
@@ -136,7 +134,6 @@ static void test_gaps_are_no_work_of_the_cpu(void **state)
 static void test_calls_of_several_kinds_are_not_called_one(void **state)
 {
     struct job job;
-    (void)state;
     fill(&job);
     job.facts.has_gpu = true;
     add_call(&job, CALL_SYNC, "cudaDeviceSynchronize", 50 * ONE_MS);
@@ -147,7 +144,6 @@ static void test_calls_of_several_kinds_are_not_called_one(void **state)
 static void test_work_of_the_cpu_is_launch_bound_where_the_gpu_idles(void **state)
 {
     struct job job;
-    (void)state;
     idle_gpu(&job);
     job.facts.path_cpu_ns = 80 * ONE_MS;
     check(&job, IDLE, "80 % CPU work, 0 % gaps, launch-bound", NULL);
@@ -159,19 +155,18 @@ static void test_work_of_the_cpu_is_launch_bound_where_the_gpu_idles(void **stat
 static void test_a_path_that_tells_nothing_gives_no_special_advice(void **state)
 {
     struct job job;
-    (void)state;
     idle_gpu(&job);
     check(&job, NEXT, "look in the timeline for what the GPUs wait for while they idle", NULL);
     fill(&job);
     job.facts.idle_ns = 60 * ONE_MS;
-    check(&job, NEXT, "look in the timeline for what the ranks wait for while they idle: up to 60.00 ms",
+    check(&job, NEXT,
+          "look in the timeline for what the ranks wait for while they idle: up to 60.00 ms",
           "GPU");
 }
 
 static void test_hidden_is_what_computation_hides(void **state)
 {
     struct job job;
-    (void)state;
     fill(&job);
     check(&job, COMMUNICATION, "at most 30.00 ms (30 %), hidden behind computation on every rank",
           NULL);
@@ -180,8 +175,7 @@ static void test_hidden_is_what_computation_hides(void **state)
         job.ranks[r].time.communication_ns = job.ranks[r].time.exposed_communication_ns =
             ONE_MS / 2;
     check(&job, COMMUNICATION,
-          "little to win: at most 0.500 ms (0.5 %), of which 0.500 ms are exposed",
-          "hidden");
+          "little to win: at most 0.500 ms (0.5 %), of which 0.500 ms are exposed", "hidden");
     fill(&job);
     job.ranks[0].time.exposed_communication_ns = 5 * ONE_MS;
     check(&job, COMMUNICATION, "worst rank 0 with 5.00 ms exposed (5 %)", "hidden");
@@ -190,7 +184,6 @@ static void test_hidden_is_what_computation_hides(void **state)
 static void test_without_computation_nobody_knows_what_idles(void **state)
 {
     struct job job;
-    (void)state;
     fill(&job);
     job.facts.any_computes = false;
     for (int r = 0; r < 4; r++) {
@@ -202,7 +195,8 @@ static void test_without_computation_nobody_knows_what_idles(void **state)
     }
     job.facts.exposed_ns = 30 * ONE_MS;
     check(&job, COMMUNICATION,
-          "worst rank 0 with 30.00 ms (30 %); no computation was recorded, so the hidden part is unknown",
+          "worst rank 0 with 30.00 ms (30 %); no computation was recorded, so the hidden part is "
+          "unknown",
           "exposed");
     check(&job, IDLE, "unknown: no computation was recorded", "70");
     check(&job, NEXT, "record computation too", "hide or shrink");
@@ -216,10 +210,10 @@ static void test_without_computation_nobody_knows_what_idles(void **state)
 static void test_optimize_is_advised_where_it_works(void **state)
 {
     struct job job;
-    (void)state;
     fill(&job);
     job.facts.exposed_ns = 30 * ONE_MS;
-    check(&job, NEXT, "30.00 ms of it are exposed; 'dpro optimize' predicts the gain from other buckets", NULL);
+    check(&job, NEXT,
+          "30.00 ms of it are exposed; 'dpro optimize' predicts the gain from other buckets", NULL);
     job.facts.verdict[NEXT].text[0] = '\0';
     job.facts.can_optimize = false;
     strcpy(job.facts.no_optimize.text, "parameters are sharded");
@@ -237,7 +231,6 @@ static void test_optimize_is_advised_where_it_works(void **state)
 static void test_a_straggler_is_blamed_for_what_it_does_longer(void **state)
 {
     struct job job;
-    (void)state;
     fill(&job);
     job.facts.wait_ns = 15 * ONE_MS;
     job.facts.straggler = 2;
@@ -261,7 +254,6 @@ static void test_a_straggler_is_blamed_for_what_it_does_longer(void **state)
 static void test_computation_is_what_is_to_be_cheaper(void **state)
 {
     struct job job;
-    (void)state;
     fill(&job); /* receiving is on the path for longer */
     check(&job, NEXT, "computation dominates: make it cheaper, first aten::mm (30.00 ms)", "ring");
     job.facts.n_names = 1;
@@ -275,7 +267,6 @@ static void test_computation_is_what_is_to_be_cheaper(void **state)
 static void test_iterations_that_differ_are_said_with_their_limits(void **state)
 {
     struct job job;
-    (void)state;
     fill(&job);
     job.validation.mean_abs_error_pct = 16;
     check(&job, NEXT, "; first see with --steps why iterations differ (99.00 ms to 101.0 ms)",
@@ -287,7 +278,6 @@ static void test_iterations_that_differ_are_said_with_their_limits(void **state)
 static void test_a_what_if_that_changes_nothing_is_neither_faster_nor_slower(void **state)
 {
     struct job job;
-    (void)state;
     fill(&job);
     job.report.what_if = 1;
     check(&job, ITERATION, "as measured without it", "faster");
@@ -314,7 +304,6 @@ static void test_calls_are_told_apart_by_name(void **state)
         {"cuMemcpyHtoD_v2", CALL_COPY},       {"MemcpyH2D", CALL_COPY},
         {"cuModuleLoadDataEx", CALL_LOAD},    {"hipModuleLoad", CALL_LOAD},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (call_classify(cases[i].name) != cases[i].class)
             fail_msg("%s: class %d", cases[i].name, (int)call_classify(cases[i].name));

@@ -87,7 +87,6 @@ static int64_t time_with(const struct job *job, const struct dpro_changes *chang
 
 static void test_without_changes_nothing_changes(void **state)
 {
-    (void)state;
     struct job *job = new_job();
     struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){0});
     assert_int_equal(dpro_whatif_baseline(whatif).iteration_ns, OWN_NS);
@@ -101,7 +100,6 @@ static void test_without_changes_nothing_changes(void **state)
 
 static void test_smaller_buckets_overlap_with_the_computation(void **state)
 {
-    (void)state;
     struct job *job = new_job();
     /* each waits for the one before it: 10.5 ms a MiB against 10 ms of work */
     assert_int_equal(time_with(job, &(struct dpro_changes){.bucket_cap_bytes = MIB}),
@@ -111,7 +109,6 @@ static void test_smaller_buckets_overlap_with_the_computation(void **state)
 
 static void test_links_and_ranks_change_as_asked(void **state)
 {
-    (void)state;
     struct job *job = new_job();
     assert_int_equal(time_with(job, &(struct dpro_changes){.bandwidth_ratio = 0.5}),
                      40000000 + INT64_C(20) * N * MIB);
@@ -131,7 +128,6 @@ static void test_links_and_ranks_change_as_asked(void **state)
 
 static void test_what_is_asked_for_combines(void **state)
 {
-    (void)state;
     struct job *job = new_job();
     struct dpro_compute_change all = {2, -1, -1};
     assert_int_equal(time_with(job, &(struct dpro_changes){.compute = &all,
@@ -144,7 +140,6 @@ static void test_what_is_asked_for_combines(void **state)
 
 static void test_more_ranks_send_more_and_wait_for_a_slower_slowest(void **state)
 {
-    (void)state;
     struct job *job = new_job();
     struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){.world_size = 8});
     /* a ring of n sends 2 (n - 1) / n of the bytes */
@@ -158,7 +153,6 @@ static void test_more_ranks_send_more_and_wait_for_a_slower_slowest(void **state
 
 static void test_the_percentiles_are_of_whole_iterations(void **state)
 {
-    (void)state;
     struct job *job = new_job();
     double other[2] = {1.1, 0.9}; /* in each iteration one rank is slow, and never both are fast */
     job->ranks[1].sample_scale = other;
@@ -190,7 +184,6 @@ static double part_of(const struct dpro_whatif *whatif, enum dpro_uncertainty_so
 
 static void test_the_interval_is_made_of_its_parts(void **state)
 {
-    (void)state;
     struct job *job = new_job();
     job->model.measured_ns = OWN_NS;
     job->model.misfit = 0.02;
@@ -223,7 +216,6 @@ static void test_the_interval_is_made_of_its_parts(void **state)
 /* Neighbouring iterations that are alike are less evidence than as many others. */
 static void test_iterations_that_drift_make_a_wider_interval(void **state)
 {
-    (void)state;
     struct job *job = new_job();
     job->model.measured_ns = OWN_NS;
     job->model.measured_std_ns = 0.03 * OWN_NS;
@@ -242,7 +234,6 @@ static void test_iterations_that_drift_make_a_wider_interval(void **state)
 /* What is recorded is not in doubt: were communication dearer, there would be less work. */
 static void test_what_interference_costs_is_unsure_where_it_was_not_recorded(void **state)
 {
-    (void)state;
     struct job *job = new_job();
     for (uint32_t t = 0; t < N;
          t++) { /* each in a bucket of its own, all but the last beside work */
@@ -261,7 +252,6 @@ static void test_what_interference_costs_is_unsure_where_it_was_not_recorded(voi
 
 static void test_what_is_not_sure_of_the_link_shows(void **state)
 {
-    (void)state;
     struct job *job = new_job();
     job->model.net.link.byte_ns.std = 1;
     struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){.bandwidth_ratio = 0.5});
@@ -276,7 +266,6 @@ static void test_what_is_not_sure_of_the_link_shows(void **state)
 
 static void test_changes_without_sense_are_refused(void **state)
 {
-    (void)state;
     struct job *job = new_job();
     struct dpro_compute_change none = {0, -1, -1}, absent = {2, 7, 7};
     const struct {
@@ -326,7 +315,6 @@ static int read_list(const struct job *job, const char *text, struct dpro_strate
 
 static void test_a_list_of_buckets_is_taken_as_it_is(void **state)
 {
-    (void)state;
     static const char *const texts[] = {
         "[[\"d\",\"b\"],[\"a\",\"c\"]]",
         "{\"communication\":{\"buckets\":[{\"priority\":3,\"parameters\":[\"d\",\"b\"]},"
@@ -355,7 +343,6 @@ static void test_a_list_of_buckets_is_taken_as_it_is(void **state)
 
 static void test_a_list_that_does_not_fit_is_refused_by_name(void **state)
 {
-    (void)state;
     static const char *const cases[][2] = {
         {"[[\"a\",\"b\",\"c\",\"d\",\"e\"]]", "'e' is no gradient"},
         {"[[\"a\",\"b\"],[\"c\",\"a\",\"d\"]]", "bucket 1: 'a' is in another"},
@@ -388,7 +375,6 @@ static void test_a_list_that_does_not_fit_is_refused_by_name(void **state)
 
 static void test_a_bucket_ends_when_it_reaches_its_cap(void **state)
 {
-    (void)state;
     static const struct {
         uint64_t first, cap;
         uint32_t sizes[N]; /* tensors a bucket */
@@ -415,7 +401,6 @@ static void test_a_bucket_ends_when_it_reaches_its_cap(void **state)
 
 static void test_partitions_are_of_at_most_that_size(void **state)
 {
-    (void)state;
     struct job *job = new_job();
     struct arena arena = {NULL, 0};
     struct dpro_strategy s;
@@ -433,7 +418,6 @@ static void test_partitions_are_of_at_most_that_size(void **state)
 /* DDP divides a bucket while it copies; behind a hook that is a pass of its own. */
 static void test_what_needs_ddps_hook_costs_computation(void **state)
 {
-    (void)state;
     struct job *job = new_job();
     struct dpro_model *m = &job->model;
     m->net.compute.launch_ns.value = 1000;

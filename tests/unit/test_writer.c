@@ -44,7 +44,6 @@ static void write_times(struct writer *w)
 
 static void test_nanoseconds_are_written_exactly(void **state)
 {
-    (void)state;
     char *text = text_of(write_times);
     assert_string_equal(text, "{\"ms\":0.000000,\"us\":0.000}\n"
                               "{\"ms\":0.000001,\"us\":0.001}\n"
@@ -69,7 +68,6 @@ static void write_all_fields(struct writer *w)
 
 static void test_fields_that_are_not_known_are_null(void **state)
 {
-    (void)state;
     char *text = text_of(write_all_fields);
     assert_string_equal(text, "{\"text\":\"a\\\"b\",\"none\":null,\"int\":4294967295,\"bool\":true,"
                               "\"fixed\":1.3,\"nan\":null},\n\"unknown\":["
@@ -87,7 +85,6 @@ static void write_what_there_is_no_memory_for(struct writer *w, const void *arg)
 
 static void test_a_file_without_the_memory_for_it_is_not_left_behind(void **state)
 {
-    (void)state;
     char path[] = "/tmp/dpro-test-writer-XXXXXX";
     struct dpro_error err = {.code = 0};
     int fd = mkstemp(path);
@@ -117,7 +114,6 @@ static void write_numbers(struct writer *w)
 
 static void test_numbers_have_fixed_digits_in_any_locale(void **state)
 {
-    (void)state;
     if (!setlocale(LC_ALL, "de_DE.UTF-8"))
         setlocale(LC_ALL, "C.UTF-8");
     char *text = text_of(write_numbers);
@@ -151,7 +147,6 @@ static void write_strings(struct writer *w)
 
 static void test_strings_are_valid_json_and_harmless_in_html(void **state)
 {
-    (void)state;
     char *text = text_of(write_strings);
     assert_string_equal(text,
                         "{\"a\\\"b\":\"quote\\\" back\\\\ \\n\\t\\u0001\\u007f\","
@@ -174,7 +169,6 @@ static char *read_all(const char *path, size_t *len)
 
 static void test_gzip_holds_what_was_written(void **state)
 {
-    (void)state;
     const char *path;
     struct writer w;
     struct dpro_error err = {0};
@@ -216,7 +210,6 @@ static void test_gzip_holds_what_was_written(void **state)
 
 static void test_a_file_appears_only_when_committed(void **state)
 {
-    (void)state;
     const char *path;
     struct writer w;
     size_t len;
@@ -240,7 +233,6 @@ static void test_a_file_appears_only_when_committed(void **state)
 
 static void test_a_full_disk_is_told_with_name_and_reason(void **state)
 {
-    (void)state;
     struct writer w;
     struct dpro_error err = {0};
     FILE *full = fopen("/dev/full", "w");
@@ -255,7 +247,6 @@ static void test_a_full_disk_is_told_with_name_and_reason(void **state)
 
 static void test_a_fifo_is_written_to_not_replaced(void **state)
 {
-    (void)state;
     const char *path;
     char text[8] = "";
     struct writer w;
@@ -278,7 +269,6 @@ static void test_a_fifo_is_written_to_not_replaced(void **state)
 
 static void test_a_folder_that_is_no_folder_is_told(void **state)
 {
-    (void)state;
     struct writer w;
     struct dpro_error err = {0};
     assert_int_equal(writer_init_path(&w, "/dev/null/x.json", false, &err), DPRO_EIO);
@@ -289,7 +279,6 @@ static void test_a_folder_that_is_no_folder_is_told(void **state)
 
 static void test_a_zeroed_writer_can_be_freed(void **state)
 {
-    (void)state;
     struct writer w = {0};
     writer_fini(&w);
     writer_fini(&w);

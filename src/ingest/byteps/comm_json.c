@@ -3,8 +3,6 @@
  * It tells when each part of a tensor was copied to the host, pushed and pulled. From the first of
  * these to the pull's end is one exchange of the worker, replayed as a whole. A transport log tells
  * more, so that it goes first. */
-#include "ingest/byteps/byteps.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,11 +4,11 @@
 
 #include "base/error.h"
 #include "base/sort.h"
-#include "ingest/byteps/byteps.h"
 #include "ingest/epoch.h"
 #include "ingest/horovod/timeline.h"
 #include "ingest/rank_job.h"
 #include "ingest/readers.h"
+#include "ingest/transport/ps.h"
 
 /* A timeline is often of the whole run, a profile of seconds of it; clocks of one process are
  * equal.

@@ -3,7 +3,7 @@
  *
  * Nodes name their inputs, which may stand behind them: names are kept as string ids and resolved
  * when the graph has been read. Attributes hold whole constants; those are passed over unread. */
-#include "ingest/tensorflow/graphdef.h"
+#include "ingest/tensorflow/tf_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>

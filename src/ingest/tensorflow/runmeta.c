@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/map.h"
 #include "ingest/reader.h"
-#include "ingest/tensorflow/graphdef.h"
 #include "ingest/tensorflow/protobuf_files.h"
 #include "ingest/tensorflow/session_steps.h"
 #include "ingest/tensorflow/tf_parts.h"

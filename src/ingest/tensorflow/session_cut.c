@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/sort.h"
-#include "ingest/tensorflow/session_processes.h"
+#include "ingest/tensorflow/session_cut.h"
 #include "ingest/tensorflow/session_steps.h"
 #include "ingest/tensorflow/tf_parts.h"
 

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ingest/tensorflow/graphdef.h"
 #include "ingest/tensorflow/session_steps.h"
 #include "ingest/tensorflow/tf_parts.h"
 

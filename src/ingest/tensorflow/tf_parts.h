@@ -3,6 +3,7 @@
 #ifndef INGEST_TENSORFLOW_TF_PARTS_H
 #define INGEST_TENSORFLOW_TF_PARTS_H
 
+#include "base/protobuf.h"
 #include "ingest/part.h"
 
 /* for (const struct trace_span *span: the part's spans) */
@@ -30,5 +31,23 @@ uint32_t *tf_idle_track(struct tf_idle_tracks *idle, int64_t start_ns, int64_t e
 /* *part becomes the first of a list of parts, which tells of the file what *part did. */
 void tf_replace_part(struct trace_part *part, struct trace_part *list);
 void tf_free_parts(struct trace_part *list); /* NULL is fine */
+
+/* ---- graphdef.c: a GraphDef wherever it stands in a protobuf file ---- */
+
+/* The task of a device's name, "/job:worker/replica:0/task:1" of
+ * "/job:worker/replica:0/task:1/device:CPU:0": its length; 0: none is named. */
+size_t graphdef_task(const char *device, size_t len);
+
+/* What both ends of a transfer call it, as the nodes' `key`; 0 when it is empty. */
+uint32_t graphdef_key(struct trace_part *part, const char *tensor, const char *send_device,
+                      const char *recv_device, bool *no_memory);
+
+/* By string id of a name: the node of the graph at hand; NO_ID. Kept for the next graph. */
+typedef ARRAY(uint32_t) graphdef_places;
+
+/* Adds the nodes of the GraphDef at hand, entered already, to part->dfg_nodes, with ids into the
+ * part's names. Inputs that no node of this graph is are left out. 0, or -1 when memory runs out;
+ * what is broken is in pb. */
+int graphdef_read_nodes(struct pb *pb, struct trace_part *part, graphdef_places *places);
 
 #endif

@@ -45,11 +45,5 @@ struct xla_text {
     size_t name_len, opcode_len; /* opcode_len 0: not told */
 };
 struct xla_text xla_read_text(const char *text, size_t len);
-bool xla_communicates(const struct xla_text *text);
-/* Bytes of all that an instruction makes: the sum over "type[sizes]" before its opcode; 0: not
- * known. */
-uint64_t xla_result_bytes(const char *text, size_t len);
-/* The group that holds a device, "0,1" of "replica_groups={{0,1},{2,3}}"; 0: none does. */
-size_t xla_find_group(const char *text, size_t len, uint64_t device, const char **group);
 
 #endif

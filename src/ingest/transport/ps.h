@@ -14,7 +14,9 @@
 #include "base/array.h"
 #include "base/map.h"
 
+struct dpro_error;
 struct dpro_trace;
+struct trace_build;
 struct net_transport;
 struct trace_rank;
 
@@ -65,6 +67,10 @@ typedef ARRAY(struct ps_key) ps_keys;
  * and its messages' spans; for how many of them transports_reserve makes room. -1: no memory. */
 int byteps_add_exchanges(struct dpro_trace *trace, struct net_transport *transport);
 size_t byteps_n_exchanges(const struct net_transport *transport);
+
+/* byteps/comm_json.c: adds the pushes and pulls of comm.json to the workers' profiles, where no
+ * transport log has them; before the ranks are built. */
+int byteps_join(struct trace_build *build, struct dpro_error *err);
 
 /* mxnet/keys.c: finds the names of a worker's keys, which are sorted; where what is known of the
  * parameters is not of these keys it counts trace->n_misnamed. -1: no memory. */

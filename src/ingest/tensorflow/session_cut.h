@@ -1,7 +1,7 @@
 /* ingest/tensorflow/session_processes.h: the processes of a session while their profiles are cut
  * into steps: session_runs.c finds the steps, session_cut.c cuts. */
-#ifndef INGEST_TENSORFLOW_SESSION_PROCESSES_H
-#define INGEST_TENSORFLOW_SESSION_PROCESSES_H
+#ifndef INGEST_TENSORFLOW_SESSION_CUT_H
+#define INGEST_TENSORFLOW_SESSION_CUT_H
 
 #include "base/map.h"
 #include "ingest/sources.h"
@@ -54,14 +54,6 @@ struct joiner {
     bool no_memory;
 };
 
-/* session_runs.c: finds the runs and the marked ranges of a process; then the steps of all, and
- * which of them every process has whole. They set no_memory. */
-void session_find_runs(struct joiner *j, struct process *process);
-void session_find_steps(struct joiner *j);
-void session_choose_steps(struct joiner *j);
-/* Leaves a process out. */
-void session_drop_process(struct joiner *j, size_t p);
-void session_warn_of_others(struct joiner *j, int rank, int other);
 /* The cut that a run is of; NO_ID: of no step. */
 uint32_t session_cut_of(const struct joiner *j, uint64_t run);
 

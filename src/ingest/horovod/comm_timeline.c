@@ -15,7 +15,7 @@
 #include "base/sort.h"
 #include "ingest/reader.h"
 
-enum { MAX_NESTED = 8, MAX_TENSORS = 1 << 22, MAX_NAME = 4096, MAX_RANKS = 1 << 20 };
+enum { MAX_NESTED = 8, MAX_TENSORS = 1 << 22, MAX_RANKS = 1 << 20 };
 
 /* An event of the file. */
 struct event {
@@ -500,13 +500,7 @@ static void finish(struct reader_state *r)
 
 static uint32_t read_text(struct reader_state *r)
 {
-    const char *text;
-    size_t len;
-    if (json_peek(r->js) != '"')
-        return json_skip(r->js), 0;
-    if (!json_string(r->js, &text, &len))
-        return 0;
-    return part_intern(r->part, text, MIN(len, (size_t)MAX_NAME), &r->no_memory);
+    return part_read_text(r->part, r->js, &r->no_memory);
 }
 
 /* A number, or a name, which is hashed. */

@@ -96,10 +96,17 @@ static void find_nodes(struct cutting *c)
     }
 }
 
-/* A kernel that waited, as the graph knows it. */
-static void add_wait(struct cutting *c, const struct session_moment *from, int64_t end_ns,
-                     uint32_t cut)
+/* A kernel that waited. */
+struct wait {
+    uint32_t cut;
+    struct session_moment begin;
+    int64_t end_ns;
+};
+
+/* Adds it as the graph knows it. */
+static void add_wait(struct cutting *c, const struct wait *wait)
 {
+    const struct session_moment *from = &wait->begin;
     struct trace_part *part = c->part;
     const struct trace_part *graph = c->graph;
     const char *name = strtab_get(&part->names, from->name);
@@ -113,7 +120,7 @@ static void add_wait(struct cutting *c, const struct session_moment *from, int64
                *key = strtab_get(&graph->names, node->key);
     struct trace_detail detail = {DETAIL_UNKNOWN};
     struct trace_span span = {.start_ns = from->ns,
-                              .dur_ns = end_ns - from->ns,
+                              .dur_ns = wait->end_ns - from->ns,
                               .name = from->name,
                               .kind = SPAN_CPU_OP,
                               SPAN_UNKNOWN};
@@ -143,65 +150,37 @@ static void add_wait(struct cutting *c, const struct session_moment *from, int64
         span.detail = (uint32_t)common;
     }
     if (!*no_memory)
-        place(c, span, cut);
+        place(c, span, wait->cut);
 }
 
+/* Calls and answers of one node in one run, as often as a loop has it run: in the order of time. */
 ORDER(by_kernel, struct session_moment, ASCENDING(run) ?: ASCENDING(name) ?: by_time(x, y));
+ORDER(by_cut, struct wait, ASCENDING(cut) ?: by_time(&x->begin, &y->begin));
 
-/* Puts the calls and answers of the steps' runs to the front, those of one run together; ends[cut]
- * is where those of a step end. In place: there are as many as there are kernels that wait. */
-static void group_moments(const struct cutting *c, size_t *ends)
-{
-    struct session_moment *at = session_profile_of(c->part)->moments.at;
-    size_t n = 0, *next = ends + c->j->n_cuts;
-    for (size_t i = 0; i < session_profile_of(c->part)->moments.n; i++) {
-        struct session_moment moment = at[i];
-        bool waits = moment.kind == MOMENT_WAIT || moment.kind == MOMENT_WAIT_DONE;
-        uint32_t cut = waits && moment.name ? session_cut_of(c->j, moment.run) : NO_ID;
-        if (cut == NO_ID)
-            continue;
-        at[n++] = moment;
-        ends[cut]++;
-    }
-    for (uint32_t cut = 0; cut < c->j->n_cuts; cut++) {
-        next[cut] = cut ? ends[cut - 1] : 0;
-        ends[cut] += next[cut];
-    }
-    for (uint32_t cut = 0; cut < c->j->n_cuts; cut++)
-        while (next[cut] < ends[cut]) {
-            struct session_moment moment = at[next[cut]];
-            uint32_t own = session_cut_of(c->j, moment.run);
-            at[next[cut]] = at[next[own]];
-            at[next[own]++] = moment;
-        }
-}
-
-/* Of one node in one run, as often as a loop has it run: in the order of time. */
 static void add_waits(struct cutting *c)
 {
-    struct session_moment *at = session_profile_of(c->part)->moments.at;
-    size_t *ends = calloc(2 * (size_t)c->j->n_cuts + 1, sizeof *ends);
-    c->j->no_memory |= !ends;
-    if (!ends)
-        return;
-    group_moments(c, ends);
-    for (uint32_t cut = 0; cut < c->j->n_cuts; cut++) {
-        size_t first = cut ? ends[cut - 1] : 0, n_pairs = 0;
-        struct session_moment *pairs = at + first;
-        qsort(pairs, ends[cut] - first, sizeof *pairs, by_kernel);
-        for (size_t i = 0; i + 1 < ends[cut] - first; i++)
-            if (pairs[i].kind == MOMENT_WAIT && pairs[i + 1].kind == MOMENT_WAIT_DONE &&
-                pairs[i].run == pairs[i + 1].run && pairs[i].name == pairs[i + 1].name) {
-                struct session_moment begin = pairs[i], end = pairs[i + 1];
-                pairs[2 * n_pairs] = begin;
-                pairs[2 * n_pairs++ + 1] = end;
-                i++;
-            }
-        qsort(pairs, n_pairs, 2 * sizeof *pairs, by_time); /* by what begins each */
-        for (size_t i = 0; i < n_pairs && !c->j->no_memory; i++)
-            add_wait(c, &pairs[2 * i], pairs[2 * i + 1].ns, cut);
+    const struct session_profile *session = session_profile_of(c->part);
+    struct session_moment *at = session->moments.at;
+    ARRAY(struct wait) waits = {0};
+    size_t n = 0;
+    for (size_t i = 0; i < session->moments.n; i++)
+        if ((at[i].kind == MOMENT_WAIT || at[i].kind == MOMENT_WAIT_DONE) && at[i].name &&
+            session_cut_of(c->j, at[i].run) != NO_ID)
+            at[n++] = at[i];
+    if (n > 0)
+        qsort(at, n, sizeof *at, by_kernel);
+    for (size_t i = 0; i + 1 < n && !c->j->no_memory; i++) {
+        struct wait wait = {session_cut_of(c->j, at[i].run), at[i], at[i + 1].ns};
+        if (at[i].kind == MOMENT_WAIT && at[i + 1].kind == MOMENT_WAIT_DONE &&
+            at[i].run == at[i + 1].run && at[i].name == at[i + 1].name) {
+            c->j->no_memory = array_push(&waits, wait) < 0;
+            i++;
+        }
     }
-    free(ends);
+    array_sort(&waits, by_cut);
+    for (size_t i = 0; i < waits.n && !c->j->no_memory; i++)
+        add_wait(c, &waits.at[i]);
+    array_fini(&waits);
 }
 
 /* TensorFlow's profiler leaves out kernels that take next to no time. Those that stand for a
@@ -237,9 +216,8 @@ void session_cut_process(struct joiner *j, struct process *process)
     const struct part_cut none = {0};
     for (uint32_t i = 0; i < j->n_cuts && !j->no_memory; i++)
         j->no_memory |= array_push(&part->cuts, none) < 0;
-    for (size_t r = process->runs.n; r > 0 && !j->no_memory;
-         r--) { /* it begins with its first run */
-        const struct run *run = &process->runs.at[r - 1];
+    for (size_t r = process->runs.n; r-- > 0 && !j->no_memory;) { /* the first run begins a step */
+        const struct run *run = &process->runs.at[r];
         uint32_t cut = session_cut_of(j, run->id);
         if (cut != NO_ID)
             part->cuts.at[cut] =

@@ -128,16 +128,7 @@ static bool read_header(struct csv *csv, const char *line, size_t len)
 
 static bool number(struct field field, uint64_t max, uint64_t *value)
 {
-    uint64_t v = 0;
-    if (field.len == 0 || field.len > 20)
-        return false;
-    for (size_t i = 0; i < field.len; i++) {
-        unsigned digit = (unsigned)field.text[i] - '0';
-        if (digit > 9 || __builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, digit, &v))
-            return false;
-    }
-    *value = v;
-    return v <= max;
+    return net_parse_number(field.text, field.len, 10, max, value);
 }
 
 /* The connection of a line; NO_ID when its ends are no addresses. */
@@ -275,18 +266,10 @@ enum frame_field {
 static size_t read_hex(struct field field, uint8_t out[MAX_BODY])
 {
     size_t n = 0;
-    for (; n < MAX_BODY && 2 * n + 1 < field.len; n++) {
-        unsigned digits[2];
-        for (int i = 0; i < 2; i++) {
-            char c = field.text[2 * n + (size_t)i];
-            digits[i] = c >= '0' && c <= '9'   ? (unsigned)(c - '0')
-                        : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10
-                                               : 99;
-        }
-        if (digits[0] > 15 || digits[1] > 15)
-            break;
-        out[n] = (uint8_t)(digits[0] << 4 | digits[1]);
-    }
+    for (uint64_t byte; n < MAX_BODY && 2 * n + 1 < field.len &&
+                        net_parse_number(field.text + 2 * n, 2, 16, UINT8_MAX, &byte);
+         n++)
+        out[n] = (uint8_t)byte;
     return n;
 }
 

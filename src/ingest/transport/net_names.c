@@ -28,18 +28,18 @@ bool net_address_is_local(const struct net_address *address)
            (address->ip[0] == 0xfe && (address->ip[1] & 0xc0) == 0x80);
 }
 
-static bool parse_number(const char *text, size_t len, int base, uint64_t max, uint64_t *value)
+bool net_parse_number(const char *text, size_t len, unsigned base, uint64_t max, uint64_t *value)
 {
     *value = 0;
     for (size_t i = 0; i < len; i++) {
         unsigned digit = text[i] >= '0' && text[i] <= '9'   ? (unsigned)(text[i] - '0')
                          : text[i] >= 'a' && text[i] <= 'f' ? (unsigned)(text[i] - 'a') + 10
                                                             : 99;
-        if (digit >= (unsigned)base || *value > (max - digit) / (unsigned)base)
+        if (digit >= base || __builtin_mul_overflow(*value, base, value) ||
+            __builtin_add_overflow(*value, digit, value))
             return false;
-        *value = *value * (unsigned)base + digit;
     }
-    return len > 0;
+    return len > 0 && *value <= max;
 }
 
 bool net_address_parse(const char *text, size_t len, struct net_address *address)
@@ -55,16 +55,16 @@ bool net_address_parse(const char *text, size_t len, struct net_address *address
     const char *zone = memchr(text, '%', (size_t)(colon - 1 - text)),
                *stop = zone ? zone : colon - 1;
     if (zone &&
-        !parse_number(zone + 1, (size_t)(colon - 1 - zone - 1), 16, UINT64_MAX, &address->zone))
+        !net_parse_number(zone + 1, (size_t)(colon - 1 - zone - 1), 16, UINT64_MAX, &address->zone))
         return false;
     if (stop - text == 4 && memcmp(text, "unix", 4) == 0) {
         address->family = AF_UNIX;
-        if (!parse_number(colon, (size_t)(end - colon), 10, UINT64_MAX, &value))
+        if (!net_parse_number(colon, (size_t)(end - colon), 10, UINT64_MAX, &value))
             return false;
         memcpy(address->ip, &value, sizeof value);
         return true;
     }
-    if (!parse_number(colon, (size_t)(end - colon), 10, UINT16_MAX, &value))
+    if (!net_parse_number(colon, (size_t)(end - colon), 10, UINT16_MAX, &value))
         return false;
     address->port = (uint16_t)value;
     bool v6 = *text == '[';

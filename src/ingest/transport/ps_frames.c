@@ -13,98 +13,64 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/protobuf.h"
 #include "ingest/transport/transport.h"
 
 enum { MAX_NODES = 1 << 16, ADD_NODE = 2 };
 
-struct wire {
-    const uint8_t *p, *end;
-};
+/* ---- MXNet's protobuf; what was cut off ends the reading ---- */
 
-static bool read_varint(struct wire *w, uint64_t *value)
-{
-    *value = 0;
-    for (unsigned shift = 0; w->p < w->end && shift < 64; shift += 7) {
-        uint8_t byte = *w->p++;
-        *value |= (uint64_t)(byte & 0x7f) << shift;
-        if (!(byte & 0x80))
-            return true;
-    }
-    return false;
-}
-
-/* One field: its number, and its value or its bytes. What was cut off ends the reading. */
-static bool read_field(struct wire *w, uint64_t *field, uint64_t *value, struct wire *bytes)
-{
-    uint64_t tag;
-    *bytes = (struct wire){NULL, NULL};
-    if (w->p == w->end || !read_varint(w, &tag))
-        return false;
-    *field = tag >> 3;
-    if ((tag & 7) == 0)
-        return read_varint(w, value);
-    if ((tag & 7) != 2 || !read_varint(w, value) || *value > (uint64_t)(w->end - w->p))
-        return false;
-    *bytes = (struct wire){w->p, w->p + *value};
-    w->p += *value;
-    return true;
-}
-
-static int read_node(struct ps_assembler *a, struct wire w)
+static int read_node(struct ps_assembler *a, struct pb_view view)
 {
     struct ps_node node = {.role = -1, .id = -1};
-    struct wire text;
-    uint64_t field, value;
-    while (read_field(&w, &field, &value, &text)) {
-        size_t len = (size_t)(text.end - text.p);
-        if (field == 1 && value <= 2)
-            node.role = (int32_t)value;
-        else if (field == 2 && value < INT_MAX) /* INT_MAX: it asks for one */
-            node.id = (int32_t)value;
-        else if (field == 3 && text.p && len < sizeof node.host)
-            memcpy(node.host, text.p, len);
-        else if (field == 4 && value <= UINT16_MAX)
-            node.port = (uint32_t)value;
-    }
+    struct pb_field field;
+    const unsigned char *payload;
+    while (pb_view_next(&view, &field, &payload))
+        if (field.number == 1 && field.value <= 2)
+            node.role = (int32_t)field.value;
+        else if (field.number == 2 && field.value < INT_MAX) /* INT_MAX: it asks for one */
+            node.id = (int32_t)field.value;
+        else if (field.number == 3 && field.wire == PB_BYTES && field.value < sizeof node.host)
+            memcpy(node.host, payload, field.value);
+        else if (field.number == 4 && field.value <= UINT16_MAX)
+            node.port = (uint32_t)field.value;
     if (node.role < 0 || node.id < 0 || !node.port || a->nodes.n >= MAX_NODES)
         return 0;
     return array_push(&a->nodes, node);
 }
 
-static int read_control(struct ps_assembler *a, struct wire w)
+static int read_control(struct ps_assembler *a, struct pb_view view)
 {
-    struct wire bytes;
-    uint64_t field, value, command = 0;
-    int status = 0;
-    while (status == 0 && read_field(&w, &field, &value, &bytes)) {
-        if (field == 1)
-            command = value;
-        else if (field == 2 && bytes.p && command == ADD_NODE)
-            status = read_node(a, bytes);
-    }
-    return status;
+    struct pb_field field;
+    const unsigned char *payload;
+    uint64_t command = 0;
+    while (pb_view_next(&view, &field, &payload))
+        if (field.number == 1)
+            command = field.value;
+        else if (field.number == 2 && field.wire == PB_BYTES && command == ADD_NODE &&
+                 read_node(a, pb_view_of(&field, payload)) < 0)
+            return -1;
+    return 0;
 }
 
 static int read_meta(struct ps_assembler *a, const struct ps_frame *frame, struct ps_open *open)
 {
-    struct wire w = {frame->body, frame->body + frame->n_body}, bytes;
-    uint64_t field, value;
+    static const uint8_t flags[] = {[4] = PS_REQUEST, [5] = PS_PUSH, [12] = PS_PULL};
+    struct pb_view view = {frame->body, frame->body + frame->n_body, false};
+    struct pb_field field;
+    const unsigned char *payload;
     bool control = false, timed = false;
     struct ps_message *m = &open->message;
-    while (read_field(&w, &field, &value, &bytes)) {
-        if (field == 3 && bytes.p) {
+    while (pb_view_next(&view, &field, &payload)) {
+        if (field.number == 3 && field.wire == PB_BYTES) {
             control = true;
-            if (read_control(a, bytes) < 0)
+            if (read_control(a, pb_view_of(&field, payload)) < 0)
                 return -1;
-        } else if (field == 4) {
-            m->flags |= value ? PS_REQUEST : 0;
-        } else if (field == 5) {
-            m->flags |= value ? PS_PUSH : 0;
-        } else if (field == 8) {
-            m->timestamp = (int32_t)value;
+        } else if (field.number == 8) {
+            m->timestamp = (int32_t)field.value;
             timed = true;
-        } else if (field == 12) {
-            m->flags |= value ? PS_PULL : 0;
+        } else if (field.number < sizeof flags && field.value) {
+            m->flags |= flags[field.number];
         }
     }
     open->is_data = timed && !control && (m->flags & (PS_PUSH | PS_PULL));

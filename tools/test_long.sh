@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tests under the sanitizers; every command with every option under valgrind; the live suites at length, those of
+# All tests under the sanitizers; every command with every option under valgrind; searches and the live suites at length, those of
 # TensorFlow, MXNet and Horovod in environments of their own; the Python suites with another build of Python; `make demo` and
 # `make test` in a clean Debian 12; then each fuzz target for a minute (FUZZ_SECONDS). The last line counts cases; a fuzz
 # target is one case.
@@ -56,12 +56,12 @@ else
 fi
 add_counts
 
-echo "== jobs of PyTorch, TensorFlow, MXNet and Horovod"
+echo "== searches and jobs of PyTorch, TensorFlow, MXNet and Horovod at length"
 for framework in torch tensorflow mxnet horovod horovod-pytorch; do
     tools/venv.sh "$framework"
 done
 if tools/build.sh build; then
-    DPRO_LONG=1 tools/run_tests.py --build build live | tee "$log"
+    DPRO_LONG=1 tools/run_tests.py --build build search search_servers live | tee "$log"
 else
     echo "could not be built" | tee "$log"
 fi

@@ -213,8 +213,10 @@ class Ends(Attach):
         idle = self.client("rank1.json", "idle", RANK="1", WORLD_SIZE="2", GROUP_RANK="0")
         process = self.start("--delay-s=30")
         json.loads(idle.stdout.readline())
-        json.loads(rank.stdout.readline())
-        time.sleep(0.5)
+        written = json.loads(rank.stdout.readline())["ACTIVITIES_LOG_FILE"].replace(".json", f"_{rank.pid}.json")
+        deadline = time.monotonic() + 20
+        while not os.path.exists(written) and time.monotonic() < deadline:
+            time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         err = process.communicate(timeout=20)[1].decode()
         self.assertEqual(process.returncode, DONE)

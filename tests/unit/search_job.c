@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdlib.h>
 
 #include "cost/model_graph.h"
 #include "replay/replay.h"
@@ -16,6 +17,11 @@ struct dpro_model *random_job(const struct generate_options *options)
     struct dpro_model *model = generate_random(options);
     assert_non_null(model);
     return model;
+}
+
+uint32_t most_seeds(uint32_t n)
+{
+    return getenv("DPRO_LONG") ? n : n / 3;
 }
 
 struct dpro_optimum *optimum_of(const struct dpro_model *model,

@@ -702,7 +702,7 @@ static void test_a_result_is_no_worse_than_anything_it_is_compared_with(void **s
 
 static void test_a_result_is_what_the_jobs_stack_can_be_given(void **state)
 {
-    for (uint64_t seed = 1; seed <= 90; seed++) {
+    for (uint64_t seed = 1; seed <= most_seeds(90); seed++) {
         struct generate_options o = {.seed = seed,
                                      .n_tensors = 2 + (uint32_t)(seed % 8),
                                      .n_ranks = 2,

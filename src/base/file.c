@@ -74,7 +74,7 @@ static int start(struct input *in, struct dpro_error *err)
     }
     if (n_head < 2 || head[0] != 0x1f || head[1] != 0x8b)
         return 0;
-    in->inflate = malloc(sizeof *in->inflate);
+    in->inflate = calloc(1, sizeof *in->inflate); /* damaged data may look at any of it */
     in->packed = malloc(PACKED_SIZE);
     if (!in->inflate || !in->packed)
         return dpro_error_nomem(err);

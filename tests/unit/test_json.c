@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 #include <isa-l/igzip_lib.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -219,6 +220,54 @@ static void test_huge_strings_in_gzip_are_skipped(void **state)
     free(packed);
 }
 
+/* Inflates with new memory that holds `fill`; the same damaged data must give the same text. */
+static size_t inflate_in_memory_of(int fill, const unsigned char *packed, size_t n, char *out,
+                                   size_t cap)
+{
+    struct dpro_error err;
+    struct input in;
+    size_t n_out = 0;
+    mallopt(M_PERTURB, fill);
+    assert_int_equal(input_open_memory(&in, packed, n, "damaged.gz", &err), 0);
+    for (int64_t got; (got = input_read(&in, out + n_out, cap - n_out, &err)) > 0;)
+        n_out += (size_t)got;
+    input_close(&in);
+    mallopt(M_PERTURB, 0);
+    return n_out;
+}
+
+static void test_damaged_gzip_reads_the_same_each_time(void **state)
+{
+    (void)state;
+    enum { SIZE = 1 << 17 };
+    static char text[SIZE], first[SIZE], second[SIZE];
+    static unsigned char packed[2 * SIZE], damaged[2 * SIZE];
+    uint32_t random = 1;
+    for (size_t i = 0; i < SIZE; i++) {
+        random = random * 1664525 + 1013904223;
+        text[i] = "0123456789,\n"[(random >> 24) % 12];
+    }
+    struct isal_zstream z;
+    isal_deflate_stateless_init(&z);
+    z.gzip_flag = IGZIP_GZIP;
+    z.next_in = (unsigned char *)text;
+    z.avail_in = sizeof text;
+    z.next_out = packed;
+    z.avail_out = sizeof packed;
+    z.end_of_stream = 1;
+    assert_int_equal(isal_deflate_stateless(&z), COMP_OK);
+    for (int seed = 0; seed < 300; seed++) {
+        memcpy(damaged, packed, z.total_out);
+        for (int i = 0; i < 5; i++) {
+            random = random * 1664525 + 1013904223;
+            damaged[18 + (random >> 8) % (z.total_out - 18)] ^= (unsigned char)(1 + (random & 127));
+        }
+        size_t n = inflate_in_memory_of(0x55, damaged, z.total_out, first, SIZE);
+        assert_int_equal(inflate_in_memory_of(0xaa, damaged, z.total_out, second, SIZE), n);
+        assert_memory_equal(first, second, n);
+    }
+}
+
 static void test_decimals_are_exact(void **state)
 {
     static const struct {
@@ -304,6 +353,7 @@ int main(void)
         cmocka_unit_test(test_a_million_brackets_are_refused),
         cmocka_unit_test(test_long_strings_are_cut_in_bounded_memory),
         cmocka_unit_test(test_huge_strings_in_gzip_are_skipped),
+        cmocka_unit_test(test_damaged_gzip_reads_the_same_each_time),
         cmocka_unit_test(test_decimals_are_exact),
         cmocka_unit_test(test_decimals_agree_with_long_arithmetic),
         cmocka_unit_test(test_ids_reach_64_bits),

@@ -79,7 +79,8 @@ static void run_setting(const struct dpro_model *model, const struct setting *se
     if (coarsened_view_make(model, !options.no_coarsen, !options.no_symmetry, UINT32_MAX, &view) <
         0)
         exit(4);
-    check(space_init(&space, &search, &view.model, &err), &err);
+    if (space_init(&space, &search, &view.model) < 0)
+        exit(4);
     search_paper(&space);
     double seconds = cpu_seconds() - start;
     if (options.no_partial) {

@@ -56,7 +56,7 @@ static int keep_baseline(struct space *space, struct dpro_optimum *o)
     o->summary.baseline_ns = space->search->baseline_ns;
     if (ran == o->models[DPRO_BEST])
         return result_keep(o, ran, space, DPRO_BASELINE, &ran->baseline);
-    int rc = space_init(&other, space->search, ran, NULL) < 0 ? -1 : 0;
+    int rc = space_init(&other, space->search, ran);
     if (rc == 0) {
         o->summary.baseline_ns = space_value(&other, &ran->baseline);
         rc = result_keep(o, ran, &other, DPRO_BASELINE, &ran->baseline);

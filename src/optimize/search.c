@@ -138,15 +138,11 @@ static bool alike_ranks_are_one(const struct search *search, const struct dpro_m
 }
 
 /* In a view, from the best so far where that is the same job; what is found comes back. */
-static int search_view(struct space *fine, const struct coarsened_view *view,
-                       struct dpro_error *err)
+static void search_view(struct space *fine, const struct coarsened_view *view)
 {
     struct space coarse;
     struct dpro_strategy found;
-    int rc = space_init(&coarse, fine->search, &view->model, err);
-    if (rc == 0 && space_strategy(fine, &found) < 0)
-        rc = dpro_error_nomem(err);
-    if (rc == 0) {
+    if (space_init(&coarse, fine->search, &view->model) == 0 && space_strategy(fine, &found) == 0) {
         if (view->differs || view->model.n_ranks < fine->model->n_ranks) {
             try_defaults(&coarse);
         } else {
@@ -163,26 +159,26 @@ static int search_view(struct space *fine, const struct coarsened_view *view,
         }
     }
     space_fini(&coarse);
-    return rc;
 }
 
 /* In the Coarsened View, where there is one; what is found is refined. */
-static int search_coarse(struct space *fine, struct dpro_error *err)
+static void search_coarse(struct space *fine)
 {
-    const struct dpro_optimize_options *o = fine->search->options;
-    bool symmetry = alike_ranks_are_one(fine->search, fine->model);
+    struct search *search = fine->search;
+    const struct dpro_optimize_options *o = search->options;
+    bool symmetry = alike_ranks_are_one(search, fine->model);
     uint32_t most_ranks = symmetry ? MOST_RANKS : UINT32_MAX;
     struct coarsened_view view;
-    int rc = coarsened_view_make(fine->model, !o->no_coarsen, symmetry, most_ranks, &view) < 0
-                 ? dpro_error_nomem(err)
-                 : search_view(fine, &view, err);
-    if (rc == 0 && view.differs && fine->model->n_ranks <= most_ranks &&
+    search->failed |=
+        coarsened_view_make(fine->model, !o->no_coarsen, symmetry, most_ranks, &view) < 0;
+    if (!search->failed)
+        search_view(fine, &view);
+    if (!search->failed && view.differs && fine->model->n_ranks <= most_ranks &&
         o->algorithm == DPRO_ALGORITHM_DEFAULT) {
         search_local(fine, true);
         search_local(fine, false);
     }
     coarsened_view_fini(&view);
-    return rc;
 }
 
 /* In a space of the job, all ranks that differ in it. */
@@ -191,7 +187,6 @@ static int search_space(struct space *space, struct dpro_optimum *o, struct dpro
     const struct dpro_model *model = o->models[DPRO_BEST];
     struct search *search = space->search;
     bool is_default = search->options->algorithm == DPRO_ALGORITHM_DEFAULT;
-    int rc = 0;
     search->baseline_ns = model->baseline.fuses ? cycles_baseline(space, &model->baseline)
                                                 : space_evaluate(space, &model->baseline);
     if (search->baseline_ns == INT64_MAX && !search->failed)
@@ -203,15 +198,14 @@ static int search_space(struct space *space, struct dpro_optimum *o, struct dpro
     if (placement_is_all(model))
         search_placement(space, &model->baseline);
     else
-        rc = search_coarse(space, err);
-    if (rc == 0 && is_default && !placement_is_all(model))
+        search_coarse(space);
+    if (!search->failed && is_default && !placement_is_all(model))
         simplify(space, compared_ns);
-    if (rc == 0 && model->net.gate.cycle_ns > 0)
+    if (!search->failed && model->net.gate.cycle_ns > 0)
         cycles_search(space, &model->baseline, compared_ns);
-    if (rc == 0 && (search->failed || search->registry.failed || result_choose(o, space) < 0 ||
-                    result_fill(o, space) < 0))
-        rc = dpro_error_nomem(err);
-    return rc;
+    search->failed |= search->registry.failed || search->failed || result_choose(o, space) < 0 ||
+                      result_fill(o, space) < 0;
+    return 0;
 }
 
 static int run(struct search *search, struct dpro_optimum *o, struct dpro_error *err)
@@ -220,18 +214,16 @@ static int run(struct search *search, struct dpro_optimum *o, struct dpro_error 
     bool symmetry = alike_ranks_are_one(search, model);
     struct coarsened_view fine;
     struct space space = {0};
-    int rc = coarsened_view_make(model, false, symmetry, UINT32_MAX, &fine) < 0
-                 ? dpro_error_nomem(err)
-                 : 0;
-    if (rc == 0) {
+    int rc = 0;
+    if (coarsened_view_make(model, false, symmetry, UINT32_MAX, &fine) < 0)
+        search->failed = true;
+    else
         cycles_prepare(&fine.model);
-        rc = space_init(&space, search, &fine.model, err);
-    }
-    if (rc == 0)
+    if (!search->failed && space_init(&space, search, &fine.model) == 0)
         rc = search_space(&space, o, err);
     space_fini(&space);
     coarsened_view_fini(&fine);
-    return rc;
+    return search->failed ? dpro_error_nomem(err) : rc;
 }
 
 int search_one(const struct dpro_model *model, uint32_t n_servers,

@@ -90,8 +90,7 @@ static int show_programs(struct space *space)
     return space->programs ? 0 : -1;
 }
 
-int space_init(struct space *space, struct search *search, const struct dpro_model *model,
-               struct dpro_error *err)
+int space_init(struct space *space, struct search *search, const struct dpro_model *model)
 {
     *space = (struct space){.search = search, .model = model};
     space->best_ns = space->plain_ns = INT64_MAX;
@@ -108,18 +107,18 @@ int space_init(struct space *space, struct search *search, const struct dpro_mod
         space_strategy(space, &space->best) < 0 || space_strategy(space, &space->plain) < 0 ||
         computation_of(model, &space->plain, a, &space->work) < 0 ||
         computation_of(model, &space->plain, a, &space->seen) < 0 || show_programs(space) < 0)
-        return dpro_error_nomem(err);
+        search->failed = true;
     registry_forget(&search->registry);
-    for (int i = 0; i < n; i++) {
-        struct worker *worker = &space->workers[space->n_workers];
-        int rc = evaluator_create(model, &worker->evaluator, err);
-        space->n_workers += rc == 0;
-        if (rc == 0 && space_strategy(space, &worker->strategy) < 0)
-            rc = dpro_error_nomem(err);
-        if (rc < 0)
-            return rc;
+    for (int i = 0; i < n && !search->failed; i++) {
+        struct worker *worker = &space->workers[i];
+        if (evaluator_create(model, &worker->evaluator, NULL) < 0)
+            search->failed = true;
+        else if (space_strategy(space, &worker->strategy) == 0)
+            space->n_workers++;
+        else
+            evaluator_destroy(worker->evaluator);
     }
-    return 0;
+    return search->failed ? -1 : 0;
 }
 
 void space_fini(struct space *space)

@@ -86,8 +86,8 @@ struct space {
     size_t n_values;
 };
 
-int space_init(struct space *space, struct search *search, const struct dpro_model *model,
-               struct dpro_error *err);
+/* -1, and the search has failed: out of memory. To be followed by space_fini() in any case. */
+int space_init(struct space *space, struct search *search, const struct dpro_model *model);
 void space_fini(struct space *space);
 /* Room for any strategy. -1, and the search has failed: out of memory. */
 int space_strategy(struct space *space, struct dpro_strategy *strategy);

@@ -161,58 +161,44 @@ static bool rank_wanted(const struct target *t, int rank)
 }
 
 /* Which names the left side means is decided once a name, not once an op. */
-static uint8_t *match_names(const struct dpro_graph *g, const char *pattern)
-{
-    uint8_t *matches = calloc((size_t)g->names.n + 1, 1);
-    for (uint32_t id = 0; matches && id < g->names.n; id++) {
-        const char *name = strtab_get(&g->names, id);
-        matches[id] = strcmp(name, pattern) == 0 || fnmatch(pattern, name, 0) == 0;
-    }
-    return matches;
-}
-
 static int collect_ops(const struct dpro_graph *g, const struct target *t, const uint8_t *has_gpu,
-                       struct delay *delay)
+                       struct arena *arena, struct delay *delay)
 {
-    uint8_t *matches = t->scope == SCOPE_NONE ? match_names(g, t->name) : NULL;
-    if (t->scope == SCOPE_NONE && !matches)
+    bool by_name = t->scope == SCOPE_NONE;
+    bool *matches = arena_array(arena, (size_t)g->names.n + 1, sizeof *matches);
+    if (!matches)
         return -1;
-    int rc = 0;
-    for (uint32_t op = 0; op < g->n_ops && rc == 0; op++) {
-        if (!rank_wanted(t, g->ranks[g->rank[op]].rank))
-            continue;
-        bool wanted = matches ? matches[g->name[op]] : in_scope(g, op, t->scope);
-        if (wanted && delay->spread)
-            wanted = takes_share(g, op, t->scope, has_gpu);
-        if (wanted)
-            rc = array_push(&delay->ops, op);
+    for (uint32_t id = 0; by_name && id < g->names.n; id++) {
+        const char *name = strtab_get(&g->names, id);
+        matches[id] = strcmp(name, t->name) == 0 || fnmatch(t->name, name, 0) == 0;
     }
-    free(matches);
-    return rc;
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (rank_wanted(t, g->ranks[g->rank[op]].rank) &&
+            (by_name ? matches[g->name[op]] : in_scope(g, op, t->scope)) &&
+            (!delay->spread || takes_share(g, op, t->scope, has_gpu)) &&
+            array_push(&delay->ops, op) < 0)
+            return -1;
+    return 0;
 }
 
 /* Up to three names of ops that contain the text, or that the text contains. */
 static void suggest(const struct dpro_graph *g, const char *text, char *out, size_t size)
 {
+    const char *said[3] = {"", "", ""};
     size_t used = 0;
-    int n = 0;
     out[0] = '\0';
-    uint8_t *seen = calloc((size_t)g->names.n + 1, 1);
-    for (uint32_t op = 0; seen && op < g->n_ops && n < 3; op++) {
+    for (uint32_t op = 0, n = 0; op < g->n_ops && n < 3; op++) {
         const char *name = strtab_get(&g->names, g->name[op]);
-        if (seen[g->name[op]] || !*name)
-            continue;
-        seen[g->name[op]] = 1;
-        if (!strcasestr(name, text) && !strcasestr(text, name))
+        if (name == said[0] || name == said[1] || !*name ||
+            (!strcasestr(name, text) && !strcasestr(text, name)))
             continue;
         int wrote =
             snprintf(out + used, size - used, "%s'%.80s'", n ? ", " : "; did you mean ", name);
         if (wrote < 0 || (size_t)wrote >= size - used)
             break;
         used += (size_t)wrote;
-        n++;
+        said[n++] = name;
     }
-    free(seen);
 }
 
 static int matches_nothing(const struct dpro_graph *g, const char *text, const struct target *t,
@@ -237,7 +223,7 @@ static int matches_nothing(const struct dpro_graph *g, const char *text, const s
 }
 
 static int parse_one(const struct dpro_graph *g, const char *text, const uint8_t *has_gpu,
-                     struct delay *delay, struct dpro_error *err)
+                     struct arena *arena, struct delay *delay, struct dpro_error *err)
 {
     const char *equals = text ? strrchr(text, '=') : NULL;
     if (!equals || equals == text || !equals[1])
@@ -245,20 +231,17 @@ static int parse_one(const struct dpro_graph *g, const char *text, const uint8_t
     int rc = parse_amount(text, equals + 1, delay, err);
     if (rc < 0)
         return rc;
-    struct target target = {.name = strndup(text, (size_t)(equals - text))};
+    struct target target = {.name = arena_copy_string(arena, text, (size_t)(equals - text))};
     if (!target.name)
         return dpro_error_nomem(err);
     split_ranks(&target);
     target.scope = find_scope(target.name);
     delay->spread = delay->adds && target.scope != SCOPE_NONE;
     if (!*target.name)
-        rc = malformed(text, err);
-    else if (collect_ops(g, &target, has_gpu, delay) < 0)
-        rc = dpro_error_nomem(err);
-    else if (delay->ops.n == 0)
-        rc = matches_nothing(g, text, &target, err);
-    free(target.name);
-    return rc;
+        return malformed(text, err);
+    if (collect_ops(g, &target, has_gpu, arena, delay) < 0)
+        return dpro_error_nomem(err);
+    return delay->ops.n > 0 ? 0 : matches_nothing(g, text, &target, err);
 }
 
 static int64_t scaled(int64_t ns, double ratio)
@@ -357,7 +340,7 @@ int delayed_graph(const struct dpro_graph *graph, const char *const *options, si
     for (uint32_t op = 0; op < graph->n_ops; op++)
         has_gpu[graph->rank[op]] |= (graph->flags[op] & GRAPH_OP_GPU) != 0;
     for (size_t i = 0; i < n && rc == 0; i++) {
-        rc = parse_one(graph, options[i], has_gpu, &delays[i], err);
+        rc = parse_one(graph, options[i], has_gpu, arena, &delays[i], err);
         delays[i].add_ns = scaled(delays[i].add_ns, 1 / pace);
     }
     *delayed = *graph;

@@ -197,7 +197,7 @@ static void bench_init(struct bench *b, const struct dpro_model *model,
     b->search = (struct search){.options = &b->options, .best_ns = INT64_MAX};
     b->search.start_s = search_seconds(&b->search);
     assert_int_equal(registry_init(&b->search.registry, &b->options, NULL), 0);
-    assert_int_equal(space_init(&b->space, &b->search, model, NULL), 0);
+    assert_int_equal(space_init(&b->space, &b->search, model), 0);
 }
 
 static void bench_fini(struct bench *b)

@@ -13,12 +13,21 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BUILD = os.environ.get("DPRO_BUILD", os.path.join(ROOT, "build"))
 DPRO = os.path.join(BUILD, "dpro")
 BUNDLED = os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2")
+SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 
 with open(os.path.join(BUILD, "meson-info", "intro-buildoptions.json"), encoding="utf-8") as options:
     SANITIZED = next(o["value"] for o in json.load(options) if o["name"] == "b_sanitize") not in ("none", [], ["none"])
 
 DONE, CHECK_FAILED, USAGE, INPUT, SYSTEM = 0, 1, 2, 3, 4
+
+
+def shared(name):
+    """The path of a real trace; skips the test where it is not."""
+    path = os.path.join(SHARED, name)
+    if not os.path.isdir(path):
+        raise unittest.SkipTest(f"{path} is not here")
+    return path
 
 
 class Result:
@@ -87,11 +96,14 @@ class Case(unittest.TestCase):
         for pattern in patterns:
             self.assertRegex(result.err, pattern)
 
-    def assert_replays(self, *args):
+    def assert_json(self, *args, **more):
         """The command did its work; returns the JSON."""
-        result = dpro("replay", *args, "--json")
+        result = dpro(*args, "--json", **more)
         self.assert_code(result, DONE)
         return result.json
+
+    def assert_replays(self, *args):
+        return self.assert_json("replay", *args)
 
     def assert_survives(self, *args):
         """Either the rest could be replayed (and a warning tells what was left out), or the input was refused."""

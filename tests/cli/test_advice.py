@@ -6,10 +6,9 @@ import re
 import shutil
 import unittest
 
-from support import BUNDLED, DONE, INPUT, ROOT, Case, dpro, job
+from support import BUNDLED, DONE, INPUT, ROOT, SHARED, Case, dpro, job
 from test_horovod import timeline
 
-SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
 
 
 def flat(text):

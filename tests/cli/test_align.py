@@ -6,9 +6,8 @@ import os
 import shutil
 import unittest
 
-from support import BUNDLED, DONE, INPUT, ROOT, SYSTEM, USAGE, Case, dpro, job
+from support import BUNDLED, DONE, INPUT, SHARED, SYSTEM, USAGE, Case, dpro, job
 
-SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
 
 
 def aligned(clock, local_ns):

@@ -7,7 +7,7 @@ import time
 import unittest
 
 from ports import free_ports
-from support import BUILD, DONE, SANITIZED, Case, dpro
+from support import BUILD, SANITIZED, Case
 
 TRACER = os.path.join(BUILD, "tracer", "libdpro_tracer.so")
 SHIFT = os.path.join(BUILD, "tests", "tracer", "libdpro_test_shift.so")
@@ -81,9 +81,7 @@ class Clocks(Case):
     def test_clocks_of_real_processes_are_found(self):
         shifts = [(0, 0), (250_000_000, 80), (-3_000_000, -60)]
         since = self.record(shifts)
-        result = dpro("align", self.path("trace"), "--json")
-        self.assert_code(result, DONE)
-        facts = result.json
+        facts = self.assert_json("align", self.path("trace"))
         self.assertEqual([host["ranks"] for host in facts["hosts"]], [[0], [1], [2]])
         self.assertEqual([host["method"] for host in facts["hosts"]], ["reference", "transport", "transport"])
         self.assertGreater(facts["pairs"], 100)
@@ -105,22 +103,20 @@ class Clocks(Case):
     def test_workers_that_only_talk_to_a_server_are_tied_through_it(self):
         server, _, other = shifts = [(40_000_000, 50), (0, 0), (-3_000_000, -60)]
         since = self.record(shifts, server=True)
-        result = dpro("align", self.path("trace"), "--json")
-        self.assert_code(result, DONE)
-        hosts = result.json["hosts"]
+        facts = self.assert_json("align", self.path("trace"))
+        hosts = facts["hosts"]
         self.assertEqual([host["ranks"] for host in hosts], [[0], [1], []])
         self.assertRegex(hosts[2]["host"], r" \(server 0\)$")  # one machine, several clocks
         self.assertEqual([host["method"] for host in hosts], ["reference", "transport", "transport"])
-        self.assertEqual(result.json["violations_after"], 0)
+        self.assertEqual(facts["violations_after"], 0)
         self.check(hosts[1], other, since)
         self.check(hosts[2], server, since)
 
     def test_processes_with_one_clock_share_it(self):
         self.record([(0, 0), (0, 0)])
-        result = dpro("align", self.path("trace"), "--json")
-        self.assert_code(result, DONE)
-        self.assertEqual([host["ranks"] for host in result.json["hosts"]], [[0, 1]])
-        self.assertEqual(result.json["violations_before"], 0)
+        facts = self.assert_json("align", self.path("trace"))
+        self.assertEqual([host["ranks"] for host in facts["hosts"]], [[0, 1]])
+        self.assertEqual(facts["violations_before"], 0)
 
 
 if __name__ == "__main__":

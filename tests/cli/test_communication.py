@@ -1,5 +1,4 @@
 """Communication that is not called NCCL, and jobs of which none is recognised or ranks are missing."""
-import os
 import unittest
 
 from support import DONE, Case, dpro, span

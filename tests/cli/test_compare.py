@@ -12,10 +12,9 @@ class Compare(Case):
         return self.path(name)
 
     def compare(self, a, b):
-        result = dpro("compare", a, b, "--json")
-        self.assert_code(result, DONE)
-        self.assertEqual(result.json["schema"], "dpro.compare/1")
-        return result.json
+        facts = self.assert_json("compare", a, b)
+        self.assertEqual(facts["schema"], "dpro.compare/1")
+        return facts
 
     def test_a_job_is_no_different_from_itself(self):
         facts = self.compare(BUNDLED, BUNDLED)

@@ -7,17 +7,7 @@ import unittest
 
 import gpu_job
 from gpu_job import Job
-from support import BUNDLED, DONE, ROOT, Case, dpro, recording
-
-SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
-
-
-def shared(name):
-    path = os.path.join(SHARED, name)
-    if not os.path.isdir(path):
-        raise unittest.SkipTest(f"{path} is not here")
-    return path
-
+from support import BUNDLED, DONE, Case, dpro, recording, shared
 
 def idle_pct(rank):
     return 100 * rank["idle_ms"] / rank["iteration_ms"]
@@ -147,12 +137,11 @@ class BoundByGpu(Case):
         for rank in range(2):
             self.write(f"trace/host0/rank{rank}/rank.json", {**recording(rank, steps=steps), "backend": "nccl", "models": []})
             os.rename(self.path(folder, f"rank{rank}.pt.trace.json.gz"), self.path("trace", "host0", f"rank{rank}", "kineto.json.gz"))
-        said = dpro("whatif", "--json", self.path("trace"), "--bandwidth", "2x")
-        self.assert_code(said, DONE)
-        self.assertIsNone(said.json["unprofiled_ms"])
+        facts = self.assert_json("whatif", self.path("trace"), "--bandwidth", "2x")
+        self.assertIsNone(facts["unprofiled_ms"])
         self.assertNotIn("without the profiler", dpro("replay", self.path("trace")).out)
-        model_ms = truth[0]["period_us"] / 1000 * (1 + said.json["misfit_pct"] / 100)
-        self.assertAlmostEqual(said.json["baseline"]["iteration_ms"], model_ms, delta=0.5)
+        model_ms = truth[0]["period_us"] / 1000 * (1 + facts["misfit_pct"] / 100)
+        self.assertAlmostEqual(facts["baseline"]["iteration_ms"], model_ms, delta=0.5)
 
     def test_a_faster_gpu_makes_it_bound_by_its_cpu(self):
         folder, truth = gpu_job.write(self, Job(), steps=3)  # of more, the last ones wait for a full queue

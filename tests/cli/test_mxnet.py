@@ -8,9 +8,8 @@ import tempfile
 import unittest
 
 import mxnet_job
-from support import DONE, INPUT, ROOT, Case, dpro
+from support import DONE, INPUT, SHARED, Case, dpro
 
-SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
 CAPTURES = [os.path.join(SHARED, name) for name in ("mxnet-ps-module", "mxnet-ps-gluon")]
 PARAMETERS = 16  # of the captures' model, each a key of its own
 # What no executor's graph has

@@ -9,7 +9,7 @@ import sys
 import time
 import unittest
 
-from support import BUNDLED, DONE, DPRO, INPUT, LAYERS, ROOT, SYSTEM, USAGE, Case, dpro, job, recording
+from support import BUNDLED, DONE, DPRO, INPUT, LAYERS, ROOT, SHARED, SYSTEM, USAGE, Case, dpro, job, recording, shared
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
 from dpro import plan as plans  # noqa: E402
@@ -17,7 +17,6 @@ from dpro import plan as plans  # noqa: E402
 FILES = ["byteps.env", "byteps_partition.txt", "horovod.env", "horovod_groups.json", "optimize.html", "optimize.json",
          "plan.json", "torch_compile.json"]
 NAMES = [f"layers.{i}.weight" for i in range(LAYERS)]
-SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
 
 
 def plan_ms(facts):
@@ -29,10 +28,9 @@ DEMO = BUNDLED + "-default"  # what 'make demo' shows
 
 class Optimize(Case):
     def optimize(self, *args):
-        result = dpro("optimize", *args, "--json")
-        self.assert_code(result, DONE)
-        self.assertEqual(result.json["schema"], "dpro.optimize/1")
-        return result.json
+        facts = self.assert_json("optimize", *args)
+        self.assertEqual(facts["schema"], "dpro.optimize/1")
+        return facts
 
     def put(self, **options):
         """A job whose parameters are named, and which sends late what it could send early, or not."""
@@ -185,9 +183,7 @@ class Optimize(Case):
 
     def test_each_number_of_servers_is_searched_and_the_plan_is_for_one(self):
         for name, bound in (("mxnet-ps-gluon", True), ("tf-ps-v1", False)):
-            trace = os.path.join(SHARED, name)
-            if not os.path.isdir(trace):
-                self.skipTest(f"no {name} in ../shared/traces")
+            trace = shared(name)
             with self.subTest(name):
                 facts = self.optimize(trace, "--servers", "1:3", "-o", self.path(name), "--quiet")
                 counts = facts["servers"]
@@ -216,9 +212,7 @@ class Optimize(Case):
                 self.assertNotIn("the plan is for", dpro("optimize", trace, "--servers", f"{own}").out)
 
     def test_a_plan_for_other_servers_says_what_it_needs(self):
-        trace = os.path.join(SHARED, "mxnet-ps-gluon")
-        if not os.path.isdir(trace):
-            self.skipTest("no mxnet-ps-gluon in ../shared/traces")
+        trace = shared("mxnet-ps-gluon")
         result = dpro("optimize", trace, "--servers", "4", "-o", self.path("plan"))
         self.assert_code(result, DONE)
         said = " ".join(result.out.split())
@@ -241,9 +235,7 @@ class Optimize(Case):
         self.assertIn("no parameter servers", result.err)
 
     def test_a_what_if_says_when_no_plan_can_ask_for_it(self):
-        trace = os.path.join(SHARED, "hvd-tf")
-        if not os.path.isdir(trace):
-            self.skipTest("no hvd-tf in ../shared/traces")
+        trace = shared("hvd-tf")
         for args, told in ((["--partition-mb", "1"], True), (["--compress", "bf16"], True), (["--bucket-cap-mb", "1"], False)):
             warnings = dpro("whatif", trace, *args, "--json").json["warnings"]
             self.assertEqual(any("no plan can ask that of the job" in line for line in warnings), told, warnings)

@@ -2,7 +2,7 @@
 import os
 import unittest
 
-from support import DONE, ROOT, Case, dpro
+from support import ROOT, Case, dpro
 
 RECORDED = os.path.join(ROOT, "tests", "data", "tf-session-collectives-n2")
 LOGGED = os.path.join(ROOT, "tests", "data", "tf-session-collectives-net-n2")
@@ -29,17 +29,14 @@ class SessionCollectives(Case):
             self.assertLess(abs(self.assert_replays(RECORDED, "--steps", steps)["error_pct"]), 3, steps)
 
     def test_the_model_of_it_has_collectives_that_share_the_link(self):
-        said = dpro("whatif", "--json", "--bandwidth", "0.5x", RECORDED)
-        self.assert_code(said, DONE)
-        facts = said.json
+        facts = self.assert_json("whatif", "--bandwidth", "0.5x", RECORDED)
         self.assertLess(abs(facts["misfit_pct"]), 10)
         self.assertGreater(facts["predicted"]["iteration_ms"], 1.2 * facts["baseline"]["iteration_ms"])
 
     def test_optimize_searches_and_says_that_the_script_makes_the_collectives(self):
         for trace in (RECORDED, LOGGED):
-            said = dpro("optimize", "-q", "--json", trace)
-            self.assert_code(said, DONE)
-            self.assertEqual(len(said.json["baseline"]["communication"]["buckets"]), COLLECTIVES)
+            facts = self.assert_json("optimize", "-q", trace)
+            self.assertEqual(len(facts["baseline"]["communication"]["buckets"]), COLLECTIVES)
         self.assertIn("the job's script makes them", " ".join(dpro("optimize", "-q", LOGGED).out.split()))
 
     def test_the_large_ones_are_tied_to_their_messages_though_they_overlap(self):

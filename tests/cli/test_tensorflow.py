@@ -8,12 +8,11 @@ import statistics
 import sys
 import unittest
 
-from support import DONE, INPUT, ROOT, USAGE, Case, dpro
+from support import DONE, INPUT, ROOT, SHARED, USAGE, Case, dpro
 
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 from wire import fields, message, number, raw_fields, varint
 
-SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
 RING = os.path.join(SHARED, "tf-mwms-ring")
 SERVER = os.path.join(SHARED, "tf-ps-v1")
 HOROVOD = os.path.join(SHARED, "hvd-tf")
@@ -198,8 +197,7 @@ class Ring(Case):
 
     def test_gradients_that_travel_together_are_known_by_name_and_size(self):
         plan = os.path.join(self.folder, "plan")
-        facts = dpro("optimize", "--json", "-o", plan, RING)
-        self.assert_code(facts, DONE)
+        facts = self.assert_json("optimize", "-o", plan, RING)
         with open(os.path.join(plan, "plan.json"), encoding="utf-8") as file:
             buckets = json.load(file)["communication"]["buckets"]
         names = [name for bucket in buckets for name in bucket["parameters"]]
@@ -207,17 +205,16 @@ class Ring(Case):
         self.assertIn("gradient_tape/sequential_1/conv2d_1/convolution/Conv2DBackpropFilter:1", names)
         packed = 4 * 553738  # the concat's shape in graph_rank0.pb
         self.assertLess(abs(sum(bucket["size_bytes"] for bucket in buckets) - packed), len(names))
-        self.assertLess(abs(facts.json["misfit_pct"]), 15)
+        self.assertLess(abs(facts["misfit_pct"]), 15)
 
     def test_without_sizes_no_plan_is_made_up(self):
         said = dpro("optimize", self.copy("worker*", "runmeta*"))
         self.assert_error(said, INPUT, "does not say how large the gradients are")
 
     def test_without_graphs_it_goes_on_and_says_what_is_lost(self):
-        said = dpro("replay", "--json", self.copy("worker*", "net_*"))
-        self.assert_code(said, DONE)
-        self.assertRegex("\n".join(said.json["warnings"]), "no graph beside 2 of 2 profiles: what waits for what is read off")
-        self.assertLess(abs(said.json["error_pct"]), 15)
+        facts = self.assert_json("replay", self.copy("worker*", "net_*"))
+        self.assertRegex("\n".join(facts["warnings"]), "no graph beside 2 of 2 profiles: what waits for what is read off")
+        self.assertLess(abs(facts["error_pct"]), 15)
 
     def test_graphs_alone_are_refused_in_one_line(self):
         said = dpro("replay", self.copy("runmeta*", "graph*"))
@@ -227,9 +224,8 @@ class Ring(Case):
         self.copy("worker*")
         for rank in range(2):
             shutil.copy(os.path.join(HOROVOD, f"runmeta_first_rank{rank}.pb.gz"), self.folder)
-        said = dpro("replay", "--json", self.folder)
-        self.assert_code(said, DONE)
-        self.assertRegex("\n".join(said.json["warnings"]), "ops of rank 0's profile (is a node|are no nodes) of this graph")
+        facts = self.assert_json("replay", self.folder)
+        self.assertRegex("\n".join(facts["warnings"]), "ops of rank 0's profile (is a node|are no nodes) of this graph")
 
     def test_profiles_of_two_runs_are_refused(self):
         self.copy("worker0*")
@@ -247,11 +243,10 @@ class Ring(Case):
         self.copy("worker1*", "runmeta*")
         whole = inflated(os.path.join(RING, "worker0.xplane.pb.gz"))
         self.write("worker0.xplane.pb", whole[:int(len(whole) * 0.97)])
-        said = dpro("replay", "--json", self.folder)
-        self.assert_code(said, DONE)
-        self.assertEqual((said.json["trace"]["ranks_present"], said.json["trace"]["world_size"]), ([1], 2))
-        self.assertRegex("\n".join(said.json["warnings"]), "worker0.xplane.pb: does not say when it began.*left out")
-        self.assertLess(said.json["measured"]["iteration_ms"], 60)
+        facts = self.assert_json("replay", self.folder)
+        self.assertEqual((facts["trace"]["ranks_present"], facts["trace"]["world_size"]), ([1], 2))
+        self.assertRegex("\n".join(facts["warnings"]), "worker0.xplane.pb: does not say when it began.*left out")
+        self.assertLess(facts["measured"]["iteration_ms"], 60)
 
     def test_a_cut_profile_is_used_as_far_as_it_goes(self):
         whole = inflated(os.path.join(RING, "worker0.xplane.pb.gz"))
@@ -370,10 +365,9 @@ class ParameterServer(Case):
             self.assertIn('"%s/b"' % layer, said.out)
 
     def test_one_server_leaves_nothing_to_choose(self):
-        said = dpro("optimize", "--json", SERVER)
-        self.assert_code(said, DONE)
-        self.assertFalse(said.json["best"]["helps"])
-        self.assertEqual(said.json["stack"], "tensorflow-ps")
+        facts = self.assert_json("optimize", SERVER)
+        self.assertFalse(facts["best"]["helps"])
+        self.assertEqual(facts["stack"], "tensorflow-ps")
 
     def test_slower_links_and_more_servers_count(self):
         def ms(*options):
@@ -406,9 +400,8 @@ class ParameterServer(Case):
             self.assertEqual(found, every)
 
     def test_one_step_is_enough_to_see_its_makespan(self):
-        said = dpro("replay", "--json", os.path.join(SERVER, "runmeta_step3.pb.gz"))
-        self.assert_code(said, DONE)
-        self.assertLess(abs(said.json["error_pct"]), 10)
+        facts = self.assert_json("replay", os.path.join(SERVER, "runmeta_step3.pb.gz"))
+        self.assertLess(abs(facts["error_pct"]), 10)
 
     def test_cut_steps_are_used_as_far_as_they_go(self):
         whole = inflated(os.path.join(SERVER, "runmeta_step3.pb.gz"))

@@ -2,9 +2,8 @@
 import os
 import unittest
 
-from support import DONE, ROOT, Case, dpro, job, recording
+from support import DONE, ROOT, SHARED, Case, dpro, job, recording
 
-SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
 EPOCH_NS = 1_700_000_000_000_000_000
 CALLS, BYTES = 4, 50_000  # an iteration's
 HEADER = "t_start_ns,t_end_ns,tid,conn,local,remote,dir,call,offset,requested,returned\n"

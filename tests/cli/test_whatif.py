@@ -24,9 +24,7 @@ def get_slower(trace):
 
 class WhatIf(Case):
     def ask(self, *args):
-        result = dpro("whatif", *args, "--json")
-        self.assert_code(result, DONE)
-        facts = result.json
+        facts = self.assert_json("whatif", *args)
         self.assertEqual(facts["schema"], "dpro.whatif/1")
         return facts
 

@@ -124,9 +124,7 @@ def jax_gpu(devices, late=()):
 
 class Devices(Case):
     def facts(self, *args):
-        result = dpro("replay", *args, "--json")
-        self.assert_code(result, DONE)
-        return result.json
+        return self.assert_json("replay", *args)
 
     def check(self, facts, n, waits):
         """Rank 1 computes for 4 ms, the others for 3 and wait `waits` ms for it."""

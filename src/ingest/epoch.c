@@ -5,13 +5,8 @@
  * the two calls took. */
 #include <stdlib.h>
 
+#include "base/stats.h"
 #include "ingest/epoch.h"
-
-static int compare_i64(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
 
 void rank_shift(struct trace_rank *rank, int64_t by_ns)
 {
@@ -47,9 +42,9 @@ static int put_on_epoch(struct trace_rank *rank)
             }
     }
     if (n > 0) {
-        qsort(differences, n, sizeof *differences, compare_i64);
-        if (differences[n / 2] >= 0 && differences[n / 2] < TRACE_TIME_MAX / 2)
-            rank_shift(rank, differences[n / 2]);
+        int64_t by_ns = stats_median_upper_i64(differences, n);
+        if (by_ns >= 0 && by_ns < TRACE_TIME_MAX / 2)
+            rank_shift(rank, by_ns);
     }
     free(differences);
     return 0;

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "ingest/load.h"
 
 enum { MAX_FOLDER_DEPTH = 4 }; /* TRACE/rank0/plugins/profile/<time> */
@@ -129,12 +130,7 @@ static int add_glob(struct source_list *list, const char *pattern, struct dpro_e
     return rc;
 }
 
-static int by_path(const void *a, const void *b)
-{
-    const struct source *x = a, *y = b;
-    int order = strcmp(x->path, y->path);
-    return order ? order : (int)y->named - (int)x->named;
-}
+ORDER(by_path, struct source, strcmp(x->path, y->path) ?: ASCENDING(named));
 
 int sources_find(struct source_list *list, const char *const *paths, size_t n_paths,
                  struct dpro_error *err)
@@ -154,7 +150,6 @@ int sources_find(struct source_list *list, const char *const *paths, size_t n_pa
         if (rc < 0)
             return rc;
     }
-    if (list->n)
-        qsort(list->at, list->n, sizeof *list->at, by_path);
+    array_sort(list, by_path);
     return 0;
 }

@@ -91,6 +91,106 @@ uint32_t part_read_text(struct trace_part *part, struct json *js, bool *no_memor
     return json_string(js, &text, &len) ? part_intern(part, text, len, no_memory) : 0;
 }
 
+void part_read_member(struct part_reader *r, const struct part_member *members, const char *key,
+                      size_t len, void *out)
+{
+    struct json *js = r->js;
+    const struct part_member *member = members;
+    while (member->key && (strlen(member->key) != len || memcmp(member->key, key, len) != 0))
+        member++;
+    if (!member->key) {
+        json_skip(js);
+        return;
+    }
+    void *at = (char *)out + member->offset;
+    const char *text;
+    uint64_t size;
+    int64_t number;
+    switch (member->type) {
+    case MEMBER_TEXT:
+        *(uint32_t *)at = part_read_text(r->part, js, &r->no_memory);
+        break;
+    case MEMBER_SIZE:
+        *(uint64_t *)at = json_read_unsigned(js, &size) == JSON_VALUE ? size : 0;
+        break;
+    case MEMBER_INT:
+        *(int64_t *)at = json_read_decimal(js, 0, &number) == JSON_VALUE ? number : 0;
+        break;
+    case MEMBER_BOOL:
+        *(bool *)at = json_scalar(js, &text, &len) && json_is(text, len, "true");
+        break;
+    case MEMBER_NUMBER:
+        *(double *)at = json_read_decimal(js, 9, &number) == JSON_VALUE ? (double)number / 1e9 : 0;
+        break;
+    case MEMBER_READ:
+        member->read(r, out, member->offset);
+        break;
+    }
+}
+
+bool part_read_object(struct part_reader *r, const struct part_member *members, void *out)
+{
+    const char *key;
+    size_t len;
+    if (!json_open(r->js, '{'))
+        return false;
+    while (!r->no_memory && json_object_next(r->js, &key, &len))
+        part_read_member(r, members, key, len, out);
+    return true;
+}
+
+struct group_reading {
+    uint32_t name, description;
+    ARRAY(int32_t) ranks;
+};
+
+/* A name may be a number, or a list. */
+static void read_group_name(struct part_reader *r, void *out, size_t offset)
+{
+    uint32_t *name = (uint32_t *)((char *)out + offset);
+    const char *text;
+    size_t len;
+    bool cut;
+    if (json_peek(r->js) == '"')
+        *name = part_read_text(r->part, r->js, &r->no_memory);
+    else if (json_raw(r->js, JSON_TEXT_MAX, &text, &len, &cut))
+        *name = part_intern(r->part, text, len, &r->no_memory);
+}
+
+static void read_group_ranks(struct part_reader *r, void *out, size_t offset UNUSED)
+{
+    struct group_reading *group = out;
+    int64_t rank;
+    if (!json_open(r->js, '['))
+        return;
+    while (json_array_next(r->js))
+        if (json_read_decimal(r->js, 0, &rank) == JSON_VALUE && rank >= 0 && rank <= INT32_MAX)
+            r->no_memory |= array_push(&group->ranks, (int32_t)rank) < 0;
+}
+
+void part_read_group(struct part_reader *r, const char *name_key, const char *description_key)
+{
+    struct group_reading read = {0};
+    const struct part_member members[] = {
+        MEMBER_BY(name_key, read_group_name, offsetof(struct group_reading, name)),
+        MEMBER(struct group_reading, description_key, TEXT, description),
+        MEMBER_BY("ranks", read_group_ranks, 0),
+        {NULL}};
+    if (!part_read_object(r, members, &read))
+        return;
+    struct trace_group group = {.name = read.name,
+                                .description = read.description,
+                                .n_ranks = (uint32_t)read.ranks.n,
+                                .ranks =
+                                    arena_array(&r->part->arena, read.ranks.n, sizeof(int32_t))};
+    r->no_memory |= !group.ranks;
+    if (!r->no_memory && read.ranks.n)
+        memcpy(group.ranks, read.ranks.at, read.ranks.n * sizeof *group.ranks);
+    if (r->js->fail == JSON_OK && !r->no_memory)
+        r->no_memory = array_push(&r->part->groups, group) < 0;
+    array_fini(&read.ranks);
+}
+
 void part_read_events(struct trace_part *part, struct json *js, void (*read_event)(void *reader),
                       void *reader, const bool *no_memory)
 {

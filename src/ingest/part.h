@@ -117,6 +117,45 @@ void part_free_blocks(struct trace_part *part);
 /* The text that is next, as a string id; 0: it is none. Sets *no_memory when that runs out. */
 uint32_t part_intern(struct trace_part *part, const char *text, size_t len, bool *no_memory);
 uint32_t part_read_text(struct trace_part *part, struct json *js, bool *no_memory);
+
+/* Reading the objects of a JSON document by tables of their members. */
+struct part_reader {
+    struct json *js;
+    struct trace_part *part;
+    bool no_memory;
+};
+enum member_type {
+    MEMBER_TEXT,   /* uint32_t, a string id; 0: it is none */
+    MEMBER_SIZE,   /* uint64_t; 0: it is none */
+    MEMBER_INT,    /* int64_t; 0: it is none */
+    MEMBER_BOOL,   /* whether it is true */
+    MEMBER_NUMBER, /* double, with up to nine digits behind the point; 0: it is none */
+    MEMBER_READ    /* by a function, which takes the value; the offset is for it to use */
+};
+struct part_member {
+    const char *key; /* NULL ends a table */
+    enum member_type type;
+    size_t offset; /* in the struct */
+    void (*read)(struct part_reader *r, void *out, size_t offset);
+};
+/* What a function of a table need not know. */
+#define UNUSED __attribute__((unused))
+#define MEMBER(type, key, kind, member)                                                            \
+    {                                                                                              \
+        key, MEMBER_##kind, offsetof(type, member), NULL                                           \
+    }
+#define MEMBER_BY(key, function, offset)                                                           \
+    {                                                                                              \
+        key, MEMBER_READ, offset, function                                                         \
+    }
+/* The object that is next, into *out; what is none is skipped: false. */
+bool part_read_object(struct part_reader *r, const struct part_member *members, void *out);
+/* The value behind a key. */
+void part_read_member(struct part_reader *r, const struct part_member *members, const char *key,
+                      size_t len, void *out);
+/* A process group, whose ranks are "ranks", into the part's. */
+void part_read_group(struct part_reader *r, const char *name_key, const char *description_key);
+
 /* Calls read_event at each event of a Chrome trace, an array or an object with "traceEvents"; what
  * is no event is counted as broken. Ends early once *no_memory is set. */
 void part_read_events(struct trace_part *part, struct json *js, void (*read_event)(void *reader),

@@ -8,13 +8,6 @@
 #include "base/error.h"
 #include "ingest/rank_job.h"
 
-struct recording_reader {
-    struct json *js;
-    struct trace_part *part;
-    struct recording *out;
-    bool no_memory;
-};
-
 static void fini(void *payload)
 {
     struct recording *recording = payload;
@@ -23,6 +16,7 @@ static void fini(void *payload)
     array_fini(&recording->buckets);
     array_fini(&recording->members);
     array_fini(&recording->steps);
+    array_fini(&recording->warnings);
 }
 
 const struct payload_kind recording_payload = {sizeof(struct recording), fini, NULL};
@@ -48,153 +42,117 @@ void recording_rename(struct recording *recording, const uint32_t *names)
     recording->plan.reason = names[recording->plan.reason];
 }
 
-static uint32_t read_string(struct recording_reader *r)
+struct reading {
+    struct part_reader r;
+    struct recording *out;
+};
+
+static struct reading *reading_of(struct part_reader *r)
 {
-    const char *text;
-    size_t len;
-    if (json_peek(r->js) != '"')
-        return json_skip(r->js), 0;
-    if (!json_string(r->js, &text, &len))
-        return 0;
-    uint32_t id = strtab_add(&r->part->names, text, len);
-    r->no_memory |= id == STRTAB_FULL;
-    return id == STRTAB_FULL ? 0 : id;
+    return (struct reading *)r; /* its first member */
 }
 
-static int64_t read_int(struct recording_reader *r, int64_t none)
+static int64_t read_int(struct part_reader *r, int64_t none)
 {
     int64_t v;
     return json_read_decimal(r->js, 0, &v) == JSON_VALUE ? v : none;
 }
 
-static uint64_t read_size(struct recording_reader *r)
+static uint64_t read_size(struct part_reader *r)
 {
     uint64_t v;
     return json_read_unsigned(r->js, &v) == JSON_VALUE ? v : 0;
 }
 
-static bool read_bool(struct recording_reader *r)
-{
-    const char *text;
-    size_t len;
-    return json_scalar(r->js, &text, &len) && json_is(text, len, "true");
-}
-
-/* Opens the array or object that is next; other values are skipped. */
-static bool enter(struct recording_reader *r, char bracket)
-{
-    if (json_peek(r->js) != bracket)
-        return json_skip(r->js), false;
-    r->js->p++;
-    return true;
-}
-
-/* The elements of a list that are objects; others are counted and skipped. */
-static bool next_object(struct recording_reader *r)
+/* The next element of a list that is an object; others are counted and skipped. */
+static bool next_object(struct part_reader *r)
 {
     while (!r->no_memory && json_array_next(r->js)) {
-        if (json_peek(r->js) == '{') {
-            r->js->p++;
+        if (json_peek(r->js) == '{')
             return true;
-        }
-        r->out->n_broken++;
+        reading_of(r)->out->n_broken++;
         json_skip(r->js);
     }
     return false;
 }
 
-static uint64_t read_shape(struct recording_reader *r)
+/* ---- models ---- */
+
+static void read_shape(struct part_reader *r, void *out, size_t offset UNUSED)
 {
-    uint64_t numel = 1;
-    if (!enter(r, '['))
-        return 0;
-    while (json_array_next(r->js)) {
-        uint64_t v = read_size(r);
-        if (__builtin_mul_overflow(numel, v, &numel))
-            numel = UINT64_MAX;
-    }
-    return numel;
+    struct recorded_parameter *p = out;
+    p->numel = 0;
+    if (!json_open(r->js, '['))
+        return;
+    p->numel = 1;
+    while (json_array_next(r->js))
+        if (__builtin_mul_overflow(p->numel, read_size(r), &p->numel))
+            p->numel = UINT64_MAX;
 }
 
-static void read_parameters(struct recording_reader *r)
+static void read_parameters(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
-    const char *key;
-    size_t len;
-    if (!enter(r, '['))
+    static const struct part_member members[] = {
+        MEMBER(struct recorded_parameter, "name", TEXT, name),
+        MEMBER_BY("shape", read_shape, 0),
+        MEMBER(struct recorded_parameter, "size_bytes", SIZE, size_bytes),
+        {NULL}};
+    if (!json_open(r->js, '['))
         return;
     while (next_object(r)) {
         struct recorded_parameter p = {0};
-        while (json_object_next(r->js, &key, &len)) {
-            if (json_is(key, len, "name"))
-                p.name = read_string(r);
-            else if (json_is(key, len, "shape"))
-                p.numel = read_shape(r);
-            else if (json_is(key, len, "size_bytes"))
-                p.size_bytes = read_size(r);
-            else
-                json_skip(r->js);
-        }
-        if (r->js->fail == JSON_OK && array_push(&r->out->parameters, p) < 0)
-            r->no_memory = true;
+        part_read_object(r, members, &p);
+        if (r->js->fail == JSON_OK)
+            r->no_memory |= array_push(&reading_of(r)->out->parameters, p) < 0;
     }
 }
 
-static void read_members(struct recording_reader *r, struct recorded_bucket *bucket)
+static void read_bucket_members(struct part_reader *r, void *out, size_t offset UNUSED)
 {
-    if (!enter(r, '['))
+    struct recorded_bucket *bucket = out;
+    struct recording *recording = reading_of(r)->out;
+    if (!json_open(r->js, '['))
         return;
     while (!r->no_memory && json_array_next(r->js)) {
         uint64_t index = read_size(r);
         uint32_t member = index < UINT32_MAX ? (uint32_t)index : UINT32_MAX;
-        if (r->out->members.n >= UINT32_MAX - 1 || array_push(&r->out->members, member) < 0)
-            r->no_memory = true;
-        else
-            bucket->n++;
+        r->no_memory |=
+            recording->members.n >= UINT32_MAX - 1 || array_push(&recording->members, member) < 0;
+        bucket->n++;
     }
 }
 
-/* buckets or fsdp.units: indices of parameters, which may be listed further on. */
-static void read_buckets(struct recording_reader *r, uint32_t *first, uint32_t *n)
+/* buckets or fsdp.units: indices of parameters, which may be listed further on. *(out + offset) is
+ * the list's first index and, behind it, its length. */
+static void read_buckets(struct part_reader *r, void *out, size_t offset)
 {
-    const char *key;
-    size_t len;
-    *first = (uint32_t)r->out->buckets.n;
-    *n = 0;
-    if (!enter(r, '['))
+    static const struct part_member members[] = {
+        MEMBER_BY("parameters", read_bucket_members, 0),
+        MEMBER(struct recorded_bucket, "size_bytes", SIZE, size_bytes),
+        MEMBER(struct recorded_bucket, "name", TEXT, name),
+        {NULL}};
+    struct recording *recording = reading_of(r)->out;
+    uint32_t *list = (uint32_t *)((char *)out + offset);
+    list[0] = (uint32_t)recording->buckets.n;
+    list[1] = 0;
+    if (!json_open(r->js, '['))
         return;
     while (next_object(r)) {
-        struct recorded_bucket bucket = {.model = (uint32_t)r->out->models.n,
-                                         .first = (uint32_t)r->out->members.n};
-        while (json_object_next(r->js, &key, &len)) {
-            if (json_is(key, len, "parameters"))
-                read_members(r, &bucket);
-            else if (json_is(key, len, "size_bytes"))
-                bucket.size_bytes = read_size(r);
-            else if (json_is(key, len, "name"))
-                bucket.name = read_string(r);
-            else
-                json_skip(r->js);
-        }
+        struct recorded_bucket bucket = {.model = (uint32_t)recording->models.n,
+                                         .first = (uint32_t)recording->members.n};
+        part_read_object(r, members, &bucket);
         if (r->js->fail != JSON_OK)
             return;
-        if (array_push(&r->out->buckets, bucket) < 0)
-            r->no_memory = true;
-        ++*n;
+        r->no_memory |= array_push(&recording->buckets, bucket) < 0;
+        list[1]++;
     }
 }
 
-static void read_fsdp(struct recording_reader *r, struct recorded_model *model)
+static void read_fsdp(struct part_reader *r, void *out, size_t offset UNUSED)
 {
-    const char *key;
-    size_t len;
-    if (!enter(r, '{'))
-        return;
-    while (json_object_next(r->js, &key, &len)) {
-        if (json_is(key, len, "units"))
-            read_buckets(r, &model->first_unit, &model->n_units);
-        else
-            json_skip(r->js);
-    }
+    static const struct part_member members[] = {
+        MEMBER_BY("units", read_buckets, offsetof(struct recorded_model, first_unit)), {NULL}};
+    part_read_object(r, members, out);
 }
 
 /* Sums a bucket's elements; one with a member that is no parameter has none. */
@@ -220,267 +178,209 @@ static void check_bucket(struct recorded_bucket *bucket, const struct recorded_m
         bucket->size_bytes = size_bytes;
 }
 
-static void read_models(struct recording_reader *r)
+static void read_models(struct part_reader *r, void *ignored UNUSED, size_t offset UNUSED)
 {
-    const char *key;
-    size_t len;
-    if (!enter(r, '['))
+    static const struct part_member members[] = {
+        MEMBER(struct recorded_model, "name", TEXT, name),
+        MEMBER(struct recorded_model, "parallel", TEXT, parallel),
+        MEMBER_BY("parameters", read_parameters, 0),
+        MEMBER_BY("buckets", read_buckets, offsetof(struct recorded_model, first_bucket)),
+        MEMBER_BY("fsdp", read_fsdp, 0),
+        {NULL}};
+    struct recording *out = reading_of(r)->out;
+    if (!json_open(r->js, '['))
         return;
     while (next_object(r)) {
-        struct recording *out = r->out;
         struct recorded_model model = {.first_parameter = (uint32_t)out->parameters.n};
         size_t bucket = out->buckets.n; /* a file may have a list twice, all are checked */
-        while (json_object_next(r->js, &key, &len)) {
-            if (json_is(key, len, "name"))
-                model.name = read_string(r);
-            else if (json_is(key, len, "parallel"))
-                model.parallel = read_string(r);
-            else if (json_is(key, len, "parameters"))
-                read_parameters(r);
-            else if (json_is(key, len, "buckets"))
-                read_buckets(r, &model.first_bucket, &model.n_buckets);
-            else if (json_is(key, len, "fsdp"))
-                read_fsdp(r, &model);
-            else
-                json_skip(r->js);
-        }
+        part_read_object(r, members, &model);
         model.n_parameters = (uint32_t)out->parameters.n - model.first_parameter;
-        for (; bucket < out->buckets.n; bucket++)
+        for (; bucket < out->buckets.n && !r->no_memory; bucket++)
             check_bucket(&out->buckets.at[bucket], &model, out);
-        if (array_push(&out->models, model) < 0)
-            r->no_memory = true;
+        r->no_memory |= array_push(&out->models, model) < 0;
     }
 }
 
-static void read_step_list(struct recording_reader *r, uint8_t window)
+/* ---- steps ---- */
+
+static void read_step_list(struct part_reader *r, void *ignored, size_t window)
 {
-    const char *key;
-    size_t len;
-    if (!enter(r, '['))
+    static const struct part_member members[] = {
+        MEMBER(struct recorded_step, "step", INT, number),
+        MEMBER(struct recorded_step, "start_ns", INT, start_ns),
+        MEMBER(struct recorded_step, "end_ns", INT, end_ns),
+        {NULL}};
+    struct recording *out = reading_of(r)->out;
+    (void)ignored;
+    if (window == RECORDED_TIMING)
+        out->n_timing = 0; /* of an earlier list */
+    if (!json_open(r->js, '['))
         return;
     while (next_object(r)) {
-        struct recorded_step step = {.window = window};
-        while (json_object_next(r->js, &key, &len)) {
-            if (json_is(key, len, "step"))
-                step.number = read_int(r, 0);
-            else if (json_is(key, len, "start_ns"))
-                step.start_ns = read_int(r, 0);
-            else if (json_is(key, len, "end_ns"))
-                step.end_ns = read_int(r, 0);
-            else
-                json_skip(r->js);
-        }
+        out->n_timing += window == RECORDED_TIMING;
+        struct recorded_step step = {.window = (uint8_t)window};
+        part_read_object(r, members, &step);
         if (r->js->fail != JSON_OK)
             return;
         if (!trace_time_fits(step.start_ns) || !trace_time_fits(step.end_ns) ||
             step.end_ns <= step.start_ns)
-            r->out->n_broken++;
-        else if (array_push(&r->out->steps, step) < 0)
-            r->no_memory = true;
-    }
-}
-
-static void read_steps(struct recording_reader *r)
-{
-    const char *key;
-    size_t len;
-    if (!enter(r, '{'))
-        return;
-    while (json_object_next(r->js, &key, &len)) {
-        if (json_is(key, len, "before"))
-            read_step_list(r, RECORDED_BEFORE);
-        else if (json_is(key, len, "timing"))
-            read_step_list(r, RECORDED_TIMING);
-        else if (json_is(key, len, "structure"))
-            read_step_list(r, RECORDED_STRUCTURE);
-        else if (json_is(key, len, "after"))
-            read_step_list(r, RECORDED_AFTER);
+            out->n_broken++;
         else
-            json_skip(r->js);
+            r->no_memory |= array_push(&out->steps, step) < 0;
     }
 }
 
-static void read_profiler(struct recording_reader *r)
+static void read_steps(struct part_reader *r, void *out, size_t offset UNUSED)
+{
+    static const struct part_member members[] = {
+        MEMBER_BY("before", read_step_list, RECORDED_BEFORE),
+        MEMBER_BY("timing", read_step_list, RECORDED_TIMING),
+        MEMBER_BY("structure", read_step_list, RECORDED_STRUCTURE),
+        MEMBER_BY("after", read_step_list, RECORDED_AFTER),
+        {NULL}};
+    part_read_object(r, members, out);
+}
+
+/* ---- the rest ---- */
+
+static void read_op_ns(struct part_reader *r, void *out, size_t offset UNUSED)
 {
     enum { MOST_NS = 1000000 }; /* more was not measured with care */
-    const char *key;
-    size_t len;
-    if (!enter(r, '{'))
+    int64_t ns = read_int(r, -1);
+    ((struct recording *)out)->profiler_op_ns = ns >= 0 && ns <= MOST_NS ? ns : -1;
+}
+
+static void read_profiler(struct part_reader *r, void *out, size_t offset UNUSED)
+{
+    static const struct part_member members[] = {MEMBER_BY("op_ns", read_op_ns, 0), {NULL}};
+    part_read_object(r, members, out);
+}
+
+static void read_expected(struct part_reader *r, void *out, size_t offset UNUSED)
+{
+    struct {
+        double baseline_ms, iteration_ms, uncertainty_pct;
+    } expected = {0};
+    const struct part_member members[] = {
+        MEMBER(__typeof__(expected), "baseline_ms", NUMBER, baseline_ms),
+        MEMBER(__typeof__(expected), "iteration_ms", NUMBER, iteration_ms),
+        MEMBER(__typeof__(expected), "uncertainty_pct", NUMBER, uncertainty_pct),
+        {NULL}};
+    struct recorded_plan *plan = out;
+    part_read_object(r, members, &expected);
+    plan->baseline_ns = (int64_t)(1e6 * expected.baseline_ms);
+    plan->iteration_ns = (int64_t)(1e6 * expected.iteration_ms);
+    plan->uncertainty_pct = expected.uncertainty_pct;
+}
+
+static void read_plan(struct part_reader *r, void *out, size_t offset UNUSED)
+{
+    static const struct part_member members[] = {
+        MEMBER(struct recorded_plan, "path", TEXT, path),
+        MEMBER(struct recorded_plan, "applied", BOOL, applied),
+        MEMBER(struct recorded_plan, "reason", TEXT, reason),
+        MEMBER_BY("expected", read_expected, 0),
+        {NULL}};
+    struct recorded_plan *plan = &((struct recording *)out)->plan;
+    plan->asked |= part_read_object(r, members, plan);
+}
+
+static void read_fusion(struct part_reader *r, void *out, size_t offset UNUSED)
+{
+    static const struct part_member members[] = {
+        MEMBER(struct recorded_fusion, "fusion_threshold_bytes", SIZE, most_bytes),
+        MEMBER(struct recorded_fusion, "in_groups", BOOL, in_groups),
+        {NULL}};
+    struct recorded_fusion *fusion = &((struct recording *)out)->fusion;
+    fusion->is_set |= part_read_object(r, members, fusion);
+}
+
+static void read_groups(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
+{
+    if (!json_open(r->js, '['))
         return;
-    while (json_object_next(r->js, &key, &len)) {
-        if (!json_is(key, len, "op_ns")) {
-            json_skip(r->js);
-            continue;
-        }
-        int64_t ns = read_int(r, -1);
-        r->out->profiler_op_ns = ns >= 0 && ns <= MOST_NS ? ns : -1;
-    }
+    while (next_object(r))
+        part_read_group(r, "name", "description");
 }
 
-static void read_groups(struct recording_reader *r)
+static void read_rank(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
-    const char *key;
-    size_t len;
-    if (!enter(r, '['))
+    int64_t rank = read_int(r, -1);
+    r->part->has_rank = rank >= 0 && rank <= INT32_MAX;
+    r->part->rank = r->part->has_rank ? (int)rank : 0;
+}
+
+static void read_world_size(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
+{
+    int64_t size = read_int(r, 0);
+    r->part->world_size = size > 0 && size <= INT32_MAX ? (int)size : 0;
+}
+
+static void read_pid(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
+{
+    r->part->pid = read_size(r);
+}
+
+/* A text of the part's. */
+static void read_name(struct part_reader *r, void *out UNUSED, size_t offset)
+{
+    *(uint32_t *)((char *)r->part + offset) = part_read_text(r->part, r->js, &r->no_memory);
+}
+
+static void read_schema(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
+{
+    const char *schema = strtab_get(&r->part->names, part_read_text(r->part, r->js, &r->no_memory));
+    r->part->of_job = strncmp(schema, "dpro.job/", 9) == 0;
+}
+
+static void read_warnings(struct part_reader *r, void *out, size_t offset UNUSED)
+{
+    struct recording *recording = out;
+    recording->warnings.n = 0; /* of an earlier key of this name */
+    if (!json_open(r->js, '['))
         return;
-    while (next_object(r)) {
-        struct trace_group group = {0};
-        ARRAY(int32_t) ranks = {0};
-        while (json_object_next(r->js, &key, &len)) {
-            if (json_is(key, len, "name")) {
-                group.name = read_string(r);
-            } else if (json_is(key, len, "description")) {
-                group.description = read_string(r);
-            } else if (json_is(key, len, "ranks")) {
-                bool is_list = enter(r, '[');
-                while (is_list && json_array_next(r->js)) {
-                    int64_t rank = read_int(r, -1);
-                    if (rank >= 0 && rank <= INT32_MAX && array_push(&ranks, (int32_t)rank) < 0)
-                        r->no_memory = true;
-                }
-            } else {
-                json_skip(r->js);
-            }
-        }
-        group.n_ranks = (uint32_t)ranks.n;
-        group.ranks = arena_array(&r->part->arena, ranks.n, sizeof *ranks.at);
-        if (!group.ranks)
-            r->no_memory = true;
-        else if (ranks.n)
-            memcpy(group.ranks, ranks.at, ranks.n * sizeof *ranks.at);
-        array_fini(&ranks);
-        if (r->js->fail == JSON_OK && !r->no_memory && array_push(&r->part->groups, group) < 0)
-            r->no_memory = true;
+    while (!r->no_memory && json_array_next(r->js)) {
+        uint32_t text = part_read_text(r->part, r->js, &r->no_memory);
+        if (text)
+            r->no_memory |= array_push(&recording->warnings, text) < 0;
     }
-}
-
-/* A decimal number with up to nine digits behind the point, 0 when it is none. */
-static double read_number(struct recording_reader *r)
-{
-    int64_t v;
-    return json_read_decimal(r->js, 9, &v) == JSON_VALUE ? (double)v / 1e9 : 0;
-}
-
-static void read_expected(struct recording_reader *r)
-{
-    const char *key;
-    size_t len;
-    if (!enter(r, '{'))
-        return;
-    while (json_object_next(r->js, &key, &len)) {
-        if (json_is(key, len, "baseline_ms"))
-            r->out->plan.baseline_ns = (int64_t)(1e6 * read_number(r));
-        else if (json_is(key, len, "iteration_ms"))
-            r->out->plan.iteration_ns = (int64_t)(1e6 * read_number(r));
-        else if (json_is(key, len, "uncertainty_pct"))
-            r->out->plan.uncertainty_pct = read_number(r);
-        else
-            json_skip(r->js);
-    }
-}
-
-static void read_plan(struct recording_reader *r)
-{
-    const char *key;
-    size_t len;
-    if (!enter(r, '{'))
-        return;
-    r->out->plan.asked = true;
-    while (json_object_next(r->js, &key, &len)) {
-        if (json_is(key, len, "path"))
-            r->out->plan.path = read_string(r);
-        else if (json_is(key, len, "applied"))
-            r->out->plan.applied = read_bool(r);
-        else if (json_is(key, len, "reason"))
-            r->out->plan.reason = read_string(r);
-        else if (json_is(key, len, "expected"))
-            read_expected(r);
-        else
-            json_skip(r->js);
-    }
-}
-
-static void read_fusion(struct recording_reader *r)
-{
-    const char *key;
-    size_t len;
-    if (!enter(r, '{'))
-        return;
-    r->out->fusion.is_set = true;
-    while (json_object_next(r->js, &key, &len)) {
-        if (json_is(key, len, "fusion_threshold_bytes"))
-            r->out->fusion.most_bytes = read_size(r);
-        else if (json_is(key, len, "in_groups"))
-            r->out->fusion.in_groups = read_bool(r);
-        else
-            json_skip(r->js);
-    }
-}
-
-static void read_top(struct recording_reader *r, const char *key, size_t len)
-{
-    struct trace_part *part = r->part;
-    if (json_is(key, len, "rank")) {
-        int64_t rank = read_int(r, -1);
-        part->has_rank = rank >= 0 && rank <= INT32_MAX;
-        part->rank = part->has_rank ? (int)rank : 0;
-    } else if (json_is(key, len, "world_size")) {
-        int64_t size = read_int(r, 0);
-        part->world_size = size > 0 && size <= INT32_MAX ? (int)size : 0;
-    } else if (json_is(key, len, "attempt")) {
-        int64_t attempt = read_int(r, -1);
-        r->out->attempt = attempt >= 0 && attempt <= INT32_MAX ? (int)attempt : -1;
-    } else if (json_is(key, len, "schema")) {
-        uint32_t id = read_string(r);
-        part->of_job = strncmp(strtab_get(&part->names, id), "dpro.job/", 9) == 0;
-    } else if (json_is(key, len, "complete")) {
-        r->out->complete = read_bool(r);
-    } else if (json_is(key, len, "pid")) {
-        part->pid = read_size(r);
-    } else if (json_is(key, len, "host_name")) {
-        part->host = read_string(r);
-    } else if (json_is(key, len, "backend")) {
-        part->backend = read_string(r);
-    } else if (json_is(key, len, "process_groups")) {
-        read_groups(r);
-    } else if (json_is(key, len, "profiler")) {
-        read_profiler(r);
-    } else if (json_is(key, len, "models")) {
-        read_models(r);
-    } else if (json_is(key, len, "plan")) {
-        read_plan(r);
-    } else if (json_is(key, len, "horovod")) {
-        read_fusion(r);
-    } else if (json_is(key, len, "steps")) {
-        read_steps(r);
-    } else {
-        json_skip(r->js);
-    }
-    part->n_events++;
 }
 
 static int read_document(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
-    struct recording_reader r = {.js = js, .part = part};
+    static const struct part_member members[] = {
+        MEMBER_BY("rank", read_rank, 0),
+        MEMBER_BY("world_size", read_world_size, 0),
+        MEMBER_BY("schema", read_schema, 0),
+        MEMBER(struct recording, "complete", BOOL, complete),
+        MEMBER_BY("pid", read_pid, 0),
+        MEMBER_BY("host_name", read_name, offsetof(struct trace_part, host)),
+        MEMBER_BY("backend", read_name, offsetof(struct trace_part, backend)),
+        MEMBER(struct recording, "boot_id", TEXT, boot_id),
+        MEMBER_BY("warnings", read_warnings, 0),
+        MEMBER_BY("process_groups", read_groups, 0),
+        MEMBER_BY("profiler", read_profiler, 0),
+        MEMBER_BY("models", read_models, 0),
+        MEMBER_BY("plan", read_plan, 0),
+        MEMBER_BY("horovod", read_fusion, 0),
+        MEMBER_BY("steps", read_steps, 0),
+        {NULL}};
+    struct reading reading = {.r = {.js = js, .part = part}};
     const char *key;
     size_t len;
-    r.out = part_make_payload(part, &recording_payload);
-    if (!r.out || strtab_add(&part->names, "", 0) == STRTAB_FULL)
+    reading.out = part_make_payload(part, &recording_payload);
+    if (!reading.out || strtab_add(&part->names, "", 0) == STRTAB_FULL)
         return dpro_error_nomem(err);
-    r.out->attempt = -1;
-    r.out->profiler_op_ns = -1;
-    json_skip_mark(js);
-    int c = json_peek(js);
-    if (c != '{') {
-        json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
+    reading.out->profiler_op_ns = -1;
+    if (!json_open_document(js))
         return 0;
+    while (!reading.r.no_memory && json_object_next(js, &key, &len)) {
+        part_read_member(&reading.r, members, key, len, reading.out);
+        part->n_events++;
     }
-    js->p++;
-    while (!r.no_memory && json_object_next(js, &key, &len))
-        read_top(&r, key, len);
     if (js->fail != JSON_OK)
-        r.out->complete = false;
-    return r.no_memory ? dpro_error_nomem(err) : 0;
+        reading.out->complete = false;
+    return reading.r.no_memory ? dpro_error_nomem(err) : 0;
 }
 
 static bool recognise(const struct head *head)

@@ -55,12 +55,14 @@ struct recording {
     struct recorded_plan plan;
     struct recorded_fusion fusion;
     bool complete;
-    int attempt; /* -1: not said */
+    uint32_t boot_id;         /* string id: of the machine's run */
+    ARRAY(uint32_t) warnings; /* string ids: what the recorder said */
     ARRAY(struct recorded_model) models;
     ARRAY(struct recorded_parameter) parameters;
     ARRAY(struct recorded_bucket) buckets;
     ARRAY(uint32_t) members;
     ARRAY(struct recorded_step) steps;
+    uint32_t n_timing;      /* steps that the timing window lists, also those left out */
     int64_t profiler_op_ns; /* what recording an op cost the thread that ran it; -1: not said */
     uint64_t n_broken;      /* entries that make no sense, left out */
 };

@@ -22,13 +22,5 @@ uint32_t rank_find_track(const struct trace_rank *rank, bool gpu, uint64_t pid, 
 uint32_t rank_first_from(const struct trace_rank *rank, const struct trace_track *track,
                          int64_t ts_ns)
 {
-    uint32_t low = track->first, high = track->first + track->n;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (rank->spans[middle].start_ns < ts_ns)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return LOWER_BOUND(i, track->first, track->first + track->n, rank->spans[i].start_ns < ts_ns);
 }

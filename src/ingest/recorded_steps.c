@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/stats.h"
 #include "ingest/sources.h"
 
 /* What the recorders say was left out. */
@@ -24,12 +25,6 @@ static void warn_unfinished(struct trace_build *build)
                    n_unfinished, n_recorded);
     if (n_bad > 0)
         build_warn(build, "rank.json: %" PRIu64 " entries make no sense, skipped", n_bad);
-}
-
-static int compare_i64(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
 }
 
 /* The job's steps without a profiler: those that all ranks timed, each the mean over the ranks. */
@@ -54,18 +49,11 @@ static int sum_unprofiled(struct dpro_trace *trace)
     struct dpro_unprofiled *out = &trace->unprofiled;
     out->profiled_ns = n_timing > 0 ? llround(timing / n_timing) : -1;
     if (times.n > 0 && status == 0) {
-        qsort(times.at, times.n, sizeof *times.at, compare_i64);
-        double mean = 0, square = 0;
-        for (size_t i = 0; i < times.n; i++)
-            mean += (double)times.at[i] / (double)times.n;
-        for (size_t i = 0; i < times.n; i++)
-            square += ((double)times.at[i] - mean) * ((double)times.at[i] - mean);
+        struct mean_std of = stats_mean_std_i64(times.at, times.n);
         out->n_steps = times.n < UINT32_MAX ? (uint32_t)times.n : UINT32_MAX;
-        out->mean_ns = llround(mean);
-        out->median_ns = times.at[times.n / 2];
-        if (times.n % 2 == 0)
-            out->median_ns -= (times.at[times.n / 2] - times.at[times.n / 2 - 1]) / 2;
-        out->std_ns = times.n > 1 ? llround(sqrt(square / (double)(times.n - 1))) : -1;
+        out->mean_ns = llround(of.mean);
+        out->median_ns = stats_median_i64(times.at, times.n);
+        out->std_ns = times.n > 1 ? llround(of.std) : -1;
     }
     array_fini(&times);
     return status;

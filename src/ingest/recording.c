@@ -18,7 +18,8 @@
 #include "base/array.h"
 #include "base/error.h"
 #include "base/folder.h"
-#include "base/json.h"
+#include "base/sort.h"
+#include "ingest/readers.h"
 #include "ingest/transport/transport.h"
 
 enum {
@@ -30,7 +31,7 @@ enum {
 struct rank {
     struct dpro_recording_rank is;
     int64_t pid;
-    char host_name[256], boot_id[40];
+    const char *host_name, *boot_id; /* NULL: rank.json is not there */
 };
 
 struct dpro_recording {
@@ -59,110 +60,35 @@ static bool is_host(const char *name)
     return strncmp(name, "host", 4) == 0 && name[4] != '\0';
 }
 
-/* Copies a string value, cut to fit. */
-static void read_text(struct json *js, char *out, size_t size)
+static const char *copy_text(struct dpro_recording *recording, const struct trace_part *part,
+                             uint32_t id)
 {
-    const char *text;
-    size_t len;
-    if (json_peek(js) != '"') {
-        json_skip(js);
-        return;
-    }
-    if (!json_string(js, &text, &len))
-        return;
-    if (len >= size)
-        len = size - 1;
-    memcpy(out, text, len);
-    out[len] = '\0';
+    return arena_copy_string(&recording->arena, strtab_get(&part->names, id),
+                             strtab_len(&part->names, id));
 }
 
-static int read_int(struct json *js, int otherwise)
+/* What rank.json says of the rank. -1: no memory. */
+static int take_facts(struct dpro_recording *recording, struct rank *rank,
+                      const struct trace_part *part)
 {
-    int64_t value;
-    return json_read_decimal(js, 0, &value) == JSON_VALUE && value >= 0 && value <= INT32_MAX
-               ? (int)value
-               : otherwise;
-}
-
-static void read_steps(struct json *js, struct rank *rank)
-{
-    const char *key;
-    size_t len;
-    if (json_peek(js) != '{') {
-        json_skip(js);
-        return;
-    }
-    js->p++;
-    while (json_object_next(js, &key, &len)) {
-        if (!json_is(key, len, "timing") || json_peek(js) != '[') {
-            json_skip(js);
-            continue;
-        }
-        js->p++;
-        for (rank->is.n_steps = 0; json_array_next(js); rank->is.n_steps++)
-            json_skip(js);
-    }
-}
-
-static int read_warnings(struct json *js, struct dpro_recording *recording, struct rank *rank)
-{
-    if (json_peek(js) != '[') {
-        json_skip(js);
-        return 0;
-    }
-    js->p++;
-    const char **warnings = arena_array(&recording->arena, MAX_WARNINGS, sizeof *warnings);
-    if (!warnings)
+    const struct recording *facts = part_payload(part, &recording_payload);
+    size_t n = facts->warnings.n < MAX_WARNINGS ? facts->warnings.n : MAX_WARNINGS;
+    const char **warnings = arena_array(&recording->arena, n, sizeof *warnings);
+    rank->host_name = copy_text(recording, part, part->host);
+    rank->boot_id = copy_text(recording, part, facts->boot_id);
+    if (!warnings || !rank->host_name || !rank->boot_id)
         return -1;
+    for (size_t i = 0; i < n; i++)
+        if (!(warnings[i] = copy_text(recording, part, facts->warnings.at[i])))
+            return -1;
+    if (part->has_rank)
+        rank->is.rank = part->rank;
+    rank->is.world_size = part->world_size;
+    rank->pid = (int64_t)part->pid;
+    rank->is.complete = facts->complete;
     rank->is.warnings = warnings;
-    rank->is.n_warnings = 0; /* of an earlier key of this name */
-    while (json_array_next(js)) {
-        const char *text;
-        size_t len;
-        if (json_peek(js) != '"' || rank->is.n_warnings == MAX_WARNINGS) {
-            json_skip(js);
-        } else if (json_string(js, &text, &len)) {
-            char *copy = arena_copy_string(&recording->arena, text, len);
-            if (!copy)
-                return -1;
-            warnings[rank->is.n_warnings++] = copy;
-        }
-    }
-    return 0;
-}
-
-static int read_facts(struct json *js, struct dpro_recording *recording, struct rank *rank)
-{
-    const char *key, *text;
-    size_t len;
-    int64_t pid;
-    if (json_peek(js) != '{') {
-        json_stop(js, JSON_BAD);
-        return 0;
-    }
-    js->p++;
-    while (json_object_next(js, &key, &len)) {
-        if (json_is(key, len, "rank")) {
-            rank->is.rank = read_int(js, rank->is.rank);
-        } else if (json_is(key, len, "world_size")) {
-            rank->is.world_size = read_int(js, 0);
-        } else if (json_is(key, len, "pid")) {
-            rank->pid = json_read_decimal(js, 0, &pid) == JSON_VALUE ? pid : 0;
-        } else if (json_is(key, len, "host_name")) {
-            read_text(js, rank->host_name, sizeof rank->host_name);
-        } else if (json_is(key, len, "boot_id")) {
-            read_text(js, rank->boot_id, sizeof rank->boot_id);
-        } else if (json_is(key, len, "complete")) {
-            rank->is.complete = json_scalar(js, &text, &len) && json_is(text, len, "true");
-        } else if (json_is(key, len, "steps")) {
-            read_steps(js, rank);
-        } else if (json_is(key, len, "warnings")) {
-            if (read_warnings(js, recording, rank) < 0)
-                return -1;
-        } else {
-            json_skip(js);
-        }
-    }
+    rank->is.n_warnings = n;
+    rank->is.n_steps = (int)facts->n_timing;
     return 0;
 }
 
@@ -181,23 +107,25 @@ static int read_rank(struct dpro_recording *recording, const char *path, struct 
     struct dpro_error problem;
     struct input in;
     struct json js;
+    struct trace_part part = {0};
     char text[640];
-    int rc = 0;
     if (input_open(&in, path, &problem) < 0)
         return set_problem(recording, rank, problem.text, err);
-    if (json_init(&js, &in, 0, err) < 0) {
-        input_close(&in);
-        return DPRO_ENOMEM;
+    int rc = json_init(&js, &in, 0, err);
+    if (rc == 0) {
+        rc = recording_reader.read_json(&js, &part, err);
+        if (rc == 0 && take_facts(recording, rank, &part) < 0)
+            rc = dpro_error_nomem(err);
+        if (rc == 0 && js.fail != JSON_OK) {
+            snprintf(text, sizeof text, "%s: byte %llu: %s", path,
+                     (unsigned long long)json_offset(&js),
+                     js.fail == JSON_ENDED ? "the file ends too early"
+                                           : "is not what a recorder writes");
+            rc = set_problem(recording, rank, text, err);
+        }
+        json_fini(&js);
     }
-    if (read_facts(&js, recording, rank) < 0)
-        rc = dpro_error_nomem(err);
-    if (rc == 0 && js.fail != JSON_OK) {
-        snprintf(text, sizeof text, "%s: byte %llu: %s", path, (unsigned long long)json_offset(&js),
-                 js.fail == JSON_ENDED ? "the file ends too early"
-                                       : "is not what a recorder writes");
-        rc = set_problem(recording, rank, text, err);
-    }
-    json_fini(&js);
+    part_fini(&part);
     input_close(&in);
     return rc;
 }
@@ -360,16 +288,8 @@ static int add_rank(void *arg, const char *folder, const char *below, int attemp
     return rc;
 }
 
-static int by_rank(const void *a, const void *b)
-{
-    const struct dpro_recording_rank *x = &((const struct rank *)a)->is;
-    const struct dpro_recording_rank *y = &((const struct rank *)b)->is;
-    if (x->attempt != y->attempt)
-        return x->attempt < y->attempt ? -1 : 1;
-    if (x->rank != y->rank)
-        return x->rank < y->rank ? -1 : 1;
-    return strcmp(x->folder, y->folder);
-}
+ORDER(by_rank, struct rank,
+      ASCENDING(is.attempt) ?: ASCENDING(is.rank) ?: strcmp(x->is.folder, y->is.folder));
 
 static int count_log(void *arg, const char *log, pid_t pid, struct dpro_error *err)
 {
@@ -390,8 +310,7 @@ int dpro_recording_read(const char *path, struct dpro_recording **out, struct dp
         dpro_recording_destroy(recording);
         return rc;
     }
-    if (recording->ranks.n > 0)
-        qsort(recording->ranks.at, recording->ranks.n, sizeof *recording->ranks.at, by_rank);
+    array_sort(&recording->ranks, by_rank);
     *out = recording;
     return 0;
 }
@@ -430,7 +349,7 @@ static bool is_dead(pid_t pid)
  * apart. */
 static bool is_left_behind(const struct rank *rank)
 {
-    char boot_id[sizeof rank->boot_id] = "", host[sizeof rank->host_name] = "";
+    char boot_id[40] = "", host[256] = "";
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
     if (file) {
         if (fscanf(file, "%39s", boot_id) != 1)

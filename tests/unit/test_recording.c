@@ -47,7 +47,7 @@ static void test_the_facts_of_a_rank_are_read(void **state)
 static void test_of_a_repeated_key_the_last_counts(void **state)
 {
     static const char twice[] = "{\"warnings\":[\"a\",\"b\"],\"warnings\":[\"c\"],"
-                                "\"steps\":{\"timing\":[1,2],\"timing\":[1]}}";
+                                "\"steps\":{\"timing\":[{},{}],\"timing\":[{}]}}";
     struct dpro_recording *recording;
     write_facts(twice, sizeof twice - 1);
     assert_int_equal(dpro_recording_read(folder, &recording, NULL), 0);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/sort.h"
 #include "ingest/mxnet/mxnet.h"
 
 struct types {
@@ -117,14 +118,7 @@ static uint32_t take_bulk(struct matcher *m, const struct strtab *names, uint32_
     return last;
 }
 
-static int by_start(const void *a, const void *b, void *arg)
-{
-    const struct trace_rank *rank = arg;
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    if (rank->spans[x].start_ns != rank->spans[y].start_ns)
-        return rank->spans[x].start_ns < rank->spans[y].start_ns ? -1 : 1;
-    return x < y ? -1 : x > y;
-}
+ORDER_OF_INDICES(by_start, struct trace_span, ASCENDING(start_ns));
 
 void mxnet_match_types(struct rank_job *job)
 {
@@ -140,7 +134,7 @@ void mxnet_match_types(struct rank_job *job)
         if (rank->spans[s].kind == SPAN_CPU_OP)
             order[n++] = s;
     if (n > 1)
-        qsort_r(order, n, sizeof *order, by_start, rank);
+        qsort_r(order, n, sizeof *order, by_start, rank->spans);
     if (!job->no_memory)
         begin_iteration(&m);
     for (uint32_t i = 0; i < n; i++) {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "ingest/pytorch/et.h"
 
 enum { MAX_RAW_INPUTS = 16384 };
@@ -18,25 +19,6 @@ struct et {
     struct execution_trace *out;
     bool no_memory;
 };
-
-static uint32_t intern(struct et *et, const char *text, size_t len)
-{
-    uint32_t id = strtab_add(&et->part->names, text, len);
-    if (id == STRTAB_FULL) {
-        et->no_memory = true;
-        return 0;
-    }
-    return id;
-}
-
-static uint32_t read_string(struct et *et)
-{
-    const char *text;
-    size_t len;
-    if (json_peek(et->js) != '"')
-        return json_skip(et->js), 0;
-    return json_string(et->js, &text, &len) ? intern(et, text, len) : 0;
-}
 
 static uint64_t read_u64(struct json *js)
 {
@@ -90,7 +72,7 @@ static void read_tensors(struct et *et, struct json *js, uint32_t *first, uint32
                 break;
             bool tensor = n_values == 5 && depth > 1;
             if (tensor)
-                device = intern(et, text, len);
+                device = part_intern(et->part, text, len, &et->no_memory);
             n_values = tensor ? 6 : 7;
         } else if (c == '{' || c < 0 || c == '}' || c == ':') {
             n_values = 7;
@@ -120,7 +102,8 @@ static void read_inputs(struct et *et, struct et_node *node, bool wants_text)
     }
     if (!json_raw(et->js, JSON_TEXT_MAX, &text, &len, &cut))
         return;
-    node->text_inputs = intern(et, text, len < MAX_RAW_INPUTS ? len : MAX_RAW_INPUTS);
+    node->text_inputs =
+        part_intern(et->part, text, MIN(len, (size_t)MAX_RAW_INPUTS), &et->no_memory);
     struct input memory;
     struct json inner;
     struct dpro_error ignored;
@@ -203,7 +186,7 @@ static void read_node(struct et *et)
     while (json_object_next(js, &key, &len)) {
         int64_t v;
         if (json_is(key, len, "name")) {
-            node.name = read_string(et);
+            node.name = part_read_text(part, js, &et->no_memory);
             wants_text = json_is(strtab_get(&part->names, node.name),
                                  strtab_len(&part->names, node.name), "record_param_comms");
         } else if (json_is(key, len, "id")) {
@@ -260,13 +243,8 @@ static int read_et(struct json *js, struct trace_part *part, struct dpro_error *
     et.out = part_make_payload(part, &et_payload);
     if (!et.out || strtab_add(&part->names, "", 0) == STRTAB_FULL)
         return dpro_error_nomem(err);
-    json_skip_mark(js);
-    int c = json_peek(js);
-    if (c != '{') {
-        json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
+    if (!json_open_document(js))
         return 0;
-    }
-    js->p++;
     while (!et.no_memory && json_object_next(js, &key, &len)) {
         if (json_is(key, len, "pid")) {
             part->pid = read_u64(js);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/sort.h"
 #include "ingest/pytorch/et.h"
 
 static void fini(void *payload)
@@ -74,15 +75,7 @@ struct call {
     uint32_t thread, record_fn, node;
 };
 
-static int by_thread(const void *a, const void *b)
-{
-    const struct call *x = a, *y = b;
-    if (x->thread != y->thread)
-        return x->thread < y->thread ? -1 : 1;
-    if (x->record_fn != y->record_fn)
-        return x->record_fn < y->record_fn ? -1 : 1;
-    return (x->node > y->node) - (x->node < y->node);
-}
+ORDER(by_thread, struct call, ASCENDING(thread) ?: ASCENDING(record_fn) ?: ASCENDING(node));
 
 /* Walks both sequences; returns how many names met, and sets the nodes' spans when `write`. */
 static uint32_t walk(struct trace_rank *rank, const struct call *calls, uint32_t n_calls,

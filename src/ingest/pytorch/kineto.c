@@ -832,74 +832,40 @@ static void read_events(struct kineto *k, bool may_stay_open)
     }
 }
 
-/* One entry of distributedInfo.pg_config. */
-static void read_group(struct kineto *k)
+static void read_rank(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
-    struct json *js = k->js;
-    struct trace_group group = {0};
-    ARRAY(int32_t) ranks = {0};
-    const char *key;
-    size_t len;
-    js->p++;
-    while (json_object_next(js, &key, &len)) {
-        if (json_is(key, len, "pg_name")) {
-            group.name = read_text(k);
-        } else if (json_is(key, len, "pg_desc")) {
-            group.description = read_string(k);
-        } else if (json_is(key, len, "ranks") && json_peek(js) == '[') {
-            js->p++;
-            while (json_array_next(js)) {
-                int32_t rank = read_i32(js, -1);
-                if (rank >= 0 && array_push(&ranks, rank) < 0)
-                    k->no_memory = true;
-            }
-        } else {
-            json_skip(js);
-        }
+    int32_t rank = read_i32(r->js, -1);
+    if (rank >= 0) {
+        r->part->rank = rank;
+        r->part->has_rank = true;
     }
-    if (js->fail == JSON_OK && !k->no_memory) {
-        group.n_ranks = (uint32_t)ranks.n;
-        group.ranks = arena_array(&k->part->arena, ranks.n, sizeof *ranks.at);
-        if (!group.ranks)
-            k->no_memory = true;
-        else if (ranks.n)
-            memcpy(group.ranks, ranks.at, ranks.n * sizeof *ranks.at);
-        if (!k->no_memory && array_push(&k->part->groups, group) < 0)
-            k->no_memory = true;
-    }
-    array_fini(&ranks);
+}
+
+static void read_world_size(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
+{
+    int32_t size = read_i32(r->js, 0);
+    r->part->world_size = size > 0 ? size : 0;
+}
+
+static void read_groups(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
+{
+    if (!json_open(r->js, '['))
+        return;
+    while (json_array_next(r->js))
+        part_read_group(r, "pg_name", "pg_desc");
 }
 
 static void read_distributed_info(struct kineto *k)
 {
-    struct json *js = k->js;
-    const char *key;
-    size_t len;
-    js->p++;
-    while (json_object_next(js, &key, &len)) {
-        if (json_is(key, len, "rank")) {
-            int32_t rank = read_i32(js, -1);
-            if (rank >= 0) {
-                k->part->rank = rank;
-                k->part->has_rank = true;
-            }
-        } else if (json_is(key, len, "world_size")) {
-            int32_t size = read_i32(js, 0);
-            k->part->world_size = size > 0 ? size : 0;
-        } else if (json_is(key, len, "backend")) {
-            k->part->backend = read_string(k);
-        } else if (json_is(key, len, "pg_config") && json_peek(js) == '[') {
-            js->p++;
-            while (json_array_next(js)) {
-                if (json_peek(js) == '{')
-                    read_group(k);
-                else
-                    json_skip(js);
-            }
-        } else {
-            json_skip(js);
-        }
-    }
+    static const struct part_member members[] = {
+        MEMBER_BY("rank", read_rank, 0),
+        MEMBER_BY("world_size", read_world_size, 0),
+        MEMBER(struct trace_part, "backend", TEXT, backend),
+        MEMBER_BY("pg_config", read_groups, 0),
+        {NULL}};
+    struct part_reader r = {.js = k->js, .part = k->part};
+    part_read_object(&r, members, k->part);
+    k->no_memory |= r.no_memory;
 }
 
 static void read_document(struct kineto *k)

@@ -19,15 +19,7 @@
 
 static struct dpro_op op_of(const struct dpro_graph *g, int rank, const char *name, int n)
 {
-    return dpro_graph_op(g, trace_text_op(g, rank, name, n));
-}
-
-static int has_warning(const struct dpro_graph *g, const char *word)
-{
-    for (size_t i = 0; i < dpro_graph_n_warnings(g); i++)
-        if (strstr(dpro_graph_warning(g, i), word))
-            return 1;
-    return 0;
+    return dpro_graph_op(g, nth_op(g, rank, name, n));
 }
 
 /* ---- iterations ---- */
@@ -332,10 +324,10 @@ static void test_a_kernel_follows_its_launch_and_its_stream(void **state)
     trace_text_kernel(t, "gemm", 1, 10, 30, 7, 25, 500, ""); /* starts before the call returns */
     trace_text_kernel(t, "relu", 1, 50, 10, 7, 526, 100, "");
     struct dpro_graph *g = trace_text_graph();
-    dpro_op_id launch = trace_text_op(g, 0, "cudaLaunchKernel", 0);
-    dpro_op_id gemm = trace_text_op(g, 0, "gemm", 0), relu = trace_text_op(g, 0, "relu", 0);
-    assert_true(trace_text_edge(g, launch, gemm, 0));
-    assert_true(trace_text_edge(g, gemm, relu, 0));
+    dpro_op_id launch = nth_op(g, 0, "cudaLaunchKernel", 0);
+    dpro_op_id gemm = nth_op(g, 0, "gemm", 0), relu = nth_op(g, 0, "relu", 0);
+    assert_true(edge_to(g, launch, gemm, 0));
+    assert_true(edge_to(g, gemm, relu, 0));
     assert_int_equal(dpro_graph_op(g, launch).dur_ns, 15 * US); /* until the kernel starts */
     assert_int_equal(dpro_graph_op(g, gemm).gap_ns, 0);
     assert_int_equal(dpro_graph_op(g, relu).gap_ns, 1 * US);
@@ -350,8 +342,8 @@ static void test_a_synchronize_call_is_only_what_is_left_after_its_work(void **s
     trace_text_cpu(t, "cuda_runtime", "cudaStreamSynchronize", 1, 30, 595, "\"correlation\": 99");
     trace_text_cpu(t, "cpu_op", "aten::after", 1, 640, 10, "");
     struct dpro_graph *g = trace_text_graph();
-    dpro_op_id sync = trace_text_op(g, 0, "cudaStreamSynchronize", 0);
-    assert_true(trace_text_edge(g, trace_text_op(g, 0, "gemm", 0), sync, 0));
+    dpro_op_id sync = nth_op(g, 0, "cudaStreamSynchronize", 0);
+    assert_true(edge_to(g, nth_op(g, 0, "gemm", 0), sync, 0));
     assert_int_equal(dpro_graph_op(g, sync).dur_ns, 5 * US);
     assert_int_equal(dpro_graph_op(g, sync).gap_ns, 0);
     dpro_graph_destroy(g);
@@ -364,10 +356,10 @@ static void test_a_blocking_copy_holds_its_thread_until_it_is_done(void **state)
     trace_text_kernel(t, "Memcpy DtoH (Device -> Pageable)", 1, 10, 110, 7, 30, 80, "");
     trace_text_cpu(t, "cpu_op", "aten::after", 1, 130, 10, "");
     struct dpro_graph *g = trace_text_graph();
-    dpro_op_id copy = trace_text_op(g, 0, "Memcpy DtoH (Device -> Pageable)", 0);
-    dpro_op_id tail = trace_text_op(g, 0, "cudaMemcpyAsync", 1);
-    assert_true(trace_text_edge(g, trace_text_op(g, 0, "cudaMemcpyAsync", 0), copy, 0));
-    assert_true(trace_text_edge(g, copy, tail, 0));
+    dpro_op_id copy = nth_op(g, 0, "Memcpy DtoH (Device -> Pageable)", 0);
+    dpro_op_id tail = nth_op(g, 0, "cudaMemcpyAsync", 1);
+    assert_true(edge_to(g, nth_op(g, 0, "cudaMemcpyAsync", 0), copy, 0));
+    assert_true(edge_to(g, copy, tail, 0));
     assert_int_equal(dpro_graph_op(g, tail).dur_ns, 10 * US);
     dpro_graph_destroy(g);
 }
@@ -383,11 +375,10 @@ static void test_a_stream_wait_orders_work_of_two_streams(void **state)
     trace_text_kernel(t, "more", 1, 40, 5, 7, 330, 50, "");
     trace_text_kernel(t, "free", 1, 50, 5, 9, 380, 50, "");
     struct dpro_graph *g = trace_text_graph();
-    dpro_op_id side = trace_text_op(g, 0, "side", 0);
-    assert_true(trace_text_edge(g, trace_text_op(g, 0, "gemm", 0), side, 0));
+    dpro_op_id side = nth_op(g, 0, "side", 0);
+    assert_true(edge_to(g, nth_op(g, 0, "gemm", 0), side, 0));
     assert_int_equal(dpro_graph_op(g, side).gap_ns, 1 * US);
-    assert_false(
-        trace_text_edge(g, trace_text_op(g, 0, "more", 0), trace_text_op(g, 0, "free", 0), 0));
+    assert_false(edge_to(g, nth_op(g, 0, "more", 0), nth_op(g, 0, "free", 0), 0));
     dpro_graph_destroy(g);
 }
 
@@ -455,10 +446,10 @@ static void test_backward_is_handed_to_its_thread_and_back(void **state)
         trace_text_cpu(t, "cpu_op", "aten::clip", 1, at + 650, 40, "");
     }
     struct dpro_graph *g = trace_text_graph();
-    dpro_op_id forward = trace_text_op(g, 0, "aten::mm", 0), backward = trace_text_op(g, 0, bw, 0);
-    dpro_op_id after = trace_text_op(g, 0, "aten::clip", 0);
-    assert_true(trace_text_edge(g, forward, backward, 0));
-    assert_true(trace_text_edge(g, backward, after, 0));
+    dpro_op_id forward = nth_op(g, 0, "aten::mm", 0), backward = nth_op(g, 0, bw, 0);
+    dpro_op_id after = nth_op(g, 0, "aten::clip", 0);
+    assert_true(edge_to(g, forward, backward, 0));
+    assert_true(edge_to(g, backward, after, 0));
     assert_int_equal(dpro_graph_op(g, forward).kind, DPRO_OP_FW);
     assert_int_equal(dpro_graph_op(g, backward).kind, DPRO_OP_BW);
     assert_int_equal(dpro_graph_op(g, after).kind, DPRO_OP_UPDATE);
@@ -499,11 +490,10 @@ static void test_a_collective_is_waiting_then_transfer(void **state)
         assert_int_equal(transfer.size_bytes, 4000);
         assert_true(transfer.transaction != 0);
     }
-    dpro_op_id barrier = trace_text_op(g, 0, "all at all_reduce", 0);
+    dpro_op_id barrier = nth_op(g, 0, "all at all_reduce", 0);
     for (int rank = 0; rank < 2; rank++) {
-        assert_true(
-            trace_text_edge(g, trace_text_op(g, rank, "arrival at all_reduce", 0), barrier, 0));
-        assert_true(trace_text_edge(g, barrier, trace_text_op(g, rank, ALL_REDUCE, 0), 0));
+        assert_true(edge_to(g, nth_op(g, rank, "arrival at all_reduce", 0), barrier, 0));
+        assert_true(edge_to(g, barrier, nth_op(g, rank, ALL_REDUCE, 0), 0));
     }
     dpro_graph_destroy(g);
 }
@@ -630,11 +620,11 @@ static void test_bucket_copies_give_each_gradient_its_bucket(void **state)
     assert_int_equal(g->tensors[2].size_bytes, 20);
     assert_int_equal(g->tensors[0].collective, g->tensors[1].collective);
     assert_int_not_equal(g->tensors[0].collective, g->tensors[2].collective);
-    dpro_op_id first_in = trace_text_op(g, 0, "In gradient 0", 0);
+    dpro_op_id first_in = nth_op(g, 0, "In gradient 0", 0);
     assert_int_equal(first_in, g->tensors[0].in);
-    assert_true(trace_text_edge(g, trace_text_op(g, 0, in, 0), first_in, 0));
-    assert_true(trace_text_edge(g, first_in, trace_text_op(g, 0, "arrival at all_reduce", 0), 0));
-    assert_true(trace_text_edge(g, g->tensors[2].out, trace_text_op(g, 0, out, 2), 0));
+    assert_true(edge_to(g, nth_op(g, 0, in, 0), first_in, 0));
+    assert_true(edge_to(g, first_in, nth_op(g, 0, "arrival at all_reduce", 0), 0));
+    assert_true(edge_to(g, g->tensors[2].out, nth_op(g, 0, out, 2), 0));
     /* the wait for each bucket is explained: what is left is the thread's own time */
     assert_int_equal(op_of(g, 0, out, 0).gap_ns, 20 * US);
     assert_int_equal(op_of(g, 0, out, 2).gap_ns, 20 * US);
@@ -661,8 +651,8 @@ static void test_a_queued_collective_starts_when_either_thread_is_free(void **st
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(op_of(g, 0, "arrival at all_reduce", 2).gap_ns, 10 * US); /* not 410 */
     assert_int_equal(op_of(g, 0, "arrival at all_reduce", 0).gap_ns, 10 * US);
-    dpro_op_id free = trace_text_op(g, 0, "a communication thread is free", 0);
-    assert_true(trace_text_edge(g, free, trace_text_op(g, 0, "arrival at all_reduce", 2), 0));
+    dpro_op_id free = nth_op(g, 0, "a communication thread is free", 0);
+    assert_true(edge_to(g, free, nth_op(g, 0, "arrival at all_reduce", 2), 0));
     dpro_graph_destroy(g);
 }
 
@@ -688,7 +678,7 @@ static void test_accumulated_gradients_stand_for_copies_where_there_are_none(voi
     assert_int_equal(g->tensors[0].collective, g->tensors[1].collective);
     assert_int_not_equal(g->tensors[0].collective, g->tensors[2].collective);
     for (int i = 0; i < 3; i++)
-        assert_true(trace_text_edge(g, trace_text_op(g, 0, grad, i), g->tensors[i].in, 0));
+        assert_true(edge_to(g, nth_op(g, 0, grad, i), g->tensors[i].in, 0));
     dpro_graph_destroy(g);
 }
 
@@ -728,9 +718,9 @@ static void test_times_come_from_one_window_and_data_edges_from_the_other(void *
     assert_int_equal(n, 3);
     for (uint32_t i = 0; i < n; i++)
         assert_int_equal(measured[i], 1000 * US);
-    dpro_op_id mul = trace_text_op(g, 0, "aten::mul", 0), sum = trace_text_op(g, 0, "aten::sum", 0);
+    dpro_op_id mul = nth_op(g, 0, "aten::mul", 0), sum = nth_op(g, 0, "aten::sum", 0);
     assert_int_equal(dpro_graph_op(g, mul).dur_ns, 100 * US);
-    assert_true(trace_text_edge(g, mul, sum, 0));
+    assert_true(edge_to(g, mul, sum, 0));
     dpro_graph_destroy(g);
 }
 

@@ -21,8 +21,7 @@ enum { N = 4, STEP = 1000 };
 static int has_edge(const struct dpro_graph *g, int rank, const char *from, int from_n,
                     const char *to, int to_n)
 {
-    return trace_text_edge(g, trace_text_op(g, rank, from, from_n),
-                           trace_text_op(g, rank, to, to_n), 0);
+    return edge_to(g, nth_op(g, rank, from, from_n), nth_op(g, rank, to, to_n), 0);
 }
 
 static int64_t replay_us(const struct dpro_graph *g, const char *delay)
@@ -148,8 +147,7 @@ static void test_an_event_waited_for_on_the_cpu_is_the_work_before_its_record(vo
     struct dpro_graph *g = trace_text_graph();
     assert_true(has_edge(g, 0, "first", 0, "cudaEventSynchronize", 0));
     assert_false(has_edge(g, 0, "second", 0, "cudaEventSynchronize", 0));
-    assert_int_equal(dpro_graph_op(g, trace_text_op(g, 0, "cudaEventSynchronize", 0)).dur_ns,
-                     3 * US);
+    assert_int_equal(dpro_graph_op(g, nth_op(g, 0, "cudaEventSynchronize", 0)).dur_ns, 3 * US);
     assert_int_equal(replay_us(g, NULL), measured_us(g));
     /* the CPU works while second runs: it has 290 us to spare */
     assert_int_equal(replay_us(g, "aten::after=+0.2"), STEP);
@@ -345,14 +343,6 @@ static void test_kernels_that_overlap_by_a_rounding_follow_each_other(void **sta
 
 /* ---- over ranks ---- */
 
-static int has_warning(const struct dpro_graph *g, const char *word)
-{
-    for (size_t i = 0; i < dpro_graph_n_warnings(g); i++)
-        if (strstr(dpro_graph_warning(g, i), word))
-            return 1;
-    return 0;
-}
-
 /* A collective's kernel on stream `stream` of a group, as Kineto has recorded them since 2024. */
 static void nccl(struct trace_text *t, const char *kind, const char *kernel, int64_t call,
                  int stream, int64_t start, int64_t dur, const char *group, const char *ranks,
@@ -408,12 +398,12 @@ static void check_subgroups(int n_with_sequence)
     assert_false(has_warning(g, "disagree"));
     assert_false(has_warning(g, "missing"));
     for (int rank = 0; rank < 4; rank++) { /* no waiting is in a transfer */
-        assert_int_equal(dpro_graph_op(g, trace_text_op(g, rank, ALL_REDUCE, 0)).dur_ns, 50 * US);
-        assert_int_equal(dpro_graph_op(g, trace_text_op(g, rank, ALL_REDUCE, 1)).dur_ns, 100 * US);
+        assert_int_equal(dpro_graph_op(g, nth_op(g, rank, ALL_REDUCE, 0)).dur_ns, 50 * US);
+        assert_int_equal(dpro_graph_op(g, nth_op(g, rank, ALL_REDUCE, 1)).dur_ns, 100 * US);
     }
     uint64_t transaction[4];
     for (int rank = 0; rank < 4; rank++)
-        transaction[rank] = dpro_graph_op(g, trace_text_op(g, rank, ALL_REDUCE, 0)).transaction;
+        transaction[rank] = dpro_graph_op(g, nth_op(g, rank, ALL_REDUCE, 0)).transaction;
     assert_true(transaction[0] == transaction[1] && transaction[2] == transaction[3] &&
                 transaction[0] != transaction[2]);
     assert_int_equal(replay_us(g, NULL), STEP);
@@ -447,7 +437,7 @@ static void test_sequence_numbers_that_no_two_ranks_share_are_counted_instead(vo
     }
     struct dpro_graph *g = trace_text_graph();
     for (int rank = 0; rank < 2; rank++)
-        assert_int_equal(dpro_graph_op(g, trace_text_op(g, rank, ALL_REDUCE, 0)).dur_ns, 300 * US);
+        assert_int_equal(dpro_graph_op(g, nth_op(g, rank, ALL_REDUCE, 0)).dur_ns, 300 * US);
     dpro_graph_destroy(g);
 }
 
@@ -472,8 +462,8 @@ static void test_a_send_and_its_receive_meet(void **state)
         }
     }
     struct dpro_graph *g = trace_text_graph();
-    struct dpro_op send = dpro_graph_op(g, trace_text_op(g, 0, SEND_RECV, 0));
-    struct dpro_op recv = dpro_graph_op(g, trace_text_op(g, 1, SEND_RECV, 0));
+    struct dpro_op send = dpro_graph_op(g, nth_op(g, 0, SEND_RECV, 0));
+    struct dpro_op recv = dpro_graph_op(g, nth_op(g, 1, SEND_RECV, 0));
     assert_int_equal(send.kind, DPRO_OP_SEND);
     assert_int_equal(recv.kind, DPRO_OP_RECV);
     assert_true(send.transaction != 0 && send.transaction == recv.transaction);
@@ -514,7 +504,7 @@ static void test_sharded_training_gathers_computes_and_scatters(void **state)
         }
     }
     struct dpro_graph *g = trace_text_graph();
-    assert_int_equal(dpro_graph_op(g, trace_text_op(g, 0, REDUCE_SCATTER, 0)).dur_ns, 100 * US);
+    assert_int_equal(dpro_graph_op(g, nth_op(g, 0, REDUCE_SCATTER, 0)).dur_ns, 100 * US);
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_int_equal(replay_us(g, "fw1@1=+0.1"), STEP + 100);
     assert_int_equal(replay_us(g, "fw1@0=+0.04"), STEP);
@@ -546,7 +536,7 @@ static void test_sends_that_cross_do_not_wait_for_their_receivers(void **state)
     }
     struct dpro_graph *g = trace_text_graph();
     assert_false(has_warning(g, "contradict"));
-    struct dpro_op recv = dpro_graph_op(g, trace_text_op(g, 1, SEND_RECV, 1));
+    struct dpro_op recv = dpro_graph_op(g, nth_op(g, 1, SEND_RECV, 1));
     assert_int_equal(recv.kind, DPRO_OP_RECV);
     assert_int_equal(recv.dur_ns, 20 * US); /* from the late sender's start on */
     assert_int_equal(replay_us(g, NULL), STEP);
@@ -572,8 +562,8 @@ static void test_what_lies_between_two_contradictions_stays_joined(void **state)
         const struct graph_collective *coll = &g->collectives[c];
         int all = coll->barrier != DPRO_NO_OP;
         for (uint32_t m = coll->first_member; m < coll->first_member + coll->n_members && all; m++)
-            all = trace_text_edge(g, g->members[m].arrival, coll->barrier, 0) &&
-                  trace_text_edge(g, coll->barrier, g->members[m].transfer, 0);
+            all = edge_to(g, g->members[m].arrival, coll->barrier, 0) &&
+                  edge_to(g, coll->barrier, g->members[m].transfer, 0);
         joined += (uint32_t)all;
     }
     assert_int_equal(joined, 1);
@@ -623,11 +613,11 @@ static void test_two_backward_passes_a_step_are_one_iteration(void **state)
     struct dpro_graph *g = trace_text_graph();
     for (int k = 0; k < 2; k++) {
         assert_true(has_edge(g, 0, "aten::mm", k, bw, k));
-        assert_int_equal(dpro_graph_op(g, trace_text_op(g, 0, "aten::mm", k)).kind, DPRO_OP_FW);
-        assert_int_equal(dpro_graph_op(g, trace_text_op(g, 0, bw, k)).kind, DPRO_OP_BW);
+        assert_int_equal(dpro_graph_op(g, nth_op(g, 0, "aten::mm", k)).kind, DPRO_OP_FW);
+        assert_int_equal(dpro_graph_op(g, nth_op(g, 0, bw, k)).kind, DPRO_OP_BW);
     }
     assert_true(has_edge(g, 0, bw, 0, "aten::mm", 1));
-    assert_int_equal(dpro_graph_op(g, trace_text_op(g, 0, "aten::add_", 0)).kind, DPRO_OP_UPDATE);
+    assert_int_equal(dpro_graph_op(g, nth_op(g, 0, "aten::add_", 0)).kind, DPRO_OP_UPDATE);
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_int_equal(replay_us(g, "BW=+0.1"), STEP + 100);
     assert_int_equal(replay_us(g, "FW=0.5"), STEP - 150);
@@ -652,8 +642,7 @@ static void test_several_optimizers_make_one_iteration(void **state)
         struct dpro_graph *g = trace_text_graph();
         assert_int_equal(measured_us(g), STEP);
         assert_int_equal(replay_us(g, NULL), STEP);
-        assert_int_equal(dpro_graph_op(g, trace_text_op(g, 0, "aten::add_", 0)).kind,
-                         DPRO_OP_UPDATE);
+        assert_int_equal(dpro_graph_op(g, nth_op(g, 0, "aten::add_", 0)).kind, DPRO_OP_UPDATE);
         dpro_graph_destroy(g);
     }
 }

@@ -75,14 +75,6 @@ static bool is_near(int64_t a, int64_t b, int64_t within)
     return llabs(a - b) <= within;
 }
 
-static int has_warning(const struct dpro_graph *g, const char *word)
-{
-    for (size_t i = 0; i < dpro_graph_n_warnings(g); i++)
-        if (strstr(dpro_graph_warning(g, i), word))
-            return 1;
-    return 0;
-}
-
 /* ---- what ties clocks ---- */
 
 static void test_transfers_tie_clocks(void **state)

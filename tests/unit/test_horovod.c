@@ -94,20 +94,19 @@ static void test_a_tensor_goes_from_its_op_through_horovods_thread_to_what_follo
     put_timeline(-1);
     struct dpro_graph *graph = trace_text_graph();
     for (int rank = 0; rank < 2; rank++) {
-        dpro_op_id arrival = trace_text_op(graph, rank, "arrival at negotiate", 0);
-        dpro_op_id copy_in = trace_text_op(graph, rank, "MEMCPY_IN_FUSION_BUFFER", 0);
-        dpro_op_id transfer = trace_text_op(graph, rank, "GLOO_ALLREDUCE", 0);
-        dpro_op_id copy_out = trace_text_op(graph, rank, "MEMCPY_OUT_FUSION_BUFFER", 0);
+        dpro_op_id arrival = nth_op(graph, rank, "arrival at negotiate", 0);
+        dpro_op_id copy_in = nth_op(graph, rank, "MEMCPY_IN_FUSION_BUFFER", 0);
+        dpro_op_id transfer = nth_op(graph, rank, "GLOO_ALLREDUCE", 0);
+        dpro_op_id copy_out = nth_op(graph, rank, "MEMCPY_OUT_FUSION_BUFFER", 0);
         assert_int_equal(dpro_graph_op(graph, arrival).kind, DPRO_OP_BARRIER);
         assert_int_equal(dpro_graph_op(graph, transfer).kind, DPRO_OP_COLLECTIVE);
         assert_int_equal(dpro_graph_op(graph, transfer).size_bytes, 8000);
         assert_int_equal(dpro_graph_op(graph, copy_in).kind, DPRO_OP_COPY);
         assert_int_equal(duration(graph, copy_in), 1000000);
         assert_int_equal(duration(graph, transfer), 38000000);
-        assert_true(trace_text_edge(graph, transfer, copy_out, 0));
+        assert_true(edge_to(graph, transfer, copy_out, 0));
         /* the last rank handed b over at 28.1 ms: from then until 30 ms they negotiated */
-        assert_int_equal(duration(graph, trace_text_op(graph, rank, "NEGOTIATE_ALLREDUCE", 0)),
-                         1900000);
+        assert_int_equal(duration(graph, nth_op(graph, rank, "NEGOTIATE_ALLREDUCE", 0)), 1900000);
         int n_in = 0;
         for (dpro_op_id op = 0; op < dpro_graph_n_ops(graph); op++) {
             struct dpro_op in = dpro_graph_op(graph, op);
@@ -115,11 +114,11 @@ static void test_a_tensor_goes_from_its_op_through_horovods_thread_to_what_follo
                 continue;
             n_in++;
             assert_int_equal(in.size_bytes, 4000);
-            assert_true(trace_text_edge(graph, op, arrival, 0));
-            assert_true(trace_text_edge(graph, trace_text_op(graph, rank, in.tensor, 0), op, 0));
+            assert_true(edge_to(graph, op, arrival, 0));
+            assert_true(edge_to(graph, nth_op(graph, rank, in.tensor, 0), op, 0));
         }
         assert_int_equal(n_in, 2);
-        assert_true(trace_text_edge(graph, copy_out, trace_text_op(graph, rank, "update", 0), 0));
+        assert_true(edge_to(graph, copy_out, nth_op(graph, rank, "update", 0), 0));
     }
     dpro_graph_destroy(graph);
 }
@@ -131,7 +130,7 @@ static void test_an_iteration_that_fused_otherwise_gives_its_shares(void **state
     put_timeline(2);
     struct dpro_graph *graph = trace_text_graph();
     /* apart: 16 ms and 18 ms of transfer in all, fused: 38 ms */
-    assert_int_equal(duration(graph, trace_text_op(graph, 1, "GLOO_ALLREDUCE", 0)),
+    assert_int_equal(duration(graph, nth_op(graph, 1, "GLOO_ALLREDUCE", 0)),
                      (3 * 38 + 16 + 18) * 1000000 / 4);
     assert_int_equal(dpro_graph_n_collectives(graph), 2);
     dpro_graph_destroy(graph);
@@ -156,9 +155,8 @@ static void test_what_seems_to_end_after_its_iteration_is_no_part_of_the_next(vo
     put_timeline_with(1, true);
     struct dpro_graph *graph = trace_text_graph();
     assert_int_equal(dpro_graph_n_collectives(graph), 4);
-    int64_t usual = duration(graph, trace_text_op(graph, 0, "GLOO_ALLREDUCE", 1));
-    assert_in_range(duration(graph, trace_text_op(graph, 1, "GLOO_ALLREDUCE", 1)), usual / 2,
-                    usual);
+    int64_t usual = duration(graph, nth_op(graph, 0, "GLOO_ALLREDUCE", 1));
+    assert_in_range(duration(graph, nth_op(graph, 1, "GLOO_ALLREDUCE", 1)), usual / 2, usual);
     for (dpro_op_id op = 0; op < dpro_graph_n_ops(graph); op++)
         assert_in_range(duration(graph, op), 0, 40000000);
     dpro_graph_destroy(graph);

@@ -17,6 +17,7 @@
 
 #include "graph/collectives/comm_pattern.h"
 #include "graph/graph.h"
+#include "graph_ask.h"
 #include "message_job.h"
 #include "temp_folder.h"
 
@@ -45,26 +46,6 @@ static struct dpro_graph *graph_of(const struct job *job)
 
 /* ---- asking ---- */
 
-static int has_warning(const struct dpro_graph *g, const char *word)
-{
-    for (size_t i = 0; i < dpro_graph_n_warnings(g); i++)
-        if (strstr(dpro_graph_warning(g, i), word))
-            return 1;
-    return 0;
-}
-
-/* The n-th op (from 0) of that name on that rank. */
-static dpro_op_id op_of(const struct dpro_graph *g, int rank, const char *name, int n)
-{
-    for (dpro_op_id op = 0; op < dpro_graph_n_ops(g); op++) {
-        struct dpro_op it = dpro_graph_op(g, op);
-        if (it.rank == rank && strcmp(it.name, name) == 0 && n-- == 0)
-            return op;
-    }
-    fail_msg("rank %d has no op %s", rank, name);
-    return DPRO_NO_OP;
-}
-
 static int count_ops(const struct dpro_graph *g, int rank, const char *name)
 {
     int n = 0;
@@ -73,16 +54,6 @@ static int count_ops(const struct dpro_graph *g, int rank, const char *name)
         n += it.rank == rank && strcmp(it.name, name) == 0;
     }
     return n;
-}
-
-static int edge(const struct dpro_graph *g, dpro_op_id from, dpro_op_id to)
-{
-    uint32_t n;
-    const dpro_op_id *successors = dpro_graph_successors(g, from, 0, &n);
-    for (uint32_t i = 0; i < n; i++)
-        if (successors[i] == to)
-            return 1;
-    return 0;
 }
 
 static int64_t replay_us2(const struct dpro_graph *g, const char *delay, const char *other)
@@ -304,23 +275,24 @@ static void test_a_send_waits_for_the_receive_that_it_passes_on(void **state)
         snprintf(to, sizeof to, "send to rank %d", (r + 1) % 4);
         snprintf(call, sizeof call, "call that sends to rank %d", (r + 1) % 4);
         for (int k = 0; k < 6; k++) {
-            dpro_op_id calls = op_of(g, r, call, k);
-            assert_true(edge(g, calls, op_of(g, r, to, k)));
+            dpro_op_id calls = nth_op(g, r, call, k);
+            assert_true(edge_to(g, calls, nth_op(g, r, to, k), 0));
             char received[64];
             snprintf(received, sizeof received, "receive from rank %d", r);
-            assert_true(edge(g, calls, op_of(g, (r + 1) % 4, received, k)));
+            assert_true(edge_to(g, calls, nth_op(g, (r + 1) % 4, received, k), 0));
             if (k == 0) {
-                assert_true(edge(g, op_of(g, r, "arrival at all_reduce", 0), calls));
-                assert_true(edge(g, op_of(g, (r + 1) % 4, "arrival at all_reduce", 0), calls));
+                assert_true(edge_to(g, nth_op(g, r, "arrival at all_reduce", 0), calls, 0));
+                assert_true(
+                    edge_to(g, nth_op(g, (r + 1) % 4, "arrival at all_reduce", 0), calls, 0));
                 continue;
             }
-            assert_true(edge(g, op_of(g, r, from, k - 1), calls));
-            assert_false(edge(g, op_of(g, r, from, k), calls));
+            assert_true(edge_to(g, nth_op(g, r, from, k - 1), calls, 0));
+            assert_false(edge_to(g, nth_op(g, r, from, k), calls, 0));
             assert_int_equal(dpro_graph_op(g, calls).gap_ns, 5 * US); /* the reduction */
         }
-        dpro_op_id transfer = op_of(g, r, "gloo:all_reduce", 0);
-        assert_true(edge(g, op_of(g, r, from, 5), transfer));
-        assert_true(edge(g, op_of(g, r, to, 5), transfer));
+        dpro_op_id transfer = nth_op(g, r, "gloo:all_reduce", 0);
+        assert_true(edge_to(g, nth_op(g, r, from, 5), transfer, 0));
+        assert_true(edge_to(g, nth_op(g, r, to, 5), transfer, 0));
         assert_int_equal(dpro_graph_op(g, transfer).dur_ns, 5 * US); /* all but the last */
     }
     dpro_graph_destroy(g);
@@ -339,7 +311,7 @@ static void test_a_message_behind_another_queues_on_the_link(void **state)
     assert_string_equal(dpro_graph_collective(g, 0).pattern, "direct");
     assert_int_equal(check_pairs(g), 3000);
     for (int k = 0; k < 3; k++) {
-        struct dpro_op recv = dpro_graph_op(g, op_of(g, 1, "receive from rank 0", k));
+        struct dpro_op recv = dpro_graph_op(g, nth_op(g, 1, "receive from rank 0", k));
         assert_int_equal(recv.dur_ns, (k ? 50 : 40) * US);
         assert_int_equal(recv.gap_ns, 0);
         /* and waiting for its turn is no part of what was seen */
@@ -368,7 +340,7 @@ static void test_what_is_on_a_link_when_an_iteration_begins_holds_up_what_that_s
     send_one(&job, 0, 1, 1900, STEP + 140, 1000);
     last_sent(&job)->collective = 1;
     struct dpro_graph *g = graph_of(&job);
-    dpro_op_id first = op_of(g, 1, "receive from rank 0", 0);
+    dpro_op_id first = nth_op(g, 1, "receive from rank 0", 0);
     assert_int_equal(g->n_samples, N);
     assert_int_equal(g->sample_dur_ns[first], 50 * US);
     for (uint32_t s = 1; s < N; s++)
@@ -402,8 +374,8 @@ static void test_what_a_busy_link_held_up_is_not_late_on_a_faster_one(void **sta
     job = one_way(4, after); /* and the sender was slow to notice that it took more again */
     g = graph_of(&job);
     assert_int_equal(replay_us(g, NULL), STEP);
-    assert_int_equal(dpro_graph_op(g, op_of(g, 1, "receive from rank 0", 2)).gap_ns, 3 * US);
-    assert_int_equal(dpro_graph_op(g, op_of(g, 1, "receive from rank 0", 2)).dur_ns, 47 * US);
+    assert_int_equal(dpro_graph_op(g, nth_op(g, 1, "receive from rank 0", 2)).gap_ns, 3 * US);
+    assert_int_equal(dpro_graph_op(g, nth_op(g, 1, "receive from rank 0", 2)).dur_ns, 47 * US);
     assert_int_equal(replay_us2(g, "SEND=2", "RECV=2"), STEP + 50 + 3 * 47);
     dpro_graph_destroy(g);
 }
@@ -469,7 +441,7 @@ static void test_ranks_of_one_host_share_its_link_in_each_direction(void **state
         n_links += dpro_graph_device(g, d).kind >= DPRO_DEVICE_LINK_TX;
     assert_int_equal(n_links, 6);
     struct dpro_device out =
-        dpro_graph_device(g, dpro_graph_op(g, op_of(g, 1, "send to rank 2", 0)).device);
+        dpro_graph_device(g, dpro_graph_op(g, nth_op(g, 1, "send to rank 2", 0)).device);
     assert_int_equal(out.kind, DPRO_DEVICE_LINK_TX);
     assert_int_equal(out.rank, 1);
     assert_string_equal(out.name, "link 10.0.0.2, out");
@@ -502,13 +474,13 @@ static void test_notices_that_stand_behind_data_are_messages_too(void **state)
     assert_int_equal(dpro_graph_collective(g, 0).n_messages, 3);
     assert_int_equal(check_pairs(g), 6000);
     assert_int_equal(count_ops(g, 0, "notice from rank 1"), 2);
-    assert_true(
-        edge(g, op_of(g, 0, "notice from rank 1", 1), op_of(g, 0, "call that sends to rank 1", 1)));
-    assert_int_equal(dpro_graph_op(g, op_of(g, 0, "call that sends to rank 1", 1)).gap_ns, 4 * US);
+    assert_true(edge_to(g, nth_op(g, 0, "notice from rank 1", 1),
+                        nth_op(g, 0, "call that sends to rank 1", 1), 0));
+    assert_int_equal(dpro_graph_op(g, nth_op(g, 0, "call that sends to rank 1", 1)).gap_ns, 4 * US);
     /* and of one rank keep the order with its data that they always had */
-    dpro_op_id gives = op_of(g, 0, "call that gives notice to rank 1", 0);
-    assert_true(edge(g, op_of(g, 0, "call that sends to rank 1", 0), gives));
-    assert_true(edge(g, gives, op_of(g, 0, "call that sends to rank 1", 1)));
+    dpro_op_id gives = nth_op(g, 0, "call that gives notice to rank 1", 0);
+    assert_true(edge_to(g, nth_op(g, 0, "call that sends to rank 1", 0), gives, 0));
+    assert_true(edge_to(g, gives, nth_op(g, 0, "call that sends to rank 1", 1), 0));
     assert_int_equal(replay_us(g, NULL), STEP);
     /* half as long, the notice is there 100 us earlier */
     assert_int_equal(replay_us(g, "send to rank 0=0.5"), STEP);
@@ -619,11 +591,11 @@ static void test_steps_of_nccls_proxies_are_messages_as_gloos_are(void **state)
         assert_int_equal(c.n_channels, 1);
         assert_int_equal(check_pairs(g), n * n_steps * (400 / n));
         dpro_op_id calls =
-            op_of(g, 1, n == 2 ? "call that sends to rank 0" : "call that sends to rank 2", 1);
-        assert_true(edge(g, op_of(g, 1, "receive from rank 0", 0), calls));
+            nth_op(g, 1, n == 2 ? "call that sends to rank 0" : "call that sends to rank 2", 1);
+        assert_true(edge_to(g, nth_op(g, 1, "receive from rank 0", 0), calls, 0));
         assert_int_equal(dpro_graph_op(g, calls).gap_ns, 5 * US);
         /* the kernel runs on after the last of them */
-        dpro_op_id kernel = op_of(g, 0, NCCL_KERNEL, 0);
+        dpro_op_id kernel = nth_op(g, 0, NCCL_KERNEL, 0);
         assert_int_equal(dpro_graph_op(g, kernel).dur_ns, 5 * US);
         assert_int_equal(dpro_graph_device(g, dpro_graph_op(g, kernel).device).kind,
                          DPRO_DEVICE_GPU_STREAM);
@@ -656,14 +628,14 @@ static void test_a_tree_passes_on_what_came_up_and_what_came_down(void **state)
         assert_string_equal(dpro_graph_collective(g, 0).pattern, "tree");
         assert_int_equal(dpro_graph_collective(g, 0).n_chunks, 2);
         assert_int_equal(check_pairs(g), 1200);
-        assert_true(edge(g, op_of(g, 1, "receive from rank 3", 1),
-                         op_of(g, 1, "call that sends to rank 0", 0)));
-        assert_true(edge(g, op_of(g, 0, "receive from rank 1", 1),
-                         op_of(g, 0, "call that sends to rank 1", 0)));
-        assert_true(edge(g, op_of(g, 0, "receive from rank 2", 1),
-                         op_of(g, 0, "call that sends to rank 1", 0)));
-        assert_true(edge(g, op_of(g, 1, "receive from rank 0", 1),
-                         op_of(g, 1, "call that sends to rank 3", 0)));
+        assert_true(edge_to(g, nth_op(g, 1, "receive from rank 3", 1),
+                            nth_op(g, 1, "call that sends to rank 0", 0), 0));
+        assert_true(edge_to(g, nth_op(g, 0, "receive from rank 1", 1),
+                            nth_op(g, 0, "call that sends to rank 1", 0), 0));
+        assert_true(edge_to(g, nth_op(g, 0, "receive from rank 2", 1),
+                            nth_op(g, 0, "call that sends to rank 1", 0), 0));
+        assert_true(edge_to(g, nth_op(g, 1, "receive from rank 0", 1),
+                            nth_op(g, 1, "call that sends to rank 3", 0), 0));
         assert_int_equal(replay_us(g, NULL), STEP);
         assert_int_equal(replay_us(g, "gemm@3=+0.1"), STEP + 100);
         dpro_graph_destroy(g);
@@ -692,14 +664,14 @@ static void test_channels_do_not_wait_for_each_other(void **state)
     assert_int_equal(check_pairs(g), 1200);
     for (int a = 0; a < 4; a++)
         for (int b = 0; b < 4; b++) {
-            dpro_op_id received = op_of(g, 0, "receive from rank 1", a);
-            dpro_op_id calls = op_of(g, 0, "call that sends to rank 1", b);
+            dpro_op_id received = nth_op(g, 0, "receive from rank 1", a);
+            dpro_op_id calls = nth_op(g, 0, "call that sends to rank 1", b);
             bool passed_on =
                 dpro_graph_op(g, received).size_bytes ==
                     dpro_graph_op(g, dpro_graph_successors(g, calls, 0, &(uint32_t){0})[0])
                         .size_bytes &&
                 a < 2 && b >= 2;
-            assert_int_equal(edge(g, received, calls), passed_on);
+            assert_int_equal(edge_to(g, received, calls, 0), passed_on);
         }
     dpro_graph_destroy(g);
 }
@@ -723,10 +695,10 @@ static void test_what_one_rank_of_a_node_received_another_may_send_on(void **sta
     assert_string_equal(c.pattern, "ring");
     assert_int_equal(c.n_chunks, 1);
     assert_int_equal(check_pairs(g), 1200);
-    assert_true(edge(g, op_of(g, 0, "receive from rank 3", 0),
-                     op_of(g, 1, "call that sends to rank 2", 1)));
+    assert_true(edge_to(g, nth_op(g, 0, "receive from rank 3", 0),
+                        nth_op(g, 1, "call that sends to rank 2", 1), 0));
     for (int r = 0; r < 4; r++) /* also of those that sent nothing, or received nothing */
-        assert_int_equal(dpro_graph_op(g, op_of(g, r, NCCL_KERNEL, 0)).dur_ns, 5 * US);
+        assert_int_equal(dpro_graph_op(g, nth_op(g, r, NCCL_KERNEL, 0)).dur_ns, 5 * US);
     assert_int_equal(replay_us(g, NULL), STEP);
     /* so slower steps one way make those the other way late, three of six times */
     assert_int_equal(replay_us2(g, "send to rank 2=1.1", "receive from rank 1=1.1"), STEP + 15);
@@ -790,10 +762,12 @@ static void test_of_a_rank_without_a_log_the_others_ends_of_its_messages_remain(
         /* what it passed on is still waited for */
         const char *passes = "call that sends, of rank 2";
         for (int k = 1; k < 6; k++)
-            assert_true(edge(g, op_of(g, 1, "send to rank 2", k - 1), op_of(g, 3, passes, k)));
-        assert_true(edge(g, op_of(g, 2, "arrival at all_reduce", 0), op_of(g, 3, passes, 0)));
-        assert_int_equal(dpro_graph_op(g, op_of(g, 1, "send to rank 2", 0)).dur_ns, 50 * US);
-        dpro_op_id transfer = op_of(g, 2, by_nccl ? NCCL_KERNEL : "gloo:all_reduce", 0);
+            assert_true(
+                edge_to(g, nth_op(g, 1, "send to rank 2", k - 1), nth_op(g, 3, passes, k), 0));
+        assert_true(
+            edge_to(g, nth_op(g, 2, "arrival at all_reduce", 0), nth_op(g, 3, passes, 0), 0));
+        assert_int_equal(dpro_graph_op(g, nth_op(g, 1, "send to rank 2", 0)).dur_ns, 50 * US);
+        dpro_op_id transfer = nth_op(g, 2, by_nccl ? NCCL_KERNEL : "gloo:all_reduce", 0);
         assert_int_equal(dpro_graph_op(g, transfer).dur_ns, 5 * US);
         assert_int_equal(replay_us(g, NULL), STEP);
         /* 0 to 1 is on the way twice, in six steps around four ranks */
@@ -812,10 +786,10 @@ static void test_of_several_ranks_without_logs_what_came_in_may_have_gone_out_ag
     assert_true(has_warning(g, "no transport log has the part of ranks 2, 3 in 1 of 1"));
     assert_int_equal(dpro_graph_collective(g, 0).n_messages, 18); /* but for those from 2 to 3 */
     assert_string_equal(dpro_graph_collective(g, 0).pattern, "partly seen");
-    assert_true(edge(g, op_of(g, 1, "send to a rank without a log", 1),
-                     op_of(g, 0, "call that sends, of a rank without a log", 2)));
+    assert_true(edge_to(g, nth_op(g, 1, "send to a rank without a log", 1),
+                        nth_op(g, 0, "call that sends, of a rank without a log", 2), 0));
     for (int r = 0; r < 4; r++)
-        assert_int_equal(dpro_graph_op(g, op_of(g, r, "gloo:all_reduce", 0)).dur_ns, 5 * US);
+        assert_int_equal(dpro_graph_op(g, nth_op(g, r, "gloo:all_reduce", 0)).dur_ns, 5 * US);
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_int_equal(replay_us(g, "FW=+0.3"), STEP + 300);
     dpro_graph_destroy(g);

@@ -192,24 +192,3 @@ struct dpro_graph *trace_text_graph(void)
 {
     return trace_text_graph_with(NULL);
 }
-
-dpro_op_id trace_text_op(const struct dpro_graph *graph, int rank, const char *name, int n)
-{
-    for (dpro_op_id op = 0; op < dpro_graph_n_ops(graph); op++) {
-        struct dpro_op it = dpro_graph_op(graph, op);
-        if (it.rank == rank && strcmp(it.name, name) == 0 && n-- == 0)
-            return op;
-    }
-    fail_msg("rank %d has no op %s", rank, name);
-    return DPRO_NO_OP;
-}
-
-int trace_text_edge(const struct dpro_graph *graph, dpro_op_id from, dpro_op_id to, int next)
-{
-    uint32_t n;
-    const dpro_op_id *successors = dpro_graph_successors(graph, from, next, &n);
-    for (uint32_t i = 0; i < n; i++)
-        if (successors[i] == to)
-            return 1;
-    return 0;
-}

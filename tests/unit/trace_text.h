@@ -10,6 +10,8 @@
 
 #include <dpro/dpro.h>
 
+#include "graph_ask.h"
+
 struct trace_text; /* one rank's file, being written */
 
 /* Begins the file of `rank`; all ranks begun before trace_text_graph belong to one trace. */
@@ -55,10 +57,5 @@ struct dpro_graph *trace_text_graph(void);
 struct dpro_graph *trace_text_graph_with(const struct dpro_graph_options *options);
 /* The same, but hands back the status and the message. */
 int trace_text_try(struct dpro_graph **graph, struct dpro_error *err);
-
-/* The n-th op (from 0) of that name on that rank; fails the test when there is none. */
-dpro_op_id trace_text_op(const struct dpro_graph *graph, int rank, const char *name, int n);
-/* Whether there is an edge, in the same iteration (next 0) or into the next (1). */
-int trace_text_edge(const struct dpro_graph *graph, dpro_op_id from, dpro_op_id to, int next);
 
 #endif

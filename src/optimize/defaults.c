@@ -2,26 +2,26 @@
 #include "cost/buckets.h"
 #include "optimize/search.h"
 
-enum { MIB = 1 << 20, BYTEPS_PARTITION = 4096000 };
+#define MIB                  (UINT64_C(1) << 20)
 #define HOROVOD_CYCLE_NS     5e6
-#define HOROVOD_FUSION_BYTES (64ull * MIB)
+#define HOROVOD_FUSION_BYTES (64 * MIB)
+enum { BYTEPS_PARTITION = 4096000 };
 
-enum { DDP, ONE, EACH, HOROVOD, BYTEPS, FIRST_CAP };
-static const unsigned caps_mib[] = {1, 2, 5, 10, 25, 50, 100};
+enum { EACH = 2, HOROVOD, BYTEPS };
 
 const struct default_strategy default_strategies[N_DEFAULTS] = {
-    {"ddp", "PyTorch DDP's default: 25 MiB, the first bucket 1 MiB"},
-    {"one-bucket", "all gradients at once"},
-    {"bucket-per-tensor", "each gradient by itself"},
-    {"horovod", "Horovod's default: what got ready in 5 ms, up to 64 MiB"},
-    {"byteps", "BytePS's default: 4 MB parts, by need"},
-    {"cap-1", "bucket_cap_mb 1"},
-    {"cap-2", "bucket_cap_mb 2"},
-    {"cap-5", "bucket_cap_mb 5"},
-    {"cap-10", "bucket_cap_mb 10"},
-    {"cap-25", "bucket_cap_mb 25"},
-    {"cap-50", "bucket_cap_mb 50"},
-    {"cap-100", "bucket_cap_mb 100"},
+    {"ddp", "PyTorch DDP's default: 25 MiB, the first bucket 1 MiB", MIB, 25 * MIB},
+    {"one-bucket", "all gradients at once", UINT64_MAX, UINT64_MAX},
+    [EACH] = {"bucket-per-tensor", "each gradient by itself", 0, 0},
+    [HOROVOD] = {"horovod", "Horovod's default: what got ready in 5 ms, up to 64 MiB", 0, 0},
+    [BYTEPS] = {"byteps", "BytePS's default: 4 MB parts, by need", 0, 0},
+    {"cap-1", "bucket_cap_mb 1", MIB, MIB},
+    {"cap-2", "bucket_cap_mb 2", 2 * MIB, 2 * MIB},
+    {"cap-5", "bucket_cap_mb 5", 5 * MIB, 5 * MIB},
+    {"cap-10", "bucket_cap_mb 10", 10 * MIB, 10 * MIB},
+    {"cap-25", "bucket_cap_mb 25", 25 * MIB, 25 * MIB},
+    {"cap-50", "bucket_cap_mb 50", 50 * MIB, 50 * MIB},
+    {"cap-100", "bucket_cap_mb 100", 100 * MIB, 100 * MIB},
 };
 
 /* Each cycle takes what has become ready since the one before. */
@@ -57,26 +57,10 @@ bool default_is_within(const struct model_capabilities *capabilities, uint32_t i
 void default_make(const struct dpro_model *model, const struct computation *work, uint32_t index,
                   struct dpro_strategy *strategy)
 {
-    uint64_t cap = index >= FIRST_CAP ? (uint64_t)caps_mib[index - FIRST_CAP] * MIB : 0;
-    switch (index) {
-    case DDP:
-        buckets_by_cap(model, MIB, 25 * MIB, strategy);
-        break;
-    case ONE:
-        buckets_by_cap(model, UINT64_MAX, UINT64_MAX, strategy);
-        break;
-    case EACH:
-    case BYTEPS:
-        buckets_by_cap(model, 0, 0, strategy);
-        break;
-    case HOROVOD:
-        buckets_by_cap(model, 0, 0, strategy);
+    const struct default_strategy *d = &default_strategies[index];
+    buckets_by_cap(model, d->first_bytes, d->cap_bytes, strategy);
+    if (index == HOROVOD)
         by_cycles(model, work, strategy);
-        break;
-    default:
-        buckets_by_cap(model, cap, cap, strategy);
-        break;
-    }
     if (index == BYTEPS) {
         buckets_partition(model, BYTEPS_PARTITION, strategy);
         for (uint32_t b = 0; b < strategy->n_buckets; b++)

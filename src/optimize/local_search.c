@@ -129,8 +129,8 @@ static int rank_candidates(const struct space *space, int64_t below_ns, struct r
 {
     int n = 0;
     for (uint32_t i = 0; i < space->candidates.list.n; i++)
-        if (space->values[i] < below_ns)
-            ranked[n++] = (struct ranked){space->values[i], i};
+        if (space->values.at[i] < below_ns)
+            ranked[n++] = (struct ranked){space->values.at[i], i};
     qsort(ranked, (size_t)n, sizeof *ranked, best_first);
     return n;
 }

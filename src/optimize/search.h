@@ -58,6 +58,7 @@ void search_placement(struct space *space, const struct dpro_strategy *baseline)
 enum { N_DEFAULTS = 12 };
 struct default_strategy {
     const char *name, *text;
+    uint64_t first_bytes, cap_bytes; /* of buckets, as for buckets_by_cap() */
 };
 extern const struct default_strategy default_strategies[N_DEFAULTS];
 /* Whether a job's stack can be given it. */

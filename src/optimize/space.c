@@ -128,7 +128,7 @@ void space_fini(struct space *space)
         journal_fini(&space->workers[i].journal);
     }
     candidates_fini(&space->candidates);
-    free(space->values);
+    array_fini(&space->values);
     sync_destroy(space->sync);
     arena_fini(&space->arena);
 }
@@ -231,10 +231,10 @@ static void evaluate_part(void *arg, size_t number)
     for (size_t i = part->first + number; i < part->first + part->n; i += space->n_workers) {
         const struct candidate *c = &space->candidates.list.at[i];
         const struct dpro_edit *edits = space->candidates.edits.at + c->first;
-        space->values[i] = INT64_MAX;
+        space->values.at[i] = INT64_MAX;
         if (edits_apply(space->model, &w->strategy, edits, c->n, &w->journal))
             continue;
-        space->values[i] = value_of(space, w, &w->strategy);
+        space->values.at[i] = value_of(space, w, &w->strategy);
         edits_undo(&w->strategy, &w->journal, 0);
     }
 }
@@ -242,12 +242,7 @@ static void evaluate_part(void *arg, size_t number)
 void space_evaluate_candidates(struct space *space, const struct dpro_strategy *strategy)
 {
     size_t n = space->candidates.list.n, step = (size_t)space->n_workers * PART_A_WORKER;
-    if (n > space->n_values) {
-        free(space->values);
-        space->values = malloc(n * sizeof *space->values);
-        space->n_values = space->values ? n : 0;
-        space->search->failed |= !space->values;
-    }
+    space->search->failed |= array_reserve(&space->values, n) < 0; /* n of it is always 0 */
     if (space->search->options->no_partial)
         step = 1;
     for (size_t first = 0; first < n; first += step) {

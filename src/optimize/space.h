@@ -82,8 +82,7 @@ struct space {
     struct computation seen; /* of the strategy that was looked at last */
     bool seen_fused;         /* it fuses ops */
     struct candidates candidates;
-    int64_t *values; /* of candidates */
-    size_t n_values;
+    times_array values; /* of candidates */
 };
 
 /* -1, and the search has failed: out of memory. To be followed by space_fini() in any case. */

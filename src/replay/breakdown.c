@@ -7,6 +7,7 @@
 
 #include "base/arena.h"
 #include "base/array.h"
+#include "base/sort.h"
 #include "replay/replay.h"
 
 enum use { /* first wins */
@@ -179,7 +180,7 @@ static int add_waits(struct accounting *work, uint32_t r, const struct replay_co
         int64_t dur = copy->dur_ns[member->transfer];
         int64_t start = copy->end_ns[member->transfer] - dur;
         if (c->missing_wait_ns > 0) {
-            int64_t missing = c->missing_wait_ns < dur ? c->missing_wait_ns : dur;
+            int64_t missing = MIN(c->missing_wait_ns, dur);
             work->missing_ns[member->transfer - g->ranks[r].first_op] = missing;
             if (add_interval(work, start, start + missing, USE_WAIT, NOBODY) < 0)
                 return -1;
@@ -217,25 +218,20 @@ struct sums {
     int64_t transfer; /* hidden or not */
 };
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static void sweep(struct accounting *work, int64_t from, int64_t to, struct sums *sums)
 {
     int64_t until[N_USES] = {0}, now = from;
     uint32_t waits_for = NOBODY;
     for (size_t i = 0; i <= work->intervals.n && now < to; i++) {
         const struct interval *next = i < work->intervals.n ? &work->intervals.at[i] : NULL;
-        int64_t stop = next ? smaller(next->start, to) : to;
+        int64_t stop = next ? MIN(next->start, to) : to;
         if (stop > now && until[USE_TRANSFER] > now)
-            sums->transfer += smaller(until[USE_TRANSFER], stop) - now;
+            sums->transfer += MIN(until[USE_TRANSFER], stop) - now;
         while (now < stop) {
             int use = 0;
             while (use < N_USES && until[use] <= now)
                 use++;
-            int64_t part_end = use < N_USES ? smaller(until[use], stop) : stop;
+            int64_t part_end = use < N_USES ? MIN(until[use], stop) : stop;
             if (use < N_USES)
                 sums->use[use] += part_end - now;
             if (use == USE_WAIT && waits_for != NOBODY)

@@ -125,18 +125,18 @@ static int list_calls(const struct placing *p, const struct actual_round *round,
     struct map numbers = {0}; /* of the calls, by name */
     int status = 0;
     of->n = 0;
-    for (uint32_t g = round->first; g < round->first + round->n; g++) {
-        const struct actual_group *group = &p->rounds->groups.at[g];
-        for (uint32_t m = group->first; m < group->first + group->n && status == 0; m++) {
-            uint32_t tensor = rounds_tensor(p->rounds, m);
-            uint32_t name = p->fusion->timeline->tensors.at[tensor].name;
-            const char *text = strtab_get(names, name);
-            uint32_t call = strtab_add(names, text, call_length(text, strtab_len(names, name)));
-            int64_t number = call == STRTAB_FULL ? -1 : map_number(&numbers, call + UINT64_C(1));
-            status = number < 0 ? -1 : 0;
-            of->places[of->n] = p->place_of[tensor];
-            of->calls[of->n++] = (uint32_t)number;
+    for (uint32_t i = round_first(p->rounds, round); i < round_end(p->rounds, round); i++) {
+        uint32_t tensor = rounds_tensor(p->rounds, i);
+        uint32_t name = p->fusion->timeline->tensors.at[tensor].name;
+        const char *text = strtab_get(names, name);
+        uint32_t call = strtab_add(names, text, call_length(text, strtab_len(names, name)));
+        int64_t number = call == STRTAB_FULL ? -1 : map_number(&numbers, call + UINT64_C(1));
+        if (number < 0) {
+            status = -1;
+            break;
         }
+        of->places[of->n] = p->place_of[tensor];
+        of->calls[of->n++] = (uint32_t)number;
     }
     of->n_calls = numbers.n;
     map_fini(&numbers);

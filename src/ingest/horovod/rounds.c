@@ -120,47 +120,34 @@ static int cut_rounds_from(const struct timeline *t, struct rounds *rounds, uint
     return status;
 }
 
-/* What speaks against a cut. */
-struct faults {
-    uint32_t n_over;   /* rounds that went on when a tensor of the next was ready on a rank */
-    uint32_t n_marked; /* rounds amid which an iteration began */
-};
-
 static bool any_between(const mark_array *times, int64_t from, int64_t to)
 {
     size_t next = LOWER_BOUND(i, (size_t)0, times->n, times->at[i] <= from);
     return next < times->n && times->at[next] < to;
 }
 
-static struct faults count_faults(const struct timeline *t, const struct rounds *rounds,
-                                  const mark_array *marks)
+/* What speaks against a cut: how many rounds went on when a tensor of the next was ready on a rank,
+ * and of equals in how many an iteration began. */
+static uint64_t count_faults(const struct timeline *t, const struct rounds *rounds,
+                             const mark_array *marks)
 {
-    struct faults faults = {0};
+    uint64_t n_over = 0, n_marked = 0;
     int64_t over_ns = INT64_MIN;
     for (size_t r = 0; r < rounds->rounds.n; r++) {
         const struct actual_round *round = &rounds->rounds.at[r];
         int64_t ready_ns = INT64_MAX, end_ns = INT64_MIN;
-        for (uint32_t g = round->first; g < round->first + round->n; g++) {
-            const struct actual_group *group = &rounds->groups.at[g];
-            for (uint32_t i = group->first; i < group->first + group->n; i++) {
-                const struct timeline_run *run = &t->runs.at[rounds->runs.at[i]];
-                int64_t at = timeline_has(run, STAGE_NEGOTIATE)
-                                 ? run->stages[STAGE_NEGOTIATE].start_ns
-                                 : run->whole.start_ns;
-                ready_ns = MIN(ready_ns, at);
-            }
-            end_ns = MAX(end_ns, group->times.end_ns);
+        for (uint32_t i = round_first(rounds, round); i < round_end(rounds, round); i++) {
+            const struct timeline_run *run = &t->runs.at[rounds->runs.at[i]];
+            int64_t at = timeline_has(run, STAGE_NEGOTIATE) ? run->stages[STAGE_NEGOTIATE].start_ns
+                                                            : run->whole.start_ns;
+            ready_ns = MIN(ready_ns, at);
+            end_ns = MAX(end_ns, run->whole.end_ns);
         }
-        faults.n_over += ready_ns < over_ns;
-        faults.n_marked += any_between(marks, ready_ns, end_ns);
+        n_over += ready_ns < over_ns;
+        n_marked += any_between(marks, ready_ns, end_ns);
         over_ns = end_ns;
     }
-    return faults;
-}
-
-static bool is_better(struct faults a, struct faults b)
-{
-    return a.n_over != b.n_over ? a.n_over < b.n_over : a.n_marked < b.n_marked;
+    return n_over << 32 | n_marked;
 }
 
 /* A timeline may begin in the midst of a round. Then the next round's first groups would be taken
@@ -172,12 +159,12 @@ static int cut_rounds(const struct timeline *t, const mark_array *marks, struct 
     if (cut_rounds_from(t, rounds, 0) < 0)
         return -1;
     uint32_t n = rounds->rounds.n > 0 ? rounds->rounds.at[0].n : 0, best = 0;
-    struct faults least = count_faults(t, rounds, marks);
-    for (uint32_t g = 1; g < n && n <= MOST_GROUPS && (least.n_over || least.n_marked); g++) {
+    uint64_t least = count_faults(t, rounds, marks);
+    for (uint32_t g = 1; g < n && n <= MOST_GROUPS && least > 0; g++) {
         if (cut_rounds_from(t, rounds, g) < 0)
             return -1;
-        struct faults faults = count_faults(t, rounds, marks);
-        if (is_better(faults, least)) {
+        uint64_t faults = count_faults(t, rounds, marks);
+        if (faults < least) {
             least = faults;
             best = g;
         }
@@ -256,9 +243,7 @@ static int copy_groups(const struct timeline *t, const struct strtab *names,
                        const struct rounds *rounds, const struct actual_round *round,
                        struct fusion *fusion)
 {
-    size_t n = 0; /* a tensor may be there twice */
-    for (uint32_t g = round->first; g < round->first + round->n; g++)
-        n += rounds->groups.at[g].n;
+    size_t n = round_end(rounds, round) - round_first(rounds, round); /* some may be there twice */
     fusion->tensors = calloc(n + 1, sizeof *fusion->tensors);
     fusion->groups = calloc(round->n + (size_t)1, sizeof *fusion->groups);
     if (!fusion->tensors || !fusion->groups)

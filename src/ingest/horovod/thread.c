@@ -15,24 +15,18 @@
 
 /* ---- spans ---- */
 
-struct names {
-    uint32_t negotiate, copy_in, copy_out, callbacks, group, thread;
-};
+enum word { NEGOTIATE, COPY_IN, COPY_OUT, CALLBACKS, GROUP, THREAD, N_WORDS };
 
-static int intern_names(struct dpro_trace *trace, struct names *names)
+static int intern_words(struct dpro_trace *trace, uint32_t words[N_WORDS])
 {
-    const struct {
-        uint32_t *id;
-        const char *text;
-    } all[] = {{&names->negotiate, "NEGOTIATE_ALLREDUCE"},
-               {&names->copy_in, "MEMCPY_IN_FUSION_BUFFER"},
-               {&names->copy_out, "MEMCPY_OUT_FUSION_BUFFER"},
-               {&names->callbacks, "CALLBACKS"},
-               {&names->group, "horovod"},
-               {&names->thread, "Horovod thread"}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if ((*all[i].id = strtab_add(&trace->names, all[i].text, strlen(all[i].text))) ==
-            STRTAB_FULL)
+    static const char *const texts[N_WORDS] = {"NEGOTIATE_ALLREDUCE",
+                                               "MEMCPY_IN_FUSION_BUFFER",
+                                               "MEMCPY_OUT_FUSION_BUFFER",
+                                               "CALLBACKS",
+                                               "horovod",
+                                               "Horovod thread"};
+    for (int i = 0; i < N_WORDS; i++)
+        if ((words[i] = strtab_add(&trace->names, texts[i], strlen(texts[i]))) == STRTAB_FULL)
             return -1;
     return 0;
 }
@@ -53,14 +47,14 @@ static void add_span(struct placing *p, uint8_t kind, uint32_t name, uint32_t wi
     rank->tracks[rank->n_tracks - 1].n++;
 }
 
-static uint32_t add_detail(struct placing *p, const struct names *names,
+static uint32_t add_detail(struct placing *p, const uint32_t words[N_WORDS],
                            const struct fused_group *group, int64_t sequence)
 {
     struct trace_rank *rank = p->rank;
     rank->details[rank->n_details] = (struct trace_detail){
         .numel = group ? group->numel : 0,
         .dtype = group ? group->dtype : 0,
-        .process_group = names->group,
+        .process_group = words[GROUP],
         .peer = -1,
         .comm_sequence = sequence,
         .wait_stream = -1,
@@ -84,7 +78,7 @@ static int64_t last_enqueue(const struct placing *p, uint32_t round, uint32_t gr
     return last_ns;
 }
 
-static void add_spans(struct placing *p, const struct names *names)
+static void add_spans(struct placing *p, const uint32_t words[N_WORDS])
 {
     const struct fusion *f = p->fusion;
     struct trace_rank *rank = p->rank;
@@ -93,7 +87,7 @@ static void add_spans(struct placing *p, const struct names *names)
     rank->tracks[rank->n_tracks] = (struct trace_track){.serial = true,
                                                         .pid = rank->pid,
                                                         .id = rank->n_tracks,
-                                                        .name = names->thread,
+                                                        .name = words[THREAD],
                                                         .first = rank->n_spans};
     rank->n_tracks++;
     for (uint32_t r = 0; r < p->rounds->rounds.n; r++)
@@ -111,13 +105,13 @@ static void add_spans(struct placing *p, const struct names *names)
             /* of two spans that begin together the longer one would come first */
             int64_t start = ready < t->start_ns ? t->start_ns : t->start_ns + 1;
             int64_t transfer = start < t->transfer_ns ? t->transfer_ns : start;
-            add_span(p, SPAN_ANNOTATION, names->negotiate, window, ready, start,
-                     add_detail(p, names, NULL, sequence));
-            add_span(p, SPAN_CPU_OP, names->copy_in, window, start, transfer, NO_ID);
+            add_span(p, SPAN_ANNOTATION, words[NEGOTIATE], window, ready, start,
+                     add_detail(p, words, NULL, sequence));
+            add_span(p, SPAN_CPU_OP, words[COPY_IN], window, start, transfer, NO_ID);
             add_span(p, SPAN_ANNOTATION, group->backend, window, transfer, t->transferred_ns,
-                     add_detail(p, names, group, sequence + 1));
-            add_span(p, SPAN_CPU_OP, names->copy_out, window, t->transferred_ns, t->out_ns, NO_ID);
-            add_span(p, SPAN_CPU_OP, names->callbacks, window, t->out_ns, t->end_ns, NO_ID);
+                     add_detail(p, words, group, sequence + 1));
+            add_span(p, SPAN_CPU_OP, words[COPY_OUT], window, t->transferred_ns, t->out_ns, NO_ID);
+            add_span(p, SPAN_CPU_OP, words[CALLBACKS], window, t->out_ns, t->end_ns, NO_ID);
             free_ns = t->end_ns;
         }
     if (rank->tracks[rank->fused.track].n == 0) {
@@ -153,7 +147,7 @@ static int time_rounds(struct placing *p)
     return 0;
 }
 
-static int place_rank(struct placing *p, int lead, const struct names *names)
+static int place_rank(struct placing *p, int lead, const uint32_t words[N_WORDS])
 {
     const struct rounds *rounds = p->rounds;
     size_t n_cells = rounds->rounds.n * p->fusion->n_tensors;
@@ -174,7 +168,7 @@ static int place_rank(struct placing *p, int lead, const struct names *names)
         hand_overs_put_on_clock(p);
     if (hand_overs_take(p, enqueues) < 0 || thread_place_groups(p) < 0 || time_rounds(p) < 0)
         return -1;
-    add_spans(p, names);
+    add_spans(p, words);
     return 0;
 }
 
@@ -212,9 +206,9 @@ static int make_index(struct arena *arena, const struct fusion *f, const struct 
 static int place_ranks(struct dpro_trace *trace, const struct rounds *rounds, int lead)
 {
     struct arena arena = {0};
-    struct names names;
+    uint32_t words[N_WORDS];
     struct index index;
-    int status = intern_names(trace, &names);
+    int status = intern_words(trace, words);
     if (status == 0)
         status = make_index(&arena, trace->fusion, rounds, &index);
     for (uint32_t r = 0; r < trace->n_ranks && status == 0; r++) {
@@ -224,7 +218,7 @@ static int place_ranks(struct dpro_trace *trace, const struct rounds *rounds, in
                             .rank = &trace->ranks[r],
                             .place_of = index.place_of,
                             .cells = index.cells};
-        status = place_rank(&p, lead, &names);
+        status = place_rank(&p, lead, words);
         array_fini(&p.refs);
         arena_fini(&p.arena);
     }

@@ -37,6 +37,18 @@ struct rounds {
     ARRAY(struct actual_round) rounds; /* that have all tensors */
 };
 
+/* A round's runs are next to each other: the place of its first one, and of the one after its last.
+ */
+static inline uint32_t round_first(const struct rounds *rounds, const struct actual_round *round)
+{
+    return rounds->groups.at[round->first].first;
+}
+static inline uint32_t round_end(const struct rounds *rounds, const struct actual_round *round)
+{
+    const struct actual_group *last = &rounds->groups.at[round->first + round->n - 1];
+    return last->first + last->n;
+}
+
 /* The tensor of the i-th of rounds.runs. */
 static inline uint32_t rounds_tensor(const struct rounds *rounds, size_t i)
 {

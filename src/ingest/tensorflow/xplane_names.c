@@ -1,5 +1,6 @@
 /* ingest/tensorflow/xplane_names.c: the names of an XSpace's planes, events and statistics, and
  * what each of them is. */
+#include "base/sort.h"
 #include "ingest/tensorflow/xplane.h"
 
 static const char *const stat_names[N_STATS] = {
@@ -8,7 +9,6 @@ static const char *const stat_names[N_STATS] = {
     [STAT_GROUP_KEY] = "group_key",
     [STAT_INSTANCE_KEY] = "instance_key",
     [STAT_CORRELATION] = "correlation_id",
-    [STAT_TF_OP] = "tf_op",
     [STAT_MEMCPY] = "memcpy_details",
     [STAT_PROFILE_START] = "profile_start_time",
     [STAT_RUN] = "id",
@@ -116,7 +116,7 @@ static void add_meta(struct xplane *x, struct xplane_plane *plane, uint64_t id, 
         x->no_memory = true;
 }
 
-/* XLA names a meeting of devices for all that take part: "...global_devices=[0, 1, 2, 3], ...". */
+/* XLA names a rendezvous by the devices that take part: "...global_devices=[0, 1, 2, 3], ...". */
 static uint32_t count_devices(const char *text, size_t len)
 {
     static const char key[] = "global_devices=[";
@@ -132,8 +132,7 @@ static void add_stat(struct xplane *x, struct xplane_plane *plane, uint64_t id, 
 {
     enum stat stat = STAT_OTHER;
     uint32_t n_devices = plane->kind == PLANE_HOST ? count_devices(name, len) : 0;
-    x->xla.n_devices_named =
-        n_devices > x->xla.n_devices_named ? n_devices : x->xla.n_devices_named;
+    x->xla.n_devices_named = MAX(x->xla.n_devices_named, n_devices);
     x->is_jax |= plane->kind == PLANE_VERSIONS && xplane_is(name, len, "jax_version");
     for (unsigned s = 1; s < N_STATS; s++)
         if (xplane_is(name, len, stat_names[s]))
@@ -197,16 +196,19 @@ static bool read_device(struct xplane_plane *plane, const char *name, size_t len
 
 static void name_plane(struct xplane *x, struct xplane_plane *plane, const char *name, size_t len)
 {
+    static const struct {
+        const char *name;
+        enum plane_kind kind;
+    } planes[] = {{"/host:CPU", PLANE_HOST},
+                  {"/host:CUPTI", PLANE_CALLS},
+                  {"/host:ROCTRACER", PLANE_CALLS},
+                  {"Task Environment", PLANE_TASK},
+                  {"/host:metadata", PLANE_VERSIONS}};
     plane->device = 0;
-    if (xplane_is(name, len, "/host:CPU")) {
-        plane->kind = PLANE_HOST;
-    } else if (xplane_is(name, len, "/host:CUPTI") || xplane_is(name, len, "/host:ROCTRACER")) {
-        plane->kind = PLANE_CALLS;
-    } else if (xplane_is(name, len, "Task Environment")) {
-        plane->kind = PLANE_TASK;
-    } else if (xplane_is(name, len, "/host:metadata")) {
-        plane->kind = PLANE_VERSIONS;
-    } else if (read_device(plane, name, len, "/device:TPU:")) {
+    for (size_t i = 0; i < sizeof planes / sizeof *planes; i++)
+        if (xplane_is(name, len, planes[i].name))
+            plane->kind = planes[i].kind;
+    if (read_device(plane, name, len, "/device:TPU:")) {
         plane->kind = PLANE_XLA;
         x->has_devices = true;
     } else if (xplane_starts(name, len, "/device:GPU:")) {

@@ -16,9 +16,8 @@ struct dpro_error;
 
 struct nccl_comm {
     uint32_t number; /* in the log */
-    int32_t rank, n_ranks, n_nodes;
+    int32_t rank, n_ranks;
     uint64_t hash; /* equal on all its ranks */
-    uint32_t nccl_version;
     uint32_t name; /* string id, of this log's table */
 };
 
@@ -44,7 +43,7 @@ struct nccl_proxy_op {
     int32_t peer, channel, n_steps;
     uint32_t flags; /* NCCL_OP_... */
     uint64_t size_bytes;
-    int64_t start_ns, stop_ns, posted_ns, done_ns; /* 0: not seen */
+    int64_t start_ns, stop_ns; /* 0: not seen */
 };
 
 struct nccl_step {
@@ -68,14 +67,6 @@ static inline int64_t nccl_step_there_ns(const struct nccl_step *step)
     return step->flush_wait_ns ? step->flush_wait_ns : used;
 }
 
-struct nccl_kernel {
-    uint64_t parent;
-    uint32_t operation; /* index; NO_ID: not here */
-    uint32_t channel;
-    int64_t start_ns, stop_ns;
-    uint64_t gpu_start, gpu_stop;
-};
-
 struct nccl_log {
     int rank;
     uint32_t segment;
@@ -85,7 +76,6 @@ struct nccl_log {
     ARRAY(struct nccl_operation) operations;
     ARRAY(struct nccl_proxy_op) proxy_ops;
     ARRAY(struct nccl_step) steps;
-    ARRAY(struct nccl_kernel) kernels;
     bool of_rings;     /* it has the steps within a node, too */
     uint64_t n_others; /* events of other kinds */
     uint64_t n_lost;

@@ -45,9 +45,7 @@ static void read_comm(struct nccl_log *log, const struct record_nccl_comm *c, bo
     struct nccl_comm comm = {.number = c->comm,
                              .rank = c->rank,
                              .n_ranks = c->n_ranks,
-                             .n_nodes = c->n_nodes,
                              .hash = c->hash,
-                             .nccl_version = c->nccl_version,
                              .name = intern(log, c->name, sizeof c->name, no_memory)};
     *no_memory = *no_memory || array_push(&log->comms, comm) < 0;
 }
@@ -96,9 +94,7 @@ static int add_proxy_op(struct nccl_log *log, const struct record_nccl_event *e)
                                .flags = flags,
                                .size_bytes = e->proxy_op.size_bytes,
                                .start_ns = e->start_ns,
-                               .stop_ns = e->stop_ns,
-                               .posted_ns = e->proxy_op.posted_ns,
-                               .done_ns = e->proxy_op.done_ns};
+                               .stop_ns = e->stop_ns};
     return array_push(&log->proxy_ops, op);
 }
 
@@ -117,36 +113,16 @@ static int add_step(struct nccl_log *log, const struct record_nccl_event *e)
     return array_push(&log->steps, step);
 }
 
-static int add_kernel(struct nccl_log *log, const struct record_nccl_event *e)
-{
-    struct nccl_kernel kernel = {.parent = e->parent,
-                                 .operation = NO_ID,
-                                 .channel = e->kernel_ch.channel,
-                                 .start_ns = e->start_ns,
-                                 .stop_ns = e->stop_ns,
-                                 .gpu_start = e->kernel_ch.gpu_start,
-                                 .gpu_stop = e->kernel_ch.gpu_stop};
-    return array_push(&log->kernels, kernel);
-}
-
-/* What the log keeps, and how many bytes a record of the type has at least. */
+/* Events that are kept, and how many bytes follow the head of each at least. */
+#define BYTES(member) sizeof((struct record_nccl_event *)0)->member
 static const struct {
     uint8_t type;
     size_t size;
     int (*add)(struct nccl_log *log, const struct record_nccl_event *e);
-} events[] = {
-#define EVENT(type, member, add)                                                                   \
-    {                                                                                              \
-        type,                                                                                      \
-            offsetof(struct record_nccl_event, member) +                                           \
-                sizeof((struct record_nccl_event *)0)->member,                                     \
-            add                                                                                    \
-    }
-    EVENT(NCCL_COLL, coll, add_operation),        EVENT(NCCL_P2P, p2p, add_operation),
-    EVENT(NCCL_PROXY_OP, proxy_op, add_proxy_op), EVENT(NCCL_PROXY_STEP, proxy_step, add_step),
-    EVENT(NCCL_KERNEL_CH, kernel_ch, add_kernel),
-#undef EVENT
-};
+} events[] = {{NCCL_COLL, BYTES(coll), add_operation},
+              {NCCL_P2P, BYTES(p2p), add_operation},
+              {NCCL_PROXY_OP, BYTES(proxy_op), add_proxy_op},
+              {NCCL_PROXY_STEP, BYTES(proxy_step), add_step}};
 
 static bool read_event(struct nccl_log *log, const struct record_nccl_event *e, size_t size,
                        bool *no_memory)
@@ -155,13 +131,12 @@ static bool read_event(struct nccl_log *log, const struct record_nccl_event *e, 
     while (i < sizeof events / sizeof *events && events[i].type != e->type)
         i++;
     bool known = i < sizeof events / sizeof *events;
-    if ((known && size < events[i].size) || !is_time(e->start_ns) || !is_time(e->stop_ns) ||
-        (e->stop_ns && e->stop_ns < e->start_ns))
+    if ((known && size < offsetof(struct record_nccl_event, coll) + events[i].size) ||
+        !is_time(e->start_ns) || !is_time(e->stop_ns) || (e->stop_ns && e->stop_ns < e->start_ns))
         return false;
     log->n_others += !known;
     *no_memory |= log->operations.n >= NO_ID - 1 || log->proxy_ops.n >= NO_ID - 1 ||
-                  log->steps.n >= NO_ID - 1 || log->kernels.n >= NO_ID - 1 ||
-                  (known && events[i].add(log, e) < 0);
+                  log->steps.n >= NO_ID - 1 || (known && events[i].add(log, e) < 0);
     return true;
 }
 
@@ -200,7 +175,6 @@ static void fini(void *payload)
     array_fini(&log->operations);
     array_fini(&log->proxy_ops);
     array_fini(&log->steps);
-    array_fini(&log->kernels);
 }
 
 const struct payload_kind nccl_payload = {sizeof(struct nccl_log), fini, NULL};
@@ -240,8 +214,6 @@ int nccl_log_join(struct nccl_log *log)
     }
     for (size_t i = 0; i < log->steps.n && status == 0; i++)
         log->steps.at[i].proxy_op = look_up(&proxy_ops, log->steps.at[i].parent);
-    for (size_t i = 0; i < log->kernels.n && status == 0; i++)
-        log->kernels.at[i].operation = look_up(&operations, log->kernels.at[i].parent);
     map_fini(&operations);
     map_fini(&proxy_ops);
     map_fini(&comms);

@@ -160,11 +160,12 @@ static bool read_zmtp(struct log_reader *r, const unsigned char *at, size_t size
 /* ---- records ---- */
 
 /* "process rank1", "process ps0": whose log it is, where it began before that was known. */
-static void read_process(struct trace_part *part, const char *mark)
+static void read_process(struct trace_part *part, const char *mark, size_t size)
 {
     static const char says[] = "process ", rank[] = "rank";
-    const char *name = mark + sizeof says - 1;
-    if (part->has_rank || strncmp(mark, says, sizeof says - 1) != 0)
+    char text[64] = "", *name = text + sizeof says - 1;
+    memcpy(text, mark, MIN(size, sizeof text) - 1);
+    if (part->has_rank || strncmp(text, says, sizeof says - 1) != 0)
         return;
     long process = strncmp(name, rank, sizeof rank - 1) == 0
                        ? strtol(name + sizeof rank - 1, NULL, 10)
@@ -191,23 +192,13 @@ static bool read_record(struct log_reader *r, const unsigned char *at, size_t si
             return false;
         r->losses[u.loss.cause] = MAX(r->losses[u.loss.cause], u.loss.n_records);
         return true;
-    case RECORD_ANCHOR:
-        if (size < sizeof u.anchor)
-            return false;
-        if (r->net) {
-            struct net_anchor anchor = {u.anchor.realtime_ns, u.anchor.monotonic_ns, u.anchor.tsc};
-            r->no_memory |= array_push(&r->net->anchors, anchor) < 0;
-        }
-        return true;
+    case RECORD_ANCHOR: /* of clocks that nothing needs */
+        return size >= sizeof u.anchor;
     case RECORD_MARK:
         if (size < sizeof u.mark || !time_fits(u.mark.time_ns))
             return false;
-        if (r->net) {
-            struct net_mark mark = {.time_ns = u.mark.time_ns};
-            memcpy(mark.name, u.mark.name, sizeof mark.name - 1);
-            r->no_memory |= array_push(&r->net->marks, mark) < 0;
-            read_process(r->part, mark.name);
-        }
+        if (r->net)
+            read_process(r->part, u.mark.name, sizeof u.mark.name);
         return true;
     default:
         break;

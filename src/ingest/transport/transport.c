@@ -21,8 +21,6 @@ void net_transport_fini(struct net_transport *t)
     array_fini(&t->messages);
     array_fini(&t->collectives);
     array_fini(&t->ps);
-    array_fini(&t->marks);
-    array_fini(&t->anchors);
     free(t->first_transfer);
     free(t->first_message);
     free(t->first_ps);
@@ -89,9 +87,7 @@ static int append(struct net_transport *into, const struct net_transport *from, 
         ps + from->ps.n >= NO_ID ||
         array_append(&into->transfers, from->transfers.at, from->transfers.n) < 0 ||
         array_append(&into->messages, from->messages.at, from->messages.n) < 0 ||
-        array_append(&into->ps, from->ps.at, from->ps.n) < 0 ||
-        array_append(&into->marks, from->marks.at, from->marks.n) < 0 ||
-        array_append(&into->anchors, from->anchors.at, from->anchors.n) < 0)
+        array_append(&into->ps, from->ps.at, from->ps.n) < 0)
         return -1;
     for (; transfer < into->transfers.n; transfer++)
         into->transfers.at[transfer].stream = moved(to, into->transfers.at[transfer].stream);

@@ -139,16 +139,6 @@ void net_process_format(char out[NET_PROCESS_TEXT], int rank); /* "rank 3", "ser
 int net_process_in(const char *name, size_t len); /* "net_server0.csv"; -1: no role in it */
 int net_process_numbered(const char *role, int64_t number); /* "server", "ps", "scheduler"; -1 */
 
-struct net_mark {
-    int64_t time_ns;
-    char name[40];
-};
-
-struct net_anchor {
-    int64_t realtime_ns, monotonic_ns;
-    uint64_t tsc;
-};
-
 /* One process's transport: what its log (one file, or segments of one) holds. In the parts of files
  * first; the loader moves it to the trace. */
 struct net_transport {
@@ -164,8 +154,6 @@ struct net_transport {
     ARRAY(struct net_message) messages;   /* by stream, then offset */
     ARRAY(struct net_collective) collectives;
     ps_messages ps; /* ps-lite's, by stream, then offset */
-    ARRAY(struct net_mark) marks;
-    ARRAY(struct net_anchor) anchors;
     uint32_t *first_transfer, *first_message,
         *first_ps;       /* by stream, and one more; 2 * connections.n + 1 */
     uint64_t n_frames;   /* of ZeroMQ */

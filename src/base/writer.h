@@ -86,6 +86,10 @@ void writer_string_n(struct writer *writer, const char *text, size_t len);
 void writer_null(struct writer *writer);
 void writer_json_int(struct writer *writer, int64_t value);
 void writer_json_ms(struct writer *writer, int64_t ns);
+/* Lists. */
+void writer_json_ints(struct writer *writer, const int *values, size_t n);
+void writer_json_times(struct writer *writer, const int64_t *ns, size_t n); /* as ms */
+void writer_json_strings(struct writer *writer, const char *const *texts, size_t n);
 void writer_json_fixed(struct writer *writer, double value, int digits); /* not finite: null */
 
 /* Fields of an object, a key with its value: writer_fields(w, TEXT("host", name), INT("rank", 3)).

@@ -220,3 +220,27 @@ void writer_put_fields(struct writer *w, const struct writer_field *fields, size
         }
     }
 }
+
+void writer_json_ints(struct writer *w, const int *values, size_t n)
+{
+    writer_open(w, '[');
+    for (size_t i = 0; i < n; i++)
+        writer_json_int(w, values[i]);
+    writer_close(w, ']');
+}
+
+void writer_json_times(struct writer *w, const int64_t *ns, size_t n)
+{
+    writer_open(w, '[');
+    for (size_t i = 0; i < n; i++)
+        writer_json_ms(w, ns[i]);
+    writer_close(w, ']');
+}
+
+void writer_json_strings(struct writer *w, const char *const *texts, size_t n)
+{
+    writer_open(w, '[');
+    for (size_t i = 0; i < n; i++)
+        writer_string(w, texts[i]);
+    writer_close(w, ']');
+}

@@ -13,8 +13,8 @@
 #include "graph/graph.h"
 #include "ingest/trace.h"
 #include "report/columns.h"
+#include "report/facts.h"
 #include "report/model_report.h"
-#include "report/report_facts.h"
 #include "report/table.h"
 #include "report/words.h"
 

@@ -4,7 +4,7 @@
  * to: its 95 % interval by Student's t. Then the iteration that is shown is compared rank by rank
  * and kind by kind: how long anything of a kind was going on when it was measured, and how long in
  * the replay. */
-#include "report/contradiction.h"
+#include "report/facts.h"
 
 #include <math.h>
 #include <stdlib.h>

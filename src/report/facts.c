@@ -47,15 +47,22 @@ static void sum_predicted(struct report_facts *f)
     f->p50_ns = dpro_replay_percentile_ns(r->replay, 0.5);
     f->p95_ns = dpro_replay_percentile_ns(r->replay, 0.95);
     f->n_drawn = r->graph->single_iteration ? 0 : r->n_samples; /* one leaves nothing to draw */
-    f->daydream = has_rate(f) ? r->daydream : NULL;
-    if (f->measured_ns <= 0)
-        return;
-    f->change_pct = facts_pct(f->predicted_ns + r->profiler_ns - f->measured_ns, f->measured_ns);
-    f->comparable = !r->what_if;
-    f->error_pct = f->change_pct;
-    if (f->daydream)
+    f->profiler.n = r->profiler_op_ns > 0;
+    f->profiler.op_ns = r->profiler_op_ns;
+    f->profiler.iteration_ns = r->profiler_ns;
+    f->validation = r->validation ? *r->validation : (struct dpro_validation){.method = "none"};
+    f->has_daydream = has_rate(f);
+    f->daydream = f->has_daydream ? *r->daydream : (struct dpro_daydream){-1, NAN, 0};
+    f->comparable = f->measured_ns > 0 && !f->what_if;
+    f->error_pct = f->daydream_error_pct = NAN;
+    if (f->measured_ns > 0)
+        f->change_pct =
+            facts_pct(f->predicted_ns + r->profiler_ns - f->measured_ns, f->measured_ns);
+    if (f->comparable)
+        f->error_pct = f->change_pct;
+    if (f->comparable && f->has_daydream)
         f->daydream_error_pct =
-            facts_pct(f->daydream->iteration_ns - f->measured_ns, f->measured_ns);
+            facts_pct(f->daydream.iteration_ns - f->measured_ns, f->measured_ns);
 }
 
 /* What Horovod's thread does beside transferring. */
@@ -80,19 +87,22 @@ static void find_fusion(struct report_facts *f)
  */
 static void find_unprofiled_iterations(struct report_facts *f)
 {
-    const struct dpro_unprofiled_iterations *o = &f->unprofiled_iterations;
+    const struct dpro_unprofiled_iterations *o = &f->outside;
     double more = 0;
-    f->wire_predicted_ns = f->predicted_ns;
-    if (f->report->profiler_op_ns || f->report->what_if || f->measured_ns <= 0)
+    f->wire_profiler_ns = f->wire_error_ns = f->wire_predicted_ns = -1;
+    if (f->profiler.n || !f->comparable)
         return; /* it is known, or this is no prediction of the job as it was */
-    f->unprofiled_iterations = dpro_graph_unprofiled_iterations(f->report->graph);
+    f->outside = dpro_graph_unprofiled_iterations(f->report->graph);
     if (o->n_iterations > 0 && f->std_ns >= 0) {
         more = (double)(f->measured_ns - o->asking_ns - o->mean_ns);
         f->wire_error_ns = llround(sqrt((double)f->std_ns * (double)f->std_ns / f->n_measured +
                                         (double)o->std_ns * (double)o->std_ns / o->n_iterations));
     }
+    if (o->n_iterations == 0 && o->asking_ns == 0)
+        return;
     f->wire_profiler_ns = o->asking_ns + (more > 0 ? llround(more) : 0);
-    f->wire_predicted_ns -=
+    f->wire_predicted_ns =
+        f->predicted_ns -
         llround((double)f->predicted_ns * (double)f->wire_profiler_ns / (double)f->measured_ns);
 }
 
@@ -104,12 +114,14 @@ static void sum_recorded(struct report_facts *f)
         f->unprofiled = dpro_trace_unprofiled(f->report->trace);
     find_fusion(f);
     find_unprofiled_iterations(f);
-    if (f->unprofiled.n_steps == 0)
-        return;
+    f->overhead_pct = f->unprofiled_error_pct = f->unprofiled_median_error_pct = NAN;
     int64_t mean = f->unprofiled.mean_ns, median = f->unprofiled.median_ns;
-    f->overhead_pct = facts_pct(f->measured_ns - mean, mean);
-    f->unprofiled_error_pct = facts_pct(f->predicted_ns - mean, mean);
-    f->unprofiled_median_error_pct = facts_pct(f->predicted_ns - median, median);
+    if (f->unprofiled.n_steps > 0 && f->measured_ns > 0)
+        f->overhead_pct = facts_pct(f->measured_ns - mean, mean);
+    if (f->unprofiled.n_steps > 0 && f->comparable) {
+        f->unprofiled_error_pct = facts_pct(f->predicted_ns - mean, mean);
+        f->unprofiled_median_error_pct = facts_pct(f->predicted_ns - median, median);
+    }
 }
 
 static int sum_ranks(struct report_facts *f)
@@ -127,6 +139,7 @@ static int sum_ranks(struct report_facts *f)
         f->ranks[r].computes =
             facts_pct(time.forward_ns + time.backward_ns + time.update_ns, time.iteration_ns) > 0.1;
         f->any_computes |= f->ranks[r].computes;
+        f->communicates |= time.communication_ns + time.wait_for_peers_ns > 0;
         rc = map_set(&index, (uint64_t)(uint32_t)f->ranks[r].time.rank + 1, r);
     }
     f->straggler = -1;
@@ -314,7 +327,10 @@ static int sum_comms(struct report_facts *f)
 
 int facts_sum(struct report_facts *f, const struct dpro_report *report, struct dpro_error *err)
 {
-    *f = (struct report_facts){.report = report};
+    *f = (struct report_facts){.report = report,
+                               .framework = dpro_trace_framework(report->trace),
+                               .world_size = (uint32_t)dpro_trace_world_size(report->trace),
+                               .what_if = report->what_if};
     uint32_t n_devices = dpro_graph_n_devices(report->graph);
     for (dpro_device_id d = 0; d < n_devices; d++)
         f->has_gpu |= dpro_graph_device(report->graph, d).kind == DPRO_DEVICE_GPU_STREAM;
@@ -403,16 +419,7 @@ const char *facts_warning(const void *report, size_t index)
 
 bool facts_of_xla(const struct report_facts *f)
 {
-    const char *framework = dpro_trace_framework(f->report->trace);
-    return strcmp(framework, "jax") == 0 || strcmp(framework, "xla") == 0;
-}
-
-bool facts_communicates(const struct report_facts *f)
-{
-    bool any = false;
-    for (uint32_t r = 0; r < f->n_ranks; r++)
-        any |= f->ranks[r].time.communication_ns + f->ranks[r].time.wait_for_peers_ns > 0;
-    return any;
+    return strcmp(f->framework, "jax") == 0 || strcmp(f->framework, "xla") == 0;
 }
 
 int64_t facts_clock_uncertainty(const struct report_facts *f, uint32_t c)
@@ -428,7 +435,6 @@ int64_t facts_clock_uncertainty(const struct report_facts *f, uint32_t c)
 const char *facts_assumption(const struct report_facts *f, size_t index, char *out, size_t size)
 {
     const struct dpro_report *r = f->report;
-    int world = dpro_trace_world_size(r->trace);
     const char *clock = align_method(r->graph);
     switch (index) {
     case 0:
@@ -452,11 +458,11 @@ const char *facts_assumption(const struct report_facts *f, size_t index, char *o
         return "Gaps between an op being ready and starting that no dependency explains are kept "
                "as they were measured.";
     case 4:
-        if (world > (int)f->n_ranks)
+        if (f->world_size > f->n_ranks)
             snprintf(out, size,
-                     "%u of %d ranks are in the trace; the others are assumed to arrive at each "
+                     "%u of %u ranks are in the trace; the others are assumed to arrive at each "
                      "collective as late as when it was measured.",
-                     f->n_ranks, world);
+                     f->n_ranks, f->world_size);
         else if (f->n_ranks == 1 && f->n_comms > 0)
             return "Only one rank is in the trace; its peers are assumed to arrive as late as when "
                    "it was measured.";

@@ -3,6 +3,7 @@
 #define REPORT_FACTS_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 #include <dpro/report.h>
 
@@ -75,19 +76,27 @@ struct verdict_line {
 struct report_facts {
     struct arena arena;
     const struct dpro_report *report;
+    const char *framework; /* borrowed */
+    uint32_t world_size;
+    bool what_if;
 
     uint32_t n_measured;
     const int64_t *measured;                /* borrowed */
     int64_t measured_ns, median_ns, std_ns; /* -1: unknown */
     int64_t predicted_ns, p50_ns, p95_ns;   /* -1: unknown */
     uint32_t n_drawn;                       /* what p50 and p95 are over; 0: the replayed ones */
-    bool comparable;                        /* error_pct means something */
-    double error_pct;                       /* predicted, and what the profiler took, against
-                                               measured, signed */
-    double change_pct;                      /* the same, also for a what-if; 0 when unknown */
-    const struct dpro_daydream
-        *daydream;             /* borrowed; NULL: without sizes and a rate there is none */
-    double daydream_error_pct; /* when comparable and there is a daydream */
+    bool comparable;                        /* predicted with measured */
+    double error_pct;  /* predicted, and what the profiler took, against measured, signed; NAN: not
+                          comparable */
+    double change_pct; /* the same, also for a what-if; 0 when unknown */
+    bool has_daydream; /* without sizes and a rate there is none */
+    struct dpro_daydream daydream; /* -1, NAN: there is none */
+    double daydream_error_pct;     /* NAN: not comparable */
+    struct dpro_validation validation;
+    struct {
+        uint32_t n; /* 0: not known, or left in */
+        int64_t op_ns, iteration_ns;
+    } profiler;
 
     struct dpro_pace pace; /* of ranks that are measured on the GPU */
 
@@ -96,7 +105,7 @@ struct report_facts {
     double unprofiled_error_pct; /* predicted against the mean without the profiler */
     double unprofiled_median_error_pct;
 
-    struct dpro_unprofiled_iterations unprofiled_iterations;
+    struct dpro_unprofiled_iterations outside; /* of the profile */
     int64_t wire_profiler_ns;  /* what the profiler cost, as far as these iterations show it */
     int64_t wire_error_ns;     /* standard error of that; 0: not known */
     int64_t wire_predicted_ns; /* the prediction without it */
@@ -109,6 +118,7 @@ struct report_facts {
     uint32_t n_ranks;
     struct rank_fact *ranks;
     bool has_gpu;
+    bool communicates; /* some rank does, as far as the trace tells */
 
     const struct dpro_critical_op *path; /* borrowed */
     uint32_t n_path;
@@ -165,8 +175,6 @@ bool facts_launch_bound(const struct report_facts *facts);
 bool facts_is_sized(const struct dpro_collective *collective);
 /* Whether the ranks are devices that XLA runs programs on. */
 bool facts_of_xla(const struct report_facts *facts);
-/* Whether any rank communicates, as far as the trace tells. */
-bool facts_communicates(const struct report_facts *facts);
 const char *facts_kind_words(enum dpro_op_kind kind); /* "backward computation"; static */
 /* A sentence on what the replay rests on, in `out` or static; NULL past the last. */
 const char *facts_assumption(const struct report_facts *facts, size_t index, char *out,
@@ -176,7 +184,20 @@ int64_t facts_clock_uncertainty(const struct report_facts *facts,
 /* Warnings of the trace, then of the graph; NULL past the last. `report`: a struct dpro_report. */
 const char *facts_warning(const void *report, size_t index);
 
+/* Fills facts->contradicts, known_to_ns, parts and contradiction from what is there. */
+int contradiction_find(struct report_facts *facts, struct dpro_error *err);
+/* What a rank does in it, "collectives"; static. */
+const char *contradiction_part(const struct part_fact *part);
+
 void verdict_write(struct report_facts *facts); /* fills facts->verdict */
+
+/* All of it: sums, contradictions, the verdict. Borrows from `report` until facts_fini. */
+int facts_init(struct report_facts *facts, const struct dpro_report *report,
+               struct dpro_error *err);
+void facts_fini(struct report_facts *facts);
+/* Writes the facts of a report to a file by one function. */
+int facts_write(const struct dpro_report *report, FILE *out,
+                void (*write)(struct writer *writer, const void *facts), struct dpro_error *err);
 
 /* What most clocks were tied by: "transport", ...; "none"; static or borrowed from the graph. */
 const char *align_method(const struct dpro_graph *graph);

@@ -1,22 +1,13 @@
 /* report/replay_json.c: the replay as JSON, schema dpro.replay/1. Keys are never renamed or
  * dropped; what is unknown is null. */
-#include "report/contradiction.h"
-#include "report/report_facts.h"
+#include "report/facts.h"
+#include "report/field.h"
 #include "report/table.h"
 
-static void write_trace(struct writer *w, const struct report_facts *f)
+static void write_files(struct writer *w, const void *of)
 {
-    const struct dpro_trace *trace = f->report->trace;
-    writer_begin(w, "trace", '{');
-    writer_fields(w, TEXT("framework", dpro_trace_framework(trace)),
-                  INT("world_size", dpro_trace_world_size(trace)));
-    writer_begin(w, "ranks_present", '[');
-    for (size_t r = 0; r < dpro_trace_n_ranks(trace); r++)
-        writer_json_int(w, dpro_trace_rank(trace, r));
-    writer_close(w, ']');
-    writer_fields(w, BOOL("communication_recognised", facts_communicates(f)),
-                  INT("iterations", f->n_measured));
-    writer_begin(w, "files", '[');
+    const struct dpro_trace *trace = ((const struct report_facts *)of)->report->trace;
+    writer_open(w, '[');
     for (size_t i = 0; i < dpro_trace_n_files(trace); i++) {
         struct dpro_file_info info = dpro_trace_file(trace, i);
         if (!info.format)
@@ -27,73 +18,47 @@ static void write_trace(struct writer *w, const struct report_facts *f)
                       BOOL("truncated", info.truncated));
     }
     writer_close(w, ']');
-    writer_close(w, '}');
 }
 
-static void write_times(struct writer *w, const struct report_facts *f)
+static void write_present(struct writer *w, const void *of)
 {
-    const struct dpro_report *r = f->report;
-    const struct dpro_pace *p = &f->pace;
-    bool paced = p->n_ranks > 0;
-    writer_section(w, "measured", '{');
-    writer_fields(w, MS_KNOWN("iteration_ms", f->measured_ns), MS_KNOWN("median_ms", f->median_ns),
-                  MS_KNOWN("std_ms", f->std_ns));
-    writer_begin(w, "per_iteration_ms", '[');
-    for (uint32_t i = 0; i < f->n_measured; i++)
-        writer_json_ms(w, f->measured[i]);
+    const struct dpro_trace *trace = ((const struct report_facts *)of)->report->trace;
+    writer_open(w, '[');
+    for (size_t r = 0; r < dpro_trace_n_ranks(trace); r++)
+        writer_json_int(w, dpro_trace_rank(trace, r));
     writer_close(w, ']');
-    writer_close(w, '}');
-    writer_newline(w);
-    writer_key(w, "pace"); /* where iterations were measured: CPU and GPU may disagree */
-    writer_object(w, INT("ranks_on_gpu", p->n_ranks), MS_IF("cpu_ms", paced, p->marks_ns),
-                  MS_IF("gpu_ms", paced, p->device_ns), MS_IF("ahead_ms", paced, p->ahead_ns));
-    writer_section(w, "left_out", '[');
-    for (size_t i = 0; i < dpro_graph_n_left_out(r->graph); i++) {
-        struct dpro_left_out left_out = dpro_graph_left_out(r->graph, i);
+}
+
+static void write_measured(struct writer *w, const void *of)
+{
+    const struct report_facts *f = of;
+    writer_json_times(w, f->measured, f->n_measured);
+}
+
+static void write_left_out(struct writer *w, const void *of)
+{
+    const struct dpro_graph *g = ((const struct report_facts *)of)->report->graph;
+    writer_open(w, '[');
+    for (size_t i = 0; i < dpro_graph_n_left_out(g); i++) {
+        struct dpro_left_out left_out = dpro_graph_left_out(g, i);
         writer_object(w, INT("iteration", left_out.number), TEXT("reason", left_out.reason));
     }
     writer_close(w, ']');
-    writer_newline(w);
-    writer_key(w, "predicted");
-    writer_object(w, MS_KNOWN("iteration_ms", f->predicted_ns), MS_KNOWN("p50_ms", f->p50_ns),
-                  MS_KNOWN("p95_ms", f->p95_ns), INT("samples", f->n_drawn));
-    writer_fields(w, FIXED_IF("error_pct", f->comparable, f->error_pct, 3),
-                  BOOL("what_if", r->what_if));
-    writer_newline(w);
-    writer_key(w, "profiler");
-    writer_object(w, INT_IF("op_ns", r->profiler_op_ns, r->profiler_op_ns),
-                  MS_IF("iteration_ms", r->profiler_op_ns && r->profiler_ns >= 0, r->profiler_ns));
-    writer_newline(w);
 }
 
-static void write_checks(struct writer *w, const struct report_facts *f)
+static void write_verdict(struct writer *w, const void *of)
 {
-    static const struct dpro_validation none;
-    static const struct dpro_daydream no_daydream;
-    const struct dpro_validation *v = f->report->validation ? f->report->validation : &none;
-    const struct dpro_daydream *d = f->daydream ? f->daydream : &no_daydream;
-    writer_newline(w);
-    writer_key(w, "validation");
-    writer_object(w, TEXT("method", v->method ? v->method : "none"),
-                  FIXED_IF("mean_abs_error_pct", v->n > 0, v->mean_abs_error_pct, 3),
-                  FIXED_IF("max_abs_error_pct", v->n > 0, v->max_abs_error_pct, 3),
-                  FIXED_IF("mean_error_pct", v->n > 0, v->mean_error_pct, 3),
-                  FIXED_IF("measured_std_pct", v->n > 0, v->measured_std_pct, 3),
-                  INT("predictions", v->n));
-    writer_newline(w);
-    writer_key(w, "daydream");
-    writer_object(w, MS_IF("iteration_ms", f->daydream && d->iteration_ns >= 0, d->iteration_ns),
-                  FIXED_IF("error_pct", f->daydream && f->comparable, f->daydream_error_pct, 3),
-                  FIXED_IF("bandwidth_bytes_per_s", f->daydream, d->bandwidth_bytes_per_s, 0));
+    const struct report_facts *f = of;
+    writer_open(w, '[');
+    for (int i = 0; i < N_VERDICT; i++)
+        writer_object(w, TEXT("title", f->verdict[i].title), TEXT("text", f->verdict[i].text));
+    writer_close(w, ']');
 }
 
-static void write_contradiction(struct writer *w, const struct report_facts *f)
+static void write_parts(struct writer *w, const void *of)
 {
-    writer_section(w, "contradiction", '{');
-    writer_fields(w, BOOL("contradicts", f->contradicts),
-                  MS_KNOWN("measured_known_to_ms", f->known_to_ns),
-                  TEXT("text", f->contradiction[0] ? f->contradiction : NULL));
-    writer_begin(w, "parts", '[');
+    const struct report_facts *f = of;
+    writer_open(w, '[');
     for (uint32_t i = 0; i < f->n_parts; i++) {
         const struct part_fact *part = &f->parts[i];
         writer_newline(w);
@@ -103,80 +68,12 @@ static void write_contradiction(struct writer *w, const struct report_facts *f)
                       MS("replayed_sum_ms", part->replayed_sum_ns));
     }
     writer_close(w, ']');
-    writer_close(w, '}');
 }
 
-static void write_unprofiled(struct writer *w, const struct report_facts *f)
+static void write_ranks(struct writer *w, const void *of)
 {
-    const struct dpro_unprofiled *u = &f->unprofiled;
-    const struct dpro_unprofiled_iterations *o = &f->unprofiled_iterations;
-    bool known = u->n_steps > 0, compared = known && f->comparable;
-    writer_newline(w);
-    writer_key(w, "unprofiled");
-    writer_object(
-        w, INT("steps", u->n_steps), MS_IF("iteration_ms", known && u->mean_ns >= 0, u->mean_ns),
-        MS_IF("median_ms", known && u->median_ns >= 0, u->median_ns),
-        MS_IF("std_ms", known && u->std_ns >= 0, u->std_ns),
-        FIXED_IF("profiler_overhead_pct", known && f->measured_ns > 0, f->overhead_pct, 3),
-        FIXED_IF("error_pct", compared, f->unprofiled_error_pct, 3),
-        FIXED_IF("median_error_pct", compared, f->unprofiled_median_error_pct, 3));
-    known = o->n_iterations > 0;
-    compared = f->comparable && (known || o->asking_ns > 0);
-    writer_newline(w);
-    writer_key(w, "unprofiled_iterations");
-    writer_object(
-        w, INT("iterations", o->n_iterations),
-        MS_IF("iteration_ms", known && o->mean_ns >= 0, o->mean_ns),
-        MS_IF("std_ms", known && o->std_ns >= 0, o->std_ns),
-        MS_IF("asking_ms", o->asking_ns > 0, o->asking_ns),
-        MS_IF("profiler_ms", compared && f->wire_profiler_ns >= 0, f->wire_profiler_ns),
-        MS_IF("standard_error_ms", compared && known, f->wire_error_ns),
-        MS_IF("predicted_ms", compared && f->wire_predicted_ns >= 0, f->wire_predicted_ns));
-}
-
-static void write_transport(struct writer *w, const struct report_facts *f)
-{
-    const struct dpro_transport_info *t = &f->transport;
-    bool paired = t->n_connections > 0; /* both ends of a connection were recorded */
-    writer_newline(w);
-    if (t->n_processes == 0) {
-        writer_fields(w, NUL("transport"));
-        return;
-    }
-    writer_key(w, "transport");
-    writer_object(w, INT("processes", t->n_processes), INT("connections", t->n_connections),
-                  INT("one_sided_connections", t->n_one_sided), INT("calls", t->n_calls),
-                  INT("sent_bytes", t->sent_bytes), INT("received_bytes", t->received_bytes),
-                  INT_IF("paired_bytes", paired, t->paired_bytes),
-                  INT_IF("unpaired_bytes", paired, t->unpaired_bytes),
-                  INT_IF("gaps", paired, t->n_gaps), INT("edge_bytes", t->edge_bytes),
-                  INT("gloo_messages", t->n_messages), INT("zmtp_frames", t->n_zmtp_frames),
-                  INT("pushes", t->n_pushes), INT("pulls", t->n_pulls),
-                  INT("framing_breaks", t->n_framing_breaks), INT("collectives", t->n_collectives),
-                  INT("collectives_tied", t->n_tied), INT("collectives_checked", t->n_checked),
-                  INT("collectives_exact", t->n_exact),
-                  INT("collectives_in_buckets", t->n_in_buckets), INT("records_lost", t->n_lost));
-}
-
-static void write_fusion(struct writer *w, const struct report_facts *f)
-{
-    const struct dpro_fusion_info *h = &f->fusion;
-    writer_newline(w);
-    if (h->n_tensors == 0) {
-        writer_fields(w, NUL("horovod"));
-        return;
-    }
-    writer_key(w, "horovod");
-    writer_object(w, INT("tensors", h->n_tensors), INT("groups", h->n_groups),
-                  INT("rounds", h->n_rounds), INT("rounds_fused_alike", h->n_alike),
-                  MS_IF("cycle_ms", h->cycle_ns > 0, h->cycle_ns),
-                  MS_KNOWN("negotiate_ms", f->negotiate_ns), MS_KNOWN("copy_ms", f->copy_ns),
-                  MS_KNOWN("callback_ms", f->callback_ns));
-}
-
-static void write_ranks(struct writer *w, const struct report_facts *f)
-{
-    writer_section(w, "ranks", '[');
+    const struct report_facts *f = of;
+    writer_open(w, '[');
     for (uint32_t r = 0; r < f->n_ranks; r++) {
         const struct dpro_rank_time *t = &f->ranks[r].time;
         writer_item(w);
@@ -245,9 +142,10 @@ static void write_path(struct writer *w, const struct report_facts *f, bool with
     writer_close(w, '}');
 }
 
-static void write_collectives(struct writer *w, const struct report_facts *f)
+static void write_collectives(struct writer *w, const void *of)
 {
-    writer_section(w, "collectives", '[');
+    const struct report_facts *f = of;
+    writer_open(w, '[');
     for (uint32_t i = 0; i < f->n_comms; i++) {
         const struct comm_fact *c = &f->comms[i];
         uint64_t bytes = c->size_bytes < INT64_MAX ? c->size_bytes : INT64_MAX;
@@ -260,11 +158,12 @@ static void write_collectives(struct writer *w, const struct report_facts *f)
     writer_close(w, ']');
 }
 
-static void write_clock(struct writer *w, const struct report_facts *f)
+static void write_clock(struct writer *w, const void *of)
 {
+    const struct report_facts *f = of;
     const struct dpro_graph *g = f->report->graph;
     struct dpro_alignment alignment = dpro_graph_alignment(g);
-    writer_section(w, "clock", '{');
+    writer_open(w, '{');
     writer_fields(w, TEXT("method", align_method(g)));
     align_write_fields(w, &alignment);
     writer_begin(w, "hosts", '[');
@@ -282,33 +181,131 @@ static void write_clock(struct writer *w, const struct report_facts *f)
     writer_close(w, '}');
 }
 
+/* A fact is a row; those of an object follow its row. */
+#define AT(member)      .at = offsetof(struct report_facts, member)
+#define IF_ANY(counted) .known = offsetof(struct report_facts, counted) + 1
+static const struct field fields[] = {
+    {"error_pct", FIELD_REAL, AT(error_pct), .digits = 3},
+    {"what_if", FIELD_BOOL, AT(what_if)},
+    {"left_out", FIELD_CALL, .write = write_left_out},
+    {"verdict", FIELD_CALL, .write = write_verdict},
+    {"collectives", FIELD_CALL, .write = write_collectives},
+    {"ranks", FIELD_CALL, .write = write_ranks},
+    {"clock", FIELD_CALL, .write = write_clock},
+
+    {.key = "trace"},
+    {"framework", FIELD_TEXT, AT(framework)},
+    {"world_size", FIELD_U32, AT(world_size)},
+    {"ranks_present", FIELD_CALL, .write = write_present},
+    {"communication_recognised", FIELD_BOOL, AT(communicates)},
+    {"iterations", FIELD_U32, AT(n_measured)},
+    {"files", FIELD_CALL, .write = write_files},
+
+    {.key = "measured"},
+    {"iteration_ms", FIELD_MS, AT(measured_ns)},
+    {"median_ms", FIELD_MS, AT(median_ns)},
+    {"std_ms", FIELD_MS, AT(std_ns)},
+    {"per_iteration_ms", FIELD_CALL, .write = write_measured},
+
+    {.key = "pace"}, /* where iterations were measured: CPU and GPU may disagree */
+    {"ranks_on_gpu", FIELD_U32, AT(pace.n_ranks)},
+    {"cpu_ms", FIELD_MS, AT(pace.marks_ns), IF_ANY(pace.n_ranks)},
+    {"gpu_ms", FIELD_MS, AT(pace.device_ns), IF_ANY(pace.n_ranks)},
+    {"ahead_ms", FIELD_MS, AT(pace.ahead_ns), IF_ANY(pace.n_ranks)},
+
+    {.key = "predicted"},
+    {"iteration_ms", FIELD_MS, AT(predicted_ns)},
+    {"p50_ms", FIELD_MS, AT(p50_ns)},
+    {"p95_ms", FIELD_MS, AT(p95_ns)},
+    {"samples", FIELD_U32, AT(n_drawn)},
+
+    {.key = "profiler"},
+    {"op_ns", FIELD_I64, AT(profiler.op_ns), IF_ANY(profiler.n)},
+    {"iteration_ms", FIELD_MS, AT(profiler.iteration_ns), IF_ANY(profiler.n)},
+
+    {.key = "validation"},
+    {"method", FIELD_TEXT, AT(validation.method)},
+    {"mean_abs_error_pct", FIELD_REAL, AT(validation.mean_abs_error_pct), IF_ANY(validation.n),
+     .digits = 3},
+    {"max_abs_error_pct", FIELD_REAL, AT(validation.max_abs_error_pct), IF_ANY(validation.n),
+     .digits = 3},
+    {"mean_error_pct", FIELD_REAL, AT(validation.mean_error_pct), IF_ANY(validation.n),
+     .digits = 3},
+    {"measured_std_pct", FIELD_REAL, AT(validation.measured_std_pct), IF_ANY(validation.n),
+     .digits = 3},
+    {"predictions", FIELD_U32, AT(validation.n)},
+
+    {.key = "daydream"},
+    {"iteration_ms", FIELD_MS, AT(daydream.iteration_ns)},
+    {"error_pct", FIELD_REAL, AT(daydream_error_pct), .digits = 3},
+    {"bandwidth_bytes_per_s", FIELD_REAL, AT(daydream.bandwidth_bytes_per_s)},
+
+    {.key = "contradiction"},
+    {"contradicts", FIELD_BOOL, AT(contradicts)},
+    {"measured_known_to_ms", FIELD_MS, AT(known_to_ns)},
+    {"text", FIELD_CHARS, AT(contradiction)},
+    {"parts", FIELD_CALL, .write = write_parts},
+
+    {.key = "unprofiled"},
+    {"steps", FIELD_U32, AT(unprofiled.n_steps)},
+    {"iteration_ms", FIELD_MS, AT(unprofiled.mean_ns), IF_ANY(unprofiled.n_steps)},
+    {"median_ms", FIELD_MS, AT(unprofiled.median_ns), IF_ANY(unprofiled.n_steps)},
+    {"std_ms", FIELD_MS, AT(unprofiled.std_ns), IF_ANY(unprofiled.n_steps)},
+    {"profiler_overhead_pct", FIELD_REAL, AT(overhead_pct), .digits = 3},
+    {"error_pct", FIELD_REAL, AT(unprofiled_error_pct), .digits = 3},
+    {"median_error_pct", FIELD_REAL, AT(unprofiled_median_error_pct), .digits = 3},
+
+    {.key = "unprofiled_iterations"},
+    {"iterations", FIELD_U32, AT(outside.n_iterations)},
+    {"iteration_ms", FIELD_MS, AT(outside.mean_ns), IF_ANY(outside.n_iterations)},
+    {"std_ms", FIELD_MS, AT(outside.std_ns), IF_ANY(outside.n_iterations)},
+    {"asking_ms", FIELD_MS_SET, AT(outside.asking_ns)},
+    {"profiler_ms", FIELD_MS, AT(wire_profiler_ns)},
+    {"standard_error_ms", FIELD_MS, AT(wire_error_ns), IF_ANY(outside.n_iterations)},
+    {"predicted_ms", FIELD_MS, AT(wire_predicted_ns)},
+
+    {"transport", FIELD_OBJECT, IF_ANY(transport.n_processes)},
+    {"processes", FIELD_U32, AT(transport.n_processes)},
+    {"connections", FIELD_U32, AT(transport.n_connections)},
+    {"one_sided_connections", FIELD_U32, AT(transport.n_one_sided)},
+    {"calls", FIELD_U64, AT(transport.n_calls)},
+    {"sent_bytes", FIELD_U64, AT(transport.sent_bytes)},
+    {"received_bytes", FIELD_U64, AT(transport.received_bytes)},
+    {"paired_bytes", FIELD_U64, AT(transport.paired_bytes), IF_ANY(transport.n_connections)},
+    {"unpaired_bytes", FIELD_U64, AT(transport.unpaired_bytes), IF_ANY(transport.n_connections)},
+    {"gaps", FIELD_U64, AT(transport.n_gaps), IF_ANY(transport.n_connections)},
+    {"edge_bytes", FIELD_U64, AT(transport.edge_bytes)},
+    {"gloo_messages", FIELD_U64, AT(transport.n_messages)},
+    {"zmtp_frames", FIELD_U64, AT(transport.n_zmtp_frames)},
+    {"pushes", FIELD_U64, AT(transport.n_pushes)},
+    {"pulls", FIELD_U64, AT(transport.n_pulls)},
+    {"framing_breaks", FIELD_U64, AT(transport.n_framing_breaks)},
+    {"collectives", FIELD_U64, AT(transport.n_collectives)},
+    {"collectives_tied", FIELD_U64, AT(transport.n_tied)},
+    {"collectives_checked", FIELD_U64, AT(transport.n_checked)},
+    {"collectives_exact", FIELD_U64, AT(transport.n_exact)},
+    {"collectives_in_buckets", FIELD_U64, AT(transport.n_in_buckets)},
+    {"records_lost", FIELD_U64, AT(transport.n_lost)},
+
+    {"horovod", FIELD_OBJECT, IF_ANY(fusion.n_tensors)},
+    {"tensors", FIELD_U32, AT(fusion.n_tensors)},
+    {"groups", FIELD_U32, AT(fusion.n_groups)},
+    {"rounds", FIELD_U32, AT(fusion.n_rounds)},
+    {"rounds_fused_alike", FIELD_U32, AT(fusion.n_alike)},
+    {"cycle_ms", FIELD_MS_SET, AT(fusion.cycle_ns)},
+    {"negotiate_ms", FIELD_MS, AT(negotiate_ns)},
+    {"copy_ms", FIELD_MS, AT(copy_ns)},
+    {"callback_ms", FIELD_MS, AT(callback_ns)},
+    {.key = NULL},
+};
+
 void json_write_report(struct writer *w, const struct report_facts *f, bool with_ops)
 {
     writer_open(w, '{');
     writer_fields(w, TEXT("schema", "dpro.replay/1"), TEXT("version", dpro_version()));
-    writer_newline(w);
-    write_trace(w, f);
-    write_times(w, f);
-    writer_begin(w, "verdict", '[');
-    for (int i = 0; i < N_VERDICT; i++)
-        writer_object(w, TEXT("title", f->verdict[i].title), TEXT("text", f->verdict[i].text));
-    writer_close(w, ']');
-    write_checks(w, f);
-    write_contradiction(w, f);
-    write_unprofiled(w, f);
-    write_transport(w, f);
-    write_fusion(w, f);
-    write_collectives(w, f);
-    write_ranks(w, f);
+    fields_write(w, fields, f);
     write_path(w, f, with_ops);
-    write_clock(w, f);
-    writer_section(w, "warnings", '[');
-    const char *warning;
-    for (size_t i = 0; (warning = facts_warning(f->report, i)); i++) {
-        writer_newline(w);
-        writer_string(w, warning);
-    }
-    writer_close(w, ']');
+    warnings_write_json(w, facts_warning, f->report);
     writer_close(w, '}');
 }
 

@@ -6,8 +6,7 @@
 #include "base/sort.h"
 #include "graph/graph.h"
 #include "report/columns.h"
-#include "report/contradiction.h"
-#include "report/report_facts.h"
+#include "report/facts.h"
 #include "report/table.h"
 #include "report/words.h"
 
@@ -255,8 +254,8 @@ static void prediction_row(struct table *t, const struct report_facts *f, const 
 
 static void write_checks(struct writer *w, const struct report_facts *f)
 {
-    const struct dpro_validation *v = f->report->validation;
-    const char *replay = f->report->what_if ? "replay, what if" : "replay";
+    const struct dpro_validation *v = &f->validation;
+    const char *replay = f->what_if ? "replay, what if" : "replay";
     writer_text(w, "\nPrediction against measurement\n");
     struct table t = {.n_cols = 3, .left = {true}};
     table_cells(&t, "", "ms", "error");
@@ -267,9 +266,9 @@ static void write_checks(struct writer *w, const struct report_facts *f)
             table_cell(&t, "measured, mean of %u", f->n_measured);
         table_cells(&t, MILLISECONDS(f, f->measured_ns), "");
     }
-    if (f->report->profiler_op_ns) {
+    if (f->profiler.n) {
         prediction_row(&t, f, "replay, with the profiler's own work",
-                       f->predicted_ns + f->report->profiler_ns, f->error_pct);
+                       f->predicted_ns + f->profiler.iteration_ns, f->error_pct);
         table_cells(&t, replay, MILLISECONDS(f, f->predicted_ns), "");
     } else {
         prediction_row(&t, f, replay, f->predicted_ns, f->error_pct);
@@ -278,11 +277,11 @@ static void write_checks(struct writer *w, const struct report_facts *f)
         table_cell(&t, "%s of %u drawn iterations", p ? "p95" : "p50", f->n_drawn);
         table_cells(&t, MILLISECONDS(f, p ? f->p95_ns : f->p50_ns), "");
     }
-    if (f->daydream)
-        prediction_row(&t, f, "Daydream (one rank, no waiting for peers)",
-                       f->daydream->iteration_ns, f->daydream_error_pct);
+    if (f->has_daydream)
+        prediction_row(&t, f, "Daydream (one rank, no waiting for peers)", f->daydream.iteration_ns,
+                       f->daydream_error_pct);
     table_write(w, &t);
-    if (!v || v->n == 0)
+    if (v->n == 0)
         writer_text(w, f->n_measured > 1
                            ? "  self-validation: not asked for\n"
                            : "  self-validation: none, too few iterations; record 10 or more\n");
@@ -304,7 +303,7 @@ static void write_contradiction(struct writer *w, const struct report_facts *f)
     table_paragraph(w, " ", 2,
                     "the replay contradicts the measurement: it is %s off, the measured mean is "
                     "known to +- %s%s%s",
-                    TIME(llabs(f->predicted_ns + f->report->profiler_ns - f->measured_ns)),
+                    TIME(llabs(f->predicted_ns + f->profiler.iteration_ns - f->measured_ns)),
                     TIME(f->known_to_ns), f->contradiction[0] ? "; " : "", f->contradiction);
     struct table t = {.n_cols = 4, .left = {false, true}};
     table_cells(&t, "rank", "what", "measured ms", "replayed ms");
@@ -333,7 +332,7 @@ static void write_unprofiled(struct writer *w, const struct report_facts *f)
 
 static void write_unprofiled_iterations(struct writer *w, const struct report_facts *f)
 {
-    const struct dpro_unprofiled_iterations *o = &f->unprofiled_iterations;
+    const struct dpro_unprofiled_iterations *o = &f->outside;
     struct words line = {.n = 0};
     if (o->n_iterations == 0 && o->asking_ns == 0)
         return;

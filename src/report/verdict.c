@@ -32,17 +32,17 @@ static const char *pct(char out[NUMBER_TEXT], double value)
 
 static void say_iteration(const struct report_facts *f, struct verdict_line *line)
 {
-    const struct dpro_validation *v = f->report->validation;
-    line->title = f->report->what_if ? "What if" : "Iteration";
+    const struct dpro_validation *v = &f->validation;
+    line->title = f->what_if ? "What if" : "Iteration";
     say(line, "%s predicted", TIME(f->predicted_ns));
-    if (f->report->profiler_op_ns)
-        say(line, " without the profiler, which took %s", TIME(f->report->profiler_ns));
+    if (f->profiler.n)
+        say(line, " without the profiler, which took %s", TIME(f->profiler.iteration_ns));
     if (f->measured_ns < 0) {
         say(line, "; nothing was measured to compare it with");
         return;
     }
-    if (f->report->what_if) {
-        int64_t change = f->predicted_ns + f->report->profiler_ns - f->measured_ns;
+    if (f->what_if) {
+        int64_t change = f->predicted_ns + f->profiler.iteration_ns - f->measured_ns;
         if (change == 0) {
             say(line, " with the change, as measured without it");
             return;
@@ -52,13 +52,13 @@ static void say_iteration(const struct report_facts *f, struct verdict_line *lin
             change < 0 ? "faster" : "slower");
         return;
     }
-    if (f->report->profiler_op_ns)
-        say(line, "; with it %s", TIME(f->predicted_ns + f->report->profiler_ns));
+    if (f->profiler.n)
+        say(line, "; with it %s", TIME(f->predicted_ns + f->profiler.iteration_ns));
     say(line, ", %s measured (%s%s %%); ", TIME(f->measured_ns), f->error_pct >= 0.05 ? "+" : "",
         PCT(f->error_pct));
     if (f->wire_profiler_ns > 0)
         say(line, "without the profiler about %s; ", TIME(f->wire_predicted_ns));
-    if (v && v->n > 0)
+    if (v->n > 0)
         say(line, "left-out iterations %s %% off", PCT(v->mean_abs_error_pct));
     else
         say(line, "not self-validated");
@@ -145,19 +145,19 @@ static void say_exposed(const struct report_facts *f, struct verdict_line *line)
 
 static void say_communication(const struct report_facts *f, struct verdict_line *line)
 {
-    int world = dpro_trace_world_size(f->report->trace);
+    uint32_t world = f->world_size;
     line->title = "Communication";
-    if (!facts_communicates(f) && world > 1)
+    if (!f->communicates && world > 1)
         say(line,
-            "none was recognised, but the job has %d ranks: their communication counts as "
+            "none was recognised, but the job has %u ranks: their communication counts as "
             "computation or idle time",
             world);
-    else if (!facts_communicates(f))
+    else if (!f->communicates)
         say(line, "none in this trace");
     else
         say_exposed(f, line);
-    if (world > (int)f->n_ranks)
-        say(line, "; %u of %d ranks recorded", f->n_ranks, world);
+    if (world > f->n_ranks)
+        say(line, "; %u of %u ranks recorded", f->n_ranks, world);
 }
 
 /* A GPU that has work at all times while its CPU is ahead is what the job hangs on, unless it
@@ -242,7 +242,7 @@ static bool say_unlike(const struct report_facts *f, struct verdict_line *line)
         least = !least || t->iteration_ns < least->iteration_ns ? t : least;
         most = !most || t->iteration_ns > most->iteration_ns ? t : most;
     }
-    if (!most || !facts_communicates(f) || most->iteration_ns / 3 <= least->iteration_ns / 2 ||
+    if (!most || !f->communicates || most->iteration_ns / 3 <= least->iteration_ns / 2 ||
         has_servers(f->report->graph))
         return false;
     say(line,
@@ -256,11 +256,11 @@ static bool say_unlike(const struct report_facts *f, struct verdict_line *line)
 /* What stands between the numbers and acting on them; false: nothing. */
 static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
 {
-    const struct dpro_validation *v = f->report->validation;
-    int world = dpro_trace_world_size(f->report->trace);
-    if (world > 1 && !facts_communicates(f))
+    const struct dpro_validation *v = &f->validation;
+    uint32_t world = f->world_size;
+    if (world > 1 && !f->communicates)
         say(line,
-            "find out first what the job's %d ranks exchange: no communication was recognised, so "
+            "find out first what the job's %u ranks exchange: no communication was recognised, so "
             "it counts as computation here",
             world);
     else if (say_unlike(f, line))
@@ -275,7 +275,7 @@ static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
     else
         say(line, "do not act on this yet: the prediction is %s %% off; %s%s", PCT(f->error_pct),
             f->contradiction[0] ? f->contradiction : "no part of the graph stands out",
-            v && v->n > 0 ? "" : "; record 10 iterations or more");
+            v->n > 0 ? "" : "; record 10 iterations or more");
     return true;
 }
 
@@ -308,7 +308,7 @@ static void say_cheaper(const struct report_facts *f, struct verdict_line *line)
 
 static void say_wait(const struct report_facts *f, struct verdict_line *line)
 {
-    int world = dpro_trace_world_size(f->report->trace);
+    uint32_t world = f->world_size;
     int64_t excess;
     const char *a = TIME(f->wait_ns);
     if (f->straggler >= 0 && f->n_ranks > 1) {
@@ -321,8 +321,8 @@ static void say_wait(const struct report_facts *f, struct verdict_line *line)
         else
             say(line, "even out the ranks: they wait %s for each other, mostly for rank %d", a,
                 f->straggler);
-    } else if (world > (int)f->n_ranks) {
-        say(line, "record all %d ranks, to see which of them is waited for: %s", world, a);
+    } else if (world > f->n_ranks) {
+        say(line, "record all %u ranks, to see which of them is waited for: %s", world, a);
     } else {
         say(line, "even out the ranks: they wait %s for each other", a);
     }
@@ -399,7 +399,7 @@ static void say_idle_gpu(const struct report_facts *f, struct verdict_line *line
 
 static void say_next(const struct report_facts *f, struct verdict_line *line)
 {
-    const struct dpro_validation *v = f->report->validation;
+    const struct dpro_validation *v = &f->validation;
     line->title = "Next step";
     if (say_doubt(f, line))
         return;
@@ -429,7 +429,7 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
         say(line,
             "look in the timeline for what the ranks wait for while they idle: up to %s to win",
             TIME(f->idle_ns));
-    if (!f->report->what_if && v && v->n > 0 && v->mean_abs_error_pct > 15) {
+    if (!f->what_if && v->n > 0 && v->mean_abs_error_pct > 15) {
         int64_t least = INT64_MAX, longest = 0;
         for (uint32_t i = 0; i < f->n_measured; i++) {
             least = f->measured[i] < least ? f->measured[i] : least;

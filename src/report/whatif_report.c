@@ -1,14 +1,13 @@
 /* report/whatif_report.c: a what-if as text and as JSON, schema dpro.whatif/1. Keys are never
  * renamed or dropped. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <dpro/report.h>
 
 #include "base/sort.h"
 #include "base/utf8.h"
+#include "report/field.h"
 #include "report/model_report.h"
 #include "report/table.h"
 #include "report/words.h"
@@ -25,144 +24,87 @@ static const char *warning(const void *report, size_t i)
 
 /* ---- what is changed ---- */
 
-/* Three decimals, less the zeros at their end. */
-static const char *trimmed(char out[NUMBER_TEXT], double value)
-{
-    words_number(out, value, 3);
-    char *end = strchr(out, '.') ? out + strlen(out) : out;
-    while (end > out && end[-1] == '0')
-        *--end = '\0';
-    if (end > out && end[-1] == '.')
-        end[-1] = '\0';
-    return out;
-}
-
-#define TRIMMED(value) trimmed((char[NUMBER_TEXT]){""}, value)
-
-/* Tells each change to JSON, or to people where `json` is NULL. */
-struct teller {
-    struct writer *json;
-    struct words *words;
+#define AT(member) .at = offsetof(struct dpro_changes, member)
+/* Those that were asked for; what needs more than a row follows. */
+static const struct field change_fields[] = {
+    {"bucket_cap_mb", FIELD_MIB, AT(bucket_cap_bytes), .text = "buckets of %s MB by DDP's rule"},
+    {"first_bucket_mb", FIELD_MIB, AT(first_bucket_bytes), .text = "the first of %s MB"},
+    {"buckets", FIELD_TEXT, AT(buckets_path), .text = "the buckets of %s"},
+    {"partition_mb", FIELD_MIB, AT(partition_bytes), .text = "partitions of %s MB"},
+    {"bandwidth_bytes_per_s", FIELD_REAL, AT(bandwidth_bytes_per_s), .digits = 3, .scale = 1e6 / 8,
+     .text = "links of %s Mbit/s"},
+    {"bandwidth_ratio", FIELD_REAL, AT(bandwidth_ratio), .digits = 6,
+     .text = "links %s times as fast"},
+    {"latency_ratio", FIELD_REAL, AT(latency_ratio), .digits = 6,
+     .text = "latency %s times as long"},
+    {"latency_add_ns", FIELD_I64, AT(latency_add_ns), .scale = 1e3,
+     .text = "%s us added to each message"},
+    {"world_size", FIELD_U32, AT(world_size), .text = "%s ranks"},
+    {"servers", FIELD_U32, AT(n_servers), .text = "parameter servers: %s"},
+    {"bigarray_bound", FIELD_U64, AT(bigarray_bound),
+     .text = "arrays of %s elements or more parted over all servers"},
+    {"server_bandwidth_bytes_per_s", FIELD_REAL, AT(server_bandwidth_bytes_per_s), .digits = 3,
+     .scale = 1e6 / 8, .text = "servers' links of %s Mbit/s"},
+    {"server_bandwidth_ratio", FIELD_REAL, AT(server_bandwidth_ratio), .digits = 6,
+     .text = "servers' links %s times as fast"},
+    {"cycle_time_ms", FIELD_MS, AT(cycle_ns), .scale = 1e6, .text = "Horovod's cycles of %s ms"},
+    {.key = NULL},
 };
 
-__attribute__((format(printf, 3, 4))) static void
-tell(const struct teller *t, struct writer_field field, const char *format, ...)
+static void say_changes(struct words *words, const struct dpro_changes *c)
 {
-    char text[300];
-    va_list args;
-    if (t->json) {
-        writer_fields(t->json, field);
-        return;
-    }
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    words_add(t->words, ", ", "%s", text);
-}
-
-static void tell_compute(const struct teller *t, const struct dpro_changes *c)
-{
-    for (size_t i = 0; i < c->n_compute && !t->json; i++) {
+    fields_say_set(words, change_fields, c);
+    for (size_t i = 0; i < c->n_compute; i++) {
         int first = c->compute[i].first_rank, last = c->compute[i].last_rank;
         char who[40] = "";
         if (first >= 0)
             snprintf(who, sizeof who, first == last ? "rank %d " : "ranks %d-%d ", first, last);
-        words_add(t->words, ", ", "%scomputing %s times as fast", who,
-                  TRIMMED(c->compute[i].speed));
+        words_add(words, ", ", "%scomputing %s times as fast", who, TRIMMED(c->compute[i].speed));
     }
-    if (!t->json || c->n_compute == 0)
-        return;
-    writer_begin(t->json, "compute", '[');
-    for (size_t i = 0; i < c->n_compute; i++) {
-        writer_open(t->json, '{');
-        writer_fields(t->json, FIXED("speed", c->compute[i].speed, 6));
-        writer_key(t->json, "ranks"); /* first and last; null: all */
-        if (c->compute[i].first_rank < 0) {
-            writer_null(t->json);
-        } else {
-            writer_open(t->json, '[');
-            writer_json_int(t->json, c->compute[i].first_rank);
-            writer_json_int(t->json, c->compute[i].last_rank);
-            writer_close(t->json, ']');
-        }
-        writer_close(t->json, '}');
-    }
-    writer_close(t->json, ']');
-}
-
-static void tell_delays(const struct teller *t, const struct dpro_changes *c)
-{
-    for (size_t i = 0; i < c->n_delays && !t->json; i++)
-        words_add(t->words, ", ", "%.100s", c->delays[i]);
-    if (!t->json || c->n_delays == 0)
-        return;
-    writer_begin(t->json, "delays", '[');
     for (size_t i = 0; i < c->n_delays; i++)
-        writer_string(t->json, c->delays[i]);
-    writer_close(t->json, ']');
+        words_add(words, ", ", "%.100s", c->delays[i]);
+    if (c->compression && *c->compression == DPRO_COMPRESSION_NONE)
+        words_add(words, ", ", "no compression");
+    else if (c->compression)
+        words_add(words, ", ", "compression to %s", dpro_compression_name(*c->compression));
+    if (c->fusion_bytes && *c->fusion_bytes == 0)
+        words_add(words, ", ", "nothing fused");
+    else if (c->fusion_bytes)
+        words_add(words, ", ", "up to %s MB fused", TRIMMED((double)*c->fusion_bytes / 1048576));
 }
 
-static double mib(uint64_t bytes)
+static void write_compute(struct writer *w, const struct dpro_changes *c)
 {
-    return (double)bytes / 1048576;
-}
-
-/* Those that were asked for. */
-static void tell_changes(const struct teller *t, const struct dpro_changes *c)
-{
-    if (c->bucket_cap_bytes)
-        tell(t, FIXED("bucket_cap_mb", mib(c->bucket_cap_bytes), 6),
-             "buckets of %s MB by DDP's rule", TRIMMED(mib(c->bucket_cap_bytes)));
-    if (c->first_bucket_bytes)
-        tell(t, FIXED("first_bucket_mb", mib(c->first_bucket_bytes), 6), "the first of %s MB",
-             TRIMMED(mib(c->first_bucket_bytes)));
-    if (c->buckets_path)
-        tell(t, TEXT("buckets", c->buckets_path), "the buckets of %.200s", c->buckets_path);
-    if (c->partition_bytes)
-        tell(t, FIXED("partition_mb", mib(c->partition_bytes), 6), "partitions of %s MB",
-             TRIMMED(mib(c->partition_bytes)));
-    if (c->compression) {
-        const char *name = dpro_compression_name(*c->compression);
-        bool none = *c->compression == DPRO_COMPRESSION_NONE;
-        tell(t, TEXT("compress", name), none ? "no compression" : "compression to %s", name);
+    writer_begin(w, "compute", '[');
+    for (size_t i = 0; i < c->n_compute; i++) {
+        const int ranks[] = {c->compute[i].first_rank, c->compute[i].last_rank};
+        writer_open(w, '{');
+        writer_fields(w, FIXED("speed", c->compute[i].speed, 6));
+        writer_key(w, "ranks"); /* first and last; null: all */
+        if (ranks[0] < 0)
+            writer_null(w);
+        else
+            writer_json_ints(w, ranks, 2);
+        writer_close(w, '}');
     }
-    if (c->bandwidth_bytes_per_s != 0)
-        tell(t, FIXED("bandwidth_bytes_per_s", c->bandwidth_bytes_per_s, 3), "links of %s Mbit/s",
-             TRIMMED(c->bandwidth_bytes_per_s * 8 / 1e6));
-    if (c->bandwidth_ratio != 0)
-        tell(t, FIXED("bandwidth_ratio", c->bandwidth_ratio, 6), "links %s times as fast",
-             TRIMMED(c->bandwidth_ratio));
-    if (c->latency_ratio != 0)
-        tell(t, FIXED("latency_ratio", c->latency_ratio, 6), "latency %s times as long",
-             TRIMMED(c->latency_ratio));
-    if (c->latency_add_ns != 0)
-        tell(t, INT("latency_add_ns", c->latency_add_ns), "%s us %s a message",
-             TRIMMED((double)llabs((long long)c->latency_add_ns) / 1e3),
-             c->latency_add_ns > 0 ? "more" : "less");
-    tell_compute(t, c);
-    tell_delays(t, c);
-    if (c->world_size)
-        tell(t, INT("world_size", c->world_size), "%u ranks", c->world_size);
-    if (c->n_servers)
-        tell(t, INT("servers", c->n_servers), "%u parameter server%s", c->n_servers,
-             PLURAL(c->n_servers));
-    if (c->bigarray_bound)
-        tell(t, INT("bigarray_bound", c->bigarray_bound),
-             "arrays of %llu elements or more parted over all servers",
-             (unsigned long long)c->bigarray_bound);
-    if (c->server_bandwidth_bytes_per_s != 0)
-        tell(t, FIXED("server_bandwidth_bytes_per_s", c->server_bandwidth_bytes_per_s, 3),
-             "servers' links of %s Mbit/s", TRIMMED(c->server_bandwidth_bytes_per_s * 8 / 1e6));
-    if (c->server_bandwidth_ratio != 0)
-        tell(t, FIXED("server_bandwidth_ratio", c->server_bandwidth_ratio, 6),
-             "servers' links %s times as fast", TRIMMED(c->server_bandwidth_ratio));
-    if (c->cycle_ns != 0)
-        tell(t, FIXED("cycle_time_ms", (double)c->cycle_ns / 1e6, 6), "Horovod's cycles of %s ms",
-             TRIMMED((double)c->cycle_ns / 1e6));
+    writer_close(w, ']');
+}
+
+static void write_changes(struct writer *w, const struct dpro_changes *c)
+{
+    writer_begin(w, "changes", '{');
+    fields_write_set(w, change_fields, c);
+    if (c->n_compute > 0)
+        write_compute(w, c);
+    if (c->n_delays > 0) {
+        writer_key(w, "delays");
+        writer_json_strings(w, c->delays, c->n_delays);
+    }
+    if (c->compression)
+        writer_fields(w, TEXT("compress", dpro_compression_name(*c->compression)));
     if (c->fusion_bytes)
-        tell(t, FIXED("fusion_mb", mib(*c->fusion_bytes), 6),
-             *c->fusion_bytes > 0 ? "up to %s MB fused" : "nothing fused",
-             TRIMMED(mib(*c->fusion_bytes)));
+        writer_fields(w, FIXED("fusion_mb", (double)*c->fusion_bytes / 1048576, 6));
+    writer_close(w, '}');
 }
 
 /* ---- text ---- */
@@ -219,7 +161,7 @@ static void write_text(struct writer *w, const void *report)
     const struct dpro_whatif_report *r = report;
     struct table t = {.n_cols = 6, .left = {true, false, false, false, false, true}};
     struct words changes = {.n = 0};
-    tell_changes(&(struct teller){NULL, &changes}, r->changes);
+    say_changes(&changes, r->changes);
     table_escaped(w, "What if", 9, changes.n > 0 ? changes.text : "nothing is changed");
     write_verdict(w, r);
     writer_text(w, "\n");
@@ -278,9 +220,7 @@ static void write_json(struct writer *w, const void *report)
     int64_t measured_ns = dpro_model_measured_ns(r->model);
     writer_open(w, '{');
     writer_fields(w, TEXT("schema", "dpro.whatif/1"), TEXT("version", dpro_version()));
-    writer_begin(w, "changes", '{');
-    tell_changes(&(struct teller){w, NULL}, r->changes);
-    writer_close(w, '}');
+    write_changes(w, r->changes);
     writer_newline(w);
     writer_fields(w, MS_IF("measured_ms", measured_ns > 0, measured_ns));
     model_write_pace(w, r->model);

@@ -31,6 +31,17 @@ const char *words_signed(char out[NUMBER_TEXT], double value)
     return out;
 }
 
+const char *words_trimmed(char out[NUMBER_TEXT], double value)
+{
+    words_number(out, value, 3);
+    char *end = strchr(out, '.') ? out + strlen(out) : out;
+    while (end > out && end[-1] == '0')
+        *--end = '\0';
+    if (end > out && end[-1] == '.')
+        end[-1] = '\0';
+    return out;
+}
+
 void words_add(struct words *words, const char *separator, const char *format, ...)
 {
     size_t room = sizeof words->text - words->n, len = strlen(separator);

@@ -13,12 +13,15 @@
 #define NUMBER(value, digits) words_number((char[NUMBER_TEXT]){""}, value, digits)
 /* "+12.3", "-0.4", "0.0". */
 #define SIGNED(value) words_signed((char[NUMBER_TEXT]){""}, value)
+/* "12.3", "12": three decimals, less the zeros at their end. */
+#define TRIMMED(value) words_trimmed((char[NUMBER_TEXT]){""}, value)
 /* "12.3" of 12,300,000 bytes. */
 #define MEGABYTES(bytes) NUMBER((double)(bytes) / 1e6, 1)
 
 const char *words_time(char out[NUMBER_TEXT], int64_t ns);
 const char *words_number(char out[NUMBER_TEXT], double value, int digits);
 const char *words_signed(char out[NUMBER_TEXT], double value);
+const char *words_trimmed(char out[NUMBER_TEXT], double value);
 
 /* "s" of several. */
 #define PLURAL(n) ((n) == 1 ? "" : "s")

@@ -13,7 +13,7 @@
 
 #include "base/utf8.h"
 #include "report/columns.h"
-#include "report/report_facts.h"
+#include "report/facts.h"
 #include "report/words.h"
 #include "report_fake.h"
 #include "temp_folder.h"

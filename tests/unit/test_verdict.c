@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "ingest/trace.h"
-#include "report/report_facts.h"
+#include "report/facts.h"
 
 #define ONE_MS INT64_C(1000000)
 
@@ -16,7 +16,6 @@ enum { ITERATION, PATH, COMMUNICATION, IDLE, NEXT };
 
 struct job {
     struct dpro_trace trace;
-    struct dpro_validation validation;
     struct dpro_report report;
     struct rank_fact ranks[4];
     struct name_fact names[2];
@@ -27,9 +26,7 @@ struct job {
 /* Four ranks that compute for 96 of 100 ms and can be optimized. */
 static void fill(struct job *job)
 {
-    *job = (struct job){.validation = {.method = "leave-one-out", .n = 2, .mean_abs_error_pct = 1}};
-    job->trace.world_size = 4;
-    job->report = (struct dpro_report){.trace = &job->trace, .validation = &job->validation};
+    *job = (struct job){.report = {.trace = &job->trace}};
     for (int r = 0; r < 4; r++)
         job->ranks[r] = (struct rank_fact){.computes = true,
                                            .time = {.rank = r,
@@ -43,22 +40,26 @@ static void fill(struct job *job)
         (struct name_fact){.name = "aten::mm", .kind = DPRO_OP_BW, .dur_ns = 30 * ONE_MS};
     job->measured[0] = 99 * ONE_MS;
     job->measured[1] = 101 * ONE_MS;
-    job->facts = (struct report_facts){.report = &job->report,
-                                       .n_measured = 2,
-                                       .measured = job->measured,
-                                       .measured_ns = 100 * ONE_MS,
-                                       .predicted_ns = 100 * ONE_MS,
-                                       .comparable = true,
-                                       .n_ranks = 4,
-                                       .ranks = job->ranks,
-                                       .any_computes = true,
-                                       .path_ns = 100 * ONE_MS,
-                                       .kinds = {DPRO_OP_BW},
-                                       .n_kinds = 1,
-                                       .names = job->names,
-                                       .n_names = 2,
-                                       .straggler = -1,
-                                       .can_optimize = true};
+    job->facts = (struct report_facts){
+        .report = &job->report,
+        .world_size = 4,
+        .validation = {.method = "leave-one-out", .n = 2, .mean_abs_error_pct = 1},
+        .communicates = true,
+        .n_measured = 2,
+        .measured = job->measured,
+        .measured_ns = 100 * ONE_MS,
+        .predicted_ns = 100 * ONE_MS,
+        .comparable = true,
+        .n_ranks = 4,
+        .ranks = job->ranks,
+        .any_computes = true,
+        .path_ns = 100 * ONE_MS,
+        .kinds = {DPRO_OP_BW},
+        .n_kinds = 1,
+        .names = job->names,
+        .n_names = 2,
+        .straggler = -1,
+        .can_optimize = true};
     job->facts.kind_ns[DPRO_OP_BW] = 100 * ONE_MS;
 }
 
@@ -247,7 +248,7 @@ static void test_a_straggler_is_blamed_for_what_it_does_longer(void **state)
     job.facts.straggler = -1;
     check(&job, NEXT, "even out the ranks: they wait 15.00 ms for each other", "mostly");
     job.facts.verdict[NEXT].text[0] = '\0';
-    job.trace.world_size = 8;
+    job.facts.world_size = 8;
     check(&job, NEXT, "record all 8 ranks, to see which of them is waited for: 15.00 ms", NULL);
 }
 
@@ -268,7 +269,7 @@ static void test_iterations_that_differ_are_said_with_their_limits(void **state)
 {
     struct job job;
     fill(&job);
-    job.validation.mean_abs_error_pct = 16;
+    job.facts.validation.mean_abs_error_pct = 16;
     check(&job, NEXT, "; first see with --steps why iterations differ (99.00 ms to 101.0 ms)",
           NULL);
     fill(&job);
@@ -279,7 +280,7 @@ static void test_a_what_if_that_changes_nothing_is_neither_faster_nor_slower(voi
 {
     struct job job;
     fill(&job);
-    job.report.what_if = 1;
+    job.facts.what_if = true;
     check(&job, ITERATION, "as measured without it", "faster");
     job.facts.verdict[ITERATION].text[0] = '\0';
     job.facts.predicted_ns = 90 * ONE_MS;

@@ -13,7 +13,44 @@
 #include <stdlib.h>
 
 #include "base/array.h"
-#include "replay/share.h"
+
+/* ---- share.c: a link's connections ---- */
+
+struct share_item {
+    uint64_t id;             /* the engine's */
+    int64_t gap_ns, work_ns; /* before it begins; it takes so long when it has the link to itself */
+};
+
+struct share_stream {
+    ARRAY(struct share_item) items; /* from `first` on: the current one, and those that wait */
+    size_t first;
+    bool sends;        /* the current one has begun; else it is in its gap */
+    int64_t begin_ns;  /* when it did or will */
+    int64_t left_ns;   /* of its work */
+    uint64_t previous; /* the last that ended */
+};
+
+struct share {
+    uint32_t n_streams, n_sending;
+    int64_t now_ns, next_ns; /* next_ns: when something happens; INT64_MAX: nothing is to be sent */
+    int64_t rest_ns;         /* passed, and not shared out yet */
+    struct share_stream streams[];
+};
+
+/* What was sent. */
+struct share_sent {
+    uint64_t id, previous; /* of the same stream; UINT64_MAX: it was the first */
+    int64_t begin_ns, end_ns;
+};
+
+struct share *share_create(uint32_t n_streams); /* NULL: no memory */
+void share_destroy(struct share *share);        /* NULL is fine */
+/* From now on it is to be sent. Time never goes back. -1: no memory. */
+int share_add(struct share *share, uint32_t stream, const struct share_item *item, int64_t now_ns);
+/* Goes on to next_ns. Returns whether something was sent then. */
+bool share_step(struct share *share, struct share_sent *sent);
+
+/* ---- queues ---- */
 
 #define NO_ENTRY UINT64_MAX /* id of an empty queue's head */
 

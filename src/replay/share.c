@@ -1,7 +1,16 @@
-/* replay/share.c: processor sharing. Between two events every stream that sends has the same part
- * of the link, so what is left of each goes down by the time that passed over their number. The
- * remainder of that division is carried on, and lost when a stream begins or ends. */
-#include "replay/share.h"
+/* replay/share.c: one direction of a link whose connections share it evenly, as TCP's do: of n that
+ * have something to send each gets an n-th of it. A connection sends one thing after the other. The
+ * engine says when something is to be sent, and asks when something happens next.
+ *
+ * The simulator of the coarse model shares links by other means (cost/sim_flows.c): its flows cross
+ * two resources each, slow down computation and are slowed by it, and a change of a rate is that of
+ * a clock, in doubles. Here a link is all there is, and times are whole, so that a replay is the
+ * same to the nanosecond on any machine. A piece for both would have n as the only common idea.
+ *
+ * Between two events every stream that sends has the same part of the link, so what is left of each
+ * goes down by the time that passed over their number. The remainder of that division is carried
+ * on, and lost when a stream begins or ends. */
+#include "replay/dispatch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,16 +21,11 @@
 
 struct share *share_create(uint32_t n_streams)
 {
-    struct share *share = calloc(1, sizeof *share);
+    struct share *share = calloc(1, sizeof *share + n_streams * sizeof *share->streams);
     if (!share)
         return NULL;
-    share->streams = calloc(n_streams + (size_t)1, sizeof *share->streams);
     share->n_streams = n_streams;
     share->next_ns = INT64_MAX;
-    if (!share->streams) {
-        free(share);
-        return NULL;
-    }
     for (uint32_t s = 0; s < n_streams; s++)
         share->streams[s].previous = UINT64_MAX;
     return share;
@@ -29,11 +33,8 @@ struct share *share_create(uint32_t n_streams)
 
 void share_destroy(struct share *share)
 {
-    if (!share)
-        return;
-    for (uint32_t s = 0; s < share->n_streams; s++)
+    for (uint32_t s = 0; share && s < share->n_streams; s++)
         array_fini(&share->streams[s].items);
-    free(share->streams);
     free(share);
 }
 

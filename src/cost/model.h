@@ -177,6 +177,8 @@ struct strategy_bucket {
     uint32_t server;  /* of its first part, MODEL_ANYWHERE */
 };
 
+/* What comes of edits, not their list: passes propose edits (optimize/edit.h), and an evaluation,
+ * which needs what is in each bucket, would have to apply them all once more. */
 struct dpro_strategy {
     uint32_t *order; /* [model's n_tensors] tensors by bucket */
     struct strategy_bucket *buckets;

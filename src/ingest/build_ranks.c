@@ -32,6 +32,13 @@ static struct source *better_graph(struct source *graph, struct source *other)
     return !graph || other->part.graph < graph->part.graph ? other : graph;
 }
 
+/* Of readers in different files the same text may lie in two places. */
+static bool same_framework(const struct source *a, const struct source *b)
+{
+    const char *x = a->reader->framework, *y = b->reader->framework;
+    return x == y || (x && y && strcmp(x, y) == 0);
+}
+
 static void find_graph(struct trace_build *build, struct rank_job *job)
 {
     for (size_t i = 0; i < job->n_sources; i++) {
@@ -47,7 +54,7 @@ static void find_graph(struct trace_build *build, struct rank_job *job)
     for (size_t i = 0; i < build->list.n; i++) { /* all workers run one, which may be no rank's */
         struct source *source = &build->list.at[i];
         if (source_is_everyones(source) && source->part.dfg_nodes.n > 0 &&
-            source->reader->framework == job->sources[0]->reader->framework)
+            same_framework(source, job->sources[0]))
             job->graph = better_graph(job->graph, source);
     }
 }

@@ -1,4 +1,4 @@
-"""Writes files as C arrays: embed.py OUT.c FILE..., declared in src/report/assets.h."""
+"""Writes files as C arrays: embed.py OUT.c FILE..., declared in src/report/page.h."""
 
 import os
 import re
@@ -7,7 +7,7 @@ import sys
 
 def main():
     out, paths = sys.argv[1], sys.argv[2:]
-    parts = ['/* made by tools/embed.py */\n#include "report/assets.h"\n']
+    parts = ['/* made by tools/embed.py */\n#include "report/page.h"\n']
     for path in paths:
         with open(path, "rb") as file:
             data = file.read()

@@ -9,7 +9,6 @@
 #include "base/writer.h"
 #include "graph/graph.h"
 #include "report/facts.h"
-#include "report/model_report.h"
 #include "report/table.h"
 #include "report/words.h"
 
@@ -71,12 +70,13 @@ struct clock_report {
     const struct dpro_trace *trace;
     const struct dpro_graph *graph;
     struct dpro_alignment alignment;
+    struct warnings warnings;
 };
 
-static const char *warning(const void *of, size_t i)
+static struct clock_report clocks_of(const struct dpro_trace *trace, const struct dpro_graph *graph)
 {
-    const struct clock_report *clocks = of;
-    return trace_warning(clocks->trace, clocks->graph, &i);
+    return (struct clock_report){
+        trace, graph, dpro_graph_alignment(graph), {.trace = trace, .graph = graph}};
 }
 
 static void write_text(struct writer *w, const void *of)
@@ -90,13 +90,13 @@ static void write_text(struct writer *w, const void *of)
                       "%llu as aligned\n",
                       (unsigned long long)a->n_pairs, (unsigned long long)a->violations_before,
                       (unsigned long long)a->violations_after);
-    warnings_write_text(w, warning, clocks);
+    warnings_write_text(w, &clocks->warnings, 1);
 }
 
 int dpro_align_text(const struct dpro_trace *trace, const struct dpro_graph *graph, FILE *out,
                     struct dpro_error *err)
 {
-    struct clock_report clocks = {trace, graph, dpro_graph_alignment(graph)};
+    struct clock_report clocks = clocks_of(trace, graph);
     return writer_write_file(out, write_text, &clocks, err);
 }
 
@@ -123,7 +123,7 @@ static void write_json(struct writer *w, const void *of)
     writer_open(w, '{');
     writer_fields(w, TEXT("schema", "dpro.align/1"), TEXT("version", dpro_version()));
     align_write_fields(w, &clocks->alignment);
-    warnings_write_json(w, warning, clocks);
+    warnings_write_json(w, &clocks->warnings, 1);
     writer_section(w, "hosts", '[');
     for (uint32_t c = 0; c < dpro_graph_n_clocks(clocks->graph); c++) {
         struct dpro_clock clock = dpro_graph_clock(clocks->graph, c);
@@ -148,7 +148,7 @@ static void write_json(struct writer *w, const void *of)
 int dpro_align_json(const struct dpro_trace *trace, const struct dpro_graph *graph, FILE *out,
                     struct dpro_error *err)
 {
-    struct clock_report clocks = {trace, graph, dpro_graph_alignment(graph)};
+    struct clock_report clocks = clocks_of(trace, graph);
     return writer_write_file(out, write_json, &clocks, err);
 }
 
@@ -232,6 +232,6 @@ static void write_manifest(struct writer *w, const void *of)
 int dpro_align_manifest(const struct dpro_trace *trace, const struct dpro_graph *graph,
                         const char *path, struct dpro_error *err)
 {
-    struct clock_report clocks = {.trace = trace, .graph = graph};
+    struct clock_report clocks = clocks_of(trace, graph);
     return writer_write_path(path, false, write_manifest, &clocks, err);
 }

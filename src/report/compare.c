@@ -12,16 +12,13 @@
 #include "base/sort.h"
 #include "graph/graph.h"
 #include "ingest/trace.h"
-#include "report/columns.h"
 #include "report/facts.h"
-#include "report/model_report.h"
 #include "report/table.h"
 #include "report/words.h"
 
 #define HALF_OF_95_PCT 1.96 /* in standard errors */
 #define DRIFT_TO_TELL  0.05 /* of the forward pass, which no plan changes */
 #define TOP_OPS        12
-#define WARNING_TEXT   1024
 
 /* Ops of one name and kind; messages of a kind are one family. */
 struct family {
@@ -46,7 +43,8 @@ struct comparison {
     double less_pct, half_pct;     /* how much less B takes than A; half of its 95 % interval, NAN
                                       where one of them was measured once */
     ARRAY(struct family) families; /* by how much they differ, most first */
-    char *warning;                 /* room for one, WARNING_TEXT */
+    char unlike[120], drifted[240], refused[520]; /* "": not so */
+    struct warnings warnings[3];
 };
 
 /* ---- facts ---- */
@@ -178,38 +176,29 @@ static struct promise promise_of(const struct comparison *c)
     return p;
 }
 
-/* Of both traces and graphs, and what can't be compared; NULL past the last. */
-static const char *warning(const void *comparison, size_t i)
+/* What can't be compared. */
+static void find_warnings(struct comparison *c)
 {
-    const struct comparison *c = comparison;
-    const struct dpro_trace *traces[2];
-    for (int s = 0; s < 2; s++) {
-        const struct dpro_report *r = c->sides[s].facts.report;
-        const char *line = trace_warning(r->trace, r->graph, &i);
-        traces[s] = r->trace;
-        if (line) {
-            snprintf(c->warning, WARNING_TEXT, "%s: %s", s ? "B" : "A", line);
-            return c->warning;
-        }
-    }
-    const struct side *b = &c->sides[1];
-    int world[2] = {dpro_trace_world_size(traces[0]), dpro_trace_world_size(traces[1])};
-    double before = c->sides[0].phase_ns[0], after = b->phase_ns[0];
-    if (world[0] != world[1] && i-- == 0)
-        snprintf(c->warning, WARNING_TEXT,
-                 "A is a job of %d ranks, B of %d: they do different work", world[0], world[1]);
-    else if (b->plan && fabs(after - before) > DRIFT_TO_TELL * before && i-- == 0)
-        snprintf(c->warning, WARNING_TEXT,
+    const struct side *a = &c->sides[0], *b = &c->sides[1];
+    double before = a->phase_ns[0], after = b->phase_ns[0];
+    if (a->facts.world_size != b->facts.world_size)
+        snprintf(c->unlike, sizeof c->unlike,
+                 "A is a job of %u ranks, B of %u: they do different work", a->facts.world_size,
+                 b->facts.world_size);
+    if (b->plan && fabs(after - before) > DRIFT_TO_TELL * before)
+        snprintf(c->drifted, sizeof c->drifted,
                  "the forward pass takes %.0f %% %s time in B, which no plan changes: the machine "
                  "ran at another speed; 'dpro verify' alternates both and cancels that",
                  100 * fabs(after / before - 1), after < before ? "less" : "more");
-    else if (b->plan && !b->plan->applied && i == 0)
-        snprintf(c->warning, WARNING_TEXT,
+    if (b->plan && !b->plan->applied)
+        snprintf(c->refused, sizeof c->refused,
                  "B was asked to run with the plan %.200s, which was not applied%s%.200s",
                  b->plan_path, b->plan_reason[0] ? ": " : "", b->plan_reason);
-    else
-        return NULL;
-    return c->warning;
+    for (int i = 0; i < 2; i++) {
+        c->warnings[i] = c->sides[i].facts.warnings;
+        c->warnings[i].prefix = i ? "B: " : "A: ";
+    }
+    c->warnings[2] = (struct warnings){.more = {c->unlike, c->drifted, c->refused}};
 }
 
 /* ---- text ---- */
@@ -339,7 +328,7 @@ static void write_text(struct writer *w, const void *comparison)
     write_communication(w, "  A", &c->sides[0]);
     write_communication(w, "  B", &c->sides[1]);
     write_families(w, c);
-    warnings_write_text(w, warning, c);
+    warnings_write_text(w, c->warnings, 3);
 }
 
 /* ---- JSON ---- */
@@ -354,8 +343,7 @@ static void write_side(struct writer *w, const char *key, const struct side *s)
     const struct report_facts *f = &s->facts;
     const struct dpro_graph *g = f->report->graph;
     writer_section(w, key, '{');
-    writer_fields(w, TEXT("trace", s->name),
-                  INT("world_size", dpro_trace_world_size(f->report->trace)),
+    writer_fields(w, TEXT("trace", s->name), INT("world_size", f->world_size),
                   INT("ranks", f->n_ranks), INT("iterations", f->n_measured),
                   MS_KNOWN("measured_ms", f->measured_ns), MS_KNOWN("measured_std_ms", f->std_ns),
                   MS_IF("unprofiled_ms", f->unprofiled.n_steps > 0, f->unprofiled.mean_ns),
@@ -426,7 +414,7 @@ static void write_json(struct writer *w, const void *comparison)
                   FIXED("less_pct", c->less_pct, 3), FIXED("less_half_pct", c->half_pct, 3));
     write_plan(w, c);
     write_rows(w, c);
-    warnings_write_json(w, warning, c);
+    warnings_write_json(w, c->warnings, 3);
     writer_close(w, '}');
     writer_text(w, "\n");
 }
@@ -434,9 +422,7 @@ static void write_json(struct writer *w, const void *comparison)
 static int write_comparison(const struct dpro_comparison *of, FILE *out,
                             void (*write)(struct writer *, const void *), struct dpro_error *err)
 {
-    char warning_text[WARNING_TEXT];
-    struct comparison c = {.sides = {{.name = of->a_name}, {.name = of->b_name}},
-                           .warning = warning_text};
+    struct comparison c = {.sides = {{.name = of->a_name}, {.name = of->b_name}}};
     int rc = 0;
     for (int i = 0; i < 2 && rc == 0; i++) {
         rc = facts_init(&c.sides[i].facts, i ? of->b : of->a, err);
@@ -447,6 +433,7 @@ static int write_comparison(const struct dpro_comparison *of, FILE *out,
     }
     if (rc == 0) {
         set_basis(&c);
+        find_warnings(&c);
         rc = find_families(&c) < 0 ? dpro_error_nomem(err) : writer_write_file(out, write, &c, err);
     }
     for (int i = 0; i < 2; i++)

@@ -14,8 +14,8 @@
 #include "base/sort.h"
 #include "base/time.h"
 #include "graph/graph.h"
-#include "report/columns.h"
 #include "report/slices.h"
+#include "report/table.h"
 #include "report/words.h"
 
 enum { PART_WAIT = DPRO_N_OP_KINDS, PART_IDLE, N_PARTS };

@@ -10,7 +10,6 @@
 #include "base/sort.h"
 #include "base/stats.h"
 #include "graph/graph.h"
-#include "report/model_report.h"
 
 static int sum_measured(struct report_facts *f)
 {
@@ -328,6 +327,7 @@ static int sum_comms(struct report_facts *f)
 int facts_sum(struct report_facts *f, const struct dpro_report *report, struct dpro_error *err)
 {
     *f = (struct report_facts){.report = report,
+                               .warnings = {.trace = report->trace, .graph = report->graph},
                                .framework = dpro_trace_framework(report->trace),
                                .world_size = (uint32_t)dpro_trace_world_size(report->trace),
                                .what_if = report->what_if};
@@ -409,12 +409,6 @@ const char *facts_kind_words(enum dpro_op_kind kind)
         [DPRO_OP_BARRIER] = "boundaries",
     };
     return kind < DPRO_N_OP_KINDS ? words[kind] : "other";
-}
-
-const char *facts_warning(const void *report, size_t index)
-{
-    const struct dpro_report *r = report;
-    return trace_warning(r->trace, r->graph, &index);
 }
 
 bool facts_of_xla(const struct report_facts *f)

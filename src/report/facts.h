@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "base/writer.h"
 #include "report/slices.h"
+#include "report/warnings.h"
 
 struct rank_fact {
     struct dpro_rank_time time;
@@ -76,6 +77,7 @@ struct verdict_line {
 struct report_facts {
     struct arena arena;
     const struct dpro_report *report;
+    struct warnings warnings;
     const char *framework; /* borrowed */
     uint32_t world_size;
     bool what_if;
@@ -181,9 +183,6 @@ const char *facts_assumption(const struct report_facts *facts, size_t index, cha
                              size_t size);
 int64_t facts_clock_uncertainty(const struct report_facts *facts,
                                 uint32_t clock); /* -1: not tied */
-/* Warnings of the trace, then of the graph; NULL past the last. `report`: a struct dpro_report. */
-const char *facts_warning(const void *report, size_t index);
-
 /* Fills facts->contradicts, known_to_ns, parts and contradiction from what is there. */
 int contradiction_find(struct report_facts *facts, struct dpro_error *err);
 /* What a rank does in it, "collectives"; static. */

@@ -5,7 +5,6 @@
 #include "base/arena.h"
 #include "base/sort.h"
 #include "graph/graph.h"
-#include "report/assets.h"
 #include "report/facts.h"
 #include "report/page.h"
 

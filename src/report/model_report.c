@@ -47,33 +47,6 @@ const char *model_strategy_text(char out[STRATEGY_TEXT], const struct dpro_model
     return out;
 }
 
-const char *model_warning(const struct dpro_trace *trace, const struct dpro_graph *graph,
-                          const struct dpro_model *model, size_t *index)
-{
-    size_t n = dpro_model_n_warnings(model);
-    const char *text = trace_warning(trace, graph, index);
-    if (text)
-        return text;
-    if (*index < n)
-        return dpro_model_warning(model, *index);
-    *index -= n;
-    return NULL;
-}
-
-const char *trace_warning(const struct dpro_trace *trace, const struct dpro_graph *graph,
-                          size_t *index)
-{
-    size_t n = dpro_trace_n_warnings(trace);
-    if (*index < n)
-        return dpro_trace_warning(trace, *index);
-    *index -= n;
-    n = dpro_graph_n_warnings(graph);
-    if (*index < n)
-        return dpro_graph_warning(graph, *index);
-    *index -= n;
-    return NULL;
-}
-
 static double relative_pct(struct dpro_estimate estimate)
 {
     return estimate.value > 0 ? 100 * estimate.std / estimate.value : 0;

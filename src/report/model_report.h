@@ -3,7 +3,6 @@
 #define REPORT_MODEL_REPORT_H
 
 #include <dpro/model.h>
-#include <dpro/trace.h>
 
 #include "base/writer.h"
 
@@ -16,13 +15,6 @@ const char *model_strategy_text(char out[STRATEGY_TEXT], const struct dpro_model
 void model_write_pace(struct writer *writer, const struct dpro_model *model);
 /* What the prediction rests on, a paragraph. */
 void model_write_text(struct writer *writer, const struct dpro_model *model);
-
-/* Warnings of a trace and its graph, and of the model learnt from them. NULL past the last; *index
- * is counted on from there then. */
-const char *trace_warning(const struct dpro_trace *trace, const struct dpro_graph *graph,
-                          size_t *index);
-const char *model_warning(const struct dpro_trace *trace, const struct dpro_graph *graph,
-                          const struct dpro_model *model, size_t *index);
 
 /* JSON values. */
 void model_write_strategy(struct writer *writer, const struct dpro_model *model,

@@ -7,8 +7,7 @@
 #include <string.h>
 
 #include "base/utf8.h"
-#include "report/assets.h"
-#include "report/columns.h"
+#include "ingest/trace.h"
 #include "report/model_report.h"
 #include "report/page.h"
 #include "report/table.h"
@@ -19,6 +18,18 @@
 #define MAY_HELP_PCT   1.0  /* and above that, where the model is unsure, it may */
 #define MISFIT_TO_TELL 5.0  /* percent */
 #define MOST_DECISIONS 12
+
+/* That says which of the job's models have which parameters; NULL: the trace has none. */
+static const struct recording *find_recording(const struct dpro_trace *trace)
+{
+    for (uint32_t r = 0; r < trace->n_ranks; r++) {
+        const struct recording *recording = trace->ranks[r].recording;
+        for (size_t m = 0; recording && m < recording->models.n; m++)
+            if (recording->models.at[m].n_buckets > 0)
+                return recording;
+    }
+    return NULL;
+}
 
 void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_report *report)
 {
@@ -51,6 +62,24 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
                  misfit_pct,
                  dpro_model_stack(report->model) != DPRO_STACK_BYTEPS ? "dpro verify"
                                                                       : "a run with the plan");
+    f->recording = find_recording(report->trace);
+    enum dpro_stack stack = dpro_model_stack(report->model);
+    /* others' keys, variables and gradients have names of their own */
+    f->is_named = f->recording || (stack != DPRO_STACK_DDP && stack != DPRO_STACK_BYTEPS);
+    f->warnings = (struct warnings){
+        .trace = report->trace,
+        .graph = report->graph,
+        .model = report->model,
+        .listed = report->warnings,
+        .more = {f->misfit,
+                 f->is_named ? ""
+                             : "the trace does not name the parameters, so the job can't be given "
+                               "this plan",
+                 f->fusions,
+                 f->found.compression == DPRO_COMPRESSION_NONE
+                     ? ""
+                     : "compression rounds gradients: the job does not train to the same numbers; "
+                       "check its loss"}};
 }
 
 int dpro_optimize_helps(const struct dpro_optimize_report *report)
@@ -58,32 +87,6 @@ int dpro_optimize_helps(const struct dpro_optimize_report *report)
     struct optimize_facts facts;
     optimize_facts_fill(&facts, report);
     return facts.helps;
-}
-
-/* Of the trace, the graph, the model, the search, the plan. */
-static const char *warning(const void *facts, size_t i)
-{
-    const struct optimize_facts *f = facts;
-    const struct dpro_optimize_report *r = f->report;
-    const char *learnt = model_warning(r->trace, r->graph, r->model, &i);
-    if (learnt)
-        return learnt;
-    size_t n = 0;
-    while (r->warnings && r->warnings[n])
-        n++;
-    if (i < n)
-        return r->warnings[i];
-    i -= n;
-    if (f->misfit[0] && i-- == 0)
-        return f->misfit;
-    if (!plan_is_named(r) && i-- == 0)
-        return "the trace does not name the parameters, so the job can't be given this plan";
-    if (f->n_fusions > 0 && i-- == 0)
-        return f->fusions;
-    if (f->found.compression != DPRO_COMPRESSION_NONE && i == 0)
-        return "compression rounds gradients: the job does not train to the same numbers; check "
-               "its loss";
-    return NULL;
 }
 
 /* ---- text ---- */
@@ -109,8 +112,9 @@ static const char *strategy_text(const struct optimize_facts *f, char out[STRATE
 #define STRATEGY_OF(f, which) strategy_text(f, (char[STRATEGY_TEXT]){""}, which)
 
 /* How the job is started with the plan. */
-static void write_next(struct writer *w, const struct dpro_optimize_report *r)
+static void write_next(struct writer *w, const struct optimize_facts *f)
 {
+    const struct dpro_optimize_report *r = f->report;
     static const char *const launchers[] = {
         [DPRO_STACK_DDP] = "torchrun ...",
         [DPRO_STACK_HOROVOD] = "horovodrun ...",
@@ -122,7 +126,7 @@ static void write_next(struct writer *w, const struct dpro_optimize_report *r)
     const char *plan = r->plan ? r->plan : "plan";
     char safe[200];
     utf8_escape(safe, sizeof safe, plan, strlen(plan));
-    if (!plan_is_named(r))
+    if (!f->is_named)
         table_paragraph(w, "Next", 10,
                         "dpro profile -o TRACE -- %s records the job with its parameters' names; "
                         "dpro optimize TRACE -o %s then writes a plan that the job can be given",
@@ -209,7 +213,7 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
     table_wrapped(w, "Within", 10, dpro_model_capabilities(f->report->model));
     write_servers_needed(w, f);
     if (f->helps)
-        write_next(w, f->report);
+        write_next(w, f);
 }
 
 static void cell_times(struct table *t, const struct optimize_facts *f, int64_t ns)
@@ -291,7 +295,7 @@ static void write_text(struct writer *w, const void *facts)
                     f->found.algorithm, (unsigned long long)f->found.n_candidates,
                     NUMBER(f->found.seconds, 2), f->found.n_rounds, f->found.stopped_by);
     model_write_text(w, f->report->model);
-    warnings_write_text(w, warning, f);
+    warnings_write_text(w, &f->warnings, 1);
 }
 
 int dpro_optimize_text(const struct dpro_optimize_report *report, FILE *out, struct dpro_error *err)
@@ -414,7 +418,7 @@ static void write_report(struct writer *w, const struct optimize_facts *f)
     writer_newline(w);
     writer_fields(w, TEXT("stack", dpro_stack_name(dpro_model_stack(r->model))),
                   TEXT("within", dpro_model_capabilities(r->model)));
-    warnings_write_json(w, warning, f);
+    warnings_write_json(w, &f->warnings, 1);
     writer_close(w, '}');
 }
 

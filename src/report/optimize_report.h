@@ -6,7 +6,7 @@
 
 #include <dpro/report.h>
 
-#include "base/writer.h"
+#include "report/warnings.h"
 
 struct optimize_facts {
     const struct dpro_optimize_report *report;
@@ -22,6 +22,9 @@ struct optimize_facts {
     char fusions[320];     /* a warning about them */
     char misfit[224];      /* a warning; "": the model fits the measured iterations */
     enum dpro_which which; /* is planned: best, or the baseline when that does not help */
+    struct warnings warnings;
+    const struct recording *recording; /* of the models; NULL: there is none */
+    bool is_named; /* the trace names parameters, so that a job can be given the plan */
     const struct dpro_strategy *planned;
     const struct dpro_model *model;       /* of what is planned */
     uint32_t n_servers, baseline_servers; /* parameter servers of the planned job, and as it ran */
@@ -34,8 +37,5 @@ void optimize_write_json(struct writer *writer, const void *facts);
 void optimize_write_page(struct writer *writer, const void *facts);
 /* The ops that the best strategy of a struct dpro_optimum fuses, a JSON object. */
 void optimize_write_fusions(struct writer *writer, const void *optimum);
-
-/* plan_make.c: whether the trace names parameters, so that a job can be given the plan. */
-bool plan_is_named(const struct dpro_optimize_report *report);
 
 #endif

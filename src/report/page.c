@@ -1,8 +1,6 @@
 /* report/page.c: head and foot of a page. */
 #include "report/page.h"
 
-#include "report/assets.h"
-
 void page_begin(struct writer *w, const char *title, const char *beside)
 {
     writer_printf(w,

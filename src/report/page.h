@@ -6,6 +6,16 @@
 
 #include "base/writer.h"
 
+/* Files of this folder that are part of the binary; made by tools/embed.py. */
+extern const unsigned char asset_report_js[];
+extern const size_t asset_report_js_size;
+extern const unsigned char asset_timeline_js[];
+extern const size_t asset_timeline_js_size;
+extern const unsigned char asset_optimize_js[];
+extern const size_t asset_optimize_js_size;
+extern const unsigned char asset_report_css[];
+extern const size_t asset_report_css_size;
+
 /* What is written next is the page's data, a JSON value; `beside` holds the same for programs. */
 void page_begin(struct writer *writer, const char *title, const char *beside);
 /* Ends the data; then come scripts. */

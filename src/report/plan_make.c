@@ -19,25 +19,6 @@ struct maker {
 
 /* ---- the job's models ---- */
 
-static const struct recording *find_recording(const struct dpro_trace *trace)
-{
-    for (uint32_t r = 0; r < trace->n_ranks; r++) {
-        const struct recording *recording = trace->ranks[r].recording;
-        for (size_t m = 0; recording && m < recording->models.n; m++)
-            if (recording->models.at[m].n_buckets > 0)
-                return recording;
-    }
-    return NULL;
-}
-
-bool plan_is_named(const struct dpro_optimize_report *report)
-{
-    enum dpro_stack stack = dpro_model_stack(report->model);
-    /* others' keys, variables and gradients have names of their own */
-    return (stack != DPRO_STACK_DDP && stack != DPRO_STACK_BYTEPS) ||
-           find_recording(report->trace) != NULL;
-}
-
 static uint32_t intern(struct maker *m, const char *text)
 {
     return plan_file_intern(&m->plan, text, strlen(text), &m->no_memory);
@@ -99,7 +80,7 @@ static void add_recorded_model(struct maker *m, const struct recording *recordin
  * order in which they become ready. */
 static void add_models(struct maker *m)
 {
-    const struct recording *recording = find_recording(m->facts->report->trace);
+    const struct recording *recording = m->facts->recording;
     uint32_t n = dpro_model_n_tensors(m->facts->report->model);
     for (size_t i = 0; recording && i < recording->models.n && !m->no_memory; i++)
         if (recording->models.at[i].n_buckets > 0)

@@ -305,7 +305,7 @@ void json_write_report(struct writer *w, const struct report_facts *f, bool with
     writer_fields(w, TEXT("schema", "dpro.replay/1"), TEXT("version", dpro_version()));
     fields_write(w, fields, f);
     write_path(w, f, with_ops);
-    warnings_write_json(w, facts_warning, f->report);
+    warnings_write_json(w, &f->warnings, 1);
     writer_close(w, '}');
 }
 

@@ -5,7 +5,6 @@
 
 #include "base/sort.h"
 #include "graph/graph.h"
-#include "report/columns.h"
 #include "report/facts.h"
 #include "report/table.h"
 #include "report/words.h"
@@ -430,7 +429,7 @@ static void write_text(struct writer *w, const void *facts)
     write_transport(w, f);
     write_fusion(w, f);
     write_collectives(w, f);
-    warnings_write_text(w, facts_warning, f->report);
+    warnings_write_text(w, &f->warnings, 1);
 }
 
 int dpro_report_text(const struct dpro_report *report, FILE *out, struct dpro_error *err)

@@ -11,6 +11,12 @@
 #define TABLE_MOST    12 /* columns of a table */
 #define NAME_COLUMNS  54 /* a cell holds that much of a name */
 
+/* Width of valid UTF-8 on a terminal. */
+int columns_of(const char *text);
+/* One printable line of at most `columns` (>= 5); what is wider loses its middle, since names of
+ * kernels differ at both ends. */
+void columns_shorten(char *out, size_t size, const char *text, int columns);
+
 struct table_cell {
     char text[NAME_COLUMNS * 4];
 };
@@ -41,12 +47,5 @@ void table_paragraph(struct writer *writer, const char *first, int indent, const
     __attribute__((format(printf, 4, 5)));
 /* The same of a text that may hold any bytes. */
 void table_escaped(struct writer *writer, const char *first, int indent, const char *text);
-
-/* Warnings from `warning`, which numbers them from 0 and gives NULL past the last: under a heading,
- * and as the key "warnings" of a JSON object. */
-void warnings_write_text(struct writer *writer, const char *(*warning)(const void *of, size_t i),
-                         const void *of);
-void warnings_write_json(struct writer *writer, const char *(*warning)(const void *of, size_t i),
-                         const void *of);
 
 #endif

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/utf8.h"
-#include "report/columns.h"
 #include "report/facts.h"
+#include "report/table.h"
 #include "report/words.h"
 
 __attribute__((format(printf, 2, 3))) static void say(struct verdict_line *line, const char *format,

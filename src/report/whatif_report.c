@@ -10,16 +10,13 @@
 #include "report/field.h"
 #include "report/model_report.h"
 #include "report/table.h"
+#include "report/warnings.h"
 #include "report/words.h"
 
-/* Of the trace, the graph, the model, this what-if; NULL past the last. */
-static const char *warning(const void *report, size_t i)
+static struct warnings warnings_of(const struct dpro_whatif_report *r)
 {
-    const struct dpro_whatif_report *r = report;
-    const char *learnt = model_warning(r->trace, r->graph, r->model, &i);
-    if (learnt)
-        return learnt;
-    return i < dpro_whatif_n_warnings(r->whatif) ? dpro_whatif_warning(r->whatif, i) : NULL;
+    return (struct warnings){
+        .trace = r->trace, .graph = r->graph, .model = r->model, .whatif = r->whatif};
 }
 
 /* ---- what is changed ---- */
@@ -172,7 +169,8 @@ static void write_text(struct writer *w, const void *report)
     writer_text(w, "\n");
     write_parts(w, r);
     model_write_text(w, r->model);
-    warnings_write_text(w, warning, r);
+    struct warnings warnings = warnings_of(r);
+    warnings_write_text(w, &warnings, 1);
 }
 
 int dpro_whatif_text(const struct dpro_whatif_report *r, FILE *out, struct dpro_error *err)
@@ -234,7 +232,8 @@ static void write_json(struct writer *w, const void *report)
     writer_newline(w);
     writer_key(w, "link");
     model_write_link(w, r->model);
-    warnings_write_json(w, warning, r);
+    struct warnings warnings = warnings_of(r);
+    warnings_write_json(w, &warnings, 1);
     writer_close(w, '}');
     writer_text(w, "\n");
 }

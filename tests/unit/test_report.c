@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "base/utf8.h"
-#include "report/columns.h"
+#include "report/table.h"
 #include "report/facts.h"
 #include "report/words.h"
 #include "report_fake.h"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What plans are worth on real jobs: `make bench-plans`.
 
-Each example trains on two make-believe machines with a 1 Gbit link between them. It is recorded with DDP's own buckets, a
+Each example trains in two network namespaces with a 1 Gbit link between them. It is recorded with DDP's own buckets, a
 plan is made of that, and one job then runs by turns with its own buckets, the plan's, those of a grid of bucket_cap_mb,
 which is what a person would try, with a bucket a gradient, one bucket, and what Horovod and BytePS would send by default
 (which gradients together, in what parts; by DDP all the same). Beside each measured gain stands what was predicted from the

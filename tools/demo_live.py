@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records a real training on two ranks, replays it, and sets the prediction beside what was measured: `make demo-live`.
 
-As root the ranks are on two make-believe machines joined by a link of 1 Gbit/s (hosts.sh); else both on this one."""
+As root the ranks are on two network namespaces joined by a link of 1 Gbit/s (hosts.sh); else both on this one."""
 import argparse
 import json
 import os
@@ -61,7 +61,7 @@ def train(command, python, script, steps=STEPS, rate="1gbit", say=None, quiet=Fa
         torchrun[-1] = "--nproc-per-node=2"
         command = [*command, *torchrun, "--standalone", *script]
         if say:
-            say("Two ranks on this machine (as root: on two make-believe ones, with a network between them):")
+            say("Two ranks on this machine (as root: in two network namespaces with a slow link between them):")
             say("  " + shown.format("--nproc-per-node=2"))
     pipe = subprocess.PIPE if quiet else None
     done = subprocess.run(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)

@@ -2,7 +2,7 @@
 """Trains one of examples/ on two workers under `dpro profile`, replays it, and sets the prediction beside what was measured:
 `make example-tensorflow` and its kin.
 
-As root the workers are on two make-believe machines joined by a link of 1 Gbit/s (hosts.sh); else both on this one."""
+As root the workers are on two network namespaces joined by a link of 1 Gbit/s (hosts.sh); else both on this one."""
 import argparse
 import json
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# hosts.sh [--hosts N] [--rate RATE] COMMAND...: runs COMMAND once on each of N (2) make-believe machines: network
+# hosts.sh [--hosts N] [--rate RATE] COMMAND...: runs COMMAND once in each of N (2) network
 # namespaces, joined by a switch through links of RATE (1gbit) in each direction. In COMMAND's environment HOST is the
 # machine's number from 0, HOSTS how many there are, HOST0 the address of the first, and GLOO_SOCKET_IFNAME and
 # NCCL_SOCKET_IFNAME name the link. Each machine keeps to cores of its own where there are enough. Needs root, ip and tc.

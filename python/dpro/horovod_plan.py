@@ -2,7 +2,7 @@
 
 In a tf.function the groups are made while it is traced; in MXNet at each of a trainer's steps; PyTorch's optimizer is given
 them when it is made. All ranks do it or none
-(consent.py), by the store with which horovodrun has brought them together."""
+(agreement.py), by the store with which horovodrun has brought them together."""
 import functools
 import inspect
 import os
@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.request
 
-from . import applied, consent, job, report
+from . import agreement, applied, job, report
 
 STACK = "horovod"
 NO_JOB = "no gradients were reduced by Horovod"
@@ -19,7 +19,7 @@ NO_JOB = "no gradients were reduced by Horovod"
 _decided = {}  # names of the gradients that the ranks were asked about: the plan's groups of them, or None
 
 
-class Rendezvous(consent.Store):
+class Rendezvous(agreement.Store):
     """The key-value store of horovodrun (Gloo)."""
 
     name = STACK
@@ -118,7 +118,7 @@ def _groups(names, sizes, dtypes, of_plan, problem):
     if store.missing():
         problem = problem or store.missing()
     else:
-        problem = consent.ask(store, "plan", plan.digest if plan else "", problem)
+        problem = agreement.ask(store, "plan", plan.digest if plan else "", problem)
     if problem:
         applied.refuse(problem, store.rank, what="fusion")
     elif plan.is_own:

@@ -6,20 +6,12 @@ import sys
 import torch
 
 from . import job
-
-
-def _type_is(thing, *classes):
-    """Like isinstance, without asking the object: proxies and lazy modules may do a lot to answer."""
-    return issubclass(type(thing), classes)
+from .ddp_parameters import reducer_order, size_bytes, type_is
 
 
 def _local(tensor):
     """What of a distributed tensor lies on this rank."""
     return getattr(tensor, "_local_tensor", tensor)
-
-
-def size_bytes(tensor):
-    return tensor.numel() * tensor.element_size()
 
 
 def _class(module, name):
@@ -45,7 +37,7 @@ def _fsdp2():
 
 def find(optimizers):
     """The models that these optimizers train: the outermost modules, but each DDP model by itself."""
-    modules = [thing for thing in gc.get_objects() if _type_is(thing, torch.nn.Module)]
+    modules = [thing for thing in gc.get_objects() if type_is(thing, torch.nn.Module)]
     inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
     trained = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     ddp = _ddp()
@@ -54,7 +46,7 @@ def find(optimizers):
         return {id(p) for p in module.parameters()} & trained
 
     found, covered = [], set()
-    wrapped = [m for m in modules if ddp and _type_is(m, ddp) and trains(m)]
+    wrapped = [m for m in modules if ddp and type_is(m, ddp) and trains(m)]
     wrapped.sort(key=lambda m: _n_reduced(m), reverse=True)  # wrapped again: the one in use
     for module in wrapped:
         if not trains(module) <= covered:
@@ -78,23 +70,23 @@ def _n_reduced(ddp):
 def describe(module):
     """A model's entry in rank.json. `module` is the outermost: DDP's wrapper, FSDP's root, or the model itself."""
     ddp = _ddp()
-    inside = module.module if ddp and _type_is(module, ddp) else module
+    inside = module.module if ddp and type_is(module, ddp) else module
     inside = getattr(inside, "_orig_mod", inside)  # torch.compile's wrapper
-    if inside is not module and ddp and _type_is(inside, ddp):
+    if inside is not module and ddp and type_is(inside, ddp):
         module, inside = inside, getattr(inside.module, "_orig_mod", inside.module)
     entry = {"name": type(inside).__name__, "parallel": "none", "process_group": None,
              "parameters": [_parameter(name, p) for name, p in inside.named_parameters()],
              "ddp": None, "buckets": None, "fsdp": None}
-    if ddp and _type_is(module, ddp):
+    if ddp and type_is(module, ddp):
         entry["parallel"] = "ddp"
         entry["process_group"] = _group_name(module.process_group)
         entry["ddp"], entry["buckets"] = _describe_ddp(module, inside)
         return entry
     fsdp1, fsdp2 = _fsdp1(), _fsdp2()
-    if fsdp1 and any(_type_is(m, fsdp1) for m in inside.modules()):
+    if fsdp1 and any(type_is(m, fsdp1) for m in inside.modules()):
         entry["parallel"] = "fsdp"
         _describe_fsdp1(inside, fsdp1, entry)
-    elif fsdp2 and any(_type_is(m, fsdp2) for m in inside.modules()):
+    elif fsdp2 and any(type_is(m, fsdp2) for m in inside.modules()):
         entry["parallel"] = "fsdp"
         _describe_fsdp2(inside, fsdp2, entry)
     return entry
@@ -107,22 +99,6 @@ def _parameter(name, p, shape=None):
         n *= dim
     return {"name": name, "shape": shape, "dtype": str(p.dtype).replace("torch.", ""),
             "size_bytes": n * p.element_size(), "requires_grad": bool(p.requires_grad)}
-
-
-def reducer_order(ddp):
-    """The parameters that DDP reduces, as indices into the model's list, in the order of DDP's own numbers: module by
-    module, shared ones once, those left out that need no gradient or were told to be ignored."""
-    numbers = {id(p): n for n, (_, p) in enumerate(getattr(ddp.module, "_orig_mod", ddp.module).named_parameters())}
-    ignored = getattr(ddp, "parameters_to_ignore", ())
-    order, seen, tensors, sparse = [], set(), [], []
-    for module_name, module in ddp.module.named_modules():
-        for name, p in module.named_parameters(recurse=False):
-            if p.requires_grad and "%s.%s" % (module_name, name) not in ignored and id(p) not in seen:
-                seen.add(id(p))
-                order.append(numbers[id(p)])
-                tensors.append(p)
-                sparse.append(_type_is(module, torch.nn.Embedding, torch.nn.EmbeddingBag) and module.sparse)
-    return order, tensors, sparse
 
 
 def _describe_ddp(ddp, inside):
@@ -174,7 +150,7 @@ def _describe_fsdp2(root, fsdp2, entry):
     names = {p["name"]: n for n, p in enumerate(entry["parameters"])}
     units = []
     for name, module in root.named_modules():
-        if not _type_is(module, fsdp2):
+        if not type_is(module, fsdp2):
             continue
         state = module._get_fsdp_state()
         groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
@@ -194,7 +170,7 @@ def _describe_fsdp1(root, fsdp1, entry):
     parameters, units = [], []
     flat_ids = set()
     for name, module in root.named_modules():
-        handle = getattr(module, "_handle", None) if _type_is(module, fsdp1) else None
+        handle = getattr(module, "_handle", None) if type_is(module, fsdp1) else None
         if handle is None:
             continue
         flat = handle.flat_param
@@ -261,7 +237,7 @@ def memory(models, optimizers):
     for optimizer in optimizers:
         for values in optimizer.state.values():
             for value in values.values() if isinstance(values, dict) else ():
-                if _type_is(value, torch.Tensor):
+                if type_is(value, torch.Tensor):
                     state += size_bytes(_local(value))
     cuda = torch.cuda.is_initialized()  # never asks the driver, which would harm children forked later
     peak, now = job.process_memory()

@@ -7,7 +7,7 @@ import gzip
 import os
 import sys
 
-from . import applied, bystander, horovod_plan, job
+from . import applied, horovod_plan, job, non_training
 from .report import guarded, say
 
 PROFILE = "mxnet.json"
@@ -56,7 +56,7 @@ def attach_stores(session, module):
     module.create = created
 
 
-class Server(bystander.Server):
+class Server(non_training.Server):
     """Where MXNet puts a server's profile: by a link in the server's working folder, the only place that it knows."""
 
     def __init__(self):

@@ -1,6 +1,6 @@
 """A plan in the job: DDP models are given the plan's buckets when they are made, or by `dpro.apply`.
 
-All ranks do it or none (consent.py). A plan that can't be used, for whatever reason, is told in one line, and the job
+All ranks do it or none (agreement.py). A plan that can't be used, for whatever reason, is told in one line, and the job
 goes on as it would without."""
 import functools
 import os
@@ -96,7 +96,7 @@ def prepare(ddp, path):
     """Asks all ranks of the model's group. Returns the plan, the model's parameters and the plan's layout of them; all
     None when it can't be used, which has been said then."""
     import torch.distributed as dist
-    from . import consent, reducer
+    from . import agreement, reducer
     plan, problem = applied.read_for(STACK, path)
     parameters = layout = None
     try:
@@ -108,7 +108,7 @@ def prepare(ddp, path):
         problem = "%s: %s" % (type(failed).__name__, str(failed).split("\n")[0])
     if dist.get_world_size(ddp.process_group) == 1:
         problem = problem or "there is one process only"
-    problem = consent.ask(consent.TorchStore(ddp.process_group), "plan", plan.digest if plan else "", problem)
+    problem = agreement.ask(agreement.TorchStore(ddp.process_group), "plan", plan.digest if plan else "", problem)
     if problem:
         _refuse(problem, path)
         return None, None, None

@@ -16,7 +16,7 @@ import weakref
 import torch
 import torch.distributed as dist
 
-from . import model
+from .ddp_parameters import reducer_order, size_bytes
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -47,9 +47,9 @@ class Parameters:
     def __init__(self, ddp):
         inside = getattr(ddp.module, "_orig_mod", ddp.module)
         names = [name for name, _ in inside.named_parameters()]
-        order, self.tensors, self.sparse = model.reducer_order(ddp)
+        order, self.tensors, self.sparse = reducer_order(ddp)
         self.names = [names[n] for n in order]
-        self.sizes = [model.size_bytes(p) for p in self.tensors]
+        self.sizes = [size_bytes(p) for p in self.tensors]
 
     def kind(self, n):
         """Parameters of different kinds can't be in one bucket."""

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from . import __version__, bystander, files, memory, report, status
+from . import __version__, files, memory, non_training, report, status
 from .horovod_timeline import Timeline
 from .job import Busy, Job, environment_number, place
 from .report import guarded, say
@@ -140,8 +140,8 @@ class Session:
         status.came_to(status.LOADED, place=place()[:2])
 
     def serve(self, name, server=None):
-        """This process serves and makes no steps: see bystander.serve."""
-        bystander.serve(self.settings, name, server)
+        """This process serves and makes no steps: see non_training.serve."""
+        non_training.serve(self.settings, name, server)
 
     def keep_out_of(self, disable):
         """Before anything is compiled: disable(function) gives one that is not compiled with the rest."""

@@ -1,13 +1,13 @@
 """A plan in a job of TensorFlow's own collectives: gradients that are all-reduced in one call of a tf.function travel in the
 plan's packs, one after the other, in its order.
 
-That is decided while the function is traced. All workers do it or none (consent.py), by the coordination service that
+That is decided while the function is traced. All workers do it or none (agreement.py), by the coordination service that
 MultiWorkerMirroredStrategy has started."""
 import functools
 import os
 import sys
 
-from . import applied, consent, job, report
+from . import agreement, applied, job, report
 
 STACK = "tensorflow-ring"
 NO_JOB = "no gradients were all-reduced in a tf.function"
@@ -15,7 +15,7 @@ NO_JOB = "no gradients were all-reduced in a tf.function"
 _decided = {}  # names of the gradients that the workers were asked about: the plan's packs of them, or None
 
 
-class Coordination(consent.Store):
+class Coordination(agreement.Store):
     """The key-value store of TensorFlow's coordination service."""
 
     name = STACK
@@ -83,7 +83,7 @@ def _decide(tensors, group_size):
         packs, problem = _fit(plan, tensors, group_size)
     if store.size == 1:
         problem = problem or "there is one worker only"
-    problem = consent.ask(store, "plan", plan.digest if plan else "", problem)
+    problem = agreement.ask(store, "plan", plan.digest if plan else "", problem)
     if problem:
         applied.refuse(problem, store.rank, what="packs")
     elif plan.is_own:

@@ -5,7 +5,7 @@ import glob
 import os
 import time
 
-from . import bystander, job, memory, xplane
+from . import job, memory, non_training, xplane
 from .report import say
 
 TASKS_WAIT_S = 0.5  # for a session's servers to profile, once, between two steps that are not measured
@@ -137,7 +137,7 @@ class SessionWindow(ProfilerWindow):
                        if not glob.glob(os.path.join(glob.escape(root), "host*", folder, self.PROFILE + ".part"))}
             if not missing or time.monotonic() > end:
                 return missing
-            time.sleep(bystander.POLL_S / 5)
+            time.sleep(non_training.POLL_S / 5)
 
     def begin_step(self, number):
         self._now = []
@@ -188,7 +188,7 @@ class SessionWindow(ProfilerWindow):
         self._steps, self._told = [], {}
 
 
-class SessionServer(bystander.Server):
+class SessionServer(non_training.Server):
     """tf.profiler in a process that serves a session, while the client's runs there."""
 
     def __init__(self):

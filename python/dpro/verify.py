@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from . import applied, consent, planned, report, verify_file
+from . import agreement, applied, planned, report, verify_file
 from .session import Session
 from .settings import number
 
@@ -119,7 +119,7 @@ class Verification(Session):
 
     def _switch(self, name):
         for ddp, layouts in self._planned:
-            problem = consent.ask(consent.TorchStore(ddp.process_group), "verify", "step %d: %s" % (self._step, name), None)
+            problem = agreement.ask(agreement.TorchStore(ddp.process_group), "verify", "step %d: %s" % (self._step, name), None)
             if problem:
                 self._end(problem, restore=False)
                 return

@@ -9,10 +9,10 @@ import unittest
 from support import ROOT
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
-from dpro import consent, tensorflow_plan  # noqa: E402
+from dpro import agreement, tensorflow_plan  # noqa: E402
 
 
-class Memory(consent.Store):
+class Memory(agreement.Store):
     values, changed = {}, threading.Condition()
 
     def __init__(self, name, rank, size, late_s=0):
@@ -32,7 +32,7 @@ class Memory(consent.Store):
 class Agreement(unittest.TestCase):
     def setUp(self):
         Memory.values.clear()
-        consent._n_asked.clear()
+        agreement._n_asked.clear()
         os.environ["DPRO_PLAN_WAIT"] = "2"
         self.addCleanup(os.environ.pop, "DPRO_PLAN_WAIT")
 
@@ -45,8 +45,8 @@ class Agreement(unittest.TestCase):
             store.name = ""
             time.sleep((late_s or {}).get(rank, 0))
             with lock:
-                consent._n_asked.clear()
-            found[rank] = consent.ask(store, "plan", (digests or {}).get(rank, "same"), (problems or {}).get(rank))
+                agreement._n_asked.clear()
+            found[rank] = agreement.ask(store, "plan", (digests or {}).get(rank, "same"), (problems or {}).get(rank))
 
         lock = threading.Lock()
         threads = [threading.Thread(target=ask, args=(rank,)) for rank in ranks or range(size)]

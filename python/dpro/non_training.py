@@ -20,7 +20,7 @@ _threads = []
 def serve(settings, name, server=None):
     """This process is `name`, a text or a function that gives it once the job runs. `server`: a Server."""
     if not _threads and settings.net != "off":
-        _threads.append(Bystander(settings, name, server or Server()))
+        _threads.append(NonTraining(settings, name, server or Server()))
         _threads[0].start()
 
 
@@ -37,9 +37,9 @@ class Server:
         """Rank 0's first window is over."""
 
 
-class Bystander(threading.Thread):
+class NonTraining(threading.Thread):
     def __init__(self, settings, name, server):
-        super().__init__(name="dpro-bystander", daemon=True)
+        super().__init__(name="dpro-non-training", daemon=True)
         self._settings, self._name, self._server = settings, name, server
         self._begun = time.time() - 1  # of what ran here before, files are left
 

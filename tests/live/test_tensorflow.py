@@ -231,7 +231,7 @@ class Sessions(frameworks.Case):
         self.assertEqual(self.files("rank0"), {"rank.json", "net.log", "xplane.pb.gz", "runmeta.pb.gz"})
         self.assertIn("xplane.pb", self.files("ps0"))
         facts = self.replay()
-        self.assertRegex("\n".join(facts["warnings"]), "ranks drive sessions of their own .*: that of rank 0 is replayed")
+        self.assertRegex("\n".join(facts["warnings"]), "several ranks drive a session .*: only that of rank 0 is replayed")
         self.assertEqual(facts["trace"]["iterations"], 5)
         self.assert_close(facts)
 

@@ -45,10 +45,10 @@ struct maker {
     size_t n_requests;
 };
 
-/* What a stream sends so soon after the message before it has waited for that. */
+/* A message that begins so soon after the one before it has waited for that. */
 static const int64_t BUSY_NS = 50000;
 
-/* When the worker passed a request on, or had all of an answer; INT64_MIN: not recorded. */
+/* When the worker passed a request on, or had a whole answer; INT64_MIN: not recorded. */
 static int64_t time_of(const struct ps_message *m)
 {
     if (m->sent_ns != INT64_MIN)
@@ -99,7 +99,7 @@ static int list_requests(struct maker *m)
     return 0;
 }
 
-/* Messages of a stream are in the order in which they were passed on. */
+/* Sets when each request may have been passed on; messages of a stream keep their order. */
 static int find_passed(struct maker *m)
 {
     const struct net_transport *t = m->transport;
@@ -181,7 +181,7 @@ static int by_name(const void *a, const void *b, void *arg)
     return strcmp(strtab_get(arg, x->name), strtab_get(arg, y->name));
 }
 
-/* The parameters' names, where they are as many and as large as what is exchanged. */
+/* Names tensors after the parameters where these are as many and as large. */
 static int name_tensors(struct maker *m)
 {
     const struct recording *recording = m->rank->recording;

@@ -36,8 +36,8 @@ static bool is_mxnets(const struct strtab *names, const struct trace_span *span)
     return strcmp(strtab_get(names, span->name), "horovod_allreduce") == 0;
 }
 
-/* What hands a tensor over without saying which: MXNet's ops; with PyTorch a hook that runs where
- * autograd has accumulated the tensor. */
+/* Spans that hand over a tensor without its name: MXNet's ops, and with PyTorch the hook that runs
+ * once autograd has accumulated the tensor. */
 static bool is_nameless(const struct strtab *names, const struct trace_span *span)
 {
     return is_mxnets(names, span) ||
@@ -72,8 +72,8 @@ static const struct fused_times *times_of(const struct placing *p, uint32_t roun
     return group == NO_ID ? NULL : &p->actual[group];
 }
 
-/* Named ones: the first round in which the tensor was reduced after that. Of two the later one:
- * what was handed over before it was reduced before the timeline began. */
+/* A named hand-over is of the first round that reduced the tensor later. Of two the later one
+ * counts: the tensors of the earlier one were reduced before the timeline began. */
 static int take_named(struct placing *p, uint32_t *enqueues)
 {
     uint32_t n_tensors = p->fusion->n_tensors, n_rounds = (uint32_t)p->rounds->rounds.n;
@@ -143,8 +143,8 @@ static int list_calls(const struct placing *p, const struct actual_round *round,
     return status;
 }
 
-/* Nameless ones: as many as a round has tensors, or calls that hand over one or more; the k-th is
- * taken for the k-th in the order in which they were fused. */
+/* Nameless hand-overs are matched by order: the k-th is that of the k-th tensor that was fused, or
+ * of the k-th call where calls hand over several tensors. */
 static int take_nameless(struct placing *p, uint32_t *enqueues)
 {
     size_t i = 0;
@@ -174,8 +174,8 @@ static int take_nameless(struct placing *p, uint32_t *enqueues)
     return 0;
 }
 
-/* MXNet's op lasts until the tensor is reduced, while its thread goes on: handing it over takes no
- * time that could be told. */
+/* MXNet's op lasts until the tensor is reduced, while its thread goes on. The hand-over itself
+ * takes hardly any time. */
 static void shorten_mxnets(const struct placing *p)
 {
     enum { HANDING_OVER_NS = 1000 };
@@ -198,9 +198,9 @@ int hand_overs_take(struct placing *p, uint32_t *enqueues)
 
 /* ---- clocks ---- */
 
-/* A profile whose times count from its own start is put on the timeline's clock: no tensor is
- * reduced before it was handed over, and some were at once. Which round the profile begins with is
- * not known: the one for which the waits differ least. */
+/* Puts a profile whose times count from its own start on the timeline's clock: no tensor is reduced
+ * before its hand-over, and some are reduced at once. The profile begins with the round for which
+ * the waits differ least. */
 void hand_overs_put_on_clock(struct placing *p)
 {
     enum { ENOUGH = 4096 };

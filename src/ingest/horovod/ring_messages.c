@@ -165,8 +165,7 @@ static bool is_wanted(const struct net_message *message, uint8_t opcode)
     return message->opcode == opcode && message->length > 0;
 }
 
-/* Where a run of messages of just these lengths is, which begins in the window; NO_ID: there is
- * none. */
+/* The first message of a run of exactly these lengths that begins in the window; NO_ID: none. */
 static uint32_t find_run(const struct net_transport *t, uint32_t stream, uint32_t from,
                          uint8_t opcode, const length_array *lengths, struct span_ns window)
 {
@@ -210,13 +209,12 @@ static struct net_message *at_offset(const struct net_transport *t, uint32_t str
     return m < end && t->messages.at[m].offset == offset ? &t->messages.at[m] : NULL;
 }
 
-/* Gives the run to the group, at both ends. Returns what follows it. */
+/* Assigns the run to the group at both ends. Returns the message after it. */
 static uint32_t take_run(const struct ring *ring, struct net_transport *t, uint32_t stream,
                          uint32_t run, uint8_t opcode, uint32_t peer_rank, uint32_t group)
 {
     uint32_t peer_stream = 0, n = 0;
-    /* of two logs of one rank, as a hostile folder has them, the one with the connection's other
-     * end */
+    /* of two logs of one rank the one with the connection's other end */
     const struct net_transport *peer = net_peer(ring->trace, t, stream, &peer_stream);
     for (; n < ring->lengths.n; run++) {
         struct net_message *message = &t->messages.at[run];
@@ -234,7 +232,7 @@ static uint32_t take_run(const struct ring *ring, struct net_transport *t, uint3
     return run;
 }
 
-/* All groups' runs on a stream between two neighbours, of which one is the rank at hand. */
+/* Finds all groups' runs on a stream between a rank and its neighbour. */
 static int take_stream(struct ring *ring, uint32_t rank, uint32_t stream, uint32_t peer_rank)
 {
     struct net_transport *t = &ring->trace->transports[ring->transport_of[rank]];
@@ -306,8 +304,7 @@ static int take_all(struct ring *ring, uint32_t lead)
 
 /* ---- collectives ---- */
 
-/* A round that fused as the graph does has its collectives, one after the other; what another one
- * sent is none of theirs. */
+/* Only rounds that fused as the graph does have the graph's collectives. */
 static void tie_spans(const struct ring *ring, struct net_transport *t)
 {
     const struct fusion *f = ring->trace->fusion;
@@ -331,7 +328,7 @@ static void tie_spans(const struct ring *ring, struct net_transport *t)
     }
 }
 
-/* One collective a group, on each rank; of those to whose bytes no one added or took away. */
+/* Adds a collective for each group. It is exact where all ranks' messages were found. */
 static int add_collectives(struct ring *ring, struct net_transport *t)
 {
     struct dpro_transport_info *info = &ring->trace->transport_info;

@@ -150,9 +150,9 @@ static uint64_t count_faults(const struct timeline *t, const struct rounds *roun
     return n_over << 32 | n_marked;
 }
 
-/* A timeline may begin in the midst of a round. Then the next round's first groups would be taken
- * for its own, and so on to the end: the first group of a round is the one from which on most
- * rounds are over before the next begins, and of equals the one with which iterations begin. */
+/* Finds the group with which rounds begin; a timeline may begin amid a round. It is the one for
+ * which most rounds end before the next begins, and of equals the one with which iterations begin.
+ */
 static int cut_rounds(const struct timeline *t, const mark_array *marks, struct rounds *rounds)
 {
     enum { MOST_GROUPS = 256 };
@@ -200,9 +200,8 @@ static int64_t usual_groups(const struct rounds *rounds)
     return usual;
 }
 
-/* The round that most others are alike; of equals one of as many groups as usual, then the first.
- * NO_ID: there is none. Those that lack a tensor, as where the timeline begins or ends, are left
- * out. */
+/* Chooses the round that most others are like; of equals one with the usual number of groups, then
+ * the first. NO_ID: none. Rounds that lack a tensor are left out. */
 static int choose_round(struct rounds *rounds, uint32_t *best, struct fusion *fusion)
 {
     struct map counts = {0};
@@ -289,7 +288,7 @@ static int64_t find_cycle(const struct timeline *t)
     return cycle_ns;
 }
 
-/* Of cycles that reduced something: usually so long until they began to. */
+/* The usual time from the begin of a cycle to that of its first group. */
 static int64_t find_negotiation(const struct timeline *t, const struct rounds *rounds)
 {
     int64_t usual_ns = 0, *lengths = malloc((rounds->groups.n + 1) * sizeof *lengths);
@@ -327,7 +326,8 @@ static uint64_t bytes_of(const struct timeline *t, const struct strtab *names,
     return sum;
 }
 
-/* What each group took; and from groups of one cycle, which both together were too much. */
+/* Keeps what each group took, and the least bytes that two groups of one cycle had that were not
+ * fused. */
 static int keep_samples(const struct timeline *t, const struct strtab *names,
                         const struct rounds *rounds, struct fusion *fusion)
 {

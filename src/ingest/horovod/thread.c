@@ -102,7 +102,7 @@ static void add_spans(struct placing *p, const uint32_t words[N_WORDS])
                 ready = t->start_ns;
             if (ready < free_ns)
                 ready = free_ns < t->start_ns ? free_ns : t->start_ns;
-            /* of two spans that begin together the longer one would come first */
+            /* the negotiation must begin first */
             int64_t start = ready < t->start_ns ? t->start_ns : t->start_ns + 1;
             int64_t transfer = start < t->transfer_ns ? t->transfer_ns : start;
             add_span(p, SPAN_ANNOTATION, words[NEGOTIATE], window, ready, start,
@@ -122,7 +122,7 @@ static void add_spans(struct placing *p, const uint32_t words[N_WORDS])
 
 /* ---- all of it ---- */
 
-/* From when until when the rank was busy with each round. */
+/* Sets from when until when the rank was busy with each round. */
 static int time_rounds(struct placing *p)
 {
     struct fused_rank *fused = &p->rank->fused;
@@ -172,8 +172,8 @@ static int place_rank(struct placing *p, int lead, const uint32_t words[N_WORDS]
     return 0;
 }
 
-/* Where each tensor is, and in which actual group of each round: cells are no more than runs, since
- * rounds have all tensors. */
+/* The place of each tensor, and its actual group in each round. There are no more cells than runs,
+ * since rounds have all tensors. */
 struct index {
     uint32_t *place_of, *cells;
 };

@@ -75,11 +75,10 @@ static void sum_weights(const struct placing *p, const struct sharing *sharing)
             sharing->all[p->cells[i]] += sharing->weights[i % p->fusion->n_tensors];
 }
 
-/* What Horovod's thread did in a round is shared out among the groups of the graph, in its order.
- * Where a round fused otherwise, what a group took is those groups' whose tensors it had, for as
- * long as they usually take: so the thread was busy for as long as it was, when it was. In a round
- * of another order a group is over no earlier than those that the graph has before it. All ranks'
- * are cut at the same places, by rank 0's lengths. */
+/* Shares what Horovod's thread did in a round out among the groups of the graph, in its order.
+ * Where a round fused otherwise, an actual group's time goes to the graph's groups that have its
+ * tensors, by how long they usually take. In a round of another order a group ends no earlier than
+ * those before it in the graph. All ranks are cut at the same places, by rank 0's lengths. */
 static void spread_round(const struct placing *p, uint32_t round, const struct sharing *sharing,
                          struct parts *parts, struct fused_times *groups)
 {
@@ -104,8 +103,8 @@ static void spread_round(const struct placing *p, uint32_t round, const struct s
     }
 }
 
-/* Lays the groups of a round out so that each ends where its last part did, takes as long as its
- * parts together, and is over before the next begins. */
+/* Lays out the groups of a round: each ends where its last part ends, takes as long as its parts,
+ * and ends before the next begins. */
 static void lay_out(const struct placing *p, struct fused_times *groups, struct parts *parts)
 {
     int64_t next_ns = INT64_MAX;

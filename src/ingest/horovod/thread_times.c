@@ -69,9 +69,8 @@ static int64_t after_of(const struct fused_times *times)
     return times->end_ns - times->transferred_ns;
 }
 
-/* Moves a group so that its transfer is from first to last; what comes before and after it takes as
- * long as on rank 0. Where rank 0's thread was put off its core after it, this one was not: that is
- * no longer than usual_ns. */
+/* Moves a group so that its transfer is from first to last. What comes before and after takes as
+ * long as on rank 0, the latter no longer than usual_ns: rank 0's thread may have lost its core. */
 static void move_group(struct fused_times *times, int64_t first_ns, int64_t last_ns,
                        int64_t usual_ns)
 {
@@ -181,8 +180,8 @@ static uint32_t *place_runs(struct arena *arena, const struct timeline *t)
     return seen ? place : NULL;
 }
 
-/* The k-th time that a tensor travelled is the same on both; of a group that the rank fused
- * otherwise the times are those of its tensors. */
+/* The k-th run of a tensor is the same on both ranks. A group that the rank fused otherwise gets
+ * the times of its tensors. */
 int thread_times_from_own(struct placing *p)
 {
     const struct timeline *lead = p->fusion->timeline, *own = p->rank->timeline;

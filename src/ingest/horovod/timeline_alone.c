@@ -174,13 +174,13 @@ static void add_rounds(struct telling *t, struct trace_part *part)
         if (end_ns - start_ns < 2 * MARK_NS)
             continue;
         add_span(t, part, 0, SPAN_ANNOTATION, mark, start_ns, end_ns);
-        /* what ties a round to the one before: else each tensor would go on by itself */
+        /* ties a round to the one before */
         add_span(t, part, 0, SPAN_CPU_OP, "round", start_ns, start_ns + MARK_NS);
     }
 }
 
-/* What the coordinator heard of a rank, as if the rank's thread had been recorded while it handed
- * the tensors over, one after the other. */
+/* Adds what the coordinator heard of a rank as hand-overs on a thread of that rank, one after the
+ * other. */
 static void add_hand_overs(struct telling *t, struct trace_part *part, int rank)
 {
     const struct timeline *timeline = t->timeline;

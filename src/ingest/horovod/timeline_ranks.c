@@ -10,12 +10,10 @@
 #include "ingest/readers.h"
 #include "ingest/transport/ps.h"
 
-/* A timeline is often of the whole run, a profile of seconds of it; clocks of one process are
- * equal.
- */
+/* Further apart than this, timeline and profile are of different runs. */
 static const int64_t SLACK_NS = 1000000000;
 
-/* How far the timeline is from the nearest of the rank's windows. */
+/* The time between the timeline and the nearest window of the rank. */
 static int64_t distance_ns(const struct trace_rank *rank, const struct source *source)
 {
     int64_t least = INT64_MAX;
@@ -76,8 +74,8 @@ static void give(struct trace_build *build, struct source *source)
     rename_all(rank->timeline, source->names);
     if (rank->timeline->n_open > 0)
         trace_warn(trace, sink,
-                   "%s: %" PRIu64 " tensors were on their way where the timeline ends; of these "
-                   "the last communication is left out",
+                   "%s: %" PRIu64 " tensors were being communicated where the timeline ends; that "
+                   "communication is left out",
                    source->path, rank->timeline->n_open);
 }
 

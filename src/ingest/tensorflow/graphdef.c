@@ -22,7 +22,7 @@ struct graphdef {
     bool no_memory;
 };
 
-/* Attributes that make a transaction, and a size. */
+/* Attributes that give the key and the size. */
 struct attributes {
     uint32_t tensor_name, send_device, recv_device; /* string ids */
     int64_t group_key, instance_key;                /* -1: none */
@@ -160,7 +160,7 @@ uint32_t graphdef_key(struct trace_part *part, const char *tensor, const char *s
     return len <= 2 ? 0 : part_intern(part, key, MIN((size_t)len, sizeof key - 1), no_memory);
 }
 
-/* What the other end, or the other members, call it too. */
+/* The key that the other end, or the other members, use too. */
 static uint32_t key_of(struct graphdef *g, const struct attributes *attributes)
 {
     const struct strtab *names = &g->part->names;
@@ -218,8 +218,8 @@ static void read_node(struct graphdef *g, const struct pb_field *node_field)
         g->no_memory = true;
 }
 
-/* Names of inputs to nodes; those of other graphs (arguments of a function) go. Of two nodes of one
- * name the first counts. */
+/* Replaces inputs' names by nodes. Inputs from other graphs (arguments of a function) are left out.
+ * Of two nodes of one name the first counts. */
 static int resolve(struct graphdef *g, size_t first_node, size_t first_input,
                    graphdef_places *places)
 {

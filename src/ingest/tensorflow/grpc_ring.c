@@ -84,8 +84,9 @@ static uint64_t key_with(uint64_t key, uint64_t number)
     return map_mix(key ^ map_mix(number + 1)) | 1;
 }
 
-/* A session's collectives, and those that the user's own code numbers, have the same numbers in
- * each iteration: there it is the k-th of its number in the window. */
+/* Sessions, and users' own code, give collectives the same numbers in each iteration. The key of
+ * these is made of the number, the window, and the place among those of that number in the window.
+ */
 static int tell_apart(const struct dpro_trace *trace, run_array *runs)
 {
     struct map repeated = {0}, seen = {0};
@@ -119,7 +120,7 @@ static int tell_apart(const struct dpro_trace *trace, run_array *runs)
 
 /* ---- chunks ---- */
 
-/* The stream's long writes between two moments. */
+/* Lists the stream's long writes between two times. */
 static int list_pieces(const struct net_transport *t, uint32_t stream, const struct run *run,
                        int64_t until_ns, piece_array *pieces)
 {
@@ -153,7 +154,7 @@ static bool are_chunks(const piece_array *pieces, uint64_t n)
            most - least <= CHUNK_SLACK + most / 256;
 }
 
-/* Puts pieces together that were written one after the other, up to a chunk's length. */
+/* Joins consecutive pieces up to a chunk's length. */
 static void merge_pieces(piece_array *pieces, uint64_t n)
 {
     uint64_t sum = 0;
@@ -171,8 +172,8 @@ static void merge_pieces(piece_array *pieces, uint64_t n)
     pieces->n = kept;
 }
 
-/* Takes those apart that were written as one: several times as long as the shortest, or as an n-th
- * of all. */
+/* Splits pieces that are several chunks written as one: several times as long as the shortest, or
+ * as an n-th of all. */
 static int split_pieces(piece_array *pieces, uint64_t n_chunks)
 {
     uint64_t chunk = UINT64_MAX, sum = 0;
@@ -287,7 +288,7 @@ struct sending {
     uint32_t n_left;
 };
 
-/* What gRPC puts around a chunk at least: its own header, and one for each 16 KiB. */
+/* Bytes that gRPC adds to a chunk at least: a header, and one for each 16 KiB. */
 static uint64_t around(uint64_t bytes)
 {
     return 32 + bytes / 16384 * 9;
@@ -301,7 +302,7 @@ static uint64_t run_bytes(const struct dpro_trace *trace, const struct run *run)
     return bytes == 0 && span->node != NO_ID ? rank->dfg_nodes[span->node].size_bytes : bytes;
 }
 
-/* Those of a rank that run at once with others; by start. */
+/* The rank's collectives that run at the same time as others, by start. */
 static size_t list_sending(const struct ring *ring, uint32_t transport, struct sending *list)
 {
     enum { MOST_BYTES = 4 << 20, MOST_PARTS = 2 }; /* TensorFlow cuts longer chunks in two */
@@ -369,7 +370,7 @@ static int take_write(struct ring *ring, struct sending *list, size_t n, uint32_
     return 0;
 }
 
-/* All writes of a stream, those that took several calls put together. */
+/* All writes of a stream; one may take several calls. */
 static int take_stream(struct ring *ring, struct sending *list, size_t n, uint32_t transport,
                        uint32_t stream)
 {

@@ -30,7 +30,7 @@ struct runmeta {
     bool no_memory;
 };
 
-/* Of two graphs of one device one goes: the one at hand when it is no larger. */
+/* Whether another graph of the same device is at least as large; a smaller one is dropped. */
 static bool is_second(struct runmeta *r, const struct partition *fresh)
 {
     for (size_t p = 0; p < r->partitions.n; p++) {
@@ -123,7 +123,7 @@ static void read_all(struct runmeta *r)
     }
 }
 
-/* The graph of a step that ran has no shapes; what its collectives put out was recorded. */
+/* Graphs that ran have no shapes; the sizes of collectives' outputs are in the step's spans. */
 static void size_collectives(struct runmeta *r)
 {
     struct trace_part *part = r->part;

@@ -15,8 +15,8 @@ enum { OF_WAITS = 1, OF_VARIABLES };
 
 ORDER(by_time, struct session_moment, ASCENDING(ns) ?: ASCENDING(run) ?: ASCENDING(name) ?: ASCENDING(kind));
 
-/* What a span ran for: what its thread did then, or, of other spans, the last run that had begun.
- */
+/* The cut of a span: that of what its thread worked for then, or else of the last run that had
+ * begun. */
 static uint32_t cut_at(const struct joiner *j, const struct process *process,
                        const struct trace_span *span)
 {
@@ -54,7 +54,7 @@ static void place(struct cutting *c, struct trace_span span, uint32_t cut)
     c->j->no_memory |= !part_place_span(c->part, &span);
 }
 
-/* Keeps what was run in the steps, however a thread of the process came to run it. */
+/* Keeps the spans that were run in the steps. */
 static void keep_spans(struct cutting *c)
 {
     struct trace_part *part = c->part;
@@ -183,8 +183,8 @@ static void add_waits(struct cutting *c)
     array_fini(&waits);
 }
 
-/* TensorFlow's profiler leaves out kernels that take next to no time. Those that stand for a
- * variable say which one is read and updated: each is there when its step begins. */
+/* TensorFlow's profiler leaves out kernels that take hardly any time, among them those of
+ * variables. Each variable gets a span where the step begins. */
 static void add_variables(struct cutting *c, uint32_t cut)
 {
     const struct trace_part *graph = c->graph;

@@ -103,7 +103,7 @@ static void number_runs(struct joiner *j, const struct process *process, bool ma
     }
 }
 
-/* Whether a process that marked steps of its own took part in those that are numbered. */
+/* Whether most runs in a process's own marks are of numbered steps. */
 static bool takes_part(const struct joiner *j, const struct process *process)
 {
     size_t n = 0, n_known = 0;
@@ -127,13 +127,13 @@ static void drop_process(struct joiner *j, size_t p)
 static void warn_of_others(struct joiner *j, int rank, int other)
 {
     build_warn(j->build,
-               "ranks drive sessions of their own (first: rank %d, last: rank %d): that of rank "
-               "%d is replayed, as if the others did not run beside it",
+               "several ranks drive a session (first: rank %d, last: rank %d): only that of rank "
+               "%d is replayed",
                rank, other, rank);
 }
 
-/* The runs of the client, the lowest rank that marked some. Others that marked runs of their own
- * drive sessions of their own, of which one is put together. */
+/* Numbers the runs of the client, the lowest rank that marked steps. Processes whose marks hold
+ * other runs drive other sessions and are left out. */
 static void find_steps(struct joiner *j)
 {
     struct process *client = NULL;
@@ -182,9 +182,7 @@ uint32_t session_cut_of(const struct joiner *j, uint64_t run)
     return map_get(&j->step_of_run, map_key(run), &step) ? j->cuts[step] : NO_ID;
 }
 
-/* When each step was going on in any process, as far as clocks tell, from when it was in the
- * client.
- */
+/* The time of each step in all processes whose clocks agree with the client's. */
 static void find_wholes(struct joiner *j)
 {
     struct process *client = &j->processes[0];
@@ -220,8 +218,7 @@ static bool is_session_profile(const struct source *source)
     return source_payload(source, &session_payload) && source->rank != -1;
 }
 
-/* One process a rank that a RunMetadata tells of; of several RunMetadata the first has the graph.
- */
+/* A process for each rank of the RunMetadata; the first RunMetadata of a rank has its graph. */
 static void find_processes(struct joiner *j)
 {
     struct source_list *list = &j->build->list;
@@ -241,8 +238,7 @@ static void find_processes(struct joiner *j)
     }
 }
 
-/* Whether the RunMetadata that the source is of, which tells of all tasks, has a process's graph.
- */
+/* Whether the source is of a RunMetadata file that has some process's graph. */
 static bool tells_of_processes(const struct joiner *j, const struct source *source)
 {
     bool tells = false;
@@ -259,7 +255,7 @@ static bool has_process(const struct joiner *j, int rank)
     return false;
 }
 
-/* A task of the session's that no profile is of; NULL: each has one. */
+/* A task of the session without a profile; NULL: each has one. */
 static const struct source *find_missing(const struct joiner *j)
 {
     const struct source_list *list = &j->build->list;
@@ -271,7 +267,7 @@ static const struct source *find_missing(const struct joiner *j)
     return NULL;
 }
 
-/* The profiles, where there are steps by RunMetadata only. */
+/* Leaves the profiles out where the RunMetadata's steps are used. */
 static void leave_profiles_out(struct joiner *j)
 {
     struct source_list *list = &j->build->list;
@@ -280,8 +276,8 @@ static void leave_profiles_out(struct joiner *j)
             list->at[i].reader = NULL;
 }
 
-/* Of the RunMetadata the graphs are what is wanted. A client that no process's profile is of, and
- * whose RunMetadata tells of steps, drives a session of its own. */
+/* Only the graphs of the RunMetadata are used. A client with RunMetadata and without a profile
+ * drives another session. */
 static void leave_steps_out(struct joiner *j)
 {
     struct source_list *list = &j->build->list;

@@ -37,9 +37,9 @@ extern const struct payload_kind session_payload;
 struct session_profile *session_profile_of(const struct trace_part *part);
 
 /* Once the ranks are known: cuts the profiles of a session's processes into the steps that all of
- * them have, each a window, as if each were a RunMetadata of its own; what a task received gets the
- * key by which its graph knows it, and the size that it had in the step whose RunMetadata has the
- * graph. Where a task has no profile the RunMetadata is what there is. */
+ * them have, each a window. What a task received gets its key from the task's graph, and its size
+ * from the step whose RunMetadata has the graph. Where a task has no profile, the steps of the
+ * RunMetadata are used. */
 int session_profiles_join(struct trace_build *build, struct dpro_error *err);
 
 #endif

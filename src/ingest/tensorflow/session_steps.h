@@ -22,10 +22,10 @@ uint32_t session_track(struct tf_idle_tracks *idle, struct trace_part *part, uin
                        const struct trace_span *span, bool *no_memory);
 /* The track of what came from the task that a transfer's key names. */
 uint32_t session_inbox(struct trace_part *part, uint64_t pid, const char *key, bool *no_memory);
-/* Extends what a step took in its client by what it took in another process, where the two overlap:
- * else their clocks differ by more than that. */
+/* Extends a step's time in its client by that in another process. Where the two do not overlap, the
+ * clocks differ too much. */
 void session_extend(int64_t whole_ns[2], int64_t start_ns, int64_t end_ns);
-/* Which collective it is by its key, "1 104": group and instance, on all tasks alike. */
+/* Sets group and number of a collective by its key, "1 104", which is equal on all tasks. */
 void session_name_group(struct trace_part *part, const char *key, struct trace_detail *detail,
                         bool *no_memory);
 

@@ -274,7 +274,7 @@ static void find_receivers(struct splitter *s)
     }
 }
 
-/* When the step was going on in any task, as far as clocks tell, from when it was in the client. */
+/* The time of the step in all tasks whose clocks agree with the client's. */
 static void find_whole(struct splitter *s)
 {
     const struct task *client = NULL;

@@ -214,8 +214,8 @@ static int count_programs(struct splitter *s)
     return status;
 }
 
-/* Which runs begin an iteration: steps; else those of the program that runs least often, of those
- * that run again and take a part of the time. */
+/* Iterations begin with steps, or else with runs of the program that runs least often, among those
+ * that run more than once and take a share of the time. */
 static void choose_marks(struct splitter *s)
 {
     const struct program *best = NULL;
@@ -318,7 +318,7 @@ static void add_op(const struct splitter *s, struct device *d, const struct xla_
                               .track = find_track(d, op),
                               .kind = SPAN_KERNEL,
                               SPAN_UNKNOWN};
-    /* an instruction may be called anything: what it does goes first */
+    /* the opcode goes first where the name does not hold it */
     bool tells = text.opcode_len == 0 || memmem(own, own_len, text.opcode, text.opcode_len) ||
                  memmem(text.opcode, text.opcode_len, "fusion", 6);
     int n = tells ? 0

@@ -96,7 +96,7 @@ static void copy_span(struct splitter *s, struct gpu *gpu, const struct trace_sp
     s->no_memory = s->no_memory || !part_place_span(gpu->part, &copy);
 }
 
-/* A call belongs to the device that did its work; what belongs to none is every device's. */
+/* A call goes to the device that did its work, every other span to all devices. */
 static void share_out(struct splitter *s, const struct trace_span *span)
 {
     uint64_t own = 0;

@@ -48,7 +48,7 @@ static void write_line(struct writer *w, const struct net_transport *t,
         writer_text(w, ",,,,,,\n");
 }
 
-/* A call that a message begins in the middle of becomes two lines. */
+/* A call in the middle of which a message begins becomes two lines. */
 static void write_transfer(struct writer *w, const struct net_transport *t,
                            const struct net_transfer *transfer, const char *ends)
 {

@@ -16,8 +16,8 @@
 
 /* ---- messages ---- */
 
-/* A preamble that came in two reads was not decoded where it was received, but where it was sent:
- * messages known at the other end only are added. */
+/* Adds messages that only the other end has. A preamble that came in two reads was decoded where it
+ * was sent only. */
 static int add_from_peers(struct dpro_trace *trace)
 {
     for (uint32_t t = 0; t < trace->n_transports; t++) {
@@ -69,7 +69,7 @@ static void time_messages(struct net_transport *t)
     }
 }
 
-/* Messages follow each other without a byte between, but for where nothing was recorded. */
+/* Counts bytes between messages that were recorded and belong to none. */
 static int count_breaks(const struct net_transport *t, net_range_array *ranges, uint64_t *n)
 {
     for (uint32_t s = 0; s < t->connections.n * 2; s++) {
@@ -279,8 +279,8 @@ static uint64_t span_bytes(const struct dpro_trace *trace, const struct trace_ra
 
 ORDER_OF_POINTERS(by_first_send, struct net_collective, ASCENDING(first_send_ns) ?: COMPARE(x, y));
 
-/* The run that a collective is: the one that was open on the thread of its first send. What gloo's
- * own thread sends when a socket that was full has room again tells nothing. */
+/* The run of a collective: the one that was open on the thread of its first send. Sends of gloo's
+ * own thread, when a full socket has room again, are in no run. */
 struct first_send {
     struct run *run; /* NULL: none */
     int64_t ns;

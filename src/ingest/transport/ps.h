@@ -113,8 +113,7 @@ struct ps_assembler {   /* zeroed */
     ps_messages *out;
 };
 
-/* "ps8": whom a socket of many peers sends to, or receives from; the first frame of its messages.
- */
+/* "ps8": the peer, in the first frame of each message of a socket that has several. */
 bool ps_is_identity(const struct ps_frame *frame);
 int ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame); /* -1: no memory */
 /* The source has no more frames of the message at hand. */

@@ -94,15 +94,15 @@ static uint32_t read_u32(const uint8_t *at)
     return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-/* Where a struct's nodes begin: behind its body and the types. */
+/* Nodes stand behind the struct's body and the types. */
 static uint64_t raw_nodes_at(const struct ps_frame *frame)
 {
     const uint8_t *at = frame->body;
     return RAW_META + (uint64_t)read_u32(at + 4) + (uint64_t)read_u32(at + 44) * RAW_TYPE;
 }
 
-/* The size of a struct's nodes; 0: it is none. The struct says how long the frame is: no protobuf
- * does so by chance. */
+/* The size of a struct's nodes; 0: the frame is no such struct. The struct's counts add up to the
+ * frame's length, which no protobuf does by chance. */
 static uint32_t raw_node_size(const struct ps_frame *frame)
 {
     if (frame->n_body < RAW_META)
@@ -242,7 +242,7 @@ int ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame)
     return frame->more ? 0 : finish(a, open);
 }
 
-/* The node that listens where connections to the process end. */
+/* The process is the node that listens at the local end of one of its connections. */
 int ps_own_process(const struct ps_assembler *a, const struct net_transport *transport)
 {
     for (size_t n = 0; n < a->nodes.n; n++) {

@@ -28,7 +28,7 @@ struct request {
 
 ORDER(by_timestamp, struct request, ASCENDING(timestamp) ?: ASCENDING(message));
 
-/* What began in one microsecond ends in the order in which it was sent, or nearly so. */
+/* Spans that began in the same microsecond are ordered by their ends. */
 ORDER_OF_INDICES(by_start, struct trace_span, ASCENDING(start_ns) ?: ASCENDING(dur_ns));
 
 static uint64_t answer_key(const struct ps_message *m)
@@ -38,8 +38,8 @@ static uint64_t answer_key(const struct ps_message *m)
 
 ORDER(compare_keys, struct ps_key, ASCENDING(key));
 
-/* The keys that a worker pushes or pulls, by number, with the names of their parameters. A key that
- * several servers share counts what all of them get. */
+/* The keys that a worker pushes, by number, with the names of their parameters. The size of a key
+ * that several servers share is that of all parts. */
 static int list_keys(struct dpro_trace *trace, const struct net_transport *t, ps_keys *keys)
 {
     struct map seen = {0}; /* key + 1 -> place; server's part of it */
@@ -92,7 +92,7 @@ static int name_spans(struct dpro_trace *trace, const struct net_transport *t)
     return status;
 }
 
-/* What a span exchanges, for whoever looks at it as at a collective. */
+/* Describes what a span exchanges as a collective's detail. */
 static void describe(struct dpro_trace *trace, struct trace_rank *rank, uint32_t span,
                      const struct ps_message *m, const uint32_t names[4])
 {
@@ -207,8 +207,8 @@ static int tie_rank(struct dpro_trace *trace, struct net_transport *t)
     return status < 0 ? status : name_spans(trace, t);
 }
 
-/* Where the messages of one worker are not known, all exchanges are told apart by their order: what
- * names they have would keep them from those that have none. */
+/* Where some worker's messages are not known, exchanges are matched by order. Then no worker's
+ * exchanges may have names. */
 static void forget_names(struct dpro_trace *trace)
 {
     bool any = false, all = true;

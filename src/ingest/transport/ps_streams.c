@@ -198,7 +198,7 @@ static int add_from_peers(struct dpro_trace *trace)
     return 0;
 }
 
-/* One call may receive many messages: they are spread over it, in their order. */
+/* One call may receive several messages: their times are spread over it by bytes. */
 static int64_t passed_at(const struct net_transfer *transfer, uint64_t offset)
 {
     double part = (double)(offset + 1 - transfer->offset) / transfer->bytes;
@@ -234,8 +234,8 @@ static uint64_t request_key(const struct ps_message *m, uint32_t connection)
     return map_mix(map_mix((uint32_t)m->timestamp + UINT64_C(1)) ^ what) | 1;
 }
 
-/* An answer without a key has its request's: of the same connection, or where the two have one each
- * the only one with the timestamp. What has none is left out. */
+/* An answer without a key gets that of its request: on the same connection, or the only one with
+ * its timestamp. Answers without a request are left out. */
 static int find_keys(struct net_transport *t)
 {
     struct map requests = {0}; /* -> index + 1; 0: several */
@@ -269,7 +269,8 @@ static int find_keys(struct net_transport *t)
     return status < 0 || n_left_out == 0 ? status : sort_messages(t);
 }
 
-/* Servers share the range of keys evenly: the fewest with which all keys are small. */
+/* Servers share the range of keys evenly. The range of one, with the fewest servers for which all
+ * keys are small. */
 static uint64_t find_range(const struct dpro_trace *trace)
 {
     for (uint64_t n = 1; n <= MAX_SERVERS; n++) {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The profiler's clock and the logs' are the same one, read apart. */
+/* Profiler and logs read the same clock, at different moments. */
 enum { SLACK_NS = 200000 };
 
 ORDER(compare_runs, struct run, ASCENDING(thread) ?: ASCENDING(start_ns) ?: ASCENDING(span));

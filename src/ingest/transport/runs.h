@@ -17,9 +17,9 @@ typedef ARRAY(struct run) run_array;
 /* All annotations of a rank whose names begin with `prefix`. -1: no memory. */
 int runs_list(const struct dpro_trace *trace, const struct trace_rank *rank, const char *prefix,
               run_array *runs);
-/* The framework's calls, c10d::..., that asked for the runs: the k-th of a window for the k-th,
- * since they are run in the order in which they were asked for. Sets run.call, NO_ID where the
- * numbers of a window differ. -1: no memory. */
+/* Finds the framework's calls, c10d::..., that asked for the runs, in the same order: the k-th of a
+ * window asked for the k-th run. Sets run.call, NO_ID where the counts in a window differ. -1: no
+ * memory. */
 int runs_find_calls(const struct dpro_trace *trace, const struct trace_rank *rank, run_array *runs);
 /* The unit of a sharded model that a call is for, as the annotations around it name it: index into
  * the recording's buckets, NO_ID when there is none. */

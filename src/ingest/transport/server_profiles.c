@@ -52,8 +52,7 @@ ORDER(compare_pairs, struct pair, DESCENDING(fits) ?: DESCENDING(named) ?: ASCEN
 
 ORDER(by_number, struct trace_rank, ASCENDING(rank));
 
-/* The best fits first, one profile a server; what fits nothing keeps its number, if that is free.
- */
+/* The best fits first, one profile a server. Profiles that fit none keep their numbers. */
 static void assign(struct dpro_trace *trace, const struct pair *pairs, size_t n)
 {
     bool transports[MAX_SERVERS] = {false}, profiles[MAX_SERVERS] = {false};

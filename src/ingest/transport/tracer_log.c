@@ -159,7 +159,7 @@ static bool read_zmtp(struct log_reader *r, const unsigned char *at, size_t size
 
 /* ---- records ---- */
 
-/* "process rank1", "process ps0": whose log it is, where it began before that was known. */
+/* "process rank1", "process ps0": the process, in a log that began before it was known. */
 static void read_process(struct trace_part *part, const char *mark, size_t size)
 {
     static const char says[] = "process ", rank[] = "rank";

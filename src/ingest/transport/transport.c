@@ -1,5 +1,5 @@
-/* ingest/transport/transport.c: one transport a process from the files of its log, sorted and with
- * what its bytes are. */
+/* ingest/transport/transport.c: puts the files of a process's log together into one transport, and
+ * has its messages found. */
 #include "ingest/transport/transport.h"
 
 #include <inttypes.h>
@@ -254,8 +254,8 @@ static const char *path_of(struct source **sources, int rank)
     return (*sources)->path;
 }
 
-/* A rank that left a log and no profile is missing, and the world is larger by it. Where there are
- * logs only, clocks are asked for. */
+/* A rank with a log and without a profile makes the world larger. Where there are logs only, they
+ * are read for their clocks. */
 static void note_missing(struct trace_build *build, struct source **sources)
 {
     struct dpro_trace *trace = build->trace;
@@ -266,9 +266,9 @@ static void note_missing(struct trace_build *build, struct source **sources)
             continue;
         if (n++ == 0)
             build_warn(build,
-                       "%s: rank %d has a transport log and no profile: what it computes is not "
-                       "known, and when it gets to what it has in common with others only as far "
-                       "as they waited for it; give its profile, too",
+                       "%s: rank %d has a transport log and no profile, so its computation is not "
+                       "known, and when it reached a collective only where others waited for it; "
+                       "add its profile",
                        path_of(sources, transport->rank), transport->rank);
         trace->world_size = MAX(trace->world_size, transport->rank + 1);
     }
@@ -280,13 +280,13 @@ static void warn_misnamed(struct trace_build *build)
     if (trace->n_misnamed > 0)
         build_warn(
             build,
-            "what rank %d%s pushes are other parameters than its graph or recording lists, by "
-            "number or size, so they are called by their keys; is the graph of this run?",
-            trace->first_misnamed, trace->n_misnamed > 1 ? ", as others," : "");
+            "rank %d%s pushes other parameters than its graph or recording lists, by number or "
+            "size, so they are named by their keys; is the graph of this run?",
+            trace->first_misnamed, trace->n_misnamed > 1 ? " (and others)" : "");
 }
 
-/* How many connections of the process no other log has the other end of, if that is all of those to
- * other processes. */
+/* How many connections of the process have no other end in any log; 0 if one to another process
+ * has. */
 static uint32_t n_alone(const struct dpro_trace *trace, uint32_t t)
 {
     const struct net_transport *transport = &trace->transports[t];

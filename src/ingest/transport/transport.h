@@ -37,7 +37,7 @@ enum { NET_ADDRESS_TEXT = 80 };
 bool net_address_parse(const char *text, size_t len, struct net_address *address);
 void net_address_format(char out[NET_ADDRESS_TEXT], const struct net_address *address);
 bool net_address_is_local(const struct net_address *address); /* needs a zone to be unique */
-/* A number in lower-case digits; false: it is none, or more than max. */
+/* A number in lower-case digits; false: not one, or more than max. */
 bool net_parse_number(const char *text, size_t len, unsigned base, uint64_t max, uint64_t *value);
 static inline bool net_address_equal(const struct net_address *a, const struct net_address *b)
 {
@@ -102,7 +102,7 @@ struct net_message { /* gloo's, preamble included; or a chunk of a ring over gRP
     uint8_t opcode; /* enum gloo_opcode */
 };
 
-/* Initializers of a message of which nothing but its place is known. */
+/* Initializers of a message of which only the place is known. */
 #define NET_UNTIMED .start_ns = INT64_MIN, .end_ns = INT64_MIN, .collective = NO_ID
 
 static inline uint64_t net_message_payload(const struct net_message *message)
@@ -130,17 +130,17 @@ struct net_collective { /* one rank's part in a gloo collective */
 /* "all_reduce", ...; NULL: unknown */
 const char *gloo_collective_name(uint8_t prefix);
 
-/* Whose a log is: a rank's, or that of a process that is no rank, such as a parameter server. These
- * are numbered by role and number from INT_MIN on, so that as unsigned numbers they come after all
- * ranks. -1: nobody's that is known. */
+/* The process of a log: a rank, or another process such as a parameter server. Others are numbered
+ * by role and number from INT_MIN on, so that as unsigned numbers they follow all ranks. -1: not
+ * known. */
 enum { NET_PROCESS_TEXT = 32, NET_MAX_PROCESSES = 10000000 /* ranks, or others of a role */ };
 bool net_process_is(int64_t rank); /* whether a process can have that number */
 void net_process_format(char out[NET_PROCESS_TEXT], int rank); /* "rank 3", "server 0" */
 int net_process_in(const char *name, size_t len); /* "net_server0.csv"; -1: no role in it */
 int net_process_numbered(const char *role, int64_t number); /* "server", "ps", "scheduler"; -1 */
 
-/* One process's transport: what its log (one file, or segments of one) holds. In the parts of files
- * first; the loader moves it to the trace. */
+/* What the log of one process holds. It is read from one file, or from several segments;
+ * transports_build() puts these together. */
 struct net_transport {
     int rank;            /* or other process */
     uint32_t rank_index; /* into the trace's ranks; NO_ID: it has no profile */

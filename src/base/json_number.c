@@ -27,31 +27,18 @@ static inline bool eight_digits(const char *text, uint64_t *value)
 enum json_value json_unsigned(const char *text, size_t len, uint64_t *value)
 {
     uint64_t v = 0;
-    if (len == 0 || len > 19)
-        goto odd;
-    for (size_t i = 0; i < len; i++) {
-        unsigned digit = (unsigned)(unsigned char)text[i] - '0';
-        if (digit > 9)
-            goto odd;
-        v = v * 10 + digit;
-    }
-    *value = v;
-    return JSON_VALUE;
-odd:
-    v = 0;
-    if (len && len <= 64) { /* 2^63 and above, still whole */
-        size_t i = 0;
-        for (; i < len; i++) {
-            unsigned digit = (unsigned)(unsigned char)text[i] - '0';
-            if (digit > 9)
-                break;
-            if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, digit, &v))
-                return *value = UINT64_MAX, JSON_SATURATED;
-        }
-        if (i == len)
-            return *value = v, JSON_VALUE;
-    }
     int64_t decimal;
+    size_t i = 0;
+    bool over = false;
+    for (unsigned digit; i < len && (digit = (unsigned)(unsigned char)text[i] - '0') <= 9; i++)
+        if (len <= 19)
+            v = v * 10 + digit;
+        else
+            over |= __builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, digit, &v);
+    if (i == len && len > 0 && len <= 64) {
+        *value = over ? UINT64_MAX : v;
+        return over ? JSON_SATURATED : JSON_VALUE;
+    }
     enum json_value rc = json_decimal(text, len, 0, &decimal);
     if (rc == JSON_NO_VALUE || decimal < 0)
         return JSON_NO_VALUE;

@@ -1,8 +1,10 @@
 /* ingest/find_files.c: from what the caller named to a list of files, in an order that depends on
  * names only. */
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <glob.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -13,23 +15,19 @@
 
 enum { MAX_FOLDER_DEPTH = 4 }; /* TRACE/rank0/plugins/profile/<time> */
 
-/* attempt<K>: K, else `otherwise`. */
+/* Of a folder attempt<K>: K, else `otherwise`. */
 static int attempt_of(const char *path, int otherwise)
 {
-    const char *end = path + strlen(path), *name;
-    int attempt = 0;
-    while (end > path && end[-1] == '/')
-        end--;
-    for (name = end; name > path && name[-1] != '/'; name--)
+    size_t len = strlen(path), digits;
+    while (len > 0 && path[len - 1] == '/')
+        len--;
+    for (digits = 0; digits < len && isdigit((unsigned char)path[len - 1 - digits]); digits++)
         ;
-    if (end - name < 8 || end - name > 13 || memcmp(name, "attempt", 7) != 0)
-        return otherwise;
-    for (name += 7; name < end; name++) {
-        if (*name < '0' || *name > '9')
-            return otherwise;
-        attempt = attempt * 10 + (*name - '0');
-    }
-    return attempt;
+    const char *name = path + len - digits - strlen("attempt");
+    bool is_one = digits >= 1 && digits <= 6 && len >= digits + strlen("attempt") &&
+                  memcmp(name, "attempt", strlen("attempt")) == 0 &&
+                  (name == path || name[-1] == '/');
+    return is_one ? atoi(path + len - digits) : otherwise;
 }
 
 static int add_source(struct source_list *list, const char *path, bool named, int attempt,
@@ -79,30 +77,22 @@ static int add_folder(struct source_list *list, const char *path, int depth, boo
         return named ? dpro_error_set(err, DPRO_EIO, "%s: cannot read the folder: %s", path,
                                       strerror(errno))
                      : 0;
-    int rc = 0;
+    int rc = 0, len = (int)strlen(path);
+    while (len > 1 && path[len - 1] == '/')
+        len--;
     for (int i = 0; i < n; i++) {
-        size_t size = strlen(path) + strlen(entries[i]->d_name) + 2;
-        char *full = malloc(size);
-        if (rc == 0 && !full)
+        const char *name = entries[i]->d_name;
+        struct stat st;
+        char *full = NULL;
+        if (rc == 0 && asprintf(&full, "%.*s/%s", len, path, name) < 0)
             rc = dpro_error_nomem(err);
-        if (rc == 0) {
-            size_t len = strlen(path);
-            memcpy(full, path, len);
-            while (len > 1 && full[len - 1] == '/')
-                len--;
-            full[len] = '/';
-            strcpy(full + len + 1, entries[i]->d_name);
-            struct stat st;
-            if (stat(full, &st) < 0) {
-                if (strstr(entries[i]->d_name, ".json")) /* reading it says what is wrong */
-                    rc = add_source(list, full, false, attempt, err);
-            } else if (S_ISREG(st.st_mode)) {
-                if (!half_written(entries[i]->d_name))
-                    rc = add_source(list, full, false, attempt, err);
-            } else if (S_ISDIR(st.st_mode) && depth < MAX_FOLDER_DEPTH) {
-                rc = add_folder(list, full, depth + 1, false, attempt, err);
-            }
-        }
+        bool there = rc == 0 && stat(full, &st) == 0;
+        bool wanted = there ? S_ISREG(st.st_mode) && !half_written(name)
+                            : strstr(name, ".json") != NULL; /* reading it says what is wrong */
+        if (rc == 0 && wanted)
+            rc = add_source(list, full, false, attempt, err);
+        else if (there && S_ISDIR(st.st_mode) && depth < MAX_FOLDER_DEPTH)
+            rc = add_folder(list, full, depth + 1, false, attempt, err);
         free(full);
         free(entries[i]);
     }
@@ -114,11 +104,10 @@ static int add_glob(struct source_list *list, const char *pattern, struct dpro_e
 {
     glob_t found = {0};
     int rc = glob(pattern, GLOB_BRACE | GLOB_TILDE, NULL, &found);
-    if (rc == GLOB_NOSPACE) {
+    if (rc == GLOB_NOSPACE)
         rc = dpro_error_nomem(err);
-    } else if (rc != 0 || found.gl_pathc == 0) {
+    else if (rc != 0 || found.gl_pathc == 0)
         rc = dpro_error_set(err, DPRO_EIO, "%s: no file matches", pattern);
-    }
     for (size_t i = 0; rc == 0 && i < found.gl_pathc; i++) {
         struct stat st;
         if (stat(found.gl_pathv[i], &st) == 0 && S_ISDIR(st.st_mode))

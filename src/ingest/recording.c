@@ -243,15 +243,31 @@ static int walk_logs(const char *path,
     return rc;
 }
 
-/* A file of the timing window: that of each framework's profiler. */
-static bool has_profile(const char *folder)
+/* What files in a rank's folder hold. */
+static const struct {
+    const char *name;
+    unsigned parts;
+} part_files[] = {
+    {"kineto.json", DPRO_RECORDING_TIMING},
+    {"xplane.pb", DPRO_RECORDING_TIMING},
+    {"mxnet.json", DPRO_RECORDING_TIMING},
+    {"runmeta_step0.pb", DPRO_RECORDING_TIMING | DPRO_RECORDING_ALL_RANKS},
+    {"et.json", DPRO_RECORDING_STRUCTURE},
+    {"net.log", DPRO_RECORDING_TRANSPORT},
+    {"net.log.old", DPRO_RECORDING_TRANSPORT},
+    {"nccl.log", DPRO_RECORDING_NCCL},
+};
+
+static unsigned parts_in(const char *folder)
 {
-    static const char *const names[] = {"kineto.json.gz", "kineto.json",   "xplane.pb.gz",
-                                        "xplane.pb",      "mxnet.json.gz", "mxnet.json"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (has_file(folder, names[i]))
-            return true;
-    return false;
+    unsigned parts = 0;
+    for (size_t i = 0; i < sizeof part_files / sizeof *part_files; i++) {
+        char packed[32];
+        snprintf(packed, sizeof packed, "%s.gz", part_files[i].name);
+        if (has_file(folder, part_files[i].name) || has_file(folder, packed))
+            parts |= part_files[i].parts;
+    }
+    return parts;
 }
 
 static int add_rank(void *arg, const char *folder, const char *below, int attempt, int number,
@@ -266,16 +282,7 @@ static int add_rank(void *arg, const char *folder, const char *below, int attemp
     rank.is.folder = arena_copy_string(&recording->arena, below, strlen(below));
     if (!rank.is.folder || asprintf(&facts, "%s/rank.json", folder) < 0)
         return dpro_error_nomem(err);
-    if (has_profile(folder))
-        rank.is.parts |= DPRO_RECORDING_TIMING;
-    if (has_file(folder, "runmeta_step0.pb.gz") || has_file(folder, "runmeta_step0.pb"))
-        rank.is.parts |= DPRO_RECORDING_TIMING | DPRO_RECORDING_ALL_RANKS;
-    if (has_file(folder, "et.json.gz") || has_file(folder, "et.json"))
-        rank.is.parts |= DPRO_RECORDING_STRUCTURE;
-    if (has_file(folder, "net.log") || has_file(folder, "net.log.old"))
-        rank.is.parts |= DPRO_RECORDING_TRANSPORT;
-    if (has_file(folder, "nccl.log"))
-        rank.is.parts |= DPRO_RECORDING_NCCL;
+    rank.is.parts = parts_in(folder);
     /* a folder that a rank made and put nothing into is not a recording */
     bool has_facts = access(facts, F_OK) == 0;
     if (has_facts)

@@ -23,13 +23,6 @@ struct grapher {
     bool no_memory;
 };
 
-static uint32_t intern(struct grapher *g, const char *text, size_t len)
-{
-    uint32_t id = strtab_add(&g->part->names, text, len);
-    g->no_memory |= id == STRTAB_FULL;
-    return g->no_memory ? 0 : id;
-}
-
 static void add_node(struct grapher *g, uint32_t name, uint32_t type)
 {
     struct dfg_node node = {
@@ -101,11 +94,11 @@ static void mirror(struct grapher *g)
             continue;
         const char *name = strtab_get(&part->names, part->dfg_nodes.at[node].name);
         int len = snprintf(text, sizeof text, "%.*s_backward", NAME_MAX_BYTES, name);
-        uint32_t own = intern(g, text, (size_t)len);
+        uint32_t own = part_intern(g->part, text, (size_t)len, &g->no_memory);
         len = snprintf(text, sizeof text, "_backward_%.256s",
                        gradient_of(strtab_get(&part->names, part->dfg_nodes.at[node].type)));
         image[node] = (uint32_t)part->dfg_nodes.n;
-        add_node(g, own, intern(g, text, (size_t)len));
+        add_node(g, own, part_intern(g->part, text, (size_t)len, &g->no_memory));
         for (uint32_t u = row[node]; u < row[node + 1] && !g->no_memory; u++)
             if (image[uses[u]] != NO_ID)
                 add_input(g, image[uses[u]], false);
@@ -158,14 +151,17 @@ static void read_line(struct grapher *g, const char *line, size_t len, bool *in_
         len--;
     }
     if (starts(line, len, "Variable:") && len > 9) {
-        add_node(g, intern(g, line + 9, len - 9), intern(g, "Variable", 8));
+        add_node(g, part_intern(g->part, line + 9, len - 9, &g->no_memory),
+                 part_intern(g->part, "Variable", 8, &g->no_memory));
         *in_node = false;
     } else if (starts(line, len, "Op:")) {
         const char *comma = memmem(line, len, ", Name=", 7);
         *in_node = comma != NULL;
         if (comma) {
-            uint32_t type = intern(g, line + 3, (size_t)(comma - line) - 3);
-            uint32_t name = intern(g, comma + 7, (size_t)(line + len - comma) - 7);
+            uint32_t type =
+                part_intern(g->part, line + 3, (size_t)(comma - line) - 3, &g->no_memory);
+            uint32_t name =
+                part_intern(g->part, comma + 7, (size_t)(line + len - comma) - 7, &g->no_memory);
             add_node(g, name, type);
         } else {
             g->part->losses.n_broken_records++;
@@ -200,11 +196,8 @@ static void read_inputs(struct grapher *g, struct json *js, ids_array *inputs)
     js->p++;
     while (json_array_next(js)) {
         uint64_t node;
-        if (json_peek(js) != '[') {
-            json_skip(js);
+        if (!json_open(js, '['))
             continue;
-        }
-        js->p++;
         bool known = json_array_next(js) && json_read_unsigned(js, &node) == JSON_VALUE;
         while (json_array_next(js))
             json_skip(js);
@@ -221,18 +214,17 @@ static void read_node(struct grapher *g, struct json *js, ids_array *inputs)
     size_t len;
     uint32_t name = 0, type = 0;
     inputs->n = 0;
-    js->p++;
     while (json_object_next(js, &key, &len)) {
         bool is_op = json_is(key, len, "op"), is_name = json_is(key, len, "name");
         if ((is_op || is_name) && json_peek(js) == '"') {
             if (!json_string(js, &text, &len))
                 return;
             if (is_name)
-                name = intern(g, text, len);
+                name = part_intern(g->part, text, len, &g->no_memory);
             else if (json_is(text, len, "null"))
-                type = intern(g, "Variable", 8);
+                type = part_intern(g->part, "Variable", 8, &g->no_memory);
             else
-                type = intern(g, text, len);
+                type = part_intern(g->part, text, len, &g->no_memory);
         } else if (json_is(key, len, "inputs") && json_peek(js) == '[') {
             read_inputs(g, js, inputs);
         } else {
@@ -253,23 +245,15 @@ static int read_symbol(struct json *js, struct trace_part *part, struct dpro_err
     const char *key;
     size_t len;
     g.no_memory = strtab_add(&part->names, "", 0) == STRTAB_FULL;
-    json_skip_mark(js);
-    if (json_peek(js) == '{')
-        js->p++;
-    else
-        json_stop(js, JSON_BAD);
-    while (!g.no_memory && json_object_next(js, &key, &len)) {
-        if (!json_is(key, len, "nodes") || json_peek(js) != '[') {
+    bool opened = json_open_document(js);
+    while (opened && !g.no_memory && json_object_next(js, &key, &len)) {
+        bool nodes = json_is(key, len, "nodes") && json_peek(js) == '[';
+        if (!nodes)
             json_skip(js);
-            continue;
-        }
-        js->p++;
-        while (!g.no_memory && json_array_next(js)) {
-            if (json_peek(js) == '{')
+        js->p += nodes;
+        while (nodes && !g.no_memory && json_array_next(js))
+            if (json_open(js, '{'))
                 read_node(&g, js, &inputs);
-            else
-                json_skip(js);
-        }
     }
     finish(&g);
     array_fini(&inputs);

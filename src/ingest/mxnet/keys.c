@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
 #include "ingest/trace.h"
 #include "ingest/transport/ps.h"
 
@@ -36,11 +37,7 @@ struct named {
 };
 typedef ARRAY(struct named) named_array;
 
-static int by_name(const void *a, const void *b)
-{
-    const struct named *x = a, *y = b;
-    return strcmp(x->text, y->text);
-}
+ORDER(by_name, struct named, strcmp(x->text, y->text));
 
 static bool names_keys(const struct dpro_trace *trace, const struct trace_rank *rank)
 {
@@ -62,8 +59,8 @@ static int list_graph(const struct dpro_trace *trace, const struct trace_rank *r
             is_parameter(named.text) && array_push(names, named) < 0)
             return -1;
     }
-    if (names->n > 1 && !names_keys(trace, rank))
-        qsort(names->at, names->n, sizeof *names->at, by_name);
+    if (!names_keys(trace, rank))
+        array_sort(names, by_name);
     return 0;
 }
 

@@ -149,7 +149,6 @@ static void read_attr(struct et *et, struct et_node *node, uint32_t *thread)
     size_t len;
     enum { OTHER, RF_ID, SEQ_ID, TID } which = OTHER;
     int64_t value = 0;
-    js->p++;
     while (json_object_next(js, &key, &len)) {
         if (json_is(key, len, "name")) {
             if (!json_scalar(js, &text, &len))
@@ -182,7 +181,6 @@ static void read_node(struct et *et)
     struct et_node node = {.span = NO_ID, .sequence = -1};
     uint32_t thread = 0;
     bool wants_text = false;
-    js->p++;
     while (json_object_next(js, &key, &len)) {
         int64_t v;
         if (json_is(key, len, "name")) {
@@ -192,17 +190,12 @@ static void read_node(struct et *et)
         } else if (json_is(key, len, "id")) {
             node.id = read_u64(js);
         } else if (json_is(key, len, "parent") || json_is(key, len, "ctrl_deps")) {
-            if (json_peek(js) == '[') { /* a list of one in some */
-                js->p++;
-                for (bool first = true; json_array_next(js); first = false) {
-                    if (first)
-                        node.parent = read_u64(js);
-                    else
-                        json_skip(js);
-                }
-            } else {
+            bool list = json_peek(js) == '['; /* of one in some */
+            js->p += list;
+            if (!list || json_array_next(js))
                 node.parent = read_u64(js);
-            }
+            while (list && json_array_next(js))
+                json_skip(js);
         } else if (json_is(key, len, "rf_id")) {
             node.record_fn = (uint32_t)read_u64(js);
         } else if (json_is(key, len, "seq_id")) {
@@ -216,12 +209,9 @@ static void read_node(struct et *et)
             read_values(et, &node, true, false);
         } else if (json_is(key, len, "attrs") && json_peek(js) == '[') {
             js->p++;
-            while (json_array_next(js)) {
-                if (json_peek(js) == '{')
+            while (json_array_next(js))
+                if (json_open(js, '{'))
                     read_attr(et, &node, &thread);
-                else
-                    json_skip(js);
-            }
         } else {
             json_skip(js);
         }
@@ -250,14 +240,11 @@ static int read_et(struct json *js, struct trace_part *part, struct dpro_error *
             part->pid = read_u64(js);
         } else if (json_is(key, len, "nodes") && json_peek(js) == '[') {
             js->p++;
-            while (!et.no_memory && json_array_next(js)) {
-                if (json_peek(js) == '{') {
+            while (!et.no_memory && json_array_next(js))
+                if (json_open(js, '{'))
                     read_node(&et);
-                } else {
+                else
                     part->losses.n_broken++;
-                    json_skip(js);
-                }
-            }
         } else {
             json_skip(js);
         }

@@ -39,10 +39,6 @@ void net_address_format(char out[NET_ADDRESS_TEXT], const struct net_address *ad
 bool net_address_is_local(const struct net_address *address); /* needs a zone to be unique */
 /* A number in lower-case digits; false: not one, or more than max. */
 bool net_parse_number(const char *text, size_t len, unsigned base, uint64_t max, uint64_t *value);
-static inline bool net_address_equal(const struct net_address *a, const struct net_address *b)
-{
-    return __builtin_memcmp(a, b, sizeof *a) == 0;
-}
 
 /* Which call; NET_CALL_OTHER for names we don't know. */
 enum net_call {

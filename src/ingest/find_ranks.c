@@ -1,6 +1,5 @@
 /* ingest/find_ranks.c: whose each file is: a rank's by what it says of itself, else by its name,
  * else by its process; a server's by its role. */
-#include <limits.h>
 #include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "ingest/load.h"
 
 static int rank_by_regex(const regex_t *regex, const char *path)
@@ -24,66 +24,6 @@ static int rank_by_regex(const regex_t *regex, const char *path)
             return (int)rank;
     }
     return -1;
-}
-
-/* Where the folder above a file's begins and ends: "host0" of host0/1/trace.json. */
-static size_t above_folder(const char *path, const char **at)
-{
-    const char *slash = strrchr(path, '/'), *end = slash;
-    while (end && end > path && end[-1] != '/')
-        end--;
-    *at = end && end > path ? end - 1 : path;
-    size_t len = 0;
-    for (; *at > path && (*at)[-1] != '/'; len++)
-        (*at)--;
-    return end && end > path ? len : 0;
-}
-
-/* By where the folder above them is, as people count: host2 before host10. */
-static int compare_hosts(const char *a, const char *b)
-{
-    char x[PATH_MAX], y[PATH_MAX];
-    const char *at;
-    size_t n = above_folder(a, &at);
-    snprintf(x, sizeof x, "%.*s", (int)(at + n - a), a);
-    n = above_folder(b, &at);
-    snprintf(y, sizeof y, "%.*s", (int)(at + n - b), b);
-    return strverscmp(x, y);
-}
-
-/* host1/0/trace.json.gz, traces_1/0/comm.json: folders named by a local rank's number, in one for
- * each host. Ranks count through them. -1: the file is in no such folder. */
-static int rank_by_folder(const struct trace_build *build, const struct source *source)
-{
-    int number = path_folder_number(source->path), rank = 0;
-    const char *last = NULL; /* counted; files of one folder follow each other */
-    bool several = false;
-    if (number == -1)
-        return -1;
-    for (size_t i = 0; i < build->list.n; i++) {
-        const char *path = build->list.at[i].path;
-        int other = source_usable(&build->list.at[i]) ? path_folder_number(path) : -1;
-        if (other == -1)
-            continue;
-        int order = compare_hosts(path, source->path);
-        several |= order != 0;
-        bool again = last && path_folder_number(last) == other && compare_hosts(last, path) == 0;
-        rank += !again && (order < 0 || (order == 0 && other < number));
-        last = path;
-    }
-    return several ? rank : number;
-}
-
-/* What runs in such folders runs on that host. -1: no memory. */
-static int name_host(struct source *source)
-{
-    const char *at;
-    size_t len = above_folder(source->path, &at);
-    bool says = len > 4 && (strncmp(at, "host", 4) == 0 || strncmp(at, "traces_", 7) == 0);
-    if (!says || source->part.host || path_folder_number(source->path) == -1)
-        return 0;
-    source->part.host = strtab_add(&source->part.names, at, len);
-    return source->part.host == STRTAB_FULL ? -1 : 0;
 }
 
 /* Whether both are one file under two names, by links or by being named twice. One whose names are
@@ -183,17 +123,9 @@ struct device_source {
 };
 
 /* By process, where files give equal numbers to their devices; else by the devices' numbers. */
-static int compare_devices(const void *a, const void *b)
-{
-    const struct device_source *x = a, *y = b;
-    if (x->by_process && x->number != y->number)
-        return x->number < y->number ? -1 : 1;
-    int order = x->by_process ? strverscmp(x->source->path, y->source->path) : 0;
-    if (order)
-        return order;
-    uint64_t m = x->source->part.device, n = y->source->part.device;
-    return m != n ? (m < n ? -1 : 1) : strverscmp(x->source->path, y->source->path);
-}
+ORDER(compare_devices, struct device_source,
+      (x->by_process ? ASCENDING(number) ?: strverscmp(x->source->path, y->source->path) : 0)
+          ?: ASCENDING(source->part.device) ?: strverscmp(x->source->path, y->source->path));
 
 /* Ranks count through the devices of all processes. -1: no memory. */
 static int number_devices(struct trace_build *build, const regex_t *regex)
@@ -212,8 +144,7 @@ static int number_devices(struct trace_build *build, const regex_t *regex)
     }
     for (size_t k = 0; k < devices.n; k++)
         devices.at[k].by_process = by_process;
-    if (devices.n > 1)
-        qsort(devices.at, devices.n, sizeof *devices.at, compare_devices);
+    array_sort(&devices, compare_devices);
     for (size_t k = 0; k < devices.n; k++) {
         devices.at[k].source->part.has_rank = true;
         devices.at[k].source->part.rank = (int)k;
@@ -240,21 +171,18 @@ static int compile(const char *pattern, regex_t *regex, struct dpro_error *err)
     return 0;
 }
 
-/* What the file says of itself, else its name, else its folder's number. -1: no memory. */
+/* What the file says of itself, else its name, else its folder's: BytePS's <rank>/comm.json. */
 static int rank_by_itself(struct trace_build *build, struct source *source)
 {
     drop_wild_rank(build, source);
-    source->rank = source->part.has_rank ? source->part.rank : path_rank(source->path);
-    if (source->rank == -1) {
-        source->rank = rank_by_folder(build, source);
-        if (source->rank != -1 && source_is_profile(source) && name_host(source) < 0)
-            return -1;
-    }
-    if (source->rank == -1 && source->reader->flags & READER_RANK_0)
-        source->rank = 0;
-    if (source->rank == -1 && source_is_profile(source) && source->part.may_be_server)
-        source->rank = path_process(source->path);
-    return 0;
+    int rank = source->part.has_rank ? source->part.rank : path_rank(source->path);
+    if (rank == -1)
+        rank = path_folder_number(source->path);
+    if (rank == -1 && source->reader->flags & READER_RANK_0)
+        rank = 0;
+    if (rank == -1 && source_is_profile(source) && source->part.may_be_server)
+        rank = path_process(source->path);
+    return rank;
 }
 
 /* Profiles each have a rank; other files may get one by them. */
@@ -268,10 +196,8 @@ static int rank_profiles(struct trace_build *build, const regex_t *regex, struct
         bool by_regex = regex && !source->part.is_session_step && !source->part.is_device;
         if (!source_usable(source) || source->part.of_job)
             continue;
-        if (by_regex)
-            source->rank = rank_by_regex(regex, source->path);
-        else if (rank_by_itself(build, source) < 0)
-            return dpro_error_nomem(err);
+        source->rank =
+            by_regex ? rank_by_regex(regex, source->path) : rank_by_itself(build, source);
         if (source->rank != -1 || !source_is_profile(source))
             continue;
         if (by_regex)

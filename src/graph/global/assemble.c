@@ -127,12 +127,8 @@ static int number_ops(struct assembly *a)
 static const char *device_name(const struct assembly *a, const struct trace_rank *rank,
                                const struct graph_device *device, char *text, size_t size)
 {
-    if (rank->rank < 0 && device->name == 0)
+    if (rank->rank < 0)
         return "server thread";
-    if (rank->rank < 0) {
-        snprintf(text, size, "server thread %u", device->name + 1);
-        return text;
-    }
     const struct trace_track *track = &rank->tracks[device->name];
     const char *name = strtab_get(&a->trace->names, track->name);
     if (device->kind == DPRO_DEVICE_GPU_STREAM)

@@ -375,29 +375,27 @@ static int compare_turns(const void *x, const void *y)
     return a->local < b->local ? -1 : a->local > b->local;
 }
 
-/* Whether an op is of a thread that runs one at a time, in whatever order. Of servers whose profile
- * tells no keys it is a guess which op was whose. */
-static bool takes_turns(const struct rank_build *rank, bool tells_keys, uint32_t local,
-                        uint32_t *thread)
+/* Whether an op is of a thread that runs one at a time, in whatever order. Which op of a
+ * server was whose is a guess. */
+static bool takes_turns(const struct rank_build *rank, uint32_t local, uint32_t *thread)
 {
     uint32_t d = rank->ops.at[local].device;
     const struct graph_device *device = d == NO_ID ? NULL : &rank->devices.at[d];
     *thread = device && device->n_slots == 1 ? d : NO_ID;
     if (!device || device->n_slots > 0)
-        return device && device->n_slots == 1 &&
-               (tells_keys || device->kind == DPRO_DEVICE_LINK_RX);
+        return device && device->n_slots == 1 && device->kind == DPRO_DEVICE_LINK_RX;
     return rank->n_slots == 1 && device->kind == DPRO_DEVICE_CPU_THREAD &&
            rank->trace->tracks[device->name].pool;
 }
 
-static uint32_t list_turns(const struct assembly *a, uint32_t r, bool tells_keys, uint32_t step,
+static uint32_t list_turns(const struct assembly *a, uint32_t r, uint32_t step,
                            struct turn_of_op *list)
 {
     const struct rank_build *rank = &a->join->ranks[r];
     uint32_t n = 0, thread;
     for (uint32_t o = 0; o < rank->n_timed; o++) {
         size_t at = assembly_at(rank, step, o);
-        if (rank->start_ns[at] != ABSENT && takes_turns(rank, tells_keys, o, &thread))
+        if (rank->start_ns[at] != ABSENT && takes_turns(rank, o, &thread))
             list[n++] = (struct turn_of_op){thread, o, rank->start_ns[at], rank->end_ns[at]};
     }
     qsort(list, n, sizeof *list, compare_turns);
@@ -405,11 +403,10 @@ static uint32_t list_turns(const struct assembly *a, uint32_t r, bool tells_keys
 }
 
 /* Gaps of a rank's iteration, once they are all that lies between being ready and starting. */
-static void settle_turns(struct assembly *a, uint32_t r, bool tells_keys, uint32_t sample,
-                         struct turn_of_op *list)
+static void settle_turns(struct assembly *a, uint32_t r, uint32_t sample, struct turn_of_op *list)
 {
     const struct rank_build *rank = &a->join->ranks[r];
-    uint32_t step = assembly_step(a, r, sample), n = list_turns(a, r, tells_keys, step, list);
+    uint32_t step = assembly_step(a, r, sample), n = list_turns(a, r, step, list);
     int64_t *gap = a->graph->sample_gap_ns + (size_t)sample * a->n_ops + a->first_op[r];
     int64_t next_ns = (rank->steps.at[step].end_ns - rank->steps.at[step].start_ns) / 1000;
     int64_t free_ns = 0, latest_ns = 0; /* when the last ready one of those before it was */
@@ -436,11 +433,9 @@ static int settle_all_turns(struct assembly *a)
         if (a->join->ranks[r].n_timed > most)
             most = a->join->ranks[r].n_timed;
     struct turn_of_op *list = malloc((most + (size_t)1) * sizeof *list);
-    for (uint32_t r = 0; list && r < assembly_n_processes(a); r++) {
-        bool tells_keys = r >= a->join->n_ranks && server_tells_keys(a->join->ranks[r].trace);
+    for (uint32_t r = 0; list && r < assembly_n_processes(a); r++)
         for (uint32_t s = 0; s < a->n_samples; s++)
-            settle_turns(a, r, tells_keys, s, list);
-    }
+            settle_turns(a, r, s, list);
     free(list);
     return list ? 0 : -1;
 }

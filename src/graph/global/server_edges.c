@@ -8,18 +8,11 @@ int assembly_server_edges(struct assembly *a)
         const struct served *served = &servers->served.at[i];
         const uint32_t *messages = servers->exchanged.at;
         uint32_t first = a->first_op[a->join->n_ranks + served->server] + served->op;
-        uint32_t n_ops = served->n_pushes + served->copies_sum, sum = first + served->n_pushes;
-        for (uint32_t p = 0; p < n_ops; p++) {
-            bool pushed = p < served->n_pushes;
-            struct edge arrives = {
-                pushed ? assembly_message_end(a, messages[served->first_push + p]) : 0, first + p,
-                false, true};
-            struct edge added = {first + p, sum, false, true};
-            if (pushed && (array_push(&a->edges, arrives) < 0 ||
-                           (served->copies_sum && array_push(&a->edges, added) < 0)))
+        for (uint32_t p = 0; p < served->n_pushes; p++) {
+            struct edge arrives = {assembly_message_end(a, messages[served->first_push + p]),
+                                   first + p, false, true};
+            if (array_push(&a->edges, arrives) < 0)
                 return -1;
-            if (pushed && served->copies_sum)
-                continue; /* answers wait for the sum */
             for (uint32_t n = 0; n < served->n_answers; n++) {
                 size_t answer = messages[served->first_answer + n];
                 if (!served_carries_result(servers, served, n))

@@ -77,10 +77,8 @@ int servers_begin(struct servers *servers, struct dpro_error *err)
         server->sample_step = malloc((lead->n_samples + (size_t)1) * sizeof *server->sample_step);
         if (!server->sample_step)
             return dpro_error_nomem(err);
-        uint32_t n_threads = server_tells_keys(server->trace) ? server->trace->n_tracks : 1;
-        for (uint32_t t = 0; t < n_threads; t++, thread.name++)
-            if (array_push(&server->devices, thread) < 0)
-                return dpro_error_nomem(err);
+        if (array_push(&server->devices, thread) < 0)
+            return dpro_error_nomem(err);
         /* a step for each sample: its times are kept by step */
         for (uint32_t s = 0; s < lead->n_samples; s++) {
             if (array_push(&server->steps, lead->steps.at[lead->sample_step[s]]) < 0)
@@ -154,9 +152,6 @@ static int serve(struct servers *servers, uint32_t j, uint32_t k)
         server->ops.n = served.op;
         return 0;
     }
-    served.copies_sum = server_tells_keys(server->trace);
-    if (served.copies_sum && add_op(server, DPRO_OP_COPY, 0) < 0)
-        return -1;
     return array_push(&servers->served, served);
 }
 
@@ -196,8 +191,8 @@ static void set_times(struct rank_build *server, const struct task *task, int64_
     server->end_ns[(size_t)task->sample * server->n_timed + task->op] = end;
 }
 
-/* The pushes of one key; their times as they are without a profile. */
-int64_t served_answered_ns(const struct servers *servers, const struct served *served,
+/* When the first answer that waits for a key's pushes was sent. */
+static int64_t answered_ns(const struct servers *servers, const struct served *served,
                            uint32_t sample)
 {
     int64_t answered = INT64_MAX;
@@ -210,13 +205,14 @@ int64_t served_answered_ns(const struct servers *servers, const struct served *s
     return answered;
 }
 
+/* The pushes of one key; their times as they are without a profile. */
 static int list_tasks(struct servers *servers, const struct served *served, uint32_t sample,
                       task_array *tasks)
 {
     struct join *join = servers->join;
     struct rank_build *server = &join->ranks[join->n_ranks + served->server];
     const uint32_t *messages = servers->exchanged.at;
-    int64_t answered = served_answered_ns(servers, served, sample);
+    int64_t answered = answered_ns(servers, served, sample);
     size_t n_before = tasks->n, first = n_before, last = n_before;
     for (uint32_t i = 0; i < served->n_pushes; i++) {
         struct task task = {.after_ns =
@@ -233,13 +229,10 @@ static int list_tasks(struct servers *servers, const struct served *served, uint
     }
     tasks->at[first].first = first != last;
     tasks->at[last].last = true;
-    struct task copy = {.op = served->op + served->n_pushes, .sample = sample};
-    if (served->copies_sum)
-        set_times(server, &copy, answered, answered);
     for (size_t i = n_before; i < tasks->n; i++) {
         int64_t arrived = tasks->at[i].after_ns;
         set_times(server, &tasks->at[i], arrived,
-                  i == last && answered > arrived && !served->copies_sum ? answered : arrived);
+                  i == last && answered > arrived ? answered : arrived);
     }
     return 0;
 }
@@ -429,9 +422,7 @@ static int time_server(struct servers *servers, uint32_t k)
                 status = list_tasks(servers, &servers->served.at[i], s, &tasks);
     if (status == 0)
         name_kinds(server, &tasks);
-    if (status == 0 && server_tells_keys(server->trace))
-        status = server_time_by_keys(servers, k);
-    else if (status == 0 && server->trace->n_spans > 0)
+    if (status == 0 && server->trace->n_spans > 0)
         status = time_by_profile(servers, k, &tasks);
     if (status == 0)
         status = line_up(server);

@@ -15,9 +15,7 @@ struct served {
     uint32_t joined, server;       /* server: index among the servers */
     uint32_t first_push, n_pushes; /* into struct servers.exchanged, in the order of messages */
     uint32_t first_answer, n_answers;
-    uint32_t op; /* the server's: one for each push, in that order; then, where its log tells of
-                    keys, one that copies the sum */
-    bool copies_sum;
+    uint32_t op; /* the server's: one for each push, in that order */
 };
 
 struct servers {
@@ -44,16 +42,8 @@ void servers_name_op(const struct servers *servers, uint32_t server, uint32_t op
 uint32_t servers_joined_of(const struct servers *servers, uint32_t server, uint32_t op);
 void servers_fini(struct servers *servers);
 
-/* Whether an answer waits for what the pushes made the server do, and when the first such one was
- * sent. */
+/* Whether an answer waits for what the pushes made the server do. */
 bool served_carries_result(const struct servers *servers, const struct served *served,
                            uint32_t answer);
-int64_t served_answered_ns(const struct servers *servers, const struct served *served,
-                           uint32_t sample);
-
-/* server_log.c: whether a server's profile says which tensor each of its works is for; and the
- * times of the server's ops by that. -1: no memory. */
-bool server_tells_keys(const struct trace_rank *server);
-int server_time_by_keys(struct servers *servers, uint32_t k);
 
 #endif

@@ -107,8 +107,8 @@ accuracy-blind: ## what-ifs of jobs drawn at random against the same jobs run th
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/accuracy_blind.py --build $(BUILD)
 
-lint: ## formatting, headers, includes, man pages, Python files
-	@tools/lint.sh
+lint: ## formatting, headers, includes and calls, names, words, man pages, Python files
+	@tools/lint.sh $(BUILD)
 
 install: ## install command, library, headers, man pages: make install PREFIX=/usr/local [DESTDIR=]
 	@tools/install.sh --check build

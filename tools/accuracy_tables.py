@@ -80,7 +80,7 @@ def unprofiled_lines(rows):
     others = between("unprofiled_error_pct", lambda trace: not trace.startswith("torch-"))
     less = between("expected_error_pct", lambda trace: not trace.startswith("torch-"))
     return [f"Against the same jobs run without a profiler the replay is off by {gloo} (PyTorch) and {others} (TensorFlow, MXNet, Horovod, "
-            f"which took longer when they were profiled); less what their transport logs tell of the profiler's cost, by {less}."]
+            f"which took longer when they were profiled); less what their transport logs show of the profiler's cost, by {less}."]
 
 
 def tables_of(results):

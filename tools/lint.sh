@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# What a reader would have to check by eye: formatting, headers that compile alone, who includes what, man pages,
-# Python files. Tools that are not there are named and passed over.
+# lint.sh [BUILD]: what a reader would have to check by eye: formatting, headers that compile alone, who includes and
+# calls what, names, widths and words (lint_tree.py), man pages, Python files. Tools that are not there are named and
+# passed over. BUILD is a build of this tree, whose objects tell who calls whom.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
+build=${1:-build}
 bad=0
 
 sources() # sources PATTERN...: the project's own files
@@ -32,7 +34,8 @@ has()
 }
 
 mapfile -t c_files < <(sources '*.c' '*.h')
-if has clang-format; then
+# other versions format otherwise
+if has clang-format && [[ $(clang-format --version) == *' 14.'* ]]; then
     for file in "${c_files[@]}"; do
         clang-format --dry-run --Werror "$file" >/dev/null 2>&1 ||
             { echo "lint: clang-format would change $file"; bad=1; }
@@ -81,6 +84,9 @@ if command -v mandoc >/dev/null || has man; then
         check "$page" man_lint "$page"
     done
 fi
+
+[[ -f $build/compile_commands.json ]] || { echo "lint: no build in $build, calls are not looked at"; build=; }
+check "the tree" python3 tools/lint_tree.py ${build:+--build "$build"}
 
 mapfile -t py_files < <(sources '*.py')
 check "Python files" python3 - "${py_files[@]}" <<'PY'

@@ -213,6 +213,7 @@ def find_suites(build, only):
     live_python = os.environ.get("DPRO_PYTHON") or os.path.join(ROOT, ".venv", "bin", "python")
     if os.path.exists(live_python):
         env["DPRO_PYTHON"] = live_python
+    suites.append(Suite("lint", [os.path.join(ROOT, "tools", "lint.sh"), build], timeout=600))
     suites += [Suite(name, path, env, 900, "unittest") for name, path in python_suites("cli")]
     suites += [Suite(name, path, env, 900, "unittest", python=live_python) for name, path in python_suites("live")]
     def is_of(suite, name):

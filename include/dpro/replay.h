@@ -84,7 +84,7 @@ DPRO_API struct dpro_rank_time dpro_replay_rank(const struct dpro_replay *replay
                                                 uint32_t rank_index);
 /* Start and end of an op in the iteration that is shown (the one replayed from the graph's shown
  * sample), from that iteration's start; an op may start before 0 or end after the iteration when
- * iterations lap over. */
+ * iterations overlap. */
 DPRO_API int64_t dpro_replay_start_ns(const struct dpro_replay *replay, dpro_op_id op);
 DPRO_API int64_t dpro_replay_end_ns(const struct dpro_replay *replay, dpro_op_id op);
 /* The critical path of the shown iteration over all ranks, first op first; borrowed. Durations and

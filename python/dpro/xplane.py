@@ -74,7 +74,7 @@ class Session:
         return _pywrap_traceme.TraceMe(name, **more)
 
     def _leave_python_out(self):
-        """Ranges that TensorFlow's Python draws around its functions, each an object, which tell of no operation."""
+        """Ranges that TensorFlow's Python draws around its functions, each an object, none of which is an operation's."""
         from tensorflow.python.profiler import trace
         self._enabled = trace.enabled  # a function, or what it would say
         trace.enabled = (lambda: False) if callable(trace.enabled) else False
@@ -199,7 +199,7 @@ class _Recorder:
             return None
 
     def leave_closures_out(self):
-        """Three events each, at any level, which cost a job more than the recording of its operations, and tell of none: as
+        """Three events each, at any level, which cost a job more than the recording of its operations, and are none's: as
         the profiler itself does when it stops."""
         if self._set_collector is not None:
             for category in _CLOSURES:
@@ -219,7 +219,7 @@ class _Recorder:
             try:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
                 for number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS):
-                    signal.signal(number, signal.SIG_DFL)  # the job's own handler would tell of its death
+                    signal.signal(number, signal.SIG_DFL)  # the job's own handler would report its death
                 self._level.value = self._was
                 work()
                 code = 0

@@ -60,12 +60,6 @@ struct dpro_tensor dpro_model_tensor(const struct dpro_model *model, uint32_t te
     return (struct dpro_tensor){.name = t->name, .size_bytes = t->size_bytes};
 }
 
-const char *dpro_compression_name(enum dpro_compression compression)
-{
-    static const char *const names[] = {"none", "fp16", "bf16"};
-    return names[compression];
-}
-
 const struct dpro_strategy *dpro_model_strategy(const struct dpro_model *model)
 {
     return &model->baseline;

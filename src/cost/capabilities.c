@@ -7,45 +7,44 @@ enum {
     BF16 = 1u << DPRO_COMPRESSION_BF16
 };
 
-static const struct {
-    const char *name, *text;
-    struct model_capabilities capabilities;
-} stacks[] = {
-    [DPRO_STACK_DDP] = {"ddp",
-                        "PyTorch's DDP can be given any buckets, in parts, in any order; fp16 and "
-                        "bf16",
-                        {.together = true,
-                         .parts = PARTS_FREE,
-                         .priorities = true,
-                         .reorders = true,
-                         .compressions = NONE | FP16 | BF16}},
-    [DPRO_STACK_HOROVOD] = {"horovod",
-                            "Horovod can be given any groups of gradients, each of which goes when "
-                            "it is ready, or another cycle time and threshold; fp16",
-                            {.together = true, .compressions = NONE | FP16}},
-    [DPRO_STACK_TENSORFLOW_RING] = {"tensorflow-ring",
-                                    "TensorFlow's collectives can be given any packs of gradients, "
-                                    "one after the other in any order",
-                                    {.together = true, .reorders = true, .compressions = NONE}},
-    [DPRO_STACK_TENSORFLOW_PS] = {"tensorflow-ps",
-                                  "TensorFlow's parameter servers take each gradient by itself; on "
-                                  "which of them each variable is can be chosen",
-                                  {.places = true, .compressions = NONE}},
-    [DPRO_STACK_MXNET_PS] = {"mxnet-ps",
-                             "MXNet's key-value store takes each gradient by itself; from which "
-                             "size on one is parted over all servers can be set",
-                             {.parts = PARTS_OVER_SERVERS, .compressions = NONE}},
-    [DPRO_STACK_BYTEPS] =
-        {"byteps",
-         "BytePS takes each gradient by itself, in parts, by priority; fp16",
-         {.parts = PARTS_FREE, .priorities = true, .reorders = true, .compressions = NONE | FP16}},
+static const struct model_capabilities stacks[] = {
+    [DPRO_STACK_DDP] = {.text = "PyTorch's DDP can be given any buckets, in parts, in any order; "
+                                "fp16 and bf16",
+                        .together = true,
+                        .parts = PARTS_FREE,
+                        .priorities = true,
+                        .reorders = true,
+                        .compressions = NONE | FP16 | BF16},
+    [DPRO_STACK_HOROVOD] = {.text = "Horovod can be given any groups of gradients, each of which "
+                                    "goes when it is ready, or another cycle time and threshold; "
+                                    "fp16",
+                            .together = true,
+                            .compressions = NONE | FP16},
+    [DPRO_STACK_TENSORFLOW_RING] = {.text = "TensorFlow's collectives can be given any packs of "
+                                            "gradients, one after the other in any order",
+                                    .together = true,
+                                    .reorders = true,
+                                    .compressions = NONE},
+    [DPRO_STACK_TENSORFLOW_PS] = {.text = "TensorFlow's parameter servers take each gradient by "
+                                          "itself; on which of them each variable is can be chosen",
+                                  .places = true,
+                                  .compressions = NONE},
+    [DPRO_STACK_MXNET_PS] = {.text = "MXNet's key-value store takes each gradient by itself; from "
+                                     "which size on one is parted over all servers can be set",
+                             .parts = PARTS_OVER_SERVERS,
+                             .compressions = NONE},
+    [DPRO_STACK_BYTEPS] = {.text = "BytePS takes each gradient by itself, in parts, by priority; "
+                                   "fp16",
+                           .parts = PARTS_FREE,
+                           .priorities = true,
+                           .reorders = true,
+                           .compressions = NONE | FP16},
 };
 
 struct model_capabilities model_capabilities(enum dpro_stack stack)
 {
-    struct model_capabilities capabilities = stacks[stack].capabilities;
+    struct model_capabilities capabilities = stacks[stack];
     capabilities.stack = stack;
-    capabilities.text = stacks[stack].text;
     return capabilities;
 }
 
@@ -60,11 +59,6 @@ bool capabilities_allow(const struct model_capabilities *capabilities,
         allowed &= bucket->priority == 0 || capabilities->priorities;
     }
     return allowed;
-}
-
-const char *dpro_stack_name(enum dpro_stack stack)
-{
-    return stacks[stack].name;
 }
 
 enum dpro_stack dpro_model_stack(const struct dpro_model *model)

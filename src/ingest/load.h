@@ -13,7 +13,7 @@ int trace_load(const struct reader_table *table, const char *const *paths, size_
 int sources_find(struct source_list *list, const char *const *paths, size_t n_paths,
                  struct dpro_error *err);
 
-/* read_files.c: recognises and reads all files. Those that tell of several processes become as many
+/* read_files.c: recognises and reads all files. Those that hold several processes become as many
  * sources. */
 int sources_read(struct trace_build *build, struct dpro_error *err);
 

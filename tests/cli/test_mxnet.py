@@ -181,8 +181,8 @@ class TestLoops(Case):
         process = {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "cpu/0"}}
         self.write(f"profile_worker{rank}.json", {"traceEvents": [process, *sorted(events, key=lambda event: event["ts"])]})
 
-    def write_worker(self, rank, laps):
-        """In each iteration that laps the second exchange begins when the program is in its next one."""
+    def write_worker(self, rank, overlapping):
+        """In each overlapping iteration the second exchange begins when the program is in its next one."""
         spans = []
 
         def span(*one):
@@ -202,7 +202,7 @@ class TestLoops(Case):
             span("Convolution", "operator", mxnet_job.ENGINE, at + 800, at + 1300)
             span("_backward_Convolution", "operator", mxnet_job.ENGINE, at + 1300, at + 1700)
             span("KVStoreDistDefaultStoragePushPull", "operator", mxnet_job.MAIN, at + 1710, at + 2150)
-            second = 2120 if i in laps else 1720
+            second = 2120 if i in overlapping else 1720
             span("KVStoreDistDefaultStoragePushPull", "operator", mxnet_job.MAIN, at + second, at + 2160)
         self.write_profile(rank, spans)
 
@@ -230,8 +230,8 @@ class TestLoops(Case):
         self.assertAlmostEqual(faster["predicted"]["iteration_ms"], facts["predicted"]["iteration_ms"] - 0.45, delta=0.06)
 
     def test_exchanges_that_lap_over_the_programs_iterations_stay_together(self):
-        self.write_worker(0, laps=())
-        self.write_worker(1, laps=(1, 2, 5))
+        self.write_worker(0, overlapping=())
+        self.write_worker(1, overlapping=(1, 2, 5))
         facts = replayed(self.folder)
         self.assertNotIn("missing ranks", "\n".join(facts["warnings"]))
         self.assertEqual(sum(c["count"] for c in facts["collectives"]), 2)

@@ -1,4 +1,4 @@
-"""What the transport logs tell of iterations that no profile has, and so of the profiler's cost."""
+"""What the transport logs show of iterations that no profile has, and so of the profiler's cost."""
 import os
 import unittest
 

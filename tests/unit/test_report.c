@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include "base/utf8.h"
-#include "report/table.h"
 #include "report/facts.h"
+#include "report/table.h"
 #include "report/words.h"
 #include "report_fake.h"
 #include "temp_folder.h"

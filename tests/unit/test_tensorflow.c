@@ -13,7 +13,7 @@
 #include "ingest/readers.h"
 #include "ingest/tensorflow/protobuf_files.h"
 #include "ingest/tensorflow/session_profile.h"
-#include "ingest/tensorflow/session_steps.h"
+#include "ingest/tensorflow/session_run_steps.h"
 
 /* ---- writing ---- */
 

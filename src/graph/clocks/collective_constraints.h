@@ -1,4 +1,4 @@
-/* graph/clocks/collective_constraints.h: what collectives tell of their ranks' clocks. */
+/* graph/clocks/collective_constraints.h: what collectives say about their ranks' clocks. */
 #ifndef GRAPH_COLLECTIVE_CONSTRAINTS_H
 #define GRAPH_COLLECTIVE_CONSTRAINTS_H
 

@@ -58,7 +58,7 @@ static int warn_partial(struct assembly *a, const struct dpro_graph_options *opt
     return warn(a, options, text);
 }
 
-/* Collectives that could have been taken apart and were not. */
+/* Collectives that could have been decomposed and were not. */
 static int warn_whole(struct assembly *a, const struct dpro_graph_options *options)
 {
     const struct messages *messages = a->messages;

@@ -448,7 +448,7 @@ static int64_t mean_of(const int64_t *values, size_t n, size_t stride)
     return n ? (int64_t)((sum + n / 2) / n) : 0;
 }
 
-/* In a window's first iteration what laps over from before is unseen: such a gap is at most the
+/* In a window's first iteration what overlaps from before is unseen: such a gap is at most the
  * usual one. Not so in what only leads up to the others: a replay has nothing before that. */
 static void settle_gaps(struct assembly *a, const uint8_t *doubtful)
 {

@@ -1,4 +1,4 @@
-/* graph/messages/endpoints.h: what the logs tell of the messages of a collective: each rank's of
+/* graph/messages/endpoints.h: what the logs show of the messages of a collective: each rank's of
  * its own ends of them.
  *
  * There are two kinds of log. In a transport's, gloo's messages are ranges of a connection's bytes.

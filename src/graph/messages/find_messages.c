@@ -2,7 +2,7 @@
  * collective of the graph.
  *
  * The k-th message from one rank to another in a collective is the same work in every iteration. A
- * collective is taken apart only if every message of its logged ranks is known at both ends in
+ * collective is decomposed only if every message of its logged ranks is known at both ends in
  * every iteration, or goes to or comes from a rank that has no log: a SEND without its RECV would
  * be replayed in no time.
  *

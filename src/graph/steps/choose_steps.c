@@ -159,7 +159,7 @@ static int count_equals(const struct rank_build *rank, const uint64_t *hashes, u
 }
 
 /* The template: the iteration that most others equal, as seen over all ranks; of those, one that
- * follows another (so that what laps over is seen), then the one whose length is nearest the
+ * follows another (so that what overlaps is seen), then the one whose length is nearest the
  * median. */
 static int choose_template(const struct chooser *c, uint32_t *best)
 {
@@ -239,7 +239,7 @@ static int leave_out_incomplete(struct chooser *c, struct dpro_error *err)
     return 0;
 }
 
-/* What servers send in answer laps over into the next iteration. */
+/* Servers' answers overlap with the next iteration. */
 static bool overlaps_next(const struct chooser *c)
 {
     const struct rank_build *lead = &c->ranks[0];

@@ -18,8 +18,8 @@ enum {
     LEAST_ANSWER = 1024,   /* of one that carries what was recorded */
     LEAST_REQUEST = 36,    /* of one: HTTP/2's own frames are shorter */
 };
-#define ALIKE       0.01 /* most of the iterations' bytes are within this part of the middle one's */
-#define PAUSE_TIMES 2    /* an iteration of so many times the middle one did something else, too */
+#define ALIKE       0.01 /* most of the iterations' bytes are within this part of the median */
+#define PAUSE_TIMES 2    /* an iteration of so many times the median did something else, too */
 
 /* What a rank sent on one connection, by offset. */
 struct sent {

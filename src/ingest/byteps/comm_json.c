@@ -29,7 +29,7 @@ static struct source *profile_of(struct trace_build *build, int rank)
 }
 
 /* Whether a rank's transport log has its pushes and pulls. */
-static bool is_on_wire(const struct trace_build *build, int rank)
+static bool has_transport(const struct trace_build *build, int rank)
 {
     for (size_t i = 0; i < build->list.n; i++) {
         const struct source *source = &build->list.at[i];
@@ -127,7 +127,7 @@ int byteps_join(struct trace_build *build, struct dpro_error *err)
     for (size_t i = 0; i < build->list.n && n_workers > 0; i++) {
         const struct source *source = &build->list.at[i];
         struct source *profile = timeline_of(source) ? profile_of(build, source->rank) : NULL;
-        if (profile && !is_on_wire(build, source->rank) &&
+        if (profile && !has_transport(build, source->rank) &&
             add_exchanges(source, profile, n_workers) < 0)
             return dpro_error_nomem(err);
     }

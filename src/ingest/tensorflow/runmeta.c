@@ -12,7 +12,7 @@
 #include "base/map.h"
 #include "ingest/reader.h"
 #include "ingest/tensorflow/protobuf_files.h"
-#include "ingest/tensorflow/session_steps.h"
+#include "ingest/tensorflow/session_run_steps.h"
 #include "ingest/tensorflow/tf_parts.h"
 
 /* A partition graph in a part. */

@@ -7,7 +7,7 @@
 
 #include "base/sort.h"
 #include "ingest/tensorflow/session_cut.h"
-#include "ingest/tensorflow/session_steps.h"
+#include "ingest/tensorflow/session_run_steps.h"
 #include "ingest/tensorflow/tf_parts.h"
 
 /* The pids of tracks that the profile does not have: no process has them. */

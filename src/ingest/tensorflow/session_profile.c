@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/sort.h"
 #include "ingest/tensorflow/session_cut.h"
-#include "ingest/tensorflow/session_steps.h"
+#include "ingest/tensorflow/session_run_steps.h"
 
 /* ---- runs and marks of a process ---- */
 

@@ -5,7 +5,7 @@
 
 #include "base/map.h"
 #include "base/sort.h"
-#include "ingest/tensorflow/session_steps.h"
+#include "ingest/tensorflow/session_run_steps.h"
 #include "ingest/tensorflow/tf_parts.h"
 
 /* ---- tracks that no profile names threads for ---- */

@@ -1,4 +1,4 @@
-/* ingest/mxnet/graph.c: the graph that MXNet's executor runs, from what it prints of itself
+/* ingest/mxnet/symbol_graph.c: the graph that MXNet's executor runs, from what it prints of itself
  * (debug_str of an executor or a symbol) or from the symbol's JSON.
  *
  * An executor lists forward and backward ops in the order in which it runs them, a symbol the

@@ -1,4 +1,4 @@
-/* ingest/warnings.c: what a trace's readers have to say. */
+/* ingest/trace_warnings.c: what a trace's readers have to say. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-/* ingest/tensorflow/session_steps.h: what a step of a TensorFlow session ran, on all its processes
- * (StepStats). */
-#ifndef INGEST_TENSORFLOW_SESSION_STEPS_H
-#define INGEST_TENSORFLOW_SESSION_STEPS_H
+/* ingest/tensorflow/session_run_steps.h: what a step of a TensorFlow session ran, on all its
+ * processes (StepStats). */
+#ifndef INGEST_TENSORFLOW_SESSION_RUN_STEPS_H
+#define INGEST_TENSORFLOW_SESSION_RUN_STEPS_H
 
 #include "base/protobuf.h"
 #include "ingest/tensorflow/tf_parts.h"

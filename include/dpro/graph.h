@@ -55,8 +55,8 @@ enum dpro_device_kind {
     DPRO_DEVICE_LINK_RX,
 };
 
-/* What a rank is called, "rank 3": also a parameter server, "server 0", or another process that is
- * none, whose ops have a number below -1 for it. */
+/* The name of a process: "rank 3"; of a number below -1 "server 0", or that of another process
+ * without a rank. */
 enum { DPRO_PROCESS_NAME_MAX = 32 };
 DPRO_API void dpro_process_name(char out[DPRO_PROCESS_NAME_MAX], int rank);
 
@@ -127,15 +127,14 @@ DPRO_API const int64_t *dpro_graph_measured_ns(const struct dpro_graph *graph,
 /* Ranks whose CPU runs ahead of their GPU are measured on the GPU, from the start of an iteration's
  * first kernel to that of the next one's. */
 struct dpro_pace {
-    uint32_t n_ranks;  /* that are; 0: marks on the CPU tell all ranks' iterations */
-    int64_t marks_ns;  /* what lies between the marks on the CPU; means over these ranks */
-    int64_t device_ns; /* and between the iterations on the GPU */
-    int64_t ahead_ns;  /* the GPU's work that was not done yet when the next iteration's was
-                          launched */
+    uint32_t n_ranks;  /* measured on the GPU; 0: all ranks are measured by marks on the CPU */
+    int64_t marks_ns;  /* time between the marks on the CPU; means over these ranks */
+    int64_t device_ns; /* time between iterations on the GPU */
+    int64_t ahead_ns;  /* work of the GPU still to do when the next iteration's is launched */
 };
 DPRO_API struct dpro_pace dpro_graph_pace(const struct dpro_graph *graph);
-/* Whether a step that is timed on the CPU (dpro_trace_unprofiled) takes as long as an iteration:
- * not while the queue of launches fills. */
+/* Whether steps that are timed on the CPU (dpro_trace_unprofiled) take as long as iterations. They
+ * do not while the launch queue fills. */
 DPRO_API int dpro_graph_steps_tell(const struct dpro_graph *graph);
 
 /* An iteration of the trace that nothing is learnt from, and why: one line, borrowed. */
@@ -146,15 +145,14 @@ struct dpro_left_out {
 DPRO_API size_t dpro_graph_n_left_out(const struct dpro_graph *graph);
 DPRO_API struct dpro_left_out dpro_graph_left_out(const struct dpro_graph *graph, size_t index);
 
-/* What the transport logs show of the profiler's cost where the trace has no steps that were timed
- * without it (dpro_trace_unprofiled); predictions don't use it. */
+/* Iterations outside of the profile, as the transport logs show them. They give the profiler's cost
+ * where no steps were timed without it (dpro_trace_unprofiled). Predictions don't use them. */
 struct dpro_unprofiled_iterations {
-    /* Iterations before and after the profiles: the job without a profiler. Of the rank whose log
-     * shows most of them; 0: none shows enough. */
+    /* Of the rank whose log shows most of them; 0: no log shows enough. */
     uint32_t n_iterations;
     int64_t mean_ns, std_ns; /* of one */
-    /* After each iteration of a session with FULL_TRACE its master asks all tasks for their logs
-     * (of RPCs), and the next one waits: the mean, 0 where that is not so. */
+    /* A TensorFlow session with FULL_TRACE collects the logs of its tasks after each iteration,
+     * before the next one: the mean time; 0: the job does not. */
     int64_t asking_ns;
 };
 DPRO_API struct dpro_unprofiled_iterations
@@ -164,11 +162,11 @@ dpro_graph_unprofiled_iterations(const struct dpro_graph *graph);
  * ranks; 0: not known, or taken out. */
 DPRO_API int64_t dpro_graph_profiler_op_ns(const struct dpro_graph *graph);
 /* Takes it out of all durations and gaps: half of it before an op's start, half after its end,
- * outside of the op itself; nothing gets shorter than nothing. What was measured
+ * outside of the op itself; no time becomes negative. What was measured
  * (dpro_graph_measured_ns) stays as it is. */
 DPRO_API void dpro_graph_take_out_profiler(struct dpro_graph *graph);
 
-/* How a clock is brought onto the common axis, for a stretch of its own time:
+/* How a clock is brought onto the common axis, for a segment of its time:
  *
  *     aligned = local + offset_ns + drift_ppm * 1e-6 * (local - start_ns)
  *
@@ -178,10 +176,10 @@ struct dpro_clock_segment {
     int64_t start_ns, end_ns;
     int64_t offset_ns;
     double drift_ppm;
-    int64_t uncertainty_ns; /* no evidence allows more than this off, anywhere in the segment */
+    int64_t uncertainty_ns; /* bound of the error, anywhere in the segment */
 };
 
-/* Ranks on one host share a clock, unless what they sent each other tells their clocks apart. All
+/* Ranks on one host share a clock, unless their messages show that their clocks differ. All
  * is borrowed from the graph. */
 struct dpro_clock {
     const char *host;
@@ -189,7 +187,7 @@ struct dpro_clock {
     uint32_t n_ranks;
     const char *method; /* "reference", whose own time is the common axis: zeros; "transport",
                            "nccl", "collectives" or several of them, "transport+collectives": from
-                           what it was tied to the reference; "none": it could not be tied, there
+                           what it was tied to the reference; "none": it could not be tied; there
                            are no segments and its times are used as recorded */
     const struct dpro_clock_segment *segments; /* ascending in time */
     uint32_t n_segments;
@@ -200,8 +198,8 @@ DPRO_API uint32_t dpro_graph_n_clocks(const struct dpro_graph *graph);
 DPRO_API struct dpro_clock dpro_graph_clock(const struct dpro_graph *graph, uint32_t clock);
 
 /* A *pair* is a send and a receive, or an entry into a collective and another rank's exit from it,
- * of which the first must have begun before the second could end; a *violation* is one where the
- * times say the opposite. */
+ * of which the first must begin before the second can end; a *violation* is a pair whose times
+ * contradict that. */
 struct dpro_alignment {
     const char *reference; /* its host; "": there is no clock */
     uint64_t n_pairs;
@@ -209,7 +207,7 @@ struct dpro_alignment {
 };
 DPRO_API struct dpro_alignment dpro_graph_alignment(const struct dpro_graph *graph);
 
-/* For pictures: the tightest bounds that a slice of time sets on what must be added to a clock. At
+/* For pictures: the tightest bounds, within a slice of time, of what must be added to a clock. At
  * most 200 a clock, ascending; borrowed. */
 struct dpro_clock_bound {
     int64_t local_ns;           /* the middle of the slice */

@@ -31,7 +31,7 @@ struct dpro_model_options {
     struct dpro_sink sink;
 };
 
-/* Whether a model of the graph can be learnt, without which there is no search and no what-if.
+/* Whether a model of the graph can be learnt. Searches and what-ifs need one.
  * Fails with DPRO_EEMPTY, saying what is missing and what can still be done with the trace, when
  * the graph has one rank, no gradients or no communication. */
 DPRO_API int dpro_model_check(const struct dpro_graph *graph, struct dpro_error *err);
@@ -48,8 +48,8 @@ DPRO_API uint32_t dpro_model_n_servers(const struct dpro_model *model); /* param
 DPRO_API int64_t dpro_model_measured_ns(const struct dpro_model *model);
 DPRO_API int64_t dpro_model_measured_std_ns(const struct dpro_model *model);
 /* The median of the steps that were timed with no profiler on; 0: too few were, or the CPU ran
- * ahead of its GPU, so that they tell nothing. The computation of the model is scaled such that the
- * job as it ran takes as much more or less than when it was profiled as these steps do. */
+ * ahead of its GPU, which makes them unusable. The model's computation is scaled by the ratio of
+ * these steps to the profiled ones. */
 DPRO_API int64_t dpro_model_unprofiled_ns(const struct dpro_model *model);
 /* How far the model is off the measured iterations' median, relative: 0.1 is 10 % longer. */
 DPRO_API double dpro_model_misfit(const struct dpro_model *model);
@@ -72,7 +72,7 @@ struct dpro_bucket {
     uint64_t size_bytes; /* of its gradients, uncompressed */
     uint32_t partitions; /* 1: whole */
     int32_t priority;    /* of those that are ready, the largest is launched first */
-    int server;          /* where it can be chosen: the number of its parameter server; -1: not */
+    int server;          /* number of its parameter server, where that can be chosen; else -1 */
 };
 /* Neighbouring ops of what a rank computes that run as one (op fusion): `n` of `program`, the first
  * of which is number `first`. Ranks that compute alike share a program. */
@@ -88,9 +88,9 @@ DPRO_API uint32_t dpro_strategy_n_buckets(const struct dpro_strategy *strategy);
 DPRO_API struct dpro_bucket dpro_strategy_bucket(const struct dpro_model *model,
                                                  const struct dpro_strategy *strategy,
                                                  uint32_t bucket);
-/* Of a strategy of Horovod's: every cycle_ns its thread looks what is ready (0: the job is not its,
- * or that is not known). `fuses`: what is ready then travels together, up to fusion_bytes, so that
- * the buckets are what came of it; else each bucket is a group that the job makes. */
+/* Horovod's settings. Its thread looks for ready gradients every cycle_ns (0: not Horovod, or
+ * unknown). With `fuses` it sends ready gradients together, up to fusion_bytes, and the buckets are
+ * the result; else each bucket is a group that the job makes. */
 struct dpro_cycles {
     int64_t cycle_ns;
     int fuses;
@@ -125,7 +125,7 @@ DPRO_API struct dpro_link dpro_model_link(const struct dpro_model *model);
 
 /* What carries the job's gradients from rank to rank. */
 enum dpro_stack {
-    DPRO_STACK_DDP, /* PyTorch's DistributedDataParallel; also where nothing tells */
+    DPRO_STACK_DDP, /* PyTorch's DistributedDataParallel; also the default */
     DPRO_STACK_HOROVOD,
     DPRO_STACK_TENSORFLOW_RING, /* TensorFlow's own collectives */
     DPRO_STACK_TENSORFLOW_PS,   /* its parameter servers */
@@ -135,8 +135,8 @@ enum dpro_stack {
 DPRO_API const char *dpro_stack_name(enum dpro_stack stack); /* "ddp", "horovod", "tensorflow-ring",
                                          "tensorflow-ps", "mxnet-ps", "byteps"; static */
 DPRO_API enum dpro_stack dpro_model_stack(const struct dpro_model *model);
-/* What a plan can ask of it, for people: a line without its end; static. A search looks for nothing
- * else. */
+/* What a plan can change in such a job: a sentence without its full stop; static. A search tries
+ * nothing else. */
 DPRO_API const char *dpro_model_capabilities(const struct dpro_model *model);
 
 DPRO_API size_t dpro_model_n_warnings(const struct dpro_model *model);

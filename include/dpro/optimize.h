@@ -40,18 +40,18 @@ struct dpro_optimize_options {
     uint64_t seed;
     int threads;           /* 0: one a core; the result is the same with any */
     unsigned compressions; /* allowed, as 1 << enum dpro_compression; 0: none */
-    /* Switch a speed-up of section 4.3 off: tensors that get ready together stay apart; whole
-     * graphs are replayed, for every question; each rank counts. For comparison: very slow. */
+    /* Each switches off a speed-up of section 4.3: coarsening of tensors, partial replay, sharing
+     * between ranks that do the same. For comparison; very slow. */
     int no_coarsen, no_partial, no_symmetry;
-    /* How many parameter servers the job may have, from the one to the other; both 0: as many as it
-     * has. DPRO_EUSAGE where it has none. */
+    /* Range of parameter servers that the job may have; both 0: as many as it has. DPRO_EUSAGE
+     * where it has none. */
     uint32_t least_servers, most_servers;
     const char *const *pass_files; /* shared objects with a pass; DPRO_EFORMAT where one has none */
     size_t n_pass_files;
     const struct dpro_pass *const *passes; /* and the caller's own, called in this process */
     size_t n_passes;
-    /* Called now and then, by the thread that called dpro_optimize_run; not 0: stop, what was found
-     * so far is the result. May be NULL. */
+    /* Called now and then by the thread that called dpro_optimize_run. Not 0 stops the search with
+     * the best found so far. May be NULL. */
     int (*progress)(void *arg, const struct dpro_optimize_progress *progress);
     void *arg;
     struct dpro_sink sink; /* warnings: a pass that was rejected, and why */
@@ -60,9 +60,8 @@ struct dpro_optimize_options {
 struct dpro_optimum; /* a result; owns its memory, but borrows the model's */
 
 /* Searches what the job's stack can be given (dpro_model_capabilities); *optimum is the caller's.
- * What it holds is never slower, by the model, than the job's own strategy or any baseline; of
- * strategies that differ by less than 0.5 % in what they take the default algorithm gives a simpler
- * one. */
+ * What it holds is never slower, by the model, than the job's own strategy or any baseline. Of
+ * strategies within 0.5 % of each other the default algorithm gives a simpler one. */
 DPRO_API int dpro_optimize_run(const struct dpro_model *model,
                                const struct dpro_optimize_options *options,
                                struct dpro_optimum **optimum, struct dpro_error *err);
@@ -71,13 +70,12 @@ DPRO_API void dpro_optimum_destroy(struct dpro_optimum *optimum); /* NULL is fin
 struct dpro_optimum_summary {
     int64_t measured_ns; /* 0: unknown */
     int64_t baseline_ns; /* the job's own strategy, replayed */
-    int64_t best_ns;     /* of the best strategy; <= baseline_ns. What is expected: a mean over the
-                            jobs that the recording allows (its numbers' errors, its iterations),
-                            as are all other times but baseline_ns */
-    int64_t found_ns;    /* of what the search found; the best strategy is another where a plain
-                            setting is as good, as far as the recording can tell */
-    const char *setting; /* that the best strategy comes down to ("bucket_cap_mb 5"), static;
-                            NULL: it takes a plan */
+    int64_t best_ns;     /* of the best strategy; <= baseline_ns. As all times but baseline_ns, the
+                            mean over draws of the model's errors and of the measured iterations */
+    int64_t found_ns;    /* of what the search found; a plain setting is the best strategy instead
+                            where the recording shows no difference */
+    const char *setting; /* with the effect of the best strategy ("bucket_cap_mb 5"), static; NULL:
+                            only a plan has it */
     int64_t apart_ns;    /* of the best strategy without its op fusions */
     int64_t lower_bound_ns; /* no bucketing without compression gets below it, with the ops fused
                                that the best strategy fuses; two standard errors of what the model
@@ -95,7 +93,7 @@ struct dpro_optimum_summary {
 };
 DPRO_API struct dpro_optimum_summary dpro_optimum_summary(const struct dpro_optimum *optimum);
 
-/* What others would choose and the job's stack can be given, each evaluated in the same way. */
+/* Common strategies that the job's stack can be given, each evaluated in the same way. */
 struct dpro_baseline {
     const char *name; /* "ddp", "one-bucket", "bucket-per-tensor", "horovod", "cap-5", "byteps" */
     const char *text; /* what it is, a few words */
@@ -137,7 +135,7 @@ struct dpro_bucket_times {
 DPRO_API struct dpro_bucket_times dpro_optimum_times(const struct dpro_optimum *optimum,
                                                      enum dpro_which which, uint32_t bucket);
 
-/* What makes the best strategy out of the job's own, for people. Borrowed. */
+/* The changes from the job's strategy to the best one, for people. Borrowed. */
 struct dpro_decision {
     const char *pass;     /* "tensor-fusion", "tensor-partition", ..., "op-fusion" */
     const char *target;   /* "bucket 3 (fc.weight ... head.bias)" */

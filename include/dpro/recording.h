@@ -36,14 +36,15 @@ struct dpro_recording_rank { /* texts are borrowed from the recording */
     size_t n_warnings;
 };
 
-/* Makes `path` and the folders above it where they are missing, and tries whether it can be written
+/* Makes `path` and the folders above it where they are missing, and checks that it can be written
  * to. Fails with DPRO_EUSAGE when it holds a recording already, unless `replace`: then that
- * recording, and nothing else in the folder, is removed, as is at any rate what a job left that
- * ended before there was something to record. A folder in which other nodes of the job have begun
- * to record is fine. DPRO_EIO when the folder can't be used. */
+ * recording, and nothing else in the folder, is removed. What a job left that ended before it
+ * recorded anything is always removed. A folder in which other nodes of the job have begun to
+ * record is fine. DPRO_EIO when the folder can't be used. */
 DPRO_API int dpro_recording_prepare(const char *path, int replace, struct dpro_error *err);
 
-/* Looks at what `path` holds; no rank at all is no error. On success *recording is the caller's. */
+/* Reads what `path` holds; a folder without ranks is no error. On success *recording is the
+ * caller's. */
 DPRO_API int dpro_recording_read(const char *path, struct dpro_recording **recording,
                                  struct dpro_error *err);
 DPRO_API void dpro_recording_destroy(struct dpro_recording *recording); /* NULL is fine */

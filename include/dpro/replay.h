@@ -98,15 +98,15 @@ struct dpro_validation {
     const char *method;                           /* "leave-one-out", or "none": one iteration */
     uint32_t n;                                   /* predictions made */
     double mean_abs_error_pct, max_abs_error_pct; /* of the iterations left out, one by one */
-    double measured_std_pct; /* the measured iterations' own spread, for scale */
+    double measured_std_pct; /* the spread of the measured iterations, for scale */
     double mean_error_pct;   /* signed: bias */
 };
 DPRO_API int dpro_replay_validate(const struct dpro_graph *graph,
                                   const struct dpro_replay_options *options,
                                   struct dpro_validation *validation, struct dpro_error *err);
 
-/* The Daydream baseline: local DFG of the lowest rank, one op a bucket, size / bandwidth, peers
- * never waited for. Fails with DPRO_EEMPTY when the job does not communicate. */
+/* The Daydream baseline: local DFG of the lowest rank, one op a bucket, size / bandwidth, no
+ * waiting for peers. Fails with DPRO_EEMPTY when the job does not communicate. */
 struct dpro_daydream {
     int64_t iteration_ns;
     double bandwidth_bytes_per_s; /* used */

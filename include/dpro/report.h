@@ -24,8 +24,8 @@ struct dpro_report {
     const struct dpro_daydream *daydream; /* NULL: the trace has no communication */
     uint32_t n_samples; /* drawn iterations that the percentiles are over; 0: the replayed ones */
     int64_t profiler_op_ns; /* what recording an op cost; 0: not known, or left in */
-    int64_t profiler_ns;    /* what that made of an iteration and was taken out of it */
-    int what_if; /* 1: delays were applied, so predicted and measured are not to be compared */
+    int64_t profiler_ns;    /* its share of an iteration, which was subtracted */
+    int what_if; /* 1: delays were applied, so predicted and measured can't be compared */
 };
 
 /* All write the whole report or fail with DPRO_EIO; files are written beside their place and
@@ -84,8 +84,8 @@ DPRO_API int dpro_optimize_text(const struct dpro_optimize_report *report, FILE 
                                 struct dpro_error *err);
 DPRO_API int dpro_optimize_json(const struct dpro_optimize_report *report, FILE *out,
                                 struct dpro_error *err); /* dpro.optimize/1 */
-/* Whether the gain is more than the model is unsure by: the plan then holds the strategy that was
- * found, else the job's own. */
+/* Whether the gain exceeds the model's uncertainty. If so, the plan holds the strategy that was
+ * found, else the baseline. */
 DPRO_API int dpro_optimize_helps(const struct dpro_optimize_report *report);
 /* Writes plan.json and what other stacks take (doc/formats/plan.md), optimize.json and
  * optimize.html into report->plan, which is made when missing. */

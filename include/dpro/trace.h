@@ -84,15 +84,14 @@ struct dpro_transport_info {
                                   processes */
     uint64_t n_tied;           /* of them: those whose messages were found */
     uint64_t n_checked;        /* of the tied ones: all-reduces and all-gathers of known size */
-    uint64_t n_exact; /* of these: whose bytes, over all ranks, are to the byte what their size asks
-                         for */
+    uint64_t n_exact;      /* of these: whose bytes, over all ranks, are what their size implies */
     uint64_t n_in_buckets; /* collectives known to carry a certain bucket or unit of a sharded
                               model, so certain parameters */
     uint64_t n_lost;       /* records that the tracer could not keep */
 };
 DPRO_API struct dpro_transport_info dpro_trace_transport(const struct dpro_trace *trace);
 
-/* One rank's part in one gloo collective, as its messages tell. */
+/* One rank's part in one gloo collective, from its messages. */
 struct dpro_transport_collective {
     int rank;
     const char *kind; /* "all_reduce", ...; static; NULL: unknown */
@@ -112,13 +111,13 @@ dpro_trace_transport_collective(const struct dpro_trace *trace, size_t index);
 DPRO_API const char *dpro_trace_transport_parameter(const struct dpro_trace *trace, size_t index,
                                                     uint32_t k);
 
-/* What Horovod's timeline tells of the job. A round is one reduction of every gradient; which of
- * them travel together in a group differs between rounds, and the groups are those of most rounds.
+/* From Horovod's timeline. A round is one reduction of every gradient. Which gradients travel
+ * together differs between rounds; the groups are those of most rounds.
  */
 struct dpro_fusion_info {
     uint32_t n_tensors; /* 0: there is no timeline */
     uint32_t n_groups, n_rounds;
-    uint32_t n_alike; /* rounds that were fused in just these groups */
+    uint32_t n_alike; /* rounds that were fused in these groups */
     int64_t cycle_ns; /* of a cycle with nothing to do; 0: not marked */
 };
 DPRO_API struct dpro_fusion_info dpro_trace_fusion(const struct dpro_trace *trace);

@@ -1,6 +1,5 @@
-/* verify.h: what a plan was worth: the step times that a job's ranks left, of turns with the plan
- * and without, and what follows from them. PyTorch's DDP is switched in the running job; elsewhere
- * each turn is a run of its own. */
+/* verify.h: the measured gain of a plan, from the step times of turns with the plan and without.
+ * PyTorch's DDP is switched in the running job; elsewhere each turn is a run of its own. */
 #ifndef DPRO_VERIFY_H
 #define DPRO_VERIFY_H
 
@@ -23,8 +22,8 @@ struct dpro_plan_summary { /* times 0: the plan does not say */
     double uncertainty_pct;
 };
 
-/* Reads a plan (its folder, or plan.json) as far as can be told without the job: DPRO_EFORMAT when
- * a job would refuse it whatever the job is. */
+/* Reads a plan (its folder, or plan.json). DPRO_EFORMAT when every job would refuse it; whether a
+ * certain job takes it, only that job knows. */
 DPRO_API int dpro_plan_read(const char *path, struct dpro_plan_summary *summary,
                             struct dpro_error *err);
 
@@ -38,15 +37,14 @@ DPRO_API int dpro_verify_read(const char *const *paths, size_t n_runs,
                               const struct dpro_plan_summary *summary, const char *problem,
                               struct dpro_verify **verify, struct dpro_error *err);
 /* Whether a run that is one turn left its steps at `path`: DPRO_EEMPTY with the reason when it did
- * not. A host whose processes only serve the job leaves none, and that is well. */
+ * not. A host with parameter servers only leaves none, which is no error. */
 DPRO_API int dpro_verify_check_run(const char *path, struct dpro_error *err);
 DPRO_API void dpro_verify_destroy(struct dpro_verify *verify); /* NULL is fine */
 
-/* 1: the times are of another rank than 0, which tells that rank 0, on another node, has the
- * result: nothing is told from these. */
+/* 1: the times are of another rank than 0, and rank 0, on another node, has the result. */
 DPRO_API int dpro_verify_is_elsewhere(const struct dpro_verify *verify);
 
-/* 1: the plan is slower than what the job does by itself by more than the interval. */
+/* 1: the plan is slower than the baseline by more than the interval. */
 DPRO_API int dpro_verify_is_slower(const struct dpro_verify *verify);
 
 /* Write the whole or fail with DPRO_EIO. The JSON is dpro.verify/1. */

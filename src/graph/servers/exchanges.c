@@ -134,15 +134,16 @@ static int list_preds(struct session *s)
     return 0;
 }
 
-/* The nth op of its own process that an op needs, but for the step's start. */
-static uint32_t nth_input(const struct session *s, uint32_t op, uint32_t n)
+/* The next op of its own process that an op needs, but for the step's start; *p, at first
+ * first_pred[op], keeps the place. */
+static uint32_t next_input(const struct session *s, uint32_t op, uint32_t *p)
 {
     const struct dpro_graph *g = s->g;
-    for (uint32_t p = s->first_pred[op]; p < s->first_pred[op + 1]; p++) {
-        uint32_t from = s->preds[p];
+    while (*p < s->first_pred[op + 1]) {
+        uint32_t from = s->preds[(*p)++];
         if (g->rank[from] == g->rank[op] && g->kind[from] != DPRO_OP_LAUNCH &&
             g->kind[from] != DPRO_OP_PUSH && g->kind[from] != DPRO_OP_PULL &&
-            g->device[from] != DPRO_NO_DEVICE && n-- == 0)
+            g->device[from] != DPRO_NO_DEVICE)
             return from;
     }
     return DPRO_NO_OP;
@@ -151,9 +152,12 @@ static uint32_t nth_input(const struct session *s, uint32_t op, uint32_t n)
 /* The op that a server's read begins with. */
 static uint32_t root_of(const struct session *s, uint32_t op)
 {
-    for (uint32_t i = 0, input; i < MOST_BACK; i++, op = input)
-        if ((input = nth_input(s, op, 0)) == DPRO_NO_OP)
+    for (uint32_t i = 0; i < MOST_BACK; i++) {
+        uint32_t p = s->first_pred[op], input = next_input(s, op, &p);
+        if (input == DPRO_NO_OP)
             break;
+        op = input;
+    }
     return op;
 }
 
@@ -172,8 +176,8 @@ static uint32_t updated_by(const struct session *s, uint32_t push)
     uint32_t queue[MOST_BACK], n = 0;
     queue[n++] = push;
     for (uint32_t at = 0; at < n; at++) {
-        uint32_t op = queue[at], input;
-        for (uint32_t i = 0; at > 0 && (input = nth_input(s, op, i)) != DPRO_NO_OP; i++)
+        uint32_t op = queue[at], input, p = s->first_pred[op];
+        while (at > 0 && (input = next_input(s, op, &p)) != DPRO_NO_OP)
             if (s->variables[input])
                 return input;
         for (uint32_t e = g->row[op]; e < g->row[op + 1] && n < MOST_BACK; e++)

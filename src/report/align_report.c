@@ -110,10 +110,8 @@ void align_write_fields(struct writer *w, const struct dpro_alignment *a)
 void align_write_host(struct writer *w, const struct dpro_clock *clock)
 {
     writer_fields(w, TEXT("host", clock->host));
-    writer_begin(w, "ranks", '[');
-    for (uint32_t r = 0; r < clock->n_ranks; r++)
-        writer_json_int(w, clock->ranks[r]);
-    writer_close(w, ']');
+    writer_key(w, "ranks");
+    writer_json_ints(w, clock->ranks, clock->n_ranks);
     writer_fields(w, TEXT("method", clock->method));
 }
 

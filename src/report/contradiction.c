@@ -63,22 +63,20 @@ static int list_times(const struct report_facts *f, const struct slices *slices,
                       struct part_times *times)
 {
     const struct dpro_graph *g = f->report->graph;
-    for (uint32_t d = 0; d < slices->n_devices; d++)
-        for (int replayed = 0; replayed < 2; replayed++) {
-            const struct slice_track *track = &(replayed ? slices->replayed : slices->measured)[d];
-            for (uint32_t i = 0; i < track->n; i++) {
-                const struct slice *s = &track->at[i];
-                struct interval interval = {s->start_ns, s->start_ns + s->dur_ns};
-                int kind = s->waiting ? PART_WAIT : g->kind[s->op];
-                if (g->rank[s->op] >= f->n_ranks || s->dur_ns == 0)
-                    continue;
-                size_t part = (size_t)g->rank[s->op] * N_PARTS + (size_t)kind, idle;
-                idle = (size_t)g->rank[s->op] * N_PARTS + PART_IDLE;
-                if (array_push(&times[part].at[replayed], interval) < 0 ||
-                    array_push(&times[idle].at[replayed], interval) < 0)
-                    return -1;
-            }
+    for (uint32_t t = 0; t < slices->n_tracks; t++) {
+        const struct slice_track *track = &slices->tracks[t];
+        for (uint32_t i = 0; i < track->n; i++) {
+            const struct slice *s = &track->at[i];
+            struct interval interval = {s->start_ns, s->start_ns + s->dur_ns};
+            int kind = s->waiting ? PART_WAIT : g->kind[s->op];
+            if (g->rank[s->op] >= f->n_ranks || s->dur_ns == 0)
+                continue;
+            struct part_times *parts = &times[(size_t)g->rank[s->op] * N_PARTS];
+            if (array_push(&parts[kind].at[track->replayed], interval) < 0 ||
+                array_push(&parts[PART_IDLE].at[track->replayed], interval) < 0)
+                return -1;
         }
+    }
     return 0;
 }
 

@@ -24,12 +24,11 @@ struct page {
 
 static void note_drawn(const struct slices *slices, int64_t *longest)
 {
-    for (uint32_t d = 0; d < slices->n_devices; d++)
-        for (int replayed = 0; replayed < 2; replayed++) {
-            const struct slice_track *track = &(replayed ? slices->replayed : slices->measured)[d];
-            for (uint32_t i = 0; i < track->n; i++)
-                if (track->at[i].dur_ns > longest[track->at[i].op])
-                    longest[track->at[i].op] = track->at[i].dur_ns;
+    for (uint32_t t = 0; t < slices->n_tracks; t++)
+        for (uint32_t i = 0; i < slices->tracks[t].n; i++) {
+            const struct slice *s = &slices->tracks[t].at[i];
+            if (s->dur_ns > longest[s->op])
+                longest[s->op] = s->dur_ns;
         }
 }
 
@@ -166,8 +165,7 @@ static void write_ops(struct writer *w, const struct page *page)
 
 /* A track's slices as columns: op (place in ops, difference to the slice before), start
  * (difference), duration, and which slices are waiting, for which collective. */
-static void write_track(struct writer *w, const struct page *page, const struct slice_track *track,
-                        dpro_device_id device, bool replayed)
+static void write_track(struct writer *w, const struct page *page, const struct slice_track *track)
 {
     static const char *const columns[] = {"op", "start", "dur", "waiting"};
     uint32_t n = 0;
@@ -176,7 +174,7 @@ static void write_track(struct writer *w, const struct page *page, const struct 
     if (n == 0)
         return;
     writer_item(w);
-    writer_fields(w, INT("device", device), INT("replayed", replayed));
+    writer_fields(w, INT("device", track->device), INT("replayed", track->replayed));
     for (int c = 0; c < 4; c++) {
         int64_t before = 0;
         uint32_t at = 0;
@@ -291,10 +289,8 @@ static void write_data(struct writer *w, const struct report_facts *f, const str
     write_devices(w, page);
     write_ops(w, page);
     writer_section(w, "tracks", '[');
-    for (dpro_device_id d = 0; d < slices->n_devices; d++) {
-        write_track(w, page, &slices->measured[d], d, false);
-        write_track(w, page, &slices->replayed[d], d, true);
-    }
+    for (uint32_t t = 0; t < slices->n_tracks; t++)
+        write_track(w, page, &slices->tracks[t]);
     writer_close(w, ']');
     write_path(w, f, page);
     write_clocks(w, page->graph);

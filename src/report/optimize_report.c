@@ -314,14 +314,10 @@ void optimize_write_fusions(struct writer *w, const void *optimum)
     for (uint32_t i = 0; i < dpro_optimum_n_op_fusions(optimum); i++) {
         struct dpro_op_fusion fusion = dpro_optimum_op_fusion(optimum, i);
         writer_item(w);
-        writer_begin(w, "ops", '[');
-        for (uint32_t o = 0; o < fusion.n_ops; o++)
-            writer_string(w, fusion.ops[o]);
-        writer_close(w, ']');
-        writer_begin(w, "ranks", '[');
-        for (uint32_t r = 0; r < fusion.n_ranks; r++)
-            writer_json_int(w, fusion.ranks[r]);
-        writer_close(w, ']');
+        writer_key(w, "ops");
+        writer_json_strings(w, fusion.ops, fusion.n_ops);
+        writer_key(w, "ranks");
+        writer_json_ints(w, fusion.ranks, fusion.n_ranks);
         writer_fields(w, MS("fused_ms", fusion.work_ns), MS("apart_ms", fusion.apart_ns));
         writer_close(w, '}');
     }
@@ -445,11 +441,7 @@ static void write_times(struct writer *w, const char *key, const struct optimize
     writer_section(w, key, '[');
     for (uint32_t b = 0; b < n; b++) {
         struct dpro_bucket_times times = dpro_optimum_times(optimum, which, b);
-        writer_open(w, '[');
-        writer_json_ms(w, times.ready_ns);
-        writer_json_ms(w, times.start_ns);
-        writer_json_ms(w, times.end_ns);
-        writer_close(w, ']');
+        writer_json_times(w, (const int64_t[]){times.ready_ns, times.start_ns, times.end_ns}, 3);
     }
     writer_close(w, ']');
 }

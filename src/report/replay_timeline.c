@@ -239,12 +239,9 @@ static int64_t first_start(const struct report_facts *f, const struct slices *sl
     for (uint32_t i = 0; i < f->n_path; i++)
         if (f->path[i].start_ns < first)
             first = f->path[i].start_ns;
-    for (uint32_t d = 0; d < slices->n_devices; d++) {
-        if (slices->measured[d].n > 0 && slices->measured[d].at[0].start_ns < first)
-            first = slices->measured[d].at[0].start_ns;
-        if (slices->replayed[d].n > 0 && slices->replayed[d].at[0].start_ns < first)
-            first = slices->replayed[d].at[0].start_ns;
-    }
+    for (uint32_t t = 0; t < slices->n_tracks; t++)
+        if (slices->tracks[t].n > 0 && slices->tracks[t].at[0].start_ns < first)
+            first = slices->tracks[t].at[0].start_ns;
     return first;
 }
 
@@ -276,20 +273,18 @@ void timeline_write(struct writer *w, const void *drawn)
         write_meta(w, "process", pid_of_rank(rank), 0, name, pid_of_rank(rank));
     }
     write_critical_path(&t, f, pid_of_rank(max_rank) + 1);
-    for (dpro_device_id d = 0; d < slices->n_devices; d++) {
-        struct dpro_device device = dpro_graph_device(g, d);
-        for (int replayed = 0; replayed < 2; replayed++) {
-            const struct slice_track *track = &(replayed ? slices->replayed : slices->measured)[d];
-            if (track->n == 0)
-                continue;
-            char name[256];
-            int64_t tid = tid_of_track(d, replayed);
-            snprintf(name, sizeof name, "%.200s \xC2\xB7 %s", device.name,
-                     replayed ? "replayed" : "measured");
-            write_meta(w, "thread", pid_of_rank(device.rank), tid, name, tid);
-            for (uint32_t i = 0; i < track->n; i++)
-                write_slice(&t, &track->at[i], tid);
-        }
+    for (uint32_t n = 0; n < slices->n_tracks; n++) {
+        const struct slice_track *track = &slices->tracks[n];
+        struct dpro_device device = dpro_graph_device(g, track->device);
+        char name[256];
+        int64_t tid = tid_of_track(track->device, track->replayed);
+        if (track->n == 0)
+            continue;
+        snprintf(name, sizeof name, "%.200s \xC2\xB7 %s", device.name,
+                 track->replayed ? "replayed" : "measured");
+        write_meta(w, "thread", pid_of_rank(device.rank), tid, name, tid);
+        for (uint32_t i = 0; i < track->n; i++)
+            write_slice(&t, &track->at[i], tid);
     }
     write_edge_arrows(&t);
     write_message_arrows(&t);

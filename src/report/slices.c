@@ -105,7 +105,7 @@ static void tidy(struct slice_track *track, uint32_t *open)
 /* Puts waiting before the transfers of a tidy track that has room for twice its slices: in the
  * measured iteration it is the front of what the profiler saw, in the replay the time since the
  * rank arrived, as far as the device did nothing else in it. */
-static void split_waiting(struct slice_track *track, const struct wait *waits, bool replayed,
+static void split_waiting(struct slice_track *track, const struct wait *waits,
                           struct slice *scratch)
 {
     uint32_t n = track->n;
@@ -119,10 +119,10 @@ static void split_waiting(struct slice_track *track, const struct wait *waits, b
         struct slice transfer = scratch[i], waiting = transfer;
         const struct wait *wait = &waits[transfer.op];
         int64_t end = end_of(&transfer), from = transfer.start_ns, to;
-        int64_t front = replayed ? wait->missing_ns : wait->measured_ns;
+        int64_t front = track->replayed ? wait->missing_ns : wait->measured_ns;
         front = front < transfer.dur_ns ? front : transfer.dur_ns;
-        to = replayed && wait->known && front == 0 ? wait->to_ns : from + front;
-        if (replayed && wait->known)
+        to = track->replayed && wait->known && front == 0 ? wait->to_ns : from + front;
+        if (track->replayed && wait->known)
             from = wait->from_ns > busy_until ? wait->from_ns : busy_until;
         if (to > from) {
             waiting.start_ns = from;
@@ -133,7 +133,7 @@ static void split_waiting(struct slice_track *track, const struct wait *waits, b
             any = true;
         }
         transfer.start_ns += front;
-        if (replayed && wait->has_messages)
+        if (track->replayed && wait->has_messages)
             transfer.start_ns = wait->to_ns;
         transfer.dur_ns = end - transfer.start_ns;
         track->at[track->n++] = transfer;
@@ -146,48 +146,42 @@ static void split_waiting(struct slice_track *track, const struct wait *waits, b
 int slices_init(struct slices *slices, const struct dpro_graph *g, const struct dpro_replay *replay,
                 struct dpro_error *err)
 {
-    *slices = (struct slices){.n_devices = g->n_devices};
+    *slices = (struct slices){.n_tracks = g->n_devices * 2};
     struct arena work = {NULL, 0};
     size_t n_ops = (size_t)g->n_ops + 1;
     struct wait *waits = arena_array(&work, n_ops, sizeof *waits);
     uint32_t *open = arena_array(&work, n_ops, sizeof *open);
     struct slice *scratch = arena_array(&work, n_ops, sizeof *scratch);
     struct slice *at = arena_array(&slices->arena, n_ops * 4, sizeof *at);
-    slices->measured =
-        arena_array(&slices->arena, (size_t)g->n_devices * 2 + 1, sizeof *slices->measured);
-    if (!waits || !open || !scratch || !at || !slices->measured) {
+    slices->tracks =
+        arena_array(&slices->arena, (size_t)g->n_devices * 2 + 1, sizeof *slices->tracks);
+    if (!waits || !open || !scratch || !at || !slices->tracks) {
         arena_fini(&work);
         slices_fini(slices);
         return dpro_error_nomem(err);
     }
-    slices->replayed = slices->measured + g->n_devices;
     find_waiting(g, replay, waits);
 
-    /* room for two slices an op in each of a device's tracks */
     for (dpro_op_id op = 0; op < g->n_ops; op++)
         if (is_drawn(g, op))
-            slices->measured[g->device[op]].n += 2;
-    for (uint32_t d = 0; d < g->n_devices; d++) {
-        uint32_t room = slices->measured[d].n;
-        slices->measured[d] = (struct slice_track){.at = at};
-        slices->replayed[d] = (struct slice_track){.at = at + room};
-        at += (size_t)room * 2;
+            slices->tracks[2 * g->device[op]].n += 2; /* two slices an op */
+    for (uint32_t t = 0, room = 0; t < slices->n_tracks; t++) {
+        struct slice_track *track = &slices->tracks[t];
+        room = t % 2 == 0 ? track->n : room;
+        *track = (struct slice_track){.at = at, .device = t / 2, .replayed = t % 2};
+        at += room;
     }
     for (dpro_op_id op = 0; op < g->n_ops; op++) {
         if (!is_drawn(g, op))
             continue;
-        struct slice_track *track = &slices->replayed[g->device[op]];
-        add(track, dpro_replay_start_ns(replay, op), dpro_replay_end_ns(replay, op), op);
-        if (!was_seen(g, op))
-            continue;
-        track = &slices->measured[g->device[op]];
-        add(track, g->seen_start_ns[op], g->seen_start_ns[op] + g->seen_dur_ns[op], op);
+        struct slice_track *tracks = &slices->tracks[2 * g->device[op]];
+        add(&tracks[1], dpro_replay_start_ns(replay, op), dpro_replay_end_ns(replay, op), op);
+        if (was_seen(g, op))
+            add(&tracks[0], g->seen_start_ns[op], g->seen_start_ns[op] + g->seen_dur_ns[op], op);
     }
-    for (uint32_t d = 0; d < g->n_devices; d++) {
-        tidy(&slices->measured[d], open);
-        tidy(&slices->replayed[d], open);
-        split_waiting(&slices->measured[d], waits, false, scratch);
-        split_waiting(&slices->replayed[d], waits, true, scratch);
+    for (uint32_t t = 0; t < slices->n_tracks; t++) {
+        tidy(&slices->tracks[t], open);
+        split_waiting(&slices->tracks[t], waits, scratch);
     }
     arena_fini(&work);
     return 0;

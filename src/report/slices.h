@@ -21,12 +21,14 @@ struct slice {
 struct slice_track {
     struct slice *at;
     uint32_t n;
+    dpro_device_id device;
+    bool replayed; /* else measured */
 };
 
 struct slices {
     struct arena arena;
-    uint32_t n_devices;
-    struct slice_track *measured, *replayed; /* by device */
+    uint32_t n_tracks;
+    struct slice_track *tracks; /* of each device the measured one, then the replayed one */
 };
 
 int slices_init(struct slices *slices, const struct dpro_graph *graph,

@@ -124,14 +124,6 @@ static void write_configuration(struct writer *w, const struct dpro_verify *v, s
     writer_close(w, '}');
 }
 
-static void key_texts(struct writer *w, const char *key, const struct text_list *texts)
-{
-    writer_begin(w, key, '[');
-    for (size_t i = 0; i < texts->n; i++)
-        writer_string(w, texts->at[i]);
-    writer_close(w, ']');
-}
-
 static void write_json(struct writer *w, const void *verify)
 {
     const struct dpro_verify *v = verify;
@@ -140,7 +132,8 @@ static void write_json(struct writer *w, const void *verify)
     writer_fields(w, TEXT("schema", "dpro.verify/1"), TEXT("version", dpro_version()),
                   TEXT("plan", v->plan_path), TEXT("framework_version", v->framework_version),
                   INT("world_size", v->world_size));
-    key_texts(w, "models", &v->models);
+    writer_key(w, "models");
+    writer_json_strings(w, v->models.at, v->models.n);
     writer_fields(w, INT("blocks", v->n_blocks), INT("steps", v->n_steps), INT("settle", v->settle),
                   INT("warmup", v->warmup), INT("runs", v->n_runs), BOOL("complete", v->complete),
                   TEXT("problem", v->problem));
@@ -160,7 +153,8 @@ static void write_json(struct writer *w, const void *verify)
     else
         writer_fields(w, NUL("gain_over_best_other_pct"));
     writer_newline(w);
-    key_texts(w, "warnings", &v->warnings);
+    writer_key(w, "warnings");
+    writer_json_strings(w, v->warnings.at, v->warnings.n);
     writer_close(w, '}');
     writer_text(w, "\n");
 }

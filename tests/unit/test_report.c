@@ -261,9 +261,9 @@ static void check_track(const int64_t (*spans)[2], size_t n, const char *expecte
     }
     assert_int_equal(dpro_graph_finish(builder, &graph, NULL), 0);
     assert_int_equal(slices_init(&slices, graph, fake_report(fake)->replay, NULL), 0);
-    for (uint32_t i = 0; i < slices.measured[0].n; i++)
+    for (uint32_t i = 0; i < slices.tracks[0].n; i++)
         snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d+%d", i ? " " : "",
-                 (int)slices.measured[0].at[i].start_ns, (int)slices.measured[0].at[i].dur_ns);
+                 (int)slices.tracks[0].at[i].start_ns, (int)slices.tracks[0].at[i].dur_ns);
     assert_string_equal(text, expected);
     slices_fini(&slices);
     dpro_graph_destroy(graph);

@@ -53,16 +53,6 @@ int buckets_copy(const struct dpro_model *model, const struct dpro_strategy *fro
     return 0;
 }
 
-uint64_t bucket_size_bytes(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                           uint32_t bucket)
-{
-    const struct strategy_bucket *b = &strategy->buckets[bucket];
-    uint64_t bytes = 0;
-    for (uint32_t i = b->first; i < b->first + b->n; i++)
-        bytes += model->tensors[strategy->order[i]].size_bytes;
-    return bytes;
-}
-
 bool bucket_needs_hook(const struct dpro_model *model, const struct dpro_strategy *strategy)
 {
     if (model->capabilities.stack != DPRO_STACK_DDP)

@@ -48,7 +48,14 @@ void buckets_cost(const struct dpro_model *model, const struct dpro_strategy *st
 /* When the last of a bucket's variables is read for a rank, from the step's begin. */
 int64_t bucket_read_ns(const struct dpro_model *model, const struct dpro_strategy *strategy,
                        uint32_t bucket, uint32_t rank);
-uint64_t bucket_size_bytes(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                           uint32_t bucket);
+static inline uint64_t bucket_size_bytes(const struct dpro_model *model,
+                                         const struct dpro_strategy *strategy, uint32_t bucket)
+{
+    const struct strategy_bucket *b = &strategy->buckets[bucket];
+    uint64_t bytes = 0;
+    for (uint32_t i = b->first; i < b->first + b->n; i++)
+        bytes += model->tensors[strategy->order[i]].size_bytes;
+    return bytes;
+}
 
 #endif

@@ -7,15 +7,6 @@
 #include "base/sort.h"
 #include "cost/evaluator.h"
 
-enum { MOST_LOSS_PCT = 90 };
-
-double evaluator_rate(double cpu_ns, double byte_ns)
-{
-    double lost = byte_ns > 0 ? cpu_ns / byte_ns : 0;
-    double most = MOST_LOSS_PCT / 100.0;
-    return 1 - (lost > most ? most : lost);
-}
-
 int evaluator_create(const struct dpro_model *model, struct evaluator **evaluator,
                      struct dpro_error *err)
 {

@@ -34,7 +34,12 @@ struct evaluator {
 
 /* The part of its rate that computation keeps while a byte takes so long on its rank's link and
  * costs so much computing. */
-double evaluator_rate(double cpu_ns, double byte_ns);
+static inline double evaluator_rate(double cpu_ns, double byte_ns)
+{
+    const double most = 0.9;
+    double lost = byte_ns > 0 ? cpu_ns / byte_ns : 0;
+    return 1 - (lost > most ? most : lost);
+}
 
 /* The executors, channels and resources of the model; -1: out of memory. */
 int schedule_init(struct evaluator *e);

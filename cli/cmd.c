@@ -6,9 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-const struct cmd *const cmd_table[] = {&cmd_profile,  &cmd_attach,     &cmd_replay,  &cmd_whatif,
-                                       &cmd_optimize, &cmd_verify,     &cmd_compare, &cmd_align,
-                                       &cmd_export,   &cmd_completion, &cmd_help,    NULL};
+const struct cmd *const *cmd_table;
 
 static const char *name_of_cmd(const void *names, size_t i)
 {

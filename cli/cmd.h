@@ -78,8 +78,8 @@ struct cmd {
 
 extern const struct cmd cmd_profile, cmd_attach, cmd_replay, cmd_whatif, cmd_optimize, cmd_verify,
     cmd_compare, cmd_align, cmd_export, cmd_completion, cmd_help;
-extern const struct cmd *const cmd_table[]; /* NULL-terminated */
-extern const struct opt cmd_help_only[];    /* a table of --help alone, for struct cmd_values */
+extern const struct cmd *const *cmd_table; /* NULL-terminated; main.c sets it */
+extern const struct opt cmd_help_only[];   /* a table of --help alone, for struct cmd_values */
 
 const struct cmd *cmd_find(const char *name); /* says what is wrong and returns NULL */
 /* Reads the options and runs; argv[0] is the command's name. Returns the exit code. */

@@ -10,6 +10,10 @@
 
 #include "cmd.h"
 
+static const struct cmd *const commands[] = {
+    &cmd_profile, &cmd_attach, &cmd_replay, &cmd_whatif,     &cmd_optimize, &cmd_verify,
+    &cmd_compare, &cmd_align,  &cmd_export, &cmd_completion, &cmd_help,     NULL};
+
 /* A closed stdin, stdout or stderr would be taken by the next file opened, and results written into
  * it. A file that can't be written (or read) stands in for it, so that the write fails; a program
  * that is profiled finds it closed. */
@@ -25,6 +29,7 @@ int main(int argc, char **argv)
 {
     const struct cmd *cmd;
     hold_standard_files();
+    cmd_table = commands;
     signal(SIGPIPE, SIG_DFL); /* whoever reads our results may stop early: end without a word */
 
     if (argc < 2) {

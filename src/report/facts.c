@@ -289,7 +289,8 @@ static int sum_path(struct report_facts *f)
     return rc;
 }
 
-ORDER(by_size, struct comm_fact, DESCENDING(size_bytes) ?: strcmp(x->kind, y->kind) ?: strcmp(x->pattern, y->pattern) ?: ASCENDING(n_ranks));
+ORDER(by_kind, struct comm_fact, strcmp(x->kind, y->kind) ?: strcmp(x->pattern, y->pattern));
+ORDER(by_size, struct comm_fact, DESCENDING(size_bytes) ?: by_kind(x, y) ?: ASCENDING(n_ranks));
 
 static int sum_comms(struct report_facts *f)
 {

@@ -215,6 +215,5 @@ struct drawn_facts {
     struct slices slices;
 };
 void timeline_write(struct writer *writer, const void *drawn);
-void html_write(struct writer *writer, const void *drawn);
 
 #endif

@@ -297,7 +297,7 @@ static void write_data(struct writer *w, const struct report_facts *f, const str
     writer_close(w, '}');
 }
 
-void html_write(struct writer *w, const void *arg)
+static void html_write(struct writer *w, const void *arg)
 {
     const struct drawn_facts *drawn = arg;
     struct page page;
@@ -312,4 +312,24 @@ void html_write(struct writer *w, const void *arg)
         page_end(w);
     }
     arena_fini(&page.arena);
+}
+
+/* ---- the folder of a report ---- */
+
+int dpro_report_folder(const struct dpro_report *report, const char *folder, struct dpro_error *err)
+{
+    struct drawn_facts drawn;
+    const struct set_file files[] = {{"timeline.json.gz", true, timeline_write, &drawn},
+                                     {"report.html", false, html_write, &drawn},
+                                     {"replay.json", false, json_write, &drawn.facts}};
+    int rc = facts_init(&drawn.facts, report, err);
+    if (rc < 0)
+        return rc;
+    rc = slices_init(&drawn.slices, report->graph, report->replay, err);
+    if (rc == 0) {
+        rc = file_set_write(folder, "report", files, sizeof files / sizeof *files, err);
+        slices_fini(&drawn.slices);
+    }
+    facts_fini(&drawn.facts);
+    return rc;
 }

@@ -74,7 +74,8 @@ static void find_waiting(const struct dpro_graph *g, const struct dpro_replay *r
     }
 }
 
-ORDER(by_start, struct slice, ASCENDING(start_ns) ?: DESCENDING(dur_ns) ?: ASCENDING(op) ?: DESCENDING(waiting));
+ORDER(by_place, struct slice, ASCENDING(start_ns) ?: DESCENDING(dur_ns) ?: ASCENDING(op));
+ORDER(by_start, struct slice, by_place(x, y) ?: DESCENDING(waiting));
 
 static int64_t end_of(const struct slice *s)
 {

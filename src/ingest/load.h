@@ -40,7 +40,8 @@ int ranks_build(struct trace_build *build, struct dpro_error *err);
 
 /* paths.c: the rank in a file's name or its folder's, -1 when there is none. */
 int path_rank(const char *path);
-/* The number that its folder's name is, -1 when that is none: BytePS's <local rank>/comm.json. */
+/* The number that its folder's name is, -1 when it is not a number: BytePS's <local
+ * rank>/comm.json. */
 int path_folder_number(const char *path);
 /* The process that is no rank by its file's name or its folder's, -1 when it has no role. */
 int path_process(const char *path);

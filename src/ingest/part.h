@@ -72,11 +72,11 @@ struct trace_part {
     struct arena arena;
     bool has_rank;
     int rank, world_size;
-    const char *framework;         /* that the file tells of, static; NULL: its format tells */
-    bool of_job;                   /* it tells of the job as a whole, not of a process */
+    const char *framework;         /* as the file says, static text; NULL: its format says */
+    bool of_job;                   /* it describes the job, not a process */
     bool may_be_server;            /* its name may say that it is of a process that is no rank */
     const struct missing *missing; /* what the file lacks; NULL: what its format says */
-    bool is_device;                /* the part is one of the devices that the file tells of */
+    bool is_device;                /* the part is one device of the file */
     uint64_t device;               /* its number, as the file gives it */
     uint64_t pid;
     uint32_t host, backend;
@@ -90,7 +90,7 @@ struct trace_part {
     enum graph_state graph;
     bool cut;                    /* a log that ends in the middle of a record or line */
     ARRAY(struct part_cut) cuts; /* ascending; where there are any, spans' `window` counts them */
-    struct trace_part *next;     /* what the same file tells of another process; owned */
+    struct trace_part *next;     /* of the same file, another process; owned */
     bool is_session_step;        /* the file is one step of a session of several processes */
     int64_t whole_start_ns, whole_end_ns; /* of that step in all of them */
     const char *broken; /* protobuf: why reading stopped, static text; NULL: it did not */
@@ -114,7 +114,7 @@ bool part_place_span(struct trace_part *part, const struct trace_span *span);
 /* Frees all blocks of spans. */
 void part_free_blocks(struct trace_part *part);
 
-/* The text that is next, as a string id; 0: it is none. Sets *no_memory when that runs out. */
+/* The next value, a text, as a string id; 0: it is no text. Sets *no_memory when that runs out. */
 uint32_t part_intern(struct trace_part *part, const char *text, size_t len, bool *no_memory);
 uint32_t part_read_text(struct trace_part *part, struct json *js, bool *no_memory);
 
@@ -125,11 +125,11 @@ struct part_reader {
     bool no_memory;
 };
 enum member_type {
-    MEMBER_TEXT,   /* uint32_t, a string id; 0: it is none */
-    MEMBER_SIZE,   /* uint64_t; 0: it is none */
-    MEMBER_INT,    /* int64_t; 0: it is none */
+    MEMBER_TEXT,   /* uint32_t, a string id; 0: the value is no text */
+    MEMBER_SIZE,   /* uint64_t; 0: the value is no such number */
+    MEMBER_INT,    /* int64_t; 0: the value is no number */
     MEMBER_BOOL,   /* whether it is true */
-    MEMBER_NUMBER, /* double, with up to nine digits behind the point; 0: it is none */
+    MEMBER_NUMBER, /* double, with up to nine decimals; 0: the value is no number */
     MEMBER_READ    /* by a function, which takes the value; the offset is for it to use */
 };
 struct part_member {
@@ -148,7 +148,7 @@ struct part_member {
     {                                                                                              \
         key, MEMBER_READ, offset, function                                                         \
     }
-/* The object that is next, into *out; what is none is skipped: false. */
+/* Reads the next value, an object, into *out. Another value is skipped: false. */
 bool part_read_object(struct part_reader *r, const struct part_member *members, void *out);
 /* The value behind a key. */
 void part_read_member(struct part_reader *r, const struct part_member *members, const char *key,

@@ -116,7 +116,7 @@ static void read_item(void *arg, size_t item)
     source->rc = read_source(all, source);
 }
 
-/* A file that tells of several processes becomes a source a process. */
+/* A file of several processes becomes one source for each. */
 static int split_sources(struct source_list *list, struct dpro_error *err)
 {
     for (size_t i = 0; i < list->n; i++) {

@@ -61,13 +61,11 @@ struct rank_room {
 };
 
 enum reader_flags {
-    READER_TRANSPORT =
-        1, /* what processes said on sockets: enough by itself where that is asked for */
-    READER_ALL_RANKS = 2,    /* a file of no rank tells of all of them alike */
-    READER_RANK_0 = 4,       /* a file that does not tell its rank is of rank 0 */
-    READER_VIEWED = 8,       /* a profile in Chrome trace JSON, which viewers show */
-    READER_NEEDS_GRAPH = 16, /* a profile that says when ops ran, not why */
-    READER_STRUCTURE = 32,   /* says what ran rather than when: needs a profile beside it */
+    READER_TRANSPORT = 1,  /* what went over sockets: enough alone, if the caller says so */
+    READER_ALL_RANKS = 2,  /* a file of no rank describes all of them */
+    READER_RANK_0 = 4,     /* a file that does not tell its rank is of rank 0 */
+    READER_VIEWED = 8,     /* a profile in Chrome trace JSON, which viewers show */
+    READER_STRUCTURE = 16, /* says what ran rather than when: needs a profile beside it */
 };
 
 /* What is said of a file that lacks what it should hold. NULL: nothing. */

@@ -65,7 +65,7 @@ static const char *keep(struct fields *f, const char *text, size_t len)
     return to;
 }
 
-/* The text that is next; what is none is skipped, and is "". */
+/* The next value, if it is a text; another one is skipped and gives "". */
 static const char *keep_value(struct walk *w)
 {
     const char *text;

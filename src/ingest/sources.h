@@ -8,12 +8,12 @@
 #include "ingest/part.h"
 #include "ingest/reader.h"
 
-/* One file of the input, or one of the processes that a file tells of. */
+/* One file of the input, or one process of a file of several. */
 struct source {
     char *path;
     bool named;                  /* by the caller, not found in a folder */
     const struct reader *reader; /* NULL: not a trace, or passed over */
-    int rank;                    /* -1: none; below: a process that is none (transport.h) */
+    int rank;                    /* -1: none; below: a process that is no rank (transport.h) */
     int attempt;                 /* of attempt<K>/ above it, 0 without one */
     struct trace_part part;
     uint32_t *names; /* string id of the part -> of the trace */
@@ -44,7 +44,7 @@ struct trace_build {
 bool source_usable(const struct source *source);
 /* Whether it says when what ran: a profile of any framework. */
 bool source_is_profile(const struct source *source);
-/* Whether it tells of all ranks alike. */
+/* Whether it describes all ranks. */
 bool source_is_everyones(const struct source *source);
 /* Whether it ends early or is broken further on. */
 bool source_is_damaged(const struct source *source);

@@ -83,7 +83,7 @@ static uint32_t next_of(struct matcher *m, uint64_t list)
     return *at;
 }
 
-/* The node that an op of a type is; NO_ID: none, or the type is none of the graph's (*known). */
+/* The node that an op of a type is; NO_ID: none is left, or the graph has no such type (*known). */
 static uint32_t take(struct matcher *m, uint32_t type, bool *known)
 {
     uint64_t list;

@@ -165,7 +165,7 @@ static void read_event(void *reader)
         }
     }
     if (js->fail != JSON_OK)
-        return; /* an event that is not whole is none */
+        return; /* an event that is cut off is left out */
     m->part->n_events++;
     char begin = ev.category == CATEGORY_CALL ? 'b' : 'B', end = begin == 'b' ? 'e' : 'E';
     if (ev.category != CATEGORY_OTHER && ev.ph == begin)

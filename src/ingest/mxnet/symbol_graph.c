@@ -232,7 +232,7 @@ static void read_node(struct grapher *g, struct json *js, ids_array *inputs)
         }
     }
     if (js->fail != JSON_OK || g->no_memory)
-        return; /* a node that is not whole is none */
+        return; /* a node that is cut off is left out */
     add_node(g, name, type);
     for (size_t i = 0; i < inputs->n && !g->no_memory; i++)
         add_input(g, inputs->at[i], false);

@@ -396,7 +396,7 @@ static uint32_t read_types(struct kineto *k, bool *first)
     return type;
 }
 
-/* Arguments of communication, which few spans have. False when `key` is none of them. */
+/* Arguments of communication, which few spans have. False: `key` is another one. */
 static bool read_communication_arg(struct kineto *k, struct trace_detail *detail, unsigned key)
 {
     struct json *js = k->js;
@@ -769,7 +769,7 @@ static void read_event(struct kineto *k, unsigned key)
         }
     }
     if (js->fail != JSON_OK)
-        return; /* an event that is not whole is none */
+        return; /* an event that is cut off is left out */
     k->part->n_events++;
     switch (ev.ph) {
     case 'X':

@@ -10,6 +10,13 @@
 #include "ingest/tensorflow/session_run_steps.h"
 #include "ingest/tensorflow/tf_parts.h"
 
+/* The cut that a run is of; NO_ID: of no step. */
+static uint32_t cut_of(const struct joiner *j, uint64_t run)
+{
+    uint64_t step;
+    return map_get(&j->step_of_run, map_key(run), &step) ? j->cuts[step] : NO_ID;
+}
+
 /* The pids of tracks that the profile does not have: no process has them. */
 enum { OF_WAITS = 1, OF_VARIABLES };
 
@@ -26,10 +33,10 @@ static uint32_t cut_at(const struct joiner *j, const struct process *process,
                     works[i].track < span->track ||
                         (works[i].track == span->track && works[i].start_ns <= span->start_ns));
     if (work > 0 && works[work - 1].track == span->track)
-        return session_cut_of(j, works[work - 1].run);
+        return cut_of(j, works[work - 1].run);
     size_t run =
         LOWER_BOUND(i, (size_t)0, process->runs.n, process->runs.at[i].start_ns <= span->start_ns);
-    return run > 0 ? session_cut_of(j, process->runs.at[run - 1].id) : NO_ID;
+    return run > 0 ? cut_of(j, process->runs.at[run - 1].id) : NO_ID;
 }
 
 /* ---- a process's spans, anew ---- */
@@ -165,12 +172,12 @@ static void add_waits(struct cutting *c)
     size_t n = 0;
     for (size_t i = 0; i < session->moments.n; i++)
         if ((at[i].kind == MOMENT_WAIT || at[i].kind == MOMENT_WAIT_DONE) && at[i].name &&
-            session_cut_of(c->j, at[i].run) != NO_ID)
+            cut_of(c->j, at[i].run) != NO_ID)
             at[n++] = at[i];
     if (n > 0)
         qsort(at, n, sizeof *at, by_kernel);
     for (size_t i = 0; i + 1 < n && !c->j->no_memory; i++) {
-        struct wait wait = {session_cut_of(c->j, at[i].run), at[i], at[i + 1].ns};
+        struct wait wait = {cut_of(c->j, at[i].run), at[i], at[i + 1].ns};
         if (at[i].kind == MOMENT_WAIT && at[i + 1].kind == MOMENT_WAIT_DONE &&
             at[i].run == at[i + 1].run && at[i].name == at[i + 1].name) {
             c->j->no_memory = array_push(&waits, wait) < 0;
@@ -218,7 +225,7 @@ void session_cut_process(struct joiner *j, struct process *process)
         j->no_memory |= array_push(&part->cuts, none) < 0;
     for (size_t r = process->runs.n; r-- > 0 && !j->no_memory;) { /* the first run begins a step */
         const struct run *run = &process->runs.at[r];
-        uint32_t cut = session_cut_of(j, run->id);
+        uint32_t cut = cut_of(j, run->id);
         if (cut != NO_ID)
             part->cuts.at[cut] =
                 (struct part_cut){.start_ns = run->start_ns, .end_ns = run->start_ns};

@@ -54,9 +54,6 @@ struct joiner {
     bool no_memory;
 };
 
-/* The cut that a run is of; NO_ID: of no step. */
-uint32_t session_cut_of(const struct joiner *j, uint64_t run);
-
 /* session_cut.c: cuts a process's spans into the steps. Sets no_memory. */
 void session_cut_process(struct joiner *j, struct process *process);
 

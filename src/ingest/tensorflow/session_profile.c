@@ -176,12 +176,6 @@ static void choose_steps(struct joiner *j)
             j->steps.at[s].n_processes == j->n && j->n_cuts < UINT16_MAX ? j->n_cuts++ : NO_ID;
 }
 
-uint32_t session_cut_of(const struct joiner *j, uint64_t run)
-{
-    uint64_t step;
-    return map_get(&j->step_of_run, map_key(run), &step) ? j->cuts[step] : NO_ID;
-}
-
 /* The time of each step in all processes whose clocks agree with the client's. */
 static void find_wholes(struct joiner *j)
 {

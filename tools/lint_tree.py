@@ -282,8 +282,8 @@ def write_exceptions(tree, allowed):
             file.write(f"{check} {count} {key}\n")
 
 
-def judge(findings, allowed):
-    """(lines to print, what the exceptions should be)"""
+def judge(findings, allowed, built):
+    """(lines to print, what the exceptions should be). Without a build nobody knows which calls are gone."""
     found = collections.defaultdict(list)
     for finding in findings:
         found[finding.check, finding.key].append(finding.text)
@@ -297,7 +297,9 @@ def judge(findings, allowed):
         if most:
             renewed[key] = min(most, len(texts))
     for key, count in sorted(allowed.items()):
-        if len(found[key]) < count:
+        if not built and key[0] in ("circle", "layers"):
+            renewed[key] = count
+        elif len(found[key]) < count:
             lines.append(f"{EXCEPTIONS}: allows {count} of \"{key[0]} {key[1]}\", there are {len(found[key])}: "
                          "renew it (tools/lint_tree.py --renew)")
     return lines, renewed
@@ -324,12 +326,14 @@ def main():
     tree = Tree(os.path.abspath(args.root))
     findings, allowed = find(tree, args.build), read_exceptions(tree)
     if args.accept:
+        if not args.build:
+            parser.error("--accept needs --build: calls are findings, too")
         allowed = collections.Counter((f.check, f.key) for f in findings)
         write_exceptions(tree, allowed)
-    lines, renewed = judge(findings, allowed)
+    lines, renewed = judge(findings, allowed, args.build)
     if args.renew:
         write_exceptions(tree, renewed)
-        lines, _ = judge(findings, renewed)
+        lines, _ = judge(findings, renewed, args.build)
     print("".join(f"{line}\n" for line in lines), end="")
     return 1 if lines else 0
 

@@ -144,7 +144,9 @@ int fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyc
     f->last_ready = arena_array(&f->arena, n_devices, sizeof *f->last_ready);
     f->last_op = arena_array(&f->arena, n_devices, sizeof *f->last_op);
     uint32_t *position = arena_alloc(&work, (n + 1) * sizeof *position);
+    /* most ops' code: a head, the device's predecessor and the graph's, a word each */
     if (!f->last_ready || !f->last_op || !position ||
+        array_reserve(&f->code, 2 * n + (graph->row ? graph->row[n] : 0)) < 0 ||
         pull_make((uint32_t)n, graph->row, graph->succ, &work, &same) < 0 ||
         (cyclic && pull_make((uint32_t)n, graph->next_row, graph->next_succ, &work, &next) < 0))
         goto out_of_memory;

@@ -67,11 +67,7 @@ bool part_place_span(struct trace_part *part, const struct trace_span *span)
     if (!to)
         return false;
     *to = *span;
-    part->tracks.at[span->track].n_spans++;
-    if (part->n_spans == 1 || span->start_ns < part->start_ns)
-        part->start_ns = span->start_ns;
-    if (part->n_spans == 1 || span->start_ns + span->dur_ns > part->end_ns)
-        part->end_ns = span->start_ns + span->dur_ns;
+    part_count_span(part, to);
     return true;
 }
 

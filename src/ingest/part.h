@@ -109,7 +109,17 @@ void part_free_payload(struct trace_part *part);
 
 /* Adds a span and returns it, or NULL when memory runs out. */
 struct trace_span *part_add_span(struct trace_part *part);
-/* The same, counted on its track and in the time that the part spans; false: no memory. */
+/* Counts a span that was added and is filled in, on its track and in the time of the part. */
+static inline void part_count_span(struct trace_part *part, const struct trace_span *span)
+{
+    int64_t end_ns = span->start_ns + span->dur_ns;
+    part->tracks.at[span->track].n_spans++;
+    if (part->n_spans == 1 || span->start_ns < part->start_ns)
+        part->start_ns = span->start_ns;
+    if (part->n_spans == 1 || end_ns > part->end_ns)
+        part->end_ns = end_ns;
+}
+/* Adds a copy of a span and counts it; false: no memory. */
 bool part_place_span(struct trace_part *part, const struct trace_span *span);
 /* Frees all blocks of spans. */
 void part_free_blocks(struct trace_part *part);

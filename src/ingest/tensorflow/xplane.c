@@ -224,14 +224,19 @@ static void add_span(struct xplane *x, const struct xplane_plane *plane, struct 
             add_moment(x, line, USE_RUN_DONE, event, end);
         return;
     }
-    struct trace_span span = {.start_ns = start,
-                              .dur_ns = end - start,
-                              .name = meta->name,
-                              .track = line->track,
-                              .kind = SPAN_CPU_OP,
-                              SPAN_UNKNOWN};
-    describe(x, meta, event, &span);
-    x->no_memory = x->no_memory || !part_place_span(part, &span);
+    struct trace_span *span = x->no_memory ? NULL : part_add_span(part);
+    if (!span) {
+        x->no_memory = true;
+        return;
+    }
+    *span = (struct trace_span){.start_ns = start,
+                                .dur_ns = end - start,
+                                .name = meta->name,
+                                .track = line->track,
+                                .kind = SPAN_CPU_OP,
+                                SPAN_UNKNOWN};
+    describe(x, meta, event, span);
+    part_count_span(part, span);
 }
 
 /* One XEvent: metadata_id 1, offset_ps 2, duration_ps 3, stats 4. */

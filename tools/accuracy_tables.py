@@ -4,6 +4,7 @@ A table stands between `<!-- accuracy: NAME -->` and `<!-- accuracy: end -->`. A
 part of the repository) stays as it is."""
 import os
 import re
+import textwrap
 
 README_ROWS = ("torch-ddp-gloo-gpt-n4-500mbit-cap25", "torch-ddp-gloo-resnet18-n2-500mbit-cap25", "tf-mwms-ring", "tf-ps-v1",
                "mxnet-ps-module", "hvd-tf", "byteps-torch-n2", "ddp-a100-rank3of8", "kineto-tb-resnet50-nw0")
@@ -63,11 +64,15 @@ def markdown(head, rows):
     return lines + ["| " + " | ".join(row) + " |" for row in rows]
 
 
+def wrapped(text):
+    return textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
 def whatif_summary_lines(s):
-    return [f"|error| median {s['median_pct']:.1f} %, worst {s['worst_pct']:.1f} %; of ratios {s['ratio_median_pct']:.1f} and "
-            f"{s['ratio_worst_pct']:.1f} %. The machine ran the recorded configuration itself by {s['machine_median_pct']:.1f} % "
+    return wrapped(f"Their |error| is {s['median_pct']:.1f} % in the median, worst {s['worst_pct']:.1f} %; of ratios "
+            f"{s['ratio_median_pct']:.1f} and {s['ratio_worst_pct']:.1f} %. The machine ran the recorded configuration itself by {s['machine_median_pct']:.1f} % "
             f"(median; at most {s['machine_worst_pct']:.1f}) differently when the what-ifs were measured; against the iterations around "
-            f"the recording the models are {s['own_median_pct']:.1f} % off (at most {s['own_worst_pct']:.1f})."]
+            f"the recording the models are {s['own_median_pct']:.1f} % off (at most {s['own_worst_pct']:.1f}).")
 
 
 def unprofiled_lines(rows):
@@ -79,8 +84,8 @@ def unprofiled_lines(rows):
     gloo = between("unprofiled_error_pct", lambda trace: trace.startswith("torch-"))
     others = between("unprofiled_error_pct", lambda trace: not trace.startswith("torch-"))
     less = between("expected_error_pct", lambda trace: not trace.startswith("torch-"))
-    return [f"Against the same jobs run without a profiler the replay is off by {gloo} (PyTorch) and {others} (TensorFlow, MXNet, Horovod, "
-            f"which took longer when they were profiled); less what their transport logs show of the profiler's cost, by {less}."]
+    return wrapped(f"Against the same jobs run without a profiler the replay is off by {gloo} (PyTorch) and {others} "
+            f"(TensorFlow, MXNet, Horovod, which took longer when they were profiled); less what their transport logs show of the profiler's cost, by {less}.")
 
 
 def tables_of(results):

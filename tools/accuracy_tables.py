@@ -69,10 +69,12 @@ def wrapped(text):
 
 
 def whatif_summary_lines(s):
-    return wrapped(f"Their |error| is {s['median_pct']:.1f} % in the median, worst {s['worst_pct']:.1f} %; of ratios "
-            f"{s['ratio_median_pct']:.1f} and {s['ratio_worst_pct']:.1f} %. The machine ran the recorded configuration itself by {s['machine_median_pct']:.1f} % "
-            f"(median; at most {s['machine_worst_pct']:.1f}) differently when the what-ifs were measured; against the iterations around "
-            f"the recording the models are {s['own_median_pct']:.1f} % off (at most {s['own_worst_pct']:.1f}).")
+    return wrapped(
+        f"Their |error| is {s['median_pct']:.1f} % in the median, worst {s['worst_pct']:.1f} %; of ratios "
+        f"{s['ratio_median_pct']:.1f} and {s['ratio_worst_pct']:.1f} %. The machine ran the recorded configuration itself by "
+        f"{s['machine_median_pct']:.1f} % (median; at most {s['machine_worst_pct']:.1f}) differently when the what-ifs were "
+        f"measured; against the iterations around the recording the models are {s['own_median_pct']:.1f} % off (at most "
+        f"{s['own_worst_pct']:.1f}).")
 
 
 def unprofiled_lines(rows):
@@ -84,8 +86,10 @@ def unprofiled_lines(rows):
     gloo = between("unprofiled_error_pct", lambda trace: trace.startswith("torch-"))
     others = between("unprofiled_error_pct", lambda trace: not trace.startswith("torch-"))
     less = between("expected_error_pct", lambda trace: not trace.startswith("torch-"))
-    return wrapped(f"Against the same jobs run without a profiler the replay is off by {gloo} (PyTorch) and {others} "
-            f"(TensorFlow, MXNet, Horovod, which took longer when they were profiled); less what their transport logs show of the profiler's cost, by {less}.")
+    return wrapped(
+        f"Against the same jobs run without a profiler the replay is off by {gloo} (PyTorch) and {others} (TensorFlow, "
+        "MXNet, Horovod, which took longer when they were profiled); less what their transport logs show of the profiler's "
+        f"cost, by {less}.")
 
 
 def tables_of(results):
